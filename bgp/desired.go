@@ -38,7 +38,7 @@ type PasswordSource interface {
 	Place(secret, key string) string
 }
 
-// Kinds are those of the objects that Compute reads.
+// Kinds returns the kinds of the objects that Compute reads.
 func Kinds() []model.Kind {
 	return []model.Kind{model.KindNode, model.KindIPPool, model.KindBGPConfiguration, model.KindBGPPeer,
 		model.KindBGPFilter, model.KindFelixConfiguration, model.KindWorkloadEndpoint, model.KindBlockAffinity,

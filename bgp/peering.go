@@ -23,7 +23,7 @@ const (
 	groupMesh
 )
 
-// peering is a BGPPeer made ready for use.
+// peering is a compiled BGPPeer.
 type peering struct {
 	object string // "BGPPeer/x"
 	group  int    // of its forward direction: groupGlobal or groupNode

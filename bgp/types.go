@@ -22,7 +22,7 @@ const NormalPriority = 1024
 type Desired struct {
 	Global    Global
 	Sessions  []Session  // sorted by family, address as text, port; addresses are unique
-	Conflicts []Conflict // sessions that were wanted but cannot be had; sorted by address
+	Conflicts []Conflict // requested sessions that are not configured; sorted by address
 	// objects, or fields of them, with no effect or another than intended; sorted
 	Notices    []Notice
 	Originated []Origin     // sorted by prefix
@@ -77,7 +77,7 @@ type Peering struct {
 	Address   netip.Addr
 }
 
-// Drain is how far this node has left the network for maintenance.
+// Drain is the progress of this node's withdrawal from the network for maintenance.
 type Drain string
 
 const (

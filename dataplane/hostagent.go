@@ -129,7 +129,7 @@ func (h *HostAgent) eventsLost(err error) {
 	}
 }
 
-// Retry is that of the Agent; routes come first in the answer.
+// Retry is Retry of the Agent; routes come first in the result.
 func (h *HostAgent) Retry(ctx context.Context) ([]Retried, error) {
 	list, err := h.Agent.Retry(ctx)
 	if i := slices.IndexFunc(list, func(r Retried) bool { return r.Part == "routes" }); i > 0 {
@@ -147,7 +147,7 @@ type Status struct {
 	Synced bool
 	// FailedRoutes and FailedSettings are tried again.
 	FailedRoutes, FailedSettings int
-	// LastError is why the kernel could not be read or watched, empty if it can.
+	// LastError is the error of the last failed read or watch of the kernel, empty if both work.
 	LastError string
 	Settings  []link.Status
 	// FailedLimits are the limits of bandwidth that are tried again.

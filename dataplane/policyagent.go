@@ -30,7 +30,7 @@ type PolicyConfig struct {
 	Logger      *zap.Logger
 	// Programmed is called with the time that each change took from its arrival to the kernel, if set.
 	Programmed func(time.Duration)
-	// Repaired is that of Config.
+	// Repaired is Repaired of Config.
 	Repaired func(target string, list []reconcile.Repair, more int)
 	// Reached is called with the endpoints whose policy is in the kernel, each time that may have changed, if set. It
 	// must not block.
@@ -168,7 +168,7 @@ func (a *PolicyAgent) Counters() (map[string][]nftables.Counter, error) {
 	return a.rules.RuleCounters()
 }
 
-// Retry is that of the Agent, whose one part is policy.
+// Retry is Retry of the Agent, whose one part is policy.
 func (a *PolicyAgent) Retry(ctx context.Context) (Retried, error) {
 	list, err := a.Agent.Retry(ctx)
 	if err != nil {

@@ -12,7 +12,7 @@ type Retried struct {
 	Reason          string // of one that still fails
 }
 
-// ErrNotStarted is why nothing could be tried again: there is no state of the datastore to act upon yet.
+// ErrNotStarted is the error of a retry before the start: there is no state of the datastore to act upon yet.
 var ErrNotStarted = errors.New("nothing is programmed before the datastore has been read once")
 
 // Retry retries at once every failed step of the kernel, or the file system, compares with the actual state, and

@@ -31,9 +31,9 @@ type Target interface {
 	// Flush brings the host to the desired state as far as it can. It returns how many changes were tried, how many of
 	// them failed, and any other error. It is not called before the first SetState.
 	Flush() (steps, failures int, err error)
-	// Next is how long the next Flush may wait if nothing happens before.
+	// Next returns how long the next Flush may wait if nothing happens before.
 	Next() time.Duration
-	// Health is how it stands.
+	// Health returns the target's health.
 	Health() reconcile.Health
 	// Notices are further facts that a person should know.
 	Notices() []reconcile.Notice

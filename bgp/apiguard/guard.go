@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Caller is who made the connection that a call came over.
+// Caller is the owner of the connection that a call came over.
 type Caller struct {
 	UID uint32
 	// Process returns the caller's process, 0 if it is not found. Nil: processes cannot be looked up.
@@ -57,7 +57,7 @@ type Config struct {
 	Owner func(*net.TCPConn) (Caller, error)
 	Hint  string // for who is refused: how to be admitted
 	Log   *zap.Logger
-	// SendTime is how long a message may wait for its reader; default 10 s.
+	// SendTime limits how long a message waits for its reader; default 10 s.
 	SendTime time.Duration
 }
 
@@ -154,7 +154,7 @@ func tooMany(uid uint32, what string, each, others int) error {
 		uid, what, each, others)
 }
 
-// noteEvery is how often refused connections are logged at most.
+// noteEvery is the least interval between log entries about refused connections.
 const noteEvery = 10 * time.Second
 
 func (g *Guard) note(fields ...zap.Field) {

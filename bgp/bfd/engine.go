@@ -224,7 +224,7 @@ func (e *Engine) run() {
 	}
 }
 
-// retryOpen is how often sockets are tried that could not be had.
+// retryOpen is the interval between attempts to open sockets.
 const retryOpen = 2 * time.Second
 
 // act does the due work of one session.

@@ -174,7 +174,7 @@ func (m *machine) closed(now time.Time) bool {
 	return !m.closingUntil.IsZero() && !now.Before(m.closingUntil)
 }
 
-// starved is how late a timer may be before it is the own process that is to blame and not the remote.
+// starved is how late a timer may be before the own process, and not the remote, is at fault.
 const starved = 10 * time.Millisecond
 
 // expire ends the session if the remote was silent for too long.

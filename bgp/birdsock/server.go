@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// Source is where the answers come from. No function may be nil but InterfaceOf.
+// Source provides the data of the answers. No function may be nil but InterfaceOf.
 type Source struct {
 	Version  string
 	Started  time.Time

@@ -104,7 +104,7 @@ func ownAddresses(d bgp.Desired) ownership.Addresses {
 	return own
 }
 
-// OwnPrefixes are those that only this node may announce.
+// OwnPrefixes returns the prefixes that only this node may announce.
 func (f *Table) OwnPrefixes() []netip.Prefix {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -176,7 +176,7 @@ func groupName(g *Group) string {
 // PlainAddr is the address of a peer as policies have it.
 func PlainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// Rules are those of the group's filters, in the order of evaluation.
+// Rules returns the rules of the group's filters, in the order of evaluation.
 func (g *Group) Rules(export bool) []bgp.Rule {
 	var rules []bgp.Rule
 	for _, f := range g.filters {
@@ -237,7 +237,7 @@ func (b *policyBuilder) cover(peers []netip.Addr) []string {
 	return list
 }
 
-// commonBits is how many leading bits two addresses of one family share.
+// commonBits returns the number of leading bits that two addresses of one family share.
 func commonBits(a, b netip.Addr) int {
 	x, y := a.As16(), b.As16()
 	for i := range x {

@@ -14,7 +14,7 @@ import (
 // maxFile is more than any password; a larger file is none.
 const maxFile = 4096
 
-// settleTime is how long a file must stay as it is before it counts as complete, where the file system has no leases.
+// settleTime is how long a file must stay unchanged before it counts as complete, on a file system without leases.
 const settleTime = time.Second
 
 // errBeingWritten is the error for a file that a process has open for writing: half a password must not be used.

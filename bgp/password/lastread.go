@@ -50,7 +50,7 @@ func newLastRead(info os.FileInfo, err error, now time.Time) lastRead {
 	return l
 }
 
-// unreadable is whether an error of the system, other than that a file is not there, kept it from being read.
+// unreadable reports whether a system error, other than a missing file, prevented the read.
 func unreadable(err error) bool {
 	var errno syscall.Errno
 	return errors.As(err, &errno) && errno != syscall.ENOENT

@@ -27,8 +27,8 @@ func (e *entry) expectDial(was gobgp.FSMState, at time.Time) {
 	}
 }
 
-// nextAttempt is when this side connects next at the latest, zero if that is up to the peer or nothing is to be
-// awaited.
+// nextAttempt returns when this side connects next at the latest, zero if that is up to the peer or no attempt is
+// expected.
 func (e *entry) nextAttempt() time.Time {
 	switch {
 	case e.shown.phase != PhaseFailed && e.shown.phase != PhaseConnecting, e.session.Passive && !e.state.heldDown(),

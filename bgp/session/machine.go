@@ -104,7 +104,7 @@ func explain(e *entry, fatal string) (Phase, string) {
 	return PhaseConnecting, connectingWords(e)
 }
 
-// failure is why a session did not come up, or was lost.
+// failure is the reason why a session did not come up, or was lost.
 type failure struct {
 	words string
 	by    Direction

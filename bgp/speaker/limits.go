@@ -4,7 +4,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// limit is how many prefixes a peer may announce, and the number above which its status warns.
+// limit is the number of prefixes that a peer may announce, and the number above which its status warns.
 type limit struct{ warn, most int }
 
 // prefixLevel is the level of a peer's number of prefixes against its limit.
@@ -16,8 +16,8 @@ const (
 	prefixesTooMany             // more than the limit
 )
 
-// limit of a session. The warning comes at four fifths of it at the latest, and just there if the session has one of
-// its own.
+// limit returns the limit of a session. The warning comes at four fifths of it at the latest, and just there if the
+// session has one of its own.
 func (c Config) limit(s bgp.Session) limit {
 	if s.MaxPrefixes == 0 {
 		return limit{min(c.WarnPrefixes, c.MaxPrefixes*4/5), c.MaxPrefixes}

@@ -17,7 +17,7 @@ type peerTap struct {
 	changes     atomic.Uint64 // of routes of others when the session was not up yet
 }
 
-// taps are those of all wanted sessions.
+// taps holds the taps of all configured sessions.
 type taps struct {
 	mu    sync.Mutex
 	peers map[netip.Addr]*peerTap

@@ -22,11 +22,11 @@ const (
 )
 
 var (
-	// ErrNotEstablished is why a session cannot be reset.
+	// ErrNotEstablished: a session that is not established cannot be reset.
 	ErrNotEstablished = errors.New("not established; there is nothing to reset")
-	// ErrResetting is why a session is not reset hard a second time.
+	// ErrResetting: a session is not reset hard a second time before the first reset has ended.
 	ErrResetting = errors.New("being reset already")
-	// ErrTooOften is why a session is not softly reset again yet.
+	// ErrTooOften: a session is not softly reset again before its limit permits.
 	ErrTooOften = errors.New("too many soft resets")
 )
 

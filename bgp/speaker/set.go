@@ -41,7 +41,7 @@ func addressesOf(sessions []bgp.Session) map[netip.Addr]bool {
 	return set
 }
 
-// originsIn are those of d, and those that are still announced.
+// originsIn returns the origins of d, and those still announced.
 func (r *speakerRun) originsIn(d bgp.Desired) []bgp.Origin {
 	wanted := map[netip.Prefix]bool{}
 	for _, o := range d.Originated {
@@ -57,7 +57,7 @@ func (r *speakerRun) originsIn(d bgp.Desired) []bgp.Origin {
 	return slices.Concat(d.Originated, more)
 }
 
-// sessionsIn are those of d, and those that should be gone and are still there.
+// sessionsIn returns the sessions of d, and obsolete ones that still exist.
 func (r *speakerRun) sessionsIn(d bgp.Desired, wanted map[netip.Addr]bool) []bgp.Session {
 	var more []bgp.Session
 	for a := range r.sessions {

@@ -26,17 +26,17 @@ type Config struct {
 	// BMP are the collectors that receive sessions and routes.
 	BMP []BMP
 
-	// RestartDeferral is how long after a restart a peer that is up is waited for until it has sent its
-	// routes (RFC 4724 section 4.1, Selection_Deferral_Timer). Whole seconds; default 10 s.
+	// RestartDeferral is how long the speaker waits, after a restart, for the routes of a peer that is up (RFC 4724
+	// section 4.1, Selection_Deferral_Timer). Whole seconds; default 10 s.
 	RestartDeferral time.Duration
-	// RestartWindow is how long after a restart peers that are not up are waited for before the kernel may be
+	// RestartWindow is how long the speaker waits, after a restart, for peers that are not up before the kernel may be
 	// pruned. Default 120 s: after the restart time that we announce, peers have dropped our routes anyway.
 	RestartWindow time.Duration
 	// ConnectRetry is the time between two attempts to connect (RFC 4271 section 8.2.1.3 suggests 120 s,
 	// which is far too long for a rack switch that comes back). Whole seconds, default 3 s.
 	ConnectRetry time.Duration
 
-	// OpenTimeout is how long the OPEN exchange may take; default 30 s. RFC 4271 suggests four minutes.
+	// OpenTimeout limits the OPEN exchange; default 30 s. RFC 4271 suggests four minutes.
 	OpenTimeout time.Duration
 
 	// WarnPrefixes is the number of prefixes learned from one peer above which its status carries a warning; default
@@ -102,7 +102,7 @@ type Speaker struct {
 	paths      paths
 	resets     resets
 
-	// Resets is how often sessions may be softly reset through APIs.
+	// Resets limits the rate of soft resets through APIs.
 	Resets ResetLimit
 
 	setMu    sync.Mutex   // one change at a time
@@ -191,7 +191,7 @@ func (s *Speaker) current() *speakerRun {
 // Changed receives after something changed that Take has not handed out yet, also when Synced changes.
 func (s *Speaker) Changed() <-chan struct{} { return s.fib.Changed() }
 
-// Take is that of the table of learned routes: see fib.Table.Take.
+// Take calls Take of the table of learned routes: see fib.Table.Take.
 func (s *Speaker) Take(limit int) []bgp.Route { return s.fib.Take(limit) }
 
 // Snapshot returns all prefixes with usable paths, in no order, and leaves Take alone.

@@ -19,7 +19,8 @@ import (
 
 // FilesConfig has the settings of Files.
 type FilesConfig struct {
-	// Folder is that of the files, given endpointStatusPathPrefix of FelixConfiguration; nil, or empty, for nowhere.
+	// Folder returns the folder of the files, given endpointStatusPathPrefix of FelixConfiguration; nil, or an empty
+	// result: no folder.
 	Folder func(prefix string) string
 	// Routed reports whether the kernel has the route to an address of an endpoint.
 	Routed func(Endpoint, netip.Prefix) bool
@@ -43,7 +44,7 @@ type Files struct {
 	refused   *reconcile.Notice // why the folder that FelixConfiguration leads to is not used, nil if it is
 	checkAt   time.Time         // when to check again
 	target    *Target           // nil: no reports
-	failing   *reconcile.Notice // why files are not as they should be, nil if they are
+	failing   *reconcile.Notice // why files are not as desired, nil if they are
 	endpoints []Endpoint
 	untold    []reconcile.Notice // endpoints that cannot have a file
 	synced    bool               // the datastore has been read as a whole
@@ -52,7 +53,7 @@ type Files struct {
 	protected map[model.Key]int64    // the versions of endpoints whose policy has been in the kernel
 }
 
-// checkFolderEvery is how often a folder is looked at again that was refused.
+// checkFolderEvery is the interval between checks of a refused folder.
 const checkFolderEvery = 10 * time.Second
 
 // NewFiles makes Files, without any file yet.
@@ -182,7 +183,7 @@ func (f *Files) Retry() {
 	}
 }
 
-// Flush brings the files to the state of routes and policy. It returns how many it tried to change, and how many of
+// Flush applies the state of routes and policy to the files. It returns how many it tried to change, and how many of
 // them failed.
 func (f *Files) Flush() (steps, failures int, err error) {
 	if f.moveDue || (f.refused != nil || f.failing != nil) && !f.now().Before(f.checkAt) {
@@ -222,7 +223,7 @@ func (f *Files) protects(e Endpoint) bool {
 	return ok && version == e.Revision
 }
 
-// Next is how long the next Flush may wait if nothing happens before.
+// Next returns how long the next Flush may wait if nothing happens before.
 func (f *Files) Next() time.Duration {
 	next := idle
 	if f.target != nil {
@@ -234,7 +235,7 @@ func (f *Files) Next() time.Duration {
 	return max(next, time.Millisecond)
 }
 
-// idle is how often nothing is looked at.
+// idle is the interval between flushes without work.
 const idle = time.Hour
 
 // Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
@@ -245,7 +246,7 @@ func (f *Files) Repairs() ([]reconcile.Repair, int) {
 	return f.target.Repairs()
 }
 
-// Health is how the files are.
+// Health returns the health of the files.
 func (f *Files) Health() reconcile.Health {
 	if f.target == nil {
 		return reconcile.Health{}

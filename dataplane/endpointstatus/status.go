@@ -17,7 +17,7 @@ import (
 // endpointStatusPathPrefix).
 const DefaultPathPrefix = "/var/run/calico"
 
-// FolderName is that of the files' folder below the path prefix.
+// FolderName is the name of the files' folder below the path prefix.
 const FolderName = "endpoint-status"
 
 // Status is the content of a file, with Calico's names. Calico's bgpPeerName, for a program that configures BIRD from

@@ -76,7 +76,8 @@ func (t *Target) Retry() {
 // Resync makes the next Flush read the folder again.
 func (t *Target) Resync() { t.checkAt = time.Time{} }
 
-// Flush brings the folder there. It returns how many files it tried to change and how many of them failed.
+// Flush applies the desired files to the folder. It returns how many files it tried to change and how many of them
+// failed.
 func (t *Target) Flush() (steps, failures int, err error) {
 	if now := t.now(); !now.Before(t.checkAt) {
 		t.checkAt = now.Add(checkEvery)
@@ -88,7 +89,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 	return steps, failures, nil
 }
 
-// Next is how long the next Flush may wait if nothing happens before.
+// Next returns how long the next Flush may wait if nothing happens before.
 func (t *Target) Next() time.Duration {
 	at := t.checkAt
 	if retry, ok := t.table.Next(); ok && retry.Before(at) {

@@ -144,7 +144,7 @@ func (t *Target) Flush() (transactions, refused int, err error) {
 // linksRetry is how soon interfaces are listed again after that has failed.
 const linksRetry = time.Second
 
-// Next is how long the next Flush may wait if nothing happens before.
+// Next returns how long the next Flush may wait if nothing happens before.
 func (t *Target) Next() time.Duration {
 	if t.linksDue && (t.pause == 0 || t.pause > linksRetry) {
 		return linksRetry

@@ -66,7 +66,7 @@ func (h *Host) Take(next State) {
 	}
 }
 
-// Kinds are those of the objects that a Host is made of.
+// Kinds returns the kinds of the objects that a Host is made of.
 func Kinds() []model.Kind {
 	return []model.Kind{model.KindNode, model.KindFelixConfiguration, model.KindIPPool, model.KindBlockAffinity,
 		model.KindWorkloadEndpoint}
@@ -173,7 +173,7 @@ func (h *Host) BGPSpec() *model.NodeBGPSpec {
 	return h.Own.Spec.BGP
 }
 
-// Address reads "10.0.0.5/24"; without a length it is a subnet of its own.
+// Address parses "10.0.0.5/24"; without a length it is a subnet of its own.
 func Address(text string) netip.Prefix {
 	if p, err := netip.ParsePrefix(text); err == nil {
 		return p
@@ -184,7 +184,7 @@ func Address(text string) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// Addresses are those routed to a workload: its own addresses and, if they are in use, its floating ones.
+// Addresses returns the addresses routed to a workload: its own and, if they are in use, its floating ones.
 func (h *Host) Addresses(w model.WorkloadEndpointSpec) []string {
 	if !h.Felix.UsesFloatingIPs() {
 		return w.IPNetworks

@@ -29,7 +29,7 @@ func (c *Conn) SentPackets(prefix string) (uint64, error) {
 	return sum, nil
 }
 
-// sentOffset is where struct rtnl_link_stats64 has tx_packets: after rx_packets.
+// sentOffset is the offset of tx_packets in struct rtnl_link_stats64: after rx_packets.
 const sentOffset = 8
 
 func parseSent(data []byte) (name string, sent uint64) {

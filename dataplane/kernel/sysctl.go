@@ -20,7 +20,7 @@ type procSysNet string
 
 func (d procSysNet) dir() string { return cmp.Or(string(d), DefaultProcSysNet) }
 
-// path is where a variable is, given its name below net.
+// path returns the path of a variable, given its name below net.
 func (d procSysNet) path(name string) string { return filepath.Join(d.dir(), name) }
 
 func (d procSysNet) read(name string) (string, error) {

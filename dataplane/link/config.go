@@ -114,7 +114,7 @@ type Key struct {
 	Device string
 	// Address is set for the kinds Address and PeeringAddress.
 	Address netip.Prefix
-	// Name is that of a sysctl or a file.
+	// Name is the name of a sysctl or a file.
 	Name string
 }
 

@@ -15,7 +15,7 @@ import (
 // Name is the target's in logs.
 func (t *Target) Name() string { return "link" }
 
-// Health is how the settings of interfaces are.
+// Health returns the health of the settings of interfaces.
 func (t *Target) Health() reconcile.Health {
 	return reconcile.Health{Part: "interfaces", Failures: t.Failures(), Problem: t.Problem()}
 }

@@ -443,7 +443,7 @@ func (t *Target) Missing() map[string]error {
 	return why
 }
 
-// Next is how long the next Flush may wait if nothing happens before.
+// Next returns how long the next Flush may wait if nothing happens before.
 func (t *Target) Next() time.Duration {
 	at := t.checkAt
 	if retry, ok := t.table.Next(); ok && retry.Before(at) {

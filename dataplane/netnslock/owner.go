@@ -36,7 +36,7 @@ func diagRequest() []byte {
 	return b
 }
 
-// diagAnswerSize is that of a struct unix_diag_msg: family, type, state, padding, inode, cookie.
+// diagAnswerSize is the size of a struct unix_diag_msg: family, type, state, padding, inode, cookie.
 const diagAnswerSize = 16
 
 // sockets lists the unix sockets with abstract names in the network namespace of this process.

@@ -33,7 +33,7 @@ type Refused struct {
 	Since   time.Time
 }
 
-// Status returns how the table is; its cost is that of visiting all chains and sets.
+// Status returns the state of the table. It visits all chains and sets.
 func (g *Target) Status() Status {
 	s := g.status
 	s.Refused = g.refusals()

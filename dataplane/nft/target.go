@@ -20,10 +20,9 @@ const (
 	transient = 3
 )
 
-// Target brings the kernel's table to the desired one. Not safe for concurrent use.
+// Target applies the desired table to the kernel. Not safe for concurrent use.
 type Target struct {
-	// Compare is how long after the last comparison with the kernel's table the next one is made. Set it before the
-	// first Flush.
+	// Compare is the interval between comparisons with the kernel's table. Set it before the first Flush.
 	Compare time.Duration
 	// OnCommit, if set, is called for each transaction that the kernel accepted, with its duration.
 	OnCommit func(d time.Duration, c ruleset.Changes)

@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Kinds are those that rules are computed from.
+// Kinds are the kinds of the objects that rules are computed from.
 var Kinds = []model.Kind{
 	model.KindFelixConfiguration, model.KindIPPool, model.KindNode, model.KindBGPConfiguration, model.KindTier,
 	model.KindProfile,
@@ -273,7 +273,7 @@ func (c *Calculator) Workloads() iter.Seq[string] {
 	}
 }
 
-// WorkloadCount is how many there are.
+// WorkloadCount returns the number of workloads.
 func (c *Calculator) WorkloadCount() int {
 	n := 0
 	for range c.Workloads() {

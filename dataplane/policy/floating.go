@@ -17,7 +17,7 @@ const (
 // floating is one address by which a workload can be reached besides its own.
 type floating struct{ external, internal netip.Addr }
 
-// translated is which translations are in the table, and the external addresses whose earlier one is not any more.
+// translated is the translations in the table, and the external addresses whose earlier one is obsolete.
 type translated struct {
 	now     map[netip.Addr]netip.Addr
 	changed []netip.Addr

@@ -40,7 +40,7 @@ var hostStages = []hostStage{
 	{name: "host-forward-out", purpose: forwardOut, base: base(ruleset.Forward, 2), all: true, out: true},
 }
 
-// MatchHosts finds the host endpoint of each interface: by the interface's name, or by one of its addresses for one
+// matchHosts finds the host endpoint of each interface: by the interface's name, or by one of its addresses for one
 // that names no interface. If several match, the first one by name has it. The wildcard "*" stands for all other
 // interfaces.
 func (c *Calculator) matchHosts() (own map[string]*endpoint, all *endpoint) {
@@ -146,7 +146,7 @@ func (c *Calculator) settleHosts() {
 	c.hosts.written = true
 }
 
-// origin is that of the base chain.
+// origin returns the origin of the base chain.
 func (s hostStage) origin() Stage {
 	o := Stage{Subject: InInterface}
 	if s.out {

@@ -11,7 +11,7 @@ import (
 // Config returns the Config that New was given.
 func (c *Calculator) Config() Config { return c.config }
 
-// Interfaces are those of the last SetInterfaces, with their addresses. Callers must not change them.
+// Interfaces returns the interfaces of the last SetInterfaces, with their addresses. Callers must not change them.
 func (c *Calculator) Interfaces() map[string][]netip.Addr { return c.hostLinks }
 
 // Policies visits all policies of the cluster that can be used, with the number of this node's endpoints that each

@@ -49,7 +49,7 @@ func (k setKey) String() string {
 	return k.selector
 }
 
-// portNames is how names of ports are kept in a key: they are letters, digits, '_', '.' and '-'.
+// portNames is the form of port names in a key: they are letters, digits, '_', '.' and '-'.
 func portNames(names []string) string { return strings.Join(names, ",") }
 
 // names reports whether a port is one of those of the key.

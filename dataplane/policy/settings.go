@@ -193,7 +193,7 @@ func (s *settings) failsafes(p purpose) []ruleset.Rule {
 	return rules
 }
 
-// deny is how policy drops packets.
+// deny is the rule by which policy drops packets.
 func (s *settings) deny(comment string, p purpose) ruleset.Rule {
 	r := ruleset.Rule{Verdict: ruleset.Verdict{Action: s.denyVerdict}, Comment: comment}
 	if p.untracked() || p == preDNAT {
@@ -236,7 +236,7 @@ func familyOf(p netip.Prefix) ruleset.Match {
 	return ruleset.Match{Field: ruleset.Family, Low: 6}
 }
 
-// systemSets are those that the settings decide.
+// systemSets writes the sets that depend on the settings.
 func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 	var pools, masquerade, hosts, loop [2][]netip.Prefix
 	put := func(list *[2][]netip.Prefix, p netip.Prefix) { list[index(p)] = append(list[index(p)], p) }

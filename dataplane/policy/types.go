@@ -15,7 +15,7 @@ type ID struct {
 	Namespace, Name string
 }
 
-// String is how people, comments and chain names call it: "NetworkPolicy/default/web".
+// String returns the name for people, comments and chain names: "NetworkPolicy/default/web".
 func (i ID) String() string {
 	if i.Namespace == "" {
 		return string(i.Kind) + "/" + i.Name

@@ -20,8 +20,8 @@ type Table[R any] struct {
 	free    []uint32 // numbers up to last that are not in use
 }
 
-// pageRows is how many rows are allocated at once. Rows never move: to copy them all as they become more would take
-// twice the memory for a moment.
+// pageRows is how many rows are allocated at once. Rows never move: a copy of all rows as they grow in number would
+// take twice the memory for a moment.
 const pageRows = 512
 
 type page[R any] [pageRows]entry[R]

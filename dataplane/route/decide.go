@@ -140,8 +140,8 @@ func (r *rules) workload(p netip.Prefix, s *state) (*kernel.Route, string) {
 	return route, ""
 }
 
-// holder is who of those that claim an address has it: the first one that is really there. A claim alone, such as that
-// in the annotation of a pod that never started, takes nothing from a workload that works.
+// holder returns the claimant that has an address: the first one that really exists. A claim alone, such as that in the
+// annotation of a pod that never started, takes nothing from a workload that works.
 func (r *rules) holder(claims []*Endpoint) *Endpoint {
 	for _, e := range claims {
 		if l, ok := r.link(e.Interface); ok && l.Up {

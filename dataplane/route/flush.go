@@ -41,7 +41,7 @@ func (t *table) Flush() (steps, failures int) {
 	return steps, failures
 }
 
-// Next is when the first failed route is due again; ok is false if there is none.
+// Next returns when the first failed route is due again; ok is false if there is none.
 func (t *table) Next() (at time.Time, ok bool) { return t.failed.Next() }
 
 // plan decides the action for a route: a step now, a removal later, or nothing.

@@ -56,7 +56,7 @@ func (t *Target) forgetDeparted() {
 	})
 }
 
-// next is the next batch of addresses; none while the last one is on its way.
+// next returns the next batch of addresses; none while the last one is in progress.
 func (f *forgetter) next(departed func() []netip.Addr) []netip.Addr {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -139,7 +139,7 @@ func (t *table) putRouteBehind(first, metric uint32, in kernel.Table) uint32 {
 	return n
 }
 
-// number is that of a route's shape.
+// number returns the number of a route's shape.
 func (t *table) number(r *kernel.Route) uint32 {
 	return t.shapes.Number(keyOfShape(r), func() *shape {
 		s := &shape{*r}

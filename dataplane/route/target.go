@@ -230,7 +230,7 @@ func (t *Target) SetMissing(why map[string]error) {
 	t.changedLinks = true
 }
 
-// FollowMissing makes each Flush find out why the node has no tunnel devices, by name. Call it before the first Flush.
+// FollowMissing makes each Flush determine why the node has no tunnel devices, by name. Call it before the first Flush.
 func (t *Target) FollowMissing(why func() map[string]error) { t.missing = why }
 
 // lookForMissing determines why the node has no tunnel devices. why makes a new map each time.
@@ -285,7 +285,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 	return steps, failures, err
 }
 
-// Next is how long the next Flush may wait if nothing happens before.
+// Next returns how long the next Flush may wait if nothing happens before.
 func (t *Target) Next() time.Duration {
 	at := t.resync.next()
 	if retry, ok := t.table.Next(); ok && retry.Before(at) {

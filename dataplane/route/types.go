@@ -31,7 +31,7 @@ func ownTunnel(name string) bool { return name == TunnelDevice }
 type Learned struct {
 	Prefix   netip.Prefix
 	NextHops []netip.Addr
-	// Metric is that of the kernel's route; the lowest wins.
+	// Metric is the metric of the kernel's route; the lowest wins.
 	Metric uint32
 }
 
@@ -53,13 +53,13 @@ type Config struct {
 	// Blocks are the node's own; traffic to their unassigned addresses is dropped.
 	Blocks    []netip.Prefix
 	Endpoints []Endpoint
-	// WorkloadMetric4 and WorkloadMetric6 are those of the routes to local workloads; 0 is DefaultWorkloadMetric.
+	// WorkloadMetric4 and WorkloadMetric6 are the metrics of the routes to local workloads; 0 is DefaultWorkloadMetric.
 	WorkloadMetric4, WorkloadMetric6 uint32
 	// WorkloadPrefixes are the prefixes of the names of workload interfaces.
 	WorkloadPrefixes []string
 	// Tables are the routing tables that hold routes of this node; main always is one. No other is touched.
 	Tables []kernel.Table
-	// IsNode reports whether an address is that of a node of the cluster. May be nil.
+	// IsNode reports whether an address belongs to a node of the cluster. May be nil.
 	IsNode func(netip.Addr) bool
 }
 

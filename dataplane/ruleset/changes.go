@@ -15,21 +15,21 @@ type Changes struct {
 	Maps   []MapChange
 }
 
-// ChainChange is how one chain differs. Old is nil for a new one, New is nil for one that goes.
+// ChainChange is the difference of one chain. Old is nil for a new one, New is nil for one that goes.
 type ChainChange struct {
 	Name     string
 	Old, New *Chain
 }
 
-// SetChange is how one set differs. A set that goes lists no elements. One that is replaced by one of another type has
-// both Created and Deleted.
+// SetChange is the difference of one set. A set that goes lists no elements. One that is replaced by one of another
+// type has both Created and Deleted.
 type SetChange struct {
 	Set
 	Created, Deleted bool
 	Add, Remove      []Element // to be removed first
 }
 
-// MapChange is how one map differs. A map that goes lists no elements; an element that changes is in both lists.
+// MapChange is the difference of one map. A map that goes lists no elements; an element that changes is in both lists.
 type MapChange struct {
 	Map
 	Created, Deleted bool

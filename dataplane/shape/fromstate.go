@@ -11,7 +11,7 @@ import (
 // Name is the target's in logs.
 func (t *Target) Name() string { return "shape" }
 
-// Health is how the limits are.
+// Health returns the health of the limits.
 func (t *Target) Health() reconcile.Health {
 	return reconcile.Health{Part: "bandwidth", Failures: t.Failures(), Problem: t.Problem()}
 }

@@ -21,10 +21,10 @@ type Endpoint struct {
 // checkEvery is how often the limits are read again: the kernel reports no changes by others.
 const checkEvery = 10 * time.Second
 
-// retryRead is how soon they are read again after that has failed.
+// retryRead is the delay before another read after a failure.
 const retryRead = time.Second
 
-// idle is how often nothing is looked at.
+// idle is the interval between flushes without work.
 const idle = time.Hour
 
 // Kernel has the kernel calls of a Target.
@@ -98,7 +98,7 @@ func (t *Target) Resync() { t.stale = true }
 // Synced sets whether the datastore has been read in full: then limits of an earlier run may be removed.
 func (t *Target) Synced(yes bool) { t.table.Prune(yes) }
 
-// Flush brings the limits there. It returns how many changes were tried and how many of them failed.
+// Flush applies the desired limits. It returns how many changes were tried and how many of them failed.
 func (t *Target) Flush() (steps, failures int, err error) {
 	if now := t.now(); t.stale || !now.Before(t.checkAt) {
 		t.checkAt = now.Add(checkEvery)
@@ -171,7 +171,7 @@ func (t *Target) Apply(steps []reconcile.Step[string, tc.Shape]) []error {
 	return errs
 }
 
-// Next is how long the next Flush may wait if nothing happens before.
+// Next returns how long the next Flush may wait if nothing happens before.
 func (t *Target) Next() time.Duration {
 	at := t.checkAt
 	if retry, ok := t.table.Next(); ok && retry.Before(at) {

@@ -77,10 +77,10 @@ func (t *Target) Flush() (steps, failures int, err error) {
 	return steps, failures, nil
 }
 
-// checkEvery is how often the file would be read without a reason.
+// checkEvery is the interval between reads of the file without an event.
 const checkEvery = time.Hour
 
-// Next is how long the next Flush may wait if nothing happens before.
+// Next returns how long the next Flush may wait if nothing happens before.
 func (t *Target) Next() time.Duration {
 	if at, ok := t.table.Next(); ok {
 		return max(at.Sub(t.now()), time.Millisecond)
@@ -88,7 +88,7 @@ func (t *Target) Next() time.Duration {
 	return checkEvery
 }
 
-// Health is how the file is.
+// Health returns the health of the file.
 func (t *Target) Health() reconcile.Health {
 	return reconcile.Health{Part: "roster", Failures: t.table.Failures(), Problem: t.table.Problem()}
 }

@@ -57,7 +57,7 @@ func (l *Lab) StartFlow(ns string, to netip.Addr) (*Flow, error) {
 	return f, nil
 }
 
-// Answered is how many requests have been answered so far.
+// Answered returns how many requests have been answered so far.
 func (f *Flow) Answered() int { return int(f.count.Load()) }
 
 // Stop ends the stream and returns how many requests were sent and how many were not answered. Requests after the last

@@ -26,7 +26,7 @@ type prober struct {
 	jobs      chan func() // run one after the other in the namespace
 }
 
-// pods are those of all nodes.
+// pods are the pods of all nodes.
 type pods struct {
 	prefix string // of the names of namespaces
 	nodes  placement

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Remote is who may call from other hosts: over TLS alone, with a certificate of the CA, in the role that one of the
+// Remote lists the callers from other hosts: over TLS alone, with a certificate of the CA, in the role that one of the
 // names in the certificate (common name, DNS name or URI) has here. Names are compared exactly; who has none of them
 // may do nothing.
 type Remote struct {

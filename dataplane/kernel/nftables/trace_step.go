@@ -96,7 +96,7 @@ func (r *traceReader) ownStep(s TraceStep) (TraceStep, bool) {
 	return s, true
 }
 
-// headers are those that a message has, nil for none.
+// headers returns the headers of a message, nil for none.
 func (r *traceReader) headers(l attributes) *nflog.Packet {
 	network, ok := l[unix.NFTA_TRACE_NETWORK_HEADER]
 	if !ok {

@@ -57,7 +57,7 @@ func (s socket) listShapes(links []kernel.Link) (map[string]Shape, error) {
 		l := byIndex[q.link]
 		if q.kind == "tbf" && q.parent == tcRoot && (isRedirectDevice(l) || q.handle == shapeHandle) {
 			shape := shapes[l.Name]
-			if !isRedirectDevice(l) || l.Up { // a device that is down passes nothing: it has to be made ready again
+			if !isRedirectDevice(l) || l.Up { // a device that is down passes nothing: it has to be set up again
 				shape.TokenBucket = q.bucket
 			}
 			shapes[l.Name] = shape

@@ -30,7 +30,8 @@ type Hop struct {
 	In, Out             string // interfaces; empty if it begins or ends at this node
 }
 
-// Addresses are those that the end may have in packets of the explained family: one if the query gave its address.
+// Addresses returns the addresses that the end may have in packets of the explained family: one if the query gave its
+// address.
 func (e End) Addresses() []netip.Addr {
 	list := []netip.Addr{e.Address}
 	for _, a := range e.addresses {

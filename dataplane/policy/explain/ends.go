@@ -24,7 +24,7 @@ type End struct {
 	addresses []netip.Addr
 }
 
-// String is how people call it.
+// String returns its name for people.
 func (e End) String() string {
 	switch e.Kind {
 	case kindOutside:
@@ -152,7 +152,7 @@ func host(r model.Reader, node string) End {
 	return e
 }
 
-// nodeAddresses are those that packets may have that are of the node itself, also in its tunnels.
+// nodeAddresses returns the addresses that packets of the node itself may have, also in its tunnels.
 func nodeAddresses(n *model.Node) []netip.Addr {
 	list := policy.NodeAddresses(n)
 	for _, t := range n.TunnelAddresses() {

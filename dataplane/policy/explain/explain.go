@@ -20,7 +20,7 @@ type World struct {
 	Rules func(node string, use func(*policy.Calculator))
 	// Local is the node whose rules and routes are read from its daemon; empty if there is none.
 	Local string
-	// Route is how the local node reaches an address, and through which interface; nil without a daemon.
+	// Route returns the local node's route to an address, and the interface; nil without a daemon.
 	Route func(netip.Addr) (Route, string)
 }
 
@@ -185,7 +185,7 @@ func (e *explanation) hop(node string, last bool) {
 	e.route(node)
 }
 
-// interfacesAt are those through which the packet comes to a node and leaves it; empty if it does not.
+// interfacesAt returns the interfaces through which the packet comes to a node and leaves it; empty if it does not.
 func (e *explanation) interfacesAt(node string, last bool, c *policy.Calculator) (in, out string) {
 	from, to := e.answer.Source, e.answer.Destination
 	switch {

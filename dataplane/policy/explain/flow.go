@@ -37,7 +37,7 @@ func hasPorts(protocol uint8) bool {
 type Flow struct {
 	Protocol uint8
 	Port     uint16 // of the destination; 0: none in particular
-	// SourcePort is that of one particular packet; 0: none in particular.
+	// SourcePort is the port of one particular packet; 0: none in particular.
 	SourcePort uint16
 	HasICMP    bool // ICMPType is given; without, it is an echo request
 	ICMPType   uint8

@@ -46,7 +46,7 @@ func (e *explanation) route(node string) {
 
 func prefixOf(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
 
-// block is the block that an address is in; if another node has that, the address has a route of its own.
+// block returns the block of an address; if another node has that block, the address has a route of its own.
 func (e *explanation) block(d End) (prefix, note string) {
 	for k, v := range model.All[model.BlockAffinity](e.world.Objects, model.KindBlockAffinity) {
 		b, ok := ownership.BlockOf(k, v)

@@ -21,7 +21,7 @@ type reader struct {
 	programmed bool
 }
 
-// origin is that of a chain of the table, nil for none.
+// origin returns the origin of a chain of the table, nil for none.
 func (r *reader) origin(chain string) ruleset.Origin {
 	if c := r.calc.Table().Chain(chain); c != nil {
 		return c.Origin

@@ -29,7 +29,7 @@ type Index[I, S comparable] struct {
 	scratch []byte
 }
 
-// place is where an item is: class.items[at].
+// place is the location of an item: class.items[at].
 type place[I, S comparable] struct {
 	class *class[I, S]
 	at    int

@@ -180,7 +180,7 @@ func (x *Index[I, S]) unfile(e *entry[I, S]) {
 	e.keys = nil
 }
 
-// size is how many classes have a label, those that inherit it included.
+// size returns how many classes have a label, including those that inherit it.
 func (x *Index[I, S]) size(k key) int {
 	n := x.names[k.label]
 	if n == nil {

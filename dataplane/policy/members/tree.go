@@ -31,7 +31,7 @@ func (n network) masked() network {
 	return n
 }
 
-// common is how many leading bits two networks have in common, at most the shorter one's length.
+// common returns how many leading bits two networks share, at most the shorter one's length.
 func (n network) common(o network) uint8 {
 	same := bits.LeadingZeros64(n.hi ^ o.hi)
 	if same == 64 {

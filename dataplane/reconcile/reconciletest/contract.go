@@ -33,7 +33,7 @@ type Table interface {
 // Round is how many steps a table may apply at once.
 const Round = 2048
 
-// Backoff is that of tables under test.
+// Backoff is the backoff of tables under test.
 var Backoff = reconcile.Backoff{Min: time.Second, Max: 4 * time.Second}
 
 // Run checks that tables keep the contract. newTable makes one on a target and a clock.

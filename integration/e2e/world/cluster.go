@@ -22,7 +22,7 @@ var (
 	Pool6 = netip.MustParsePrefix("fd00:244::/64")
 )
 
-// Limit is how long anything may take on a machine that has much else to do. Nothing is asserted about time.
+// Limit is the longest time for any step on a busy machine. No test asserts a time.
 const Limit = time.Minute
 
 // NewLab builds a lab that goes away with the test; when the test fails, the ends of the daemons' logs are printed.

@@ -67,7 +67,7 @@ type KernelRoute struct {
 	} `json:"nexthops"`
 }
 
-// Routes are those that ip(8) shows in a namespace, with these words after "ip -j route show".
+// Routes returns the routes that ip(8) shows in a namespace, with these words after "ip -j route show".
 func Routes(t *testing.T, ns, family string, words ...string) []KernelRoute {
 	t.Helper()
 	out, err := exec.Command("ip", append([]string{"-n", ns, family, "-j", "-d", "route", "show"},
@@ -198,7 +198,7 @@ func Memory(t *testing.T, pid int, field string) float64 {
 	return kb / 1024
 }
 
-// ExitCode is that of the program in an error.
+// ExitCode returns the exit code of the program in an error.
 func ExitCode(err error) int {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {

@@ -53,7 +53,7 @@ func NewLineFrom(t testing.TB, l net.Listener, to string) *Line {
 	return line
 }
 
-// Received is how many bytes came from the server.
+// Received returns how many bytes came from the server.
 func (l *Line) Received() int64 { return l.received.Load() }
 
 // Cut drops all connections and refuses new ones until Mend.

@@ -97,7 +97,7 @@ func (w *World) outside(name string, args ...string) *exec.Cmd {
 	return netns.Command(w.ToRs[0].Namespace, name, args...)
 }
 
-// connect opens a TCP connection with agnhost, as a separate process.
+// connect runs cmd, which opens a TCP connection with agnhost.
 func connect(cmd *exec.Cmd) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		said := strings.TrimSpace(string(out))

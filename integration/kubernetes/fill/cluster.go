@@ -76,7 +76,7 @@ func (c Cluster) blockOf(node, nth int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4(base), blockBits)
 }
 
-// address is that of pod i.
+// address returns the address of pod i.
 func (c Cluster) address(i int) netip.Addr {
 	node, nth := c.place(i)
 	a := c.blockOf(node, nth>>6).Addr().As4()

@@ -222,7 +222,7 @@ func create(ctx context.Context, api kubernetes.Interface, o *model.Object) erro
 	return nil
 }
 
-// members are those of a JSON object.
+// members are the members of a JSON object.
 type members map[string]json.RawMessage
 
 // storedMetadata returns the metadata that the apiserver adds to a block.

@@ -159,7 +159,7 @@ func (t Table) Unknown(grants []Grant) []Grant {
 	return slices.DeleteFunc(slices.Clone(grants), func(g Grant) bool { _, ok := t[g]; return ok })
 }
 
-// Of are those of the grants that a step exercises.
+// Of returns the grants that a step exercises.
 func (t Table) Of(step string, grants []Grant) []Grant {
 	return slices.DeleteFunc(slices.Clone(grants), func(g Grant) bool { return t[g].By != step })
 }

@@ -99,7 +99,7 @@ var plurals = map[string]string{"ClusterRole": "clusterroles", "ClusterRoleBindi
 	"Namespace": "namespaces", "Pod": "pods", "Service": "services", "ConfigMap": "configmaps", "Secret": "secrets",
 	"NetworkPolicy": "networkpolicies", "EndpointSlice": "endpointslices"}
 
-// Kind is that of an object in JSON.
+// Kind returns the kind of an object in JSON.
 func Kind(t *testing.T, raw []byte) string {
 	t.Helper()
 	var o struct{ Kind string }

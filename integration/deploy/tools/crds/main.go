@@ -167,7 +167,7 @@ func (s *schemas) definition(g group, k kind) (*apiextensions.CustomResourceDefi
 	}, nil
 }
 
-// schema is that of a kind's Go type, without descriptions.
+// schema returns the schema of a kind's Go type, without descriptions.
 func (s *schemas) schema(k kind) (*apiextensions.JSONSchemaProps, error) {
 	path, name := k.goType()
 	pkg := s.packages[path]
