@@ -56,7 +56,7 @@ func (list Refusals) Equal(other Refusals) bool {
 	})
 }
 
-// Refuse returns the rule by which a route of a peer is refused, the first that fits, or nil.
+// Refuse returns the first rule that refuses a route of a peer, or nil.
 func (d Desired) Refuse(s Session, prefix netip.Prefix) *Refusal {
 	return d.Refusals.Find(prefix, s.Outsider)
 }

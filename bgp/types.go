@@ -53,7 +53,7 @@ type Desired struct {
 
 	// WorkloadPeers is set where a BGPPeer may make peers of workloads of this node.
 	WorkloadPeers bool
-	// ServiceNode is the name by which endpoints of services are on this node; empty where no single service matters.
+	// ServiceNode is the node name of local endpoints of services; empty where no single service matters.
 	ServiceNode string
 }
 

@@ -206,7 +206,7 @@ func (h *HostAgent) RouteTo(a netip.Addr) (route.Status, bool) {
 	return h.routes.Towards(a)
 }
 
-// RouteChanges are the rows of routes that change, for one who follows them.
+// RouteChanges are the rows of routes that change, for one follower.
 type RouteChanges struct {
 	agent   *HostAgent
 	changes *route.Changes

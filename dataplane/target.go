@@ -19,10 +19,10 @@ import (
 type Target interface {
 	// Name is the target's in logs.
 	Name() string
-	// SetState takes over the newest state. It is called for each one, the first of which has a snapshot; h belongs to
-	// the agent and changes with the next one.
+	// SetState applies the newest state. It is called for each one, the first of which has a snapshot; h belongs to the
+	// agent and changes with the next one.
 	SetState(h *hoststate.Host)
-	// Handle takes over events of the kernel, also before the first SetState.
+	// Handle receives events of the kernel, also before the first SetState.
 	Handle(events []kernel.Event)
 	// Resync makes a Flush soon compare the desired state with the actual one, object by object.
 	Resync()
@@ -42,9 +42,9 @@ type Target interface {
 	Repairs() (list []reconcile.Repair, more int)
 }
 
-// Learner is a Target that takes the routes that BGP has learned.
+// Learner is a Target that receives the routes that BGP has learned.
 type Learner interface {
-	// Learn takes over the whole new state of each prefix. It may keep next hops, but not the slice.
+	// Learn sets the whole new state of each prefix. It may keep next hops, but not the slice.
 	Learn([]route.Learned)
 	// OnlyLearned reports whether only learned routes wait for the next Flush: then no other target is concerned.
 	OnlyLearned() bool

@@ -39,8 +39,8 @@ func (c Caller) Fields() []zap.Field {
 	return fields
 }
 
-// CallerOf returns who made a call to a guarded service. On other services, such as one on a unix socket that only root
-// can open, it is root.
+// CallerOf returns the caller of a guarded service. On other services, such as one on a unix socket that only root can
+// open, it is root.
 func CallerOf(ctx context.Context) Caller {
 	if p, ok := peer.FromContext(ctx); ok {
 		if c, ok := p.AuthInfo.(Caller); ok {

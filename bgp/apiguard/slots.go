@@ -21,7 +21,7 @@ func NewSlots(each, others int) *Slots {
 	return &Slots{each: each, others: others, held: map[uint32]int{}, change: make(chan struct{})}
 }
 
-// Take takes a slot for a user, if there is one. release gives it back, once.
+// Take takes a slot for a user; ok is false if none is free. release returns the slot, once.
 func (s *Slots) Take(uid uint32) (release func(), ok bool) {
 	release, _ = s.take(uid)
 	return release, release != nil

@@ -40,7 +40,7 @@ const (
 	sendTime      = 10 * time.Second
 )
 
-// Streams bounds streaming calls: how many there are, and how long they wait for who does not read.
+// Streams bounds streaming calls: their number, and how long they wait for a slow reader.
 type Streams struct {
 	slots    *Slots
 	sendTime time.Duration

@@ -31,7 +31,7 @@ func (t *Table) Stuck(now time.Time) (list []netip.Addr) {
 	return list
 }
 
-// WarnOfPrefixes takes over a warning about the number of prefixes that a peer announces; empty for none.
+// WarnOfPrefixes records a warning about the number of prefixes that a peer announces; empty: none.
 func (t *Table) WarnOfPrefixes(addr netip.Addr, warning string) {
 	t.change(addr, func(e *entry, _ time.Time) { e.warnings.prefixes = warning })
 }

@@ -126,7 +126,7 @@ func (t *Table) List() []Status {
 	return list
 }
 
-// Totals are counters of many sessions, also of those that are no longer wanted: they never decrease.
+// Totals are counters of many sessions, including removed ones: they never decrease.
 type Totals struct{ Flaps, Restarts uint64 }
 
 func (x Totals) plus(e *entry) Totals {

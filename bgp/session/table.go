@@ -161,7 +161,7 @@ func (t *Table) CannotRun() string {
 	return t.fatal
 }
 
-// SetFatal takes over why no session can run; nil if they can.
+// SetFatal records why no session can run; nil if they can.
 func (t *Table) SetFatal(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -189,7 +189,7 @@ func (t *Table) change(addr netip.Addr, f func(e *entry, now time.Time)) {
 	}
 }
 
-// Configured takes over whether a session could be configured.
+// Configured records whether a session could be configured.
 func (t *Table) Configured(addr netip.Addr, err error) {
 	t.change(addr, func(e *entry, _ time.Time) {
 		e.refused = ""

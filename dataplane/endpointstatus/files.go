@@ -65,13 +65,13 @@ func NewFiles(c FilesConfig) *Files {
 	return f
 }
 
-// SetPolicy takes over whose policy is in the kernel, for the next Flush. It does not wait.
+// SetPolicy sets the endpoints whose policy is in the kernel, for the next Flush. It does not block.
 func (f *Files) SetPolicy(p Policy) { f.policy.Store(&p) }
 
 // Name is the target's in logs.
 func (f *Files) Name() string { return "endpoint-status" }
 
-// SetState takes over the endpoints of a state.
+// SetState applies the endpoints of a state.
 func (f *Files) SetState(h *hoststate.Host) {
 	f.synced = h.DatastoreSynced
 	if !h.Concerned || f.folder == nil {

@@ -51,7 +51,7 @@ func New(dir string, now func() time.Time) *Target {
 // a path that does not come from this host's administrator. Call it before the first Flush.
 func (t *Target) RequireOwned() { t.owned = true }
 
-// Set takes over which files should exist, as Decide returns them.
+// Set sets the desired files, as Decide returns them.
 func (t *Target) Set(files map[string]string) {
 	for name := range t.wanted {
 		if _, still := files[name]; !still {

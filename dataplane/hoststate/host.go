@@ -43,7 +43,7 @@ func NewStateOnly() *Host { return &Host{stateOnly: true} }
 // Known reports whether there has been a snapshot of the datastore.
 func (h *Host) Known() bool { return h.Reader != nil }
 
-// Take takes over a State.
+// Take applies a State.
 func (h *Host) Take(next State) {
 	known := h.Known()
 	if next.Reader == nil {

@@ -33,7 +33,7 @@ func (s State) Then(next State) State {
 type Static struct {
 	Prefix netip.Prefix
 	Via    netip.Addr
-	// Table is one of those that the routes' target keeps.
+	// Table is the table of the route, one of those that the routes' target keeps.
 	Table kernel.Table
 }
 

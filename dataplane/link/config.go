@@ -159,7 +159,7 @@ const (
 	forwarding6 = "net/ipv6/conf/all/forwarding"
 )
 
-// Forwarding reports whether the setting is one of those that make the host a router of a family.
+// Forwarding reports whether the setting makes the host a router of a family.
 func (k Key) Forwarding() bool {
 	return k.Kind == Sysctl && (k.Name == forwarding4 || k.Name == forwarding6)
 }

@@ -78,7 +78,7 @@ func (t *Target) Configure(c Config) {
 	}
 }
 
-// SetPeering takes over the addresses towards workloads that speak BGP.
+// SetPeering sets the addresses towards workloads that speak BGP.
 func (t *Target) SetPeering(list []Peering) {
 	if !slices.Equal(t.peering, list) {
 		t.peering, t.stale = list, true
@@ -142,7 +142,7 @@ func (t *Target) Retry() {
 // Resync makes the next Flush read everything again.
 func (t *Target) Resync() { t.checkAt = time.Time{} }
 
-// Flush brings everything there. It returns the number of changes that were tried and of failures.
+// Flush applies the desired settings. It returns the number of changes that were tried and of failures.
 func (t *Target) Flush() (steps, failures int, err error) {
 	for range len(kindOrder) { // each round may make the next one possible: a device has an MTU once it exists
 		now := t.now()

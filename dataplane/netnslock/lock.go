@@ -115,7 +115,7 @@ func (l *Lock) inode() uint64 {
 	return st.Ino
 }
 
-// Release gives the lock up.
+// Release releases the lock.
 func (l *Lock) Release() error { return l.listener.Close() }
 
 // held returns a HeldError if a process that may have the lock has it, other than by the socket own.

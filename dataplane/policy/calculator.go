@@ -121,7 +121,7 @@ func (d *dirty) clear() {
 // Table is the outcome. It belongs to the Calculator: take its changes after each Update.
 func (c *Calculator) Table() *ruleset.Table { return c.table }
 
-// Update takes over the objects that changed, all if none are named, and brings the table up to date.
+// Update applies changed objects, all if none are named, and brings the table up to date.
 func (c *Calculator) Update(r model.Reader, changed ...model.Key) {
 	c.reader = r
 	if len(changed) > 0 {

@@ -243,7 +243,7 @@ func (t *table) observe(n, number uint32) {
 	t.touch(n)
 }
 
-// ObserveGone takes over that the kernel does not have a route any more.
+// ObserveGone records that the kernel does not have a route any more.
 func (t *table) ObserveGone(k kernel.RouteKey) { t.observeGone(t.route(k)) }
 
 func (t *table) observeGone(n uint32) {

@@ -133,7 +133,7 @@ func (t *Target) workloadAt(a netip.Addr) string {
 // gatewayTo returns the gateway of the static route to an address, an invalid one if there is none.
 func (t *Target) gatewayTo(a netip.Addr) netip.Addr { return t.host(a).via() }
 
-// SetStatic takes over the routes to peers, each with another prefix in its table.
+// SetStatic sets the routes to peers, each with another prefix in its table.
 func (t *Target) SetStatic(list []Static) {
 	keep := map[place]bool{}
 	for _, r := range list {

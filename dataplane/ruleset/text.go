@@ -15,9 +15,8 @@ type TextOptions struct {
 	IDs      bool   // with the rules' IDs in their comments, as the kernel keeps them
 }
 
-// Text renders the whole table for people, so that nft would take it as well if all names and comments are to its
-// taste: sets, maps, base chains in the order of hooks and priority, then the other chains by name. The error is that
-// of w.
+// Text renders the whole table for people: sets, maps, base chains in the order of hooks and priority, then the other
+// chains by name. nft can load the text if it accepts all names and comments. The error is that of w.
 func (t *Table) Text(w io.Writer, o TextOptions) error {
 	p := printer{Writer: bufio.NewWriter(w), options: o}
 	if o.Name == "" {

@@ -53,7 +53,7 @@ func New(k Kernel, now func() time.Time) *Target {
 	return t
 }
 
-// Configure takes over the workloads of this node.
+// Configure sets the workloads of this node.
 func (t *Target) Configure(all []Endpoint) {
 	var limited []Endpoint
 	same := true

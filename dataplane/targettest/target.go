@@ -34,7 +34,7 @@ func New(path string, now func() time.Time) *Target {
 // Name is the target's in logs.
 func (t *Target) Name() string { return "roster" }
 
-// SetState takes over the workloads of a state.
+// SetState applies the workloads of a state.
 func (t *Target) SetState(h *hoststate.Host) {
 	if h.Concerned {
 		t.table.Set(t.path, Content(h))

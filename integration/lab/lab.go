@@ -33,7 +33,7 @@ type Spec struct {
 	Routed bool
 	// IPv6 adds IPv6 to the underlay.
 	IPv6 bool
-	// PlainRouters keeps the routers from running BIRD: something else takes the part of a peer.
+	// PlainRouters keeps the routers from running BIRD: another program acts as the peer.
 	PlainRouters bool
 	// BFD has the routers watch the paths to the nodes, 3 x 100 ms, and keep routes of nodes that restart.
 	BFD bool

@@ -80,7 +80,7 @@ func announce(attrs []byte, prefixes []netip.Prefix) []byte {
 // EndOfRIB is the message that all routes have been sent (RFC 4724 section 2, for IPv4).
 func EndOfRIB() []byte { return message(msgUpdate, []byte{0, 0, 0, 0}) }
 
-// ConnectPeer makes a session to a speaker (ADDRESS:PORT) from a namespace. It tries again until the other side takes
+// ConnectPeer opens a session to a speaker (ADDRESS:PORT) from a namespace. It tries again until the other side accepts
 // it.
 func ConnectPeer(ns, to string, as uint32, id netip.Addr) (*Peer, error) {
 	return peerDialer{as: as, id: id, pause: 200 * time.Millisecond}.connect(ns, to)

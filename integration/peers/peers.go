@@ -1,5 +1,5 @@
-// Package peers knows the programs of others that tests run beside Manx, and the versions of them that tests need. A
-// wrong one would answer, and make many tests wait in vain.
+// Package peers knows the external programs that tests run beside Manx, and the versions of them that tests need. A
+// wrong version would answer, and make many tests wait in vain.
 package peers
 
 import (

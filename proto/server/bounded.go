@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Bounds of connections: of those that have proved who they are, and as many again of those that have not yet.
+// Bounds of connections: of authenticated callers, and as many again of callers that are not authenticated yet.
 const (
 	remoteConnections = 32
 	remotePerAddress  = 8

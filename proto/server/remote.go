@@ -21,8 +21,8 @@ import (
 )
 
 // Remote lists the callers from other hosts: over TLS alone, with a certificate of the CA, in the role that one of the
-// names in the certificate (common name, DNS name or URI) has here. Names are compared exactly; who has none of them
-// may do nothing.
+// names in the certificate (common name, DNS name or URI) has here. Names are compared exactly; a caller without one of
+// them may do nothing.
 type Remote struct {
 	CAFile            string // signs the callers' certificates
 	CertFile, KeyFile string // of the daemon
@@ -65,8 +65,8 @@ const (
 	remoteAge = 12 * time.Hour
 )
 
-// ServeRemote answers calls on l, a TCP listener, of who has a certificate and a role, until ctx ends; then it ends all
-// calls and closes l.
+// ServeRemote answers calls on l, a TCP listener, of callers with a certificate and a role, until ctx ends; then it
+// ends all calls and closes l.
 func (s *Server) ServeRemote(ctx context.Context, l net.Listener, r Remote) error {
 	if err := r.Check(); err != nil {
 		return err

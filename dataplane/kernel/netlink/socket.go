@@ -176,8 +176,8 @@ func (s *Socket) DumpOnce(kind uint16, body func(*Builder), each func(Message)) 
 	}
 }
 
-// EnlargeSendBuffer makes room for datagrams of this many bytes, as far as that is allowed: it takes CAP_NET_ADMIN.
-// Without the room Send fails with unix.EMSGSIZE.
+// EnlargeSendBuffer makes room for datagrams of this many bytes, as far as that is allowed: it requires CAP_NET_ADMIN.
+// If the room is too small, Send fails with unix.EMSGSIZE.
 func (s *Socket) EnlargeSendBuffer(bytes int) {
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, bytes)
 }

@@ -105,8 +105,8 @@ const traceQueue = 8 << 20
 // goroutine; armed is called before that, when packets are traced from now on. A flood is traced in part only. All
 // flows must be of one family.
 //
-// It needs a table of its own for as long as it runs, which the kernel removes with the socket that made it, whatever
-// becomes of this process. Other tables are not touched.
+// It needs a table of its own for as long as it runs, which the kernel removes with the socket that made it, even if
+// this process is killed. Other tables are not touched.
 func (r *Conn) TraceFlow(ctx context.Context, f Flow, armed func(), handle func(TraceStep)) error {
 	if err := r.traceFlow(ctx, f, armed, handle); err != nil {
 		return fmt.Errorf("trace packets: %w", err)

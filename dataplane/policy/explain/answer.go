@@ -14,7 +14,7 @@ type Answer struct {
 	Notes []string
 	// Stages are the places where policy is evaluated, in the order of the packet's way.
 	Stages []Stage
-	// Hops are the nodes that the packet comes to, whether or not policy lets it go so far.
+	// Hops are the nodes on the packet's way, whether or not policy lets it go so far.
 	Hops   []Hop
 	Routes []Route
 	// Allowed reports whether it arrives, as far as policy decides about that.
@@ -23,7 +23,7 @@ type Answer struct {
 	By string
 }
 
-// Hop is the packet as it comes to a node.
+// Hop is the packet on its arrival at a node.
 type Hop struct {
 	Node                string
 	Source, Destination netip.Addr
@@ -42,7 +42,7 @@ func (e End) Addresses() []netip.Addr {
 	return list
 }
 
-// HopAt returns the packet as it comes to a node; false if it does not.
+// HopAt returns the packet on its arrival at a node; false if it does not arrive there.
 func (a *Answer) HopAt(node string) (Hop, bool) {
 	for _, h := range a.Hops {
 		if h.Node == node {

@@ -242,7 +242,7 @@ func (c *Cluster) kubectl(stdin *strings.Reader, args ...string) (string, error)
 	return run(stdin, cmd.Args[0], cmd.Args[1:]...)
 }
 
-// KubectlCommand is the command of kubectl, for those who feed it.
+// KubectlCommand is the command of kubectl, for callers that write to its standard input.
 func (c *Cluster) KubectlCommand(args ...string) *exec.Cmd {
 	return c.Admin("kubectl", append([]string{"--kubeconfig=" + c.Kubeconfig()}, args...)...)
 }

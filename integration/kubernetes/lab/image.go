@@ -166,7 +166,7 @@ func (c *Cluster) buildPause() error {
 	return err
 }
 
-// Traffic is the program traffic, for who is outside of the cluster.
+// Traffic is the path of the program traffic, for use outside of the cluster.
 func (c *Cluster) Traffic() string { return filepath.Join(c.Dir, "traffic") }
 
 // Tools makes the archive of ToolsImage, which is also called by the other names.

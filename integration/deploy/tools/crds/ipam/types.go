@@ -5,7 +5,7 @@ package ipam
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// IPAMBlock is a range of addresses and who has each of them.
+// IPAMBlock is a range of addresses and the owner of each of them.
 type IPAMBlock struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
