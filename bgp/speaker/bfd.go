@@ -79,7 +79,7 @@ func (p *paths) close() {
 //
 // BIRD begins its BFD session anew with each BGP session. Silence that began before the session was up may be that; if
 // BFD is not back soon, it is none. The same goes for a remote that only seems to have begun anew: on a path that
-// broke, somebody else may have sent that in its name.
+// broke, another host may have forged that.
 func (s *Speaker) pathChanged(e bfd.Event) {
 	addr, path := e.Status.Session.Remote, e.Status
 	up := s.status.PathChanged(addr)

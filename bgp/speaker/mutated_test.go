@@ -50,7 +50,7 @@ func TestMutatedMessages(t *testing.T) { // not parallel: it counts goroutines
 	watcher := dialFake(t, "127.0.6.255", listenOf(d), fakeOptions{as: 64512, id: "10.99.6.255"})
 	watcher.await("our route", func() bool { return len(watcher.routes) == 1 })
 	stayUp(t, watcher)
-	everybody(t, list, func(a *attacker) error { defer a.hangUp(); return a.connect() }) // what stays for each peer
+	everybody(t, list, func(a *attacker) error { defer a.hangUp(); return a.connect() }) // the state kept for each peer
 	before := usageNow(s)
 
 	var number atomic.Uint64

@@ -191,7 +191,7 @@ func (s *Speaker) current() *speakerRun {
 // Changed receives after something changed that Take has not handed out yet, also when Synced changes.
 func (s *Speaker) Changed() <-chan struct{} { return s.fib.Changed() }
 
-// Take calls Take of the table of learned routes: see fib.Table.Take.
+// Take returns changed learned routes: see fib.Table.Take.
 func (s *Speaker) Take(limit int) []bgp.Route { return s.fib.Take(limit) }
 
 // Snapshot returns all prefixes with usable paths, in no order, and leaves Take alone.

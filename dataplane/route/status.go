@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// Statuses returns all routes as users see them, sorted by prefix and table: the desired ones, and those in the kernel
+// Statuses returns all routes for users, sorted by prefix and table: the desired ones, and those in the kernel
 // that are not desired.
 func (t *Target) Statuses() []Status {
 	type found struct {

@@ -115,8 +115,8 @@ type Match struct {
 	Mask      uint32
 }
 
-// Limit holds while the rate, or the number of connections, exceeds it. The zero value is no limit. Eval takes limits as
-// not exceeded.
+// Limit holds while the rate, or the number of connections, exceeds it. The zero value is no limit. Eval takes limits
+// as not exceeded.
 type Limit struct {
 	Packets     uint64 // a second
 	Burst       uint32 // packets

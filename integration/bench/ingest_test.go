@@ -63,7 +63,7 @@ func measureIngest(b *testing.B, s *site, start func(*site, testing.TB) speaker,
 	}()
 	p := s.connect(b)
 	defer p.Close()
-	time.Sleep(500 * time.Millisecond) // let what follows the handshake settle
+	time.Sleep(500 * time.Millisecond) // let the effects of the handshake settle
 	var updates [][]byte
 	for list := lab.Prefixes(n); len(list) > 0; list = list[min(perUpdate, len(list)):] {
 		updates = append(updates, s.announce(list[:min(perUpdate, len(list))]))

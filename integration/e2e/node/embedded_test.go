@@ -147,7 +147,7 @@ func TestEmbeddedDatastoreIsForRootAlone(t *testing.T) {
 	must(t, n.Ready(limit))
 }
 
-// The files and output of 'manxd client-certificate' let another host use the datastore; without them nobody gets in
+// The files and output of 'manxd client-certificate' let another host use the datastore; without them no host gets in
 // over TCP.
 func TestEmbeddedDatastoreForOtherHosts(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("o"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},

@@ -13,7 +13,7 @@ import (
 
 // Line is a way to a server that can be cut, and that counts its traffic.
 type Line struct {
-	// URL takes the place of the server's.
+	// URL replaces the server's.
 	URL string
 	// Delay is how late everything arrives, in either direction. It is set before the line is used.
 	Delay time.Duration
