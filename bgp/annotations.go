@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// annotationPrefix begins the names of annotations that say what Calico's resources have no field for.
+// annotationPrefix begins the names of annotations for settings that Calico's resources have no field for.
 const annotationPrefix = "manx.io/"
 
 // AnnotationMaxPrefixes of a BGPPeer limits how many prefixes each of its peers may announce; absent or 0: the daemon's
@@ -31,8 +31,8 @@ func annotationKinds() map[string][]model.Kind {
 	return known
 }
 
-// noteUnknownAnnotations notes those that begin as ours do but mean nothing on an object of this kind, as a slip of the
-// pen does.
+// noteUnknownAnnotations adds notices about annotations with our prefix that have no effect on an object of this kind,
+// such as misspelled ones.
 func (c *cluster) noteUnknownAnnotations(object string, kind model.Kind, annotations map[string]string) {
 	known := annotationKinds()
 	for name := range annotations {

@@ -24,7 +24,7 @@ const (
 var bfdAnnotations = []string{AnnotationBFD, AnnotationBFDInterval, AnnotationBFDTransmit, AnnotationBFDReceive,
 	AnnotationBFDMultiplier, AnnotationBFDMultihop, AnnotationBFDMinTTL}
 
-// Values that count where annotations say nothing, and their limits.
+// Defaults for missing annotations, and their limits.
 const (
 	bfdInterval    = 300 * time.Millisecond
 	bfdMinInterval = 10 * time.Millisecond
@@ -32,13 +32,13 @@ const (
 	bfdMultiplier  = 3
 )
 
-// bfdSetting is what the annotations of one object say.
+// bfdSetting is the content of the annotations of one object.
 type bfdSetting struct {
 	BFD
 	auto bool // whether it is multihop follows from the addresses
 }
 
-// bfd reads annotations. What cannot be read is noted, and the default counts.
+// bfd parses annotations. An unreadable one gets a notice, and the default counts.
 func (c *cluster) bfd(object string, annotations map[string]string) bfdSetting {
 	s := bfdSetting{auto: true, BFD: BFD{Multiplier: bfdMultiplier}}
 	s.Enabled = c.wordAnnotation(object, annotations, AnnotationBFD, "false", "true", "false") == "true"
@@ -98,8 +98,8 @@ func (c *cluster) durationAnnotation(
 	return d
 }
 
-// watch is the setting for one session. It is multihop (RFC 5883) unless both ends see each other on their own subnet,
-// so that the two ends of a session between nodes come to the same answer.
+// watch returns the setting for one session. It is multihop (RFC 5883) unless both ends are on each other's subnet, so
+// that the two ends of a session between nodes come to the same result.
 func (c *cluster) watch(setting bfdSetting, s Session) BFD {
 	if !setting.Enabled {
 		return BFD{}

@@ -2,8 +2,8 @@ package bgp
 
 import "slices"
 
-// Of picks what concerns one object, such as "BGPPeer/tor-1" or "BGPConfiguration/default": the sessions that it asked
-// for and got, the conflicts that it won or lost, and the notices about it.
+// Of returns the results that concern one object, such as "BGPPeer/tor-1" or "BGPConfiguration/default": the sessions
+// that it configures, the conflicts that it won or lost, and the notices about it.
 func (d Desired) Of(object string) (sessions []Session, conflicts []Conflict, notices []Notice) {
 	for _, s := range d.Sessions {
 		if slices.Contains(s.From, object) {

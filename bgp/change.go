@@ -49,7 +49,7 @@ func (s Session) Equal(o Session) bool {
 		s.MaxPrefixes == o.MaxPrefixes && s.BFD == o.BFD
 }
 
-// Wire is what of a session its connection and its OPEN are made of, with all defaults applied.
+// Wire has the settings of a session that determine its connection and its OPEN, with all defaults applied.
 type Wire struct {
 	Address, Source, ReflectorClusterID netip.Addr
 	Port                                uint16

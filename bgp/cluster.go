@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Values that Calico assumes where BGPConfiguration says nothing.
+// Calico's defaults for fields that BGPConfiguration does not set.
 const (
 	DefaultAS   = 64512
 	DefaultPort = 179
@@ -19,7 +19,7 @@ const (
 
 const bindNodeIP v3.BindMode = "NodeIP"
 
-// ipv4 and ipv6 index what exists once per address family.
+// ipv4 and ipv6 index arrays with one element per address family.
 const (
 	ipv4 = iota
 	ipv6
@@ -38,7 +38,7 @@ func familyOf(a netip.Addr) int {
 	return ipv6
 }
 
-// node is what BGP needs to know of a Calico node, with all fallbacks applied.
+// node has the BGP properties of a Calico node, with all fallbacks applied.
 type node struct {
 	name      string
 	addrs     [families]netip.Addr
@@ -50,14 +50,14 @@ type node struct {
 	object    *model.Node
 }
 
-// cluster is the datastore as this package sees it.
+// cluster is the part of the datastore that this package uses.
 type cluster struct {
 	me     *node
 	nodes  []*node // by name
 	byAddr map[netip.Addr]*node
 
 	interfaces model.InterfacePrefixes               // of workloads
-	felix      model.FelixConfigurationSpec          // what holds for this node
+	felix      model.FelixConfigurationSpec          // the settings in force for this node
 	config     model.BGPConfigurationSpec            // "default"
 	perNode    map[string]model.BGPConfigurationSpec // "node.<name>"
 	meshBFD    bfdSetting
@@ -190,9 +190,8 @@ func (c *cluster) defaultPort() uint16 {
 	return DefaultPort
 }
 
-// listensOn reports whether a BGPPeer that names this port means the node: it is the port on which the node listens.
-// Where no port is configured any port matches, as in calico/node; the node then listens on 179, and the reverse
-// connects (chooseSide).
+// listensOn reports whether a BGPPeer with this port refers to the node, because the node listens on it. If no port is
+// configured, any port matches, as in calico/node; the node then listens on 179, and the reverse connects (chooseSide).
 func (c *cluster) listensOn(n *node, port uint16) bool {
 	return port == 0 || port == n.port || !n.portIsSet && c.config.ListenPort == 0
 }

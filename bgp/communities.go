@@ -10,7 +10,7 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 )
 
-// tagging is what prefixAdvertisements say.
+// tagging is the content of prefixAdvertisements.
 type tagging []Tag
 
 // communities reads prefixAdvertisements. The node's own BGPConfiguration, if it has any, replaces the list of the

@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// compiled is a BGPFilter made ready, with what has to be told if a session uses it.
+// compiled is a compiled BGPFilter, with the notices for the case that a session uses it.
 type compiled struct {
 	Filter
 	problems []Notice
@@ -33,9 +33,9 @@ func compileFilters(r model.Reader) map[string]compiled {
 	return filters
 }
 
-// compile makes a list of rules ready. One that cannot be used is left out as a whole, so that no rule ever matches
-// more than it says, or accepts a route without the changes that it should get. Writers check all of this before: such
-// a rule comes from another program.
+// compile compiles a list of rules. An unusable rule is left out as a whole, so that no rule ever matches more than its
+// text, or accepts a route without its changes. Writers check all of this before: such a rule comes from another
+// program.
 func (f *compiled) compile(list string, family int, rules []model.BGPFilterRule) []Rule {
 	var ready []Rule
 	for i, spec := range rules {
@@ -230,7 +230,7 @@ func (c *cluster) existing(object string, names []string) []string {
 	return kept
 }
 
-// usedFilters lists the filters that sessions name, and tells what is wrong with them.
+// usedFilters lists the filters that sessions name, and adds notices about their errors.
 func (c *cluster) usedFilters(sessions []Session) []Filter {
 	used := map[string]bool{}
 	var list []Filter

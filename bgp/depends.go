@@ -12,10 +12,10 @@ import (
 )
 
 // DependsOn reports whether the change of an object can change d, which Compute decided for a node from objects with
-// before among them. The one or the other object is nil where there is none. Other settings of Input are the same.
+// before among them. before or after is nil if it does not exist. Other settings of Input are the same.
 //
-// Where it is false, Compute decides the same. That spares the sessions most of what happens in a cluster: pods that
-// come and go inside blocks that the node advertises, and blocks, pods and labels of other nodes.
+// If it returns false, Compute decides the same. Sessions are thus spared most changes in a cluster: pods that come and
+// go inside blocks that the node advertises, and blocks, pods and labels of other nodes.
 func (d Desired) DependsOn(node string, before, after *model.Object) bool {
 	o := after
 	if o == nil {
@@ -49,7 +49,7 @@ func workloadOn(node string, o *model.Object) *model.WorkloadEndpoint {
 	return nil
 }
 
-// dependsOnWorkload compares two endpoints of this node; nil stands for none.
+// dependsOnWorkload compares two endpoints of this node; nil: none.
 func (d Desired) dependsOnWorkload(was, is *model.WorkloadEndpoint) bool {
 	if was == nil && is == nil {
 		return false
@@ -126,7 +126,7 @@ func (d Desired) mayLetOut(s *Session, p netip.Prefix) bool {
 	return false
 }
 
-// filterViews yields one session of each kind that export filters tell apart, for those that have filters.
+// filterViews yields one session of each kind that export filters distinguish, for those that have filters.
 func (d Desired) filterViews(six bool) iter.Seq[*Session] {
 	return func(yield func(*Session) bool) {
 		var seen []*Session

@@ -68,8 +68,8 @@ func (c changer) object() *model.Object {
 		`"ipv4ElevatedRoutePriority":77`, `"interfacePrefix":"cali,eth"`))
 }
 
-// Whoever computes only after changes that DependsOn tells of has, after any sequence of changes, the state that a
-// computation from scratch gives.
+// A caller that computes only after changes for which DependsOn returns true has, after any sequence of changes, the
+// state of a computation from scratch.
 func TestComputingOnlyWhatDependsIsComputingAlways(t *testing.T) {
 	computed, skipped := map[model.Kind]int{}, map[model.Kind]int{}
 	for seed := range uint64(60) {

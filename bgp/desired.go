@@ -22,7 +22,7 @@ type Input struct {
 	// InterfacePrefix is the setting FELIX_INTERFACEPREFIX, instead of interfacePrefix of FelixConfiguration; empty for
 	// the latter.
 	InterfacePrefix string
-	// Refuse says what is refused from peers where annotations of BGPConfiguration say nothing.
+	// Refuse selects the routes refused from peers if annotations of BGPConfiguration select none.
 	Refuse RefuseSettings
 	// Connected are the subnets that the host is on.
 	Connected []netip.Prefix
@@ -30,23 +30,23 @@ type Input struct {
 	Passwords PasswordSource
 }
 
-// PasswordSource gives the value of a key of a secret. An error says why it cannot be read; a password beside an error
-// is the one that was read last. It answers at once; only at a start it may wait some seconds for what it reads from.
+// PasswordSource returns the value of a key of a secret. An error is why it cannot be read; a password beside an error
+// is the one that was read last. It returns at once; only at a start it may wait some seconds for its source.
 type PasswordSource interface {
 	Password(secret, key string) (string, error)
-	// Place says where the password is wanted.
+	// Place names the place where the password is expected.
 	Place(secret, key string) string
 }
 
-// Kinds are those of the objects that Compute reads.
+// Kinds returns the kinds of the objects that Compute reads.
 func Kinds() []model.Kind {
 	return []model.Kind{model.KindNode, model.KindIPPool, model.KindBGPConfiguration, model.KindBGPPeer,
 		model.KindBGPFilter, model.KindFelixConfiguration, model.KindWorkloadEndpoint, model.KindBlockAffinity,
 		model.KindService, model.KindEndpointSlice}
 }
 
-// Compute decides what BGP sessions the node should have and what it should originate. It has no side effects; the
-// result depends on the objects only, not on the order in which they came.
+// Compute decides which BGP sessions and originated routes the node should have. It has no side effects; the result
+// depends on the objects only, not on the order in which they came.
 func Compute(in Input) Desired {
 	c := newCluster(in.Reader, in.Node)
 	c.clusterIPs = in.ClusterIPs

@@ -10,7 +10,7 @@ import (
 
 const mesh = " from BGPConfiguration/default"
 
-// Each case is named after the rule that it shows. Unless it says otherwise we are node a.
+// Each case is named after its rule. The node is a by default.
 func TestSessions(t *testing.T) {
 	a, b, c := v4node("a", "10.192.0.2"), v4node("b", "10.192.0.3"), v4node("c", "10.192.0.4")
 	off := `config default {"nodeToNodeMeshEnabled":false}`
@@ -225,7 +225,8 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// The worked example of the node mesh: B, whose address is the greater one, connects to A, and nobody to the reflector.
+// The worked example of the node mesh: B, whose address is the greater one, connects to A, and no node to the
+// reflector.
 func TestMeshWorkedExample(t *testing.T) {
 	objects := []string{v4node("A", "10.192.0.2"), v4node("B", "10.192.0.3"),
 		v4node("C", "10.192.0.4", `"routeReflectorClusterID":"10.0.0.9"`)}

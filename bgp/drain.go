@@ -2,7 +2,7 @@ package bgp
 
 import "github.com/manxnet/manx/datastore/model"
 
-// drain tells how far the own node has left the network, by its annotations.
+// drain returns the drain state of the own node, from its annotations.
 func (c *cluster) drain() Drain {
 	switch c.me.object.DrainPhase() {
 	case model.Draining, model.Returning:

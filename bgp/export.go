@@ -8,16 +8,16 @@ import (
 )
 
 // Export decides whether a route is sent to a peer, in the order of calico/node: the filters of the session, and if
-// none of their rules matches, what holds for every peer. A filter that accepts a route skips all the rest.
+// none of their rules matches, the rules for every peer. A filter that accepts a route skips all the rest.
 //
-// It says nothing about what BGP itself keeps from a peer: routes of internal peers from one another (RFC 4456), and
-// those with NO_EXPORT or NO_ADVERTISE (RFC 1997).
+// It ignores the limits of BGP itself: routes of internal peers are not sent to one another (RFC 4456), nor those with
+// NO_EXPORT or NO_ADVERTISE (RFC 1997).
 func (d Desired) Export(s Session, c Candidate) Verdict {
 	if v, ok := d.filtered(s, c, true); ok {
 		return v
 	}
 	accept, rule := d.exportable(c)
-	if c.Source == SourceOwn { // decided when it was originated; what remains is to say why
+	if c.Source == SourceOwn { // decided when it was originated; only the reason remains
 		if accept == c.FilterOnly {
 			accept, rule = !c.FilterOnly, "default: own route"
 		}
@@ -29,8 +29,8 @@ func (d Desired) Export(s Session, c Candidate) Verdict {
 	return Verdict{Accept: accept, Rule: rule, Route: c}
 }
 
-// Import decides whether a route of a peer is accepted: first the refusals, then the filters of the session. Without
-// one that says otherwise every route is, a default route too.
+// Import decides whether a route of a peer is accepted: first the refusals, then the filters of the session. If no rule
+// matches, the route is accepted, a default route too.
 func (d Desired) Import(s Session, c Candidate) Verdict {
 	if r := d.Refuse(s, c.Prefix); r != nil {
 		return Verdict{Rule: r.Reason, Route: c}
@@ -98,7 +98,7 @@ func (d Desired) tag(c Candidate) Candidate {
 	return c
 }
 
-// Candidate is the origin as filters see it.
+// Candidate converts the origin for filters.
 func (o Origin) Candidate() Candidate {
 	return Candidate{
 		Prefix: o.Prefix, Source: SourceOwn, Interface: o.Interface, LocalPref: o.LocalPref, FilterOnly: o.FilterOnly,

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The steps by which calico/node decides about an export, each with what comes before it.
+// The steps of calico/node's decision about an export, each with the steps before it.
 func TestExportSteps(t *testing.T) {
 	world := []string{`pool p {"cidr":"10.1.0.0/16"}`, `pool off {"cidr":"10.3.0.0/16","disabled":true}`,
 		`pool secret {"cidr":"10.9.0.0/16","disableBGPExport":true}`,
@@ -89,7 +89,7 @@ func filteredWith(t *testing.T, lines []string) (Desired, Session) {
 	return d, d.Sessions[0]
 }
 
-// 5: communities are added to what is exported by default, also to what others announced.
+// 5: communities are added to routes exported by default, also to those that others announced.
 func TestCommunitiesOfExportedRoutes(t *testing.T) {
 	d, s := filteredWith(t, []string{`pool p {"cidr":"10.1.0.0/16"}`, `pool q {"cidr":"10.2.0.0/16"}`,
 		`config default {"prefixAdvertisements":[{"cidr":"10.1.0.0/16","communities":["65000:2","65000:1:2"]},{"cidr":"10.1.4.0/24","communities":["65000:1","65000:2"]},{"cidr":"10.2.1.0/24","communities":["1:1"]}]}`,
@@ -141,7 +141,7 @@ func TestReflectorsPassServicesOn(t *testing.T) {
 	}
 }
 
-// What is hidden is originated only where the filters of a session let it out.
+// Hidden routes are originated only if the filters of a session accept them.
 func TestOriginsForFilters(t *testing.T) {
 	a := v4node("a", "10.192.0.2", `"ipv4IPIPTunnelAddr":"10.1.0.1"`)
 	base := []string{a, `config default {"nodeToNodeMeshEnabled":false}`, `pool p {"cidr":"10.1.0.0/16"}`,
@@ -204,7 +204,7 @@ func TestOriginsForFilters(t *testing.T) {
 	}
 }
 
-// A session in another direction does not matter: what the default lets out goes to peers without filters too.
+// A session in another direction does not matter: routes that the default accepts go to peers without filters too.
 func TestExportToPeersWithoutFilters(t *testing.T) {
 	d := compute(t, "a", v4node("a", "10.192.0.2"), v4node("b", "10.192.0.3"), `peer p {"peerIP":`+external+
 		`,"filters":["f"]}`, `filter f {"exportV4":[{"action":"Accept"}],"importV4":[{"action":"Reject"}]}`,

@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Filter is a BGPFilter made ready for use. Rules are tried in order; the first that matches decides, and if none does,
-// the next filter of the session is asked.
+// Filter is a compiled BGPFilter. Rules are evaluated in order; the first that matches decides. If none matches, the
+// next filter of the session is evaluated.
 type Filter struct {
 	Name                                   string
 	ImportV4, ExportV4, ImportV6, ExportV6 []Rule
@@ -59,7 +59,7 @@ const (
 	SourceExternal RouteSource = "external" // learned over eBGP
 )
 
-// Candidate is a route as filters see it.
+// Candidate is a route as input to filters.
 type Candidate struct {
 	Prefix           netip.Prefix
 	Source           RouteSource
@@ -71,14 +71,14 @@ type Candidate struct {
 	FilterOnly       bool // as in Origin
 }
 
-// Verdict is what becomes of a candidate.
+// Verdict is the result of the evaluation of a candidate.
 type Verdict struct {
 	Accept bool
-	Rule   string    // what decided, in words: the name of a filter's rule, or "default: inside pool 10.0.0.0/16"
+	Rule   string    // the rule that decided: the name of a filter's rule, or "default: inside pool 10.0.0.0/16"
 	Route  Candidate // as changed by operations
 }
 
-// filtered asks the filters of a session in order; false if none of their rules matches.
+// filtered evaluates the filters of a session in order; false if none of their rules matches.
 func (d Desired) filtered(s Session, c Candidate, export bool) (Verdict, bool) {
 	for r := range d.rules(&s, export) {
 		if r.matches(s, c, export) {
@@ -130,8 +130,8 @@ func (r Rule) matches(s Session, c Candidate, export bool) bool {
 		(r.Priority == 0 || c.LocalPref == MaxPriority-r.Priority)
 }
 
-// matchesCommunity looks at what a peer or an import filter has put on the route. The communities of own routes, which
-// come from prefixAdvertisements, are no concern of filters: calico/node adds them later.
+// matchesCommunity matches communities that a peer or an import filter has put on the route. Filters do not see the
+// communities of own routes, which come from prefixAdvertisements: calico/node adds them later.
 func (r Rule) matchesCommunity(c Candidate) bool {
 	switch {
 	case r.Community == nil && r.Large == nil:

@@ -151,7 +151,7 @@ func showChanged(c Candidate) string {
 	return fmt.Sprint(c.LocalPref, communities, c.LargeCommunities, c.ASPath)
 }
 
-// The first rule that matches decides, then the next filter is asked, then what holds for all.
+// The first rule that matches decides, then the next filter is evaluated, then the rules for all.
 func TestOrderOfRulesAndFilters(t *testing.T) {
 	d, s := filtered(t, external,
 		`filter f {"importV4":[{"action":"Accept","cidr":"10.1.1.0/24","matchOperator":"In"},{"action":"Reject","cidr":"10.1.0.0/16","matchOperator":"In"}],"exportV4":[{"action":"Reject"}],"importV6":[{"action":"Reject"}]}`,
@@ -207,7 +207,7 @@ func TestPriorityAcrossClusters(t *testing.T) {
 	}
 }
 
-// What cannot be used is skipped as a whole and told.
+// An unusable rule is skipped as a whole and reported.
 func TestRulesThatCannotBeUsed(t *testing.T) {
 	for rule, problem := range map[string]string{
 		`{}`:                `action = "": want Accept or Reject`,

@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/datastore/ownership"
 )
 
-// originate decides what the node announces: its blocks, each as one prefix; its addresses, of which those inside its
-// blocks are hidden; and services. What is hidden is announced only where a filter accepts it.
+// originate decides which routes the node announces: its blocks, each as one prefix; its addresses, of which those
+// inside its blocks are hidden; and services. Hidden routes are announced only if a filter accepts them.
 func (c *cluster) originate(r model.Reader, d *Desired) {
 	services := c.services(r, c.clusterIPs)
 	blocks := c.ownBlocks(r)
@@ -47,7 +47,7 @@ func (c *cluster) originate(r model.Reader, d *Desired) {
 	d.NoInstall, d.ServiceNode = services.aggregates, services.node
 }
 
-// limit says whom a route goes to. A block of one address is not among OwnBlocks, but the same holds for it.
+// limit sets the peers that a route goes to. A block of one address is not among OwnBlocks, but the same limit applies.
 func (d Desired) limit(o Origin, ownBlock bool) Origin {
 	exported, _ := d.exportable(o.Candidate())
 	switch {
@@ -70,7 +70,7 @@ func (d Desired) letOut(c Candidate) bool {
 	return false
 }
 
-// exportRules sets what Export goes by.
+// exportRules sets the inputs of Export.
 func (c *cluster) exportRules(r model.Reader, d *Desired, blocks map[netip.Prefix]bool, services serviceRoutes) {
 	pools, hidden := c.pools(r)
 	var own, open []netip.Prefix
@@ -131,7 +131,7 @@ func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 	}
 	for _, v := range model.All[model.WorkloadEndpoint](r, model.KindWorkloadEndpoint) {
 		if v.Spec.Node != c.me.name || v.Spec.InterfaceName != "" && c.interfaces.Refuse(v.Spec.InterfaceName) != "" {
-			continue // nobody routes to it
+			continue // no node routes to it
 		}
 		for a := range workloadAddresses(v, c.felix.UsesFloatingIPs()) {
 			put(a, v.Spec.InterfaceName)

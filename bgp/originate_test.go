@@ -128,7 +128,7 @@ func TestExportOfLearnedRoutes(t *testing.T) {
 	}
 }
 
-// What the speaker refuses as this node's own.
+// The routes that the speaker refuses as this node's own.
 func TestAddressesOfNode(t *testing.T) {
 	for _, tc := range []struct{ rule, node, want string }{
 		{"both families and tunnels", `node a {"bgp":{"ipv4Address":"10.0.0.1/24","ipv6Address":"fd00::1/64",

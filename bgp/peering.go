@@ -14,8 +14,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Groups of wishes for one address, the strongest first, as in calico/node: what is said about this node goes before
-// the reverse of what is said about another.
+// Groups of wishes for one address, the strongest first, as in calico/node: a wish about this node goes before the
+// reverse of a wish about another.
 const (
 	groupGlobal  = iota // a BGPPeer for all nodes
 	groupNode           // a BGPPeer for this node
@@ -23,7 +23,7 @@ const (
 	groupMesh
 )
 
-// peering is a BGPPeer made ready for use.
+// peering is a compiled BGPPeer.
 type peering struct {
 	object string // "BGPPeer/x"
 	group  int    // of its forward direction: groupGlobal or groupNode
@@ -48,7 +48,7 @@ type peering struct {
 	reverse            bool // the far side, if it is a Calico node, peers back
 }
 
-// peerings makes all BGPPeers ready, and notes those that cannot be used.
+// peerings compiles all BGPPeers, and adds notices about those that cannot be used.
 func (c *cluster) peerings(r model.Reader) []*peering {
 	var ps []*peering
 	for k, v := range model.All[model.BGPPeer](r, model.KindBGPPeer) {
@@ -138,7 +138,7 @@ func localSide(s model.BGPPeerSpec) (local func(*node) bool, group int, err erro
 	return func(*node) bool { return true }, groupGlobal, nil
 }
 
-// parsePeerIP reads "IP", "IPv4:port" and "[IPv6]:port". Port 0 means that none is given.
+// parsePeerIP parses "IP", "IPv4:port" and "[IPv6]:port". Port 0: none is given.
 func parsePeerIP(text string) (addr netip.Addr, port uint16, err error) {
 	host := text
 	if i := strings.LastIndexByte(text, ':'); i >= 0 &&
@@ -162,7 +162,7 @@ func parsePeerIP(text string) (addr netip.Addr, port uint16, err error) {
 	return addr.Unmap(), port, nil
 }
 
-// Limits of what a message can carry: RFC 4724 section 3, RFC 4271 section 4.2.
+// Limits of the fields of a message: RFC 4724 section 3, RFC 4271 section 4.2.
 const (
 	maxRestartSeconds   = 1<<12 - 1
 	maxKeepaliveSeconds = 1<<16 - 1
@@ -181,7 +181,7 @@ func (c *cluster) seconds(object, field string, d *metav1.Duration, limit, other
 	return uint32(s)
 }
 
-// noteWithoutEffect says which fields have no effect.
+// noteWithoutEffect adds notices about fields that have no effect.
 func (p *peering) noteWithoutEffect(c *cluster) {
 	if p.remote != nil && p.spec.LocalASNumber != nil {
 		c.note(p.object, "spec.localASNumber has no effect: it goes with spec.peerIP and "+

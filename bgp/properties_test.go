@@ -59,7 +59,8 @@ func randomCluster(r *rand.Rand) (nodes []string, objects []string) {
 }
 
 // Of each session between two nodes exactly one end connects, to the port on which the other listens if either end can.
-// Both ends agree on AS numbers, password and hops unless different objects decide about them; then both ends tell.
+// Both ends agree on AS numbers, password and hops unless different objects decide about them; then both ends report
+// it.
 func TestBothEndsAgree(t *testing.T) {
 	secret := secrets{"s/k0": "0", "s/k1": "1", "s/k2": "2", "s/k3": "3", "s/k4": "4"}
 	total, apart := 0, 0
@@ -98,11 +99,11 @@ func TestBothEndsAgree(t *testing.T) {
 	}
 }
 
-// misfit tells what keeps the two ends from finding each other.
+// misfit returns why the two ends do not find each other.
 func misfit(here, there Desired, s Session, back *Session) string {
 	switch {
 	case back == nil && s.Port != there.Global.ListenPort:
-		return "" // a port of somebody else: the peer is not asked to peer back
+		return "" // a port of another program: the peer is not required to peer back
 	case back == nil:
 		return "the peer has no session with us"
 	case s.Passive == back.Passive:
@@ -131,7 +132,7 @@ func findSession(d Desired, addr netip.Addr) *Session {
 	return nil
 }
 
-// disagreement tells what keeps a session from coming up once its two ends have found each other.
+// disagreement returns why a session does not come up once its two ends have found each other.
 func disagreement(s Session, back *Session) string {
 	switch {
 	case back == nil:
@@ -190,7 +191,7 @@ func TestPermutations(t *testing.T) {
 	}
 }
 
-// Whatever a filter says, each route is decided about, the same way each time, and what is announced to nobody is not
+// Whatever the filter, each route is decided about, the same way each time, and a route announced to no peer is not
 // originated.
 func FuzzFilters(f *testing.F) {
 	f.Add(

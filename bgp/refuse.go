@@ -56,7 +56,7 @@ func (list Refusals) Equal(other Refusals) bool {
 	})
 }
 
-// Refuse returns the rule by which a route of a peer is refused, the first that fits, or nil.
+// Refuse returns the first rule that refuses a route of a peer, or nil.
 func (d Desired) Refuse(s Session, prefix netip.Prefix) *Refusal {
 	return d.Refusals.Find(prefix, s.Outsider)
 }
@@ -86,9 +86,9 @@ func (list Refusals) For(s Session) (mine Refusals) {
 	return mine
 }
 
-// Martians are the refusals that always hold, for every peer: routes all of whose destinations are no unicast addresses
-// of other hosts (RFC 1812 section 5.3.7, RFC 6890). Shorter prefixes around them, such as 0.0.0.0/1, are aggregates
-// and not refused: what is more specific, such as the subnets of the host, comes before them.
+// Martians returns the refusals that hold for every peer: routes whose destinations are all no unicast addresses of
+// other hosts (RFC 1812 section 5.3.7, RFC 6890). Shorter prefixes around them, such as 0.0.0.0/1, are aggregates and
+// not refused: more specific routes, such as the subnets of the host, come before them.
 func Martians() Refusals {
 	always := func(class RefusalClass, cidr, reason string) Refusal {
 		return Refusal{Class: class, Match: inside(netip.MustParsePrefix(cidr)),
@@ -121,7 +121,7 @@ func inside(p netip.Prefix) PrefixMatch {
 	return PrefixMatch{CIDR: p.Masked(), Min: p.Bits(), Max: p.Addr().BitLen()}
 }
 
-// RefuseSettings are the refusals that can be switched on; the zero value is what calico/node does: all are accepted.
+// RefuseSettings are the optional refusals; the zero value accepts all routes, as calico/node does.
 type RefuseSettings struct {
 	Default   bool          // default routes
 	Longest   [families]int // routes with a longer prefix, IPv4 first; 0: none
@@ -200,8 +200,8 @@ func (c *cluster) refusals(r model.Reader, s RefuseSettings, connected []netip.P
 	return list
 }
 
-// poolRefusals keep external peers from attracting traffic of workloads: inside a pool they may announce only what
-// nodes announce by themselves, their blocks as a whole. So a switch can still pass blocks on from node to node.
+// poolRefusals keep external peers from attracting traffic of workloads: inside a pool they may announce only routes
+// that nodes announce themselves, their blocks as a whole. So a switch can still pass blocks on from node to node.
 func (c *cluster) poolRefusals(r model.Reader) (list Refusals) {
 	exported, hidden := c.pools(r)
 	blocks := clusterBlocks(r)

@@ -22,7 +22,7 @@ var refusalWorld = []string{
 	`block n2 10.244.2.0/26 pending`,
 }
 
-// classes says how routes are refused on a session, in the order of prefixes; "" for those that are not.
+// classes lists how routes are refused on a session, in the order of prefixes; "" for accepted ones.
 func classes(d Desired, s Session, prefixes ...string) string {
 	var list []string
 	for _, p := range prefixes {
@@ -61,7 +61,7 @@ func TestRoutesThatNobodyMayAnnounce(t *testing.T) {
 		{"fe80::/10", "link_local"}, {"fe80::1/128", "link_local"}, {"febf::/16", "link_local"},
 		{"ff02::/16", "multicast"},
 		{"10.0.0.1/32", "own_address"}, {"fd00::1/128", "own_address"}, {"10.244.0.1/32", "own_address"},
-		// welcome: default routes, aggregates around what is refused, borrowed addresses, neighbours of the ranges
+		// accepted: default routes, aggregates around refused ranges, borrowed addresses, neighbours of the ranges
 		{"0.0.0.0/0", "-"}, {"::/0", "-"}, {"0.0.0.0/1", "-"}, {"128.0.0.0/1", "-"}, {"0.0.0.0/7", "-"},
 		{"192.0.0.0/2", "-"},
 		{"10.0.0.0/24", "-"}, {"10.0.0.0/31", "-"}, {"10.244.0.5/32", "-"}, {"10.244.0.0/26", "-"}, {"1.0.0.0/8", "-"},

@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// details adds to show what a BGPPeer can set, where it is not the default.
+// details adds to show the settings of a BGPPeer that differ from the default.
 func details(s Session) string {
 	out := []string{show(s)}
 	add := func(is bool, format string, args ...any) {
@@ -34,7 +34,7 @@ func details(s Session) string {
 	return strings.Join(out, ", ")
 }
 
-// scenario is one cluster as calico/node's own tests have it: the node is kube-master unless me says otherwise.
+// scenario is one cluster of calico/node's own tests: the node is kube-master, or me if set.
 type scenario struct {
 	rule    string
 	me      string
@@ -475,7 +475,7 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// Each of the objects that meet on one address can be asked what became of it.
+// Of returns the result for each of the objects that meet on one address.
 func TestOf(t *testing.T) {
 	d := compute(t, "a", v4node("a", "10.0.0.1"), v4node("b", "10.0.0.2"),
 		`peer p {"nodeSelector":"all()","peerSelector":"all()","ttlSecurity":1}`,

@@ -17,7 +17,7 @@ func slice(service string, endpoints ...model.Endpoint) *model.Object {
 	return model.NewObject(model.Key{Kind: model.KindEndpointSlice, Namespace: "d", Name: service + "-1"}, s)
 }
 
-// endpoint is one on a node, with what its conditions say: "ready", "terminating", "serving" (ready is false).
+// endpoint is one on a node, with its conditions: "ready", "terminating", "serving" (ready is false).
 func endpoint(node string, conditions ...string) model.Endpoint {
 	e := model.Endpoint{NodeName: &node}
 	yes, no := true, false
@@ -36,8 +36,8 @@ func endpoint(node string, conditions ...string) model.Endpoint {
 	return e
 }
 
-// A service with externalTrafficPolicy Local is withdrawn when its last endpoint here begins to end: it serves what is
-// on the way, and what comes then goes to nodes with others.
+// A service with externalTrafficPolicy Local is withdrawn when its last endpoint here begins to end: the endpoint
+// serves packets in flight, and later ones go to nodes with others.
 func TestAddressIsWithdrawnBeforeTheLastEndpointEnds(t *testing.T) {
 	objects := world(t, v4node("a", "10.192.0.2"), `config default {"serviceLoadBalancerIPs":[{"cidr":"80.0.0.0/8"}]}`)
 	local := &model.Service{Spec: model.ServiceSpec{Type: model.ServiceLoadBalancer, ClusterIP: "10.96.0.1",
@@ -68,7 +68,7 @@ func TestAddressIsWithdrawnBeforeTheLastEndpointEnds(t *testing.T) {
 	}
 }
 
-// What ServicesMatter leaves out makes no difference, whatever changes.
+// Changes that ServicesMatter leaves out make no difference.
 func TestChangesThatDoNotMatterMakeNoDifference(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	skipped, counted := 0, 0

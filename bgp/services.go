@@ -18,13 +18,13 @@ const LabelExclude = "node.kubernetes.io/exclude-from-external-load-balancers"
 // orchestratorKubernetes marks the OrchRef that holds the node's name in Kubernetes.
 const orchestratorKubernetes = "k8s"
 
-// serviceRoutes is what services mean for one node.
+// serviceRoutes are the routes of services on one node.
 type serviceRoutes struct {
 	node string         // the name by which endpoints are on this node; empty: single services do not matter
 	own  []netip.Prefix // the node announces these; never in the kernel, where a blackhole would cut the host off
 	// whole ranges: routes inside come from nodes and are for the world outside, not for this kernel
 	aggregates []netip.Prefix
-	reflected  []netip.Prefix // a route reflector passes on what lies in these
+	reflected  []netip.Prefix // a route reflector passes on routes inside these
 }
 
 // serviceRanges are the ranges that BGPConfiguration opens to the outside.
@@ -104,8 +104,8 @@ func (c *cluster) addRange(to []netip.Prefix, object, field, text string) []neti
 
 func (s serviceRanges) empty() bool { return len(s.cluster)+len(s.external)+len(s.balancer) == 0 }
 
-// aggregates are the ranges that are announced as a whole. A range of one external or load balancer address stands for
-// the services that have it.
+// aggregates returns the ranges that are announced as a whole. A range of one external or load balancer address
+// represents the services that have it.
 func (s serviceRanges) aggregates() []netip.Prefix {
 	whole := slices.Concat(s.cluster, s.external)
 	if !s.singly {
@@ -137,7 +137,7 @@ func (s serviceRanges) singled(v *model.Service, ready readiness) bool {
 	return s.hasOwnRange(v) || s.singly && ready.in(v.Spec.IPFamilies, ready.anywhere)
 }
 
-// hasOwnRange reports whether a range of one address stands for the service.
+// hasOwnRange reports whether a range of one address represents the service.
 func (s serviceRanges) hasOwnRange(v *model.Service) bool {
 	single := func(ranges []netip.Prefix, text string) bool {
 		a, err := netip.ParseAddr(text)
@@ -155,8 +155,8 @@ func (s serviceRanges) hasOwnRange(v *model.Service) bool {
 		})
 }
 
-// serviceAddresses lists those addresses of a service that the ranges let out. Cluster IPs go by the switch alone, as
-// in Calico, whatever the range.
+// serviceAddresses lists those addresses of a service that the ranges permit. Cluster IPs depend on the switch alone,
+// as in Calico, whatever the range.
 func (c *cluster) serviceAddresses(k model.Key, v *model.Service, ranges serviceRanges) []netip.Prefix {
 	var out []netip.Prefix
 	add := func(field, text string, allowed func(netip.Prefix) bool) {
@@ -192,7 +192,7 @@ func hostPrefix(a netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(a, a.BitLen())
 }
 
-// readiness says, by family, where a service has endpoints that can serve.
+// readiness records, by family, where a service has endpoints that can serve.
 type readiness struct{ here, anywhere [families]bool }
 
 func (r *readiness) add(other readiness) {
@@ -202,7 +202,7 @@ func (r *readiness) add(other readiness) {
 	}
 }
 
-// in asks one of the two for the families of a service; a service that names none has both.
+// in returns one of the two for the families of a service; a service that names none has both.
 func (readiness) in(named []string, where [families]bool) bool {
 	for family, ready := range where {
 		if ready && (len(named) == 0 || slices.Contains(named, familyNames[family])) {
@@ -226,9 +226,9 @@ func readyEndpoints(r model.Reader, node string) map[model.Key]readiness {
 	return services
 }
 
-// readySlice sums up one slice, with the name of its service; that of host names, or of no service, has no endpoints.
-// An endpoint that terminates still serves, but no new traffic should be sent to it: the address of a service is
-// withdrawn while its last endpoint can take what is on the way.
+// readySlice sums up one slice and returns the name of its service. A slice of host names, or of no service, has no
+// endpoints. A terminating endpoint still serves but should get no new traffic: the address of a service is withdrawn
+// while its last endpoint can still serve packets in flight.
 func readySlice(v *model.EndpointSlice, node string) (service string, r readiness) {
 	family := slices.Index(familyNames[:], v.AddressType)
 	service = v.Labels[model.LabelServiceName]
@@ -244,8 +244,8 @@ func readySlice(v *model.EndpointSlice, node string) (service string, r readines
 	return service, r
 }
 
-// ServicesMatter reports whether the change of a Service or an EndpointSlice can change what this node announces. Pods
-// that come and go elsewhere change slices all the time. Either object is nil where there is none.
+// ServicesMatter reports whether the change of a Service or an EndpointSlice can change the routes that this node
+// announces. Pods on other nodes change slices all the time. Either object is nil if it does not exist.
 func (d Desired) ServicesMatter(before, after *model.Object) bool {
 	if d.ServiceNode == "" {
 		return false

@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// serviceCase is a file of testdata/services: documents, and in its first comment what is expected of each node.
+// serviceCase is a file of testdata/services: documents, and in its first comment the expected result of each node.
 type serviceCase struct {
 	objects []*model.Object
 	own     map[string][]string // originated, by node
@@ -116,8 +116,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// Services and slices come in any order, and what went is as if it had never been: the result follows from what is
-// there.
+// Services and slices come in any order, and deleted ones leave no trace: the result depends on the present ones only.
 func TestServicesComeAndGoInAnyOrder(t *testing.T) {
 	for _, file := range serviceFiles(t) {
 		c := readServiceCase(t, file)
@@ -201,7 +200,7 @@ func TestClusterIPsSetting(t *testing.T) {
 	}
 }
 
-// What a node may pass on of what it learned: routes inside its own services, and on a route reflector those of all.
+// The learned routes that a node may pass on: routes inside its own services, and on a route reflector those of all.
 func TestServicesOfOthersArePassedOn(t *testing.T) {
 	config := `config default {"serviceClusterIPs":[{"cidr":"10.96.0.0/12"}],"serviceLoadBalancerIPs":[{"cidr":"80.15.0.0/24"}],"serviceExternalIPs":[{"cidr":"203.0.113.7/32"}]}`
 	excluded := `@{"node.kubernetes.io/exclude-from-external-load-balancers":"true"}`
@@ -224,7 +223,7 @@ func TestServicesOfOthersArePassedOn(t *testing.T) {
 	}
 }
 
-// Whatever services and slices say, the result is well-formed and the same each time.
+// For any services and slices, the result is well-formed and the same each time.
 func FuzzServices(f *testing.F) {
 	f.Add("",
 		`{"serviceClusterIPs":[{"cidr":"10.96.0.1/12"}],"serviceExternalIPs":[{"cidr":"::/0"}],"serviceLoadBalancerAggregation":"Disabled"}`,

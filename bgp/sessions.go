@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// What BIRD in calico/node says on the wire when nothing is configured.
+// Values that BIRD in calico/node sends when nothing is configured.
 const (
 	holdSeconds           = 240
 	defaultRestartSeconds = 120
@@ -19,7 +19,7 @@ const (
 
 const meshObject = "BGPConfiguration/default"
 
-// wish is a session that one object asks for.
+// wish is a session that one object requests.
 type wish struct {
 	Session
 	object string
@@ -51,7 +51,7 @@ func (p *planner) wishes(peerings []*peering) []wish {
 
 // mesh peers with every node, unless one of the two is a route reflector.
 //
-// A peer without AS number of its own counts as having the cluster's, for that is what it says in its OPEN.
+// A peer without AS number of its own counts as having the cluster's, because it sends that one in its OPEN.
 // (calico/node takes the own AS instead; such a session can never come up when the own AS is set on the Node.)
 func (p *planner) mesh() []wish {
 	if !p.meshed() {
@@ -85,7 +85,7 @@ func (p *planner) meshed() bool {
 	return (enabled == nil || *enabled) && p.me.clusterID == ""
 }
 
-// canPeer reports whether addr is somebody else's and we have an address of its family.
+// canPeer reports whether addr is another host's and we have an address of its family.
 func (p *planner) canPeer(family int, addr netip.Addr) bool {
 	return addr.IsValid() && p.me.addrs[family].IsValid() && addr != p.me.addrs[family]
 }
@@ -122,7 +122,7 @@ func (p *planner) forwardAddr(b *peering) []wish {
 		p.note(b.object, fmt.Sprintf("is skipped: this node has no %s address to peer with %s", familyNames[f], b.addr))
 		return nil
 	case b.addr == p.me.addrs[f]:
-		if b.group != groupGlobal { // a global one means the others
+		if b.group != groupGlobal { // a global one applies to the others
 			p.note(b.object, fmt.Sprintf("is skipped: spec.peerIP %s is this node's own address", b.addr))
 		}
 		return nil
@@ -168,7 +168,7 @@ func (p *planner) reverse(b *peering) []wish {
 			}
 			as := n.as
 			if l := b.spec.LocalASNumber; l != nil && *l != 0 && b.remote == nil {
-				as = uint32(*l) // what the other side says in its OPEN
+				as = uint32(*l) // the AS that the peer sends in its OPEN
 			}
 			w := p.peer(b, p.session(n.addrs[f], n.port, p.me.as, as))
 			w.Type, w.group = SessionNode, groupReverse
@@ -200,7 +200,7 @@ func (p *planner) session(addr netip.Addr, port uint16, localAS, peerAS uint32) 
 	return s
 }
 
-// peer adds what the BGPPeer says for both directions.
+// peer adds the settings of the BGPPeer that apply in both directions.
 func (p *planner) peer(b *peering, s Session) wish {
 	s.Type = SessionGlobal
 	if b.group != groupGlobal {
@@ -236,7 +236,7 @@ func nextHop(s model.BGPPeerSpec, external bool) NextHopMode {
 	return NextHopAuto
 }
 
-// credentials are what a session has of a password.
+// credentials are the password of a session, its source, and the error if it cannot be read.
 type credentials struct{ password, from, err string }
 
 func (c credentials) of(s *Session) {
@@ -258,7 +258,7 @@ func (p *planner) secret(name, key string) (string, error) {
 }
 
 // password looks up the secret that an object names. A session whose secret cannot be read keeps the password that was
-// read last; without one it stays down. (calico/node runs such a session without a password.)
+// read last; if none was read, it stays down. (calico/node runs such a session without a password.)
 func (p *planner) password(object string, b *v3.BGPPassword) credentials {
 	if b == nil || b.SecretKeyRef == nil {
 		return credentials{from: "none"}

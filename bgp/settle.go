@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// settle picks one wish for each address, since a speaker tells its neighbours apart by address alone.
+// settle picks one wish for each address, because a speaker distinguishes its neighbours by address alone.
 //
-// The strongest group wins, in it the lowest name. So what is said about this node wins over the reverse of what is
-// said about the peer, and both ends may be configured differently.
+// The strongest group wins; within it, the lowest name. A wish about this node therefore wins over the reverse of a
+// wish about the peer, and the two ends may be configured differently.
 func settle(all []wish) (sessions []Session, conflicts []Conflict) {
 	wishes := make([]*wish, len(all)) // which are large
 	for i := range all {
@@ -71,7 +71,7 @@ func settleAddress(wishes []*wish) (Session, Conflict) {
 // it is content with a session that can come up.
 func givesWay(kept, w *wish) bool { return w.group == groupReverse && kept.group < groupReverse }
 
-// precedence says by which rule one wish goes before another.
+// precedence names the rule by which one wish goes before another.
 func precedence(kept, dropped *wish) string {
 	switch {
 	case kept.group == dropped.group:
@@ -84,9 +84,9 @@ func precedence(kept, dropped *wish) string {
 	return "a BGPPeer for all nodes goes before one for some"
 }
 
-// differences says what another wish wants differently; with compatible set only what both ends must have alike for a
-// session to come up. Passwords are compared but not shown. A wish without gateway or limit has nothing against those
-// of another.
+// differences lists the settings in which two wishes differ; with compatible set, only those that both ends must share
+// for a session to come up. Passwords are compared but not shown. A wish without gateway or limit accepts those of
+// another.
 func differences(have, want *Session, compatible bool) []string {
 	var diff []string
 	both := func(differs bool, format string, args ...any) {

@@ -6,17 +6,17 @@ import (
 	"slices"
 )
 
-// chooseSide has that one of two nodes connect that gets through. It is the one with the greater address; but if its
-// BGPPeer names a port on which the peer does not listen, and the peer has the right port, it is the peer. In
-// calico/node both connect, so that such a session comes up.
+// chooseSide selects the one of two nodes that connects. It is the one with the greater address; but if its BGPPeer
+// names a port on which the peer does not listen, and the peer has the right port, it is the peer. In calico/node both
+// connect, so that such a session comes up.
 //
-// Each end finds out for itself, from the same objects, which port the other one connects to.
+// Each end determines, from the same objects, which port the other one connects to.
 func (p *planner) chooseSide(sessions []Session, peerings []*peering) {
 	byRank := slices.Clone(peerings)
 	slices.SortFunc(byRank, func(a, b *peering) int {
 		return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.object, b.object))
 	})
-	misses := map[netip.Addr]bool{} // addresses of nodes that a BGPPeer wants to reach at another port
+	misses := map[netip.Addr]bool{} // addresses of nodes for which a BGPPeer names another port
 	for _, b := range byRank {
 		if n := p.byAddr[b.addr]; n != nil && b.portOf(n) != n.port {
 			misses[b.addr] = true

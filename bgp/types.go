@@ -18,20 +18,20 @@ const DefaultLocalPref = 100
 // NormalPriority is the kernel metric of an ordinary route when BGPConfiguration sets none.
 const NormalPriority = 1024
 
-// Desired is all that the speaker should do. It is plain data: equal values mean that there is nothing to change.
+// Desired is the complete configuration of the speaker. It is plain data: equal values require no change.
 type Desired struct {
 	Global    Global
 	Sessions  []Session  // sorted by family, address as text, port; addresses are unique
-	Conflicts []Conflict // sessions that were wanted but cannot be had; sorted by address
-	// objects, or fields of them, that have no or another effect than their writer wants; sorted
+	Conflicts []Conflict // requested sessions that are not configured; sorted by address
+	// objects, or fields of them, with no effect or another than intended; sorted
 	Notices    []Notice
 	Originated []Origin     // sorted by prefix
 	Addresses  []netip.Addr // of the node itself and of its tunnel devices; sorted
 
-	// The next two decide which learned routes the speaker may pass on to other peers, whatever their type:
-	// those that lie inside one of ExportPrefixes and not inside one of NoExportPrefixes. So a default route
-	// from one switch never reaches another, and what is hidden in an own block stays hidden.
-	// The speaker's own routes (Originated) are decided here and need no check.
+	// The next two decide which learned routes the speaker may pass on to other peers, whatever their type: those that
+	// lie inside one of ExportPrefixes and not inside one of NoExportPrefixes. A default route from one switch
+	// therefore never reaches another, and hidden routes in an own block stay hidden. The speaker's own routes
+	// (Originated) are decided here and need no check.
 	//
 	// Inside OwnBlocks, routes with one of the Elevated priorities are passed on all the same: a workload that moves
 	// between nodes is announced by both for a while.
@@ -42,7 +42,7 @@ type Desired struct {
 	Services  []netip.Prefix // the services of ExportPrefixes; sorted
 	// by family, IPv4 first: metrics below the ordinary one that routes can have; sorted
 	Elevated [2][]uint32
-	Tags     []Tag // communities of what is exported, as prefixAdvertisements say
+	Tags     []Tag // communities of exported routes, from prefixAdvertisements
 
 	Refusals  Refusals       // of routes of peers, in the order of evaluation; before Filters
 	Filters   []Filter       // those that sessions name, sorted by name
@@ -53,11 +53,11 @@ type Desired struct {
 
 	// WorkloadPeers is set where a BGPPeer may make peers of workloads of this node.
 	WorkloadPeers bool
-	// ServiceNode is the name by which endpoints of services are on this node; empty where no single service matters.
+	// ServiceNode is the node name of local endpoints of services; empty where no single service matters.
 	ServiceNode string
 }
 
-// Tag says which communities exported routes get that lie inside a prefix.
+// Tag lists the communities that exported routes inside a prefix get.
 type Tag struct {
 	Prefix           netip.Prefix
 	Communities      []uint32    // RFC 1997
@@ -77,7 +77,7 @@ type Peering struct {
 	Address   netip.Addr
 }
 
-// Drain is how far this node has left the network for maintenance.
+// Drain is the progress of this node's withdrawal from the network for maintenance.
 type Drain string
 
 const (
@@ -113,7 +113,7 @@ const (
 	SessionNode   SessionType = "node"   // BGPPeer for this node, or the reverse of one
 )
 
-// NextHopMode says what happens to the next hop of routes sent to a peer.
+// NextHopMode is the handling of the next hop in routes sent to a peer.
 type NextHopMode string
 
 const (
@@ -127,7 +127,7 @@ type Session struct {
 	Address netip.Addr // of the peer; it also decides the one address family that the session carries
 	Port    uint16     // the effective one
 	Type    SessionType
-	// the objects that ask for it, first the one whose settings count: "BGPPeer/tor-1", "BGPConfiguration/default"
+	// the objects that configure it, first the one whose settings count: "BGPPeer/tor-1", "BGPConfiguration/default"
 	From []string
 
 	LocalAS uint32
@@ -139,8 +139,8 @@ type Session struct {
 	Password string // MD5 (RFC 2385); empty for none. Never logged or served.
 	// "none", "set", or "missing": a password is wanted and there is none, so the session must stay down
 	PasswordFrom string
-	// PasswordError says why the password cannot be read, by secret and key; with "set" the last one that was read is
-	// in use.
+	// PasswordError is why the password cannot be read, with secret and key. If "set", the last one that was read is in
+	// use.
 	PasswordError string
 
 	MultihopTTL uint8 // 0 with TTL security
@@ -158,11 +158,11 @@ type Session struct {
 
 	Outsider    bool   // the peer is in another AS and no node of the cluster
 	Workload    string // interface of the local workload that the peer is; empty for any other
-	MaxPrefixes uint32 // limit on what the peer may announce; 0: the speaker's default
+	MaxPrefixes uint32 // limit on the prefixes of the peer; 0: the speaker's default
 	BFD         BFD    // not part of the BGP session: a change does not touch it
 }
 
-// BFD says how the path to a peer is watched (RFC 5880); the zero value is off.
+// BFD configures how the path to a peer is monitored (RFC 5880); the zero value is off.
 type BFD struct {
 	Enabled    bool
 	Transmit   time.Duration // desired minimum interval
@@ -183,7 +183,7 @@ type Conflict struct {
 // Notice reports that an object of the datastore, or a part of it, is skipped.
 type Notice struct {
 	Object string // "BGPPeer/tor-1"
-	Reason string // what is wrong and what would be right
+	Reason string // the fault and its correction
 }
 
 // Origin is one prefix that this node originates.
@@ -198,13 +198,13 @@ type Origin struct {
 	Communities      []uint32    // sorted
 	LargeCommunities [][3]uint32 // sorted
 	Shared           bool        // other nodes may announce it, too (an address of a service)
-	Blackhole        bool        // the kernel gets a blackhole route for what is unassigned in it
+	Blackhole        bool        // the kernel gets a blackhole route for its unassigned addresses
 }
 
 // Route is the outcome of best path selection for one prefix that other speakers announced.
 type Route struct {
 	Prefix netip.Prefix
-	// Paths are the equal-cost best paths, sorted by next hop and peer; none means that the prefix is gone.
+	// Paths are the equal-cost best paths, sorted by next hop and peer; none: the prefix is gone.
 	Paths []Path
 	// Metric is the kernel metric: MaxPriority - LOCAL_PREF.
 	Metric uint32

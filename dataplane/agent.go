@@ -27,41 +27,41 @@ type Agent struct {
 	now     func() time.Time
 	loop    *reconcile.Loop
 
-	repaired func(target string, list []reconcile.Repair, more int) // nil: nobody is told
+	repaired func(target string, list []reconcile.Repair, more int) // nil: no call
 
 	inbox inbox
 
-	mu       sync.Mutex // guards what follows: the loop works, or somebody looks
+	mu       sync.Mutex // guards the fields below: held by the loop, or by a reader
 	host     *hoststate.Host
-	onState  func(*hoststate.Host) // called when what concerns this host may differ
-	since    time.Time             // when the first of what this step takes came
+	onState  func(*hoststate.Host) // called when the state of this host may differ
+	since    time.Time             // when the first input of this step came
 	flushed  flushed
 	due      []time.Time       // when the next Flush of each target may not wait any more
-	problems map[string]string // what was logged last, by target
+	problems map[string]string // the last logged ones, by target
 	watchErr error
 }
 
-// source is where an agent hears of changes that others make.
+// source is where an agent receives changes by others.
 type source struct {
-	// watch calls works with all that it hears, until ctx ends or it fails.
+	// watch receives changes, calling works on success, until ctx ends or it fails.
 	watch func(ctx context.Context, works func()) error
 	// failed logs each failure, and nil when watch works again.
 	failed func(error)
 }
 
-// voice is how an agent says that a target is not as it should be.
+// voice is how an agent reports the problem of a target.
 type voice struct {
 	level        zapcore.Level
 	wrong, right string
 }
 
-// SetState hands over the newest state. Its slices are not changed.
+// SetState passes the newest state to the agent. Its slices are not changed.
 func (a *Agent) SetState(s State) {
 	a.put(func(b *batch) { b.state, b.told = b.state.Then(s), true })
 }
 
-// Learn hands over what changed in BGP: the whole new state of each prefix; one without next hops is gone. The agent
-// copies the changes; their next hops are not changed afterwards.
+// Learn passes changes of BGP routes to the agent: the whole new state of each prefix; one without next hops is gone.
+// The agent copies the changes; their next hops are not changed afterwards.
 func (a *Agent) Learn(changes []route.Learned) {
 	if !slices.ContainsFunc(a.targets, learns) {
 		return
@@ -69,12 +69,12 @@ func (a *Agent) Learn(changes []route.Learned) {
 	a.put(func(b *batch) { b.learned = append(b.learned, changes...) })
 }
 
-// Handle hands over what happened in the kernel.
+// Handle passes kernel events to the agent.
 func (a *Agent) Handle(events []kernel.Event) {
 	a.put(func(b *batch) { b.addEvents(events) })
 }
 
-// Resync makes the agent compare with all that is there.
+// Resync makes the agent compare with the whole actual state.
 func (a *Agent) Resync() { a.put(func(b *batch) { b.resync = true }) }
 
 func (a *Agent) put(f func(*batch)) {
@@ -100,10 +100,10 @@ func (a *Agent) setWatchError(err error) {
 	a.watchErr = err
 }
 
-// step takes what came in and brings the host there. It returns when to be called again at the latest, 0 for never.
+// step takes the inputs and applies them to the host. It returns when to be called again at the latest, 0 for never.
 func (a *Agent) step() time.Duration {
 	if a.flushed.busy(a.now()) {
-		// More is on its way: a little patience makes batches of what would be single system calls.
+		// More is on its way: a little patience makes batches of single system calls.
 		<-a.loop.After(linger)
 	}
 	a.mu.Lock()
@@ -123,7 +123,7 @@ func (a *Agent) step() time.Duration {
 	}
 	retried := a.retry(b.retries)
 	if b.told {
-		// What was heard while the targets took the state, at the start of the watch for instance, need not be read
+		// Events received while the targets took the state, at the start of the watch for instance, need not be read
 		// twice.
 		a.handle(a.inbox.takeKernel())
 	}
@@ -173,8 +173,8 @@ func (a *Agent) handle(events []kernel.Event, resync bool) {
 	}
 }
 
-// flush applies what the targets want, in their order: all of them, or those alone that have learned routes, if nothing
-// else waits.
+// flush applies the targets' changes, in their order: all of them, or those alone that have learned routes, if no other
+// change waits.
 func (a *Agent) flush(all bool) time.Duration {
 	now := a.now()
 	if a.due == nil {
@@ -201,7 +201,7 @@ func (a *Agent) flush(all bool) time.Duration {
 	return max(slices.MinFunc(a.due, time.Time.Compare).Sub(a.now()), time.Millisecond)
 }
 
-// reportRepairs logs what others had changed and was put right.
+// reportRepairs logs the undone changes by others.
 func (a *Agent) reportRepairs(t Target) {
 	list, more := t.Repairs()
 	if len(list) > 0 && a.repaired != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/manxnet/manx/dataplane/route"
 )
 
-// Cleanup removes from the host what agents leave there when they end: all routes of protocols 12 and 80 in the tables
-// of a node, the limits of bandwidth, and the addresses of its own devices. Workload interfaces stay: they go with
-// their workloads. It returns how many routes, limits and addresses it removed.
+// Cleanup removes from the host the objects that agents leave there when they end: all routes of protocols 12 and 80 in
+// the tables of a node, the limits of bandwidth, and the addresses of its own devices. Workload interfaces stay: they
+// go with their workloads. It returns how many routes, limits and addresses it removed.
 func Cleanup(k Kernel) (removed int, err error) {
 	return cleanup(k, route.OwnTables(), link.OwnDevices())
 }

@@ -1,3 +1,3 @@
-// Package dataplane runs the agents that keep what is on this host, each kind by a Target, as the datastore and BGP
-// want it.
+// Package dataplane runs the agents that keep this host's state, each kind by a Target, as the datastore and BGP
+// require.
 package dataplane

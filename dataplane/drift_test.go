@@ -117,21 +117,21 @@ func TestForeignRouteKeepsItsPlace(t *testing.T) {
 		"fd10::2:0/122 via fd01::9 dev eth0 proto bird metric 1024 pref medium")
 }
 
-// What BIRD and Felix left is taken over in place; what nobody wants goes only when everything is in sync.
+// Routes of BIRD and Felix are taken over in place; undesired ones go only when everything is in sync.
 func TestAdoptThenPrune(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")
 	h.ip("route add 10.244.2.0/26 via 10.1.0.9 proto bird metric 1024")   // as wanted
 	h.ip("route add 10.244.3.0/26 via 10.1.0.66 proto bird metric 1024")  // another gateway
 	h.ip("route add 10.244.4.0/26 via 10.1.0.9 proto bird")               // of an older release: without a metric
-	h.ip("route add 10.244.5.0/26 via 10.1.0.9 proto bird metric 1024")   // nobody wants it
+	h.ip("route add 10.244.5.0/26 via 10.1.0.9 proto bird metric 1024")   // undesired
 	h.ip("route add blackhole 10.244.1.0/26 proto 80")                    // Felix' for the own block
 	h.ip("route add 10.244.1.7/32 dev cali1 scope link")                  // the CNI plugin's
 	h.ip("route add 10.244.1.8/32 dev cali1 scope link proto 80")         // of a workload that is gone
-	h.ip("-6 route add fd10::5:0/122 via fd01::9 proto bird metric 1024") // nobody wants it
+	h.ip("-6 route add fd10::5:0/122 via fd01::9 proto bird metric 1024") // undesired
 	before := h.main("-4")
 	a, _ := h.agent()
-	// Without a state nothing changes, not even if both say that they are in sync.
+	// Without a state nothing changes, not even if both are in sync.
 	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	a.synced(true, true)
 	a.synced(false, false)

@@ -53,7 +53,7 @@ func hostile(t *testing.T) (root, theirs, precious string) {
 }
 
 // The links that a user without rights puts in the folder which FelixConfiguration chose lead nowhere: the folder is
-// refused with a reason, the files are in the usual one, and the workload is told of. When the folder is root's, it is
+// refused with a reason, the files are in the usual one, and the workload is reported. When the folder is root's, it is
 // used.
 func TestAStatusFolderOfAnotherUserIsRefused(t *testing.T) {
 	h := newHost(t)
@@ -108,8 +108,8 @@ func TestAStatusFolderOfAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-// In a folder that the administrator chose, though another user may write there, what that user plants is neither
-// written to nor removed; a folder in the place of a file is told.
+// In a folder that the administrator chose, though another user may write there, that user's files are neither written
+// to nor removed; a folder in the place of a file is reported.
 func TestWhatOthersPlantInTheStatusFolderIsNotWrittenTo(t *testing.T) {
 	for name, x := range map[string]struct{ plant, reason string }{
 		"link":      {"ln -s PRECIOUS FILE", ""},

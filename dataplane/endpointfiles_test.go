@@ -101,7 +101,7 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	waitFor(t, "the file to go with the workload", func() bool { return content() == "" })
 }
 
-// The folder follows FelixConfiguration: the files move, and none is left where nobody keeps them.
+// The folder follows FelixConfiguration: the files move, and none is left in a folder that is no longer kept.
 func TestFilesFollowFelixConfiguration(t *testing.T) {
 	h := newHost(t)
 	root := t.TempDir()
@@ -151,9 +151,9 @@ func TestFilesFollowFelixConfiguration(t *testing.T) {
 	cancel()
 }
 
-// What waits for the policy of a workload waits for that version of it, whatever else the kinds' own clocks show:
-// neither does a greater number stand for it, nor has one to come. What has been reached is not taken back while policy
-// is ahead.
+// A waiter for the policy of a workload waits for that version of it, whatever else the kinds' own clocks show: neither
+// does a greater number stand for it, nor has one to come. A state once reached is not taken back while policy is
+// ahead.
 func TestFilesWaitForTheVersionOfTheWorkload(t *testing.T) {
 	w := newWorld(t)
 	dir := filepath.Join(t.TempDir(), "endpoint-status")

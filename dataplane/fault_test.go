@@ -136,7 +136,7 @@ func cluster() model.Set {
 	return s
 }
 
-// events are what happens to a node; the end must not depend on their order.
+// events are the events of a node; the end must not depend on their order.
 func (w *world) events() []func() {
 	leftover := kernel.Route{Dst: netip.MustParsePrefix("10.244.77.0/26"), Metric: 1024, Protocol: kernel.ProtocolBIRD,
 		Type: kernel.Unicast, NextHops: []kernel.NextHop{{Gateway: netip.MustParseAddr("10.1.0.9"), Link: uplink}}}
@@ -242,7 +242,7 @@ func TestEveryCallMayFail(t *testing.T) {
 	}
 }
 
-// While everything fails, statuses say why; afterwards everything is reached.
+// While everything fails, statuses have the reason; afterwards everything is reached.
 func TestStatusSaysWhatFailed(t *testing.T) {
 	w := newWorld(t)
 	for nth := 1; nth <= 40; nth++ {
@@ -264,7 +264,8 @@ func TestStatusSaysWhatFailed(t *testing.T) {
 	w.check("afterwards")
 }
 
-// Without IPIP in the kernel the routes that need it say so, and everything else works: also the pool's own subnet.
+// Without IPIP in the kernel the routes that need it have that reason, and everything else works: also the pool's own
+// subnet.
 func TestNoIPIP(t *testing.T) {
 	w := newWorld(t)
 	core, logged := observer.New(zap.InfoLevel)
@@ -299,7 +300,7 @@ func TestNoIPIP(t *testing.T) {
 	}
 }
 
-// A kernel that cannot be listed leaves everything as it is, and says so.
+// A kernel that cannot be listed leaves everything as it is, and the failure is reported.
 func TestNothingIsProgrammedBlindly(t *testing.T) {
 	w := newWorld(t)
 	broken := errors.New("broken")

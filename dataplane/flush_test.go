@@ -26,8 +26,8 @@ func (c flushCounter) Flush() (int, int, error) {
 	return c.Target.Flush()
 }
 
-// A route that BGP has learned costs no look at interfaces, limits and files; everything else does, as does a target
-// whose time has come.
+// A learned route costs no check of interfaces, limits and files; everything else does, as does a target whose time has
+// come.
 func TestLearnedRoutesFlushRoutesAlone(t *testing.T) {
 	fake := kerneltest.New()
 	fake.PutLink(kernel.Link{Index: 2, Name: "eth0", MTU: 1500, Up: true, Running: true})

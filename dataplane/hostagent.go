@@ -19,7 +19,7 @@ import (
 	"github.com/manxnet/manx/dataplane/shape"
 )
 
-// Kernel is what a HostAgent reads and changes. KernelOf is the real one, *kerneltest.Kernel the one for tests.
+// Kernel has the kernel calls of a HostAgent. KernelOf is the real one, *kerneltest.Kernel the one for tests.
 type Kernel interface {
 	kernel.Kernel
 	tc.Shapes
@@ -40,23 +40,23 @@ type Config struct {
 	Kernel   Kernel
 	NodeName string
 	Logger   *zap.Logger
-	// MTUFile is where the CNI plugin looks for the MTU of workloads, usually /var/lib/calico/mtu; empty for nowhere.
+	// MTUFile is where the CNI plugin reads the MTU of workloads, usually /var/lib/calico/mtu; empty: no file.
 	MTUFile string
-	// EndpointStatusDir is the folder where CNI plugins look for the workloads that are connected, usually
-	// /var/run/calico/endpoint-status, given endpointStatusPathPrefix of FelixConfiguration; empty, or nil, for
-	// nowhere. A folder that depends on the prefix is used only while nobody but root can change what is there.
+	// EndpointStatusDir is the folder where CNI plugins read which workloads are connected, usually
+	// /var/run/calico/endpoint-status, given endpointStatusPathPrefix of FelixConfiguration; empty, or nil: no folder.
+	// A folder that depends on the prefix is used only while nobody but root can change its content.
 	EndpointStatusDir func(prefix string) string
-	// InterfacePrefix is what the names of workloads' interfaces begin with, in place of what FelixConfiguration says;
-	// empty: as it says.
+	// InterfacePrefix is the prefix of the names of workloads' interfaces, in place of FelixConfiguration's; empty:
+	// FelixConfiguration's.
 	InterfacePrefix string
-	// Repaired is told which changes of other programs were undone, and how many more; nil: nobody is. It must not
-	// wait.
+	// Repaired is called with the undone changes of other programs, and how many more there were; nil: no call. It must
+	// not block.
 	Repaired func(target string, list []reconcile.Repair, more int)
-	// WithPolicy says that a workload also has to have its policy first; see SetPolicy.
+	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
 	WithPolicy bool
 }
 
-// HostAgent is the Agent of interfaces, routes, limits of bandwidth and the files that tell of workloads. It also
+// HostAgent is the Agent of interfaces, routes, limits of bandwidth and the files that report workloads. It also
 // watches the kernel for others; see OnLinks.
 type HostAgent struct {
 	*Agent
@@ -88,7 +88,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 			h.links,
 			h.routes, // need interfaces
 			h.shapes,
-			h.files, // tell what has been reached
+			h.files, // the files report the state reached
 		},
 		events: source{h.watch, h.eventsLost},
 		voice: voice{zap.WarnLevel, "the kernel is not as it should be, trying again",
@@ -103,11 +103,11 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	return h
 }
 
-// OnLinks sets what is called when interfaces or addresses of the host may have changed. Call it before Run; f must not
-// wait.
+// OnLinks sets a function to call when interfaces or addresses of the host may have changed. Call it before Run; f must
+// not block.
 func (h *HostAgent) OnLinks(f func()) { h.onLinks = f }
 
-// SetPolicy hands over whose policy is in the kernel. Its map belongs to the agent from then on.
+// SetPolicy sets the endpoints whose policy is in the kernel. Its map belongs to the agent from then on.
 func (h *HostAgent) SetPolicy(p endpointstatus.Policy) {
 	h.files.SetPolicy(p)
 	h.put(func(b *batch) { b.woken = true })
@@ -129,7 +129,7 @@ func (h *HostAgent) eventsLost(err error) {
 	}
 }
 
-// Retry is that of the Agent; routes come first in the answer.
+// Retry is Retry of the Agent; routes come first in the result.
 func (h *HostAgent) Retry(ctx context.Context) ([]Retried, error) {
 	list, err := h.Agent.Retry(ctx)
 	if i := slices.IndexFunc(list, func(r Retried) bool { return r.Part == "routes" }); i > 0 {
@@ -147,7 +147,7 @@ type Status struct {
 	Synced bool
 	// FailedRoutes and FailedSettings are tried again.
 	FailedRoutes, FailedSettings int
-	// LastError is why the kernel could not be read or watched, empty if it can.
+	// LastError is the error of the last failed read or watch of the kernel, empty if both work.
 	LastError string
 	Settings  []link.Status
 	// FailedLimits are the limits of bandwidth that are tried again.
@@ -155,7 +155,7 @@ type Status struct {
 	// RefusedEndpoints are the workloads of this host that get no route, no rules and no settings; Subject is the text
 	// of their key.
 	RefusedEndpoints []Notice
-	// Notices tell what else a person should know.
+	// Notices are further facts for people.
 	Notices []Notice
 }
 
@@ -177,7 +177,7 @@ func (h *HostAgent) Status() Status {
 	return s
 }
 
-// Routes returns the route table as users see it, sorted by prefix.
+// Routes returns the route table for users, sorted by prefix.
 func (h *HostAgent) Routes() []route.Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -206,7 +206,7 @@ func (h *HostAgent) RouteTo(a netip.Addr) (route.Status, bool) {
 	return h.routes.Towards(a)
 }
 
-// RouteChanges are the rows of routes that change, for one who follows them.
+// RouteChanges are the rows of routes that change, for one follower.
 type RouteChanges struct {
 	agent   *HostAgent
 	changes *route.Changes
@@ -219,15 +219,15 @@ func (h *HostAgent) FollowRoutes() *RouteChanges {
 	return &RouteChanges{h, h.routes.Follow()}
 }
 
-// Take returns the rows that may look other than at the last call, in no order; those that are gone have no Phase. If
-// all is true, as it is the first time, these are all rows there are.
+// Take returns the rows that may differ since the last call, in no order; those that are gone have no Phase. If all is
+// true, as it is the first time, these are all rows there are.
 func (r *RouteChanges) Take() (rows []route.Status, all bool) {
 	r.agent.mu.Lock()
 	defer r.agent.mu.Unlock()
 	return r.agent.routes.Changed(r.changes)
 }
 
-// Close ends what FollowRoutes began.
+// Close ends a FollowRoutes.
 func (r *RouteChanges) Close() {
 	r.agent.mu.Lock()
 	defer r.agent.mu.Unlock()

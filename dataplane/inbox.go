@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/dataplane/route"
 )
 
-// inbox collects what others tell the agent until it has time.
+// inbox collects the agent's inputs until it has time.
 type inbox struct {
 	mu    sync.Mutex
 	next  batch
@@ -16,14 +16,14 @@ type inbox struct {
 }
 
 type batch struct {
-	since   time.Time // when the first of what follows came
+	since   time.Time // when the first of the inputs below came
 	told    bool      // state is one
 	state   State
 	learned []route.Learned
 	events  []kernel.Event
 	resync  bool
-	woken   bool               // something else changed that targets look at themselves
-	retries []chan<- []Retried // who waits for what comes of trying again
+	woken   bool               // a change that targets read themselves
+	retries []chan<- []Retried // callers that wait for the results of a retry
 }
 
 func (i *inbox) put(now time.Time, f func(*batch)) {
@@ -44,10 +44,10 @@ func (i *inbox) take() batch {
 	return b
 }
 
-// mostSpare bounds what is kept between two batches, in routes; each is 64 bytes.
+// mostSpare bounds the buffer kept between two batches, in routes; each is 64 bytes.
 const mostSpare = 1 << 12
 
-// giveBack returns what take handed out, once it is used no more.
+// giveBack returns the buffer from take after use.
 func (i *inbox) giveBack(learned []route.Learned) {
 	if cap(learned) > mostSpare {
 		return
@@ -57,12 +57,12 @@ func (i *inbox) giveBack(learned []route.Learned) {
 	i.spare = learned[:0]
 }
 
-// onlyLearned reports whether there is nothing but learned routes. A batch with nothing at all is one whose time came.
+// onlyLearned reports whether the batch has only learned routes. An empty batch is one whose time came.
 func (b *batch) onlyLearned() bool {
 	return len(b.learned) > 0 && !b.told && len(b.events) == 0 && !b.resync && !b.woken && len(b.retries) == 0
 }
 
-// takeKernel takes only what came of the kernel.
+// takeKernel takes only the kernel's events.
 func (i *inbox) takeKernel() (events []kernel.Event, resync bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -71,7 +71,7 @@ func (i *inbox) takeKernel() (events []kernel.Event, resync bool) {
 	return events, resync
 }
 
-// maxEvents bounds the memory of events that wait; one resync stands for more.
+// maxEvents bounds the memory of events that wait; one resync replaces more.
 const maxEvents = 1 << 14
 
 func (b *batch) addEvents(events []kernel.Event) {

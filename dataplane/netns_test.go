@@ -95,7 +95,7 @@ func (h *host) agent() (a *HostAgent, stop func()) {
 	return a, stop
 }
 
-// main is the main table of a family as ip(8) prints it, without what the kernel put there.
+// main is the main table of a family in the output of ip(8), without the kernel's own routes.
 func (h *host) main(family string) []string {
 	h.t.Helper()
 	var lines []string
@@ -126,7 +126,7 @@ func (h *host) eventually(family string, want ...string) {
 func settle(t testing.TB, a *HostAgent) {
 	t.Helper()
 	waitFor(t, "the agent to settle", func() bool {
-		empty := a.inbox.empty() // before the lock: what was taken is done once we have it
+		empty := a.inbox.empty() // before the lock: a taken batch is done once we have it
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		listed, _ := a.routes.Listed()

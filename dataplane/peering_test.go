@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// The addresses that workloads peer with are put on their interfaces, come back when someone takes them away, and go
-// when nobody wants them; other addresses there stay.
+// The addresses that workloads peer with are put on their interfaces, come back when another program takes them away,
+// and go when no longer desired; other addresses there stay.
 func TestAddressesTowardsWorkloadsThatSpeakBGP(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")

@@ -24,15 +24,16 @@ import (
 type PolicyConfig struct {
 	Rules nftables.Rules
 	Links kernel.Links
-	// Connections forgets those that were translated as is not wanted any more; nil for nobody.
+	// Connections deletes connections with outdated translation; nil: they stay.
 	Connections conntrack.Connections
 	Policy      policy.Config
 	Logger      *zap.Logger
-	// Programmed is told how long each change took from its arrival to the kernel, if set.
+	// Programmed is called with the time that each change took from its arrival to the kernel, if set.
 	Programmed func(time.Duration)
-	// Repaired is that of Config.
+	// Repaired is Repaired of Config.
 	Repaired func(target string, list []reconcile.Repair, more int)
-	// Reached is told whose policy is in the kernel each time that may have changed, if set. It must not wait.
+	// Reached is called with the endpoints whose policy is in the kernel, each time that may have changed, if set. It
+	// must not block.
 	Reached func(endpointstatus.Policy)
 }
 
@@ -44,8 +45,8 @@ type PolicyAgent struct {
 
 	latency    func(time.Duration)
 	tell       func(endpointstatus.Policy)
-	interfaces map[string]bool // that have their rules in the kernel, as told
-	reached    chan struct{}   // closed and replaced when the kernel has what is wanted
+	interfaces map[string]bool // those with rules in the kernel, as reported
+	reached    chan struct{}   // closed and replaced when the kernel has the desired state
 }
 
 // NewPolicy makes a PolicyAgent, after the kernel has checked which logs rules can write; Run starts it.
@@ -65,7 +66,7 @@ func NewPolicy(c PolicyConfig) *PolicyAgent {
 	return a
 }
 
-// watch hears when somebody else changes the table.
+// watch follows changes of the table by others.
 func (a *PolicyAgent) watch(ctx context.Context, works func()) error {
 	return a.rules.WatchRules(ctx, func() {
 		works()
@@ -81,10 +82,10 @@ func (a *PolicyAgent) changesUnheard(err error) {
 	a.log.Warn("changes that others make to the rules are not heard, trying again", zap.Error(err))
 }
 
-// LookAtInterfaces tells that interfaces of the host, or their addresses, may have changed.
+// LookAtInterfaces reports that interfaces of the host, or their addresses, may have changed.
 func (a *PolicyAgent) LookAtInterfaces() { a.Handle([]kernel.Event{{Type: kernel.EventResync}}) }
 
-// programmed tells those who wait that the kernel has all that is wanted. The lock is held.
+// programmed wakes the waiters when the kernel has the whole desired state. The lock is held.
 func (a *PolicyAgent) programmed(transactions int) {
 	if a.tell != nil {
 		if transactions > 0 || a.interfaces == nil {
@@ -107,11 +108,11 @@ type PolicyStatus struct {
 	nft.Status
 	// Revision of the datastore that is in the kernel.
 	Revision int64
-	// Endpoints are the workloads of this node whose rules are there.
+	// Endpoints counts the workloads of this node whose rules are in the kernel.
 	Endpoints int
 	// Bad are the objects that cannot be used, with the reason.
 	Bad map[model.Key]string
-	// MissingLogs tells what is not logged since this kernel cannot, and why.
+	// MissingLogs lists the logs that this kernel does not support, and why.
 	MissingLogs []string
 }
 
@@ -162,12 +163,12 @@ func (a *PolicyAgent) EndpointOf(iface string) string {
 	return ""
 }
 
-// Counters returns what the rules that count have counted.
+// Counters returns the values of the rules' counters.
 func (a *PolicyAgent) Counters() (map[string][]nftables.Counter, error) {
 	return a.rules.RuleCounters()
 }
 
-// Retry is that of the Agent, whose one part is policy.
+// Retry is Retry of the Agent, whose one part is policy.
 func (a *PolicyAgent) Retry(ctx context.Context) (Retried, error) {
 	list, err := a.Agent.Retry(ctx)
 	if err != nil {

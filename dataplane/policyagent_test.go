@@ -80,8 +80,8 @@ type revised struct {
 
 func (r revised) Revision() int64 { return r.revision }
 
-// An object that came and went again between two looks at the datastore leaves nothing to do but a new revision, for
-// which somebody may wait.
+// An object that came and went again between two reads of the datastore leaves only a new revision, for which a caller
+// may wait.
 func TestRevisionWithoutChanges(t *testing.T) {
 	rules := kerneltest.NewRules()
 	a := NewPolicy(PolicyConfig{Rules: rules, Logger: zap.NewNop(), Policy: policy.Config{Node: "here"}})
@@ -163,7 +163,7 @@ func TestFloatingAddressesThatMoveOnAreForgottenInTurn(t *testing.T) {
 		t.Fatalf("first %v are forgotten, and %d times more at once", first, len(conns.got))
 	}
 	conns.goOn <- struct{}{}
-	a.loop.Wait() // the loop is told to take another step
+	a.loop.Wait() // the loop is triggered to take another step
 	a.step()
 	if second := <-conns.got; len(second) != 2 {
 		t.Errorf("then %v are forgotten, want both addresses once", second)

@@ -28,7 +28,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// loggedWorkload is a workload, and a policy that logs and denies what is sent to it.
+// loggedWorkload is a workload, and a policy that logs and denies its incoming packets.
 func loggedWorkload() model.Set {
 	workload := model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "w"},
 		&model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1",
@@ -104,7 +104,7 @@ func TestRulesThatCannotLogChangeNoVerdict(t *testing.T) {
 	}
 }
 
-// A real kernel, without the modules at first: what it lacks is left out and drops nothing more; what it has logs
+// A real kernel, without the modules at first: unsupported logs are left out and drop nothing more; supported ones log
 // packets.
 func TestVMLogsThatTheKernelLacks(t *testing.T) {
 	if os.Getenv("MANX_VM") == "" {

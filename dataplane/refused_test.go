@@ -29,8 +29,8 @@ func (h *host) others() string {
 	return b.String()
 }
 
-// A WorkloadEndpoint that names an interface of the host changes nothing there, whatever it asks for; it is told why.
-// One that is as it should be is served beside it.
+// A WorkloadEndpoint that names an interface of the host changes nothing there, whatever its fields; the reason is
+// reported. A valid one is served beside it.
 func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")

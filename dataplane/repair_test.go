@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 )
 
-// A line in the log tells of each route that others took away or changed, with what was found.
+// The log has a line for each route that others took away or changed, with the state found.
 func TestRepairsAreLogged(t *testing.T) {
 	w := newWorld(t)
 	core, logs := observer.New(zapcore.WarnLevel)

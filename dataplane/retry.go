@@ -5,19 +5,18 @@ import (
 	"errors"
 )
 
-// Retried is what came of trying again what had failed in one part of the host.
+// Retried is the result of a retry in one part of the host.
 type Retried struct {
 	Part            string // "routes", "interfaces", "bandwidth", "endpoints" or "policy"
 	Failed, Failing int    // before, and still
 	Reason          string // of one that still fails
 }
 
-// ErrNotStarted is why nothing could be tried again: there is no state of the datastore to act upon yet.
+// ErrNotStarted is the error of a retry before the start: there is no state of the datastore to act upon yet.
 var ErrNotStarted = errors.New("nothing is programmed before the datastore has been read once")
 
-// Retry tries at once everything that the kernel, or the file system, refused, compares with all that is there, and
-// tells for each part what came of it. It returns ErrNotStarted, or ctx's error if the agent does not come to it
-// before.
+// Retry retries at once every failed step of the kernel, or the file system, compares with the actual state, and
+// returns the result for each part. It returns ErrNotStarted, or ctx's error if the agent does not come to it before.
 func (a *Agent) Retry(ctx context.Context) ([]Retried, error) {
 	done := make(chan []Retried, 1)
 	a.put(func(b *batch) { b.retries = append(b.retries, done) })
@@ -32,14 +31,14 @@ func (a *Agent) Retry(ctx context.Context) ([]Retried, error) {
 	}
 }
 
-// refuseRetry tells those who wait for a Retry that there is nothing to act upon.
+// refuseRetry ends the waits of Retry's callers, because there is no state to act upon.
 func refuseRetry(waiting []chan<- []Retried) {
 	for _, w := range waiting {
 		close(w)
 	}
 }
 
-// retry makes the next flush try again what failed. The returned function tells those who wait what came of it.
+// retry makes the next flush retry failed steps. The returned function passes the results to the waiting callers.
 func (a *Agent) retry(waiting []chan<- []Retried) func() {
 	if len(waiting) == 0 {
 		return func() {}

@@ -25,7 +25,7 @@ func limitedPod(q *model.QoSControls) model.Set {
 	return model.NewSet(nodeObject("node-1", "10.1.0.5/24", ""), o)
 }
 
-// tc is what tc(8) prints, without what differs from run to run.
+// tc is the output of tc(8), without the parts that differ from run to run.
 func (h *host) tc(args string) string {
 	h.t.Helper()
 	if _, err := exec.LookPath("tc"); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// A route to a peer by its gateway: made, repaired, taken over by the next run, moved, and removed when nobody wants
-// it.
+// A route to a peer by its gateway: made, repaired, taken over by the next run, moved, and removed when no longer
+// desired.
 func TestRouteToAPeerByItsGateway(t *testing.T) {
 	h := newHost(t)
 	to := func(prefix, via string) route.Static {

@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// BenchmarkLearnStep measures what the agent adds to one route that BGP has learned, on a kernel in memory.
+// BenchmarkLearnStep measures the agent's cost for one route that BGP has learned, on a kernel in memory.
 func BenchmarkLearnStep(b *testing.B) {
 	fake := kerneltest.New()
 	fake.PutLink(kernel.Link{Index: 2, Name: "eth0", MTU: 1500, Up: true, Running: true})
@@ -39,7 +39,7 @@ func BenchmarkLearnStep(b *testing.B) {
 	}
 }
 
-// BenchmarkPolicyStep measures what the agent adds to a change of one of 250 workloads, on a kernel that takes all.
+// BenchmarkPolicyStep measures the agent's cost for a change of one of 250 workloads, on a kernel that takes all.
 func BenchmarkPolicyStep(b *testing.B) {
 	rules := kerneltest.NewRules()
 	a := NewPolicy(PolicyConfig{Rules: rules, Logger: zap.NewNop(), Policy: policy.Config{Node: "node-1"},

@@ -13,16 +13,16 @@ import (
 	"github.com/manxnet/manx/dataplane/shape"
 )
 
-// Target keeps one kind of thing on this host as it should be: routes, say, or files. An Agent calls its methods one at
-// a time, with its lock held. SetState, Handle, Resync and Retry take note and may compute; Flush alone changes the
-// host. A target that needs another one gets it by its constructor. Nothing is undone when its agent ends.
+// Target keeps one kind of object on this host as desired: routes, say, or files. An Agent calls its methods one at a
+// time, with its lock held. SetState, Handle, Resync and Retry take note and may compute; Flush alone changes the host.
+// A target that needs another one gets it by its constructor. Nothing is undone when its agent ends.
 type Target interface {
 	// Name is the target's in logs.
 	Name() string
-	// SetState takes over the newest state. It is called for each one, the first of which has a snapshot; h belongs to
-	// the agent and changes with the next one.
+	// SetState applies the newest state. It is called for each one, the first of which has a snapshot; h belongs to the
+	// agent and changes with the next one.
 	SetState(h *hoststate.Host)
-	// Handle takes over events of the kernel, also before the first SetState.
+	// Handle receives events of the kernel, also before the first SetState.
 	Handle(events []kernel.Event)
 	// Resync makes a Flush soon compare the desired state with the actual one, object by object.
 	Resync()
@@ -31,9 +31,9 @@ type Target interface {
 	// Flush brings the host to the desired state as far as it can. It returns how many changes were tried, how many of
 	// them failed, and any other error. It is not called before the first SetState.
 	Flush() (steps, failures int, err error)
-	// Next is how long the next Flush may wait if nothing happens before.
+	// Next returns how long the next Flush may wait if nothing happens before.
 	Next() time.Duration
-	// Health is how it stands.
+	// Health returns the target's health.
 	Health() reconcile.Health
 	// Notices are further facts that a person should know.
 	Notices() []reconcile.Notice
@@ -42,12 +42,11 @@ type Target interface {
 	Repairs() (list []reconcile.Repair, more int)
 }
 
-// Learner is a Target that takes the routes that BGP has learned.
+// Learner is a Target that receives the routes that BGP has learned.
 type Learner interface {
-	// Learn takes over the whole new state of each prefix. It may keep next hops, but not the slice.
+	// Learn sets the whole new state of each prefix. It may keep next hops, but not the slice.
 	Learn([]route.Learned)
-	// OnlyLearned reports whether nothing but learned routes waits for the next Flush: then no other target is
-	// concerned.
+	// OnlyLearned reports whether only learned routes wait for the next Flush: then no other target is concerned.
 	OnlyLearned() bool
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// roster is an agent with one target more, and what can be seen of that.
+// roster is an agent with one target more, and its observed calls.
 type roster struct {
 	t     *testing.T
 	fake  *kerneltest.Kernel
@@ -86,8 +86,8 @@ func (r *roster) retry() Retried {
 	return list[3]
 }
 
-// A target is its own folder and one line in a list. Its agent configures it from the state, has what others change put
-// right after an event of the kernel and after a resync, and tells of that.
+// A target is its own folder and one line in a list. Its agent configures it from the state, has changes by others put
+// right after an event of the kernel and after a resync, and reports that.
 func TestATargetMore(t *testing.T) {
 	r := newRoster(t)
 	one := endpointObject("a", "node-1", "cali1", "10.244.1.7/32")
@@ -123,7 +123,7 @@ func TestATargetMore(t *testing.T) {
 	}
 }
 
-// What a target cannot do is told with its reason, tried again, and harms no other target.
+// A failure of a target is reported with its reason, tried again, and harms no other target.
 func TestATargetThatFails(t *testing.T) {
 	r := newRoster(t)
 	folder := filepath.Dir(r.path)
@@ -161,7 +161,7 @@ func TestATargetThatFails(t *testing.T) {
 	if err := os.Mkdir(folder, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	r.wait("default/a cali1\n") // by itself
+	r.wait("default/a cali1\n") // without another event
 	waitFor(t, "the end of the failure in the log", func() bool {
 		return len(r.lines("the kernel is as it should be")) == 1
 	})

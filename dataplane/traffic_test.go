@@ -42,7 +42,7 @@ func newPair(t *testing.T, ipip string) *pair {
 	for i, h := range p.hosts {
 		h.ip("addr add " + pairNodes[i] + "/24 dev eth0")
 		h.ip("link set eth0 up")
-		h.ip("route add default via 10.1.0.1") // proxy ARP answers only for what the host itself has a route to
+		h.ip("route add default via 10.1.0.1") // proxy ARP answers only where the host itself has a route
 		h.wire(p.pods[i], pairPods[i])
 		p.agents[i], _ = h.agent()
 		p.agents[i].set(pairState(i, ipip))
@@ -90,7 +90,7 @@ func TestPodTrafficWithoutEncapsulation(t *testing.T) {
 	p := newPair(t, "Never")
 	p.exchange()
 	p.ping()
-	// Someone breaks what the kernel does not tell us about; the timer finds it. Here it is asked for.
+	// Another program breaks a setting without an event; the timer finds it. Here a resync is requested.
 	c := p.hosts[1].open()
 	if err := c.SetSysctl("net/ipv4/conf/cali1/proxy_arp", "0"); err != nil {
 		t.Fatal(err)

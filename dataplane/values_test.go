@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/dataplane/route"
 )
 
-// target is what a keeper brings to its desired state.
+// target is a keeper's target.
 type target interface {
 	Handle([]kernel.Event)
 	Flush() (steps, failures int, err error)
@@ -129,7 +129,7 @@ func TestTwoDevicesAreKept(t *testing.T) {
 	k.until(t, "the first device to stay", first)
 }
 
-// about is what ip(8) prints of a device, a line for itself and for each address; nothing if there is none.
+// about is the output of ip(8) about a device, a line for itself and for each address; nothing if there is none.
 func (h *host) about(dev string) (lines string) {
 	h.t.Helper()
 	for line := range strings.Lines(h.ip("-o link show") + h.ip("-o addr show")) {
@@ -152,8 +152,8 @@ func (h *host) table(number string) (lines []string) {
 	return lines
 }
 
-// The same prefix is wanted in main and in a second table, by another gateway. Each is kept apart from the other, and
-// no route of a third table is touched, whatever its protocol says.
+// The same prefix is desired in main and in a second table, by another gateway. Each is kept apart from the other, and
+// no route of a third table is touched, whatever its protocol.
 func TestRoutesOfASecondTable(t *testing.T) {
 	for _, number := range []uint32{100, 100000} {
 		t.Run(fmt.Sprint(number), func(t *testing.T) {
@@ -235,7 +235,7 @@ func failing(routes *route.Target, table kernel.Table) (n int) {
 	return n
 }
 
-// checkRows looks at what users see of two routes to one prefix.
+// checkRows checks the users' view of two routes to one prefix.
 func checkRows(t *testing.T, routes *route.Target, second kernel.Table) {
 	t.Helper()
 	rows := routes.Statuses()
@@ -257,7 +257,7 @@ func checkRows(t *testing.T, routes *route.Target, second kernel.Table) {
 	}
 }
 
-// What is cleaned up goes by the tables and devices of a node.
+// Cleanup covers the tables and devices of a node.
 func TestCleanupGoesByTablesAndDevices(t *testing.T) {
 	h := newHost(t)
 	for _, table := range []string{"main", "100", "7"} {

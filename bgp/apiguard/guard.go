@@ -17,10 +17,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Caller is who made the connection that a call came over.
+// Caller is the owner of the connection that a call came over.
 type Caller struct {
 	UID uint32
-	// Process looks the caller's process up, 0 if it is not found. Nil: it cannot be known.
+	// Process returns the caller's process, 0 if it is not found. Nil: processes cannot be looked up.
 	Process func() (pid int, name string)
 }
 
@@ -39,8 +39,8 @@ func (c Caller) Fields() []zap.Field {
 	return fields
 }
 
-// CallerOf returns who made a call to a guarded service. On other services, such as one on a unix socket that only root
-// can open, it is root.
+// CallerOf returns the caller of a guarded service. On other services, such as one on a unix socket that only root can
+// open, it is root.
 func CallerOf(ctx context.Context) Caller {
 	if p, ok := peer.FromContext(ctx); ok {
 		if c, ok := p.AuthInfo.(Caller); ok {
@@ -53,11 +53,11 @@ func CallerOf(ctx context.Context) Caller {
 // Config names the users that are admitted.
 type Config struct {
 	Users []uint32 // beside root
-	// Owner tells from the kernel who made a connection. An error means that it is not known for certain.
+	// Owner returns the owner of a connection, as the kernel reports it. An error: the owner is not known for certain.
 	Owner func(*net.TCPConn) (Caller, error)
 	Hint  string // for who is refused: how to be admitted
 	Log   *zap.Logger
-	// SendTime is how long a message may wait for its reader; default 10 s.
+	// SendTime limits how long a message waits for its reader; default 10 s.
 	SendTime time.Duration
 }
 
@@ -89,8 +89,8 @@ func New(cfg Config) *Guard {
 	return g
 }
 
-// Listener hands on the connections of l that are admitted. A refused caller gets a gRPC status in answer to its first
-// call; nothing that it sends reaches the service.
+// Listener passes on the admitted connections of l. A refused caller gets a gRPC status in answer to its first call;
+// none of its data reaches the service.
 func (g *Guard) Listener(l net.Listener) net.Listener { return &listener{l, g} }
 
 // Options returns the options of the service's gRPC server.
@@ -104,7 +104,7 @@ type listener struct {
 	guard *Guard
 }
 
-// sendBuffer bounds what the kernel holds for a client that does not read.
+// sendBuffer bounds the octets that the kernel buffers for a client that does not read.
 const sendBuffer = 256 << 10
 
 // Accept returns the next connection that is admitted.
@@ -122,7 +122,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit wants to know for certain who connected: it fails closed.
+// admit identifies the caller of a connection. It fails closed.
 func (g *Guard) admit(c net.Conn) (net.Conn, error) {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
@@ -154,7 +154,7 @@ func tooMany(uid uint32, what string, each, others int) error {
 		uid, what, each, others)
 }
 
-// noteEvery is how often refused connections are logged at most.
+// noteEvery is the least interval between log entries about refused connections.
 const noteEvery = 10 * time.Second
 
 func (g *Guard) note(fields ...zap.Field) {
@@ -179,7 +179,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// callerCredentials hands the caller of a connection on to its calls.
+// callerCredentials passes the caller of a connection on to its calls.
 type callerCredentials struct {
 	credentials.TransportCredentials
 }

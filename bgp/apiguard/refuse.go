@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// What is spent on callers who are refused.
+// Limits on the effort for callers who are refused.
 const (
 	answersAtOnce = 8           // connections; more are closed without a word
 	answerTime    = time.Second // on one connection
@@ -36,8 +36,8 @@ func (g *Guard) refuse(c net.Conn, s *status.Status) {
 	}
 }
 
-// answer plays as much of an HTTP/2 server (RFC 9113) as it takes to say no to one gRPC call: it looks for the ID of
-// the first stream and decodes nothing else.
+// answer implements as much of an HTTP/2 server (RFC 9113) as is needed to refuse one gRPC call: it finds the ID of the
+// first stream and decodes nothing else.
 func answer(c net.Conn, s *status.Status) error {
 	preface := make([]byte, len(http2.ClientPreface))
 	if _, err := io.ReadFull(c, preface); err != nil || string(preface) != http2.ClientPreface {
@@ -63,7 +63,7 @@ func answer(c net.Conn, s *status.Status) error {
 			if err := writeStatus(f, frame.StreamID, s); err != nil {
 				return err
 			}
-			_, _ = io.CopyN(io.Discard, c, answerRead) // until it closes: what is unread would reset the connection
+			_, _ = io.CopyN(io.Discard, c, answerRead) // until it closes: unread data would reset the connection
 			return nil
 		}
 		if err != nil {

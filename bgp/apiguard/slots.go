@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Slots bounds how many of something callers hold at the same time. Root has a share of its own, so that others cannot
-// keep it out.
+// Slots bounds how many slots callers hold at the same time. Root has a share of its own, so that others cannot keep it
+// out.
 type Slots struct {
 	each, others int
 
@@ -21,7 +21,7 @@ func NewSlots(each, others int) *Slots {
 	return &Slots{each: each, others: others, held: map[uint32]int{}, change: make(chan struct{})}
 }
 
-// Take takes a slot for a user, if there is one. release gives it back, once.
+// Take takes a slot for a user; ok is false if none is free. release returns the slot, once.
 func (s *Slots) Take(uid uint32) (release func(), ok bool) {
 	release, _ = s.take(uid)
 	return release, release != nil
@@ -42,7 +42,7 @@ func (s *Slots) Wait(ctx context.Context, uid uint32) (release func(), err error
 	}
 }
 
-// Busy is how many slots of all users are taken.
+// Busy returns the number of taken slots of all users.
 func (s *Slots) Busy() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

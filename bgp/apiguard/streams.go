@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// What one connection may take. gRPC keeps at most 64 KiB and one message for each stream that is not read.
+// Limits of one connection. gRPC keeps at most 64 KiB and one message for each stream that is not read.
 const (
 	maxRequest    = 64 << 10
 	maxHeaders    = 16 << 10
@@ -22,7 +22,7 @@ const (
 	probeTime     = 10 * time.Second
 )
 
-// Limits are the options of a gRPC server that bound what a connection can cost.
+// Limits returns the options of a gRPC server that bound the cost of a connection.
 func Limits() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxConcurrentStreams(callsAtOnce),
@@ -40,7 +40,7 @@ const (
 	sendTime      = 10 * time.Second
 )
 
-// Streams bounds streaming calls: how many there are, and how long they wait for who does not read.
+// Streams bounds streaming calls: their number, and how long they wait for a slow reader.
 type Streams struct {
 	slots    *Slots
 	sendTime time.Duration

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// UnixCredentials know the caller of a service on a unix socket (SO_PEERCRED). Who gets in is up to the socket's mode.
+// UnixCredentials identify the caller of a service on a unix socket (SO_PEERCRED). The socket's mode decides on access.
 func UnixCredentials() credentials.TransportCredentials {
 	return unixCredentials{insecure.NewCredentials()}
 }

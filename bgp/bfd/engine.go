@@ -16,13 +16,13 @@ import (
 // Config has the parameters of an Engine.
 type Config struct {
 	Logger *zap.Logger // none: nothing is logged
-	// OnEvent hears of each session that comes up or goes down. It must return at once.
+	// OnEvent is called for each session that comes up or goes down. It must return at once.
 	OnEvent func(Event)
 }
 
-// Engine runs sessions. When the process ends, it ends without a word: the remote finds out by itself, as it must be
-// able to tell from an end on purpose. (RFC 5882 section 4.3: with graceful restart the remote keeps the routes, if it
-// lost the BGP connection first.)
+// Engine runs sessions. When the process ends, it sends nothing: the remote detects the loss, and must be able to
+// distinguish it from an administrative end. (RFC 5882 section 4.3: with graceful restart the remote keeps the routes,
+// if it lost the BGP connection first.)
 type Engine struct {
 	cfg   Config
 	log   *zap.Logger
@@ -126,7 +126,7 @@ func (e *Engine) add(w Session, now time.Time) *session {
 	return s
 }
 
-// open gets the sockets of a session; what fails is tried again after a while.
+// open opens the sockets of a session; a failure is tried again after a while.
 func (e *Engine) open(s *session) {
 	if s.err = e.listen(s.Multihop, s.Remote.Is4()); s.err == nil && s.sock == nil {
 		s.sock, s.err = openSocket(s.Session)
@@ -197,7 +197,7 @@ func (s *session) status() Status {
 	return st
 }
 
-// run does what is due, as soon as it is.
+// run does all due work as soon as it is due.
 func (e *Engine) run() {
 	prioritise(e.log)
 	timer := time.NewTimer(time.Hour)
@@ -224,10 +224,10 @@ func (e *Engine) run() {
 	}
 }
 
-// retryOpen is how often sockets are tried that could not be had.
+// retryOpen is the interval between attempts to open sockets.
 const retryOpen = 2 * time.Second
 
-// act does what is due for one session.
+// act does the due work of one session.
 func (e *Engine) act(s *session, now time.Time) {
 	if s.machine.closed(now) {
 		e.drop(s)
@@ -257,7 +257,7 @@ func (e *Engine) send(s *session, final bool) {
 	}
 }
 
-// changed notes a transition and tells of it.
+// changed records a transition and reports it.
 func (e *Engine) changed(s *session, c change, now time.Time) {
 	s.since = now
 	failure := false
@@ -290,7 +290,7 @@ func (e *Engine) changed(s *session, c change, now time.Time) {
 	}
 }
 
-// received hands a packet to its session (RFC 5880 section 6.8.6).
+// received passes a packet to its session (RFC 5880 section 6.8.6).
 func (e *Engine) received(p packet, from netip.Addr, g *gate, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -45,8 +45,8 @@ func TestForgedEnd(t *testing.T) {
 	x.quiet("after forged packets", 1500*time.Millisecond) // more than the detection time
 }
 
-// TestLeastTTL wants packets of BIRD, which sends those of multihop sessions with the system's TTL of 64, to have more
-// or less.
+// TestLeastTTL requires packets of BIRD, which sends those of multihop sessions with the system's TTL of 64, to have
+// more or less.
 func TestLeastTTL(t *testing.T) {
 	x := newTwoHosts(t, "bird", "birdc")
 	x.startBIRD("multihop { min rx interval 100 ms; min tx interval 100 ms; multiplier 10; };\nneighbor 10.77.0.1 " +
@@ -96,7 +96,7 @@ func TestGate(t *testing.T) {
 		}
 	}
 
-	// What anybody can forge does not use up what the remote needs; nor can the remote send without end.
+	// Forgeable packets do not use up the remote's budget; nor can the remote send without end.
 	g := newGate(7, s)
 	count := func(b []byte) (n int) {
 		for range 10_000 {
@@ -147,7 +147,7 @@ const (
 	flooder   = "BFD_FLOODER" // set in the process that sends it
 )
 
-// TestFlooder is the process that sends forged packets, in the name of a peer and of nobody.
+// TestFlooder is the process that sends forged packets, in the name of a peer and of an unknown host.
 func TestFlooder(t *testing.T) {
 	if os.Getenv(flooder) == "" {
 		t.Skip("runs as a part of TestFlood only")

@@ -19,7 +19,7 @@ type Drops struct {
 	Malformed     uint64 // RFC 5880 section 6.8.6 has them discarded
 	Discriminator uint64 // for another session
 	Rate          uint64 // too many
-	Unconfirmed   uint64 // said that the remote is down, without a sign of knowing the session, while it was up
+	Unconfirmed   uint64 // reported state Down, without proof of knowing the session, while it was up
 	LastTTL       uint8  // of the last one dropped for it
 }
 
@@ -42,16 +42,16 @@ func (d Drops) String() string {
 }
 
 // The packets that a remote may send. A session that is up needs those that carry its discriminator, which a stranger
-// has to guess; so others, which anybody can forge, are limited apart from them.
+// has to guess. Other packets can be forged, and have a limit of their own.
 const (
-	perInterval  = 4  // what we asked for, several times
-	leastRate    = 50 // a second; also while the remote does not know yet that we want fewer
+	perInterval  = 4  // several times the rate that we requested
+	leastRate    = 50 // a second; also while the remote does not know yet that we request fewer
 	burst        = 100
 	strangeRate  = 10 // without a discriminator: once a second is usual (RFC 5880 section 6.8.3)
 	strangeBurst = 20
 )
 
-// lowestPort is the first port of no system service. RFC 5881 section 4 wants 49152 or more, but BIRD on Linux takes
+// lowestPort is the first port of no system service. RFC 5881 section 4 requires 49152 or more, but BIRD on Linux uses
 // net.ipv4.ip_local_port_range, which begins at 32768.
 const lowestPort = 1024
 
@@ -84,7 +84,7 @@ func (g *gate) configure(s Session) {
 	g.known.SetLimit(max(leastRate, rate.Limit(perInterval*float64(time.Second)/float64(s.Receive))))
 }
 
-// admits reports whether a packet may cost more than a look at it.
+// admits reports whether a packet may be processed further.
 func (g *gate) admits(b []byte, port uint16, ttl int, now time.Time) bool {
 	switch {
 	case ttl < int(g.minTTL.Load()):
@@ -120,8 +120,7 @@ func (g *gate) drops() Drops {
 		Discriminator: g.discriminator.Load(), Rate: g.excess.Load()}
 }
 
-// gates are those of all sessions by the address of the remote. They have a lock of their own, which nobody holds for
-// long.
+// gates holds the gates of all sessions by the address of the remote. Their lock is their own and is held only briefly.
 type gates struct {
 	mu  sync.RWMutex
 	all map[netip.Addr]*gate
@@ -148,8 +147,8 @@ func (g *gates) remove(remote netip.Addr) {
 	delete(g.all, remote)
 }
 
-// arrived takes a packet from the network. It runs on the goroutine of the socket; what it drops touches no lock of the
-// engine.
+// arrived takes a packet from the network. It runs on the goroutine of the socket; a dropped packet touches no lock of
+// the engine.
 func (e *Engine) arrived(b []byte, from netip.AddrPort, ttl int, multihop bool) {
 	g, now := e.gates.of(from.Addr().Unmap()), time.Now()
 	if g == nil || g.multihop != multihop || !g.admits(b, from.Port(), ttl, now) {

@@ -46,7 +46,7 @@ func TestOtherEnd(t *testing.T) {
 	_, _ = os.Stdin.Read(make([]byte, 1)) // until the benchmark ends
 }
 
-// BenchmarkDetection cuts the link under 100 sessions of 3 x 50 ms, and tells how long after it they go down. Before,
+// BenchmarkDetection cuts the link under 100 sessions of 3 x 50 ms, and reports how long after it they go down. Before,
 // it counts those that go down without a cut for BFD_SECONDS (default 5). All the while every core has a busy process
 // and the garbage collector runs without a pause over a big heap in the process of the engine.
 func BenchmarkDetection(b *testing.B) {

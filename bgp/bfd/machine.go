@@ -23,15 +23,15 @@ type machine struct {
 	desiredTx    time.Duration
 	requiredRx   time.Duration
 	pollDone     func()        // ends the change that a poll sequence is for; nil: no poll
-	sendTx       time.Duration // what sending goes by: desiredTx, once the remote knows it
-	detectRx     time.Duration // what detection goes by: requiredRx, once the remote knows it
+	sendTx       time.Duration // the interval for sending: desiredTx, once the remote knows it
+	detectRx     time.Duration // the interval for detection: requiredRx, once the remote knows it
 	nextSend     time.Time
 	expires      time.Time // zero: no packet is waited for
-	lastUp       time.Time // when the remote last said Up
+	lastUp       time.Time // when the remote last sent Up
 	late         bool      // the last expiry was put off because this machine was late itself
 	closingUntil time.Time // the session ends then; AdminDown is sent until
 	confirmed    bool      // the remote's last packet carried our discriminator
-	doubtful     bool      // while up, the last packet said that the remote is down and carried none
+	doubtful     bool      // while up, the last packet had state Down and no discriminator
 	unconfirmed  uint64    // such packets
 }
 
@@ -52,7 +52,7 @@ func (m *machine) detection() time.Duration {
 // interval is the time between two packets, before jitter (RFC 5880 section 6.8.7).
 func (m *machine) interval() time.Duration { return max(m.sendTx, m.remoteRx) }
 
-// packet is what is sent now.
+// packet returns the packet to send now.
 func (m *machine) packet(final bool) packet {
 	return packet{
 		diag: m.diag, state: m.state, poll: m.pollDone != nil && !final, final: final, multiplier: m.multiplier,
@@ -65,15 +65,15 @@ type change struct {
 	from, to State
 	// fresh: the remote did not find a failure, its session has only just begun.
 	fresh bool
-	// doubtful: nothing proves that it was the remote that said so.
+	// doubtful: nothing proves that the remote sent it.
 	doubtful bool
 }
 
-// receive handles a packet that is for this session (RFC 5880 section 6.8.6). answer: it must be answered at once.
+// receive handles a packet for this session (RFC 5880 section 6.8.6). answer: it must be answered at once.
 //
-// A packet without our discriminator says that the remote has begun anew. Anybody who can send from its address can say
-// so, and the RFC would have us go down. But the remote of a session that is up either goes on to send packets with our
-// discriminator, or it is true and none comes any more: we wait for the detection time to know.
+// A packet without our discriminator announces that the remote has begun anew. Any host that can send from its address
+// can forge that, and the RFC would have us go down. But the remote of a session that is up either goes on to send
+// packets with our discriminator, or has really begun anew and sends none: we wait for the detection time to know.
 func (m *machine) receive(p packet, now time.Time) (c change, answer bool) {
 	c.from = m.state
 	defer func() { c.to = m.state }()
@@ -115,7 +115,7 @@ func (m *machine) receive(p packet, now time.Time) (c change, answer bool) {
 		c.fresh = p.diag == NoDiagnostic || p.diag == AdministrativelyDown
 	}
 	m.expires = now.Add(m.detection())
-	if d := m.interval(); m.nextSend.Sub(now) > d { // the remote may want them faster now
+	if d := m.interval(); m.nextSend.Sub(now) > d { // the remote may request them faster now
 		m.nextSend = now.Add(jitter(d, m.multiplier))
 	}
 	return c, p.poll
@@ -160,10 +160,10 @@ func (m *machine) setTimers(now time.Time) {
 	m.pollDone = func() { m.sendTx, m.detectRx = m.desiredTx, m.requiredRx }
 }
 
-// longestGoodbye bounds it where the remote wants hardly any packets.
+// longestGoodbye bounds it if the remote requests hardly any packets.
 const longestGoodbye = 10 * time.Second
 
-// close says goodbye for as long as the remote may need to hear it (RFC 5880 section 6.8.16).
+// close sends AdminDown for as long as the remote may need to receive it (RFC 5880 section 6.8.16).
 func (m *machine) close(now time.Time) {
 	m.state, m.diag, m.nextSend, m.pollDone = AdminDown, AdministrativelyDown, now, nil
 	m.closingUntil = now.Add(min(longestGoodbye, max(m.detection(), time.Duration(m.multiplier)*m.interval())))
@@ -174,7 +174,7 @@ func (m *machine) closed(now time.Time) bool {
 	return !m.closingUntil.IsZero() && !now.Before(m.closingUntil)
 }
 
-// starved is how late a timer may be before it is the own process that is to blame and not the remote.
+// starved is how late a timer may be before the own process, and not the remote, is at fault.
 const starved = 10 * time.Millisecond
 
 // expire ends the session if the remote was silent for too long.
@@ -184,7 +184,7 @@ func (m *machine) expire(now time.Time) (c change) {
 		return c
 	}
 	if !m.late && now.Sub(m.expires) > starved {
-		// We did not run when we should have: packets may have come in meanwhile that nobody has read yet.
+		// We did not run when we should have: packets may have come in meanwhile that are not read yet.
 		m.late, m.expires = true, now.Add(starved)
 		return c
 	}
@@ -210,14 +210,14 @@ func (m *machine) due(now time.Time) bool {
 		return false
 	}
 	if m.remoteRx == 0 && m.pollDone == nil && m.closingUntil.IsZero() {
-		m.nextSend = now.Add(slowest) // it wants none
+		m.nextSend = now.Add(slowest) // it requests none
 		return false
 	}
 	m.nextSend = now.Add(jitter(m.interval(), m.multiplier))
 	return true
 }
 
-// next is when the machine wants to be looked at again.
+// next returns when the machine is to run again.
 func (m *machine) next() time.Time {
 	t := m.nextSend
 	for _, other := range []time.Time{m.expires, m.closingUntil} {

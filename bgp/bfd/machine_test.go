@@ -145,7 +145,7 @@ func TestAdminDownIsNoFailure(t *testing.T) {
 	}
 }
 
-// stranger is what a remote that has begun anew sends, and what anybody can forge who can send from its address.
+// stranger is the packet of a remote that has begun anew; any host that can send from its address can forge it.
 var stranger = packet{state: Down, diag: NoDiagnostic, multiplier: 3, my: 99, desiredTx: time.Second,
 	requiredRx: 50 * ms}
 

@@ -26,7 +26,7 @@ func (s State) String() string {
 
 var stateNames = [...]string{"AdminDown", "Down", "Init", "Up"}
 
-// Diagnostic says why a session last went down (RFC 5880 section 4.1).
+// Diagnostic is why a session last went down (RFC 5880 section 4.1).
 type Diagnostic uint8
 
 const (
@@ -94,7 +94,7 @@ func (p packet) marshal() []byte {
 	return b
 }
 
-// parse reads a packet and checks what RFC 5880 section 6.8.6 has checked before a session is looked for.
+// parse decodes a packet and makes the checks of RFC 5880 section 6.8.6 that precede the lookup of the session.
 func parse(b []byte) (packet, error) {
 	switch {
 	case len(b) < packetLength:

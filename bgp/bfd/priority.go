@@ -15,8 +15,8 @@ const (
 	processNice = -15
 )
 
-// prioritise gives the goroutine a thread of its own, until both end, that the kernel runs before others: a busy host
-// must not look like a broken path.
+// prioritise gives the goroutine a thread of its own, until both end, that the kernel schedules before others: a busy
+// host must not pass for a broken path.
 func prioritise(log *zap.Logger) {
 	runtime.LockOSThread()
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), packetNice); err != nil {
@@ -34,7 +34,7 @@ func prioritiseProcess(log *zap.Logger) {
 			continue
 		}
 		if now, getErr := unix.Getpriority(unix.PRIO_PROCESS, id); getErr == nil && 20-now <= processNice {
-			continue // the kernel tells 20 minus the nice value
+			continue // the kernel returns 20 minus the nice value
 		}
 		if setErr := unix.Setpriority(unix.PRIO_PROCESS, id, processNice); setErr != nil {
 			err = setErr

@@ -17,11 +17,11 @@ type Session struct {
 	// Transmit and Receive are the desired minimum intervals of sending and the required minimum of receiving.
 	Transmit, Receive time.Duration
 	Multiplier        uint8 // packets that may be missing
-	// MinTTL is the least TTL of packets that are accepted; 0: any. Multihop only, single hop wants 255.
+	// MinTTL is the least TTL of accepted packets; 0: any. Multihop only; single hop requires 255 (RFC 5881 section 5).
 	MinTTL uint8
 }
 
-// The least and the most of what can be configured. A Go process cannot promise less than some milliseconds.
+// The limits of configurable values. A Go process cannot guarantee less than some milliseconds.
 const (
 	MinInterval = 10 * time.Millisecond
 	MaxInterval = time.Minute
@@ -62,9 +62,9 @@ type Status struct {
 	RemoteMultiplier uint8
 	Independent      bool          // the remote's C bit: its BFD outlives its control plane
 	Transmit         time.Duration // negotiated time between two packets, before jitter
-	Detection        time.Duration // how long the remote may be silent; 0 before it was heard
+	Detection        time.Duration // how long the remote may be silent; 0 before its first packet
 	Downs            uint64        // times that it was up and went down
-	LastUp           time.Time     // when the remote last said that it is up
+	LastUp           time.Time     // when the remote last sent state Up
 	Sent, Received   uint64        // packets
 	Confirmed        bool          // the remote's last packet named this session: it is no stranger's
 	Drops            Drops
@@ -76,7 +76,7 @@ type Event struct {
 	From   State
 	// Failure: the path is broken. It is not when the remote ended its session on purpose or has only just begun it.
 	Failure bool
-	// Doubtful: the remote seems to have begun anew, but whoever can send from its address could have said so to hide
-	// that the path is broken. The session comes up again soon if it is true.
+	// Doubtful: the remote seems to have begun anew, but any host that can send from its address could have forged that
+	// to hide a broken path. If it is true, the session comes up again soon.
 	Doubtful bool
 }

@@ -23,7 +23,7 @@ const (
 	sourcePorts     = 65536 - firstSourcePort
 )
 
-// listenerKey tells the sockets apart on which packets come in.
+// listenerKey identifies a socket that receives packets.
 type listenerKey struct{ multihop, ipv4 bool }
 
 func (k listenerKey) port() int {
@@ -189,7 +189,7 @@ func openSocket(s Session) (*socket, error) {
 	return sock, nil
 }
 
-// destination is an address as system calls want it.
+// destination converts an address for system calls.
 func destination(addr netip.Addr, port int) (unix.Sockaddr, error) {
 	if addr.Is4() {
 		return &unix.SockaddrInet4{Port: port, Addr: addr.As4()}, nil

@@ -39,8 +39,8 @@ func (x *twoHosts) inject(from, to netip.Addr, port, ttl int, b []byte) {
 	}
 }
 
-// TestStrangePacketsAreIgnored sends what RFC 5880 section 6.8.6 and RFC 5881 section 5 have discarded, and then one
-// packet that is not: it must be the only one that counts.
+// TestStrangePacketsAreIgnored sends packets that RFC 5880 section 6.8.6 and RFC 5881 section 5 discard, and then one
+// valid packet: it must be the only one that counts.
 func TestStrangePacketsAreIgnored(t *testing.T) {
 	x := newTwoHosts(t)
 	stranger4, stranger6 := netip.MustParseAddr("10.77.0.3"), netip.MustParseAddr("fd77::3")
@@ -118,8 +118,8 @@ func TestListenersComeAndGo(t *testing.T) {
 
 const besideBIRD = "BFD_BESIDE_BIRD" // set in the process that runs where BIRD has the port
 
-// TestPortTaken runs an engine on a host whose BIRD has the port: the status says so, and the engine recovers when BIRD
-// ends.
+// TestPortTaken runs an engine on a host whose BIRD has the port: the status reports it, and the engine recovers when
+// BIRD ends.
 func TestPortTaken(t *testing.T) {
 	if os.Getenv(besideBIRD) != "" {
 		runBesideBIRD(t)

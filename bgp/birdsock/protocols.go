@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/bgp/speaker"
 )
 
-// protocolName is what calico/node calls the protocol of a session; tools tell from it what kind of peer it is.
+// protocolName is calico/node's name for the protocol of a session. Tools derive the kind of the peer from it.
 func protocolName(s bgp.Session) string {
 	prefix := map[bgp.SessionType]string{bgp.SessionMesh: "Mesh_", bgp.SessionGlobal: "Global_",
 		bgp.SessionNode: "Node_"}[s.Type]
@@ -24,7 +24,7 @@ func protocolName(s bgp.Session) string {
 	return name
 }
 
-// internal are protocols that are there in every BIRD of calico/node; Manx has no counterparts that could fail.
+// internal are protocols that exist in every BIRD of calico/node; Manx has no counterparts that could fail.
 var internal = []struct{ name, proto string }{
 	{"static1", "Static"}, {"kernel1", "Kernel"}, {"device1", "Device"}, {"direct1", "Direct"},
 }
@@ -108,7 +108,7 @@ func info(st speaker.SessionStatus) string {
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// routes counts what goes through a protocol.
+// routes writes the route counts of a protocol.
 func routes(out *reply, imported, exported, preferred uint64) {
 	out.line(1006, "  Preference:     100")
 	out.line(1006, "  Input filter:   ACCEPT")

@@ -10,13 +10,13 @@ import (
 	"github.com/manxnet/manx/bgp/speaker"
 )
 
-// routeQuery is what "show route" asks for.
+// routeQuery holds the arguments of "show route".
 type routeQuery struct {
 	all, primary, count, stats bool
 
 	exact    netip.Prefix // only this network
 	host     netip.Addr   // only the network that traffic to it takes
-	protocol string       // only what came from it
+	protocol string       // only routes of this protocol
 }
 
 var errSyntax = errors.New("syntax error")
@@ -106,7 +106,7 @@ func countNetworks(paths []speaker.TablePath) (n int) {
 	return n
 }
 
-// choose picks the paths that are asked for; paths are sorted by prefix.
+// choose returns the paths that match the query; paths are sorted by prefix.
 func (q routeQuery) choose(paths []speaker.TablePath, v view) (list []speaker.TablePath) {
 	network := q.exact
 	if q.host.IsValid() {
@@ -129,7 +129,7 @@ func (q routeQuery) choose(paths []speaker.TablePath, v view) (list []speaker.Ta
 	return list
 }
 
-// view has what is needed to show paths.
+// view has the data needed to show paths.
 type view struct {
 	*Server
 	sessions map[netip.Addr]bgp.Session

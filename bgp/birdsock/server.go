@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// Source is where the answers come from. No function may be nil but InterfaceOf.
+// Source provides the data of the answers. No function may be nil but InterfaceOf.
 type Source struct {
 	Version  string
 	Started  time.Time
@@ -24,7 +24,7 @@ type Source struct {
 	Sessions func() []speaker.SessionStatus
 	Session  func(netip.Addr) (speaker.SessionStatus, bool)
 	Table    func(ipv6 bool) ([]speaker.TablePath, error)
-	// InterfaceOf tells by which interface a next hop is reached, empty if unknown.
+	// InterfaceOf returns the interface by which a next hop is reached, empty if unknown.
 	InterfaceOf func(netip.Addr) string
 }
 
@@ -37,11 +37,11 @@ type Server struct {
 	now func() time.Time
 }
 
-// idle is how long a client may say nothing.
+// idle is how long a client may send nothing.
 const idle = 5 * time.Minute
 
-// Listen opens a control socket, mode 0600. One that nobody serves any more is replaced; it is an error if a BIRD does,
-// or if the path is that of anything but a socket.
+// Listen opens a control socket, mode 0600. It replaces a socket that no process serves. It returns an error if a BIRD
+// serves the socket, or if the path exists and is no socket.
 func Listen(path string) (net.Listener, error) {
 	l, err := safefile.Listen(path, 0o600)
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *Server) client(ctx context.Context, c net.Conn) {
 	}
 }
 
-// version has a number that tools for BIRD 1.6 know, and tells who answers.
+// version has a number that tools for BIRD 1.6 know, and names the program that answers.
 func (s *Server) version() string { return "1.6.8 (Manx " + s.Source.Version + ")" }
 
 func (s *Server) clock() time.Time {

@@ -139,8 +139,7 @@ func TestSocketOfALivingProcessIsLeftAlone(t *testing.T) {
 	l.Close()
 }
 
-// What is at the path of the socket by mistake, or because another user has put it there, stays, and the reason says
-// what it is.
+// A file at the path of the socket, put there by mistake or by another user, stays, and the reason names it.
 func TestOnlyASocketIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	precious := filepath.Join(dir, "precious")

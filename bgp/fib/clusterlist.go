@@ -8,10 +8,10 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// reflectedBack tells whether a client sends back what this reflector has sent before.
+// reflectedBack reports whether a client sends back a route that this reflector has sent before.
 //
-// Fault: GoBGP looks at the CLUSTER_LIST only before it sends a route to a client, so that a route that came back can
-// become the best one here. Shown by TestReflectedRouteComesBack. Can go when GoBGP looks when it receives the route.
+// Fault: GoBGP checks the CLUSTER_LIST only before it sends a route to a client, so that a route that came back can
+// become the best one here. Shown by TestReflectedRouteComesBack. Can go when GoBGP checks it on receipt of the route.
 func (f *Table) reflectedBack(p fibPath) bool {
 	own := f.reflect[p.peer.Unmap()]
 	if !own.Is4() || p.clusters == "" {
@@ -25,7 +25,7 @@ func (f *Table) reflectedBack(p fibPath) bool {
 	return false
 }
 
-// setClusterIDs tells the cluster IDs of sessions with clients. All routes are looked at again when they change.
+// setClusterIDs sets the cluster IDs of sessions with clients. All routes are evaluated again when they change.
 func (f *Table) setClusterIDs(sessions []bgp.Session) {
 	reflect := map[netip.Addr]netip.Addr{}
 	for _, s := range sessions {

@@ -8,15 +8,16 @@ import (
 	"github.com/manxnet/manx/datastore/ownership"
 )
 
-// Configure takes over what d says about learned routes: what others may not announce, what is announced for others
-// alone, and the cluster IDs of sessions with clients. Only what a difference affects is looked at again.
+// Configure takes over the parts of d about learned routes: prefixes that others may not announce, prefixes announced
+// for others alone, and the cluster IDs of sessions with clients. Only routes that a difference affects are evaluated
+// again.
 func (f *Table) Configure(d bgp.Desired) {
 	f.setOwn(ownOf(d))
 	f.setServices(sharedPrefixes(d.Originated), d.NoInstall)
 	f.setClusterIDs(d.Sessions)
 }
 
-// setOwn tells what must not be learned from others. Only what it affects is looked at again.
+// setOwn sets the prefixes that must not be learned from others. Only affected routes are evaluated again.
 func (f *Table) setOwn(mine ownership.Set) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -60,8 +61,8 @@ func differ[K comparable, V any](a, b map[K]V, visit func(K)) {
 	}
 }
 
-// ownOf is what others may not announce: what this node originates, but for services; its blocks, also those that are
-// being released; and its addresses.
+// ownOf returns the prefixes that others may not announce: those that this node originates, except services; its
+// blocks, also those that are being released; and its addresses.
 func ownOf(d bgp.Desired) ownership.Set {
 	originated := make(map[netip.Prefix]bool, len(d.Originated))
 	var blocks []netip.Prefix
@@ -103,7 +104,7 @@ func ownAddresses(d bgp.Desired) ownership.Addresses {
 	return own
 }
 
-// OwnPrefixes are those that only this node may announce.
+// OwnPrefixes returns the prefixes that only this node may announce.
 func (f *Table) OwnPrefixes() []netip.Prefix {
 	f.mu.Lock()
 	defer f.mu.Unlock()

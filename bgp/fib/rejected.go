@@ -28,10 +28,10 @@ type RejectClass string
 const (
 	RejectOwn     RejectClass = "own_prefix" // it is this node's own prefix or address, or part of its block
 	RejectNextHop RejectClass = "next_hop"   // the next hop cannot be used
-	RejectService RejectClass = "service"    // announced for others; Rejected does not tell of it
+	RejectService RejectClass = "service"    // announced for others; not in the result of Rejected
 )
 
-// RejectClasses lists the classes that Rejected tells of.
+// RejectClasses lists the classes that Rejected returns.
 func RejectClasses() []RejectClass {
 	list := []RejectClass{RejectOwn, RejectNextHop}
 	for _, c := range bgp.RefusalClasses() {
@@ -40,7 +40,7 @@ func RejectClasses() []RejectClass {
 	return list
 }
 
-// refuse says why a path is not used, or nothing. That may be a fault or, for services, by design.
+// refuse returns why a path is not used, or nothing. That may be a fault or, for services, by design.
 func (f *Table) refuse(prefix netip.Prefix, p fibPath) (RejectClass, string) {
 	nh := p.nextHop
 	if f.services.has(prefix) {

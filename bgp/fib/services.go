@@ -19,7 +19,7 @@ func (o services) has(prefix netip.Prefix) bool {
 	})
 }
 
-// setServices tells what is announced for others alone. All that it affects is looked at again.
+// setServices sets the prefixes that are announced for others alone. All affected routes are evaluated again.
 func (f *Table) setServices(shared map[netip.Prefix]bool, ranges []netip.Prefix) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

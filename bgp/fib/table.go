@@ -40,7 +40,7 @@ type Table struct {
 	changesBy map[netip.Addr]uint64 // those of them by single peers
 }
 
-// fibRow is what is known of one prefix. There may be a million of them.
+// fibRow is the data of one prefix. There may be a million of them.
 type fibRow struct {
 	attributes uint32 // of the path, if there is one alone
 	id         uint32 // of that one (RFC 7911)
@@ -62,7 +62,7 @@ type storedPath struct {
 	stale      bool
 }
 
-// fibPath is what many paths have in common.
+// fibPath is the data that many paths share.
 type fibPath struct {
 	peer      netip.Addr
 	nextHop   netip.Addr
@@ -70,8 +70,8 @@ type fibPath struct {
 	clusters  string // CLUSTER_LIST (RFC 4456), four bytes each
 }
 
-// pathAttributes is a fibPath and the set of paths with this one alone. It never changes: whoever has taken routes may
-// keep it.
+// pathAttributes is a fibPath and the set of paths with this one alone. It never changes: readers of routes may keep
+// it.
 type pathAttributes struct {
 	fibPath
 	paths [1]bgp.Path
@@ -86,7 +86,7 @@ func New() *Table {
 // Changed receives after something changed that Take has not handed out yet, and after SweepStale.
 func (f *Table) Changed() <-chan struct{} { return f.changed }
 
-// LearnedInside tells whether a learned route lies in one of the prefixes.
+// LearnedInside reports whether a learned route lies in one of the prefixes.
 func (f *Table) LearnedInside(prefixes []netip.Prefix) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -101,7 +101,7 @@ func (f *Table) LearnedInside(prefixes []netip.Prefix) bool {
 	return false
 }
 
-// Knows tells whether there is a learned route for a prefix.
+// Knows reports whether there is a learned route for a prefix.
 func (f *Table) Knows(prefix netip.Prefix) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -273,9 +273,9 @@ func (f *Table) touch(n uint32) {
 	}
 }
 
-// Take hands out up to limit changed prefixes (0: all), those first that changed first, each with its complete current
-// set of paths; no paths mean that the prefix is gone. It returns nothing when nothing changed. If more is left,
-// Changed fires again. The slice is valid until the next Take, the paths for good.
+// Take returns up to limit changed prefixes (0: all), in the order of their changes, each with its complete current set
+// of paths; no paths: the prefix is gone. It returns nil if nothing changed. If more are left, Changed fires again. The
+// slice is valid until the next Take, the paths for good.
 func (f *Table) Take(limit int) []bgp.Route {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -365,7 +365,7 @@ func (f *Table) MarkStale() {
 	}
 }
 
-// SweepStale removes what was not announced again since markStale, and wakes the reader in any case.
+// SweepStale removes the paths not announced again since markStale, and wakes the reader in any case.
 func (f *Table) SweepStale() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -191,7 +191,7 @@ func keptBytes() uint64 {
 	return m.HeapAlloc
 }
 
-// BenchmarkFIB100k measures what a learned route costs between GoBGP and the agents, and how much of it is kept.
+// BenchmarkFIB100k measures the cost of a learned route between GoBGP and the agents, and the memory kept.
 func BenchmarkFIB100k(b *testing.B) {
 	const n, perUpdate = 100_000, 500
 	var updates [][]*apiutil.Path

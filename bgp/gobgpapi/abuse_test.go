@@ -322,7 +322,7 @@ func await(t *testing.T, what string, ready func() bool) {
 	}
 }
 
-// TestSlowReadersAreCutOff has a listing and a watch that are not read: both end, and say why to who reads late.
+// TestSlowReadersAreCutOff has a listing and a watch that are not read: both end, and a late reader gets the reason.
 func TestSlowReadersAreCutOff(t *testing.T) {
 	s := quiet(t)
 	fill(t, s, 0, 5000)
@@ -355,7 +355,7 @@ func watchBest(init bool) *v3.WatchEventRequest {
 		{Type: v3.WatchEventRequest_Table_Filter_BEST, Init: init}}}}
 }
 
-// TestUnreadWatch changes routes again and again under a watch that nobody reads.
+// TestUnreadWatch changes routes again and again under an unread watch.
 func TestUnreadWatch(t *testing.T) {
 	s := quiet(t)
 	fill(t, s, 0, 2000)

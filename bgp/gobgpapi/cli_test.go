@@ -164,7 +164,7 @@ func (c cli) command(args ...string) *exec.Cmd {
 	return exec.Command(c.program, append(append([]string{}, c.args...), args...)...)
 }
 
-// run returns what the command prints. The password must never be in it.
+// run returns the command's output. The password must never be in it.
 func (c cli) run(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := c.command(args...).CombinedOutput()
@@ -440,7 +440,7 @@ func testMutationsAreRefused(t *testing.T, s *scene, clis []cli) {
 				"policy prefix add mine 10.0.0.0/8", "policy add mine", "global policy export add mine",
 			} {
 				out, err := c.command(strings.Fields(args)...).CombinedOutput()
-				// Some commands look something up first and give up in their own words.
+				// Some commands first query an object and fail with a message of their own.
 				if text := string(out); err == nil || !strings.Contains(text, "PermissionDenied") ||
 					!strings.Contains(text, "refused") {
 					t.Errorf("gobgp %s: %v: %s", args, err, out)

@@ -16,8 +16,8 @@ import (
 	"github.com/manxnet/manx/bgp/apiguard"
 )
 
-// What listings of tables may take: paths that one keeps until they are sent (about 400 octets each), listings of one
-// user and of all but root, and how long a listing waits for its turn.
+// Limits of table listings: paths that one keeps until they are sent (about 400 octets each), listings of one user and
+// of all users but root, and how long a listing waits for its turn.
 const (
 	pagePaths      = 32 << 10
 	listingsEach   = 4
@@ -71,7 +71,7 @@ func (t *tables) each(ctx context.Context, b *server.BgpServer, r apiutil.ListPa
 			return err
 		}
 		for i, d := range p.list {
-			p.list[i] = destination{} // free what is sent
+			p.list[i] = destination{} // free the sent element
 			if err := send(d); err != nil {
 				return err
 			}
@@ -122,7 +122,7 @@ func (p *page) add(nlri gobgp.NLRI, paths []*apiutil.Path) {
 	}
 }
 
-// cut sorts the list and leaves out what is too much.
+// cut sorts the list and drops the elements beyond the limit.
 func (p *page) cut() {
 	slices.SortFunc(p.list, func(a, b destination) int { return a.prefix.Compare(b.prefix) })
 	paths := 0

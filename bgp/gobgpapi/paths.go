@@ -57,7 +57,7 @@ func familyOf(f *v3.Family) gobgp.Family {
 	return gobgp.NewFamily(uint16(f.Afi), uint8(f.Safi))
 }
 
-// newPath translates one path. r says in which form NLRI and attributes are wanted.
+// newPath translates one path. r selects the form of NLRI and attributes.
 func newPath(p *apiutil.Path, r *v3.ListPathRequest) *v3.Path {
 	out := &v3.Path{
 		Age: timestamppb.New(time.Unix(p.Age, 0)), Best: p.Best, IsWithdraw: p.Withdrawal, Validation: &v3.Validation{},
@@ -90,7 +90,7 @@ func addrOrNil(a netip.Addr) string {
 	return "<nil>"
 }
 
-// addTyped adds NLRI and attributes in the form that tells their parts.
+// addTyped adds NLRI and attributes in the structured form.
 func addTyped(out *v3.Path, p *apiutil.Path) {
 	same := &v4.Path{}
 	if p.Nlri != nil {

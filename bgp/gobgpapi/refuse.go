@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// reads reports whether a call of the API changes nothing, or only what ResetPeer allows.
+// reads reports whether a call of the API changes nothing, or only as much as ResetPeer permits.
 func reads(method string) bool {
 	return strings.HasPrefix(method, "List") || strings.HasPrefix(method, "Get") || method == "WatchEvent" ||
 		method == "ResetPeer"
@@ -42,7 +42,7 @@ func refusal(method, why string) error {
 	return status.Errorf(codes.PermissionDenied, "%s is refused: %s", method, why)
 }
 
-// instead says how what a call wants is done with Manx.
+// instead names the way to do with Manx the work of a refused call.
 func instead(method string) string {
 	switch {
 	case strings.Contains(method, "Path"):

@@ -34,8 +34,8 @@ func New(speaker *speaker.Speaker, log *zap.Logger) *Service {
 		watches: apiguard.NewSlots(watchesEach, watchesOthers)}
 }
 
-// Register adds the service to a server. Calls that would change something are refused with PermissionDenied and say
-// what to do instead.
+// Register adds the service to a server. Calls that would change something are refused with PermissionDenied; the
+// message names the alternative.
 func (s *Service) Register(g *grpc.Server) { g.RegisterService(readOnly(v3.GobgpApi_ServiceDesc), s) }
 
 // server is GoBGP itself.
@@ -46,8 +46,8 @@ func (s *Service) server() (*server.BgpServer, error) {
 	return nil, status.Error(codes.Unavailable, "BGP is not running on this node yet: `manxctl node status` says why")
 }
 
-// list answers a listing call: it asks GoBGP, translates each element and sends it. Elements of one kind have the same
-// meaning in both versions.
+// list answers a listing call: it queries GoBGP, translates each element and sends it. Elements of one kind are
+// equivalent in both versions.
 func list[R4, E4 proto.Message, E3 any, P3 interface {
 	*E3
 	proto.Message

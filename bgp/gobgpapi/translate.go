@@ -10,10 +10,10 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// translate fills to with what from says in the other version of GoBGP's API. The versions have the same field names
-// but for three differences, which it bridges: v4 numbers enumerations from UNSPECIFIED and puts the type before each
-// name (ADJ_IN became TABLE_TYPE_ADJ_IN); v4 has a message with one of several members where v3 has an Any; and either
-// has fields that the other lacks, which are left out.
+// translate copies from, a message of one version of GoBGP's API, into to, its counterpart of the other version. The
+// versions have the same field names but for three differences, which it bridges: v4 numbers enumerations from
+// UNSPECIFIED and puts the type before each name (ADJ_IN became TABLE_TYPE_ADJ_IN); v4 has a message with one of
+// several members where v3 has an Any; and either has fields that the other lacks, which are left out.
 func translate(from, to proto.Message) {
 	translateMessage(from.ProtoReflect(), to.ProtoReflect())
 }
@@ -58,7 +58,7 @@ func translateList(
 	}
 }
 
-// noAddress is what GoBGP v4 writes for an address that it does not know, such as the router ID of a peer that is down.
+// noAddress is GoBGP v4's text for an unknown address, such as the router ID of a peer that is down.
 const noAddress = "invalid IP"
 
 // translateValue gives the value of one field or list element; into is an empty message to fill, if it is one.

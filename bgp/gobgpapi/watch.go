@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/bgp/apiguard"
 )
 
-// replacedCheck is how often a watch looks whether its server was replaced.
+// replacedCheck is how often a watch checks whether its server was replaced.
 const replacedCheck = time.Second
 
 // Watches that one user, and all but root together, may have open.
@@ -71,7 +71,7 @@ func (s *Service) WatchEvent(r *v3.WatchEventRequest, stream v3.GobgpApi_WatchEv
 	})
 }
 
-// sendCurrent sends the routes that a filter wants to begin with. What changes meanwhile comes after them.
+// sendCurrent sends the routes that a filter selects at the start. Changes during that time are sent after them.
 func (s *Service) sendCurrent(ctx context.Context, b *server.BgpServer, f *v3.WatchEventRequest_Table_Filter,
 	w *watch) error {
 	if !f.Init || f.Type == v3.WatchEventRequest_Table_Filter_EOR {
@@ -120,7 +120,8 @@ func (s *Service) sendCurrent(ctx context.Context, b *server.BgpServer, f *v3.Wa
 	return w.send(batch)
 }
 
-// watchOptions say what GoBGP is to report. It would send what there is already as one event: that is sendCurrent's.
+// watchOptions selects the events that GoBGP reports. GoBGP would send the current state as one event; sendCurrent
+// sends it instead.
 func watchOptions(r *v3.WatchEventRequest) ([]server.WatchOption, error) {
 	var options []server.WatchOption
 	if r.GetPeer() != nil {
@@ -151,13 +152,13 @@ func watchOptions(r *v3.WatchEventRequest) ([]server.WatchOption, error) {
 	return options, nil
 }
 
-// Routes in one message if the caller does not say how many, and at most; and how many may wait for the caller.
+// Routes in one message by default and at most, and how many may wait for the caller.
 const (
 	watchBatch = 256
 	watchQueue = 32 << 10
 )
 
-// watch sends what GoBGP reports. Its callbacks must not wait: GoBGP keeps what they do not take, without a bound.
+// watch sends the events that GoBGP reports. Its callbacks must not block: GoBGP queues untaken events without a bound.
 type watch struct {
 	stream v3.GobgpApi_WatchEventServer
 	batch  int
@@ -211,7 +212,7 @@ func (w *watch) put(e watchEvent, n int) {
 	}
 }
 
-// take returns what waits.
+// take returns the waiting events.
 func (w *watch) take() (queue []watchEvent, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -251,7 +252,7 @@ func (w *watch) run(ctx context.Context, check func() error) error {
 func (w *watch) sendAll(queue []watchEvent) error {
 	var batch []*apiutil.Path
 	for i, e := range queue {
-		queue[i] = watchEvent{} // free what is sent
+		queue[i] = watchEvent{} // free the sent event
 		if e.peer != nil || len(batch) >= w.batch {
 			if err := w.send(batch); err != nil {
 				return err
@@ -295,7 +296,7 @@ func newPeerEvent(ev *apiutil.WatchEventMessage_PeerEvent) *v3.WatchEventRespons
 	}
 }
 
-// newPeer translates the peer of an event, which is less than ListPeer tells.
+// newPeer translates the peer of an event, which has fewer fields than ListPeer returns.
 func newPeer(p *apiutil.Peer) *v3.Peer {
 	same := &v4.Peer{
 		Conf: &v4.PeerConf{

@@ -11,17 +11,17 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// Our own routes are few and all that filters ask about them is known, so that they are decided here, each once for
-// every group. The policy holds only what deviates from "every own route is sent as it is".
+// Our own routes are few and all attributes that filters use are known, so that they are decided here, each once for
+// every group. The policy holds only the exceptions to "every own route is sent as it is".
 
-// ownVerdict is what becomes of some of our own routes on the sessions of a group.
+// ownVerdict is the decision about some of our own routes on the sessions of a group.
 type ownVerdict struct {
 	accept   bool
 	do       changes
 	prefixes []netip.Prefix
 }
 
-// own says what becomes of our own routes on the sessions of a group and returns it by prefix.
+// own decides about our own routes on the sessions of a group and returns the decisions by prefix.
 func (b *policyBuilder) own(g *Group, guard func() *api.MatchSet) map[netip.Prefix]string {
 	all := map[netip.Prefix]string{}
 	verdicts := map[string]*ownVerdict{}
@@ -57,7 +57,7 @@ func (c changes) isNone() bool {
 	return len(c.communities)+len(c.large)+len(c.prepend) == 0 && c.localPref == 0
 }
 
-// decideOwn asks the rules about one of our own routes, and finds out what they change.
+// decideOwn evaluates the rules for one of our own routes, and collects their changes.
 func (b *policyBuilder) decideOwn(g *Group, o bgp.Origin) ownVerdict {
 	if len(g.filters) == 0 {
 		return ownVerdict{accept: !o.FilterOnly}

@@ -22,22 +22,22 @@ const (
 	ImportPolicy = "manx-import"
 )
 
-// Policy is what GoBGP should do with routes, and what of it concerns each peer.
+// Policy is GoBGP's routing policy, and its part for each peer.
 type Policy struct {
 	Request  *api.SetPoliciesRequest
 	Encoded  []byte // of Request, to compare
 	Peers    map[netip.Addr]PeerPolicy
-	Ranges   map[netip.Prefix]string // what decides about learned routes inside of them
+	Ranges   map[netip.Prefix]string // the decisions about learned routes inside of them
 	Drain    bgp.Drain
 	Groups   []*Group
 	Excepted []netip.Prefix // prefixes of other refusals of outsiders; sorted
-	Watched  bool           // a rule asks for the interface that a learned route leaves by
+	Watched  bool           // a rule refers to the interface that a learned route leaves by
 }
 
 // PeerPolicy changes exactly if routes that were decided before must be decided again for the peer.
 type PeerPolicy struct {
 	In, Out string                  // the statements about learned routes
-	Own     map[netip.Prefix]string // what becomes of each of our own
+	Own     map[netip.Prefix]string // the decision about each of our own
 }
 
 // Group is a set of sessions whose routes are decided alike.
@@ -48,7 +48,7 @@ type Group struct {
 	name     string
 	external bool
 	filters  []*bgp.Filter // those that sessions name and that exist, in order
-	decided  PeerPolicy    // what the statements say about these peers
+	decided  PeerPolicy    // the statements for these peers
 }
 
 // policyBuilder turns a Desired into statements.
@@ -57,7 +57,7 @@ type policyBuilder struct {
 	interfaces map[netip.Addr]string // of next hops
 	sets       map[string]*api.DefinedSet
 	statements []*api.Statement
-	seen       strings.Builder // what was said since the last call of since
+	seen       strings.Builder // the statements since the last call of since
 	watched    bool
 }
 
@@ -84,7 +84,7 @@ func Translate(d bgp.Desired, interfaces map[netip.Addr]string) Policy {
 	return p
 }
 
-// policyByPeer gives what concerns each peer; sessions of a group with the same settings share it.
+// policyByPeer returns the policy of each peer; sessions of a group with the same settings share it.
 func policyByPeer(d bgp.Desired, groupOf []*Group) map[netip.Addr]PeerPolicy {
 	type kind struct {
 		group    *Group
@@ -109,8 +109,8 @@ func policyByPeer(d bgp.Desired, groupOf []*Group) map[netip.Addr]PeerPolicy {
 	return peers
 }
 
-// groupsOf sorts sessions into groups, and gives that of each session. The AS that a session uses for us counts,
-// because GoBGP asks the export policy after it has put that AS into the path.
+// groupsOf sorts sessions into groups, and returns the group of each session. The AS that a session uses for us counts,
+// because GoBGP evaluates the export policy after it has put that AS into the path.
 func groupsOf(d bgp.Desired) (groups []*Group, of []*Group) {
 	filters := map[string]*bgp.Filter{}
 	for i := range d.Filters {
@@ -176,7 +176,7 @@ func groupName(g *Group) string {
 // PlainAddr is the address of a peer as policies have it.
 func PlainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// Rules are those of the group's filters, in the order of evaluation.
+// Rules returns the rules of the group's filters, in the order of evaluation.
 func (g *Group) Rules(export bool) []bgp.Rule {
 	var rules []bgp.Rule
 	for _, f := range g.filters {
@@ -237,7 +237,7 @@ func (b *policyBuilder) cover(peers []netip.Addr) []string {
 	return list
 }
 
-// commonBits is how many leading bits two addresses of one family share.
+// commonBits returns the number of leading bits that two addresses of one family share.
 func commonBits(a, b netip.Addr) int {
 	x, y := a.As16(), b.As16()
 	for i := range x {
@@ -284,7 +284,7 @@ func (b *policyBuilder) note(m proto.Message) {
 	fmt.Fprintf(&b.seen, "%d:%s", len(text), text)
 }
 
-// since returns what was said since its last call, without names and guards.
+// since returns the statements since its last call, without names and guards.
 func (b *policyBuilder) since() string {
 	defer b.seen.Reset()
 	return b.seen.String()

@@ -11,11 +11,11 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// Refusals stand in the import policy, so that what is refused never gets into the table of routes: it cannot be the
+// Refusals stand in the import policy, so that a refused route never gets into the table of routes: it cannot be the
 // best path, and no other peer is sent it.
 
-// refuse says which routes are refused from every peer: one statement for each family, whatever the number of refusals.
-// It names all possible peers because GoBGP applies the import policy to our own routes, too.
+// refuse adds the refusals that hold for every peer: one statement for each family, whatever the number of refusals. It
+// names all possible peers because GoBGP applies the import policy to our own routes, too.
 func (b *policyBuilder) refuse() {
 	for _, ipv6 := range []bool{false, true} {
 		peers := slices.ContainsFunc(b.d.Sessions,
@@ -30,9 +30,8 @@ func (b *policyBuilder) refuse() {
 	}
 }
 
-// refuseOutsiders says which routes are refused from peers that are no part of the cluster. A statement has one set of
-// prefixes only, so that a marker is put on routes inside the ranges, taken off the exceptions, and looked at in the
-// end.
+// refuseOutsiders adds the refusals for peers outside the cluster. A statement has one set of prefixes only, so that a
+// marker is put on routes inside the ranges, taken off the exceptions, and matched in the end.
 func (b *policyBuilder) refuseOutsiders() {
 	for _, ipv6 := range []bool{false, true} {
 		peers := outsiders(b.d.Sessions, ipv6)
@@ -54,7 +53,7 @@ func (b *policyBuilder) refuseOutsiders() {
 	}
 }
 
-// refusedSet is the set of what the refusals of a family match; nil if there are none.
+// refusedSet is the set of the prefixes that the refusals of a family match; nil if there are none.
 func (b *policyBuilder) refusedSet(name string, ipv6, ofOutsiders bool) *api.MatchSet {
 	s := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name}
 	for _, r := range b.d.Refusals {
@@ -97,8 +96,8 @@ func exceptions(refusals bgp.Refusals) (list []netip.Prefix) {
 	return slices.Compact(list)
 }
 
-// refusedText describes, apart from their exceptions, what refusals say about a session: another text asks for all
-// routes of the peer to be decided again.
+// refusedText describes, apart from their exceptions, the refusals of a session. A changed text requires all routes of
+// the peer to be decided again.
 func refusedText(list bgp.Refusals) string {
 	var b strings.Builder
 	for _, r := range list {

@@ -18,8 +18,7 @@ const GracefulShutdown = 65535 << 16
 // LowestLocalPref is the lowest LOCAL_PREF that a policy of GoBGP can set: it takes 0 for "leave as it is".
 const LowestLocalPref = 1
 
-// marker is on a route while several statements work on it, and never longer. AS 4294967295 belongs to nobody (RFC
-// 7300).
+// marker is on a route while several statements work on it, and never longer. AS 4294967295 is reserved (RFC 7300).
 const (
 	marker    = "4294967295:4294967295:1"
 	markerSet = "manx-marker"
@@ -30,7 +29,7 @@ var (
 	reject = api.RouteAction_ROUTE_ACTION_REJECT
 )
 
-// changes is what the operations of a rule come to, whatever their order among each other.
+// changes is the sum of the operations of a rule, whatever their order.
 type changes struct {
 	communities []uint32
 	large       [][3]uint32
@@ -66,7 +65,7 @@ func localPrefOf(priority uint32) uint32 {
 	return bgp.MaxPriority - priority
 }
 
-// rule says one rule of a filter, or nothing if it cannot match on this session.
+// rule translates one rule of a filter, or nothing if it cannot match on this session.
 func (b *policyBuilder) rule(g *Group, guard *api.MatchSet, r bgp.Rule, export bool) {
 	c := &api.Conditions{}
 	if !b.match(c, g, r, export) {
@@ -95,7 +94,7 @@ func (b *policyBuilder) rule(g *Group, guard *api.MatchSet, r bgp.Rule, export b
 	b.accept(r.Name, guard, c, do)
 }
 
-// match adds the conditions of a rule about learned routes and tells whether they can hold at all.
+// match adds the conditions of a rule about learned routes and reports whether they can hold at all.
 func (b *policyBuilder) match(c *api.Conditions, g *Group, r bgp.Rule, export bool) bool {
 	if r.PeerType == "eBGP" && !g.external || r.PeerType == "iBGP" && g.external {
 		return false
@@ -170,8 +169,8 @@ func (b *policyBuilder) communitySet(values ...uint32) *api.MatchSet {
 		strings.Join(list, "-"), List: list})
 }
 
-// pathPattern matches paths that start with the given ASes. Towards another AS GoBGP has already put our own AS in
-// front when it asks the policy, but not when it asks whether the route before a change had been sent.
+// pathPattern matches paths that start with the given ASes. Towards another AS GoBGP has already prepended our own AS
+// when it evaluates the policy, but not when it checks whether the route before a change had been sent.
 func pathPattern(g *Group, start []uint32, export bool) string {
 	text := strings.Trim(fmt.Sprint(start), "[]") + "_"
 	switch own := g.Session.LocalAS; {
@@ -184,8 +183,8 @@ func pathPattern(g *Group, start []uint32, export bool) string {
 	}
 }
 
-// BehindOwnAS returns what to put before a path that starts with our own AS already, so that our AS stays the first
-// one, as other ASes demand. The path may get one more of our own AS than it would if the policy was asked before.
+// BehindOwnAS returns the ASes to prepend to a path that already starts with our own AS, so that our AS stays the first
+// one, as other ASes demand. The path may get one more of our own AS than if the policy was evaluated before.
 func BehindOwnAS(own uint32, list []uint32) []uint32 {
 	if len(list) == 0 {
 		return nil
@@ -212,7 +211,7 @@ func (b *policyBuilder) shutDownFirst(g *Group, guard *api.MatchSet, r bgp.Rule,
 	b.accept(r.Name+", graceful shutdown", guard, special, do)
 }
 
-// draining adds what every route carries that leaves a node that is being drained.
+// draining adds the attributes of every route that leaves a draining node.
 func (b *policyBuilder) draining(do *changes) {
 	if b.d.Drain == bgp.DrainNone {
 		return
@@ -223,9 +222,9 @@ func (b *policyBuilder) draining(do *changes) {
 	do.localPref = LowestLocalPref
 }
 
-// accept says that routes with the conditions are changed and accepted. A statement of GoBGP can prepend only one AS,
-// and cannot remove and add communities at once; the steps of longer changes recognise the route by a marker, because
-// what the earlier ones change might be a condition.
+// accept adds statements that change and accept routes with the conditions. A statement of GoBGP can prepend only one
+// AS, and cannot remove and add communities at once. The steps of longer changes recognise the route by a marker,
+// because the attributes changed by earlier steps might be a condition.
 func (b *policyBuilder) accept(name string, guard *api.MatchSet, c *api.Conditions, do changes) {
 	runs := prependRuns(do.prepend)
 	chain := len(runs) > 1
@@ -252,14 +251,14 @@ func (b *policyBuilder) accept(name string, guard *api.MatchSet, c *api.Conditio
 	}
 }
 
-// add says that routes with the conditions get communities, without deciding about them.
+// add adds communities to routes with the conditions and decides nothing.
 func (b *policyBuilder) add(name string, guard *api.MatchSet, c *api.Conditions, do changes) {
 	if len(do.communities)+len(do.large) > 0 {
 		b.say(name, guard, c, b.adding(name, guard, c, do, false))
 	}
 }
 
-// adding says what must come before communities are added, and returns the actions that add them.
+// adding adds the statements that must precede the addition of communities, and returns the actions that add them.
 func (b *policyBuilder) adding(
 	name string, guard *api.MatchSet, c *api.Conditions, do changes, mark bool,
 ) *api.Actions {
@@ -278,8 +277,9 @@ func (b *policyBuilder) markers() *api.MatchSet {
 		List: []string{marker}})
 }
 
-// freshCommunities removes what is about to be added, so that nothing is there twice. As a side effect each list of
-// communities becomes a new one of exactly its length: GoBGP appends large communities to a list that routes may share.
+// freshCommunities removes the communities that are about to be added, so that none is there twice. As a side effect
+// each list of communities becomes a new one of exactly its length: GoBGP appends large communities to a list that
+// routes may share.
 func freshCommunities(do changes) *api.Actions {
 	return &api.Actions{
 		Community:      communityAction(api.CommunityAction_TYPE_REMOVE, do.communities),

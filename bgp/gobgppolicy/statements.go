@@ -13,20 +13,20 @@ import (
 
 // Export to peers:
 //
-//	next hop self or keep             set, where the peer asks for it, and go on
+//	next hop self or keep             set, if the peer requires it, and go on
 //	learned, to an external peer      set MED to RelayMED, and go on
-//	own routes                        as filters have it; else accept, but for those with FilterOnly
+//	own routes                        as filters decide; else accept, except those with FilterOnly
 //	NO_ADVERTISE, NO_EXPORT           reject, the latter to external peers
 //	filters of the session            the first rule that matches decides
 //	prefixAdvertisements              add communities, and go on
-//	inside NoExportPrefixes           reject, but for elevated routes inside our own blocks
+//	inside NoExportPrefixes           reject, except elevated routes inside our own blocks
 //	inside ExportPrefixes             accept
 //	anything else                     reject
 
-// RelayMED is the MULTI_EXIT_DISC of learned routes that are passed on to external peers (RFC 4271 section 5.1.4).
-// All nodes of a mesh announce each other's blocks to their switch with the same AS path; without it the switch might
-// send to one node what belongs to another, and, where that node reaches the other through the switch, for ever.
-// Own routes carry none, which counts as 0, so the owner is preferred and the others remain as a way around.
+// RelayMED is the MULTI_EXIT_DISC of learned routes that are passed on to external peers (RFC 4271 section 5.1.4). All
+// nodes of a mesh announce each other's blocks to their switch with the same AS path. Without it the switch might send
+// traffic of one node to another, and, if that node reaches the owner through the switch, in a loop. Own routes carry
+// none, which counts as 0, so the owner is preferred and the others remain as a way around.
 const RelayMED = 100
 
 func (b *policyBuilder) exportStatements(groups []*Group) []*api.Statement {
@@ -59,7 +59,7 @@ func (b *policyBuilder) exportStatements(groups []*Group) []*api.Statement {
 	return b.take("export")
 }
 
-// sessionStatements say what follows from settings of sessions, not from routes.
+// sessionStatements adds the statements that follow from settings of sessions, not from routes.
 func (b *policyBuilder) sessionStatements() {
 	var self, keep []netip.Addr
 	for i := range b.d.Sessions {
@@ -91,7 +91,7 @@ func (b *policyBuilder) sessionStatements() {
 	}
 }
 
-// wellKnown says what communities of learned routes forbid (RFC 1997); GoBGP leaves that to its users.
+// wellKnown enforces the communities of learned routes that limit export (RFC 1997); GoBGP leaves that to its users.
 func (b *policyBuilder) wellKnown() {
 	refuse := &api.Actions{RouteAction: reject}
 	b.say("NO_ADVERTISE", nil, &api.Conditions{CommunitySet: b.communitySet(NoAdvertise)}, refuse)
@@ -153,7 +153,7 @@ func (b *policyBuilder) relayStatements() {
 	}
 }
 
-// rangesOf describes what relayStatements say about prefixes inside of others.
+// rangesOf describes the decisions of relayStatements by prefix.
 func rangesOf(d bgp.Desired) map[netip.Prefix]string {
 	ranges := map[netip.Prefix]string{}
 	note := func(list []netip.Prefix, what string) {

@@ -14,10 +14,10 @@ import (
 // maxFile is more than any password; a larger file is none.
 const maxFile = 4096
 
-// settleTime is how long a file must stay as it is before it counts as complete, where the file system has no leases.
+// settleTime is how long a file must stay unchanged before it counts as complete, on a file system without leases.
 const settleTime = time.Second
 
-// errBeingWritten is said of a file that somebody has open for writing: half a password must not be used.
+// errBeingWritten is the error for a file that a process has open for writing: half a password must not be used.
 var errBeingWritten = errors.New("the file is being written")
 
 // sighting is a state of a file and when it was seen first.
@@ -28,8 +28,8 @@ type sighting struct {
 }
 
 // readFile reads a file of the folder as a whole; info is its state before, nil if it could not be opened. Links may
-// lead through the folder, as those of Kubernetes do, but not out of it, and nothing but a regular file is opened for
-// long: a pipe would keep the reader waiting.
+// lead through the folder, as those of Kubernetes do, but not out of it. Only a regular file is opened for long: a pipe
+// would keep the reader waiting.
 func (f *Folder) readFile(n name) (_ string, info os.FileInfo, _ error) {
 	root, err := os.OpenRoot(f.dir)
 	if err != nil {
@@ -48,7 +48,7 @@ func (f *Folder) readFile(n name) (_ string, info os.FileInfo, _ error) {
 	if !info.Mode().IsRegular() {
 		return "", info, fmt.Errorf("%s/%s is no regular file", n.secret, n.key)
 	}
-	// While we hold a read lease nobody has the file open for writing (fcntl(2), F_SETLEASE).
+	// While we hold a read lease, no process has the file open for writing (fcntl(2), F_SETLEASE).
 	_, leaseErr := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 	if errors.Is(leaseErr, unix.EAGAIN) {
 		return "", info, errBeingWritten
@@ -66,8 +66,8 @@ func (f *Folder) readFile(n name) (_ string, info os.FileInfo, _ error) {
 	return string(content), info, nil
 }
 
-// settled reports whether a file has been as it is for a while: its time of change is some time past, or an earlier
-// look found the same.
+// settled reports whether a file is unchanged for a while: its time of change is some time past, or an earlier check
+// found the same.
 func (f *Folder) settled(n name, info os.FileInfo, content string) error {
 	now, changed := f.now(), info.ModTime()
 	if now.Sub(changed) >= settleTime {

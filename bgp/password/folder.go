@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// maxLength is the longest key that the kernel takes for TCP MD5 (TCP_MD5SIG_MAXKEYLEN), in bytes.
+// maxLength is the kernel's limit for a TCP MD5 key (TCP_MD5SIG_MAXKEYLEN), in bytes.
 const maxLength = 80
 
 // Folder is a bgp.PasswordSource over a folder with a file for each password, SECRET/KEY, as Kubernetes mounts secrets.
 //
-// A password that was read once stays in use for as long as the process lives, also when its file is gone, empty or
-// unreadable: a session must never lose its protection because of a file. Whoever wants a session without a password
-// takes the password out of the BGPPeer.
+// A password that was read once stays in use until the process ends, even if its file is gone, empty or unreadable: a
+// session must never lose its protection because of a file. To run a session without a password, remove the password
+// from the BGPPeer.
 type Folder struct {
 	dir string
 
 	mu        sync.Mutex
 	good      map[name]string
-	seen      map[name]sighting // files that may still be written, where the file system cannot say so
+	seen      map[name]sighting // files that may still be written, on file systems without leases
 	lastReads map[name]lastRead
 	now       func() time.Time
 }
@@ -34,9 +34,9 @@ func NewFolder(dir string) *Folder {
 		now: time.Now}
 }
 
-// Password returns the value of a key of a secret. A line end after it is not part of it.
+// Password returns the value of a key of a secret, without a trailing line end.
 //
-// An error says why it cannot be read now. A password beside an error is the one that was read last, and is to be used.
+// An error is why it cannot be read now. A password beside an error is the one that was read last, and is to be used.
 func (f *Folder) Password(secret, key string) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -83,7 +83,7 @@ func Valid(text, place string) (string, error) {
 	return password, nil
 }
 
-// Place says where a password is wanted.
+// Place returns the path where a password is expected.
 func (f *Folder) Place(secret, key string) string {
 	return fmt.Sprintf("the file %s/%s of the folder --bgp-password-dir", secret, key)
 }

@@ -126,7 +126,7 @@ func TestAChangingFileIsReadWhenItIsComplete(t *testing.T) {
 	expect("new", false)
 }
 
-// Without leases a file counts once it has been the same for a while, by its own time or by two looks at it.
+// Without leases a file counts once it has been the same for a while, by its own time or by two checks.
 func TestFilesSettleWhereThereAreNoLeases(t *testing.T) {
 	path := write(t, "x", t.TempDir(), "key")
 	now := time.Now()

@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// writingPeriod is how often to look at files one of which is being written.
+	// writingPeriod is how often files are checked while one of them is being written.
 	writingPeriod = time.Second
-	// period is how often to look at files: there are file systems that do not report changes.
+	// period is how often files are checked: some file systems do not report changes.
 	period = 10 * time.Second
 )
 
 // lastRead holds the attributes of a password file when it was last read.
 type lastRead struct {
 	attributes       attributes
-	writing, unclear bool // it must be read again: it was being written, or its attributes do not say all
+	writing, unclear bool // it must be read again: it was being written, or its attributes are incomplete
 	asked            bool // since Asked
 }
 
-// attributes tell two states of a file apart, without its content: those of stat(2) that change with it. Those of no
-// file are zero.
+// attributes distinguish two states of a file without its content: those of stat(2) that change with it. Those of a
+// missing file are zero.
 type attributes struct {
 	device, inode, mode uint64
 	size                int64
@@ -41,8 +41,8 @@ func attributesOf(info os.FileInfo) attributes {
 	return attributes{s.Dev, s.Ino, uint64(s.Mode), s.Size, s.Mtim, s.Ctim}
 }
 
-// newLastRead notes how a file was when it was read, with the error of that. A file that changed a moment ago may
-// change again without another time.
+// newLastRead records the state of a file when it was read, with the error of the read. A file that changed a moment
+// ago may change again without another time.
 func newLastRead(info os.FileInfo, err error, now time.Time) lastRead {
 	l := lastRead{attributes: attributesOf(info), asked: true, writing: errors.Is(err, errBeingWritten)}
 	changed := time.Unix(l.attributes.changed.Unix())
@@ -50,7 +50,7 @@ func newLastRead(info os.FileInfo, err error, now time.Time) lastRead {
 	return l
 }
 
-// unreadable is whether an error of the system, other than that a file is not there, kept it from being read.
+// unreadable reports whether a system error, other than a missing file, prevented the read.
 func unreadable(err error) bool {
 	var errno syscall.Errno
 	return errors.As(err, &errno) && errno != syscall.ENOENT

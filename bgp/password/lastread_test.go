@@ -72,7 +72,7 @@ func later(dir string) *Folder {
 	return f
 }
 
-// Nothing is looked at that the last decision did not ask for, whatever became of it.
+// Files that the last decision did not request are not checked, whatever became of it.
 func TestFilesThatNobodyWantsAreNotLookedAt(t *testing.T) {
 	path := write(t, "gold", t.TempDir(), "tor", "key")
 	f := later(filepath.Dir(filepath.Dir(path)))
@@ -101,7 +101,7 @@ func TestFilesOfThisMomentAreReadOnceMore(t *testing.T) {
 	}
 }
 
-// What kept a file from being read may be gone without a trace in the file.
+// The cause of a failed read may vanish without a trace in the file.
 func TestWhatCouldNotBeReadIsTriedAgain(t *testing.T) {
 	path := write(t, "gold", t.TempDir(), "tor", "key")
 	dir := filepath.Dir(filepath.Dir(path))

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// cleared is what a session had counted when somebody cleared its counters; zero: nobody did.
+// cleared holds the counts of a session when its counters were cleared; zero: never cleared.
 type cleared struct {
 	at                     time.Time
 	flaps, restarts, downs uint64
@@ -33,7 +33,7 @@ func (t *Table) Clear(addr netip.Addr) (before Status, ok bool) {
 	return before, true
 }
 
-// takeOff leaves in s what was counted since.
+// takeOff subtracts from s the counts at the time of the clearing.
 func (c *cleared) takeOff(s *Status) {
 	if c.at.IsZero() {
 		return
@@ -51,7 +51,7 @@ func (c *cleared) takeOff(s *Status) {
 	}
 }
 
-// since is what was counted after a moment, given the counts of now and then. A smaller count of now began anew
+// since returns the count since a moment, given the counts of now and then. If now is smaller, the counter began anew
 // meanwhile.
 func since(now, then uint64) uint64 {
 	if now < then {

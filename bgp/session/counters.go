@@ -8,8 +8,8 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// Count takes over the counters and timers of a peer as GoBGP gives them, and returns the number of received prefixes.
-// advertised tells whether the prefixes that the peer is sent are counted among them.
+// Count takes over the counters and timers of a peer from GoBGP, and returns the number of received prefixes.
+// advertised reports whether p counts the advertised prefixes.
 func (t *Table) Count(addr netip.Addr, p *api.Peer, now time.Time, advertised bool) (received int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -20,7 +20,7 @@ func (t *Table) Count(addr netip.Addr, p *api.Peer, now time.Time, advertised bo
 	return 0
 }
 
-// Refresh publishes a session whose counters or timers were read, if they change what is said about it.
+// Refresh publishes a session whose counters or timers were read, if they change its status.
 func (t *Table) Refresh(addr netip.Addr) { t.change(addr, func(*entry, time.Time) {}) }
 
 func (e *entry) count(p *api.Peer, now time.Time, advertised bool) {

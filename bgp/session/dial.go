@@ -6,15 +6,15 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// GoBGP tells nobody when it connects next, but keeps to times of its own: after a loss it is idle (unless idleHold
-// cuts that short), then it connects for the first time, and after each failure it waits for ConnectRetry. The times
+// GoBGP does not report when it connects next, but uses times of its own: after a loss it is idle (unless idleHold
+// shortens that), then it connects for the first time, and after each failure it waits for ConnectRetry. The times
 // below are the longest of each wait. Idle comes first, the first attempt to connect after it.
 const (
 	IdleAfterLoss = 5 * time.Second
 	FirstDial     = 2 * time.Second
 )
 
-// expectDial notes when GoBGP connects next, now that the session has changed its state at a time.
+// expectDial records when GoBGP connects next, after a change of the session's state at a time.
 func (e *entry) expectDial(was gobgp.FSMState, at time.Time) {
 	switch {
 	case e.fsm == was, e.state.heldDown(): // held down, GoBGP does not connect
@@ -27,8 +27,8 @@ func (e *entry) expectDial(was gobgp.FSMState, at time.Time) {
 	}
 }
 
-// nextAttempt is when this side connects next at the latest, zero if that is up to the peer or nothing is to be
-// awaited.
+// nextAttempt returns when this side connects next at the latest, zero if that is up to the peer or no attempt is
+// expected.
 func (e *entry) nextAttempt() time.Time {
 	switch {
 	case e.shown.phase != PhaseFailed && e.shown.phase != PhaseConnecting, e.session.Passive && !e.state.heldDown(),

@@ -1,2 +1,2 @@
-// Package session says of each BGP session where it stands and why, from the events and log messages of GoBGP.
+// Package session derives the state of each BGP session, and its cause, from the events and log messages of GoBGP.
 package session

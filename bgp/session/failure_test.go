@@ -15,7 +15,7 @@ import (
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// The cause stays while it is fresh, whatever else fails meanwhile; what was said about other settings does not.
+// The cause stays while it is fresh, whatever else fails meanwhile; a message about other settings does not.
 func TestASymptomDoesNotReplaceItsCause(t *testing.T) {
 	now := time.Now()
 	e := &entry{session: bgp.Session{Address: ip("10.0.1.1"), Source: ip("10.0.2.5"),

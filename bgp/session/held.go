@@ -31,13 +31,13 @@ func (t *Table) Stuck(now time.Time) (list []netip.Addr) {
 	return list
 }
 
-// WarnOfPrefixes takes over a warning about the number of prefixes that a peer announces; empty for none.
+// WarnOfPrefixes records a warning about the number of prefixes that a peer announces; empty: none.
 func (t *Table) WarnOfPrefixes(addr netip.Addr, warning string) {
 	t.change(addr, func(e *entry, _ time.Time) { e.warnings.prefixes = warning })
 }
 
-// Hold has an established session stay down for the configured time after its end, which the caller brings about. It
-// tells whether that is news; why follows "announced".
+// Hold keeps a session down for the configured time after its end; the caller ends the established session. It reports
+// whether the session was not held before. why follows "announced".
 func (t *Table) Hold(addr netip.Addr, why string) (news bool) {
 	t.change(addr, func(e *entry, now time.Time) {
 		news = e.hold(fmt.Sprintf("%s announced %s; the session is held down for %s", e.peerName(), why,
@@ -46,8 +46,8 @@ func (t *Table) Hold(addr netip.Addr, why string) (news bool) {
 	return news
 }
 
-// Held returns the peers whose time of being held down is over, each once. GoBGP itself leaves a peer that exceeded its
-// prefix limit down until somebody enables it.
+// Held returns the peers whose hold time is over, each once. GoBGP itself leaves a peer that exceeded its prefix limit
+// down until an operator enables it.
 func (t *Table) Held(now time.Time) (list []netip.Addr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// state is where a session stands. GoBGP's state machine (RFC 4271 section 8.2.2) says what the connection does; this
-// one remembers what became of it, which GoBGP does not.
+// state is the state of a session. GoBGP's state machine (RFC 4271 section 8.2.2) has the state of the connection; this
+// one records its outcome, which GoBGP does not.
 //
 //	            established          fail             lost
 //	fresh ----------------------> up -----> ending ---------> failed
@@ -27,10 +27,10 @@ const (
 	held                 // down for too many prefixes, until the time is over
 )
 
-// established tells whether GoBGP's session is.
+// established reports whether GoBGP's session is established.
 func (s state) established() bool { return s == up || s == ending || s == holding }
 
-// heldDown tells whether the session is kept down for too many prefixes.
+// heldDown reports whether the session is kept down for too many prefixes.
 func (s state) heldDown() bool { return s == holding || s == held }
 
 // onEstablished, onLost, onFailure, onHold, onRelease and onReset are the transitions.
@@ -104,28 +104,28 @@ func explain(e *entry, fatal string) (Phase, string) {
 	return PhaseConnecting, connectingWords(e)
 }
 
-// failure is why a session did not come up, or was lost.
+// failure is the reason why a session did not come up, or was lost.
 type failure struct {
 	words string
 	by    Direction
 	at    time.Time
-	cause bool      // it explains what else fails, and what would mend it
+	cause bool      // it explains later failures, and names the remedy
 	cut   time.Time // when BFD found the path broken, if that is the failure
 }
 
-// What a failure explains better than what comes after it, and for how long.
+// How long a failure explains a session better than later failures do.
 const (
 	// causeMatters is how long after it was last seen a cause explains better than a symptom why a session does not
 	// come up. A cause that is a connection of the peer is seen each time that it connects: after 120 s where nothing
 	// else is configured (RFC 4271 section 10).
 	causeMatters = 3 * time.Minute
-	// cutMatters is how long a broken path explains why a session is down better than what is heard of it.
+	// cutMatters is how long a broken path explains a session that is down better than later messages do.
 	cutMatters = 10 * time.Second
 	// saidMatters is how long a NOTIFICATION explains better than a guess.
 	saidMatters = time.Minute
 )
 
-// hasFailure tells whether the failure is about this attempt and not one before the session was last up.
+// hasFailure reports whether the failure belongs to this attempt and not to one before the session was last up.
 func (e *entry) hasFailure() bool { return e.state != fresh && e.state != up }
 
 // fail records why a session does not come up, or was lost.
@@ -134,7 +134,7 @@ func (e *entry) fail(by Direction, sentence string, now time.Time) {
 		return // the reason that holds the session down is the one that matters
 	}
 	if !e.failure.cut.IsZero() && now.Sub(e.failure.cut) < cutMatters {
-		return // all that follows from a broken path says less
+		return // later errors follow from the broken path and explain less
 	}
 	e.failure = failure{words: sentence, by: by, at: now}
 	e.state = e.state.onFailure()
@@ -154,8 +154,8 @@ func (e *entry) symptom(by Direction, sentence string, now time.Time) {
 	e.fail(by, sentence, now)
 }
 
-// guess records why a session does not come up when the cause can only be guessed. What a NOTIFICATION said a moment
-// ago is better: BIRD, for one, closes further connections without a word while it waits after an error.
+// guess records why a session does not come up when the cause can only be guessed. The text of a recent NOTIFICATION is
+// better: BIRD, for one, closes further connections silently while it waits after an error.
 func (e *entry) guess(by Direction, sentence string, now time.Time) {
 	if e.hasFailure() && e.failure.by != DirectionLocal && now.Sub(e.failure.at) < saidMatters {
 		return
@@ -169,7 +169,7 @@ func (e *entry) breakPath(sentence string, now time.Time) {
 	e.failure.cut = now
 }
 
-// hold has an established session stay down after its end, and tells whether that is news.
+// hold keeps an established session down after its end, and reports whether it was not held before.
 func (e *entry) hold(sentence string, now, until time.Time) bool {
 	if e.state.heldDown() || !e.state.established() {
 		return false

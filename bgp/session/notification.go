@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Fault: when a peer answers our OPEN with a NOTIFICATION, GoBGP drops what it says; no event, counter or log message
-// has it. That is how every peer reports a wrong AS, the most frequent mistake of all. So while a session fails in
-// this way, the speaker looks at the packets of that peer, for a few attempts, and reads the NOTIFICATION itself.
-// Shown by TestReasons and TestWithBIRD. Can go when GoBGP tells in its events what it received before Established.
+// Fault: when a peer answers our OPEN with a NOTIFICATION, GoBGP drops its content; no event, counter or log message
+// has it. Every peer reports a wrong AS in this way, the most frequent mistake of all. So while a session fails in this
+// way, the speaker captures the packets of that peer, for a few attempts, and reads the NOTIFICATION itself. Shown by
+// TestReasons and TestWithBIRD. Can go when GoBGP's events carry messages received before Established.
 
 const (
 	listenTime    = time.Minute // a few attempts
 	mostListening = 8           // peers that are looked at at the same time
 )
 
-// listen starts to look at the packets of a peer, unless it does already.
+// listen starts to capture the packets of a peer, unless a capture runs already.
 func (t *Table) listen(addr netip.Addr, e *entry, now time.Time) {
 	if now.Before(e.hints.listenUntil) || t.listening >= mostListening {
 		return

@@ -7,7 +7,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// peerOpen is what a peer announced in its last OPEN, as far as it matters for the one family of the session.
+// peerOpen holds the content of a peer's last OPEN that matters for the one family of the session.
 type peerOpen struct {
 	names    []string // of all capabilities, as in the IANA registry
 	families []string
@@ -57,7 +57,7 @@ func (o *peerOpen) readRestart(c *gobgp.CapGracefulRestart, family gobgp.Family)
 	}
 }
 
-// CapabilityName is the name of a capability in the IANA registry, or what GoBGP calls it.
+// CapabilityName is the name of a capability in the IANA registry, or else GoBGP's name for it.
 func CapabilityName(c gobgp.BGPCapabilityCode) string {
 	if name, known := capabilityName[c]; known {
 		return name

@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// refresh explains a session anew, and publishes and logs what has changed.
+// refresh explains a session anew, and publishes and logs any change.
 func (t *Table) refresh(addr netip.Addr, e *entry, now time.Time) {
 	phase, reason := explain(e, t.fatal)
 	warning, was := e.warnings.sentence(), e.shown
@@ -50,7 +50,7 @@ const (
 	logAgain   = 30 * time.Minute // after which a reason that comes back is news
 )
 
-// news tells whether a reason that replaces another is to be logged.
+// news reports whether a reason that replaces another is to be logged.
 func (l *loggedReasons) news(before, reason string, now time.Time) bool {
 	if before == reason {
 		return false
@@ -77,7 +77,7 @@ func (l loggedReasons) find(words string) int {
 // strangers are addresses without a session that connected to this node, and when they last did.
 type strangers map[netip.Addr]time.Time
 
-const mostStrangers = 16 // anybody can be one
+const mostStrangers = 16 // any host can be one
 
 func (s *strangers) add(addr netip.Addr, now time.Time) {
 	if *s == nil {

@@ -78,8 +78,8 @@ func closedWords(e *entry, stranger netip.Addr) string {
 	return s
 }
 
-// otherAddressWords explains that the peer knows this node by another of its addresses than the session has, with the
-// two commands that change this side. The mesh always has the node's address.
+// otherAddressWords explains that the peer uses another address of this node than the session has, with the two
+// commands that change this side. The mesh always has the node's address.
 func otherAddressWords(e *entry, other string) string {
 	flag := "ip"
 	if e.session.Address.Unmap().Is6() {
@@ -121,7 +121,7 @@ func lossWords(e *entry, st apiutil.PeerState) string {
 	return fmt.Sprintf("session with %s lost: %s", e.peerName(), st.DisconnectMessage)
 }
 
-// lossBy tells whether this side said something when the session ended.
+// lossBy returns the side that sent a message when the session ended.
 func lossBy(st apiutil.PeerState) Direction {
 	switch st.DisconnectReason {
 	case api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED, api.PeerState_DISCONNECT_REASON_ADMIN_DOWN,
@@ -139,7 +139,7 @@ func holdWords(e *entry) string {
 	return fmt.Sprintf("hold timer expired: nothing was heard from %s%s", e.peerName(), hold)
 }
 
-// openingWords explains why a connection did not become a session; empty when the log has said more.
+// openingWords explains why a connection did not become a session; empty if the log has more detail.
 func openingWords(e *entry, was gobgp.FSMState, st apiutil.PeerState) (Direction, string) {
 	switch st.DisconnectReason {
 	case api.PeerState_DISCONNECT_REASON_READ_FAILED, api.PeerState_DISCONNECT_REASON_WRITE_FAILED:
@@ -206,7 +206,7 @@ func receivedWords(e *entry, code, sub uint8, text string) string {
 	peer := e.peerName()
 	switch {
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_BAD_PEER_AS:
-		// What follows the codes, if anything, is the AS of our OPEN, not the one that is expected.
+		// Any data after the codes is the AS of our OPEN, not the expected one.
 		return fmt.Sprintf("OPEN refused by %s: it expects another AS, we are %d (%s)", peer, e.session.LocalAS, n)
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_UNACCEPTABLE_HOLD_TIME:
 		return fmt.Sprintf("OPEN refused by %s: it does not accept our hold time of %d s (%s)", peer,

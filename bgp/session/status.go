@@ -24,13 +24,13 @@ const (
 	PhaseRefused     Phase = "Refused"     // the session cannot be configured like this
 )
 
-// Status is what is known about one session. It holds no password.
+// Status is the state of one session. It holds no password.
 type Status struct {
 	Session bgp.Session // with an empty Password, and the values of defaults
 	State   string      // of RFC 4271 section 8.2.2: Idle, Connect, Active, OpenSent, OpenConfirm, Established
 	Phase   Phase
 	Reason  string    // why it is in this phase, as a sentence to act on
-	Warning string    // what is not right although the session is up; empty when all is well
+	Warning string    // a problem although the session is up; empty: none
 	Since   time.Time // of the phase
 
 	Uptime      time.Duration // 0 when not established
@@ -38,7 +38,7 @@ type Status struct {
 	Restarts    uint64        // those of the flaps that were graceful: routes of the peer were kept meanwhile
 	LastError   string        // the last failure, also when the session is up again
 	LastErrorAt time.Time
-	LastErrorBy Direction // who said so
+	LastErrorBy Direction // the side that reported it
 	NextAttempt time.Time // when this side connects next at the latest; zero if it does not, or already tries
 
 	PeerAS       uint32 // as in the peer's OPEN; these are 0 before the first one
@@ -53,7 +53,7 @@ type Status struct {
 	AddPathSend     bool          // the peer takes several paths for a prefix
 	GracefulRestart bool          // the peer announced it for our family
 	RestartTime     time.Duration // that the peer announced
-	// the peer said that it had restarted, and that it had kept forwarding meanwhile
+	// the peer announced that it had restarted, and that it had kept forwarding meanwhile
 	PeerRestarted, PeerForward bool
 	RestartNotification        bool // NOTIFICATIONs do not end a graceful restart (RFC 8538)
 	Counters                   Counters
@@ -61,13 +61,13 @@ type Status struct {
 	BFD *bfd.Status // nil: the path is not watched
 }
 
-// Direction tells where an error was noticed.
+// Direction is the side that noticed an error.
 type Direction string
 
 const (
 	DirectionSent     Direction = "sent"     // by this side, which sent a NOTIFICATION
 	DirectionReceived Direction = "received" // by the peer, which sent a NOTIFICATION
-	DirectionLocal    Direction = "local"    // by this side, and nobody was told
+	DirectionLocal    Direction = "local"    // by this side, without a message to the peer
 )
 
 // Counters of a session since the peer was configured.
@@ -126,7 +126,7 @@ func (t *Table) List() []Status {
 	return list
 }
 
-// Totals are counters of many sessions, also of those that are no longer wanted: they never decrease.
+// Totals are counters of many sessions, including removed ones: they never decrease.
 type Totals struct{ Flaps, Restarts uint64 }
 
 func (x Totals) plus(e *entry) Totals {

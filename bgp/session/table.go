@@ -14,13 +14,13 @@ import (
 	"github.com/manxnet/manx/bgp/bfd"
 )
 
-// Config is what a Table needs to explain sessions.
+// Config has the inputs with which a Table explains sessions.
 type Config struct {
 	Logger       *zap.Logger
 	ConnectRetry time.Duration // between two attempts of GoBGP to connect
 	OpenTimeout  time.Duration // that the OPEN exchange may take
 	PrefixHold   time.Duration // that a session stays down after too many prefixes
-	// Path is what BFD says about the path to a peer; nil: nothing.
+	// Path returns the BFD status of the path to a peer; nil: no BFD.
 	Path func(netip.Addr) (bfd.Status, bool)
 }
 
@@ -39,7 +39,7 @@ type Table struct {
 	strangers strangers
 }
 
-// entry is one session: what is wanted, where it stands, and what is shown of it.
+// entry is one session: its configuration, its state, and its published status.
 type entry struct {
 	session bgp.Session
 	refused string // why it cannot be configured
@@ -61,26 +61,26 @@ type entry struct {
 	logged   loggedReasons
 }
 
-// hints are what GoBGP logged or the network showed on the way to a failure.
+// hints are facts from GoBGP's log or the network that precede a failure.
 type hints struct {
-	unprotected string    // why the listener has no MD5 key of the peer, until somebody acts on it
-	malformed   string    // what GoBGP said about the last message that it could not parse
-	refusal     string    // what the peer's NOTIFICATION before the session was up said, once heard
+	unprotected string    // why the listener has no MD5 key of the peer, until an operator acts on it
+	malformed   string    // GoBGP's error about the last message that it could not parse
+	refusal     string    // the peer's NOTIFICATION before the session was up, once captured
 	listenUntil time.Time // until when the packets of the peer are looked at
 }
 
-// warnings are what is not right although the session is up.
+// warnings are problems of a session that is up.
 type warnings struct {
 	malformed string
 	prefixes  string // that the peer announces many
-	waits     string // what waits for the end of the session
+	waits     string // the changes that wait for the end of the session
 }
 
 func (w warnings) sentence() string {
 	return joinSentences(joinSentences(w.malformed, w.prefixes), w.waits)
 }
 
-// peer is what was negotiated with the peer, 0 before the first OPEN.
+// peer has the values negotiated with the peer, 0 before the first OPEN.
 type peer struct {
 	as              uint32
 	routerID, local netip.Addr
@@ -88,7 +88,7 @@ type peer struct {
 	open            peerOpen
 }
 
-// shown is what was published last.
+// shown is the status published last.
 type shown struct {
 	phase   Phase
 	since   time.Time // of phase
@@ -154,14 +154,14 @@ func (t *Table) Reset() {
 	}
 }
 
-// CannotRun says why no session can run, empty if they can.
+// CannotRun returns why no session can run, empty if they can.
 func (t *Table) CannotRun() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.fatal
 }
 
-// SetFatal takes over why no session can run; nil if they can.
+// SetFatal records why no session can run; nil if they can.
 func (t *Table) SetFatal(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -189,7 +189,7 @@ func (t *Table) change(addr netip.Addr, f func(e *entry, now time.Time)) {
 	}
 }
 
-// Configured takes over whether a session could be configured.
+// Configured records whether a session could be configured.
 func (t *Table) Configured(addr netip.Addr, err error) {
 	t.change(addr, func(e *entry, _ time.Time) {
 		e.refused = ""
@@ -199,12 +199,12 @@ func (t *Table) Configured(addr netip.Addr, err error) {
 	})
 }
 
-// Waits takes over what waits for the end of the session; empty for nothing.
+// Waits records the changes that wait for the end of the session; empty: none.
 func (t *Table) Waits(addr netip.Addr, text string) {
 	t.change(addr, func(e *entry, _ time.Time) { e.warnings.waits = text })
 }
 
-// HasWaiting tells whether something waits for the end of the session.
+// HasWaiting reports whether a change waits for the end of the session.
 func (t *Table) HasWaiting(addr netip.Addr) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -212,7 +212,7 @@ func (t *Table) HasWaiting(addr netip.Addr) bool {
 	return e != nil && e.warnings.waits != ""
 }
 
-// IsEstablished tells whether a session is.
+// IsEstablished reports whether a session is established.
 func (t *Table) IsEstablished(addr netip.Addr) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -266,7 +266,7 @@ func (t *Table) PathChanged(addr netip.Addr) (up time.Time) {
 	return up
 }
 
-// BreakPath takes over that BFD found the path of a session broken, and tells whether that is the session which is
+// BreakPath records that BFD found the path of a session broken, and reports whether that session is the one
 // established since up.
 func (t *Table) BreakPath(addr netip.Addr, up time.Time, reason string) (end bool) {
 	t.change(addr, func(e *entry, now time.Time) {
@@ -278,7 +278,7 @@ func (t *Table) BreakPath(addr netip.Addr, up time.Time, reason string) (end boo
 	return end
 }
 
-// HoldsRoutes tells whether a change of the peer's settings would cost routes: it is up, or restarts gracefully.
+// HoldsRoutes reports whether a change of the peer's settings would cost routes: it is up, or restarts gracefully.
 func (t *Table) HoldsRoutes(addr netip.Addr) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -286,7 +286,7 @@ func (t *Table) HoldsRoutes(addr netip.Addr) bool {
 	return e != nil && (e.fsm == gobgp.BGP_FSM_ESTABLISHED || time.Now().Before(e.kept))
 }
 
-// Transition takes over a state that GoBGP tells and returns the state before and now.
+// Transition records a state that GoBGP reports and returns the state before and now.
 func (t *Table) Transition(addr netip.Addr, st apiutil.PeerState, at time.Time) (was, now gobgp.FSMState) {
 	was, now = gobgp.BGP_FSM_IDLE, st.SessionState
 	t.change(addr, func(e *entry, _ time.Time) {

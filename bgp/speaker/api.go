@@ -48,7 +48,7 @@ func publishSocket(s *safefile.Socket) error {
 	return nil
 }
 
-// answers returns nil if somebody listens on a socket, which is a little later than the socket is there.
+// answers returns nil if a server listens on a socket, which is a little later than the socket exists.
 func answers(path string) error {
 	c, err := net.Dial("unix", path)
 	if err != nil {
@@ -114,8 +114,8 @@ func (s *Speaker) allowCall(ctx context.Context, method string, req any) error {
 		"BGPPeer and BGPConfiguration resources instead", name)
 }
 
-// allowReset refuses what would hurt: soft resets that keep the node busy, and a hard reset of a session that is not
-// up, which kills the next one.
+// allowReset refuses harmful resets: soft resets that keep the node busy, and a hard reset of a session that is not up,
+// which kills the next one.
 func (s *Speaker) allowReset(ctx context.Context, r *api.ResetPeerRequest) error {
 	addr, err := netip.ParseAddr(r.GetAddress())
 	addr = addr.Unmap()
@@ -142,10 +142,10 @@ func (s *Speaker) allowReset(ctx context.Context, r *api.ResetPeerRequest) error
 	return nil
 }
 
-// scrubbedStream removes passwords, and words in place of addresses, from what the server sends.
+// scrubbedStream removes passwords, and words in place of addresses, from the server's messages.
 type scrubbedStream struct{ grpc.ServerStream }
 
-// listBatch is how many destinations GoBGP collects before it sends them; by itself it collects the whole table.
+// listBatch is how many destinations GoBGP collects before it sends them; GoBGP's default is the whole table.
 const listBatch = 500
 
 func (s scrubbedStream) RecvMsg(m any) error {

@@ -24,7 +24,7 @@ import (
 	"github.com/manxnet/manx/integration/ports"
 )
 
-// BGP does not depend on the socket: what is in its way stays, and the sessions come up.
+// BGP does not depend on the socket: a file in its place stays, and the sessions come up.
 func TestAFileInThePlaceOfTheGobgpSocketStays(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "gobgp.sock")
@@ -229,7 +229,7 @@ func TestResetLimit(t *testing.T) {
 			t.Errorf("one too many: %v", err)
 		}
 	}
-	if refused, err := allow("10.0.0.2", 2); err != nil || refused != 3 { // what was refused costs nobody else anything
+	if refused, err := allow("10.0.0.2", 2); err != nil || refused != 3 { // refused resets do not count for others
 		t.Errorf("another peer: %d, %v", refused, err)
 	}
 	now = now.Add(peerResetEvery)

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/bgp/bfd"
 )
 
-// paths watches the paths to peers by BFD, as soon as a session asks for it.
+// paths monitors the paths to peers by BFD, as soon as a session requires it.
 type paths struct {
 	mu      sync.Mutex
 	engine  *bfd.Engine
@@ -20,8 +20,8 @@ type paths struct {
 	failure string // of the last configuration, as logged
 }
 
-// setPaths makes BFD watch the paths of these sessions. What fails is told in the status of BFD and tried again by
-// itself: it is no reason to be without BGP.
+// setPaths makes BFD monitor the paths of these sessions. A failure is reported in the status of BFD and tried again:
+// it is no reason to be without BGP.
 func (s *Speaker) setPaths(sessions []bgp.Session) {
 	var want []bfd.Session
 	for i := range sessions {
@@ -79,7 +79,7 @@ func (p *paths) close() {
 //
 // BIRD begins its BFD session anew with each BGP session. Silence that began before the session was up may be that; if
 // BFD is not back soon, it is none. The same goes for a remote that only seems to have begun anew: on a path that
-// broke, somebody else may have sent that in its name.
+// broke, another host may have forged that.
 func (s *Speaker) pathChanged(e bfd.Event) {
 	addr, path := e.Status.Session.Remote, e.Status
 	up := s.status.PathChanged(addr)

@@ -273,12 +273,12 @@ func TestWithBIRD(t *testing.T) {
 	n.awaitNot("show route", "10.244.1.0/26")
 	n.await("show route", "10.244.1.64/26", "fd00:244:1::/122")
 
-	// BIRD expects another AS than ours and says so in a NOTIFICATION.
+	// BIRD expects another AS than ours and reports that in a NOTIFICATION.
 	c.await("the reason of the wrong AS", func() bool {
 		return strings.Contains(c.sessions[ip("10.77.0.6")].Reason, "it expects another AS, we are 64512")
 	})
 
-	// A wrong password never comes up and says so.
+	// A session with a wrong password never comes up and reports why.
 	c.await("the reason of the wrong password", func() bool {
 		return strings.Contains(c.sessions[bad.Address].Reason, "wrong MD5 password")
 	})
@@ -334,7 +334,7 @@ func TestRestartUnderBIRD(t *testing.T) {
 		for _, name := range names {
 			// R bit and F bit of our OPEN.
 			n.await("show protocols all "+name, "Restart recovery", "AF preserved: ipv")
-			// Our End-of-RIB ends the helper's work; what we had not sent again would be deleted now.
+			// Our End-of-RIB ends the helper's work; routes that we had not sent again would be deleted now.
 			n.awaitNot("show protocols all "+name, "Neighbor graceful restart active")
 		}
 		n.await("show route", "10.244.1.0/26", "10.244.1.64/26", "fd00:244:1::/122")

@@ -9,8 +9,7 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 )
 
-// BMP is a collector that is told about sessions and routes (RFC 7854). GoBGP keeps connecting to it, at most 30 s
-// apart.
+// BMP is a collector that receives sessions and routes (RFC 7854). GoBGP keeps connecting to it, at most 30 s apart.
 type BMP struct {
 	Collector netip.AddrPort
 	Policy    BMPPolicy
@@ -18,7 +17,7 @@ type BMP struct {
 	SysDescr  string
 }
 
-// BMPPolicy says which routes a collector is told about.
+// BMPPolicy selects the routes that a collector receives.
 type BMPPolicy string
 
 const (

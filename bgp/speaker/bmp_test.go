@@ -14,7 +14,7 @@ import (
 	"github.com/manxnet/manx/integration/ports"
 )
 
-// bmpEvent is what pmacct's collector writes of a BMP message.
+// bmpEvent is a BMP message in the output of pmacct's collector.
 type bmpEvent struct {
 	Event   string `json:"event_type"`
 	Type    string `json:"bmp_msg_type"`
@@ -26,7 +26,7 @@ type bmpEvent struct {
 	SysName string `json:"bmp_init_info_sysname"`
 }
 
-// startCollector runs pmacct's BMP collector on loopback and returns where it listens and what it has decoded.
+// startCollector runs pmacct's BMP collector on loopback and returns its address and the decoded messages.
 func startCollector(t *testing.T) (addr netip.AddrPort, events func() []bmpEvent) {
 	t.Helper()
 	pmbmpd, err := exec.LookPath("pmbmpd")

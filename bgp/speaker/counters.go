@@ -12,13 +12,13 @@ import (
 const (
 	countersAge  = 5 * time.Second        // of counters that are shown
 	countersWait = 250 * time.Millisecond // for fresh ones, before old ones are shown
-	// prefixes to look at, some 50 ms, to count what is advertised without having been asked
+	// prefixes to read, some 50 ms, to count advertised prefixes unrequested
 	advertisedMost = 20_000
 	// GoBGP, which stops while it counts, works this many times as long in between
 	countersCost = 50
 )
 
-// budget bounds how much of GoBGP's time goes into counting, however often somebody asks.
+// budget bounds how much of GoBGP's time goes into counting, however often a caller requests it.
 type budget struct {
 	mu      sync.Mutex
 	running chan struct{} // closed when the count that is under way is done
@@ -76,7 +76,7 @@ func (s *Speaker) countPeer(addr netip.Addr) {
 	}
 }
 
-// readCounters asks GoBGP for the counters of one peer, or of all.
+// readCounters queries GoBGP for the counters of one peer, or of all.
 func (s *Speaker) readCounters(addr string, advertised bool) {
 	run := s.current()
 	if run == nil {
@@ -101,7 +101,7 @@ func (s *Speaker) readCounters(addr string, advertised bool) {
 	}
 }
 
-// learnTimers reads what was negotiated, once after a session has come up: the events do not tell.
+// learnTimers reads the negotiated values, once after a session has come up: the events do not carry them.
 func (s *Speaker) learnTimers(addr netip.Addr) {
 	s.readCounters(addr.String(), false)
 	s.status.Refresh(addr)

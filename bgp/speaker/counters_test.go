@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestCountingIsBounded: however many ask, GoBGP counts once at a time, and rests long in between.
+// TestCountingIsBounded: whatever the number of callers, GoBGP counts once at a time, and rests long in between.
 func TestCountingIsBounded(t *testing.T) {
 	var b budget
 	var counts atomic.Int32
@@ -17,7 +17,7 @@ func TestCountingIsBounded(t *testing.T) {
 		go func() { b.spend(time.Hour, count); done <- struct{}{} }()
 	}
 	<-entered
-	for range 8 { // nobody waits for a count that takes long
+	for range 8 { // no caller waits for a slow count
 		<-done
 	}
 	close(release)

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/bgp/session"
 )
 
-// GoBGP looks for the AS of the peer before it sends a path; BIRD leaves that to the receiver.
+// GoBGP checks for the AS of the peer before it sends a path; BIRD leaves that to the receiver.
 func TestPathWithTheASOfThePeerIsNotSent(t *testing.T) {
 	t.Parallel()
 	_, _, in, out := exportLab(t, "127.0.1.150", "127.0.1.151", nil)
@@ -77,7 +77,7 @@ func TestGracefulShutdownFromAnotherAS(t *testing.T) {
 	}
 }
 
-// What the OPEN offers, how many paths for a prefix are sent at most, and how soon this side connects again.
+// The capabilities in the OPEN, how many paths for a prefix are sent at most, and how soon this side connects again.
 func TestCapabilities(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})

@@ -36,7 +36,7 @@ func TestExportRulesChange(t *testing.T) {
 	s, d, in, out := exportLab(t, "127.0.1.70", "127.0.1.71", nil)
 	in.send(update("10.0.0.70", 0, 100, pfx("10.244.1.0/26"), pfx("10.244.200.0/26"), pfx("0.0.0.0/0"),
 		pfx("10.0.0.0/8"), pfx("10.245.1.0/26")))
-	in.send(update("10.0.0.70", 0, 100, pfx("10.244.2.0/26"))) // the last one: what comes before it has been decided
+	in.send(update("10.0.0.70", 0, 100, pfx("10.244.2.0/26"))) // the last one: earlier ones have been decided
 
 	exported := func(want ...string) {
 		t.Helper()
@@ -78,7 +78,7 @@ func TestOwnBlockIsSentAlone(t *testing.T) {
 	s, d, in, out := exportLab(t, "127.0.1.80", "127.0.1.81", nil)
 	in.send(update("10.0.0.70", 0, 100, pfx("10.244.1.0/26")))
 	out.await("the learned route", func() bool { return out.routes[pfx("10.244.1.0/26")] != nil })
-	time.Sleep(1500 * time.Millisecond) // what is sent again after a session came up
+	time.Sleep(1500 * time.Millisecond) // the resend after a session came up
 	before := out.received(gobgp.BGP_MSG_UPDATE)
 	d.Originated = append(d.Originated, bgp.Origin{Prefix: pfx("10.244.7.0/26"),
 		LocalPref: bgp.MaxPriority - bgp.NormalPriority})
@@ -115,7 +115,7 @@ func TestNextHopModes(t *testing.T) {
 	}
 }
 
-// TestNextHopSelfForReflectorClients: an iBGP peer gets learned routes only through a reflector, unchanged unless told.
+// TestNextHopSelfForReflectorClients: an iBGP peer gets learned routes only through a reflector, unchanged by default.
 func TestNextHopSelfForReflectorClients(t *testing.T) {
 	t.Parallel()
 	s, d, in, _ := exportLab(t, "127.0.1.78", "127.0.1.79", func(d *bgp.Desired) {

@@ -22,7 +22,7 @@ import (
 	"github.com/manxnet/manx/integration/ports"
 )
 
-// fakePeer is a scripted BGP speaker. It keeps its session alive and records what it is sent.
+// fakePeer is a scripted BGP speaker. It keeps its session alive and records the messages it receives.
 type fakePeer struct {
 	t    testing.TB
 	conn net.Conn
@@ -31,7 +31,7 @@ type fakePeer struct {
 	changed  *sync.Cond
 	open     *gobgp.BGPOpen // of the other side
 	messages []*gobgp.BGPMessage
-	routes   map[netip.Prefix]*gobgp.BGPUpdate // what was announced and not withdrawn
+	routes   map[netip.Prefix]*gobgp.BGPUpdate // announced and not withdrawn
 	eor      bool
 	closed   error
 }
@@ -347,7 +347,7 @@ func testSpeaker(t testing.TB, cfg Config) (*Speaker, bgp.Desired) {
 		ListenAddresses: []netip.Addr{ip("127.0.0.1")}}}
 }
 
-// stopSpeaker does what the end of the process would do.
+// stopSpeaker has the effect of the end of the process.
 func stopSpeaker(s *Speaker) {
 	s.Close()
 	s.setMu.Lock()
@@ -403,7 +403,7 @@ func awaitSession(t testing.TB, s *Speaker, addr string, what string, cond func(
 
 func established(st SessionStatus) bool { return st.Phase == PhaseEstablished }
 
-// routeTable applies what Take hands out.
+// routeTable applies the results of Take.
 type routeTable map[netip.Prefix]bgp.Route
 
 // awaitRoutes feeds a table until it is as wanted.

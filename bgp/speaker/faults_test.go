@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Each part that exists because of a fault of GoBGP says which test shows the fault and when the part can go; the tests
-// that such comments name are there.
+// Each part that exists because of a fault of GoBGP names the test that shows the fault and when the part can go; the
+// named tests exist.
 func TestFaultsOfGoBGPAreShown(t *testing.T) {
 	tests := map[string]bool{}
 	var faults []string

@@ -18,16 +18,16 @@ import (
 
 // Fault: GoBGP stays in Idle for five seconds after an established session is lost, and closes the connections of the
 // peer meanwhile. No setting changes that: IdleHoldTimeAfterReset counts only after an administrative reset that this
-// side sends. A peer that restarts is back in a fraction of a second and has to wait, and its readiness with it.
-// Shown by TestPeerThatRestartsIsTakenBackAtOnce. Can go when the time in Idle after a lost session can be set.
+// side sends. A peer that restarts is back in a fraction of a second and has to wait, and its readiness with it. Shown
+// by TestPeerThatRestartsIsTakenBackAtOnce. Can go when the time in Idle after a lost session can be set.
 //
-// The time is a field of the FSM that nothing but the FSM's goroutine uses. On that goroutine GoBGP also writes its
-// log: "Peer Down" comes when an established session is lost, just before Idle. So the log bridge changes the field
-// from there, and no other goroutine ever reads or writes it. What other goroutines read, by reflection, is the way
-// to the field: BgpServer.neighborMap and peer.fsm, after AddPeer has returned and with setMu held. Only AddPeer,
-// DeletePeer and StopBgp write the map, and the speaker calls all three with setMu held; peer.fsm is written once,
-// before AddPeer returns. The names and types on the way are checked at start, and the field must hold GoBGP's five
-// seconds each time; if not, it is left alone.
+// The time is a field of the FSM that only the FSM's goroutine uses. On that goroutine GoBGP also writes its log: "Peer
+// Down" comes when an established session is lost, just before Idle. So the log bridge changes the field from there,
+// and no other goroutine ever reads or writes it. Other goroutines read, by reflection, only the way to the field:
+// BgpServer.neighborMap and peer.fsm, after AddPeer has returned and with setMu held. Only AddPeer, DeletePeer and
+// StopBgp write the map, and the speaker calls all three with setMu held; peer.fsm is written once, before AddPeer
+// returns. The names and types on the way are checked at start, and the field must hold GoBGP's five seconds each time;
+// if not, it is left alone.
 
 // quickReturns is how many sessions of a peer may come back at once before the peer has to wait in Idle. Another
 // one is allowed for each time in Idle that passes, so that a peer which opens sessions and closes them has at most
@@ -44,9 +44,9 @@ func newIdleHold() *idleHold {
 	return &idleHold{returns: rate.NewLimiter(rate.Every(session.IdleAfterLoss), quickReturns)}
 }
 
-// lost is called on the goroutine of the FSM when an established session is lost. The next time in Idle is left out
-// if only the connection was lost, as with the end of the peer's process: a NOTIFICATION or an administrator means to
-// end it.
+// lost is called on the goroutine of the FSM when an established session is lost. It skips the next time in Idle if
+// only the connection was lost, as with the end of the peer's process. A NOTIFICATION or an administrator ends a
+// session on purpose.
 func (h *idleHold) lost(reason string, now time.Time) {
 	if h == nil {
 		return

@@ -66,7 +66,7 @@ func (r *returns) failControl() {
 	awaitSession(r, r.speaker, control, "Idle", func(st SessionStatus) bool { return st.State == "Idle" })
 }
 
-// backFirst loses the session, has the peer connect at once and tells whether it was established again before the
+// backFirst loses the session, has the peer connect at once and reports whether it was established again before the
 // control, which failed before, had left Idle.
 func (r *returns) backFirst() bool {
 	r.Helper()

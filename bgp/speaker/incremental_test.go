@@ -27,7 +27,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// shuffle changes some of what a speaker should do. Peers never connect, so that what GoBGP has follows from Set alone.
+// shuffle changes parts of a speaker's configuration. Peers never connect, so that GoBGP's state follows from Set
+// alone.
 func shuffle(l *policyLab, d bgp.Desired) bgp.Desired {
 	d.Sessions, d.Originated = slices.Clone(d.Sessions), slices.Clone(d.Originated)
 	switch l.rnd.IntN(5) {
@@ -90,7 +91,7 @@ func (l *policyLab) session() bgp.Session {
 	return s
 }
 
-// described is what a speaker has made of the last Set, in GoBGP and in its own tables.
+// described is the result of the last Set, in GoBGP and in the speaker's own tables.
 func described(t *testing.T, s *Speaker) string {
 	t.Helper()
 	var lines []string

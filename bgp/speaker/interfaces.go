@@ -13,14 +13,14 @@ import (
 	"go.uber.org/zap"
 )
 
-// hopInterfaces knows the interface that each next hop of received routes is reached by, while a filter asks for it:
+// hopInterfaces has the interface by which each next hop of received routes is reached, while a filter refers to it:
 // GoBGP's policies know next hops, but no interfaces.
 type hopInterfaces struct {
 	lookup func(netip.Addr) string // nil: unknown
 
 	mu     sync.Mutex
 	hops   map[netip.Addr]string
-	cancel context.CancelFunc // ends the watch; nil while nobody asks
+	cancel context.CancelFunc // ends the watch; nil while no filter needs it
 }
 
 // hopRefresh is how often interfaces are looked up again, because routes of the kernel change.
@@ -33,7 +33,7 @@ func (h *hopInterfaces) known() map[netip.Addr]string {
 	return maps.Clone(h.hops)
 }
 
-// note takes in next hops and tells whether any of them is new.
+// note takes in next hops and reports whether any of them is new.
 func (h *hopInterfaces) note(hops []netip.Addr) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -47,7 +47,7 @@ func (h *hopInterfaces) note(hops []netip.Addr) bool {
 	return changed
 }
 
-// refresh looks all next hops up again and tells whether anything changed.
+// refresh looks all next hops up again and reports whether any interface changed.
 func (h *hopInterfaces) refresh() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -69,7 +69,7 @@ func (h *hopInterfaces) stop() {
 	h.hops, h.cancel = nil, nil
 }
 
-// watchHops follows the next hops of received routes while the policy asks for interfaces.
+// watchHops follows the next hops of received routes while the policy refers to interfaces.
 func (r *speakerRun) watchHops() error {
 	h := &r.sp.interfaces
 	if !r.policy.Watched || h.lookup == nil {
@@ -105,7 +105,7 @@ func nextHops(paths []*apiutil.Path) (hops []netip.Addr) {
 	return hops
 }
 
-// refreshHops looks at the kernel's routes every few seconds.
+// refreshHops reads the kernel's routes every few seconds.
 func (s *Speaker) refreshHops(now time.Time) {
 	if now.Unix()%int64(hopRefresh/time.Second) == 0 && s.interfaces.refresh() {
 		s.reconsider()

@@ -4,10 +4,10 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// limit is how many prefixes a peer may announce, and the number above which its status warns.
+// limit is the number of prefixes that a peer may announce, and the number above which its status warns.
 type limit struct{ warn, most int }
 
-// prefixLevel tells how many prefixes a peer announces.
+// prefixLevel is the level of a peer's number of prefixes against its limit.
 type prefixLevel int
 
 const (
@@ -16,8 +16,8 @@ const (
 	prefixesTooMany             // more than the limit
 )
 
-// limit of a session. The warning comes at four fifths of it at the latest, and just there if the session has one of
-// its own.
+// limit returns the limit of a session. The warning comes at four fifths of it at the latest, and just there if the
+// session has one of its own.
 func (c Config) limit(s bgp.Session) limit {
 	if s.MaxPrefixes == 0 {
 		return limit{min(c.WarnPrefixes, c.MaxPrefixes*4/5), c.MaxPrefixes}
@@ -26,7 +26,7 @@ func (c Config) limit(s bgp.Session) limit {
 	return limit{most * 4 / 5, most}
 }
 
-// level tells where a number of prefixes lies. What was too much or nearly so has to fall clearly below the warning.
+// level returns the level of a number of prefixes. A number above a limit has to fall clearly below the warning.
 func (l limit) level(n int, was prefixLevel) prefixLevel {
 	switch {
 	case n > l.most:

@@ -9,8 +9,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// logBridge passes GoBGP's log on to zap, one level lower, since to Manx it is detail, and feeds what its
-// events do not tell into the session states. GoBGP's messages never hold passwords.
+// logBridge passes GoBGP's log on to zap, one level lower, since to Manx it is detail. It also feeds into the session
+// states the facts that GoBGP's events lack. GoBGP's messages never hold passwords.
 type logBridge struct {
 	log   *zap.Logger
 	sp    *Speaker
@@ -24,8 +24,8 @@ func newLogBridge(sp *Speaker) *logBridge {
 	return &logBridge{log: sp.log.Named("gobgp"), sp: sp}
 }
 
-// Enabled lets debug messages through only for sessions. Of those of a session that is up Handle keeps only what says
-// which routes came.
+// Enabled lets debug messages through only for sessions. For a session that is up, Handle keeps only the messages about
+// received routes.
 func (b *logBridge) Enabled(_ context.Context, level slog.Level) bool {
 	if level >= slog.LevelInfo {
 		return true

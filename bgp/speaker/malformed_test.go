@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// Builders of raw messages; nothing checks what they are given.
+// Builders of raw messages; their input is not checked.
 
 func raw(kind byte, length int, body ...byte) []byte {
 	b := append(bytes.Repeat([]byte{0xff}, 16), 0, 0, kind)
@@ -261,7 +261,7 @@ func TestMalformedMessages(t *testing.T) { // not parallel: it counts goroutines
 	}
 }
 
-// drain reads for a moment, until the speaker closes or has nothing more to say.
+// drain reads for a moment, until the speaker closes or has no more to send.
 func drain(c net.Conn) {
 	c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 	_, _ = io.Copy(io.Discard, c)

@@ -17,7 +17,7 @@ func newMutator(seed, number uint64) mutator { return mutator{rand.New(rand.NewP
 
 func (m mutator) often(percent int) bool { return m.IntN(100) < percent }
 
-// parts is an UPDATE (RFC 4271 section 4.3) that can be taken apart; addPath tells whether its routes have identifiers.
+// parts is an UPDATE (RFC 4271 section 4.3) in parts; addPath reports whether its routes have identifiers.
 type parts struct {
 	withdrawn  []byte
 	attributes [][]byte
@@ -55,14 +55,14 @@ func someAttributes() [][]byte {
 		longAttr(0xe0, 202, make([]byte, 300)...),
 		attr(0x40, 2, 1, 3, 0, 0, 0xfd, 0xe7, 0, 0, 0, 5, 0, 0, 0, 6, 2, 1, 0, 0, 0, 7), attr(0x40, 2),
 		attr(0x80, 14, 0, 25, 70, 4, 10, 0, 0, 2, 0, 3, 17, 0, 1, 10, 0, 0, 9, 0, 1, 0, 0, 0, 0, 32, 10, 0, 0,
-			2), // EVPN, which nobody asked for
+			2), // EVPN, which was not negotiated
 		attr(0x80, 14, 0, 1, 133, 0, 0, 5, 1, 24, 10, 77, 2),
 		attr(0x80, 14, 0, 1, 128, 12, 0, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2, 0, 112, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 2,
 			10, 77, 3),
 	}
 }
 
-// update makes a valid UPDATE, or what is nearly one.
+// update makes a valid, or nearly valid, UPDATE.
 func (m mutator) update(addPath bool) parts {
 	var p parts
 	for i, a := range someAttributes() {
@@ -127,7 +127,7 @@ func (m mutator) breakParts(p parts) parts {
 	return p
 }
 
-// breakBytes changes a message without regard for what it means.
+// breakBytes changes a message without regard for its structure.
 func (m mutator) breakBytes(b []byte) []byte {
 	b = slices.Clone(b)
 	at := func(from int) int { return from + m.IntN(max(1, len(b)-from)) }
@@ -161,7 +161,7 @@ func (m mutator) breakBytes(b []byte) []byte {
 	return b
 }
 
-// updateOrRefresh makes what an established session is sent.
+// updateOrRefresh makes a message for an established session.
 func (m mutator) updateOrRefresh(addPath bool) []byte {
 	var b []byte
 	switch known := malformedUpdates(); m.IntN(12) {

@@ -21,7 +21,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// What TestMutatedMessages reads from the environment.
+// The environment variables of TestMutatedMessages.
 const (
 	envMutations = "MANX_BGP_MUTATIONS" // how many messages; default mutationSample
 	envSeed      = "MANX_BGP_SEED"      // of the messages; default: another one each time
@@ -50,7 +50,7 @@ func TestMutatedMessages(t *testing.T) { // not parallel: it counts goroutines
 	watcher := dialFake(t, "127.0.6.255", listenOf(d), fakeOptions{as: 64512, id: "10.99.6.255"})
 	watcher.await("our route", func() bool { return len(watcher.routes) == 1 })
 	stayUp(t, watcher)
-	everybody(t, list, func(a *attacker) error { defer a.hangUp(); return a.connect() }) // what stays for each peer
+	everybody(t, list, func(a *attacker) error { defer a.hangUp(); return a.connect() }) // the state kept for each peer
 	before := usageNow(s)
 
 	var number atomic.Uint64
@@ -160,7 +160,7 @@ func (a *attacker) options() fakeOptions {
 	return o
 }
 
-// refresh asks for all routes of the speaker: the answer shows that the session works.
+// refresh requests all routes of the speaker: the answer shows that the session works.
 func (a *attacker) refresh() []byte {
 	if a.session.Address.Is6() {
 		return message(5, 0, 2, 0, 1)
@@ -169,8 +169,8 @@ func (a *attacker) refresh() []byte {
 }
 
 const (
-	patience     = 60 * time.Second       // for what must come
-	short        = 300 * time.Millisecond // for an answer, before what is left of a message is filled up
+	patience     = 60 * time.Second       // for an expected message
+	short        = 300 * time.Millisecond // for an answer, before the rest of a message is filled up
 	longestFrame = 65535
 )
 
@@ -216,7 +216,8 @@ func (a *attacker) dial() error {
 	return nil
 }
 
-// readKinds tells the kind of each message until the connection ends. UPDATEs without routes (End-of-RIB) are left out.
+// readKinds returns the kind of each message until the connection ends. UPDATEs without routes (End-of-RIB) are left
+// out.
 func readKinds(c net.Conn, kinds chan<- byte) {
 	defer close(kinds)
 	h := make([]byte, gobgp.BGP_HEADER_LENGTH)
@@ -263,7 +264,7 @@ func (a *attacker) hangUp() {
 	a.conn = nil
 }
 
-// attack sends one message and finds out what became of the session.
+// attack sends one message and determines the state of the session.
 func (a *attacker) attack(m mutator) error {
 	if m.often(12) {
 		return a.attackOpening(m)
@@ -277,7 +278,7 @@ func (a *attacker) attack(m mutator) error {
 	a.write(b)
 	a.write(a.refresh())
 	kind := a.await(kindUpdate, short)
-	for _, more := range []int{gobgp.BGP_MAX_MESSAGE_LENGTH, longestFrame} { // what was cut off swallows what follows
+	for _, more := range []int{gobgp.BGP_MAX_MESSAGE_LENGTH, longestFrame} { // the cut-off part swallows later messages
 		for sent := 0; kind == kindNothing && sent < more; sent += 23 {
 			a.write(a.refresh())
 		}
@@ -348,7 +349,7 @@ func (a *attacker) attackOpening(m mutator) error {
 	return fmt.Errorf("OPEN %x: no NOTIFICATION, no session, and the connection stays", b)
 }
 
-// usage is what a leak would make grow.
+// usage is the resources that a leak would make grow.
 type usage struct {
 	goroutines, files int
 	objects           uint64
@@ -374,7 +375,7 @@ func usageNow(s *Speaker) usage {
 	return usage{runtime.NumGoroutine(), len(files), m.HeapObjects}
 }
 
-// compare waits until nothing is more than before, but for what sessions that are about to be set up need.
+// compare waits until no count is higher than before, except for sessions that are about to be set up.
 func (u usage) compare(t *testing.T, s *Speaker) {
 	t.Helper()
 	var now usage

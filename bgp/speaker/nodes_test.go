@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// between is what Manx decides for two nodes "manx" and "other" when a BGPPeer of one names an address and a port of
-// the other. No listen port is configured.
+// between is Manx's decision for two nodes "manx" and "other" when a BGPPeer of one names an address and a port of the
+// other. No listen port is configured.
 func between(me string, addrs map[string]netip.Addr, namer, named string, port uint16) bgp.Desired {
 	off := false
 	objects := []*model.Object{
@@ -33,9 +33,8 @@ func between(me string, addrs map[string]netip.Addr, namer, named string, port u
 	return d
 }
 
-// TestPortOfAnotherNode: both nodes listen on 179, and the BGPPeer names port 1790, where nobody listens. In
-// calico/node the reverse of the BGPPeer, which connects to 179, brings the session up, whichever address is the
-// greater one.
+// TestPortOfAnotherNode: both nodes listen on 179, and the BGPPeer names the unused port 1790. In calico/node the
+// reverse of the BGPPeer, which connects to 179, brings the session up, whichever address is the greater one.
 func TestPortOfAnotherNode(t *testing.T) {
 	const low, high = "10.77.0.1", "10.77.0.2"
 	for _, x := range []struct{ manx, other string }{{low, high}, {high, low}} {
@@ -68,7 +67,7 @@ func TestPortOfAnotherNode(t *testing.T) {
 	}
 }
 
-// asCalico is what calico/node configures for a BGPPeer of one node: a session that connects at either end. It has the
+// asCalico is calico/node's configuration for a BGPPeer of one node: a session that connects at either end. It has the
 // port only where the BGPPeer names it.
 func asCalico(local, neighbor string, named bool) string {
 	port := ""

@@ -54,7 +54,7 @@ func originPath(o bgp.Origin, now time.Time) (*apiutil.Path, error) {
 	return &apiutil.Path{Family: family, Nlri: nlri, Attrs: attrs, Age: now.Unix()}, nil
 }
 
-// sameOnWire tells whether two origins of one prefix are announced alike.
+// sameOnWire reports whether two origins of one prefix are announced alike.
 func sameOnWire(a, b bgp.Origin) bool {
 	return a.LocalPref == b.LocalPref && slices.Equal(a.Communities, b.Communities) &&
 		slices.Equal(a.LargeCommunities, b.LargeCommunities)

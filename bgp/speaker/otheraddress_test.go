@@ -10,8 +10,8 @@ import (
 )
 
 // TestOtherAddress: the router peers with one address of the node, whose session has another. Each side sees
-// connections that come from, or go to, the wrong address, and its own ones closed without a word. What each side is
-// told is steady, and either of the named remedies brings the session up.
+// connections that come from, or go to, the wrong address, and its own ones closed silently. The reason on each side is
+// steady, and either of the named remedies brings the session up.
 func TestOtherAddress(t *testing.T) {
 	t.Parallel()
 	n := newBirdNet(t, []string{"10.77.0.5/24", "10.77.1.5/24"}, []string{"10.77.0.1/24", "10.77.1.1/24"})

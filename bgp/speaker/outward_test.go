@@ -23,7 +23,7 @@ func TestServicesAreForOthers(t *testing.T) {
 	// preferred to our own: it reaches the table of learned routes
 	in.send(update("10.0.0.90", 0, bgp.MaxPriority, single))
 	in.send(update("10.0.0.90", 0, pref, pfx("10.96.0.31/32")))
-	in.send(update("10.0.0.90", 0, pref, pfx("10.244.1.0/26"))) // the last one: what comes before it has been decided
+	in.send(update("10.0.0.90", 0, pref, pfx("10.244.1.0/26"))) // the last one: earlier ones have been decided
 
 	for _, p := range []netip.Prefix{services, single, pfx("10.96.0.31/32"), pfx("10.244.1.0/26")} {
 		out.await("route "+p.String(), func() bool { return out.routes[p] != nil })

@@ -135,11 +135,11 @@ func (r *speakerRun) setSessions(ctx context.Context, want []bgp.Session, wanted
 			failed(want[i], r.setSession(ctx, want[i]))
 		}
 	}
-	r.restarting = false // what comes later is new to the network
+	r.restarting = false // later routes are new to the network
 	return errors.Join(errs...)
 }
 
-// settled tells whether a session is as wanted.
+// settled reports whether a session is as configured.
 func (r *speakerRun) settled(s *bgp.Session) bool {
 	addr := s.Address.Unmap()
 	have, ok := r.sessions[addr]
@@ -215,7 +215,7 @@ func (r *speakerRun) removeSession(ctx context.Context, s bgp.Session) error {
 	return nil
 }
 
-// applyDeferred configures what had to wait until the session was down.
+// applyDeferred configures the changes that had to wait until the session was down.
 func (s *Speaker) applyDeferred(addr netip.Addr) {
 	s.setMu.Lock()
 	defer s.setMu.Unlock()

@@ -8,16 +8,16 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// peerTap is what the speaker keeps of a peer for GoBGP's goroutines, which look at it before they write a log message.
+// peerTap is the speaker's data of a peer for GoBGP's goroutines, which use it before they write a log message.
 type peerTap struct {
 	established atomic.Bool
 	idle        atomic.Pointer[idleHold] // of the FSM that was made last
 	received    received
-	counted     budget        // of counting what the peer is sent
+	counted     budget        // for counting the prefixes advertised to the peer
 	changes     atomic.Uint64 // of routes of others when the session was not up yet
 }
 
-// taps are those of all wanted sessions.
+// taps holds the taps of all configured sessions.
 type taps struct {
 	mu    sync.Mutex
 	peers map[netip.Addr]*peerTap
@@ -69,7 +69,7 @@ func (s *Speaker) newTap(peer netip.Addr) *peerTap {
 	return tap
 }
 
-// resetTaps forgets what came over sessions, because the speaker restarts.
+// resetTaps drops the data of all sessions, because the speaker restarts.
 func (s *Speaker) resetTaps() {
 	s.taps.mu.Lock()
 	defer s.taps.mu.Unlock()

@@ -41,7 +41,7 @@ func (r *speakerRun) startPolicy(ctx context.Context) error {
 	return nil
 }
 
-// setPolicy makes GoBGP decide about routes as d says. The answer is what must be decided again.
+// setPolicy makes GoBGP decide about routes as d requires. It returns the routes to decide again.
 func (r *speakerRun) setPolicy(ctx context.Context, d bgp.Desired) (again, error) {
 	p := gobgppolicy.Translate(d, r.sp.interfaces.known())
 	if bytes.Equal(p.Encoded, r.policy.Encoded) { // there may be other sessions, although the same rules
@@ -60,7 +60,7 @@ func (r *speakerRun) setPolicy(ctx context.Context, d bgp.Desired) (again, error
 	return r.compare(old, p), nil
 }
 
-// again says which routes must be decided again after a change of the policy.
+// again selects the routes to decide again after a change of the policy.
 type again struct {
 	in, out []netip.Addr   // all routes from, or to, these peers
 	ranges  []netip.Prefix // learned routes inside these, to all peers
@@ -87,7 +87,7 @@ func (r *speakerRun) compare(old, new gobgppolicy.Policy) again {
 	return a
 }
 
-// ownChanged tells whether one of our routes that is announced already is decided otherwise now.
+// ownChanged reports whether one of our announced routes is decided differently now.
 func (r *speakerRun) ownChanged(was, is map[netip.Prefix]string) bool {
 	for p := range r.origins {
 		before, known := was[p]
@@ -99,7 +99,7 @@ func (r *speakerRun) ownChanged(was, is map[netip.Prefix]string) bool {
 }
 
 // decide makes GoBGP decide again. It must follow a change of the policy at once: until then GoBGP would leave routes
-// behind at peers, because what the new policy rejects it believes not to have sent.
+// behind at peers, because it takes routes that the new policy rejects for never sent.
 func (r *speakerRun) decide(ctx context.Context, a again) error {
 	var errs []error
 	for _, addr := range a.in {
@@ -119,8 +119,8 @@ func (r *speakerRun) decide(ctx context.Context, a again) error {
 	return errors.Join(errs...)
 }
 
-// lookAgain minds routes that were on their way into our table when the policy changed, so that GoBGP decided about
-// them before it did.
+// lookAgain handles routes that were on their way into our table when the policy changed, so that GoBGP decided about
+// them under the old policy.
 func (r *speakerRun) lookAgain(ranges []netip.Prefix) {
 	time.AfterFunc(time.Second, func() {
 		r.sp.setMu.Lock()

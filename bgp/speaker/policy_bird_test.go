@@ -75,7 +75,7 @@ func TestFiltersWithBIRD(t *testing.T) {
 	n.await("show route all 10.244.1.0/26 protocol ibgp4", "BGP.as_path: 65001 65002\n", "BGP.local_pref: 2147483547")
 	n.await("show route all 10.244.1.0/26 protocol ebgp4", "BGP.as_path: 64512\n")
 
-	// What an import filter rejects leaves the kernel and other peers.
+	// A route that an import filter rejects leaves the kernel and other peers.
 	c.set(withFilters(d, 0, bgp.Filter{Name: "f1",
 		ImportV4: []bgp.Rule{{Name: "r", Prefix: &bgp.PrefixMatch{CIDR: pfx("10.244.2.0/26"), Min: 26, Max: 26}}}}))
 	c.await("the loss of the route", func() bool { return len(c.routes[pfx("10.244.2.0/26")].Paths) == 0 })
@@ -91,7 +91,7 @@ func TestFiltersWithBIRD(t *testing.T) {
 	c.set(withFilters(d, 1, bgp.Filter{Name: "f1",
 		ExportV4: []bgp.Rule{{Name: "r", Community: new(uint32(65000<<16 | 99))}}}))
 	n.await("show route all 10.244.2.0/26 protocol ebgp4", "(65000,1)")
-	time.Sleep(1500 * time.Millisecond) // what is sent again after a session came up would hide the fault
+	time.Sleep(1500 * time.Millisecond) // a resend after a session came up would hide the fault
 	n.reconfigure(config("65000,99"))
 	n.awaitNot("show route protocol ebgp4", "10.244.2.0/26")
 	n.reconfigure(config("65000,1"))

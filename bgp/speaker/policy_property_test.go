@@ -18,7 +18,7 @@ import (
 )
 
 // policyLab has two peers that announce and two that listen, one of each in another AS. Every prefix comes from one
-// side only, so that best path selection has no say.
+// side only, so that best path selection has no effect.
 type policyLab struct {
 	t         *testing.T
 	rnd       *rand.Rand
@@ -265,7 +265,7 @@ func (l *policyLab) refuse() {
 	}
 }
 
-// want computes what each listener should have and what the kernel should get, from the rules alone.
+// want computes the expected routes of each listener and of the kernel, from the rules alone.
 func (l *policyLab) want() (out map[netip.Addr]map[netip.Prefix]string, fib map[netip.Prefix]uint32) {
 	out, fib = map[netip.Addr]map[netip.Prefix]string{}, map[netip.Prefix]uint32{}
 	var learned, own []bgp.Candidate
@@ -297,7 +297,7 @@ func (l *policyLab) want() (out map[netip.Addr]map[netip.Prefix]string, fib map[
 	return out, fib
 }
 
-// onWire tells how an accepted route looks like for the peer.
+// onWire returns the attributes of an accepted route as the peer receives it.
 func onWire(session bgp.Session, before, after bgp.Candidate) string {
 	path, pref, med := after.ASPath, fmt.Sprint(after.LocalPref), ""
 	if session.PeerAS != session.LocalAS {
@@ -352,7 +352,7 @@ func (p *fakePeer) wire() map[netip.Prefix]string {
 	return routes
 }
 
-// difference tells what is not as it should be, or nothing.
+// difference describes a deviation from the expected state, or nothing.
 func (l *policyLab) difference() string {
 	out, fib := l.want()
 	var b strings.Builder
@@ -380,8 +380,8 @@ func compareMaps[V comparable](b *strings.Builder, where string, have, want map[
 	}
 }
 
-// TestPolicyDoesWhatTheRulesSay: whatever filters, sessions and routes there are, and however they came to be so, peers
-// and the kernel have exactly what bgp.Desired says, with the same attributes.
+// TestPolicyDoesWhatTheRulesSay: after any sequence of filters, sessions and routes, peers and the kernel have exactly
+// the routes of bgp.Desired, with the same attributes.
 func TestPolicyDoesWhatTheRulesSay(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	for n := range 2 {

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// childLine is what the child reports.
+// childLine is a report of the child.
 type childLine struct {
 	Set     *string        `json:",omitempty"` // error text of a Set, or empty
 	Session *SessionStatus `json:",omitempty"`
@@ -212,7 +212,7 @@ func (c *child) await(what string, cond func() bool) {
 	}
 }
 
-// session and route are what the child has said last, for those that have not locked it.
+// session and route are the child's last report, for callers that have not locked it.
 func (c *child) session(a netip.Addr) SessionStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()

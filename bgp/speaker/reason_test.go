@@ -71,7 +71,7 @@ func TestReasons(t *testing.T) {
 	binary.BigEndian.PutUint32(badAS, 64513)
 	goodOpen := fakeOptions{as: 64512, id: "10.99.3.1"}
 	refused := []string{"OPEN refused by 127.0.3.", "it expects another AS, we are 64512 (received NOTIFICATION 2/2)"}
-	if os.Geteuid() != 0 { // cannot see what GoBGP drops
+	if os.Geteuid() != 0 { // cannot capture the packets that GoBGP drops
 		refused = []string{"answered our OPEN (AS 64512", "NOTIFICATION"}
 	}
 	silence := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
@@ -276,7 +276,7 @@ func TestHoldTimerReason(t *testing.T) {
 	})
 }
 
-// TestWrongPassword: the kernel drops what is not signed with our key, so that all we see is silence.
+// TestWrongPassword: the kernel drops packets that are not signed with our key, so that we receive nothing.
 func TestWrongPassword(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{ConnectRetry: 2 * time.Second})

@@ -13,13 +13,13 @@ import (
 	"github.com/manxnet/manx/bgp/gobgppolicy"
 )
 
-// received is what is known, as it comes in, of the routes in the Adj-RIB-In of one peer: how many there are at most
-// and at least, and which are refused.
+// received has running facts about the routes in the Adj-RIB-In of one peer: how many there are at most and at least,
+// and which are refused.
 //
-// Fault: GoBGP counts the routes of a peer by looking at each of them, and its event about received routes leaves out
-// those with our own AS in the path and costs 20 us for each UPDATE. So the speaker reads along what GoBGP logs for
-// each UPDATE, which costs less than measurements differ by (BenchmarkIngest), and has GoBGP count when a limit may
-// have been passed. Shown by TestMaxPrefixesCountsWhatIsSent. Can go when GoBGP keeps the number of received routes.
+// Fault: GoBGP counts the routes of a peer by reading each of them, and its event about received routes leaves out
+// those with our own AS in the path and costs 20 us for each UPDATE. So the speaker reads GoBGP's log entry for each
+// UPDATE, at a cost below the noise of measurements (BenchmarkIngest), and has GoBGP count when a limit may have been
+// passed. Shown by TestMaxPrefixesCountsWhatIsSent. Can go when GoBGP keeps the number of received routes.
 type received struct {
 	mu sync.Mutex // guards all but reported, which reporting guards
 
@@ -31,12 +31,12 @@ type received struct {
 	level                prefixLevel
 	limit                limit
 	count                func() // has them counted, and reports the level
-	report               func() // tells the level, if it changed
+	report               func() // reports the level, if it changed
 
 	reporting sync.Mutex // one report at a time, and none of an older level after that of a newer one
 	reported  levelOf
 
-	looking  sync.Mutex // one at a time looks at all routes
+	looking  sync.Mutex // one goroutine at a time reads all routes
 	rules    gobgppolicy.SessionRefusals
 	outsider bool
 	refused  map[routeKey]refusedRoute
@@ -44,7 +44,7 @@ type received struct {
 }
 
 // The messages that GoBGP logs for each UPDATE before it takes it over, and when a session has come up or gone down;
-// and the keys of what it logs with them.
+// and the keys of their attributes.
 const (
 	updateMessage   = "received update"
 	peerUpMessage   = "Peer Up"
@@ -53,7 +53,7 @@ const (
 	keyNLRI, keyWithdrawals = "nlri", "withdrawals"
 )
 
-// heard reads a log message of GoBGP and tells whether it was about an UPDATE.
+// heard reads a log message of GoBGP and reports whether it was about an UPDATE.
 func (x *received) heard(rec slog.Record) bool {
 	switch rec.Message {
 	case updateMessage:
@@ -131,7 +131,7 @@ func reach(attributes []gobgp.PathAttributeInterface) (announced, withdrawn []go
 	return announced, withdrawn, nextHop
 }
 
-// mayHavePassed tells whether the number of routes may lie at another level than when they were counted last.
+// mayHavePassed reports whether the number of routes may lie at another level than when they were counted last.
 func (x *received) mayHavePassed() bool {
 	switch most := x.counted + x.announced; {
 	case x.limit.most == 0 || !x.up || x.level == prefixesTooMany: // the last is being acted upon
@@ -161,8 +161,8 @@ func (x *received) seen(n int) {
 	}
 }
 
-// setLimit takes over a limit and tells whether there was another before. What has come so far is measured by the new
-// one.
+// setLimit takes over a limit and reports whether it differs from the one before. The new one applies to the routes
+// received so far.
 func (x *received) setLimit(l limit) (changed bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -242,7 +242,7 @@ func (s *Speaker) countReceived(peer netip.Addr, x *received) {
 
 const countRetry = 100 * time.Millisecond
 
-// countRoutes counts the routes in the Adj-RIB-In of a peer, those included that are rejected; it looks at all of them.
+// countRoutes counts the routes in the Adj-RIB-In of a peer, including rejected ones; it reads all of them.
 func (s *Speaker) countRoutes(peer netip.Addr) (int, error) {
 	run := s.current()
 	if run == nil || s.ctx.Err() != nil {
@@ -259,8 +259,8 @@ type levelOf struct {
 	limit limit
 }
 
-// reportLevel tells the status how many prefixes a peer announces, if that has changed. The warning comes before the
-// limit, also when both were passed at once.
+// reportLevel updates the prefix level in the status of a peer, if it has changed. The warning comes before the limit,
+// also when both were passed at once.
 func (s *Speaker) reportLevel(peer netip.Addr, x *received) {
 	x.reporting.Lock()
 	defer x.reporting.Unlock()

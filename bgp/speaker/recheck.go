@@ -17,9 +17,9 @@ import (
 // rechecks are peers that may hold a route which their export filters reject since the route changed.
 //
 // Fault: when a route that GoBGP has sent is replaced by one that the export policy rejects, the withdrawal is lost on
-// a session with ADD-PATH, and on any session if the policy asks for the next hop, because GoBGP asks it about the old
-// route with the next hop of the new one. Shown by TestPolicyDoesWhatTheRulesSay (interfaces) and TestFiltersWithBIRD
-// (ADD-PATH). Can go when GoBGP withdraws what it remembers to have sent.
+// a session with ADD-PATH, and on any session if the policy refers to the next hop, because GoBGP evaluates it for the
+// old route with the next hop of the new one. Shown by TestPolicyDoesWhatTheRulesSay (interfaces) and
+// TestFiltersWithBIRD (ADD-PATH). Can go when GoBGP withdraws the routes that it remembers to have sent.
 type rechecks struct {
 	mu      sync.Mutex
 	pending map[netip.Addr]bool
@@ -28,7 +28,7 @@ type rechecks struct {
 // recheckDelay bounds how often all routes are sent again because of routes that change all the time.
 const recheckDelay = 300 * time.Millisecond
 
-// recheck looks at best routes that have changed; replaced tells that there was a route for the prefix before.
+// recheck checks best routes that have changed; replaced reports whether there was a route for the prefix before.
 func (r *speakerRun) recheck(paths []*apiutil.Path, replaced func(netip.Prefix) bool) {
 	rules := r.inForce.Load()
 	if rules == nil {
@@ -90,11 +90,11 @@ func (r *speakerRun) recheckNow() {
 	}
 }
 
-// policyInForce is what it takes to evaluate the rules of the current policy.
+// policyInForce has the inputs for evaluating the rules of the current policy.
 type policyInForce struct {
 	desired bgp.Desired
 	groups  []*gobgppolicy.Group
-	asks    bool // a rule asks for what may change about a learned route
+	asks    bool // a rule refers to an attribute of a learned route that may change
 }
 
 func inForceOf(d bgp.Desired, p gobgppolicy.Policy) *policyInForce {
@@ -105,7 +105,7 @@ func inForceOf(d bgp.Desired, p gobgppolicy.Policy) *policyInForce {
 	return j
 }
 
-// candidate is a route of our table as filters see it.
+// candidate converts a route of our table for filters.
 func (r *speakerRun) candidate(d bgp.Desired, t TablePath) bgp.Candidate {
 	c := bgp.Candidate{Prefix: t.Prefix, Source: bgp.SourceInternal, Communities: t.Communities,
 		LargeCommunities: t.LargeCommunities,
@@ -121,7 +121,7 @@ func (r *speakerRun) candidate(d bgp.Desired, t TablePath) bgp.Candidate {
 	return c
 }
 
-// asksForAttributes tells whether a rule's answer about a prefix depends on the route.
+// asksForAttributes reports whether a rule's result for a prefix depends on the route.
 func asksForAttributes(rules []bgp.Rule) bool {
 	for _, r := range rules {
 		if r.Community != nil || r.Large != nil || len(r.ASPathPrefix) > 0 || r.Priority != 0 || r.Interface != "" {

@@ -19,8 +19,8 @@ func reflected(cluster string, prefixes ...netip.Prefix) *gobgp.BGPMessage {
 	return m
 }
 
-// RFC 4456 section 8: what a reflector has reflected is not used when it comes back from a client, such as a reflector
-// of another cluster.
+// RFC 4456 section 8: a route that a reflector has reflected is not used when it comes back from a client, such as a
+// reflector of another cluster.
 func TestReflectedRouteComesBack(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})

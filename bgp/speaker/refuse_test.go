@@ -50,7 +50,7 @@ func awaitRejected(t *testing.T, s *Speaker, want ...string) {
 }
 
 // Martians are refused from nodes of the mesh, from reflected and from external peers, with a reason, and reach neither
-// the table nor another peer; what surrounds them does. Withdrawn, they are counted no more.
+// the table nor another peer; the prefixes around them do. Withdrawn, they are counted no more.
 func TestMartiansAreRefused(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})
@@ -174,7 +174,7 @@ func TestRefusalsChangeLive(t *testing.T) {
 	set(pool(pfx("10.244.2.0/26"))) // the first one is none any more
 	await("the second block", "0.0.0.0/0", "10.244.2.0/26", "10.7.0.0/24")
 	awaitRejected(t, s, "pool 10.244.1.0/26", "pool 10.244.1.5/32")
-	// A node may announce what the router may not.
+	// A node may announce routes that the router may not.
 	node.send(update("10.0.0.2", 0, 100, pfx("10.244.1.5/32")))
 	await("the borrowed address", "0.0.0.0/0", "10.244.2.0/26", "10.7.0.0/24", "10.244.1.5/32")
 	if paths := table[pfx("10.244.1.5/32")].Paths; len(paths) != 1 || paths[0].Peer != ip("127.0.5.21") {
@@ -203,7 +203,7 @@ func addPathUpdate(nextHop string, id byte, prefixes ...netip.Prefix) []byte {
 	return rawUpdate(nil, attrs, nlri)
 }
 
-// A route for one of our blocks from somebody else stays out of the kernel and is passed on to nobody, whatever its
+// A route for one of our blocks from another speaker stays out of the kernel and is not passed on, whatever its
 // preference; with ADD-PATH GoBGP would send it beside our own.
 func TestRouteForOwnBlockIsNotPassedOn(t *testing.T) {
 	t.Parallel()
@@ -240,7 +240,7 @@ func TestRouteForOwnBlockIsNotPassedOn(t *testing.T) {
 	awaitRejected(t, s, "own_prefix 10.244.0.0/26")
 }
 
-// addPathRoutes reads one message of a session with ADD-PATH and returns what it announces: "PREFIX via NEXTHOP".
+// addPathRoutes reads one message of a session with ADD-PATH and returns its routes: "PREFIX via NEXTHOP".
 func addPathRoutes(c net.Conn) (list []string, err error) {
 	h := make([]byte, gobgp.BGP_HEADER_LENGTH)
 	if _, err := io.ReadFull(c, h); err != nil {

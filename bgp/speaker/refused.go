@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/bgp/gobgppolicy"
 )
 
-// routeKey is what identifies a route of a peer.
+// routeKey identifies a route of a peer.
 type routeKey struct {
 	prefix netip.Prefix
 	id     uint32 // RFC 7911
@@ -22,7 +22,7 @@ type refusedRoute struct {
 	nextHop netip.Addr
 }
 
-// note remembers a route if it is refused.
+// note records a route if it is refused.
 func (x *received) note(n gobgp.PathNLRI, nextHop netip.Addr, announced bool) {
 	nlri, ok := n.NLRI.(*gobgp.IPAddrPrefix)
 	if !ok {
@@ -63,9 +63,9 @@ func (s *Speaker) refusedRoutes() (list []fib.Rejection) {
 	return list
 }
 
-// setRefusals hands the rules to those who read along: to the sessions that are new or have changed, and to all if the
-// rules have. What it returns looks, without waiting, at the routes that came before; it is for after the change of the
-// policy, while GoBGP does not work on the same routes.
+// setRefusals passes the rules to the readers of received routes: to the sessions that are new or have changed, and to
+// all if the rules have. The function that it returns checks, without waiting, the routes that came before; call it
+// after the change of the policy, while GoBGP does not work on the same routes.
 func (s *Speaker) setRefusals(d bgp.Desired, changed []bgp.Session) (look func()) {
 	if !d.Refusals.Equal(s.refusals) {
 		changed = d.Sessions
@@ -109,7 +109,7 @@ func (x *received) setRules(rules gobgppolicy.SessionRefusals, outsider bool) (w
 	return false, some
 }
 
-// difference lists what is in one of two sorted lists only.
+// difference lists the elements that are in one of two sorted lists only.
 func difference(a, b []netip.Prefix) (list []netip.Prefix) {
 	if slices.Equal(a, b) {
 		return nil
@@ -155,7 +155,7 @@ func (s *Speaker) lookAtReceived(run *speakerRun, peer netip.Addr, x *received, 
 	x.touched = nil
 }
 
-// refuses tells whether a route for exactly this prefix is refused.
+// refuses reports whether a route for exactly this prefix is refused.
 func (x *received) refuses(p netip.Prefix) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

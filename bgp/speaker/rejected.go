@@ -7,15 +7,15 @@ import (
 	"github.com/manxnet/manx/bgp/fib"
 )
 
-// rejects remembers what Rejected has found.
+// rejects caches the result of Rejected.
 type rejects struct {
 	budget budget
 	mu     sync.Mutex
 	list   []fib.Rejection
 }
 
-// Rejected returns the announced paths that this node refuses to use, sorted by prefix, with the reason. It looks at
-// all routes, so that with very many of them it may give what it found a short time ago.
+// Rejected returns the announced paths that this node refuses to use, sorted by prefix, with the reason. It reads all
+// routes; with very many of them it may return a recent result.
 func (s *Speaker) Rejected() []fib.Rejection {
 	s.rejects.budget.spend(0, func() {
 		list := slices.Concat(s.fib.Rejected(), s.conflicting(), s.refusedRoutes())

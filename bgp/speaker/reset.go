@@ -11,28 +11,28 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 )
 
-// ResetKind says how much of a session is reset.
+// ResetKind is the extent of a reset.
 type ResetKind int
 
 const (
-	ResetSoftIn  ResetKind = iota // look at received routes again
+	ResetSoftIn  ResetKind = iota // evaluate received routes again
 	ResetSoftOut                  // send all routes again, and withdraw those that may not be sent any more
 	// end the session with Cease 4 (RFC 4486); the peer drops our routes until it is up again
 	ResetHard
 )
 
 var (
-	// ErrNotEstablished is why a session cannot be reset.
+	// ErrNotEstablished: a session that is not established cannot be reset.
 	ErrNotEstablished = errors.New("not established; there is nothing to reset")
-	// ErrResetting is why a session is not reset hard a second time.
+	// ErrResetting: a session is not reset hard a second time before the first reset has ended.
 	ErrResetting = errors.New("being reset already")
-	// ErrTooOften is why a session is not softly reset again yet.
+	// ErrTooOften: a session is not softly reset again before its limit permits.
 	ErrTooOften = errors.New("too many soft resets")
 )
 
-// ResetSession resets a session on behalf of somebody. It fails if the session is not established (ErrNotEstablished),
-// after too many soft resets (ErrTooOften; the message has the time to wait), and after a hard one (ErrResetting),
-// because another one would hit the next session.
+// ResetSession resets a session on request. It fails if the session is not established (ErrNotEstablished), after too
+// many soft resets (ErrTooOften; the message has the time to wait), and after a hard one (ErrResetting), because
+// another one would hit the next session.
 func (s *Speaker) ResetSession(ctx context.Context, addr netip.Addr, kind ResetKind) error {
 	addr = addr.Unmap()
 	up := s.status.EstablishedSince(addr)
@@ -87,8 +87,8 @@ type hardReset struct {
 // hardResetWait is how long a session may take to end after a hard reset; then the reset has got lost.
 const hardResetWait = 10 * time.Second
 
-// beginHard tells whether a session, established since up, may be reset hard: GoBGP tells of its end a little later,
-// and keeps what it cannot send any more for the next session.
+// beginHard reports whether a session, established since up, may be reset hard: GoBGP reports its end a little later,
+// and keeps unsent messages for the next session.
 func (r *resets) beginHard(peer netip.Addr, up, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// TestSoftResetsAreRateLimited: each session has a limit of its own, and what the speaker does by itself has none.
+// TestSoftResetsAreRateLimited: each session has a limit of its own, and the speaker's own resets have none.
 func TestSoftResetsAreRateLimited(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})
@@ -48,7 +48,7 @@ func TestSoftResetsAreRateLimited(t *testing.T) {
 	}
 }
 
-// TestClearSession: what people see starts again, what metrics sum up goes on.
+// TestClearSession: the counts for people start again, the sums of metrics go on.
 func TestClearSession(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A soft reset looks at all routes of a peer while GoBGP stops. People need a few in a row; programs that repeat them
+// A soft reset reads all routes of a peer while GoBGP stops. Operators need a few in a row; programs that repeat them
 // would keep the node busy.
 const (
 	resetsAtOnce    = 20
@@ -28,8 +28,8 @@ type ResetLimit struct {
 	refused uint64
 }
 
-// Allow counts n soft resets of one peer (each direction is one); an invalid address stands for all peers. An error
-// says how long to wait. Otherwise it returns how many resets were refused since the last that was not.
+// Allow counts n soft resets of one peer (each direction is one); an invalid address stands for all peers. An error has
+// the time to wait. Otherwise it returns how many resets were refused since the last accepted one.
 func (l *ResetLimit) Allow(peer netip.Addr, n int, now time.Time) (refused uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

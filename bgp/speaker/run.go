@@ -22,7 +22,7 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// speakerRun is one GoBGP server with what was configured on it. Its maps hold what is really there.
+// speakerRun is one GoBGP server and its configuration. Its maps hold the actual state.
 type speakerRun struct {
 	sp     *Speaker
 	srv    *server.BgpServer
@@ -32,10 +32,10 @@ type speakerRun struct {
 	restarting bool // sessions that are added now existed before the restart
 	sessions   map[netip.Addr]bgp.Session
 	deferred   map[netip.Addr]bgp.Session // changes that wait until the session is down
-	failed     map[netip.Addr]bool        // of which the last Set could not make what is wanted
+	failed     map[netip.Addr]bool        // those that the last Set could not configure
 	origins    map[netip.Prefix]bgp.Origin
 	policy     gobgppolicy.Policy
-	desired    *bgp.Desired // what the policy was made from last
+	desired    *bgp.Desired // the source of the current policy
 	inForce    atomic.Pointer[policyInForce]
 	rechecks   rechecks
 
@@ -115,7 +115,7 @@ func (r *speakerRun) start(ctx context.Context) error {
 	return nil
 }
 
-// stop ends the server for good. Peers that can restart gracefully see no NOTIFICATION.
+// stop ends the server for good. Peers that can restart gracefully receive no NOTIFICATION.
 func (r *speakerRun) stop(ctx context.Context) {
 	if r.cancel != nil {
 		r.cancel()
@@ -123,11 +123,11 @@ func (r *speakerRun) stop(ctx context.Context) {
 	if err := r.srv.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: true}); err != nil {
 		r.sp.log.Debug("stop of the gobgp server", zap.Error(err))
 	}
-	r.srv.Stop() // ends the gRPC server and what belongs to BFD; its own StopBgp fails because of the one above
+	r.srv.Stop() // ends the gRPC server and the BFD parts; its own StopBgp fails because of the one above
 	r.removeSocket()
 }
 
-// removeSocket removes the socket of GoBGP's API: nobody answers there any more.
+// removeSocket removes the socket of GoBGP's API, which no server answers any more.
 func (r *speakerRun) removeSocket() {
 	if r.socket == nil {
 		return
@@ -137,7 +137,7 @@ func (r *speakerRun) removeSocket() {
 	}
 }
 
-// listenAddresses returns what to listen on; without a wish that is every address of the families that this host has.
+// listenAddresses returns the addresses to listen on; without a wish, every address of the families of this host.
 func listenAddresses(wish []netip.Addr) []string {
 	if len(wish) == 0 {
 		all := []string{"0.0.0.0"}
@@ -176,8 +176,8 @@ func addrText(a netip.Addr) string {
 	return a.String()
 }
 
-// tryListen finds out whether the port can be had, before a whole server is made that could not start. Trouble other
-// than with the port is left to the server to find.
+// tryListen tests whether the port is free, before a whole server is made that could not start. It leaves other errors
+// for the server to find.
 func tryListen(g bgp.Global) error {
 	if g.ListenPort == 0 {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/bgp/session"
 )
 
-// What is known of sessions has these names here, too, for those who use a Speaker.
+// Aliases of the types of package session, for users of a Speaker.
 type (
 	SessionStatus = session.Status
 	SessionEvent  = session.Event
@@ -42,8 +42,8 @@ func (s *Speaker) Statuses() []SessionStatus { return s.status.List() }
 // Totals returns the counters of the sessions by type.
 func (s *Speaker) Totals() map[bgp.SessionType]Totals { return s.status.Totals() }
 
-// Session returns the status of one session including the number of advertised prefixes, whose count looks at all
-// routes and is therefore made anew only after a while.
+// Session returns the status of one session including the number of advertised prefixes. Their count reads all routes
+// and is therefore made anew only after a while.
 func (s *Speaker) Session(addr netip.Addr) (SessionStatus, bool) {
 	addr = addr.Unmap()
 	s.countPeer(addr)
@@ -56,8 +56,9 @@ func (s *Speaker) WatchSessions(ctx context.Context) <-chan SessionEvent {
 	return s.status.Watch(ctx, s.ctx)
 }
 
-// ClearSession lets flaps, restarts, messages, what BFD found down, and the last error if the session is up, count from
-// now on. The totals of all sessions go on. It returns the status before; ok is false if there is no such session.
+// ClearSession sets to zero the flaps, restarts, messages and BFD failures of a session, and clears the last error if
+// the session is up. The totals of all sessions go on. It returns the status before; ok is false if there is no such
+// session.
 func (s *Speaker) ClearSession(addr netip.Addr) (before SessionStatus, ok bool) {
 	addr = addr.Unmap()
 	s.readCounters(addr.String(), false)

@@ -258,7 +258,7 @@ func TestKeyThatTheKernelRefuses(t *testing.T) {
 	mustNotConnect(t, "127.0.1.60", listenOf(d))
 }
 
-// A session that the speaker itself starts afresh, and that the kernel refuses at that moment, is asked for again.
+// A session that the speaker itself starts afresh, and that the kernel refuses at that moment, is requested again.
 func TestSessionThatCannotBeAddedAgain(t *testing.T) {
 	t.Parallel()
 	again := make(chan struct{}, 1)

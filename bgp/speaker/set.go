@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// set makes the server do what d says. At no time a peer is sent what neither the old nor the new d allows: the policy
-// comes before the routes and sessions that are new, and knows those that are gone until they are.
+// set configures the server as d requires. At no time a peer is sent a route that neither the old nor the new d allows:
+// the policy comes before new routes and sessions, and includes removed ones until they are gone.
 func (r *speakerRun) set(ctx context.Context, d bgp.Desired) error {
 	wanted := addressesOf(d.Sessions)
 	wide := d
@@ -41,7 +41,7 @@ func addressesOf(sessions []bgp.Session) map[netip.Addr]bool {
 	return set
 }
 
-// originsIn are those of d, and those that are still announced.
+// originsIn returns the origins of d, and those still announced.
 func (r *speakerRun) originsIn(d bgp.Desired) []bgp.Origin {
 	wanted := map[netip.Prefix]bool{}
 	for _, o := range d.Originated {
@@ -57,7 +57,7 @@ func (r *speakerRun) originsIn(d bgp.Desired) []bgp.Origin {
 	return slices.Concat(d.Originated, more)
 }
 
-// sessionsIn are those of d, and those that should be gone and are still there.
+// sessionsIn returns the sessions of d, and obsolete ones that still exist.
 func (r *speakerRun) sessionsIn(d bgp.Desired, wanted map[netip.Addr]bool) []bgp.Session {
 	var more []bgp.Session
 	for a := range r.sessions {

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// What a BGPPeer can set, each on the wire with BIRD. The router ID is that of an IPv6-only node named kube-master.
+// The settings of a BGPPeer, each on the wire with BIRD. The router ID is that of an IPv6-only node named kube-master.
 func TestSessionSettingsWithBIRD(t *testing.T) {
 	t.Parallel()
 	n := newBirdNet(t, []string{"10.77.0.1/24", "10.77.0.11/24", "10.77.0.12/24", "10.77.0.13/24", "10.77.0.14/24",

@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/bgp/session"
 )
 
-// Config is what a Speaker needs to run. Zero values mean the defaults that are named beside the fields.
+// Config holds the settings of a Speaker. Zero values select the defaults that are named beside the fields.
 type Config struct {
 	Logger *zap.Logger // none: nothing is logged
 
@@ -23,20 +23,20 @@ type Config struct {
 	// (session resets are allowed too). Empty: not served.
 	GobgpSocket string
 
-	// BMP are the collectors that are told about sessions and routes.
+	// BMP are the collectors that receive sessions and routes.
 	BMP []BMP
 
-	// RestartDeferral is how long after a restart a peer that is up is waited for until it has sent its
-	// routes (RFC 4724 section 4.1, Selection_Deferral_Timer). Whole seconds; default 10 s.
+	// RestartDeferral is how long the speaker waits, after a restart, for the routes of a peer that is up (RFC 4724
+	// section 4.1, Selection_Deferral_Timer). Whole seconds; default 10 s.
 	RestartDeferral time.Duration
-	// RestartWindow is how long after a restart peers that are not up are waited for before the kernel may be
+	// RestartWindow is how long the speaker waits, after a restart, for peers that are not up before the kernel may be
 	// pruned. Default 120 s: after the restart time that we announce, peers have dropped our routes anyway.
 	RestartWindow time.Duration
 	// ConnectRetry is the time between two attempts to connect (RFC 4271 section 8.2.1.3 suggests 120 s,
 	// which is far too long for a rack switch that comes back). Whole seconds, default 3 s.
 	ConnectRetry time.Duration
 
-	// OpenTimeout is how long the OPEN exchange may take; default 30 s. RFC 4271 suggests four minutes.
+	// OpenTimeout limits the OPEN exchange; default 30 s. RFC 4271 suggests four minutes.
 	OpenTimeout time.Duration
 
 	// WarnPrefixes is the number of prefixes learned from one peer above which its status carries a warning; default
@@ -49,12 +49,12 @@ type Config struct {
 	// PrefixHold is how long a session stays down after it exceeded MaxPrefixes; default 5 minutes.
 	PrefixHold time.Duration
 
-	// InterfaceOf names the interface that traffic to a next hop leaves by, empty if there is none; it is asked while a
-	// filter has a rule about interfaces. None: such rules match no learned route.
+	// InterfaceOf names the interface that traffic to a next hop leaves by, empty if there is none; it is called while
+	// a filter has a rule about interfaces. Nil: such rules match no learned route.
 	InterfaceOf func(nextHop netip.Addr) string
 
-	// Again is called when the speaker could not do later what Set had left to it, such as to add a session again: Set
-	// is to be called again. It must not wait. None: that is done by the next Set.
+	// Again is called when the speaker failed at work that Set had left for later, such as to add a session again: Set
+	// is to be called again. It must not block. Nil: the next Set does the work.
 	Again func()
 }
 
@@ -79,11 +79,11 @@ func setDefault[T comparable](v *T, def T) {
 	}
 }
 
-// Speaker runs the sessions and originates the routes of a Desired on an embedded GoBGP server, and hands out
-// what other speakers announce. GoBGP keeps some options in package variables, so a process should have one Speaker.
+// Speaker runs the sessions and originates the routes of a Desired on an embedded GoBGP server, and returns the routes
+// of other speakers. GoBGP keeps some options in package variables, so a process should have one Speaker.
 //
-// Nothing that ends the process or the Speaker sends a NOTIFICATION: peers with graceful restart keep our routes
-// until the next start (RFC 4724), and a Cease would make them drop the routes at once.
+// No end of the process or of the Speaker sends a NOTIFICATION: peers with graceful restart keep our routes until the
+// next start (RFC 4724), and a Cease would make them drop the routes at once.
 type Speaker struct {
 	cfg    Config
 	log    *zap.Logger
@@ -102,7 +102,7 @@ type Speaker struct {
 	paths      paths
 	resets     resets
 
-	// Resets is how often sessions may be softly reset through APIs.
+	// Resets limits the rate of soft resets through APIs.
 	Resets ResetLimit
 
 	setMu    sync.Mutex   // one change at a time
@@ -124,10 +124,9 @@ func New(cfg Config) *Speaker {
 	return s
 }
 
-// Set makes the speaker do what d says. It is idempotent and touches only what differs from the previous Set: a session
-// that stays as it is costs two comparisons. What fails is reported, does not keep the rest from being done and is
-// tried again by the next Set. A change of d.Global restarts the whole speaker, gracefully where the peers can; nothing
-// else does.
+// Set configures the speaker as d requires. It is idempotent and touches only the differences from the previous Set: an
+// unchanged session costs two comparisons. A failure is reported, does not stop the rest of the work, and is tried
+// again by the next Set. Only a change of d.Global restarts the whole speaker, gracefully if the peers can.
 func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 	s.setMu.Lock()
 	defer s.setMu.Unlock()
@@ -154,8 +153,8 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 	return err
 }
 
-// restart replaces the GoBGP server. Sessions of the old one are closed without NOTIFICATION towards peers that
-// can restart gracefully, and what was learned stays in the table until the new server knows better.
+// restart replaces the GoBGP server. Sessions of the old one are closed without NOTIFICATION towards peers that can
+// restart gracefully, and learned routes stay in the table until the new server replaces them.
 func (s *Speaker) restart(ctx context.Context, d bgp.Desired) error {
 	if old := s.run; old != nil {
 		s.log.Info("bgp speaker restarts because its AS, router ID or listener changes",
@@ -192,14 +191,14 @@ func (s *Speaker) current() *speakerRun {
 // Changed receives after something changed that Take has not handed out yet, also when Synced changes.
 func (s *Speaker) Changed() <-chan struct{} { return s.fib.Changed() }
 
-// Take is that of the table of learned routes: see fib.Table.Take.
+// Take returns changed learned routes: see fib.Table.Take.
 func (s *Speaker) Take(limit int) []bgp.Route { return s.fib.Take(limit) }
 
 // Snapshot returns all prefixes with usable paths, in no order, and leaves Take alone.
 func (s *Speaker) Snapshot() []bgp.Route { return s.fib.Snapshot() }
 
-// Server returns the GoBGP server, nil before the first successful Set. Only the API in bgp/gobgpapi may use it,
-// and only to read: what it changes is not seen by the Speaker. A later Set may replace it.
+// Server returns the GoBGP server, nil before the first successful Set. Only the API in bgp/gobgpapi may use it, and
+// only to read: the Speaker does not see changes made through it. A later Set may replace it.
 func (s *Speaker) Server() *server.BgpServer {
 	if run := s.current(); run != nil {
 		return run.srv

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// restartSync tells when, after a start, the learned routes are complete (RFC 4724 section 4.1): every session of
+// restartSync determines when, after a start, the learned routes are complete (RFC 4724 section 4.1): every session of
 // the start has either sent its End-of-RIB or had its time to.
 type restartSync struct {
 	cfg  Config
@@ -27,12 +27,13 @@ func newRestartSync(cfg Config, done func(string)) *restartSync {
 	return &restartSync{cfg: cfg, done: done}
 }
 
-// Synced tells whether routes that are not in Take's answers may be removed from the kernel, and if not, what is waited
-// for. It becomes true once after every start, and Changed fires then.
+// Synced reports whether routes that are not in Take's results may be removed from the kernel, and if not, the
+// condition waited for. It becomes true once after every start, and Changed fires then.
 func (s *Speaker) Synced() (bool, string) { return s.sync.state(time.Now()) }
 
-// Ready tells whether this node does its part in BGP, and if not, what is waited for. Peers that are up are waited for
-// as in Synced, those that are down only as long as a healthy peer takes to connect: they are no fault of this node.
+// Ready reports whether this node does its part in BGP, and if not, the condition waited for. It waits for peers that
+// are up as in Synced. It waits for peers that are down only as long as a healthy peer takes to connect: they are no
+// fault of this node.
 func (s *Speaker) Ready() (bool, string) {
 	if why := s.status.CannotRun(); why != "" {
 		return false, why
@@ -72,7 +73,7 @@ func (r *restartSync) begin(sessions []bgp.Session) {
 	}
 }
 
-// established notes that a peer is up.
+// established records that a peer is up.
 func (r *restartSync) established(addr netip.Addr, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -29,8 +29,8 @@ type TablePath struct {
 	ClusterList      []netip.Addr
 }
 
-// Table returns all paths for the prefixes of one family, sorted by prefix, the best of each first. It looks at all
-// routes: it is meant for people who ask, not for polling.
+// Table returns all paths for the prefixes of one family, sorted by prefix, the best of each first. It reads all
+// routes: it is for requests of people, not for polling.
 func (s *Speaker) Table(ipv6 bool) ([]TablePath, error) {
 	run := s.current()
 	if run == nil {

@@ -15,14 +15,14 @@ import (
 	"github.com/manxnet/manx/bgp/gobgppolicy"
 )
 
-// JudgedPath is a path together with what becomes of it on one session.
+// JudgedPath is a path and its verdict on one session.
 type JudgedPath struct {
 	TablePath             // as before the verdict
 	Verdict   bgp.Verdict // accepted or not, by which rule, and the route as it is afterwards
 }
 
-// ReceivedFrom returns all paths that a peer has announced, also those that are rejected, sorted by prefix. It looks at
-// all routes of the peer.
+// ReceivedFrom returns all paths that a peer has announced, also rejected ones, sorted by prefix. It reads all routes
+// of the peer.
 func (s *Speaker) ReceivedFrom(_ context.Context, peer netip.Addr) ([]JudgedPath, error) {
 	run, rules, session, err := s.policyFor(peer)
 	if err != nil {
@@ -40,8 +40,8 @@ func (s *Speaker) ReceivedFrom(_ context.Context, peer netip.Addr) ([]JudgedPath
 	return sortJudged(list), err
 }
 
-// AdvertisedTo returns the best path of every prefix, our own included, sorted by prefix; the verdict tells whether the
-// peer is sent it. It looks at all routes.
+// AdvertisedTo returns the best path of every prefix, our own included, sorted by prefix; the verdict is whether the
+// peer is sent it. It reads all routes.
 func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]JudgedPath, error) {
 	run, rules, session, err := s.policyFor(peer)
 	if err != nil {
@@ -117,7 +117,7 @@ func sortJudged(list []JudgedPath) []JudgedPath {
 	return list
 }
 
-// importVerdict is what the policy does with a path of a peer, and what GoBGP does before it asks the policy.
+// importVerdict is the decision of the policy about a path of a peer, with GoBGP's checks before the policy.
 func importVerdict(d bgp.Desired, s bgp.Session, t TablePath, c bgp.Candidate) bgp.Verdict {
 	own := 0
 	for _, as := range t.ASPath {
@@ -140,7 +140,7 @@ func importVerdict(d bgp.Desired, s bgp.Session, t TablePath, c bgp.Candidate) b
 	return v
 }
 
-// exportVerdict is what the policy does with a route towards a peer.
+// exportVerdict is the decision of the policy about a route towards a peer.
 func exportVerdict(d bgp.Desired, s bgp.Session, c bgp.Candidate) bgp.Verdict {
 	v := d.Export(s, c)
 	switch d.Drain {
@@ -158,7 +158,7 @@ func exportVerdict(d bgp.Desired, s bgp.Session, c bgp.Candidate) bgp.Verdict {
 	return v
 }
 
-// anyCandidate is a route of our table, ours or learned, as filters see it.
+// anyCandidate converts a route of our table, ours or learned, for filters.
 func (r *speakerRun) anyCandidate(d bgp.Desired, t TablePath) bgp.Candidate {
 	if t.Peer.IsValid() {
 		return r.candidate(d, t)
@@ -171,13 +171,13 @@ func (r *speakerRun) anyCandidate(d bgp.Desired, t TablePath) bgp.Candidate {
 	return bgp.Candidate{Prefix: t.Prefix, Source: bgp.SourceOwn}
 }
 
-// forbidden tells whether its communities keep a learned route from a peer (RFC 1997).
+// forbidden reports whether its communities keep a learned route from a peer (RFC 1997).
 func forbidden(s bgp.Session, communities []uint32) bool {
 	return slices.Contains(communities, gobgppolicy.NoAdvertise) ||
 		s.PeerAS != s.LocalAS && slices.Contains(communities, gobgppolicy.NoExport)
 }
 
-// keptBack says why BGP does not send a route that every rule lets out.
+// keptBack returns why BGP does not send a route that every rule accepts.
 func keptBack(s bgp.Session, t TablePath) string {
 	switch {
 	case t.Peer.Unmap() == s.Address.Unmap():

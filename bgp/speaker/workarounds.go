@@ -15,22 +15,22 @@ import (
 
 // This file holds parts that exist only because of faults of GoBGP v4.8.0. Each names the fault, the test that shows
 // it, and when the part can go. So do the comments about a fault in other files, where the part belongs to something
-// larger (TestFaultsOfGoBGPAreShown). Other faults are avoided by how the speaker is built:
+// larger (TestFaultsOfGoBGPAreShown). The design of the speaker avoids other faults:
 //
 //   - UpdatePeer forgets that the peer restarts gracefully: setSession never calls it without a difference and
 //     defers timers (TestUnchangedSessionsRunOn).
-//   - UpdatePeer ignores a change of RouteReflector: bgp.CompareSessions asks for delete and add (TestCompareSessions).
+//   - UpdatePeer ignores a change of RouteReflector: bgp.CompareSessions requires delete and add (TestCompareSessions).
 //   - AddDefinedSet with Replace does not reach statements: setPolicy replaces everything at once
 //     (TestExportRulesChange).
 //   - A hard reset of a session that is down kills the next one: allowReset, ResetSession
 //     (TestHardResetOnlyWhenEstablished).
-// - Two active ends can block each other for ever: package bgp makes exactly one of two Manx nodes active
-// (TestBothEndsAgree).
+//   - Two active ends can block each other for ever: package bgp makes exactly one of two Manx nodes active
+//     (TestBothEndsAgree).
 //
 // Those that are too big for this file have one of their own, with the same three facts:
 //
 //   - A peer that was lost is kept out for five seconds, also when it only restarts: idle.go.
-//   - A NOTIFICATION that answers our OPEN is told to nobody: bgp/session/notification.go.
+//   - A NOTIFICATION that answers our OPEN is not reported: bgp/session/notification.go.
 //   - A reflected route that comes back can become the best: bgp/fib/clusterlist.go.
 //   - The withdrawal of a route that the policy rejects since it changed is lost: recheck.go.
 
@@ -122,11 +122,11 @@ func (s *Speaker) again() {
 
 // sendAgain sends a peer all routes once more, a second after its session came up, if any changed meanwhile.
 //
-// Fault: GoBGP sends its routes to a new session before it marks the session as established, and routes that change
-// between the two are sent to nobody: the peer lacks them until they change again. It is a matter of microseconds
-// on an idle machine, but a restart of a busy node brings all sessions up while routes pour in.
-// Shown by TestRouteLearnedWhileASessionComesUp (seen with the race detector; needToAdvertise and handleFSMMessage in
-// GoBGP's server.go). Can go when the state is set before the first routes are collected.
+// Fault: GoBGP sends its routes to a new session before it marks the session as established. Routes that change between
+// the two are not sent: the peer lacks them until they change again. The gap lasts microseconds on an idle machine, but
+// a restart of a busy node brings all sessions up while routes pour in. Shown by TestRouteLearnedWhileASessionComesUp
+// (seen with the race detector; needToAdvertise and handleFSMMessage in GoBGP's server.go). Can go when the state is
+// set before the first routes are collected.
 func (s *Speaker) sendAgain(addr netip.Addr) {
 	time.AfterFunc(time.Second, func() {
 		run := s.current()
@@ -134,7 +134,7 @@ func (s *Speaker) sendAgain(addr netip.Addr) {
 			return
 		}
 		if tap := s.taps.of(addr); tap == nil || tap.changes.Load() == s.fib.ChangesByOthers(addr) {
-			return // nothing can be lost; to look at each route while a peer sends a full table would be dear
+			return // nothing can be lost; a check of each route while a peer sends a full table would be dear
 		}
 		restarting := false
 		err := run.srv.ListPeer(s.ctx, &api.ListPeerRequest{Address: addr.String()}, func(p *api.Peer) {
@@ -166,12 +166,12 @@ func (r *speakerRun) forgetPassword(ctx context.Context, s bgp.Session) error {
 	return err
 }
 
-// protected tells, after a peer was added or changed, whether the listener has its MD5 key, and removes the peer if
+// protected checks, after a peer was added or changed, whether the listener has its MD5 key, and removes the peer if
 // not.
 //
-// Fault: AddPeer only logs that the kernel refuses the key (net.core.optmem_max is used up, for instance), so that
-// anybody with the peer's address could open the session without a password.
-// Shown by TestKeyThatTheKernelRefuses. Can go when AddPeer returns the error.
+// Fault: AddPeer only logs that the kernel refuses the key (net.core.optmem_max is used up, for instance), so that any
+// host with the peer's address could open the session without a password. Shown by TestKeyThatTheKernelRefuses. Can go
+// when AddPeer returns the error.
 func (r *speakerRun) protected(ctx context.Context, s bgp.Session) error {
 	addr := s.Address.Unmap()
 	why := r.sp.status.TakeUnprotected(addr)

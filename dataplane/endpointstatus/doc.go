@@ -1,3 +1,3 @@
-// Package endpointstatus keeps the files that tell a CNI plugin which workloads have their policy and routes in the
-// kernel.
+// Package endpointstatus keeps the files from which a CNI plugin learns which workloads have their policy and routes in
+// the kernel.
 package endpointstatus

@@ -17,20 +17,21 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// FilesConfig is what Files need.
+// FilesConfig has the settings of Files.
 type FilesConfig struct {
-	// Folder is that of the files, given endpointStatusPathPrefix of FelixConfiguration; nil, or empty, for nowhere.
+	// Folder returns the folder of the files, given endpointStatusPathPrefix of FelixConfiguration; nil, or an empty
+	// result: no folder.
 	Folder func(prefix string) string
 	// Routed reports whether the kernel has the route to an address of an endpoint.
 	Routed func(Endpoint, netip.Prefix) bool
-	// WithPolicy says that a workload also has to have its policy first; see SetPolicy.
+	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
 	WithPolicy bool
 	Logger     *zap.Logger
 	Now        func() time.Time
 }
 
-// Files tell CNI plugins which workloads are connected and protected, in the folder that the state chooses. SetPolicy
-// may be called at any time; otherwise not safe for concurrent use.
+// Files report to CNI plugins which workloads are connected and protected, in the folder that the state chooses.
+// SetPolicy may be called at any time; otherwise not safe for concurrent use.
 type Files struct {
 	folder func(prefix string) string
 	routed func(Endpoint, netip.Prefix) bool
@@ -41,21 +42,21 @@ type Files struct {
 	moveDue   bool   // the folder has to be chosen again
 	dir       string
 	refused   *reconcile.Notice // why the folder that FelixConfiguration leads to is not used, nil if it is
-	checkAt   time.Time         // when to look again
-	target    *Target           // nil: nobody is told
-	failing   *reconcile.Notice // why files are not as they should be, nil if they are
+	checkAt   time.Time         // when to check again
+	target    *Target           // nil: no reports
+	failing   *reconcile.Notice // why files are not as desired, nil if they are
 	endpoints []Endpoint
 	untold    []reconcile.Notice // endpoints that cannot have a file
-	synced    bool               // the datastore has told everything
+	synced    bool               // the datastore has been read as a whole
 
-	policy    atomic.Pointer[Policy] // nil: nobody programs policy
+	policy    atomic.Pointer[Policy] // nil: policy is not programmed
 	protected map[model.Key]int64    // the versions of endpoints whose policy has been in the kernel
 }
 
-// checkFolderEvery is how often a folder is looked at again that was refused.
+// checkFolderEvery is the interval between checks of a refused folder.
 const checkFolderEvery = 10 * time.Second
 
-// NewFiles makes Files of which none is there yet.
+// NewFiles makes Files, without any file yet.
 func NewFiles(c FilesConfig) *Files {
 	f := &Files{folder: c.Folder, routed: c.Routed, log: c.Logger, now: c.Now}
 	if c.WithPolicy {
@@ -64,13 +65,13 @@ func NewFiles(c FilesConfig) *Files {
 	return f
 }
 
-// SetPolicy takes over whose policy is in the kernel, for the next Flush. It does not wait.
+// SetPolicy sets the endpoints whose policy is in the kernel, for the next Flush. It does not block.
 func (f *Files) SetPolicy(p Policy) { f.policy.Store(&p) }
 
 // Name is the target's in logs.
 func (f *Files) Name() string { return "endpoint-status" }
 
-// SetState takes over the endpoints of a state.
+// SetState applies the endpoints of a state.
 func (f *Files) SetState(h *hoststate.Host) {
 	f.synced = h.DatastoreSynced
 	if !h.Concerned || f.folder == nil {
@@ -105,8 +106,8 @@ func (f *Files) SetState(h *hoststate.Host) {
 	}
 }
 
-// choose is the folder to use: the one that FelixConfiguration leads to, or the usual one if others could turn aside
-// what root writes there. Whoever can write to the datastore does not administer this host.
+// choose returns the folder to use: the one that FelixConfiguration leads to, or the usual one if others could redirect
+// root's writes there. A writer of the datastore is not an administrator of this host.
 func (f *Files) choose() (dir string, owned bool) {
 	dir, usual := f.folder(f.prefix), f.folder("")
 	if dir == usual || dir == "" {
@@ -127,8 +128,8 @@ func (f *Files) choose() (dir string, owned bool) {
 	return usual, false
 }
 
-// move goes on in the folder that FelixConfiguration, as it is now, leads to. What is in the one before is not kept up
-// to date any more, and so removed.
+// move switches to the folder that the current FelixConfiguration leads to. The files in the one before are no longer
+// kept up to date, and so removed.
 func (f *Files) move() {
 	f.moveDue, f.checkAt = false, f.now().Add(checkFolderEvery)
 	before := f.refused
@@ -155,7 +156,7 @@ func (f *Files) move() {
 	}
 }
 
-// note keeps why files are not as they should be.
+// note records why files are not as desired.
 func (f *Files) note(err error) {
 	switch {
 	case err == nil:
@@ -165,7 +166,7 @@ func (f *Files) note(err error) {
 	}
 }
 
-// Handle takes over what happened in the kernel: nothing that concerns files.
+// Handle takes over kernel events: none concerns files.
 func (f *Files) Handle([]kernel.Event) {}
 
 // Resync makes the next Flush read the folder again.
@@ -175,14 +176,14 @@ func (f *Files) Resync() {
 	}
 }
 
-// Retry makes the next Flush try what failed, and read the folder again.
+// Retry makes the next Flush retry failed steps, and read the folder again.
 func (f *Files) Retry() {
 	if f.target != nil {
 		f.target.Retry()
 	}
 }
 
-// Flush brings the files to the state of routes and policy. It returns how many it tried to change, and how many of
+// Flush applies the state of routes and policy to the files. It returns how many it tried to change, and how many of
 // them failed.
 func (f *Files) Flush() (steps, failures int, err error) {
 	if f.moveDue || (f.refused != nil || f.failing != nil) && !f.now().Before(f.checkAt) {
@@ -193,7 +194,7 @@ func (f *Files) Flush() (steps, failures int, err error) {
 	}
 	policy := f.policy.Load()
 	f.notePolicy(policy)
-	// Files of an earlier run stay until the policy that they tell of can be checked: a restart changes nothing.
+	// Files of an earlier run stay until the policy that they report can be checked: a restart changes nothing.
 	f.target.Synced(f.synced && (policy == nil || policy.Reader != nil))
 	f.target.Set(Decide(f.endpoints, func(e Endpoint) bool {
 		return policy == nil || policy.Interfaces[e.Interface] && f.protects(e)
@@ -203,8 +204,8 @@ func (f *Files) Flush() (steps, failures int, err error) {
 	return steps, failures, err
 }
 
-// notePolicy notes the endpoints whose policy is in the kernel, each as it is known here. Policy may go on to a later
-// version of an endpoint before that one is known here; what has been reached is not taken back for it.
+// notePolicy records the endpoints whose policy is in the kernel, each in the version known here. Policy may go on to a
+// later version of an endpoint before that one is known here; a recorded success is not revoked for it.
 func (f *Files) notePolicy(policy *Policy) {
 	if policy == nil {
 		return
@@ -222,7 +223,7 @@ func (f *Files) protects(e Endpoint) bool {
 	return ok && version == e.Revision
 }
 
-// Next is how long the next Flush may wait if nothing happens before.
+// Next returns how long the next Flush may wait if nothing happens before.
 func (f *Files) Next() time.Duration {
 	next := idle
 	if f.target != nil {
@@ -234,7 +235,7 @@ func (f *Files) Next() time.Duration {
 	return max(next, time.Millisecond)
 }
 
-// idle is how often nothing is looked at.
+// idle is the interval between flushes without work.
 const idle = time.Hour
 
 // Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
@@ -245,7 +246,7 @@ func (f *Files) Repairs() ([]reconcile.Repair, int) {
 	return f.target.Repairs()
 }
 
-// Health is how the files are.
+// Health returns the health of the files.
 func (f *Files) Health() reconcile.Health {
 	if f.target == nil {
 		return reconcile.Health{}

@@ -13,11 +13,11 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// DefaultPathPrefix is Calico's folder for what is true until the host restarts (FelixConfiguration,
+// DefaultPathPrefix is Calico's folder for state that lasts until the host restarts (FelixConfiguration,
 // endpointStatusPathPrefix).
 const DefaultPathPrefix = "/var/run/calico"
 
-// FolderName is that of the files' folder below the path prefix.
+// FolderName is the name of the files' folder below the path prefix.
 const FolderName = "endpoint-status"
 
 // Status is the content of a file, with Calico's names. Calico's bgpPeerName, for a program that configures BIRD from
@@ -62,7 +62,7 @@ func FileName(k model.Key) (string, error) {
 	return name, nil
 }
 
-// isFileName tells the files from what else may be in the folder.
+// isFileName distinguishes the files from others in the folder.
 func isFileName(name string) bool { return strings.Count(name, separator) == 2 }
 
 // Endpoint is a WorkloadEndpoint of this node.
@@ -76,8 +76,8 @@ type Endpoint struct {
 	file, content string
 }
 
-// NewEndpoint makes an Endpoint. mac is the workload's. The error is about what cannot be in a file, or in
-// its name.
+// NewEndpoint makes an Endpoint. mac is the workload's. The error is about a value that cannot be in a file, or in its
+// name.
 func NewEndpoint(k model.Key, revision int64, iface, mac string, addresses []netip.Prefix) (Endpoint, error) {
 	file, err := FileName(k)
 	if _, bad := net.ParseMAC(mac); mac != "" && bad != nil {
@@ -104,8 +104,8 @@ type Policy struct {
 }
 
 // has reports whether an endpoint's policy is in the kernel: that of the very version of the endpoint, not of a
-// container which had the same interface before. Versions are only told apart: each kind of object may have a clock of
-// its own.
+// container which had the same interface before. Versions are only compared for equality: each kind of object may have
+// a clock of its own.
 func (p *Policy) has(e Endpoint) bool {
 	if p.Reader == nil || !p.Interfaces[e.Interface] {
 		return false
@@ -115,7 +115,7 @@ func (p *Policy) has(e Endpoint) bool {
 }
 
 // Decide returns the files that should exist, with their content by name: those of the endpoints with addresses that
-// are protected by their policy, and all whose routes are there.
+// are protected by their policy, and whose routes all exist.
 func Decide(endpoints []Endpoint, protected func(Endpoint) bool,
 	routed func(Endpoint, netip.Prefix) bool) map[string]string {
 	files := map[string]string{}

@@ -32,8 +32,8 @@ func TestFileNamesAreCalicos(t *testing.T) {
 	}
 }
 
-// What would lead out of the folder, or confuse who lists it, is no name of a file; nor is content written that is no
-// address.
+// A name that would lead out of the folder, or confuse a reader of the list, is no name of a file; nor is content
+// written that is no address.
 func TestNamesAndContentsAreChecked(t *testing.T) {
 	mac := "02:00:00:00:00:01"
 	for _, c := range []struct{ namespace, name, mac string }{

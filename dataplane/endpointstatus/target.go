@@ -47,11 +47,11 @@ func New(dir string, now func() time.Time) *Target {
 	return t
 }
 
-// RequireOwned makes the Target write only while nobody but root and this process's user can change what is at the
-// path. It is for a path that does not come from who administers this host. Call it before the first Flush.
+// RequireOwned makes the Target write only while nobody but root and this process's user can change the path. It is for
+// a path that does not come from this host's administrator. Call it before the first Flush.
 func (t *Target) RequireOwned() { t.owned = true }
 
-// Set takes over which files should exist, as Decide returns them.
+// Set sets the desired files, as Decide returns them.
 func (t *Target) Set(files map[string]string) {
 	for name := range t.wanted {
 		if _, still := files[name]; !still {
@@ -67,7 +67,7 @@ func (t *Target) Set(files map[string]string) {
 // Synced sets whether the datastore has been read in full: then files of an earlier run may be removed.
 func (t *Target) Synced(yes bool) { t.table.Prune(yes) }
 
-// Retry makes the next Flush try what failed, and read everything again.
+// Retry makes the next Flush retry failed steps, and read everything again.
 func (t *Target) Retry() {
 	t.table.RetryAll()
 	t.Resync()
@@ -76,7 +76,8 @@ func (t *Target) Retry() {
 // Resync makes the next Flush read the folder again.
 func (t *Target) Resync() { t.checkAt = time.Time{} }
 
-// Flush brings the folder there. It returns how many files it tried to change and how many of them failed.
+// Flush applies the desired files to the folder. It returns how many files it tried to change and how many of them
+// failed.
 func (t *Target) Flush() (steps, failures int, err error) {
 	if now := t.now(); !now.Before(t.checkAt) {
 		t.checkAt = now.Add(checkEvery)
@@ -88,7 +89,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 	return steps, failures, nil
 }
 
-// Next is how long the next Flush may wait if nothing happens before.
+// Next returns how long the next Flush may wait if nothing happens before.
 func (t *Target) Next() time.Duration {
 	at := t.checkAt
 	if retry, ok := t.table.Next(); ok && retry.Before(at) {
@@ -100,16 +101,16 @@ func (t *Target) Next() time.Duration {
 // Failures is the number of files that could not be written or removed.
 func (t *Target) Failures() int { return t.table.Failures() }
 
-// Problem says what failed, nil if nothing did.
+// Problem returns the failures, nil if there are none.
 func (t *Target) Problem() error { return t.table.Problem() }
 
 // Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
 func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }
 
-// longestStatus bounds what is read of a file, in bytes; those of this package are far shorter.
+// longestStatus bounds how much of a file is read, in bytes; those of this package are far shorter.
 const longestStatus = 64 << 10
 
-// List implements reconcile.Applier. What other users have put in the folder is not listed.
+// List implements reconcile.Applier. It leaves out files of other users.
 func (t *Target) List() (map[string]string, error) {
 	files := map[string]string{}
 	d, err := t.open(safefile.Open)
@@ -190,7 +191,7 @@ func Cleanup(dir string) (removed int, err error) {
 		_ = d.Remove(".new") // of versions that died while they wrote
 	}
 	if err == nil {
-		safefile.RemoveDir(dir) // if it is not empty it is somebody else's, too
+		safefile.RemoveDir(dir) // if it is not empty it has another user, too
 	}
 	return removed, errors.Join(errs...)
 }

@@ -72,7 +72,7 @@ func TestFilesComeChangeAndGo(t *testing.T) {
 	f.want(map[string]string{web: two})
 }
 
-// What an earlier run left stays as long as it may still be true, so that a plugin that waits now need not wait longer.
+// Files of an earlier run stay as long as they may still be true, so that a waiting plugin need not wait longer.
 func TestFilesOfAnEarlierRunAreReusedOrRemovedOnceInSync(t *testing.T) {
 	f := newFolder(t)
 	f.put(web, one)
@@ -140,7 +140,7 @@ func TestCleanupRemovesTheFilesOnly(t *testing.T) {
 	if err := os.Remove(filepath.Join(f.path, "README")); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // also of what does not exist
+	for range 2 { // also of missing ones
 		if n, err := Cleanup(f.path); n != 0 || err != nil {
 			t.Fatal(n, err)
 		}

@@ -1,2 +1,3 @@
-// Package filter is the target of this host's packet filter: policy's calculator decides, nft brings the kernel there.
+// Package filter is the target of this host's packet filter: policy's calculator computes the rules, nft applies them
+// to the kernel.
 package filter

@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// translated are the floating addresses that were given to somebody else or are gone. Their connections are deleted:
-// the kernel translates each as it did at its beginning.
+// translated are the floating addresses that have another owner now or are gone. Their connections are deleted: the
+// kernel translates each as it did at its beginning.
 type translated struct {
 	connections conntrack.Connections
 	loop        *reconcile.Loop
@@ -29,8 +29,8 @@ func (t *translated) add(list []netip.Addr) {
 	}
 }
 
-// forget deletes connections beside the loop. Reading the kernel's table takes time, so what changes meanwhile waits
-// for the next turn.
+// forget deletes connections beside the loop. Reading the kernel's table takes time, so changes meanwhile wait for the
+// next turn.
 func (t *translated) forget() {
 	if len(t.stale) == 0 || !t.begin() {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// withoutLogs leaves out of the rules what this kernel cannot log, and returns why. A policy whose rules the kernel
-// refuses is replaced by dropping all, which must not come of a rule that only logs.
+// withoutLogs removes from the rules the logs that this kernel does not support, and returns why. A policy whose rules
+// the kernel refuses is replaced by dropping all; a rule that only logs must not cause that.
 func (c *Config) withoutLogs() (missing []string) {
 	for _, l := range []struct {
 		log  ruleset.Log

@@ -22,7 +22,7 @@ func (t *Target) Status() nft.Status { return t.table.Status() }
 // MissingLogs lists the kinds of log that this kernel does not support, with the reasons.
 func (t *Target) MissingLogs() []string { return t.missingLogs }
 
-// Health is how the rules are.
+// Health returns the health of the rules.
 func (t *Target) Health() reconcile.Health {
 	h := reconcile.Health{Part: "policy"}
 	var reason string

@@ -23,7 +23,7 @@ import (
 type Config struct {
 	Rules nftables.Rules
 	Links kernel.Links // nil: the host has no interfaces that matter
-	// Connections forgets those that were translated as is not wanted any more; nil for nobody.
+	// Connections deletes connections with outdated translation; nil: they stay.
 	Connections conntrack.Connections
 	Policy      policy.Config
 	Loop        *reconcile.Loop // that calls Flush
@@ -33,7 +33,7 @@ type Config struct {
 	Programmed func(transactions int)
 }
 
-// Target keeps the packet filter as the state wants it. Not safe for concurrent use.
+// Target keeps the packet filter as the state requires. Not safe for concurrent use.
 type Target struct {
 	links      kernel.Links
 	log        *zap.Logger
@@ -69,7 +69,7 @@ func New(c Config) *Target {
 // Name is the target's in logs.
 func (t *Target) Name() string { return "nft" }
 
-// SetState takes over the objects that changed and computes what follows.
+// SetState takes over changed objects and computes the rules.
 func (t *Target) SetState(h *hoststate.Host) {
 	t.reader, t.all = h.Reader, t.all || h.All
 	if !t.all {
@@ -78,7 +78,7 @@ func (t *Target) SetState(h *hoststate.Host) {
 	t.compute()
 }
 
-// Handle takes over what happened in the kernel: host endpoints depend on its interfaces and addresses.
+// Handle takes over kernel events: host endpoints depend on the host's interfaces and addresses.
 func (t *Target) Handle(events []kernel.Event) {
 	t.linksDue = t.links != nil && (t.linksDue || slices.ContainsFunc(events, kernel.Event.AboutLinks))
 }
@@ -94,7 +94,7 @@ func (t *Target) Retry() {
 }
 
 // compute brings the desired table up to date. Before the host's interfaces are known nothing is computed: rules
-// without host endpoints would open what an earlier run protects.
+// without host endpoints would open ports that an earlier run protects.
 func (t *Target) compute() {
 	if t.linksDue && !t.tried {
 		t.readLinks()
@@ -114,8 +114,8 @@ func (t *Target) compute() {
 	t.all, t.changed, t.moved = false, t.changed[:0], false
 }
 
-// Flush brings the kernel there. It returns how many transactions the kernel accepted and how many parts it refused;
-// the error tells of these, too.
+// Flush applies the rules to the kernel. It returns how many transactions the kernel accepted and how many parts it
+// refused; the error covers these, too.
 func (t *Target) Flush() (transactions, refused int, err error) {
 	t.compute()
 	t.tried = false
@@ -144,7 +144,7 @@ func (t *Target) Flush() (transactions, refused int, err error) {
 // linksRetry is how soon interfaces are listed again after that has failed.
 const linksRetry = time.Second
 
-// Next is how long the next Flush may wait if nothing happens before.
+// Next returns how long the next Flush may wait if nothing happens before.
 func (t *Target) Next() time.Duration {
 	if t.linksDue && (t.pause == 0 || t.pause > linksRetry) {
 		return linksRetry
@@ -152,7 +152,7 @@ func (t *Target) Next() time.Duration {
 	return max(t.pause, time.Millisecond)
 }
 
-// readLinks tells the calculator which interfaces the host has; a failure is logged once.
+// readLinks passes the host's interfaces to the calculator; a failure is logged once.
 func (t *Target) readLinks() {
 	t.tried = true
 	links, err := t.links.ListLinks()

@@ -43,8 +43,8 @@ func state() *hoststate.Host {
 	return h
 }
 
-// While the host's interfaces cannot be listed nothing is changed, which is told with its reason; they are listed once
-// in each Flush, and soon again.
+// While the host's interfaces cannot be listed nothing is changed, which is reported with its reason; they are listed
+// once in each Flush, and soon again.
 func TestNothingIsChangedBeforeInterfacesAreKnown(t *testing.T) {
 	rules, l := kerneltest.NewRules(), &links{Kernel: kerneltest.New(), err: errors.New("no buffer space available")}
 	reached := 0
@@ -77,7 +77,7 @@ func TestNothingIsChangedBeforeInterfacesAreKnown(t *testing.T) {
 	}
 }
 
-// What the kernel refuses as a whole is told, and what it had before stays what has been reached.
+// Rules that the kernel refuses as a whole are reported, and the earlier content remains the state reached.
 func TestRefusedRulesAreNotReached(t *testing.T) {
 	rules, reached := kerneltest.NewRules(), 0
 	target := newTarget(rules, nil, func(int) { reached++ })

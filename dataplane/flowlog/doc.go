@@ -1,3 +1,2 @@
-// Package flowlog records which packets policy dropped or logged, and by which rule, without recording the same over
-// and over.
+// Package flowlog records which packets policy dropped or logged, and by which rule. Repetitions are summed up.
 package flowlog

@@ -16,11 +16,11 @@ const (
 	Logged  Action = "log"
 )
 
-// Entry is packets of one flow that one rule dropped or logged. Its JSON is what users' programs read.
+// Entry is packets of one flow that one rule dropped or logged. Its JSON is for users' programs.
 type Entry struct {
 	Time   time.Time `json:"time"` // of the last packet
 	Action Action    `json:"action"`
-	// Rule says whose it is: "NetworkPolicy/shop/web ingress 2", "end of tier default".
+	// Rule names the owner of the rule: "NetworkPolicy/shop/web ingress 2", "end of tier default".
 	Rule                string     `json:"rule"`
 	Source              netip.Addr `json:"source"`
 	Destination         netip.Addr `json:"destination"`
@@ -33,8 +33,8 @@ type Entry struct {
 	Out                 string     `json:"out,omitempty"`
 	SourceEndpoint      string     `json:"sourceEndpoint,omitempty"` // of this node: "shop/node--1-k8s-web--0-eth0"
 	DestinationEndpoint string     `json:"destinationEndpoint,omitempty"`
-	Packets             int        `json:"packets"` // since it was last told
-	// Suppressed is how many other flows were not told before this one, because there were too many.
+	Packets             int        `json:"packets"` // since the last report
+	// Suppressed is how many other flows were left out before this one, because there were too many.
 	Suppressed int `json:"suppressed,omitempty"`
 }
 
@@ -44,7 +44,7 @@ func (e Entry) String() string {
 	return string(text)
 }
 
-// flow is what makes packets the same.
+// flow is the identity of equal packets.
 type flow struct {
 	action              Action
 	rule                string
@@ -82,7 +82,7 @@ type Recorder struct {
 }
 
 type pending struct {
-	last  Entry // Packets: since it was told
+	last  Entry // Packets: since the last report
 	since time.Time
 }
 
@@ -130,7 +130,7 @@ func (r *Recorder) emit(e Entry) Entry {
 	return e
 }
 
-// take asks for the permission to tell one entry.
+// take requests permission to report one entry.
 func (r *Recorder) take(now time.Time) bool {
 	if !r.filled.IsZero() {
 		r.tokens = min(r.rate, r.tokens+r.rate*now.Sub(r.filled).Seconds())

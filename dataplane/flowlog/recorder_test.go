@@ -63,7 +63,7 @@ func TestSubscribersGetWhatTheirFilterChooses(t *testing.T) {
 	defer stopLogged()
 	h.Add(drop("10.0.0.1", time.Unix(1000, 0)))
 	h.Add(drop("10.9.0.1", time.Unix(1000, 0)))
-	logged := drop("10.9.0.1", time.Unix(1000, 0)) // not the same as what is dropped
+	logged := drop("10.9.0.1", time.Unix(1000, 0)) // not the same as a dropped one
 	logged.Action = Logged
 	h.Add(logged)
 	if len(all) != 3 || len(some) != 1 || len(onlyLogged) != 1 {

@@ -19,7 +19,7 @@ const (
 // mostPackets bounds how many are followed at a time.
 const mostPackets = 256
 
-// Collector puts steps together to packets. The zero value has none.
+// Collector assembles steps into packets. The zero value has none.
 type Collector struct {
 	packets map[uint32]*pending
 	done    []*Packet
@@ -34,7 +34,7 @@ type pending struct {
 	seen          time.Time
 }
 
-// Add takes the next step.
+// Add adds the next step.
 func (c *Collector) Add(s nftables.TraceStep, now time.Time) {
 	if s.Kind == nftables.TraceLost {
 		for _, p := range c.packets {

@@ -15,9 +15,9 @@ type Verdict string
 const (
 	// Agrees: each stage of this node decided as explained, by the same rule, and the packet went where that leads.
 	Agrees Verdict = "agrees"
-	// Differs tells the opposite.
+	// Differs: the packet contradicts the explanation.
 	Differs Verdict = "differs"
-	// Undecided: the packet tells nothing about the explanation.
+	// Undecided: the packet gives no evidence about the explanation.
 	Undecided Verdict = "undecided"
 )
 
@@ -76,9 +76,9 @@ func (c *comparison) before(a *explain.Answer, s explain.Stage) bool {
 	return at(s.Node) < at(c.node)
 }
 
-// stage compares one stage of this node. The packet may be lost before it comes there: the end tells of that.
+// stage compares one stage of this node. The packet may be lost before it comes there: end reports that.
 func (c *comparison) stage(s explain.Stage) {
-	if !s.Reached || s.Hook == ruleset.Prerouting && c.packet.Translated() { // that was asked about the address before
+	if !s.Reached || s.Hook == ruleset.Prerouting && c.packet.Translated() { // that stage evaluated the address before
 		return
 	}
 	c.explained = append(c.explained, s.Base)
@@ -126,7 +126,7 @@ func orNoRule(by string) string {
 	return by
 }
 
-// others looks at chains in which nothing should have happened.
+// others checks chains in which nothing should have happened.
 func (c *comparison) others() {
 	for i := range c.packet.Chains {
 		x := &c.packet.Chains[i]
@@ -142,7 +142,7 @@ func (c *comparison) others() {
 	}
 }
 
-// end looks at packets that went nowhere although nothing drops them.
+// end checks packets that vanished although nothing drops them.
 func (c *comparison) end() {
 	if k := c.packet.End.Kind; !c.denied && (k == Vanished || k == Taken) {
 		c.differ("policy allows it, but it was %s", c.packet.End.Text)

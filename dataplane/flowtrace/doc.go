@@ -1,3 +1,3 @@
-// Package flowtrace puts the steps of the kernel's trace together to packets, and compares how a packet fared with how
-// that was explained.
+// Package flowtrace assembles the steps of the kernel's trace into packets, and compares the fate of a packet with its
+// explanation.
 package flowtrace

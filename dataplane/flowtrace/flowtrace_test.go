@@ -90,8 +90,8 @@ func collect(t *testing.T, list []nftables.TraceStep) *Packet {
 	return done[0]
 }
 
-// explained is an answer about a packet from one pod of node n1 to another: what the two stages say. A verdict without
-// a rule stands for a stage that nothing decided in.
+// explained is an answer about a packet from one pod of node n1 to another: the decisions of the two stages. A verdict
+// without a rule stands for a stage without a decision.
 func explained(egress, ingress string) *explain.Answer {
 	a := &explain.Answer{Allowed: true, Hops: []explain.Hop{{Node: "n1"}}}
 	reached := true
@@ -215,8 +215,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Packets are told apart by their numbers, in the order in which they came; what does not belong to the flow is left
-// out.
+// Packets are distinguished by their numbers, in the order in which they came; packets outside the flow are left out.
 func TestCollector(t *testing.T) {
 	var c Collector
 	numbered := func(n uint32, list ...nftables.TraceStep) []nftables.TraceStep {
@@ -242,7 +241,7 @@ func TestCollector(t *testing.T) {
 		}
 	}
 	dropped := policy("ip filter", "FORWARD", "drop")
-	add(0, numbered(1, enter("prerouting"), dropped)...) // of nobody
+	add(0, numbered(1, enter("prerouting"), dropped)...) // of an unknown packet
 	take(time.Hour)
 	add(0, numbered(1, fresh, enter("prerouting"))...)
 	add(0, numbered(2, fresh, enter("prerouting"), leave("prerouting"))...)

@@ -12,7 +12,7 @@ import (
 type Packet struct {
 	First nflog.Packet // its headers when it was seen first
 	Last  nflog.Packet // and when it was seen last
-	// it became one of the flow on its way, or there were too many: what came before is not known
+	// it became one of the flow on its way, or there were too many: its earlier steps are unknown
 	Late       bool
 	Connection string // "new", "established", "invalid" or "untracked"; empty if it did not come so far
 	Chains     []Chain
@@ -29,8 +29,7 @@ func (p *Packet) Translated() bool {
 	return p.First.Destination != p.Last.Destination || p.First.DestinationPort != p.Last.DestinationPort
 }
 
-// Chain is a base chain that the packet came to, with what it met there and in the chains that it was sent to from
-// there.
+// Chain is a base chain that the packet came to, with its steps there and in the chains that it was sent to from there.
 type Chain struct {
 	Hook        string
 	Family      string
@@ -51,15 +50,15 @@ func (c *Chain) Dropped() bool { return c.Verdict == nftables.VerdictDrop }
 // last is the step that decided.
 func (c *Chain) last() *nftables.TraceStep { return &c.Steps[len(c.Steps)-1] }
 
-// Decision is what decided in a base chain: one of its rules, one of a chain that it led to, or its policy. The zero
-// value says that nothing did.
+// Decision is the deciding object of a base chain: one of its rules, one of a chain that it led to, or its policy. The
+// zero value: none.
 type Decision struct {
 	Chain  string              // that has the rule or the policy
 	Rule   nftables.TracedRule // zero if the policy decided
 	Policy string              // "accept" or "drop" if the policy decided
 }
 
-// Decision tells what decided in the base chain. The policy of Manx's own, which is to accept, is no decision.
+// Decision returns the decision of the base chain. The policy of Manx's own, which is to accept, is no decision.
 func (c *Chain) Decision() Decision {
 	s := c.last()
 	switch {
@@ -71,7 +70,7 @@ func (c *Chain) Decision() Decision {
 	return Decision{Chain: c.Name, Policy: s.Verdict}
 }
 
-// By says what decided in a base chain: a policy's rule, or table, chain and rule.
+// By names the decider in a base chain: a policy's rule, or table, chain and rule.
 func (c *Chain) By() string {
 	d := c.Decision()
 	switch {
@@ -98,7 +97,7 @@ func (c *Chain) Place(chain string) string {
 	return fmt.Sprintf("table %s %s, chain %s", c.Family, c.Table, chain)
 }
 
-// EndKind says how a packet's way through the chains ended.
+// EndKind is how a packet's way through the chains ended.
 type EndKind uint8
 
 const (
@@ -114,7 +113,7 @@ const (
 	Taken
 )
 
-// End is what became of a packet.
+// End is the fate of a packet.
 type End struct {
 	Kind EndKind
 	Text string
@@ -123,7 +122,7 @@ type End struct {
 // Passed reports whether it got through all chains.
 func (e End) Passed() bool { return e.Kind == Delivered || e.Kind == Sent }
 
-// end finds out what became of a packet that is not seen any more. hooks are those that it entered and left.
+// end determines the fate of a packet that is not seen any more. entered and left are its hooks.
 func (p *Packet) end(entered, left []string) End {
 	last := func(list []string) string {
 		if len(list) == 0 {

@@ -23,7 +23,7 @@ type Host struct {
 	Felix  model.FelixConfigurationSpec
 	Pools  map[string]*model.IPPool
 	Blocks map[netip.Prefix]bool // that are assigned to this host
-	// Interfaces decide which endpoints are acted upon; ownPrefix is what this host's administrator says about them.
+	// Interfaces decide which endpoints are acted upon; ownPrefix is the setting of this host's administrator.
 	Interfaces model.InterfacePrefixes
 	ownPrefix  string
 	stateOnly  bool
@@ -32,8 +32,8 @@ type Host struct {
 	nodes     map[netip.Addr]bool // see IsNode
 }
 
-// New makes a Host that has no State yet. ownPrefix is what this host's administrator says about the names of
-// workloads' interfaces; empty: as FelixConfiguration says.
+// New makes a Host that has no State yet. ownPrefix is the prefix that this host's administrator sets for the names of
+// workloads' interfaces; empty: the one of FelixConfiguration.
 func New(node, ownPrefix string) *Host { return &Host{Node: node, ownPrefix: ownPrefix} }
 
 // NewStateOnly makes a Host that takes over each State and reads nothing of it, for targets that read snapshots
@@ -43,7 +43,7 @@ func NewStateOnly() *Host { return &Host{stateOnly: true} }
 // Known reports whether there has been a snapshot of the datastore.
 func (h *Host) Known() bool { return h.Reader != nil }
 
-// Take takes over a State.
+// Take applies a State.
 func (h *Host) Take(next State) {
 	known := h.Known()
 	if next.Reader == nil {
@@ -66,7 +66,7 @@ func (h *Host) Take(next State) {
 	}
 }
 
-// Kinds are those of the objects that a Host is made of.
+// Kinds returns the kinds of the objects that a Host is made of.
 func Kinds() []model.Kind {
 	return []model.Kind{model.KindNode, model.KindFelixConfiguration, model.KindIPPool, model.KindBlockAffinity,
 		model.KindWorkloadEndpoint}
@@ -84,7 +84,7 @@ func (h *Host) readAll() {
 	}
 }
 
-// update takes over one object. It reports whether that can concern this host at all.
+// update takes over one object. It reports whether the object can concern this host at all.
 func (h *Host) update(r model.Reader, k model.Key) bool {
 	switch k.Kind {
 	case model.KindNode:
@@ -173,7 +173,7 @@ func (h *Host) BGPSpec() *model.NodeBGPSpec {
 	return h.Own.Spec.BGP
 }
 
-// Address reads "10.0.0.5/24"; without a length it is a subnet of its own.
+// Address parses "10.0.0.5/24"; without a length it is a subnet of its own.
 func Address(text string) netip.Prefix {
 	if p, err := netip.ParsePrefix(text); err == nil {
 		return p
@@ -184,7 +184,7 @@ func Address(text string) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// Addresses are those routed to a workload: its own addresses and, if they are in use, its floating ones.
+// Addresses returns the addresses routed to a workload: its own and, if they are in use, its floating ones.
 func (h *Host) Addresses(w model.WorkloadEndpointSpec) []string {
 	if !h.Felix.UsesFloatingIPs() {
 		return w.IPNetworks
@@ -207,7 +207,7 @@ func (h *Host) PoolTable() ippool.Table {
 	return ippool.NewTable(pools...)
 }
 
-// IsNode reports whether an address is a cluster node's. It is only asked about routes of protocol 80 that some earlier
+// IsNode reports whether an address is a cluster node's. It is only called for routes of protocol 80 that some earlier
 // run left, so the addresses are collected when they are needed.
 func (h *Host) IsNode(addr netip.Addr) bool {
 	if h.nodes == nil {

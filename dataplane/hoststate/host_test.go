@@ -39,7 +39,7 @@ func felix(name, prefix string) *model.Object {
 	return model.NewObject(model.ResourceKey(model.KindFelixConfiguration, name), f)
 }
 
-// view is what targets see.
+// view is the state that targets receive.
 type view struct {
 	own       string
 	pools     []string
@@ -63,8 +63,8 @@ func (v view) equal(w view) bool {
 		slices.Equal(v.workloads, w.workloads) && slices.Equal(v.prefixes, w.prefixes)
 }
 
-// Any order of the same changes, one by one or several in one state, ends as reading everything does, and what concerns
-// this host is told to do so.
+// Any order of the same changes, one by one or several in one state, ends like reading everything, and changes that
+// concern this host are reported as such.
 func TestChangesEndAsReadingEverything(t *testing.T) {
 	all := []*model.Object{node("here", "10.1.0.5/24"), node("there", "10.1.0.9/24"), workload("a", "here", "cali1"),
 		workload("b", "there", "cali2"), workload("c", "here", "tap1"), pool("p", "10.244.0.0/16"),
@@ -104,8 +104,7 @@ func TestChangesEndAsReadingEverything(t *testing.T) {
 	}
 }
 
-// The cost follows the change: what is about other hosts concerns nobody here, nor does a state in which nothing
-// changed.
+// The cost follows the change: objects of other hosts do not concern this one, nor does a state without changes.
 func TestOthersDoNotConcernThisHost(t *testing.T) {
 	h := New("here", "cali")
 	h.Take(State{DatastoreSynced: true})

@@ -15,7 +15,7 @@ import (
 // Refusals are the workloads of this host that are not acted upon, and why. The zero value has none.
 type Refusals map[model.Key]reconcile.Notice
 
-// Take finds out again which they are, and logs what is new.
+// Take determines the refused objects again, and logs new ones.
 func (r *Refusals) Take(h *Host, now time.Time, log *zap.Logger) {
 	next := Refusals{}
 	for k := range h.endpoints {

@@ -14,11 +14,12 @@ type State struct {
 	All     bool         // everything may differ
 	Statics []Static     // routes to peers behind a gateway
 	Peering []Peering    // addresses towards workloads that speak BGP
-	// DatastoreSynced and BGPSynced say whether each has been read as a whole. Only with both may leftovers be removed.
+	// DatastoreSynced and BGPSynced report whether each has been read as a whole. Leftovers may be removed only with
+	// both.
 	DatastoreSynced, BGPSynced bool
 }
 
-// Then is the newer State next for whoever has not seen s. The slices of s are appended to.
+// Then returns the newer State next for a reader that has not seen s. The slices of s are appended to.
 func (s State) Then(next State) State {
 	next.Changed = append(s.Changed, next.Changed...)
 	next.All = s.All || next.All
@@ -32,7 +33,7 @@ func (s State) Then(next State) State {
 type Static struct {
 	Prefix netip.Prefix
 	Via    netip.Addr
-	// Table is one of those that the routes' target keeps.
+	// Table is the table of the route, one of those that the routes' target keeps.
 	Table kernel.Table
 }
 

@@ -18,7 +18,7 @@ type Conn struct {
 
 	namespace *netlink.Namespace
 
-	mu     sync.Mutex // guards what follows: one request at a time
+	mu     sync.Mutex // guards the fields below: one request at a time
 	sock   *netlink.Socket
 	out    netlink.Builder
 	listed int // routes, the last time
@@ -66,8 +66,8 @@ func (c *Conn) Close() error {
 	return c.namespace.Close()
 }
 
-// With runs f with the socket for requests of rtnetlink, which nobody else uses meanwhile. After an error that leaves
-// answers unread the socket is replaced. f must not call other methods of c.
+// With runs f with exclusive use of the socket for requests of rtnetlink. After an error that leaves answers unread the
+// socket is replaced. f must not call other methods of c.
 func (c *Conn) With(f func(*netlink.Socket) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

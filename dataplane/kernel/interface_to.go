@@ -31,7 +31,7 @@ func (c *Conn) InterfaceTo(a netip.Addr) (name string, err error) {
 	return name, nil
 }
 
-// interfaceTo asks the kernel for the index of an interface, 0 if there is no route, or one of type blackhole,
+// interfaceTo queries the kernel for the index of an interface, 0 if there is no route, or one of type blackhole,
 // unreachable or prohibit.
 func interfaceTo(s *netlink.Socket, a netip.Addr) (index int, err error) {
 	family := byte(unix.AF_INET)

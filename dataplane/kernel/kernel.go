@@ -48,7 +48,7 @@ type Kernel interface {
 	Watcher
 }
 
-// EventType says what an Event reports.
+// EventType is the kind of an Event.
 type EventType uint8
 
 const (

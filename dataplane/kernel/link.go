@@ -31,7 +31,7 @@ type Device struct {
 	Kind string // as in Link; one that needs no parameters: "ipip", "bridge"
 }
 
-// NoKindError says that the kernel cannot make devices of a kind.
+// NoKindError is the error if the kernel cannot make devices of a kind.
 type NoKindError struct{ Kind string }
 
 func (e NoKindError) Error() string {
@@ -41,5 +41,5 @@ func (e NoKindError) Error() string {
 	return fmt.Sprintf("this kernel has no devices of kind %s", e.Kind)
 }
 
-// ErrNoIPIP says that the kernel cannot make IPIP tunnel devices.
+// ErrNoIPIP is the error if the kernel cannot make IPIP tunnel devices.
 var ErrNoIPIP = NoKindError{"ipip"}

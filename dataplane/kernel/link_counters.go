@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// SentPackets adds up what was sent so far on the interfaces whose names begin with prefix. For the host's side of
-// workload interfaces that is what the workloads received.
+// SentPackets returns how many packets were sent so far on the interfaces whose names begin with prefix. For the host's
+// side of workload interfaces these are the packets that the workloads received.
 func (c *Conn) SentPackets(prefix string) (uint64, error) {
 	var sum uint64
 	err := c.With(func(s *netlink.Socket) error {
@@ -29,7 +29,7 @@ func (c *Conn) SentPackets(prefix string) (uint64, error) {
 	return sum, nil
 }
 
-// sentOffset is where struct rtnl_link_stats64 has tx_packets: after rx_packets.
+// sentOffset is the offset of tx_packets in struct rtnl_link_stats64: after rx_packets.
 const sentOffset = 8
 
 func parseSent(data []byte) (name string, sent uint64) {

@@ -9,10 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Protocol says who made a route (rtm_protocol of rtnetlink(7)).
+// Protocol is the origin of a route (rtm_protocol of rtnetlink(7)).
 type Protocol uint8
 
-// The protocols that matter to Manx. ProtocolBIRD and ProtocolCalico are what BIRD and Felix of calico/node write.
+// The protocols that matter to Manx. ProtocolBIRD and ProtocolCalico are those that BIRD and Felix of calico/node
+// write.
 const (
 	ProtocolKernel Protocol = 2
 	ProtocolBoot   Protocol = 3
@@ -35,7 +36,7 @@ func (p Protocol) String() string {
 	return fmt.Sprint(uint8(p))
 }
 
-// RouteType is what happens to packets that match a route (rtm_type of rtnetlink(7)).
+// RouteType is the action on packets that match a route (rtm_type of rtnetlink(7)).
 type RouteType uint8
 
 // The types that tables hold in practice.
@@ -79,7 +80,7 @@ type NextHop struct {
 	Gateway netip.Addr
 	// Link is the index of the interface.
 	Link int
-	// OnLink takes the gateway as a neighbour on the link even if no route says so.
+	// OnLink takes the gateway as a neighbour on the link even if no route leads to it.
 	OnLink bool
 }
 
@@ -90,7 +91,7 @@ const RouteMetric6 = 1024
 // second value: see TableOf.
 type Table uint32
 
-// MainTable is the table that is used unless a rule says otherwise.
+// MainTable is the table in use unless a rule selects another.
 const MainTable Table = 0
 
 // TableOf returns the table of a number.
@@ -136,7 +137,7 @@ type Route struct {
 	NextHops []NextHop  // several: ECMP. None unless Type is Unicast.
 }
 
-// RouteKey is what the kernel tells routes apart by.
+// RouteKey is the kernel's identity of a route.
 type RouteKey struct {
 	Dst    netip.Prefix
 	Metric uint32
@@ -223,13 +224,13 @@ func (r Route) Text(name func(link int) string) string {
 	return b.String()
 }
 
-// RouteVerb is what to do with a route.
+// RouteVerb is the change to make to a route.
 type RouteVerb uint8
 
 const (
-	// AddRoute fails with an error that Is unix.EEXIST if there is a route with the key, whoever made it.
+	// AddRoute fails with an error that Is unix.EEXIST if there is a route with the key, of any owner.
 	AddRoute RouteVerb = iota + 1
-	// ReplaceRoute overwrites the route with the key, whoever made it, or adds it.
+	// ReplaceRoute overwrites the route with the key, of any owner, or adds it.
 	ReplaceRoute
 	// DeleteRoute removes the route with the key, protocol and type. Absence is no error.
 	DeleteRoute

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// appendRoute writes the message body for r: rtmsg and attributes. A deletion names only what identifies the route.
+// appendRoute writes the message body for r: rtmsg and attributes. A deletion names only the identity of the route.
 func appendRoute(b *netlink.Builder, r Route, deletion bool) {
 	family := byte(unix.AF_INET)
 	if r.Dst.Addr().Is6() {
@@ -54,7 +54,7 @@ func appendRoute(b *netlink.Builder, r Route, deletion bool) {
 	}
 }
 
-// tableByte is a table in rtmsg: RTA_TABLE has what does not fit.
+// tableByte is a table in rtmsg: RTA_TABLE has larger numbers.
 func tableByte(number uint32) byte {
 	if number > math.MaxUint8 {
 		return unix.RT_TABLE_COMPAT

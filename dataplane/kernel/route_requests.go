@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// batchBytes is what one sendmsg carries at most.
+// batchBytes is the largest size of one sendmsg.
 const batchBytes = 32 << 10
 
 // ListRoutes implements Routes.
@@ -64,7 +64,7 @@ func noFamily(family byte, err error) bool {
 	return family == unix.AF_INET6 && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT))
 }
 
-// ApplyRoutes implements Routes. Many messages go in one system call, and only the last of them asks for an
+// ApplyRoutes implements Routes. Many messages go in one system call, and only the last of them requests an
 // acknowledgement: the kernel reports failures of the others anyway, by their sequence numbers.
 func (c *Conn) ApplyRoutes(ops []RouteOp) []error {
 	var errs []error
@@ -158,7 +158,7 @@ func absent(op RouteOp, err error) bool {
 	return op.Verb == DeleteRoute && errors.Is(err, unix.ESRCH)
 }
 
-// OutcomeUnknown reports whether err leaves it open what the kernel did: list again before deciding anything.
+// OutcomeUnknown reports whether err leaves the kernel's action unknown: list again before deciding anything.
 func OutcomeUnknown(err error) bool { return errors.Is(err, netlink.ErrTransport) }
 
 // Occupied reports whether a route could not be added because there is one with its key.

@@ -108,7 +108,7 @@ func TestWatchReportsItsTables(t *testing.T) {
 	}
 }
 
-// One way makes devices of every kind; a name that is taken, and a kind that the kernel has not, are told.
+// One way makes devices of every kind; a taken name, and a kind that the kernel lacks, are reported.
 func TestEnsureDevice(t *testing.T) {
 	_, c := testNS(t)
 	made, err := c.EnsureDevice(Device{"br0", "bridge"})

@@ -20,7 +20,7 @@ type procSysNet string
 
 func (d procSysNet) dir() string { return cmp.Or(string(d), DefaultProcSysNet) }
 
-// path is where a variable is, given its name below net.
+// path returns the path of a variable, given its name below net.
 func (d procSysNet) path(name string) string { return filepath.Join(d.dir(), name) }
 
 func (d procSysNet) read(name string) (string, error) {
@@ -37,7 +37,7 @@ func (d procSysNet) write(name, value string) error {
 	return err
 }
 
-// HasIPv6 tells whether the kernel has IPv6 at all, by its variables in a folder; empty: DefaultProcSysNet.
+// HasIPv6 reports whether the kernel has IPv6 at all, by its variables in a folder; empty: DefaultProcSysNet.
 func HasIPv6(dir string) bool {
 	_, err := os.Stat(procSysNet(dir).path("ipv6"))
 	return err == nil
@@ -54,7 +54,7 @@ func CheckProcSysNet(dir string) error {
 	return nil
 }
 
-// ReadOnlyError says that no variable of the network can be set.
+// ReadOnlyError is the error if no variable of the network can be set.
 type ReadOnlyError struct{ Dir string }
 
 // Error implements error.

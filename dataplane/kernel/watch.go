@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// watchQueue holds the events of a burst, in bytes; what does not fit costs a resync.
+// watchQueue holds the events of a burst, in bytes; an overflow costs a resync.
 const watchQueue = 8 << 20
 
 var watchGroups = []int{

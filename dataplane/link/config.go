@@ -70,7 +70,7 @@ type Config struct {
 	MTUPattern *regexp.Regexp
 	// NoForwarding leaves the sysctls that make the host a router alone.
 	NoForwarding bool
-	// IPv6 says that this node uses it, and so has to forward it.
+	// IPv6: this node uses it, and so has to forward it.
 	IPv6      bool
 	Endpoints []Endpoint
 }
@@ -98,7 +98,7 @@ func hostMTU(links map[string]kernel.Link, pattern *regexp.Regexp) int {
 	return mtu
 }
 
-// podMTU is what the CNI plugin gives to workloads: packets of any size fit every tunnel.
+// podMTU is the MTU that the CNI plugin gives to workloads: packets of any size fit every tunnel.
 func (c Config) podMTU(host int) int {
 	mtu := host
 	for _, d := range c.Devices {
@@ -114,7 +114,7 @@ type Key struct {
 	Device string
 	// Address is set for the kinds Address and PeeringAddress.
 	Address netip.Prefix
-	// Name is that of a sysctl or a file.
+	// Name is the name of a sysctl or a file.
 	Name string
 }
 
@@ -159,7 +159,7 @@ const (
 	forwarding6 = "net/ipv6/conf/all/forwarding"
 )
 
-// Forwarding reports whether the setting is one of those that make the host a router of a family.
+// Forwarding reports whether the setting makes the host a router of a family.
 func (k Key) Forwarding() bool {
 	return k.Kind == Sysctl && (k.Name == forwarding4 || k.Name == forwarding6)
 }

@@ -27,8 +27,8 @@ func overlay(addresses ...string) OwnDevice {
 	}
 }
 
-// two is a Target on a fake kernel that lets it have two devices; flush returns what it does in order of text, told
-// adds an address as somebody else does.
+// two is a Target on a fake kernel that lets it have two devices; flush returns its steps in order of text, told adds
+// an address as another program does.
 func two(t *testing.T) (f *kerneltest.Kernel, target *Target, flush func() []string, told func(device,
 	address string)) {
 	f = testKernel()
@@ -38,7 +38,7 @@ func two(t *testing.T) (f *kerneltest.Kernel, target *Target, flush func() []str
 		t.Helper()
 		f.Log()
 		links, _ := f.ListLinks()
-		for _, l := range links { // as the kernel tells of what the flush before changed
+		for _, l := range links { // as the kernel reports the changes of the flush before
 			target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})
 		}
 		if _, failures, err := target.Flush(); err != nil || failures > 0 {
@@ -107,7 +107,7 @@ func TestTwoDevicesBesideEachOther(t *testing.T) {
 	}
 }
 
-// A reading of everything finds what no event told, on each device of our own: also what an earlier run left there.
+// A reading of everything finds changes without an event, on each device of our own: also those of an earlier run.
 func TestLeftoversOnBothDevices(t *testing.T) {
 	f, target, flush, _ := two(t)
 	f.PutLink(kernel.Link{Index: 8, Name: "tunl0", Kind: "ipip", MTU: 1480, Up: true})

@@ -1,3 +1,3 @@
-// Package link keeps what routes and workloads need of interfaces: the node's own devices, such as that for IPIP, with
-// their addresses and MTU, sysctls, and the file that tells the CNI plugin the MTU.
+// Package link keeps the interface settings that routes and workloads need: the node's own devices, such as that for
+// IPIP, with their addresses and MTU, sysctls, and the file with the MTU for the CNI plugin.
 package link

@@ -15,13 +15,13 @@ import (
 // Name is the target's in logs.
 func (t *Target) Name() string { return "link" }
 
-// Health is how the settings of interfaces are.
+// Health returns the health of the settings of interfaces.
 func (t *Target) Health() reconcile.Health {
 	return reconcile.Health{Part: "interfaces", Failures: t.Failures(), Problem: t.Problem()}
 }
 
-// Notices tell of variables that this process can never set, which have one cause. Every other setting has a row of its
-// own.
+// Notices returns the variables that this process can never set, which have one cause. Every other setting has a row of
+// its own.
 func (t *Target) Notices() []reconcile.Notice {
 	var refused *Status
 	count := 0
@@ -48,7 +48,7 @@ func (t *Target) SetState(h *hoststate.Host) {
 	}
 }
 
-// fromState is what the datastore wants of this host's interfaces.
+// fromState returns the interface settings that the datastore configures for this host.
 func fromState(h *hoststate.Host) Config {
 	c := Config{NoForwarding: h.Felix.IPForwarding == "Disabled", IPv6: usesIPv6(h)}
 	ipip, mtu := h.PoolTable().Use(ippool.IPIP), 0

@@ -25,7 +25,7 @@ type Kernel interface {
 // checkEvery is how often settings are read again: the kernel has no events for most sysctls.
 const checkEvery = 10 * time.Second
 
-// Target keeps interfaces as configured. Tell it what changed, then Flush. Not safe for concurrent use.
+// Target keeps interfaces as configured. Report changes to it, then call Flush. Not safe for concurrent use.
 type Target struct {
 	kernel  Kernel
 	now     func() time.Time
@@ -42,7 +42,7 @@ type Target struct {
 	checkAt time.Time       // of the next full reading
 	lastErr error
 
-	own     map[string]bool  // devices whose addresses nobody else has a say in; one that was ours stays so
+	own     map[string]bool  // devices whose addresses only this Target sets; one that was ours stays so
 	missing map[string]error // devices that the kernel cannot make
 
 	readOnly *kernel.ReadOnlyError // why no variable can be set; nil: they can
@@ -51,7 +51,7 @@ type Target struct {
 // Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
 func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }
 
-// New makes a Target. mtuFile is where the CNI plugin looks for the MTU, empty for nowhere; now is the clock.
+// New makes a Target. mtuFile is where the CNI plugin reads the MTU, empty: no file; now is the clock.
 func New(k Kernel, mtuFile string, now func() time.Time) *Target {
 	t := &Target{
 		kernel: k, now: now, mtuFile: mtuFile, stale: true,
@@ -63,7 +63,7 @@ func New(k Kernel, mtuFile string, now func() time.Time) *Target {
 	}
 	equal := func(a, b string) bool { return a == b }
 	t.table = reconcile.NewTable(t, equal, now, reconcile.DefaultBackoff)
-	t.table.Prune(true) // what is there and not wanted is an address of an own device from before
+	t.table.Prune(true) // an undesired address found here is an earlier one of an own device
 	return t
 }
 
@@ -78,14 +78,14 @@ func (t *Target) Configure(c Config) {
 	}
 }
 
-// SetPeering takes over the addresses towards workloads that speak BGP.
+// SetPeering sets the addresses towards workloads that speak BGP.
 func (t *Target) SetPeering(list []Peering) {
 	if !slices.Equal(t.peering, list) {
 		t.peering, t.stale = list, true
 	}
 }
 
-// Handle takes over what happened in the kernel: interfaces that came or changed are looked at again.
+// Handle takes over kernel events: interfaces that came or changed are read again.
 func (t *Target) Handle(events []kernel.Event) {
 	for i := range events {
 		switch e := &events[i]; e.Type {
@@ -133,7 +133,7 @@ func (t *Target) addressChanged(a kernel.Address) {
 
 func (t *Target) touch(name string) { t.touched[name], t.stale = true, true }
 
-// Retry makes the next Flush try what failed, and read everything again.
+// Retry makes the next Flush retry failed steps, and read everything again.
 func (t *Target) Retry() {
 	t.table.RetryAll()
 	t.Resync()
@@ -142,7 +142,7 @@ func (t *Target) Retry() {
 // Resync makes the next Flush read everything again.
 func (t *Target) Resync() { t.checkAt = time.Time{} }
 
-// Flush brings everything there. It returns the number of changes that were tried and of failures.
+// Flush applies the desired settings. It returns the number of changes that were tried and of failures.
 func (t *Target) Flush() (steps, failures int, err error) {
 	for range len(kindOrder) { // each round may make the next one possible: a device has an MTU once it exists
 		now := t.now()
@@ -179,7 +179,8 @@ func (t *Target) readAll(now time.Time) error {
 	return t.table.Resync()
 }
 
-// readTouched reads what is newly wanted or belongs to an interface that changed. If that fails, everything is read.
+// readTouched reads settings that are newly desired or belong to an interface that changed. If that fails, everything
+// is read.
 func (t *Target) readTouched() error {
 	touched := t.touched
 	for _, k := range t.decide() {
@@ -228,7 +229,7 @@ func (t *Target) observe(k Key) error {
 	return nil
 }
 
-// decide tells the table what is wanted. It returns the settings whose actual value may not be known.
+// decide sets the desired settings in the table. It returns the settings whose actual value may not be known.
 func (t *Target) decide() (unknown []Key) {
 	fresh := make(map[Key]Setting, len(t.wanted))
 	settings := desired(t.config, t.links, t.ipv6, t.mtuFile)
@@ -248,7 +249,7 @@ func (t *Target) decide() (unknown []Key) {
 	return unknown
 }
 
-// unset: only addresses are removed when nobody wants them; everything else is left as it is.
+// unset: only addresses are removed when no longer desired; everything else is left as it is.
 func (t *Target) unset(k Key) {
 	if k.Kind != Address && k.Kind != PeeringAddress {
 		t.table.ObserveGone(k)
@@ -256,7 +257,7 @@ func (t *Target) unset(k Key) {
 	t.table.Unset(k)
 }
 
-// List implements reconcile.Applier: the values of all wanted settings, all addresses of own devices, and what is still
+// List implements reconcile.Applier: the values of all desired settings, all addresses of own devices, and those still
 // to be removed from workloads' interfaces.
 func (t *Target) List() (map[Key]string, error) {
 	actual := map[Key]string{}
@@ -340,7 +341,7 @@ func (t *Target) read(k Key) (value string, ok bool, err error) {
 	return value, err == nil, err
 }
 
-// readPeering looks whether an address is on a workload's interface.
+// readPeering reports whether an address is on a workload's interface.
 func (t *Target) readPeering(k Key) (value string, ok bool, err error) {
 	l, exists := t.links[k.Device]
 	if k.Kind != PeeringAddress || !exists {
@@ -423,7 +424,7 @@ func (t *Target) makeDevice(d kernel.Device) error {
 	return err
 }
 
-// writeFile replaces the file as a whole: readers never see a part of it. As Felix, without a newline.
+// writeFile replaces the file as a whole: readers never read a part of it. As Felix, without a newline.
 func writeFile(path, content string) error {
 	if err := safefile.Replace(path, []byte(content), 0o644); err != nil {
 		return fmt.Errorf("write the MTU: %w", err)
@@ -431,7 +432,7 @@ func writeFile(path, content string) error {
 	return nil
 }
 
-// Missing says of each device that is wanted and that this kernel cannot make why it cannot.
+// Missing returns, for each desired device that this kernel cannot make, the reason.
 func (t *Target) Missing() map[string]error {
 	why := map[string]error{}
 	for _, d := range t.config.Devices {
@@ -442,7 +443,7 @@ func (t *Target) Missing() map[string]error {
 	return why
 }
 
-// Next is how long the next Flush may wait if nothing happens before.
+// Next returns how long the next Flush may wait if nothing happens before.
 func (t *Target) Next() time.Duration {
 	at := t.checkAt
 	if retry, ok := t.table.Next(); ok && retry.Before(at) {
@@ -454,7 +455,7 @@ func (t *Target) Next() time.Duration {
 // Failures is the number of settings that the kernel refused.
 func (t *Target) Failures() int { return t.table.Failures() }
 
-// Problem says what failed, nil if nothing did.
+// Problem returns the failures, nil if there are none.
 func (t *Target) Problem() error { return t.table.Problem() }
 
 // Status is the state of one setting.
@@ -462,7 +463,7 @@ type Status struct {
 	Key
 	Desired, Actual string
 	reconcile.Status
-	// ReadOnly says that it is a variable which this process can never set: Notices tell why.
+	// ReadOnly: this process can never set the variable. Notices has the reason.
 	ReadOnly bool
 }
 

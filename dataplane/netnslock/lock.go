@@ -13,13 +13,13 @@ import (
 )
 
 // Name is that of the abstract unix socket (unix(7)) whose owner may act upon the network namespace. Such names belong
-// to a network namespace, whatever folders and processes can be seen, and the kernel releases them with the process.
-// But every user may bind one: a socket counts only if the kernel says that it belongs to root, to this process's user
-// or to a process with CAP_NET_ADMIN. Where another user holds the name, one that nobody can guess is used, Name with a
-// suffix; whoever comes next looks for all of them.
+// to a network namespace, whatever folders and processes are visible, and the kernel releases them with the process.
+// But every user may bind one: a socket counts only if its owner, as reported by the kernel, is root, this process's
+// user or a process with CAP_NET_ADMIN. If another user holds the name, an unguessable one is used, Name with a suffix;
+// later processes search for all of them.
 const Name = "@manxd.network-namespace"
 
-// HeldError says that another process has the lock.
+// HeldError is the error if another process has the lock.
 type HeldError struct {
 	PID int // 0 if it is in a process namespace that cannot be seen from here
 }
@@ -36,13 +36,13 @@ func (e *HeldError) Error() string {
 // Lock is held until Release, or until the process ends.
 type Lock struct {
 	listener *net.UnixListener
-	// Squatter is the user that holds the usual name without the right to, -1 for nobody.
+	// Squatter is the user that holds the usual name without the right to, -1 for none.
 	Squatter int
 }
 
 const (
 	attempts = 20
-	// answerEvery bounds how many connections are accepted a second: anybody may connect.
+	// answerEvery bounds how many connections are accepted a second: every user may connect.
 	answerEvery = 10 * time.Millisecond
 )
 
@@ -115,7 +115,7 @@ func (l *Lock) inode() uint64 {
 	return st.Ino
 }
 
-// Release gives the lock up.
+// Release releases the lock.
 func (l *Lock) Release() error { return l.listener.Close() }
 
 // held returns a HeldError if a process that may have the lock has it, other than by the socket own.

@@ -19,7 +19,7 @@ import (
 const (
 	nobody = 65534
 	// role makes a copy of the test another process: "hold" takes the lock, "squat" binds its name and lets the queue
-	// of connections fill, "try" says how an attempt ends.
+	// of connections fill, "try" prints how an attempt ends.
 	role = "NETNSLOCK_ROLE"
 )
 
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	_, _ = bufio.NewReader(os.Stdin).ReadString(0)
 }
 
-// squat has the name, and a full queue, so that nobody can connect to find out who it is.
+// squat has the name, and a full queue, so that no process can connect to identify it.
 func squat(name string) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
@@ -138,8 +138,8 @@ func TestOfManyThatStartAtOnceOneGetsIt(t *testing.T) {
 	}
 }
 
-// A user without rights that binds the name first keeps nobody out, and nobody from being refused by who has the lock
-// rightfully.
+// A user without rights that binds the name first neither keeps others out, nor keeps the rightful holder of the lock
+// from refusing others.
 func TestOtherUsersCannotHoldTheLock(t *testing.T) {
 	attr := unprivileged(t)
 	n := name(t)
@@ -233,7 +233,7 @@ func TestReleaseGivesTheLockUp(t *testing.T) {
 	}
 }
 
-// A kernel without sock_diag for unix sockets has the list in /proc, and tells users only to who connects.
+// A kernel without sock_diag for unix sockets has the list in /proc, and reports users only to a process that connects.
 func TestSocketsAreFoundInProc(t *testing.T) {
 	n := name(t)
 	l, err := net.Listen("unix", n)

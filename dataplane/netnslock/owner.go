@@ -36,7 +36,7 @@ func diagRequest() []byte {
 	return b
 }
 
-// diagAnswerSize is that of a struct unix_diag_msg: family, type, state, padding, inode, cookie.
+// diagAnswerSize is the size of a struct unix_diag_msg: family, type, state, padding, inode, cookie.
 const diagAnswerSize = 16
 
 // sockets lists the unix sockets with abstract names in the network namespace of this process.
@@ -97,7 +97,7 @@ func parse(data []byte) (owner, error) {
 	return o, d.Err()
 }
 
-// procSockets reads /proc/net/unix, which does not tell users.
+// procSockets reads /proc/net/unix, which does not list users.
 func procSockets(path string) ([]owner, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -118,7 +118,7 @@ func procSockets(path string) ([]owner, error) {
 	return list, nil
 }
 
-// identify finds out the process, by a connection: the kernel tells who listens (SO_PEERCRED, unix(7)).
+// identify determines the process, by a connection: the kernel reports the listener (SO_PEERCRED, unix(7)).
 func (o *owner) identify() {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

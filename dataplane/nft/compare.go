@@ -11,16 +11,16 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// comparison is one attempt to make the kernel's table the desired one, starting from what the kernel has.
+// comparison is one attempt to make the kernel's table the desired one, starting from the kernel's content.
 type comparison struct {
 	g      *Target
 	actual *ruleset.Actual
 	diff   ruleset.Changes
-	read   bool // actual and diff are what the kernel has
+	read   bool // actual and diff are current
 	search bool // something is refused for sure
 }
 
-// compare reads the kernel's table and commits the difference, without what the kernel refuses.
+// compare reads the kernel's table and commits the difference, except the parts that the kernel refuses.
 func (g *Target) compare() error {
 	g.status.Resyncs++
 	a := &comparison{g: g}
@@ -51,7 +51,7 @@ func (g *Target) compare() error {
 	return nil
 }
 
-// run commits the difference, and looks for what is refused if need be.
+// run commits the difference, and searches for refused units if need be.
 func (a *comparison) run(all []unit, held map[unit]bool) (bad map[unit]error, err error) {
 	isHeld := func(u unit) bool { return held[u] }
 	refused, fatal := a.try(isHeld)
@@ -97,8 +97,8 @@ func (a *comparison) try(replaced func(unit) bool) (refused, fatal error) {
 	return err, nil
 }
 
-// lasts: an error that should have passed by itself does not, so it is about what was asked. Something that is replaced
-// may well use what is to be deleted.
+// lasts: a transient error persists, so the request causes it. A replaced object may well use one that is to be
+// deleted.
 func (a *comparison) lasts(err error) bool {
 	return errors.Is(err, unix.EBUSY) && !errors.Is(err, nftables.ErrUncertain) &&
 		(a.search || a.g.failures >= transient || len(a.g.refused) > 0)

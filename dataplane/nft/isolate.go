@@ -2,11 +2,11 @@ package nft
 
 import "sort"
 
-// isolate finds the units without which the rest is accepted, given the refusal of all of them together. try asks for
-// everything with replacements for those units that replaced tells of, and returns why it was refused, or an error that
-// ends the search. The last try that was accepted had all units but the bad ones, whose reasons are returned. Each bad
-// unit costs one try for each doubling of the number of units, and one more. It returns nil if even replacing all of
-// them does not help.
+// isolate finds the units without which the rest is accepted, given the refusal of all of them together. try requests
+// all units with replacements for those for which replaced returns true, and returns why it was refused, or an error
+// that ends the search. The last try that was accepted had all units but the bad ones, whose reasons are returned. Each
+// bad unit costs one try for each doubling of the number of units, and one more. It returns nil if even replacing all
+// of them does not help.
 //
 // Units are taken in order: where one of two would do, it is the later one.
 func isolate(

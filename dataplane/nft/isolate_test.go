@@ -24,7 +24,7 @@ func TestIsolateFindsExactlyWhatIsRefused(t *testing.T) {
 		for range 1 + r.IntN(4) {
 			wrong[all[r.IntN(len(all))]] = true
 		}
-		var last map[unit]bool // what the last accepted try replaced
+		var last map[unit]bool // the units that the last accepted try replaced
 		tries := 0
 		try := func(replaced func(unit) bool) (error, error) {
 			tries++

@@ -155,7 +155,7 @@ func TestKernelRefusesAChainAndTakesTheRest(t *testing.T) {
 	}
 }
 
-// What a base chain that stays as it was uses must stay too.
+// Objects that an unchanged base chain uses must stay too.
 func TestKernelKeepsWhatARefusedBaseChainUses(t *testing.T) {
 	h := newHost(t)
 	input := func(v ruleset.Verdict) *ruleset.Chain {
@@ -183,11 +183,11 @@ func TestKernelKeepsWhatARefusedBaseChainUses(t *testing.T) {
 	}
 	h.table.SetChain(input(accept))
 	h.flush()
-	for range 50 { // what was held back is due after a while
+	for range 50 { // deferred units are due after a while
 		if _, wait := h.target.Flush(h.table); h.target.Status().InSync {
 			break
 		} else {
-			time.Sleep(min(wait, time.Second)) // as long as the target wants to wait
+			time.Sleep(min(wait, time.Second)) // as long as the target waits
 		}
 	}
 	h.same()

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// Whatever changes, is refused, gets lost or is edited by others: only what is refused differs, and in the end nothing.
+// After any changes, refusals, lost answers and edits by others, only refused units differ, and in the end none.
 func TestOnlyWhatIsRefusedDiffers(t *testing.T) {
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 7))

@@ -7,7 +7,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// mostRepairs bounds what is remembered: whoever edits much is told so once.
+// mostRepairs bounds the list of repairs: a mass edit is reported once.
 const mostRepairs = 20
 
 // Repairs returns the repairs of other programs' changes since the last call, and how many more there were.
@@ -24,7 +24,7 @@ func (g *Target) repaired(list []reconcile.Repair) {
 	g.moreRepairs += len(list) - n
 }
 
-// drift describes the changes that nobody here asked for: they undo what others did.
+// drift describes the changes not requested here: they undo edits by others.
 func drift(actual *ruleset.Actual, c ruleset.Changes, asked func(unit) bool) []reconcile.Repair {
 	var list []reconcile.Repair
 	add := func(u unit, found, wanted string) {

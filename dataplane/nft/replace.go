@@ -7,24 +7,24 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// refusedComment marks the rule that stands for what was refused.
+// refusedComment marks the rule in place of a refused one.
 const refusedComment = "refused by the kernel, all is dropped"
 
-// closed is what takes the place of a chain's refused content: nothing passes.
+// closed is the replacement for a chain's refused content: nothing passes.
 func closed(name string, base *ruleset.Base) *ruleset.Chain {
 	return &ruleset.Chain{Name: name, Base: base, Rules: []ruleset.Rule{
 		{Counter: true, Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: refusedComment},
 	}}
 }
 
-// replace returns c, the difference between t and actual, with replacements for the units that replaced tells of, so
-// that nothing opens:
+// replace returns c, the difference between t and actual, with replacements for the units for which replaced returns
+// true, so that nothing opens:
 //   - a chain drops all; so do the chains that name a refused set;
 //   - a set keeps its old content, or is not made;
-//   - a map loses the entries that change: what is not in it is dropped;
+//   - a map loses the entries that change: packets without an entry are dropped;
 //   - a base chain stays as it is, since to drop all in it would cut off the host. A new one is not made, except where
 //     packets are forwarded: there it drops all;
-//   - what should go but is still used stays as it is.
+//   - an obsolete object that is still used stays as it is.
 func replace(t *ruleset.Table, actual *ruleset.Actual, c ruleset.Changes, replaced func(unit) bool) ruleset.Changes {
 	users := usersOf(t, c, replaced)
 	var r ruleset.Changes
@@ -82,7 +82,7 @@ func usersOf(t *ruleset.Table, c ruleset.Changes, replaced func(unit) bool) map[
 	return users
 }
 
-// appendClosed appends what makes a chain drop all, if that may be and is not so already.
+// appendClosed appends the changes that make a chain drop all, if that is allowed and not so already.
 func appendClosed(list []ruleset.ChainChange, actual *ruleset.Actual, ch ruleset.ChainChange) []ruleset.ChainChange {
 	var base *ruleset.Base
 	switch {

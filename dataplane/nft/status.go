@@ -11,7 +11,7 @@ import (
 // Status is the state of the table, with counts of the work on it.
 type Status struct {
 	InSync    bool      // the kernel has the table as desired, as far as is known
-	Since     time.Time // when InSync became what it is
+	Since     time.Time // when InSync last changed
 	LastError string    // of the last attempt as a whole; empty if that succeeded, with or without refused units
 	Refused   []Refused // in order of their objects
 
@@ -19,7 +19,7 @@ type Status struct {
 	Chains, Rules, Sets, Elements, Entries int
 
 	Transactions       uint64 // that the kernel accepted
-	FailedTransactions uint64 // others, among them tries to find what is refused
+	FailedTransactions uint64 // others, including the tries that search for refused units
 	Resyncs            uint64 // comparisons with the whole table in the kernel
 	DriftRepairs       uint64 // objects brought back that others had changed
 	LastCommit         time.Duration
@@ -28,12 +28,12 @@ type Status struct {
 // Refused is something that the kernel does not accept. Until it does, or the content changes, the object is replaced.
 type Refused struct {
 	Object  string // such as "chain pi/NetworkPolicy/default/web"
-	Comment string // what it belongs to, as told by the first rule's comment or the set's
+	Comment string // the owner, from the comment of the first rule or of the set
 	Reason  string
 	Since   time.Time
 }
 
-// Status returns how the table is; its cost is that of visiting all chains and sets.
+// Status returns the state of the table. It visits all chains and sets.
 func (g *Target) Status() Status {
 	s := g.status
 	s.Refused = g.refusals()

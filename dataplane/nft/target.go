@@ -14,18 +14,17 @@ import (
 const (
 	// DefaultCompare is the time after which the whole table is compared without a reason.
 	DefaultCompare = 10 * time.Minute
-	// slow is the pause when the kernel cannot do what is asked at all: an administrator may load a module.
+	// slow is the pause when the kernel lacks the feature as a whole: an administrator may load a module.
 	slow = time.Minute
-	// transient is how often in a row an error that should pass by itself is believed to do so.
+	// transient is how often in a row an error counts as transient.
 	transient = 3
 )
 
-// Target brings the kernel's table to the desired one. Not safe for concurrent use.
+// Target applies the desired table to the kernel. Not safe for concurrent use.
 type Target struct {
-	// Compare is how long after the last comparison with the kernel's table the next one is made. Set it before the
-	// first Flush.
+	// Compare is the interval between comparisons with the kernel's table. Set it before the first Flush.
 	Compare time.Duration
-	// OnCommit, if set, is told of each transaction that the kernel accepted and how long it took.
+	// OnCommit, if set, is called for each transaction that the kernel accepted, with its duration.
 	OnCommit func(d time.Duration, c ruleset.Changes)
 
 	kernel  nftables.Rules
@@ -33,9 +32,9 @@ type Target struct {
 	backoff reconcile.Backoff
 
 	table     *ruleset.Table
-	stale     bool          // what the kernel has is not known
-	known     bool          // the kernel had all that was asked for before pending
-	pending   map[unit]bool // changed since the kernel last had all that was asked for
+	stale     bool          // the kernel's content is unknown
+	known     bool          // the kernel had the whole desired state before pending
+	pending   map[unit]bool // changed since the kernel last had the whole desired state
 	compareAt time.Time
 	ahead     bool      // something was committed ahead of the other changes
 	waitUntil time.Time // nothing is tried before, after a failure of the whole
@@ -49,7 +48,7 @@ type Target struct {
 	status      Status
 }
 
-// refusal is what is known about a refused unit.
+// refusal records a refused unit.
 type refusal struct {
 	reason   string
 	since    time.Time
@@ -76,7 +75,7 @@ func New(k nftables.Rules, now func() time.Time) *Target {
 // Resync makes the next Flush compare with the kernel's table: another program changed it, or may have.
 func (g *Target) Resync() { g.stale = true }
 
-// Retry makes the next Flush try all that failed without waiting for its time, and compare with what the kernel has.
+// Retry makes the next Flush retry all failures without waiting for their time, and compare with the kernel's content.
 func (g *Target) Retry() {
 	for _, r := range g.refused {
 		r.retryAt, r.attempts = time.Time{}, 0
@@ -84,9 +83,9 @@ func (g *Target) Retry() {
 	g.stale, g.waitUntil, g.failures = true, time.Time{}, 0
 }
 
-// Flush commits what changed in t since the last call, as one transaction if the kernel accepts it. It compares with
-// the kernel's table first if that is not known. It returns after which time to be called again even if nothing
-// changes; 0 for none.
+// Flush commits the changes of t since the last call, as one transaction if the kernel accepts it. It compares with the
+// kernel's table first if that is unknown. It returns after which time to be called again even if nothing changes; 0
+// for never.
 func (g *Target) Flush(t *ruleset.Table) (Result, time.Duration) {
 	g.table = t
 	c := t.TakeChanges()
@@ -107,7 +106,7 @@ func (g *Target) Flush(t *ruleset.Table) (Result, time.Duration) {
 	return r, g.wait()
 }
 
-// touch notes the units that change: those that were refused are tried again at once.
+// touch records the units that change: refused ones are tried again at once.
 func (g *Target) touch(c ruleset.Changes) {
 	for _, u := range units(c) {
 		g.pending[u] = true
@@ -128,7 +127,7 @@ func (g *Target) due(now time.Time) bool {
 }
 
 // independent reports whether changes fit the kernel's table although that has replacements: chains that drop all are
-// there under their names, but refused sets and what names them are not as the changes take for granted.
+// there under their names, but refused sets and the rules that name them differ from the premise of the changes.
 func (g *Target) independent(c ruleset.Changes) bool {
 	if c.Empty() || len(g.refused) == 0 {
 		return true
@@ -142,7 +141,7 @@ func (g *Target) independent(c ruleset.Changes) bool {
 	return true
 }
 
-// commitChanges is the usual way: the kernel has what was taken before, so the changes are all there is to do.
+// commitChanges is the usual way: the kernel has all earlier changes, so only these remain.
 func (g *Target) commitChanges(c ruleset.Changes, r *Result) error {
 	err := g.commit(c)
 	switch {
@@ -152,11 +151,11 @@ func (g *Target) commitChanges(c ruleset.Changes, r *Result) error {
 	case passes(err), hopeless(err):
 		return g.settle(err)
 	}
-	r.Compared = true // perhaps it was refused because the kernel's table is not what it should be
+	r.Compared = true // perhaps it was refused because the kernel's table differs from the expected one
 	return g.settle(g.compare())
 }
 
-// settle takes note of how an attempt ended as a whole.
+// settle records the outcome of an attempt as a whole.
 func (g *Target) settle(err error) error {
 	g.stale = err != nil
 	if err == nil {
@@ -172,8 +171,8 @@ func (g *Target) settle(err error) error {
 	return err
 }
 
-// commit makes the changes in one transaction. What nothing names yet may go ahead in one of its own, of which no
-// packet can see anything, since there are two things that the kernel does not show at one stroke:
+// commit makes the changes in one transaction. Objects that nothing names yet may go ahead in one of their own,
+// invisible to packets, since there are two things that the kernel does not show at one stroke:
 //   - a packet finds the elements of a new interval set only when the kernel has ended the transaction, some time after
 //     it meets the new rules;
 //   - a packet that is on its way may find a new entry of a verdict map and follow it to a chain that is still empty to
@@ -246,7 +245,7 @@ func (g *Target) noteSync() {
 	}
 }
 
-// wait is the time to the next thing to do by itself.
+// wait is the time to the next scheduled work.
 func (g *Target) wait() time.Duration {
 	now, at := g.now(), g.compareAt
 	for _, r := range g.refused {
@@ -260,7 +259,7 @@ func (g *Target) wait() time.Duration {
 	return max(at.Sub(now), time.Millisecond)
 }
 
-// passes: the error says nothing about what was asked; the same may be accepted later.
+// passes: the error is not about the content of the request; the same may be accepted later.
 func passes(err error) bool {
 	for _, e := range []error{nftables.ErrUncertain, unix.EAGAIN, unix.EBUSY, unix.EINTR, unix.ENOMEM, unix.ENOBUFS} {
 		if errors.Is(err, e) {

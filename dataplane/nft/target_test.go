@@ -32,7 +32,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// flush returns what Flush did, and checks that it wants to be called again.
+// flush returns the result of Flush, and checks that it requires another call.
 func (b *bench) flush() Result {
 	b.Helper()
 	r, wait := b.target.Flush(b.table)
@@ -42,7 +42,7 @@ func (b *bench) flush() Result {
 	return r
 }
 
-// later flushes after the time that the target asked for.
+// later flushes after the time that the target returned.
 func (b *bench) later() Result {
 	b.Helper()
 	_, wait := b.target.Flush(b.table)
@@ -306,7 +306,7 @@ func TestARefusedChainDropsAllAndTheRestIsMade(t *testing.T) {
 	if list, _ := b.target.Repairs(); len(list) != 0 {
 		t.Errorf("repairs: %v", list)
 	}
-	// What the kernel accepts one day is made when its time comes; what changes is tried at once.
+	// A unit that the kernel accepts one day is made when its time comes; a changed one is tried at once.
 	delete(wrong, "pi/p33")
 	b.table.SetChain(&ruleset.Chain{Name: "pi/p7", Rules: []ruleset.Rule{rule("wrong again", accept)}})
 	if r := b.flush(); r.Err != nil || r.Refused != 2 {
@@ -565,7 +565,7 @@ func TestARefusedChainThatGoesIsForgotten(t *testing.T) {
 }
 
 // Packets do not meet all of a transaction at one stroke: new interval sets are empty at first, and new entries of
-// verdict maps may lead to chains that are. So both go ahead of what names them.
+// verdict maps may lead to empty chains. So both go ahead of the rules that name them.
 func TestWhatIsNewIsThereBeforeWhatNamesIt(t *testing.T) {
 	b := newBench(t)
 	b.table.AddMap(ruleset.Map{Name: "to-workload"})

@@ -25,8 +25,8 @@ const (
 
 func (u unit) String() string { return string(u.kind) + " " + u.name }
 
-// units lists what changes, in the order in which the kernel's refusals are looked for: what others need comes first,
-// so that rather a policy's chain is replaced than what leads to it.
+// units lists the changed units in the order of the search for refused ones: units that others need come first, so that
+// a policy's chain is replaced rather than the rules that lead to it.
 func units(c ruleset.Changes) []unit {
 	type ranked struct {
 		unit

@@ -13,8 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Check compares what Attach made with what is there now and returns every difference that would keep packets
-// from flowing, or nil. It changes nothing.
+// Check compares the result of Attach with the present state and returns every difference that would keep packets from
+// flowing, or nil. It changes nothing.
 func Check(p Pod) error {
 	w, err := open(p, nil)
 	if err != nil {

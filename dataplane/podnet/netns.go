@@ -28,7 +28,7 @@ func openNetns(path string) (*namespace, error) {
 		return nil, fmt.Errorf("network namespace %s: %w", path, err)
 	}
 	if st.Type != unix.NSFS_MAGIC && st.Type != unix.PROC_SUPER_MAGIC {
-		// What stays behind when the mount of a namespace is gone: an empty file.
+		// An empty file stays behind when the mount of a namespace is gone.
 		return nil, fmt.Errorf("%s is a file but not a namespace: %w", path, ErrNoNetns)
 	}
 	handle, err := netns.GetFromPath(path)

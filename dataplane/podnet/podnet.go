@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pod says how one interface of a workload is wired to its host: a veth pair, the addresses of the workload, routes
-// through a gateway that exists on no interface and that the host end answers for. It is plain data: the same Pod is
-// attached, checked and detached.
+// Pod describes how one interface of a workload is wired to its host: a veth pair, the addresses of the workload,
+// routes through a gateway that exists on no interface and that the host end answers for. It is plain data: the same
+// Pod is attached, checked and detached.
 type Pod struct {
 	Netns      string           // path of the workload's network namespace
 	IfName     string           // name of the interface in the workload
@@ -24,16 +24,16 @@ type Pod struct {
 	Routes     []netip.Prefix // that go through the gateway of their family
 	Forwarding bool           // the workload forwards packets
 	HostRoute  Route
-	// Routed is whether the host's routes to the addresses are made by somebody else, who watches: not made here, and
-	// not missed.
+	// Routed: another program makes and watches the host's routes to the addresses. Attach does not make them, and
+	// Check does not require them.
 	Routed bool
 	// Exclusive makes it an error that HostIf exists and leads to another namespace. Otherwise it is replaced: a
 	// restarted pod has a new namespace and the same interface name on the host.
 	Exclusive bool
 }
 
-// Route is how the host's routes to a workload's addresses are marked. The agent that looks after them later must
-// use the same values, else it would have to replace them.
+// Route is the marking of the host's routes to a workload's addresses. The agent that maintains them later must use the
+// same values, else it would have to replace them.
 type Route struct {
 	Protocol int // of rtnetlink
 	Metric   int
@@ -51,7 +51,7 @@ var (
 
 // Options are the surroundings of Attach.
 type Options struct {
-	// Warn is told what is not as it should be, but keeps no packet from flowing. Nil: nobody.
+	// Warn is called for faults that keep no packet from flowing. Nil: no call.
 	Warn func(what string, err error)
 	// BeforeStep is called with the name of each step; its error fails the step. Nil: nothing.
 	BeforeStep func(step string) error
@@ -176,7 +176,7 @@ func (p Pod) families() (v4, v6 bool) {
 	return v4, v6
 }
 
-// undo removes what was created: with one end goes the other, and its addresses and routes on both sides.
+// undo removes the created objects: with one end goes the other, and its addresses and routes on both sides.
 func (w *wiring) undo() error {
 	if w.outside == nil {
 		return nil

@@ -89,7 +89,7 @@ func (h *podHost) ping(from Pod, to string) error {
 	return nil
 }
 
-// state is all that an attachment could leave behind, as text, without what the kernel adds in its own time.
+// state is all that an attachment could leave behind, as text, without the parts that the kernel adds in its own time.
 func (h *podHost) state(p Pod) string {
 	var b strings.Builder
 	for _, ns := range []string{h.name, strings.TrimPrefix(p.Netns, "/run/netns/")} {
@@ -361,8 +361,8 @@ func TestNetnsThreadsAreNotReused(t *testing.T) {
 	}
 }
 
-// What somebody sends before the workload has its address must not delay what follows: the kernel repeats a request
-// that nobody answered only after a second.
+// Packets sent before the workload has its address must not delay later ones: the kernel repeats an unanswered request
+// only after a second.
 func TestEarlyPacketsDoNotDelayLaterOnes(t *testing.T) {
 	h := newPodHost(t)
 	p := h.pod("10.65.0.9", "fd00:65::9")

@@ -47,8 +47,8 @@ func (w *wiring) refuseForeign(old *netlink.LinkAttrs) error {
 	return nil
 }
 
-// create makes both ends at once, each in its namespace and with its final hardware address, so that nobody (udev) sees
-// an interface that is not finished.
+// create makes both ends at once, each in its namespace and with its final hardware address, so that no program (udev)
+// sees an unfinished interface.
 func (w *wiring) create() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = w.HostIf
@@ -197,7 +197,7 @@ func (w *wiring) hostRoutes() error {
 }
 
 // forgetNeighbours has the kernel resolve the workload's addresses anew. A packet that came before the workload had its
-// address left an entry that nobody answered, and the kernel repeats such a request only after a second.
+// address left an unanswered entry, and the kernel repeats such a request only after a second.
 func (w *wiring) forgetNeighbours() error {
 	for _, a := range w.Addresses {
 		family := unix.AF_INET
@@ -212,7 +212,7 @@ func (w *wiring) forgetNeighbours() error {
 	return nil
 }
 
-// ownHostRoute accepts an existing route if it is the one that we want: the agent may have been faster.
+// ownHostRoute accepts an existing route if it is the desired one: the agent may have been faster.
 func (w *wiring) ownHostRoute(a netip.Addr) error {
 	r, err := hostRouteTo(w.host, a)
 	if err != nil {
@@ -231,8 +231,8 @@ func (w *wiring) ownHostRoute(a netip.Addr) error {
 	return fmt.Errorf("this host already routes that address to %s", name)
 }
 
-// hostRouteTo asks the kernel which route to exactly a it prefers; nil if there is none. It does not read the table,
-// which may hold 100,000 others.
+// hostRouteTo queries the kernel for its preferred route to exactly a; nil if there is none. It does not read the
+// table, which may hold 100,000 others.
 func hostRouteTo(h *netlink.Handle, a netip.Addr) (*netlink.Route, error) {
 	routes, err := h.RouteGetWithOptions(a.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL) {

@@ -3,7 +3,7 @@ package podnet
 import "os"
 
 // hostSysctls makes the host end a router that answers for the gateway. They are set before the interface is up, so
-// that no packet is treated by other rules.
+// that no packet meets other settings.
 func (w *wiring) hostSysctls(v4, v6 bool) error {
 	name := w.HostIf
 	if v4 {

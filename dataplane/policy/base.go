@@ -67,8 +67,8 @@ func base(h ruleset.Hook, priority int32) *ruleset.Base {
 
 func jump(chain string) ruleset.Verdict { return ruleset.Verdict{Action: ruleset.Jump, Chain: chain} }
 
-// dispatch finds the chain of an interface's endpoint. A map that is asked in the base chain itself would not do: a
-// packet that came back from there would be accepted by the base chain's policy.
+// dispatch finds the chain of an interface's endpoint. A lookup in the base chain itself would not do: a packet that
+// returned there would be accepted by the base chain's policy.
 func dispatch(name string, out bool, miss ruleset.Rule) *ruleset.Chain {
 	return &ruleset.Chain{Name: name, Rules: []ruleset.Rule{
 		{Verdict: ruleset.Verdict{Action: ruleset.Lookup, Map: name, Out: out}},
@@ -86,8 +86,8 @@ func (s *settings) from(v ruleset.Verdict) []ruleset.Rule {
 	return rules
 }
 
-// closed adds to rules that jump to where everything is decided one each that drops what comes back undecided: a packet
-// on its way while the rules change may find a chain before what is in it.
+// closed adds to each rule that jumps to a deciding chain one that drops packets which return undecided: a packet on
+// its way while the rules change may find a chain before its content.
 func (s *settings) closed(jumps []ruleset.Rule) []ruleset.Rule {
 	rules := jumps
 	for _, r := range jumps {
@@ -123,7 +123,7 @@ func toNeighbours() ruleset.Rule {
 		{Field: ruleset.Protocol, Low: protoICMPv6}}, Verdict: jump(neighbours)}
 }
 
-// neighbourDiscovery lets workloads find this host as their router, and join multicast groups, whatever policy says.
+// neighbourDiscovery lets workloads find this host as their router, and join multicast groups, whatever the policy.
 func (s *settings) neighbourDiscovery() []ruleset.Rule {
 	var rules []ruleset.Rule
 	for _, p := range s.prefixes {
@@ -137,7 +137,7 @@ func (s *settings) neighbourDiscovery() []ruleset.Rule {
 	return rules
 }
 
-// toHostRules say what becomes of packets from workloads to this host that their policies allow.
+// toHostRules write the rules for packets from workloads to this host that their policies allow.
 func (s *settings) toHostRules() []ruleset.Rule {
 	if s.toHost.Action == ruleset.Accept {
 		return nil
@@ -165,8 +165,8 @@ func (s *settings) foreignTunnels() []ruleset.Rule {
 	}}
 }
 
-// serviceLoop stops packets to addresses of services that nothing translated: their route would lead in circles. Nobody
-// answers them, so established connections need not be looked at.
+// serviceLoop stops packets to untranslated addresses of services: their route would lead in circles. No host answers
+// them, so established connections need no check.
 func (s *settings) serviceLoop() []ruleset.Rule {
 	if s.loop == ruleset.Continue || s.services == [2]bool{} {
 		return nil
@@ -184,8 +184,8 @@ func (s *settings) serviceLoop() []ruleset.Rule {
 	return rules
 }
 
-// masquerade translates what leaves the cluster from pools with natOutgoing, and what this host sends into a tunnel
-// from an address that the other end could not answer to.
+// masquerade translates packets that leave the cluster from pools with natOutgoing, and packets that this host sends
+// into a tunnel from an address that the other end could not answer to.
 func (s *settings) masquerade() []ruleset.Rule {
 	var rules []ruleset.Rule
 	if s.floating {

@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Kinds are those that rules are computed from.
+// Kinds are the kinds of the objects that rules are computed from.
 var Kinds = []model.Kind{
 	model.KindFelixConfiguration, model.KindIPPool, model.KindNode, model.KindBGPConfiguration, model.KindTier,
 	model.KindProfile,
@@ -23,8 +23,8 @@ var Kinds = []model.Kind{
 	model.KindKubernetesNetworkPolicy, model.KindClusterNetworkPolicy, model.KindNamespace, model.KindServiceAccount,
 }
 
-// Calculator keeps a ruleset.Table as one node needs it. The outcome depends on the newest state only, not on the way
-// there, and the cost of an update follows what it concerns. Not safe for concurrent use.
+// Calculator computes the ruleset.Table of one node. The outcome depends on the newest state only, not on the way
+// there, and the cost of an update is proportional to the change. Not safe for concurrent use.
 type Calculator struct {
 	config Config
 	table  *ruleset.Table
@@ -38,7 +38,7 @@ type Calculator struct {
 	// endpoints are this node's; subjects finds the policies that select them.
 	endpoints  map[model.Key]*endpoint
 	subjects   *labels.Index[*endpoint, ID]
-	interfaces map[string]*claim // of workloads: who says to have that one
+	interfaces map[string]*claim // of workloads: the claimants of each
 	policies   map[ID]*policyState
 	profiles   map[string]*policyState
 	tiers      map[string]tier
@@ -53,10 +53,10 @@ type Calculator struct {
 	dirty      dirty
 	everything bool // the settings changed
 	translated translated
-	elements   []ruleset.Element // room for what is needed again and again
+	elements   []ruleset.Element // reused buffers
 }
 
-// dirty is what the next settle has to look at again.
+// dirty lists the work of the next settle.
 type dirty struct {
 	policies  map[*policyState]bool
 	endpoints map[*endpoint]bool
@@ -121,7 +121,7 @@ func (d *dirty) clear() {
 // Table is the outcome. It belongs to the Calculator: take its changes after each Update.
 func (c *Calculator) Table() *ruleset.Table { return c.table }
 
-// Update takes over the objects that changed, all if none are named, and brings the table up to date.
+// Update applies changed objects, all if none are named, and brings the table up to date.
 func (c *Calculator) Update(r model.Reader, changed ...model.Key) {
 	c.reader = r
 	if len(changed) > 0 {
@@ -135,7 +135,7 @@ func (c *Calculator) Update(r model.Reader, changed ...model.Key) {
 }
 
 func (c *Calculator) takeAll(r model.Reader) {
-	c.dirty.settings = true // what they were made of may be gone
+	c.dirty.settings = true // their sources may be gone
 	for _, k := range c.known() {
 		if r.Get(k) == nil {
 			c.take(k, nil)
@@ -173,8 +173,8 @@ func (c *Calculator) known() []model.Key {
 	return keys
 }
 
-// SetInterfaces tells which interfaces the host has and their addresses, which decides about HostEndpoints. It takes
-// effect at the next Update or Settle.
+// SetInterfaces sets the host's interfaces and their addresses, which decides about HostEndpoints. It takes effect at
+// the next Update or Settle.
 func (c *Calculator) SetInterfaces(links map[string][]netip.Addr) {
 	c.hostLinks = links
 	c.dirty.hosts = true
@@ -183,7 +183,7 @@ func (c *Calculator) SetInterfaces(links map[string][]netip.Addr) {
 // Settle brings the table up to date after SetInterfaces.
 func (c *Calculator) Settle() { c.settle() }
 
-// take enters one object; nil is gone.
+// take adds one object; nil is gone.
 func (c *Calculator) take(k model.Key, o *model.Object) {
 	switch k.Kind {
 	case model.KindFelixConfiguration, model.KindIPPool, model.KindNode, model.KindBGPConfiguration:
@@ -232,7 +232,7 @@ func IsPolicy(k model.Kind) bool {
 	return false
 }
 
-// settle brings the table up to date with what was taken.
+// settle brings the table up to date with the received changes.
 func (c *Calculator) settle() {
 	c.settleSettings()
 	c.settleSetKinds()
@@ -273,7 +273,7 @@ func (c *Calculator) Workloads() iter.Seq[string] {
 	}
 }
 
-// WorkloadCount is how many there are.
+// WorkloadCount returns the number of workloads.
 func (c *Calculator) WorkloadCount() int {
 	n := 0
 	for range c.Workloads() {

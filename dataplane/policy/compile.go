@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// spec is what the kinds of policy have in common.
+// spec has the fields that all kinds of policy share.
 type spec struct {
 	id                                  ID
 	tier                                string
@@ -29,8 +29,8 @@ type spec struct {
 	doNotTrack, preDNAT, applyOnForward bool
 }
 
-// Compile translates a stored policy of any kind. It returns nil for objects that ask for nothing: staged deletions,
-// for instance. An error means that the object cannot be used; it names the field.
+// Compile translates a stored policy of any kind. It returns nil for objects without effect: staged deletions, for
+// instance. An error names the field that makes the object unusable.
 func Compile(o *model.Object) (*Policy, error) {
 	s, ok := specOf(o)
 	if !ok {
@@ -88,13 +88,13 @@ func specOf(o *model.Object) (spec, bool) {
 	return spec{}, false
 }
 
-// enforceable: a staged policy that stands for a change to come, not for a deletion or nothing.
+// enforceable: a staged policy for a change to come, not for a deletion or nothing.
 func enforceable(a v3.StagedAction) bool {
 	return a == "" || a == v3.StagedActionSet || a == v3.StagedActionLearn
 }
 
-// directions infers the types when the author left them out: egress rules ask for egress, and ingress is meant unless
-// there are only egress rules.
+// directions infers the types when the author left them out: egress rules imply egress; ingress is implied unless there
+// are only egress rules.
 func directions(s spec) (ingress, egress bool) {
 	if len(s.types) == 0 {
 		return len(s.ingress) > 0 || len(s.egress) == 0, len(s.egress) > 0
@@ -102,9 +102,9 @@ func directions(s spec) (ingress, egress bool) {
 	return slices.Contains(s.types, v3.PolicyTypeIngress), slices.Contains(s.types, v3.PolicyTypeEgress)
 }
 
-// subject is the selector of the endpoints that the policy is about. In a global policy that selects namespaces, all()
-// in its selectors means all that is in a namespace, and in one that selects service accounts all that has one: as in
-// Calico, neither means a host endpoint by it.
+// subject is the selector of the endpoints that the policy applies to. In a global policy that selects namespaces,
+// all() in its selectors covers every endpoint in a namespace, and in one that selects service accounts every endpoint
+// that has one: as in Calico, neither covers host endpoints.
 func subject(s spec) (*selector.Selector, error) {
 	text := s.selector
 	if s.id.Namespace != "" {
@@ -141,7 +141,7 @@ func subject(s spec) (*selector.Selector, error) {
 	return parsed, nil
 }
 
-// confined makes all() in a selector stand for what has a label.
+// confined makes all() in a selector match the items that have a label.
 func confined(text, label string) (string, error) {
 	if strings.TrimSpace(text) == "" {
 		return "", nil
@@ -195,7 +195,7 @@ func prefixNode(n selector.Node, prefix string) selector.Node {
 	})
 }
 
-// rewrite puts what leaf returns in the place of each condition of a selector.
+// rewrite replaces each condition of a selector with the result of leaf.
 func rewrite(n selector.Node, leaf func(selector.Node) selector.Node) selector.Node {
 	list := func(in []selector.Node) []selector.Node {
 		out := make([]selector.Node, len(in))
@@ -330,8 +330,8 @@ func entity(namespace string, in *v3.EntityRule) (Entity, error) {
 		}
 	}
 	if e.Selector != nil && e.NotSelector != nil {
-		// Together they mean those that the one selects and the other does not, as in Calico: an address counts if
-		// somebody who is meant has it, whoever else has it, too. By itself, notSelector is about addresses.
+		// Together they select endpoints that the one selects and the other does not, as in Calico: an address counts
+		// if a selected endpoint has it, whoever else has it, too. On its own, notSelector is about addresses.
 		e.Selector = selector.New(selector.And{
 			Operands: []selector.Node{e.Selector.Root(), selector.Not{Operand: e.NotSelector.Root()}}})
 		e.NotSelector = nil
@@ -343,9 +343,9 @@ func entity(namespace string, in *v3.EntityRule) (Entity, error) {
 	return e, nil
 }
 
-// peers combines what an entity says about endpoints: namespaces, service accounts, labels. Without any of it a
-// namespaced policy's entity is not limited to the namespace; with some it is, unless it says otherwise. notSelector
-// alone does count.
+// peers combines the endpoint fields of an entity: namespaces, service accounts, labels. If none is set, a namespaced
+// policy's entity is not limited to the namespace; otherwise it is, unless a field widens it. notSelector alone does
+// count.
 func peers(namespace string, in *v3.EntityRule) (*selector.Selector, error) {
 	scope, err := namespaceScope(namespace, in.NamespaceSelector)
 	if err != nil {
@@ -395,7 +395,7 @@ func namespaceScope(namespace, text string) (string, error) {
 	return selector.New(scopeNode(s.Root())).String(), nil
 }
 
-// scopeNode: all() means all namespaces, global() what is in none.
+// scopeNode: all() selects all namespaces, global() objects in none.
 func scopeNode(n selector.Node) selector.Node {
 	return rewrite(n, func(n selector.Node) selector.Node {
 		switch n.(type) {
@@ -463,7 +463,7 @@ func (r *Rule) settleFamily() {
 	if r.Protocol == protoICMPv6 {
 		want(6, "ICMPv6")
 	}
-	// As in Calico, a list that has nothing of a family leaves that family out, even if it says what is not meant: who
+	// As in Calico, a list without networks of a family leaves that family out, even a negated list: an author who
 	// excludes networks of IPv4 only has not thought of IPv6.
 	for _, list := range [][]netip.Prefix{r.Source.Nets, r.Destination.Nets, r.Source.NotNets, r.Destination.NotNets} {
 		has4 := slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Addr().Is4() })

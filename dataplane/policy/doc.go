@@ -1,3 +1,4 @@
-// Package policy decides, without side effects, what rules one node needs: it compiles policies, keeps track of who
-// they select and who they name, and writes the outcome into a ruleset.Table, at a cost that follows the change.
+// Package policy computes, without side effects, the rules of one node: it compiles policies, keeps track of the
+// endpoints that they select and name, and writes the outcome into a ruleset.Table. The cost is proportional to the
+// change.
 package policy

@@ -85,7 +85,8 @@ func (c *Calculator) dropEndpoint(k model.Key) {
 	c.use(e, nil)
 }
 
-// claim is who says to have an interface. If there are several, the first one by key has it, the others wait.
+// claim lists the endpoints that claim an interface. If there are several, the first one by key has it, the others
+// wait.
 type claim struct{ endpoints []*endpoint }
 
 func (c *Calculator) claim(iface string, e *endpoint) {
@@ -111,7 +112,7 @@ func (c *Calculator) unclaim(iface string, e *endpoint) {
 	c.dirty.claims[iface] = true
 }
 
-// settleClaims finds out who has each interface that somebody came to or left.
+// settleClaims determines the owner of each interface whose claims changed.
 func (c *Calculator) settleClaims() {
 	for iface := range c.dirty.claims {
 		cl := c.interfaces[iface]
@@ -136,7 +137,7 @@ func (c *Calculator) settleClaims() {
 	}
 }
 
-// owner is the endpoint that has the interface. One that is no workload's nobody has.
+// owner is the endpoint that has the interface. An interface of no workload has none.
 func (c *Calculator) owner(iface string) *endpoint {
 	if cl := c.interfaces[iface]; cl != nil && c.settings.prefixes.Refuse(iface) == "" {
 		return cl.endpoints[0]
@@ -151,7 +152,7 @@ func (c *Calculator) settleEndpoints() {
 			c.dirty.endpoints[e] = true
 		}
 	}
-	// First all leave what they no longer have: one may take over the interface of another.
+	// First all leave the interfaces that they no longer have: one may take over the interface of another.
 	for e := range c.dirty.endpoints {
 		if e.workload != nil && e.iface != e.workload.Spec.InterfaceName {
 			c.withdraw(e)
@@ -206,7 +207,7 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	e.iface, e.own = iface, own
 }
 
-// withdraw takes a workload out of the maps: what it sends and what is sent to it is dropped from then on.
+// withdraw takes a workload out of the maps: its traffic in both directions is dropped from then on.
 func (c *Calculator) withdraw(e *endpoint) {
 	if e.iface == "" {
 		return

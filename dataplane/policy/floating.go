@@ -17,13 +17,13 @@ const (
 // floating is one address by which a workload can be reached besides its own.
 type floating struct{ external, internal netip.Addr }
 
-// translated is which translations are in the table, and the external addresses whose earlier one is not any more.
+// translated is the translations in the table, and the external addresses whose earlier one is obsolete.
 type translated struct {
 	now     map[netip.Addr]netip.Addr
 	changed []netip.Addr
 }
 
-// take notes the translations that are to be in the table from now on.
+// take records the translations that are to be in the table from now on.
 func (t *translated) take(list []floating) {
 	before := t.now
 	t.now = make(map[netip.Addr]netip.Addr, len(list))
@@ -71,8 +71,8 @@ func (c *Calculator) floatings() []floating {
 	return list
 }
 
-// settleFloating writes the translation of floating addresses: to the workload for whoever asks for them, and from it
-// for a workload that reaches itself by its own.
+// settleFloating writes the translation of floating addresses: to the workload for every source, and from it for a
+// workload that reaches itself by its own.
 func (c *Calculator) settleFloating() {
 	if !c.dirty.floating && !c.everything {
 		return

@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// hosts is what is written for host endpoints: nothing while there are none.
+// hosts has the objects written for host endpoints: none while there are none.
 type hosts struct {
 	verdicts map[string]map[string]bool // interfaces in each map
 	written  bool
@@ -16,14 +16,14 @@ type hosts struct {
 
 func (h *hosts) init() { h.verdicts = map[string]map[string]bool{} }
 
-// hostStage is one place where host endpoints' policies are asked.
+// hostStage is one place where host endpoints' policies are evaluated.
 type hostStage struct {
 	name    string // of the base chain and of its map
 	purpose purpose
 	base    *ruleset.Base
-	// all: the wildcard stands for the interfaces of workloads, too, as in Calico.
+	// all: the wildcard matches the interfaces of workloads, too, as in Calico.
 	all bool
-	// own: only interfaces with an endpoint of their own, not those that a wildcard stands for.
+	// own: only interfaces with an endpoint of their own, not those that a wildcard matches.
 	own bool
 	out bool
 }
@@ -34,13 +34,13 @@ var hostStages = []hostStage{
 	{name: "host-pre-dnat", purpose: preDNAT, base: base(ruleset.Prerouting, -150), all: true},
 	{name: "host-in", purpose: normalIn, base: base(ruleset.Input, 0)},
 	{name: "host-out", purpose: normalOut, base: base(ruleset.Output, 0), out: true},
-	// What the host sends to a service is known with its real destination only after translation.
+	// Traffic of the host to a service has its real destination only after translation.
 	{name: "host-out-translated", purpose: normalOut, base: base(ruleset.Postrouting, -150), out: true},
 	{name: "host-forward-in", purpose: forwardIn, base: base(ruleset.Forward, -1), all: true},
 	{name: "host-forward-out", purpose: forwardOut, base: base(ruleset.Forward, 2), all: true, out: true},
 }
 
-// MatchHosts finds the host endpoint of each interface: by the interface's name, or by one of its addresses for one
+// matchHosts finds the host endpoint of each interface: by the interface's name, or by one of its addresses for one
 // that names no interface. If several match, the first one by name has it. The wildcard "*" stands for all other
 // interfaces.
 func (c *Calculator) matchHosts() (own map[string]*endpoint, all *endpoint) {
@@ -146,7 +146,7 @@ func (c *Calculator) settleHosts() {
 	c.hosts.written = true
 }
 
-// origin is that of the base chain.
+// origin returns the origin of the base chain.
 func (s hostStage) origin() Stage {
 	o := Stage{Subject: InInterface}
 	if s.out {
@@ -179,7 +179,7 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 	case "host-pre-dnat":
 		skip(decided)
 	case "host-in", "host-out", "host-forward-in":
-		// What leaves in a tunnel would hand the mark on to the packet around it.
+		// A packet that leaves in a tunnel would hand the mark on to the packet around it.
 		chain.Rules = append(chain.Rules, ruleset.Rule{Matches: []ruleset.Match{decided},
 			Mark: ruleset.Mark{Mask: decidedMark}, Verdict: accept,
 			Comment: "allowed by an untracked or pre-DNAT policy"})
@@ -203,7 +203,7 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 		c.settings.tunnels(skip, ruleset.Destination, ruleset.SourceLocal)
 		skip(ruleset.Match{Field: ruleset.ConnStatus, Mask: ruleset.ConnDNAT})
 	case "host-out-translated":
-		// What is not tracked is not translated, and has no status to match.
+		// An untracked packet is not translated, and has no status to match.
 		skip(ruleset.Match{Field: ruleset.ConnState, Mask: ruleset.ConnInvalid | ruleset.ConnUntracked})
 		skip(ruleset.Match{Field: ruleset.ConnStatus, Not: true, Mask: ruleset.ConnDNAT})
 		skip(ruleset.Match{Field: ruleset.SourceLocal, Not: true})

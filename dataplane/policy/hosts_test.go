@@ -27,7 +27,7 @@ var (
 	allowed  = []v3.Rule{{Action: v3.Allow}}
 )
 
-// What an untracked or pre-DNAT policy of a host endpoint allows needs no other policy of it.
+// Packets that an untracked or pre-DNAT policy of a host endpoint allows need no other policy of it.
 func TestEarlyPoliciesOfHostEndpointsDecide(t *testing.T) {
 	away, here := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.1")
 	in := ruleset.Packet{In: "eth0", Source: away, Destination: here, Protocol: 6, SourcePort: 1025,
@@ -168,7 +168,7 @@ func TestSelectorsOfNamespacesAndAccountsAreNotAboutHosts(t *testing.T) {
 		{v3.GlobalNetworkPolicySpec{NamespaceSelector: "x not in {'y'}", Selector: "all()"}, false, true, true},
 		{v3.GlobalNetworkPolicySpec{NamespaceSelector: "x not in {'y'}", Selector: "all() && !(x == 'z')"}, false, true,
 			true},
-		// so does Calico: say has(...) too
+		// as in Calico: add has(...) to exclude them
 		{v3.GlobalNetworkPolicySpec{NamespaceSelector: "x not in {'y'}"}, true, true, true},
 		{v3.GlobalNetworkPolicySpec{ServiceAccountSelector: "all()"}, false, false, true},
 		{v3.GlobalNetworkPolicySpec{ServiceAccountSelector: "x != 'y'", Selector: "all()"}, false, false, true},
@@ -191,7 +191,7 @@ func TestSelectorsOfNamespacesAndAccountsAreNotAboutHosts(t *testing.T) {
 	}
 }
 
-// The kernel refuses to reject at postrouting, where what the host sends to services is asked about.
+// The kernel refuses to reject at postrouting, where packets from the host to services are evaluated.
 func TestNothingIsRejectedAtPostrouting(t *testing.T) {
 	felix := &model.FelixConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	felix.Spec.NftablesFilterDenyAction = "Reject"

@@ -11,7 +11,7 @@ import (
 // Config returns the Config that New was given.
 func (c *Calculator) Config() Config { return c.config }
 
-// Interfaces are those of the last SetInterfaces, with their addresses. Callers must not change them.
+// Interfaces returns the interfaces of the last SetInterfaces, with their addresses. Callers must not change them.
 func (c *Calculator) Interfaces() map[string][]netip.Addr { return c.hostLinks }
 
 // Policies visits all policies of the cluster that can be used, with the number of this node's endpoints that each
@@ -68,8 +68,7 @@ func (c *Calculator) Profiles() iter.Seq[ID] {
 	}
 }
 
-// TierInfo is what decides when the policies of a tier are asked, and what becomes of packets that they select but do
-// not decide about.
+// TierInfo is the order of a tier and its action on packets that its policies select but do not decide about.
 type TierInfo struct {
 	Order  float64 // infinite for none
 	Pass   bool    // the default action is Pass rather than Deny
@@ -94,8 +93,8 @@ func (p *Policy) Compare(o *Policy) int { return p.less(o) }
 // Endpoints visits this node's endpoints: of workloads and of the host.
 func (c *Calculator) Endpoints() iter.Seq[model.Key] { return maps.Keys(c.endpoints) }
 
-// Asked are the policies that an endpoint of this node is subject to in one direction, then its profiles, in the order
-// in which they are asked. Those of a host that are about untracked or translated packets come first.
+// Asked returns the policies that an endpoint of this node is subject to in one direction, then its profiles, in the
+// order of evaluation. A host's policies about untracked or translated packets come first.
 func (c *Calculator) Asked(k model.Key, ingress bool) []ID {
 	e := c.endpoints[k]
 	if e == nil {

@@ -24,7 +24,7 @@ type port struct {
 	number   uint16
 }
 
-// takeItem enters what selectors see of an object; nets nil and labels nil for none.
+// takeItem adds the data of an object that selectors match; nets nil and labels nil for none.
 func (c *Calculator) takeItem(
 	k model.Key, labels map[string]string, parents []string, nets []netip.Prefix, ports []port,
 ) {
@@ -100,7 +100,7 @@ func (c *Calculator) takeNetworkSet(k model.Key, s *v3.NetworkSet) {
 	}
 	labels := map[string]string{}
 	for name, v := range s.Labels {
-		if !model.InheritedLabel(name) { // whoever may make sets of one namespace has no say about others
+		if !model.InheritedLabel(name) { // an author of sets in one namespace must not affect others
 			labels[name] = v
 		}
 	}
@@ -117,7 +117,7 @@ func (c *Calculator) takeGlobalNetworkSet(k model.Key, s *v3.GlobalNetworkSet) {
 	c.takeItem(k, s.Labels, nil, parseNets(s.Spec.Nets), nil)
 }
 
-// parseNets leaves out what cannot be read: validation has said so.
+// parseNets leaves out unreadable texts: validation has reported them.
 func parseNets(texts []string) []netip.Prefix {
 	var list []netip.Prefix
 	for _, t := range texts {

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// pod is a workload of a namespace that is open unless a policy says otherwise, with an address and labels.
+// pod is a workload with an address and labels, in a namespace that is open by default.
 func pod(namespace, name, address string, labels map[string]string) *model.Object {
 	w := &model.WorkloadEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
 		Labels: map[string]string{
@@ -44,7 +44,7 @@ func reaches(c *Calculator, source, destination, iface string, port uint16) bool
 	return c.Table().Eval(nil, ruleset.Forward, p, nil).Accepted()
 }
 
-// Whoever may create pods in one namespace must not get what is granted to another one, or to another service account.
+// An author of pods in one namespace must not get rights of another one, or of another service account.
 func TestPodsCannotPretendToBeElsewhere(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -107,7 +107,7 @@ func flapping(r *rand.Rand) *model.Object {
 	return model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix)
 }
 
-// What comes and goes leaves nothing behind: not in the table, nor in any index on the way there.
+// Objects that come and go leave nothing behind: not in the table, nor in any index on the way there.
 func TestFlappingLeavesNothingBehind(t *testing.T) {
 	links := map[string][]netip.Addr{"eth0": {netip.MustParseAddr("192.0.2.1")}, "lo": nil}
 	fresh := New(Config{Node: testNode})
@@ -131,7 +131,7 @@ func TestFlappingLeavesNothingBehind(t *testing.T) {
 				}
 			}
 			if r.IntN(20) == 0 {
-				changed = nil // looks at everything
+				changed = nil // checks everything
 			}
 			c.Update(set, changed...)
 			c.Table().TakeChanges()
@@ -156,7 +156,7 @@ func TestFlappingLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// held counts what all maps hold that can be reached from a calculator, by where they are.
+// held counts the content of all maps that can be reached from a calculator, by their path.
 func held(c *Calculator) map[string]int {
 	counts, seen := map[string]int{}, map[uintptr]bool{}
 	var visit func(string, reflect.Value)

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// DirectionName is what a spec calls a direction: "ingress" or "egress".
+// DirectionName is the name of a direction in a spec: "ingress" or "egress".
 func DirectionName(ingress bool) string {
 	if ingress {
 		return "ingress"
@@ -17,7 +17,7 @@ func DirectionName(ingress bool) string {
 	return "egress"
 }
 
-// purpose is at which place of a packet's way policies are asked, and which.
+// purpose is the place on a packet's way where policies are evaluated, and their kind.
 type purpose uint8
 
 const (
@@ -64,8 +64,7 @@ func (p *Policy) Direction(ingress bool) *Direction {
 	return &p.Egress
 }
 
-// list is tiers of policies, then profiles, in the order in which they are asked. Endpoints with the same list share
-// it.
+// list is tiers of policies, then profiles, in the order of evaluation. Endpoints with the same list share it.
 type list struct {
 	key      string
 	name     string // of its first chain
@@ -110,7 +109,7 @@ func (c *Calculator) listFor(e *endpoint, p purpose) *list {
 	return l
 }
 
-// text tells lists apart: all that their chains depend on.
+// text identifies a list: all inputs of its chains.
 func (l *list) text() string {
 	var b strings.Builder
 	fmt.Fprintln(&b, l.purpose, l.host)
@@ -183,12 +182,12 @@ func (c *Calculator) dropList(l *list) {
 	}
 }
 
-// passMark is the bit of a packet's mark that says that a policy passed it to the next tier. It is one of those that
+// passMark is the bit of a packet's mark for packets that a policy passed to the next tier. It is one of those that
 // Calico reserves, which other software leaves alone.
 const passMark = 0x20000
 
-// decidedMark says that an untracked or pre-DNAT policy of a host endpoint allowed a packet: that endpoint's other
-// policies are not asked. It is Calico's bit for the same.
+// decidedMark is the bit for packets that an untracked or pre-DNAT policy of a host endpoint allowed: that endpoint's
+// other policies are not evaluated. It is Calico's bit for the same.
 const decidedMark = 0x10000
 
 var (
@@ -238,7 +237,7 @@ func (w *listWriter) add(r ruleset.Rule) {
 	chain.Rules = append(chain.Rules, r)
 }
 
-// prologue is what comes before policy.
+// prologue writes the rules before policy.
 func (w *listWriter) prologue(c *Calculator) {
 	if !w.purpose.untracked() {
 		w.add(ruleset.Rule{Matches: []ruleset.Match{established}, Verdict: ruleset.Verdict{Action: ruleset.Accept}})
@@ -292,10 +291,10 @@ func (w *listWriter) tier(t tierList, i int) {
 	}
 }
 
-// end is what becomes of packets that no policy decided about.
+// end writes the rules for packets that no policy decided about.
 func (w *listWriter) end() {
 	if !w.purpose.normal() {
-		// Untracked and pre-DNAT policy only adds exceptions; what is forwarded is allowed unless a tier forbids it.
+		// Untracked and pre-DNAT policy only adds exceptions; forwarded packets are allowed unless a tier forbids them.
 		w.add(ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "no policy decides"})
 		return
 	}
@@ -305,8 +304,8 @@ func (w *listWriter) end() {
 	w.deny("no policy and no profile allows it", nil)
 }
 
-// deny drops what gets here. What host endpoints send is asked about at postrouting, too, where the kernel cannot
-// answer.
+// deny drops packets that reach it. Packets from host endpoints are evaluated at postrouting, too, where the kernel
+// cannot answer.
 func (w *listWriter) deny(comment string, origin ruleset.Origin) {
 	r := w.settings.deny(comment, w.purpose)
 	r.Origin = origin

@@ -7,17 +7,17 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// loggedMark begins what the flow log is told by a rule that logs; what it is told by one that drops begins with the
-// kind of a policy or with words.
+// loggedMark begins the flow-log prefix of a rule that logs; the prefix of one that drops begins with the kind of a
+// policy or with words.
 const loggedMark = "log "
 
-// ParseLogPrefix reads the prefix by which a rule tells the flow log of a packet: which rule it is, and whether it logs
-// the packet or drops it.
+// ParseLogPrefix parses the flow-log prefix of a packet: it returns the rule, and whether the rule logs the packet or
+// drops it.
 func ParseLogPrefix(prefix string) (rule string, logged bool) {
 	return strings.CutPrefix(prefix, loggedMark)
 }
 
-// dropLog tells the flow log, if there is one, which rule drops a packet.
+// dropLog reports to the flow log, if there is one, which rule drops a packet.
 func (s *settings) dropLog(comment string) ruleset.Log {
 	if s.flowLog == 0 {
 		return ruleset.Log{}
@@ -25,7 +25,7 @@ func (s *settings) dropLog(comment string) ruleset.Log {
 	return ruleset.Log{Group: s.flowLog, Prefix: shortened(comment, longestPrefix)}
 }
 
-// longestPrefix is what the kernel takes.
+// longestPrefix is the kernel's limit.
 const longestPrefix = 127
 
 // shortened leaves out the middle of a text that is too long.
@@ -37,8 +37,8 @@ func shortened(text string, longest int) string {
 	return text[:half] + ".." + text[len(text)-half:]
 }
 
-// log is what a rule with the Log action does: it tells the kernel's log, and the flow log if there is one, within one
-// limit. Where there is neither, the rule stays, and only counts.
+// log is the effect of a rule with the Log action: it writes to the kernel's log, and to the flow log if there is one,
+// within one limit. If there is neither, the rule stays, and only counts.
 func (s *settings) log(p *policyState, comment string) ruleset.Log {
 	l := ruleset.Log{Rate: s.logRate, Burst: s.logBurst, Per: s.logPer}
 	if !s.noKernelLog {
@@ -64,7 +64,7 @@ func (s *settings) kernelPrefix(p *policyState) string {
 		full).Replace(s.logPrefix)+": ", longestPrefix)
 }
 
-// shortKind is what Calico calls a kind of policy where room is scarce.
+// shortKind is Calico's short name for a kind of policy.
 func shortKind(k model.Kind) string {
 	switch k {
 	case model.KindNetworkPolicy:

@@ -191,8 +191,8 @@ func TestPoliciesAndTiersAreAskedInCalicosOrder(t *testing.T) {
 	}
 }
 
-// A tier's default action holds when one of its policies is about a packet and none decides. What the last tier passes
-// on is up to the profiles, and staged policies decide nothing.
+// A tier's default action applies when one of its policies selects a packet and none decides. Packets that the last
+// tier passes on are up to the profiles, and staged policies decide nothing.
 func TestEndOfTiers(t *testing.T) {
 	deny, pass := v3.Deny, v3.Pass
 	for _, c := range []struct {

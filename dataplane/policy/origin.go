@@ -1,7 +1,7 @@
 package policy
 
-// What the chains, rules and sets of the table are made of: the values of their Origin fields. Explanations and
-// counters go by these; names and comments are for people.
+// The sources of the chains, rules and sets of the table: the values of their Origin fields. Explanations and counters
+// go by these; names and comments are for people.
 
 // ChainOf is the origin of the chain of a policy or profile for one direction.
 type ChainOf struct {
@@ -37,23 +37,24 @@ func (s Subject) Ingress() bool {
 	return s == DestinationWorkload || s == HostItself || s == InInterface
 }
 
-// RuleNumber is the origin of a rule in a ChainOf: the number of the policy's rule that it stands for, alone or with
+// RuleNumber is the origin of a rule in a ChainOf: the number of the policy's rule that it implements, alone or with
 // others. It counts from 1 in each direction.
 type RuleNumber int
 
-// TierEnd is the origin of the rule that drops what none of the policies of a tier decided about: the tier's name.
+// TierEnd is the origin of the rule that drops packets that none of the policies of a tier decided about: the tier's
+// name.
 type TierEnd string
 
 // Unserved is the origin of the rule that drops packets to addresses of services which nothing translated.
 type Unserved struct{}
 
-// SetOrigin is the origin of a set: what decides about its elements.
+// SetOrigin is the origin of a set: the source of its elements.
 type SetOrigin uint8
 
 const (
 	// LiteralSet has networks or ports that rules of policies spell out.
 	LiteralSet SetOrigin = iota + 1
-	// MemberSet has what selectors, named ports and services of rules stand for.
+	// MemberSet has the addresses for selectors, named ports and services of rules.
 	MemberSet
 	// ClusterSet has addresses that the settings of the cluster and its node list decide, such as all IP pools.
 	ClusterSet

@@ -43,7 +43,7 @@ func manyOrigins() *Calculator {
 	return Build(Config{Node: testNode}, set, nil)
 }
 
-// What origins say to programs is what names and comments say to people.
+// Origins for programs agree with names and comments for people.
 func TestOriginsAgreeWithNamesAndComments(t *testing.T) {
 	table := manyOrigins().Table()
 	stages, numbers, chains := map[Stage]bool{}, map[string]bool{}, 0
@@ -85,13 +85,13 @@ func TestOriginsAgreeWithNamesAndComments(t *testing.T) {
 	}
 }
 
-// checkRuleNumbers wants each rule in the chain of a policy to have the number that its comment has.
+// checkRuleNumbers requires each rule in the chain of a policy to have the number in its comment.
 func checkRuleNumbers(t *testing.T, chain *ruleset.Chain, o ChainOf, numbers map[string]bool) {
 	t.Helper()
 	for i := range chain.Rules {
 		r := &chain.Rules[i]
 		if r.Comment == o.ID.String()+" does not exist" {
-			continue // a profile that nobody has stored
+			continue // a profile that is not stored
 		}
 		n, ok := r.Origin.(RuleNumber)
 		comment := fmt.Sprintf("%s %s %d", o.ID, DirectionName(o.Ingress), n)
@@ -102,7 +102,7 @@ func checkRuleNumbers(t *testing.T, chain *ruleset.Chain, o ChainOf, numbers map
 	}
 }
 
-// checkTierEnds wants the rules at the ends of tiers, and no others, to have the tier as their origin.
+// checkTierEnds requires the rules at the ends of tiers, and no others, to have the tier as their origin.
 func checkTierEnds(t *testing.T, chain *ruleset.Chain) {
 	t.Helper()
 	for i := range chain.Rules {

@@ -9,12 +9,12 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// policyState is a policy or profile and what it has in the table. It is active, which is to say in the table, while
-// endpoints of this node are subject to it. Most policies of a big cluster never are: their rules are not kept.
+// policyState is a policy or profile and its objects in the table. It is active, that is, in the table, while endpoints
+// of this node are subject to it. Most policies of a big cluster never are: their rules are not kept.
 type policyState struct {
 	*Policy                 // nil for a profile that does not exist: nothing passes
 	id        ID            // also when Policy is nil
-	object    *model.Object // what a policy is compiled from; nil for a profile
+	object    *model.Object // the source of a policy; nil for a profile
 	resting   bool          // Policy is without its rules
 	endpoints map[*endpoint]bool
 	active    bool
@@ -107,7 +107,7 @@ func (c *Calculator) takePolicy(k model.Key, o *model.Object) {
 		if p, err = compileAny(o); err != nil {
 			c.bad[k] = err.Error()
 			if c.policies[id] != nil {
-				return // what was valid last stays in force
+				return // the last valid version stays in force
 			}
 		}
 	}
@@ -147,12 +147,12 @@ func (c *Calculator) dropPolicy(id ID) {
 	if s == nil {
 		return
 	}
-	c.subjects.DeleteSelector(id) // its endpoints are told
+	c.subjects.DeleteSelector(id) // its endpoints are called back
 	delete(c.policies, id)
 	c.dirty.policies[s] = true
 }
 
-// subjectStarted and subjectStopped hear from the index which policies select this node's endpoints.
+// subjectStarted and subjectStopped are the index's callbacks about the policies that select this node's endpoints.
 func (c *Calculator) subjectStarted(id ID, e *endpoint) {
 	if p := c.policies[id]; p != nil {
 		p.join(e)
@@ -228,7 +228,7 @@ func (c *Calculator) profile(name string) *policyState {
 	return s
 }
 
-// builtInProfile is what a profile is that is not stored: nil except for the one that exists in every cluster.
+// builtInProfile is the content of a profile that is not stored: nil except for the one that exists in every cluster.
 func builtInProfile(name string) *Policy {
 	if name != model.DefaultAllowProfile {
 		return nil
@@ -286,7 +286,7 @@ func (c *Calculator) unwrite(p *policyState) {
 	c.table.DeleteChain(ChainName(p.id, false))
 }
 
-// collect removes what nothing refers to any more. It comes last, when everything that is needed has been written.
+// collect removes unreferenced objects. It comes last, when all needed objects have been written.
 func (c *Calculator) collect() {
 	for p := range c.dirty.policies {
 		if len(p.endpoints) > 0 {

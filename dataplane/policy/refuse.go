@@ -25,7 +25,7 @@ func (c *Calculator) setChain(chain *ruleset.Chain) {
 	c.table.SetChain(chain)
 }
 
-// refusals are the rules that a rule that rejects stands for: TCP gets a reset, everything else ICMP port unreachable.
+// refusals are the rules for a rule that rejects: TCP gets a reset, everything else ICMP port unreachable.
 func refusals(r ruleset.Rule) []ruleset.Rule {
 	reset := r
 	reset.Verdict.Action = ruleset.RejectTCP
@@ -40,7 +40,7 @@ func refusals(r ruleset.Rule) []ruleset.Rule {
 			return []ruleset.Rule{r}
 		}
 	}
-	// The protocol first: the kernel finds out about addresses and ports in the order of the conditions.
+	// The protocol first: the kernel reads addresses and ports in the order of the conditions.
 	reset.Matches = append([]ruleset.Match{{Field: ruleset.Protocol, Low: protoTCP}}, r.Matches...)
 	return []ruleset.Rule{reset, r}
 }

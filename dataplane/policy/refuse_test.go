@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// What is rejected is told so in the way that its client understands at once.
+// A rejected client gets the answer of its protocol that it understands at once.
 func TestRejectByProtocol(t *testing.T) {
 	protocol := func(name string) *numorstring.Protocol { p := numorstring.ProtocolFromString(name); return &p }
 	reset, unreachable := ruleset.RejectTCP, ruleset.Reject

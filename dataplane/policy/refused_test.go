@@ -18,7 +18,7 @@ func workloadAt(name, iface, address string) *model.Object {
 }
 
 // An interface that is none of a workload has no place in the table, whatever endpoint names it, and the reason is
-// told. A change of interfacePrefix takes effect on the endpoints that are there.
+// reported. A change of interfacePrefix takes effect on the present endpoints.
 func TestOnlyWorkloadsInterfacesAreInTheTable(t *testing.T) {
 	c := New(Config{Node: testNode})
 	set := model.NewSet(workloadAt("good", "cali1", "10.0.0.1/32"))

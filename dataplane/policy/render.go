@@ -40,7 +40,7 @@ func (c *Calculator) render(p *policyState, in bool) *ruleset.Chain {
 	return chain
 }
 
-// effect is what a rule does when it matches; nil for nothing.
+// effect is the action of a rule that matches; nil for nothing.
 func (c *Calculator) effect(p *policyState, r *Rule, in bool, comment string) *ruleset.Rule {
 	out := &ruleset.Rule{Counter: c.config.Counters || p.Staged, Comment: comment}
 	switch {
@@ -70,8 +70,8 @@ func (c *Calculator) effect(p *policyState, r *Rule, in bool, comment string) *r
 	return out
 }
 
-// denial is how a policy's chain drops packets: silently where the kernel cannot answer them, before connections are
-// tracked or translated, and at postrouting, where what host endpoints send is asked about again.
+// denial is how a policy's chain drops packets: silently if the kernel cannot answer them, before connections are
+// tracked or translated, and at postrouting, where packets from host endpoints are evaluated again.
 func (c *Calculator) denial(p *policyState, in bool, comment string) ruleset.Rule {
 	r := c.settings.deny(comment, normalIn)
 	early := p.Policy != nil && (p.DoNotTrack || p.PreDNAT)
@@ -120,7 +120,7 @@ func (w *ruleWriter) familyMatters() bool {
 	return false
 }
 
-// family writes the rule for one family; 0 for one that does not look at addresses.
+// family writes the rule for one family; 0 for one without addresses.
 func (w *ruleWriter) family(family int) []ruleset.Rule {
 	r := w.rule
 	if family != 0 && r.Family != 0 && r.Family != family {
@@ -169,7 +169,7 @@ func (i *ICMP) match(not bool) ruleset.Match {
 	return m
 }
 
-// fields are what of a packet one of its ends is in.
+// fields are the fields of a packet for one of its ends.
 type fields struct{ address, port, endpoint ruleset.Field }
 
 var (
@@ -228,7 +228,7 @@ func (w *ruleWriter) entity(e *Entity, f fields, family int) ([][]ruleset.Match,
 	return alternatives, true
 }
 
-// nets matches a list of networks of one family, or what is not in it.
+// nets matches a list of networks of one family, or its complement.
 func (w *ruleWriter) nets(all []netip.Prefix, not bool, f fields, family int) (matches []ruleset.Match, possible bool) {
 	if len(all) == 0 {
 		return nil, true

@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// The rules of policies that select nothing here are not kept, but come back: with the first endpoint, and for who
-// asks.
+// The rules of policies that select no endpoint here are not kept, but come back: with the first endpoint, and for a
+// query.
 func TestRulesOfPoliciesThatSelectNothingHereAreNotKept(t *testing.T) {
 	w := &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1",
 		IPNetworks: []string{"10.0.0.1/32"}}}

@@ -48,8 +48,7 @@ func TestExcludedNetworksBelongToOneFamily(t *testing.T) {
 	}
 }
 
-// Of two that have an address it is enough that one is meant. What is excluded without saying what is meant is
-// addresses.
+// Of two that have an address it is enough that one is selected. An exclusion without a selection is about addresses.
 func TestExcludedSelectorsBesideOthersAreAboutThoseThatAreMeant(t *testing.T) {
 	netset := func(name string, nets ...string) *model.Object {
 		s := &v3.GlobalNetworkSet{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"role": name}},

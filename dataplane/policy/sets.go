@@ -13,17 +13,17 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// setKind says what decides who is in a set.
+// setKind is the source of a set's members.
 type setKind uint8
 
 const (
-	bySelector     setKind = iota + 1 // addresses of what the selector matches
-	byPort                            // address, protocol, port of what the selector matches, for named ports
+	bySelector     setKind = iota + 1 // addresses of endpoints that the selector matches
+	byPort                            // address, protocol, port of endpoints that the selector matches, for named ports
 	byService                         // addresses of a service's endpoints
 	byServicePorts                    // with their ports
 )
 
-// setKey is what makes two sets the same.
+// setKey is the identity of a set.
 type setKey struct {
 	kind     setKind
 	selector string // canonical
@@ -49,7 +49,7 @@ func (k setKey) String() string {
 	return k.selector
 }
 
-// portNames is how names of ports are kept in a key: they are letters, digits, '_', '.' and '-'.
+// portNames is the form of port names in a key: they are letters, digits, '_', '.' and '-'.
 func portNames(names []string) string { return strings.Join(names, ",") }
 
 // names reports whether a port is one of those of the key.
@@ -67,7 +67,7 @@ func (k setKey) names(port string) bool {
 func (k setKey) endpoints() bool { return k.kind == byPort || k.kind == byServicePorts }
 
 // memberSet is a set whose members come from the datastore: one in the table for each family. In clusters without IPv6
-// that of IPv6 is not in the table while it is empty, nor are the rules that can only match what is in it.
+// that of IPv6 is not in the table while it is empty, nor are the rules that can only match its members.
 type memberSet struct {
 	calc  *Calculator
 	key   setKey
@@ -113,7 +113,7 @@ func (c *Calculator) acquire(key setKey, user *policyState, sel *selector.Select
 	return s
 }
 
-// release ends a use; collect removes sets that nobody uses any more.
+// release ends a use; collect removes unused sets.
 func (c *Calculator) release(key setKey, user *policyState) {
 	delete(user.sets, key)
 	if s := c.sets[key]; s != nil {
@@ -149,7 +149,8 @@ func (s tableSet) Add(e ruleset.Element)      { s.table.AddElement(s.name, e) }
 func (s tableSet) Remove(e ruleset.Element)   { s.table.RemoveElement(s.name, e) }
 func (s tableSet) Has(e ruleset.Element) bool { return s.table.Contains(s.name, e) }
 
-// replace changes what one contributor has in the set. New elements come first, so that what stays is not touched.
+// replace changes the elements of one contributor in the set. New elements come first, so that unchanged ones are not
+// touched.
 func (s *memberSet) replace(before, now []ruleset.Element) {
 	for _, e := range now {
 		h := &s.half[index(e.Prefix)]

@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// settings are what FelixConfiguration, pools and nodes decide about the rules of every endpoint.
+// settings are the parts of FelixConfiguration, pools and nodes that apply to the rules of every endpoint.
 type settings struct {
 	prefixes     model.InterfacePrefixes // of workload interfaces
 	toHost       ruleset.Verdict
@@ -24,7 +24,7 @@ type settings struct {
 	flowLog      uint16
 	noKernelLog  bool
 	keepInvalid  bool
-	spoofing     bool // allowed for workloads that ask for it
+	spoofing     bool // allowed for workloads that request it
 	allowVXLAN   bool
 	allowIPIP    bool
 	vxlanPort    uint32
@@ -41,11 +41,11 @@ type settings struct {
 	natInterface string
 	natHosts     bool // traffic to hosts is not translated either
 	floating     bool
-	loop         ruleset.Action // for service addresses that nobody took; Continue for nothing
+	loop         ruleset.Action // for service addresses that no endpoint took; Continue for none
 	services     [2]bool        // of IPv4, IPv6: there are such addresses
 }
 
-// failsafe is a port that stays open on host endpoints, whatever policy says.
+// failsafe is a port that stays open on host endpoints, whatever the policy.
 type failsafe struct {
 	protocol uint8
 	net      netip.Prefix // invalid: any
@@ -66,7 +66,7 @@ func (c *Calculator) concernsSettings(k model.Key) bool {
 	return true
 }
 
-// felix merges the settings of the cluster, of the node's kind and of the node; what the node's administrator set wins.
+// felix merges the settings of the cluster, of the node's kind and of the node; those of the node's administrator win.
 func (c *Calculator) felix() model.FelixConfigurationSpec {
 	var s model.FelixConfigurationSpec
 	if c.reader != nil {
@@ -127,7 +127,7 @@ func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 
 func is(b *bool) bool { return b != nil && *b }
 
-// rate reads "10/second", "10/minute" and the like; 0 for what cannot be read. Without a unit, seconds are meant.
+// rate parses "10/second", "10/minute" and the like; 0 for unreadable text. The default unit is the second.
 func rate(text string) (uint64, ruleset.RateUnit) {
 	number, unit, _ := strings.Cut(text, "/")
 	n, err := strconv.ParseUint(strings.TrimSpace(number), 10, 64)
@@ -193,7 +193,7 @@ func (s *settings) failsafes(p purpose) []ruleset.Rule {
 	return rules
 }
 
-// deny is how policy drops packets.
+// deny is the rule by which policy drops packets.
 func (s *settings) deny(comment string, p purpose) ruleset.Rule {
 	r := ruleset.Rule{Verdict: ruleset.Verdict{Action: s.denyVerdict}, Comment: comment}
 	if p.untracked() || p == preDNAT {
@@ -236,7 +236,7 @@ func familyOf(p netip.Prefix) ruleset.Match {
 	return ruleset.Match{Field: ruleset.Family, Low: 6}
 }
 
-// systemSets are those that the settings decide.
+// systemSets writes the sets that depend on the settings.
 func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 	var pools, masquerade, hosts, loop [2][]netip.Prefix
 	put := func(list *[2][]netip.Prefix, p netip.Prefix) { list[index(p)] = append(list[index(p)], p) }

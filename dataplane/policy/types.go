@@ -15,7 +15,7 @@ type ID struct {
 	Namespace, Name string
 }
 
-// String is how people, comments and chain names call it: "NetworkPolicy/default/web".
+// String returns the name for people, comments and chain names: "NetworkPolicy/default/web".
 func (i ID) String() string {
 	if i.Namespace == "" {
 		return string(i.Kind) + "/" + i.Name
@@ -37,13 +37,13 @@ type Policy struct {
 	ID    ID
 	Tier  string
 	Order float64
-	// Selector tells which endpoints it is about; nil for a profile.
+	// Selector selects the endpoints of the policy; nil for a profile.
 	Selector *selector.Selector
 	// Staged policies are computed and counted, never enforced.
 	Staged                              bool
 	DoNotTrack, PreDNAT, ApplyOnForward bool
 	Ingress, Egress                     Direction
-	// name is what its author calls it; old versions of Calico store it under another one.
+	// name is its author's name for it; old versions of Calico store it under another one.
 	name string
 	// Text is the selector as its author wrote it, for people.
 	Text string
@@ -78,7 +78,7 @@ type Rule struct {
 	Source, Destination Entity
 	// Name is the rule's own, of its metadata.
 	Name string
-	// Never tells why the rule can match nothing, for people.
+	// Never is why the rule can match nothing, for people.
 	Never string
 }
 

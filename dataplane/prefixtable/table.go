@@ -20,8 +20,8 @@ type Table[R any] struct {
 	free    []uint32 // numbers up to last that are not in use
 }
 
-// pageRows is how many rows are allocated at once. Rows never move: to copy them all as they become more would take
-// twice the memory for a moment.
+// pageRows is how many rows are allocated at once. Rows never move: a copy of all rows as they grow in number would
+// take twice the memory for a moment.
 const pageRows = 512
 
 type page[R any] [pageRows]entry[R]
@@ -139,7 +139,7 @@ func (t *Table[R]) Remove(n uint32) {
 	*e = entry[R]{}
 	t.free = append(t.free, n)
 	if t.Len() == 0 {
-		*t = Table[R]{seed: t.seed} // what a burst took is given back
+		*t = Table[R]{seed: t.seed} // free the memory of a burst
 	}
 }
 
@@ -164,7 +164,7 @@ func (t *Table[R]) place(k *key) uint32 {
 	return i
 }
 
-// home is the first place to look for k.
+// home is the first slot to search for k.
 func (t *Table[R]) home(k *key) uint32 {
 	left := uint64(k.address[0])<<32 | uint64(k.address[1])
 	right := uint64(k.address[2])<<32 | uint64(k.address[3])
@@ -191,7 +191,7 @@ func (t *Table[R]) grow() {
 	}
 }
 
-// unindex frees a place of the index. What lies behind it moves up as far as it may: a search ends at a free place.
+// unindex frees a slot of the index. Later entries move up as far as they may: a search ends at a free slot.
 func (t *Table[R]) unindex(i uint32) {
 	mask := uint32(len(t.index) - 1)
 	for j := (i + 1) & mask; t.index[j] != 0; j = (j + 1) & mask {

@@ -16,7 +16,7 @@ func randomPrefix(r *rand.Rand) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 15: byte(r.IntN(64))}), r.IntN(129))
 }
 
-// Whatever is added and removed in whatever order, the table has what a map has.
+// After any additions and removals in any order, the table has the content of a map.
 func TestTableIsAMap(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -23,8 +23,8 @@ type Step[K comparable, V any] struct {
 type Applier[K comparable, V any] interface {
 	// List returns the objects that exist and are its own to change.
 	List() (map[K]V, error)
-	// Apply does as many of the steps as it can, in order, and may be given the same step again: adding what is there
-	// or removing what is absent succeeds. The result is nil when all went well; otherwise it has an entry for each
+	// Apply does as many of the steps as it can, in order, and may be given the same step again: adding a present or
+	// removing an absent object succeeds. The result is nil when all went well; otherwise it has an entry for each
 	// step. Values are never nil interfaces and must not be changed.
 	Apply(steps []Step[K, V]) []error
 }

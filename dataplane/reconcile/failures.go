@@ -39,7 +39,7 @@ func NewFailures[K comparable](backoff Backoff) *Failures[K] {
 	return &Failures[K]{backoff: backoff, failed: map[K]*failure{}}
 }
 
-// Add notes a failed attempt, and reports whether the object failed otherwise, or did not fail, before.
+// Add records a failed attempt, and reports whether the object failed otherwise, or did not fail, before.
 func (t *Failures[K]) Add(k K, err error, now time.Time) (news bool) {
 	f := t.failed[k]
 	if f == nil {
@@ -104,8 +104,8 @@ func (t *Failures[K]) Next() (at time.Time, ok bool) { return t.retryAt, len(t.f
 // Len is the number of objects.
 func (t *Failures[K]) Len() int { return len(t.failed) }
 
-// Problem says how many objects failed, with the reason of one of them, the same one as long as it fails; nil if none
-// did. name is an object's for people.
+// Problem returns how many objects failed, with the reason of one of them, the same one as long as it fails; nil if
+// none did. name is an object's for people.
 func (t *Failures[K]) Problem(name func(K) string) error {
 	if len(t.failed) == 0 {
 		return nil

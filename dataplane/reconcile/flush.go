@@ -2,11 +2,11 @@ package reconcile
 
 import "time"
 
-// round is how many steps go to the target at once: it bounds memory, not what a flush does.
+// round is how many steps go to the target at once: it bounds memory, not the work of a flush.
 const round = 2048
 
-// Flush applies everything that is due: additions and changes first, then removals. It returns the number of steps and
-// of failures among them. A failure stops nothing; Next says when it is tried again.
+// Flush applies all due steps: additions and changes first, then removals. It returns the number of steps and of
+// failures among them. A failure stops nothing; Next returns when it is tried again.
 func (t *Table[K, V]) Flush() (steps, failures int) {
 	now := t.now()
 	t.failed.Due(now, t.retry)
@@ -40,7 +40,7 @@ func (t *Table[K, V]) Flush() (steps, failures int) {
 // Next is when the first failed object is due again; ok is false if there is none.
 func (t *Table[K, V]) Next() (at time.Time, ok bool) { return t.failed.Next() }
 
-// plan decides what to do about an object: a step now, a removal later, or nothing.
+// plan decides the action for an object: a step now, a removal later, or nothing.
 func (t *Table[K, V]) plan(e *entry[K, V], now time.Time) {
 	if e.since == 0 {
 		e.since = now.UnixNano()
@@ -64,7 +64,7 @@ func (t *Table[K, V]) step(e *entry[K, V], s Step[K, V]) {
 	t.stepped = append(t.stepped, e)
 }
 
-// apply hands the collected steps to the target.
+// apply passes the collected steps to the target.
 func (t *Table[K, V]) apply(now time.Time) (failures int) {
 	if len(t.steps) == 0 {
 		return 0

@@ -6,9 +6,9 @@ import "time"
 type Health struct {
 	// Part is its name for users, such as "routes"; empty if nothing is kept at present.
 	Part string
-	// Failures is how many objects could not be brought to their desired state; they are tried again.
+	// Failures is the number of objects that could not reach their desired state; they are tried again.
 	Failures int
-	// Problem says why, for one of them; nil without failures.
+	// Problem is the reason of one of them; nil without failures.
 	Problem error
 }
 

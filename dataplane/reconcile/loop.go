@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Loop calls a step whenever it was triggered and when the step asked to be called again; triggers that come while
-// the step runs are one.
+// Loop calls a step whenever it was triggered and at the time that the step returned; triggers that come while the step
+// runs are one.
 type Loop struct {
 	wake chan struct{}
 	// After is the clock: time.After, or a test's.
 	After func(time.Duration) <-chan time.Time
-	// Background runs what Go is given, in a goroutine if it is nil.
+	// Background runs the functions of Go, in a goroutine if it is nil.
 	Background func(func())
 
 	working sync.WaitGroup
@@ -29,7 +29,7 @@ func (l *Loop) Trigger() {
 	}
 }
 
-// Go runs f beside the loop, for what would hold up the steps, and triggers a step at its end.
+// Go runs f beside the loop, for work that would hold up the steps, and triggers a step at its end.
 func (l *Loop) Go(f func()) {
 	work := func() {
 		f()
@@ -46,7 +46,7 @@ func (l *Loop) Go(f func()) {
 func (l *Loop) Wait() { l.working.Wait() }
 
 // Run calls step at once and after each trigger, until ctx ends. A step that returns a positive duration is called
-// again after it, even without a trigger. Run returns when what Go was given has ended, too.
+// again after it, even without a trigger. Run returns when the functions of Go have ended, too.
 func (l *Loop) Run(ctx context.Context, step func() time.Duration) {
 	defer l.Wait()
 	for ctx.Err() == nil {

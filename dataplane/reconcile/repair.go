@@ -9,7 +9,7 @@ type Repair struct {
 	Wanted string // empty: it should not have been there
 }
 
-// MostRepairs bounds what is remembered: whoever empties a routing table is told so once, not for each route.
+// MostRepairs bounds the list of repairs: an emptied routing table is reported once, not for each route.
 const MostRepairs = 20
 
 // RepairLog remembers repairs, MostRepairs of them, and how many more there were.
@@ -18,7 +18,7 @@ type RepairLog struct {
 	more int
 }
 
-// Add notes a repair, which make describes unless the log is full.
+// Add records a repair, which make describes unless the log is full.
 func (l *RepairLog) Add(make func() Repair) {
 	if len(l.list) == MostRepairs {
 		l.more++
@@ -37,18 +37,18 @@ func (l *RepairLog) Take() (list []Repair, more int) {
 // Repairs returns the repairs since the last call, and how many more there were.
 func (t *Table[K, V]) Repairs() (list []Repair, more int) { return t.repairs.Take() }
 
-// drift marks an object that was as desired, or not there, and now differs by what others did.
+// drift marks an object that was as desired, or absent, and now differs through changes by others.
 func (t *Table[K, V]) drift(e *entry[K, V], present bool, v V) {
 	switch {
 	case e.dirty: // a change of our own is on its way
 	case e.wanted:
 		e.drifted = e.present && t.equal(e.want, e.have) && !(present && t.equal(e.want, v))
-	default: // what is found first, or before pruning is allowed, is what an earlier run left
+	default: // objects found first, or before pruning is allowed, are left from an earlier run
 		e.drifted = t.compared && t.prune && present && !e.present
 	}
 }
 
-// repaired notes a step that put right what others had done.
+// repaired records a step that undid changes by others.
 func (t *Table[K, V]) repaired(e *entry[K, V], s *Step[K, V]) {
 	if !e.drifted {
 		return

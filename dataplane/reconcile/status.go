@@ -2,7 +2,7 @@ package reconcile
 
 import "time"
 
-// Phase says how far an object is.
+// Phase is the progress of an object.
 type Phase string
 
 const (
@@ -14,18 +14,18 @@ const (
 	Failed Phase = "failed"
 	// Blocked: it cannot be applied as things are; it is applied once that changes.
 	Blocked Phase = "blocked"
-	// Leftover: the target has it from an earlier run and nobody wants it (yet); it goes when pruning is allowed.
+	// Leftover: the target has it from an earlier run and it is not desired (yet); it goes when pruning is allowed.
 	Leftover Phase = "leftover"
-	// Removing: nobody wants it any more, but it could not be removed yet.
+	// Removing: it is no longer desired, but could not be removed yet.
 	Removing Phase = "removing"
 )
 
 // Status is the state of one object.
 type Status struct {
 	Phase Phase
-	// Reason is a sentence for people; empty when there is nothing to say.
+	// Reason is a sentence for people; empty if there is none.
 	Reason string
-	// Since is when Phase or Reason became what they are.
+	// Since is when Phase or Reason last changed.
 	Since time.Time
 	// Revision counts the changes of the desired state; it is that of the object's last change.
 	Revision uint64

@@ -7,7 +7,8 @@ import (
 )
 
 // Table has the desired and the actual state of the objects of one target, and the steps between them. The cost of each
-// method follows what changes, except for Resync, Prune and All, which look at everything. Not safe for concurrent use.
+// method is proportional to the change, except for Resync, Prune and All, which read everything. Not safe for
+// concurrent use.
 type Table[K comparable, V any] struct {
 	applier Applier[K, V]
 	equal   func(a, b V) bool
@@ -215,8 +216,8 @@ func (t *Table[K, V]) Idle() bool { return len(t.dirty) == 0 }
 // Failures is the number of objects whose last attempt failed.
 func (t *Table[K, V]) Failures() int { return t.failed.Len() }
 
-// Problem says how many objects failed, with the reason of one of them, the same one as long as it fails; nil if none
-// did.
+// Problem returns how many objects failed, with the reason of one of them, the same one as long as it fails; nil if
+// none did.
 func (t *Table[K, V]) Problem() error {
 	return t.failed.Problem(func(k K) string { return fmt.Sprint(k) })
 }

@@ -18,7 +18,7 @@ func benchPools(n int) ippool.Table {
 	return ippool.NewTable(list...)
 }
 
-// BenchmarkDecide100kRoutes measures what one decision about a learned route costs, among 100,000 of them in turn.
+// BenchmarkDecide100kRoutes measures the cost of one decision about a learned route, among 100,000 of them in turn.
 func BenchmarkDecide100kRoutes(b *testing.B) {
 	for _, pools := range []int{1, 4, 100} {
 		b.Run(fmt.Sprintf("%dpools", pools), func(b *testing.B) {

@@ -42,7 +42,7 @@ func (t *Target) Configure(c Config) {
 	}
 }
 
-// configureTables takes over another set of tables: what may be in them, and what was put into those before.
+// configureTables takes over another set of tables: the contents they may have, and the routes in those before.
 func (t *Target) configureTables(old []kernel.Table) {
 	for _, table := range old {
 		if !slices.Contains(t.rules.formerTables, table) {
@@ -57,7 +57,8 @@ func (t *Target) configureTables(old []kernel.Table) {
 	t.Resync()
 }
 
-// configurePools decides again about the routes in pools that differ. What is ours to adopt depends on pools, too.
+// configurePools decides again about the routes in pools that differ. Which routes are ours to adopt depends on pools,
+// too.
 func (t *Target) configurePools(old, pools ippool.Table) {
 	var changed ippool.Table
 	for _, lists := range [][2]ippool.Table{{old, pools}, {pools, old}} {
@@ -91,7 +92,7 @@ func (t *Target) configureBlocks(blocks []netip.Prefix) {
 	}
 }
 
-// blockChanged decides again about the block and about what others announce inside of it.
+// blockChanged decides again about the block and about others' announcements inside of it.
 func (t *Target) blockChanged(b netip.Prefix) {
 	t.touch(b)
 	t.touchLearned(func(p netip.Prefix, _ uint32) bool { return b.Overlaps(p) && p.Bits() >= b.Bits() })

@@ -28,20 +28,20 @@ type rules struct {
 
 func (r *rules) setUnderlay(u *underlay) { r.underlay, r.mine.Addresses = u, u.own }
 
-// state is what is known of one prefix in one table, as the rules see it.
+// state is the input of the rules for one prefix in one table.
 type state struct {
 	learned []netip.Addr // BGP's next hops; none: not learned
-	metric  uint32       // of what is learned
+	metric  uint32       // of the learned route
 	block   bool
 	*extras // never nil: nothing is shared by all that have none of it
 }
 
-// extras are what few prefixes have.
+// extras are the data that few prefixes have.
 type extras struct {
 	endpoints []*Endpoint   // the first one counts
 	static    *Static       // the route to a peer; nil for none, without a gateway if it is gone
 	served    *kernel.Route // the last route to a local workload with the address, until it departs
-	note      string        // why there is no route, or what is remarkable about it
+	note      string        // why there is no route, or a remark about it
 	since     time.Time     // of note
 }
 
@@ -74,10 +74,10 @@ func (s *state) source() Source {
 	return SourceNone
 }
 
-// decide returns the route for a prefix. Without a route note says why; with a route it may say what was left out.
+// decide returns the route for a prefix. Without a route, note is the reason; with a route, it may name omitted parts.
 //
-// Next hops that cannot be resolved give no route rather than an "unreachable" one: a less specific route, such as
-// the default route to a switch that knows the way, then still carries the traffic.
+// Next hops that cannot be resolved give no route rather than an "unreachable" one: a less specific route, such as the
+// default route to a switch that knows the way, then still carries the traffic.
 func (r *rules) decide(p netip.Prefix, s *state) (route *kernel.Route, note string) {
 	switch s.source() {
 	case SourceWorkload:
@@ -140,8 +140,8 @@ func (r *rules) workload(p netip.Prefix, s *state) (*kernel.Route, string) {
 	return route, ""
 }
 
-// holder is who of those that claim an address has it: the first one that is really there. A claim alone, such as that
-// in the annotation of a pod that never started, takes nothing from a workload that works.
+// holder returns the claimant that has an address: the first one that really exists. A claim alone, such as that in the
+// annotation of a pod that never started, takes nothing from a workload that works.
 func (r *rules) holder(claims []*Endpoint) *Endpoint {
 	for _, e := range claims {
 		if l, ok := r.link(e.Interface); ok && l.Up {
@@ -177,7 +177,7 @@ func (r *rules) learned(p netip.Prefix, s *state) (*kernel.Route, string) {
 	return route, note
 }
 
-// throughPool is what learned decides about all prefixes of a pool, and of a family, alike; without the prefix.
+// throughPool is the decision from learned that all prefixes of a pool and family share; without the prefix.
 func (r *rules) throughPool(pool *ippool.Pool, ipv6 bool, learned []netip.Addr, metric uint32) (*kernel.Route, string) {
 	hops, note := r.nextHops(learned, pool)
 	if len(hops) == 0 {

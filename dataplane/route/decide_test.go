@@ -71,7 +71,7 @@ func testConfig() Config {
 			{Name: "default/b", Interface: "cali2", Addresses: "10.244.1.8/32"},
 			{Name: "default/c", Interface: "cali3", Addresses: "10.244.1.9/32"},
 			{Name: "default/d", Interface: "cali1", Addresses: "10.244.1.7/32 nonsense"},
-			{Name: "a-claim/x", Interface: "cali3", Addresses: "10.244.1.7/32"}, // says so, and is not there
+			{Name: "a-claim/x", Interface: "cali3", Addresses: "10.244.1.7/32"}, // claims it, does not exist
 		},
 		WorkloadPrefixes: []string{"cali"},
 	}
@@ -271,7 +271,7 @@ func TestMetricChangeHasNoGap(t *testing.T) {
 	}
 }
 
-// What is ours to adopt and to remove, and what is not.
+// Which routes are ours to adopt and to remove, and which are not.
 func TestOwnership(t *testing.T) {
 	config := testConfig()
 	config.IsNode = func(a netip.Addr) bool { return a == addr("10.1.0.9") }

@@ -6,8 +6,8 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 )
 
-// departure is an address that left an interface of a local workload. Nobody gets a route for it before the kernel has
-// forgotten the connections of that workload: what is established passes whatever policy says, also to the next one.
+// departure is an address that left an interface of a local workload. It gets no route before the kernel has forgotten
+// the connections of that workload: established connections pass regardless of policy, also to the next one.
 type departure struct {
 	key  kernel.RouteKey // of the route to the workload, which goes first
 	told bool
@@ -15,8 +15,8 @@ type departure struct {
 
 const departedNote = "the address left another workload of this node, whose connections are forgotten first"
 
-// departs notes which interface has the address of p, and reports whether it left another one and has to wait. route is
-// what was decided about p, whose row is n.
+// departs records which interface has the address of p, and reports whether it left another one and has to wait. route
+// is the decision about p, whose row is n.
 func (t *Target) departs(n uint32, p netip.Prefix, s *state, route uint32) bool {
 	if t.table.row(n).table != kernel.MainTable {
 		return false // workloads are reached by routes of main
@@ -71,7 +71,7 @@ func (t *Target) withdraw(r *kernel.Route) {
 	}
 }
 
-// departLeftovers notes the addresses whose routes of an earlier run were removed because nobody wants them.
+// departLeftovers records the addresses whose routes of an earlier run were removed as no longer desired.
 func (t *Target) departLeftovers() {
 	for _, r := range t.under.removed {
 		n := t.table.find(inMain(r.Dst))

@@ -33,7 +33,7 @@ func newMove(t *testing.T) *move {
 	return m
 }
 
-// owner gives the address to an interface; empty is to nobody.
+// owner gives the address to an interface; empty: to none.
 func (m *move) owner(name string) {
 	m.config.Endpoints = slices.DeleteFunc(slices.Clone(m.config.Endpoints),
 		func(e Endpoint) bool { return e.Addresses == moving })
@@ -44,7 +44,7 @@ func (m *move) owner(name string) {
 	m.target.Configure(m.config)
 }
 
-// flush flushes and checks what that changed in the kernel.
+// flush flushes and checks the changes in the kernel.
 func (m *move) flush(what string, want ...string) {
 	m.t.Helper()
 	_, failures, err := m.target.Flush()
@@ -197,7 +197,7 @@ func (m *move) link(index int, name string, up bool) {
 	m.target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})
 }
 
-// What an earlier run left is known by its routes only.
+// Objects of an earlier run are known by their routes only.
 func TestAddressChangedHandsBetweenTwoRuns(t *testing.T) {
 	for _, c := range []struct {
 		rule   string

@@ -7,7 +7,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 )
 
-// Handle takes over what others changed in the kernel.
+// Handle takes over changes by others in the kernel.
 func (t *Target) Handle(events []kernel.Event) {
 	for i := range events {
 		switch e := &events[i]; e.Type {

@@ -6,11 +6,11 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// round is how many steps go to the kernel at once: it bounds memory, not what a flush does.
+// round is how many steps go to the kernel at once: it bounds memory, not the work of a flush.
 const round = 2048
 
-// Flush applies everything that is due: additions and changes first, then removals. It returns the number of steps and
-// of failures among them. A failure stops nothing; Next says when it is tried again.
+// Flush applies all due steps: additions and changes first, then removals. It returns the number of steps and of
+// failures among them. A failure stops nothing; Next returns when it is tried again.
 func (t *table) Flush() (steps, failures int) {
 	now := t.now()
 	t.kernel.failed = nil
@@ -41,10 +41,10 @@ func (t *table) Flush() (steps, failures int) {
 	return steps, failures
 }
 
-// Next is when the first failed route is due again; ok is false if there is none.
+// Next returns when the first failed route is due again; ok is false if there is none.
 func (t *table) Next() (at time.Time, ok bool) { return t.failed.Next() }
 
-// plan decides what to do about a route: a step now, a removal later, or nothing.
+// plan decides the action for a route: a step now, a removal later, or nothing.
 func (t *table) plan(n uint32, now time.Time, do func(uint32, reconcile.Action)) {
 	r := t.row(n)
 	r.flags &^= rowDirty
@@ -65,7 +65,7 @@ func (t *table) plan(n uint32, now time.Time, do func(uint32, reconcile.Action))
 	}
 }
 
-// apply hands the collected steps to the kernel.
+// apply passes the collected steps to the kernel.
 func (t *table) apply(now time.Time) (failures int) {
 	if len(t.steps) == 0 {
 		return 0
@@ -118,7 +118,7 @@ func (t *table) forget(n uint32) {
 	t.release(n)
 }
 
-// repaired notes a step that put right what others had done.
+// repaired records a step that undid changes by others.
 func (t *table) repaired(s step) {
 	if r := t.row(s.row); !r.is(rowDrifted) {
 		return

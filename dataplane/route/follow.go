@@ -1,6 +1,6 @@
 package route
 
-// Changes are the places whose rows may look other than when they were taken last, for one who follows them.
+// Changes are the places whose rows may differ from those taken last, for one follower.
 type Changes struct {
 	all    bool
 	places map[place]bool
@@ -16,11 +16,11 @@ func (t *Target) Follow() *Changes {
 	return c
 }
 
-// Unfollow ends what Follow began.
+// Unfollow ends a Follow.
 func (t *Target) Unfollow(c *Changes) { delete(t.table.followers, c) }
 
-// Changed returns the rows that may look other than at the last call, in no order; of one that is gone only prefix and
-// table are set. If all is true these are all rows there are. The cost is that of the changes.
+// Changed returns the rows that may differ since the last call, in no order; of one that is gone only prefix and table
+// are set. If all is true these are all rows there are. The cost is that of the changes.
 func (t *Target) Changed(c *Changes) (rows []Status, all bool) {
 	all = c.all
 	if all {
@@ -43,7 +43,7 @@ func (t *Target) Changed(c *Changes) (rows []Status, all bool) {
 // Gone reports whether there is no such row any more.
 func (s Status) Gone() bool { return s.Phase == "" }
 
-// note tells followers that a row may look other.
+// note marks a row as changed for followers.
 func (t *table) note(n uint32) {
 	for c := range t.followers {
 		if c.all {
@@ -54,7 +54,7 @@ func (t *table) note(n uint32) {
 	}
 }
 
-// noteAll tells followers that every row may look other.
+// noteAll marks every row as changed for followers.
 func (t *table) noteAll() {
 	for c := range t.followers {
 		c.all = true

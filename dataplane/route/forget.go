@@ -12,10 +12,10 @@ import (
 
 // forgetter deletes the connections of addresses that left their workloads. The zero value deletes none.
 type forgetter struct {
-	connections conntrack.Connections // nil: Departed and Forgotten are called by somebody else
+	connections conntrack.Connections // nil: the owner of the Target calls Departed and Forgotten
 	loop        *reconcile.Loop
 	log         *zap.Logger
-	mu          sync.Mutex   // guards what follows
+	mu          sync.Mutex   // guards the fields below
 	forgetting  bool         // connections are being deleted
 	forgotten   []netip.Addr // whose connections are out of the kernel
 }
@@ -56,7 +56,7 @@ func (t *Target) forgetDeparted() {
 	})
 }
 
-// next is the next batch of addresses; none while the last one is on its way.
+// next returns the next batch of addresses; none while the last one is in progress.
 func (f *forgetter) next(departed func() []netip.Addr) []netip.Addr {
 	f.mu.Lock()
 	defer f.mu.Unlock()

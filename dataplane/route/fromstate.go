@@ -15,12 +15,12 @@ import (
 // Name is the target's in logs.
 func (t *Target) Name() string { return "route" }
 
-// Health is how the routes are.
+// Health returns the health of the routes.
 func (t *Target) Health() reconcile.Health {
 	return reconcile.Health{Part: "routes", Failures: t.Failures(), Problem: t.Problem()}
 }
 
-// Notices are none: each route has a row of its own.
+// Notices returns none: each route has a row of its own.
 func (t *Target) Notices() []reconcile.Notice { return nil }
 
 // SetState sets the wanted routes of this host from a state.
@@ -37,7 +37,7 @@ func (t *Target) SetState(h *hoststate.Host) {
 
 var errIPIPDisabled = errors.New("IPIP is switched off (FelixConfiguration, ipipEnabled: false)")
 
-// fromState is what the datastore wants of this host's routes.
+// fromState returns the routes that the datastore configures for this host.
 func fromState(h *hoststate.Host) Config {
 	c := Config{
 		Node4:            h.BGPSpec().Address(model.IPv4),

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/datastore/ippool"
 )
 
-// hop is the resolution of one BGP next hop, shared by all routes through it: the ways to it that some route asked for.
+// hop is the resolution of one BGP next hop, shared by all routes through it: the ways to it that some route needs.
 type hop struct{ ways []*way }
 
 // way is how packets get to a next hop: through a tunnel device, or directly.
@@ -80,7 +80,7 @@ func (w *way) equal(o *way) bool {
 	return w.device == o.device && w.reason == o.reason && slices.Equal(w.hops, o.hops)
 }
 
-// missing says why the addresses of a pool cannot be reached through the tunnel device.
+// missing returns why the addresses of a pool cannot be reached through the tunnel device.
 func (w *way) missing(pool *ippool.Pool) string {
 	if w.reason != "" {
 		return fmt.Sprintf("%s; pool %s cannot be used on this node", w.reason, pool.Name)

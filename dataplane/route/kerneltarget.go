@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// errHeld is in the error about a route whose place in the table is taken by someone else.
+// errHeld is in the error about a route whose place in the table another owner has taken.
 var errHeld = errors.New("is held by another owner")
 
 // kernelTarget applies steps to the tables of the configuration.
@@ -20,7 +20,7 @@ type kernelTarget struct {
 	table   *table
 	ops     []kernel.RouteOp
 	lost    bool           // an answer of the kernel did not arrive
-	doubt   bool           // an answer of the kernel says that it is not as we think
+	doubt   bool           // an answer of the kernel contradicts our record of its state
 	failed  map[place]bool // whose new route is not in, in the flush that is under way
 	removed []kernel.Route // that led to workloads, in the flush that is under way
 }
@@ -28,7 +28,7 @@ type kernelTarget struct {
 // chunk bounds the memory of one call; the kernel package makes batches of its own.
 const chunk = 1024
 
-// list returns the routes that are ours. It also notes those of others, which next hops are resolved with.
+// list returns the routes that are ours. It also records those of others, which next hops are resolved with.
 func (t *kernelTarget) list() ([]kernel.Route, error) {
 	routes, err := t.kernel.ListRoutes(t.rules.tables()...)
 	if err != nil {

@@ -15,8 +15,8 @@ type quietKernel struct{ *kerneltest.Kernel }
 
 func (quietKernel) ApplyRoutes([]kernel.RouteOp) []error { return nil }
 
-// BenchmarkLearn100k measures what a learned route costs from BGP's decision to the kernel's queue, and how much of it
-// is kept.
+// BenchmarkLearn100k measures the cost of a learned route from BGP's decision to the kernel's queue, and the memory
+// kept.
 func BenchmarkLearn100k(b *testing.B) {
 	const n = 100_000
 	b.ReportAllocs()

@@ -25,8 +25,8 @@ func (p place) compare(o place) int {
 	return cmp.Or(p.dst.Compare(o.dst), cmp.Compare(p.table, o.table))
 }
 
-// tables are those whose routes are read: of the configuration, and of those before as long as the process runs, so
-// that routes which are left there are removed.
+// tables returns the tables whose routes are read: the configured ones, and earlier ones as long as the process runs,
+// so that routes which are left there are removed.
 func (r *rules) tables() []kernel.Table {
 	list := []kernel.Table{kernel.MainTable}
 	for _, table := range slices.Concat(r.config.Tables, r.formerTables) {

@@ -2,7 +2,7 @@ package route
 
 import "time"
 
-// resync says when to compare with all of the kernel again.
+// resync schedules comparisons with the whole kernel state.
 type resync struct {
 	at      time.Time // of the next comparison
 	doubt   time.Time // of one that may turn out to be needless; zero for none
@@ -16,10 +16,10 @@ const (
 	resyncGap      = 250 * time.Millisecond // between two comparisons, even in a storm of events
 	resyncRetry    = time.Second
 	resyncPauseMax = time.Minute
-	resyncEvery    = 90 * time.Second // for what no event told
+	resyncEvery    = 90 * time.Second // for changes without an event
 )
 
-// want asks for a comparison at that time, or earlier.
+// want schedules a comparison at that time, or earlier.
 func (r *resync) want(at time.Time) {
 	if gap := r.last.Add(resyncGap); at.Before(gap) {
 		at = gap
@@ -29,7 +29,7 @@ func (r *resync) want(at time.Time) {
 	}
 }
 
-// answers draws conclusions from what the kernel said to the last changes.
+// answers draws conclusions from the kernel's answers to the last changes.
 func (r *resync) answers(t *kernelTarget, now time.Time) {
 	if t.lost {
 		r.want(now)
@@ -61,7 +61,7 @@ func (r *resync) next() time.Time {
 	return r.at
 }
 
-// done notes a comparison.
+// done records a comparison.
 func (r *resync) done(now time.Time) {
 	r.at, r.listed = now.Add(resyncEvery), true
 }

@@ -8,9 +8,8 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 )
 
-// row is what is known of one prefix in one of the kernel's tables: what BGP learned of it, and one route, as wanted
-// and as it is in the kernel. There may be a million rows: they have no pointers, and numbers in place of what many
-// share.
+// row is the data of one prefix in one of the kernel's tables: the learned route, and one route in its desired and
+// actual state. There may be a million rows: they have no pointers, and numbers in place of shared values.
 //
 // The first row of a prefix, which prefixtable.Table finds, is of main. Further routes of the prefix, with another
 // metric or in another table, have rows of their own behind it.
@@ -29,10 +28,10 @@ type rowFlags uint32
 
 const (
 	rowFirst     rowFlags = 1 << iota // of its prefix
-	rowRoute                          // it stands for a route: wanted, there, or to be removed
-	rowAdopted                        // the route is there since before anyone wanted it
+	rowRoute                          // it has a route: desired, present, or to be removed
+	rowAdopted                        // the route existed before it was desired
 	rowDrifted                        // others made the route differ
-	rowDirty                          // the next flush looks at the route
+	rowDirty                          // the next flush checks the route
 	rowSeen                           // in the comparison that is under way
 	rowUndecided                      // the next flush decides about the prefix
 	rowBlock                          // the prefix is a block of this node
@@ -48,15 +47,15 @@ func (w *wide) set(v uint64) { *w = wide{uint32(v >> 32), uint32(v)} }
 
 func (r *row) is(f rowFlags) bool { return r.flags&f != 0 }
 
-// asked reports whether something asks for the prefix, or did so until the last decision.
+// asked reports whether the prefix is desired, or was until the last decision.
 func (r *row) asked() bool { return r.learned != 0 || r.is(rowBlock|rowExtras|rowUndecided) }
 
 func (r *row) changedAt(at time.Time) { r.since.set(uint64(at.UnixNano())) }
 
-// shape is what many routes have in common: all but the prefix.
+// shape is the part that many routes share: all but the prefix.
 type shape struct{ kernel.Route }
 
-// shapeKey is what shapes are told apart by. Two with the same next hops in another order are different, and Equal.
+// shapeKey is the identity of a shape. Two with the same next hops in another order are different, and Equal.
 type shapeKey struct {
 	metric   uint32
 	table    kernel.Table
@@ -85,7 +84,7 @@ func keyOfShape(r *kernel.Route) shapeKey {
 	return k
 }
 
-// learnt is what BGP says of many prefixes alike.
+// learnt is the learned data that many prefixes share.
 type learnt struct {
 	hops   []netip.Addr
 	metric uint32

@@ -44,7 +44,7 @@ func TestStaticRules(t *testing.T) {
 	}
 }
 
-// What a peer behind a gateway announces goes by that gateway, too, as long as it is configured.
+// Routes of a peer behind a gateway go by that gateway, too, as long as it is configured.
 func TestLearnedThroughAStaticRoute(t *testing.T) {
 	target, _ := testTarget(testKernel())
 	flush := func(want, wantStatic string) {

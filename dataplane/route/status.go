@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// Statuses returns all routes as users see them, sorted by prefix and table: what is wanted, and what is there although
-// nobody wants it.
+// Statuses returns all routes for users, sorted by prefix and table: the desired ones, and those in the kernel
+// that are not desired.
 func (t *Target) Statuses() []Status {
 	type found struct {
 		place
@@ -28,7 +28,7 @@ func (t *Target) Statuses() []Status {
 	return rows
 }
 
-// places visits the first row of each place that something asks for, or that has a route.
+// places visits the first row of each place that is desired or has a route.
 func (t *Target) places() iter.Seq2[place, uint32] {
 	return func(yield func(place, uint32) bool) {
 		for n := range t.table.rows.All() {
@@ -69,8 +69,8 @@ func (t *Target) anyRoute(n uint32) uint32 {
 	return 0
 }
 
-// Counts returns how many prefixes, counted in each table, are in each phase: what Statuses would show, at a fraction
-// of the cost.
+// Counts returns how many prefixes, counted in each table, are in each phase: a summary of Statuses, at a fraction of
+// the cost.
 func (t *Target) Counts() map[reconcile.Phase]int {
 	counts := map[reconcile.Phase]int{}
 	for _, n := range t.places() {
@@ -110,7 +110,7 @@ func (t *Target) Towards(a netip.Addr) (Status, bool) {
 	return Status{}, false
 }
 
-// line is what users see of the place that row n is the first one of.
+// line returns the Status of the place whose first row is n.
 func (t *Target) line(n uint32) Status {
 	row := Status{Prefix: t.table.rows.Prefix(n), Table: t.table.row(n).table}
 	wanted := uint32(0)
@@ -154,7 +154,7 @@ func (t *Target) addActual(s *Status, n uint32) {
 	s.Actual = append(s.Actual, r.Text(t.rules.linkName))
 }
 
-// statusOf is the status of a place that something asks for.
+// statusOf returns the status of a desired place.
 func (t *Target) statusOf(n uint32) reconcile.Status {
 	s := t.known(n)
 	wanted := t.table.wanted(n)
@@ -168,7 +168,7 @@ func (t *Target) statusOf(n uint32) reconcile.Status {
 	return status
 }
 
-// phase is that of a place that something asks for.
+// phase returns the phase of a desired place.
 func (t *Target) phase(n uint32) reconcile.Phase {
 	if wanted := t.table.wanted(n); wanted != 0 {
 		phase, _ := t.table.facts(wanted).Phase()

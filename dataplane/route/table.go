@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// table knows of each route what is wanted and what is in the kernel, and what is to be done. It keeps the contract of
+// table has for each route the desired and the actual state, and the pending step. It keeps the contract of
 // reconcile.Table, whose tests it passes, in a tenth of the memory. Not safe for concurrent use.
 type table struct {
 	rows   *prefixtable.Table[row]
@@ -116,7 +116,7 @@ func (t *table) routeBehind(n, metric uint32, in kernel.Table) uint32 {
 	return 0
 }
 
-// putRoute returns the row of a route, one that stands for none yet if there is no such row.
+// putRoute returns the row of a route, a new one without a route if there is no such row.
 func (t *table) putRoute(k kernel.RouteKey) uint32 {
 	return t.putRouteBehind(t.first(place{dst: k.Dst}), k.Metric, k.Table)
 }
@@ -139,7 +139,7 @@ func (t *table) putRouteBehind(first, metric uint32, in kernel.Table) uint32 {
 	return n
 }
 
-// number is that of a route's shape.
+// number returns the number of a route's shape.
 func (t *table) number(r *kernel.Route) uint32 {
 	return t.shapes.Number(keyOfShape(r), func() *shape {
 		s := &shape{*r}
@@ -150,7 +150,7 @@ func (t *table) number(r *kernel.Route) uint32 {
 
 func (t *table) shape(number uint32) *shape { return *t.shapes.At(number) }
 
-// wants returns the route that a row wants, has the one that is there.
+// wants returns the desired route of a row, has the actual one.
 func (t *table) wants(n uint32) kernel.Route { return t.with(n, t.row(n).want) }
 func (t *table) has(n uint32) kernel.Route   { return t.with(n, t.row(n).have) }
 
@@ -160,7 +160,7 @@ func (t *table) with(n, number uint32) kernel.Route {
 	return r
 }
 
-// key is that of the route which a row stands for.
+// key returns the key of a row's route.
 func (t *table) key(n uint32) kernel.RouteKey {
 	r := t.row(n)
 	return kernel.RouteKey{Dst: t.rows.Prefix(n), Metric: r.metric, Table: r.table}
@@ -205,7 +205,7 @@ func (t *table) changed(n uint32) {
 	t.touch(n)
 }
 
-// want makes a shape, 0 for no route, the desired state of the place that row n is the first one of.
+// want makes a shape, 0 for no route, the desired state of the place whose first row is n.
 func (t *table) want(n, number uint32) {
 	before := t.wanted(n)
 	metric := uint32(0)
@@ -243,7 +243,7 @@ func (t *table) observe(n, number uint32) {
 	t.touch(n)
 }
 
-// ObserveGone takes over that the kernel does not have a route any more.
+// ObserveGone records that the kernel does not have a route any more.
 func (t *table) ObserveGone(k kernel.RouteKey) { t.observeGone(t.route(k)) }
 
 func (t *table) observeGone(n uint32) {
@@ -255,7 +255,7 @@ func (t *table) observeGone(n uint32) {
 	t.touch(n)
 }
 
-// drift marks a route that was as desired, or not there, and now is another or none (0) by what others did.
+// drift marks a route that was as desired, or absent, and that others have changed or removed (0).
 func (t *table) drift(n, number uint32) {
 	r := t.row(n)
 	drifted := false
@@ -264,7 +264,7 @@ func (t *table) drift(n, number uint32) {
 		return
 	case r.want != 0:
 		drifted = t.same(r.want, r.have) && !t.same(r.want, number)
-	default: // what is found first, or before pruning is allowed, is what an earlier run left
+	default: // routes found first, or before pruning is allowed, are left from an earlier run
 		drifted = t.compared && t.prune && number != 0 && r.have == 0
 	}
 	r.flags &^= rowDrifted
@@ -380,7 +380,7 @@ func (t *table) Len() int { return t.routes }
 // Failures is the number of routes whose last attempt failed.
 func (t *table) Failures() int { return t.failed.Len() }
 
-// Problem says how many routes failed, with the reason of one of them, the same one as long as it fails; nil if none
+// Problem returns how many routes failed, with the reason of one of them, the same one as long as it fails; nil if none
 // did.
 func (t *table) Problem() error {
 	return t.failed.Problem(func(n uint32) string { return fmt.Sprint(t.key(n)) })

@@ -19,7 +19,8 @@ type Kernel interface {
 	ListAddresses() ([]kernel.Address, error)
 }
 
-// Target keeps the kernel's routing tables as decided. Tell it what changed, then Flush. Not safe for concurrent use.
+// Target keeps the kernel's routing tables as decided. Report changes to it, then call Flush. Not safe for concurrent
+// use.
 type Target struct {
 	kernel Kernel
 	now    func() time.Time
@@ -32,8 +33,8 @@ type Target struct {
 	static []Static
 	under  *kernelTarget
 
-	decided map[question]answer // since the last change of what next hops are resolved with, or of the configuration
-	last    struct {            // what BGP learned last: routes of one UPDATE have the same next hops
+	decided map[question]answer // since the last change of the underlay or of the configuration
+	last    struct {            // the last learned route: routes of one UPDATE have the same next hops
 		*learnt
 		number uint32
 	}
@@ -48,7 +49,7 @@ type Target struct {
 	applied      int
 }
 
-// question is what the decision about a learned route depends on, but for what belongs to this node itself.
+// question has the inputs of the decision about a learned route, except those of this node itself.
 type question struct {
 	learned uint32
 	pool    *ippool.Pool
@@ -112,7 +113,7 @@ func (t *Target) disown(n uint32) {
 	t.table.row(n).flags &^= rowExtras
 }
 
-// host returns the extras of an address in main, those that nobody may change if it has none.
+// host returns the extras of an address in main, read-only ones if it has none.
 func (t *Target) host(a netip.Addr) *extras {
 	n := t.table.find(inMain(netip.PrefixFrom(a.WithZone(""), a.BitLen())))
 	if n == 0 || !t.table.row(n).is(rowExtras) {
@@ -132,7 +133,7 @@ func (t *Target) workloadAt(a netip.Addr) string {
 // gatewayTo returns the gateway of the static route to an address, an invalid one if there is none.
 func (t *Target) gatewayTo(a netip.Addr) netip.Addr { return t.host(a).via() }
 
-// SetStatic takes over the routes to peers, each with another prefix in its table.
+// SetStatic sets the routes to peers, each with another prefix in its table.
 func (t *Target) SetStatic(list []Static) {
 	keep := map[place]bool{}
 	for _, r := range list {
@@ -161,10 +162,10 @@ func (t *Target) setStatic(r Static) {
 	n = t.table.put(placeOfStatic(r))
 	t.own(n).static = &r
 	t.touchRow(n)
-	t.changedLinks = true // what is learned from the peer goes the same way
+	t.changedLinks = true // routes learned from the peer go the same way
 }
 
-// Learn takes over what changed in BGP.
+// Learn takes over changes of learned routes.
 func (t *Target) Learn(changes []Learned) {
 	for i := range changes {
 		l := &changes[i]
@@ -180,7 +181,7 @@ func (t *Target) Learn(changes []Learned) {
 	}
 }
 
-// number is that of what BGP says of a prefix.
+// number returns the number of the learned data of a prefix.
 func (t *Target) number(l *Learned) uint32 {
 	if last := &t.last; last.number == 0 || last.metric != l.Metric || !slices.Equal(last.hops, l.NextHops) {
 		last.number = t.learnt.Number(keyOfLearned(l), func() *learnt { return &learnt{l.NextHops, l.Metric} })
@@ -189,12 +190,12 @@ func (t *Target) number(l *Learned) uint32 {
 	return t.last.number
 }
 
-// OnlyLearned reports whether nothing but what Learn took over waits for the next Flush.
+// OnlyLearned reports whether only changes from Learn wait for the next Flush.
 func (t *Target) OnlyLearned() bool {
 	return t.resync.listed && !t.changedLinks && len(t.departures) == 0 && t.table.Failures() == 0
 }
 
-// touch makes the next Flush decide about p in main again, if something asks for it.
+// touch makes the next Flush decide about p in main again, if it is desired.
 func (t *Target) touch(p netip.Prefix) {
 	if n := t.table.find(inMain(p)); n != 0 && t.table.row(n).asked() {
 		t.touchRow(n)
@@ -218,8 +219,8 @@ func (t *Target) touchLearned(which func(p netip.Prefix, learned uint32) bool) {
 	}
 }
 
-// SetMissing says of tunnel devices by name why the node does not have them. Those that it has or will have are left
-// out; no reason is nil.
+// SetMissing sets, by name, why the node lacks tunnel devices. Devices that it has or will have are left out; no reason
+// is nil.
 func (t *Target) SetMissing(why map[string]error) {
 	same := func(a, b error) bool { return a.Error() == b.Error() }
 	if maps.EqualFunc(t.rules.missing, why, same) {
@@ -229,10 +230,10 @@ func (t *Target) SetMissing(why map[string]error) {
 	t.changedLinks = true
 }
 
-// FollowMissing makes each Flush find out why the node has no tunnel devices, by name. Call it before the first Flush.
+// FollowMissing makes each Flush determine why the node has no tunnel devices, by name. Call it before the first Flush.
 func (t *Target) FollowMissing(why func() map[string]error) { t.missing = why }
 
-// lookForMissing finds out why the node has no tunnel devices. why makes a new map each time.
+// lookForMissing determines why the node has no tunnel devices. why makes a new map each time.
 func (t *Target) lookForMissing() {
 	why := map[string]error{}
 	if t.missing != nil {
@@ -249,7 +250,7 @@ func (t *Target) lookForMissing() {
 // Synced sets whether the datastore and BGP are both in sync, so that unwanted routes may be removed.
 func (t *Target) Synced(yes bool) { t.table.Prune(yes) }
 
-// Retry makes the next Flush try what failed, and read everything again.
+// Retry makes the next Flush retry failed steps, and read everything again.
 func (t *Target) Retry() {
 	t.table.RetryAll()
 	t.Resync()
@@ -258,7 +259,8 @@ func (t *Target) Retry() {
 // Resync makes a Flush soon compare with everything that is in the kernel.
 func (t *Target) Resync() { t.resync.want(t.now()) }
 
-// Flush decides about what changed and brings the kernel there. It returns the number of changes that were tried.
+// Flush decides about changed prefixes and applies the decisions to the kernel. It returns the number of changes that
+// were tried.
 func (t *Target) Flush() (steps, failures int, err error) {
 	t.lookForMissing()
 	t.takeForgotten()
@@ -267,7 +269,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 		err = t.readAll(now)
 	}
 	if !t.resync.listed {
-		return 0, 0, err // what is there must be known before anything is added
+		return 0, 0, err // the kernel's routes must be known before any is added
 	}
 	if t.changedLinks {
 		t.changedLinks = false
@@ -283,7 +285,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 	return steps, failures, err
 }
 
-// Next is how long the next Flush may wait if nothing happens before.
+// Next returns how long the next Flush may wait if nothing happens before.
 func (t *Target) Next() time.Duration {
 	at := t.resync.next()
 	if retry, ok := t.table.Next(); ok && retry.Before(at) {
@@ -350,7 +352,7 @@ func (t *Target) touchLink(name string) {
 	}
 }
 
-// resolveAgain looks at all next hops, and decides again about the routes through those that changed.
+// resolveAgain resolves all next hops again, and decides again about the routes through changed ones.
 func (t *Target) resolveAgain() {
 	clear(t.decided)
 	changed := map[netip.Addr]bool{}
@@ -369,7 +371,7 @@ func (t *Target) resolveAgain() {
 			t.touchRow(t.table.put(placeOfStatic(r)))
 		}
 	}
-	hits := map[uint32]bool{} // by what BGP says
+	hits := map[uint32]bool{} // by the number of the learned data
 	t.touchLearned(func(_ netip.Prefix, learned uint32) bool {
 		hit, known := hits[learned]
 		if !known {
@@ -388,7 +390,7 @@ func (t *Target) resolveAgain() {
 	}
 }
 
-// decideDirty hands the decisions about all dirty prefixes to the table.
+// decideDirty writes the decisions about all dirty prefixes to the table.
 func (t *Target) decideDirty() {
 	if len(t.dirty) == 0 {
 		return
@@ -418,8 +420,8 @@ func (t *Target) decideDirty() {
 	}
 }
 
-// decide returns the shape of the route for the place that row n is the first one of, 0 for none, and the note. About
-// learned routes that differ in their prefix alone it is decided once.
+// decide returns the shape of the route for the place whose first row is n, 0 for none, and the note. Learned routes
+// that differ in their prefix alone are decided once.
 func (t *Target) decide(n uint32, p netip.Prefix, s *state) (shape uint32, note string) {
 	if s.source() != SourceBGP {
 		route, note := t.rules.decide(p, s)
@@ -445,7 +447,7 @@ func (t *Target) shapeOf(r *kernel.Route) uint32 {
 	return t.table.number(r)
 }
 
-// drop forgets what was asked of a place.
+// drop removes the desired state of a place.
 func (t *Target) drop(n uint32) {
 	t.disown(n)
 	t.table.release(n)
@@ -472,7 +474,7 @@ func (t *Target) forgetUnused() {
 // Failures is the number of routes that the kernel refused.
 func (t *Target) Failures() int { return t.table.Failures() }
 
-// Problem says what failed, nil if nothing did.
+// Problem returns the failures, nil if there are none.
 func (t *Target) Problem() error { return t.table.Problem() }
 
 // Listed reports whether the kernel has been read at least once, and the error of the last reading.

@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// DefaultWorkloadMetric is that of routes to local workloads, unless FelixConfiguration's ipv4NormalRoutePriority or
-// ipv6NormalRoutePriority say otherwise.
+// DefaultWorkloadMetric is the metric of routes to local workloads, unless FelixConfiguration's ipv4NormalRoutePriority
+// or ipv6NormalRoutePriority is set.
 const DefaultWorkloadMetric = 1024
 
 // The metrics of own blocks' blackholes and of routes to peers: none, as BIRD's static routes have it.
@@ -31,7 +31,7 @@ func ownTunnel(name string) bool { return name == TunnelDevice }
 type Learned struct {
 	Prefix   netip.Prefix
 	NextHops []netip.Addr
-	// Metric is that of the kernel's route; the lowest wins.
+	// Metric is the metric of the kernel's route; the lowest wins.
 	Metric uint32
 }
 
@@ -50,20 +50,20 @@ type Config struct {
 	// Node4 and Node6 are the node's BGP addresses with their subnet's length, invalid if it has none.
 	Node4, Node6 netip.Prefix
 	Pools        ippool.Table
-	// Blocks are the node's own; what is unassigned in them is dropped.
+	// Blocks are the node's own; traffic to their unassigned addresses is dropped.
 	Blocks    []netip.Prefix
 	Endpoints []Endpoint
-	// WorkloadMetric4 and WorkloadMetric6 are those of the routes to local workloads; 0 is DefaultWorkloadMetric.
+	// WorkloadMetric4 and WorkloadMetric6 are the metrics of the routes to local workloads; 0 is DefaultWorkloadMetric.
 	WorkloadMetric4, WorkloadMetric6 uint32
-	// WorkloadPrefixes are what the names of workload interfaces begin with.
+	// WorkloadPrefixes are the prefixes of the names of workload interfaces.
 	WorkloadPrefixes []string
 	// Tables are the routing tables that hold routes of this node; main always is one. No other is touched.
 	Tables []kernel.Table
-	// IsNode reports whether an address is that of a node of the cluster. May be nil.
+	// IsNode reports whether an address belongs to a node of the cluster. May be nil.
 	IsNode func(netip.Addr) bool
 }
 
-// Source says why a route is wanted.
+// Source is the origin of a desired route.
 type Source string
 
 const (
@@ -71,10 +71,10 @@ const (
 	SourceBlock    Source = "block"
 	SourceWorkload Source = "workload"
 	SourceStatic   Source = "static" // to a peer that is reached by a gateway
-	SourceNone     Source = ""       // nobody wants it
+	SourceNone     Source = ""       // not desired
 )
 
-// Status is one row of the route table as users see it.
+// Status is one row of the route table for users.
 type Status struct {
 	Prefix netip.Prefix
 	Table  kernel.Table

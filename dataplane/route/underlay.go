@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/datastore/ownership"
 )
 
-// underlay is what the host has beside our own routes: what next hops are resolved with.
+// underlay has the host's routes other than our own: next hops are resolved with it.
 type underlay struct {
 	links  map[int]kernel.Link
 	byName map[string]int
@@ -52,8 +52,8 @@ func (u *underlay) usable(r kernel.Route) bool {
 
 func (u *underlay) alive(h kernel.NextHop) bool { return u.links[h.Link].Up }
 
-// resolve finds the way to a BGP next hop: on the link itself, or through the gateway that leads there. Routes that
-// BGP learned are not used, so that no route can depend on itself. reason says why there is none.
+// resolve finds the way to a BGP next hop: on the link itself, or through the gateway that leads there. It ignores
+// learned routes, so that no route can depend on itself. reason is why there is no way.
 func (u *underlay) resolve(nh netip.Addr) (hops []kernel.NextHop, reason string) {
 	switch {
 	case !nh.IsValid() || nh.IsUnspecified() || nh.IsLoopback() || nh.IsMulticast():

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/ippool"
 )
 
-// A next hop has a way for each device that leads to it, and why one is missing is said by device.
+// A next hop has a way for each device that leads to it, and the reason for a missing one is per device.
 func TestWaysToANextHop(t *testing.T) {
 	const second = "vxlan.calico"
 	f := testKernel()
@@ -83,7 +83,7 @@ func to(p, gateway string, tables ...kernel.Table) Static {
 	return r
 }
 
-// What happens to a prefix in one table has no effect on the same prefix and metric in another.
+// A change of a prefix in one table has no effect on the same prefix and metric in another.
 func TestTheSamePrefixInTwoTables(t *testing.T) {
 	f := testKernel()
 	target, advance := tableTarget(f, 100)
@@ -109,7 +109,7 @@ func TestTheSamePrefixInTwoTables(t *testing.T) {
 	f.DropRoute(second.Key())
 	target.Handle([]kernel.Event{{Type: kernel.EventRouteGone, Route: second}})
 	have(first, foreign, second)
-	// Events of a table that is nobody's business here, as a watch with more tables would report them.
+	// Events of a table that this target ignores, as a watch with more tables would report them.
 	target.Handle([]kernel.Event{{Type: kernel.EventRouteGone, Route: inTable(7, "10.1.0.3")},
 		{Type: kernel.EventRoute, Route: foreign}})
 	have(first, foreign, second)

@@ -16,7 +16,7 @@ func NewActual() *Actual {
 // ActualChain is a chain in the kernel.
 type ActualChain struct {
 	Base  *Base    // nil for a chain that others jump to
-	Rules []string // IDs in order, empty for a rule that has none: somebody else's
+	Rules []string // IDs in order, empty for a rule that has none: another program's
 }
 
 // ActualSet is a set in the kernel.

@@ -7,29 +7,29 @@ import (
 	"slices"
 )
 
-// Changes is what leads from one state of a table to another, to be made in one transaction: sets, maps and chains in
-// order of their names.
+// Changes leads from one state of a table to another, to be made in one transaction: sets, maps and chains in order of
+// their names.
 type Changes struct {
 	Chains []ChainChange
 	Sets   []SetChange
 	Maps   []MapChange
 }
 
-// ChainChange is how one chain differs. Old is nil for a new one, New is nil for one that goes.
+// ChainChange is the difference of one chain. Old is nil for a new one, New is nil for one that goes.
 type ChainChange struct {
 	Name     string
 	Old, New *Chain
 }
 
-// SetChange is how one set differs. A set that goes lists no elements. One that is replaced by one of another type has
-// both Created and Deleted.
+// SetChange is the difference of one set. A set that goes lists no elements. One that is replaced by one of another
+// type has both Created and Deleted.
 type SetChange struct {
 	Set
 	Created, Deleted bool
 	Add, Remove      []Element // to be removed first
 }
 
-// MapChange is how one map differs. A map that goes lists no elements; an element that changes is in both lists.
+// MapChange is the difference of one map. A map that goes lists no elements; an element that changes is in both lists.
 type MapChange struct {
 	Map
 	Created, Deleted bool
@@ -39,7 +39,7 @@ type MapChange struct {
 // Empty reports whether there is nothing to do.
 func (c Changes) Empty() bool { return len(c.Chains) == 0 && len(c.Sets) == 0 && len(c.Maps) == 0 }
 
-// TakeChanges returns what changed since it was last called, and forgets it.
+// TakeChanges returns the changes since its last call, and clears them.
 func (t *Table) TakeChanges() Changes {
 	var c Changes
 	for name, old := range t.oldChains {
@@ -98,7 +98,7 @@ func (s *setState) takeChanged() SetChange {
 	return c
 }
 
-// before visits what was in a set when changes were last taken.
+// before visits the elements of a set at the last TakeChanges.
 func (s *setState) before(yield func(Element) bool) {
 	for e := range s.elements.all {
 		if _, new := s.changed[e]; !new && !yield(e) {
@@ -119,7 +119,7 @@ func (s *setState) hadBefore(e Element) bool {
 	return s.elements.has(e)
 }
 
-// appendChange appends what leads from an old content to that of the set, unless they are the same.
+// appendChange appends the change from an old content to that of the set, unless they are the same.
 func (s *setState) appendChange(list []SetChange, old iter.Seq[Element], had func(Element) bool) []SetChange {
 	c := SetChange{Set: s.Set, Add: without(s.elements.all, had), Remove: without(old, s.elements.has)}
 	if len(c.Add)+len(c.Remove) == 0 {
@@ -178,7 +178,7 @@ func (t *Table) takeMaps() []MapChange {
 	return list
 }
 
-// before returns what was in a map when changes were last taken.
+// before returns the entries of a map at the last TakeChanges.
 func (m *mapState) before() map[string]Verdict {
 	old := maps.Clone(m.elements)
 	for k, v := range m.changed {
@@ -191,7 +191,7 @@ func (m *mapState) before() map[string]Verdict {
 	return old
 }
 
-// appendMapChange appends what leads from one content of a map to another, unless they are the same.
+// appendMapChange appends the change from one content of a map to another, unless they are the same.
 func appendMapChange(list []MapChange, m Map, old, now map[string]Verdict) []MapChange {
 	c := MapChange{Map: m, Add: map[string]Verdict{}, Remove: map[string]Verdict{}}
 	for k, v := range old {

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Difference returns what leads from what the kernel has, nil for no table, to the desired state, whether that was
-// taken already or not. Rules are compared by their IDs; chains, sets and maps that are not desired go. The Old of a
-// chain has no rules, since the kernel cannot tell them. The cost is one pass over both.
+// Difference returns the changes from the kernel's content, nil for no table, to the desired state, whether TakeChanges
+// returned that already or not. Rules are compared by their IDs; chains, sets and maps that are not desired go. The Old
+// of a chain has no rules, since the kernel does not return them. The cost is one pass over both.
 func (t *Table) Difference(a *Actual) Changes {
 	if a == nil {
 		a = &Actual{}

@@ -7,9 +7,9 @@ import (
 )
 
 // elements is the content of a set. There may be very many, so they are kept packed and without pointers: an IPv4
-// element costs a third of an Element, and the garbage collector does not look into them.
+// element costs a third of an Element, and the garbage collector does not scan them.
 type elements interface {
-	normal(Element) (e Element, fits bool) // without what does not count, so that equal members are equal elements
+	normal(Element) (e Element, fits bool) // without irrelevant fields, so that equal members are equal elements
 	add(Element) bool                      // whether it is new
 	remove(Element) bool                   // whether it was there
 	has(Element) bool                      // the very element
@@ -101,7 +101,7 @@ func (p *packed[K]) holds(e Element) bool {
 	return ok
 }
 
-// covers reports whether an address is in the set, by itself or in a network.
+// covers reports whether an address is in the set, as an element or in a network.
 func (p *packed[K]) covers(a netip.Addr) bool {
 	if a.BitLen() != p.size*8 {
 		return false

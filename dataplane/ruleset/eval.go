@@ -4,7 +4,7 @@ import (
 	"net/netip"
 )
 
-// Packet is what rules look at of a packet, and of its connection.
+// Packet has the fields of a packet, and of its connection, that rules match.
 type Packet struct {
 	In, Out                     string // interfaces; empty at hooks where there is none
 	Source, Destination         netip.Addr
@@ -16,7 +16,7 @@ type Packet struct {
 	Mark          uint32
 }
 
-// Host has the facts besides the table that a verdict depends on. A nil function knows no facts.
+// Host has the facts besides the table that a verdict depends on. A nil function has no facts.
 type Host struct {
 	// IsLocal reports whether an address is one of this host's. Loopback addresses are, unasked.
 	IsLocal func(netip.Addr) bool
@@ -30,7 +30,7 @@ type Host struct {
 	SourceFor func(iface string, instead netip.Addr) netip.Addr
 }
 
-// Result is what becomes of a packet.
+// Result is the fate of a packet.
 type Result struct {
 	Action Action // Accept, Drop, Reject or RejectTCP
 	Packet Packet // as it goes on: with its mark, and translated
@@ -50,8 +50,8 @@ const (
 	maxChains = 1 << 20
 )
 
-// Eval shows a packet to the base chains of a hook as the kernel does: in order of priority, each seeing what the ones
-// before made of the packet, until one drops it. An accept ends only its base chain. NAT chains see only the first
+// Eval evaluates the base chains of a hook for a packet as the kernel does: in order of priority, each seeing the
+// changes by the ones before, until one drops it. An accept ends only its base chain. NAT chains see only the first
 // packet of a connection, and none after the one that translated it. Chains before connection tracking (priority below
 // -200 at Prerouting and Output) see an invalid connection. Limits are taken as not exceeded. A jump to a chain that is
 // missing, or too deep, drops: the kernel takes no such table. Steps are added to trace unless that is nil.
@@ -104,7 +104,7 @@ func (t *Table) evalPath(h *Host, p Packet, trace *Trace, hooks ...Hook) Result 
 		if r = t.Eval(h, hook, r.Packet, trace); !r.Accepted() {
 			break
 		}
-		r.Packet.In, r.Packet.Out = p.In, p.Out // what this hook did not see the next one may
+		r.Packet.In, r.Packet.Out = p.In, p.Out // an interface that this hook does not see the next one may
 	}
 	return r
 }
@@ -189,8 +189,7 @@ func (r *run) back() bool {
 	return true
 }
 
-// enter goes to a chain. After a goto there is nothing to come back to but what the chain that is left would come back
-// to.
+// enter goes to a chain. After a goto, the return is to the place to which the chain that is left would return.
 func (r *run) enter(v Verdict) bool {
 	target := r.table.chains[v.Chain]
 	r.chains++
@@ -208,7 +207,7 @@ func (r *run) enter(v Verdict) bool {
 	return true
 }
 
-// effect does what a rule does besides its verdict, which it returns: that of the map for a Lookup.
+// effect applies the effects of a rule besides its verdict, which it returns: that of the map for a Lookup.
 func (r *run) effect(rule *Rule) Verdict {
 	if m := rule.Mark; m.Mask != 0 {
 		r.packet.Mark = r.packet.Mark&^m.Mask | m.Value&m.Mask

@@ -43,7 +43,7 @@ type outputCase struct {
 	name   string
 	chains []*Chain
 	entry  Verdict // of map m for dum0
-	// What is wanted: dropped, or accepted with this mark, destination and source ("" for the same as before).
+	// The expected result: dropped, or accepted with this mark, destination and source ("" for the same as before).
 	dropped             bool
 	mark                uint32
 	destination, source string
@@ -237,7 +237,7 @@ func outputPacket() Packet {
 		Protocol: protoUDP, SourcePort: 40000, DestinationPort: 7}
 }
 
-// want is the packet as it should leave.
+// want is the expected outgoing packet.
 func (c outputCase) want() Packet {
 	p := outputPacket()
 	p.Mark = c.mark
@@ -269,7 +269,7 @@ func TestEval(t *testing.T) {
 	}
 }
 
-// What TestEval wants is what the kernel does.
+// The kernel agrees with the results that TestEval expects.
 func TestKernelAgreesWithEval(t *testing.T) {
 	namespace.Require(t, "nft", "bash")
 	ns := namespace.Bare(t, "manxeval")
@@ -281,8 +281,7 @@ func TestKernelAgreesWithEval(t *testing.T) {
 		command(t, "ip", "-n", ns, "neigh", "add", fmt.Sprint("192.0.2.", n), "dev", "dum0", "lladdr",
 			"02:00:00:00:00:01", "nud", "permanent")
 	}
-	// One table for each case, one after the other in one run of a shell: a packet, then what the last chain has
-	// counted.
+	// One table for each case, one after the other in one run of a shell: a packet, then the count of the last chain.
 	var script strings.Builder
 	dir := t.TempDir()
 	cases := outputCases()
@@ -293,7 +292,7 @@ func TestKernelAgreesWithEval(t *testing.T) {
 			{Matches: []Match{ipv4, udp, {Field: PacketMark, Low: want.Mark, Mask: 0xffffffff},
 				net4(Source, want.Source.String()+"/32"), net4(Destination, want.Destination.String()+"/32")},
 				Counter: true, Comment: "as wanted"},
-			{Matches: []Match{{Field: ConnState, Mask: ConnNew}}}, // connections are tracked only if a rule asks
+			{Matches: []Match{{Field: ConnState, Mask: ConnNew}}}, // connections are tracked only if a rule requires it
 		}})
 		file, err := os.Create(filepath.Join(dir, fmt.Sprint(i)))
 		if err != nil {

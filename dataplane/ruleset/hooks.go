@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// order is where the kernel asks a base chain. The kernel's address translation has a place of its own at each hook, at
-// which it asks all NAT chains, of whatever priority: that only orders them among each other.
+// order is the kernel's place of a base chain. The kernel's address translation has a place of its own at each hook, at
+// which it evaluates all NAT chains, of whatever priority: that only orders them among each other.
 func (b Base) order() int32 {
 	switch {
 	case b.Type != NAT:

@@ -13,8 +13,8 @@ const idLength = 12
 
 var idEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// ID names a rule by what it does and by its Comment: equal rules have equal IDs, in every release. It is 12 lower-case
-// letters and digits, which the kernel keeps with the rule, so that a rule can be told from one that somebody edited.
+// ID names a rule by its effect and its Comment: equal rules have equal IDs, in every release. It is 12 lower-case
+// letters and digits, which the kernel keeps with the rule, so that an edited rule can be recognised.
 func (r Rule) ID() string {
 	sum := sha256.Sum256(r.appendCanonical(make([]byte, 0, 256)))
 	return idEncoding.EncodeToString(sum[:8])[:idLength]
@@ -76,7 +76,7 @@ func (r Rule) appendCanonical(b []byte) []byte {
 	b = appendNumber(b, tagLogGroup, uint64(r.Log.Group))
 	b = appendText(b, tagLogPrefix, r.Log.Prefix)
 	kernelLog := tagLogKernel
-	if r.Log.Group == 0 { // from the time when a rule could tell only one of both
+	if r.Log.Group == 0 { // from the time when a rule could log only to one of both
 		kernelLog = tagLogPrefix
 	}
 	b = appendText(b, kernelLog, r.Log.Kernel)

@@ -23,7 +23,7 @@ func fullRule() Rule {
 	}
 }
 
-// What is in kernels today must be known to the release that reads it tomorrow.
+// A later release must recognise the rules in kernels today.
 func TestIDIsStableOverReleases(t *testing.T) {
 	second := fullRule()
 	second.Log.Kernel = ""

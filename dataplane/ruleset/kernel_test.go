@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// nft lists what is programmed as it lists what it loads from the text: both say the same of every feature.
+// nft lists the programmed rules like the rules that it loads from the text: both agree on every feature.
 func TestTextIsWhatIsProgrammed(t *testing.T) {
 	namespace.Require(t, "nft")
 	ns := namespace.New(t, "manxsame")
@@ -38,7 +38,7 @@ func TestTextIsWhatIsProgrammed(t *testing.T) {
 		return string(out)
 	}
 	nft(text.String(), "-f", "-")
-	// Two ways to say that there is no route: its interface is 0, and it is missing.
+	// Two forms of "no route": its interface is 0, and it is missing.
 	route := strings.NewReplacer("iif oif 0 ", "iif oif missing ", "iif oif != 0 ", "iif oif exists ")
 	programmed := blocks(route.Replace(nft("", "list", "table", "inet", "manx")))
 	loaded := blocks(nft("", "list", "table", "inet", "text"))
@@ -57,7 +57,7 @@ func TestTextIsWhatIsProgrammed(t *testing.T) {
 	}
 }
 
-// blocks splits what nft lists into sets, maps and chains, by their first lines; their order is of no meaning.
+// blocks splits nft's list into sets, maps and chains, by their first lines; their order is irrelevant.
 func blocks(listed string) map[string][]string {
 	out := map[string][]string{}
 	_, body, _ := strings.Cut(listed, "\n")

@@ -27,14 +27,13 @@ func (r *run) holds(rule *Rule) (failed *Match, ok bool) {
 	return nil, rule.Over == Limit{}
 }
 
-// matches turns round what a Match says. What a packet has not at all is neither so nor otherwise: the match fails
-// either way.
+// matches applies the negation of a Match. A field that the packet lacks matches neither way: the match fails.
 func (r *run) matches(m *Match) bool {
 	is, has := r.compare(m)
 	return has && is != m.Not
 }
 
-// compare looks at one field; has reports whether the packet has it.
+// compare compares one field; has reports whether the packet has it.
 func (r *run) compare(m *Match) (is, has bool) {
 	p := &r.packet
 	switch m.Field {
@@ -93,7 +92,7 @@ func matchesName(pattern, name string) bool {
 	return pattern == name
 }
 
-// state is what the kernel knows of the connection here: nothing before tracking, unless it was told not to track.
+// state is the kernel's state of the connection here: none before tracking, unless tracking was turned off.
 func (r *run) state() uint32 {
 	if r.early && r.packet.State != ConnUntracked {
 		return ConnInvalid
@@ -137,7 +136,7 @@ func (r *run) port(m *Match, port uint16) (is, has bool) {
 	return ok && set.covers(port), ok
 }
 
-// endpoint: what has no ports is in no set of endpoints.
+// endpoint: a packet without ports is in no set of endpoints.
 func (r *run) endpoint(m *Match, a netip.Addr, port uint16) (is, has bool) {
 	s := r.table.sets[m.Set]
 	if s == nil || (s.Type == Endpoints4) != a.Is4() {
@@ -151,9 +150,9 @@ func (r *run) isLocal(a netip.Addr) bool {
 	return a.IsLoopback() || r.host.IsLocal != nil && r.host.IsLocal(a)
 }
 
-// noReturnRoute is the kernel's reverse path lookup bound to the incoming interface. It lets pass what a host sends
-// that has no address yet (DHCP, duplicate address detection), and link-local IPv6 sources, which are of the interface
-// by definition.
+// noReturnRoute is the kernel's reverse path lookup bound to the incoming interface. It passes packets of a host that
+// has no address yet (DHCP, duplicate address detection), and link-local IPv6 sources, which are of the interface by
+// definition.
 func (r *run) noReturnRoute() bool {
 	p := &r.packet
 	switch {

@@ -69,7 +69,7 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// Looking up sets finds what going through all elements finds.
+// A lookup in a set finds the same as a scan of all elements.
 func TestCovers(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 7))

@@ -59,7 +59,8 @@ func printable(name string) string {
 	return name
 }
 
-// quoted puts text in quotes. nft has no way to say a quote inside, and what is not graphic could hide something.
+// quoted puts text in quotes. nft has no escape for a quote inside, and a character that is not graphic could hide
+// text.
 func quoted(text string) string { return `"` + clean(text) + `"` }
 
 func clean(text string) string {
@@ -74,7 +75,7 @@ func clean(text string) string {
 	}, strings.ToValidUTF8(text, "?"))
 }
 
-// maxComment is what nft takes as the comment of a rule; a longer one is rendered as a comment for people only.
+// maxComment is nft's limit for the comment of a rule; a longer one is rendered as a comment for people only.
 const maxComment = 128
 
 func commentText(text string) string {

@@ -29,7 +29,8 @@ func protocolName(n uint32) string {
 	return strconv.FormatUint(uint64(n), 10)
 }
 
-// context is what other matches of a rule say about the packet, which decides how nft calls a field. 0 for unknown.
+// context is the information about the packet from other matches of a rule, which decides nft's name of a field. 0 for
+// unknown.
 type context struct{ family, protocol uint32 }
 
 func contextOf(r *Rule) context {
@@ -58,7 +59,7 @@ func (r Rule) String() string {
 	return strings.Join(words, " ")
 }
 
-// conditions leaves out what a later match says as well: "tcp dport 80" is about TCP.
+// conditions leaves out those that a later match implies: "tcp dport 80" is about TCP.
 func (r *Rule) conditions() []string {
 	c := contextOf(r)
 	var words []string
@@ -182,8 +183,8 @@ func (m *Match) value() string {
 	return prefixText(m.Prefix)
 }
 
-// icmpWord is nft's name of the protocol if nft can say the condition in words. Type and code together cannot be turned
-// round.
+// icmpWord is nft's name of the protocol if nft can express the condition in words. Type and code together cannot be
+// negated.
 func (m *Match) icmpWord(c context) string {
 	if name := protocolNames[c.protocol]; (name == "icmp" || name == "icmpv6") &&
 		(m.Mask == 0xff00 || m.Mask == 0xffff && !m.Not) {
@@ -255,7 +256,7 @@ func rateText(packets uint64, burst uint32, per RateUnit) string {
 	return text
 }
 
-// effects is what the rule does, in the order in which it does so.
+// effects lists the effects of the rule, in the order of execution.
 func (r *Rule) effects(c context) []string {
 	var words []string
 	if r.Counter {

@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// Table is the desired content of the table, which changes step by step, and remembers what changed since it was last
-// asked (TakeChanges). The cost of each method follows what it changes. Not safe for concurrent use.
+// Table is the desired content of the table, which changes step by step, and records the changes since the last
+// TakeChanges. The cost of each method is proportional to the change. Not safe for concurrent use.
 type Table struct {
 	chains map[string]*Chain
 	sets   map[string]*setState
 	maps   map[string]*mapState
-	hooked [Postrouting + 1][]*Chain // the base chains of each hook in the order in which the kernel asks them
+	hooked [Postrouting + 1][]*Chain // the base chains of each hook in the kernel's order of evaluation
 
-	// What was, before the changes since the last TakeChanges; nil for nothing.
+	// The content before the changes since the last TakeChanges; nil: absent.
 	oldChains map[string]*Chain
 	oldSets   map[string]*setState
 	oldMaps   map[string]*mapState
@@ -26,7 +26,7 @@ type setState struct {
 	Set
 	elements elements
 	fresh    bool // made after the last TakeChanges: changed is not kept
-	// changed tells of each element that was touched whether it was there before. nil for none.
+	// changed records of each touched element whether it was there before. nil for none.
 	changed map[Element]bool
 }
 
@@ -34,7 +34,7 @@ type mapState struct {
 	Map
 	elements map[string]Verdict
 	fresh    bool
-	changed  map[string]Verdict // what was there before; the zero Verdict for nothing
+	changed  map[string]Verdict // the earlier content; the zero Verdict: absent
 }
 
 // NewTable makes an empty table.
@@ -73,7 +73,7 @@ func (t *Table) rememberChain(name string, old *Chain) {
 	}
 }
 
-// AddSet makes an empty set, unless it is there. One of another type or kind is replaced.
+// AddSet makes an empty set, unless it exists. One of another type or kind is replaced.
 func (t *Table) AddSet(s Set) {
 	if old := t.sets[s.Name]; old != nil {
 		if old.sameKind(s) {
@@ -102,15 +102,15 @@ func (t *Table) DeleteSet(name string) {
 	delete(t.sets, name)
 }
 
-// AddElement puts e into a set that is there. Fields that elements of its type do not use do not count, nor do a
-// prefix's bits beyond its length; an element of the other family is left out.
+// AddElement puts e into an existing set. It ignores fields that elements of its type do not use, and a prefix's bits
+// beyond its length; an element of the other family is left out.
 func (t *Table) AddElement(set string, e Element) {
 	if s := t.sets[set]; s.elements.add(e) {
 		t.touch(s, e, false)
 	}
 }
 
-// RemoveElement takes e out of a set, if that is there.
+// RemoveElement takes e out of a set, if the set exists.
 func (t *Table) RemoveElement(set string, e Element) {
 	if s := t.sets[set]; s != nil && s.elements.remove(e) {
 		t.touch(s, e, true)
@@ -127,13 +127,13 @@ func (t *Table) touch(s *setState, e Element, was bool) {
 		s.changed = map[Element]bool{}
 	}
 	if before, ok := s.changed[e]; ok && before != was {
-		delete(s.changed, e) // back to what it was
+		delete(s.changed, e) // back to the earlier content
 	} else {
 		s.changed[e] = was
 	}
 }
 
-// AddMap makes an empty verdict map unless it is there.
+// AddMap makes an empty verdict map unless it exists.
 func (t *Table) AddMap(m Map) {
 	if old := t.maps[m.Name]; old != nil {
 		old.Comment = m.Comment

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// apply does to a plain model what a kernel does, and as strictly.
+// apply does to a plain model the same as a kernel, and as strictly.
 func apply(t *testing.T, a *Actual, c Changes) {
 	t.Helper()
 	for _, ch := range c.Chains {
@@ -159,7 +159,7 @@ func randomOperation(r *rand.Rand, t *Table) {
 	}
 }
 
-// Whenever changes are taken, and however many steps they sum up, what has them made ends as the table is.
+// Whenever changes are taken, and however many steps they sum up, applying them ends in the content of the table.
 func TestChangesLeadToTheTable(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -208,7 +208,7 @@ func TestDifferenceLeadsToTheTable(t *testing.T) {
 		c := to.Difference(actual(from))
 		for i := range c.Chains {
 			if c.Chains[i].Old != nil {
-				c.Chains[i].Old = from.Chain(c.Chains[i].Name) // a kernel cannot tell its rules, the model wants them
+				c.Chains[i].Old = from.Chain(c.Chains[i].Name) // a kernel returns no rules, the model needs them
 			}
 		}
 		model := actual(from)

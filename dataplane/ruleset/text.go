@@ -8,16 +8,15 @@ import (
 	"strings"
 )
 
-// TextOptions says what Text renders.
+// TextOptions selects the parts that Text renders.
 type TextOptions struct {
 	Name     string // of the table; "manx" if empty
 	Elements int    // how many of a set's or map's elements to render at most; 0 for all
 	IDs      bool   // with the rules' IDs in their comments, as the kernel keeps them
 }
 
-// Text renders the whole table for people, so that nft would take it as well if all names and comments are to its
-// taste: sets, maps, base chains in the order of hooks and priority, then the other chains by name. The error is that
-// of w.
+// Text renders the whole table for people: sets, maps, base chains in the order of hooks and priority, then the other
+// chains by name. nft can load the text if it accepts all names and comments. The error is that of w.
 func (t *Table) Text(w io.Writer, o TextOptions) error {
 	p := printer{Writer: bufio.NewWriter(w), options: o}
 	if o.Name == "" {
@@ -50,7 +49,7 @@ type printer struct {
 	blocks  int
 }
 
-// next separates what follows from what is before.
+// next separates the following part from the one before.
 func (p *printer) next() {
 	if p.blocks++; p.blocks > 1 {
 		p.WriteByte('\n')

@@ -35,7 +35,7 @@ func rule(text string, v Verdict, m ...Match) named {
 	return named{Rule{Matches: m, Verdict: v}, text}
 }
 
-// anywhere has what rules of every hook may do: each field, each action.
+// anywhere has the features of rules of every hook: each field, each action.
 func anywhere() []named {
 	accept := verdict(Accept)
 	return []named{
@@ -116,13 +116,13 @@ func anywhere() []named {
 	}
 }
 
-// familyToo: an ICMP match says nothing about the family.
+// familyToo: an ICMP match does not imply the family.
 func (n named) familyToo() named {
 	n.text = n.rule.Matches[0].String() + " " + n.text
 	return n
 }
 
-// chains has what only some hooks allow.
+// special has the features that only some hooks allow.
 func special() map[Base][]named {
 	a4, a6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	return map[Base][]named{
@@ -324,7 +324,7 @@ func command(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// Whatever names and comments hold, a rule is one line and nobody can write one into the table through them.
+// Whatever the names and comments, a rule is one line, and they cannot inject one into the table.
 func FuzzText(f *testing.F) {
 	f.Add("leaf", "comment", "h4/x", "cali1", uint32(3), "10.0.0.0/8")
 	f.Add("a\n}", "x\" drop\n", "\x00", "\u202e", uint32(255), "::/0")

@@ -18,7 +18,7 @@ type Step struct {
 	Asked   *Rule // nil at the end
 	Matched bool
 	Failed  *Match  // the first condition that did not hold; nil if the limit was not exceeded
-	Verdict Verdict // what the rule asks for, of a Lookup what the map has
+	Verdict Verdict // the rule's verdict, of a Lookup that of the map
 }
 
 func (tr *Trace) failed(r *run, rule *Rule, m *Match) {
@@ -44,7 +44,7 @@ func (tr *Trace) add(r *run, s Step) {
 	tr.Steps = append(tr.Steps, s)
 }
 
-// String renders one line for each step, indented by depth: chain, number of the rule, then what it does if it matched,
+// String renders one line for each step, indented by depth: chain, number of the rule, then its effect if it matched,
 // else the condition that did not hold.
 func (tr *Trace) String() string {
 	if tr == nil {

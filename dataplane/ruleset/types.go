@@ -4,7 +4,7 @@ import (
 	"net/netip"
 )
 
-// Hook is a place where the kernel hands packets to base chains.
+// Hook is a place where the kernel passes packets to base chains.
 type Hook uint8
 
 // The hooks of the inet family, in the order in which a forwarded packet meets them.
@@ -32,19 +32,18 @@ type Base struct {
 	Priority int32
 }
 
-// Origin says what a chain, a rule or a set was made of, as a value of a type of the table's maker. It is for that
-// package and its readers alone: the kernel does not get it, no ID depends on it, and Equal leaves it out. nil says
-// nothing.
+// Origin is the source of a chain, a rule or a set, as a value of a type of the table's maker. It is for that package
+// and its readers alone: the kernel does not get it, no ID depends on it, and Equal leaves it out. nil: unknown.
 type Origin any
 
 // Chain is a list of rules. An accept ends only the base chain that the packet is in: the base chains that follow, of
-// this table or of others, still see it. That is how egress policy of one endpoint and ingress policy of another are
-// both asked without a mark: each is a base chain of its own.
+// this table or of others, still see it. Thus egress policy of one endpoint and ingress policy of another are both
+// evaluated without a mark: each is a base chain of its own.
 type Chain struct {
 	Name  string
 	Base  *Base // nil for a chain that others jump to
 	Rules []Rule
-	// Origin says what the chain is for.
+	// Origin is the source of the chain.
 	Origin Origin
 }
 
@@ -58,24 +57,24 @@ type Rule struct {
 	Mark    Mark
 	NoTrack bool
 	Verdict Verdict
-	// Comment says whose rule it is, such as "NetworkPolicy/default/web ingress 1", for people.
+	// Comment names the owner of the rule, such as "NetworkPolicy/default/web ingress 1", for people.
 	Comment string
-	// Origin says the same for programs.
+	// Origin is the same for programs.
 	Origin Origin
 }
 
-// Field is what of a packet a Match looks at.
+// Field is the part of a packet that a Match compares.
 type Field uint8
 
-// In brackets: which members of Match tell what to compare with.
+// In brackets: the members of Match to compare with.
 const (
 	Family       Field = iota + 1 // [Low] 4 or 6
-	InInterface                   // [Name] a final * stands for any ending
+	InInterface                   // [Name] a final * matches any ending
 	OutInterface                  // [Name]
 	Protocol                      // [Low] the transport protocol's number
 	Source                        // [Prefix or Set] the address
 	Destination                   // [Prefix or Set]
-	// [Low to High, or Set] needs a Match of Protocol TCP, UDP or SCTP before it; High 0 stands for Low
+	// [Low to High, or Set] needs a Match of Protocol TCP, UDP or SCTP before it; High 0: Low only
 	SourcePort
 	DestinationPort     // [Low to High, or Set] the same
 	SourceEndpoint      // [Set] address, protocol and port together
@@ -112,11 +111,12 @@ type Match struct {
 	Name      string       // of an interface
 	Prefix    netip.Prefix // a single address or network
 	Set       string       // name of a Set of this table
-	Low, High uint32       // inclusive; High 0 stands for Low
+	Low, High uint32       // inclusive; High 0: Low only
 	Mask      uint32
 }
 
-// Limit holds while there is more than it allows. The zero value is no limit. Eval takes limits as not exceeded.
+// Limit holds while the rate, or the number of connections, exceeds it. The zero value is no limit. Eval takes limits
+// as not exceeded.
 type Limit struct {
 	Packets     uint64 // a second
 	Burst       uint32 // packets
@@ -125,8 +125,8 @@ type Limit struct {
 
 // Log writes the packet to the kernel's own log, to user space (NFLOG), or both. The zero value writes nothing.
 type Log struct {
-	Kernel string // the prefix in the kernel's log, at most 127 bytes; empty: it is not told there
-	Group  uint16 // of NFLOG, which gets the packet's headers; 0: it is not told there
+	Kernel string // the prefix in the kernel's log, at most 127 bytes; empty: not logged there
+	Group  uint16 // of NFLOG, which gets the packet's headers; 0: not logged there
 	Prefix string // in NFLOG, at most 127 bytes
 	// Rate and Burst bound how many packets are logged in the time of Per; 0 for all. A packet that is not logged goes
 	// on to the verdict all the same, so a rule with a Rate must have no Mark, NoTrack or Verdict.
@@ -141,7 +141,7 @@ func (l Log) Tells() bool { return l.Kernel != "" || l.Group != 0 }
 // RateUnit is the time that a rate is about, in seconds; 0 is one second.
 type RateUnit uint32
 
-// What nftables knows.
+// The verdicts of nftables.
 const (
 	PerSecond RateUnit = 0
 	PerMinute RateUnit = 60
@@ -160,7 +160,7 @@ const (
 	Continue   Action = iota
 	Accept            // ends this base chain
 	Drop              // ends everything
-	Reject            // drops and tells the sender (ICMP port unreachable)
+	Reject            // drops and notifies the sender (ICMP port unreachable)
 	RejectTCP         // drops and resets the TCP connection
 	Return            // to the chain that jumped here
 	Jump              // to Chain, and back on Return or at its end
@@ -201,9 +201,9 @@ type Set struct {
 	Type SetType
 	// Interval sets hold networks and ranges, none of which overlap; others hold single addresses and are quicker.
 	Interval bool
-	// Comment says what is in it, such as the selector. It is not programmed, and differences in it do not count.
+	// Comment describes the content, such as the selector. It is not programmed, and differences in it do not count.
 	Comment string
-	// Origin says what decides about its elements.
+	// Origin is the source of its elements.
 	Origin Origin
 }
 

@@ -14,11 +14,11 @@ type Limit struct {
 	MinBurst  int64 // bytes that may pass at any rate even so; at least one packet
 }
 
-// DefaultBurst is that of Calico: 4 Gibit.
+// DefaultBurst is Calico's default: 4 Gibit.
 const DefaultBurst = 4 << 30
 
 const (
-	// maxWait is how long a packet may wait, as Calico has it: 25 ms.
+	// maxWaitNanoseconds limits how long a packet may wait, as in Calico: 25 ms.
 	maxWaitNanoseconds = 25e6
 	ethernetHeader     = 14
 )
@@ -43,12 +43,12 @@ func (l Limit) bucket(mtu int) tc.TokenBucket {
 	return t
 }
 
-// ticks is how long so many bytes take, rounded up.
+// ticks returns the time to send so many bytes, rounded up.
 func ticks(bytes, rate uint64) uint32 {
 	return uint32(min(math.Ceil(float64(bytes)*1e9/float64(rate)/tc.TickNanoseconds), math.MaxUint32))
 }
 
-// limit is how many bytes may be in the queue.
+// limit returns how many bytes may be in the queue.
 func limit(burst, rate uint64) uint32 {
 	return uint32(min(float64(burst)+float64(rate)*maxWaitNanoseconds/1e9, math.MaxUint32))
 }

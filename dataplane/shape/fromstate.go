@@ -11,12 +11,12 @@ import (
 // Name is the target's in logs.
 func (t *Target) Name() string { return "shape" }
 
-// Health is how the limits are.
+// Health returns the health of the limits.
 func (t *Target) Health() reconcile.Health {
 	return reconcile.Health{Part: "bandwidth", Failures: t.Failures(), Problem: t.Problem()}
 }
 
-// Notices are none: what failed is listed by Failed.
+// Notices returns none: Failed lists the failures.
 func (t *Target) Notices() []reconcile.Notice { return nil }
 
 // SetState sets the wanted limits of bandwidth on this host from a state.

@@ -14,26 +14,26 @@ import (
 // Endpoint is a workload's interface on this node, with its limits.
 type Endpoint struct {
 	Interface string
-	// Ingress limits what is sent to the workload, Egress what it sends.
+	// Ingress limits the traffic to the workload, Egress the traffic from it.
 	Ingress, Egress Limit
 }
 
-// checkEvery is how often the limits are read again: nothing else tells when others change them.
+// checkEvery is how often the limits are read again: the kernel reports no changes by others.
 const checkEvery = 10 * time.Second
 
-// retryRead is how soon they are read again after that has failed.
+// retryRead is the delay before another read after a failure.
 const retryRead = time.Second
 
-// idle is how often nothing is looked at.
+// idle is the interval between flushes without work.
 const idle = time.Hour
 
-// Kernel is what a Target needs.
+// Kernel has the kernel calls of a Target.
 type Kernel interface {
 	tc.Shapes
 	ListLinks() ([]kernel.Link, error)
 }
 
-// Target keeps the limits as configured. Tell it what changed, then Flush. Not safe for concurrent use.
+// Target keeps the limits as configured. Report changes to it, then call Flush. Not safe for concurrent use.
 type Target struct {
 	kernel    Kernel
 	now       func() time.Time
@@ -53,7 +53,7 @@ func New(k Kernel, now func() time.Time) *Target {
 	return t
 }
 
-// Configure takes over the workloads of this node.
+// Configure sets the workloads of this node.
 func (t *Target) Configure(all []Endpoint) {
 	var limited []Endpoint
 	same := true
@@ -74,7 +74,7 @@ func (t *Target) Configure(all []Endpoint) {
 	}
 }
 
-// Handle takes over what happened in the kernel.
+// Handle takes over kernel events.
 func (t *Target) Handle(events []kernel.Event) {
 	for i := range events {
 		switch e := &events[i]; e.Type {
@@ -86,7 +86,7 @@ func (t *Target) Handle(events []kernel.Event) {
 	}
 }
 
-// Retry makes the next Flush try what failed, and read everything again.
+// Retry makes the next Flush retry failed steps, and read everything again.
 func (t *Target) Retry() {
 	t.table.RetryAll()
 	t.Resync()
@@ -98,7 +98,7 @@ func (t *Target) Resync() { t.stale = true }
 // Synced sets whether the datastore has been read in full: then limits of an earlier run may be removed.
 func (t *Target) Synced(yes bool) { t.table.Prune(yes) }
 
-// Flush brings the limits there. It returns how many changes were tried and how many of them failed.
+// Flush applies the desired limits. It returns how many changes were tried and how many of them failed.
 func (t *Target) Flush() (steps, failures int, err error) {
 	if now := t.now(); t.stale || !now.Before(t.checkAt) {
 		t.checkAt = now.Add(checkEvery)
@@ -171,7 +171,7 @@ func (t *Target) Apply(steps []reconcile.Step[string, tc.Shape]) []error {
 	return errs
 }
 
-// Next is how long the next Flush may wait if nothing happens before.
+// Next returns how long the next Flush may wait if nothing happens before.
 func (t *Target) Next() time.Duration {
 	at := t.checkAt
 	if retry, ok := t.table.Next(); ok && retry.Before(at) {
@@ -211,7 +211,7 @@ func (t *Target) Failed() []Failure {
 // Failures is the number of limits that the kernel refused.
 func (t *Target) Failures() int { return t.table.Failures() }
 
-// Problem says what failed, nil if nothing did.
+// Problem returns the failures, nil if there are none.
 func (t *Target) Problem() error { return t.table.Problem() }
 
 // Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.

@@ -34,7 +34,7 @@ func New(path string, now func() time.Time) *Target {
 // Name is the target's in logs.
 func (t *Target) Name() string { return "roster" }
 
-// SetState takes over the workloads of a state.
+// SetState applies the workloads of a state.
 func (t *Target) SetState(h *hoststate.Host) {
 	if h.Concerned {
 		t.table.Set(t.path, Content(h))
@@ -51,7 +51,7 @@ func Content(h *hoststate.Host) string {
 	return strings.Join(lines, "")
 }
 
-// Handle takes over what happened in the kernel: whoever changes interfaces may have changed the file.
+// Handle takes over kernel events: a process that changes interfaces may have changed the file.
 func (t *Target) Handle(events []kernel.Event) {
 	t.stale = t.stale || slices.ContainsFunc(events, kernel.Event.AboutLinks)
 }
@@ -59,7 +59,7 @@ func (t *Target) Handle(events []kernel.Event) {
 // Resync makes the next Flush read the file.
 func (t *Target) Resync() { t.stale = true }
 
-// Retry makes the next Flush try what failed, and read the file.
+// Retry makes the next Flush retry failed steps, and read the file.
 func (t *Target) Retry() {
 	t.table.RetryAll()
 	t.stale = true
@@ -77,10 +77,10 @@ func (t *Target) Flush() (steps, failures int, err error) {
 	return steps, failures, nil
 }
 
-// checkEvery is how often the file would be read without a reason.
+// checkEvery is the interval between reads of the file without an event.
 const checkEvery = time.Hour
 
-// Next is how long the next Flush may wait if nothing happens before.
+// Next returns how long the next Flush may wait if nothing happens before.
 func (t *Target) Next() time.Duration {
 	if at, ok := t.table.Next(); ok {
 		return max(at.Sub(t.now()), time.Millisecond)
@@ -88,7 +88,7 @@ func (t *Target) Next() time.Duration {
 	return checkEvery
 }
 
-// Health is how the file is.
+// Health returns the health of the file.
 func (t *Target) Health() reconcile.Health {
 	return reconcile.Health{Part: "roster", Failures: t.table.Failures(), Problem: t.table.Problem()}
 }
@@ -105,10 +105,10 @@ func (t *Target) Notices() []reconcile.Notice {
 // Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
 func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }
 
-// longest bounds what is read of the file, in bytes.
+// longest bounds how much of the file is read, in bytes.
 const longest = 1 << 20
 
-// List implements reconcile.Applier. What cannot be read as a file is taken for another content.
+// List implements reconcile.Applier. An unreadable file counts as one with other content.
 func (t *Target) List() (map[string]string, error) {
 	data, err := safefile.Read(t.path, longest)
 	switch {

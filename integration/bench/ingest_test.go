@@ -10,7 +10,7 @@ import (
 const perUpdate = 500
 
 // BenchmarkIngest sends n routes over one session, eBGP or iBGP, and waits until the kernel has them all. Manx and BIRD
-// take turns, so that what disturbs the machine disturbs both.
+// take turns, so that a disturbance of the machine affects both.
 func BenchmarkIngest(b *testing.B) {
 	for _, c := range []struct {
 		n    int
@@ -36,7 +36,7 @@ func BenchmarkIngest(b *testing.B) {
 	}
 }
 
-// reportBoth gives the means of both speakers and their ratios.
+// reportBoth reports the means of both speakers and their ratios.
 func reportBoth(b *testing.B, sum map[string]*ingest) {
 	per := float64(b.N) * 1e6
 	for name, t := range sum {
@@ -63,7 +63,7 @@ func measureIngest(b *testing.B, s *site, start func(*site, testing.TB) speaker,
 	}()
 	p := s.connect(b)
 	defer p.Close()
-	time.Sleep(500 * time.Millisecond) // let what follows the handshake settle
+	time.Sleep(500 * time.Millisecond) // let the effects of the handshake settle
 	var updates [][]byte
 	for list := lab.Prefixes(n); len(list) > 0; list = list[min(perUpdate, len(list)):] {
 		updates = append(updates, s.announce(list[:min(perUpdate, len(list))]))

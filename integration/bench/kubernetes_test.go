@@ -86,7 +86,7 @@ type kube struct {
 	args   []string
 	starts float64
 	sum    map[string]float64 // over all starts
-	best   map[string]float64 // of all starts: times on a busy machine say most where they are shortest
+	best   map[string]float64 // of all starts: on a busy machine the shortest times are the most significant
 }
 
 func (k *kube) least(name string, v float64) {
@@ -136,7 +136,8 @@ func newKubernetes(b *testing.B, c fill.Cluster, away time.Duration, args ...str
 	return k
 }
 
-// useEtcd has the apiserver use an etcd of today: that of Debian 12 lacks what watches that begin with everything need.
+// useEtcd has the apiserver use an etcd of today: that of Debian 12 lacks a feature that watches with initial events
+// need.
 func useEtcd(b *testing.B) {
 	b.Helper()
 	dir := b.TempDir()
@@ -161,7 +162,7 @@ func writePolicy(b *testing.B) string {
 	return file
 }
 
-// allow gives the node all rights: what rights it needs is no matter here.
+// allow gives the node all rights: the rights it needs are irrelevant here.
 func allow(b *testing.B, api kubernetes.Interface) {
 	b.Helper()
 	_, err := api.RbacV1().ClusterRoleBindings().Create(b.Context(), &rbacv1.ClusterRoleBinding{
@@ -199,10 +200,10 @@ func (k *kube) run(b *testing.B) {
 	}
 }
 
-// settled is how long after its start the memory of manxd is looked at: what a burst took is given back by then.
+// settled is how long after its start the memory of manxd is measured: memory of a burst is freed by then.
 const settled = 10 * time.Second
 
-// start starts manxd and adds up what that takes. The last one goes on to run.
+// start starts manxd and adds up the cost. The last one goes on to run.
 func (k *kube) start(b *testing.B) {
 	b.Helper()
 	if k.starts > 0 {
@@ -216,7 +217,7 @@ func (k *kube) start(b *testing.B) {
 	b.Logf("ready after %.0f ms with %.0f ms of the processor; load %s", ready, used, load())
 	k.least("ready-ms", ready)
 	k.least("ready-cpu-ms", used)
-	time.Sleep(settled) // what the start leaves to be done is part of its cost
+	time.Sleep(settled) // work left over from the start is part of its cost
 	k.sum["start-MB"] += float64(k.line.Received()-bytes) / (1 << 20)
 	k.sum["start-requests"] += float64(k.requests(b) - requests)
 	k.sum["rss-MiB"] += statusMB(pid, "VmRSS")
@@ -241,7 +242,7 @@ func (k *kube) requests(b *testing.B) (n int) {
 	return n
 }
 
-// steady has something happen for a while, and reports what that costs manxd.
+// steady has events happen for a while, and reports their cost to manxd.
 func (k *kube) steady(b *testing.B, name string, happen func(context.Context, time.Duration) error) {
 	b.Helper()
 	d := time.Duration(number(b, "KUBERNETES_SECONDS", 60)) * time.Second

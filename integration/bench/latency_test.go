@@ -30,7 +30,7 @@ func BenchmarkUpdateToKernel(b *testing.B) {
 			defer running.stop()
 			p := s.connect(b)
 			defer p.Close()
-			time.Sleep(500 * time.Millisecond) // let what follows the handshake settle
+			time.Sleep(500 * time.Millisecond) // let the effects of the handshake settle
 			routes := make(chan netlink.RouteUpdate, 1024)
 			done := make(chan struct{})
 			defer close(done)
@@ -73,8 +73,8 @@ func awaitRoute(b *testing.B, routes <-chan netlink.RouteUpdate, prefix netip.Pr
 }
 
 // BenchmarkBlockToUpdate is the time until a new block of the node is in an UPDATE at the peer: for Manx from the
-// request to store the block's affinity, for BIRD from `configure` with one more static route. What the datastore needs
-// to acknowledge the request is given too, since BIRD's time has no such part.
+// request to store the block's affinity, for BIRD from `configure` with one more static route. The datastore's time to
+// acknowledge the request is reported too, since BIRD's time has no such part.
 func BenchmarkBlockToUpdate(b *testing.B) {
 	b.Run("manx", func(b *testing.B) {
 		s := newSite(b)
@@ -129,7 +129,7 @@ func measureOrigin(b *testing.B, s *site, originate func(netip.Prefix) time.Time
 	b.Helper()
 	p := s.connect(b)
 	defer p.Close()
-	time.Sleep(time.Second) // let what follows the handshake settle
+	time.Sleep(time.Second) // let the effects of the handshake settle
 	var took []time.Duration
 	for i := range b.N {
 		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 2), byte(i<<6) & 0xc0}), 26)

@@ -198,7 +198,7 @@ func BenchmarkPeerAdded(b *testing.B) {
 	}
 }
 
-// measureAdded adds and removes the peer again and again; wanted changes what the speaker should have.
+// measureAdded adds and removes the peer again and again; wanted changes the speaker's configuration.
 func (s *site) measureAdded(b *testing.B, n int, wanted func(bool)) (sum time.Duration) {
 	b.Helper()
 	if n > 0 {
@@ -216,7 +216,7 @@ func (s *site) measureAdded(b *testing.B, n int, wanted func(bool)) (sum time.Du
 		sum += time.Since(t0)
 		p.Close()
 		wanted(false)
-		time.Sleep(200 * time.Millisecond) // let what follows the loss of the peer settle
+		time.Sleep(200 * time.Millisecond) // let the effects of the peer's loss settle
 	}
 	return sum
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// cluster is a big one, made up as it is asked for: pods of Deployments in namespaces, and policies the way people
-// write them. Its objects are decoded from what would be stored.
+// cluster is a big one, made up on demand: pods of Deployments in namespaces, and policies the way people write them.
+// Its objects are decoded from their stored form.
 type cluster struct{ policies, remotes int }
 
 const (
@@ -73,7 +73,7 @@ func (c cluster) All(kind model.Kind) iter.Seq[*model.Object] {
 	}
 }
 
-// stored decodes what is stored under a key.
+// stored decodes the value stored under a key.
 func stored(k model.Key, labels map[string]string, format string, values ...any) *model.Object {
 	text, _ := json.Marshal(labels)
 	raw := fmt.Appendf(nil,
@@ -194,7 +194,7 @@ func (cluster) global(i, port int) *model.Object {
 	return stored(model.ResourceKey(model.KindGlobalNetworkPolicy, name), nil, "%s", spec)
 }
 
-// event is what a watch tells of an object: nil is gone.
+// event is a watch event of an object: nil is gone.
 func event(k model.Key, o *model.Object, revision int64) datastore.Event {
 	if o == nil {
 		return datastore.Event{Type: datastore.EventDelete, Key: k, Revision: revision}

@@ -24,7 +24,7 @@ import (
 )
 
 // BenchmarkPolicyTraffic sends between two pods through a node's policies: those of Manx, the same as plain chains of
-// iptables, and none at all. All nodes are there from the start and take turns, so that what disturbs one disturbs all.
+// iptables, and none at all. All nodes are there from the start and take turns, so that a disturbance affects all.
 func BenchmarkPolicyTraffic(b *testing.B) {
 	for _, program := range []string{"ip", "iperf3"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -72,10 +72,10 @@ func BenchmarkPolicyTraffic(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// compare reports how much of a's throughput b has, and what a packet costs. They are measured side by side, in turns,
-// and each pair gives one ratio: whatever else the machine does in these seconds is in both. Where its host takes more
-// than a hundredth of the time from a virtual machine, it does not take the same from both: such pairs are left out and
-// counted, but for those beyond as many again as were asked for.
+// compare reports b's share of a's throughput, and the cost of a packet. They are measured side by side, in turns, and
+// each pair gives one ratio: other load of the machine in these seconds is in both. Where its host takes more than a
+// hundredth of the time from a virtual machine, it does not take the same from both: such pairs are left out and
+// counted, but for those beyond as many again as were requested.
 func compare(tb *testing.B, text *strings.Builder, a, b *path, pairs int) {
 	ratios := map[string][]float64{}
 	taken, left := 0, 0
@@ -279,7 +279,7 @@ func (p *path) measure(d time.Duration) {
 
 func (p *path) median(what string) float64 { return percentile(slices.Clone(p.results[what]), 50) }
 
-// iperf is what iperf3 tells.
+// iperf is the output of iperf3.
 type iperf struct {
 	End struct {
 		SumReceived struct{ Bytes, Seconds float64 } `json:"sum_received"`

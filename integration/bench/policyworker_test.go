@@ -23,11 +23,11 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// policyJob is what a process of its own measures, so that its memory is that of the work and not of the benchmark.
+// policyJob is a measurement in a process of its own, so that its memory is that of the work and not of the benchmark.
 type policyJob struct {
 	Namespace         string // of the network
 	Policies, Remotes int
-	// have the objects in tables of the datastore; made on demand if not, so that nobody keeps them
+	// have the objects in tables of the datastore; made on demand if not, so that they are not kept
 	Tables  bool
 	Changes int
 }
@@ -86,7 +86,7 @@ type worker struct {
 	cluster cluster
 }
 
-// countingRules counts what is asked of the kernel.
+// countingRules counts the requests to the kernel.
 type countingRules struct {
 	nftables.Rules
 	transactions, comparisons int

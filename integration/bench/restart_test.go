@@ -22,10 +22,10 @@ const restartNodes = 10
 const restartPause = 3 * time.Second
 
 // BenchmarkRestart kills the BGP daemon of one node of a mesh of ten with SIGKILL, starts it again at once and takes
-// the times from the kill: of each session's coming up (session), of the last one's (all) and, for Manx, until
-// /readyz says yes. First all survivors are the ones that connect (active), then the node that restarts is (passive):
-// in a mesh of Manx, of two nodes the one with the greater address connects. BIRD is set up as calico/node sets it
-// up, with the same ends passive.
+// the times from the kill: of each session's coming up (session), of the last one's (all) and, for Manx, until /readyz
+// reports ready. First all survivors are the ones that connect (active), then the node that restarts is (passive): in a
+// mesh of Manx, of two nodes the one with the greater address connects. BIRD is set up as calico/node sets it up, with
+// the same ends passive.
 func BenchmarkRestart(b *testing.B) {
 	mesh := newRestartMesh(b)
 	for _, daemon := range []struct {
@@ -187,7 +187,7 @@ func (m *restartMesh) startManx(tb testing.TB) []restarter {
 	return list
 }
 
-// awaitReady is Ready at a pace that fits what is measured.
+// awaitReady is Ready at a pace that fits the measurement.
 func awaitReady(n *lab.Node, limit time.Duration) error {
 	for end := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
 		out, err := n.Get("/readyz?verbose")

@@ -138,7 +138,7 @@ func (s *site) announce(prefixes []netip.Prefix) []byte {
 	return lab.Announce(s.as, nextHop, prefixes)
 }
 
-// flush removes what a speaker left in the kernel.
+// flush removes the routes that a speaker left in the kernel.
 func (s *site) flush(tb testing.TB) {
 	tb.Helper()
 	if _, err := s.node.Run("ip", "route", "flush", "proto", "bird"); err != nil {

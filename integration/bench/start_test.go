@@ -20,8 +20,8 @@ import (
 )
 
 // BenchmarkStart is the time from starting manxd, on a datastore with n other nodes of four blocks each, to its being
-// ready. There are no peers, so that what is measured is Manx and not how long it waits for a thousand absent ones.
-// The datastore is an etcd beside it, or the one in manxd, whose memory and work then count.
+// ready. There are no peers, so that the time is Manx's and not a wait for a thousand absent ones. The datastore is an
+// etcd beside it, or the one in manxd, whose memory and work then count.
 func BenchmarkStart(b *testing.B) {
 	for _, c := range []struct {
 		name     string

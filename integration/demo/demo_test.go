@@ -16,7 +16,7 @@ func binaries(t *testing.T) string {
 	return bin
 }
 
-// TestDemo is what `make demo` shows, on the kernel of this machine.
+// TestDemo runs `make demo`, on the kernel of this machine.
 func TestDemo(t *testing.T) {
 	if err := run(binaries(t), false); err != nil {
 		t.Fatal(err)

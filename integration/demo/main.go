@@ -50,7 +50,7 @@ type demo struct {
 	pods   []*lab.Pod
 	stages []stage
 	failed []string
-	// reached says which pings were answered last.
+	// reached records which pings were answered last.
 	reached map[probe]bool
 }
 
@@ -153,7 +153,7 @@ func (d *demo) step(name string, do func() error) error {
 	return nil
 }
 
-// kernelHasIPIP asks the kernel for a tunnel device in a namespace of its own.
+// kernelHasIPIP tries to make a tunnel device in a namespace of its own.
 func kernelHasIPIP() bool {
 	const ns = "manxdemo-probe"
 	if namespace.Add(ns) != nil {
@@ -181,7 +181,7 @@ func (d *demo) startFirst() error {
 	return n1.Ready(30 * time.Second)
 }
 
-// configure writes what an operator would: one pool, and the router as a peer of every node of its rack.
+// configure writes an operator's objects: one pool, and the router as a peer of every node of its rack.
 func (d *demo) configure() error {
 	mode := "Never"
 	if d.ipip {

@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// policies let the web pods in to the database and nobody else.
+// policies let only the web pods in to the database.
 const policies = `apiVersion: projectcalico.org/v3
 kind: Tier
 metadata: {name: demo}
@@ -96,7 +96,7 @@ func (d *demo) waitMatrix(expected func(probe) bool) error {
 	})
 }
 
-// showBlocked asks the node of the database which rule blocks whom.
+// showBlocked queries the node of the database for the rules that block, and the blocked sources.
 func (d *demo) showBlocked() {
 	i := slices.IndexFunc(d.pods, func(p *lab.Pod) bool { return p.Name == database })
 	db := d.pods[i]

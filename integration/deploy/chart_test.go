@@ -25,7 +25,7 @@ import (
 
 const chart = "../../deploy/charts/manx"
 
-// helm runs it and returns what it prints.
+// helm runs it and returns its output.
 func helm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -165,8 +165,8 @@ func TestWrongValues(t *testing.T) {
 	}
 }
 
-// Pod Security: what of the pod goes beyond "baseline" and "restricted" is the host's network, folders of the host, the
-// capabilities and being root, and nothing else.
+// Pod Security: the pod goes beyond "baseline" and "restricted" only by the host's network, folders of the host, the
+// capabilities and being root.
 func TestPodSecurity(t *testing.T) {
 	s := apiserver.Start(t)
 	client, err := kubernetes.NewForConfig(s.Config(apiserver.Admin))
@@ -214,7 +214,7 @@ func TestPodSecurity(t *testing.T) {
 	}
 }
 
-// Without controllers the daemon gets none of their rights, and Secrets that are not named are nobody's.
+// Without controllers the daemon gets none of their rights, and no rights to Secrets that are not named.
 func TestRightsFollowSettings(t *testing.T) {
 	names := func(values ...string) (all []string) {
 		for _, b := range find[rbacv1.ClusterRoleBinding](t, render(t, values), "ClusterRoleBinding") {
@@ -246,7 +246,7 @@ func TestRightsFollowSettings(t *testing.T) {
 	}
 }
 
-// What is generated is current.
+// Generated files are current.
 func TestManifestsAreCurrent(t *testing.T) {
 	if out, err := exec.Command("./manifests", "--check").CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)
@@ -294,8 +294,8 @@ storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-un
 	}
 }
 
-// Beside calico-node, and beside Calico's definitions of projectcalico.org/v3, the chart is refused and says what to
-// do.
+// Beside calico-node, and beside Calico's definitions of projectcalico.org/v3, the chart is refused, and the message
+// names the remedy.
 func TestBesideCalico(t *testing.T) {
 	s := apiserver.Start(t)
 	kubectl := filepath.Join(apiserver.Programs(), "kubectl")

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What cleans a node in a DaemonSet stays until its pod is ended, and ends well then.
+// The cleanup program in a DaemonSet stays until its pod is ended, and ends well then.
 func TestCleanupWaits(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("cleaning the kernel needs root")

@@ -275,8 +275,8 @@ func TestDefinitionsKeepCalicosObjects(t *testing.T) {
 	}
 }
 
-// What users wrote for calicoctl is accepted by the definitions of projectcalico.org/v3 in the form in which manxctl
-// sends it.
+// Users' documents for calicoctl are accepted by the definitions of projectcalico.org/v3 in the form in which manxctl
+// sends them.
 func TestDefinitionsAcceptDocuments(t *testing.T) {
 	a := startAPI(t, groupV3)
 	a.namespaces("shop", "default")
@@ -357,7 +357,7 @@ func refusedByManxctl(t *testing.T, document []byte) bool {
 	return len(info.Validate(objects[0].Key, objects[0].Value)) > 0
 }
 
-// leftToManxctl lists what needs a look inside of lists that may be long, at names, or at addresses.
+// leftToManxctl lists the rules that concern elements of possibly long lists, names, or addresses.
 const leftToManxctl = `
 IPPool: overlaps the IPv6 link-local range
 IPPool: pool smaller than one block

@@ -1,3 +1,3 @@
-// Package deploy tests what deploy/ holds: the CustomResourceDefinitions, the chart, the manifests, the image, the
+// Package deploy tests the contents of deploy/: the CustomResourceDefinitions, the chart, the manifests, the image, the
 // alerts and the dashboards, against real programs of Kubernetes and Prometheus.
 package deploy

@@ -76,8 +76,8 @@ func userWritten(t *testing.T) (list []*unstructured.Unstructured) {
 }
 
 // TestDefinitionsAcceptEveryField: the definitions accept documents that have, taken together, every field of every
-// kind, and keep all of it; those are the fields of Calico's documentation, since its types are what the definitions
-// are of.
+// kind, and keep all of it; those are the fields of Calico's documentation, since the definitions are made from its
+// types.
 func TestDefinitionsAcceptEveryField(t *testing.T) {
 	a := startAPI(t, groupV3)
 	a.namespaces("shop", "default")
@@ -140,7 +140,7 @@ func fieldsOfSchema(schema map[string]any, path string, to map[string]bool) {
 	}
 }
 
-// An example that is misspelled would be refused, so that what is accepted counts.
+// A misspelled example would be refused, so that an accepted one counts.
 func TestDefinitionsRefuseUnknownFields(t *testing.T) {
 	a := startAPI(t, groupV3)
 	for _, kind := range []string{"BGPFilter", "FelixConfiguration", "HostEndpoint"} {

@@ -93,7 +93,7 @@ func program(t *testing.T, name string) string {
 	return path
 }
 
-// scrape runs a real manxd with a peer, an endpoint and a route, and returns what Prometheus would read.
+// scrape runs a real manxd with a peer, an endpoint and a route, and returns the metrics that Prometheus would read.
 func scrape(t *testing.T) string {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -149,7 +149,7 @@ func scrape(t *testing.T) string {
 	return text
 }
 
-// TestFetch is no test: it prints what is at the URL that is its last argument.
+// TestFetch is no test: it prints the content at the URL in its last argument.
 func TestFetch(t *testing.T) {
 	url := os.Args[len(os.Args)-1]
 	if !strings.HasPrefix(url, "http://") {
@@ -176,7 +176,7 @@ spec: {orchestrator: cni, node: n1, containerID: c1, endpoint: eth0, interfaceNa
 
 var metric = regexp.MustCompile(`\b(manx|go|process)_[a-z0-9_]+\b`)
 
-// Whatever alerts and dashboards look at is exported by manxd.
+// manxd exports all metrics in alerts and dashboards.
 func TestMetricsExist(t *testing.T) {
 	exported := map[string]bool{}
 	for line := range strings.Lines(scrape(t)) {

@@ -38,7 +38,7 @@ var themes = []theme{
 	{"Status and registration", registration},
 }
 
-// TestDifferences shows of each difference that Manx does what the list says.
+// TestDifferences shows of each difference that Manx behaves as in the list.
 func TestDifferences(t *testing.T) {
 	names := map[string]bool{}
 	for _, th := range themes {

@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/ippool"
 )
 
-// learn has a node 10.0.0.1/24 with tunl0 learn a route, and returns what becomes of it.
+// learn has a node 10.0.0.1/24 with tunl0 learn a route, and returns its status.
 func learn(t *testing.T, prefix, nextHop string, pools ...ippool.Pool) route.Status {
 	t.Helper()
 	return learnMetric(t, prefix, nextHop, 1024, pools...)

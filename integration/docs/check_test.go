@@ -124,7 +124,7 @@ func words(text string) (list []string) {
 	return list
 }
 
-// run runs a program at the root of the repository and returns what it printed.
+// run runs a program at the root of the repository and returns its output.
 func run(t *testing.T, name string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -139,7 +139,7 @@ func run(t *testing.T, name string, args ...string) (string, error) {
 // before the arguments are counted.)
 func checkFlags(t *testing.T, c command) {
 	args := slices.DeleteFunc(words(c.text)[1:], func(w string) bool { return strings.Trim(w, ".") == "" })
-	for i, a := range args { // [--peer X] is what may be left out
+	for i, a := range args { // [--peer X] is optional
 		args[i] = strings.Trim(a, "[]")
 	}
 	args = slices.DeleteFunc(args, func(w string) bool { return strings.Contains(w, "FLAG") })
@@ -186,7 +186,7 @@ func checkSettings(t *testing.T, c command) {
 	}
 }
 
-// checkTarget has make read the words, and looks for a reader of each variable.
+// checkTarget has make read the words, and checks for a reader of each variable.
 func checkTarget(t *testing.T, c command) {
 	args := words(strings.TrimPrefix(c.text, "sudo "))[1:]
 	if out, err := run(t, "make", append([]string{"-n"}, args...)...); err != nil {

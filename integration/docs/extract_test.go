@@ -20,7 +20,7 @@ type block struct {
 	text     string
 }
 
-// command is what a reader would type.
+// command is a command in the documentation.
 type command struct {
 	where string
 	text  string
@@ -180,7 +180,7 @@ func program(t *testing.T, name string) string {
 	return path
 }
 
-// Each block says its language, and what is sh is a script that a shell can read.
+// Each block names its language, and sh blocks are scripts that a shell can read.
 func TestBlocks(t *testing.T) {
 	for _, file := range documents(t) {
 		blocks, sentences := split(t, file)

@@ -127,7 +127,7 @@ func TestCommandsInLab(t *testing.T) {
 	if len(seen) < 60 {
 		t.Errorf("only %d commands ran", len(seen))
 	}
-	// What takes rules and routes away comes when no manxd is there to put them back.
+	// A command that takes rules and routes away comes when no manxd is there to put them back.
 	if err := e.n.Manxd().Stop(patience); err != nil {
 		t.Error(err)
 	}
@@ -136,7 +136,7 @@ func TestCommandsInLab(t *testing.T) {
 	}
 }
 
-// removes reports whether a command takes away what a running manxd puts back.
+// removes reports whether a command takes away objects that a running manxd puts back.
 func removes(c command) bool {
 	return strings.HasPrefix(c.text, "nft") || strings.HasPrefix(c.text, "for family")
 }
@@ -203,7 +203,7 @@ func (e *example) fillFolder(t *testing.T) {
 	}
 }
 
-// given brings back what commands before may have taken away.
+// given restores the objects that commands before may have taken away.
 func (e *example) given() error {
 	out, err := e.shell("manxctl apply -f world/")
 	if err != nil {
@@ -233,7 +233,7 @@ func (e *example) shell(text string) (string, error) {
 	return string(out), err
 }
 
-// try runs a command; one that follows what happens has to be at it still after some seconds.
+// try runs a command; one that follows events has to be running still after some seconds.
 func (e *example) try(t *testing.T, c command) {
 	codes := []int{0}
 	text, _, _ := strings.Cut(c.text, " #")

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// decided lists fields of Calico's objects whose meaning is decided in one place, and the files that may name them
-// all the same because they write them, print them, or say which one is wrong.
+// decided lists fields of Calico's objects that are interpreted in one place, and the files that may name them all the
+// same because they write them, print them, or report a wrong one.
 var decided = []struct {
 	fields  []string
 	by      string

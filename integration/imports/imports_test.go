@@ -12,8 +12,8 @@ import (
 
 const module = "github.com/manxnet/manx/"
 
-// allowed lists, for each package or tree of packages ("x/..."), what of Manx it may import. The first row that
-// matches counts. Packages outside the table may not exist.
+// allowed lists, for each package or tree of packages ("x/..."), the packages of Manx that it may import. The first row
+// that matches counts. Packages outside the table may not exist.
 var allowed = []struct {
 	pkg     string
 	imports []string
@@ -151,8 +151,8 @@ func TestUnlinked(t *testing.T) {
 	}
 }
 
-// thin is all that the CNI plugin links beside the standard library: a runtime starts it twice for each pod, and what
-// is linked is initialized each time.
+// thin is all that the CNI plugin links beside the standard library: a runtime starts it twice for each pod, and linked
+// packages are initialized each time.
 var thin = []string{module + "cmd/manx-cni", module + "cni", module + "dataplane/podnet", module + "datastore/safefile",
 	"github.com/containernetworking/cni/pkg/...", "github.com/vishvananda/netlink/...", "github.com/vishvananda/netns",
 	"golang.org/x/sys/unix"}

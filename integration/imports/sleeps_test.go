@@ -8,10 +8,9 @@ import (
 	"testing"
 )
 
-// TestSleepsHaveAReason: tests wait for what can be observed. A time.Sleep in a test, or in what tests are made of, is
-// the pause of a loop that looks at something, or has a comment on its line or above that says why: nothing may happen
-// for a while, traffic has a pace, or a clock has to move on. Tests that import testing/synctest have a clock of their
-// own.
+// TestSleepsHaveAReason: tests wait for observable conditions. A time.Sleep in a test, or in its helpers, is the pause
+// of a loop that checks a condition, or has a comment on its line or above with the reason: nothing may happen for a
+// while, traffic has a pace, or a clock has to move on. Tests that import testing/synctest have a clock of their own.
 func TestSleepsHaveAReason(t *testing.T) {
 	found := 0
 	ofTests := func(name string) bool {

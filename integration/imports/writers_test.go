@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// writers are the functions of package os that write to, or remove, what is at a path. On a host with users who put
+// writers are the functions of package os that write to, or remove, the file at a path. On a host with users who put
 // links in the way they do so elsewhere; package safefile is there for that.
 var writers = []string{"WriteFile", "Create", "CreateTemp", "MkdirTemp", "OpenFile", "Mkdir", "MkdirAll", "Rename",
 	"Chmod", "Chown",
@@ -19,7 +19,7 @@ var writers = []string{"WriteFile", "Create", "CreateTemp", "MkdirTemp", "OpenFi
 
 // mayWrite lists the folders whose code may use them.
 var mayWrite = []string{
-	"integration", "datastore/etcd/etcdtest", // what is no part of the programs
+	"integration", "datastore/etcd/etcdtest", // no part of the programs
 	"dataplane/kernel",        // settings below /proc/sys
 	"dataplane/podnet",        // the same
 	"datastore/etcd/embedded", // etcd's own folder, mode 0700
@@ -41,8 +41,8 @@ func TestOnlySafefileWrites(t *testing.T) {
 	})
 }
 
-// The daemon finds the variables of the kernel where its settings say, and only one file knows that. The wiring of pods
-// belongs to the CNI plugin, which runs on the host itself.
+// The daemon finds the variables of the kernel where its settings point, and only one file knows that. The wiring of
+// pods belongs to the CNI plugin, which runs on the host itself.
 func TestOneOwnerOfSysctls(t *testing.T) {
 	owners := []string{"dataplane/kernel/sysctl.go", "dataplane/podnet/", "integration/"}
 	eachFile(t, func(name string, set *token.FileSet, file *ast.File) {

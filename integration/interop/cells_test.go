@@ -148,7 +148,7 @@ func (b *bench) tagged(t *testing.T) {
 	b.up(t, p, "", "")
 }
 
-// received waits until manxctl shows a text with what the router sent.
+// received waits until manxctl shows a text among the routes that the router sent.
 func (b *bench) received(t *testing.T, text string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -327,7 +327,7 @@ func (b *bench) between(t *testing.T) {
 	}
 }
 
-// testReflectorClient has the router reflect to the node what the other router announces.
+// testReflectorClient has the router reflect to the node the routes that the other router announces.
 func (b *bench) testReflectorClient(t *testing.T) {
 	b.between(t)
 	p := b.internal()

@@ -141,7 +141,7 @@ func (b *bench) route(t *testing.T, p netip.Prefix, gateways ...netip.Addr) {
 	})
 }
 
-// learned waits until a router knows a prefix, and what it shows of it has all these texts.
+// learned waits until a router knows a prefix, with all these texts in its output.
 func learned(t *testing.T, r router, p netip.Prefix, texts ...string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -219,7 +219,7 @@ func bgpPeer(name string, addr netip.Addr, as uint32, annotations, spec string) 
 		annotations, addr, as, spec)
 }
 
-// clean removes what a cell has stored.
+// clean removes the objects that a cell has stored.
 func (b *bench) clean(t *testing.T) {
 	t.Helper()
 	for _, kind := range []string{"bgppeers", "bgpfilters", "bgpconfigurations"} {
@@ -266,7 +266,7 @@ func tail(text string) string {
 	return strings.Join(lines[max(0, len(lines)-40):], "\n")
 }
 
-// watch records what a kernel deletes from its main table.
+// watch records the routes that a kernel deletes from its main table.
 func watch(t *testing.T, ns string) (deleted func(p netip.Prefix) bool) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "monitor")
@@ -276,7 +276,7 @@ func watch(t *testing.T, ns string) (deleted func(p netip.Prefix) bool) {
 	cmd.Stdout = f
 	must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait(); f.Close() })
-	eventually(t, func() error { // it sees what happens
+	eventually(t, func() error { // it receives events
 		probe := []string{"-n", ns, "route", "add", "blackhole", "192.0.2.0/32", "table", "4242"}
 		if out := run("ip", probe...); out != "" {
 			return errors.New(out)

@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// peering is what a router is to do towards Manx.
+// peering is the configuration of a router towards Manx.
 type peering struct {
 	as, manxAS uint32
 	local      netip.Addr // of the router
@@ -39,14 +39,14 @@ type router interface {
 	name() string
 	// run (re)starts the software with this task.
 	run(t *testing.T, p peering)
-	// crash kills what speaks BGP and leaves the kernel as it is; recover starts it again.
+	// crash kills the BGP program and leaves the kernel as it is; recover starts it again.
 	crash()
 	recover(t *testing.T)
 	stop()
 	// routes shows all that the router knows about a prefix; paths counts the ways to it.
 	routes(p netip.Prefix) string
 	paths(p netip.Prefix) int
-	// sessions tells how the router sees its peers.
+	// sessions returns the router's view of its peers.
 	sessions() string
 	log() string
 }

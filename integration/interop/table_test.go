@@ -72,8 +72,8 @@ func writeTable(t *testing.T, results map[string]map[string]bool) {
 	must(t, os.WriteFile(document, []byte(text), 0o644))
 }
 
-// TestTableInTheDocumentation checks that the table that people read has the cells that are tested, and what the last
-// run that wrote it found.
+// TestTableInTheDocumentation checks that the published table has the tested cells, and the results of the last run
+// that wrote it.
 func TestTableInTheDocumentation(t *testing.T) {
 	all := map[string]map[string]bool{}
 	for _, m := range makers {

@@ -51,7 +51,7 @@ func (l *Lab) build() error {
 	return nil
 }
 
-// namespaceIn makes a namespace, and the folder of what runs there.
+// namespaceIn makes a namespace, and the folder for its programs.
 func namespaceIn(name, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// command runs a program to its end and returns what it printed; the error holds that too.
+// command runs a program to its end and returns its output; the error holds that too.
 func command(name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -73,7 +73,7 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// Stop asks the process to end (SIGTERM), kills it if it does not within the time, and returns how it ended.
+// Stop sends SIGTERM to the process, kills it after the timeout, and returns how it ended.
 func (p *Process) Stop(timeout time.Duration) error {
 	_ = p.Signal(syscall.SIGTERM)
 	select {

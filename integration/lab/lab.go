@@ -33,7 +33,7 @@ type Spec struct {
 	Routed bool
 	// IPv6 adds IPv6 to the underlay.
 	IPv6 bool
-	// PlainRouters keeps the routers from running BIRD: something else takes the part of a peer.
+	// PlainRouters keeps the routers from running BIRD: another program acts as the peer.
 	PlainRouters bool
 	// BFD has the routers watch the paths to the nodes, 3 x 100 ms, and keep routes of nodes that restart.
 	BFD bool
@@ -106,8 +106,8 @@ func New(spec Spec) (*Lab, error) {
 	return l, nil
 }
 
-// inMemory keeps what the programs write off the disk: a datastore waits for the disk with each change, and disks that
-// others use, too, can take many seconds. Where it cannot be had, the disk must do.
+// inMemory keeps the programs' files off the disk: a datastore waits for the disk with each change, and disks that
+// others use, too, can take many seconds. If the mount fails, the disk must do.
 func inMemory(dir string) { _ = syscall.Mount("manx-lab", dir, "tmpfs", 0, "size=1g,mode=0755") }
 
 func (l *Lab) saveState(keep bool) error {
@@ -135,7 +135,7 @@ func (l *Lab) Close() error {
 	return Remove(l.Spec.Name)
 }
 
-// Remove takes down the lab of that name, whoever built it. It is no error if there is none.
+// Remove takes down the lab of that name, of any builder. It is no error if there is none.
 func Remove(name string) error {
 	var errs []error
 	namespaces, err := namespace.List(name + "-")
@@ -157,7 +157,7 @@ func Remove(name string) error {
 	return errors.Join(errs...)
 }
 
-// RemoveStale takes down every lab whose builder is gone and did not ask to keep it.
+// RemoveStale takes down every lab whose builder is gone, except kept ones.
 func RemoveStale() error {
 	files, err := os.ReadDir(stateDir)
 	if err != nil {

@@ -48,7 +48,7 @@ func (n *Node) EmbedDatastore() []string {
 func UseDatastore(other *Node) []string {
 	dir := filepath.Join(other.Dir, "client")
 	if _, err := os.Stat(dir); err != nil {
-		// Without the files manxd does not start, and says why.
+		// Without the files manxd does not start, and prints why.
 		_ = Eventually(certificatePatience, func() error {
 			_, err := command(filepath.Join(other.lab.Spec.Bin, "manxd"), "client-certificate", "lab", dir,
 				"--data-dir="+other.dataDir())
@@ -88,7 +88,7 @@ func (n *Node) StartManxd(args ...string) error {
 // Manxd is the running daemon.
 func (n *Node) Manxd() *Process { return n.manxd }
 
-// Log is what manxd has printed so far.
+// Log is the output of manxd so far.
 func (n *Node) Log() string {
 	b, err := os.ReadFile(filepath.Join(n.Dir, "manxd.log"))
 	if err != nil {
@@ -97,13 +97,12 @@ func (n *Node) Log() string {
 	return string(b)
 }
 
-// Run runs a program on the node and returns what it printed.
+// Run runs a program on the node and returns its output.
 func (n *Node) Run(name string, args ...string) (string, error) {
 	return command("ip", append([]string{"netns", "exec", n.Namespace, name}, args...)...)
 }
 
-// Manxctl runs the CLI on the node, against the node's daemon and the datastore that it uses, which the CLI finds by
-// itself.
+// Manxctl runs the CLI on the node, against the node's daemon and its datastore, which the CLI detects.
 func (n *Node) Manxctl(args ...string) (string, error) {
 	flags := []string{"--socket=" + n.Socket()}
 	if n.outside != "" {
@@ -122,7 +121,7 @@ func (n *Node) Apply(yaml string) error {
 	return err
 }
 
-// Ready waits until manxd says that it is ready; the error holds what is missing.
+// Ready waits until manxd reports ready; the error lists the missing conditions.
 func (n *Node) Ready(timeout time.Duration) error {
 	return Eventually(timeout, func() error {
 		select {

@@ -12,8 +12,7 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// Peer is a BGP speaker that costs next to nothing and does what it is told: it sends bytes that were made beforehand
-// and notes when UPDATEs come.
+// Peer is a cheap, scripted BGP speaker: it sends prepared bytes and records when UPDATEs come.
 type Peer struct {
 	conn net.Conn
 	// Updates are the UPDATEs that came; closed when the session ends.
@@ -78,10 +77,10 @@ func announce(attrs []byte, prefixes []netip.Prefix) []byte {
 	return message(msgUpdate, body)
 }
 
-// EndOfRIB says that all routes have been sent (RFC 4724 section 2, for IPv4).
+// EndOfRIB is the message that all routes have been sent (RFC 4724 section 2, for IPv4).
 func EndOfRIB() []byte { return message(msgUpdate, []byte{0, 0, 0, 0}) }
 
-// ConnectPeer makes a session to a speaker (ADDRESS:PORT) from a namespace. It tries again until the other side takes
+// ConnectPeer opens a session to a speaker (ADDRESS:PORT) from a namespace. It tries again until the other side accepts
 // it.
 func ConnectPeer(ns, to string, as uint32, id netip.Addr) (*Peer, error) {
 	return peerDialer{as: as, id: id, pause: 200 * time.Millisecond}.connect(ns, to)

@@ -18,7 +18,7 @@ func Ping(ns string, to netip.Addr) error {
 	return err
 }
 
-// Flow is a running stream of pings that counts what is lost.
+// Flow is a running stream of pings that counts losses.
 type Flow struct {
 	p        *Process
 	answered map[int]bool
@@ -57,10 +57,10 @@ func (l *Lab) StartFlow(ns string, to netip.Addr) (*Flow, error) {
 	return f, nil
 }
 
-// Answered is how many requests have been answered so far.
+// Answered returns how many requests have been answered so far.
 func (f *Flow) Answered() int { return int(f.count.Load()) }
 
-// Stop ends the stream and tells how many requests were sent and how many were not answered. Requests after the last
+// Stop ends the stream and returns how many requests were sent and how many were not answered. Requests after the last
 // answer do not count: they were still under way.
 func (f *Flow) Stop() (sent, lost int, err error) {
 	if err := f.p.Signal(syscall.SIGINT); err != nil {

@@ -20,17 +20,17 @@ type Pod struct {
 	Node      *Node
 	IPs       []netip.Addr
 
-	// Added and Deleted are what the last run of the plugin cost: time, and processor time of its processes.
+	// Added and Deleted are the cost of the plugin's last run: time, and processor time of its processes.
 	Added, Deleted Cost
 
 	conf map[string]any
 }
 
-// Cost is what a run of a program took.
+// Cost is the time of a program's run.
 type Cost struct{ Wall, CPU time.Duration }
 
-// openNetwork lets anybody reach the pods of the lab and be reached by them. By itself the CNI plugin makes a profile
-// that lets in only what comes from other pods of the network, and tests of routes come from outside.
+// openNetwork lets any address reach the pods of the lab and be reached by them. By default the CNI plugin makes a
+// profile that lets in only traffic from other pods of the network, and tests of routes come from outside.
 const openNetwork = `
 apiVersion: projectcalico.org/v3
 kind: Profile

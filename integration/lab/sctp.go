@@ -9,7 +9,7 @@ import (
 )
 
 // Chunks of SCTP (RFC 9260, section 3): just enough to open an association and to answer that. Not every kernel has
-// SCTP itself, and connection tracking wants to see real chunks.
+// SCTP itself, and connection tracking requires real chunks.
 const (
 	SCTPInit    = 1
 	SCTPInitAck = 2
@@ -18,7 +18,7 @@ const (
 
 const sctpHeader = 12
 
-// SCTPPacket is the first chunk of a packet and what leads to it.
+// SCTPPacket is the first chunk of a packet and its headers.
 type SCTPPacket struct {
 	Source, Destination uint16
 	Verification        uint32

@@ -37,7 +37,7 @@ systemd-tmpfiles --create manx.conf
 export container=lab SYSTEMD_UNIT_PATH=/etc/systemd/system
 exec ` + systemd + ` --system --unit=multi-user.target --show-status=no --log-target=console --log-level=notice`
 
-// baseFiles of /etc are what the C library, systemd and manxd look up.
+// baseFiles of /etc are read by the C library, systemd and manxd.
 var baseFiles = []string{"passwd", "group", "shadow", "gshadow", "nsswitch.conf", "hosts", "ld.so.cache", "machine-id",
 	"os-release"}
 
@@ -67,7 +67,7 @@ func (n *Node) Boot(deploy string, settings []string, args ...string) (*Machine,
 	return m, Eventually(time.Minute, m.up)
 }
 
-// install does what the user guide says, below root.
+// install follows the steps of the user guide, below root.
 func (m *Machine) install(deploy string) error {
 	var errs []error
 	for _, dir := range []string{"etc/systemd/system/multi-user.target.wants", "etc/sysusers.d", "etc/tmpfiles.d",
@@ -121,7 +121,7 @@ func (m *Machine) Configure(settings ...string) error {
 	return m.Write("etc/systemd/system/manxd.service.d/lab.conf", strings.Join(lines, "\n")+"\n")
 }
 
-// link puts manxd's files where the lab looks for them.
+// link puts manxd's files where the lab expects them.
 func (m *Machine) link() error {
 	var errs []error
 	for name, path := range map[string]string{"run": "run/manx", "data": "var/lib/manx",
@@ -152,7 +152,7 @@ func (m *Machine) up() error {
 	return err
 }
 
-// Log is what systemd has printed so far.
+// Log is the output of systemd so far.
 func (m *Machine) Log() string {
 	text, err := os.ReadFile(filepath.Join(m.node.Dir, "systemd.log"))
 	if err != nil {
@@ -161,7 +161,7 @@ func (m *Machine) Log() string {
 	return string(text)
 }
 
-// Run runs a program as root of the machine and returns what it printed.
+// Run runs a program as root of the machine and returns its output.
 func (m *Machine) Run(name string, args ...string) (string, error) {
 	return command("nsenter", append([]string{"-t", m.pid, "-m", "-p", "-n", "-C", "--", name}, args...)...)
 }

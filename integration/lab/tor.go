@@ -61,7 +61,7 @@ func (t *ToR) StartBIRD(args ...string) (err error) {
 // BIRD is the running router process.
 func (t *ToR) BIRD() *Process { return t.bird }
 
-// Log is what BIRD has printed so far.
+// Log is the output of BIRD so far.
 func (t *ToR) Log() string {
 	b, err := os.ReadFile(filepath.Join(t.dir, "bird.log"))
 	if err != nil {
@@ -74,7 +74,7 @@ func (t *ToR) configFile() string { return filepath.Join(t.dir, "bird.conf") }
 
 func (t *ToR) socket() string { return filepath.Join(t.dir, "bird.ctl") }
 
-// config is what an operator would write for a rack of Calico nodes.
+// config is an operator's configuration for a rack of Calico nodes.
 func (t *ToR) config() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "log stderr all;\nrouter id %s;\n", host(subnet4(t.neighbors[0].subnet), 1))
@@ -108,7 +108,7 @@ func (t *ToR) session(b *strings.Builder, name string, subnet netip.Prefix, addr
 		"  %s { import all; export where proto = \"outside\"; };\n}\n", family)
 }
 
-// Birdc asks the router's BIRD.
+// Birdc queries the router's BIRD.
 func (t *ToR) Birdc(words ...string) (string, error) {
 	return command("birdc", append([]string{"-s", t.socket()}, words...)...)
 }

@@ -92,7 +92,7 @@ func (p *program) addInterface(t types.Type) {
 	}
 }
 
-// name is what an exported name of the module is called: "folder.Name" or "folder.Type.Method"; empty for others, such
+// name is the name of an exported object of the module: "folder.Name" or "folder.Type.Method"; empty for others, such
 // as fields.
 func (p *program) name(o types.Object) string {
 	if o.Pkg() == nil || !o.Exported() || !strings.HasPrefix(o.Pkg().Path()+"/", p.module+"/") {
@@ -121,7 +121,7 @@ func receiver(f *types.Func) *types.Named {
 	return named
 }
 
-// use notes that a name is used, and with it all types that whoever uses it gets to see.
+// use records that a name is used, and with it all types that its users can reach.
 func (p *program) use(o types.Object) {
 	if f, ok := o.(*types.Func); ok {
 		o = f.Origin()
@@ -188,9 +188,9 @@ func (p *program) needs(t types.Type) {
 	}
 }
 
-// unused returns the exported names that nobody outside their package uses, in order. Main packages, generated files
-// and tests are left out. So are constants of a type of which another constant is used, and methods that make their
-// type implement an interface.
+// unused returns the exported names without a use outside their package, in order. Main packages, generated files and
+// tests are left out. So are constants of a type of which another constant is used, and methods that make their type
+// implement an interface.
 func (p *program) unused() []string {
 	found := map[string]bool{}
 	groups := map[types.Type]bool{}
@@ -251,8 +251,8 @@ func defined(file *ast.File, info *types.Info) []types.Object {
 	return list
 }
 
-// implements tells whether a method is one of an interface that its type implements, or of a type that is not exported
-// and can only be known by an interface.
+// implements reports whether a method is one of an interface that its type implements, or of a type that is not
+// exported and can only be known by an interface.
 func (p *program) implements(f *types.Func) bool {
 	if f.Signature().Recv() == nil {
 		return false

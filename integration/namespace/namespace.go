@@ -26,7 +26,7 @@ const Folder = "/run/netns"
 // patience is how long a run of ip(8) may take.
 const patience = time.Minute
 
-// Path is the file of a namespace, as CNI and netlink sockets want it.
+// Path is the file of a namespace, for CNI and netlink sockets.
 func Path(name string) string { return filepath.Join(Folder, name) }
 
 // Add makes a namespace whose loopback interface is up.
@@ -37,7 +37,7 @@ func Add(name string) error {
 	return ip("-n", name, "link", "set", "lo", "up")
 }
 
-// Remove ends with SIGKILL what runs in a namespace, and deletes it.
+// Remove ends the processes in a namespace with SIGKILL, and deletes it.
 func Remove(name string) error {
 	if pids, err := run("ip", "netns", "pids", name); err == nil {
 		for word := range strings.FieldsSeq(pids) {
@@ -114,7 +114,7 @@ func ip(args ...string) error {
 	return err
 }
 
-// run runs a program to its end and returns what it printed; the error holds that too.
+// run runs a program to its end and returns its output; the error holds that too.
 func run(program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

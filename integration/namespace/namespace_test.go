@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// A namespace has its loopback interface, whose sockets are nobody else's, and goes away with what runs in it.
+// A namespace has its loopback interface, with sockets of its own, and goes away with its processes.
 func TestNamespace(t *testing.T) {
 	var name string
 	var left <-chan error

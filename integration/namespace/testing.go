@@ -27,7 +27,7 @@ func Require(t testing.TB, programs ...string) {
 var made atomic.Int64
 
 // New makes a namespace with a name of its own, PREFIX-PROCESS-NUMBER, whose loopback interface is up. It goes away
-// with the test, and with it what still runs inside. The test is skipped where there can be none.
+// with the test, and with it the processes that still run inside. The test is skipped if namespaces cannot be made.
 func New(t testing.TB, prefix string) string {
 	t.Helper()
 	name := Bare(t, prefix)
@@ -51,7 +51,7 @@ func Bare(t testing.TB, prefix string) string {
 	return name
 }
 
-// IP runs ip(8) in a namespace, with the words of a line, and returns what it printed.
+// IP runs ip(8) in a namespace, with the words of a line, and returns its output.
 func IP(t testing.TB, name, line string) string {
 	t.Helper()
 	out, err := run("ip", append([]string{"-n", name}, strings.Fields(line)...)...)

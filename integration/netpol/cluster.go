@@ -9,10 +9,10 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// nameLabel is on every namespace, whatever its writer says: Kubernetes puts it there.
+// nameLabel is on every namespace, whatever its writer sets: Kubernetes puts it there.
 const nameLabel = "kubernetes.io/metadata.name"
 
-// cluster is what Kubernetes knows at one moment.
+// cluster is the Kubernetes state at one moment.
 type cluster struct {
 	namespaces map[string]map[string]string
 	pods       map[string]pod
@@ -31,7 +31,7 @@ func (s *step) cluster() cluster {
 	return c
 }
 
-// before is the cluster in which a case begins: without what its first step creates.
+// before is the cluster in which a case begins: without the objects that its first step creates.
 func (c *tcase) before() cluster {
 	first := c.Steps[0].cluster()
 	first.policies = map[string]networkingv1.NetworkPolicy{}
@@ -84,7 +84,7 @@ func (c *cluster) deleteNamespace(name string) {
 	maps.DeleteFunc(c.policies, func(_ string, p networkingv1.NetworkPolicy) bool { return p.Namespace == name })
 }
 
-// differs says where two clusters are not the same, empty if they are.
+// differs names a difference between two clusters, empty if there is none.
 func (c *cluster) differs(o cluster) string {
 	switch {
 	case !reflect.DeepEqual(c.namespaces, o.namespaces):

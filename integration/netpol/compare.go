@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// answers tell for each expectation, source and destination whether the destination was reached.
+// answers records for each expectation, source and destination whether the destination was reached.
 type answers [][][]bool
 
 func newAnswers(s *step) answers {
@@ -19,10 +19,10 @@ func newAnswers(s *step) answers {
 	return out
 }
 
-// cell is one answer that can be asked for.
+// cell is one possible probe.
 type cell struct{ expectation, from, to int }
 
-// wrong lists the cells that are not as the table wants.
+// wrong lists the cells that differ from the table.
 func (s *step) wrong(got answers) []cell {
 	var list []cell
 	for x, e := range s.Expected {
@@ -46,7 +46,7 @@ func word(reached bool) string {
 	return "blocked"
 }
 
-// describe tells which cell is wrong, and whose policies are to blame if a packet was wrongly allowed or blocked.
+// describe names a wrong cell, and the policies at fault if a packet was wrongly allowed or blocked.
 func (s *step) describe(c cell, got answers) string {
 	e := s.Expected[c.expectation]
 	return fmt.Sprintf("%s -> %s %s/%d: want %s, got %s (the table: ingress of %s %s, egress of %s %s)",

@@ -14,8 +14,8 @@ type write struct {
 	object *model.Object
 }
 
-// difference lists what leads from one state to another: first what appears or changes, then what goes, each in the
-// order in which Kubernetes would do it.
+// difference lists the writes from one state to another: first additions and changes, then deletions, each in
+// Kubernetes' order.
 func difference(from, to model.Set) []write {
 	var writes []write
 	for k, o := range to {

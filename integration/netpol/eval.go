@@ -43,10 +43,10 @@ func (e *evaluator) bad() error {
 	return nil
 }
 
-// apply takes over what is written.
+// apply takes over the writes.
 func (e *evaluator) apply(writes []write) error {
 	if len(writes) == 0 {
-		return nil // no keys would mean all
+		return nil // no keys would select all
 	}
 	for _, w := range writes {
 		if w.object == nil {
@@ -67,7 +67,7 @@ func (e *evaluator) apply(writes []write) error {
 
 var protocols = map[string]uint8{"TCP": 6, "UDP": 17, "SCTP": 132}
 
-// answers of one step, in the order of what it expects: who reaches whom.
+// answers of one step, in the order of its expectations: who reaches whom.
 func (e *evaluator) answers(s *step) answers {
 	out := newAnswers(s)
 	for x, want := range s.Expected {
@@ -85,10 +85,10 @@ func (e *evaluator) answers(s *step) answers {
 // sourcePort is one that no rule of a table is about.
 const sourcePort = 20000
 
-// uplink is what leads from a node to the others.
+// uplink is the interface from a node to the others.
 const uplink = "eth0"
 
-// ask shows the first packet from one pod to another to the rules of the nodes on its way.
+// ask evaluates the first packet from one pod to another with the rules of the nodes on its way.
 func (e *evaluator) ask(s *step, from, to int, x expectation, trace *ruleset.Trace) bool {
 	source, destination := s.Pods[from], s.Pods[to]
 	p := ruleset.Packet{

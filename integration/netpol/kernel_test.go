@@ -122,7 +122,7 @@ func TestKernelGivesTheCells(t *testing.T) {
 	})
 }
 
-// oneWrongCell makes a copy of the table say something wrong, once for each kind of it.
+// oneWrongCell makes one cell of a copy of the table wrong, once for each kind of it.
 func oneWrongCell(t *testing.T, tb *table, n *site) {
 	c := tb.Cases[0]
 	c.Steps = slices.Clone(c.Steps)

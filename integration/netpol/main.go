@@ -113,6 +113,6 @@ func (o options) modes() ([]string, error) {
 	return nil, fmt.Errorf("--mode=%s: want %s, %s or both", o.mode, modeSteps, modeSnapshot)
 }
 
-// labName is unique among the labs of all running programs, and short enough for one. kind tells those of one program
-// apart.
+// labName is unique among the labs of all running programs, and short enough for one. kind distinguishes those of one
+// program.
 func labName(kind string) string { return "np" + strconv.FormatInt(int64(os.Getpid()), 36) + kind }

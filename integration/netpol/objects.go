@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// writer turns a cluster into what Calico's controllers and CNI plugin keep in etcd about it.
+// writer turns a cluster into the objects that Calico's controllers and CNI plugin keep in etcd for it.
 type writer struct {
 	nodes placement
 	ports []podPort
@@ -33,7 +33,7 @@ func (w writer) objects(c cluster) model.Set {
 		documents = append(documents, model.NewObject(model.Key{Kind: model.KindKubernetesNetworkPolicy,
 			Namespace: p.Namespace, Name: p.Name}, &p))
 	}
-	// A rule that cannot be converted is left out in a cluster, too: what follows from that is for the table to say.
+	// A rule that cannot be converted is left out in a cluster, too: the table shows the consequence.
 	all, _ := conversion.FromDocuments(append(documents, defaultTier()))
 	return model.NewSet(all...)
 }
@@ -61,7 +61,7 @@ func defaultTier() *model.Object {
 // interfaceOf is the name of the host's end.
 func interfaceOf(p pod) string { return conversion.InterfaceName("cali", p.Namespace, p.Name) }
 
-// mark is an object that concerns nobody.
+// mark is an irrelevant object.
 func mark(key model.Key, n uint64) *model.Object {
 	return model.NewObject(key, &v3.GlobalNetworkSet{ObjectMeta: metav1.ObjectMeta{
 		Name: key.Name, Labels: map[string]string{"netpol": strconv.FormatUint(n, 10)}}})

@@ -26,7 +26,7 @@ type prober struct {
 	jobs      chan func() // run one after the other in the namespace
 }
 
-// pods are those of all nodes.
+// pods are the pods of all nodes.
 type pods struct {
 	prefix string // of the names of namespaces
 	nodes  placement
@@ -148,7 +148,7 @@ func (ps *pods) close() {
 	ps.have = nil
 }
 
-// ask sends the probes that are asked for, of all sources at once, and fills in what they find.
+// ask sends the requested probes, from all sources at once, and fills in the results.
 func (ps *pods) ask(ctx context.Context, s *step, got answers, cells []cell, wait time.Duration) error {
 	port := firstPort + ps.rounds%(lastPort-firstPort)
 	ps.rounds++
@@ -180,7 +180,7 @@ func (ps *pods) ask(ctx context.Context, s *step, got answers, cells []cell, wai
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// all cells of a step that can be asked.
+// all cells of a step that can be probed.
 func (s *step) all() []cell {
 	var list []cell
 	for x := range s.Expected {

@@ -23,12 +23,12 @@ type probes struct {
 	reached []bool
 
 	polled   []unix.PollFd
-	handlers []func() // what to do when polled[i] is ready
+	handlers []func() // called when polled[i] is ready
 	open     int      // targets that have not answered and still may
 	fds      []int
 }
 
-// probe opens the connections in the namespace of the calling thread and tells which targets have answered within the
+// probe opens the connections in the namespace of the calling thread and returns which targets have answered within the
 // time.
 func probe(source netip.Addr, port uint16, targets []target, wait time.Duration) ([]bool, error) {
 	p := &probes{source: source, port: port, targets: targets, reached: make([]bool, len(targets)), open: len(targets)}
@@ -185,7 +185,7 @@ func (p *probes) startSCTP() error {
 	})
 }
 
-// send ignores what the network says: who cannot be sent to is not reached.
+// send ignores network errors: an address that cannot be sent to is not reached.
 func send(fd int, b []byte, to netip.AddrPort) error {
 	switch err := unix.Sendto(fd, b, 0, sockaddr(to)); err {
 	case nil, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.ECONNREFUSED, unix.EPERM:

@@ -16,7 +16,7 @@ const (
 	modeSnapshot = "snapshot" // the state of each step to a daemon that knows nothing else
 )
 
-// subject is what is asked: the kernel of a node, or nothing but Eval.
+// subject is the object under test: the kernel of a node, or Eval alone.
 type subject interface {
 	// attach makes the pods of a cluster, and no others, exist.
 	attach(c cluster) error
@@ -40,7 +40,7 @@ type runner struct {
 	eval  *evaluator
 }
 
-// tally counts what was done.
+// tally counts the work done.
 type tally struct {
 	cases, steps, cells int
 	wrongEval, wrong    int
@@ -104,7 +104,7 @@ func (r *runner) steps(ctx context.Context, c *tcase) error {
 	return nil
 }
 
-// become writes what leads from the last state to this one.
+// become writes the changes from the last state to this one.
 func (r *runner) become(ctx context.Context, c cluster) error {
 	want := r.writer.objects(c)
 	first := r.state == nil
@@ -155,7 +155,7 @@ func (r *runner) snapshots(ctx context.Context, c *tcase) error {
 	return nil
 }
 
-// check asks all cells of a step and prints those that are wrong.
+// check probes all cells of a step and prints the wrong ones.
 func (r *runner) check(ctx context.Context, mode string, c *tcase, i int) error {
 	s := &c.Steps[i]
 	r.tally.steps++
@@ -179,8 +179,8 @@ func (r *runner) check(ctx context.Context, mode string, c *tcase, i int) error 
 	return nil
 }
 
-// report prints the wrong cells, the first ones with the way that a packet takes through the rules. Where Eval says
-// something else, the kernel does not do what the rules say.
+// report prints the wrong cells, the first ones with the way that a packet takes through the rules. If Eval's result
+// differs, the kernel does not follow the rules.
 func (r *runner) report(heading string, s *step, got, evaluated answers) int {
 	wrong := s.wrong(got)
 	if len(wrong) > 0 {

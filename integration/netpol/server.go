@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// serve opens what a pod serves, in the namespace of the calling thread: TCP connections are accepted, UDP packets sent
+// serve opens a pod's ports, in the namespace of the calling thread: TCP connections are accepted, UDP packets sent
 // back, SCTP associations answered.
 func serve(ip netip.Addr, ports []podPort) (closers []io.Closer, err error) {
 	sctp := map[uint16]bool{}

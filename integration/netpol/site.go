@@ -42,7 +42,7 @@ type site struct {
 	state    model.Set // in the datastore
 	writes   uint64    // marks of writes
 	loads    int
-	again    int // cells that were asked again
+	again    int // repeated cells
 	// every so many loads the daemons are killed, their tables removed, and they start with the new state; 0: never
 	restarts int
 }
@@ -149,8 +149,7 @@ func (n *site) apply(ctx context.Context, writes []write) error {
 	return n.programmed(ctx, revision)
 }
 
-// load deletes what is there and writes the state in an order that means nothing. From time to time a new daemon finds
-// it.
+// load deletes the present state and writes the new one in a random order. From time to time a new daemon finds it.
 func (n *site) load(ctx context.Context, state model.Set) error {
 	wipe := difference(n.state, nil)
 	fresh := difference(nil, state)
@@ -202,7 +201,7 @@ func (n *site) write(ctx context.Context, writes []write) (int64, error) {
 			n.state[w.key] = w.object
 		}
 	}
-	// What a deletion's revision was is not told: a last write, which concerns nobody, has one.
+	// The API does not return the revision of a deletion: a last write, of an irrelevant object, has one.
 	n.writes++
 	key := model.ResourceKey(model.KindGlobalNetworkSet, "netpol-mark")
 	return n.put(ctx, write{key, mark(key, n.writes)})
@@ -230,7 +229,7 @@ func (n *site) put(ctx context.Context, w write) (int64, error) {
 	return done.Revision, nil
 }
 
-// programmed waits until the kernels have what the datastore, which has one clock here, had at a revision.
+// programmed waits until the kernels have the datastore's state at a revision. The datastore has one clock here.
 func (n *site) programmed(ctx context.Context, revision int64) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -295,8 +294,8 @@ func (n *site) routed(ctx context.Context, client manxv1.ManxClient, node string
 	}
 }
 
-// answers asks every cell once. A missing answer where one is wanted can also be a host that had no time: it is asked
-// for again, and counted. An answer where none is wanted cannot be an accident.
+// answers probes every cell once. A missing answer where one is expected can also come of a busy host: the probe is
+// repeated, and counted. An answer where none is expected cannot be an accident.
 func (n *site) answers(ctx context.Context, s *step) (answers, error) {
 	got := newAnswers(s)
 	if err := n.pods.ask(ctx, s, got, s.all(), probeWait); err != nil {

@@ -38,7 +38,7 @@ type tcase struct {
 	Steps []step   `json:"steps"`
 }
 
-// step is what happens to the cluster, the whole of it afterwards, and who can reach whom then.
+// step is a change of the cluster, the whole cluster afterwards, and the reachability then.
 type step struct {
 	Actions    []action                     `json:"actions"`
 	Namespaces map[string]map[string]string `json:"namespaces"`
@@ -78,7 +78,7 @@ type expectation struct {
 const (
 	allowed = '.'
 	blocked = 'X'
-	itself  = '#' // never asked
+	itself  = '#' // never probed
 )
 
 // load reads a file, compressed or not.
@@ -167,7 +167,7 @@ func (t *table) family() int {
 	return 4
 }
 
-// cells that can be asked.
+// cells that can be probed.
 func (s *step) cells() int {
 	n := len(s.Pods)
 	return len(s.Expected) * n * (n - 1)

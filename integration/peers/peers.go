@@ -1,5 +1,5 @@
-// Package peers knows the programs of others that tests run beside Manx, and the versions of them that tests need. A
-// wrong one would answer, and make many tests wait in vain.
+// Package peers knows the external programs that tests run beside Manx, and the versions of them that tests need. A
+// wrong version would answer, and make many tests wait in vain.
 package peers
 
 import (
@@ -27,13 +27,13 @@ type Program struct {
 	// Oldest is the first version that tests know, and Major, unless 0, the only first number.
 	Oldest string
 	Major  int
-	Why    string // what another version lacks
+	Why    string // the feature that another version lacks
 }
 
 // Folder of FRR's daemons, which no PATH has.
 const frr = "/usr/lib/frr/"
 
-// All are the programs with a version. Every one is what Debian 12 has, or later.
+// All are the programs with a version. Each version is that of Debian 12, or later.
 var All = []Program{
 	{Name: "bird", Package: "bird2", Arguments: []string{"--version"}, Version: after("BIRD version"),
 		Oldest: "2.0.12", Major: 2,
@@ -63,7 +63,7 @@ var (
 )
 
 // Usable returns nil if a program is installed and, where tests depend on its version, has a version that they know.
-// The error is a sentence: what was found, where, what is wanted, and how to get it. Each program is run once.
+// The error is a sentence: the version found, where, the version required, and how to get it. Each program is run once.
 func Usable(name string) error {
 	checksMu.Lock()
 	check := checks[name]
@@ -86,7 +86,7 @@ func usable(name string) error {
 	return All[i].Check()
 }
 
-// Check looks the program up in PATH and has it print its version.
+// Check finds the program in PATH and has it print its version.
 func (p Program) Check() error {
 	get := fmt.Sprintf("apt-get install %s (Debian 12 or later)", p.Package)
 	path, err := exec.LookPath(p.Name)

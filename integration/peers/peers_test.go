@@ -34,7 +34,7 @@ func fake(t *testing.T, name, script string) string {
 	return path
 }
 
-// A program that is first in PATH and is another than tests know is named, with what to do.
+// A program that is first in PATH and is another than tests know is named, with the remedy.
 func TestWrongProgramIsNamed(t *testing.T) {
 	for _, c := range []struct {
 		name, prints string
@@ -101,7 +101,7 @@ func TestBrokenAndMissingProgramsAreNamed(t *testing.T) {
 	}
 }
 
-// `make test` looks at the programs before it builds or tests anything, and stops.
+// `make test` checks the programs before it builds or tests anything, and stops.
 func TestMakeStopsAtAWrongBIRD(t *testing.T) {
 	for _, needed := range []string{"make", "go"} {
 		if _, err := exec.LookPath(needed); err != nil {

@@ -1,4 +1,4 @@
-// Package ports finds TCP ports for tests that have to name one before somebody listens on it, or again later.
+// Package ports finds TCP ports for tests that have to name one before a server listens on it, or again later.
 package ports
 
 import (
@@ -10,14 +10,13 @@ import (
 )
 
 // The ports are below those that Linux takes for outgoing connections (net.ipv4.ip_local_port_range), which tests that
-// run beside make all the time. A client that tries to reach one of those while nobody listens may even get connected
-// to itself.
+// run beside make all the time. A client that tries to reach an unused port of these may even get connected to itself.
 const first, count = 12000, 20000
 
 var last atomic.Uint32
 
-// Free returns a port of an address, such as 127.0.0.1 or ::1, on which nobody listens and which it has not returned
-// before. Processes begin at ports of their own.
+// Free returns an unused port of an address, such as 127.0.0.1 or ::1, which it has not returned before. Processes
+// begin at ports of their own.
 func Free(t testing.TB, address string) uint16 {
 	t.Helper()
 	start := uint32(os.Getpid()) * 97

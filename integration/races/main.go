@@ -1,7 +1,8 @@
-// Command races judges the reports of Go's race detector: a report that lies in GoBGP alone, or in GoBGP and a library
-// that it changes under the feet of others, is counted if it is on the list known.txt. Every other report is an error.
+// Command races classifies the reports of Go's race detector: a report that lies in GoBGP alone, or in GoBGP and a
+// library that it changes under the feet of others, is counted if it is on the list known.txt. Every other report is an
+// error.
 //
-//	races FOLDER   judges the files in FOLDER, which GORACE=log_path=FOLDER/report has filled
+//	races FOLDER   classifies the files in FOLDER, which GORACE=log_path=FOLDER/report has filled
 package main
 
 import (
@@ -68,8 +69,9 @@ func functions(list string) (names []string) {
 	return names
 }
 
-// excuses reports whether an entry of the list is about a race of these functions. ours says that somebody else than
-// GoBGP is on their stacks: that is so for a library, which somebody calls, and the one access has to be the library's.
+// excuses reports whether an entry of the list is about a race of these functions. ours reports whether a function
+// outside GoBGP is on their stacks: that is so for a library, which has a caller, and the one access has to be the
+// library's.
 func excuses(entry string, names []string, ours bool) bool {
 	function, library, _ := strings.Cut(entry, " ")
 	if !slices.Contains(names, function) {
@@ -81,7 +83,7 @@ func excuses(entry string, names []string, ours bool) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, library+".") })
 }
 
-// judge writes what was found and returns whether all of it is known: races of GoBGP alone, with a known function on
+// judge prints the reports and returns whether all of them are known: races of GoBGP alone, with a known function on
 // one side, and those of a known function with its library.
 func judge(w io.Writer, reports []report, known []string) bool {
 	seen, unknown := map[string]int{}, map[string]int{}

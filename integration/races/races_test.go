@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Reports that the detector has written, and parts of them changed: what is known, and what is not GoBGP's alone.
+// Reports that the detector has written, and parts of them changed: known ones, and those that are not GoBGP's alone.
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	const start, calculate = "pkg/server.(*BgpServer).StartBgp", "internal/pkg/table.(*destination).implicitWithdraw"

@@ -12,7 +12,7 @@ type report struct {
 	accesses [][]string // the stacks of the accesses that race, innermost function first
 }
 
-// parse finds the reports in what the race detector has written.
+// parse finds the reports in the output of the race detector.
 func parse(text string) (reports []report) {
 	for part := range strings.SplitSeq(text, "==================\n") {
 		if strings.HasPrefix(part, "WARNING: DATA RACE\n") {
@@ -60,8 +60,8 @@ func (r report) blame() (names []string, ours bool) {
 }
 
 // blameAccess returns the innermost function that is not of the standard library, and whether it is GoBGP and so are
-// all functions down to the goroutine's begin or to a function of the server's API. Whoever calls that function is
-// not to blame: it may be called from any goroutine.
+// all functions down to the goroutine's begin or to a function of the server's API. The caller of that function is not
+// to blame: it may be called from any goroutine.
 func blameAccess(stack []string) (name string, alone bool) {
 	for _, frame := range stack {
 		if standard(frame) {

@@ -20,7 +20,7 @@ import (
 )
 
 // TestImage makes the image from two copies of the sources: the archives are the same byte for byte. docker load and
-// containerd find in it what they look for, and it has the programs, their owner, and no shell.
+// containerd find the parts that they need, and it has the programs, their owner, and no shell.
 func TestImage(t *testing.T) {
 	dir := t.TempDir()
 	var archives [2][]byte

@@ -53,7 +53,7 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// copySources copies what belongs to the project, and nothing that is built.
+// copySources copies the files of the project, and no built ones.
 func copySources(t *testing.T, to string) {
 	t.Helper()
 	err := filepath.WalkDir(source, func(path string, d fs.DirEntry, err error) error {
@@ -88,7 +88,7 @@ func run(t *testing.T, dir, name string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(name, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=auto") // in place of what this machine sets
+	cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=auto") // in place of this machine's setting
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
 	}
@@ -108,8 +108,8 @@ type bill struct {
 	} `json:"components"`
 }
 
-// TestModulesAndLicences holds the records beside the programs against what the linker wrote into them: each module is
-// listed with its version and a licence, and the text of the licence is there.
+// TestModulesAndLicences checks the records beside the programs against those that the linker wrote into them: each
+// module is listed with its version and a licence, and the text of the licence is there.
 func TestModulesAndLicences(t *testing.T) {
 	bin := filepath.Join(source, "bin")
 	for _, p := range programs {

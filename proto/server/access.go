@@ -18,7 +18,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// Role is what a call needs.
+// Role is the permission that a call requires.
 type Role string
 
 const (
@@ -27,8 +27,8 @@ const (
 	RoleLocal Role = "local" // a report by a program of this host, on the unix socket alone
 )
 
-// access is the role that each method of the server's own services needs; those of parts bring their rows, see Service.
-// A method that is missing in both is refused to everybody.
+// access is the role that each method of the server's own services requires; those of parts bring their rows, see
+// Service. A method that is missing in both is refused to everybody.
 var access = map[string]Role{
 	manxv1.Manx_GetStatus_FullMethodName:        RoleRead,
 	manxv1.Manx_ListPeers_FullMethodName:        RoleRead,
@@ -65,7 +65,7 @@ var access = map[string]Role{
 
 // identity is who makes a call, as far as the connection proves it.
 type identity interface {
-	// allows returns nil if calls that need a role may be made, or a status error that says what is missing.
+	// allows returns nil if calls that require a role may be made, or a status error that names the missing permission.
 	allows(Role) error
 	// fields are for the log.
 	fields() []zap.Field
@@ -116,7 +116,7 @@ func (h *hearing) RecvMsg(m any) error {
 	return err
 }
 
-// authorize returns who makes a call, or a status error that tells the caller what is missing.
+// authorize returns the caller of a method, or a status error that names the missing permission.
 func (s *Server) authorize(ctx context.Context, method string) (identity, error) {
 	who := callerOf(ctx)
 	err := status.Error(codes.Unauthenticated, "the connection does not tell who calls")
@@ -137,7 +137,7 @@ func (s *Server) authorize(ctx context.Context, method string) (identity, error)
 	return who, nil
 }
 
-// callerOf returns who makes a call, nil if the connection does not tell.
+// callerOf returns the caller of a call, nil if the connection has none.
 func callerOf(ctx context.Context) identity {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -168,7 +168,7 @@ func (s *Server) logChange(who identity, method string, request any, started tim
 	s.config.Log.Info("control call", fields...)
 }
 
-// objectOf names what a request would change.
+// objectOf names the object that a request would change.
 func (s *Server) objectOf(request any) string {
 	switch r := request.(type) {
 	case *manxv1.ResetPeerRequest:
@@ -179,14 +179,14 @@ func (s *Server) objectOf(request any) string {
 	return "node/" + s.config.Node
 }
 
-// refused logs what was refused to somebody, who must not be able to fill the log with it.
+// refused logs a refused call. The caller must not be able to fill the log with it.
 func (s *Server) refused(message string, fields ...zap.Field) {
 	if ok, missed := s.strangers.line(time.Now()); ok {
 		s.config.Log.Warn(message, append(fields, zap.Int("not_logged_before", missed))...)
 	}
 }
 
-// linesOfStrangers bounds how many lines in a minute tell of what was refused.
+// linesOfStrangers bounds how many lines about refused calls are logged in a minute.
 const linesOfStrangers = 30
 
 // lineBudget counts lines of the log. The zero value is ready.

@@ -30,7 +30,7 @@ func methods(s *Server) map[string]grpc.MethodInfo {
 	return all
 }
 
-// TestEveryMethodHasARole: a method that is added has to be given one, and what is not there any more has none.
+// TestEveryMethodHasARole: an added method has to be given one, and a removed one has none.
 func TestEveryMethodHasARole(t *testing.T) {
 	registered := methods(New(Config{Log: zap.NewNop()}))
 	if len(registered) < 20 {
@@ -46,7 +46,7 @@ func TestEveryMethodHasARole(t *testing.T) {
 			t.Errorf("%s has a role, and is no method of the server", m)
 		}
 	}
-	// What shows something has a name that says so.
+	// A method that shows an object has a name to that effect.
 	for m, r := range access {
 		name := m[strings.LastIndex(m, "/")+1:]
 		reads := slices.ContainsFunc([]string{"Get", "List", "Watch", "Check", "Explain", "ServerReflectionInfo"},
@@ -84,7 +84,7 @@ func call(t *testing.T, conn *grpc.ClientConn, method string, info grpc.MethodIn
 	if err != nil {
 		return err
 	}
-	if err := stream.SendMsg(nil); err != nil && !errors.Is(err, io.EOF) { // the end of the stream is told by RecvMsg
+	if err := stream.SendMsg(nil); err != nil && !errors.Is(err, io.EOF) { // RecvMsg returns the end of the stream
 		return err
 	}
 	if err := stream.CloseSend(); err != nil {

@@ -17,7 +17,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// resetKinds are the words for resets, and what each does to the session, in order.
+// resetKinds are the words for resets, and the effects of each on the session, in order.
 var resetKinds = map[string][]speaker.ResetKind{
 	"soft-in":  {speaker.ResetSoftIn},
 	"soft-out": {speaker.ResetSoftOut},
@@ -97,7 +97,7 @@ func (v *NodeView) Undrain(ctx context.Context, r *manxv1.UndrainRequest) (*manx
 	return &manxv1.UndrainResponse{Before: string(before)}, err
 }
 
-// order gives an order about this node, if that is the one that is asked for.
+// order gives an order about this node, if the request names this node.
 func (v *NodeView) order(name string, give func(datastore.Store, string) (model.DrainPhase, error)) (model.DrainPhase,
 	error) {
 	own := v.node
@@ -119,14 +119,14 @@ func (v *NodeView) order(name string, give func(datastore.Store, string) (model.
 // retryPatience is how long the parts of the daemon may take to try again.
 const retryPatience = 30 * time.Second
 
-// retries has what failed tried again, by all who keep something.
+// retries retries the failures of every registered keeper.
 type retries struct {
 	datastore *DatastoreView
 	dataplane *DataplaneView
 	policy    *PolicyView
 }
 
-// Retry implements manxv1.ManxServer. Objects come first, so that what can be used again is programmed.
+// Retry implements manxv1.ManxServer. Objects come first, so that newly usable ones are programmed.
 func (x *retries) Retry(ctx context.Context, _ *manxv1.RetryRequest) (*manxv1.RetryResponse, error) {
 	known, agent, enforcer := x.datastore.now(), x.dataplane.now().Agent, x.policy.now().Agent
 	if known.Tables == nil || known.Store == nil || agent == nil {

@@ -26,8 +26,8 @@ type Service interface {
 }
 
 // Add has the server show x as each of Checker, Noticer, prometheus.Collector and Service that it implements, also
-// after the server has begun to listen. A service, or a metric, that is there already is a mistake of the program: Add
-// panics.
+// after the server has begun to listen. It panics if a service or a metric exists already, which is a mistake of the
+// program.
 func (s *Server) Add(x any) {
 	if c, ok := x.(prometheus.Collector); ok {
 		s.registry.MustRegister(c)
@@ -47,7 +47,7 @@ func (s *Server) all() []any {
 	return s.shown
 }
 
-// role is what a method needs, false if nobody may call it.
+// role returns the role that a method requires, false if nobody may call it.
 func (s *Server) role(method string) (Role, bool) {
 	if r, ok := access[method]; ok {
 		return r, true
@@ -55,7 +55,7 @@ func (s *Server) role(method string) (Role, bool) {
 	return s.added.role(method)
 }
 
-// addedServices are the gRPC services of what was added. gRPC takes none once it listens, so their calls come as those
+// addedServices are the gRPC services of the added parts. gRPC takes none once it listens, so their calls come as those
 // of unknown services, which call handles. It is safe for concurrent use.
 type addedServices struct {
 	mu       sync.RWMutex
@@ -119,7 +119,7 @@ func (a *addedServices) role(method string) (Role, bool) {
 	return r, ok
 }
 
-// handler finds what answers a method, nil if nothing does.
+// handler returns the handler of a method, nil if there is none.
 func (a *addedServices) handler(method string) func(grpc.ServerStream) error {
 	s, name := a.find(method)
 	if s.desc == nil {
@@ -148,7 +148,7 @@ func answerOne(stream grpc.ServerStream, impl any,
 	return stream.SendMsg(answer)
 }
 
-// known fails as gRPC does for what nobody serves, in its words.
+// known fails as gRPC does for an unknown method, in its words.
 func (a *addedServices) known(method string) error {
 	if a.handler(method) != nil {
 		return nil
@@ -169,7 +169,7 @@ func (a *addedServices) call(_ any, stream grpc.ServerStream) error {
 	return a.handler(method)(stream)
 }
 
-// listing is a gRPC server that lists what was added among its services, for reflection.
+// listing is a gRPC server that lists the added services among its own, for reflection.
 type listing struct {
 	*grpc.Server
 	added *addedServices

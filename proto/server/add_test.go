@@ -62,7 +62,7 @@ func blink(_ any, s grpc.ServerStream) error {
 	return nil
 }
 
-// What is added while the server listens is shown like what was there from the beginning.
+// A part added while the server listens is shown like one from the beginning.
 func TestAdd(t *testing.T) {
 	noLeak(t)
 	r := newRig(t)
@@ -143,7 +143,7 @@ func (r *rig) services() (names []string) {
 	return names
 }
 
-// A reader with a certificate may call what has the role read, and no more, also of what was added.
+// A reader with a certificate may call methods with the role read, and no more, also of added services.
 func TestAddedServiceForReaders(t *testing.T) {
 	x := newRemoteRig(t)
 	x.server.Add(newLamp())

@@ -192,7 +192,7 @@ func TestPeerInFull(t *testing.T) {
 		p.GetEstablishedUnixMs() != since.UnixMilli() || p.GetNegotiated().GetRouterId() != "9.9.9.9" {
 		t.Errorf("peer is %v", p)
 	}
-	// A list does not count what is advertised, and must not say that it is nothing.
+	// A list does not count advertised prefixes, and must not report zero.
 	list, err := r.client.ListPeers(r.context(), &manxv1.ListPeersRequest{})
 	if err != nil || len(list.GetPeers()) != 1 || list.GetPeers()[0].GetPrefixes().GetReceived() != 5 ||
 		list.GetPeers()[0].GetPrefixes().Advertised != nil {

@@ -15,14 +15,14 @@ import (
 // BGPView shows the BGP sessions of this node and their routes.
 type BGPView struct{ shown[BGPSource] }
 
-// BGPSource is what a BGPView shows.
+// BGPSource is the source of a BGPView.
 type BGPSource struct {
 	Speaker BGP // nil: not started yet
-	// Desired is what the speaker was last told; nil: nothing.
+	// Desired is the last configuration of the speaker; nil: none.
 	Desired func() bgp.Desired
 }
 
-// BGP is what the view needs of *speaker.Speaker.
+// BGP has the calls of *speaker.Speaker that the view uses.
 type BGP interface {
 	Sessions() []speaker.SessionStatus
 	Session(netip.Addr) (speaker.SessionStatus, bool)
@@ -70,7 +70,7 @@ func (v *BGPView) status(r *manxv1.GetStatusResponse) {
 	}
 }
 
-// Notices tell of decisions of BGP that a person should know.
+// Notices lists the decisions of BGP that a person should know.
 func (v *BGPView) Notices() (all []Notice) {
 	d := v.desired()
 	for _, c := range d.Conflicts {

@@ -11,14 +11,14 @@ import (
 	"go.uber.org/zap"
 )
 
-// Bounds of connections: of those that have proved who they are, and as many again of those that have not yet.
+// Bounds of connections: of authenticated callers, and as many again of callers that are not authenticated yet.
 const (
 	remoteConnections = 32
 	remotePerAddress  = 8
 )
 
-// boundedListener bounds connections. Who has not proved who it is yet gives way, the oldest first, so that strangers,
-// however many connections they open, keep nobody out for longer than they need to open the next ones.
+// boundedListener bounds connections. Unauthenticated ones give way, the oldest first, so that strangers, however many
+// connections they open, keep others out for no longer than they need to open the next ones.
 type boundedListener struct {
 	net.Listener
 	server *Server
@@ -76,7 +76,7 @@ type boundedConn struct {
 	address  netip.Addr
 }
 
-// proved notes that the caller has proved who it is. It fails if there are too many who have.
+// proved records that the caller is authenticated. It fails if there are too many authenticated callers.
 func (c *boundedConn) proved() error {
 	b := c.listener
 	b.mu.Lock()
@@ -104,7 +104,7 @@ func (c *boundedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite ends what is sent to the caller.
+// CloseWrite ends the data sent to the caller.
 func (c *boundedConn) CloseWrite() error {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		return tcp.CloseWrite()

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// caller is who made a call, as the kernel says.
+// caller is the caller of a call, as the kernel reports it.
 type caller struct {
 	credentials.CommonAuthInfo
 	pid int32

@@ -13,9 +13,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// certificates are those that the daemon shows to remote callers, and the CA that signs theirs. Their files are looked
-// at again with each connection and each call: new content is used from then on, and the last good one while it is
-// incomplete or wrong.
+// certificates are the certificates that the daemon shows to remote callers, and the CA that signs theirs. Their files
+// are looked at again with each connection and each call: new content is used from then on, and the last good one while
+// it is incomplete or wrong.
 type certificates struct {
 	caFile, certFile, keyFile string
 	log                       *zap.Logger
@@ -47,7 +47,7 @@ func (c *certificates) current() (*tls.Certificate, *x509.CertPool, error) {
 	return c.pair, c.roots, nil
 }
 
-// look takes over what is new in the files.
+// look takes over changes of the files.
 func (c *certificates) look() error {
 	var content [3][]byte
 	same := c.pair != nil

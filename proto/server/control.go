@@ -11,7 +11,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// levels are those that users may choose: zap's others end the process.
+// levels are the levels that users may choose: zap's others end the process.
 var levels = map[string]zapcore.Level{
 	"debug": zapcore.DebugLevel, "info": zapcore.InfoLevel, "warn": zapcore.WarnLevel, "error": zapcore.ErrorLevel,
 }

@@ -16,7 +16,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// DataplaneView shows what the kernel of this node has: routes, settings, and what the workloads get.
+// DataplaneView shows the kernel state of this node: routes, settings, and those of the workloads.
 type DataplaneView struct {
 	shown[DataplaneSource]
 	node      string
@@ -24,12 +24,12 @@ type DataplaneView struct {
 	policy    *PolicyView
 }
 
-// DataplaneSource is what a DataplaneView shows.
+// DataplaneSource is the source of a DataplaneView.
 type DataplaneSource struct {
 	Agent Dataplane // nil: not started yet
 }
 
-// Dataplane is what the view needs of *dataplane.Agent.
+// Dataplane has the calls of *dataplane.Agent that the view uses.
 type Dataplane interface {
 	Status() dataplane.Status
 	Routes() []route.Status
@@ -65,7 +65,7 @@ func (v *DataplaneView) Ready() Check {
 	return c
 }
 
-// notForwarding says that this host is wanted to be a router and is none, empty if that is not so.
+// notForwarding reports that this host should be a router and is none, empty if that is not so.
 func notForwarding(settings []link.Status) string {
 	for _, s := range settings {
 		if s.Forwarding() && s.Phase == reconcile.Failed && s.Actual != s.Desired {
@@ -87,7 +87,7 @@ func (v *DataplaneView) status(r *manxv1.GetStatusResponse) {
 	}
 }
 
-// Notices tell of settings of the host that cannot be made.
+// Notices lists the settings of the host that cannot be made.
 func (v *DataplaneView) Notices() (all []Notice) {
 	agent := v.now().Agent
 	if agent == nil {
@@ -101,7 +101,7 @@ func (v *DataplaneView) Notices() (all []Notice) {
 	for _, n := range status.Notices {
 		all = append(all, Notice{Topic: "dataplane", Subject: n.Subject, Text: n.Text, Since: n.Since})
 	}
-	if v.policy.now().Agent == nil { // which tells the same
+	if v.policy.now().Agent == nil { // which reports the same
 		for _, n := range status.RefusedEndpoints {
 			all = append(all, Notice{Topic: "dataplane", Subject: n.Subject, Text: n.Text, Since: n.Since})
 		}

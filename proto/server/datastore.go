@@ -16,7 +16,7 @@ import (
 // DatastoreView shows how this node stands to the datastore.
 type DatastoreView struct{ shown[DatastoreSource] }
 
-// DatastoreSource is what a DatastoreView shows.
+// DatastoreSource is the source of a DatastoreView.
 type DatastoreSource struct {
 	Type    string          // "etcdv3" or "embedded"
 	Waiting string          // why there are no Tables yet; may be empty
@@ -24,7 +24,7 @@ type DatastoreSource struct {
 	Store   datastore.Store // where orders about this node are kept; nil: not connected yet
 }
 
-// Datastore is what the view needs of *datastore.Tables.
+// Datastore has the calls of *datastore.Tables that the view uses.
 type Datastore interface {
 	Status() datastore.Status
 	Snapshot() *datastore.Snapshot

@@ -8,8 +8,8 @@ import (
 	"github.com/manxnet/manx/bgp/speaker"
 )
 
-// differences are the sentences about what an established session has agreed on other than this node wants, and what
-// each means.
+// differences are the sentences about values of an established session that differ from this node's configuration, and
+// their consequences.
 func differences(st speaker.SessionStatus) (list []string) {
 	if st.Phase != speaker.PhaseEstablished {
 		return nil

@@ -11,7 +11,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// DropsView shows what policy drops and logs: nothing, until there is a hub.
+// DropsView shows the packets that policy drops and logs: none, until there is a hub.
 type DropsView struct{ shown[*flowlog.Hub] }
 
 // WatchDrops implements manxv1.ManxServer.

@@ -41,7 +41,7 @@ func (v *DataplaneView) endpoints() []*manxv1.Endpoint {
 	return list
 }
 
-// endpoint describes one of them. Its state is that of the route to it that is furthest from what it should be.
+// endpoint describes one of them. Its state is that of the route to it that is furthest from the desired state.
 func (v *DataplaneView) endpoint(key model.Key, e model.WorkloadEndpointSpec,
 	refused map[string]dataplane.Notice) *manxv1.Endpoint {
 	x := &manxv1.Endpoint{
@@ -85,7 +85,7 @@ func (v *DataplaneView) workloadRoute(address string) route.Status {
 	return none
 }
 
-// worse orders phases by how much somebody should care.
+// worse orders phases by severity.
 func worse(a, b reconcile.Phase) bool {
 	order := []reconcile.Phase{reconcile.Applied, reconcile.Leftover, reconcile.Removing, reconcile.Pending,
 		reconcile.Blocked, reconcile.Failed}

@@ -46,7 +46,7 @@ type rig struct {
 	source source
 }
 
-// source is what a test has the views show.
+// source is the source of the views in a test.
 type source struct {
 	Datastore Datastore
 	Store     datastore.Store
@@ -122,7 +122,7 @@ func (r *rig) start() {
 	r.show()
 }
 
-// store makes the tables hold these objects, in sync, and tells the agent.
+// store makes the tables hold these objects, in sync, and notifies the agent.
 func (r *rig) store(objects ...*model.Object) {
 	var events []datastore.Event
 	for _, o := range objects {
@@ -260,7 +260,7 @@ func session(address string, typ bgp.SessionType, phase speaker.Phase, state, re
 	}
 }
 
-// eventually waits until f says that all is well; f's last complaint is the failure.
+// eventually waits until f returns no complaint; f's last complaint is the failure.
 func eventually(t *testing.T, f func() string) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -303,7 +303,7 @@ func deleted(namespace, name string) datastore.Event {
 		Namespace: namespace, Name: name}, Revision: 10}
 }
 
-// node and pod are what most tests store.
+// node and pod are the objects of most tests.
 func node(t *testing.T) *model.Object {
 	return object(t, model.KindNode, "", "node-1",
 		`{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"node-1"},"spec":{"bgp":{"ipv4Address":"10.1.0.1/24"}}}`)

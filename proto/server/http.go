@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// livenessTimeout is how long the daemon's parts may take to say how they are.
+// livenessTimeout is how long the daemon's parts may take to report their health.
 const livenessTimeout = 5 * time.Second
 
 // Handler serves /livez, /readyz, Calico's names for them (/liveness and /readiness), and /metrics. ?verbose lists each
@@ -37,7 +37,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 func (s *Server) livez(w http.ResponseWriter, r *http.Request) {
 	done := make(chan struct{})
 	go func() {
-		s.Ready() // asks every part
+		s.Ready() // queries every part
 		close(done)
 	}()
 	timeout := time.NewTimer(s.liveness)
@@ -53,7 +53,7 @@ func (s *Server) livez(w http.ResponseWriter, r *http.Request) {
 	answer(w, r, c.OK, "live", []Check{c})
 }
 
-// answer writes "ok", or one line for each check: "[+]bgp: reason" for what is fine, "[-]bgp: reason" for what is not.
+// answer writes "ok", or one line for each check: "[+]bgp: reason" for a passed one, "[-]bgp: reason" for a failed one.
 func answer(w http.ResponseWriter, r *http.Request, ok bool, what string, checks []Check) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")

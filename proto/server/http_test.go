@@ -191,7 +191,7 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// A mesh must not become series for every node of it; the sessions that somebody asked for have theirs, up to a bound.
+// A mesh must not become series for every node of it; the configured sessions have theirs, up to a bound.
 func TestSeriesPerSessionAreBounded(t *testing.T) {
 	r := newRig(t)
 	r.start()

@@ -77,7 +77,7 @@ func TestListenReplacesOnlyWhatNobodyUses(t *testing.T) {
 		t.Fatal(err)
 	}
 	dead.SetUnlinkOnClose(false)
-	dead.Close() // as after kill -9: the file stays, nobody listens
+	dead.Close() // as after kill -9: the file stays without a listener
 	l, err := Listen(stale)
 	if err != nil {
 		t.Fatalf("a socket that a dead process left: %v", err)

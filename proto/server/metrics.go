@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// description is what a metric says of itself. The names of the metrics are promises.
+// description is the name, help text and labels of a metric. The names of the metrics are promises.
 type description struct {
 	name, help string
 	labels     []string

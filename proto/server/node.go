@@ -8,14 +8,14 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// NodeView shows this node's place in the cluster, and takes orders about it.
+// NodeView shows this node's place in the cluster, and accepts orders about it.
 type NodeView struct {
 	shown[NodeSource]
 	node      string
 	datastore *DatastoreView
 }
 
-// NodeSource is what a NodeView shows.
+// NodeSource is the source of a NodeView.
 type NodeSource struct {
 	// Addresses are the candidates of the last address detection; nil: there was none yet.
 	Addresses func() []AddressCandidate

@@ -8,7 +8,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// overview sums up what all views and parts have.
+// overview sums up the data of all views and parts.
 type overview struct {
 	server *Server
 }

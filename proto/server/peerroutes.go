@@ -15,7 +15,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// The words for which routes are asked for, and which way a route goes.
+// The words for the requested routes and for the direction of a route.
 const (
 	routesAdvertised = "advertised"
 	routesReceived   = "received"
@@ -58,7 +58,7 @@ func (v *BGPView) ListPeerRoutes(
 	return &manxv1.ListPeerRoutesResponse{Routes: q.rows}, nil
 }
 
-// findPeer finds the one session that an address or the name of a BGPPeer stands for.
+// findPeer returns the one session of an address or of the name of a BGPPeer.
 func findPeer(speaker BGP, name string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(name)
 	object := "BGPPeer/" + name
@@ -89,7 +89,7 @@ func findPeer(speaker BGP, name string) (netip.Addr, error) {
 	return netip.MustParseAddr(found[0]), nil
 }
 
-// sessionsKnown says which sessions there are, or the first of many.
+// sessionsKnown lists the sessions, or the first of many.
 func sessionsKnown(addresses []string) string {
 	const most = 20
 	switch n := len(addresses); {
@@ -109,7 +109,7 @@ type peerRoutes struct {
 	err  error
 }
 
-// advertised adds what is sent to a peer, or what is not.
+// advertised adds the routes that are sent to a peer, or those that are not.
 func (q *peerRoutes) advertised(peer netip.Addr, accepted bool) {
 	paths, err := q.bgp.AdvertisedTo(q.ctx, peer)
 	q.err = cmp.Or(q.err, err)
@@ -120,7 +120,7 @@ func (q *peerRoutes) advertised(peer netip.Addr, accepted bool) {
 	}
 }
 
-// received adds what a peer has sent, with what the kernel cannot have of it.
+// received adds the routes that a peer has sent, with those that the kernel cannot have.
 func (q *peerRoutes) received(peer netip.Addr, wanted func(*manxv1.PeerRoute) bool) {
 	paths, err := q.bgp.ReceivedFrom(q.ctx, peer)
 	q.err = cmp.Or(q.err, err)
@@ -141,7 +141,7 @@ func (q *peerRoutes) received(peer netip.Addr, wanted func(*manxv1.PeerRoute) bo
 	}
 }
 
-// rejected adds what is not taken from a peer and not sent to it, or what is not taken from any.
+// rejected adds the routes not accepted from a peer and not sent to it, or those not accepted from any.
 func (q *peerRoutes) rejected(peer netip.Addr) {
 	no := func(p *manxv1.PeerRoute) bool { return !p.GetAccepted() }
 	if peer.IsValid() {

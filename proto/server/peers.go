@@ -73,7 +73,7 @@ func (v *BGPView) peers() []*manxv1.Peer {
 	return peers
 }
 
-// peerDetails is a session with what lists leave out.
+// peerDetails is a session with the fields that lists leave out.
 func peerDetails(st speaker.SessionStatus, d bgp.Desired) *manxv1.Peer {
 	p, w, c := sessionRow(st), st.Session, st.Counters
 	p.Prefixes.Advertised = &c.Advertised // just counted
@@ -96,7 +96,7 @@ func peerDetails(st speaker.SessionStatus, d bgp.Desired) *manxv1.Peer {
 	return p
 }
 
-// conflictsOf says what else was wanted for the address of a session.
+// conflictsOf lists the other wishes for the address of a session.
 func conflictsOf(st speaker.SessionStatus, d bgp.Desired) (list []string) {
 	for _, c := range d.Conflicts {
 		if c.Address == st.Session.Address {
@@ -163,7 +163,7 @@ func family(a netip.Addr) string {
 	return "IPv6"
 }
 
-// bfdReason says why BFD is as it is, and what was dropped: a wrong setting shows there, too.
+// bfdReason is the cause of the state of BFD, with the dropped packets: a wrong setting shows there, too.
 func bfdReason(b *bfd.Status) string {
 	reason := cmp.Or(b.Error, b.Reason)
 	if dropped := b.Drops.String(); dropped != "" {

@@ -16,7 +16,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// agreed is a session whose two ends want the same.
+// agreed is a session whose two ends have the same settings.
 func agreed() speaker.SessionStatus {
 	st := session("192.0.2.1", bgp.SessionGlobal, speaker.PhaseEstablished, "Established", "up")
 	st.Session.HoldSeconds, st.Session.KeepaliveSeconds, st.Session.RestartSeconds = 240, 80, 120

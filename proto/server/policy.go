@@ -28,13 +28,13 @@ type PolicyView struct {
 	programming prometheus.Histogram
 }
 
-// PolicySource is what a PolicyView shows.
+// PolicySource is the source of a PolicyView.
 type PolicySource struct {
 	Agent  Policy
 	Tracer FlowTracer // nil: packets cannot be traced
 }
 
-// Policy is what the view needs of the agent that enforces policy.
+// Policy has the calls of the policy agent that the view uses.
 type Policy interface {
 	Status() dataplane.PolicyStatus
 	Look(func(*policy.Calculator, *ruleset.Table))
@@ -94,7 +94,7 @@ func (v *PolicyView) status(r *manxv1.GetStatusResponse) {
 	r.Policy = p
 }
 
-// Notices tell of objects that policy cannot use and of what the kernel refuses.
+// Notices lists the objects that policy cannot use and the parts that the kernel refuses.
 func (v *PolicyView) Notices() []Notice {
 	agent := v.now().Agent
 	if agent == nil {
@@ -177,5 +177,5 @@ func newProgramming() prometheus.Histogram {
 	})
 }
 
-// Programmed notes how long a change of policy took from its arrival to the kernel.
+// Programmed records how long a change of policy took from its arrival to the kernel.
 func (v *PolicyView) Programmed(d time.Duration) { v.programming.Observe(d.Seconds()) }

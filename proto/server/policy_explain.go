@@ -15,7 +15,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// agent is the one that enforces policy, or the reason why there is none to ask.
+// agent returns the agent that enforces policy, or the reason why there is none.
 func (v *PolicyView) agent() (Policy, error) {
 	snapshot, agent := v.datastore.snapshot(), v.now().Agent
 	switch {
@@ -29,8 +29,8 @@ func (v *PolicyView) agent() (Policy, error) {
 	return agent, nil
 }
 
-// Explain implements manxv1.ManxServer. This node's end is asked of the rules that are programmed, the other end of
-// rules that are computed for the other node.
+// Explain implements manxv1.ManxServer. This node's end is evaluated with the rules that are programmed, the other end
+// with rules that are computed for the other node.
 func (v *PolicyView) Explain(_ context.Context, r *manxv1.ExplainRequest) (*manxv1.Explanation, error) {
 	agent, err := v.agent()
 	if err != nil {
@@ -49,7 +49,7 @@ func (v *PolicyView) Explain(_ context.Context, r *manxv1.ExplainRequest) (*manx
 	return explanation.Of(answer), nil
 }
 
-// explainWorld is what this daemon knows.
+// explainWorld has this daemon's data.
 func (v *PolicyView) explainWorld(agent Policy) explain.World {
 	objects := v.datastore.snapshot() // before the rules are looked at, which holds up those who program them
 	return explain.World{
@@ -67,7 +67,7 @@ func (v *PolicyView) explainWorld(agent Policy) explain.World {
 	}
 }
 
-// policyProblems are what makes the kernel's rules differ from those that are wanted.
+// policyProblems are the reasons why the kernel's rules differ from the desired ones.
 func policyProblems(agent Policy) []string {
 	var list []string
 	st := agent.Status()

@@ -108,8 +108,7 @@ func TestExplainTellsWhatTheKernelRefuses(t *testing.T) {
 	}
 }
 
-// A rule that is several in the kernel counts what all of them do; counters of rules that are no longer wanted do not
-// count.
+// A rule that is several in the kernel has the sum of their counters; counters of obsolete rules do not count.
 func TestPoliciesCountByRule(t *testing.T) {
 	r, p := withPolicy(t)
 	const chain = "pi/GlobalNetworkPolicy/web"

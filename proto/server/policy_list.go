@@ -62,14 +62,14 @@ func (v *PolicyView) ListPolicies(
 	return answer, nil
 }
 
-// askedPolicy is a policy with what decides when it is asked.
+// askedPolicy is a policy with its place in the order of evaluation.
 type askedPolicy struct {
 	tier   policy.TierInfo
 	policy *policy.Policy
 	row    *manxv1.Policy
 }
 
-// compare puts policies in the order in which they are asked.
+// compare puts policies in the order of evaluation.
 func (a askedPolicy) compare(b askedPolicy) int {
 	if a.tier.Exists != b.tier.Exists {
 		if a.tier.Exists {
@@ -155,7 +155,7 @@ func (l policyLister) details(p *policy.Policy, row *manxv1.Policy) {
 	}
 }
 
-// count adds up what the rules of the kernel counted that one rule of a policy became. They are known by their IDs.
+// count adds up the counters of the kernel rules for one rule of a policy. They are known by their IDs.
 func (l policyLister) count(id policy.ID, in bool) map[policy.RuleNumber]nftables.Counter {
 	name := policy.ChainName(id, in)
 	chain := l.calc.Table().Chain(name)

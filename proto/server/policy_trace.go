@@ -19,19 +19,19 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// FlowTracer is what the server asks of *nftables.Conn.
+// FlowTracer has the calls of *nftables.Conn that the server uses.
 type FlowTracer interface {
 	TraceFlow(ctx context.Context, f nftables.Flow, armed func(), handle func(nftables.TraceStep)) error
 }
 
-// Bounds of what may be asked for.
+// Limits of a request.
 const (
 	tracePackets     = 1
 	traceMostPackets = 1000
 	traceTimeout     = 30 * time.Second
 	traceMostTime    = time.Hour
 	traceMostCalls   = 8 // at a time: each costs every packet of the host a little
-	traceMostOthers  = 5 // packets that say nothing about the explanation are told of so many times
+	traceMostOthers  = 5 // packets without evidence about the explanation are reported so many times
 )
 
 // tracePoll is how often packets are looked for that are not seen any more.
@@ -82,11 +82,11 @@ type liveTrace struct {
 	flow     nftables.Flow
 
 	collector flowtrace.Collector
-	decisive  int // packets that told something about the explanation
+	decisive  int // packets with evidence about the explanation
 	others    int
 }
 
-// read takes the request and finds out what there is to trace on this node.
+// read parses the request and determines the trace on this node.
 func (t *liveTrace) read(r *manxv1.TraceFlowRequest) error {
 	switch {
 	case r.GetPackets() > traceMostPackets:
@@ -157,7 +157,7 @@ func (t *liveTrace) run(ctx context.Context) error {
 		})
 	}()
 	ended := false
-	defer func() { // nothing is left in the kernel when the client hears of the end
+	defer func() { // nothing is left in the kernel when the client receives the end
 		stop()
 		if !ended {
 			<-failed
@@ -217,7 +217,7 @@ func texts(list []netip.Addr) []string {
 	return out
 }
 
-// tell sends what there is to say about packets; full when there were enough.
+// tell sends the results about packets; full when there were enough.
 func (t *liveTrace) tell(packets []*flowtrace.Packet) (full bool, err error) {
 	for _, p := range packets {
 		answer := t.explain(p)
@@ -242,13 +242,13 @@ func (t *liveTrace) tell(packets []*flowtrace.Packet) (full bool, err error) {
 	return false, nil
 }
 
-// explain asks about a packet with the addresses and ports that it really has, which the question may have left open.
+// explain explains a packet by its real addresses and ports, which the question may have left open.
 func (t *liveTrace) explain(p *flowtrace.Packet) *explain.Answer {
 	q := t.question
 	if a := p.First.Source; a.IsValid() && a != t.hop.Source {
 		q.Source = a.String()
 	}
-	// A service is translated by somebody else before policy is asked.
+	// Another program translates a service before policy is evaluated.
 	if a := p.Last.Destination; a.IsValid() && a != t.hop.Destination {
 		q.Destination = a.String()
 	}

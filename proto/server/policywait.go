@@ -13,13 +13,13 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// policyWaits counts what CNI plugins have reported.
+// policyWaits counts the reports of CNI plugins.
 type policyWaits struct {
 	log                       *zap.Logger
 	waits, timeouts, waitedMs atomic.Int64
 }
 
-// longestWait bounds what is believed: a runtime gives up on a plugin long before.
+// longestWait bounds a plausible report: a runtime gives up on a plugin long before.
 const longestWait = time.Hour
 
 // ReportPolicyWait implements manxv1.ManxServer.

@@ -6,7 +6,7 @@ import "slices"
 type Check struct {
 	Name   string
 	OK     bool
-	Reason string // what is missing, or what is reached
+	Reason string // the missing condition, or the state reached
 }
 
 // The names of the server's own checks, which are also services of the gRPC health service.
@@ -19,10 +19,10 @@ const (
 
 const notStarted = "not started yet: manxd is starting"
 
-// Ready reports whether this node does its part: it knows the datastore, has brought the kernel to it once, and BGP's
+// Ready reports whether this node does its part: it knows the datastore, has applied it to the kernel once, and BGP's
 // restart is over. Other nodes and switches that are down do not make this node unready.
 //
-// Of several checks with one name that of what was added last counts.
+// Of several checks with one name the one added last counts.
 func (s *Server) Ready() (bool, []Check) {
 	var checks []Check
 	for _, x := range s.all() {

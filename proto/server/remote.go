@@ -20,16 +20,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Remote is who may call from other hosts: over TLS alone, with a certificate of the CA, in the role that one of the
-// names in the certificate (common name, DNS name or URI) has here. Names are compared exactly; who has none of them
-// may do nothing.
+// Remote lists the callers from other hosts: over TLS alone, with a certificate of the CA, in the role that one of the
+// names in the certificate (common name, DNS name or URI) has here. Names are compared exactly; a caller without one of
+// them may do nothing.
 type Remote struct {
 	CAFile            string // signs the callers' certificates
 	CertFile, KeyFile string // of the daemon
 	Admins, Readers   []string
 }
 
-// Check returns what is missing, nil if nothing is.
+// Check returns an error that names missing settings, nil if there are none.
 func (r Remote) Check() error {
 	switch {
 	case r.CAFile == "" || r.CertFile == "" || r.KeyFile == "":
@@ -65,8 +65,8 @@ const (
 	remoteAge = 12 * time.Hour
 )
 
-// ServeRemote answers calls on l, a TCP listener, of who has a certificate and a role, until ctx ends; then it ends all
-// calls and closes l.
+// ServeRemote answers calls on l, a TCP listener, of callers with a certificate and a role, until ctx ends; then it
+// ends all calls and closes l.
 func (s *Server) ServeRemote(ctx context.Context, l net.Listener, r Remote) error {
 	if err := r.Check(); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (s *Server) ServeRemote(ctx context.Context, l net.Listener, r Remote) erro
 	return serve(ctx, &boundedListener{Listener: l, server: s}, g)
 }
 
-// mutualTLS proves to each side who the other one is, and tells both why if it cannot.
+// mutualTLS authenticates each side to the other, and reports a failure to both.
 type mutualTLS struct {
 	server       *Server
 	remote       Remote
@@ -112,8 +112,8 @@ func (m *mutualTLS) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 		from: m, chain: conn.ConnectionState().PeerCertificates, address: raw.RemoteAddr().String()}, nil
 }
 
-// linger lets the caller read the alert that says why it was refused: what it has sent already and nobody reads would
-// make the kernel reset the connection, and drop the alert on its way.
+// linger lets the caller read the alert with the reason of the refusal: data that it has sent and that stays unread
+// would make the kernel reset the connection, and drop the alert on its way.
 func linger(raw net.Conn) {
 	tcp, ok := raw.(interface{ CloseWrite() error })
 	if !ok || tcp.CloseWrite() != nil {
@@ -136,7 +136,7 @@ func subjectOf(err error) string {
 	return ""
 }
 
-// handshakeWords says why a handshake failed.
+// handshakeWords explains why a handshake failed.
 func handshakeWords(err error) string {
 	if errors.Is(err, io.EOF) {
 		return "the caller closed the connection: it probably does not trust the certificate of this daemon, " +

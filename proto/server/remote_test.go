@@ -169,15 +169,15 @@ func (x *remoteRig) getStatus(conn *grpc.ClientConn) error {
 	return err
 }
 
-// TestCertificatesThatAreNotAccepted: both sides say why.
+// TestCertificatesThatAreNotAccepted: both sides report the reason.
 func TestCertificatesThatAreNotAccepted(t *testing.T) {
 	x := newRemoteRig(t)
 	other := newAuthority(t, "other CA")
 	for _, c := range []struct {
 		name     string
 		conn     *grpc.ClientConn
-		caller   string // part of what the caller is told
-		log      string // part of what is logged
+		caller   string // part of the caller's message
+		log      string // part of the logged message
 		loggedAs string // subject
 	}{
 		{"of another CA", x.dialWith(x.ca, other, "admin", nil), "unknown certificate authority",

@@ -15,7 +15,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// Notice is something that no single object tells.
+// Notice is a fact that no single object shows.
 type Notice struct {
 	Topic   string // "node", "datastore", "bgp", "dataplane" or "daemon"
 	Subject string
@@ -23,25 +23,25 @@ type Notice struct {
 	Since   time.Time
 }
 
-// Version says what runs.
+// Version is the version of the running program.
 type Version struct {
 	Manx, Commit, GoBGP, Go string
 }
 
-// Config is what a Server needs.
+// Config has the settings of a Server.
 type Config struct {
 	Node    string
 	Version Version
 	Log     *zap.Logger
 	Level   zap.AtomicLevel // of the daemon's logger
-	// Poll is how often a Watch and a health watch look for changes; one second if zero.
+	// Poll is how often a Watch and a health watch check for changes; one second if zero.
 	Poll time.Duration
 }
 
-// Server answers the control API, from views of what the daemon does and from what is added to it. It keeps no state of
-// its own but for what CNI plugins report and how long policy took.
+// Server answers the control API, from views of the daemon's parts and from added services. It keeps no state of its
+// own but for the reports of CNI plugins and how long policy took.
 type Server struct {
-	// The views of what makes a node. A call about something new comes as a Service that is added.
+	// The views of the parts of a node. A call about something new comes as a Service that is added.
 	Datastore *DatastoreView
 	BGP       *BGPView
 	Dataplane *DataplaneView
@@ -52,7 +52,7 @@ type Server struct {
 	config    Config
 	started   time.Time
 	liveness  time.Duration // see livenessTimeout
-	strangers lineBudget    // for what is refused
+	strangers lineBudget    // for refused calls
 	registry  *prometheus.Registry
 	manx      *manxService
 	added     addedServices
@@ -62,7 +62,7 @@ type Server struct {
 	views int   // how many of it are views
 }
 
-// New makes a server that shows nothing but its version until its views are given something to show.
+// New makes a server that shows only its version until its views have sources.
 func New(c Config) *Server {
 	if c.Poll <= 0 {
 		c.Poll = time.Second
@@ -107,7 +107,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return serve(ctx, l, s.newServer(grpc.Creds(peerCredentials{})))
 }
 
-// biggestRequest bounds what a caller may send: requests are names and numbers.
+// biggestRequest bounds the size of a request, in bytes: requests are names and numbers.
 const biggestRequest = 64 << 10
 
 // newServer has all services, each call of which is guarded.
@@ -130,7 +130,7 @@ func serve(ctx context.Context, l net.Listener, g *grpc.Server) error {
 	return err
 }
 
-// Notices collects what a person should know: first from what was added, then from the views.
+// Notices collects the facts that a person should know: first from added parts, then from the views.
 func (s *Server) Notices() []Notice {
 	var added, views []Notice
 	for i, x := range s.all() {

@@ -14,7 +14,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// Watch implements manxv1.ManxServer. It compares what there is with what it has sent: at once when a BGP session
+// Watch implements manxv1.ManxServer. It compares the present state with the sent one: at once when a BGP session
 // changes, and regularly. A state that lasts shorter may be missed, the last one never.
 func (o *overview) Watch(r *manxv1.WatchRequest, stream grpc.ServerStreamingServer[manxv1.WatchResponse]) error {
 	ctx := stream.Context()
@@ -62,7 +62,7 @@ func (u *wakeUp) follow(ctx context.Context, wanted bool, b BGP) {
 	}
 }
 
-// watcher knows what one client has been sent.
+// watcher has the state sent to one client.
 type watcher struct {
 	*overview
 	request *manxv1.WatchRequest
@@ -76,7 +76,7 @@ type watcher struct {
 	changes *dataplane.RouteChanges
 }
 
-// update sends what differs.
+// update sends the differences.
 func (w *watcher) update() error {
 	if w.request.GetStatus() {
 		if now := w.overview.status(); !proto.Equal(now, w.status) {
@@ -97,7 +97,7 @@ func (w *watcher) update() error {
 	return nil
 }
 
-// updatePeers leaves out when a session is tried and when it last failed: that alone is no change to tell of.
+// updatePeers ignores the time of the next attempt and of the last failure: a change of these alone is not sent.
 func (w *watcher) updatePeers() error {
 	rows := w.server.BGP.peers()
 	for _, p := range rows {
@@ -179,8 +179,8 @@ func (w *watcher) close() {
 	w.agent, w.changes = nil, nil
 }
 
-// update makes sent equal to rows and tells changed of each row that is new or different, and gone of each that is not
-// there any more.
+// update makes sent equal to rows and calls changed for each row that is new or different, and gone for each that is
+// not there any more.
 func update[M proto.Message](
 	sent map[string]M, rows []M, key func(M) string, changed func(M) error, gone func(string) error,
 ) error {

@@ -35,7 +35,7 @@ const (
 // nfgenHeader is the length of struct nfgenmsg, which begins each message of netfilter.
 const nfgenHeader = 4
 
-// connection is what names an entry of the table to the kernel.
+// connection is the kernel's identity of an entry of the table.
 type connection struct{ original, zone, id []byte }
 
 // Conn is the table of a network namespace.
@@ -75,7 +75,7 @@ func (c *Conn) ForgetConnections(addresses []netip.Addr) (deleted int, err error
 func forget(s *netlink.Socket, family byte, addresses map[string]bool) (deleted int, err error) {
 	var found []connection
 	header := func(b *netlink.Builder) { b.Buf = append(b.Buf, family, unix.NFNETLINK_V0, 0, 0) }
-	// An answer that changes while it is read is good enough: what begins now has no route, and is not established.
+	// An answer that changes while it is read is good enough: a new connection has no route, and is not established.
 	_, err = s.DumpOnce(ctGet, header, func(m netlink.Message) {
 		if c, ok := connectionOf(m.Data, addresses); ok {
 			found = append(found, c)
@@ -98,7 +98,7 @@ func forget(s *netlink.Socket, family byte, addresses map[string]bool) (deleted 
 		switch {
 		case err == nil:
 			deleted++
-		case !errors.Is(err, unix.ENOENT): // it ended by itself
+		case !errors.Is(err, unix.ENOENT): // it had ended already
 			return deleted, fmt.Errorf("delete a connection: %w", err)
 		}
 	}

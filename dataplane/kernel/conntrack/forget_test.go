@@ -42,7 +42,7 @@ func connect(t *testing.T, c *Conn, from, to string) {
 
 func TestForgetConnections(t *testing.T) {
 	ns, c := tableIn(t)
-	// The kernel tracks connections once a rule asks for them.
+	// The kernel tracks connections once a rule requires it.
 	nft(t, ns, "add table inet t")
 	nft(t, ns, "add chain inet t o { type filter hook output priority 0; }")
 	nft(t, ns, "add rule inet t o ct state new counter")

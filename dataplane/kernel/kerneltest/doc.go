@@ -1,3 +1,3 @@
-// Package kerneltest has kernels in memory for tests: they count calls, refuse what the kernel refuses, and fail on
-// demand.
+// Package kerneltest has kernels in memory for tests: they count calls, refuse the same requests as the kernel, and
+// fail on demand.
 package kerneltest

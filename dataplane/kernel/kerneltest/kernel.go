@@ -81,7 +81,7 @@ func (f *Kernel) Calls(method string) int {
 	return f.calls[method]
 }
 
-// Log returns every change that was asked for, in order, and forgets it.
+// Log returns every requested change, in order, and clears the list.
 func (f *Kernel) Log() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 )
 
-// The methods of this file play everyone else on the host; watchers are told.
+// The methods of this file simulate other programs on the host; watchers are notified.
 
 // PutLink adds or changes an interface.
 func (f *Kernel) PutLink(l kernel.Link) {
@@ -66,7 +66,7 @@ func (f *Kernel) DropRoute(k kernel.RouteKey) {
 	}
 }
 
-// PutSysctl sets a variable; SetSysctl cannot tell a variable that does not exist, Sysctl can.
+// PutSysctl sets a variable. SetSysctl accepts a missing variable; Sysctl returns an error for one.
 func (f *Kernel) PutSysctl(name, value string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -13,9 +13,8 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// Rules is the table in memory, for tests. It refuses what the kernel refuses: rules and entries that name chains,
-// sets or maps which are not there, and the removal of what is not there. The zero value is not usable; see
-// NewRules.
+// Rules is the table in memory, for tests. It refuses the same as the kernel: rules and entries that name missing
+// chains, sets or maps, and the removal of missing objects. The zero value is not usable; see NewRules.
 type Rules struct {
 	mu       sync.Mutex
 	actual   *ruleset.Actual
@@ -35,22 +34,22 @@ func NewRules() *Rules {
 	return &Rules{watchers: map[int]func(){}}
 }
 
-// Refuse asks f before each commit; its error is the commit's, and nothing is changed. nil refuses nothing.
+// Refuse calls f before each commit; its error is the commit's, and nothing is changed. nil refuses nothing.
 func (f *Rules) Refuse(refuse func(ruleset.Changes) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refuse = refuse
 }
 
-// Lose asks f after each successful commit whether its answer is lost, so that CommitRules returns
-// nftables.ErrUncertain although the changes were made. nil loses none.
+// Lose calls f after each successful commit; true loses the answer, so that CommitRules returns nftables.ErrUncertain
+// although the changes were made. nil loses none.
 func (f *Rules) Lose(lose func(ruleset.Changes) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lose = lose
 }
 
-// FailRead asks f at each ReadRules; its error is the answer. nil fails none.
+// FailRead calls f at each ReadRules; its error is the result. nil fails none.
 func (f *Rules) FailRead(fail func() error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -71,8 +70,8 @@ func (f *Rules) Reads() int {
 	return f.reads
 }
 
-// Edit plays somebody else: change gets the table, nil if there is none, and returns what it is from now on. Watchers
-// are told.
+// Edit simulates another program: change gets the table, nil if there is none, and returns the new one. Watchers are
+// notified.
 func (f *Rules) Edit(change func(*ruleset.Actual) *ruleset.Actual) {
 	f.mu.Lock()
 	f.actual = change(f.actual)
@@ -157,7 +156,7 @@ func (f *Rules) changed(c ruleset.Changes) (*ruleset.Actual, error) {
 	return a, change(a, c)
 }
 
-// change makes the changes in the order in which the kernel's driver asks for them.
+// change makes the changes in the order of the kernel's driver.
 func change(a *ruleset.Actual, c ruleset.Changes) error {
 	for _, m := range c.Maps {
 		if err := removeVerdicts(a, m); err != nil {
@@ -274,7 +273,7 @@ func addVerdicts(a *ruleset.Actual, c ruleset.MapChange) error {
 	return nil
 }
 
-// checkNames refuses a chain whose rules name what is not there.
+// checkNames refuses a chain whose rules name missing objects.
 func checkNames(a *ruleset.Actual, c *ruleset.Chain) error {
 	if c == nil {
 		return nil

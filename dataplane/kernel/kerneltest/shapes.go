@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/tc"
 )
 
-// WithoutShaping makes the kernel one that cannot limit what interfaces receive.
+// WithoutShaping makes the kernel one that cannot limit the received traffic of interfaces.
 func (f *Kernel) WithoutShaping() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

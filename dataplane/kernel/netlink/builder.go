@@ -70,7 +70,7 @@ func (b *Builder) Nest(kind uint16) int {
 	return at
 }
 
-// NestFlagged is Nest with NLA_F_NESTED, which netfilter wants.
+// NestFlagged is Nest with NLA_F_NESTED, which netfilter requires.
 func (b *Builder) NestFlagged(kind uint16) int { return b.Nest(kind | unix.NLA_F_NESTED) }
 
 // EndNest ends the attribute that Nest began.

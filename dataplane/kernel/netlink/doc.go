@@ -1,3 +1,3 @@
 // Package netlink exchanges messages with the kernel over netlink sockets (netlink(7)). No other code of manxd opens
-// such sockets; the packages beside it know what the messages of their subject hold.
+// such sockets; the packages beside it know the content of their messages.
 package netlink

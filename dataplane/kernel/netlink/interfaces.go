@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// InterfaceNames knows the names of a namespace's interfaces by index, for what comes packet by packet: looking a name
-// up for each packet would cost more than the packet. It is safe for concurrent use.
+// InterfaceNames caches the names of a namespace's interfaces by index, for use with each packet: a lookup for each
+// packet would cost more than the packet. It is safe for concurrent use.
 type InterfaceNames struct {
 	namespace *Namespace
 	mu        sync.Mutex
@@ -18,7 +18,7 @@ func NewInterfaceNames(n *Namespace) *InterfaceNames { return &InterfaceNames{na
 
 const mostNames = 4096
 
-// Of returns the name of the interface with an index, as it was when the index was first asked for; empty if there was
+// Of returns the name of the interface with an index, as it was at the first call for the index; empty if there was
 // none.
 func (i *InterfaceNames) Of(index uint32) string {
 	i.mu.Lock()

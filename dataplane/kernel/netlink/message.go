@@ -50,7 +50,8 @@ func NextAttr(b []byte) (kind uint16, value, rest []byte, ok bool) {
 // Align rounds up to where the next message or attribute begins.
 func Align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
 
-// Err is what an NLMSG_ERROR or NLMSG_DONE message says, with the kernel's own words; nil for an acknowledgement.
+// Err returns the error of an NLMSG_ERROR or NLMSG_DONE message, with the kernel's own words; nil for an
+// acknowledgement.
 func (m Message) Err() error {
 	if len(m.Data) < 4 {
 		return nil
@@ -69,8 +70,8 @@ func (m Message) Err() error {
 	return errno
 }
 
-// BadAttribute returns where in the refused message the kernel found fault, as an offset from the message's begin, 0 if
-// the kernel does not say.
+// BadAttribute returns the offset of the fault in the refused message, from the message's begin, 0 if the kernel
+// reports none.
 func (m Message) BadAttribute() int {
 	if offset := m.errorAttr(unix.NLMSGERR_ATTR_OFFS); len(offset) == 4 {
 		return int(native.Uint32(offset))

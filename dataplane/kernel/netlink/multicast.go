@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// longestBurst bounds how many datagrams are read before what they said is handed on.
+// longestBurst bounds how many datagrams are read before their messages are handed on.
 const longestBurst = 1000
 
-// Follow reads what comes to s until ctx ends; then s is closed. Each message is handed over, lost is called where some
-// did not fit into the queue, and end after each burst.
+// Follow reads messages from s until ctx ends; then s is closed. It calls each for each message, lost when some did not
+// fit into the queue, and end after each burst.
 func (s *Socket) Follow(ctx context.Context, each func(Message), lost, end func()) error {
 	if err := unix.SetNonblock(s.fd, true); err != nil {
 		s.Close()
@@ -48,7 +48,7 @@ func (s *Socket) Follow(ctx context.Context, each func(Message), lost, end func(
 	}
 }
 
-// drain reads what is there and tells whether there was anything.
+// drain reads all waiting messages and reports whether there were any.
 func (s *Socket) drain(each func(Message), lost func()) (some bool, err error) {
 	for range longestBurst {
 		data, err := s.Receive(unix.MSG_DONTWAIT)

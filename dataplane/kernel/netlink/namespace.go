@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespace is a network namespace. A nil Namespace is that of the process.
+// Namespace is a network namespace. A nil Namespace is the one of the process.
 type Namespace struct{ file *os.File }
 
 // OpenNamespace returns the namespace at path, such as /run/netns/x or /proc/1/ns/net.

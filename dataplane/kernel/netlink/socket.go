@@ -104,7 +104,7 @@ func (s *Socket) Request(kind uint16, flags int, body func(*Builder)) error {
 	return s.Ask(kind, flags, body, func(Message) {})
 }
 
-// Ask is a request that is answered with more than an acknowledgement; each is given what comes before that.
+// Ask sends a request that is answered with more than an acknowledgement; each is called with the messages before that.
 func (s *Socket) Ask(kind uint16, flags int, body func(*Builder), each func(Message)) error {
 	s.Seq++
 	var b Builder
@@ -133,8 +133,8 @@ func (s *Socket) Ask(kind uint16, flags int, body func(*Builder), each func(Mess
 
 const dumpAttempts = 8
 
-// Dump sends a dump request and hands over each message of the answer. The kernel marks an answer during which
-// something changed; begin is called before each attempt.
+// Dump sends a dump request and calls each for each message of the answer. The kernel marks an answer during which an
+// object changed; begin is called before each attempt.
 func (s *Socket) Dump(kind uint16, begin func(), body func(*Builder), each func(Message)) error {
 	for range dumpAttempts {
 		begin()
@@ -176,8 +176,8 @@ func (s *Socket) DumpOnce(kind uint16, body func(*Builder), each func(Message)) 
 	}
 }
 
-// EnlargeSendBuffer makes room for datagrams of this many bytes, as far as that is allowed: it takes CAP_NET_ADMIN.
-// Without the room Send fails with unix.EMSGSIZE.
+// EnlargeSendBuffer makes room for datagrams of this many bytes, as far as that is allowed: it requires CAP_NET_ADMIN.
+// If the room is too small, Send fails with unix.EMSGSIZE.
 func (s *Socket) EnlargeSendBuffer(bytes int) {
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, bytes)
 }

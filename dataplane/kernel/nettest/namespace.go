@@ -36,7 +36,7 @@ func Bare(t testing.TB) string {
 // Path is where a namespace can be opened.
 func Path(name string) string { return namespace.Path(name) }
 
-// Run runs a program and returns what it prints. The test ends if it fails.
+// Run runs a program and returns its output. The test ends if it fails.
 func Run(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()

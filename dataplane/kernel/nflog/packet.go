@@ -43,11 +43,12 @@ const (
 // logQueue bounds how many packets wait to be read: when there are more, the kernel drops the news of them, not time.
 const logQueue = 1 << 20
 
-// snapLength is how much of each packet is asked for: enough for an IPv6 header with the beginning of what follows.
+// snapLength is how much of each packet the kernel copies, in bytes: enough for an IPv6 header and the beginning of its
+// payload.
 const snapLength = 96
 
 // Read calls handle with the packets that rules of a network namespace send to a group, until ctx ends, from one
-// goroutine. What comes too fast is lost. One process at a time can read a group.
+// goroutine. Packets that come too fast are lost. One process at a time can read a group.
 func Read(ctx context.Context, n *netlink.Namespace, group uint16, handle func(Packet)) error {
 	s, err := open(n, group)
 	if err != nil {
@@ -144,7 +145,7 @@ func (p *Packet) ParseNetwork(b []byte) bool {
 	return true
 }
 
-// ParseTransport reads what follows the IP header, if there is anything.
+// ParseTransport parses the data after the IP header, if there is any.
 func (p *Packet) ParseTransport(transport []byte) {
 	switch p.Protocol {
 	case unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP, unix.IPPROTO_UDPLITE, unix.IPPROTO_DCCP:

@@ -18,7 +18,7 @@ type batch struct {
 	check bool        // nothing is to be changed
 }
 
-// operation says what a message of a batch asks for.
+// operation is the request in a message of a batch.
 type operation struct {
 	verb, kind, name string
 	rule             int // counts from 1; 0 if it is not about a rule
@@ -32,7 +32,7 @@ func (o operation) String() string {
 	return o.verb + " " + o.kind + " " + o.name
 }
 
-// generic begins a message of nfnetlink. The numbers of a batch count from 1; commit adds what came before.
+// generic begins a message of nfnetlink. The numbers of a batch count from 1; commit adds the count before it.
 func (b *batch) generic(kind uint16, flags int, seq uint32, family uint8, resource uint16) {
 	b.Begin(kind, flags, seq)
 	b.Buf = append(b.Buf, family, unix.NFNETLINK_V0)
@@ -53,8 +53,8 @@ func (b *batch) message(kind uint16, flags int, op operation) {
 
 func nftKind(kind uint16) uint16 { return unix.NFNL_SUBSYS_NFTABLES<<8 | kind }
 
-// close ends the batch and asks for an answer to its last message, which follows what the kernel refuses of all others.
-// The kernel takes back a batch without an end when it has looked at all of it.
+// close ends the batch and requests an answer to its last message, which follows the refusals of all others. The kernel
+// rolls back a batch without an end when it has processed all of it.
 func (b *batch) close(before uint32) {
 	for i, op := range b.ops {
 		binary.NativeEndian.PutUint32(b.Buf[op.at+8:], before+uint32(i)+1)
@@ -79,7 +79,7 @@ func (r *Conn) commit(b *batch) error {
 	return b.commit(r.commits)
 }
 
-// commit makes the transaction. The kernel works on it before sending returns, so all answers are there then.
+// commit makes the transaction. The kernel works on it before sending returns, so all answers are ready then.
 func (b *batch) commit(s *netlink.Socket) error {
 	before := s.Seq + 1
 	s.Seq += uint32(len(b.ops)) + 2
@@ -101,10 +101,10 @@ func sendError(err error, size int) error {
 	return err
 }
 
-// maxErrors bounds how many refused messages an error tells of.
+// maxErrors bounds how many refused messages an error lists.
 const maxErrors = 3
 
-// answers reads what the kernel says about the transaction that has the numbers from before.
+// answers reads the kernel's answers to the transaction that has the numbers from before.
 func (b *batch) answers(s *netlink.Socket, before uint32) error {
 	var refused []error
 	lost, done := false, false
@@ -120,7 +120,7 @@ func (b *batch) answers(s *netlink.Socket, before uint32) error {
 			return fmt.Errorf("%w: %w", ErrUncertain, err)
 		}
 		for m, rest, ok := netlink.NextMessage(data); ok; m, rest, ok = netlink.NextMessage(rest) {
-			n := m.Seq - before // wraps around for what an earlier transaction left
+			n := m.Seq - before // wraps around for answers to an earlier transaction
 			if m.Kind != unix.NLMSG_ERROR || n > uint32(len(b.ops))+1 {
 				continue
 			}
@@ -147,7 +147,8 @@ func (b *batch) outcome(refused []error, done bool) error {
 	return nil
 }
 
-// refusal says what the kernel has against the nth message; 0 is the begin of the batch and stands for all of it.
+// refusal returns the kernel's reason for refusing the nth message; 0 is the begin of the batch and stands for all of
+// it.
 func (b *batch) refusal(n uint32, m netlink.Message, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
@@ -176,7 +177,7 @@ func (b *batch) missing(op operation, m netlink.Message, err error) string {
 	case (op.kind == "set" || op.kind == "map") && op.verb == "add" && errors.Is(err, unix.EOPNOTSUPP):
 		return "this type of set"
 	case op.rule > 0 && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP)):
-		// ENOENT also tells of a chain or set that a rule names.
+		// ENOENT is also the error for a missing chain or set that a rule names.
 		if name := b.expressionAt(op, m.BadAttribute()); name != "" && name != "lookup" && name != "immediate" {
 			return "the expression " + name
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// maxComment is what nft takes as a comment, in bytes.
+// maxComment is nft's limit for a comment, in bytes.
 const maxComment = 127
 
 const idMark = "#"
@@ -27,7 +27,7 @@ func ruleComment(comment, id string) string {
 	return shorten(strings.Map(commentRune, comment), maxComment-len(suffix)-1) + " " + suffix
 }
 
-// commentRune replaces what nft could not read back.
+// commentRune replaces characters that nft could not read back.
 func commentRune(r rune) rune {
 	if r < ' ' || r == '"' || r == utf8.RuneError {
 		return '?'
@@ -35,7 +35,7 @@ func commentRune(r rune) rune {
 	return r
 }
 
-// shorten leaves out the middle of s, so that what kind of policy it is and the number of the rule stay.
+// shorten leaves out the middle of s, so that the kind of policy and the number of the rule stay.
 func shorten(s string, size int) string {
 	const gap = "..."
 	if len(s) <= size {

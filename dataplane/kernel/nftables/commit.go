@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// CommitRules implements Rules. What goes, goes first, from what names others to what is named: so a name can be taken
-// again by something of another kind in the same transaction.
+// CommitRules implements Rules. Removals go first, from the objects that name others to the named ones: so an object of
+// another kind can take a name again in the same transaction.
 func (r *Conn) CommitRules(c ruleset.Changes) error {
 	err := r.change(c)
 	if errors.Is(err, unix.EINVAL) && r.wake() {
@@ -46,8 +46,8 @@ func (r *Conn) change(c ruleset.Changes) error {
 	return r.commit(b)
 }
 
-// wake turns the hooks of the table on again if somebody turned them off, which the kernel does not do in a transaction
-// that makes base chains too.
+// wake turns the hooks of the table on again if another program turned them off, which the kernel does not do in a
+// transaction that makes base chains too.
 func (r *Conn) wake() bool {
 	asleep := false
 	err := r.reading(func(t *tableReader) error {
@@ -120,7 +120,7 @@ func (b *batch) table(kind uint16) {
 	b.message(kind, unix.NLM_F_CREATE, operation{verb: verb, kind: "table", name: TableName})
 	b.AttrText(unix.NFTA_TABLE_NAME, TableName)
 	if kind == unix.NFT_MSG_NEWTABLE {
-		b.AttrBig32(unix.NFTA_TABLE_FLAGS, 0) // wakes it if somebody put it to sleep
+		b.AttrBig32(unix.NFTA_TABLE_FLAGS, 0) // wakes it if it is dormant
 	}
 	b.End()
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// What nft prints of a table it can read, and then it is the same table: names with slashes, sets of all types with
+// nft can read its own output of a table, and then it is the same table: names with slashes, sets of all types with
 // their elements, rules with comments.
 func TestNftReadsWhatItPrints(t *testing.T) {
 	ns, n := rulesNS(t)
@@ -252,7 +252,7 @@ func TestRulesWithManyVerdicts(t *testing.T) {
 	sameRules(t, n, w)
 }
 
-// A refused transaction changes nothing, and the error names what was refused.
+// A refused transaction changes nothing, and the error names the refused part.
 func TestRulesRefused(t *testing.T) {
 	_, n := rulesNS(t)
 	w := ruleset.NewTable()
@@ -359,7 +359,7 @@ func TestRulesChecked(t *testing.T) {
 	check(w.TakeChanges())
 }
 
-// Without the privilege, the error says which one is needed.
+// Without the privilege, the error names it.
 func TestRulesNeedCapNetAdmin(t *testing.T) {
 	if os.Getenv("MANX_RULES_UNPRIVILEGED") != "" {
 		n, err := New()
@@ -400,7 +400,7 @@ func TestRulesNeedCapNetAdmin(t *testing.T) {
 	}
 }
 
-// No answer means that nobody knows; an error means that nothing was done.
+// No answer: the outcome is unknown. An error: nothing was done.
 func TestOutcomeOfTransactions(t *testing.T) {
 	b := &batch{}
 	if err := b.outcome(nil, false); !errors.Is(err, ErrUncertain) {
@@ -418,7 +418,7 @@ func TestOutcomeOfTransactions(t *testing.T) {
 	}
 }
 
-// What a kernel answers that has no nf_tables, or lacks a part.
+// The answers of a kernel that has no nf_tables, or lacks a part.
 func TestNoNFTables(t *testing.T) {
 	b := &batch{}
 	b.begin()
@@ -460,7 +460,7 @@ func TestNoNFTables(t *testing.T) {
 	}
 }
 
-// A closed connection says so.
+// A closed connection returns an error about that.
 func TestRulesClosed(t *testing.T) {
 	_, n := rulesNS(t)
 	if err := errors.Join(n.Close(), n.Close()); err != nil {

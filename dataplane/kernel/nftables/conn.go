@@ -16,15 +16,15 @@ const TableName = "manx"
 // sendBuffer holds a transaction: the kernel takes none that is larger than the socket's buffer.
 const sendBuffer = 64 << 20
 
-// Conn is the nftables of one network namespace. Transactions are written here and not by google/nftables, which asks
-// for an answer to every message, so that large ones lose them, and which cannot tell what the kernel refused; it
+// Conn is the nftables of one network namespace. Transactions are written here and not by google/nftables, which
+// requests an answer to every message, so that large ones lose them, and which cannot identify the refused part; it
 // serves to encode expressions. It is safe for concurrent use.
 type Conn struct {
 	namespace *netlink.Namespace
 
 	mu sync.Mutex // one transaction at a time
-	// commits is for nothing but transactions, so that watchers know them by its port. Nothing that fails needs it
-	// replaced: an answer that nobody read has a number that belongs to no later transaction.
+	// commits is for transactions only, so that watchers know them by its port. No failure requires its replacement: an
+	// unread answer has a number that belongs to no later transaction.
 	commits *netlink.Socket // nil: closed
 }
 
@@ -53,7 +53,7 @@ func connect(namespace *netlink.Namespace) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.EnlargeSendBuffer(sendBuffer) // without the privilege the commit says so
+	s.EnlargeSendBuffer(sendBuffer) // without the privilege the commit fails
 	r.commits = s
 	return r, nil
 }

@@ -61,7 +61,7 @@ var protocolsWithPorts = map[uint32]bool{
 	unix.IPPROTO_UDPLITE: true,
 }
 
-// compare compares register 1; neq if it is turned round.
+// compare compares register 1; neq if it is negated.
 func (e *encoder) compare(not bool, data []byte) {
 	op := expr.CmpOpEq
 	if not {
@@ -76,7 +76,7 @@ func (e *encoder) keepBits(mask []byte) {
 		Xor: make([]byte, len(mask))})
 }
 
-// testBits asks whether one of the bits is set. A comparison with the whole word would miss words with more bits.
+// testBits matches if one of the bits is set. A comparison with the whole word would miss words with more bits.
 func (e *encoder) testBits(m ruleset.Match) {
 	e.keepBits(host32(m.Mask))
 	e.compare(!m.Not, host32(0))
@@ -228,7 +228,7 @@ func (e *encoder) matchEndpoint(m ruleset.Match, at addressAt, port uint32) erro
 	return nil
 }
 
-// matchICMP compares type and code at once, so that turned round it means "not this type and code".
+// matchICMP compares type and code at once, so that its negation is "not this type and code".
 func (e *encoder) matchICMP(m ruleset.Match) {
 	load := &expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Len: 2}
 	switch m.Mask {
@@ -246,7 +246,7 @@ func (e *encoder) matchICMP(m ruleset.Match) {
 	}
 }
 
-// matchRoute asks the routing table.
+// matchRoute looks up the routing table.
 func (e *encoder) matchRoute(m ruleset.Match) error {
 	x := &expr.Fib{Register: reg1}
 	result := host32(unix.RTN_LOCAL)

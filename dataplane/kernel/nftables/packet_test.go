@@ -133,7 +133,7 @@ func packetTable() (*ruleset.Table, []string) {
 	w.AddElement("e4/a", ruleset.Element{Prefix: prefix("10.1.0.5/32"), Protocol: unix.IPPROTO_UDP, Low: 4000})
 	w.AddElement("e6/a", ruleset.Element{Prefix: prefix("fd01::9/128"), Protocol: unix.IPPROTO_UDP, Low: 53})
 	w.AddElement("p/a", ruleset.Element{Low: 53, High: 53})
-	// What the kernel sends by itself (RFC 4862, RFC 3810) is not to be counted.
+	// Packets that the kernel sends on its own (RFC 4862, RFC 3810) are not to be counted.
 	w.SetChain(&ruleset.Chain{Name: "own", Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Filter,
 		Priority: -200}, Rules: []ruleset.Rule{{
 		Matches: []ruleset.Match{ipv6, {Field: ruleset.Destination, Prefix: prefix("ff02::/16")}},
@@ -207,7 +207,7 @@ func TestRulesAndPackets(t *testing.T) {
 	}
 }
 
-// holdsInEval asks Eval by way of a rule that drops.
+// holdsInEval uses Eval with a rule that drops.
 func holdsInEval(w *ruleset.Table, h *ruleset.Host, r ruleset.Rule, p ruleset.Packet) bool {
 	const probe = "probe"
 	r.Verdict.Action = ruleset.Drop

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// The kernel takes ports without heeding them if it is not told that they count.
+// The kernel accepts ports but ignores them unless a flag marks them as valid.
 func TestTranslatedPorts(t *testing.T) {
 	ns, n := rulesNS(t)
 	for _, neighbour := range []string{"10.1.0.9", "fd01::9"} {

@@ -28,7 +28,7 @@ func (r *Conn) ReadRules() (*ruleset.Actual, error) {
 	return a, nil
 }
 
-// reading runs f with a socket of its own, again if what it reads goes away under its hands.
+// reading runs f with a socket of its own, again if the objects vanish while it reads them.
 func (r *Conn) reading(f func(*tableReader) error) error {
 	s, err := r.open(netlink.RequestQueue)
 	if err != nil {
@@ -50,10 +50,11 @@ func (r *Conn) reading(f func(*tableReader) error) error {
 // tableReader reads the table, part by part.
 type tableReader struct {
 	sock   *netlink.Socket
-	asleep bool // the table is dormant: somebody turned all its hooks off
+	asleep bool // the table is dormant: another program turned all its hooks off
 }
 
-// dump asks for all objects of a kind; about appends what narrows the request. parse gets the attributes of each.
+// dump requests all objects of a kind; about appends the parts that narrow the request. parse gets the attributes of
+// each.
 func (t *tableReader) dump(kind uint16, begin func(), about func(*netlink.Builder), parse func(attrs []byte)) error {
 	body := func(b *netlink.Builder) {
 		b.Buf = append(b.Buf, unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0)
@@ -124,7 +125,7 @@ func (l attributes) number(kind uint16) uint32 {
 	return 0
 }
 
-// readChains: the kernel tells the chains of all tables of the family.
+// readChains: the kernel returns the chains of all tables of the family.
 func (t *tableReader) readChains(a *ruleset.Actual) error {
 	return t.dump(unix.NFT_MSG_GETCHAIN, func() { clear(a.Chains) }, ofTable, func(attrs []byte) {
 		if _, table, _, ok := netlink.NextAttr(attrs); !ok || text(table) != TableName {
@@ -139,7 +140,7 @@ func (t *tableReader) readChains(a *ruleset.Actual) error {
 	})
 }
 
-// base returns where a chain is attached. What Manx would never make has no type: another kind of chain, another
+// base returns where a chain is attached. One that Manx would never make has no type: another kind of chain, another
 // policy, a table that sleeps.
 func (t *tableReader) base(hook, chain attributes) *ruleset.Base {
 	b := &ruleset.Base{
@@ -185,7 +186,7 @@ func (t *tableReader) readRules(a *ruleset.Actual) error {
 	return err
 }
 
-// kernelRule is a rule as the kernel tells it. The fields point into the receive buffer.
+// kernelRule is a rule in the kernel's form. The fields point into the receive buffer.
 type kernelRule struct{ chain, expressions, userdata []byte }
 
 func (t *tableReader) dumpRules(begin func(), each func(kernelRule)) error {
@@ -231,7 +232,7 @@ func (r *Conn) RuleCounters() (map[string][]Counter, error) {
 	return counters, nil
 }
 
-// counterOf returns what the first counter among a rule's expressions has.
+// counterOf returns the value of the first counter among a rule's expressions.
 func counterOf(expressions []byte) (Counter, bool) {
 	for _, element := range netlink.Attrs(expressions) {
 		_, name, data, ok := netlink.NextAttr(element)

@@ -16,7 +16,7 @@ import (
 )
 
 // readSets reads sets and maps with their elements. A set that Manx would never make has no type, so that it differs
-// from whatever is wanted; those that belong to somebody's rule go with that rule.
+// from every desired one; those that belong to another program's rule go with that rule.
 func (t *tableReader) readSets(a *ruleset.Actual) error {
 	counts := map[string]uint32{}
 	err := t.dump(unix.NFT_MSG_GETSET, func() { clear(a.Sets); clear(a.Maps); clear(counts) }, ofTable,
@@ -135,7 +135,7 @@ func (t *tableReader) readElements(s ruleset.ActualSet, count int) (_ ruleset.Ac
 	}
 	var ok bool
 	if s.Elements, ok = ranges(s.Type, all); !ok {
-		s.Type, s.Elements = 0, nil // somebody put in what is no prefix
+		s.Type, s.Elements = 0, nil // another program put in a value that is no prefix
 	}
 	return s, nil
 }
@@ -159,9 +159,9 @@ func (t *tableReader) readPlain(s ruleset.ActualSet, count int) (list []ruleset.
 	return list, err
 }
 
-// dumpWhole reads a hash table, of which size tells how many different elements have come. While the kernel enlarges
-// one, which it does in the background after a commit, it leaves some elements out of a long answer and tells others
-// twice, without a word. So the answer must have as many as the set is said to have, or as the answer before.
+// dumpWhole reads a hash table; size returns how many different elements have come. While the kernel enlarges one,
+// which it does in the background after a commit, it leaves some elements out of a long answer and repeats others,
+// silently. So the answer must have as many as the set's count, or as the answer before.
 func (t *tableReader) dumpWhole(name string, count int, begin func(), each func(kernelElement), size func() int) error {
 	before := -1
 	for range readAttempts {
@@ -209,7 +209,7 @@ func ranges(t ruleset.SetType, all []kernelElement) ([]ruleset.Element, bool) {
 	var list []ruleset.Element
 	for i, e := range all {
 		if e.end {
-			continue // what begins there is in no range
+			continue // a range that begins there has no end
 		}
 		var after []byte
 		if i+1 < len(all) {
@@ -255,8 +255,7 @@ func (t *tableReader) readVerdicts(entries map[string]ruleset.Verdict, name stri
 	}, func() int { return len(entries) })
 }
 
-// verdictOf decodes the verdict of an entry. One that Manx makes no entries with is told as what differs from all of
-// those.
+// verdictOf decodes the verdict of an entry. One that Manx never writes becomes a value that differs from all of those.
 func verdictOf(data []byte) ruleset.Verdict {
 	_, verdict, _, _ := netlink.NextAttr(data)
 	l := attrList(verdict)

@@ -7,7 +7,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// What is committed can be read back, whatever is in it.
+// Any committed content can be read back.
 func TestRulesAreReadBackAsCommitted(t *testing.T) {
 	name, n := rulesNS(t)
 	w := ruleset.NewTable()

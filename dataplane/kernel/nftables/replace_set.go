@@ -11,13 +11,13 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// replaced is what it takes to replace sets while rules that do not change use them: the kernel deletes no set in use.
+// replaced is the data for replacing sets that unchanged rules use: the kernel deletes no set in use.
 type replaced struct {
 	emptied map[string]bool // sets of the right kind, of which only the elements go
 	chains  []rawChain      // are flushed and get the very rules again
 }
 
-// rawChain is a chain as the kernel tells it.
+// rawChain is a chain in the kernel's form.
 type rawChain struct {
 	name  string
 	rules []rawRule
@@ -25,8 +25,8 @@ type rawChain struct {
 
 type rawRule struct{ expressions, userdata []byte }
 
-// replacedSets finds out how the sets can be replaced that are both created and deleted. That happens only after
-// somebody else had his hands in the table.
+// replacedSets determines how the sets can be replaced that are both created and deleted. That happens only after edits
+// by another program.
 func (r *Conn) replacedSets(c ruleset.Changes) (replaced, error) {
 	p := replaced{emptied: map[string]bool{}}
 	wanted := map[string]ruleset.Set{}
@@ -50,7 +50,7 @@ func (r *Conn) replacedSets(c ruleset.Changes) (replaced, error) {
 	return p, err
 }
 
-// findKinds notes which of the wanted sets are in the kernel as they should be, but for their elements.
+// findKinds records which of the wanted sets are in the kernel as desired, but for their elements.
 func (t *tableReader) findKinds(wanted map[string]ruleset.Set, same map[string]bool) error {
 	return t.dump(unix.NFT_MSG_GETSET, func() { clear(same) }, ofTable, func(attrs []byte) {
 		l := attrList(attrs)

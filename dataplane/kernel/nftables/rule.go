@@ -39,8 +39,7 @@ func encodeRule(b *netlink.Builder, r ruleset.Rule) error {
 	return e.err
 }
 
-// encoder appends the expressions of one rule. What it knows of the packet by the matches so far tells where addresses
-// are.
+// encoder appends the expressions of one rule. It derives the offsets of addresses from the matches so far.
 type encoder struct {
 	out      *netlink.Builder
 	err      error
@@ -158,7 +157,7 @@ func (e *encoder) verdict(v ruleset.Verdict) error {
 	return nil
 }
 
-// ports loads the bounds of source ports into registers 2 and 3 and tells whether there are any.
+// ports loads the bounds of source ports into registers 2 and 3 and reports whether there are any.
 func (e *encoder) ports(v ruleset.Verdict) bool {
 	if v.Low == 0 && v.High == 0 {
 		return false

@@ -38,7 +38,7 @@ func keyType(fields []nftables.SetDatatype) (magic, size uint32) {
 	return t.GetNFTMagic(), t.Bytes
 }
 
-// interval tells whether the kernel's set is one of ranges.
+// interval reports whether the kernel's set is one of ranges.
 func interval(s ruleset.Set) bool { return s.Interval || s.Type == ruleset.Ports }
 
 // nft's numbers of byte orders, which it needs to print elements.

@@ -185,7 +185,7 @@ func textTable() *ruleset.Table {
 	return w
 }
 
-// Everything that a rule can say is what nft prints, and reads again.
+// The text of each kind of rule is nft's, and nft reads it again.
 func TestRulesAsNftPrintsThem(t *testing.T) {
 	ns, n := rulesNS(t)
 	w := textTable()

@@ -21,7 +21,7 @@ type Flow struct {
 	ICMPType, ICMPCode    uint8
 }
 
-// TraceKind says what a TraceStep is.
+// TraceKind is the kind of a TraceStep.
 type TraceKind uint8
 
 const (
@@ -31,15 +31,15 @@ const (
 	TraceReturn
 	// TracePolicy is the end of a base chain, which decides by its policy.
 	TracePolicy
-	// TraceMarked tells that the packet belongs to the flow. Others may be traced, too, if other programs want them to.
-	// It comes more than once, also when the packet's addresses became those of the flow on its way.
+	// TraceMarked: the packet belongs to the flow. Other packets may be traced, too, if other programs request that. It
+	// comes more than once, also when the packet's addresses became those of the flow on its way.
 	TraceMarked
-	// TraceState tells what connection tracking says about the packet.
+	// TraceState carries the state of the packet in connection tracking.
 	TraceState
-	// TraceEnter and TraceLeave tell that the packet is before and behind all chains of a hook.
+	// TraceEnter and TraceLeave: the packet is before and behind all chains of a hook.
 	TraceEnter
 	TraceLeave
-	// TraceLost tells that steps of any packets were lost, since they came too fast.
+	// TraceLost: steps of any packets were lost, since they came too fast.
 	TraceLost
 )
 
@@ -55,7 +55,7 @@ const (
 	VerdictStolen   = "stolen" // something else takes care of it
 )
 
-// States of connections that a TraceStep tells.
+// States of connections in a TraceStep.
 const (
 	StateNew         = "new"
 	StateEstablished = "established" // or related
@@ -78,8 +78,8 @@ type TraceStep struct {
 	Target  string // of a jump or goto: the chain
 	Rule    TracedRule
 	Mark    uint32
-	// Headers are those of the packet and its interfaces at this moment, without prefix; nil where the kernel does not
-	// tell: it does with the first step in each base chain.
+	// Headers are those of the packet and its interfaces at this moment, without prefix; nil if the kernel sent none:
+	// it sends them with the first step in each base chain.
 	Headers *nflog.Packet
 }
 
@@ -105,8 +105,8 @@ const traceQueue = 8 << 20
 // goroutine; armed is called before that, when packets are traced from now on. A flood is traced in part only. All
 // flows must be of one family.
 //
-// It needs a table of its own for as long as it runs, which the kernel removes with the socket that made it, whatever
-// becomes of this process. Other tables are not touched.
+// It needs a table of its own for as long as it runs, which the kernel removes with the socket that made it, even if
+// this process is killed. Other tables are not touched.
 func (r *Conn) TraceFlow(ctx context.Context, f Flow, armed func(), handle func(TraceStep)) error {
 	if err := r.traceFlow(ctx, f, armed, handle); err != nil {
 		return fmt.Errorf("trace packets: %w", err)

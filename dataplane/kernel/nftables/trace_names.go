@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// chainNames knows the chains that packets came to, of any table. A chain is read when it is first met, and again when
-// a rule is met that is not known: handles of rules are never used twice.
+// chainNames caches the chains that packets came to, of any table. A chain is read at its first packet, and again at an
+// unknown rule: handles of rules are never used twice.
 type chainNames struct {
 	sock   *netlink.Socket
 	chains map[chainKey]*chainInfo
@@ -27,8 +27,8 @@ type chainInfo struct {
 	rules map[uint64]TracedRule
 }
 
-// chain returns what is known about a chain, and about the rule with a handle in it, if that is not 0. What cannot be
-// read, since it has just gone, has neither base nor rules.
+// chain returns the cached data of a chain, and of the rule with a handle in it, if that is not 0. A chain that cannot
+// be read, since it has just gone, has neither base nor rules.
 func (n *chainNames) chain(family uint8, table, chain string, handle uint64) *chainInfo {
 	key := chainKey{family, table, chain}
 	info, ok := n.chains[key]
@@ -42,7 +42,7 @@ func (n *chainNames) chain(family uint8, table, chain string, handle uint64) *ch
 	n.readRules(key, info)
 	if handle != 0 {
 		if _, found := info.rules[handle]; !found {
-			info.rules[handle] = TracedRule{Handle: handle} // gone: do not look again
+			info.rules[handle] = TracedRule{Handle: handle} // gone: do not query again
 		}
 	}
 	if n.chains == nil {
@@ -110,7 +110,7 @@ func (n *chainNames) readRules(key chainKey, info *chainInfo) {
 		})
 }
 
-// iptablesComment is what the match "comment" of iptables says, which does nothing else.
+// iptablesComment is the text of iptables' match "comment", which has no other function.
 func iptablesComment(expressions []byte) string {
 	for _, element := range netlink.Attrs(expressions) {
 		x := attrList(element)

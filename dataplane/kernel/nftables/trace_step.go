@@ -47,7 +47,7 @@ func (r *traceReader) step(m netlink.Message) (TraceStep, bool) {
 	case TracePolicy:
 		s.Verdict = verdictName(int32(l.number(unix.NFTA_TRACE_POLICY)))
 	case TraceRule, TraceReturn:
-		if s.Rule.Handle == 0 { // kernels differ in what they call the end of a chain
+		if s.Rule.Handle == 0 { // kernels differ in their type for the end of a chain
 			s.Kind = TraceReturn
 		}
 		verdict := attrList(l[unix.NFTA_TRACE_VERDICT])
@@ -57,7 +57,7 @@ func (r *traceReader) step(m netlink.Message) (TraceStep, bool) {
 		return s, false
 	}
 	if foreign := strings.HasPrefix(s.Table, traceTablePrefix) && s.Table != r.own; foreign {
-		return s, false // somebody else asks, too
+		return s, false // another program traces, too
 	}
 	info := r.names.chain(family, s.Table, s.Chain, s.Rule.Handle)
 	s.Base = info.base
@@ -70,7 +70,7 @@ func (r *traceReader) step(m netlink.Message) (TraceStep, bool) {
 	return s, true
 }
 
-// ownStep says what a step in the table that marks packets means.
+// ownStep interprets a step in the table that marks packets.
 func (r *traceReader) ownStep(s TraceStep) (TraceStep, bool) {
 	kind, hook, _ := strings.Cut(s.Chain, "-")
 	s.Hook = hook
@@ -96,7 +96,7 @@ func (r *traceReader) ownStep(s TraceStep) (TraceStep, bool) {
 	return s, true
 }
 
-// headers are those that a message has, nil for none.
+// headers returns the headers of a message, nil for none.
 func (r *traceReader) headers(l attributes) *nflog.Packet {
 	network, ok := l[unix.NFTA_TRACE_NETWORK_HEADER]
 	if !ok {

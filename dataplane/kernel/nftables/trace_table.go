@@ -53,11 +53,11 @@ const (
 const netfilterOwner = 2 // NFT_TABLE_F_OWNER, since Linux 5.12
 
 // commit makes the table, for as long as s is open. Packets are marked for tracing where they come to the rules first,
-// so that whatever drops them is seen; new connections again behind connection tracking, with a limit of their own that
-// packets of known ones do not use up; and then those that have become packets of the flow, such as those for a
-// service.
+// so that every drop is seen; new connections again behind connection tracking, with a limit of their own that packets
+// of known ones do not use up; and then packets that have become part of the flow, such as those for a service.
 //
-// Chains without rules tell how far a packet came, where other tables have none and what is no table drops it.
+// Chains without rules show how far a packet came where other tables have none and something other than a table drops
+// it.
 func (t *traceTable) commit(s *netlink.Socket) error {
 	if err := t.own(s); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (t *traceTable) commit(s *netlink.Socket) error {
 	return b.commit(s)
 }
 
-// own makes the table, alone, so that it is clear what an old kernel does not take.
+// own makes the table, alone, so that an old kernel's error names the unsupported part.
 func (t *traceTable) own(s *netlink.Socket) error {
 	b := &batch{}
 	b.begin()

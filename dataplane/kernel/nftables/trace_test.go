@@ -161,7 +161,7 @@ func stepText(steps []TraceStep) string {
 var tracedFlow = Flow{Sources: []netip.Addr{addr("10.1.0.9")}, Destinations: []netip.Addr{addr("10.2.0.9")},
 	Protocol: unix.IPPROTO_UDP, Port: 80}
 
-// Each step of a packet through all tables is told, with what the rules are called.
+// Each step of a packet through all tables is reported, with the names of the rules.
 func TestTraceFlow(t *testing.T) {
 	ns, n := forwarding(t)
 	w := ruleset.NewTable()
@@ -273,7 +273,7 @@ func TestTraceFlowThroughIPTables(t *testing.T) {
 }
 
 // A packet that only becomes one of the flow when its destination is translated is traced from there on; packets of
-// known connections are told from new ones.
+// known connections are distinguished from new ones.
 func TestTraceFlowOfAService(t *testing.T) {
 	ns, n := forwarding(t)
 	nft(t, ns, `table ip kube-proxy {
@@ -327,7 +327,7 @@ e0 10.1.0.9:4001 ->  10.2.0.9:80
 	}
 }
 
-// A flow from this host is followed from its first chain on, and what other programs trace is not taken for the flow.
+// A flow from this host is followed from its first chain on, and traces of other programs are not taken for the flow.
 func TestTraceFlowOfTheHost(t *testing.T) {
 	ns, n := forwarding(t)
 	nft(t, ns,
@@ -391,8 +391,8 @@ func TestTraceFlowHelper(t *testing.T) {
 	t.Fatal(err)
 }
 
-// The table goes when the context ends, and when the process is killed. Nothing else changes, and nobody who watches
-// Manx's table hears of it.
+// The table goes when the context ends, and when the process is killed. Nothing else changes, and watchers of Manx's
+// table get no event.
 func TestTraceFlowLeavesNothing(t *testing.T) {
 	ns, n := forwarding(t)
 	w := ruleset.NewTable()
@@ -422,7 +422,7 @@ func TestTraceFlowLeavesNothing(t *testing.T) {
 	_, err = io.ReadFull(out, line)
 	tables := nft(t, ns, "list", "tables")
 	_ = cmd.Process.Kill()
-	_ = cmd.Wait() // tells that it was killed
+	_ = cmd.Wait() // reports that it was killed
 	if err != nil || string(line) != "armed\n" || !strings.Contains(tables, traceTablePrefix) {
 		t.Fatalf("the process says %q, %v; tables %s", line, err, tables)
 	}
@@ -454,7 +454,7 @@ func TestTraceFlowInAFlood(t *testing.T) {
 	}
 }
 
-// What came in fragments is traced as one packet, from where the fragments are put together.
+// A packet in fragments is traced as one packet, from its reassembly on.
 func TestTraceFlowOfFragments(t *testing.T) {
 	ns, n := forwarding(t)
 	x := trace(t, n, tracedFlow)
@@ -484,7 +484,7 @@ func fragments(mac net.HardwareAddr, from, to netip.Addr, sport, dport uint16) (
 	return frames
 }
 
-// A kernel that does not know tables with an owner is told of, as are flows that make no sense.
+// A kernel that does not know tables with an owner is reported, as are invalid flows.
 func TestTraceFlowRefused(t *testing.T) {
 	for err, want := range map[error]bool{unix.EINVAL: true, unix.EPERM: false, nil: false} {
 		got := ownerError(err)

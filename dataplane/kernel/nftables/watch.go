@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// watchQueue holds the events of a burst, in bytes; what does not fit counts as a change.
+// watchQueue holds the events of a burst, in bytes; an overflow counts as a change.
 const watchQueue = 8 << 20
 
 // WatchRules implements Rules.

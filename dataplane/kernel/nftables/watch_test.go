@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// watchRules returns what is told, after the first call that tells nothing.
+// watchRules returns the events, after the first call, which carries none.
 func watchRules(t *testing.T, n *Conn) <-chan struct{} {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -37,13 +37,13 @@ func awaitTold(t *testing.T, told <-chan struct{}) {
 	}
 }
 
-// What others change in the table is told; what we change, and what others change elsewhere, is not.
+// Changes by others in the table are reported; our changes, and those by others elsewhere, are not.
 func TestWatchRules(t *testing.T) {
 	ns, n := rulesNS(t)
 	told := watchRules(t, n)
 	quiet := func(what string) {
 		t.Helper()
-		// Events come in order: once a change by somebody else is told, whatever was before it would have been.
+		// Events come in order: once a change by another program is reported, every earlier one would have been.
 		for len(told) > 0 {
 			t.Errorf("%s was told", what)
 			<-told
@@ -96,7 +96,7 @@ func TestWatchRulesLosesEvents(t *testing.T) {
 	}
 }
 
-// What others do to the table is read as what it is not, and one commit of the difference sets it right.
+// Edits by others to the table are read as differences, and one commit sets them right.
 func TestRulesRepairWhatOthersDid(t *testing.T) {
 	for _, c := range []struct{ name, command string }{
 		{"a rule of their own", "insert rule inet manx used accept"},
@@ -168,7 +168,7 @@ func repairTable() *ruleset.Table {
 	return w
 }
 
-// The chains, sets and rules of other tables are nobody's business, even under our names and in great number.
+// The chains, sets and rules of other tables are ignored, even under our names and in great number.
 func TestRulesBesideOtherTables(t *testing.T) {
 	ns, n := rulesNS(t)
 	var script strings.Builder

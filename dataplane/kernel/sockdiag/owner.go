@@ -17,9 +17,9 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// Owner says who made a TCP socket.
+// Owner is the owner of a TCP socket.
 type Owner struct {
-	UID   uint32 // as the user namespace of this process numbers it; what that cannot number is 65534
+	UID   uint32 // as the user namespace of this process numbers it; 65534 if it has no number there
 	Inode uint32 // of the socket, for ProcessOf
 }
 
@@ -35,9 +35,9 @@ const (
 var errNoOwner = errors.New("the other end is no established socket of this network namespace, " +
 	"or the kernel has no tcp_diag")
 
-// PeerOwner returns who made the socket at the other end of a connection within this host, which the kernel knows
-// (sock_diag). The connection must have been accepted in the network namespace n. An answer is certain: the other end
-// exists, and it is the socket that connected, not one that has got its port since. All else is an error.
+// PeerOwner returns the owner of the socket at the other end of a connection within this host, as the kernel reports it
+// (sock_diag). The connection must have been accepted in the network namespace n. A result without error is certain:
+// the other end exists, and it is the socket that connected, not one that has got its port since.
 func PeerOwner(n *netlink.Namespace, conn *net.TCPConn) (Owner, error) {
 	local, err1 := netip.ParseAddrPort(conn.LocalAddr().String())
 	remote, err2 := netip.ParseAddrPort(conn.RemoteAddr().String())
@@ -46,7 +46,7 @@ func PeerOwner(n *netlink.Namespace, conn *net.TCPConn) (Owner, error) {
 	}
 	owner, err := lookUp(n, unmapped(remote), unmapped(local))
 	if err == nil {
-		// A port can be used again only when the connection is over, and then our end knows: looked at last.
+		// A port can be used again only when the connection is over, and then our end is closed: checked last.
 		err = established(conn)
 	}
 	if err != nil {
@@ -76,7 +76,7 @@ func established(conn *net.TCPConn) error {
 	return nil
 }
 
-// lookUp asks for the one socket with both of its addresses.
+// lookUp queries the one socket with both of its addresses.
 func lookUp(n *netlink.Namespace, local, remote netip.AddrPort) (owner Owner, err error) {
 	if local.Addr().Is4() != remote.Addr().Is4() {
 		return owner, fmt.Errorf("%s and %s are of two families", local, remote)
@@ -127,8 +127,8 @@ func putDiagID(b []byte, local, remote netip.AddrPort) {
 	binary.NativeEndian.PutUint32(b[44:], diagNoCookie)
 }
 
-// diagOwner reads an inet_diag_msg. For want of the socket itself the kernel answers with one that listens on its port,
-// and it gives user 0 to a socket that no file refers to any more: neither is an owner.
+// diagOwner decodes an inet_diag_msg. For want of the socket itself the kernel answers with one that listens on its
+// port, and it gives user 0 to a socket that no file refers to any more: neither is an owner.
 func diagOwner(b []byte, local, remote netip.AddrPort) (Owner, error) {
 	if b[1] != unix.BPF_TCP_ESTABLISHED || !bytes.Equal(b[4:8], diagPorts(local, remote)) ||
 		diagAddr(b[0], b[8:24]) != local.Addr() || diagAddr(b[0], b[24:40]) != remote.Addr() {
@@ -154,8 +154,8 @@ func diagAddr(family byte, b []byte) netip.Addr {
 	return netip.AddrFrom16([16]byte(b[:16])).Unmap()
 }
 
-// ProcessOf returns a process that has a socket open, and its name; 0 if none is seen, for instance because it
-// ended. It looks through all processes.
+// ProcessOf returns a process that has a socket open, and its name; 0 if none is found, for instance because it ended.
+// It reads all processes.
 func ProcessOf(inode uint32) (pid int, name string) {
 	want := fmt.Sprintf("socket:[%d]", inode)
 	processes, _ := os.ReadDir("/proc")

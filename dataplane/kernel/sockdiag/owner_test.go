@@ -151,7 +151,7 @@ func TestPeerOwnerFailsClosed(t *testing.T) {
 		l := listenOn(t, "127.0.0.1:0")
 		client := dial(t, l)
 		conn := accept(t, l)
-		client.Close() // the kernel gives what is left of the socket to user 0
+		client.Close() // the kernel gives the rest of the socket to user 0
 		_, _ = conn.Read(make([]byte, 1))
 		refused(t, conn)
 	})
@@ -170,7 +170,7 @@ func TestPeerOwnerFailsClosed(t *testing.T) {
 		if _, err := io.WriteString(client, "a request"); err != nil {
 			t.Fatal(err)
 		}
-		_ = client.SetLinger(0) // a reset frees the port at once; what was sent can still be read
+		_ = client.SetLinger(0) // a reset frees the port at once; sent data can still be read
 		client.Close()
 		again, err := net.DialTCP("tcp", from, l.Addr().(*net.TCPAddr))
 		if err != nil {

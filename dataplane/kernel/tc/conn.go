@@ -57,7 +57,7 @@ func (s socket) listShapes(links []kernel.Link) (map[string]Shape, error) {
 		l := byIndex[q.link]
 		if q.kind == "tbf" && q.parent == tcRoot && (isRedirectDevice(l) || q.handle == shapeHandle) {
 			shape := shapes[l.Name]
-			if !isRedirectDevice(l) || l.Up { // a device that is down passes nothing: it has to be made ready again
+			if !isRedirectDevice(l) || l.Up { // a device that is down passes nothing: it has to be set up again
 				shape.TokenBucket = q.bucket
 			}
 			shapes[l.Name] = shape
@@ -102,7 +102,7 @@ func (c *Conn) SetShape(device string, shape Shape) error {
 	return nil
 }
 
-// setRedirectShape limits before it redirects: what comes in between is not lost.
+// setRedirectShape limits before it redirects: packets that come in between are not lost.
 func (s socket) setRedirectShape(device string, shape Shape) error {
 	from, err := kernel.LinkNamed(s.Socket, shape.From)
 	if err != nil {

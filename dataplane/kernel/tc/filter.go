@@ -10,9 +10,9 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// What x/sys does not have of linux/pkt_cls.h and linux/tc_act.
+// Constants of linux/pkt_cls.h and linux/tc_act that x/sys lacks.
 const (
-	tcIngressFilters = 0xFFFFFFF2 // parent of filters on what a device receives, with ingress and clsact alike
+	tcIngressFilters = 0xFFFFFFF2 // parent of filters on a device's received packets, with ingress and clsact alike
 	u32Selector      = 5
 	u32Actions       = 7
 	u32Terminal      = 1
@@ -30,7 +30,7 @@ var allProtocols = uint32(binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL}))
 
 var redirectInfo = redirectPriority<<16 | allProtocols
 
-// filter is one of the filters on what a device receives.
+// filter is one of the filters on a device's received packets.
 type filter struct {
 	handle uint32
 	info   uint32 // priority and protocol
@@ -39,10 +39,10 @@ type filter struct {
 	to        int
 }
 
-// dead reports whether f is a redirect of ours whose device somebody removed.
+// dead reports whether f is a redirect of ours whose device was removed.
 func (f filter) dead() bool { return f.redirects && f.to == 0 && f.info == redirectInfo }
 
-// listFilters returns the filters on what a device receives.
+// listFilters returns the filters on a device's received packets.
 func (s socket) listFilters(link int) (list []filter, err error) {
 	begin := func() { list = nil }
 	err = s.Dump(unix.RTM_GETTFILTER, begin, func(b *netlink.Builder) { appendHeader(b, link, 0, tcIngressFilters, 0) },

@@ -10,10 +10,10 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// What x/sys does not have of linux/pkt_sched.h.
+// Constants of linux/pkt_sched.h that x/sys lacks.
 const (
-	tcRoot          = 0xFFFFFFFF // parent of what a device sends through
-	tcIngress       = 0xFFFFFFF1 // parent of the queue for what it receives
+	tcRoot          = 0xFFFFFFFF // parent of a device's send queue
+	tcIngress       = 0xFFFFFFF1 // parent of the queue for received packets
 	tcIngressHandle = 0xFFFF0000
 	tcaKind         = 1
 	tcaOptions      = 2
@@ -113,7 +113,7 @@ func appendRate(b []byte, rate uint64) []byte {
 	return binary.NativeEndian.AppendUint32(b, uint32(min(rate, 1<<32-1)))
 }
 
-// setBucket makes t the queue of what a device sends. If ours is there already it is changed, and loses nothing.
+// setBucket makes t the send queue of a device. If ours is there already it is changed, and loses nothing.
 func (s socket) setBucket(link int, t TokenBucket) error {
 	err := s.Request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, func(b *netlink.Builder) {
 		appendHeader(b, link, shapeHandle, tcRoot, 0)
@@ -134,7 +134,7 @@ func (s socket) setBucket(link int, t TokenBucket) error {
 	return lacking(err, "a token bucket filter (module sch_tbf)")
 }
 
-// lacking says which part of the kernel is missing, if that is the error.
+// lacking returns an error that names the missing part of the kernel, if err is about that.
 func lacking(err error, part string) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("%s: %w: %w", part, ErrNoShaping, err)
@@ -154,7 +154,7 @@ func (s socket) removeBucket(link int) error {
 	return err
 }
 
-// ensureIngress makes sure that what a device receives can be filtered. Another program may have done so.
+// ensureIngress makes sure that a device's received packets can be filtered. Another program may have done so.
 func (s socket) ensureIngress(link int) error {
 	err := s.Request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *netlink.Builder) {
 		appendHeader(b, link, tcIngressHandle, tcIngress, 0)

@@ -17,14 +17,14 @@ type Shapes interface {
 	// SetShape makes or changes the limit of a device. One that RedirectDevice names is made, too. An error Is
 	// ErrNoShaping if the kernel lacks a part that the limit needs.
 	SetShape(device string, s Shape) error
-	// RemoveShape takes back what SetShape did; s is the limit that is there.
+	// RemoveShape undoes SetShape; s is the limit in the kernel.
 	RemoveShape(device string, s Shape) error
 }
 
-// Shape limits what is sent through a device.
+// Shape limits the traffic sent through a device.
 type Shape struct {
 	// From is the interface all whose received packets go through the device first; empty for the device's own packets.
-	// The kernel can queue only what it sends.
+	// The kernel can queue only packets that it sends.
 	From string
 	TokenBucket
 }
@@ -39,7 +39,7 @@ func (s Shape) Interface(device string) string {
 
 // TokenBucket are the parameters of a token bucket filter, in the kernel's units.
 type TokenBucket struct {
-	Rate       uint64 // bytes per second; 0 in what ListShapes returns: incomplete
+	Rate       uint64 // bytes per second; 0 in the result of ListShapes: incomplete
 	Buffer     uint32 // size of the bucket: ticks that it takes to fill at Rate
 	Limit      uint32 // bytes that may wait
 	PeakRate   uint64 // bytes per second while the bucket empties, 0 for any

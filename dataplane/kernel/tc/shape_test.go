@@ -14,7 +14,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/nettest"
 )
 
-// tc is what tc(8) says of the queues of an interface, without what it would differ in from run to run.
+// tc is the output of tc(8) about the queues of an interface, without the parts that differ from run to run.
 func tc(t *testing.T, ns string, args ...string) string {
 	t.Helper()
 	if _, err := exec.LookPath("tc"); err != nil {
@@ -65,7 +65,7 @@ func TestShapeOfWhatIsSent(t *testing.T) {
 		"qdisc tbf 6d78: root rate 10Mbit burst 100000b lat 25ms"; have != want {
 		t.Errorf("tc says %q, want %q", have, want)
 	}
-	for range 2 { // changed, and set to what it is
+	for range 2 { // changed, and set to the same value
 		if err := c.SetShape("e0", Shape{TokenBucket: hugeRate}); err != nil {
 			t.Fatal(err)
 		}

@@ -10,11 +10,11 @@ import (
 type Answer struct {
 	Source, Destination End
 	Flow                Flow
-	// Notes say what was taken for granted and what a reader should know besides.
+	// Notes are assumptions and further remarks for the reader.
 	Notes []string
-	// Stages are the places where policy is asked, in the order in which the packet comes to them.
+	// Stages are the places where policy is evaluated, in the order of the packet's way.
 	Stages []Stage
-	// Hops are the nodes that the packet comes to, whether or not policy lets it go so far.
+	// Hops are the nodes on the packet's way, whether or not policy lets it go so far.
 	Hops   []Hop
 	Routes []Route
 	// Allowed reports whether it arrives, as far as policy decides about that.
@@ -23,14 +23,14 @@ type Answer struct {
 	By string
 }
 
-// Hop is the packet as it comes to a node.
+// Hop is the packet on its arrival at a node.
 type Hop struct {
 	Node                string
 	Source, Destination netip.Addr
 	In, Out             string // interfaces; empty if it begins or ends at this node
 }
 
-// Addresses are those that the end may have in packets of the family that was explained: one if it was asked for by its
+// Addresses returns the addresses that the end may have in packets of the explained family: one if the query gave its
 // address.
 func (e End) Addresses() []netip.Addr {
 	list := []netip.Addr{e.Address}
@@ -42,7 +42,7 @@ func (e End) Addresses() []netip.Addr {
 	return list
 }
 
-// HopAt returns the packet as it comes to a node; false if it does not.
+// HopAt returns the packet on its arrival at a node; false if it does not arrive there.
 func (a *Answer) HopAt(node string) (Hop, bool) {
 	for _, h := range a.Hops {
 		if h.Node == node {
@@ -55,16 +55,16 @@ func (a *Answer) HopAt(node string) (Hop, bool) {
 // Stage is one place of one node where policy is evaluated.
 type Stage struct {
 	Node string
-	// Programmed: asked of the rules that this node's daemon keeps in its kernel. If not, they were computed for that
-	// node from the same objects.
+	// Programmed: evaluated with the rules that this node's daemon keeps in its kernel. If not, they were computed for
+	// that node from the same objects.
 	Programmed bool
 	Direction  string // "egress" or "ingress"
 	About      string // whose policy it is: "pod default/web"
 	Hook       ruleset.Hook
 	Base       string // the base chain
-	// Reached: the packet came so far. If not, this is what would have been said.
+	// Reached: the packet came so far. If not, this is the decision that would have been made.
 	Reached bool
-	// Before are rules that decided before any policy was asked, such as failsafe ports.
+	// Before are rules that decided before any policy was evaluated, such as failsafe ports.
 	Before  []string
 	Tiers   []Tier
 	Allowed bool
@@ -80,7 +80,7 @@ type Tier struct {
 	Order         string
 	DefaultAction string
 	Policies      []Policy
-	// End is what became of a packet that none of the policies decided about, empty if one did.
+	// End is the fate of a packet that none of the policies decided about, empty if one did.
 	End string
 }
 
@@ -97,7 +97,7 @@ type Policy struct {
 // Rule is one evaluated rule of a policy.
 type Rule struct {
 	Number  int
-	Text    string // what it says
+	Text    string // the text of the rule
 	Matches bool
 	Why     string // the first condition that does not hold
 }

@@ -16,7 +16,7 @@ import (
 type End struct {
 	Kind      string // "pod", "workload", "host" or "outside"
 	Name      string // "default/web", the node's name, or empty
-	Endpoint  string // the object that stands for it, "WorkloadEndpoint/default/..."
+	Endpoint  string // the object behind it, "WorkloadEndpoint/default/..."
 	Node      string
 	Interface string // of the host
 	Profiles  []string
@@ -24,7 +24,7 @@ type End struct {
 	addresses []netip.Addr
 }
 
-// String is how people call it.
+// String returns its name for people.
 func (e End) String() string {
 	switch e.Kind {
 	case kindOutside:
@@ -44,8 +44,8 @@ const (
 
 func (e End) isWorkload() bool { return e.Kind == kindPod || e.Kind == kindWorkload }
 
-// findEnd finds what a name or an address stands for: "pod/NAMESPACE/NAME", "node/NAME" and the like are exact; a bare
-// name is looked for among addresses, pods, endpoints and nodes, and must stand for one of them only.
+// findEnd resolves a name or an address: "pod/NAMESPACE/NAME", "node/NAME" and the like are exact; a bare name is
+// searched among addresses, pods, endpoints and nodes, and must stand for one of them only.
 func findEnd(r model.Reader, name string) (End, error) {
 	if a, err := netip.ParseAddr(name); err == nil {
 		return byAddress(r, a.Unmap()), nil
@@ -152,7 +152,7 @@ func host(r model.Reader, node string) End {
 	return e
 }
 
-// nodeAddresses are those that packets may have that are of the node itself, also in its tunnels.
+// nodeAddresses returns the addresses that packets of the node itself may have, also in its tunnels.
 func nodeAddresses(n *model.Node) []netip.Addr {
 	list := policy.NodeAddresses(n)
 	for _, t := range n.TunnelAddresses() {

@@ -20,7 +20,7 @@ type World struct {
 	Rules func(node string, use func(*policy.Calculator))
 	// Local is the node whose rules and routes are read from its daemon; empty if there is none.
 	Local string
-	// Route is how the local node reaches an address, and through which interface; nil without a daemon.
+	// Route returns the local node's route to an address, and the interface; nil without a daemon.
 	Route func(netip.Addr) (Route, string)
 }
 
@@ -36,11 +36,11 @@ func Build(r model.Reader, settings policy.Config, node string) *policy.Calculat
 	return policy.Build(settings, r, interfaces(r, node))
 }
 
-// otherInterface stands for one whose name is not known.
+// otherInterface represents one of unknown name.
 const otherInterface = "uplink"
 
-// interfaces are what HostEndpoints say about the interfaces of a node. Its own addresses are on the only one that has
-// a name, or on one of unknown name.
+// interfaces returns the interfaces of a node according to HostEndpoints. Its own addresses are on the only one that
+// has a name, or on one of unknown name.
 func interfaces(r model.Reader, node string) map[string][]netip.Addr {
 	links := map[string][]netip.Addr{}
 	own := host(r, node).addresses
@@ -67,14 +67,14 @@ func interfaces(r model.Reader, node string) map[string][]netip.Addr {
 	return links
 }
 
-// Question is what to explain.
+// Question describes the packet to explain.
 type Question struct {
 	Source, Destination string // addresses or names, see findEnd
 	Flow                Flow
 	IPv6                bool // if both ends have both families
 }
 
-// Explain follows the first packet of a connection. The error says why there is no such packet.
+// Explain follows the first packet of a connection. The error is why there is no such packet.
 func Explain(w World, q Question) (*Answer, error) {
 	source, err := findEnd(w.Objects, q.Source)
 	if err != nil {
@@ -135,8 +135,8 @@ func (e *explanation) follow() {
 	e.conclude()
 }
 
-// hop shows the packet to the rules of one node; last reports whether the destination is there, or whatever follows is
-// not of the cluster.
+// hop evaluates the packet with the rules of one node; last reports whether the destination is there, or the rest of
+// the way is outside of the cluster.
 func (e *explanation) hop(node string, last bool) {
 	a := e.answer
 	toHost := a.Destination.Node == node && a.Destination.Kind == kindHost
@@ -185,7 +185,7 @@ func (e *explanation) hop(node string, last bool) {
 	e.route(node)
 }
 
-// interfacesAt are those through which the packet comes to a node and leaves it; empty if it does not.
+// interfacesAt returns the interfaces through which the packet comes to a node and leaves it; empty if it does not.
 func (e *explanation) interfacesAt(node string, last bool, c *policy.Calculator) (in, out string) {
 	from, to := e.answer.Source, e.answer.Destination
 	switch {
@@ -211,7 +211,7 @@ func (e *explanation) interfacesAt(node string, last bool, c *policy.Calculator)
 	return in, out
 }
 
-// unreached is what the other end on the same node would say to a packet that the first one drops.
+// unreached returns the decision of the other end on the same node about a packet that the first one drops.
 func (e *explanation) unreached(read reader, h *ruleset.Host, have []Stage) []Stage {
 	p := read.packet
 	p.In = "" // of no workload
@@ -227,7 +227,7 @@ func (e *explanation) unreached(read reader, h *ruleset.Host, have []Stage) []St
 	return more
 }
 
-// host is what rules may ask about a node.
+// host has the data about a node that rules may refer to.
 func (e *explanation) host(node string, c *policy.Calculator) *ruleset.Host {
 	var own []netip.Addr
 	if n := model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, node)); n != nil {

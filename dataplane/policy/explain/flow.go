@@ -21,7 +21,7 @@ var protocolNames = map[uint8]string{
 	4: "ipip",
 }
 
-// ProtocolName is what policies call an IP protocol, its number if they have no name for it.
+// ProtocolName is the name of an IP protocol in policies, its number if it has none.
 func ProtocolName(n uint8) string {
 	if name, ok := protocolNames[n]; ok {
 		return name
@@ -37,7 +37,7 @@ func hasPorts(protocol uint8) bool {
 type Flow struct {
 	Protocol uint8
 	Port     uint16 // of the destination; 0: none in particular
-	// SourcePort is that of one particular packet; 0: none in particular.
+	// SourcePort is the port of one particular packet; 0: none in particular.
 	SourcePort uint16
 	HasICMP    bool // ICMPType is given; without, it is an echo request
 	ICMPType   uint8

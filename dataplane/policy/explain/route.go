@@ -46,7 +46,7 @@ func (e *explanation) route(node string) {
 
 func prefixOf(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
 
-// block is the block that an address is in; if another node has that, the address has a route of its own.
+// block returns the block of an address; if another node has that block, the address has a route of its own.
 func (e *explanation) block(d End) (prefix, note string) {
 	for k, v := range model.All[model.BlockAffinity](e.world.Objects, model.KindBlockAffinity) {
 		b, ok := ownership.BlockOf(k, v)
@@ -90,8 +90,8 @@ func familyOf(a netip.Addr) model.Family {
 	return model.IPv6
 }
 
-// towards is the interface of a node that leads to an address elsewhere: as a route says, else the one that has the
-// node's address.
+// towards is the interface of a node that leads to an address elsewhere: by its route, else the one that has the node's
+// address.
 func (e *explanation) towards(node string, far netip.Addr, c *policy.Calculator) string {
 	if node == e.world.Local && e.world.Route != nil && far.IsValid() {
 		if _, iface := e.world.Route(far); iface != "" {
@@ -123,7 +123,8 @@ func (e *explanation) tunnelAddress(node, device string) netip.Addr {
 	return model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, node)).TunnelAddress(device)
 }
 
-// leaveByTunnel: what a node itself sends into a tunnel has the node's address there, unless an address was asked for.
+// leaveByTunnel: packets that a node itself sends into a tunnel have the node's address there, unless the query gave an
+// address.
 func (e *explanation) leaveByTunnel() {
 	s := &e.answer.Source
 	if s.Kind != kindHost || e.asked {

@@ -21,7 +21,7 @@ type reader struct {
 	programmed bool
 }
 
-// origin is that of a chain of the table, nil for none.
+// origin returns the origin of a chain of the table, nil for none.
 func (r *reader) origin(chain string) ruleset.Origin {
 	if c := r.calc.Table().Chain(chain); c != nil {
 		return c.Origin
@@ -29,7 +29,7 @@ func (r *reader) origin(chain string) ruleset.Origin {
 	return nil
 }
 
-// stages are the base chains in which policy was asked, or in which the packet was dropped.
+// stages are the base chains that evaluated policy, or that dropped the packet.
 func (r *reader) stages(t *ruleset.Trace) []Stage {
 	var list []Stage
 	for rest := t.Steps; len(rest) > 0; {
@@ -46,7 +46,7 @@ func (r *reader) stages(t *ruleset.Trace) []Stage {
 	return list
 }
 
-// stage reads one base chain; false if it has nothing to say.
+// stage reads one base chain; false if it has no content for the explanation.
 func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
 	last := steps[len(steps)-1]
 	s := Stage{Node: r.node, Programmed: r.programmed, Hook: last.Hook, Base: last.Base, Reached: true,
@@ -113,7 +113,7 @@ func (r *reader) decided(s *Stage, step ruleset.Step) {
 	}
 }
 
-// about says whose policy is evaluated at a place, and in which direction.
+// about returns the direction, and the owner of the policy evaluated at a place.
 func (r *reader) about(place policy.Stage) (direction, whose string) {
 	direction = policy.DirectionName(place.Subject.Ingress())
 	iface := r.packet.Out
@@ -179,8 +179,8 @@ func Order(f float64) string {
 	return strconv.FormatFloat(f, 'f', -1, 64)
 }
 
-// rules enters the rules of a policy up to the one that matched. A rule that became several in the table matches if one
-// of them does; one that became none says why.
+// rules adds the rules of a policy up to the one that matched. A rule that became several in the table matches if one
+// of them does; one that became none has the reason.
 func (r *reader) rules(p *Policy, direction *policy.Direction, steps []ruleset.Step) {
 	asked := map[policy.RuleNumber][]ruleset.Step{}
 	for _, step := range steps {
@@ -218,7 +218,7 @@ func (r *reader) rule(steps []ruleset.Step, rule *policy.Rule) (matches bool, be
 			return true, ""
 		}
 		if step.Failed != nil && step.Failed.Field == ruleset.Family && len(steps) > 1 {
-			continue // its twin for the other family tells more
+			continue // its twin for the other family has more detail
 		}
 		if text := why(r.calc.Table(), step.Failed, r.packet); !slices.Contains(reasons, text) {
 			reasons = append(reasons, text)
@@ -232,7 +232,7 @@ func (r *reader) rule(steps []ruleset.Step, rule *policy.Rule) (matches bool, be
 	case len(steps) > 0:
 		return false, fmt.Sprintf("it is about the other family than %s", family(r.packet.Source))
 	}
-	if rule.Action == policy.Allow || rule.Action == policy.Deny { // sets of a family that nobody has are not kept
+	if rule.Action == policy.Allow || rule.Action == policy.Deny { // sets of an unused family are not kept
 		return false, "none of its members has an address of " + family(r.packet.Source)
 	}
 	return false, "it has no effect here"

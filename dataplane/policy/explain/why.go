@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// why says of a condition that it does not hold for the packet.
+// why returns the reason that a condition does not hold for the packet.
 func why(t *ruleset.Table, m *ruleset.Match, p ruleset.Packet) string {
 	if m == nil {
 		return "the limit is not exceeded"
@@ -62,7 +62,7 @@ func address(t *ruleset.Table, m *ruleset.Match, what string, a netip.Addr) stri
 	return fmt.Sprintf("%s %s is not in %s", what, a, among)
 }
 
-// setText calls a set by what decides who is in it.
+// setText describes a set by the source of its members.
 func setText(t *ruleset.Table, name string) string {
 	s, n, ok := t.Set(name)
 	if !ok {

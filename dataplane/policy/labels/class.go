@@ -65,7 +65,7 @@ func (x *Index[I, S]) identify(own []*pair[I, S], parents []*parent[I, S]) []byt
 	return b
 }
 
-// dissolve removes a class without items and all that is there for it only.
+// dissolve removes a class without items and all of its data.
 func (x *Index[I, S]) dissolve(c *class[I, S]) {
 	delete(x.classes, string(x.identify(c.own, c.parents)))
 	for _, e := range c.matched {
@@ -82,7 +82,7 @@ func (x *Index[I, S]) dissolve(c *class[I, S]) {
 	}
 }
 
-// evaluate finds out anew which selectors match a class, among those that can, and tells.
+// evaluate determines anew which selectors match a class, among those that can, and calls back.
 func (x *Index[I, S]) evaluate(c *class[I, S]) {
 	x.round++
 	now := x.now[:0]

@@ -6,16 +6,15 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// Index tells which items each selector matches and keeps that current. Not safe for concurrent use; the callbacks must
-// not call it.
+// Index keeps current which items each selector matches. Not safe for concurrent use; the callbacks must not call it.
 //
-// Items whose labels and parents are the same make up a class, as the replicas of a Deployment do: what is stored and
-// evaluated is stored and evaluated once for a class.
+// Items whose labels and parents are the same make up a class, as the replicas of a Deployment do: storage and
+// evaluation are once for a class.
 type Index[I, S comparable] struct {
 	started, stopped func(S, I)
 
 	items     map[I]place[I, S]
-	classes   map[string]*class[I, S] // by what identifies their labels, see identify
+	classes   map[string]*class[I, S] // by the identity of their labels, see identify
 	parents   map[string]*parent[I, S]
 	names     map[string]*name[I, S]
 	selectors map[S]*entry[I, S]
@@ -24,13 +23,13 @@ type Index[I, S comparable] struct {
 	lastID  uint64        // of pairs and parents
 	round   uint64        // of the newest marks on classes and entries
 	tried   uint64        // evaluations of a selector for a class so far
-	own     []*pair[I, S] // this and the rest is room for what is needed again and again
+	own     []*pair[I, S] // reused buffers, like the rest
 	from    []*parent[I, S]
 	now     []*entry[I, S]
 	scratch []byte
 }
 
-// place is where an item is: class.items[at].
+// place is the location of an item: class.items[at].
 type place[I, S comparable] struct {
 	class *class[I, S]
 	at    int
@@ -45,8 +44,8 @@ type class[I, S comparable] struct {
 	round   uint64
 }
 
-// New makes an empty index. started and stopped are told when a selector begins and ceases to match an item; of one
-// change, first what ceases.
+// New makes an empty index. started and stopped are called when a selector begins and ceases to match an item; for one
+// change, stopped first.
 func New[I, S comparable](started, stopped func(S, I)) *Index[I, S] {
 	return &Index[I, S]{
 		started: started, stopped: stopped,
@@ -102,7 +101,7 @@ func (x *Index[I, S]) leave(p place[I, S]) {
 	}
 }
 
-// notify calls back for what differs between what matched before and what does now.
+// notify calls back for the differences between the old and new matches.
 func (x *Index[I, S]) notify(before, now []*entry[I, S], items ...I) {
 	x.mark(now)
 	for _, e := range before {

@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// model is the index written down as plainly as can be, and what the callbacks of the real one told.
+// model is a plain implementation of the index, and the calls of the real one's callbacks.
 type model struct {
 	t         *testing.T
 	items     map[int]modelItem
@@ -59,7 +59,7 @@ func (m *model) labels(i int) map[string]string {
 	return all
 }
 
-// check compares what was told and what the index answers with the model.
+// check compares the callbacks and the answers of the index with the model.
 func (m *model) check(x *Index[int, string]) {
 	m.t.Helper()
 	of := map[int]map[string]bool{}
@@ -152,7 +152,8 @@ func randomSelector(r *rand.Rand, depth int) selector.Node {
 	}
 }
 
-// Whatever happens in whatever order, exactly what begins or ceases to match is told, and at the end nothing is left.
+// After any events in any order, the callbacks are exactly the matches that begin or cease, and at the end nothing is
+// left.
 func TestMatchesAreThoseOfTheWholeEvaluation(t *testing.T) {
 	parentNames := []string{"kns.1", "kns.2", "ksa.1", "never set"}
 	for seed := range uint64(200) {
@@ -209,7 +210,7 @@ func TestMatchesAreThoseOfTheWholeEvaluation(t *testing.T) {
 	}
 }
 
-// What cannot match without one of the labels is never restricted to others, whichever operand is the cheapest.
+// A selector that needs one of some labels is never restricted to others, whichever operand is the cheapest.
 func TestRestrictionsAreNecessary(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 20000 {

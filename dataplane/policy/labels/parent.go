@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// parent is a profile: what hands its labels down to items.
+// parent is a profile: it hands its labels down to items.
 type parent[I, S comparable] struct {
 	id      uint64
 	name    string
@@ -21,7 +21,7 @@ type name[I, S comparable] struct {
 	selectors set[entry[I, S]]
 }
 
-// pair is a label with a value. It is there as long as an item, a parent or a selector needs it.
+// pair is a label with a value. It exists as long as an item, a parent or a selector needs it.
 type pair[I, S comparable] struct {
 	id        uint64
 	name      *name[I, S]
@@ -31,7 +31,7 @@ type pair[I, S comparable] struct {
 	selectors set[entry[I, S]]
 }
 
-// SetParent says which labels a parent hands down; nil: it does not exist (any more).
+// SetParent sets the labels that a parent hands down; nil: it does not exist (any more).
 func (x *Index[I, S]) SetParent(name string, labels map[string]string) {
 	p := x.parent(name)
 	if p.has(labels) {
@@ -82,7 +82,7 @@ func (x *Index[I, S]) parent(name string) *parent[I, S] {
 	return p
 }
 
-// dropParent forgets a parent that hands nothing down and that nobody names.
+// dropParent removes a parent that hands nothing down and that no item names.
 func (x *Index[I, S]) dropParent(p *parent[I, S]) {
 	if len(p.labels) == 0 && p.classes.len() == 0 {
 		delete(x.parents, p.name)

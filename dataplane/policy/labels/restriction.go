@@ -10,16 +10,16 @@ type key struct {
 	any          bool
 }
 
-// restriction says what labels must have to match: one of the keys, if it is restricted. Restricted to no keys is what
-// never matches.
+// restriction is a necessary condition of a match: labels must have one of the keys, if it is restricted. Restricted to
+// no keys, it never matches.
 type restriction struct {
 	restricted bool
 	keys       []key
 	cost       int // how many have one of the keys
 }
 
-// restrict finds the least costly restriction of a part of a selector, or of its opposite. size tells how many have a
-// key.
+// restrict finds the least costly restriction of a part of a selector, or of its opposite. size returns how many items
+// have a key.
 func restrict(n selector.Node, opposite bool, size func(key) int) restriction {
 	one := func(k key) restriction { return restriction{true, []key{k}, size(k)} }
 	switch n := n.(type) {
@@ -66,7 +66,7 @@ func join(operands []selector.Node, opposite, any bool, size func(key) int) rest
 	return cheapest(parts)
 }
 
-// either is what one of the parts needs. It is restricted if all are.
+// either is the restriction for a match of any part. It is restricted if all are.
 func either(parts []restriction) restriction {
 	all := restriction{restricted: true}
 	for _, p := range parts {
@@ -79,7 +79,7 @@ func either(parts []restriction) restriction {
 	return all
 }
 
-// cheapest is the best one of what all of the parts need. Of two that cost the same a label with a value is better than
+// cheapest is the best of the restrictions of all parts. Of two that cost the same a label with a value is better than
 // a mere label, of which there may be many before long.
 func cheapest(parts []restriction) restriction {
 	var best restriction

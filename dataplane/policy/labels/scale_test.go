@@ -92,7 +92,7 @@ func (c *cluster) setSelectors() {
 	}
 }
 
-// The cost of a change follows what it concerns, not how much there is, and in whichever order things came.
+// The cost of a change follows its size, not the number of objects, in any order of arrival.
 func TestOnlyCandidatesAreEvaluated(t *testing.T) {
 	for _, itemsFirst := range []bool{true, false} {
 		t.Run(fmt.Sprint("items first ", itemsFirst), func(t *testing.T) {

@@ -13,14 +13,14 @@ type entry[I, S comparable] struct {
 	keys     []key // where it is filed; see always if it is not restricted
 	matched  set[class[I, S]]
 	round    uint64
-	// vain counts evaluations that came to nothing. Each time that it reaches patience, the selector is filed anew:
-	// what was a rare label when it came may be common now.
+	// vain counts evaluations without result. Each time that it reaches patience, the selector is filed anew: a label
+	// that was rare when it came may be common now.
 	vain, patience uint64
 }
 
 const firstPatience = 64
 
-// SetSelector enters a selector, or puts it in the place of the one of that id, and tells which items it matches.
+// SetSelector adds or replaces the selector of an id, and calls back for the items that it matches.
 func (x *Index[I, S]) SetSelector(id S, s *selector.Selector) {
 	e := x.selectors[id]
 	switch {
@@ -128,7 +128,7 @@ func (x *Index[I, S]) candidates(e *entry[I, S]) iter.Seq[*class[I, S]] {
 	}
 }
 
-// pairs visits the pairs that a key stands for.
+// pairs visits the pairs of a key.
 func (x *Index[I, S]) pairs(k key) iter.Seq[*pair[I, S]] {
 	return func(yield func(*pair[I, S]) bool) {
 		n := x.names[k.label]
@@ -180,7 +180,7 @@ func (x *Index[I, S]) unfile(e *entry[I, S]) {
 	e.keys = nil
 }
 
-// size is how many classes have a label, those that inherit it included.
+// size returns how many classes have a label, including those that inherit it.
 func (x *Index[I, S]) size(k key) int {
 	n := x.names[k.label]
 	if n == nil {
@@ -190,7 +190,7 @@ func (x *Index[I, S]) size(k key) int {
 	if k.any {
 		sum = n.classes
 		if sum > 0 {
-			return sum // few labels are both own and inherited: no need to look at all values
+			return sum // few labels are both own and inherited: no need to check all values
 		}
 	}
 	for p := range x.pairs(k) {

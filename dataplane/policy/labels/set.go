@@ -43,7 +43,7 @@ func (s *set[V]) len() int {
 	return len(s.more)
 }
 
-// all visits the members. It may be changed meanwhile; what is added may be visited or not.
+// all visits the members. The set may be changed meanwhile; an added member may be visited or not.
 func (s *set[V]) all() iter.Seq[*V] {
 	return func(yield func(*V) bool) {
 		if s.one != nil {

@@ -1,2 +1,2 @@
-// Package members counts who contributes what to a set, and keeps networks that overlap from reaching the kernel.
+// Package members counts the contributions to a set, and keeps networks that overlap from reaching the kernel.
 package members

@@ -6,7 +6,7 @@ import (
 )
 
 // Reduce returns the same addresses as nets in as few networks as possible, sorted. Bits beyond a network's length are
-// dropped, and so is what is no network.
+// dropped, and so are invalid networks.
 func Reduce(nets []netip.Prefix) []netip.Prefix {
 	sorted := make([]netip.Prefix, 0, len(nets))
 	for _, n := range nets {

@@ -7,28 +7,27 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// Elements are what a set of the kernel must have.
+// Elements are the desired elements of a set of the kernel.
 type Elements interface {
 	Add(ruleset.Element)
 	Remove(ruleset.Element)
-	Has(ruleset.Element) bool // what was added and not removed
+	Has(ruleset.Element) bool // added and not removed
 }
 
-// Set keeps the contributions to one set of the kernel and says which elements that must have. Not safe for concurrent
-// use.
+// Set keeps the contributions to one set of the kernel and computes its elements. Not safe for concurrent use.
 type Set struct {
 	interval bool
 	elements Elements
-	// Other than interval sets: contributions beyond the first, of the few elements that have any. That there is a
-	// first one the elements tell.
+	// Other than interval sets: contributions beyond the first, of the few elements that have any. Elements records the
+	// first one.
 	more map[ruleset.Element]int32
 	// Interval sets: IPv4 and IPv6.
 	nets [2]tree
 }
 
-// New makes a set without contributions; elements must be empty, and nobody else may change them. An interval set takes
-// networks and gives away those that no larger one covers, so that its elements never overlap, and looks at nothing but
-// Element.Prefix; elements of others are taken as they are. Of one change, losses come first.
+// New makes a set without contributions; elements must be empty and have no other writer. An interval set takes
+// networks and outputs those that no larger one covers, so that its elements never overlap, and reads only
+// Element.Prefix; elements of others are taken as they are. Within one change, losses come first.
 func New(interval bool, elements Elements) *Set { return &Set{interval: interval, elements: elements} }
 
 // Interval reports whether it is an interval set.
@@ -82,7 +81,7 @@ func (s *Set) addNetwork(p netip.Prefix) {
 	s.elements.Add(element(i, n))
 }
 
-// removeNetwork uncovers what a network covered that was the last of its kind and visible.
+// removeNetwork uncovers the networks below a visible network, the last of its kind.
 func (s *Set) removeNetwork(p netip.Prefix) {
 	i, n, ok := pick(p)
 	if !ok {
@@ -92,7 +91,7 @@ func (s *Set) removeNetwork(p netip.Prefix) {
 		func(inside network) { s.elements.Add(element(i, inside)) })
 }
 
-// pick finds the tree of a network and what it is called there. What is no network is left out.
+// pick returns the tree of a network and its form there. Invalid networks are left out.
 func pick(p netip.Prefix) (family int, n network, ok bool) {
 	a := p.Addr()
 	if !p.IsValid() {

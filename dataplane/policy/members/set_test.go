@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// kernel is what a set in the kernel would hold. As the kernel does, an interval set refuses overlaps at every single
+// kernel is the content of a set in the kernel. As the kernel does, an interval set refuses overlaps at every single
 // step.
 type kernel struct {
 	t        *testing.T
@@ -62,7 +62,7 @@ func randomNetwork(r *rand.Rand) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4(a), []int{0, 1, 4, 8, 9, 10, 12, 24, 30, 31, 32, 32}[r.IntN(12)])
 }
 
-// outermost is what the kernel must have: all contributions that are inside no other one.
+// outermost is the desired content of the kernel: all contributions that are inside no other one.
 func outermost(counts map[netip.Prefix]int) []netip.Prefix {
 	var list []netip.Prefix
 	for p, n := range counts {
@@ -83,7 +83,7 @@ func covered(counts map[netip.Prefix]int, p netip.Prefix) bool {
 	return false
 }
 
-// Whatever is added and removed, the kernel's elements never overlap and cover what the contributions cover.
+// After any additions and removals, the kernel's elements never overlap and cover the same as the contributions.
 func TestIntervalSetsNeverOverlap(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -156,7 +156,7 @@ func forks(t *testing.T, tr *tree, at uint32) int {
 	return 1 + forks(t, tr, n.child[0]) + forks(t, tr, n.child[1])
 }
 
-// teller notes what changes, of an interval set.
+// teller records changes of an interval set.
 type teller struct{ told *[]string }
 
 func (t teller) Add(e ruleset.Element)    { *t.told = append(*t.told, "+"+e.Prefix.String()) }
@@ -198,7 +198,7 @@ func TestNetworksMakeWayForLargerOnesAndComeBack(t *testing.T) {
 	}
 }
 
-// Sets without intervals count each element by itself, with protocol and port.
+// Sets without intervals count each element separately, with protocol and port.
 func TestElementsOfOtherSetsAreCounted(t *testing.T) {
 	var kinds []ruleset.Element
 	for _, a := range []string{"10.0.0.1/32", "10.0.0.2/32", "::ffff:10.0.0.1/128", "2001:db8::1/128"} {

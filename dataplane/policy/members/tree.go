@@ -31,7 +31,7 @@ func (n network) masked() network {
 	return n
 }
 
-// common is how many leading bits two networks have in common, at most the shorter one's length.
+// common returns how many leading bits two networks share, at most the shorter one's length.
 func (n network) common(o network) uint8 {
 	same := bits.LeadingZeros64(n.hi ^ o.hi)
 	if same == 64 {
@@ -96,7 +96,7 @@ func (t *tree) fork(link *uint32, n network, common uint8) uint32 {
 	return made
 }
 
-// reserve sees to it that two more nodes do not move the others, as links point into them.
+// reserve makes room for two more nodes without moving the others, as links point into them.
 func (t *tree) reserve() {
 	if len(t.nodes) == 0 {
 		t.nodes = append(t.nodes, node{})

@@ -33,7 +33,7 @@ type Table interface {
 // Round is how many steps a table may apply at once.
 const Round = 2048
 
-// Backoff is that of tables under test.
+// Backoff is the backoff of tables under test.
 var Backoff = reconcile.Backoff{Min: time.Second, Max: 4 * time.Second}
 
 // Run checks that tables keep the contract. newTable makes one on a target and a clock.
@@ -60,15 +60,15 @@ func Run(t *testing.T, newTable func(*Store, func() time.Time) Table) {
 
 type maker func(have map[string]int) (Table, *Store, *clock)
 
-// Store is a target in memory that logs what is done to it.
+// Store is a target in memory that logs its steps.
 type Store struct {
 	Have      map[string]int
 	Log       []string
-	Fail      map[string]error // what is done to these objects fails
+	Fail      map[string]error // steps for these objects fail
 	ListError error
 }
 
-// Apply does one step, whose value means nothing for a removal.
+// Apply does one step, whose value is ignored for a removal.
 func (s *Store) Apply(action reconcile.Action, key string, value int) error {
 	s.Log = append(s.Log, fmt.Sprintf("%s %s", action, key))
 	if err := s.Fail[key]; err != nil {
@@ -131,7 +131,8 @@ func leftoversGoOnlyWhenPruningIsAllowed(t *testing.T, newTable maker) {
 	}
 }
 
-// What was wanted once is removed at once, pruning or not: the wish has been withdrawn, it is not just unknown.
+// A formerly desired object is removed at once, pruning or not: its desired state was withdrawn, it is not just
+// unknown.
 func withdrawnIsRemovedAtOnce(t *testing.T, newTable maker) {
 	table, s, _ := newTable(map[string]int{"a": 1})
 	_ = table.Resync()
@@ -233,7 +234,7 @@ func failedListChangesNothing(t *testing.T, newTable maker) {
 	expect(t, "log", s.took())
 }
 
-// Whatever happens in whatever order, with failures in between, the end is what is wanted.
+// After any events in any order, with failures in between, the end is the desired state.
 func endsAsDesired(t *testing.T, newTable maker) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -249,7 +250,7 @@ func endsAsDesired(t *testing.T, newTable maker) {
 			case 2:
 				delete(want, k)
 				table.Unset(k)
-			case 3: // someone interferes
+			case 3: // another program interferes
 				s.Have[k] = 9
 				table.Observe(k, 9)
 			case 4:

@@ -58,7 +58,7 @@ func (c *cluster) testDrain(t *testing.T) {
 	c.Settled(t)
 }
 
-// birdSays waits until what a router knows of a prefix has, or has not, a text in it.
+// birdSays waits until a router's output about a prefix has, or has not, a text in it.
 func (c *cluster) birdSays(t *testing.T, tor *lab.ToR, p netip.Prefix, text string, want bool) {
 	t.Helper()
 	eventually(t, func() error {

@@ -40,7 +40,7 @@ spec: {cidr: 10.245.0.0/16, ipipMode: Always, nodeSelector: calico == '2'}
 `
 
 // TestGroupsOfNodes keeps two groups of nodes apart. On a kernel without IPIP the second one has no way between its
-// nodes, and says so; the rest holds as well.
+// nodes, and reports that; the rest holds as well.
 func TestGroupsOfNodes(t *testing.T) { testGroups(t) }
 
 // TestVMGroupsOfNodes does the same on a kernel with IPIP.
@@ -125,7 +125,7 @@ func testGroups(t *testing.T) (tunnels bool) {
 	return tunnels
 }
 
-// groupNote waits until a node says that its group's pool needs what the kernel has not.
+// groupNote waits until a node reports that its group's pool needs a feature that the kernel lacks.
 func groupNote(t *testing.T, n *lab.Node) {
 	t.Helper()
 	const reason = "this kernel has no IPIP (CONFIG_NET_IPIP); pool tunnelled cannot be used on this node"

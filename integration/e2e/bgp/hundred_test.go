@@ -57,7 +57,7 @@ func hundredBlock(i, round int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), byte(16 * round)}), 28)
 }
 
-// claim writes what the IPAM of a node writes for a block.
+// claim writes the objects of a node's IPAM for a block.
 func (x *reflected) claim(t *testing.T, node string, block netip.Prefix) {
 	t.Helper()
 	path := strings.ReplaceAll(block.String(), "/", "-")

@@ -15,7 +15,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// testPlan dumps the datastore to files, plans each node from them and compares with what the daemons do.
+// testPlan dumps the datastore to files, plans each node from them and compares with the daemons' state.
 func (c *cluster) testPlan(t *testing.T) {
 	c.Settled(t)
 	dir := t.TempDir()
@@ -81,8 +81,8 @@ func plannedSession(s plan.Session) string {
 		s.MultihopTTL, s.TTLSecurity, s.ReflectorClient, s.RestartSeconds, s.AllowOwnAS, s.NextHop, s.Filters)
 }
 
-// sameExports compares what a peer is sent with the plan. Nodes do not pass on to each other what they learn, but to
-// routers they do.
+// sameExports compares the routes sent to a peer with the plan. Nodes do not pass on learned routes to each other, but
+// to routers they do.
 func sameExports(t *testing.T, n *lab.Node, s plan.Session, want []string, everybodys map[string]bool) error {
 	r, err := world.Ask(t, n, manxv1.ManxClient.ListPeerRoutes, &manxv1.ListPeerRoutesRequest{Direction: "advertised",
 		Peer: s.Address})

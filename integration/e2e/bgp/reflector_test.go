@@ -151,7 +151,7 @@ func (x *reflected) restartReflector(t *testing.T, i int) {
 	must(t, x.r[i].Ready(limit))
 }
 
-// reflectedOnly waits until each worker has sessions with the two reflectors, up, and with nobody else.
+// reflectedOnly waits until each worker has sessions with the two reflectors, up, and with no others.
 func (x *reflected) reflectedOnly(t *testing.T) {
 	t.Helper()
 	for _, w := range x.workers {

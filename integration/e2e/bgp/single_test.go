@@ -17,7 +17,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// single is one node whose only peer is what the test makes of it.
+// single is one node whose only peer is configured by the test.
 type single struct {
 	*lab.Lab
 	n   *lab.Node
@@ -25,7 +25,7 @@ type single struct {
 	pod *lab.Pod
 }
 
-// TestSingle runs the tests of a node with a peer that does what it is told.
+// TestSingle runs the tests of a node with a scripted peer.
 func TestSingle(t *testing.T) {
 	t.Parallel() // it has a lab of its own, and mostly waits
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("s"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
@@ -38,7 +38,7 @@ func TestSingle(t *testing.T) {
 }
 
 // testPortsTaken starts the daemon while others listen on its ports. A pod can be attached all the same, the status
-// says what is not served, and each port is opened when it is free.
+// lists the unserved ports, and each port is opened when it is free.
 func (s *single) testPortsTaken(t *testing.T) {
 	var listeners []net.Listener
 	must(t, namespace.Inside(s.n.Namespace, func() {
@@ -125,7 +125,7 @@ func (s *single) connect(t *testing.T) *lab.Peer {
 	return p
 }
 
-// testRefusedRoutes has a peer announce what belongs to the node, beside a route that is fine.
+// testRefusedRoutes has a peer announce routes of the node, beside a valid route.
 func (s *single) testRefusedRoutes(t *testing.T) {
 	block := world.Blocks(t, s.n, "-4")[0]
 	inside := netip.PrefixFrom(block.Addr(), block.Bits()+1)

@@ -11,8 +11,8 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// TestBothEndsHaveSettingsOfTheirOwn: two nodes whose BGPPeers name each other. Each end goes by its own BGPPeer,
-// whichever name is the lower one; and a port on which nobody listens does not keep the session from coming up.
+// TestBothEndsHaveSettingsOfTheirOwn: two nodes whose BGPPeers name each other. Each end uses its own BGPPeer,
+// whichever name is the lower one; and an unused port does not keep the session from coming up.
 func TestBothEndsHaveSettingsOfTheirOwn(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("b"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
 		{Name: "n2"}}})

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// testUplinks looks at the route to the world, which both routers announce.
+// testUplinks checks the route to the world, which both routers announce.
 func (c *cluster) testUplinks(t *testing.T) {
 	for _, n := range c.Nodes {
 		c.nextHops(t, n, c.ToR1, c.ToR2)
@@ -103,8 +103,8 @@ func (c *cluster) crashedRouter(t *testing.T) {
 	}
 }
 
-// stoppedRouter shuts BIRD down, which sends a Cease and empties the router's table: what it has in hand at that
-// moment is lost, and nothing once the nodes have heard of it.
+// stoppedRouter shuts BIRD down, which sends a Cease and empties the router's table: packets in flight at that moment
+// are lost, and none once the nodes have received it.
 func (c *cluster) stoppedRouter(t *testing.T) {
 	f := c.worldFlows(t)
 	f.Run(t, 20)
@@ -117,7 +117,7 @@ func (c *cluster) stoppedRouter(t *testing.T) {
 	took := time.Since(start)
 	f.Run(t, 20)
 	sent, lost := f.Stop(t)
-	// A ping each 10 ms: what one flow may lose while the Cease travels.
+	// A ping each 10 ms: the losses of one flow while the Cease travels.
 	if most := len(f.All) * int(took/(10*time.Millisecond)+1); lost > most {
 		t.Errorf("shutdown of BIRD: %d of %d pings lost, but %s explain %d at most", lost, sent, took, most)
 	}

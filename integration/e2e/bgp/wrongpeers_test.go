@@ -12,7 +12,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// testWrongPeers stores BGPPeers that cannot work. Each is told why, and no other session notices.
+// testWrongPeers stores BGPPeers that cannot work. Each gets a reason, and no other session is affected.
 func (c *cluster) testWrongPeers(t *testing.T) {
 	n := c.N2
 	tor := c.ToR2.Address(n)

@@ -10,7 +10,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// testGarbage writes what no client of Calico would, at keys of every kind that the daemon watches.
+// testGarbage writes objects that no client of Calico would, at keys of every kind that the daemon watches.
 func (c *cluster) testGarbage(t *testing.T) {
 	n := c.N2
 	before, sessionsBefore := world.Measure(t, n), world.Peers(t, n)

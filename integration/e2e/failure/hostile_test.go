@@ -24,8 +24,8 @@ type hostile struct {
 	args     []string
 }
 
-// TestHostileHost has a user without rights put things in the daemon's way, and objects in the datastore ask for what
-// is not theirs.
+// TestHostileHost has a user without rights put files in the daemon's way, and objects in the datastore request the
+// property of others.
 func TestHostileHost(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("h"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	h := &hostile{Lab: l, n: l.Nodes[0], theirs: filepath.Join(l.Nodes[0].Dir, "theirs"),

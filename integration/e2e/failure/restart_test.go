@@ -11,7 +11,7 @@ import (
 )
 
 // testRestart stops a node's daemon, puts leftovers and foreign routes beside its own while it is down, and starts it
-// when the datastore is away: what is not wanted goes, but only once it is known what is wanted.
+// when the datastore is away: undesired routes go, but only once the desired ones are known.
 func (c *cluster) testRestart(t *testing.T) {
 	n := c.N2
 	f := &world.Flows{}
@@ -106,7 +106,7 @@ func (c *cluster) testRestart(t *testing.T) {
 	}
 }
 
-// prunedInTime compares when leftovers were removed with when the daemon said that it knew all routes.
+// prunedInTime compares when leftovers were removed with when the daemon reported that it knew all routes.
 func (c *cluster) prunedInTime(t *testing.T, n *lab.Node, logged int, deleted []string) {
 	t.Helper()
 	line := world.LineWith(n.Log()[logged:], "bgp restart finished")

@@ -10,9 +10,9 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestRollingRestarts kills and starts daemons of a mesh of three, with a router, in the ways that an upgrade does:
-// one after the other, two at the same time, all, and one ten times in a row. Nobody who runs on loses a route or
-// sees a NOTIFICATION, and two nodes have one connection.
+// TestRollingRestarts kills and starts daemons of a mesh of three, with a router, in the ways that an upgrade does: one
+// after the other, two at the same time, all, and one ten times in a row. No running node loses a route or receives a
+// NOTIFICATION, and two nodes have one connection.
 func TestRollingRestarts(t *testing.T) {
 	t.Parallel() // it has a lab of its own, and mostly waits
 	c := newRolling(t)

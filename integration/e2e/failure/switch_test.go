@@ -58,7 +58,7 @@ func (p *pair) ping(t *testing.T) {
 	p.flows.Run(t, 20)
 }
 
-// lost waits for more answers, counts what was lost since ping and starts anew.
+// lost waits for more answers, counts the losses since ping and starts anew.
 func (p *pair) lost(t *testing.T, what string) {
 	t.Helper()
 	p.flows.Run(t, 30)

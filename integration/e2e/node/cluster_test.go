@@ -6,7 +6,7 @@ import (
 	"github.com/manxnet/manx/integration/e2e/world"
 )
 
-// cluster is a world.Cluster, with what the tests of this folder do to it.
+// cluster is a world.Cluster, with the actions of this folder's tests.
 type cluster struct{ *world.Cluster }
 
 const limit = world.Limit

@@ -90,7 +90,7 @@ spec: {cidr: 10.244.0.0/16}`))
 	must(t, n.Ready(limit))
 	must(t, lab.Eventually(limit, func() error { return lab.Ping(pods[0].Namespace, pods[many-1].IP4()) }))
 
-	// Without a daemon DEL works, too, and of what is not known.
+	// Without a daemon DEL works, too, also for an unknown container.
 	must(t, n.Manxd().Signal(syscall.SIGKILL))
 	<-n.Manxd().Done()
 	world.Together(many/2, func(i int) { errs[i] = pods[i].Delete() })

@@ -19,7 +19,7 @@ import (
 )
 
 // control are two nodes and a router. The first node serves its control API to other hosts, with certificates made as
-// docs/control-api.md says.
+// in docs/control-api.md.
 type control struct {
 	*lab.Lab
 	n1, n2 *lab.Node
@@ -166,7 +166,7 @@ func (c *control) testSoft(t *testing.T) {
 		}
 		return nil
 	})
-	// What the reset did is at the peer by the time that it has an answer to something later.
+	// The effect of the reset is at the peer by the time that it answers a later query.
 	eventually(t, func() error { _, err := c.tor.Birdc("show", "protocols", "all", "n1"); return err })
 	after := c.up(t, tor)
 	if after.GetEstablishedUnixMs() != before.GetEstablishedUnixMs() || after.GetFlaps() != before.GetFlaps() {
@@ -362,7 +362,7 @@ func (c *control) testDocumented(t *testing.T) {
 	}
 }
 
-// testRefused: both sides say why.
+// testRefused: both sides report the reason.
 func (c *control) testRefused(t *testing.T) {
 	other := filepath.Join(c.Dir, "other")
 	c.issue(t, other)
@@ -423,7 +423,7 @@ openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=ma
 			t.Errorf("user nobody with %s: %v\n%s", flags, err, out)
 		}
 	}
-	// The daemon that nobody asked to listen does not.
+	// A daemon that is not configured to listen does not.
 	out, err := c.shell(c.n1, c.certs, fmt.Sprintf("manxctl --server %s:9443 --cert-file admin.pem --key-file "+
 		"admin-key.pem status", c.n2.IP4))
 	if world.ExitCode(err) != 4 || !strings.Contains(out, "no program listens there") {

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestNodeDeleted deletes the Node of a running daemon, whose address is not detected, so that nobody looks it up
+// TestNodeDeleted deletes the Node of a running daemon, whose address is not detected, so that no daemon looks it up
 // again: it comes back with its labels, and the session of the other node with it.
 func TestNodeDeleted(t *testing.T) {
 	t.Parallel()

@@ -1,2 +1,2 @@
-// Package node drives the life of one node: how manxd starts, what it serves, its pods, and how it goes.
+// Package node tests the life of one node: how manxd starts, its services, its pods, and how it goes.
 package node

@@ -22,7 +22,7 @@ import (
 // strangerEnv names the data directory that TestStranger tries to get at.
 const strangerEnv = "MANX_E2E_STRANGER"
 
-// TestStranger is what an unprivileged user of a node does, in a process of its own: it prints what it could do to
+// TestStranger acts as an unprivileged user of a node, in a process of its own: it prints its successful accesses to
 // the datastore.
 func TestStranger(t *testing.T) {
 	dir := os.Getenv(strangerEnv)
@@ -68,7 +68,7 @@ func TestStranger(t *testing.T) {
 			err := x.try(ctx)
 			cancel()
 			if err != nil && x.what == "read" {
-				break // nobody answers
+				break // no answer
 			}
 			if err == nil {
 				fmt.Printf("COULD %s over %s\n", x.what, endpoint)
@@ -85,7 +85,7 @@ func TestStranger(t *testing.T) {
 	fmt.Println("TRIED")
 }
 
-// asNobody has TestStranger run on the node as an unprivileged user, and returns what it could do.
+// asNobody has TestStranger run on the node as an unprivileged user, and returns its successful accesses.
 func asNobody(t *testing.T, l *lab.Lab, n *lab.Node, dataDir string) (could []string) {
 	t.Helper()
 	self := filepath.Join(l.Dir, "stranger")
@@ -147,7 +147,7 @@ func TestEmbeddedDatastoreIsForRootAlone(t *testing.T) {
 	must(t, n.Ready(limit))
 }
 
-// What 'manxd client-certificate' makes and prints lets another host use the datastore; without it nobody gets in
+// The files and output of 'manxd client-certificate' let another host use the datastore; without them no host gets in
 // over TCP.
 func TestEmbeddedDatastoreForOtherHosts(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("o"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},

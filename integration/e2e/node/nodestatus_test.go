@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/integration/e2e/world"
 )
 
-// testNodeStatus asks for the status of a node as an operator does, and sees it follow what happens.
+// testNodeStatus requests the status of a node as an operator does, and checks that it follows events.
 func (c *cluster) testNodeStatus(t *testing.T) {
 	const object = "apiVersion: projectcalico.org/v3\nkind: CalicoNodeStatus\nmetadata: {name: %s}\n" +
 		"spec: {node: n2, classes: [%s], updatePeriodSeconds: %d}\n"
@@ -60,7 +60,7 @@ func (c *cluster) testNodeStatus(t *testing.T) {
 		}
 	}
 
-	// A session goes down and comes up again: the one is told, the other object keeps what it said once.
+	// A session goes down and comes up again: the one object follows, the other keeps its first content.
 	if out, err := c.ToR1.Birdc("disable", "n2"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -73,7 +73,7 @@ func (c *cluster) testNodeStatus(t *testing.T) {
 	}
 	await("n2-all", world.Sessions/2, 0)
 
-	// The daemon restarts: what it tells first is not that nothing is up yet.
+	// The daemon restarts: its first report is not that nothing is up yet.
 	before := get("n2-once").Status.LastUpdated
 	c.N2.Manxd().Kill()
 	must(t, c.N2.StartManxd())

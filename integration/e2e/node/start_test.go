@@ -71,7 +71,8 @@ func (c *cluster) testTwin(t *testing.T) {
 	c.Settled(t)
 }
 
-// TestRefusesToStart gives manxd what can never work: 2 is the exit code of a wrong setting, 1 of everything else.
+// TestRefusesToStart gives manxd settings that can never work: 2 is the exit code of a wrong setting, 1 of everything
+// else.
 func TestRefusesToStart(t *testing.T) {
 	bin := world.Binaries(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/integration/e2e/world"
 )
 
-// testStatus runs the commands that an operator looks at a healthy node with.
+// testStatus runs the commands with which an operator checks a healthy node.
 func (c *cluster) testStatus(t *testing.T) {
 	out, err := c.N2.Manxctl("status")
 	must(t, err)

@@ -18,14 +18,14 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// deployed is the folder of the unit and of what it needs.
+// deployed is the folder of the unit and of the files that it needs.
 const deployed = "../../../deploy/systemd"
 
 // exposure is the figure that systemd-analyze(1) gives the unit, from 0 (safe) to 10, and that docs/security.md
 // carries.
 var exposure = regexp.MustCompile(`Overall exposure level for manxd.service: (\d+\.\d) `)
 
-// TestUnitExposure has systemd judge the unit.
+// TestUnitExposure has systemd rate the unit.
 func TestUnitExposure(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Skip("systemd is not installed")
@@ -54,7 +54,7 @@ func TestUnitExposure(t *testing.T) {
 	}
 }
 
-// denied are the words of the kernel, Go and systemd for what is not allowed.
+// denied are the words of the kernel, Go and systemd for a denied action.
 var denied = regexp.MustCompile(
 	`(?i)permission denied|operation not permitted|not supported by protocol|read-only file system|EPERM|EACCES|normal priority`)
 
@@ -62,13 +62,13 @@ var denied = regexp.MustCompile(
 // unit has it fail, so that none goes unnoticed.
 var strict = []string{"SystemCallErrorNumber=kill"}
 
-// confined is a node under the shipped unit, and what it works with.
+// confined is a node under the shipped unit, and its peers.
 type confined struct {
 	*cluster
 	*lab.Machine
 	t *testing.T
 
-	gtsm, md5 netip.Addr // routers that want these
+	gtsm, md5 netip.Addr // routers that require these
 }
 
 const passwordsFolder = "/etc/manx/passwords"
@@ -103,7 +103,7 @@ func newConfined(t *testing.T, pools string, settings []string, args ...string) 
 	return c
 }
 
-// givePasswords is what docs/security.md says of files that manxd reads: owned by root, readable for its group.
+// givePasswords follows docs/security.md for files that manxd reads: owned by root, readable for its group.
 func (c *confined) givePasswords() {
 	c.t.Helper()
 	for name, text := range map[string]string{"mesh": "between nodes", "router": "theirs"} {
@@ -130,7 +130,7 @@ func (c *confined) pid() string {
 	return ""
 }
 
-// checkConfined looks at the process itself: it has the four capabilities and nothing else.
+// checkConfined checks the process itself: it has the four capabilities and nothing else.
 func (c *confined) checkConfined() {
 	c.t.Helper()
 	status, err := os.ReadFile("/proc/" + c.pid() + "/status")
@@ -148,7 +148,7 @@ func (c *confined) checkConfined() {
 	}
 }
 
-// checkDenials fails if anything was denied so far, or if the daemon ended by itself.
+// checkDenials fails if anything was denied so far, or if the daemon ended unexpectedly.
 func (c *confined) checkDenials() {
 	c.t.Helper()
 	for line := range strings.Lines(c.N1.Log()) {
@@ -246,7 +246,7 @@ func (c *confined) testSessions(t *testing.T) {
 	if !strings.Contains(string(out), "-20") || !strings.Contains(string(out), "-15") {
 		t.Errorf("BFD's threads have no priority: nice values %v", strings.Fields(string(out)))
 	}
-	// What a router answers to an OPEN with a wrong AS is read from a packet socket.
+	// A router's answer to an OPEN with a wrong AS is read from a packet socket.
 	wrong := c.router(world.Trouble{Address: 43, Bird: " ", Remote: 64999})
 	object := fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: wrong}, spec: {node: "+
 		"n1, peerIP: %s, asNumber: 65000}}", wrong)
@@ -338,7 +338,7 @@ func (c *confined) testPods(t *testing.T) {
 	})
 }
 
-// testFiles looks at what others can read, and reaches the daemon as root does.
+// testFiles checks which files others can read, and reaches the daemon as root does.
 func (c *confined) testFiles(t *testing.T) {
 	modes := map[string]os.FileMode{
 		"var/lib/manx": 0o700, "var/log/manx": 0o750, "var/log/manx/flows.json": 0o640, "run/manx": 0o755,
@@ -399,8 +399,7 @@ func (c *confined) testUnitRestart(t *testing.T) {
 	must(t, c.N1.Ready(limit))
 }
 
-// testUnitAsRoot does what docs/security.md says to run the same unit as root, and then goes back to the user of its
-// own.
+// testUnitAsRoot follows docs/security.md to run the same unit as root, and then goes back to the user of its own.
 func (c *confined) testUnitAsRoot(t *testing.T) {
 	folders := func(from, to string) {
 		_, err := c.Run("sed", "-i", `s/ `+from+`\b/ `+to+`/g`, "/etc/tmpfiles.d/manx.conf")
@@ -456,7 +455,7 @@ func (c *confined) testEachCapability(t *testing.T) {
 	}
 }
 
-// testUnitCleanup removes, as root, what the user manx has left.
+// testUnitCleanup removes, as root, the objects that the user manx has left.
 func (c *confined) testUnitCleanup(t *testing.T) {
 	files := func() []string {
 		list, err := filepath.Glob(c.Path("run/calico/endpoint-status/*"))

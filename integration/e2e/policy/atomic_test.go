@@ -14,7 +14,7 @@ const (
 	oldPort, newPort = 7001, 7002 // allowed in one state each
 	freePort         = 7003       // always
 	deniedPort       = 7004       // never
-	handedPort       = 7005       // always, by what allows the old port or by what allows the new one
+	handedPort       = 7005       // always, by the rule that allows the old port or by the one that allows the new one
 )
 
 // swap is a change of policy and back: in state 0 the old port is allowed, in state 1 the new one.
@@ -114,7 +114,7 @@ func (c *cluster) swaps(t *testing.T) []swap {
 	}
 }
 
-// early is asked before all others: what it says about the third and fourth port holds in every state.
+// early is evaluated before all others: its decision about the third and fourth port holds in every state.
 const early = `
 apiVersion: projectcalico.org/v3
 kind: Tier
@@ -133,7 +133,7 @@ spec:
   - {action: Deny, protocol: UDP, destination: {ports: [7004]}}
 `
 
-// testAtomic changes policy while datagrams come of which each state allows one half, and holds what arrived against
+// testAtomic changes policy while datagrams come of which each state allows one half, and checks the arrivals against
 // it.
 func (c *cluster) testAtomic(t *testing.T) {
 	const perKind = 24

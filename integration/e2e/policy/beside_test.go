@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// kubeProxyIPTables is what kube-proxy in iptables mode writes for a service 10.96.0.10:80 with one endpoint, in its
+// kubeProxyIPTables is the output of kube-proxy in iptables mode for a service 10.96.0.10:80 with one endpoint, in its
 // chains and with its marks.
 const kubeProxyIPTables = `*nat
 :KUBE-SERVICES - [0:0]
@@ -70,7 +70,7 @@ table ip kube-proxy {
 }
 `
 
-// dockerRules are Docker's: what is forwarded is dropped unless it is a container's.
+// dockerRules are Docker's: forwarded packets are dropped unless they are a container's.
 const dockerRules = `*nat
 :DOCKER - [0:0]
 -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
@@ -169,7 +169,7 @@ func TestBesideOthers(t *testing.T) {
 	ok = ok && t.Run("Docker beside it", func(t *testing.T) {
 		load("iptables-restore", dockerRules, "--noflush")
 		hold(t, []probe{{"Docker drops what is forwarded, although Manx accepts it", friend.Namespace, service, false}})
-		for _, args := range []string{"-i cali+", "-o cali+"} { // what the documentation tells to do
+		for _, args := range []string{"-i cali+", "-o cali+"} { // the steps in the documentation
 			_, err := n2.Run("sh", "-c", fmt.Sprintf("iptables -I DOCKER-USER %s -j ACCEPT", args))
 			must(t, err)
 		}

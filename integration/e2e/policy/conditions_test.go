@@ -23,7 +23,7 @@ func (c *cluster) testConditions(t *testing.T) {
 		must(t, err)
 		t.Cleanup(func() { server.Close() })
 	}
-	// What is asked: "tcp1" is TCP to port 7001, "ping4" an echo request of IPv4, and so on.
+	// The probes: "tcp1" is TCP to port 7001, "ping4" an echo request of IPv4, and so on.
 	kinds := []string{"tcp1", "tcp2", "tcp3", "udp1", "udp2", "udp3", "sctp1", "sctp2", "sctp3", "ping4", "ping6"}
 	for _, x := range []struct {
 		rules string
@@ -161,7 +161,7 @@ func (c *cluster) testNamedPorts(t *testing.T) {
 	})
 }
 
-// testProfiles changes what profiles say, whose they are, and the labels that they hand on.
+// testProfiles changes the rules of profiles, their endpoints, and the labels that they hand on.
 func (c *cluster) testProfiles(t *testing.T) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	profile := func(name, spec string) []document {
@@ -188,7 +188,7 @@ func (c *cluster) testProfiles(t *testing.T) {
 		ask(t, far, lost, answered)
 		c.enforced(t, c.change(t, profile("team", "ingress: [{action: Deny, protocol: TCP}, {action: Allow}]")...))
 		ask(t, far, answered, lost)
-		c.enforced(t, c.change(t, without(profile("team", ""))...)) // whom nobody knows lets nothing in
+		c.enforced(t, c.change(t, without(profile("team", ""))...)) // an unknown profile lets nothing in
 		ask(t, far, lost, lost)
 		c.enforced(t, c.change(t, profile("team", udp)...))
 		ask(t, far, answered, lost)

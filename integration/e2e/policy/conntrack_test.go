@@ -14,8 +14,8 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// TestAddressMovesToAProtectedPod moves an address with running connections to a pod whose policy denies them. What was
-// established with the pod that had the address must not get there, in neither direction.
+// TestAddressMovesToAProtectedPod moves an address with running connections to a pod whose policy denies them. Packets
+// of connections with the pod that had the address must not get there, in neither direction.
 func TestAddressMovesToAProtectedPod(t *testing.T) {
 	n := startSingle(t, "m")
 	must(t, n.Apply(`
@@ -137,7 +137,7 @@ func converse(t *testing.T, from, to *net.UDPConn, address netip.AddrPort) {
 	})
 }
 
-// count counts what a socket receives, and sends it back if told so, until it is closed.
+// count counts the datagrams that a socket receives, and sends them back if echo is set, until it is closed.
 func count(conn *net.UDPConn, n *atomic.Int64, echo bool) {
 	go func() {
 		for buf := make([]byte, 64); ; {

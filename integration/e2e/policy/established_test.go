@@ -27,8 +27,8 @@ func talk(conn net.Conn) error {
 	return err
 }
 
-// testEstablished: policy decides about the first packet. What is established goes on, in both directions and at both
-// ends, whatever changes; what is new, and what policy has always denied, does not come about.
+// testEstablished: policy decides about the first packet. Established connections go on, in both directions and at both
+// ends, whatever changes; new ones, and those that policy has always denied, do not come about.
 func (c *cluster) testEstablished(t *testing.T) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	echoTCP(t, b.Namespace, 7801)
@@ -94,7 +94,7 @@ func (c *cluster) testEstablished(t *testing.T) {
 	}
 }
 
-// echoTCP sends back what comes.
+// echoTCP sends received data back.
 func echoTCP(t *testing.T, ns string, port int) {
 	t.Helper()
 	world.ListenTCP(t, ns, port, func(c net.Conn) {

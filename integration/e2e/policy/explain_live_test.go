@@ -36,7 +36,7 @@ spec:
   - {action: Allow}
 `
 
-// TestExplainLive asks the kernel whether explanations are right.
+// TestExplainLive compares explanations with the kernel's decisions.
 func TestExplainLive(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("l"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
 		{Name: "n2"}}})

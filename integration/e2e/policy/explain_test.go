@@ -63,7 +63,7 @@ spec:
   - {action: Allow}
 `
 
-// explained is what of an answer the test looks at.
+// explained is the part of an answer that the test checks.
 type explained struct {
 	Allowed bool   `json:"allowed"`
 	By      string `json:"by"`
@@ -96,7 +96,7 @@ func serveTCP(t *testing.T, ns string, ports ...int) {
 	}
 }
 
-// TestExplain compares what explain says on either node with what packets do.
+// TestExplain compares the output of explain on either node with the fate of packets.
 func TestExplain(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("x"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
 		{Name: "n2"}}})
@@ -156,7 +156,7 @@ func TestExplain(t *testing.T) {
 		to       netip.Addr
 		port     int
 		allowed  bool
-		by       string // part of what decided
+		by       string // part of the decider's name
 	}{
 		{"denied by a policy", client.Namespace, client.IP4().String(), server.IP4(), 7001, false,
 			"GlobalNetworkPolicy/first.server ingress 1"},

@@ -18,8 +18,8 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// TestPolicyFeatures drives what policies can say beyond who may reach whom, each as a user would: objects in the
-// datastore, packets of real sockets, and what the other end sees of them.
+// TestPolicyFeatures tests the features of policies beyond who may reach whom, each as a user would: objects in the
+// datastore, packets of real sockets, and their arrival at the other end.
 func TestPolicyFeatures(t *testing.T) {
 	c := newPolicyLab(t, "f", map[string]string{"a": "n2", "b": "n2", "far": "n1"})
 	var list []document
@@ -76,14 +76,14 @@ func TestPolicyFeatures(t *testing.T) {
 	}
 }
 
-// What becomes of a client's first packet, as the client sees it.
+// The fates of a client's first packet, as the client sees it.
 const (
 	answered = "answered"
 	refused  = "refused" // ECONNREFUSED
 	lost     = "lost"
 )
 
-// knock is a new connection of a client, and what should become of it.
+// knock is a new connection of a client, and its expected fate.
 type knock struct {
 	name    string
 	ns      string
@@ -182,7 +182,7 @@ func tryAll(t *testing.T, list []knock) {
 	var all sync.WaitGroup
 	for i, k := range list {
 		all.Go(func() {
-			patience := 20 * time.Second // the kernel tells each client once a second at most that it is refused
+			patience := 20 * time.Second // the kernel sends each client one refusal a second at most
 			if k.want == lost {
 				patience = 0
 			}
@@ -200,7 +200,7 @@ func tryAll(t *testing.T, list []knock) {
 // both are the addresses of each family.
 func both(v4, v6 netip.Addr) []netip.Addr { return []netip.Addr{v4, v6} }
 
-// apply writes objects with manxctl and waits until the nodes' kernels have what follows from them.
+// apply writes objects with manxctl and waits until the nodes' kernels have the resulting rules.
 func (c *cluster) apply(t *testing.T, yaml string) {
 	t.Helper()
 	must(t, c.N1.Apply(yaml))
@@ -217,7 +217,7 @@ func (c *cluster) apply(t *testing.T, yaml string) {
 	c.enforced(t, last)
 }
 
-// speaks waits until a daemon that was started tells of its policy.
+// speaks waits until a started daemon reports its policy.
 func speaks(t *testing.T, n *lab.Node) {
 	t.Helper()
 	eventually(t, func() error {
@@ -229,7 +229,7 @@ func speaks(t *testing.T, n *lab.Node) {
 	})
 }
 
-// temporary writes objects as they are, and gives back what was there before when the test ends.
+// temporary writes objects as they are, and restores the earlier ones when the test ends.
 func (c *cluster) temporary(t *testing.T, list ...document) {
 	t.Helper()
 	var before []document

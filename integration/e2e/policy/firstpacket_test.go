@@ -25,7 +25,7 @@ const (
 	closedPort = 7002
 )
 
-// tooEarly is what a container sends that nobody protects yet.
+// tooEarly is the message of a container that is not protected yet.
 const tooEarly = "too early"
 
 const firstPacketPolicy = `
@@ -74,8 +74,8 @@ func listenIn(t *testing.T, ns string) *listener {
 	return l
 }
 
-// sendOnce sends one datagram to the closed port and one to the open port, and waits for the answer to the second. What
-// overtakes nothing on its way has then passed or been dropped, too.
+// sendOnce sends one datagram to the closed port and one to the open port, and waits for the answer to the second. As
+// the order is kept, the first has then passed or been dropped, too.
 func sendOnce(ns string, to netip.Addr) error {
 	var conn *net.UDPConn
 	var err error
@@ -99,8 +99,8 @@ func sendOnce(ns string, to netip.Addr) error {
 	return err
 }
 
-// TestFirstPacket has containers send one packet as soon as the CNI plugin says that they are attached. It arrives if
-// policy allows it, and does not if it does not: there is no time in which either is otherwise.
+// TestFirstPacket has containers send one packet as soon as the CNI plugin reports that they are attached. It arrives
+// if policy allows it, and does not if it does not: there is no time in which either is otherwise.
 func TestFirstPacket(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("w"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
 		{Name: "n2"}}})
@@ -131,9 +131,9 @@ spec: {cidr: "fd00:244::/64"}
 		}
 	}
 
-	// The daemon is kept from its work until all containers have been told to the datastore: a plugin that does not
-	// wait has returned by then, and what its container sends is lost. A daemon that is stopped serves no plugin, so
-	// these find the control socket in a folder where the one for plugins is not.
+	// The daemon is kept from its work until all containers are in the datastore: a plugin that does not wait has
+	// returned by then, and its container's packets are lost. A daemon that is stopped serves no plugin, so these find
+	// the control socket in a folder where the one for plugins is not.
 	direct := filepath.Join(n.Dir, "direct", "manxd.sock")
 	must(t, os.MkdirAll(filepath.Dir(direct), 0o755))
 	must(t, os.Symlink(n.Socket(), direct))
@@ -182,7 +182,7 @@ spec: {cidr: "fd00:244::/64"}
 		t.Errorf("waits are not counted:\n%s", lines(m, "manx_cni_"))
 	}
 
-	// Nobody tells: ADD gives up in time and says so.
+	// Without a report: ADD gives up in time with an error.
 	_, err = n.AddPod("unheard", func(conf map[string]any) {
 		conf["policy_setup_timeout_seconds"], conf["endpoint_status_dir"] = 1, filepath.Join(n.Dir, "nothing-here")
 	})

@@ -17,9 +17,9 @@ import (
 )
 
 // flood sends datagrams without a pause, in rounds: one of each stream. Each has another source port than those before,
-// and nobody answers, so that connection tracking takes each for the first of its connection and policy decides about
-// it. All leave one processor in the order of the streams, and the kernel keeps that order. Their payload says which
-// they are.
+// and gets no answer, so that connection tracking takes each for the first of its connection and policy decides about
+// it. All leave one processor in the order of the streams, and the kernel keeps that order. Their payload identifies
+// them.
 type flood struct {
 	mu      sync.Mutex
 	streams []*stream     // guarded by mu; only ever gets longer
@@ -91,7 +91,7 @@ func (s *stream) as(a netip.Addr) error {
 	return unix.Bind(s.fd, &unix.SockaddrInet4{Addr: a.As4()})
 }
 
-// listen counts what comes to a port of a namespace.
+// listen counts the datagrams that come to a port of a namespace.
 func (f *flood) listen(t *testing.T, ns string, port uint16) {
 	t.Helper()
 	key := fmt.Sprint(ns, " ", port)
@@ -131,7 +131,7 @@ func (s *stream) note(round int64) {
 	s.latest = max(s.latest, round)
 }
 
-// received tells whether the datagram of a round arrived.
+// received reports whether the datagram of a round arrived.
 func (s *stream) received(round int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +163,7 @@ func (f *flood) start(t *testing.T) {
 			if wait := time.Until(next); wait > 0 {
 				time.Sleep(wait)
 			} else if wait < -20*f.pace {
-				next = time.Now() // the machine was busy; what was missed is not sent in one burst
+				next = time.Now() // the machine was busy; missed datagrams are not sent in one burst
 			}
 			select {
 			case <-f.quit:
@@ -192,7 +192,7 @@ func (s *stream) send(i int, round int64) {
 	}
 }
 
-// stop ends the flood and waits until what was sent has arrived.
+// stop ends the flood and waits until all sent datagrams have arrived.
 func (f *flood) stop() {
 	select {
 	case <-f.quit:
@@ -265,8 +265,8 @@ func (s *stream) never(t *testing.T) {
 	}
 }
 
-// switches counts how often what is allowed changes between two streams of which each state allows one: a datagram that
-// arrives and one that does not both tell the state. A state with both or none of them would show as a row of switches.
+// switches counts how often the decision changes between two streams of which each state allows one: a datagram that
+// arrives and one that does not both show the state. A state with both or none of them would show as a row of switches.
 // It also lists the datagrams that met another state than those before and after them.
 func switches(a, b *stream, from, to int64) (n int, odd []string) {
 	states := make([]bool, 0, 2*(to-from+1))

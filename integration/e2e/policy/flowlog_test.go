@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// Ports of the pods, by what policy makes of them; from firstMarker on, they serve to find out how far the flow log is.
+// Ports of the pods, by the policy's decision; from firstMarker on, they serve to determine how far the flow log is.
 const (
 	allowedPort   = 7001
 	refusedPort   = 7002
@@ -28,7 +28,7 @@ const (
 	firstLimited  = 7150
 )
 
-// loggingPolicies are about who sends to pod b, and about what pod a sends; log is a rule that logs, or nothing.
+// loggingPolicies apply to senders to pod b, and to packets from pod a; log is a rule that logs, or nothing.
 func loggingPolicies(log string) string {
 	return world.GlobalPolicy("first", "tier: logs, selector: role == 'b', types: [Ingress], ingress: ["+log+
 		"{action: Deny, protocol: ICMP}, {action: Deny, protocol: ICMPv6}, "+
@@ -41,9 +41,9 @@ func loggingPolicies(log string) string {
 var logRule = fmt.Sprintf("{action: Log, protocol: UDP, destination: {ports: [%d, %d, %d, %d, '%d:7199']}}, ",
 	allowedPort, refusedPort, passedPort, undecidedPort, firstMarker)
 
-// testFlowLog has rules log packets that others allow, deny and pass on: they fare as if nobody logged, with the flow
-// log and without; with it, its file and its subscribers hear of what is logged and of what is dropped, within the
-// limits that are set.
+// testFlowLog has rules log packets that others allow, deny and pass on: their fate is the same without logging, with
+// the flow log and without; with it, its file and its subscribers get the logged and the dropped packets, within the
+// configured limits.
 func (c *cluster) testFlowLog(t *testing.T) {
 	n, a, b, far := c.N2, c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	first := func() string {
@@ -140,7 +140,7 @@ type flowLogs struct {
 	marker uint16
 }
 
-// entries are what the file has so far, apart from markers.
+// entries are the content of the file so far, apart from markers.
 func (f *flowLogs) entries(t *testing.T) (list []flowlog.Entry) {
 	t.Helper()
 	text, err := os.ReadFile(f.file)
@@ -158,8 +158,8 @@ func (f *flowLogs) entries(t *testing.T) (list []flowlog.Entry) {
 	return list
 }
 
-// mark sends datagrams, each of which is logged and dropped, until the file and all that is heard tell of one; what
-// came before is told by then.
+// mark sends datagrams, each of which is logged and dropped, until the file and every subscriber has one; earlier
+// packets are recorded by then.
 func (f *flowLogs) mark(t *testing.T, heard ...*printed) {
 	t.Helper()
 	var err error
@@ -168,8 +168,8 @@ func (f *flowLogs) mark(t *testing.T, heard ...*printed) {
 		if got := (knock{ns: f.c.Pods["far"].Namespace, network: "udp", to: to}).try(0); got != lost {
 			t.Fatalf("a marker is %s", got)
 		}
-		// The kernel hands over what it logs after a second; whoever has not listened yet does not hear of this one at
-		// all.
+		// The kernel hands over logged packets after a second; a subscriber that has not listened yet never gets this
+		// one.
 		if err = lab.Eventually(2*time.Second, func() error { return f.tells(to.Port(), heard) }); err == nil {
 			return
 		}
@@ -198,7 +198,7 @@ func texts(list []*printed) (all []string) {
 	return all
 }
 
-// checkEntries compares what was told of the knocks.
+// checkEntries compares the recorded entries of the knocks.
 func (c *cluster) checkEntries(t *testing.T, list []flowlog.Entry) {
 	t.Helper()
 	want := map[string]bool{}
@@ -252,7 +252,7 @@ func entryText(action flowlog.Action, rule string, from netip.Addr, protocol str
 	return fmt.Sprintf("%s %s %s %s/%d", action, rule, from, protocol, port)
 }
 
-// testFlowLogSubscribers asks for parts of the flow log. A flow that was told is told again after ten seconds only, so
+// testFlowLogSubscribers requests parts of the flow log. A reported flow is reported again after ten seconds only, so
 // others are made.
 func (c *cluster) testFlowLogSubscribers(t *testing.T, f *flowLogs) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]

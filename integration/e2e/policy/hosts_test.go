@@ -35,7 +35,8 @@ func echo(t *testing.T, ns string, ports ...int) {
 	}
 }
 
-// askEcho sends a few datagrams of one new connection and returns the first answer: who the other end says has asked.
+// askEcho sends a few datagrams of one new connection and returns the first answer: the client's address as the other
+// end sees it.
 func askEcho(ns string, to netip.AddrPort, patience time.Duration) (answer string, err error) {
 	var conn net.Conn
 	inside := namespace.Inside(ns, func() { conn, err = net.Dial("udp", to.String()) })
@@ -103,7 +104,8 @@ func TestHostEndpoints(t *testing.T) {
 		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\n"+
 			"metadata: {name: node.n2}\nspec: {%s}\n---\n", spec)
 	}
-	// A new node's FelixConfiguration says Return, which lets pods reach what no other rule of the host forbids.
+	// A new node's FelixConfiguration has Return, which lets pods reach any port that no other rule of the host
+	// forbids.
 	usual := documents(t, felix("defaultEndpointToHostAction: Drop"))
 	c.enforced(t, c.change(t, usual...))
 	// Where the probes go. TCP of BGP and of the datastore is failsafe, or the cluster would fall apart.
@@ -189,7 +191,7 @@ func TestHostEndpoints(t *testing.T) {
 				c.enforced(t, c.change(t, list...), n2)
 				defer func() { c.enforced(t, c.change(t, append(gone(list, usual), usual...)...), n2) }()
 			}
-			for _, n := range []*lab.Node{n1, n2} { // they have to find each other again, whatever policy says
+			for _, n := range []*lab.Node{n1, n2} { // they have to find each other again, whatever the policy
 				if out, err := n.Run("ip", "neigh", "flush", "dev", "eth0"); err != nil {
 					t.Fatalf("%v: %s", err, out)
 				}

@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// printed is what a program has printed so far.
+// printed is a program's output so far.
 type printed struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -43,10 +43,10 @@ func inBackground(t *testing.T, n *lab.Node, out io.Writer, name string, args ..
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 }
 
-// ruleWatch records what nftables tells of changes on a node.
+// ruleWatch records nftables' events of changes on a node.
 type ruleWatch struct{ printed }
 
-// String is what was told, without the lines that only say that a transaction ended.
+// String is the recorded events, without the lines that only mark the end of a transaction.
 func (m *ruleWatch) String() string {
 	var list []string
 	for line := range strings.Lines(m.printed.String()) {
@@ -61,7 +61,7 @@ func watchRules(t *testing.T, n *lab.Node) *ruleWatch {
 	t.Helper()
 	m := &ruleWatch{}
 	inBackground(t, n, m, "nft", "monitor")
-	// It is listening once it tells of a table of the test's own.
+	// It is listening once it reports a table of the test's own.
 	for i := 0; ; i++ {
 		if i == 100 {
 			t.Fatal("nft monitor tells nothing")
@@ -142,7 +142,7 @@ func (c *cluster) testRestartKeepsPolicy(t *testing.T) {
 			must(t, g.waitFor(s, down))
 		}
 		must(t, n.StartManxd())
-		eventually(t, func() error { // it has compared the kernel's table with what it wants
+		eventually(t, func() error { // it has compared the kernel's table with the desired one
 			page, err := n.Get("/metrics")
 			if err == nil && !strings.Contains(page, "\nmanx_policy_in_sync 1\n") {
 				err = fmt.Errorf("%s is not in sync", n.Name)
@@ -229,7 +229,7 @@ func content(text string) string {
 	return strings.Join(blocks, "\n")
 }
 
-// testPolicyDrift has others do what they should not.
+// testPolicyDrift has other programs edit Manx's table.
 func (c *cluster) testPolicyDrift(t *testing.T) {
 	n, g := c.N2, c.guard(t)
 	want := content(table(t, n))

@@ -44,7 +44,7 @@ spec: {cidr: "%s", blockSize: 122, natOutgoing: true}
 	must(t, c.N2.Ready(limit))
 	c.Etcd = world.DialEtcd(t, c.N1)
 	for _, n := range c.Nodes {
-		// A flood makes many connections that nobody answers; they should not fill the table.
+		// A flood makes many unanswered connections; they should not fill the table.
 		_, err := n.Run("sh", "-c", "echo 2 >/proc/sys/net/netfilter/nf_conntrack_udp_timeout")
 		must(t, err)
 	}
@@ -54,10 +54,10 @@ spec: {cidr: "%s", blockSize: 122, natOutgoing: true}
 	return c
 }
 
-// document is one object as it is in the datastore; no value means that it is not there.
+// document is one object as it is in the datastore; no value: it does not exist.
 type document struct{ path, value string }
 
-// documents reads YAML as what a client of the datastore would write.
+// documents reads YAML as the objects that a client of the datastore would write.
 func documents(t *testing.T, yaml string) (list []document) {
 	t.Helper()
 	for d, err := range model.Documents([]byte(yaml)) {

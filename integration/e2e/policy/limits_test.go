@@ -63,7 +63,7 @@ func volley(t *testing.T, from string, to netip.AddrPort, listener string, n int
 	return <-heard, took
 }
 
-// testPacketRates limits packets a second, one direction at a time: the burst passes, what is beyond the rate does not.
+// testPacketRates limits packets a second, one direction at a time: the burst passes, packets beyond the rate do not.
 func (c *cluster) testPacketRates(t *testing.T) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	const port, all = 7100, 150
@@ -115,7 +115,7 @@ func (c *cluster) testPacketRates(t *testing.T) {
 				arrived, took := volley(t, v.from, at(v.to, port), v.sink, all)
 				least, most := all, all
 				if v.limit.rate > 0 {
-					// What belongs to earlier connections may have taken a little.
+					// Packets of earlier connections may have taken a little.
 					least, most = v.limit.burst-2, v.limit.burst+int(float64(v.limit.rate)*took.Seconds())+1
 				}
 				if arrived < least || arrived > most {
@@ -134,7 +134,7 @@ type held struct {
 	list []net.Conn
 }
 
-// open makes one more, and tells what became of it.
+// open makes one more, and returns its fate.
 func (h *held) open(network string, to netip.AddrPort) string {
 	h.t.Helper()
 	var conn net.Conn
@@ -161,7 +161,7 @@ func (h *held) open(network string, to netip.AddrPort) string {
 	return lost
 }
 
-// close ends the oldest by a reset, after which nobody waits for more of it.
+// close ends the oldest by a reset, after which neither side waits for more of it.
 func (h *held) close() {
 	if tcp, ok := h.list[0].(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
@@ -176,7 +176,7 @@ func (h *held) closeAll() {
 	}
 }
 
-// acceptTCP keeps what connects, until the other side ends it.
+// acceptTCP keeps accepted connections, until the other side ends them.
 func acceptTCP(t *testing.T, ns string, port int) {
 	t.Helper()
 	world.ListenTCP(t, ns, port, func(c net.Conn) {
@@ -185,7 +185,7 @@ func acceptTCP(t *testing.T, ns string, port int) {
 }
 
 // testMaxConnections limits how many connections a pod has at a time: TCP clients beyond are refused, others are
-// dropped, and what is established goes on.
+// dropped, and established connections go on.
 func (c *cluster) testMaxConnections(t *testing.T) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	acceptTCP(t, b.Namespace, 7101)
@@ -226,7 +226,7 @@ func (c *cluster) testMaxConnections(t *testing.T) {
 		c.limits(t, "b", map[string]any{"egressMaxConnections": 2})
 		h := &held{t: t, ns: b.Namespace}
 		c.counts(t, h, "tcp", at(far.IP6(), 7101), 2, refused)
-		// What others do is not counted.
+		// Connections of others are not counted.
 		if got := (&held{t: t, ns: a.Namespace}).open("tcp", at(far.IP6(), 7101)); got != answered {
 			t.Errorf("another pod's connection is %s", got)
 		}
@@ -256,7 +256,7 @@ func (c *cluster) counts(t *testing.T, h *held, network string, to netip.AddrPor
 	t.Helper()
 	open := func(what string) {
 		t.Helper()
-		eventually(t, func() error { // what has just ended may still count
+		eventually(t, func() error { // a connection that has just ended may still count
 			if got := h.open(network, to); got != answered {
 				return fmt.Errorf("%s: %s is %s", to, what, got)
 			}

@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/integration/e2e/world"
 )
 
-// testTranslation asks others who has come: a pod's own address or one of its host, as pools and FelixConfiguration
-// say.
+// testTranslation queries other hosts for the client's address: a pod's own address or one of its host, by the settings
+// of pools and FelixConfiguration.
 func (c *cluster) testTranslation(t *testing.T) {
 	a, far, n1, n2 := c.Pods["a"], c.Pods["far"], c.N1, c.N2
 	const port = 7701
@@ -20,7 +20,7 @@ func (c *cluster) testTranslation(t *testing.T) {
 	}
 	spare := netip.MustParseAddr("10.200.1.99")
 	world.IP(t, n2, fmt.Sprintf("-n %s addr add %s/32 dev lo", n2.Namespace, spare))
-	for i, via := range both(n2.IP4, n2.IP6) { // for what is not translated
+	for i, via := range both(n2.IP4, n2.IP6) { // for untranslated packets
 		world.IP(t, n2, fmt.Sprintf("-n %s route add %s via %s", c.ToR1.Namespace, both(a.IP4(), a.IP6())[i], via))
 	}
 	outside := both(c.ToR1.Address(n2), c.ToR1.Address6(n2))
@@ -86,8 +86,7 @@ func (c *cluster) testTranslation(t *testing.T) {
 	}
 }
 
-// testServiceLoop: packets to addresses of services that nobody has translated are not sent back to where they came
-// from.
+// testServiceLoop: packets to untranslated addresses of services are not sent back to their source.
 func (c *cluster) testServiceLoop(t *testing.T) {
 	a, n2 := c.Pods["a"], c.N2
 	const port = 7711
@@ -115,7 +114,7 @@ func (c *cluster) testServiceLoop(t *testing.T) {
 			var list []knock
 			for _, s := range services {
 				list = append(list, knock{"a service", a.Namespace, "tcp", at(s, port), x.want})
-				if x.want != answered { // nobody is there to answer
+				if x.want != answered { // no host is there to answer
 					list = append(list, knock{"a service", a.Namespace, "udp", at(s, port), x.want})
 				}
 			}

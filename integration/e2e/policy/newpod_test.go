@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// newcomers is about pods that nobody has labelled.
+// newcomers applies to pods without labels.
 const newcomers = `
 apiVersion: projectcalico.org/v3
 kind: GlobalNetworkPolicy
@@ -22,7 +22,7 @@ spec:
 `
 
 // testNewPods attaches pods while datagrams to their addresses and out of their namespaces are on their way already.
-// What policy denies never passes; what it allows passes as soon as the CNI plugin has returned.
+// Denied packets never pass; allowed ones pass as soon as the CNI plugin has returned.
 func (c *cluster) testNewPods(t *testing.T) {
 	const pods = 20
 	server := c.Pods["server"]
@@ -68,8 +68,8 @@ func (c *cluster) testNewPods(t *testing.T) {
 		for _, s := range allowed {
 			first := from
 			if s.to.Addr().Is6() {
-				// What was sent too early has had the neighbour asked for in vain, and the kernel asks again only after
-				// a second.
+				// An early datagram has left an unanswered neighbour request, which the kernel repeats only after a
+				// second.
 				for first <= to && !s.received(first) {
 					first++
 				}

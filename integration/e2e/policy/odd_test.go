@@ -46,8 +46,8 @@ func raw(t *testing.T, from, to string, address netip.Addr, protocol int, payloa
 	}
 }
 
-// testOddPackets has a pod send what looks like the tunnels between nodes, and what belongs to no connection: neither
-// passes unless FelixConfiguration says so, whatever policies allow.
+// testOddPackets has a pod send packets that look like the tunnels between nodes, and packets of no connection: neither
+// pass unless FelixConfiguration allows it, whatever the policies.
 func (c *cluster) testOddPackets(t *testing.T) {
 	a, far := c.Pods["a"], c.Pods["far"]
 	echo(t, far.Namespace, 4789, 4790)

@@ -8,8 +8,7 @@ import (
 	"github.com/manxnet/manx/integration/e2e/world"
 )
 
-// testReject: nftablesFilterDenyAction says whether clients hear that they are refused. Drop, the default, tells them
-// nothing.
+// testReject: nftablesFilterDenyAction decides whether clients get a refusal. With Drop, the default, they get none.
 func (c *cluster) testReject(t *testing.T) {
 	a, b, far, n2 := c.Pods["a"], c.Pods["b"], c.Pods["far"], c.N2
 	c.temporary(t, documents(t, world.GlobalPolicy("reject-in", "selector: role == 'b', types: [Ingress], ingress: ["+
@@ -20,7 +19,8 @@ func (c *cluster) testReject(t *testing.T) {
 		world.GlobalPolicy("reject-out", "selector: role == 'a', types: [Egress], egress: ["+
 			"{action: Deny, protocol: TCP, destination: {ports: [7003]}}, {action: Deny, protocol: UDP, destination: "+
 			"{ports: [7003]}}, {action: Allow}]"))...)
-	// What the node's administrator says comes first; what pods send to their host is no policy's business here.
+	// The settings of the node's administrator come first; packets from pods to their host are not for policy to decide
+	// here.
 	c.temporary(t, documents(t, felix("default", "")+felix("node.n2", "defaultEndpointToHostAction: Drop"))...)
 
 	knocks := func(denied string) (list []knock) {
@@ -64,8 +64,8 @@ func (c *cluster) testReject(t *testing.T) {
 	t.Run("behind a service", c.testRejectBehindService)
 }
 
-// testRejectBehindService: the refusal comes from the address that the client has asked, somebody else's translation
-// notwithstanding.
+// testRejectBehindService: the refusal comes from the address of the client's request, despite another program's
+// translation.
 func (c *cluster) testRejectBehindService(t *testing.T) {
 	a, b, far, n2 := c.Pods["a"], c.Pods["b"], c.Pods["far"], c.N2
 	table := "table inet service {\n\tchain translated {\n\t\ttype nat hook prerouting priority dstnat;\n"
@@ -97,8 +97,8 @@ func (c *cluster) testRejectBehindService(t *testing.T) {
 	tryAll(t, list)
 }
 
-// testRejectByHosts: what host endpoints deny is refused, except where the kernel cannot answer: on its way out, and
-// before connections are tracked or translated.
+// testRejectByHosts: packets that host endpoints deny are refused, except where the kernel cannot answer: on the way
+// out, and before connections are tracked or translated.
 func (c *cluster) testRejectByHosts(t *testing.T) {
 	n1, n2, a := c.N1, c.N2, c.Pods["a"]
 	c.temporary(t, documents(t, felix("node.n2", "defaultEndpointToHostAction: Drop, nftablesFilterDenyAction: Reject")+

@@ -83,8 +83,8 @@ func serveAssociations(t *testing.T, ip netip.Addr, port int) {
 	}()
 }
 
-// openAssociation opens one from that namespace and reads the server's message. It fails with ETIMEDOUT if nobody
-// answered for so long.
+// openAssociation opens one from that namespace and reads the server's message. It fails with ETIMEDOUT without an
+// answer for so long.
 func openAssociation(ns string, to netip.Addr, port int, patience time.Duration) (err error) {
 	inside := namespace.Inside(ns, func() {
 		var fd int

@@ -67,7 +67,7 @@ func (c *cluster) withSlices(t *testing.T) *sliceWorld {
 	return w
 }
 
-// change takes over slices, those without endpoints as gone, and waits until the kernel has what follows.
+// change takes over slices, those without endpoints as gone, and waits until the kernel has the resulting rules.
 func (w *sliceWorld) change(slices ...*model.Object) {
 	w.t.Helper()
 	w.set = maps.Clone(w.set)

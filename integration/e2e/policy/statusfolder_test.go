@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// testStatusFolder moves the files that tell the CNI plugin who has policy, by endpointStatusPathPrefix of
+// testStatusFolder moves the files from which the CNI plugin reads who has policy, by endpointStatusPathPrefix of
 // FelixConfiguration; the flag comes first.
 func (c *cluster) testStatusFolder(t *testing.T) {
 	n := c.N2
@@ -52,7 +52,7 @@ func (c *cluster) testStatusFolder(t *testing.T) {
 	restart("--endpoint-status-path-prefix=")
 	eventually(t, in(folder("ignored"), "a", "b", "flagged"))
 	says("default", folder("cluster"))
-	must(t, in(folder("ignored"), "a", "b", "flagged")()) // what is said for the node comes first
+	must(t, in(folder("ignored"), "a", "b", "flagged")()) // the node's setting comes first
 	c.apply(t, felix("node.n2", usual))
 	eventually(t, in(folder("cluster"), "a", "b", "flagged"))
 	eventually(t, in(folder("ignored")))

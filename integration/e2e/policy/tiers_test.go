@@ -12,7 +12,7 @@ import (
 // sees checks that from now on the datagrams of some streams all arrive, and none of others.
 func (f *flood) sees(t *testing.T, when string, pass, stop []*stream) {
 	t.Helper()
-	// One round may have begun before what led here was done.
+	// One round may have begun before the preceding change was done.
 	from := f.rounds.Load() + 2
 	to := from + 60
 	for _, s := range pass {
@@ -34,9 +34,8 @@ func (f *flood) sees(t *testing.T, when string, pass, stop []*stream) {
 	}
 }
 
-// testTierGoes deletes a tier that still has policies, as nobody should but a program may, and brings it back, under
-// traffic. Its policies go on to be asked, behind all others, and open nothing; whom they are not about notices
-// nothing.
+// testTierGoes deletes a tier that still has policies, as only a program may, and brings it back, under traffic. Its
+// policies are still evaluated, behind all others, and open nothing; endpoints that they do not select are unaffected.
 func (c *cluster) testTierGoes(t *testing.T) {
 	b := c.Pods["b"]
 	const first, second, third, free = 7201, 7202, 7203, 7204
@@ -95,7 +94,7 @@ func (c *cluster) testTierGoes(t *testing.T) {
 		c.enforced(t, c.change(t, tier...))
 		there("with the tier again")
 	}
-	// A policy of a tier that nobody has heard of.
+	// A policy of an unknown tier.
 	lost := documents(t, world.GlobalPolicy("unknown.x",
 		"tier: unknown, selector: role == 'far', ingress: ["+rule("Allow", first)+
 			"]"))

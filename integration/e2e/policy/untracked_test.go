@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// tracked tells whether a node's kernel has a connection from an address to a port; skipped where it does not show
+// tracked reports whether a node's kernel has a connection from an address to a port; skipped where it does not show
 // them.
 func tracked(t *testing.T, n *lab.Node, from netip.Addr, port uint16) bool {
 	t.Helper()
@@ -33,8 +33,8 @@ func tracked(t *testing.T, n *lab.Node, from netip.Addr, port uint16) bool {
 	return false
 }
 
-// testUntracked drives what host endpoints' policies decide before connections are tracked, with another host at the
-// other end.
+// testUntracked tests the decisions of host endpoints' policies before connections are tracked, with another host at
+// the other end.
 func (c *cluster) testUntracked(t *testing.T) {
 	n1, n2 := c.N1, c.N2
 	const first = 7301 // each case has a port of its own: connections live on
@@ -117,7 +117,7 @@ func (c *cluster) testUntracked(t *testing.T) {
 	}
 }
 
-// testPreDNAT drives what host endpoints' policies decide before addresses are translated, with somebody else's
+// testPreDNAT tests the decisions of host endpoints' policies before addresses are translated, with another program's
 // translation of a port of the host to a pod.
 func (c *cluster) testPreDNAT(t *testing.T) {
 	n1, n2, a := c.N1, c.N2, c.Pods["a"]
@@ -140,7 +140,7 @@ func (c *cluster) testPreDNAT(t *testing.T) {
 		return fmt.Sprintf("{action: %s, protocol: UDP, destination: {ports: [%d]}}, {action: %s, protocol: TCP, "+
 			"destination: {ports: [%d]}}", action, port, action, port)
 	}
-	// Denies what is forwarded to pods.
+	// Denies packets forwarded to pods.
 	const late = "selector: host == 'n2', applyOnForward: true, order: 10, types: [Ingress], ingress: [{action: Deny}]"
 	for _, x := range []struct {
 		name                    string

@@ -22,7 +22,7 @@ var (
 	Pool6 = netip.MustParsePrefix("fd00:244::/64")
 )
 
-// Limit is how long anything may take on a machine that has much else to do. Nothing is asserted about time.
+// Limit is the longest time for any step on a busy machine. No test asserts a time.
 const Limit = time.Minute
 
 // NewLab builds a lab that goes away with the test; when the test fails, the ends of the daemons' logs are printed.
@@ -112,7 +112,7 @@ func NewCluster(t *testing.T) *Cluster {
 // Secrets is the folder of a node's BGP passwords.
 func Secrets(n *lab.Node) string { return filepath.Join(n.Dir, "secrets") }
 
-// resources are what the operator stores: a pool for each family, and both routers as peers of each node. The second
+// resources are the operator's objects: a pool for each family, and both routers as peers of each node. The second
 // router is only reachable through the second uplink, so the kernel chooses the source address.
 func (c *Cluster) resources() string {
 	docs := []string{fmt.Sprintf(`
@@ -296,7 +296,7 @@ type Step[T any] struct {
 	Run  func(T, *testing.T)
 }
 
-// InOrder runs the tests one after the other, up to the first that fails: what follows would fail because of it.
+// InOrder runs the tests one after the other, up to the first that fails: later ones would fail because of it.
 func InOrder[T any](t *testing.T, shared T, steps []Step[T]) {
 	t.Helper()
 	for _, step := range steps {
@@ -316,13 +316,13 @@ func BIRDSocket(n *lab.Node) string { return filepath.Join(n.Dir, "bird.ctl") }
 
 func BIRDSocket6(n *lab.Node) string { return filepath.Join(n.Dir, "bird6.ctl") }
 
-// ResourceKeys is what the keys of Calico's resources begin with, and EndpointKeys those of workload endpoints.
+// ResourceKeys is the prefix of the keys of Calico's resources, and EndpointKeys that of workload endpoints.
 const (
 	ResourceKeys = "/calico/resources/v3/projectcalico.org/"
 	EndpointKeys = ResourceKeys + "workloadendpoints/"
 )
 
-// Nobody is the user and the group of somebody without rights.
+// Nobody is the user and the group without rights.
 const Nobody = 65534
 
 // Together runs f for 0 to n-1, all at once.

@@ -1,3 +1,3 @@
-// Package world has the clusters that the end-to-end tests share, and what they look at: sessions, routes, metrics,
+// Package world has the clusters that the end-to-end tests share, and their observations: sessions, routes, metrics,
 // flows of packets.
 package world

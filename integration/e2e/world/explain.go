@@ -65,7 +65,7 @@ func StartLiveExplain(t *testing.T, n *lab.Node, args ...string) *live {
 	return x
 }
 
-// End waits for the end and wants an exit code and texts.
+// End waits for the end and requires an exit code and texts.
 func (x *live) End(code int, say ...string) string {
 	x.t.Helper()
 	x.read.Wait()

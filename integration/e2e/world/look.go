@@ -53,7 +53,7 @@ func Peer(t *testing.T, n *lab.Node, address fmt.Stringer) *manxv1.Peer {
 	return nil
 }
 
-// KernelRoute is a route as ip(8) tells it.
+// KernelRoute is a route in the output of ip(8).
 type KernelRoute struct {
 	Type     string `json:"type"`
 	Dst      string `json:"dst"`
@@ -67,7 +67,7 @@ type KernelRoute struct {
 	} `json:"nexthops"`
 }
 
-// Routes are those that ip(8) shows in a namespace, with these words after "ip -j route show".
+// Routes returns the routes that ip(8) shows in a namespace, with these words after "ip -j route show".
 func Routes(t *testing.T, ns, family string, words ...string) []KernelRoute {
 	t.Helper()
 	out, err := exec.Command("ip", append([]string{"-n", ns, family, "-j", "-d", "route", "show"},
@@ -103,7 +103,7 @@ type Monitor struct {
 	Stop func()
 }
 
-// WatchRoutes starts a monitor and returns when it sees what happens.
+// WatchRoutes starts a monitor and returns when it receives events.
 func WatchRoutes(t *testing.T, n *lab.Node) *Monitor {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "monitor")
@@ -147,7 +147,7 @@ func (m *Monitor) Deleted(t *testing.T) []string {
 	return lines
 }
 
-// process is what a daemon holds, and the processor time that it has had.
+// process is the resources of a daemon, and the processor time that it has had.
 type process struct {
 	fds, goroutines int
 	rss             float64 // MB
@@ -198,7 +198,7 @@ func Memory(t *testing.T, pid int, field string) float64 {
 	return kb / 1024
 }
 
-// ExitCode is that of a program which an error tells about.
+// ExitCode returns the exit code of the program in an error.
 func ExitCode(err error) int {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -246,7 +246,7 @@ func SameSessions(t *testing.T, before, after []*manxv1.Peer) {
 	}
 }
 
-// Stable waits until a daemon holds no more than before, but for what comes and goes with a connection or a timer.
+// Stable waits until a daemon holds no more than before, except resources that last as long as a connection or a timer.
 func Stable(t *testing.T, n *lab.Node, before process) {
 	t.Helper()
 	const some = 12

@@ -27,7 +27,7 @@ type Trouble struct {
 
 	Reason string
 	By     string
-	Calls  bool // this node connects again by itself
+	Calls  bool // this node connects again
 }
 
 // TroubleBIRD is a BIRD for one trouble: it has at most one session with an address.

@@ -159,7 +159,7 @@ func (s *Server) Try(ctx context.Context, t testing.TB, verb, path string, body 
 	return r.Do(ctx).Raw()
 }
 
-// Forget makes the server forget its history: it starts again, and etcd compacts what came before.
+// Forget makes the server lose its history: it starts again, and etcd compacts all earlier revisions.
 func (s *Server) Forget(t testing.TB) {
 	t.Helper()
 	s.Restart(t)

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Line is a way to a server that can be cut, and that counts what came over it.
+// Line is a way to a server that can be cut, and that counts its traffic.
 type Line struct {
-	// URL takes the place of the server's.
+	// URL replaces the server's.
 	URL string
 	// Delay is how late everything arrives, in either direction. It is set before the line is used.
 	Delay time.Duration
@@ -53,7 +53,7 @@ func NewLineFrom(t testing.TB, l net.Listener, to string) *Line {
 	return line
 }
 
-// Received is how many bytes came from the server.
+// Received returns how many bytes came from the server.
 func (l *Line) Received() int64 { return l.received.Load() }
 
 // Cut drops all connections and refuses new ones until Mend.

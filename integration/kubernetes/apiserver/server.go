@@ -26,7 +26,7 @@ import (
 	"github.com/manxnet/manx/integration/ports"
 )
 
-// Version is that of Kubernetes' programs.
+// Version is the version of Kubernetes' programs.
 const Version = "v1.32.0"
 
 // Admin may do everything.
@@ -72,8 +72,7 @@ func Start(t testing.TB, flags ...string) *Server {
 	return StartOn(t, "", flags...)
 }
 
-// StartOn is Start with an etcd that is there, at a URL. The distribution's is too old for some of what kube-apiserver
-// can do.
+// StartOn is Start with an existing etcd, at a URL. The distribution's is too old for some features of kube-apiserver.
 func StartOn(t testing.TB, etcd string, flags ...string) *Server {
 	t.Helper()
 	s := &Server{Dir: t.TempDir(), programs: Programs(), users: []string{Admin}, Flags: flags}
@@ -264,10 +263,10 @@ func (s *Server) writeTokens(t testing.TB) {
 // CA is the certificate of the server's authority.
 func (s *Server) CA() []byte { return s.ca.PEM() }
 
-// Config is how a user reaches the API. Without roles a user may do nothing; see AddUsers.
+// Config returns a user's configuration for the API. Without roles a user may do nothing; see AddUsers.
 func (s *Server) Config(user string) *rest.Config { return s.ConfigAt(s.URL, user) }
 
-// ConfigAt is how a user reaches the API at another URL, such as that of a Line.
+// ConfigAt returns a user's configuration for the API at another URL, such as that of a Line.
 func (s *Server) ConfigAt(url, user string) *rest.Config {
 	return &rest.Config{Host: url, BearerToken: Token(user), QPS: -1,
 		TLSClientConfig: rest.TLSClientConfig{CAData: s.ca.PEM(), ServerName: "localhost"}}

@@ -118,8 +118,8 @@ func (w *World) podAddresses() (map[string]netip.Addr, error) {
 	return addresses, nil
 }
 
-// audit compares blocks, handles and pods: each pod has exactly the one address that its status tells, no address
-// belongs to a pod that is gone, and each handle counts exactly its addresses.
+// audit compares blocks, handles and pods: each pod has exactly the one address of its status, no address belongs to a
+// pod that is gone, and each handle counts exactly its addresses.
 func (w *World) audit() error {
 	all, err := w.allocations()
 	if err != nil {

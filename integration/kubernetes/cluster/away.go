@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/lab"
 )
 
-// outage is how long the API server is away: MANX_AWAY (as 10m or 1h), or what a test has time for.
+// outage is how long the API server is away: MANX_AWAY (as 10m or 1h), or a test's default.
 func outage() (time.Duration, error) {
 	text := os.Getenv("MANX_AWAY")
 	if text == "" {
@@ -25,7 +25,7 @@ func outage() (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// closed lets nobody but client and what is outside of the cluster's pods in to server.
+// closed lets only client, and addresses outside of the cluster's pods, in to server.
 const closed = `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -53,7 +53,7 @@ spec:
 // ADD fails with a reason until it can succeed, and afterwards everything is as it was.
 func (w *World) away() error {
 	if _, ok := w.install.(ByHand); ok {
-		return nil // this looks into the objects of the Kubernetes API
+		return nil // this reads the objects of the Kubernetes API
 	}
 	duration, err := outage()
 	if err != nil {
@@ -133,7 +133,7 @@ func hostEnd(pod string) string {
 }
 
 // sandboxDies kills the sandbox of pod phoenix. The kubelet makes another one, without the API server: containerd's DEL
-// succeeds, and its ADD tells why it does not.
+// succeeds, and its ADD reports why it does not.
 func (w *World) sandboxDies(node *lab.Node) error {
 	id, pid, err := node.Sandbox("phoenix")
 	if err != nil {
@@ -206,7 +206,7 @@ func single(conflist, socket string) (string, error) {
 	return string(text), err
 }
 
-// returned is what has to be true when the API server is back.
+// returned checks the conditions after the return of the API server.
 func (w *World) returned(before *memory) error {
 	if err := w.WaitPod("phoenix"); err != nil {
 		return err
@@ -308,8 +308,8 @@ func (w *World) during(what string, duration time.Duration, do func() error) err
 	})
 }
 
-// memory is what must not be forgotten: by node what the kernel has, how old the BGP sessions are and which process
-// manxd is; for the cluster the datastore's objects of addresses and endpoints.
+// memory is the state that must not be lost: by node the kernel's content, the age of the BGP sessions and manxd's
+// process; for the cluster the datastore's objects of addresses and endpoints.
 type memory struct {
 	kernel   map[string][]string
 	sessions map[string]string
@@ -317,7 +317,7 @@ type memory struct {
 	objects  map[string]string
 }
 
-// kernelTraces are commands that list what Manx has put into the kernel.
+// kernelTraces are commands that list Manx's objects in the kernel.
 var kernelTraces = []string{
 	`ip -o link | awk -F '[:@] *' '/cali|tunl|vxlan/{print "link " $2}'`,
 	`ip route show table all | grep -v ' dev lo ' | grep -v 'table local' | sed 's/^/route /'`,
@@ -438,7 +438,7 @@ func (w *World) stillThere(before *memory) error {
 	return errors.Join(append(problems, w.policyHolds())...)
 }
 
-// same compares with what was before.
+// same compares with the earlier state.
 func (m *memory) same(now *memory) error {
 	var problems []error
 	for node, lines := range m.kernel {

@@ -13,8 +13,7 @@ import (
 //go:embed testdata/by-hand.yaml
 var byHandManifest string
 
-// ByHand installs a DaemonSet that nobody ships, with programs of this checkout and the control plane's etcd as
-// datastore.
+// ByHand installs an unpublished DaemonSet, with programs of this checkout and the control plane's etcd as datastore.
 type ByHand struct{ Bin string }
 
 const byHandImage = "localhost/manx-lab/manx:1"
@@ -52,7 +51,7 @@ func (h ByHand) Update(c *lab.Cluster) error {
 	return err
 }
 
-// Uninstall removes the DaemonSet, what manxd left in the kernel and the files.
+// Uninstall removes the DaemonSet, manxd's objects in the kernel and the files.
 func (h ByHand) Uninstall(c *lab.Cluster) error {
 	if _, err := c.Kubectl("delete", "-n", namespace, "daemonset/manx-node", "configmap/manx-cni", "--wait",
 		"--cascade=foreground"); err != nil {

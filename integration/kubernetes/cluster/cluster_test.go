@@ -10,7 +10,7 @@ import (
 	hosts "github.com/manxnet/manx/integration/lab"
 )
 
-// TestCluster goes through all steps with what is shipped: the image and the chart.
+// TestCluster goes through all steps with the shipped image and chart.
 func TestCluster(t *testing.T) {
 	binaries(t)
 	install, err := Shipped("../../..", false)
@@ -30,7 +30,7 @@ func TestManifests(t *testing.T) {
 	run(t, install, ShortSteps())
 }
 
-// TestByHand goes through the steps with a DaemonSet and an image that are made here, and the etcd datastore: it tells
+// TestByHand goes through the steps with a DaemonSet and an image that are made here, and the etcd datastore: it shows
 // whether a failure above is one of the chart and the image, or of Manx. It runs when it is named.
 func TestByHand(t *testing.T) {
 	bin := binaries(t)
@@ -71,7 +71,7 @@ func binaries(t *testing.T) string {
 
 func steps(t *testing.T, install Installation) { run(t, install, Steps()) }
 
-// run makes a subtest of each step. After one that fails nothing can be said about those behind it.
+// run makes a subtest of each step. After one that fails the later ones are not run.
 func run(t *testing.T, install Installation, steps []Step) {
 	t.Helper()
 	w, err := New(fmt.Sprintf("k%d", os.Getpid()%1e6), install, t.Output())

@@ -1,2 +1,3 @@
-// Package cluster holds what a real cluster shows of Manx, step by step: the demo prints it and the tests demand it.
+// Package cluster holds the properties that a real cluster shows of Manx, step by step: the demo prints them and the
+// tests require them.
 package cluster

@@ -10,7 +10,7 @@ import (
 // kubelet; another one with force, so that the API does not know it any more when the kubelet comes back.
 func (w *World) kubeletAway() error {
 	if _, ok := w.install.(ByHand); ok {
-		return nil // this looks into the objects of the Kubernetes API
+		return nil // this reads the objects of the Kubernetes API
 	}
 	node := w.Worker("node1")
 	before, err := w.memory()
@@ -46,7 +46,7 @@ func (w *World) kubeletAway() error {
 	return w.asIfNothingHadBeen(before)
 }
 
-// asIfNothingHadBeen waits until addresses, links, routes and rules are what they were.
+// asIfNothingHadBeen waits until addresses, links, routes and rules are as before.
 func (w *World) asIfNothingHadBeen(before *memory) error {
 	err := eventually(func() error {
 		after, err := w.memory()
@@ -62,11 +62,11 @@ func (w *World) asIfNothingHadBeen(before *memory) error {
 }
 
 // containerdKilled ends containerd with SIGKILL in the middle of an ADD, which manxd, stopped, does not answer. The
-// plugin lives on, and nobody reads its result. containerd does not know the sandbox afterwards; the kubelet has it
-// make another one.
+// plugin lives on, and its result is not read. containerd does not know the sandbox afterwards; the kubelet has it make
+// another one.
 func (w *World) containerdKilled() error {
 	if _, ok := w.install.(ByHand); ok {
-		return nil // this looks into the objects of the Kubernetes API
+		return nil // this reads the objects of the Kubernetes API
 	}
 	node := w.Worker("node1")
 	before, err := w.memory()

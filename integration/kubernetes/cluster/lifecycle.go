@@ -61,7 +61,7 @@ func (w *World) reboot() error {
 	return w.podToPod()
 }
 
-// footprint is what a node network leaves traces in, line by line.
+// footprint is the traces of a node network, line by line.
 type footprint []string
 
 // traces are the commands that list them.
@@ -137,7 +137,7 @@ func (w *World) uninstall() error {
 	return w.showOutput("get", "ippools.crd.projectcalico.org,bgppeers.crd.projectcalico.org", "--ignore-not-found")
 }
 
-// nothingInTheAPI looks for what an installation makes beside custom resources and their definitions.
+// nothingInTheAPI searches for objects of an installation beside custom resources and their definitions.
 func (w *World) nothingInTheAPI() error {
 	out, err := w.Kubectl("get", "-A", "-o", "name",
 		"clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts,"+
@@ -154,7 +154,7 @@ func (w *World) nothingInTheAPI() error {
 	return errors.Join(left...)
 }
 
-// kept are files that an uninstallation leaves on purpose: what the next installation goes on with, logs, and what the
+// kept are files that an uninstallation leaves on purpose: state for the next installation, logs, and files that the
 // next start of the machine removes.
 var kept = []string{"/var/lib/calico", "/var/log/calico", "/run/calico", "/run/manx"}
 
@@ -162,7 +162,7 @@ func isKept(line string) bool {
 	return slices.ContainsFunc(kept, func(dir string) bool { return line == dir || strings.HasPrefix(line, dir+"/") })
 }
 
-// asBefore compares the node with what it was before Manx came.
+// asBefore compares the node with its state before Manx came.
 func (w *World) asBefore(n *lab.Node) error {
 	now, err := w.footprint(n)
 	if err != nil {

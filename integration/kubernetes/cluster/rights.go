@@ -98,7 +98,7 @@ metadata: {name: balanced}
 spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 `
 
-// more asks for the state of a node, and for the address of a load balancer.
+// more queries the state of a node, and requests the address of a load balancer.
 func (w *World) more() error {
 	if _, ok := w.install.(ByHand); ok {
 		return nil // with etcd the other side of this is a matter of manxctl

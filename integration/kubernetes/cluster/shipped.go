@@ -75,7 +75,7 @@ func newest(paths []string) (string, error) {
 	return found, nil
 }
 
-// shipped is what both ways have in common.
+// shipped has the fields that both ways share.
 type shipped struct{ deploy, archive, version string }
 
 // Prepare imports the image.
@@ -108,7 +108,7 @@ func (h Helm) Update(c *lab.Cluster) error {
 	return h.helm(c, "upgrade", "manx", h.chart(), "--reuse-values", "--set=podAnnotations.revision=second")
 }
 
-// Uninstall cleans all nodes up, as docs/operations.md says, and then is `helm uninstall`.
+// Uninstall cleans up all nodes by the steps of docs/operations.md, and then runs `helm uninstall`.
 func (h Helm) Uninstall(c *lab.Cluster) error {
 	if err := h.helm(c, "upgrade", "manx", h.chart(), "--reuse-values", "--set=cleanup=true"); err != nil {
 		return err

@@ -17,7 +17,7 @@ func ShortSteps() []Step {
 	return append(all[:6:6], all[len(all)-1])
 }
 
-// Steps in their order: each needs what those before it made.
+// Steps in their order: each needs the results of those before it.
 func Steps() []Step {
 	return slices.Concat([]Step{
 		{"switch on three nodes: kubelets register, without a network", (*World).switchOn},
@@ -71,7 +71,7 @@ func (w *World) switchOn() error {
 	return w.showOutput("get", "nodes", "-o", "wide")
 }
 
-// agnhostName is the name by which Kubernetes' own tests want the image.
+// agnhostName is the name of the image in Kubernetes' own tests.
 const agnhostName = "localhost/e2e/agnhost:2.53"
 
 func (w *World) installManx() error {
@@ -161,7 +161,7 @@ func (w *World) startPods() error {
 	return w.showOutput("get", "pods", "-A", "-o", "wide")
 }
 
-// pod is what the steps need of a pod.
+// pod has the data of a pod that the steps need.
 type pod struct{ name, node, ip string }
 
 // pods of the default namespace that run.

@@ -36,7 +36,7 @@ func startFlow(name string, cmd *exec.Cmd) (*flow, error) {
 	return f, cmd.Start()
 }
 
-// stop ends the flow and returns what was counted, by kind.
+// stop ends the flow and returns the counts, by kind.
 func (f *flow) stop() (map[string]count, error) {
 	_ = f.stdin.Close()
 	done := make(chan error, 1)
@@ -85,7 +85,7 @@ func (w *World) startFlows() ([]*flow, error) {
 		}
 		flows = append(flows, running)
 	}
-	time.Sleep(2 * time.Second) // some traffic before that which it has to stand
+	time.Sleep(2 * time.Second) // some traffic before the disturbance
 	return flows, nil
 }
 
@@ -107,7 +107,7 @@ func (w *World) underFlows(what string, do func() error, programs map[string]*ex
 		}
 		flows = append(flows, f)
 	}
-	time.Sleep(2 * time.Second) // some traffic before that which it has to stand
+	time.Sleep(2 * time.Second) // some traffic before the disturbance
 	return w.lossless(what, flows, err, do)
 }
 
@@ -117,7 +117,7 @@ func (w *World) lossless(what string, flows []*flow, err error, do func() error)
 		err = do()
 	}
 	if err == nil {
-		time.Sleep(2 * time.Second) // what comes late comes now
+		time.Sleep(2 * time.Second) // late answers come now
 	}
 	var lines, lost []string
 	for _, f := range flows {

@@ -17,7 +17,7 @@ import (
 // namespace of Kubernetes that Manx is installed in.
 const namespace = "kube-system"
 
-// World is a cluster on which Manx is or will be installed, and what the steps have made so far.
+// World is a cluster on which Manx is or will be installed, and the objects that the steps have made so far.
 type World struct {
 	*lab.Cluster
 	out     io.Writer
@@ -39,13 +39,13 @@ type Installation interface {
 	Store(c *lab.Cluster, yaml string) error
 }
 
-// Step is one thing that a cluster shows. Its error says what is not as promised.
+// Step is one property that a cluster shows. Its error names the broken promise.
 type Step struct {
 	Name string
 	Do   func(*World) error
 }
 
-// New starts a control plane for three nodes, the third in a rack of its own. What the steps show goes to out.
+// New starts a control plane for three nodes, the third in a rack of its own. The output of the steps goes to out.
 func New(name string, install Installation, out io.Writer) (*World, error) {
 	c, err := lab.New(lab.Spec{Name: name, Audit: rights.Policy(rights.Daemon, rights.Plugin),
 		Nodes: []hosts.NodeSpec{{Name: "node1"}, {Name: "node2"}, {Name: "node3", Rack: 1}}})
@@ -60,7 +60,7 @@ func (w *World) show(title, text string) {
 	fmt.Fprintf(w.out, "\n== %s\n%s\n", title, strings.TrimRight(text, "\n"))
 }
 
-// showOutput runs kubectl and prints what it says.
+// showOutput runs kubectl and prints its output.
 func (w *World) showOutput(args ...string) error {
 	out, err := w.Kubectl(args...)
 	if err == nil {
@@ -97,7 +97,7 @@ func (w *World) outside(name string, args ...string) *exec.Cmd {
 	return netns.Command(w.ToRs[0].Namespace, name, args...)
 }
 
-// connect has somebody open a TCP connection with agnhost.
+// connect runs cmd, which opens a TCP connection with agnhost.
 func connect(cmd *exec.Cmd) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		said := strings.TrimSpace(string(out))
@@ -128,7 +128,7 @@ func (w *World) podIP(name string) (string, error) {
 	return ip, err
 }
 
-// said is the error of a command with what it printed.
+// said is the error of a command with its output.
 func said(out []byte, err error) error {
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))

@@ -15,7 +15,7 @@ const registry = "localhost/e2e"
 // regression is the one program of the tests beside agnhost.
 const regression = "regression-issue-74839"
 
-// install switches the nodes on, with what the tests need of images, and puts Manx and a DNS on them.
+// install switches the nodes on, with the images that the tests need, and puts Manx and a DNS on them.
 func install(c *lab.Cluster, manx cluster.Installation) error {
 	archives, err := images(c)
 	if err != nil {
@@ -45,8 +45,8 @@ func install(c *lab.Cluster, manx cluster.Installation) error {
 	return c.StartDNS()
 }
 
-// images makes archives under the names that the tests of this version of Kubernetes ask for. The programs of the tests
-// are Kubernetes' own; the tools beside them, such as dig, are Debian's.
+// images makes archives under the names in the tests of this version of Kubernetes. The programs of the tests are
+// Kubernetes' own; the tools beside them, such as dig, are Debian's.
 func images(c *lab.Cluster) ([]string, error) {
 	tools, err := c.ToolsOf(registry+"/agnhost:2.53", registry+"/busybox:1.36.1-1", registry+"/jessie-dnsutils:1.7")
 	if err != nil {
@@ -61,19 +61,19 @@ func images(c *lab.Cluster) ([]string, error) {
 			return nil, err
 		}
 	}
-	// busybox's wget tries once, that of Debian 20 times unless told otherwise.
+	// busybox's wget tries once, that of Debian 20 times by default.
 	wgetrc := filepath.Join(c.Dir, "wgetrc")
 	if err := os.WriteFile(wgetrc, []byte("tries = 1\n"), 0o644); err != nil {
 		return nil, err
 	}
 	tools.Programs["/etc/wgetrc"] = wgetrc
-	// getent looks at the hosts file only if it is told to.
+	// getent reads the hosts file only if configured to.
 	hosts := filepath.Join(c.Dir, "nsswitch.conf")
 	if err := os.WriteFile(hosts, []byte("hosts: files dns\n"), 0o644); err != nil {
 		return nil, err
 	}
 	tools.Programs["/etc/nsswitch.conf"] = hosts
-	// agnhost serves TLS with these; nobody looks whose they are.
+	// agnhost serves TLS with these; their owner is not checked.
 	tools.Programs["/localhost.crt"] = filepath.Join(c.Dir, "pki", "server.crt")
 	tools.Programs["/localhost.key"] = filepath.Join(c.Dir, "pki", "server.key")
 	pause := lab.Image{Names: []string{registry + "/pause:3.10"}, Entrypoint: []string{"/pause"},

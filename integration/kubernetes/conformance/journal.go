@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// journal keeps what became of tests with an image of Manx, so that a run that was ended early can be resumed.
+// journal keeps the results of tests with an image of Manx, so that a run that was ended early can be resumed.
 type journal struct {
 	path string
 	mu   sync.Mutex
@@ -55,7 +55,7 @@ func (j *journal) result(name string) result {
 	return result{name: short(name), outcome: e.Outcome, why: e.Why}
 }
 
-// add writes down what became of a test.
+// add records the result of a test.
 func (j *journal) add(name string, r result) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -64,7 +64,7 @@ func (j *journal) add(name string, r result) error {
 	if err != nil {
 		return err
 	}
-	// A run can be ended at any moment, and what it has found by then counts.
+	// A run can be ended at any moment, and its results so far count.
 	beside := j.path + ".new"
 	if err := os.WriteFile(beside, text, 0o644); err != nil {
 		return err

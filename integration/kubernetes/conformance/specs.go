@@ -22,7 +22,7 @@ var groups = []string{"Networking Granular Checks: Pods", "Networking Granular C
 	"EndpointSlice ", "EndpointSliceMirroring", "Connectivity Pod Lifecycle", "HostPort", "NoSNAT", "Conntrack",
 	"Proxy version v1", "Service endpoints latency", "CVE-2021-29923", "Networking should", "LoadBalancers", "Netpol"}
 
-// excluded are tests that say nothing here, by a part of their names, and why.
+// excluded are tests that are meaningless here, by a part of their names, and why.
 var excluded = []struct{ part, why string }{
 	{"[Disruptive]", "restarts programs over SSH or as pods, which the lab runs in another way"},
 	{"evicted pods", "fills a node's disk, which all nodes here share"},
@@ -99,7 +99,7 @@ func whyNot(name string) string {
 	return ""
 }
 
-// explained adds the reason of a failure, where it is known, to what the test says.
+// explained adds the reason of a failure, if it is known, to the test's message.
 func explained(name, message string) string {
 	for _, k := range known {
 		if strings.Contains(name, k.part) {
@@ -155,7 +155,7 @@ func runAll(c *lab.Cluster, names []string, parallel int, j *journal) ([]result,
 	return results, inParallel(alone, 1, do)
 }
 
-// slow is 1 for a test that says so of itself, and 0 for others.
+// slow is 1 for a test that is marked slow, and 0 for others.
 func slow(name string) int {
 	if strings.Contains(name, "[Slow]") {
 		return 1
@@ -184,10 +184,10 @@ func inParallel(numbers []int, at int, do func(int) error) error {
 	return all.Wait()
 }
 
-// short is the name of a test without what all of them have.
+// short is the name of a test without the common prefix.
 func short(name string) string { return strings.TrimPrefix(name, "[sig-network] ") }
 
-// report is what e2e.test writes in JUnit's format.
+// report is e2e.test's output in JUnit's format.
 type report struct {
 	Cases []struct {
 		Name    string  `xml:"name,attr"`

@@ -35,7 +35,7 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
-// written are the objects that Calico's programs and an API server wrote, and what calicoctl showed of them.
+// written are the objects that Calico's programs and an API server wrote, and calicoctl's output of them.
 const written = "../../../datastore/kubernetes/form/testdata/"
 
 // more is added to them, so that every kind of policy decides about something, services too.
@@ -131,7 +131,7 @@ func put(t *testing.T, server *apiserver.Server, o rawObject) {
 	}
 }
 
-// dump is what `kubectl get -o yaml` gives of everything, as files.
+// dump is the output of `kubectl get -o yaml` for every object, as files.
 func dump(t *testing.T, server *apiserver.Server) []manifest.Source {
 	t.Helper()
 	lists := []string{"/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces", "/api/v1/serviceaccounts",
@@ -186,7 +186,7 @@ func followed(t *testing.T, s datastore.Backend) *datastore.Snapshot {
 	return snapshot
 }
 
-// everything is what a snapshot has, in the form in which etcd would have it.
+// everything is the content of a snapshot, in the form in which etcd would have it.
 func everything(s *datastore.Snapshot) model.Set {
 	var list []*model.Object
 	for _, kind := range deciding() {
@@ -196,9 +196,9 @@ func everything(s *datastore.Snapshot) model.Set {
 	return model.NewSet(converted...)
 }
 
-// inEtcd is an etcd with what calicoctl showed of the cluster, put there as calicoctl does, and what it does not show:
-// affinities, and the policies of Kubernetes, which controllers convert. Services stay in the Kubernetes API, from
-// which manxd has them in this mode, too.
+// inEtcd is an etcd with calicoctl's output of the cluster, put there as calicoctl does, and the objects that it does
+// not show: affinities, and the policies of Kubernetes, which controllers convert. Services stay in the Kubernetes API,
+// from which manxd has them in this mode, too.
 func inEtcd(t *testing.T, cluster model.Set) model.Set {
 	t.Helper()
 	s, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}}, zap.NewNop())
@@ -241,7 +241,7 @@ func inEtcd(t *testing.T, cluster model.Set) model.Set {
 	return all
 }
 
-// exported is what calicoctl shows, without what belongs to the datastore that it was in.
+// exported is calicoctl's output, without the parts that belong to the datastore that it was in.
 func exported(t *testing.T, text []byte) []byte {
 	t.Helper()
 	var list struct {
@@ -287,7 +287,7 @@ func create(t *testing.T, s datastore.Store, o *model.Object) {
 }
 
 // TestBackendsAgree has one cluster in the Kubernetes API, in etcd and in files: tables, rules, explanations and BGP
-// are the same. What differs is in docs/kubernetes.md.
+// are the same. The differences are in docs/kubernetes.md.
 func TestBackendsAgree(t *testing.T) {
 	server := apiserver.Start(t)
 	server.InstallCRDs(t, form.V1)
@@ -352,7 +352,7 @@ func sameTables(t *testing.T, want, have model.Set) {
 	}
 }
 
-// content is what an object says, without what each backend gives it of its own.
+// content is the content of an object, without the fields that each backend adds.
 func content(t *testing.T, o *model.Object) any {
 	t.Helper()
 	text, err := json.Marshal(o.Value)
@@ -370,7 +370,7 @@ func content(t *testing.T, o *model.Object) any {
 		switch o.Key.Kind {
 		case model.KindWorkloadEndpoint: // which the CNI plugin alone reads, in etcd of the pod
 			delete(m, "annotations")
-		case model.KindService, model.KindEndpointSlice: // of which what is not used is not kept
+		case model.KindService, model.KindEndpointSlice: // whose unused fields are not kept
 			delete(v, "apiVersion")
 			delete(v, "kind")
 			only(m["labels"], model.LabelServiceName)
@@ -386,7 +386,7 @@ func only(of any, prefix string) {
 	maps.DeleteFunc(m, func(name string, _ any) bool { return !strings.HasPrefix(name, prefix) })
 }
 
-// said is JSON without members that say nothing.
+// said is JSON without empty members.
 func said(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -405,7 +405,7 @@ func said(v any) any {
 	return v
 }
 
-// ends of connections: each pod, a node, and addresses of nobody and of a service's endpoint.
+// ends of connections: each pod, a node, and addresses without an owner and of a service's endpoint.
 func ends(r model.Reader) (list []string) {
 	for k, w := range model.All[model.WorkloadEndpoint](r, model.KindWorkloadEndpoint) {
 		if len(w.Spec.IPNetworks) > 0 {
@@ -424,8 +424,8 @@ func rules(t *testing.T, r model.Reader, node string) string {
 	return text.String()
 }
 
-// samePolicy compares the rules of each node, and the explanation of each flow. What names matches is named otherwise
-// in want.
+// samePolicy compares the rules of each node, and the explanation of each flow. A name that names matches has the other
+// name in want.
 func samePolicy(t *testing.T, want, have model.Reader, names *regexp.Regexp, otherwise string) {
 	for _, node := range []string{"h1", "h2", "rr-one.example.test"} {
 		if w, h := rules(t, want, node), rules(t, have, node); w != h && names == nil {

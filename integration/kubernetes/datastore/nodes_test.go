@@ -74,7 +74,7 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// addNode is what a kubelet does first.
+// addNode makes the object that a kubelet registers first.
 func (c *cluster) addNode(t *testing.T, name string) {
 	t.Helper()
 	c.server.Request(t, http.MethodPost, "/api/v1/nodes", map[string]any{"kind": "Node", "apiVersion": "v1",
@@ -161,7 +161,7 @@ func TestTwoNodes(t *testing.T) {
 		t.Error(err)
 	}
 
-	// The API is away: the routes stay, and what was changed meanwhile shows when it is back.
+	// The API is away: the routes stay, and changes made meanwhile show when it is back.
 	c.server.Stop()
 	until(t, "the loss", func() error {
 		out, err := second.Manxctl("status")

@@ -16,8 +16,8 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// TestNodeMadeAgain: the Node of n2 is deleted under its daemon and made again, as a kubelet does. What Calico keeps on
-// the Node comes back, the same tunnel address included, and blocks and pods keep what they have.
+// TestNodeMadeAgain: the Node of n2 is deleted under its daemon and made again, as a kubelet does. Calico's fields on
+// the Node come back, the same tunnel address included, and blocks and pods keep theirs.
 func TestNodeMadeAgain(t *testing.T) {
 	w := newWorld(t)
 	pool := map[string]any{"kind": "IPPool", "apiVersion": "crd.projectcalico.org/v1",
@@ -26,7 +26,7 @@ func TestNodeMadeAgain(t *testing.T) {
 			"allowedUses": []string{"Workload", "Tunnel"}}}
 	w.server.Request(t, http.MethodPost, "/apis/crd.projectcalico.org/v1/ippools", pool)
 	must(t, w.n1.StartManxd(append(w.arguments(0), "--as=64513")...))
-	w.annotateNode(t, "n2", map[string]any{"projectcalico.org/ASNumber": "64514"}) // which no daemon is told
+	w.annotateNode(t, "n2", map[string]any{"projectcalico.org/ASNumber": "64514"}) // of which no daemon is notified
 	must(t, w.n2.StartManxd(w.arguments(1)...))
 	w.ready(t)
 	w.a, w.b = w.addPod(t, w.n1, "a"), w.addPod(t, w.n2, "b")
@@ -71,7 +71,7 @@ func TestNodeMadeAgain(t *testing.T) {
 	}
 }
 
-// identity is what a node is for others: AS number, addresses, tunnel address, blocks, and the addresses of its pods
+// identity is a node's state for others: AS number, addresses, tunnel address, blocks, and the addresses of its pods
 // with their handles. It is an error while the node has no tunnel address, or two.
 func (w *world) identity(t *testing.T, name string) (string, error) {
 	t.Helper()

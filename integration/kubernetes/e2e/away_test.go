@@ -9,7 +9,7 @@ import (
 )
 
 // The API is away for longer than any limit of the daemon's requests and watches: nothing on the node depends on when
-// it comes back. What an hour adds is but more of the same attempts, since no state of the node has an age.
+// it comes back. An hour adds only more of the same attempts, since no state of the node has an age.
 func TestAPIAway(t *testing.T) {
 	w := newWorld(t)
 	w.settle(t)

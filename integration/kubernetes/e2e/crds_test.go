@@ -11,7 +11,7 @@ import (
 
 const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
-// Definitions come late, one is of a version that nobody reads, and one goes while the daemon runs.
+// Definitions come late, one is of an unused version, and one goes while the daemon runs.
 func TestDefinitions(t *testing.T) {
 	w := newWorld(t, "none")
 	for i, n := range w.Nodes {
@@ -37,7 +37,7 @@ func TestDefinitions(t *testing.T) {
 				"selector": "app == 'b'", "types": []string{"Ingress"}}})
 		until(t, "the policy", func() error { return closed(w, 7) })
 		w.server.DeleteCRD(t, form.V1, "globalnetworkpolicies")
-		w.connected(t) // the API says of each object that it is deleted
+		w.connected(t) // the API reports each object as deleted
 		t.Log(shows(t, w.n2, "globalnetworkpolicies.crd.projectcalico.org"))
 	})
 	t.Run("the API does not know a kind for a while, and does not say that objects are deleted", func(t *testing.T) {

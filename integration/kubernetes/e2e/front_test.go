@@ -20,7 +20,7 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/pki"
 )
 
-// front stands before the API with TLS of its own and can do to requests what a bad day does.
+// front stands before the API with TLS of its own and can disturb requests in the ways of a bad day.
 type front struct {
 	URL string
 
@@ -115,7 +115,7 @@ func (f *front) does(answer func(http.ResponseWriter, *http.Request) bool) {
 	f.server.CloseClientConnections()
 }
 
-// forget drops what was seen of requests.
+// forget drops the record of requests.
 func (f *front) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

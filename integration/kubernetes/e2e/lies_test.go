@@ -37,7 +37,7 @@ func TestAPILies(t *testing.T) {
 	}
 }
 
-// testGarbage stores what no client of Calico writes.
+// testGarbage stores objects that no client of Calico writes.
 func (w *world) testGarbage(t *testing.T) {
 	before := kept(t, w.n2)
 	object := func(kind, name string, rest map[string]any) map[string]any {
@@ -132,7 +132,7 @@ func (w *world) annotateNode(t *testing.T, name string, annotations map[string]a
 		"annotations": annotations}})
 }
 
-// testClaims has pods say in annotations, which everybody writes who may edit pods, that they have b's address.
+// testClaims has pods claim b's address in annotations, which every editor of pods can write.
 func (w *world) testClaims(t *testing.T) {
 	before, err := route(w.n2, w.b.ip.String())
 	must(t, err)
@@ -179,7 +179,7 @@ func (w *world) testClaims(t *testing.T) {
 	})
 }
 
-// testOtherKubelet uses the credentials of n1's kubelet and of a user who may edit pods for what is not theirs.
+// testOtherKubelet uses the credentials of n1's kubelet and of a user who may edit pods for objects of others.
 func (w *world) testOtherKubelet(t *testing.T) {
 	patch := map[string]any{"metadata": map[string]any{"annotations": map[string]string{
 		"projectcalico.org/IPv4Address": w.n1.IP4.String() + "/24"}}}
@@ -193,7 +193,7 @@ func (w *world) testOtherKubelet(t *testing.T) {
 			t.Errorf("n1's kubelet writes to %s: %d", path, code)
 		}
 	}
-	// Whoever may write it all the same is seen on every node, and what it was comes back with it.
+	// The change of an authorised writer is reported on every node. Undoing it restores the earlier state.
 	before := kept(t, w.n1)
 	w.annotateNode(t, "n2", map[string]any{"projectcalico.org/IPv4Address": w.n1.IP4.String() + "/24"})
 	t.Log(shows(t, w.n1, "Node/n2", "is also the address of node n1"))
@@ -224,7 +224,7 @@ func (w *world) testInvalidPolicies(t *testing.T) {
 	for i, x := range []struct {
 		what string
 		rule map[string]any
-		// What is left out is told; what is accepted may be clear, too.
+		// An omitted part is reported; an accepted one may be clear, too.
 		notice string
 		open   bool
 	}{
@@ -270,7 +270,7 @@ func (w *world) testInvalidPolicies(t *testing.T) {
 	}
 }
 
-// noticesOf are the lines of a status that say that something is not as it should be.
+// noticesOf are the lines of a status that report a problem.
 func noticesOf(out string) string {
 	var list []string
 	for _, line := range strings.Split(out, "\n") {
@@ -310,8 +310,7 @@ func (w *world) testNodeAgain(t *testing.T) {
 func (p *pod) dialSelf(w *world) error { return lab.Ping(w.n2.Namespace, p.ip) }
 
 // testTwin starts a daemon on n1 with the name of n2: first with the address of n1's Node, which is refused, and then,
-// as on a host that nobody has seen before, with an address that no Node has. n2 finds out that its Node is another
-// host's.
+// as on an unknown host, with an address that no Node has. n2 detects that its Node is another host's.
 func (w *world) testTwin(t *testing.T) {
 	before := kept(t, w.n2)
 	w.n1.Manxd().Kill()

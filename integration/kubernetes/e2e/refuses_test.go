@@ -42,8 +42,8 @@ func (w *world) calm(t *testing.T, before string) {
 	unchanged(t, w.n2, before)
 }
 
-// apart fails if a part of manxd came for the same sooner than the server allowed, and returns how often the tables of
-// the datastore came again. Each part has a User-Agent of its own, and asks for one thing after the other; a part that
+// apart fails if a part of manxd repeated a request sooner than the server allowed, and returns how often the tables of
+// the datastore came again. Each part has a User-Agent of its own, and sends one request after the other; a part that
 // follows two selections of one kind makes two requests.
 func apart(t *testing.T, list []request, least time.Duration) int {
 	t.Helper()
@@ -207,7 +207,7 @@ func (w *world) testRights(t *testing.T) {
 	must(t, err)
 	less := strings.Replace(string(whole), `"networking.k8s.io"`, `"taken.away"`, 1)
 	w.server.Request(t, http.MethodPatch, rbac+"/clusterroles/manx-node", []byte(onlyRules(t, less)))
-	f.does(nil) // watches that run are not asked for rights
+	f.does(nil) // running watches are not checked for rights
 	t.Log(shows(t, w.n2, "the last state is kept", "KubernetesNetworkPolicy", `resource "networkpolicies"`))
 	w.server.Request(t, http.MethodDelete, networkPolicies+"/hold", nil) // which this node cannot know
 	w.apply(t, "/apis/crd.projectcalico.org/v1/globalnetworkpolicies", map[string]any{"kind": "GlobalNetworkPolicy",

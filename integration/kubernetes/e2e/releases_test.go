@@ -18,7 +18,8 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// TestReleases: an administrator asks which address was released and why, on the node that leads and on the other one.
+// TestReleases: an administrator queries which address was released and why, on the node that leads and on the other
+// one.
 func TestReleases(t *testing.T) {
 	w := newWorld(t)
 	config := settings.Default()
@@ -71,7 +72,7 @@ func TestReleases(t *testing.T) {
 		t.Errorf("as JSON: %s", raw)
 	}
 
-	// The leader ends: the other one takes over, and says that it has released nothing so far.
+	// The leader ends: the other one takes over, and reports no releases so far.
 	must(t, leader.Manxd().Stop(patience))
 	until(t, "the other node leads", func() error {
 		if out := releases(other); !strings.Contains(out, "released nothing so far") {
@@ -81,7 +82,7 @@ func TestReleases(t *testing.T) {
 	})
 }
 
-// releases is what the command prints on a node.
+// releases is the output of the command on a node.
 func releases(n *lab.Node, args ...string) string {
 	out, err := n.Manxctl(append([]string{"ipam", "releases"}, args...)...)
 	if err != nil {

@@ -47,8 +47,8 @@ func (w *world) putService(t *testing.T, name string) {
 		"metadata": map[string]any{"name": name}, "spec": map[string]any{"ports": []any{map[string]any{"port": 80}}}})
 }
 
-// Rules that name services let through what the EndpointSlices of these list, and follow them: addresses and ports that
-// come and go, several slices, a slice that comes to belong to another service, a service that is deleted.
+// Rules that name services let through the endpoints in the EndpointSlices of these, and follow them: addresses and
+// ports that come and go, several slices, a slice that comes to belong to another service, a service that is deleted.
 func TestServicesInRules(t *testing.T) {
 	w := newWorld(t)
 	w.start(t)
@@ -89,7 +89,7 @@ func TestServicesInRules(t *testing.T) {
 	w.putSlice(t, "default", slice("web-3", "web", 7, b))
 	expect(t, "back", open(a, b, 7))
 
-	// The slices of a service go with it: Kubernetes collects what it owned.
+	// The slices of a service go with it: Kubernetes deletes owned objects.
 	w.server.Request(t, http.MethodDelete, services+"/web", nil)
 	w.dropSlice(t, "web-3")
 	w.dropSlice(t, "clients-1")

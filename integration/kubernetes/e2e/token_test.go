@@ -124,7 +124,8 @@ func (k *kubeconfigOf) next(t *testing.T, old string) (token string) {
 	return token
 }
 
-// accepted returns nil if the API takes a token for that of the plugin's account, and lets it read what a plugin reads.
+// accepted returns nil if the API takes a token for that of the plugin's account, and lets it read the objects that a
+// plugin reads.
 func (k *kubeconfigOf) accepted(t *testing.T, token string) error {
 	t.Helper()
 	config := rest.CopyConfig(k.world.server.Config(apiserver.Admin))

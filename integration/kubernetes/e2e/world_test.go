@@ -113,7 +113,7 @@ func (w *world) rights(t *testing.T) {
 
 const rbac = "/apis/rbac.authorization.k8s.io/v1"
 
-// addNode is what a kubelet does first.
+// addNode makes the object that a kubelet registers first.
 func (w *world) addNode(t *testing.T, name string) {
 	t.Helper()
 	w.server.Request(t, http.MethodPost, "/api/v1/nodes", map[string]any{"kind": "Node", "apiVersion": "v1",
@@ -257,7 +257,7 @@ func (p *pod) dial(to *pod, port int) (err error) {
 	return errors.Join(inside, err)
 }
 
-// kept is what must not change: routes and rules of a node.
+// kept is the state that must not change: routes and rules of a node.
 func kept(t *testing.T, n *lab.Node) string {
 	t.Helper()
 	routes, err := n.Routes("-4")
@@ -274,7 +274,7 @@ func unchanged(t *testing.T, n *lab.Node, before string) {
 	}
 }
 
-// status is what `manxctl status` prints, however it ends.
+// status is the output of `manxctl status`, however it ends.
 func status(n *lab.Node) string {
 	out, err := n.Manxctl("status")
 	if err != nil {

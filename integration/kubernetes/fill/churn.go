@@ -14,7 +14,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// addresses are what a pod's start brings.
+// addresses are the addresses and IDs of a started pod.
 type addresses struct{ host, pod, container string }
 
 // starts takes a pod that has a node through its start, as those who act there write it: the kubelet has seen it, the
@@ -29,7 +29,7 @@ func starts(ctx context.Context, api kubernetes.Interface, namespace, name strin
 	return says(ctx, api, namespace, name, status(a.host, a.pod, true))
 }
 
-// says is what the kubelet does when the status of a pod is another one.
+// says updates the status of a pod, as the kubelet does.
 func says(ctx context.Context, api kubernetes.Interface, namespace, name string, s corev1.PodStatus) error {
 	p, err := api.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -59,9 +59,9 @@ func (f *Filled) Change(ctx context.Context, i int) error {
 	return err
 }
 
-// Life is what a cluster writes of one pod from its beginning to its end, a while later: it is created, has a status,
-// an address, runs, is to end, has ended, gives its address back, and is deleted in two steps (nine events of the pod),
-// its block changes twice, and the EndpointSlice of its Service, if it has one, twice. Its number must be Pods or more.
+// Life writes the life of one pod as a cluster does: it is created, has a status, an address, runs, is to end, has
+// ended, gives its address back, and is deleted in two steps (nine events of the pod), its block changes twice, and the
+// EndpointSlice of its Service, if it has one, twice. Its number must be Pods or more.
 func (f *Filled) Life(ctx context.Context, i int, lasts time.Duration) error {
 	p := f.example.DeepCopy()
 	p.ObjectMeta = metav1.ObjectMeta{OwnerReferences: p.OwnerReferences, Annotations: map[string]string{}}

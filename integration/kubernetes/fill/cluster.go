@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Cluster says how large a cluster is. Its pods are those of Deployments:
+// Cluster is the size of a cluster. Its pods are those of Deployments:
 //
 //   - Namespace n belongs to team n modulo 30 and is one of prod (half of them), test and dev. It has the service
 //     accounts default and app, and ten Deployments app-0 to app-9: app-0 is a front end, app-9 a database, the rest is
@@ -21,20 +21,20 @@ import (
 //     p is on node 1 + p modulo (Nodes - 1), but for the first Local pods, which are on Measured. So 30 pods of one
 //     node are in 30 namespaces, as in a cluster whose scheduler spreads.
 //   - Policy p is in namespace p modulo Namespaces. Of each four of a namespace the first isolates all its pods and
-//     lets in those of the namespace; the second lets front ends reach one Deployment by port; the third lets in what
-//     scrapes metrics from namespaces of another team; and the fourth bounds what one Deployment may reach: DNS, an
-//     external network, and another team's Deployment.
+//     lets in those of the namespace; the second lets front ends reach one Deployment by port; the third lets in
+//     metrics scrapers from namespaces of another team; and the fourth bounds the destinations of one Deployment: DNS,
+//     an external network, and another team's Deployment.
 //   - Service s is in namespace s modulo Namespaces, selects one Deployment, and has one EndpointSlice with its pods.
 //
 // All its addresses are out of Pool, in blocks of /26 that belong to the nodes of the pods.
 type Cluster struct {
 	Nodes, Pods, Namespaces, Policies, Services, Local int
-	// Plain pods have a container with an image and ports and nothing else, as those of many tests. The others have
-	// what Deployments of real programs have: probes, limits, variables, volumes.
+	// Plain pods have a container with an image and ports and nothing else, as those of many tests. The others have the
+	// fields of Deployments of real programs: probes, limits, variables, volumes.
 	Plain bool
 }
 
-// Measured is the node that a benchmark looks at. It is one of Nodes.
+// Measured is the node that a benchmark measures. It is one of Nodes.
 const Measured = "node-0"
 
 // Pool is the IP pool of all pods.
@@ -76,7 +76,7 @@ func (c Cluster) blockOf(node, nth int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4(base), blockBits)
 }
 
-// address is that of pod i.
+// address returns the address of pod i.
 func (c Cluster) address(i int) netip.Addr {
 	node, nth := c.place(i)
 	a := c.blockOf(node, nth>>6).Addr().As4()
@@ -101,7 +101,7 @@ func (c Cluster) makeAccount(i int, o *corev1.ServiceAccount) {
 	o.Namespace, o.Name = c.namespace(i), []string{"default", "app"}[i/c.Namespaces]
 }
 
-// tier is the label of what a Deployment is for.
+// tier is the label with the purpose of a Deployment.
 func tier(deployment int) string {
 	switch deployment {
 	case 0:

@@ -23,7 +23,7 @@ const (
 	network     = "manxd"
 )
 
-// Node is what a kubelet registers. It has been up for some time, so that its status names 50 images.
+// Node is the object that a kubelet registers. It has been up for some time, so that its status names 50 images.
 func Node(name string) *corev1.Node {
 	now := metav1.Now()
 	capacity := corev1.ResourceList{"cpu": resource.MustParse("64"), "memory": resource.MustParse("263841556Ki"),
@@ -70,7 +70,7 @@ func Node(name string) *corev1.Node {
 	return n
 }
 
-// plain leaves of a pod what it needs.
+// plain removes from a pod all but the required fields.
 func plain(p *corev1.Pod) {
 	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, ServiceAccountName: "app",
 		AutomountServiceAccountToken: p.Spec.AutomountServiceAccountToken,
@@ -78,7 +78,8 @@ func plain(p *corev1.Pod) {
 			Ports: p.Spec.Containers[0].Ports}}}
 }
 
-// templated is what a ReplicaSet makes of a common template, with what admission of a cluster adds, on its node.
+// templated is a ReplicaSet's pod from a common template, with the fields that admission of a cluster adds, on its
+// node.
 func templated(namespace, name, node string) *corev1.Pod {
 	yes, no, mode, seconds := true, false, int32(0o644), int64(300)
 	expires := int64(3607)
@@ -139,7 +140,7 @@ func templated(namespace, name, node string) *corev1.Pod {
 	}
 }
 
-// status is what a kubelet says of a pod without an address, when it has been told to run it, or of one that runs.
+// status is a kubelet's status of a pod without an address, when the kubelet has received it, or of one that runs.
 func status(host, ip string, runs bool) corev1.PodStatus {
 	now, started := metav1.Now(), true
 	s := corev1.PodStatus{Phase: corev1.PodPending, HostIP: host, HostIPs: []corev1.HostIP{{IP: host}}, StartTime: &now}

@@ -169,7 +169,7 @@ func copies[T protoObject[T]](w *writer, path string, example T, n int, fit func
 	}
 }
 
-// custom writes the custom resources: an IP pool, the configuration of BGP without a full mesh, which nobody has with
+// custom writes the custom resources: an IP pool, the configuration of BGP without a full mesh, which is unusual with
 // so many nodes, and the blocks, affinities and handles of the pods' addresses.
 func (c Cluster) custom(ctx context.Context, w *writer, api kubernetes.Interface) error {
 	pool := &model.IPPool{Spec: model.IPPoolSpec{CIDR: Pool.String(), BlockSize: blockBits, NATOutgoing: true,
@@ -222,10 +222,10 @@ func create(ctx context.Context, api kubernetes.Interface, o *model.Object) erro
 	return nil
 }
 
-// members are those of a JSON object.
+// members are the members of a JSON object.
 type members map[string]json.RawMessage
 
-// storedMetadata is what the apiserver adds to the metadata of a block.
+// storedMetadata returns the metadata that the apiserver adds to a block.
 func storedMetadata(ctx context.Context, w *writer, api kubernetes.Interface) (members, error) {
 	one := Cluster{Nodes: 2, Pods: 1, Namespaces: 1}
 	block := one.allocations()[0]

@@ -18,7 +18,7 @@ import (
 
 const definitions = "../../../deploy/crds/crd.projectcalico.org"
 
-// TestFill looks at a small cluster through the API, as anybody would who did not see how it was written.
+// TestFill checks a small cluster through the API, as a client that did not see how it was written.
 func TestFill(t *testing.T) {
 	s := apiserver.Start(t)
 	if err := fill.Definitions(t.Context(), s.Config(apiserver.Admin), definitions); err != nil {
@@ -63,7 +63,7 @@ func TestFill(t *testing.T) {
 			t.Errorf("%s has %d items, want %d", path, n, want)
 		}
 	}
-	// What was copied can be changed as if it had been created.
+	// A copied object can be changed as if it had been created.
 	if err := f.Change(t.Context(), 1); err != nil {
 		t.Error(err)
 	}
@@ -74,7 +74,7 @@ func TestFill(t *testing.T) {
 	testLife(t, f)
 }
 
-// testLife counts what a watch tells of a pod's life.
+// testLife counts the watch events of a pod's life.
 func testLife(t *testing.T, f *fill.Filled) {
 	t.Helper()
 	namespace, name := f.PodName(f.Pods + 3)

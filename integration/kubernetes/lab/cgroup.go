@@ -122,8 +122,8 @@ func (n *Node) removeCgroups() error {
 	return errors.Join(errs...)
 }
 
-// removeCgroups removes what runs left that were killed. Groups with processes stay: they belong to a run that goes on.
-// The run of process ended is over, although that is still there.
+// removeCgroups removes the groups of killed runs. Groups with processes stay: they belong to a run that goes on. The
+// run of process ended is over, although that process still exists.
 func removeCgroups(ended int) {
 	dirs, err := hierarchies()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// The addresses of Services and, where Manx's pool is to be told one, of pods.
+// The addresses of Services and, if Manx's pool is to be configured, of pods.
 const (
 	ServiceCIDR = "10.96.0.0/16"
 	PodCIDR     = "10.244.0.0/16"
@@ -74,7 +74,7 @@ func New(spec Spec) (*Cluster, error) {
 	return c, nil
 }
 
-// Remove takes down what a run of that name has left standing.
+// Remove takes down the remains of a run of that name.
 func Remove(name string) error {
 	err := hosts.Remove(name)
 	removeCgroups(os.Getpid())
@@ -188,7 +188,7 @@ func (c *Cluster) apiserver(address string) []string {
 		"--service-account-key-file=" + c.users.file("sa.pub"),
 		"--service-account-signing-key-file=" + c.users.file("sa.key"),
 		"--service-cluster-ip-range=" + ServiceCIDR, "--allow-privileged=true",
-		// Otherwise it looks up the name of a node for logs and exec.
+		// Otherwise it resolves the name of a node for logs and exec.
 		"--kubelet-preferred-address-types=InternalIP"}
 	if c.Spec.Audit != "" {
 		policy := filepath.Join(c.Control.Dir, "audit.yaml")
@@ -231,7 +231,7 @@ func Tail(path string, lines int) string {
 // Kubeconfig is the file of the administrator. The address in it can be reached in the namespaces of the lab.
 func (c *Cluster) Kubeconfig() string { return c.users.file("kubeconfig-admin") }
 
-// Kubectl runs kubectl as administrator and returns what it printed.
+// Kubectl runs kubectl as administrator and returns its output.
 func (c *Cluster) Kubectl(args ...string) (string, error) { return c.kubectl(nil, args...) }
 
 func (c *Cluster) kubectl(stdin *strings.Reader, args ...string) (string, error) {
@@ -242,7 +242,7 @@ func (c *Cluster) kubectl(stdin *strings.Reader, args ...string) (string, error)
 	return run(stdin, cmd.Args[0], cmd.Args[1:]...)
 }
 
-// KubectlCommand is the command of kubectl, for those who feed it.
+// KubectlCommand is the command of kubectl, for callers that write to its standard input.
 func (c *Cluster) KubectlCommand(args ...string) *exec.Cmd {
 	return c.Admin("kubectl", append([]string{"--kubeconfig=" + c.Kubeconfig()}, args...)...)
 }

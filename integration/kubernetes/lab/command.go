@@ -13,8 +13,7 @@ import (
 // limit is how long a command may take.
 const limit = 5 * time.Minute
 
-// run runs a program to its end, with that input, and returns what it printed to its standard output. The error holds
-// what it said otherwise.
+// run runs a program to its end, with that input, and returns its standard output. The error holds its standard error.
 func run(stdin io.Reader, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

@@ -26,13 +26,13 @@ const (
 	ToolsImage = "localhost/manx-lab/tools:1"
 )
 
-// Image is what an image archive is made of.
+// Image is the content of an image archive.
 type Image struct {
 	Names      []string
 	Entrypoint []string
 	Cmd        []string          // arguments where a pod gives none
 	Programs   map[string]string // path in the image: file of this machine
-	Links      map[string]string // path in the image: what it points to
+	Links      map[string]string // path in the image: target
 }
 
 // Write makes an archive as `docker save` does, with one layer, in dir and returns its path.
@@ -73,7 +73,7 @@ func (i Image) Write(dir string) (string, error) {
 	return archive.Name(), t.Close()
 }
 
-// describe makes the two files that say what the layer with that digest is.
+// describe makes the two files that describe the layer with that digest.
 func (i Image) describe(digest string) (config, manifest []byte, err error) {
 	config, err = json.Marshal(map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
@@ -166,7 +166,7 @@ func (c *Cluster) buildPause() error {
 	return err
 }
 
-// Traffic is the program traffic, for who is outside of the cluster.
+// Traffic is the path of the program traffic, for use outside of the cluster.
 func (c *Cluster) Traffic() string { return filepath.Join(c.Dir, "traffic") }
 
 // Tools makes the archive of ToolsImage, which is also called by the other names.
@@ -178,7 +178,7 @@ func (c *Cluster) Tools(names ...string) (string, error) {
 	return image.Write(c.Dir)
 }
 
-// ToolsOf is what ToolsImage is made of.
+// ToolsOf returns the content of ToolsImage.
 func (c *Cluster) ToolsOf(names ...string) (Image, error) {
 	if _, err := c.compile("traffic"); err != nil {
 		return Image{}, err

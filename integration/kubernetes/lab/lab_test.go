@@ -22,7 +22,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestWithoutManx runs a pod on a cluster whose network is the plain bridge plugin: what fails here is a fault of the
+// TestWithoutManx runs a pod on a cluster whose network is the plain bridge plugin: a failure here is a fault of the
 // lab.
 func TestWithoutManx(t *testing.T) {
 	if os.Getenv("MANX_CLUSTER") == "" {

@@ -17,7 +17,7 @@ import (
 )
 
 // Node is a machine with a kubelet: a network namespace, and when it is on also namespaces of mounts, processes and so
-// on, and cgroups. Its file system is this machine's; what it writes is thrown away when it is switched off.
+// on, and cgroups. Its file system is this machine's; its writes are thrown away when it is switched off.
 type Node struct {
 	*hosts.Node
 	cluster *Cluster
@@ -153,7 +153,7 @@ func (n *Node) order(line string) error {
 	return err
 }
 
-// kill switches the node off, as if somebody pulled the plug.
+// kill switches the node off, as if the plug was pulled.
 func (n *Node) kill() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -165,7 +165,7 @@ func (n *Node) kill() {
 	n.holder, n.init, n.orders = nil, "", nil
 }
 
-// Reboot switches the node off and on. Nothing of what it wrote and of its network is left in between.
+// Reboot switches the node off and on. Its writes and its network are lost in between.
 func (n *Node) Reboot() error {
 	n.kill()
 	if err := errors.Join(n.removeCgroups(), n.Renew()); err != nil {
@@ -174,7 +174,7 @@ func (n *Node) Reboot() error {
 	return n.Boot()
 }
 
-// RunIn runs a program on the node, in all its namespaces, and returns what it printed.
+// RunIn runs a program on the node, in all its namespaces, and returns its output.
 func (n *Node) RunIn(name string, args ...string) (string, error) {
 	return n.RunWith(nil, name, args...)
 }
@@ -196,7 +196,7 @@ func (n *Node) StopProgram(name string) error { return n.order("stop " + name) }
 // RestartProgram ends containerd, kubelet or kube-proxy with SIGKILL and starts it again.
 func (n *Node) RestartProgram(name string) error { return n.order("restart " + name) }
 
-// Log is what a program of the node has printed: containerd, kubelet or kube-proxy.
+// Log is the path of the output of a program of the node: containerd, kubelet or kube-proxy.
 func (n *Node) Log(name string) string { return n.file(name + ".log") }
 
 // Import puts an image archive into the node's containerd, also after each later start.

@@ -39,7 +39,7 @@ func (n *Node) WriteFile(path, text string) error {
 	return err
 }
 
-// Describe is what a person looks at first when something does not work.
+// Describe returns the first data for debugging.
 func (c *Cluster) Describe() string {
 	var b strings.Builder
 	show := func(title, text string, err error) {

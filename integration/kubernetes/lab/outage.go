@@ -15,8 +15,8 @@ func (c *Cluster) Outage() {
 	}
 }
 
-// Return starts what Outage has ended. The API server is ready when it returns, and all nodes have reported since: what
-// decides about nodes starts behind them.
+// Return starts the programs that Outage has ended. The API server is ready when it returns, and all nodes have
+// reported since: the controllers of nodes start after them.
 func (c *Cluster) Return() error {
 	var ended []string
 	for _, p := range c.plane[1:] {

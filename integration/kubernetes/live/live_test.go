@@ -1,5 +1,5 @@
-// Package live has tests of what follows objects of a real Kubernetes API: addresses of services and labels of nodes in
-// BGP, and CalicoNodeStatus.
+// Package live tests the parts that follow objects of a real Kubernetes API: addresses of services and labels of nodes
+// in BGP, and CalicoNodeStatus.
 package live
 
 import (
@@ -74,7 +74,7 @@ func (r *rig) create(t *testing.T, kind model.Kind, name, spec string) {
 	must(t, err)
 }
 
-// await waits until what n1 does in BGP is as wanted.
+// await waits until n1's BGP state is as expected.
 func (r *rig) await(t *testing.T, what string, ok func(bgp.Desired) bool) {
 	t.Helper()
 	var d bgp.Desired

@@ -1,5 +1,4 @@
-// Command pause holds the namespaces of a pod: it does nothing but end when it is told to, and reap what the pod
-// leaves.
+// Command pause holds the namespaces of a pod: it waits for a signal to end, and reaps the pod's orphans.
 package main
 
 import (

@@ -84,7 +84,7 @@ func Calls(log io.Reader) ([]Call, error) {
 	return calls, lines.Err()
 }
 
-// Denied are the calls that the API server refused for want of a right.
+// Denied returns the calls that the API server refused for want of a right.
 func Denied(calls []Call) []Call {
 	return slices.DeleteFunc(slices.Clone(calls), func(c Call) bool { return !c.Denied })
 }
@@ -107,7 +107,7 @@ func (g Grant) String() string {
 	return s
 }
 
-// Objects are what `kubectl get clusterroles,clusterrolebindings,roles,rolebindings -A -o json` prints.
+// Objects is the output of `kubectl get clusterroles,clusterrolebindings,roles,rolebindings -A -o json`.
 type Objects struct {
 	Items []struct {
 		Kind     string

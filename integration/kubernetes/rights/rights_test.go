@@ -93,7 +93,7 @@ func TestUnused(t *testing.T) {
 		"kube-system:b: watch pods, in other")
 }
 
-// What RBAC takes for a match, and what it does not.
+// Which grants RBAC takes for a match, and which it does not.
 func TestAllows(t *testing.T) {
 	call := Call{Account: "a", Verb: "get", Resource: "pods", Namespace: "n", Name: "x"}
 	for _, c := range []struct {

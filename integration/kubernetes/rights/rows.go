@@ -31,7 +31,7 @@ const (
 	NodeGone       = "a node goes"
 )
 
-// Row is a set of rights and what exercises them: a step of TestShipped, or nothing, for a reason.
+// Row is a set of rights and its exercise: a step of TestShipped, or none, for a reason.
 type Row struct {
 	By, Reason string
 	In         string // "kubernetes" or "etcd", empty for both: where Calico's objects are
@@ -129,7 +129,7 @@ func (r Row) Grants(group string) (list []Grant) {
 	return list
 }
 
-// Table tells of rights by which row they are exercised.
+// Table maps rights to the rows that exercise them.
 type Table map[Grant]Row
 
 // NewTable is that of some rows, where Calico's custom resources are in a group; it is empty with etcd. A right that
@@ -159,7 +159,7 @@ func (t Table) Unknown(grants []Grant) []Grant {
 	return slices.DeleteFunc(slices.Clone(grants), func(g Grant) bool { _, ok := t[g]; return ok })
 }
 
-// Of are those of the grants that a step exercises.
+// Of returns the grants that a step exercises.
 func (t Table) Of(step string, grants []Grant) []Grant {
 	return slices.DeleteFunc(slices.Clone(grants), func(g Grant) bool { return t[g].By != step })
 }

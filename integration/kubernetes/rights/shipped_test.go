@@ -66,7 +66,7 @@ func TestShipped(t *testing.T) {
 					continue
 				}
 				if !t.Run(s.name, func(t *testing.T) { w.run(t, s, table.Of(s.name, grants)) }) {
-					return // what comes later builds on it
+					return // later steps build on it
 				}
 			}
 			for _, c := range rights.Denied(w.calls(t)) {

@@ -160,7 +160,7 @@ func (w *world) has(t *testing.T, path, text string) error {
 	return err
 }
 
-// hostEndpoints are made, changed and deleted, as the configuration of the controllers says.
+// hostEndpoints are made, changed and deleted, as the controllers are configured.
 func (w *world) hostEndpoints(t *testing.T) {
 	auto := func(value string) {
 		w.request(t, http.MethodPatch, w.custom("kubecontrollersconfigurations", "default"),
@@ -204,7 +204,7 @@ func (w *world) oldNames(t *testing.T) {
 	}
 }
 
-// nodeStatus is filled in where somebody asks for it, and again after somebody else was faster.
+// nodeStatus is filled in where a request for it exists, and again after another writer was faster.
 func (w *world) nodeStatus(t *testing.T) {
 	w.put(t, "caliconodestatuses", "CalicoNodeStatus", "", "n1", `{"node":"n1","classes":["Agent","BGP","Routes"],
 		"updatePeriodSeconds":1}`)
@@ -297,7 +297,7 @@ func (w *world) passwords(t *testing.T) {
 	w.put(t, "bgppeers", "BGPPeer", "", "tor", peer)
 }
 
-// events tell of a rule that another program has removed, and of the next one.
+// events report a rule that another program has removed, and the next one.
 func (w *world) events(t *testing.T) {
 	for range 2 {
 		out, err := exec.Command("ip", "netns", "exec", w.n.Namespace, "nft", "delete", "table", "inet", "manx").
@@ -311,7 +311,7 @@ func (w *world) events(t *testing.T) {
 	}
 }
 
-// anotherRelease finds what an older one has stored.
+// anotherRelease finds the objects that an older one has stored.
 func (w *world) anotherRelease(t *testing.T) {
 	w.stop(t)
 	w.request(t, http.MethodPatch, w.custom("clusterinformations", "default"),

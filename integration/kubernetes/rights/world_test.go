@@ -89,8 +89,8 @@ type world struct {
 	server *apiserver.Server
 	log    string         // the audit log
 	marked int            // its length when the step began
-	needed []rights.Grant // what the step is to use
-	socket string         // what the plugin takes for manxd's
+	needed []rights.Grant // the rights that the step is to use
+	socket string         // the plugin's socket of manxd
 	n      *lab.Node
 	kube   string // the daemon's kubeconfig
 	conf   string // folder of the CNI configuration

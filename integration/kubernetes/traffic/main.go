@@ -1,5 +1,5 @@
-// Command traffic counts what gets lost between two pods: it sends pings and TCP requests at a fixed rate until its
-// standard input ends, and then prints the Result.
+// Command traffic counts losses between two pods: it sends pings and TCP requests at a fixed rate until its standard
+// input ends, and then prints the Result.
 package main
 
 import (
@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// Result says what was sent and lost.
+// Result counts the sent and lost requests.
 type Result struct {
 	Ping        Count `json:"ping"`
 	Connections Count `json:"connections"` // a TCP connection for each request
@@ -86,7 +86,7 @@ func run(serve, ping, tcp string, interval time.Duration) error {
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
-// answer echoes what comes on each connection.
+// answer echoes the data of each connection.
 func answer(address string) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package twonodes is what tests of manxd on a real Kubernetes API server begin with: two nodes in network namespaces,
-// each with a way of its own to the server.
+// Package twonodes sets up tests of manxd on a real Kubernetes API server: two nodes in network namespaces, each with a
+// way of its own to the server.
 package twonodes
 
 import (
@@ -46,8 +46,8 @@ func Require(t *testing.T, programs ...string) (bin string) {
 	return bin
 }
 
-// New makes nodes n1 and n2, on which nothing runs yet. prefix tells the labs of test packages apart. After a failure
-// the ends of the daemons' logs are in that of the test.
+// New makes nodes n1 and n2, without programs yet. prefix distinguishes the labs of test packages. After a failure the
+// ends of the daemons' logs are in that of the test.
 func New(t *testing.T, prefix, bin string) *lab.Lab {
 	t.Helper()
 	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("%s%d", prefix, os.Getpid()%1e6), Bin: bin, PlainRouters: true,
@@ -99,7 +99,7 @@ var plurals = map[string]string{"ClusterRole": "clusterroles", "ClusterRoleBindi
 	"Namespace": "namespaces", "Pod": "pods", "Service": "services", "ConfigMap": "configmaps", "Secret": "secrets",
 	"NetworkPolicy": "networkpolicies", "EndpointSlice": "endpointslices"}
 
-// Kind is that of an object in JSON.
+// Kind returns the kind of an object in JSON.
 func Kind(t *testing.T, raw []byte) string {
 	t.Helper()
 	var o struct{ Kind string }

@@ -113,7 +113,7 @@ func eval(t *ruleset.Table, way path, p ruleset.Packet, trace *ruleset.Trace) ru
 	return r
 }
 
-// explain says all there is to know about a packet.
+// explain returns all facts about a packet.
 func explain(t *ruleset.Table, way path, p ruleset.Packet) string {
 	var trace ruleset.Trace
 	result := eval(t, way, p, &trace)
@@ -133,7 +133,7 @@ func (g *generator) thin(set model.Set) {
 	}
 }
 
-// peaceful is a world in which packets can be compared: most of what there can be is there.
+// peaceful is a world in which packets can be compared: it has most kinds of objects.
 func (g *generator) peaceful() model.Set {
 	g.calm = true
 	set := g.world(20 + g.IntN(60))

@@ -168,7 +168,7 @@ func bad(c *policy.Calculator) string {
 	return strings.Join(list, "\n")
 }
 
-// replica is a kernel that does exactly what it is told, and complains of what a kernel would refuse.
+// replica is a kernel that makes exactly the requested changes, and fails for those that a kernel would refuse.
 type replica struct {
 	chains map[string]*ruleset.Chain
 	sets   map[string]ruleset.Set
@@ -267,7 +267,7 @@ func (r *replica) disjoint(s ruleset.SetChange) error {
 	return nil
 }
 
-// complete: what is named must be there.
+// complete: named objects must exist.
 func (r *replica) complete() error {
 	verdict := func(where string, v ruleset.Verdict) error {
 		if v.Chain != "" && r.chains[v.Chain] == nil {

@@ -71,7 +71,7 @@ func TestKernelIsWhatEvalSays(t *testing.T) {
 	}
 }
 
-// tally counts what became of packets.
+// tally counts the fates of packets.
 type tally map[string]int
 
 func (c tally) count(way path, p *ruleset.Packet, r ruleset.Result) {
@@ -105,7 +105,7 @@ func (g *generator) change(set model.Set) []model.Key {
 	return list
 }
 
-// flow is what connections are told apart by.
+// flow is the identity of a connection.
 type flow struct {
 	ends     string
 	protocol uint8
@@ -176,7 +176,7 @@ func (n *node) compare(g *generator, table *ruleset.Table, tried tally) (wrong [
 			break
 		}
 	}
-	time.Sleep(20 * time.Millisecond) // for what should not come
+	time.Sleep(20 * time.Millisecond) // for a packet that should not come
 	if err := n.drain(sent, got); err != nil {
 		return nil, err
 	}

@@ -27,9 +27,9 @@ type node struct {
 	inside, ends string
 	target       *nft.Target
 	send         int            // sends frames from the other ends
-	see          int            // sees what comes out there
-	raw          map[uint16]int // of the node, by family and protocol: what its processes receive
-	out          map[bool]int   // of the node, by family (IPv6): what its processes send
+	see          int            // receives the packets that come out there
+	raw          map[uint16]int // of the node, by family and protocol: the packets that its processes receive
+	out          map[bool]int   // of the node, by family (IPv6): the packets that its processes send
 	index        map[string]int // of the other ends, by the name of the node's interface
 	name         map[int]string
 	flushes      int    // a netlink socket of the node
@@ -212,7 +212,7 @@ func waitFor(fd int, d time.Duration) error {
 	}
 }
 
-// emit sends a packet from where it comes from. What the node itself may not send is refused with EPERM.
+// emit sends a packet from its source. A packet that the node itself may not send is refused with EPERM.
 func (n *node) emit(p *ruleset.Packet, number uint32) error {
 	b := encode(p, number)
 	if p.In == "" {
@@ -246,7 +246,7 @@ type place struct {
 	source netip.Addr
 }
 
-// drain takes what has arrived since, without what is late from the round before.
+// drain takes the packets that have arrived since, without late ones of the round before.
 func (n *node) drain(sent []*ruleset.Packet, got map[uint32]place) error {
 	b := make([]byte, 4096)
 	put := func(a arrival, ok bool, iface string) {

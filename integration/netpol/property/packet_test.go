@@ -31,7 +31,7 @@ func encode(p *ruleset.Packet, number uint32) []byte {
 		port()
 		b = append(b, 0, byte(8+len(tail)), 0, 0)
 		sum = 6
-	case 132: // INIT (RFC 9260, section 3.3.2) with a parameter that nobody knows
+	case 132: // INIT (RFC 9260, section 3.3.2) with an unknown parameter
 		port()
 		b = append(b, make([]byte, 8)...)
 		b = append(b, 1, 0, 0, byte(20+4+len(tail)))
@@ -40,7 +40,7 @@ func encode(p *ruleset.Packet, number uint32) []byte {
 		b = append(b, 0, 1, 0, 1, 0, 0, 0, 1, 0x80, 0x7f, 0, byte(4+len(tail)))
 	case 1, 58:
 		b = append(b, p.ICMPType, p.ICMPCode, 0, 0)
-		b = binary.BigEndian.AppendUint16(b, uint16(number)) // the identifier tells connections apart
+		b = binary.BigEndian.AppendUint16(b, uint16(number)) // the identifier distinguishes connections
 		b = append(b, 0, 1)
 		sum = 2
 	}
@@ -109,7 +109,7 @@ func decode(b []byte) (a arrival, ok bool) {
 	return a.from(payload)
 }
 
-// from takes what is after the IP header.
+// from takes the payload of the IP header.
 func (a arrival) from(payload []byte) (arrival, bool) {
 	if len(payload) < 8 {
 		return a, false

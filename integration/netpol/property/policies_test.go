@@ -127,7 +127,7 @@ func (g *generator) rule(namespace string, in, pass bool) v3.Rule {
 	return r
 }
 
-// sameFamily: rules that ask for a family and name networks of the other are refused.
+// sameFamily: rules with a family that name networks of the other are refused.
 func sameFamily(version int, entities ...v3.EntityRule) bool {
 	for _, e := range entities {
 		for _, n := range append(append([]string(nil), e.Nets...), e.NotNets...) {
@@ -184,7 +184,7 @@ func (g *generator) entity(namespace string, ported, remote bool) v3.EntityRule 
 	return e
 }
 
-// family keeps lists mostly to one family, as validation wants it.
+// family keeps lists mostly to one family, as validation requires.
 func (g *generator) family(list []string) []string {
 	var out []string
 	for _, n := range list {
@@ -212,7 +212,7 @@ func (g *generator) ports() []numorstring.Port {
 	return list
 }
 
-// world is what there is after some objects came.
+// world is the state after some objects came.
 func (g *generator) world(size int) model.Set {
 	set := model.Set{}
 	for range size {

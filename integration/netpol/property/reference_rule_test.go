@@ -53,7 +53,7 @@ func icmpIs(f *v3.ICMPFields, p *ruleset.Packet) bool {
 	return f.Type == nil || int(p.ICMPType) == *f.Type && (f.Code == nil || int(p.ICMPCode) == *f.Code)
 }
 
-// side reports whether one end of a packet is what a rule says.
+// side reports whether one end of a packet matches a rule.
 func (r *reference) side(
 	e *v3.EntityRule, namespace string, protocol uint8, p *ruleset.Packet, a netip.Addr, port uint16, destination bool,
 ) bool {

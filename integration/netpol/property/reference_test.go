@@ -24,8 +24,8 @@ const (
 	output  path = "output"
 )
 
-// reference answers straight from the objects, as Calico documents what they mean: slowly, without chains, sets or
-// marks. It knows new connections only.
+// reference answers straight from the objects, by Calico's documentation: slowly, without chains, sets or marks. It
+// knows new connections only.
 type reference struct {
 	set       model.Set
 	selectors map[string]*selector.Selector
@@ -37,7 +37,7 @@ type reference struct {
 	felix     model.FelixConfigurationSpec
 }
 
-// peer is what rules can name.
+// peer is a possible peer of a rule.
 type peer struct {
 	labels map[string]string
 	nets   []netip.Prefix
@@ -84,7 +84,7 @@ func newReference(set model.Set, links map[string][]netip.Addr) *reference {
 	return r
 }
 
-// enterKubernetes takes Kubernetes' own policies for what they are turned into; that is tested elsewhere.
+// enterKubernetes replaces Kubernetes' own policies by their conversion, which is tested elsewhere.
 func (r *reference) enterKubernetes() {
 	for _, kind := range []model.Kind{model.KindKubernetesNetworkPolicy, model.KindClusterNetworkPolicy} {
 		for o := range r.set.All(kind) {
@@ -292,7 +292,7 @@ func (r *reference) readFelix() {
 
 // accepts follows a packet through everything that may stop it.
 func (r *reference) accepts(way path, p *ruleset.Packet) bool {
-	// before connections are tracked, or before translation: then a host endpoint's other policies are not asked
+	// before connections are tracked, or before translation: then a host endpoint's other policies are not evaluated
 	decided := false
 	if way != output {
 		if isPod(p.In) && !r.sourceAllowed(p) {
@@ -400,7 +400,7 @@ func (r *reference) workload(iface string, in bool, p *ruleset.Packet) bool {
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
-// normal asks tiers, then profiles.
+// normal evaluates tiers, then profiles.
 func (r *reference) normal(e *subject, in bool, p *ruleset.Packet) bool {
 	if v := r.tiers(e, in, func(x *rules) bool { return !x.doNotTrack && !x.preDNAT }, false, p); v != "" {
 		return v == v3.Allow
@@ -421,7 +421,7 @@ func (r *reference) normal(e *subject, in bool, p *ruleset.Packet) bool {
 	return false
 }
 
-// tiers asks policies of some kind: Allow, Deny, or nothing if none decides.
+// tiers evaluates policies of some kind: Allow, Deny, or nothing if none decides.
 func (r *reference) tiers(e *subject, in bool, kind func(*rules) bool, pass bool, p *ruleset.Packet) v3.Action {
 	var list []*rules
 	for _, x := range r.policies {

@@ -17,7 +17,7 @@ import (
 )
 
 // The node has six workload interfaces and one uplink. Everything in a world has one of a few names, labels and
-// addresses, so that what is random meets often.
+// addresses, so that random values often coincide.
 const (
 	thisNode  = "here"
 	uplink    = "eth0"
@@ -105,7 +105,7 @@ type generator struct {
 
 func newGenerator(seed uint64) *generator { return &generator{Rand: rand.New(rand.NewPCG(seed, 4))} }
 
-// config is what an administrator may choose.
+// config is a possible configuration by an administrator.
 func (g *generator) config() policy.Config {
 	return policy.Config{Node: thisNode, Counters: g.one(2), FlowLog: pick(g, []uint16{0, 7})}
 }
@@ -314,7 +314,7 @@ func (g *generator) workload(k model.Key) *model.WorkloadEndpoint {
 		w.Spec.InterfaceName = podInterface(i)
 		w.Spec.IPNetworks = g.either(localAddress(i, false), localAddress(i, true))
 	}
-	if g.one(10) { // of a family it has two, the other one nobody routes
+	if g.one(10) { // of a family it has two, the other one has no route
 		w.Spec.IPNetworks = append(w.Spec.IPNetworks,
 			pick(g, []string{"10.65.0.99/32", "192.0.2.2/32", "fd65::99/128", remoteAddress(0, false).String()}))
 	}

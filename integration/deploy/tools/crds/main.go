@@ -106,7 +106,7 @@ func load(root string) (*schemas, error) {
 	return s, nil
 }
 
-// numbers gives the types of Calico that are written as numbers or as text the schemas of what they look like.
+// numbers gives Calico's types that are written as numbers or as text the schemas of these forms.
 func numbers(p *crd.Parser, pkg *loader.Package) {
 	either := apiextensions.JSONSchemaProps{
 		XIntOrString: true,
@@ -167,7 +167,7 @@ func (s *schemas) definition(g group, k kind) (*apiextensions.CustomResourceDefi
 	}, nil
 }
 
-// schema is that of a kind's Go type, without descriptions.
+// schema returns the schema of a kind's Go type, without descriptions.
 func (s *schemas) schema(k kind) (*apiextensions.JSONSchemaProps, error) {
 	path, name := k.goType()
 	pkg := s.packages[path]
@@ -194,7 +194,7 @@ func (s *schemas) schema(k kind) (*apiextensions.JSONSchemaProps, error) {
 	return schema, nil
 }
 
-// mender corrects what the Go types say wrongly.
+// mender corrects errors of the Go types.
 type mender struct{}
 
 // Visit is called for each part of a schema.

@@ -7,10 +7,10 @@ import (
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// rule is what the API server refuses or fills in beyond what the Go types say: at the fields of some kinds that a path
-// from spec leads to. "[]" enters a list; a path may begin with several alternatives, as "{ingress,egress}[].action".
-// A path that is empty is the spec itself. Rules inside of lists, and those about addresses, are manxctl's and manxd's:
-// the API server would have to be told how long each list can be.
+// rule is a validation or default of the API server beyond the Go types, at the fields of some kinds that a path from
+// spec leads to. "[]" enters a list; a path may begin with several alternatives, as "{ingress,egress}[].action". An
+// empty path is the spec itself. Rules inside of lists, and those about addresses, are manxctl's and manxd's: for the
+// API server the schema would have to bound the length of each list.
 type rule struct {
 	kinds string // separated by spaces
 	path  string
@@ -21,7 +21,7 @@ const policies = "NetworkPolicy GlobalNetworkPolicy StagedNetworkPolicy StagedGl
 const global = "GlobalNetworkPolicy StagedGlobalNetworkPolicy"
 const staged = "StagedNetworkPolicy StagedGlobalNetworkPolicy StagedKubernetesNetworkPolicy"
 
-// rules are Calico's, as far as one field tells.
+// rules are Calico's, as far as one field decides.
 var rules = []rule{
 	{"BGPConfiguration", "logSeverityScreen", both(pattern(`^(?i)(Trace|Debug|Info|Warning|Error|Fatal)?$`),
 		def("Info"))},
@@ -105,7 +105,7 @@ const (
 	directions = "{ingress,egress}[]."
 )
 
-// required are fields without which an object means nothing, though the Go types let them be left out.
+// required are fields that an object needs, though the Go types let them be left out.
 var required = map[string][]string{"HostEndpoint": {"node"}}
 
 func value(v any) apiextensions.JSON {
@@ -152,7 +152,7 @@ func cel(message, rule string) func(*apiextensions.JSONSchemaProps) {
 	}
 }
 
-// on is true if a field is there and not what means nothing.
+// on is true if a field is there and not an empty value.
 func on(field, nothing string) string {
 	return "has(self." + field + ") && self." + field + " != '" + nothing + "'"
 }
@@ -161,7 +161,7 @@ func both(a, b func(*apiextensions.JSONSchemaProps)) func(*apiextensions.JSONSch
 	return func(s *apiextensions.JSONSchemaProps) { a(s); b(s) }
 }
 
-// addRules adds to the schema of a kind what the rules say, and reports the path of one that leads nowhere.
+// addRules adds the rules to the schema of a kind, and returns the path of one that leads nowhere.
 func addRules(kind string, schema *apiextensions.JSONSchemaProps) (nowhere string) {
 	spec := schema.Properties["spec"]
 	for _, r := range rules {

@@ -136,7 +136,7 @@ func writeArchive(to, name, version string, images []platformImage) (digest v1.H
 	return top.Digest, a.finish(top, name, version)
 }
 
-// finish names what is in the archive, as containerd and others look for it.
+// finish names the content of the archive, in the form for containerd and others.
 func (a *archive) finish(top v1.Descriptor, name, version string) error {
 	top.Annotations = map[string]string{
 		"io.containerd.image.name":          "docker.io/" + name + ":" + version,

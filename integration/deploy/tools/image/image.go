@@ -142,7 +142,7 @@ func (f *files) folder(name string, mode int64) error {
 	return f.add(tar.Header{Name: name + "/", Mode: mode, Typeflag: tar.TypeDir}, nil)
 }
 
-// base is what runtimes look for, and the licences of all that is in the image.
+// base adds the files that runtimes need, and the licences of the image's content.
 func (f *files) base(licenses string) error {
 	if err := f.folder("etc", 0o755); err != nil {
 		return err
@@ -170,7 +170,7 @@ func (f *files) base(licenses string) error {
 	})
 }
 
-// layer is what was collected.
+// layer returns the collected files as a layer.
 func (f *files) layer() (v1.Layer, error) {
 	if err := f.archive.Close(); err != nil {
 		return nil, err

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// settings say what is in an image.
+// settings select the content of an image.
 type settings struct {
 	name, version, commit string
 	programs, licenses    string // folders

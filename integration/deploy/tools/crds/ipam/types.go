@@ -1,11 +1,11 @@
 // Package ipam holds the kinds of the allocator as the Kubernetes API has them, for the schemas of their
-// CustomResourceDefinitions. Their specs keep fields that they do not name: a newer writer may add some, and whoever
-// rewrites an object keeps them.
+// CustomResourceDefinitions. Their specs keep unknown fields: a newer writer may add some, and a program that rewrites
+// an object keeps them.
 package ipam
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// IPAMBlock is a range of addresses and who has each of them.
+// IPAMBlock is a range of addresses and the owner of each of them.
 type IPAMBlock struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -24,14 +24,14 @@ type IPAMBlockSpec struct {
 	SequenceNumber              int64            `json:"sequenceNumber,omitempty"`
 	SequenceNumberForAllocation map[string]int64 `json:"sequenceNumberForAllocation,omitempty"`
 	Deleted                     bool             `json:"deleted,omitempty"`
-	// StrictAffinity is written by old releases and means nothing.
+	// StrictAffinity is written by old releases and has no effect.
 	StrictAffinity bool `json:"strictAffinity,omitempty"`
 }
 
 // Ordinal is an index into the attributes, or null for a free address.
 type Ordinal int
 
-// BlockAttribute tells what an allocation is for.
+// BlockAttribute is the purpose of an allocation.
 // +kubebuilder:pruning:PreserveUnknownFields
 type BlockAttribute struct {
 	HandleID   *string           `json:"handle_id,omitempty"`
