@@ -121,10 +121,10 @@ const (
 // SocketName is that of manxd's socket for this protocol, in its run directory.
 const SocketName = "cni.sock"
 
-// Socket is where manxd serves the plugins.
+// Socket returns where manxd serves the plugins.
 func (c *Config) Socket() string { return filepath.Join(filepath.Dir(c.ManxdSocket), SocketName) }
 
-// OwnIPAM is whether addresses come from Calico's IPAM: from this plugin under another name.
+// OwnIPAM reports whether addresses come from Calico's IPAM: from this plugin under another name.
 func (c *Config) OwnIPAM() bool { return c.IPAM.Type == "calico-ipam" || c.IPAM.Type == "manx-ipam" }
 
 // ParseConfig reads and checks a network configuration; the error has a code of CNI.

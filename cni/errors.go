@@ -24,7 +24,7 @@ func Coded(err error) *types.Error {
 	return types.NewError(types.ErrInternal, err.Error(), "")
 }
 
-// TryAgain is an error that may go away by itself.
+// TryAgain returns an error that may go away by itself.
 func TryAgain(what string, err error) error {
 	return types.NewError(types.ErrTryAgainLater, what, err.Error())
 }

@@ -41,7 +41,7 @@ type Plugin struct {
 // IsIPAM reports whether the name of a program stands for the IPAM plugin.
 func IsIPAM(name string) bool { return strings.HasSuffix(filepath.Base(name), "-ipam") }
 
-// Funcs are the functions of a role, as skel calls them. Their errors have codes of CNI.
+// Funcs returns the functions of a role, as skel calls them. Their errors have codes of CNI.
 func (p *Plugin) Funcs(ipam bool) skel.CNIFuncs {
 	if ipam {
 		return skel.CNIFuncs{Add: p.run((*call).ipamAdd), Check: p.run((*call).ipamCheck), Del: p.run((*call).ipamDel),
@@ -200,7 +200,7 @@ func (c *call) wire(a *Attachment, undo *Undo) (podnet.Pod, error) {
 // route in the same place in one step, without a gap.
 var hostRoute = podnet.Route{Protocol: 3, Metric: 1024}
 
-// pod is the attachment as it is wired.
+// pod returns the attachment as it is wired.
 func (c *call) pod(a *Attachment) (podnet.Pod, error) {
 	mac, err := net.ParseMAC(a.MAC)
 	if err != nil && a.MAC != "" {
@@ -296,7 +296,7 @@ func (c *call) gc(ctx context.Context) error {
 	return err
 }
 
-// nothing is the garbage collection of the IPAM role: the network plugin's does its work.
+// nothing returns the garbage collection of the IPAM role: the network plugin's does its work.
 func (c *call) nothing(context.Context) error { return nil }
 
 // previous reads the addresses of this interface from the result that the runtime hands back.

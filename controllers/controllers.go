@@ -77,7 +77,7 @@ type State struct {
 	Controllers []string
 }
 
-// New makes a manager.
+// New returns a manager.
 func New(c Config) *Manager {
 	if c.Look == 0 {
 		c.Look = 30 * time.Second
@@ -92,10 +92,11 @@ func (m *Manager) State() State {
 	return m.state
 }
 
-// Releases are the newest releases of addresses and blocks that this candidate made, with their reasons, oldest first.
+// Releases returns the newest releases of addresses and blocks that this candidate made, with their reasons, oldest
+// first.
 func (m *Manager) Releases() []ipamgc.Release { return m.releases.Last() }
 
-// Leader is the node that leads, empty if none does. It fails if ctx ends before the datastore answers.
+// Leader returns the node that leads, empty if none does. It fails if ctx ends before the datastore answers.
 func (m *Manager) Leader(ctx context.Context) (string, error) {
 	if m.State().Leading {
 		return m.Node, nil
@@ -156,7 +157,7 @@ func (m *Manager) lead(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// yields is whether to leave the work to others.
+// yields reports whether to leave the work to others.
 func (m *Manager) yields(ctx context.Context) bool {
 	if m.Always || m.Kube == nil {
 		return false

@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// kindsOf are the kinds that the tables of a leader have, of the store and of the source.
+// kindsOf returns the kinds that the tables of a leader have, of the store and of the source.
 func kindsOf(inKubernetes, noIPAM bool) (store, source []model.Kind) {
 	store, source = ipamgc.Kinds()
 	if noIPAM {
@@ -32,7 +32,7 @@ func kindsOf(inKubernetes, noIPAM bool) (store, source []model.Kind) {
 		append(source, model.KindNamespace, model.KindServiceAccount, model.KindKubernetesNetworkPolicy)
 }
 
-// jobs are the controllers that are to run. Without the Kubernetes API those are left out that need it.
+// jobs returns the controllers that are to run. Without the Kubernetes API those are left out that need it.
 func (w *worker) jobs(run settings.Running) (map[string]job, error) {
 	jobs := map[string]job{}
 	if run.Compaction > 0 && w.Compactor != nil {

@@ -95,7 +95,7 @@ func (w *worker) run(ctx context.Context) error {
 	}
 }
 
-// next is the newest snapshot when there is another one, or after some time.
+// next returns the newest snapshot when there is another one, or after some time.
 func (w *worker) next(ctx context.Context, s *datastore.Snapshot) (*datastore.Snapshot, error) {
 	limited, cancel := context.WithTimeout(ctx, w.Look)
 	defer cancel()
@@ -116,7 +116,7 @@ func (w *worker) lost() error {
 	return nil
 }
 
-// newTables are those of the store. Where nobody here changes endpoints, which is with Kubernetes as the datastore,
+// newTables returns those of the store. Where nobody here changes endpoints, which is with Kubernetes as the datastore,
 // they keep little of them: there are as many as pods.
 func (w *worker) newTables() *datastore.Tables {
 	log := w.Log.Named("datastore")
@@ -126,7 +126,7 @@ func (w *worker) newTables() *datastore.Tables {
 	return datastore.NewTables(log, "")
 }
 
-// emptyTables are those of a source that is not there.
+// emptyTables returns those of a source that is not there.
 func emptyTables() *datastore.Tables {
 	t := datastore.NewTables(zap.NewNop(), "")
 	t.Apply(datastore.Event{Type: datastore.EventInSync})

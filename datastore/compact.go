@@ -12,7 +12,7 @@ type Compactor interface {
 	Compact(ctx context.Context, period time.Duration) error
 }
 
-// CompactorOf is the compactor of a store, also of one that is wrapped in others; nil if it has none.
+// CompactorOf returns the compactor of a store, also of one that is wrapped in others; nil if it has none.
 func CompactorOf(s Store) Compactor {
 	for s != nil {
 		if c, ok := s.(Compactor); ok {

@@ -41,7 +41,7 @@ var ErrNotLeading = errors.New("this candidate does not lead any more")
 type Backend interface {
 	Store
 	Elector
-	// Keeps is whether there can be objects of a kind that Watch follows. Calico's datastore in etcd does not keep
+	// Keeps reports whether there can be objects of a kind that Watch follows. Calico's datastore in etcd does not keep
 	// Kubernetes' own kinds, for instance.
 	Keeps(kind model.Kind) bool
 	// UpgradeNode brings what older releases wrote about a node into the form that this one needs. It may be called

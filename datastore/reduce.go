@@ -50,8 +50,8 @@ func (r *reducer) share(w *model.WorkloadEndpoint) *model.WorkloadEndpoint {
 	})
 }
 
-// identity is a text that is the same for two endpoints if they have the same in common. It is valid until the next
-// call.
+// identity returns a text that is the same for two endpoints if they have the same in common. It is valid until the
+// next call.
 func (r *reducer) identity(w *model.WorkloadEndpoint) []byte {
 	b, names := r.buffer[:0], r.names[:0]
 	add := func(texts ...string) {

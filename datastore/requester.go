@@ -10,7 +10,7 @@ func WithRequester(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, requesterKey{}, name)
 }
 
-// Requester is the part of the program in whose name requests are made; empty if none was named.
+// Requester returns the part of the program in whose name requests are made; empty if none was named.
 func Requester(ctx context.Context) string {
 	name, _ := ctx.Value(requesterKey{}).(string)
 	return name

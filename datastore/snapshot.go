@@ -63,12 +63,12 @@ func (s *Snapshot) Replaced() <-chan struct{} { return s.later }
 
 func newSnapshot() *Snapshot { return &Snapshot{later: make(chan struct{}), log: new(logEntry)} }
 
-// Revision is the datastore's revision of the newest change in the snapshot, 0 if kinds have clocks of their own. It is
-// to be shown, not to be compared with the revision of an object: see Contains.
+// Revision returns the datastore's revision of the newest change in the snapshot, 0 if kinds have clocks of their own.
+// It is to be shown, not to be compared with the revision of an object: see Contains.
 func (s *Snapshot) Revision() int64 { return s.revision }
 
-// RevisionOf is the revision of a kind, on its clock, up to which the snapshot holds everything; 0 if it holds nothing
-// of it.
+// RevisionOf returns the revision of a kind, on its clock, up to which the snapshot holds everything; 0 if it holds
+// nothing of it.
 func (s *Snapshot) RevisionOf(kind model.Kind) int64 {
 	if v := s.of(kind); v != nil {
 		return max(v.revision, s.revision)
@@ -76,9 +76,9 @@ func (s *Snapshot) RevisionOf(kind model.Kind) int64 {
 	return s.revision
 }
 
-// Contains is whether the snapshot holds that version of an object or a later one, of which the object's deletion is
-// one: whether it is the state as of that write. A version that was found invalid counts, because readers will see no
-// more of it.
+// Contains reports whether the snapshot holds that version of an object or a later one, of which the object's deletion
+// is one: whether it is the state as of that write. A version that was found invalid counts, because readers will see
+// no more of it.
 func (s *Snapshot) Contains(k model.Key, revision int64) bool {
 	if s.RevisionOf(k.Kind) >= revision {
 		return true
@@ -130,7 +130,7 @@ func (s *Snapshot) In(kind model.Kind, namespace string) iter.Seq[*model.Object]
 	}
 }
 
-// Len is the number of objects that readers see.
+// Len returns the number of objects that readers see.
 func (s *Snapshot) Len() (n int) {
 	for _, v := range s.views {
 		n += v.objects.Len()

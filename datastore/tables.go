@@ -129,7 +129,7 @@ func (t *Tables) expect(kinds []model.Kind) {
 	}
 }
 
-// of is the state of a kind that is not yet published.
+// of returns the state of a kind that is not yet published.
 func (t *Tables) of(kind model.Kind) *working {
 	i, ok := slices.BinarySearchFunc(t.work, kind, func(w *working, k model.Kind) int { return cmp.Compare(w.kind, k) })
 	if !ok {
@@ -138,7 +138,7 @@ func (t *Tables) of(kind model.Kind) *working {
 	return t.work[i]
 }
 
-// concerned are the states of the kinds that an event is about.
+// concerned returns the states of the kinds that an event is about.
 func (t *Tables) concerned(e Event) []*working {
 	if len(e.Kinds) == 0 {
 		return t.work

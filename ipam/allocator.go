@@ -18,7 +18,7 @@ import (
 // Its errors wrap model.ErrNotFound, model.ErrExists and model.ErrConflict. A datastore.Store is one.
 type Store interface {
 	Get(ctx context.Context, key model.Key) (*model.Object, error)
-	// List gives the objects of a kind in key order; for affinities namespace may name the owner ("host/node-1").
+	// List returns the objects of a kind in key order; for affinities namespace may name the owner ("host/node-1").
 	List(ctx context.Context, kind model.Kind, namespace string) ([]*model.Object, int64, error)
 	Create(ctx context.Context, o *model.Object) (*model.Object, error)
 	Update(ctx context.Context, o *model.Object) (*model.Object, error)
@@ -33,7 +33,7 @@ type Allocator struct {
 	now   func() time.Time
 }
 
-// New makes an allocator. Without a logger (nil) it is silent; now is the clock, time.Now if nil.
+// New returns an allocator. Without a logger (nil) it is silent; now is the clock, time.Now if nil.
 func New(store Store, log *zap.Logger, now func() time.Time) *Allocator {
 	if log == nil {
 		log = zap.NewNop()
@@ -44,7 +44,7 @@ func New(store Store, log *zap.Logger, now func() time.Time) *Allocator {
 	return &Allocator{store: store, log: log, now: now}
 }
 
-// Host is the owner of blocks that belong to a node.
+// Host returns the owner of blocks that belong to a node.
 func Host(name string) Owner { return Owner{Type: model.AffinityHost, Name: name} }
 
 // Owner is who blocks belong to: a host, or a virtual owner such as "load-balancer".
@@ -59,10 +59,10 @@ func parseOwner(affinity string) (Owner, bool) {
 	return Owner{Type: model.AffinityType(typ), Name: name}, ok
 }
 
-// String is the owner as a block's affinity spells it: "host:node-1".
+// String returns the owner as a block's affinity spells it: "host:node-1".
 func (o Owner) String() string { return string(o.Type) + ":" + o.Name }
 
-// path is the owner as the keys of its affinities spell it.
+// path returns the owner as the keys of its affinities spell it.
 func (o Owner) path() string { return string(o.Type) + "/" + o.Name }
 
 func (o Owner) affinity(cidr netip.Prefix) model.Affinity {

@@ -186,7 +186,7 @@ func (x *search) giveUp(ctx context.Context, cidr netip.Prefix) {
 	}
 }
 
-// blockLimit is the smaller of the limits of request and configuration, of those that are set.
+// blockLimit returns the smaller of the limits of request and configuration, of those that are set.
 func blockLimit(requested, configured int) int {
 	switch {
 	case requested > 0 && configured > 0:

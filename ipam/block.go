@@ -39,7 +39,7 @@ func newBlock(cidr netip.Prefix, owner string, now time.Time) *model.Block {
 	return b
 }
 
-// ownerOf is the owner of a block ("host:node-1"), empty if it has none.
+// ownerOf returns the owner of a block ("host:node-1"), empty if it has none.
 func ownerOf(b *model.Block) string {
 	switch {
 	case b.Affinity != nil:
@@ -64,8 +64,8 @@ func attribute(handle string, attrs map[string]string) model.BlockAttribute {
 	return a
 }
 
-// handleOf is the handle of an attribute. An old migration left line ends and more behind some: what follows is no part
-// of it.
+// handleOf returns the handle of an attribute. An old migration left line ends and more behind some: what follows is no
+// part of it.
 func handleOf(a model.BlockAttribute) string {
 	if a.HandleID == nil {
 		return ""
@@ -122,7 +122,7 @@ func stamp(b *model.Block, ordinal int) {
 	b.SequenceNumberForAllocation[strconv.Itoa(ordinal)] = b.SequenceNumber
 }
 
-// sequenceOf is the sequence number of the write that allocated an ordinal.
+// sequenceOf returns the sequence number of the write that allocated an ordinal.
 func sequenceOf(b *model.Block, ordinal int) uint64 {
 	return b.SequenceNumberForAllocation[strconv.Itoa(ordinal)]
 }

@@ -47,11 +47,11 @@ func Allocations(b *model.Block) iter.Seq[Allocation] {
 // OwnerOf is who a block belongs to. ok is false for a block that belongs to nobody.
 func OwnerOf(b *model.Block) (owner Owner, ok bool) { return parseOwner(ownerOf(b)) }
 
-// Empty is whether a block may be given up: nothing in it is assigned or cools down, except what Windows keeps.
+// Empty reports whether a block may be given up: nothing in it is assigned or cools down, except what Windows keeps.
 func Empty(b *model.Block) bool { return isEmpty(b) }
 
-// CoolingSince is when the first of the addresses that cool down in a block was released. ok is false if none cools
-// down.
+// CoolingSince returns when the first of the addresses that cool down in a block was released. ok is false if none
+// cools down.
 func CoolingSince(b *model.Block) (first time.Time, ok bool) {
 	for _, i := range b.Allocations {
 		if i == nil {
@@ -65,7 +65,7 @@ func CoolingSince(b *model.Block) (first time.Time, ok bool) {
 	return first, ok
 }
 
-// Cooldown is how long a released address must not be assigned again.
+// Cooldown returns how long a released address must not be assigned again.
 func (a *Allocator) Cooldown(ctx context.Context) (time.Duration, error) {
 	s, err := a.begin(ctx)
 	return s.cooldown, err

@@ -170,8 +170,8 @@ var operations = []operation{
 
 func list(f ...func(*Allocator) error) []func(*Allocator) error { return f }
 
-// prepared is a store in which what goes before an operation has happened two minutes ago, so that unused blocks may be
-// reclaimed.
+// prepared returns a store in which what goes before an operation has happened two minutes ago, so that unused blocks
+// may be reclaimed.
 func prepared(t *testing.T, op operation, then, now time.Time) (*memory, func() time.Time) {
 	t.Helper()
 	store := newMemory()

@@ -25,7 +25,7 @@ type Keeper struct {
 	wait map[Family]time.Time // until when it makes no sense to look
 }
 
-// NewKeeper makes a Keeper; allocator gives one for each look.
+// NewKeeper returns a Keeper; allocator gives one for each look.
 func NewKeeper(allocator func() *Allocator, log *zap.Logger) *Keeper {
 	return &Keeper{allocator: allocator, log: log, todo: map[Family]Request{}, wake: make(chan struct{}, 1),
 		wait: map[Family]time.Time{}}

@@ -67,7 +67,7 @@ type report struct {
 	Fault   string // what must never happen
 }
 
-// work is a worker process.
+// work returns a worker process.
 func work(text string) error {
 	var t task
 	if err := json.Unmarshal([]byte(text), &t); err != nil {

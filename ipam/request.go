@@ -24,7 +24,7 @@ func (f Family) String() string { return fmt.Sprintf("IPv%d", int(f)) }
 
 func (f Family) has(a netip.Addr) bool { return a.Is4() == (f == IPv4) }
 
-// FamilyOf is the family of an address.
+// FamilyOf returns the family of an address.
 func FamilyOf(a netip.Addr) Family {
 	if a.Is4() {
 		return IPv4

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// walkStart is the block at which a host begins to look for a free one in a pool. Calico starts at the same place for
-// the same host name, which keeps hosts out of each other's way; for blocks of a single address the place is random.
+// walkStart returns the block at which a host begins to look for a free one in a pool. Calico starts at the same place
+// for the same host name, which keeps hosts out of each other's way; for blocks of a single address the place is
+// random.
 func walkStart(pool netip.Prefix, bits int, host string, now time.Time) netip.Prefix {
 	seed := now.UnixNano()
 	if bits < pool.Addr().BitLen() {

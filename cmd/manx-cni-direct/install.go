@@ -112,7 +112,7 @@ func boolean(text string, otherwise bool) bool {
 	return b
 }
 
-// folders are those that were given, or the host's.
+// folders returns those that were given, or the host's.
 func folders(given []string) []string {
 	if len(given) > 0 {
 		return given

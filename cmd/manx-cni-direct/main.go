@@ -68,7 +68,7 @@ type plugin struct {
 	beforeStep func(step string) error
 }
 
-// funcs are the functions of a role: the plugin, with the engine that answers its questions in the same process.
+// funcs returns the functions of a role: the plugin, with the engine that answers its questions in the same process.
 func (p *plugin) funcs(ipam bool) skel.CNIFuncs {
 	c := &cni.Plugin{Getenv: p.getenv, Stdout: p.stdout, BeforeStep: p.beforeStep,
 		Backend: func(conf *cni.Config) cni.Backend { return p.engine(conf) }}

@@ -55,7 +55,7 @@ func openDatastore(
 	return store, func() { _ = store.Close() }, nil
 }
 
-// kubernetes is the API that a network configuration names.
+// kubernetes returns the API that a network configuration names.
 func (p *plugin) kubernetes(c *cni.Config) (*kubeapi.API, error) {
 	k, err := kubernetesConfig(c, p.getenv).REST()
 	if err != nil {

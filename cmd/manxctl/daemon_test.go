@@ -207,8 +207,8 @@ func (d *playedDaemon) ListEndpoints(
 	return &manxv1.ListEndpointsResponse{}, nil
 }
 
-// newPlayedDaemon is a healthy node with four sessions, one of which is up. Times are far enough in the past that what
-// is printed does not depend on the clock of the test.
+// newPlayedDaemon returns a healthy node with four sessions, one of which is up. Times are far enough in the past that
+// what is printed does not depend on the clock of the test.
 func newPlayedDaemon(t *testing.T) (shell, *playedDaemon) {
 	t.Helper()
 	const since = 1772600767000 // 2026-03-04 05:06:07 UTC

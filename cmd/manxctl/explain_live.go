@@ -142,7 +142,7 @@ func conclude(live *manxv1.LiveTrace, timeout time.Duration, interrupted bool) {
 	}
 }
 
-// packetText is a line for each base chain that a packet came to, and how that agrees with the explanation.
+// packetText returns a line for each base chain that a packet came to, and how that agrees with the explanation.
 func packetText(p *manxv1.TracedPacket) string {
 	var b strings.Builder
 	end := func(address string, port uint32) string {
@@ -216,7 +216,7 @@ func decisionText(x *manxv1.TracedChain) string {
 	return text
 }
 
-// lookAt is the command that shows the chain of another program that dropped a packet; empty if none did.
+// lookAt returns the command that shows the chain of another program that dropped a packet; empty if none did.
 func lookAt(p *manxv1.TracedPacket) string {
 	n := len(p.GetChains())
 	if n == 0 || !p.GetDropped() || p.GetChains()[n-1].GetTable() == ownTable {

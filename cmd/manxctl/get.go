@@ -118,7 +118,7 @@ func (c *cli) get(ctx context.Context, o getOptions, args []string) error {
 	return nil
 }
 
-// getTargets are the kinds and names of the command line, or those of the documents in files.
+// getTargets returns the kinds and names of the command line, or those of the documents in files.
 func (c *cli) getTargets(o *getOptions, args []string) ([]target, error) {
 	if len(o.files.paths) == 0 {
 		targets, err := parseTargets(args)
@@ -229,7 +229,7 @@ func (c *cli) print(ctx context.Context, store datastore.Store, a answer, o getO
 	return table.Objects(c.out, a.kind.Kind, a.objects, a.revision, opts)
 }
 
-// inheritedAS is the AS number of nodes that have none of their own.
+// inheritedAS returns the AS number of nodes that have none of their own.
 func inheritedAS(ctx context.Context, store datastore.Store) string {
 	o, err := store.Get(ctx, model.ResourceKey(model.KindBGPConfiguration, "default"))
 	if err != nil {

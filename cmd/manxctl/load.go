@@ -46,7 +46,7 @@ func (c *cli) load(f files, ns namespaces) ([]manifest.Document, error) {
 	return docs, nil
 }
 
-// complete gives a document its namespace, and the name that follows from its fields if it has none.
+// complete sets a document's namespace, and the name that follows from its fields if it has none.
 func complete(o *model.Object, ns namespaces) error {
 	kind, _ := model.Lookup(o.Key.Kind)
 	switch {

@@ -49,7 +49,7 @@ type result struct {
 	code     int
 }
 
-// newShell gives an environment that reaches a fresh etcd.
+// newShell returns an environment that reaches a fresh etcd.
 func newShell(t *testing.T) (shell, *etcdtest.Server) {
 	t.Helper()
 	server := etcdtest.Start(t)

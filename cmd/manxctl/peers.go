@@ -67,7 +67,7 @@ func (c *cli) getPeers(ctx context.Context, o getOptions, names []string) error 
 	return peerGrid(answer.GetPeers(), o.format == table.Wide, time.Now()).Write(c.out, !o.noHeaders)
 }
 
-// peerGrid is the table of sessions; it has the same columns whatever the sessions are.
+// peerGrid returns the table of sessions; it has the same columns whatever the sessions are.
 func peerGrid(peers []*manxv1.Peer, wide bool, now time.Time) *table.Grid {
 	g := &table.Grid{Heading: []string{"PEER", "TYPE", "AS", "PHASE", "SINCE", "FLAPS", "RECEIVED", "ACCEPTED"}}
 	if wide {

@@ -63,7 +63,7 @@ func policyName(p *manxv1.Policy) string {
 	return p.GetNamespace() + "/" + p.GetName()
 }
 
-// count is a number of packets or bytes; a dash where nothing counts.
+// count returns a number of packets or bytes; a dash where nothing counts.
 func count(n *uint64) string {
 	if n == nil {
 		return "-"

@@ -67,7 +67,7 @@ func (c *cli) run(ctx context.Context, args []string) int {
 	return code
 }
 
-// codeOf is the code for an error. What cobra refuses before a command runs is a mistake of usage.
+// codeOf returns the code for an error. What cobra refuses before a command runs is a mistake of usage.
 func codeOf(err error, ran bool) int {
 	var e *exitErr
 	switch {

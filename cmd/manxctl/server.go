@@ -65,7 +65,7 @@ func (c *cli) remote() (*serverFlags, error) {
 	return &s, nil
 }
 
-// options are those of a connection to the daemon.
+// options returns those of a connection to the daemon.
 func (s *serverFlags) options() ([]grpc.DialOption, error) {
 	pem, err := os.ReadFile(s.caFile)
 	if err != nil {

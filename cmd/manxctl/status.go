@@ -150,7 +150,7 @@ func writeStatus(
 	return err
 }
 
-// nodeText is the node's name and, once it is registered, how others know it.
+// nodeText returns the node's name and, once it is registered, how others know it.
 func nodeText(s *manxv1.GetStatusResponse) string {
 	known := present(s.GetIpv4(), s.GetIpv6())
 	if s.GetAsNumber() != 0 {

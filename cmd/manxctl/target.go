@@ -86,7 +86,7 @@ type namespaces struct {
 // given reports whether the user chose namespaces.
 func (n namespaces) given() bool { return n.all || n.name != "" }
 
-// orDefault is the namespace to use for one object.
+// orDefault returns the namespace to use for one object.
 func (n namespaces) orDefault() string {
 	if n.name == "" {
 		return "default"

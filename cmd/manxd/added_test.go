@@ -93,7 +93,7 @@ func (b *beacon) Register(r grpc.ServiceRegistrar) {
 	r.RegisterService(&grpc.ServiceDesc{ServiceName: "manx.test.Beacon", HandlerType: (*any)(nil), Methods: methods}, b)
 }
 
-// reservations are those that the tables have.
+// reservations returns those that the tables have.
 func (b *beacon) reservations() string {
 	var names []string
 	for o := range b.tables.Snapshot().All(model.KindIPReservation) {

@@ -60,7 +60,7 @@ func addressesText(n *model.Node) string {
 	return cmp.Or(strings.Join(list, " and "), "none")
 }
 
-// shown are the candidates as the control API has them.
+// shown returns the candidates as the control API has them.
 func shown(candidates []node.Candidate) []server.AddressCandidate {
 	list := make([]server.AddressCandidate, len(candidates))
 	for i, c := range candidates {

@@ -47,7 +47,7 @@ func (b *birdSocket) Run(ctx context.Context) error {
 	return tasks.Wait()
 }
 
-// birdSocket6 is the path for IPv6: bird6.ctl for bird.ctl.
+// birdSocket6 returns the path for IPv6: bird6.ctl for bird.ctl.
 func birdSocket6(path string) string {
 	folder, name := filepath.Split(path)
 	if rest, ok := strings.CutPrefix(name, "bird"); ok {

@@ -119,7 +119,7 @@ func (p *cniPart) open(context.Context, *cni.Config) (engine.Store, func(), erro
 	return p.cache.Begin(), func() {}, nil
 }
 
-// ownBlock is whether a block belongs to this node: then it is kept in memory.
+// ownBlock reports whether a block belongs to this node: then it is kept in memory.
 func (p *cniPart) ownBlock(o *model.Object) bool {
 	b, ok := o.Value.(*model.Block)
 	return ok && o.Err == nil && b.Affinity != nil && *b.Affinity == ipam.Host(p.name).String()
@@ -148,8 +148,8 @@ func (p *cniPart) kubernetes(*cni.Config) (engine.Kubernetes, error) {
 	return kubeapi.New(p.kube)
 }
 
-// statusDir is the folder in which this daemon tells whose policy is in force: the one that FelixConfiguration leads
-// to, or the usual one where that is not safe; empty for none.
+// statusDir returns the folder in which this daemon tells whose policy is in force: the one that FelixConfiguration
+// leads to, or the usual one where that is not safe; empty for none.
 func (p *cniPart) statusDir() string {
 	prefix, usual := "", p.endpointStatusDir("")
 	if o := p.tables.Snapshot().Get(model.ResourceKey(model.KindFelixConfiguration, "default")); o != nil {

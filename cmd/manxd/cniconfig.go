@@ -106,7 +106,7 @@ func newCNIConfig(j *joined) (part.Part, error) {
 	return c, nil
 }
 
-// cniTLS are the certificates for etcd that the plugins need, by the name of their copies.
+// cniTLS returns the certificates for etcd that the plugins need, by the name of their copies.
 func (o options) cniTLS() map[string]string {
 	files := map[string]string{}
 	for name, file := range map[string]string{"etcd-ca": o.etcdCAFile, "etcd-cert": o.etcdCertFile,
@@ -175,7 +175,7 @@ func (o cniOptions) credential(ctx context.Context, config *rest.Config) (instal
 	}}, err
 }
 
-// serverOf is the URL of the API with its CA.
+// serverOf returns the URL of the API with its CA.
 func serverOf(config *rest.Config) (server string, ca []byte, err error) {
 	if ca = config.CAData; len(ca) == 0 && config.CAFile != "" {
 		if ca, err = os.ReadFile(config.CAFile); err != nil {

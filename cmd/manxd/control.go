@@ -40,7 +40,7 @@ func (o controlOptions) remote() server.Remote {
 		Readers: names(o.readers)}
 }
 
-// names are those of a list with commas.
+// names returns those of a list with commas.
 func names(list string) (all []string) {
 	for n := range strings.SplitSeq(list, ",") {
 		if n = strings.TrimSpace(n); n != "" {

@@ -137,7 +137,7 @@ func (c *clusterControllers) ListReleases(ctx context.Context, _ *manxv1.ListRel
 	return answer, nil
 }
 
-// unixMs is a time as the API has it: 0 for never.
+// unixMs returns a time as the API has it: 0 for never.
 func unixMs(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

@@ -26,8 +26,8 @@ type daemon struct {
 	parts   func(*joined) ([]part.Part, error) // of a node that has joined the cluster
 }
 
-// run is the life of the daemon: serve what it knows, join the cluster, then keep this host as it should be until ctx
-// ends or a part of it fails for good.
+// run returns the life of the daemon: serve what it knows, join the cluster, then keep this host as it should be until
+// ctx ends or a part of it fails for good.
 func run(ctx context.Context, o options) error {
 	d, err := newDaemon(ctx, o)
 	if err != nil {

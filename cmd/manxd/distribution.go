@@ -92,7 +92,7 @@ func readConfigMap(ctx context.Context, from typedcorev1.ConfigMapInterface, nam
 
 var podSubnetLine = regexp.MustCompile(`(?m)^\s*podSubnet:\s*(.+?)\s*$`)
 
-// podSubnets are the networks that kubeadm's ClusterConfiguration gives to pods.
+// podSubnets returns the networks that kubeadm's ClusterConfiguration gives to pods.
 func podSubnets(data map[string]string) (list []netip.Prefix) {
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		found := podSubnetLine.FindStringSubmatch(data[key])

@@ -50,7 +50,7 @@ func (o options) flowLogLines(log *zap.Logger) *flowLogLines {
 	return f
 }
 
-// writer is where a Hub writes to.
+// writer returns where a Hub writes to.
 func (f *flowLogLines) writer() io.Writer {
 	if f.out == nil {
 		return nil

@@ -114,7 +114,7 @@ func (j *joined) register(ctx context.Context) (err error) {
 	return nil
 }
 
-// tunnelTypes are those whose addresses IPAM gives.
+// tunnelTypes returns those whose addresses IPAM gives.
 func (o options) tunnelTypes() []node.TunnelType {
 	if o.kube.UsePodCIDR {
 		return nil // Kubernetes' ranges decide

@@ -116,9 +116,9 @@ func (e *eventsPart) Run(ctx context.Context) error {
 	}
 }
 
-// speaksForAll is whether this node records the Events that concern the cluster. The leader of the controllers does,
-// also while calico-kube-controllers do the controllers' work. Without an election (--controllers=off) it is the first
-// node by name, be it there or not.
+// speaksForAll reports whether this node records the Events that concern the cluster. The leader of the controllers
+// does, also while calico-kube-controllers do the controllers' work. Without an election (--controllers=off) it is the
+// first node by name, be it there or not.
 func (e *eventsPart) speaksForAll() bool {
 	if e.leads != nil {
 		return e.leads()
@@ -136,8 +136,8 @@ func (e *eventsPart) countPools(ctx context.Context) error {
 	return e.pools.Look(ctx)
 }
 
-// refusedPolicies are those that the kernel of this node refuses, and for one node of the cluster those that cannot be
-// used on any.
+// refusedPolicies returns those that the kernel of this node refuses, and for one node of the cluster those that cannot
+// be used on any.
 func (e *eventsPart) refusedPolicies() map[string]string {
 	list := map[string]string{}
 	if e.policy == nil {

@@ -135,7 +135,7 @@ func getJSON(ctx context.Context, client *http.Client, at string, into any) erro
 	return json.Unmarshal(body, into)
 }
 
-// internalIP is the first InternalIP of a family.
+// internalIP returns the first InternalIP of a family.
 func internalIP(n *corev1.Node, family node.Family) (netip.Addr, error) {
 	for _, a := range n.Status.Addresses {
 		ip, err := netip.ParseAddr(a.Address)

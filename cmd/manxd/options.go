@@ -418,7 +418,7 @@ func explain(fs *pflag.FlagSet, used map[string]string) {
 	})
 }
 
-// endpointStatusDir is where the CNI plugin is told which workloads are ready, given endpointStatusPathPrefix of
+// endpointStatusDir returns where the CNI plugin is told which workloads are ready, given endpointStatusPathPrefix of
 // FelixConfiguration; empty for nowhere.
 func (o *options) endpointStatusDir(felix string) string {
 	prefix := cmp.Or(o.endpointStatusPrefix, felix, endpointstatus.DefaultPathPrefix)

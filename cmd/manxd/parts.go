@@ -6,9 +6,9 @@ import (
 	"github.com/manxnet/manx/cmd/manxd/part"
 )
 
-// parts are those of a node that has joined its cluster, in the order in which they start. Each has a file or a folder
-// of its own, and gets its dependencies by its constructor. The tables of the datastore start before them, and watch
-// the kinds that they need.
+// parts returns those of a node that has joined its cluster, in the order in which they start. Each has a file or a
+// folder of its own, and gets its dependencies by its constructor. The tables of the datastore start before them, and
+// watch the kinds that they need.
 func parts(j *joined) ([]part.Part, error) {
 	dataplane := newDataplane(j)
 	policy, err := newPolicy(j, dataplane)

@@ -26,7 +26,7 @@ type passwordsPart interface {
 	follow.Passwords
 }
 
-// passwordSource is a folder of passwords where one is set, else the Secrets of Kubernetes where its API is known.
+// passwordSource returns a folder of passwords where one is set, else the Secrets of Kubernetes where its API is known.
 func passwordSource(j *joined) (passwordsPart, error) {
 	log := j.log.Named("bgp")
 	if j.passwordDir != "" || j.kube == nil {

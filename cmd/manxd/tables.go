@@ -35,7 +35,7 @@ func (t *tablesPart) Notices() (list []server.Notice) {
 	return list
 }
 
-// Kinds are those that the control API shows for the whole cluster.
+// Kinds returns those that the control API shows for the whole cluster.
 func (t *tablesPart) Kinds() []model.Kind {
 	return []model.Kind{model.KindNode, model.KindClusterInformation}
 }

@@ -204,13 +204,13 @@ func endpointOf(o *model.Object) *model.WorkloadEndpoint {
 	return e
 }
 
-// ours is whether an endpoint is this container's.
+// ours reports whether an endpoint is this container's.
 func (c *call) ours(stored *model.Object) bool {
 	e := endpointOf(stored)
 	return e != nil && e.Spec.ContainerID == c.q.ContainerID
 }
 
-// kept are the addresses of an earlier ADD of the same container, so that ADD can be repeated.
+// kept returns the addresses of an earlier ADD of the same container, so that ADD can be repeated.
 func (c *call) kept(stored *model.Object) []netip.Addr {
 	if !c.ours(stored) {
 		return nil
@@ -259,7 +259,7 @@ func (c *call) prefix() string {
 	return "cali"
 }
 
-// podRoutes are the default routes of the families in use, or those of the IPAM section.
+// podRoutes returns the default routes of the families in use, or those of the IPAM section.
 func podRoutes(c *cni.Config, ips []netip.Addr) []netip.Prefix {
 	var custom, defaults []netip.Prefix
 	for _, ip := range ips {
@@ -333,7 +333,7 @@ func (c *call) writeEndpoint(
 	return fmt.Errorf("%s changed %d times while it was being written", key, writeAttempts)
 }
 
-// podGone is the error for a pod that Kubernetes does not know (any more).
+// podGone returns the error for a pod that Kubernetes does not know (any more).
 func podGone(w workload) error {
 	return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("pod %s/%s is not known", w.Namespace, w.Pod),
 		"the Kubernetes API has no such pod on node "+w.Node)

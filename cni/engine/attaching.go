@@ -44,7 +44,7 @@ func (c *call) attach() (ended func()) {
 // endpointID identifies the endpoint of a pod on this node.
 func (c *call) endpointID() string { return c.work.Namespace + "/" + c.work.Pod + " " + c.work.IfName }
 
-// mayReplace is an error if the endpoint is another container's and an ADD for a newer container than this one has
+// mayReplace returns an error if the endpoint is another container's and an ADD for a newer container than this one has
 // begun: the order of writes does not say which container is the newer one.
 func (c *call) mayReplace(stored *model.Object) error {
 	e := endpointOf(stored)

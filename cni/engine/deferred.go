@@ -21,8 +21,8 @@ import (
 // retryDeferred is how long the datastore is left alone after it did not answer.
 const retryDeferred = 5 * time.Second
 
-// deferrable is whether a DEL may succeed although the datastore did not answer. The container is detached then, its
-// addresses stay taken, and a file, which outlives this process, says what is left to do.
+// deferrable reports whether a DEL may succeed although the datastore did not answer. The container is detached then,
+// its addresses stay taken, and a file, which outlives this process, says what is left to do.
 func (c *call) deferrable(err error) bool {
 	return c.Deferred != "" && c.conf.OwnIPAM() && (c.q.Step == cni.StepDel || c.q.Step == cni.StepRelease) &&
 		unanswered(err)
@@ -50,7 +50,7 @@ func (c *call) deferred(cause error) error {
 	return nil
 }
 
-// record is the file that says what is left to do for the container of this call.
+// record returns the file that says what is left to do for the container of this call.
 func (c *call) record() string {
 	sum := sha256.Sum256([]byte(c.conf.Name + " " + c.q.ContainerID + " " + c.q.IfName))
 	return filepath.Join(c.Deferred, hex.EncodeToString(sum[:16]))
@@ -94,7 +94,7 @@ func (e *Engine) CatchUp(ctx context.Context) {
 	}
 }
 
-// unanswered is whether an error says that the datastore did not answer.
+// unanswered reports whether an error says that the datastore did not answer.
 func unanswered(err error) bool {
 	return errors.Is(err, datastore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -42,7 +42,7 @@ func (n *node) deferring() (folder string) {
 	return folder
 }
 
-// records are the files in a folder.
+// records returns the files in a folder.
 func (n *node) records(folder string) int {
 	n.t.Helper()
 	entries, err := os.ReadDir(folder)

@@ -39,7 +39,7 @@ func (w workload) orchestrator() string {
 	return "cni"
 }
 
-// handle is the IPAM handle of the container: all its addresses in one network are released together.
+// handle returns the IPAM handle of the container: all its addresses in one network are released together.
 func (w workload) handle() string { return w.Network + "." + w.ContainerID }
 
 // oldHandle is how very old versions named the handle. Only for release.

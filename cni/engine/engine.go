@@ -24,7 +24,7 @@ const readyTimeout = 10 * time.Second
 // Store has the methods of a datastore that the engine needs.
 type Store interface {
 	ipam.Store
-	// Keeps is whether objects of a kind are in this datastore.
+	// Keeps reports whether objects of a kind are in this datastore.
 	Keeps(kind model.Kind) bool
 }
 
@@ -35,14 +35,14 @@ type Config struct {
 	// Kubernetes reads pods and namespaces from the Kubernetes API, for networks with policy.type k8s whose datastore
 	// is another one. Its error says why it cannot be reached.
 	Kubernetes func(*cni.Config) (Kubernetes, error)
-	// Node is the name of this node for a network.
+	// Node returns the name of this node for a network.
 	Node func(*cni.Config) (string, error)
 	// Prefix begins the names of host ends unless the plugin's environment says otherwise; empty for cali.
 	Prefix  string
 	MTUFile string
-	// StatusDir is where the agent tells whose policy is in force, unless the network configuration says so.
+	// StatusDir returns where the agent tells whose policy is in force, unless the network configuration says so.
 	StatusDir func() string
-	// Agent is whether somebody tells that for a network, if there is no such folder yet.
+	// Agent reports whether somebody tells that for a network, if there is no such folder yet.
 	Agent func(*cni.Config) bool
 	// Report takes how long an ADD waited for that.
 	Report func(ctx context.Context, c *cni.Config, endpoint string, waited time.Duration, timedOut bool)
@@ -72,7 +72,7 @@ type Engine struct {
 	pods       map[string]*attaching
 }
 
-// New makes an Engine.
+// New returns an Engine.
 func New(c Config) *Engine {
 	if c.Log == nil {
 		c.Log = zap.NewNop()
@@ -273,7 +273,7 @@ func notReady(err error) error {
 	return err
 }
 
-// invalidConf is an error that only a change of the network configuration mends.
+// invalidConf returns an error that only a change of the network configuration mends.
 func invalidConf(what, why string) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, what, why)
 }

@@ -178,12 +178,12 @@ func oneOfEach(key string, texts []string) (list []netip.Addr, err error) {
 	return list, nil
 }
 
-// wrongAnnotation is an error that only a change of the pod, or of its namespace, mends.
+// wrongAnnotation returns an error that only a change of the pod, or of its namespace, mends.
 func wrongAnnotation(key, value, rule string) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("annotation %s = %q", key, value), rule)
 }
 
-// families are those of which the container gets an address.
+// families returns those of which the container gets an address.
 func (f *facts) families(conf *cni.Config) (v4, v6 bool) {
 	if len(f.families4And6) == 0 {
 		return conf.IPAM.Wants()
@@ -194,7 +194,7 @@ func (f *facts) families(conf *cni.Config) (v4, v6 bool) {
 	return v4, v6
 }
 
-// pools are those of a family that are asked for; none leaves it to IPAM.
+// pools returns those of a family that are asked for; none leaves it to IPAM.
 func (f *facts) pools(conf *cni.Config, family ipam.Family) []string {
 	own, configured := f.pools4, conf.IPAM.IPv4Pools
 	if family == ipam.IPv6 {
@@ -206,8 +206,8 @@ func (f *facts) pools(conf *cni.Config, family ipam.Family) []string {
 	return configured
 }
 
-// endpoint is the WorkloadEndpoint of the attachment. old is the stored one, nil if there is none; what others wrote
-// there stays, but for what Kubernetes decides.
+// endpoint returns the WorkloadEndpoint of the attachment. old is the stored one, nil if there is none; what others
+// wrote there stays, but for what Kubernetes decides.
 func (c *call) endpoint(old *model.WorkloadEndpoint, f *facts, a *cni.Attachment) *model.WorkloadEndpoint {
 	if f.pod != nil {
 		pod := *f.pod
@@ -224,7 +224,7 @@ func (c *call) endpoint(old *model.WorkloadEndpoint, f *facts, a *cni.Attachment
 	return e
 }
 
-// merged is the stored endpoint with all that Kubernetes says of its pod.
+// merged returns the stored endpoint with all that Kubernetes says of its pod.
 func merged(old, made *model.WorkloadEndpoint) *model.WorkloadEndpoint {
 	if old == nil {
 		made.UID = "" // of the pod; the endpoint gets its own

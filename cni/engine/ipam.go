@@ -81,7 +81,7 @@ func (c *call) given(a *cni.Attachment, got []netip.Prefix) {
 	a.Assigned, a.Addresses = got, addresses(got)
 }
 
-// fits is whether addresses that the container has already are what an ADD wants: one of each wanted family.
+// fits reports whether addresses that the container has already are what an ADD wants: one of each wanted family.
 func (c *call) fits(have []netip.Prefix, pod *facts) bool {
 	v4, v6 := pod.families(c.conf)
 	if c.extra.IP != nil || len(pod.wanted) > 0 || len(have) != count(v4)+count(v6) || len(have) == 0 {

@@ -19,7 +19,7 @@ func (n *node) web(step cni.Step, container string, a *cni.Attachment) (*cni.Att
 	return n.askWith("K8S_POD_NAMESPACE=default;K8S_POD_NAME=web", step, container, a, nil)
 }
 
-// attachWeb is an ADD as the plugin makes it: what cannot be finished is taken back.
+// attachWeb returns an ADD as the plugin makes it: what cannot be finished is taken back.
 func (n *node) attachWeb(container string) (*cni.Attachment, error) {
 	a, err := n.web(cni.StepAdd, container, nil)
 	if err == nil {

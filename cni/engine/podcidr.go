@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// resolvePodCIDRs is the configuration for another IPAM plugin: it replaces the words usePodCidr and usePodCidrIPv6 in
-// the subnets that an IPAM plugin such as host-local is given by the CIDRs of this node.
+// resolvePodCIDRs returns the configuration for another IPAM plugin: it replaces the words usePodCidr and
+// usePodCidrIPv6 in the subnets that an IPAM plugin such as host-local is given by the CIDRs of this node.
 func (c *call) resolvePodCIDRs(ctx context.Context) (json.RawMessage, error) {
 	if !c.usesPodCIDRs() {
 		return c.q.Config, nil
@@ -39,7 +39,7 @@ func (c *call) usesPodCIDRs() bool {
 	return bytes.Contains(bytes.ToLower(c.q.Config), []byte("usepodcidr"))
 }
 
-// putSubnets gives the configuration with these CIDRs in it.
+// putSubnets returns the configuration with these CIDRs in it.
 func (c *call) putSubnets(cidrs []string) (json.RawMessage, error) {
 	var conf map[string]any
 	d := json.NewDecoder(bytes.NewReader(c.q.Config))
@@ -75,7 +75,7 @@ func replaceSubnets(section any, cidrs []string) error {
 	return nil
 }
 
-// podCIDR gives the subnet that a word stands for; other texts stand for themselves.
+// podCIDR returns the subnet that a word stands for; other texts stand for themselves.
 func podCIDR(word string, cidrs []string) (string, error) {
 	v4 := strings.EqualFold(word, "usePodCidr")
 	if !v4 && !strings.EqualFold(word, "usePodCidrIPv6") {

@@ -64,7 +64,7 @@ func (c *call) waitForPolicy(ctx context.Context, mac net.HardwareAddr, ips []ne
 	}
 }
 
-// statusDir is where the agent tells whose policy is in force.
+// statusDir returns where the agent tells whose policy is in force.
 func (c *call) statusDir() string {
 	if dir := c.conf.EndpointStatusDir; dir != "" {
 		return dir
@@ -77,8 +77,8 @@ func (c *call) statusDir() string {
 	return filepath.Join(endpointstatus.DefaultPathPrefix, endpointstatus.FolderName)
 }
 
-// policyWait is how long to wait, 0 for not at all. What is not configured depends on whether there is an agent that
-// tells: Calico's plugin does not wait then, but Calico's agent is not told to write the files by default either.
+// policyWait returns how long to wait, 0 for not at all. What is not configured depends on whether there is an agent
+// that tells: Calico's plugin does not wait then, but Calico's agent is not told to write the files by default either.
 func (c *call) policyWait() time.Duration {
 	if seconds := c.conf.PolicySetupTimeout; seconds != nil {
 		return time.Duration(min(*seconds, longestPolicyWait)) * time.Second

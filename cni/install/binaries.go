@@ -70,7 +70,7 @@ func (b Binaries) Install() (written []string, err error) {
 	return written, nil
 }
 
-// present is whether a folder has the plugins that a network configuration names.
+// present reports whether a folder has the plugins that a network configuration names.
 func (b Binaries) present() bool {
 	return slices.ContainsFunc(b.To, func(dir string) bool {
 		for _, name := range []string{"calico", "calico-ipam"} {

@@ -14,7 +14,7 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// DefaultTemplate is the network of a cluster whose configuration gives no other, with Calico's tokens; policy of
+// DefaultTemplate returns the network of a cluster whose configuration gives no other, with Calico's tokens; policy of
 // Kubernetes holds where there is a Kubernetes API.
 func DefaultTemplate(kubernetes bool) string {
 	pods := ""
@@ -128,7 +128,7 @@ func (f Folder) WriteConflist(name string, content []byte) error {
 	return nil
 }
 
-// ours is whether a conflist is the one that the record tells of.
+// ours reports whether a conflist is the one that the record tells of.
 func (f Folder) ours(name string, content []byte) bool {
 	r, err := f.record()
 	return err == nil && r.Conflist == name && slices.Contains(r.SHA256, sum(content))
@@ -147,7 +147,7 @@ func sum(content []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-// Present is whether the conflist is there, be it ours or not.
+// Present reports whether the conflist is there, be it ours or not.
 func (f Folder) Present(name string) bool {
 	_, err := safefile.Read(f.path(name), longestFile)
 	return err == nil

@@ -25,7 +25,7 @@ type Keeper struct {
 	Refresh time.Duration
 	// Check is how often it is checked whether the token is accepted; 0: every five minutes.
 	Check time.Duration
-	// Ready is whether the node can serve pods.
+	// Ready reports whether the node can serve pods.
 	Ready func() bool
 	Log   *zap.Logger
 }
@@ -34,7 +34,8 @@ type Keeper struct {
 type Credential struct {
 	Kubeconfig []byte
 	Expires    time.Time
-	// Refused is whether the API is known not to accept the token: it may be revoked before it expires. Nil: not known.
+	// Refused reports whether the API is known not to accept the token: it may be revoked before it expires. Nil: not
+	// known.
 	Refused func(context.Context) bool
 }
 
@@ -102,7 +103,7 @@ func (k *Keeper) conflist() error {
 	return remove(k.path(k.OldName))
 }
 
-// nextCheck is when the token is checked next, not at the same time on all nodes.
+// nextCheck returns when the token is checked next, not at the same time on all nodes.
 func (k *Keeper) nextCheck() time.Time {
 	every := cmp.Or(k.Check, checkToken)
 	return time.Now().Add(every/2 + rand.N(every/2))

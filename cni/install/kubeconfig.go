@@ -16,7 +16,7 @@ const (
 	TLSFolder = "calico-tls"
 )
 
-// Kubeconfig is the text of a kubeconfig with a token, in JSON, which is YAML, too. Without a CA the server's
+// Kubeconfig returns the text of a kubeconfig with a token, in JSON, which is YAML, too. Without a CA the server's
 // certificate is verified by the host's, or not at all.
 func Kubeconfig(server string, ca []byte, insecure bool, token string) ([]byte, error) {
 	cluster := map[string]any{"server": server}

@@ -32,7 +32,7 @@ type API struct {
 	server *url.URL
 }
 
-// New makes an API of client-go's settings.
+// New returns an API of client-go's settings.
 func New(config *rest.Config) (*API, error) {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -81,8 +81,8 @@ func (a *API) RequestToken(ctx context.Context, namespace, account string, lifet
 	return Token{Token: answer.Status.Token, Expires: answer.Status.ExpirationTimestamp.Time}, err
 }
 
-// Refused is whether the API that config names refuses a token: it has expired, or was revoked. It is false where that
-// is not known, for instance because there is no answer. The request, GET /version, needs no rights.
+// Refused reports whether the API that config names refuses a token: it has expired, or was revoked. It is false where
+// that is not known, for instance because there is no answer. The request, GET /version, needs no rights.
 func Refused(ctx context.Context, config *rest.Config, token string) bool {
 	config = rest.AnonymousClientConfig(config)
 	config.BearerToken, config.Timeout = token, requestTimeout
@@ -144,7 +144,7 @@ func (a *API) do(ctx context.Context, method string, path []string, body, into a
 	return refusal(at, resp, text)
 }
 
-// refusal is the server's error, as one of the datastore's where there is one that fits.
+// refusal returns the server's error, as one of the datastore's where there is one that fits.
 func refusal(at string, resp *http.Response, text []byte) error {
 	var status metav1.Status
 	_ = json.Unmarshal(text, &status)

@@ -39,7 +39,7 @@ type Server struct {
 	refusals           budget
 }
 
-// New makes a Server.
+// New returns a Server.
 func New(backend cni.Backend, log *zap.Logger) *Server {
 	return &Server{Backend: backend, Log: log, calls: make(chan struct{}, maxCalls),
 		connections: make(chan struct{}, maxConnections)}

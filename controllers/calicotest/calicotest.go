@@ -20,7 +20,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Objects are all that Calico's programs have left in etcd.
+// Objects returns all that Calico's programs have left in etcd.
 func Objects(t testing.TB) model.Set {
 	t.Helper()
 	_, here, _, _ := runtime.Caller(0)

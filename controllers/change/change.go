@@ -23,7 +23,7 @@ type Change struct {
 	Unless func(context.Context) (bool, error)
 }
 
-// Key is the key of the object.
+// Key returns the key of the object.
 func (c Change) Key() model.Key {
 	if c.New != nil {
 		return c.New.Key

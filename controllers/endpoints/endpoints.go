@@ -46,7 +46,7 @@ func (e *Endpoints) Touched(ch datastore.Change, source bool) []model.Key {
 	return keys
 }
 
-// keyOn is the key of a pod's endpoint under another name of its node.
+// keyOn returns the key of a pod's endpoint under another name of its node.
 func keyOn(w *model.WorkloadEndpoint, namespace, node string) (model.Key, bool) {
 	ids := w.Spec.IDs()
 	ids.Node = node

@@ -170,7 +170,7 @@ func compare(have, want *model.Object) (change.Change, bool) {
 	return change.Change{Old: have, New: next, Reason: "its Node or template has changed"}, true
 }
 
-// wanted are the HostEndpoints of a node.
+// wanted returns the HostEndpoints of a node.
 func (h *HostEndpoints) wanted(n *model.Node) []*v3.HostEndpoint {
 	var list []*v3.HostEndpoint
 	addresses := addressesOf(n)
@@ -223,7 +223,7 @@ func nameOf(parts ...string) string {
 	return strings.ToLower(strings.NewReplacer("-", "", "_", "", ".", "").Replace(hash)) + "-" + suffix
 }
 
-// addressesOf are all addresses of a node that are known, each once: of BGP, tunnels, InternalIP, interfaces.
+// addressesOf returns all addresses of a node that are known, each once: of BGP, tunnels, InternalIP, interfaces.
 func addressesOf(n *model.Node) []string {
 	var list []string
 	if b := n.Spec.BGP; b != nil {
@@ -252,7 +252,7 @@ func addressesOf(n *model.Node) []string {
 	}))
 }
 
-// withoutLength is an address without the prefix length of its subnet, in its canonical spelling.
+// withoutLength returns an address without the prefix length of its subnet, in its canonical spelling.
 func withoutLength(text string) string {
 	bare, _, _ := strings.Cut(text, "/")
 	if a, err := netip.ParseAddr(bare); err == nil {
@@ -271,7 +271,7 @@ func union(list, more []string) []string {
 	return list
 }
 
-// within are the addresses that lie in one of the networks.
+// within returns the addresses that lie in one of the networks.
 func within(addresses []string, networks []netip.Prefix) []string {
 	var list []string
 	for _, text := range addresses {

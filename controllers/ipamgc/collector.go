@@ -48,7 +48,7 @@ func Kinds() (store, source []model.Kind) {
 		[]model.Kind{model.KindNode, model.KindWorkloadEndpoint}
 }
 
-// scanPeriod is the time between two looks at everything.
+// scanPeriod returns the time between two looks at everything.
 func (c *Collector) scanPeriod() time.Duration {
 	if c.Grace <= 0 {
 		return 5 * time.Minute
@@ -109,7 +109,7 @@ func (c *Collector) wait(ctx context.Context, store, source *datastore.Snapshot,
 	}
 }
 
-// ready is whether the datastore may be written: it is locked during an upgrade.
+// ready reports whether the datastore may be written: it is locked during an upgrade.
 func ready(r model.Reader) bool {
 	info := clusterInformation(r)
 	return info == nil || info.Spec.DatastoreReady == nil || *info.Spec.DatastoreReady
@@ -315,7 +315,7 @@ func (c *Collector) settleHandles(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// overcounts is whether a handle counts more in a block than the block has.
+// overcounts reports whether a handle counts more in a block than the block has.
 func (c *Collector) overcounts(id string, h *model.Handle) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -28,7 +28,7 @@ const (
 type facts interface {
 	// node tells what is known of a node of Calico's.
 	node(name string) nodeFacts
-	// has is whether the pod is known to be on that node of Kubernetes' with that address.
+	// has reports whether the pod is known to be on that node of Kubernetes' with that address.
 	has(namespace, pod, kubernetesNode string, address netip.Addr) bool
 }
 
@@ -130,7 +130,7 @@ func (a *allocation) evaluate(n nodeFacts, now time.Time, grace time.Duration, f
 // moves to another node, none of its pods may have the address. The time is Calico's.
 const leastVMGrace = 5 * time.Minute
 
-// vmGrace is the grace period for an address of a virtual machine; 0 is never, as for others.
+// vmGrace returns the grace period for an address of a virtual machine; 0 is never, as for others.
 func vmGrace(grace time.Duration) time.Duration {
 	if grace <= 0 {
 		return 0
@@ -138,7 +138,7 @@ func vmGrace(grace time.Duration) time.Duration {
 	return max(grace, leastVMGrace)
 }
 
-// leaks are the handles of which every address is confirmed, in a stable order.
+// leaks returns the handles of which every address is confirmed, in a stable order.
 func (x *index) leaks() [][]*allocation {
 	var list [][]*allocation
 	for _, group := range x.byHandle {
@@ -156,7 +156,7 @@ func (x *index) leaks() [][]*allocation {
 	return list
 }
 
-// surplus are the blocks that were empty for the grace period while their node had others. One is always left.
+// surplus returns the blocks that were empty for the grace period while their node had others. One is always left.
 func (x *index) surplus(now time.Time, grace time.Duration) []*block {
 	var list []*block
 	for _, host := range slices.Sorted(maps.Keys(x.byHost)) {
@@ -179,8 +179,8 @@ func (x *index) surplus(now time.Time, grace time.Duration) []*block {
 	return list
 }
 
-// stale are the affinities that were left behind on the way out: whoever began to release them did not come to the end
-// within the grace period.
+// stale returns the affinities that were left behind on the way out: whoever began to release them did not come to the
+// end within the grace period.
 func (x *index) stale(now time.Time, grace time.Duration) []*claim {
 	var list []*claim
 	for _, c := range x.claims {

@@ -41,10 +41,10 @@ type allocation struct {
 func (a *allocation) node() string { return a.Attrs[attrNode] }
 func (a *allocation) tunnel() bool { return tunnelTypes[a.Attrs[attrType]] }
 
-// vm is the KubeVirt virtual machine that has the address, empty if it is none. It is in the namespace of its pod.
+// vm returns the KubeVirt virtual machine that has the address, empty if it is none. It is in the namespace of its pod.
 func (a *allocation) vm() string { return a.Attrs[attrVM] }
 
-// pod is the pod that has the address. ok is false for an address of something else, or of before pods were noted.
+// pod returns the pod that has the address. ok is false for an address of something else, or of before pods were noted.
 func (a *allocation) pod() (namespace, name string, ok bool) {
 	namespace, name = a.Attrs[attrNamespace], a.Attrs[attrPod]
 	return namespace, name, namespace != "" && name != ""
@@ -176,7 +176,7 @@ func (x *index) own(was, now *block, exists bool) {
 	}
 }
 
-// nodes are all that own or claim blocks or use addresses.
+// nodes returns all that own or claim blocks or use addresses.
 func (x *index) nodes() map[string]bool {
 	all := make(map[string]bool, len(x.byNode))
 	for n := range x.byNode {

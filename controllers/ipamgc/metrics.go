@@ -154,7 +154,7 @@ func (p *poolIndex) put(ch datastore.Change) {
 	}
 }
 
-// of is the name of the pool that an address is in.
+// of returns the name of the pool that an address is in.
 func (p *poolIndex) of(a netip.Addr) string {
 	for name, cidr := range p.pools {
 		if cidr.Contains(a) {

@@ -22,7 +22,7 @@ type Release struct {
 	Reason         Reason
 }
 
-// Released is the address, or the CIDR of the block.
+// Released returns the address, or the CIDR of the block.
 func (r Release) Released() string {
 	if r.Block.IsValid() {
 		return r.Block.String()
@@ -30,7 +30,7 @@ func (r Release) Released() string {
 	return r.Address.String()
 }
 
-// Text is the reason as a sentence.
+// Text returns the reason as a sentence.
 func (r Release) Text() string {
 	switch r.Reason {
 	case PodGone:
@@ -66,7 +66,7 @@ type Releases struct {
 	blocks    map[Reason]float64
 }
 
-// NewReleases makes an empty record.
+// NewReleases returns an empty record.
 func NewReleases() *Releases {
 	return &Releases{addresses: map[[2]string]float64{}, reasons: map[Reason]float64{}, blocks: map[Reason]float64{}}
 }
@@ -93,7 +93,7 @@ func (r *Releases) add(x Release, pool string) {
 	}
 }
 
-// Last are the newest releases, the oldest of them first.
+// Last returns the newest releases, the oldest of them first.
 func (r *Releases) Last() []Release {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -55,7 +55,7 @@ func (c *Collector) touch(kubernetes string) {
 	}
 }
 
-// value is the typed value of an object, nil if there is none.
+// value returns the typed value of an object, nil if there is none.
 func value[T model.Type](o *model.Object) *T {
 	if o == nil {
 		return nil

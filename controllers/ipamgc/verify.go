@@ -18,9 +18,9 @@ import (
 type Pods interface {
 	// Pod reads a pod. The error Is datastore.ErrNotFound if there is no such pod.
 	Pod(ctx context.Context, namespace, name string) (*model.Pod, error)
-	// VirtualMachine is whether KubeVirt has a VirtualMachine of that name, or a VirtualMachineInstance that belongs to
-	// none. It is true where the API does not serve KubeVirt's resources: then nobody can tell that the machine is
-	// gone.
+	// VirtualMachine reports whether KubeVirt has a VirtualMachine of that name, or a VirtualMachineInstance that
+	// belongs to none. It is true where the API does not serve KubeVirt's resources: then nobody can tell that the
+	// machine is gone.
 	VirtualMachine(ctx context.Context, namespace, name string) (bool, error)
 }
 
@@ -112,17 +112,17 @@ func evaluatePod(p *model.Pod, kubernetesNode string, address netip.Addr) (reaso
 	return AddressUnused, false
 }
 
-// ended is whether a pod will never run again.
+// ended reports whether a pod will never run again.
 func ended(p *model.Pod) bool { return p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" }
 
-// pluginAddresses are those that the CNI plugin notes at the pod, before its status has them.
+// pluginAddresses returns those that the CNI plugin notes at the pod, before its status has them.
 func pluginAddresses(p *model.Pod) []string {
 	return append(strings.Split(p.Annotations["cni.projectcalico.org/podIPs"], ","),
 		p.Annotations["cni.projectcalico.org/podIP"])
 }
 
-// endpointHas is whether the pod's endpoint in Calico's datastore has the address. Where the endpoint is made of the
-// pod, it says the same as that.
+// endpointHas reports whether the pod's endpoint in Calico's datastore has the address. Where the endpoint is made of
+// the pod, it says the same as that.
 func (c *Collector) endpointHas(ctx context.Context, a *allocation, pod *model.Pod) (bool, error) {
 	name, err := model.WorkloadEndpointName(model.WorkloadEndpointIDs{Node: a.node(), Orchestrator: "k8s",
 		Pod:      pod.Name,

@@ -33,7 +33,7 @@ type API struct {
 // timeout bounds one request.
 const timeout = 30 * time.Second
 
-// New makes a client. It connects to nothing yet.
+// New returns a client. It connects to nothing yet.
 func New(config *rest.Config) (*API, error) {
 	core, err := corev1client.NewForConfig(config)
 	if err != nil {
@@ -71,9 +71,9 @@ func (a *API) Pod(ctx context.Context, namespace, name string) (*model.Pod, erro
 	return m, nil
 }
 
-// VirtualMachine is whether KubeVirt has a VirtualMachine of that name, or a VirtualMachineInstance that belongs to
-// none: one of a machine that is deleted only waits to be deleted, too. It is true where the API does not serve these
-// resources.
+// VirtualMachine reports whether KubeVirt has a VirtualMachine of that name, or a VirtualMachineInstance that belongs
+// to none: one of a machine that is deleted only waits to be deleted, too. It is true where the API does not serve
+// these resources.
 func (a *API) VirtualMachine(ctx context.Context, namespace, name string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -371,7 +371,7 @@ func (c *Controller) show(ctx context.Context, s *corev1.Service, in []corev1.Lo
 	return nil
 }
 
-// assign gives a Service what it lacks.
+// assign gives a Service the addresses that it lacks.
 func (c *Controller) assign(ctx context.Context, s *corev1.Service, handle string, p plan) ([]netip.Addr, error) {
 	attrs := map[string]string{"service": s.Name, "namespace": s.Namespace, "type": string(s.Spec.Type),
 		"timestamp": c.Now().UTC().String()}

@@ -25,7 +25,7 @@ const (
 	class               = "calico"
 )
 
-// Handle is the handle of a Service's addresses. A Service that is deleted and made again has another one.
+// Handle returns the handle of a Service's addresses. A Service that is deleted and made again has another one.
 func Handle(namespace, name, uid string) string {
 	sum := sha256.Sum256([]byte(strings.ToLower(name + "-" + namespace + "-" + uid)))
 	text := base64.RawURLEncoding.EncodeToString(sum[:])
@@ -34,7 +34,7 @@ func Handle(namespace, name, uid string) string {
 
 func handleOf(s *corev1.Service) string { return Handle(s.Namespace, s.Name, string(s.UID)) }
 
-// managed is whether a Service gets its addresses here.
+// managed reports whether a Service gets its addresses here.
 func managed(s *corev1.Service, requestedOnly bool) bool {
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer ||
 		s.Spec.LoadBalancerClass != nil && *s.Spec.LoadBalancerClass != class {
@@ -48,12 +48,12 @@ func managed(s *corev1.Service, requestedOnly bool) bool {
 // pools are the pools for such addresses, by name.
 type pools map[string]*model.IPPool
 
-// forServices is whether a pool is one of them.
+// forServices reports whether a pool is one of them.
 func forServices(p *model.IPPool) bool {
 	return p.DeletionTimestamp == nil && slices.Contains(p.Spec.AllowedUses, v3.IPPoolAllowedUseLoadBalancer)
 }
 
-// manual is whether an address is of a pool that is only used when asked for.
+// manual reports whether an address is of a pool that is only used when asked for.
 func (p pools) manual(a netip.Addr) bool {
 	for _, x := range p {
 		cidr, err := netip.ParsePrefix(x.Spec.CIDR)
@@ -131,7 +131,7 @@ func inOrder(s *corev1.Service, have []netip.Addr) []netip.Addr {
 	})
 }
 
-// fits is whether an address may stay.
+// fits reports whether an address may stay.
 func fits(s *corev1.Service, w wish, p pools, a netip.Addr) bool {
 	family, wanted := corev1.IPv6Protocol, w.pools6
 	if a.Is4() {
@@ -160,7 +160,7 @@ func wishOf(s *corev1.Service, p pools) (w wish, err error) {
 	return w, err
 }
 
-// addresses are those that a Service asks for, at most one of each family.
+// addresses returns those that a Service asks for, at most one of each family.
 func addresses(s *corev1.Service) ([]netip.Addr, error) {
 	field, texts := "spec.loadBalancerIP", []string(nil)
 	if s.Spec.LoadBalancerIP != "" {
@@ -186,7 +186,7 @@ func addresses(s *corev1.Service) ([]netip.Addr, error) {
 	return list, nil
 }
 
-// named are the networks of the pools that an annotation lists by name or by CIDR; nil: it is not there.
+// named returns the networks of the pools that an annotation lists by name or by CIDR; nil: it is not there.
 func (p pools) named(s *corev1.Service, annotation string, v4 bool) ([]netip.Prefix, error) {
 	text, ok := s.Annotations[annotation]
 	if !ok || text == "" {
@@ -214,7 +214,7 @@ func (p pools) named(s *corev1.Service, annotation string, v4 bool) ([]netip.Pre
 	return list, nil
 }
 
-// ingress is a status that shows these addresses.
+// ingress returns a status that shows these addresses.
 func ingress(list []netip.Addr) []corev1.LoadBalancerIngress {
 	var in []corev1.LoadBalancerIngress
 	for _, a := range list {
@@ -223,7 +223,7 @@ func ingress(list []netip.Addr) []corev1.LoadBalancerIngress {
 	return in
 }
 
-// shows is whether a Service shows these addresses and no others.
+// shows reports whether a Service shows these addresses and no others.
 func shows(s *corev1.Service, list []netip.Addr) bool {
 	in := s.Status.LoadBalancer.Ingress
 	return len(in) == len(list) && !slices.ContainsFunc(in, func(i corev1.LoadBalancerIngress) bool {

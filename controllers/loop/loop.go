@@ -23,7 +23,7 @@ type State struct{ Source, Store model.Reader }
 // indexes of what it was shown by Touched.
 type Controller interface {
 	Name() string
-	// Kinds are those that it reads.
+	// Kinds returns those that it reads.
 	Kinds() (store, source []model.Kind)
 	// Touched names the units that have to be decided anew after a change, in the source or in the store. A unit is
 	// whatever the controller decides at once, by a key.
@@ -170,7 +170,7 @@ func (r *Runner) note(unit model.Key, err error) {
 	r.failures[unit] = f
 }
 
-// earliest is the next moment at which there is something to do without a change; zero: none.
+// earliest returns the next moment at which there is something to do without a change; zero: none.
 func (r *Runner) earliest(wake time.Time) time.Time {
 	for _, f := range r.failures {
 		if wake.IsZero() || f.next.Before(wake) {
@@ -224,7 +224,7 @@ func (c *Counts) add(controller, verb string, done bool, err error) {
 	c.n[Write{controller, verb, outcome}]++
 }
 
-// All gives the counts.
+// All returns the counts.
 func (c *Counts) All() map[Write]float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

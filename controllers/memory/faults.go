@@ -25,7 +25,7 @@ type Mortal struct {
 	dead bool
 }
 
-// NewMortal makes a view of a store that ends after the write number lives.
+// NewMortal returns a view of a store that ends after the write number lives.
 func NewMortal(s datastore.Store, lives int) *Mortal {
 	return &Mortal{Store: s, Lives: lives, Dead: make(chan struct{})}
 }
@@ -49,7 +49,7 @@ func (m *Mortal) write(do func() (*model.Object, error)) (*model.Object, error) 
 	return o, nil
 }
 
-// Killed is whether the end has come.
+// Killed reports whether the end has come.
 func (m *Mortal) Killed() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -26,7 +26,7 @@ type Store struct {
 
 var _ datastore.Store = (*Store)(nil)
 
-// New makes a store that holds these objects.
+// New returns a store that holds these objects.
 func New(objects ...*model.Object) *Store {
 	s := &Store{objects: map[model.Key]*model.Object{}, changed: make(chan struct{})}
 	for _, o := range objects {
@@ -242,7 +242,7 @@ func (s *Store) String() string {
 	return text
 }
 
-// Since gives the events after the first n, and how many there are now: for tests that hand them out themselves.
+// Since returns the events after the first n, and how many there are now: for tests that hand them out themselves.
 func (s *Store) Since(n int) (events []datastore.Event, total int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,7 +13,7 @@ type View struct {
 	at     int
 }
 
-// NewView makes a view that knows what is there now.
+// NewView returns a view that knows what is there now.
 func NewView(s *Store) *View {
 	v := &View{Tables: datastore.NewTables(zap.NewNop(), ""), store: s}
 	v.Catch(0)

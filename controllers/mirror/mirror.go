@@ -28,9 +28,9 @@ type Mirror struct {
 	source   datastore.Store
 	// turn makes the value to be stored, nil for none.
 	turn func(*model.Object) (any, error)
-	// origin is the key of what an object is made of.
+	// origin returns the key of what an object is made of.
 	origin func(model.Key) (model.Key, bool)
-	// target is the key of what is made of an object.
+	// target returns the key of what is made of an object.
 	target func(model.Key) model.Key
 }
 
@@ -167,7 +167,7 @@ func (m *Mirror) Decide(s loop.State, key model.Key) []change.Change {
 	return nil
 }
 
-// exists is whether the source has an object after all, valid or not.
+// exists reports whether the source has an object after all, valid or not.
 func (m *Mirror) exists(origin model.Key, ok bool) func(context.Context) (bool, error) {
 	return func(ctx context.Context) (bool, error) {
 		if !ok {
@@ -195,7 +195,7 @@ func replaced(have, want *model.Object) (next *model.Object, differs bool) {
 	return next, !SameValue(have.Value, next.Value)
 }
 
-// SameValue is whether two values are stored as the same.
+// SameValue reports whether two values are stored as the same.
 func SameValue(a, b any) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)

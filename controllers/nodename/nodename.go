@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Of is the name that Kubernetes has for a node, empty for one that is not Kubernetes'.
+// Of returns the name that Kubernetes has for a node, empty for one that is not Kubernetes'.
 func Of(n *model.Node) string {
 	if n == nil {
 		return ""

@@ -100,7 +100,7 @@ func (*Labels) Decide(s loop.State, key model.Key) []change.Change {
 	return []change.Change{{Old: have, New: next, Reason: "the labels of Kubernetes' node have changed"}}
 }
 
-// synced are the labels that came from Kubernetes before. ok is false if what is noted cannot be read.
+// synced returns the labels that came from Kubernetes before. ok is false if what is noted cannot be read.
 func synced(n *model.Node) (labels map[string]string, ok bool) {
 	text, noted := n.Annotations[AnnotationLabels]
 	if !noted {
@@ -109,7 +109,7 @@ func synced(n *model.Node) (labels map[string]string, ok bool) {
 	return labels, json.Unmarshal([]byte(text), &labels) == nil
 }
 
-// kubernetesLabels are the labels of a node of the source without those that Calico has put over them.
+// kubernetesLabels returns the labels of a node of the source without those that Calico has put over them.
 func kubernetesLabels(n *model.Node) map[string]string {
 	if labels, ok := synced(n); ok && labels != nil {
 		return labels
@@ -173,7 +173,7 @@ func (d *Deleter) Decide(s loop.State, key model.Key) []change.Change {
 	return []change.Change{{Old: have, Reason: reason, Unless: d.exists(ref)}}
 }
 
-// exists is whether Kubernetes has a node after all.
+// exists reports whether Kubernetes has a node after all.
 func (d *Deleter) exists(name string) func(context.Context) (bool, error) {
 	return func(ctx context.Context) (bool, error) {
 		_, err := d.Source.Get(ctx, model.ResourceKey(model.KindNode, name))

@@ -16,10 +16,10 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Kinds are those that the tables must have.
+// Kinds returns those that the tables must have.
 func Kinds() []model.Kind { return append(renamed(), model.KindNode) }
 
-// renamed are the kinds that had other names.
+// renamed returns the kinds that had other names.
 func renamed() []model.Kind {
 	return []model.Kind{model.KindNetworkPolicy, model.KindGlobalNetworkPolicy, model.KindStagedNetworkPolicy,
 		model.KindStagedGlobalNetworkPolicy}
@@ -71,7 +71,7 @@ func (m *Migrator) Run(ctx context.Context, tables *datastore.Tables) error {
 	return ctx.Err()
 }
 
-// OldName is whether a policy is stored under its old name.
+// OldName reports whether a policy is stored under its old name.
 func OldName(o *model.Object) bool {
 	current, ok := model.NewPolicyKey(o.Key)
 	meta := o.Metadata()

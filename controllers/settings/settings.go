@@ -144,7 +144,7 @@ type LoadBalancer struct {
 	RequestedOnly bool
 }
 
-// Default is the configuration that is made where there is none, as kube-controllers make it.
+// Default returns the configuration that is made where there is none, as kube-controllers make it.
 func Default() *model.KubeControllersConfiguration {
 	every := func() *metav1.Duration { return &metav1.Duration{Duration: defaultPeriod} }
 	c := &model.KubeControllersConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
@@ -195,7 +195,7 @@ func Merge(env Env, spec model.KubeControllersSpec, inKubernetes bool) (Running,
 	return m.run, status
 }
 
-// variables are those that were followed.
+// variables returns those that were followed.
 func (m *merge) variables() map[string]string {
 	vars := map[string]string{}
 	for name, text := range m.env.texts {
@@ -210,7 +210,8 @@ func (m *merge) variables() map[string]string {
 	return vars
 }
 
-// enabled is whether a controller runs: as the environment lists it, or else if the configuration has a section for it.
+// enabled reports whether a controller runs: as the environment lists it, or else if the configuration has a section
+// for it.
 func (m *merge) enabled(section bool, names ...string) bool {
 	if m.env.enabled == nil {
 		return section

@@ -148,7 +148,7 @@ func (s Settings) resolve() (Settings, error) {
 	return s, nil
 }
 
-// usesLocal is whether the datastore of the local manxd is meant: no other is set.
+// usesLocal reports whether the datastore of the local manxd is meant: no other is set.
 func (s Settings) usesLocal() bool {
 	if !Usable(s.Type) || s.RunDir == "" {
 		return false

@@ -50,7 +50,7 @@ func overKubernetes(c kubernetes.Config) way {
 	}}
 }
 
-// Usable is whether Open knows a type of datastore.
+// Usable reports whether Open knows a type of datastore.
 func Usable(typ string) bool {
 	_, err := Settings{Type: typ}.way()
 	return err == nil
@@ -146,5 +146,5 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 	}
 }
 
-// Unwrap is the backend itself, for what only some backends have.
+// Unwrap returns the backend itself, for what only some backends have.
 func (o *opened) Unwrap() datastore.Backend { return o.Backend }

@@ -69,7 +69,7 @@ func networkPolicy(
 	return p, n.list, nil
 }
 
-// policyTypes gives the directions that are affected. A policy always affects one.
+// policyTypes returns the directions that are affected. A policy always affects one.
 func policyTypes(in []networkingv1.PolicyType) []v3.PolicyType {
 	var types []v3.PolicyType
 	for _, t := range []v3.PolicyType{v3.PolicyTypeIngress, v3.PolicyTypeEgress} {
@@ -135,7 +135,7 @@ func peer(field string, p networkingv1.NetworkPolicyPeer) (v3.EntityRule, error)
 	return selected(field, p.PodSelector, p.NamespaceSelector)
 }
 
-// selected is the pods of a selector, in the policy's own namespace if there is none of namespaces.
+// selected returns the pods of a selector, in the policy's own namespace if there is none of namespaces.
 func selected(field string, pods, namespaces *metav1.LabelSelector) (e v3.EntityRule, err error) {
 	if e.Selector, err = podSelector(field+".podSelector", pods); err != nil {
 		return v3.EntityRule{}, err

@@ -31,7 +31,7 @@ func (n *notices) add(err error, effect string) {
 	n.list = append(n.list, Notice{Key: n.key, Problem: f, Effect: effect})
 }
 
-// wrong is the error for a field that holds what cannot be used.
+// wrong returns the error for a field that holds what cannot be used.
 func wrong(field string, value any, rule string, args ...any) error {
 	return model.FieldError{Field: field, Value: value, Rule: fmt.Sprintf(rule, args...)}
 }

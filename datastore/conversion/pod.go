@@ -58,8 +58,8 @@ func AddressAnnotations(all map[string]string) map[string]string {
 // longestLabelledAccount is how long the name of a service account may be to stand in the endpoint's label too.
 const longestLabelledAccount = 62
 
-// Pod gives the endpoint of a pod, whose interface on the host has a name that begins with prefix. It is nil for a pod
-// that has none: one of the host's network, or one that no node was chosen for yet. A pod that is finished has an
+// Pod returns the endpoint of a pod, whose interface on the host has a name that begins with prefix. It is nil for a
+// pod that has none: one of the host's network, or one that no node was chosen for yet. A pod that is finished has an
 // endpoint without addresses, for they may be another pod's by now. What of the annotations cannot be used is left out;
 // the notices tell of it. The error is a model.FieldError: the pod or its node has a name that no endpoint can have.
 func Pod(in *model.Pod, prefix string) (*model.WorkloadEndpoint, []Notice, error) {
@@ -108,7 +108,7 @@ func Pod(in *model.Pod, prefix string) (*model.WorkloadEndpoint, []Notice, error
 	return w, n.list, nil
 }
 
-// InterfaceName is the name that Calico gives the host's end of a pod's interface.
+// InterfaceName returns the name that Calico gives the host's end of a pod's interface.
 func InterfaceName(prefix, namespace, pod string) string {
 	sum := sha1.Sum([]byte(namespace + "." + pod)) //nolint:gosec
 	return prefix + hex.EncodeToString(sum[:6])[:11]
@@ -139,7 +139,7 @@ func finished(in *model.Pod) bool {
 		})
 }
 
-// podIPs gives the addresses of the first source that names any: the plugin's annotations are there before the status
+// podIPs returns the addresses of the first source that names any: the plugin's annotations are there before the status
 // is.
 func podIPs(n *notices, in *model.Pod) []netip.Addr {
 	status := make([]string, len(in.Status.PodIPs))
@@ -258,7 +258,7 @@ func floatingIPs(n *notices, in *model.Pod, own []netip.Addr) []model.IPNAT {
 	return nats
 }
 
-// sources gives the networks that the pod may send from besides its own addresses.
+// sources returns the networks that the pod may send from besides its own addresses.
 func sources(n *notices, in *model.Pod) []string {
 	var prefixes []string
 	for _, text := range annotatedList(n, in, annotationSources) {
@@ -287,5 +287,5 @@ func annotatedList(n *notices, in *model.Pod, key string) []string {
 	return list
 }
 
-// annotation is the name of an annotation's field in messages.
+// annotation returns the name of an annotation's field in messages.
 func annotation(key string) string { return "metadata.annotations[" + key + "]" }

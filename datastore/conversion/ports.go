@@ -35,7 +35,7 @@ func (g portGroups) of(protocol string) *portGroup {
 	return g[protocol]
 }
 
-// list gives the protocols in the order of their names.
+// list returns the protocols in the order of their names.
 func (g portGroups) list() []protocolPorts {
 	var list []protocolPorts
 	for _, name := range slices.Sorted(maps.Keys(g)) {
@@ -99,7 +99,7 @@ func (g *portGroup) add(field string, p networkingv1.NetworkPolicyPort) error {
 	return err
 }
 
-// ports gives the names, then the numbers in as few ranges as possible; none for the whole protocol.
+// ports returns the names, then the numbers in as few ranges as possible; none for the whole protocol.
 func (g *portGroup) ports() []numorstring.Port {
 	if g.all {
 		return nil

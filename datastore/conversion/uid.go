@@ -15,9 +15,9 @@ const (
 	variantByte = 8
 )
 
-// DerivedUID is the UID that Calico gives an object made of another one, which must not have the same: each byte's bits
-// are reversed, except in those that tell the kind of UUID. What is no UUID stays as it is. The function is its own
-// inverse.
+// DerivedUID returns the UID that Calico gives an object made of another one, which must not have the same: each byte's
+// bits are reversed, except in those that tell the kind of UUID. What is no UUID stays as it is. The function is its
+// own inverse.
 func DerivedUID(of types.UID) types.UID {
 	b, err := hex.DecodeString(strings.ReplaceAll(string(of), "-", ""))
 	if err != nil || len(b) != 16 {

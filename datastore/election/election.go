@@ -49,10 +49,10 @@ const (
 	stable = 10 * time.Second
 )
 
-// End is when a leader stops whose lease was claimed or renewed by a call that was sent at a time.
+// End returns when a leader stops whose lease was claimed or renewed by a call that was sent at a time.
 func End(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl - ttl/reserve) }
 
-// Every is the time between two renewals, which bounds each of them.
+// Every returns the time between two renewals, which bounds each of them.
 func Every(ttl time.Duration) time.Duration { return ttl / renewals }
 
 // Campaign is one candidate of an election.

@@ -164,7 +164,7 @@ func (c Config) tlsConfig() (*tls.Config, error) {
 // maxPassword is more than any password has.
 const maxPassword = 4096
 
-// password is the password, from its file if there is one: what is in it, less the end of the line.
+// password returns the password, from its file if there is one: what is in it, less the end of the line.
 func (c Config) password() (string, error) {
 	if c.PasswordFile == "" {
 		return c.Password, nil

@@ -117,7 +117,7 @@ func (l *lease) Claim(ctx context.Context) (until time.Time, err error) {
 	return until, election.ErrTaken
 }
 
-// endOf is when a leader stops whose renewal was sent at a time.
+// endOf returns when a leader stops whose renewal was sent at a time.
 func endOf(sent time.Time, ttlSeconds int64) time.Time {
 	return election.End(sent, time.Duration(ttlSeconds)*time.Second)
 }

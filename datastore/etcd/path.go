@@ -85,7 +85,7 @@ var kindsByPrefix = func() map[string]model.Kind {
 	return m
 }()
 
-// pathPrefix is the part of a path that tells its kind, including the slash behind it if there is one.
+// pathPrefix returns the part of a path that tells its kind, including the slash behind it if there is one.
 func pathPrefix(path string) string {
 	for _, root := range []string{resources, ipamRoot} {
 		if rest, ok := strings.CutPrefix(path, root); ok {

@@ -19,8 +19,8 @@ type quietCore struct {
 	ending       *atomic.Bool
 }
 
-// QuietServer is the logger for an embedded server, which sets ending when it is being closed: each of its steps is
-// told at level info, trouble above.
+// QuietServer returns the logger for an embedded server, which sets ending when it is being closed: each of its steps
+// is told at level info, trouble above.
 func QuietServer(log *zap.Logger, ending *atomic.Bool) *zap.Logger {
 	return quiet(log, quietCore{
 		lowest: zap.WarnLevel,
@@ -37,7 +37,7 @@ func QuietServer(log *zap.Logger, ending *atomic.Bool) *zap.Logger {
 	})
 }
 
-// quietClient is the logger of the client, whose warnings repeat for each retry what our errors say.
+// quietClient returns the logger of the client, whose warnings repeat for each retry what our errors say.
 func quietClient(log *zap.Logger) *zap.Logger {
 	return quiet(log, quietCore{lowest: zap.ErrorLevel, ending: new(atomic.Bool)})
 }

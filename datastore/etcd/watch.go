@@ -254,7 +254,7 @@ func (w *watcher) deliverDelete(ctx context.Context, path string, revision int64
 	return !ok || w.send(ctx, e)
 }
 
-// changed is the event of a key that has a new value, false if its kind is not watched.
+// changed returns the event of a key that has a new value, false if its kind is not watched.
 func (w *watcher) changed(kv *mvccpb.KeyValue) (datastore.Event, bool) {
 	path := string(kv.Key)
 	o := parse(path, kv)

@@ -26,7 +26,7 @@ type Reach struct {
 	v6            bool
 }
 
-// Device is the tunnel's device; empty for none.
+// Device returns the tunnel's device; empty for none.
 func (r Reach) Device() string {
 	switch {
 	case r.Encapsulation == IPIP:

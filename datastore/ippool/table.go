@@ -68,7 +68,7 @@ func ForLoadBalancers(spec *model.IPPoolSpec) bool {
 // elements.
 type Table []Pool
 
-// NewTable makes a Table of pools in any order.
+// NewTable returns a Table of pools in any order.
 func NewTable(pools ...Pool) Table {
 	t := slices.Clone(pools)
 	slices.SortFunc(t, func(a, b Pool) int {

@@ -81,7 +81,7 @@ func isTrue(s string) bool {
 	return err == nil && b
 }
 
-// Set is whether a setting names a Kubernetes API.
+// Set reports whether a setting names a Kubernetes API.
 func (c Config) Set() bool { return c.Kubeconfig != "" || c.Inline != "" || c.Endpoint != "" }
 
 // With returns c with the fields that are set in o.

@@ -31,7 +31,7 @@ const (
 // namespaceFile is where a pod learns its namespace.
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// leaseNamespace is where the Leases are: in the namespace of this pod, or in kube-system.
+// leaseNamespace returns where the Leases are: in the namespace of this pod, or in kube-system.
 func (c Config) leaseNamespace() string {
 	if c.LeaseNamespace != "" {
 		return c.LeaseNamespace
@@ -92,7 +92,7 @@ type sighting struct {
 	since                 time.Time
 }
 
-// free is whether nobody leads.
+// free reports whether nobody leads.
 func (v sighting) free() bool { return v.Lease == nil || holder(v.Lease) == "" }
 
 func holder(l *coordinationv1.Lease) string {
@@ -102,7 +102,7 @@ func holder(l *coordinationv1.Lease) string {
 	return *l.Spec.HolderIdentity
 }
 
-// runsOut is when a lease runs out that does not change any more.
+// runsOut returns when a lease runs out that does not change any more.
 func (v sighting) runsOut() time.Time {
 	ttl := election.DefaultTTL
 	if d := v.Spec.LeaseDurationSeconds; d != nil && *d > 0 {

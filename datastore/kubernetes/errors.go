@@ -51,7 +51,7 @@ func (s *Store) explain(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %s: %w", datastore.ErrUnavailable, s.host, err)
 }
 
-// isOurs is whether an error says already which of the datastore's it is, or that it is none.
+// isOurs reports whether an error says already which of the datastore's it is, or that it is none.
 func isOurs(err error) bool {
 	for _, e := range []error{datastore.ErrNotFound, datastore.ErrExists, datastore.ErrConflict,
 		datastore.ErrUnauthorized, datastore.ErrUnavailable} {

@@ -138,7 +138,7 @@ func (t *renewing) RoundTrip(req *http.Request) (*http.Response, error) {
 	return next.RoundTrip(again)
 }
 
-// signed is a request for a way, which puts its own credentials on it unless it is the first.
+// signed returns a request for a way, which puts its own credentials on it unless it is the first.
 func (t *renewing) signed(req *http.Request, way http.RoundTripper) *http.Request {
 	if way == t.base || req.Header.Get("Authorization") == "" {
 		return req
@@ -148,8 +148,8 @@ func (t *renewing) signed(req *http.Request, way http.RoundTripper) *http.Reques
 	return req
 }
 
-// isRefusal is whether client and server do not accept each other: the server does not know the token or the client's
-// certificate, or its own certificate is of another authority.
+// isRefusal reports whether client and server do not accept each other: the server does not know the token or the
+// client's certificate, or its own certificate is of another authority.
 func isRefusal(resp *http.Response, err error) bool {
 	var op *net.OpError
 	return err == nil && resp.StatusCode == http.StatusUnauthorized ||

@@ -49,7 +49,7 @@ func (r resource) path(namespace, name string) string {
 	return p
 }
 
-// accept is the form in which it is read.
+// accept returns the form in which it is read.
 func (r resource) accept() string {
 	if r.protobuf {
 		return asProtobuf
@@ -57,7 +57,7 @@ func (r resource) accept() string {
 	return asJSON
 }
 
-// of is the object in an answer.
+// of returns the object in an answer.
 func (r resource) of(raw []byte) (*model.Object, error) {
 	if r.protobuf {
 		var err error
@@ -145,7 +145,7 @@ func (s *Store) customResource(kind model.Kind) (resource, error) {
 		}}, nil
 }
 
-// isIPAM is whether objects of a kind exist for the allocation of addresses alone.
+// isIPAM reports whether objects of a kind exist for the allocation of addresses alone.
 func isIPAM(kind model.Kind) bool {
 	switch kind {
 	case model.KindIPAMBlock, model.KindBlockAffinity, model.KindIPAMHandle, model.KindIPAMConfig,

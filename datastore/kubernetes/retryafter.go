@@ -41,7 +41,8 @@ func throttling(log *zap.Logger) transport.WrapperFunc {
 	return func(base http.RoundTripper) http.RoundTripper { return naming{throttled{base, log, f}} }
 }
 
-// retryAfter is the wait that the server asks for, at most maxRetryAfter, and whether that is less than it asks for.
+// retryAfter returns the wait that the server asks for, at most maxRetryAfter, and whether that is less than it asks
+// for.
 func retryAfter(seconds int) (wait time.Duration, shortened bool) {
 	if seconds > int(maxRetryAfter/time.Second) {
 		return maxRetryAfter, true
@@ -76,7 +77,7 @@ type refusal struct {
 	until  time.Time
 }
 
-// again is the answer as it would be now.
+// again returns the answer as it would be now.
 func (r *refusal) again(req *http.Request, now time.Time) *http.Response {
 	resp := r.answer
 	resp.Request, resp.Header = req, r.answer.Header.Clone()

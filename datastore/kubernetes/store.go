@@ -128,7 +128,7 @@ func (s *Store) group() form.Group {
 	return s.api
 }
 
-// Group is the API group of the custom resources in use.
+// Group returns the API group of the custom resources in use.
 func (s *Store) Group() form.Group { return s.group() }
 
 // absent notes that the server does not have a custom resource, and looks whether it has the other group by now. It
@@ -261,7 +261,7 @@ func (s *Store) get(ctx context.Context, key model.Key) (*model.Object, error) {
 	return s.answer(r, key, raw)
 }
 
-// answer is the object of a key in an answer.
+// answer returns the object of a key in an answer.
 func (s *Store) answer(r resource, key model.Key, raw []byte) (*model.Object, error) {
 	o, err := r.of(raw)
 	switch {
@@ -273,7 +273,7 @@ func (s *Store) answer(r resource, key model.Key, raw []byte) (*model.Object, er
 	return o, nil
 }
 
-// locate is the path of an object.
+// locate returns the path of an object.
 func (s *Store) locate(key model.Key) (resource, string, error) {
 	r, err := s.resource(key.Kind)
 	if err != nil {

@@ -30,16 +30,16 @@ const (
 // errIgnored is the error of a watch that did not begin with everything, although the server accepted the parameter.
 var errIgnored = errors.New("the server ignores sendInitialEvents")
 
-// beginsWithAll is whether a watch of the resource is to begin with everything that there is.
+// beginsWithAll reports whether a watch of the resource is to begin with everything that there is.
 func (s *Store) beginsWithAll(r resource) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !time.Now().Before(s.paged[r.root])
 }
 
-// cannotStream is whether an error says that the server cannot begin a watch with everything: it ignores the parameter
-// (Kubernetes before 1.19), refuses it (before 1.27, or the feature is off), or finds its etcd too old for it (3.4).
-// Every other error may go away.
+// cannotStream reports whether an error says that the server cannot begin a watch with everything: it ignores the
+// parameter (Kubernetes before 1.19), refuses it (before 1.27, or the feature is off), or finds its etcd too old for it
+// (3.4). Every other error may go away.
 func cannotStream(err error) bool {
 	if errors.Is(err, errIgnored) {
 		return true
@@ -71,12 +71,12 @@ func (s *Store) mayBeginWithAll() {
 	s.proven = false
 }
 
-// lostConnection is whether a watch ended without an answer of the server.
+// lostConnection reports whether a watch ended without an answer of the server.
 func lostConnection(err error) bool {
 	return !errors.As(err, new(apierrors.APIStatus)) && !errors.Is(err, errMangled)
 }
 
-// followFromStart is a watch that begins with everything that there is, which a bookmark ends.
+// followFromStart returns a watch that begins with everything that there is, which a bookmark ends.
 func (f *feed) followFromStart(ctx context.Context, r resource) error {
 	stream, err := f.open(ctx, r, fromStart())
 	if err != nil {
@@ -133,7 +133,7 @@ func initialFrames(events frames, stream io.Closer, take func(frame) (end bool, 
 	}
 }
 
-// early is the error of a watch that ended before everything had come.
+// early returns the error of a watch that ended before everything had come.
 func early(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errConnectionLost

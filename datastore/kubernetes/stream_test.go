@@ -114,7 +114,7 @@ func (f *front) counts() (streamed, listed int) {
 	return f.streamed, f.listed
 }
 
-// answers is a status of the API.
+// answers returns a status of the API.
 func answers(code int, reason, message string) func(http.ResponseWriter, url.Values) bool {
 	return func(w http.ResponseWriter, _ url.Values) bool {
 		w.Header().Set("Content-Type", "application/json")

@@ -378,7 +378,7 @@ func (r *reading) complete(ctx context.Context, at int64) error {
 	return nil
 }
 
-// putBack is the error of a server whose revisions are older than before: nothing that is known counts any more.
+// putBack returns the error of a server whose revisions are older than before: nothing that is known counts any more.
 func (f *feed) putBack() error {
 	for k := range f.known {
 		f.known[k] = -1
@@ -388,7 +388,7 @@ func (f *feed) putBack() error {
 		Message: "the datastore was put back to an earlier state"}}
 }
 
-// newest is the highest revision that was delivered of what exists.
+// newest returns the highest revision that was delivered of what exists.
 func (f *feed) newest() (n int64) {
 	for _, revision := range f.known {
 		n = max(n, revision)
@@ -469,7 +469,7 @@ func (f *feed) changed(ctx context.Context, o *model.Object) bool {
 	return f.send(ctx, datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: o.Revision})
 }
 
-// nameOf is the name of the custom resource of an object of IPAM.
+// nameOf returns the name of the custom resource of an object of IPAM.
 func (f *feed) nameOf(o *model.Object) string {
 	if name, err := form.Name(o.Key); err == nil {
 		return name
@@ -521,7 +521,7 @@ func (f *feed) send(ctx context.Context, e datastore.Event) bool {
 	}
 }
 
-// isGone is whether the server has forgotten the revision that it was asked to begin at.
+// isGone reports whether the server has forgotten the revision that it was asked to begin at.
 func isGone(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
 }

@@ -174,7 +174,7 @@ func cutOff(err error) error {
 	return err
 }
 
-// status is the error in an event of type ERROR.
+// status returns the error in an event of type ERROR.
 func (f frame) status(protobuf bool) error {
 	var s metav1.Status
 	var err error

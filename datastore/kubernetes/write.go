@@ -188,7 +188,7 @@ func (s *Store) put(ctx context.Context, o *model.Object) (*model.Object, error)
 	return s.withStatus(ctx, r, o.Key, body, raw)
 }
 
-// writable is the resource of a key whose objects can be created, replaced and deleted.
+// writable returns the resource of a key whose objects can be created, replaced and deleted.
 func (s *Store) writable(key model.Key) (resource, error) {
 	r, err := s.resource(key.Kind)
 	switch {

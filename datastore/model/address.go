@@ -11,8 +11,8 @@ const (
 	IPv6 Family = 6
 )
 
-// Address is the node's address of a family with the length of its subnet, as Calico reads it: without a length it is
-// a subnet of its own, so that no other node is in the same one. IPv4 addresses in IPv6 form are IPv4 addresses. It
+// Address returns the node's address of a family with the length of its subnet, as Calico reads it: without a length it
+// is a subnet of its own, so that no other node is in the same one. IPv4 addresses in IPv6 form are IPv4 addresses. It
 // is invalid if the node has none, if it cannot be parsed, or if it is of the other family. b may be nil.
 func (b *NodeBGPSpec) Address(f Family) netip.Prefix {
 	switch {
@@ -53,7 +53,7 @@ func (n *Node) TunnelAddresses() []TunnelAddress {
 	return list
 }
 
-// TunnelAddress is the address that a node has on a tunnel device, invalid if it has none. n may be nil.
+// TunnelAddress returns the address that a node has on a tunnel device, invalid if it has none. n may be nil.
 func (n *Node) TunnelAddress(device string) netip.Addr {
 	for _, t := range n.TunnelAddresses() {
 		if t.Device == device {

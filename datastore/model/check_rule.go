@@ -68,7 +68,7 @@ const (
 	protocolICMPv6 = 58
 )
 
-// icmpFamily is the family that a protocol holds for: 4 or 6, 0 for one that is no ICMP.
+// icmpFamily returns the family that a protocol holds for: 4 or 6, 0 for one that is no ICMP.
 func icmpFamily(p *numorstring.Protocol) int {
 	if p == nil {
 		return 0

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// onlyDefault is the rule of kinds that have one object.
+// onlyDefault applies the rule of kinds that have one object.
 func (c *check) onlyDefault() {
 	c.failIf(c.key.Name != "default", "metadata.name", c.key.Name, `must be "default": there is only one`)
 }

@@ -62,7 +62,7 @@ func decodeValue(info KindInfo, key Key, raw []byte) (any, error) {
 	return value, nil
 }
 
-// encodeValue gives the JSON of a value as Calico stores it. value is changed.
+// encodeValue returns the JSON of a value as Calico stores it. value is changed.
 func encodeValue(value any) ([]byte, error) {
 	if m, ok := value.(metav1.Object); ok {
 		m.SetResourceVersion("")

@@ -77,8 +77,8 @@ func Documents(input []byte) iter.Seq2[Document, error] {
 	}
 }
 
-// Line is the line of the input, counted from 1, that a field like "spec.peerIP" is in, or of the innermost part of its
-// path that there is; that of the object for the empty field.
+// Line returns the line of the input, counted from 1, that a field like "spec.peerIP" is in, or of the innermost part
+// of its path that there is; that of the object for the empty field.
 func (d Document) Line(field string) int {
 	return d.in.lineOf(append(slices.Clone(d.path), splitField(field)...))
 }

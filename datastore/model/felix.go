@@ -69,7 +69,7 @@ func ConcernsFelix(name, node string) bool {
 	return !strings.HasPrefix(name, "node.") || name == "node."+node
 }
 
-// selectedFelixConfiguration is the name of the one that selects a node; empty for none.
+// selectedFelixConfiguration returns the name of the one that selects a node; empty for none.
 func selectedFelixConfiguration(r Reader, node string) string {
 	var best *FelixConfiguration
 	found := ""

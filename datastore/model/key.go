@@ -60,7 +60,7 @@ type Key struct {
 	Name      string
 }
 
-// String gives the key as users write it, for messages: "BGPPeer tor-1", "WorkloadEndpoint default/x".
+// String returns the key as users write it, for messages: "BGPPeer tor-1", "WorkloadEndpoint default/x".
 func (k Key) String() string {
 	if k.Namespace != "" {
 		return fmt.Sprintf("%s %s/%s", k.Kind, k.Namespace, k.Name)
@@ -68,10 +68,10 @@ func (k Key) String() string {
 	return fmt.Sprintf("%s %s", k.Kind, k.Name)
 }
 
-// ResourceKey is the key of a cluster-scoped resource.
+// ResourceKey returns the key of a cluster-scoped resource.
 func ResourceKey(kind Kind, name string) Key { return Key{Kind: kind, Name: name} }
 
-// BlockKey is the key of the IPAM block that covers cidr exactly.
+// BlockKey returns the key of the IPAM block that covers cidr exactly.
 func BlockKey(cidr netip.Prefix) Key {
 	return Key{Kind: KindIPAMBlock, Name: cidr.Masked().String()}
 }
@@ -100,10 +100,10 @@ type Affinity struct {
 	CIDR netip.Prefix
 }
 
-// String is the owner as a block's affinity field spells it: "host:node-1".
+// String returns the owner as a block's affinity field spells it: "host:node-1".
 func (a Affinity) String() string { return string(a.Type) + ":" + a.Host }
 
-// AffinityKey is the key of the claim of a on its block.
+// AffinityKey returns the key of the claim of a on its block.
 func AffinityKey(a Affinity) Key {
 	return Key{Kind: KindBlockAffinity, Name: string(a.Type) + "/" + a.Host + "/" + a.CIDR.Masked().String()}
 }
@@ -133,7 +133,7 @@ func (k Key) Affinity() (Affinity, bool) {
 	return Affinity{Type: AffinityType(parts[0]), Host: parts[1], CIDR: p}, true
 }
 
-// HandleKey is the key of an IPAM handle; the case of id is kept.
+// HandleKey returns the key of an IPAM handle; the case of id is kept.
 func HandleKey(id string) Key { return Key{Kind: KindIPAMHandle, Name: id} }
 
 // IPAMConfigKey is the key of the configuration that the allocator reads.

@@ -20,7 +20,7 @@ type KindInfo struct {
 	Kubernetes bool
 	// Document is what documents have in their kind field, where that is not Kind.
 	Document string
-	// New makes an empty value: a pointer to the kind's type.
+	// New returns an empty value: a pointer to the kind's type.
 	New func() any
 
 	defaults func(value any)           // nil for none

@@ -25,7 +25,7 @@ const (
 	KubernetesPolicyPrefix = "knp.default."
 )
 
-// PolicyName is the v3 name of a policy of a tier that the datastore keeps under the name stored. Releases before
+// PolicyName returns the v3 name of a policy of a tier that the datastore keeps under the name stored. Releases before
 // Calico 3.32 put "default." before the names of the default tier's policies; later ones store every name as it is and
 // say so in an annotation, whose name is annotated ("" for none). An annotation that fits neither spelling means
 // nothing.
@@ -42,15 +42,15 @@ func PolicyName(stored, annotated, tier string) string {
 	return stored
 }
 
-// OldPolicyKey is the key under which releases before Calico 3.32 stored the policy of k, if it is in the default tier.
-// ok is false for kinds that never had another spelling.
+// OldPolicyKey returns the key under which releases before Calico 3.32 stored the policy of k, if it is in the default
+// tier. ok is false for kinds that never had another spelling.
 func OldPolicyKey(k Key) (old Key, ok bool) {
 	k.Name = oldPrefix + k.Name
 	return k, tiered(k.Kind)
 }
 
-// NewPolicyKey is the key under which today's releases store the policy that old releases stored under k. ok is false
-// if k is no old spelling.
+// NewPolicyKey returns the key under which today's releases store the policy that old releases stored under k. ok is
+// false if k is no old spelling.
 func NewPolicyKey(k Key) (current Key, ok bool) {
 	plain, ok := strings.CutPrefix(k.Name, oldPrefix)
 	k.Name = plain
@@ -79,7 +79,7 @@ type globalPolicy struct {
 	doNotTrack, preDNAT, applyOnForward bool
 }
 
-// policyOf gives the common view of a tiered policy; ok is false for any other value.
+// policyOf returns the common view of a tiered policy; ok is false for any other value.
 func policyOf(value any) (p policy, ok bool) {
 	switch v := value.(type) {
 	case *v3.NetworkPolicy:
@@ -109,7 +109,7 @@ func policyOf(value any) (p policy, ok bool) {
 // deletes tells whether a staged policy stands for the removal of the enforced one of its name.
 func (p policy) deletes() bool { return p.staged != nil && *p.staged == v3.StagedActionDelete }
 
-// PolicyTier is the tier of a value of one of the four kinds of tiered policies, "" for any other value.
+// PolicyTier returns the tier of a value of one of the four kinds of tiered policies, "" for any other value.
 func PolicyTier(value any) string {
 	p, ok := policyOf(value)
 	if !ok {
@@ -128,7 +128,7 @@ func CheckPolicyTier(value any, tiers Reader) []FieldError {
 	return []FieldError{{Field: "spec.tier", Value: tier, Rule: "must be a tier that exists: create it first"}}
 }
 
-// PolicyKinds are the kinds whose objects belong to a tier.
+// PolicyKinds returns the kinds whose objects belong to a tier.
 func PolicyKinds() []Kind {
 	return []Kind{KindNetworkPolicy, KindGlobalNetworkPolicy, KindStagedNetworkPolicy, KindStagedGlobalNetworkPolicy}
 }

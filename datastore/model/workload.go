@@ -27,9 +27,9 @@ func InheritedLabel(name string) bool {
 	return strings.HasPrefix(name, NamespaceLabelPrefix) || strings.HasPrefix(name, ServiceAccountLabelPrefix)
 }
 
-// OwnLabels are the labels of a workload itself that selectors see, without those that it inherits. A label that looks
-// inherited is left out, and the service account is that of the spec: whoever labels a pod could otherwise pretend that
-// it is in another namespace or runs as another account. Callers must not change the map.
+// OwnLabels returns the labels of a workload itself that selectors see, without those that it inherits. A label that
+// looks inherited is left out, and the service account is that of the spec: whoever labels a pod could otherwise
+// pretend that it is in another namespace or runs as another account. Callers must not change the map.
 func (w *WorkloadEndpoint) OwnLabels() map[string]string {
 	account := w.Spec.ServiceAccountName
 	pretends := false
@@ -67,7 +67,7 @@ func (s WorkloadEndpointSpec) IDs() WorkloadEndpointIDs {
 	}
 }
 
-// workload is the part of the name that identifies the workload, and the field that it comes from.
+// workload returns the part of the name that identifies the workload, and the field that it comes from.
 func (i WorkloadEndpointIDs) workload() (value, field string) {
 	switch i.Orchestrator {
 	case "k8s":

@@ -75,7 +75,7 @@ func (k *Keeper) step(ctx context.Context, snapshot *datastore.Snapshot, w *keep
 	return w.due
 }
 
-// asOf is the AS number of a Node, nil if it has none of its own.
+// asOf returns the AS number of a Node, nil if it has none of its own.
 func asOf(n *model.Node) *numorstring.ASNumber {
 	if n == nil || n.Spec.BGP == nil {
 		return nil

@@ -51,7 +51,7 @@ func parseMethodOf(variable, method string) (Method, error) {
 	return m, nil
 }
 
-// asNumber gives the AS number that is asked for, nil for none.
+// asNumber returns the AS number that is asked for, nil for none.
 func (c *Config) asNumber() (*numorstring.ASNumber, error) {
 	if c.AS == "" {
 		return nil, nil

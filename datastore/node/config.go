@@ -59,7 +59,7 @@ func (c *Config) ip(f Family) (setting, method, variable string) {
 // autodetects reports whether an address is looked up again while the daemon runs.
 func (c *Config) autodetects() bool { return c.IP == autodetect || c.IP6 == autodetect }
 
-// pollInterval is how often it does so.
+// pollInterval returns how often it does so.
 func (c *Config) pollInterval() time.Duration {
 	if c.PollInterval <= 0 {
 		return time.Minute

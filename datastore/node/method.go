@@ -27,7 +27,7 @@ type Method struct {
 	destination string
 }
 
-// String gives the method as the user wrote it.
+// String returns the method as the user wrote it.
 func (m Method) String() string { return m.text }
 
 // ParseMethod reads a detection method: "" and first-found, interface=REGEX,.. skip-interface=REGEX,.. cidr=CIDR,..

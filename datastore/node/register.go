@@ -319,7 +319,7 @@ func (r *registrar) ensurePools(ctx context.Context) ([]string, error) {
 	return ensurePools(ctx, r.store, &r.config, r.prefixesInUse)
 }
 
-// prefixesInUse are the addresses of this host and of the other nodes.
+// prefixesInUse returns the addresses of this host and of the other nodes.
 func (r *registrar) prefixesInUse(ctx context.Context) (inUse []netip.Prefix, err error) {
 	interfaces, err := r.host.Interfaces()
 	if err != nil {

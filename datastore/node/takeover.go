@@ -109,7 +109,7 @@ func (j *takeoverJudge) look(now time.Time, n *model.Node, interfaces []Interfac
 	return j.found, now.Add(takeoverPoll)
 }
 
-// foreign are the addresses of the Node that are not this host's. Those that are on an interface become its own.
+// foreign returns the addresses of the Node that are not this host's. Those that are on an interface become its own.
 func (j *takeoverJudge) foreign(n *model.Node, interfaces []Interface) (addresses []netip.Addr) {
 	if n == nil {
 		return nil
@@ -209,7 +209,8 @@ func (w *TakeoverWatch) Run(ctx context.Context, tables *datastore.Tables) error
 	}
 }
 
-// hold is how long a takeover is remembered: this host may have to write its address twice to see the other one again.
+// hold returns how long a takeover is remembered: this host may have to write its address twice to see the other one
+// again.
 func (c *Config) hold() time.Duration {
 	if !c.autodetects() {
 		return 0

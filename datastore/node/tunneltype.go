@@ -22,13 +22,13 @@ type TunnelType struct {
 	uses func(*ippool.Pool) bool
 	// wanted reports whether the node has the tunnel at all.
 	wanted func(node *model.Node, hostEncryption bool) bool
-	// field is where the Node keeps the address; nil if it has no place for it yet and create is not set.
+	// field returns where the Node keeps the address; nil if it has no place for it yet and create is not set.
 	field func(node *model.Node, create bool) *string
 }
 
 func (k TunnelType) String() string { return k.name }
 
-// Handle is the IPAM handle of the tunnel address of a node.
+// Handle returns the IPAM handle of the tunnel address of a node.
 func (k TunnelType) Handle(node string) string { return k.handle + node }
 
 // The tunnels of Calico. TunnelTypes has them in the order in which Calico assigns their addresses.
@@ -92,7 +92,7 @@ func wireguardField(address func(*model.NodeWireguard) *string) func(*model.Node
 	}
 }
 
-// get is the address in the Node, empty if there is none.
+// get returns the address in the Node, empty if there is none.
 func (k TunnelType) get(n *model.Node) string {
 	if f := k.field(n, false); f != nil {
 		return *f

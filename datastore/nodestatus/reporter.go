@@ -48,7 +48,7 @@ type reported struct {
 
 func (r *reported) spec() v3.CalicoNodeStatusSpec { return r.object.Value.(*v3.CalicoNodeStatus).Spec }
 
-// period is the time between reports, 0 for none after the first.
+// period returns the time between reports, 0 for none after the first.
 func (r *reported) period() time.Duration {
 	if p := r.spec().UpdatePeriodSeconds; p != nil {
 		return time.Duration(*p) * time.Second
@@ -83,7 +83,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// next is when the next report is due.
+// next returns when the next report is due.
 func (r *Reporter) next() (next time.Time, ok bool) {
 	for _, x := range r.objects {
 		if !x.due.IsZero() && (!ok || x.due.Before(next)) {
@@ -134,15 +134,15 @@ func (r *Reporter) note(e datastore.Event) {
 	r.bad[e.Key] = e.Object.Err
 }
 
-// Unusable are the objects that cannot be decoded or are not valid, with the reason. They are in the status of every
-// node.
+// Unusable returns the objects that cannot be decoded or are not valid, with the reason. They are in the status of
+// every node.
 func (r *Reporter) Unusable() map[model.Key]error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.bad)
 }
 
-// mine gives the value of an object that can be used and is about the node.
+// mine returns the value of an object that can be used and is about the node.
 func mine(o *model.Object, node string) (*v3.CalicoNodeStatus, bool) {
 	if o == nil || o.Err != nil {
 		return nil, false

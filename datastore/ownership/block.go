@@ -40,7 +40,7 @@ type Blocks struct {
 	lengths [2][]int // those in use; IPv4 and IPv6
 }
 
-// NewBlocks makes a set of the CIDRs of blocks.
+// NewBlocks returns a set of the CIDRs of blocks.
 func NewBlocks(cidrs ...netip.Prefix) Blocks {
 	b := Blocks{set: make(map[netip.Prefix]bool, len(cidrs))}
 	for _, p := range cidrs {

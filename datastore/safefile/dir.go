@@ -55,7 +55,7 @@ func open(path string, mode fs.FileMode) (*Dir, error) {
 // Close closes the folder.
 func (d *Dir) Close() error { return d.file.Close() }
 
-// Path is where the folder was found, as an absolute path.
+// Path returns where the folder was found, as an absolute path.
 func (d *Dir) Path() string { return d.path }
 
 // CheckOwned returns an error that names another user who can change the content of the folder, or put another folder

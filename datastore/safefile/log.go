@@ -41,7 +41,7 @@ type Log struct {
 	lastDir *Dir
 }
 
-// NewLog makes a Log; the first write opens the file.
+// NewLog returns a Log; the first write opens the file.
 func NewLog(c LogConfig) *Log { return &Log{config: c, now: time.Now} }
 
 // lookEvery is how often it is looked whether the open file is still the one at the path.
@@ -155,7 +155,7 @@ func (l *Log) size() (int64, error) {
 // backupTime is what the names of earlier files have of the time, in UTC. Calico's CNI plugin names them the same way.
 const backupTime = "2006-01-02T15-04-05.000"
 
-// rotate gives the full file another name, unless another process has done so, and closes it.
+// rotate renames the full file, unless another process has done so, and closes it.
 func (l *Log) rotate() error {
 	if err := unix.Flock(int(l.file.Fd()), unix.LOCK_EX); err != nil { // among the processes that write to it
 		return os.NewSyscallError("flock", err)

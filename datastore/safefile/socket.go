@@ -76,10 +76,10 @@ func (d *Dir) makePrivate(name string) (*Dir, error) {
 	return w.reopen()
 }
 
-// Address is where to bind.
+// Address returns where to bind.
 func (s *Socket) Address() string { return fmt.Sprintf("/proc/self/fd/%d/s", s.private.fd()) }
 
-// Path is where clients connect to.
+// Path returns where clients connect to.
 func (s *Socket) Path() string { return s.path }
 
 // Publish moves the socket to its path. What is there is replaced only if it is a socket of root or this process's user

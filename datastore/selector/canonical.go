@@ -12,7 +12,7 @@ func canonical(n Node) string {
 	return b.String()
 }
 
-// id is the name that Calico gives to the set of what a selector matches.
+// id returns the name that Calico gives to the set of what a selector matches.
 func id(canonical string) string {
 	sum := sha256.Sum224([]byte("s:" + canonical))
 	return "s:" + base64.RawURLEncoding.EncodeToString(sum[:])

@@ -76,7 +76,7 @@ func (p *parser) advance() error {
 	return err
 }
 
-// expected is the error for a token that does not fit.
+// expected returns the error for a token that does not fit.
 func (p *parser) expected(what string) error {
 	found := "the end"
 	if p.token.kind != tokEnd {

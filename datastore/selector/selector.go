@@ -15,7 +15,7 @@ func Parse(text string) (*Selector, error) {
 	return New(root), nil
 }
 
-// New makes a Selector of its parts, for instance of ones whose labels were rewritten.
+// New returns a Selector of its parts, for instance of ones whose labels were rewritten.
 func New(root Node) *Selector {
 	return &Selector{root: root, text: canonical(root)}
 }
@@ -32,5 +32,5 @@ func (s *Selector) MatchesLabels(labels Labels) bool { return s.root.Matches(lab
 // String gives the canonical text: selectors that are written differently but parse to the same have the same one.
 func (s *Selector) String() string { return s.text }
 
-// ID is the identifier that Calico derives from the canonical text.
+// ID returns the identifier that Calico derives from the canonical text.
 func (s *Selector) ID() string { return id(s.text) }

@@ -88,7 +88,7 @@ func (m *Mirror) UntilState(want map[model.Key]int64) {
 	m.Until("the final state", func() bool { return maps.Equal(m.State, want) })
 }
 
-// Of gives the events of one key as "u5 u7 d8".
+// Of returns the events of one key as "u5 u7 d8".
 func (m *Mirror) Of(k model.Key) string {
 	var text []string
 	for _, e := range m.Seen {

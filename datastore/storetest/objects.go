@@ -126,7 +126,7 @@ func ipamKinds(t *testing.T, x System) {
 	}
 }
 
-// otherwise is an object of IPAM with another value: a write that changes nothing need not make a new revision.
+// otherwise returns an object of IPAM with another value: a write that changes nothing need not make a new revision.
 func otherwise(o *model.Object) *model.Object {
 	o = o.Clone()
 	switch v := o.Value.(type) {

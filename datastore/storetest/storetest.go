@@ -13,10 +13,10 @@ import (
 
 // System is a fresh and empty datastore, with a line to it that can be cut.
 type System struct {
-	// Open gives a client that does not share a connection with another one, and whose leases last longer than any
+	// Open returns a client that does not share a connection with another one, and whose leases last longer than any
 	// test. It is closed when the test ends.
 	Open func(*testing.T) datastore.Backend
-	// Far gives a client behind the line, whose leases last for ShortLease.
+	// Far returns a client behind the line, whose leases last for ShortLease.
 	Far func(*testing.T) datastore.Backend
 	// Cut breaks the line and lets nothing through until Mend.
 	Cut, Mend func()
@@ -76,7 +76,7 @@ func run(t *testing.T, start func(*testing.T) System, parts []part) {
 	}
 }
 
-// peer is a valid object that has nothing to do with others.
+// peer returns a valid object that has nothing to do with others.
 func peer(name, ip string) *model.Object {
 	return model.NewObject(model.ResourceKey(model.KindBGPPeer, name),
 		&model.BGPPeer{Spec: model.BGPPeerSpec{PeerIP: ip, ASNumber: 64512}})
@@ -94,7 +94,7 @@ func Create(t *testing.T, s datastore.Store, o *model.Object) *model.Object {
 	return created
 }
 
-// Change gives a BGPPeer another address, or ends the test. o is not changed.
+// Change returns a BGPPeer another address, or ends the test. o is not changed.
 func Change(t *testing.T, s datastore.Store, o *model.Object, ip string) *model.Object {
 	t.Helper()
 	c := o.Clone()

@@ -38,7 +38,7 @@ type Cache struct {
 	gone map[model.Key]int64
 }
 
-// New makes a Cache of a store, whose tables hold the given kinds. keep says which other objects are remembered; they
+// New returns a Cache of a store, whose tables hold the given kinds. keep says which other objects are remembered; they
 // should be few.
 func New(store Store, tables *datastore.Tables, kinds []model.Kind, keep func(*model.Object) bool) *Cache {
 	c := &Cache{store: store, tables: tables, keep: keep, kinds: map[model.Kind]bool{},
@@ -75,7 +75,7 @@ func (c *Cache) Begin() *Operation {
 	return &Operation{Cache: c}
 }
 
-// caughtUp is whether a snapshot shows what became of an object after the version that was deleted here.
+// caughtUp reports whether a snapshot shows what became of an object after the version that was deleted here.
 func caughtUp(s *datastore.Snapshot, key model.Key, deleted int64) bool {
 	if have := s.Get(key); have != nil {
 		return have.Revision > deleted
@@ -103,7 +103,7 @@ func (o *Operation) failed(key model.Key) {
 	delete(o.gone, key)
 }
 
-// snapshot is the tables' if they hold the kind as it is in the datastore, nil if not.
+// snapshot returns the tables' if they hold the kind as it is in the datastore, nil if not.
 func (c *Cache) snapshot(kind model.Kind) *datastore.Snapshot {
 	if !c.kinds[kind] {
 		return nil
@@ -138,7 +138,7 @@ func (o *Operation) Read(ctx context.Context, key model.Key) (*model.Object, err
 	return found, err
 }
 
-// remembered is the object as this process knows it, nil for one that does not exist, and whether it knows.
+// remembered returns the object as this process knows it, nil for one that does not exist, and whether it knows.
 func (c *Cache) remembered(key model.Key) (*model.Object, bool) {
 	s := c.snapshot(key.Kind)
 	c.mu.Lock()

@@ -99,7 +99,7 @@ func (d Diff) exportPeers() []string {
 	return slices.Sorted(maps.Keys(peers))
 }
 
-// text is a session on one line.
+// text returns a session on one line.
 func (s Session) text() string {
 	role := "connects"
 	if s.Passive {

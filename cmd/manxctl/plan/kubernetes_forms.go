@@ -116,7 +116,7 @@ func isAffinity(k model.Key) bool {
 	return ok
 }
 
-// withRevision gives a document of a file the revision that one of the API has.
+// withRevision sets in a document of a file the revision that one of the API has.
 func withRevision(document []byte) ([]byte, error) {
 	var o map[string]json.RawMessage
 	if err := json.Unmarshal(document, &o); err != nil {

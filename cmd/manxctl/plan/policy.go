@@ -28,7 +28,7 @@ func (d *Diff) ComparePolicy(from, to model.Set) {
 	}
 }
 
-// policyTexts are the packet filter of a node in words: lists of lines by what they are about.
+// policyTexts returns the packet filter of a node in words: lists of lines by what they are about.
 func policyTexts(objects model.Set, node string) map[string][]string {
 	c := explain.Build(objects, policy.Config{}, node)
 	all := map[string][]string{}
@@ -76,8 +76,8 @@ func ruleTextsOf(all map[string][]string, p *policy.Policy) {
 	}
 }
 
-// memberTexts are the addresses that selectors, named ports and services stand for. What is of both kinds, addresses
-// and networks, is one list whatever sets it is in.
+// memberTexts returns the addresses that selectors, named ports and services stand for. What is of both kinds,
+// addresses and networks, is one list whatever sets it is in.
 func memberTexts(t *ruleset.Table) map[string][]string {
 	all := map[string][]string{}
 	for _, name := range t.Sets() {

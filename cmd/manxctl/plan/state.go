@@ -22,7 +22,7 @@ type State struct {
 	passwords passwords
 }
 
-// Nodes are the names of the nodes, sorted.
+// Nodes returns the names of the nodes, sorted.
 func (s State) Nodes() []string {
 	var names []string
 	for k := range model.All[model.Node](s.Objects, model.KindNode) {

@@ -84,7 +84,7 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// content is a document without what changes each time that it is stored.
+// content returns a document without what changes each time that it is stored.
 func content(text []byte) []byte {
 	var v map[string]any
 	if json.Unmarshal(text, &v) != nil {

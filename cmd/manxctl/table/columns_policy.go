@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// policyColumns are those of a kind of policy that belongs to a tier.
+// policyColumns returns those of a kind of policy that belongs to a tier.
 func policyColumns[T any](order func(*T) *float64, selector func(*T) string) []column {
 	return []column{
 		nameColumn,

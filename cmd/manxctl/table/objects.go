@@ -65,7 +65,7 @@ func Names(w io.Writer, objects []*model.Object, done string) error {
 	return nil
 }
 
-// NameOf is the key as commands accept it: "bgppeer/tor-1".
+// NameOf returns the key as commands accept it: "bgppeer/tor-1".
 func NameOf(k model.Key) string { return strings.ToLower(string(k.Kind)) + "/" + k.Name }
 
 func grid(kind model.Kind, objects []*model.Object, o Options) *Grid {

@@ -102,7 +102,7 @@ type decision struct {
 	at time.Time
 }
 
-// New makes a Follower; Run starts it.
+// New returns a Follower; Run starts it.
 func New(c Config) *Follower {
 	return &Follower{config: c, bgpKinds: bgp.Kinds(), look: make(chan struct{}, 1)}
 }
@@ -115,13 +115,13 @@ func (f *Follower) Look() {
 	}
 }
 
-// Desired is the configuration that the speaker was last given.
+// Desired returns the configuration that the speaker was last given.
 func (f *Follower) Desired() bgp.Desired {
 	d, _ := f.Decided()
 	return d
 }
 
-// Decided is the configuration that the speaker was last given, and when; the zero time if it never was.
+// Decided returns the configuration that the speaker was last given, and when; the zero time if it never was.
 func (f *Follower) Decided() (bgp.Desired, time.Time) {
 	if d := f.desired.Load(); d != nil {
 		return d.Desired, d.at

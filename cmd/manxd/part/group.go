@@ -32,7 +32,7 @@ type Group struct {
 	members []*member
 }
 
-// NewGroup makes a group of parts in the order in which they are to start.
+// NewGroup returns a group of parts in the order in which they are to start.
 func NewGroup(log *zap.Logger, parts ...Part) *Group {
 	g := &Group{log: log}
 	for _, p := range parts {

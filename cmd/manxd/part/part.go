@@ -56,7 +56,7 @@ func isFatal(err error) bool {
 	return errors.As(err, &f)
 }
 
-// Kinds are all that parts need to have watched, each once, in the order of the parts.
+// Kinds returns all that parts need to have watched, each once, in the order of the parts.
 func Kinds(parts ...Part) []model.Kind {
 	var list []model.Kind
 	seen := map[model.Kind]bool{}

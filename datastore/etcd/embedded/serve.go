@@ -95,7 +95,8 @@ func (c Config) tls() (*tls.Config, error) {
 	return authority.ServerConfig(), nil
 }
 
-// Authority is the certificate authority of the server that keeps its data in dataDir and has listened on TCP once.
+// Authority returns the certificate authority of the server that keeps its data in dataDir and has listened on TCP
+// once.
 func Authority(dataDir string) (*pki.Authority, error) {
 	a, err := pki.Read(filepath.Join(dataDir, pkiName))
 	if errors.Is(err, pki.ErrMissing) {

@@ -118,8 +118,8 @@ func (e *Server) Config() etcd.Config {
 	return etcd.Config{Endpoints: []string{"unix://" + e.config.socket()}}
 }
 
-// Address is the ADDRESS:PORT that the server listens on for other hosts, empty if it does not; 127.0.0.1 stands for
-// all addresses.
+// Address returns the ADDRESS:PORT that the server listens on for other hosts, empty if it does not; 127.0.0.1 stands
+// for all addresses.
 func (e *Server) Address() string {
 	if e.serving.tcp == nil {
 		return ""

@@ -29,7 +29,7 @@ func kept(m metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, CreationTimestamp: m.CreationTimestamp}
 }
 
-// Namespace gives the KindNamespace that tables keep: its labels, and the annotations that are about its pods'
+// Namespace returns the KindNamespace that tables keep: its labels, and the annotations that are about its pods'
 // addresses.
 func Namespace(n *corev1.Namespace) *model.Object {
 	m := kept(n.ObjectMeta)
@@ -37,7 +37,7 @@ func Namespace(n *corev1.Namespace) *model.Object {
 	return live(model.ResourceKey(model.KindNamespace, n.Name), n.ResourceVersion, &model.Namespace{ObjectMeta: m})
 }
 
-// ServiceAccount gives the KindServiceAccount that tables keep: its labels.
+// ServiceAccount returns the KindServiceAccount that tables keep: its labels.
 func ServiceAccount(a *corev1.ServiceAccount) *model.Object {
 	m := kept(a.ObjectMeta)
 	m.Labels = a.Labels
@@ -45,8 +45,8 @@ func ServiceAccount(a *corev1.ServiceAccount) *model.Object {
 	return live(key, a.ResourceVersion, &model.ServiceAccount{ObjectMeta: m})
 }
 
-// Profile gives the profile that a namespace or a service account stands for, nil for any other object. Its revision is
-// that of o, on the clock of the kind of o.
+// Profile returns the profile that a namespace or a service account stands for, nil for any other object. Its revision
+// is that of o, on the clock of the kind of o.
 func Profile(o *model.Object) *model.Object {
 	p := conversion.Profile(o)
 	if p == nil {
@@ -60,7 +60,7 @@ func Profile(o *model.Object) *model.Object {
 	return &model.Object{Key: model.ResourceKey(model.KindProfile, p.Name), Revision: o.Revision, Value: p, Err: o.Err}
 }
 
-// KubernetesPolicy gives the KindKubernetesNetworkPolicy that tables keep.
+// KubernetesPolicy returns the KindKubernetesNetworkPolicy that tables keep.
 func KubernetesPolicy(p *networkingv1.NetworkPolicy) *model.Object {
 	key := model.Key{Kind: model.KindKubernetesNetworkPolicy, Namespace: p.Namespace, Name: p.Name}
 	return live(key, p.ResourceVersion, &networkingv1.NetworkPolicy{ObjectMeta: kept(p.ObjectMeta), Spec: p.Spec})
@@ -93,7 +93,7 @@ func ClusterPolicy(raw []byte) (*model.Object, error) {
 	return o, nil
 }
 
-// Service gives the KindService that tables keep.
+// Service returns the KindService that tables keep.
 func Service(s *corev1.Service) *model.Object {
 	v := &model.Service{ObjectMeta: kept(s.ObjectMeta), Spec: model.ServiceSpec{
 		Type: model.ServiceType(s.Spec.Type), ClusterIP: s.Spec.ClusterIP, ClusterIPs: s.Spec.ClusterIPs,
@@ -117,7 +117,7 @@ func Service(s *corev1.Service) *model.Object {
 	return live(model.Key{Kind: model.KindService, Namespace: s.Namespace, Name: s.Name}, s.ResourceVersion, v)
 }
 
-// EndpointSlice gives the KindEndpointSlice that tables keep.
+// EndpointSlice returns the KindEndpointSlice that tables keep.
 func EndpointSlice(s *discoveryv1.EndpointSlice) *model.Object {
 	v := &model.EndpointSlice{ObjectMeta: kept(s.ObjectMeta), AddressType: string(s.AddressType)}
 	if service, ok := s.Labels[model.LabelServiceName]; ok {

@@ -86,7 +86,7 @@ func decodeDocument(key model.Key, doc members, revision int64, problem error) *
 	return o
 }
 
-// Encode gives the JSON of the custom resource of o, for create and update: with o.Revision as resourceVersion unless
+// Encode returns the JSON of the custom resource of o, for create and update: with o.Revision as resourceVersion unless
 // it is 0, and with all fields of the stored object that this version does not know.
 func Encode(g Group, o *model.Object) ([]byte, error) {
 	r, ok := CustomResource(g, o.Key.Kind)
@@ -131,7 +131,7 @@ func Encode(g Group, o *model.Object) ([]byte, error) {
 	return top.text(), nil
 }
 
-// resourceMetadata is the metadata of the custom resource of an object whose own is raw.
+// resourceMetadata returns the metadata of the custom resource of an object whose own is raw.
 func resourceMetadata(g Group, o *model.Object, name string, raw json.RawMessage, hidden *metadata) (metadata, error) {
 	var seen metadata
 	if err := json.Unmarshal(raw, &seen); err != nil {
@@ -154,7 +154,7 @@ func resourceMetadata(g Group, o *model.Object, name string, raw json.RawMessage
 // named tells the kinds whose objects may have another name than their custom resource.
 func named(k model.Kind) bool { return slices.Contains(model.PolicyKinds(), k) }
 
-// text gives the JSON of the object, its members in order. They are not looked at again, which json.Marshal would do.
+// text returns the JSON of the object, its members in order. They are not looked at again, which json.Marshal would do.
 func (m members) text() []byte {
 	size := len("{}")
 	for name, value := range m {

@@ -101,7 +101,7 @@ func decodeAny(t testing.TB, r rawObject) (*model.Object, []conversion.Notice) {
 	}
 }
 
-// shown are the objects that calicoctl showed, by kind, namespace and name.
+// shown returns the objects that calicoctl showed, by kind, namespace and name.
 func shown(t testing.TB) map[model.Key]any {
 	t.Helper()
 	entries, err := os.ReadDir("testdata/calicoctl-get")
@@ -264,7 +264,7 @@ func TestReadAndWrittenBack(t *testing.T) {
 	}
 }
 
-// changedAndBack is an equal object that does not share what was stored with the first.
+// changedAndBack returns an equal object that does not share what was stored with the first.
 func changedAndBack(o *model.Object) *model.Object {
 	return &model.Object{Key: o.Key, Revision: o.Revision, Value: o.Clone().Value}
 }

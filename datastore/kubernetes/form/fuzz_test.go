@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// customKinds are those that are custom resources.
+// customKinds returns those that are custom resources.
 func customKinds() []model.Kind {
 	var list []model.Kind
 	for _, i := range model.Kinds() {

@@ -27,7 +27,7 @@ const (
 // not find them: their owner updates each of its own once when it starts, which adds the labels.
 const UnlabelledAffinities = "!" + labelAffinityType
 
-// AffinitySelector is the label selector that finds the labelled BlockAffinities of an owner as Store.List has it:
+// AffinitySelector returns the label selector that finds the labelled BlockAffinities of an owner as Store.List has it:
 // "host/node-1" or "virtual/load-balancer".
 func AffinitySelector(owner string) string {
 	typ, host, _ := strings.Cut(owner, "/")
@@ -47,7 +47,7 @@ func Deleted(o *model.Object) bool {
 	return m != nil && *m
 }
 
-// Mark gives a copy of o that bears the mark. It is o itself for kinds that have none, and where nothing could be
+// Mark returns a copy of o that bears the mark. It is o itself for kinds that have none, and where nothing could be
 // decoded.
 func Mark(o *model.Object) *model.Object {
 	if mark(o) == nil {
@@ -58,7 +58,7 @@ func Mark(o *model.Object) *model.Object {
 	return c
 }
 
-// mark is the field that holds the mark, nil if there is none.
+// mark returns the field that holds the mark, nil if there is none.
 func mark(o *model.Object) *bool {
 	switch v := o.Value.(type) {
 	case *model.Block:
@@ -71,13 +71,13 @@ func mark(o *model.Object) *bool {
 	return nil
 }
 
-// hostnameHash is a host's name as the value of a label, which could not hold a long one.
+// hostnameHash returns a host's name as the value of a label, which could not hold a long one.
 func hostnameHash(host string) string {
 	sum := sha3.Sum256([]byte(host))
 	return base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:])
 }
 
-// blockName is a CIDR as the name of a resource.
+// blockName returns a CIDR as the name of a resource.
 func blockName(cidr netip.Prefix) string {
 	return strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(cidr.Masked().String())
 }
@@ -148,7 +148,7 @@ var renamed = map[model.Kind][]struct{ custom, etcd string }{
 	model.KindIPAMConfig: {{"strictAffinity", "strict_affinity"}, {"autoAllocateBlocks", "auto_allocate_blocks"}},
 }
 
-// takeKey gives the key of the custom resource of some name, and leaves in spec what etcd would have in the value.
+// takeKey returns the key of the custom resource of some name, and leaves in spec what etcd would have in the value.
 func takeKey(g Group, k model.Kind, name string, spec members) (model.Key, error) {
 	var s struct{ CIDR, Node, Type, HandleID string }
 	for field, to := range map[string]*string{"cidr": &s.CIDR, "node": &s.Node, "type": &s.Type,
@@ -240,7 +240,7 @@ func unquote(g Group, spec members) error {
 	return nil
 }
 
-// ownerLabels are the labels of the custom resource of an affinity; other kinds have none.
+// ownerLabels returns the labels of the custom resource of an affinity; other kinds have none.
 func ownerLabels(key model.Key) map[string]string {
 	a, ok := key.Affinity()
 	if !ok {
@@ -260,7 +260,7 @@ func foldedIPAM(key model.Key) string {
 	return string(text)
 }
 
-// hiddenIPAM is the metadata of a custom resource of an IPAM kind that does not follow from the object.
+// hiddenIPAM returns the metadata of a custom resource of an IPAM kind that does not follow from the object.
 func hiddenIPAM(g Group, key model.Key, own metadata) *metadata {
 	hidden := &metadata{
 		OwnerReferences: own.OwnerReferences, Finalizers: own.Finalizers, Labels: own.Labels,

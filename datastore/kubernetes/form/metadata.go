@@ -33,7 +33,7 @@ type metadata struct {
 	Finalizers                 []string                `json:"finalizers,omitempty"`
 }
 
-// UID is the UID of the custom resource of an object with the given one, and the other way round.
+// UID returns the UID of the custom resource of an object with the given one, and the other way round.
 func UID(g Group, uid types.UID) types.UID {
 	if g == V1 {
 		return conversion.DerivedUID(uid)
@@ -41,7 +41,7 @@ func UID(g Group, uid types.UID) types.UID {
 	return uid
 }
 
-// unfold gives the metadata of the object as users see it, and what of the custom resource's own they do not see.
+// unfold returns the metadata of the object as users see it, and what of the custom resource's own they do not see.
 // folded reports whether the custom resource says how the object's metadata is.
 func unfold(g Group, own metadata) (seen metadata, hidden *metadata, folded bool, err error) {
 	if g != V1 {
@@ -79,7 +79,7 @@ func unfold(g Group, own metadata) (seen metadata, hidden *metadata, folded bool
 	return seen, hidden, folded, nil
 }
 
-// fold gives the metadata of the custom resource of some name of an object with the metadata seen.
+// fold returns the metadata of the custom resource of some name of an object with the metadata seen.
 func fold(seen metadata, name string, hidden *metadata) (metadata, error) {
 	own := metadata{
 		Name: name, Namespace: seen.Namespace, UID: UID(V1, seen.UID),
@@ -106,7 +106,7 @@ func fold(seen metadata, name string, hidden *metadata) (metadata, error) {
 	return own, nil
 }
 
-// ours are the labels or annotations that Calico's own programs look for in the custom resource itself.
+// ours returns the labels or annotations that Calico's own programs look for in the custom resource itself.
 func ours(all map[string]string) map[string]string {
 	var some map[string]string
 	for k, v := range all {
@@ -120,7 +120,7 @@ func ours(all map[string]string) map[string]string {
 	return some
 }
 
-// union gives a with b, which wins.
+// union returns a with b, which wins.
 func union(a, b map[string]string) map[string]string {
 	if len(a) == 0 {
 		return b

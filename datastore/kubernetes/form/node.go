@@ -223,7 +223,7 @@ func (r *nodeReader) podCIDR(text string) {
 	}
 }
 
-// nodeAddresses are those of BGP and then those that Kubernetes knows.
+// nodeAddresses returns those of BGP and then those that Kubernetes knows.
 func nodeAddresses(b *model.NodeBGPSpec, known []corev1.NodeAddress) []model.NodeAddress {
 	var list []model.NodeAddress
 	for _, text := range []string{b.IPv4Address, b.IPv6Address} {
@@ -239,7 +239,7 @@ func nodeAddresses(b *model.NodeBGPSpec, known []corev1.NodeAddress) []model.Nod
 	return list
 }
 
-// NodePatch gives the JSON merge patch (RFC 7386) of nodes/status that stores a Calico Node in the annotations of the
+// NodePatch returns the JSON merge patch (RFC 7386) of nodes/status that stores a Calico Node in the annotations of the
 // Kubernetes Node of its name: it takes away those that it has no value for, and leaves everything else alone. It fails
 // in the API if the Node has another UID or resourceVersion; either is left open where o has none. Labels that are
 // Kubernetes' own stay where they are.
@@ -290,7 +290,7 @@ func NodePatch(o *model.Object) ([]byte, error) {
 	return annotationPatch(node.UID, o.Revision, patch)
 }
 
-// ownLabels are the labels of a Node that are not Kubernetes'.
+// ownLabels returns the labels of a Node that are not Kubernetes'.
 func ownLabels(n *model.Node) (map[string]string, error) {
 	text := n.Annotations[annotationKubeLabels]
 	if text == "" {
@@ -308,7 +308,7 @@ func ownLabels(n *model.Node) (map[string]string, error) {
 	return own, nil
 }
 
-// annotationPatch gives the JSON merge patch that sets annotations, or takes away those that are nil.
+// annotationPatch returns the JSON merge patch that sets annotations, or takes away those that are nil.
 func annotationPatch[T any](uid any, revision int64, annotations map[string]T) ([]byte, error) {
 	meta := map[string]any{"annotations": annotations}
 	if text := fmt.Sprint(uid); text != "" {

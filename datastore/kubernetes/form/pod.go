@@ -17,7 +17,7 @@ import (
 // defaultPrefix is what Calico begins the names of interfaces with.
 const defaultPrefix = "cali"
 
-// Endpoint gives the WorkloadEndpoint of a pod: nil for a pod of the host's network or without a node, and for one
+// Endpoint returns the WorkloadEndpoint of a pod: nil for a pod of the host's network or without a node, and for one
 // whose name no endpoint can have, of which a notice tells. A pod that is finished or has no address yet has an
 // endpoint without addresses.
 func Endpoint(p *corev1.Pod, c Config) (*model.Object, []conversion.Notice) {
@@ -34,7 +34,7 @@ func Endpoint(p *corev1.Pod, c Config) (*model.Object, []conversion.Notice) {
 	return live(key, p.ResourceVersion, w), notices
 }
 
-// pod gives the part of a pod that counts.
+// pod returns the part of a pod that counts.
 func pod(p *corev1.Pod) *model.Pod {
 	m := &model.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -54,7 +54,7 @@ func pod(p *corev1.Pod) *model.Pod {
 	return m
 }
 
-// containers gives the ports of containers, nil if none has any.
+// containers returns the ports of containers, nil if none has any.
 func containers(in []corev1.Container) []model.Container {
 	var list []model.Container
 	for i, c := range in {
@@ -75,7 +75,7 @@ func containers(in []corev1.Container) []model.Container {
 	return list
 }
 
-// EndpointPatch gives the JSON merge patch (RFC 7386) of pods/status that stores the addresses and the container of a
+// EndpointPatch returns the JSON merge patch (RFC 7386) of pods/status that stores the addresses and the container of a
 // WorkloadEndpoint in annotations of its pod. It fails in the API if the pod has another UID, unless o has none. The
 // revision does not count: a pod changes all the time, and only one container runtime writes of each.
 func EndpointPatch(o *model.Object) ([]byte, error) {

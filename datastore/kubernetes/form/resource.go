@@ -49,7 +49,7 @@ func CustomResource(g Group, k model.Kind) (Resource, bool) {
 	return r, true
 }
 
-// Name is the name of the custom resource that holds the object of a key.
+// Name returns the name of the custom resource that holds the object of a key.
 func Name(k model.Key) (string, error) {
 	switch k.Kind {
 	case model.KindIPAMBlock:

@@ -104,7 +104,7 @@ func Read(dir string) (*Authority, error) {
 	return &Authority{cert: cert, key: key, serverKey: serverKey}, nil
 }
 
-// PEM is the certificate that verifies all certificates of the authority.
+// PEM returns the certificate that verifies all certificates of the authority.
 func (a *Authority) PEM() []byte { return encode("CERTIFICATE", a.cert.Raw) }
 
 // Pool holds that certificate alone.
@@ -131,7 +131,7 @@ func (a *Authority) ServerConfig() *tls.Config {
 	}
 }
 
-// serverNames are the names of this host for a client that has called it.
+// serverNames returns the names of this host for a client that has called it.
 func serverNames(hello *tls.ClientHelloInfo) []string {
 	names := []string{"localhost", "127.0.0.1", "::1"}
 	if host, err := os.Hostname(); err == nil {
