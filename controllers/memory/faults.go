@@ -9,14 +9,14 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// ErrKilled is the error of everything that is tried after the end.
+// ErrKilled is the error of every operation after the end.
 var ErrKilled = errors.New("the process was killed")
 
-// Mortal is a store as a process sees it that is killed after a number of writes: the last one takes effect, though
-// the process does not hear of it, and nothing after that does.
+// Mortal is a store for a process that is killed after a number of writes: the last write takes effect but returns an
+// error, and every later operation fails.
 type Mortal struct {
 	datastore.Store
-	// Lives is how many writes there are before the end.
+	// Lives is the number of writes before the end.
 	Lives int
 	// Dead is closed at the end.
 	Dead chan struct{}
