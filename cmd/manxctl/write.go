@@ -231,8 +231,8 @@ func sameObject(o, stored *model.Object) error {
 	switch {
 	case rv == "" || rv == strconv.FormatInt(stored.Revision, 10):
 	case m != nil && strings.Contains(m.GetResourceVersion(), "/"):
-		// The UID of a Namespace or a ServiceAccount, from which a Profile is derived. The datastore refuses a change
-		// of such a Profile.
+		// The revision of a Profile derived from a Namespace or a ServiceAccount. The datastore refuses a change of
+		// such a Profile.
 	default:
 		return fmt.Errorf("%s: %w (metadata.resourceVersion is %q, but %d is stored; remove the field to write anyway)",
 			o.Key, datastore.ErrConflict, rv, stored.Revision)

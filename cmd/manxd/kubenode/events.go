@@ -80,7 +80,7 @@ func (e *Events) Warn(r Reason, text string) { e.record(corev1.EventTypeWarning,
 // Note records an Event for information. text must contain no secret.
 func (e *Events) Note(r Reason, text string) { e.record(corev1.EventTypeNormal, r, text) }
 
-// maxText is the API's limit, in bytes.
+// maxText bounds the text of an Event, in bytes, within the API's limit.
 const maxText = 1000
 
 func (e *Events) record(kind string, r Reason, text string) {
