@@ -61,7 +61,7 @@ type Manager struct {
 	counts   loop.Counts
 	releases *ipamgc.Releases
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the following fields
 	state     State
 	collector *ipamgc.Collector // while it runs
 }

@@ -393,7 +393,7 @@ func TestTwoLeadersFollowChanges(t *testing.T) {
 			has(model.ResourceKey(model.KindProfile, "kns.default")) &&
 			!has(model.ResourceKey(model.KindProfile, "kns.shop"))
 	})
-	// Somebody changes what is ours, and takes it away.
+	// Another program changes our objects, and deletes them.
 	o, err := store.Get(t.Context(), target("deny-all"))
 	if err != nil {
 		t.Fatal(err)

@@ -216,7 +216,7 @@ func TestAddressTablesKeepLittle(t *testing.T) {
 	}
 }
 
-// heap is what is in use of it, in bytes.
+// heap returns the size of the heap in use, in bytes.
 func heap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats

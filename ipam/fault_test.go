@@ -229,8 +229,8 @@ func goOn(t *testing.T, store *memory, now func() time.Time) {
 	releaseEverything(t, store, now)
 }
 
-// Whatever somebody else does before whichever call of whichever operation, the operation does what it should or says
-// why not.
+// Whatever another writer does before any call of any operation, the operation has its specified result or fails with a
+// reason.
 func TestEveryCallMayBeRaced(t *testing.T) {
 	meddlers := []struct {
 		name string

@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// task is what a worker process is told.
+// task is the work of a worker process.
 type task struct {
 	Etcd       etcd.Config
 	Worker     string // unique for each process

@@ -76,7 +76,7 @@ func (s shell) pipe(stdin string, args ...string) result {
 	return result{out.String(), errOut.String(), cmd.ProcessState.ExitCode()}
 }
 
-// must runs a command that has to succeed and returns what it printed.
+// must runs a command that has to succeed and returns its output.
 func (s shell) must(args ...string) string { return s.mustPipe("", args...) }
 
 func (s shell) mustPipe(stdin string, args ...string) string {

@@ -149,7 +149,7 @@ func TestAddedPart(t *testing.T) {
 	}
 }
 
-// A store that was closed is opened by nobody again: the daemon ends, with the reason.
+// A closed store is not opened again: the daemon ends, with the reason.
 func TestClosedStoreEndsTheDaemon(t *testing.T) {
 	if os.Getenv("MANX_TEST_CLOSED_STORE") == "" {
 		elsewhere(t, "MANX_TEST_CLOSED_STORE")

@@ -14,7 +14,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// web asks about a container of the pod default/web.
+// web makes a request about a container of the pod default/web.
 func (n *node) web(step cni.Step, container string, a *cni.Attachment) (*cni.Attachment, error) {
 	return n.askWith("K8S_POD_NAMESPACE=default;K8S_POD_NAME=web", step, container, a, nil)
 }

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// backend remembers the steps that it was asked, and answers as the test says.
+// backend records the steps of its requests, and answers as the test configures.
 type backend struct {
 	mu     sync.Mutex
 	steps  []cni.Step

@@ -35,7 +35,7 @@ type Collector struct {
 	// Releases counts and keeps the releases. Collectors of one process may share it.
 	Releases *Releases
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following fields
 	x       *index
 	names   nodename.Index
 	handles map[string]time.Time // those with a count that is too high, since when

@@ -192,7 +192,7 @@ func (w *world) summary() []string {
 	return text
 }
 
-// leader is a collector that sees what it is let to.
+// leader is a collector with a limited view of the world.
 type leader struct {
 	*Collector
 	store, source  *memory.View

@@ -39,7 +39,7 @@ const strangerEnv = "MANX_TEST_STRANGER"
 // nobody is the user and group of the stranger.
 const nobody = 65534
 
-// stranger tries all ways in until standard input ends, and tells about each that works, once.
+// stranger tries all methods of access until standard input ends, and reports each that works, once.
 func stranger(dir string) {
 	told := map[string]bool{}
 	try := func(what string, err error) {

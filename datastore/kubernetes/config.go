@@ -108,7 +108,7 @@ func (c Config) With(o Config) Config {
 func (c Config) Warnings(time.Time) (list []string) {
 	r, err := c.OfUser().REST()
 	switch {
-	case err != nil: // which opening the datastore says
+	case err != nil: // the error of Open
 	case r.Insecure:
 		list = append(list, "the certificate of the Kubernetes API is not verified: whoever is on the way to "+
 			"it can read "+

@@ -18,7 +18,7 @@ const (
 	gatherUpTo = 64 << 10
 )
 
-// dialer makes a connection. It is what rest.Config.Dial holds.
+// dialer opens a connection. It is the type of rest.Config.Dial.
 type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // gathered returns config with separate connections that read in batches: for watches, whose events come one by one for

@@ -36,7 +36,7 @@ func HTTPClient(config *rest.Config) (*http.Client, error) {
 func renewal(config *rest.Config, read func() (*rest.Config, error)) transport.WrapperFunc {
 	return func(base http.RoundTripper) http.RoundTripper {
 		t := &renewing{read: read, base: base, way: base}
-		t.content, _ = credentials(config) // what cannot be read differs from what can
+		t.content, _ = credentials(config) // unreadable credentials differ from readable ones
 		if h, ok := base.(*http.Transport); ok {
 			t.dial = h.DialContext
 		}

@@ -43,7 +43,7 @@ type Store struct {
 	cancel  context.CancelFunc
 	watches sync.WaitGroup
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following fields
 	api     form.Group
 	found   bool // the server has that group, or a setting names it
 	told    map[model.Key]string
@@ -268,7 +268,7 @@ func (s *Store) answer(r resource, key model.Key, raw []byte) (*model.Object, er
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", datastore.ErrUnavailable, err)
 	case o == nil, o.Err == nil && o.Key != key:
-		return nil, datastore.ErrNotFound // a pod on another node, say
+		return nil, datastore.ErrNotFound // a pod on another node, for instance
 	}
 	return o, nil
 }

@@ -228,7 +228,7 @@ func TestServerBeforeStreams(t *testing.T) {
 	}
 }
 
-// An error that says nothing about streams is no reason to read pages from then on.
+// An error that is not about streaming does not switch to paged lists.
 func TestErrorsOfStreamsPass(t *testing.T) {
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
 	server.InstallCRDs(t, form.V1)

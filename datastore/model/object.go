@@ -37,7 +37,8 @@ type Reader interface {
 	All(Kind) iter.Seq[*Object]
 }
 
-// Type lists the types of Value, so that a wrong one (the API module's type of the same name, say) does not compile.
+// Type lists the types of Value, so that a wrong one (the API module's type of the same name, for instance) does not
+// compile.
 type Type interface {
 	Node | IPPool | v3.IPReservation | BGPConfiguration | BGPFilter | BGPPeer | v3.ClusterInformation |
 		FelixConfiguration | IPAMConfiguration | KubeControllersConfiguration | v3.Profile | Tier | WorkloadEndpoint |

@@ -251,7 +251,7 @@ func (c *client) follow(ctx context.Context, kind model.Kind, out chan<- datasto
 	}
 }
 
-// differences returns the events that make known what is there now, in the order of the revisions.
+// differences returns the events that lead to the current state, in the order of the revisions.
 func differences(known map[model.Key]int64, now []*model.Object, at int64) (events []datastore.Event) {
 	present := map[model.Key]bool{}
 	for _, o := range now {

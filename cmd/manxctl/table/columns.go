@@ -25,7 +25,7 @@ type column struct {
 	cell    func(row) string
 }
 
-// in says which of the two tables have the column.
+// in selects the tables that have the column.
 type in int
 
 const (

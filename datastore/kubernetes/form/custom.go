@@ -138,7 +138,7 @@ func resourceMetadata(g Group, o *model.Object, name string, raw json.RawMessage
 		return metadata{}, err
 	}
 	if g == V1 || named(o.Key.Kind) {
-		seen.Annotations = without(seen.Annotations, annotationFolded) // what etcd has of a policy
+		seen.Annotations = without(seen.Annotations, annotationFolded) // etcd's annotation of a policy
 	}
 	if g == V1 {
 		seen.Name = ""

@@ -51,7 +51,7 @@ type rawObject struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// head tells what an object is.
+// head has the type of an object.
 type head struct{ APIVersion, Kind string }
 
 func (r rawObject) head(t testing.TB) (h head) {
@@ -73,7 +73,7 @@ func parse[T any](t testing.TB, raw []byte) *T {
 
 var config = Config{InterfacePrefix: "cali"}
 
-// decodeAny decodes any object of the fixtures, nil for one that is nobody's business.
+// decodeAny decodes any object of the fixtures, nil for an irrelevant one.
 func decodeAny(t testing.TB, r rawObject) (*model.Object, []conversion.Notice) {
 	t.Helper()
 	switch h := r.head(t); h {
@@ -236,7 +236,7 @@ func TestShownByCalicoctl(t *testing.T) {
 	}
 }
 
-// Whoever reads an object and writes it back changes nothing but what is the API server's own.
+// A read and a write of an unchanged object change only the API server's own fields.
 func TestReadAndWrittenBack(t *testing.T) {
 	for _, r := range lines[rawObject](t, "objects.jsonl") {
 		h := r.head(t)

@@ -75,7 +75,7 @@ func TestNodeReadAndWrittenBack(t *testing.T) {
 		if meta["resourceVersion"] != n.ResourceVersion || meta["uid"] != string(n.UID) || len(meta) != 2 {
 			t.Errorf("%s: %v", n.Name, meta)
 		}
-		// Nothing but what is Calico's is touched, and all of that is taken away.
+		// Only Calico's annotations are changed, and all of them are removed.
 		empty := model.NewObject(o.Key, &model.Node{})
 		patch, err = NodePatch(empty)
 		after, meta = patched(t, n.Annotations, patch, err)
