@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// kubernetesNode is this node's name in Kubernetes.
+// kubernetesNode returns this node's name in Kubernetes.
 func (o options) kubernetesNode(name string) string { return cmp.Or(o.k8sNodeRef, name) }
 
 // newEvents returns Events about this node, nil without a Kubernetes API.

@@ -15,14 +15,14 @@ const (
 	memoryPoll  = time.Second
 )
 
-// tuneRuntime trades memory for processor time, up to a bound. The garbage collector runs seldom until the heap has
-// 64 MB, and then when it has one and a half of the live bytes: memory between objects that stay cannot be given back,
-// so the more garbage a burst may leave, the more memory is lost for good. While routes pour in, of which learned
-// counts the changes, it runs when the heap has three times what is used: routes live elsewhere than their garbage
-// does, and collecting it earlier costs a third more processor time when that matters most. The memory limit is 256 MB
-// until the use is known, or two and a half times the use; one that does not grow would have the collector run all the
-// time once a peer announces some 100,000 routes. When a burst is over, a start or a full table for instance, the host
-// gets back what it took, the mapped pages of the program's file included. GOGC and GOMEMLIMIT override all of this.
+// tuneRuntime trades memory for processor time, within a bound. The garbage collector runs seldom until the heap has 64
+// MB, and then when it has one and a half of the live bytes: memory between objects that stay cannot be returned, so
+// the garbage of a burst costs memory permanently. While many routes arrive, of which learned counts the
+// changes, it runs when the heap has three times the live bytes: routes live elsewhere than their garbage, and earlier
+// collection costs a third more processor time at the worst moment. The memory limit is 256 MB until the use is known,
+// or two and a half times the use; with a constant limit the collector would run all the time once a peer advertises
+// some 100,000 routes. After a burst, a start or a full table for instance, unused memory is returned to the host,
+// including the mapped pages of the program's file. GOGC and GOMEMLIMIT override all of this.
 func tuneRuntime(ctx context.Context, learned *atomic.Uint64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return

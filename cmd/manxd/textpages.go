@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forgetProgram unmaps the pages of the program's file: most were used only by the start, or read ahead. Pages in use
-// return from the page cache on access. Errors are harmless.
+// forgetProgram drops the page table entries of the program's file: most pages were used only by the start, or read
+// ahead. Pages in use return from the page cache on access. Errors are harmless.
 func forgetProgram() {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {

@@ -30,7 +30,8 @@ func Profile(o *model.Object) *v3.Profile {
 	return nil
 }
 
-// Namespace returns the profile of a namespace: its labels, and rules that allow all traffic.
+// Namespace returns the profile of a namespace: its labels, and rules that allow all traffic on which no policy
+// decides.
 func Namespace(in *model.Namespace) *v3.Profile {
 	p := profile(NamespaceProfile(in.Name), in.ObjectMeta, model.NamespaceLabelPrefix)
 	p.Annotations = AddressAnnotations(in.Annotations)

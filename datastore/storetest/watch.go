@@ -81,7 +81,7 @@ func watchOrder(t *testing.T, x System) {
 	}
 }
 
-// inSyncKinds is how many of two kinds were in sync.
+// inSyncKinds returns the number of two kinds that were in sync.
 func inSyncKinds(m *Mirror) (n int) {
 	for _, e := range m.Seen {
 		if e.Type == datastore.EventInSync {
