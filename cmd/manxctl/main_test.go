@@ -88,7 +88,7 @@ func (s shell) mustPipe(stdin string, args ...string) string {
 	return r.out
 }
 
-// want compares what a command did with what it should do. Each text in errs must be part of standard error.
+// want compares the result of a command with the expected one. Each text in errs must be part of standard error.
 func (r result) want(t *testing.T, code int, out string, errs ...string) {
 	t.Helper()
 	if r.code != code {

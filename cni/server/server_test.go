@@ -144,7 +144,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	ask(t, path)
 }
 
-// What is too long, cut off or no question is refused in words, and costs nobody anything.
+// A request that is too long, incomplete or malformed is refused with a reason, at no cost for other clients.
 func TestBadQuestions(t *testing.T) {
 	b := &backend{}
 	path := serve(t, b)
@@ -210,7 +210,7 @@ func TestSilentClients(t *testing.T) {
 	}
 }
 
-// A client that is killed ends its call; the addresses of an ADD that nobody waits for are given back.
+// The end of a killed client cancels its call; the addresses of an ADD without a client are released.
 func TestAClientThatGoesAway(t *testing.T) {
 	entered, left := make(chan struct{}), make(chan error, 1)
 	b := &backend{}
