@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is manxd as a Backend: each question is a connection to its socket at that path.
+// Socket is the path of manxd's socket. As a Backend it opens one connection for each request.
 type Socket string
 
-// answerTimeout is how much longer than the call itself manxd may take; it bounds calls on its side.
+// answerTimeout is the time that manxd may take beyond the timeout of the call, which manxd enforces itself.
 const answerTimeout = 10 * time.Second
 
 // Ask implements Backend.
@@ -34,7 +34,7 @@ func (s Socket) Ask(ctx context.Context, q *Request) (*Response, error) {
 		return nil, err
 	}
 	r, written := &Response{}, WriteFrame(c, q)
-	// Who refuses a question answers before he has read it.
+	// A server that refuses a request answers before it has read it.
 	if err = ReadFrame(c, r); err != nil {
 		err = errors.Join(written, err)
 	}
@@ -42,7 +42,7 @@ func (s Socket) Ask(ctx context.Context, q *Request) (*Response, error) {
 	switch {
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return nil, TryAgain("manxd took too long", err)
-	case err != nil: // it ended, or is about to
+	case err != nil: // ended, or about to end
 		return nil, fmt.Errorf("%w: %w", ErrNoAnswer, err)
 	}
 	return r, nil

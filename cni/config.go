@@ -14,7 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// Config is a network configuration as the container runtime passes it, with Calico's keys.
+// Config is a network configuration from the container runtime, with Calico's keys.
 type Config struct {
 	types.PluginConf
 	IPAM IPAM `json:"ipam"`
@@ -30,7 +30,7 @@ type Config struct {
 	EtcdKeyFile      string `json:"etcd_key_file"`
 	EtcdCertFile     string `json:"etcd_cert_file"`
 	EtcdCACertFile   string `json:"etcd_ca_cert_file"`
-	// Calico's plugin takes these two from the environment only.
+	// Calico's plugin reads these two from the environment only.
 	EtcdUsername     string `json:"etcd_username"`
 	EtcdPasswordFile string `json:"etcd_password_file"`
 
@@ -49,7 +49,7 @@ type Config struct {
 
 	Policy     Policy     `json:"policy"`
 	Kubernetes Kubernetes `json:"kubernetes"`
-	// Features are off unless they are turned on here.
+	// Features are off unless enabled here.
 	Features struct {
 		IPAddrsNoIPAM bool `json:"ip_addrs_no_ipam"`
 		FloatingIPs   bool `json:"floating_ips"`
@@ -61,10 +61,11 @@ type Config struct {
 	ContainerSettings struct {
 		AllowIPForwarding bool `json:"allow_ip_forwarding"`
 	} `json:"container_settings"`
-	// PolicySetupTimeout is in seconds; 0 does not wait, and nil leaves it to the plugin.
+	// PolicySetupTimeout is in seconds; 0 disables the wait, nil uses the plugin's default.
 	PolicySetupTimeout *int   `json:"policy_setup_timeout_seconds"`
 	EndpointStatusDir  string `json:"endpoint_status_dir"`
-	// ManxdSocket is manxd's control socket; that of CNI is beside it. Calico's plugin does not have the key.
+	// ManxdSocket is the path of manxd's control socket; the CNI socket is in the same folder. Calico's plugin has no
+	// such key.
 	ManxdSocket      string   `json:"manxd_socket"`
 	ReadinessGates   []string `json:"readiness_gates"`
 	DataplaneOptions struct {
@@ -72,9 +73,9 @@ type Config struct {
 	} `json:"dataplane_options"`
 }
 
-// Policy is the part that says whether Kubernetes' policies hold for pods, and how its API is reached.
+// Policy selects whether Kubernetes' policies apply to pods, and configures access to the Kubernetes API.
 type Policy struct {
-	Type        string `json:"type"` // "k8s", or empty for a profile of the network's own
+	Type        string `json:"type"` // "k8s", or empty for a profile of the network
 	APIRoot     string `json:"k8s_api_root"`
 	AuthToken   string `json:"k8s_auth_token"`
 	Certificate string `json:"k8s_client_certificate"`
@@ -82,7 +83,7 @@ type Policy struct {
 	CA          string `json:"k8s_certificate_authority"`
 }
 
-// Kubernetes is the part that says how the Kubernetes API is reached.
+// Kubernetes configures access to the Kubernetes API.
 type Kubernetes struct {
 	Kubeconfig string `json:"kubeconfig"`
 	APIRoot    string `json:"k8s_api_root"`
@@ -92,7 +93,7 @@ type Kubernetes struct {
 // OfKubernetes reports whether pods are read from the Kubernetes API.
 func (c *Config) OfKubernetes() bool { return c.Policy.Type == "k8s" }
 
-// IPAM is the part of the configuration for the IPAM plugin. The two booleans are strings, as Calico has them.
+// IPAM is the section of the IPAM plugin. The two booleans are strings, as in Calico.
 type IPAM struct {
 	Type       string        `json:"type"`
 	AssignIPv4 string        `json:"assign_ipv4"`
@@ -114,20 +115,20 @@ const (
 	defaultNodenameFile = "/var/lib/calico/nodename"
 	DefaultMTUFile      = "/var/lib/calico/mtu"
 	defaultLockFile     = "/var/run/calico/ipam.lock"
-	defaultCNIVersion   = "0.2.0" // of a configuration that names none
+	defaultCNIVersion   = "0.2.0" // of a configuration without a version
 	DefaultSocket       = "/run/manx/manxd.sock"
 )
 
-// SocketName is that of manxd's socket for this protocol, in its run directory.
+// SocketName is the name of manxd's socket for this protocol, in its run directory.
 const SocketName = "cni.sock"
 
-// Socket is where manxd serves the plugins.
+// Socket returns the path of manxd's CNI socket.
 func (c *Config) Socket() string { return filepath.Join(filepath.Dir(c.ManxdSocket), SocketName) }
 
-// OwnIPAM is whether addresses come from Calico's IPAM: from this plugin under another name.
+// OwnIPAM reports whether the IPAM plugin is Calico's, which is this program under another name.
 func (c *Config) OwnIPAM() bool { return c.IPAM.Type == "calico-ipam" || c.IPAM.Type == "manx-ipam" }
 
-// ParseConfig reads and checks a network configuration; the error has a code of CNI.
+// ParseConfig parses and checks a network configuration; the error has a CNI code.
 func ParseConfig(stdin []byte) (*Config, error) {
 	c := &Config{}
 	if err := json.Unmarshal(stdin, c); err != nil {
@@ -184,7 +185,7 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// ParseArgs reads CNI_ARGS; the error has a code of CNI.
+// ParseArgs parses CNI_ARGS; the error has a CNI code.
 func ParseArgs(text string) (Args, error) {
 	var a Args
 	all := "IgnoreUnknown=1"
@@ -198,12 +199,12 @@ func ParseArgs(text string) (Args, error) {
 	return a, nil
 }
 
-// Wants returns the families that the IPAM plugin should assign. Only the exact words change the default.
+// Wants returns the families that the IPAM plugin assigns. Only the exact strings change the default.
 func (i IPAM) Wants() (v4, v6 bool) {
 	return i.AssignIPv4 != "false", i.AssignIPv6 == "true"
 }
 
-// NodeName finds the name under which this node is registered. It must equal the agent's, byte for byte.
+// NodeName returns the name under which this node is registered. It must equal the agent's, byte for byte.
 func (c *Config) NodeName() (string, error) {
 	if c.Nodename != "" {
 		return c.Nodename, nil
@@ -227,7 +228,7 @@ func (c *Config) NodeName() (string, error) {
 	return strings.ToLower(strings.TrimSpace(host)), err
 }
 
-// FindMTU returns the configured MTU, else the one that the agent wrote to file. 0 leaves it to the kernel.
+// FindMTU returns the configured MTU, else the MTU that the agent wrote to file. 0 leaves it to the kernel.
 func (c *Config) FindMTU(file string) (int, error) {
 	if c.MTU != 0 {
 		return c.MTU, nil

@@ -16,7 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 )
 
-// delegateAdd has another IPAM plugin assign addresses, unless an earlier ADD of the container did.
+// delegateAdd calls another IPAM plugin for addresses, unless an earlier ADD of the container already did.
 func (c *call) delegateAdd(ctx context.Context, undo *Undo) (*Attachment, []*types.Route, error) {
 	r, err := c.ask(ctx, StepPrepare, nil)
 	if err != nil {
@@ -27,7 +27,7 @@ func (c *call) delegateAdd(ctx context.Context, undo *Undo) (*Attachment, []*typ
 	}
 	var result *current.Result
 	err = c.step("assign addresses", func() error {
-		// also a failed one may have left something
+		// A failed call may have assigned addresses, too.
 		undo.Push("release the addresses", func(ctx context.Context) error {
 			_, err := c.delegate(ctx, "DEL", r.Config)
 			return err
@@ -49,8 +49,7 @@ func (c *call) delegateAdd(ctx context.Context, undo *Undo) (*Attachment, []*typ
 	return &Attachment{Addresses: ips}, result.Routes, err
 }
 
-// delegate runs the IPAM plugin of the configuration, with the environment that the runtime gave this one. It returns
-// what the plugin printed.
+// delegate runs the configured IPAM plugin in the environment of this plugin, and returns its output.
 func (c *call) delegate(ctx context.Context, command string, config []byte) ([]byte, error) {
 	name := c.conf.IPAM.Type
 	if filepath.Base(name) != name {
@@ -80,7 +79,7 @@ func (c *call) delegate(ctx context.Context, command string, config []byte) ([]b
 	return nil, fmt.Errorf("IPAM plugin %s: %w: %s%s", name, err, stdout.Bytes(), stderr.Bytes())
 }
 
-// find looks for a plugin in the folders of CNI_PATH.
+// find searches the folders of CNI_PATH for a plugin.
 func (c *call) find(name string) (string, error) {
 	folders := filepath.SplitList(c.Getenv("CNI_PATH"))
 	for _, dir := range folders {
@@ -92,7 +91,7 @@ func (c *call) find(name string) (string, error) {
 	return "", fmt.Errorf("IPAM plugin %s is in none of the folders of CNI_PATH: %q", name, folders)
 }
 
-// onePerFamily takes the addresses of an IPAM result.
+// onePerFamily returns the addresses of an IPAM result, at most one of each family.
 func onePerFamily(r *current.Result) ([]netip.Addr, error) {
 	var ips []netip.Addr
 	for _, ip := range r.IPs {

@@ -1,4 +1,4 @@
-// Package cni is the CNI plugin itself: what a runtime asks for, the wiring of a container, and the questions that the
-// plugin has for whoever knows the datastore. It links neither a datastore client nor Kubernetes' types, so that the
+// Package cni is the CNI plugin: the commands of the runtime, the wiring of a container, and the protocol between the
+// plugin and manxd, which has the datastore. It links neither a datastore client nor Kubernetes' types, so that the
 // program starts fast.
 package cni

@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/dataplane/podnet"
 )
 
-// Coded gives an error the code that tells a runtime what to do about it: that of an error of CNI in it, 8 to look at
+// Coded gives an error the code that selects the runtime's reaction: the code of a CNI error that it wraps, 8 to check
 // the namespace, 999 for the rest.
 func Coded(err error) *types.Error {
 	var coded *types.Error
@@ -17,14 +17,14 @@ func Coded(err error) *types.Error {
 		if err == error(coded) {
 			return coded
 		}
-		return types.NewError(coded.Code, err.Error(), "") // with the step that failed, and what came after
+		return types.NewError(coded.Code, err.Error(), "") // with the failed step, and the clean-up
 	case errors.Is(err, podnet.ErrNoNetns):
 		return types.NewError(types.ErrInvalidNetNS, "the container's network namespace cannot be used", err.Error())
 	}
 	return types.NewError(types.ErrInternal, err.Error(), "")
 }
 
-// TryAgain is an error that may go away by itself.
+// TryAgain returns an error that may be temporary.
 func TryAgain(what string, err error) error {
 	return types.NewError(types.ErrTryAgainLater, what, err.Error())
 }

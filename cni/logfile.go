@@ -7,7 +7,7 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// Log is the log file of the configuration. Without one its path is empty.
+// Log returns the log file of the configuration. Without one the path is empty.
 func (c *Config) Log() safefile.LogConfig {
 	return safefile.LogConfig{
 		Path: c.LogFilePath, Mode: 0o600, MakeDir: true, MaxSize: int64(positive(c.LogFileMaxSize, 100)) << 20,

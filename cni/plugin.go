@@ -19,29 +19,29 @@ import (
 	"github.com/manxnet/manx/dataplane/podnet"
 )
 
-// callTimeout bounds one ADD, CHECK or DEL: an allocation may have to claim a block against many others, and the wait
-// for policy has a time of its own.
+// callTimeout bounds one ADD, CHECK or DEL: an allocation may compete with many others for a block. The wait for policy
+// has a separate timeout.
 const callTimeout = 90 * time.Second
 
-// Versions of the CNI specification that both roles speak.
+// Versions are the supported versions of the CNI specification, for both roles.
 var Versions = version.PluginSupports("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 
 // Plugin is one run of the program in either role.
 type Plugin struct {
-	// Backend answers what the configuration's datastore, or manxd, knows.
+	// Backend returns the Backend of a configuration.
 	Backend func(*Config) Backend
 	Getenv  func(string) string
 	Stdout  io.Writer
-	// Log is told what was done, and what was not as it should be; nil: nobody.
+	// Log receives events and warnings; nil disables logging.
 	Log func(c *Config, what string, fields ...any)
-	// BeforeStep is called before each step of an ADD; an error fails the step. Tests use it, nil does nothing.
+	// BeforeStep is called before each step of an ADD; an error fails the step. It is for tests and may be nil.
 	BeforeStep func(step string) error
 }
 
-// IsIPAM reports whether the name of a program stands for the IPAM plugin.
+// IsIPAM reports whether a program name is that of the IPAM plugin.
 func IsIPAM(name string) bool { return strings.HasSuffix(filepath.Base(name), "-ipam") }
 
-// Funcs are the functions of a role, as skel calls them. Their errors have codes of CNI.
+// Funcs returns the functions of a role for skel. Their errors have CNI codes.
 func (p *Plugin) Funcs(ipam bool) skel.CNIFuncs {
 	if ipam {
 		return skel.CNIFuncs{Add: p.run((*call).ipamAdd), Check: p.run((*call).ipamCheck), Del: p.run((*call).ipamDel),
@@ -59,7 +59,7 @@ type call struct {
 	backend Backend
 }
 
-// run prepares a call, and turns its error or panic into one that a runtime understands.
+// run prepares a call, and converts its error or panic into a CNI error.
 func (p *Plugin) run(do func(*call, context.Context) error) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) (err error) {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
@@ -95,7 +95,7 @@ func (c *call) log(what string, fields ...any) {
 	}
 }
 
-// ask asks a question of this call and returns the answer, or the error in it.
+// ask sends a request of this call and returns the response, or the error in it.
 func (c *call) ask(ctx context.Context, step Step, set func(*Request)) (*Response, error) {
 	q := &Request{Version: ProtocolVersion, Step: step, ContainerID: c.args.ContainerID, Netns: c.args.Netns,
 		IfName: c.args.IfName, Args: c.args.Args, InterfacePrefix: c.prefix(), Config: c.args.StdinData}
@@ -114,14 +114,14 @@ func (c *call) ask(ctx context.Context, step Step, set func(*Request)) (*Respons
 	return r, nil
 }
 
-// prefix begins the name of every host end, if the environment says.
+// prefix returns the prefix of host interface names from the environment, empty if it is not set.
 func (c *call) prefix() string {
 	first, _, _ := strings.Cut(c.Getenv("FELIX_INTERFACEPREFIX"), ",")
 	return first
 }
 
-// add attaches the container. Each step that leaves something behind pushes how to take it back, and a failure takes
-// everything back in reverse, so that the container can be attached again as if nothing had been.
+// add attaches the container. Each step with a lasting effect pushes an undo step. A failure runs the undo steps in
+// reverse order, so that the container can be attached again from the start.
 func (c *call) add(ctx context.Context) (err error) {
 	var undo Undo
 	defer func() {
@@ -147,7 +147,7 @@ func (c *call) add(ctx context.Context) (err error) {
 	return c.step("print the result", func() error { return c.print(attachment(pod, pod.MAC, routes)) })
 }
 
-// begin gets the addresses of the container and how it is to be wired.
+// begin gets the addresses of the container and the parameters of its wiring.
 func (c *call) begin(ctx context.Context, undo *Undo) (*Attachment, []*types.Route, error) {
 	var delegated *Attachment
 	var routes []*types.Route
@@ -175,7 +175,7 @@ func (c *call) begin(ctx context.Context, undo *Undo) (*Attachment, []*types.Rou
 	return a, routes, nil
 }
 
-// wire connects the container, unless an earlier ADD did and all is well.
+// wire connects the container, unless an earlier ADD did so correctly.
 func (c *call) wire(a *Attachment, undo *Undo) (podnet.Pod, error) {
 	pod, err := c.pod(a)
 	if err != nil {
@@ -195,12 +195,12 @@ func (c *call) wire(a *Attachment, undo *Undo) (podnet.Pod, error) {
 	return pod, nil
 }
 
-// hostRoute marks the routes to local containers. Protocol boot (3) is what Calico's plugin writes: no agent takes such
-// a route for its own before it knows the WorkloadEndpoint. The metric is the agent's, so that it can then put its own
-// route in the same place in one step, without a gap.
+// hostRoute marks the routes to local containers. Protocol boot (3) is the one of Calico's plugin: an agent takes such
+// a route for its own only if it knows the WorkloadEndpoint. The metric is the agent's, so that the agent can replace
+// the route in one step, without a gap.
 var hostRoute = podnet.Route{Protocol: 3, Metric: 1024}
 
-// pod is the attachment as it is wired.
+// pod returns the attachment in the form for the wiring.
 func (c *call) pod(a *Attachment) (podnet.Pod, error) {
 	mac, err := net.ParseMAC(a.MAC)
 	if err != nil && a.MAC != "" {
@@ -213,8 +213,8 @@ func (c *call) pod(a *Attachment) (podnet.Pod, error) {
 	}, nil
 }
 
-// del detaches the container. What is gone already is no error, and the addresses are given back last, so that no one
-// else gets them while the container can still use them.
+// del detaches the container. A missing part is no error. The addresses are released last, so that no other container
+// gets them while this one can still use them.
 func (c *call) del(ctx context.Context) error {
 	r, err := c.ask(ctx, StepDel, nil)
 	if err != nil {
@@ -238,7 +238,7 @@ func (c *call) del(ctx context.Context) error {
 	return err
 }
 
-// check compares what ADD returned with the datastore and the kernel, and reports every difference.
+// check compares the result of ADD with the datastore and the kernel, and reports every difference.
 func (c *call) check(ctx context.Context) error {
 	want, err := c.previous()
 	if err != nil {
@@ -275,7 +275,7 @@ func (c *call) ipamDel(ctx context.Context) error {
 	return err
 }
 
-// ipamCheck makes sure that the container still has the addresses that ADD returned.
+// ipamCheck checks that the container still has the addresses that ADD returned.
 func (c *call) ipamCheck(ctx context.Context) error {
 	want, err := c.previous()
 	if err == nil {
@@ -290,16 +290,16 @@ func (c *call) status(ctx context.Context) error {
 	return err
 }
 
-// gc asks for the removal of addresses and endpoints of containers that the runtime does not know any more.
+// gc requests the removal of addresses and endpoints of containers that the runtime does not know any more.
 func (c *call) gc(ctx context.Context) error {
 	_, err := c.ask(ctx, StepGC, func(q *Request) { q.Valid = c.conf.ValidAttachments })
 	return err
 }
 
-// nothing is the garbage collection of the IPAM role: the network plugin's does its work.
+// nothing implements the garbage collection of the IPAM role: the network plugin's is sufficient.
 func (c *call) nothing(context.Context) error { return nil }
 
-// previous reads the addresses of this interface from the result that the runtime hands back.
+// previous reads the addresses of this interface from prevResult.
 func (c *call) previous() ([]netip.Addr, error) {
 	if err := version.ParsePrevResult(&c.conf.PluginConf); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "prevResult cannot be read", err.Error())
@@ -325,7 +325,7 @@ func (c *call) previous() ([]netip.Addr, error) {
 }
 
 // belongsTo reports whether an address of a result, with the index of its interface, is on the interface of that name.
-// An address without interface is taken to be.
+// An address without interface counts as being on it.
 func belongsTo(name string, r *current.Result, index *int) bool {
 	if index == nil {
 		return true
@@ -334,7 +334,7 @@ func belongsTo(name string, r *current.Result, index *int) bool {
 	return i >= 0 && i < len(r.Interfaces) && r.Interfaces[i] != nil && r.Interfaces[i].Name == name
 }
 
-// print writes a result in the version that the runtime asked for.
+// print writes a result in the requested version.
 func (c *call) print(r *current.Result) error {
 	converted, err := r.GetAsVersion(c.conf.CNIVersion)
 	if err != nil {

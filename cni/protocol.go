@@ -12,19 +12,18 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// ProtocolVersion is that of the questions and answers. Who does not know a version answers with code
-// CodeOtherVersion, and the plugin goes to the datastore itself.
+// ProtocolVersion is the version of the protocol. A server answers an unknown version with CodeOtherVersion, and the
+// plugin then uses the datastore directly.
 const ProtocolVersion = 1
 
-// CodeOtherVersion is the code of an error that says that a question is of another version of the protocol. It is one
-// of those that CNI leaves to plugins.
+// CodeOtherVersion is the error code for a request of another protocol version. It is in CNI's range for plugins.
 const CodeOtherVersion uint = 150
 
-// Step is the subject of a question.
+// Step is the type of a request.
 type Step string
 
-// The steps. An ADD is Prepare (for an IPAM plugin of others), Add, the wiring, and Finish; Abort in their place takes
-// back what Add did. A DEL is Del, the removal of the interface, and Release.
+// The steps. An ADD is Prepare (for another IPAM plugin), Add, the wiring, and Finish; Abort instead undoes Add. A DEL
+// is Del, the removal of the interface, and Release.
 const (
 	StepPrepare Step = "prepare"
 	StepAdd     Step = "add"
@@ -41,38 +40,38 @@ const (
 	StepIPAMCheck Step = "ipam-check"
 )
 
-// Request is one question.
+// Request is one request.
 type Request struct {
 	Version int  `json:"version"`
 	Step    Step `json:"step"`
-	// ContainerID, Netns, IfName and Args are those of CNI's environment.
+	// ContainerID, Netns, IfName and Args are from CNI's environment.
 	ContainerID string `json:"containerID,omitempty"`
 	Netns       string `json:"netns,omitempty"`
 	IfName      string `json:"ifName,omitempty"`
 	Args        string `json:"args,omitempty"`
-	// InterfacePrefix begins the names of host ends, as the plugin's environment has it; empty if it does not say.
+	// InterfacePrefix is the prefix of host interface names from the plugin's environment; empty if not set.
 	InterfacePrefix string `json:"interfacePrefix,omitempty"`
-	// Config is the network configuration as the runtime passed it.
+	// Config is the network configuration from the runtime.
 	Config json.RawMessage `json:"config"`
-	// Attachment is what Add answered, for Finish and Abort; for Add it has the addresses of another IPAM plugin.
+	// Attachment is the response to Add, for Finish and Abort; for Add it has the addresses of another IPAM plugin.
 	Attachment *Attachment `json:"attachment,omitempty"`
 	// Previous are the addresses of prevResult, for the checks.
 	Previous []netip.Addr `json:"previous,omitempty"`
-	// Valid are the attachments that a runtime still knows, for the garbage collection.
+	// Valid are the attachments that the runtime still knows, for the garbage collection.
 	Valid []types.GCAttachment `json:"valid,omitempty"`
 }
 
-// Response is the answer to a question.
+// Response is the response to a request.
 type Response struct {
 	Version int `json:"version"`
-	// Error is why the question was refused or failed, nil if it was not.
+	// Error is the error of the request, nil if it succeeded.
 	Error      *types.Error `json:"error,omitempty"`
 	Attachment *Attachment  `json:"attachment,omitempty"`
 	// Config is the configuration for another IPAM plugin, after Prepare and Del.
 	Config json.RawMessage `json:"config,omitempty"`
 }
 
-// Attachment is how a container is attached: plain data that says all that the wiring needs.
+// Attachment describes how a container is attached: all parameters of the wiring, as plain data.
 type Attachment struct {
 	HostIf     string         `json:"hostIf,omitempty"`
 	MAC        string         `json:"mac,omitempty"`
@@ -80,33 +79,32 @@ type Attachment struct {
 	Addresses  []netip.Addr   `json:"addresses,omitempty"`
 	Routes     []netip.Prefix `json:"routes,omitempty"` // in the container
 	Forwarding bool           `json:"forwarding,omitempty"`
-	Exclusive  bool           `json:"exclusive,omitempty"` // the host end must not be another container's
-	// Routed is whether the agent makes the host's routes before Finish is answered.
+	Exclusive  bool           `json:"exclusive,omitempty"` // the host interface must not be another container's
+	// Routed is set if the agent creates the host's routes before Finish is answered.
 	Routed bool `json:"routed,omitempty"`
-	// Assigned are the addresses with the length of their block, as the result of IPAM has them.
+	// Assigned are the addresses with the length of their block, as in the result of IPAM.
 	Assigned []netip.Prefix `json:"assigned,omitempty"`
-	// Repeated is whether an earlier ADD attached the same container: what is right of it stays.
+	// Repeated is set if an earlier ADD attached the same container: its correct parts stay.
 	Repeated bool `json:"repeated,omitempty"`
-	// Deferred is set by Del, for Release, if the datastore did not answer: its part is left to be done later.
+	// Deferred is set by Del, for Release, if the datastore did not answer: its part is done later.
 	Deferred bool `json:"deferred,omitempty"`
 	// Fresh are the addresses that this ADD assigned, which Abort releases.
 	Fresh []netip.Addr `json:"fresh,omitempty"`
 }
 
-// Backend answers questions: manxd over its socket, or the program itself. Its error Is ErrNoAnswer if there is nobody
-// to answer.
+// Backend serves requests: manxd over its socket, or the program itself. Its error Is ErrNoAnswer if no server answers.
 type Backend interface {
 	Ask(context.Context, *Request) (*Response, error)
 }
 
-// ErrNoAnswer is wrapped by the error of a question that nobody answered. Whether the step took place is open; all can
-// be repeated.
+// ErrNoAnswer is wrapped by the error of a request without response. The step may have taken place; every step can be
+// repeated.
 var ErrNoAnswer = errors.New("manxd does not answer")
 
-// MaxFrame bounds the size of a question and of an answer, in bytes. Network configurations have some kilobytes.
+// MaxFrame bounds the size of a request and of a response, in bytes. Network configurations have some kilobytes.
 const MaxFrame = 1 << 20
 
-// WriteFrame writes a value as JSON behind its length, four bytes in network order.
+// WriteFrame writes a value as JSON after its length, four bytes in network byte order.
 func WriteFrame(w io.Writer, value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -120,7 +118,7 @@ func WriteFrame(w io.Writer, value any) error {
 	return err
 }
 
-// ReadFrame reads what WriteFrame wrote. It takes no more memory than has arrived.
+// ReadFrame reads a frame of WriteFrame into r. It allocates no more memory than has arrived.
 func ReadFrame(r io.Reader, value any) error {
 	var length [4]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {

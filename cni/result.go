@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/dataplane/podnet"
 )
 
-// attachment is the result of an ADD: both ends of the interface and the addresses on the container's.
+// attachment returns the result of an ADD: both ends of the interface and the addresses of the container's end.
 func attachment(pod podnet.Pod, mac net.HardwareAddr, routes []*types.Route) *current.Result {
 	r := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,
@@ -30,7 +30,7 @@ func hostNet(a netip.Addr) net.IPNet {
 	return net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// assignment is the result of an IPAM ADD; the addresses carry the prefix length of their block.
+// assignment returns the result of an IPAM ADD; the addresses carry the prefix length of their block.
 func assignment(got []netip.Prefix) *current.Result {
 	r := &current.Result{CNIVersion: current.ImplementedSpecVersion, Routes: blockRoutes(got)}
 	for _, p := range got {
@@ -39,7 +39,7 @@ func assignment(got []netip.Prefix) *current.Result {
 	return r
 }
 
-// blockRoutes are the routes of an IPAM result, as Calico's plugin gives them.
+// blockRoutes returns the routes of an IPAM result, as Calico's plugin does.
 func blockRoutes(got []netip.Prefix) []*types.Route {
 	var routes []*types.Route
 	for _, p := range got {

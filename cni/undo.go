@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Undo remembers how to take back what has been done.
+// Undo is a list of undo steps.
 type Undo []undoStep
 
 const undoTimeout = 30 * time.Second
@@ -22,8 +22,8 @@ func (u *Undo) Push(name string, do func(context.Context) error) {
 	*u = append(*u, undoStep{name, do})
 }
 
-// Run takes everything back, last first, and calls done (which may be nil) after each step that succeeds. One failure
-// does not keep the others from being tried.
+// Run runs all steps, last first, and calls done (which may be nil) after each step that succeeds. It continues after
+// an error.
 func (u *Undo) Run(done func(step string)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()
@@ -40,14 +40,13 @@ func (u *Undo) Run(done func(step string)) error {
 	return errors.Join(problems...)
 }
 
-// takenBackError is the failure of a call, with what went wrong when it was taken back. Only the cause decides what
-// a runtime should do.
+// takenBackError is the error of a call and the error of its clean-up. Only the cause selects the runtime's reaction.
 type takenBackError struct{ cause, cleanup error }
 
 func (e *takenBackError) Error() string { return e.cause.Error() + "; " + e.cleanup.Error() }
 func (e *takenBackError) Unwrap() error { return e.cause }
 
-// Afterwards adds the outcome of the clean-up to the error of a call.
+// Afterwards adds the error of the clean-up to the error of a call.
 func Afterwards(cause, cleanup error) error {
 	if cleanup == nil {
 		return cause

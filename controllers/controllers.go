@@ -1,5 +1,5 @@
-// Package controllers does in one manxd of the cluster what calico-kube-controllers do: it elects the one, follows
-// KubeControllersConfiguration, and runs the controllers of its folders.
+// Package controllers does the work of calico-kube-controllers in one manxd of the cluster: it elects that manxd,
+// follows KubeControllersConfiguration, and runs the controllers of its folders.
 package controllers
 
 import (
@@ -22,36 +22,36 @@ import (
 // Election is the name of the election.
 const Election = "controllers"
 
-// Kube has the requests of the controllers to the Kubernetes API.
+// Kube has the controllers' requests to the Kubernetes API.
 type Kube interface {
 	ipamgc.Pods
-	// Others tells which other controllers of the same things run in the cluster, empty if none do.
+	// Others names other running controllers with the same tasks, empty for none.
 	Others(ctx context.Context) (string, error)
-	// OldNodes tells which agents may not know today's names of policies yet, empty if all do.
+	// OldNodes names agents that may not know today's names of policies, empty for none.
 	OldNodes(ctx context.Context) (string, error)
-	// Services gives access to services and namespaces.
+	// Services returns the client for services and namespaces.
 	Services() corev1client.CoreV1Interface
 }
 
 // Config has the parameters of a Manager.
 type Config struct {
-	// Node is the name by which this candidate is known.
+	// Node is the name of this candidate.
 	Node  string
 	Store datastore.Backend
-	// Kube is the Kubernetes API, nil if none is known.
+	// Kube is the Kubernetes API, nil if there is none.
 	Kube Kube
-	// InKubernetes is whether Store is the Kubernetes API; otherwise Source opens it as a Store, for a leader.
+	// InKubernetes is set if Store is the Kubernetes API; otherwise Source opens it as a Store, for a leader.
 	InKubernetes bool
 	Source       func(context.Context) (datastore.Store, error)
-	// NoIPAM is whether pods get their addresses from somebody else, so that there is nothing to collect or to give.
+	// NoIPAM is set if another program assigns pods' addresses, so that there is nothing to collect or to assign.
 	NoIPAM bool
-	// Always is whether to work beside calico-kube-controllers, too.
+	// Always makes the controllers run even beside calico-kube-controllers.
 	Always bool
 	Env    settings.Env
-	// Compactor compacts the datastore, nil if it does so itself or keeps no past.
+	// Compactor compacts the datastore, nil if the datastore compacts itself or keeps no old revisions.
 	Compactor datastore.Compactor
 	Log       *zap.Logger
-	// Look is the time between two looks for other controllers; default 30 s.
+	// Look is the interval between checks for other controllers; default 30 s.
 	Look time.Duration
 }
 
@@ -61,23 +61,23 @@ type Manager struct {
 	counts   loop.Counts
 	releases *ipamgc.Releases
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the following fields
 	state     State
 	collector *ipamgc.Collector // while it runs
 }
 
-// State is how a Manager stands.
+// State is the state of a Manager.
 type State struct {
-	// Leading is whether it leads, since Since.
+	// Leading is set if it leads, since Since.
 	Leading bool
 	Since   time.Time
-	// Yielding says to whom it leaves the work, Problem why it cannot do it.
+	// Yielding names the controllers to which it leaves the work, Problem the reason why it cannot do it.
 	Yielding, Problem string
-	// Controllers are those that run.
+	// Controllers are the running ones.
 	Controllers []string
 }
 
-// New makes a manager.
+// New returns a manager.
 func New(c Config) *Manager {
 	if c.Look == 0 {
 		c.Look = 30 * time.Second
@@ -92,10 +92,11 @@ func (m *Manager) State() State {
 	return m.state
 }
 
-// Releases are the newest releases of addresses and blocks that this candidate made, with their reasons, oldest first.
+// Releases returns the newest releases of addresses and blocks that this candidate made, with their reasons, oldest
+// first.
 func (m *Manager) Releases() []ipamgc.Release { return m.releases.Last() }
 
-// Leader is the node that leads, empty if none does. It fails if ctx ends before the datastore answers.
+// Leader returns the leading node, empty for none. It fails if ctx ends before the datastore answers.
 func (m *Manager) Leader(ctx context.Context) (string, error) {
 	if m.State().Leading {
 		return m.Node, nil
@@ -140,7 +141,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// lead works while nobody else does the same.
+// lead works while no other controllers have the same tasks.
 func (m *Manager) lead(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if m.yields(ctx) {
@@ -156,7 +157,7 @@ func (m *Manager) lead(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// yields is whether to leave the work to others.
+// yields reports whether to leave the work to other controllers.
 func (m *Manager) yields(ctx context.Context) bool {
 	if m.Always || m.Kube == nil {
 		return false
@@ -204,7 +205,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// work runs the controllers that the configuration names, until ctx ends or the datastore fails for good.
+// work runs the configured controllers until ctx ends or the datastore fails permanently.
 func (m *Manager) work(ctx context.Context) error {
 	w := &worker{Manager: m, running: map[string]*running{}}
 	if err := w.open(ctx); err != nil {

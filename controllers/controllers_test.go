@@ -26,7 +26,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// inKubernetes is the Kubernetes cluster that calico-kube-controllers saw when they wrote what the goldens hold.
+// inKubernetes returns the Kubernetes cluster that calico-kube-controllers saw when they wrote what the goldens hold.
 func inKubernetes() []*model.Object {
 	var list []*model.Object
 	for _, name := range []string{"default", "kube-node-lease", "kube-public", "kube-system", "shop"} {
@@ -277,7 +277,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// all are the controllers that follow from the tables.
+// all returns the controllers that follow from the tables.
 func all(t *testing.T, source datastore.Store) []loop.Controller {
 	hosts, err := hostendpoints.New(&model.AutoHostEndpoints{AutoCreate: "Enabled"})
 	if err != nil {
@@ -287,7 +287,7 @@ func all(t *testing.T, source datastore.Store) []loop.Controller {
 		&nodes.Labels{}, &nodes.Deleter{Source: source}, &endpoints.Endpoints{}}
 }
 
-// stale is a store in which there is something to create, to change and to delete for each controller.
+// stale returns a store in which there is something to create, to change and to delete for each controller.
 func stale(t *testing.T) (store, source *memory.Store) {
 	golden := calicotest.Objects(t)
 	source, store = memory.New(inKubernetes()...), memory.New()
@@ -393,7 +393,7 @@ func TestTwoLeadersFollowChanges(t *testing.T) {
 			has(model.ResourceKey(model.KindProfile, "kns.default")) &&
 			!has(model.ResourceKey(model.KindProfile, "kns.shop"))
 	})
-	// Somebody changes what is ours, and takes it away.
+	// Another program changes our objects, and deletes them.
 	o, err := store.Get(t.Context(), target("deny-all"))
 	if err != nil {
 		t.Fatal(err)

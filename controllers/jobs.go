@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// kindsOf are the kinds that the tables of a leader have, of the store and of the source.
+// kindsOf returns the kinds in a leader's tables, of the store and of the source.
 func kindsOf(inKubernetes, noIPAM bool) (store, source []model.Kind) {
 	store, source = ipamgc.Kinds()
 	if noIPAM {
@@ -32,7 +32,7 @@ func kindsOf(inKubernetes, noIPAM bool) (store, source []model.Kind) {
 		append(source, model.KindNamespace, model.KindServiceAccount, model.KindKubernetesNetworkPolicy)
 }
 
-// jobs are the controllers that are to run. Without the Kubernetes API those are left out that need it.
+// jobs returns the controllers to run. Without the Kubernetes API it leaves out those that need it.
 func (w *worker) jobs(run settings.Running) (map[string]job, error) {
 	jobs := map[string]job{}
 	if run.Compaction > 0 && w.Compactor != nil {
@@ -64,17 +64,17 @@ func (w *worker) jobs(run settings.Running) (map[string]job, error) {
 	return jobs, nil
 }
 
-// loop runs a controller that follows from the tables. with tells one configuration of it from another.
+// loop returns the job of a controller that works from the tables. with identifies its configuration.
 func (w *worker) loop(c loop.Controller, with any, period time.Duration) job {
 	r := &loop.Runner{Controller: c, Store: w.Store, Log: w.Log.Named(c.Name()), Period: period, Counts: &w.counts}
 	source := w.sourceTables
 	if _, kinds := c.Kinds(); len(kinds) == 0 {
-		source = emptyTables() // what it does not read cannot keep it from working
+		source = emptyTables() // an unused source must not keep it from working
 	}
 	return job{with, func(ctx context.Context) error { return r.Run(ctx, w.tables, source) }}
 }
 
-// carry adds the controllers that carry Kubernetes' objects to Calico's datastore.
+// carry adds the controllers that copy Kubernetes' objects to Calico's datastore.
 func (w *worker) carry(jobs map[string]job, run settings.Running) {
 	for _, x := range []struct {
 		with *settings.Carrier
@@ -115,7 +115,7 @@ func (w *worker) nodes(jobs map[string]job, n *settings.Node) {
 	}}
 }
 
-// show makes the figures of the collector that runs part of the metrics.
+// show adds the metrics of the running collector.
 func (w *worker) show(c *ipamgc.Collector) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

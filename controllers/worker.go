@@ -19,27 +19,27 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// configKey is the key of what the controllers are configured by.
+// configKey is the key of the controllers' configuration.
 var configKey = model.ResourceKey(model.KindKubeControllers, "default")
 
 // worker is a leader at work.
 type worker struct {
 	*Manager
-	source    datastore.Store // nil if no Kubernetes API is known
+	source    datastore.Store // nil without a Kubernetes API
 	ownSource bool
 	// tables mirror the store, sourceTables the source.
 	tables, sourceTables *datastore.Tables
 	running              map[string]*running
 }
 
-// running is a controller that runs with some configuration.
+// running is a running controller with its configuration.
 type running struct {
 	with   any
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// open finds the source.
+// open opens the source.
 func (w *worker) open(ctx context.Context) (err error) {
 	switch {
 	case w.InKubernetes:
@@ -57,7 +57,7 @@ func (w *worker) close() {
 	}
 }
 
-// run keeps the tables, and the controllers as they are configured.
+// run maintains the tables and the configured controllers.
 func (w *worker) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var group sync.WaitGroup
@@ -95,7 +95,7 @@ func (w *worker) run(ctx context.Context) error {
 	}
 }
 
-// next is the newest snapshot when there is another one, or after some time.
+// next returns the newest snapshot after a change, or after some time.
 func (w *worker) next(ctx context.Context, s *datastore.Snapshot) (*datastore.Snapshot, error) {
 	limited, cancel := context.WithTimeout(ctx, w.Look)
 	defer cancel()
@@ -106,7 +106,7 @@ func (w *worker) next(ctx context.Context, s *datastore.Snapshot) (*datastore.Sn
 	return next, nil
 }
 
-// lost is why the controllers do not see what there is, nil if they do.
+// lost returns the reason why the tables are out of date, nil if they are not.
 func (w *worker) lost() error {
 	for _, t := range []*datastore.Tables{w.tables, w.sourceTables} {
 		if st := t.Status(); !st.InSync && st.LastError != nil {
@@ -116,8 +116,8 @@ func (w *worker) lost() error {
 	return nil
 }
 
-// newTables are those of the store. Where nobody here changes endpoints, which is with Kubernetes as the datastore,
-// they keep little of them: there are as many as pods.
+// newTables returns the tables of the store. If no controller changes endpoints, which is with Kubernetes as the
+// datastore, they keep few fields of them: there are as many endpoints as pods.
 func (w *worker) newTables() *datastore.Tables {
 	log := w.Log.Named("datastore")
 	if w.InKubernetes {
@@ -126,7 +126,7 @@ func (w *worker) newTables() *datastore.Tables {
 	return datastore.NewTables(log, "")
 }
 
-// emptyTables are those of a source that is not there.
+// emptyTables returns the tables of a missing source.
 func emptyTables() *datastore.Tables {
 	t := datastore.NewTables(zap.NewNop(), "")
 	t.Apply(datastore.Event{Type: datastore.EventInSync})
@@ -143,8 +143,8 @@ func (w *worker) note(problem error) {
 	})
 }
 
-// follow runs what the configuration says, and writes into its status what runs. Where there is no configuration it
-// makes one.
+// follow runs the configured controllers, and writes the running ones to the configuration's status. If there is no
+// configuration it creates one.
 func (w *worker) follow(ctx context.Context, s *datastore.Snapshot) error {
 	o := s.Get(configKey)
 	if o == nil {
@@ -175,16 +175,16 @@ func (w *worker) makeConfig(ctx context.Context) error {
 	case o.Err != nil:
 		return fmt.Errorf("nothing runs until %s is put right: %w", configKey, o.Err)
 	}
-	return nil // the watch brings it
+	return nil // the watch delivers it
 }
 
-// job is a controller as it is to run.
+// job is a controller to run.
 type job struct {
-	with any // another value is another configuration
+	with any // identifies the configuration
 	run  func(context.Context) error
 }
 
-// apply starts, ends and restarts controllers until those run that are to, as they are to.
+// apply starts, ends and restarts controllers as configured.
 func (w *worker) apply(ctx context.Context, run settings.Running) error {
 	jobs, err := w.jobs(run)
 	if err != nil {
@@ -206,7 +206,7 @@ func (w *worker) apply(ctx context.Context, run settings.Running) error {
 	return nil
 }
 
-// start runs a controller until it is cancelled. One that fails runs again.
+// start runs a controller until it is cancelled. It restarts a failed one.
 func (w *worker) start(ctx context.Context, name string, j job) *running {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &running{with: j.with, cancel: cancel, done: make(chan struct{})}

@@ -209,7 +209,7 @@ func TestContains(t *testing.T) {
 	check("read again", a, 15, true)
 	check("read again", gone, 14, true)
 
-	// What was read beside the watch says nothing of other objects.
+	// A read outside the watch proves nothing about other objects.
 	tables.takeRead(update("a", 20))
 	check("read by itself", a, 20, true)
 	check("read by itself", gone, 20, false)

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Compactor is a backend that keeps old revisions of its objects until they are compacted.
+// Compactor is a backend that keeps old revisions of its objects until compaction.
 type Compactor interface {
-	// Compact drops what was overwritten or deleted a period ago or longer, once in each period, until ctx ends or the
-	// backend refuses. Any number may do so at once, in other programs, too.
+	// Compact drops revisions that were overwritten or deleted at least a period ago, once in each period, until ctx
+	// ends or the backend refuses. Any number of compactors may run concurrently, also in other programs.
 	Compact(ctx context.Context, period time.Duration) error
 }
 
-// CompactorOf is the compactor of a store, also of one that is wrapped in others; nil if it has none.
+// CompactorOf returns the compactor of a store, also of a wrapped one; nil if it has none.
 func CompactorOf(s Store) Compactor {
 	for s != nil {
 		if c, ok := s.(Compactor); ok {

@@ -1,2 +1,3 @@
-// Package datastore reads, writes and watches the objects of the Calico data model and keeps them in consistent tables.
+// Package datastore reads, writes and watches the objects of the Calico data model, and mirrors them in consistent
+// tables.
 package datastore

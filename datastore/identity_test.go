@@ -39,7 +39,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// fillIn gives each field a value.
+// fillIn sets each field to a value.
 func fillIn(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:

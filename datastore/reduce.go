@@ -9,20 +9,20 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// reducer makes the WorkloadEndpoints of other nodes small, and keeps once what many of them have in common, such as
-// the labels and ports of a Deployment's pods.
+// reducer reduces the WorkloadEndpoints of other nodes, and stores fields that many of them share, such as the labels
+// and ports of a Deployment's pods, once.
 type reducer struct {
 	node          string // whose endpoints stay whole; all do if it is empty
 	addressesOnly bool   // see NewAddressTables
 	texts         recent[string]
 	common        recent[*model.WorkloadEndpoint]
-	// What follows is used again for each endpoint.
+	// The following fields are reused for each endpoint.
 	scratch model.WorkloadEndpoint
 	buffer  []byte
 	names   []string
 }
 
-// reduce gives what the tables keep of a valid object.
+// reduce returns the form of a valid object for the tables.
 func (r *reducer) reduce(o *model.Object) *model.Object {
 	if w, ok := o.Value.(*model.WorkloadEndpoint); !ok || r.node == "" || w.Spec.Node == r.node {
 		return o
@@ -50,13 +50,12 @@ func (r *reducer) share(w *model.WorkloadEndpoint) *model.WorkloadEndpoint {
 	})
 }
 
-// identity is a text that is the same for two endpoints if they have the same in common. It is valid until the next
-// call.
+// identity returns a text that is equal for two endpoints with equal shared fields. It is valid until the next call.
 func (r *reducer) identity(w *model.WorkloadEndpoint) []byte {
 	b, names := r.buffer[:0], r.names[:0]
 	add := func(texts ...string) {
 		for _, s := range texts {
-			b = append(binary.AppendUvarint(b, uint64(len(s))), s...) // so that no two lists of texts look the same
+			b = append(binary.AppendUvarint(b, uint64(len(s))), s...) // so that different lists of texts differ
 		}
 	}
 	s := &w.Spec
@@ -80,8 +79,8 @@ func (r *reducer) identity(w *model.WorkloadEndpoint) []byte {
 	return b
 }
 
-// recent remembers values that were used lately, so that equal ones are the same. It never grows beyond a bound,
-// whatever comes and goes: what is forgotten is kept twice, nothing worse.
+// recent caches recently used values, so that equal ones are stored once. Its size is bounded: a dropped value is only
+// stored twice.
 type recent[T any] struct{ now, before map[string]T }
 
 const remembrance = 8192

@@ -14,7 +14,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// endpointOn is a WorkloadEndpoint with everything that one can have, as it is stored.
+// endpointOn returns a WorkloadEndpoint with everything that one can have, as it is stored.
 func endpointOn(t *testing.T, node string, n int, labels string) *model.Object {
 	name := fmt.Sprintf("%s-k8s-web%d-eth0", node, n)
 	o := model.Decode(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop", Name: name}, fmt.Appendf(nil,
@@ -216,7 +216,7 @@ func TestAddressTablesKeepLittle(t *testing.T) {
 	}
 }
 
-// heap is what is in use of it, in bytes.
+// heap returns the size of the heap in use, in bytes.
 func heap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats

@@ -4,13 +4,13 @@ import "context"
 
 type requesterKey struct{}
 
-// WithRequester has all requests under a context be made in the name of a part of the program, such as "controllers":
-// where the datastore keeps an audit log, that log has it.
+// WithRequester marks all requests under a context as made by a part of the program, such as "controllers", for the
+// datastore's audit log.
 func WithRequester(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, requesterKey{}, name)
 }
 
-// Requester is the part of the program in whose name requests are made; empty if none was named.
+// Requester returns the requesting part of the program; empty if it is not set.
 func Requester(ctx context.Context) string {
 	name, _ := ctx.Value(requesterKey{}).(string)
 	return name

@@ -9,22 +9,22 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Reread is what came of reading quarantined objects again.
+// Reread is the result of reading quarantined objects again.
 type Reread struct {
 	Quarantined int // before
-	Still       int // of them
+	Still       int // still quarantined
 	Reason      string
 }
 
-// Reread reads every quarantined object again, one by one, and takes over what it finds, as the watch would. An object
-// that is gone is left to the watch, which knows when it was deleted. The error is why not all could be read.
+// Reread reads every quarantined object again, one by one, and applies the results as the watch would. It leaves
+// deleted objects to the watch, which has the deletions' revisions. The error explains why not all could be read.
 func (t *Tables) Reread(ctx context.Context, store Store) (Reread, error) {
 	bad := slices.Collect(t.Snapshot().Quarantined())
 	r := Reread{Quarantined: len(bad)}
 	var failed error
 	for _, q := range bad {
 		if errors.Is(q.Object.Err, errSpelledTwice) {
-			continue // nothing is wrong with the object itself
+			continue // the error does not concern the object
 		}
 		o, err := store.Get(ctx, q.Object.Key)
 		if errors.Is(err, ErrNotFound) {
@@ -48,9 +48,9 @@ func (t *Tables) Reread(ctx context.Context, store Store) (Reread, error) {
 	return r, failed
 }
 
-// takeRead enters what was read beside the watch. While that is out of sync it is left out: what the watch has
-// delivered since could not be told from older states. The revision of the kind stays: the watch has yet to deliver
-// what came before.
+// takeRead applies an object that was read outside the watch. It ignores the object while the watch is out of sync:
+// newer events of the watch could not be distinguished from older states. The revision of the kind stays: the watch has
+// yet to deliver earlier events.
 func (t *Tables) takeRead(e Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,8 +59,8 @@ func (t *Tables) takeRead(e Event) {
 	}
 }
 
-// Wrote takes over a version of an object that this process has just stored, as the watch would a moment later. One
-// that the tables do not know is left to the watch, which alone tells when such an object is gone.
+// Wrote applies a version of an object that this process has just stored, as the watch would a moment later. It leaves
+// an object that the tables do not have to the watch, which alone has deletions.
 func (t *Tables) Wrote(o *model.Object) {
 	if o.Err == nil && t.Snapshot().Get(o.Key) != nil {
 		t.takeRead(Event{Type: EventUpdate, Key: o.Key, Object: o, Revision: o.Revision})

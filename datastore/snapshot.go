@@ -10,12 +10,12 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Snapshot is the state of the tables at one moment. It never changes, holds no lock and costs nothing to keep, except
-// that the changes since it cannot be forgotten. It implements model.Reader: of an object that is quarantined readers
-// see the last valid version, if these tables have seen one, and else nothing.
+// Snapshot is the state of the tables at one moment. It never changes and holds no lock; keeping it only keeps the
+// changes since. It implements model.Reader: for a quarantined object readers get the last valid version, if these
+// tables have seen one, and else nothing.
 //
-// Published snapshots hold, of each kind, what the datastore held at one revision of the kind's clock: at the same one
-// of all watched kinds, if these have one clock.
+// A published snapshot has, for each kind, the datastore's state at one revision of the kind's clock: at the same one
+// for all watched kinds, if these share a clock.
 type Snapshot struct {
 	views    []*view // in the order of the kinds
 	revision int64   // 0 if the kinds have several clocks
@@ -24,15 +24,15 @@ type Snapshot struct {
 	log      *logEntry
 }
 
-// view is what a snapshot holds of one kind.
+// view is a snapshot's content of one kind.
 type view struct {
 	kind        model.Kind
 	objects     tree[*model.Object]
 	quarantined tree[Quarantined]
-	revision    int64 // everything up to here is in it
+	revision    int64 // all changes up to here are included
 }
 
-// of is what the snapshot holds of a kind, nil if there is nothing.
+// of returns the snapshot's view of a kind, nil for none.
 func (s *Snapshot) of(kind model.Kind) *view {
 	i, ok := slices.BinarySearchFunc(s.views, kind, func(v *view, k model.Kind) int { return cmp.Compare(v.kind, k) })
 	if !ok {
@@ -41,8 +41,8 @@ func (s *Snapshot) of(kind model.Kind) *view {
 	return s.views[i]
 }
 
-// logEntry tells how one snapshot differs from the one before. Entries are linked forward: as long as somebody holds a
-// snapshot the changes since are there, and no longer.
+// logEntry is the difference of a snapshot to the one before. Entries are linked forward: the changes since a snapshot
+// live as long as it does.
 type logEntry struct {
 	changed []model.Key
 	next    atomic.Pointer[logEntry]
@@ -50,7 +50,7 @@ type logEntry struct {
 
 var _ model.Reader = (*Snapshot)(nil)
 
-// Quarantined is an entry that exists in the datastore, but cannot be used. Object.Err says why.
+// Quarantined is an entry of the datastore that cannot be used. Object.Err is the reason.
 type Quarantined struct {
 	Object *model.Object
 	Since  time.Time
@@ -63,12 +63,12 @@ func (s *Snapshot) Replaced() <-chan struct{} { return s.later }
 
 func newSnapshot() *Snapshot { return &Snapshot{later: make(chan struct{}), log: new(logEntry)} }
 
-// Revision is the datastore's revision of the newest change in the snapshot, 0 if kinds have clocks of their own. It is
-// to be shown, not to be compared with the revision of an object: see Contains.
+// Revision returns the datastore's revision of the newest change in the snapshot, 0 if kinds have separate clocks. It
+// is for display, not for comparison with an object's revision: see Contains.
 func (s *Snapshot) Revision() int64 { return s.revision }
 
-// RevisionOf is the revision of a kind, on its clock, up to which the snapshot holds everything; 0 if it holds nothing
-// of it.
+// RevisionOf returns the revision of a kind, on its clock, up to which the snapshot is complete; 0 if it has nothing of
+// the kind.
 func (s *Snapshot) RevisionOf(kind model.Kind) int64 {
 	if v := s.of(kind); v != nil {
 		return max(v.revision, s.revision)
@@ -76,9 +76,8 @@ func (s *Snapshot) RevisionOf(kind model.Kind) int64 {
 	return s.revision
 }
 
-// Contains is whether the snapshot holds that version of an object or a later one, of which the object's deletion is
-// one: whether it is the state as of that write. A version that was found invalid counts, because readers will see no
-// more of it.
+// Contains reports whether the snapshot includes that version of an object, or a later one or its deletion: whether it
+// includes the effect of that write. An invalid version counts, because readers get no newer one.
 func (s *Snapshot) Contains(k model.Key, revision int64) bool {
 	if s.RevisionOf(k.Kind) >= revision {
 		return true
@@ -92,8 +91,8 @@ func (s *Snapshot) Contains(k model.Key, revision int64) bool {
 	return max(revisionOf(good), revisionOf(bad.Object)) >= revision
 }
 
-// InSync is false before the first full read, when the snapshot is empty, and while a watched kind is lost, of which it
-// then holds the last state that was seen: still good to act upon, but not to conclude that something new is absent.
+// InSync is false before the first full read, when the snapshot is empty, and while a watched kind is lost. Of a lost
+// kind the snapshot has the last known state: valid to act on, but not to conclude that a new object is absent.
 func (s *Snapshot) InSync() bool { return s.inSync }
 
 // Get implements model.Reader.
@@ -114,8 +113,7 @@ func (s *Snapshot) All(kind model.Kind) iter.Seq[*model.Object] {
 	}
 }
 
-// In visits the objects of a kind that a list of a namespace has, in key order: see model.Key.In. The cost follows
-// their number.
+// In visits the objects of a kind in a namespace, in key order: see model.Key.In. The cost is that of their number.
 func (s *Snapshot) In(kind model.Kind, namespace string) iter.Seq[*model.Object] {
 	first := model.Key{Kind: kind, Namespace: namespace}
 	if kind == model.KindBlockAffinity && namespace != "" {
@@ -130,7 +128,7 @@ func (s *Snapshot) In(kind model.Kind, namespace string) iter.Seq[*model.Object]
 	}
 }
 
-// Len is the number of objects that readers see.
+// Len returns the number of objects visible to readers.
 func (s *Snapshot) Len() (n int) {
 	for _, v := range s.views {
 		n += v.objects.Len()
@@ -138,7 +136,7 @@ func (s *Snapshot) Len() (n int) {
 	return n
 }
 
-// Quarantined visits the entries that cannot be used, in key order.
+// Quarantined visits the unusable entries, in key order.
 func (s *Snapshot) Quarantined() iter.Seq[Quarantined] {
 	return func(yield func(Quarantined) bool) {
 		more := true
@@ -156,16 +154,16 @@ func (s *Snapshot) Quarantined() iter.Seq[Quarantined] {
 	}
 }
 
-// Change is how one object differs between two snapshots. Old is nil for one that appeared, New for one that went, be
-// it because it was deleted or because it became invalid.
+// Change is the difference of one object between two snapshots. Old is nil for a new one, New for one that was deleted
+// or became invalid.
 type Change struct {
 	Key      model.Key
 	Old, New *model.Object
 }
 
-// Changes visits what readers of s see differently from readers of since, in key order, each object once. since must be
-// an earlier snapshot of the same tables; nil stands for the empty one. The cost follows the number of changes, not the
-// size of the tables.
+// Changes visits the differences that readers see from since to s, in key order, each object once. since must be an
+// earlier snapshot of the same tables; nil is the empty one. The cost is that of the changes, not of the size of the
+// tables.
 func (s *Snapshot) Changes(since *Snapshot) iter.Seq[Change] {
 	return func(yield func(Change) bool) {
 		if since == nil {
@@ -194,7 +192,7 @@ func (s *Snapshot) changesFromNothing(yield func(Change) bool) {
 	}
 }
 
-// keysSince lists, in order and once each, the keys that were touched from since to s.
+// keysSince lists, in order and once each, the keys that changed from since to s.
 func (s *Snapshot) keysSince(since *Snapshot) []model.Key {
 	var keys []model.Key
 	for step := since.log; step != s.log; {

@@ -8,12 +8,12 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// errSpelledTwice is why a policy under the old spelling of its name is not used.
+// errSpelledTwice is the reason why a policy under its old name is not used.
 var errSpelledTwice = errors.New("is stored under the old spelling of its name beside the one under today's, which " +
 	"counts: delete one of them")
 
-// settleSpelling makes sure that of a policy that is stored under both spellings of its name one counts: today's, which
-// is also what a read by name finds. The other one is in quarantine for as long as both are there.
+// settleSpelling selects one version of a policy that is stored under both names: that under today's, which a read by
+// name also returns. The other one is quarantined as long as both exist.
 func (w *working) settleSpelling(k model.Key, now func() time.Time) {
 	if old, ok := model.OldPolicyKey(k); ok {
 		w.settlePair(old, k, now)

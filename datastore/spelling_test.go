@@ -8,7 +8,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// policyEvent is the update of a policy that is stored under name, and whose name is annotated if that is not empty.
+// policyEvent returns the update of a policy that is stored under name, and whose name is annotated if that is not
+// empty.
 func policyEvent(name, annotated string, revision int64) Event {
 	key := model.Key{Kind: model.KindNetworkPolicy, Namespace: "ns", Name: name}
 	raw := `{"metadata":{},"spec":{}}`

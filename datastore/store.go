@@ -9,35 +9,34 @@ import (
 
 // Store reads and writes single objects with compare-and-swap revisions. It is safe for concurrent use.
 //
-// Objects that it returns may have Err set: the entry exists but cannot be decoded or is invalid.
+// Returned objects may have Err set: the entry exists but cannot be decoded or is invalid.
 //
-// A revision names one version of one object: it changes with each write (with Kubernetes, with each that changes
-// something), and an object that was deleted and created again gets another one. Revisions are ordered within a kind,
-// because each kind has a clock. Kinds may have clocks of their own (Kubernetes) or one clock together (etcd): whoever
-// compares revisions compares those of one kind, and whoever needs the state as of a write calls Snapshot.Contains.
+// A revision identifies one version of one object: it changes with each write (with Kubernetes, with each effective
+// one), and an object that was deleted and created again gets another one. Revisions are ordered within a kind, because
+// each kind has a clock. Kinds may have separate clocks (Kubernetes) or share one (etcd): compare only revisions of one
+// kind, and use Snapshot.Contains to wait for the effect of a write.
 type Store interface {
 	// Get returns the object, or an error that Is ErrNotFound.
 	Get(ctx context.Context, key model.Key) (*model.Object, error)
 	// List returns the objects of a kind, of one namespace if that is not empty, in key order, and the revision of the
 	// list on the kind's clock. A BlockAffinity's namespace is its owner: "host/node-1".
 	List(ctx context.Context, kind model.Kind, namespace string) ([]*model.Object, int64, error)
-	// Create stores a new object, or fails with ErrExists. Defaults are filled in and the object is validated before.
+	// Create stores a new object, or fails with ErrExists. It sets defaults and validates the object first.
 	Create(ctx context.Context, o *model.Object) (*model.Object, error)
-	// Update replaces the object whose revision is o.Revision, or fails with ErrConflict or ErrNotFound.
-	// Fields of the stored object that this version does not know are kept.
+	// Update replaces the object whose revision is o.Revision, or fails with ErrConflict or ErrNotFound. It keeps
+	// fields of the stored object that this version does not know.
 	Update(ctx context.Context, o *model.Object) (*model.Object, error)
-	// Delete removes the object and returns what it was. Revision 0 deletes whatever is there; otherwise it must match.
+	// Delete deletes the object and returns its last version. Revision 0 matches any version.
 	Delete(ctx context.Context, key model.Key, revision int64) (*model.Object, error)
-	// Watch delivers what is stored of the given kinds and then each change, until ctx or the Store ends; then it
-	// closes the channel. A kind that cannot be watched is an EventLost that says so, after which the channel is
-	// closed.
+	// Watch delivers the stored objects of the given kinds and then each change, until ctx or the Store ends; then it
+	// closes the channel. For a kind that cannot be watched it sends an EventLost with the reason, and closes the
+	// channel.
 	//
-	// Kinds may be followed together or each on its own. Of one kind, after EventInSync with revision R and the events
-	// up to revision S the reader has what was stored at S: the events come in the order of their revisions. Between
-	// EventLost and the next EventInSync (and before the first) he is given differences to an older state, in any order
-	// and at most one of each key, which add up at EventInSync. Kinds that are followed together are consistent with
-	// each other; those that are followed on their own are not: one may be ahead, and one may be lost while others go
-	// on.
+	// Kinds may be followed together or separately. For each kind, after EventInSync with revision R and the events up
+	// to revision S the reader has the state at S: the events come in the order of their revisions. Between EventLost
+	// and the next EventInSync (and before the first) it gets differences to an older state, in any order and at most
+	// one for each key, which add up at EventInSync. Kinds that are followed together are consistent with each other.
+	// Kinds that are followed separately are not: one may be ahead, and one may be lost while others continue.
 	Watch(ctx context.Context, kinds ...model.Kind) <-chan Event
 	Close() error
 }
@@ -61,20 +60,20 @@ type KeyError struct {
 func (e *KeyError) Error() string { return fmt.Sprintf("%s %s: %v", e.Op, e.Key, e.Err) }
 func (e *KeyError) Unwrap() error { return e.Err }
 
-// EventType says what an Event reports.
+// EventType is the type of an Event.
 type EventType int
 
 const (
 	// EventUpdate: Object was created or changed.
 	EventUpdate EventType = iota
-	// EventDelete: the object of Key is gone.
+	// EventDelete: the object of Key was deleted.
 	EventDelete
-	// EventInSync: everything of Kinds that existed at Revision has been delivered. Sent once after each full read;
-	// later full reads (after compaction or a lost connection) first deliver the differences, so that no change is
-	// missed or invented.
+	// EventInSync: all objects of Kinds at Revision have been delivered. Sent once after each full read; later full
+	// reads (after compaction or a lost connection) first deliver the differences, so that every change is delivered
+	// exactly once.
 	EventInSync
-	// EventLost: the connection is lost; what was delivered of Kinds may be out of date until their next EventInSync.
-	// Err says why.
+	// EventLost: the connection is lost; the delivered state of Kinds may be out of date until their next EventInSync.
+	// Err is the reason.
 	EventLost
 )
 
@@ -85,9 +84,9 @@ type Event struct {
 	Object   *model.Object // EventUpdate only
 	Revision int64         // on the clock of the kind
 	Err      error         // EventLost only
-	// Kinds are those that EventInSync or EventLost is about. None stands for all that are watched, which then have one
-	// clock; otherwise each kind has a clock of its own.
+	// Kinds are the kinds of an EventInSync or EventLost. If empty, the event is about all watched kinds, which then
+	// share one clock; otherwise each kind has its own clock.
 	Kinds []model.Kind
-	// More: the next event was written in the same transaction, and both are one step.
+	// More is set if the next event is of the same transaction, and both are one step.
 	More bool
 }

@@ -17,52 +17,52 @@ import (
 // Tables mirror the watched part of the datastore in memory. One goroutine feeds them; any number of readers take
 // snapshots.
 //
-// Nothing is handed out before all watched kinds are in sync for the first time. While a kind is lost its last good
-// state stays, the others go on, and what is read again of it becomes visible at once when it is complete. So each
-// snapshot that is published holds, of each kind, what the datastore held at one revision; and of kinds that are
-// followed together, what it held at the same revision.
+// The first snapshot is published when all watched kinds are in sync for the first time. While a kind is lost its last
+// good state stays, the others continue, and its next full read is published as a whole. So each published snapshot
+// has, for each kind, the datastore's state at one revision, and for kinds that are followed together, at the same
+// revision.
 type Tables struct {
 	log     *zap.Logger
 	now     func() time.Time
 	current atomic.Pointer[Snapshot]
 
-	mu      sync.Mutex // guards what follows: the state that is not yet published
+	mu      sync.Mutex // guards the following fields: the unpublished state
 	work    []*working // in the order of the kinds
 	reducer reducer
 	status  Status
-	// others is whether kinds of which nothing came yet are in sync.
+	// others is set if kinds without events yet are in sync.
 	others bool
-	// revision is the newest of the clock that all kinds have, 0 while they have several.
+	// revision is the newest of the shared clock, 0 while there are several clocks.
 	revision int64
 	oneClock bool
-	// said is why the connection was lost, as far as the log has it, empty when all kinds are in sync.
+	// said is the logged reason of the current loss, empty when all kinds are in sync.
 	said string
 }
 
-// Status tells how the tables stand to the datastore.
+// Status is the state of the tables relative to the datastore.
 type Status struct {
-	// InSync is whether all watched kinds are.
+	// InSync is set if all watched kinds are in sync.
 	InSync bool
-	// Complete is whether all were at least once: then there is a last good state.
+	// Complete is set if all were at least once: then there is a last good state.
 	Complete bool
-	// Since is when InSync became what it is.
+	// Since is the time of InSync's last change.
 	Since time.Time
-	// Revision is the datastore's revision up to which the tables are complete, 0 if kinds have clocks of their own.
+	// Revision is the datastore's revision up to which the tables are complete, 0 if kinds have separate clocks.
 	Revision int64
-	// LastError is why the connection was last lost, nil if it never was. It is about a kind that is still lost, if one
-	// is.
+	// LastError is the reason of the last loss, nil if there was none. It is about a kind that is still lost, if there
+	// is one.
 	LastError   error
 	LastErrorAt time.Time
-	// Lost are the kinds that cannot be read while others can: of these the last state is kept. nil if all are alike.
+	// Lost are the lost kinds while others are in sync: their last state is kept. nil if all are alike.
 	Lost []model.Kind
 	// Restarts counts the full reads after the first.
 	Restarts int
-	// Objects are in use, Quarantined are not.
+	// Objects is the number of usable objects, Quarantined of unusable ones.
 	Objects, Quarantined int
 }
 
-// NewTables makes empty tables for a node: of other nodes' WorkloadEndpoints they keep only what policy and routes
-// need, not what would be needed to write them. Everything is kept whole if node is empty.
+// NewTables returns empty tables for a node: of other nodes' WorkloadEndpoints they keep only the fields for policy and
+// routes, with which the endpoints cannot be written. If node is empty everything is kept whole.
 func NewTables(log *zap.Logger, node string) *Tables {
 	t := &Tables{log: log, now: time.Now, reducer: reducer{node: node}}
 	t.current.Store(newSnapshot())
@@ -70,19 +70,19 @@ func NewTables(log *zap.Logger, node string) *Tables {
 	return t
 }
 
-// NewAddressTables makes empty tables for the controllers of a cluster: of WorkloadEndpoints they keep the node, the
-// pod and the addresses, and neither labels nor what policy needs.
+// NewAddressTables returns empty tables for a cluster's controllers: of WorkloadEndpoints they keep the node, the pod
+// and the addresses, but no labels and no fields for policy.
 func NewAddressTables(log *zap.Logger) *Tables {
-	t := NewTables(log, "-") // the name of no node, so that none is kept whole
+	t := NewTables(log, "-") // not a node's name, so that no endpoint is kept whole
 	t.reducer.addressesOnly = true
 	return t
 }
 
-// batch bounds how many queued events become one snapshot, so that readers see progress in a long burst.
+// batch bounds the number of queued events in one snapshot, so that readers see progress in a long burst.
 const batch = 4096
 
 // Run fills the tables from a watch of the given kinds. It returns ctx's error, or another one if the store was closed.
-// Events that wait in the watch together become one snapshot.
+// Events that are queued together become one snapshot.
 func (t *Tables) Run(ctx context.Context, store Store, kinds ...model.Kind) error {
 	// The watch ends with Run even if ctx does not.
 	watch, cancel := context.WithCancel(ctx)
@@ -95,7 +95,7 @@ func (t *Tables) Run(ctx context.Context, store Store, kinds ...model.Kind) erro
 	return cmp.Or(ctx.Err(), errors.New("the watch ended: the store was closed"))
 }
 
-// waiting takes what is there, and waits for the rest of a transaction.
+// waiting takes the queued events, and waits for the rest of a transaction.
 func waiting(first Event, events <-chan Event) []Event {
 	list := []Event{first}
 	for more := first.More; more || len(list) < batch; {
@@ -120,7 +120,7 @@ func next(events <-chan Event, wait bool) (e Event, ok bool) {
 	return e, ok
 }
 
-// expect makes the gate wait for these kinds, even if nothing comes of one.
+// expect makes the gate wait for these kinds, even without an event of one.
 func (t *Tables) expect(kinds []model.Kind) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -129,7 +129,7 @@ func (t *Tables) expect(kinds []model.Kind) {
 	}
 }
 
-// of is the state of a kind that is not yet published.
+// of returns the unpublished state of a kind.
 func (t *Tables) of(kind model.Kind) *working {
 	i, ok := slices.BinarySearchFunc(t.work, kind, func(w *working, k model.Kind) int { return cmp.Compare(w.kind, k) })
 	if !ok {
@@ -138,7 +138,7 @@ func (t *Tables) of(kind model.Kind) *working {
 	return t.work[i]
 }
 
-// concerned are the states of the kinds that an event is about.
+// concerned returns the states of an event's kinds.
 func (t *Tables) concerned(e Event) []*working {
 	if len(e.Kinds) == 0 {
 		return t.work
@@ -150,10 +150,10 @@ func (t *Tables) concerned(e Event) []*working {
 	return list
 }
 
-// Apply takes events as one step. Run calls it; tests may, too.
+// Apply applies events as one step. It is for Run, and for tests.
 //
-// In sync, events of one key may come in any order: the highest revision wins. A version that is invalid goes to the
-// quarantine, and readers keep the last valid one: a slip of the pen must not take away what works.
+// In sync, events of one key may come in any order: the highest revision wins. An invalid version is quarantined, and
+// readers keep the last valid one: a typing error must not disable working configuration.
 func (t *Tables) Apply(events ...Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -194,7 +194,7 @@ func (t *Tables) inSync(e Event) {
 }
 
 func (t *Tables) lost(e Event) {
-	// What came before the loss is complete up to its revision. What comes now is not, until the next EventInSync.
+	// Events before the loss are complete up to its revision. Later ones are not, until the next EventInSync.
 	t.publish()
 	wasSync, at := len(e.Kinds) == 0 && t.others, t.now()
 	for _, w := range t.concerned(e) {
@@ -208,7 +208,7 @@ func (t *Tables) lost(e Event) {
 	t.settle()
 	if again := e.Err != nil && e.Err.Error() == t.said; wasSync && t.status.Complete && !again {
 		if e.Err != nil {
-			t.said = e.Err.Error() // of each kind that is lost with it, there is nothing more to say
+			t.said = e.Err.Error() // logged once for all kinds that are lost together
 		}
 		fields := []zap.Field{zap.Int64("revision", t.revision), zap.Error(e.Err)}
 		if len(e.Kinds) > 0 {
@@ -218,7 +218,7 @@ func (t *Tables) lost(e Event) {
 	}
 }
 
-// settle finds out whether all kinds are in sync, and if not, why.
+// settle determines whether all kinds are in sync, and if not, why.
 func (t *Tables) settle() {
 	inSync := t.others || len(t.work) > 0
 	var why *working
@@ -247,7 +247,7 @@ func (t *Tables) settle() {
 	}
 }
 
-// publish makes the working state the current snapshot, if it differs. Of kinds that are lost only the flag changes.
+// publish publishes the working state if it differs from the current snapshot. For lost kinds only the flag changes.
 func (t *Tables) publish() {
 	if !t.status.Complete {
 		return
@@ -315,7 +315,7 @@ func (t *Tables) WaitInSync(ctx context.Context) (*Snapshot, error) {
 	return s, nil
 }
 
-// Status tells how the tables stand to the datastore.
+// Status returns the state of the tables relative to the datastore.
 func (t *Tables) Status() Status {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,11 +9,11 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// tree holds values by key, in the order that model.Reader promises: by kind, namespace, name. A clone costs nothing,
-// and what becomes of one does not show in the other.
+// tree has values by key, in the order of model.Reader: by kind, namespace, name. A clone costs nothing, and is
+// independent of the original.
 type tree[T any] struct {
 	*btree.BTree[T]
-	at func(model.Key) T // a value to look for a key with
+	at func(model.Key) T // returns a value for the search of a key
 }
 
 // degree is a compromise: a wide node wastes less memory, and takes longer to copy when a value in it changes.

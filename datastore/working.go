@@ -7,15 +7,15 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// working is the state of one kind that is not yet published.
+// working is the unpublished state of one kind.
 type working struct {
 	view
 	reducer *reducer
-	shown   *view // as published last
-	// moved is whether the view is another one than shown, and changed where it differs.
+	shown   *view // as last published
+	// moved is set if the view differs from shown, and changed where it does.
 	moved   bool
 	changed []model.Key
-	// deleted keeps the revision of recent deletions, so that an older update that comes late does not undo them.
+	// deleted has the revisions of recent deletions, so that a late older update does not undo them.
 	deleted map[model.Key]int64
 
 	inSync, read bool // now; at least once
@@ -32,7 +32,7 @@ func newWorking(kind model.Kind, r *reducer, inSync bool) *working {
 	return w
 }
 
-// freeze makes the state the one that is shown, and returns the keys in which it differs from the one before.
+// freeze publishes the state, and returns the keys in which it differs from the one before.
 func (w *working) freeze() (changed []model.Key) {
 	next := &view{kind: w.kind, objects: w.objects.clone(), quarantined: w.shown.quarantined, revision: w.revision}
 	if w.quarantined.Len() > 0 || next.quarantined.Len() > 0 { // usually there are none
@@ -43,15 +43,14 @@ func (w *working) freeze() (changed []model.Key) {
 	return changed
 }
 
-// take enters one event, and returns false if it is late. What becomes of a key depends on the newest valid version,
-// the newest invalid one and the newest deletion, in whatever order they come: a valid version that was not deleted
-// since is in use, and stays so while a newer one is invalid.
+// take applies one event, and returns false if it is late. The state of a key depends on the newest valid version, the
+// newest invalid one and the newest deletion, in any order: a valid version without a later deletion is in use, and
+// stays so while a newer one is invalid.
 func (w *working) take(e Event, now func() time.Time) bool {
 	good, _ := w.objects.get(e.Key)
 	bad, wasBad := w.quarantined.get(e.Key)
 	if !w.inSync {
-		// A full read replaces whatever is there, even by older revisions: the datastore may have been put back to an
-		// earlier state.
+		// A full read replaces newer revisions, too: the datastore may have been restored to an earlier state.
 		delete(w.deleted, e.Key)
 		if e.Type == EventUpdate && e.Object.Err != nil && e.Revision < revisionOf(good) {
 			w.objects.remove(e.Key)
@@ -67,7 +66,7 @@ func (w *working) take(e Event, now func() time.Time) bool {
 	case valid && newer(goodAt, goneAt):
 		o := w.reducer.reduce(e.Object)
 		if w.inSync && !wasBad && model.SameRemote(good, o) {
-			return true // what is kept of it is the same: most of a pod's changes make no difference to other nodes
+			return true // its kept fields are equal: most of a pod's changes are irrelevant to other nodes
 		}
 		w.objects.set(o)
 	case e.Type == EventUpdate && !valid && newer(goodAt, badAt, goneAt):
@@ -94,7 +93,7 @@ func (w *working) take(e Event, now func() time.Time) bool {
 	return true
 }
 
-// touch notes that readers may see another object under a key.
+// touch records that readers may see another object under a key.
 func (w *working) touch(k model.Key) {
 	w.changed, w.moved = append(w.changed, k), true
 }
@@ -106,7 +105,7 @@ func revisionOf(o *model.Object) int64 {
 	return o.Revision
 }
 
-// remembered bounds deleted; lateness bounds how many revisions late an update can be.
+// remembered bounds the size of deleted; lateness bounds the age of a late update, in revisions.
 const remembered, lateness = 4096, 1024
 
 func (w *working) remember(e Event) {

@@ -9,23 +9,23 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// The claim protocol. An affinity goes pending -> confirmed -> pendingDeletion -> gone, and a block exists before its
-// affinity is confirmed. Every step is a compare-and-swap, so that whoever is interrupted between two of them leaves a
-// state from which any other can go on.
+// The claim protocol. An affinity goes pending -> confirmed -> pendingDeletion -> deleted, and a block exists before
+// its affinity is confirmed. Every step is a compare-and-swap. An interruption between two steps leaves a state from
+// which any other process can continue.
 
-// errTaken means that a block belongs to somebody else.
+// errTaken reports a block with another owner.
 var errTaken = errors.New("belongs to another owner")
 
-// ErrNotEmpty is wrapped by the error of giving up a block in which addresses are still assigned.
+// ErrNotEmpty is wrapped by the error of releasing a block that still has assigned addresses.
 var ErrNotEmpty = errors.New("still has assigned addresses")
 
-// heldBlock is a block as it was read, to be changed and stored.
+// heldBlock is a private copy of a stored block, to be changed and stored.
 type heldBlock struct {
 	object *model.Object
 	*model.Block
 }
 
-// getBlock reads a block, with the addresses freed that have cooled down.
+// getBlock reads a block and frees its addresses whose cooldown has passed.
 func (s session) getBlock(ctx context.Context, cidr netip.Prefix) (heldBlock, error) {
 	o, err := s.store.Get(ctx, model.BlockKey(cidr))
 	if err != nil {
@@ -34,7 +34,7 @@ func (s session) getBlock(ctx context.Context, cidr netip.Prefix) (heldBlock, er
 	return s.hold(o)
 }
 
-// hold makes a private copy of a block that was read. A block that contradicts itself was marked when it was decoded.
+// hold makes a private copy of a block that was read. Decoding has already marked an inconsistent block as invalid.
 func (s session) hold(o *model.Object) (heldBlock, error) {
 	if _, ok := o.Value.(*model.Block); !ok || o.Err != nil {
 		return heldBlock{}, fmt.Errorf("block %s cannot be read, repair or delete it: %w", o.Key.Name, o.Err)
@@ -49,7 +49,7 @@ func (s session) hold(o *model.Object) (heldBlock, error) {
 	return heldBlock{o, b}, nil
 }
 
-// putBlock stores a changed block, under the next sequence number.
+// putBlock stores a changed block with the next sequence number.
 func (s session) putBlock(ctx context.Context, b heldBlock) (heldBlock, error) {
 	b.SequenceNumber++
 	o, err := s.store.Update(ctx, b.object)
@@ -60,7 +60,7 @@ func (s session) putBlock(ctx context.Context, b heldBlock) (heldBlock, error) {
 	return heldBlock{o, o.Value.(*model.Block)}, nil
 }
 
-// deleteBlock removes a block if it was not changed since it was read. One that is gone is fine.
+// deleteBlock deletes a block unless it has changed since it was read. A missing block is no error.
 func (s session) deleteBlock(ctx context.Context, b heldBlock) error {
 	_, err := s.store.Delete(ctx, b.object.Key, b.object.Revision)
 	if err != nil && !errors.Is(err, model.ErrNotFound) {
@@ -69,7 +69,7 @@ func (s session) deleteBlock(ctx context.Context, b heldBlock) error {
 	return nil
 }
 
-// pendingAffinity announces a claim: it returns the affinity as pending, or as it is if it was confirmed before.
+// pendingAffinity announces a claim: it returns the affinity in state pending, or unchanged if it is confirmed.
 func (s session) pendingAffinity(ctx context.Context, aff model.Affinity) (*model.Object, error) {
 	key := model.AffinityKey(aff)
 	o, err := s.store.Create(ctx, model.NewObject(key, &model.BlockAffinity{State: model.StatePending}))
@@ -97,7 +97,7 @@ func (s session) getAffinity(ctx context.Context, aff model.Affinity) (*model.Ob
 	return o, nil
 }
 
-// isConfirmed: very old writers stored no state.
+// isConfirmed reports whether an affinity is confirmed. Very old writers stored no state; that counts as confirmed.
 func isConfirmed(o *model.Object) bool {
 	state := o.Value.(*model.BlockAffinity).State
 	return state == model.StateConfirmed || state == ""
@@ -110,7 +110,7 @@ func (s session) setAffinity(ctx context.Context, o *model.Object, state model.A
 	return stored, wrap("set affinity %s to "+string(state), o.Key.Name, gone(err))
 }
 
-// dropAffinity deletes an affinity if it was not changed since it was read. One that is gone is fine.
+// dropAffinity deletes an affinity unless it has changed since it was read. A missing affinity is no error.
 func (s session) dropAffinity(ctx context.Context, o *model.Object) error {
 	_, err := s.store.Delete(ctx, o.Key, o.Revision)
 	if errors.Is(err, model.ErrNotFound) {
@@ -119,14 +119,14 @@ func (s session) dropAffinity(ctx context.Context, o *model.Object) error {
 	return wrap("delete affinity %s", o.Key.Name, err)
 }
 
-// blockOfAffinity returns the block of an affinity of owner, created and confirmed as far as that is missing.
-// The error is errTaken if the block belongs to somebody else; then the affinity is gone.
+// blockOfAffinity returns the block of an affinity of owner, and creates and confirms it if necessary. The error is
+// errTaken if the block has another owner; the affinity is then deleted.
 func (s session) blockOfAffinity(ctx context.Context, o *model.Object, owner Owner) (heldBlock, error) {
 	aff, _ := o.Key.Affinity()
 	b, err := s.getBlock(ctx, aff.CIDR)
 	switch {
 	case errors.Is(err, model.ErrNotFound):
-		// A fresh revision: whoever is releasing this affinity must notice.
+		// The write makes a new revision, so that a concurrent release of this affinity conflicts.
 		if o, err = s.setAffinity(ctx, o, model.StatePending); err != nil {
 			return heldBlock{}, err
 		}
@@ -141,14 +141,14 @@ func (s session) blockOfAffinity(ctx context.Context, o *model.Object, owner Own
 	if o, err = s.setAffinity(ctx, o, model.StatePending); err != nil {
 		return heldBlock{}, err
 	}
-	// The write changes nothing but the sequence number: whoever is releasing or reclaiming the block must notice.
+	// The write changes only the sequence number, so that a concurrent release or reclaim of the block conflicts.
 	if b, err = s.putBlock(ctx, b); err != nil {
 		return heldBlock{}, gone(err)
 	}
 	return b, s.confirm(ctx, o)
 }
 
-// createBlock makes the block of a pending affinity and confirms it.
+// createBlock creates the block of a pending affinity and confirms the affinity.
 func (s session) createBlock(ctx context.Context, o *model.Object, owner Owner) (heldBlock, error) {
 	aff, _ := o.Key.Affinity()
 	created, err := s.store.Create(ctx, model.NewObject(model.BlockKey(aff.CIDR),
@@ -172,7 +172,7 @@ func (s session) createBlock(ctx context.Context, o *model.Object, owner Owner) 
 	return b, s.confirm(ctx, o)
 }
 
-// giveWay deletes our affinity to a block that somebody else has.
+// giveWay deletes this host's affinity to a block of another owner.
 func (s session) giveWay(ctx context.Context, o *model.Object, b *model.Block) error {
 	if err := s.dropAffinity(ctx, o); err != nil {
 		return err
@@ -193,8 +193,8 @@ func (s session) confirm(ctx context.Context, o *model.Object) error {
 	return err
 }
 
-// releaseAffinity gives up a block: it is deleted if empty, otherwise it stays without owner until its last address is
-// released, unless mustBeEmpty. If sequence is not nil the block must still have that number.
+// releaseAffinity releases a block. An empty block is deleted. Otherwise, unless mustBeEmpty, it stays without owner
+// until its last address is released. If sequence is not nil, the block must still have that sequence number.
 func (s session) releaseAffinity(
 	ctx context.Context, owner Owner, cidr netip.Prefix, mustBeEmpty bool, sequence *uint64,
 ) error {
@@ -240,7 +240,7 @@ func ownerText(b *model.Block) string {
 	return "nobody"
 }
 
-// gone turns the disappearance of something that was just there into a conflict, after which one starts anew.
+// gone turns a not-found error for an object that existed a moment ago into a conflict, which makes the caller retry.
 func gone(err error) error {
 	if errors.Is(err, model.ErrNotFound) {
 		return fmt.Errorf("%w: %w", model.ErrConflict, err)

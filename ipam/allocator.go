@@ -14,26 +14,26 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Store is what the allocator needs of a datastore: single objects with compare-and-swap revisions.
-// Its errors wrap model.ErrNotFound, model.ErrExists and model.ErrConflict. A datastore.Store is one.
+// Store has the methods of a datastore that the allocator uses: single objects with compare-and-swap revisions. Its
+// errors wrap model.ErrNotFound, model.ErrExists and model.ErrConflict. A datastore.Store is one.
 type Store interface {
 	Get(ctx context.Context, key model.Key) (*model.Object, error)
-	// List gives the objects of a kind in key order; for affinities namespace may name the owner ("host/node-1").
+	// List returns the objects of a kind in key order; for affinities namespace may name the owner ("host/node-1").
 	List(ctx context.Context, kind model.Kind, namespace string) ([]*model.Object, int64, error)
 	Create(ctx context.Context, o *model.Object) (*model.Object, error)
 	Update(ctx context.Context, o *model.Object) (*model.Object, error)
 	Delete(ctx context.Context, key model.Key, revision int64) (*model.Object, error)
 }
 
-// Allocator assigns and releases addresses. It keeps no state: any number of them, in any number of processes and next
-// to Calico's own, may work on one store. It is safe for concurrent use.
+// Allocator assigns and releases addresses. It keeps no state: any number of allocators, in any number of processes and
+// beside Calico's own, may use one store. It is safe for concurrent use.
 type Allocator struct {
 	store Store
 	log   *zap.Logger
 	now   func() time.Time
 }
 
-// New makes an allocator. Without a logger (nil) it is silent; now is the clock, time.Now if nil.
+// New returns an allocator. A nil logger disables logging. now is the clock, time.Now if nil.
 func New(store Store, log *zap.Logger, now func() time.Time) *Allocator {
 	if log == nil {
 		log = zap.NewNop()
@@ -44,36 +44,36 @@ func New(store Store, log *zap.Logger, now func() time.Time) *Allocator {
 	return &Allocator{store: store, log: log, now: now}
 }
 
-// Host is the owner of blocks that belong to a node.
+// Host returns the owner of a node's blocks.
 func Host(name string) Owner { return Owner{Type: model.AffinityHost, Name: name} }
 
-// Owner is who blocks belong to: a host, or a virtual owner such as "load-balancer".
+// Owner is the owner of blocks: a host, or a virtual owner such as "load-balancer".
 type Owner struct {
 	Type model.AffinityType
 	Name string
 }
 
-// parseOwner reads the affinity of a block.
+// parseOwner parses the affinity of a block.
 func parseOwner(affinity string) (Owner, bool) {
 	typ, name, ok := strings.Cut(affinity, ":")
 	return Owner{Type: model.AffinityType(typ), Name: name}, ok
 }
 
-// String is the owner as a block's affinity spells it: "host:node-1".
+// String returns the owner in the form of a block's affinity: "host:node-1".
 func (o Owner) String() string { return string(o.Type) + ":" + o.Name }
 
-// path is the owner as the keys of its affinities spell it.
+// path returns the owner in the form of the keys of its affinities.
 func (o Owner) path() string { return string(o.Type) + "/" + o.Name }
 
 func (o Owner) affinity(cidr netip.Prefix) model.Affinity {
 	return model.Affinity{Type: o.Type, Host: o.Name, CIDR: cidr}
 }
 
-// session is one operation of an allocator, under the configuration that was read at its start.
+// session is one operation of an allocator, with the configuration read at its start.
 type session struct {
 	*Allocator
 	config   model.IPAMConfig
-	cooldown time.Duration // how long a released address must not be assigned again
+	cooldown time.Duration // time between the release of an address and its next assignment
 }
 
 func (a *Allocator) begin(ctx context.Context) (session, error) {
@@ -104,10 +104,10 @@ func (a *Allocator) readConfig(ctx context.Context) (model.IPAMConfig, error) {
 	return *c, nil
 }
 
-// maxTries bounds how often a write is repeated after a conflict.
+// maxTries is the maximum number of attempts of a write that conflicts.
 const maxTries = 100
 
-// retry repeats try while it meets conflicts, with growing random pauses so that many writers do not stay in step.
+// retry repeats try after conflicts, with increasing random pauses that spread concurrent writers.
 func retry(ctx context.Context, what string, try func() error) error {
 	var err error
 	for i := range maxTries {
@@ -125,13 +125,12 @@ func retry(ctx context.Context, what string, try func() error) error {
 	return fmt.Errorf("%s: gave up after %d tries, too many others write at the same time: %w", what, maxTries, err)
 }
 
-// certain reports whether a failed write is known to have had no effect. After a timeout or a lost connection it is
-// not.
+// certain reports whether a failed write certainly had no effect. After a timeout or a lost connection it may have had.
 func certain(err error) bool {
 	return errors.Is(err, model.ErrConflict) || errors.Is(err, model.ErrNotFound) || errors.Is(err, model.ErrExists)
 }
 
-// cleanup gives work that undoes something time to finish, whatever became of ctx.
+// cleanup returns a context that gives clean-up work time to finish even if ctx has ended.
 func cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 }

@@ -12,18 +12,18 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// ErrBlockLimit is wrapped by the error for a host that needs another block but has as many as it may have.
+// ErrBlockLimit is wrapped by the error for a host that needs another block but has reached its limit.
 var ErrBlockLimit = errors.New("the limit of blocks for one host is reached")
 
-// defaultMaxBlocks keeps a host that leaks addresses from taking whole pools.
+// defaultMaxBlocks is the block limit of a host. It keeps a host that leaks addresses from exhausting a pool.
 const defaultMaxBlocks = 20
 
-// AutoAssign assigns free addresses: from the host's own blocks, from blocks that it claims, and at last from blocks of
-// others unless strict affinity forbids it. IPv6 is not tried if IPv4 fails.
+// AutoAssign assigns free addresses: from the host's own blocks, then from blocks that it claims, then from other
+// hosts' blocks unless strict affinity forbids it. IPv6 is skipped if IPv4 fails.
 //
-// Both the result and the error may tell of success in part: what Result holds is assigned, and the caller has to
-// release it by the handle if it cannot do with less. After an error that is no refusal (a timeout, for instance), the
-// handle may have addresses that Result does not show; releasing by the handle is right then too.
+// Result and error may both report partial success: the addresses in Result are assigned. A caller that needs all of
+// them releases them by the handle. After an error other than a refusal, such as a timeout, the handle may have
+// addresses that are not in Result; the caller then releases by the handle, too.
 func (a *Allocator) AutoAssign(ctx context.Context, r Request) (Result, error) {
 	result := Result{V4: Assigned{Family: IPv4, Requested: r.Num4}, V6: Assigned{Family: IPv6, Requested: r.Num6}}
 	if err := r.check(); err != nil {
@@ -44,7 +44,7 @@ func (a *Allocator) AutoAssign(ctx context.Context, r Request) (Result, error) {
 	return result, nil
 }
 
-// search is the state of serving one family of a request.
+// search is the state of serving one address family of a request.
 type search struct {
 	session
 	request  *Request
@@ -55,7 +55,7 @@ type search struct {
 	owned    int
 	limit    int
 	result   *Assigned
-	ahead    bool // only a block that nobody has will do
+	ahead    bool // only an unclaimed block will do
 }
 
 func (s session) assignFamily(ctx context.Context, r *Request, result *Assigned) error {
@@ -88,7 +88,7 @@ func (s session) assignFamily(ctx context.Context, r *Request, result *Assigned)
 
 func (x *search) missing() int { return x.result.Requested - len(x.result.Addresses) }
 
-// prepare finds the pools, the reservations and the host's blocks, and gives up blocks in pools that are no longer for
+// prepare reads the pools, the reservations and the host's blocks. It releases blocks in pools that no longer select
 // this host.
 func (x *search) prepare(ctx context.Context) error {
 	var err error
@@ -149,7 +149,7 @@ func (a *Allocator) labelsOf(ctx context.Context, host string) (labels map[strin
 	return o.Metadata().GetLabels(), true, nil
 }
 
-// affineBlocks lists the blocks that an owner has claimed or is claiming, in key order.
+// affineBlocks lists the blocks with a confirmed or pending affinity of an owner, in key order.
 func (a *Allocator) affineBlocks(ctx context.Context, owner Owner, family Family) ([]netip.Prefix, error) {
 	objects, _, err := a.store.List(ctx, model.KindBlockAffinity, owner.path())
 	if err != nil {
@@ -169,13 +169,13 @@ func inPools(pools []pool, cidr netip.Prefix) bool {
 	return slices.ContainsFunc(pools, func(p pool) bool { return within(cidr, p.cidr) })
 }
 
-// deselected reports whether an enabled pool is no longer for a node with these labels.
+// deselected reports whether an enabled pool no longer selects a node with these labels.
 func (x *search) deselected(p pool, labels map[string]string) bool {
 	ok, err := selects(p.object.Spec.NodeSelector, labels)
 	return enabled(p.object) && err == nil && !ok
 }
 
-// giveUp releases an empty block of this host. Failure does not matter: the next assignment tries again.
+// giveUp releases an empty block of this host. An error is ignored: the next assignment tries again.
 func (x *search) giveUp(ctx context.Context, cidr netip.Prefix) {
 	err := retry(ctx, "release block "+cidr.String(), func() error {
 		return x.releaseAffinity(ctx, x.owner, cidr, true, nil)
@@ -186,7 +186,7 @@ func (x *search) giveUp(ctx context.Context, cidr netip.Prefix) {
 	}
 }
 
-// blockLimit is the smaller of the limits of request and configuration, of those that are set.
+// blockLimit returns the smaller of the positive limits of request and configuration, or defaultMaxBlocks.
 func blockLimit(requested, configured int) int {
 	switch {
 	case requested > 0 && configured > 0:
@@ -199,8 +199,8 @@ func blockLimit(requested, configured int) int {
 	return defaultMaxBlocks
 }
 
-// take assigns as many of the missing addresses as the block has. b is the block if it was read already.
-// A block that is gone or has been taken over by then gives none.
+// take assigns as many of the missing addresses as the block has. b is the block if it was already read. A block that
+// is deleted or has another owner by then yields none.
 func (x *search) take(ctx context.Context, cidr netip.Prefix, b *heldBlock, own bool) error {
 	return retry(ctx, "assign from block "+cidr.String(), func() error {
 		if b == nil {
@@ -253,7 +253,7 @@ func (s session) commit(ctx context.Context, b heldBlock, handle string, n int, 
 		return nil
 	}
 	if !certain(err) {
-		// The addresses may be assigned. The handle keeps counting them, so that a release by handle finds them.
+		// The addresses may be assigned. The handle keeps its count, so that a release by handle finds them.
 		return fmt.Errorf("%w; addresses may have been assigned to handle %q: release by it", err, handle)
 	}
 	ctx, cancel := cleanup(ctx)
@@ -265,7 +265,7 @@ func (s session) commit(ctx context.Context, b heldBlock, handle string, n int, 
 	return gone(err)
 }
 
-// borrow takes addresses from any block of the pools, whoever owns it.
+// borrow assigns addresses from any block of the pools, whatever its owner.
 func (x *search) borrow(ctx context.Context) error {
 	objects, _, err := x.store.List(ctx, model.KindIPAMBlock, "")
 	if err != nil {
@@ -284,7 +284,7 @@ func (x *search) borrow(ctx context.Context) error {
 	return nil
 }
 
-// inWalkOrder lists the blocks of a pool that have room, in the order in which the walk through the pool meets them.
+// inWalkOrder lists the blocks of a pool with free addresses in the order of the walk through the pool.
 func (x *search) inWalkOrder(objects []*model.Object, p pool) []netip.Prefix {
 	start := walkStart(p.cidr, p.blockBits, x.owner.Name, x.now())
 	var before, after []netip.Prefix

@@ -12,22 +12,22 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// AddressRequest asks for one given address.
+// AddressRequest is a request for one given address.
 type AddressRequest struct {
 	Address netip.Addr
 	Host    string
 	Handle  string
 	Attrs   map[string]string
-	// Use is the purpose, which the pool must allow; empty: any.
+	// Use is the purpose that the pool must allow; empty for any.
 	Use   v3.IPPoolAllowedUse
 	Later Later
 }
 
-// ErrAssigned is wrapped by the error of AssignIP for an address that somebody has.
+// ErrAssigned is wrapped by the error of AssignIP for an address that is already assigned.
 var ErrAssigned = errAssigned
 
-// AssignIP assigns a given address out of an enabled pool. Reservations, selectors and the block limit do not matter.
-// A missing block is claimed for the host.
+// AssignIP assigns a given address of an enabled pool. It ignores reservations, selectors and the block limit. A
+// missing block is claimed for the host.
 func (a *Allocator) AssignIP(ctx context.Context, r AddressRequest) error {
 	err := checkHost(r.Host)
 	if err == nil {
@@ -76,14 +76,13 @@ func (a *Allocator) assignIP(ctx context.Context, r AddressRequest) error {
 	})
 }
 
-// getOrClaim reads a block whoever owns it, or claims it if it does not exist.
+// getOrClaim reads a block, whatever its owner, or claims it if it does not exist.
 func (s session) getOrClaim(ctx context.Context, owner Owner, cidr netip.Prefix) (heldBlock, error) {
 	b, err := s.getBlock(ctx, cidr)
 	if !errors.Is(err, model.ErrNotFound) {
 		return b, err
 	}
-	// A claim that is disturbed begins anew with the affinity: a block must not be used before its affinity is
-	// confirmed.
+	// A disturbed claim starts again with the affinity: a block must not be used before its affinity is confirmed.
 	err = retry(ctx, "claim block "+cidr.String(), func() error {
 		o, err := s.pendingAffinity(ctx, owner.affinity(cidr))
 		if err == nil {

@@ -171,7 +171,7 @@ func releaseEverything(t testing.TB, store Store, now func() time.Time) {
 	}
 }
 
-// poolObject is an IP pool for tests.
+// poolObject returns an IP pool for tests.
 func poolObject(name, cidr string, blockSize int, change ...func(*model.IPPoolSpec)) *model.Object {
 	p := &model.IPPool{
 		TypeMeta:   metav1.TypeMeta{Kind: "IPPool", APIVersion: model.APIVersion},
@@ -188,7 +188,7 @@ func poolObject(name, cidr string, blockSize int, change ...func(*model.IPPoolSp
 	return model.NewObject(model.ResourceKey(model.KindIPPool, name), p)
 }
 
-// nodeObject is a Node for tests. Labels are given in pairs.
+// nodeObject returns a Node for tests. Labels are given in pairs.
 func nodeObject(name string, labels ...string) *model.Object {
 	n := &model.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: model.APIVersion},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}

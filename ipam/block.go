@@ -15,13 +15,13 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// The functions of this file change a Block in memory and nothing else. Whoever stores the result adds one to the
-// sequence number; allocations are stamped with the number before that.
+// The functions of this file only change a Block in memory. The caller that stores the result increments the sequence
+// number; allocations carry the number before that.
 
-// windowsReserved is the handle of the addresses that a Windows node keeps for itself in its blocks.
+// windowsReserved is the handle of the addresses that a Windows node reserves in its blocks.
 const windowsReserved = "windows-reserved-ipam-handle"
 
-// newBlock makes an empty block that belongs to owner ("host:node-1").
+// newBlock returns an empty block of owner ("host:node-1").
 func newBlock(cidr netip.Prefix, owner string, now time.Time) *model.Block {
 	n := blockSize(cidr)
 	b := &model.Block{
@@ -39,7 +39,7 @@ func newBlock(cidr netip.Prefix, owner string, now time.Time) *model.Block {
 	return b
 }
 
-// ownerOf is the owner of a block ("host:node-1"), empty if it has none.
+// ownerOf returns the owner of a block ("host:node-1"), empty if it has none.
 func ownerOf(b *model.Block) string {
 	switch {
 	case b.Affinity != nil:
@@ -50,12 +50,12 @@ func ownerOf(b *model.Block) string {
 	return ""
 }
 
-// disown makes b a block that belongs to nobody.
+// disown removes the owner of b.
 func disown(b *model.Block) {
 	b.Affinity, b.HostAffinity, b.AffinityClaimTime = nil, nil, nil
 }
 
-// attribute describes an allocation to handle (none if empty).
+// attribute returns the attributes of an allocation to handle (none if empty).
 func attribute(handle string, attrs map[string]string) model.BlockAttribute {
 	a := model.BlockAttribute{Secondary: attrs}
 	if handle != "" {
@@ -64,8 +64,8 @@ func attribute(handle string, attrs map[string]string) model.BlockAttribute {
 	return a
 }
 
-// handleOf is the handle of an attribute. An old migration left line ends and more behind some: what follows is no part
-// of it.
+// handleOf returns the handle of an attribute. An old migration appended a line end and more text to some handles;
+// handleOf removes it.
 func handleOf(a model.BlockAttribute) string {
 	if a.HandleID == nil {
 		return ""
@@ -74,7 +74,7 @@ func handleOf(a model.BlockAttribute) string {
 	return handle
 }
 
-// assignNext takes up to n free addresses from the head of the queue, leaving those that skip refuses in their place.
+// assignNext assigns up to n free addresses from the head of the queue. Addresses for which skip is true stay in place.
 func assignNext(b *model.Block, n int, attr model.BlockAttribute, skip func(netip.Addr) bool) []netip.Addr {
 	var taken []netip.Addr
 	queue := make([]int, 0, len(b.Unallocated))
@@ -99,7 +99,7 @@ func assignNext(b *model.Block, n int, attr model.BlockAttribute, skip func(neti
 // errAssigned is wrapped by the error of assignExact for an address that is not free.
 var errAssigned = errors.New("is already assigned")
 
-// assignExact takes one given address of the block.
+// assignExact assigns one given address of the block.
 func assignExact(b *model.Block, addr netip.Addr, attr model.BlockAttribute) error {
 	o := ordinalOf(b.CIDR, addr)
 	if i := b.Allocations[o]; i != nil {
@@ -122,7 +122,7 @@ func stamp(b *model.Block, ordinal int) {
 	b.SequenceNumberForAllocation[strconv.Itoa(ordinal)] = b.SequenceNumber
 }
 
-// sequenceOf is the sequence number of the write that allocated an ordinal.
+// sequenceOf returns the sequence number of the write that allocated an ordinal.
 func sequenceOf(b *model.Block, ordinal int) uint64 {
 	return b.SequenceNumberForAllocation[strconv.Itoa(ordinal)]
 }
@@ -144,7 +144,7 @@ func sameAttribute(a, b model.BlockAttribute) bool {
 		maps.Equal(a.Alternate, b.Alternate)
 }
 
-// sameSecond compares times as they are stored: in whole seconds.
+// sameSecond compares times in whole seconds, the stored precision.
 func sameSecond(a, b *metav1.Time) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -152,8 +152,7 @@ func sameSecond(a, b *metav1.Time) bool {
 	return a.Unix() == b.Unix()
 }
 
-// release gives ordinals back: they cool down from now on and are free again once cooldown has passed, at once if it is
-// zero.
+// release releases ordinals. They are free after the cooldown, immediately if it is zero.
 func release(b *model.Block, ordinals []int, now time.Time, cooldown time.Duration) {
 	index := addAttribute(b, model.BlockAttribute{ReleasedAt: &metav1.Time{Time: now}})
 	for _, o := range ordinals {
@@ -163,7 +162,7 @@ func release(b *model.Block, ordinals []int, now time.Time, cooldown time.Durati
 	collect(b, now, cooldown)
 }
 
-// collect frees the addresses that have cooled down, in ascending order, and drops attributes that nothing refers to.
+// collect frees the addresses whose cooldown has passed, in ascending order, and drops unreferenced attributes.
 func collect(b *model.Block, now time.Time, cooldown time.Duration) {
 	for o, i := range b.Allocations {
 		if i == nil {
@@ -208,8 +207,8 @@ func compact(b *model.Block) {
 	}
 }
 
-// isEmpty reports whether the block may be given up: nothing is assigned (what Windows keeps for itself does not count)
-// or cooling down.
+// isEmpty reports whether the block may be released: no address is assigned or cooling down, except those that Windows
+// reserves.
 func isEmpty(b *model.Block) bool {
 	for _, i := range b.Allocations {
 		if i != nil && !strings.EqualFold(handleOf(b.Attributes[*i]), windowsReserved) {
@@ -219,7 +218,7 @@ func isEmpty(b *model.Block) bool {
 	return true
 }
 
-// freeIn counts the free addresses that skip does not refuse.
+// freeIn counts the free addresses for which skip is false.
 func freeIn(b *model.Block, skip func(netip.Addr) bool) int {
 	n := 0
 	for _, o := range b.Unallocated {
@@ -230,7 +229,7 @@ func freeIn(b *model.Block, skip func(netip.Addr) bool) int {
 	return n
 }
 
-// ordinalsOf lists what a handle has in the block, in ascending order.
+// ordinalsOf lists the ordinals of a handle in the block, in ascending order.
 func ordinalsOf(b *model.Block, handle string) []int {
 	var ordinals []int
 	for o, i := range b.Allocations {
@@ -241,7 +240,7 @@ func ordinalsOf(b *model.Block, handle string) []int {
 	return ordinals
 }
 
-// describe says who has an allocation, for messages.
+// describe names the owner of an allocation, for messages.
 func describe(a model.BlockAttribute) string {
 	switch {
 	case a.ReleasedAt != nil:

@@ -22,7 +22,7 @@ type reference struct {
 	queue    []int
 }
 
-// Any sequence of assignments and releases leaves a valid block that says the same as the plain reference.
+// Any sequence of assignments and releases leaves a valid block with the state of the plain reference.
 func TestBlockEqualsReferenceAfterAnySequence(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 7))

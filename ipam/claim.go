@@ -12,13 +12,14 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// errNoBlock means that neither the host has nor can it claim a block with a free address.
+// errNoBlock reports that the host has no block with a free address and cannot claim one.
 var errNoBlock = errors.New("no block with free addresses is left")
 
-// minReclaimAge is how long an empty block is left to its owner, which has claimed it in order to use it.
+// minReclaimAge is the minimum age of an empty block before another host may reclaim it: its owner has claimed it for
+// an assignment.
 const minReclaimAge = 60 * time.Second
 
-// nextBlock finds a block of the host with at least one free address, claiming one if need be.
+// nextBlock returns a block of the host with at least one free address. It claims one if necessary.
 func (x *search) nextBlock(ctx context.Context) (heldBlock, error) {
 	for len(x.own) > 0 {
 		cidr := x.own[0]
@@ -53,7 +54,7 @@ func (x *search) nextBlock(ctx context.Context) (heldBlock, error) {
 	return b, err
 }
 
-// ownBlock completes what an interrupted claim may have left undone and returns the block.
+// ownBlock completes an interrupted claim, if any, and returns the block.
 func (x *search) ownBlock(ctx context.Context, cidr netip.Prefix) (b heldBlock, err error) {
 	err = retry(ctx, "confirm block "+cidr.String(), func() error {
 		o, err := x.getAffinity(ctx, x.owner.affinity(cidr))
@@ -65,7 +66,7 @@ func (x *search) ownBlock(ctx context.Context, cidr netip.Prefix) (b heldBlock, 
 	return b, err
 }
 
-// claimNew claims the first block in the pools that nobody has, or else one that somebody has but does not use.
+// claimNew claims the first unclaimed block in the pools, or else an unused block of another owner.
 func (x *search) claimNew(ctx context.Context) (heldBlock, error) {
 	for range maxTries {
 		cidr, err := x.findFree(ctx)
@@ -74,7 +75,7 @@ func (x *search) claimNew(ctx context.Context) (heldBlock, error) {
 		}
 		b, err := x.claim(ctx, cidr)
 		if errors.Is(err, errTaken) {
-			continue // somebody was faster
+			continue // another process was faster
 		}
 		if err == nil && freeIn(b.Block, x.reserved.has) == 0 {
 			continue
@@ -96,7 +97,7 @@ func (x *search) claim(ctx context.Context, cidr netip.Prefix) (b heldBlock, err
 	return b, err
 }
 
-// findFree chooses the block to claim. An empty block of another owner is released first.
+// findFree selects the block to claim. It first releases an empty block of another owner, if that is the choice.
 func (x *search) findFree(ctx context.Context) (netip.Prefix, error) {
 	objects, _, err := x.store.List(ctx, model.KindIPAMBlock, "")
 	if err != nil {
@@ -136,7 +137,7 @@ func (x *search) findFree(ctx context.Context) (netip.Prefix, error) {
 	return x.reclaim(ctx, unused)
 }
 
-// reclaim releases the first block that its owner has not used for a while.
+// reclaim releases the first block that its owner has not used for minReclaimAge.
 func (x *search) reclaim(ctx context.Context, unused []heldBlock) (netip.Prefix, error) {
 	for _, b := range unused {
 		if b.AffinityClaimTime != nil && x.now().Sub(b.AffinityClaimTime.Time) < minReclaimAge {
@@ -159,16 +160,16 @@ func (x *search) reclaim(ctx context.Context, unused []heldBlock) (netip.Prefix,
 func (x *search) evict(ctx context.Context, b heldBlock) error {
 	owner, ok := parseOwner(ownerOf(b.Block))
 	if !ok {
-		return x.deleteBlock(ctx, b) // nobody's: what was in it has cooled down
+		return x.deleteBlock(ctx, b) // no owner, and all its addresses have cooled down
 	}
 	err := x.releaseAffinity(ctx, owner, b.CIDR, true, &b.SequenceNumber)
 	if errors.Is(err, model.ErrNotFound) {
-		return x.deleteBlock(ctx, b) // its affinity was lost: nobody will ever use it
+		return x.deleteBlock(ctx, b) // its affinity was lost: it would stay unused for ever
 	}
 	return err
 }
 
-// otherSizes lists the blocks in a pool that were made when its block size was another.
+// otherSizes lists the blocks in a pool that were created with another block size.
 func otherSizes(objects []*model.Object, p pool) prefixes {
 	var list prefixes
 	for _, o := range objects {

@@ -17,17 +17,17 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// What a garbage collector needs to know and to do. It decides what is to go; nothing here decides that.
+// Queries and operations for a garbage collector, which decides itself what to release.
 
 // Allocation is one assigned address of a block.
 type Allocation struct {
 	Address netip.Addr
 	Assignment
-	// Windows is whether a Windows node keeps the address for itself: it is neither in use nor garbage.
+	// Windows is set for an address that a Windows node reserves: it is neither in use nor garbage.
 	Windows bool
 }
 
-// Allocations visits the assigned addresses of a block in ascending order. Addresses that cool down are left out.
+// Allocations visits the assigned addresses of a block in ascending order, without those that are cooling down.
 func Allocations(b *model.Block) iter.Seq[Allocation] {
 	return func(yield func(Allocation) bool) {
 		for o, i := range b.Allocations {
@@ -44,14 +44,15 @@ func Allocations(b *model.Block) iter.Seq[Allocation] {
 	}
 }
 
-// OwnerOf is who a block belongs to. ok is false for a block that belongs to nobody.
+// OwnerOf returns the owner of a block. ok is false for a block without owner.
 func OwnerOf(b *model.Block) (owner Owner, ok bool) { return parseOwner(ownerOf(b)) }
 
-// Empty is whether a block may be given up: nothing in it is assigned or cools down, except what Windows keeps.
+// Empty reports whether a block may be released: no address is assigned or cooling down, except those that Windows
+// reserves.
 func Empty(b *model.Block) bool { return isEmpty(b) }
 
-// CoolingSince is when the first of the addresses that cool down in a block was released. ok is false if none cools
-// down.
+// CoolingSince returns the earliest release time of the addresses that are cooling down in a block. ok is false if
+// there are none.
 func CoolingSince(b *model.Block) (first time.Time, ok bool) {
 	for _, i := range b.Allocations {
 		if i == nil {
@@ -65,15 +66,15 @@ func CoolingSince(b *model.Block) (first time.Time, ok bool) {
 	return first, ok
 }
 
-// Cooldown is how long a released address must not be assigned again.
+// Cooldown returns the configured time between the release of an address and its next assignment.
 func (a *Allocator) Cooldown(ctx context.Context) (time.Duration, error) {
 	s, err := a.begin(ctx)
 	return s.cooldown, err
 }
 
-// CollectCold stores a block in which addresses have cooled down with these addresses free, and returns how many there
-// were. Others do the same when they assign or release in the block; nobody does in a block that stays as it is. A
-// block that is gone has none.
+// CollectCold frees the addresses of a block whose cooldown has passed, stores the block, and returns their number.
+// Assignments and releases in a block do the same; CollectCold serves blocks without either. It returns 0 for a missing
+// block.
 func (a *Allocator) CollectCold(ctx context.Context, cidr netip.Prefix) (freed int, err error) {
 	s, err := a.begin(ctx)
 	if err != nil {
@@ -104,8 +105,8 @@ func (a *Allocator) CollectCold(ctx context.Context, cidr netip.Prefix) (freed i
 	return freed, err
 }
 
-// SettleHandle puts the counts of a handle right: an operation that was interrupted leaves one that is too high.
-// What is assigned stays assigned; a handle that counts nothing goes. One that is gone is fine.
+// SettleHandle corrects the counts of a handle, which an interrupted operation leaves too high. It releases no address.
+// A handle whose counts are all zero is deleted. A missing handle is no error.
 func (a *Allocator) SettleHandle(ctx context.Context, id string) error {
 	s, err := a.begin(ctx)
 	if err != nil {
@@ -133,7 +134,7 @@ func (a *Allocator) SettleHandle(ctx context.Context, id string) error {
 	return errors.Join(errs...)
 }
 
-// dropEmptyHandle deletes a handle that counts nothing at all.
+// dropEmptyHandle deletes a handle whose counts are all zero.
 func (s session) dropEmptyHandle(ctx context.Context, id string) error {
 	return retry(ctx, "settle handle "+id, func() error {
 		o, h, err := s.getHandle(ctx, id)
@@ -147,8 +148,8 @@ func (s session) dropEmptyHandle(ctx context.Context, id string) error {
 	})
 }
 
-// ReservedIn is how many addresses of a network reservations keep from being assigned. What cannot be read of them is
-// left out.
+// ReservedIn returns the number of addresses of a network that the reservations exclude from assignment. It ignores
+// malformed entries.
 func ReservedIn(network netip.Prefix, reservations iter.Seq[*v3.IPReservation]) *big.Int {
 	var prefixes []netip.Prefix
 	for r := range reservations {

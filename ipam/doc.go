@@ -1,3 +1,3 @@
-// Package ipam hands out addresses from Calico IP pools by compare-and-swap on blocks, affinities and handles, in
-// Calico's exact data layout.
+// Package ipam assigns addresses of Calico IP pools by compare-and-swap on blocks, affinities and handles, in Calico's
+// data layout.
 package ipam

@@ -170,8 +170,8 @@ var operations = []operation{
 
 func list(f ...func(*Allocator) error) []func(*Allocator) error { return f }
 
-// prepared is a store in which what goes before an operation has happened two minutes ago, so that unused blocks may be
-// reclaimed.
+// prepared returns a store in which what goes before an operation has happened two minutes ago, so that unused blocks
+// may be reclaimed.
 func prepared(t *testing.T, op operation, then, now time.Time) (*memory, func() time.Time) {
 	t.Helper()
 	store := newMemory()
@@ -229,8 +229,8 @@ func goOn(t *testing.T, store *memory, now func() time.Time) {
 	releaseEverything(t, store, now)
 }
 
-// Whatever somebody else does before whichever call of whichever operation, the operation does what it should or says
-// why not.
+// Whatever another writer does before any call of any operation, the operation has its specified result or fails with a
+// reason.
 func TestEveryCallMayBeRaced(t *testing.T) {
 	meddlers := []struct {
 		name string

@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// A handle counts what its owner has in each block. It is raised before an address is assigned and lowered after one is
-// released: a crash in between leaves a count that is too high, never an address that its handle does not name.
+// A handle counts the addresses of its owner in each block. The count is raised before an assignment and lowered after
+// a release: a crash in between leaves a count that is too high, never an address that its handle does not name.
 
 // getHandle reads a handle as a private copy.
 func (s session) getHandle(ctx context.Context, id string) (*model.Object, *model.Handle, error) {
@@ -30,13 +30,13 @@ func (s session) getHandle(ctx context.Context, id string) (*model.Object, *mode
 	return o, h, nil
 }
 
-// raiseHandle counts n more addresses in a block. Without a handle (empty) there is nothing to count.
+// raiseHandle adds n addresses in a block to the count. An empty handle has no count.
 func (s session) raiseHandle(ctx context.Context, id string, cidr netip.Prefix, n int) error {
 	if id == "" {
 		return nil
 	}
 	return retry(ctx, "count in handle "+id, func() error {
-		// Nearly every handle is a new container's: it is created first, and read if it exists.
+		// Nearly every handle is a new container's: create it first, and read it only if it exists.
 		value := &model.Handle{Block: map[string]int{cidr.String(): n}}
 		_, err := s.store.Create(ctx, model.NewObject(model.HandleKey(id), value))
 		if !errors.Is(err, model.ErrExists) {
@@ -52,7 +52,7 @@ func (s session) raiseHandle(ctx context.Context, id string, cidr netip.Prefix, 
 	})
 }
 
-// lowerHandle counts n fewer addresses in a block; what counts nothing any more is removed.
+// lowerHandle subtracts n addresses in a block from the count, and removes counts of zero.
 func (s session) lowerHandle(ctx context.Context, id string, cidr netip.Prefix, n int) error {
 	if id == "" {
 		return nil
@@ -72,7 +72,7 @@ func (s session) lowerHandle(ctx context.Context, id string, cidr netip.Prefix, 
 	})
 }
 
-// putHandle stores a handle, or deletes it if it counts nothing.
+// putHandle stores a handle, or deletes it if all its counts are zero.
 func (s session) putHandle(ctx context.Context, o *model.Object, h *model.Handle) error {
 	var err error
 	if len(h.Block) == 0 {
@@ -86,10 +86,10 @@ func (s session) putHandle(ctx context.Context, o *model.Object, h *model.Handle
 	return wrap("write handle %s", o.Key.Name, err)
 }
 
-// settleHandle removes what a handle counts too much in a block, left by an operation that was interrupted.
+// settleHandle removes the excess count of a handle in a block, left by an interrupted operation.
 //
-// An assignment that is under way has been counted but is not in the block yet. Writing the block without a change
-// makes it fail and start anew, and the handle is only written if nothing was counted since before the block was read.
+// An assignment under way is counted but not in the block yet. Writing the unchanged block makes it conflict and start
+// again. The handle is written only if its count has not changed since before the block was read.
 func (s session) settleHandle(ctx context.Context, id string, cidr netip.Prefix) error {
 	return retry(ctx, "settle handle "+id, func() error {
 		o, h, err := s.getHandle(ctx, id)

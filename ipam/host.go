@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// AssignedTo lists what a handle has in the blocks of a host, with the prefix length of the block, whether or not there
-// is a handle that counts it.
+// AssignedTo lists the addresses of a handle in the blocks of a host, with the prefix length of the block, whether or
+// not the handle counts them.
 func (a *Allocator) AssignedTo(ctx context.Context, host, handle string) ([]netip.Prefix, error) {
 	var found []netip.Prefix
 	err := a.eachOwnBlock(ctx, host, func(b heldBlock) {
@@ -24,7 +24,8 @@ func (a *Allocator) AssignedTo(ctx context.Context, host, handle string) ([]neti
 	return found, nil
 }
 
-// HostHandles lists the handles that have addresses in the blocks of a host, each with the attributes of one of them.
+// HostHandles lists the handles with addresses in the blocks of a host, each with the attributes of one of its
+// addresses.
 func (a *Allocator) HostHandles(ctx context.Context, host string) (map[string]map[string]string, error) {
 	handles := map[string]map[string]string{}
 	err := a.eachOwnBlock(ctx, host, func(b heldBlock) {
@@ -43,7 +44,7 @@ func (a *Allocator) HostHandles(ctx context.Context, host string) (map[string]ma
 	return handles, nil
 }
 
-// eachOwnBlock visits the blocks of a host. One that is gone meanwhile is passed over.
+// eachOwnBlock visits the blocks of a host. It skips a block that is deleted meanwhile.
 func (a *Allocator) eachOwnBlock(ctx context.Context, host string, visit func(heldBlock)) error {
 	s, err := a.begin(ctx)
 	if err != nil {
@@ -68,8 +69,8 @@ func (a *Allocator) eachOwnBlock(ctx context.Context, host string, visit func(he
 	return nil
 }
 
-// CountHandle makes a handle count all that it has in a block: an assignment whose process died before the handle was
-// written leaves addresses that it does not name. Without such addresses nothing is written.
+// CountHandle makes a handle count all its addresses in a block. A process that dies before it writes the handle leaves
+// uncounted addresses. If all are counted, nothing is written.
 func (a *Allocator) CountHandle(ctx context.Context, handle string, block netip.Prefix) error {
 	_, err := a.countHandle(ctx, handle, block)
 	return err
@@ -104,8 +105,8 @@ func (a *Allocator) countHandle(ctx context.Context, handle string, block netip.
 	return written, err
 }
 
-// CountHandles is CountHandle for each handle that has addresses in blocks of a host, but for those that are complete.
-// It returns how many it has written.
+// CountHandles calls CountHandle for each handle with addresses in blocks of a host, except the complete ones. It
+// returns the number of handles written.
 func (a *Allocator) CountHandles(ctx context.Context, host string, complete func(handle string) bool) (int, error) {
 	todo := map[string][]netip.Prefix{}
 	err := a.eachOwnBlock(ctx, host, func(b heldBlock) {
@@ -132,8 +133,8 @@ func (a *Allocator) CountHandles(ctx context.Context, host string, complete func
 	return n, err
 }
 
-// ReleaseFromHost is ReleaseByHandle that also finds what the handle has in the blocks of a host without being counted.
-// That there is nothing to release is no error.
+// ReleaseFromHost is ReleaseByHandle that also releases uncounted addresses of the handle in the blocks of a host.
+// Nothing to release is no error.
 func (a *Allocator) ReleaseFromHost(ctx context.Context, host, handle string) ([]netip.Addr, error) {
 	released, err := a.ReleaseByHandle(ctx, handle)
 	if err != nil && !errors.Is(err, model.ErrNotFound) {
@@ -154,10 +155,10 @@ func (a *Allocator) ReleaseFromHost(ctx context.Context, host, handle string) ([
 	return append(released, more.Addresses...), err
 }
 
-// Ahead claims a further block for a host if its blocks that could serve the request have fewer than least free
-// addresses in a family, so that the next assignments need not wait for one. It returns the block, an invalid one if
-// none was claimed, and whether there were enough without. The limit of blocks holds, and pools that have no free block
-// left are no error.
+// Ahead claims a further block for a host if the blocks that could serve the request have fewer than least free
+// addresses in a family. The next assignments then need not wait for a claim. It returns the claimed block (invalid if
+// none) and whether there were enough addresses without it. The block limit applies. Pools without a free block are no
+// error.
 func (a *Allocator) Ahead(
 	ctx context.Context, r Request, family Family, least int,
 ) (block netip.Prefix, enough bool, err error) {

@@ -8,13 +8,13 @@ import (
 	"go.uber.org/zap"
 )
 
-// lowWater is how many free addresses a host keeps in its blocks: with fewer it claims another one.
+// lowWater is the number of free addresses in a host's blocks below which another block is claimed.
 const lowWater = 8
 
-// fruitless is how long a Keeper waits after it found no block to claim: looking for one reads all blocks.
+// fruitless is the pause of a Keeper after it found no block to claim: each search reads all blocks.
 const fruitless = time.Minute
 
-// Keeper keeps free addresses in the blocks of a host, so that an assignment need not wait for a block to be claimed.
+// Keeper keeps free addresses in the blocks of a host, so that an assignment need not wait for a claim.
 type Keeper struct {
 	allocator func() *Allocator
 	log       *zap.Logger
@@ -22,16 +22,16 @@ type Keeper struct {
 	mu   sync.Mutex
 	todo map[Family]Request
 	wake chan struct{}
-	wait map[Family]time.Time // until when it makes no sense to look
+	wait map[Family]time.Time // end of the pause after a fruitless search
 }
 
-// NewKeeper makes a Keeper; allocator gives one for each look.
+// NewKeeper returns a Keeper, which calls allocator for each search.
 func NewKeeper(allocator func() *Allocator, log *zap.Logger) *Keeper {
 	return &Keeper{allocator: allocator, log: log, todo: map[Family]Request{}, wake: make(chan struct{}, 1),
 		wait: map[Family]time.Time{}}
 }
 
-// Assigned tells of a request that was served. It does not wait.
+// Assigned reports a served request to the Keeper. It does not block.
 func (k *Keeper) Assigned(r Request) {
 	k.mu.Lock()
 	if r.Num4 > 0 {

@@ -16,13 +16,13 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// ErrNoPool is wrapped by errors that say why there is no pool from which to assign.
+// ErrNoPool is wrapped by errors that explain why no pool can serve a request.
 var ErrNoPool = errors.New("no IP pool can be used")
 
-// maxBlockBits bounds the size of a block: Calico's largest has 12 bits.
+// maxBlockBits bounds the size of a block; Calico's largest has 12 bits.
 const maxBlockBits = 16
 
-// pool is an IP pool whose range and block size were found to be usable.
+// pool is an IP pool with a valid CIDR and block size.
 type pool struct {
 	name      string
 	cidr      netip.Prefix
@@ -32,7 +32,7 @@ type pool struct {
 
 func (p pool) String() string { return fmt.Sprintf("pool %s (%s)", p.name, p.cidr) }
 
-// parsePool also fills in the defaults that Calico applies when it stores a pool: older writers left them out.
+// parsePool parses a pool and sets Calico's defaults for the fields that older writers left out.
 func parsePool(name string, o *model.IPPool) (pool, error) {
 	o = o.WithDefaults()
 	cidr, err := netip.ParsePrefix(o.Spec.CIDR)
@@ -47,7 +47,7 @@ func parsePool(name string, o *model.IPPool) (pool, error) {
 	return pool{name: name, cidr: cidr.Masked(), blockBits: bits, object: o}, nil
 }
 
-// enabled reports whether addresses may be assigned from the pool at all.
+// enabled reports whether the pool is enabled for assignment.
 func enabled(o *model.IPPool) bool {
 	if o.DeletionTimestamp != nil || o.Spec.Disabled {
 		return false
@@ -57,13 +57,13 @@ func enabled(o *model.IPPool) bool {
 	})
 }
 
-// allows reports whether a pool may be used for a purpose.
+// allows reports whether a pool allows a purpose.
 func allows(o *model.IPPool, use v3.IPPoolAllowedUse) bool {
 	return slices.Contains(o.Spec.AllowedUses, use)
 }
 
-// Usable reports whether a node with these labels may take addresses for a purpose from a pool: it is enabled, allows
-// the purpose and selects the node. The error is about a node selector that cannot be read.
+// Usable reports whether a node with these labels may take addresses for a purpose from a pool: the pool is enabled,
+// allows the purpose and selects the node. The error is about a malformed node selector.
 func Usable(o *model.IPPool, use v3.IPPoolAllowedUse, nodeLabels map[string]string) (bool, error) {
 	o = o.WithDefaults()
 	if !enabled(o) || !allows(o, use) {
@@ -81,7 +81,7 @@ func selects(expression string, labels map[string]string) (bool, error) {
 	return s.Matches(labels), nil
 }
 
-// readPools lists all pools in name order. One that cannot be used is left out and logged.
+// readPools lists all pools in name order. It logs and skips unusable pools.
 func (a *Allocator) readPools(ctx context.Context) ([]pool, error) {
 	objects, _, err := a.store.List(ctx, model.KindIPPool, "")
 	if err != nil {
@@ -104,7 +104,7 @@ func (a *Allocator) readPools(ctx context.Context) ([]pool, error) {
 	return pools, nil
 }
 
-// poolOf finds the pool that holds an address, nil if none does.
+// poolOf returns the pool that contains an address, nil if none does.
 func poolOf(pools []pool, addr netip.Addr) *pool {
 	for i, p := range pools {
 		if p.cidr.Contains(addr) {
@@ -114,8 +114,8 @@ func poolOf(pools []pool, addr netip.Addr) *pool {
 	return nil
 }
 
-// choosePools decides from which pools of a family a request is served, in which order.
-// Pools that are asked for are used whatever they select; otherwise node and namespace must match.
+// choosePools returns the pools of a family that serve a request, in order. Requested pools are used whatever their
+// selectors; otherwise node and namespace must match.
 func choosePools(all []pool, r *Request, family Family, nodeLabels map[string]string) ([]pool, error) {
 	var candidates []pool
 	for _, p := range all {
@@ -141,7 +141,7 @@ func choosePools(all []pool, r *Request, family Family, nodeLabels map[string]st
 	return chosen, nil
 }
 
-// pickRequested finds the pools that a request names, in its order; nil if it names none.
+// pickRequested returns the pools that a request names, in its order; nil if it names none.
 func pickRequested(candidates []pool, requested []netip.Prefix) ([]pool, error) {
 	var chosen []pool
 	for _, want := range requested {
@@ -176,7 +176,7 @@ func pickMatching(candidates []pool, r *Request, family Family, nodeLabels map[s
 	return chosen, nil
 }
 
-// matches reports whether a pool is for a node and a namespace, and why not.
+// matches reports whether a pool selects a node and a namespace, and why not.
 func matches(p pool, nodeLabels, namespaceLabels map[string]string) (ok bool, why string, err error) {
 	spec := p.object.Spec
 	if *spec.AssignmentMode != v3.Automatic {

@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// task is what a worker process is told.
+// task is the work of a worker process.
 type task struct {
 	Etcd       etcd.Config
 	Worker     string // unique for each process
@@ -67,7 +67,7 @@ type report struct {
 	Fault   string // what must never happen
 }
 
-// work is a worker process.
+// work returns a worker process.
 func work(text string) error {
 	var t task
 	if err := json.Unmarshal([]byte(text), &t); err != nil {

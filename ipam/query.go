@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// IPsByHandle lists the addresses of a handle in ascending order. The error is ErrNotFound if there is no such handle.
-// Blocks that cannot be read are passed over.
+// IPsByHandle lists the addresses of a handle in ascending order. The error is ErrNotFound if the handle does not
+// exist. It skips unreadable blocks.
 func (a *Allocator) IPsByHandle(ctx context.Context, handle string) ([]netip.Addr, error) {
 	s, err := a.begin(ctx)
 	if err != nil {
@@ -44,14 +44,14 @@ func (a *Allocator) IPsByHandle(ctx context.Context, handle string) ([]netip.Add
 	return addrs, nil
 }
 
-// Assignment is what is known of an assigned address.
+// Assignment describes an assigned address.
 type Assignment struct {
 	Handle   string
 	Attrs    map[string]string
 	Sequence uint64
 }
 
-// CoolingError tells that an address was released a short while ago and is not assigned yet again.
+// CoolingError reports an address that was released recently and is not assigned again yet.
 type CoolingError struct {
 	Address    netip.Addr
 	ReleasedAt time.Time
@@ -61,8 +61,8 @@ func (e *CoolingError) Error() string {
 	return fmt.Sprintf("%s was released at %s and cools down", e.Address, e.ReleasedAt.UTC().Format(time.RFC3339))
 }
 
-// GetAssignmentAttributes tells to whom an address is assigned. As in Calico it looks at enabled pools only.
-// The error is ErrNotFound for an address that is not assigned, and a *CoolingError for one that cools down.
+// GetAssignmentAttributes returns the assignment of an address. As in Calico it searches enabled pools only. The error
+// is ErrNotFound for an address that is not assigned, and a *CoolingError for one that is cooling down.
 func (a *Allocator) GetAssignmentAttributes(ctx context.Context, addr netip.Addr) (Assignment, error) {
 	s, err := a.begin(ctx)
 	if err != nil {
@@ -96,8 +96,8 @@ func (a *Allocator) GetAssignmentAttributes(ctx context.Context, addr netip.Addr
 	return Assignment{Handle: handleOf(attr), Attrs: attr.Secondary, Sequence: sequenceOf(b.Block, o)}, nil
 }
 
-// ReleaseAffinity gives up a block of an owner. Addresses in it stay assigned, the block then belongs to nobody; with
-// mustBeEmpty that is refused with ErrNotEmpty. ErrNotFound: the owner has no such block.
+// ReleaseAffinity releases a block of an owner. Its addresses stay assigned, in a block without owner; with mustBeEmpty
+// that is refused with ErrNotEmpty. The error is ErrNotFound if the owner has no such block.
 func (a *Allocator) ReleaseAffinity(ctx context.Context, owner Owner, cidr netip.Prefix, mustBeEmpty bool) error {
 	s, err := a.begin(ctx)
 	if err != nil {
@@ -108,8 +108,8 @@ func (a *Allocator) ReleaseAffinity(ctx context.Context, owner Owner, cidr netip
 	})
 }
 
-// ReleaseHostAffinities gives up all blocks of an owner. It goes on after an error and returns all of them; that a
-// block is gone or belongs to another owner by then is none.
+// ReleaseHostAffinities releases all blocks of an owner. It continues after an error and returns all errors. A block
+// that is deleted or has another owner by then is no error.
 func (a *Allocator) ReleaseHostAffinities(ctx context.Context, owner Owner, mustBeEmpty bool) error {
 	var errs []error
 	for _, family := range []Family{IPv4, IPv6} {

@@ -13,24 +13,25 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Release asks to give one address back.
+// Release is a request to release one address.
 type Release struct {
 	Address netip.Addr
-	// Handle and Sequence, if given, must be those of the assignment; otherwise the address was assigned anew since.
+	// Handle and Sequence, if set, must match the assignment; a mismatch shows that the address was assigned again
+	// since.
 	Handle   string
 	Sequence *uint64
 }
 
-// Released says what became of a release.
+// Released is the result of a release.
 type Released struct {
-	// Addresses are free now, or once they have cooled down.
+	// Addresses are released: free now, or after the cooldown.
 	Addresses []netip.Addr
-	// NotAssigned were asked for but were not assigned.
+	// NotAssigned are requested addresses that were not assigned.
 	NotAssigned []netip.Addr
 }
 
-// ReleaseIPs gives addresses back. Blocks are treated one by one: an error (a *MismatchError if handle or sequence
-// number differ) concerns all addresses of its block, those of other blocks are released nevertheless.
+// ReleaseIPs releases addresses, block by block. An error (a *MismatchError if handle or sequence number differ)
+// concerns all addresses of its block; those of other blocks are released nevertheless.
 func (a *Allocator) ReleaseIPs(ctx context.Context, releases ...Release) (Released, error) {
 	var result Released
 	s, err := a.begin(ctx)
@@ -63,7 +64,7 @@ func addressesOf(group []Release) []netip.Addr {
 	return list
 }
 
-// byBlock groups releases by the block that holds the address. Addresses outside of all pools are looked for in all
+// byBlock groups releases by the block that contains the address. For addresses outside of all pools it searches all
 // blocks.
 func (s session) byBlock(
 	ctx context.Context, pools []pool, releases []Release,
@@ -151,11 +152,11 @@ func (s session) releaseGroup(
 	return nil
 }
 
-// releasePlan is what a release does in one block.
+// releasePlan is the effect of a release in one block.
 type releasePlan struct {
 	ordinals []int
 	missing  []netip.Addr
-	handles  map[string]int // how many addresses each handle loses
+	handles  map[string]int // number of addresses that each handle loses
 }
 
 // planRelease checks a release against the block.
@@ -185,7 +186,8 @@ func planRelease(b *model.Block, group []Release) (releasePlan, error) {
 	return plan, nil
 }
 
-// MismatchError tells that an address is no longer assigned to whom the caller thinks.
+// MismatchError reports that an address is assigned to another handle, or with another sequence number, than the caller
+// expects.
 type MismatchError struct {
 	Address          netip.Addr
 	What, Want, Have string
@@ -196,7 +198,7 @@ func (e *MismatchError) Error() string {
 		e.Want)
 }
 
-// putOrDelete stores a block out of which addresses were released. One that is empty and belongs to nobody goes.
+// putOrDelete stores a block after a release. It deletes an empty block without owner.
 func (s session) putOrDelete(ctx context.Context, b heldBlock) error {
 	if ownerOf(b.Block) == "" && isEmpty(b.Block) {
 		return s.deleteBlock(ctx, b)
@@ -205,8 +207,8 @@ func (s session) putOrDelete(ctx context.Context, b heldBlock) error {
 	return gone(err)
 }
 
-// forget lowers the count of a handle after a release. Should that fail the count is too high, which the next release
-// by this handle puts right.
+// forget lowers the count of a handle after a release. If that fails the count is too high; the next release by this
+// handle corrects it.
 func (s session) forget(ctx context.Context, handle string, cidr netip.Prefix, n int) {
 	ctx, cancel := cleanup(ctx)
 	defer cancel()
@@ -216,7 +218,7 @@ func (s session) forget(ctx context.Context, handle string, cidr netip.Prefix, n
 	}
 }
 
-// keepConsistent gives up an emptied block whose pool no longer selects the node that owns it.
+// keepConsistent releases an emptied block whose pool no longer selects the node that owns it.
 func (s session) keepConsistent(ctx context.Context, pools []pool, b heldBlock) {
 	owner, ok := parseOwner(ownerOf(b.Block))
 	p := poolOf(pools, b.CIDR.Addr())
@@ -239,8 +241,8 @@ func (s session) keepConsistent(ctx context.Context, pools []pool, b heldBlock) 
 	}
 }
 
-// ReleaseByHandle gives back everything that a handle has, and forgets the handle. The error is ErrNotFound if there is
-// no such handle: for most callers that is success. Counts that an interrupted operation left behind are put right.
+// ReleaseByHandle releases all addresses of a handle, and deletes the handle. The error is ErrNotFound if the handle
+// does not exist, which most callers treat as success. It corrects counts that an interrupted operation left behind.
 func (a *Allocator) ReleaseByHandle(ctx context.Context, handle string) ([]netip.Addr, error) {
 	if handle == "" {
 		return nil, errors.New("release by handle: the handle is missing")
@@ -274,7 +276,7 @@ func (a *Allocator) ReleaseByHandle(ctx context.Context, handle string) ([]netip
 	return released, errors.Join(errs...)
 }
 
-// releaseHandleIn releases what a handle has in one block.
+// releaseHandleIn releases the addresses of a handle in one block.
 func (s session) releaseHandleIn(
 	ctx context.Context, pools []pool, handle string, cidr netip.Prefix,
 ) ([]netip.Addr, error) {

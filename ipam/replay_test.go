@@ -224,7 +224,7 @@ func applyRecorded(t *testing.T, store *memory, r recorded) {
 	store.entries[r.Key] = entry{r.object(t).Key, []byte(r.Raw), store.revision}
 }
 
-// timeOf is when a step happened, as far as its writes show it: a new block is numbered by the nanosecond.
+// timeOf returns when a step happened, as far as its writes show it: a new block is numbered by the nanosecond.
 func timeOf(t *testing.T, want []recorded, before time.Time) time.Time {
 	t.Helper()
 	for _, r := range want {

@@ -24,7 +24,7 @@ func (f Family) String() string { return fmt.Sprintf("IPv%d", int(f)) }
 
 func (f Family) has(a netip.Addr) bool { return a.Is4() == (f == IPv4) }
 
-// FamilyOf is the family of an address.
+// FamilyOf returns the family of an address.
 func FamilyOf(a netip.Addr) Family {
 	if a.Is4() {
 		return IPv4
@@ -32,35 +32,35 @@ func FamilyOf(a netip.Addr) Family {
 	return IPv6
 }
 
-// Request asks for addresses, whichever are free.
+// Request is a request for any free addresses.
 type Request struct {
 	// Host is the node that uses the addresses: its blocks are used first. For use LoadBalancer it names a virtual
 	// owner.
 	Host string
-	// Handle names the owner for a later release; it may be empty.
+	// Handle identifies the owner for a later release; it may be empty.
 	Handle string
-	// Attrs are kept with each address, under the names that Calico uses: node, pod, namespace, timestamp, type.
+	// Attrs are stored with each address, under Calico's names: node, pod, namespace, timestamp, type.
 	Attrs map[string]string
-	// Num4 and Num6 are how many addresses of each family are wanted.
+	// Num4 and Num6 are the numbers of addresses to assign in each family.
 	Num4, Num6 int
-	// Pools4 and Pools6 limit the pools to these, by CIDR; their selectors are then ignored.
+	// Pools4 and Pools6 limit the pools to these CIDRs; the selectors of these pools are then ignored.
 	Pools4, Pools6 []netip.Prefix
-	// MaxBlocks limits how many blocks the host may have, per family. 0: as configured, or 20.
+	// MaxBlocks limits the number of blocks of the host per family. 0: as configured, or 20.
 	MaxBlocks int
-	// Use is the purpose, which the pool must allow. It must be given.
+	// Use is the purpose that the pool must allow. It is required.
 	Use v3.IPPoolAllowedUse
 	// NamespaceLabels are compared with the pools' namespace selectors; nil counts as no labels.
 	NamespaceLabels map[string]string
 	Later           Later
 }
 
-// Later takes over a write that an assignment leaves to be done after it: the count of the addresses in the handle. Nil
-// does it before the block is written, which leaves no address that its handle does not name, whenever the process
-// dies. Who sets it has to call write, soon and whatever happens, and to release the addresses if write fails; what a
-// dead process left is found by AssignedTo and put right by CountHandle.
+// Later takes over a write that follows an assignment: the count of the addresses in the handle. If nil, the count is
+// written before the block, so that a handle names all its addresses whenever the process dies. A caller that sets it
+// must call write soon in any case, and release the addresses if write fails. AssignedTo finds and CountHandle corrects
+// the leftovers of a dead process.
 type Later func(write func(context.Context) error)
 
-// in is l for a block of the owner, where AssignedTo looks, and nil for a block that was borrowed from.
+// in returns l for a block of the owner, which AssignedTo searches, and nil for a borrowed block.
 func (l Later) in(b *model.Block, owner Owner) Later {
 	if ownerOf(b) != owner.String() {
 		return nil
@@ -116,21 +116,21 @@ func (r *Request) check() error {
 	return fmt.Errorf("use %q: want Workload, Tunnel or LoadBalancer", r.Use)
 }
 
-// Result is what became of a Request, for each family. Check both with Short.
+// Result is the result of a Request, for each family. Check both with Short.
 type Result struct{ V4, V6 Assigned }
 
-// Assigned is what one family of a request got.
+// Assigned is the result of one family of a request.
 type Assigned struct {
 	Family    Family
 	Requested int
 	// Addresses carry the prefix length of their block.
 	Addresses []netip.Prefix
-	// Reasons say why there are fewer than requested.
+	// Reasons explain why there are fewer addresses than requested.
 	Reasons []string
 }
 
-// Short is nil if all addresses were assigned, and otherwise says what is missing and why.
-// The addresses that were assigned stay so until the caller releases them.
+// Short returns nil if all addresses were assigned, and otherwise an error with the number missing and the reasons. The
+// assigned addresses stay assigned until the caller releases them.
 func (a Assigned) Short() error {
 	if len(a.Addresses) >= a.Requested {
 		return nil
@@ -138,7 +138,7 @@ func (a Assigned) Short() error {
 	return &ShortError{a}
 }
 
-// ShortError tells that fewer addresses were assigned than requested, and why.
+// ShortError reports that fewer addresses were assigned than requested, and why.
 type ShortError struct{ Assigned }
 
 func (e *ShortError) Error() string {
@@ -146,7 +146,7 @@ func (e *ShortError) Error() string {
 		strings.Join(e.Reasons, "; "))
 }
 
-// Short is nil if both families got what was requested.
+// Short returns nil if both families have all requested addresses.
 func (r Result) Short() error {
 	if err := r.V4.Short(); err != nil {
 		return err

@@ -14,10 +14,10 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// addrRange is the addresses from first to last.
+// addrRange is a range of addresses, both ends included.
 type addrRange struct{ first, last netip.Addr }
 
-// reservations are disjoint ranges in ascending order that are not handed out unless asked for by address.
+// reservations are disjoint ranges in ascending order whose addresses are assigned only on request for the address.
 type reservations []addrRange
 
 // newReservations merges prefixes that overlap or touch, so that a block is wholly reserved exactly if one range covers
@@ -71,7 +71,8 @@ func (r reservations) covering(p netip.Prefix) (addrRange, bool) {
 	return x, ok && !x.last.Less(last(p))
 }
 
-// readReservations reads them anew, because they may change at any time. A malformed entry is left out and logged.
+// readReservations reads the reservations for each operation, because they may change at any time. It logs and skips
+// malformed entries.
 func (a *Allocator) readReservations(ctx context.Context) (reservations, error) {
 	objects, _, err := a.store.List(ctx, model.KindIPReservation, "")
 	if err != nil {
@@ -96,7 +97,7 @@ func (a *Allocator) readReservations(ctx context.Context) (reservations, error) 
 	return newReservations(prefixes), nil
 }
 
-// parseReserved reads an address or a CIDR.
+// parseReserved parses an address or a CIDR.
 func parseReserved(s string) (netip.Prefix, error) {
 	s = strings.TrimSpace(s)
 	if addr, err := netip.ParseAddr(s); err == nil {

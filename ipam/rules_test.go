@@ -228,7 +228,7 @@ func TestExhaustedPoolIsNamed(t *testing.T) {
 	x.refused(err, "pool p (10.0.0.0/26) is exhausted: 64 of 64 addresses in use")
 }
 
-// A configuration that exists counts as it is: a missing auto_allocate_blocks means no.
+// An existing configuration applies as it is: a missing auto_allocate_blocks is false.
 func TestBlocksAreNotClaimedIfConfigured(t *testing.T) {
 	x := newBench(t, poolObject("p", "10.0.0.0/29", 29), configObject(model.IPAMConfig{StrictAffinity: true}))
 	_, err := x.auto("e", "h", 1)

@@ -10,32 +10,32 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// PoolUsage tells how full a pool is.
+// PoolUsage is the utilization of a pool.
 type PoolUsage struct {
-	// Name and CIDR are those of the pool; Name is empty for the blocks that lie in no pool.
+	// Name and CIDR identify the pool; Name is empty for the blocks outside all pools.
 	Name string
 	CIDR netip.Prefix
 	// Capacity is the number of addresses of the pool.
 	Capacity *big.Int
-	// Reserved is how many of them IPReservations keep from being assigned.
+	// Reserved is the number of these addresses that IPReservations exclude from assignment.
 	Reserved *big.Int
-	// InUse counts what is assigned or cools down.
+	// InUse counts the addresses that are assigned or cooling down.
 	InUse  int
 	Blocks []BlockUsage
 }
 
-// BlockUsage tells how full a block is.
+// BlockUsage is the utilization of a block.
 type BlockUsage struct {
 	CIDR netip.Prefix
-	// Owner is "host:node-1", empty if the block belongs to nobody.
+	// Owner is "host:node-1", empty for a block without owner.
 	Owner    string
 	Capacity int
 	InUse    int
-	Reserved int // free, but kept by an IPReservation
+	Reserved int // free, but excluded by an IPReservation
 }
 
-// Utilization tells how full the pools are, in the order of their names. A last entry without name holds the blocks
-// that lie in no pool, if there are any.
+// Utilization returns the utilization of the pools, in name order. If there are blocks outside all pools, a last entry
+// without name holds them.
 func (a *Allocator) Utilization(ctx context.Context) ([]PoolUsage, error) {
 	s, err := a.begin(ctx)
 	if err != nil {
@@ -98,7 +98,7 @@ func sizeOf(p netip.Prefix) *big.Int {
 	return new(big.Int).Lsh(big.NewInt(1), uint(p.Addr().BitLen()-p.Bits()))
 }
 
-// sizeIn is how many addresses of p are reserved.
+// sizeIn returns the number of reserved addresses in p.
 func (r reservations) sizeIn(p netip.Prefix) *big.Int {
 	sum := new(big.Int)
 	first, end := p.Masked().Addr(), last(p)
@@ -119,7 +119,7 @@ func (r reservations) sizeIn(p netip.Prefix) *big.Int {
 	return sum
 }
 
-// explain says why the pools could not serve a request.
+// explain returns the reasons why the pools could not serve a request.
 func (x *search) explain(ctx context.Context) []string {
 	usage, err := x.usageOf(ctx, x.pools, x.reserved)
 	if err != nil {

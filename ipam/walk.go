@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// walkStart is the block at which a host begins to look for a free one in a pool. Calico starts at the same place for
-// the same host name, which keeps hosts out of each other's way; for blocks of a single address the place is random.
+// walkStart returns the block at which a host starts its search for a free one in a pool. Calico starts at the same
+// block for the same host name, which spreads hosts over the pool; for blocks of a single address the start is random.
 func walkStart(pool netip.Prefix, bits int, host string, now time.Time) netip.Prefix {
 	seed := now.UnixNano()
 	if bits < pool.Addr().BitLen() {
@@ -24,8 +24,8 @@ func walkStart(pool netip.Prefix, bits int, host string, now time.Time) netip.Pr
 	return netip.PrefixFrom(add(pool.Masked().Addr(), index), bits)
 }
 
-// walk visits the blocks of a pool once, cyclically from start, leaving out those that are wholly reserved.
-// It jumps over a reservation in one step: pools of IPv6 have too many blocks to visit.
+// walk visits the blocks of a pool once, cyclically from start, without those that are wholly reserved. It skips a
+// reservation in one step: IPv6 pools have too many blocks to visit.
 func walk(pool, start netip.Prefix, reserved reservations) iter.Seq[netip.Prefix] {
 	end := last(pool)
 	return func(yield func(netip.Prefix) bool) {
@@ -35,12 +35,12 @@ func walk(pool, start netip.Prefix, reserved reservations) iter.Seq[netip.Prefix
 	}
 }
 
-// walkRange visits the blocks that begin in first..end and reports whether yield wants more.
+// walkRange visits the blocks that begin in first..end and reports whether yield returned true for all.
 func walkRange(first, end netip.Addr, bits int, reserved reservations, yield func(netip.Prefix) bool) bool {
 	for addr := first; addr.IsValid() && !end.Less(addr); {
 		block := blockOf(addr, bits)
 		if hole, ok := reserved.covering(block); ok {
-			// The reservation may end within a block: go on with the one that holds its end, or with the next.
+			// The reservation may end within a block: continue with the block that contains its end, or with the next.
 			next := hole.last.Next()
 			if !next.IsValid() {
 				return true

@@ -1,3 +1,3 @@
-// Command manx-cni-direct is the CNI plugin that reaches the datastore itself. manx-cni becomes it while no manxd
-// answers: under the same names, for the same calls. It also installs the plugins on a host.
+// Command manx-cni-direct is the CNI plugin with its own datastore client. manx-cni executes it while manxd does not
+// answer: under the same names, for the same calls. It also installs the plugins on a host.
 package main

@@ -37,7 +37,7 @@ func jsonEqual(t *testing.T, a, b any) bool {
 	return reflect.DeepEqual(texts[0], texts[1])
 }
 
-// direct is the plugin in this process, in the host's namespace.
+// direct returns the plugin in this process, in the host's namespace.
 func (h *host) direct() *plugin {
 	return &plugin{
 		getenv: func(string) string { return "" }, stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}, now: time.Now,

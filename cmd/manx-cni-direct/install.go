@@ -14,7 +14,7 @@ import (
 	"github.com/manxnet/manx/cni/install"
 )
 
-// Folders of the host, as a container sees them that has them mounted where Calico's has.
+// Folders of the host, as mounted in a container at Calico's paths.
 const (
 	mountedBin, mountedSecondBin, mountedConf = "/host/opt/cni/bin", "/host/secondary-bin-dir", "/host/etc/cni/net.d"
 	ownBin, ownConf                           = "/opt/cni/bin", "/etc/cni/net.d"
@@ -103,7 +103,7 @@ func split(list string) (parts []string) {
 	return parts
 }
 
-// boolean reads Calico's booleans.
+// boolean parses Calico's booleans.
 func boolean(text string, otherwise bool) bool {
 	b, err := strconv.ParseBool(text)
 	if err != nil {
@@ -112,7 +112,7 @@ func boolean(text string, otherwise bool) bool {
 	return b
 }
 
-// folders are those that were given, or the host's.
+// folders returns the given folders, or the host's.
 func folders(given []string) []string {
 	if len(given) > 0 {
 		return given

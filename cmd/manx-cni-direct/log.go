@@ -11,7 +11,7 @@ import (
 )
 
 // newLogger writes to stderr, which runtimes keep with the error of a failed call, and to the configured file. Standard
-// output belongs to the result.
+// output is for the result.
 func newLogger(c *cni.Config, stderr io.Writer) *zap.Logger {
 	level := zapcore.InfoLevel
 	if l, err := zapcore.ParseLevel(c.LogLevel); err == nil && c.LogLevel != "" {

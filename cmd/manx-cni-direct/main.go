@@ -20,7 +20,7 @@ import (
 // buildVersion is set when the binary is linked.
 var buildVersion = "dev"
 
-// testTimeout is how long -t tries.
+// testTimeout bounds -t.
 const testTimeout = 2 * time.Second
 
 func main() {
@@ -28,7 +28,7 @@ func main() {
 		os.Stdout.WriteString(buildVersion + "\n")
 		return
 	}
-	// A runtime that was killed does not read the result: an ADD takes itself back then, which a signal would prevent.
+	// A killed runtime does not read the result: the ADD must then be undone, which the signal would prevent.
 	signal.Ignore(unix.SIGPIPE)
 	p := &plugin{getenv: os.Getenv, stdout: os.Stdout, stderr: os.Stderr, mtuFile: cni.DefaultMTUFile, now: time.Now,
 		open: openDatastore}
@@ -38,7 +38,7 @@ func main() {
 	skel.PluginMainFuncs(p.funcs(cni.IsIPAM(os.Args[0])), cni.Versions, "CNI plugin manx-cni-direct "+buildVersion)
 }
 
-// command runs what an operator, or an init container, asks for, and returns the exit code.
+// command runs a command of an operator or an init container, and returns the exit code.
 func command(p *plugin, args []string) int {
 	var err error
 	switch args[0] {
@@ -64,11 +64,11 @@ type plugin struct {
 	// open connects to the datastore of a configuration.
 	open func(ctx context.Context, c *cni.Config, getenv func(string) string, log *zap.Logger) (engine.Store, func(),
 		error)
-	// beforeStep is called before each step of an ADD; an error fails the step. Tests use it, nil does nothing.
+	// beforeStep is called before each step of an ADD; an error fails the step. It is for tests and may be nil.
 	beforeStep func(step string) error
 }
 
-// funcs are the functions of a role: the plugin, with the engine that answers its questions in the same process.
+// funcs returns the functions of a role: the plugin, with the engine in the same process.
 func (p *plugin) funcs(ipam bool) skel.CNIFuncs {
 	c := &cni.Plugin{Getenv: p.getenv, Stdout: p.stdout, BeforeStep: p.beforeStep,
 		Backend: func(conf *cni.Config) cni.Backend { return p.engine(conf) }}

@@ -18,8 +18,8 @@ import (
 	"github.com/manxnet/manx/datastore/kubernetes"
 )
 
-// settings are how the datastore of the network configuration is reached: as that says, or the environment where it is
-// silent, or else that of the local manxd.
+// settings returns the datastore settings of the network configuration, with the environment for missing ones, or else
+// those of the local manxd.
 func settings(c *cni.Config, getenv func(string) string) connect.Settings {
 	s := connect.FromEnvironment(getenv)
 	if c.DatastoreType != "" {
@@ -33,7 +33,7 @@ func settings(c *cni.Config, getenv func(string) string) connect.Settings {
 	})
 	s.Kube = kubernetesConfig(c, getenv)
 	if s.Type == "" && len(s.Etcd.Endpoints) == 0 && c.Kubernetes.Kubeconfig != "" && c.Nodename != "" {
-		s.Type = connect.Kubernetes // as Calico's plugin takes it
+		s.Type = connect.Kubernetes // as in Calico's plugin
 	}
 	return s
 }
@@ -55,7 +55,7 @@ func openDatastore(
 	return store, func() { _ = store.Close() }, nil
 }
 
-// kubernetes is the API that a network configuration names.
+// kubernetes returns the API of a network configuration.
 func (p *plugin) kubernetes(c *cni.Config) (*kubeapi.API, error) {
 	k, err := kubernetesConfig(c, p.getenv).REST()
 	if err != nil {
@@ -64,8 +64,8 @@ func (p *plugin) kubernetes(c *cni.Config) (*kubeapi.API, error) {
 	return kubeapi.New(k)
 }
 
-// kubernetesConfig is how the Kubernetes API is reached: as the network configuration says, or the environment where it
-// is silent. Of a URL of the API what follows its root does not count, as in Calico.
+// kubernetesConfig returns the Kubernetes settings of the network configuration, with the environment for missing ones.
+// Of a URL of the API it ignores the path, as Calico does.
 func kubernetesConfig(c *cni.Config, getenv func(string) string) kubernetes.Config {
 	k := kubernetes.ConfigFromEnv(getenv)
 	k.UserAgent = kubernetes.UserAgent("manx-cni-direct", buildVersion)

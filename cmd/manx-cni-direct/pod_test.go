@@ -110,7 +110,7 @@ func (p *pod) ping(to string) error {
 	return nil
 }
 
-// endpoint is the stored WorkloadEndpoint of that name, nil if there is none.
+// endpoint returns the stored WorkloadEndpoint of that name, nil if there is none.
 func (h *host) endpoint(namespace, name string) *model.WorkloadEndpoint {
 	h.t.Helper()
 	o, err := h.store.Get(context.Background(), model.Key{Kind: model.KindWorkloadEndpoint, Namespace: namespace,

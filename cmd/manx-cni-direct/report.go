@@ -13,7 +13,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// reportTimeout bounds what a report of a wait may add to it.
+// reportTimeout bounds the time that the report of a wait adds to it.
 const reportTimeout = time.Second
 
 // daemonRuns reports whether manxd listens on its control socket.
@@ -26,7 +26,7 @@ func daemonRuns(c *cni.Config) bool {
 	return true
 }
 
-// reportWait tells the daemon, whose metrics outlive this process. Nobody may be there to hear it.
+// reportWait reports waits to the daemon, whose metrics outlive this process. It ignores a missing daemon.
 func reportWait(log *zap.Logger) func(context.Context, *cni.Config, string, time.Duration, bool) {
 	return func(ctx context.Context, c *cni.Config, endpoint string, waited time.Duration, timedOut bool) {
 		ctx, cancel := context.WithTimeout(ctx, reportTimeout)

@@ -18,7 +18,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// daemon plays manxd: it hears reports on the control socket and writes status files when the test says so.
+// daemon is a manxd for tests: it receives reports on the control socket and writes status files on demand.
 type daemon struct {
 	manxv1.UnimplementedManxServer
 	h *host

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// directName is the program that reaches the datastore itself. It lies beside this one.
+// directName is the program with its own datastore client, in the folder of this one.
 const directName = "manx-cni-direct"
 
 // becomeDirect executes manx-cni-direct in the place of this process, with the same arguments and environment, and with
-// stdin as its standard input if it is not nil. It returns only if that fails.
+// stdin as its standard input if it is not nil. It returns only on an error.
 func becomeDirect(stdin []byte) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -30,7 +30,7 @@ func becomeDirect(stdin []byte) error {
 	return nil
 }
 
-// feed makes content the standard input, once more from its beginning.
+// feed makes content the standard input, from its beginning.
 func feed(content []byte) error {
 	fd, err := unix.MemfdCreate("cni-configuration", 0)
 	if err != nil {

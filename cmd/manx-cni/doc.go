@@ -1,7 +1,7 @@
 // Command manx-cni attaches containers to the network of this node: a CNI network plugin (as "manx", "manx-cni" or
-// "calico") and a CNI IPAM plugin (as "manx-ipam" or "calico-ipam") in one binary, told apart by the name it runs
-// under.
+// "calico") and a CNI IPAM plugin (as "manx-ipam" or "calico-ipam") in one binary. The name it runs under selects the
+// plugin.
 //
-// It starts fast, because it knows no datastore: manxd answers its questions over a unix socket. While there is no
-// manxd it becomes manx-cni-direct, which goes to the datastore itself.
+// It starts fast, because it has no datastore client: manxd serves its requests over a unix socket. While manxd does
+// not answer it executes manx-cni-direct, which has one.
 package main

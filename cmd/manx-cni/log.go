@@ -9,8 +9,7 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// logLine writes a line of JSON to the log file that the network configuration names, if it names one. The log of manxd
-// has the rest.
+// logLine writes a line of JSON to the log file of the network configuration, if there is one. manxd logs the rest.
 func logLine(c *cni.Config, what string, fields ...any) {
 	_, failed := findField(fields, "error")
 	if c.LogFilePath == "" || c.LogLevel == "error" && !failed {

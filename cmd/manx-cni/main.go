@@ -15,7 +15,7 @@ import (
 // buildVersion is set when the binary is linked.
 var buildVersion = "dev"
 
-// commands are those of manx-cni-direct, which this program executes for them.
+// commands are the commands of manx-cni-direct, which this program executes for them.
 var commands = map[string]bool{"install": true, "uninstall": true, "-t": true, "help": true, "--help": true, "-h": true}
 
 func main() {
@@ -29,7 +29,7 @@ func main() {
 			os.Exit(1)
 		}
 	}
-	// A runtime that was killed does not read the result: an ADD takes itself back then, which a signal would prevent.
+	// A killed runtime does not read the result: the ADD must then be undone, which the signal would prevent.
 	signal.Ignore(unix.SIGPIPE)
 	p := &cni.Plugin{Getenv: os.Getenv, Stdout: os.Stdout, Log: logLine,
 		Backend: func(c *cni.Config) cni.Backend { return cni.Socket(c.Socket()) }}
@@ -40,7 +40,7 @@ func main() {
 	skel.PluginMainFuncs(funcs, cni.Versions, "CNI plugin manx-cni "+buildVersion)
 }
 
-// orDirect lets manx-cni-direct begin the call anew if manxd does not answer. All calls can be repeated.
+// orDirect repeats a call with manx-cni-direct if manxd does not answer. All calls can be repeated.
 func orDirect(do func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) error {
 		err := do(args)

@@ -130,7 +130,7 @@ func (c *cli) clearPeers(ctx context.Context, names []string) error {
 	})
 }
 
-// peerNames reads "peer NAME..." or "peer/NAME...".
+// peerNames parses "peer NAME..." or "peer/NAME...".
 func peerNames(cmd *cobra.Command, args []string) ([]string, error) {
 	if len(args) > 0 && isPeers(args[0]) {
 		return args[1:], nil
@@ -149,10 +149,10 @@ func peerNames(cmd *cobra.Command, args []string) ([]string, error) {
 	return names, nil
 }
 
-// completionTime bounds how long a shell waits for completions.
+// completionTime bounds the shell's wait for completions.
 const completionTime = 2 * time.Second
 
-// completePeers offers the word "peer", and then the sessions of the daemon.
+// completePeers completes the word "peer", and then the sessions of the daemon.
 func (c *cli) completePeers(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
 		return []string{"peer"}, cobra.ShellCompDirectiveNoFileComp
@@ -172,7 +172,7 @@ func (c *cli) completePeers(cmd *cobra.Command, args []string, _ string) ([]stri
 	return offers, cobra.ShellCompDirectiveNoFileComp
 }
 
-// retryTime is how long the daemon may take to try everything again.
+// retryTime bounds the daemon's retry of everything.
 const retryTime = time.Minute
 
 func (c *cli) retryCommand() *cobra.Command {
@@ -223,7 +223,7 @@ func (c *cli) retry(ctx context.Context, format table.Format) error {
 	return err
 }
 
-// orderDrain has the daemon drain its node; name, if any, has to be its name.
+// orderDrain orders the daemon to drain its node; name, if any, must be its name.
 func (c *cli) orderDrain(ctx context.Context, name string, timeout time.Duration, wait bool) error {
 	var before string
 	err := c.daemon(ctx, func(ctx context.Context, m manxv1.ManxClient) error {
@@ -245,7 +245,7 @@ func (c *cli) orderDrain(ctx context.Context, name string, timeout time.Duration
 		"withdrawn": "drained: its routes are withdrawn"})
 }
 
-// orderReturn has the daemon bring its node back; name, if any, has to be its name.
+// orderReturn orders the daemon to bring its node back; name, if any, must be its name.
 func (c *cli) orderReturn(ctx context.Context, name string, wait bool) error {
 	var before string
 	err := c.daemon(ctx, func(ctx context.Context, m manxv1.ManxClient) error {
@@ -265,7 +265,7 @@ func (c *cli) orderReturn(ctx context.Context, name string, wait bool) error {
 		map[string]string{"draining": "its routes are back as the last choice", "": "in service"})
 }
 
-// followOrder waits until the status of the daemon has a word about its drain, and tells of the steps that have words.
+// followOrder waits until the status of the daemon has the given drain phase, and prints the phases on the way.
 func (c *cli) followOrder(ctx context.Context, want string, patience time.Duration, words map[string]string) error {
 	told := ""
 	for end := time.Now().Add(patience); ; time.Sleep(drainLook) {
@@ -292,5 +292,5 @@ func (c *cli) followOrder(ctx context.Context, want string, patience time.Durati
 	}
 }
 
-// drainLook is the time between two looks at a drain.
+// drainLook is the interval between queries of a drain.
 const drainLook = 500 * time.Millisecond

@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/kubernetes"
 )
 
-// etcdFlags say how to reach the datastore. What a flag sets goes before the file or the environment.
+// etcdFlags configure access to the datastore. A flag takes priority over the file or the environment.
 type etcdFlags struct {
 	config    string
 	endpoints string
@@ -43,8 +43,8 @@ func (e *etcdFlags) add(f *pflag.FlagSet) {
 		"(K8S_CURRENT_CONTEXT)")
 }
 
-// open connects to the datastore: that of the flags, of the configuration file or else of the environment, or that of
-// the local manxd.
+// open opens the datastore: that of the flags, of the configuration file or else of the environment, or the local
+// manxd's.
 func (c *cli) open(ctx context.Context) (datastore.Store, error) {
 	s, err := connect.FromFile(c.etcd.config, c.env)
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// daemonTimeout bounds a question to the daemon, which answers from memory.
+// daemonTimeout bounds a request to the daemon, which answers from memory.
 const daemonTimeout = 10 * time.Second
 
-// noDaemonError says that no daemon answers.
+// noDaemonError reports that no daemon answers.
 type noDaemonError struct {
 	address string // the control socket, or HOST:PORT
 	reason  string
@@ -30,15 +30,15 @@ func (e *noDaemonError) Error() string {
 	return fmt.Sprintf("manxd cannot be reached at %s: %s", e.address, e.reason)
 }
 
-// biggestAnswer bounds what is read: 500,000 routes are some 150 MB.
+// biggestAnswer bounds the size of a response: 500,000 routes are some 150 MB.
 const biggestAnswer = 1 << 30
 
-// daemon asks the local manxd, or that of --server, and translates its errors.
+// daemon makes a request to the local manxd, or that of --server, and converts its errors.
 func (c *cli) daemon(ctx context.Context, ask func(context.Context, manxv1.ManxClient) error) error {
 	return c.daemonFor(ctx, daemonTimeout, ask)
 }
 
-// daemonFor is daemon with another limit of time; 0 is none.
+// daemonFor is daemon with another timeout; 0 is none.
 func (c *cli) daemonFor(
 	ctx context.Context, limit time.Duration, ask func(context.Context, manxv1.ManxClient) error,
 ) error {
@@ -67,7 +67,7 @@ func (c *cli) call(ctx context.Context, limit time.Duration, ask func(context.Co
 	return c.explain(remote, limit, ask(ctx, conn))
 }
 
-// connect makes a connection to the local daemon, or to a remote one.
+// connect opens a connection to the local daemon, or to a remote one.
 func (c *cli) connect(remote *serverFlags) (*grpc.ClientConn, error) {
 	bounds := grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(biggestAnswer))
 	if remote != nil {

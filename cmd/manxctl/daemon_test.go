@@ -48,7 +48,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// playedDaemon says what the tests of the output want it to say.
+// playedDaemon returns the responses for the tests of the output.
 type playedDaemon struct {
 	manxv1.UnimplementedManxServer
 	mu     sync.Mutex // of what follows, in tests and while a request is answered
@@ -62,14 +62,14 @@ type playedDaemon struct {
 	retried    *manxv1.RetryResponse
 }
 
-// change changes what the daemon says from now on.
+// change changes the daemon's later responses.
 func (d *playedDaemon) change(f func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f()
 }
 
-// answer answers with a copy: what it is a copy of may change before it is sent.
+// answer returns a copy: the original may change before it is sent.
 func (d *playedDaemon) answer(
 	ctx context.Context, r any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
 ) (any, error) {
@@ -207,8 +207,8 @@ func (d *playedDaemon) ListEndpoints(
 	return &manxv1.ListEndpointsResponse{}, nil
 }
 
-// newPlayedDaemon is a healthy node with four sessions, one of which is up. Times are far enough in the past that what
-// is printed does not depend on the clock of the test.
+// newPlayedDaemon returns a healthy node with four sessions, one of which is up. Times are far enough in the past that
+// what is printed does not depend on the clock of the test.
 func newPlayedDaemon(t *testing.T) (shell, *playedDaemon) {
 	t.Helper()
 	const since = 1772600767000 // 2026-03-04 05:06:07 UTC
@@ -346,7 +346,7 @@ func TestRoutesPassesFiltersOn(t *testing.T) {
 	s.ask("routes", "--source", "kernel").want(t, 2, "", "--source \"kernel\": want bgp, block, workload or static")
 }
 
-// A full routing table is far bigger than the 4 MB that gRPC takes by itself.
+// A full routing table exceeds gRPC's default limit of 4 MB by far.
 func TestManyRoutes(t *testing.T) {
 	s, d := newPlayedDaemon(t)
 	d.change(func() { d.many = 100_000 })

@@ -55,7 +55,7 @@ configuration. A tier with policies cannot be deleted.`,
 	return cmd
 }
 
-// deleteKeys are the objects that the command line or the files name, in that order.
+// deleteKeys returns the objects that the command line or the files name, in that order.
 func (c *cli) deleteKeys(f files, ns namespaces, args []string) ([]model.Key, error) {
 	var keys []model.Key
 	if len(f.paths) > 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// deleteObject deletes one object; a Node goes together with everything that exists for it alone, as with calicoctl.
+// deleteObject deletes one object; with a Node it deletes everything that exists for it alone, as calicoctl does.
 func deleteObject(ctx context.Context, store datastore.Store, key model.Key) ([]model.Key, error) {
 	var gone []model.Key
 	if key.Kind == model.KindNode {
@@ -23,7 +23,7 @@ func deleteObject(ctx context.Context, store datastore.Store, key model.Key) ([]
 		if err != nil {
 			var of *datastore.KeyError
 			if errors.As(err, &of) {
-				err = &datastore.KeyError{Op: "delete", Key: key, Err: of.Err} // what was asked for is a delete
+				err = &datastore.KeyError{Op: "delete", Key: key, Err: of.Err} // the user's operation is a delete
 			}
 			return nil, err
 		}
@@ -42,7 +42,7 @@ func deleteObject(ctx context.Context, store datastore.Store, key model.Key) ([]
 	return append(gone, key), nil
 }
 
-// releaseNode gives back the node's addresses and blocks and deletes what names it.
+// releaseNode releases the node's addresses and blocks and deletes the objects that refer to it.
 func releaseNode(ctx context.Context, store datastore.Store, node *model.Object) ([]model.Key, error) {
 	name := node.Key.Name
 	keys := []model.Key{
@@ -99,7 +99,7 @@ func tunnelAddresses(o *model.Object) (list []string) {
 	return list
 }
 
-// releaseAddresses leaves alone what is no address: nothing can have been assigned by it.
+// releaseAddresses ignores malformed addresses, which cannot be assigned.
 func releaseAddresses(ctx context.Context, store datastore.Store, node string, texts []string) error {
 	var releases []ipam.Release
 	for _, text := range texts {

@@ -10,11 +10,11 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// tierPolicies is how many policies a refusal names.
+// tierPolicies is the number of policies that a refusal names.
 const tierPolicies = 5
 
-// deletableTier refuses to delete a tier that every cluster has, and one that still has policies: they would be left
-// without an order and a default action.
+// deletableTier refuses to delete a tier that every cluster has, and one with policies: they would be left without an
+// order and a default action.
 func deletableTier(ctx context.Context, store datastore.Store, key model.Key) error {
 	fail := func(err error) error { return &datastore.KeyError{Op: "delete", Key: key, Err: err} }
 	if model.BuiltInTier(key.Name) {

@@ -54,7 +54,7 @@ func (c *cli) describeCommand() *cobra.Command {
 	return cmd
 }
 
-// foundPeers are the sessions that an address or the name of a BGPPeer stands for.
+// foundPeers are the sessions of an address or a BGPPeer.
 type foundPeers struct {
 	object    string // "BGPPeer/tor-1"; empty for an address
 	peers     []*manxv1.Peer
@@ -131,8 +131,7 @@ func (s *sections) line(name, format string, args ...any) {
 	}
 }
 
-// describePeer tells first how the session does, then what the datastore asks for, what the two ends agreed on, and
-// what differs.
+// describePeer prints the state of the session, its configuration, the negotiated options, and the differences.
 func describePeer(p *manxv1.Peer, now time.Time) string {
 	var s sections
 	s.heading("Session with " + peerName(p))
@@ -250,7 +249,7 @@ func yesNo(b bool) string {
 	return "no"
 }
 
-// oneLine keeps what others wrote from breaking the lines.
+// oneLine keeps text of other writers from breaking the lines.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

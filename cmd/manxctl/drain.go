@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/node"
 )
 
-// answerMargin is how long after the drain's own timeout the daemon may take to answer.
+// answerMargin is the time after the drain's own timeout in which the daemon must answer.
 const answerMargin = 30 * time.Second
 
 func (c *cli) nodeDrainCommand() *cobra.Command {
@@ -69,22 +69,22 @@ func (c *cli) nodeUndrainCommand() *cobra.Command {
 	return cmd
 }
 
-// orderedHow ends the help of drain and undrain.
+// orderedHow is the end of the help of drain and undrain.
 const orderedHow = "The order goes into the datastore, and NODE may be any. With --server it goes to that daemon, " +
 	"for its own node, which NODE\n" +
 	"has to be if it is given; with --socket and without NODE it goes to the local daemon. All end in the " +
 	"same annotation."
 
-// nodeOfDaemon reports whether an order goes to a daemon, and which name its node must have.
+// nodeOfDaemon reports whether an order goes to a daemon, and the required name of its node.
 func (c *cli) nodeOfDaemon(args []string) (name string, daemon bool) {
 	if len(args) == 0 {
 		return "", true
 	}
 	remote, err := c.remote()
-	return args[0], remote != nil || err != nil // the daemon's way tells of the error
+	return args[0], remote != nil || err != nil // the daemon's way reports the error
 }
 
-// oneNode wants a name, unless the command line says whose daemon is to be called.
+// oneNode requires a name, unless the command line selects a daemon.
 func (c *cli) oneNode(cmd *cobra.Command, args []string) error {
 	remote, err := c.remote()
 	switch {
@@ -139,7 +139,7 @@ func (c *cli) say(format string, args ...any) error {
 	return err
 }
 
-// followDrain waits until the node's daemon has brought it into a phase, and tells of the steps.
+// followDrain waits until the node's daemon has reached a phase, and prints the phases on the way.
 func (c *cli) followDrain(
 	ctx context.Context, store datastore.Store, name string, want model.DrainPhase, patience time.Duration,
 ) error {

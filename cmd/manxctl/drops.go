@@ -46,7 +46,7 @@ The first packet of a flow is printed at once, the number of further ones every 
 	return cmd
 }
 
-// drops prints until it is interrupted, which is its ordinary end.
+// drops prints until it is interrupted, its normal end.
 func (c *cli) drops(ctx context.Context, request *manxv1.WatchDropsRequest, format table.Format) error {
 	watching := func(ctx context.Context, m manxv1.ManxClient) (grpc.ServerStreamingClient[manxv1.Drop], error) {
 		return m.WatchDrops(ctx, request)
@@ -56,7 +56,7 @@ func (c *cli) drops(ctx context.Context, request *manxv1.WatchDropsRequest, form
 	})
 }
 
-// dropLine is what a person reads.
+// dropLine returns the line of a drop for people.
 func dropLine(d *manxv1.Drop) string {
 	end := func(address, endpoint string) string {
 		if endpoint == "" {

@@ -108,7 +108,7 @@ func (c *cli) explainFlow(ctx context.Context, o explainOptions, args []string) 
 		Ipv6: o.ipv6}, answer)
 }
 
-// explainFiles answers from files alone.
+// explainFiles evaluates a question from files only.
 func (c *cli) explainFiles(o explainOptions, q explain.Question) (*manxv1.Explanation, error) {
 	var sources []manifest.Source
 	var errs []error

@@ -12,7 +12,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// liveOptions are the flags of explain about real packets.
+// liveOptions are the flags of explain for real packets.
 type liveOptions struct {
 	on      bool
 	timeout time.Duration
@@ -24,7 +24,7 @@ const (
 	livePackets = 1
 )
 
-// check refuses what makes no sense together.
+// check refuses contradictory flags.
 func (o liveOptions) check(files, changed bool) error {
 	switch {
 	case !o.on && changed:
@@ -39,14 +39,14 @@ func (o liveOptions) check(files, changed bool) error {
 	return nil
 }
 
-// What a TracedPacket's verdict can be.
+// The verdicts of a TracedPacket.
 const (
 	packetDiffers   = "differs"
 	packetUndecided = "undecided"
 )
 
-// confirm waits for real packets of a flow that was explained and prints how each fared. In a structured format all is
-// printed at the end.
+// confirm waits for real packets of an explained flow and prints the verdict of each. In a structured format it prints
+// everything at the end.
 func (c *cli) confirm(ctx context.Context, o liveOptions, format table.Format, request *manxv1.TraceFlowRequest,
 	explained *manxv1.Explanation) error {
 	live := &manxv1.LiveTrace{}
@@ -80,14 +80,14 @@ func (c *cli) confirm(ctx context.Context, o liveOptions, format table.Format, r
 	return nil
 }
 
-// liveView is where the answers of the daemon go: into live, and as text to people. ready gets a line when packets can
-// be sent.
+// liveView receives the daemon's responses: in live, and as text for people. ready gets a line when packets can be
+// sent.
 type liveView struct {
 	live          *manxv1.LiveTrace
 	people, ready io.Writer
 }
 
-// follow reads the daemon's answers until there are no more.
+// follow reads the daemon's responses until their end.
 func (v liveView) follow(ctx context.Context, m manxv1.ManxClient, request *manxv1.TraceFlowRequest) error {
 	stream, err := m.TraceFlow(ctx, request)
 	if err != nil {
@@ -117,7 +117,7 @@ func (v liveView) follow(ctx context.Context, m manxv1.ManxClient, request *manx
 	}
 }
 
-// conclude says what the packets prove.
+// conclude returns the conclusion from the packets.
 func conclude(live *manxv1.LiveTrace, timeout time.Duration, interrupted bool) {
 	live.Agrees = true
 	decisive := 0
@@ -142,7 +142,7 @@ func conclude(live *manxv1.LiveTrace, timeout time.Duration, interrupted bool) {
 	}
 }
 
-// packetText is a line for each base chain that a packet came to, and how that agrees with the explanation.
+// packetText returns a line for each base chain of a packet, with its agreement with the explanation.
 func packetText(p *manxv1.TracedPacket) string {
 	var b strings.Builder
 	end := func(address string, port uint32) string {
@@ -191,10 +191,10 @@ func packetText(p *manxv1.TracedPacket) string {
 	return b.String()
 }
 
-// ownTable is the table that manxd programs. The comments of its rules name policies.
+// ownTable is manxd's table. The comments of its rules name policies.
 const ownTable = "inet manx"
 
-// decisionText is what decided in a base chain, without the name of that chain.
+// decisionText returns the deciding rule of a base chain, without the name of that chain.
 func decisionText(x *manxv1.TracedChain) string {
 	d, rule := x.GetDecision(), x.GetDecision().GetRule()
 	switch {
@@ -216,7 +216,7 @@ func decisionText(x *manxv1.TracedChain) string {
 	return text
 }
 
-// lookAt is the command that shows the chain of another program that dropped a packet; empty if none did.
+// lookAt returns the command that shows the chain of another program that dropped a packet; empty if none did.
 func lookAt(p *manxv1.TracedPacket) string {
 	n := len(p.GetChains())
 	if n == 0 || !p.GetDropped() || p.GetChains()[n-1].GetTable() == ownTable {

@@ -89,7 +89,7 @@ func (d *playedDaemon) TraceFlow(
 	return nil
 }
 
-// TestExplainLive pins what is printed of real packets, and what the exit code says.
+// TestExplainLive pins the output for real packets, and the exit code.
 func TestExplainLive(t *testing.T) {
 	s, _ := newPlayedDaemon(t)
 	for _, c := range []struct {

@@ -7,7 +7,7 @@ import (
 
 const explainFiles = "testdata/explain/cluster.yaml"
 
-// TestExplainFiles pins what explain says from files alone.
+// TestExplainFiles pins the output of explain from files only.
 func TestExplainFiles(t *testing.T) {
 	s := shell{t: t}
 	for _, c := range []struct {
@@ -47,7 +47,7 @@ func TestExplainFiles(t *testing.T) {
 	golden(t, "plan-policy", plan.out)
 }
 
-// TestExplainRefuses tells of questions that have no answer what would be right.
+// TestExplainRefuses checks that the error of an unanswerable question names a valid one.
 func TestExplainRefuses(t *testing.T) {
 	s := shell{t: t}
 	for _, c := range []struct {

@@ -8,7 +8,8 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// writeExplanation writes an explanation for people: who, what each stage says, the way, and last the verdict.
+// writeExplanation writes an explanation for people: the ends, the decision of each stage, the path, and last the
+// verdict.
 func writeExplanation(w io.Writer, x *manxv1.Explanation) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "From %s\n  to %s\n  by %s\n", explainedEnd(x.GetSource()), explainedEnd(x.GetDestination()),

@@ -84,7 +84,7 @@ func (o *getOptions) parse() (err error) {
 	return nil
 }
 
-// answer is what get found of one kind.
+// answer is the result of get for one kind.
 type answer struct {
 	kind     model.KindInfo
 	objects  []*model.Object
@@ -118,7 +118,7 @@ func (c *cli) get(ctx context.Context, o getOptions, args []string) error {
 	return nil
 }
 
-// getTargets are the kinds and names of the command line, or those of the documents in files.
+// getTargets returns the kinds and names of the command line, or those of the documents in files.
 func (c *cli) getTargets(o *getOptions, args []string) ([]target, error) {
 	if len(o.files.paths) == 0 {
 		targets, err := parseTargets(args)
@@ -143,7 +143,7 @@ func (c *cli) getTargets(o *getOptions, args []string) ([]target, error) {
 	return targets, nil
 }
 
-// find reads what a target asks for.
+// find reads the objects of a target.
 func find(ctx context.Context, store datastore.Store, t target, o getOptions) (answer, []error) {
 	a := answer{kind: t.kind, named: len(t.names) > 0}
 	if !a.named {
@@ -192,7 +192,7 @@ func tierOrder(o *model.Object) float64 {
 	return math.Inf(1)
 }
 
-// usable takes out what cannot be decoded, and warns of every object that manxd will not use.
+// usable removes undecodable objects, and warns of every object that manxd will not use.
 func (c *cli) usable(objects []*model.Object, errs *[]error, f table.Format) []*model.Object {
 	return slices.DeleteFunc(slices.Clone(objects), func(o *model.Object) bool {
 		switch {
@@ -229,7 +229,7 @@ func (c *cli) print(ctx context.Context, store datastore.Store, a answer, o getO
 	return table.Objects(c.out, a.kind.Kind, a.objects, a.revision, opts)
 }
 
-// inheritedAS is the AS number of nodes that have none of their own.
+// inheritedAS returns the AS number of nodes that have none.
 func inheritedAS(ctx context.Context, store datastore.Store) string {
 	o, err := store.Get(ctx, model.ResourceKey(model.KindBGPConfiguration, "default"))
 	if err != nil {

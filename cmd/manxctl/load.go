@@ -23,8 +23,8 @@ func (f *files) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&f.recursive, "recursive", "R", false, "read the folders inside a folder, too")
 }
 
-// load reads all files. Nothing is returned if anything is wrong in any of them: a mistake in the last document must
-// not leave the first ones applied.
+// load reads all files. It returns no document if any file has an error: an error in the last document must not leave
+// the first ones applied.
 func (c *cli) load(f files, ns namespaces) ([]manifest.Document, error) {
 	var docs []manifest.Document
 	var errs []error
@@ -46,7 +46,7 @@ func (c *cli) load(f files, ns namespaces) ([]manifest.Document, error) {
 	return docs, nil
 }
 
-// complete gives a document its namespace, and the name that follows from its fields if it has none.
+// complete sets a document's namespace, and the name that follows from its fields if it has none.
 func complete(o *model.Object, ns namespaces) error {
 	kind, _ := model.Lookup(o.Key.Kind)
 	switch {
@@ -70,7 +70,7 @@ func complete(o *model.Object, ns namespaces) error {
 	return nil
 }
 
-// report prints several errors, each on a line of its own, and returns one that ends the program with code 1.
+// report prints several errors, one on each line, and returns one that ends the program with code 1.
 func (c *cli) report(errs []error) error {
 	for _, err := range errs {
 		fmt.Fprintln(c.err, "Error:", err) //nolint:errcheck // nowhere to report it

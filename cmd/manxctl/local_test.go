@@ -41,7 +41,7 @@ func TestFindsTheLocalDatastore(t *testing.T) {
 		"start manxd, or set --etcd-endpoints")
 }
 
-// Who still has the address of older versions set is told what to do.
+// Settings with the address of older versions yield an error with advice.
 func TestOldAddressOfTheLocalDatastore(t *testing.T) {
 	flag, _ := localManxd(t)
 	s := shell{t, []string{"ETCD_ENDPOINTS=http://127.0.0.1:2379"}}
@@ -52,7 +52,7 @@ func TestOldAddressOfTheLocalDatastore(t *testing.T) {
 	r.want(t, 1, "", "connection refused", "does not serve its datastore there any more")
 }
 
-// Another user than root reads neither the file that says where the datastore is, nor the datastore.
+// A user other than root can read neither the file with the datastore's settings nor the datastore.
 func TestLocalDatastoreIsForRootAlone(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user wants root")

@@ -49,7 +49,7 @@ type result struct {
 	code     int
 }
 
-// newShell gives an environment that reaches a fresh etcd.
+// newShell returns an environment that reaches a fresh etcd.
 func newShell(t *testing.T) (shell, *etcdtest.Server) {
 	t.Helper()
 	server := etcdtest.Start(t)
@@ -76,7 +76,7 @@ func (s shell) pipe(stdin string, args ...string) result {
 	return result{out.String(), errOut.String(), cmd.ProcessState.ExitCode()}
 }
 
-// must runs a command that has to succeed and returns what it printed.
+// must runs a command that has to succeed and returns its output.
 func (s shell) must(args ...string) string { return s.mustPipe("", args...) }
 
 func (s shell) mustPipe(stdin string, args ...string) string {
@@ -88,7 +88,7 @@ func (s shell) mustPipe(stdin string, args ...string) string {
 	return r.out
 }
 
-// want compares what a command did with what it should do. Each text in errs must be part of standard error.
+// want compares the result of a command with the expected one. Each text in errs must be part of standard error.
 func (r result) want(t *testing.T, code int, out string, errs ...string) {
 	t.Helper()
 	if r.code != code {

@@ -12,8 +12,8 @@ import (
 
 var zeroTime metav1.Time
 
-// onTopOf makes the object that is to replace stored: what o says, and of stored what a user does not write, namely
-// identity, status, bookkeeping of Calico's controllers, and fields that this version does not know.
+// onTopOf returns the object that is to replace stored: the content of o, with the fields of stored that users do not
+// write: identity, status, annotations of Calico's controllers, and unknown fields.
 func onTopOf(stored, o *model.Object) (*model.Object, error) {
 	next := stored.Clone() // carries the unknown fields
 	next.Err = nil
@@ -34,7 +34,7 @@ func onTopOf(stored, o *model.Object) (*model.Object, error) {
 	return next, next.PrepareUpdate()
 }
 
-// keepOwn keeps the annotations that Calico's own programs have set and that a user's file does not mention.
+// keepOwn keeps the annotations of Calico's own programs that a user's file does not contain.
 func keepOwn(annotations, was map[string]string) map[string]string {
 	for k, v := range was {
 		if _, ok := annotations[k]; !ok && strings.HasPrefix(k, "projectcalico.org/") {
@@ -47,7 +47,7 @@ func keepOwn(annotations, was map[string]string) map[string]string {
 	return annotations
 }
 
-// keepStatus keeps the status of kinds that have one if the new value has none: it is not the user's to write.
+// keepStatus keeps the stored status if the new value has none: users do not write it.
 func keepStatus(value, was any) {
 	to, from := reflect.ValueOf(value).Elem(), reflect.ValueOf(was).Elem()
 	if to.Type() != from.Type() || to.Kind() != reflect.Struct {
@@ -58,7 +58,7 @@ func keepStatus(value, was any) {
 	}
 }
 
-// same reports whether two objects would be stored as the same bytes.
+// same reports whether the stored forms of two objects are equal.
 func same(a, b *model.Object) bool {
 	if a.Err != nil {
 		return false

@@ -60,7 +60,7 @@ func (c *cli) nodeStatusCommand() *cobra.Command {
 	return cmd
 }
 
-// writeSessions prints the tables that "calicoctl node status" prints.
+// writeSessions prints the tables of "calicoctl node status".
 func writeSessions(w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Peer, now time.Time) error {
 	as := ""
 	if s.GetAsNumber() != 0 {
@@ -99,7 +99,7 @@ func familyOf(address string) string {
 	return "IPv4"
 }
 
-// peerName is the address, and the port if it is not BGP's own.
+// peerName returns the address, and the port if it is not BGP's default.
 func peerName(p *manxv1.Peer) string {
 	a, err := netip.ParseAddr(p.GetAddress())
 	if err != nil || p.GetPort() == 0 || p.GetPort() == 179 {
@@ -108,7 +108,7 @@ func peerName(p *manxv1.Peer) string {
 	return netip.AddrPortFrom(a, uint16(p.GetPort())).String()
 }
 
-// peerType spells the type as calicoctl does.
+// peerType returns calicoctl's name of the type.
 func peerType(t string) string {
 	switch t {
 	case "mesh":
@@ -126,7 +126,7 @@ func upOrStart(p *manxv1.Peer) string {
 	return "start"
 }
 
-// info is the state of the state machine and why it is not another one.
+// info returns the state of the state machine and its reason.
 func info(p *manxv1.Peer) string {
 	reason := p.GetReason()
 	if p.GetState() == established {
@@ -138,7 +138,7 @@ func info(p *manxv1.Peer) string {
 	return p.GetState() + ": " + reason
 }
 
-// clock is the time of day, or the date if that was another day.
+// clock returns the time of day, or the date if that was another day.
 func clock(unixMs int64, now time.Time) string {
 	if unixMs == 0 {
 		return ""

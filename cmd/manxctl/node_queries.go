@@ -11,12 +11,12 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// query is a command that asks one thing of the daemon and prints the answer.
+// query is a command with one request to the daemon, whose response it prints.
 type query[M proto.Message] struct {
 	use, short string
 	ask        func(context.Context, manxv1.ManxClient) (M, error)
 	grid       func(M) *table.Grid
-	none       string // what to say if there is nothing
+	none       string // text for an empty response
 }
 
 func (q query[M]) command(c *cli) *cobra.Command {

@@ -11,7 +11,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// peerRouteFlags ask for routes of BGP peers instead of those of the kernel.
+// peerRouteFlags select routes of BGP peers instead of those of the kernel.
 type peerRouteFlags struct {
 	advertisedTo, receivedFrom, peer string
 	rejected                         bool
@@ -27,7 +27,7 @@ func (f *peerRouteFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.peer, "peer", "", "with --rejected: only this peer (address or BGPPeer)")
 }
 
-// request is what the flags ask for; nil is the routes of the kernel.
+// request returns the request of the flags; nil for the routes of the kernel.
 func (f *peerRouteFlags) request(cmd *cobra.Command) (*manxv1.ListPeerRoutesRequest, error) {
 	var ways, others []string
 	for _, name := range []string{"advertised-to", "received-from", "rejected"} {

@@ -12,7 +12,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// isPeers reports whether the word means the sessions of this node, which are no objects of the datastore.
+// isPeers reports whether the word is for the sessions of this node, which are no objects of the datastore.
 func isPeers(word string) bool {
 	w := strings.ToLower(word)
 	return w == "peers" || w == "peer"
@@ -67,7 +67,7 @@ func (c *cli) getPeers(ctx context.Context, o getOptions, names []string) error 
 	return peerGrid(answer.GetPeers(), o.format == table.Wide, time.Now()).Write(c.out, !o.noHeaders)
 }
 
-// peerGrid is the table of sessions; it has the same columns whatever the sessions are.
+// peerGrid returns the table of sessions; its columns are the same for all sessions.
 func peerGrid(peers []*manxv1.Peer, wide bool, now time.Time) *table.Grid {
 	g := &table.Grid{Heading: []string{"PEER", "TYPE", "AS", "PHASE", "SINCE", "FLAPS", "RECEIVED", "ACCEPTED"}}
 	if wide {
@@ -97,7 +97,7 @@ func dash(s string) string {
 	return s
 }
 
-// until says how soon something will be. 0 is never.
+// until formats the time left. 0 is never.
 func until(unixMs int64, now time.Time) string {
 	if unixMs == 0 {
 		return ""

@@ -1,6 +1,6 @@
 package main
 
-// The phases that manxctl itself acts upon; all others are shown as they come.
+// The phases that manxctl evaluates; it prints all others unchanged.
 const (
 	phaseDone    = "applied"
 	phaseFailed  = "failed"

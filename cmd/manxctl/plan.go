@@ -165,7 +165,7 @@ func (c *cli) complain(lines []string) {
 	}
 }
 
-// complainBoth prints what is to be said of two states, once if it is the same.
+// complainBoth prints the remarks of two states, once if they are equal.
 func (c *cli) complainBoth(now, then []string) {
 	for _, l := range now {
 		if !slices.Contains(then, l) {

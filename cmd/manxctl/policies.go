@@ -13,8 +13,8 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// isAllPolicies reports whether get is asked what the daemon does with all policies. "policies" is also a short name of
-// networkpolicies: with a name, a namespace, a selector or a format of objects it stands for those.
+// isAllPolicies reports whether get is for the daemon's state of all policies. "policies" is also a short name of
+// networkpolicies: with a name, a namespace, a selector or a format of objects it selects those.
 func (o getOptions) isAllPolicies(args []string) bool {
 	return len(args) == 1 && strings.EqualFold(args[0], "policies") && len(o.files.paths) == 0 &&
 		!o.namespaces.given() && o.match.Empty() &&
@@ -63,7 +63,7 @@ func policyName(p *manxv1.Policy) string {
 	return p.GetNamespace() + "/" + p.GetName()
 }
 
-// count is a number of packets or bytes; a dash where nothing counts.
+// count formats a number of packets or bytes; a dash without a counter.
 func count(n *uint64) string {
 	if n == nil {
 		return "-"
@@ -71,7 +71,7 @@ func count(n *uint64) string {
 	return strconv.FormatUint(*n, 10)
 }
 
-// policyKinds are those that describe knows besides peers.
+// policyKinds are the kinds of describe besides peers.
 var policyKinds = []model.Kind{
 	model.KindNetworkPolicy, model.KindGlobalNetworkPolicy, model.KindStagedNetworkPolicy,
 	model.KindStagedGlobalNetworkPolicy,
@@ -105,7 +105,7 @@ func (c *cli) describePolicies(ctx context.Context, kind model.Kind, namespace s
 	})
 }
 
-// describePolicy tells what the daemon knows of one policy.
+// describePolicy prints the daemon's state of one policy.
 func describePolicy(ctx context.Context, m manxv1.ManxClient, kind model.Kind, namespace, name string) (string, error) {
 	answer, err := m.ListPolicies(ctx, &manxv1.ListPoliciesRequest{Kind: string(kind), Namespace: namespace, Name: name,
 		Rules: true})
@@ -141,7 +141,7 @@ func selectedText(p *manxv1.Policy) string {
 	return orNone(strings.Join(list, ", "))
 }
 
-// describeRules lists the rules with what they counted.
+// describeRules lists the rules with their counters.
 func describeRules(s *sections, p *manxv1.Policy) {
 	direction, counted := "", false
 	for _, r := range p.GetRules() {

@@ -38,7 +38,7 @@ func (d *playedDaemon) ListPolicies(
 	return out, nil
 }
 
-// TestPolicies pins what is said of policies. "policies" with a namespace is short for networkpolicies, which are in
+// TestPolicies pins the output about policies. "policies" with a namespace is short for networkpolicies, which are in
 // the datastore.
 func TestPolicies(t *testing.T) {
 	s, _ := newPlayedDaemon(t)

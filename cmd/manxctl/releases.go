@@ -90,7 +90,7 @@ func releaseGrid(r *manxv1.ListReleasesResponse) *table.Grid {
 	return g
 }
 
-// whoReleases says what a person has to know besides the list.
+// whoReleases returns the text that accompanies the list.
 func whoReleases(r *manxv1.ListReleasesResponse, now time.Time) string {
 	none := len(r.GetReleases()) == 0
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Exit codes are a promise to scripts.
+// Exit codes are stable, for scripts.
 const (
 	exitOK        = 0
 	exitError     = 1
@@ -19,7 +19,7 @@ const (
 	exitUnhealthy = 4
 )
 
-// cli is what all commands share.
+// cli is the state that all commands share.
 type cli struct {
 	in       io.Reader
 	out, err io.Writer
@@ -31,7 +31,7 @@ type cli struct {
 	etcd       etcdFlags
 }
 
-// exitErr is an error that ends the program with a code of its own. An empty text has been printed already.
+// exitErr is an error with its own exit code. An empty text has been printed already.
 type exitErr struct {
 	code int
 	text string
@@ -67,7 +67,7 @@ func (c *cli) run(ctx context.Context, args []string) int {
 	return code
 }
 
-// codeOf is the code for an error. What cobra refuses before a command runs is a mistake of usage.
+// codeOf returns the exit code of an error. An error of cobra before a command runs is a usage error.
 func codeOf(err error, ran bool) int {
 	var e *exitErr
 	switch {

@@ -65,13 +65,13 @@ func (c *cli) routesCommand() *cobra.Command {
 	return cmd
 }
 
-// The words that --phase and --source know.
+// The words of --phase and --source.
 var (
 	routePhases  = []string{"pending", phaseDone, phaseFailed, phaseBlocked, "leftover", "removing"}
 	routeSources = []string{"bgp", "block", "workload", "static"}
 )
 
-// oneOf writes "a, b or c".
+// oneOf formats "a, b or c".
 func oneOf(words []string) string {
 	last := len(words) - 1
 	return strings.Join(words[:last], ", ") + " or " + words[last]
@@ -86,7 +86,7 @@ func routeGrid(r *manxv1.ListRoutesResponse) *table.Grid {
 	return g
 }
 
-// sourceText is what asks for a route, and for which workload.
+// sourceText returns the source of a route, and its workload.
 func sourceText(x *manxv1.Route) string {
 	if x.GetEndpoint() == "" {
 		return x.GetSource()
@@ -94,7 +94,7 @@ func sourceText(x *manxv1.Route) string {
 	return x.GetSource() + " " + x.GetEndpoint()
 }
 
-// actualText is short where nothing differs, so that what does stands out.
+// actualText is short without a difference, so that differences stand out.
 func actualText(x *manxv1.Route) string {
 	var words []string
 	for _, a := range x.GetActual() {
@@ -106,7 +106,7 @@ func actualText(x *manxv1.Route) string {
 	return orNone(strings.Join(words, "; "))
 }
 
-// withoutPrefix takes the destination out of a route as ip(8) writes it: it stands in a column of its own.
+// withoutPrefix removes the destination from a route in the format of ip(8): it has its own column.
 func withoutPrefix(route, prefix string) string { return strings.Replace(route, prefix+" ", "", 1) }
 
 func orNone(s string) string {

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// serverFlags say how to reach the daemon of another host. What a flag sets goes before the environment.
+// serverFlags configure access to the daemon of another host. A flag takes priority over the environment.
 type serverFlags struct {
 	address, caFile, certFile, keyFile, serverName string
 }
@@ -31,7 +31,7 @@ func (s *serverFlags) add(f *pflag.FlagSet) {
 		"with --server: the name to expect in the daemon's certificate, if not HOST (MANXCTL_TLS_SERVER_NAME)")
 }
 
-// remote returns how to reach the daemon of another host, nil if the local one is to be called.
+// remote returns the access to the daemon of another host, nil for the local one.
 func (c *cli) remote() (*serverFlags, error) {
 	given := c.server != serverFlags{}
 	if c.socketFlag != nil && c.socketFlag.Changed {
@@ -65,7 +65,7 @@ func (c *cli) remote() (*serverFlags, error) {
 	return &s, nil
 }
 
-// options are those of a connection to the daemon.
+// options returns the options of a connection to the daemon.
 func (s *serverFlags) options() ([]grpc.DialOption, error) {
 	pem, err := os.ReadFile(s.caFile)
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *serverFlags) options() ([]grpc.DialOption, error) {
 	}
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: cmp.Or(s.serverName, host),
-		// Whoever signs it: the daemon says better than nothing at all why it does not take it.
+		// Whatever its issuer: the daemon's refusal is a better error than a missing certificate.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil },
 	}
 	return []grpc.DialOption{
@@ -94,7 +94,7 @@ func (s *serverFlags) options() ([]grpc.DialOption, error) {
 	}, nil
 }
 
-// explain says what is wrong with the connection, given what gRPC says about it.
+// explain returns the cause of a connection error, given gRPC's message.
 func (s *serverFlags) explain(message string) string {
 	for _, x := range []struct{ part, words string }{
 		{"tls: expired certificate", "it does not accept the certificate in " + s.certFile + ", " + s.validity()},
@@ -125,7 +125,7 @@ func (s *serverFlags) explain(message string) string {
 	return message
 }
 
-// validity says when the own certificate is valid.
+// validity returns the period of validity of the own certificate.
 func (s *serverFlags) validity() string {
 	pair, err := tls.LoadX509KeyPair(s.certFile, s.keyFile)
 	if err != nil || pair.Leaf == nil {

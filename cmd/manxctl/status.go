@@ -79,7 +79,7 @@ func (c *cli) askStatus(
 
 const established = "Established"
 
-// unhealthy lists what is wrong with the node itself.
+// unhealthy lists the problems of the node itself.
 func unhealthy(s *manxv1.GetStatusResponse) []string {
 	var wrong []string
 	for _, c := range s.GetChecks() {
@@ -110,7 +110,7 @@ func sum(counts map[string]uint32) uint32 {
 	return n
 }
 
-// writeStatus prints the summary that a person reads.
+// writeStatus prints the summary for people.
 func writeStatus(
 	w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Peer, notices []*manxv1.Notice, now time.Time,
 ) error {
@@ -150,7 +150,7 @@ func writeStatus(
 	return err
 }
 
-// nodeText is the node's name and, once it is registered, how others know it.
+// nodeText returns the node's name and, once it is registered, its addresses and AS number.
 func nodeText(s *manxv1.GetStatusResponse) string {
 	known := present(s.GetIpv4(), s.GetIpv6())
 	if s.GetAsNumber() != 0 {
@@ -165,7 +165,7 @@ func nodeText(s *manxv1.GetStatusResponse) string {
 	return s.GetNode() + " (" + strings.Join(known, ", ") + ")"
 }
 
-// whyBlocked says which command tells why some cannot be.
+// whyBlocked names the command that shows the reasons.
 func whyBlocked(by map[string]uint32, command string) string {
 	if by[phaseBlocked] == 0 {
 		return ""
@@ -199,7 +199,7 @@ func datastoreText(d *manxv1.DatastoreStatus, now time.Time) string {
 	return text
 }
 
-// counts says "3 sessions: 2 Established, 1 Active", the good state first.
+// counts formats "3 sessions: 2 Established, 1 Active", the good state first.
 func counts(by map[string]uint32, good, what string) string {
 	total := sum(by)
 	text := plural(total, what)

@@ -14,8 +14,8 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// stream calls each with what the daemon sends, until the daemon ends it or a person interrupts it, both its ordinary
-// end.
+// stream calls each with the daemon's messages until the daemon ends the stream or a person interrupts it, both its
+// normal end.
 func stream[M any](ctx context.Context, c *cli,
 	open func(context.Context, manxv1.ManxClient) (grpc.ServerStreamingClient[M], error), each func(*M) error) error {
 	err := c.daemonFor(ctx, 0, func(ctx context.Context, m manxv1.ManxClient) error {

@@ -7,14 +7,14 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// target is what a command line asks for: a kind, and names or none.
+// target is an operand of the command line: a kind, and names or none.
 type target struct {
 	kind      model.KindInfo
 	names     []string
 	namespace string // of a document; else that of the flags
 }
 
-// key makes the key of one of the names.
+// key returns the key of one of the names.
 func (t target) key(n namespaces, name string) model.Key {
 	k := model.Key{Kind: t.kind.Kind, Namespace: t.namespace, Name: name}
 	if t.kind.Namespaced && k.Namespace == "" {
@@ -23,7 +23,7 @@ func (t target) key(n namespaces, name string) model.Key {
 	return k
 }
 
-// parseTargets reads "KIND", "KIND NAME..." or "KIND/NAME...".
+// parseTargets parses "KIND", "KIND NAME..." or "KIND/NAME...".
 func parseTargets(args []string) ([]target, error) {
 	if len(args) == 0 {
 		return nil, usagef("name a kind, for instance %q, or a file with -f", "bgppeers")
@@ -47,7 +47,7 @@ func parseTargets(args []string) ([]target, error) {
 	return targets, nil
 }
 
-// findKind finds the kind that a word names: its plural, one of its short names, or its name, in any case.
+// findKind returns the kind of a word: its plural, one of its short names, or its name, in any case.
 func findKind(word string) (model.KindInfo, error) {
 	w := strings.ToLower(word)
 	for _, k := range model.Kinds() {
@@ -86,7 +86,7 @@ type namespaces struct {
 // given reports whether the user chose namespaces.
 func (n namespaces) given() bool { return n.all || n.name != "" }
 
-// orDefault is the namespace to use for one object.
+// orDefault returns the namespace for one object.
 func (n namespaces) orDefault() string {
 	if n.name == "" {
 		return "default"
@@ -94,7 +94,7 @@ func (n namespaces) orDefault() string {
 	return n.name
 }
 
-// fit refuses namespaces where they have no meaning.
+// fit refuses namespaces for kinds without one.
 func (n namespaces) fit(targets []target) error {
 	for _, t := range targets {
 		switch {

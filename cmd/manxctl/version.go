@@ -12,11 +12,11 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// versions is what "version -o json" prints.
+// versions is the output of "version -o json".
 type versions struct {
 	Client versionInfo  `json:"client"`
 	Daemon *versionInfo `json:"daemon,omitempty"`
-	Reason string       `json:"daemonReason,omitempty"` // why the daemon's is absent
+	Reason string       `json:"daemonReason,omitempty"` // why the daemon's version is missing
 }
 
 type versionInfo struct {
@@ -54,7 +54,7 @@ func (c *cli) versionCommand() *cobra.Command {
 	return cmd
 }
 
-// daemonVersion asks the daemon; that none runs here is no error of this command.
+// daemonVersion queries the daemon; a missing daemon is no error of this command.
 func (c *cli) daemonVersion(ctx context.Context, v *versions) {
 	err := c.daemon(ctx, func(ctx context.Context, m manxv1.ManxClient) error {
 		s, err := m.GetStatus(ctx, &manxv1.GetStatusRequest{})

@@ -11,8 +11,9 @@ import (
 	"github.com/manxnet/manx/cmd/manxctl/table"
 )
 
-// view turns a message of the control API into what -o json and -o yaml print: names in camel case, every field
-// present, times as RFC 3339 text in UTC instead of the ..._unix_ms numbers (absent for "never"). It is an API.
+// view converts a message of the control API to the output of -o json and -o yaml: names in camel case, every field
+// present, times as RFC 3339 text in UTC instead of the ..._unix_ms numbers (absent for "never"). The output is a
+// stable API.
 func view(m protoreflect.ProtoMessage) any { return viewMessage(m.ProtoReflect()) }
 
 func viewMessage(m protoreflect.Message) any {
@@ -99,7 +100,7 @@ func (c *cli) printStructured(f table.Format, m protoreflect.ProtoMessage) error
 	return table.Value(c.out, f, view(m))
 }
 
-// ago says how long something has been so, in the units that a person thinks in. 0 is never.
+// ago formats the time since, in units for people. 0 is never.
 func ago(unixMs int64, now time.Time) string {
 	if unixMs == 0 {
 		return ""

@@ -38,7 +38,7 @@ func (c *cli) watchCommand() *cobra.Command {
 	return cmd
 }
 
-// watch prints until it is interrupted, which is its ordinary end.
+// watch prints until it is interrupted, its normal end.
 func (c *cli) watch(ctx context.Context, request *manxv1.WatchRequest, format table.Format) error {
 	return stream(ctx, c, watching(request), func(e *manxv1.WatchResponse) error {
 		return writeLine(c.out, format, e, func() string {

@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// writer stores one object and says in a word what became of it.
+// writer stores one object and returns a word for the result.
 type writer func(context.Context, datastore.Store, *model.Object) (string, error)
 
 func (c *cli) applyCommand() *cobra.Command {
@@ -83,7 +83,7 @@ func (c *cli) refuseForeign(docs []manifest.Document) error {
 	return nil
 }
 
-// writeAll goes on after a failure and reports all of them.
+// writeAll continues after an error and reports all of them.
 func (c *cli) writeAll(ctx context.Context, docs []manifest.Document, write writer) error {
 	store, err := c.open(ctx)
 	if err != nil {
@@ -107,8 +107,7 @@ func (c *cli) writeAll(ctx context.Context, docs []manifest.Document, write writ
 	return nil
 }
 
-// createObject stores a new object. What identifies an object of another cluster or time is left out, so that a
-// backup can be created again.
+// createObject stores a new object. It drops the identity of another cluster or time, so that a backup can be restored.
 func createObject(ctx context.Context, store datastore.Store, o *model.Object) (string, error) {
 	o = o.Clone()
 	m := o.Metadata()
@@ -122,8 +121,8 @@ func createObject(ctx context.Context, store datastore.Store, o *model.Object) (
 	return "created", err
 }
 
-// checkNew applies the rules on a new object that need others: a pool that overlaps another would give out the same
-// addresses, and a policy has no place without its tier.
+// checkNew applies the rules for a new object that need other objects: an overlapping pool would assign the same
+// addresses, and a policy needs its tier.
 func checkNew(ctx context.Context, store datastore.Store, o *model.Object) error {
 	if pool, ok := o.Value.(*model.IPPool); ok {
 		return checkAgainst(ctx, store, o, model.KindIPPool, func(pools model.Reader) []model.FieldError {
@@ -138,8 +137,8 @@ func checkNew(ctx context.Context, store datastore.Store, o *model.Object) error
 	return checkFilters(ctx, store, o)
 }
 
-// checkFilters applies to each BGPPeer that is written, new or not: without a filter that it names, too much would go
-// over its sessions.
+// checkFilters applies to each written BGPPeer, new or not: with a missing filter, its sessions would carry too many
+// routes.
 func checkFilters(ctx context.Context, store datastore.Store, o *model.Object) error {
 	peer, ok := o.Value.(*model.BGPPeer)
 	if !ok || len(peer.Spec.Filters) == 0 {
@@ -186,23 +185,23 @@ func replaceObject(ctx context.Context, store datastore.Store, o *model.Object) 
 	return "", busy(o)
 }
 
-// casRetries bounds how often a write starts again because another one came first.
+// casRetries bounds the attempts of a write after conflicts.
 const casRetries = 10
 
 func busy(o *model.Object) error {
 	return fmt.Errorf("%s: given up after %d tries: %w", o.Key, casRetries, datastore.ErrConflict)
 }
 
-// retry reports whether a write lost a race that it may run again: not if the user named the revision to replace.
+// retry reports whether a write with a conflict may be repeated: not if the user named the revision to replace.
 func retry(o *model.Object, err error) bool {
 	if errors.Is(err, datastore.ErrExists) {
-		return true // created by someone else after we looked
+		return true // created after our read
 	}
 	return errors.Is(err, datastore.ErrConflict) && o.Metadata().GetResourceVersion() == ""
 }
 
-// update replaces the stored object by o and keeps what o cannot know or does not say. An object that would not change
-// is not written: watchers need not hear of it.
+// update replaces the stored object by o and keeps the fields that o does not have. It does not write an unchanged
+// object, which would notify watchers.
 func update(ctx context.Context, store datastore.Store, o *model.Object, done string) (string, error) {
 	stored, err := store.Get(ctx, o.Key)
 	if err != nil {
@@ -225,15 +224,15 @@ func update(ctx context.Context, store datastore.Store, o *model.Object, done st
 	return done, err
 }
 
-// sameObject checks what a document says of the object that it was made from.
+// sameObject checks a document's identity fields against the stored object.
 func sameObject(o, stored *model.Object) error {
 	m := stored.Metadata()
 	rv := o.Metadata().GetResourceVersion()
 	switch {
 	case rv == "" || rv == strconv.FormatInt(stored.Revision, 10):
 	case m != nil && strings.Contains(m.GetResourceVersion(), "/"):
-		// That of a Namespace or a ServiceAccount, for which a Profile stands. The Profile cannot be written at all,
-		// which the datastore says if something in it is to change.
+		// The revision of a Profile derived from a Namespace or a ServiceAccount. The datastore refuses a change of
+		// such a Profile.
 	default:
 		return fmt.Errorf("%s: %w (metadata.resourceVersion is %q, but %d is stored; remove the field to write anyway)",
 			o.Key, datastore.ErrConflict, rv, stored.Revision)

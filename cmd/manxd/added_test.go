@@ -93,7 +93,7 @@ func (b *beacon) Register(r grpc.ServiceRegistrar) {
 	r.RegisterService(&grpc.ServiceDesc{ServiceName: "manx.test.Beacon", HandlerType: (*any)(nil), Methods: methods}, b)
 }
 
-// reservations are those that the tables have.
+// reservations returns those that the tables have.
 func (b *beacon) reservations() string {
 	var names []string
 	for o := range b.tables.Snapshot().All(model.KindIPReservation) {
@@ -149,7 +149,7 @@ func TestAddedPart(t *testing.T) {
 	}
 }
 
-// A store that was closed is opened by nobody again: the daemon ends, with the reason.
+// A closed store is not opened again: the daemon ends, with the reason.
 func TestClosedStoreEndsTheDaemon(t *testing.T) {
 	if os.Getenv("MANX_TEST_CLOSED_STORE") == "" {
 		elsewhere(t, "MANX_TEST_CLOSED_STORE")

@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// addresses looks the addresses of this node up again, as its settings say.
+// addresses detects the addresses of this node repeatedly, as configured.
 type addresses struct {
 	*joined
 	candidates atomic.Pointer[[]node.Candidate]
@@ -39,7 +39,7 @@ func (a *addresses) Run(ctx context.Context) error {
 	return nil
 }
 
-// changed takes over a new outcome.
+// changed applies a new result.
 func (a *addresses) changed(r node.Result) {
 	a.candidates.Store(&r.Candidates)
 	was := a.last
@@ -60,7 +60,7 @@ func addressesText(n *model.Node) string {
 	return cmp.Or(strings.Join(list, " and "), "none")
 }
 
-// shown are the candidates as the control API has them.
+// shown returns the candidates in the form of the control API.
 func shown(candidates []node.Candidate) []server.AddressCandidate {
 	list := make([]server.AddressCandidate, len(candidates))
 	for i, c := range candidates {

@@ -12,7 +12,8 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// bgpPart runs BGP as the datastore wants it, and hands that and the learned routes to the agents of the dataplane.
+// bgpPart runs BGP according to the datastore, and passes its state and the learned routes to the agents of the
+// dataplane.
 type bgpPart struct {
 	*follow.Follower
 	speaker *speaker.Speaker

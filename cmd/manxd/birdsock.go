@@ -13,14 +13,14 @@ import (
 	"github.com/manxnet/manx/cmd/manxd/part"
 )
 
-// birdSocket answers on the control sockets of both of BIRD's daemons.
+// birdSocket serves the control sockets of both of BIRD's daemons.
 type birdSocket struct {
 	path   string // for IPv4
 	source birdsock.Source
 	log    *zap.Logger
 }
 
-// newBirdSocket returns nil if there shall be none.
+// newBirdSocket returns nil if it is not configured.
 func newBirdSocket(j *joined, b *bgpPart) part.Part {
 	if j.birdSocket == "" {
 		return nil
@@ -32,7 +32,7 @@ func newBirdSocket(j *joined, b *bgpPart) part.Part {
 
 func (b *birdSocket) Name() string { return "bird-socket" }
 
-// Run serves what can be opened: what is in the way of a socket may be another's.
+// Run serves the sockets that can be opened: an entry in the way may belong to another program.
 func (b *birdSocket) Run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	for i, path := range []string{b.path, birdSocket6(b.path)} {
@@ -47,7 +47,7 @@ func (b *birdSocket) Run(ctx context.Context) error {
 	return tasks.Wait()
 }
 
-// birdSocket6 is the path for IPv6: bird6.ctl for bird.ctl.
+// birdSocket6 returns the path for IPv6: bird6.ctl for bird.ctl.
 func birdSocket6(path string) string {
 	folder, name := filepath.Split(path)
 	if rest, ok := strings.CutPrefix(name, "bird"); ok {

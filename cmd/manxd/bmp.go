@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/bgp/speaker"
 )
 
-// bmp reads the collectors that are to be told about BGP.
+// bmp parses the BMP collectors.
 func (o options) bmp(node string) ([]speaker.BMP, error) {
 	policy, err := speaker.ParseBMPPolicy(o.bmpPolicy)
 	if err != nil {

@@ -19,20 +19,20 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// calicoPoll is how often it is looked whether calico-node has ended.
+// calicoPoll is the interval between checks whether calico-node has ended.
 const calicoPoll = 2 * time.Second
 
-// calicoNode shows that a calico-node is active on this host.
+// calicoNode reports an active calico-node on this host.
 type calicoNode struct {
 	node    string // this host's name in Kubernetes
-	waiting bool   // nothing is done before it has ended
+	waiting bool   // no work before it has ended
 
 	mu     sync.Mutex
 	active string
 	since  time.Time
 }
 
-// set notes the name of the active calico-node, empty for none. It returns whether the name differs from the last one.
+// set records the name of the active calico-node, empty for none. It reports whether the name has changed.
 func (c *calicoNode) set(active string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,7 +43,7 @@ func (c *calicoNode) set(active string) bool {
 	return true
 }
 
-// text is what a person should know and do; empty where no calico-node is active.
+// text returns the advice for an operator; empty without an active calico-node.
 func (c *calicoNode) text() (string, time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +80,7 @@ func (c *calicoNode) Notices() []server.Notice {
 	return []server.Notice{{Topic: "node", Subject: "calico-node", Text: text, Since: since}}
 }
 
-// finder looks for a calico-node as far as it can be seen here.
+// finder returns the Finder of a calico-node with the available means.
 func (d *daemon) finder(kube *rest.Config) beside.Finder {
 	f := beside.Finder{Node: d.kubernetesNode(d.name), Sockets: beside.Sockets}
 	if kube == nil {
@@ -92,7 +92,7 @@ func (d *daemon) finder(kube *rest.Config) beside.Finder {
 	return f
 }
 
-// waitForCalicoNode returns when no calico-node is active on this host, and says until then why nothing happens.
+// waitForCalicoNode returns when no calico-node is active on this host, and reports the wait until then.
 func (d *daemon) waitForCalicoNode(ctx context.Context, kube *rest.Config) error {
 	if d.besideCalicoNode {
 		return nil
@@ -129,8 +129,8 @@ func (d *daemon) waitForCalicoNode(ctx context.Context, kube *rest.Config) error
 	}
 }
 
-// calicoWatch tells of a calico-node that comes while this node runs. What is programmed stays: a node that nobody
-// programs any more would be worse.
+// calicoWatch reports a calico-node that starts while this node runs. The programmed state stays: a node without any
+// agent would be worse.
 type calicoWatch struct {
 	*calicoNode
 	*joined

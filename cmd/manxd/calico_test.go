@@ -17,8 +17,8 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
-// A daemon that finds a pod of calico-node on its host programs nothing, says what to do, and goes on by itself when
-// the pod has gone. One that comes later is told, and nothing is taken back.
+// A daemon that finds a pod of calico-node on its host programs nothing, reports the remedy, and continues when the pod
+// has ended. It reports a later one, and removes nothing.
 func TestWaitsForCalicoNode(t *testing.T) {
 	if os.Getenv("MANX_TEST_CALICO_NODE") == "" {
 		elsewhere(t, "MANX_TEST_CALICO_NODE")

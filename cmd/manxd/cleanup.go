@@ -36,8 +36,8 @@ is no longer a Manx node. It fails while manxd runs. Interfaces of workloads are
 	return cmd
 }
 
-// cleanup removes what an ended daemon left in the kernel. Holding the lock of the network namespace and the control
-// socket keeps a daemon from running meanwhile.
+// cleanup removes the kernel state of an ended daemon. It holds the lock of the network namespace and the control
+// socket, so that no daemon runs meanwhile.
 func cleanup(o options) error {
 	release, err := beTheOnlyDaemon(zap.NewNop())
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/manxnet/manx/datastore/etcd/embedded"
 )
 
-// clientLife is how long a certificate of another node is valid unless told otherwise. The end cuts a node off from the
-// datastore, and nobody renews it but its administrator.
+// clientLife is the default validity of another node's certificate. Its end disconnects a node from the datastore, and
+// only its administrator can renew it.
 const clientLife = 10 * 365 * 24 * time.Hour
 
-// clientFolder is where the other host is told to put its files.
+// clientFolder is the suggested folder for the files on the other host.
 const clientFolder = "/etc/manx/etcd"
 
 func clientCertificateCommand(o *options) *cobra.Command {
@@ -46,7 +46,8 @@ start manxd, and make new certificates.`,
 	return cmd
 }
 
-// explainBundle prints how to use the files in folder. listen is the value of --embedded-listen, if that is known here.
+// explainBundle prints instructions for the files in folder. listen is the value of --embedded-listen, if it is known
+// here.
 func explainBundle(w io.Writer, listen, name, folder string, validFor time.Duration) error {
 	hint := ""
 	a, err := netip.ParseAddrPort(listen)

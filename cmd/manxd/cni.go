@@ -24,8 +24,7 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// cniPart serves the CNI plugins of this host: it has the datastore, and addresses in memory, so that they need
-// neither.
+// cniPart serves the CNI plugins of this host, with the datastore and addresses in memory.
 type cniPart struct {
 	*joined
 	log      *zap.Logger
@@ -51,14 +50,14 @@ func newCNI(j *joined) *cniPart {
 
 func (p *cniPart) Name() string { return "cni" }
 
-// Kinds are what an ADD reads: from the tables, so that it needs not ask the datastore.
+// Kinds returns the kinds that an ADD reads from the tables instead of the datastore.
 func (p *cniPart) Kinds() []model.Kind {
 	return []model.Kind{model.KindClusterInformation, model.KindNode, model.KindIPPool, model.KindIPReservation,
 		model.KindIPAMConfig, model.KindBlockAffinity, model.KindWorkloadEndpoint, model.KindProfile,
 		model.KindNamespace}
 }
 
-// Ready implements part.Ready: while the socket is not served plugins go to the datastore themselves.
+// Ready implements part.Ready: while the socket is not served plugins use the datastore directly.
 func (p *cniPart) Ready() server.Check {
 	return server.Check{Name: "cni", OK: true, Reason: "plugins are served at " + p.socket()}
 }
@@ -86,11 +85,11 @@ func (p *cniPart) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Close implements part.Closer: what was promised to plugins is written before the datastore is closed.
+// Close implements part.Closer: it completes the deferred writes of plugins before the datastore is closed.
 func (p *cniPart) Close() { p.engine.Wait() }
 
-// repair finishes what an earlier process was killed in: handles that do not count all of their addresses. A container
-// that has an endpoint has a complete handle. What is not repaired the DEL of the container finds, too.
+// repair completes interrupted writes of an earlier process: handles that do not count all of their addresses. A
+// container with an endpoint has a complete handle. The DEL of a container also finds its uncounted addresses.
 func (p *cniPart) repair(ctx context.Context) {
 	if _, err := p.tables.WaitInSync(ctx); err != nil {
 		return
@@ -114,19 +113,19 @@ func (p *cniPart) repair(ctx context.Context) {
 	}
 }
 
-// open gives one call the datastore as it is known here.
+// open returns the cached datastore for one call.
 func (p *cniPart) open(context.Context, *cni.Config) (engine.Store, func(), error) {
 	return p.cache.Begin(), func() {}, nil
 }
 
-// ownBlock is whether a block belongs to this node: then it is kept in memory.
+// ownBlock reports whether a block belongs to this node: then it is cached.
 func (p *cniPart) ownBlock(o *model.Object) bool {
 	b, ok := o.Value.(*model.Block)
 	return ok && o.Err == nil && b.Affinity != nil && *b.Affinity == ipam.Host(p.name).String()
 }
 
-// nodeOf is this node's name. A network configuration of another name is a mistake that would put containers on the
-// wrong node.
+// nodeOf returns this node's name. It refuses a network configuration with another name, which would put containers on
+// the wrong node.
 func (p *cniPart) nodeOf(c *cni.Config) (string, error) {
 	if c.Nodename != "" && c.Nodename != p.name {
 		return "", fmt.Errorf("nodename = %q in the network configuration: manxd on this host is node %q", c.Nodename,
@@ -135,7 +134,7 @@ func (p *cniPart) nodeOf(c *cni.Config) (string, error) {
 	return p.name, nil
 }
 
-// cniPrefix begins the names of host ends; empty if nobody has set one.
+// cniPrefix returns the prefix of host interface names; empty if it is not configured.
 func (o options) cniPrefix() string {
 	first, _, _ := strings.Cut(o.interfacePrefix, ",")
 	return first
@@ -148,8 +147,8 @@ func (p *cniPart) kubernetes(*cni.Config) (engine.Kubernetes, error) {
 	return kubeapi.New(p.kube)
 }
 
-// statusDir is the folder in which this daemon tells whose policy is in force: the one that FelixConfiguration leads
-// to, or the usual one where that is not safe; empty for none.
+// statusDir returns the folder of the endpoint status files: the one of FelixConfiguration, or the default if that is
+// unsafe; empty for none.
 func (p *cniPart) statusDir() string {
 	prefix, usual := "", p.endpointStatusDir("")
 	if o := p.tables.Snapshot().Get(model.ResourceKey(model.KindFelixConfiguration, "default")); o != nil {

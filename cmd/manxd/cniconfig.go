@@ -19,7 +19,7 @@ import (
 	"github.com/manxnet/manx/cni/kubeapi"
 )
 
-// cniOptions say which configuration of the CNI plugins is written, and where.
+// cniOptions configure the content and the place of the CNI plugins' configuration.
 type cniOptions struct {
 	confDir, netDir       string
 	name, oldName         string
@@ -59,8 +59,8 @@ func (b binder) cni(o *cniOptions) {
 		"time that it has left", "CNI_TOKEN_REFRESH_INTERVAL")
 }
 
-// cniConfig is the part that writes the configuration of the plugins. It is not asked whether the node is ready: the
-// runtime starts pods as soon as there is a configuration, and it stays when manxd ends, for the next one.
+// cniConfig is the part that writes the configuration of the plugins. It is no readiness check: the runtime starts pods
+// as soon as the configuration exists, and it stays when manxd ends, for the next manxd.
 type cniConfig struct{ install.Keeper }
 
 func (c *cniConfig) Name() string { return "cni-config" }
@@ -70,13 +70,13 @@ func (c *cniConfig) Explain(err error) string {
 	return fmt.Sprintf("the configuration of the CNI plugins in %s is not written: %v", c.Dir, err)
 }
 
-// cniParts serve the plugins, and configure them.
+// cniParts returns the parts that serve and configure the plugins.
 func cniParts(j *joined) ([]part.Part, error) {
 	config, err := newCNIConfig(j)
 	return []part.Part{newCNI(j), config}, err
 }
 
-// newCNIConfig returns nil if somebody else writes it.
+// newCNIConfig returns nil if another program writes it.
 func newCNIConfig(j *joined) (part.Part, error) {
 	o := j.cni
 	if o.confDir == "" || !o.manage {
@@ -106,7 +106,7 @@ func newCNIConfig(j *joined) (part.Part, error) {
 	return c, nil
 }
 
-// cniTLS are the certificates for etcd that the plugins need, by the name of their copies.
+// cniTLS returns the plugins' certificates for etcd, by the name of their copies.
 func (o options) cniTLS() map[string]string {
 	files := map[string]string{}
 	for name, file := range map[string]string{"etcd-ca": o.etcdCAFile, "etcd-cert": o.etcdCertFile,
@@ -118,7 +118,7 @@ func (o options) cniTLS() map[string]string {
 	return files
 }
 
-// cniValues are what the tokens of a network configuration stand for.
+// cniValues returns the values of the tokens of a network configuration.
 func (j *joined) cniValues() map[string]string {
 	o := j.cni
 	host := func(name string) string { return filepath.Join(o.netDir, name) }
@@ -144,10 +144,10 @@ func (j *joined) cniValues() map[string]string {
 		"ETCD_KEY_FILE": certificate("etcd-key"), "REQUIRE_MTU_FILE": "false"}
 }
 
-// tokenLifetime is for how long a token is asked; the server may give another time.
+// tokenLifetime is the requested lifetime of a token; the server may choose another.
 const tokenLifetime = 24 * time.Hour
 
-// credential gets a token for the plugins, and the kubeconfig with it.
+// credential requests a token for the plugins, and returns it with its kubeconfig.
 func (o cniOptions) credential(ctx context.Context, config *rest.Config) (install.Credential, error) {
 	api, err := kubeapi.New(config)
 	if err != nil {
@@ -175,7 +175,7 @@ func (o cniOptions) credential(ctx context.Context, config *rest.Config) (instal
 	}}, err
 }
 
-// serverOf is the URL of the API with its CA.
+// serverOf returns the URL of the API with its CA.
 func serverOf(config *rest.Config) (server string, ca []byte, err error) {
 	if ca = config.CAData; len(ca) == 0 && config.CAFile != "" {
 		if ca, err = os.ReadFile(config.CAFile); err != nil {

@@ -12,24 +12,24 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 )
 
-// connectedSubnets follows the subnets that this host is on, for the refusal of routes of peers inside them.
+// connectedSubnets tracks the connected subnets of this host; routes of peers inside them are refused.
 type connectedSubnets struct {
 	addresses func() ([]kernel.Address, error)
-	changed   func() // called when the subnets are others; must not wait
+	changed   func() // called after a change of the subnets; must not block
 	log       *zap.Logger
 
 	look    chan struct{} // holds one token when addresses may have changed
 	subnets atomic.Pointer[[]netip.Prefix]
 }
 
-// connectedPause is the shortest time between two readings of the addresses: a node that starts many workloads has as
-// many new interfaces.
+// connectedPause is the minimum interval between reads of the addresses: a node that starts many workloads has as many
+// new interfaces.
 const connectedPause = time.Second
 
-// connectedPoll is how often the addresses are read when no event tells that they changed.
+// connectedPoll is the interval between reads of the addresses without an event.
 const connectedPoll = time.Minute
 
-// newConnected is told by the dataplane when addresses may have changed.
+// newConnected subscribes to the dataplane's events of addresses.
 func newConnected(j *joined, d *dataplanePart) *connectedSubnets {
 	c := newConnectedSubnets(j.kernel.ListAddresses, func() {}, j.log.Named("bgp"))
 	d.onLinks = append(d.onLinks, c.lookAgain)
@@ -51,7 +51,7 @@ func (c *connectedSubnets) list() []netip.Prefix {
 	return nil
 }
 
-// lookAgain has the addresses read soon.
+// lookAgain triggers a read of the addresses.
 func (c *connectedSubnets) lookAgain() {
 	select {
 	case c.look <- struct{}{}:
@@ -62,7 +62,7 @@ func (c *connectedSubnets) lookAgain() {
 // Name implements part.Part.
 func (c *connectedSubnets) Name() string { return "connected" }
 
-// Run follows the addresses until ctx ends.
+// Run tracks the addresses until ctx ends.
 func (c *connectedSubnets) Run(ctx context.Context) error {
 	for {
 		select {
@@ -81,7 +81,7 @@ func (c *connectedSubnets) Run(ctx context.Context) error {
 	}
 }
 
-// read reports whether the subnets have changed. When they cannot be read the last ones stay in force.
+// read reports whether the subnets have changed. After a failed read the last ones stay.
 func (c *connectedSubnets) read() bool {
 	addresses, err := c.addresses()
 	if err != nil {
@@ -97,7 +97,7 @@ func (c *connectedSubnets) read() bool {
 	return true
 }
 
-// subnetsOf lists the subnets of addresses. Single addresses are no subnets, loopback and link-local ones are refused
+// subnetsOf lists the subnets of addresses. Single addresses are no subnets; loopback and link-local ones are refused
 // from peers anyway.
 func subnetsOf(addresses []kernel.Address) []netip.Prefix {
 	var list []netip.Prefix

@@ -13,7 +13,7 @@ import (
 
 const controlFlag = "control-listen"
 
-// controlOptions say who may use the control API from other hosts.
+// controlOptions configure the control API for other hosts.
 type controlOptions struct {
 	listen                    string
 	caFile, certFile, keyFile string
@@ -40,7 +40,7 @@ func (o controlOptions) remote() server.Remote {
 		Readers: names(o.readers)}
 }
 
-// names are those of a list with commas.
+// names splits a list at its commas.
 func names(list string) (all []string) {
 	for n := range strings.SplitSeq(list, ",") {
 		if n = strings.TrimSpace(n); n != "" {
@@ -50,7 +50,7 @@ func names(list string) (all []string) {
 	return all
 }
 
-// check refuses a listener that nobody could use.
+// check refuses a listener without any permitted user.
 func (o controlOptions) check() error {
 	if o.listen == "" {
 		return nil
@@ -62,8 +62,8 @@ func (o controlOptions) check() error {
 	return checkListen(controlFlag, o.listen)
 }
 
-// controlSocket serves the control API on this host. Without it nobody could ask what the daemon does, or end it in
-// order: that ends the daemon.
+// controlSocket serves the control API on this host. Without it no operator could query the daemon, or end it in order:
+// its failure ends the daemon.
 type controlSocket struct {
 	*daemon
 	listener net.Listener

@@ -33,8 +33,7 @@ func (b binder) controllers(mode *string) {
 		"a Kubernetes API is known, while calico-kube-controllers do not run), on or off", "MANX_CONTROLLERS")
 }
 
-// checkControllers refuses settings of the controllers that make no sense, also those under the names of
-// calico-kube-controllers.
+// checkControllers refuses invalid settings of the controllers, also in the variables of calico-kube-controllers.
 func (o *options) checkControllers() error {
 	switch o.controllers {
 	case controllersOff:
@@ -47,13 +46,13 @@ func (o *options) checkControllers() error {
 	return err
 }
 
-// clusterControllers takes part in the election of the controllers. While this node leads, the controllers run in it.
+// clusterControllers takes part in the election of the controllers. While this node leads, it runs them.
 type clusterControllers struct {
 	manxv1.UnimplementedControllersServer
 	*controllers.Manager
 }
 
-// newControllers returns nil if the settings leave the controllers out.
+// newControllers returns nil if the settings disable the controllers.
 func newControllers(j *joined) (*clusterControllers, error) {
 	if j.controllers == controllersOff || j.controllers == controllersAuto && j.kube == nil {
 		return nil, nil
@@ -65,7 +64,7 @@ func newControllers(j *joined) (*clusterControllers, error) {
 	config := controllers.Config{Node: j.name, Store: j.store, InKubernetes: j.datastore == connect.Kubernetes,
 		Always: j.controllers == controllersOn, Env: env, Log: j.log.Named("controllers")}
 	config.NoIPAM = config.InKubernetes && j.options.kube.UsePodCIDR
-	if j.datastore != "embedded" { // which compacts itself
+	if j.datastore != "embedded" { // it compacts itself
 		config.Compactor = datastore.CompactorOf(j.store)
 	}
 	if j.kube != nil {
@@ -77,7 +76,7 @@ func newControllers(j *joined) (*clusterControllers, error) {
 	return &clusterControllers{Manager: controllers.New(config)}, nil
 }
 
-// kubernetesSource opens the Kubernetes API as a store, beside a datastore that is another one.
+// kubernetesSource opens the Kubernetes API as a store, beside another datastore.
 func (j *joined) kubernetesSource(ctx context.Context) (datastore.Store, error) {
 	return kubernetes.OpenREST(ctx, j.options.kubernetes(), j.kube, j.log.Named("kubernetes"))
 }
@@ -111,7 +110,7 @@ func (c *clusterControllers) Roles() map[string]server.Role {
 	return map[string]server.Role{manxv1.Controllers_ListReleases_FullMethodName: server.RoleRead}
 }
 
-// leaderTimeout bounds how long a call waits for the name of the leader.
+// leaderTimeout bounds a call's wait for the name of the leader.
 const leaderTimeout = 3 * time.Second
 
 // ListReleases implements manxv1.ControllersServer.
@@ -137,7 +136,7 @@ func (c *clusterControllers) ListReleases(ctx context.Context, _ *manxv1.ListRel
 	return answer, nil
 }
 
-// unixMs is a time as the API has it: 0 for never.
+// unixMs converts a time to the API's form: 0 for never.
 func unixMs(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

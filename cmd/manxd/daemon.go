@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// daemon is what lasts from the start to the end.
+// daemon has the state from the start to the end of the process.
 type daemon struct {
 	options
 	name    string // of this node
@@ -26,8 +26,8 @@ type daemon struct {
 	parts   func(*joined) ([]part.Part, error) // of a node that has joined the cluster
 }
 
-// run is the life of the daemon: serve what it knows, join the cluster, then keep this host as it should be until ctx
-// ends or a part of it fails for good.
+// run runs the daemon: it serves the control API, joins the cluster, and then maintains this host until ctx ends or a
+// part fails permanently.
 func run(ctx context.Context, o options) error {
 	d, err := newDaemon(ctx, o)
 	if err != nil {
@@ -60,7 +60,7 @@ func newDaemon(ctx context.Context, o options) (*daemon, error) {
 		parts: parts}, nil
 }
 
-// run opens what serves users before anything that may take long.
+// run opens the listeners for users before any step that may take long.
 func (d *daemon) run(ctx context.Context) error {
 	group := part.NewGroup(d.log, newControlSocket(d), newRemoteControl(d), newWeb(d), &membership{d})
 	group.Show(d.control)

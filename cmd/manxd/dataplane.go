@@ -9,11 +9,11 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// dataplanePart keeps routes, interfaces and their settings.
+// dataplanePart maintains routes, interfaces and their settings.
 type dataplanePart struct {
 	*dataplane.HostAgent
 	view    *server.DataplaneView
-	onLinks []func() // called when interfaces or addresses of the host may have changed; must not wait
+	onLinks []func() // called when interfaces or addresses of the host may have changed; must not block
 }
 
 func newDataplane(j *joined) *dataplanePart {

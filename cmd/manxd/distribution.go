@@ -21,16 +21,16 @@ import (
 	"github.com/manxnet/manx/datastore/node"
 )
 
-// The ConfigMaps of kube-system by which calico/node knows who installed Kubernetes.
+// The ConfigMaps of kube-system by which calico/node detects the installer of Kubernetes.
 const (
 	kubeadmConfigMap = "kubeadm-config"
 	rancherConfigMap = "full-cluster-state"
 )
 
-// distribution is what is known of how Kubernetes was installed.
+// distribution describes the installation of Kubernetes.
 type distribution struct {
 	kubeadm, rancher bool
-	pods             []netip.Prefix // those that kubeadm gives to pods
+	pods             []netip.Prefix // kubeadm's pod networks
 	unknown          error          // why kubeadm's settings could not be read now
 }
 
@@ -39,8 +39,8 @@ const (
 	distributionPause = 2 * time.Second
 )
 
-// detectDistribution reads both ConfigMaps. One that is not there, or may not be read, is none: that is a line of the
-// log, and says nothing about the other one.
+// detectDistribution reads both ConfigMaps. It logs one that is missing or may not be read, and still evaluates the
+// other one.
 func detectDistribution(ctx context.Context, api *rest.Config, log *zap.Logger) (d distribution) {
 	client, err := typedcorev1.NewForConfig(api)
 	if err != nil {
@@ -62,7 +62,7 @@ func detectDistribution(ctx context.Context, api *rest.Config, log *zap.Logger) 
 	return d
 }
 
-// readConfigMap returns nil for one that is not there, or may not be read. An API that does not answer is asked again.
+// readConfigMap returns nil for one that is missing or may not be read. It retries while the API does not answer.
 func readConfigMap(ctx context.Context, from typedcorev1.ConfigMapInterface, name string,
 	log *zap.Logger) (c *corev1.ConfigMap, err error) {
 	for try := range distributionTries {
@@ -92,7 +92,7 @@ func readConfigMap(ctx context.Context, from typedcorev1.ConfigMapInterface, nam
 
 var podSubnetLine = regexp.MustCompile(`(?m)^\s*podSubnet:\s*(.+?)\s*$`)
 
-// podSubnets are the networks that kubeadm's ClusterConfiguration gives to pods.
+// podSubnets returns the pod networks of kubeadm's ClusterConfiguration.
 func podSubnets(data map[string]string) (list []netip.Prefix) {
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		found := podSubnetLine.FindStringSubmatch(data[key])
@@ -109,7 +109,7 @@ func podSubnets(data map[string]string) (list []netip.Prefix) {
 	return nil
 }
 
-// apply lets the distribution decide what the settings leave open: the default pools, and the cluster's type.
+// apply sets the default pools and the cluster's type from the distribution, where the settings do not.
 func (d distribution) apply(c *node.Config) {
 	for _, kind := range []struct {
 		found bool
@@ -130,17 +130,17 @@ func (d distribution) apply(c *node.Config) {
 		switch {
 		case pool.config.CIDR != "":
 		case d.unknown != nil:
-			pool.config.CIDR = noPool // a pool with other addresses than the cluster's would be there to stay
+			pool.config.CIDR = noPool // a pool with other addresses than the cluster's would stay
 		case at >= 0:
 			pool.config.CIDR = d.pods[at].String()
 		}
 	}
 }
 
-// noPool as the CIDR of a default pool is none.
+// noPool as the CIDR of a default pool disables the pool.
 const noPool = "none"
 
-// completeConfig lets the cluster decide what the settings of this node leave open.
+// completeConfig sets missing settings of this node from the cluster.
 func (j *joined) completeConfig(ctx context.Context) {
 	if j.datastore == connect.Kubernetes {
 		j.config.ClusterType = strings.TrimPrefix(j.config.ClusterType+",kdd", ",")

@@ -44,7 +44,7 @@ func TestPodSubnets(t *testing.T) {
 	}
 }
 
-// A right to read that is missing for one of the ConfigMaps says nothing about the other one.
+// A missing right to read one of the ConfigMaps does not affect the other one.
 func TestDistribution(t *testing.T) {
 	const user = "system:serviceaccount:kube-system:manx-node"
 	api := apiserver.Start(t)

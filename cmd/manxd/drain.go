@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// drain takes this node out of service, and back, as its Node asks.
+// drain takes this node out of service, and back, according to its Node.
 type drain struct {
 	*node.Drainer
 	j *joined
@@ -25,10 +25,10 @@ func (d *drain) Kinds() []model.Kind           { return []model.Kind{model.KindN
 func (d *drain) Notices() []server.Notice      { return drainNotice(d.j.name, d.State()) }
 func (d *drain) Run(ctx context.Context) error { return d.Drainer.Run(ctx, d.j.tables) }
 
-// workloadInterfaces begins the names of the host's side of workload interfaces.
+// workloadInterfaces is the prefix of workloads' host interfaces.
 const workloadInterfaces = "cali"
 
-// drainNotice tells people that the node is not in service.
+// drainNotice reports that the node is not in service.
 func drainNotice(name string, s node.DrainState) []server.Notice {
 	if s.Phase == model.InService {
 		return nil

@@ -15,15 +15,15 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// mostWaitingLines is how many lines of the flow log are kept while they cannot be written.
+// mostWaitingLines is the number of lines of the flow log that are kept while they cannot be written.
 const mostWaitingLines = 1000
 
-// flowLogLines writes the lines of the flow log. What cannot be written waits, as far as there is room, and is tried
-// again every second; a notice tells why, until it works. It is safe for concurrent use.
+// flowLogLines writes the lines of the flow log. After an error, lines wait in a bounded queue, and are tried again
+// every second; a notice reports the error until it ends. It is safe for concurrent use.
 type flowLogLines struct {
 	target string // of the flag
 	out    io.Writer
-	reopen func() error // nil: there is nothing to open
+	reopen func() error // nil: there is no file
 	log    *zap.Logger
 
 	mu      sync.Mutex
@@ -33,7 +33,7 @@ type flowLogLines struct {
 	since   time.Time
 }
 
-// flowLogLines opens where lines go; its writer is nil for nowhere.
+// flowLogLines opens the destination of the lines; its writer is nil for none.
 func (o options) flowLogLines(log *zap.Logger) *flowLogLines {
 	f := &flowLogLines{target: o.flowLog, log: log}
 	switch o.flowLog {
@@ -45,12 +45,12 @@ func (o options) flowLogLines(log *zap.Logger) *flowLogLines {
 			Path: o.flowLog, Mode: 0o640, MaxSize: int64(o.flowLogMaxSize) << 20, MaxFiles: o.flowLogMaxFiles,
 		})
 		f.out, f.reopen = file, file.Reopen
-		_, _ = f.Write(nil) // what is wrong with the file is told now, not with the first line
+		_, _ = f.Write(nil) // reports an error of the file now, not with the first line
 	}
 	return f
 }
 
-// writer is where a Hub writes to.
+// writer returns the writer for a Hub.
 func (f *flowLogLines) writer() io.Writer {
 	if f.out == nil {
 		return nil
@@ -66,14 +66,14 @@ func (f *flowLogLines) Write(line []byte) (int, error) {
 	if f.failure == "" {
 		f.flush()
 	}
-	if more := len(f.waiting) - mostWaitingLines; more > 0 { // the oldest go
+	if more := len(f.waiting) - mostWaitingLines; more > 0 { // the oldest are dropped
 		f.waiting = append(f.waiting[:0], f.waiting[more:]...)
 		f.lost += more
 	}
 	return len(line), nil
 }
 
-// flush writes what waits.
+// flush writes the waiting lines.
 func (f *flowLogLines) flush() {
 	for len(f.waiting) > 0 {
 		if _, err := io.WriteString(f.out, f.waiting[0]); err != nil {
@@ -101,7 +101,7 @@ func (f *flowLogLines) fail(err error) {
 	f.log.Warn("the flow log cannot be written, trying again", zap.String("file", f.target), zap.Error(err))
 }
 
-// run tries again what could not be written, until ctx ends.
+// run retries waiting lines until ctx ends.
 func (f *flowLogLines) run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -117,13 +117,13 @@ func (f *flowLogLines) run(ctx context.Context) error {
 	}
 }
 
-// Reopen makes the next line go to the file that is at the path then.
+// Reopen makes the next line go to the file then at the path.
 func (f *flowLogLines) Reopen() {
 	if f.reopen == nil {
 		return
 	}
 	err := f.reopen()
-	_, _ = f.Write(nil) // makes the file
+	_, _ = f.Write(nil) // creates the file
 	f.log.Info("opened the flow log again", zap.String("file", f.target), zap.Error(err))
 }
 

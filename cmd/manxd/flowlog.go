@@ -16,20 +16,20 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// flowLogGroup is the group of NFLOG for packets that policy drops or logs; calico/node uses 1 and 2.
+// flowLogGroup is the NFLOG group for packets that policy drops or logs; calico/node uses 1 and 2.
 const flowLogGroup = 86
 
-// flowLogOn reports whether somebody wants to know what is dropped or logged.
+// flowLogOn reports whether the flow log is configured.
 func (o options) flowLogOn() bool { return o.flowLog != "" }
 
-// flowLog tells what policy drops and logs.
+// flowLog reports packets that policy drops and logs.
 type flowLog struct {
 	hub   *flowlog.Hub
 	lines *flowLogLines
 	log   *zap.Logger
 }
 
-// newFlowLog returns nil if nobody wants to know.
+// newFlowLog returns nil if it is not configured.
 func newFlowLog(j *joined, p *policyPart) part.Part {
 	if p == nil || !j.flowLogOn() {
 		return nil
@@ -54,7 +54,7 @@ func (f *flowLog) Run(ctx context.Context) error {
 	return tasks.Wait()
 }
 
-// read reads what the rules log, for as long as ctx lasts.
+// read reads the packets that the rules log, until ctx ends.
 func (f *flowLog) read(ctx context.Context) error {
 	told := ""
 	for ctx.Err() == nil {

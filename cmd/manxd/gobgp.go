@@ -21,7 +21,7 @@ const (
 	gobgpUIDsFlag = "gobgp-allow-uids"
 )
 
-// newGobgp serves the stock gobgp command line of version 3 to root and the users of --gobgp-allow-uids.
+// newGobgp serves the gobgp command line of version 3 for root and the users of --gobgp-allow-uids.
 func newGobgp(j *joined, b *bgpPart) part.Part {
 	log := j.log.Named("gobgp")
 	users, _ := parseUIDs(j.gobgpUIDs) // checked with the options
@@ -40,14 +40,14 @@ func newGobgp(j *joined, b *bgpPart) part.Part {
 	}))
 }
 
-// socketOwner looks up who made the other end of a connection.
+// socketOwner returns the user of a connection's peer.
 func socketOwner(c *net.TCPConn) (apiguard.Caller, error) {
 	owner, err := sockdiag.PeerOwner(nil, c)
 	process := func() (int, string) { return sockdiag.ProcessOf(owner.Inode) }
 	return apiguard.Caller{UID: owner.UID, Process: process}, err
 }
 
-// checkGobgp wants loopback, where the kernel knows the user at the other end, and a list of users.
+// checkGobgp requires loopback, where the kernel knows the user of the peer, and a list of users.
 func (o options) checkGobgp() error {
 	if _, err := parseUIDs(o.gobgpUIDs); err != nil {
 		return err
@@ -63,10 +63,10 @@ func (o options) checkGobgp() error {
 	return nil
 }
 
-// noUID is the user ID that no user has: (uid_t) -1.
+// noUID is the user ID of no user: (uid_t) -1.
 const noUID = 1<<32 - 1
 
-// parseUIDs reads a list of user IDs.
+// parseUIDs parses a list of user IDs.
 func parseUIDs(list string) ([]uint32, error) {
 	var users []uint32
 	if list == "" {

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// reopener opens log files again when the process gets SIGHUP, as logrotate sends it. The signal does not end the
+// reopener opens log files again when the process receives SIGHUP, which logrotate sends. The signal does not end the
 // daemon.
 type reopener struct {
 	mu    sync.Mutex
@@ -37,7 +37,7 @@ func reopenOnHangup(ctx context.Context, log *zap.Logger) *reopener {
 	return r
 }
 
-// add adds a file by the function that opens it again.
+// add adds the function that opens a file again.
 func (r *reopener) add(file func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 )
 
-// interfaceOf looks interfaces up for filters that ask for them.
+// interfaceOf returns the lookup of interfaces for filters with interface conditions.
 func interfaceOf(k *kernel.Conn, log *zap.Logger) func(netip.Addr) string {
 	return func(hop netip.Addr) string {
 		name, err := k.InterfaceTo(hop)

@@ -20,27 +20,27 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// membership is the part that makes this host a node of its cluster. Whatever keeps it from that ends the daemon.
+// membership is the part that makes this host a node of its cluster. Its errors end the daemon.
 type membership struct{ *daemon }
 
 func (m *membership) Name() string { return "node" }
 
 func (m *membership) Run(ctx context.Context) error { return part.Fatal(m.join(ctx)) }
 
-// joined is a node that has joined the cluster: what its parts are made of.
+// joined is a node that has joined the cluster: the dependencies of its parts.
 type joined struct {
 	*daemon
 	store      datastore.Backend
-	kube       *rest.Config // how the Kubernetes API is reached; nil if none is known
+	kube       *rest.Config // settings of the Kubernetes API; nil if there is none
 	tables     *datastore.Tables
-	events     *kubenode.Events // about this node; nil if no Kubernetes API is known
+	events     *kubenode.Events // about this node; nil without a Kubernetes API
 	kernel     *kernel.Conn
 	config     node.Config
 	registered node.Result
 	tunnels    *node.Tunnels
 }
 
-// join registers the node and runs everything that the datastore decides.
+// join registers the node and runs all parts that depend on the datastore.
 func (d *daemon) join(ctx context.Context) error {
 	kube, err := d.kubernetesAPI(d.log)
 	if err != nil {
@@ -82,12 +82,12 @@ func (d *daemon) join(ctx context.Context) error {
 	return group.Run(ctx)
 }
 
-// showWaiting shows why the datastore is not open yet.
+// showWaiting reports why the datastore is not open yet.
 func (d *daemon) showWaiting(err error) {
 	d.control.Datastore.Show(server.DatastoreSource{Type: d.datastore, Waiting: "waiting for it: " + err.Error()})
 }
 
-// register makes the node known, with its addresses.
+// register registers the node, with its addresses.
 func (j *joined) register(ctx context.Context) (err error) {
 	j.config = j.nodeConfig()
 	j.completeConfig(ctx)
@@ -108,13 +108,13 @@ func (j *joined) register(ctx context.Context) (err error) {
 	j.tunnels = &node.Tunnels{Store: j.store, IPAM: ipam.New(j.store, j.log.Named("ipam"), time.Now), Node: j.name,
 		Types: j.tunnelTypes(), Log: j.log.Named("tunnels")}
 	if err := j.tunnels.Ensure(ctx); err != nil {
-		// Its part tries again; a node without a tunnel address is still of use to pools without a tunnel.
+		// Its part tries again; a node without a tunnel address is still useful for pools without a tunnel.
 		j.log.Error("no tunnel address yet", zap.Error(err))
 	}
 	return nil
 }
 
-// tunnelTypes are those whose addresses IPAM gives.
+// tunnelTypes returns the tunnels with addresses from IPAM.
 func (o options) tunnelTypes() []node.TunnelType {
 	if o.kube.UsePodCIDR {
 		return nil // Kubernetes' ranges decide
@@ -139,7 +139,7 @@ func (o options) nodeConfig() node.Config {
 	}
 }
 
-// clusterTypes are what ClusterInformation says of the cluster.
+// clusterTypes returns the cluster types for ClusterInformation.
 func (o options) clusterTypes() string {
 	if o.datastore == connect.Kubernetes {
 		return o.clusterType + ",kdd"
@@ -147,7 +147,7 @@ func (o options) clusterTypes() string {
 	return o.clusterType
 }
 
-// noIPv6 reports whether the default IPv6 pool is not wanted, as calico/node decides it.
+// noIPv6 reports whether the default IPv6 pool is disabled, by calico/node's rule.
 func (o options) noIPv6() bool {
 	if os.Getenv("FELIX_IPV6SUPPORT") == "false" {
 		return true

@@ -17,10 +17,10 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// kubernetesNode is this node's name in Kubernetes.
+// kubernetesNode returns this node's name in Kubernetes.
 func (o options) kubernetesNode(name string) string { return cmp.Or(o.k8sNodeRef, name) }
 
-// newEvents makes Events about this node, nil where no Kubernetes API is known.
+// newEvents returns Events about this node, nil without a Kubernetes API.
 func newEvents(j *joined) (*kubenode.Events, error) {
 	if j.kube == nil {
 		return nil, nil
@@ -32,7 +32,7 @@ func newEvents(j *joined) (*kubenode.Events, error) {
 	return kubenode.NewEvents(client, j.kubernetesNode(j.name)), nil
 }
 
-// kubernetesParts tell Kubernetes about this node; none where no Kubernetes API is known.
+// kubernetesParts returns the parts that report this node's state to Kubernetes; none without a Kubernetes API.
 func kubernetesParts(j *joined, d *drain, b *bgpPart, p *policyPart, c *clusterControllers) ([]part.Part, error) {
 	if j.kube == nil {
 		return nil, nil
@@ -44,7 +44,7 @@ func kubernetesParts(j *joined, d *drain, b *bgpPart, p *policyPart, c *clusterC
 	return []part.Part{newEventsPart(j, b, p, c), condition, newCalicoWatch(j)}, nil
 }
 
-// repaired tells that changes of another program were undone.
+// repaired reports that changes of another program were undone.
 func (j *joined) repaired(target string, list []reconcile.Repair, more int) {
 	example := list[0]
 	j.events.Warn(kubenode.DriftRepaired, fmt.Sprintf(
@@ -59,13 +59,13 @@ const (
 	poolsPoll    = 5 * time.Minute
 )
 
-// eventsPart finds what is to be told in Events and is not told by those who do it.
+// eventsPart reports Events that no other part reports.
 type eventsPart struct {
 	*joined
 	bgp    *bgpPart
 	policy *policyPart
 	pools  *kubenode.Pools
-	// leads reports whether this node leads the election of the controllers; nil if it takes no part.
+	// leads reports whether this node leads the controllers' election; nil if it is no candidate.
 	leads func() bool
 }
 
@@ -116,9 +116,9 @@ func (e *eventsPart) Run(ctx context.Context) error {
 	}
 }
 
-// speaksForAll is whether this node records the Events that concern the cluster. The leader of the controllers does,
-// also while calico-kube-controllers do the controllers' work. Without an election (--controllers=off) it is the first
-// node by name, be it there or not.
+// speaksForAll reports whether this node records the Events about the cluster. The leader of the controllers does, also
+// while calico-kube-controllers do the controllers' work. Without an election (--controllers=off) it is the first node
+// by name, running or not.
 func (e *eventsPart) speaksForAll() bool {
 	if e.leads != nil {
 		return e.leads()
@@ -136,8 +136,8 @@ func (e *eventsPart) countPools(ctx context.Context) error {
 	return e.pools.Look(ctx)
 }
 
-// refusedPolicies are those that the kernel of this node refuses, and for one node of the cluster those that cannot be
-// used on any.
+// refusedPolicies returns the policies that the kernel of this node refuses, and on one node of the cluster those that
+// no node can use.
 func (e *eventsPart) refusedPolicies() map[string]string {
 	list := map[string]string{}
 	if e.policy == nil {
@@ -156,7 +156,7 @@ func (e *eventsPart) refusedPolicies() map[string]string {
 	return list
 }
 
-// networkCondition keeps the condition NetworkUnavailable of the Node.
+// networkCondition maintains the condition NetworkUnavailable of the Node.
 type networkCondition struct {
 	*kubenode.Condition
 	*joined
@@ -174,7 +174,7 @@ func newNetworkCondition(j *joined, d *drain) (*networkCondition, error) {
 	return c, nil
 }
 
-// outOfService is what the condition says while the node's routes are withdrawn.
+// outOfService returns the condition's message while the node's routes are withdrawn.
 func outOfService(phase model.DrainPhase) string {
 	if phase == model.Drained {
 		return "this node is out of service by order, its routes are withdrawn: manxctl node undrain brings it back"
@@ -186,7 +186,7 @@ func (c *networkCondition) Name() string                  { return "network-cond
 func (c *networkCondition) Kinds() []model.Kind           { return []model.Kind{model.KindNode} }
 func (c *networkCondition) Run(ctx context.Context) error { return c.Condition.Run(ctx) }
 
-// identity is that of the Node as the datastore has it.
+// identity returns the identity of the Node in the datastore.
 func (c *networkCondition) identity() string {
 	if n := model.Get[model.Node](c.tables.Snapshot(), model.ResourceKey(model.KindNode, c.joined.name)); n != nil {
 		return string(n.UID)

@@ -23,17 +23,17 @@ import (
 	"github.com/manxnet/manx/datastore/node"
 )
 
-// kubernetesTimeout bounds one question to the Kubernetes API.
+// kubernetesTimeout bounds one request to the Kubernetes API.
 const kubernetesTimeout = 10 * time.Second
 
-// asksKubernetes reports whether an address is to be detected with the help of Kubernetes.
+// asksKubernetes reports whether an address is detected from Kubernetes.
 func (o options) asksKubernetes() bool {
 	const method = "kubernetes-internal-ip"
 	return o.ipMethod == method || o.ip6Method == method
 }
 
-// kubernetesAPI is how the Kubernetes API is reached, nil if none is known. Only who needs it, as datastore or for an
-// address, is kept from starting by settings of it that cannot work.
+// kubernetesAPI returns the settings of the Kubernetes API, nil if there is none. Invalid settings are an error only if
+// the API is needed, as the datastore or for an address.
 func (o options) kubernetesAPI(log *zap.Logger) (*rest.Config, error) {
 	o.kube.Log = log
 	config, err := o.kube.REST()
@@ -51,14 +51,14 @@ func (o options) kubernetesAPI(log *zap.Logger) (*rest.Config, error) {
 	return nil, nil
 }
 
-// kubernetes is how the Kubernetes API is used as datastore.
+// kubernetes returns the settings of the Kubernetes API as the datastore.
 func (o options) kubernetes() kubernetes.Config {
 	c := o.kube
 	c.InterfacePrefix, _, _ = strings.Cut(o.interfacePrefix, ",")
 	return c
 }
 
-// kubernetes defines the flags by which the Kubernetes API is reached.
+// kubernetes defines the flags for access to the Kubernetes API.
 func (b binder) kubernetes(c *kubernetes.Config) {
 	c.UserAgent = kubernetes.UserAgent("manxd", version)
 	both := func(env string) []string { return []string{"CALICO_" + env, env} }
@@ -91,7 +91,7 @@ func (b binder) float32(p *float32, name string, value float32, usage string, en
 	b.env(name, envs)
 }
 
-// kubernetesAddress looks up the InternalIP of a Kubernetes node.
+// kubernetesAddress returns the lookup of a Kubernetes node's InternalIP.
 func kubernetesAddress(config *rest.Config, name string) (node.KubernetesAddress, error) {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -112,7 +112,7 @@ func kubernetesAddress(config *rest.Config, name string) (node.KubernetesAddress
 	}, nil
 }
 
-// getJSON reads an object; an error of the server is given in its own words.
+// getJSON reads an object. An error of the server keeps its text.
 func getJSON(ctx context.Context, client *http.Client, at string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
@@ -135,7 +135,7 @@ func getJSON(ctx context.Context, client *http.Client, at string, into any) erro
 	return json.Unmarshal(body, into)
 }
 
-// internalIP is the first InternalIP of a family.
+// internalIP returns the first InternalIP of a family.
 func internalIP(n *corev1.Node, family node.Family) (netip.Addr, error) {
 	for _, a := range n.Status.Addresses {
 		ip, err := netip.ParseAddr(a.Address)

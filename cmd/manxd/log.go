@@ -8,9 +8,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// newLogger writes to standard error, as JSON unless that is a terminal. The level can be changed later.
+// newLogger logs to standard error, as JSON unless that is a terminal. The level can be changed later.
 func newLogger(level, format string) (*zap.Logger, zap.AtomicLevel, error) {
-	if level == "warning" { // as Calico spells it
+	if level == "warning" { // Calico's spelling
 		level = "warn"
 	}
 	at, err := zap.ParseAtomicLevel(level)

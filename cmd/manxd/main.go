@@ -34,7 +34,7 @@ func main() {
 	os.Exit(0)
 }
 
-// usageError is a setting that can never work: starting again does not help. The exit code is 2.
+// usageError is an invalid setting, for which a restart is useless. The exit code is 2.
 type usageError struct{ error }
 
 func (e *usageError) Unwrap() error { return e.error }

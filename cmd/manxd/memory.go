@@ -15,14 +15,14 @@ const (
 	memoryPoll  = time.Second
 )
 
-// tuneRuntime trades memory for processor time, up to a bound. The garbage collector runs seldom until the heap has
-// 64 MB, and then when it has one and a half of the live bytes: memory between objects that stay cannot be given back,
-// so the more garbage a burst may leave, the more memory is lost for good. While routes pour in, of which learned
-// counts the changes, it runs when the heap has three times what is used: routes live elsewhere than their garbage
-// does, and collecting it earlier costs a third more processor time when that matters most. The memory limit is 256 MB
-// until the use is known, or two and a half times the use; one that does not grow would have the collector run all the
-// time once a peer announces some 100,000 routes. When a burst is over, a start or a full table for instance, the host
-// gets back what it took, the mapped pages of the program's file included. GOGC and GOMEMLIMIT override all of this.
+// tuneRuntime trades memory for processor time, within a bound. The garbage collector runs seldom until the heap has 64
+// MB, and then when it has one and a half of the live bytes: memory between objects that stay cannot be returned, so
+// the garbage of a burst costs memory permanently. While many routes arrive, of which learned counts the
+// changes, it runs when the heap has three times the live bytes: routes live elsewhere than their garbage, and earlier
+// collection costs a third more processor time at the worst moment. The memory limit is 256 MB until the use is known,
+// or two and a half times the use; with a constant limit the collector would run all the time once a peer advertises
+// some 100,000 routes. After a burst, a start or a full table for instance, unused memory is returned to the host,
+// including the mapped pages of the program's file. GOGC and GOMEMLIMIT override all of this.
 func tuneRuntime(ctx context.Context, learned *atomic.Uint64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -56,9 +56,9 @@ func tuneRuntime(ctx context.Context, learned *atomic.Uint64) {
 	}
 }
 
-// memoryUse is what the runtime tells, in bytes.
+// memoryUse has the runtime's figures, in bytes.
 type memoryUse struct {
-	live      uint64 // what the last garbage collection found in use
+	live      uint64 // in use at the last garbage collection
 	held      uint64 // of the host's memory
 	allocated uint64 // since the start
 	learned   uint64 // changes of routes by BGP since the start
@@ -75,7 +75,7 @@ func readMemory() memoryUse {
 // Values of GOGC: between bursts, the least during one, and the most.
 const often, inBurst, seldom = 50, 200, 400
 
-// gcPercent is by how much the heap may grow until garbage is collected when live bytes of it are in use.
+// gcPercent returns the growth of the heap, in percent, until the next garbage collection when live bytes are in use.
 func gcPercent(live uint64, pouring bool) int {
 	least := often
 	if pouring {
@@ -88,8 +88,8 @@ func gcPercent(live uint64, pouring bool) int {
 	return int(min(seldom, max(uint64(least), room/10*10))) // in steps that do not change with each route
 }
 
-// memoryLimit is what the process may have when live bytes are in use, in steps that it does not change with each
-// route.
+// memoryLimit returns the memory limit of the process when live bytes are in use, in steps, so that it does not change
+// with each route.
 func memoryLimit(live uint64) int64 {
 	const step = 32 << 20
 	return max(smallMemory, int64((5*live/2+step-1)/step*step))
@@ -97,19 +97,19 @@ func memoryLimit(live uint64) int64 {
 
 const (
 	calmPolls = 5       // that a burst is over for
-	calmRate  = 2 << 20 // bytes allocated from poll to poll that are no burst
+	calmRate  = 2 << 20 // largest number of bytes allocated from poll to poll outside a burst
 	pourRate  = 2000    // changes of routes from poll to poll while routes pour in
 	worthIt   = 8 << 20
 	pause     = 60 // polls between two times that memory is given back: all garbage is collected for it
 )
 
-// burst finds out when much was done and is over.
+// burst detects the end of a burst of work.
 type burst struct {
 	before  uint64
 	calm    int    // polls since
 	spent   bool   // the memory was given back since
 	wait    int    // polls until it may be given back again
-	start   uint64 // what was allocated when it began
+	start   uint64 // allocated bytes at its start
 	learned uint64 // changes of routes before
 	poured  int    // polls until memory is not traded for processor time any more
 }
@@ -117,8 +117,8 @@ type burst struct {
 // pouring reports whether many routes came a short time ago.
 func (b *burst) pouring() bool { return b.poured > 0 }
 
-// over takes the memory in use at each poll. It reports once after each burst that memory should be given back, if that
-// is worth a garbage collection and the last time was a while ago.
+// over processes the memory in use at each poll. It returns true once after each burst if memory should be given back:
+// if that is worth a garbage collection and the last one was a while ago.
 func (b *burst) over(use memoryUse) bool {
 	calm := use.allocated-b.before < calmRate
 	b.poured = max(0, b.poured-1)

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// podNamespaceFile is where Kubernetes tells a pod its namespace.
+// podNamespaceFile is the file with a pod's namespace.
 const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// kubernetesNamespace is where this daemon's own objects of Kubernetes are.
+// kubernetesNamespace returns the namespace of this daemon's own Kubernetes objects.
 func (o options) kubernetesNamespace() string {
 	own, _ := os.ReadFile(podNamespaceFile)
 	return cmp.Or(o.namespace, strings.TrimSpace(string(own)), "kube-system")

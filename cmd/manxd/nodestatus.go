@@ -19,8 +19,8 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// statusGrace is how long after a start sessions may take to come up before CalicoNodeStatus objects tell that they are
-// not: one that is written only once should not say what is over a moment later.
+// statusGrace is the time after a start in which sessions may come up before CalicoNodeStatus objects report them as
+// down: a status that is written only once should not be outdated a moment later.
 const statusGrace = 30 * time.Second
 
 // nodeStatus fills in CalicoNodeStatus objects about this node.
@@ -35,7 +35,7 @@ func newNodeStatus(j *joined, b *bgpPart) *nodeStatus {
 func (n *nodeStatus) Name() string                  { return "node-status" }
 func (n *nodeStatus) Run(ctx context.Context) error { return n.Reporter.Run(ctx) }
 
-// Notices are about objects that are not filled in because nobody can read them.
+// Notices report objects whose status is not written because they cannot be decoded.
 func (n *nodeStatus) Notices() (list []server.Notice) {
 	unusable := n.Unusable()
 	for _, key := range slices.SortedFunc(maps.Keys(unusable), func(a, b model.Key) int {
@@ -47,7 +47,7 @@ func (n *nodeStatus) Notices() (list []server.Notice) {
 	return list
 }
 
-// nodeFacts gathers what CalicoNodeStatus objects tell.
+// nodeFacts collects the content of CalicoNodeStatus objects.
 type nodeFacts struct {
 	bgp    *bgpPart
 	kernel interface {
@@ -82,7 +82,7 @@ func (n nodeFacts) gather(routes bool) (nodestatus.Facts, error) {
 	return f, nil
 }
 
-// statusSessions leaves out the sessions with workloads, as Calico does: they are no peers of the node in its sense.
+// statusSessions omits the sessions with workloads, as Calico does, which does not count them as peers of the node.
 func statusSessions(sessions []speaker.SessionStatus) []nodestatus.Session {
 	var list []nodestatus.Session
 	for _, s := range sessions {
@@ -105,8 +105,8 @@ func statusSessions(sessions []speaker.SessionStatus) []nodestatus.Session {
 	return list
 }
 
-// statusRoutes lists the kernel's routes, which are used for forwarding, and of what is learned and announced that
-// which is not in the kernel.
+// statusRoutes lists the kernel's routes, which are used for forwarding, and the learned routes that are not in the
+// kernel.
 func statusRoutes(inKernel []kernel.Route, links []kernel.Link, learned []bgp.Route, sessions []speaker.SessionStatus,
 	own []bgp.Origin) []nodestatus.Route {
 	t := routeTeller{interfaces: map[int]string{}, mesh: map[netip.Addr]bool{}, paths: map[netip.Prefix][]bgp.Path{}}
@@ -145,19 +145,19 @@ func statusRoutes(inKernel []kernel.Route, links []kernel.Link, learned []bgp.Ro
 	return list
 }
 
-// routeTeller knows what routes of the kernel go through and come from.
+// routeTeller determines gateways, interfaces and sources of the kernel's routes.
 type routeTeller struct {
 	interfaces map[int]string
 	mesh       map[netip.Addr]bool
 	paths      map[netip.Prefix][]bgp.Path // as learned
 }
 
-// learned reports whether BGP made a route.
+// learned reports whether BGP created a route.
 func (t routeTeller) learned(r kernel.Route) bool {
 	return r.Type == kernel.Unicast && r.Protocol == kernel.ProtocolBIRD && len(t.paths[r.Dst]) > 0
 }
 
-// source says what kind of peer a route was learned from.
+// source returns the type of the peer from which a route was learned.
 func (t routeTeller) source(peer netip.Addr) v3.CalicoNodeRouteSourceType {
 	if t.mesh[peer] {
 		return v3.RouteSourceTypeNodeMesh
@@ -186,7 +186,7 @@ func (t routeTeller) used(r kernel.Route) (list []nodestatus.Route) {
 	return list
 }
 
-// kernelSource says what made a route that BGP has not learned, in the words of Calico's BGP daemon: its own are
+// kernelSource returns the source of a route that BGP has not learned, in the terms of Calico's BGP daemon: its own are
 // static, those of interfaces direct.
 func kernelSource(r kernel.Route) v3.CalicoNodeRouteSourceType {
 	switch {

@@ -9,12 +9,12 @@ import (
 	"github.com/manxnet/manx/dataplane/netnslock"
 )
 
-// checkForOthers refuses to run beside another daemon of this network namespace: two of them would each remove what the
-// other one makes.
+// checkForOthers fails if another daemon runs in this network namespace: two of them would each remove the other's
+// objects.
 func checkForOthers() error { return otherDaemon(netnslock.Check()) }
 
-// beTheOnlyDaemon takes the lock of this network namespace, which a daemon holds from before it changes anything, and a
-// cleanup while it runs. Call the returned function at the end.
+// beTheOnlyDaemon takes the lock of this network namespace, which a daemon holds before its first change, and a cleanup
+// while it runs. The caller calls the returned function at the end.
 func beTheOnlyDaemon(log *zap.Logger) (release func(), err error) {
 	l, err := netnslock.Acquire()
 	if err != nil {

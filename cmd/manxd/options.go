@@ -20,8 +20,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// options are the settings of the daemon. Each has a flag; most can come from the environment, under the names that
-// calico/node uses where it has one.
+// options are the settings of the daemon. Each has a flag; most can come from the environment, under calico/node's name
+// if it has one.
 type options struct {
 	nodeName     string
 	nodeNameFile string
@@ -88,7 +88,7 @@ type options struct {
 	pool4, pool6   poolOptions
 }
 
-// poolOptions describe the default pool of one family.
+// poolOptions configure the default pool of one family.
 type poolOptions struct {
 	cidr             string
 	blockSize        int
@@ -101,7 +101,7 @@ type poolOptions struct {
 
 const envAnnotation = "env"
 
-// flags defines all flags on a set, with the environment variables that stand in for them.
+// flags defines all flags on a set, with their environment variables.
 func (o *options) flags(fs *pflag.FlagSet) {
 	b := binder{fs}
 	b.string(&o.nodeName, "node-name", "", "name of this node; empty: the nodename file, then the host name",
@@ -293,8 +293,8 @@ func (b binder) env(name string, envs []string) {
 	f.Annotations = map[string][]string{envAnnotation: envs}
 }
 
-// fromEnvironment sets every flag that was not given from the first of its variables that is set and not empty.
-// It returns, by flag, which variable was used.
+// fromEnvironment sets every flag that was not given from the first of its variables that is set and not empty. It
+// returns the used variable of each flag.
 func fromEnvironment(fs *pflag.FlagSet, getenv func(string) string) (map[string]string, error) {
 	used := map[string]string{}
 	var errs []error
@@ -317,7 +317,7 @@ func fromEnvironment(fs *pflag.FlagSet, getenv func(string) string) (map[string]
 	return used, errors.Join(errs...)
 }
 
-// check refuses combinations that cannot work, before anything is started.
+// check refuses invalid combinations before the start.
 func (o *options) check() error {
 	if o.datastore == "" {
 		o.datastore = "embedded"
@@ -356,7 +356,7 @@ func (o *options) check() error {
 		o.checkGobgp(), o.control.check(), o.checkControllers())
 }
 
-// checkRouteLimits refuses bounds that nothing could be within.
+// checkRouteLimits refuses limits that no table could meet.
 func (o *options) checkRouteLimits() error {
 	for flag, n := range map[string]int{"bgp-max-prefixes": o.maxPrefixes, "bgp-warn-prefixes": o.warnPrefixes} {
 		if n < 1 {
@@ -373,7 +373,7 @@ func (o *options) checkRouteLimits() error {
 
 const procSysNetFlag = "proc-sys-net"
 
-// checkSysctls refuses a folder that has no settings of the network.
+// checkSysctls refuses a folder without network settings.
 func (o *options) checkSysctls() error {
 	if err := kernel.CheckProcSysNet(o.procSysNet); err != nil {
 		return fmt.Errorf("--%s=%s: %w", procSysNetFlag, o.procSysNet, err)
@@ -383,7 +383,7 @@ func (o *options) checkSysctls() error {
 
 const clusterIPsFlag = "advertise-cluster-ips"
 
-// checkPrefixes refuses what is no list of prefixes.
+// checkPrefixes refuses a malformed list of prefixes.
 func checkPrefixes(flag, list string) error {
 	if list == "" {
 		return nil
@@ -396,7 +396,7 @@ func checkPrefixes(flag, list string) error {
 	return nil
 }
 
-// explain prints every setting, its value and where it comes from.
+// explain prints every setting, its value and its source.
 func explain(fs *pflag.FlagSet, used map[string]string) {
 	fs.VisitAll(func(f *pflag.Flag) {
 		envs, ok := f.Annotations[envAnnotation]
@@ -418,8 +418,8 @@ func explain(fs *pflag.FlagSet, used map[string]string) {
 	})
 }
 
-// endpointStatusDir is where the CNI plugin is told which workloads are ready, given endpointStatusPathPrefix of
-// FelixConfiguration; empty for nowhere.
+// endpointStatusDir returns the folder of the endpoint status files for the CNI plugin, given endpointStatusPathPrefix
+// of FelixConfiguration; empty for none.
 func (o *options) endpointStatusDir(felix string) string {
 	prefix := cmp.Or(o.endpointStatusPrefix, felix, endpointstatus.DefaultPathPrefix)
 	if strings.EqualFold(prefix, "none") {

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asOwner runs do as the user to whom manxd's run directory belongs. Root, who calls, becomes that user in a process of
-// its own that keeps CAP_NET_ADMIN alone: with more it would have to distrust the files that manxd made as another
-// user.
+// asOwner runs do as the owner of manxd's run directory. Root, the caller, becomes that user in a separate process with
+// CAP_NET_ADMIN only: with more it would have to distrust the files that manxd created as another user.
 func asOwner(o options, do func(options) error) error {
 	info, err := os.Stat(o.runDir)
 	if err != nil || os.Geteuid() != 0 {
@@ -34,7 +33,7 @@ func asOwner(o options, do func(options) error) error {
 	err = cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		os.Exit(max(exit.ExitCode(), 1)) // it has said why
+		os.Exit(max(exit.ExitCode(), 1)) // it has printed why
 	}
 	return err
 }

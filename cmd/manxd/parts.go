@@ -6,7 +6,7 @@ import (
 	"github.com/manxnet/manx/cmd/manxd/part"
 )
 
-// parts are those of a node that has joined its cluster, in the order in which they start. Each has a file or a folder
+// parts returns the parts of a node that has joined its cluster, in their order of start. Each has a file or a folder
 // of its own, and gets its dependencies by its constructor. The tables of the datastore start before them, and watch
 // the kinds that they need.
 func parts(j *joined) ([]part.Part, error) {
@@ -47,7 +47,7 @@ func parts(j *joined) ([]part.Part, error) {
 	}, orchestrator...), nil
 }
 
-// orchestratorParts serve who runs the workloads: CNI plugins, and a cluster of Kubernetes.
+// orchestratorParts returns the parts for the orchestrator: CNI plugins, and Kubernetes.
 func orchestratorParts(j *joined, drain *drain, bgp *bgpPart, policy *policyPart) ([]part.Part, error) {
 	controllers, err := newControllers(j)
 	if err != nil {

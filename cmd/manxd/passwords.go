@@ -17,16 +17,16 @@ import (
 	"github.com/manxnet/manx/cmd/manxd/secrets"
 )
 
-// passwordPoll is how soon a folder that cannot be watched is looked at again.
+// passwordPoll is the pause before a failed watch of a folder is tried again.
 const passwordPoll = 10 * time.Second
 
-// passwordsPart has the passwords of BGP sessions.
+// passwordsPart provides the passwords of BGP sessions.
 type passwordsPart interface {
 	part.Part
 	follow.Passwords
 }
 
-// passwordSource is a folder of passwords where one is set, else the Secrets of Kubernetes where its API is known.
+// passwordSource returns a folder of passwords if it is set, else Kubernetes' Secrets if its API is known.
 func passwordSource(j *joined) (passwordsPart, error) {
 	log := j.log.Named("bgp")
 	if j.passwordDir != "" || j.kube == nil {
@@ -39,12 +39,12 @@ func passwordSource(j *joined) (passwordsPart, error) {
 	return secretPasswords{secrets.New(client, j.kubernetesNamespace(), log)}, nil
 }
 
-// secretPasswords are those of Secrets.
+// secretPasswords are passwords in Secrets.
 type secretPasswords struct{ *secrets.Secrets }
 
 func (secretPasswords) Name() string { return "passwords" }
 
-// passwords are those of a folder, which is watched.
+// passwords are passwords in a folder, which is watched.
 type passwords struct {
 	*password.Folder
 	dir     string
@@ -52,7 +52,7 @@ type passwords struct {
 	changed chan struct{} // holds one token when passwords may have changed
 }
 
-// newPasswords makes the passwords of a folder; without one there are none.
+// newPasswords returns the passwords of a folder; without a folder there are none.
 func newPasswords(dir string, log *zap.Logger) *passwords {
 	return &passwords{Folder: password.NewFolder(dir), dir: dir, log: log, changed: make(chan struct{}, 1)}
 }
@@ -71,7 +71,7 @@ func (p *passwords) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// tell does not wait.
+// tell does not block.
 func (p *passwords) tell() {
 	select {
 	case p.changed <- struct{}{}:
@@ -79,9 +79,8 @@ func (p *passwords) tell() {
 	}
 }
 
-// watchPasswords calls changed whenever something in the folder of passwords, or in a folder of a secret in it,
-// changes. That may be more often than a password does. It is a help only: who needs certainty looks from time to time,
-// since there are file systems that tell nothing.
+// watchPasswords calls changed after each change in the folder of passwords, or in a folder of a secret in it. That may
+// be more often than a password changes. It is only a hint: some file systems report no changes, so callers also poll.
 func watchPasswords(ctx context.Context, dir string, changed func(), log *zap.Logger) {
 	for ctx.Err() == nil {
 		if err := watchFolders(ctx, dir, changed); err != nil {
@@ -95,7 +94,7 @@ func watchPasswords(ctx context.Context, dir string, changed func(), log *zap.Lo
 	}
 }
 
-// watchFolders returns when the folder goes, or cannot be watched.
+// watchFolders returns when the folder is deleted, or cannot be watched.
 func watchFolders(ctx context.Context, dir string, changed func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -106,7 +105,7 @@ func watchFolders(ctx context.Context, dir string, changed func()) error {
 		return err
 	}
 	watchSecrets(w, dir)
-	changed() // what changed before the watch began
+	changed() // changes before the watch began
 	for {
 		select {
 		case <-ctx.Done():

@@ -18,14 +18,14 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// policyPart keeps the packet filter.
+// policyPart maintains the packet filter.
 type policyPart struct {
 	agent *dataplane.PolicyAgent
 	rules *nftables.Conn
 	view  *server.PolicyView
 }
 
-// newPolicy returns nil if policy is not this daemon's business.
+// newPolicy returns nil if policy is disabled.
 func newPolicy(j *joined, d *dataplanePart) (*policyPart, error) {
 	if !j.policy {
 		leaveAlone(j.log.Named("policy"))
@@ -49,7 +49,7 @@ func newPolicy(j *joined, d *dataplanePart) (*policyPart, error) {
 func (p *policyPart) Name() string        { return "policy" }
 func (p *policyPart) Ready() server.Check { return p.view.Ready() }
 
-// Kinds are what decides about the packet filter.
+// Kinds returns the kinds on which the packet filter depends.
 func (p *policyPart) Kinds() []model.Kind { return policy.Kinds }
 
 // Run implements part.Part.
@@ -58,7 +58,7 @@ func (p *policyPart) Run(ctx context.Context) error { return p.agent.Run(ctx) }
 // Close closes the connection to the kernel; the rules stay.
 func (p *policyPart) Close() { _ = p.rules.Close() }
 
-// policyConfig is what this node's administrator decides about its packet filter.
+// policyConfig returns the administrator's settings of this node's packet filter.
 func (o options) policyConfig(node string) policy.Config {
 	group := uint16(0)
 	if o.flowLogOn() {
@@ -73,7 +73,7 @@ func (o options) policyConfig(node string) policy.Config {
 		}}
 }
 
-// checkPolicy refuses what cannot be meant.
+// checkPolicy refuses contradictory settings.
 func (o options) checkPolicy() error {
 	switch {
 	case o.flowLogOn() && !o.policy:
@@ -92,8 +92,8 @@ func (o options) checkPolicy() error {
 	return fmt.Errorf("--endpoint-to-host-action=%s: must be Drop, Accept or Return", o.toHostAction)
 }
 
-// leaveAlone removes the packet filter that an earlier run with policy has left: rules that nobody keeps would go on to
-// deny, and cut off every workload that comes.
+// leaveAlone removes the packet filter of an earlier run with policy: rules that no program updates would go on to
+// deny, and cut off every new workload.
 func leaveAlone(log *zap.Logger) {
 	rules, err := nftables.New()
 	if err == nil {

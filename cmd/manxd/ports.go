@@ -9,17 +9,16 @@ import (
 	"syscall"
 )
 
-// port is a part that serves something at a TCP port that the daemon can do without. One that is taken, by a
-// calico/node on its way out for instance, costs what it serves and nothing else: a notice says so, and it is opened as
-// soon as it is free.
+// port is a part that serves an optional TCP port. If the port is taken, by a calico/node that is ending for instance,
+// only its service is missing: a notice reports that, and it is opened as soon as it is free.
 type port struct {
 	flag, address string
-	ready         func() error // tells what else is missing; nil: nothing
+	ready         func() error // reports another missing condition; nil: none
 	serve         func(context.Context, net.Listener) error
 	listener      net.Listener
 }
 
-// newPort makes the part for the address of a flag, nil without one. serve closes the listener.
+// newPort returns the part for the address of a flag, nil without one. serve closes the listener.
 func newPort(flag, address string, serve func(context.Context, net.Listener) error) *port {
 	if address == "" {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// A port that is taken is served as soon as it is free; until then a notice says why it is not, and the node is no less
-// ready. Who serves badly is called again.
+// A taken port is served as soon as it is free; until then a notice has the reason, and the node stays ready. A failed
+// serve function is called again.
 func TestPortThatIsTaken(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

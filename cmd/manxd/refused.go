@@ -7,10 +7,10 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// shownRefusals bounds how many refused routes are told one by one.
+// shownRefusals is the maximum number of refused routes with a notice each.
 const shownRefusals = 20
 
-// refusedRoutes tells about routes that peers announce and that this node must not use.
+// refusedRoutes reports routes that peers advertise and that this node must not use.
 func refusedRoutes(rejected []fib.Rejection) []server.Notice {
 	var notices []server.Notice
 	for i, r := range rejected {

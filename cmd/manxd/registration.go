@@ -14,7 +14,7 @@ import (
 	"github.com/manxnet/manx/datastore/node"
 )
 
-// registration registers this host again when its Node was deleted, or made again by others.
+// registration registers this host again when its Node was deleted, or created again by another program.
 type registration struct{ *joined }
 
 func newRegistration(j *joined) registration { return registration{j} }
@@ -31,7 +31,7 @@ func (r registration) Run(ctx context.Context) error {
 
 var errKubeletRegisters = errors.New("the kubelet makes the Node: it does so when it is started again")
 
-// mayCreate is why the Node is not to be made, nil if it is.
+// mayCreate returns the reason why the Node must not be created, nil if it may.
 func (r registration) mayCreate(ctx context.Context) error {
 	if r.datastore == connect.Kubernetes {
 		return errKubeletRegisters
@@ -50,7 +50,7 @@ func (r registration) mayCreate(ctx context.Context) error {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("no Node %s in Kubernetes: this host was taken out of the cluster", r.k8sNodeRef)
 	case apierrors.IsForbidden(err):
-		return nil // nobody can tell
+		return nil // unknown
 	}
 	return err
 }

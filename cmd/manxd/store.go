@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/datastore/etcd/embedded"
 )
 
-// openStore connects to the datastore, after starting it if it is embedded; waiting is told what is waited for. The
-// returned function stops both.
+// openStore connects to the datastore, after starting it if it is embedded; waiting receives the reason of each wait.
+// The returned function stops both.
 func openStore(ctx context.Context, o options, waiting func(error), log *zap.Logger) (datastore.Backend, func(),
 	error) {
 	config, stop, err := o.etcd(ctx, log)
@@ -43,7 +43,7 @@ func openStore(ctx context.Context, o options, waiting func(error), log *zap.Log
 	}, nil
 }
 
-// etcd is how the datastore is reached, after starting it if it is embedded; stop ends it then.
+// etcd returns the settings of the datastore, after starting it if it is embedded; stop ends it then.
 func (o options) etcd(ctx context.Context, log *zap.Logger) (config etcd.Config, stop func(), err error) {
 	if o.datastore != "embedded" {
 		return etcd.Config{

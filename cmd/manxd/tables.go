@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// tablesPart keeps the tables of the datastore, of the kinds that parts need.
+// tablesPart maintains the tables of the datastore, with the kinds that parts need.
 type tablesPart struct {
 	*joined
 	kinds []model.Kind
@@ -35,12 +35,12 @@ func (t *tablesPart) Notices() (list []server.Notice) {
 	return list
 }
 
-// Kinds are those that the control API shows for the whole cluster.
+// Kinds returns the kinds that the control API shows for the whole cluster.
 func (t *tablesPart) Kinds() []model.Kind {
 	return []model.Kind{model.KindNode, model.KindClusterInformation}
 }
 
-// Run fails for good: it does so only when the store was closed, which nobody opens again.
+// Run only fails permanently: the store was closed, and is not opened again.
 func (t *tablesPart) Run(ctx context.Context) error {
 	return part.Fatal(t.tables.Run(ctx, t.store, t.kinds...))
 }

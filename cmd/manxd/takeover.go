@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// takeover shows that another host has taken over the Node of this one.
+// takeover reports that another host has taken over the Node of this one.
 type takeover struct {
 	*joined
 	*node.TakeoverWatch
@@ -25,7 +25,7 @@ func (t *takeover) Kinds() []model.Kind { return []model.Kind{model.KindNode} }
 // Run implements part.Part.
 func (t *takeover) Run(ctx context.Context) error { return t.TakeoverWatch.Run(ctx, t.tables) }
 
-// Checks implements server.Checker: what others send to this node goes elsewhere.
+// Checks implements server.Checker: other nodes' packets for this node go elsewhere.
 func (t *takeover) Checks() []server.Check {
 	if text := t.Found().String(); text != "" {
 		return []server.Check{{Name: t.Name(), Reason: text}}

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forgetProgram has the kernel forget which pages of the program's file are mapped: most were used by the start
-// alone, or came along with others. Those in use come back from the page cache as they are touched. Errors do no harm.
+// forgetProgram drops the page table entries of the program's file: most pages were used only by the start, or read
+// ahead. Pages in use return from the page cache on access. Errors are harmless.
 func forgetProgram() {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -30,9 +30,9 @@ func forgetProgram() {
 // programPart is a mapping of the program's file.
 type programPart struct{ start, size uintptr }
 
-// cleanParts reads /proc/PID/smaps (proc_pid_smaps(5)) and returns the mappings of a file that nobody can write to and
-// that have no page of their own: all that they hold is in the file. A mapping that the dynamic linker or a debugger
-// has changed has such pages (Anonymous), although it cannot be written any more.
+// cleanParts reads /proc/PID/smaps (proc_pid_smaps(5)) and returns the read-only mappings of a file without private
+// pages: all of their content is in the file. A mapping that the dynamic linker or a debugger has changed has such
+// pages (Anonymous), although it cannot be written any more.
 func cleanParts(smaps io.Reader, file string) (parts []programPart) {
 	var part programPart
 	inside := false

@@ -6,7 +6,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// tunnels keeps an address for each tunnel device of this node.
+// tunnels maintains an address for each tunnel device of this node.
 type tunnels struct{ *joined }
 
 func newTunnels(j *joined) tunnels { return tunnels{j} }

@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// prepare answers what another IPAM plugin has to be given, or the addresses that it gave before.
+// prepare returns the configuration for another IPAM plugin, or the addresses that it assigned before.
 func (c *call) prepare(ctx context.Context) error {
 	if err := c.unsupported(ctx); err != nil {
 		return err
@@ -32,8 +32,8 @@ func (c *call) prepare(ctx context.Context) error {
 	return err
 }
 
-// add gives the container its addresses and writes its endpoint. What a failure leaves is taken back in reverse, so
-// that the container can be attached again as if nothing had been.
+// add assigns the container's addresses and writes its endpoint. A failure undoes all steps in reverse order, so that
+// the container can be attached again from the start.
 func (c *call) add(ctx context.Context) (err error) {
 	ended := c.attach()
 	defer func() { ended() }()
@@ -83,9 +83,9 @@ func (c *call) add(ctx context.Context) (err error) {
 	if !c.Lasting {
 		return write(ctx, &undo)
 	}
-	// the agent of this process would find the plugin's routes in its way
+	// The agent of this process would conflict with the plugin's routes.
 	a.Routed = c.policyWait() > 0
-	later.add(func(ctx context.Context) error { return write(ctx, &cni.Undo{}) }) // Abort takes it back
+	later.add(func(ctx context.Context) error { return write(ctx, &cni.Undo{}) }) // Abort undoes it
 	c.under.Add(1)
 	written := ended
 	later.start(ctx, func() { written(); c.under.Done() })
@@ -94,7 +94,7 @@ func (c *call) add(ctx context.Context) (err error) {
 	return nil
 }
 
-// finish makes sure that everything is written, and waits for policy.
+// finish completes all writes, and waits for policy.
 func (c *call) finish(ctx context.Context) error {
 	a := c.q.Attachment
 	if a == nil {
@@ -118,7 +118,7 @@ func (c *call) finish(ctx context.Context) error {
 	return nil
 }
 
-// complete writes what an Add may not have come to write whose process died.
+// complete does the writes of an Add whose process may have died before them.
 func (c *call) complete(ctx context.Context, a *cni.Attachment) error {
 	for _, p := range a.Assigned {
 		if err := c.allocator().CountHandle(ctx, c.work.handle(), p.Masked()); err != nil {
@@ -136,7 +136,7 @@ func (c *call) complete(ctx context.Context, a *cni.Attachment) error {
 	return c.writeEndpoint(ctx, stored, pod, a, &cni.Undo{})
 }
 
-// abort takes back what Add did for a container that could not be wired.
+// abort undoes the Add of a container that could not be wired.
 func (c *call) abort(ctx context.Context) error {
 	a := c.q.Attachment
 	if a == nil {
@@ -152,7 +152,7 @@ func (c *call) abort(ctx context.Context) error {
 	return errors.Join(append(problems, c.giveBack(ctx, a.Fresh))...)
 }
 
-// unsupported refuses what cannot be done, before anything is done.
+// unsupported refuses unsupported requests, before any other step.
 func (c *call) unsupported(context.Context) error {
 	if c.conf.DeviceType == "netkit" {
 		c.log.Info("device_type netkit: a veth pair is used instead")
@@ -160,7 +160,7 @@ func (c *call) unsupported(context.Context) error {
 	return nil
 }
 
-// storedEndpoint reads the endpoint that an earlier call left, nil if there is none.
+// storedEndpoint reads the endpoint from an earlier call, nil if there is none.
 func (c *call) storedEndpoint(ctx context.Context) (*model.Object, error) {
 	key, err := c.work.key()
 	if err != nil {
@@ -176,8 +176,8 @@ func (c *call) storedEndpoint(ctx context.Context) (*model.Object, error) {
 	return o, nil
 }
 
-// newPod reads the endpoint of a pod that is not known here from the datastore itself, nil if it does not exist there
-// either: the kubelet may have heard of the pod before this process.
+// newPod reads the endpoint of a pod that is missing in the cache from the datastore, nil if it does not exist there
+// either: the kubelet may know the pod before this process does.
 func (c *call) newPod(ctx context.Context) (*model.Object, error) {
 	reader, ok := c.store.(interface {
 		Read(context.Context, model.Key) (*model.Object, error)
@@ -204,13 +204,13 @@ func endpointOf(o *model.Object) *model.WorkloadEndpoint {
 	return e
 }
 
-// ours is whether an endpoint is this container's.
+// ours reports whether an endpoint is this container's.
 func (c *call) ours(stored *model.Object) bool {
 	e := endpointOf(stored)
 	return e != nil && e.Spec.ContainerID == c.q.ContainerID
 }
 
-// kept are the addresses of an earlier ADD of the same container, so that ADD can be repeated.
+// kept returns the addresses of an earlier ADD of the same container, so that ADD is repeatable.
 func (c *call) kept(stored *model.Object) []netip.Addr {
 	if !c.ours(stored) {
 		return nil
@@ -218,7 +218,7 @@ func (c *call) kept(stored *model.Object) []netip.Addr {
 	return endpointAddresses(endpointOf(stored))
 }
 
-// describe says how the container is wired.
+// describe fills in the parameters of the container's wiring.
 func (c *call) describe(a *cni.Attachment, stored *model.Object, pod *facts) error {
 	mtu, err := c.conf.FindMTU(c.MTUFile)
 	if err != nil {
@@ -240,8 +240,9 @@ func (c *call) describe(a *cni.Attachment, stored *model.Object, pod *facts) err
 	return nil
 }
 
-// hardwareAddress is that of the container's end: chosen here, so that the endpoint can be written before there is an
-// interface, and the same whenever ADD is repeated. It is locally administered (IEEE 802, bit 0x02).
+// hardwareAddress returns the MAC address of the container's end. It is chosen here, so that the endpoint can be
+// written before the interface exists, and is the same for each repeated ADD. It is locally administered (IEEE 802, bit
+// 0x02).
 func hardwareAddress(w workload) net.HardwareAddr {
 	sum := sha256.Sum256([]byte(w.Network + " " + w.ContainerID + " " + w.IfName))
 	mac := net.HardwareAddr(sum[:6])
@@ -249,7 +250,7 @@ func hardwareAddress(w workload) net.HardwareAddr {
 	return mac
 }
 
-// prefix begins the name of every host end: cali, or what the rest of the node was told.
+// prefix returns the prefix of host interface names: cali, or the configured one of this node.
 func (c *call) prefix() string {
 	for _, p := range []string{c.q.InterfacePrefix, c.Prefix} {
 		if p != "" {
@@ -259,7 +260,7 @@ func (c *call) prefix() string {
 	return "cali"
 }
 
-// podRoutes are the default routes of the families in use, or those of the IPAM section.
+// podRoutes returns the default routes of the families in use, or the routes of the IPAM section.
 func podRoutes(c *cni.Config, ips []netip.Addr) []netip.Prefix {
 	var custom, defaults []netip.Prefix
 	for _, ip := range ips {
@@ -287,10 +288,10 @@ func podRoutes(c *cni.Config, ips []netip.Addr) []netip.Prefix {
 	return custom
 }
 
-// writeAttempts bounds how often an endpoint is written that somebody else changes at the same time.
+// writeAttempts is the maximum number of attempts to write an endpoint that other processes change concurrently.
 const writeAttempts = 6
 
-// writeEndpoint tells the cluster of the container.
+// writeEndpoint stores the container's endpoint in the datastore.
 func (c *call) writeEndpoint(
 	ctx context.Context, stored *model.Object, pod *facts, a *cni.Attachment, undo *cni.Undo,
 ) error {
@@ -333,13 +334,13 @@ func (c *call) writeEndpoint(
 	return fmt.Errorf("%s changed %d times while it was being written", key, writeAttempts)
 }
 
-// podGone is the error for a pod that Kubernetes does not know (any more).
+// podGone returns the error for a pod that Kubernetes does not have (any more).
 func podGone(w workload) error {
 	return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("pod %s/%s is not known", w.Namespace, w.Pod),
 		"the Kubernetes API has no such pod on node "+w.Node)
 }
 
-// ensureProfile creates the profile of a network without policy. An existing one is the user's.
+// ensureProfile creates the profile of a network without policy. It never changes an existing one, which is the user's.
 func (c *call) ensureProfile(ctx context.Context) error {
 	o := c.work.networkProfile()
 	if _, err := c.store.Get(ctx, o.Key); !errors.Is(err, datastore.ErrNotFound) {

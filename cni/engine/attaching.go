@@ -9,15 +9,15 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// attaching is about the ADDs of a pod that are under way. A pod that is restarted has a new container under the name
-// of the old endpoint, and an ADD of the old container may still be running.
+// attaching tracks the ADDs of a pod that are under way. A restarted pod has a new container under the name of the old
+// endpoint, and an ADD of the old container may still be running.
 type attaching struct {
-	newest string // container of the ADD that came last
+	newest string // container of the latest ADD
 	adds   int
 }
 
-// attach notes that an ADD has begun, until the returned function is called. Containers without a pod have an endpoint
-// of their own.
+// attach records the start of an ADD; the returned function records its end. Containers without a pod have an endpoint
+// each.
 func (c *call) attach() (ended func()) {
 	if c.work.Pod == "" {
 		return func() {}
@@ -44,8 +44,8 @@ func (c *call) attach() (ended func()) {
 // endpointID identifies the endpoint of a pod on this node.
 func (c *call) endpointID() string { return c.work.Namespace + "/" + c.work.Pod + " " + c.work.IfName }
 
-// mayReplace is an error if the endpoint is another container's and an ADD for a newer container than this one has
-// begun: the order of writes does not say which container is the newer one.
+// mayReplace returns an error if the endpoint is another container's and an ADD for a newer container than this one has
+// started: the order of writes does not show which container is newer.
 func (c *call) mayReplace(stored *model.Object) error {
 	e := endpointOf(stored)
 	if e == nil || e.Spec.ContainerID == "" || c.ours(stored) {

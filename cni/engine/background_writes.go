@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// laterTimeout bounds the writes that follow an answer.
+// laterTimeout bounds the writes that follow a response.
 const laterTimeout = 30 * time.Second
 
-// writes are those that an Add left to be done behind its answer. Its Finish waits for them, so an ADD has succeeded
-// only when all of them have. They take place one after another, the endpoint last: a container that has an endpoint is
-// counted in its handle, too, whenever the process dies.
+// writes are the writes of an Add that follow its response. Its Finish waits for them, so an ADD succeeds only if all
+// of them do. They run one after another, the endpoint last: a container with an endpoint is also counted in its
+// handle, whenever the process dies.
 type writes struct {
 	todo []func(context.Context) error
 	done chan struct{} // closed when they have ended
@@ -19,7 +19,7 @@ type writes struct {
 
 func (w *writes) add(write func(context.Context) error) { w.todo = append(w.todo, write) }
 
-// start begins them. The caller's end does not end them.
+// start starts the writes. They go on after the end of the caller's context.
 func (w *writes) start(ctx context.Context, ended func()) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), laterTimeout)
 	w.done = make(chan struct{})
@@ -35,7 +35,7 @@ func (w *writes) start(ctx context.Context, ended func()) {
 	}()
 }
 
-// wait waits for them, and returns what went wrong.
+// wait waits for the writes, and returns their error.
 func (w *writes) wait(ctx context.Context) error {
 	select {
 	case <-w.done:
@@ -45,8 +45,8 @@ func (w *writes) wait(ctx context.Context) error {
 	}
 }
 
-// settle waits until nothing of an earlier Add is under way, and returns whether there was one and how it ended. After
-// an error of ctx it may still be.
+// settle waits until no write of an earlier Add is under way. It returns whether there was one, and its error. After an
+// error of ctx a write may still be under way.
 func (c *call) settle(ctx context.Context) (was bool, err error) {
 	p := c.own.pending
 	if p == nil {
@@ -59,5 +59,5 @@ func (c *call) settle(ctx context.Context) (was bool, err error) {
 	return true, err
 }
 
-// Wait waits for all writes that were left to be done behind an answer.
+// Wait waits for all writes that follow a response.
 func (e *Engine) Wait() { e.under.Wait() }

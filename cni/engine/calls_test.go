@@ -25,7 +25,7 @@ import (
 	"github.com/manxnet/manx/ipam/warm"
 )
 
-// counted is a datastore that tells its calls apart from each other and can be told to fail or hold some.
+// counted is a datastore that counts its calls, and can fail or hold some.
 type counted struct {
 	datastore.Backend
 	mu    sync.Mutex
@@ -167,7 +167,7 @@ func (n *node) start() {
 		Node: func(*cni.Config) (string, error) { return "node-1", nil }})
 }
 
-// ask asks one question about a container.
+// ask makes one request about a container.
 func (n *node) ask(step cni.Step, container string, a *cni.Attachment, conf map[string]any) (*cni.Attachment, error) {
 	return n.askWith("", step, container, a, conf)
 }

@@ -18,21 +18,21 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// retryDeferred is how long the datastore is left alone after it did not answer.
+// retryDeferred is the pause after the datastore did not answer.
 const retryDeferred = 5 * time.Second
 
-// deferrable is whether a DEL may succeed although the datastore did not answer. The container is detached then, its
-// addresses stay taken, and a file, which outlives this process, says what is left to do.
+// deferrable reports whether a DEL may succeed although the datastore did not answer. The container is then detached,
+// its addresses stay assigned, and a file that outlives this process records the remaining work.
 func (c *call) deferrable(err error) bool {
 	return c.Deferred != "" && c.conf.OwnIPAM() && (c.q.Step == cni.StepDel || c.q.Step == cni.StepRelease) &&
 		unanswered(err)
 }
 
-// deferred answers a step of a DEL whose datastore did not. The step Del leaves everything to Release, because no
-// address may be released before the container is detached.
+// deferred answers a step of a DEL while the datastore does not answer. The step Del leaves all work to Release,
+// because no address may be released before the container is detached.
 func (c *call) deferred(cause error) error {
 	if c.q.Step == cni.StepDel {
-		c.reply.Attachment = &cni.Attachment{Deferred: true} // without hostIf: it may be a newer container's by now
+		c.reply.Attachment = &cni.Attachment{Deferred: true} // without hostIf, which may be a newer container's by now
 		return nil
 	}
 	text, err := json.Marshal(c.q)
@@ -50,13 +50,13 @@ func (c *call) deferred(cause error) error {
 	return nil
 }
 
-// record is the file that says what is left to do for the container of this call.
+// record returns the path of the file that records the remaining work for the container of this call.
 func (c *call) record() string {
 	sum := sha256.Sum256([]byte(c.conf.Name + " " + c.q.ContainerID + " " + c.q.IfName))
 	return filepath.Join(c.Deferred, hex.EncodeToString(sum[:16]))
 }
 
-// forget drops what was left to do for a container that is attached again.
+// forget deletes the record of a container that is attached again.
 func (c *call) forget() error {
 	if c.Deferred == "" {
 		return nil
@@ -76,7 +76,7 @@ func withDir(path string, f func(*safefile.Dir) error) error {
 	return errors.Join(f(d), d.Close())
 }
 
-// CatchUp finishes DELs that were answered before the datastore was, also those of earlier processes, until ctx ends.
+// CatchUp completes deferred DELs, also those of earlier processes, until ctx ends.
 func (e *Engine) CatchUp(ctx context.Context) {
 	for e.Deferred != "" && ctx.Err() == nil {
 		var again <-chan time.Time
@@ -94,7 +94,7 @@ func (e *Engine) CatchUp(ctx context.Context) {
 	}
 }
 
-// unanswered is whether an error says that the datastore did not answer.
+// unanswered reports whether an error shows that the datastore did not answer.
 func unanswered(err error) bool {
 	return errors.Is(err, datastore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
 }
@@ -119,7 +119,7 @@ func (e *Engine) catchUp(ctx context.Context, d *safefile.Dir) error {
 	return errors.Join(problems...)
 }
 
-// finishDeferred does what one file says, and removes it.
+// finishDeferred completes the DEL of one file, and removes the file.
 func (e *Engine) finishDeferred(ctx context.Context, d *safefile.Dir, name string) error {
 	text, err := d.Read(name, cni.MaxFrame)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -42,7 +42,7 @@ func (n *node) deferring() (folder string) {
 	return folder
 }
 
-// records are the files in a folder.
+// records returns the files in a folder.
 func (n *node) records(folder string) int {
 	n.t.Helper()
 	entries, err := os.ReadDir(folder)
@@ -136,7 +136,7 @@ func TestAttachedAgainBeforeTheDelIsFinished(t *testing.T) {
 	}
 }
 
-// What cannot be written down fails, so that the runtime repeats it. A record that nobody can read is dropped.
+// A DEL that cannot be recorded fails, so that the runtime repeats it. An unreadable record is dropped.
 func TestDeferredIsNotForgotten(t *testing.T) {
 	n := newNode(t)
 	folder := n.deferring()

@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// del deletes the endpoint. What is gone already is no error.
+// del deletes the endpoint. A missing endpoint is no error.
 func (c *call) del(ctx context.Context) error {
 	if _, err := c.settle(ctx); err != nil && ctx.Err() != nil {
 		return err
@@ -30,12 +30,12 @@ func (c *call) del(ctx context.Context) error {
 	return err
 }
 
-// release gives the addresses of the container back, under both names that its handle may have.
+// release releases the addresses of the container, under both names that its handle may have.
 func (c *call) release(ctx context.Context) error {
 	if _, err := c.settle(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
-	if c.q.Attachment != nil && c.q.Attachment.Deferred { // Del did not come to it
+	if c.q.Attachment != nil && c.q.Attachment.Deferred { // Del did not run
 		if err := c.deleteOwnEndpoint(ctx); err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func (c *call) releaseAll(ctx context.Context) error {
 	return err
 }
 
-// releaseHandle frees all that a handle has, be it counted or not.
+// releaseHandle releases all addresses of a handle, counted or not.
 func (c *call) releaseHandle(ctx context.Context, handle string) error {
 	if _, err := c.allocator().ReleaseFromHost(ctx, c.work.Node, handle); err != nil {
 		return fmt.Errorf("release handle %s: %w", handle, err)
@@ -69,8 +69,8 @@ func (c *call) releaseOld(ctx context.Context) error {
 	return nil
 }
 
-// deleteEndpoint removes the endpoint if it is this container's, and returns the host's end that goes with it. A pod
-// that was restarted has the same endpoint name: then it belongs to the new container, and so does the interface.
+// deleteEndpoint deletes the endpoint if it is this container's, and returns its host interface. A restarted pod has
+// the same endpoint name: then endpoint and interface belong to the new container.
 func (c *call) deleteEndpoint(ctx context.Context) (hostIf string, err error) {
 	for range writeAttempts {
 		stored, err := c.storedEndpoint(ctx)
@@ -106,8 +106,8 @@ func (c *call) deleteOwnEndpoint(ctx context.Context) error {
 	return err
 }
 
-// gc releases the addresses and deletes the endpoints of containers that the runtime does not know any more. Those of
-// other networks and other nodes stay. Interfaces go with the namespaces of their containers.
+// gc releases the addresses and deletes the endpoints of containers that the runtime does not know any more. It leaves
+// those of other networks and other nodes. The kernel removes interfaces with the containers' namespaces.
 func (c *call) gc(ctx context.Context) error {
 	handles, err := c.allocator().HostHandles(ctx, c.work.Node)
 	if err != nil {
@@ -128,7 +128,7 @@ func (c *call) gc(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// collect removes what is left of one container, unless a call for it has begun meanwhile.
+// collect removes the leftovers of one container, unless a call for it has started meanwhile.
 func (c *call) collect(ctx context.Context, id string, attrs map[string]string) error {
 	other := *c
 	q := *c.q
@@ -150,7 +150,7 @@ func (c *call) collect(ctx context.Context, id string, attrs map[string]string) 
 	return errors.Join(other.deleteOwnEndpoint(ctx), other.release(ctx))
 }
 
-// check compares what ADD returned with the datastore, and answers how the container should be wired.
+// check compares the result of ADD with the datastore, and returns the parameters of the wiring.
 func (c *call) check(ctx context.Context) error {
 	want := c.q.Previous
 	stored, err := c.storedEndpoint(ctx)
@@ -177,7 +177,7 @@ func (c *call) check(ctx context.Context) error {
 			a.HostIf))
 	}
 	if e.Spec.MAC == "" {
-		a.MAC = "" // a pod of Kubernetes does not tell it
+		a.MAC = "" // a Kubernetes pod does not record it
 	}
 	c.reply.Attachment = a
 	if c.conf.OwnIPAM() {
@@ -187,5 +187,5 @@ func (c *call) check(ctx context.Context) error {
 	return errors.Join(append(problems, err)...)
 }
 
-// ipamCheck makes sure that the container still has the addresses that ADD returned.
+// ipamCheck checks that the container still has the addresses that ADD returned.
 func (c *call) ipamCheck(ctx context.Context) error { return c.checkAssigned(ctx, c.q.Previous) }

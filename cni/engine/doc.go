@@ -1,3 +1,3 @@
-// Package engine answers the questions of the CNI plugin with a datastore: addresses, endpoints, and whether policy is
-// in force. manxd runs it behind its socket, and the plugin itself while there is no manxd.
+// Package engine serves the requests of the CNI plugin from a datastore: addresses, endpoints, and the state of policy.
+// It runs in manxd, behind its socket, and in the plugin itself while manxd does not run.
 package engine

@@ -39,10 +39,10 @@ func (w workload) orchestrator() string {
 	return "cni"
 }
 
-// handle is the IPAM handle of the container: all its addresses in one network are released together.
+// handle returns the IPAM handle of the container: all its addresses in one network are released together.
 func (w workload) handle() string { return w.Network + "." + w.ContainerID }
 
-// oldHandle is how very old versions named the handle. Only for release.
+// oldHandle returns the name of the handle in very old versions. It is for release only.
 func (w workload) oldHandle() string {
 	if w.Pod != "" {
 		return w.Namespace + "." + w.Pod
@@ -50,7 +50,7 @@ func (w workload) oldHandle() string {
 	return w.ContainerID
 }
 
-// key names the endpoint.
+// key returns the key of the endpoint.
 func (w workload) key() (model.Key, error) {
 	name, err := model.WorkloadEndpointName(model.WorkloadEndpointIDs{
 		Node: w.Node, Orchestrator: w.orchestrator(), Pod: w.Pod, ContainerID: w.ContainerID, Endpoint: w.IfName,
@@ -61,7 +61,7 @@ func (w workload) key() (model.Key, error) {
 	return model.Key{Kind: model.KindWorkloadEndpoint, Namespace: w.Namespace, Name: name}, nil
 }
 
-// hostIf names the host's end of the interface. A pod's name is stable over restarts; other containers have only their
+// hostIf returns the name of the host interface. A pod's name is stable over restarts; other containers have only their
 // ID.
 func (w workload) hostIf(prefix string) string {
 	if w.Pod != "" {
@@ -71,7 +71,8 @@ func (w workload) hostIf(prefix string) string {
 	return prefix + w.ContainerID[:min(11, len(w.ContainerID))]
 }
 
-// attributes is what an allocation tells of its owner. Without pod and namespace it would count as valid for ever.
+// attributes returns the attributes of an allocation. Without pod and namespace an allocation would count as valid for
+// ever.
 func (w workload) attributes(now string) map[string]string {
 	a := map[string]string{"node": w.Node, "timestamp": now}
 	if w.Pod != "" {
@@ -80,8 +81,8 @@ func (w workload) attributes(now string) map[string]string {
 	return a
 }
 
-// endpoint fills in a WorkloadEndpoint. old is what there is of it, nil if there is nothing; what others wrote there
-// stays. Without policy of Kubernetes the network's own profile holds.
+// endpoint fills in a WorkloadEndpoint. old is the stored one, nil if there is none; it keeps fields of other writers.
+// Without Kubernetes policy the endpoint has the network's profile.
 func (w workload) endpoint(old *model.WorkloadEndpoint, a *cni.Attachment, kubernetes bool) *model.WorkloadEndpoint {
 	e := &model.WorkloadEndpoint{}
 	if old != nil {
@@ -116,8 +117,8 @@ func withLabels(have, want map[string]string) map[string]string {
 	return all
 }
 
-// networkProfile is what users expect of a network without policy. Kubernetes lets everybody reach a pod; other
-// containers are reached by those of their network, and reach everything else.
+// networkProfile returns the profile of a network without policy. With Kubernetes, a pod is reachable from everywhere;
+// other containers are reachable from their network, and may connect to everything.
 func (w workload) networkProfile() *model.Object {
 	network := w.Network
 	from := v3.EntityRule{Selector: "has(" + network + ")"}
@@ -135,7 +136,7 @@ func (w workload) networkProfile() *model.Object {
 	return model.NewObject(model.ResourceKey(model.KindProfile, network), p)
 }
 
-// endpointAddresses reads the addresses of a stored endpoint; unreadable ones are left out.
+// endpointAddresses parses the addresses of a stored endpoint and skips malformed ones.
 func endpointAddresses(e *model.WorkloadEndpoint) []netip.Addr {
 	var addrs []netip.Addr
 	for _, text := range e.Spec.IPNetworks {

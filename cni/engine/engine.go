@@ -18,61 +18,62 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// readyTimeout is how long the datastore may take to say that it can be used, so that a runtime can try again.
+// readyTimeout bounds the query of the datastore's readiness, so that a runtime can try again.
 const readyTimeout = 10 * time.Second
 
-// Store has the methods of a datastore that the engine needs.
+// Store has the datastore methods that the engine uses.
 type Store interface {
 	ipam.Store
-	// Keeps is whether objects of a kind are in this datastore.
+	// Keeps reports whether this datastore stores objects of a kind.
 	Keeps(kind model.Kind) bool
 }
 
 // Config has the parameters of an Engine.
 type Config struct {
-	// Open gives the datastore for one question about a network, and what to call when it is answered.
+	// Open returns the datastore for one request about a network, and a function to call after the request.
 	Open func(context.Context, *cni.Config) (Store, func(), error)
-	// Kubernetes reads pods and namespaces from the Kubernetes API, for networks with policy.type k8s whose datastore
-	// is another one. Its error says why it cannot be reached.
+	// Kubernetes reads pods and namespaces from the Kubernetes API, for networks with policy.type k8s and another
+	// datastore. Its error explains why the API cannot be reached.
 	Kubernetes func(*cni.Config) (Kubernetes, error)
-	// Node is the name of this node for a network.
+	// Node returns the name of this node for a network.
 	Node func(*cni.Config) (string, error)
-	// Prefix begins the names of host ends unless the plugin's environment says otherwise; empty for cali.
+	// Prefix is the prefix of host interface names unless the plugin's environment sets one; empty for cali.
 	Prefix  string
 	MTUFile string
-	// StatusDir is where the agent tells whose policy is in force, unless the network configuration says so.
+	// StatusDir returns the folder of the agent's endpoint status files, unless the network configuration sets one.
 	StatusDir func() string
-	// Agent is whether somebody tells that for a network, if there is no such folder yet.
+	// Agent reports whether an agent writes these files for a network, if the folder does not exist yet.
 	Agent func(*cni.Config) bool
-	// Report takes how long an ADD waited for that.
+	// Report receives the time that an ADD waited for policy.
 	Report func(ctx context.Context, c *cni.Config, endpoint string, waited time.Duration, timedOut bool)
-	// Lasting is whether this process lives on when a question is answered: then an answer to Add waits for the write
-	// of the block alone, and Finish for the others.
+	// Lasting is set if this process lives on after a response: the response to Add then waits only for the write of
+	// the block, and Finish waits for the others.
 	Lasting bool
-	// Assigned is called after an assignment, with the request for it. It must not wait.
+	// Assigned is called with each served request. It must not block.
 	Assigned func(ipam.Request)
 	Log      *zap.Logger
 	Now      func() time.Time
-	// Deferred is a folder for DELs that are answered while the datastore is not; see CatchUp. Empty: they fail.
+	// Deferred is the folder for DELs that are answered while the datastore is not reachable; see CatchUp. If empty,
+	// such DELs fail.
 	Deferred string
-	// BeforeStep is called before each step of Add; an error fails the step. Tests use it, nil does nothing.
+	// BeforeStep is called before each step of Add; an error fails the step. It is for tests and may be nil.
 	BeforeStep func(step string) error
 }
 
-// Engine answers questions. It is safe for concurrent use: those about one container wait for each other.
+// Engine serves requests. It is safe for concurrent use; requests about one container are serialized.
 type Engine struct {
 	Config
-	ipam      sync.Mutex // one assignment or release at a time: they would mostly fight for one block
+	ipam      sync.Mutex // one assignment or release at a time: most would conflict on one block
 	lockFails atomic.Bool
-	under     sync.WaitGroup // writes behind answers
-	wake      chan struct{}  // something was deferred
+	under     sync.WaitGroup // writes after a response
+	wake      chan struct{}  // signals a deferred DEL
 
 	mu         sync.Mutex
 	containers map[string]*container
 	pods       map[string]*attaching
 }
 
-// New makes an Engine.
+// New returns an Engine.
 func New(c Config) *Engine {
 	if c.Log == nil {
 		c.Log = zap.NewNop()
@@ -84,14 +85,14 @@ func New(c Config) *Engine {
 		wake: make(chan struct{}, 1)}
 }
 
-// container is what is under way for one interface of a container.
+// container is the state of one interface of a container.
 type container struct {
-	turn    chan struct{} // holds one token while somebody has the turn
+	turn    chan struct{} // holds one token while a call has the turn
 	users   int
 	pending *writes // of an Add that was answered
 }
 
-// take waits for the turn of a container; the returned function gives it back.
+// take waits for the turn of a container; the returned function ends the turn.
 func (e *Engine) take(ctx context.Context, id string) (*container, func(), error) {
 	e.mu.Lock()
 	c := e.containers[id]
@@ -117,7 +118,7 @@ func (e *Engine) take(ctx context.Context, id string) (*container, func(), error
 	}
 }
 
-// call is one question.
+// call is one request.
 type call struct {
 	*Engine
 	q     *cni.Request
@@ -130,7 +131,7 @@ type call struct {
 	reply *cni.Response
 }
 
-// steps are the answers to the questions.
+// steps are the handlers of the requests.
 var steps = map[cni.Step]func(*call, context.Context) error{
 	cni.StepPrepare: (*call).prepare, cni.StepAdd: (*call).add, cni.StepFinish: (*call).finish,
 	cni.StepAbort: (*call).abort, cni.StepDel: (*call).del, cni.StepRelease: (*call).release,
@@ -138,7 +139,7 @@ var steps = map[cni.Step]func(*call, context.Context) error{
 	cni.StepIPAMAdd: (*call).ipamAdd, cni.StepIPAMDel: (*call).release, cni.StepIPAMCheck: (*call).ipamCheck,
 }
 
-// Ask implements cni.Backend: it always answers.
+// Ask implements cni.Backend. It always returns a response.
 func (e *Engine) Ask(ctx context.Context, q *cni.Request) (*cni.Response, error) {
 	c := &call{Engine: e, q: q, log: e.Log, reply: &cni.Response{Version: cni.ProtocolVersion}}
 	if err := c.answer(ctx); err != nil {
@@ -181,10 +182,10 @@ func (c *call) answer(ctx context.Context) (err error) {
 	return err
 }
 
-// turn names the interface of the container, whose calls wait for each other.
+// turn returns the identity of the container's interface, whose calls are serialized.
 func (c *call) turn() string { return c.conf.Name + " " + c.q.ContainerID + " " + c.q.IfName }
 
-// read takes the question apart.
+// read parses the request.
 func (c *call) read() (err error) {
 	if c.conf, err = cni.ParseConfig(c.q.Config); err != nil {
 		return err
@@ -205,7 +206,7 @@ func (c *call) read() (err error) {
 	return nil
 }
 
-// connect opens the datastore and makes sure that it may be used: while it is locked (for a migration) every call has
+// connect opens the datastore and checks its readiness: while the datastore is locked for a migration, every call has
 // to wait.
 func (c *call) connect(ctx context.Context) (closeStore func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
@@ -230,7 +231,7 @@ func (c *call) connect(ctx context.Context) (closeStore func(), err error) {
 	return closeStore, nil
 }
 
-// Ready returns nil if an ADD for a network would find its datastore ready.
+// Ready returns nil if the datastore is ready for an ADD for a network.
 func (e *Engine) Ready(ctx context.Context, conf *cni.Config) error {
 	c := &call{Engine: e, conf: conf, log: e.Log}
 	closeStore, err := c.connect(ctx)
@@ -238,7 +239,7 @@ func (e *Engine) Ready(ctx context.Context, conf *cni.Config) error {
 	return err
 }
 
-// status has nothing to do: the datastore was found ready.
+// status does nothing: the datastore was ready already.
 func (c *call) status(context.Context) error { return nil }
 
 // step runs one named step.
@@ -254,7 +255,7 @@ func (c *call) step(name string, do func() error) error {
 	return nil
 }
 
-// coded gives an error the code that tells a runtime what to do about it.
+// coded gives an error the CNI code that selects the runtime's reaction.
 func coded(err error) *types.Error {
 	var known *types.Error
 	if !errors.As(err, &known) && (errors.Is(err, datastore.ErrUnavailable) ||
@@ -264,7 +265,7 @@ func coded(err error) *types.Error {
 	return cni.Coded(err)
 }
 
-// notReady explains a failed look at the state of the cluster.
+// notReady wraps an error of reading the cluster's state.
 func notReady(err error) error {
 	if errors.Is(err, datastore.ErrNotFound) {
 		return types.NewError(types.ErrTryAgainLater, "the datastore is not ready",
@@ -273,7 +274,7 @@ func notReady(err error) error {
 	return err
 }
 
-// invalidConf is an error that only a change of the network configuration mends.
+// invalidConf returns an error that requires a change of the network configuration.
 func invalidConf(what, why string) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, what, why)
 }

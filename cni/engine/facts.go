@@ -24,7 +24,7 @@ type Kubernetes interface {
 	Namespace(ctx context.Context, name string) (*model.Namespace, error)
 }
 
-// Annotations that decide about addresses (Calico's names). A pod's go before its namespace's.
+// Annotations for addresses (Calico's names). A pod's take priority over its namespace's.
 const (
 	annotation4Pools    = "cni.projectcalico.org/ipv4pools"
 	annotation6Pools    = "cni.projectcalico.org/ipv6pools"
@@ -35,9 +35,9 @@ const (
 	annotationFloating  = "cni.projectcalico.org/floatingIPs"
 )
 
-// facts are what Kubernetes says of a pod, as far as CNI is concerned. The zero value is that of other containers.
+// facts are the attributes of a pod from Kubernetes that matter to CNI. The zero value is for other containers.
 type facts struct {
-	pod  *model.Pod // nil: the datastore itself is the Kubernetes API, or nobody said anything
+	pod  *model.Pod // nil: the datastore is the Kubernetes API, or no pod was read
 	live bool       // the datastore is the Kubernetes API: the endpoint is the pod
 
 	pools4, pools6  []string
@@ -48,7 +48,7 @@ type facts struct {
 	namespaceLabels map[string]string
 }
 
-// facts reads what Kubernetes says of the pod.
+// facts reads the attributes of the pod.
 func (c *call) facts(ctx context.Context, stored *model.Object) (*facts, error) {
 	if c.work.Pod == "" {
 		return &facts{}, nil
@@ -80,7 +80,8 @@ func (c *call) facts(ctx context.Context, stored *model.Object) (*facts, error) 
 	return f, f.read(c.conf, pod.Annotations, namespace)
 }
 
-// factsOfDatastore takes them from the endpoint, which a Kubernetes datastore makes of the pod, and from the namespace.
+// factsOfDatastore reads the facts from the endpoint, which a Kubernetes datastore derives from the pod, and from the
+// namespace.
 func (c *call) factsOfDatastore(ctx context.Context, stored *model.Object) (*facts, error) {
 	if stored == nil {
 		var err error
@@ -103,7 +104,7 @@ func (c *call) factsOfDatastore(ctx context.Context, stored *model.Object) (*fac
 	return f, f.read(c.conf, stored.Metadata().GetAnnotations(), namespace)
 }
 
-// read takes the annotations over.
+// read reads the annotations.
 func (f *facts) read(conf *cni.Config, pod map[string]string, namespace *model.Namespace) error {
 	f.namespaceLabels = namespace.Labels
 	either := func(key string) string {
@@ -140,7 +141,7 @@ func (f *facts) read(conf *cni.Config, pod map[string]string, namespace *model.N
 	return f.addresses(conf, pod, addrs, unmanaged)
 }
 
-// addresses checks what a pod may ask for.
+// addresses checks the addresses that a pod requests.
 func (f *facts) addresses(conf *cni.Config, pod map[string]string, addrs, unmanaged []string) (err error) {
 	switch {
 	case len(addrs) > 0 && len(unmanaged) > 0:
@@ -178,12 +179,12 @@ func oneOfEach(key string, texts []string) (list []netip.Addr, err error) {
 	return list, nil
 }
 
-// wrongAnnotation is an error that only a change of the pod, or of its namespace, mends.
+// wrongAnnotation returns an error that requires a change of the pod or of its namespace.
 func wrongAnnotation(key, value, rule string) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("annotation %s = %q", key, value), rule)
 }
 
-// families are those of which the container gets an address.
+// families returns the families in which the container gets an address.
 func (f *facts) families(conf *cni.Config) (v4, v6 bool) {
 	if len(f.families4And6) == 0 {
 		return conf.IPAM.Wants()
@@ -194,7 +195,7 @@ func (f *facts) families(conf *cni.Config) (v4, v6 bool) {
 	return v4, v6
 }
 
-// pools are those of a family that are asked for; none leaves it to IPAM.
+// pools returns the requested pools of a family; with none IPAM selects the pools.
 func (f *facts) pools(conf *cni.Config, family ipam.Family) []string {
 	own, configured := f.pools4, conf.IPAM.IPv4Pools
 	if family == ipam.IPv6 {
@@ -206,12 +207,12 @@ func (f *facts) pools(conf *cni.Config, family ipam.Family) []string {
 	return configured
 }
 
-// endpoint is the WorkloadEndpoint of the attachment. old is the stored one, nil if there is none; what others wrote
-// there stays, but for what Kubernetes decides.
+// endpoint returns the WorkloadEndpoint of the attachment. old is the stored one, nil if there is none. It keeps the
+// fields of other writers, except those that follow from Kubernetes.
 func (c *call) endpoint(old *model.WorkloadEndpoint, f *facts, a *cni.Attachment) *model.WorkloadEndpoint {
 	if f.pod != nil {
 		pod := *f.pod
-		pod.Status.PodIPs, pod.Status.PodIP = nil, "" // the floating addresses are those of what was assigned now
+		pod.Status.PodIPs, pod.Status.PodIP = nil, "" // floating addresses map to the addresses assigned now
 		for _, ip := range a.Addresses {
 			pod.Status.PodIPs = append(pod.Status.PodIPs, model.PodIP{IP: ip.String()})
 		}
@@ -224,10 +225,10 @@ func (c *call) endpoint(old *model.WorkloadEndpoint, f *facts, a *cni.Attachment
 	return e
 }
 
-// merged is the stored endpoint with all that Kubernetes says of its pod.
+// merged returns the stored endpoint with all fields that follow from the pod.
 func merged(old, made *model.WorkloadEndpoint) *model.WorkloadEndpoint {
 	if old == nil {
-		made.UID = "" // of the pod; the endpoint gets its own
+		made.UID = "" // the pod's; the endpoint gets another one
 		return made
 	}
 	e := *old

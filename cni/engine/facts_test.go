@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// cluster is what Kubernetes says of one pod and its namespace.
+// cluster has one pod and its namespace in Kubernetes.
 type cluster struct {
 	pod       *model.Pod
 	namespace model.Namespace

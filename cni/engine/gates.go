@@ -16,8 +16,8 @@ const (
 	gateTimeout = 30 * time.Second
 )
 
-// waitForGates polls each of the configured URLs until it answers well. A workload should not start before, for
-// instance, the agent of this node has programmed its policy.
+// waitForGates polls each configured URL until it answers with success. A workload then starts only after, for
+// instance, this node's agent has programmed its policy.
 func (c *call) waitForGates(ctx context.Context, pause, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

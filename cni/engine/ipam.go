@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	assignTimeout = 90 * time.Second // an allocation may have to claim a block against many others
+	assignTimeout = 90 * time.Second // an allocation may compete with many others for a block
 	undoTimeout   = 30 * time.Second
 )
 
 func (c *call) allocator() *ipam.Allocator { return ipam.New(c.store, c.log, c.Now) }
 
-// findAddresses makes the attachment with its addresses: those of an earlier ADD of the same container, so that ADD can
-// be repeated; those of another IPAM plugin; or new ones.
+// findAddresses creates the attachment with its addresses: those of an earlier ADD of the same container, so that ADD
+// is repeatable; those of another IPAM plugin; or new ones.
 func (c *call) findAddresses(
 	ctx context.Context, stored *model.Object, pod *facts, later *writes, undo *cni.Undo,
 ) (*cni.Attachment, error) {
@@ -63,7 +63,7 @@ func (c *call) findAddresses(
 		return a, nil
 	}
 	err = c.step("assign addresses", func() (err error) {
-		// also a failed assignment may have left something
+		// A failed assignment may have assigned addresses, too.
 		undo.Push("release the addresses", func(ctx context.Context) error {
 			return c.releaseExcept(ctx, addresses(before))
 		})
@@ -76,12 +76,12 @@ func (c *call) findAddresses(
 	return a, err
 }
 
-// given takes over what was assigned.
+// given adds the assigned addresses to the attachment.
 func (c *call) given(a *cni.Attachment, got []netip.Prefix) {
 	a.Assigned, a.Addresses = got, addresses(got)
 }
 
-// fits is whether addresses that the container has already are what an ADD wants: one of each wanted family.
+// fits reports whether the container's addresses satisfy an ADD: one of each requested family.
 func (c *call) fits(have []netip.Prefix, pod *facts) bool {
 	v4, v6 := pod.families(c.conf)
 	if c.extra.IP != nil || len(pod.wanted) > 0 || len(have) != count(v4)+count(v6) || len(have) == 0 {
@@ -107,7 +107,7 @@ func (c *call) ipamAdd(ctx context.Context) error {
 	return err
 }
 
-// assign gets one address of each wanted family, or those that are asked for: all of them or none.
+// assign assigns one address of each requested family, or the requested addresses: all of them or none.
 func (c *call) assign(ctx context.Context, pod *facts, later *writes) ([]netip.Prefix, error) {
 	ctx, cancel := context.WithTimeout(ctx, assignTimeout)
 	defer cancel()
@@ -136,7 +136,7 @@ func (c *call) assign(ctx context.Context, pod *facts, later *writes) ([]netip.P
 	return got, nil
 }
 
-// behind has writes follow the answer, if this process lasts.
+// behind defers writes until after the response, if this process lasts.
 func (c *call) behind(later *writes) ipam.Later {
 	if !c.Lasting || later == nil {
 		return nil
@@ -144,7 +144,7 @@ func (c *call) behind(later *writes) ipam.Later {
 	return later.add
 }
 
-// assignGiven assigns the addresses that the caller asks for.
+// assignGiven assigns the requested addresses.
 func (c *call) assignGiven(ctx context.Context, wanted []netip.Addr, later ipam.Later) ([]netip.Prefix, error) {
 	var got []netip.Prefix
 	for _, a := range wanted {
@@ -221,7 +221,7 @@ func (c *call) giveBack(ctx context.Context, got []netip.Addr) error {
 	return err
 }
 
-// pools resolves pools, which are named by CIDR or by name.
+// pools resolves pools that are named by CIDR or by name.
 func (c *call) pools(ctx context.Context, names []string, family ipam.Family) ([]netip.Prefix, error) {
 	var cidrs []netip.Prefix
 	for _, name := range names {
@@ -252,7 +252,7 @@ func (c *call) poolByName(ctx context.Context, name string) (netip.Prefix, error
 	return netip.ParsePrefix(pool.Spec.CIDR)
 }
 
-// releaseExcept frees what the container's handle has beyond keep.
+// releaseExcept releases all addresses of the container's handle except keep.
 func (c *call) releaseExcept(ctx context.Context, keep []netip.Addr) error {
 	if len(keep) == 0 {
 		return c.releaseHandle(ctx, c.work.handle())
@@ -266,7 +266,7 @@ func (c *call) releaseExcept(ctx context.Context, keep []netip.Addr) error {
 	}))
 }
 
-// checkAssigned makes sure that the container's handle holds all of want.
+// checkAssigned checks that the container's handle has all of want.
 func (c *call) checkAssigned(ctx context.Context, want []netip.Addr) error {
 	have, err := c.allocator().IPsByHandle(ctx, c.work.handle())
 	if err != nil && !errors.Is(err, model.ErrNotFound) {

@@ -12,10 +12,10 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// lock takes turns with the other IPAM calls of this host, Calico's own plugin included: they would mostly fight for
-// one block. It is an optimisation only, so a lock that cannot be had is no error.
+// lock serializes the IPAM calls of this host, including those of Calico's plugin: most would conflict on one block. It
+// is only an optimisation, so a failure to lock is no error.
 func (c *call) lock(ctx context.Context) (unlock func()) {
-	c.ipam.Lock() // the calls of this process wait for each other without asking again and again
+	c.ipam.Lock() // the calls of this process wait on a mutex, without polling
 	open, err := lockFile(ctx, c.conf.IPAMLockFile)
 	if err != nil && c.lockFails.CompareAndSwap(false, true) {
 		c.log.Warn("going on without the IPAM lock", zap.String("file", c.conf.IPAMLockFile), zap.Error(err))

@@ -14,12 +14,12 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// web asks about a container of the pod default/web.
+// web makes a request about a container of the pod default/web.
 func (n *node) web(step cni.Step, container string, a *cni.Attachment) (*cni.Attachment, error) {
 	return n.askWith("K8S_POD_NAMESPACE=default;K8S_POD_NAME=web", step, container, a, nil)
 }
 
-// attachWeb is an ADD as the plugin makes it: what cannot be finished is taken back.
+// attachWeb returns an ADD as the plugin makes it: what cannot be finished is taken back.
 func (n *node) attachWeb(container string) (*cni.Attachment, error) {
 	a, err := n.web(cni.StepAdd, container, nil)
 	if err == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// resolvePodCIDRs is the configuration for another IPAM plugin: it replaces the words usePodCidr and usePodCidrIPv6 in
-// the subnets that an IPAM plugin such as host-local is given by the CIDRs of this node.
+// resolvePodCIDRs returns the configuration for another IPAM plugin. It replaces the words usePodCidr and
+// usePodCidrIPv6 in the subnets of a plugin such as host-local by the CIDRs of this node.
 func (c *call) resolvePodCIDRs(ctx context.Context) (json.RawMessage, error) {
 	if !c.usesPodCIDRs() {
 		return c.q.Config, nil
@@ -32,14 +32,14 @@ func (c *call) resolvePodCIDRs(ctx context.Context) (json.RawMessage, error) {
 	return config, nil
 }
 
-// everyAddress satisfies plugins that insist on subnets although they release by container: the node may be gone.
+// everyAddress is for plugins that require subnets although they release by container: the node may be deleted.
 var everyAddress = []string{"0.0.0.0/0", "::/0"}
 
 func (c *call) usesPodCIDRs() bool {
 	return bytes.Contains(bytes.ToLower(c.q.Config), []byte("usepodcidr"))
 }
 
-// putSubnets gives the configuration with these CIDRs in it.
+// putSubnets returns the configuration with these CIDRs in it.
 func (c *call) putSubnets(cidrs []string) (json.RawMessage, error) {
 	var conf map[string]any
 	d := json.NewDecoder(bytes.NewReader(c.q.Config))
@@ -53,7 +53,7 @@ func (c *call) putSubnets(cidrs []string) (json.RawMessage, error) {
 	return json.Marshal(conf)
 }
 
-// replaceSubnets walks through the subnet of the IPAM section and those of its ranges.
+// replaceSubnets replaces the subnet of the IPAM section and those of its ranges.
 func replaceSubnets(section any, cidrs []string) error {
 	switch v := section.(type) {
 	case []any:
@@ -75,7 +75,7 @@ func replaceSubnets(section any, cidrs []string) error {
 	return nil
 }
 
-// podCIDR gives the subnet that a word stands for; other texts stand for themselves.
+// podCIDR returns the subnet for a word; any other text is returned unchanged.
 func podCIDR(word string, cidrs []string) (string, error) {
 	v4 := strings.EqualFold(word, "usePodCidr")
 	if !v4 && !strings.EqualFold(word, "usePodCidrIPv6") {

@@ -19,19 +19,20 @@ import (
 )
 
 const (
-	// defaultPolicyWait is how long ADD waits for the agent if the network configuration does not say.
+	// defaultPolicyWait is the time that ADD waits for the agent unless the network configuration sets one.
 	defaultPolicyWait = 10 * time.Second
-	// longestPolicyWait is in seconds. No runtime is as patient.
+	// longestPolicyWait is in seconds. It exceeds the timeout of every runtime.
 	longestPolicyWait = 3600
-	// policyPoll is how often the agent's file is looked for. To watch the folder would take an inotify instance for
-	// each container that starts, of which a host has few.
+	// policyPoll is the poll interval for the agent's file. Watching the folder would take an inotify instance for each
+	// starting container; a host has few of them.
 	policyPoll = 10 * time.Millisecond
-	// firstPoll is how often at first, for as long as the agent needs at least: one in manxd costs no process.
+	// firstPoll is the interval of the first firstPolls polls, for the time that the agent needs at least: a poll in
+	// manxd starts no process.
 	firstPoll, firstPolls = 2 * time.Millisecond, 25
 )
 
-// waitForPolicy waits until the agent has the policy of and the routes to the container in the kernel. It never fails
-// an ADD: until there are rules for the interface nothing passes it.
+// waitForPolicy waits until the kernel has the container's policy and routes from the agent. It never fails an ADD:
+// without rules for the interface, no packet passes it.
 func (c *call) waitForPolicy(ctx context.Context, mac net.HardwareAddr, ips []netip.Addr) {
 	timeout := c.policyWait()
 	if timeout == 0 {
@@ -39,7 +40,7 @@ func (c *call) waitForPolicy(ctx context.Context, mac net.HardwareAddr, ips []ne
 	}
 	key, err := c.work.key()
 	if err != nil {
-		return // an ADD without a key does not get this far
+		return // an ADD without a key fails earlier
 	}
 	name, err := endpointstatus.FileName(key)
 	if err != nil {
@@ -48,7 +49,7 @@ func (c *call) waitForPolicy(ctx context.Context, mac net.HardwareAddr, ips []ne
 	}
 	path := filepath.Join(c.statusDir(), name)
 	began := time.Now()
-	// The time that the configuration gives counts, not what is left of the call's.
+	// The configured time applies, not the remaining time of the call.
 	ctx = context.WithoutCancel(ctx)
 	err = waitForFile(ctx, path, timeout, func(s endpointstatus.Status) bool { return describes(s, mac, ips) })
 	waited := time.Since(began)
@@ -64,7 +65,7 @@ func (c *call) waitForPolicy(ctx context.Context, mac net.HardwareAddr, ips []ne
 	}
 }
 
-// statusDir is where the agent tells whose policy is in force.
+// statusDir returns the folder of the agent's endpoint status files.
 func (c *call) statusDir() string {
 	if dir := c.conf.EndpointStatusDir; dir != "" {
 		return dir
@@ -77,8 +78,8 @@ func (c *call) statusDir() string {
 	return filepath.Join(endpointstatus.DefaultPathPrefix, endpointstatus.FolderName)
 }
 
-// policyWait is how long to wait, 0 for not at all. What is not configured depends on whether there is an agent that
-// tells: Calico's plugin does not wait then, but Calico's agent is not told to write the files by default either.
+// policyWait returns the time to wait; 0 disables the wait. The default depends on whether an agent writes the files:
+// Calico's plugin does not wait by default, and Calico's agent does not write the files by default either.
 func (c *call) policyWait() time.Duration {
 	if seconds := c.conf.PolicySetupTimeout; seconds != nil {
 		return time.Duration(min(*seconds, longestPolicyWait)) * time.Second
@@ -89,8 +90,8 @@ func (c *call) policyWait() time.Duration {
 	return 0
 }
 
-// waitForFile waits until the file at path has a status that is right. An empty file, as early versions of Calico's
-// agent write, is always right.
+// waitForFile waits until the file at path has a matching status. An empty file, as early versions of Calico's agent
+// write it, always matches.
 func waitForFile(
 	ctx context.Context, path string, timeout time.Duration, right func(endpointstatus.Status) bool,
 ) error {
@@ -114,7 +115,7 @@ func waitForFile(
 	}
 }
 
-// longestStatusFile bounds what is read of a status file, in bytes.
+// longestStatusFile bounds the size of a status file that is read, in bytes.
 const longestStatusFile = 64 << 10
 
 var errOtherContainer = errors.New("is about an earlier container of the same name")
@@ -125,7 +126,7 @@ func checkFile(path string, right func(endpointstatus.Status) bool) error {
 		return err
 	}
 	var s endpointstatus.Status
-	if err := json.Unmarshal(content, &s); err != nil { // it may be written just now
+	if err := json.Unmarshal(content, &s); err != nil { // may be incomplete
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if !right(s) {

@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// program is one that is installed under several names, in this order: what is executed by another comes before it.
+// program is installed under several names, in this order: a program comes before those that execute it.
 type program struct {
 	source string
 	names  []string
@@ -26,22 +26,22 @@ var programs = []program{
 	{"manx-cni", []string{"manx-cni", "calico", "calico-ipam"}},
 }
 
-// longestProgram bounds what is read of a program, in bytes.
+// longestProgram bounds the size of a program that is read, in bytes.
 const longestProgram = 512 << 20
 
-// Binaries copies the plugins to where the runtime looks for them.
+// Binaries copies the plugins to the runtime's plugin folders.
 type Binaries struct {
 	// From is the folder with manx-cni and manx-cni-direct; Others, which need not exist, has further plugins.
 	From, Others string
-	// To are the folders on the host. Those that do not exist or cannot be written are passed over, but one must be.
+	// To are the folders on the host. Missing and read-only folders are skipped, but one must be writable.
 	To []string
 	// Skip are names that are not installed.
 	Skip []string
-	// Keep leaves what is there as it is, whatever its content.
+	// Keep leaves existing files unchanged, whatever their content.
 	Keep bool
 }
 
-// Install copies the plugins that differ, and returns those that it has written.
+// Install copies the plugins that differ, and returns the written ones.
 func (b Binaries) Install() (written []string, err error) {
 	plugins, err := b.plugins()
 	if err != nil {
@@ -70,7 +70,7 @@ func (b Binaries) Install() (written []string, err error) {
 	return written, nil
 }
 
-// present is whether a folder has the plugins that a network configuration names.
+// present reports whether a folder has the plugins that a network configuration names.
 func (b Binaries) present() bool {
 	return slices.ContainsFunc(b.To, func(dir string) bool {
 		for _, name := range []string{"calico", "calico-ipam"} {
@@ -133,8 +133,8 @@ func (b Binaries) into(dir string, plugins []plugin) (written []string, err erro
 	return written, nil
 }
 
-// Remove removes the plugins that are the same as those that would be installed. Others of the same names, such as
-// Calico's own, stay.
+// Remove removes the plugins that equal those that would be installed. Others of the same names, such as Calico's,
+// stay.
 func (b Binaries) Remove() (removed []string, err error) {
 	plugins, err := b.plugins()
 	if err != nil {
@@ -160,7 +160,7 @@ func (b Binaries) Remove() (removed []string, err error) {
 	return removed, errors.Join(problems...)
 }
 
-// remove removes a file; one that does not exist is removed.
+// remove removes a file. A missing file is no error.
 func remove(path string) error {
 	d, err := safefile.Open(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {

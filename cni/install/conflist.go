@@ -14,8 +14,8 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// DefaultTemplate is the network of a cluster whose configuration gives no other, with Calico's tokens; policy of
-// Kubernetes holds where there is a Kubernetes API.
+// DefaultTemplate returns the default network configuration, with Calico's tokens. Kubernetes policy applies if there
+// is a Kubernetes API.
 func DefaultTemplate(kubernetes bool) string {
 	pods := ""
 	if kubernetes {
@@ -47,12 +47,12 @@ func DefaultTemplate(kubernetes bool) string {
 `
 }
 
-// Conflist fills in a template: a token __NAME__ stands for the value of NAME. The result has to be a network
-// configuration list in JSON.
+// Conflist fills in a template: the value of NAME replaces a token __NAME__. The result must be a network configuration
+// list in JSON.
 func Conflist(template string, values map[string]string) ([]byte, error) {
 	var pairs []string
 	for name, value := range values {
-		text, err := json.Marshal(value) // a value stands inside of a string, or for a number
+		text, err := json.Marshal(value) // a value is part of a string, or a number
 		if err != nil {
 			return nil, err
 		}
@@ -76,29 +76,29 @@ func Conflist(template string, values map[string]string) ([]byte, error) {
 }
 
 const (
-	// longestFile bounds what is read of a configuration, in bytes.
+	// longestFile bounds the size of a configuration that is read, in bytes.
 	longestFile = 1 << 20
-	// beforeSuffix ends the name of a conflist that was there before: runtimes do not read it.
+	// beforeSuffix is the suffix of a replaced conflist: runtimes do not read it.
 	beforeSuffix = ".before-manx"
-	// recordName is the file that tells which conflist is ours.
+	// recordName is the file that records the installed conflist.
 	recordName = "manx-cni.installed"
 )
 
-// record tells what was written.
+// record describes the written conflist.
 type record struct {
 	Conflist string `json:"conflist"` // its name
-	// SHA256 are the sums of what was written last, and of what it replaced of ours: a process that died in between has
-	// left either.
+	// SHA256 are the sums of the last written conflist, and of its predecessor: a process that died in between has left
+	// either.
 	SHA256 []string `json:"sha256"`
 }
 
-// Folder is that of network configurations, as this process sees it.
+// Folder is a folder of network configurations. Dir is its path for this process.
 type Folder struct{ Dir string }
 
 func (f Folder) path(name string) string { return filepath.Join(f.Dir, name) }
 
-// WriteConflist puts the conflist in its place, as the last of all files. Another one of the same name is kept beside
-// it, and comes back with Remove.
+// WriteConflist writes the conflist, as the last of all files. A foreign one of the same name is kept beside it, and
+// Remove restores it.
 func (f Folder) WriteConflist(name string, content []byte) error {
 	have, err := safefile.Read(f.path(name), longestFile)
 	sums := []string{sum(content)}
@@ -114,7 +114,7 @@ func (f Folder) WriteConflist(name string, content []byte) error {
 	case err == nil && f.ours(name, have):
 		sums = append(sums, sum(have))
 	}
-	// The record comes first: nobody takes our conflist for another's, whenever the process dies.
+	// The record comes first: our conflist is then recognized as ours, whenever the process dies.
 	text, err := json.Marshal(record{Conflist: name, SHA256: sums})
 	if err == nil {
 		err = safefile.Replace(f.path(recordName), append(text, '\n'), 0o600)
@@ -128,7 +128,7 @@ func (f Folder) WriteConflist(name string, content []byte) error {
 	return nil
 }
 
-// ours is whether a conflist is the one that the record tells of.
+// ours reports whether a conflist is the recorded one.
 func (f Folder) ours(name string, content []byte) bool {
 	r, err := f.record()
 	return err == nil && r.Conflist == name && slices.Contains(r.SHA256, sum(content))
@@ -147,14 +147,14 @@ func sum(content []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-// Present is whether the conflist is there, be it ours or not.
+// Present reports whether the conflist exists, ours or not.
 func (f Folder) Present(name string) bool {
 	_, err := safefile.Read(f.path(name), longestFile)
 	return err == nil
 }
 
-// Remove takes the conflist away, and the kubeconfig and the certificates beside it, and brings back what was there
-// before. A conflist that somebody else has written since stays, with what belongs to it; then removed is false.
+// Remove removes the conflist, and the kubeconfig and the certificates beside it, and restores the conflist from
+// before. A conflist that was changed by others since stays, with its files; then removed is false.
 func (f Folder) Remove() (removed bool, err error) {
 	r, err := f.record()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -182,7 +182,7 @@ func (f Folder) Remove() (removed bool, err error) {
 	}
 	restored := before != nil
 	files := []string{r.Conflist + beforeSuffix, recordName}
-	if !restored { // else they may be those of what is back
+	if !restored { // else they may be those of the restored one
 		files = append(files, KubeconfigName, filepath.Join(TLSFolder, "etcd-ca"),
 			filepath.Join(TLSFolder, "etcd-cert"),
 			filepath.Join(TLSFolder, "etcd-key"))

@@ -1,3 +1,4 @@
-// Package install puts the CNI plugins and their configuration on a host, and takes them away. Every file is written
-// beside its place and renamed, so that a runtime sees the old one or the whole new one, whenever the process dies.
+// Package install installs the CNI plugins and their configuration on a host, and removes them. Every file is written
+// under a temporary name and renamed, so that a runtime reads either the old or the whole new file, whenever the
+// process dies.
 package install

@@ -47,7 +47,7 @@ func newSigner(t *testing.T, s *apiserver.Server) signer {
 	return signer{key, account.Metadata.UID}
 }
 
-// token is a JSON Web Token (RFC 7519, ES256) as the server makes it.
+// token returns a JSON Web Token (RFC 7519, ES256) as the server makes it.
 func (s signer) token(t *testing.T, lifetime time.Duration) string {
 	t.Helper()
 	const issuer = "https://kubernetes.default.svc"

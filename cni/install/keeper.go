@@ -10,45 +10,47 @@ import (
 	"go.uber.org/zap"
 )
 
-// Keeper writes the configuration of the CNI plugins when the node can serve them, and keeps their token fresh.
+// Keeper writes the configuration of the CNI plugins when the node can serve them, and refreshes their token.
 type Keeper struct {
 	Folder
-	// Name is that of the conflist, OldName that of one which goes when it is there.
+	// Name is the name of the conflist. OldName is that of a conflist to remove when Name is written.
 	Name, OldName string
 	// Conflist is its content.
 	Conflist []byte
 	// TLS are certificates for etcd, by name; see CopyTLS.
 	TLS map[string]string
-	// Token gets a token and the kubeconfig with it; nil where there is no Kubernetes API.
+	// Token requests a token and returns its kubeconfig; nil if there is no Kubernetes API.
 	Token func(context.Context) (Credential, error)
-	// Refresh is how often the token is refreshed; 0: after a quarter of the time that it has left.
+	// Refresh is the interval between token refreshes; 0: a quarter of the token's remaining lifetime.
 	Refresh time.Duration
-	// Check is how often it is checked whether the token is accepted; 0: every five minutes.
+	// Check is the interval between checks whether the API accepts the token; 0: five minutes.
 	Check time.Duration
-	// Ready is whether the node can serve pods.
+	// Ready reports whether the node can serve pods.
 	Ready func() bool
 	Log   *zap.Logger
 }
 
-// Credential is the kubeconfig with a token, and until when that is good.
+// Credential is a kubeconfig with a token, and its expiry.
 type Credential struct {
 	Kubeconfig []byte
 	Expires    time.Time
-	// Refused is whether the API is known not to accept the token: it may be revoked before it expires. Nil: not known.
+	// Refused reports whether the API is known to refuse the token, which may be revoked before it expires. Nil: not
+	// known.
 	Refused func(context.Context) bool
 }
 
 const (
-	// lookEvery is how often the readiness is looked at, and afterwards whether the conflist is still there.
+	// lookEvery is the interval between checks of the readiness, lookAgain between later checks that the conflist still
+	// exists.
 	lookEvery, lookAgain = 200 * time.Millisecond, 10 * time.Second
-	// shortestRefresh bounds how often a token is asked for.
+	// shortestRefresh is the minimum interval between token requests.
 	shortestRefresh = 5 * time.Second
-	// checkToken is how long a token that was revoked stays in the file at most, and half of the time at least between
-	// two requests of a node for that.
+	// checkToken is the longest time that a revoked token stays in the file. A node's checks are at least half of it
+	// apart.
 	checkToken = 5 * time.Minute
 )
 
-// Run works until ctx ends. An error names the file that could not be written; the file before stays.
+// Run runs until ctx ends. An error names the file that could not be written; the previous file stays.
 func (k *Keeper) Run(ctx context.Context) error {
 	for !k.Ready() {
 		if err := sleep(ctx, lookEvery); err != nil {
@@ -90,7 +92,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// conflist writes it, as the last of all files: with it the runtime begins to start pods.
+// conflist writes the conflist, as the last of all files: with it the runtime starts to run pods.
 func (k *Keeper) conflist() error {
 	if err := k.WriteConflist(k.Name, k.Conflist); err != nil {
 		return err
@@ -102,13 +104,14 @@ func (k *Keeper) conflist() error {
 	return remove(k.path(k.OldName))
 }
 
-// nextCheck is when the token is checked next, not at the same time on all nodes.
+// nextCheck returns the time of the next token check, which differs between nodes.
 func (k *Keeper) nextCheck() time.Time {
 	every := cmp.Or(k.Check, checkToken)
 	return time.Now().Add(every/2 + rand.N(every/2))
 }
 
-// refresh writes the kubeconfig with a new token. It returns when to do so again, and Credential.Refused of the token.
+// refresh writes the kubeconfig with a new token. It returns the time of the next refresh, and Credential.Refused of
+// the token.
 func (k *Keeper) refresh(ctx context.Context) (again time.Time, refused func(context.Context) bool, err error) {
 	if k.Token == nil {
 		return time.Now().Add(24 * time.Hour), nil, nil

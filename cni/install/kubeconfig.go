@@ -10,14 +10,15 @@ import (
 )
 
 const (
-	// KubeconfigName is that of the file with the token, as Calico calls it: a node can be switched between the two.
+	// KubeconfigName is the name of the file with the token. It is Calico's, so that a node can be switched between the
+	// two.
 	KubeconfigName = "calico-kubeconfig"
 	// TLSFolder holds copies of the certificates for etcd.
 	TLSFolder = "calico-tls"
 )
 
-// Kubeconfig is the text of a kubeconfig with a token, in JSON, which is YAML, too. Without a CA the server's
-// certificate is verified by the host's, or not at all.
+// Kubeconfig returns a kubeconfig with a token, in JSON, which is valid YAML. Without a CA the server's certificate is
+// verified with the host's CAs; with insecure it is not verified.
 func Kubeconfig(server string, ca []byte, insecure bool, token string) ([]byte, error) {
 	cluster := map[string]any{"server": server}
 	switch {
@@ -36,7 +37,7 @@ func Kubeconfig(server string, ca []byte, insecure bool, token string) ([]byte, 
 	return append(text, '\n'), err
 }
 
-// WriteKubeconfig puts it in its place, for root alone.
+// WriteKubeconfig writes the kubeconfig, readable by root only.
 func (f Folder) WriteKubeconfig(content []byte) error {
 	if err := safefile.Replace(f.path(KubeconfigName), content, 0o600); err != nil {
 		return fmt.Errorf("kubeconfig of the CNI plugin: %w", err)
@@ -44,10 +45,11 @@ func (f Folder) WriteKubeconfig(content []byte) error {
 	return nil
 }
 
-// CopyTLS copies the certificates for etcd, by name (etcd-ca, etcd-cert, etcd-key) and source. They are for root alone.
+// CopyTLS copies the certificates for etcd, by name (etcd-ca, etcd-cert, etcd-key) and source. The copies are readable
+// by root only.
 func (f Folder) CopyTLS(files map[string]string) error {
 	for name, source := range files {
-		content, err := os.ReadFile(source) // of this process's own; a mounted secret is a link
+		content, err := os.ReadFile(source) // readable by this process; a mounted secret is a link
 		if err == nil {
 			err = safefile.Replace(f.path(TLSFolder+"/"+name), content, 0o600)
 		}

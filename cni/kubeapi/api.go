@@ -1,4 +1,4 @@
-// Package kubeapi reads single objects of the Kubernetes API for CNI, and gets it a token.
+// Package kubeapi reads single objects from the Kubernetes API for CNI, and requests a token for it.
 package kubeapi
 
 import (
@@ -23,16 +23,16 @@ import (
 // requestTimeout bounds one request.
 const requestTimeout = 10 * time.Second
 
-// longestAnswer bounds what is read of an answer, in bytes: objects of Kubernetes are smaller.
+// longestAnswer bounds the size of a response that is read, in bytes. Kubernetes' objects are smaller.
 const longestAnswer = 4 << 20
 
-// API is the Kubernetes API. It is safe for concurrent use.
+// API is a client of the Kubernetes API. It is safe for concurrent use.
 type API struct {
 	client *http.Client
 	server *url.URL
 }
 
-// New makes an API of client-go's settings.
+// New returns an API with client-go's settings.
 func New(config *rest.Config) (*API, error) {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -57,13 +57,13 @@ func (a *API) Namespace(ctx context.Context, name string) (*model.Namespace, err
 	return n, a.do(ctx, http.MethodGet, []string{"namespaces", name}, nil, n)
 }
 
-// Token is a bearer token and when it expires.
+// Token is a bearer token and its expiry.
 type Token struct {
 	Token   string
 	Expires time.Time
 }
 
-// RequestToken gets a token for a service account (TokenRequest), for a time of which the server may choose another.
+// RequestToken requests a token for a service account (TokenRequest). The server may choose another lifetime.
 func (a *API) RequestToken(ctx context.Context, namespace, account string, lifetime time.Duration) (Token, error) {
 	request := map[string]any{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
 		"spec": map[string]any{"expirationSeconds": int64(lifetime / time.Second)}}
@@ -81,8 +81,8 @@ func (a *API) RequestToken(ctx context.Context, namespace, account string, lifet
 	return Token{Token: answer.Status.Token, Expires: answer.Status.ExpirationTimestamp.Time}, err
 }
 
-// Refused is whether the API that config names refuses a token: it has expired, or was revoked. It is false where that
-// is not known, for instance because there is no answer. The request, GET /version, needs no rights.
+// Refused reports whether the API that config names refuses a token because it has expired or was revoked. It returns
+// false if that is unknown, for instance after a timeout. The request, GET /version, needs no rights.
 func Refused(ctx context.Context, config *rest.Config, token string) bool {
 	config = rest.AnonymousClientConfig(config)
 	config.BearerToken, config.Timeout = token, requestTimeout
@@ -107,7 +107,7 @@ func Refused(ctx context.Context, config *rest.Config, token string) bool {
 	return resp.StatusCode == http.StatusUnauthorized
 }
 
-// do makes a request; an error of the server is given in its own words.
+// do makes a request. An error of the server keeps its text.
 func (a *API) do(ctx context.Context, method string, path []string, body, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -144,7 +144,7 @@ func (a *API) do(ctx context.Context, method string, path []string, body, into a
 	return refusal(at, resp, text)
 }
 
-// refusal is the server's error, as one of the datastore's where there is one that fits.
+// refusal returns the server's error, mapped to a datastore error if one matches.
 func refusal(at string, resp *http.Response, text []byte) error {
 	var status metav1.Status
 	_ = json.Unmarshal(text, &status)

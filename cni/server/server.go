@@ -1,4 +1,4 @@
-// Package server answers the questions of CNI plugins on a unix socket, for root of this host alone.
+// Package server serves the requests of CNI plugins on a unix socket, for root of this host only.
 package server
 
 import (
@@ -18,19 +18,19 @@ import (
 )
 
 const (
-	// maxCalls is how many questions are answered at a time, and maxConnections how many clients may be connected: a
-	// node starts some hundred pods at once at most. Who is beyond that is told to try again later.
+	// maxCalls is the limit of concurrent requests, and maxConnections of connections: a node starts some hundred pods
+	// at once at most. A client beyond the limit gets the error to try again later.
 	maxCalls, maxConnections = 128, 512
-	// requestTimeout is how long a client may take to send its question, and answerTimeout to take the answer.
+	// requestTimeout bounds the read of a request, and answerTimeout the write of a response.
 	requestTimeout, answerTimeout = 5 * time.Second, 5 * time.Second
-	// callTimeout bounds an answer. The wait for policy has a time of its own in it.
+	// callTimeout bounds the service of a request, without the wait for policy, which has a separate timeout.
 	callTimeout = 95 * time.Second
 )
 
 // Listen opens the socket at a path: mode 0600, with a name that no other user could have taken.
 func Listen(path string) (net.Listener, error) { return safefile.Listen(path, 0o600) }
 
-// Server answers on a listener.
+// Server serves a listener.
 type Server struct {
 	Backend cni.Backend
 	Log     *zap.Logger
@@ -39,13 +39,13 @@ type Server struct {
 	refusals           budget
 }
 
-// New makes a Server.
+// New returns a Server.
 func New(backend cni.Backend, log *zap.Logger) *Server {
 	return &Server{Backend: backend, Log: log, calls: make(chan struct{}, maxCalls),
 		connections: make(chan struct{}, maxConnections)}
 }
 
-// Serve answers until ctx ends; it closes the listener, and then waits for the questions that are being answered.
+// Serve serves requests until ctx ends. It closes the listener, and then waits for the current requests.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	var under sync.WaitGroup
 	defer under.Wait()
@@ -60,7 +60,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			}
 			return ctx.Err()
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ECONNABORTED):
-			time.Sleep(100 * time.Millisecond) // descriptors come free again
+			time.Sleep(100 * time.Millisecond) // until descriptors are free again
 			continue
 		case err != nil:
 			_ = l.Close()
@@ -79,7 +79,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// serve answers the one question of a connection.
+// serve serves the one request of a connection.
 func (s *Server) serve(ctx context.Context, c *net.UnixConn) {
 	defer c.Close() //nolint:errcheck // nothing is written any more
 	if err := authorize(c); err != nil {
@@ -109,11 +109,11 @@ func (s *Server) serve(ctx context.Context, c *net.UnixConn) {
 	if err := write(c, answer); err == nil || q.Step != cni.StepAdd || answer.Error != nil {
 		return
 	}
-	// Nobody knows of these addresses. The client may have been killed; a repeated ADD would find them, too.
+	// These addresses are unknown to the client, which may have been killed; a repeated ADD would find them, too.
 	s.takeBack(ctx, q, answer)
 }
 
-// hangup ends a call whose client has gone. A client sends nothing behind its question.
+// hangup cancels a call when its client disconnects. A client sends nothing after its request.
 func hangup(c net.Conn, cancel context.CancelFunc) {
 	_ = c.SetReadDeadline(time.Time{})
 	var b [1]byte
@@ -121,7 +121,7 @@ func hangup(c net.Conn, cancel context.CancelFunc) {
 	cancel()
 }
 
-// takeBack aborts an ADD whose answer could not be delivered.
+// takeBack aborts an ADD whose response could not be delivered.
 func (s *Server) takeBack(ctx context.Context, q *cni.Request, answer *cni.Response) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
@@ -133,8 +133,8 @@ func (s *Server) takeBack(ctx context.Context, q *cni.Request, answer *cni.Respo
 	}
 }
 
-// authorize returns nil if the other end is a process of root, as this host sees it: root of another user namespace has
-// another number here.
+// authorize returns nil if the peer is a process of root of this host. Root of another user namespace has another user
+// ID here.
 func authorize(c *net.UnixConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -159,7 +159,7 @@ func failure(text string, code uint) *cni.Response {
 	return &cni.Response{Version: cni.ProtocolVersion, Error: types.NewError(code, text, "")}
 }
 
-// refuse says why a question is not answered. The log is told, too, as far as that cannot fill it.
+// refuse answers a request with an error, and logs it within the budget of the log.
 func (s *Server) refuse(c net.Conn, text string, code uint) {
 	if s.refusals.spend(time.Now()) {
 		s.Log.Warn("CNI call refused", zap.String("reason", text))
@@ -167,7 +167,7 @@ func (s *Server) refuse(c net.Conn, text string, code uint) {
 	_ = write(c, failure(text, code))
 }
 
-// write sends an answer; a client that does not take it in time is left.
+// write sends a response. A timeout ends the connection.
 func write(c net.Conn, r *cni.Response) error {
 	if err := c.SetWriteDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return err
@@ -175,7 +175,7 @@ func write(c net.Conn, r *cni.Response) error {
 	return cni.WriteFrame(c, r)
 }
 
-// budget bounds lines of the log to some in a minute. The zero value is ready.
+// budget limits the log lines per minute. The zero value is ready.
 type budget struct {
 	mu     sync.Mutex
 	minute time.Time

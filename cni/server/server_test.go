@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// backend remembers the steps that it was asked, and answers as the test says.
+// backend records the steps of its requests, and answers as the test configures.
 type backend struct {
 	mu     sync.Mutex
 	steps  []cni.Step
@@ -144,7 +144,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	ask(t, path)
 }
 
-// What is too long, cut off or no question is refused in words, and costs nobody anything.
+// A request that is too long, incomplete or malformed is refused with a reason, at no cost for other clients.
 func TestBadQuestions(t *testing.T) {
 	b := &backend{}
 	path := serve(t, b)
@@ -210,7 +210,7 @@ func TestSilentClients(t *testing.T) {
 	}
 }
 
-// A client that is killed ends its call; the addresses of an ADD that nobody waits for are given back.
+// The end of a killed client cancels its call; the addresses of an ADD without a client are released.
 func TestAClientThatGoesAway(t *testing.T) {
 	entered, left := make(chan struct{}), make(chan error, 1)
 	b := &backend{}

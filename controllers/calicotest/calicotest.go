@@ -1,4 +1,4 @@
-// Package calicotest gives tests the objects that Calico's own programs have written, and lets a controller settle.
+// Package calicotest provides the objects of Calico's own programs for tests, and runs a controller until it is idle.
 package calicotest
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Objects are all that Calico's programs have left in etcd.
+// Objects returns all objects that Calico's programs have left in etcd.
 func Objects(t testing.TB) model.Set {
 	t.Helper()
 	_, here, _, _ := runtime.Caller(0)
@@ -41,8 +41,8 @@ func Objects(t testing.TB) model.Set {
 	return model.NewSet(list...)
 }
 
-// Settle runs a controller until it has nothing more to do with what the stores hold. It writes through a store that
-// may be another view of store.
+// Settle runs a controller until it has nothing more to do for the content of the stores. It writes through a store
+// that may be another view of store.
 func Settle(t testing.TB, c loop.Controller, store, source *memory.Store, through datastore.Store) {
 	t.Helper()
 	for range 20 {
@@ -55,7 +55,7 @@ func Settle(t testing.TB, c loop.Controller, store, source *memory.Store, throug
 	t.Fatalf("%s does not come to an end", c.Name())
 }
 
-// once decides everything, with what the stores hold now.
+// once decides all units from the current content of the stores.
 func once(c loop.Controller, store, source *memory.Store, through datastore.Store) {
 	a, b := memory.NewView(store).Tables.Snapshot(), memory.NewView(source).Tables.Snapshot()
 	for ch := range a.Changes(nil) {
@@ -73,7 +73,7 @@ func once(c loop.Controller, store, source *memory.Store, through datastore.Stor
 	}
 }
 
-// Run runs a controller beside a test until stop is called.
+// Run runs a controller concurrently with a test until stop is called.
 func Run(t testing.TB, c loop.Controller, store, source datastore.Store) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -94,7 +94,7 @@ func Run(t testing.TB, c loop.Controller, store, source datastore.Store) (stop f
 	return func() { cancel(); <-done }
 }
 
-// Patience bounds waits for what must happen; machines that test are slow.
+// Patience bounds waits for expected events; test machines are slow.
 const Patience = 60 * time.Second
 
 // Eventually waits until the condition holds.

@@ -10,20 +10,20 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Change is one object that is to be created, replaced or deleted.
+// Change is the creation, replacement or deletion of one object.
 type Change struct {
-	// Old is what the decision is about, nil for an object that does not exist.
+	// Old is the object that the decision is about, nil if it does not exist.
 	Old *model.Object
-	// New is what is to be there instead, nil if the object is to go. It must not share memory with Old.
+	// New is the object to store instead, nil for a deletion. It must not share memory with Old.
 	New *model.Object
-	// Reason says why, for the log.
+	// Reason is the reason, for the log.
 	Reason string
-	// Unless, if set, is called right before the write: the change is dropped if it returns true. It reads what the
-	// decision rests on again, from where the truth is.
+	// Unless, if set, is called right before the write: the change is dropped if it returns true. It reads the basis of
+	// the decision again, from its source.
 	Unless func(context.Context) (bool, error)
 }
 
-// Key is the key of the object.
+// Key returns the key of the object.
 func (c Change) Key() model.Key {
 	if c.New != nil {
 		return c.New.Key
@@ -31,7 +31,7 @@ func (c Change) Key() model.Key {
 	return c.Old.Key
 }
 
-// Verb says what happens to the object: create, update or delete.
+// Verb returns the operation: create, update or delete.
 func (c Change) Verb() string {
 	switch {
 	case c.Old == nil:
@@ -42,8 +42,8 @@ func (c Change) Verb() string {
 	return "update"
 }
 
-// Apply makes the change. done is false if somebody else has changed the object since it was read, or if the reason
-// for the change is gone: the reader of the object will see what is there now, and decide again.
+// Apply makes the change. done is false if another writer has changed the object since it was read, or if the reason
+// for the change no longer applies: the reader of the object will see the new state, and decide again.
 func (c Change) Apply(ctx context.Context, store datastore.Store) (done bool, err error) {
 	if c.Unless != nil {
 		drop, err := c.Unless(ctx)

@@ -1,5 +1,5 @@
-// Package endpoints keeps the labels, profiles, ports and service account of the WorkloadEndpoints of Kubernetes' pods
-// current, where Calico's datastore is etcd. The CNI plugin makes and deletes them.
+// Package endpoints keeps labels, profiles, ports and service account of the WorkloadEndpoints of Kubernetes' pods
+// current, in a Calico datastore in etcd. The CNI plugin creates and deletes these endpoints.
 package endpoints
 
 import (
@@ -46,7 +46,7 @@ func (e *Endpoints) Touched(ch datastore.Change, source bool) []model.Key {
 	return keys
 }
 
-// keyOn is the key of a pod's endpoint under another name of its node.
+// keyOn returns the key of a pod's endpoint under another name of its node.
 func keyOn(w *model.WorkloadEndpoint, namespace, node string) (model.Key, bool) {
 	ids := w.Spec.IDs()
 	ids.Node = node
@@ -82,7 +82,7 @@ func (*Endpoints) Decide(s loop.State, key model.Key) []change.Change {
 	}
 	pod := s.Source.Get(origin).Workload()
 	if pod == nil || len(pod.Spec.IPNetworks) == 0 {
-		return nil // it does not run: the CNI plugin has the last word
+		return nil // not running: the CNI plugin deletes it
 	}
 	next := have.Clone()
 	v := next.Value.(*model.WorkloadEndpoint)

@@ -1,4 +1,4 @@
-// Package hostendpoints makes HostEndpoints of Calico's Nodes, as KubeControllersConfiguration orders it.
+// Package hostendpoints creates HostEndpoints for Calico's Nodes, as configured in KubeControllersConfiguration.
 package hostendpoints
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// The label by which automatic HostEndpoints are known. Those without it are somebody else's.
+// The label of automatic HostEndpoints. The controller leaves those without it alone.
 const (
 	labelCreatedBy = "projectcalico.org/created-by"
 	createdBy      = "calico-kube-controllers"
@@ -40,7 +40,7 @@ type HostEndpoints struct {
 	of map[string]map[model.Key]bool
 }
 
-// template is a HostEndpointTemplate that was read.
+// template is a parsed HostEndpointTemplate.
 type template struct {
 	model.HostEndpointTemplate
 	networks []netip.Prefix
@@ -48,7 +48,8 @@ type template struct {
 	nodes    *selector.Selector
 }
 
-// New makes the controller. The configuration is a valid one, or nil. Without enabled it deletes what it made before.
+// New returns the controller. c is a valid configuration, or nil. Without enabled the controller deletes its
+// HostEndpoints.
 func New(c *model.AutoHostEndpoints) (*HostEndpoints, error) {
 	h := &HostEndpoints{of: map[string]map[model.Key]bool{}}
 	if c == nil || c.AutoCreate != "Enabled" {
@@ -106,7 +107,7 @@ func (h *HostEndpoints) Touched(ch datastore.Change, _ bool) []model.Key {
 	return units
 }
 
-// automatic is o as a HostEndpoint that this controller has made.
+// automatic returns o as a HostEndpoint of this controller.
 func automatic(o *model.Object) (*v3.HostEndpoint, bool) {
 	if o == nil {
 		return nil, false
@@ -150,8 +151,8 @@ func (h *HostEndpoints) Decide(s loop.State, key model.Key) []change.Change {
 	return list
 }
 
-// compare returns the write that turns the stored HostEndpoint have, nil for none, into want. It returns false if
-// they are equal, or if have was made by somebody else and stays as it is.
+// compare returns the write that turns the stored HostEndpoint have, nil for none, into want. It returns false if they
+// are equal, or if have is not this controller's and stays unchanged.
 func compare(have, want *model.Object) (change.Change, bool) {
 	if have == nil {
 		return change.Change{New: want, Reason: "a Node has such interfaces"}, true
@@ -170,7 +171,7 @@ func compare(have, want *model.Object) (change.Change, bool) {
 	return change.Change{Old: have, New: next, Reason: "its Node or template has changed"}, true
 }
 
-// wanted are the HostEndpoints of a node.
+// wanted returns the HostEndpoints of a node.
 func (h *HostEndpoints) wanted(n *model.Node) []*v3.HostEndpoint {
 	var list []*v3.HostEndpoint
 	addresses := addressesOf(n)
@@ -191,7 +192,7 @@ func (h *HostEndpoints) wanted(n *model.Node) []*v3.HostEndpoint {
 						union(in, x.Addresses)))
 				}
 			}
-		case len(in) > 0: // without a name of an interface, only addresses tell which one it is
+		case len(in) > 0: // without an interface name, only addresses identify the interface
 			list = append(list, endpoint(n, t, nameOf(n.Name, t.GenerateName), "", in))
 		}
 	}
@@ -212,7 +213,7 @@ func endpoint(n *model.Node, t *template, name, interfaceName string, addresses 
 	return e
 }
 
-// nameOf joins the parts of a name; one that is too long gives way to its hash.
+// nameOf joins the parts of a name; it replaces a name that is too long by its hash.
 func nameOf(parts ...string) string {
 	name := strings.Join(append(parts, suffix), "-")
 	if len(name) <= longestName {
@@ -223,7 +224,7 @@ func nameOf(parts ...string) string {
 	return strings.ToLower(strings.NewReplacer("-", "", "_", "", ".", "").Replace(hash)) + "-" + suffix
 }
 
-// addressesOf are all addresses of a node that are known, each once: of BGP, tunnels, InternalIP, interfaces.
+// addressesOf returns all known addresses of a node, each once: of BGP, tunnels, InternalIP, interfaces.
 func addressesOf(n *model.Node) []string {
 	var list []string
 	if b := n.Spec.BGP; b != nil {
@@ -252,7 +253,7 @@ func addressesOf(n *model.Node) []string {
 	}))
 }
 
-// withoutLength is an address without the prefix length of its subnet, in its canonical spelling.
+// withoutLength returns an address without its prefix length, in canonical form.
 func withoutLength(text string) string {
 	bare, _, _ := strings.Cut(text, "/")
 	if a, err := netip.ParseAddr(bare); err == nil {
@@ -271,7 +272,7 @@ func union(list, more []string) []string {
 	return list
 }
 
-// within are the addresses that lie in one of the networks.
+// within returns the addresses that lie in one of the networks.
 func within(addresses []string, networks []netip.Prefix) []string {
 	var list []string
 	for _, text := range addresses {

@@ -17,38 +17,39 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// Collector releases unused addresses and blocks. Any number may run at once: each release is a compare-and-swap on the
-// assignment that was judged.
+// Collector releases unused addresses and blocks. Any number may run concurrently: each release is a compare-and-swap
+// on the evaluated assignment.
 type Collector struct {
-	// Store is Calico's datastore, Source has the nodes and endpoints of Kubernetes; they are the same where Kubernetes
-	// is the datastore.
+	// Store is Calico's datastore, Source has the nodes and endpoints of Kubernetes; they are the same if Kubernetes is
+	// the datastore.
 	Store, Source datastore.Store
 	Pods          Pods
 	IPAM          *ipam.Allocator
 	Log           *zap.Logger
 	Now           func() time.Time
-	// Grace is how long an address must look unused on a node that exists. 0: addresses there are never released.
+	// Grace is the time that an address must look unused on an existing node before its release. 0: addresses there are
+	// never released.
 	Grace time.Duration
-	// Settle is how long to wait for more after a change; default one second.
+	// Settle is the time to wait for more changes after a change; default one second.
 	Settle time.Duration
-	// Releases counts and keeps what was released. It may be shared by collectors of one process.
+	// Releases counts and keeps the releases. Collectors of one process may share it.
 	Releases *Releases
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following fields
 	x       *index
 	names   nodename.Index
-	handles map[string]time.Time // those that count too much, since when
+	handles map[string]time.Time // those with a count that is too high, since when
 	pools   poolIndex
 }
 
-// Kinds are what the tables of the two stores must have.
+// Kinds returns the kinds that the tables of the two stores must have.
 func Kinds() (store, source []model.Kind) {
 	return []model.Kind{model.KindIPAMBlock, model.KindBlockAffinity, model.KindNode, model.KindIPPool,
 			model.KindIPReservation, model.KindClusterInformation},
 		[]model.Kind{model.KindNode, model.KindWorkloadEndpoint}
 }
 
-// scanPeriod is the time between two looks at everything.
+// scanPeriod returns the interval between complete passes.
 func (c *Collector) scanPeriod() time.Duration {
 	if c.Grace <= 0 {
 		return 5 * time.Minute
@@ -56,14 +57,14 @@ func (c *Collector) scanPeriod() time.Duration {
 	return max(c.Grace/2, time.Second)
 }
 
-// retryAfter is when a pass that failed is tried again.
+// retryAfter is the pause after a failed pass.
 const retryAfter = 15 * time.Second
 
 // Run collects until ctx ends.
 func (c *Collector) Run(ctx context.Context, store, source *datastore.Tables) error {
 	c.reset()
 	var was, wasSource *datastore.Snapshot
-	next := time.Time{} // the next look at everything
+	next := time.Time{} // the next complete pass
 	for ctx.Err() == nil {
 		now, nowSource := store.Snapshot(), source.Snapshot()
 		c.take(now.Changes(was), nowSource.Changes(wasSource))
@@ -87,7 +88,7 @@ func (c *Collector) Run(ctx context.Context, store, source *datastore.Tables) er
 	return ctx.Err()
 }
 
-// wait returns when there is something new, and some time has passed for more to come, or when the time is up.
+// wait returns when there is a change, after the time to wait for more changes, or when the time is up.
 func (c *Collector) wait(ctx context.Context, store, source *datastore.Snapshot, d time.Duration) {
 	timer := time.NewTimer(max(d, time.Millisecond))
 	defer timer.Stop()
@@ -109,7 +110,7 @@ func (c *Collector) wait(ctx context.Context, store, source *datastore.Snapshot,
 	}
 }
 
-// ready is whether the datastore may be written: it is locked during an upgrade.
+// ready reports whether the datastore may be written: it is locked during an upgrade.
 func ready(r model.Reader) bool {
 	info := clusterInformation(r)
 	return info == nil || info.Spec.DatastoreReady == nil || *info.Spec.DatastoreReady
@@ -121,7 +122,7 @@ func (c *Collector) reset() {
 	c.x, c.names, c.handles, c.pools = newIndex(), nodename.Index{}, map[string]time.Time{}, poolIndex{}
 }
 
-// pass releases what the decision says. One thing that fails does not keep the others.
+// pass makes the releases of the decision. It continues after an error.
 func (c *Collector) pass(ctx context.Context, store, source model.Reader, full bool) error {
 	cooldown, err := c.IPAM.Cooldown(ctx)
 	if err != nil {
@@ -131,7 +132,7 @@ func (c *Collector) pass(ctx context.Context, store, source model.Reader, full b
 	d := c.x.decide(c.Now(), c.Grace, cooldown, tableFacts{store, source}, full)
 	c.mu.Unlock()
 	var errs []error
-	pinned := map[string]bool{} // nodes of which an address was found in use after all
+	pinned := map[string]bool{} // nodes with an address that was found in use after all
 	for _, tunnels := range []bool{false, true} {
 		for _, group := range d.leaks {
 			if group[0].tunnel() != tunnels || tunnels && pinned[group[0].node()] {
@@ -161,7 +162,7 @@ func (c *Collector) pass(ctx context.Context, store, source model.Reader, full b
 	return errors.Join(errs...)
 }
 
-// release gives back all addresses of a handle, if none of them is in use.
+// release releases all addresses of a handle, if none of them is in use.
 func (c *Collector) release(ctx context.Context, group []*allocation, pinned map[string]bool) error {
 	var releases []ipam.Release
 	for _, a := range group {
@@ -190,7 +191,7 @@ func (c *Collector) release(ctx context.Context, group []*allocation, pinned map
 	result, err := c.IPAM.ReleaseIPs(ctx, releases...)
 	var mismatch *ipam.MismatchError
 	if errors.As(err, &mismatch) {
-		err = nil // assigned to somebody else since: the watch will tell
+		err = nil // assigned again since: the watch will report it
 	}
 	for _, a := range group {
 		if slices.Contains(result.Addresses, a.Address) {
@@ -200,7 +201,7 @@ func (c *Collector) release(ctx context.Context, group []*allocation, pinned map
 	return err
 }
 
-// logRelease explains a release that was made.
+// logRelease logs the release of an address.
 func (c *Collector) logRelease(a *allocation) {
 	namespace, pod, _ := a.pod()
 	r := Release{At: c.Now(), Address: a.Address, Handle: a.Handle, Node: a.node(), Namespace: namespace, Pod: pod,
@@ -214,7 +215,7 @@ func (c *Collector) logRelease(a *allocation) {
 		zap.Time("unusedSince", r.Since))
 }
 
-// logBlock explains the release of a block.
+// logBlock logs the release of a block.
 func (c *Collector) logBlock(cidr netip.Prefix, node string, reason Reason, since time.Time) {
 	r := Release{At: c.Now(), Since: since, Block: cidr, Node: node, Reason: reason}
 	c.Releases.add(r, "")
@@ -248,19 +249,19 @@ func (c *Collector) giveUp(ctx context.Context, name string) error {
 	return nil
 }
 
-// again has a node judged again.
+// again marks a node for another evaluation.
 func (c *Collector) again(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.x.dirty[name] = true
 }
 
-// releaseBlock gives up an empty block of a node that has others.
+// releaseBlock releases an empty block of a node that has others.
 func (c *Collector) releaseBlock(ctx context.Context, b *block) error {
 	err := c.IPAM.ReleaseAffinity(ctx, ipam.Host(b.host), b.cidr, true)
 	switch {
 	case errors.Is(err, ipam.ErrNotEmpty), errors.Is(err, datastore.ErrNotFound):
-		return nil // it is in use again, or somebody else was faster
+		return nil // in use again, or another process was faster
 	case err != nil:
 		return err
 	}
@@ -268,12 +269,12 @@ func (c *Collector) releaseBlock(ctx context.Context, b *block) error {
 	return nil
 }
 
-// finish completes the release of a block that somebody else began.
+// finish completes a block release that another process began.
 func (c *Collector) finish(ctx context.Context, s *claim) error {
 	err := c.IPAM.ReleaseAffinity(ctx, ipam.Host(s.Host), s.CIDR, true)
 	switch {
 	case errors.Is(err, ipam.ErrNotEmpty), errors.Is(err, datastore.ErrNotFound):
-		return nil // it is in use again, or somebody else was faster
+		return nil // in use again, or another process was faster
 	case err != nil:
 		return err
 	}
@@ -281,8 +282,8 @@ func (c *Collector) finish(ctx context.Context, s *claim) error {
 	return nil
 }
 
-// settleHandles puts right the handles that count more than there is, if they did so at the last look, too: what is
-// assigned is counted before it is assigned. That goes by what the datastore has now.
+// settleHandles corrects handles whose count is too high in two consecutive passes: an address is counted before it is
+// assigned. It reads the datastore.
 func (c *Collector) settleHandles(ctx context.Context) error {
 	objects, _, err := c.Store.List(ctx, model.KindIPAMHandle, "")
 	if err != nil {
@@ -315,7 +316,7 @@ func (c *Collector) settleHandles(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// overcounts is whether a handle counts more in a block than the block has.
+// overcounts reports whether a handle counts more addresses in a block than the block has.
 func (c *Collector) overcounts(id string, h *model.Handle) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

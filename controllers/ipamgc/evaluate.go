@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Reason says why an address is released. The rules are those of Calico's kube-controllers.
+// Reason is the reason for a release. The rules are those of Calico's kube-controllers.
 type Reason string
 
 // The reasons.
@@ -21,37 +21,37 @@ const (
 	VMGone        Reason = "vm-gone"        // its virtual machine does not exist
 	NodeGone      Reason = "node-gone"      // it is a tunnel address or a block of a node that does not exist
 	Surplus       Reason = "surplus"        // it is an empty block of a node that has others
-	Unfinished    Reason = "unfinished"     // it is a block whose release somebody began and did not finish
+	Unfinished    Reason = "unfinished"     // a block whose release was begun and not finished
 )
 
-// facts are what the decision rests on, as the tables have it.
+// facts are the basis of the decision, from the tables.
 type facts interface {
-	// node tells what is known of a node of Calico's.
+	// node returns the facts about one of Calico's nodes.
 	node(name string) nodeFacts
-	// has is whether the pod is known to be on that node of Kubernetes' with that address.
+	// has reports whether the pod is on that Kubernetes node with that address, as far as known.
 	has(namespace, pod, kubernetesNode string, address netip.Addr) bool
 }
 
-// nodeFacts is what is known of a node.
+// nodeFacts are the facts about a node.
 type nodeFacts struct {
-	// foreign is a node that is not one of Kubernetes': its addresses are none of our business.
+	// foreign is set for a node that is not in Kubernetes: its addresses are left alone.
 	foreign bool
-	// kubernetes is its name there, empty if Calico's Node does not exist.
+	// kubernetes is its name in Kubernetes, empty if Calico's Node does not exist.
 	kubernetes string
-	// exists is whether Kubernetes has it.
+	// exists is set if Kubernetes has the node.
 	exists bool
 }
 
-// decision is what is to be released, in a stable order.
+// decision lists the releases to make, in a stable order.
 type decision struct {
-	leaks   [][]*allocation // all of a handle together
-	dead    []string        // nodes whose blocks are to be given up
+	leaks   [][]*allocation // all addresses of a handle together
+	dead    []string        // nodes whose blocks are to be released
 	surplus []*block        // blocks that stand empty while their owner has others
-	cold    []netip.Prefix  // blocks with addresses that have cooled down
+	cold    []netip.Prefix  // blocks with addresses whose cooldown has passed
 	stale   []*claim        // affinities whose release was begun and not finished
 }
 
-// decide judges the nodes that have changed, or all of them. It changes what the index knows of suspects.
+// decide evaluates the changed nodes, or all of them. It updates the suspects of the index.
 func (x *index) decide(now time.Time, grace, cooldown time.Duration, f facts, full bool) decision {
 	var d decision
 	nodes := x.dirty
@@ -78,8 +78,8 @@ func (x *index) decide(now time.Time, grace, cooldown time.Duration, f facts, fu
 	return d
 }
 
-// evaluateNode finds out which of the addresses that a node uses may be in use. dead is whether it has none of them,
-// and does not exist.
+// evaluateNode evaluates which of the addresses that a node uses may be in use. dead is set if none may, and the node
+// does not exist.
 func (x *index) evaluateNode(name string, now time.Time, grace time.Duration, f facts) (dead bool) {
 	n := f.node(name)
 	if n.foreign {
@@ -102,10 +102,10 @@ func (x *index) evaluateNode(name string, now time.Time, grace time.Duration, f 
 	return !n.exists && !pinned
 }
 
-// evaluate finds out whether an address of a workload may be in use, and keeps its node from being given up.
+// evaluate evaluates whether an address of a workload may be in use, which keeps its node's blocks.
 func (a *allocation) evaluate(n nodeFacts, now time.Time, grace time.Duration, f facts) (mayBeUsed bool) {
 	namespace, pod, ok := a.pod()
-	if !ok { // of before pods were noted, or of something else than a pod
+	if !ok { // without a pod: an old allocation, or not a pod's
 		a.use()
 		return true
 	}
@@ -117,7 +117,7 @@ func (a *allocation) evaluate(n nodeFacts, now time.Time, grace time.Duration, f
 		return true
 	}
 	if a.reason == "" {
-		a.reason = PodGone // found out for sure before the release
+		a.reason = PodGone // verified before the release
 	}
 	if a.suspect.IsZero() {
 		a.suspect = now
@@ -126,11 +126,11 @@ func (a *allocation) evaluate(n nodeFacts, now time.Time, grace time.Duration, f
 	return false
 }
 
-// leastVMGrace is how long an address of a virtual machine must look unused at least: while the machine restarts or
+// leastVMGrace is the minimum time that an address of a virtual machine must look unused: while the machine restarts or
 // moves to another node, none of its pods may have the address. The time is Calico's.
 const leastVMGrace = 5 * time.Minute
 
-// vmGrace is the grace period for an address of a virtual machine; 0 is never, as for others.
+// vmGrace returns the grace period for an address of a virtual machine; 0 is never, as for others.
 func vmGrace(grace time.Duration) time.Duration {
 	if grace <= 0 {
 		return 0
@@ -138,7 +138,7 @@ func vmGrace(grace time.Duration) time.Duration {
 	return max(grace, leastVMGrace)
 }
 
-// leaks are the handles of which every address is confirmed, in a stable order.
+// leaks returns the handles whose addresses are all confirmed leaks, in a stable order.
 func (x *index) leaks() [][]*allocation {
 	var list [][]*allocation
 	for _, group := range x.byHandle {
@@ -156,7 +156,7 @@ func (x *index) leaks() [][]*allocation {
 	return list
 }
 
-// surplus are the blocks that were empty for the grace period while their node had others. One is always left.
+// surplus returns the blocks that were empty for the grace period while their node had others. One block always stays.
 func (x *index) surplus(now time.Time, grace time.Duration) []*block {
 	var list []*block
 	for _, host := range slices.Sorted(maps.Keys(x.byHost)) {
@@ -179,8 +179,7 @@ func (x *index) surplus(now time.Time, grace time.Duration) []*block {
 	return list
 }
 
-// stale are the affinities that were left behind on the way out: whoever began to release them did not come to the end
-// within the grace period.
+// stale returns the affinities whose release was not completed within the grace period.
 func (x *index) stale(now time.Time, grace time.Duration) []*claim {
 	var list []*claim
 	for _, c := range x.claims {

@@ -1,5 +1,5 @@
-// Package ipamgc finds addresses and blocks that nobody uses any more, and releases them: it knows why, makes sure
-// right before, and says so.
+// Package ipamgc finds unused addresses and blocks, and releases them: each for a reason, which is verified right
+// before the release and logged.
 package ipamgc
 
 import (
@@ -23,17 +23,17 @@ const (
 var tunnelTypes = map[string]bool{"ipipTunnelAddress": true, "vxlanTunnelAddress": true, "vxlanV6TunnelAddress": true,
 	"wireguardTunnelAddress": true, "wireguardV6TunnelAddress": true}
 
-// place is where an address is assigned. Blocks of different sizes may hold the same address.
+// place is the position of an assigned address. Blocks of different sizes may contain the same address.
 type place struct {
 	block   netip.Prefix
 	address netip.Addr
 }
 
-// allocation is an assigned address, and since when it looks unused.
+// allocation is an assigned address, and the time since which it looks unused.
 type allocation struct {
 	ipam.Allocation
 	place
-	suspect   time.Time // zero: in use, as far as is known
+	suspect   time.Time // zero: in use, as far as known
 	confirmed bool
 	reason    Reason
 }
@@ -41,10 +41,11 @@ type allocation struct {
 func (a *allocation) node() string { return a.Attrs[attrNode] }
 func (a *allocation) tunnel() bool { return tunnelTypes[a.Attrs[attrType]] }
 
-// vm is the KubeVirt virtual machine that has the address, empty if it is none. It is in the namespace of its pod.
+// vm returns the KubeVirt virtual machine of the address, empty if it is none. It is in the namespace of its pod.
 func (a *allocation) vm() string { return a.Attrs[attrVM] }
 
-// pod is the pod that has the address. ok is false for an address of something else, or of before pods were noted.
+// pod returns the pod of the address. ok is false for an address that is not a pod's, or for an old allocation without
+// a pod.
 func (a *allocation) pod() (namespace, name string, ok bool) {
 	namespace, name = a.Attrs[attrNamespace], a.Attrs[attrPod]
 	return namespace, name, namespace != "" && name != ""
@@ -52,19 +53,19 @@ func (a *allocation) pod() (namespace, name string, ok bool) {
 
 func (a *allocation) use() { a.suspect, a.confirmed, a.reason = time.Time{}, false, "" }
 
-// block is what counts of an IPAM block.
+// block has the relevant properties of an IPAM block.
 type block struct {
 	cidr        netip.Prefix
-	host        string // whose block it is, empty if it is nobody's or of a virtual owner
-	empty       bool   // nothing is assigned or cools down in it
+	host        string // the owner, empty for none or a virtual owner
+	empty       bool   // no address is assigned or cooling down
 	emptySince  time.Time
 	cooling     bool
 	coolingFrom time.Time
 	allocations map[netip.Addr]*allocation
 }
 
-// index holds IPAM's blocks, and finds them by CIDR and owner, their allocations by node and handle, and the
-// affinities. An update costs as much as one block.
+// index has IPAM's blocks by CIDR and owner, their allocations by node and handle, and the affinities. The cost of an
+// update is that of one block.
 type index struct {
 	blocks   map[netip.Prefix]*block
 	byHost   map[string]map[netip.Prefix]*block // by owner
@@ -72,10 +73,10 @@ type index struct {
 	byHandle map[string]map[place]*allocation
 	cooling  map[netip.Prefix]*block
 	claims   map[model.Key]*claim
-	dirty    map[string]bool // nodes to be judged again
+	dirty    map[string]bool // nodes to be evaluated again
 }
 
-// claim is the affinity of a host to a block, and since when it waits for its deletion to be finished.
+// claim is the affinity of a host to a block, and the time since which its deletion is pending.
 type claim struct {
 	model.Affinity
 	revision int64
@@ -89,7 +90,7 @@ func newIndex() *index {
 		cooling: map[netip.Prefix]*block{}, claims: map[model.Key]*claim{}, dirty: map[string]bool{}}
 }
 
-// putClaim takes an affinity as it is now; nil means that it is gone.
+// putClaim sets the current state of an affinity; nil means that it is deleted.
 func (x *index) putClaim(key model.Key, o *model.Object) {
 	delete(x.claims, key)
 	a, ok := key.Affinity()
@@ -101,7 +102,7 @@ func (x *index) putClaim(key model.Key, o *model.Object) {
 		b.State == model.StatePendingDeletion}
 }
 
-// put takes a block as it is now; nil means that it is gone.
+// put sets the current state of a block; nil means that it is deleted.
 func (x *index) put(cidr netip.Prefix, b *model.Block) {
 	was := x.blocks[cidr]
 	if was == nil {
@@ -129,10 +130,10 @@ func (x *index) put(cidr netip.Prefix, b *model.Block) {
 	x.own(was, now, b != nil)
 }
 
-// assign takes over what is known of an allocation, unless the address was assigned anew.
+// assign keeps the state of an allocation, unless the address was assigned again.
 func (x *index) assign(was, now *block, a ipam.Allocation) {
 	if a.Windows || a.Handle == "" {
-		return // what has no handle cannot be released for sure
+		return // without a handle there is no safe release
 	}
 	known := was.allocations[a.Address]
 	if known == nil || known.Handle != a.Handle || known.Sequence != a.Sequence || known.node() != a.Attrs[attrNode] {
@@ -146,7 +147,7 @@ func (x *index) assign(was, now *block, a ipam.Allocation) {
 	now.allocations[a.Address] = known
 }
 
-// drop forgets an allocation that is no more, unless another one has taken its place.
+// drop removes an ended allocation, unless another one has taken its place.
 func (x *index) drop(a *allocation) {
 	remove(x.byHandle, a.Handle, a.place, a)
 	if a.node() != "" {
@@ -155,7 +156,7 @@ func (x *index) drop(a *allocation) {
 	}
 }
 
-// own puts the block itself in its places.
+// own updates the block's own entries.
 func (x *index) own(was, now *block, exists bool) {
 	if was.host != "" {
 		remove(x.byHost, was.host, was.cidr, was)
@@ -176,7 +177,7 @@ func (x *index) own(was, now *block, exists bool) {
 	}
 }
 
-// nodes are all that own or claim blocks or use addresses.
+// nodes returns all nodes that own or claim blocks or use addresses.
 func (x *index) nodes() map[string]bool {
 	all := make(map[string]bool, len(x.byNode))
 	for n := range x.byNode {

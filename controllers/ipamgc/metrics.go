@@ -14,7 +14,7 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// What Calico's dashboards know. The names are those of kube-controllers.
+// The metrics of Calico's dashboards, with the names of kube-controllers.
 const (
 	unknownNode = "unknown_node"
 	noAffinity  = "no_affinity"
@@ -73,7 +73,7 @@ func (r *Releases) Collect(ch chan<- prometheus.Metric) {
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) { DescribeUsage(ch) }
 
-// DescribeUsage names the series of a collector that runs.
+// DescribeUsage describes the series of a running collector.
 func DescribeUsage(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descSize, descReserved, descInUse, descBorrowed, descBlocks, descCandidates,
 		descPerNode, descBorrowers, descNodeBlocks} {
@@ -128,7 +128,7 @@ func (g gauge) send(ch chan<- prometheus.Metric, d *prometheus.Desc, labels int)
 	}
 }
 
-// poolIndex knows the pools and reservations.
+// poolIndex has the pools and reservations.
 type poolIndex struct {
 	pools        map[string]netip.Prefix
 	reservations map[string]*v3.IPReservation
@@ -154,7 +154,7 @@ func (p *poolIndex) put(ch datastore.Change) {
 	}
 }
 
-// of is the name of the pool that an address is in.
+// of returns the name of the pool that contains an address.
 func (p *poolIndex) of(a netip.Addr) string {
 	for name, cidr := range p.pools {
 		if cidr.Contains(a) {

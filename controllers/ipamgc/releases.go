@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// Release is an address or a block that was released, and why.
+// Release is a released address or block, and the reason.
 type Release struct {
 	At    time.Time
-	Since time.Time // since when it was known to be unused, zero if that was not noted
+	Since time.Time // time since which it was known to be unused, zero if not recorded
 
 	Address        netip.Addr   // invalid for a block
 	Block          netip.Prefix // invalid for an address
 	Handle, Node   string       // Node used the address, or owned the block
 	Namespace, Pod string
-	VM             string // the virtual machine that had the address, empty for another pod
+	VM             string // the virtual machine of the address, empty for another pod
 	Reason         Reason
 }
 
-// Released is the address, or the CIDR of the block.
+// Released returns the address, or the CIDR of the block.
 func (r Release) Released() string {
 	if r.Block.IsValid() {
 		return r.Block.String()
@@ -30,7 +30,7 @@ func (r Release) Released() string {
 	return r.Address.String()
 }
 
-// Text is the reason as a sentence.
+// Text returns the reason as a sentence.
 func (r Release) Text() string {
 	switch r.Reason {
 	case PodGone:
@@ -54,7 +54,7 @@ func (r Release) Text() string {
 	return string(r.Reason)
 }
 
-// kept is how many releases are remembered.
+// kept is the number of remembered releases.
 const kept = 100
 
 // Releases remembers and counts releases. It is safe for concurrent use.
@@ -66,12 +66,12 @@ type Releases struct {
 	blocks    map[Reason]float64
 }
 
-// NewReleases makes an empty record.
+// NewReleases returns an empty record.
 func NewReleases() *Releases {
 	return &Releases{addresses: map[[2]string]float64{}, reasons: map[Reason]float64{}, blocks: map[Reason]float64{}}
 }
 
-// add notes a release. pool is the name of the IP pool of an address.
+// add records a release. pool is the name of the IP pool of an address.
 func (r *Releases) add(x Release, pool string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,7 +84,7 @@ func (r *Releases) add(x Release, pool string) {
 		return
 	}
 	r.blocks[x.Reason]++
-	if x.Reason == NodeGone { // its series end with it
+	if x.Reason == NodeGone { // the node's series end
 		for k := range r.addresses {
 			if k[1] == x.Node {
 				delete(r.addresses, k)
@@ -93,7 +93,7 @@ func (r *Releases) add(x Release, pool string) {
 	}
 }
 
-// Last are the newest releases, the oldest of them first.
+// Last returns the newest releases, the oldest of them first.
 func (r *Releases) Last() []Release {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// take brings the index up to date. The cost follows the changes.
+// take updates the index. The cost is that of the changes.
 func (c *Collector) take(store, source iter.Seq[datastore.Change]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,18 +44,18 @@ func (c *Collector) take(store, source iter.Seq[datastore.Change]) {
 	}
 }
 
-// touch has the nodes judged again that a node of Kubernetes' is in Calico.
+// touch marks all of Calico's nodes of a Kubernetes node for another evaluation.
 func (c *Collector) touch(kubernetes string) {
 	names := c.names.Calico(kubernetes)
 	for _, name := range names {
 		c.x.dirty[name] = true
 	}
 	if len(names) == 0 {
-		c.x.dirty[kubernetes] = true // it may be gone from both
+		c.x.dirty[kubernetes] = true // it may be deleted in both
 	}
 }
 
-// value is the typed value of an object, nil if there is none.
+// value returns the typed value of an object, nil if there is none.
 func value[T model.Type](o *model.Object) *T {
 	if o == nil {
 		return nil
@@ -68,7 +68,7 @@ func clusterInformation(r model.Reader) *v3.ClusterInformation {
 	return model.Get[v3.ClusterInformation](r, model.ResourceKey(model.KindClusterInformation, "default"))
 }
 
-// tableFacts are the facts as the tables have them.
+// tableFacts are the facts from the tables.
 type tableFacts struct{ store, source model.Reader }
 
 func (t tableFacts) node(name string) nodeFacts {

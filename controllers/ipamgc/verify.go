@@ -14,20 +14,20 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Pods reads from the Kubernetes API itself, not from a cache, who may have an address.
+// Pods reads the possible users of an address from the Kubernetes API, not from a cache.
 type Pods interface {
 	// Pod reads a pod. The error Is datastore.ErrNotFound if there is no such pod.
 	Pod(ctx context.Context, namespace, name string) (*model.Pod, error)
-	// VirtualMachine is whether KubeVirt has a VirtualMachine of that name, or a VirtualMachineInstance that belongs to
-	// none. It is true where the API does not serve KubeVirt's resources: then nobody can tell that the machine is
-	// gone.
+	// VirtualMachine reports whether KubeVirt has a VirtualMachine of that name, or a VirtualMachineInstance without
+	// one. It returns true if the API does not serve KubeVirt's resources: then the deletion of the machine cannot be
+	// determined.
 	VirtualMachine(ctx context.Context, namespace, name string) (bool, error)
 }
 
-// What the tables say is a hint, since they may lag behind. Before anything is released it is read again where the
-// truth is. An answer that cannot be had, or understood, keeps the address.
+// The tables are only a hint, since they may lag behind. Each release is verified with a read from the source first. A
+// missing or unreadable answer keeps the address.
 
-// liveNode reads what there is of a node.
+// liveNode reads the facts about a node.
 func (c *Collector) liveNode(ctx context.Context, name string) (nodeFacts, error) {
 	o, err := c.Store.Get(ctx, model.ResourceKey(model.KindNode, name))
 	if errors.Is(err, datastore.ErrNotFound) {
@@ -51,7 +51,7 @@ func (c *Collector) liveNode(ctx context.Context, name string) (nodeFacts, error
 	return nodeFacts{kubernetes: ref, exists: err == nil}, nil
 }
 
-// verify tells why a leak may be released; inUse is that it may not, as things are now.
+// verify returns the reason for which a leak may be released; inUse is set if it may not be released now.
 func (c *Collector) verify(ctx context.Context, a *allocation) (reason Reason, inUse bool, err error) {
 	n, err := c.liveNode(ctx, a.node())
 	if err != nil || n.foreign {
@@ -79,8 +79,8 @@ func (c *Collector) verify(ctx context.Context, a *allocation) (reason Reason, i
 	return c.verifyVM(ctx, a, reason)
 }
 
-// verifyVM tells the same of an address that no pod uses, for the given reason. A virtual machine keeps its address
-// from one of its pods to the next.
+// verifyVM does the same for an address that no pod uses, with the given reason. A virtual machine keeps its address
+// over the change of its pods.
 func (c *Collector) verifyVM(ctx context.Context, a *allocation, why Reason) (reason Reason, inUse bool, err error) {
 	if a.vm() == "" {
 		return why, false, nil
@@ -90,14 +90,14 @@ func (c *Collector) verifyVM(ctx context.Context, a *allocation, why Reason) (re
 	return VMGone, exists || err != nil, err
 }
 
-// evaluatePod applies Calico's rules to a pod: an address that it does not have is not in use, once it runs and has
-// any.
+// evaluatePod applies Calico's rules to a pod: an address that the pod does not have is unused if the pod runs and has
+// an address.
 func evaluatePod(p *model.Pod, kubernetesNode string, address netip.Addr) (reason Reason, inUse bool) {
 	switch {
 	case p.Spec.NodeName != "" && kubernetesNode != "" && p.Spec.NodeName != kubernetesNode:
 		return PodMoved, false
 	case p.Status.PodIP == "" || len(p.Status.PodIPs) == 0:
-		return "", true // it was given no address yet that we could see
+		return "", true // no address is visible yet
 	}
 	w, _, err := conversion.Pod(p, "cali")
 	if err != nil {
@@ -112,17 +112,17 @@ func evaluatePod(p *model.Pod, kubernetesNode string, address netip.Addr) (reaso
 	return AddressUnused, false
 }
 
-// ended is whether a pod will never run again.
+// ended reports whether a pod will never run again.
 func ended(p *model.Pod) bool { return p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" }
 
-// pluginAddresses are those that the CNI plugin notes at the pod, before its status has them.
+// pluginAddresses returns the addresses that the CNI plugin annotates on the pod, before its status has them.
 func pluginAddresses(p *model.Pod) []string {
 	return append(strings.Split(p.Annotations["cni.projectcalico.org/podIPs"], ","),
 		p.Annotations["cni.projectcalico.org/podIP"])
 }
 
-// endpointHas is whether the pod's endpoint in Calico's datastore has the address. Where the endpoint is made of the
-// pod, it says the same as that.
+// endpointHas reports whether the pod's endpoint in Calico's datastore has the address. An endpoint derived from the
+// pod has the pod's addresses.
 func (c *Collector) endpointHas(ctx context.Context, a *allocation, pod *model.Pod) (bool, error) {
 	name, err := model.WorkloadEndpointName(model.WorkloadEndpointIDs{Node: a.node(), Orchestrator: "k8s",
 		Pod:      pod.Name,
@@ -148,7 +148,7 @@ func hasAddress(networks []string, address netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(text string) bool { return is(text, address) })
 }
 
-// is compares an address with its spelling, alone or as a network of nothing else.
+// is compares an address with a text: the address or a CIDR of it only.
 func is(text string, address netip.Addr) bool {
 	text, _, _ = strings.Cut(strings.TrimSpace(text), "/")
 	a, err := netip.ParseAddr(text)

@@ -152,7 +152,7 @@ func (w *world) tunnel(node string) netip.Addr {
 	return r.V4.Addresses[0].Addr()
 }
 
-// assigned gives the handles by address, as the store has them.
+// assigned returns the handles by address, as the store has them.
 func (w *world) assigned() map[netip.Addr]string {
 	all := map[netip.Addr]string{}
 	list, _, _ := w.store.List(context.Background(), model.KindIPAMBlock, "")
@@ -164,7 +164,7 @@ func (w *world) assigned() map[netip.Addr]string {
 	return all
 }
 
-// summary is all that IPAM has, without what differs from run to run.
+// summary returns all that IPAM has, without what differs from run to run.
 func (w *world) summary() []string {
 	var text []string
 	for a, h := range w.assigned() {
@@ -192,7 +192,7 @@ func (w *world) summary() []string {
 	return text
 }
 
-// leader is a collector that sees what it is let to.
+// leader is a collector with a limited view of the world.
 type leader struct {
 	*Collector
 	store, source  *memory.View

@@ -1,5 +1,5 @@
-// Package kubeapi asks the Kubernetes API what the controllers cannot learn from a Store: one pod or
-// virtual machine as it is right now, Services, and which programs of Calico run.
+// Package kubeapi queries the Kubernetes API for data that a Store does not have: the current state of one pod or
+// virtual machine, Services, and the running programs of Calico.
 package kubeapi
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// API is the Kubernetes API.
+// API is a client of the Kubernetes API.
 type API struct {
 	Core corev1client.CoreV1Interface
 	Apps appsv1client.AppsV1Interface
@@ -33,7 +33,7 @@ type API struct {
 // timeout bounds one request.
 const timeout = 30 * time.Second
 
-// New makes a client. It connects to nothing yet.
+// New returns a client. It does not connect.
 func New(config *rest.Config) (*API, error) {
 	core, err := corev1client.NewForConfig(config)
 	if err != nil {
@@ -46,10 +46,10 @@ func New(config *rest.Config) (*API, error) {
 	return &API{Core: core, Apps: apps}, nil
 }
 
-// Services gives access to services and namespaces.
+// Services returns the client for services and namespaces.
 func (a *API) Services() corev1client.CoreV1Interface { return a.Core }
 
-// Pod reads a pod, of which it gives what an endpoint follows from.
+// Pod reads a pod, with the fields from which an endpoint is derived.
 func (a *API) Pod(ctx context.Context, namespace, name string) (*model.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -71,9 +71,8 @@ func (a *API) Pod(ctx context.Context, namespace, name string) (*model.Pod, erro
 	return m, nil
 }
 
-// VirtualMachine is whether KubeVirt has a VirtualMachine of that name, or a VirtualMachineInstance that belongs to
-// none: one of a machine that is deleted only waits to be deleted, too. It is true where the API does not serve these
-// resources.
+// VirtualMachine reports whether KubeVirt has a VirtualMachine of that name, or a VirtualMachineInstance without one:
+// the instance of a deleted machine will be deleted, too. It returns true if the API does not serve these resources.
 func (a *API) VirtualMachine(ctx context.Context, namespace, name string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -89,7 +88,7 @@ func (a *API) VirtualMachine(ctx context.Context, namespace, name string) (bool,
 	}), nil
 }
 
-// virtual reads the metadata of an object of KubeVirt, nil if there is none. served is whether the API has such
+// virtual reads the metadata of a KubeVirt object, nil if there is none. served reports whether the API has such
 // objects.
 func (a *API) virtual(ctx context.Context, resource, namespace, name string) (o *metav1.PartialObjectMetadata,
 	served bool, err error) {
@@ -98,7 +97,7 @@ func (a *API) virtual(ctx context.Context, resource, namespace, name string) (o 
 	err = result.Error()
 	var status *apierrors.StatusError
 	if apierrors.IsNotFound(err) && errors.As(err, &status) {
-		d := status.ErrStatus.Details // only the answer about a resource that is served names the object
+		d := status.ErrStatus.Details // only an answer about a served resource names the object
 		return nil, d != nil && d.Name == name, nil
 	}
 	if err == nil {
@@ -114,16 +113,16 @@ func (a *API) virtual(ctx context.Context, resource, namespace, name string) (o 
 	return o, true, nil
 }
 
-// places are the namespaces that Calico is installed in.
+// places are the namespaces of Calico's installations.
 var places = []string{"kube-system", "calico-system"}
 
-// Others reports whether calico-kube-controllers run, and where; empty if they do not.
+// Others returns the place of running calico-kube-controllers; empty if there are none.
 func (a *API) Others(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	const label = "k8s-app=calico-kube-controllers"
 	for _, namespace := range places {
-		// What the API has in its cache is new enough.
+		// The API's cache is fresh enough.
 		options := metav1.ListOptions{LabelSelector: label, ResourceVersion: "0"}
 		deployments, err := a.Apps.Deployments(namespace).List(ctx, options)
 		if err != nil {
@@ -147,8 +146,8 @@ func (a *API) Others(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// OldNodes tells which pods of calico-node may be of a release before 3.32; empty if there are none. The DaemonSet
-// tells: its image, and whether all its pods are the ones that it describes.
+// OldNodes names the pods of calico-node that may be of a release before 3.32; empty for none. It reads the DaemonSet:
+// its image, and whether all its pods are up to date.
 func (a *API) OldNodes(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -167,7 +166,7 @@ func (a *API) OldNodes(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// release finds the version in the tag of an image.
+// release matches the version in the tag of an image.
 var release = regexp.MustCompile(`:v?(\d+)\.(\d+)\.[^/]*$`)
 
 func oldNodes(d *appsv1.DaemonSet) string {

@@ -24,19 +24,19 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// owner is whose the blocks of such addresses are.
+// owner is the owner of the blocks of load balancer addresses.
 const owner = "load-balancer"
 
-// Controller gives the addresses. Any number may run at once: whatever two of them do at the same time, the next
-// look of either comes to the same end.
+// Controller assigns the addresses. Any number may run concurrently: after a conflict of two, the next pass of either
+// leads to the same result.
 type Controller struct {
 	Services      corev1client.CoreV1Interface
 	IPAM          *ipam.Allocator
 	Log           *zap.Logger
 	RequestedOnly bool
 	Now           func() time.Time
-	// Period is the time between two looks at everything; default five minutes. Retry is when a failure is tried again;
-	// default 15 s.
+	// Period is the interval between complete passes; default five minutes. Retry is the pause after a failure; default
+	// 15 s.
 	Period, Retry time.Duration
 
 	services cache.Store
@@ -45,7 +45,7 @@ type Controller struct {
 	handles  map[string]map[netip.Addr]bool
 	owners   map[string]name // of handles that have addresses
 	said     map[name]string
-	pending  map[name]bool // those that wake it up
+	pending  map[name]bool // those to be processed next
 }
 
 // name is that of a Service.
@@ -132,7 +132,7 @@ func (c *Controller) informer(ctx context.Context, touched chan<- name) cache.Co
 	return informer
 }
 
-// slim keeps what is used of a Service.
+// slim drops the unused fields of a Service.
 func slim(o any) (any, error) {
 	s, ok := o.(*corev1.Service)
 	if !ok {
@@ -151,7 +151,7 @@ func slim(o any) (any, error) {
 	return k, nil
 }
 
-// take learns what has changed in the tables, and whom it concerns.
+// take returns the Services that changes in the tables concern.
 func (c *Controller) take(now, was *datastore.Snapshot) map[name]bool {
 	dirty := map[name]bool{}
 	for ch := range now.Changes(was) {
@@ -173,7 +173,7 @@ func (c *Controller) take(now, was *datastore.Snapshot) map[name]bool {
 	return dirty
 }
 
-// block takes a block as it is now.
+// block sets the current state of a block.
 func (c *Controller) block(cidr netip.Prefix, o *model.Object, dirty map[name]bool) {
 	for _, a := range c.blocks[cidr] {
 		if delete(c.handles[a.handle], a.address); len(c.handles[a.handle]) == 0 {
@@ -207,7 +207,7 @@ func (c *Controller) block(cidr netip.Prefix, o *model.Object, dirty map[name]bo
 	}
 }
 
-// all adds every Service that is or has something.
+// all adds every Service that exists or has addresses.
 func (c *Controller) all(dirty map[name]bool) {
 	for _, o := range c.services.List() {
 		s := o.(*corev1.Service)
@@ -229,7 +229,7 @@ func drain(touched <-chan name, dirty map[name]bool) {
 	}
 }
 
-// pass settles Services. again is whether to look at everything again soon.
+// pass processes Services. again is set if a complete pass is due soon.
 func (c *Controller) pass(ctx context.Context, dirty map[name]bool) (again bool) {
 	for n := range dirty {
 		err := c.settle(ctx, n)
@@ -248,7 +248,7 @@ func (c *Controller) pass(ctx context.Context, dirty map[name]bool) (again bool)
 	return again
 }
 
-// wait waits for something new.
+// wait waits for a change.
 func (c *Controller) wait(ctx context.Context, tables *datastore.Tables, s *datastore.Snapshot, touched <-chan name,
 	next time.Time,
 ) {
@@ -267,8 +267,8 @@ func (c *Controller) wait(ctx context.Context, tables *datastore.Tables, s *data
 	}
 }
 
-// settle gives a Service the addresses that it is to have, and takes the others back. What the caches say is a hint:
-// the Service is read again first.
+// settle assigns a Service its addresses, and releases the others. The caches are only a hint: it reads the Service
+// first.
 func (c *Controller) settle(ctx context.Context, n name) error {
 	s, err := c.Services.Services(n.namespace).Get(ctx, n.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -348,7 +348,7 @@ func (c *Controller) serve(ctx context.Context, n name, s *corev1.Service) error
 	return assignErr
 }
 
-// without is what a Service shows besides these addresses: somebody else's.
+// without returns the addresses in the Service's status except these: those of other programs.
 func without(s *corev1.Service, list []netip.Addr) []corev1.LoadBalancerIngress {
 	return slices.DeleteFunc(slices.Clone(s.Status.LoadBalancer.Ingress), func(i corev1.LoadBalancerIngress) bool {
 		a, err := netip.ParseAddr(i.IP)
@@ -356,7 +356,7 @@ func without(s *corev1.Service, list []netip.Addr) []corev1.LoadBalancerIngress 
 	})
 }
 
-// show writes the status, if the Service is still the one that was read.
+// show writes the status, unless the Service has changed since it was read.
 func (c *Controller) show(ctx context.Context, s *corev1.Service, in []corev1.LoadBalancerIngress) error {
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer || len(in) == 0 && len(s.Status.LoadBalancer.Ingress) == 0 {
 		return nil
@@ -371,7 +371,7 @@ func (c *Controller) show(ctx context.Context, s *corev1.Service, in []corev1.Lo
 	return nil
 }
 
-// assign gives a Service what it lacks.
+// assign assigns the missing addresses of a Service.
 func (c *Controller) assign(ctx context.Context, s *corev1.Service, handle string, p plan) ([]netip.Addr, error) {
 	attrs := map[string]string{"service": s.Name, "namespace": s.Namespace, "type": string(s.Spec.Type),
 		"timestamp": c.Now().UTC().String()}

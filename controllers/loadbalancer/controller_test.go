@@ -81,7 +81,7 @@ func (c *cluster) delete(name string) {
 	}
 }
 
-// shown are the addresses in a service's status, in order.
+// shown returns the addresses in a service's status, in order.
 func (c *cluster) shown(name string) (list []string) {
 	s, err := c.core.Services("default").Get(context.Background(), name, metav1.GetOptions{})
 	if err != nil {
@@ -94,7 +94,7 @@ func (c *cluster) shown(name string) (list []string) {
 	return list
 }
 
-// assigned are the addresses by handle, as the datastore has them.
+// assigned returns the addresses by handle, as the datastore has them.
 func (c *cluster) assigned() map[string][]netip.Addr {
 	all := map[string][]netip.Addr{}
 	list, _, _ := c.store.List(context.Background(), model.KindIPAMBlock, "")

@@ -1,4 +1,4 @@
-// Package loadbalancer gives addresses of IP pools to Kubernetes' Services of type LoadBalancer.
+// Package loadbalancer assigns addresses of IP pools to Kubernetes' Services of type LoadBalancer.
 package loadbalancer
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// What a Service may ask for, as Calico spells it.
+// The annotations of a Service, with Calico's names.
 const (
 	annotationPools4    = "projectcalico.org/ipv4pools"
 	annotationPools6    = "projectcalico.org/ipv6pools"
@@ -25,7 +25,7 @@ const (
 	class               = "calico"
 )
 
-// Handle is the handle of a Service's addresses. A Service that is deleted and made again has another one.
+// Handle returns the handle of a Service's addresses. A Service that is deleted and created again has another one.
 func Handle(namespace, name, uid string) string {
 	sum := sha256.Sum256([]byte(strings.ToLower(name + "-" + namespace + "-" + uid)))
 	text := base64.RawURLEncoding.EncodeToString(sum[:])
@@ -34,7 +34,7 @@ func Handle(namespace, name, uid string) string {
 
 func handleOf(s *corev1.Service) string { return Handle(s.Namespace, s.Name, string(s.UID)) }
 
-// managed is whether a Service gets its addresses here.
+// managed reports whether this controller assigns a Service's addresses.
 func managed(s *corev1.Service, requestedOnly bool) bool {
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer ||
 		s.Spec.LoadBalancerClass != nil && *s.Spec.LoadBalancerClass != class {
@@ -45,15 +45,15 @@ func managed(s *corev1.Service, requestedOnly bool) bool {
 		a[annotationPools4] != "" || a[annotationPools6] != "" || a[annotationAddresses] != ""
 }
 
-// pools are the pools for such addresses, by name.
+// pools are the pools for load balancers, by name.
 type pools map[string]*model.IPPool
 
-// forServices is whether a pool is one of them.
+// forServices reports whether a pool is for load balancers.
 func forServices(p *model.IPPool) bool {
 	return p.DeletionTimestamp == nil && slices.Contains(p.Spec.AllowedUses, v3.IPPoolAllowedUseLoadBalancer)
 }
 
-// manual is whether an address is of a pool that is only used when asked for.
+// manual reports whether an address is of a pool that is used only on request.
 func (p pools) manual(a netip.Addr) bool {
 	for _, x := range p {
 		cidr, err := netip.ParsePrefix(x.Spec.CIDR)
@@ -64,24 +64,24 @@ func (p pools) manual(a netip.Addr) bool {
 	return false
 }
 
-// plan is what is to be done for a Service.
+// plan lists the changes for a Service.
 type plan struct {
 	keep    []netip.Addr
 	release []netip.Addr
-	// assign are addresses that were asked for; num4 and num6 count those that may be any.
+	// assign are requested addresses; num4 and num6 are the numbers of other addresses to assign.
 	assign         []netip.Addr
 	num4, num6     int
 	pools4, pools6 []netip.Prefix
 }
 
-// wish is what a Service asks for.
+// wish is a Service's request.
 type wish struct {
 	addresses      []netip.Addr
 	pools4, pools6 []netip.Prefix // nil: any
 }
 
-// decide tells what is to become of a Service's addresses. The error says what in the Service cannot be understood;
-// then everything stays.
+// decide returns the changes of a Service's addresses. The error names a malformed part of the Service; then nothing
+// changes.
 func decide(s *corev1.Service, have []netip.Addr, p pools) (plan, error) {
 	w, err := wishOf(s, p)
 	if err != nil {
@@ -116,7 +116,7 @@ func decide(s *corev1.Service, have []netip.Addr, p pools) (plan, error) {
 	return x, nil
 }
 
-// inOrder puts the addresses that the Service shows first, so that two leaders who gave it one each agree on one.
+// inOrder puts the addresses in the Service's status first, so that two leaders that assigned one each agree on one.
 func inOrder(s *corev1.Service, have []netip.Addr) []netip.Addr {
 	shown := func(a netip.Addr) int {
 		if slices.ContainsFunc(s.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
@@ -131,7 +131,7 @@ func inOrder(s *corev1.Service, have []netip.Addr) []netip.Addr {
 	})
 }
 
-// fits is whether an address may stay.
+// fits reports whether an address may stay.
 func fits(s *corev1.Service, w wish, p pools, a netip.Addr) bool {
 	family, wanted := corev1.IPv6Protocol, w.pools6
 	if a.Is4() {
@@ -148,7 +148,7 @@ func fits(s *corev1.Service, w wish, p pools, a netip.Addr) bool {
 	return !p.manual(a)
 }
 
-// wishOf reads what a Service asks for.
+// wishOf parses a Service's request.
 func wishOf(s *corev1.Service, p pools) (w wish, err error) {
 	if w.addresses, err = addresses(s); err != nil {
 		return w, err
@@ -160,7 +160,7 @@ func wishOf(s *corev1.Service, p pools) (w wish, err error) {
 	return w, err
 }
 
-// addresses are those that a Service asks for, at most one of each family.
+// addresses returns the addresses that a Service requests, at most one of each family.
 func addresses(s *corev1.Service) ([]netip.Addr, error) {
 	field, texts := "spec.loadBalancerIP", []string(nil)
 	if s.Spec.LoadBalancerIP != "" {
@@ -186,7 +186,7 @@ func addresses(s *corev1.Service) ([]netip.Addr, error) {
 	return list, nil
 }
 
-// named are the networks of the pools that an annotation lists by name or by CIDR; nil: it is not there.
+// named returns the networks of the pools that an annotation lists by name or by CIDR; nil without the annotation.
 func (p pools) named(s *corev1.Service, annotation string, v4 bool) ([]netip.Prefix, error) {
 	text, ok := s.Annotations[annotation]
 	if !ok || text == "" {
@@ -214,7 +214,7 @@ func (p pools) named(s *corev1.Service, annotation string, v4 bool) ([]netip.Pre
 	return list, nil
 }
 
-// ingress is a status that shows these addresses.
+// ingress returns a status with these addresses.
 func ingress(list []netip.Addr) []corev1.LoadBalancerIngress {
 	var in []corev1.LoadBalancerIngress
 	for _, a := range list {
@@ -223,7 +223,7 @@ func ingress(list []netip.Addr) []corev1.LoadBalancerIngress {
 	return in
 }
 
-// shows is whether a Service shows these addresses and no others.
+// shows reports whether a Service's status has exactly these addresses.
 func shows(s *corev1.Service, list []netip.Addr) bool {
 	in := s.Status.LoadBalancer.Ingress
 	return len(in) == len(list) && !slices.ContainsFunc(in, func(i corev1.LoadBalancerIngress) bool {

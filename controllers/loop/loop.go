@@ -1,5 +1,5 @@
-// Package loop runs controllers that follow from what two datastores hold: what changes is decided anew, and everything
-// is from time to time.
+// Package loop runs controllers whose decisions follow from the content of two datastores: each change leads to new
+// decisions, and everything is decided again from time to time.
 package loop
 
 import (
@@ -16,21 +16,21 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// State is what a decision rests on. Source is empty where there is none.
+// State is the basis of a decision. Source is empty if there is none.
 type State struct{ Source, Store model.Reader }
 
-// Controller decides without I/O what objects of the store are to be. It is called by one goroutine. It may keep
-// indexes of what it was shown by Touched.
+// Controller decides, without I/O, on the objects of the store. One goroutine calls it. It may keep indexes of the
+// changes that Touched receives.
 type Controller interface {
 	Name() string
-	// Kinds are those that it reads.
+	// Kinds returns the kinds that it reads.
 	Kinds() (store, source []model.Kind)
-	// Touched names the units that have to be decided anew after a change, in the source or in the store. A unit is
-	// whatever the controller decides at once, by a key.
+	// Touched returns the units to decide again after a change in the source or in the store. A unit is a set of
+	// objects that is decided together, identified by a key.
 	Touched(ch datastore.Change, source bool) []model.Key
-	// All names every unit, also those of which only something to be deleted is left.
+	// All returns every unit, also those with only objects to delete.
 	All(State) []model.Key
-	// Decide tells how the store has to change for a unit.
+	// Decide returns the changes of the store for a unit.
 	Decide(State, model.Key) []change.Change
 }
 
@@ -39,8 +39,8 @@ type Runner struct {
 	Controller
 	Store datastore.Store
 	Log   *zap.Logger
-	// Period is the time between two looks at everything; default five minutes. Retry is when a failure is first tried
-	// again; default one second, with each failure twice as long up to a minute.
+	// Period is the interval between complete passes; default five minutes. Retry is the first pause after a failure;
+	// default one second. It doubles with each failure, up to a minute.
 	Period, Retry time.Duration
 	// Counts, if set, counts the writes.
 	Counts *Counts
@@ -49,7 +49,7 @@ type Runner struct {
 	failures map[model.Key]failure
 }
 
-// failure is a unit that could not be brought to what was decided.
+// failure is a unit with a failed write.
 type failure struct {
 	text  string
 	times int
@@ -89,7 +89,7 @@ func (r *Runner) period() time.Duration {
 	return r.Period
 }
 
-// take learns what has changed.
+// take collects the changes.
 func (r *Runner) take(now, was, nowSource, wasSource *datastore.Snapshot) {
 	kinds, sourceKinds := r.Kinds()
 	for ch := range now.Changes(was) {
@@ -119,7 +119,7 @@ func (r *Runner) touch(keys ...model.Key) {
 	}
 }
 
-// pass decides what is dirty, and what failed and is due.
+// pass decides changed units, and failed units that are due.
 func (r *Runner) pass(ctx context.Context, state State) {
 	now := time.Now()
 	for unit, f := range r.failures {
@@ -137,7 +137,7 @@ func (r *Runner) pass(ctx context.Context, state State) {
 	}
 }
 
-// settle brings the store to what is decided for a unit. One object that fails does not keep the others.
+// settle applies the decision for a unit. It continues after an error.
 func (r *Runner) settle(ctx context.Context, state State, unit model.Key) error {
 	var errs []error
 	for _, c := range r.Decide(state, unit) {
@@ -151,7 +151,7 @@ func (r *Runner) settle(ctx context.Context, state State, unit model.Key) error 
 	return errors.Join(errs...)
 }
 
-// note remembers a failure, and says it once.
+// note records a failure, and logs it once.
 func (r *Runner) note(unit model.Key, err error) {
 	if err == nil || errors.Is(err, context.Canceled) {
 		delete(r.failures, unit)
@@ -170,7 +170,7 @@ func (r *Runner) note(unit model.Key, err error) {
 	r.failures[unit] = f
 }
 
-// earliest is the next moment at which there is something to do without a change; zero: none.
+// earliest returns the time of the next work without a change; zero: none.
 func (r *Runner) earliest(wake time.Time) time.Time {
 	for _, f := range r.failures {
 		if wake.IsZero() || f.next.Before(wake) {
@@ -180,7 +180,7 @@ func (r *Runner) earliest(wake time.Time) time.Time {
 	return wake
 }
 
-// wait returns when there is a newer snapshot than one of these, or at a moment.
+// wait returns when there is a newer snapshot than one of these, or at the given time.
 func (r *Runner) wait(ctx context.Context, store, source *datastore.Snapshot, wake time.Time) {
 	var timer <-chan time.Time
 	if !wake.IsZero() {
@@ -196,13 +196,14 @@ func (r *Runner) wait(ctx context.Context, store, source *datastore.Snapshot, wa
 	}
 }
 
-// Counts counts what controllers have done, by controller, verb and outcome. A nil one counts nothing.
+// Counts counts the writes of controllers, by controller, verb and outcome. A nil Counts counts nothing.
 type Counts struct {
 	mu sync.Mutex
 	n  map[Write]float64
 }
 
-// Write is a counted write. Outcome is done, overtaken (another writer was faster, or the reason is gone) or failed.
+// Write identifies a counted write. Outcome is done, overtaken (another writer was faster, or the reason no longer
+// applies) or failed.
 type Write struct{ Controller, Verb, Outcome string }
 
 func (c *Counts) add(controller, verb string, done bool, err error) {
@@ -224,7 +225,7 @@ func (c *Counts) add(controller, verb string, done bool, err error) {
 	c.n[Write{controller, verb, outcome}]++
 }
 
-// All gives the counts.
+// All returns the counts.
 func (c *Counts) All() map[Write]float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

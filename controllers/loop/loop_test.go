@@ -18,7 +18,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// counted counts what is decided.
+// counted counts the decisions.
 type counted struct {
 	loop.Controller
 	mu sync.Mutex
@@ -69,7 +69,7 @@ func TestCostFollowsTheChange(t *testing.T) {
 	}
 }
 
-// failing refuses writes of one object as long as it is told to.
+// failing refuses writes of one object while it is set.
 type failing struct {
 	datastore.Store
 	mu  sync.Mutex

@@ -9,14 +9,14 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// ErrKilled is the error of everything that is tried after the end.
+// ErrKilled is the error of every operation after the end.
 var ErrKilled = errors.New("the process was killed")
 
-// Mortal is a store as a process sees it that is killed after a number of writes: the last one takes effect, though
-// the process does not hear of it, and nothing after that does.
+// Mortal is a store for a process that is killed after a number of writes: the last write takes effect but returns an
+// error, and every later operation fails.
 type Mortal struct {
 	datastore.Store
-	// Lives is how many writes there are before the end.
+	// Lives is the number of writes before the end.
 	Lives int
 	// Dead is closed at the end.
 	Dead chan struct{}
@@ -25,7 +25,7 @@ type Mortal struct {
 	dead bool
 }
 
-// NewMortal makes a view of a store that ends after the write number lives.
+// NewMortal returns a view of a store that ends after the write number lives.
 func NewMortal(s datastore.Store, lives int) *Mortal {
 	return &Mortal{Store: s, Lives: lives, Dead: make(chan struct{})}
 }
@@ -49,7 +49,7 @@ func (m *Mortal) write(do func() (*model.Object, error)) (*model.Object, error) 
 	return o, nil
 }
 
-// Killed is whether the end has come.
+// Killed reports whether the end has come.
 func (m *Mortal) Killed() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package memory is a datastore in memory for tests of controllers: it keeps every kind, also Kubernetes' own, and can
-// fail, stop after any number of writes, and lag behind.
+// Package memory is a datastore in memory for tests of controllers: it stores every kind, including Kubernetes' own,
+// and can fail, stop after any number of writes, and lag behind.
 package memory
 
 import (
@@ -26,7 +26,7 @@ type Store struct {
 
 var _ datastore.Store = (*Store)(nil)
 
-// New makes a store that holds these objects.
+// New returns a store that holds these objects.
 func New(objects ...*model.Object) *Store {
 	s := &Store{objects: map[model.Key]*model.Object{}, changed: make(chan struct{})}
 	for _, o := range objects {
@@ -35,14 +35,14 @@ func New(objects ...*model.Object) *Store {
 	return s
 }
 
-// Put stores an object as it is, whatever is there, without validation: as a test needs it.
+// Put stores an object unchanged and unconditionally, without validation, as a test needs it.
 func (s *Store) Put(o *model.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.set(o.Clone())
 }
 
-// Remove deletes an object if it is there.
+// Remove deletes an object if it exists.
 func (s *Store) Remove(key model.Key) {
 	_, _ = s.Delete(context.Background(), key, 0)
 }
@@ -242,7 +242,7 @@ func (s *Store) String() string {
 	return text
 }
 
-// Since gives the events after the first n, and how many there are now: for tests that hand them out themselves.
+// Since returns the events after the first n, and their current number: for tests that deliver events themselves.
 func (s *Store) Since(n int) (events []datastore.Event, total int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

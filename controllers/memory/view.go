@@ -6,14 +6,14 @@ import (
 	"github.com/manxnet/manx/datastore"
 )
 
-// View is what one reader of a store knows: as much as a test lets it have.
+// View is one reader's state of a store, which a test controls.
 type View struct {
 	Tables *datastore.Tables
 	store  *Store
 	at     int
 }
 
-// NewView makes a view that knows what is there now.
+// NewView returns a view with the current state.
 func NewView(s *Store) *View {
 	v := &View{Tables: datastore.NewTables(zap.NewNop(), ""), store: s}
 	v.Catch(0)
@@ -27,7 +27,7 @@ func (s *Store) now() int64 {
 	return s.revision
 }
 
-// Catch lets the view see all but the last lag events.
+// Catch delivers all but the last lag events to the view.
 func (v *View) Catch(lag int) {
 	events, _ := v.store.Since(v.at)
 	if n := len(events) - lag; n > 0 {

@@ -1,5 +1,5 @@
-// Package mirror gives Calico's datastore, where that is etcd, what follows from Kubernetes' NetworkPolicies,
-// Namespaces and ServiceAccounts.
+// Package mirror writes the objects derived from Kubernetes' NetworkPolicies, Namespaces and ServiceAccounts to a
+// Calico datastore in etcd.
 package mirror
 
 import (
@@ -19,22 +19,22 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Mirror keeps objects of one kind that are made of those of another one, each of one. Its unit is the object of the
-// store. It owns every object whose name begins with its prefix: one that has no source goes.
+// Mirror derives objects of one kind from those of another, one from one. Its unit is the object of the store. It owns
+// every object whose name has its prefix: it deletes those without a source.
 type Mirror struct {
 	name     string
 	from, to model.Kind
 	prefix   string
 	source   datastore.Store
-	// turn makes the value to be stored, nil for none.
+	// turn returns the value to store, nil for none.
 	turn func(*model.Object) (any, error)
-	// origin is the key of what an object is made of.
+	// origin returns the key of the source of an object.
 	origin func(model.Key) (model.Key, bool)
-	// target is the key of what is made of an object.
+	// target returns the key of the object derived from a source.
 	target func(model.Key) model.Key
 }
 
-// Policies turns Kubernetes' NetworkPolicies into NetworkPolicies called knp.default.NAME.
+// Policies converts Kubernetes' NetworkPolicies to NetworkPolicies called knp.default.NAME.
 func Policies(source datastore.Store) *Mirror {
 	const prefix = model.KubernetesPolicyPrefix
 	return &Mirror{name: "policy", from: model.KindKubernetesNetworkPolicy, to: model.KindNetworkPolicy, prefix: prefix,
@@ -48,7 +48,7 @@ func Policies(source datastore.Store) *Mirror {
 		}}
 }
 
-// Namespaces turns Namespaces into Profiles called kns.NAME.
+// Namespaces converts Namespaces to Profiles called kns.NAME.
 func Namespaces(source datastore.Store) *Mirror {
 	const prefix = "kns."
 	return &Mirror{name: "namespace", from: model.KindNamespace, to: model.KindProfile, prefix: prefix, source: source,
@@ -61,7 +61,7 @@ func Namespaces(source datastore.Store) *Mirror {
 		}}
 }
 
-// ServiceAccounts turns ServiceAccounts into Profiles called ksa.NAMESPACE.NAME.
+// ServiceAccounts converts ServiceAccounts to Profiles called ksa.NAMESPACE.NAME.
 func ServiceAccounts(source datastore.Store) *Mirror {
 	const prefix = "ksa."
 	return &Mirror{name: "serviceaccount", from: model.KindServiceAccount, to: model.KindProfile, prefix: prefix,
@@ -139,7 +139,7 @@ func (m *Mirror) All(s loop.State) []model.Key {
 	return keys
 }
 
-// Decide implements loop.Controller. A source that cannot be read or converted leaves what was made of it before.
+// Decide implements loop.Controller. If a source cannot be read or converted, its derived object stays unchanged.
 func (m *Mirror) Decide(s loop.State, key model.Key) []change.Change {
 	origin, ok := m.origin(key)
 	var from *model.Object
@@ -167,7 +167,7 @@ func (m *Mirror) Decide(s loop.State, key model.Key) []change.Change {
 	return nil
 }
 
-// exists is whether the source has an object after all, valid or not.
+// exists reports whether the source has an object after all, valid or not.
 func (m *Mirror) exists(origin model.Key, ok bool) func(context.Context) (bool, error) {
 	return func(ctx context.Context) (bool, error) {
 		if !ok {
@@ -181,7 +181,7 @@ func (m *Mirror) exists(origin model.Key, ok bool) func(context.Context) (bool, 
 	}
 }
 
-// replaced is have with the spec of want.
+// replaced returns have with the spec of want.
 func replaced(have, want *model.Object) (next *model.Object, differs bool) {
 	next = have.Clone()
 	switch w := want.Value.(type) {
@@ -195,7 +195,7 @@ func replaced(have, want *model.Object) (next *model.Object, differs bool) {
 	return next, !SameValue(have.Value, next.Value)
 }
 
-// SameValue is whether two values are stored as the same.
+// SameValue reports whether the stored forms of two values are equal.
 func SameValue(a, b any) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)

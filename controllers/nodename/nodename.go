@@ -1,4 +1,4 @@
-// Package nodename knows which node of Kubernetes' a node of Calico's is: in etcd the two may have different names.
+// Package nodename maps Calico's nodes to Kubernetes': in etcd the two may have different names.
 package nodename
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Of is the name that Kubernetes has for a node, empty for one that is not Kubernetes'.
+// Of returns a node's name in Kubernetes, empty for a node that is not in Kubernetes.
 func Of(n *model.Node) string {
 	if n == nil {
 		return ""
@@ -25,7 +25,7 @@ func Of(n *model.Node) string {
 // Index finds Calico's names of a node by Kubernetes'. The zero value is empty.
 type Index struct{ names map[string]map[string]bool }
 
-// Put takes a change of one of Calico's nodes.
+// Put applies a change of one of Calico's nodes.
 func (x *Index) Put(ch datastore.Change) {
 	if x.names == nil {
 		x.names = map[string]map[string]bool{}
@@ -43,7 +43,7 @@ func (x *Index) Put(ch datastore.Change) {
 	}
 }
 
-// Calico lists the names that a node of Kubernetes' has in Calico.
+// Calico lists the names of a Kubernetes node in Calico.
 func (x *Index) Calico(kubernetes string) []string {
 	return slices.Sorted(maps.Keys(x.names[kubernetes]))
 }

@@ -1,4 +1,5 @@
-// Package nodes follows Kubernetes' nodes in Calico's datastore, where that is etcd: their labels, and their end.
+// Package nodes copies the labels of Kubernetes' nodes to a Calico datastore in etcd, and deletes nodes that Kubernetes
+// has deleted.
 package nodes
 
 import (
@@ -14,10 +15,10 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// AnnotationLabels is the annotation of a Node that holds the labels that came from Kubernetes, as a JSON map.
+// AnnotationLabels is the annotation of a Node with the labels from Kubernetes, as a JSON map.
 const AnnotationLabels = "projectcalico.org/kube-labels"
 
-// Labels copies the labels of Kubernetes' nodes to Calico's. Labels that Kubernetes never had are left alone. Its
+// Labels copies the labels of Kubernetes' nodes to Calico's. It leaves labels alone that were never in Kubernetes. Its
 // unit is Calico's Node.
 type Labels struct{ names nodename.Index }
 
@@ -34,7 +35,7 @@ func (l *Labels) Touched(ch datastore.Change, source bool) []model.Key {
 	return touched(&l.names, ch, source)
 }
 
-// touched names Calico's nodes that a change is about.
+// touched returns Calico's nodes that a change concerns.
 func touched(names *nodename.Index, ch datastore.Change, source bool) []model.Key {
 	if !source {
 		names.Put(ch)
@@ -70,7 +71,7 @@ func (*Labels) Decide(s loop.State, key model.Key) []change.Change {
 	}
 	was, ok := synced(n)
 	if !ok {
-		return nil // somebody else's text: nobody knows which labels are Kubernetes'
+		return nil // malformed: the labels from Kubernetes are unknown
 	}
 	now := kubernetesLabels(from)
 	labels := maps.Clone(n.Labels)
@@ -100,7 +101,7 @@ func (*Labels) Decide(s loop.State, key model.Key) []change.Change {
 	return []change.Change{{Old: have, New: next, Reason: "the labels of Kubernetes' node have changed"}}
 }
 
-// synced are the labels that came from Kubernetes before. ok is false if what is noted cannot be read.
+// synced returns the labels copied from Kubernetes before. ok is false if the annotation is malformed.
 func synced(n *model.Node) (labels map[string]string, ok bool) {
 	text, noted := n.Annotations[AnnotationLabels]
 	if !noted {
@@ -109,7 +110,7 @@ func synced(n *model.Node) (labels map[string]string, ok bool) {
 	return labels, json.Unmarshal([]byte(text), &labels) == nil
 }
 
-// kubernetesLabels are the labels of a node of the source without those that Calico has put over them.
+// kubernetesLabels returns the labels of a node of the source without those that Calico has set.
 func kubernetesLabels(n *model.Node) map[string]string {
 	if labels, ok := synced(n); ok && labels != nil {
 		return labels
@@ -120,9 +121,8 @@ func kubernetesLabels(n *model.Node) map[string]string {
 	return n.Labels
 }
 
-// Deleter deletes Calico's Nodes whose node Kubernetes does not have any more, after the endpoints on them. Nodes
-// that are not Kubernetes' are left alone. Addresses and blocks are left to the garbage collection. Its unit is
-// Calico's Node.
+// Deleter deletes Calico's Nodes whose node is deleted in Kubernetes, after the endpoints on them. It leaves nodes
+// outside Kubernetes alone. Addresses and blocks are left to the garbage collection. Its unit is Calico's Node.
 type Deleter struct {
 	Source datastore.Store
 	names  nodename.Index
@@ -150,7 +150,7 @@ func (d *Deleter) Touched(ch datastore.Change, source bool) []model.Key {
 // All implements loop.Controller.
 func (*Deleter) All(s loop.State) []model.Key { return all(s) }
 
-// Decide implements loop.Controller. The Node goes last, so that whoever is interrupted leaves it to be found again.
+// Decide implements loop.Controller. The Node is deleted last, so that an interrupted deletion is found again.
 func (d *Deleter) Decide(s loop.State, key model.Key) []change.Change {
 	have := s.Store.Get(key)
 	if have == nil {
@@ -173,7 +173,7 @@ func (d *Deleter) Decide(s loop.State, key model.Key) []change.Change {
 	return []change.Change{{Old: have, Reason: reason, Unless: d.exists(ref)}}
 }
 
-// exists is whether Kubernetes has a node after all.
+// exists reports whether Kubernetes has a node after all.
 func (d *Deleter) exists(name string) func(context.Context) (bool, error) {
 	return func(ctx context.Context) (bool, error) {
 		_, err := d.Source.Get(ctx, model.ResourceKey(model.KindNode, name))

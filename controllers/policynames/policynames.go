@@ -1,5 +1,5 @@
-// Package policynames gives policies that are stored under the names of releases before Calico 3.32 ("default.x") their
-// names of today ("x"), once no agent is left that would not find them there.
+// Package policynames renames policies that are stored under the names of releases before Calico 3.32 ("default.x") to
+// today's ("x"), once every agent finds them there.
 package policynames
 
 import (
@@ -16,10 +16,10 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Kinds are those that the tables must have.
+// Kinds returns the kinds that the tables must have.
 func Kinds() []model.Kind { return append(renamed(), model.KindNode) }
 
-// renamed are the kinds that had other names.
+// renamed returns the kinds that had other names.
 func renamed() []model.Kind {
 	return []model.Kind{model.KindNetworkPolicy, model.KindGlobalNetworkPolicy, model.KindStagedNetworkPolicy,
 		model.KindStagedGlobalNetworkPolicy}
@@ -27,18 +27,18 @@ func renamed() []model.Kind {
 
 // Migrator renames policies.
 type Migrator struct {
-	// Ready tells which agents may not know today's names yet, empty if all do.
+	// Ready names the agents that may not know today's names, empty for none.
 	Ready func(context.Context) (string, error)
 	Store datastore.Store
 	Log   *zap.Logger
-	// Look is the time between two calls of Ready while policies wait; default one minute.
+	// Look is the interval between calls of Ready while policies wait; default one minute.
 	Look time.Duration
 
 	said string
 }
 
-// listPeriod is the time between two looks at everything while nothing changes: a policy that somebody has stored under
-// both names, when he was interrupted, shows under its new one alone in the tables.
+// listPeriod is the interval between complete reads without changes: for a policy stored under both names, after an
+// interruption, the tables have only the new one.
 const listPeriod = 10 * time.Minute
 
 // Run renames until ctx ends.
@@ -71,14 +71,14 @@ func (m *Migrator) Run(ctx context.Context, tables *datastore.Tables) error {
 	return ctx.Err()
 }
 
-// OldName is whether a policy is stored under its old name.
+// OldName reports whether a policy is stored under its old name.
 func OldName(o *model.Object) bool {
 	current, ok := model.NewPolicyKey(o.Key)
 	meta := o.Metadata()
 	return ok && meta != nil && meta.GetName() == current.Name
 }
 
-// pass renames all policies if everybody will find them.
+// pass renames all policies if every agent will find them.
 func (m *Migrator) pass(ctx context.Context, r model.Reader) error {
 	var old []*model.Object
 	for _, kind := range renamed() {
@@ -122,8 +122,8 @@ func (m *Migrator) say(text string) {
 	}
 }
 
-// rename stores a policy under its new name, and then takes the old one away: whoever is interrupted leaves both, which
-// say the same.
+// rename stores a policy under its new name, and then deletes the old one. An interruption leaves both, with equal
+// content.
 func (m *Migrator) rename(ctx context.Context, o *model.Object) error {
 	next := o.Clone()
 	next.Key, _ = model.NewPolicyKey(o.Key)

@@ -1,5 +1,5 @@
-// Package settings finds out which controllers run and how: what KubeControllersConfiguration says, and before it
-// the environment, under the names of Calico's kube-controllers.
+// Package settings determines the controllers to run and their configuration: from KubeControllersConfiguration, and
+// with priority from the environment variables of Calico's kube-controllers.
 package settings
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Names of the environment.
+// Names of environment variables.
 const (
 	envEnabled     = "ENABLED_CONTROLLERS"
 	envPeriod      = "RECONCILER_PERIOD"
@@ -28,7 +28,7 @@ const (
 	envWorkersTail = "_WORKERS"
 )
 
-// What holds where nothing is said.
+// Default values.
 const (
 	defaultPeriod     = 5 * time.Minute
 	defaultCompaction = 10 * time.Minute
@@ -41,11 +41,11 @@ type Env struct {
 	period, compaction *time.Duration
 	syncLabels, health *bool
 	hosts              *bool
-	texts              map[string]string // as they are, for the status
+	texts              map[string]string // the texts of the variables, for the status
 }
 
-// FromEnv reads the environment. Invalid values are errors, all at once.
-// Numbers of workers are read and not used, since a controller decides its objects one after the other.
+// FromEnv reads the environment. The error lists all invalid values. Numbers of workers are read and ignored, since a
+// controller decides its objects sequentially.
 func FromEnv(lookup func(string) (string, bool)) (Env, error) {
 	e := Env{texts: map[string]string{}}
 	var errs []error
@@ -116,21 +116,21 @@ func boolean(to **bool) func(string) error {
 	}
 }
 
-// Running is what runs. A controller that is nil does not.
+// Running is the configuration of the controllers to run. A nil controller does not run.
 type Running struct {
 	Policy, Namespace, ServiceAccount, WorkloadEndpoint *Carrier
 	Node                                                *Node
 	LoadBalancer                                        *LoadBalancer
-	// PolicyNames is whether policies under old names get the new ones.
+	// PolicyNames is set if policies are renamed.
 	PolicyNames bool
-	// Compaction is the time between two compactions of etcd; 0: none.
+	// Compaction is the interval between compactions of etcd; 0: none.
 	Compaction time.Duration
 }
 
-// Carrier is a controller that carries objects to Calico's datastore.
+// Carrier is a controller that copies objects to Calico's datastore.
 type Carrier struct{ Period time.Duration }
 
-// Node are the controllers of nodes.
+// Node has the controllers of nodes.
 type Node struct {
 	// Labels and Delete are for etcd alone.
 	Labels, Delete bool
@@ -138,13 +138,13 @@ type Node struct {
 	Hosts          *model.AutoHostEndpoints
 }
 
-// LoadBalancer is the controller of addresses of services.
+// LoadBalancer is the controller of services' addresses.
 type LoadBalancer struct {
-	// RequestedOnly gives addresses only to services that ask for them.
+	// RequestedOnly assigns addresses only to services that request them.
 	RequestedOnly bool
 }
 
-// Default is the configuration that is made where there is none, as kube-controllers make it.
+// Default returns the configuration that kube-controllers create if there is none.
 func Default() *model.KubeControllersConfiguration {
 	every := func() *metav1.Duration { return &metav1.Duration{Duration: defaultPeriod} }
 	c := &model.KubeControllersConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
@@ -164,7 +164,7 @@ func Default() *model.KubeControllersConfiguration {
 	return c
 }
 
-// merge is a merge under way.
+// merge is the state of one merge.
 type merge struct {
 	env    Env
 	spec   model.KubeControllersSpec
@@ -173,8 +173,8 @@ type merge struct {
 	status model.KubeControllersSpec
 }
 
-// Merge decides what runs, and what the status of the configuration is to say of it. inKubernetes is whether Kubernetes
-// is the datastore: then there is nothing to carry there.
+// Merge determines the controllers to run, and the status of the configuration. inKubernetes is set if Kubernetes is
+// the datastore: then there is nothing to copy.
 func Merge(env Env, spec model.KubeControllersSpec, inKubernetes bool) (Running, model.KubeControllersStatus) {
 	m := merge{env: env, spec: spec, inKube: inKubernetes}
 	m.status.LogSeverityScreen = cmp.Or(spec.LogSeverityScreen, "Info")
@@ -195,7 +195,7 @@ func Merge(env Env, spec model.KubeControllersSpec, inKubernetes bool) (Running,
 	return m.run, status
 }
 
-// variables are those that were followed.
+// variables returns the variables that took effect.
 func (m *merge) variables() map[string]string {
 	vars := map[string]string{}
 	for name, text := range m.env.texts {
@@ -210,7 +210,8 @@ func (m *merge) variables() map[string]string {
 	return vars
 }
 
-// enabled is whether a controller runs: as the environment lists it, or else if the configuration has a section for it.
+// enabled reports whether a controller runs: if the environment lists controllers, if it is among them, or else if the
+// configuration has a section for it.
 func (m *merge) enabled(section bool, names ...string) bool {
 	if m.env.enabled == nil {
 		return section

@@ -19,7 +19,7 @@ func env(t *testing.T, vars map[string]string) Env {
 	return e
 }
 
-// calico gives the configuration that Calico's kube-controllers have filled in.
+// calico returns the configuration that Calico's kube-controllers have filled in.
 func calico(t *testing.T) (c model.KubeControllersConfiguration) {
 	t.Helper()
 	text, err := os.ReadFile("../../datastore/model/testdata/objects.jsonl")

@@ -1,2 +1,2 @@
-// Package connect opens the datastore that a program's settings name, whatever its backend.
+// Package connect opens the datastore of a program's settings, whatever its backend.
 package connect

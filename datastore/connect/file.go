@@ -13,10 +13,10 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// DefaultFile is where calicoctl looks for its configuration.
+// DefaultFile is the path of calicoctl's configuration.
 const DefaultFile = "/etc/calico/calicoctl.cfg"
 
-// FromFile reads a configuration file of calicoctl or, if there is none at DefaultFile, the environment: as calicoctl,
+// FromFile reads a configuration file of calicoctl or, if DefaultFile does not exist, the environment: as calicoctl,
 // never both.
 func FromFile(file string, getenv func(string) string) (Settings, error) {
 	raw, err := os.ReadFile(file)
@@ -33,7 +33,7 @@ func FromFile(file string, getenv func(string) string) (Settings, error) {
 	return s, nil
 }
 
-// apiConfig is the form of calicoctl's configuration file.
+// apiConfig is calicoctl's configuration file.
 type apiConfig struct {
 	APIVersion string         `json:"apiVersion"`
 	Kind       string         `json:"kind"`
@@ -54,8 +54,8 @@ type apiConfig struct {
 	} `json:"spec"`
 }
 
-// kubernetesSpec are the fields that matter for a Kubernetes datastore only. K8sDisableNodePoll is about a way to watch
-// Nodes that is not used here.
+// kubernetesSpec has the fields for a Kubernetes datastore only. K8sDisableNodePoll concerns a method to watch Nodes
+// that Manx does not use.
 type kubernetesSpec struct {
 	Kubeconfig               string  `json:"kubeconfig"`
 	KubeconfigInline         string  `json:"kubeconfigInline"`
@@ -73,7 +73,7 @@ type kubernetesSpec struct {
 	CalicoAPIGroup           string  `json:"calicoAPIGroup"`
 }
 
-// unsupportedSpec are fields that would change which etcd is reached and how, so they must not be ignored.
+// unsupportedSpec has fields that would change the access to etcd, so they must not be ignored.
 type unsupportedSpec struct {
 	EtcdDiscoverySrv string `json:"etcdDiscoverySrv"`
 	EtcdKey          string `json:"etcdKey"`

@@ -15,16 +15,16 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// localName is the file in manxd's run directory in which it says how it reaches the datastore, so that the other
-// programs of this host need no settings.
+// localName is the file in manxd's run directory with its datastore settings, so that the other programs of this host
+// need no settings.
 const localName = "datastore.json"
 
-// ErrNoLocal is why nothing can be opened if no datastore is set and no manxd has left word.
+// ErrNoLocal is the error of Open if no datastore is set and no manxd has written its settings.
 var ErrNoLocal = errors.New("no manxd has said how it reaches the datastore")
 
-// local is the content of the file. It holds no secret, only the names of files that do.
+// local is the content of the file. It contains no secret, only the names of files with secrets.
 type local struct {
-	Type         string   `json:"type,omitempty"` // none for etcd
+	Type         string   `json:"type,omitempty"` // empty for etcd
 	Endpoints    []string `json:"endpoints"`
 	CAFile       string   `json:"caFile,omitempty"`
 	CertFile     string   `json:"certFile,omitempty"`
@@ -35,7 +35,7 @@ type local struct {
 	Kubernetes *localKubernetes `json:"kubernetes,omitempty"`
 }
 
-// localKubernetes is how the Kubernetes API is reached. A token or a kubeconfig that is in no file stays out of it.
+// localKubernetes configures access to the Kubernetes API. It omits a token or a kubeconfig that is in no file.
 type localKubernetes struct {
 	Kubeconfig string `json:"kubeconfig,omitempty"`
 	Context    string `json:"context,omitempty"`
@@ -70,8 +70,8 @@ func (l *localKubernetes) config() kubernetes.Config {
 		UsePodCIDR: l.UsePodCIDR, Group: l.Group, InterfacePrefix: l.Prefix}
 }
 
-// WriteLocal writes the settings of the datastore for the other programs of this host to manxd's run directory. A
-// password that is in no file stays out of it.
+// WriteLocal writes the datastore settings to manxd's run directory for the other programs of this host. It omits a
+// password that is in no file.
 func WriteLocal(runDir string, s Settings) error {
 	c := s.Etcd
 	l := local{Endpoints: c.Endpoints,
@@ -92,7 +92,7 @@ func WriteLocal(runDir string, s Settings) error {
 	return safefile.Replace(filepath.Join(runDir, localName), append(content, '\n'), 0o600)
 }
 
-// ReadLocal is how the manxd with that run directory reaches the datastore, as the user of set if it has one.
+// ReadLocal returns the datastore settings of the manxd with that run directory, with the user of set if it has one.
 func ReadLocal(runDir string, set Settings) (Settings, error) {
 	file := filepath.Join(runDir, localName)
 	content, err := os.ReadFile(file)
@@ -114,7 +114,7 @@ func ReadLocal(runDir string, set Settings) (Settings, error) {
 	return Settings{Type: l.Type, Etcd: c, Kube: l.Kubernetes.config()}, nil
 }
 
-// absolute makes a path mean the same in other working directories.
+// absolute makes a path independent of the working directory.
 func absolute(path string) string {
 	if path == "" {
 		return ""
@@ -125,7 +125,7 @@ func absolute(path string) string {
 	return path
 }
 
-// resolve settles what goes before what.
+// resolve applies the priorities of the settings.
 func (s Settings) resolve() (Settings, error) {
 	s.Kube = s.Kube.With(s.OverKube)
 	switch {
@@ -148,7 +148,7 @@ func (s Settings) resolve() (Settings, error) {
 	return s, nil
 }
 
-// usesLocal is whether the datastore of the local manxd is meant: no other is set.
+// usesLocal reports whether the settings select the local manxd's datastore: no other is set.
 func (s Settings) usesLocal() bool {
 	if !Usable(s.Type) || s.RunDir == "" {
 		return false
@@ -160,7 +160,7 @@ func (s Settings) usesLocal() bool {
 }
 
 // hint explains an error of Open if the settings have the address where older versions of manxd served their embedded
-// datastore, and the local manxd serves its datastore elsewhere now. It returns any other error as it is.
+// datastore, and the local manxd serves it elsewhere now. It returns any other error unchanged.
 func (s Settings) hint(err error) error {
 	endpoints := s.Etcd.Endpoints
 	if !errors.Is(err, datastore.ErrUnavailable) || s.RunDir == "" || len(endpoints) != 1 {

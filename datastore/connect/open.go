@@ -13,13 +13,13 @@ import (
 	"github.com/manxnet/manx/datastore/kubernetes"
 )
 
-// way is how one datastore is reached.
+// way is the method to open one datastore.
 type way struct {
 	open     func(context.Context, *zap.Logger) (datastore.Backend, error)
 	warnings func(now time.Time) []string
 }
 
-// way finds the backend: each has its line here.
+// way selects the backend: each has its line here.
 func (s Settings) way() (way, error) {
 	switch s.Type {
 	case "", Etcd, Embedded:
@@ -50,15 +50,15 @@ func overKubernetes(c kubernetes.Config) way {
 	}}
 }
 
-// Usable is whether Open knows a type of datastore.
+// Usable reports whether Open supports a type of datastore.
 func Usable(typ string) bool {
 	_, err := Settings{Type: typ}.way()
 	return err == nil
 }
 
-// Open opens the datastore. If no datastore is set it is that of the local manxd; the error Is ErrNoLocal if there is
-// none. An error that Is datastore.ErrUnavailable may go away by itself, and is waited for if the settings say so;
-// refused credentials and unusable settings end it in any case. The caller closes what he gets.
+// Open opens the datastore. Without settings it is the local manxd's; the error Is ErrNoLocal if there is none. An
+// error that Is datastore.ErrUnavailable may be temporary, and Open waits for its end if the settings say so; refused
+// credentials and unusable settings always fail. The caller closes the result.
 func Open(ctx context.Context, s Settings, log *zap.Logger) (datastore.Backend, error) {
 	s, err := s.resolve()
 	if err != nil {
@@ -79,7 +79,7 @@ func Open(ctx context.Context, s Settings, log *zap.Logger) (datastore.Backend, 
 	return &opened{Backend: store, stop: stop}, nil
 }
 
-// opened is a store that takes what accompanies it along when it is closed.
+// opened is a store that also closes its companions.
 type opened struct {
 	datastore.Backend
 	stop context.CancelFunc
@@ -91,10 +91,10 @@ func (o *opened) Close() error {
 	return o.Backend.Close()
 }
 
-// retryInterval is how often a datastore that does not answer is tried.
+// retryInterval is the interval between attempts to reach a datastore that does not answer.
 const retryInterval = time.Second
 
-// wait opens the store, if need be after waiting for it.
+// wait opens the store, if necessary after waiting for it.
 func (s Settings) wait(ctx context.Context, w way, log *zap.Logger) (datastore.Backend, error) {
 	said := ""
 	for {
@@ -117,10 +117,10 @@ func (s Settings) wait(ctx context.Context, w way, log *zap.Logger) (datastore.B
 	}
 }
 
-// warnInterval is how often the way to the datastore is looked at for what is worth a warning.
+// warnInterval is the interval between checks of the connection settings for warnings.
 const warnInterval = 12 * time.Hour
 
-// warner tells each warning about the way to the datastore when it is new.
+// warner returns a function that reports each new warning about the connection settings once.
 func (s Settings) warner(w way) func() {
 	told := map[string]bool{}
 	return func() {
@@ -146,5 +146,5 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 	}
 }
 
-// Unwrap is the backend itself, for what only some backends have.
+// Unwrap returns the backend, for methods that only some backends have.
 func (o *opened) Unwrap() datastore.Backend { return o.Backend }

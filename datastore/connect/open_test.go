@@ -49,7 +49,7 @@ func refuses(t *testing.T, s connect.Settings, is error, text string) {
 	}
 }
 
-// Flags go before what is set, and that before the datastore of the local manxd.
+// Flags take priority over other settings, and those over the datastore of the local manxd.
 func TestWhatGoesBeforeWhat(t *testing.T) {
 	server := etcdtest.Start(t)
 	here := server.Config()

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// ruleName is the annotation of a rule that keeps the name that Kubernetes' policy gave it.
+	// ruleName is the annotation of a rule with its name from the Kubernetes policy.
 	ruleName  = "name"
 	deniesAll = "the rule denies everything instead, since less could open what it was to close"
 )
 
-// ClusterNetworkPolicy turns a cluster administrator's policy into a global policy of the tier kube-admin or
-// kube-baseline. A rule that cannot be converted is left out if it accepts; any other denies everything in its place.
-// The notices tell of them. The result is nil for a policy without rules, which affects nobody. The error is a
-// model.FieldError: it is not known where the policy stands or which pods are meant.
+// ClusterNetworkPolicy converts a cluster administrator's policy to a global policy of the tier kube-admin or
+// kube-baseline. An accepting rule that cannot be converted is left out; any other denies all traffic in its place. The
+// notices report them. The result is nil for a policy without rules, which has no effect. The error is a
+// model.FieldError: the policy's position or its selected pods cannot be determined.
 func ClusterNetworkPolicy(in *model.ClusterNetworkPolicy) (*v3.GlobalNetworkPolicy, []Notice, error) {
 	tier, err := clusterTier(in.Spec.Tier)
 	if err != nil {
@@ -80,8 +80,8 @@ func clusterSubject(s model.ClusterPolicySubject) (v3.EntityRule, error) {
 	return e, err
 }
 
-// clusterPods selects some pods, or all of some namespaces: as a peer, the latter takes in their network sets, as in
-// Calico.
+// clusterPods selects some pods, or all pods of some namespaces: as a peer, the latter includes the namespaces' network
+// sets, as in Calico.
 func clusterPods(
 	field string, namespaces *metav1.LabelSelector, pods *model.NamespacedPods,
 ) (e v3.EntityRule, err error) {
@@ -99,7 +99,7 @@ type clusterRule struct {
 	protocols                 []model.ClusterPolicyProtocol
 }
 
-// rules makes one rule for each protocol and peer, or what stands for a rule that cannot be converted.
+// rules returns one rule for each protocol and peer, or the substitute for a rule that cannot be converted.
 func (c clusterRule) rules(n *notices) []v3.Rule {
 	list, err := c.convert()
 	switch {
@@ -198,7 +198,7 @@ func networks(field string, texts []string) (v3.EntityRule, error) {
 	return e, nil
 }
 
-// clusterProtocols groups protocols as byProtocol does. No protocols at all are any.
+// clusterProtocols groups protocols as byProtocol does. An empty list matches any protocol.
 func clusterProtocols(field string, list []model.ClusterPolicyProtocol) ([]protocolPorts, error) {
 	if len(list) == 0 {
 		return []protocolPorts{{}}, nil

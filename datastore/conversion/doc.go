@@ -1,2 +1,2 @@
-// Package conversion turns Kubernetes' objects into Calico's, as pure functions.
+// Package conversion converts Kubernetes' objects to Calico's, as pure functions.
 package conversion

@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// interfacePrefix is Calico's own choice; files do not say what a cluster's is.
+	// interfacePrefix is Calico's default; files do not contain a cluster's.
 	interfacePrefix = "cali"
-	// metadataName is the label that Kubernetes' API server puts on every namespace.
+	// metadataName is the label that Kubernetes' API server sets on every namespace.
 	metadataName     = "kubernetes.io/metadata.name"
 	defaultNamespace = "default"
 )
 
-// FromDocuments turns a cluster that is described by documents of Calico's and Kubernetes' kinds into what Calico's
-// datastore would hold of it: profiles of Namespaces and ServiceAccounts, endpoints of Pods, and policies
-// (NetworkPolicies as "knp.default.NAME", as calico-kube-controllers name them; ClusterNetworkPolicies as "TIER.NAME").
-// Calico's objects, Services and EndpointSlices stay what they are. What the API server fills in is filled in. A
-// namespace that pods are in but that is not among the documents counts as one without labels. The notices tell of that
-// and of all that is left out. The objects that are given are not changed.
+// FromDocuments converts documents of Calico's and Kubernetes' kinds to the content of Calico's datastore for that
+// cluster: profiles of Namespaces and ServiceAccounts, endpoints of Pods, and policies (NetworkPolicies as
+// "knp.default.NAME", the name that calico-kube-controllers use; ClusterNetworkPolicies as "TIER.NAME"). Calico's
+// objects, Services and EndpointSlices stay unchanged. FromDocuments sets the API server's defaults. A pod's namespace
+// without a document counts as one without labels. The notices report that and everything left out. The given objects
+// are not changed.
 func FromDocuments(objects []*model.Object) ([]*model.Object, []Notice) {
 	var c conversion
 	for _, o := range objects {
@@ -44,10 +44,10 @@ func FromDocuments(objects []*model.Object) ([]*model.Object, []Notice) {
 	return c.objects, c.notices
 }
 
-// conversion is a conversion under way.
+// conversion is the state of one conversion.
 type conversion struct {
 	objects   []*model.Object
-	endpoints []*model.WorkloadEndpoint // those made of pods
+	endpoints []*model.WorkloadEndpoint // converted from pods
 	notices   []Notice
 }
 
@@ -83,7 +83,7 @@ func (c *conversion) convert(o *model.Object) {
 }
 
 func (c *conversion) pod(o *model.Object, in *model.Pod) {
-	if in.UID == "" { // else an API server has stored the pod, with what it fills in
+	if in.UID == "" { // else an API server has stored the pod, with its defaults
 		in.Spec.ServiceAccountName = cmp.Or(in.Spec.ServiceAccountName, "default")
 	}
 	w, notices, err := Pod(in, interfacePrefix)
@@ -101,7 +101,7 @@ func (c *conversion) pod(o *model.Object, in *model.Pod) {
 	}
 }
 
-// completeProfiles adds the profiles that pods need. Without that of its namespace a pod would be cut off.
+// completeProfiles adds the missing profiles of pods. A pod without its namespace's profile would be cut off.
 func (c *conversion) completeProfiles() {
 	have := model.NewSet(c.objects...)
 	missing := func(p *v3.Profile) bool {
@@ -128,7 +128,7 @@ func (c *conversion) completeProfiles() {
 	}
 }
 
-// add puts value, as Calico would store it, in the place of what it was made of.
+// add stores value, the converted form of an object, in the place of that object.
 func (c *conversion) add(from *model.Object, key model.Key, value any) {
 	o := model.NewObject(key, value)
 	o.Revision = from.Revision
@@ -146,8 +146,8 @@ func (c *conversion) note(key model.Key, list []Notice, err error, effect string
 	}
 }
 
-// PolicyNotices lists the parts that Policy leaves out of a policy of Kubernetes' own kinds; none for other
-// objects, nor of one that cannot be converted at all.
+// PolicyNotices lists the parts that Policy leaves out of a policy of Kubernetes' kinds; none for other objects, or for
+// a policy that cannot be converted at all.
 func PolicyNotices(o *model.Object) (list []Notice) {
 	switch v := o.Value.(type) {
 	case *networkingv1.NetworkPolicy:

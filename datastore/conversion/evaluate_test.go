@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// kubernetesCluster decides as the documentation of NetworkPolicy says, with Kubernetes' own label selectors.
+// kubernetesCluster evaluates policies by the documentation of NetworkPolicy, with Kubernetes' own label selectors.
 type kubernetesCluster struct {
 	namespaces map[string]map[string]string
 	policies   []*networkingv1.NetworkPolicy
@@ -142,7 +142,7 @@ func (c calicoCluster) matches(r v3.Rule, namespace string, from, to testPod, po
 		}))
 }
 
-// is reports whether the pod is what a rule says of one side.
+// is reports whether the pod matches one side of a rule.
 func (c calicoCluster) is(e v3.EntityRule, namespace string, pod testPod) bool {
 	ip := netip.MustParseAddr(pod.IP)
 	within := func(n string) bool { return netip.MustParsePrefix(n).Contains(ip) }

@@ -11,20 +11,20 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// networkPolicyOrder is where Kubernetes' policies stand among Calico's in the default tier.
+// networkPolicyOrder is the order of Kubernetes' policies among Calico's in the default tier.
 const networkPolicyOrder = 1000.0
 
 const leftOut = "the rule is left out, so it allows nothing"
 
-// NetworkPolicy turns a Kubernetes NetworkPolicy into one of Calico's, of the same name. Rules that cannot be converted
-// are left out, which only forbids more since the policy still selects its pods; the notices tell of them. The error is
-// a model.FieldError: it is not known which pods are meant.
+// NetworkPolicy converts a Kubernetes NetworkPolicy to one of Calico's, of the same name. Rules that cannot be
+// converted are left out, which only forbids more since the policy still selects its pods; the notices report them. The
+// error is a model.FieldError: the selected pods cannot be determined.
 func NetworkPolicy(in *networkingv1.NetworkPolicy) (*v3.NetworkPolicy, []Notice, error) {
 	return networkPolicy(model.KindKubernetesNetworkPolicy, in.ObjectMeta, in.Spec)
 }
 
-// StagedKubernetesNetworkPolicy does the same for a policy that is only tried out. One that names no directions but has
-// rules for egress holds for both: no API server has said so in its place. It does not look at the staged action.
+// StagedKubernetesNetworkPolicy converts a staged policy in the same way. One without policyTypes but with egress rules
+// applies to both directions: no API server has set its default. The staged action is ignored.
 func StagedKubernetesNetworkPolicy(in *v3.StagedKubernetesNetworkPolicy) (*v3.NetworkPolicy, []Notice, error) {
 	spec := networkingv1.NetworkPolicySpec{
 		PodSelector: in.Spec.PodSelector, Ingress: in.Spec.Ingress, Egress: in.Spec.Egress,
@@ -69,7 +69,7 @@ func networkPolicy(
 	return p, n.list, nil
 }
 
-// policyTypes gives the directions that are affected. A policy always affects one.
+// policyTypes returns the directions to which the policy applies, always at least one.
 func policyTypes(in []networkingv1.PolicyType) []v3.PolicyType {
 	var types []v3.PolicyType
 	for _, t := range []v3.PolicyType{v3.PolicyTypeIngress, v3.PolicyTypeEgress} {
@@ -83,7 +83,7 @@ func policyTypes(in []networkingv1.PolicyType) []v3.PolicyType {
 	return types
 }
 
-// rules makes one rule for each protocol and peer. side is "from" or "to".
+// rules returns one rule for each protocol and peer. side is "from" or "to".
 func rules(
 	field, side string, ports []networkingv1.NetworkPolicyPort, peers []networkingv1.NetworkPolicyPeer,
 ) ([]v3.Rule, error) {
@@ -100,7 +100,7 @@ func rules(
 		entities = append(entities, e)
 	}
 	if len(peers) == 0 {
-		entities = []v3.EntityRule{{}} // anybody
+		entities = []v3.EntityRule{{}} // any peer
 	}
 	var list []v3.Rule
 	for _, p := range protocols {
@@ -111,7 +111,7 @@ func rules(
 	return list, nil
 }
 
-// rule puts together what a rule says. The peer of egress is the destination, and ports are always the destination's.
+// rule assembles a rule. The peer of egress is the destination. Ports are always the destination's.
 func rule(action v3.Action, p protocolPorts, peer v3.EntityRule, egress bool) v3.Rule {
 	r := v3.Rule{Action: action, Protocol: p.protocol}
 	if egress {
@@ -135,7 +135,7 @@ func peer(field string, p networkingv1.NetworkPolicyPeer) (v3.EntityRule, error)
 	return selected(field, p.PodSelector, p.NamespaceSelector)
 }
 
-// selected is the pods of a selector, in the policy's own namespace if there is none of namespaces.
+// selected converts a selector of pods, in the policy's own namespace if namespaces is nil.
 func selected(field string, pods, namespaces *metav1.LabelSelector) (e v3.EntityRule, err error) {
 	if e.Selector, err = podSelector(field+".podSelector", pods); err != nil {
 		return v3.EntityRule{}, err
@@ -165,7 +165,7 @@ func ipBlock(field string, b *networkingv1.IPBlock) (v3.EntityRule, error) {
 	return e, nil
 }
 
-// network reads a CIDR and clears its host bits.
+// network parses a CIDR and clears its host bits.
 func network(field, text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil || p.Addr().Is4In6() {

@@ -7,17 +7,17 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Notice names a part of an object that cannot be converted, while the rest is.
+// Notice reports a part of an object that cannot be converted, while the rest can.
 type Notice struct {
 	Key     model.Key
 	Problem model.FieldError
-	// Effect is what happens instead, for instance "the rule is left out".
+	// Effect is the consequence, for instance "the rule is left out".
 	Effect string
 }
 
 func (n Notice) String() string { return fmt.Sprintf("%s: %s; %s", n.Key, n.Problem.Error(), n.Effect) }
 
-// notices collects what is to be said of one object.
+// notices collects the notices of one object.
 type notices struct {
 	key  model.Key
 	list []Notice
@@ -31,7 +31,7 @@ func (n *notices) add(err error, effect string) {
 	n.list = append(n.list, Notice{Key: n.key, Problem: f, Effect: effect})
 }
 
-// wrong is the error for a field that holds what cannot be used.
+// wrong returns the error for a field with an unusable value.
 func wrong(field string, value any, rule string, args ...any) error {
 	return model.FieldError{Field: field, Value: value, Rule: fmt.Sprintf(rule, args...)}
 }

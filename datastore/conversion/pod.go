@@ -26,22 +26,21 @@ const (
 	annotationNetworks    = "k8s.v1.cni.cncf.io/network-status"
 )
 
-// Annotations by which the CNI plugin tells the addresses of a pod and its container before Kubernetes knows them.
-// Those of the addresses are there but empty once the pod has given them back.
+// Annotations of the CNI plugin with the addresses of a pod and its container, which it sets before Kubernetes knows
+// them. Those of the addresses are present but empty once the addresses are released.
 const (
 	AnnotationIPs       = "cni.projectcalico.org/podIPs"
 	AnnotationIP        = "cni.projectcalico.org/podIP"
 	AnnotationContainer = "cni.projectcalico.org/containerID"
 )
 
-// addressAnnotations say which addresses a pod is to get. They may stand on a pod or its namespace, or on the pod
-// alone.
+// addressAnnotations request addresses for a pod. They are valid on a pod or its namespace, or on the pod alone.
 var addressAnnotations = []string{
 	"cni.projectcalico.org/ipv4pools", "cni.projectcalico.org/ipv6pools", "cni.projectcalico.org/ipFamilies",
 	"cni.projectcalico.org/ipAddrs", "cni.projectcalico.org/ipAddrsNoIpam", "cni.projectcalico.org/hwAddr",
 }
 
-// AddressAnnotations gives those annotations of a pod or a namespace that say which addresses pods are to get.
+// AddressAnnotations returns the annotations of a pod or a namespace that request addresses for pods.
 func AddressAnnotations(all map[string]string) map[string]string {
 	var some map[string]string
 	for _, name := range addressAnnotations {
@@ -55,13 +54,13 @@ func AddressAnnotations(all map[string]string) map[string]string {
 	return some
 }
 
-// longestLabelledAccount is how long the name of a service account may be to stand in the endpoint's label too.
+// longestLabelledAccount is the longest service account name that is also an endpoint label.
 const longestLabelledAccount = 62
 
-// Pod gives the endpoint of a pod, whose interface on the host has a name that begins with prefix. It is nil for a pod
-// that has none: one of the host's network, or one that no node was chosen for yet. A pod that is finished has an
-// endpoint without addresses, for they may be another pod's by now. What of the annotations cannot be used is left out;
-// the notices tell of it. The error is a model.FieldError: the pod or its node has a name that no endpoint can have.
+// Pod returns the endpoint of a pod. prefix is the prefix of its interface name on the host. The result is nil for a
+// pod without endpoint: one in the host's network, or one without a node. A finished pod has an endpoint without
+// addresses, which may be another pod's by now. Unusable annotations are left out; the notices report them. The error
+// is a model.FieldError: the name of the pod or of its node is invalid for an endpoint.
 func Pod(in *model.Pod, prefix string) (*model.WorkloadEndpoint, []Notice, error) {
 	if in.Spec.HostNetwork || in.Spec.NodeName == "" {
 		return nil, nil, nil
@@ -108,7 +107,7 @@ func Pod(in *model.Pod, prefix string) (*model.WorkloadEndpoint, []Notice, error
 	return w, n.list, nil
 }
 
-// InterfaceName is the name that Calico gives the host's end of a pod's interface.
+// InterfaceName returns Calico's name of a pod's host interface.
 func InterfaceName(prefix, namespace, pod string) string {
 	sum := sha1.Sum([]byte(namespace + "." + pod)) //nolint:gosec
 	return prefix + hex.EncodeToString(sum[:6])[:11]
@@ -125,8 +124,8 @@ func podLabels(in *model.Pod) map[string]string {
 	return labels
 }
 
-// finished reports whether a pod has given its addresses back. While it is being deleted, the CNI plugin says so by an
-// annotation that is there but empty.
+// finished reports whether a pod has released its addresses. While it is being deleted, the CNI plugin reports that by
+// an annotation that is present but empty.
 func finished(in *model.Pod) bool {
 	switch corev1.PodPhase(in.Status.Phase) {
 	case corev1.PodSucceeded, corev1.PodFailed, "Completed":
@@ -139,8 +138,7 @@ func finished(in *model.Pod) bool {
 		})
 }
 
-// podIPs gives the addresses of the first source that names any: the plugin's annotations are there before the status
-// is.
+// podIPs returns the addresses of the first source that names any: the plugin's annotations are set before the status.
 func podIPs(n *notices, in *model.Pod) []netip.Addr {
 	status := make([]string, len(in.Status.PodIPs))
 	for i, ip := range in.Status.PodIPs {
@@ -163,7 +161,7 @@ func podIPs(n *notices, in *model.Pod) []netip.Addr {
 	return nil
 }
 
-// addresses reads the addresses of one source, and reports whether it names any.
+// addresses parses the addresses of one source, and reports whether it names any.
 func addresses(n *notices, field string, texts ...string) (ips []netip.Addr, named bool) {
 	for _, text := range texts {
 		if text = strings.TrimSpace(text); text == "" {
@@ -179,7 +177,7 @@ func addresses(n *notices, field string, texts ...string) (ips []netip.Addr, nam
 	return ips, named
 }
 
-// address reads an address, alone or as a CIDR of nothing but it.
+// address parses an address or a CIDR of a single address.
 func address(text string) (netip.Addr, bool) {
 	if p, err := netip.ParsePrefix(text); err == nil {
 		return p.Addr(), p.IsSingleIP() && !p.Addr().Is4In6()
@@ -188,7 +186,7 @@ func address(text string) (netip.Addr, bool) {
 	return ip, err == nil && !ip.Is4In6() && ip.Zone() == ""
 }
 
-// podPorts gives the ports that have a name or are mapped to the host.
+// podPorts returns the ports with a name or a host port.
 func podPorts(n *notices, in *model.Pod) []model.EndpointPort {
 	var ports []model.EndpointPort
 	for _, list := range []struct {
@@ -258,7 +256,7 @@ func floatingIPs(n *notices, in *model.Pod, own []netip.Addr) []model.IPNAT {
 	return nats
 }
 
-// sources gives the networks that the pod may send from besides its own addresses.
+// sources returns the networks from which the pod may send besides its own addresses.
 func sources(n *notices, in *model.Pod) []string {
 	var prefixes []string
 	for _, text := range annotatedList(n, in, annotationSources) {
@@ -272,7 +270,7 @@ func sources(n *notices, in *model.Pod) []string {
 	return prefixes
 }
 
-// annotatedList reads an annotation that holds a JSON list of texts.
+// annotatedList parses an annotation with a JSON list of strings.
 func annotatedList(n *notices, in *model.Pod, key string) []string {
 	text := in.Annotations[key]
 	if text == "" {
@@ -287,5 +285,5 @@ func annotatedList(n *notices, in *model.Pod, key string) []string {
 	return list
 }
 
-// annotation is the name of an annotation's field in messages.
+// annotation returns the name of an annotation's field in messages.
 func annotation(key string) string { return "metadata.annotations[" + key + "]" }

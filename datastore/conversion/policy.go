@@ -7,8 +7,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Policy returns the policy that an object of any kind of policy stands for, in Calico's terms: a Calico policy itself,
-// what a Kubernetes policy is turned into, nil for what asks for nothing. Key and revision are those of o.
+// Policy returns the Calico policy of an object of any policy kind: a Calico policy itself, a Kubernetes policy
+// converted, nil for one without effect. Key and revision are those of o.
 func Policy(o *model.Object) (*model.Object, error) {
 	switch v := o.Value.(type) {
 	case *networkingv1.NetworkPolicy:

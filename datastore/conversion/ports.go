@@ -18,14 +18,14 @@ type protocolPorts struct {
 	ports    []numorstring.Port
 }
 
-// portGroup is what a rule says of one protocol.
+// portGroup is the part of a rule about one protocol.
 type portGroup struct {
 	all    bool // a port without a number or name
 	names  []string
 	ranges [][2]uint16
 }
 
-// portGroups is what a rule says of each protocol, by its name; "" is any protocol.
+// portGroups has the parts of a rule by protocol name; "" is any protocol.
 type portGroups map[string]*portGroup
 
 func (g portGroups) of(protocol string) *portGroup {
@@ -35,7 +35,7 @@ func (g portGroups) of(protocol string) *portGroup {
 	return g[protocol]
 }
 
-// list gives the protocols in the order of their names.
+// list returns the protocols in the order of their names.
 func (g portGroups) list() []protocolPorts {
 	var list []protocolPorts
 	for _, name := range slices.Sorted(maps.Keys(g)) {
@@ -49,7 +49,7 @@ func (g portGroups) list() []protocolPorts {
 	return list
 }
 
-// byProtocol groups ports. No ports at all are any protocol.
+// byProtocol groups ports by protocol. An empty list matches any protocol.
 func byProtocol(field string, ports []networkingv1.NetworkPolicyPort) ([]protocolPorts, error) {
 	if len(ports) == 0 {
 		return []protocolPorts{{}}, nil
@@ -72,7 +72,7 @@ func byProtocol(field string, ports []networkingv1.NetworkPolicyPort) ([]protoco
 	return groups.list(), nil
 }
 
-// add refuses what would have to be guessed: a wrong guess could allow too much.
+// add refuses ambiguous ports: a wrong guess could allow too much.
 func (g *portGroup) add(field string, p networkingv1.NetworkPolicyPort) error {
 	switch {
 	case p.Port == nil && p.EndPort != nil:
@@ -99,7 +99,7 @@ func (g *portGroup) add(field string, p networkingv1.NetworkPolicyPort) error {
 	return err
 }
 
-// ports gives the names, then the numbers in as few ranges as possible; none for the whole protocol.
+// ports returns the names, then the numbers in as few ranges as possible; none for the whole protocol.
 func (g *portGroup) ports() []numorstring.Port {
 	if g.all {
 		return nil
@@ -115,7 +115,7 @@ func (g *portGroup) ports() []numorstring.Port {
 	return list
 }
 
-// portRange checks a range with both ends in it.
+// portRange checks a range, both ends included.
 func portRange(field string, low, high int32) ([2]uint16, error) {
 	if low < 1 || low > 65535 {
 		return [2]uint16{}, wrong(field+".port", low, "must be from 1 to 65535")

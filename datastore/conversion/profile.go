@@ -7,18 +7,16 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// nameLabel is what endpoints inherit of the very names of their namespace and service account, under the prefixes of
-// those.
+// nameLabel is the label with the name of an endpoint's namespace or service account, after the prefix of either.
 const nameLabel = "projectcalico.org/name"
 
-// NamespaceProfile is the name of the profile that a namespace gives its pods.
+// NamespaceProfile returns the name of a namespace's profile.
 func NamespaceProfile(namespace string) string { return "kns." + namespace }
 
-// ServiceAccountProfile is the name of the profile that a service account gives its pods.
+// ServiceAccountProfile returns the name of a service account's profile.
 func ServiceAccountProfile(namespace, name string) string { return "ksa." + namespace + "." + name }
 
-// Profile gives the profile that an object of KindNamespace or KindServiceAccount stands for, nil for any other and for
-// none.
+// Profile returns the profile of an object of KindNamespace or KindServiceAccount, nil for any other kind and for nil.
 func Profile(o *model.Object) *v3.Profile {
 	if o == nil {
 		return nil
@@ -32,7 +30,8 @@ func Profile(o *model.Object) *v3.Profile {
 	return nil
 }
 
-// Namespace gives the profile of a namespace: its labels, and leave for all traffic that no policy decides on.
+// Namespace returns the profile of a namespace: its labels, and rules that allow all traffic on which no policy
+// decides.
 func Namespace(in *model.Namespace) *v3.Profile {
 	p := profile(NamespaceProfile(in.Name), in.ObjectMeta, model.NamespaceLabelPrefix)
 	p.Annotations = AddressAnnotations(in.Annotations)
@@ -41,7 +40,7 @@ func Namespace(in *model.Namespace) *v3.Profile {
 	return p
 }
 
-// ServiceAccount gives the profile of a service account: its labels, and no rules.
+// ServiceAccount returns the profile of a service account: its labels, and no rules.
 func ServiceAccount(in *model.ServiceAccount) *v3.Profile {
 	return profile(ServiceAccountProfile(in.Namespace, in.Name), in.ObjectMeta, model.ServiceAccountLabelPrefix)
 }

@@ -17,7 +17,7 @@ const (
 	bandwidthSuffix    = "-bandwidth"
 )
 
-// qosControls reads the traffic limits of a pod, nil for none.
+// qosControls parses the traffic limits of a pod, nil for none.
 func qosControls(n *notices, annotations map[string]string) *model.QoSControls {
 	if !limited(annotations) {
 		return nil
@@ -46,7 +46,7 @@ func qosControls(n *notices, annotations map[string]string) *model.QoSControls {
 	return &q
 }
 
-// limited reports whether anything is said of limits: of most pods there is nothing, and nothing should cost nothing.
+// limited reports whether there is any annotation of limits. Most pods have none, and should cost nothing.
 func limited(annotations map[string]string) bool {
 	for name := range annotations {
 		if strings.HasPrefix(name, qosPrefix) || strings.HasSuffix(name, bandwidthSuffix) {
@@ -95,10 +95,10 @@ func qosOf(n *notices, annotations map[string]string, direction string) qos {
 	return q
 }
 
-// shortQuantity is what is not too long to calculate with: with 1e9999999 a comparison takes seconds.
+// shortQuantity matches numbers that are short enough to calculate with: a comparison with 1e9999999 takes seconds.
 var shortQuantity = regexp.MustCompile(`^[+-]?[0-9.]{1,32}([eE][+-]?[0-9]{1,2}|[A-Za-z]{0,2})$`)
 
-// quantity reads a number such as "10M", 0 for none.
+// quantity parses a number such as "10M", 0 for none.
 func quantity(n *notices, annotations map[string]string, key string, l model.Range) int64 {
 	text, ok := annotations[key]
 	if !ok {

@@ -11,10 +11,10 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// isPod keeps host endpoints out of what Kubernetes selects.
+// isPod excludes host endpoints from Kubernetes' selectors.
 const isPod = model.LabelOrchestrator + " == 'k8s'"
 
-// podSelector writes a selector of pods; nil selects all of them. The error names field or a part of it.
+// podSelector converts a selector of pods; nil selects all. The error names field or a part of it.
 func podSelector(field string, s *metav1.LabelSelector) (string, error) {
 	text, err := labelSelector(field, s)
 	if err != nil || text == "" {
@@ -23,7 +23,8 @@ func podSelector(field string, s *metav1.LabelSelector) (string, error) {
 	return isPod + " && " + text, nil
 }
 
-// namespaceSelector writes a selector of namespaces: nil is the policy's own, written as nothing, and empty is all.
+// namespaceSelector converts a selector of namespaces: nil is the policy's own namespace and yields "", an empty one is
+// all namespaces.
 func namespaceSelector(field string, s *metav1.LabelSelector) (string, error) {
 	text, err := labelSelector(field, s)
 	if err == nil && s != nil && text == "" {
@@ -32,7 +33,7 @@ func namespaceSelector(field string, s *metav1.LabelSelector) (string, error) {
 	return text, err
 }
 
-// labelSelector writes the conditions of a selector, empty for none.
+// labelSelector converts the conditions of a selector, empty for none.
 func labelSelector(field string, s *metav1.LabelSelector) (string, error) {
 	if s == nil {
 		return "", nil
@@ -88,7 +89,7 @@ func equal(key, value string) string {
 	return key + " in " + set([]string{value})
 }
 
-// set writes values. One that cannot be written is left out, which changes nothing: no label can have it.
+// set formats a set of values. It omits a value that cannot be quoted, which changes nothing: no label can have it.
 func set(values []string) string {
 	var texts []string
 	for _, v := range values {
@@ -99,8 +100,7 @@ func set(values []string) string {
 	return "{ " + strings.Join(texts, ", ") + " }"
 }
 
-// quote writes a literal; the language has no escapes. Without quotes of the right kind a value could become more
-// than a value.
+// quote formats a literal; the language has no escapes. With the wrong quotes a value could inject an expression.
 func quote(v string) (text string, ok bool) {
 	switch {
 	case !strings.Contains(v, "'"):

@@ -9,15 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The bytes of a UUID that tell its version and variant (RFC 9562, section 4).
+// The bytes of a UUID with its version and variant (RFC 9562, section 4).
 const (
 	versionByte = 6
 	variantByte = 8
 )
 
-// DerivedUID is the UID that Calico gives an object made of another one, which must not have the same: each byte's bits
-// are reversed, except in those that tell the kind of UUID. What is no UUID stays as it is. The function is its own
-// inverse.
+// DerivedUID returns the UID that Calico gives an object derived from another one, which must not have the same: the
+// bits of each byte are reversed, except in the bytes of version and variant. A text that is no UUID stays unchanged.
+// The function is its own inverse.
 func DerivedUID(of types.UID) types.UID {
 	b, err := hex.DecodeString(strings.ReplaceAll(string(of), "-", ""))
 	if err != nil || len(b) != 16 {

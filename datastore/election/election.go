@@ -1,4 +1,4 @@
-// Package election lets one of several candidates lead for as long as it renews a lease in the datastore.
+// Package election elects one of several candidates, which leads while it renews a lease in the datastore.
 package election
 
 import (
@@ -15,52 +15,52 @@ import (
 	"github.com/manxnet/manx/datastore"
 )
 
-// Lease is what a datastore does for one campaign. Its methods are called one after the other, but for Taken, which is
-// called beside Renew.
+// Lease has the datastore's operations for one campaign. Calls are sequential, except for Taken, which runs
+// concurrently with Renew.
 type Lease interface {
-	// Free returns when nobody holds the lease, as far as the datastore shows, or when this campaign does.
+	// Free returns when the datastore shows no holder of the lease, or this campaign as the holder.
 	Free(ctx context.Context) error
-	// Claim takes the lease. It returns until when nobody else can have it. The error Is ErrTaken if somebody was
-	// faster.
+	// Claim takes the lease. It returns the time until which no other candidate can have it. The error Is ErrTaken if
+	// another candidate was faster.
 	Claim(ctx context.Context) (until time.Time, err error)
-	// Renew puts the end of the lease off. An error that Is datastore.ErrNotLeading says that it cannot be renewed any
-	// more; after another one Renew is called again.
+	// Renew extends the lease. An error that Is datastore.ErrNotLeading ends the lease; after any other error Renew is
+	// called again.
 	Renew(ctx context.Context) (until time.Time, err error)
-	// Taken returns nil when the entry of this campaign in the datastore was taken away or replaced.
+	// Taken returns nil when the entry of this campaign in the datastore was deleted or replaced.
 	Taken(ctx context.Context) error
-	// Release gives the lease back after the last Renew, so that others need not wait for its end.
+	// Release releases the lease after the last Renew, so that others need not wait for its expiry.
 	Release(ctx context.Context) error
 }
 
-// ErrTaken is the error of a claim that came second: another candidate leads.
+// ErrTaken is the error of a late claim: another candidate leads.
 var ErrTaken = errors.New("another candidate leads")
 
 const (
-	// DefaultTTL is how long a lease lasts that is not renewed.
+	// DefaultTTL is the lifetime of a lease without renewal.
 	DefaultTTL = 15 * time.Second
-	// A lease is renewed three times in its life. The leader stops a fifth of it early: clocks may differ in speed.
+	// A lease is renewed three times in its lifetime. The leader stops a fifth of it early: clocks may differ in speed.
 	renewals, reserve = 3, 5
-	// scatter spreads the candidates that see a leader go, so that most find the next one there.
+	// scatter spreads the candidates after a leader's end, so that most find the next one in place.
 	scatter = 100 * time.Millisecond
 
-	// Bounds of the pause before a call to a datastore that does not answer.
+	// Bounds of the pause before another call to a datastore that does not answer.
 	minDelay, maxDelay = 50 * time.Millisecond, 10 * time.Second
-	// stable is how long something has to go well for the next pause to be the shortest.
+	// stable is the time of success after which the next pause is the shortest.
 	stable = 10 * time.Second
 )
 
-// End is when a leader stops whose lease was claimed or renewed by a call that was sent at a time.
+// End returns the time at which a leader stops if its lease was claimed or renewed by a call sent at the given time.
 func End(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl - ttl/reserve) }
 
-// Every is the time between two renewals, which bounds each of them.
+// Every returns the interval between renewals, which is also the timeout of each.
 func Every(ttl time.Duration) time.Duration { return ttl / renewals }
 
 // Campaign is one candidate of an election.
 type Campaign struct {
 	Election, Candidate string
-	// TTL is how long the lease lasts that is not renewed.
+	// TTL is the lifetime of the lease without renewal.
 	TTL time.Duration
-	// Closed ends when the store is closed, Tasks are those that the store waits for.
+	// Closed ends when the store is closed; the store waits for Tasks.
 	Closed context.Context
 	Tasks  *sync.WaitGroup
 	Log    *zap.Logger
@@ -68,8 +68,8 @@ type Campaign struct {
 
 var electionName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*$`)
 
-// Run returns when the candidate leads, or with an error when ctx ends or the datastore refuses. Leadership ends with
-// ctx, too.
+// Run returns when the candidate leads, or with an error when ctx ends or the datastore refuses. The end of ctx also
+// ends leadership.
 func (c Campaign) Run(ctx context.Context, lease Lease) (datastore.Leadership, error) {
 	if !electionName.MatchString(c.Election) || c.Candidate == "" {
 		return nil, fmt.Errorf("election %q with candidate %q: want a name of lower-case letters, digits, dots and "+
@@ -129,11 +129,11 @@ func (c Campaign) win(ctx context.Context, lease Lease) (until time.Time, err er
 type leadership struct {
 	Campaign
 	lease  Lease
-	until  time.Time // nobody else can lead before
+	until  time.Time // no other candidate can lead before
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	stop   func() bool
-	done   chan struct{} // closed when nothing renews the lease any more
+	done   chan struct{} // closed when the renewals have ended
 }
 
 // Context implements datastore.Leadership.
@@ -177,7 +177,7 @@ func (l *leadership) Resign(ctx context.Context) error {
 	return l.lease.Release(ctx)
 }
 
-// Persist calls once until it succeeds. It goes on over lost connections, and gives up when ctx ends or the datastore
+// Persist calls once until it succeeds. It continues after lost connections, and fails when ctx ends or the datastore
 // refuses.
 func Persist(ctx context.Context, once func(context.Context) error) error {
 	for delay := minDelay; ; delay = min(2*delay, maxDelay) {
@@ -200,8 +200,8 @@ func Persist(ctx context.Context, once func(context.Context) error) error {
 	}
 }
 
-// Observe implements the method of datastore.Elector. follow calls each with the leader's name as it is, empty for
-// none, and then after each change, until each returns false.
+// Observe implements the method of datastore.Elector. follow calls each with the leader's current name, empty for none,
+// and then after each change, until each returns false.
 func (c Campaign) Observe(ctx context.Context, follow func(context.Context, func(leader string) bool) error,
 ) <-chan string {
 	out := make(chan string)
@@ -236,7 +236,7 @@ func (c Campaign) Observe(ctx context.Context, follow func(context.Context, func
 	return out
 }
 
-// sleep waits, and returns false if ctx ended.
+// sleep waits for d. It returns false if ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

@@ -14,15 +14,14 @@ import (
 	"github.com/manxnet/manx/datastore"
 )
 
-// compactKey holds the revision that was current when somebody last compacted; the number of its writes tells
-// compactors apart. It is where kube-apiserver's and Calico's have it, so that all of them together compact once in
-// a period.
+// compactKey holds the current revision at the time of the last compaction; the number of its writes tells compactors
+// apart. kube-apiserver and Calico use the same key, so that all of them together compact once in a period.
 const compactKey = "compact_rev_key"
 
 var _ datastore.Compactor = (*Store)(nil)
 
-// Compact implements datastore.Compactor. What etcd keeps is everything since the moment a period ago, so that whoever
-// watches has that long to catch up.
+// Compact implements datastore.Compactor. etcd keeps all revisions of the last period, in which an interrupted watch
+// can resume.
 func (s *Store) Compact(ctx context.Context, period time.Duration) error {
 	if period <= 0 {
 		return fmt.Errorf("compact etcd: a period of %s is too short", period)
@@ -46,13 +45,14 @@ func (s *Store) Compact(ctx context.Context, period time.Duration) error {
 	}
 }
 
-// compaction is what a compactor knows of the last one.
+// compaction is a compactor's record of the last compaction.
 type compaction struct {
 	version  int64 // of compactKey
-	revision int64 // that was current then; 0: not known
+	revision int64 // the current one then; 0: not known
 }
 
-// compactOnce drops what is older than the last compaction if nobody else has done so since, and notes the present.
+// compactOnce drops the revisions before the last compaction, unless another compactor has since, and records the
+// current revision.
 func (s *Store) compactOnce(ctx context.Context, last compaction) (compaction, error) {
 	limited, cancel := s.bounded(ctx)
 	defer cancel()
@@ -68,14 +68,14 @@ func (s *Store) compactOnce(ctx context.Context, last compaction) (compaction, e
 		if kvs := resp.Responses[0].GetResponseRange().GetKvs(); len(kvs) > 0 {
 			now.version = kvs[0].Version
 		}
-		return now, nil // somebody else compacts
+		return now, nil // another compactor is active
 	}
 	if last.revision == 0 {
 		return now, nil
 	}
 	_, err = s.client.Compact(limited, last.revision)
 	if errors.Is(err, rpctypes.ErrCompacted) {
-		err = nil // somebody has compacted more
+		err = nil // another compactor has compacted more
 	}
 	if err != nil {
 		return now, s.explained(ctx, err)

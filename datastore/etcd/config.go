@@ -12,24 +12,24 @@ import (
 	"time"
 )
 
-// Config says how to reach etcd. All Calico data is below /calico/; there is no other prefix.
+// Config configures access to etcd. All Calico data is below /calico/; no other prefix is supported.
 type Config struct {
 	// Endpoints are URLs (http://10.0.0.1:2379, https://..., unix:///path/of/socket) or HOST:PORT.
 	Endpoints []string
-	// PEM files. CAFile verifies the server; CertFile and KeyFile are our own certificate, both or none, and are read
-	// again for each connection.
+	// PEM files. CAFile verifies the server; CertFile and KeyFile are the client certificate, both or none, and are
+	// read again for each connection.
 	CAFile, CertFile, KeyFile string
 	// Username and Password are used only if both are set. PasswordFile holds the password in place of Password.
 	Username, Password, PasswordFile string
 	// RequestTimeout bounds each request whose context has no deadline; 10 s if zero.
 	RequestTimeout time.Duration
-	// LeaseTTL is how long after the end of a leader that did not resign another candidate can lead, in whole seconds;
-	// 15 s if zero. etcd may raise it to one and a half of its own election timeout.
+	// LeaseTTL is the time after the end of a leader that did not resign until another candidate can lead, in whole
+	// seconds; 15 s if zero. etcd may raise it to one and a half of its own election timeout.
 	LeaseTTL time.Duration
 }
 
-// ConfigFromEnv reads Calico's environment names, each of which may carry the prefix CALICO_, which takes priority.
-// getenv is usually os.Getenv.
+// ConfigFromEnv reads Calico's environment variables. A variable with the prefix CALICO_ takes priority. getenv is
+// usually os.Getenv.
 func ConfigFromEnv(getenv func(string) string) Config {
 	get := func(name string) string {
 		if v := getenv("CALICO_" + name); v != "" {
@@ -71,7 +71,7 @@ func (c Config) With(o Config) Config {
 	return c
 }
 
-// SplitEndpoints reads a comma-separated list of endpoints.
+// SplitEndpoints splits a comma-separated list of endpoints.
 func SplitEndpoints(s string) []string {
 	var endpoints []string
 	for e := range strings.SplitSeq(s, ",") {
@@ -82,7 +82,7 @@ func SplitEndpoints(s string) []string {
 	return endpoints
 }
 
-// check refuses what cannot work, before anything is dialled.
+// check refuses invalid settings before the connection.
 func (c Config) check() error {
 	if len(c.Endpoints) == 0 {
 		return errors.New("etcd endpoints are missing: set --etcd-endpoints or ETCD_ENDPOINTS, for instance " +
@@ -122,7 +122,7 @@ func (c Config) check() error {
 	return nil
 }
 
-// splitEndpoint takes "https://host:port" apart; the scheme may be absent.
+// splitEndpoint splits "https://host:port"; the scheme may be absent.
 func splitEndpoint(e string) (scheme, host string) {
 	if scheme, host, ok := strings.Cut(e, "://"); ok {
 		return scheme, strings.TrimSuffix(host, "/")
@@ -130,7 +130,7 @@ func splitEndpoint(e string) (scheme, host string) {
 	return "", e
 }
 
-// secure reports whether the endpoints are spoken to over TLS.
+// secure reports whether the endpoints use TLS.
 func (c Config) secure() bool {
 	scheme, _ := splitEndpoint(c.Endpoints[0])
 	return scheme == "https" || scheme == "" && (c.CAFile != "" || c.CertFile != "")
@@ -161,10 +161,10 @@ func (c Config) tlsConfig() (*tls.Config, error) {
 	return config, nil
 }
 
-// maxPassword is more than any password has.
+// maxPassword exceeds the length of every password.
 const maxPassword = 4096
 
-// password is the password, from its file if there is one: what is in it, less the end of the line.
+// password returns the password, from its file if there is one: the content without the line end.
 func (c Config) password() (string, error) {
 	if c.PasswordFile == "" {
 		return c.Password, nil
@@ -190,8 +190,8 @@ func (c Config) password() (string, error) {
 	return password, nil
 }
 
-// Warnings are sentences about what works, but not safely, or not for long: a password that everybody on the way or
-// on this host can read, a client certificate that expires within 30 days.
+// Warnings returns a sentence for each unsafe or expiring setting: a password that others on the network or on this
+// host can read, a client certificate that expires within 30 days.
 func (c Config) Warnings(now time.Time) (warnings []string) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	for _, e := range c.Endpoints {
@@ -217,7 +217,7 @@ func (c Config) Warnings(now time.Time) (warnings []string) {
 	return warnings
 }
 
-// expiryNotice is how long before its end a certificate is worth a warning.
+// expiryNotice is the time before a certificate's expiry from which there is a warning.
 const expiryNotice = 30 * 24 * time.Hour
 
 // ReadCA reads a file of PEM certificates.
@@ -233,7 +233,7 @@ func ReadCA(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// ReadKeyPair reads a certificate and its key from PEM files; the error names the file that is wrong.
+// ReadKeyPair reads a certificate and its key from PEM files; the error names the wrong file.
 func ReadKeyPair(certFile, keyFile string) (tls.Certificate, error) {
 	for what, file := range map[string]string{"certificate": certFile, "key": keyFile} {
 		if _, err := os.ReadFile(file); err != nil {

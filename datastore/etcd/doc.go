@@ -1,2 +1,2 @@
-// Package etcd keeps the Calico data model in etcd.
+// Package etcd stores the Calico data model in etcd.
 package etcd

@@ -16,17 +16,17 @@ import (
 	"github.com/manxnet/manx/datastore/election"
 )
 
-// electionRoot holds one key for each election, with the leader's name as its value and the leader's lease. It is below
-// Root, so that who may write the datastore may lead, and in no range that Calico's programs read.
+// electionRoot has one key for each election, with the leader's name as its value and the leader's lease. It is below
+// Root, so that every writer of the datastore may lead, and in no range that Calico's programs read.
 const electionRoot = Root + "manx/v1/elections/"
 
 var _ datastore.Backend = (*Store)(nil)
 
-// Campaign implements datastore.Elector. Leadership ends with ctx, too.
+// Campaign implements datastore.Elector. The end of ctx also ends leadership.
 //
-// A candidate has no lease while it waits, only a watch of one key: elections cost etcd little, however many the
-// candidates. Leadership is a key that exists once, bound to a lease; etcd counts the lease's time from when a renewal
-// arrives and the leader from when it was sent, less a reserve.
+// A waiting candidate has no lease, only a watch of one key: elections cost etcd little, however many the candidates.
+// Leadership is a key that exists once, bound to a lease. etcd counts the lease's time from the arrival of a renewal,
+// the leader from its sending, less a reserve.
 func (s *Store) Campaign(ctx context.Context, name, candidate string) (datastore.Leadership, error) {
 	c := s.campaign(name)
 	c.Candidate = candidate
@@ -74,7 +74,7 @@ type lease struct {
 	ttl            time.Duration
 
 	id      clientv3.LeaseID
-	created int64 // the revision that made the key ours
+	created int64 // the revision that created our key
 
 	stream etcdserverpb.Lease_LeaseKeepAliveClient // of renewals, nil while there is none
 	drop   context.CancelFunc                      // ends it
@@ -109,7 +109,7 @@ func (l *lease) Claim(ctx context.Context) (until time.Time, err error) {
 		l.created = won.Header.Revision
 		return until, nil
 	}
-	// it may have been put all the same; if this fails, too, the lease runs out
+	// The key may have been created all the same; if this fails, too, the lease expires.
 	_ = l.Release(context.WithoutCancel(ctx))
 	if err != nil {
 		return until, s.explain(ctx, err)
@@ -117,7 +117,7 @@ func (l *lease) Claim(ctx context.Context) (until time.Time, err error) {
 	return until, election.ErrTaken
 }
 
-// endOf is when a leader stops whose renewal was sent at a time.
+// endOf returns the time at which a leader stops if its renewal was sent at the given time.
 func endOf(sent time.Time, ttlSeconds int64) time.Time {
 	return election.End(sent, time.Duration(ttlSeconds)*time.Second)
 }
@@ -129,8 +129,8 @@ func (l *lease) Taken(ctx context.Context) error {
 	})
 }
 
-// Renew implements election.Lease. (The client's own call tries without a pause while there is no connection, and
-// logs in each time.) The stream of renewals ends with ctx.
+// Renew implements election.Lease. (The client's own call retries without a pause while there is no connection, and
+// authenticates each time.) The stream of renewals ends with ctx.
 func (l *lease) Renew(ctx context.Context) (until time.Time, err error) {
 	if l.stream == nil {
 		ctx, drop := context.WithCancel(ctx)
@@ -160,7 +160,7 @@ func (l *lease) Renew(ctx context.Context) (until time.Time, err error) {
 	return endOf(sent, answer.TTL), nil
 }
 
-// Release implements election.Lease. The key goes with the lease.
+// Release implements election.Lease. Revoking the lease deletes the key.
 func (l *lease) Release(ctx context.Context) error {
 	limited, cancel := l.store.bounded(ctx)
 	defer cancel()
@@ -171,8 +171,8 @@ func (l *lease) Release(ctx context.Context) error {
 	return l.store.explained(ctx, err)
 }
 
-// follow calls each with what is stored at a key, nil for nothing, and then after each change, until each returns
-// false. It goes on over lost connections, and gives up when ctx ends or the datastore refuses.
+// follow calls each with the value of a key, nil for none, and then after each change, until each returns false. It
+// continues after lost connections, and fails when ctx ends or the datastore refuses.
 func (s *Store) follow(ctx context.Context, key string, each func(*mvccpb.KeyValue) bool) error {
 	return election.Persist(ctx, func(ctx context.Context) error {
 		return s.explained(ctx, s.followOnce(ctx, key, each))

@@ -20,7 +20,7 @@ const (
 	never = time.Hour
 )
 
-// candidate is a store whose leases last so long.
+// candidate returns a store whose leases last so long.
 func candidate(t *testing.T, c etcd.Config, ttl time.Duration) *etcd.Store {
 	c.LeaseTTL = ttl
 	return open(t, c)

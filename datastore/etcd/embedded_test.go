@@ -262,7 +262,7 @@ func TestEmbeddedOnAFullDisk(t *testing.T) {
 	if got, err := s.Get(t.Context(), a.Key); err != nil || got.Revision != a.Revision {
 		t.Fatalf("read on a full disk: %v, %v", got, err)
 	}
-	// etcd's own writes, which nobody asked for, must not end the process either.
+	// etcd's own writes, without a request, must not end the process either.
 	raw, err := clientv3.New(clientv3.Config{Endpoints: e.Config().Endpoints, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)

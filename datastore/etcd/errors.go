@@ -21,15 +21,15 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// probeTimeout bounds how long one endpoint is looked at to find out what is wrong with it.
+// probeTimeout bounds the diagnosis of one endpoint.
 const probeTimeout = 2 * time.Second
 
-// keyError says what kept an operation on key from succeeding.
+// keyError wraps the error of an operation on key.
 func (s *Store) keyError(ctx context.Context, op string, key model.Key, err error) error {
 	return &datastore.KeyError{Op: op, Key: key, Err: s.explain(ctx, err)}
 }
 
-// explain turns an error of the etcd client into one of the datastore's, with a reason that a person can act on.
+// explain converts an error of the etcd client to a datastore error, with a reason for an operator.
 func (s *Store) explain(ctx context.Context, err error) error {
 	if errors.Is(context.Cause(ctx), context.Canceled) {
 		return context.Canceled
@@ -60,27 +60,27 @@ func (s *Store) explain(ctx context.Context, err error) error {
 	switch {
 	case code == codes.Unavailable, code == codes.DeadlineExceeded,
 		errors.Is(err, context.DeadlineExceeded), errors.Is(err, errConnectionLost):
-		// A reason is wanted even if, or just because, ctx is over.
+		// The reason is needed even if, or just because, ctx has ended.
 		if reason := s.reachable(context.WithoutCancel(ctx), probeTimeout); reason != nil {
 			return reason
 		}
 		if s.client != nil {
-			s.client.ActiveConnection().ResetConnectBackoff() // it is back: the next try need not wait
+			s.client.ActiveConnection().ResetConnectBackoff() // reachable again: retry at once
 		}
 		return fmt.Errorf("%w: %s: %s", datastore.ErrUnavailable, strings.Join(s.config.Endpoints, ", "), plain(err))
 	}
 	return err
 }
 
-// notAllowed is datastore.ErrUnauthorized in other words, for credentials that are right or absent.
+// notAllowed is datastore.ErrUnauthorized with another text, for credentials that are right or absent.
 type notAllowed struct{ text string }
 
 func (e *notAllowed) Error() string { return e.text }
 
-// Is makes it the datastore's error.
+// Is reports datastore.ErrUnauthorized as a match.
 func (e *notAllowed) Is(target error) bool { return target == datastore.ErrUnauthorized }
 
-// who is what the datastore takes us for.
+// who returns the user that the datastore authenticates.
 func (s *Store) who() string {
 	if s.config.Username == "" {
 		return "this client"
@@ -88,7 +88,7 @@ func (s *Store) who() string {
 	return "user " + s.config.Username
 }
 
-// plain drops the frame that gRPC puts around messages.
+// plain strips gRPC's prefix of messages.
 func plain(err error) string {
 	if st, ok := status.FromError(err); ok {
 		return st.Message()
@@ -96,7 +96,7 @@ func plain(err error) string {
 	return err.Error()
 }
 
-// reachable returns nil if at least one endpoint answers, otherwise what is wrong with each.
+// reachable returns nil if at least one endpoint answers, otherwise the problem of each.
 func (s *Store) reachable(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -116,10 +116,10 @@ func (s *Store) reachable(ctx context.Context, timeout time.Duration) error {
 	return fmt.Errorf("%w: %s", datastore.ErrUnavailable, strings.Join(wrong, "; "))
 }
 
-// hello is what an HTTP/2 client sends first: the preface and an empty SETTINGS frame (RFC 9113 section 3.4).
+// hello is the start of an HTTP/2 connection: the client's preface and an empty SETTINGS frame (RFC 9113 section 3.4).
 const hello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
-// probe connects to an endpoint, shakes hands if it is to be spoken to over TLS, and waits for the first frame.
+// probe connects to an endpoint, does the TLS handshake if it uses TLS, and waits for the first frame.
 func (s *Store) probe(ctx context.Context, endpoint string) error {
 	network := "tcp"
 	scheme, address := splitEndpoint(endpoint)
@@ -135,7 +135,7 @@ func (s *Store) probe(ctx context.Context, endpoint string) error {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		err = errors.New("accepts connections, but does not answer")
 	case s.tls == nil:
-		// Nobody is authenticated here and nothing is said: this only finds out whether it is TLS.
+		// This only detects TLS: no authentication, no data.
 		if other := greet(ctx, network, address, &tls.Config{InsecureSkipVerify: true}); other == nil ||
 			isAlert(other) {
 			err = errors.New("speaks TLS, want https:// instead of http://")
@@ -165,7 +165,8 @@ func greet(ctx context.Context, network, address string, config *tls.Config) err
 	if _, err := conn.Write([]byte(hello)); err != nil {
 		return err
 	}
-	// TLS 1.3 servers refuse a client's certificate only after the client's handshake is over, thus in the answer.
+	// A TLS 1.3 server refuses a client's certificate only after the client's handshake has ended, thus in the
+	// response.
 	frame := make([]byte, 9)
 	if _, err := io.ReadFull(conn, frame); err != nil {
 		return err
@@ -184,7 +185,7 @@ func isAlert(err error) bool {
 	return errors.As(err, &alert) || strings.Contains(err.Error(), "remote error: tls:")
 }
 
-// tlsReason says which file or setting a failed handshake is about.
+// tlsReason names the file or setting that explains a failed handshake.
 func (s *Store) tlsReason(err error) error {
 	var unknown x509.UnknownAuthorityError
 	switch {

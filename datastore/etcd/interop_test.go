@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// stored are the keys and values that Calico's own programs left in etcd.
+// stored returns the keys and values that Calico's own programs left in etcd.
 func stored(t *testing.T) map[string]string {
 	t.Helper()
 	f, err := os.Open("../model/testdata/objects.jsonl")

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Root is the prefix of everything Calico keeps in etcd, and Manx with it.
+// Root is the prefix of all data of Calico in etcd, and of Manx.
 const Root = "/calico/"
 
 const (
@@ -17,16 +17,16 @@ const (
 	ipamRoot  = "/calico/ipam/v2/"
 )
 
-// pathRule tells how the keys of a kind are spelt in etcd.
+// pathRule is the mapping between keys of a kind and etcd paths.
 type pathRule struct {
-	// prefix is what all paths of the kind begin with; a List or Watch of the kind reads this range.
+	// prefix returns the prefixes of all paths of the kind; a List or Watch of the kind reads these ranges.
 	prefix func(namespace string) []string
 	format func(model.Key) (string, error)
-	// parse is given the prefix that matched and the path below it.
+	// parse is called with the matched prefix and the path below it.
 	parse func(prefix, rest string) (model.Key, error)
 }
 
-// Path spells k as Calico's etcd v3 key.
+// Path returns the etcd v3 path of k in Calico's layout.
 func Path(k model.Key) (string, error) {
 	info, ok := model.Lookup(k.Kind)
 	if !ok {
@@ -48,7 +48,7 @@ func Path(k model.Key) (string, error) {
 	return rules[info.Kind].format(k)
 }
 
-// Prefixes lists the ranges that hold all objects of a kind, or those of one namespace if that is not empty.
+// Prefixes lists the ranges with all objects of a kind, or those of one namespace if that is not empty.
 func Prefixes(kind model.Kind, namespace string) ([]string, error) {
 	info, ok := model.Lookup(kind)
 	if !ok {
@@ -60,7 +60,7 @@ func Prefixes(kind model.Kind, namespace string) ([]string, error) {
 	return rules[kind].prefix(namespace), nil
 }
 
-// rules are those of all kinds that are stored.
+// rules are the rules of all stored kinds.
 var rules = func() map[model.Kind]pathRule {
 	m := map[model.Kind]pathRule{
 		model.KindIPAMBlock: blockPath, model.KindBlockAffinity: affinityPath, model.KindIPAMHandle: handlePath,
@@ -74,7 +74,7 @@ var rules = func() map[model.Kind]pathRule {
 	return m
 }()
 
-// kindsByPrefix finds the kind of a path from what pathPrefix cuts off.
+// kindsByPrefix maps the result of pathPrefix to a kind.
 var kindsByPrefix = func() map[string]model.Kind {
 	m := map[string]model.Kind{}
 	for kind, rule := range rules {
@@ -85,7 +85,7 @@ var kindsByPrefix = func() map[string]model.Kind {
 	return m
 }()
 
-// pathPrefix is the part of a path that tells its kind, including the slash behind it if there is one.
+// pathPrefix returns the part of a path that identifies its kind, including the slash behind it if there is one.
 func pathPrefix(path string) string {
 	for _, root := range []string{resources, ipamRoot} {
 		if rest, ok := strings.CutPrefix(path, root); ok {
@@ -98,8 +98,8 @@ func pathPrefix(path string) string {
 	return ""
 }
 
-// ParsePath finds the key that a path of etcd spells. ok is false for a path that Manx has no use for;
-// err says why a path in the range of a known kind cannot be read.
+// ParsePath returns the key of an etcd path. ok is false for a path that Manx does not use; err explains why a path in
+// the range of a known kind is malformed.
 func ParsePath(path string) (k model.Key, ok bool, err error) {
 	prefix := pathPrefix(path)
 	kind, ok := kindsByPrefix[prefix]
@@ -177,7 +177,7 @@ var blockPath = pathRule{
 }
 
 var affinityPath = pathRule{
-	// A host reads its own affinities before each assignment: that must not cost a read of everybody's.
+	// A host reads its own affinities before each assignment, which must not read those of other hosts.
 	prefix: func(owner string) []string {
 		if owner != "" {
 			return []string{"/calico/ipam/v2/" + owner + "/"}
@@ -230,7 +230,7 @@ var ipamConfigPath = pathRule{
 	},
 }
 
-// family is "ipv4" or "ipv6", as etcd paths spell it.
+// family returns "ipv4" or "ipv6", as in etcd paths.
 func family(p netip.Prefix) string {
 	if p.Addr().Is4() {
 		return "ipv4"

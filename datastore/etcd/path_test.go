@@ -50,7 +50,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// recordedPaths are those that Calico's own programs wrote, of the model's test data.
+// recordedPaths returns those that Calico's own programs wrote, of the model's test data.
 func recordedPaths(t testing.TB, files ...string) (paths []string) {
 	t.Helper()
 	for _, file := range files {

@@ -9,25 +9,25 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// quietCore passes on what an operator should hear of etcd's own messages. Unlike zap.IncreaseLevel it works whatever
-// the level of the log is when it is made, and follows that level when it changes.
+// quietCore filters etcd's own messages. Unlike zap.IncreaseLevel it works at every level of the log, and follows a
+// change of that level.
 type quietCore struct {
 	zapcore.Core
 	lowest zapcore.Level
-	// usual are messages that say nothing of this use of etcd, atEnd those that only tell of a server being closed.
+	// usual are irrelevant messages, atEnd messages that only report the close of a server.
 	usual, atEnd []string
 	ending       *atomic.Bool
 }
 
-// QuietServer is the logger for an embedded server, which sets ending when it is being closed: each of its steps is
-// told at level info, trouble above.
+// QuietServer returns the logger for an embedded server, which sets ending when it closes: each of its steps is logged
+// at level info, problems above.
 func QuietServer(log *zap.Logger, ending *atomic.Bool) *zap.Logger {
 	return quiet(log, quietCore{
 		lowest: zap.WarnLevel,
 		ending: ending,
 		usual: []string{
 			"Running http and grpc server on single port",  // etcd's own listeners are off
-			"simple token is not cryptographically signed", // nobody logs in to the embedded server
+			"simple token is not cryptographically signed", // the embedded server has no users
 		},
 		atEnd: []string{
 			"setting up serving from embedded etcd failed",
@@ -37,7 +37,7 @@ func QuietServer(log *zap.Logger, ending *atomic.Bool) *zap.Logger {
 	})
 }
 
-// quietClient is the logger of the client, whose warnings repeat for each retry what our errors say.
+// quietClient returns the logger of the client, whose warnings repeat our errors for each retry.
 func quietClient(log *zap.Logger) *zap.Logger {
 	return quiet(log, quietCore{lowest: zap.ErrorLevel, ending: new(atomic.Bool)})
 }

@@ -24,9 +24,9 @@ const (
 	dialTimeout      = 10 * time.Second
 	keepAliveTime    = 30 * time.Second
 	keepAliveTimeout = 10 * time.Second
-	// pageSize keeps one answer of a big read at a few megabytes.
+	// pageSize keeps one response of a large read at a few megabytes.
 	pageSize = 500
-	// readRetries bounds how often a read starts again because compaction overtook it.
+	// readRetries bounds the restarts of a read after a compaction.
 	readRetries = 5
 )
 
@@ -43,8 +43,8 @@ type Store struct {
 
 var _ datastore.Store = (*Store)(nil)
 
-// Open connects to etcd and makes sure that it answers. An error that Is ErrUnavailable may go away by itself, and
-// names each endpoint with what is wrong there; ErrUnauthorized and errors about the configuration will not.
+// Open connects to etcd and checks that it answers. An error that Is ErrUnavailable may be temporary, and names each
+// endpoint with its problem; ErrUnauthorized and errors about the configuration are permanent.
 func Open(ctx context.Context, config Config, log *zap.Logger) (*Store, error) {
 	if err := config.check(); err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func Open(ctx context.Context, config Config, log *zap.Logger) (*Store, error) {
 }
 
 func (s *Store) connect(ctx context.Context) error {
-	// The client asks for an authentication token before it returns, bounded by DialTimeout alone: look first.
+	// The client requests an authentication token before it returns, bounded only by DialTimeout: probe first.
 	if err := s.reachable(ctx, dialTimeout); err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (s *Store) connect(ctx context.Context) error {
 		Username:             s.config.Username,
 		Password:             s.config.Password,
 		Context:              s.ctx,
-		// gRPC's own limit is two minutes: too long to be without a datastore that is back.
+		// gRPC's own limit is two minutes: too long after the datastore's return.
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
 				MaxDelay: 2 * time.Second},
@@ -111,10 +111,10 @@ func (s *Store) Keeps(kind model.Kind) bool {
 	return err == nil
 }
 
-// UpgradeNode implements datastore.Backend. There is nothing to do.
+// UpgradeNode implements datastore.Backend. It does nothing.
 func (s *Store) UpgradeNode(context.Context, string) error { return nil }
 
-// Notices implements datastore.Backend. There are none.
+// Notices implements datastore.Backend. It returns none.
 func (s *Store) Notices() []string { return nil }
 
 // Close ends all watches and the connection.
@@ -153,7 +153,7 @@ func (s *Store) Get(ctx context.Context, key model.Key) (*model.Object, error) {
 	return model.Decode(key, resp.Kvs[0].Value, resp.Kvs[0].ModRevision), nil
 }
 
-// List implements datastore.Store. However many objects there are, they are read in pages at one revision.
+// List implements datastore.Store. It reads any number of objects in pages at one revision.
 func (s *Store) List(ctx context.Context, kind model.Kind, namespace string) ([]*model.Object, int64, error) {
 	key := model.Key{Kind: kind, Namespace: namespace, Name: "*"}
 	prefixes, err := Prefixes(kind, namespace)
@@ -176,13 +176,13 @@ func (s *Store) List(ctx context.Context, kind model.Kind, namespace string) ([]
 	return objects, at.revision, nil
 }
 
-// position is a point in the history of one cluster.
+// position is a revision of one cluster.
 type position struct {
 	cluster  uint64
 	revision int64
 }
 
-// read returns the entries below the prefixes as they were at one revision: the given one, or the newest if it is 0.
+// read returns the entries below the prefixes at the given revision, or at the newest if it is 0.
 func (s *Store) read(
 	ctx context.Context, prefixes []string, revision int64, opts ...clientv3.OpOption,
 ) ([]*mvccpb.KeyValue, position, error) {
@@ -205,7 +205,7 @@ func (s *Store) readOnce(
 	return all, at, err
 }
 
-// readPages hands on page by page what is there at a revision, or at the newest one if it is 0, until each fails.
+// readPages passes the entries at a revision, or at the newest one if it is 0, to each page by page, until each fails.
 func (s *Store) readPages(
 	ctx context.Context, prefixes []string, revision int64, each func([]*mvccpb.KeyValue) error,
 	opts ...clientv3.OpOption,
@@ -243,7 +243,7 @@ func (s *Store) readPage(
 	return s.client.Get(ctx, from, opts...)
 }
 
-// parse decodes an entry that was found by range, nil if it is no object of ours.
+// parse decodes an entry of a range, nil if it is not an object of Manx.
 func parse(path string, kv *mvccpb.KeyValue) *model.Object {
 	key, ok, err := ParsePath(path)
 	switch {

@@ -43,7 +43,7 @@ func judge(t *testing.T, direct etcd.Config, endpoint string) {
 	})
 }
 
-// raw is a client that knows nothing of Calico.
+// raw returns a client that knows nothing of Calico.
 func raw(t *testing.T, c etcd.Config) *clientv3.Client {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints, Logger: zap.NewNop()})

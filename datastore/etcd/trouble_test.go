@@ -19,7 +19,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// closedPort is an address where nothing listens.
+// closedPort returns an address where nothing listens.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -30,7 +30,7 @@ func closedPort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// mutePort accepts connections and says nothing.
+// mutePort accepts connections and sends nothing.
 func mutePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

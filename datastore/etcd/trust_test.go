@@ -39,7 +39,7 @@ const strangerEnv = "MANX_TEST_STRANGER"
 // nobody is the user and group of the stranger.
 const nobody = 65534
 
-// stranger tries all ways in until standard input ends, and tells about each that works, once.
+// stranger tries all methods of access until standard input ends, and reports each that works, once.
 func stranger(dir string) {
 	told := map[string]bool{}
 	try := func(what string, err error) {
@@ -120,7 +120,7 @@ func watchStranger(t *testing.T, dir string, do func()) (open []string) {
 	return nil
 }
 
-// publicDir is a folder that everybody can enter.
+// publicDir returns a folder that everybody can enter.
 func publicDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "etcd-trust-")
@@ -179,7 +179,7 @@ func TestEmbeddedIsClosedToOtherUsers(t *testing.T) {
 	}
 }
 
-// listening are the TCP sockets on which a process listens.
+// listening returns the TCP sockets on which a process listens.
 func listening(t *testing.T, pid int) (addresses []string) {
 	t.Helper()
 	out, err := exec.Command("ss", "-Hltnp").Output()

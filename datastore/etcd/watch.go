@@ -21,9 +21,9 @@ import (
 const (
 	minDelay = 50 * time.Millisecond
 	maxDelay = 10 * time.Second
-	// stable is how long a watch must have lived for the next failure to count as the first.
+	// stable is the lifetime of a watch after which the next failure counts as the first.
 	stable = 10 * time.Second
-	// queued is how many events may wait for the reader, so that it can take them in batches.
+	// queued is the number of events that may wait for the reader, so that it can take them in batches.
 	queued = 1024
 )
 
@@ -31,15 +31,15 @@ var errConnectionLost = errors.New("the connection was lost")
 
 // Watch implements datastore.Store.
 //
-// All kinds are read at one revision and then followed by a single etcd watch over the span of keys that holds them.
-// So events come in the order of the datastore's history, whatever their kind, and after EventInSync with revision R
-// and the events up to revision S the reader has what the datastore held at S. While the reader is not in sync
-// (before the first EventInSync, and from EventLost to the next one), it is given differences to an older state in
-// no particular order, at most one for each key: only at EventInSync do they add up to a state that existed.
+// All kinds are read at one revision and then followed by a single etcd watch over the range of keys that contains
+// them. So events come in the order of the datastore's history, whatever their kind. After EventInSync with revision R
+// and the events up to revision S the reader has the datastore's state at S. While the reader is not in sync (before
+// the first EventInSync, and from EventLost to the next one), it gets differences to an older state in no particular
+// order, at most one for each key: only at EventInSync do they add up to a state that existed.
 //
-// After a lost connection, the loss of the cluster's leader, or compaction, keys and revisions are read again and
-// only what differs is fetched and delivered, with EventDelete for what is gone. A change that was undone meanwhile is
-// not reported. If the datastore was replaced or put back to an earlier state, everything is read anew.
+// After a lost connection, the loss of the cluster's leader, or compaction, Watch reads keys and revisions again, and
+// delivers only the differences, with EventDelete for deleted objects. A change that was undone meanwhile is not
+// reported. If the datastore was replaced or restored to an earlier state, everything is read again.
 //
 // EventLost is sent for each failed attempt, with the reason. The channel is closed when ctx or the Store ends.
 func (s *Store) Watch(ctx context.Context, kinds ...model.Kind) <-chan datastore.Event {
@@ -67,13 +67,13 @@ type watcher struct {
 	out      chan<- datastore.Event
 	kinds    map[model.Kind]bool
 	prefixes []string
-	from, to string // the span that holds all prefixes
+	from, to string // the range that contains all prefixes
 
-	known map[string]struct{} // paths of everything delivered that exists; nil before the first read
-	at    position            // everything up to here has been delivered
+	known map[string]struct{} // paths of all delivered objects that exist; nil before the first read
+	at    position            // everything up to here was delivered
 }
 
-// cover finds the keys that hold the kinds.
+// cover determines the keys of the kinds.
 func (w *watcher) cover(kinds []model.Kind) error {
 	if len(kinds) == 0 {
 		return errors.New("watch: no kind is given")
@@ -126,8 +126,8 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// refresh reads what is stored and delivers how it differs from what was delivered before, page by page: in a large
-// cluster nobody should have to hold all of it at a time.
+// refresh reads the stored objects and delivers the differences to those delivered before, page by page: a large
+// cluster's objects are never all in memory at a time.
 func (w *watcher) refresh(ctx context.Context) error {
 	at, err := w.readDifferences(ctx)
 	for attempt := 1; errors.Is(err, rpctypes.ErrCompacted) && attempt < readRetries; attempt++ {
@@ -141,7 +141,7 @@ func (w *watcher) refresh(ctx context.Context) error {
 	return nil
 }
 
-// readDifferences delivers the entries that are not as they were delivered, and what is gone.
+// readDifferences delivers new and changed entries, and the deletion of missing ones.
 func (w *watcher) readDifferences(ctx context.Context) (at position, err error) {
 	deliver := func(page []*mvccpb.KeyValue) error {
 		for _, kv := range page {
@@ -172,13 +172,13 @@ func (w *watcher) readDifferences(ctx context.Context) (at position, err error) 
 	}
 	since := w.at.revision + 1
 	if at.cluster != w.at.cluster || at.revision < w.at.revision {
-		since = 0 // another history: equal revisions mean nothing
+		since = 0 // another history: equal revisions prove nothing
 	}
 	_, err = w.store.readPages(ctx, w.prefixes, at.revision, deliver, clientv3.WithMinModRev(since))
 	return at, err
 }
 
-// follow delivers changes as they happen, until something breaks.
+// follow delivers changes as they happen, until an error.
 func (w *watcher) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
 	defer cancel(nil)
@@ -205,8 +205,8 @@ func (w *watcher) follow(ctx context.Context) error {
 	}
 }
 
-// cancelWhenLost ends ctx when no endpoint is connected any more. The etcd client would reconnect without a word,
-// and the reader would take old state for current.
+// cancelWhenLost ends ctx when no endpoint is connected any more. The etcd client would reconnect silently, and the
+// reader would take old state for current.
 func (s *Store) cancelWhenLost(ctx context.Context, cancel context.CancelCauseFunc) {
 	conn := s.client.ActiveConnection()
 	s.watches.Add(1)
@@ -218,8 +218,8 @@ func (s *Store) cancelWhenLost(ctx context.Context, cancel context.CancelCauseFu
 	}()
 }
 
-// deliverEvents hands on what changed. All events of one transaction come in one answer; they are marked, so that the
-// reader can take them as one step.
+// deliverEvents delivers changes. All events of one transaction come in one response; they are marked, so that the
+// reader can apply them as one step.
 func (w *watcher) deliverEvents(ctx context.Context, events []*clientv3.Event) bool {
 	var list []datastore.Event
 	for _, e := range events {
@@ -254,7 +254,7 @@ func (w *watcher) deliverDelete(ctx context.Context, path string, revision int64
 	return !ok || w.send(ctx, e)
 }
 
-// changed is the event of a key that has a new value, false if its kind is not watched.
+// changed returns the event of a key that has a new value, false if its kind is not watched.
 func (w *watcher) changed(kv *mvccpb.KeyValue) (datastore.Event, bool) {
 	path := string(kv.Key)
 	o := parse(path, kv)
@@ -274,7 +274,7 @@ func (w *watcher) deleted(path string, revision int64) (datastore.Event, bool) {
 	return datastore.Event{Type: datastore.EventDelete, Key: key, Revision: revision}, true
 }
 
-// send hands an event to the reader, false if ctx ended first.
+// send delivers an event to the reader. It returns false if ctx ended first.
 func (w *watcher) send(ctx context.Context, e datastore.Event) bool {
 	select {
 	case w.out <- e:

@@ -12,9 +12,9 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Create implements datastore.Store. A resource without UID and creation time gets them.
+// Create implements datastore.Store. It sets UID and creation time of a resource without them.
 //
-// As with every write, after ErrUnavailable or the end of ctx it is open whether it took place.
+// As with every write, after ErrUnavailable or the end of ctx the write may have taken place.
 func (s *Store) Create(ctx context.Context, o *model.Object) (*model.Object, error) {
 	created := usable(o)
 	if err := created.PrepareCreate(time.Now()); err != nil {
@@ -30,7 +30,7 @@ func (s *Store) Create(ctx context.Context, o *model.Object) (*model.Object, err
 	return created, nil
 }
 
-// Update implements datastore.Store. A resource without UID and creation time keeps those that are stored.
+// Update implements datastore.Store. A resource without UID and creation time keeps the stored ones.
 func (s *Store) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
 	fail := func(err error) (*model.Object, error) {
 		return nil, &datastore.KeyError{Op: "update", Key: o.Key, Err: err}
@@ -64,8 +64,8 @@ func (s *Store) Update(ctx context.Context, o *model.Object) (*model.Object, err
 	return fail(fmt.Errorf("%w (revision is %d, not %d)", datastore.ErrConflict, updated.Revision, o.Revision))
 }
 
-// Apply stores the object whatever is there. It is for the IPAM configuration alone, which Calico writes that way;
-// everything else goes through Create and Update.
+// Apply stores the object whatever is stored. It is only for the IPAM configuration, which Calico writes that way;
+// everything else uses Create and Update.
 func (s *Store) Apply(ctx context.Context, o *model.Object) (*model.Object, error) {
 	if o.Key.Kind != model.KindIPAMConfig {
 		return nil, &datastore.KeyError{Op: "apply", Key: o.Key,
@@ -116,7 +116,7 @@ func (s *Store) Delete(ctx context.Context, key model.Key, revision int64) (*mod
 	return model.Decode(key, deleted[0].Value, deleted[0].ModRevision), nil
 }
 
-// A guard is the condition on the entry at path under which a write takes place. nil is none.
+// A guard is the condition on the entry at path for a write. nil is none.
 type guard func(path string) []clientv3.Cmp
 
 func absent(path string) []clientv3.Cmp {
@@ -129,7 +129,8 @@ func unchangedSince(revision int64) guard {
 	}
 }
 
-// swap stores o if the guard holds and returns it as stored; otherwise it returns what is there, nil if nothing is.
+// swap stores o if the guard holds and returns it as stored; otherwise it returns the stored object, nil if there is
+// none.
 func (s *Store) swap(ctx context.Context, o *model.Object, guarded guard) (_ *model.Object, swapped bool, _ error) {
 	path, err := Path(o.Key)
 	if err != nil {
@@ -160,14 +161,14 @@ func (s *Store) swap(ctx context.Context, o *model.Object, guarded guard) (_ *mo
 	return nil, false, nil
 }
 
-// usable copies o, so that the caller's stays as it is. That what is replaced was invalid no longer matters.
+// usable copies o, so that the caller's stays unchanged. It clears Err: the replaced object may have been invalid.
 func usable(o *model.Object) *model.Object {
 	c := o.Clone()
 	c.Err = nil
 	return c
 }
 
-// incomplete reports whether o was not made from a stored object: then it lacks what must survive.
+// incomplete reports whether o was not made from a stored object: then it lacks the fields that must survive.
 func incomplete(o *model.Object) bool {
 	m := o.Metadata()
 	return len(o.Raw()) == 0 || m != nil && m.GetUID() == ""

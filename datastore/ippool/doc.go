@@ -1,3 +1,3 @@
-// Package ippool decides which IP pool an address is in, and how a packet to it reaches the node that has it. It is
-// pure.
+// Package ippool selects the IP pool of an address, and the encapsulation of packets to the node that has the address.
+// It is pure.
 package ippool

@@ -6,27 +6,27 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Encapsulation is how a packet to a workload travels between two nodes.
+// Encapsulation is the encapsulation of a packet to a workload between two nodes.
 type Encapsulation uint8
 
-// The ways to travel that pools decide about. (WireGuard is decided by the keys of the two nodes.)
+// The encapsulations that pools decide. (WireGuard depends on the keys of the two nodes.)
 const (
-	Direct Encapsulation = iota // as it is
+	Direct Encapsulation = iota // none
 	IPIP
 	VXLAN
 )
 
 func (e Encapsulation) String() string { return [...]string{"Direct", "IPIP", "VXLAN"}[e] }
 
-// Reach is the way of a packet to another node, and why it is that one. It is small and made without an allocation,
-// since routes are decided by the hundred thousand.
+// Reach is the encapsulation of a packet to another node, and its reason. It is small and needs no allocation, since
+// there are hundreds of thousands of routes.
 type Reach struct {
 	Encapsulation Encapsulation
 	because       reason
 	v6            bool
 }
 
-// Device is the tunnel's device; empty for none.
+// Device returns the tunnel's device; empty for none.
 func (r Reach) Device() string {
 	switch {
 	case r.Encapsulation == IPIP:
@@ -39,7 +39,7 @@ func (r Reach) Device() string {
 	return ""
 }
 
-// Reason says why it is this way.
+// Reason explains the encapsulation.
 func (r Reach) Reason() string { return reasons[r.because] }
 
 type reason uint8
@@ -68,8 +68,8 @@ var reasons = [...]string{
 	vxlanWithin: "vxlanMode is CrossSubnet, and the node is in the same subnet",
 }
 
-// Encapsulation is that of the pool's packets where they are encapsulated at all. With both modes set, which no pool
-// may have, VXLAN counts, as in Calico. p may be nil: outside of all pools nothing is encapsulated.
+// Encapsulation returns the encapsulation of the pool's packets, if they are encapsulated at all. With both modes set,
+// which no pool may have, VXLAN applies, as in Calico. p may be nil: outside of all pools there is no encapsulation.
 func (p *Pool) Encapsulation() Encapsulation {
 	switch {
 	case p == nil:
@@ -82,11 +82,10 @@ func (p *Pool) Encapsulation() Encapsulation {
 	return Direct
 }
 
-// Reach decides how a packet to an address of the pool reaches another node. own is the sending node's address with
-// the length of its subnet (see model.NodeBGPSpec.Address), remote that of the other node, or the next hop that
-// stands for it; both are of the family of the outer packet. An unknown address is invalid, and then in no common
-// subnet. Only the own node's subnet counts, as in Calico: with different lengths two nodes may decide differently. p
-// may be nil.
+// Reach returns the encapsulation of a packet for an address of the pool to another node. own is the sending node's
+// address with the length of its subnet (see model.NodeBGPSpec.Address), remote that of the other node, or its next
+// hop; both are of the family of the outer packet. An unknown address is invalid, and in no common subnet. Only the own
+// node's subnet applies, as in Calico: with different lengths two nodes may decide differently. p may be nil.
 func (p *Pool) Reach(own netip.Prefix, remote netip.Addr) Reach {
 	switch p.Encapsulation() {
 	case VXLAN:

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Mode says when packets between nodes are encapsulated: ipipMode and vxlanMode of an IPPool.
+// Mode is the condition of encapsulation between nodes: ipipMode and vxlanMode of an IPPool.
 type Mode uint8
 
 // The modes. CrossSubnet: only to nodes outside of the own node's subnet.
@@ -21,17 +21,16 @@ const (
 	CrossSubnet
 )
 
-// Pool is an IP pool as far as it matters for the way to its addresses. Pools are comparable.
+// Pool has the properties of an IP pool for the path to its addresses. Pools are comparable.
 type Pool struct {
 	Name        string
 	CIDR        netip.Prefix // without host bits
 	IPIP, VXLAN Mode
 }
 
-// Parse reads an IPPool. A mode that Calico does not know counts as Never. So does any mode of a pool for load
-// balancers, whose addresses no workload has, and ipipMode of an IPv6 pool: IPIP exists for IPv4 only. Whether the
-// pool is disabled does not matter: that is about the assignment of addresses, and those that were assigned before
-// stay reachable.
+// Parse parses an IPPool. A mode unknown to Calico counts as Never. So does any mode of a pool for load balancers,
+// whose addresses no workload has, and ipipMode of an IPv6 pool: IPIP exists for IPv4 only. Whether the pool is
+// disabled is ignored: that concerns assignment, and addresses assigned before stay reachable.
 func Parse(name string, spec *model.IPPoolSpec) (Pool, error) {
 	cidr, err := netip.ParsePrefix(spec.CIDR)
 	if err != nil {
@@ -58,17 +57,16 @@ func mode(text string) Mode {
 	return Never
 }
 
-// ForLoadBalancers reports whether services alone have addresses of the pool.
+// ForLoadBalancers reports whether the pool is only for services.
 func ForLoadBalancers(spec *model.IPPoolSpec) bool {
 	return len(spec.AllowedUses) == 1 && spec.AllowedUses[0] == v3.IPPoolAllowedUseLoadBalancer
 }
 
-// Table is a set of pools in which the pool of an address can be looked up: the most specific one first, and of two
-// with the same CIDR, which Calico's own programs refuse to write, the first by name. Equal tables have equal
-// elements.
+// Table is a set of pools with lookup by address: the most specific one first, and of two with the same CIDR, which
+// Calico's own programs refuse to write, the first by name. Equal tables have equal elements.
 type Table []Pool
 
-// NewTable makes a Table of pools in any order.
+// NewTable returns a Table of pools in any order.
 func NewTable(pools ...Pool) Table {
 	t := slices.Clone(pools)
 	slices.SortFunc(t, func(a, b Pool) int {
@@ -78,7 +76,7 @@ func NewTable(pools ...Pool) Table {
 	return t
 }
 
-// Read makes a Table of all IP pools that can be parsed.
+// Read returns a Table of all IP pools that can be parsed.
 func Read(r model.Reader) Table {
 	var pools []Pool
 	for k, v := range model.All[model.IPPool](r, model.KindIPPool) {
@@ -89,8 +87,8 @@ func Read(r model.Reader) Table {
 	return NewTable(pools...)
 }
 
-// Of returns the most specific pool that holds p, nil if none does. It does not allocate, and looks at each pool once
-// at most: pools are few.
+// Of returns the most specific pool that contains p, nil if none does. It does not allocate, and tests each pool at
+// most once: pools are few.
 func (t Table) Of(p netip.Prefix) *Pool {
 	for i := range t {
 		if cidr := t[i].CIDR; cidr.Bits() <= p.Bits() && cidr.Contains(p.Addr()) {
@@ -100,10 +98,10 @@ func (t Table) Of(p netip.Prefix) *Pool {
 	return nil
 }
 
-// OfAddress returns the most specific pool that holds an address, nil if none does.
+// OfAddress returns the most specific pool that contains an address, nil if none does.
 func (t Table) OfAddress(a netip.Addr) *Pool { return t.Of(netip.PrefixFrom(a, a.BitLen())) }
 
-// Use reports whether packets to the addresses of any pool can be encapsulated in this way.
+// Use reports whether any pool's packets can have this encapsulation.
 func (t Table) Use(e Encapsulation) bool {
 	return slices.ContainsFunc(t, func(p Pool) bool { return p.Encapsulation() == e })
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/datastore"
 )
 
-// UserAgent is how a program names itself to the API, whose audit log has it. Empty: as the file that runs, with no
-// version.
+// UserAgent returns a program's name for the API's audit log. If program is empty it is that of the executable, without
+// a version.
 func UserAgent(program, version string) string {
 	if version != "" {
 		version = "/" + version
@@ -21,8 +21,8 @@ func UserAgent(program, version string) string {
 		runtime.GOARCH)
 }
 
-// naming implements http.RoundTripper: the User-Agent ends with the part of the program that makes the request, if its
-// context has one.
+// naming implements http.RoundTripper: it appends the requesting part of the program, if the context has one, to the
+// User-Agent.
 type naming struct{ next http.RoundTripper }
 
 func (n naming) RoundTrip(req *http.Request) (*http.Response, error) {

@@ -23,8 +23,8 @@ const (
 	asMergePatch = "application/merge-patch+json"
 )
 
-// client sends requests to the API and hands on what it answers as bytes. Watches have a connection of their own, on
-// which no answer waits for others.
+// client sends requests to the API and returns the bytes of the responses. Watches have a separate connection, on which
+// no response waits for others.
 type client struct{ rest, watches *rest.RESTClient }
 
 func newClient(config *rest.Config) (*client, error) {
@@ -49,7 +49,7 @@ func newRESTClient(config *rest.Config) (*rest.RESTClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	scheme := runtime.NewScheme() // only to read what the API says of errors
+	scheme := runtime.NewScheme() // only to parse the API's errors
 	v1 := schema.GroupVersion{Version: "v1"}
 	metav1.AddToGroupVersion(scheme, v1)
 	scheme.AddUnversionedTypes(v1, &metav1.Status{})
@@ -60,13 +60,13 @@ func newRESTClient(config *rest.Config) (*rest.RESTClient, error) {
 	return rest.RESTClientForConfigAndClient(c, h)
 }
 
-// request is one to the API.
+// request is a request to the API.
 type request struct {
 	verb, path, accept string
 	query              url.Values
 	body               []byte
 	bodyType           string
-	// once is for requests that are not repeated here when the server says to come again later.
+	// once disables the retry after a Retry-After response.
 	once bool
 }
 
@@ -94,7 +94,7 @@ func (c *client) do(ctx context.Context, q request) ([]byte, error) {
 	return result.Raw()
 }
 
-// read opens an answer that is read bit by bit.
+// read opens a response as a stream.
 func (c *client) read(ctx context.Context, q request) (io.ReadCloser, error) {
 	q.once = true
 	return prepare(c.rest, q).Stream(ctx)
@@ -106,8 +106,8 @@ func (c *client) stream(ctx context.Context, q request) (io.ReadCloser, error) {
 	return prepare(c.watches, q).Stream(ctx)
 }
 
-// noResource reports whether the API does not know the kind of what was asked for: a plain page of the server, rather
-// than a status, says that nothing is there.
+// noResource reports whether the API does not serve the requested kind: its 404 is a plain page of the server, rather
+// than a status.
 func noResource(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsNotFound(err) {

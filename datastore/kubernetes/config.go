@@ -17,45 +17,44 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Config says how to reach the Kubernetes API. Tokens, certificates, keys and authorities may be rotated below a
-// running program: their files and the kubeconfig are read again when the server refuses what they said before.
+// Config configures access to the Kubernetes API. Tokens, certificates, keys and authorities may be rotated while a
+// program runs: their files and the kubeconfig are read again when the server refuses the previous ones.
 type Config struct {
-	// Kubeconfig is the path of a kubeconfig, or several with colons, which are merged. Inline is the content of one in
-	// its place. Context is which of its contexts is used, if not the current one.
+	// Kubeconfig is the path of a kubeconfig, or several separated by colons, which are merged. Inline is the content
+	// of one and replaces it. Context selects one of its contexts, if not the current one.
 	Kubeconfig, Inline, Context string
-	// Endpoint is the URL of the API. What is set of the following takes the place of what a kubeconfig says.
+	// Endpoint is the URL of the API. It and the following fields, where set, take priority over the kubeconfig.
 	Endpoint                  string
 	CAFile, CertFile, KeyFile string
 	Token, TokenFile          string
 	Insecure                  bool // the server's certificate is not verified
-	// UserAgent is how the program names itself, as UserAgent makes it; empty: as the file that runs.
+	// UserAgent is the User-Agent, as UserAgent returns it; empty for the executable's name.
 	UserAgent string
-	// QPS bounds requests per second, Burst how many may come at once. Without QPS there is no bound: the server
-	// protects itself (API priority and fairness), and its word to come again later is followed.
+	// QPS limits requests per second, Burst concurrent ones. Without QPS there is no limit: the server protects itself
+	// (API priority and fairness), and its Retry-After is followed.
 	QPS   float32
 	Burst int
-	// UsePodCIDR is whether another plugin takes addresses of pods out of the node's pod CIDR, so that there is no
-	// IPAM.
+	// UsePodCIDR is set if another plugin takes pods' addresses from the node's pod CIDR, so that there is no IPAM.
 	UsePodCIDR bool
-	// Group is the API group of custom resources: "crd.projectcalico.org/v1" or "projectcalico.org/v3"; empty: as the
-	// server has them.
+	// Group is the API group of custom resources: "crd.projectcalico.org/v1" or "projectcalico.org/v3"; empty to detect
+	// it.
 	Group string
-	// InterfacePrefix begins the names of the host's interfaces of pods; "cali" if empty.
+	// InterfacePrefix is the prefix of pods' host interface names; "cali" if empty.
 	InterfacePrefix string
-	// LeaseNamespace is where elections have their Leases; empty: in the namespace of this pod, or in kube-system.
+	// LeaseNamespace is the namespace of the elections' Leases; empty: the namespace of this pod, or kube-system.
 	LeaseNamespace string
-	// LeaseTTL is how long after the end of a leader that did not resign another candidate can lead, in whole seconds;
-	// 15 s if zero.
+	// LeaseTTL is the time after the end of a leader that did not resign until another candidate can lead, in whole
+	// seconds; 15 s if zero.
 	LeaseTTL time.Duration
-	// Log gets answers of the server that are not followed to the letter; nil: nobody does.
+	// Log receives responses of the server that are not followed exactly; may be nil.
 	Log *zap.Logger
 }
 
-// ErrNoKubernetes is why REST has nothing to return: no setting names a Kubernetes API, and this is no pod of one.
+// ErrNoKubernetes is the error of REST if no setting names a Kubernetes API and this process does not run in a pod.
 var ErrNoKubernetes = errors.New("no Kubernetes API is known: set KUBECONFIG or K8S_API_ENDPOINT")
 
-// ConfigFromEnv reads Calico's environment names, each of which may carry the prefix CALICO_, which takes priority. A
-// value that cannot be read is an error of REST. getenv is usually os.Getenv.
+// ConfigFromEnv reads Calico's environment variables. A variable with the prefix CALICO_ takes priority. REST reports
+// malformed values. getenv is usually os.Getenv.
 func ConfigFromEnv(getenv func(string) string) Config {
 	get := func(name string) string {
 		if v := getenv("CALICO_" + name); v != "" {
@@ -81,7 +80,7 @@ func isTrue(s string) bool {
 	return err == nil && b
 }
 
-// Set is whether a setting names a Kubernetes API.
+// Set reports whether a setting names a Kubernetes API.
 func (c Config) Set() bool { return c.Kubeconfig != "" || c.Inline != "" || c.Endpoint != "" }
 
 // With returns c with the fields that are set in o.
@@ -105,11 +104,11 @@ func (c Config) With(o Config) Config {
 	return c
 }
 
-// Warnings lists settings that work but are not safe.
+// Warnings lists unsafe settings.
 func (c Config) Warnings(time.Time) (list []string) {
 	r, err := c.OfUser().REST()
 	switch {
-	case err != nil: // which opening the datastore says
+	case err != nil: // the error of Open
 	case r.Insecure:
 		list = append(list, "the certificate of the Kubernetes API is not verified: whoever is on the way to "+
 			"it can read "+
@@ -122,8 +121,8 @@ func (c Config) Warnings(time.Time) (list []string) {
 	return list
 }
 
-// OfUser is c with the user's own kubeconfig, ~/.kube/config, if nothing else is set and there is one: where Calico's
-// programs look for a datastore.
+// OfUser returns c with the user's kubeconfig, ~/.kube/config, if nothing else is set and the file exists, as Calico's
+// programs do.
 func (c Config) OfUser() Config {
 	if c.Set() {
 		return c
@@ -139,11 +138,11 @@ func (c Config) OfUser() Config {
 	return c
 }
 
-// defaultBurst is how many requests may come at once where only the number per second is bounded, as in Calico.
+// defaultBurst is the number of concurrent requests if only QPS is set, as in Calico.
 const defaultBurst = 100
 
-// REST is how client-go reaches the API; without any setting as a pod of the cluster. The error Is ErrNoKubernetes
-// where there is neither.
+// REST returns client-go's settings for the API; without any setting those of a pod in the cluster. The error Is
+// ErrNoKubernetes if there are neither.
 func (c Config) REST() (*rest.Config, error) {
 	r, err := c.load()
 	if err != nil {
@@ -183,7 +182,7 @@ func (c Config) load() (*rest.Config, error) {
 	return r, nil
 }
 
-// name is what a message calls the settings.
+// name names the settings, for messages.
 func (c Config) name() string {
 	switch {
 	case c.Inline != "":
@@ -194,7 +193,7 @@ func (c Config) name() string {
 	return "Kubernetes API " + c.Endpoint
 }
 
-// merged is what the kubeconfig and the other settings say together.
+// merged returns the kubeconfig merged with the other settings.
 func (c Config) merged() (*rest.Config, error) {
 	over := &clientcmd.ConfigOverrides{CurrentContext: c.Context, ClusterInfo: api.Cluster{
 		Server: c.Endpoint, CertificateAuthority: c.CAFile, InsecureSkipTLSVerify: c.Insecure,

@@ -24,7 +24,7 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// The names with CALICO_ go first, and what is set of single fields before what a kubeconfig says.
+// Variables with CALICO_ take priority, and single fields take priority over a kubeconfig.
 func TestConfigFromEnv(t *testing.T) {
 	env := map[string]string{"KUBECONFIG": "/k", "CALICO_KUBECONFIG": "/c", "K8S_API_ENDPOINT": "https://h:1",
 		"K8S_CA_FILE":    "/ca",

@@ -1,3 +1,3 @@
-// Package kubernetes keeps the Calico data model in the Kubernetes API: in custom resources, and in what Nodes, Pods,
-// Namespaces and ServiceAccounts say.
+// Package kubernetes stores the Calico data model in the Kubernetes API: in custom resources, and in Nodes, Pods,
+// Namespaces and ServiceAccounts.
 package kubernetes

@@ -22,16 +22,16 @@ import (
 )
 
 const (
-	// leasePrefix begins the names of the Leases: others have elections, too.
+	// leasePrefix is the prefix of the Leases' names: other programs have elections, too.
 	leasePrefix = "manx-"
-	// candidateEnd is between the candidate's name and what tells campaigns apart in the holder of a Lease.
+	// candidateEnd separates the candidate's name from the campaign's identity in the holder of a Lease.
 	candidateEnd = "_"
 )
 
-// namespaceFile is where a pod learns its namespace.
+// namespaceFile is the file with a pod's namespace.
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// leaseNamespace is where the Leases are: in the namespace of this pod, or in kube-system.
+// leaseNamespace returns the namespace of the Leases: that of this pod, or kube-system.
 func (c Config) leaseNamespace() string {
 	if c.LeaseNamespace != "" {
 		return c.LeaseNamespace
@@ -43,12 +43,12 @@ func (c Config) leaseNamespace() string {
 	return cmp.Or(strings.TrimSpace(string(name)), metav1.NamespaceSystem)
 }
 
-// Campaign implements datastore.Elector. Leadership ends with ctx, too.
+// Campaign implements datastore.Elector. The end of ctx also ends leadership.
 //
-// An election is a Lease, whose holder is the leader: its name, and what no other campaign has. Who waits follows that
-// one object. A Lease that did not change for as long as it says has run out; that time counts from when the candidate
-// saw the last change, so that no two hosts need clocks that agree, only ones that run at about the same speed. The
-// leader counts from when it sent a renewal, less a reserve.
+// An election is a Lease. Its holder is the leader: its name, and an identity unique to the campaign. A waiting
+// candidate watches that one object. A Lease that was unchanged for its duration has expired. The candidate counts that
+// time from when it saw the last change, so clocks need not agree, but must run at about the same speed. The leader
+// counts from when it sent a renewal, less a reserve.
 func (s *Store) Campaign(ctx context.Context, name, candidate string) (datastore.Leadership, error) {
 	c := s.campaign(name)
 	c.Candidate = candidate
@@ -74,7 +74,7 @@ func (s *Store) Observe(ctx context.Context, name string) <-chan string {
 	})
 }
 
-// lease is where the Lease of an election is.
+// lease is the place of an election's Lease.
 type lease struct{ namespace, name string }
 
 func (s *Store) lease(election string) lease {
@@ -86,13 +86,13 @@ func (l lease) all() string {
 }
 func (l lease) path() string { return l.all() + "/" + l.name }
 
-// sighting is a Lease, and since when it is as it is.
+// sighting is a Lease, and the time since which it is unchanged.
 type sighting struct {
 	*coordinationv1.Lease // nil: there is none
 	since                 time.Time
 }
 
-// free is whether nobody leads.
+// free reports whether there is no leader.
 func (v sighting) free() bool { return v.Lease == nil || holder(v.Lease) == "" }
 
 func holder(l *coordinationv1.Lease) string {
@@ -102,7 +102,7 @@ func holder(l *coordinationv1.Lease) string {
 	return *l.Spec.HolderIdentity
 }
 
-// runsOut is when a lease runs out that does not change any more.
+// runsOut returns the expiry of a lease that does not change any more.
 func (v sighting) runsOut() time.Time {
 	ttl := election.DefaultTTL
 	if d := v.Spec.LeaseDurationSeconds; d != nil && *d > 0 {
@@ -126,7 +126,8 @@ func (s *Store) getLease(ctx context.Context, l lease) (*coordinationv1.Lease, e
 	return v, json.Unmarshal(raw, v)
 }
 
-// putLease writes a Lease, anew if it has no revision. It fails with ErrConflict or ErrExists if somebody was faster.
+// putLease writes a Lease, or creates it if it has no revision. It fails with ErrConflict or ErrExists if another
+// candidate was faster.
 func (s *Store) putLease(ctx context.Context, l lease, v *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	v.TypeMeta = metav1.TypeMeta{Kind: "Lease", APIVersion: "coordination.k8s.io/v1"}
 	v.Namespace, v.Name = l.namespace, l.name
@@ -148,8 +149,8 @@ func (s *Store) putLease(ctx context.Context, l lease, v *coordinationv1.Lease) 
 	return stored, json.Unmarshal(raw, stored)
 }
 
-// followLease calls each with the Lease as it is and then after each change, until ctx ends or each wants no more. It
-// goes on over lost connections, and gives up when the API refuses.
+// followLease calls each with the current Lease and then after each change, until ctx ends or each returns false. It
+// continues after lost connections, and fails when the API refuses.
 func (s *Store) followLease(ctx context.Context, l lease, each func(*coordinationv1.Lease) bool) error {
 	return election.Persist(ctx, func(ctx context.Context) error { return s.followLeaseOnce(ctx, l, each) })
 }
@@ -205,12 +206,12 @@ type claim struct {
 	holder string
 	ttl    time.Duration
 
-	seen *coordinationv1.Lease // as it was when nobody held it
-	held *coordinationv1.Lease // as it was written last
+	seen *coordinationv1.Lease // as it was without a holder
+	held *coordinationv1.Lease // as last written
 }
 
-// Free implements election.Lease. Nobody leads if the Lease has no holder or has run out. The Lease is ours if the
-// answer to the write that made it ours was lost. A write fails if it was renewed unseen.
+// Free implements election.Lease. There is no leader if the Lease has no holder or has expired. The Lease may already
+// be ours, if the response to our claim was lost. A write fails after an unseen renewal.
 func (l *claim) Free(ctx context.Context) error {
 	limited, ranOut := context.WithCancel(ctx)
 	defer ranOut()
@@ -247,7 +248,8 @@ func (l *claim) Claim(ctx context.Context) (until time.Time, err error) {
 	return until, err
 }
 
-// write stores who holds the lease from now on, if it is as it was seen. It returns until when nobody else can.
+// write stores the new holder, if the Lease is unchanged since seen. It returns the time until which no other candidate
+// can hold it.
 func (l *claim) write(ctx context.Context, seen *coordinationv1.Lease, holder string) (until time.Time, err error) {
 	next := new(coordinationv1.Lease)
 	if seen != nil {
@@ -271,7 +273,8 @@ func (l *claim) write(ctx context.Context, seen *coordinationv1.Lease, holder st
 	return election.End(sent, time.Duration(seconds)*time.Second), nil
 }
 
-// Renew implements election.Lease. A Lease that others have changed and that is still ours is renewed as it is now.
+// Renew implements election.Lease. If others have changed the Lease but we still hold it, the current version is
+// renewed.
 func (l *claim) Renew(ctx context.Context) (until time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, election.Every(l.ttl))
 	defer cancel()

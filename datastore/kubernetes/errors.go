@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// said is a datastore's error in the words of the server.
+// said is a datastore error with the server's text.
 type said struct {
 	is   error
 	text string
@@ -24,12 +24,12 @@ type said struct {
 func (e *said) Error() string        { return e.text }
 func (e *said) Is(target error) bool { return e.is != nil && target == e.is }
 
-// keyError says what kept an operation on key from succeeding.
+// keyError wraps the error of an operation on key.
 func (s *Store) keyError(ctx context.Context, op string, key model.Key, err error) error {
 	return &datastore.KeyError{Op: op, Key: key, Err: s.explain(ctx, err)}
 }
 
-// explain turns an error of the client into one of the datastore's, with a reason that a person can act on.
+// explain converts an error of the client to a datastore error, with a reason for an operator.
 func (s *Store) explain(ctx context.Context, err error) error {
 	var status apierrors.APIStatus
 	switch {
@@ -51,7 +51,7 @@ func (s *Store) explain(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %s: %w", datastore.ErrUnavailable, s.host, err)
 }
 
-// isOurs is whether an error says already which of the datastore's it is, or that it is none.
+// isOurs reports whether an error is already converted.
 func isOurs(err error) bool {
 	for _, e := range []error{datastore.ErrNotFound, datastore.ErrExists, datastore.ErrConflict,
 		datastore.ErrUnauthorized, datastore.ErrUnavailable} {

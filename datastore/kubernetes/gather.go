@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// gatherFor bounds how long a change waits for others while they come in close succession. To wake up costs a
-	// process several times what an event does; a change after a quiet time waits for nothing.
+	// gatherFor bounds the delay of a change while others follow in close succession. A wakeup costs a process several
+	// times as much as an event; a change after a quiet time is not delayed.
 	gatherFor = 100 * time.Millisecond
-	// gatherUpTo is how many bytes wait at most: what comes in a stream is read as it comes.
+	// gatherUpTo is the number of bytes that may wait; a longer stream is read as it arrives.
 	gatherUpTo = 64 << 10
 )
 
-// dialer makes a connection. It is what rest.Config.Dial holds.
+// dialer opens a connection. It is the type of rest.Config.Dial.
 type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// gathered is config with connections of its own, from which data are read in batches: for watches, whose events come
-// one by one for as long as the cluster lives.
+// gathered returns config with separate connections that read in batches: for watches, whose events come one by one for
+// as long as the cluster lives.
 func gathered(config *rest.Config) *rest.Config {
 	dial := config.Dial
 	if dial == nil {
@@ -44,19 +44,19 @@ func gathered(config *rest.Config) *rest.Config {
 	return config
 }
 
-// gathering is a connection whose data are read in batches while they come in small pieces. It has one reader, which
-// sets no deadlines.
+// gathering is a connection that reads in batches while data come in small pieces. It has one reader, which sets no
+// deadlines.
 type gathering struct {
 	*net.TCPConn
 	raw     syscall.RawConn
 	longest time.Duration
 
 	began   time.Time // the last batch
-	drained bool      // whether the last Read took all that was there
+	drained bool      // the last Read took all available data
 }
 
-// Read implements net.Conn. What comes sooner than longest after the last batch waits until that time is over, or much
-// has come. Meanwhile the kernel does not even wake this process up: SO_RCVLOWAT of socket(7).
+// Read implements net.Conn. Data that arrive sooner than longest after the last batch wait until that time is over, or
+// much has arrived. Meanwhile the kernel does not wake this process: SO_RCVLOWAT of socket(7).
 func (c *gathering) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
 	if err != nil || !c.drained {
@@ -71,13 +71,13 @@ func (c *gathering) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// wait waits until much can be read, the connection has ended, or a time.
+// wait waits until much can be read, the connection has ended, or the given time.
 func (c *gathering) wait(until time.Time) {
 	if c.SetReadDeadline(until) != nil {
-		return // it was closed, which the next Read says
+		return // it was closed, which the next Read reports
 	}
 	asked := false
-	_ = c.raw.Read(func(fd uintptr) bool { // an error is that the time is over
+	_ = c.raw.Read(func(fd uintptr) bool { // an error is the end of the time
 		if asked {
 			return true
 		}
@@ -90,7 +90,7 @@ func (c *gathering) wait(until time.Time) {
 	_ = c.SetReadDeadline(time.Time{})
 }
 
-// rest reads what is there, if anything is. An end of the connection is left to the next Read.
+// rest reads the available data, if any. The next Read reports the end of the connection.
 func (c *gathering) rest(b []byte) (n int) {
 	_ = c.raw.Read(func(fd uintptr) bool {
 		n, _ = unix.Read(int(fd), b)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// joined is a connection that gathers, and its other end.
+// joined returns a connection that gathers, and its other end.
 func joined(t *testing.T, longest time.Duration) (*gathering, net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -14,7 +14,7 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
-// asked notes what is asked about nodes and pods, and which answers were compressed.
+// asked records the requests about nodes and pods, and the compressed responses.
 type asked struct {
 	mu   sync.Mutex
 	list []string

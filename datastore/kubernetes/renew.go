@@ -16,9 +16,9 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// HTTPClient is client-go's, and beyond that reads the file of the certificate authority again when the server shows a
-// certificate of another one: authorities are rotated while programs run. What comes from Config.REST reads all of its
-// settings again.
+// HTTPClient returns client-go's client. It reads the file of the certificate authority again when the server shows a
+// certificate of another one: authorities are rotated while programs run. With settings of Config.REST it reads all
+// credentials again.
 func HTTPClient(config *rest.Config) (*http.Client, error) {
 	if config.WrapTransport == nil && config.Transport == nil {
 		config = rest.CopyConfig(config)
@@ -30,13 +30,13 @@ func HTTPClient(config *rest.Config) (*http.Client, error) {
 	return rest.HTTPClientFor(config)
 }
 
-// renewal makes ways to the server whose credentials are read again, by read, when the server refuses those of before:
-// tokens, certificates and authorities are rotated below a running program, in files that a kubeconfig names and in the
-// kubeconfig itself. The address of the server stays.
+// renewal returns a transport wrapper that reads the credentials again, by read, when the server refuses the previous
+// ones: tokens, certificates and authorities are rotated while a program runs, in files that a kubeconfig names and in
+// the kubeconfig itself. The address of the server stays.
 func renewal(config *rest.Config, read func() (*rest.Config, error)) transport.WrapperFunc {
 	return func(base http.RoundTripper) http.RoundTripper {
 		t := &renewing{read: read, base: base, way: base}
-		t.content, _ = credentials(config) // what cannot be read differs from what can
+		t.content, _ = credentials(config) // unreadable credentials differ from readable ones
 		if h, ok := base.(*http.Transport); ok {
 			t.dial = h.DialContext
 		}
@@ -47,15 +47,15 @@ func renewal(config *rest.Config, read func() (*rest.Config, error)) transport.W
 // renewing implements http.RoundTripper.
 type renewing struct {
 	read func() (*rest.Config, error)
-	base http.RoundTripper // with the credentials of the start, which its caller has put on a request already
-	dial dialer            // how base makes connections; nil if nobody knows
+	base http.RoundTripper // with the initial credentials, which its caller has already set on a request
+	dial dialer            // base's dialer; nil if unknown
 
 	mu      sync.Mutex
 	content [sha256.Size]byte // of the credentials in use
 	way     http.RoundTripper
 }
 
-// credentials tells one state of the credentials from another, whether they are in files or not.
+// credentials returns a hash of the credentials, including the content of their files.
 func credentials(c *rest.Config) (sum [sha256.Size]byte, err error) {
 	h := sha256.New()
 	for _, part := range []struct {
@@ -82,8 +82,8 @@ func (t *renewing) now() http.RoundTripper {
 	return t.way
 }
 
-// renew returns the way with the credentials as they are now, nil if they are those that were refused. Of many that are
-// refused at once, one reads.
+// renew returns a transport with the current credentials, nil if they are the refused ones. Of concurrent refusals,
+// only one reads the files.
 func (t *renewing) renew(refused http.RoundTripper) http.RoundTripper {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,7 +92,7 @@ func (t *renewing) renew(refused http.RoundTripper) http.RoundTripper {
 	}
 	config, err := t.read()
 	if err != nil {
-		return nil // half-written, say; the refusal is what counts
+		return nil // half-written, perhaps; the refusal is reported
 	}
 	content, err := credentials(config)
 	if err != nil || content == t.content {
@@ -108,8 +108,8 @@ func (t *renewing) renew(refused http.RoundTripper) http.RoundTripper {
 	return way
 }
 
-// RoundTrip sends a request, again with new credentials if there are any and the server refused the ones before: then
-// it has done nothing.
+// RoundTrip sends a request. If the server refuses it and there are new credentials, it sends it again with those: a
+// refused request has had no effect.
 func (t *renewing) RoundTrip(req *http.Request) (*http.Response, error) {
 	way := t.now()
 	resp, err := way.RoundTrip(t.signed(req, way))
@@ -138,7 +138,7 @@ func (t *renewing) RoundTrip(req *http.Request) (*http.Response, error) {
 	return next.RoundTrip(again)
 }
 
-// signed is a request for a way, which puts its own credentials on it unless it is the first.
+// signed returns a request for a transport, which sets its own credentials unless it is the first.
 func (t *renewing) signed(req *http.Request, way http.RoundTripper) *http.Request {
 	if way == t.base || req.Header.Get("Authorization") == "" {
 		return req
@@ -148,11 +148,11 @@ func (t *renewing) signed(req *http.Request, way http.RoundTripper) *http.Reques
 	return req
 }
 
-// isRefusal is whether client and server do not accept each other: the server does not know the token or the client's
+// isRefusal reports whether client and server refuse each other: the server rejects the token or the client's
 // certificate, or its own certificate is of another authority.
 func isRefusal(resp *http.Response, err error) bool {
 	var op *net.OpError
 	return err == nil && resp.StatusCode == http.StatusUnauthorized ||
 		errors.As(err, new(x509.UnknownAuthorityError)) ||
-		errors.As(err, &op) && op.Op == "remote error" // an alert of TLS
+		errors.As(err, &op) && op.Op == "remote error" // a TLS alert
 }

@@ -43,7 +43,7 @@ func (p pair) load(t *testing.T) tls.Certificate {
 	return c
 }
 
-// selfSigned is a certificate that is its own authority.
+// selfSigned returns a certificate that is its own authority.
 func selfSigned(t *testing.T, name string) pair {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -12,22 +12,22 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// resource is where the API has the objects of a kind, and how they become Manx's.
+// resource is the place of a kind in the API, with its conversion to Manx's objects.
 type resource struct {
 	kind       model.Kind
 	root       string // "/apis/GROUP/VERSION" or "/api/v1"
 	plural     string
 	namespaced bool
-	status     bool // whether the status of an object is written on its own
+	status     bool // the status is written separately
 	protobuf   bool
-	many       bool   // whether there are many in a large cluster, so that it counts how they are read
-	custom     bool   // whether there is none without a CustomResourceDefinition
-	fields     string // selects those that have objects, empty for all
-	// decode reads one; nil if it is none that counts. The error is for what has no key.
+	many       bool   // numerous in a large cluster, so that efficient reads matter
+	custom     bool   // absent without a CustomResourceDefinition
+	fields     string // selects those with objects, empty for all
+	// decode converts one; nil if it is irrelevant. The error is for one without a key.
 	decode func(raw []byte) (*model.Object, error)
 }
 
-// String names it as the API does: "ippools.crd.projectcalico.org".
+// String returns the API's name: "ippools.crd.projectcalico.org".
 func (r resource) String() string {
 	parts := strings.Split(strings.TrimPrefix(r.root, "/"), "/")
 	if len(parts) < 3 {
@@ -36,7 +36,7 @@ func (r resource) String() string {
 	return r.plural + "." + parts[1]
 }
 
-// path is that of one, of all of a namespace, or of all.
+// path returns the path of one object, of all in a namespace, or of all.
 func (r resource) path(namespace, name string) string {
 	p := r.root
 	if r.namespaced && namespace != "" {
@@ -49,7 +49,7 @@ func (r resource) path(namespace, name string) string {
 	return p
 }
 
-// accept is the form in which it is read.
+// accept returns the requested content type.
 func (r resource) accept() string {
 	if r.protobuf {
 		return asProtobuf
@@ -57,7 +57,7 @@ func (r resource) accept() string {
 	return asJSON
 }
 
-// of is the object in an answer.
+// of returns the object in a response.
 func (r resource) of(raw []byte) (*model.Object, error) {
 	if r.protobuf {
 		var err error
@@ -86,12 +86,12 @@ func (r resource) items(raw []byte, each func(*model.Object) error) (listMeta, e
 const (
 	coreRoot   = "/api/v1"
 	policyRoot = "/apis/policy.networking.k8s.io/v1alpha2"
-	// running selects pods that have or may get an endpoint: those that were given a node and have not ended. What is
-	// not selected is not sent.
+	// running selects pods that have or may get an endpoint: those with a node that have not ended. The server sends
+	// only these.
 	running = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 )
 
-// resource finds where the objects of a kind are. The error is for kinds that the datastore does not have.
+// resource returns the resource of a kind. The error is for kinds that the datastore does not have.
 func (s *Store) resource(kind model.Kind) (resource, error) {
 	r := resource{kind: kind, root: coreRoot, protobuf: true}
 	switch kind {
@@ -121,7 +121,7 @@ func (s *Store) resource(kind model.Kind) (resource, error) {
 	return r, nil
 }
 
-// customResource finds where the custom resources of a kind are.
+// customResource returns the custom resource of a kind.
 func (s *Store) customResource(kind model.Kind) (resource, error) {
 	if s.config.UsePodCIDR && isIPAM(kind) {
 		return resource{}, &said{nil, "is not supported where pods get their addresses from their node's pod CIDR " +
@@ -145,7 +145,7 @@ func (s *Store) customResource(kind model.Kind) (resource, error) {
 		}}, nil
 }
 
-// isIPAM is whether objects of a kind exist for the allocation of addresses alone.
+// isIPAM reports whether a kind is for the assignment of addresses only.
 func isIPAM(kind model.Kind) bool {
 	switch kind {
 	case model.KindIPAMBlock, model.KindBlockAffinity, model.KindIPAMHandle, model.KindIPAMConfig,
@@ -161,10 +161,10 @@ type message[T any] interface {
 	Unmarshal([]byte) error
 }
 
-// typed reads one of Kubernetes' own objects, of which parts are kept, or all. It is for one reader at a time.
+// typed decodes one of Kubernetes' own objects, of which it keeps parts, or all. It serves one reader at a time.
 func typed[T any, P message[T]](keep parts, convert func(*T) *model.Object) func([]byte) (*model.Object, error) {
 	var room []byte
-	reused := new(T) // of what is trimmed there are many, and what convert gives has none of its memory
+	reused := new(T) // trimmed kinds are numerous, and the result of convert shares none of its memory
 	return func(raw []byte) (*model.Object, error) {
 		v := reused
 		if keep != nil {

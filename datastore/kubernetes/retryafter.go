@@ -13,16 +13,17 @@ import (
 )
 
 const (
-	// longestRefusal bounds the answers that are remembered, in bytes.
+	// longestRefusal bounds the size of the remembered responses, in bytes.
 	longestRefusal = 64 << 10
-	// maxRetryAfter bounds the wait that the server can ask for: a wrong number must not keep a part of the program
-	// from the server for days.
+	// maxRetryAfter bounds the server's Retry-After: a wrong number must not keep a part of the program from the server
+	// for days.
 	maxRetryAfter = 5 * time.Minute
 )
 
-// throttled implements http.RoundTripper. When the server says to come again later (429, or 5xx, with Retry-After in
-// seconds: RFC 9110, 10.2.3), the same request gets that answer again until then, and the server is spared. Callers
-// wait on their own, but a caller whose context ends while it waits is followed by another one that does not know.
+// throttled implements http.RoundTripper. After a Retry-After response (429, or 5xx, with Retry-After in seconds: RFC
+// 9110, 10.2.3), it answers the same request with that response until the time is over, without a request to the
+// server. Callers wait themselves, but the successor of a caller whose context ended during the wait does not know of
+// it.
 //
 // A longer wait than maxRetryAfter is shortened, for callers, too.
 type throttled struct {
@@ -31,8 +32,8 @@ type throttled struct {
 	*refusals
 }
 
-// throttling makes transports that put the part of the program into the User-Agent, and that honour Retry-After. log
-// may be nil.
+// throttling returns a wrapper for transports that add the part of the program to the User-Agent, and follow
+// Retry-After. log may be nil.
 func throttling(log *zap.Logger) transport.WrapperFunc {
 	if log == nil {
 		log = zap.NewNop()
@@ -41,7 +42,7 @@ func throttling(log *zap.Logger) transport.WrapperFunc {
 	return func(base http.RoundTripper) http.RoundTripper { return naming{throttled{base, log, f}} }
 }
 
-// retryAfter is the wait that the server asks for, at most maxRetryAfter, and whether that is less than it asks for.
+// retryAfter returns the server's wait, at most maxRetryAfter, and whether it was shortened.
 func retryAfter(seconds int) (wait time.Duration, shortened bool) {
 	if seconds > int(maxRetryAfter/time.Second) {
 		return maxRetryAfter, true
@@ -49,7 +50,7 @@ func retryAfter(seconds int) (wait time.Duration, shortened bool) {
 	return time.Duration(seconds) * time.Second, false
 }
 
-// refusals are the answers that hold, of all transports to a server.
+// refusals are the current Retry-After responses, of all transports to a server.
 type refusals struct {
 	now func() time.Time
 
@@ -69,14 +70,14 @@ func keyOf(req *http.Request) requestKey {
 		q.Get("fieldSelector")}
 }
 
-// refusal is an answer that says when to come again.
+// refusal is a response with Retry-After.
 type refusal struct {
 	answer http.Response
 	body   []byte
 	until  time.Time
 }
 
-// again is the answer as it would be now.
+// again returns the response with the remaining time.
 func (r *refusal) again(req *http.Request, now time.Time) *http.Response {
 	resp := r.answer
 	resp.Request, resp.Header = req, r.answer.Header.Clone()
@@ -116,13 +117,13 @@ func (t throttled) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// restored is a body that can be read although it was read already.
+// restored is a body that can be read again.
 type restored struct {
 	io.Reader
 	io.Closer
 }
 
-// find returns the refusal that still holds for a request, nil if there is none.
+// find returns the current refusal of a request, nil if there is none.
 func (f *refusals) find(key requestKey) (*refusal, time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

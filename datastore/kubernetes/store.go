@@ -25,11 +25,11 @@ import (
 const (
 	// requestTimeout bounds each request whose context has no deadline.
 	requestTimeout = 10 * time.Second
-	// pageSize keeps one answer of a big list at a few megabytes.
+	// pageSize keeps one response of a large list at a few megabytes.
 	pageSize = 500
-	// mostNotices bounds how many objects are shown of which a part cannot be used.
+	// mostNotices bounds the number of reported objects with an unusable part.
 	mostNotices = 20
-	// readRetries bounds how often a list starts again because the history of its first page was forgotten.
+	// readRetries bounds the restarts of a list whose revision was compacted.
 	readRetries = 5
 )
 
@@ -43,22 +43,22 @@ type Store struct {
 	cancel  context.CancelFunc
 	watches sync.WaitGroup
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following fields
 	api     form.Group
-	found   bool // whether the server has that group, or a setting names it
+	found   bool // the server has that group, or a setting names it
 	told    map[model.Key]string
-	missing map[string]bool // custom resources that were asked for and are not there
+	missing map[string]bool // requested custom resources that do not exist
 	reached chan struct{}   // closed when a watch could be opened after a loss
-	// paged are the API groups whose lists are read in pages until then, because their server cannot begin a watch with
-	// everything that there is.
+	// paged are the API groups whose lists are read in pages until the given time, because their server does not
+	// support initial events in a watch.
 	paged  map[string]time.Time
-	proven bool // whether the server was seen to do so
+	proven bool // the server is known to support it
 }
 
 var _ datastore.Backend = (*Store)(nil)
 
-// Open reaches the API and finds out which group of custom resources the cluster uses. An error that Is ErrUnavailable
-// may go away by itself; ErrUnauthorized and errors about the settings will not.
+// Open connects to the API and detects the group of custom resources. An error that Is ErrUnavailable may be temporary;
+// ErrUnauthorized and errors about the settings are permanent.
 func Open(ctx context.Context, config Config, log *zap.Logger) (*Store, error) {
 	config.Log = cmp.Or(config.Log, log)
 	r, err := config.REST()
@@ -68,7 +68,7 @@ func Open(ctx context.Context, config Config, log *zap.Logger) (*Store, error) {
 	return open(ctx, config, r, log)
 }
 
-// OpenREST is Open with client-go's settings in the place of those in config that say how the API is reached.
+// OpenREST is Open with client-go's settings instead of the connection settings in config.
 func OpenREST(ctx context.Context, config Config, r *rest.Config, log *zap.Logger) (*Store, error) {
 	return open(ctx, config, r, log)
 }
@@ -95,8 +95,8 @@ func open(ctx context.Context, config Config, r *rest.Config, log *zap.Logger) (
 	return s, nil
 }
 
-// discover finds out which group of custom resources the cluster uses. The newer one counts only where the older is not
-// there: with both, a server in front of the older one presents its objects in the newer form.
+// discover detects the group of custom resources. The newer one is used only if the older one is missing: with both, a
+// server in front of the older one presents its objects in the newer form.
 func (s *Store) discover(ctx context.Context) error {
 	limited, cancel := bounded(ctx)
 	defer cancel()
@@ -105,7 +105,7 @@ func (s *Store) discover(ctx context.Context) error {
 		if err = s.explain(ctx, err); !errors.As(err, new(*said)) {
 			return err
 		}
-		s.log.Warn("the API groups cannot be listed", zap.Error(err)) // it answers, and this is not all it has
+		s.log.Warn("the API groups cannot be listed", zap.Error(err)) // it answers, but incompletely
 		return nil
 	}
 	s.mu.Lock()
@@ -128,18 +128,18 @@ func (s *Store) group() form.Group {
 	return s.api
 }
 
-// Group is the API group of the custom resources in use.
+// Group returns the API group of the custom resources in use.
 func (s *Store) Group() form.Group { return s.group() }
 
-// absent notes that the server does not have a custom resource, and looks whether it has the other group by now. It
-// returns the error that names what is missing, which is ErrUnavailable: it may be installed yet.
+// absent records that the server does not have a custom resource, and checks whether it has the other group by now. It
+// returns the error with the name of the missing resource, which Is ErrUnavailable: it may be installed later.
 func (s *Store) absent(ctx context.Context, r resource) error {
 	s.mu.Lock()
 	known, first := s.found, !s.missing[r.String()]
 	s.missing[r.String()] = true
 	s.mu.Unlock()
 	if !known {
-		_ = s.discover(ctx) // if this fails, too, the next request says so
+		_ = s.discover(ctx) // the next request reports a failure
 	}
 	err := &said{datastore.ErrUnavailable, fmt.Sprintf("the Kubernetes API has no %s of version %s: its "+
 		"CustomResourceDefinition is missing", r, r.root[strings.LastIndex(r.root, "/")+1:])}
@@ -149,7 +149,7 @@ func (s *Store) absent(ctx context.Context, r resource) error {
 	return err
 }
 
-// present notes that the server has a resource.
+// present records that the server has a resource.
 func (s *Store) present(r resource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,7 +187,7 @@ func (s *Store) Keeps(kind model.Kind) bool {
 	return err == nil
 }
 
-// logNotices logs what of an object is not used, once until it changes.
+// logNotices logs the unused parts of an object, once until it changes.
 func (s *Store) logNotices(o *model.Object, notices []conversion.Notice) {
 	if o == nil {
 		return
@@ -226,7 +226,7 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, requestTimeout)
 }
 
-// Get implements datastore.Store. Who finds an object of IPAM whose deletion has begun completes it.
+// Get implements datastore.Store. If an IPAM object's deletion has begun, it completes the deletion.
 func (s *Store) Get(ctx context.Context, key model.Key) (*model.Object, error) {
 	o, err := s.get(ctx, key)
 	if err == nil && form.Deleted(o) {
@@ -240,7 +240,7 @@ func (s *Store) Get(ctx context.Context, key model.Key) (*model.Object, error) {
 	return o, nil
 }
 
-// get reads an object, marked as deleted or not.
+// get reads an object, even one marked as deleted.
 func (s *Store) get(ctx context.Context, key model.Key) (*model.Object, error) {
 	if key.Kind == model.KindProfile {
 		return s.profile(ctx, key)
@@ -261,19 +261,19 @@ func (s *Store) get(ctx context.Context, key model.Key) (*model.Object, error) {
 	return s.answer(r, key, raw)
 }
 
-// answer is the object of a key in an answer.
+// answer returns the object of a key in a response.
 func (s *Store) answer(r resource, key model.Key, raw []byte) (*model.Object, error) {
 	o, err := r.of(raw)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", datastore.ErrUnavailable, err)
 	case o == nil, o.Err == nil && o.Key != key:
-		return nil, datastore.ErrNotFound // a pod on another node, say
+		return nil, datastore.ErrNotFound // a pod on another node, for instance
 	}
 	return o, nil
 }
 
-// locate is the path of an object.
+// locate returns the path of an object.
 func (s *Store) locate(key model.Key) (resource, string, error) {
 	r, err := s.resource(key.Kind)
 	if err != nil {
@@ -307,7 +307,7 @@ func (s *Store) send(ctx context.Context, r resource, q request) ([]byte, error)
 	return raw, err
 }
 
-// profile makes a profile of a namespace or a service account.
+// profile returns the profile of a namespace or a service account.
 func (s *Store) profile(ctx context.Context, key model.Key) (*model.Object, error) {
 	of := model.Key{Kind: model.KindNamespace}
 	name, ok := strings.CutPrefix(key.Name, conversion.NamespaceProfile(""))
@@ -327,8 +327,8 @@ func (s *Store) profile(ctx context.Context, key model.Key) (*model.Object, erro
 	return form.Profile(o), nil
 }
 
-// List implements datastore.Store. However many objects there are, they are read in pages, as of one revision. A kind
-// whose CustomResourceDefinition is missing has no objects.
+// List implements datastore.Store. It reads any number of objects in pages, at one revision. A kind without its
+// CustomResourceDefinition has no objects.
 func (s *Store) List(ctx context.Context, kind model.Kind, namespace string) ([]*model.Object, int64, error) {
 	var list []*model.Object
 	var revision int64
@@ -400,11 +400,11 @@ func (s *Store) list(ctx context.Context, kind model.Kind, namespace string) ([]
 type listing struct {
 	namespace string // empty for all
 	query     url.Values
-	// once makes an error of the server's request to come again later, which is waited for otherwise.
+	// once returns a Retry-After response as an error instead of waiting.
 	once bool
 }
 
-// pages reads what a listing selects page by page, as of the revision that it returns.
+// pages reads a listing page by page, at the returned revision.
 func (s *Store) pages(ctx context.Context, r resource, l listing, each func(*model.Object) error) (int64, error) {
 	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
 	for name, values := range l.query {

@@ -20,26 +20,26 @@ import (
 )
 
 const (
-	// initialSilence is how long a watch that is to begin with everything may bring nothing before the server counts as
-	// one that does not know sendInitialEvents.
+	// initialSilence is the time without any initial event after which the server counts as one without
+	// sendInitialEvents.
 	initialSilence = 20 * time.Second
-	// pagedFor is how long lists are read in pages before streaming is tried again: the server may have been updated.
+	// pagedFor is the time of paged lists before streaming is tried again: the server may have been updated.
 	pagedFor = time.Hour
 )
 
-// errIgnored is the error of a watch that did not begin with everything, although the server accepted the parameter.
+// errIgnored is the error of a watch without initial events, although the server accepted the parameter.
 var errIgnored = errors.New("the server ignores sendInitialEvents")
 
-// beginsWithAll is whether a watch of the resource is to begin with everything that there is.
+// beginsWithAll reports whether a watch of the resource starts with initial events.
 func (s *Store) beginsWithAll(r resource) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !time.Now().Before(s.paged[r.root])
 }
 
-// cannotStream is whether an error says that the server cannot begin a watch with everything: it ignores the parameter
-// (Kubernetes before 1.19), refuses it (before 1.27, or the feature is off), or finds its etcd too old for it (3.4).
-// Every other error may go away.
+// cannotStream reports whether an error shows that the server does not support initial events: it ignores the parameter
+// (Kubernetes before 1.19), refuses it (before 1.27, or with the feature off), or its etcd is too old (3.4). Every
+// other error may be temporary.
 func cannotStream(err error) bool {
 	if errors.Is(err, errIgnored) {
 		return true
@@ -52,7 +52,7 @@ func cannotStream(err error) bool {
 		func(name string) bool { return strings.Contains(status.Status().Message, name) })
 }
 
-// cannotBeginWithAll has the lists of an API group read in pages for a while. Groups may have servers of their own.
+// cannotBeginWithAll switches an API group to paged lists for a while. Groups may have separate servers.
 func (s *Store) cannotBeginWithAll(r resource, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +63,7 @@ func (s *Store) cannotBeginWithAll(r resource, why error) {
 	s.paged[r.root] = time.Now().Add(pagedFor)
 }
 
-// mayBeginWithAll has streaming tried again.
+// mayBeginWithAll switches back to streaming.
 func (s *Store) mayBeginWithAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,12 +71,12 @@ func (s *Store) mayBeginWithAll() {
 	s.proven = false
 }
 
-// lostConnection is whether a watch ended without an answer of the server.
+// lostConnection reports whether a watch ended without a response of the server.
 func lostConnection(err error) bool {
 	return !errors.As(err, new(apierrors.APIStatus)) && !errors.Is(err, errMangled)
 }
 
-// followFromStart is a watch that begins with everything that there is, which a bookmark ends.
+// followFromStart runs a watch with initial events, which a bookmark ends.
 func (f *feed) followFromStart(ctx context.Context, r resource) error {
 	stream, err := f.open(ctx, r, fromStart())
 	if err != nil {
@@ -85,19 +85,19 @@ func (f *feed) followFromStart(ctx context.Context, r resource) error {
 	defer stream.Close() //nolint:errcheck // it was read
 	events := framesOf(r, stream)
 	if err := f.initial(ctx, r, events, stream); err != nil {
-		f.at = 0 // changes that came among the initial events do not stand for those that did not come
+		f.at = 0 // changes among the initial events do not replace missing initial events
 		return err
 	}
 	return f.follow(ctx, r, events)
 }
 
-// fromStart has a watch begin with everything that there is, as of the moment of the request.
+// fromStart returns the parameters of a watch with initial events, as of the moment of the request.
 func fromStart() url.Values {
 	return url.Values{"sendInitialEvents": {"true"},
 		"resourceVersionMatch": {string(metav1.ResourceVersionMatchNotOlderThan)}}
 }
 
-// initial takes everything that there is at the start of a watch.
+// initial takes all initial events of a watch.
 func (f *feed) initial(ctx context.Context, r resource, events frames, stream io.Closer) error {
 	seen, err := f.newReading(ctx)
 	if err != nil {
@@ -106,7 +106,7 @@ func (f *feed) initial(ctx context.Context, r resource, events frames, stream io
 	return initialFrames(events, stream, func(e frame) (end bool, err error) { return f.initialEvent(ctx, r, e, seen) })
 }
 
-// initialFrames hands the events of a watch to take until one is the end of the initial ones.
+// initialFrames passes the events of a watch to take until the end of the initial ones.
 func initialFrames(events frames, stream io.Closer, take func(frame) (end bool, err error)) error {
 	began, silent := time.Now(), atomic.Bool{}
 	silence := time.AfterFunc(initialSilence, func() {
@@ -133,7 +133,7 @@ func initialFrames(events frames, stream io.Closer, take func(frame) (end bool, 
 	}
 }
 
-// early is the error of a watch that ended before everything had come.
+// early returns the error of a watch that ended before all initial events.
 func early(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errConnectionLost
@@ -141,7 +141,7 @@ func early(err error) error {
 	return err
 }
 
-// initialEvent takes one event, and reports whether it was the last of the initial ones.
+// initialEvent takes one event, and reports whether it ended the initial ones.
 func (f *feed) initialEvent(ctx context.Context, r resource, e frame, seen *reading) (end bool, err error) {
 	switch e.typ {
 	case "ADDED":
@@ -169,7 +169,7 @@ func endOfInitial(r resource, bookmark frame) (int64, error) {
 		return 0, err
 	}
 	if m.Metadata.Annotations[metav1.InitialEventsAnnotationKey] != "true" {
-		// A server that knows the parameter sends no bookmark before that of the initial events.
+		// A server that knows the parameter sends no other bookmark before.
 		return 0, fmt.Errorf("%w: another bookmark came first", errIgnored)
 	}
 	at, err := strconv.ParseInt(m.Metadata.ResourceVersion, 10, 64)
@@ -179,8 +179,8 @@ func endOfInitial(r resource, bookmark frame) (int64, error) {
 	return at, nil
 }
 
-// streams finds out, until the connection is lost, whether the server can begin a watch with everything: by one that
-// wants next to nothing. nil: it can.
+// streams tests, until the connection is lost, whether the server supports initial events, with a watch of almost
+// nothing. nil: it does.
 func (s *Store) streams(ctx context.Context) error {
 	s.mu.Lock()
 	proven := s.proven

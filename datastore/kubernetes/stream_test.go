@@ -114,7 +114,7 @@ func (f *front) counts() (streamed, listed int) {
 	return f.streamed, f.listed
 }
 
-// answers is a status of the API.
+// answers returns a status of the API.
 func answers(code int, reason, message string) func(http.ResponseWriter, url.Values) bool {
 	return func(w http.ResponseWriter, _ url.Values) bool {
 		w.Header().Set("Content-Type", "application/json")
@@ -228,7 +228,7 @@ func TestServerBeforeStreams(t *testing.T) {
 	}
 }
 
-// An error that says nothing about streams is no reason to read pages from then on.
+// An error that is not about streaming does not switch to paged lists.
 func TestErrorsOfStreamsPass(t *testing.T) {
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
 	server.InstallCRDs(t, form.V1)

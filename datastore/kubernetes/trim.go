@@ -2,13 +2,13 @@ package kubernetes
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// parts are the fields of a message that are kept, by number. A nil value keeps all of a field; otherwise the field is
-// a message, or a list of messages, of which these parts are kept.
+// parts are the fields of a message to keep, by number. A nil value keeps all of a field; otherwise the field is a
+// message, or a list of messages, of which these parts are kept.
 type parts map[protowire.Number]parts
 
-// trim appends to dst what is kept of a message. Most of a pod or a node is of no use here: who wrote which field, what
-// its containers do, the images that a node has. To skip that costs little; to decode it is most of the work of a
-// start. What is no message is kept as it is, for the decoder to complain about.
+// trim appends the kept parts of a message to dst. Most of a pod or a node is unused here: managed fields, its
+// containers' details, the images of a node. Skipping costs little; decoding is most of the work of a start. Malformed
+// data is kept as it is, for the decoder to report.
 func trim(dst, message []byte, keep parts) []byte {
 	for len(message) > 0 {
 		number, typ, tag := protowire.ConsumeTag(message)
@@ -32,9 +32,9 @@ func trim(dst, message []byte, keep parts) []byte {
 	return dst
 }
 
-// trimField appends the length and what is kept of a message in a field.
+// trimField appends the length and the kept parts of a message in a field.
 func trimField(dst, content []byte, keep parts) []byte {
-	var length [10]byte // which is known afterwards
+	var length [10]byte // known only afterwards
 	start := len(dst)
 	dst = trim(dst, content, keep)
 	n := len(protowire.AppendVarint(length[:0], uint64(len(dst)-start)))

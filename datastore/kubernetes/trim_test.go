@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// full is an object of testdata with every field that a cluster of today fills in.
+// full returns an object of testdata with every field that a cluster of today fills in.
 func full[T any](tb testing.TB, name string) *T {
 	tb.Helper()
 	text, err := os.ReadFile("testdata/" + name + ".json")

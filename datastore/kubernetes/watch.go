@@ -27,14 +27,14 @@ import (
 const (
 	minDelay = 100 * time.Millisecond
 	maxDelay = 15 * time.Second
-	// stable is how long a watch must have lived for the next failure to count as the first.
+	// stable is the lifetime of a watch after which the next failure counts as the first.
 	stable = 10 * time.Second
-	// queued is how many events may wait for the reader, so that it can take them in batches.
+	// queued is the number of events that may wait for the reader, so that it can take them in batches.
 	queued = 1024
-	// lifetime is how long the server is asked to keep a watch at least, and up to twice as long: a watch ends now and
-	// then, so that servers share them, and not all at the same time.
+	// lifetime is the minimum requested duration of a watch, and half of the maximum: watches end now and then, so that
+	// servers share them, and not all at the same time.
 	lifetime = 5 * time.Minute
-	// absentInterval is how often a missing kind is looked for.
+	// absentInterval is the interval between checks for a missing kind.
 	absentInterval = 30 * time.Second
 )
 
@@ -42,13 +42,13 @@ var errConnectionLost = errors.New("the connection was lost")
 
 // Watch implements datastore.Store.
 //
-// Each kind is followed on its own, and has its own clock. At first everything comes in the watch itself where the
-// server can do so, and page by page otherwise. A watch that ends begins again at the revision that it had reached.
-// Only if the server has forgotten that is everything read again, and then only what differs is delivered, with
-// EventDelete for what is gone; a change that was undone meanwhile is not reported.
+// Each kind is followed separately, and has its own clock. At first all objects come as initial events of the watch if
+// the server supports that, and page by page otherwise. A watch that ends continues at its last revision. Only if the
+// server has compacted that is everything read again, and only the differences are delivered, with EventDelete for
+// deleted objects; a change that was undone meanwhile is not reported.
 //
-// A kind whose CustomResourceDefinition is missing has no objects, and is in sync; its watch begins when the definition
-// appears. Objects that are known stay until the server says itself that they are deleted.
+// A kind without its CustomResourceDefinition has no objects, and is in sync; its watch starts when the definition
+// appears. Known objects stay until the server reports their deletion.
 //
 // EventLost is sent for each failed attempt, with the reason. The channel is closed when ctx or the Store ends.
 func (s *Store) Watch(ctx context.Context, kinds ...model.Kind) <-chan datastore.Event {
@@ -89,15 +89,15 @@ type feed struct {
 	kind  model.Kind
 	out   chan<- datastore.Event
 
-	// known are the revisions of what was delivered and exists.
+	// known are the revisions of the delivered objects that exist.
 	known map[model.Key]int64
-	// names are the last good keys of the custom resources of IPAM, by their names: a key follows from what such a one
-	// says, and one that says nothing of use has its name as its key.
+	// names are the last valid keys of IPAM's custom resources, by name: a key follows from the content, and a resource
+	// with unusable content has its name as its key.
 	names map[string]model.Key
-	at    int64 // everything up to here was delivered; 0: everything is to be read
-	// lost is whether the reader was told so, or of nothing yet.
+	at    int64 // everything up to here was delivered; 0: read everything
+	// lost is set if the reader knows of the loss, or has received nothing yet.
 	lost bool
-	// none is whether the reader was told that there are none because the kind is missing.
+	// none is set if the reader knows that there are no objects because the kind is missing.
 	none bool
 }
 
@@ -114,9 +114,9 @@ func (f *feed) run(ctx context.Context) {
 			delay = minDelay
 		}
 		wait := delay/2 + rand.N(delay) // jitter: a thousand nodes lose the same server at once
-		told := false                   // by the server when to come again
+		told := false                   // the server set Retry-After
 		switch r, _ := f.store.resource(f.kind); {
-		case err == nil: // it ended as it should, and goes on where it was
+		case err == nil: // a normal end: continue from there
 			wait = min(wait, time.Second)
 		case noResource(err) && r.custom && len(f.known) == 0:
 			wait = absentInterval/2 + rand.N(absentInterval)
@@ -128,7 +128,7 @@ func (f *feed) run(ctx context.Context) {
 			if !f.fail(ctx, r, err) {
 				return
 			}
-			if isGone(err) { // it is there, and all that it had came to an end at once
+			if isGone(err) { // it exists, and was deleted with all its objects at once
 				delay, wait = minDelay, rand.N(time.Second)
 			}
 			if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
@@ -143,8 +143,8 @@ func (f *feed) run(ctx context.Context) {
 	}
 }
 
-// sleepUntilReached waits, and not much longer than until another kind could be followed again: then the server is
-// back. If the server told when to come again, only that counts. It returns false if ctx ended.
+// sleepUntilReached waits, but not much longer than until another kind is followed again: then the server is back. With
+// a Retry-After it waits exactly that long. It returns false if ctx ended.
 func (s *Store) sleepUntilReached(ctx context.Context, d time.Duration, told bool) bool {
 	if told {
 		return sleep(ctx, d)
@@ -162,7 +162,7 @@ func (s *Store) sleepUntilReached(ctx context.Context, d time.Duration, told boo
 	}
 }
 
-// opened tells those who wait that the server answers.
+// opened notifies the waiting feeds that the server answers.
 func (s *Store) opened(r resource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +171,7 @@ func (s *Store) opened(r resource) {
 	s.reached = make(chan struct{})
 }
 
-// sleep waits, and returns false if ctx ended.
+// sleep waits for d. It returns false if ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -181,7 +181,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// fail tells the reader why the kind is lost.
+// fail reports the loss of the kind to the reader.
 func (f *feed) fail(ctx context.Context, r resource, err error) bool {
 	if isGone(err) {
 		f.at = 0
@@ -196,7 +196,7 @@ func (f *feed) fail(ctx context.Context, r resource, err error) bool {
 		Err: f.store.explain(ctx, err)})
 }
 
-// absent tells the reader that there are no objects, since the server does not have the kind.
+// absent reports to the reader that there are no objects, since the server does not have the kind.
 func (f *feed) absent(ctx context.Context, r resource) {
 	_ = f.store.absent(ctx, r)
 	f.at = 0
@@ -206,7 +206,7 @@ func (f *feed) absent(ctx context.Context, r resource) {
 	}
 }
 
-// once reads everything if need be, and follows what changes until the watch ends. nil: it ended as it should.
+// once reads everything if necessary, and follows changes until the watch ends. nil: a normal end.
 func (f *feed) once(ctx context.Context) error {
 	r, err := f.store.resource(f.kind)
 	if err != nil {
@@ -255,7 +255,7 @@ func (f *feed) open(ctx context.Context, r resource, query url.Values) (io.ReadC
 	if r.protobuf {
 		accept += ";stream=watch"
 	}
-	// The answer begins at once; a server that accepts connections and says nothing is given up.
+	// The response starts at once; a server that accepts connections but sends nothing is given up.
 	ctx, cancel := context.WithCancelCause(ctx)
 	limit := time.AfterFunc(requestTimeout, func() {
 		cancel(fmt.Errorf("%w: %s does not answer in time", datastore.ErrUnavailable, f.store.host))
@@ -275,7 +275,7 @@ func (f *feed) open(ctx context.Context, r resource, query url.Values) (io.ReadC
 	return &cancelled{stream, func() { cancel(nil) }}, nil
 }
 
-// cancelled is a stream that takes its context along when it is closed.
+// cancelled is a stream that cancels its context when it is closed.
 type cancelled struct {
 	io.ReadCloser
 	cancel func()
@@ -300,7 +300,7 @@ func (f *feed) read(ctx context.Context, r resource) error {
 	})
 }
 
-// readBy delivers everything that a visit comes by, which returns the revision of that.
+// readBy delivers all objects of a visit, which returns their revision.
 func (f *feed) readBy(
 	ctx context.Context, r resource, visit func(each func(*model.Object) error) (int64, error),
 ) error {
@@ -309,7 +309,7 @@ func (f *feed) readBy(
 		return err
 	}
 	at, err := visit(func(o *model.Object) error {
-		f.store.present(r) // who sees an object is no longer told that there can be none
+		f.store.present(r) // an object proves that the kind exists
 		if !seen.deliver(ctx, o) {
 			return ctx.Err()
 		}
@@ -322,13 +322,13 @@ func (f *feed) readBy(
 	return seen.complete(ctx, at)
 }
 
-// reading finds out how what is there differs from what was delivered.
+// reading computes the differences between the stored and the delivered objects.
 type reading struct {
 	*feed
-	present map[model.Key]bool // nil where nothing was known before, so that nothing can be gone
+	present map[model.Key]bool // nil if nothing was known before, so that nothing can be deleted
 }
 
-// newReading begins to read everything, which the reader is told: what comes now is in no order.
+// newReading starts a full read, and notifies the reader: the following events are in no order.
 func (f *feed) newReading(ctx context.Context) (*reading, error) {
 	r := &reading{feed: f}
 	if len(f.known) > 0 {
@@ -344,22 +344,22 @@ func (f *feed) newReading(ctx context.Context) (*reading, error) {
 	return r, nil
 }
 
-// deliver hands on an object if it is new or another version than before. It returns false if ctx ended.
+// deliver delivers an object if it is new or has changed. It returns false if ctx ended.
 func (r *reading) deliver(ctx context.Context, o *model.Object) bool {
 	if form.Deleted(o) {
 		return true
 	}
 	if r.present != nil {
 		r.present[o.Key] = true
-		if last, ok := r.names[r.nameOf(o)]; ok { // of a bad one the last good version stays
+		if last, ok := r.names[r.nameOf(o)]; ok { // for an invalid one the last valid version stays
 			r.present[last] = true
 		}
 	}
 	return r.known[o.Key] == o.Revision || r.changed(ctx, o)
 }
 
-// complete delivers what is gone, and that everything up to a revision has come. If that is before what was delivered
-// the datastore was put back to an earlier state: then equal revisions mean nothing, and everything is delivered again.
+// complete delivers deletions, and EventInSync at a revision. If that is before the delivered ones, the datastore was
+// restored to an earlier state: then equal revisions prove nothing, and everything is delivered again.
 func (r *reading) complete(ctx context.Context, at int64) error {
 	if at < r.newest() {
 		return r.putBack()
@@ -378,7 +378,7 @@ func (r *reading) complete(ctx context.Context, at int64) error {
 	return nil
 }
 
-// putBack is the error of a server whose revisions are older than before: nothing that is known counts any more.
+// putBack returns the error of a server whose revisions are older than before: all known revisions are invalid.
 func (f *feed) putBack() error {
 	for k := range f.known {
 		f.known[k] = -1
@@ -388,7 +388,7 @@ func (f *feed) putBack() error {
 		Message: "the datastore was put back to an earlier state"}}
 }
 
-// newest is the highest revision that was delivered of what exists.
+// newest returns the highest delivered revision of the existing objects.
 func (f *feed) newest() (n int64) {
 	for _, revision := range f.known {
 		n = max(n, revision)
@@ -417,7 +417,7 @@ func (f *feed) follow(ctx context.Context, r resource, events frames) error {
 	}
 }
 
-// event takes one event of a watch.
+// event processes one event of a watch.
 func (f *feed) event(ctx context.Context, r resource, e frame) error {
 	switch e.typ {
 	case "ERROR":
@@ -456,7 +456,7 @@ func (f *feed) event(ctx context.Context, r resource, e frame) error {
 	return nil
 }
 
-// changed delivers a version of an object. One of IPAM that was repaired loses the key that it had while it was bad.
+// changed delivers a version of an object. A repaired IPAM object loses the key that it had while it was invalid.
 func (f *feed) changed(ctx context.Context, o *model.Object) bool {
 	if form.TwoSteps(f.kind) && o.Err == nil {
 		name := f.nameOf(o)
@@ -469,7 +469,7 @@ func (f *feed) changed(ctx context.Context, o *model.Object) bool {
 	return f.send(ctx, datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: o.Revision})
 }
 
-// nameOf is the name of the custom resource of an object of IPAM.
+// nameOf returns the name of the custom resource of an object of IPAM.
 func (f *feed) nameOf(o *model.Object) string {
 	if name, err := form.Name(o.Key); err == nil {
 		return name
@@ -477,7 +477,7 @@ func (f *feed) nameOf(o *model.Object) string {
 	return o.Key.Name
 }
 
-// gone delivers that an object does not exist any more, whatever its key was.
+// gone delivers the deletion of an object, whatever its key was.
 func (f *feed) gone(ctx context.Context, o *model.Object) bool {
 	if form.TwoSteps(f.kind) {
 		name := f.nameOf(o)
@@ -490,7 +490,7 @@ func (f *feed) gone(ctx context.Context, o *model.Object) bool {
 	return f.deleted(ctx, o.Key, o)
 }
 
-// deleted delivers that a key is gone with a version of an object, if it is known.
+// deleted delivers the deletion of a key with a version of the object, if known.
 func (f *feed) deleted(ctx context.Context, k model.Key, with *model.Object) bool {
 	if _, known := f.known[k]; !known || k == with.Key && f.known[k] > with.Revision {
 		return true
@@ -504,14 +504,14 @@ func (f *feed) drop(ctx context.Context, k model.Key, revision int64) bool {
 	return f.send(ctx, datastore.Event{Type: datastore.EventDelete, Key: k, Revision: revision})
 }
 
-// forget drops what was said of an object that is gone.
+// forget drops the notices of a deleted object.
 func (s *Store) forget(k model.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.told, k)
 }
 
-// send hands an event to the reader, false if ctx ended first.
+// send delivers an event to the reader. It returns false if ctx ended first.
 func (f *feed) send(ctx context.Context, e datastore.Event) bool {
 	select {
 	case f.out <- e:
@@ -521,7 +521,7 @@ func (f *feed) send(ctx context.Context, e datastore.Event) bool {
 	}
 }
 
-// isGone is whether the server has forgotten the revision that it was asked to begin at.
+// isGone reports whether the server has compacted the revision at which the watch should start.
 func isGone(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
 }

@@ -21,16 +21,16 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// wholeTimeout bounds a list that comes as a whole: a server ends requests of its own accord by then.
+// wholeTimeout bounds a list in one response: servers end requests by then.
 const wholeTimeout = time.Minute
 
-// readWhole reads everything as one list. It costs the server less of a processor than a watch that begins with
-// everything, and, since only answers are compressed, a tenth of the bytes. Where a server can do the one it gives the
-// other, too, from its cache and as of the moment of the request.
+// readWhole reads everything as one list. It costs the server less processor time than a watch with initial events,
+// and, since only responses are compressed, a tenth of the bytes. A server that supports the one also serves the other
+// from its cache, as of the moment of the request.
 func (f *feed) readWhole(ctx context.Context, r resource) error {
 	if err := f.store.streams(ctx); cannotStream(err) {
 		return err
-	} else if err != nil { // about Namespaces, say, which says nothing of this kind
+	} else if err != nil { // about Namespaces, perhaps, which does not concern this kind
 		return f.followFromStart(ctx, r)
 	}
 	return f.readBy(ctx, r, func(each func(*model.Object) error) (int64, error) {
@@ -45,7 +45,7 @@ func (f *feed) readWhole(ctx context.Context, r resource) error {
 	})
 }
 
-// whole visits the objects of a resource as they come, in one list.
+// whole visits the objects of a resource as they arrive, in one list.
 func (s *Store) whole(ctx context.Context, r resource, each func(*model.Object) error) (listMeta, error) {
 	ctx, cancel := context.WithTimeout(ctx, wholeTimeout)
 	defer cancel()
@@ -67,7 +67,7 @@ func (s *Store) whole(ctx context.Context, r resource, each func(*model.Object) 
 	})
 }
 
-// protobufList is protobufItems of a list that is not in memory, but comes. An item is valid until its visit ends.
+// protobufList is protobufItems for a list that is read from a stream. An item is valid until its visit ends.
 func protobufList(in *bufio.Reader, each func(item []byte) error) (listMeta, error) {
 	start := make([]byte, len(magic))
 	if _, err := io.ReadFull(in, start); err != nil {
@@ -91,7 +91,7 @@ func protobufList(in *bufio.Reader, each func(item []byte) error) (listMeta, err
 	found := false
 	outer := comingFields{in: in, left: math.MaxInt64}
 	err := outer.each(func(number protowire.Number, size uint64) error {
-		if number != 2 || found { // what it says of the type, for instance
+		if number != 2 || found { // the type, for instance
 			return outer.skip(size)
 		}
 		found = true
@@ -116,7 +116,7 @@ func protobufList(in *bufio.Reader, each func(item []byte) error) (listMeta, err
 	return listMeta{m.ResourceVersion, m.Continue}, err
 }
 
-// comingFields are the length-delimited fields of a message that comes. The outermost one ends with the stream.
+// comingFields are the length-delimited fields of a streamed message. The outermost one ends with the stream.
 type comingFields struct {
 	in   *bufio.Reader
 	left uint64 // of the message
@@ -134,7 +134,7 @@ func (c *comingFields) ReadByte() (byte, error) {
 	return b, err
 }
 
-// each visits the fields; visit reads the content from the stream, all of it.
+// each visits the fields; visit must read all of the content from the stream.
 func (c *comingFields) each(visit func(number protowire.Number, size uint64) error) error {
 	whole := c.left == math.MaxInt64
 	for {

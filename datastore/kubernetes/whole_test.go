@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// listOf is an answer of the API with pods.
+// listOf returns an answer of the API with pods.
 func listOf(tb testing.TB, pods ...corev1.Pod) []byte {
 	tb.Helper()
 	list := &corev1.PodList{Items: pods}

@@ -16,13 +16,13 @@ import (
 )
 
 // The API's protobuf form: four bytes, then a message (runtime.Unknown) whose second field is the object. An object's
-// first field is its metadata. A list's first field is its metadata, too, and its second one repeats the items. Events
-// of a watch come with their length in four bytes before them; they hold the type, and an object within a message.
+// first field is its metadata. A list's first field is its metadata, too, and its second one repeats the items. An
+// event of a watch follows its length in four bytes; it has the type, and an object within a message.
 var magic = []byte("k8s\x00")
 
 var errMangled = errors.New("the answer of the API cannot be read")
 
-// maxFrame bounds one event of a watch: etcd takes no objects of more than 1.5 MB.
+// maxFrame bounds one event of a watch: etcd's limit for objects is 1.5 MB.
 const maxFrame = 16 << 20
 
 // field returns the content of the first field with a number, nil if there is none.
@@ -64,7 +64,7 @@ func fields(message []byte, each func(protowire.Number, []byte) error) error {
 	return nil
 }
 
-// unwrap returns the object in an answer.
+// unwrap returns the object in a response.
 func unwrap(raw []byte) ([]byte, error) {
 	if !bytes.HasPrefix(raw, magic) {
 		return nil, errMangled
@@ -72,7 +72,7 @@ func unwrap(raw []byte) ([]byte, error) {
 	return field(raw[len(magic):], 2)
 }
 
-// listMeta is what a page of a list says of itself.
+// listMeta is the metadata of a page of a list.
 type listMeta struct{ revision, next string }
 
 // protobufItems visits the items of a page.
@@ -174,7 +174,7 @@ func cutOff(err error) error {
 	return err
 }
 
-// status is the error in an event of type ERROR.
+// status returns the error in an event of type ERROR.
 func (f frame) status(protobuf bool) error {
 	var s metav1.Status
 	var err error
@@ -189,7 +189,7 @@ func (f frame) status(protobuf bool) error {
 	return apierrors.FromObject(&s)
 }
 
-// mark is what a bookmark says: a revision, and whether everything that was there at the start of the watch has come.
+// mark is the content of a bookmark: a revision, and whether all initial events have come.
 type mark struct {
 	Metadata metav1.ObjectMeta `json:"metadata"`
 }

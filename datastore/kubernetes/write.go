@@ -21,13 +21,13 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// writeRetries bounds how often a deletion of whatever is there starts again because that was changed meanwhile.
+// writeRetries bounds the restarts of an unconditional deletion after concurrent changes.
 const writeRetries = 10
 
-// Create implements datastore.Store. The API gives the UID. A WorkloadEndpoint is created by writing the addresses of
-// its pod; other objects that are made of Kubernetes' own cannot be created.
+// Create implements datastore.Store. The API sets the UID. A WorkloadEndpoint is created by writing the addresses of
+// its pod; other objects derived from Kubernetes' own cannot be created.
 //
-// As with every write, after ErrUnavailable or the end of ctx it is open whether it took place.
+// As with every write, after ErrUnavailable or the end of ctx the write may have taken place.
 func (s *Store) Create(ctx context.Context, o *model.Object) (*model.Object, error) {
 	fail := func(err error) (*model.Object, error) { return nil, s.keyError(ctx, "create", o.Key, err) }
 	created := usable(o)
@@ -48,7 +48,7 @@ func (s *Store) Create(ctx context.Context, o *model.Object) (*model.Object, err
 	created.Revision = 0
 	stored, err := s.post(ctx, r, created)
 	if form.TwoSteps(o.Key.Kind) && errors.Is(err, datastore.ErrExists) {
-		// It may be one whose deletion somebody began and did not complete.
+		// It may be one whose deletion was begun but not completed.
 		if _, gone := s.Get(ctx, o.Key); errors.Is(gone, datastore.ErrNotFound) {
 			stored, err = s.post(ctx, r, created)
 		}
@@ -73,7 +73,7 @@ func (s *Store) post(ctx context.Context, r resource, o *model.Object) (*model.O
 	return s.withStatus(ctx, r, o.Key, body, raw)
 }
 
-// withStatus completes a write: where the status of a kind is written on its own, the first request does not store it.
+// withStatus completes a write: the first request does not store a status that is written separately.
 func (s *Store) withStatus(
 	ctx context.Context, r resource, key model.Key, sent, answer []byte,
 ) (*model.Object, error) {
@@ -108,7 +108,7 @@ func (s *Store) withStatus(
 	return s.answer(r, key, raw)
 }
 
-// sameJSON compares values, of which an empty object is as good as none.
+// sameJSON compares values; an empty object equals an absent one.
 func sameJSON(a, b []byte) bool {
 	read := func(raw []byte) any {
 		var v any
@@ -123,8 +123,8 @@ func sameJSON(a, b []byte) bool {
 	return bytes.Equal(a, b) || reflect.DeepEqual(read(a), read(b))
 }
 
-// Update implements datastore.Store. A Node is written to the annotations of Kubernetes' Node, a WorkloadEndpoint to
-// those of its pod: of the latter only the addresses, whatever its revision.
+// Update implements datastore.Store. It writes a Node to the annotations of Kubernetes' Node, and the addresses of a
+// WorkloadEndpoint to those of its pod, whatever its revision.
 func (s *Store) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
 	fail := func(err error) (*model.Object, error) { return nil, s.keyError(ctx, "update", o.Key, err) }
 	updated := usable(o)
@@ -151,7 +151,7 @@ func (s *Store) Update(ctx context.Context, o *model.Object) (*model.Object, err
 	return stored, nil
 }
 
-// put replaces what is stored.
+// put replaces the stored object.
 func (s *Store) put(ctx context.Context, o *model.Object) (*model.Object, error) {
 	switch o.Key.Kind {
 	case model.KindWorkloadEndpoint:
@@ -177,7 +177,7 @@ func (s *Store) put(ctx context.Context, o *model.Object) (*model.Object, error)
 	}
 	raw, err := s.send(ctx, r, request{verb: http.MethodPut, path: at, accept: r.accept(), body: body,
 		bodyType: asJSON})
-	if apierrors.IsConflict(err) { // which is what the API says of an object that is gone, too
+	if apierrors.IsConflict(err) { // the API also returns a conflict for a deleted object
 		if _, gone := s.get(ctx, o.Key); gone != nil {
 			err = gone
 		}
@@ -188,7 +188,7 @@ func (s *Store) put(ctx context.Context, o *model.Object) (*model.Object, error)
 	return s.withStatus(ctx, r, o.Key, body, raw)
 }
 
-// writable is the resource of a key whose objects can be created, replaced and deleted.
+// writable returns the resource of a key whose objects can be created, replaced and deleted.
 func (s *Store) writable(key model.Key) (resource, error) {
 	r, err := s.resource(key.Kind)
 	switch {
@@ -225,8 +225,8 @@ func (s *Store) patchStatus(ctx context.Context, key model.Key, patch []byte) (*
 	return s.answer(r, key, raw)
 }
 
-// Delete implements datastore.Store. What is deleted of a WorkloadEndpoint are the addresses that its pod's annotations
-// name. An object of IPAM is marked before it goes, so that nobody who has read it takes it for his own.
+// Delete implements datastore.Store. For a WorkloadEndpoint it removes the addresses in its pod's annotations. It marks
+// an IPAM object before the deletion, so that a reader does not claim it meanwhile.
 func (s *Store) Delete(ctx context.Context, key model.Key, revision int64) (*model.Object, error) {
 	o, err := s.delete(ctx, key, revision)
 	if err != nil {
@@ -261,7 +261,7 @@ func (s *Store) delete(ctx context.Context, key model.Key, revision int64) (*mod
 	}
 }
 
-// release says that a pod has given back its addresses.
+// release records that a pod's addresses are released.
 func (s *Store) release(ctx context.Context, o *model.Object, revision int64) error {
 	patch, err := form.ReleasePatch(o.Metadata().GetUID(), revision)
 	if err != nil {
@@ -274,7 +274,7 @@ func (s *Store) release(ctx context.Context, o *model.Object, revision int64) er
 	return err
 }
 
-// markAndRemove deletes an object as it was read.
+// markAndRemove deletes an object at the revision that was read.
 func (s *Store) markAndRemove(ctx context.Context, o *model.Object) error {
 	if !form.TwoSteps(o.Key.Kind) || o.Value == nil {
 		return s.remove(ctx, o)
@@ -285,7 +285,7 @@ func (s *Store) markAndRemove(ctx context.Context, o *model.Object) error {
 	}
 	err = s.remove(ctx, marked)
 	if err = s.explain(ctx, err); errors.Is(err, datastore.ErrNotFound) || errors.Is(err, datastore.ErrConflict) {
-		return nil // somebody who found the mark completed it
+		return nil // another reader of the mark completed it
 	}
 	return err
 }
@@ -312,8 +312,7 @@ func (s *Store) remove(ctx context.Context, o *model.Object) error {
 	return err
 }
 
-// UpgradeNode implements datastore.Backend: it puts the labels by which they are listed on a node's BlockAffinities of
-// old releases.
+// UpgradeNode implements datastore.Backend: it adds the labels for lists to a node's BlockAffinities of old releases.
 func (s *Store) UpgradeNode(ctx context.Context, node string) error {
 	const kind = model.KindBlockAffinity
 	if !s.Keeps(kind) {
@@ -338,7 +337,7 @@ func (s *Store) UpgradeNode(ctx context.Context, node string) error {
 		return s.explain(ctx, err)
 	}
 	for _, o := range old {
-		// Who was faster has written the labels.
+		// A faster process has written the labels.
 		if _, err := s.Update(ctx, o); err != nil && !errors.Is(err, datastore.ErrConflict) &&
 			!errors.Is(err, datastore.ErrNotFound) {
 			return err
@@ -347,17 +346,17 @@ func (s *Store) UpgradeNode(ctx context.Context, node string) error {
 	return nil
 }
 
-// usable copies o, so that the caller's stays as it is. That what is replaced was invalid no longer matters.
+// usable copies o, so that the caller's stays unchanged. It clears Err: the replaced object may have been invalid.
 func usable(o *model.Object) *model.Object {
 	c := o.Clone()
 	c.Err = nil
 	return c
 }
 
-// incomplete reports whether o was not made from a stored object: then it lacks what must survive.
+// incomplete reports whether o was not made from a stored object: then it lacks the fields that must survive.
 func incomplete(o *model.Object) bool {
 	if o.Key.Kind == model.KindNode || o.Key.Kind == model.KindWorkloadEndpoint {
-		return false // the patch leaves alone what it does not name
+		return false // the patch changes only the named fields
 	}
 	m := o.Metadata()
 	return len(o.Raw()) == 0 || m != nil && m.GetUID() == ""

@@ -11,9 +11,9 @@ const (
 	IPv6 Family = 6
 )
 
-// Address is the node's address of a family with the length of its subnet, as Calico reads it: without a length it is
-// a subnet of its own, so that no other node is in the same one. IPv4 addresses in IPv6 form are IPv4 addresses. It
-// is invalid if the node has none, if it cannot be parsed, or if it is of the other family. b may be nil.
+// Address returns the node's address of a family with the length of its subnet, as Calico does: an address without a
+// length is a subnet of its own, which contains no other node. IPv4 addresses in IPv6 form are IPv4 addresses. It is
+// invalid if the node has none, if it cannot be parsed, or if it is of the other family. b may be nil.
 func (b *NodeBGPSpec) Address(f Family) netip.Prefix {
 	switch {
 	case b == nil:
@@ -30,7 +30,7 @@ type TunnelAddress struct {
 	Address netip.Addr
 }
 
-// TunnelAddresses lists the addresses that a node has in tunnels, but for those that cannot be parsed. n may be nil.
+// TunnelAddresses lists a node's tunnel addresses, except malformed ones. n may be nil.
 func (n *Node) TunnelAddresses() []TunnelAddress {
 	if n == nil {
 		return nil
@@ -53,7 +53,7 @@ func (n *Node) TunnelAddresses() []TunnelAddress {
 	return list
 }
 
-// TunnelAddress is the address that a node has on a tunnel device, invalid if it has none. n may be nil.
+// TunnelAddress returns the address that a node has on a tunnel device, invalid if it has none. n may be nil.
 func (n *Node) TunnelAddress(device string) netip.Addr {
 	for _, t := range n.TunnelAddresses() {
 		if t.Device == device {
@@ -63,7 +63,7 @@ func (n *Node) TunnelAddress(device string) netip.Addr {
 	return netip.Addr{}
 }
 
-// ParseAddress reads ADDRESS or ADDRESS/LENGTH of a host, as NodeBGPSpec.Address has it. It returns an invalid prefix
+// ParseAddress parses a host's ADDRESS or ADDRESS/LENGTH, the form of NodeBGPSpec.Address. It returns an invalid prefix
 // for anything else, also for an address with a zone.
 func ParseAddress(text string, f Family) netip.Prefix {
 	p, err := netip.ParsePrefix(text)

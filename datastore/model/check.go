@@ -13,9 +13,9 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// check collects the rules that one object breaks. There are two severities. fail is for whoever writes an object.
-// broken is for what no reader could act upon safely: an entry of the datastore that breaks such a rule is quarantined,
-// while one that breaks only the other kind may come from a newer version and is used.
+// check collects the broken rules of one object. There are two severities. fail is for writers of an object. broken is
+// for errors that make an object unsafe to use: a stored object that breaks such a rule is quarantined, while one that
+// breaks only rules of the other kind may come from a newer version and is used.
 type check struct {
 	key     Key
 	lenient bool
@@ -39,7 +39,7 @@ func (c *check) failIf(wrong bool, field string, value any, rule string) {
 	}
 }
 
-// at names an element of a list.
+// at returns the name of a list's element.
 func at(field string, i int) string { return fmt.Sprintf("%s[%d]", field, i) }
 
 func list[T ~string](allowed []T) string {
@@ -50,35 +50,35 @@ func list[T ~string](allowed []T) string {
 	return strings.Join(texts, ", ")
 }
 
-// enum demands one of the allowed values, or none.
+// enum requires one of the allowed values, or none.
 func enum[T ~string](c *check, field string, value T, allowed ...T) {
 	if value != "" && !slices.Contains(allowed, value) {
 		c.fail(field, value, "must be one of %s", list(allowed))
 	}
 }
 
-// enumPtr demands one of the allowed values in an optional field.
+// enumPtr requires one of the allowed values in an optional field.
 func enumPtr[T ~string](c *check, field string, value *T, allowed ...T) {
 	if value != nil && !slices.Contains(allowed, *value) {
 		c.fail(field, *value, "must be one of %s", list(allowed))
 	}
 }
 
-// brokenEnum is enum for a field whose meaning Manx cannot do without.
+// brokenEnum is enum for a field that Manx must understand.
 func brokenEnum[T ~string](c *check, field string, value T, allowed ...T) {
 	if value != "" && !slices.Contains(allowed, value) {
 		c.broken(field, value, "must be one of %s", list(allowed))
 	}
 }
 
-// foldedEnum compares without regard to letter case.
+// foldedEnum is enum without regard to letter case.
 func foldedEnum(c *check, field, value string, allowed ...string) {
 	if value != "" && !slices.ContainsFunc(allowed, func(a string) bool { return strings.EqualFold(a, value) }) {
 		c.fail(field, value, "must be one of %s", list(allowed))
 	}
 }
 
-// selector parses an optional selector. What does not parse is broken.
+// selector parses an optional selector. A malformed one is broken.
 func (c *check) selector(field, text string) *selector.Selector {
 	if len(text) > maxSelector {
 		c.fail(field, text[:40]+"...", "a selector may have at most %d characters, this has %d", maxSelector, len(text))
@@ -93,8 +93,8 @@ func (c *check) selector(field, text string) *selector.Selector {
 
 const maxSelector = 1024
 
-// parseIP parses an address; family is 4, 6 or 0 for either. The rule is empty if the text is right. An IPv4 address in
-// IPv6 form is an IPv4 address.
+// parseIP parses an address; family is 4, 6 or 0 for either. It returns the broken rule, empty for a valid text. An
+// IPv4 address in IPv6 form is an IPv4 address.
 func parseIP(text string, family int) (netip.Addr, string) {
 	a, err := netip.ParseAddr(text)
 	switch {
@@ -122,8 +122,8 @@ func parseNet(text string, family int) (netip.Prefix, string) {
 	return p, ""
 }
 
-// strictNet says what is wrong with how a network is written that parseNet has read from text. Calico's own programs
-// pass over the whole object for it.
+// strictNet returns the error in the text of a network that parseNet has parsed. Calico's own programs skip the whole
+// object for it.
 func strictNet(text string, p netip.Prefix) string {
 	switch {
 	case !strings.Contains(text, "/"):
@@ -156,7 +156,7 @@ func familyName(family int) string {
 	return "an IP"
 }
 
-// ip demands an address of the family in an optional field.
+// ip requires an address of the family in an optional field.
 func (c *check) ip(field, text string, family int) {
 	if text == "" {
 		return
@@ -166,7 +166,7 @@ func (c *check) ip(field, text string, family int) {
 	}
 }
 
-// network demands a CIDR without host bits.
+// network requires a CIDR without host bits.
 func (c *check) network(field, text string) {
 	if _, rule := parseMasked(text); rule != "" {
 		c.fail(field, text, "%s", rule)
@@ -193,7 +193,7 @@ func (c *check) name(field, text string) {
 	}
 }
 
-// annotations checks the keys: Calico's own programs pass over the whole object of a bad one.
+// annotations checks the keys: Calico's own programs skip the whole object for a malformed one.
 func (c *check) annotations(field string, annotations map[string]string) {
 	for k := range annotations {
 		if msgs := validation.IsQualifiedName(strings.ToLower(k)); len(msgs) > 0 {
@@ -202,7 +202,7 @@ func (c *check) annotations(field string, annotations map[string]string) {
 	}
 }
 
-// checkMetadata applies the rules that hold for every resource.
+// checkMetadata applies the rules for every resource.
 func checkMetadata(c *check, info KindInfo, value any) {
 	m := (&Object{Value: value}).Metadata()
 	if m == nil || c.lenient {

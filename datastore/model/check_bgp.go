@@ -64,7 +64,7 @@ var (
 	clusterRoutes    = []string{"Enabled", "Disabled", "EnabledIPIPOnly", "EnabledNoEncapOnly"}
 )
 
-// checkGlobalOnly refuses what has no meaning for a single node.
+// checkGlobalOnly refuses settings that are undefined for a single node.
 func checkGlobalOnly(c *check, b *BGPConfiguration) {
 	if c.key.Name == "default" {
 		return
@@ -127,8 +127,7 @@ func checkCommunity(text string) error {
 	return nil
 }
 
-// CheckPeerFilters lists the filters that a BGPPeer names and that do not exist. It is apart from validation because it
-// needs the filters.
+// CheckPeerFilters lists the missing filters of a BGPPeer. It is separate from validation because it needs the filters.
 func CheckPeerFilters(p *BGPPeer, filters Reader) []FieldError {
 	var errs []FieldError
 	for i, name := range p.Spec.Filters {
@@ -170,7 +169,7 @@ func checkBGPPeer(c *check, p *BGPPeer) {
 	}
 }
 
-// checkPeerForm checks that a peer is given in one way only, with what that way needs.
+// checkPeerForm checks that a peer is defined in exactly one way, with the fields for that way.
 func checkPeerForm(c *check, s BGPPeerSpec) {
 	if s.PeerSelector != "" {
 		c.failIf(s.PeerIP != "", "spec.peerSelector", s.PeerSelector, "cannot be set together with peerIP")
@@ -207,7 +206,7 @@ func checkPeerAddress(c *check, s BGPPeerSpec) {
 		"must be of the same family as peerIP")
 }
 
-// ParsePeerIP reads the peerIP field of a BGPPeer: IPv4, IPv4:PORT, IPv6 or [IPv6]:PORT. The port is 0 if there is
+// ParsePeerIP parses the peerIP field of a BGPPeer: IPv4, IPv4:PORT, IPv6 or [IPv6]:PORT. The port is 0 if there is
 // none. An IPv4 address in IPv6 form is an IPv4 address.
 func ParsePeerIP(text string) (netip.AddrPort, error) {
 	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {

@@ -10,8 +10,8 @@ const (
 	maxClusterName     = 100
 )
 
-// checkClusterNetworkPolicy applies the rules of the policy's CRD. Only a tier or subject that is not known makes the
-// policy unusable; a rule that cannot be followed is for whoever enforces it, who must then not let anything through.
+// checkClusterNetworkPolicy applies the rules of the policy's CRD. Only an unknown tier or subject makes the policy
+// unusable. The enforcing program handles an unusable rule, and must then deny its traffic.
 func checkClusterNetworkPolicy(c *check, v *ClusterNetworkPolicy) {
 	s := v.Spec
 	if s.Tier != ClusterPolicyAdmin && s.Tier != ClusterPolicyBaseline {

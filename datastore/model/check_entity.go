@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// entity checks one end of a rule; remote tells whether it is the far one, seen from the policy's endpoints.
+// entity checks one end of a rule; remote is set for the far end, seen from the policy's endpoints.
 func (c ruleCheck) entity(field string, e *v3.EntityRule, remote bool) {
 	c.nets(field+".nets", e.Nets)
 	c.nets(field+".notNets", e.NotNets)
@@ -67,7 +67,7 @@ func (c ruleCheck) ports(field string, ports []numorstring.Port) {
 	}
 }
 
-// services checks an end that is given by a Kubernetes service. The service's endpoints say all there is to say.
+// services checks an end that a Kubernetes service defines. The service's endpoints define it completely.
 func (c ruleCheck) services(field string, e *v3.EntityRule, remote bool) {
 	s := e.Services
 	if !remote {
@@ -117,7 +117,7 @@ func checkSet(c *check, labels map[string]string, nets []string) {
 	}
 }
 
-// AllInterfaces as interfaceName of a HostEndpoint stands for all interfaces of the host but those of workloads.
+// AllInterfaces as interfaceName of a HostEndpoint selects all interfaces of the host except those of workloads.
 const AllInterfaces = "*"
 
 func checkHostEndpoint(c *check, h *v3.HostEndpoint) {

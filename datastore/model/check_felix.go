@@ -30,8 +30,8 @@ var (
 	rateLimit = regexp.MustCompile(`^[1-9][0-9]*/(second|minute|hour|day)$`)
 )
 
-// checkFelixConfiguration knows the rules that are cheap to state. All other settings pass; what does not apply to Manx
-// is ignored.
+// checkFelixConfiguration has the rules that are cheap to state. All other settings are valid; those that do not apply
+// to Manx are ignored.
 func checkFelixConfiguration(c *check, f *FelixConfiguration) {
 	s := f.Spec
 	c.selector("spec.nodeSelector", s.NodeSelector)

@@ -4,8 +4,8 @@ import (
 	"net/netip"
 )
 
-// CheckBlock lists all rules of a sound block that b breaks. Only some of them make a block unusable: the others are
-// leaks, which an audit reports and which an address being released or assigned must not stumble over.
+// CheckBlock lists all rules for blocks that b breaks. Only some of them make a block unusable: the others are leaks,
+// which an audit reports and which must not fail a release or an assignment.
 func CheckBlock(b *Block) []FieldError {
 	c := &check{}
 	if !checkBlockShape(c, b) {
@@ -30,7 +30,7 @@ func CheckBlock(b *Block) []FieldError {
 	return c.errs
 }
 
-// checkStoredBlock applies what a block must fulfil to be read or written.
+// checkStoredBlock applies the rules for reading and writing a block.
 func checkStoredBlock(c *check, b *Block) {
 	if cidr, ok := c.key.Block(); ok && cidr != b.CIDR {
 		c.broken("cidr", b.CIDR, "must be %s, as the key says", cidr)
@@ -65,10 +65,10 @@ func checkBlockShape(c *check, b *Block) bool {
 	return sound
 }
 
-// maxBlockBits is more than the largest block that a pool can ask for (2^12 addresses).
+// maxBlockBits exceeds the largest block size of a pool (2^12 addresses).
 const maxBlockBits = 16
 
-// checkFreeQueue checks that no address can be taken twice.
+// checkFreeQueue checks that no address can be assigned twice.
 func checkFreeQueue(c *check, b *Block) {
 	seen := make([]bool, len(b.Allocations))
 	for i, o := range b.Unallocated {

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Kubernetes checks its own objects. The rules here are for documents, and for staged policies, which only Calico
-// knows. None of them makes a policy unusable: a rule that cannot be followed is left out, and traffic that only it
-// would allow is denied.
+// Kubernetes validates its own objects. The rules here are for documents, and for staged policies, which only Calico
+// has. None of them makes a policy unusable: an unusable rule is left out, and traffic that only it would allow is
+// denied.
 
 func checkKubernetesNetworkPolicy(c *check, v *networkingv1.NetworkPolicy) {
 	checkKubernetesPolicySpec(c, v.Spec)

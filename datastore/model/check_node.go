@@ -41,8 +41,8 @@ func checkNode(c *check, n *Node) {
 	}
 }
 
-// checkNodeBGP is strict on reading too: sessions with a wrong address, or a reflector that is taken for an ordinary
-// node, are worse than a node without BGP.
+// checkNodeBGP is strict on reading too: sessions with a wrong address, or a reflector configured as an ordinary node,
+// are worse than a node without BGP.
 func checkNodeBGP(c *check, b NodeBGPSpec) {
 	if reflect.DeepEqual(b, NodeBGPSpec{}) {
 		c.fail("spec.bgp", "{}", "must be left out when nothing is set in it")

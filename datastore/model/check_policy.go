@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// The limits that Calico's CRDs set.
+// The limits of Calico's CRDs.
 const (
 	maxRules = 1024
 	maxNets  = 256
@@ -59,8 +59,8 @@ var (
 
 const dnsLabel = `[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?`
 
-// checkPolicyName adds to the rules for names of all kinds that a policy's name is a DNS label, behind its tier if one
-// wants, or what Calico's controllers name their policies.
+// checkPolicyName adds a rule to those for names of all kinds: a policy's name is a DNS label, optionally after its
+// tier, or a name that Calico's controllers give.
 func checkPolicyName(c *check, p policy) {
 	name := p.meta.Name
 	if name == "" || policyName.MatchString(name) || (p.global == nil && controllerName.MatchString(name)) {
@@ -75,8 +75,7 @@ func (c *check) tierName(field, tier string) {
 	}
 }
 
-// checkNothingBeside is for staged policies that stand for a removal: anything else that they say is a
-// misunderstanding.
+// checkNothingBeside refuses other content in a staged policy for a removal.
 func checkNothingBeside(c *check, p policy) {
 	c.tierName("spec.tier", *p.tier)
 	g := globalPolicy{}
@@ -102,7 +101,7 @@ func checkNothingBeside(c *check, p policy) {
 	c.failIf(len(beside) > 0, "spec", strings.Join(beside, ", "), "stagedAction Delete allows nothing else but tier")
 }
 
-// checkTypes demands known directions, each once.
+// checkTypes requires known directions, each once.
 func checkTypes[T ~string](c *check, field string, types []T, allowed ...T) {
 	seen := map[T]bool{}
 	for i, t := range types {
@@ -115,7 +114,7 @@ func checkTypes[T ~string](c *check, field string, types []T, allowed ...T) {
 	}
 }
 
-// checkStages applies the rules on policies that hold before address translation or connection tracking.
+// checkStages applies the rules for policies before address translation or connection tracking.
 func checkStages(c *check, p policy) {
 	g := p.global
 	if g.doNotTrack && g.preDNAT {
@@ -133,7 +132,7 @@ func checkStages(c *check, p policy) {
 	}
 }
 
-// plainSelector is selector for a place where global() has no meaning.
+// plainSelector is selector for a field in which global() is undefined.
 func (c *check) plainSelector(field, text string) {
 	if s := c.selector(field, text); s != nil && hasGlobal(s.Root()) {
 		c.broken(field, text, "cannot contain global(), which has its place in the namespaceSelector of a rule's "+
@@ -141,7 +140,7 @@ func (c *check) plainSelector(field, text string) {
 	}
 }
 
-// namespaceSelector allows global() on its own.
+// namespaceSelector allows global() as the whole selector.
 func (c *check) namespaceSelector(field, text string) {
 	s := c.selector(field, text)
 	if s == nil {

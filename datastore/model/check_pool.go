@@ -9,8 +9,8 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 )
 
-// WithDefaults returns a copy of the pool in which every field has the value that holds when it is left out. It never
-// changes what is stored; use it wherever the meaning of a pool matters.
+// WithDefaults returns a copy of the pool with the default of every empty field. It never changes the stored pool; use
+// it to evaluate a pool.
 func (p *IPPool) WithDefaults() *IPPool {
 	c := *p
 	s := &c.Spec
@@ -38,8 +38,8 @@ func (p *IPPool) WithDefaults() *IPPool {
 	return &c
 }
 
-// Allocatable tells whether addresses may be assigned from the pool at all: it is neither disabled nor being deleted,
-// nor did its status say otherwise.
+// Allocatable reports whether addresses may be assigned from the pool: it is neither disabled nor being deleted, and
+// its status does not forbid it.
 func (p *IPPool) Allocatable() bool {
 	if p.Spec.Disabled || p.DeletionTimestamp != nil {
 		return false
@@ -136,7 +136,7 @@ func checkPoolUses(c *check, s IPPoolSpec) {
 		"must be all() in a pool for load balancers")
 }
 
-// checkPoolChange refuses changes that would leave addresses behind.
+// checkPoolChange refuses changes that would orphan addresses.
 func checkPoolChange(old, p *IPPool) []FieldError {
 	c := &check{}
 	before, after := old.WithDefaults().Spec, p.WithDefaults().Spec
@@ -152,8 +152,8 @@ func checkPoolChange(old, p *IPPool) []FieldError {
 	return c.errs
 }
 
-// CheckPoolOverlap lists the pools whose range a new pool would overlap. It is apart from validation because it needs
-// the other pools.
+// CheckPoolOverlap lists the pools whose range a new pool would overlap. It is separate from validation because it
+// needs the other pools.
 func CheckPoolOverlap(key Key, p *IPPool, others Reader) []FieldError {
 	var errs []FieldError
 	mine, err := netip.ParsePrefix(p.Spec.CIDR)

@@ -68,7 +68,7 @@ const (
 	protocolICMPv6 = 58
 )
 
-// icmpFamily is the family that a protocol holds for: 4 or 6, 0 for one that is no ICMP.
+// icmpFamily returns the family of an ICMP protocol: 4 or 6, 0 for any other protocol.
 func icmpFamily(p *numorstring.Protocol) int {
 	if p == nil {
 		return 0
@@ -101,8 +101,8 @@ func (c ruleCheck) icmp(field string, f *v3.ICMPFields) {
 	}
 }
 
-// families demands that all that a rule says holds for one address family. What mixes them is safe to act upon: a rule
-// is made for each family, of what fits.
+// families requires a rule to be for one address family. A mixed rule is safe to use: each family gets the parts that
+// apply to it.
 func (c ruleCheck) families() {
 	r := c.rule
 	want, reason := 0, ""

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// onlyDefault is the rule of kinds that have one object.
+// onlyDefault applies the rule of kinds that have one object.
 func (c *check) onlyDefault() {
 	c.failIf(c.key.Name != "default", "metadata.name", c.key.Name, `must be "default": there is only one`)
 }
@@ -52,7 +52,7 @@ func checkIPAMConfig(c *check, i *IPAMConfig) {
 	checkIPAMExtras(c, "", i.KubeVirtVMAddressPersistence, i.IPCooldownSeconds)
 }
 
-// DefaultAllowProfile is a profile that every cluster has and nobody stores.
+// DefaultAllowProfile is a profile that every cluster has and no datastore stores.
 const DefaultAllowProfile = "projectcalico-default-allow"
 
 func checkProfile(c *check, p *v3.Profile) {
@@ -60,7 +60,7 @@ func checkProfile(c *check, p *v3.Profile) {
 	c.labels("spec.labelsToApply", p.Spec.LabelsToApply)
 }
 
-// builtInTiers are the tiers that always exist, and how.
+// builtInTiers are the tiers that always exist, with their settings.
 var builtInTiers = map[string]struct {
 	order  float64
 	action v3.Action
@@ -101,7 +101,7 @@ func checkTier(c *check, t *Tier) {
 	}
 }
 
-// printable gives what an optional field holds, for messages.
+// printable returns the content of an optional field, for messages.
 func printable[T any](p *T) any {
 	if p == nil {
 		return ""
@@ -109,7 +109,7 @@ func printable[T any](p *T) any {
 	return *p
 }
 
-// maxUpdatePeriod is a day.
+// maxUpdatePeriod is a day, in seconds.
 const maxUpdatePeriod = 86400
 
 func checkCalicoNodeStatus(c *check, s *v3.CalicoNodeStatus) {

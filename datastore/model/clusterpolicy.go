@@ -16,7 +16,7 @@ const (
 	ClusterPolicyBaseline = "Baseline"
 )
 
-// ClusterNetworkPolicySpec says whom the policy is for and what it does. Policies of lower priority come first. A
+// ClusterNetworkPolicySpec has the subject and the rules of a policy. Policies of lower priority are evaluated first. A
 // direction without rules is not affected.
 type ClusterNetworkPolicySpec struct {
 	Tier     string               `json:"tier"`
@@ -45,8 +45,8 @@ const (
 	ClusterPolicyPass   = "Pass"
 )
 
-// ClusterIngressRule decides on traffic from any of the peers that is of any of the protocols, or of any at all if
-// there are none.
+// ClusterIngressRule applies to traffic from any of the peers with any of the protocols; an empty list of protocols
+// matches all.
 type ClusterIngressRule struct {
 	Name      string                  `json:"name,omitempty"`
 	Action    string                  `json:"action"`
@@ -62,8 +62,8 @@ type ClusterEgressRule struct {
 	Protocols []ClusterPolicyProtocol `json:"protocols,omitempty"`
 }
 
-// ClusterPolicyPeer is one other end of traffic. Exactly one field is set; none means a kind of peer that this version
-// does not know. Networks, Nodes and DomainNames have a place in egress rules only.
+// ClusterPolicyPeer is a peer. Exactly one field is set; none is set for a kind of peer that this version does not
+// know. Networks, Nodes and DomainNames are valid in egress rules only.
 type ClusterPolicyPeer struct {
 	Namespaces  *metav1.LabelSelector `json:"namespaces,omitempty"`
 	Pods        *NamespacedPods       `json:"pods,omitempty"`
@@ -72,7 +72,7 @@ type ClusterPolicyPeer struct {
 	DomainNames []string              `json:"domainNames,omitempty"`
 }
 
-// ClusterPolicyProtocol is one kind of traffic. Exactly one field is set; none means one that this version does not
+// ClusterPolicyProtocol matches a protocol. Exactly one field is set; none is set for one that this version does not
 // know.
 type ClusterPolicyProtocol struct {
 	TCP  *ClusterPolicyPorts `json:"tcp,omitempty"`
@@ -82,7 +82,7 @@ type ClusterPolicyProtocol struct {
 	DestinationNamedPort string `json:"destinationNamedPort,omitempty"`
 }
 
-// ClusterPolicyPorts narrows a protocol to ports of the destination; nil is all.
+// ClusterPolicyPorts restricts a protocol to ports of the destination; nil is all.
 type ClusterPolicyPorts struct {
 	DestinationPort *ClusterPolicyPort `json:"destinationPort,omitempty"`
 }
@@ -93,7 +93,7 @@ type ClusterPolicyPort struct {
 	Range  *ClusterPolicyPortRange `json:"range,omitempty"`
 }
 
-// ClusterPolicyPortRange is a range with both ends in it.
+// ClusterPolicyPortRange is a range of ports, both ends included.
 type ClusterPolicyPortRange struct {
 	Start int32 `json:"start"`
 	End   int32 `json:"end"`

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NewObject wraps a value that is to be stored under key. A value of another type than the kind's is a
-// programming error and panics.
+// NewObject wraps a value for storing under key. A value of another type than the kind's is a programming error and
+// panics.
 func NewObject(key Key, value any) *Object {
 	if info, ok := Lookup(key.Kind); !ok || reflect.TypeOf(info.New()) != reflect.TypeOf(value) {
 		panic(fmt.Sprintf("model: the value of %s cannot be a %T", key, value))
@@ -19,8 +19,8 @@ func NewObject(key Key, value any) *Object {
 	return &Object{Key: key, Value: value}
 }
 
-// Decode reads the stored bytes of an object. It always returns an object: one that cannot be decoded, or that says
-// something that nobody could act upon safely, has Err set.
+// Decode decodes the stored bytes of an object. It always returns an object: one that cannot be decoded, or is unsafe
+// to use, has Err set.
 func Decode(key Key, raw []byte, revision int64) *Object {
 	o := &Object{Key: key, Revision: revision, raw: raw}
 	info, ok := Lookup(key.Kind)
@@ -43,7 +43,7 @@ func Decode(key Key, raw []byte, revision int64) *Object {
 	return o
 }
 
-// decodeValue decodes a stored value. The key, not the document, decides on name and namespace.
+// decodeValue decodes a stored value. The key, not the document, determines name and namespace.
 func decodeValue(info KindInfo, key Key, raw []byte) (any, error) {
 	value := info.New()
 	if len(bytes.TrimSpace(raw)) == 0 && key.Kind == KindBlockAffinity {
@@ -62,7 +62,7 @@ func decodeValue(info KindInfo, key Key, raw []byte) (any, error) {
 	return value, nil
 }
 
-// encodeValue gives the JSON of a value as Calico stores it. value is changed.
+// encodeValue returns the JSON of a value as Calico stores it. It changes value.
 func encodeValue(value any) ([]byte, error) {
 	if m, ok := value.(metav1.Object); ok {
 		m.SetResourceVersion("")
@@ -75,8 +75,8 @@ func encodeValue(value any) ([]byte, error) {
 	return WithoutEmptyEnds(b), err
 }
 
-// WithoutEmptyEnds leaves out the source and destination of rules that say nothing about them, as Calico does; the type
-// of rules in the public API module cannot. Inside a JSON string the quotes would be escaped, so only members match.
+// WithoutEmptyEnds removes empty sources and destinations of rules, as Calico does; the public API module's type of
+// rules cannot. In a JSON string the quotes would be escaped, so only members match.
 func WithoutEmptyEnds(compact []byte) []byte {
 	for _, end := range []string{`,"source":{}`, `,"destination":{}`} {
 		if bytes.Contains(compact, []byte(end)) {
@@ -101,8 +101,8 @@ func (o *Object) Clone() *Object {
 	return &c
 }
 
-// Encode gives the bytes to store: the value as Calico's own JSON, without the revision, and with every field of
-// the bytes that the object was decoded from that its type does not know. The bytes must not be changed.
+// Encode returns the bytes to store: the value in Calico's JSON, without the revision, and with every unknown field of
+// the bytes from which the object was decoded. The bytes must not be changed.
 func (o *Object) Encode() ([]byte, error) {
 	if o.Value == nil {
 		return nil, fmt.Errorf("%s has no value to encode", o.Key)
@@ -121,8 +121,8 @@ func (o *Object) Encode() ([]byte, error) {
 	return keepUnknown(o.Key, known, o.raw)
 }
 
-// keepUnknown carries what known says over to raw. The result is raw itself if nothing changed, and known itself if
-// raw holds nothing but what this version understands.
+// keepUnknown applies the content of known to raw. The result is raw itself if nothing changed, and known itself if raw
+// has no unknown field.
 func keepUnknown(key Key, known, raw []byte) ([]byte, error) {
 	info, _ := Lookup(key.Kind)
 	understood, err := decodeValue(info, key, raw)
@@ -150,12 +150,12 @@ func keepUnknown(key Key, known, raw []byte) ([]byte, error) {
 	}
 	result := merge(before, base, next)
 	if reflect.DeepEqual(result, next) {
-		return known, nil // byte for byte what Calico writes
+		return known, nil // byte for byte as Calico writes it
 	}
 	return json.Marshal(result)
 }
 
-// deepCopy copies everything that is reachable through exported fields, maps, slices and pointers.
+// deepCopy copies everything reachable through exported fields, maps, slices and pointers.
 func deepCopy(v reflect.Value) reflect.Value {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -185,7 +185,7 @@ func deepCopy(v reflect.Value) reflect.Value {
 		return c
 	case reflect.Struct:
 		c := reflect.New(v.Type()).Elem()
-		c.Set(v) // unexported fields (of time.Time, netip.Addr) hold nothing that is changed in place
+		c.Set(v) // unexported fields (of time.Time, netip.Addr) are never changed in place
 		for i := range v.NumField() {
 			if v.Type().Field(i).IsExported() {
 				c.Field(i).Set(deepCopy(v.Field(i)))

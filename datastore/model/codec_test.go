@@ -50,8 +50,8 @@ func exact(t testing.TB, b []byte) any {
 	return v
 }
 
-// storedKey is the key of an object of the test data, which tells the path at which Calico stored it in etcd. It does
-// for these paths; datastore/etcd has the rules.
+// storedKey returns the key of an object of the test data, which tells the path at which Calico stored it in etcd. It
+// does for these paths; datastore/etcd has the rules.
 func storedKey(path string) Key {
 	part := strings.Split(path, "/")[1:]
 	switch {

@@ -1,6 +1,6 @@
 package model
 
-// The devices that Calico has for encapsulation. A node has at most one of each.
+// Calico's encapsulation devices. A node has at most one of each.
 const (
 	DeviceIPIP        = "tunl0"
 	DeviceVXLAN       = "vxlan.calico"

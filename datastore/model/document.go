@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// DocumentError is what is wrong with one document of a user's input.
+// DocumentError is an error in one document of a user's input.
 type DocumentError struct {
 	Document int // counted from 1
 	Line     int // of the whole input, counted from 1; 0 if unknown
@@ -31,9 +31,9 @@ func (e *DocumentError) Error() string {
 
 func (e *DocumentError) Unwrap() error { return e.Err }
 
-// DecodeDocument reads what a user wrote: YAML documents, JSON, arrays and lists of objects, in the order in which they
-// stand. It is strict: an unknown field, a field that stands twice and a value of a wrong type are errors, and all of
-// them are reported (joined *DocumentErrors). Defaults and validation are left to PrepareCreate and PrepareUpdate.
+// DecodeDocument parses a user's input: YAML documents, JSON, arrays and lists of objects, in their order. It is
+// strict: unknown fields, duplicate fields and values of a wrong type are errors, and all of them are reported (joined
+// *DocumentErrors). PrepareCreate and PrepareUpdate apply defaults and validation.
 //
 // The revision of an object is its metadata.resourceVersion.
 func DecodeDocument(input []byte) ([]*Object, error) {
@@ -62,11 +62,11 @@ type Document struct {
 	JSON []byte
 
 	in   document
-	path []string // where it stands in there
+	path []string // its path in the document
 }
 
-// Documents visits the objects of YAML documents, JSON, arrays and lists, in the order in which they stand. What cannot
-// be read comes as a *DocumentError in the place of an object.
+// Documents visits the objects of YAML documents, JSON, arrays and lists, in their order. A *DocumentError takes the
+// place of an unreadable object.
 func Documents(input []byte) iter.Seq2[Document, error] {
 	return func(yield func(Document, error) bool) {
 		for _, d := range splitDocuments(input) {
@@ -77,23 +77,23 @@ func Documents(input []byte) iter.Seq2[Document, error] {
 	}
 }
 
-// Line is the line of the input, counted from 1, that a field like "spec.peerIP" is in, or of the innermost part of its
-// path that there is; that of the object for the empty field.
+// Line returns the line of the input, counted from 1, of a field like "spec.peerIP", or of the innermost existing part
+// of its path; that of the object for the empty field.
 func (d Document) Line(field string) int {
 	return d.in.lineOf(append(slices.Clone(d.path), splitField(field)...))
 }
 
-// Decode reads the object as strictly as DecodeDocument.
+// Decode decodes the object as strictly as DecodeDocument.
 func (d Document) Decode() (*Object, error) { return d.in.decodeObject(d.TypeMeta, d.JSON, d.path) }
 
-// document is one YAML document and where it begins in the input.
+// document is one YAML document with its position in the input.
 type document struct {
 	number int
 	line   int // of its first line
 	text   []byte
 }
 
-// splitDocuments cuts the input at the lines that begin with "---". Documents of nothing but comments are left out.
+// splitDocuments splits the input at the lines that begin with "---". It skips documents of comments only.
 func splitDocuments(input []byte) []document {
 	var docs []document
 	add := func(line int, text []byte) {
@@ -134,7 +134,7 @@ func (d document) fail(line int, err error) error {
 
 // each visits the objects of a document, until yield returns false.
 func (d document) each(yield func(Document, error) bool) bool {
-	if json.Valid(d.text) { // also what YAML does not take, like tabs; fields that stand twice are found later
+	if json.Valid(d.text) { // also accepts text that YAML refuses, like tabs; duplicate fields are found later
 		return d.eachIn(d.text, nil, metav1.TypeMeta{}, yield)
 	}
 	text, err := yaml.YAMLToJSONStrict(d.text)
@@ -148,8 +148,8 @@ func (d document) each(yield func(Document, error) bool) bool {
 	return d.eachIn(text, nil, metav1.TypeMeta{}, yield)
 }
 
-// eachIn visits an object, or those of an array or of a list kind. path is where it stands in the document, list what
-// the list around it says of its items.
+// eachIn visits an object, or those of an array or of a list kind. path is its path in the document, list the type that
+// the surrounding list gives its items.
 func (d document) eachIn(text []byte, path []string, list metav1.TypeMeta, yield func(Document, error) bool) bool {
 	if trimmed := bytes.TrimSpace(text); len(trimmed) > 0 && trimmed[0] == '[' {
 		var items []json.RawMessage
@@ -172,7 +172,7 @@ func (d document) eachIn(text []byte, path []string, list metav1.TypeMeta, yield
 	if item, ok := strings.CutSuffix(head.Kind, "List"); ok {
 		of := metav1.TypeMeta{Kind: item, APIVersion: head.APIVersion}
 		if item == "" {
-			of.APIVersion = "" // v1 is that of the list
+			of.APIVersion = "" // v1 is the list's version
 		}
 		return d.eachItem(head.Items, append(slices.Clone(path), "items"), of, yield)
 	}
@@ -207,7 +207,7 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 	strict, err := kjson.UnmarshalStrict(text, value)
 	if err != nil {
 		value = info.New()
-		// takes numbers and booleans for text, as calicoctl does: "zone: 1"
+		// accepts numbers and booleans as text, like calicoctl: "zone: 1"
 		if yaml.UnmarshalStrict(text, value) == nil {
 			err = nil
 		}
@@ -218,7 +218,7 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 	}
 	var errs []error
 	if info.Kubernetes {
-		strict = nil // its types hold only what Manx reads
+		strict = nil // its types have only the fields that Manx reads
 	}
 	for _, e := range strict {
 		field, reason := strictError(e)
@@ -238,8 +238,8 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 	return o, errors.Join(errs...)
 }
 
-// revisionIn reads a resourceVersion. That of a Profile which stands for a Namespace or a ServiceAccount is of the form
-// 29/ or /29 (Calico's libcalico-go keeps a revision of either kind in one).
+// revisionIn parses a resourceVersion. That of a Profile derived from a Namespace or a ServiceAccount is of the form
+// 29/ or /29 (Calico's libcalico-go joins the revisions of both kinds).
 func revisionIn(k Kind, resourceVersion string) (int64, error) {
 	if k == KindProfile {
 		if before, after, ok := strings.Cut(resourceVersion, "/"); ok && (before == "" || after == "") {

@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// splitJSON cuts JSON values that follow each other without a mark between them, as tools print them. It returns d
-// itself if it is anything else.
+// splitJSON splits consecutive JSON values without a separator, the output of some tools. It returns d itself for
+// anything else.
 func (d document) splitJSON() []document {
 	var parts []document
 	values := json.NewDecoder(bytes.NewReader(d.text))

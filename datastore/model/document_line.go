@@ -16,7 +16,7 @@ var (
 	strictField = regexp.MustCompile(`^(unknown|duplicate) field "(.*)"$`)
 )
 
-// yamlError finds the line that a YAML library complains about. A line of 0 is unknown.
+// yamlError returns the line in an error of a YAML library. A line of 0 is unknown.
 func yamlError(err error) (line int, reason string) {
 	reason = strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")
 	reason = strings.TrimPrefix(reason, "yaml: ")
@@ -40,7 +40,7 @@ func strictError(err error) (field, reason string) {
 	return m[2], m[2] + ": the field is there twice"
 }
 
-// typeError rewords an error of the decoder about a value that does not fit its field.
+// typeError rewords an error of the decoder about a value of the wrong type.
 func typeError(err error) (field, reason string) {
 	var t *json.UnmarshalTypeError
 	if !errors.As(err, &t) {
@@ -51,10 +51,10 @@ func typeError(err error) (field, reason string) {
 
 var fieldParts = regexp.MustCompile(`[^.\[\]]+`)
 
-// splitField takes "spec.communities[0].name" apart.
+// splitField splits "spec.communities[0].name".
 func splitField(field string) []string { return fieldParts.FindAllString(field, -1) }
 
-// lineOf finds the line of a field, or of the innermost part of its path that there is.
+// lineOf returns the line of a field, or of the innermost existing part of its path.
 func (d document) lineOf(path []string) int {
 	var root yaml.Node
 	if yaml.Unmarshal(d.text, &root) != nil || len(root.Content) == 0 {

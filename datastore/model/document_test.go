@@ -138,7 +138,7 @@ func FuzzDecodeDocument(f *testing.F) {
 	})
 }
 
-// What calicoctl prints can be given to Manx as it is, and means what calicoctl had read.
+// Manx accepts calicoctl's output unchanged, and decodes it to the objects that calicoctl had read.
 func TestOutputOfCalicoctlIsInput(t *testing.T) {
 	raw := map[Key]string{}
 	for _, s := range readLines[stored](t, "objects.jsonl") {

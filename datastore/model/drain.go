@@ -5,34 +5,32 @@ import (
 	"time"
 )
 
-// Annotations of a Node by which it leaves the network for maintenance and comes back. The order is written by people
-// (or manxctl node drain), the answer by the daemon of that node, so that both survive restarts and can be seen from
-// anywhere.
+// Annotations of a Node for its drain and return. People (or manxctl node drain) write the order, the daemon of that
+// node the answer, so that both survive restarts and are visible everywhere.
 const (
-	// AnnotationDrain orders the drain; its value is when, as RFC 3339.
+	// AnnotationDrain orders the drain; its value is the time of the order, as RFC 3339.
 	AnnotationDrain = "manx.io/drain"
-	// AnnotationDrainTimeout is how long traffic may take to leave before routes are withdrawn all the same, as a Go
-	// duration.
+	// AnnotationDrainTimeout is the time that traffic has to leave before routes are withdrawn, as a Go duration.
 	AnnotationDrainTimeout = "manx.io/drain-timeout"
-	// AnnotationDrained is the answer: since when the routes are withdrawn, as RFC 3339.
+	// AnnotationDrained is the answer: the time since which the routes are withdrawn, as RFC 3339.
 	AnnotationDrained = "manx.io/drained"
 )
 
-// DefaultDrainTimeout counts where AnnotationDrainTimeout says nothing.
+// DefaultDrainTimeout is the default of AnnotationDrainTimeout.
 const DefaultDrainTimeout = time.Minute
 
-// DrainPhase is how far a node has left the network.
+// DrainPhase is the phase of a node's drain.
 type DrainPhase string
 
-// A node goes through these in a circle.
+// The phases of a drain and return, in their order.
 const (
 	InService DrainPhase = ""
-	Draining  DrainPhase = "draining"  // routes are announced as the last choice
+	Draining  DrainPhase = "draining"  // routes are advertised with the lowest preference
 	Drained   DrainPhase = "drained"   // routes are withdrawn
-	Returning DrainPhase = "returning" // routes are announced again, as the last choice until others have them
+	Returning DrainPhase = "returning" // routes are advertised again, with the lowest preference until others have them
 )
 
-// DrainPhase follows from order and answer alone.
+// DrainPhase returns the phase, which follows from order and answer.
 func (n *Node) DrainPhase() DrainPhase {
 	_, ordered := n.Annotations[AnnotationDrain]
 	_, done := n.Annotations[AnnotationDrained]
@@ -47,7 +45,7 @@ func (n *Node) DrainPhase() DrainPhase {
 	return InService
 }
 
-// DrainTimeout returns how long traffic may take to leave; the default and an error if the annotation cannot be read.
+// DrainTimeout returns the time that traffic has to leave; the default and an error if the annotation is malformed.
 func (n *Node) DrainTimeout() (time.Duration, error) {
 	text, ok := n.Annotations[AnnotationDrainTimeout]
 	if !ok {

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// FelixConfiguration holds the settings of the dataplane: of the cluster ("default"), of nodes that match its
+// FelixConfiguration has the settings of the dataplane: of the cluster ("default"), of nodes that match its
 // nodeSelector, or of one node ("node.NAME").
 type FelixConfiguration struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -19,7 +19,8 @@ type FelixConfiguration struct {
 	Spec              FelixConfigurationSpec `json:"spec,omitempty"`
 }
 
-// FelixConfigurationSpec adds to the public API module's type what Calico gained since its last release.
+// FelixConfigurationSpec extends the public API module's type by the fields that Calico has gained since its last
+// release.
 type FelixConfigurationSpec struct {
 	v3.FelixConfigurationSpec `json:",inline"`
 
@@ -50,9 +51,9 @@ type FelixConfigurationSpec struct {
 	LocalSubnetL2ReachabilityRefreshInterval *metav1.Duration  `json:"localSubnetL2ReachabilityRefreshInterval,omitempty"`
 }
 
-// FelixConfigurations visits the settings that hold for a node, by name: those of the cluster ("default"), then those
-// whose nodeSelector matches the node's labels, of several the oldest, as in Calico, then the node's own ("node.NAME").
-// What later ones set wins.
+// FelixConfigurations visits the settings for a node, by name: those of the cluster ("default"), then those whose
+// nodeSelector matches the node's labels (the oldest of several, as in Calico), then the node's own ("node.NAME").
+// Later settings take priority.
 func FelixConfigurations(r Reader, node string) iter.Seq2[string, *FelixConfiguration] {
 	return func(yield func(string, *FelixConfiguration) bool) {
 		for _, name := range []string{"default", selectedFelixConfiguration(r, node), "node." + node} {
@@ -64,12 +65,12 @@ func FelixConfigurations(r Reader, node string) iter.Seq2[string, *FelixConfigur
 	}
 }
 
-// ConcernsFelix tells whether a FelixConfiguration of that name can hold for a node.
+// ConcernsFelix reports whether a FelixConfiguration of that name can apply to a node.
 func ConcernsFelix(name, node string) bool {
 	return !strings.HasPrefix(name, "node.") || name == "node."+node
 }
 
-// selectedFelixConfiguration is the name of the one that selects a node; empty for none.
+// selectedFelixConfiguration returns the name of the configuration that selects a node; empty for none.
 func selectedFelixConfiguration(r Reader, node string) string {
 	var best *FelixConfiguration
 	found := ""

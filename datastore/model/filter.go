@@ -8,15 +8,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// BGPFilter is a list of rules for each direction and address family. BGPPeers name the filters that hold for their
-// sessions. (The public API module's type lacks most of the conditions and all operations.)
+// BGPFilter is a list of rules for each direction and address family. BGPPeers name the filters of their sessions. (The
+// public API module's type lacks most of the conditions and all operations.)
 type BGPFilter struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	Spec              BGPFilterSpec `json:"spec,omitempty"`
 }
 
-// BGPFilterSpec holds the rules. They are tried in order; the first that matches decides.
+// BGPFilterSpec has the rules. They are evaluated in order; the first that matches decides.
 type BGPFilterSpec struct {
 	ExportV4 []BGPFilterRule `json:"exportV4,omitempty"`
 	ImportV4 []BGPFilterRule `json:"importV4,omitempty"`
@@ -24,7 +24,7 @@ type BGPFilterSpec struct {
 	ImportV6 []BGPFilterRule `json:"importV6,omitempty"`
 }
 
-// BGPFilterRule accepts or rejects routes that meet all of the conditions that are set.
+// BGPFilterRule accepts or rejects routes that meet all conditions that are set.
 type BGPFilterRule struct {
 	CIDR          string                   `json:"cidr,omitempty"`
 	PrefixLength  *BGPFilterPrefixLength   `json:"prefixLength,omitempty"`
@@ -39,7 +39,7 @@ type BGPFilterRule struct {
 	Operations    []BGPFilterOperation     `json:"operations,omitempty"`
 }
 
-// What the fields of a BGPFilterRule may say.
+// The values of a BGPFilterRule's fields.
 const (
 	FilterAccept = "Accept"
 	FilterReject = "Reject"
@@ -55,18 +55,18 @@ const (
 	FilterInternalPeers = "iBGP"
 )
 
-// BGPFilterPrefixLength narrows a CIDR to prefixes of some lengths.
+// BGPFilterPrefixLength restricts a CIDR to a range of prefix lengths.
 type BGPFilterPrefixLength struct {
 	Min *int32 `json:"min,omitempty"`
 	Max *int32 `json:"max,omitempty"`
 }
 
-// BGPFilterCommunityMatch names the community that a route must carry. There is exactly one.
+// BGPFilterCommunityMatch has the community that a route must carry. There is exactly one.
 type BGPFilterCommunityMatch struct {
 	Values []string `json:"values"`
 }
 
-// BGPFilterOperation changes a route that is accepted. Exactly one field is set.
+// BGPFilterOperation changes an accepted route. Exactly one field is set.
 type BGPFilterOperation struct {
 	AddCommunity  *BGPFilterAddCommunity  `json:"addCommunity,omitempty"`
 	PrependASPath *BGPFilterPrependASPath `json:"prependASPath,omitempty"`
@@ -78,7 +78,7 @@ type BGPFilterAddCommunity struct {
 	Value string `json:"value"`
 }
 
-// BGPFilterPrependASPath puts AS numbers before the path, which then starts with them in this order.
+// BGPFilterPrependASPath prepends AS numbers to the path, which then starts with them in this order.
 type BGPFilterPrependASPath struct {
 	Prefix []numorstring.ASNumber `json:"prefix"`
 }
@@ -88,8 +88,8 @@ type BGPFilterSetPriority struct {
 	Value int `json:"value"`
 }
 
-// checkBGPFilter has no rule that breaks an object: readers skip the rules that they cannot use one by one, which is
-// safer than a filter that is gone as a whole.
+// checkBGPFilter has no rule that breaks an object: readers skip single unusable rules, which is safer than a missing
+// filter.
 func checkBGPFilter(c *check, f *BGPFilter) {
 	for _, x := range []struct {
 		field  string

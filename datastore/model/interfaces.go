@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// DefaultInterfacePrefix begins the names of workloads' interfaces on a host where interfacePrefix of
-// FelixConfiguration says nothing.
+// DefaultInterfacePrefix is the prefix of workloads' interfaces on a host unless FelixConfiguration sets
+// interfacePrefix.
 const DefaultInterfacePrefix = "cali"
 
-// InterfacePrefixes are what the names of workloads' interfaces on a host begin with.
+// InterfacePrefixes are the prefixes of workloads' interfaces on a host.
 type InterfacePrefixes []string
 
-// ParseInterfacePrefixes reads interfacePrefix of FelixConfiguration: prefixes separated by commas.
+// ParseInterfacePrefixes parses interfacePrefix of FelixConfiguration: prefixes separated by commas.
 func ParseInterfacePrefixes(text string) InterfacePrefixes {
 	var list InterfacePrefixes
 	for p := range strings.SplitSeq(text, ",") {
@@ -27,19 +27,18 @@ func ParseInterfacePrefixes(text string) InterfacePrefixes {
 	return list
 }
 
-// Match tells whether an interface of that name is a workload's.
+// Match reports whether an interface of that name is a workload's.
 func (p InterfacePrefixes) Match(iface string) bool {
 	return slices.ContainsFunc(p, func(prefix string) bool { return strings.HasPrefix(iface, prefix) })
 }
 
-// neverWorkloads are interfaces of the host itself, and the names under which the kernel has settings for all
-// interfaces.
+// neverWorkloads are interfaces of the host, and the kernel's names for the settings of all interfaces.
 var neverWorkloads = []string{
 	"all", "default", "lo", DeviceIPIP, DeviceVXLAN, DeviceVXLANV6, DeviceWireguard, DeviceWireguardV6,
 }
 
-// Refuse returns why an interface that a WorkloadEndpoint names must not be touched on its behalf, empty if it may be.
-// Whoever can write the endpoint could otherwise give the host's own interfaces routes, rules and settings.
+// Refuse returns the reason why the interface of a WorkloadEndpoint must not be configured, empty if it may be. A
+// writer of the endpoint could otherwise give the host's own interfaces routes, rules and settings.
 func (p InterfacePrefixes) Refuse(iface string) string {
 	const nothing = "the endpoint gets no route, no rules and no settings: "
 	switch {
@@ -54,7 +53,7 @@ func (p InterfacePrefixes) Refuse(iface string) string {
 	return ""
 }
 
-// String is for people: "cali" or "tap".
+// String returns the prefixes for messages: "cali" or "tap".
 func (p InterfacePrefixes) String() string {
 	quoted := make([]string, len(p))
 	for i, prefix := range p {

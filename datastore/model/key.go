@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Kind names a type of object, as written in an object's "kind" field.
+// Kind is the type of an object, as in an object's "kind" field.
 type Kind string
 
 // The kinds that Manx reads or writes. Each has one row in the table of kind.go.
@@ -41,8 +41,8 @@ const (
 
 	KindService       Kind = "Service"
 	KindEndpointSlice Kind = "EndpointSlice"
-	// KindKubernetesNetworkPolicy is Kubernetes' own NetworkPolicy: its documents say just that, and differ by
-	// apiVersion.
+	// KindKubernetesNetworkPolicy is Kubernetes' NetworkPolicy: its documents have Calico's kind NetworkPolicy, and
+	// another apiVersion.
 	KindKubernetesNetworkPolicy Kind = "KubernetesNetworkPolicy"
 	KindClusterNetworkPolicy    Kind = "ClusterNetworkPolicy"
 	KindNamespace               Kind = "Namespace"
@@ -60,7 +60,7 @@ type Key struct {
 	Name      string
 }
 
-// String gives the key as users write it, for messages: "BGPPeer tor-1", "WorkloadEndpoint default/x".
+// String returns the key as users write it, for messages: "BGPPeer tor-1", "WorkloadEndpoint default/x".
 func (k Key) String() string {
 	if k.Namespace != "" {
 		return fmt.Sprintf("%s %s/%s", k.Kind, k.Namespace, k.Name)
@@ -68,10 +68,10 @@ func (k Key) String() string {
 	return fmt.Sprintf("%s %s", k.Kind, k.Name)
 }
 
-// ResourceKey is the key of a cluster-scoped resource.
+// ResourceKey returns the key of a cluster-scoped resource.
 func ResourceKey(kind Kind, name string) Key { return Key{Kind: kind, Name: name} }
 
-// BlockKey is the key of the IPAM block that covers cidr exactly.
+// BlockKey returns the key of the IPAM block that covers cidr exactly.
 func BlockKey(cidr netip.Prefix) Key {
 	return Key{Kind: KindIPAMBlock, Name: cidr.Masked().String()}
 }
@@ -85,7 +85,7 @@ func (k Key) Block() (netip.Prefix, bool) {
 	return p, err == nil
 }
 
-// AffinityType says what owns a block: a host, or a virtual owner such as "load-balancer".
+// AffinityType is the type of a block's owner: a host, or a virtual owner such as "load-balancer".
 type AffinityType string
 
 const (
@@ -100,16 +100,16 @@ type Affinity struct {
 	CIDR netip.Prefix
 }
 
-// String is the owner as a block's affinity field spells it: "host:node-1".
+// String returns the owner in the form of a block's affinity field: "host:node-1".
 func (a Affinity) String() string { return string(a.Type) + ":" + a.Host }
 
-// AffinityKey is the key of the claim of a on its block.
+// AffinityKey returns the key of an affinity.
 func AffinityKey(a Affinity) Key {
 	return Key{Kind: KindBlockAffinity, Name: string(a.Type) + "/" + a.Host + "/" + a.CIDR.Masked().String()}
 }
 
-// In tells whether a list of a namespace has the object: always, if that is empty. The namespace of a BlockAffinity is
-// its owner, "host/node-1".
+// In reports whether a list of a namespace contains the object: always, if that is empty. The namespace of a
+// BlockAffinity is its owner, "host/node-1".
 func (k Key) In(namespace string) bool {
 	if k.Kind == KindBlockAffinity && namespace != "" {
 		return strings.HasPrefix(k.Name, namespace+"/")
@@ -133,7 +133,7 @@ func (k Key) Affinity() (Affinity, bool) {
 	return Affinity{Type: AffinityType(parts[0]), Host: parts[1], CIDR: p}, true
 }
 
-// HandleKey is the key of an IPAM handle; the case of id is kept.
+// HandleKey returns the key of an IPAM handle; the case of id is kept.
 func HandleKey(id string) Key { return Key{Kind: KindIPAMHandle, Name: id} }
 
 // IPAMConfigKey is the key of the configuration that the allocator reads.

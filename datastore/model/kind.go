@@ -6,21 +6,21 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 )
 
-// KindInfo is one row of the table of kinds: all that the rest of Manx needs to know of a kind.
+// KindInfo is one row of the table of kinds: the properties of a kind.
 type KindInfo struct {
 	Kind       Kind
 	APIVersion string   // of documents; empty for the IPAM kinds
 	Plural     string   // lower case, as in keys and on the command line
 	Aliases    []string // further names that the command line accepts
 	Namespaced bool
-	// Resource is false for the IPAM kinds, which have no metadata and which users do not write.
+	// Resource is false for the IPAM kinds, which have no metadata and are not written by users.
 	Resource bool
-	// Kubernetes marks kinds that belong to Kubernetes: they come from its API or from files and are never stored in
-	// Calico's datastore. Their types hold only a part of what documents may say.
+	// Kubernetes is set for kinds of Kubernetes: they come from its API or from files and are never stored in Calico's
+	// datastore. Their types have only a part of a document's fields.
 	Kubernetes bool
-	// Document is what documents have in their kind field, where that is not Kind.
+	// Document is the kind field of documents, if it is not Kind.
 	Document string
-	// New makes an empty value: a pointer to the kind's type.
+	// New returns an empty value: a pointer to the kind's type.
 	New func() any
 
 	defaults func(value any)           // nil for none
@@ -70,7 +70,7 @@ var kinds = []KindInfo{
 	internal(KindIPAMConfig, "ipamconfigs", checkIPAMConfig),
 }
 
-// kubernetesKinds are the further ones that Lookup knows, but that no datastore keeps.
+// kubernetesKinds are the further kinds of Lookup, which no datastore stores.
 var kubernetesKinds = []KindInfo{
 	kubernetes("v1", namespaced(resource(KindService, "services", nil, checkService, "service", "svc"))),
 	kubernetes("discovery.k8s.io/v1", namespaced(resource(KindEndpointSlice, "endpointslices", nil, checkEndpointSlice,
@@ -107,7 +107,7 @@ func kubernetes(apiVersion string, i KindInfo) KindInfo {
 	return i
 }
 
-// documentsSay is for a kind whose documents call it by the name of another kind, which has another API version.
+// documentsSay is for a kind whose documents have the name of another kind, which has another API version.
 func documentsSay(name string, i KindInfo) KindInfo {
 	i.Document = name
 	return i
@@ -122,10 +122,10 @@ func internal[T any](kind Kind, plural string, rules func(*check, *T)) KindInfo 
 	}
 }
 
-// Kinds returns the table of the kinds that Calico's datastore keeps, in a fixed order. Callers must not change it.
+// Kinds returns the table of the kinds in Calico's datastore, in a fixed order. Callers must not change it.
 func Kinds() []KindInfo { return kinds }
 
-// KubernetesKinds returns the kinds that no datastore keeps. Callers must not change it.
+// KubernetesKinds returns the kinds that no datastore stores. Callers must not change it.
 func KubernetesKinds() []KindInfo { return kubernetesKinds }
 
 var kindsByName = func() map[Kind]KindInfo {
@@ -136,14 +136,14 @@ var kindsByName = func() map[Kind]KindInfo {
 	return m
 }()
 
-// Lookup finds the row of a kind, be it stored or Kubernetes' own.
+// Lookup returns the row of a kind, Calico's or Kubernetes'.
 func Lookup(kind Kind) (KindInfo, bool) {
 	i, ok := kindsByName[kind]
 	return i, ok
 }
 
-// LookupDocument finds the row of the kind that a document says it has. Documents of two kinds may have the same kind
-// field: then the API version decides, and one that is missing or unknown means Calico's.
+// LookupDocument returns the row of a document's kind. Documents of two kinds may have the same kind field: then the
+// API version decides, and a missing or unknown one selects Calico's.
 func LookupDocument(apiVersion, kind string) (KindInfo, bool) {
 	for _, i := range kubernetesKinds {
 		if i.Document == kind && i.APIVersion == apiVersion {
@@ -154,7 +154,7 @@ func LookupDocument(apiVersion, kind string) (KindInfo, bool) {
 	return i, ok && i.Document == ""
 }
 
-// documentKind is what documents of the kind have in their kind field.
+// documentKind returns the kind field of the kind's documents.
 func (i KindInfo) documentKind() string {
 	if i.Document != "" {
 		return i.Document
@@ -162,7 +162,7 @@ func (i KindInfo) documentKind() string {
 	return string(i.Kind)
 }
 
-// Default fills in what a writer may leave out, as Calico's stored form has it.
+// Default sets the defaults of Calico's stored form.
 func (i KindInfo) Default(value any) {
 	if i.defaults != nil {
 		i.defaults(value)
@@ -172,7 +172,7 @@ func (i KindInfo) Default(value any) {
 // Validate lists every rule that the value breaks.
 func (i KindInfo) Validate(key Key, value any) []FieldError { return i.run(key, value, false) }
 
-// run applies the rules of the kind; lenient asks only for what makes the object unsafe to act upon.
+// run applies the rules of the kind; lenient applies only those that make the object unsafe to use.
 func (i KindInfo) run(key Key, value any, lenient bool) []FieldError {
 	c := &check{key: key, lenient: lenient}
 	if i.Resource {

@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// KubeControllersConfiguration holds the settings of the controllers of the cluster, one object for all: those of
-// Calico's kube-controllers, or of the manxd that runs them.
+// KubeControllersConfiguration has the settings of the cluster's controllers, in one object: Calico's kube-controllers,
+// or the manxd that runs them.
 type KubeControllersConfiguration struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -18,7 +18,7 @@ type KubeControllersConfiguration struct {
 	Status            KubeControllersStatus `json:"status"`
 }
 
-// KubeControllersSpec adds to the public API module's type what Calico gained since its last release.
+// KubeControllersSpec extends the public API module's type by the fields that Calico has gained since its last release.
 type KubeControllersSpec struct {
 	LogSeverityScreen      string           `json:"logSeverityScreen,omitempty"`
 	HealthChecks           string           `json:"healthChecks,omitempty"`
@@ -47,14 +47,14 @@ type NodeController struct {
 	LeakGracePeriod  *metav1.Duration   `json:"leakGracePeriod,omitempty"`
 }
 
-// AutoHostEndpoints says which HostEndpoints the node controller makes.
+// AutoHostEndpoints configures the HostEndpoints of the node controller.
 type AutoHostEndpoints struct {
 	AutoCreate                string                 `json:"autoCreate,omitempty"`
 	CreateDefaultHostEndpoint string                 `json:"createDefaultHostEndpoint,omitempty"`
 	Templates                 []HostEndpointTemplate `json:"templates,omitempty"`
 }
 
-// HostEndpointTemplate makes HostEndpoints of the interfaces with such addresses or names on the selected nodes.
+// HostEndpointTemplate creates HostEndpoints for the interfaces with such addresses or names on the selected nodes.
 type HostEndpointTemplate struct {
 	GenerateName     string            `json:"generateName,omitempty"`
 	InterfaceCIDRs   []string          `json:"interfaceCIDRs,omitempty"`
@@ -64,12 +64,12 @@ type HostEndpointTemplate struct {
 	NodeSelector     string            `json:"nodeSelector,omitempty"`
 }
 
-// MigrationController gives policies that are stored under their old names the new ones.
+// MigrationController renames policies that are stored under their old names.
 type MigrationController struct {
 	PolicyNameMigrator string `json:"policyNameMigrator,omitempty"`
 }
 
-// KubeControllersStatus is what the controllers tell of themselves.
+// KubeControllersStatus is the controllers' report of their state.
 type KubeControllersStatus struct {
 	RunningConfig   *KubeControllersSpec `json:"runningConfig,omitempty"`
 	EnvironmentVars map[string]string    `json:"environmentVars,omitempty"`

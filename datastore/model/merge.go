@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// merge carries a change over to what is stored, so that all that is not understood survives.
+// merge applies a change to the stored document, so that all unknown fields survive.
 //
-// raw is the stored document, base is how this version would write what it understood of raw, and next is what is to
-// be stored now. What is equal in base and next was not changed, so raw has its best form. What is in raw but not in
-// base is unknown to this version. What is in base but not in next was removed on purpose.
+// raw is the stored document, base is this version's encoding of the fields it knows in raw, and next is the document
+// to store now. Fields equal in base and next were not changed; they are taken from raw. Fields in raw but not in base
+// are unknown to this version. Fields in base but not in next were removed on purpose.
 func merge(raw, base, next any) any {
 	if reflect.DeepEqual(base, next) {
 		return raw
@@ -42,7 +42,7 @@ func mergeMaps(raw, base, next map[string]any) map[string]any {
 		case understood && stored:
 			result[name] = merge(r, b, n)
 		case understood && reflect.DeepEqual(b, n) && !spelledOtherwise(name, raw):
-			// Not stored, and not changed: our types print some empty fields that Calico leaves out.
+			// Neither stored nor changed: our types print some empty fields that Calico leaves out.
 		default:
 			result[name] = n
 		}
@@ -57,7 +57,7 @@ func mergeMaps(raw, base, next map[string]any) map[string]any {
 	return result
 }
 
-// spelledOtherwise tells whether m has name in other letter case: Go reads such a field, so it is known.
+// spelledOtherwise reports whether m has name in other letter case: Go decodes such a field, so it is known.
 func spelledOtherwise(name string, m map[string]any) bool {
 	for k := range m {
 		if len(k) == len(name) && strings.EqualFold(k, name) {
@@ -67,7 +67,7 @@ func spelledOtherwise(name string, m map[string]any) bool {
 	return false
 }
 
-// holdsMaps tells a list of objects from a list of plain values, which cannot hold anything unknown.
+// holdsMaps reports whether a list has objects, rather than plain values, which cannot have unknown fields.
 func holdsMaps(list []any) bool {
 	if len(list) == 0 {
 		return false
@@ -76,8 +76,8 @@ func holdsMaps(list []any) bool {
 	return ok
 }
 
-// mergeLists takes elements that did not change from raw, wherever they stand now. An element that changed in its
-// place is merged; a new one stays as it is, so that it does not inherit from the one that it displaced.
+// mergeLists takes unchanged elements from raw, wherever they stand now. An element that changed in its place is
+// merged; a new one stays as it is, so that it inherits nothing from the one that it displaced.
 func mergeLists(raw, base, next []any) []any {
 	result := make([]any, len(next))
 	from := make([]int, len(next)) // index in base, -1 for none
@@ -108,11 +108,11 @@ func mergeLists(raw, base, next []any) []any {
 	return result
 }
 
-// identities are the members that tell elements of a list apart.
+// identities are the members that identify a list's element.
 var identities = []string{"handle_id", "name", "cidr", "address", "nodeName", "internalIP"}
 
-// sameThing tells whether two different elements of a list can be two states of one thing: they have the same
-// identity or, for elements without one, something in common.
+// sameThing reports whether two different elements of a list can be two states of one thing: they have the same
+// identity or, for elements without one, a common member.
 func sameThing(a, b any) bool {
 	am, ok1 := a.(map[string]any)
 	bm, ok2 := b.(map[string]any)
@@ -134,7 +134,7 @@ func sameThing(a, b any) bool {
 	return false
 }
 
-// decodeExact keeps numbers as they are written: sequence numbers exceed what a float64 holds.
+// decodeExact keeps the text of numbers: sequence numbers exceed a float64's precision.
 func decodeExact(b []byte) (any, error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()

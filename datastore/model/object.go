@@ -12,24 +12,24 @@ import (
 // Objects in tables, lists and snapshots are shared: never change Value in place, take a Clone first.
 type Object struct {
 	Key Key
-	// Revision is the datastore's revision of the last write, 0 for an object that was never stored. It is compared
-	// with those of objects of the same kind alone.
+	// Revision is the datastore's revision of the last write, 0 for an object that was never stored. It is comparable
+	// only within a kind.
 	Revision int64
 	// Value points to the kind's type (*Node, *BGPPeer, *v3.Profile, *Block, ...), or is a *RemoteEndpoint (see
 	// Workload). Nil when Err is set and nothing could be decoded.
 	Value any
-	// Err says why the stored entry cannot be used. Such an object is quarantined: shown, but never acted upon.
+	// Err is the reason why the stored entry cannot be used. Such an object is quarantined: shown, but never used.
 	Err error
 
-	raw []byte // as stored: the source of fields that this version does not know
+	raw []byte // as stored: the source of unknown fields
 }
 
-// Raw returns the bytes of the entry as they were read from the datastore, nil for an object that was made here.
-// It is how fields can be read that the type does not have. Callers must not change it.
+// Raw returns the stored bytes of the object, nil for an object that was not read. It gives access to fields that the
+// type does not have. Callers must not change it.
 func (o *Object) Raw() []byte { return o.raw }
 
-// Reader gives read access to a consistent set of objects. Snapshots implement it, and so does a plain Set.
-// Quarantined objects are not returned.
+// Reader gives read access to a consistent set of objects. Snapshots and Sets implement it. It does not return
+// quarantined objects.
 type Reader interface {
 	// Get returns nil if there is no such object.
 	Get(Key) *Object
@@ -37,7 +37,8 @@ type Reader interface {
 	All(Kind) iter.Seq[*Object]
 }
 
-// Type lists the types of Value, so that a wrong one (the API module's type of the same name, say) does not compile.
+// Type lists the types of Value, so that a wrong one (the API module's type of the same name, for instance) does not
+// compile.
 type Type interface {
 	Node | IPPool | v3.IPReservation | BGPConfiguration | BGPFilter | BGPPeer | v3.ClusterInformation |
 		FelixConfiguration | IPAMConfiguration | KubeControllersConfiguration | v3.Profile | Tier | WorkloadEndpoint |

@@ -2,12 +2,12 @@ package model
 
 import "reflect"
 
-// FelixOverlay merges the settings that hold for a node: field by field, what FelixConfigurations visits last wins. A
-// field that is nil or empty says nothing. Two fields are their own: floatingIPs (see MergeFloatingIPs), and
+// FelixOverlay merges the settings for a node: for each field, the last value that FelixConfigurations visits takes
+// priority. A nil or empty field sets nothing. There are two exceptions: floatingIPs (see MergeFloatingIPs), and
 // nodeSelector, which is no setting and left empty.
 //
-// Values are shared with the objects: never change what a pointer in them points to. The merge takes a few
-// microseconds, whatever is set, beside the search for a configuration whose nodeSelector matches.
+// Values are shared with the objects: never change the target of a pointer in them. The merge takes a few microseconds,
+// plus the search for a configuration whose nodeSelector matches.
 func FelixOverlay(r Reader, node string) FelixConfigurationSpec {
 	var merged FelixConfigurationSpec
 	for _, f := range FelixConfigurations(r, node) {
@@ -19,7 +19,7 @@ func FelixOverlay(r Reader, node string) FelixConfigurationSpec {
 	return merged
 }
 
-// overlay copies the fields of top that say something.
+// overlay copies the non-empty fields of top.
 func overlay(bottom, top reflect.Value) {
 	for i := range top.NumField() {
 		switch f := top.Field(i); {

@@ -22,7 +22,7 @@ func settings(spec reflect.Value, visit func(name string, f reflect.Value)) {
 	}
 }
 
-// fill sets a field to something; n tells two of them apart where the type allows it.
+// fill sets a field to a non-zero value; n makes two of them differ where the type allows it.
 func fill(t *testing.T, name string, f reflect.Value, n int) {
 	t.Helper()
 	switch f.Kind() {

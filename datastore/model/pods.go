@@ -2,19 +2,19 @@ package model
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Namespace is a Kubernetes namespace: its labels count for all pods in it.
+// Namespace is a Kubernetes namespace: all pods in it inherit its labels.
 type Namespace struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 }
 
-// ServiceAccount is a Kubernetes service account: its labels count for all pods that run as it.
+// ServiceAccount is a Kubernetes service account: all pods that run as it inherit its labels.
 type ServiceAccount struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 }
 
-// Pod is a Kubernetes pod, as far as a WorkloadEndpoint follows from it.
+// Pod is a Kubernetes pod, with the fields from which a WorkloadEndpoint is derived.
 type Pod struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -22,7 +22,7 @@ type Pod struct {
 	Status            PodStatus `json:"status,omitempty"`
 }
 
-// PodSpec says where a pod runs and which ports it names.
+// PodSpec has the node of a pod and its ports.
 type PodSpec struct {
 	NodeName           string      `json:"nodeName,omitempty"`
 	HostNetwork        bool        `json:"hostNetwork,omitempty"`
@@ -46,7 +46,7 @@ type ContainerPort struct {
 	HostIP        string `json:"hostIP,omitempty"`
 }
 
-// PodStatus holds the addresses of a pod and how far it has come.
+// PodStatus has the addresses of a pod and its phase.
 type PodStatus struct {
 	Phase  string  `json:"phase,omitempty"` // Pending, Running, Succeeded, Failed or Unknown
 	PodIP  string  `json:"podIP,omitempty"`
@@ -58,5 +58,5 @@ type PodIP struct {
 	IP string `json:"ip,omitempty"`
 }
 
-// noRules is for kinds whose objects Kubernetes itself has checked.
+// noRules is for kinds that Kubernetes itself validates.
 func noRules[T any](*check, *T) {}

@@ -14,21 +14,21 @@ import (
 const (
 	// LabelTier is on every policy that has a tier; its value is the tier.
 	LabelTier = "projectcalico.org/tier"
-	// annotationMetadata holds the name of a policy in the datastore. Readers take it off, so nobody else sees it.
+	// annotationMetadata holds the name of a policy in the datastore. Decoding removes it.
 	annotationMetadata = "projectcalico.org/metadata"
 
 	// DefaultTier is the tier of policies that name none.
 	DefaultTier = "default"
-	// oldPrefix began the stored names of policies of the default tier before Calico 3.32.
+	// oldPrefix is the prefix of the stored names of the default tier's policies before Calico 3.32.
 	oldPrefix = DefaultTier + "."
-	// KubernetesPolicyPrefix begins the names of the NetworkPolicies that Calico's controllers make of Kubernetes' own.
+	// KubernetesPolicyPrefix is the prefix of the NetworkPolicies that Calico's controllers derive from Kubernetes'
+	// own.
 	KubernetesPolicyPrefix = "knp.default."
 )
 
-// PolicyName is the v3 name of a policy of a tier that the datastore keeps under the name stored. Releases before
-// Calico 3.32 put "default." before the names of the default tier's policies; later ones store every name as it is and
-// say so in an annotation, whose name is annotated ("" for none). An annotation that fits neither spelling means
-// nothing.
+// PolicyName returns the v3 name of a policy of a tier from its stored name. Releases before Calico 3.32 prefixed the
+// names of the default tier's policies with "default."; later ones store every name unchanged and repeat it in an
+// annotation, here annotated ("" for none). An annotation that matches neither form is ignored.
 func PolicyName(stored, annotated, tier string) string {
 	plain, old := strings.CutPrefix(stored, oldPrefix)
 	switch {
@@ -42,25 +42,24 @@ func PolicyName(stored, annotated, tier string) string {
 	return stored
 }
 
-// OldPolicyKey is the key under which releases before Calico 3.32 stored the policy of k, if it is in the default tier.
-// ok is false for kinds that never had another spelling.
+// OldPolicyKey returns the key of releases before Calico 3.32 for the policy of k, if it is in the default tier. ok is
+// false for kinds that never had another name.
 func OldPolicyKey(k Key) (old Key, ok bool) {
 	k.Name = oldPrefix + k.Name
 	return k, tiered(k.Kind)
 }
 
-// NewPolicyKey is the key under which today's releases store the policy that old releases stored under k. ok is false
-// if k is no old spelling.
+// NewPolicyKey returns today's key for the policy that old releases stored under k. ok is false if k is no old key.
 func NewPolicyKey(k Key) (current Key, ok bool) {
 	plain, ok := strings.CutPrefix(k.Name, oldPrefix)
 	k.Name = plain
 	return k, ok && plain != "" && tiered(k.Kind)
 }
 
-// tiered tells the kinds whose objects belong to a tier.
+// tiered reports whether objects of a kind belong to a tier.
 func tiered(k Kind) bool { return slices.Contains(PolicyKinds(), k) }
 
-// policy is what the four kinds of tiered policies have in common. The pointers lead into the object.
+// policy has the common fields of the four kinds of tiered policies. The pointers point into the object.
 type policy struct {
 	meta                             *metav1.ObjectMeta
 	staged                           *v3.StagedAction // nil for an enforced policy
@@ -73,13 +72,13 @@ type policy struct {
 	global                           *globalPolicy // nil for a namespaced policy
 }
 
-// globalPolicy is what only GlobalNetworkPolicies and staged ones have.
+// globalPolicy has the fields of GlobalNetworkPolicies, staged or not, only.
 type globalPolicy struct {
 	namespaceSelector                   string
 	doNotTrack, preDNAT, applyOnForward bool
 }
 
-// policyOf gives the common view of a tiered policy; ok is false for any other value.
+// policyOf returns the common view of a tiered policy; ok is false for any other value.
 func policyOf(value any) (p policy, ok bool) {
 	switch v := value.(type) {
 	case *v3.NetworkPolicy:
@@ -106,10 +105,10 @@ func policyOf(value any) (p policy, ok bool) {
 	return policy{}, false
 }
 
-// deletes tells whether a staged policy stands for the removal of the enforced one of its name.
+// deletes reports whether a staged policy is for the removal of the enforced one of its name.
 func (p policy) deletes() bool { return p.staged != nil && *p.staged == v3.StagedActionDelete }
 
-// PolicyTier is the tier of a value of one of the four kinds of tiered policies, "" for any other value.
+// PolicyTier returns the tier of a tiered policy, "" for any other value.
 func PolicyTier(value any) string {
 	p, ok := policyOf(value)
 	if !ok {
@@ -118,8 +117,8 @@ func PolicyTier(value any) string {
 	return cmp.Or(*p.tier, DefaultTier)
 }
 
-// CheckPolicyTier says so if the tier of a policy that is to be created does not exist. It is apart from validation
-// because it needs the tiers. Built-in tiers always exist.
+// CheckPolicyTier reports an error if the tier of a new policy does not exist. It is separate from validation because
+// it needs the tiers. Built-in tiers always exist.
 func CheckPolicyTier(value any, tiers Reader) []FieldError {
 	tier := PolicyTier(value)
 	if tier == "" || BuiltInTier(tier) || tiers.Get(ResourceKey(KindTier, tier)) != nil {
@@ -128,19 +127,18 @@ func CheckPolicyTier(value any, tiers Reader) []FieldError {
 	return []FieldError{{Field: "spec.tier", Value: tier, Rule: "must be a tier that exists: create it first"}}
 }
 
-// PolicyKinds are the kinds whose objects belong to a tier.
+// PolicyKinds returns the kinds whose objects belong to a tier.
 func PolicyKinds() []Kind {
 	return []Kind{KindNetworkPolicy, KindGlobalNetworkPolicy, KindStagedNetworkPolicy, KindStagedGlobalNetworkPolicy}
 }
 
-// BuiltInTier tells the tiers that every cluster has and nobody may delete.
+// BuiltInTier reports whether every cluster has a tier of that name, which cannot be deleted.
 func BuiltInTier(name string) bool {
 	_, ok := builtInTiers[name]
 	return ok
 }
 
-// settlePolicy gives a policy as it was stored the name that the rest of Manx knows it by, and what old writers left
-// out.
+// settlePolicy sets the name of a stored policy to the v3 name, and the fields that old writers left out.
 func settlePolicy(stored string, value any) {
 	if k, ok := value.(*v3.StagedKubernetesNetworkPolicy); ok {
 		settleStagedKubernetesNetworkPolicy(k)
@@ -172,7 +170,7 @@ func annotatedName(m *metav1.ObjectMeta) string {
 	return said.Name
 }
 
-// annotatePolicy puts the name of a policy where Calico looks for it. It changes value.
+// annotatePolicy stores the name of a policy in Calico's annotation. It changes value.
 func annotatePolicy(value any) error {
 	p, ok := policyOf(value)
 	if !ok {

@@ -5,8 +5,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// inferTypes fills in the directions of a policy that names none: those that it has rules for, ingress if it has none.
-// Without this, an empty list would mean both.
+// inferTypes sets the directions of a policy without any: those for which it has rules, ingress if it has none. An
+// empty list would mean both.
 func (p policy) inferTypes() {
 	switch {
 	case len(*p.types) > 0 || p.deletes():
@@ -19,7 +19,7 @@ func (p policy) inferTypes() {
 	}
 }
 
-// defaultPolicy is what Calico fills in when it stores a policy.
+// defaultPolicy sets the defaults of Calico for a stored policy.
 func defaultPolicy(value any) {
 	p, _ := policyOf(value)
 	if p.staged != nil && *p.staged == "" {
@@ -30,7 +30,7 @@ func defaultPolicy(value any) {
 	}
 	p.setLabel()
 	p.inferTypes()
-	delete(p.meta.Annotations, annotationMetadata) // Encode says what is right
+	delete(p.meta.Annotations, annotationMetadata) // Encode sets it
 }
 
 func defaultNetworkPolicy(v *v3.NetworkPolicy)                         { defaultPolicy(v) }
@@ -38,8 +38,8 @@ func defaultGlobalNetworkPolicy(v *v3.GlobalNetworkPolicy)             { default
 func defaultStagedNetworkPolicy(v *v3.StagedNetworkPolicy)             { defaultPolicy(v) }
 func defaultStagedGlobalNetworkPolicy(v *v3.StagedGlobalNetworkPolicy) { defaultPolicy(v) }
 
-// defaultStagedKubernetesNetworkPolicy also stores the directions that the user did not name, as Calico does where the
-// policy is kept in Kubernetes, so that what is stored means the same to everybody.
+// defaultStagedKubernetesNetworkPolicy also sets missing directions, as Calico does if the policy is stored in
+// Kubernetes, so that every reader evaluates them equally.
 func defaultStagedKubernetesNetworkPolicy(v *v3.StagedKubernetesNetworkPolicy) {
 	if v.Spec.StagedAction == "" {
 		v.Spec.StagedAction = v3.StagedActionSet
@@ -53,7 +53,7 @@ func settleStagedKubernetesNetworkPolicy(v *v3.StagedKubernetesNetworkPolicy) {
 	}
 }
 
-// defaultKubernetesNetworkPolicy does what Kubernetes' API server does to a policy that names no directions.
+// defaultKubernetesNetworkPolicy sets the API server's defaults for a policy without directions.
 func defaultKubernetesNetworkPolicy(v *networkingv1.NetworkPolicy) {
 	if s := &v.Spec; len(s.PolicyTypes) == 0 {
 		s.PolicyTypes = kubernetesPolicyTypes(len(s.Egress))

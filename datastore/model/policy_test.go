@@ -490,7 +490,7 @@ func TestPolicyNeedsItsTier(t *testing.T) {
 	}
 }
 
-// The API version tells Kubernetes' NetworkPolicy from Calico's.
+// The API version distinguishes Kubernetes' NetworkPolicy from Calico's.
 func TestTwoKindsOfNetworkPolicyDocuments(t *testing.T) {
 	const meta = "\nkind: NetworkPolicy\nmetadata: {name: web, namespace: shop}\n"
 	for _, c := range []struct {

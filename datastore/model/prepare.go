@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 )
 
-// PrepareCreate makes o ready to be stored as a new object: it gets an identity and Calico's defaults, and is then
-// validated. It changes o.Value, and o.Key if a WorkloadEndpoint comes without a name. An invalid object gives an
-// *InvalidError. now becomes the creation time.
+// PrepareCreate prepares o for storing as a new object: it sets an identity and Calico's defaults, and then validates.
+// It changes o.Value, and o.Key if a WorkloadEndpoint has no name. The error for an invalid object is an *InvalidError.
+// now becomes the creation time.
 func (o *Object) PrepareCreate(now time.Time) error {
 	if err := o.prepare(); err != nil {
 		return err
@@ -29,8 +29,8 @@ func (o *Object) PrepareCreate(now time.Time) error {
 	return o.validate(nil)
 }
 
-// PrepareUpdate makes o ready to replace a stored object: it gets Calico's defaults and is then validated, also against
-// what it replaces if o was decoded or Replaces was called. It changes o.Value. An invalid object gives an
+// PrepareUpdate prepares o to replace a stored object: it sets Calico's defaults and then validates, also against the
+// replaced object if o was decoded or Replaces was called. It changes o.Value. The error for an invalid object is an
 // *InvalidError.
 func (o *Object) PrepareUpdate() error {
 	if err := o.prepare(); err != nil {
@@ -42,13 +42,13 @@ func (o *Object) PrepareUpdate() error {
 	}
 	old, err := decodeValue(info, o.Key, o.raw)
 	if err != nil {
-		return o.validate(nil) // an unreadable entry may be replaced by anything valid
+		return o.validate(nil) // any valid object may replace an unreadable one
 	}
 	return o.validate(old)
 }
 
-// Replaces declares that o is to be stored in the place of stored. Encode then keeps the fields of stored that this
-// version does not know, and o gets the uid and creation time of stored unless it has its own.
+// Replaces sets the object that o is to replace. Encode then keeps the fields of stored that this version does not
+// know, and o gets the uid and creation time of stored unless it has its own.
 func (o *Object) Replaces(stored *Object) {
 	o.raw = stored.raw
 	m, was := o.Metadata(), stored.Metadata()
@@ -63,7 +63,7 @@ func (o *Object) Replaces(stored *Object) {
 	}
 }
 
-// prepare gives o its type, name and defaults.
+// prepare sets the type, name and defaults of o.
 func (o *Object) prepare() error {
 	info, ok := Lookup(o.Key.Kind)
 	if !ok {
@@ -91,8 +91,8 @@ func (o *Object) prepare() error {
 	return nil
 }
 
-// settleName makes key and metadata agree; either may have been left out. A policy that is stored under the old
-// spelling of its name stays there.
+// settleName makes key and metadata agree; either may be missing. A policy that is stored under its old name stays
+// there.
 func (o *Object) settleName(m metav1.Object) error {
 	if o.Key.Name == "" {
 		o.Key.Name = m.GetName()
@@ -118,8 +118,8 @@ func (o *Object) settleName(m metav1.Object) error {
 	return nil
 }
 
-// validate applies all rules, and those on changes if old is not nil. What was wrong with old before, without making it
-// unusable, is not held against the new value: another writer may be newer than we are.
+// validate applies all rules, and those for changes if old is not nil. It ignores errors that old already had if they
+// did not make it unusable: another writer may be of a newer version.
 func (o *Object) validate(old any) error {
 	info, _ := Lookup(o.Key.Kind)
 	errs := info.Validate(o.Key, o.Value)

@@ -71,7 +71,7 @@ func TestDefaultsAreThoseOfCalico(t *testing.T) {
 
 var uuidFormat = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
-// comparable gives an object without the parts of its metadata that are never the same, and these.
+// comparable returns an object without the parts of its metadata that are never the same, and these.
 func comparable(t *testing.T, raw string) (object any, identity map[string]any) {
 	t.Helper()
 	object = withoutNewFields(exact(t, []byte(raw)))
@@ -95,7 +95,7 @@ type refusal struct {
 	Why   string
 }
 
-// document is the text of the document.
+// document returns the text of the document.
 func (r refusal) document() []byte {
 	if s, ok := r.Doc.(string); ok {
 		return []byte(s)

@@ -6,10 +6,10 @@ import (
 	"github.com/projectcalico/api/pkg/lib/numorstring"
 )
 
-// Range is what a setting may be, both ends included.
+// Range is the range of a setting, both ends included.
 type Range struct{ Least, Most int64 }
 
-// QoSRanges are the ranges that Calico documents for the settings of each direction.
+// QoSRanges are Calico's documented ranges for the settings of each direction.
 var QoSRanges = struct{ Bandwidth, Burst, Peakrate, Minburst, PacketRate, PacketBurst, MaxConnections Range }{
 	Bandwidth:      Range{1_000, 1_000_000_000_000_000}, // bits per second
 	Burst:          Range{1_000, 8 * math.MaxUint32},    // bits
@@ -20,8 +20,8 @@ var QoSRanges = struct{ Bandwidth, Burst, Peakrate, Minburst, PacketRate, Packet
 	MaxConnections: Range{1, math.MaxUint32},
 }
 
-// checkQoS demands of whoever writes an endpoint what Calico demands of pods. What is stored all the same is used as
-// far as it goes: without a limit where it is negative, with the highest one where it is too high.
+// checkQoS applies Calico's rules for pods to a written endpoint. A stored value outside is used as far as possible: a
+// negative one as no limit, one that is too high as the maximum.
 func checkQoS(c *check, q *QoSControls) {
 	if q == nil {
 		return

@@ -9,21 +9,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RemoteEndpoint is the Value of a WorkloadEndpoint of another node in tables that keep no more of it than policy and
-// routes need: in a large cluster such endpoints are most of what a node knows. Workload makes a WorkloadEndpoint of
-// it.
+// RemoteEndpoint is the Value of another node's WorkloadEndpoint in tables that keep only the fields for policy and
+// routes: in a large cluster such endpoints are most of a node's objects. Workload converts it to a WorkloadEndpoint.
 type RemoteEndpoint struct {
-	common *WorkloadEndpoint // what it shares with others of its kind
+	common *WorkloadEndpoint // fields shared with similar endpoints
 	node   string
 	// pod, interface and networks, a line each: one piece of memory instead of many small ones
 	own  string
-	rest *WorkloadEndpointSpec // of what few have; nil if there is nothing
+	rest *WorkloadEndpointSpec // rare fields; nil if there are none
 }
 
-// Remote reduces a WorkloadEndpoint to what other nodes need. What is left out: annotations and other metadata but
-// labels, a pod's container, MAC address, gateways, and all fields that its type does not know. text and common may
-// return an equal value that they have already, so that it is kept once. scratch is what common is given, which must
-// not keep it.
+// Remote reduces a WorkloadEndpoint to the fields that other nodes need. It drops annotations and other metadata except
+// labels, a pod's container, MAC address, gateways, and all unknown fields. text and common may return an equal value
+// that is already stored, so that it is kept once. scratch is the argument of common, which must not keep it.
 func (o *Object) Remote(
 	scratch *WorkloadEndpoint, text func(string) string, common func(*WorkloadEndpoint) *WorkloadEndpoint,
 ) *Object {
@@ -52,7 +50,7 @@ func (o *Object) Remote(
 	rest := WorkloadEndpointSpec{Workload: s.Workload, IPNATs: s.IPNATs,
 		AllowSpoofedSourcePrefixes: s.AllowSpoofedSourcePrefixes, QoSControls: s.QoSControls}
 	if s.Orchestrator != "k8s" {
-		rest.ContainerID = s.ContainerID // it may be what people know the workload by
+		rest.ContainerID = s.ContainerID // it may identify the workload for people
 	}
 	if !reflect.ValueOf(rest).IsZero() {
 		e.rest = &rest
@@ -62,8 +60,8 @@ func (o *Object) Remote(
 	return &reduced.Object
 }
 
-// SameRemote tells whether two objects are versions of one reduced endpoint that differ in nothing but their revisions.
-// It may miss that they do.
+// SameRemote reports whether two objects are versions of one reduced endpoint that differ only in their revisions. It
+// may return false for such objects.
 func SameRemote(a, b *Object) bool {
 	if a == nil || b == nil || a.Err != nil || b.Err != nil {
 		return false
@@ -74,8 +72,8 @@ func SameRemote(a, b *Object) bool {
 		x.rest == nil && y.rest == nil
 }
 
-// Workload returns the WorkloadEndpoint that an object is, be it kept whole or reduced, or nil. It must not be changed,
-// and a reduced one cannot be stored.
+// Workload returns the WorkloadEndpoint of an object, whole or reduced, or nil. It must not be changed, and a reduced
+// one cannot be stored.
 func (o *Object) Workload() *WorkloadEndpoint {
 	if o == nil {
 		return nil
@@ -101,14 +99,13 @@ func (o *Object) Workload() *WorkloadEndpoint {
 	return &w
 }
 
-// MarshalJSON fails: nobody may store a part in the place of the whole.
+// MarshalJSON fails: a reduced endpoint must not be stored.
 func (*RemoteEndpoint) MarshalJSON() ([]byte, error) {
 	return nil, errors.New("only a part of the endpoint is here: it must be read from the datastore before it " +
 		"can be changed")
 }
 
-// AllWorkloads visits the WorkloadEndpoints of all nodes in key order. All gives those that are kept whole: this
-// node's.
+// AllWorkloads visits the WorkloadEndpoints of all nodes in key order. All visits only the whole ones: this node's.
 func AllWorkloads(r Reader) iter.Seq2[Key, *WorkloadEndpoint] {
 	return func(yield func(Key, *WorkloadEndpoint) bool) {
 		for o := range r.All(KindWorkloadEndpoint) {

@@ -7,16 +7,16 @@ import (
 )
 
 // The kinds in this file exist in the public API module too, but its last release lacks fields that Calico writes
-// today. Fields stand in the order in which Calico writes them.
+// today. The order of the fields is Calico's.
 
-// BGPPeer asks for BGP sessions with one address or with the nodes that a selector matches.
+// BGPPeer configures BGP sessions with one address or with the nodes that a selector matches.
 type BGPPeer struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	Spec              BGPPeerSpec `json:"spec,omitempty"`
 }
 
-// BGPPeerSpec says who peers with whom and how.
+// BGPPeerSpec configures the ends and the options of the sessions.
 type BGPPeerSpec struct {
 	Node                     string                `json:"node,omitempty"`
 	NodeSelector             string                `json:"nodeSelector,omitempty"`
@@ -76,7 +76,7 @@ type IPPool struct {
 	Status            *IPPoolStatus `json:"status,omitempty"`
 }
 
-// IPPoolSpec says what a pool is for. See (*IPPool).WithDefaults for what holds when a field is left out.
+// IPPoolSpec configures a pool. See (*IPPool).WithDefaults for the defaults.
 type IPPoolSpec struct {
 	CIDR              string                `json:"cidr"`
 	VXLANMode         v3.VXLANMode          `json:"vxlanMode,omitempty"`
@@ -91,9 +91,9 @@ type IPPoolSpec struct {
 	AssignmentMode    *v3.AssignmentMode    `json:"assignmentMode,omitempty"`
 }
 
-// IPPoolStatus tells what became of a pool.
+// IPPoolStatus is the status of a pool.
 type IPPoolStatus struct {
-	// Conditions may hold "Allocatable", false for a pool from which nothing may be assigned.
+	// Conditions may have "Allocatable", false for a pool from which no address may be assigned.
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
@@ -104,7 +104,7 @@ type IPAMConfiguration struct {
 	Spec              IPAMConfigurationSpec `json:"spec,omitempty"`
 }
 
-// IPAMConfigurationSpec has the same meaning as IPAMConfig.
+// IPAMConfigurationSpec has the same content as IPAMConfig.
 type IPAMConfigurationSpec struct {
 	StrictAffinity               bool    `json:"strictAffinity"`
 	AutoAllocateBlocks           *bool   `json:"autoAllocateBlocks,omitempty"`
@@ -121,7 +121,7 @@ type Tier struct {
 	Status            *TierStatus `json:"status,omitempty"`
 }
 
-// TierStatus tells what became of a tier.
+// TierStatus is the status of a tier.
 type TierStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }

@@ -6,10 +6,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The kinds in this file belong to Kubernetes. Their types hold what Manx reads of them and no more: whatever else an
-// object says is none of our business.
+// The kinds in this file belong to Kubernetes. Their types have only the fields that Manx reads.
 
-// Service is a Kubernetes service: addresses behind which a set of pods stands.
+// Service is a Kubernetes service: addresses for a set of pods.
 type Service struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -17,7 +16,7 @@ type Service struct {
 	Status            ServiceStatus `json:"status,omitempty"`
 }
 
-// ServiceType says how a service is exposed; empty is ServiceClusterIP.
+// ServiceType is the way a service is exposed; empty is ServiceClusterIP.
 type ServiceType string
 
 // The types of service that have addresses of their own. (A service of type ExternalName is a DNS name.)
@@ -27,14 +26,14 @@ const (
 	ServiceLoadBalancer ServiceType = "LoadBalancer"
 )
 
-// TrafficPolicyLocal as externalTrafficPolicy leaves traffic from outside on the node that it came to; anything else
-// lets that node pass it on to any endpoint.
+// TrafficPolicyLocal as externalTrafficPolicy keeps external traffic on the node that received it; with any other value
+// that node may forward it to any endpoint.
 const TrafficPolicyLocal = "Local"
 
 // ClusterIPNone is the clusterIP of a headless service.
 const ClusterIPNone = "None"
 
-// ServiceSpec holds the addresses of a service and what traffic to them may do.
+// ServiceSpec has the addresses of a service and its traffic policies.
 type ServiceSpec struct {
 	Type                  ServiceType `json:"type,omitempty"`
 	ClusterIP             string      `json:"clusterIP,omitempty"`
@@ -43,7 +42,7 @@ type ServiceSpec struct {
 	LoadBalancerIP        string      `json:"loadBalancerIP,omitempty"`
 	IPFamilies            []string    `json:"ipFamilies,omitempty"` // IPv4, IPv6; none: not said
 	ExternalTrafficPolicy string      `json:"externalTrafficPolicy,omitempty"`
-	// Ports is what the service offers. Where traffic arrives at its endpoints is said by the EndpointSlices.
+	// Ports are the service's ports. The EndpointSlices have the ports of its endpoints.
 	Ports []ServicePort `json:"ports,omitempty"`
 }
 
@@ -64,7 +63,7 @@ type LoadBalancerStatus struct {
 	Ingress []LoadBalancerIngress `json:"ingress,omitempty"`
 }
 
-// LoadBalancerIngress is one address at which a service can be reached; IP is empty where it is a host name.
+// LoadBalancerIngress is one address of a service; IP is empty for a host name.
 type LoadBalancerIngress struct {
 	IP string `json:"ip,omitempty"`
 }
@@ -78,11 +77,11 @@ type EndpointSlice struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	AddressType       string     `json:"addressType,omitempty"` // IPv4, IPv6 or FQDN
 	Endpoints         []Endpoint `json:"endpoints,omitempty"`
-	// Ports are those at which all of the endpoints serve.
+	// Ports are the ports of all of the endpoints.
 	Ports []SlicePort `json:"ports,omitempty"`
 }
 
-// SlicePort is one port at which the endpoints of a slice serve. Protocol nil is TCP, Port nil is every port.
+// SlicePort is one port of the endpoints of a slice. Protocol nil is TCP, Port nil is every port.
 type SlicePort struct {
 	Name     *string `json:"name,omitempty"`
 	Protocol *string `json:"protocol,omitempty"`
@@ -96,19 +95,19 @@ type Endpoint struct {
 	NodeName   *string            `json:"nodeName,omitempty"`
 }
 
-// EndpointConditions tell whether an endpoint can serve; Ready nil counts as true, Terminating nil as false. One that
-// terminates may be ready, if its service wants endpoints that are not ready (publishNotReadyAddresses).
+// EndpointConditions report whether an endpoint can serve; Ready nil counts as true, Terminating nil as false. A
+// terminating one may be ready, if its service includes endpoints that are not ready (publishNotReadyAddresses).
 type EndpointConditions struct {
 	Ready       *bool `json:"ready,omitempty"`
 	Terminating *bool `json:"terminating,omitempty"`
 }
 
-// Stays tells whether traffic should be sent to the endpoint that begins now: it is ready, and does not end.
+// Stays reports whether new traffic should be sent to the endpoint: it is ready, and not terminating.
 func (c EndpointConditions) Stays() bool {
 	return (c.Ready == nil || *c.Ready) && (c.Terminating == nil || !*c.Terminating)
 }
 
-// FromOutside tells whether the service is meant to be reached from outside the cluster.
+// FromOutside reports whether the service is exposed outside the cluster.
 func (s *Service) FromOutside() bool {
 	return s.Spec.Type == ServiceNodePort || s.Spec.Type == ServiceLoadBalancer || len(s.Spec.ExternalIPs) > 0
 }

@@ -9,7 +9,7 @@ import (
 // Set is a Reader over a plain list of objects: for tests and for planning from files.
 type Set map[Key]*Object
 
-// NewSet makes a Set from values with their keys.
+// NewSet returns a Set from values with their keys.
 func NewSet(objects ...*Object) Set {
 	s := Set{}
 	for _, o := range objects {

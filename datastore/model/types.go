@@ -10,7 +10,7 @@ import (
 // APIVersion is the version that every stored resource carries.
 const APIVersion = "projectcalico.org/v3"
 
-// Node is one host of the cluster, as Calico stores it. (The public API module has no such type.)
+// Node is a host of the cluster, as Calico stores it. (The public API module has no such type.)
 type Node struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -31,7 +31,7 @@ type NodeSpec struct {
 	Interfaces           []NodeInterface `json:"interfaces,omitempty"`
 }
 
-// NodeBGPSpec holds a node's addresses (with the prefix length of their subnet), AS number and reflector role.
+// NodeBGPSpec has a node's addresses (with the prefix length of their subnet), AS number and reflector role.
 type NodeBGPSpec struct {
 	ASNumber                *numorstring.ASNumber `json:"asNumber,omitempty"`
 	IPv4Address             string                `json:"ipv4Address,omitempty"`
@@ -40,7 +40,7 @@ type NodeBGPSpec struct {
 	RouteReflectorClusterID string                `json:"routeReflectorClusterID,omitempty"`
 }
 
-// OrchRef ties a Node to the name that an orchestrator has for it.
+// OrchRef has a Node's name in an orchestrator.
 type OrchRef struct {
 	NodeName     string `json:"nodeName,omitempty"`
 	Orchestrator string `json:"orchestrator"`
@@ -52,7 +52,7 @@ type NodeWireguard struct {
 	InterfaceIPv6Address string `json:"interfaceIPv6Address,omitempty"`
 }
 
-// NodeAddress is an address of the node and where it comes from: CalicoNodeIP, InternalIP or ExternalIP.
+// NodeAddress is an address of the node and its source: CalicoNodeIP, InternalIP or ExternalIP.
 type NodeAddress struct {
 	Address string `json:"address"`
 	Type    string `json:"type,omitempty"`
@@ -64,7 +64,7 @@ type NodeInterface struct {
 	Addresses []string `json:"addresses,omitempty"`
 }
 
-// NodeStatus is what a node reports of itself.
+// NodeStatus is a node's report of its state.
 type NodeStatus struct {
 	WireguardPublicKey   string   `json:"wireguardPublicKey,omitempty"`
 	WireguardPublicKeyV6 string   `json:"wireguardPublicKeyV6,omitempty"`
@@ -78,7 +78,7 @@ type WorkloadEndpoint struct {
 	Spec              WorkloadEndpointSpec `json:"spec,omitempty"`
 }
 
-// WorkloadEndpointSpec says which workload the endpoint belongs to and how it is attached.
+// WorkloadEndpointSpec has the endpoint's workload and its attachment.
 type WorkloadEndpointSpec struct {
 	Orchestrator               string         `json:"orchestrator,omitempty"`
 	Workload                   string         `json:"workload,omitempty"`
@@ -133,7 +133,7 @@ type QoSControls struct {
 	DSCP                  string `json:"dscp,omitempty"`
 }
 
-// Block is a range of addresses and who has each of them.
+// Block is a range of addresses with the owner of each.
 type Block struct {
 	CIDR netip.Prefix `json:"cidr"`
 	// Affinity is the owner ("host:node-1"), nil for a block without one.
@@ -141,10 +141,10 @@ type Block struct {
 	AffinityClaimTime *metav1.Time `json:"affinity_claim_time,omitempty"`
 	// Allocations has one entry for each address: an index into Attributes, or nil if the address is free.
 	Allocations []*int `json:"allocations"`
-	// Unallocated queues the free ordinals: taken from the head, returned to the tail.
+	// Unallocated is the queue of free ordinals: taken from the head, returned to the tail.
 	Unallocated []int            `json:"unallocated"`
 	Attributes  []BlockAttribute `json:"attributes"`
-	// HostAffinity is the spelling of very old writers.
+	// HostAffinity is the field of very old writers.
 	HostAffinity *string `json:"hostAffinity,omitempty"`
 	// SequenceNumber grows by one on each write; it starts at nanoseconds since 1970 and exceeds 2^53.
 	SequenceNumber uint64 `json:"sequenceNumber"`
@@ -153,7 +153,7 @@ type Block struct {
 	Deleted                     bool              `json:"deleted"`
 }
 
-// BlockAttribute tells what an allocation is for.
+// BlockAttribute describes the purpose of an allocation.
 type BlockAttribute struct {
 	HandleID   *string           `json:"handle_id,omitempty"`
 	Secondary  map[string]string `json:"secondary,omitempty"`

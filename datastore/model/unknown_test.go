@@ -13,7 +13,7 @@ var freeForm = map[string]bool{"environmentVars": true,
 	"matchLabels":   true, "bpfLogFilters": true, "sequenceNumberForAllocation": true,
 }
 
-// inject puts a member that nobody knows into every object inside v and counts them.
+// inject adds an unknown member to every object inside v and counts them.
 func inject(v any) (count int) {
 	switch v := v.(type) {
 	case map[string]any:

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// FieldError is one broken rule: which field, what it holds and what would be right.
+// FieldError is one broken rule: the field, its value and the rule.
 type FieldError struct {
 	Field string // as in the document, for instance "spec.peerIP"
 	Value any

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Labels that Calico puts on every WorkloadEndpoint, whatever the writer says.
+// Labels that Calico sets on every WorkloadEndpoint, whatever the writer sets.
 const (
 	LabelNamespace      = "projectcalico.org/namespace"
 	LabelOrchestrator   = "projectcalico.org/orchestrator"
@@ -22,14 +22,14 @@ const (
 	ServiceAccountLabelPrefix = "pcsa."
 )
 
-// InheritedLabel tells whether a label is one of those that only a namespace or a service account can give.
+// InheritedLabel reports whether only a namespace or a service account can set a label.
 func InheritedLabel(name string) bool {
 	return strings.HasPrefix(name, NamespaceLabelPrefix) || strings.HasPrefix(name, ServiceAccountLabelPrefix)
 }
 
-// OwnLabels are the labels of a workload itself that selectors see, without those that it inherits. A label that looks
-// inherited is left out, and the service account is that of the spec: whoever labels a pod could otherwise pretend that
-// it is in another namespace or runs as another account. Callers must not change the map.
+// OwnLabels returns the labels of a workload that selectors see, without the inherited ones. It drops labels that look
+// inherited, and takes the service account from the spec: otherwise the labels of a pod could pretend another namespace
+// or account. Callers must not change the map.
 func (w *WorkloadEndpoint) OwnLabels() map[string]string {
 	account := w.Spec.ServiceAccountName
 	pretends := false
@@ -48,8 +48,8 @@ func (w *WorkloadEndpoint) OwnLabels() map[string]string {
 	return labels
 }
 
-// WorkloadEndpointIDs are the parts of a WorkloadEndpoint's name. Which of Pod, ContainerID and Workload counts depends
-// on the orchestrator.
+// WorkloadEndpointIDs are the parts of a WorkloadEndpoint's name. The orchestrator determines which of Pod, ContainerID
+// and Workload applies.
 type WorkloadEndpointIDs struct {
 	Node         string
 	Orchestrator string
@@ -59,7 +59,7 @@ type WorkloadEndpointIDs struct {
 	Endpoint     string // the interface inside the workload, for instance eth0
 }
 
-// IDs returns the parts of the name that the spec calls for.
+// IDs returns the parts of the name that follow from the spec.
 func (s WorkloadEndpointSpec) IDs() WorkloadEndpointIDs {
 	return WorkloadEndpointIDs{
 		Node: s.Node, Orchestrator: s.Orchestrator, Pod: s.Pod, ContainerID: s.ContainerID, Workload: s.Workload,
@@ -67,7 +67,7 @@ func (s WorkloadEndpointSpec) IDs() WorkloadEndpointIDs {
 	}
 }
 
-// workload is the part of the name that identifies the workload, and the field that it comes from.
+// workload returns the part of the name that identifies the workload, and the field that it comes from.
 func (i WorkloadEndpointIDs) workload() (value, field string) {
 	switch i.Orchestrator {
 	case "k8s":
@@ -81,7 +81,7 @@ func (i WorkloadEndpointIDs) workload() (value, field string) {
 }
 
 // WorkloadEndpointName composes a name: NODE-ORCHESTRATOR-WORKLOAD-ENDPOINT, in which a dash inside a part is doubled.
-// The error is a FieldError that names the field of the spec that is missing or cannot be part of a name.
+// The error is a FieldError with the field of the spec that is missing or invalid in a name.
 func WorkloadEndpointName(ids WorkloadEndpointIDs) (string, error) {
 	workload, field := ids.workload()
 	parts := []struct{ field, value string }{
@@ -101,7 +101,7 @@ func WorkloadEndpointName(ids WorkloadEndpointIDs) (string, error) {
 	return strings.Join(texts, "-"), nil
 }
 
-// ParseWorkloadEndpointName takes a name apart again.
+// ParseWorkloadEndpointName splits a name into its parts.
 func ParseWorkloadEndpointName(name string) (WorkloadEndpointIDs, error) {
 	parts := strings.Split(strings.ReplaceAll(name, "--", "\x00"), "-")
 	for i, p := range parts {

@@ -10,21 +10,21 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Settings of IP and IP6 beside an address.
+// Values of IP and IP6 other than an address.
 const (
 	autodetect = "autodetect"
 	noAddress  = "none"
 )
 
-// decision is the address of one family: as stored, with the length of its subnet; "" for none.
+// decision is the address of one family in its stored form, with the length of its subnet; "" for none.
 type decision struct {
 	address    string
 	candidates []Candidate
 	warning    string
 }
 
-// decide settles the address of one family from the setting and what the Node has. An error means that an address was
-// asked for that cannot be had.
+// decide determines the address of one family from the setting and the Node. An error reports that the requested
+// address is not available.
 func decide(ctx context.Context, c *Config, f Family, existing string, host HostAddresses) (decision, error) {
 	setting, _, variable := c.ip(f)
 	switch {
@@ -71,7 +71,7 @@ func autodetected(ctx context.Context, c *Config, f Family, existing string, hos
 	return decision{candidates: candidates}, fmt.Errorf("the %s address cannot be detected: %w", f, err)
 }
 
-// parseAddress reads "ADDRESS" or "ADDRESS/LENGTH".
+// parseAddress parses "ADDRESS" or "ADDRESS/LENGTH".
 func parseAddress(text string, f Family) (netip.Prefix, error) {
 	p := model.ParseAddress(text, model.Family(f))
 	if a := p.Addr(); !p.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() {
@@ -80,7 +80,7 @@ func parseAddress(text string, f Family) (netip.Prefix, error) {
 	return p, nil
 }
 
-// withSubnet gives an address the prefix length that it has on the host.
+// withSubnet sets an address's prefix length to the one that it has on the host.
 func withSubnet(host HostAddresses, p netip.Prefix) netip.Prefix {
 	interfaces, _ := host.Interfaces()
 	for _, i := range interfaces {
@@ -93,7 +93,7 @@ func withSubnet(host HostAddresses, p netip.Prefix) netip.Prefix {
 	return p
 }
 
-// judged chooses p, which was not detected, and says of each address of the host why it is the one or not.
+// judged selects p, which was not detected, and gives the reason for or against each address of the host.
 func judged(host HostAddresses, f Family, p netip.Prefix, why string) (decision, error) {
 	interfaces, err := host.Interfaces()
 	if err != nil {
@@ -123,8 +123,8 @@ func judged(host HostAddresses, f Family, p netip.Prefix, why string) (decision,
 	return d, nil
 }
 
-// nodeInterfaces lists, as the Node does, the addresses on interfaces that may have the node's address, of the families
-// that are configured.
+// nodeInterfaces lists the addresses for the Node: those on interfaces that may have the node's address, of the
+// configured families.
 func nodeInterfaces(c *Config, interfaces []Interface) []model.NodeInterface {
 	var list []model.NodeInterface
 	for _, i := range interfaces {

@@ -12,25 +12,25 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// returnAfter is how long a Node is missing before it is made again: who replaces it does so at once.
+// returnAfter is the time that a Node is missing before it is created again: a replacement follows at once.
 const returnAfter = 10 * time.Second
 
-// Keeper registers this host again when its Node was deleted, or was deleted and made again by somebody who does not
-// know what the host knows: its addresses.
+// Keeper registers this host again when its Node was deleted, or was deleted and created again by a program that does
+// not have the host's addresses.
 type Keeper struct {
 	Config     Config
 	Registered Result
 	Store      datastore.Store
 	Host       HostAddresses
-	// MayCreate tells why a Node that is missing is not to be made, nil if it is: somebody has taken the host out of
-	// the cluster, or others make the Nodes.
+	// MayCreate returns the reason why a missing Node must not be created, nil if it may: the host was removed from the
+	// cluster, or another program creates the Nodes.
 	MayCreate func(context.Context) error
 	Log       *zap.Logger
 
 	pause time.Duration // returnAfter, less in tests
 }
 
-// Run keeps the Node until ctx ends. Errors are logged, and what failed is tried again.
+// Run maintains the Node until ctx ends. It logs errors and retries.
 func (k *Keeper) Run(ctx context.Context, tables *datastore.Tables) error {
 	if k.pause == 0 {
 		k.pause = returnAfter
@@ -47,14 +47,14 @@ func (k *Keeper) Run(ctx context.Context, tables *datastore.Tables) error {
 	}
 }
 
-// keeperWatch is what is known of the Node.
+// keeperWatch is the known state of the Node.
 type keeperWatch struct {
-	last *model.Node // as it was when it was there
-	due  time.Time   // of the next attempt to register again; zero: the Node is there
-	said string      // of the last attempt
+	last *model.Node // the last version that existed
+	due  time.Time   // time of the next registration; zero: the Node exists
+	said string      // outcome of the last attempt, as logged
 }
 
-// step registers again if it is time for that. It returns when to look again if nothing changes before, zero for never.
+// step registers again if it is time. It returns the time of the next step if nothing changes before, zero for never.
 func (k *Keeper) step(ctx context.Context, snapshot *datastore.Snapshot, w *keeperWatch) time.Time {
 	key := model.ResourceKey(model.KindNode, k.Registered.Name)
 	stored, n := snapshot.Get(key), model.Get[model.Node](snapshot, key)
@@ -62,7 +62,7 @@ func (k *Keeper) step(ctx context.Context, snapshot *datastore.Snapshot, w *keep
 	case n != nil && hasAddress(n):
 		w.last, w.due = n, time.Time{}
 		return w.due
-	case stored != nil && n == nil: // it cannot be read: to repair it is somebody's task
+	case stored != nil && n == nil: // unreadable: an operator must repair it
 		return time.Time{}
 	case stored == nil && w.due.IsZero():
 		w.due = now.Add(k.pause)
@@ -75,7 +75,7 @@ func (k *Keeper) step(ctx context.Context, snapshot *datastore.Snapshot, w *keep
 	return w.due
 }
 
-// asOf is the AS number of a Node, nil if it has none of its own.
+// asOf returns the AS number of a Node, nil if it has none.
 func asOf(n *model.Node) *numorstring.ASNumber {
 	if n == nil || n.Spec.BGP == nil {
 		return nil
@@ -87,7 +87,7 @@ func hasAddress(n *model.Node) bool {
 	return addressOf(n, IPv4).IsValid() || addressOf(n, IPv6).IsValid()
 }
 
-// say logs an outcome that differs from the one before.
+// say logs an outcome that differs from the previous one.
 func (k *Keeper) say(before string, err error) string {
 	now := "registered again"
 	if err != nil {
@@ -103,9 +103,9 @@ func (k *Keeper) say(before string, err error) string {
 	return now
 }
 
-// again registers. A Node that this host makes, because there is none, gets what the last one had: labels, annotations,
-// AS number and so on. One that another has made gets the AS number if it has none: whoever made it, such as a kubelet,
-// does not know it, and with another one the sessions of this node would end.
+// again registers. If there is no Node, this host creates it with the labels, annotations, AS number and so on of the
+// last one. A Node that another program has created gets the AS number if it has none: a kubelet, for instance, does
+// not set it, and with another one the sessions of this node would end.
 func (k *Keeper) again(ctx context.Context, now, last *model.Node) error {
 	r := registrar{config: k.Config, name: k.Registered.Name, store: k.Store, host: k.Host}
 	if as := asOf(last); as != nil && now != nil && asOf(now) == nil && r.config.AS == "" {

@@ -7,8 +7,8 @@ import (
 	"github.com/projectcalico/api/pkg/lib/numorstring"
 )
 
-// Check refuses settings that can never work, before the host or the datastore is asked anything. The error names every
-// one of them by its variable.
+// Check refuses settings that can never work, before any query of the host or the datastore. The error names the
+// variable of each.
 func (c *Config) Check() error {
 	var errs []error
 	for _, f := range bothFamilies {
@@ -27,7 +27,7 @@ func (c *Config) Check() error {
 	return errors.Join(errs...)
 }
 
-// checkAddress leaves a method alone that is not used.
+// checkAddress ignores an unused method.
 func (c *Config) checkAddress(f Family) error {
 	setting, method, variable := c.ip(f)
 	switch {
@@ -51,7 +51,7 @@ func parseMethodOf(variable, method string) (Method, error) {
 	return m, nil
 }
 
-// asNumber gives the AS number that is asked for, nil for none.
+// asNumber returns the configured AS number, nil for none.
 func (c *Config) asNumber() (*numorstring.ASNumber, error) {
 	if c.AS == "" {
 		return nil, nil

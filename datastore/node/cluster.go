@@ -14,9 +14,9 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// ensureCluster writes what a cluster needs once. It never changes what another writer has set, and leaves
+// ensureCluster writes the objects that a cluster needs once. It never changes another writer's fields, and leaves
 // calicoVersion to Calico's own programs: it would flap between nodes that each write their own, and calicoctl refuses
-// to work with a cluster that names another version than its own, while any calicoctl works with one that names none.
+// to work with a cluster of another version, while any calicoctl works with a cluster without one.
 func ensureCluster(ctx context.Context, store datastore.Store, clusterType string) error {
 	_, err := ensure(ctx, store, model.ResourceKey(model.KindClusterInformation, "default"),
 		func(c *v3.ClusterInformation) (bool, error) {
@@ -61,8 +61,8 @@ func fillClusterInformation(s *v3.ClusterInformationSpec, clusterType string) (c
 	return changed
 }
 
-// ensureDefaults writes the configuration objects that users expect to find and edit. Calico's programs write one for
-// each node in etcd alone.
+// ensureDefaults creates the configuration objects that users expect to edit. Calico's programs write one for each node
+// in etcd only.
 func (c *Config) ensureDefaults(ctx context.Context, store datastore.Store, name string) error {
 	if _, err := ensure(ctx, store, model.ResourceKey(model.KindFelixConfiguration, "default"),
 		func(f *model.FelixConfiguration) (changed bool, _ error) {
@@ -107,7 +107,7 @@ func ensureNodeFelix(ctx context.Context, store datastore.Store, name string) er
 	return err
 }
 
-// ifNew makes a change for ensure that fills a new object and leaves one alone that is there.
+// ifNew returns a change for ensure that fills a new object and leaves an existing one unchanged.
 func ifNew[T any](fill func(*T)) func(*T) (bool, error) {
 	return func(v *T) (bool, error) {
 		fill(v)

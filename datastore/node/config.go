@@ -6,7 +6,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Config says what the operator wants of this node. Texts have the meaning that calico/node gives to the environment
+// Config is the operator's configuration of this node. Texts have the same values as the calico/node environment
 // variable named beside them.
 type Config struct {
 	Name NameSources
@@ -14,7 +14,7 @@ type Config struct {
 	// IP, IP6: "autodetect", "none", an address with or without prefix length; "" keeps the Node's
 	IP, IP6             string
 	IPMethod, IP6Method string // IP_AUTODETECTION_METHOD, IP6_AUTODETECTION_METHOD
-	// Kubernetes looks up the address for the method kubernetes-internal-ip; nil: there is no kubeconfig.
+	// Kubernetes queries the address for the method kubernetes-internal-ip; nil without a kubeconfig.
 	Kubernetes KubernetesAddress
 
 	AS         string // AS: a number, or two with a dot between; "" keeps the Node's
@@ -28,11 +28,11 @@ type Config struct {
 	Pool4, Pool6   PoolConfig
 	NoIPv6         bool // the kernel has no IPv6, or FELIX_IPV6SUPPORT is false: no IPv6 pool is made
 
-	// KubernetesDatastore is whether Kubernetes has the Nodes: then the kubelet creates that of this host.
+	// KubernetesDatastore is set if Kubernetes has the Nodes: then the kubelet creates that of this host.
 	KubernetesDatastore bool
-	// UsePodCIDR is whether pods get their addresses from their node's pod CIDR: then there is no IPAM. USE_POD_CIDR
+	// UsePodCIDR is set if pods get their addresses from their node's pod CIDR: then there is no IPAM. USE_POD_CIDR
 	UsePodCIDR bool
-	// Waiting is told what registration waits for, each time that it has to; nil for nobody.
+	// Waiting receives the reason each time that registration has to wait; may be nil.
 	Waiting func(error)
 
 	Directories []string // made if absent
@@ -40,13 +40,13 @@ type Config struct {
 	PollInterval time.Duration // AUTODETECT_POLL_INTERVAL; 0: a minute
 }
 
-// Result is what registration settled.
+// Result is the result of registration.
 type Result struct {
 	Name       string
 	NameFrom   string // "NODENAME", the path of the nodename file, "HOSTNAME" or "host name"
 	Node       *model.Node
 	Candidates []Candidate // every address of the host, IPv4 first
-	Warnings   []string    // what the operator should look at
+	Warnings   []string    // for the operator
 }
 
 func (c *Config) ip(f Family) (setting, method, variable string) {
@@ -56,10 +56,10 @@ func (c *Config) ip(f Family) (setting, method, variable string) {
 	return c.IP6, c.IP6Method, "IP6"
 }
 
-// autodetects reports whether an address is looked up again while the daemon runs.
+// autodetects reports whether an address is detected repeatedly while the daemon runs.
 func (c *Config) autodetects() bool { return c.IP == autodetect || c.IP6 == autodetect }
 
-// pollInterval is how often it does so.
+// pollInterval returns the interval between detections.
 func (c *Config) pollInterval() time.Duration {
 	if c.PollInterval <= 0 {
 		return time.Minute

@@ -8,21 +8,21 @@ import (
 	"slices"
 )
 
-// Candidate is an address of the host and why it became the node's address or not.
+// Candidate is an address of the host, with the reason why it became the node's address or not.
 type Candidate struct {
 	Family    Family
 	Address   netip.Prefix
 	Interface string
 	Chosen    bool
 	Reason    string
-	Method    string // the one that judged it
+	Method    string // the method of the decision
 }
 
-// Detect chooses among the addresses of one family, without asking the host anything. wanted is the address that
-// can-reach or kubernetes-internal-ip found; other methods ignore it.
+// Detect selects among the addresses of one family, without I/O. wanted is the address that can-reach or
+// kubernetes-internal-ip found; other methods ignore it.
 //
-// Interfaces are looked at from the highest index down, as calico/node does, and each one's addresses in the kernel's
-// order. Every address becomes a candidate. The error says why none was chosen.
+// Interfaces are evaluated from the highest index down, as in calico/node, and each one's addresses in the kernel's
+// order. Every address becomes a candidate. The error explains why none was selected.
 func Detect(m Method, family Family, interfaces []Interface, wanted netip.Addr) (netip.Prefix, []Candidate, error) {
 	interfaces = slices.Clone(interfaces)
 	slices.SortStableFunc(interfaces, func(a, b Interface) int { return b.Index - a.Index })
@@ -54,7 +54,7 @@ func Detect(m Method, family Family, interfaces []Interface, wanted netip.Addr) 
 	return chosen.Address, candidates, nil
 }
 
-// judge reports whether an address may be chosen, and why or why not.
+// judge reports whether an address may be selected, and why or why not.
 func (m Method) judge(name string, p netip.Prefix, wanted netip.Addr) (why string, fits bool) {
 	if !p.Addr().IsGlobalUnicast() {
 		return "a loopback, link-local or multicast address cannot be reached by other nodes", false
@@ -92,7 +92,7 @@ func (m Method) judge(name string, p netip.Prefix, wanted netip.Addr) (why strin
 // KubernetesAddress returns the InternalIP of this host's Kubernetes node.
 type KubernetesAddress func(ctx context.Context, family Family) (netip.Addr, error)
 
-// detect asks the host what the method needs and chooses.
+// detect queries the host for the method's input and selects.
 func detect(
 	ctx context.Context, m Method, family Family, host HostAddresses, kubernetes KubernetesAddress,
 ) (netip.Prefix, []Candidate, error) {

@@ -12,37 +12,38 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Drainer carries this node out of service and back as its annotations order. What is announced in each phase follows
-// from the Node; the Drainer finds out when a phase is over and says so in the Node.
+// Drainer drains this node and brings it back as its annotations order. The advertised routes of each phase follow from
+// the Node; the Drainer determines the end of a phase and records it in the Node.
 type Drainer struct {
 	Store datastore.Store
 	Node  string
-	// Packets counts what was delivered to workloads so far.
+	// Packets returns the number of packets delivered to workloads so far.
 	Packets func() (uint64, error)
 	Log     *zap.Logger
 
-	// Interval is the time between two looks at the counters; default one second.
+	// Interval is the interval between reads of the counters; default one second.
 	Interval time.Duration
-	// Settle is the least time that routes are announced as the last choice, for other routers to act; default 5 s.
+	// Settle is the minimum time that routes are advertised with the lowest preference, for other routers to react;
+	// default 5 s.
 	Settle time.Duration
 
 	mu    sync.Mutex
 	state DrainState
 }
 
-// DrainState is how far the node is.
+// DrainState is the state of the drain.
 type DrainState struct {
 	Phase  model.DrainPhase
-	Reason string // what is waited for, or what was done
+	Reason string // the condition waited for, or the last action
 }
 
-// quietRate is the number of packets a second below which traffic counts as gone: what is left are probes and the like.
+// quietRate is the number of packets per second below which traffic counts as gone: the rest are probes and the like.
 const quietRate = 10
 
-// quietLooks is how many looks in a row must find no traffic.
+// quietLooks is the number of consecutive reads without traffic that end a drain.
 const quietLooks = 3
 
-// State returns how far the node is.
+// State returns the state of the drain.
 func (d *Drainer) State() DrainState {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -60,7 +61,7 @@ func (d *Drainer) set(s DrainState) {
 	}
 }
 
-// Run acts on the annotations of the own Node until ctx ends.
+// Run follows the annotations of the own Node until ctx ends.
 func (d *Drainer) Run(ctx context.Context, tables *datastore.Tables) error {
 	if d.Interval == 0 {
 		d.Interval = time.Second
@@ -87,16 +88,16 @@ func (d *Drainer) Run(ctx context.Context, tables *datastore.Tables) error {
 	}
 }
 
-// drainWatch is what is known of the phase that the node is in.
+// drainWatch is the state of the current phase.
 type drainWatch struct {
 	phase   model.DrainPhase
 	since   time.Time
 	looked  time.Time
 	packets uint64
-	quiet   int // looks in a row without traffic
+	quiet   int // consecutive reads without traffic
 }
 
-// step looks once and ends the phase if it is over.
+// step evaluates the phase once and ends it if it is over.
 func (d *Drainer) step(ctx context.Context, n *model.Node, w *drainWatch) {
 	now := time.Now()
 	if phase := n.DrainPhase(); phase != w.phase {
@@ -170,7 +171,7 @@ func (d *Drainer) draining(
 	return false, d.State().Reason
 }
 
-// answer writes the annotation, or removes it. A failure is only told: the next look tries again.
+// answer writes the annotation, or removes it. It only logs a failure: the next step tries again.
 func (d *Drainer) answer(ctx context.Context, drained string) {
 	key := model.ResourceKey(model.KindNode, d.Node)
 	o, err := d.Store.Get(ctx, key)
@@ -179,7 +180,7 @@ func (d *Drainer) answer(ctx context.Context, drained string) {
 		if !ok {
 			err = o.Err
 		} else if drained != "" {
-			n.Annotations[model.AnnotationDrained] = drained // the order is one too, so the map is there
+			n.Annotations[model.AnnotationDrained] = drained // the order is one too, so the map exists
 		} else {
 			delete(n.Annotations, model.AnnotationDrained)
 		}

@@ -9,11 +9,11 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// attempts is how often a write is tried that others keep getting in the way of.
+// attempts is the maximum number of attempts of a write that conflicts.
 const attempts = 100
 
-// ensure changes an object, or creates it if it is absent. change gets the value as it is, or an empty one; it reports
-// whether it changed anything, and may be called again when another writer was faster.
+// ensure changes an object, or creates it if it is absent. change is called with the current value, or an empty one. It
+// reports whether it changed anything, and may be called again after a conflict.
 func ensure[T model.Type](
 	ctx context.Context, store datastore.Store, key model.Key, change func(*T) (bool, error),
 ) (*T, error) {

@@ -31,10 +31,10 @@ type Interface struct {
 	Addresses []netip.Prefix
 }
 
-// HostAddresses is what registration asks the host.
+// HostAddresses has the queries of registration about the host.
 type HostAddresses interface {
 	Interfaces() ([]Interface, error)
-	// SourceFor returns the address from which the kernel would send to a destination: an address or a name.
+	// SourceFor returns the kernel's source address for a destination: an address or a name.
 	SourceFor(ctx context.Context, destination string, family Family) (netip.Addr, error)
 }
 
@@ -53,7 +53,7 @@ func (System) Interfaces() ([]Interface, error) {
 	for _, link := range links {
 		addrs, err := link.Addrs()
 		if err != nil {
-			continue // it has gone meanwhile
+			continue // deleted meanwhile
 		}
 		i := Interface{Name: link.Name, Index: link.Index}
 		for _, a := range addrs {

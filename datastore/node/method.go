@@ -18,7 +18,7 @@ const (
 	kubernetesIP  = "kubernetes-internal-ip"
 )
 
-// Method is a way to choose one of the host's addresses.
+// Method selects one of the host's addresses.
 type Method struct {
 	text        string
 	kind        string
@@ -27,10 +27,10 @@ type Method struct {
 	destination string
 }
 
-// String gives the method as the user wrote it.
+// String returns the method as the user wrote it.
 func (m Method) String() string { return m.text }
 
-// ParseMethod reads a detection method: "" and first-found, interface=REGEX,.. skip-interface=REGEX,.. cidr=CIDR,..
+// ParseMethod parses a detection method: "" and first-found, interface=REGEX,.. skip-interface=REGEX,.. cidr=CIDR,..
 // can-reach=DESTINATION or kubernetes-internal-ip.
 func ParseMethod(text string) (Method, error) {
 	kind, value, _ := strings.Cut(text, "=")
@@ -83,8 +83,8 @@ func parseList[T any](text string, parse func(string) (T, error)) ([]T, error) {
 	return list, nil
 }
 
-// excluded lists the interfaces that belong to container engines, virtual machines and Calico itself: their addresses
-// never reach another host.
+// excluded matches the interfaces of container engines, virtual machines and Calico itself: their addresses never reach
+// another host.
 var excluded = mustPatterns(`^docker`, `^cbr`, `^dummy`, `^podman`, `^virbr`, `^lxcbr`, `^veth`, `^lo`, `^br-`, `^cali`,
 	`^tunl`, `^flannel`,
 	`^kube-ipvs`, `^cni`, `^vxlan\.calico`, `^vxlan-v6\.calico`, `^wireguard\.cali`, `^wg-v6\.cali`, `^nodelocaldns`)

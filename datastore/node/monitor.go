@@ -10,20 +10,20 @@ import (
 	"github.com/manxnet/manx/datastore"
 )
 
-// Monitor keeps the addresses of a Node that was registered up to date.
+// Monitor keeps the addresses of a registered Node up to date.
 type Monitor struct {
 	Config     Config
 	Registered Result
 	Store      datastore.Store
 	Host       HostAddresses
-	Changed    func(Result) // gets every new outcome; may be nil
+	Changed    func(Result) // receives every new result; may be nil
 	Log        *zap.Logger
 }
 
-// Run looks the addresses up again at each poll interval, while they are autodetected, and updates the Node when they
-// changed. It returns when ctx ends; with addresses that are not autodetected, at once.
+// Run detects the addresses again at each poll interval, while they are autodetected, and updates the Node after a
+// change. It returns when ctx ends, or at once if no address is autodetected.
 //
-// Nothing that goes wrong changes the Node: it keeps the address it has, and the log says why.
+// An error never changes the Node: it keeps its address, and the error is logged.
 func (m Monitor) Run(ctx context.Context) {
 	if !m.Config.autodetects() {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// NameSources are the places where a node's name can come from.
+// NameSources are the sources of a node's name.
 type NameSources struct {
 	Configured string // NODENAME
 	File       string // path of the nodename file; empty for none
@@ -18,8 +18,9 @@ type NameSources struct {
 	Env        string // HOSTNAME
 }
 
-// Name settles the node's name: as configured, else as an earlier run wrote it to the file, else the host's. from says
-// which. The name must never change by itself: everything that the node owns in the datastore hangs on it.
+// Name returns the node's name: as configured, else as an earlier run wrote it to the file, else the host's. from names
+// the source. The name must never change without a new configuration: all of the node's objects in the datastore depend
+// on it.
 func Name(s NameSources) (name, from string, err error) {
 	if name := strings.TrimSpace(s.Configured); name != "" {
 		return name, "NODENAME", checkName(name)
@@ -61,8 +62,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// WriteName keeps the name for the CNI plugin, which compares every byte: there is no newline. A reader never sees half
-// a file.
+// WriteName writes the name for the CNI plugin, which compares every byte: there is no newline. Readers see either the
+// old or the whole new file.
 func WriteName(path, name string) error {
 	if err := safefile.Replace(path, []byte(name), 0o644); err != nil {
 		return fmt.Errorf("write the nodename file %s: %w", path, err)

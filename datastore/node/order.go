@@ -10,9 +10,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// OrderDrain orders the drain of a node by the annotations of its Node, whoever else writes that meanwhile. timeout is
-// how long traffic may take to leave; an order that stands gets the new one. It returns the phase that the node was in
-// before.
+// OrderDrain orders the drain of a node by the annotations of its Node, despite concurrent writers. timeout is the time
+// that traffic has to leave; it replaces that of an existing order. It returns the phase before.
 func OrderDrain(ctx context.Context, store datastore.Store, name string, timeout time.Duration) (model.DrainPhase,
 	error) {
 	if timeout < 0 {
@@ -26,8 +25,7 @@ func OrderDrain(ctx context.Context, store datastore.Store, name string, timeout
 	})
 }
 
-// OrderReturn takes the order to drain back, so that the node comes back into service. It returns the phase that the
-// node was in before.
+// OrderReturn removes the order to drain, so that the node comes back into service. It returns the phase before.
 func OrderReturn(ctx context.Context, store datastore.Store, name string) (model.DrainPhase, error) {
 	return annotate(ctx, store, name, func(annotations map[string]string) {
 		delete(annotations, model.AnnotationDrain)

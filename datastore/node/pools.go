@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// PoolConfig describes the pool that is made for a family when the cluster has none of it. Texts are those of the
+// PoolConfig configures the pool that is created for a family if the cluster has none of it. Texts are those of the
 // environment variables CALICO_IPV4POOL_* and CALICO_IPV6POOL_*.
 type PoolConfig struct {
 	CIDR             string // "none": make none; "": choose one
@@ -27,8 +27,8 @@ type PoolConfig struct {
 	NodeSelector     string
 }
 
-// ensurePools makes a default pool for each family of which no pool exists. inUse finds the prefixes that it must
-// avoid, which takes all Nodes of the cluster.
+// ensurePools creates a default pool for each family without a pool. inUse returns the prefixes to avoid, from all
+// Nodes of the cluster.
 func ensurePools(
 	ctx context.Context, store datastore.Store, c *Config, inUse func(context.Context) ([]netip.Prefix, error),
 ) (warnings []string, err error) {
@@ -77,7 +77,7 @@ func noPoolsWanted(c *Config) error {
 	return nil
 }
 
-// poolOf reports whether there is a pool of the family. One that cannot be read may be.
+// poolOf reports whether there is a pool of the family. An unreadable one counts for every family.
 func poolOf(pools []*model.Object, f Family) (exists bool, warning string) {
 	for _, o := range pools {
 		p, _ := o.Value.(*model.IPPool)
@@ -94,7 +94,7 @@ func poolOf(pools []*model.Object, f Family) (exists bool, warning string) {
 	return exists, warning
 }
 
-// defaultPool gives the pool to make for a family, nil for none.
+// defaultPool returns the pool to create for a family, nil for none.
 func defaultPool(c *Config, f Family, inUse []netip.Prefix) (*model.IPPool, error) {
 	want, blockSize, shortest, longest := c.Pool4, 26, 20, 32
 	if f == IPv6 {
@@ -154,8 +154,8 @@ func poolCIDR(text string, f Family, inUse []netip.Prefix) (netip.Prefix, error)
 	return uniqueLocal(), nil
 }
 
-// freeIPv4 chooses 192.168.0.0/16, or the first of 172.16.0.0/16 to 172.31.0.0/16 where that is in use: best one that
-// overlaps no subnet of a node, else one that has no node's address in it.
+// freeIPv4 selects 192.168.0.0/16, or the first of 172.16.0.0/16 to 172.31.0.0/16 if that is in use: preferably one
+// that overlaps no subnet of a node, else one without a node's address.
 func freeIPv4(inUse []netip.Prefix) (netip.Prefix, error) {
 	choices := []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16")}
 	for i := range byte(16) {
@@ -175,7 +175,7 @@ func freeIPv4(inUse []netip.Prefix) (netip.Prefix, error) {
 		"CALICO_IPV4POOL_CIDR")
 }
 
-// uniqueLocal makes up a /48 with a random global ID (RFC 4193 section 3.2.2).
+// uniqueLocal returns a /48 with a random global ID (RFC 4193 section 3.2.2).
 func uniqueLocal() netip.Prefix {
 	a := [16]byte{0xfd}
 	rand.Read(a[1:6]) // never fails
@@ -194,7 +194,7 @@ func encapMode(what, text string) (string, error) {
 	return "", fmt.Errorf("%s mode %q: want Never, Always or CrossSubnet", what, text)
 }
 
-// truth reads a switch as calico/node does: all but a few words mean true.
+// truth parses a switch as calico/node does: all but a few words are true.
 func truth(text string, otherwise bool) bool {
 	switch strings.ToLower(text) {
 	case "":

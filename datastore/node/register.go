@@ -19,15 +19,16 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// ErrLocked is returned while ClusterInformation says that the datastore is not ready: it is being migrated.
+// ErrLocked is the error while ClusterInformation reports that the datastore is not ready: it is being migrated.
 var ErrLocked = errors.New("the datastore is locked (ClusterInformation default has datastoreReady: false), as " +
 	"during a migration")
 
-// retryInterval is how often a datastore is tried that is not there or locked.
+// retryInterval is the interval between attempts to use a datastore that does not answer or is locked.
 const retryInterval = time.Second
 
-// Register makes this host a node of the cluster: it settles name and addresses, creates or updates the Node, and
-// writes what the cluster needs if this is its first node. Nothing else may use the datastore before.
+// Register makes this host a node of the cluster: it determines name and addresses, creates or updates the Node, and
+// writes the objects that the cluster needs if this is its first node. It must precede every other use of the
+// datastore.
 func Register(
 	ctx context.Context, c Config, store datastore.Store, host HostAddresses, log *zap.Logger,
 ) (Result, error) {
@@ -47,7 +48,7 @@ func Register(
 	}
 	r := registrar{config: c, name: name, store: store, host: host}
 	var result Result
-	// What is there is left alone, so that all of it can be begun again: definitions of a datastore may come late.
+	// Existing objects stay unchanged, so that all of it can be repeated: definitions of a datastore may come late.
 	err = c.waitFor(ctx, "the datastore", log, func() (bool, error) {
 		result, err = r.ensureAll(ctx, log)
 		return c.WaitForDatastore && errors.Is(err, datastore.ErrUnavailable), err
@@ -71,7 +72,7 @@ func Register(
 	return result, nil
 }
 
-// ensureAll makes what has to be in the datastore before this node works.
+// ensureAll writes the objects that must exist before this node works.
 func (r *registrar) ensureAll(ctx context.Context, log *zap.Logger) (Result, error) {
 	if err := ensureCluster(ctx, r.store, r.config.ClusterType); err != nil {
 		return Result{}, err
@@ -102,7 +103,7 @@ func makeDirectories(paths []string) error {
 	return nil
 }
 
-// renamed warns of a name that differs from that of an earlier run.
+// renamed returns a warning if the name differs from that of an earlier run.
 func renamed(file, name string) string {
 	b, err := os.ReadFile(file)
 	if old := strings.TrimSpace(string(b)); err == nil && old != "" && old != name {
@@ -112,7 +113,7 @@ func renamed(file, name string) string {
 	return ""
 }
 
-// waitForDatastore returns when the datastore answers and is not locked. It tries once if it is not to wait.
+// waitForDatastore returns when the datastore answers and is not locked. Without WaitForDatastore it tries once.
 func (c *Config) waitForDatastore(ctx context.Context, store datastore.Store, log *zap.Logger) error {
 	return c.waitFor(ctx, "the datastore", log, func() (bool, error) {
 		err := datastoreReady(ctx, store)
@@ -120,7 +121,7 @@ func (c *Config) waitForDatastore(ctx context.Context, store datastore.Store, lo
 	})
 }
 
-// waitForKubelet returns when Kubernetes has this host's Node, where it alone can create it.
+// waitForKubelet returns when Kubernetes has this host's Node, if only the kubelet can create it.
 func (c *Config) waitForKubelet(ctx context.Context, name string, store datastore.Store, log *zap.Logger) error {
 	if !c.KubernetesDatastore {
 		return nil
@@ -136,7 +137,7 @@ func (c *Config) waitForKubelet(ctx context.Context, name string, store datastor
 	})
 }
 
-// waitFor tries something until it succeeds, or until its error is none to wait for.
+// waitFor repeats a try until it succeeds, or until its error is permanent.
 func (c *Config) waitFor(ctx context.Context, what string, log *zap.Logger, try func() (again bool, _ error)) error {
 	said := ""
 	for {
@@ -173,7 +174,7 @@ func datastoreReady(ctx context.Context, store datastore.Store) error {
 	return nil
 }
 
-// registrar keeps the Node of this host as the configuration and the host's interfaces want it.
+// registrar maintains the Node of this host according to the configuration and the host's interfaces.
 type registrar struct {
 	config Config
 	name   string
@@ -181,7 +182,7 @@ type registrar struct {
 	host   HostAddresses
 }
 
-// ensureNode creates or updates the Node; one that is as it should be is not written.
+// ensureNode creates or updates the Node. It does not write an unchanged one.
 func (r *registrar) ensureNode(ctx context.Context) (Result, error) {
 	var result Result
 	node, err := ensure(ctx, r.store, model.ResourceKey(model.KindNode, r.name), func(n *model.Node) (bool, error) {
@@ -195,7 +196,7 @@ func (r *registrar) ensureNode(ctx context.Context) (Result, error) {
 			err := r.checkConflict(ctx, n)
 			var conflict *ConflictError
 			if errors.As(err, &conflict) && !addressesChanged(before, n) {
-				// The other one came later, or at the same moment: the node that is running goes on.
+				// The other one came later, or at the same moment: the running node continues.
 				result.Warnings, err = append(result.Warnings, err.Error()), nil
 			}
 			if err != nil {
@@ -211,7 +212,7 @@ func (r *registrar) ensureNode(ctx context.Context) (Result, error) {
 	return result, nil
 }
 
-// fill sets in n all that this host decides about it and leaves the rest alone.
+// fill sets all fields of n that this host decides and leaves the rest unchanged.
 func (r *registrar) fill(ctx context.Context, n *model.Node) (candidates []Candidate, warnings []string, err error) {
 	bgp := model.NodeBGPSpec{}
 	if n.Spec.BGP != nil {
@@ -274,12 +275,12 @@ func addressesChanged(before, after *model.Node) bool {
 	return false
 }
 
-// addressOf reads a Node's address, an invalid prefix if it has none.
+// addressOf parses a Node's address; it returns an invalid prefix for none.
 func addressOf(n *model.Node, f Family) netip.Prefix {
 	return n.Spec.BGP.Address(model.Family(f))
 }
 
-// checkConflict fails if another Node has one of our addresses.
+// checkConflict fails if another Node has one of this host's addresses.
 func (r *registrar) checkConflict(ctx context.Context, n *model.Node) error {
 	nodes, _, err := r.store.List(ctx, model.KindNode, "")
 	if err != nil {
@@ -301,11 +302,11 @@ func (r *registrar) checkConflict(ctx context.Context, n *model.Node) error {
 	return nil
 }
 
-// ConflictError says that another node has the address that this one was to have.
+// ConflictError reports that another node has this node's address.
 type ConflictError struct {
 	Address  netip.Addr
 	Other    string // the other node's name
-	Variable string // the setting that would help
+	Variable string // the setting to change
 }
 
 func (e *ConflictError) Error() string {
@@ -314,12 +315,12 @@ func (e *ConflictError) Error() string {
 		e.Address, e.Other, e.Variable, e.Variable, e.Other)
 }
 
-// ensurePools makes the default pools clear of all addresses of this host and of the other nodes.
+// ensurePools creates the default pools, outside all addresses of this host and of the other nodes.
 func (r *registrar) ensurePools(ctx context.Context) ([]string, error) {
 	return ensurePools(ctx, r.store, &r.config, r.prefixesInUse)
 }
 
-// prefixesInUse are the addresses of this host and of the other nodes.
+// prefixesInUse returns the addresses of this host and of the other nodes.
 func (r *registrar) prefixesInUse(ctx context.Context) (inUse []netip.Prefix, err error) {
 	interfaces, err := r.host.Interfaces()
 	if err != nil {

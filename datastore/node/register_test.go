@@ -246,7 +246,7 @@ func TestAddressConflict(t *testing.T) {
 	c = named("n2")
 	c.DisableConflictCheck = true
 	mustRegister(t, store, c, host)
-	// The node that is running goes on when another one takes its address, and says so.
+	// The running node continues when another one takes its address, and logs that.
 	r := mustRegister(t, store, named("n1"), host)
 	if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "address 10.0.0.1 is already used by node n2") {
 		t.Error(r.Warnings)

@@ -17,24 +17,24 @@ import (
 )
 
 const (
-	// takeoverAfter is how long the Node has an address that this host lacks before that is a takeover: an operator
-	// changes the Node and the interface one after the other.
+	// takeoverAfter is the time that the Node has an address that this host lacks before that counts as a takeover: an
+	// operator changes the Node and the interface one after the other.
 	takeoverAfter = 10 * time.Second
-	// takeoverPoll is how often the interfaces are looked at while the Node has such an address.
+	// takeoverPoll is the interval between reads of the interfaces while the Node has such an address.
 	takeoverPoll = 2 * time.Second
 )
 
-// Takeover is that the Node of this host has addresses that are on none of its interfaces, and that this host did not
-// register: another host that has the same name wrote them, or a person.
+// Takeover reports that the Node of this host has addresses that are on none of its interfaces, and that this host did
+// not register: another host with the same name, or a person, wrote them.
 type Takeover struct {
 	Node      string
 	Addresses []netip.Addr // none: there is no takeover
 	Own       []netip.Addr // those that the Node had before
 	Since     time.Time
-	Ended     time.Time // when this host had put its own back; zero: not yet
+	Ended     time.Time // time at which this host restored its own; zero: not yet
 }
 
-// String says what to do about it; it is empty if there is no takeover.
+// String returns the advice for an operator; it is empty if there is no takeover.
 func (t Takeover) String() string {
 	if len(t.Addresses) == 0 {
 		return ""
@@ -65,15 +65,15 @@ func list(addresses []netip.Addr) string {
 	return strings.Join(texts, " and ")
 }
 
-// takeoverJudge tells a takeover from changes that belong to this host.
+// takeoverJudge distinguishes a takeover from changes of this host.
 type takeoverJudge struct {
 	node string
-	// hold is how long a takeover is remembered after the Node has this host's address again because this host, which
-	// looks its addresses up from time to time, wrote it: the other host writes, too.
+	// hold is the time that a takeover is remembered after this host's periodic detection has restored its address in
+	// the Node: the other host writes, too.
 	hold time.Duration
 
 	own   map[Family]netip.Addr // last registered by this host, or seen in the Node and on an interface
-	since time.Time             // since when the Node has a foreign address; zero: it has none
+	since time.Time             // time since which the Node has a foreign address; zero: it has none
 	found Takeover
 }
 
@@ -85,8 +85,8 @@ func newTakeoverJudge(name string, registered *model.Node, hold time.Duration) *
 	return j
 }
 
-// look takes the Node as it is stored, nil if there is none, and the interfaces of the host. It returns what is found,
-// and when to look again if nothing changes before, zero for never.
+// look evaluates the stored Node, nil if there is none, and the interfaces of the host. It returns the takeover, and
+// the time of the next call if nothing changes before, zero for never.
 func (j *takeoverJudge) look(now time.Time, n *model.Node, interfaces []Interface) (Takeover, time.Time) {
 	foreign := j.foreign(n, interfaces)
 	switch {
@@ -109,7 +109,7 @@ func (j *takeoverJudge) look(now time.Time, n *model.Node, interfaces []Interfac
 	return j.found, now.Add(takeoverPoll)
 }
 
-// foreign are the addresses of the Node that are not this host's. Those that are on an interface become its own.
+// foreign returns the addresses of the Node that are not this host's. Those that are on an interface become its own.
 func (j *takeoverJudge) foreign(n *model.Node, interfaces []Interface) (addresses []netip.Addr) {
 	if n == nil {
 		return nil
@@ -127,7 +127,7 @@ func (j *takeoverJudge) foreign(n *model.Node, interfaces []Interface) (addresse
 	return addresses
 }
 
-// after is how it stands when the Node has addresses of this host again.
+// after returns the state when the Node has addresses of this host again.
 func (j *takeoverJudge) after(now time.Time, interfaces []Interface) (Takeover, time.Time) {
 	if j.found.Ended.IsZero() {
 		j.found.Ended = now
@@ -156,7 +156,7 @@ func onInterface(interfaces []Interface, a netip.Addr) bool {
 	})
 }
 
-// TakeoverWatch finds out while this node runs that another host has taken over its Node.
+// TakeoverWatch detects, while this node runs, that another host has taken over its Node.
 type TakeoverWatch struct {
 	Config     Config
 	Registered Result
@@ -167,7 +167,7 @@ type TakeoverWatch struct {
 	found Takeover
 }
 
-// Found is what was found last.
+// Found returns the last result.
 func (w *TakeoverWatch) Found() Takeover {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -186,7 +186,7 @@ func (w *TakeoverWatch) Run(ctx context.Context, tables *datastore.Tables) error
 	key := model.ResourceKey(model.KindNode, w.Registered.Name)
 	j := newTakeoverJudge(w.Registered.Name, w.Registered.Node, w.Config.hold())
 	var last *model.Node
-	var due time.Time // of the next look if the Node does not change before
+	var due time.Time // the next evaluation if the Node does not change before
 	for first := true; ; first = false {
 		n := model.Get[model.Node](snapshot, key)
 		if first || n != last || !due.IsZero() && !time.Now().Before(due) {
@@ -209,7 +209,8 @@ func (w *TakeoverWatch) Run(ctx context.Context, tables *datastore.Tables) error
 	}
 }
 
-// hold is how long a takeover is remembered: this host may have to write its address twice to see the other one again.
+// hold returns the time that a takeover is remembered: this host may have to write its address twice to see the other
+// one again.
 func (c *Config) hold() time.Duration {
 	if !c.autodetects() {
 		return 0
@@ -217,11 +218,11 @@ func (c *Config) hold() time.Duration {
 	return 2 * c.pollInterval()
 }
 
-// step looks once, and returns when to look again.
+// step evaluates once, and returns the time of the next evaluation.
 func (w *TakeoverWatch) step(j *takeoverJudge, n *model.Node) time.Time {
 	interfaces, err := w.Host.Interfaces()
 	if err != nil {
-		return time.Now().Add(takeoverPoll) // what was found stays
+		return time.Now().Add(takeoverPoll) // the last result stays
 	}
 	found, due := j.look(time.Now(), n, interfaces)
 	w.mu.Lock()

@@ -16,15 +16,15 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// Tunnels keeps the addresses of this node's tunnel devices: one out of a pool that uses the tunnel, as long as there
-// is such a pool, kept in the Node so that the other nodes know it.
+// Tunnels maintains the addresses of this node's tunnel devices: one from a pool that uses the tunnel, as long as there
+// is such a pool, recorded in the Node for the other nodes.
 type Tunnels struct {
 	Store datastore.Store
 	IPAM  *ipam.Allocator
 	Node  string
-	// Types are the tunnels that are taken care of; fields of the Node that belong to others are left alone.
+	// Types are the tunnels to maintain; other fields of the Node stay unchanged.
 	Types []TunnelType
-	// HostEncryption: WireGuard uses the node's own address, its device needs none.
+	// HostEncryption: WireGuard uses the node's own address; its device needs none.
 	HostEncryption bool
 	Log            *zap.Logger
 }
@@ -69,7 +69,7 @@ func (t *Tunnels) concerns(key model.Key) bool {
 func (t *Tunnels) ensureUntilDone(ctx context.Context) error {
 	for pause := retryAfter; ; pause = min(2*pause, maxRetryAfter) {
 		err := t.Ensure(ctx)
-		if err == nil || errors.Is(err, errNoNode) { // its return is a change
+		if err == nil || errors.Is(err, errNoNode) { // its creation is a change
 			return nil
 		}
 		t.Log.Warn("tunnel addresses are not as they should be", zap.Error(err), zap.Duration("retry", pause))
@@ -81,8 +81,8 @@ func (t *Tunnels) ensureUntilDone(ctx context.Context) error {
 	}
 }
 
-// Ensure makes the tunnel addresses what they should be: it assigns what is missing, writes the Node once, and then
-// releases what is no longer used. If the Node cannot be written, new assignments are taken back.
+// Ensure sets the tunnel addresses: it assigns missing ones, writes the Node once, and then releases unused ones. If
+// the Node cannot be written, it releases the new ones.
 func (t *Tunnels) Ensure(ctx context.Context) error {
 	node, err := t.readNode(ctx)
 	if err != nil {
@@ -143,12 +143,12 @@ func (t *Tunnels) readPools(ctx context.Context) ([]*model.IPPool, error) {
 	return pools, nil
 }
 
-// tunnelResult is what one tunnel's address becomes.
+// tunnelResult is the new state of one tunnel's address.
 type tunnelResult struct {
 	kind    TunnelType
-	old     netip.Addr // as the Node has it; invalid if none
-	address netip.Addr // invalid if there shall be none
-	fresh   bool       // assigned just now
+	old     netip.Addr // in the Node; invalid for none
+	address netip.Addr // invalid if there must be none
+	fresh   bool       // newly assigned
 	held    []netip.Addr
 }
 
@@ -185,7 +185,7 @@ func (t *Tunnels) settle(
 	return r, err
 }
 
-// currentOf asks IPAM to whom the address in the Node is assigned.
+// currentOf queries IPAM for the assignment of the address in the Node.
 func (t *Tunnels) currentOf(ctx context.Context, addr netip.Addr) (tunnelCurrent, error) {
 	if !addr.IsValid() {
 		return tunnelCurrent{}, nil
@@ -205,7 +205,7 @@ func (t *Tunnels) attrs(kind TunnelType) map[string]string {
 	return map[string]string{"node": t.Node, "type": kind.attribute}
 }
 
-// register assigns an address that was assigned without a handle once more, with it.
+// register assigns an address without a handle again, with the handle.
 func (t *Tunnels) register(ctx context.Context, kind TunnelType, addr netip.Addr) error {
 	if _, err := t.IPAM.ReleaseIPs(ctx, ipam.Release{Address: addr}); err != nil {
 		return err
@@ -233,8 +233,7 @@ func (t *Tunnels) assign(ctx context.Context, kind TunnelType, candidates []neti
 	return append(result.V4.Addresses, result.V6.Addresses...)[0].Addr(), nil
 }
 
-// writeNode puts the addresses into the Node if they are not there, as a compare-and-swap that leaves the rest as it
-// is.
+// writeNode writes the addresses to the Node if they differ, as a compare-and-swap that changes nothing else.
 func (t *Tunnels) writeNode(ctx context.Context, results []tunnelResult) error {
 	for range 100 {
 		o, err := t.Store.Get(ctx, model.ResourceKey(model.KindNode, t.Node))
@@ -264,7 +263,7 @@ func (t *Tunnels) writeNode(ctx context.Context, results []tunnelResult) error {
 	return fmt.Errorf("write tunnel addresses to node %s: gave up after 100 tries: %w", t.Node, model.ErrConflict)
 }
 
-// String shows a result in the log.
+// String returns a result for the log.
 func (r tunnelResult) String() string {
 	if !r.address.IsValid() {
 		return r.kind.name + " none"
@@ -272,7 +271,7 @@ func (r tunnelResult) String() string {
 	return r.kind.name + " " + r.address.String()
 }
 
-// undo releases what was assigned just now, so that a failure leaves nothing behind.
+// undo releases the newly assigned addresses after a failure.
 func (t *Tunnels) undo(ctx context.Context, results []tunnelResult) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
@@ -288,7 +287,7 @@ func (t *Tunnels) undo(ctx context.Context, results []tunnelResult) {
 	}
 }
 
-// releaseSurplus gives back all addresses of the tunnel but the one that is used.
+// releaseSurplus releases all addresses of the tunnel except the one in use.
 func (t *Tunnels) releaseSurplus(ctx context.Context, r tunnelResult) error {
 	handle := r.kind.Handle(t.Node)
 	if !r.address.IsValid() {
@@ -311,8 +310,8 @@ func (t *Tunnels) releaseSurplus(ctx context.Context, r tunnelResult) error {
 	return err
 }
 
-// releaseUnregistered gives back the address that the Node had, if it was assigned by a version that set no handle, or
-// to our handle, which is lost.
+// releaseUnregistered releases the old address of the Node, if it was assigned by a version that set no handle, or to
+// our handle, which is lost.
 func (t *Tunnels) releaseUnregistered(ctx context.Context, r tunnelResult) error {
 	current, err := t.currentOf(ctx, r.old)
 	if err != nil || !current.unregistered() && (!current.assigned || current.handle != r.kind.Handle(t.Node)) {
@@ -322,7 +321,7 @@ func (t *Tunnels) releaseUnregistered(ctx context.Context, r tunnelResult) error
 	return err
 }
 
-// has reports whether one of the prefixes holds an address.
+// has reports whether one of the prefixes contains an address.
 func has(prefixes []netip.Prefix, addr netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
 }

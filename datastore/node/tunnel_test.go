@@ -100,7 +100,7 @@ func (x tunnelTest) ensure() {
 	}
 }
 
-// address is the IPIP tunnel address that the Node has.
+// address returns the IPIP tunnel address that the Node has.
 func (x tunnelTest) address() string {
 	x.Helper()
 	n, err := x.tunnels().readNode(context.Background())

@@ -20,15 +20,15 @@ type TunnelType struct {
 	attribute string
 	// uses reports whether a pool's traffic goes through the tunnel.
 	uses func(*ippool.Pool) bool
-	// wanted reports whether the node has the tunnel at all.
+	// wanted reports whether the node has the tunnel.
 	wanted func(node *model.Node, hostEncryption bool) bool
-	// field is where the Node keeps the address; nil if it has no place for it yet and create is not set.
+	// field returns the Node's field for the address; nil if it does not exist yet and create is not set.
 	field func(node *model.Node, create bool) *string
 }
 
 func (k TunnelType) String() string { return k.name }
 
-// Handle is the IPAM handle of the tunnel address of a node.
+// Handle returns the IPAM handle of the tunnel address of a node.
 func (k TunnelType) Handle(node string) string { return k.handle + node }
 
 // The tunnels of Calico. TunnelTypes has them in the order in which Calico assigns their addresses.
@@ -92,7 +92,7 @@ func wireguardField(address func(*model.NodeWireguard) *string) func(*model.Node
 	}
 }
 
-// get is the address in the Node, empty if there is none.
+// get returns the address in the Node, empty if there is none.
 func (k TunnelType) get(n *model.Node) string {
 	if f := k.field(n, false); f != nil {
 		return *f
@@ -100,7 +100,7 @@ func (k TunnelType) get(n *model.Node) string {
 	return ""
 }
 
-// put sets or, if it is invalid, clears the address in the Node and reports whether that changed anything.
+// put sets the address in the Node, or removes it if it is invalid, and reports whether that changed anything.
 func (k TunnelType) put(n *model.Node, addr netip.Addr) bool {
 	text := ""
 	if addr.IsValid() {
@@ -120,7 +120,7 @@ func (k TunnelType) put(n *model.Node, addr netip.Addr) bool {
 	return true
 }
 
-// candidates lists the pools from which the tunnel address of a node may come.
+// candidates lists the pools for the tunnel address of a node.
 func (k TunnelType) candidates(
 	n *model.Node, pools []*model.IPPool, hostEncryption bool, log *zap.Logger,
 ) []netip.Prefix {
@@ -145,7 +145,7 @@ func (k TunnelType) candidates(
 	return candidates
 }
 
-// tunnelCurrent is the address that the Node has, and what IPAM knows of it.
+// tunnelCurrent is the address in the Node, with its assignment in IPAM.
 type tunnelCurrent struct {
 	address  netip.Addr // invalid if the Node has none
 	assigned bool
@@ -158,15 +158,15 @@ func (c tunnelCurrent) belongsTo(k TunnelType, node string) bool {
 	return c.assigned && c.attrs["type"] == k.attribute && c.attrs["node"] == node
 }
 
-// unregistered reports whether the address is assigned as very old versions did: to nobody in particular.
+// unregistered reports whether the address is assigned without an owner, as by very old versions.
 func (c tunnelCurrent) unregistered() bool { return c.assigned && c.handle == "" && len(c.attrs) == 0 }
 
 type tunnelAction int
 
 const (
-	tunnelNone     tunnelAction = iota // there shall be no address
+	tunnelNone     tunnelAction = iota // there must be no address
 	tunnelKeep                         // use the address, which is ours
-	tunnelRegister                     // use the address, after it was assigned to our handle
+	tunnelRegister                     // assign the address to our handle, and use it
 	tunnelAssign                       // assign a new one
 )
 
@@ -175,8 +175,8 @@ type tunnelDecision struct {
 	address netip.Addr
 }
 
-// decideTunnel says what the address of a tunnel shall be. held is what its handle has: more than the Node tells if an
-// earlier try was interrupted before it could write the Node.
+// decideTunnel determines the address of a tunnel. held are the addresses of its handle: more than the Node has if an
+// earlier attempt was interrupted before it wrote the Node.
 func decideTunnel(
 	k TunnelType, node string, candidates []netip.Prefix, current tunnelCurrent, held []netip.Addr,
 ) tunnelDecision {

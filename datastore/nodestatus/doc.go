@@ -1,2 +1,2 @@
-// Package nodestatus fills in the CalicoNodeStatus objects that ask for the status of one node.
+// Package nodestatus writes the status of the CalicoNodeStatus objects of one node.
 package nodestatus

@@ -10,15 +10,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Facts are what a node knows of itself.
+// Facts are the state of a node.
 type Facts struct {
 	Running      bool // BGP runs; else it is NotReady and nothing else is known
 	Version      string
 	RouterID     netip.Addr
 	Started      time.Time // of BGP
-	Reconfigured time.Time // when BGP was last told something new
+	Reconfigured time.Time // time of BGP's last configuration
 	Sessions     []Session
-	Routes       []Route // only if they were asked for
+	Routes       []Route // only on request
 }
 
 // Session is one BGP session.
@@ -29,28 +29,28 @@ type Session struct {
 	Since time.Time // zero: unknown
 }
 
-// Route is one way to a prefix.
+// Route is one path to a prefix.
 type Route struct {
 	Prefix    netip.Prefix
 	Gateway   netip.Addr // invalid for none
 	Interface string     // or "blackhole"; empty for none
 	Used      bool       // for forwarding
 	Source    v3.CalicoNodeRouteSourceType
-	Peer      netip.Addr // that announced it, invalid for none
+	Peer      netip.Addr // its sender, invalid for none
 }
 
-// MaxRoutes is how many routes of one family a status holds at most: an object of the datastore cannot be much larger
-// than a megabyte. Those that are used for forwarding come first.
+// MaxRoutes is the maximum number of routes of one family in a status: the datastore limits an object to about a
+// megabyte. Routes used for forwarding come first.
 const MaxRoutes = 2500
 
-// bootFormat is how Calico writes the times of its BGP daemons.
+// bootFormat is Calico's format of its BGP daemons' times.
 const bootFormat = "2006-01-02 15:04:05"
 
-// Report decides what a CalicoNodeStatus should say. What its classes do not ask for stays empty.
+// Report returns the status of a CalicoNodeStatus. Classes that the spec does not name stay empty.
 func Report(spec v3.CalicoNodeStatusSpec, f Facts, now time.Time) v3.CalicoNodeStatusStatus {
 	s := v3.CalicoNodeStatusStatus{LastUpdated: metav1.NewTime(now.UTC().Truncate(time.Second))}
 	if slices.Contains(spec.Classes, v3.NodeStatusClassTypeAgent) {
-		s.Agent.BIRDV4 = f.daemon() // one speaker does the work of both of Calico's daemons
+		s.Agent.BIRDV4 = f.daemon() // one speaker replaces both of Calico's daemons
 		s.Agent.BIRDV6 = f.daemon()
 	}
 	if slices.Contains(spec.Classes, v3.NodeStatusClassTypeBGP) {
@@ -72,7 +72,7 @@ func (f Facts) daemon() v3.BGPDaemonStatus {
 	}
 }
 
-// written is empty for an unknown time.
+// written formats a time; an unknown one is empty.
 func written(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -122,7 +122,7 @@ func rank(r Route) int {
 	return 1
 }
 
-// none is how Calico writes that a route has no gateway or interface.
+// none is Calico's text for a route without gateway or interface.
 const none = "N/A"
 
 func (r Route) written() v3.CalicoNodeRoute {

@@ -19,23 +19,23 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Reporter keeps the status of the CalicoNodeStatus objects of one node. Without such objects it does nothing but wait.
+// Reporter keeps the status of the CalicoNodeStatus objects of one node current. Without such objects it only waits.
 type Reporter struct {
 	Store datastore.Store
 	Node  string
-	// Facts gathers what is to be reported; routes only if asked for. After an error nothing is written, and it is
-	// tried again; ErrNotYet is for one that is no fault.
+	// Facts returns the state to report; routes only on request. After an error nothing is written, and the report is
+	// tried again; ErrNotYet is an error that is not logged as a fault.
 	Facts func(routes bool) (Facts, error)
 	Log   *zap.Logger
-	// Retry is the time after which a report that failed is tried again, unless its period is shorter; default 10 s.
+	// Retry is the pause after a failed report, unless its period is shorter; default 10 s.
 	Retry time.Duration
 
 	mu  sync.Mutex
-	bad map[model.Key]error // objects that cannot be used, and why
+	bad map[model.Key]error // unusable objects, and why
 
 	objects map[model.Key]*reported
-	// reading is whether the watch delivers a full read, whose revisions may be older than those that were seen: the
-	// datastore may have been put back to an earlier state.
+	// reading is set while the watch delivers a full read, whose revisions may be older than earlier ones: the
+	// datastore may have been restored to an earlier state.
 	reading bool
 }
 
@@ -48,7 +48,7 @@ type reported struct {
 
 func (r *reported) spec() v3.CalicoNodeStatusSpec { return r.object.Value.(*v3.CalicoNodeStatus).Spec }
 
-// period is the time between reports, 0 for none after the first.
+// period returns the time between reports, 0 for none after the first.
 func (r *reported) period() time.Duration {
 	if p := r.spec().UpdatePeriodSeconds; p != nil {
 		return time.Duration(*p) * time.Second
@@ -83,7 +83,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// next is when the next report is due.
+// next returns when the next report is due.
 func (r *Reporter) next() (next time.Time, ok bool) {
 	for _, x := range r.objects {
 		if !x.due.IsZero() && (!ok || x.due.Before(next)) {
@@ -93,8 +93,8 @@ func (r *Reporter) next() (next time.Time, ok bool) {
 	return next, ok
 }
 
-// take enters one event. A status that comes back from the datastore is no reason to report, or two who write it would
-// never rest; one that was wiped out is.
+// take processes one event. A changed status alone causes no report, or two writers would alternate for ever; a deleted
+// one does.
 func (r *Reporter) take(e datastore.Event) {
 	if e.Type == datastore.EventInSync || e.Type == datastore.EventLost {
 		r.reading = e.Type == datastore.EventLost
@@ -112,7 +112,7 @@ func (r *Reporter) take(e datastore.Event) {
 		return
 	}
 	if !r.reading && e.Revision < old.object.Revision {
-		return // older than what was written here
+		return // older than our last write
 	}
 	if !reflect.DeepEqual(old.spec(), s.Spec) || s.Status.LastUpdated.IsZero() {
 		old.due = time.Now()
@@ -120,7 +120,7 @@ func (r *Reporter) take(e datastore.Event) {
 	old.object = e.Object
 }
 
-// note remembers whether an object can be used. Of one that cannot, nobody knows which node it is about.
+// note records whether an object is usable. The node of an unusable one is unknown.
 func (r *Reporter) note(e datastore.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,15 +134,15 @@ func (r *Reporter) note(e datastore.Event) {
 	r.bad[e.Key] = e.Object.Err
 }
 
-// Unusable are the objects that cannot be decoded or are not valid, with the reason. They are in the status of every
-// node.
+// Unusable returns the objects that cannot be decoded or are invalid, with the reason. The status of every node shows
+// them.
 func (r *Reporter) Unusable() map[model.Key]error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.bad)
 }
 
-// mine gives the value of an object that can be used and is about the node.
+// mine returns the value of a usable object about the node.
 func mine(o *model.Object, node string) (*v3.CalicoNodeStatus, bool) {
 	if o == nil || o.Err != nil {
 		return nil, false
@@ -151,7 +151,7 @@ func mine(o *model.Object, node string) (*v3.CalicoNodeStatus, bool) {
 	return s, ok && s.Spec.Node == node
 }
 
-// report writes all that is due, with facts gathered once.
+// report writes all reports that are due, with one read of the facts.
 func (r *Reporter) report(ctx context.Context) {
 	now := time.Now()
 	var due []model.Key
@@ -178,7 +178,7 @@ func (r *Reporter) report(ctx context.Context) {
 	}
 }
 
-// settle says when the next report of an object is due.
+// settle sets the time of an object's next report.
 func (r *Reporter) settle(key model.Key, x *reported, err error) {
 	period := x.period()
 	x.due = time.Time{}
@@ -202,12 +202,12 @@ func (r *Reporter) settle(key model.Key, x *reported, err error) {
 	}
 }
 
-// ErrNotYet tells that there is nothing to report yet.
+// ErrNotYet reports that there is nothing to report yet.
 var ErrNotYet = errors.New("the node is starting")
 
 var errNotOurs = errors.New("the object is about another node now")
 
-// write puts the status into one object, as a whole. If somebody else changed the object meanwhile, it is read again.
+// write writes the whole status of one object. After a conflict it reads the object again.
 func (r *Reporter) write(ctx context.Context, x *reported, facts Facts) error {
 	var err error
 	for range tries {

@@ -7,16 +7,17 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Block is a block that a node has.
+// Block is a block of a node.
 type Block struct {
 	Node string
 	CIDR netip.Prefix // without host bits
-	// Releasing: the node is giving the block up. It announces it no more, but still drops what is unassigned in it.
+	// Releasing is set while the node releases the block. It advertises the block no more, but still drops packets to
+	// unassigned addresses in it.
 	Releasing bool
 }
 
-// BlockOf reads an affinity. ok is false unless a node has the block by it: a claim that is pending may still fail,
-// and one that is marked as deleted is over. a may be nil.
+// BlockOf parses an affinity. ok is false unless the node has the block: a pending claim may still fail, and a deleted
+// one is over. a may be nil.
 func BlockOf(k model.Key, a *model.BlockAffinity) (b Block, ok bool) {
 	claim, ok := k.Affinity()
 	if !ok || a == nil || a.Deleted || claim.Type != model.AffinityHost {
@@ -33,14 +34,14 @@ func BlockOf(k model.Key, a *model.BlockAffinity) (b Block, ok bool) {
 	return b, true
 }
 
-// Blocks is a set of blocks in which the one around a prefix can be looked up. The zero value is empty. Blocks of one
-// address are left out: nothing is inside of them, and their address is a workload's or a tunnel's.
+// Blocks is a set of blocks with lookup of the block around a prefix. The zero value is empty. It omits blocks of a
+// single address, which belongs to a workload or a tunnel.
 type Blocks struct {
 	set     map[netip.Prefix]bool
 	lengths [2][]int // those in use; IPv4 and IPv6
 }
 
-// NewBlocks makes a set of the CIDRs of blocks.
+// NewBlocks returns a set of the CIDRs of blocks.
 func NewBlocks(cidrs ...netip.Prefix) Blocks {
 	b := Blocks{set: make(map[netip.Prefix]bool, len(cidrs))}
 	for _, p := range cidrs {
@@ -66,7 +67,7 @@ func family(a netip.Addr) int {
 // All returns the blocks. The map must not be changed.
 func (b *Blocks) All() map[netip.Prefix]bool { return b.set }
 
-// Around returns the block that is p, or that p is inside of.
+// Around returns the block that equals or contains p.
 func (b *Blocks) Around(p netip.Prefix) (netip.Prefix, bool) {
 	for _, bits := range b.lengths[family(p.Addr())] {
 		if bits > p.Bits() {

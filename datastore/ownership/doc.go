@@ -1,3 +1,3 @@
-// Package ownership decides what belongs to a node itself, and therefore must not be learned from other speakers: its
-// addresses, the blocks that it has, and the prefixes that it originates. It is pure.
+// Package ownership determines the addresses, blocks and originated prefixes of a node, which must not be learned from
+// other speakers. It is pure.
 package ownership

@@ -117,7 +117,7 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// scene is a folder of nobody, and a precious file of root elsewhere.
+// scene returns a folder of user nobody, and a file of root elsewhere.
 func scene(t *testing.T) (dir, precious string) {
 	t.Helper()
 	needRoot(t)

@@ -12,22 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dir is an open folder. What its methods do happens in that folder, also when another one, or a link, has taken over
-// its path meanwhile. The names that they take are those of entries, without a folder.
+// Dir is an open folder. Its methods work in that folder, even if another one, or a link, has taken over its path
+// meanwhile. Their names are entries, without a folder.
 type Dir struct {
 	path string
 	file *os.File
-	// exposed tells who else could change what is in the folder or put another one in its place, "" for nobody.
+	// exposed names the other users who could change the folder's content or replace the folder, "" for none.
 	exposed string
 }
 
-// maxLinks is how many symbolic links one path may have, as in the kernel.
+// maxLinks is the maximum number of symbolic links in a path, as in the kernel.
 const maxLinks = 40
 
-// Open opens a folder. The error wraps fs.ErrNotExist if there is none.
+// Open opens a folder. The error wraps fs.ErrNotExist if it does not exist.
 func Open(path string) (*Dir, error) { return open(path, 0) }
 
-// Make opens a folder. It makes it, and the folders that lead to it, with this mode where they are missing.
+// Make opens a folder. It creates missing folders of the path with this mode.
 func Make(path string, mode fs.FileMode) (*Dir, error) { return open(path, mode) }
 
 func open(path string, mode fs.FileMode) (*Dir, error) {
@@ -47,7 +47,7 @@ func open(path string, mode fs.FileMode) (*Dir, error) {
 	}
 	d, err := w.reopen()
 	if err == nil {
-		d.path = absolute // as the user knows it, with its links
+		d.path = absolute // the user's path, with its links
 	}
 	return d, err
 }
@@ -55,11 +55,11 @@ func open(path string, mode fs.FileMode) (*Dir, error) {
 // Close closes the folder.
 func (d *Dir) Close() error { return d.file.Close() }
 
-// Path is where the folder was found, as an absolute path.
+// Path returns the folder's absolute path at the time of opening.
 func (d *Dir) Path() string { return d.path }
 
 // CheckOwned returns an error that names another user who can change the content of the folder, or put another folder
-// at its path. It returns nil if root and this process's user alone can do so.
+// at its path. It returns nil if only root and this process's user can.
 func (d *Dir) CheckOwned() error { return exposure(d.exposed) }
 
 func exposure(text string) error {
@@ -69,7 +69,8 @@ func exposure(text string) error {
 	return errors.New(text)
 }
 
-// CheckOwned is Dir.CheckOwned for a folder that need not exist: of a missing one, what exists of its path counts.
+// CheckOwned is Dir.CheckOwned for a folder that need not exist: for a missing one, it checks the existing part of its
+// path.
 func CheckOwned(path string) error {
 	for {
 		d, err := Open(path)
@@ -82,7 +83,7 @@ func CheckOwned(path string) error {
 			return err
 		}
 		defer d.Close() //nolint:errcheck // only read
-		if d.sticky() { // who makes the missing folder owns it; that is looked at when it is there
+		if d.sticky() { // the creator of the missing folder will own it; that is checked once it exists
 			return nil
 		}
 		return d.CheckOwned()
@@ -97,9 +98,9 @@ func (d *Dir) sticky() bool {
 
 func (d *Dir) fd() int { return int(d.file.Fd()) }
 
-// walk goes along a path. Its folders are kept open for links that lead up again.
+// walk is the traversal of a path. Its folders are kept open for links that lead up again.
 type walk struct {
-	mode  fs.FileMode // of what is missing; 0: nothing is made
+	mode  fs.FileMode // of missing folders; 0: none is created
 	rest  []string
 	stack []folder
 	links int
@@ -108,9 +109,9 @@ type walk struct {
 type folder struct {
 	fd   int
 	path string
-	// exposed tells who else could have put another folder here; writers who else may write here.
+	// exposed names the other users who could have put another folder here; writers those who may write here.
 	exposed, writers string
-	// guarded folders keep what root owns there from others.
+	// guarded is set if the folder protects root's entries from others.
 	guarded bool
 }
 
@@ -152,7 +153,7 @@ func (w *walk) enter(fd int, path string) error {
 	return nil
 }
 
-// reopen returns the folder where the walk is.
+// reopen returns the walk's current folder.
 func (w *walk) reopen() (*Dir, error) {
 	last := w.last()
 	fd, err := unix.Openat(last.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -163,7 +164,7 @@ func (w *walk) reopen() (*Dir, error) {
 		nil
 }
 
-// exposedBelow tells who else could exchange an entry that root owns.
+// exposedBelow names the other users who could replace an entry of root.
 func (f *folder) exposedBelow() string {
 	if f.exposed == "" && !f.guarded {
 		return f.writers
@@ -213,7 +214,7 @@ func (w *walk) step() error {
 	return &fs.PathError{Op: "open", Path: path, Err: unix.ENOTDIR}
 }
 
-// follow replaces the link, which is open, by what it leads to.
+// follow replaces the link, which is open, by its target.
 func (w *walk) follow(link int, path string, st *unix.Stat_t) error {
 	if !trusted(st.Uid) {
 		return fmt.Errorf("%s is a symbolic link of user %d and is not followed", path, st.Uid)
@@ -236,17 +237,17 @@ func (w *walk) follow(link int, path string, st *unix.Stat_t) error {
 	return nil
 }
 
-// trusted reports whether a user's files are as good as this process's own.
+// trusted reports whether a user's files are as trustworthy as this process's own.
 func trusted(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
 
-// guarded reports whether a folder keeps others from renaming and removing what root owns in it: nobody else may write
+// guarded reports whether a folder prevents others from renaming and removing root's entries: no other user may write
 // there, or the sticky bit protects entries from all but their owners.
 func guarded(st *unix.Stat_t) bool {
 	return trusted(st.Uid) && (st.Mode&0o022 == 0 || st.Mode&unix.S_ISVTX != 0)
 }
 
-// writers tells which other users may write in a folder. With access control lists the bits of the group hold what the
-// lists allow at most, so they count whichever the group is.
+// writers names the other users who may write in a folder. With access control lists the group's bits are the maximum
+// of the lists, so they count whatever the group.
 func writers(path string, st *unix.Stat_t) string {
 	switch {
 	case !trusted(st.Uid):

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// fresh begins the names of files that are being written.
+	// fresh is the prefix of temporary files.
 	fresh = ".manx-"
-	// leftoverAfter is the age from which a file that is being written counts as forgotten by a process that died.
+	// leftoverAfter is the age at which a temporary file counts as left over from a dead process.
 	leftoverAfter = time.Minute
 )
 
-// CheckName returns an error if a name cannot be that of one entry of a folder, or would confuse who lists it.
+// CheckName returns an error if a name is no valid name of an entry, or would garble a listing.
 func CheckName(name string) error {
 	bad := func(r rune) bool { return r < ' ' || r == 0x7f || r == '/' || r == '\uFFFD' }
 	switch {
@@ -36,8 +36,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Replace puts a file with this content and mode in the place of whatever has the name, but a folder. Readers see the
-// old file or the whole new one. A link that has the name is replaced, not followed.
+// Replace writes a file with this content and mode in the place of any entry of that name except a folder. Readers see
+// either the old or the whole new file. A link of that name is replaced, not followed.
 func (d *Dir) Replace(name string, content []byte, mode fs.FileMode) error {
 	return d.replace(name, content, mode, false)
 }
@@ -65,7 +65,7 @@ func (d *Dir) replace(name string, content []byte, mode fs.FileMode, durable boo
 	return err
 }
 
-// create makes a file under a random name.
+// create creates a file with a random name.
 func (d *Dir) create(mode fs.FileMode) (*os.File, string, error) {
 	name := fresh + rand.Text()
 	path := filepath.Join(d.path, name)
@@ -81,7 +81,7 @@ func (d *Dir) create(mode fs.FileMode) (*os.File, string, error) {
 	return f, name, nil
 }
 
-// inTheWay explains why nothing could be renamed to a name.
+// inTheWay explains why a rename to a name failed.
 func (d *Dir) inTheWay(name string, err error) error {
 	path := filepath.Join(d.path, name)
 	var st unix.Stat_t
@@ -95,7 +95,7 @@ func (d *Dir) lstat(name string, st *unix.Stat_t) error {
 	return unix.Fstatat(d.fd(), name, st, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// Read returns the content of a regular file of at most limit bytes. It never waits, as for a pipe, and follows no
+// Read returns the content of a regular file of at most limit bytes. It never blocks, as on a pipe, and follows no
 // link.
 func (d *Dir) Read(name string, limit int64) ([]byte, error) {
 	f, _, err := d.open(name, unix.O_RDONLY, 0)
@@ -110,10 +110,9 @@ func (d *Dir) Read(name string, limit int64) ([]byte, error) {
 	return content, err
 }
 
-// OpenOwn opens a file that is written in place: a log, or one to lock. flag is one of os.O_RDWR, O_WRONLY and
-// O_RDONLY, with O_APPEND and O_CREATE where they are wanted. The error tells what is wrong with what is no regular
-// file, and, in a folder where others may write, with a file that another user owns or that has further names (hard
-// links): it could be anybody's.
+// OpenOwn opens a file that is written in place: a log, or a lock file. flag is one of os.O_RDWR, O_WRONLY and
+// O_RDONLY, optionally with O_APPEND and O_CREATE. It refuses any other entry than a regular file and, in a folder
+// where others may write, a file of another user or with further hard links.
 func (d *Dir) OpenOwn(name string, flag int, mode fs.FileMode) (*os.File, error) {
 	f, st, err := d.open(name, flag, mode)
 	if err != nil {
@@ -178,7 +177,7 @@ func kindOf(st *unix.Stat_t) string {
 	return "device"
 }
 
-// Files returns the names of the regular files that nobody but root and this process's user can have put there.
+// Files returns the names of the regular files that only root and this process's user can have put there.
 func (d *Dir) Files() ([]string, error) {
 	list, err := d.names()
 	if err != nil {
@@ -208,8 +207,8 @@ func (d *Dir) owns(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFREG && (d.exposed == "" || trusted(st.Uid))
 }
 
-// Remove removes a regular file of those that Files lists. That there is none is no error; anything else under the name
-// is left alone, with an error that says so.
+// Remove removes a regular file of those that Files lists. A missing file is no error; any other entry of that name is
+// an error, and stays.
 func (d *Dir) Remove(name string) error {
 	if err := CheckName(name); err != nil {
 		return err
@@ -230,8 +229,7 @@ func (d *Dir) Remove(name string) error {
 	return nil
 }
 
-// RemoveLeftovers removes what processes that died while they wrote have left. Errors are not worth a word: it will be
-// tried again.
+// RemoveLeftovers removes the temporary files of dead processes. It ignores errors: a later call tries again.
 func (d *Dir) RemoveLeftovers(now time.Time) {
 	list, _ := d.names()
 	for _, name := range list {
@@ -243,7 +241,7 @@ func (d *Dir) RemoveLeftovers(now time.Time) {
 	}
 }
 
-// Replace makes the folder of a file where it is missing (mode 0755) and replaces the file as Dir.Replace does. When it
+// Replace creates the folder of a file if it is missing (mode 0755) and replaces the file as Dir.Replace does. When it
 // returns, the content is on the disk.
 func Replace(path string, content []byte, mode fs.FileMode) error {
 	return in(path, 0o755, func(d *Dir, name string) error {
@@ -261,7 +259,7 @@ func Read(path string, limit int64) (content []byte, err error) {
 	return content, err
 }
 
-// OpenOwn makes the folder of a file where it is missing (mode 0755) and opens the file as Dir.OpenOwn does.
+// OpenOwn creates the folder of a file if it is missing (mode 0755) and opens the file as Dir.OpenOwn does.
 func OpenOwn(path string, flag int, mode fs.FileMode) (f *os.File, err error) {
 	err = in(path, 0o755, func(d *Dir, name string) error {
 		f, err = d.OpenOwn(name, flag, mode)
@@ -270,7 +268,7 @@ func OpenOwn(path string, flag int, mode fs.FileMode) (f *os.File, err error) {
 	return f, err
 }
 
-// in calls f with the folder of a path and the name there. With a mode the folder is made if it is missing.
+// in calls f with the folder of a path and the file's name. If mode is not 0 it creates a missing folder.
 func in(path string, mode fs.FileMode, f func(d *Dir, name string) error) error {
 	d, err := open(filepath.Dir(path), mode)
 	if err != nil {
@@ -280,7 +278,7 @@ func in(path string, mode fs.FileMode, f func(d *Dir, name string) error) error 
 	return f(d, filepath.Base(path))
 }
 
-// RemoveDir removes a folder of root or of this process's user if it is empty, and leaves it alone otherwise.
+// RemoveDir removes an empty folder of root or of this process's user, and leaves any other.
 func RemoveDir(path string) {
 	_ = in(path, 0, func(d *Dir, name string) error {
 		var st unix.Stat_t

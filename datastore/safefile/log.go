@@ -13,22 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LogConfig says where a log is and what is kept of it.
+// LogConfig configures the path of a log and its rotation.
 type LogConfig struct {
 	Path string
 	Mode os.FileMode // of new files
-	// MaxSize is the size in bytes from which a new file is begun; 0: never.
+	// MaxSize is the size in bytes at which a new file starts; 0: never.
 	MaxSize int64
-	// MaxFiles is how many earlier files are kept, MaxAge for how long; 0: all, for ever.
+	// MaxFiles is the number of earlier files to keep, MaxAge the time; 0: all, for ever.
 	MaxFiles int
 	MaxAge   time.Duration
-	// MakeDir makes the folder where it is missing.
+	// MakeDir creates a missing folder.
 	MakeDir bool
 }
 
-// Log appends to a file and begins a new one when that is full: the earlier ones are called NAME-TIME.EXT. A file that
-// another program moved away or removed is made anew within a second. After an error each write tries again. Several
-// processes may write to one log. Safe for concurrent use.
+// Log appends to a file and starts a new one when it is full: the earlier ones are called NAME-TIME.EXT. A file that
+// another program moved or removed is created again within a second. After an error each write tries again. Several
+// processes may write to one log. It is safe for concurrent use.
 type Log struct {
 	config LogConfig
 	now    func() time.Time
@@ -37,17 +37,17 @@ type Log struct {
 	file    *os.File // nil: to be opened
 	inode   unix.Stat_t
 	looked  time.Time // when the file was last seen at its path
-	torn    bool      // the last line is not whole
+	torn    bool      // the last line is incomplete
 	lastDir *Dir
 }
 
-// NewLog makes a Log; the first write opens the file.
+// NewLog returns a Log; the first write opens the file.
 func NewLog(c LogConfig) *Log { return &Log{config: c, now: time.Now} }
 
-// lookEvery is how often it is looked whether the open file is still the one at the path.
+// lookEvery is the interval between checks that the open file is still the one at the path.
 const lookEvery = time.Second
 
-// Write appends p as a whole, or tells why it could not.
+// Write appends all of p, or returns an error.
 func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,7 +89,7 @@ func (l *Log) close() error {
 	return errors.Join(errs...)
 }
 
-// ready makes sure that the file at the path is open and has room for more.
+// ready ensures that the file at the path is open and has room for more bytes.
 func (l *Log) ready(more int64) error {
 	if l.file != nil && l.now().Sub(l.looked) >= lookEvery && !l.current() {
 		if err := l.close(); err != nil {
@@ -152,12 +152,12 @@ func (l *Log) size() (int64, error) {
 	return info.Size(), nil
 }
 
-// backupTime is what the names of earlier files have of the time, in UTC. Calico's CNI plugin names them the same way.
+// backupTime is the format of the time (UTC) in the names of earlier files, as in Calico's CNI plugin.
 const backupTime = "2006-01-02T15-04-05.000"
 
-// rotate gives the full file another name, unless another process has done so, and closes it.
+// rotate renames the full file, unless another process has done so, and closes it.
 func (l *Log) rotate() error {
-	if err := unix.Flock(int(l.file.Fd()), unix.LOCK_EX); err != nil { // among the processes that write to it
+	if err := unix.Flock(int(l.file.Fd()), unix.LOCK_EX); err != nil { // against the other processes that write to it
 		return os.NewSyscallError("flock", err)
 	}
 	var st unix.Stat_t
@@ -182,7 +182,7 @@ func (l *Log) rotate() error {
 	return l.close()
 }
 
-// names are how the names of earlier files begin and end.
+// names returns the prefix and the suffix of earlier files.
 func (l *Log) names() (begin, end string) {
 	name := filepath.Base(l.config.Path)
 	end = filepath.Ext(name)
@@ -194,7 +194,7 @@ func (l *Log) backupName(at time.Time) string {
 	return begin + at.UTC().Format(backupTime) + end
 }
 
-// prune removes the earlier files that are too many or too old.
+// prune removes excess and expired earlier files.
 func (l *Log) prune() error {
 	files, err := l.lastDir.Files()
 	if err != nil {

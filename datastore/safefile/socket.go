@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// longestSocketPath is what the kernel takes in an address, without the final zero (unix(7)).
+// longestSocketPath is the kernel's limit for a socket's path in bytes, without the final zero (unix(7)).
 const longestSocketPath = 107
 
-// Socket is the place of a unix socket in the file system. Whoever listens binds to Address, which is in a folder that
-// no other user can enter; Publish then gives the socket its mode and moves it to its path, so that it never has a
-// wider mode.
+// Socket is the place of a unix socket in the file system. A listener binds to Address, which is in a folder that no
+// other user can enter; Publish then sets the socket's mode and moves it to its path, so that it never has a wider
+// mode.
 type Socket struct {
 	path, name      string
 	dir             *Dir
@@ -29,7 +29,7 @@ type Socket struct {
 	inode           unix.Stat_t
 }
 
-// NewSocket makes the folder of the path where it is missing (mode 0755) and the hidden folder in it.
+// NewSocket creates the folder of the path if it is missing (mode 0755) and the hidden folder in it.
 func NewSocket(path string) (*Socket, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -52,7 +52,7 @@ func NewSocket(path string) (*Socket, error) {
 	return s, nil
 }
 
-// makePrivate makes a folder that no other user can enter.
+// makePrivate creates a folder that no other user can enter.
 func (d *Dir) makePrivate(name string) (*Dir, error) {
 	path := filepath.Join(d.path, name)
 	if err := unix.Mkdirat(d.fd(), name, 0o700); err != nil {
@@ -76,14 +76,14 @@ func (d *Dir) makePrivate(name string) (*Dir, error) {
 	return w.reopen()
 }
 
-// Address is where to bind.
+// Address returns the path to bind to.
 func (s *Socket) Address() string { return fmt.Sprintf("/proc/self/fd/%d/s", s.private.fd()) }
 
-// Path is where clients connect to.
+// Path returns the path for clients.
 func (s *Socket) Path() string { return s.path }
 
-// Publish moves the socket to its path. What is there is replaced only if it is a socket of root or this process's user
-// on which nobody listens any more.
+// Publish moves the socket to its path. An existing entry is replaced only if it is a socket of root or this process's
+// user without a listener.
 func (s *Socket) Publish(mode fs.FileMode) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,8 @@ func (s *Socket) Publish(mode fs.FileMode) error {
 	return nil
 }
 
-// move puts the socket in its place. The kernel exchanges the two, so that what came there after the look is not lost.
+// move moves the socket to its path. The kernel exchanges the two entries, so that an entry created after the check is
+// not lost.
 func (s *Socket) move() error {
 	var old unix.Stat_t
 	switch err := s.dir.lstat(s.name, &old); {
@@ -128,7 +129,7 @@ func (s *Socket) move() error {
 	return nil
 }
 
-// renamed falls back to a plain rename on file systems that have no other.
+// renamed falls back to a plain rename on file systems without exchange.
 func (s *Socket) renamed(err error) error {
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
 		err = unix.Renameat(s.private.fd(), "s", s.dir.fd(), s.name)
@@ -141,15 +142,15 @@ func (s *Socket) renamed(err error) error {
 
 func sameInode(a, b *unix.Stat_t) bool { return a.Dev == b.Dev && a.Ino == b.Ino }
 
-// dropHidden removes the hidden folder, with the socket that was replaced. It stays open: a listener may remove Address
-// when it ends.
+// dropHidden removes the hidden folder, with the replaced socket. Its descriptor stays open: a listener may remove
+// Address when it ends.
 func (s *Socket) dropHidden() {
 	_ = unix.Unlinkat(s.private.fd(), "s", 0)
 	_ = unix.Unlinkat(s.dir.fd(), s.hidden, unix.AT_REMOVEDIR)
 }
 
-// Remove removes the socket, and nothing that has taken its place meanwhile. Call it after the listener is closed;
-// again does no harm.
+// Remove removes the socket, but no entry that has replaced it meanwhile. Call it after the listener is closed; it may
+// be called again.
 func (s *Socket) Remove() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +171,7 @@ func (s *Socket) Remove() error {
 	return errors.Join(err, s.private.Close(), s.dir.Close())
 }
 
-// replaceable returns why a socket may not take the place of what has the name, nil if it may or there is nothing.
+// replaceable returns the reason why a socket must not replace the entry of that name, nil if it may or there is none.
 func (d *Dir) replaceable(name string) error {
 	if err := CheckName(name); err != nil {
 		return err
@@ -199,8 +200,8 @@ func (d *Dir) replaceable(name string) error {
 	return fmt.Errorf("%s: another process seems to use it: %w", path, err)
 }
 
-// Listen opens a unix socket of this mode at a path. The folder is made where it is missing. A socket that a dead
-// process left is replaced; anything else at the path is an error that tells what it is. Close removes the socket.
+// Listen opens a unix socket of this mode at a path. It creates a missing folder. It replaces the socket of a dead
+// process; any other entry at the path is an error. Close removes the socket.
 func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 	s, err := NewSocket(path)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dead leaves a socket on which nobody listens.
+// dead leaves a socket without a listener.
 func dead(t *testing.T, path string) {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -136,7 +136,7 @@ func TestCloseRemovesOnlyTheOwnSocket(t *testing.T) {
 	c.Close()
 }
 
-// A socket never has a wider mode than it is to have, and nobody else can connect on the way.
+// A socket never has a wider mode than configured, and no other user can connect before its publication.
 func TestASocketIsNeverOpenToOthers(t *testing.T) {
 	needRoot(t)
 	defer unix.Umask(unix.Umask(0))

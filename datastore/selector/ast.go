@@ -5,10 +5,9 @@ import (
 	"strings"
 )
 
-// Labels is where a selector looks labels up. An endpoint's own labels and the ones that it inherits can stand
-// behind one Labels.
+// Labels gives a selector access to labels, for instance the union of an endpoint's own and inherited labels.
 type Labels interface {
-	// Get returns the value of a label and whether it is there.
+	// Get returns the value of a label and whether it exists.
 	Get(name string) (string, bool)
 }
 
@@ -23,16 +22,16 @@ func (m Map) Get(name string) (string, bool) {
 
 // Node is a part of a parsed selector: one of the types in this file.
 type Node interface {
-	// Matches evaluates the part.
+	// Matches evaluates this part.
 	Matches(Labels) bool
 	// appendTo writes the canonical form.
 	appendTo(*strings.Builder)
 }
 
-// Op is how a Comparison compares.
+// Op is the operator of a Comparison.
 type Op string
 
-// The operators, as the canonical form spells them.
+// The operators in canonical form.
 const (
 	Equal      Op = "=="
 	NotEqual   Op = "!="
@@ -44,9 +43,9 @@ const (
 type (
 	// All is all(): it matches everything.
 	All struct{}
-	// Global is global(): it matches everything too. What it means is up to where the selector stands.
+	// Global is global(): it matches everything too. Its effect depends on the field of the selector.
 	Global struct{}
-	// Has matches if the label is there.
+	// Has matches if the label exists.
 	Has struct{ Label string }
 	// Comparison compares the label's value. Without the label only NotEqual matches.
 	Comparison struct {

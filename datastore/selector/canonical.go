@@ -12,7 +12,7 @@ func canonical(n Node) string {
 	return b.String()
 }
 
-// id is the name that Calico gives to the set of what a selector matches.
+// id returns Calico's name of a selector's set of matches.
 func id(canonical string) string {
 	sum := sha256.Sum224([]byte("s:" + canonical))
 	return "s:" + base64.RawURLEncoding.EncodeToString(sum[:])
@@ -69,7 +69,7 @@ func appendJoined(b *strings.Builder, operands []Node, operator string) {
 	b.WriteByte(')')
 }
 
-// appendQuoted chooses the quote that the value does not contain; it cannot contain both.
+// appendQuoted uses the quote that the value does not contain; it cannot contain both.
 func appendQuoted(b *strings.Builder, value string) {
 	quote := byte('"')
 	if strings.Contains(value, `"`) {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// kind says what a token is.
+// kind is the type of a token.
 type kind int
 
 const (
@@ -40,8 +40,8 @@ type token struct {
 	end  int
 }
 
-// lexer cuts a selector into tokens on demand. What a word means depends on what stands before it: "in" is a label
-// unless it follows one.
+// lexer splits a selector into tokens on demand. A word's type depends on the token before: "in" is a label unless it
+// follows one.
 type lexer struct {
 	input string
 	pos   int
@@ -51,7 +51,7 @@ type lexer struct {
 // maxLabel is the length that Calico allows for a label's name.
 const maxLabel = 512
 
-// symbols are tried in order, so a longer one comes before its prefix.
+// symbols are tested in order, so a longer one comes before its prefix.
 var symbols = []struct {
 	text string
 	kind kind
@@ -92,7 +92,7 @@ func (l *lexer) next() (token, error) {
 	return t, nil
 }
 
-// scan reads the token that rest begins with; its end is its length.
+// scan returns the token at the start of rest; its end is its length.
 func (l *lexer) scan(rest string) (token, error) {
 	if rest == "" {
 		return token{kind: tokEnd}, nil
@@ -139,7 +139,7 @@ func (l *lexer) scanOperator(rest string, n int) (token, error) {
 	return token{}, l.failf("unexpected %q: expected %s", shorten(rest[:n]), operators)
 }
 
-// labelLength counts the characters of a label's name that s begins with.
+// labelLength returns the length of the label's name at the start of s.
 func labelLength(s string) int {
 	for i := range len(s) {
 		c := s[i]
@@ -159,7 +159,7 @@ func firstRune(s string) string {
 	return ""
 }
 
-// shorten keeps messages readable when a selector is not.
+// shorten truncates a long selector in a message.
 func shorten(s string) string {
 	if len(s) > 40 {
 		return s[:40] + "..."

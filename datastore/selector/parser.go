@@ -5,11 +5,10 @@ import (
 	"slices"
 )
 
-// maxDepth bounds how deep a selector may be nested, as written and in its canonical form, so that no input exhausts
-// the stack.
+// maxDepth bounds the nesting of a selector, as written and in its canonical form, so that no input exhausts the stack.
 const maxDepth = 1000
 
-// Error says where and why a text is no selector.
+// Error is a syntax error with its position.
 type Error struct {
 	Position int // in bytes, counted from 1
 	Reason   string
@@ -22,7 +21,7 @@ const (
 	operators = `==, !=, contains, starts with, ends with, in or not in`
 )
 
-// parser holds one token ahead.
+// parser has a lookahead of one token.
 type parser struct {
 	lexer lexer
 	token token
@@ -50,7 +49,7 @@ func parse(text string) (Node, error) {
 	return n, nil
 }
 
-// depth counts the parentheses around the innermost part of the canonical form.
+// depth returns the depth of parentheses of the canonical form.
 func depth(n Node) int {
 	var operands []Node
 	switch n := n.(type) {
@@ -76,7 +75,7 @@ func (p *parser) advance() error {
 	return err
 }
 
-// expected is the error for a token that does not fit.
+// expected returns the error for an unexpected token.
 func (p *parser) expected(what string) error {
 	found := "the end"
 	if p.token.kind != tokEnd {
@@ -110,7 +109,7 @@ func (p *parser) and() (Node, error) {
 	return list[0], nil
 }
 
-// operands reads what next reads, again for each operator that follows.
+// operands parses one operand with next, and another one after each operator.
 func (p *parser) operands(operator kind, next func() (Node, error)) ([]Node, error) {
 	var list []Node
 	for {
@@ -191,7 +190,7 @@ func (p *parser) has() (Node, error) {
 	return Has{Label: label}, err
 }
 
-// call reads the rest of a function without arguments.
+// call parses the rest of a function without arguments.
 func (p *parser) call(n Node) (Node, error) {
 	if err := p.advance(); err != nil {
 		return nil, err
@@ -225,7 +224,7 @@ func (p *parser) comparison() (Node, error) {
 	return Comparison{Label: label, Op: op, Value: value}, err
 }
 
-// set reads {"a", "b"}; it may be empty and may end with a comma.
+// set parses {"a", "b"}; it may be empty and may end with a comma.
 func (p *parser) set() ([]string, error) {
 	if err := p.advance(); err != nil {
 		return nil, err

@@ -6,7 +6,7 @@ type Selector struct {
 	text string
 }
 
-// Parse reads a selector. The empty text selects everything, as all() does. The error is an *Error.
+// Parse parses a selector. The empty text selects everything, as all() does. The error is an *Error.
 func Parse(text string) (*Selector, error) {
 	root, err := parse(text)
 	if err != nil {
@@ -15,22 +15,22 @@ func Parse(text string) (*Selector, error) {
 	return New(root), nil
 }
 
-// New makes a Selector of its parts, for instance of ones whose labels were rewritten.
+// New returns a Selector with this root, for instance of rewritten parts.
 func New(root Node) *Selector {
 	return &Selector{root: root, text: canonical(root)}
 }
 
-// Root returns the parts. They must not be changed.
+// Root returns the root of the parsed selector. It must not be changed.
 func (s *Selector) Root() Node { return s.root }
 
-// Matches reports whether something with these labels is selected.
+// Matches evaluates the selector for an object with these labels.
 func (s *Selector) Matches(labels map[string]string) bool { return s.root.Matches(Map(labels)) }
 
 // MatchesLabels is Matches for labels that are not in one map.
 func (s *Selector) MatchesLabels(labels Labels) bool { return s.root.Matches(labels) }
 
-// String gives the canonical text: selectors that are written differently but parse to the same have the same one.
+// String returns the canonical text, which is equal for selectors that parse to the same.
 func (s *Selector) String() string { return s.text }
 
-// ID is the identifier that Calico derives from the canonical text.
+// ID returns the identifier that Calico derives from the canonical text.
 func (s *Selector) ID() string { return id(s.text) }

@@ -27,7 +27,7 @@ type apart struct {
 	cut     bool
 }
 
-// begin is where the clock of a kind begins: far from the others'.
+// begin returns where the clock of a kind begins: far from the others'.
 func begin(kind model.Kind) int64 {
 	i := slices.IndexFunc(model.Kinds(), func(k model.KindInfo) bool { return k.Kind == kind })
 	return int64(i * i * 1_000_000)
@@ -45,7 +45,7 @@ func (a *apart) setCut(cut bool) {
 	a.signal()
 }
 
-// tick is the next revision of a kind.
+// tick returns the next revision of a kind.
 func (a *apart) tick(kind model.Kind) int64 {
 	a.clocks[kind] = max(a.clocks[kind], begin(kind)) + 1
 	a.signal()
@@ -119,7 +119,7 @@ func (c *client) List(
 	}), at, err
 }
 
-// all are the objects of a kind, in key order.
+// all returns the objects of a kind, in key order.
 func (a *apart) all(kind model.Kind) []*model.Object {
 	list := slices.Collect(maps.Values(a.objects))
 	list = slices.DeleteFunc(list, func(o *model.Object) bool { return o.Key.Kind != kind })
@@ -251,7 +251,7 @@ func (c *client) follow(ctx context.Context, kind model.Kind, out chan<- datasto
 	}
 }
 
-// differences are the events that make known what is there now, in the order of the revisions.
+// differences returns the events that lead to the current state, in the order of the revisions.
 func differences(known map[model.Key]int64, now []*model.Object, at int64) (events []datastore.Event) {
 	present := map[model.Key]bool{}
 	for _, o := range now {

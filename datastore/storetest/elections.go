@@ -12,10 +12,10 @@ import (
 	"github.com/manxnet/manx/datastore"
 )
 
-// Election is the one that Campaign is about.
+// Election is the election of Campaign.
 const Election = "controllers"
 
-// Campaign lets a candidate try to lead; what it wins comes over the channel.
+// Campaign starts a candidate; the channel delivers its leadership.
 func Campaign(t *testing.T, s datastore.Elector, name string) <-chan datastore.Leadership {
 	won := make(chan datastore.Leadership, 1)
 	go func() {
@@ -31,7 +31,7 @@ func Campaign(t *testing.T, s datastore.Elector, name string) <-chan datastore.L
 	return won
 }
 
-// Receive waits for what must come.
+// Receive waits for an expected value.
 func Receive[T any](t *testing.T, from <-chan T, what string) (v T) {
 	t.Helper()
 	select {
@@ -42,7 +42,7 @@ func Receive[T any](t *testing.T, from <-chan T, what string) (v T) {
 	return v
 }
 
-// Ended waits for the end of leadership, for a reason that says what is wanted.
+// Ended waits for the end of leadership, with a reason that contains want.
 func Ended(t *testing.T, l datastore.Leadership, want string) {
 	t.Helper()
 	Receive(t, l.Context().Done(), "the end of leadership")

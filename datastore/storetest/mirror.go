@@ -12,14 +12,14 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Patience bounds waits for what must happen; machines that test are slow.
+// Patience bounds waits for expected events; test machines are slow.
 const Patience = 60 * time.Second
 
-// Mirror is what a reader of a watch knows, and every event it was given.
+// Mirror is the state of a watch's reader, with all its events.
 type Mirror struct {
 	State        map[model.Key]int64
 	Seen         []datastore.Event
-	InSync, Lost int // how often
+	InSync, Lost int // counts of events
 
 	t      *testing.T
 	events <-chan datastore.Event
@@ -49,7 +49,7 @@ func (m *Mirror) Until(what string, done func() bool) {
 	}
 }
 
-// TakeWaiting takes the events that are there.
+// TakeWaiting takes the queued events.
 func (m *Mirror) TakeWaiting() {
 	for {
 		select {
@@ -88,7 +88,7 @@ func (m *Mirror) UntilState(want map[model.Key]int64) {
 	m.Until("the final state", func() bool { return maps.Equal(m.State, want) })
 }
 
-// Of gives the events of one key as "u5 u7 d8".
+// Of returns the events of one key as "u5 u7 d8".
 func (m *Mirror) Of(k model.Key) string {
 	var text []string
 	for _, e := range m.Seen {

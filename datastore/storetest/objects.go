@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// builtInProfile: every cluster has it, and no datastore does; nobody can store one of its name.
+// builtInProfile: every cluster has the profile, no datastore stores it, and a write of its name is refused.
 func builtInProfile(t *testing.T, x System) {
 	ctx := t.Context()
 	s := x.Open(t)
@@ -126,7 +126,7 @@ func ipamKinds(t *testing.T, x System) {
 	}
 }
 
-// otherwise is an object of IPAM with another value: a write that changes nothing need not make a new revision.
+// otherwise returns an object of IPAM with another value: a write that changes nothing need not make a new revision.
 func otherwise(o *model.Object) *model.Object {
 	o = o.Clone()
 	switch v := o.Value.(type) {
@@ -177,7 +177,7 @@ func refusals(t *testing.T, x System) {
 	}
 }
 
-// Of writers who read, change and write, none undoes what another one did.
+// Concurrent writers that read, change and write do not undo each other's changes.
 func concurrentWriters(t *testing.T, x System) {
 	const writers, rounds = 4, 15
 	first := x.Open(t)
@@ -284,7 +284,7 @@ func list(t *testing.T, x System) {
 	}
 }
 
-// On a broken line each operation says what it was and that it may work again, and it does.
+// On a broken line each operation returns its name in an error that Is ErrUnavailable, and later works again.
 func brokenLine(t *testing.T, x System) {
 	s := x.Far(t)
 	a := Create(t, s, peer("a", "10.0.0.1"))

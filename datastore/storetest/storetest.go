@@ -1,5 +1,5 @@
-// Package storetest judges a backend: it holds what every datastore.Store and Elector has to do, as tests that each
-// runs.
+// Package storetest tests a backend: it has the requirements on every datastore.Store and Elector, as tests for each
+// backend to run.
 package storetest
 
 import (
@@ -13,14 +13,14 @@ import (
 
 // System is a fresh and empty datastore, with a line to it that can be cut.
 type System struct {
-	// Open gives a client that does not share a connection with another one, and whose leases last longer than any
+	// Open returns a client that does not share a connection with another one, and whose leases last longer than any
 	// test. It is closed when the test ends.
 	Open func(*testing.T) datastore.Backend
-	// Far gives a client behind the line, whose leases last for ShortLease.
+	// Far returns a client behind the line, whose leases last for ShortLease.
 	Far func(*testing.T) datastore.Backend
 	// Cut breaks the line and lets nothing through until Mend.
 	Cut, Mend func()
-	// Forget makes the datastore forget its history, so that who was cut off has to read everything again.
+	// Forget makes the datastore drop its history, so that a disconnected reader has to read everything again.
 	Forget func(*testing.T)
 }
 
@@ -32,13 +32,13 @@ type part struct {
 	test func(*testing.T, System)
 }
 
-// Run judges a backend. start is called for each part.
+// Run tests a backend. It calls start for each part.
 func Run(t *testing.T, start func(*testing.T) System) {
 	RunStore(t, start)
 	RunElector(t, start)
 }
 
-// RunStore judges the Store of a backend alone.
+// RunStore tests the Store of a backend only.
 func RunStore(t *testing.T, start func(*testing.T) System) {
 	run(t, start, []part{
 		{"create, read, update, delete", crud},
@@ -59,7 +59,7 @@ func RunStore(t *testing.T, start func(*testing.T) System) {
 	})
 }
 
-// RunElector judges the Elector of a backend alone.
+// RunElector tests the Elector of a backend only.
 func RunElector(t *testing.T, start func(*testing.T) System) {
 	run(t, start, []part{
 		{"one leads until he resigns", resigning},
@@ -76,7 +76,7 @@ func run(t *testing.T, start func(*testing.T) System, parts []part) {
 	}
 }
 
-// peer is a valid object that has nothing to do with others.
+// peer returns a valid object that is independent of others.
 func peer(name, ip string) *model.Object {
 	return model.NewObject(model.ResourceKey(model.KindBGPPeer, name),
 		&model.BGPPeer{Spec: model.BGPPeerSpec{PeerIP: ip, ASNumber: 64512}})
@@ -94,7 +94,7 @@ func Create(t *testing.T, s datastore.Store, o *model.Object) *model.Object {
 	return created
 }
 
-// Change gives a BGPPeer another address, or ends the test. o is not changed.
+// Change sets another address in a BGPPeer and stores it, or ends the test. o is not changed.
 func Change(t *testing.T, s datastore.Store, o *model.Object, ip string) *model.Object {
 	t.Helper()
 	c := o.Clone()

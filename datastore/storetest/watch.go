@@ -81,7 +81,7 @@ func watchOrder(t *testing.T, x System) {
 	}
 }
 
-// inSyncKinds is how many of two kinds were in sync.
+// inSyncKinds returns the number of two kinds that were in sync.
 func inSyncKinds(m *Mirror) (n int) {
 	for _, e := range m.Seen {
 		if e.Type == datastore.EventInSync {
@@ -94,7 +94,7 @@ func inSyncKinds(m *Mirror) (n int) {
 	return n
 }
 
-// While the reader is cut off, everything that it would have to catch up with is forgotten: it is told the differences.
+// While the reader is disconnected, the datastore drops the history that it would need: it gets the differences.
 func watchForgotten(t *testing.T, x System) {
 	direct, s := x.Open(t), x.Far(t)
 	a, b := Create(t, direct, peer("a", "10.0.0.1")), Create(t, direct, peer("b", "10.0.0.2"))
@@ -167,8 +167,8 @@ func watchUnknown(t *testing.T, x System) {
 	}
 }
 
-// Tables that are fed by the store contain each write sooner or later, and show it as soon as they say so, whatever the
-// other kinds do.
+// Tables filled by the store contain each write sooner or later, and show it as soon as Contains reports it, whatever
+// the other kinds do.
 func tablesContain(t *testing.T, x System) {
 	s := x.Open(t)
 	tables := datastore.NewTables(zap.NewNop(), "")

@@ -1,5 +1,5 @@
-// Package warm answers what an allocator, or a CNI plugin, reads of the datastore from memory: from the state tables,
-// and from the blocks as this process has last written them.
+// Package warm serves the reads of an allocator or a CNI plugin from memory: from the state tables, and from the blocks
+// that this process has last written.
 package warm
 
 import (
@@ -13,32 +13,32 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Store is what a Cache needs of a datastore.Backend.
+// Store has the methods of a datastore.Backend that a Cache uses.
 type Store interface {
 	datastore.Store
 	Keeps(kind model.Kind) bool
 }
 
-// Cache is what a process remembers between operations. It is safe for concurrent use.
+// Cache is the memory of a process between operations. It is safe for concurrent use.
 //
-// What it holds may be out of date: others write, too. That does no harm, because everything is written by
-// compare-and-swap on the revision that was remembered. A write that fails tells that something else is stored by now;
-// from then on the operation reads the datastore itself.
+// Its objects may be out of date, since other processes write, too. That is harmless: every write is a compare-and-swap
+// on the cached revision. A failed write shows that the stored object has changed; from then on the operation reads the
+// datastore.
 type Cache struct {
 	store  Store
 	tables *datastore.Tables
-	kinds  map[model.Kind]bool // that the tables hold
+	kinds  map[model.Kind]bool // kinds in the tables
 	keep   func(*model.Object) bool
 
 	mu sync.Mutex
-	// own are objects as they were last read or written here: of the kinds in the tables until these have caught up; of
-	// the others as long as keep wants them.
+	// own are objects as this process last read or wrote them: of the kinds in the tables until the tables have caught
+	// up; of the others as long as keep returns true.
 	own map[model.Key]*model.Object
-	// gone are objects of the tables' kinds that were deleted here, with the revision of which that is true.
+	// gone are objects of the tables' kinds that this process deleted, with the revision of the deletion.
 	gone map[model.Key]int64
 }
 
-// New makes a Cache of a store, whose tables hold the given kinds. keep says which other objects are remembered; they
+// New returns a Cache of a store, whose tables hold the given kinds. keep selects the other objects to cache; they
 // should be few.
 func New(store Store, tables *datastore.Tables, kinds []model.Kind, keep func(*model.Object) bool) *Cache {
 	c := &Cache{store: store, tables: tables, keep: keep, kinds: map[model.Kind]bool{},
@@ -49,15 +49,15 @@ func New(store Store, tables *datastore.Tables, kinds []model.Kind, keep func(*m
 	return c
 }
 
-// Operation is the datastore as one operation sees it: remembered until one of its writes fails. It is safe for
-// concurrent use.
+// Operation is the datastore as one operation sees it: cached until one of its writes fails. It is safe for concurrent
+// use.
 type Operation struct {
 	*Cache
 	mu    sync.Mutex
 	stale bool
 }
 
-// Begin starts an operation. What the tables have caught up with is forgotten.
+// Begin starts an operation. It drops the objects for which the tables have caught up.
 func (c *Cache) Begin() *Operation {
 	s := c.tables.Snapshot()
 	c.mu.Lock()
@@ -75,7 +75,7 @@ func (c *Cache) Begin() *Operation {
 	return &Operation{Cache: c}
 }
 
-// caughtUp is whether a snapshot shows what became of an object after the version that was deleted here.
+// caughtUp reports whether a snapshot is newer than the version of an object that this process deleted.
 func caughtUp(s *datastore.Snapshot, key model.Key, deleted int64) bool {
 	if have := s.Get(key); have != nil {
 		return have.Revision > deleted
@@ -83,7 +83,7 @@ func caughtUp(s *datastore.Snapshot, key model.Key, deleted int64) bool {
 	return s.Contains(key, deleted)
 }
 
-// Keeps is datastore.Backend's.
+// Keeps implements datastore.Backend.
 func (c *Cache) Keeps(kind model.Kind) bool { return c.store.Keeps(kind) }
 
 func (o *Operation) fresh() bool {
@@ -92,7 +92,7 @@ func (o *Operation) fresh() bool {
 	return o.stale
 }
 
-// failed makes the operation read the datastore itself, and forgets the object.
+// failed makes the operation read the datastore, and drops the cached object.
 func (o *Operation) failed(key model.Key) {
 	o.mu.Lock()
 	o.stale = true
@@ -103,7 +103,7 @@ func (o *Operation) failed(key model.Key) {
 	delete(o.gone, key)
 }
 
-// snapshot is the tables' if they hold the kind as it is in the datastore, nil if not.
+// snapshot returns the tables' snapshot if they hold the kind as the datastore does, else nil.
 func (c *Cache) snapshot(kind model.Kind) *datastore.Snapshot {
 	if !c.kinds[kind] {
 		return nil
@@ -114,12 +114,12 @@ func (c *Cache) snapshot(kind model.Kind) *datastore.Snapshot {
 	return nil
 }
 
-// Get is datastore.Store's.
+// Get implements datastore.Store.
 func (o *Operation) Get(ctx context.Context, key model.Key) (*model.Object, error) {
 	if !o.fresh() {
 		found, known := o.remembered(key)
 		switch {
-		case known && found == nil && key.Kind == model.KindIPPool: // a person named it, and may have made it just now
+		case known && found == nil && key.Kind == model.KindIPPool: // requested by name, and perhaps created just now
 		case known && found == nil:
 			return nil, &datastore.KeyError{Op: "get", Key: key, Err: datastore.ErrNotFound}
 		case known:
@@ -129,7 +129,7 @@ func (o *Operation) Get(ctx context.Context, key model.Key) (*model.Object, erro
 	return o.Read(ctx, key)
 }
 
-// Read is Get of the datastore itself, for who knows that something must be there of which no watch has told yet.
+// Read is Get from the datastore, for a caller that expects an object which no watch has delivered yet.
 func (o *Operation) Read(ctx context.Context, key model.Key) (*model.Object, error) {
 	found, err := o.store.Get(ctx, key)
 	if err == nil {
@@ -138,14 +138,14 @@ func (o *Operation) Read(ctx context.Context, key model.Key) (*model.Object, err
 	return found, err
 }
 
-// remembered is the object as this process knows it, nil for one that does not exist, and whether it knows.
+// remembered returns the cached object, nil for one that does not exist, and whether the cache knows.
 func (c *Cache) remembered(key model.Key) (*model.Object, bool) {
 	s := c.snapshot(key.Kind)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	own := c.own[key]
 	if s == nil {
-		// Somebody else may have changed an object of the tables' kinds since, without a conflict that tells of it.
+		// Another process may have changed an object of the tables' kinds since, without a conflict here.
 		return own, own != nil && own.Err == nil && !c.kinds[key.Kind]
 	}
 	if own != nil && !s.Contains(key, own.Revision) {
@@ -155,7 +155,7 @@ func (c *Cache) remembered(key model.Key) (*model.Object, bool) {
 		return nil, true
 	}
 	have := s.Get(key)
-	// Of an object that is invalid the tables show the last valid version: what is stored has to be read.
+	// For an invalid object the tables have the last valid version: read the stored one.
 	if have == nil && quarantined(s, key) {
 		return nil, false
 	}
@@ -171,7 +171,7 @@ func quarantined(s *datastore.Snapshot, key model.Key) bool {
 	return false
 }
 
-// remember keeps an object as it is stored.
+// remember caches an object as it is stored.
 func (c *Cache) remember(o *model.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,7 +184,7 @@ func (c *Cache) remember(o *model.Object) {
 	}
 }
 
-// List is datastore.Store's.
+// List implements datastore.Store.
 func (o *Operation) List(ctx context.Context, kind model.Kind, namespace string) ([]*model.Object, int64, error) {
 	s := o.snapshot(kind)
 	if s == nil || o.fresh() {
@@ -213,7 +213,7 @@ func (o *Operation) List(ctx context.Context, kind model.Kind, namespace string)
 	return list, s.RevisionOf(kind), nil
 }
 
-// written lists the objects of a kind and namespace that this process has written, or read, lately.
+// written lists the objects of a kind and namespace that this process has recently written or read.
 func (c *Cache) written(kind model.Kind, namespace string) (keys []model.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,13 +225,13 @@ func (c *Cache) written(kind model.Kind, namespace string) (keys []model.Key) {
 	return keys
 }
 
-// Create is datastore.Store's.
+// Create implements datastore.Store.
 func (o *Operation) Create(ctx context.Context, object *model.Object) (*model.Object, error) {
 	stored, err := o.store.Create(ctx, object)
 	return o.wrote(object.Key, stored, err)
 }
 
-// Update is datastore.Store's.
+// Update implements datastore.Store.
 func (o *Operation) Update(ctx context.Context, object *model.Object) (*model.Object, error) {
 	stored, err := o.store.Update(ctx, object)
 	return o.wrote(object.Key, stored, err)
@@ -249,7 +249,7 @@ func (o *Operation) wrote(key model.Key, stored *model.Object, err error) (*mode
 	return stored, nil
 }
 
-// Delete is datastore.Store's.
+// Delete implements datastore.Store.
 func (o *Operation) Delete(ctx context.Context, key model.Key, revision int64) (*model.Object, error) {
 	was, err := o.store.Delete(ctx, key, revision)
 	if err != nil {

@@ -31,7 +31,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// store is a real one that writes down what is asked of it, holds back events of its watch, and dies after some writes.
+// store is a real one that records its calls, delays events of its watch, and dies after some writes.
 type store struct {
 	datastore.Backend
 

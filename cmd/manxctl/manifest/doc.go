@@ -1,3 +1,2 @@
-// Package manifest reads the resource files, folders and streams that users name, and says in which file and line a
-// mistake is.
+// Package manifest reads resource files, folders and streams, and reports errors with file and line.
 package manifest

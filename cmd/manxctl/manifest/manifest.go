@@ -23,7 +23,7 @@ type Source struct {
 	Text []byte
 }
 
-// Load reads and decodes what Read finds. It returns what could be read and an error for each thing that could not.
+// Load reads and decodes the sources of Read. It returns all readable documents and an error for each other one.
 func Load(path string, stdin io.Reader, recursive bool) ([]Document, []error) {
 	sources, errs := Read(path, stdin, recursive)
 	var docs []Document
@@ -99,7 +99,7 @@ func (s Source) decode() ([]Document, []error) {
 	return docs, nil
 }
 
-// mistakes takes joined errors apart and puts the file before each.
+// mistakes splits joined errors and prefixes each with the file.
 func mistakes(source string, err error) []error {
 	var at *model.DocumentError
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {

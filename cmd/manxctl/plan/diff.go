@@ -8,8 +8,8 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// Diff is how two plans for one node differ: what only the later has, what only the earlier has, and what both have in
-// other ways. Its form as JSON is a promise.
+// Diff is the difference of two plans for one node: objects of the later only, of the earlier only, and changed ones.
+// Its JSON form is stable.
 type Diff struct {
 	Node    string  `json:"node"`
 	Added   Part    `json:"added"`
@@ -22,19 +22,19 @@ type Part struct {
 	Sessions   []Session           `json:"sessions"`
 	Conflicts  []Conflict          `json:"conflicts"`
 	Originated []Origin            `json:"originated"`
-	Exports    map[string][]string `json:"exports"` // only peers for which there is something
+	Exports    map[string][]string `json:"exports"` // only peers with a difference
 }
 
-// Changed holds what both plans have.
+// Changed has the objects of both plans that differ.
 type Changed struct {
-	// Speaker is what changes for the speaker as a whole; any of it restarts all sessions.
+	// Speaker are the changes of the speaker itself; any of them restarts all sessions.
 	Speaker    []Field          `json:"speaker"`
 	Sessions   []SessionChange  `json:"sessions"`
 	Conflicts  []ConflictChange `json:"conflicts"`
 	Originated []OriginChange   `json:"originated"`
-	// Rules is what decides about learned routes and is not part of a plan.
+	// Rules are the changes of the rules for learned routes, which are not part of a plan.
 	Rules []RuleChange `json:"rules"`
-	// Policy is what changes in the node's packet filter: policies of endpoints, rules of policies, members of
+	// Policy are the changes of the node's packet filter: policies of endpoints, rules of policies, members of
 	// selectors.
 	Policy []RuleChange `json:"policy,omitempty"`
 }
@@ -50,23 +50,23 @@ type Field struct {
 type SessionChange struct {
 	Address string  `json:"address"`
 	Resets  bool    `json:"resets"` // the session goes down and comes back
-	Effect  string  `json:"effect"` // in words
+	Effect  string  `json:"effect"` // as text
 	Fields  []Field `json:"fields"`
 }
 
-// ConflictChange is another outcome of a conflict.
+// ConflictChange is a changed outcome of a conflict.
 type ConflictChange struct {
 	Address string  `json:"address"`
 	Fields  []Field `json:"fields"`
 }
 
-// OriginChange is a prefix that stays and changes.
+// OriginChange is a changed prefix of both plans.
 type OriginChange struct {
 	Prefix string  `json:"prefix"`
 	Fields []Field `json:"fields"`
 }
 
-// RuleChange is a list that changes: a filter, the pools whose learned routes are passed on, static routes.
+// RuleChange is a changed list: a filter, the pools whose learned routes are passed on, static routes.
 type RuleChange struct {
 	Rule    string   `json:"rule"`
 	Added   []string `json:"added"`
@@ -120,8 +120,7 @@ func Compare(node string, from, to bgp.Desired) Diff {
 	return d
 }
 
-// pair sorts two lists into those that only one has, which it returns, and those that both have, with which it calls
-// both.
+// pair returns the elements of only one of two lists, and calls both with the elements of both.
 func pair[T any](from, to []T, key func(T) string, both func(x, y T)) (removed, added []T) {
 	index := func(list []T) map[string]T {
 		m := map[string]T{}
@@ -146,7 +145,7 @@ func pair[T any](from, to []T, key func(T) string, both func(x, y T)) (removed, 
 	return removed, added
 }
 
-// exportDiff collects what is in a and not in b.
+// exportDiff adds the elements of a that are not in b to into.
 func exportDiff(a, b, into map[string][]string) {
 	for peer, list := range a {
 		for _, p := range list {
@@ -157,7 +156,7 @@ func exportDiff(a, b, into map[string][]string) {
 	}
 }
 
-// fields compares two values of a struct by their fields as JSON has them.
+// fields compares two structs by their fields in JSON.
 func fields(from, to any) []Field {
 	list := []Field{}
 	a, b := reflect.ValueOf(from), reflect.ValueOf(to)
@@ -224,7 +223,7 @@ func effect(c bgp.SessionChange) string {
 	return "resets the session"
 }
 
-// rules compares what decides about routes that others announce.
+// rules compares the rules for routes of other speakers.
 func (d *Diff) rules(from, to bgp.Desired) {
 	a, b := ruleTexts(from), ruleTexts(to)
 	names := maps.Clone(a)

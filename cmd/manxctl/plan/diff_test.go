@@ -61,7 +61,7 @@ func sample() bgp.Desired {
 	}
 }
 
-// TestNoDifferenceIsMissed changes each field of what the daemon acts upon, also those that a plan does not show.
+// TestNoDifferenceIsMissed changes each field that the daemon uses, also those that a plan does not show.
 func TestNoDifferenceIsMissed(t *testing.T) {
 	if d := Compare("n", sample(), sample()); !d.Empty() {
 		t.Fatalf("equal states differ: %+v", d)

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// WriteText writes the difference for people: "+" is new, "-" is gone, "~" changes.
+// WriteText writes the difference for people: "+" is new, "-" is deleted, "~" changes.
 func (d Diff) WriteText(w io.Writer) error {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -84,7 +84,7 @@ func (d Diff) WriteText(w io.Writer) error {
 	return err
 }
 
-// ruleWords say what lists of the daemon's are for.
+// ruleWords describe lists of the daemon.
 var ruleWords = map[string]string{
 	"exportPrefixes":   "learned routes inside these are passed on",
 	"noExportPrefixes": "learned routes inside these are not passed on",
@@ -99,7 +99,7 @@ func (d Diff) exportPeers() []string {
 	return slices.Sorted(maps.Keys(peers))
 }
 
-// text is a session on one line.
+// text returns a session on one line.
 func (s Session) text() string {
 	role := "connects"
 	if s.Passive {
@@ -116,7 +116,7 @@ func (o Origin) text() string {
 	return strings.TrimSpace(o.Prefix + " " + strings.Join(o.Communities, " "))
 }
 
-// valueText shows an empty value so that it can be seen.
+// valueText makes an empty value visible.
 func valueText(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -132,7 +132,7 @@ func valueText(v any) string {
 	return fmt.Sprint(v)
 }
 
-// few keeps long lists of addresses readable; -o json has all.
+// few shortens long lists of addresses; -o json has all.
 func few(list []string) []string {
 	const most = 20
 	if len(list) <= most {

@@ -1,3 +1,3 @@
-// Package plan shows what BGP would be on a node, from resource files instead of a datastore, and how two such states
-// differ.
+// Package plan computes the BGP state of a node from resource files instead of a datastore, and the difference of two
+// such states.
 package plan

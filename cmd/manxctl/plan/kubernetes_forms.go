@@ -13,10 +13,10 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// customResource is the apiVersion of Calico's objects as Kubernetes stores them.
+// customResource is the apiVersion of Calico's objects in Kubernetes' stored form.
 const customResource = "crd.projectcalico.org/v1"
 
-// forms are the documents that are not written as the datastore keeps them, by apiVersion and kind.
+// forms are the readers of documents in another than the datastore's form, by apiVersion and kind.
 var forms = map[string]func(*reader, found){
 	"v1/Node":                           (*reader).takeKubernetesNode,
 	"v1/Secret":                         (*reader).takeSecret,
@@ -46,7 +46,7 @@ func (p passwords) Place(secret, key string) string {
 	return fmt.Sprintf("a Secret %s with the key %s in the files", secret, key)
 }
 
-// takeSecret enters a Secret. Nothing that is said of it holds a value.
+// takeSecret reads a Secret. No remark contains one of its values.
 func (r *reader) takeSecret(f found) {
 	var doc struct {
 		Data       map[string][]byte `json:"data"`
@@ -76,8 +76,8 @@ func (r *reader) takeSecret(f found) {
 	r.found[key] = append(r.found[key], f)
 }
 
-// takeAffinity enters the claim of a node on a block: as Kubernetes stores it, or as manxctl shows it, with the owner
-// and block in the name.
+// takeAffinity reads the affinity of a node to a block: in Kubernetes' stored form, or in manxctl's output, with the
+// owner and block in the name.
 func (r *reader) takeAffinity(f found) {
 	raw, err := withRevision(f.JSON)
 	if err != nil {
@@ -116,7 +116,7 @@ func isAffinity(k model.Key) bool {
 	return ok
 }
 
-// withRevision gives a document of a file the revision that one of the API has.
+// withRevision sets a revision in a document of a file, as in a document of the API.
 func withRevision(document []byte) ([]byte, error) {
 	var o map[string]json.RawMessage
 	if err := json.Unmarshal(document, &o); err != nil {
@@ -136,7 +136,7 @@ func withRevision(document []byte) ([]byte, error) {
 	return json.Marshal(o)
 }
 
-// takeKubernetesNode enters a Node of Kubernetes as the Calico node that its annotations describe.
+// takeKubernetesNode reads a Node of Kubernetes as the Calico node of its annotations.
 func (r *reader) takeKubernetesNode(f found) {
 	raw, err := withRevision(f.JSON)
 	var n corev1.Node

@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// Settings are those that a daemon has from flags and not from the datastore.
+// Settings are the settings of a daemon from flags.
 type Settings struct {
 	Node       string
 	RouterID   string // as CALICO_ROUTER_ID
@@ -17,14 +17,14 @@ type Settings struct {
 	InterfacePrefix string
 }
 
-// Compute decides about a State as the daemon of the node does.
+// Compute returns the decisions of the node's daemon about a State.
 func (s State) Compute(with Settings) bgp.Desired {
 	return bgp.Compute(bgp.Input{Reader: s.Objects, Node: with.Node, RouterID: with.RouterID,
 		ClusterIPs:      with.ClusterIPs,
 		InterfacePrefix: with.InterfacePrefix, Passwords: s.passwords})
 }
 
-// Plan is what BGP would be on a node. Its form as JSON is a promise.
+// Plan is the BGP state of a node. Its JSON form is stable.
 type Plan struct {
 	Node string `json:"node"`
 	BGP  BGP    `json:"bgp"`
@@ -38,7 +38,7 @@ type BGP struct {
 	Sessions   []Session  `json:"sessions"`
 	Conflicts  []Conflict `json:"conflicts"`
 	Originated []Origin   `json:"originated"`
-	// Exports are the own prefixes that each peer would be sent, by the peer's address.
+	// Exports are the own prefixes for each peer, by the peer's address.
 	Exports map[string][]string `json:"exports"`
 }
 
@@ -64,7 +64,7 @@ type Session struct {
 	From             []string `json:"from"`
 }
 
-// Conflict lists the objects for one address that are not used.
+// Conflict lists the unused objects for one address.
 type Conflict struct {
 	Address string   `json:"address"`
 	Kept    string   `json:"kept"`
@@ -101,7 +101,7 @@ func New(node string, d bgp.Desired) Plan {
 	}
 	for _, o := range d.Originated {
 		if o.FilterOnly && !o.Blackhole && !sent[o.Prefix] {
-			continue // it is nobody's business unless a filter lets it out
+			continue // irrelevant unless a filter exports it
 		}
 		b.Originated = append(b.Originated, Origin{Prefix: o.Prefix.String(), Communities: communityTexts(o),
 			Blackhole: o.Blackhole})
@@ -131,7 +131,7 @@ func addrText(a netip.Addr) string {
 	return a.String()
 }
 
-// texts makes an empty list of none.
+// texts returns an empty list for nil.
 func texts(list []string) []string { return append([]string{}, list...) }
 
 func communityTexts(o bgp.Origin) []string {
@@ -145,7 +145,7 @@ func communityTexts(o bgp.Origin) []string {
 	return list
 }
 
-// exports lists the node's own prefixes that a peer would be sent.
+// exports lists the node's own prefixes for a peer.
 func exports(d bgp.Desired, s bgp.Session) []netip.Prefix {
 	var list []netip.Prefix
 	for _, o := range d.Originated {
@@ -159,7 +159,7 @@ func exports(d bgp.Desired, s bgp.Session) []netip.Prefix {
 	return list
 }
 
-// Notices returns the notices that the daemon would show, as text.
+// Notices returns the notices of the daemon, as text.
 func Notices(d bgp.Desired) []string {
 	var list []string
 	for _, n := range d.Notices {

@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// ComparePolicy adds to a difference what changes in the packet filter of the node: which policies its endpoints are
-// subject to, in which order, the rules of those policies, and members of their selectors.
+// ComparePolicy adds the changes of the node's packet filter to a difference: the policies of its endpoints and their
+// order, the rules of those policies, and members of their selectors.
 func (d *Diff) ComparePolicy(from, to model.Set) {
 	a, b := policyTexts(from, d.Node), policyTexts(to, d.Node)
 	names := maps.Clone(a)
@@ -28,7 +28,7 @@ func (d *Diff) ComparePolicy(from, to model.Set) {
 	}
 }
 
-// policyTexts are the packet filter of a node in words: lists of lines by what they are about.
+// policyTexts returns the packet filter of a node as text: lists of lines by subject.
 func policyTexts(objects model.Set, node string) map[string][]string {
 	c := explain.Build(objects, policy.Config{}, node)
 	all := map[string][]string{}
@@ -76,8 +76,8 @@ func ruleTextsOf(all map[string][]string, p *policy.Policy) {
 	}
 }
 
-// memberTexts are the addresses that selectors, named ports and services stand for. What is of both kinds, addresses
-// and networks, is one list whatever sets it is in.
+// memberTexts returns the addresses of selectors, named ports and services. Addresses and networks of one of them are
+// one list whatever the sets.
 func memberTexts(t *ruleset.Table) map[string][]string {
 	all := map[string][]string{}
 	for _, name := range t.Sets() {

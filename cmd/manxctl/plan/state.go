@@ -12,17 +12,17 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// State is a set of objects as a daemon would see it in its datastore.
+// State is a set of objects as a daemon would read it from its datastore.
 type State struct {
 	Objects model.Set
-	// Remarks say what was skipped, and why; sorted. The order of files and of documents in them has no influence on
-	// a State.
+	// Remarks report skipped documents, and why; sorted. The order of files and of documents in them has no influence
+	// on a State.
 	Remarks []string
 
 	passwords passwords
 }
 
-// Nodes are the names of the nodes, sorted.
+// Nodes returns the names of the nodes, sorted.
 func (s State) Nodes() []string {
 	var names []string
 	for k := range model.All[model.Node](s.Objects, model.KindNode) {
@@ -31,10 +31,10 @@ func (s State) Nodes() []string {
 	return names
 }
 
-// Read makes a State of files. namespace is where the Secrets of passwords are.
+// Read returns a State from files. namespace is the namespace of the Secrets with passwords.
 //
-// Objects are read as the daemon reads its datastore: what it does not know is passed over, and an object that it could
-// not act upon safely is skipped. Either is remarked.
+// It reads objects as the daemon reads its datastore: it ignores unknown kinds, and skips objects that are unsafe to
+// use. The remarks report both.
 func Read(sources []manifest.Source, namespace string) State {
 	r := reader{namespace: namespace, found: map[model.Key][]found{}}
 	for _, s := range sources {
@@ -57,7 +57,7 @@ type place struct {
 
 func (p place) at(field string) string { return fmt.Sprintf("%s:%d", p.file, p.Line(field)) }
 
-// found is an object that can be used, and where it stands.
+// found is a usable object with its place.
 type found struct {
 	place
 	object  *model.Object     // nil for a Secret
@@ -66,7 +66,7 @@ type found struct {
 	content []byte
 }
 
-// metadata is what tells which of several versions of an object is the newest.
+// metadata has the fields that identify the newest of several versions of an object.
 type metadata struct {
 	Name            string            `json:"name"`
 	Namespace       string            `json:"namespace"`
@@ -100,12 +100,12 @@ func (r *reader) unreadable(file string, err error) {
 	r.remarks = append(r.remarks, remark{file, line, "skipped: " + err.Error()})
 }
 
-// take enters a document.
+// take reads a document.
 func (r *reader) take(p place) {
 	var head struct {
 		Metadata metadata `json:"metadata"`
 	}
-	if err := yaml.Unmarshal(p.JSON, &head); err != nil { // takes numbers for text, as the decoder does
+	if err := yaml.Unmarshal(p.JSON, &head); err != nil { // accepts numbers as text, like the decoder
 		r.remark(p, "metadata", "%s is skipped: its metadata cannot be read: %v", p.Kind, err)
 		return
 	}
@@ -120,7 +120,7 @@ func (r *reader) take(p place) {
 	}
 }
 
-// takeResource enters an object of a kind that the daemon reads, in the form in which it is stored.
+// takeResource reads an object of a kind that the daemon uses, in the stored form.
 func (r *reader) takeResource(f found) {
 	info, ok := model.LookupDocument(f.APIVersion, f.Kind)
 	switch {
@@ -128,7 +128,7 @@ func (r *reader) takeResource(f found) {
 		r.remark(f.place, "kind", "%s %s is skipped: Manx does not read this kind", f.Kind, f.meta.Name)
 		return
 	case !info.Resource:
-		return // IPAM's books: BGP follows from the affinities alone
+		return // IPAM's records: BGP follows from the affinities alone
 	case f.APIVersion == customResource && info.APIVersion == model.APIVersion:
 		r.takeCustom(f, info.Kind)
 		return
@@ -147,7 +147,7 @@ func (r *reader) takeResource(f found) {
 		if key.Name == "" {
 			key.Name = nameOf(strict)
 		}
-		raw, err = strict.Encode() // has text where a number or boolean stood for one
+		raw, err = strict.Encode() // converts numbers and booleans to text
 	}
 	if key.Name == "" {
 		r.remark(f.place, "metadata", "%s is skipped: metadata.name is missing", f.Kind)
@@ -156,7 +156,7 @@ func (r *reader) takeResource(f found) {
 	r.enter(f, key, raw, err)
 }
 
-// takeCustom enters an object as Kubernetes stores it: names, labels and more of its metadata are in an annotation.
+// takeCustom reads an object in Kubernetes' stored form: an annotation has its name, labels and more metadata.
 func (r *reader) takeCustom(f found, kind model.Kind) {
 	raw, err := withRevision(f.JSON)
 	var o *model.Object
@@ -168,8 +168,8 @@ func (r *reader) takeCustom(f found, kind model.Kind) {
 		return
 	}
 	f.APIVersion = ""
-	strict, mistakes := f.Decode()       // shows fields that nobody knows, and fields of a wrong type
-	if o.Value == nil && strict != nil { // which the API refuses, and a file may hold: text for a number, say
+	strict, mistakes := f.Decode()       // reports unknown fields, and fields of a wrong type
+	if o.Value == nil && strict != nil { // the API refuses it, but a file may have it: text for a number, for instance
 		kept, _ := strict.Encode()
 		r.enter(f, o.Key, kept, mistakes)
 		return
@@ -178,7 +178,7 @@ func (r *reader) takeCustom(f found, kind model.Kind) {
 	r.enter(f, o.Key, kept, errors.Join(mistakes, err))
 }
 
-// nameOf gives an endpoint the name that follows from its fields.
+// nameOf sets the name of an endpoint to the one that follows from its fields.
 func nameOf(o *model.Object) string {
 	w, ok := o.Value.(*model.WorkloadEndpoint)
 	if !ok {
@@ -188,12 +188,12 @@ func nameOf(o *model.Object) string {
 	return name
 }
 
-// enter decodes an object as the daemon does. mistakes are what a strict reader has against the document.
+// enter decodes an object as the daemon does. mistakes are the errors of a strict decoder.
 func (r *reader) enter(f found, key model.Key, raw []byte, mistakes error) {
 	info, _ := model.Lookup(key.Kind)
 	o := model.Decode(key, raw, 0)
 	if o.Value != nil {
-		info.Default(o.Value) // as it would have been when the object was stored
+		info.Default(o.Value) // as when the object was stored
 		if raw, err := o.Encode(); err == nil {
 			o = model.Decode(key, raw, 0)
 		}
@@ -213,7 +213,7 @@ func (r *reader) enter(f found, key model.Key, raw []byte, mistakes error) {
 	}
 }
 
-// refuse remarks why an object is skipped.
+// refuse adds a remark with the reason why an object is skipped.
 func (r *reader) refuse(f found, key model.Key, o *model.Object, mistakes error) {
 	var invalid *model.InvalidError
 	if errors.As(o.Err, &invalid) {

@@ -8,8 +8,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// AsStored are the objects as Calico's datastore would hold them: Kubernetes' own kinds become the endpoints, profiles
-// and policies that Calico makes of them. The remarks tell what cannot be converted.
+// AsStored returns the objects as in Calico's datastore: Kubernetes' own kinds are converted to Calico's endpoints,
+// profiles and policies. The remarks report the parts that cannot be converted.
 func (s State) AsStored() (model.Set, []string) {
 	keys := slices.SortedFunc(maps.Keys(s.Objects), func(a, b model.Key) int {
 		return slices.Compare([]string{string(a.Kind), a.Namespace, a.Name},

@@ -31,7 +31,7 @@ func section(b *strings.Builder, title string, rows int, g *table.Grid) {
 		return
 	}
 	b.WriteString("\n")
-	_ = g.Write(b, true) // a Builder takes all
+	_ = g.Write(b, true) // a Builder never fails
 }
 
 func (p Plan) sessionGrid() *table.Grid {
@@ -47,7 +47,7 @@ func (p Plan) sessionGrid() *table.Grid {
 	return g
 }
 
-// options are what is not as usual.
+// options returns the settings other than the defaults.
 func (s Session) options() []string {
 	var list []string
 	add := func(unusual bool, format string, args ...any) {

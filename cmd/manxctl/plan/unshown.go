@@ -11,10 +11,10 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// A plan does not show all that the daemon acts upon, but a difference must not go unnoticed. So what is not shown is
-// compared field by field, also fields that come to package bgp later.
+// A plan does not show all settings of the daemon, but a difference must show every change. So the other fields are
+// compared one by one, including later ones of package bgp.
 
-// The fields that a plan shows, or that Compare looks at itself.
+// The fields that a plan shows, or that Compare evaluates itself.
 var (
 	shownOfSession = []string{"Address", "Port", "Type", "From", "LocalAS", "PeerAS", "Source", "Passive", "Password",
 		"PasswordFrom", "MultihopTTL",
@@ -23,7 +23,7 @@ var (
 	shownOfDesired = []string{"Global", "Sessions", "Conflicts", "Notices", "Originated", "Filters"}
 )
 
-// unshown compares the fields of two structs that are not shown.
+// unshown compares the other fields of two structs.
 func unshown(from, to any, shown []string) []Field {
 	var list []Field
 	a, b := reflect.ValueOf(from), reflect.ValueOf(to)
@@ -37,7 +37,7 @@ func unshown(from, to any, shown []string) []Field {
 	return list
 }
 
-// camel writes a field's name as JSON has it: "holdSeconds", "bfd".
+// camel returns a field's name in JSON: "holdSeconds", "bfd".
 func camel(name string) string {
 	if strings.ToUpper(name) == name {
 		return strings.ToLower(name)
@@ -45,7 +45,7 @@ func camel(name string) string {
 	return strings.ToLower(name[:1]) + name[1:]
 }
 
-// plainText shows any value; an address that is not there is empty.
+// plainText formats any value; an invalid address is empty.
 func plainText(v any) string {
 	if a, ok := v.(netip.Addr); ok {
 		return addrText(a)
@@ -53,7 +53,7 @@ func plainText(v any) string {
 	return fmt.Sprintf("%+v", v)
 }
 
-// ruleTexts lists, by name, what is not shown of a node's whole state.
+// ruleTexts lists, by name, the parts of a node's state that a plan does not show.
 func ruleTexts(d bgp.Desired) map[string][]string {
 	m := map[string][]string{}
 	v := reflect.ValueOf(d)
@@ -81,7 +81,7 @@ func ruleTexts(d bgp.Desired) map[string][]string {
 	return m
 }
 
-// ruleText shows the conditions and operations of a rule that are set.
+// ruleText formats the conditions and operations of a rule that are set.
 func ruleText(r bgp.Rule) string {
 	set := map[string]any{}
 	v := reflect.ValueOf(r)

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// state picks one version of each object.
+// state selects one version of each object.
 func (r *reader) state() State {
 	s := State{Objects: model.Set{}, passwords: passwords{}}
 	for key, versions := range r.found {
@@ -42,8 +42,8 @@ func (r *reader) state() State {
 	return s
 }
 
-// newest orders versions of one object: Calico's form before Kubernetes', one that somebody wrote before one that was
-// dumped, the highest revision, and then by content, which has no meaning but does not depend on the order either.
+// newest orders versions of one object: Calico's form before Kubernetes', a written one before a dumped one, the
+// highest revision, and last by content, only for an order that does not depend on the files.
 func newest(a, b found) int {
 	return cmp.Or(
 		compareBool(b.isCalico(), a.isCalico()),
@@ -84,7 +84,7 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// content is a document without what changes each time that it is stored.
+// content returns a document without the fields that change with each write.
 func content(text []byte) []byte {
 	var v map[string]any
 	if json.Unmarshal(text, &v) != nil {

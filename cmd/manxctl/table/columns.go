@@ -12,20 +12,20 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// row is what a cell is computed from.
+// row is the input of a cell.
 type row struct {
 	object  *model.Object
 	inherit string // the AS number of a node that has none of its own
 }
 
-// column is one column of a kind's table. Headings and values are those of calicoctl, where calicoctl has the kind.
+// column is one column of a kind's table. Headings and values are calicoctl's, for calicoctl's kinds.
 type column struct {
 	heading string
 	show    in
 	cell    func(row) string
 }
 
-// in says which of the two tables have the column.
+// in selects the tables that have the column.
 type in int
 
 const (
@@ -36,7 +36,7 @@ const (
 
 var nameColumn = column{"NAME", both, func(r row) string { return r.object.Key.Name }}
 
-// of makes a cell of the typed value; it is empty for an object that could not be decoded.
+// of returns the function of a cell of the typed value; the cell is empty for an object that could not be decoded.
 func of[T any](f func(*T) string) func(row) string {
 	return func(r row) string {
 		if v, ok := r.object.Value.(*T); ok && v != nil {
@@ -46,7 +46,7 @@ func of[T any](f func(*T) string) func(row) string {
 	}
 }
 
-// columns returns the columns of a kind. Kinds without columns of their own show their name.
+// columns returns the columns of a kind. A kind without columns has its name.
 func columns(kind model.Kind) []column {
 	switch kind {
 	case model.KindNode:
@@ -129,7 +129,7 @@ var nodeColumns = []column{
 	})},
 }
 
-// nodeAS puts an inherited AS number in parentheses. A node that takes no part in BGP has none.
+// nodeAS puts an inherited AS number in parentheses. A node without BGP has none.
 func nodeAS(r row) string {
 	v, ok := r.object.Value.(*model.Node)
 	switch {
@@ -210,7 +210,7 @@ var endpointColumns = []column{
 	})},
 }
 
-// orDash shows what a pointer points to, "-" for nil.
+// orDash formats the target of a pointer, "-" for nil.
 func orDash[T any](p *T) string {
 	if p == nil {
 		return "-"
@@ -218,7 +218,7 @@ func orDash[T any](p *T) string {
 	return fmt.Sprint(*p)
 }
 
-// joined separates words by commas.
+// joined joins words with commas.
 func joined[T ~string](words []T) string {
 	out := make([]string, len(words))
 	for i, w := range words {
@@ -235,7 +235,8 @@ func labelText(labels map[string]string) string {
 	return strings.Join(out, ",")
 }
 
-// order spells a tier's order as calicoctl does: short, with an exponent from a million on. A tier without one is last.
+// order formats a tier's order as calicoctl does: short, with an exponent from a million on. A tier without one is
+// last.
 func order(o *float64) string {
 	if o == nil {
 		return "<none>"

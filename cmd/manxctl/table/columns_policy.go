@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// policyColumns are those of a kind of policy that belongs to a tier.
+// policyColumns returns the columns of a kind of tiered policy.
 func policyColumns[T any](order func(*T) *float64, selector func(*T) string) []column {
 	return []column{
 		nameColumn,
@@ -41,7 +41,7 @@ var (
 	}
 )
 
-// policyOrder spells an order as calicoctl does in lists of policies.
+// policyOrder formats an order as calicoctl does in lists of policies.
 func policyOrder(o *float64) string {
 	if o == nil {
 		return "<nil>"
@@ -62,7 +62,7 @@ var globalNetworkSetColumns = []column{
 // netsWidth bounds the nets of a set in a table: sets may have thousands.
 const netsWidth = 80
 
-// netsText lists as many nets as fit, and says how many more there are.
+// netsText lists as many nets as fit, and the number of the others.
 func netsText(nets []string) string {
 	text := strings.Join(nets, ",")
 	if len(text) <= netsWidth {

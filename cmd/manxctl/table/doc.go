@@ -1,2 +1,3 @@
-// Package table prints objects and answers for people and for programs: tables, wide tables, YAML, JSON and names.
+// Package table prints objects and query results for people and for programs: tables, wide tables, YAML, JSON and
+// names.
 package table

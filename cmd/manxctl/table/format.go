@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Format is a way to print.
+// Format is an output format.
 type Format string
 
-// The formats that -o accepts. "ps" and "yml" are accepted as calicoctl's spellings of table and yaml.
+// The formats of -o. "ps" and "yml" are accepted as calicoctl's names of table and yaml.
 const (
 	Table Format = "table"
 	Wide  Format = "wide"
@@ -17,8 +17,8 @@ const (
 	Name  Format = "name"
 )
 
-// ParseFormat finds the format that a word names; the empty word is a table.
-// allowed lists those that the command knows; none means all.
+// ParseFormat returns the format of a word; the empty word is a table. allowed lists those of the command; none allows
+// all.
 func ParseFormat(word string, allowed ...Format) (Format, error) {
 	if len(allowed) == 0 {
 		allowed = []Format{Table, Wide, YAML, JSON, Name}

@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 )
 
-// Grid is a table of text: a heading and rows of as many cells.
+// Grid is a table of text: a heading, and rows with as many cells.
 type Grid struct {
 	Heading []string
 	Rows    [][]string
@@ -17,7 +17,7 @@ type Grid struct {
 // Add appends a row.
 func (g *Grid) Add(cells ...string) { g.Rows = append(g.Rows, cells) }
 
-// Write prints aligned columns without borders, as kubectl does; heading reports whether to print the heading.
+// Write prints aligned columns without borders, as kubectl does; heading is set to print the heading, too.
 func (g *Grid) Write(w io.Writer, heading bool) error {
 	var b bytes.Buffer
 	t := tabwriter.NewWriter(&b, 5, 1, 3, ' ', 0)
@@ -40,7 +40,7 @@ func writeRow(w io.Writer, cells []string) {
 	io.WriteString(w, "\n") //nolint:errcheck // reported by Flush
 }
 
-// oneLine keeps what others wrote into the datastore from breaking the table or driving the terminal.
+// oneLine keeps text from the datastore from breaking the table or controlling the terminal.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

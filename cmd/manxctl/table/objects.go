@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Options say how to print objects.
+// Options configure the output of objects.
 type Options struct {
 	Format    Format
 	NoHeading bool
@@ -22,7 +22,7 @@ type Options struct {
 	InheritAS string // the AS number of nodes that have none of their own
 }
 
-// Objects prints objects of one kind that were listed: YAML and JSON as one list object of the given revision.
+// Objects prints the objects of a list of one kind: YAML and JSON as one list object of the given revision.
 func Objects(w io.Writer, kind model.Kind, objects []*model.Object, revision int64, o Options) error {
 	switch o.Format {
 	case YAML, JSON:
@@ -40,7 +40,7 @@ func Objects(w io.Writer, kind model.Kind, objects []*model.Object, revision int
 	return grid(kind, objects, o).Write(w, !o.NoHeading)
 }
 
-// Named prints objects that were asked for by name: YAML and JSON as the object itself, several as an array.
+// Named prints objects that were requested by name: YAML and JSON as the object itself, several as an array.
 func Named(w io.Writer, kind model.Kind, objects []*model.Object, o Options) error {
 	if o.Format != YAML && o.Format != JSON {
 		return Objects(w, kind, objects, 0, o)
@@ -65,7 +65,7 @@ func Names(w io.Writer, objects []*model.Object, done string) error {
 	return nil
 }
 
-// NameOf is the key as commands accept it: "bgppeer/tor-1".
+// NameOf returns the key in the form that commands accept: "bgppeer/tor-1".
 func NameOf(k model.Key) string { return strings.ToLower(string(k.Kind)) + "/" + k.Name }
 
 func grid(kind model.Kind, objects []*model.Object, o Options) *Grid {
@@ -103,7 +103,7 @@ func objectLabels(o *model.Object) string {
 	return labelText(m.GetLabels())
 }
 
-// metadata, list and ipamDocument have their fields in the order in which Calico prints them.
+// metadata, list and ipamDocument have their fields in Calico's order.
 type metadata struct {
 	Name            string `json:"name,omitempty"`
 	ResourceVersion string `json:"resourceVersion,omitempty"`
@@ -123,7 +123,7 @@ type ipamDocument struct {
 	Spec       any      `json:"spec"`
 }
 
-// document is what YAML and JSON show of an object. IPAM entries have no metadata of their own and get a minimum.
+// document returns the value of an object for YAML and JSON. IPAM entries have no metadata and get a minimum.
 func document(o *model.Object) any {
 	if o.Metadata() != nil {
 		return o.Value

@@ -1,4 +1,4 @@
-// Package beside finds a calico-node that is active on this host: two programs must not program one node.
+// Package beside finds an active calico-node on this host: two programs must not program one node.
 package beside
 
 import (
@@ -15,18 +15,18 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// podSelector selects the pods of calico-node, as its manifests and its operator label them.
+// podSelector selects the pods of calico-node by the label of its manifests and its operator.
 const podSelector = "k8s-app=calico-node"
 
-// Sockets are where calico-node's BGP daemons answer.
+// Sockets are the control sockets of calico-node's BGP daemons.
 var Sockets = []string{"/var/run/calico/bird.ctl", "/var/run/calico/bird6.ctl"}
 
-// Finder looks for a calico-node.
+// Finder searches for a calico-node.
 type Finder struct {
-	// Pods may be nil: then no pods are looked for. Node is this host's name in Kubernetes.
+	// Pods may be nil: then pods are not searched. Node is this host's name in Kubernetes.
 	Pods typedcorev1.PodsGetter
 	Node string
-	// Sockets are looked at without any API.
+	// Sockets are tested without any API.
 	Sockets []string
 }
 
@@ -36,8 +36,8 @@ func Options(node string) metav1.ListOptions {
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()}
 }
 
-// Active names the active program, such as "the pod kube-system/calico-node-x7k2p"; empty for none. An error is why the
-// pods are not known.
+// Active names the active program, such as "the pod kube-system/calico-node-x7k2p"; empty for none. The error explains
+// why the pods are not known.
 func (f Finder) Active(ctx context.Context) (string, error) {
 	for _, path := range f.Sockets {
 		if answers(ctx, path) {
@@ -61,7 +61,7 @@ func (f Finder) Active(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// Describe names a pod that runs, or is about to; it is empty for one that has ended.
+// Describe names a pod that runs, or is about to; it returns "" for one that has ended.
 func Describe(p *corev1.Pod) string {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return ""
@@ -74,8 +74,8 @@ const (
 	maxGreeting   = 256
 )
 
-// answers reports whether a BIRD greets at a socket, and not a daemon of Manx in its place. The file of a socket stays
-// behind a daemon that was killed.
+// answers reports whether a BIRD, and not a daemon of Manx in its place, greets at a socket. A killed daemon leaves the
+// file of its socket.
 func answers(ctx context.Context, path string) bool {
 	ctx, cancel := context.WithTimeout(ctx, socketTimeout)
 	defer cancel()

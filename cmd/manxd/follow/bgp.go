@@ -15,8 +15,8 @@ import (
 	"github.com/manxnet/manx/datastore"
 )
 
-// configure decides about BGP, hands the agents what that wants of them, and tells the speaker. It returns how often to
-// look whether that is to be done again, 0 if only changes call for it. all says that the agents have to look at all
+// configure decides BGP, gives the agents their part of the decision, and configures the speaker. It returns the
+// interval between checks whether to decide again, 0 if only changes require it. With all the agents evaluate all
 // objects.
 func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, all bool) time.Duration {
 	d, kept := f.decide(snapshot)
@@ -39,8 +39,8 @@ func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, 
 	return period
 }
 
-// decide computes what BGP should do. When our Node was deleted or spoilt it keeps what was decided before: that is no
-// reason to cut the node off.
+// decide computes the configuration of BGP. If this host's Node was deleted or is invalid it keeps the previous
+// decision, which keeps the node connected.
 func (f *Follower) decide(snapshot *datastore.Snapshot) (d bgp.Desired, kept bool) {
 	in := f.config.Settings
 	in.Reader, in.Passwords, in.Connected = snapshot, f.config.Passwords, f.config.Connected()
@@ -59,7 +59,7 @@ func (f *Follower) decide(snapshot *datastore.Snapshot) (d bgp.Desired, kept boo
 	return d, false
 }
 
-// logNotices logs the notices that were not there before: the log then says when a password could not be read.
+// logNotices logs new notices, so that the log shows when a password could not be read.
 func (f *Follower) logNotices(before, now []bgp.Notice) {
 	for _, n := range now {
 		if !slices.Contains(before, n) {
@@ -68,7 +68,7 @@ func (f *Follower) logNotices(before, now []bgp.Notice) {
 	}
 }
 
-// staticRoutes translates the routes to peers.
+// staticRoutes converts the routes to peers.
 func staticRoutes(statics []bgp.Static) []route.Static {
 	list := make([]route.Static, len(statics))
 	for i, s := range statics {
@@ -77,7 +77,7 @@ func staticRoutes(statics []bgp.Static) []route.Static {
 	return list
 }
 
-// peeringAddresses translates the addresses towards workloads.
+// peeringAddresses converts the addresses towards workloads.
 func peeringAddresses(peerings []bgp.Peering) []link.Peering {
 	list := make([]link.Peering, len(peerings))
 	for i, p := range peerings {
@@ -86,7 +86,7 @@ func peeringAddresses(peerings []bgp.Peering) []link.Peering {
 	return list
 }
 
-// followBGP carries learned routes to the agents. That they are complete is handed on behind the routes.
+// followBGP passes learned routes to the agents. It reports their completeness only after the routes.
 func (f *Follower) followBGP(ctx context.Context) error {
 	var learned []route.Learned
 	for {
@@ -109,7 +109,7 @@ func (f *Follower) followBGP(ctx context.Context) error {
 	}
 }
 
-// learnedRoutes translates routes and appends them to a list.
+// learnedRoutes converts routes and appends them to a list.
 func learnedRoutes(learned []route.Learned, routes []bgp.Route) []route.Learned {
 	learned = slices.Grow(learned, len(routes))
 	var hops []netip.Addr
@@ -121,8 +121,8 @@ func learnedRoutes(learned []route.Learned, routes []bgp.Route) []route.Learned 
 	return learned
 }
 
-// learnedRoute translates r. Routes that follow each other mostly have the same next hops: before, those of the last
-// one, serve both then.
+// learnedRoute converts r. Consecutive routes mostly have the same next hops: then it reuses before, those of the last
+// route.
 func learnedRoute(r bgp.Route, before []netip.Addr) route.Learned {
 	l := route.Learned{Prefix: r.Prefix, Metric: r.Metric}
 	if slices.EqualFunc(r.Paths, before, func(p bgp.Path, nh netip.Addr) bool { return p.NextHop == nh }) {

@@ -1,5 +1,5 @@
-// Package follow carries the state of the datastore and the routes that BGP learns to those who act on them: the BGP
-// speaker and the agents of the dataplane.
+// Package follow passes the state of the datastore and the routes learned by BGP to the BGP speaker and the agents of
+// the dataplane.
 package follow
 
 import (
@@ -21,40 +21,39 @@ import (
 )
 
 const (
-	// retryAfter is how soon a speaker that could not do everything is told again.
+	// retryAfter is the pause before a failed configuration of the speaker is tried again.
 	retryAfter = time.Second
-	// routeBatch bounds how many routes go from the speaker to the agents at once.
+	// routeBatch is the maximum number of routes in one transfer from the speaker to the agents.
 	routeBatch = 4096
 )
 
 // Speaker runs BGP sessions: a *speaker.Speaker.
 type Speaker interface {
-	// Set configures the speaker. It may take a while.
+	// Set configures the speaker. It may block.
 	Set(context.Context, bgp.Desired) error
-	// Changed receives when Take has something, and when Synced changes.
+	// Changed receives when Take has routes, and when Synced changes.
 	Changed() <-chan struct{}
-	// Take returns at most so many prefixes that changed, each with all its paths. The slice is valid until the next
-	// call.
+	// Take returns up to most prefixes that changed, each with all its paths. The slice is valid until the next call.
 	Take(most int) []bgp.Route
-	// Synced reports whether Take has handed out all routes that peers announce after a start, and why not.
+	// Synced reports whether Take has returned all routes that peers advertise after a start, and why not.
 	Synced() (bool, string)
 }
 
-// Agent keeps a side of the kernel as it should be. Its methods do not wait.
+// Agent maintains a part of the kernel's state. Its methods do not block.
 type Agent interface {
 	SetState(dataplane.State)
-	// Learn hands over the new state of prefixes; one without next hops is gone. It may keep next hops, but not the
+	// Learn passes the new state of prefixes; one without next hops is withdrawn. It may keep next hops, but not the
 	// slice.
 	Learn([]route.Learned)
 }
 
-// Passwords are those of BGP sessions.
+// Passwords are the passwords of BGP sessions.
 type Passwords interface {
 	bgp.PasswordSource
-	// Asked ends the calls of Password for one decision, and returns how often Outdated is to be called until the next
-	// one: 0 for never.
+	// Asked ends the calls of Password for one decision, and returns the interval between calls of Outdated until the
+	// next one: 0 for none.
 	Asked() time.Duration
-	// Outdated reports whether a password of the last decision may be another one now. It reads no password.
+	// Outdated reports whether a password of the last decision may have changed. It reads no password.
 	Outdated() bool
 	// Changed receives when passwords may have changed.
 	Changed() <-chan struct{}
@@ -69,22 +68,22 @@ type Tables interface {
 
 // Config has the parameters of a Follower.
 type Config struct {
-	// Settings are those of this node; the Follower fills in Reader, Connected and Passwords.
+	// Settings are this node's settings; the Follower sets Reader, Connected and Passwords.
 	Settings  bgp.Input
-	Connected func() []netip.Prefix // the subnets that the host is on
+	Connected func() []netip.Prefix // the connected subnets of the host
 	Passwords Passwords
 	Tables    Tables
 	Speaker   Speaker
 	Agents    []Agent
-	// Kinds are those of the objects that agents act on.
+	// Kinds are the kinds that agents use.
 	Kinds []model.Kind
-	// Learned is given how many routes changed each time that some did; nil for nobody. It must not wait.
+	// Learned is called with each number of changed routes; may be nil. It must not block.
 	Learned func(n int)
 	Log     *zap.Logger
 }
 
-// Follower keeps the speaker and the agents at the newest state. Nothing is handed to them before the datastore was
-// read as a whole. It is safe for concurrent use.
+// Follower keeps the speaker and the agents up to date. It passes nothing to them before the first full read of the
+// datastore. It is safe for concurrent use.
 type Follower struct {
 	config   Config
 	bgpKinds []model.Kind
@@ -93,21 +92,21 @@ type Follower struct {
 	look     chan struct{} // holds one token when BGP is to be decided again
 
 	mu    sync.Mutex
-	state dataplane.State // as the agents have it
+	state dataplane.State // as passed to the agents
 }
 
-// decision is the configuration that the speaker was given, and when it was decided.
+// decision is the speaker's configuration, and its time.
 type decision struct {
 	bgp.Desired
 	at time.Time
 }
 
-// New makes a Follower; Run starts it.
+// New returns a Follower; Run starts it.
 func New(c Config) *Follower {
 	return &Follower{config: c, bgpKinds: bgp.Kinds(), look: make(chan struct{}, 1)}
 }
 
-// Look has BGP decided again soon: something that is not in the datastore has changed. It does not wait.
+// Look triggers a new decision about BGP after a change outside the datastore. It does not block.
 func (f *Follower) Look() {
 	select {
 	case f.look <- struct{}{}:
@@ -115,13 +114,13 @@ func (f *Follower) Look() {
 	}
 }
 
-// Desired is the configuration that the speaker was last given.
+// Desired returns the last configuration of the speaker.
 func (f *Follower) Desired() bgp.Desired {
 	d, _ := f.Decided()
 	return d
 }
 
-// Decided is the configuration that the speaker was last given, and when; the zero time if it never was.
+// Decided returns the last configuration of the speaker, and its time; the zero time if there was none.
 func (f *Follower) Decided() (bgp.Desired, time.Time) {
 	if d := f.desired.Load(); d != nil {
 		return d.Desired, d.at
@@ -137,7 +136,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	return tasks.Wait()
 }
 
-// followDatastore hands each new snapshot to the agents, and has BGP decided again if it is concerned.
+// followDatastore passes each new snapshot to the agents, and decides BGP again if the snapshot concerns it.
 func (f *Follower) followDatastore(ctx context.Context) error {
 	snapshot, err := f.config.Tables.WaitInSync(ctx)
 	if err != nil {
@@ -151,7 +150,7 @@ func (f *Follower) followDatastore(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		concerned := next == snapshot // then BGP is to be decided again without a change in the datastore
+		concerned := next == snapshot // then BGP is decided again without a change in the datastore
 		if !concerned {
 			concerned = f.step(snapshot, next)
 			snapshot = next
@@ -193,11 +192,11 @@ func (f *Follower) wait(ctx context.Context, seen *datastore.Snapshot, tick <-ch
 	}
 }
 
-// step hands the agents what differs between two snapshots, and reports whether that concerns BGP. Who waits for a
-// revision of the datastore hears of a snapshot in which everything has changed back.
+// step passes the difference of two snapshots to the agents, and reports whether it concerns BGP. Agents that wait for
+// a revision also receive a snapshot without a difference.
 func (f *Follower) step(before, next *datastore.Snapshot) (concerned bool) {
 	var changed []model.Key
-	others := false // objects that neither BGP nor agents act on
+	others := false // other objects
 	decided, node := f.Desired(), f.config.Settings.Node
 	for c := range next.Changes(before) {
 		if !f.acted(c.Key.Kind) {
@@ -213,12 +212,12 @@ func (f *Follower) step(before, next *datastore.Snapshot) (concerned bool) {
 	return concerned
 }
 
-// acted reports whether objects of a kind make a difference to BGP or to agents.
+// acted reports whether objects of a kind concern BGP or agents.
 func (f *Follower) acted(k model.Kind) bool {
 	return slices.Contains(f.config.Kinds, k) || slices.Contains(f.bgpKinds, k)
 }
 
-// hand changes the state that the agents have. They are told if tell is set, or if more than the objects differs.
+// hand changes the state of the agents. It notifies them if tell is set, or if more than the objects differs.
 func (f *Follower) hand(tell bool, change func(*dataplane.State)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -228,7 +227,7 @@ func (f *Follower) hand(tell bool, change func(*dataplane.State)) {
 		f.state = next
 		return
 	}
-	synced, _ := f.config.Speaker.Synced() // it is handed on by followBGP alone, but taken back by everybody
+	synced, _ := f.config.Speaker.Synced() // only followBGP sets it, but every call may clear it
 	next.BGPSynced = next.BGPSynced && synced
 	old := f.state
 	if tell || next.DatastoreSynced != old.DatastoreSynced || next.BGPSynced != old.BGPSynced ||

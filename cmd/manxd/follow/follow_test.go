@@ -33,7 +33,7 @@ func (d *diary) write(format string, args ...any) {
 	d.lines = append(d.lines, fmt.Sprintf(format, args...))
 }
 
-// fakeSpeaker plays a speaker that fails as the test says.
+// fakeSpeaker is a speaker that fails as the test configures.
 type fakeSpeaker struct {
 	diary   *diary
 	changed chan struct{}
@@ -82,7 +82,7 @@ func (s *fakeSpeaker) change(f func()) {
 	s.changed <- struct{}{}
 }
 
-// fakeAgent writes down what it is told.
+// fakeAgent records its calls.
 type fakeAgent struct {
 	diary *diary
 
@@ -194,7 +194,7 @@ func (r *rig) expect(what string, want ...string) {
 	r.diary.lines = nil
 }
 
-// put stores an object; more says that another change comes with it.
+// put stores an object; with more another change follows.
 func (r *rig) put(kind model.Kind, namespace, name, spec string) datastore.Event {
 	r.revision++
 	k := model.Key{Kind: kind, Namespace: namespace, Name: name}
@@ -371,7 +371,7 @@ func TestPodsInsideOwnBlocks(t *testing.T) {
 	})
 }
 
-// Blocks of other nodes concern BGP only while they decide what is refused from peers.
+// Blocks of other nodes concern BGP only while they decide the refusal of peers' routes.
 func TestBlocksOfOtherNodes(t *testing.T) {
 	bubble(t, func(r *rig) {
 		block := func(host, cidr string) datastore.Event {

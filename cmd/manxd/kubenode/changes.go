@@ -17,10 +17,10 @@ type Changes struct {
 	told   map[string]string
 }
 
-// NewChanges makes Changes that record Events with a reason.
+// NewChanges returns Changes that record Events with a reason.
 func NewChanges(e *Events, r Reason) *Changes { return &Changes{events: e, reason: r} }
 
-// Look takes the current faults, by subject.
+// Look records the differences to the current faults, by subject.
 func (c *Changes) Look(wrong map[string]string) {
 	for _, subject := range slices.Sorted(maps.Keys(wrong)) {
 		if text := wrong[subject]; c.told[subject] != text {
@@ -30,7 +30,7 @@ func (c *Changes) Look(wrong map[string]string) {
 	c.told = maps.Clone(wrong)
 }
 
-// nearlyFull is the share of a pool's addresses in use from which it is told, in percent.
+// nearlyFull is the percentage of a pool's addresses in use from which an Event is recorded.
 const nearlyFull = 90
 
 // Pools records Events about pools that are nearly full.
@@ -39,12 +39,12 @@ type Pools struct {
 	changes *Changes
 }
 
-// NewPools makes Pools that count by count, such as Utilization of an ipam.Allocator.
+// NewPools returns Pools that use count, such as Utilization of an ipam.Allocator.
 func NewPools(e *Events, count func(context.Context) ([]ipam.PoolUsage, error)) *Pools {
 	return &Pools{count: count, changes: NewChanges(e, PoolNearlyFull)}
 }
 
-// Look counts, which reads all blocks.
+// Look counts the pools' addresses, which reads all blocks.
 func (p *Pools) Look(ctx context.Context) error {
 	usage, err := p.count(ctx)
 	if err != nil {
@@ -62,7 +62,7 @@ func (p *Pools) Look(ctx context.Context) error {
 	return nil
 }
 
-// free is how many addresses can still be assigned.
+// free returns the number of addresses that can still be assigned.
 func free(u ipam.PoolUsage) *big.Int {
 	n := new(big.Int).Sub(u.Capacity, big.NewInt(int64(u.InUse)))
 	if u.Reserved != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// The reasons and the message of the condition NetworkUnavailable are those of Calico's own nodes, which other programs
-// know, and which need not change when a node is moved.
+// The reasons and the message of the condition NetworkUnavailable are Calico's, which other programs know, and which
+// stay the same when a node is moved.
 const (
 	networkUp     = "CalicoIsUp"
 	networkDown   = "CalicoIsDown"
@@ -29,17 +29,18 @@ const (
 	conditionType = corev1.NodeNetworkUnavailable
 )
 
-// Condition keeps the condition NetworkUnavailable of this host's Node. It is False from when this node has been ready
-// once, and True while the node is out of service by order. The end of the daemon changes nothing: routes, rules and
-// sessions outlive it, and a taint for each update would keep pods off nodes whose network works.
+// Condition maintains the condition NetworkUnavailable of this host's Node. It is False once this node has been ready,
+// and True while the node is drained. The end of the daemon changes nothing: routes, rules and sessions outlive it, and
+// a taint for each update would keep pods off nodes whose network works.
 type Condition struct {
 	Client typedcorev1.NodesGetter
 	Node   string // its name in Kubernetes
-	// Ready reports whether this node does its part. It is called until it was true once.
+	// Ready reports whether this node is ready. It is called until it returns true once.
 	Ready func() bool
-	// OutOfService is why the node is out of service, empty if it is not.
+	// OutOfService returns the reason why the node is out of service, empty if it is not.
 	OutOfService func() string
-	// Identity is that of the Node in the datastore: a Node that was made again has no conditions. Empty if not known.
+	// Identity returns the identity of the Node in the datastore: a recreated Node has no conditions. Empty if not
+	// known.
 	Identity func() string
 	Log      *zap.Logger
 
@@ -47,14 +48,14 @@ type Condition struct {
 	problem error
 }
 
-// Problem is why the condition is not as it should be, nil if it is.
+// Problem returns the last error of writing the condition, nil if it is up to date.
 func (c *Condition) Problem() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.problem
 }
 
-// written is what was brought about last.
+// written is the last written condition.
 type written struct {
 	out, identity string
 	recheck       time.Time
@@ -62,7 +63,7 @@ type written struct {
 
 var writeBackoff = reconcile.Backoff{Min: 2 * time.Second, Max: 5 * time.Minute}
 
-// Run keeps the condition until ctx ends.
+// Run maintains the condition until ctx ends.
 func (c *Condition) Run(ctx context.Context) error {
 	for !c.Ready() {
 		if !pause(ctx, readyPoll) {
@@ -99,7 +100,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// note logs a problem when it begins, and its end.
+// note logs a problem when it starts, and its end.
 func (c *Condition) note(err error) {
 	c.mu.Lock()
 	before := c.problem
@@ -121,14 +122,14 @@ func (c *Condition) wanted(out string) corev1.NodeCondition {
 	return corev1.NodeCondition{Type: conditionType, Status: corev1.ConditionTrue, Reason: networkDown, Message: out}
 }
 
-// write makes the condition as wanted, unless it is.
+// write writes the condition unless it is up to date.
 func (c *Condition) write(ctx context.Context, want corev1.NodeCondition) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	return SetCondition(ctx, c.Client, c.Node, want)
 }
 
-// SetCondition makes a condition of a Node as wanted but for its times. One that is so already is not written.
+// SetCondition sets a condition of a Node. It does not write one that differs only in its times.
 func SetCondition(ctx context.Context, client typedcorev1.NodesGetter, node string, want corev1.NodeCondition) error {
 	n, err := client.Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
@@ -147,8 +148,7 @@ func SetCondition(ctx context.Context, client typedcorev1.NodesGetter, node stri
 			want.LastTransitionTime = have.LastTransitionTime
 		}
 	}
-	// Conditions are merged by their type, so those of others stay. The identity keeps a new Node of the name out of
-	// it.
+	// Conditions are merged by their type, so those of others stay. The identity protects a new Node of that name.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": n.UID},
 		"status": map[string]any{"conditions": []corev1.NodeCondition{want}}})
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package kubenode tells Kubernetes about this node: Events for what a person should know, and the Node's condition
+// Package kubenode reports this node's state to Kubernetes: Events for operators, and the Node's condition
 // NetworkUnavailable.
 package kubenode
 
@@ -15,31 +15,31 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Reason is that of an Event, by which people and alerts select.
+// Reason is the reason of an Event, by which people and alerts select.
 type Reason string
 
 // The reasons of Events.
 const (
 	SessionDown    Reason = "BGPSessionDown"
-	SessionUp      Reason = "BGPSessionUp" // one that was told to be down
+	SessionUp      Reason = "BGPSessionUp" // one that was reported down
 	AddressChanged Reason = "NodeAddressChanged"
 	PoolNearlyFull Reason = "IPPoolNearlyFull"
 	DriftRepaired  Reason = "DriftRepaired"
 	PolicyRefused  Reason = "PolicyRefused"
 )
 
-// Component is who the Events come from.
+// Component is the source of the Events.
 const Component = "manx"
 
-// An apiserver is not flooded by a node that is unwell: of one reason, so many Events come at once, and then one in so
-// many seconds. Similar ones are counted in one Event (client-go's correlator).
+// Limits that protect an apiserver from a faulty node: for each reason a burst of Events, and then one in an interval.
+// Similar ones are counted in one Event (client-go's correlator).
 const (
 	burst       = 10
 	refillEvery = 120
 )
 
-// Events records Events about this host's Node. Recording never waits: what an apiserver that is away cannot take is
-// tried again some times, and dropped when there is too much of it. A nil *Events records nothing.
+// Events records Events about this host's Node. Recording never blocks: it retries a few times while the apiserver is
+// not available, and drops Events beyond its queue. A nil *Events records nothing.
 type Events struct {
 	node        *corev1.ObjectReference
 	client      typedcorev1.EventsGetter
@@ -52,12 +52,12 @@ type Events struct {
 	refused error
 }
 
-// NewEvents makes Events about a Node; Close ends its goroutines.
+// NewEvents returns Events about a Node; Close ends its goroutines.
 func NewEvents(client typedcorev1.EventsGetter, node string) *Events {
-	// The package would log by itself each attempt that fails; Refused says it once.
+	// The package would log each failed attempt; Refused reports it once.
 	ctx, stop := context.WithCancel(klog.NewContext(context.Background(), logr.Discard()))
 	e := &Events{client: client, ctx: ctx, stop: stop,
-		// As the kubelet does it: where kubectl describe looks for Events of a Node.
+		// As the kubelet does it: kubectl describe searches Events of a Node there.
 		node: &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}}
 	e.broadcaster = record.NewBroadcaster(record.WithContext(ctx),
 		record.WithCorrelatorOptions(record.CorrelatorOptions{
@@ -68,19 +68,19 @@ func NewEvents(client typedcorev1.EventsGetter, node string) *Events {
 	return e
 }
 
-// Close ends the goroutines; Events that are not recorded yet are lost.
+// Close ends the goroutines; unrecorded Events are lost.
 func (e *Events) Close() {
 	e.broadcaster.Shutdown()
 	e.stop()
 }
 
-// Warn records an Event that may need an action. text contains no secret.
+// Warn records an Event that may need an action. text must contain no secret.
 func (e *Events) Warn(r Reason, text string) { e.record(corev1.EventTypeWarning, r, text) }
 
-// Note records something that is good to know. text holds no secret.
+// Note records an Event for information. text must contain no secret.
 func (e *Events) Note(r Reason, text string) { e.record(corev1.EventTypeNormal, r, text) }
 
-// maxText is what the API takes.
+// maxText bounds the text of an Event, in bytes, within the API's limit.
 const maxText = 1000
 
 func (e *Events) record(kind string, r Reason, text string) {
@@ -93,14 +93,14 @@ func (e *Events) record(kind string, r Reason, text string) {
 	e.recorder.Event(e.node, kind, string(r), text)
 }
 
-// Refused is why the API did not take the last Event, nil if it did.
+// Refused returns the API's error for the last Event, nil if it was recorded.
 func (e *Events) Refused() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.refused
 }
 
-// sink writes Events, and remembers the outcome.
+// sink writes Events, and records the result.
 type sink struct{ *Events }
 
 func (s sink) outcome(e *corev1.Event, err error) (*corev1.Event, error) {

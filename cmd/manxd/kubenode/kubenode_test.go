@@ -100,7 +100,7 @@ func (r *rig) client(t *testing.T, config *rest.Config) typedcorev1.CoreV1Interf
 	return c
 }
 
-// condition is the Node's NetworkUnavailable in short, and its version.
+// condition returns the Node's NetworkUnavailable in short, and its version.
 func (r *rig) condition(t *testing.T) (text, version string) {
 	n, err := r.admin.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 	must(t, err)

@@ -9,24 +9,24 @@ import (
 	"github.com/manxnet/manx/bgp/speaker"
 )
 
-// downFor is how long a session is down before it is told: that of a peer that restarts is back sooner.
+// downFor is the time that a session is down before an Event is recorded: that of a restarting peer is back sooner.
 const downFor = 20 * time.Second
 
-// Sessions decides on Events about BGP sessions. Each session of a BGPPeer counts. Those of the node-to-node mesh
-// count together, once half of them are down: the reboot of one node is no event on each other one.
+// Sessions decides on Events about BGP sessions. Each session of a BGPPeer counts separately. Those of the node-to-node
+// mesh count together, once half of them are down: the reboot of one node causes no Event on the other nodes.
 type Sessions struct {
 	events *Events
-	down   map[netip.Addr]time.Time // since when sessions are down
-	told   map[netip.Addr]bool      // that are told to be down
-	mesh   bool                     // the mesh is
+	down   map[netip.Addr]time.Time // time since which sessions are down
+	told   map[netip.Addr]bool      // those reported down
+	mesh   bool                     // the mesh is reported down
 }
 
-// NewSessions makes Sessions that record Events.
+// NewSessions returns Sessions that record Events.
 func NewSessions(e *Events) *Sessions {
 	return &Sessions{events: e, down: map[netip.Addr]time.Time{}, told: map[netip.Addr]bool{}}
 }
 
-// Look takes the sessions as they are.
+// Look evaluates the current sessions.
 func (s *Sessions) Look(now time.Time, list []speaker.SessionStatus) {
 	wanted := map[netip.Addr]bool{}
 	mesh, meshDown := 0, 0

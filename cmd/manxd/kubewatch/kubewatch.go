@@ -1,4 +1,4 @@
-// Package kubewatch follows the few objects of the Kubernetes API that a selector names.
+// Package kubewatch follows a few objects of the Kubernetes API by a selector.
 package kubewatch
 
 import (
@@ -19,23 +19,23 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// Selection is what is followed: a few objects, since each change costs a look at all.
+// Selection are the objects to follow; they should be few, since each change passes all of them.
 type Selection[T metav1.Object] struct {
 	// Options have the selectors.
 	Options metav1.ListOptions
 	List    func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	Watch   func(context.Context, metav1.ListOptions) (watch.Interface, error)
-	// Show takes all objects, sorted by namespace and name, after each change. Failed says why they are not known, or
-	// not followed any more; it is called with nil after they were shown. Both are called from one goroutine.
+	// Show receives all objects, sorted by namespace and name, after each change. Failed receives the reason why they
+	// are not known, or not followed any more, and nil after the next Show. Both are called from one goroutine.
 	Show   func([]T)
 	Failed func(error)
 }
 
-// backoff is how long Follow waits after a failure.
+// backoff is the pause of Follow after a failure.
 var backoff = reconcile.Backoff{Min: time.Second, Max: 30 * time.Second}
 
-// watchFor bounds one watch from below, so that not all nodes begin theirs at the same moment; it is at most twice as
-// long. A watch goes on where the one before has ended.
+// watchFor is the minimum duration of one watch, and half of its maximum, so that the watches of nodes start at
+// different times. A watch continues where the one before has ended.
 const watchFor = 5 * time.Minute
 
 // Follow follows a selection until ctx ends.
@@ -62,10 +62,10 @@ func Follow[T metav1.Object](ctx context.Context, s Selection[T]) {
 
 func expired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
-// jitter keeps nodes from coming back all at once.
+// jitter spreads the reconnections of nodes.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
-// follow lists, and then watches until something fails.
+// follow lists, and then watches until an error.
 func (s Selection[T]) follow(ctx context.Context) error {
 	list, err := s.List(ctx, s.Options)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s Selection[T]) follow(ctx context.Context) error {
 	}
 }
 
-// read takes a list apart.
+// read splits a list.
 func read[T metav1.Object](list runtime.Object) (map[string]T, string, error) {
 	accessor, err := meta.ListAccessor(list)
 	if err != nil {
@@ -111,8 +111,8 @@ func (s Selection[T]) show(objects map[string]T) {
 	s.Show(slices.SortedFunc(maps.Values(objects), func(a, b T) int { return strings.Compare(key(a), key(b)) }))
 }
 
-// watchFrom follows changes after a version. It returns the version up to which it came, and an error if nothing can
-// follow that.
+// watchFrom follows changes after a version. It returns the version that it reached, and an error if no watch can
+// continue from there.
 func (s Selection[T]) watchFrom(ctx context.Context, version string, objects map[string]T) (string, error) {
 	o := s.Options
 	seconds := int64((watchFor + rand.N(watchFor)).Seconds())

@@ -15,14 +15,14 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// backoff is how soon a part that has failed runs again. One that then works for as long as the longest pause starts
-// anew with the shortest one.
+// backoff is the pause before a failed part runs again. After it has worked for the longest pause, the next pause is
+// the shortest.
 var backoff = reconcile.Backoff{Min: time.Second, Max: 30 * time.Second}
 
 const (
-	// reopen is how soon a part that could not open something tries again.
+	// reopen is the pause before a failed Open is tried again.
 	reopen = time.Second
-	// patience is how long a part may take to end before the log says that it holds up the others.
+	// patience is the time that a part may take to end before a log line reports the delay.
 	patience = 10 * time.Second
 )
 
@@ -32,7 +32,7 @@ type Group struct {
 	members []*member
 }
 
-// NewGroup makes a group of parts in the order in which they are to start.
+// NewGroup returns a group of parts in their order of start.
 func NewGroup(log *zap.Logger, parts ...Part) *Group {
 	g := &Group{log: log}
 	for _, p := range parts {
@@ -43,7 +43,7 @@ func NewGroup(log *zap.Logger, parts ...Part) *Group {
 	return g
 }
 
-// Show has a server show all that the parts have, and which of them are down.
+// Show adds the parts to a server, with those that are down.
 func (g *Group) Show(s *server.Server) {
 	for _, m := range g.members {
 		s.Add(m.Part)
@@ -51,11 +51,11 @@ func (g *Group) Show(s *server.Server) {
 	}
 }
 
-// Run starts the parts in their order and keeps them running until ctx ends or a part fails for good; Run returns that
-// part's error. Then it ends the parts in the reverse order. Each part has ended, and is closed, before Run ends the
-// part in front of it.
+// Run starts the parts in their order and keeps them running until ctx ends or a part fails permanently; Run returns
+// that part's error. Then it ends the parts in the reverse order. Each part has ended, and is closed, before Run ends
+// the part in front of it.
 func (g *Group) Run(ctx context.Context) (err error) {
-	failed := make(chan error, len(g.members)) // for good
+	failed := make(chan error, len(g.members)) // permanent errors
 	var running []*run
 	for _, m := range g.members {
 		if ctx.Err() != nil || len(failed) > 0 {
@@ -78,31 +78,31 @@ func (g *Group) Run(ctx context.Context) (err error) {
 	return err
 }
 
-// member is a part and how it is.
+// member is a part with its state.
 type member struct {
 	Part
 	log *zap.Logger
 
 	mu      sync.Mutex
-	failure string // why the part is down, empty if it is not
+	failure string // why the part is down, empty if it is up
 	since   time.Time
 }
 
-// run is a part that was started.
+// run is a started part.
 type run struct {
 	*member
 	stop context.CancelFunc
 	done chan struct{}
 }
 
-// start opens and runs a part until it is ended, and lets failed know if it fails for good. The part ends when its turn
-// comes, not when ctx does. It is the requester of what it asks of the datastore.
+// start opens and runs a part until it is ended, and sends a permanent error to failed. The part ends when its turn
+// comes, not when ctx does. It is the requester of its datastore requests.
 func (m *member) start(ctx context.Context, failed chan<- error) *run {
 	ctx, stop := context.WithCancel(datastore.WithRequester(context.WithoutCancel(ctx), m.Name()))
 	r := &run{member: m, stop: stop, done: make(chan struct{})}
 	m.log.Debug("part starts")
 	err := m.open()
-	if isFatal(err) { // what would start behind it does not
+	if isFatal(err) { // the parts behind it do not start
 		failed <- err
 		close(r.done)
 		return r
@@ -131,8 +131,7 @@ func (m *member) open() error {
 	return nil
 }
 
-// keep keeps a part running that was opened, with an error or without, until ctx ends, it has nothing more to do, or it
-// fails for good.
+// keep keeps an opened part running, after an error or not, until ctx ends, Run returns nil, or it fails permanently.
 func (m *member) keep(ctx context.Context, err error) error {
 	pause, failures := reopen, 0
 	for {
@@ -169,7 +168,7 @@ func (m *member) keep(ctx context.Context, err error) error {
 	}
 }
 
-// down notes why the part does not run.
+// down records why the part does not run.
 func (m *member) down(err error) {
 	text := fmt.Sprintf("failed, started again: %v", err)
 	if e, ok := m.Part.(Explainer); ok {
@@ -186,7 +185,7 @@ func (m *member) down(err error) {
 	}
 }
 
-// up notes that the part runs.
+// up records that the part runs.
 func (m *member) up() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -196,10 +195,10 @@ func (m *member) up() {
 	}
 }
 
-// condition is a member as the server shows it.
+// condition is a member in the form for the server.
 type condition member
 
-// Checks implements server.Checker: as the part says, but for one that is down.
+// Checks implements server.Checker: the part's own checks, and a failed one while it is down.
 func (c *condition) Checks() []server.Check {
 	p, ok := c.Part.(Ready)
 	if !ok {

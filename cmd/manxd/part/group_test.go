@@ -46,7 +46,7 @@ func (s *story) take() string {
 	return text
 }
 
-// actor is a part that does what the test says.
+// actor is a part that a test controls.
 type actor struct {
 	name  string
 	story *story
@@ -247,7 +247,7 @@ type worded struct{ actor }
 func (*worded) Ready() server.Check    { return server.Check{Name: "lamp", OK: true, Reason: "lit"} }
 func (*worded) Explain(e error) string { return "dark: " + e.Error() }
 
-// A part that is down takes its check away, and says why in a notice; both are back when it runs.
+// A part that is down fails its check, and a notice has the reason; both are back when it runs.
 func TestPartThatIsDownIsShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var broken atomic.Bool

@@ -1,4 +1,4 @@
-// Package part is the contract for the parts of the daemon and the one loop that starts, restarts and ends them.
+// Package part defines the parts of the daemon, and the one loop that starts, restarts and ends them.
 package part
 
 import (
@@ -9,37 +9,37 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// Part is one task of the daemon. It gets its dependencies by its constructor. A nil Part is one that the settings
-// leave out.
+// Part is one task of the daemon. Its constructor gets its dependencies. A nil Part is disabled by the settings.
 //
-// Run works until ctx ends. When it returns nil before, the part has done all there was to do. An error makes the part
-// be down until it is run again, after a pause; one that is Fatal ends the daemon. A panic ends the process: whatever
-// the part has left half done, a new process reads again from the kernel and the datastore.
+// Run works until ctx ends. If it returns nil before, the work of the part is complete. After an error the part is down
+// until it is run again, after a pause; a Fatal error ends the daemon. A panic ends the process: a new process reads
+// the state again from the kernel and the datastore.
 //
-// A part may have what follows, too, and what server.Server.Add takes: Notices, the methods of prometheus.Collector,
-// and gRPC services of its own (server.Service). All that is called while the part runs and while it is down.
+// A part may also implement the following interfaces, and those of server.Server.Add: Notices, the methods of
+// prometheus.Collector, and gRPC services (server.Service). Their methods are called while the part runs and while it
+// is down.
 type Part interface {
 	Name() string
 	Run(ctx context.Context) error
 }
 
-// Ready is a part without which the node is not ready. While it is down the check fails, whatever Ready says.
+// Ready is a part that the node's readiness requires. While it is down the check fails, whatever Ready returns.
 type Ready interface{ Ready() server.Check }
 
-// Opener is a part that has something to open, such as a port, before parts behind it in the list start. Run follows
-// when Open has succeeded; until then it is tried again every second. Open must not wait.
+// Opener is a part that opens a resource, such as a port, before parts behind it in the list start. Run follows when
+// Open has succeeded; until then it is tried again every second. Open must not block.
 type Opener interface{ Open() error }
 
-// Closer is a part that holds something until the daemon ends.
+// Closer is a part that holds a resource until the daemon ends.
 type Closer interface{ Close() }
 
-// Explainer words the notice and the log line about an error of its Open or Run.
+// Explainer returns the text of the notice and the log line for an error of its Open or Run.
 type Explainer interface{ Explain(error) string }
 
 // Watcher is a part that needs objects of some kinds in the tables of the datastore.
 type Watcher interface{ Kinds() []model.Kind }
 
-// Fatal marks an error after which it is of no use to go on: the daemon ends with it. It returns nil for nil.
+// Fatal marks an error as permanent: it ends the daemon. It returns nil for nil.
 func Fatal(err error) error {
 	if err == nil {
 		return nil
@@ -56,7 +56,7 @@ func isFatal(err error) bool {
 	return errors.As(err, &f)
 }
 
-// Kinds are all that parts need to have watched, each once, in the order of the parts.
+// Kinds returns the kinds that parts need, each once, in the order of the parts.
 func Kinds(parts ...Part) []model.Kind {
 	var list []model.Kind
 	seen := map[model.Kind]bool{}
@@ -74,7 +74,7 @@ func Kinds(parts ...Part) []model.Kind {
 	return list
 }
 
-// Optional is p as a Part, nil for one that the settings leave out.
+// Optional returns p as a Part, nil if the settings disable it.
 func Optional[T any, P interface {
 	*T
 	Part

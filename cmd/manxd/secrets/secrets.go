@@ -1,4 +1,4 @@
-// Package secrets reads the MD5 passwords of BGP sessions (RFC 2385) from Secrets of Kubernetes, and follows them.
+// Package secrets reads the MD5 passwords of BGP sessions (RFC 2385) from Kubernetes' Secrets, and follows them.
 package secrets
 
 import (
@@ -24,20 +24,20 @@ import (
 )
 
 const (
-	// patience is how long the first questions together wait for the API: sessions that stay down at a start because of
-	// an answer that comes a moment later would cost the routes of their peers.
+	// patience is the total time that the first reads wait for the API: otherwise, sessions would stay down at a start
+	// because of a slightly late response, and their peers' routes would be lost.
 	patience = 5 * time.Second
-	// quiet is how long an API that does not answer is no reason to say anything: it may be starting again.
+	// quiet is the time that the API may fail to answer without a report: it may be restarting.
 	quiet = 30 * time.Second
-	// forget is how long a Secret is followed that nobody names any more.
+	// forget is the time that a Secret is followed after its last use.
 	forget = 5 * time.Minute
 )
 
-// Secrets is a bgp.PasswordSource over the Secrets of one namespace. Only those are read that a password is asked of,
-// each by its name, so that a role may be limited to them.
+// Secrets is a bgp.PasswordSource over the Secrets of one namespace. It reads only the requested Secrets, each by its
+// name, so that a role may be limited to them.
 //
-// A password that was read once stays in use for as long as the process lives, also when its Secret is gone or may not
-// be read any more: a session must never lose its protection because of that.
+// A password stays in use for the life of the process, also if its Secret is deleted or may not be read any more: a
+// session must never lose its protection because of that.
 type Secrets struct {
 	namespace string
 	client    typedcorev1.SecretInterface
@@ -47,7 +47,7 @@ type Secrets struct {
 	stop      context.CancelFunc
 
 	begin     sync.Once
-	impatient chan struct{} // closed when nobody waits for first answers any more
+	impatient chan struct{} // closed when no first read waits any more
 
 	mu       sync.Mutex
 	followed map[string]*followed // by the name of the Secret
@@ -58,11 +58,11 @@ var errNoAnswer = errors.New("the Kubernetes API has not answered yet")
 
 type ref struct{ secret, key string }
 
-// followed is a Secret as it was seen last.
+// followed is the last known state of a Secret.
 type followed struct {
 	stop     context.CancelFunc
-	named    time.Time     // when a password was asked of it last
-	asked    bool          // in the decision that is being made
+	named    time.Time     // time of the last request for a password in it
+	asked    bool          // in the current decision
 	wanted   bool          // in the last decision
 	told     bool          // then, that changes are not seen
 	answered chan struct{} // closed with the first answer of the API
@@ -73,25 +73,26 @@ type followed struct {
 	errored time.Time         // when that began
 }
 
-// New makes Secrets of a namespace; Close ends its goroutines.
+// New returns the Secrets of a namespace; Close ends its goroutines.
 func New(client typedcorev1.SecretsGetter, namespace string, log *zap.Logger) *Secrets {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Secrets{namespace: namespace, client: client.Secrets(namespace), log: log, changed: make(chan struct{}, 1),
 		ctx: ctx, stop: stop, impatient: make(chan struct{}), followed: map[string]*followed{}, good: map[ref]string{}}
 }
 
-// Close ends everything.
+// Close ends all goroutines.
 func (s *Secrets) Close() { s.stop() }
 
 // Changed receives when passwords may have changed.
 func (s *Secrets) Changed() <-chan struct{} { return s.changed }
 
-// troublePoll is how often to look, while the API cannot be read, whether that has lasted long enough to be told.
+// troublePoll is the interval between checks, while the API cannot be read, whether that has lasted long enough to
+// report.
 const troublePoll = 10 * time.Second
 
-// Asked ends the calls of Password for one decision: the Secrets that it named are followed until another one does not.
-// It returns how often Outdated is to be called until then: 0, for never, while the API answers, since its watch
-// reports changes.
+// Asked ends the calls of Password for one decision: the Secrets that it named are followed until another decision does
+// not name them. It returns the interval between calls of Outdated until then: 0, for none, while the API answers,
+// since its watch reports changes.
 func (s *Secrets) Asked() (period time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,8 +105,7 @@ func (s *Secrets) Asked() (period time.Duration) {
 	return period
 }
 
-// Outdated reports whether the last decision said something else of the API than is to be said now. Whatever else
-// changes Changed receives.
+// Outdated reports whether the API's state has changed since the last decision. Changed reports all other changes.
 func (s *Secrets) Outdated() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,13 +117,13 @@ func (s *Secrets) Outdated() bool {
 	return false
 }
 
-// Place says where a password is wanted.
+// Place returns the place of a password, for messages.
 func (s *Secrets) Place(secret, key string) string {
 	return fmt.Sprintf("key %q of the Secret %s/%s", key, s.namespace, secret)
 }
 
-// Password returns the value of a key of a Secret, whose line end is not part of it. An error says why it cannot be
-// read now. A password beside an error is the one that was read last, and is to be used.
+// Password returns the value of a key of a Secret, without a line end. An error explains why it cannot be read now. A
+// password with an error is the last known one, and is to be used.
 func (s *Secrets) Password(secret, key string) (string, error) {
 	if problems := validation.NameIsDNSSubdomain(secret, false); len(problems) > 0 {
 		return "", fmt.Errorf("%q cannot be the name of a Secret: %s", secret, problems[0])
@@ -146,7 +146,7 @@ func (s *Secrets) Password(secret, key string) (string, error) {
 	return s.good[at], err
 }
 
-// password is what the Secret has; it may come with an error.
+// password returns the Secret's password, perhaps together with an error.
 func (f *followed) password(namespace string, at ref) (string, error) {
 	if !f.known {
 		return "", cmp.Or(f.err, errNoAnswer)
@@ -163,7 +163,7 @@ func (f *followed) password(namespace string, at ref) (string, error) {
 	return value, errors.Join(err, f.trouble())
 }
 
-// trouble is why changes of a Secret that is known are not seen. An API that is away for a moment is none.
+// trouble returns the reason why changes of a known Secret are not seen. A short failure of the API is none.
 func (f *followed) trouble() error {
 	if f.err == nil || !refused(f.err) && time.Since(f.errored) < quiet {
 		return nil
@@ -173,7 +173,7 @@ func (f *followed) trouble() error {
 
 func refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
-// follow returns a Secret that is followed from now on.
+// follow returns a Secret, and follows it from now on.
 func (s *Secrets) follow(name string) *followed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,7 +219,7 @@ func (f *followed) fail(err error) {
 	f.err = err
 }
 
-// change changes a Secret by an answer of the API, and tells those who use passwords.
+// change applies a response of the API to a Secret, and notifies the users of passwords.
 func (s *Secrets) change(f *followed, change func()) {
 	s.mu.Lock()
 	change()
@@ -235,7 +235,7 @@ func (s *Secrets) change(f *followed, change func()) {
 	}
 }
 
-// Run stops watches of Secrets that no object names any more, until ctx ends.
+// Run stops watches of Secrets that are unused, until ctx ends.
 func (s *Secrets) Run(ctx context.Context) error {
 	tick := time.NewTicker(forget / 5)
 	defer tick.Stop()

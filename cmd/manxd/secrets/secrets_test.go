@@ -195,7 +195,7 @@ func testPasswordsWithoutTheAPI(t *testing.T, r *rig) {
 	await(t, away, "bgp", "tor", "rotated", "")
 }
 
-// A Secret that nobody names any more is not followed any more, and is again when somebody does.
+// A Secret is not followed after its last use, and is followed again on its next use.
 func testSecretsThatNobodyNames(t *testing.T, r *rig) {
 	r.put("bgp", "tor", "one")
 	s := r.open(r.server.Config(user))

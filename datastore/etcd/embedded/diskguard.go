@@ -11,20 +11,19 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// diskGuard keeps a full disk from ending the process, which is what etcd does when it cannot write its log or its
-// database. It refuses writes while so little is free that the next segment of the log (64 MB, allocated in advance)
-// might not fit, and it allocates in advance what the database needs for work that no client asked for, such as
-// compaction: that must succeed even when somebody else has taken the last byte.
+// diskGuard keeps a full disk from ending the process: etcd exits if it cannot write its log or its database. It
+// refuses writes while the next segment of the log (64 MB, allocated in advance) might not fit. It also allocates in
+// advance the space of the database's internal work, such as compaction, which must succeed even on a full disk.
 type diskGuard struct {
 	dir      string // a directory on the disk
 	database string // the file of the database
 	minFree  uint64
 }
 
-// reserved is how much the database may grow on a full disk: it grows by 16 MiB at a time.
+// reserved is the growth of the database that a full disk still allows, in bytes: it grows by 16 MiB at a time.
 const reserved = 32 << 20
 
-// reserve allocates the holes of the database file and what comes after its end.
+// reserve allocates the holes of the database file and the space after its end.
 func (g *diskGuard) reserve() error {
 	f, err := os.OpenFile(g.database, os.O_RDWR, 0)
 	if err != nil {
@@ -37,12 +36,12 @@ func (g *diskGuard) reserve() error {
 	}
 	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, st.Size+reserved)
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		return nil // a file system that cannot; check alone must do
+		return nil // the file system cannot; check alone must do
 	}
 	return err
 }
 
-// check fails if too little of the disk is free.
+// check fails if the disk has too little free space.
 func (g *diskGuard) check() error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(g.dir, &fs); err != nil {
@@ -55,7 +54,7 @@ func (g *diskGuard) check() error {
 	return nil
 }
 
-// admit fails if a request would write while too little of the disk is free.
+// admit fails if a request would write while the disk has too little free space.
 func (g *diskGuard) admit(req any) error {
 	if !writes(req) {
 		return nil

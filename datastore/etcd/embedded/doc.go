@@ -1,2 +1,2 @@
-// Package embedded runs an etcd server inside this process, for clusters that have none of their own.
+// Package embedded runs an etcd server inside this process, for clusters without an etcd.
 package embedded

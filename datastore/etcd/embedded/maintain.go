@@ -8,11 +8,11 @@ import (
 	"go.uber.org/zap"
 )
 
-// maintainInterval is how often the embedded server is looked after.
+// maintainInterval is the interval between maintenance passes of the embedded server.
 const maintainInterval = time.Second
 
-// maintain does what an operator does for a cluster of one's own: it sees to the disk, and it makes the server writable
-// again when its quota was reached and something was deleted since.
+// maintain does an operator's work for the server: it checks the disk, and lifts the quota alarm if space was freed
+// since.
 func (e *Server) maintain(ctx context.Context) {
 	tick := time.NewTicker(maintainInterval)
 	defer tick.Stop()
@@ -29,14 +29,14 @@ func (e *Server) maintain(ctx context.Context) {
 	}
 }
 
-// recoverSpace compacts, defragments and lifts the alarm if the quota was reached and there is enough to gain.
+// recoverSpace compacts, defragments and lifts the alarm if the quota was reached and enough space can be freed.
 func (e *Server) recoverSpace(ctx context.Context) error {
 	server := e.server.Server
 	for _, a := range server.Alarms() {
 		if a.Alarm != etcdserverpb.AlarmType_NOSPACE {
 			continue
 		}
-		// This fails if nothing was written since the last compaction, and then there is nothing to compact.
+		// This fails if there was no write since the last compaction; then there is nothing to compact.
 		_, _ = server.Compact(ctx, &etcdserverpb.CompactionRequest{Revision: server.KV().Rev(), Physical: true})
 		if inUse := server.Backend().SizeInUse(); inUse > e.config.QuotaBytes/10*9 {
 			return fullError{inUse, e.config.QuotaBytes}

@@ -33,27 +33,28 @@ const (
 	SocketName = "etcd.sock"
 	// pkiName is the folder of the certificate authority in the data directory.
 	pkiName = "pki"
-	// maxSocketPath is what the kernel takes as the name of a unix socket.
+	// maxSocketPath is the kernel's limit for the path of a unix socket, in bytes.
 	maxSocketPath = 107
-	// maxConnections of other hosts keeps strangers from using up the descriptors of this process.
+	// maxConnections limits the connections of other hosts, so that strangers cannot exhaust this process's
+	// descriptors.
 	maxConnections = 4096
-	// handshakeTimeout is how long a stranger may hold one of them.
+	// handshakeTimeout is the time that a stranger may hold a connection.
 	handshakeTimeout = 10 * time.Second
-	// closeTimeout is how long requests that have begun may take when the server is closed. Watches never end.
+	// closeTimeout is the time that current requests have to finish when the server is closed. Watches never end.
 	closeTimeout = 500 * time.Millisecond
 )
 
-// serving are the listeners of a server and what serves them.
+// serving has the listeners of a server and their gRPC servers.
 type serving struct {
 	config  Config
 	unix    net.Listener
-	tcp     net.Listener // nil if nothing listens on TCP
+	tcp     net.Listener // nil without a TCP listener
 	tls     *tls.Config  // of tcp, nil if it is not encrypted
 	servers []*grpc.Server
 	tasks   errgroup.Group
 }
 
-// listen opens the listeners. Nobody is answered before start.
+// listen opens the listeners. No request is served before start.
 func (c Config) listen(ctx context.Context) (_ *serving, err error) {
 	s := &serving{config: c}
 	defer func() {
@@ -73,11 +74,11 @@ func (c Config) listen(ctx context.Context) (_ *serving, err error) {
 	return s, err
 }
 
-// tls says whom the TCP listener lets in; nil: everybody.
+// tls returns the TLS configuration of the TCP listener; nil admits everybody.
 func (c Config) tls() (*tls.Config, error) {
 	switch {
 	case c.CertFile != "":
-		// The files are read again for each connection, so new ones count at once.
+		// The files are read again for each connection, so new ones apply at once.
 		info := transport.TLSInfo{CertFile: c.CertFile, KeyFile: c.KeyFile,
 			ClientCertAuth: c.CAFile != "", TrustedCAFile: c.CAFile}
 		return info.ServerConfig()
@@ -95,7 +96,8 @@ func (c Config) tls() (*tls.Config, error) {
 	return authority.ServerConfig(), nil
 }
 
-// Authority is the certificate authority of the server that keeps its data in dataDir and has listened on TCP once.
+// Authority returns the certificate authority of the server with that data directory, which must have listened on TCP
+// once.
 func Authority(dataDir string) (*pki.Authority, error) {
 	a, err := pki.Read(filepath.Join(dataDir, pkiName))
 	if errors.Is(err, pki.ErrMissing) {
@@ -105,7 +107,7 @@ func Authority(dataDir string) (*pki.Authority, error) {
 	return a, err
 }
 
-// urls tell clients that ask for the members of the cluster where this one is.
+// urls returns the client URLs in the member list.
 func (s *serving) urls() []url.URL {
 	urls := []url.URL{{Scheme: "unix", Path: s.config.socket()}}
 	if s.tcp == nil {
@@ -153,7 +155,8 @@ func (s *serving) start(server *etcdserver.EtcdServer, disk *diskGuard, log *zap
 	}
 }
 
-// refuse refuses what would make the server useless to everybody: it has no users, and its cluster has one member.
+// refuse refuses requests that would make the server useless to everybody: it has no users, and its cluster has one
+// member.
 func refuse(req any) error {
 	switch req.(type) {
 	case *etcdserverpb.AuthEnableRequest:
@@ -166,8 +169,8 @@ func refuse(req any) error {
 	return nil
 }
 
-// allowEverybody switches authentication off. Older versions let every user of the host switch it on, and could not be
-// started again then.
+// allowEverybody disables authentication. Older versions let every user of the host enable it, and could not start
+// again then.
 func allowEverybody(ctx context.Context, server *etcdserver.EtcdServer, log *zap.Logger) error {
 	auth := server.AuthStore()
 	if !auth.IsAuthEnabled() {
@@ -178,7 +181,7 @@ func allowEverybody(ctx context.Context, server *etcdserver.EtcdServer, log *zap
 	return err
 }
 
-// close ends what listens and serves.
+// close closes the listeners and their servers.
 func (s *serving) close() {
 	if s == nil {
 		return

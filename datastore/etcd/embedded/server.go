@@ -21,29 +21,29 @@ import (
 	"github.com/manxnet/manx/datastore/etcd"
 )
 
-// Config says where the embedded server keeps its data and who may use it.
+// Config configures the data directory of the embedded server, and the access to it.
 type Config struct {
-	// DataDir is created if it is missing; it belongs to one process at a time. Nobody else may be able to write it.
+	// DataDir is created if it is missing; it belongs to one process at a time. No other user may have write access.
 	DataDir string
-	// Listen is ADDRESS:PORT for the programs of other hosts, who need a certificate of the authority below DataDir.
-	// Port 0 takes a free one. If empty, nothing listens on TCP.
+	// Listen is ADDRESS:PORT for the programs of other hosts, which need a certificate of the authority below DataDir.
+	// Port 0 selects a free one. If empty, there is no TCP listener.
 	Listen string
-	// Insecure lets everybody who reaches Listen read and write everything.
+	// Insecure lets everybody with access to Listen read and write everything.
 	Insecure bool
-	// PEM files that take the place of the authority below DataDir: the server's certificate and key, and the CA of the
-	// clients' certificates.
+	// PEM files that replace the authority below DataDir: the server's certificate and key, and the CA of the clients'
+	// certificates.
 	CAFile, CertFile, KeyFile string
-	// QuotaBytes is how big the database may grow, 4 GiB if zero.
+	// QuotaBytes is the maximum size of the database, 4 GiB if zero.
 	QuotaBytes int64
-	// MinFreeBytes is how much of the disk must stay free for writes to be accepted, 160 MiB if zero.
+	// MinFreeBytes is the free disk space below which writes are refused, 160 MiB if zero.
 	MinFreeBytes int64
 }
 
-// Server is an etcd server inside this process. It serves gRPC alone, on a unix socket that only root and this
-// process's user can connect to, and on Config.Listen: no /debug/vars, no /metrics, and nothing for peers.
+// Server is an etcd server inside this process. It serves only gRPC, on a unix socket that only root and this process's
+// user can connect to, and on Config.Listen: no /debug/vars, no /metrics, and nothing for peers.
 //
-// A full disk makes writes fail until there is room again. When the disk breaks, however, etcd logs why and ends the
-// process: it must not go on without knowing what is stored.
+// On a full disk writes fail until there is space again. On a disk error, however, etcd logs the cause and ends the
+// process: it must not continue with unknown stored data.
 type Server struct {
 	config  Config
 	server  *embed.Etcd
@@ -54,11 +54,11 @@ type Server struct {
 	stop    context.CancelFunc
 	tasks   sync.WaitGroup
 	close   sync.Once
-	ending  atomic.Bool // the server is being closed: that it stops is no trouble
+	ending  atomic.Bool // the server is being closed, so its stop is no error
 }
 
-// Start starts the server and waits until it serves. It survives kill -9 and power loss: every write is on the
-// disk before it is acknowledged.
+// Start starts the server and waits until it serves. Its data survives kill -9 and power loss: every write is on the
+// disk before its acknowledgement.
 func Start(ctx context.Context, config Config, log *zap.Logger) (*Server, error) {
 	config = config.withDefaults()
 	if err := config.check(); err != nil {
@@ -113,13 +113,13 @@ func (e *Server) start(ctx context.Context) error {
 	return nil
 }
 
-// Config is how the programs of this host reach the server: through the unix socket, which needs no certificate.
+// Config returns the client configuration for programs of this host: the unix socket, which needs no certificate.
 func (e *Server) Config() etcd.Config {
 	return etcd.Config{Endpoints: []string{"unix://" + e.config.socket()}}
 }
 
-// Address is the ADDRESS:PORT that the server listens on for other hosts, empty if it does not; 127.0.0.1 stands for
-// all addresses.
+// Address returns the ADDRESS:PORT of the listener for other hosts, empty without one; 127.0.0.1 stands for all
+// addresses.
 func (e *Server) Address() string {
 	if e.serving.tcp == nil {
 		return ""
@@ -148,7 +148,7 @@ func (e *Server) Close() error {
 
 func (c Config) withDefaults() Config {
 	if abs, err := filepath.Abs(c.DataDir); err == nil && c.DataDir != "" {
-		c.DataDir = abs // other programs get to know the socket
+		c.DataDir = abs // other programs learn the socket's path
 	}
 	if c.QuotaBytes == 0 {
 		c.QuotaBytes = 4 << 30
@@ -159,7 +159,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// check refuses what would be unsafe or cannot work.
+// check refuses unsafe and invalid settings.
 func (c Config) check() error {
 	if c.DataDir == "" {
 		return errors.New("data directory is missing")
@@ -185,7 +185,7 @@ func (c Config) check() error {
 	return c.checkFiles()
 }
 
-// checkFiles refuses TLS files that do not go together or cannot be read.
+// checkFiles refuses TLS files that do not match or cannot be read.
 func (c Config) checkFiles() error {
 	switch {
 	case (c.CertFile == "") != (c.KeyFile == ""):
@@ -210,8 +210,8 @@ func (c Config) checkFiles() error {
 	return nil
 }
 
-// server translates to etcd's own configuration. etcd itself listens on nothing: a cluster of one has no peers, and
-// with its listeners for clients come HTTP handlers.
+// server returns etcd's own configuration. etcd itself has no listeners: a cluster of one has no peers, and its client
+// listeners come with HTTP handlers.
 func (c Config) server(dir string, advertise []url.URL, log *zap.Logger, ending *atomic.Bool) *embed.Config {
 	s := embed.NewConfig()
 	s.Name = "manx"
@@ -228,7 +228,7 @@ func (c Config) server(dir string, advertise []url.URL, log *zap.Logger, ending 
 	return s
 }
 
-// lockDir makes the data directory ours. etcd itself would wait for the other process for ever.
+// lockDir locks the data directory. etcd itself would wait for the other process for ever.
 func lockDir(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("embedded datastore: data directory: %w", err)
@@ -250,7 +250,7 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// checkDir refuses a folder in which others could put a socket, a database or a key in the place of ours.
+// checkDir refuses a folder in which others could replace the socket, the database or a key.
 func checkDir(dir string) error {
 	st, err := os.Stat(dir)
 	if err != nil {
@@ -264,7 +264,7 @@ func checkDir(dir string) error {
 	return nil
 }
 
-// startError says what to do about the usual reasons for etcd not to start.
+// startError adds the remedy to an error of etcd's start.
 func startError(err error, c Config) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

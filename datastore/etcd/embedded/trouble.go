@@ -6,7 +6,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// transitions logs troubles when they come and when they go, not each time they are seen.
+// transitions logs a problem when it starts and when it ends, not each time it is seen.
 type transitions struct {
 	log *zap.Logger
 	now map[string]string
@@ -31,7 +31,7 @@ func (t *transitions) report(what string, err error) {
 	}
 }
 
-// fullError says that the quota is reached by what is stored now.
+// fullError reports that the current data alone reaches the quota.
 type fullError struct{ inUse, quota int64 }
 
 func (e fullError) Error() string {

@@ -1,4 +1,4 @@
-// Package etcdtest gives tests an etcd server of their own.
+// Package etcdtest runs an etcd server for a test.
 package etcdtest
 
 import (
@@ -65,7 +65,7 @@ func (s *Server) Restart(t testing.TB) {
 	s.start(t, s.Endpoint[len("http://"):])
 }
 
-// Config is how to reach the server.
+// Config returns the client configuration of the server.
 func (s *Server) Config() etcd.Config { return etcd.Config{Endpoints: []string{s.Endpoint}} }
 
 // Store opens a store that is closed when the test ends.
@@ -79,7 +79,7 @@ func (s *Server) Store(t testing.TB) *etcd.Store {
 	return store
 }
 
-// Client gives plain access, as another program would have. It is closed when the test ends.
+// Client returns an etcd client, like another program's. It is closed when the test ends.
 func (s *Server) Client(t testing.TB) *clientv3.Client {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Endpoint}, Logger: zap.NewNop()})

@@ -32,8 +32,8 @@ func benchPods(n int) []*corev1.Pod {
 	return pods
 }
 
-// BenchmarkEndpoint is the cost of one pod of 30,000 when they are read, and how much memory it takes before the tables
-// reduce it.
+// BenchmarkEndpoint measures the cost of one pod of 30,000 when they are read, and how much memory it takes before the
+// tables reduce it.
 func BenchmarkEndpoint(b *testing.B) {
 	pods := benchPods(30000)
 	kept := make([]*model.Object, len(pods))
@@ -56,7 +56,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// BenchmarkDecode is the cost of reading each kind of custom resource as it comes.
+// BenchmarkDecode measures the cost of reading each kind of custom resource as it comes.
 func BenchmarkDecode(b *testing.B) {
 	first := map[string]rawObject{}
 	for _, r := range lines[rawObject](b, "objects.jsonl") {

@@ -1,10 +1,10 @@
 package form
 
-// Config has the settings that the form of some kinds depends on.
+// Config has the settings on which the form of some kinds depends.
 type Config struct {
-	// UsePodCIDR derives tunnel addresses from the range that Kubernetes gave each node for its pods, as where pods get
-	// their addresses from a plugin that takes them out of that range.
+	// UsePodCIDR derives tunnel addresses from the node's pod CIDR, for clusters in which a plugin assigns pods'
+	// addresses from that range.
 	UsePodCIDR bool
-	// InterfacePrefix begins the names of pods' interfaces on the host: "cali" if it is empty.
+	// InterfacePrefix is the prefix of pods' host interface names; "cali" if empty.
 	InterfacePrefix string
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// live makes an object of what Kubernetes' API server has checked and gave in some version.
+// live returns the object for a value that Kubernetes' API server has validated, at the given version.
 func live(key model.Key, resourceVersion string, value metav1.Object) *model.Object {
 	revision, err := revisionOf(resourceVersion)
 	if err != nil {
@@ -24,20 +24,19 @@ func live(key model.Key, resourceVersion string, value metav1.Object) *model.Obj
 	return &model.Object{Key: key, Revision: revision, Value: value}
 }
 
-// kept is what tables keep of the metadata of each of Kubernetes' objects.
+// kept returns the part of a Kubernetes object's metadata that tables keep.
 func kept(m metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, CreationTimestamp: m.CreationTimestamp}
 }
 
-// Namespace gives the KindNamespace that tables keep: its labels, and the annotations that are about its pods'
-// addresses.
+// Namespace returns the KindNamespace for the tables: its labels, and the annotations about its pods' addresses.
 func Namespace(n *corev1.Namespace) *model.Object {
 	m := kept(n.ObjectMeta)
 	m.Labels, m.Annotations = n.Labels, conversion.AddressAnnotations(n.Annotations)
 	return live(model.ResourceKey(model.KindNamespace, n.Name), n.ResourceVersion, &model.Namespace{ObjectMeta: m})
 }
 
-// ServiceAccount gives the KindServiceAccount that tables keep: its labels.
+// ServiceAccount returns the KindServiceAccount for the tables: its labels.
 func ServiceAccount(a *corev1.ServiceAccount) *model.Object {
 	m := kept(a.ObjectMeta)
 	m.Labels = a.Labels
@@ -45,14 +44,14 @@ func ServiceAccount(a *corev1.ServiceAccount) *model.Object {
 	return live(key, a.ResourceVersion, &model.ServiceAccount{ObjectMeta: m})
 }
 
-// Profile gives the profile that a namespace or a service account stands for, nil for any other object. Its revision is
-// that of o, on the clock of the kind of o.
+// Profile returns the profile of a namespace or a service account, nil for any other object. Its revision is that of o,
+// on the clock of the kind of o.
 func Profile(o *model.Object) *model.Object {
 	p := conversion.Profile(o)
 	if p == nil {
 		return nil
 	}
-	// Calico has a revision of either kind in one, with the other one left empty.
+	// Calico joins the revisions of both kinds, with the other one left empty.
 	p.ResourceVersion = o.Metadata().GetResourceVersion() + "/"
 	if o.Key.Kind == model.KindServiceAccount {
 		p.ResourceVersion = "/" + o.Metadata().GetResourceVersion()
@@ -60,14 +59,14 @@ func Profile(o *model.Object) *model.Object {
 	return &model.Object{Key: model.ResourceKey(model.KindProfile, p.Name), Revision: o.Revision, Value: p, Err: o.Err}
 }
 
-// KubernetesPolicy gives the KindKubernetesNetworkPolicy that tables keep.
+// KubernetesPolicy returns the KindKubernetesNetworkPolicy for the tables.
 func KubernetesPolicy(p *networkingv1.NetworkPolicy) *model.Object {
 	key := model.Key{Kind: model.KindKubernetesNetworkPolicy, Namespace: p.Namespace, Name: p.Name}
 	return live(key, p.ResourceVersion, &networkingv1.NetworkPolicy{ObjectMeta: kept(p.ObjectMeta), Spec: p.Spec})
 }
 
-// ClusterPolicy reads a KindClusterNetworkPolicy, which is a custom resource of Kubernetes. The object has Err set if
-// its type cannot hold what it says. The error is as of Decode.
+// ClusterPolicy parses a KindClusterNetworkPolicy, which is a custom resource of Kubernetes. The object has Err set if
+// its content does not fit its type. The error is as of Decode.
 func ClusterPolicy(raw []byte) (*model.Object, error) {
 	var head struct {
 		Metadata metadata `json:"metadata"`
@@ -93,7 +92,7 @@ func ClusterPolicy(raw []byte) (*model.Object, error) {
 	return o, nil
 }
 
-// Service gives the KindService that tables keep.
+// Service returns the KindService for the tables.
 func Service(s *corev1.Service) *model.Object {
 	v := &model.Service{ObjectMeta: kept(s.ObjectMeta), Spec: model.ServiceSpec{
 		Type: model.ServiceType(s.Spec.Type), ClusterIP: s.Spec.ClusterIP, ClusterIPs: s.Spec.ClusterIPs,
@@ -117,7 +116,7 @@ func Service(s *corev1.Service) *model.Object {
 	return live(model.Key{Kind: model.KindService, Namespace: s.Namespace, Name: s.Name}, s.ResourceVersion, v)
 }
 
-// EndpointSlice gives the KindEndpointSlice that tables keep.
+// EndpointSlice returns the KindEndpointSlice for the tables.
 func EndpointSlice(s *discoveryv1.EndpointSlice) *model.Object {
 	v := &model.EndpointSlice{ObjectMeta: kept(s.ObjectMeta), AddressType: string(s.AddressType)}
 	if service, ok := s.Labels[model.LabelServiceName]; ok {

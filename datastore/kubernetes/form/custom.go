@@ -11,19 +11,19 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// A custom resource is turned into the document that etcd would hold of the object, which package model decodes, and
-// the other way round. So fields that this version does not know live on in the object, and a write keeps them.
+// A custom resource is converted to the document that etcd would have, which package model decodes, and back. So fields
+// unknown to this version survive in the object, and a write keeps them.
 
 // members are those of a JSON object.
 type members map[string]json.RawMessage
 
-// memberHidden is the member of a document that keeps the metadata that the custom resource alone has: finalizers,
-// say. No reader knows it, so model keeps it as it keeps all that is unknown.
+// memberHidden is the member of a document with the metadata of the custom resource only, such as finalizers. No reader
+// knows it, so package model keeps it like every unknown field.
 const memberHidden = "customResource"
 
-// Decode reads a custom resource as an object of kind k. The object has Err set if it is bad; if a bad one of an IPAM
-// kind does not say whose it is, the name of its key is that of the custom resource. The error is for what has not even
-// that: raw is no JSON object, or its metadata lacks a name or a usable resourceVersion.
+// Decode parses a custom resource as an object of kind k. The object has Err set if it is invalid; the key of an
+// invalid IPAM object without an identity has the name of the custom resource. The error is for a resource without a
+// key: raw is no JSON object, or its metadata lacks a name or a usable resourceVersion.
 func Decode(g Group, k model.Kind, raw []byte) (*model.Object, error) {
 	info, ok := model.Lookup(k)
 	if _, custom := CustomResource(g, k); !ok || !custom {
@@ -77,7 +77,7 @@ func decodeResource(g Group, info model.KindInfo, top members, own metadata, rev
 	return decodeDocument(key, top, revision, problem), nil
 }
 
-// decodeDocument decodes what etcd would hold under key. problem is what is wrong with it already.
+// decodeDocument decodes the document that etcd would have under key. problem is an error found before.
 func decodeDocument(key model.Key, doc members, revision int64, problem error) *model.Object {
 	o := model.Decode(key, doc.text(), revision)
 	if problem != nil {
@@ -86,7 +86,7 @@ func decodeDocument(key model.Key, doc members, revision int64, problem error) *
 	return o
 }
 
-// Encode gives the JSON of the custom resource of o, for create and update: with o.Revision as resourceVersion unless
+// Encode returns the JSON of the custom resource of o, for create and update: with o.Revision as resourceVersion unless
 // it is 0, and with all fields of the stored object that this version does not know.
 func Encode(g Group, o *model.Object) ([]byte, error) {
 	r, ok := CustomResource(g, o.Key.Kind)
@@ -122,7 +122,7 @@ func Encode(g Group, o *model.Object) ([]byte, error) {
 	case o.Revision != 0:
 		own.ResourceVersion = strconv.FormatInt(o.Revision, 10)
 	case r.Status:
-		delete(top, "status") // nothing has one when it is created
+		delete(top, "status") // a new object has none
 	}
 	top["kind"], top["apiVersion"] = quoted(r.Kind), quoted(string(g))
 	if err := top.set("metadata", own); err != nil {
@@ -131,14 +131,14 @@ func Encode(g Group, o *model.Object) ([]byte, error) {
 	return top.text(), nil
 }
 
-// resourceMetadata is the metadata of the custom resource of an object whose own is raw.
+// resourceMetadata returns the metadata of the custom resource of an object whose own is raw.
 func resourceMetadata(g Group, o *model.Object, name string, raw json.RawMessage, hidden *metadata) (metadata, error) {
 	var seen metadata
 	if err := json.Unmarshal(raw, &seen); err != nil {
 		return metadata{}, err
 	}
 	if g == V1 || named(o.Key.Kind) {
-		seen.Annotations = without(seen.Annotations, annotationFolded) // what etcd has of a policy
+		seen.Annotations = without(seen.Annotations, annotationFolded) // etcd's annotation of a policy
 	}
 	if g == V1 {
 		seen.Name = ""
@@ -151,10 +151,11 @@ func resourceMetadata(g Group, o *model.Object, name string, raw json.RawMessage
 	return seen, nil
 }
 
-// named tells the kinds whose objects may have another name than their custom resource.
+// named reports whether objects of a kind may have another name than their custom resource.
 func named(k model.Kind) bool { return slices.Contains(model.PolicyKinds(), k) }
 
-// text gives the JSON of the object, its members in order. They are not looked at again, which json.Marshal would do.
+// text returns the JSON of the object, its members in order. Unlike json.Marshal it does not validate the members
+// again.
 func (m members) text() []byte {
 	size := len("{}")
 	for name, value := range m {
@@ -179,7 +180,7 @@ func (m members) set(name string, value any) error {
 	return err
 }
 
-// hide keeps metadata that no user sees.
+// hide stores metadata that users do not see.
 func (m members) hide(hidden *metadata) error {
 	delete(m, memberHidden)
 	if hidden == nil {
@@ -192,7 +193,7 @@ func (m members) hide(hidden *metadata) error {
 	return err
 }
 
-// reveal takes out what hide kept, nil if that is nothing.
+// reveal removes and returns the hidden metadata, nil if there is none.
 func (m members) reveal() (*metadata, error) {
 	text, ok := m[memberHidden]
 	if !ok {
@@ -208,8 +209,8 @@ func quoted(text string) json.RawMessage {
 	return b
 }
 
-// revisionOf reads a resourceVersion. Kubernetes calls it opaque, but its API server takes it from etcd's revision, and
-// compares it as a number itself.
+// revisionOf parses a resourceVersion. Kubernetes calls it opaque, but its API server takes it from etcd's revision,
+// and itself compares it as a number.
 func revisionOf(resourceVersion string) (int64, error) {
 	n, err := strconv.ParseInt(resourceVersion, 10, 64)
 	if err != nil || n <= 0 {

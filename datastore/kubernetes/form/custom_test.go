@@ -314,7 +314,7 @@ func TestDeletionTimestamp(t *testing.T) {
 	}
 }
 
-// A custom resource that is wrong is shown with the reason, and nobody acts upon it.
+// An invalid custom resource is shown with the reason, and never used.
 func TestWrongCustomResources(t *testing.T) {
 	huge := strings.Repeat("x", 1<<20)
 	for _, c := range []struct {

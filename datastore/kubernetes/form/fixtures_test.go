@@ -51,7 +51,7 @@ type rawObject struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// head tells what an object is.
+// head has the type of an object.
 type head struct{ APIVersion, Kind string }
 
 func (r rawObject) head(t testing.TB) (h head) {
@@ -73,7 +73,7 @@ func parse[T any](t testing.TB, raw []byte) *T {
 
 var config = Config{InterfacePrefix: "cali"}
 
-// decodeAny decodes any object of the fixtures, nil for one that is nobody's business.
+// decodeAny decodes any object of the fixtures, nil for an irrelevant one.
 func decodeAny(t testing.TB, r rawObject) (*model.Object, []conversion.Notice) {
 	t.Helper()
 	switch h := r.head(t); h {
@@ -101,7 +101,7 @@ func decodeAny(t testing.TB, r rawObject) (*model.Object, []conversion.Notice) {
 	}
 }
 
-// shown are the objects that calicoctl showed, by kind, namespace and name.
+// shown returns the objects that calicoctl showed, by kind, namespace and name.
 func shown(t testing.TB) map[model.Key]any {
 	t.Helper()
 	entries, err := os.ReadDir("testdata/calicoctl-get")
@@ -236,7 +236,7 @@ func TestShownByCalicoctl(t *testing.T) {
 	}
 }
 
-// Whoever reads an object and writes it back changes nothing but what is the API server's own.
+// A read and a write of an unchanged object change only the API server's own fields.
 func TestReadAndWrittenBack(t *testing.T) {
 	for _, r := range lines[rawObject](t, "objects.jsonl") {
 		h := r.head(t)
@@ -264,7 +264,7 @@ func TestReadAndWrittenBack(t *testing.T) {
 	}
 }
 
-// changedAndBack is an equal object that does not share what was stored with the first.
+// changedAndBack returns an equal object that does not share what was stored with the first.
 func changedAndBack(o *model.Object) *model.Object {
 	return &model.Object{Key: o.Key, Revision: o.Revision, Value: o.Clone().Value}
 }

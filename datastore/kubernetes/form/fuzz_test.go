@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// customKinds are those that are custom resources.
+// customKinds returns those that are custom resources.
 func customKinds() []model.Kind {
 	var list []model.Kind
 	for _, i := range model.Kinds() {
@@ -19,7 +19,7 @@ func customKinds() []model.Kind {
 	return list
 }
 
-// odd are texts that nobody means to write.
+// odd are texts that no user would write on purpose.
 var odd = []string{
 	``, `null`, `[]`, `{}`, `"x"`, `{"metadata":null}`, `{"metadata":{"name":"x"}}`,
 	`{"metadata":{"name":"x","resourceVersion":"1"},"spec":null}`,
@@ -83,7 +83,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// staysTheSame checks that what is written can be read again and is the same, in either group.
+// staysTheSame checks that encoding and decoding return an equal object, in either group.
 func staysTheSame(t *testing.T, g Group, o *model.Object) {
 	want, ok := said(t, o)
 	if !ok {

@@ -17,7 +17,7 @@ type step struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// decode gives the object as the API would have: the API server's own store has no revision in it.
+// decode returns the object as the API would have: the API server's own store has no revision in it.
 func (s step) decode(t testing.TB) (*model.Object, []byte) {
 	t.Helper()
 	var top map[string]json.RawMessage
@@ -78,7 +78,7 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// marked is the custom resource of o with the mark of a deletion.
+// marked returns the custom resource of o with the mark of a deletion.
 func marked(t testing.TB, o *model.Object, revision int64) []byte {
 	t.Helper()
 	c := Mark(o)

@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Labels of every BlockAffinity, by which those of one owner are listed.
+// Labels of every BlockAffinity, for lists by owner.
 const (
 	labelHostname     = "projectcalico.org/hostname-hash"
 	labelAffinityType = "projectcalico.org/affinity-type"
@@ -24,30 +24,30 @@ const (
 )
 
 // UnlabelledAffinities selects the BlockAffinities of old releases, which wrote no labels. Lists by AffinitySelector do
-// not find them: their owner updates each of its own once when it starts, which adds the labels.
+// not find them: at its start their owner updates each once, which adds the labels.
 const UnlabelledAffinities = "!" + labelAffinityType
 
-// AffinitySelector is the label selector that finds the labelled BlockAffinities of an owner as Store.List has it:
+// AffinitySelector returns the label selector for the labelled BlockAffinities of an owner in the form of Store.List:
 // "host/node-1" or "virtual/load-balancer".
 func AffinitySelector(owner string) string {
 	typ, host, _ := strings.Cut(owner, "/")
 	return labels.SelectorFromSet(labels.Set{labelAffinityType: typ, labelHostname: hostnameHash(host)}).String()
 }
 
-// TwoSteps tells the kinds whose objects Calico's programs delete in two steps: an update marks the object, which fails
-// if somebody else changed it, and only then it is removed.
+// TwoSteps reports whether Calico's programs delete objects of a kind in two steps: an update marks the object, which
+// fails after a concurrent change, and only then it is deleted.
 func TwoSteps(k model.Kind) bool {
 	return k == model.KindIPAMBlock || k == model.KindBlockAffinity || k == model.KindIPAMHandle
 }
 
-// Deleted reports whether an object bears the mark of a deletion that has begun: it counts as gone, and whoever sees it
-// completes the deletion.
+// Deleted reports whether an object has the mark of a deletion: it counts as deleted, and its reader completes the
+// deletion.
 func Deleted(o *model.Object) bool {
 	m := mark(o)
 	return m != nil && *m
 }
 
-// Mark gives a copy of o that bears the mark. It is o itself for kinds that have none, and where nothing could be
+// Mark returns a copy of o with the mark. It is o itself for kinds without a mark, and for an object that could not be
 // decoded.
 func Mark(o *model.Object) *model.Object {
 	if mark(o) == nil {
@@ -58,7 +58,7 @@ func Mark(o *model.Object) *model.Object {
 	return c
 }
 
-// mark is the field that holds the mark, nil if there is none.
+// mark returns the field of the mark, nil if there is none.
 func mark(o *model.Object) *bool {
 	switch v := o.Value.(type) {
 	case *model.Block:
@@ -71,21 +71,21 @@ func mark(o *model.Object) *bool {
 	return nil
 }
 
-// hostnameHash is a host's name as the value of a label, which could not hold a long one.
+// hostnameHash returns a host's name as a label value, which is limited in length.
 func hostnameHash(host string) string {
 	sum := sha3.Sum256([]byte(host))
 	return base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:])
 }
 
-// blockName is a CIDR as the name of a resource.
+// blockName returns a CIDR as the name of a resource.
 func blockName(cidr netip.Prefix) string {
 	return strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(cidr.Masked().String())
 }
 
-// longestName is how long the name of a custom resource may be (RFC 1123, as Kubernetes limits it).
+// longestName is the longest name of a custom resource (RFC 1123, as limited by Kubernetes).
 const longestName = 253
 
-// affinityName shortens the owner's name where the whole would be too long, and tells such names apart by a hash.
+// affinityName shortens the owner's name in a name that is too long, and adds a hash to make it unique.
 func affinityName(a model.Affinity) string {
 	const digits = 11
 	cidr := blockName(a.CIDR)
@@ -97,7 +97,7 @@ func affinityName(a model.Affinity) string {
 	return host + "-" + cidr + "-" + hex.EncodeToString(sum[:])[:digits]
 }
 
-// decodeIPAM reads a custom resource of an IPAM kind, whose spec holds what etcd has in key and value.
+// decodeIPAM parses a custom resource of an IPAM kind; its spec has the content of etcd's key and value.
 func decodeIPAM(g Group, k model.Kind, spec json.RawMessage, own metadata, revision int64) *model.Object {
 	fail := func(err error) *model.Object {
 		key := model.Key{Kind: k, Name: own.Name}
@@ -120,7 +120,7 @@ func decodeIPAM(g Group, k model.Kind, spec json.RawMessage, own metadata, revis
 	return decodeDocument(key, doc, revision, nil)
 }
 
-// encodeIPAM gives metadata and content of the custom resource of what etcd would hold under key.
+// encodeIPAM returns metadata and content of the custom resource for the document that etcd would have under key.
 func encodeIPAM(g Group, key model.Key, name string, doc members, hidden *metadata) (metadata, members, error) {
 	if hidden == nil {
 		hidden = new(metadata)
@@ -142,13 +142,13 @@ func encodeIPAM(g Group, key model.Key, name string, doc members, hidden *metada
 	return own, members{"spec": doc.text()}, nil
 }
 
-// renamed are the fields that have another name in etcd.
+// renamed are the fields with another name in etcd.
 var renamed = map[model.Kind][]struct{ custom, etcd string }{
 	model.KindIPAMBlock:  {{"affinityClaimTime", "affinity_claim_time"}},
 	model.KindIPAMConfig: {{"strictAffinity", "strict_affinity"}, {"autoAllocateBlocks", "auto_allocate_blocks"}},
 }
 
-// takeKey gives the key of the custom resource of some name, and leaves in spec what etcd would have in the value.
+// takeKey returns the key of the custom resource with that name, and leaves in spec the content of etcd's value.
 func takeKey(g Group, k model.Kind, name string, spec members) (model.Key, error) {
 	var s struct{ CIDR, Node, Type, HandleID string }
 	for field, to := range map[string]*string{"cidr": &s.CIDR, "node": &s.Node, "type": &s.Type,
@@ -167,7 +167,7 @@ func takeKey(g Group, k model.Kind, name string, spec members) (model.Key, error
 		}
 		if k == model.KindIPAMBlock {
 			key = model.BlockKey(cidr)
-			delete(spec, "strictAffinity") // says nothing, but is required
+			delete(spec, "strictAffinity") // has no effect, but is required
 			break
 		}
 		if s.Type == "" {
@@ -191,8 +191,7 @@ func takeKey(g Group, k model.Kind, name string, spec members) (model.Key, error
 	return key, nil
 }
 
-// putKey adds to what etcd has in the value of an IPAM object what is in its key, and what the custom resource must
-// have.
+// putKey adds the content of the key, and the required fields of the custom resource, to the content of etcd's value.
 func putKey(g Group, key model.Key, spec members) error {
 	switch key.Kind {
 	case model.KindIPAMBlock:
@@ -220,7 +219,7 @@ func putKey(g Group, key model.Key, spec members) error {
 	return nil
 }
 
-// unquote turns the text that says in group V1 whether an affinity is being deleted into a truth value.
+// unquote converts the text that marks deleted affinities in group V1 to a boolean.
 func unquote(g Group, spec members) error {
 	stored, ok := spec["deleted"]
 	if g != V1 || !ok {
@@ -240,7 +239,7 @@ func unquote(g Group, spec members) error {
 	return nil
 }
 
-// ownerLabels are the labels of the custom resource of an affinity; other kinds have none.
+// ownerLabels returns the labels of the custom resource of an affinity; other kinds have none.
 func ownerLabels(key model.Key) map[string]string {
 	a, ok := key.Affinity()
 	if !ok {
@@ -254,13 +253,13 @@ func ownerLabels(key model.Key) map[string]string {
 		labelIPVersion: version}
 }
 
-// foldedIPAM is what group V1 has as folded metadata of an object that has none.
+// foldedIPAM returns the folded metadata in group V1 of an object without metadata.
 func foldedIPAM(key model.Key) string {
 	text, _ := json.Marshal(metadata{Labels: ownerLabels(key)}) // texts can always be encoded
 	return string(text)
 }
 
-// hiddenIPAM is the metadata of a custom resource of an IPAM kind that does not follow from the object.
+// hiddenIPAM returns the metadata of a custom resource of an IPAM kind that does not follow from the object.
 func hiddenIPAM(g Group, key model.Key, own metadata) *metadata {
 	hidden := &metadata{
 		OwnerReferences: own.OwnerReferences, Finalizers: own.Finalizers, Labels: own.Labels,
@@ -288,7 +287,7 @@ func (m members) remove(names ...string) {
 	}
 }
 
-// orEmpty puts something in the place of a member that is missing or null, or takes it out if that is nothing.
+// orEmpty sets a member that is missing or null to value, or removes it if value is empty.
 func (m members) orEmpty(name, value string) {
 	if v, ok := m[name]; ok && string(v) != "null" {
 		return

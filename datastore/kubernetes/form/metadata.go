@@ -13,11 +13,10 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// annotationFolded holds, in a custom resource of group V1, the metadata that users see, as JSON.
+// annotationFolded is the annotation of a custom resource of group V1 with the metadata that users see, as JSON.
 const annotationFolded = "projectcalico.org/metadata"
 
-// metadata is what counts of an object's metadata, in the order in which Kubernetes writes it. The rest is the API
-// server's own.
+// metadata has the relevant part of an object's metadata, in Kubernetes' order. The rest belongs to the API server.
 type metadata struct {
 	Name                       string                  `json:"name,omitempty"`
 	GenerateName               string                  `json:"generateName,omitempty"`
@@ -33,7 +32,7 @@ type metadata struct {
 	Finalizers                 []string                `json:"finalizers,omitempty"`
 }
 
-// UID is the UID of the custom resource of an object with the given one, and the other way round.
+// UID converts the UID of an object to that of its custom resource, and back.
 func UID(g Group, uid types.UID) types.UID {
 	if g == V1 {
 		return conversion.DerivedUID(uid)
@@ -41,8 +40,8 @@ func UID(g Group, uid types.UID) types.UID {
 	return uid
 }
 
-// unfold gives the metadata of the object as users see it, and what of the custom resource's own they do not see.
-// folded reports whether the custom resource says how the object's metadata is.
+// unfold returns the metadata that users see, and the rest of the custom resource's own. folded reports whether the
+// custom resource has folded metadata.
 func unfold(g Group, own metadata) (seen metadata, hidden *metadata, folded bool, err error) {
 	if g != V1 {
 		return own, nil, false, nil
@@ -79,7 +78,7 @@ func unfold(g Group, own metadata) (seen metadata, hidden *metadata, folded bool
 	return seen, hidden, folded, nil
 }
 
-// fold gives the metadata of the custom resource of some name of an object with the metadata seen.
+// fold returns the metadata of the custom resource with that name, for an object with the metadata seen.
 func fold(seen metadata, name string, hidden *metadata) (metadata, error) {
 	own := metadata{
 		Name: name, Namespace: seen.Namespace, UID: UID(V1, seen.UID),
@@ -106,7 +105,7 @@ func fold(seen metadata, name string, hidden *metadata) (metadata, error) {
 	return own, nil
 }
 
-// ours are the labels or annotations that Calico's own programs look for in the custom resource itself.
+// ours returns the labels or annotations that Calico's programs read in the custom resource itself.
 func ours(all map[string]string) map[string]string {
 	var some map[string]string
 	for k, v := range all {
@@ -120,7 +119,7 @@ func ours(all map[string]string) map[string]string {
 	return some
 }
 
-// union gives a with b, which wins.
+// union returns the union of a and b; b takes priority.
 func union(a, b map[string]string) map[string]string {
 	if len(a) == 0 {
 		return b
@@ -130,7 +129,7 @@ func union(a, b map[string]string) map[string]string {
 	return all
 }
 
-// without gives m without one key, nil if nothing is left.
+// without returns m without one key, nil if nothing is left.
 func without(m map[string]string, key string) map[string]string {
 	if _, ok := m[key]; ok {
 		m = maps.Clone(m)

@@ -26,7 +26,7 @@ const (
 	annotationInterfaces  = calico + "Interfaces"
 	annotationASNumber    = calico + "ASNumber"
 	annotationPublicKey   = calico + "WireguardPublicKey"
-	// annotationKubeLabels is of Calico's Node alone: the labels that are Kubernetes' own, as JSON.
+	// annotationKubeLabels is an annotation of Calico's Node only: the labels from Kubernetes, as JSON.
 	annotationKubeLabels = calico + "kube-labels"
 
 	orchestrator = "k8s"
@@ -37,11 +37,11 @@ type nodeField struct {
 	annotation string
 	rule       rule
 	of         func(*nodeParts) *string
-	// tunnel marks what usePodCIDR has in another place.
+	// tunnel marks fields that usePodCIDR replaces.
 	tunnel bool
 }
 
-// rule says what an annotation may hold.
+// rule is the allowed content of an annotation.
 type rule struct {
 	valid func(string) bool
 	want  string
@@ -55,7 +55,7 @@ var (
 	publicKey = rule{isPublicKey, "a WireGuard key: 32 bytes in base64"}
 )
 
-// nodeParts is a Node the parts of which are all there, be they empty.
+// nodeParts is a Node with all parts allocated, possibly empty.
 type nodeParts struct {
 	*model.Node
 	bgp       *model.NodeBGPSpec
@@ -91,8 +91,7 @@ type nodeReader struct {
 	notices []conversion.Notice
 }
 
-// Node gives Calico's Node of a Kubernetes Node. Annotations that cannot be used count as missing; the notices tell of
-// them.
+// Node returns Calico's Node of a Kubernetes Node. Unusable annotations count as missing; the notices report them.
 func Node(n *corev1.Node, c Config) (*model.Object, []conversion.Notice) {
 	r := nodeReader{from: n, to: nodeParts{
 		Node: &model.Node{
@@ -133,7 +132,7 @@ func Node(n *corev1.Node, c Config) (*model.Object, []conversion.Notice) {
 
 func (r *nodeReader) key() model.Key { return model.ResourceKey(model.KindNode, r.from.Name) }
 
-// ignore notes that an annotation counts as missing.
+// ignore reports an annotation that counts as missing.
 func (r *nodeReader) ignore(annotation, rule string) {
 	r.note("metadata.annotations["+annotation+"]", r.from.Annotations[annotation], rule, "the annotation is ignored")
 }
@@ -145,8 +144,8 @@ func (r *nodeReader) note(field, value, rule, effect string) {
 	})
 }
 
-// labels puts together Calico's own labels and Kubernetes', which win. So that they can be told apart when the Node is
-// written, an annotation lists the latter.
+// labels merges Calico's labels and Kubernetes', which take priority. An annotation lists the latter, to tell them
+// apart when the Node is written.
 func (r *nodeReader) labels() {
 	own := r.texts(annotationLabels)
 	node := r.to.Node
@@ -155,7 +154,7 @@ func (r *nodeReader) labels() {
 	node.Annotations = union(r.texts(annotationAnnotations), map[string]string{annotationKubeLabels: string(kube)})
 }
 
-// texts reads an annotation that holds a map.
+// texts parses an annotation with a map.
 func (r *nodeReader) texts(annotation string) map[string]string {
 	text := r.from.Annotations[annotation]
 	if text == "" {
@@ -182,7 +181,7 @@ func (r *nodeReader) asNumber() {
 	r.to.bgp.ASNumber = &as
 }
 
-// interfaces reads the interfaces of the host, and leaves out what is no address.
+// interfaces parses the host's interfaces, and skips malformed addresses.
 func (r *nodeReader) interfaces() {
 	text := r.from.Annotations[annotationInterfaces]
 	if text == "" {
@@ -206,7 +205,8 @@ func (r *nodeReader) interfaces() {
 	r.to.Spec.Interfaces = list
 }
 
-// podCIDR gives the node the first address of its pods' range in tunnels: with WireGuard only if it has a key.
+// podCIDR sets the node's tunnel addresses to the first address of its pod CIDR: with WireGuard only if the node has a
+// key.
 func (r *nodeReader) podCIDR(text string) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
@@ -223,7 +223,7 @@ func (r *nodeReader) podCIDR(text string) {
 	}
 }
 
-// nodeAddresses are those of BGP and then those that Kubernetes knows.
+// nodeAddresses returns the addresses of BGP and then those from Kubernetes.
 func nodeAddresses(b *model.NodeBGPSpec, known []corev1.NodeAddress) []model.NodeAddress {
 	var list []model.NodeAddress
 	for _, text := range []string{b.IPv4Address, b.IPv6Address} {
@@ -239,10 +239,10 @@ func nodeAddresses(b *model.NodeBGPSpec, known []corev1.NodeAddress) []model.Nod
 	return list
 }
 
-// NodePatch gives the JSON merge patch (RFC 7386) of nodes/status that stores a Calico Node in the annotations of the
-// Kubernetes Node of its name: it takes away those that it has no value for, and leaves everything else alone. It fails
-// in the API if the Node has another UID or resourceVersion; either is left open where o has none. Labels that are
-// Kubernetes' own stay where they are.
+// NodePatch returns the JSON merge patch (RFC 7386) of nodes/status that stores a Calico Node in the annotations of the
+// Kubernetes Node of its name: it removes those without a value, and leaves everything else unchanged. The API refuses
+// it if the Node has another UID or resourceVersion than o, where o has one. Labels from Kubernetes stay where they
+// are.
 func NodePatch(o *model.Object) ([]byte, error) {
 	node, ok := o.Value.(*model.Node)
 	if !ok {
@@ -290,7 +290,7 @@ func NodePatch(o *model.Object) ([]byte, error) {
 	return annotationPatch(node.UID, o.Revision, patch)
 }
 
-// ownLabels are the labels of a Node that are not Kubernetes'.
+// ownLabels returns the labels of a Node that are not from Kubernetes.
 func ownLabels(n *model.Node) (map[string]string, error) {
 	text := n.Annotations[annotationKubeLabels]
 	if text == "" {
@@ -308,7 +308,7 @@ func ownLabels(n *model.Node) (map[string]string, error) {
 	return own, nil
 }
 
-// annotationPatch gives the JSON merge patch that sets annotations, or takes away those that are nil.
+// annotationPatch returns the JSON merge patch that sets annotations, or removes those that are nil.
 func annotationPatch[T any](uid any, revision int64, annotations map[string]T) ([]byte, error) {
 	meta := map[string]any{"annotations": annotations}
 	if text := fmt.Sprint(uid); text != "" {
@@ -324,7 +324,8 @@ func address(f model.Family) func(string) bool {
 	return func(text string) bool { return model.ParseAddress(text, f).IsValid() }
 }
 
-// single tells an IPv4 address without a length: the only form that readers of a route reflector's cluster take.
+// single reports whether text is an IPv4 address without a length: the only form that readers of a route reflector's
+// cluster ID accept.
 func single(text string) bool {
 	a, err := netip.ParseAddr(text)
 	return err == nil && a.Is4()

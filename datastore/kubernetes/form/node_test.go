@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// kubeNodes are those of the fixtures.
+// kubeNodes returns those of the fixtures.
 func kubeNodes(t testing.TB) []*corev1.Node {
 	var list []*corev1.Node
 	for _, r := range lines[rawObject](t, "objects.jsonl") {
@@ -26,7 +26,7 @@ func kubeNodes(t testing.TB) []*corev1.Node {
 	return list
 }
 
-// patched gives the annotations of a Node after a patch, and the rest of the patch's metadata.
+// patched returns the annotations of a Node after a patch, and the rest of the patch's metadata.
 func patched(
 	t testing.TB, before map[string]string, patch []byte, err error,
 ) (after map[string]string, meta map[string]any) {
@@ -75,7 +75,7 @@ func TestNodeReadAndWrittenBack(t *testing.T) {
 		if meta["resourceVersion"] != n.ResourceVersion || meta["uid"] != string(n.UID) || len(meta) != 2 {
 			t.Errorf("%s: %v", n.Name, meta)
 		}
-		// Nothing but what is Calico's is touched, and all of that is taken away.
+		// Only Calico's annotations are changed, and all of them are removed.
 		empty := model.NewObject(o.Key, &model.Node{})
 		patch, err = NodePatch(empty)
 		after, meta = patched(t, n.Annotations, patch, err)

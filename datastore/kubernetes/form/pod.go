@@ -14,12 +14,12 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// defaultPrefix is what Calico begins the names of interfaces with.
+// defaultPrefix is Calico's default prefix of interface names.
 const defaultPrefix = "cali"
 
-// Endpoint gives the WorkloadEndpoint of a pod: nil for a pod of the host's network or without a node, and for one
-// whose name no endpoint can have, of which a notice tells. A pod that is finished or has no address yet has an
-// endpoint without addresses.
+// Endpoint returns the WorkloadEndpoint of a pod: nil for a pod in the host's network or without a node, and for one
+// with an invalid name, which a notice reports. A pod that is finished or has no address yet has an endpoint without
+// addresses.
 func Endpoint(p *corev1.Pod, c Config) (*model.Object, []conversion.Notice) {
 	w, notices, err := conversion.Pod(pod(p), cmp.Or(c.InterfacePrefix, defaultPrefix))
 	var problem model.FieldError
@@ -34,7 +34,7 @@ func Endpoint(p *corev1.Pod, c Config) (*model.Object, []conversion.Notice) {
 	return live(key, p.ResourceVersion, w), notices
 }
 
-// pod gives the part of a pod that counts.
+// pod returns the relevant part of a pod.
 func pod(p *corev1.Pod) *model.Pod {
 	m := &model.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -54,7 +54,7 @@ func pod(p *corev1.Pod) *model.Pod {
 	return m
 }
 
-// containers gives the ports of containers, nil if none has any.
+// containers returns the ports of containers, nil if none has any.
 func containers(in []corev1.Container) []model.Container {
 	var list []model.Container
 	for i, c := range in {
@@ -75,9 +75,9 @@ func containers(in []corev1.Container) []model.Container {
 	return list
 }
 
-// EndpointPatch gives the JSON merge patch (RFC 7386) of pods/status that stores the addresses and the container of a
-// WorkloadEndpoint in annotations of its pod. It fails in the API if the pod has another UID, unless o has none. The
-// revision does not count: a pod changes all the time, and only one container runtime writes of each.
+// EndpointPatch returns the JSON merge patch (RFC 7386) of pods/status that stores the addresses and the container of a
+// WorkloadEndpoint in annotations of its pod. The API refuses it if the pod has another UID, unless o has none. The
+// revision is ignored: a pod changes all the time, and only one container runtime writes these annotations.
 func EndpointPatch(o *model.Object) ([]byte, error) {
 	w, ok := o.Value.(*model.WorkloadEndpoint)
 	switch {
@@ -96,9 +96,9 @@ func EndpointPatch(o *model.Object) ([]byte, error) {
 	return annotationPatch(w.UID, 0, annotations)
 }
 
-// ReleasePatch gives the JSON merge patch of pods/status that says that a pod has given back its addresses: the
-// annotations stay, but are empty. The container stays too, so that a deletion that comes twice can tell which one it
-// is about. The patch fails in the API if the pod has another UID or resourceVersion; "" and 0 leave them open.
+// ReleasePatch returns the JSON merge patch of pods/status that records the release of a pod's addresses: the
+// annotations stay, but are empty. The container stays, too, which identifies the target of a repeated deletion. The
+// API refuses the patch if the pod has another UID or resourceVersion; "" and 0 match any.
 func ReleasePatch(uid types.UID, revision int64) ([]byte, error) {
 	return annotationPatch(uid, revision, map[string]string{conversion.AnnotationIP: "", conversion.AnnotationIPs: ""})
 }

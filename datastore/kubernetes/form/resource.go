@@ -17,16 +17,16 @@ const (
 	V3 Group = "projectcalico.org/v3"
 )
 
-// Resource says where the Kubernetes API keeps a kind.
+// Resource is the place of a kind in the Kubernetes API.
 type Resource struct {
 	Group, Version, Plural, Kind string
 	Namespaced                   bool
-	// Status is whether the status of an object is written on its own, by the status subresource.
+	// Status is set if an object's status is written separately, by the status subresource.
 	Status bool
 }
 
-// CustomResource tells where the API keeps the objects of a kind. It is false for kinds that are no custom resources of
-// Calico: Node, WorkloadEndpoint and Profile, which are made of Kubernetes' own objects, and those objects themselves.
+// CustomResource returns the place of a kind. It is false for kinds without a Calico custom resource: Node,
+// WorkloadEndpoint and Profile, which are derived from Kubernetes' objects, and those objects themselves.
 // KindIPAMConfig and KindIPAMConfiguration are two views of one custom resource.
 func CustomResource(g Group, k model.Kind) (Resource, bool) {
 	info, ok := model.Lookup(k)
@@ -49,7 +49,7 @@ func CustomResource(g Group, k model.Kind) (Resource, bool) {
 	return r, true
 }
 
-// Name is the name of the custom resource that holds the object of a key.
+// Name returns the name of the custom resource that holds the object of a key.
 func Name(k model.Key) (string, error) {
 	switch k.Kind {
 	case model.KindIPAMBlock:

@@ -1,2 +1,2 @@
-// Package pki is a certificate authority kept in a folder, for servers that know their clients by certificate.
+// Package pki is a certificate authority in a folder, for servers that authenticate clients by certificate.
 package pki

@@ -14,8 +14,8 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// private fails if others than the owner can enter the folder, or if it belongs neither to this user nor to root. Root
-// may read that of any user.
+// private fails if others than the owner can enter the folder, or if its owner is neither this user nor root. Root may
+// read the folder of any user.
 func private(dir string) error {
 	st, err := os.Stat(dir)
 	if err != nil {
@@ -36,7 +36,7 @@ func encode(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// decode reads a file that holds one PEM block of that kind.
+// decode reads a file with one PEM block of that kind.
 func decode(file, kind string) ([]byte, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -89,6 +89,5 @@ func newKey(file string) (*ecdsa.PrivateKey, error) {
 	return key, writeFile(file, encode("PRIVATE KEY", der))
 }
 
-// writeFile makes a file that is complete under its name or not there, also after a loss of power. Only the owner can
-// read it.
+// writeFile replaces a file atomically, also on a loss of power. Only the owner can read it.
 func writeFile(file string, content []byte) error { return safefile.Replace(file, content, 0o600) }

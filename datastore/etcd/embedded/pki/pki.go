@@ -20,7 +20,7 @@ import (
 	"unicode"
 )
 
-// Names of the files of an authority, and of what it gives to a client.
+// Names of the files of an authority, and of a client's files.
 const (
 	CAFile    = "ca.crt"
 	caKeyFile = "ca.key"
@@ -29,8 +29,8 @@ const (
 	maxName   = 64 // RFC 5280 appendix A.1, ub-common-name
 )
 
-// Certificates are good from the beginning of time on, and the authority's and the server's for ever: a host whose
-// clock is not set yet should reach its cluster all the same.
+// Certificates are valid from the beginning of time, and the authority's and the server's for ever: a host whose clock
+// is not set yet must reach its cluster, too.
 var (
 	beginning = time.Unix(0, 0).UTC()
 	noEnd     = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC) // RFC 5280 section 4.1.2.5
@@ -43,13 +43,13 @@ var ErrMissing = errors.New("there is no certificate authority")
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	// serverKey is the key of all certificates that ServerConfig makes. It lives as long as the process.
+	// serverKey is the key of all certificates of ServerConfig. It lives as long as the process.
 	serverKey *ecdsa.PrivateKey
 }
 
-// Open reads the authority in dir, or makes one there under that common name, with a random suffix. Only one process
-// may open a folder at a time. A folder that others than its owner can enter, and files that are damaged, are errors:
-// a new authority would shut out every client of the old one.
+// Open reads the authority in dir, or creates one with that common name and a random suffix. Only one process may open
+// a folder at a time. A folder that others than its owner can enter, and damaged files, are errors: a new authority
+// would lock out every client of the old one.
 func Open(dir, name string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
@@ -65,7 +65,7 @@ func Open(dir, name string) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
-	// A key without a certificate is what a crash between the two leaves: nothing was signed yet.
+	// A crash between the two files leaves a key without a certificate: nothing was signed yet.
 	der, err := selfSign(key, name)
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
@@ -104,26 +104,26 @@ func Read(dir string) (*Authority, error) {
 	return &Authority{cert: cert, key: key, serverKey: serverKey}, nil
 }
 
-// PEM is the certificate that verifies all certificates of the authority.
+// PEM returns the certificate that verifies all certificates of the authority.
 func (a *Authority) PEM() []byte { return encode("CERTIFICATE", a.cert.Raw) }
 
-// Pool holds that certificate alone.
+// Pool returns a pool with that certificate only.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
 	return pool
 }
 
-// ServerConfig is for a server that admits clients with a certificate of the authority only. The server's own
-// certificate is made for each connection: it names the address and the name by which the client called this host, so
-// it never expires and fits after a change of addresses.
+// ServerConfig returns the configuration of a server that admits only clients with a certificate of the authority. The
+// server's certificate is created for each connection, with the address and the name that the client used, so it never
+// expires and remains valid after a change of addresses.
 func (a *Authority) ServerConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		ClientAuth: tls.RequireAndVerifyClientCert,
 		ClientCAs:  a.Pool(),
 		NextProtos: []string{"h2"},
-		// A resumed session would not look at the client's certificate again.
+		// A resumed session would not verify the client's certificate again.
 		SessionTicketsDisabled: true,
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return a.serverCertificate(serverNames(hello))
@@ -131,7 +131,7 @@ func (a *Authority) ServerConfig() *tls.Config {
 	}
 }
 
-// serverNames are the names of this host for a client that has called it.
+// serverNames returns the names of this host for a connecting client.
 func serverNames(hello *tls.ClientHelloInfo) []string {
 	names := []string{"localhost", "127.0.0.1", "::1"}
 	if host, err := os.Hostname(); err == nil {
@@ -169,7 +169,7 @@ func (a *Authority) serverCertificate(names []string) (*tls.Certificate, error) 
 	return &tls.Certificate{Certificate: [][]byte{der, a.cert.Raw}, PrivateKey: a.serverKey}, nil
 }
 
-// IssueClient makes a certificate for a client of that common name, and its key, as PEM.
+// IssueClient issues a client certificate with that common name, and returns it and its key as PEM.
 func (a *Authority) IssueClient(name string, validFor time.Duration) (cert, key []byte, err error) {
 	if err := checkName(name); err != nil {
 		return nil, nil, err
@@ -196,8 +196,8 @@ func (a *Authority) IssueClient(name string, validFor time.Duration) (cert, key 
 	return encode("CERTIFICATE", der), encode("PRIVATE KEY", keyDER), nil
 }
 
-// WriteClient makes the folder dir, which must not be there, and puts into it what a client of that name needs: CAFile,
-// CertFile and ClientKey. Only the owner may read them.
+// WriteClient creates the folder dir, which must not exist, with the files of a client of that name: CAFile, CertFile
+// and ClientKey. Only the owner may read them.
 func (a *Authority) WriteClient(dir, name string, validFor time.Duration) error {
 	cert, key, err := a.IssueClient(name, validFor)
 	if err != nil {
@@ -217,7 +217,7 @@ func (a *Authority) WriteClient(dir, name string, validFor time.Duration) error 
 	return nil
 }
 
-// sign fills in what all certificates have in common.
+// sign sets the common fields of all certificates.
 func (a *Authority) sign(template *x509.Certificate, key *ecdsa.PrivateKey, end time.Time) ([]byte, error) {
 	template.NotBefore, template.NotAfter = beginning, end
 	return x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
@@ -227,7 +227,7 @@ func selfSign(key *ecdsa.PrivateKey, name string) ([]byte, error) {
 	suffix := make([]byte, 4)
 	rand.Read(suffix) //nolint:errcheck // never fails
 	template := &x509.Certificate{
-		// Clients choose by name among several authorities.
+		// Clients select by name among several authorities.
 		Subject:   pkix.Name{CommonName: name + " " + hex.EncodeToString(suffix)},
 		NotBefore: beginning, NotAfter: noEnd,
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
@@ -236,7 +236,7 @@ func selfSign(key *ecdsa.PrivateKey, name string) ([]byte, error) {
 	return x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 }
 
-// checkName refuses what can be no name of a client.
+// checkName refuses an invalid client name.
 func checkName(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("client name %q: want 1 to %d bytes", name, maxName)
