@@ -43,6 +43,11 @@ func (s *Speaker) conflicting() []fib.Rejection {
 }
 
 func (s *Speaker) readConflicts(run *speakerRun) (list []fib.Rejection) {
+	run.listing.RLock()
+	defer run.listing.RUnlock()
+	if run.stopped {
+		return nil
+	}
 	byFamily := map[gobgp.Family][]*apiutil.LookupPrefix{}
 	for _, p := range s.fib.OwnPrefixes() {
 		family := gobgp.RF_IPv4_UC

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -24,6 +25,10 @@ import (
 
 // speakerRun is one GoBGP server and its configuration. Its maps hold the actual state.
 type speakerRun struct {
+	// listing is held by background work that lists paths: GoBGP replaces its table in StopBgp without a lock.
+	listing sync.RWMutex
+	stopped bool
+
 	sp     *Speaker
 	srv    *server.BgpServer
 	global bgp.Global
@@ -120,6 +125,9 @@ func (r *speakerRun) stop(ctx context.Context) {
 	if r.cancel != nil {
 		r.cancel()
 	}
+	r.listing.Lock()
+	r.stopped = true
+	r.listing.Unlock()
 	if err := r.srv.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: true}); err != nil {
 		r.sp.log.Debug("stop of the gobgp server", zap.Error(err))
 	}
