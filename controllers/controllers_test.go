@@ -98,7 +98,7 @@ func written(t *testing.T, r model.Reader, kind model.Kind, fits func(string) bo
 		o.Metadata().SetUID("")
 		o.Metadata().SetCreationTimestamp(metav1.Time{})
 		fresh := model.NewObject(o.Key, o.Value)
-		text, err := fresh.Encode()
+		text, err := model.Encode(fresh)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -210,7 +210,7 @@ func FuzzBlock(f *testing.F) {
 		if after := model.CheckBlock(held.Block); len(after) > before {
 			t.Errorf("broken: %v", after)
 		}
-		if _, err := held.object.Encode(); err != nil {
+		if _, err := model.Encode(held.object); err != nil {
 			t.Error(err)
 		}
 	})

@@ -100,7 +100,7 @@ func (m *memory) Update(_ context.Context, o *model.Object) (*model.Object, erro
 }
 
 func (m *memory) put(op, path string, o *model.Object) (*model.Object, error) {
-	raw, err := o.Encode()
+	raw, err := model.Encode(o)
 	if err != nil {
 		return nil, err
 	}

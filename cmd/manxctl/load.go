@@ -62,7 +62,7 @@ func complete(o *model.Object, ns namespaces) error {
 		return nil
 	}
 	named := o.Clone()
-	if err := named.PrepareCreate(time.Now()); err != nil || named.Key.Name == "" {
+	if err := model.PrepareCreate(named, time.Now()); err != nil || named.Key.Name == "" {
 		return fmt.Errorf("%s: metadata.name is missing", kind.Kind)
 	}
 	o.Key.Name = named.Key.Name

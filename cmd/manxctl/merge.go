@@ -31,7 +31,7 @@ func onTopOf(stored, o *model.Object) (*model.Object, error) {
 		}
 		keepStatus(next.Value, stored.Value)
 	}
-	return next, next.PrepareUpdate()
+	return next, model.PrepareUpdate(next)
 }
 
 // keepOwn keeps the annotations of Calico's own programs that a user's file does not contain.
@@ -63,7 +63,7 @@ func same(a, b *model.Object) bool {
 	if a.Err != nil {
 		return false
 	}
-	x, err1 := a.Encode()
-	y, err2 := b.Encode()
+	x, err1 := model.Encode(a)
+	y, err2 := model.Encode(b)
 	return err1 == nil && err2 == nil && bytes.Equal(x, y)
 }

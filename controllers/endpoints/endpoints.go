@@ -90,7 +90,7 @@ func (*Endpoints) Decide(s loop.State, key model.Key) []change.Change {
 	v.Spec.Profiles, v.Spec.Ports = slices.Clone(pod.Spec.Profiles), slices.Clone(pod.Spec.Ports)
 	v.Spec.ServiceAccountName = pod.Spec.ServiceAccountName
 	info, _ := model.Lookup(key.Kind)
-	info.Default(v)
+	model.Default(info.Kind, v)
 	if mirror.SameValue(w, v) {
 		return nil
 	}

@@ -50,7 +50,7 @@ func pool(name, cidr string, blockSize int, uses ...v3.IPPoolAllowedUse) *model.
 	p.Spec.CIDR, p.Spec.BlockSize, p.Spec.AllowedUses, p.Spec.NodeSelector = cidr, blockSize, uses, "all()"
 	o := model.NewObject(model.ResourceKey(model.KindIPPool, name), p)
 	info, _ := model.Lookup(model.KindIPPool)
-	info.Default(p)
+	model.Default(info.Kind, p)
 	return o
 }
 

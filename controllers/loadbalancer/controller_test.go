@@ -34,7 +34,7 @@ func pool(name, cidr string, manual bool) *model.Object {
 	p.Name, p.Spec.NodeSelector, p.Spec.BlockSize = name, "all()", 28
 	o := model.NewObject(model.ResourceKey(model.KindIPPool, name), p)
 	info, _ := model.Lookup(model.KindIPPool)
-	info.Default(p)
+	model.Default(info.Kind, p)
 	return o
 }
 

@@ -191,7 +191,7 @@ func replaced(have, want *model.Object) (next *model.Object, differs bool) {
 		next.Value.(*v3.NetworkPolicy).Spec = w.Spec
 	}
 	info, _ := model.Lookup(have.Key.Kind)
-	info.Default(next.Value)
+	model.Default(info.Kind, next.Value)
 	return next, !SameValue(have.Value, next.Value)
 }
 

@@ -37,7 +37,7 @@ func FromDocuments(objects []*model.Object) ([]*model.Object, []Notice) {
 			m.SetNamespace(defaultNamespace)
 			o.Key.Namespace = defaultNamespace
 		}
-		info.Default(o.Value)
+		model.Default(info.Kind, o.Value)
 		c.convert(o)
 	}
 	c.completeProfiles()
@@ -133,7 +133,7 @@ func (c *conversion) add(from *model.Object, key model.Key, value any) {
 	o := model.NewObject(key, value)
 	o.Revision = from.Revision
 	info, _ := model.Lookup(key.Kind)
-	info.Default(value)
+	model.Default(info.Kind, value)
 	c.objects = append(c.objects, o)
 }
 

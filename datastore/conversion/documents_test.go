@@ -82,8 +82,7 @@ func TestFromDocumentsGivesWhatCalicoWouldStore(t *testing.T) {
 		t.Errorf("profile %+v", p)
 	}
 	for _, o := range out {
-		info, _ := model.Lookup(o.Key.Kind)
-		if errs := info.Validate(o.Key, o.Value); len(errs) > 0 {
+		if errs := model.Validate(o.Key, o.Value); len(errs) > 0 {
 			t.Errorf("%s is not valid: %v", o.Key, errs)
 		}
 	}

@@ -180,8 +180,7 @@ ingress: [{ports: [{port: 82}, {port: 81}, {port: 80}, {port: 100, endPort: 200}
 // valid holds a result against the rules for what Calico stores.
 func valid(t *testing.T, rule string, key model.Key, value any) {
 	t.Helper()
-	info, _ := model.Lookup(key.Kind)
-	if errs := info.Validate(key, value); len(errs) > 0 {
+	if errs := model.Validate(key, value); len(errs) > 0 {
 		t.Errorf("%s: the result is not valid: %v", rule, errs)
 	}
 }
@@ -274,11 +273,10 @@ func FuzzNetworkPolicy(f *testing.F) {
 		if _, err := selector.Parse(p.Spec.Selector); err != nil {
 			t.Fatalf("%s: %v", p.Spec.Selector, err)
 		}
-		if data, err := model.NewObject(model.Key{Kind: model.KindNetworkPolicy, Namespace: "y", Name: "p"},
-			p).Encode(); err != nil {
+		key := model.Key{Kind: model.KindNetworkPolicy, Namespace: "y", Name: "p"}
+		if data, err := model.Encode(model.NewObject(key, p)); err != nil {
 			t.Fatal(err)
-		} else if o := model.Decode(model.Key{Kind: model.KindNetworkPolicy, Namespace: "y", Name: "p"}, data,
-			1); o.Err != nil {
+		} else if o := model.Decode(key, data, 1); o.Err != nil {
 			t.Fatalf("quarantined: %v", o.Err)
 		}
 	})

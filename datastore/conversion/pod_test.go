@@ -288,7 +288,7 @@ func FuzzPod(f *testing.F) {
 			return
 		}
 		key := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: w.Namespace, Name: w.Name}
-		data, err := model.NewObject(key, w).Encode()
+		data, err := model.Encode(model.NewObject(key, w))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -250,7 +250,7 @@ func TestUpdateKeepsFieldsThatItDoesNotKnow(t *testing.T) {
 	s, raw := server.Store(t), server.Client(t)
 	a := create(t, s, peer("a", "10.0.0.1"))
 	path, _ := etcd.Path(a.Key)
-	value := string(a.Raw())
+	value := string(a.Raw)
 	value = value[:len(value)-1] + `,"future":{"x":12345678901234567890}}`
 	resp, err := raw.Put(t.Context(), path, value)
 	if err != nil {

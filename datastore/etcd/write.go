@@ -17,7 +17,7 @@ import (
 // As with every write, after ErrUnavailable or the end of ctx the write may have taken place.
 func (s *Store) Create(ctx context.Context, o *model.Object) (*model.Object, error) {
 	created := usable(o)
-	if err := created.PrepareCreate(time.Now()); err != nil {
+	if err := model.PrepareCreate(created, time.Now()); err != nil {
 		return nil, &datastore.KeyError{Op: "create", Key: o.Key, Err: err}
 	}
 	created, swapped, err := s.swap(ctx, created, absent)
@@ -49,7 +49,7 @@ func (s *Store) Update(ctx context.Context, o *model.Object) (*model.Object, err
 		}
 		updated.Replaces(stored)
 	}
-	if err := updated.PrepareUpdate(); err != nil {
+	if err := model.PrepareUpdate(updated); err != nil {
 		return fail(err)
 	}
 	updated, swapped, err := s.swap(ctx, updated, unchangedSince(o.Revision))
@@ -72,7 +72,7 @@ func (s *Store) Apply(ctx context.Context, o *model.Object) (*model.Object, erro
 			Err: errors.New("only the IPAM configuration is written without a revision")}
 	}
 	applied := usable(o)
-	if err := applied.PrepareUpdate(); err != nil {
+	if err := model.PrepareUpdate(applied); err != nil {
 		return nil, &datastore.KeyError{Op: "apply", Key: o.Key, Err: err}
 	}
 	applied, _, err := s.swap(ctx, applied, nil)
@@ -136,7 +136,7 @@ func (s *Store) swap(ctx context.Context, o *model.Object, guarded guard) (_ *mo
 	if err != nil {
 		return nil, false, err
 	}
-	value, err := o.Encode()
+	value, err := model.Encode(o)
 	if err != nil {
 		return nil, false, err
 	}
@@ -171,5 +171,5 @@ func usable(o *model.Object) *model.Object {
 // incomplete reports whether o was not made from a stored object: then it lacks the fields that must survive.
 func incomplete(o *model.Object) bool {
 	m := o.Metadata()
-	return len(o.Raw()) == 0 || m != nil && m.GetUID() == ""
+	return len(o.Raw) == 0 || m != nil && m.GetUID() == ""
 }

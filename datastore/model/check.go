@@ -182,10 +182,7 @@ func (c *check) mac(field, text string) {
 	}
 }
 
-var (
-	nameFormat      = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,128}$`)
-	interfaceFormat = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,15}$`)
-)
+var nameFormat = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,128}$`)
 
 func (c *check) name(field, text string) {
 	if text != "" && !nameFormat.MatchString(text) {

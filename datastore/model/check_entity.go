@@ -2,7 +2,6 @@ package model
 
 import (
 	"fmt"
-	"slices"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"github.com/projectcalico/api/pkg/lib/numorstring"
@@ -117,9 +116,6 @@ func checkSet(c *check, labels map[string]string, nets []string) {
 	}
 }
 
-// AllInterfaces as interfaceName of a HostEndpoint selects all interfaces of the host except those of workloads.
-const AllInterfaces = "*"
-
 func checkHostEndpoint(c *check, h *v3.HostEndpoint) {
 	s := h.Spec
 	c.failIf(s.Node == "", "spec.node", "", "is required: the node that the endpoint is on")
@@ -127,8 +123,7 @@ func checkHostEndpoint(c *check, h *v3.HostEndpoint) {
 	if s.InterfaceName == "" && len(s.ExpectedIPs) == 0 {
 		c.broken("spec.interfaceName", "", "is required unless expectedIPs tell which interface is meant")
 	}
-	if n := s.InterfaceName; n != "" && n != AllInterfaces &&
-		(!interfaceFormat.MatchString(n) || slices.Contains([]string{".", ".."}, n)) {
+	if n := s.InterfaceName; n != "" && n != AllInterfaces && !IsInterfaceName(n) {
 		c.broken("spec.interfaceName", n, `must be "*" or an interface name of at most 15 characters`)
 	}
 	for i, a := range s.ExpectedIPs {

@@ -93,7 +93,7 @@ func checkFelixTexts(c *check, s FelixConfigurationSpec) {
 		{"spec.wireguardInterfaceName", s.WireguardInterfaceName},
 		{"spec.wireguardInterfaceNameV6", s.WireguardInterfaceNameV6},
 	} {
-		c.failIf(x.name != "" && !interfaceFormat.MatchString(x.name), x.field, x.name,
+		c.failIf(x.name != "" && !IsInterfaceName(x.name), x.field, x.name,
 			"must be an interface name of at most 15 characters")
 	}
 }

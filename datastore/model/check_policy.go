@@ -53,8 +53,8 @@ var stagedActions = []v3.StagedAction{v3.StagedActionSet, v3.StagedActionDelete,
 	v3.StagedActionIgnore}
 
 var (
-	policyName     = regexp.MustCompile(`^` + dnsLabel + `(\.` + dnsLabel + `)?$`)
-	controllerName = regexp.MustCompile(`^(knp|ossg)\.default\.[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
+	policyNameFormat     = regexp.MustCompile(`^` + dnsLabel + `(\.` + dnsLabel + `)?$`)
+	controllerNameFormat = regexp.MustCompile(`^(knp|ossg)\.default\.[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 )
 
 const dnsLabel = `[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?`
@@ -63,14 +63,14 @@ const dnsLabel = `[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?`
 // tier, or a name that Calico's controllers give.
 func checkPolicyName(c *check, p policy) {
 	name := p.meta.Name
-	if name == "" || policyName.MatchString(name) || (p.global == nil && controllerName.MatchString(name)) {
+	if name == "" || policyNameFormat.MatchString(name) || (p.global == nil && controllerNameFormat.MatchString(name)) {
 		return
 	}
 	c.fail("metadata.name", name, "must be NAME or TIER.NAME, each of at most 63 lower-case letters, digits and '-'")
 }
 
 func (c *check) tierName(field, tier string) {
-	if tier != "" && (!policyName.MatchString(tier) || strings.Contains(tier, ".")) {
+	if tier != "" && (!policyNameFormat.MatchString(tier) || strings.Contains(tier, ".")) {
 		c.fail(field, tier, "must be the name of a tier: at most 63 lower-case letters, digits and '-'")
 	}
 }

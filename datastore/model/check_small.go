@@ -4,7 +4,6 @@ import (
 	"net/netip"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
-	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // onlyDefault applies the rule of kinds that have one object.
@@ -52,53 +51,9 @@ func checkIPAMConfig(c *check, i *IPAMConfig) {
 	checkIPAMExtras(c, "", i.KubeVirtVMAddressPersistence, i.IPCooldownSeconds)
 }
 
-// DefaultAllowProfile is a profile that every cluster has and no datastore stores.
-const DefaultAllowProfile = "projectcalico-default-allow"
-
 func checkProfile(c *check, p *v3.Profile) {
 	c.failIf(p.Name == DefaultAllowProfile, "metadata.name", p.Name, "is built in and cannot be written")
 	c.labels("spec.labelsToApply", p.Spec.LabelsToApply)
-}
-
-// builtInTiers are the tiers that always exist, with their settings.
-var builtInTiers = map[string]struct {
-	order  float64
-	action v3.Action
-}{
-	"default":       {v3.DefaultTierOrder, v3.Deny},
-	"kube-admin":    {v3.AdminNetworkPolicyTierOrder, v3.Pass},
-	"kube-baseline": {v3.BaselineAdminNetworkPolicyTierOrder, v3.Pass},
-}
-
-func defaultTier(t *Tier) {
-	if t.Spec.Order == nil {
-		t.Spec.Order = ptr(v3.DefaultTierOrder)
-	}
-	if t.Spec.DefaultAction == nil {
-		t.Spec.DefaultAction = ptr(v3.Deny)
-	}
-	if t.Status == nil {
-		t.Status = &TierStatus{}
-	}
-}
-
-func checkTier(c *check, t *Tier) {
-	if len(validation.IsDNS1123Label(t.Name)) > 0 {
-		c.fail("metadata.name", t.Name, "must be at most 63 lower-case letters, digits and '-'")
-	}
-	if t.Spec.DefaultAction != nil {
-		brokenEnum(c, "spec.defaultAction", *t.Spec.DefaultAction, v3.Deny, v3.Pass)
-	}
-	fixed, ok := builtInTiers[t.Name]
-	if !ok {
-		return
-	}
-	if o := t.Spec.Order; o == nil || *o != fixed.order {
-		c.fail("spec.order", printable(o), "must be %v in the built-in tier %s", fixed.order, t.Name)
-	}
-	if a := t.Spec.DefaultAction; a == nil || *a != fixed.action {
-		c.fail("spec.defaultAction", printable(a), "must be %s in the built-in tier %s", fixed.action, t.Name)
-	}
 }
 
 // printable returns the content of an optional field, for messages.

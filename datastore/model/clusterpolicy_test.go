@@ -39,7 +39,7 @@ func TestClusterNetworkPolicyIsReadWhole(t *testing.T) {
 		s.Egress[1].To[0].Nodes == nil || s.Egress[1].To[1].DomainNames[0] != "*.example.com" {
 		t.Errorf("%+v", s)
 	}
-	if err := objects[0].PrepareCreate(testTime); err != nil {
+	if err := PrepareCreate(objects[0], testTime); err != nil {
 		t.Error(err)
 	}
 }
@@ -73,7 +73,7 @@ func TestClusterNetworkPolicyRules(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := objects[0].PrepareCreate(testTime); err == nil || !strings.Contains(err.Error(), c.want) {
+			if err := PrepareCreate(objects[0], testTime); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
 		})

@@ -10,19 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NewObject wraps a value for storing under key. A value of another type than the kind's is a programming error and
-// panics.
-func NewObject(key Key, value any) *Object {
-	if info, ok := Lookup(key.Kind); !ok || reflect.TypeOf(info.New()) != reflect.TypeOf(value) {
-		panic(fmt.Sprintf("model: the value of %s cannot be a %T", key, value))
-	}
-	return &Object{Key: key, Value: value}
-}
-
 // Decode decodes the stored bytes of an object. It always returns an object: one that cannot be decoded, or is unsafe
 // to use, has Err set.
 func Decode(key Key, raw []byte, revision int64) *Object {
-	o := &Object{Key: key, Revision: revision, raw: raw}
+	o := &Object{Key: key, Revision: revision, Raw: raw}
 	info, ok := Lookup(key.Kind)
 	if !ok {
 		o.Err = fmt.Errorf("%s: unknown kind", key)
@@ -37,7 +28,7 @@ func Decode(key Key, raw []byte, revision int64) *Object {
 	if m := o.Metadata(); m != nil {
 		m.SetResourceVersion(strconv.FormatInt(revision, 10))
 	}
-	if broken := info.run(key, value, true); len(broken) > 0 {
+	if broken := Unsafe(key, value); len(broken) > 0 {
 		o.Err = &InvalidError{Key: key, Fields: broken}
 	}
 	return o
@@ -86,24 +77,9 @@ func WithoutEmptyEnds(compact []byte) []byte {
 	return compact
 }
 
-// Metadata returns the metadata of a v3 resource, nil for an IPAM object.
-func (o *Object) Metadata() metav1.Object {
-	m, _ := o.Value.(metav1.Object)
-	return m
-}
-
-// Clone returns a deep copy whose Value may be changed and stored with Update.
-func (o *Object) Clone() *Object {
-	c := *o
-	if o.Value != nil {
-		c.Value = deepCopy(reflect.ValueOf(o.Value)).Interface()
-	}
-	return &c
-}
-
 // Encode returns the bytes to store: the value in Calico's JSON, without the revision, and with every unknown field of
 // the bytes from which the object was decoded. The bytes must not be changed.
-func (o *Object) Encode() ([]byte, error) {
+func Encode(o *Object) ([]byte, error) {
 	if o.Value == nil {
 		return nil, fmt.Errorf("%s has no value to encode", o.Key)
 	}
@@ -115,10 +91,10 @@ func (o *Object) Encode() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Key, err)
 	}
-	if len(o.raw) == 0 {
+	if len(o.Raw) == 0 {
 		return known, nil
 	}
-	return keepUnknown(o.Key, known, o.raw)
+	return keepUnknown(o.Key, known, o.Raw)
 }
 
 // keepUnknown applies the content of known to raw. The result is raw itself if nothing changed, and known itself if raw
@@ -153,45 +129,4 @@ func keepUnknown(key Key, known, raw []byte) ([]byte, error) {
 		return known, nil // byte for byte as Calico writes it
 	}
 	return json.Marshal(result)
-}
-
-// deepCopy copies everything reachable through exported fields, maps, slices and pointers.
-func deepCopy(v reflect.Value) reflect.Value {
-	switch v.Kind() {
-	case reflect.Pointer:
-		if v.IsNil() {
-			return v
-		}
-		c := reflect.New(v.Type().Elem())
-		c.Elem().Set(deepCopy(v.Elem()))
-		return c
-	case reflect.Slice:
-		if v.IsNil() {
-			return v
-		}
-		c := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
-		for i := range v.Len() {
-			c.Index(i).Set(deepCopy(v.Index(i)))
-		}
-		return c
-	case reflect.Map:
-		if v.IsNil() {
-			return v
-		}
-		c := reflect.MakeMapWithSize(v.Type(), v.Len())
-		for it := v.MapRange(); it.Next(); {
-			c.SetMapIndex(it.Key(), deepCopy(it.Value()))
-		}
-		return c
-	case reflect.Struct:
-		c := reflect.New(v.Type()).Elem()
-		c.Set(v) // unexported fields (of time.Time, netip.Addr) are never changed in place
-		for i := range v.NumField() {
-			if v.Type().Field(i).IsExported() {
-				c.Field(i).Set(deepCopy(v.Field(i)))
-			}
-		}
-		return c
-	}
-	return v
 }

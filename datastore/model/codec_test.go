@@ -90,14 +90,14 @@ func TestNothingOfCalicosObjectsIsLost(t *testing.T) {
 				t.Errorf("%s is quarantined: %v", s.Key, o.Err)
 				continue
 			}
-			same, err := o.Encode()
+			same, err := Encode(o)
 			if err != nil || string(same) != s.Raw {
 				t.Errorf("%s: %v\n%s\nbecame\n%s", s.Key, err, s.Raw, same)
 			}
 			if k.Kind == KindStagedKubernetesNetworkPolicy && !strings.Contains(s.Raw, "policyTypes") {
 				continue // here Calico stores no directions that the user did not name, and we do
 			}
-			fresh, err := NewObject(k, o.Value).Encode()
+			fresh, err := Encode(NewObject(k, o.Value))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,7 +134,7 @@ func TestFreshObjectsHaveCalicosBytes(t *testing.T) {
 		if k.Kind == KindFelixConfiguration {
 			continue // the API module's type, with other fields in another order
 		}
-		got, err := NewObject(k, Decode(k, []byte(s.Raw), 1).Value).Encode()
+		got, err := Encode(NewObject(k, Decode(k, []byte(s.Raw), 1).Value))
 		if err != nil || string(got) != s.Raw {
 			t.Errorf("%s: %v\n%s\nbecame\n%s", s.Key, err, s.Raw, got)
 		}
@@ -152,7 +152,7 @@ func TestSequenceNumbersStayExact(t *testing.T) {
 	}
 	c := o.Clone()
 	c.Value.(*Block).SequenceNumber++
-	got, err := c.Encode()
+	got, err := Encode(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func TestUnknownFieldsSurviveARewrite(t *testing.T) {
 			}
 			next := o.Clone()
 			c.change(next.Value)
-			got, err := next.Encode()
+			got, err := Encode(next)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -282,10 +282,10 @@ func TestReplacesKeepsWhatAUserCannotKnow(t *testing.T) {
 				`"spec":{"peerIP":"10.0.0.1","asNumber":1,"nextHopMode":"Self","new":1}}`), 5)
 	o := NewObject(key, &BGPPeer{Spec: BGPPeerSpec{PeerIP: "10.0.0.1", ASNumber: 2}})
 	o.Replaces(old)
-	if err := o.PrepareUpdate(); err != nil {
+	if err := PrepareUpdate(o); err != nil {
 		t.Fatal(err)
 	}
-	got, err := o.Encode()
+	got, err := Encode(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +309,7 @@ func TestEncodedObjectsHaveNoRevision(t *testing.T) {
 	o := Decode(ResourceKey(KindTier, "t"), []byte(`{"metadata":{"name":"t"},"spec":{"order":1}}`), 42).Clone()
 	order := 2.0
 	o.Value.(*Tier).Spec.Order = &order
-	b, err := o.Encode()
+	b, err := Encode(o)
 	if err != nil || bytes.Contains(b, []byte("resourceVersion")) || !bytes.Contains(b, []byte(`"order":2`)) {
 		t.Errorf("%s, %v", b, err)
 	}
@@ -402,7 +402,7 @@ func BenchmarkEncodeChangedBlock26(b *testing.B) {
 	o := Decode(key, raw, 1).Clone()
 	for b.Loop() {
 		o.Value.(*Block).SequenceNumber++
-		if _, err := o.Encode(); err != nil {
+		if _, err := Encode(o); err != nil {
 			b.Fatal(err)
 		}
 	}

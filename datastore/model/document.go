@@ -227,7 +227,7 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 	m := value.(metav1.Object)
 	o := NewObject(Key{Kind: info.Kind, Namespace: m.GetNamespace(), Name: m.GetName()}, value)
 	if info.Kubernetes {
-		o.raw = text
+		o.Raw = text
 	}
 	if rv := m.GetResourceVersion(); rv != "" {
 		if o.Revision, err = revisionIn(info.Kind, rv); err != nil || o.Revision < 0 {

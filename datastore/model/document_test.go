@@ -163,7 +163,7 @@ func TestOutputOfCalicoctlIsInput(t *testing.T) {
 			if o.Key.Name == DefaultAllowProfile {
 				continue // shown, but never stored
 			}
-			b, err := o.Encode()
+			b, err := Encode(o)
 			if err != nil || o.Revision == 0 {
 				t.Fatalf("%s: revision %d, %v", o.Key, o.Revision, err)
 			}
@@ -172,7 +172,7 @@ func TestOutputOfCalicoctlIsInput(t *testing.T) {
 			}
 			if o.Key.Kind != KindClusterInformation { // calicoctl may not write it
 				o.Replaces(Decode(o.Key, []byte(raw[o.Key]), o.Revision))
-				if err := o.PrepareUpdate(); err != nil {
+				if err := PrepareUpdate(o); err != nil {
 					t.Error(err)
 				}
 			}

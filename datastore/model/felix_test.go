@@ -26,7 +26,7 @@ func TestFelixRules(t *testing.T) {
 	} {
 		f := &FelixConfiguration{Spec: x.spec}
 		f.Name = "default"
-		err := NewObject(ResourceKey(KindFelixConfiguration, "default"), f).PrepareCreate(time.Now())
+		err := PrepareCreate(NewObject(ResourceKey(KindFelixConfiguration, "default"), f), time.Now())
 		if (err == nil) != (x.wrong == "") || err != nil && !strings.Contains(err.Error(), x.wrong+" = ") {
 			t.Errorf("%+v: %v, want %q to be wrong", x.spec, err, x.wrong)
 		}

@@ -42,7 +42,7 @@ var neverWorkloads = []string{
 func (p InterfacePrefixes) Refuse(iface string) string {
 	const nothing = "the endpoint gets no route, no rules and no settings: "
 	switch {
-	case !interfaceFormat.MatchString(iface) || iface == "." || iface == "..":
+	case !IsInterfaceName(iface):
 		return fmt.Sprintf("%sinterfaceName %q is no name of an interface", nothing, iface)
 	case slices.Contains(neverWorkloads, iface):
 		return fmt.Sprintf("%sinterfaceName %q is never a workload's", nothing, iface)

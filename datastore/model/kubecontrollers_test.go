@@ -22,10 +22,10 @@ spec:
 		t.Fatal(err)
 	}
 	o := objects[0]
-	if err := o.PrepareCreate(testTime); err != nil {
+	if err := PrepareCreate(o, testTime); err != nil {
 		t.Fatal(err)
 	}
-	b, err := o.Encode()
+	b, err := Encode(o)
 	if err != nil {
 		t.Fatal(err)
 	}

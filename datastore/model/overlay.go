@@ -1,6 +1,10 @@
 package model
 
-import "reflect"
+import (
+	"reflect"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+)
 
 // FelixOverlay merges the settings for a node: for each field, the last value that FelixConfigurations visits takes
 // priority. A nil or empty field sets nothing. There are two exceptions: floatingIPs (see MergeFloatingIPs), and
@@ -36,4 +40,14 @@ func says(f reflect.Value) bool {
 		return f.Len() > 0
 	}
 	return !f.IsZero()
+}
+
+// MergeFloatingIPs merges the setting floatingIPs of the cluster's and of a node's FelixConfiguration: Enabled takes
+// priority. Calico's clients write Disabled as a default into each object, also into those of nodes, so that Disabled
+// expresses no choice.
+func MergeFloatingIPs(a, b *v3.FloatingIPType) *v3.FloatingIPType {
+	if a != nil && *a == v3.FloatingIPsEnabled || b == nil {
+		return a
+	}
+	return b
 }

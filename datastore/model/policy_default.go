@@ -30,7 +30,26 @@ func defaultPolicy(value any) {
 	}
 	p.setLabel()
 	p.inferTypes()
-	delete(p.meta.Annotations, annotationMetadata) // Encode sets it
+	delete(p.meta.Annotations, AnnotationMetadata) // encoding adds it
+}
+
+// CompletePolicy sets the fields of a stored policy that old writers left out. It leaves other values alone.
+func CompletePolicy(value any) {
+	if v, ok := value.(*v3.StagedKubernetesNetworkPolicy); ok {
+		completeStagedKubernetesNetworkPolicy(v)
+		return
+	}
+	p, ok := policyOf(value)
+	if !ok {
+		return
+	}
+	if *p.tier == "" {
+		*p.tier = DefaultTier
+	}
+	if p.meta.Labels[LabelTier] == "" {
+		p.setLabel()
+	}
+	p.inferTypes()
 }
 
 func defaultNetworkPolicy(v *v3.NetworkPolicy)                         { defaultPolicy(v) }
@@ -44,10 +63,10 @@ func defaultStagedKubernetesNetworkPolicy(v *v3.StagedKubernetesNetworkPolicy) {
 	if v.Spec.StagedAction == "" {
 		v.Spec.StagedAction = v3.StagedActionSet
 	}
-	settleStagedKubernetesNetworkPolicy(v)
+	completeStagedKubernetesNetworkPolicy(v)
 }
 
-func settleStagedKubernetesNetworkPolicy(v *v3.StagedKubernetesNetworkPolicy) {
+func completeStagedKubernetesNetworkPolicy(v *v3.StagedKubernetesNetworkPolicy) {
 	if s := &v.Spec; len(s.PolicyTypes) == 0 && s.StagedAction != v3.StagedActionDelete {
 		s.PolicyTypes = kubernetesPolicyTypes(len(s.Egress))
 	}

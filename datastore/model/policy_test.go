@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -276,7 +277,7 @@ func TestPolicyRules(t *testing.T) {
 			}
 			o := objects[0]
 			raw, _ := json.Marshal(o.Value)
-			err = o.PrepareCreate(testTime)
+			err = PrepareCreate(o, testTime)
 			var invalid *InvalidError
 			switch {
 			case c.want == "" && err != nil:
@@ -299,7 +300,7 @@ func documentOf(kind Kind, name, spec string) (Key, string) {
 		key.Namespace = "ns"
 	}
 	return key, fmt.Sprintf("{apiVersion: %s, kind: %s, metadata: {name: %s, namespace: %q}, spec: {%s}}",
-		info.APIVersion, info.documentKind(), name, key.Namespace, spec)
+		info.APIVersion, cmp.Or(info.Document, string(kind)), name, key.Namespace, spec)
 }
 
 // numbered joins n texts with the numbers from 1 to n.
@@ -332,13 +333,13 @@ func TestNamesOfPolicies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := objects[0].PrepareCreate(testTime); (err == nil) != c.ok {
+		if err := PrepareCreate(objects[0], testTime); (err == nil) != c.ok {
 			t.Errorf("%s %s: %v", c.kind, c.name, err)
 		}
 	}
 	set := NewObject(ResourceKey(KindGlobalNetworkSet, "s"), &v3.GlobalNetworkSet{})
 	set.Metadata().SetLabels(map[string]string{LabelNamespace: "x"})
-	if err := set.PrepareCreate(testTime); err == nil ||
+	if err := PrepareCreate(set, testTime); err == nil ||
 		!strings.Contains(err.Error(), "projectcalico.org/namespace=x") {
 		t.Errorf("a set with the label of a namespace: %v", err)
 	}
@@ -359,7 +360,7 @@ func TestPolicyNameFromEitherSpelling(t *testing.T) {
 		{"made of a Kubernetes policy, annotated", "knp.default.web", "knp.default.web", "default", "knp.default.web"},
 		{"nothing behind the prefix", "default.", "", "default", "default."},
 	} {
-		if got := PolicyName(c.stored, c.annotated, c.tier); got != c.want {
+		if got := policyName(c.stored, c.annotated, c.tier); got != c.want {
 			t.Errorf("%s: %q", c.rule, got)
 		}
 	}
@@ -378,26 +379,26 @@ func TestStoredSpellingOfPolicies(t *testing.T) {
 		!reflect.DeepEqual(p.Spec.Types, []v3.PolicyType{"Egress"}) {
 		t.Errorf("read %+v", p)
 	}
-	if same, err := o.Encode(); err != nil || string(same) != raw {
+	if same, err := Encode(o); err != nil || string(same) != raw {
 		t.Errorf("unchanged it became %s, %v", same, err)
 	}
 	next := o.Clone()
 	next.Value.(*v3.NetworkPolicy).Spec.Selector = "has(b)"
-	if err := next.PrepareUpdate(); err != nil {
+	if err := PrepareUpdate(next); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := next.Encode(); err != nil ||
+	if got, err := Encode(next); err != nil ||
 		!reflect.DeepEqual(exact(t, got), exact(t, []byte(strings.Replace(raw, "has(a)", "has(b)", 1)))) {
 		t.Errorf("changed it became %s, %v", got, err)
 	}
 
 	fresh := NewObject(Key{Kind: KindNetworkPolicy, Namespace: "ns"}, &v3.NetworkPolicy{})
 	fresh.Metadata().SetName("web")
-	fresh.Metadata().SetAnnotations(map[string]string{annotationMetadata: `{"name":"lie"}`, "mine": "x"})
-	if err := fresh.PrepareCreate(testTime); err != nil {
+	fresh.Metadata().SetAnnotations(map[string]string{AnnotationMetadata: `{"name":"lie"}`, "mine": "x"})
+	if err := PrepareCreate(fresh, testTime); err != nil {
 		t.Fatal(err)
 	}
-	b, err := fresh.Encode()
+	b, err := Encode(fresh)
 	if err != nil || !strings.Contains(string(b),
 		`"annotations":{"mine":"x","projectcalico.org/metadata":"{\"name\":\"web\"}"}`) {
 		t.Errorf("a new policy is stored as %s, %v", b, err)
@@ -458,7 +459,7 @@ func TestDirectionsThatAPolicyDoesNotName(t *testing.T) {
 		if got := directions(Decode(key, raw, 1).Value); got != c.read {
 			t.Errorf("%s {%s} is read with %s", c.kind, c.spec, got)
 		}
-		if err := objects[0].PrepareCreate(testTime); err != nil {
+		if err := PrepareCreate(objects[0], testTime); err != nil {
 			t.Error(err)
 		}
 		if got := directions(objects[0].Value); got != c.stored {
@@ -521,7 +522,7 @@ func TestTwoKindsOfNetworkPolicyDocuments(t *testing.T) {
 		list[0].Key != (Key{Kind: KindKubernetesNetworkPolicy, Namespace: "b", Name: "a"}) {
 		t.Fatalf("%v, %v", list, err)
 	}
-	if err := list[0].PrepareCreate(testTime); err != nil {
+	if err := PrepareCreate(list[0], testTime); err != nil {
 		t.Fatal(err)
 	}
 	if v := list[0].Value.(*networkingv1.NetworkPolicy); v.Kind != "NetworkPolicy" ||

@@ -1,9 +1,9 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,8 +14,8 @@ import (
 // PrepareCreate prepares o for storing as a new object: it sets an identity and Calico's defaults, and then validates.
 // It changes o.Value, and o.Key if a WorkloadEndpoint has no name. The error for an invalid object is an *InvalidError.
 // now becomes the creation time.
-func (o *Object) PrepareCreate(now time.Time) error {
-	if err := o.prepare(); err != nil {
+func PrepareCreate(o *Object, now time.Time) error {
+	if err := prepare(o); err != nil {
 		return err
 	}
 	if m := o.Metadata(); m != nil {
@@ -26,45 +26,29 @@ func (o *Object) PrepareCreate(now time.Time) error {
 			m.SetCreationTimestamp(metav1.NewTime(now.UTC().Truncate(time.Second)))
 		}
 	}
-	return o.validate(nil)
+	return validateUpdate(o, nil)
 }
 
 // PrepareUpdate prepares o to replace a stored object: it sets Calico's defaults and then validates, also against the
 // replaced object if o was decoded or Replaces was called. It changes o.Value. The error for an invalid object is an
 // *InvalidError.
-func (o *Object) PrepareUpdate() error {
-	if err := o.prepare(); err != nil {
+func PrepareUpdate(o *Object) error {
+	if err := prepare(o); err != nil {
 		return err
 	}
 	info, _ := Lookup(o.Key.Kind)
-	if len(o.raw) == 0 {
-		return o.validate(nil)
+	if len(o.Raw) == 0 {
+		return validateUpdate(o, nil)
 	}
-	old, err := decodeValue(info, o.Key, o.raw)
+	old, err := decodeValue(info, o.Key, o.Raw)
 	if err != nil {
-		return o.validate(nil) // any valid object may replace an unreadable one
+		return validateUpdate(o, nil) // any valid object may replace an unreadable one
 	}
-	return o.validate(old)
-}
-
-// Replaces sets the object that o is to replace. Encode then keeps the fields of stored that this version does not
-// know, and o gets the uid and creation time of stored unless it has its own.
-func (o *Object) Replaces(stored *Object) {
-	o.raw = stored.raw
-	m, was := o.Metadata(), stored.Metadata()
-	if m == nil || was == nil {
-		return
-	}
-	if m.GetUID() == "" {
-		m.SetUID(was.GetUID())
-	}
-	if created := m.GetCreationTimestamp(); created.IsZero() {
-		m.SetCreationTimestamp(was.GetCreationTimestamp())
-	}
+	return validateUpdate(o, old)
 }
 
 // prepare sets the type, name and defaults of o.
-func (o *Object) prepare() error {
+func prepare(o *Object) error {
 	info, ok := Lookup(o.Key.Kind)
 	if !ok {
 		return fmt.Errorf("%s: unknown kind", o.Key)
@@ -81,19 +65,19 @@ func (o *Object) prepare() error {
 		o.Key.Name = name
 	}
 	if m := o.Metadata(); m != nil {
-		if err := o.settleName(m); err != nil {
+		if err := settleName(o, m); err != nil {
 			return err
 		}
 		o.Value.(interface{ GetObjectKind() schema.ObjectKind }).GetObjectKind().
-			SetGroupVersionKind(schema.FromAPIVersionAndKind(info.APIVersion, info.documentKind()))
+			SetGroupVersionKind(schema.FromAPIVersionAndKind(info.APIVersion, cmp.Or(info.Document, string(info.Kind))))
 	}
-	info.Default(o.Value)
+	Default(o.Key.Kind, o.Value)
 	return nil
 }
 
 // settleName makes key and metadata agree; either may be missing. A policy that is stored under its old name stays
 // there.
-func (o *Object) settleName(m metav1.Object) error {
+func settleName(o *Object, m metav1.Object) error {
 	if o.Key.Name == "" {
 		o.Key.Name = m.GetName()
 	}
@@ -101,7 +85,8 @@ func (o *Object) settleName(m metav1.Object) error {
 		o.Key.Namespace = m.GetNamespace()
 	}
 	var errs []FieldError
-	isOld := tiered(o.Key.Kind) && m.GetName() != "" && o.Key.Name == oldPrefix+m.GetName()
+	old, ok := OldPolicyKey(Key{Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: m.GetName()})
+	isOld := ok && m.GetName() != "" && o.Key == old
 	if n := m.GetName(); n != "" && n != o.Key.Name && !isOld {
 		errs = append(errs, FieldError{Field: "metadata.name", Value: n, Rule: "must be " + o.Key.Name})
 	}
@@ -118,25 +103,9 @@ func (o *Object) settleName(m metav1.Object) error {
 	return nil
 }
 
-// validate applies all rules, and those for changes if old is not nil. It ignores errors that old already had if they
-// did not make it unusable: another writer may be of a newer version.
-func (o *Object) validate(old any) error {
-	info, _ := Lookup(o.Key.Kind)
-	errs := info.Validate(o.Key, o.Value)
-	if len(errs) > 0 && old != nil {
-		before := info.Validate(o.Key, old)
-		broken := info.run(o.Key, o.Value, true)
-		errs = slices.DeleteFunc(errs, func(e FieldError) bool { return listed(before, e) && !listed(broken, e) })
-	}
-	if was, ok := old.(*IPPool); ok {
-		errs = append(errs, checkPoolChange(was, o.Value.(*IPPool))...)
-	}
-	if len(errs) > 0 {
+func validateUpdate(o *Object, old any) error {
+	if errs := ValidateUpdate(o.Key, old, o.Value); len(errs) > 0 {
 		return &InvalidError{Key: o.Key, Fields: errs}
 	}
 	return nil
-}
-
-func listed(errs []FieldError, e FieldError) bool {
-	return slices.ContainsFunc(errs, func(x FieldError) bool { return x.Error() == e.Error() })
 }

@@ -41,11 +41,11 @@ func TestDefaultsAreThoseOfCalico(t *testing.T) {
 		if info, _ := Lookup(o.Key.Kind); info.Namespaced && o.Key.Namespace == "" {
 			o.Key.Namespace = "default" // as calicoctl does
 		}
-		if err := o.PrepareCreate(testTime); err != nil {
+		if err := PrepareCreate(o, testTime); err != nil {
 			t.Error(err)
 			continue
 		}
-		b, err := o.Encode()
+		b, err := Encode(o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +111,7 @@ func refuse(r refusal, others Reader) ([]string, error) {
 		return []string{err.Error()}, err
 	}
 	for _, o := range objects {
-		err = o.PrepareCreate(testTime)
+		err = PrepareCreate(o, testTime)
 		if p, ok := o.Value.(*IPPool); ok && err == nil {
 			if errs := CheckPoolOverlap(o.Key, p, others); len(errs) > 0 {
 				err = &InvalidError{Key: o.Key, Fields: errs}
@@ -358,7 +358,7 @@ func TestRules(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = objects[0].PrepareCreate(testTime)
+			err = PrepareCreate(objects[0], testTime)
 			var invalid *InvalidError
 			switch {
 			case c.want == "" && err != nil:
@@ -387,7 +387,7 @@ func TestImmutableFieldsOfPools(t *testing.T) {
 	} {
 		o := old.Clone()
 		c.change(o.Value.(*IPPool))
-		err := o.PrepareUpdate()
+		err := PrepareUpdate(o)
 		if (err == nil) != (c.want == "") || (err != nil && !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("changing %s: %v", c.rule, err)
 		}
@@ -399,7 +399,7 @@ func TestIdentityOfNewObjects(t *testing.T) {
 	o := NewObject(key, &WorkloadEndpoint{Spec: WorkloadEndpointSpec{
 		Orchestrator: "k8s", Node: "node-1", Pod: "web-0", Endpoint: "eth0", InterfaceName: "cali1"}})
 	o.Metadata().SetLabels(map[string]string{"app": "web", LabelNamespace: "forged"})
-	if err := o.PrepareCreate(testTime); err != nil {
+	if err := PrepareCreate(o, testTime); err != nil {
 		t.Fatal(err)
 	}
 	w := o.Value.(*WorkloadEndpoint)
@@ -414,16 +414,16 @@ func TestIdentityOfNewObjects(t *testing.T) {
 		t.Errorf("labelled %v", w.Labels)
 	}
 	uid, created := w.UID, w.CreationTimestamp
-	if err := o.PrepareCreate(testTime.Add(time.Hour)); err != nil || w.UID != uid ||
+	if err := PrepareCreate(o, testTime.Add(time.Hour)); err != nil || w.UID != uid ||
 		!w.CreationTimestamp.Equal(&created) {
 		t.Errorf("an identity that is there must stay: %v", err)
 	}
 	o.Key.Name = "other"
-	if err := o.PrepareCreate(testTime); err == nil || !strings.Contains(err.Error(), "metadata.name") {
+	if err := PrepareCreate(o, testTime); err == nil || !strings.Contains(err.Error(), "metadata.name") {
 		t.Errorf("key and name disagree: %v", err)
 	}
 	block := NewObject(Key{Kind: KindIPAMHandle, Name: "h"}, &Handle{Block: map[string]int{"10.0.0.0/26": 1}})
-	if err := block.PrepareCreate(testTime); err != nil {
+	if err := PrepareCreate(block, testTime); err != nil {
 		t.Error(err)
 	}
 }

@@ -49,7 +49,7 @@ func TestQoSRules(t *testing.T) {
 				Endpoint: "eth0", InterfaceName: "cali1", QoSControls: &x.limits}}
 			w.Name, w.Namespace = key.Name, key.Namespace
 			o := NewObject(key, w)
-			err := o.PrepareCreate(time.Now())
+			err := PrepareCreate(o, time.Now())
 			var invalid *InvalidError
 			var fields []string
 			if errors.As(err, &invalid) {
@@ -61,7 +61,7 @@ func TestQoSRules(t *testing.T) {
 				t.Fatalf("refused for %v; want %v", err, x.want)
 			}
 			// Who reads it does not drop the endpoint for that.
-			raw, err := o.Encode()
+			raw, err := Encode(o)
 			if err != nil {
 				t.Fatal(err)
 			}

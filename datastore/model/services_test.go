@@ -63,11 +63,11 @@ func TestKubernetesDocumentsAreReadForWhatManxNeeds(t *testing.T) {
 		t.Errorf("the endpoints serve %+v", p)
 	}
 	for _, o := range objects {
-		if err := o.PrepareUpdate(); err != nil {
+		if err := PrepareUpdate(o); err != nil {
 			t.Error(err)
 		}
 		info, _ := Lookup(o.Key.Kind)
-		text, err := o.Encode()
+		text, err := Encode(o)
 		if err != nil || !strings.Contains(string(text), info.APIVersion) ||
 			!strings.Contains(string(text), `"ports"`) {
 			t.Errorf("%s lost something: %s, %v", o.Key, text, err)
@@ -101,7 +101,7 @@ func TestKubernetesRules(t *testing.T) {
 		t.Run(c.rule, func(t *testing.T) {
 			objects, err := DecodeDocument([]byte(c.in))
 			for _, o := range objects {
-				err = errors.Join(err, o.PrepareCreate(testTime))
+				err = errors.Join(err, PrepareCreate(o, testTime))
 			}
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v lacks %q", err, c.want)

@@ -48,12 +48,12 @@ func TestFieldsOfTheFutureSurviveAtEveryLevel(t *testing.T) {
 		if o.Err != nil {
 			t.Fatal(o.Err)
 		}
-		if same, err := o.Encode(); err != nil || string(same) != string(raw) {
+		if same, err := Encode(o); err != nil || string(same) != string(raw) {
 			t.Errorf("%s changed without a change: %v\n%s\n%s", k, err, raw, same)
 		}
 		next := o.Clone()
 		change(t, next, want.(map[string]any))
-		got, err := next.Encode()
+		got, err := Encode(next)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,21 +101,21 @@ func TestOldFaultsDoNotBlockAnUpdate(t *testing.T) {
 			`{"metadata":{"name":"n1"},"spec":{"bgp":{"ipv4Address":"10.0.0.1/24"},"addresses":[{"address":"10.0.0.1","type":"Newer"}]},"status":{}}`), 1)
 	o := old.Clone()
 	o.Value.(*Node).Spec.BGP.IPv4IPIPTunnelAddr = "10.1.0.1"
-	if err := o.PrepareUpdate(); err != nil {
+	if err := PrepareUpdate(o); err != nil {
 		t.Errorf("refused for what was there before: %v", err)
 	}
 	o.Value.(*Node).Spec.VXLANTunnelMACAddr = "?"
-	if err := o.PrepareUpdate(); err == nil {
+	if err := PrepareUpdate(o); err == nil {
 		t.Error("a new fault was accepted")
 	}
 	fresh := NewObject(key, old.Value)
-	if err := fresh.Clone().PrepareCreate(testTime); err == nil {
+	if err := PrepareCreate(fresh.Clone(), testTime); err == nil {
 		t.Error("the fault was accepted in a new object")
 	}
 	broken := Decode(ResourceKey(KindBGPPeer, "p"), []byte(`{"metadata":{"name":"p"},"spec":{"peerIP":"here"}}`),
 		1).Clone()
 	broken.Metadata().SetLabels(map[string]string{"a": "b"})
-	if err := broken.PrepareUpdate(); err == nil {
+	if err := PrepareUpdate(broken); err == nil {
 		t.Error("a quarantined object was rewritten without being repaired")
 	}
 }

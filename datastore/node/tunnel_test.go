@@ -79,7 +79,7 @@ func (x tunnelTest) pool(name, cidr string, change ...func(*model.IPPoolSpec)) {
 	for _, c := range change {
 		c(&p.Spec)
 	}
-	raw, err := model.NewObject(model.ResourceKey(model.KindIPPool, name), p).Encode()
+	raw, err := model.Encode(model.NewObject(model.ResourceKey(model.KindIPPool, name), p))
 	if err != nil {
 		x.Fatal(err)
 	}

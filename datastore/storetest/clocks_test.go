@@ -85,7 +85,7 @@ func (c *client) do(
 }
 
 func (c *client) put(o *model.Object) (*model.Object, error) {
-	raw, err := o.Encode()
+	raw, err := model.Encode(o)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (c *client) Create(ctx context.Context, o *model.Object) (*model.Object, er
 			return nil, datastore.ErrExists
 		}
 		o := o.Clone()
-		if err := o.PrepareCreate(time.Now()); err != nil {
+		if err := model.PrepareCreate(o, time.Now()); err != nil {
 			return nil, err
 		}
 		return c.put(o)
@@ -151,10 +151,10 @@ func (c *client) Update(ctx context.Context, o *model.Object) (*model.Object, er
 			return nil, err
 		}
 		o := o.Clone()
-		if len(o.Raw()) == 0 {
+		if len(o.Raw) == 0 {
 			o.Replaces(c.objects[o.Key])
 		}
-		if err := o.PrepareUpdate(); err != nil {
+		if err := model.PrepareUpdate(o); err != nil {
 			return nil, err
 		}
 		return c.put(o)

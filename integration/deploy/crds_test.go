@@ -353,8 +353,8 @@ func refusedByManxctl(t *testing.T, document []byte) bool {
 		return true
 	}
 	info, _ := model.Lookup(objects[0].Key.Kind)
-	info.Default(objects[0].Value)
-	return len(info.Validate(objects[0].Key, objects[0].Value)) > 0
+	model.Default(info.Kind, objects[0].Value)
+	return len(model.Validate(objects[0].Key, objects[0].Value)) > 0
 }
 
 // leftToManxctl lists the rules that concern elements of possibly long lists, names, or addresses.

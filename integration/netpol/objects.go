@@ -70,10 +70,10 @@ func mark(key model.Key, n uint64) *model.Object {
 // stored is the object as a reader of the datastore finds it, with its defaults.
 func stored(o *model.Object) (*model.Object, error) {
 	o = o.Clone()
-	if err := o.PrepareCreate(time.Unix(0, 0)); err != nil {
+	if err := model.PrepareCreate(o, time.Unix(0, 0)); err != nil {
 		return nil, err
 	}
-	raw, err := o.Encode()
+	raw, err := model.Encode(o)
 	if err != nil {
 		return nil, err
 	}
@@ -82,8 +82,8 @@ func stored(o *model.Object) (*model.Object, error) {
 }
 
 func same(a, b *model.Object) bool {
-	x, errX := a.Encode()
-	y, errY := b.Encode()
+	x, errX := model.Encode(a)
+	y, errY := model.Encode(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 

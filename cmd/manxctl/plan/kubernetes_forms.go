@@ -107,7 +107,7 @@ func (r *reader) takeAffinity(f found) {
 			f.meta.Name, o.Err)
 		return
 	}
-	kept, err := o.Encode()
+	kept, err := model.Encode(o)
 	r.enter(f, o.Key, kept, err)
 }
 
@@ -155,6 +155,6 @@ func (r *reader) takeKubernetesNode(f found) {
 	for _, notice := range notices {
 		r.remark(f.place, "metadata.annotations", "%s", notice)
 	}
-	kept, err := o.Encode()
+	kept, err := model.Encode(o)
 	r.enter(f, o.Key, kept, err)
 }

@@ -147,7 +147,7 @@ func (r *reader) takeResource(f found) {
 		if key.Name == "" {
 			key.Name = nameOf(strict)
 		}
-		raw, err = strict.Encode() // converts numbers and booleans to text
+		raw, err = model.Encode(strict) // converts numbers and booleans to text
 	}
 	if key.Name == "" {
 		r.remark(f.place, "metadata", "%s is skipped: metadata.name is missing", f.Kind)
@@ -170,11 +170,11 @@ func (r *reader) takeCustom(f found, kind model.Kind) {
 	f.APIVersion = ""
 	strict, mistakes := f.Decode()       // reports unknown fields, and fields of a wrong type
 	if o.Value == nil && strict != nil { // the API refuses it, but a file may have it: text for a number, for instance
-		kept, _ := strict.Encode()
+		kept, _ := model.Encode(strict)
 		r.enter(f, o.Key, kept, mistakes)
 		return
 	}
-	kept, err := o.Encode()
+	kept, err := model.Encode(o)
 	r.enter(f, o.Key, kept, errors.Join(mistakes, err))
 }
 
@@ -193,8 +193,8 @@ func (r *reader) enter(f found, key model.Key, raw []byte, mistakes error) {
 	info, _ := model.Lookup(key.Kind)
 	o := model.Decode(key, raw, 0)
 	if o.Value != nil {
-		info.Default(o.Value) // as when the object was stored
-		if raw, err := o.Encode(); err == nil {
+		model.Default(info.Kind, o.Value) // as when the object was stored
+		if raw, err := model.Encode(o); err == nil {
 			o = model.Decode(key, raw, 0)
 		}
 	}
@@ -208,7 +208,7 @@ func (r *reader) enter(f found, key model.Key, raw []byte, mistakes error) {
 		r.remarks = append(r.remarks, remark{f.file, e.Line,
 			fmt.Sprintf("%s: %v (passed over; apply would refuse the object)", key, e.Err)})
 	}
-	for _, e := range info.Validate(key, o.Value) {
+	for _, e := range model.Validate(key, o.Value) {
 		r.remark(f.place, e.Field, "%s: %v (apply would refuse the object)", key, e)
 	}
 }

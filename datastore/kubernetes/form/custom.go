@@ -97,7 +97,7 @@ func Encode(g Group, o *model.Object) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	document, err := o.Encode()
+	document, err := model.Encode(o)
 	if err != nil {
 		return nil, err
 	}

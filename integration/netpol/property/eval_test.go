@@ -195,7 +195,7 @@ func TestEvalIsWhatCalicoDocuments(t *testing.T) {
 func objects(set model.Set) string {
 	var list []string
 	for k, o := range set {
-		raw, err := o.Encode()
+		raw, err := model.Encode(o)
 		list = append(list, fmt.Sprint(k, ": ", string(raw), err))
 	}
 	slices.Sort(list)

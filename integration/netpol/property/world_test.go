@@ -499,7 +499,7 @@ func TestWorldsAreValid(t *testing.T) {
 		g := newGenerator(seed)
 		g.calm = g.one(2)
 		for k, o := range g.world(100) {
-			raw, err := o.Encode()
+			raw, err := model.Encode(o)
 			if err == nil {
 				err = model.Decode(k, raw, 1).Err
 			}
