@@ -418,11 +418,3 @@ func blockOfH1(b *testing.B) (Key, []byte) {
 	b.Fatal("the block is not in the test data")
 	return Key{}, nil
 }
-
-func BenchmarkLookup(b *testing.B) {
-	for b.Loop() {
-		if _, ok := Lookup(KindIPAMConfig); !ok {
-			b.Fatal("unknown")
-		}
-	}
-}

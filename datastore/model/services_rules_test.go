@@ -1,9 +1,11 @@
-package model
+package model_test
 
 import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 const web = `apiVersion: v1
@@ -41,46 +43,36 @@ ports: [{name: http, port: 8080, protocol: TCP}]
 `
 
 func TestKubernetesDocumentsAreReadForWhatManxNeeds(t *testing.T) {
-	objects, err := DecodeDocument([]byte(web))
+	objects, err := model.DecodeDocument([]byte(web))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := NewSet(objects...)
-	s := Get[Service](r, Key{Kind: KindService, Namespace: "shop", Name: "web"})
-	if s == nil || s.Spec.ClusterIPs[1] != "fd00:96::17" || s.Spec.ExternalTrafficPolicy != TrafficPolicyLocal ||
+	r := model.NewSet(objects...)
+	s := model.Get[model.Service](r, model.Key{Kind: model.KindService, Namespace: "shop", Name: "web"})
+	if s == nil || s.Spec.ClusterIPs[1] != "fd00:96::17" || s.Spec.ExternalTrafficPolicy != model.TrafficPolicyLocal ||
 		s.Status.LoadBalancer.Ingress[0].IP != "80.15.0.9" {
 		t.Fatalf("%+v", s)
 	}
-	e := Get[EndpointSlice](r, Key{Kind: KindEndpointSlice, Namespace: "shop", Name: "web-x7"})
-	if e == nil || e.Labels[LabelServiceName] != "web" || *e.Endpoints[0].NodeName != "node-1" ||
+	e := model.Get[model.EndpointSlice](r, model.Key{Kind: model.KindEndpointSlice, Namespace: "shop", Name: "web-x7"})
+	if e == nil || e.Labels[model.LabelServiceName] != "web" || *e.Endpoints[0].NodeName != "node-1" ||
 		!*e.Endpoints[0].Conditions.Ready {
 		t.Fatalf("%+v", e)
 	}
-	if p := s.Spec.Ports[0]; p != (ServicePort{Name: "http", Port: 80}) {
+	if p := s.Spec.Ports[0]; p != (model.ServicePort{Name: "http", Port: 80}) {
 		t.Errorf("the service offers %+v", p)
 	}
 	if p := e.Ports[0]; *p.Name != "http" || *p.Protocol != "TCP" || *p.Port != 8080 {
 		t.Errorf("the endpoints serve %+v", p)
 	}
 	for _, o := range objects {
-		if err := PrepareUpdate(o); err != nil {
+		if err := model.PrepareUpdate(o); err != nil {
 			t.Error(err)
 		}
-		info, _ := Lookup(o.Key.Kind)
-		text, err := Encode(o)
+		info, _ := model.Lookup(o.Key.Kind)
+		text, err := model.Encode(o)
 		if err != nil || !strings.Contains(string(text), info.APIVersion) ||
 			!strings.Contains(string(text), `"ports"`) {
 			t.Errorf("%s lost something: %s, %v", o.Key, text, err)
-		}
-	}
-}
-
-func TestKubernetesKindsAreNotStored(t *testing.T) {
-	for _, kind := range []Kind{KindService, KindEndpointSlice} {
-		for _, i := range Kinds() {
-			if i.Kind == kind {
-				t.Errorf("%s is among the kinds that a datastore keeps", kind)
-			}
 		}
 	}
 }
@@ -99,9 +91,9 @@ func TestKubernetesRules(t *testing.T) {
 		{"namespace", strings.Replace(web, "  namespace: shop\n", "", 1), `metadata.namespace`},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
-			objects, err := DecodeDocument([]byte(c.in))
+			objects, err := model.DecodeDocument([]byte(c.in))
 			for _, o := range objects {
-				err = errors.Join(err, PrepareCreate(o, testTime))
+				err = errors.Join(err, model.PrepareCreate(o, created))
 			}
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v lacks %q", err, c.want)

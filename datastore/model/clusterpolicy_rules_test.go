@@ -1,8 +1,10 @@
-package model
+package model_test
 
 import (
 	"strings"
 	"testing"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 const isolate = `apiVersion: policy.networking.k8s.io/v1alpha2
@@ -21,16 +23,16 @@ spec:
 `
 
 func TestClusterNetworkPolicyIsReadWhole(t *testing.T) {
-	objects, err := DecodeDocument([]byte(isolate))
+	objects, err := model.DecodeDocument([]byte(isolate))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := Get[ClusterNetworkPolicy](NewSet(objects...), ResourceKey(KindClusterNetworkPolicy, "isolate"))
+	p := model.Get[model.ClusterNetworkPolicy](model.NewSet(objects...), model.ResourceKey(model.KindClusterNetworkPolicy, "isolate"))
 	if p == nil {
 		t.Fatal("absent")
 	}
 	s := p.Spec
-	if s.Tier != ClusterPolicyAdmin || s.Priority != 10 ||
+	if s.Tier != model.ClusterPolicyAdmin || s.Priority != 10 ||
 		s.Subject.Pods.NamespaceSelector.MatchLabels["team"] != "blue" ||
 		s.Ingress[0].Protocols[0].TCP.DestinationPort.Number != 9090 ||
 		s.Ingress[1].Protocols[0].DestinationNamedPort != "web" ||
@@ -39,7 +41,7 @@ func TestClusterNetworkPolicyIsReadWhole(t *testing.T) {
 		s.Egress[1].To[0].Nodes == nil || s.Egress[1].To[1].DomainNames[0] != "*.example.com" {
 		t.Errorf("%+v", s)
 	}
-	if err := PrepareCreate(objects[0], testTime); err != nil {
+	if err := model.PrepareCreate(objects[0], created); err != nil {
 		t.Error(err)
 	}
 }
@@ -69,41 +71,13 @@ func TestClusterNetworkPolicyRules(t *testing.T) {
 			if !strings.Contains(isolate, c.from) {
 				t.Fatalf("there is no %q", c.from)
 			}
-			objects, err := DecodeDocument([]byte(strings.Replace(isolate, c.from, c.to, 1)))
+			objects, err := model.DecodeDocument([]byte(strings.Replace(isolate, c.from, c.to, 1)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := PrepareCreate(objects[0], testTime); err == nil || !strings.Contains(err.Error(), c.want) {
+			if err := model.PrepareCreate(objects[0], created); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
 		})
-	}
-}
-
-func TestPodsAndTheirSurroundingsAreReadForWhatManxNeeds(t *testing.T) {
-	objects, err := DecodeDocument([]byte(`{apiVersion: v1, kind: List, items: [
-		{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: blue}}, spec: {finalizers: [kubernetes]}},
-		{apiVersion: v1, kind: ServiceAccount, metadata: {name: robot, namespace: shop, labels: {trusted: "yes"}}, secrets: []},
-		{apiVersion: v1, kind: Pod, metadata: {name: web-1, namespace: shop, annotations: {cni.projectcalico.org/podIP: 10.0.0.1/32}},
-		 spec: {nodeName: n1, serviceAccountName: robot, containers: [{name: c, image: nginx, ports: [{name: http, containerPort: 80, protocol: TCP, hostPort: 8080, hostIP: 192.0.2.1}]}],
-		        initContainers: [{name: i, ports: [{containerPort: 1}]}]},
-		 status: {phase: Running, podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := NewSet(objects...)
-	ns, sa := Get[Namespace](r, ResourceKey(KindNamespace, "shop")),
-		Get[ServiceAccount](r, Key{Kind: KindServiceAccount, Namespace: "shop", Name: "robot"})
-	pod := Get[Pod](r, Key{Kind: KindPod, Namespace: "shop", Name: "web-1"})
-	if ns == nil || sa == nil || pod == nil || ns.Labels["team"] != "blue" || sa.Labels["trusted"] != "yes" {
-		t.Fatalf("%+v, %+v, %+v", ns, sa, pod)
-	}
-	if p := pod.Spec.Containers[0].Ports[0]; p != (ContainerPort{Name: "http", HostPort: 8080, ContainerPort: 80,
-		Protocol: "TCP", HostIP: "192.0.2.1"}) {
-		t.Errorf("%+v", p)
-	}
-	if pod.Spec.NodeName != "n1" || pod.Spec.InitContainers[0].Ports[0].ContainerPort != 1 ||
-		pod.Status.PodIPs[1].IP != "fd00::1" || pod.Status.Phase != "Running" {
-		t.Errorf("%+v", pod)
 	}
 }

@@ -2,46 +2,11 @@ package model
 
 import (
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-func TestFelixRules(t *testing.T) {
-	for _, x := range []struct {
-		spec  FelixConfigurationSpec
-		wrong string // field
-	}{
-		{felixActions("Reject", "DROP", "RETURN"), ""},
-		{felixActions("drop", "reject", "Accept"), ""},
-		{felixActions("", "", ""), ""},
-		{felixActions("Refuse", "", ""), "spec.nftablesFilterDenyAction"},
-		{felixActions("", "Accept", ""), "spec.iptablesFilterDenyAction"},
-		{felixActions("", "", "Reject"), "spec.defaultEndpointToHostAction"},
-		{felixFolder("/run/calico"), ""},
-		{felixFolder("none"), ""},
-		{felixFolder("run/calico"), "spec.endpointStatusPathPrefix"},
-	} {
-		f := &FelixConfiguration{Spec: x.spec}
-		f.Name = "default"
-		err := PrepareCreate(NewObject(ResourceKey(KindFelixConfiguration, "default"), f), time.Now())
-		if (err == nil) != (x.wrong == "") || err != nil && !strings.Contains(err.Error(), x.wrong+" = ") {
-			t.Errorf("%+v: %v, want %q to be wrong", x.spec, err, x.wrong)
-		}
-	}
-}
-
-func felixActions(nftables, iptables, toHost string) (s FelixConfigurationSpec) {
-	s.NftablesFilterDenyAction, s.IptablesFilterDenyAction, s.DefaultEndpointToHostAction = nftables, iptables, toHost
-	return s
-}
-
-func felixFolder(prefix string) (s FelixConfigurationSpec) {
-	s.EndpointStatusPathPrefix = prefix
-	return s
-}
 
 // The cluster's settings come first, then those of the oldest that selects the node, then the node's own.
 func TestFelixConfigurationsThatHoldForANode(t *testing.T) {
