@@ -11,13 +11,14 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
 // endpointOn returns a WorkloadEndpoint with everything that one can have, as it is stored.
 func endpointOn(t *testing.T, node string, n int, labels string) *model.Object {
 	name := fmt.Sprintf("%s-k8s-web%d-eth0", node, n)
-	o := model.Decode(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop", Name: name}, fmt.Appendf(nil,
+	o := codec.Decode(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop", Name: name}, fmt.Appendf(nil,
 		`{"apiVersion":"projectcalico.org/v3","kind":"WorkloadEndpoint","metadata":{"name":%q,"namespace":"shop","labels":%s,`+
 			`"annotations":{"a":"b"},"uid":"u","creationTimestamp":"2026-11-01T00:00:00Z"},"spec":{"orchestrator":"k8s","node":%q,"pod":"web%d",`+
 			`"endpoint":"eth0","containerID":"c","serviceAccountName":"sa","ipNetworks":["10.0.0.%[4]d/32","fd00::%[4]d/128"],`+
@@ -54,10 +55,10 @@ func TestEndpointsOfOtherNodesAreReduced(t *testing.T) {
 	if w := got.Workload(); !reflect.DeepEqual(w, want) {
 		t.Errorf("got  %+v\nwant %+v", w, want)
 	}
-	if _, err := model.Encode(got); err == nil || !strings.Contains(err.Error(), "only a part") {
+	if _, err := codec.Encode(got); err == nil || !strings.Contains(err.Error(), "only a part") {
 		t.Errorf("a reduced object is encoded: %v", err)
 	}
-	if _, err := model.Encode(here); err != nil {
+	if _, err := codec.Encode(here); err != nil {
 		t.Error(err)
 	}
 	if n := len(maps.Collect(model.AllWorkloads(s))); n != 2 {

@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -198,7 +199,7 @@ func FuzzBlock(f *testing.F) {
 		}
 		now := time.Unix(1_900_000_000, 0)
 		s := session{Allocator: New(newMemory(), nil, func() time.Time { return now }), cooldown: time.Minute}
-		held, err := s.hold(model.Decode(model.BlockKey(head.CIDR), bytes.Clone(raw), 1))
+		held, err := s.hold(codec.Decode(model.BlockKey(head.CIDR), bytes.Clone(raw), 1))
 		if err != nil {
 			return
 		}
@@ -210,7 +211,7 @@ func FuzzBlock(f *testing.F) {
 		if after := model.CheckBlock(held.Block); len(after) > before {
 			t.Errorf("broken: %v", after)
 		}
-		if _, err := model.Encode(held.object); err != nil {
+		if _, err := codec.Encode(held.object); err != nil {
 			t.Error(err)
 		}
 	})

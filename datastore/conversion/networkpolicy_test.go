@@ -11,6 +11,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/selector"
 )
@@ -274,9 +275,9 @@ func FuzzNetworkPolicy(f *testing.F) {
 			t.Fatalf("%s: %v", p.Spec.Selector, err)
 		}
 		key := model.Key{Kind: model.KindNetworkPolicy, Namespace: "y", Name: "p"}
-		if data, err := model.Encode(model.NewObject(key, p)); err != nil {
+		if data, err := codec.Encode(model.NewObject(key, p)); err != nil {
 			t.Fatal(err)
-		} else if o := model.Decode(key, data, 1); o.Err != nil {
+		} else if o := codec.Decode(key, data, 1); o.Err != nil {
 			t.Fatalf("quarantined: %v", o.Err)
 		}
 	})

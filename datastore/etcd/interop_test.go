@@ -18,7 +18,7 @@ import (
 // stored returns the keys and values that Calico's own programs left in etcd.
 func stored(t *testing.T) map[string]string {
 	t.Helper()
-	f, err := os.Open("../model/testdata/objects.jsonl")
+	f, err := os.Open("../codec/testdata/objects.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}

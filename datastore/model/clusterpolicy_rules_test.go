@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -41,7 +42,7 @@ func TestClusterNetworkPolicyIsReadWhole(t *testing.T) {
 		s.Egress[1].To[0].Nodes == nil || s.Egress[1].To[1].DomainNames[0] != "*.example.com" {
 		t.Errorf("%+v", s)
 	}
-	if err := model.PrepareCreate(objects[0], created); err != nil {
+	if err := codec.PrepareCreate(objects[0], created); err != nil {
 		t.Error(err)
 	}
 }
@@ -75,7 +76,7 @@ func TestClusterNetworkPolicyRules(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := model.PrepareCreate(objects[0], created); err == nil || !strings.Contains(err.Error(), c.want) {
+			if err := codec.PrepareCreate(objects[0], created); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -42,7 +43,7 @@ func TestTwoKindsOfNetworkPolicyDocuments(t *testing.T) {
 		list[0].Key != (model.Key{Kind: model.KindKubernetesNetworkPolicy, Namespace: "b", Name: "a"}) {
 		t.Fatalf("%v, %v", list, err)
 	}
-	if err := model.PrepareCreate(list[0], time.Now()); err != nil {
+	if err := codec.PrepareCreate(list[0], time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if v := list[0].Value.(*networkingv1.NetworkPolicy); v.Kind != "NetworkPolicy" ||

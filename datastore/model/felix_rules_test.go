@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -25,7 +26,7 @@ func TestFelixRules(t *testing.T) {
 	} {
 		f := &model.FelixConfiguration{Spec: x.spec}
 		f.Name = "default"
-		err := model.PrepareCreate(model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), f), time.Now())
+		err := codec.PrepareCreate(model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), f), time.Now())
 		if (err == nil) != (x.wrong == "") || err != nil && !strings.Contains(err.Error(), x.wrong+" = ") {
 			t.Errorf("%+v: %v, want %q to be wrong", x.spec, err, x.wrong)
 		}

@@ -11,6 +11,7 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -278,7 +279,7 @@ func TestPolicyRules(t *testing.T) {
 			}
 			o := objects[0]
 			raw, _ := json.Marshal(o.Value)
-			err = model.PrepareCreate(o, created)
+			err = codec.PrepareCreate(o, created)
 			var invalid *model.InvalidError
 			switch {
 			case c.want == "" && err != nil:
@@ -286,7 +287,7 @@ func TestPolicyRules(t *testing.T) {
 			case c.want != "" && (!errors.As(err, &invalid) || !strings.Contains(err.Error(), c.want)):
 				t.Errorf("%v; want %q", err, c.want)
 			}
-			if read := model.Decode(key, raw, 1); (read.Err != nil) != c.read {
+			if read := codec.Decode(key, raw, 1); (read.Err != nil) != c.read {
 				t.Errorf("what is stored is quarantined because of %v", read.Err)
 			}
 		})
@@ -334,13 +335,13 @@ func TestNamesOfPolicies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := model.PrepareCreate(objects[0], created); (err == nil) != c.ok {
+		if err := codec.PrepareCreate(objects[0], created); (err == nil) != c.ok {
 			t.Errorf("%s %s: %v", c.kind, c.name, err)
 		}
 	}
 	set := model.NewObject(model.ResourceKey(model.KindGlobalNetworkSet, "s"), &v3.GlobalNetworkSet{})
 	set.Metadata().SetLabels(map[string]string{model.LabelNamespace: "x"})
-	if err := model.PrepareCreate(set, created); err == nil ||
+	if err := codec.PrepareCreate(set, created); err == nil ||
 		!strings.Contains(err.Error(), "projectcalico.org/namespace=x") {
 		t.Errorf("a set with the label of a namespace: %v", err)
 	}
@@ -371,10 +372,10 @@ func TestDirectionsThatAPolicyDoesNotName(t *testing.T) {
 			t.Fatal(err)
 		}
 		raw, _ := json.Marshal(objects[0].Value)
-		if got := directions(model.Decode(key, raw, 1).Value); got != c.read {
+		if got := directions(codec.Decode(key, raw, 1).Value); got != c.read {
 			t.Errorf("%s {%s} is read with %s", c.kind, c.spec, got)
 		}
-		if err := model.PrepareCreate(objects[0], created); err != nil {
+		if err := codec.PrepareCreate(objects[0], created); err != nil {
 			t.Error(err)
 		}
 		if got := directions(objects[0].Value); got != c.stored {

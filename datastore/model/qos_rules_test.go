@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -51,7 +52,7 @@ func TestQoSRules(t *testing.T) {
 				Endpoint: "eth0", InterfaceName: "cali1", QoSControls: &x.limits}}
 			w.Name, w.Namespace = key.Name, key.Namespace
 			o := model.NewObject(key, w)
-			err := model.PrepareCreate(o, time.Now())
+			err := codec.PrepareCreate(o, time.Now())
 			var invalid *model.InvalidError
 			var fields []string
 			if errors.As(err, &invalid) {
@@ -63,11 +64,11 @@ func TestQoSRules(t *testing.T) {
 				t.Fatalf("refused for %v; want %v", err, x.want)
 			}
 			// Who reads it does not drop the endpoint for that.
-			raw, err := model.Encode(o)
+			raw, err := codec.Encode(o)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if read := model.Decode(key, raw, 1); read.Err != nil {
+			if read := codec.Decode(key, raw, 1); read.Err != nil {
 				t.Errorf("quarantined: %v", read.Err)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -165,7 +166,7 @@ func TestRules(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = model.PrepareCreate(objects[0], created)
+			err = codec.PrepareCreate(objects[0], created)
 			var invalid *model.InvalidError
 			switch {
 			case c.want == "" && err != nil:
@@ -179,7 +180,7 @@ func TestRules(t *testing.T) {
 
 func TestImmutableFieldsOfPools(t *testing.T) {
 	key := model.ResourceKey(model.KindIPPool, "p")
-	old := model.Decode(key, []byte(`{"metadata":{"name":"p"},"spec":{"cidr":"fd00:0::/64","allowedUses":["LoadBalancer"]}}`),
+	old := codec.Decode(key, []byte(`{"metadata":{"name":"p"},"spec":{"cidr":"fd00:0::/64","allowedUses":["LoadBalancer"]}}`),
 		4)
 	for _, c := range []struct {
 		rule   string
@@ -194,7 +195,7 @@ func TestImmutableFieldsOfPools(t *testing.T) {
 	} {
 		o := old.Clone()
 		c.change(o.Value.(*model.IPPool))
-		err := model.PrepareUpdate(o)
+		err := codec.PrepareUpdate(o)
 		if (err == nil) != (c.want == "") || (err != nil && !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("changing %s: %v", c.rule, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -65,11 +66,11 @@ func TestKubernetesDocumentsAreReadForWhatManxNeeds(t *testing.T) {
 		t.Errorf("the endpoints serve %+v", p)
 	}
 	for _, o := range objects {
-		if err := model.PrepareUpdate(o); err != nil {
+		if err := codec.PrepareUpdate(o); err != nil {
 			t.Error(err)
 		}
 		info, _ := model.Lookup(o.Key.Kind)
-		text, err := model.Encode(o)
+		text, err := codec.Encode(o)
 		if err != nil || !strings.Contains(string(text), info.APIVersion) ||
 			!strings.Contains(string(text), `"ports"`) {
 			t.Errorf("%s lost something: %s, %v", o.Key, text, err)
@@ -93,7 +94,7 @@ func TestKubernetesRules(t *testing.T) {
 		t.Run(c.rule, func(t *testing.T) {
 			objects, err := model.DecodeDocument([]byte(c.in))
 			for _, o := range objects {
-				err = errors.Join(err, model.PrepareCreate(o, created))
+				err = errors.Join(err, codec.PrepareCreate(o, created))
 			}
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v lacks %q", err, c.want)

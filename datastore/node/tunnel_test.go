@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
@@ -79,7 +80,7 @@ func (x tunnelTest) pool(name, cidr string, change ...func(*model.IPPoolSpec)) {
 	for _, c := range change {
 		c(&p.Spec)
 	}
-	raw, err := model.Encode(model.NewObject(model.ResourceKey(model.KindIPPool, name), p))
+	raw, err := codec.Encode(model.NewObject(model.ResourceKey(model.KindIPPool, name), p))
 	if err != nil {
 		x.Fatal(err)
 	}

@@ -280,7 +280,7 @@ func TestDefinitionsKeepCalicosObjects(t *testing.T) {
 func TestDefinitionsAcceptDocuments(t *testing.T) {
 	a := startAPI(t, groupV3)
 	a.namespaces("shop", "default")
-	text, err := os.ReadFile("../../datastore/model/testdata/input.yaml")
+	text, err := os.ReadFile("../../datastore/codec/testdata/input.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

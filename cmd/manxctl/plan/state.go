@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/manxnet/manx/cmd/manxctl/manifest"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -147,7 +148,7 @@ func (r *reader) takeResource(f found) {
 		if key.Name == "" {
 			key.Name = nameOf(strict)
 		}
-		raw, err = model.Encode(strict) // converts numbers and booleans to text
+		raw, err = codec.Encode(strict) // converts numbers and booleans to text
 	}
 	if key.Name == "" {
 		r.remark(f.place, "metadata", "%s is skipped: metadata.name is missing", f.Kind)
@@ -170,11 +171,11 @@ func (r *reader) takeCustom(f found, kind model.Kind) {
 	f.APIVersion = ""
 	strict, mistakes := f.Decode()       // reports unknown fields, and fields of a wrong type
 	if o.Value == nil && strict != nil { // the API refuses it, but a file may have it: text for a number, for instance
-		kept, _ := model.Encode(strict)
+		kept, _ := codec.Encode(strict)
 		r.enter(f, o.Key, kept, mistakes)
 		return
 	}
-	kept, err := model.Encode(o)
+	kept, err := codec.Encode(o)
 	r.enter(f, o.Key, kept, errors.Join(mistakes, err))
 }
 
@@ -191,11 +192,11 @@ func nameOf(o *model.Object) string {
 // enter decodes an object as the daemon does. mistakes are the errors of a strict decoder.
 func (r *reader) enter(f found, key model.Key, raw []byte, mistakes error) {
 	info, _ := model.Lookup(key.Kind)
-	o := model.Decode(key, raw, 0)
+	o := codec.Decode(key, raw, 0)
 	if o.Value != nil {
 		model.Default(info.Kind, o.Value) // as when the object was stored
-		if raw, err := model.Encode(o); err == nil {
-			o = model.Decode(key, raw, 0)
+		if raw, err := codec.Encode(o); err == nil {
+			o = codec.Decode(key, raw, 0)
 		}
 	}
 	if o.Err != nil {

@@ -1,13 +1,15 @@
-package model
+package codec
 
 import (
 	"reflect"
 	"testing"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // What calicoctl 3.32 stored of this document, but for the identity.
 func TestKubeControllersDefaultsAreThoseOfCalico(t *testing.T) {
-	objects, err := DecodeDocument([]byte(`
+	objects, err := model.DecodeDocument([]byte(`
 apiVersion: projectcalico.org/v3
 kind: KubeControllersConfiguration
 metadata: {name: default}

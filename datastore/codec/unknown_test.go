@@ -1,9 +1,11 @@
-package model
+package codec
 
 import (
 	"encoding/json"
 	"reflect"
 	"testing"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // freeForm are the members whose names are the user's, so that nothing can be unknown in them.
@@ -68,7 +70,7 @@ func TestFieldsOfTheFutureSurviveAtEveryLevel(t *testing.T) {
 }
 
 // change makes the same change to an object and to its JSON form.
-func change(t *testing.T, o *Object, stored map[string]any) {
+func change(t *testing.T, o *model.Object, stored map[string]any) {
 	if m := o.Metadata(); m != nil {
 		m.SetOwnerReferences(nil)
 		m.SetGenerateName("changed-")
@@ -76,16 +78,16 @@ func change(t *testing.T, o *Object, stored map[string]any) {
 		return
 	}
 	switch v := o.Value.(type) {
-	case *Block:
+	case *model.Block:
 		v.SequenceNumber = 1<<64 - 1
 		stored["sequenceNumber"] = json.Number("18446744073709551615")
-	case *BlockAffinity:
-		v.State = StatePendingDeletion
+	case *model.BlockAffinity:
+		v.State = model.StatePendingDeletion
 		stored["state"] = "pendingDeletion"
-	case *Handle:
+	case *model.Handle:
 		v.Block["10.255.0.0/26"] = 3
 		stored["block"].(map[string]any)["10.255.0.0/26"] = json.Number("3")
-	case *IPAMConfig:
+	case *model.IPAMConfig:
 		v.MaxBlocksPerHost = 0
 		delete(stored, "maxBlocksPerHost")
 	default:
@@ -95,24 +97,24 @@ func change(t *testing.T, o *Object, stored map[string]any) {
 
 // A program that rewrites an object must not fail because of what somebody else put there; what it adds is checked.
 func TestOldFaultsDoNotBlockAnUpdate(t *testing.T) {
-	key := ResourceKey(KindNode, "n1")
+	key := model.ResourceKey(model.KindNode, "n1")
 	old := Decode(key,
 		[]byte(
 			`{"metadata":{"name":"n1"},"spec":{"bgp":{"ipv4Address":"10.0.0.1/24"},"addresses":[{"address":"10.0.0.1","type":"Newer"}]},"status":{}}`), 1)
 	o := old.Clone()
-	o.Value.(*Node).Spec.BGP.IPv4IPIPTunnelAddr = "10.1.0.1"
+	o.Value.(*model.Node).Spec.BGP.IPv4IPIPTunnelAddr = "10.1.0.1"
 	if err := PrepareUpdate(o); err != nil {
 		t.Errorf("refused for what was there before: %v", err)
 	}
-	o.Value.(*Node).Spec.VXLANTunnelMACAddr = "?"
+	o.Value.(*model.Node).Spec.VXLANTunnelMACAddr = "?"
 	if err := PrepareUpdate(o); err == nil {
 		t.Error("a new fault was accepted")
 	}
-	fresh := NewObject(key, old.Value)
+	fresh := model.NewObject(key, old.Value)
 	if err := PrepareCreate(fresh.Clone(), testTime); err == nil {
 		t.Error("the fault was accepted in a new object")
 	}
-	broken := Decode(ResourceKey(KindBGPPeer, "p"), []byte(`{"metadata":{"name":"p"},"spec":{"peerIP":"here"}}`),
+	broken := Decode(model.ResourceKey(model.KindBGPPeer, "p"), []byte(`{"metadata":{"name":"p"},"spec":{"peerIP":"here"}}`),
 		1).Clone()
 	broken.Metadata().SetLabels(map[string]string{"a": "b"})
 	if err := PrepareUpdate(broken); err == nil {

@@ -1,4 +1,4 @@
-package model
+package codec
 
 import (
 	"bytes"

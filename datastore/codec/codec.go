@@ -1,4 +1,4 @@
-package model
+package codec
 
 import (
 	"bytes"
@@ -8,13 +8,15 @@ import (
 	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // Decode decodes the stored bytes of an object. It always returns an object: one that cannot be decoded, or is unsafe
 // to use, has Err set.
-func Decode(key Key, raw []byte, revision int64) *Object {
-	o := &Object{Key: key, Revision: revision, Raw: raw}
-	info, ok := Lookup(key.Kind)
+func Decode(key model.Key, raw []byte, revision int64) *model.Object {
+	o := &model.Object{Key: key, Revision: revision, Raw: raw}
+	info, ok := model.Lookup(key.Kind)
 	if !ok {
 		o.Err = fmt.Errorf("%s: unknown kind", key)
 		return o
@@ -28,16 +30,16 @@ func Decode(key Key, raw []byte, revision int64) *Object {
 	if m := o.Metadata(); m != nil {
 		m.SetResourceVersion(strconv.FormatInt(revision, 10))
 	}
-	if broken := Unsafe(key, value); len(broken) > 0 {
-		o.Err = &InvalidError{Key: key, Fields: broken}
+	if broken := model.Unsafe(key, value); len(broken) > 0 {
+		o.Err = &model.InvalidError{Key: key, Fields: broken}
 	}
 	return o
 }
 
 // decodeValue decodes a stored value. The key, not the document, determines name and namespace.
-func decodeValue(info KindInfo, key Key, raw []byte) (any, error) {
+func decodeValue(info model.KindInfo, key model.Key, raw []byte) (any, error) {
 	value := info.New()
-	if len(bytes.TrimSpace(raw)) == 0 && key.Kind == KindBlockAffinity {
+	if len(bytes.TrimSpace(raw)) == 0 && key.Kind == model.KindBlockAffinity {
 		raw = []byte("{}") // very old writers
 	}
 	if err := json.Unmarshal(raw, value); err != nil {
@@ -79,7 +81,7 @@ func WithoutEmptyEnds(compact []byte) []byte {
 
 // Encode returns the bytes to store: the value in Calico's JSON, without the revision, and with every unknown field of
 // the bytes from which the object was decoded. The bytes must not be changed.
-func Encode(o *Object) ([]byte, error) {
+func Encode(o *model.Object) ([]byte, error) {
 	if o.Value == nil {
 		return nil, fmt.Errorf("%s has no value to encode", o.Key)
 	}
@@ -99,8 +101,8 @@ func Encode(o *Object) ([]byte, error) {
 
 // keepUnknown applies the content of known to raw. The result is raw itself if nothing changed, and known itself if raw
 // has no unknown field.
-func keepUnknown(key Key, known, raw []byte) ([]byte, error) {
-	info, _ := Lookup(key.Kind)
+func keepUnknown(key model.Key, known, raw []byte) ([]byte, error) {
+	info, _ := model.Lookup(key.Kind)
 	understood, err := decodeValue(info, key, raw)
 	if err != nil {
 		return known, nil //nolint:nilerr // nothing to keep of an unreadable entry that is being replaced

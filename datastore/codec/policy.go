@@ -1,4 +1,4 @@
-package model
+package codec
 
 import (
 	"encoding/json"
@@ -6,19 +6,21 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // policyName returns the v3 name of a policy of a tier from its stored name. Releases before Calico 3.32 prefixed the
 // names of the default tier's policies with "default."; later ones store every name unchanged and repeat it in an
 // annotation, here annotated ("" for none). An annotation that matches neither form is ignored.
 func policyName(stored, annotated, tier string) string {
-	plain, old := strings.CutPrefix(stored, DefaultTier+".")
+	plain, old := strings.CutPrefix(stored, model.DefaultTier+".")
 	switch {
 	case annotated == stored || plain == "":
 		return stored
 	case old && annotated == plain:
 		return plain
-	case old && annotated == "" && (tier == "" || tier == DefaultTier):
+	case old && annotated == "" && (tier == "" || tier == model.DefaultTier):
 		return plain
 	}
 	return stored
@@ -26,21 +28,21 @@ func policyName(stored, annotated, tier string) string {
 
 // settlePolicy sets the name of a stored policy to the v3 name, and the fields that old writers left out.
 func settlePolicy(stored string, value any) {
-	if tier := PolicyTier(value); tier != "" {
+	if tier := model.PolicyTier(value); tier != "" {
 		m := value.(metav1.Object)
 		annotations := m.GetAnnotations()
 		m.SetName(policyName(stored, annotatedName(annotations), tier))
-		delete(annotations, AnnotationMetadata)
+		delete(annotations, model.AnnotationMetadata)
 		if len(annotations) == 0 {
 			m.SetAnnotations(nil)
 		}
 	}
-	CompletePolicy(value)
+	model.CompletePolicy(value)
 }
 
 func annotatedName(annotations map[string]string) string {
 	var metadata struct{ Name string }
-	if json.Unmarshal([]byte(annotations[AnnotationMetadata]), &metadata) != nil {
+	if json.Unmarshal([]byte(annotations[model.AnnotationMetadata]), &metadata) != nil {
 		return ""
 	}
 	return metadata.Name
@@ -48,7 +50,7 @@ func annotatedName(annotations map[string]string) string {
 
 // annotatePolicy stores the name of a policy in Calico's annotation. It changes value.
 func annotatePolicy(value any) error {
-	if PolicyTier(value) == "" {
+	if model.PolicyTier(value) == "" {
 		return nil
 	}
 	m := value.(metav1.Object)
@@ -60,7 +62,7 @@ func annotatePolicy(value any) error {
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[AnnotationMetadata] = string(metadata)
+	annotations[model.AnnotationMetadata] = string(metadata)
 	m.SetAnnotations(annotations)
 	return nil
 }

@@ -1,4 +1,4 @@
-package model
+package codec
 
 import (
 	"reflect"
@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 func TestPolicyNameFromEitherSpelling(t *testing.T) {
@@ -30,7 +32,7 @@ func TestPolicyNameFromEitherSpelling(t *testing.T) {
 }
 
 func TestStoredSpellingOfPolicies(t *testing.T) {
-	old := Key{Kind: KindNetworkPolicy, Namespace: "ns", Name: "default.web"}
+	old := model.Key{Kind: model.KindNetworkPolicy, Namespace: "ns", Name: "default.web"}
 	const raw = `{"kind":"NetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"default.web","namespace":"ns","uid":"u","creationTimestamp":"2020-01-01T00:00:00Z"},` +
 		`"spec":{"egress":[{"action":"Allow","source":{},"destination":{}}],"selector":"has(a)"}}`
 	o := Decode(old, []byte(raw), 5)
@@ -38,7 +40,7 @@ func TestStoredSpellingOfPolicies(t *testing.T) {
 	if !ok || o.Err != nil {
 		t.Fatal(o.Err)
 	}
-	if p.Name != "web" || p.Spec.Tier != "default" || p.Labels[LabelTier] != "default" ||
+	if p.Name != "web" || p.Spec.Tier != "default" || p.Labels[model.LabelTier] != "default" ||
 		!reflect.DeepEqual(p.Spec.Types, []v3.PolicyType{"Egress"}) {
 		t.Errorf("read %+v", p)
 	}
@@ -55,9 +57,9 @@ func TestStoredSpellingOfPolicies(t *testing.T) {
 		t.Errorf("changed it became %s, %v", got, err)
 	}
 
-	fresh := NewObject(Key{Kind: KindNetworkPolicy, Namespace: "ns"}, &v3.NetworkPolicy{})
+	fresh := model.NewObject(model.Key{Kind: model.KindNetworkPolicy, Namespace: "ns"}, &v3.NetworkPolicy{})
 	fresh.Metadata().SetName("web")
-	fresh.Metadata().SetAnnotations(map[string]string{AnnotationMetadata: `{"name":"lie"}`, "mine": "x"})
+	fresh.Metadata().SetAnnotations(map[string]string{model.AnnotationMetadata: `{"name":"lie"}`, "mine": "x"})
 	if err := PrepareCreate(fresh, testTime); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package model
+package codec
 
 import (
 	"encoding/json"
@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 var testTime = time.Date(2026, 8, 1, 12, 0, 0, 999, time.FixedZone("x", 7200))
@@ -17,7 +19,7 @@ var testTime = time.Date(2026, 8, 1, 12, 0, 0, 999, time.FixedZone("x", 7200))
 // input.yaml is what a user gave to calicoctl; objects.jsonl is what calicoctl made of it (other programs wrote some of
 // it again later: those objects are left out).
 func TestDefaultsAreThoseOfCalico(t *testing.T) {
-	written := map[Key][]string{}
+	written := map[model.Key][]string{}
 	for _, s := range readLines[stored](t, "history.jsonl") {
 		if s.Op != "delete" {
 			written[storedKey(s.Key)] = append(written[storedKey(s.Key)], s.Raw)
@@ -27,7 +29,7 @@ func TestDefaultsAreThoseOfCalico(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := DecodeDocument(input)
+	objects, err := model.DecodeDocument(input)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +38,7 @@ func TestDefaultsAreThoseOfCalico(t *testing.T) {
 	}
 	compared := 0
 	for _, o := range objects {
-		if info, _ := Lookup(o.Key.Kind); info.Namespaced && o.Key.Namespace == "" {
+		if info, _ := model.Lookup(o.Key.Kind); info.Namespaced && o.Key.Namespace == "" {
 			o.Key.Namespace = "default" // as calicoctl does
 		}
 		if err := PrepareCreate(o, testTime); err != nil {
@@ -103,23 +105,23 @@ func (r refusal) document() []byte {
 }
 
 // refuse does what a store does with a new object, and gives the fields that were named.
-func refuse(r refusal, others Reader) ([]string, error) {
-	objects, err := DecodeDocument(r.document())
+func refuse(r refusal, others model.Reader) ([]string, error) {
+	objects, err := model.DecodeDocument(r.document())
 	if err != nil {
 		return []string{err.Error()}, err
 	}
 	for _, o := range objects {
 		err = PrepareCreate(o, testTime)
-		if p, ok := o.Value.(*IPPool); ok && err == nil {
-			if errs := CheckPoolOverlap(o.Key, p, others); len(errs) > 0 {
-				err = &InvalidError{Key: o.Key, Fields: errs}
+		if p, ok := o.Value.(*model.IPPool); ok && err == nil {
+			if errs := model.CheckPoolOverlap(o.Key, p, others); len(errs) > 0 {
+				err = &model.InvalidError{Key: o.Key, Fields: errs}
 			}
 		}
-		if errs := CheckPolicyTier(o.Value, others); len(errs) > 0 && err == nil {
-			err = &InvalidError{Key: o.Key, Fields: errs}
+		if errs := model.CheckPolicyTier(o.Value, others); len(errs) > 0 && err == nil {
+			err = &model.InvalidError{Key: o.Key, Fields: errs}
 		}
 	}
-	var invalid *InvalidError
+	var invalid *model.InvalidError
 	if !errors.As(err, &invalid) {
 		return nil, err
 	}
@@ -138,7 +140,7 @@ var acceptedByUs = map[string]string{
 }
 
 func TestWhatCalicoRefusesIsRefused(t *testing.T) {
-	others := Set{}
+	others := model.Set{}
 	for _, s := range readLines[stored](t, "objects.jsonl") {
 		k := storedKey(s.Key)
 		others[k] = Decode(k, []byte(s.Raw), 1)
@@ -178,7 +180,7 @@ func namesField(fields []string, calico any) bool {
 		}
 	case string:
 		c = plain(c)
-		for _, i := range Kinds() {
+		for _, i := range model.Kinds() {
 			if k := strings.ToLower(string(i.Kind)); c == k || c == k+"spec" {
 				c = "spec"
 			}
@@ -196,28 +198,28 @@ func namesField(fields []string, calico any) bool {
 
 func TestWhatCalicoAcceptsIsAccepted(t *testing.T) {
 	for _, r := range readLines[refusal](t, "accepted-although-odd.jsonl") {
-		if _, err := refuse(r, Set{}); err != nil {
+		if _, err := refuse(r, model.Set{}); err != nil {
 			t.Errorf("%s: %v", r.Why, err)
 		}
 	}
 }
 
 func TestIdentityOfNewObjects(t *testing.T) {
-	key := Key{Kind: KindWorkloadEndpoint, Namespace: "shop"}
-	o := NewObject(key, &WorkloadEndpoint{Spec: WorkloadEndpointSpec{
+	key := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop"}
+	o := model.NewObject(key, &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{
 		Orchestrator: "k8s", Node: "node-1", Pod: "web-0", Endpoint: "eth0", InterfaceName: "cali1"}})
-	o.Metadata().SetLabels(map[string]string{"app": "web", LabelNamespace: "forged"})
+	o.Metadata().SetLabels(map[string]string{"app": "web", model.LabelNamespace: "forged"})
 	if err := PrepareCreate(o, testTime); err != nil {
 		t.Fatal(err)
 	}
-	w := o.Value.(*WorkloadEndpoint)
+	w := o.Value.(*model.WorkloadEndpoint)
 	if o.Key.Name != "node--1-k8s-web--0-eth0" || w.Name != o.Key.Name || w.Namespace != "shop" {
 		t.Errorf("named %s, %s/%s", o.Key, w.Namespace, w.Name)
 	}
 	if w.Kind != "WorkloadEndpoint" || w.APIVersion != "projectcalico.org/v3" {
 		t.Errorf("typed %s %s", w.APIVersion, w.Kind)
 	}
-	want := map[string]string{"app": "web", LabelNamespace: "shop", LabelOrchestrator: "k8s"}
+	want := map[string]string{"app": "web", model.LabelNamespace: "shop", model.LabelOrchestrator: "k8s"}
 	if !reflect.DeepEqual(w.Labels, want) {
 		t.Errorf("labelled %v", w.Labels)
 	}
@@ -230,7 +232,7 @@ func TestIdentityOfNewObjects(t *testing.T) {
 	if err := PrepareCreate(o, testTime); err == nil || !strings.Contains(err.Error(), "metadata.name") {
 		t.Errorf("key and name disagree: %v", err)
 	}
-	block := NewObject(Key{Kind: KindIPAMHandle, Name: "h"}, &Handle{Block: map[string]int{"10.0.0.0/26": 1}})
+	block := model.NewObject(model.Key{Kind: model.KindIPAMHandle, Name: "h"}, &model.Handle{Block: map[string]int{"10.0.0.0/26": 1}})
 	if err := PrepareCreate(block, testTime); err != nil {
 		t.Error(err)
 	}

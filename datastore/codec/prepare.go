@@ -1,4 +1,4 @@
-package model
+package codec
 
 import (
 	"cmp"
@@ -9,12 +9,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // PrepareCreate prepares o for storing as a new object: it sets an identity and Calico's defaults, and then validates.
 // It changes o.Value, and o.Key if a WorkloadEndpoint has no name. The error for an invalid object is an *InvalidError.
 // now becomes the creation time.
-func PrepareCreate(o *Object, now time.Time) error {
+func PrepareCreate(o *model.Object, now time.Time) error {
 	if err := prepare(o); err != nil {
 		return err
 	}
@@ -32,11 +34,11 @@ func PrepareCreate(o *Object, now time.Time) error {
 // PrepareUpdate prepares o to replace a stored object: it sets Calico's defaults and then validates, also against the
 // replaced object if o was decoded or Replaces was called. It changes o.Value. The error for an invalid object is an
 // *InvalidError.
-func PrepareUpdate(o *Object) error {
+func PrepareUpdate(o *model.Object) error {
 	if err := prepare(o); err != nil {
 		return err
 	}
-	info, _ := Lookup(o.Key.Kind)
+	info, _ := model.Lookup(o.Key.Kind)
 	if len(o.Raw) == 0 {
 		return validateUpdate(o, nil)
 	}
@@ -48,18 +50,18 @@ func PrepareUpdate(o *Object) error {
 }
 
 // prepare sets the type, name and defaults of o.
-func prepare(o *Object) error {
-	info, ok := Lookup(o.Key.Kind)
+func prepare(o *model.Object) error {
+	info, ok := model.Lookup(o.Key.Kind)
 	if !ok {
 		return fmt.Errorf("%s: unknown kind", o.Key)
 	}
 	if reflect.TypeOf(o.Value) != reflect.TypeOf(info.New()) {
 		return fmt.Errorf("%s: the value cannot be a %T", o.Key, o.Value)
 	}
-	if w, ok := o.Value.(*WorkloadEndpoint); ok && o.Key.Name == "" && w.Name == "" {
-		name, err := WorkloadEndpointName(w.Spec.IDs())
+	if w, ok := o.Value.(*model.WorkloadEndpoint); ok && o.Key.Name == "" && w.Name == "" {
+		name, err := model.WorkloadEndpointName(w.Spec.IDs())
 		if err != nil {
-			return &InvalidError{Key: o.Key, Fields: []FieldError{
+			return &model.InvalidError{Key: o.Key, Fields: []model.FieldError{
 				{Field: "metadata.name", Value: "", Rule: "is required, and cannot be derived: " + err.Error()}}}
 		}
 		o.Key.Name = name
@@ -71,30 +73,30 @@ func prepare(o *Object) error {
 		o.Value.(interface{ GetObjectKind() schema.ObjectKind }).GetObjectKind().
 			SetGroupVersionKind(schema.FromAPIVersionAndKind(info.APIVersion, cmp.Or(info.Document, string(info.Kind))))
 	}
-	Default(o.Key.Kind, o.Value)
+	model.Default(o.Key.Kind, o.Value)
 	return nil
 }
 
 // settleName makes key and metadata agree; either may be missing. A policy that is stored under its old name stays
 // there.
-func settleName(o *Object, m metav1.Object) error {
+func settleName(o *model.Object, m metav1.Object) error {
 	if o.Key.Name == "" {
 		o.Key.Name = m.GetName()
 	}
 	if o.Key.Namespace == "" {
 		o.Key.Namespace = m.GetNamespace()
 	}
-	var errs []FieldError
-	old, ok := OldPolicyKey(Key{Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: m.GetName()})
+	var errs []model.FieldError
+	old, ok := model.OldPolicyKey(model.Key{Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: m.GetName()})
 	isOld := ok && m.GetName() != "" && o.Key == old
 	if n := m.GetName(); n != "" && n != o.Key.Name && !isOld {
-		errs = append(errs, FieldError{Field: "metadata.name", Value: n, Rule: "must be " + o.Key.Name})
+		errs = append(errs, model.FieldError{Field: "metadata.name", Value: n, Rule: "must be " + o.Key.Name})
 	}
 	if n := m.GetNamespace(); n != "" && n != o.Key.Namespace {
-		errs = append(errs, FieldError{Field: "metadata.namespace", Value: n, Rule: "must be " + o.Key.Namespace})
+		errs = append(errs, model.FieldError{Field: "metadata.namespace", Value: n, Rule: "must be " + o.Key.Namespace})
 	}
 	if len(errs) > 0 {
-		return &InvalidError{Key: o.Key, Fields: errs}
+		return &model.InvalidError{Key: o.Key, Fields: errs}
 	}
 	if !isOld {
 		m.SetName(o.Key.Name)
@@ -103,9 +105,9 @@ func settleName(o *Object, m metav1.Object) error {
 	return nil
 }
 
-func validateUpdate(o *Object, old any) error {
-	if errs := ValidateUpdate(o.Key, old, o.Value); len(errs) > 0 {
-		return &InvalidError{Key: o.Key, Fields: errs}
+func validateUpdate(o *model.Object, old any) error {
+	if errs := model.ValidateUpdate(o.Key, old, o.Value); len(errs) > 0 {
+		return &model.InvalidError{Key: o.Key, Fields: errs}
 	}
 	return nil
 }

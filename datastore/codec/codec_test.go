@@ -1,4 +1,4 @@
-package model
+package codec
 
 import (
 	"bufio"
@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // The files in testdata were written by unmodified Calico programs.
@@ -52,12 +54,12 @@ func exact(t testing.TB, b []byte) any {
 
 // storedKey returns the key of an object of the test data, which tells the path at which Calico stored it in etcd. It
 // does for these paths; datastore/etcd has the rules.
-func storedKey(path string) Key {
+func storedKey(path string) model.Key {
 	part := strings.Split(path, "/")[1:]
 	switch {
 	case part[1] == "resources":
-		for _, i := range Kinds() {
-			if k := (Key{Kind: i.Kind, Name: part[len(part)-1]}); i.Plural == part[4] && i.Namespaced {
+		for _, i := range model.Kinds() {
+			if k := (model.Key{Kind: i.Kind, Name: part[len(part)-1]}); i.Plural == part[4] && i.Namespaced {
 				k.Namespace = part[5]
 				return k
 			} else if i.Plural == part[4] {
@@ -65,17 +67,17 @@ func storedKey(path string) Key {
 			}
 		}
 	case part[3] == "config":
-		return IPAMConfigKey
+		return model.IPAMConfigKey
 	case part[3] == "handle":
-		return HandleKey(part[4])
+		return model.HandleKey(part[4])
 	}
 	last := part[len(part)-1]
 	dash := strings.LastIndexByte(last, '-')
 	cidr := netip.MustParsePrefix(last[:dash] + "/" + last[dash+1:])
 	if part[3] == "assignment" {
-		return BlockKey(cidr)
+		return model.BlockKey(cidr)
 	}
-	return AffinityKey(Affinity{Type: AffinityType(part[3]), Host: part[4], CIDR: cidr})
+	return model.AffinityKey(model.Affinity{Type: model.AffinityType(part[3]), Host: part[4], CIDR: cidr})
 }
 
 func TestNothingOfCalicosObjectsIsLost(t *testing.T) {
@@ -94,10 +96,10 @@ func TestNothingOfCalicosObjectsIsLost(t *testing.T) {
 			if err != nil || string(same) != s.Raw {
 				t.Errorf("%s: %v\n%s\nbecame\n%s", s.Key, err, s.Raw, same)
 			}
-			if k.Kind == KindStagedKubernetesNetworkPolicy && !strings.Contains(s.Raw, "policyTypes") {
+			if k.Kind == model.KindStagedKubernetesNetworkPolicy && !strings.Contains(s.Raw, "policyTypes") {
 				continue // here Calico stores no directions that the user did not name, and we do
 			}
-			fresh, err := Encode(NewObject(k, o.Value))
+			fresh, err := Encode(model.NewObject(k, o.Value))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -131,10 +133,10 @@ func withoutNewFields(v any) any {
 func TestFreshObjectsHaveCalicosBytes(t *testing.T) {
 	for _, s := range readLines[stored](t, "objects.jsonl") {
 		k := storedKey(s.Key)
-		if k.Kind == KindFelixConfiguration {
+		if k.Kind == model.KindFelixConfiguration {
 			continue // the API module's type, with other fields in another order
 		}
-		got, err := Encode(NewObject(k, Decode(k, []byte(s.Raw), 1).Value))
+		got, err := Encode(model.NewObject(k, Decode(k, []byte(s.Raw), 1).Value))
 		if err != nil || string(got) != s.Raw {
 			t.Errorf("%s: %v\n%s\nbecame\n%s", s.Key, err, s.Raw, got)
 		}
@@ -145,13 +147,13 @@ func TestSequenceNumbersStayExact(t *testing.T) {
 	const number = 1<<63 + 12345 // no float64 and no int64 holds it
 	raw := `{"cidr":"10.0.0.0/30","affinity":null,"allocations":[0,null,null,null],"unallocated":[1,2,3],"attributes":[{"handle_id":"h"}],` +
 		`"sequenceNumber":9223372036854788153,"sequenceNumberForAllocation":{"0":9223372036854788152},"newer":9223372036854788151,"deleted":false}`
-	o := Decode(Key{Kind: KindIPAMBlock, Name: "10.0.0.0/30"}, []byte(raw), 1)
-	b := o.Value.(*Block)
+	o := Decode(model.Key{Kind: model.KindIPAMBlock, Name: "10.0.0.0/30"}, []byte(raw), 1)
+	b := o.Value.(*model.Block)
 	if o.Err != nil || b.SequenceNumber != number || b.SequenceNumberForAllocation["0"] != number-1 {
 		t.Fatalf("%v: %+v", o.Err, b)
 	}
 	c := o.Clone()
-	c.Value.(*Block).SequenceNumber++
+	c.Value.(*model.Block).SequenceNumber++
 	got, err := Encode(c)
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +164,7 @@ func TestSequenceNumbersStayExact(t *testing.T) {
 			t.Errorf("%s is missing in %s", want, got)
 		}
 	}
-	if o.Value.(*Block).SequenceNumber != number {
+	if o.Value.(*model.Block).SequenceNumber != number {
 		t.Error("changing the clone changed the original")
 	}
 }
@@ -170,85 +172,85 @@ func TestSequenceNumbersStayExact(t *testing.T) {
 func TestUnknownFieldsSurviveARewrite(t *testing.T) {
 	for _, c := range []struct {
 		rule      string
-		key       Key
+		key       model.Key
 		raw, want string
 		change    func(any)
 	}{
 		{
-			"at every level of an object", Key{Kind: KindNode, Name: "n"},
+			"at every level of an object", model.Key{Kind: model.KindNode, Name: "n"},
 			`{"top":1,"metadata":{"name":"n","meta":[1]},"spec":{"bgp":{"ipv4Address":"10.0.0.1/24","deep":{"x":"<"}},"new":[{"a":1}]},"status":{}}`,
 			`{"top":1,"metadata":{"name":"n","meta":[1]},"spec":{"bgp":{"ipv4Address":"10.0.0.2/24","deep":{"x":"<"}},"new":[{"a":1}]},"status":{}}`,
-			func(v any) { v.(*Node).Spec.BGP.IPv4Address = "10.0.0.2/24" },
+			func(v any) { v.(*model.Node).Spec.BGP.IPv4Address = "10.0.0.2/24" },
 		},
 		{
-			"beside a section that appears", Key{Kind: KindNode, Name: "n"},
+			"beside a section that appears", model.Key{Kind: model.KindNode, Name: "n"},
 			`{"metadata":{"name":"n"},"spec":{"new":true},"status":{}}`,
 			`{"metadata":{"name":"n"},"spec":{"new":true,"bgp":{"ipv4Address":"10.0.0.2"}},"status":{}}`,
-			func(v any) { v.(*Node).Spec.BGP = &NodeBGPSpec{IPv4Address: "10.0.0.2"} },
+			func(v any) { v.(*model.Node).Spec.BGP = &model.NodeBGPSpec{IPv4Address: "10.0.0.2"} },
 		},
 		{
-			"but not in a section that is removed", Key{Kind: KindNode, Name: "n"},
+			"but not in a section that is removed", model.Key{Kind: model.KindNode, Name: "n"},
 			`{"metadata":{"name":"n"},"spec":{"bgp":{"ipv4Address":"10.0.0.2","new":1}},"status":{}}`,
 			`{"metadata":{"name":"n"},"spec":{},"status":{}}`,
-			func(v any) { v.(*Node).Spec.BGP = nil },
+			func(v any) { v.(*model.Node).Spec.BGP = nil },
 		},
 		{
-			"a known field that is cleared stays cleared", Key{Kind: KindBGPPeer, Name: "p"},
+			"a known field that is cleared stays cleared", model.Key{Kind: model.KindBGPPeer, Name: "p"},
 			`{"metadata":{"name":"p"},"spec":{"peerIP":"10.0.0.1","asNumber":64512,"new":1,"keepOriginalNextHop":true}}`,
 			`{"metadata":{"name":"p"},"spec":{"peerIP":"10.0.0.1","asNumber":64512,"new":1}}`,
-			func(v any) { v.(*BGPPeer).Spec.KeepOriginalNextHop = false },
+			func(v any) { v.(*model.BGPPeer).Spec.KeepOriginalNextHop = false },
 		},
 		{
-			"a known field in other letter case is no unknown one", Key{Kind: KindBGPPeer, Name: "p"},
+			"a known field in other letter case is no unknown one", model.Key{Kind: model.KindBGPPeer, Name: "p"},
 			`{"metadata":{"name":"p"},"spec":{"PeerIP":"10.0.0.1","asnumber":1}}`,
 			`{"metadata":{"name":"p"},"spec":{"peerIP":"10.0.0.2","asNumber":1}}`,
-			func(v any) { v.(*BGPPeer).Spec.PeerIP = "10.0.0.2"; v.(*BGPPeer).Spec.ASNumber = 1 },
+			func(v any) { v.(*model.BGPPeer).Spec.PeerIP = "10.0.0.2"; v.(*model.BGPPeer).Spec.ASNumber = 1 },
 		},
 		{
 			"a number that was written otherwise keeps its form when another field changes",
-			Key{Kind: KindBGPPeer, Name: "p"},
+			model.Key{Kind: model.KindBGPPeer, Name: "p"},
 			`{"metadata":{"name":"p"},"spec":{"peerIP":"10.0.0.1","asNumber":"1.5"}}`,
 			`{"metadata":{"name":"p"},"spec":{"peerIP":"10.0.0.2","asNumber":"1.5"}}`,
-			func(v any) { v.(*BGPPeer).Spec.PeerIP = "10.0.0.2" },
+			func(v any) { v.(*model.BGPPeer).Spec.PeerIP = "10.0.0.2" },
 		},
 		{
-			"an explicit zero does not return over a value", Key{Kind: KindIPPool, Name: "p"},
+			"an explicit zero does not return over a value", model.Key{Kind: model.KindIPPool, Name: "p"},
 			`{"metadata":{"name":"p"},"spec":{"cidr":"10.0.0.0/16","disabled":false,"natOutgoing":false,"new":1}}`,
 			`{"metadata":{"name":"p"},"spec":{"cidr":"10.0.0.0/16","disabled":true,"natOutgoing":false,"new":1}}`,
-			func(v any) { v.(*IPPool).Spec.Disabled = true },
+			func(v any) { v.(*model.IPPool).Spec.Disabled = true },
 		},
 		{
-			"empty parts that our types print are not added", Key{Kind: KindProfile, Name: "p"},
+			"empty parts that our types print are not added", model.Key{Kind: model.KindProfile, Name: "p"},
 			`{"metadata":{"name":"p"},"spec":{"ingress":[{"action":"Allow"}],"new":1}}`,
 			`{"metadata":{"name":"p"},"spec":{"ingress":[{"action":"Allow"}],"labelsToApply":{"a":"b"},"new":1}}`,
 			func(v any) { setField(v, "LabelsToApply", map[string]string{"a": "b"}) },
 		},
 		{
-			"in list elements that stay, wherever they move", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/31"},
+			"in list elements that stay, wherever they move", model.Key{Kind: model.KindIPAMBlock, Name: "10.0.0.0/31"},
 			`{"cidr":"10.0.0.0/31","affinity":null,"allocations":[0,1],"unallocated":[],"attributes":[{"handle_id":"a","new":1},{"handle_id":"b","new":2}],"sequenceNumber":1,"sequenceNumberForAllocation":{},"deleted":false}`,
 			`{"cidr":"10.0.0.0/31","affinity":null,"allocations":[null,0],"unallocated":[0],"attributes":[{"handle_id":"b","new":2}],"sequenceNumber":2,"sequenceNumberForAllocation":{},"deleted":false}`,
 			func(v any) {
-				b := v.(*Block)
+				b := v.(*model.Block)
 				b.Attributes, b.Allocations, b.Unallocated, b.SequenceNumber = b.Attributes[1:], []*int{nil, new(int)},
 					[]int{0}, 2
 			},
 		},
 		{
-			"in a list element that changes in its place", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/32"},
+			"in a list element that changes in its place", model.Key{Kind: model.KindIPAMBlock, Name: "10.0.0.0/32"},
 			`{"cidr":"10.0.0.0/32","affinity":null,"allocations":[0],"unallocated":[],"attributes":[{"handle_id":"a","secondary":{"node":"x"},"new":1}],"sequenceNumber":1,"sequenceNumberForAllocation":{},"deleted":false}`,
 			`{"cidr":"10.0.0.0/32","affinity":null,"allocations":[0],"unallocated":[],"attributes":[{"handle_id":"a","secondary":{"node":"y"},"new":1}],"sequenceNumber":1,"sequenceNumberForAllocation":{},"deleted":false}`,
-			func(v any) { v.(*Block).Attributes[0].Secondary["node"] = "y" },
+			func(v any) { v.(*model.Block).Attributes[0].Secondary["node"] = "y" },
 		},
 		{
-			"but not in one that takes the place of another", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/32"},
+			"but not in one that takes the place of another", model.Key{Kind: model.KindIPAMBlock, Name: "10.0.0.0/32"},
 			`{"cidr":"10.0.0.0/32","affinity":null,"allocations":[0],"unallocated":[],"attributes":[{"handle_id":"a","secondary":{"node":"x"},"new":1}],"sequenceNumber":1,"sequenceNumberForAllocation":{},"deleted":false}`,
 			`{"cidr":"10.0.0.0/32","affinity":null,"allocations":[0],"unallocated":[],"attributes":[{"handle_id":"b","secondary":{"node":"x"}}],"sequenceNumber":1,"sequenceNumberForAllocation":{},"deleted":false}`,
-			func(v any) { b := "b"; v.(*Block).Attributes[0].HandleID = &b },
+			func(v any) { b := "b"; v.(*model.Block).Attributes[0].HandleID = &b },
 		},
 		{
-			"an empty entry of very old writers", Key{Kind: KindBlockAffinity, Name: "host/n/10.0.0.0/26"},
+			"an empty entry of very old writers", model.Key{Kind: model.KindBlockAffinity, Name: "host/n/10.0.0.0/26"},
 			``, `{"state":"confirmed","deleted":false}`,
-			func(v any) { v.(*BlockAffinity).State = StateConfirmed },
+			func(v any) { v.(*model.BlockAffinity).State = model.StateConfirmed },
 		},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
@@ -275,12 +277,12 @@ func setField(value any, name string, x any) {
 }
 
 func TestReplacesKeepsWhatAUserCannotKnow(t *testing.T) {
-	key := ResourceKey(KindBGPPeer, "p")
+	key := model.ResourceKey(model.KindBGPPeer, "p")
 	old := Decode(key,
 		[]byte(
 			`{"kind":"BGPPeer","apiVersion":"projectcalico.org/v3","metadata":{"name":"p","uid":"u-1","creationTimestamp":"2026-08-01T10:00:00Z"},`+
 				`"spec":{"peerIP":"10.0.0.1","asNumber":1,"nextHopMode":"Self","new":1}}`), 5)
-	o := NewObject(key, &BGPPeer{Spec: BGPPeerSpec{PeerIP: "10.0.0.1", ASNumber: 2}})
+	o := model.NewObject(key, &model.BGPPeer{Spec: model.BGPPeerSpec{PeerIP: "10.0.0.1", ASNumber: 2}})
 	o.Replaces(old)
 	if err := PrepareUpdate(o); err != nil {
 		t.Fatal(err)
@@ -296,7 +298,7 @@ func TestReplacesKeepsWhatAUserCannotKnow(t *testing.T) {
 }
 
 func TestTheKeyDecidesOnNameAndRevision(t *testing.T) {
-	o := Decode(Key{Kind: KindWorkloadEndpoint, Namespace: "ns", Name: "n1-k8s-p-eth0"},
+	o := Decode(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "ns", Name: "n1-k8s-p-eth0"},
 		[]byte(
 			`{"metadata":{"name":"other","namespace":"elsewhere","resourceVersion":"1"},"spec":{"interfaceName":"cali1"}}`), 42)
 	m := o.Metadata()
@@ -306,9 +308,9 @@ func TestTheKeyDecidesOnNameAndRevision(t *testing.T) {
 }
 
 func TestEncodedObjectsHaveNoRevision(t *testing.T) {
-	o := Decode(ResourceKey(KindTier, "t"), []byte(`{"metadata":{"name":"t"},"spec":{"order":1}}`), 42).Clone()
+	o := Decode(model.ResourceKey(model.KindTier, "t"), []byte(`{"metadata":{"name":"t"},"spec":{"order":1}}`), 42).Clone()
 	order := 2.0
-	o.Value.(*Tier).Spec.Order = &order
+	o.Value.(*model.Tier).Spec.Order = &order
 	b, err := Encode(o)
 	if err != nil || bytes.Contains(b, []byte("resourceVersion")) || !bytes.Contains(b, []byte(`"order":2`)) {
 		t.Errorf("%s, %v", b, err)
@@ -325,53 +327,53 @@ func TestQuarantine(t *testing.T) {
 	}
 	for _, c := range []struct {
 		rule string
-		key  Key
+		key  model.Key
 		raw  string
 		want string // part of the message; empty for an object that is used
 	}{
-		{"no JSON", ResourceKey(KindTier, "x"), `{`, "Tier x: unexpected end"},
-		{"no object", ResourceKey(KindTier, "x"), `[]`, "Tier x: json: cannot unmarshal"},
-		{"nothing", ResourceKey(KindTier, "x"), ``, "Tier x: unexpected end"},
-		{"pool CIDR", ResourceKey(KindIPPool, "x"), `{"spec":{"cidr":"10.0.0.0/33"}}`,
+		{"no JSON", model.ResourceKey(model.KindTier, "x"), `{`, "Tier x: unexpected end"},
+		{"no object", model.ResourceKey(model.KindTier, "x"), `[]`, "Tier x: json: cannot unmarshal"},
+		{"nothing", model.ResourceKey(model.KindTier, "x"), ``, "Tier x: unexpected end"},
+		{"pool CIDR", model.ResourceKey(model.KindIPPool, "x"), `{"spec":{"cidr":"10.0.0.0/33"}}`,
 			`spec.cidr = "10.0.0.0/33": must be a CIDR`},
-		{"pool without CIDR", ResourceKey(KindIPPool, "x"), `{}`, `spec.cidr = "": is required`},
-		{"pool with an unknown encapsulation", ResourceKey(KindIPPool, "x"),
+		{"pool without CIDR", model.ResourceKey(model.KindIPPool, "x"), `{}`, `spec.cidr = "": is required`},
+		{"pool with an unknown encapsulation", model.ResourceKey(model.KindIPPool, "x"),
 			`{"spec":{"cidr":"10.0.0.0/16","ipipMode":"Sometimes"}}`,
 			`spec.ipipMode = "Sometimes": must be one of Never`},
-		{"pool with an unknown use is used", ResourceKey(KindIPPool, "x"),
+		{"pool with an unknown use is used", model.ResourceKey(model.KindIPPool, "x"),
 			`{"spec":{"cidr":"10.0.0.0/16","allowedUses":["Workload","Newer"]}}`, ""},
-		{"pool with an unknown assignment mode is used", ResourceKey(KindIPPool, "x"),
+		{"pool with an unknown assignment mode is used", model.ResourceKey(model.KindIPPool, "x"),
 			`{"spec":{"cidr":"10.0.0.0/16","assignmentMode":"Newer"}}`, ""},
-		{"pool selector", ResourceKey(KindIPPool, "x"), `{"spec":{"cidr":"10.0.0.0/16","nodeSelector":"a b"}}`,
+		{"pool selector", model.ResourceKey(model.KindIPPool, "x"), `{"spec":{"cidr":"10.0.0.0/16","nodeSelector":"a b"}}`,
 			"spec.nodeSelector"},
-		{"peer address", ResourceKey(KindBGPPeer, "x"), `{"spec":{"peerIP":"10.0.0.256"}}`, "spec.peerIP"},
-		{"peer selector", ResourceKey(KindBGPPeer, "x"), `{"spec":{"peerSelector":"("}}`, "spec.peerSelector"},
-		{"peer with two ways to say who is used as far as it goes", ResourceKey(KindBGPPeer, "x"),
+		{"peer address", model.ResourceKey(model.KindBGPPeer, "x"), `{"spec":{"peerIP":"10.0.0.256"}}`, "spec.peerIP"},
+		{"peer selector", model.ResourceKey(model.KindBGPPeer, "x"), `{"spec":{"peerSelector":"("}}`, "spec.peerSelector"},
+		{"peer with two ways to say who is used as far as it goes", model.ResourceKey(model.KindBGPPeer, "x"),
 			`{"spec":{"peerIP":"10.0.0.1","peerSelector":"all()"}}`, ""},
-		{"node address", ResourceKey(KindNode, "x"), `{"spec":{"bgp":{"ipv4Address":"fd00::1/64"}}}`,
+		{"node address", model.ResourceKey(model.KindNode, "x"), `{"spec":{"bgp":{"ipv4Address":"fd00::1/64"}}}`,
 			"spec.bgp.ipv4Address"},
-		{"node with a wrong tunnel MAC is used", ResourceKey(KindNode, "x"), `{"spec":{"vxlanTunnelMACAddr":"?"}}`, ""},
-		{"endpoint address", Key{KindWorkloadEndpoint, "ns", "x"},
+		{"node with a wrong tunnel MAC is used", model.ResourceKey(model.KindNode, "x"), `{"spec":{"vxlanTunnelMACAddr":"?"}}`, ""},
+		{"endpoint address", model.Key{model.KindWorkloadEndpoint, "ns", "x"},
 			`{"spec":{"interfaceName":"cali1","ipNetworks":["10.0.0.0/24"]}}`, "spec.ipNetworks[0]"},
-		{"endpoint interface", Key{KindWorkloadEndpoint, "ns", "x"}, `{"spec":{"interfaceName":"../x"}}`,
+		{"endpoint interface", model.Key{model.KindWorkloadEndpoint, "ns", "x"}, `{"spec":{"interfaceName":"../x"}}`,
 			"spec.interfaceName"},
-		{"endpoint with an unexpected name is used", Key{KindWorkloadEndpoint, "ns", "x"},
+		{"endpoint with an unexpected name is used", model.Key{model.KindWorkloadEndpoint, "ns", "x"},
 			`{"spec":{"interfaceName":"cali1"}}`, ""},
-		{"affinity state", Key{Kind: KindBlockAffinity, Name: "host/n/10.0.0.0/26"}, `{"state":"maybe"}`, "state"},
-		{"empty affinity is confirmed", Key{Kind: KindBlockAffinity, Name: "host/n/10.0.0.0/26"}, "", ""},
-		{"block of another range", Key{Kind: KindIPAMBlock, Name: "10.0.1.0/31"}, block(`[0,null]`, `[1]`),
+		{"affinity state", model.Key{Kind: model.KindBlockAffinity, Name: "host/n/10.0.0.0/26"}, `{"state":"maybe"}`, "state"},
+		{"empty affinity is confirmed", model.Key{Kind: model.KindBlockAffinity, Name: "host/n/10.0.0.0/26"}, "", ""},
+		{"block of another range", model.Key{Kind: model.KindIPAMBlock, Name: "10.0.1.0/31"}, block(`[0,null]`, `[1]`),
 			"as the key says"},
-		{"block with too few allocations", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/31"}, block(`[0]`, `[1]`),
+		{"block with too few allocations", model.Key{Kind: model.KindIPAMBlock, Name: "10.0.0.0/31"}, block(`[0]`, `[1]`),
 			"must have 2 entries"},
-		{"block with an allocation that points nowhere", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/31"},
+		{"block with an allocation that points nowhere", model.Key{Kind: model.KindIPAMBlock, Name: "10.0.0.0/31"},
 			block(`[1,null]`, `[1]`), "allocations[0]"},
-		{"block whose free address is allocated", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/31"},
+		{"block whose free address is allocated", model.Key{Kind: model.KindIPAMBlock, Name: "10.0.0.0/31"},
 			block(`[0,null]`, `[0]`), "is allocated"},
-		{"block with an address free twice", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/31"}, block(`[0,null]`, `[1,1]`),
+		{"block with an address free twice", model.Key{Kind: model.KindIPAMBlock, Name: "10.0.0.0/31"}, block(`[0,null]`, `[1,1]`),
 			"is there twice"},
-		{"block that lost an address is used", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/31"}, block(`[0,null]`, `[]`),
+		{"block that lost an address is used", model.Key{Kind: model.KindIPAMBlock, Name: "10.0.0.0/31"}, block(`[0,null]`, `[]`),
 			""},
-		{"kind that nobody knows", Key{Kind: "Foo", Name: "x"}, `{}`, "unknown kind"},
+		{"kind that nobody knows", model.Key{Kind: "Foo", Name: "x"}, `{}`, "unknown kind"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			o := Decode(c.key, []byte(c.raw), 1)
@@ -381,7 +383,7 @@ func TestQuarantine(t *testing.T) {
 			case c.want != "" && (o.Err == nil || !strings.Contains(o.Err.Error(), c.want)):
 				t.Errorf("%v; want %q", o.Err, c.want)
 			}
-			if NewSet(o).Get(c.key) != nil != (c.want == "") {
+			if model.NewSet(o).Get(c.key) != nil != (c.want == "") {
 				t.Error("a Set shows quarantined objects, or hides others")
 			}
 		})
@@ -401,14 +403,14 @@ func BenchmarkEncodeChangedBlock26(b *testing.B) {
 	key, raw := blockOfH1(b)
 	o := Decode(key, raw, 1).Clone()
 	for b.Loop() {
-		o.Value.(*Block).SequenceNumber++
+		o.Value.(*model.Block).SequenceNumber++
 		if _, err := Encode(o); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
-func blockOfH1(b *testing.B) (Key, []byte) {
+func blockOfH1(b *testing.B) (model.Key, []byte) {
 	for _, s := range readLines[stored](b, "objects.jsonl") {
 		if strings.HasSuffix(s.Key, "/assignment/ipv4/block/10.40.26.192-26") {
 			k := storedKey(s.Key)
@@ -416,5 +418,5 @@ func blockOfH1(b *testing.B) (Key, []byte) {
 		}
 	}
 	b.Fatal("the block is not in the test data")
-	return Key{}, nil
+	return model.Key{}, nil
 }

@@ -1,15 +1,17 @@
-package model
+package codec
 
 import (
 	"os"
 	"path/filepath"
 	"reflect"
 	"testing"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // Manx accepts calicoctl's output unchanged, and decodes it to the objects that calicoctl had read.
 func TestOutputOfCalicoctlIsInput(t *testing.T) {
-	raw := map[Key]string{}
+	raw := map[model.Key]string{}
 	for _, s := range readLines[stored](t, "objects.jsonl") {
 		k := storedKey(s.Key)
 		raw[k] = s.Raw
@@ -23,13 +25,13 @@ func TestOutputOfCalicoctlIsInput(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects, err := DecodeDocument(input)
+		objects, err := model.DecodeDocument(input)
 		if err != nil {
 			t.Errorf("%s: %v", file, err)
 			continue
 		}
 		for _, o := range objects {
-			if o.Key.Name == DefaultAllowProfile {
+			if o.Key.Name == model.DefaultAllowProfile {
 				continue // shown, but never stored
 			}
 			b, err := Encode(o)
@@ -39,7 +41,7 @@ func TestOutputOfCalicoctlIsInput(t *testing.T) {
 			if !reflect.DeepEqual(withoutNewFields(exact(t, b)), exact(t, []byte(raw[o.Key]))) {
 				t.Errorf("%s: %s\nread as\n%s\nis stored as\n%s", file, o.Key, b, raw[o.Key])
 			}
-			if o.Key.Kind != KindClusterInformation { // calicoctl may not write it
+			if o.Key.Kind != model.KindClusterInformation { // calicoctl may not write it
 				o.Replaces(Decode(o.Key, []byte(raw[o.Key]), o.Revision))
 				if err := PrepareUpdate(o); err != nil {
 					t.Error(err)
