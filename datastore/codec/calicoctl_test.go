@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -25,7 +26,7 @@ func TestOutputOfCalicoctlIsInput(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects, err := model.DecodeDocument(input)
+		objects, err := document.Parse(input)
 		if err != nil {
 			t.Errorf("%s: %v", file, err)
 			continue

@@ -4,12 +4,12 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/document"
 )
 
 // What calicoctl 3.32 stored of this document, but for the identity.
 func TestKubeControllersDefaultsAreThoseOfCalico(t *testing.T) {
-	objects, err := model.DecodeDocument([]byte(`
+	objects, err := document.Parse([]byte(`
 apiVersion: projectcalico.org/v3
 kind: KubeControllersConfiguration
 metadata: {name: default}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -29,7 +30,7 @@ func TestDefaultsAreThoseOfCalico(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := model.DecodeDocument(input)
+	objects, err := document.Parse(input)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +107,7 @@ func (r refusal) document() []byte {
 
 // refuse does what a store does with a new object, and gives the fields that were named.
 func refuse(r refusal, others model.Reader) ([]string, error) {
-	objects, err := model.DecodeDocument(r.document())
+	objects, err := document.Parse(r.document())
 	if err != nil {
 		return []string{err.Error()}, err
 	}

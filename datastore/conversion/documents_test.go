@@ -9,12 +9,13 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
 )
 
 func decode(t *testing.T, text string) []*model.Object {
 	t.Helper()
-	objects, err := model.DecodeDocument([]byte(text))
+	objects, err := document.Parse([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/datastore/codec"
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -24,7 +25,7 @@ spec:
 `
 
 func TestClusterNetworkPolicyIsReadWhole(t *testing.T) {
-	objects, err := model.DecodeDocument([]byte(isolate))
+	objects, err := document.Parse([]byte(isolate))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +73,7 @@ func TestClusterNetworkPolicyRules(t *testing.T) {
 			if !strings.Contains(isolate, c.from) {
 				t.Fatalf("there is no %q", c.from)
 			}
-			objects, err := model.DecodeDocument([]byte(strings.Replace(isolate, c.from, c.to, 1)))
+			objects, err := document.Parse([]byte(strings.Replace(isolate, c.from, c.to, 1)))
 			if err != nil {
 				t.Fatal(err)
 			}

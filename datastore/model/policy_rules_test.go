@@ -12,6 +12,7 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
 	"github.com/manxnet/manx/datastore/codec"
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -273,7 +274,7 @@ func TestPolicyRules(t *testing.T) {
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			key, doc := documentOf(c.kind, "p", c.spec)
-			objects, err := model.DecodeDocument([]byte(doc))
+			objects, err := document.Parse([]byte(doc))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -331,7 +332,7 @@ func TestNamesOfPolicies(t *testing.T) {
 		{model.KindGlobalNetworkPolicy, strings.Repeat("a", 64), false}, {model.KindStagedKubernetesNetworkPolicy, "a.b.c", true},
 	} {
 		_, doc := documentOf(c.kind, c.name, "")
-		objects, err := model.DecodeDocument([]byte(doc))
+		objects, err := document.Parse([]byte(doc))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -367,7 +368,7 @@ func TestDirectionsThatAPolicyDoesNotName(t *testing.T) {
 		{model.KindKubernetesNetworkPolicy, `podSelector: {}, egress: [{}]`, "[]", "[Ingress Egress]"},
 	} {
 		key, doc := documentOf(c.kind, "p", c.spec)
-		objects, err := model.DecodeDocument([]byte(doc))
+		objects, err := document.Parse([]byte(doc))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
 	"github.com/manxnet/manx/datastore/codec"
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -161,7 +162,7 @@ func TestRules(t *testing.T) {
 			"spec.wireguard.interfaceIPv4Address"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
-			objects, err := model.DecodeDocument([]byte("{apiVersion: projectcalico.org/v3, kind: " + string(c.kind) +
+			objects, err := document.Parse([]byte("{apiVersion: projectcalico.org/v3, kind: " + string(c.kind) +
 				", metadata: {name: " + c.name + "}, spec: {" + c.spec + "}}"))
 			if err != nil {
 				t.Fatal(err)

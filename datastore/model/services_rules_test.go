@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/datastore/codec"
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -44,7 +45,7 @@ ports: [{name: http, port: 8080, protocol: TCP}]
 `
 
 func TestKubernetesDocumentsAreReadForWhatManxNeeds(t *testing.T) {
-	objects, err := model.DecodeDocument([]byte(web))
+	objects, err := document.Parse([]byte(web))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +93,7 @@ func TestKubernetesRules(t *testing.T) {
 		{"namespace", strings.Replace(web, "  namespace: shop\n", "", 1), `metadata.namespace`},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
-			objects, err := model.DecodeDocument([]byte(c.in))
+			objects, err := document.Parse([]byte(c.in))
 			for _, o := range objects {
 				err = errors.Join(err, codec.PrepareCreate(o, created))
 			}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
@@ -284,7 +285,7 @@ func TestDefinitionsAcceptDocuments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	written, err := model.DecodeDocument(text)
+	written, err := document.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,9 +347,9 @@ func TestDefinitionsRefuse(t *testing.T) {
 	}
 }
 
-func refusedByManxctl(t *testing.T, document []byte) bool {
+func refusedByManxctl(t *testing.T, text []byte) bool {
 	t.Helper()
-	objects, err := model.DecodeDocument(document)
+	objects, err := document.Parse(text)
 	if err != nil {
 		return true
 	}

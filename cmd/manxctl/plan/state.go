@@ -9,6 +9,7 @@ import (
 
 	"github.com/manxnet/manx/cmd/manxctl/manifest"
 	"github.com/manxnet/manx/datastore/codec"
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -39,7 +40,7 @@ func (s State) Nodes() []string {
 func Read(sources []manifest.Source, namespace string) State {
 	r := reader{namespace: namespace, found: map[model.Key][]found{}}
 	for _, s := range sources {
-		for d, err := range model.Documents(s.Text) {
+		for d, err := range document.Objects(s.Text) {
 			if err != nil {
 				r.unreadable(s.Name, err)
 				continue
@@ -53,7 +54,7 @@ func Read(sources []manifest.Source, namespace string) State {
 // place is a document and the file it is in.
 type place struct {
 	file string
-	model.Document
+	document.Object
 }
 
 func (p place) at(field string) string { return fmt.Sprintf("%s:%d", p.file, p.Line(field)) }
@@ -93,7 +94,7 @@ func (r *reader) remark(p place, field, format string, args ...any) {
 }
 
 func (r *reader) unreadable(file string, err error) {
-	var at *model.DocumentError
+	var at *document.Error
 	line := 0
 	if errors.As(err, &at) {
 		line, err = at.Line, at.Err
@@ -232,17 +233,17 @@ func (r *reader) refuse(f found, key model.Key, o *model.Object, mistakes error)
 	r.remark(f.place, "", "%s is skipped: %v", key, o.Err)
 }
 
-func flatten(err error) []*model.DocumentError {
+func flatten(err error) []*document.Error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var all []*model.DocumentError
+		var all []*document.Error
 		for _, e := range joined.Unwrap() {
 			all = append(all, flatten(e)...)
 		}
 		return all
 	}
-	var at *model.DocumentError
+	var at *document.Error
 	if errors.As(err, &at) {
-		return []*model.DocumentError{at}
+		return []*document.Error{at}
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package model
+package document
 
 import (
 	"bytes"
@@ -13,34 +13,36 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
-// DocumentError is an error in one document of a user's input.
-type DocumentError struct {
+// Error is an error in one document of a user's input.
+type Error struct {
 	Document int // counted from 1
 	Line     int // of the whole input, counted from 1; 0 if unknown
 	Err      error
 }
 
-func (e *DocumentError) Error() string {
+func (e *Error) Error() string {
 	if e.Line == 0 {
 		return fmt.Sprintf("document %d: %v", e.Document, e.Err)
 	}
 	return fmt.Sprintf("document %d, line %d: %v", e.Document, e.Line, e.Err)
 }
 
-func (e *DocumentError) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error { return e.Err }
 
-// DecodeDocument parses a user's input: YAML documents, JSON, arrays and lists of objects, in their order. It is
+// Parse parses a user's input: YAML documents, JSON, arrays and lists of objects, in their order. It is
 // strict: unknown fields, duplicate fields and values of a wrong type are errors, and all of them are reported (joined
-// *DocumentErrors). PrepareCreate and PrepareUpdate apply defaults and validation.
+// *Errors). codec.PrepareCreate and codec.PrepareUpdate apply defaults and validation.
 //
 // The revision of an object is its metadata.resourceVersion.
-func DecodeDocument(input []byte) ([]*Object, error) {
-	var objects []*Object
+func Parse(input []byte) ([]*model.Object, error) {
+	var objects []*model.Object
 	var errs []error
-	for d, err := range Documents(input) {
-		var o *Object
+	for d, err := range Objects(input) {
+		var o *model.Object
 		if err == nil {
 			o, err = d.Decode()
 		}
@@ -56,8 +58,8 @@ func DecodeDocument(input []byte) ([]*Object, error) {
 	return objects, nil
 }
 
-// Document is one object of a user's input, not decoded yet.
-type Document struct {
+// Object is one object of a user's input, not decoded yet.
+type Object struct {
 	metav1.TypeMeta
 	JSON []byte
 
@@ -65,10 +67,10 @@ type Document struct {
 	path []string // its path in the document
 }
 
-// Documents visits the objects of YAML documents, JSON, arrays and lists, in their order. A *DocumentError takes the
+// Objects visits the objects of YAML documents, JSON, arrays and lists, in their order. A *Error takes the
 // place of an unreadable object.
-func Documents(input []byte) iter.Seq2[Document, error] {
-	return func(yield func(Document, error) bool) {
+func Objects(input []byte) iter.Seq2[Object, error] {
+	return func(yield func(Object, error) bool) {
 		for _, d := range splitDocuments(input) {
 			if !d.each(yield) {
 				return
@@ -79,12 +81,12 @@ func Documents(input []byte) iter.Seq2[Document, error] {
 
 // Line returns the line of the input, counted from 1, of a field like "spec.peerIP", or of the innermost existing part
 // of its path; that of the object for the empty field.
-func (d Document) Line(field string) int {
-	return d.in.lineOf(append(slices.Clone(d.path), splitField(field)...))
+func (o Object) Line(field string) int {
+	return o.in.lineOf(append(slices.Clone(o.path), splitField(field)...))
 }
 
-// Decode decodes the object as strictly as DecodeDocument.
-func (d Document) Decode() (*Object, error) { return d.in.decodeObject(d.TypeMeta, d.JSON, d.path) }
+// Decode decodes the object as strictly as Parse.
+func (o Object) Decode() (*model.Object, error) { return o.in.decodeObject(o.TypeMeta, o.JSON, o.path) }
 
 // document is one YAML document with its position in the input.
 type document struct {
@@ -129,11 +131,11 @@ func blank(text []byte) bool {
 }
 
 func (d document) fail(line int, err error) error {
-	return &DocumentError{Document: d.number, Line: line, Err: err}
+	return &Error{Document: d.number, Line: line, Err: err}
 }
 
 // each visits the objects of a document, until yield returns false.
-func (d document) each(yield func(Document, error) bool) bool {
+func (d document) each(yield func(Object, error) bool) bool {
 	if json.Valid(d.text) { // also accepts text that YAML refuses, like tabs; duplicate fields are found later
 		return d.eachIn(d.text, nil, metav1.TypeMeta{}, yield)
 	}
@@ -143,18 +145,18 @@ func (d document) each(yield func(Document, error) bool) bool {
 		if line > 0 {
 			line += d.line - 1
 		}
-		return yield(Document{}, d.fail(line, errors.New(reason)))
+		return yield(Object{}, d.fail(line, errors.New(reason)))
 	}
 	return d.eachIn(text, nil, metav1.TypeMeta{}, yield)
 }
 
 // eachIn visits an object, or those of an array or of a list kind. path is its path in the document, list the type that
 // the surrounding list gives its items.
-func (d document) eachIn(text []byte, path []string, list metav1.TypeMeta, yield func(Document, error) bool) bool {
+func (d document) eachIn(text []byte, path []string, list metav1.TypeMeta, yield func(Object, error) bool) bool {
 	if trimmed := bytes.TrimSpace(text); len(trimmed) > 0 && trimmed[0] == '[' {
 		var items []json.RawMessage
 		if err := json.Unmarshal(text, &items); err != nil {
-			return yield(Document{}, d.fail(d.line, err))
+			return yield(Object{}, d.fail(d.line, err))
 		}
 		return d.eachItem(items, path, list, yield)
 	}
@@ -163,7 +165,7 @@ func (d document) eachIn(text []byte, path []string, list metav1.TypeMeta, yield
 		Items           []json.RawMessage `json:"items"`
 	}
 	if err := json.Unmarshal(text, &head); err != nil {
-		return yield(Document{}, d.fail(d.lineOf(path),
+		return yield(Object{}, d.fail(d.lineOf(path),
 			errors.New("must be an object with apiVersion, kind, metadata and spec")))
 	}
 	if head.Kind == "" {
@@ -176,11 +178,11 @@ func (d document) eachIn(text []byte, path []string, list metav1.TypeMeta, yield
 		}
 		return d.eachItem(head.Items, append(slices.Clone(path), "items"), of, yield)
 	}
-	return yield(Document{TypeMeta: head.TypeMeta, JSON: text, in: d, path: path}, nil)
+	return yield(Object{TypeMeta: head.TypeMeta, JSON: text, in: d, path: path}, nil)
 }
 
 func (d document) eachItem(
-	items []json.RawMessage, path []string, list metav1.TypeMeta, yield func(Document, error) bool,
+	items []json.RawMessage, path []string, list metav1.TypeMeta, yield func(Object, error) bool,
 ) bool {
 	for i, item := range items {
 		if !d.eachIn(item, append(slices.Clone(path), strconv.Itoa(i)), list, yield) {
@@ -190,11 +192,11 @@ func (d document) eachItem(
 	return true
 }
 
-func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string) (*Object, error) {
+func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string) (*model.Object, error) {
 	if head.Kind == "" {
 		return nil, d.fail(d.lineOf(path), errors.New("kind is missing"))
 	}
-	info, ok := LookupDocument(head.APIVersion, head.Kind)
+	info, ok := model.LookupDocument(head.APIVersion, head.Kind)
 	if !ok || !info.Resource {
 		return nil, d.fail(d.lineOf(append(slices.Clone(path), "kind")),
 			fmt.Errorf("kind = %q: must be one of %s", head.Kind, resourceKinds()))
@@ -225,7 +227,7 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 		errs = append(errs, d.fail(d.lineOf(append(slices.Clone(path), splitField(field)...)), errors.New(reason)))
 	}
 	m := value.(metav1.Object)
-	o := NewObject(Key{Kind: info.Kind, Namespace: m.GetNamespace(), Name: m.GetName()}, value)
+	o := model.NewObject(model.Key{Kind: info.Kind, Namespace: m.GetNamespace(), Name: m.GetName()}, value)
 	if info.Kubernetes {
 		o.Raw = text
 	}
@@ -240,8 +242,8 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 
 // revisionIn parses a resourceVersion. That of a Profile derived from a Namespace or a ServiceAccount is of the form
 // 29/ or /29 (Calico's libcalico-go joins the revisions of both kinds).
-func revisionIn(k Kind, resourceVersion string) (int64, error) {
-	if k == KindProfile {
+func revisionIn(k model.Kind, resourceVersion string) (int64, error) {
+	if k == model.KindProfile {
 		if before, after, ok := strings.Cut(resourceVersion, "/"); ok && (before == "" || after == "") {
 			resourceVersion = before + after
 		}
@@ -251,7 +253,7 @@ func revisionIn(k Kind, resourceVersion string) (int64, error) {
 
 func resourceKinds() string {
 	var names []string
-	for _, i := range Kinds() {
+	for _, i := range model.Kinds() {
 		if i.Resource {
 			names = append(names, string(i.Kind))
 		}

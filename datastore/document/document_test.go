@@ -1,4 +1,4 @@
-package model
+package document
 
 import (
 	"strings"
@@ -36,7 +36,7 @@ func TestDocuments(t *testing.T) {
 			"      ---\n      y\n", "Tier a"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
-			objects, err := DecodeDocument([]byte(c.in))
+			objects, err := Parse([]byte(c.in))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -54,7 +54,7 @@ func TestDocuments(t *testing.T) {
 func TestRevisionOfADocument(t *testing.T) {
 	for kind, versions := range map[string][]string{"Tier": {"77"}, "Profile": {"77", "77/", "/77"}} {
 		for _, v := range versions {
-			objects, err := DecodeDocument([]byte(`{kind: ` + kind + `, metadata: {name: a, resourceVersion: "` + v +
+			objects, err := Parse([]byte(`{kind: ` + kind + `, metadata: {name: a, resourceVersion: "` + v +
 				`"}}`))
 			if err != nil || objects[0].Revision != 77 {
 				t.Errorf("%s %s: %v, %v", kind, v, objects, err)
@@ -109,7 +109,7 @@ func TestMistakesInDocuments(t *testing.T) {
 			[]string{`document 1, line 1: kind = "A"`, `document 2, line 3: kind = "B"`}},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
-			objects, err := DecodeDocument([]byte(c.in))
+			objects, err := Parse([]byte(c.in))
 			if err == nil {
 				t.Fatalf("read %v", objects)
 			}
@@ -122,13 +122,13 @@ func TestMistakesInDocuments(t *testing.T) {
 	}
 }
 
-func FuzzDecodeDocument(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, s := range []string{"kind: Tier\nmetadata: {name: a}\n---\n", `[{"kind":"Node"}]`,
 		"kind: List\nitems: [1]\n", "--- |\n x\n", "&a [*a]", "a: &b {<<: *b}"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		objects, err := DecodeDocument(in)
+		objects, err := Parse(in)
 		if (err == nil) == (len(objects) == 0) {
 			t.Errorf("%d objects, %v", len(objects), err)
 		}

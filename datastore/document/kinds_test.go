@@ -1,4 +1,4 @@
-package model_test
+package document_test
 
 import (
 	"reflect"
@@ -9,6 +9,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/manxnet/manx/datastore/codec"
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -23,7 +24,7 @@ func TestTwoKindsOfNetworkPolicyDocuments(t *testing.T) {
 		{"apiVersion: projectcalico.org/v3", &v3.NetworkPolicy{}},
 		{"", &v3.NetworkPolicy{}},
 	} {
-		objects, err := model.DecodeDocument([]byte(c.version + meta))
+		objects, err := document.Parse([]byte(c.version + meta))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,13 +32,13 @@ func TestTwoKindsOfNetworkPolicyDocuments(t *testing.T) {
 			t.Errorf("%q gave a %T", c.version, objects[0].Value)
 		}
 	}
-	if _, err := model.DecodeDocument([]byte("apiVersion: extensions/v1beta1" + meta)); err == nil {
+	if _, err := document.Parse([]byte("apiVersion: extensions/v1beta1" + meta)); err == nil {
 		t.Error("another API version was taken")
 	}
-	if _, err := model.DecodeDocument([]byte("kind: KubernetesNetworkPolicy\nmetadata: {name: web}\n")); err == nil {
+	if _, err := document.Parse([]byte("kind: KubernetesNetworkPolicy\nmetadata: {name: web}\n")); err == nil {
 		t.Error("no document calls itself a KubernetesNetworkPolicy")
 	}
-	list, err := model.DecodeDocument([]byte("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicyList\n" +
+	list, err := document.Parse([]byte("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicyList\n" +
 		"items: [{metadata: {name: a, namespace: b}, spec: {podSelector: {}, egress: [{}]}}]\n"))
 	if err != nil || len(list) != 1 ||
 		list[0].Key != (model.Key{Kind: model.KindKubernetesNetworkPolicy, Namespace: "b", Name: "a"}) {
@@ -53,7 +54,7 @@ func TestTwoKindsOfNetworkPolicyDocuments(t *testing.T) {
 }
 
 func TestPodsAndTheirSurroundingsAreReadForWhatManxNeeds(t *testing.T) {
-	objects, err := model.DecodeDocument([]byte(`{apiVersion: v1, kind: List, items: [
+	objects, err := document.Parse([]byte(`{apiVersion: v1, kind: List, items: [
 		{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: blue}}, spec: {finalizers: [kubernetes]}},
 		{apiVersion: v1, kind: ServiceAccount, metadata: {name: robot, namespace: shop, labels: {trusted: "yes"}}, secrets: []},
 		{apiVersion: v1, kind: Pod, metadata: {name: web-1, namespace: shop, annotations: {cni.projectcalico.org/podIP: 10.0.0.1/32}},
