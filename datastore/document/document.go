@@ -33,9 +33,9 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Parse parses a user's input: YAML documents, JSON, arrays and lists of objects, in their order. It is
-// strict: unknown fields, duplicate fields and values of a wrong type are errors, and all of them are reported (joined
-// *Errors). codec.PrepareCreate and codec.PrepareUpdate apply defaults and validation.
+// Parse parses a user's input: YAML documents, JSON, arrays and lists of objects, in their order. It is strict: unknown
+// fields, duplicate fields and values of a wrong type are errors, and all of them are reported (joined *Errors). Package
+// codec applies defaults and validation (PrepareCreate and PrepareUpdate).
 //
 // The revision of an object is its metadata.resourceVersion.
 func Parse(input []byte) ([]*model.Object, error) {
@@ -67,8 +67,8 @@ type Object struct {
 	path []string // its path in the document
 }
 
-// Objects visits the objects of YAML documents, JSON, arrays and lists, in their order. A *Error takes the
-// place of an unreadable object.
+// Objects visits the objects of YAML documents, JSON, arrays and lists, in their order. An *Error takes the place of an
+// unreadable object.
 func Objects(input []byte) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		for _, d := range splitDocuments(input) {

@@ -1,14 +1,16 @@
-package model
+package felixconfig
 
 import (
 	"reflect"
 	"testing"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
-func felix(name string, spec FelixConfigurationSpec) *Object {
-	return NewObject(ResourceKey(KindFelixConfiguration, name), &FelixConfiguration{Spec: spec})
+func felix(name string, spec model.FelixConfigurationSpec) *model.Object {
+	return model.NewObject(model.ResourceKey(model.KindFelixConfiguration, name), &model.FelixConfiguration{Spec: spec})
 }
 
 // settings visits every field of a spec, those of the embedded type too.
@@ -43,32 +45,32 @@ func fill(t *testing.T, name string, f reflect.Value, n int) {
 }
 
 // Every field is merged, also one that a later version of the type has.
-func TestFelixOverlayTakesEveryField(t *testing.T) {
+func TestMergeTakesEveryField(t *testing.T) {
 	special := map[string]bool{"FloatingIPs": true, "NodeSelector": true}
 	count := 0
-	settings(reflect.ValueOf(&FelixConfigurationSpec{}).Elem(), func(name string, _ reflect.Value) {
+	settings(reflect.ValueOf(&model.FelixConfigurationSpec{}).Elem(), func(name string, _ reflect.Value) {
 		if special[name] {
 			return
 		}
 		count++
-		var cluster, node FelixConfigurationSpec
-		for n, s := range []*FelixConfigurationSpec{&cluster, &node} {
+		var cluster, node model.FelixConfigurationSpec
+		for n, s := range []*model.FelixConfigurationSpec{&cluster, &node} {
 			settings(reflect.ValueOf(s).Elem(), func(other string, f reflect.Value) {
 				if other == name {
 					fill(t, name, f, n)
 				}
 			})
 		}
-		empty := FelixConfigurationSpec{}
+		empty := model.FelixConfigurationSpec{}
 		for _, c := range []struct {
 			what               string
-			cluster, node, all FelixConfigurationSpec
+			cluster, node, all model.FelixConfigurationSpec
 		}{
 			{"of the cluster", cluster, empty, cluster},
 			{"of the node", empty, node, node},
 			{"of both", cluster, node, node},
 		} {
-			got := FelixOverlay(NewSet(felix("default", c.cluster), felix("node.n1", c.node),
+			got := Merge(model.NewSet(felix("default", c.cluster), felix("node.n1", c.node),
 				felix("node.n2", cluster)), "n1")
 			settings(reflect.ValueOf(&got).Elem(), func(other string, f reflect.Value) {
 				settings(reflect.ValueOf(&c.all).Elem(), func(same string, want reflect.Value) {
@@ -85,42 +87,42 @@ func TestFelixOverlayTakesEveryField(t *testing.T) {
 	}
 }
 
-func TestFelixOverlay(t *testing.T) {
+func TestMerge(t *testing.T) {
 	no, yes := false, true
 	enabled, disabled := v3.FloatingIPsEnabled, v3.FloatingIPsDisabled
-	spec := func(set func(*FelixConfigurationSpec)) (s FelixConfigurationSpec) {
+	spec := func(set func(*model.FelixConfigurationSpec)) (s model.FelixConfigurationSpec) {
 		set(&s)
 		return s
 	}
-	r := NewSet(
-		felix("default", spec(func(s *FelixConfigurationSpec) {
+	r := model.NewSet(
+		felix("default", spec(func(s *model.FelixConfigurationSpec) {
 			s.IPIPEnabled, s.InterfacePrefix, s.FloatingIPs, s.LogPrefix = &yes, "cali", &enabled, "cluster"
 		})),
-		felix("rack", spec(func(s *FelixConfigurationSpec) {
+		felix("rack", spec(func(s *model.FelixConfigurationSpec) {
 			s.NodeSelector, s.InterfacePrefix, s.LogPrefix, s.FloatingIPs = "all()", "tap", "rack", &disabled
 		})),
-		felix("node.n1", spec(func(s *FelixConfigurationSpec) { s.IPIPEnabled, s.LogPrefix = &no, "own" })),
+		felix("node.n1", spec(func(s *model.FelixConfigurationSpec) { s.IPIPEnabled, s.LogPrefix = &no, "own" })),
 	)
-	got := FelixOverlay(r, "n1")
+	got := Merge(r, "n1")
 	if *got.IPIPEnabled || got.InterfacePrefix != "tap" || got.LogPrefix != "own" || *got.FloatingIPs != enabled ||
 		got.NodeSelector != "" {
 		t.Errorf("got %+v", got)
 	}
-	if got = FelixOverlay(r, "n2"); !*got.IPIPEnabled || got.LogPrefix != "rack" {
+	if got = Merge(r, "n2"); !*got.IPIPEnabled || got.LogPrefix != "rack" {
 		t.Errorf("of another node: %+v", got)
 	}
-	if got = FelixOverlay(NewSet(), "n1"); !reflect.DeepEqual(got, FelixConfigurationSpec{}) {
+	if got = Merge(model.NewSet(), "n1"); !reflect.DeepEqual(got, model.FelixConfigurationSpec{}) {
 		t.Errorf("of nothing: %+v", got)
 	}
 }
 
-func BenchmarkFelixOverlay(b *testing.B) {
+func BenchmarkMerge(b *testing.B) {
 	yes := true
-	var s FelixConfigurationSpec
+	var s model.FelixConfigurationSpec
 	s.IPIPEnabled, s.InterfacePrefix = &yes, "cali"
-	r := NewSet(felix("default", s), felix("node.n1", s))
+	r := model.NewSet(felix("default", s), felix("node.n1", s))
 	b.ReportAllocs()
 	for b.Loop() {
-		FelixOverlay(r, "n1")
+		Merge(r, "n1")
 	}
 }

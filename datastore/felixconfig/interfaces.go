@@ -1,9 +1,11 @@
-package model
+package felixconfig
 
 import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // DefaultInterfacePrefix is the prefix of workloads' interfaces on a host unless FelixConfiguration sets
@@ -34,7 +36,7 @@ func (p InterfacePrefixes) Match(iface string) bool {
 
 // neverWorkloads are interfaces of the host, and the kernel's names for the settings of all interfaces.
 var neverWorkloads = []string{
-	"all", "default", "lo", DeviceIPIP, DeviceVXLAN, DeviceVXLANV6, DeviceWireguard, DeviceWireguardV6,
+	"all", "default", "lo", model.DeviceIPIP, model.DeviceVXLAN, model.DeviceVXLANV6, model.DeviceWireguard, model.DeviceWireguardV6,
 }
 
 // Refuse returns the reason why the interface of a WorkloadEndpoint must not be configured, empty if it may be. A
@@ -42,7 +44,7 @@ var neverWorkloads = []string{
 func (p InterfacePrefixes) Refuse(iface string) string {
 	const nothing = "the endpoint gets no route, no rules and no settings: "
 	switch {
-	case !IsInterfaceName(iface):
+	case !model.IsInterfaceName(iface):
 		return fmt.Sprintf("%sinterfaceName %q is no name of an interface", nothing, iface)
 	case slices.Contains(neverWorkloads, iface):
 		return fmt.Sprintf("%sinterfaceName %q is never a workload's", nothing, iface)

@@ -1,21 +1,23 @@
-package model
+package felixconfig
 
 import (
 	"reflect"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
-// FelixOverlay merges the settings for a node: for each field, the last value that FelixConfigurations visits takes
-// priority. A nil or empty field sets nothing. There are two exceptions: floatingIPs (see MergeFloatingIPs), and
-// nodeSelector, which is no setting and left empty.
+// Merge merges the settings for a node: for each field, the last value that All visits takes priority. A nil or empty
+// field sets nothing. There are two exceptions: floatingIPs (see mergeFloatingIPs), and nodeSelector, which is no setting
+// and left empty.
 //
 // Values are shared with the objects: never change the target of a pointer in them. The merge takes a few microseconds,
 // plus the search for a configuration whose nodeSelector matches.
-func FelixOverlay(r Reader, node string) FelixConfigurationSpec {
-	var merged FelixConfigurationSpec
-	for _, f := range FelixConfigurations(r, node) {
-		floating := MergeFloatingIPs(merged.FloatingIPs, f.Spec.FloatingIPs)
+func Merge(r model.Reader, node string) model.FelixConfigurationSpec {
+	var merged model.FelixConfigurationSpec
+	for _, f := range All(r, node) {
+		floating := mergeFloatingIPs(merged.FloatingIPs, f.Spec.FloatingIPs)
 		overlay(reflect.ValueOf(&merged).Elem(), reflect.ValueOf(&f.Spec).Elem())
 		merged.FloatingIPs = floating
 	}
@@ -29,23 +31,23 @@ func overlay(bottom, top reflect.Value) {
 		switch f := top.Field(i); {
 		case f.Kind() == reflect.Struct: // the embedded type
 			overlay(bottom.Field(i), f)
-		case says(f):
+		case isSet(f):
 			bottom.Field(i).Set(f)
 		}
 	}
 }
 
-func says(f reflect.Value) bool {
+func isSet(f reflect.Value) bool {
 	if k := f.Kind(); k == reflect.Slice || k == reflect.Map {
 		return f.Len() > 0
 	}
 	return !f.IsZero()
 }
 
-// MergeFloatingIPs merges the setting floatingIPs of the cluster's and of a node's FelixConfiguration: Enabled takes
+// mergeFloatingIPs merges the setting floatingIPs of the cluster's and of a node's FelixConfiguration: Enabled takes
 // priority. Calico's clients write Disabled as a default into each object, also into those of nodes, so that Disabled
 // expresses no choice.
-func MergeFloatingIPs(a, b *v3.FloatingIPType) *v3.FloatingIPType {
+func mergeFloatingIPs(a, b *v3.FloatingIPType) *v3.FloatingIPType {
 	if a != nil && *a == v3.FloatingIPsEnabled || b == nil {
 		return a
 	}
