@@ -14,6 +14,7 @@ import (
 
 	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 // reference is a block as a person would keep it: who has each address, and since when it cools down.
@@ -101,7 +102,7 @@ func (r *reference) collect(now time.Time, cooldown time.Duration) {
 
 func (r *reference) compare(t *testing.T, seed uint64, b *model.Block) {
 	t.Helper()
-	if broken := model.CheckBlock(b); len(broken) > 0 {
+	if broken := validation.CheckBlock(b); len(broken) > 0 {
 		t.Fatalf("seed %d: %v", seed, broken)
 	}
 	if !slices.Equal(b.Unallocated, r.queue) && len(b.Unallocated)+len(r.queue) > 0 {
@@ -203,12 +204,12 @@ func FuzzBlock(f *testing.F) {
 		if err != nil {
 			return
 		}
-		before := len(model.CheckBlock(held.Block))
+		before := len(validation.CheckBlock(held.Block))
 		assignNext(held.Block, 2, attribute("fuzz", nil), nothing)
 		_ = assignExact(held.Block, held.CIDR.Addr(), attribute("fuzz", nil))
 		isEmpty(held.Block)
 		release(held.Block, ordinalsOf(held.Block, "fuzz"), now, 0)
-		if after := model.CheckBlock(held.Block); len(after) > before {
+		if after := validation.CheckBlock(held.Block); len(after) > before {
 			t.Errorf("broken: %v", after)
 		}
 		if _, err := codec.Encode(held.object); err != nil {

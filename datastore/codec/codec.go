@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 // Decode decodes the stored bytes of an object. It always returns an object: one that cannot be decoded, or is unsafe
@@ -30,7 +31,7 @@ func Decode(key model.Key, raw []byte, revision int64) *model.Object {
 	if m := o.Metadata(); m != nil {
 		m.SetResourceVersion(strconv.FormatInt(revision, 10))
 	}
-	if broken := model.Unsafe(key, value); len(broken) > 0 {
+	if broken := validation.Unsafe(key, value); len(broken) > 0 {
 		o.Err = &model.InvalidError{Key: key, Fields: broken}
 	}
 	return o

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 // fuzzKind decodes anything as an object of a kind. Whatever comes in, nothing panics; what is not quarantined can be
@@ -44,7 +45,7 @@ func fuzzKind(f *testing.F, kind model.Kind) {
 			_ = o.Err.Error()
 		}
 		if b, ok := o.Value.(*model.Block); ok {
-			model.CheckBlock(b)
+			validation.CheckBlock(b)
 		}
 		same, err := Encode(o)
 		if err != nil {
@@ -61,8 +62,8 @@ func fuzzKind(f *testing.F, kind model.Kind) {
 			if value == nil {
 				return
 			}
-			model.Default(info.Kind, value)
-			if errs := model.Validate(key, value); len(errs) > 0 {
+			validation.Default(info.Kind, value)
+			if errs := validation.Validate(key, value); len(errs) > 0 {
 				t.Fatalf("a valid object became invalid: %v\n%s", errs, raw)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 // policyName returns the v3 name of a policy of a tier from its stored name. Releases before Calico 3.32 prefixed the
@@ -37,7 +38,7 @@ func settlePolicy(stored string, value any) {
 			m.SetAnnotations(nil)
 		}
 	}
-	model.CompletePolicy(value)
+	validation.CompletePolicy(value)
 }
 
 func annotatedName(annotations map[string]string) string {

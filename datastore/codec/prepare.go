@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 // PrepareCreate prepares o for storing as a new object: it sets an identity and Calico's defaults, and then validates.
@@ -73,7 +74,7 @@ func prepare(o *model.Object) error {
 		o.Value.(interface{ GetObjectKind() schema.ObjectKind }).GetObjectKind().
 			SetGroupVersionKind(schema.FromAPIVersionAndKind(info.APIVersion, cmp.Or(info.Document, string(info.Kind))))
 	}
-	model.Default(o.Key.Kind, o.Value)
+	validation.Default(o.Key.Kind, o.Value)
 	return nil
 }
 
@@ -106,7 +107,7 @@ func settleName(o *model.Object, m metav1.Object) error {
 }
 
 func validateUpdate(o *model.Object, old any) error {
-	if errs := model.ValidateUpdate(o.Key, old, o.Value); len(errs) > 0 {
+	if errs := validation.ValidateUpdate(o.Key, old, o.Value); len(errs) > 0 {
 		return &model.InvalidError{Key: o.Key, Fields: errs}
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 var testTime = time.Date(2026, 8, 1, 12, 0, 0, 999, time.FixedZone("x", 7200))
@@ -114,11 +115,11 @@ func refuse(r refusal, others model.Reader) ([]string, error) {
 	for _, o := range objects {
 		err = PrepareCreate(o, testTime)
 		if p, ok := o.Value.(*model.IPPool); ok && err == nil {
-			if errs := model.CheckPoolOverlap(o.Key, p, others); len(errs) > 0 {
+			if errs := validation.CheckPoolOverlap(o.Key, p, others); len(errs) > 0 {
 				err = &model.InvalidError{Key: o.Key, Fields: errs}
 			}
 		}
-		if errs := model.CheckPolicyTier(o.Value, others); len(errs) > 0 && err == nil {
+		if errs := validation.CheckPolicyTier(o.Value, others); len(errs) > 0 && err == nil {
 			err = &model.InvalidError{Key: o.Key, Fields: errs}
 		}
 	}
@@ -233,7 +234,8 @@ func TestIdentityOfNewObjects(t *testing.T) {
 	if err := PrepareCreate(o, testTime); err == nil || !strings.Contains(err.Error(), "metadata.name") {
 		t.Errorf("key and name disagree: %v", err)
 	}
-	block := model.NewObject(model.Key{Kind: model.KindIPAMHandle, Name: "h"}, &model.Handle{Block: map[string]int{"10.0.0.0/26": 1}})
+	block := model.NewObject(model.Key{Kind: model.KindIPAMHandle, Name: "h"},
+		&model.Handle{Block: map[string]int{"10.0.0.0/26": 1}})
 	if err := PrepareCreate(block, testTime); err != nil {
 		t.Error(err)
 	}

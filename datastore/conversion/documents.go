@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 const (
@@ -37,7 +38,7 @@ func FromDocuments(objects []*model.Object) ([]*model.Object, []Notice) {
 			m.SetNamespace(defaultNamespace)
 			o.Key.Namespace = defaultNamespace
 		}
-		model.Default(info.Kind, o.Value)
+		validation.Default(info.Kind, o.Value)
 		c.convert(o)
 	}
 	c.completeProfiles()
@@ -133,7 +134,7 @@ func (c *conversion) add(from *model.Object, key model.Key, value any) {
 	o := model.NewObject(key, value)
 	o.Revision = from.Revision
 	info, _ := model.Lookup(key.Kind)
-	model.Default(info.Kind, value)
+	validation.Default(info.Kind, value)
 	c.objects = append(c.objects, o)
 }
 

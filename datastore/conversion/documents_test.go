@@ -11,6 +11,7 @@ import (
 
 	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 func decode(t *testing.T, text string) []*model.Object {
@@ -83,7 +84,7 @@ func TestFromDocumentsGivesWhatCalicoWouldStore(t *testing.T) {
 		t.Errorf("profile %+v", p)
 	}
 	for _, o := range out {
-		if errs := model.Validate(o.Key, o.Value); len(errs) > 0 {
+		if errs := validation.Validate(o.Key, o.Value); len(errs) > 0 {
 			t.Errorf("%s is not valid: %v", o.Key, errs)
 		}
 	}

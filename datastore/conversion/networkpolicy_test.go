@@ -14,6 +14,7 @@ import (
 	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/selector"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 // render writes what the tests look at: selector, types and one line for each rule.
@@ -181,7 +182,7 @@ ingress: [{ports: [{port: 82}, {port: 81}, {port: 80}, {port: 100, endPort: 200}
 // valid holds a result against the rules for what Calico stores.
 func valid(t *testing.T, rule string, key model.Key, value any) {
 	t.Helper()
-	if errs := model.Validate(key, value); len(errs) > 0 {
+	if errs := validation.Validate(key, value); len(errs) > 0 {
 		t.Errorf("%s: the result is not valid: %v", rule, errs)
 	}
 }

@@ -34,8 +34,8 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // Parse parses a user's input: YAML documents, JSON, arrays and lists of objects, in their order. It is strict: unknown
-// fields, duplicate fields and values of a wrong type are errors, and all of them are reported (joined *Errors). Package
-// codec applies defaults and validation (PrepareCreate and PrepareUpdate).
+// fields, duplicate fields and values of a wrong type are errors, and all of them are reported (joined *Errors).
+// Package codec applies defaults and validation (PrepareCreate and PrepareUpdate).
 //
 // The revision of an object is its metadata.resourceVersion.
 func Parse(input []byte) ([]*model.Object, error) {

@@ -36,7 +36,8 @@ func (p InterfacePrefixes) Match(iface string) bool {
 
 // neverWorkloads are interfaces of the host, and the kernel's names for the settings of all interfaces.
 var neverWorkloads = []string{
-	"all", "default", "lo", model.DeviceIPIP, model.DeviceVXLAN, model.DeviceVXLANV6, model.DeviceWireguard, model.DeviceWireguardV6,
+	"all", "default", "lo", model.DeviceIPIP, model.DeviceVXLAN, model.DeviceVXLANV6, model.DeviceWireguard,
+	model.DeviceWireguardV6,
 }
 
 // Refuse returns the reason why the interface of a WorkloadEndpoint must not be configured, empty if it may be. A

@@ -9,8 +9,8 @@ import (
 )
 
 // Merge merges the settings for a node: for each field, the last value that All visits takes priority. A nil or empty
-// field sets nothing. There are two exceptions: floatingIPs (see mergeFloatingIPs), and nodeSelector, which is no setting
-// and left empty.
+// field sets nothing. There are two exceptions: floatingIPs (see mergeFloatingIPs), and nodeSelector, which is no
+// setting and left empty.
 //
 // Values are shared with the objects: never change the target of a pointer in them. The merge takes a few microseconds,
 // plus the search for a configuration whose nodeSelector matches.

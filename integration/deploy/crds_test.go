@@ -21,6 +21,7 @@ import (
 
 	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
@@ -354,8 +355,8 @@ func refusedByManxctl(t *testing.T, text []byte) bool {
 		return true
 	}
 	info, _ := model.Lookup(objects[0].Key.Kind)
-	model.Default(info.Kind, objects[0].Value)
-	return len(model.Validate(objects[0].Key, objects[0].Value)) > 0
+	validation.Default(info.Kind, objects[0].Value)
+	return len(validation.Validate(objects[0].Key, objects[0].Value)) > 0
 }
 
 // leftToManxctl lists the rules that concern elements of possibly long lists, names, or addresses.

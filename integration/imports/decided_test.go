@@ -24,7 +24,7 @@ var decided = []struct {
 	{[]string{"IPIPMode", "VXLANMode"}, "ippool.Parse", []string{
 		"datastore/model/", "datastore/ippool/", "datastore/node/pools.go", "cmd/manxctl/table/",
 	}},
-	{[]string{"FelixConfigurations"}, "model.FelixOverlay", []string{
+	{[]string{"FelixConfigurations"}, "felixconfig.Merge", []string{
 		"datastore/model/", "bgp/elevated.go", // which names the object with the wrong value
 	}},
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 // State is a set of objects as a daemon would read it from its datastore.
@@ -195,7 +196,7 @@ func (r *reader) enter(f found, key model.Key, raw []byte, mistakes error) {
 	info, _ := model.Lookup(key.Kind)
 	o := codec.Decode(key, raw, 0)
 	if o.Value != nil {
-		model.Default(info.Kind, o.Value) // as when the object was stored
+		validation.Default(info.Kind, o.Value) // as when the object was stored
 		if raw, err := codec.Encode(o); err == nil {
 			o = codec.Decode(key, raw, 0)
 		}
@@ -210,7 +211,7 @@ func (r *reader) enter(f found, key model.Key, raw []byte, mistakes error) {
 		r.remarks = append(r.remarks, remark{f.file, e.Line,
 			fmt.Sprintf("%s: %v (passed over; apply would refuse the object)", key, e.Err)})
 	}
-	for _, e := range model.Validate(key, o.Value) {
+	for _, e := range validation.Validate(key, o.Value) {
 		r.remark(f.place, e.Field, "%s: %v (apply would refuse the object)", key, e)
 	}
 }

@@ -1,4 +1,4 @@
-package model
+package validation
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/selector"
 )
 
@@ -17,13 +18,13 @@ import (
 // for errors that make an object unsafe to use: a stored object that breaks such a rule is quarantined, while one that
 // breaks only rules of the other kind may come from a newer version and is used.
 type check struct {
-	key     Key
+	key     model.Key
 	lenient bool
-	errs    []FieldError
+	errs    []model.FieldError
 }
 
 func (c *check) broken(field string, value any, rule string, args ...any) {
-	c.errs = append(c.errs, FieldError{Field: field, Value: value, Rule: fmt.Sprintf(rule, args...)})
+	c.errs = append(c.errs, model.FieldError{Field: field, Value: value, Rule: fmt.Sprintf(rule, args...)})
 }
 
 func (c *check) fail(field string, value any, rule string, args ...any) {
@@ -200,8 +201,8 @@ func (c *check) annotations(field string, annotations map[string]string) {
 }
 
 // checkMetadata applies the rules for every resource.
-func checkMetadata(c *check, info KindInfo, value any) {
-	m := (&Object{Value: value}).Metadata()
+func checkMetadata(c *check, info model.KindInfo, value any) {
+	m := (&model.Object{Value: value}).Metadata()
 	if m == nil || c.lenient {
 		return
 	}
@@ -229,7 +230,7 @@ func checkMetadata(c *check, info KindInfo, value any) {
 
 const maxAnnotations = 256 << 10
 
-func (c *check) namespace(info KindInfo, namespace string) {
+func (c *check) namespace(info model.KindInfo, namespace string) {
 	switch {
 	case !info.Namespaced && namespace != "":
 		c.fail("metadata.namespace", namespace, "%s is not namespaced", info.Kind)

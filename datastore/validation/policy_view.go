@@ -1,8 +1,10 @@
-package model
+package validation
 
 import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // policy has the common fields of the four kinds of tiered policies. The pointers point into the object.
@@ -58,5 +60,5 @@ func (p policy) setLabel() {
 	if p.meta.Labels == nil {
 		p.meta.Labels = map[string]string{}
 	}
-	p.meta.Labels[LabelTier] = *p.tier
+	p.meta.Labels[model.LabelTier] = *p.tier
 }

@@ -1,4 +1,4 @@
-package model_test
+package validation_test
 
 import (
 	"errors"
@@ -14,7 +14,8 @@ import (
 )
 
 func TestRules(t *testing.T) {
-	const pool, peer, conf, filter = model.KindIPPool, model.KindBGPPeer, model.KindBGPConfiguration, model.KindBGPFilter
+	const pool, peer, conf, filter = model.KindIPPool, model.KindBGPPeer, model.KindBGPConfiguration,
+		model.KindBGPFilter
 	for _, c := range []struct {
 		rule string
 		kind model.Kind
@@ -192,7 +193,8 @@ func TestImmutableFieldsOfPools(t *testing.T) {
 		{"the CIDR", func(p *model.IPPool) { p.Spec.CIDR = "fd01::/64" }, "spec.cidr"},
 		{"the block size to its default", func(p *model.IPPool) { p.Spec.BlockSize = 122 }, ""},
 		{"the block size", func(p *model.IPPool) { p.Spec.BlockSize = 123 }, "spec.blockSize"},
-		{"the use", func(p *model.IPPool) { p.Spec.AllowedUses = []v3.IPPoolAllowedUse{"Workload"} }, "spec.allowedUses"},
+		{"the use", func(p *model.IPPool) { p.Spec.AllowedUses = []v3.IPPoolAllowedUse{"Workload"} },
+			"spec.allowedUses"},
 	} {
 		o := old.Clone()
 		c.change(o.Value.(*model.IPPool))

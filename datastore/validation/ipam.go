@@ -1,12 +1,14 @@
-package model
+package validation
 
 import (
 	"net/netip"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // CheckBlock lists all rules for blocks that b breaks. Only some of them make a block unusable: the others are leaks,
 // which an audit reports and which must not fail a release or an assignment.
-func CheckBlock(b *Block) []FieldError {
+func CheckBlock(b *model.Block) []model.FieldError {
 	c := &check{}
 	if !checkBlockShape(c, b) {
 		return c.errs
@@ -31,7 +33,7 @@ func CheckBlock(b *Block) []FieldError {
 }
 
 // checkStoredBlock applies the rules for reading and writing a block.
-func checkStoredBlock(c *check, b *Block) {
+func checkStoredBlock(c *check, b *model.Block) {
 	if cidr, ok := c.key.Block(); ok && cidr != b.CIDR {
 		c.broken("cidr", b.CIDR, "must be %s, as the key says", cidr)
 	}
@@ -41,7 +43,7 @@ func checkStoredBlock(c *check, b *Block) {
 }
 
 // checkBlockShape checks that ordinals and indexes are within bounds.
-func checkBlockShape(c *check, b *Block) bool {
+func checkBlockShape(c *check, b *model.Block) bool {
 	if !b.CIDR.IsValid() || b.CIDR != b.CIDR.Masked() {
 		c.broken("cidr", b.CIDR, "must be a CIDR without host bits")
 		return false
@@ -69,7 +71,7 @@ func checkBlockShape(c *check, b *Block) bool {
 const maxBlockBits = 16
 
 // checkFreeQueue checks that no address can be assigned twice.
-func checkFreeQueue(c *check, b *Block) {
+func checkFreeQueue(c *check, b *model.Block) {
 	seen := make([]bool, len(b.Allocations))
 	for i, o := range b.Unallocated {
 		switch {
@@ -85,11 +87,11 @@ func checkFreeQueue(c *check, b *Block) {
 	}
 }
 
-func checkAffinity(c *check, a *BlockAffinity) {
-	brokenEnum(c, "state", a.State, StatePending, StateConfirmed, StatePendingDeletion)
+func checkAffinity(c *check, a *model.BlockAffinity) {
+	brokenEnum(c, "state", a.State, model.StatePending, model.StateConfirmed, model.StatePendingDeletion)
 }
 
-func checkHandle(c *check, h *Handle) {
+func checkHandle(c *check, h *model.Handle) {
 	for cidr, n := range h.Block {
 		if _, err := netip.ParsePrefix(cidr); err != nil {
 			c.broken("block", cidr, "the key must be the CIDR of a block")

@@ -1,9 +1,11 @@
-package model
+package validation
 
 import (
 	"net/netip"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // onlyDefault applies the rule of kinds that have one object.
@@ -21,13 +23,13 @@ func checkIPReservation(c *check, r *v3.IPReservation) {
 
 func checkClusterInformation(c *check, _ *v3.ClusterInformation) { c.onlyDefault() }
 
-func defaultIPAMConfiguration(i *IPAMConfiguration) {
+func defaultIPAMConfiguration(i *model.IPAMConfiguration) {
 	if i.Spec.AutoAllocateBlocks == nil {
 		i.Spec.AutoAllocateBlocks = ptr(true)
 	}
 }
 
-func checkIPAMConfiguration(c *check, i *IPAMConfiguration) {
+func checkIPAMConfiguration(c *check, i *model.IPAMConfiguration) {
 	c.onlyDefault()
 	c.failIf(i.Spec.MaxBlocksPerHost < 0 || i.Spec.MaxBlocksPerHost > 1000000, "spec.maxBlocksPerHost",
 		i.Spec.MaxBlocksPerHost,
@@ -42,7 +44,7 @@ func checkIPAMExtras(c *check, prefix string, persistence *string, cooldown *int
 	}
 }
 
-func checkIPAMConfig(c *check, i *IPAMConfig) {
+func checkIPAMConfig(c *check, i *model.IPAMConfig) {
 	c.failIf(!i.StrictAffinity && !i.AutoAllocateBlocks, "auto_allocate_blocks", false,
 		"cannot be false while strict_affinity is false")
 	c.failIf(i.MaxBlocksPerHost < 0, "maxBlocksPerHost", i.MaxBlocksPerHost, "cannot be negative")
@@ -52,7 +54,7 @@ func checkIPAMConfig(c *check, i *IPAMConfig) {
 }
 
 func checkProfile(c *check, p *v3.Profile) {
-	c.failIf(p.Name == DefaultAllowProfile, "metadata.name", p.Name, "is built in and cannot be written")
+	c.failIf(p.Name == model.DefaultAllowProfile, "metadata.name", p.Name, "is built in and cannot be written")
 	c.labels("spec.labelsToApply", p.Spec.LabelsToApply)
 }
 

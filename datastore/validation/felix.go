@@ -1,4 +1,4 @@
-package model
+package validation
 
 import (
 	"path/filepath"
@@ -7,9 +7,11 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
-func defaultFelixConfiguration(f *FelixConfiguration) {
+func defaultFelixConfiguration(f *model.FelixConfiguration) {
 	s := &f.Spec
 	setDefault(&s.FloatingIPs, v3.FloatingIPsDisabled)
 	setDefault(&s.BPFConnectTimeLoadBalancing, v3.BPFConnectTimeLBTCP)
@@ -32,7 +34,7 @@ var (
 
 // checkFelixConfiguration has the rules that are cheap to state. All other settings are valid; those that do not apply
 // to Manx are ignored.
-func checkFelixConfiguration(c *check, f *FelixConfiguration) {
+func checkFelixConfiguration(c *check, f *model.FelixConfiguration) {
 	s := f.Spec
 	c.selector("spec.nodeSelector", s.NodeSelector)
 	c.failIf(s.NodeSelector != "" && (c.key.Name == "default" || strings.HasPrefix(c.key.Name, "node.")),
@@ -64,7 +66,7 @@ func checkFelixConfiguration(c *check, f *FelixConfiguration) {
 	c.priority("spec.ipv6ElevatedRoutePriority", s.IPv6ElevatedRoutePriority)
 }
 
-func checkFelixTexts(c *check, s FelixConfigurationSpec) {
+func checkFelixTexts(c *check, s model.FelixConfigurationSpec) {
 	if r := s.OpenstackRegion; r != "" {
 		c.failIf(len(validation.IsDNS1123Label(r)) > 0 || len(r) > 46, "spec.openstackRegion", r,
 			"must be a DNS label of at most 46 characters")
@@ -93,12 +95,12 @@ func checkFelixTexts(c *check, s FelixConfigurationSpec) {
 		{"spec.wireguardInterfaceName", s.WireguardInterfaceName},
 		{"spec.wireguardInterfaceNameV6", s.WireguardInterfaceNameV6},
 	} {
-		c.failIf(x.name != "" && !IsInterfaceName(x.name), x.field, x.name,
+		c.failIf(x.name != "" && !model.IsInterfaceName(x.name), x.field, x.name,
 			"must be an interface name of at most 15 characters")
 	}
 }
 
-func checkFelixRanges(c *check, s FelixConfigurationSpec) {
+func checkFelixRanges(c *check, s model.FelixConfigurationSpec) {
 	if r := s.KubeNodePortRanges; r != nil {
 		c.failIf(len(*r) > 7, "spec.kubeNodePortRanges", len(*r), "can have at most 7 ranges")
 		for i, p := range *r {

@@ -1,27 +1,29 @@
-package model
+package validation
 
 import (
 	"errors"
 	"net/netip"
 	"regexp"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
-func defaultWorkloadEndpoint(w *WorkloadEndpoint) {
+func defaultWorkloadEndpoint(w *model.WorkloadEndpoint) {
 	if w.Labels == nil {
 		w.Labels = map[string]string{}
 	}
-	w.Labels[LabelNamespace] = w.Namespace
-	w.Labels[LabelOrchestrator] = w.Spec.Orchestrator
+	w.Labels[model.LabelNamespace] = w.Namespace
+	w.Labels[model.LabelOrchestrator] = w.Spec.Orchestrator
 }
 
 var containerFormat = regexp.MustCompile(`^[a-zA-Z0-9-]*$`)
 
-func checkWorkloadEndpoint(c *check, w *WorkloadEndpoint) {
+func checkWorkloadEndpoint(c *check, w *model.WorkloadEndpoint) {
 	s := w.Spec
 	checkWorkloadName(c, w)
 	c.failIf(!containerFormat.MatchString(s.ContainerID), "spec.containerID", s.ContainerID,
 		"must be letters, digits and dashes")
-	if !IsInterfaceName(s.InterfaceName) {
+	if !model.IsInterfaceName(s.InterfaceName) {
 		c.broken("spec.interfaceName", s.InterfaceName, "must be an interface name of at most 15 characters")
 	}
 	c.mac("spec.mac", s.MAC)
@@ -56,12 +58,12 @@ func checkWorkloadEndpoint(c *check, w *WorkloadEndpoint) {
 	}
 }
 
-func checkWorkloadName(c *check, w *WorkloadEndpoint) {
+func checkWorkloadName(c *check, w *model.WorkloadEndpoint) {
 	if c.lenient {
 		return
 	}
-	want, err := WorkloadEndpointName(w.Spec.IDs())
-	var wrong FieldError
+	want, err := model.WorkloadEndpointName(w.Spec.IDs())
+	var wrong model.FieldError
 	switch {
 	case errors.As(err, &wrong):
 		c.errs = append(c.errs, wrong)
@@ -70,7 +72,7 @@ func checkWorkloadName(c *check, w *WorkloadEndpoint) {
 	}
 }
 
-func checkNAT(c *check, field string, n IPNAT, own map[netip.Addr]bool) {
+func checkNAT(c *check, field string, n model.IPNAT, own map[netip.Addr]bool) {
 	internal, rule := parseIP(n.InternalIP, 0)
 	switch {
 	case rule != "":

@@ -1,7 +1,9 @@
-package model
+package validation
 
 import (
 	"fmt"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 const (
@@ -12,10 +14,10 @@ const (
 
 // checkClusterNetworkPolicy applies the rules of the policy's CRD. Only an unknown tier or subject makes the policy
 // unusable. The enforcing program handles an unusable rule, and must then deny its traffic.
-func checkClusterNetworkPolicy(c *check, v *ClusterNetworkPolicy) {
+func checkClusterNetworkPolicy(c *check, v *model.ClusterNetworkPolicy) {
 	s := v.Spec
-	if s.Tier != ClusterPolicyAdmin && s.Tier != ClusterPolicyBaseline {
-		c.broken("spec.tier", s.Tier, "must be %s or %s", ClusterPolicyAdmin, ClusterPolicyBaseline)
+	if s.Tier != model.ClusterPolicyAdmin && s.Tier != model.ClusterPolicyBaseline {
+		c.broken("spec.tier", s.Tier, "must be %s or %s", model.ClusterPolicyAdmin, model.ClusterPolicyBaseline)
 	}
 	c.failIf(s.Priority < 0 || s.Priority > maxClusterPriority, "spec.priority", s.Priority,
 		fmt.Sprintf("must be from 0 to %d", maxClusterPriority))
@@ -40,21 +42,21 @@ func (c *check) atMost(field string, n int) {
 	c.failIf(n > maxClusterEntries, field, n, fmt.Sprintf("can have at most %d entries", maxClusterEntries))
 }
 
-func checkClusterRule(c *check, field, name, action string, protocols []ClusterPolicyProtocol) {
+func checkClusterRule(c *check, field, name, action string, protocols []model.ClusterPolicyProtocol) {
 	c.failIf(len(name) > maxClusterName, field+".name", name, fmt.Sprintf("must have at most %d characters",
 		maxClusterName))
 	if action == "" {
-		c.fail(field+".action", action, "is required: %s, %s or %s", ClusterPolicyAccept, ClusterPolicyDeny,
-			ClusterPolicyPass)
+		c.fail(field+".action", action, "is required: %s, %s or %s", model.ClusterPolicyAccept, model.ClusterPolicyDeny,
+			model.ClusterPolicyPass)
 	}
-	enum(c, field+".action", action, ClusterPolicyAccept, ClusterPolicyDeny, ClusterPolicyPass)
+	enum(c, field+".action", action, model.ClusterPolicyAccept, model.ClusterPolicyDeny, model.ClusterPolicyPass)
 	c.atMost(field+".protocols", len(protocols))
 	for i, p := range protocols {
 		f := at(field+".protocols", i)
 		set := 0
 		for _, x := range []struct {
 			name  string
-			ports *ClusterPolicyPorts
+			ports *model.ClusterPolicyPorts
 		}{{"tcp", p.TCP}, {"udp", p.UDP}, {"sctp", p.SCTP}} {
 			if x.ports == nil {
 				continue
@@ -69,7 +71,7 @@ func checkClusterRule(c *check, field, name, action string, protocols []ClusterP
 	}
 }
 
-func checkClusterPort(c *check, field string, p *ClusterPolicyPort) {
+func checkClusterPort(c *check, field string, p *model.ClusterPolicyPort) {
 	switch {
 	case p == nil:
 	case (p.Number == 0) == (p.Range == nil):
@@ -84,7 +86,7 @@ func checkClusterPort(c *check, field string, p *ClusterPolicyPort) {
 	}
 }
 
-func checkClusterPeers(c *check, field string, peers []ClusterPolicyPeer, ingress bool) {
+func checkClusterPeers(c *check, field string, peers []model.ClusterPolicyPeer, ingress bool) {
 	c.failIf(len(peers) == 0, field, "", "is required: at least one peer")
 	c.atMost(field, len(peers))
 	for i, p := range peers {

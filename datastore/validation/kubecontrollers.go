@@ -1,4 +1,4 @@
-package model
+package validation
 
 import (
 	"cmp"
@@ -7,9 +7,11 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
-func defaultKubeControllers(k *KubeControllersConfiguration) {
+func defaultKubeControllers(k *model.KubeControllersConfiguration) {
 	s := &k.Spec
 	s.HealthChecks = cmp.Or(s.HealthChecks, "Enabled")
 	if s.PrometheusMetricsPort == nil {
@@ -26,7 +28,7 @@ func defaultKubeControllers(k *KubeControllersConfiguration) {
 	}
 }
 
-func checkKubeControllers(c *check, k *KubeControllersConfiguration) {
+func checkKubeControllers(c *check, k *model.KubeControllersConfiguration) {
 	c.onlyDefault()
 	s := k.Spec
 	enum(c, "spec.logSeverityScreen", s.LogSeverityScreen, "None", "Debug", "Info", "Warning", "Error", "Fatal",
@@ -53,7 +55,7 @@ func checkKubeControllers(c *check, k *KubeControllersConfiguration) {
 	}
 }
 
-func checkAutoHostEndpoints(c *check, field string, h *AutoHostEndpoints) {
+func checkAutoHostEndpoints(c *check, field string, h *model.AutoHostEndpoints) {
 	enum(c, field+".autoCreate", h.AutoCreate, "Enabled", "Disabled")
 	enum(c, field+".createDefaultHostEndpoint", h.CreateDefaultHostEndpoint, "Enabled", "Disabled")
 	seen := map[string]bool{}

@@ -1,4 +1,4 @@
-package model_test
+package validation_test
 
 import (
 	"strings"
@@ -29,7 +29,8 @@ func TestClusterNetworkPolicyIsReadWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := model.Get[model.ClusterNetworkPolicy](model.NewSet(objects...), model.ResourceKey(model.KindClusterNetworkPolicy, "isolate"))
+	p := model.Get[model.ClusterNetworkPolicy](model.NewSet(objects...),
+		model.ResourceKey(model.KindClusterNetworkPolicy, "isolate"))
 	if p == nil {
 		t.Fatal("absent")
 	}

@@ -1,12 +1,14 @@
-package model
+package validation
 
 import (
 	"encoding/base64"
 	"net/netip"
 	"reflect"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
-func checkNode(c *check, n *Node) {
+func checkNode(c *check, n *model.Node) {
 	s := n.Spec
 	if s.BGP != nil {
 		checkNodeBGP(c, *s.BGP)
@@ -43,14 +45,14 @@ func checkNode(c *check, n *Node) {
 
 // checkNodeBGP is strict on reading too: sessions with a wrong address, or a reflector configured as an ordinary node,
 // are worse than a node without BGP.
-func checkNodeBGP(c *check, b NodeBGPSpec) {
-	if reflect.DeepEqual(b, NodeBGPSpec{}) {
+func checkNodeBGP(c *check, b model.NodeBGPSpec) {
+	if reflect.DeepEqual(b, model.NodeBGPSpec{}) {
 		c.fail("spec.bgp", "{}", "must be left out when nothing is set in it")
 	}
 	for _, a := range []struct {
 		field, text string
-		family      Family
-	}{{"spec.bgp.ipv4Address", b.IPv4Address, IPv4}, {"spec.bgp.ipv6Address", b.IPv6Address, IPv6}} {
+		family      model.Family
+	}{{"spec.bgp.ipv4Address", b.IPv4Address, model.IPv4}, {"spec.bgp.ipv6Address", b.IPv6Address, model.IPv6}} {
 		if a.text != "" && !b.Address(a.family).IsValid() {
 			c.broken(a.field, a.text, "must be %s address or CIDR", familyName(int(a.family)))
 		}

@@ -1,4 +1,4 @@
-package model_test
+package validation_test
 
 import (
 	"strings"
@@ -26,7 +26,8 @@ func TestFelixRules(t *testing.T) {
 	} {
 		f := &model.FelixConfiguration{Spec: x.spec}
 		f.Name = "default"
-		err := codec.PrepareCreate(model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), f), time.Now())
+		key := model.ResourceKey(model.KindFelixConfiguration, "default")
+		err := codec.PrepareCreate(model.NewObject(key, f), time.Now())
 		if (err == nil) != (x.wrong == "") || err != nil && !strings.Contains(err.Error(), x.wrong+" = ") {
 			t.Errorf("%+v: %v, want %q to be wrong", x.spec, err, x.wrong)
 		}

@@ -1,17 +1,19 @@
-package model
+package validation
 
 import (
 	"cmp"
 	"regexp"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // checkBGPFilter has no rule that breaks an object: readers skip single unusable rules, which is safer than a missing
 // filter.
-func checkBGPFilter(c *check, f *BGPFilter) {
+func checkBGPFilter(c *check, f *model.BGPFilter) {
 	for _, x := range []struct {
 		field  string
 		family int
-		rules  []BGPFilterRule
+		rules  []model.BGPFilterRule
 	}{
 		{"spec.exportV4", 4, f.Spec.ExportV4}, {"spec.importV4", 4, f.Spec.ImportV4},
 		{"spec.exportV6", 6, f.Spec.ExportV6}, {"spec.importV6", 6, f.Spec.ImportV6},
@@ -25,14 +27,14 @@ func checkBGPFilter(c *check, f *BGPFilter) {
 // filterInterface is an interface name, or a pattern with "*".
 var filterInterface = regexp.MustCompile(`^[a-zA-Z0-9_.*-]{1,15}$`)
 
-func (c *check) filterRule(field string, family int, r BGPFilterRule) {
+func (c *check) filterRule(field string, family int, r model.BGPFilterRule) {
 	c.failIf(r.Action == "", field+".action", "", "is required: Accept or Reject")
-	enum(c, field+".action", r.Action, FilterAccept, FilterReject)
+	enum(c, field+".action", r.Action, model.FilterAccept, model.FilterReject)
 	c.filterPrefix(field, family, r)
-	enum(c, field+".source", r.Source, FilterRemotePeers)
+	enum(c, field+".source", r.Source, model.FilterRemotePeers)
 	c.failIf(r.Interface != "" && !filterInterface.MatchString(r.Interface), field+".interface", r.Interface,
 		`must be an interface name or a pattern with "*", of at most 15 characters`)
-	enum(c, field+".peerType", r.PeerType, FilterExternalPeers, FilterInternalPeers)
+	enum(c, field+".peerType", r.PeerType, model.FilterExternalPeers, model.FilterInternalPeers)
 	if r.Communities != nil {
 		c.failIf(len(r.Communities.Values) != 1, field+".communities.values", r.Communities.Values,
 			"must have exactly one community")
@@ -41,7 +43,7 @@ func (c *check) filterRule(field string, family int, r BGPFilterRule) {
 		}
 	}
 	c.priority(field+".priority", r.Priority)
-	c.failIf(len(r.Operations) > 0 && r.Action == FilterReject, field+".operations", len(r.Operations),
+	c.failIf(len(r.Operations) > 0 && r.Action == model.FilterReject, field+".operations", len(r.Operations),
 		"go with action Accept only")
 	c.failIf(len(r.Operations) > 10, field+".operations", len(r.Operations), "can have at most 10 entries")
 	for i, o := range r.Operations {
@@ -49,8 +51,9 @@ func (c *check) filterRule(field string, family int, r BGPFilterRule) {
 	}
 }
 
-func (c *check) filterPrefix(field string, family int, r BGPFilterRule) {
-	enum(c, field+".matchOperator", r.MatchOperator, FilterEqual, FilterNotEqual, FilterIn, FilterNotIn)
+func (c *check) filterPrefix(field string, family int, r model.BGPFilterRule) {
+	enum(c, field+".matchOperator", r.MatchOperator, model.FilterEqual, model.FilterNotEqual, model.FilterIn,
+		model.FilterNotIn)
 	c.failIf(r.CIDR != "" && r.MatchOperator == "", field+".matchOperator", "", "is required with cidr")
 	c.failIf(r.CIDR == "" && r.MatchOperator != "", field+".cidr", "", "is required with matchOperator")
 	if r.CIDR != "" {
@@ -64,7 +67,7 @@ func (c *check) filterPrefix(field string, family int, r BGPFilterRule) {
 		return
 	}
 	c.failIf(r.CIDR == "", field+".cidr", "", "is required with prefixLength")
-	c.failIf(r.MatchOperator == FilterEqual || r.MatchOperator == FilterNotEqual, field+".prefixLength",
+	c.failIf(r.MatchOperator == model.FilterEqual || r.MatchOperator == model.FilterNotEqual, field+".prefixLength",
 		r.MatchOperator,
 		"goes with matchOperator In and NotIn only")
 	longest := map[int]int32{4: 32, 6: 128}[family]
@@ -81,7 +84,7 @@ func (c *check) filterPrefix(field string, family int, r BGPFilterRule) {
 	}
 }
 
-func (c *check) filterOperation(field string, o BGPFilterOperation) {
+func (c *check) filterOperation(field string, o model.BGPFilterOperation) {
 	set := 0
 	if o.AddCommunity != nil {
 		set++

@@ -1,4 +1,4 @@
-package model
+package validation
 
 import (
 	"fmt"
@@ -9,9 +9,11 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
-func defaultBGPConfiguration(b *BGPConfiguration) {
+func defaultBGPConfiguration(b *model.BGPConfiguration) {
 	if b.Spec.LogSeverityScreen == "" {
 		b.Spec.LogSeverityScreen = "Info"
 	}
@@ -20,7 +22,7 @@ func defaultBGPConfiguration(b *BGPConfiguration) {
 	}
 }
 
-func checkBGPConfiguration(c *check, b *BGPConfiguration) {
+func checkBGPConfiguration(c *check, b *model.BGPConfiguration) {
 	s := b.Spec
 	checkGlobalOnly(c, b)
 	foldedEnum(c, "spec.logSeverityScreen", s.LogSeverityScreen, "Trace", "Debug", "Info", "Warning", "Error", "Fatal")
@@ -65,7 +67,7 @@ var (
 )
 
 // checkGlobalOnly refuses settings that are undefined for a single node.
-func checkGlobalOnly(c *check, b *BGPConfiguration) {
+func checkGlobalOnly(c *check, b *model.BGPConfiguration) {
 	if c.key.Name == "default" {
 		return
 	}
@@ -86,7 +88,7 @@ func checkGlobalOnly(c *check, b *BGPConfiguration) {
 	}
 }
 
-func checkCommunities(c *check, s BGPConfigurationSpec) {
+func checkCommunities(c *check, s model.BGPConfigurationSpec) {
 	names := map[string]bool{}
 	c.failIf(len(s.Communities) > 500, "spec.communities", len(s.Communities), "can have at most 500 entries")
 	c.failIf(len(s.Communities) > 0 && len(s.PrefixAdvertisements) == 0, "spec.communities", len(s.Communities),
@@ -128,18 +130,18 @@ func checkCommunity(text string) error {
 }
 
 // CheckPeerFilters lists the missing filters of a BGPPeer. It is separate from validation because it needs the filters.
-func CheckPeerFilters(p *BGPPeer, filters Reader) []FieldError {
-	var errs []FieldError
+func CheckPeerFilters(p *model.BGPPeer, filters model.Reader) []model.FieldError {
+	var errs []model.FieldError
 	for i, name := range p.Spec.Filters {
-		if filters.Get(ResourceKey(KindBGPFilter, name)) == nil {
-			errs = append(errs, FieldError{Field: at("spec.filters", i), Value: name,
+		if filters.Get(model.ResourceKey(model.KindBGPFilter, name)) == nil {
+			errs = append(errs, model.FieldError{Field: at("spec.filters", i), Value: name,
 				Rule: "must be a BGPFilter that exists: create it first"})
 		}
 	}
 	return errs
 }
 
-func checkBGPPeer(c *check, p *BGPPeer) {
+func checkBGPPeer(c *check, p *model.BGPPeer) {
 	s := p.Spec
 	c.failIf(s.Node != "" && s.NodeSelector != "", "spec.nodeSelector", s.NodeSelector,
 		"cannot be set together with node")
@@ -170,7 +172,7 @@ func checkBGPPeer(c *check, p *BGPPeer) {
 }
 
 // checkPeerForm checks that a peer is defined in exactly one way, with the fields for that way.
-func checkPeerForm(c *check, s BGPPeerSpec) {
+func checkPeerForm(c *check, s model.BGPPeerSpec) {
 	if s.PeerSelector != "" {
 		c.failIf(s.PeerIP != "", "spec.peerSelector", s.PeerSelector, "cannot be set together with peerIP")
 		c.failIf(s.ASNumber != 0, "spec.asNumber", s.ASNumber, "cannot be set together with peerSelector: each node "+
@@ -185,11 +187,11 @@ func checkPeerForm(c *check, s BGPPeerSpec) {
 	}
 }
 
-func checkPeerAddress(c *check, s BGPPeerSpec) {
+func checkPeerAddress(c *check, s model.BGPPeerSpec) {
 	var peer netip.AddrPort
 	if s.PeerIP != "" {
 		var err error
-		if peer, err = ParsePeerIP(s.PeerIP); err != nil {
+		if peer, err = model.ParsePeerIP(s.PeerIP); err != nil {
 			c.broken("spec.peerIP", s.PeerIP, "%s", err)
 		}
 	}

@@ -1,8 +1,10 @@
-package model
+package validation
 
 import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // inferTypes sets the directions of a policy without any: those for which it has rules, ingress if it has none. An
@@ -26,11 +28,11 @@ func defaultPolicy(value any) {
 		*p.staged = v3.StagedActionSet
 	}
 	if *p.tier == "" {
-		*p.tier = DefaultTier
+		*p.tier = model.DefaultTier
 	}
 	p.setLabel()
 	p.inferTypes()
-	delete(p.meta.Annotations, AnnotationMetadata) // encoding adds it
+	delete(p.meta.Annotations, model.AnnotationMetadata) // encoding adds it
 }
 
 // CompletePolicy sets the fields of a stored policy that old writers left out. It leaves other values alone.
@@ -44,9 +46,9 @@ func CompletePolicy(value any) {
 		return
 	}
 	if *p.tier == "" {
-		*p.tier = DefaultTier
+		*p.tier = model.DefaultTier
 	}
-	if p.meta.Labels[LabelTier] == "" {
+	if p.meta.Labels[model.LabelTier] == "" {
 		p.setLabel()
 	}
 	p.inferTypes()

@@ -1,4 +1,4 @@
-package model_test
+package validation_test
 
 import (
 	"net/netip"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 func TestBlockRules(t *testing.T) {
@@ -32,11 +33,14 @@ func TestBlockRules(t *testing.T) {
 		{"no CIDR", func(b *model.Block) { b.CIDR = netip.Prefix{} }, []string{"cidr"}},
 		{"host bits", func(b *model.Block) { b.CIDR = netip.MustParsePrefix("10.0.0.1/30") }, []string{"cidr"}},
 		{"a whole network", func(b *model.Block) { b.CIDR = netip.MustParsePrefix("::/0") }, []string{"cidr"}},
-		{"one entry for each address", func(b *model.Block) { b.Allocations = b.Allocations[:3] }, []string{"allocations"}},
-		{"an allocation has an attribute", func(b *model.Block) { b.Allocations[1] = &two }, []string{"allocations[1]"}},
+		{"one entry for each address", func(b *model.Block) { b.Allocations = b.Allocations[:3] },
+			[]string{"allocations"}},
+		{"an allocation has an attribute", func(b *model.Block) { b.Allocations[1] = &two },
+			[]string{"allocations[1]"}},
 		{"a negative index", func(b *model.Block) { n := -1; b.Allocations[0] = &n }, []string{"allocations[0]"}},
-		{"an attribute has an allocation", func(b *model.Block) { b.Attributes = append(b.Attributes, model.BlockAttribute{}) },
-			[]string{"attributes[1]"}},
+		{"an attribute has an allocation", func(b *model.Block) {
+			b.Attributes = append(b.Attributes, model.BlockAttribute{})
+		}, []string{"attributes[1]"}},
 		{"a free address is in range", func(b *model.Block) { b.Unallocated[0] = 4 }, []string{"unallocated[0]"}},
 		{"a free address is there once", func(b *model.Block) { b.Unallocated[0] = 1 }, []string{"unallocated[1]"}},
 		{"a free address is not allocated", func(b *model.Block) { b.Unallocated[0] = 0 }, []string{"unallocated[0]"}},
@@ -46,11 +50,11 @@ func TestBlockRules(t *testing.T) {
 			b := sound()
 			c.change(b)
 			var fields []string
-			for _, e := range model.CheckBlock(b) {
+			for _, e := range validation.CheckBlock(b) {
 				fields = append(fields, e.Field)
 			}
 			if !slices.Equal(fields, c.want) {
-				t.Errorf("%v; want %v", model.CheckBlock(b), c.want)
+				t.Errorf("%v; want %v", validation.CheckBlock(b), c.want)
 			}
 		})
 	}
@@ -58,7 +62,8 @@ func TestBlockRules(t *testing.T) {
 
 func TestPoolOverlapNamesBothPools(t *testing.T) {
 	pool := func(name, cidr string) *model.Object {
-		return model.NewObject(model.ResourceKey(model.KindIPPool, name), &model.IPPool{Spec: model.IPPoolSpec{CIDR: cidr}})
+		return model.NewObject(model.ResourceKey(model.KindIPPool, name),
+			&model.IPPool{Spec: model.IPPoolSpec{CIDR: cidr}})
 	}
 	others := model.NewSet(pool("a", "10.0.0.0/16"), pool("b", "10.1.0.0/16"), pool("six", "fd00::/48"))
 	for _, c := range []struct {
@@ -73,7 +78,7 @@ func TestPoolOverlapNamesBothPools(t *testing.T) {
 	} {
 		o := pool(c.name, c.cidr)
 		var rules []string
-		for _, e := range model.CheckPoolOverlap(o.Key, o.Value.(*model.IPPool), others) {
+		for _, e := range validation.CheckPoolOverlap(o.Key, o.Value.(*model.IPPool), others) {
 			rules = append(rules, e.Rule)
 		}
 		if !reflect.DeepEqual(rules, c.want) {
@@ -93,7 +98,7 @@ func TestNodeAddressAsValidated(t *testing.T) {
 			}
 			node := &model.Node{Spec: model.NodeSpec{BGP: b}}
 			node.Name = "n1"
-			valid := len(model.Validate(model.ResourceKey(model.KindNode, "n1"), node)) == 0
+			valid := len(validation.Validate(model.ResourceKey(model.KindNode, "n1"), node)) == 0
 			if readable := b.Address(family).IsValid(); readable != valid {
 				t.Errorf("%q as IPv%d: readable %t, valid %t", text, family, readable, valid)
 			}

@@ -1,8 +1,10 @@
-package model
+package validation
 
 import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // builtInTiers are the tiers that always exist, with their settings.
@@ -15,7 +17,7 @@ var builtInTiers = map[string]struct {
 	"kube-baseline": {v3.BaselineAdminNetworkPolicyTierOrder, v3.Pass},
 }
 
-func defaultTier(t *Tier) {
+func defaultTier(t *model.Tier) {
 	if t.Spec.Order == nil {
 		t.Spec.Order = ptr(v3.DefaultTierOrder)
 	}
@@ -23,11 +25,11 @@ func defaultTier(t *Tier) {
 		t.Spec.DefaultAction = ptr(v3.Deny)
 	}
 	if t.Status == nil {
-		t.Status = &TierStatus{}
+		t.Status = &model.TierStatus{}
 	}
 }
 
-func checkTier(c *check, t *Tier) {
+func checkTier(c *check, t *model.Tier) {
 	if len(validation.IsDNS1123Label(t.Name)) > 0 {
 		c.fail("metadata.name", t.Name, "must be at most 63 lower-case letters, digits and '-'")
 	}
@@ -48,12 +50,12 @@ func checkTier(c *check, t *Tier) {
 
 // CheckPolicyTier reports an error if the tier of a new policy does not exist. It is separate from validation because
 // it needs the tiers. Built-in tiers always exist.
-func CheckPolicyTier(value any, tiers Reader) []FieldError {
-	tier := PolicyTier(value)
-	if tier == "" || BuiltInTier(tier) || tiers.Get(ResourceKey(KindTier, tier)) != nil {
+func CheckPolicyTier(value any, tiers model.Reader) []model.FieldError {
+	tier := model.PolicyTier(value)
+	if tier == "" || BuiltInTier(tier) || tiers.Get(model.ResourceKey(model.KindTier, tier)) != nil {
 		return nil
 	}
-	return []FieldError{{Field: "spec.tier", Value: tier, Rule: "must be a tier that exists: create it first"}}
+	return []model.FieldError{{Field: "spec.tier", Value: tier, Rule: "must be a tier that exists: create it first"}}
 }
 
 // BuiltInTier reports whether every cluster has a tier of that name, which cannot be deleted.

@@ -1,4 +1,4 @@
-package model
+package validation
 
 import (
 	"fmt"
@@ -99,48 +99,5 @@ func (c ruleCheck) services(field string, e *v3.EntityRule, remote bool) {
 	if !c.ingress {
 		beside(len(e.Ports) > 0, "ports")
 		beside(len(e.NotPorts) > 0, "notPorts")
-	}
-}
-
-func checkNetworkSet(c *check, s *v3.NetworkSet)             { checkSet(c, s.Labels, s.Spec.Nets) }
-func checkGlobalNetworkSet(c *check, s *v3.GlobalNetworkSet) { checkSet(c, s.Labels, s.Spec.Nets) }
-
-func checkSet(c *check, labels map[string]string, nets []string) {
-	if v, ok := labels[LabelNamespace]; ok {
-		c.fail("metadata.labels", LabelNamespace+"="+v, "is a label that Calico keeps for itself")
-	}
-	for i, n := range nets {
-		if _, rule := parseNet(n, 0); rule != "" {
-			c.broken(at("spec.nets", i), n, "%s", rule)
-		}
-	}
-}
-
-func checkHostEndpoint(c *check, h *v3.HostEndpoint) {
-	s := h.Spec
-	c.failIf(s.Node == "", "spec.node", "", "is required: the node that the endpoint is on")
-	c.name("spec.node", s.Node)
-	if s.InterfaceName == "" && len(s.ExpectedIPs) == 0 {
-		c.broken("spec.interfaceName", "", "is required unless expectedIPs tell which interface is meant")
-	}
-	if n := s.InterfaceName; n != "" && n != AllInterfaces && !IsInterfaceName(n) {
-		c.broken("spec.interfaceName", n, `must be "*" or an interface name of at most 15 characters`)
-	}
-	for i, a := range s.ExpectedIPs {
-		if _, rule := parseIP(a, 0); rule != "" {
-			c.broken(at("spec.expectedIPs", i), a, "%s", rule)
-		}
-	}
-	for i, p := range s.Profiles {
-		c.failIf(p == "", at("spec.profiles", i), "", "must be the name of a profile")
-		c.name(at("spec.profiles", i), p)
-	}
-	for i, p := range s.Ports {
-		field := at("spec.ports", i)
-		if msgs := validation.IsValidPortName(p.Name); len(msgs) > 0 {
-			c.fail(field+".name", p.Name, "must be the name of a port: %s", msgs[0])
-		}
-		c.failIf(p.Port == 0, field+".port", p.Port, "must be from 1 to 65535")
-		c.failIf(!p.Protocol.SupportsPorts(), field+".protocol", p.Protocol, "must be TCP, UDP or SCTP")
 	}
 }

@@ -1,12 +1,14 @@
-package model
+package validation
 
 import (
 	"github.com/projectcalico/api/pkg/lib/numorstring"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // checkQoS applies Calico's rules for pods to a written endpoint. A stored value outside is used as far as possible: a
 // negative one as no limit, one that is too high as the maximum.
-func checkQoS(c *check, q *QoSControls) {
+func checkQoS(c *check, q *model.QoSControls) {
 	if q == nil {
 		return
 	}
@@ -25,11 +27,11 @@ func checkQoS(c *check, q *QoSControls) {
 type qosLimits struct{ bandwidth, burst, peakrate, minburst, packetRate, packetBurst, connections int64 }
 
 func (l qosLimits) check(c *check, direction string) {
-	r := QoSRanges
+	r := model.QoSRanges
 	for _, x := range []struct {
 		name  string
 		value int64
-		in    Range
+		in    model.Range
 	}{
 		{"Bandwidth", l.bandwidth, r.Bandwidth}, {"Burst", l.burst, r.Burst}, {"Peakrate", l.peakrate, r.Peakrate},
 		{"Minburst", l.minburst, r.Minburst},

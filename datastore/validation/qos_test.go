@@ -1,4 +1,4 @@
-package model_test
+package validation_test
 
 import (
 	"errors"
@@ -18,7 +18,8 @@ func TestQoSRules(t *testing.T) {
 		want   []string // fields below spec.qosControls
 	}{
 		{"nothing", model.QoSControls{}, nil},
-		{"everything, as low as may be", model.QoSControls{IngressBandwidth: 1000, IngressBurst: 1000, IngressPeakrate: 1010,
+		{"everything, as low as may be", model.QoSControls{IngressBandwidth: 1000, IngressBurst: 1000,
+			IngressPeakrate:   1010,
 			IngressMinburst:   1000,
 			IngressPacketRate: 1, IngressPacketBurst: 1, IngressMaxConnections: 1, DSCP: "0"}, nil},
 		{"everything, as high as may be", model.QoSControls{EgressBandwidth: 1e15, EgressBurst: 34359738360,
@@ -32,7 +33,8 @@ func TestQoSRules(t *testing.T) {
 		{"a burst is bounded", model.QoSControls{IngressPacketRate: 10, IngressPacketBurst: 10001, EgressPacketRate: 10,
 			EgressPacketBurst: -5},
 			[]string{"ingressPacketBurst", "egressPacketBurst"}},
-		{"connections are counted in 32 bits", model.QoSControls{IngressMaxConnections: 1 << 32, EgressMaxConnections: -1},
+		{"connections are counted in 32 bits", model.QoSControls{IngressMaxConnections: 1 << 32,
+			EgressMaxConnections: -1},
 			[]string{"ingressMaxConnections", "egressMaxConnections"}},
 		{"a bandwidth is bounded", model.QoSControls{IngressBandwidth: 999, EgressBandwidth: 1e15 + 1},
 			[]string{"ingressBandwidth", "egressBandwidth"}},

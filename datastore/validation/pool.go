@@ -1,4 +1,4 @@
-package model
+package validation
 
 import (
 	"fmt"
@@ -7,9 +7,11 @@ import (
 	"strings"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
-func defaultIPPool(p *IPPool) {
+func defaultIPPool(p *model.IPPool) {
 	if prefix, err := netip.ParsePrefix(p.Spec.CIDR); err == nil && prefix == prefix.Masked() {
 		p.Spec.CIDR = prefix.String()
 	}
@@ -18,7 +20,7 @@ func defaultIPPool(p *IPPool) {
 
 var linkLocal = []netip.Prefix{netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fe80::/10")}
 
-func checkIPPool(c *check, p *IPPool) {
+func checkIPPool(c *check, p *model.IPPool) {
 	p = p.WithDefaults()
 	s := p.Spec
 	brokenEnum(c, "spec.ipipMode", s.IPIPMode, v3.IPIPModeNever, v3.IPIPModeAlways, v3.IPIPModeCrossSubnet)
@@ -44,7 +46,7 @@ func checkIPPool(c *check, p *IPPool) {
 	checkPoolRange(c, s, prefix)
 }
 
-func checkPoolRange(c *check, s IPPoolSpec, prefix netip.Prefix) {
+func checkPoolRange(c *check, s model.IPPoolSpec, prefix netip.Prefix) {
 	c.network("spec.cidr", s.CIDR)
 	for _, l := range linkLocal {
 		if l.Overlaps(prefix) {
@@ -73,7 +75,7 @@ func checkPoolSelector(c *check, field, text string) {
 	c.failIf(strings.Contains(text, "global("), field, text, "cannot contain global()")
 }
 
-func checkPoolUses(c *check, s IPPoolSpec) {
+func checkPoolUses(c *check, s model.IPPoolSpec) {
 	for i, u := range s.AllowedUses {
 		enum(c, at("spec.allowedUses", i), u, v3.IPPoolAllowedUseWorkload, v3.IPPoolAllowedUseTunnel,
 			v3.IPPoolAllowedUseLoadBalancer)
@@ -92,7 +94,7 @@ func checkPoolUses(c *check, s IPPoolSpec) {
 }
 
 // checkPoolChange refuses changes that would orphan addresses.
-func checkPoolChange(old, p *IPPool) []FieldError {
+func checkPoolChange(old, p *model.IPPool) []model.FieldError {
 	c := &check{}
 	before, after := old.WithDefaults().Spec, p.WithDefaults().Spec
 	was, err1 := netip.ParsePrefix(before.CIDR)
@@ -102,22 +104,22 @@ func checkPoolChange(old, p *IPPool) []FieldError {
 	if before.BlockSize != after.BlockSize {
 		c.fail("spec.blockSize", after.BlockSize, "cannot be changed: it is %d", before.BlockSize)
 	}
-	lb := func(s IPPoolSpec) bool { return slices.Contains(s.AllowedUses, v3.IPPoolAllowedUseLoadBalancer) }
+	lb := func(s model.IPPoolSpec) bool { return slices.Contains(s.AllowedUses, v3.IPPoolAllowedUseLoadBalancer) }
 	c.failIf(lb(before) && !lb(after), "spec.allowedUses", after.AllowedUses, "a pool for load balancers stays one")
 	return c.errs
 }
 
 // CheckPoolOverlap lists the pools whose range a new pool would overlap. It is separate from validation because it
 // needs the other pools.
-func CheckPoolOverlap(key Key, p *IPPool, others Reader) []FieldError {
-	var errs []FieldError
+func CheckPoolOverlap(key model.Key, p *model.IPPool, others model.Reader) []model.FieldError {
+	var errs []model.FieldError
 	mine, err := netip.ParsePrefix(p.Spec.CIDR)
 	if err != nil {
 		return nil
 	}
-	for k, other := range All[IPPool](others, KindIPPool) {
+	for k, other := range model.All[model.IPPool](others, model.KindIPPool) {
 		if theirs, err := netip.ParsePrefix(other.Spec.CIDR); k != key && err == nil && theirs.Overlaps(mine) {
-			errs = append(errs, FieldError{Field: "spec.cidr", Value: p.Spec.CIDR,
+			errs = append(errs, model.FieldError{Field: "spec.cidr", Value: p.Spec.CIDR,
 				Rule: fmt.Sprintf("%s overlaps %s, which is %s", key, k, other.Spec.CIDR)})
 		}
 	}

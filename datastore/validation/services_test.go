@@ -1,4 +1,4 @@
-package model_test
+package validation_test
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package model_test
+package validation_test
 
 import (
 	"cmp"
@@ -14,6 +14,7 @@ import (
 	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 // What becomes of a stored object that breaks a rule.
@@ -23,8 +24,8 @@ const (
 )
 
 func TestPolicyRules(t *testing.T) {
-	const np, gnp, snp, sgnp, sknp = model.KindNetworkPolicy, model.KindGlobalNetworkPolicy, model.KindStagedNetworkPolicy,
-		model.KindStagedGlobalNetworkPolicy, model.KindStagedKubernetesNetworkPolicy
+	const np, gnp, snp, sgnp, sknp = model.KindNetworkPolicy, model.KindGlobalNetworkPolicy,
+		model.KindStagedNetworkPolicy, model.KindStagedGlobalNetworkPolicy, model.KindStagedKubernetesNetworkPolicy
 	rule := func(r string) string { return "ingress: [{action: Allow}, {" + r + "}]" }
 	for _, c := range []struct {
 		rule string
@@ -328,8 +329,10 @@ func TestNamesOfPolicies(t *testing.T) {
 		{model.KindNetworkPolicy, "a.b.c", false},
 		{model.KindNetworkPolicy, "knp.default.a.b.c", true}, {model.KindStagedNetworkPolicy, "ossg.default.web", true},
 		{model.KindNetworkPolicy, "knp.other.web", false},
-		{model.KindGlobalNetworkPolicy, "platform.web", true}, {model.KindGlobalNetworkPolicy, "knp.default.web", false},
-		{model.KindGlobalNetworkPolicy, strings.Repeat("a", 64), false}, {model.KindStagedKubernetesNetworkPolicy, "a.b.c", true},
+		{model.KindGlobalNetworkPolicy, "platform.web", true},
+		{model.KindGlobalNetworkPolicy, "knp.default.web", false},
+		{model.KindGlobalNetworkPolicy, strings.Repeat("a", 64), false},
+		{model.KindStagedKubernetesNetworkPolicy, "a.b.c", true},
 	} {
 		_, doc := documentOf(c.kind, c.name, "")
 		objects, err := document.Parse([]byte(doc))
@@ -399,11 +402,11 @@ func TestPolicyNeedsItsTier(t *testing.T) {
 	for tier, ok := range map[string]bool{"": true, "default": true, "kube-admin": true, "platform": true,
 		"absent": false} {
 		p := &v3.GlobalNetworkPolicy{Spec: v3.GlobalNetworkPolicySpec{Tier: tier}}
-		if errs := model.CheckPolicyTier(p, tiers); (len(errs) == 0) != ok {
+		if errs := validation.CheckPolicyTier(p, tiers); (len(errs) == 0) != ok {
 			t.Errorf("tier %q: %v", tier, errs)
 		}
 	}
-	if errs := model.CheckPolicyTier(&v3.NetworkSet{}, tiers); errs != nil {
+	if errs := validation.CheckPolicyTier(&v3.NetworkSet{}, tiers); errs != nil {
 		t.Errorf("a set has no tier: %v", errs)
 	}
 }
