@@ -8,10 +8,10 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// All visits the settings for a node, by name: those of the cluster ("default"), then those whose nodeSelector matches
-// the node's labels (the oldest of several, as in Calico), then the node's own ("node.NAME"). Later settings take
-// priority.
-func All(r model.Reader, node string) iter.Seq2[string, *model.FelixConfiguration] {
+// Applicable visits the settings for a node, by name: those of the cluster ("default"), then those whose nodeSelector
+// matches the node's labels (the oldest of several, as in Calico), then the node's own ("node.NAME"). Later settings
+// take priority.
+func Applicable(r model.Reader, node string) iter.Seq2[string, *model.FelixConfiguration] {
 	return func(yield func(string, *model.FelixConfiguration) bool) {
 		for _, name := range []string{"default", selected(r, node), "node." + node} {
 			f := model.Get[model.FelixConfiguration](r, model.ResourceKey(model.KindFelixConfiguration, name))

@@ -41,7 +41,7 @@ func TestFelixConfigurationsThatHoldForANode(t *testing.T) {
 		{"without a node", []*model.Object{felix("a", "!has(rack)", 0)}, []string{"a"}},
 	} {
 		var got []string
-		for name, f := range All(model.NewSet(c.objects...), "n1") {
+		for name, f := range Applicable(model.NewSet(c.objects...), "n1") {
 			got = append(got, name)
 			if f.Name != name || !Concerns(name, "n1") {
 				t.Errorf("%s: %s comes with %s", c.name, name, f.Name)
