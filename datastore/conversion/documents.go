@@ -72,7 +72,7 @@ func (c *conversion) convert(o *model.Object) {
 			c.add(o, model.Key{Kind: model.KindNetworkPolicy, Namespace: p.Namespace, Name: p.Name}, p)
 		}
 	case *model.ClusterNetworkPolicy:
-		p, notices, err := ClusterNetworkPolicy(v)
+		p, notices, err := clusterNetworkPolicy(v)
 		c.note(o.Key, notices, err, "the policy is left out")
 		if p != nil {
 			p.Name = p.Spec.Tier + "." + p.Name
@@ -154,7 +154,7 @@ func PolicyNotices(o *model.Object) (list []Notice) {
 	case *networkingv1.NetworkPolicy:
 		_, list, _ = NetworkPolicy(v)
 	case *model.ClusterNetworkPolicy:
-		_, list, _ = ClusterNetworkPolicy(v)
+		_, list, _ = clusterNetworkPolicy(v)
 	}
 	return list
 }

@@ -209,7 +209,7 @@ func TestStagedKubernetesNetworkPolicyInfersItsTypes(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(spec), &in.Spec); err != nil {
 			t.Fatal(err)
 		}
-		p, _, err := StagedKubernetesNetworkPolicy(in)
+		p, _, err := stagedKubernetesNetworkPolicy(in)
 		if err != nil || fmt.Sprint(p.Spec.Types) != want {
 			t.Errorf("%s: %v %v", spec, p, err)
 		}

@@ -339,7 +339,7 @@ func TestTunnelAddressesAreCalicos(t *testing.T) {
 			x.put(path, r.Raw)
 			continue
 		}
-		tunnels := &Tunnels{Store: x.store, IPAM: x.alloc, Node: name, Types: TunnelTypes, Log: zap.NewNop()}
+		tunnels := &Tunnels{Store: x.store, IPAM: x.alloc, Node: name, Types: tunnelTypes, Log: zap.NewNop()}
 		if err := tunnels.Ensure(context.Background()); err != nil {
 			t.Fatal(err)
 		}
