@@ -36,7 +36,7 @@ var wrapping = []string{"As", "Is", "Unwrap"}
 func load(folder string) (*program, error) {
 	list, err := packages.Load(&packages.Config{
 		Mode: packages.NeedName | packages.NeedModule | packages.NeedFiles | packages.NeedImports |
-			packages.NeedTypes | packages.NeedTypesInfo | packages.NeedSyntax,
+			packages.NeedTypes | packages.NeedTypesInfo | packages.NeedSyntax | packages.NeedForTest,
 		Dir: folder, Tests: true}, "./...")
 	if err != nil {
 		return nil, err
