@@ -269,7 +269,7 @@ func (e *Engine) changed(s *session, c change, now time.Time) {
 		return
 	case s.remoteState == AdminDown:
 		s.reason = "the remote has switched it off"
-	case s.diag == DetectionTimeExpired:
+	case s.diag == detectionTimeExpired:
 		s.reason = fmt.Sprintf("no packet came for %s", s.detection())
 		failure = c.from == Up
 	case c.doubtful:
