@@ -235,13 +235,7 @@ func (a *Agent) report(target string, err error) {
 	a.problems[target] = problem
 }
 
-// Health returns the health of the targets in their order, without those that keep no object at present.
-func (a *Agent) Health() []reconcile.Health {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.health()
-}
-
+// health returns the health of the targets in their order, without those that keep no object at present.
 func (a *Agent) health() []reconcile.Health {
 	var list []reconcile.Health
 	for _, t := range a.targets {

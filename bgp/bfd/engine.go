@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -156,18 +155,6 @@ func (e *Engine) Close() {
 		e.drop(s)
 	}
 	e.kick()
-}
-
-// Sessions returns the status of all sessions, sorted by address.
-func (e *Engine) Sessions() []Status {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	list := make([]Status, 0, len(e.sessions))
-	for _, s := range e.sessions {
-		list = append(list, s.status())
-	}
-	slices.SortFunc(list, func(a, b Status) int { return a.Session.Remote.Compare(b.Session.Remote) })
-	return list
 }
 
 // Session returns the status of the session with an address.

@@ -85,15 +85,6 @@ func runStep(s step, before func(string) error) error {
 	return s.do()
 }
 
-// Steps lists the names of the steps that Attach takes for p, in order.
-func Steps(p Pod) []string {
-	var names []string
-	for _, s := range (&wiring{Pod: p}).steps() {
-		names = append(names, s.name)
-	}
-	return names
-}
-
 type step struct {
 	name string
 	do   func() error

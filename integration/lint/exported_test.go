@@ -312,6 +312,30 @@ func (p *program) implements(f *types.Func) bool {
 	return p.promoted[p.name(f)] || p.called(named, f.Name())
 }
 
+const (
+	contract    = "an interface that types of other packages implement; they are found by type assertion or in a list"
+	enumeration = "a value of an enumeration, of which other packages use the rest"
+)
+
+// unusedFor are the exported names that no other package uses, with the reason why each is exported.
+var unusedFor = map[string]string{
+	"cmd/manxd/part.Closer":                     contract,
+	"cmd/manxd/part.Explainer":                  contract,
+	"cmd/manxd/part.Opener":                     contract,
+	"cmd/manxd/part.Ready":                      contract,
+	"cmd/manxd/part.Watcher":                    contract,
+	"dataplane.Learner":                         contract,
+	"dataplane.Target":                          contract,
+	"dataplane/kernel/nftables.StateUntracked":  enumeration,
+	"dataplane/kernel/nftables.VerdictContinue": enumeration,
+	"dataplane/kernel/nftables.VerdictGoto":     enumeration,
+	"dataplane/kernel/nftables.VerdictReturn":   enumeration,
+	"dataplane/ruleset.ConnSNAT":                enumeration,
+	"proto/server.Checker":                      contract,
+	"proto/server.Noticer":                      contract,
+	"proto/server.Service":                      contract,
+}
+
 // writeExported has the list written anew, for names that have gone from it. Read the difference: no name may be added.
 var writeExported = flag.Bool("write-exported", false, "write testdata/exported.txt")
 
@@ -324,6 +348,13 @@ func TestExportedNamesAreUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	list := p.unused()
+	for name := range unusedFor {
+		if i := slices.Index(list, name); i >= 0 {
+			list = slices.Delete(list, i, i+1)
+		} else {
+			t.Errorf("%s is used, or is gone: remove it from unusedFor", name)
+		}
+	}
 	if *writeExported {
 		if err := os.WriteFile(earlier, []byte(strings.Join(list, "\n")+"\n"), 0o644); err != nil {
 			t.Fatal(err)
