@@ -19,8 +19,8 @@ import (
 	"github.com/manxnet/manx/datastore"
 )
 
-// Election is the name of the election.
-const Election = "controllers"
+// election is the name of the election.
+const election = "controllers"
 
 // Kube has the controllers' requests to the Kubernetes API.
 type Kube interface {
@@ -103,7 +103,7 @@ func (m *Manager) Leader(ctx context.Context) (string, error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	name, ok := <-m.Store.Observe(ctx, Election)
+	name, ok := <-m.Store.Observe(ctx, election)
 	if !ok {
 		return "", fmt.Errorf("it is not known which node runs the controllers, the datastore does not answer: %w",
 			cmp.Or(context.Cause(ctx), context.Canceled))
@@ -120,7 +120,7 @@ func (m *Manager) set(change func(*State)) {
 // Run campaigns and leads until ctx ends or the datastore refuses.
 func (m *Manager) Run(ctx context.Context) error {
 	for {
-		l, err := m.Store.Campaign(ctx, Election, m.Node)
+		l, err := m.Store.Campaign(ctx, election, m.Node)
 		if err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ import (
 )
 
 // Agent keeps its targets at the desired state, in their order: a target may need those before it. Its methods are safe
-// for concurrent use and, but for Health and Retry, never wait. Nothing is changed before the first SetState with a
+// for concurrent use and, but for requestRetry, never wait. Nothing is changed before the first SetState with a
 // snapshot, and nothing is undone when Run ends.
 type Agent struct {
 	targets []Target
@@ -69,8 +69,8 @@ func (a *Agent) Learn(changes []route.Learned) {
 	a.put(func(b *batch) { b.learned = append(b.learned, changes...) })
 }
 
-// Handle passes kernel events to the agent.
-func (a *Agent) Handle(events []kernel.Event) {
+// addEvents passes kernel events to the agent.
+func (a *Agent) addEvents(events []kernel.Event) {
 	a.put(func(b *batch) { b.addEvents(events) })
 }
 
@@ -235,13 +235,7 @@ func (a *Agent) report(target string, err error) {
 	a.problems[target] = problem
 }
 
-// Health returns the health of the targets in their order, without those that keep no object at present.
-func (a *Agent) Health() []reconcile.Health {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.health()
-}
-
+// health returns the health of the targets in their order, without those that keep no object at present.
 func (a *Agent) health() []reconcile.Health {
 	var list []reconcile.Health
 	for _, t := range a.targets {

@@ -83,7 +83,7 @@ func (a *PolicyAgent) changesUnheard(err error) {
 }
 
 // LookAtInterfaces reports that interfaces of the host, or their addresses, may have changed.
-func (a *PolicyAgent) LookAtInterfaces() { a.Handle([]kernel.Event{{Type: kernel.EventResync}}) }
+func (a *PolicyAgent) LookAtInterfaces() { a.addEvents([]kernel.Event{{Type: kernel.EventResync}}) }
 
 // programmed wakes the waiters when the kernel has the whole desired state. The lock is held.
 func (a *PolicyAgent) programmed(transactions int) {
@@ -168,9 +168,9 @@ func (a *PolicyAgent) Counters() (map[string][]nftables.Counter, error) {
 	return a.rules.RuleCounters()
 }
 
-// Retry is Retry of the Agent, whose one part is policy.
+// Retry is requestRetry of the Agent, whose one part is policy.
 func (a *PolicyAgent) Retry(ctx context.Context) (Retried, error) {
-	list, err := a.Agent.Retry(ctx)
+	list, err := a.requestRetry(ctx)
 	if err != nil {
 		return Retried{}, err
 	}

@@ -69,7 +69,7 @@ func (k *Keeper) look(ctx context.Context, family Family, r Request) {
 	if time.Now().Before(k.wait[family]) {
 		return
 	}
-	block, enough, err := k.allocator().Ahead(ctx, r, family, lowWater)
+	block, enough, err := k.allocator().ahead(ctx, r, family, lowWater)
 	switch {
 	case ctx.Err() != nil, enough:
 		return

@@ -25,14 +25,14 @@ const (
 	class               = "calico"
 )
 
-// Handle returns the handle of a Service's addresses. A Service that is deleted and created again has another one.
-func Handle(namespace, name, uid string) string {
+// handle returns the handle of a Service's addresses. A Service that is deleted and created again has another one.
+func handle(namespace, name, uid string) string {
 	sum := sha256.Sum256([]byte(strings.ToLower(name + "-" + namespace + "-" + uid)))
 	text := base64.RawURLEncoding.EncodeToString(sum[:])
 	return "lb-" + strings.NewReplacer("-", "", "_", "", ".", "").Replace(text)
 }
 
-func handleOf(s *corev1.Service) string { return Handle(s.Namespace, s.Name, string(s.UID)) }
+func handleOf(s *corev1.Service) string { return handle(s.Namespace, s.Name, string(s.UID)) }
 
 // managed reports whether this controller assigns a Service's addresses.
 func managed(s *corev1.Service, requestedOnly bool) bool {

@@ -52,7 +52,7 @@ func (m *Migrator) Run(ctx context.Context, tables *datastore.Tables) error {
 	for ctx.Err() == nil {
 		now := tables.Snapshot()
 		for ch := range now.Changes(was) {
-			if ch.New != nil && OldName(ch.New) && next.After(time.Now().Add(m.Look)) {
+			if ch.New != nil && oldName(ch.New) && next.After(time.Now().Add(m.Look)) {
 				next = time.Time{}
 			}
 		}
@@ -71,8 +71,8 @@ func (m *Migrator) Run(ctx context.Context, tables *datastore.Tables) error {
 	return ctx.Err()
 }
 
-// OldName reports whether a policy is stored under its old name.
-func OldName(o *model.Object) bool {
+// oldName reports whether a policy is stored under its old name.
+func oldName(o *model.Object) bool {
 	current, ok := model.NewPolicyKey(o.Key)
 	meta := o.Metadata()
 	return ok && meta != nil && meta.GetName() == current.Name
@@ -87,7 +87,7 @@ func (m *Migrator) pass(ctx context.Context, r model.Reader) error {
 			return err
 		}
 		for _, o := range list {
-			if o.Err == nil && OldName(o) {
+			if o.Err == nil && oldName(o) {
 				old = append(old, o)
 			}
 		}

@@ -29,9 +29,9 @@ type spec struct {
 	doNotTrack, preDNAT, applyOnForward bool
 }
 
-// Compile translates a stored policy of any kind. It returns nil for objects without effect: staged deletions, for
+// compile translates a stored policy of any kind. It returns nil for objects without effect: staged deletions, for
 // instance. An error names the field that makes the object unusable.
-func Compile(o *model.Object) (*Policy, error) {
+func compile(o *model.Object) (*Policy, error) {
 	s, ok := specOf(o)
 	if !ok {
 		return nil, nil

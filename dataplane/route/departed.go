@@ -82,9 +82,9 @@ func (t *Target) departLeftovers() {
 	t.under.removed = nil
 }
 
-// Departed returns the addresses that left local workloads and whose routes are out of the kernel, each once: now their
-// connections are to be forgotten, then Forgotten is to be called.
-func (t *Target) Departed() []netip.Addr {
+// departed returns the addresses that left local workloads and whose routes are out of the kernel, each once: now their
+// connections are to be forgotten, then forgotten is to be called.
+func (t *Target) departed() []netip.Addr {
 	var list []netip.Addr
 	for p, d := range t.departures {
 		if _, there := t.table.Get(d.key); !d.told && !there {
@@ -95,8 +95,8 @@ func (t *Target) Departed() []netip.Addr {
 	return list
 }
 
-// Forgotten ends the waiting of addresses that Departed returned: from the next Flush on they have routes again.
-func (t *Target) Forgotten(addresses []netip.Addr) {
+// forgotten ends the waiting of addresses that departed returned: from the next Flush on they have routes again.
+func (t *Target) forgotten(addresses []netip.Addr) {
 	for _, a := range addresses {
 		p := netip.PrefixFrom(a, a.BitLen())
 		delete(t.departures, p)

@@ -219,9 +219,9 @@ func (t *Target) touchLearned(which func(p netip.Prefix, learned uint32) bool) {
 	}
 }
 
-// SetMissing sets, by name, why the node lacks tunnel devices. Devices that it has or will have are left out; no reason
+// setMissing sets, by name, why the node lacks tunnel devices. Devices that it has or will have are left out; no reason
 // is nil.
-func (t *Target) SetMissing(why map[string]error) {
+func (t *Target) setMissing(why map[string]error) {
 	same := func(a, b error) bool { return a.Error() == b.Error() }
 	if maps.EqualFunc(t.rules.missing, why, same) {
 		return
@@ -240,10 +240,10 @@ func (t *Target) lookForMissing() {
 		why = t.missing()
 	}
 	if t.ipipOff {
-		why[TunnelDevice] = errIPIPDisabled
+		why[tunnelDevice] = errIPIPDisabled
 	}
 	if t.missing != nil || t.ipipOff {
-		t.SetMissing(why)
+		t.setMissing(why)
 	}
 }
 
@@ -474,8 +474,8 @@ func (t *Target) forgetUnused() {
 // Failures is the number of routes that the kernel refused.
 func (t *Target) Failures() int { return t.table.Failures() }
 
-// Problem returns the failures, nil if there are none.
-func (t *Target) Problem() error { return t.table.Problem() }
+// problem returns the failures, nil if there are none.
+func (t *Target) problem() error { return t.table.Problem() }
 
 // Listed reports whether the kernel has been read at least once, and the error of the last reading.
 func (t *Target) Listed() (bool, error) { return t.resync.listed, t.resync.lastErr }

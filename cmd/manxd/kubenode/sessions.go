@@ -75,7 +75,7 @@ func (s *Sessions) recordSession(x speaker.SessionStatus, long bool) {
 		s.events.Warn(SessionDown, fmt.Sprintf("the BGP session with %s is down: %s", a, x.Reason))
 	case s.told[a] && x.Phase == speaker.PhaseEstablished:
 		delete(s.told, a)
-		s.events.Note(SessionUp, fmt.Sprintf("the BGP session with %s is up again", a))
+		s.events.note(SessionUp, fmt.Sprintf("the BGP session with %s is up again", a))
 	}
 }
 
@@ -88,7 +88,7 @@ func (s *Sessions) recordMesh(all, down int, example speaker.SessionStatus) {
 			down, all, example.Session.Address, example.Reason))
 	case s.mesh && 2*down < all:
 		s.mesh = false
-		s.events.Note(SessionUp, fmt.Sprintf("%d of %d BGP sessions of the node-to-node mesh are up again", all-down,
+		s.events.note(SessionUp, fmt.Sprintf("%d of %d BGP sessions of the node-to-node mesh are up again", all-down,
 			all))
 	}
 }

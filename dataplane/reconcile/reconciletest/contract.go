@@ -30,8 +30,8 @@ type Table interface {
 	Repairs() (list []reconcile.Repair, more int)
 }
 
-// Round is how many steps a table may apply at once.
-const Round = 2048
+// round is how many steps a table may apply at once.
+const round = 2048
 
 // Backoff is the backoff of tables under test.
 var Backoff = reconcile.Backoff{Min: time.Second, Max: 4 * time.Second}
@@ -145,20 +145,20 @@ func withdrawnIsRemovedAtOnce(t *testing.T, newTable maker) {
 
 func additionsComeBeforeRemovals(t *testing.T, newTable maker) {
 	table, s, _ := newTable(map[string]int{})
-	for i := range 3 * Round {
+	for i := range 3 * round {
 		table.Set(fmt.Sprint("old", i), 1)
 	}
 	table.Flush()
 	s.took()
-	for i := range 3 * Round {
+	for i := range 3 * round {
 		table.Unset(fmt.Sprint("old", i))
 		table.Set(fmt.Sprint("new", i), 1)
 	}
-	if steps, failures := table.Flush(); steps != 6*Round || failures != 0 {
+	if steps, failures := table.Flush(); steps != 6*round || failures != 0 {
 		t.Fatal(steps, failures)
 	}
 	firstRemoval := slices.IndexFunc(s.Log, func(l string) bool { return l[:6] == "remove" })
-	if firstRemoval != 3*Round || len(s.Have) != 3*Round {
+	if firstRemoval != 3*round || len(s.Have) != 3*round {
 		t.Fatalf("first removal at step %d, %d objects", firstRemoval, len(s.Have))
 	}
 }

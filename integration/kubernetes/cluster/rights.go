@@ -17,7 +17,7 @@ import (
 // withinRights compares the API server's audit log with the roles that are installed: no call was denied, and each
 // right is one that is needed, here or in the other runs of the table of rights.
 func (w *World) withinRights() error {
-	if _, ok := w.install.(ByHand); ok {
+	if _, ok := w.install.(byHand); ok {
 		return nil // its roles are made here
 	}
 	log, err := os.Open(w.AuditLog())
@@ -100,7 +100,7 @@ spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 
 
 // more queries the state of a node, and requests the address of a load balancer.
 func (w *World) more() error {
-	if _, ok := w.install.(ByHand); ok {
+	if _, ok := w.install.(byHand); ok {
 		return nil // with etcd the other side of this is a matter of manxctl
 	}
 	if err := w.install.Store(w.Cluster, asked); err != nil {
@@ -139,7 +139,7 @@ spec:
 
 // withoutDaemon starts and removes a pod while manxd runs nowhere: the CNI plugin uses the API itself.
 func (w *World) withoutDaemon() error {
-	if _, ok := w.install.(ByHand); ok {
+	if _, ok := w.install.(byHand); ok {
 		return nil // its image has no manx-cni-direct
 	}
 	selector := func(value string) error {

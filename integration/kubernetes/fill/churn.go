@@ -70,7 +70,7 @@ func (f *Filled) Life(ctx context.Context, i int, lasts time.Duration) error {
 	p.Status, p.Annotations = corev1.PodStatus{}, nil
 	pods := f.API.CoreV1().Pods(p.Namespace)
 	node, _ := f.place(i)
-	a := addresses{NodeAddress(node).String(), f.address(i).String(), container(i)}
+	a := addresses{nodeAddress(node).String(), f.address(i).String(), container(i)}
 	if _, err := pods.Create(ctx, p, by(controllers)); err != nil {
 		return err
 	}
