@@ -102,7 +102,7 @@ func (c *call) ask(ctx context.Context, step Step, set func(*Request)) (*Respons
 	if set != nil {
 		set(q)
 	}
-	r, err := c.backend.Ask(ctx, q)
+	r, err := c.backend.Call(ctx, q)
 	switch {
 	case err != nil:
 		return nil, err

@@ -82,8 +82,8 @@ func (a *PolicyAgent) changesUnheard(err error) {
 	a.log.Warn("changes that others make to the rules are not heard, trying again", zap.Error(err))
 }
 
-// LookAtInterfaces reports that interfaces of the host, or their addresses, may have changed.
-func (a *PolicyAgent) LookAtInterfaces() { a.addEvents([]kernel.Event{{Type: kernel.EventResync}}) }
+// InterfacesChanged reports that interfaces of the host, or their addresses, may have changed.
+func (a *PolicyAgent) InterfacesChanged() { a.addEvents([]kernel.Event{{Type: kernel.EventResync}}) }
 
 // programmed wakes the waiters when the kernel has the whole desired state. The lock is held.
 func (a *PolicyAgent) programmed(transactions int) {
@@ -139,8 +139,8 @@ func (a *PolicyAgent) revision() int64 {
 	return 0
 }
 
-// Look runs f with the desired table and the calculator while nothing changes. f must not keep them.
-func (a *PolicyAgent) Look(f func(*policy.Calculator, *ruleset.Table)) {
+// Inspect runs f with the desired table and the calculator while nothing changes. f must not keep them.
+func (a *PolicyAgent) Inspect(f func(*policy.Calculator, *ruleset.Table)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f(a.target.Calculator(), a.target.Calculator().Table())

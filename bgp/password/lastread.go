@@ -19,7 +19,7 @@ const (
 type lastRead struct {
 	attributes       attributes
 	writing, unclear bool // it must be read again: it was being written, or its attributes are incomplete
-	asked            bool // since Asked
+	asked            bool // since EndDecision
 }
 
 // attributes distinguish two states of a file without its content: those of stat(2) that change with it. Those of a
@@ -56,9 +56,9 @@ func unreadable(err error) bool {
 	return errors.As(err, &errno) && errno != syscall.ENOENT
 }
 
-// Asked ends the calls of Password for one decision: files that it did not name are not looked at any more. It returns
+// EndDecision ends the calls of Password for one decision: files that it did not name are no longer read. It returns
 // how often Outdated is to be called until the next one, 0 for never.
-func (f *Folder) Asked() (every time.Duration) {
+func (f *Folder) EndDecision() (every time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for n, l := range f.lastReads {

@@ -80,7 +80,7 @@ func (b *logBridge) Handle(_ context.Context, rec slog.Record) error {
 		b.idle.lost(attrs["Reason"].String(), time.Now())
 	}
 	if peer.IsValid() {
-		b.sp.status.Heard(peer, rec.Message, attrs)
+		b.sp.status.ReadLog(peer, rec.Message, attrs)
 	}
 	var write func(string, ...zap.Field)
 	switch {

@@ -105,9 +105,9 @@ func (e *eventsPart) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case now := <-look.C:
-			sessions.Look(now, e.bgp.speaker.Statuses())
+			sessions.Evaluate(now, e.bgp.speaker.Statuses())
 		case <-judge.C:
-			policies.Look(e.refusedPolicies())
+			policies.Record(e.refusedPolicies())
 		case <-count.C:
 			if err := e.countPools(ctx); err != nil {
 				e.log.Debug("pools cannot be counted", zap.Error(err))
@@ -133,7 +133,7 @@ func (e *eventsPart) countPools(ctx context.Context) error {
 	if !e.speaksForAll() {
 		return nil
 	}
-	return e.pools.Look(ctx)
+	return e.pools.Evaluate(ctx)
 }
 
 // refusedPolicies returns the policies that the kernel of this node refuses, and on one node of the cluster those that

@@ -31,8 +31,8 @@ type Migrator struct {
 	Ready func(context.Context) (string, error)
 	Store datastore.Store
 	Log   *zap.Logger
-	// Look is the interval between calls of Ready while policies wait; default one minute.
-	Look time.Duration
+	// CheckInterval is the interval between calls of Ready while policies wait; default one minute.
+	CheckInterval time.Duration
 
 	said string
 }
@@ -44,15 +44,15 @@ const listPeriod = 10 * time.Minute
 // Run renames until ctx ends.
 func (m *Migrator) Run(ctx context.Context, tables *datastore.Tables) error {
 	m.said = ""
-	if m.Look == 0 {
-		m.Look = time.Minute
+	if m.CheckInterval == 0 {
+		m.CheckInterval = time.Minute
 	}
 	var was *datastore.Snapshot
 	var next time.Time
 	for ctx.Err() == nil {
 		now := tables.Snapshot()
 		for ch := range now.Changes(was) {
-			if ch.New != nil && oldName(ch.New) && next.After(time.Now().Add(m.Look)) {
+			if ch.New != nil && oldName(ch.New) && next.After(time.Now().Add(m.CheckInterval)) {
 				next = time.Time{}
 			}
 		}
@@ -61,7 +61,7 @@ func (m *Migrator) Run(ctx context.Context, tables *datastore.Tables) error {
 			next = time.Now().Add(listPeriod)
 			if err := m.pass(ctx, now); err != nil {
 				m.say("policies keep their old names: " + err.Error())
-				next = time.Now().Add(m.Look)
+				next = time.Now().Add(m.CheckInterval)
 			}
 		}
 		limited, cancel := context.WithTimeout(ctx, max(time.Until(next), time.Millisecond))

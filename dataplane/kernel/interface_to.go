@@ -38,7 +38,7 @@ func interfaceTo(s *netlink.Socket, a netip.Addr) (index int, err error) {
 	if a.Is6() {
 		family = unix.AF_INET6
 	}
-	err = s.Ask(unix.RTM_GETROUTE, 0, func(b *netlink.Builder) {
+	err = s.Query(unix.RTM_GETROUTE, 0, func(b *netlink.Builder) {
 		b.Buf = append(b.Buf, family, byte(a.BitLen()), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 		b.AttrAddr(unix.RTA_DST, a)
 	}, func(m netlink.Message) {

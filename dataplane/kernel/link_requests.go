@@ -113,7 +113,7 @@ func LinkNamed(s *netlink.Socket, name string) (Link, error) {
 
 // askLink queries the interface with an index, or, if that is 0, with the attributes.
 func askLink(s *netlink.Socket, index uint32, attrs func(*netlink.Builder)) (l Link, err error) {
-	err = s.Ask(unix.RTM_GETLINK, 0, func(b *netlink.Builder) {
+	err = s.Query(unix.RTM_GETLINK, 0, func(b *netlink.Builder) {
 		b.Buf = append(b.Buf, 0, 0, 0, 0)
 		b.Buf = binary.NativeEndian.AppendUint32(b.Buf, index)
 		b.Buf = append(b.Buf, 0, 0, 0, 0, 0, 0, 0, 0)

@@ -262,7 +262,7 @@ func (r *Rule) effects(c context) []string {
 	if r.Counter {
 		words = append(words, "counter")
 	}
-	if r.Log.Tells() {
+	if r.Log.Enabled() {
 		words = append(words, r.Log.text())
 	}
 	if r.Mark.Mask != 0 {

@@ -36,7 +36,7 @@ func (v *PolicyView) ListPolicies(
 			(r.GetNamespace() == "" || r.GetNamespace() == k.Namespace) &&
 			(r.GetName() == "" || r.GetName() == k.Name)
 	}
-	agent.Look(func(c *policy.Calculator, t *ruleset.Table) {
+	agent.Inspect(func(c *policy.Calculator, t *ruleset.Table) {
 		problems := map[model.Key]string{}
 		for k, why := range c.Bad() {
 			problems[k] = why
@@ -185,7 +185,7 @@ func (v *PolicyView) GetRuleset(_ context.Context, r *manxv1.GetRulesetRequest) 
 		return nil, err
 	}
 	var text strings.Builder
-	agent.Look(func(_ *policy.Calculator, t *ruleset.Table) {
+	agent.Inspect(func(_ *policy.Calculator, t *ruleset.Table) {
 		err = t.Text(&text, ruleset.TextOptions{Elements: int(r.GetElements())})
 	})
 	if err != nil {

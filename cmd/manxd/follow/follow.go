@@ -50,9 +50,9 @@ type Agent interface {
 // Passwords are the passwords of BGP sessions.
 type Passwords interface {
 	bgp.PasswordSource
-	// Asked ends the calls of Password for one decision, and returns the interval between calls of Outdated until the
-	// next one: 0 for none.
-	Asked() time.Duration
+	// EndDecision ends the calls of Password for one decision, and returns the interval between calls of Outdated until
+	// the next one: 0 for none.
+	EndDecision() time.Duration
 	// Outdated reports whether a password of the last decision may have changed. It reads no password.
 	Outdated() bool
 	// Changed receives when passwords may have changed.
@@ -106,8 +106,8 @@ func New(c Config) *Follower {
 	return &Follower{config: c, bgpKinds: bgp.Kinds(), look: make(chan struct{}, 1)}
 }
 
-// Look triggers a new decision about BGP after a change outside the datastore. It does not block.
-func (f *Follower) Look() {
+// Trigger triggers a new decision about BGP after a change outside the datastore. It does not block.
+func (f *Follower) Trigger() {
 	select {
 	case f.look <- struct{}{}:
 	default:

@@ -20,8 +20,8 @@ type Changes struct {
 // NewChanges returns Changes that record Events with a reason.
 func NewChanges(e *Events, r Reason) *Changes { return &Changes{events: e, reason: r} }
 
-// Look records the differences to the current faults, by subject.
-func (c *Changes) Look(wrong map[string]string) {
+// Record records the differences to the current faults, by subject.
+func (c *Changes) Record(wrong map[string]string) {
 	for _, subject := range slices.Sorted(maps.Keys(wrong)) {
 		if text := wrong[subject]; c.told[subject] != text {
 			c.events.Warn(c.reason, text)
@@ -44,8 +44,8 @@ func NewPools(e *Events, count func(context.Context) ([]ipam.PoolUsage, error)) 
 	return &Pools{count: count, changes: NewChanges(e, PoolNearlyFull)}
 }
 
-// Look counts the pools' addresses, which reads all blocks.
-func (p *Pools) Look(ctx context.Context) error {
+// Evaluate counts the pools' addresses, which reads all blocks.
+func (p *Pools) Evaluate(ctx context.Context) error {
 	usage, err := p.count(ctx)
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func (p *Pools) Look(ctx context.Context) error {
 				u.Name, u.CIDR, nearlyFull)
 		}
 	}
-	p.changes.Look(wrong)
+	p.changes.Record(wrong)
 	return nil
 }
 

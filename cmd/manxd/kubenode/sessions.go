@@ -26,8 +26,8 @@ func NewSessions(e *Events) *Sessions {
 	return &Sessions{events: e, down: map[netip.Addr]time.Time{}, told: map[netip.Addr]bool{}}
 }
 
-// Look evaluates the current sessions.
-func (s *Sessions) Look(now time.Time, list []speaker.SessionStatus) {
+// Evaluate evaluates the current sessions.
+func (s *Sessions) Evaluate(now time.Time, list []speaker.SessionStatus) {
 	wanted := map[netip.Addr]bool{}
 	mesh, meshDown := 0, 0
 	var example speaker.SessionStatus

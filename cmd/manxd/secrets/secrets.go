@@ -90,10 +90,10 @@ func (s *Secrets) Changed() <-chan struct{} { return s.changed }
 // report.
 const troublePoll = 10 * time.Second
 
-// Asked ends the calls of Password for one decision: the Secrets that it named are followed until another decision does
-// not name them. It returns the interval between calls of Outdated until then: 0, for none, while the API answers,
-// since its watch reports changes.
-func (s *Secrets) Asked() (period time.Duration) {
+// EndDecision ends the calls of Password for one decision: the Secrets that it named are followed until another
+// decision does not name them. It returns the interval between calls of Outdated until then: 0, for none, while the API
+// answers, since its watch reports changes.
+func (s *Secrets) EndDecision() (period time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.followed {

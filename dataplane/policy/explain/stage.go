@@ -53,8 +53,8 @@ func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
 		Allowed: !drops(last.Verdict.Action)}
 	place, _ := r.origin(last.Base).(policy.Stage)
 	s.Direction, s.About = r.about(place)
-	if last.Asked != nil && last.Matched && decides(last.Verdict.Action) {
-		s.Rule = last.Asked.ID()
+	if last.Evaluated != nil && last.Matched && decides(last.Verdict.Action) {
+		s.Rule = last.Evaluated.ID()
 	}
 	asked := !s.Allowed
 	for len(steps) > 0 {
@@ -65,7 +65,7 @@ func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
 		}
 		of, isPolicy := r.origin(step.Verdict.Chain).(policy.ChainOf)
 		switch {
-		case !step.Matched || step.Asked == nil:
+		case !step.Matched || step.Evaluated == nil:
 		case step.Verdict.Action == ruleset.Jump && isPolicy:
 			n := slices.IndexFunc(steps, func(x ruleset.Step) bool { return x.Chain != step.Verdict.Chain })
 			if n < 0 {
@@ -73,7 +73,7 @@ func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
 			}
 			r.policy(&s, of, steps[:n])
 			if n > 0 && decides(steps[n-1].Verdict.Action) && steps[n-1].Matched {
-				s.By = steps[n-1].Asked.Comment
+				s.By = steps[n-1].Evaluated.Comment
 			}
 			steps = steps[n:]
 		case decides(step.Verdict.Action):
@@ -94,7 +94,7 @@ func drops(a ruleset.Action) bool {
 
 // decided enters a verdict of something that is no policy.
 func (r *reader) decided(s *Stage, step ruleset.Step) {
-	s.By = step.Asked.Comment
+	s.By = step.Evaluated.Comment
 	word := "allowed"
 	if drops(step.Verdict.Action) {
 		word = "denied"
@@ -102,7 +102,7 @@ func (r *reader) decided(s *Stage, step ruleset.Step) {
 	if n := len(s.Tiers); n > 0 {
 		t := &s.Tiers[n-1]
 		t.End = word + ": " + s.By
-		if step.Asked.Origin == policy.TierEnd(t.Name) {
+		if step.Evaluated.Origin == policy.TierEnd(t.Name) {
 			s.By = "the end of tier " + t.Name
 			t.End = word + ": policies of this tier are about it, and none of their rules matches"
 		}
@@ -184,10 +184,10 @@ func Order(f float64) string {
 func (r *reader) rules(p *Policy, direction *policy.Direction, steps []ruleset.Step) {
 	asked := map[policy.RuleNumber][]ruleset.Step{}
 	for _, step := range steps {
-		if step.Asked == nil {
+		if step.Evaluated == nil {
 			continue
 		}
-		if n, ok := step.Asked.Origin.(policy.RuleNumber); ok {
+		if n, ok := step.Evaluated.Origin.(policy.RuleNumber); ok {
 			asked[n] = append(asked[n], step)
 		}
 	}
