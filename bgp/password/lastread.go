@@ -19,7 +19,7 @@ const (
 type lastRead struct {
 	attributes       attributes
 	writing, unclear bool // it must be read again: it was being written, or its attributes are incomplete
-	asked            bool // since EndDecision
+	requested        bool // since EndDecision
 }
 
 // attributes distinguish two states of a file without its content: those of stat(2) that change with it. Those of a
@@ -44,7 +44,7 @@ func attributesOf(info os.FileInfo) attributes {
 // newLastRead records the state of a file when it was read, with the error of the read. A file that changed a moment
 // ago may change again without another time.
 func newLastRead(info os.FileInfo, err error, now time.Time) lastRead {
-	l := lastRead{attributes: attributesOf(info), asked: true, writing: errors.Is(err, errBeingWritten)}
+	l := lastRead{attributes: attributesOf(info), requested: true, writing: errors.Is(err, errBeingWritten)}
 	changed := time.Unix(l.attributes.changed.Unix())
 	l.unclear = l.writing || unreadable(err) || info != nil && now.Sub(changed) < settleTime
 	return l
@@ -63,7 +63,7 @@ func (f *Folder) EndDecision() (every time.Duration) {
 	defer f.mu.Unlock()
 	for n, l := range f.lastReads {
 		switch {
-		case !l.asked:
+		case !l.requested:
 			delete(f.lastReads, n)
 			continue
 		case l.writing:
@@ -71,7 +71,7 @@ func (f *Folder) EndDecision() (every time.Duration) {
 		case every == 0:
 			every = period
 		}
-		l.asked = false
+		l.requested = false
 		f.lastReads[n] = l
 	}
 	return every

@@ -51,7 +51,7 @@ func (b *logBridge) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 
 func (b *logBridge) Handle(_ context.Context, rec slog.Record) error {
-	if b.tap != nil && b.tap.received.heard(rec) || b.tap != nil && rec.Level < slog.LevelInfo &&
+	if b.tap != nil && b.tap.received.readLog(rec) || b.tap != nil && rec.Level < slog.LevelInfo &&
 		b.tap.established.Load() {
 		return nil
 	}

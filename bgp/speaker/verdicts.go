@@ -37,7 +37,7 @@ func (s *Speaker) ReceivedFrom(_ context.Context, peer netip.Addr) ([]EvaluatedP
 		}
 		list = append(list, EvaluatedPath{TablePath: t, Verdict: importVerdict(rules.desired, session, t, c)})
 	})
-	return sortJudged(list), err
+	return sortEvaluated(list), err
 }
 
 // AdvertisedTo returns the best path of every prefix, our own included, sorted by prefix; the verdict is whether the
@@ -67,7 +67,7 @@ func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]EvaluatedP
 		}
 		list = append(list, EvaluatedPath{TablePath: t, Verdict: v})
 	}
-	return sortJudged(list), err
+	return sortEvaluated(list), err
 }
 
 func (s *Speaker) policyFor(peer netip.Addr) (*speakerRun, *policyInForce, bgp.Session, error) {
@@ -112,7 +112,7 @@ func (r *speakerRun) paths(table api.TableType, peer netip.Addr, some []netip.Pr
 	return nil
 }
 
-func sortJudged(list []EvaluatedPath) []EvaluatedPath {
+func sortEvaluated(list []EvaluatedPath) []EvaluatedPath {
 	slices.SortStableFunc(list, func(a, b EvaluatedPath) int { return a.Prefix.Compare(b.Prefix) })
 	return list
 }

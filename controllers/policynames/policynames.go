@@ -34,7 +34,7 @@ type Migrator struct {
 	// CheckInterval is the interval between calls of Ready while policies wait; default one minute.
 	CheckInterval time.Duration
 
-	said string
+	logged string
 }
 
 // listPeriod is the interval between complete reads without changes: for a policy stored under both names, after an
@@ -43,7 +43,7 @@ const listPeriod = 10 * time.Minute
 
 // Run renames until ctx ends.
 func (m *Migrator) Run(ctx context.Context, tables *datastore.Tables) error {
-	m.said = ""
+	m.logged = ""
 	if m.CheckInterval == 0 {
 		m.CheckInterval = time.Minute
 	}
@@ -60,7 +60,7 @@ func (m *Migrator) Run(ctx context.Context, tables *datastore.Tables) error {
 		if now.InSync() && !time.Now().Before(next) {
 			next = time.Now().Add(listPeriod)
 			if err := m.pass(ctx, now); err != nil {
-				m.say("policies keep their old names: " + err.Error())
+				m.logChange("policies keep their old names: " + err.Error())
 				next = time.Now().Add(m.CheckInterval)
 			}
 		}
@@ -115,9 +115,9 @@ func (m *Migrator) pass(ctx context.Context, r model.Reader) error {
 	return errors.Join(errs...)
 }
 
-func (m *Migrator) say(text string) {
-	if m.said != text {
-		m.said = text
+func (m *Migrator) logChange(text string) {
+	if m.logged != text {
+		m.logged = text
 		m.Log.Info(text)
 	}
 }

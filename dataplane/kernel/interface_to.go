@@ -18,7 +18,7 @@ func (c *Conn) InterfaceTo(a netip.Addr) (name string, err error) {
 		if err != nil || index == 0 {
 			return err
 		}
-		l, err := askLink(s, uint32(index), func(*netlink.Builder) {})
+		l, err := queryLink(s, uint32(index), func(*netlink.Builder) {})
 		if err != nil {
 			return fmt.Errorf("interface %d: %w", index, err)
 		}

@@ -12,9 +12,9 @@ import (
 
 // Changes records an Event once for each fault, and again when the fault of its subject changes.
 type Changes struct {
-	events *Events
-	reason Reason
-	told   map[string]string
+	events   *Events
+	reason   Reason
+	reported map[string]string
 }
 
 // NewChanges returns Changes that record Events with a reason.
@@ -23,11 +23,11 @@ func NewChanges(e *Events, r Reason) *Changes { return &Changes{events: e, reaso
 // Record records the differences to the current faults, by subject.
 func (c *Changes) Record(wrong map[string]string) {
 	for _, subject := range slices.Sorted(maps.Keys(wrong)) {
-		if text := wrong[subject]; c.told[subject] != text {
+		if text := wrong[subject]; c.reported[subject] != text {
 			c.events.Warn(c.reason, text)
 		}
 	}
-	c.told = maps.Clone(wrong)
+	c.reported = maps.Clone(wrong)
 }
 
 // nearlyFull is the percentage of a pool's addresses in use from which an Event is recorded.

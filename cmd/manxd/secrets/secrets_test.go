@@ -174,7 +174,7 @@ func testPasswordsWithoutTheAPI(t *testing.T, r *rig) {
 		t.Errorf("to be looked at every %v, outdated %t: want looks, and nothing new", every, s.Outdated())
 	}
 	s.mu.Lock()
-	s.followed["bgp"].told = false // as it was while the error was new
+	s.followed["bgp"].reported = false // as it was while the error was new
 	s.mu.Unlock()
 	if !s.Outdated() {
 		t.Error("an error that has lasted is not told")

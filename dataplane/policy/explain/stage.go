@@ -56,12 +56,12 @@ func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
 	if last.Evaluated != nil && last.Matched && decides(last.Verdict.Action) {
 		s.Rule = last.Evaluated.ID()
 	}
-	asked := !s.Allowed
+	evaluated := !s.Allowed
 	for len(steps) > 0 {
 		step := steps[0]
 		steps = steps[1:]
 		if r.origin(step.Chain) == (policy.EndpointChain{}) {
-			asked = true
+			evaluated = true
 		}
 		of, isPolicy := r.origin(step.Verdict.Chain).(policy.ChainOf)
 		switch {
@@ -83,7 +83,7 @@ func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
 	if s.Allowed && len(s.Tiers) == 0 && place.Option != "" {
 		return s, false // these places only add exceptions, and there is none
 	}
-	return s, asked
+	return s, evaluated
 }
 
 func decides(a ruleset.Action) bool { return a == ruleset.Accept || drops(a) }
@@ -182,18 +182,18 @@ func Order(f float64) string {
 // rules adds the rules of a policy up to the one that matched. A rule that became several in the table matches if one
 // of them does; one that became none has the reason.
 func (r *reader) rules(p *Policy, direction *policy.Direction, steps []ruleset.Step) {
-	asked := map[policy.RuleNumber][]ruleset.Step{}
+	evaluated := map[policy.RuleNumber][]ruleset.Step{}
 	for _, step := range steps {
 		if step.Evaluated == nil {
 			continue
 		}
 		if n, ok := step.Evaluated.Origin.(policy.RuleNumber); ok {
-			asked[n] = append(asked[n], step)
+			evaluated[n] = append(evaluated[n], step)
 		}
 	}
 	for i := range direction.Rules {
 		rule := Rule{Number: i + 1, Text: RuleText(&direction.Rules[i])}
-		rule.Matches, rule.Why = r.rule(asked[policy.RuleNumber(i+1)], &direction.Rules[i])
+		rule.Matches, rule.Why = r.rule(evaluated[policy.RuleNumber(i+1)], &direction.Rules[i])
 		p.Rules = append(p.Rules, rule)
 		if rule.Matches && direction.Rules[i].Action != policy.Log {
 			p.Decision = decision(direction.Rules[i].Action, p.Staged)
