@@ -57,7 +57,7 @@ type voice struct {
 
 // SetState passes the newest state to the agent. Its slices are not changed.
 func (a *Agent) SetState(s State) {
-	a.put(func(b *batch) { b.state, b.told = b.state.Then(s), true })
+	a.put(func(b *batch) { b.state, b.hasState = b.state.Then(s), true })
 }
 
 // Learn passes changes of BGP routes to the agent: the whole new state of each prefix; one without next hops is gone.
@@ -111,7 +111,7 @@ func (a *Agent) step() time.Duration {
 	b := a.inbox.take()
 	a.since = b.since
 	all := !b.onlyLearned()
-	if b.told {
+	if b.hasState {
 		a.setState(b.state)
 	}
 	a.learn(b.learned)
@@ -122,7 +122,7 @@ func (a *Agent) step() time.Duration {
 		return 0
 	}
 	retried := a.retry(b.retries)
-	if b.told {
+	if b.hasState {
 		// Events received while the targets took the state, at the start of the watch for instance, need not be read
 		// twice.
 		a.handle(a.inbox.takeKernel())

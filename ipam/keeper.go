@@ -60,12 +60,12 @@ func (k *Keeper) Run(ctx context.Context) error {
 		k.todo = map[Family]Request{}
 		k.mu.Unlock()
 		for family, r := range todo {
-			k.look(ctx, family, r)
+			k.claimAhead(ctx, family, r)
 		}
 	}
 }
 
-func (k *Keeper) look(ctx context.Context, family Family, r Request) {
+func (k *Keeper) claimAhead(ctx context.Context, family Family, r Request) {
 	if time.Now().Before(k.wait[family]) {
 		return
 	}

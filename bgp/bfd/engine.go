@@ -175,7 +175,7 @@ func (s *session) status() Status {
 		LastUp: s.lastUp,
 		Sent:   s.sent, Received: s.got, Confirmed: s.confirmed, Drops: s.gate.drops()}
 	st.Drops.Unconfirmed = s.unconfirmed
-	if s.heardAny {
+	if s.receivedAny {
 		st.Detection = s.detection()
 	}
 	if s.err != nil {

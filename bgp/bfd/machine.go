@@ -18,7 +18,7 @@ type machine struct {
 	remoteMult   uint8
 	remoteTx     time.Duration // the remote's desired minimum transmit interval
 	remoteRx     time.Duration // its required minimum receive interval; 0: send nothing
-	heardAny     bool
+	receivedAny  bool
 	independent  bool // the remote's C bit
 	desiredTx    time.Duration
 	requiredRx   time.Duration
@@ -82,7 +82,7 @@ func (m *machine) receive(p packet, now time.Time) (c change, answer bool) {
 		m.unconfirmed++
 		return c, false
 	}
-	m.heardAny, m.confirmed, m.doubtful = true, p.your != 0, false
+	m.receivedAny, m.confirmed, m.doubtful = true, p.your != 0, false
 	m.your, m.remoteState, m.remoteDiag, m.independent = p.my, p.state, p.diag, p.independent
 	m.remoteMult, m.remoteTx, m.remoteRx = p.multiplier, p.desiredTx, p.requiredRx
 	if p.final && m.pollDone != nil {

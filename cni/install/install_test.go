@@ -261,7 +261,7 @@ func TestKeeper(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- k.Run(ctx) }()
-	time.Sleep(3 * lookEvery) // nothing may be written
+	time.Sleep(3 * readyPoll) // nothing may be written
 	if entries, _ := os.ReadDir(f.Dir); len(entries) > 0 {
 		t.Errorf("before the node is ready: %v", entries)
 	}

@@ -40,9 +40,9 @@ type Credential struct {
 }
 
 const (
-	// lookEvery is the interval between checks of the readiness, lookAgain between later checks that the conflist still
-	// exists.
-	lookEvery, lookAgain = 200 * time.Millisecond, 10 * time.Second
+	// readyPoll is the interval between checks of the readiness, conflistPoll between later checks that the conflist
+	// still exists.
+	readyPoll, conflistPoll = 200 * time.Millisecond, 10 * time.Second
 	// shortestRefresh is the minimum interval between token requests.
 	shortestRefresh = 5 * time.Second
 	// checkToken is the longest time that a revoked token stays in the file. A node's checks are at least half of it
@@ -53,7 +53,7 @@ const (
 // Run runs until ctx ends. An error names the file that could not be written; the previous file stays.
 func (k *Keeper) Run(ctx context.Context) error {
 	for !k.Ready() {
-		if err := sleep(ctx, lookEvery); err != nil {
+		if err := sleep(ctx, readyPoll); err != nil {
 			return err
 		}
 	}
@@ -68,7 +68,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		return tokenErr // plugins are served by manxd; without it they cannot reach the API
 	}
 	for check := k.nextCheck(); ; {
-		if err := sleep(ctx, min(lookAgain, time.Until(refresh), time.Until(check))); err != nil {
+		if err := sleep(ctx, min(conflistPoll, time.Until(refresh), time.Until(check))); err != nil {
 			return err
 		}
 		if !time.Now().Before(check) {

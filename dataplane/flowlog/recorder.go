@@ -92,7 +92,7 @@ func newRecorder(rate int) *recorder {
 }
 
 // add enters one packet; it returns at most one entry to record.
-func (r *recorder) add(e Entry) (told []Entry) {
+func (r *recorder) add(e Entry) (entries []Entry) {
 	e.Packets = 1
 	k := e.flow()
 	if p := r.flows[k]; p != nil {
@@ -104,25 +104,25 @@ func (r *recorder) add(e Entry) (told []Entry) {
 		r.suppressed++
 		return nil
 	}
-	told = append(told, r.emit(e))
+	entries = append(entries, r.emit(e))
 	e.Packets = 0
 	r.flows[k] = &pending{last: e, since: e.Time}
-	return told
+	return entries
 }
 
 // tick returns the entries of flows that continue; call it about once a second.
-func (r *recorder) tick(now time.Time) (told []Entry) {
+func (r *recorder) tick(now time.Time) (entries []Entry) {
 	for k, p := range r.flows {
 		switch {
 		case now.Sub(p.since) < repeatAfter:
 		case p.last.Packets == 0:
 			delete(r.flows, k)
 		case r.take(now):
-			told = append(told, r.emit(p.last))
+			entries = append(entries, r.emit(p.last))
 			p.last.Packets, p.since = 0, now
 		}
 	}
-	return told
+	return entries
 }
 
 func (r *recorder) emit(e Entry) Entry {

@@ -259,10 +259,10 @@ func compileRule(namespace string, in *v3.Rule) (Rule, error) {
 		return r, fmt.Errorf("destination.%w", err)
 	}
 	for _, e := range []struct {
-		asked []numorstring.Port
-		ports PortList
+		stored []numorstring.Port
+		ports  PortList
 	}{{in.Source.Ports, r.Source.Ports}, {in.Destination.Ports, r.Destination.Ports}} {
-		if len(e.asked) > 0 && e.ports.empty() {
+		if len(e.stored) > 0 && e.ports.empty() {
 			r.Never = "it requires ports and names none" // rather than any port
 		}
 	}

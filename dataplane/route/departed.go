@@ -9,8 +9,8 @@ import (
 // departure is an address that left an interface of a local workload. It gets no route before the kernel has forgotten
 // the connections of that workload: established connections pass regardless of policy, also to the next one.
 type departure struct {
-	key  kernel.RouteKey // of the route to the workload, which goes first
-	told bool
+	key      kernel.RouteKey // of the route to the workload, which goes first
+	returned bool
 }
 
 const departedNote = "the address left another workload of this node, whose connections are forgotten first"
@@ -87,8 +87,8 @@ func (t *Target) departLeftovers() {
 func (t *Target) departed() []netip.Addr {
 	var list []netip.Addr
 	for p, d := range t.departures {
-		if _, there := t.table.Get(d.key); !d.told && !there {
-			d.told = true
+		if _, there := t.table.Get(d.key); !d.returned && !there {
+			d.returned = true
 			list = append(list, p.Addr())
 		}
 	}

@@ -174,7 +174,7 @@ func (t *Target) Learn(changes []Learned) {
 			n := t.table.first(p)
 			t.table.row(n).learned = t.number(l)
 			t.touchRow(n)
-		} else if n := t.table.find(p); n != 0 && t.table.row(n).asked() {
+		} else if n := t.table.find(p); n != 0 && t.table.row(n).desired() {
 			t.touchRow(n)
 			t.table.row(n).learned = 0
 		}
@@ -197,7 +197,7 @@ func (t *Target) OnlyLearned() bool {
 
 // touch makes the next Flush decide about p in main again, if it is desired.
 func (t *Target) touch(p netip.Prefix) {
-	if n := t.table.find(inMain(p)); n != 0 && t.table.row(n).asked() {
+	if n := t.table.find(inMain(p)); n != 0 && t.table.row(n).desired() {
 		t.touchRow(n)
 	}
 }
@@ -233,8 +233,8 @@ func (t *Target) setMissing(why map[string]error) {
 // FollowMissing makes each Flush determine why the node has no tunnel devices, by name. Call it before the first Flush.
 func (t *Target) FollowMissing(why func() map[string]error) { t.missing = why }
 
-// lookForMissing determines why the node has no tunnel devices. why makes a new map each time.
-func (t *Target) lookForMissing() {
+// updateMissing determines why the node has no tunnel devices. why makes a new map each time.
+func (t *Target) updateMissing() {
 	why := map[string]error{}
 	if t.missing != nil {
 		why = t.missing()
@@ -262,7 +262,7 @@ func (t *Target) Resync() { t.resync.want(t.now()) }
 // Flush decides about changed prefixes and applies the decisions to the kernel. It returns the number of changes that
 // were tried.
 func (t *Target) Flush() (steps, failures int, err error) {
-	t.lookForMissing()
+	t.updateMissing()
 	t.takeForgotten()
 	now := t.now()
 	if t.resync.due(now, t.table.Failures()) {

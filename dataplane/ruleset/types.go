@@ -135,8 +135,8 @@ type Log struct {
 	Per   RateUnit
 }
 
-// Tells reports whether the packet is logged anywhere.
-func (l Log) Tells() bool { return l.Kernel != "" || l.Group != 0 }
+// Enabled reports whether the packet is logged anywhere.
+func (l Log) Enabled() bool { return l.Kernel != "" || l.Group != 0 }
 
 // RateUnit is the time that a rate is about, in seconds; 0 is one second.
 type RateUnit uint32

@@ -297,7 +297,7 @@ func TestSessionsThatAreDown(t *testing.T) {
 	look := func(after time.Duration, want string, list ...speaker.SessionStatus) {
 		t.Helper()
 		now = now.Add(after)
-		s.Look(now, list)
+		s.Evaluate(now, list)
 		if got := read(); got != want {
 			t.Errorf("told\n%s\nwant\n%s", got, want)
 		}
@@ -347,7 +347,7 @@ func TestPoolsThatAreNearlyFull(t *testing.T) {
 		"90 % of its " +
 		"addresses are in use or reserved"}, {236, ""}, {100, ""}, {230, "Warning IPPoolNearlyFull"}} {
 		used = c.used
-		must(t, p.Look(t.Context()))
+		must(t, p.Evaluate(t.Context()))
 		if got := read(); !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
 			t.Errorf("%d in use: told %q, want %q", c.used, got, c.want)
 		}

@@ -72,5 +72,5 @@ func (h byHand) Store(c *lab.Cluster, yaml string) error {
 	cmd := c.Admin(filepath.Join(h.Bin, "manxctl"), "--etcd-endpoints="+c.Etcd(), "apply", "-f", "-")
 	cmd.Stdin = strings.NewReader(yaml)
 	out, err := cmd.CombinedOutput()
-	return said(out, err)
+	return withOutput(out, err)
 }

@@ -43,10 +43,10 @@ func (w *World) withinRights() error {
 			grants = append(grants, g)
 		}
 	}
-	return w.judge(calls, grants)
+	return w.compare(calls, grants)
 }
 
-func (w *World) judge(calls []rights.Call, grants []rights.Grant) error {
+func (w *World) compare(calls []rights.Call, grants []rights.Grant) error {
 	var errs []error
 	if len(calls) == 0 || len(grants) == 0 {
 		return fmt.Errorf("the audit log has %d calls, and there are %d rights", len(calls), len(grants))
@@ -78,8 +78,8 @@ func (w *World) judge(calls []rights.Call, grants []rights.Grant) error {
 	return nil
 }
 
-// asked makes Manx do more than the other steps do.
-const asked = `
+// workOnRequest makes Manx do more than the other steps do.
+const workOnRequest = `
 apiVersion: projectcalico.org/v3
 kind: CalicoNodeStatus
 metadata: {name: node1}
@@ -103,7 +103,7 @@ func (w *World) more() error {
 	if _, ok := w.install.(byHand); ok {
 		return nil // with etcd the other side of this is a matter of manxctl
 	}
-	if err := w.install.Store(w.Cluster, asked); err != nil {
+	if err := w.install.Store(w.Cluster, workOnRequest); err != nil {
 		return err
 	}
 	if err := w.Apply(balanced); err != nil {

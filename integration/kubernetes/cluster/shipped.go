@@ -93,7 +93,7 @@ func (h helm) helm(c *lab.Cluster, args ...string) error {
 	cmd := c.Admin("helm", append([]string{"--kubeconfig=" + c.Kubeconfig(), "--namespace=" + namespace}, args...)...)
 	cmd.Env = append(os.Environ(), "HOME="+c.Dir)
 	out, err := cmd.CombinedOutput()
-	return said(out, err)
+	return withOutput(out, err)
 }
 
 func (h helm) chart() string { return filepath.Join(h.deploy, "charts", "manx") }
