@@ -18,7 +18,7 @@ type ipamState struct {
 	blocks     map[netip.Prefix]*model.Block
 	handles    map[string]*model.Handle
 	affinities map[string]model.AffinityState // by key name
-	// has counts the addresses of each handle in each block, as the blocks tell.
+	// has counts the addresses of each handle in each block.
 	has map[string]map[netip.Prefix]int
 	// owner is the handle of each assigned address.
 	owner map[netip.Addr]string

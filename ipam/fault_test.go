@@ -131,7 +131,7 @@ func releaseAddr(addrs ...string) func(*Allocator) error {
 	}
 }
 
-// errNotAssigned keeps a test from releasing what was not assigned, unless somebody else has released it.
+// errNotAssigned prevents the release of unassigned addresses by a test, unless another process has released them.
 var errNotAssigned = errors.New("was not assigned")
 
 func giveUpAll(host string, mustBeEmpty bool) func(*Allocator) error {

@@ -60,7 +60,7 @@ type step struct {
 	do       func(context.Context, *Allocator, clues) error
 }
 
-// clues is what the writes of a step tell about how it was called.
+// clues are the arguments of a step that follow from its writes.
 type clues struct {
 	handle string
 	attrs  map[string]string
@@ -167,7 +167,7 @@ var steps = []step{
 	{360, 361, auto("wg-1", tunnel, "", "fd00:40::/64")},
 	{364, 365, auto("h2", workload, "any", "")}, // strict affinity
 	{367, 368, byAddress("10.45.0.9")},
-	{445, 446, byHandle}, // frees what has cooled down since 326
+	{445, 446, byHandle}, // frees the addresses that have cooled down since 326
 	{462, 463, auto("h1", workload, "any", "")},
 	{465, 466, byHandle},
 	{483, 484, byAddress("10.42.1.1")},                          // a borrowed address

@@ -476,7 +476,7 @@ func TestDamagedBlockIsPassedOver(t *testing.T) {
 	}
 }
 
-// What a newer version keeps in a block, an affinity or a handle survives.
+// Unknown fields that a newer version keeps in a block, an affinity or a handle survive.
 func TestUnknownFieldsSurvive(t *testing.T) {
 	x := newBench(t, poolObject("p", "10.0.0.0/28", 29))
 	x.mustAuto("e", "h", 1, "10.0.0.0/29")
@@ -569,8 +569,8 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 	}
 }
 
-// A claim or a release that was interrupted is completed by the next assignment of the host, in the order that tells
-// everybody else who is at the same block.
+// An interrupted claim or release is completed by the next assignment of the host, in the order that shows the
+// operation to all others that work on the same block.
 func TestInterruptedClaimIsCompleted(t *testing.T) {
 	const aff, block = "/calico/ipam/v2/host/e/ipv4/block/10.0.0.0-29",
 		"/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-29"

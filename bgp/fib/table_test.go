@@ -147,7 +147,7 @@ func TestFIBRefuses(t *testing.T) {
 		slices.Sort(list)
 		return list
 	}
-	borrowed := "10.244.0.5/32 1" // looked at again, and still fine
+	borrowed := "10.244.0.5/32 1" // evaluated again, and still accepted
 	if got := usable(); !slices.Equal(got, []string{"10.244.0.0/26 1", "10.244.0.16/28 1", borrowed}) {
 		t.Errorf("after the release: %v", got)
 	}

@@ -480,7 +480,7 @@ func TestABlockIsClaimedAhead(t *testing.T) {
 	}
 }
 
-// The garbage collection of CNI releases what the runtime does not know any more, and nothing else.
+// The garbage collection of CNI releases the attachments that the runtime does not list any more, and no others.
 func TestGarbageCollection(t *testing.T) {
 	n := newNode(t)
 	for _, id := range []string{"kept", "lost"} {

@@ -139,7 +139,7 @@ func TestTwoContainersOfAPod(t *testing.T) {
 	}
 }
 
-// What was deferred is tried again although no other DEL wakes the engine up.
+// Deferred work is tried again although no other DEL wakes the engine up.
 func TestDeferredIsTriedAgain(t *testing.T) {
 	n := newNode(t)
 	folder := n.deferring()

@@ -174,7 +174,7 @@ func TestBadQuestions(t *testing.T) {
 	ask(t, path)
 }
 
-// Clients that say nothing take no turn from others; beyond the bound they are told to come again.
+// Clients that send nothing take no turn from others; beyond the bound they are refused, and may try again.
 func TestSilentClients(t *testing.T) {
 	path := serve(t, &backend{})
 	var conns []net.Conn

@@ -137,7 +137,7 @@ func TestStoresWhatCalicoStores(t *testing.T) {
 	}
 }
 
-// What the first node of a new cluster writes.
+// The objects that the first node of a new cluster writes.
 func TestNewCluster(t *testing.T) {
 	server := etcdtest.Start(t)
 	client, store := server.Client(t), server.Store(t)
@@ -177,7 +177,7 @@ func TestNewCluster(t *testing.T) {
 	}
 }
 
-// A second start writes nothing; a third with another AS writes the Node and keeps what others put in it.
+// A second start writes nothing; a third with another AS writes the Node and keeps the fields of other writers.
 func TestRestart(t *testing.T) {
 	server := etcdtest.Start(t)
 	client, store := server.Client(t), server.Store(t)

@@ -101,7 +101,7 @@ func (k knock) try(patience time.Duration) string {
 			return answered
 		case errors.Is(err, syscall.ECONNREFUSED):
 			return refused
-		// The host itself hears when its own packet is dropped.
+		// The host itself gets an error when its own packet is dropped.
 		case !errors.Is(err, syscall.EPERM) && (!errors.As(err, &timeout) || !timeout.Timeout()):
 			return err.Error()
 		case time.Now().After(end):

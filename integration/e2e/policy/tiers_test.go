@@ -88,7 +88,7 @@ func (c *cluster) testTierGoes(t *testing.T) {
 	}
 	for range 2 {
 		c.enforced(t, c.change(t, without(tier)...))
-		// Asked last, its policies come behind the end of tier default where that has policies, too.
+		// Evaluated last, its policies come behind the end of tier default where that has policies, too.
 		f.sees(t, "without the tier", join(tierAllowsAlone, otherAllows, beyond, passed, bystanders),
 			join(tierAllows, denied))
 		c.enforced(t, c.change(t, tier...))
