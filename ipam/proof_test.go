@@ -103,7 +103,7 @@ func (w *worker) step(i int) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if w.rng.IntN(25) == 0 {
-		// Not one of the counted operations: hosts come and go.
+		// This is not one of the counted operations: hosts come and go.
 		if err := w.alloc.ReleaseHostAffinities(ctx, Host(w.Host), w.rng.IntN(2) == 0); err != nil &&
 			!errors.Is(err, ErrNotEmpty) {
 			w.say(report{Fault: "give up blocks: " + err.Error()})

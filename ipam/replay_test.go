@@ -176,7 +176,7 @@ var steps = []step{
 	{500, 508, allAffinities},
 }
 
-// What Calico wrote in some 40 operations, from the first claim to the removal of a node, is what Manx writes: the same
+// Manx makes the writes that Calico made in some 40 operations, from the first claim to the removal of a node: the same
 // keys in the same order with the same bytes.
 func TestWritesAreCalicosWrites(t *testing.T) {
 	history := readHistory(t)
@@ -265,8 +265,8 @@ func cluesOf(t *testing.T, want []recorded) clues {
 	return c
 }
 
-// compareWrites wants the same writes. Blocks are released in parallel by Calico, so the order of the lines of a step
-// that releases several handles is not compared.
+// compareWrites requires equal writes. Calico releases blocks in parallel, so the order of the lines is not compared
+// for a step that releases several handles.
 func compareWrites(t *testing.T, want []recorded, got []write) {
 	t.Helper()
 	var w, g []string

@@ -24,7 +24,7 @@ func (n *node) away(yes bool) {
 	n.blind = yes
 }
 
-// deferring makes the engine anew, as another manxd would, with a folder for DELs that the datastore does not answer.
+// deferring makes a new engine, as another manxd would, with a folder for DELs that wait for the datastore.
 func (n *node) deferring() (folder string) {
 	n.t.Helper()
 	n.start()

@@ -104,7 +104,7 @@ func ask(t *testing.T, path string) {
 	}
 }
 
-// Another user gets neither in nor an answer, also where the mode of the socket would let him.
+// Another user can neither connect nor get an answer, also where the mode of the socket allows it.
 func TestOtherUsersAreRefused(t *testing.T) {
 	b := &backend{}
 	path := serve(t, b)

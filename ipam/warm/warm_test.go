@@ -58,7 +58,7 @@ func (s *store) take() []string {
 	return calls
 }
 
-// let lets so many events pass, and no more; -1 for all.
+// let delivers so many events, and no more; -1 for all.
 func (s *store) let(events int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +164,7 @@ func (c *cluster) pool(name string, spec model.IPPoolSpec) {
 	c.create(model.ResourceKey(model.KindIPPool, name), p)
 }
 
-// process is one with a Cache.
+// process is a process with a Cache.
 type process struct {
 	*cluster
 	store  *store
@@ -444,7 +444,7 @@ func (c *cluster) changePool(name string, change func(*model.IPPool)) *model.Obj
 	return o
 }
 
-// steal gives a block to another host, as one does that has found its owner gone.
+// steal gives a block to another host, as a host does that has found the owner gone.
 func (c *cluster) steal(block netip.Prefix, host string) {
 	c.Helper()
 	old, _ := affinity(me, block.String())
