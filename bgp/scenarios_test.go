@@ -374,7 +374,7 @@ func TestWhichSettingsWin(t *testing.T) {
 }
 
 // The reverse of a BGPPeer with a port is for a node that listens there. Where no port is configured it is for any
-// node. Then the node that the BGPPeer names, which listens on 179 like the other, accepts the connection.
+// node, and the named node connects to the node of the BGPPeer, which listens on 179 like all others.
 func TestPortsBetweenNodes(t *testing.T) {
 	n := func(name, addr, port string, more ...string) []string {
 		lines := append([]string{v4node(name, addr)}, more...)

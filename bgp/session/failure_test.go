@@ -15,7 +15,8 @@ import (
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// A fresh cause stays, whatever else fails meanwhile, except in favour of a message about other settings.
+// A fresh cause stays while only symptoms follow. A NOTIFICATION of the peer replaces it, and an old cause gives way to
+// any symptom.
 func TestASymptomDoesNotReplaceItsCause(t *testing.T) {
 	now := time.Now()
 	e := &entry{session: bgp.Session{Address: ip("10.0.1.1"), Source: ip("10.0.2.5"),
