@@ -90,7 +90,7 @@ func TestRename(t *testing.T) {
 		}
 		p := o.Value.(*v3.GlobalNetworkPolicy)
 		if p.Name != "x" || *p.Spec.Order != 7 || string(p.UID) == "" {
-			t.Errorf("renamed to %s", o.Raw())
+			t.Errorf("renamed to %s", o.Raw)
 		}
 	}
 }
