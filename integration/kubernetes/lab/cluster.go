@@ -48,6 +48,7 @@ type Cluster struct {
 	users    *credentials
 	plane    []*hosts.Process // in the order of their start
 	begun    [][]string       // their command lines
+	starts   []period         // from a start of the API server after an outage until it was ready
 	pause    string           // archive of the image
 }
 
