@@ -149,6 +149,9 @@ func (c *cluster) addNode(name string, v *model.Node, me string) {
 
 // reflects returns the cluster ID of a route reflector (RFC 4456), an invalid address for any other node.
 func (n *node) reflects() netip.Addr {
+	if n.clusterID == "" {
+		return netip.Addr{}
+	}
 	a, err := netip.ParseAddr(n.clusterID)
 	if err != nil || !a.Is4() {
 		return netip.Addr{}

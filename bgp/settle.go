@@ -19,10 +19,10 @@ func settle(all []wish) (sessions []Session, conflicts []Conflict) {
 	}
 	sessions = slices.Grow(sessions, len(all))
 	slices.SortFunc(wishes, func(a, b *wish) int {
-		return cmp.Or(
-			cmp.Compare(familyOf(a.Address), familyOf(b.Address)),
-			cmp.Compare(a.text, b.text),
-			cmp.Compare(a.group, b.group), cmp.Compare(a.object, b.object),
+		if a.Address != b.Address {
+			return cmp.Or(cmp.Compare(familyOf(a.Address), familyOf(b.Address)), cmp.Compare(a.text, b.text))
+		}
+		return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.object, b.object),
 			cmp.Compare(a.PeerAS, b.PeerAS), cmp.Compare(a.Port, b.Port)) // two nodes with one address
 	})
 	for len(wishes) > 0 {

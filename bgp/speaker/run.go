@@ -37,12 +37,14 @@ type speakerRun struct {
 	restarting bool // sessions that are added now existed before the restart
 	sessions   map[netip.Addr]bgp.Session
 	deferred   map[netip.Addr]bgp.Session // changes that wait until the session is down
-	failed     map[netip.Addr]bool        // those that the last Set could not configure
-	origins    map[netip.Prefix]bgp.Origin
-	policy     gobgppolicy.Policy
-	desired    *bgp.Desired // the source of the current policy
-	inForce    atomic.Pointer[policyInForce]
-	rechecks   rechecks
+	// pending are wanted sessions that may differ from sessions: they have changed, failed, or are deferred. obsolete
+	// are sessions that are not wanted any more and may still exist.
+	pending, obsolete map[netip.Addr]bool
+	origins           map[netip.Prefix]bgp.Origin
+	policy            gobgppolicy.Policy
+	desired           *bgp.Desired // the source of the current policy
+	inForce           atomic.Pointer[policyInForce]
+	rechecks          rechecks
 
 	socket *safefile.Socket // of GoBGP's own API, nil for none
 }
@@ -74,7 +76,7 @@ func startRun(ctx context.Context, sp *Speaker, g bgp.Global) (*speakerRun, erro
 	go srv.Serve()
 	run := &speakerRun{sp: sp, srv: srv, global: g,
 		sessions: map[netip.Addr]bgp.Session{}, deferred: map[netip.Addr]bgp.Session{},
-		failed: map[netip.Addr]bool{}, origins: map[netip.Prefix]bgp.Origin{}}
+		pending: map[netip.Addr]bool{}, obsolete: map[netip.Addr]bool{}, origins: map[netip.Prefix]bgp.Origin{}}
 	run.socket = sock
 	if err := run.start(ctx); err != nil {
 		run.stop(ctx)

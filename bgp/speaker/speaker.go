@@ -133,8 +133,8 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 	if s.ctx.Err() != nil {
 		return errors.New("bgp speaker is closed")
 	}
-	changed := s.status.SetSessions(d.Sessions)
-	s.setTaps(changed, addressesOf(d.Sessions))
+	changed, gone := s.status.SetSessions(d.Sessions)
+	s.setTaps(changed, gone)
 	s.setLimits(changed)
 	s.fib.Configure(d)
 
@@ -144,8 +144,10 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 			return err
 		}
 		s.status.SetFatal(nil)
+		changed, gone = d.Sessions, nil // the new server has no session
 	}
 	look := s.setRefusals(d, changed)
+	s.run.require(changed, gone)
 	err := s.run.set(ctx, d)
 	look()
 	s.setPaths(d.Sessions)
