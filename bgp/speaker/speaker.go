@@ -200,7 +200,8 @@ func (s *Speaker) Take(limit int) []bgp.Route { return s.fib.Take(limit) }
 func (s *Speaker) Snapshot() []bgp.Route { return s.fib.Snapshot() }
 
 // Server returns the GoBGP server, nil before the first successful Set. Only the API in bgp/gobgpapi may use it, and
-// only to read: the Speaker does not see changes made through it. A later Set may replace it.
+// only to read, and paths by Speaker.ListPath alone: the Speaker does not see changes made through it. A later Set may
+// replace it.
 func (s *Speaker) Server() *server.BgpServer {
 	if run := s.current(); run != nil {
 		return run.srv
