@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -136,36 +135,32 @@ func TestEachReaderIsRefusedOnceTheServerStops(t *testing.T) {
 	}
 }
 
-// A caller of gobgp.sock that does not read its listing does not keep the speaker from a restart.
-func TestUnreadListingDoesNotDelayARestart(t *testing.T) {
+// A caller of gobgp.sock that does not read its listing does not keep the server from stopping: its stream ends at once,
+// which ends the message that waits for it, and with it the listing.
+func TestUnreadListingEndsWhereTheServerStops(t *testing.T) {
 	t.Parallel()
-	socket := filepath.Join(t.TempDir(), "gobgp.sock")
-	s, d := testSpeaker(t, Config{GobgpSocket: socket})
-	for i := range 4000 {
-		d.Originated = append(d.Originated, bgp.Origin{LocalPref: 100,
-			Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 18, byte(i >> 8), byte(i)}), 32)})
+	r := newReaders()
+	waits, streamEnds := make(chan bool), make(chan bool)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- r.intercept(func(any, grpc.ServerStream) error {
+			close(waits)
+			<-streamEnds
+			return nil
+		})(nil, nil)
+	}()
+	<-waits
+	closed := make(chan bool)
+	go func() {
+		r.close()
+		close(closed)
+	}()
+	if err := <-ended; status.Code(err) != codes.Unavailable {
+		t.Errorf("the stream ended with %v", err)
 	}
-	mustSet(t, s, d)
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	stream, err := api.NewGoBgpServiceClient(conn).ListPath(t.Context(), &api.ListPathRequest{
-		TableType: api.TableType_TABLE_TYPE_GLOBAL,
-		Family:    &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Recv(); err != nil { // it has begun, and more than fits into buffers follows
-		t.Fatal(err)
-	}
-	d.Global.RouterID = ip("10.99.0.18")
-	mustSet(t, s, d)
-	for err == nil {
-		_, err = stream.Recv()
-	}
-	if status.Code(err) != codes.Unavailable {
-		t.Errorf("the listing ended with %v", err)
+	close(streamEnds)
+	<-closed
+	if err := r.intercept(func(any, grpc.ServerStream) error { return nil })(nil, nil); err == nil {
+		t.Error("a listing began after the end")
 	}
 }
