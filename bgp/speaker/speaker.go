@@ -146,10 +146,10 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 		s.status.SetFatal(nil)
 		changed, gone = d.Sessions, nil // the new server has no session
 	}
-	look := s.setRefusals(d, changed)
+	check := s.setRefusals(d, changed)
 	s.run.require(changed, gone)
 	err := s.run.set(ctx, d)
-	look()
+	check()
 	s.setPaths(d.Sessions)
 	s.sync.tick(time.Now()) // a node without peers is ready at once
 	return err
