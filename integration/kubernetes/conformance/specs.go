@@ -34,8 +34,8 @@ var excluded = []struct{ part, why string }{
 	{"[Provider:GCE]", "needs names of Google's cloud"},
 	{"cleanup finalizer", "a cloud's controller needs the finalizer to remove what it has made in the cloud; " +
 		"Manx makes nothing outside of the cluster, and sets none"},
-	{"Forward PTR lookup", "begins with the name of 8.8.8.8 in the DNS of the Internet, and the network of the lab has " +
-		"no way out"},
+	{"Forward PTR lookup", "begins with the name of 8.8.8.8 in the DNS of the Internet, and the network of the lab " +
+		"has no way out"},
 }
 
 // result of a test.
