@@ -52,3 +52,21 @@ func TestAffinityFailures(t *testing.T) {
 		}
 	}
 }
+
+// TestTestsOfAffinityRunAlone: the router has one setting for all Services.
+func TestTestsOfAffinityRunAlone(t *testing.T) {
+	const balanced = "[sig-network] LoadBalancers [Feature:LoadBalancer] "
+	for _, c := range []struct {
+		alone bool
+		name  string
+	}{
+		{true, balanced + "should be able to switch session affinity for LoadBalancer service with Local traffic policy"},
+		{true, balanced + "should have session affinity work for LoadBalancer service with Cluster traffic policy"},
+		{false, balanced + "should be able to change the type and ports of a TCP service [Slow]"},
+		{false, "[sig-network] Services should have session affinity work for service with type clusterIP"},
+	} {
+		if bearsNone(c.name) != c.alone {
+			t.Errorf("%s alone: %v, want %v", c.name, !c.alone, c.alone)
+		}
+	}
+}

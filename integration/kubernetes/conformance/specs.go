@@ -118,8 +118,7 @@ func runAll(ctx context.Context, c *lab.Cluster, names []string, parallel int, j
 	results := make([]result, len(names))
 	var together, alone []int
 	for i, name := range names {
-		if strings.Contains(name, "[Serial]") || strings.Contains(name, "[Disruptive]") || greedy(name) ||
-			affine(name) {
+		if bearsNone(name) {
 			alone = append(alone, i)
 		} else {
 			together = append(together, i)
@@ -148,6 +147,11 @@ func runAll(ctx context.Context, c *lab.Cluster, names []string, parallel int, j
 		return nil, err
 	}
 	return results, inParallel(alone, 1, do)
+}
+
+// bearsNone reports whether a test does not bear others beside it.
+func bearsNone(name string) bool {
+	return strings.Contains(name, "[Serial]") || strings.Contains(name, "[Disruptive]") || greedy(name) || affine(name)
 }
 
 // slow is 1 for a test that is marked slow, and 0 for others.
