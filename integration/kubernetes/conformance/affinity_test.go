@@ -60,7 +60,7 @@ func TestTestsOfAffinityRunAlone(t *testing.T) {
 		alone bool
 		name  string
 	}{
-		{true, balanced + "should be able to switch session affinity for LoadBalancer service with Local traffic policy"},
+		{true, balanced + "should be able to switch session affinity for LoadBalancer service with Local"},
 		{true, balanced + "should have session affinity work for LoadBalancer service with Cluster traffic policy"},
 		{false, balanced + "should be able to change the type and ports of a TCP service [Slow]"},
 		{false, "[sig-network] Services should have session affinity work for service with type clusterIP"},
