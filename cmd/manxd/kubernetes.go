@@ -56,6 +56,7 @@ func (o options) kubernetesAPI(log *zap.Logger) (*rest.Config, error) {
 func (o options) kubernetes() kubernetes.Config {
 	c := o.kube
 	c.InterfacePrefix, _, _ = strings.Cut(o.interfacePrefix, ",")
+	c.Follows = true
 	return c
 }
 
