@@ -97,8 +97,7 @@ func named(o map[string]any, name, protocol string, port int) {
 		{"name": name, "protocol": protocol, "port": port, "hostPort": 0, "hostIP": ""}}
 }
 
-// testNamedPorts uses a name for another number in each pod, and for another protocol, in both directions and as source
-// port.
+// testNamedPorts uses a name for another number in each pod, and for another protocol, in both directions and negated.
 func (c *cluster) testNamedPorts(t *testing.T) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	web := func(pod, protocol string, port int) entry {
