@@ -200,7 +200,7 @@ func TestSessions(t *testing.T) {
 				"BGPPeer/p4: is skipped: spec.asNumber = 1 does not go with spec.peerSelector",
 				`BGPPeer/p5: is skipped: spec.nodeSelector = "(("`,
 				"BGPPeer/p6: is skipped: spec.asNumber is missing: spec.localWorkloadSelector needs",
-				`BGPPeer/p7: is skipped: spec.peerIP = "10.1.1.1:99999": the port`,
+				`BGPPeer/p7: is skipped: spec.peerIP = "10.1.1.1:99999": must be an IP address, IPv4:PORT or [IPv6]:PORT`,
 				"BGPPeer/p8: is skipped: spec.keepOriginalNextHop and spec.nextHopMode",
 				`BGPPeer/p9: is skipped: spec.peerSelector = "a ==="`}},
 		{rule: "fields without effect are told",

@@ -136,8 +136,7 @@ func (b *policyBuilder) matchPrefix(c *api.Conditions, g *Group, m bgp.PrefixMat
 	name := fmt.Sprintf("manx-prefix-%s-%d-%d", m.CIDR.Masked(), m.Min, m.Max)
 	c.PrefixSet = b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name,
 		Prefixes: []*api.Prefix{{
-			IpPrefix: m.CIDR.Masked().String(), MaskLengthMin: uint32(max(m.Min, 0)),
-			MaskLengthMax: uint32(max(m.Max, 0)),
+			IpPrefix: m.CIDR.Masked().String(), MaskLengthMin: uint32(m.Min), MaskLengthMax: uint32(m.Max),
 		}}})
 	if m.Not {
 		c.PrefixSet.Type = api.MatchSet_TYPE_INVERT

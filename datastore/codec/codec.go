@@ -52,7 +52,7 @@ func decodeValue(info model.KindInfo, key model.Key, raw []byte) (any, error) {
 		m.SetResourceVersion("")
 		m.SetSelfLink("")
 	}
-	settlePolicy(key.Name, value)
+	normalizePolicy(key.Name, value)
 	return value, nil
 }
 

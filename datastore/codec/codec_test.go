@@ -52,8 +52,8 @@ func exact(t testing.TB, b []byte) any {
 	return v
 }
 
-// storedKey returns the key of an object of the test data, which tells the path at which Calico stored it in etcd. It
-// does for these paths; datastore/etcd has the rules.
+// storedKey returns the key of an object of the test data, from the path at which Calico stored it in etcd. It parses
+// the paths of the test data alone; datastore/etcd has the rules.
 func storedKey(path string) model.Key {
 	part := strings.Split(path, "/")[1:]
 	switch {
@@ -348,7 +348,7 @@ func TestQuarantine(t *testing.T) {
 			"spec.nodeSelector"},
 		{"peer address", model.ResourceKey(model.KindBGPPeer, "x"), `{"spec":{"peerIP":"10.0.0.256"}}`, "spec.peerIP"},
 		{"peer selector", model.ResourceKey(model.KindBGPPeer, "x"), `{"spec":{"peerSelector":"("}}`, "spec.peerSelector"},
-		{"peer with two ways to say who is used as far as it goes", model.ResourceKey(model.KindBGPPeer, "x"),
+		{"peer with an address and a selector is used", model.ResourceKey(model.KindBGPPeer, "x"),
 			`{"spec":{"peerIP":"10.0.0.1","peerSelector":"all()"}}`, ""},
 		{"node address", model.ResourceKey(model.KindNode, "x"), `{"spec":{"bgp":{"ipv4Address":"fd00::1/64"}}}`,
 			"spec.bgp.ipv4Address"},
@@ -363,7 +363,7 @@ func TestQuarantine(t *testing.T) {
 		{"affinity state", model.Key{Kind: model.KindBlockAffinity, Name: "host/n/10.0.0.0/26"}, `{"state":"maybe"}`, "state"},
 		{"empty affinity is confirmed", model.Key{Kind: model.KindBlockAffinity, Name: "host/n/10.0.0.0/26"}, "", ""},
 		{"block of another range", model.Key{Kind: model.KindIPAMBlock, Name: "10.0.1.0/31"}, block(`[0,null]`, `[1]`),
-			"as the key says"},
+			"as in the key"},
 		{"block with too few allocations", model.Key{Kind: model.KindIPAMBlock, Name: "10.0.0.0/31"}, block(`[0]`, `[1]`),
 			"must have 2 entries"},
 		{"block with an allocation that points nowhere", model.Key{Kind: model.KindIPAMBlock, Name: "10.0.0.0/31"},

@@ -99,7 +99,7 @@ func mergeLists(raw, base, next []any) []any {
 		switch {
 		case from[i] >= 0:
 			result[i] = raw[from[i]]
-		case len(next) == len(base) && !used[i] && sameThing(base[i], n):
+		case len(next) == len(base) && !used[i] && sameElement(base[i], n):
 			result[i] = merge(raw[i], base[i], n)
 		default:
 			result[i] = n
@@ -111,9 +111,9 @@ func mergeLists(raw, base, next []any) []any {
 // identities are the members that identify a list's element.
 var identities = []string{"handle_id", "name", "cidr", "address", "nodeName", "internalIP"}
 
-// sameThing reports whether two different elements of a list can be two states of one thing: they have the same
+// sameElement reports whether two different elements of a list can be two states of one thing: they have the same
 // identity or, for elements without one, a common member.
-func sameThing(a, b any) bool {
+func sameElement(a, b any) bool {
 	am, ok1 := a.(map[string]any)
 	bm, ok2 := b.(map[string]any)
 	if !ok1 || !ok2 {

@@ -27,8 +27,8 @@ func policyName(stored, annotated, tier string) string {
 	return stored
 }
 
-// settlePolicy sets the name of a stored policy to the v3 name, and the fields that old writers left out.
-func settlePolicy(stored string, value any) {
+// normalizePolicy sets the name of a stored policy to the v3 name, and the fields that old writers left out.
+func normalizePolicy(stored string, value any) {
 	if tier := model.PolicyTier(value); tier != "" {
 		m := value.(metav1.Object)
 		annotations := m.GetAnnotations()

@@ -68,7 +68,7 @@ func prepare(o *model.Object) error {
 		o.Key.Name = name
 	}
 	if m := o.Metadata(); m != nil {
-		if err := settleName(o, m); err != nil {
+		if err := normalizeName(o, m); err != nil {
 			return err
 		}
 		o.Value.(interface{ GetObjectKind() schema.ObjectKind }).GetObjectKind().
@@ -78,9 +78,9 @@ func prepare(o *model.Object) error {
 	return nil
 }
 
-// settleName makes key and metadata agree; either may be missing. A policy that is stored under its old name stays
+// normalizeName makes key and metadata agree; either may be missing. A policy that is stored under its old name stays
 // there.
-func settleName(o *model.Object, m metav1.Object) error {
+func normalizeName(o *model.Object, m metav1.Object) error {
 	if o.Key.Name == "" {
 		o.Key.Name = m.GetName()
 	}

@@ -39,7 +39,7 @@ func checkFelixConfiguration(c *check, f *model.FelixConfiguration) {
 	c.selector("spec.nodeSelector", s.NodeSelector)
 	c.failIf(s.NodeSelector != "" && (c.key.Name == "default" || strings.HasPrefix(c.key.Name, "node.")),
 		"spec.nodeSelector",
-		s.NodeSelector, `has no place in "default" or "node.NAME", which already say whom they are for`)
+		s.NodeSelector, `cannot be set in "default" or "node.NAME", whose nodes follow from the name`)
 	levels := []string{"Trace", "Debug", "Info", "Warning", "Error", "Fatal"}
 	foldedEnum(c, "spec.logSeverityScreen", s.LogSeverityScreen, levels...)
 	foldedEnum(c, "spec.logSeverityFile", s.LogSeverityFile, levels...)
@@ -105,7 +105,7 @@ func checkFelixRanges(c *check, s model.FelixConfigurationSpec) {
 		c.failIf(len(*r) > 7, "spec.kubeNodePortRanges", len(*r), "can have at most 7 ranges")
 		for i, p := range *r {
 			c.failIf(p.PortName != "", at("spec.kubeNodePortRanges", i), p.PortName,
-				"must be a port or a range of ports: names mean nothing here")
+				"must be a port or a range of ports, not a name")
 		}
 	}
 	c.failIf(s.RouteTableRange != nil && s.RouteTableRanges != nil, "spec.routeTableRange", "set",

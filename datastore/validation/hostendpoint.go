@@ -11,7 +11,7 @@ func checkHostEndpoint(c *check, h *v3.HostEndpoint) {
 	c.failIf(s.Node == "", "spec.node", "", "is required: the node that the endpoint is on")
 	c.name("spec.node", s.Node)
 	if s.InterfaceName == "" && len(s.ExpectedIPs) == 0 {
-		c.broken("spec.interfaceName", "", "is required unless expectedIPs tell which interface is meant")
+		c.broken("spec.interfaceName", "", "is required unless expectedIPs selects the interface")
 	}
 	if n := s.InterfaceName; n != "" && n != model.AllInterfaces && !model.IsInterfaceName(n) {
 		c.broken("spec.interfaceName", n, `must be "*" or an interface name of at most 15 characters`)

@@ -35,7 +35,7 @@ func CheckBlock(b *model.Block) []model.FieldError {
 // checkStoredBlock applies the rules for reading and writing a block.
 func checkStoredBlock(c *check, b *model.Block) {
 	if cidr, ok := c.key.Block(); ok && cidr != b.CIDR {
-		c.broken("cidr", b.CIDR, "must be %s, as the key says", cidr)
+		c.broken("cidr", b.CIDR, "must be %s, as in the key", cidr)
 	}
 	if checkBlockShape(c, b) {
 		checkFreeQueue(c, b)

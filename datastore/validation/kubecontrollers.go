@@ -61,13 +61,13 @@ func checkAutoHostEndpoints(c *check, field string, h *model.AutoHostEndpoints) 
 	seen := map[string]bool{}
 	for i, t := range h.Templates {
 		field := at(field+".templates", i)
-		c.failIf(t.GenerateName == "", field+".generateName", "", "is required: it tells the host endpoints of one "+
-			"template from those of another")
+		c.failIf(t.GenerateName == "", field+".generateName", "", "is required: it distinguishes the host endpoints "+
+			"of one template from those of another")
 		c.name(field+".generateName", t.GenerateName)
 		c.failIf(seen[t.GenerateName], field+".generateName", t.GenerateName, "is the name of another template")
 		seen[t.GenerateName] = true
 		c.failIf(len(t.InterfaceCIDRs) == 0 && t.InterfacePattern == "", field+".interfacePattern", "",
-			"is required unless interfaceCIDRs tell which interfaces are meant")
+			"is required unless interfaceCIDRs selects the interfaces")
 		for j, n := range t.InterfaceCIDRs {
 			if _, rule := parseNet(n, 0); rule != "" {
 				c.fail(at(field+".interfaceCIDRs", j), n, "%s", rule)

@@ -8,7 +8,7 @@ import (
 )
 
 // inferTypes sets the directions of a policy without any: those for which it has rules, ingress if it has none. An
-// empty list would mean both.
+// empty list would stand for both.
 func (p policy) inferTypes() {
 	switch {
 	case len(*p.types) > 0 || p.deletes():

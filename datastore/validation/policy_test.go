@@ -259,7 +259,7 @@ func TestPolicyRules(t *testing.T) {
 			`node: n, interfaceName: "*", expectedIPs: [10.0.0.1, "fd00::1"], ports: [{name: ssh, protocol: 6, port: 22}]`, "", isUsed},
 		{"host endpoint of no node", model.KindHostEndpoint, `interfaceName: eth0`, `spec.node = "": is required`, isUsed},
 		{"host endpoint of no interface", model.KindHostEndpoint, `node: n`,
-			`spec.interfaceName = "": is required unless expectedIPs tell`, quarantined},
+			`spec.interfaceName = "": is required unless expectedIPs selects`, quarantined},
 		{"host endpoint of an interface pattern", model.KindHostEndpoint, `node: n, interfaceName: "eth*"`,
 			`spec.interfaceName = "eth*"`, quarantined},
 		{"expected network", model.KindHostEndpoint, `node: n, expectedIPs: [10.0.0.0/8]`,

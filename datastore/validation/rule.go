@@ -97,7 +97,7 @@ func (c ruleCheck) icmp(field string, f *v3.ICMPFields) {
 		c.broken(field+".code", *f.Code, "must be from 0 to 255")
 	}
 	if f.Code != nil && f.Type == nil {
-		c.broken(field+".code", *f.Code, "needs a type: a code means something only together with it")
+		c.broken(field+".code", *f.Code, "needs a type: each type has its own codes")
 	}
 }
 
@@ -150,8 +150,8 @@ func (c ruleCheck) http() {
 	}
 	field := c.field + ".http"
 	if c.rule.Action != v3.Allow {
-		c.broken(field, "set", "can only be in a rule with action Allow, not %s: the kernel cannot see it, so all "+
-			"traffic would be meant", c.rule.Action)
+		c.broken(field, "set", "can only be in a rule with action Allow, not %s: the kernel cannot match it, so "+
+			"the rule would match all traffic", c.rule.Action)
 	}
 	c.failIf(!c.ingress, field, "set", "can only be in an ingress rule")
 	if p := c.rule.Protocol; p != nil {

@@ -61,10 +61,10 @@ func Default(kind model.Kind, value any) {
 }
 
 // Validate lists every rule that the value breaks.
-func Validate(key model.Key, value any) []model.FieldError { return broken(key, value, false) }
+func Validate(key model.Key, value any) []model.FieldError { return brokenRules(key, value, false) }
 
 // Unsafe lists the broken rules that make a value unsafe to use: a stored object with one is quarantined.
-func Unsafe(key model.Key, value any) []model.FieldError { return broken(key, value, true) }
+func Unsafe(key model.Key, value any) []model.FieldError { return brokenRules(key, value, true) }
 
 // ValidateUpdate lists the rules that the value breaks in place of old, which may be nil: also those for changes, but
 // not the ones that old already broke unless they make the value unsafe. Another writer may be of a newer version.
@@ -84,8 +84,8 @@ func listed(errs []model.FieldError, e model.FieldError) bool {
 	return slices.ContainsFunc(errs, func(x model.FieldError) bool { return x.Error() == e.Error() })
 }
 
-// broken applies the rules of the kind; lenient applies only those that make the object unsafe to use.
-func broken(key model.Key, value any, lenient bool) []model.FieldError {
+// brokenRules applies the rules of the kind; lenient applies only those that make the object unsafe to use.
+func brokenRules(key model.Key, value any, lenient bool) []model.FieldError {
 	c := &check{key: key, lenient: lenient}
 	if info, _ := model.Lookup(key.Kind); info.Resource {
 		checkMetadata(c, info, value)
