@@ -237,7 +237,7 @@ func TestMeshWorkedExample(t *testing.T) {
 	equalLines(t, "C", showAll(compute(t, "C", objects...).Sessions), nil)
 }
 
-// RFC 4456: who is whose client, by cluster IDs and AS.
+// RFC 4456: clients and reflectors, by cluster ID and AS.
 func TestRouteReflectors(t *testing.T) {
 	r := func(name, addr, id string) string {
 		return `node ` + name + ` {"bgp":{"ipv4Address":"` + addr + `/24","routeReflectorClusterID":"` + id +

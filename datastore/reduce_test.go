@@ -171,8 +171,8 @@ func TestChangesThatMakeNoDifference(t *testing.T) {
 	}
 }
 
-// The controllers' tables keep of an endpoint with labels of its own less than half of what the tables of a node keep,
-// and hear nothing of changes of its labels.
+// The controllers' tables keep less than half as much of an endpoint with labels as the tables of a node, and receive
+// no changes of its labels.
 func TestAddressTablesKeepLittle(t *testing.T) {
 	const many = 10_000
 	endpoint := func(i int, version string) *model.Object {

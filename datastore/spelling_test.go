@@ -82,7 +82,7 @@ func TestOfAPolicyUnderBothSpellingsTodaysCounts(t *testing.T) {
 			if got := policies(s); got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
 			}
-			// Whoever follows the changes has in the end what a reader sees.
+			// A follower of the changes has in the end the state of a reader.
 			seen := map[model.Key]*model.Object{}
 			for o := range since.All(model.KindNetworkPolicy) {
 				seen[o.Key] = o

@@ -19,7 +19,7 @@ type ipamState struct {
 	blocks     map[netip.Prefix]*model.Block
 	handles    map[string]*model.Handle
 	affinities map[string]model.AffinityState // by key name
-	// has counts the addresses of each handle in each block, as the blocks tell.
+	// has counts the addresses of each handle in each block.
 	has map[string]map[netip.Prefix]int
 	// owner is the handle of each assigned address.
 	owner map[netip.Addr]string
@@ -82,8 +82,8 @@ func (s *ipamState) addBlock(t testing.TB, key model.Key, b *model.Block) {
 	}
 }
 
-// checkHandles wants every address to be counted by its handle, and no handle to count more than there is unless an
-// operation on it was interrupted.
+// checkHandles requires each address to be counted by its handle. A handle may count more addresses only after an
+// interrupted operation.
 func (s *ipamState) checkHandles(t testing.TB, interrupted func(handle string) bool) {
 	t.Helper()
 	for handle, blocks := range s.has {
@@ -117,7 +117,7 @@ func (s *ipamState) checkHandles(t testing.TB, interrupted func(handle string) b
 	}
 }
 
-// checkAffinities wants every block's owner to have an affinity for it: otherwise it would never be used or released.
+// checkAffinities requires an affinity of each block's owner: a block without it would never be used or released.
 func (s *ipamState) checkAffinities(t testing.TB) {
 	t.Helper()
 	for cidr, b := range s.blocks {
@@ -139,7 +139,7 @@ func (s *ipamState) checkAffinities(t testing.TB) {
 	}
 }
 
-// releaseEverything gives back all handles and blocks and wants nothing to be left: no key of any kind.
+// releaseEverything releases all handles and blocks, and requires that no key of any kind is left.
 func releaseEverything(t testing.TB, store Store, now func() time.Time) {
 	t.Helper()
 	ctx := context.Background()

@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/datastore/validation"
 )
 
-// reference is a block as a person would keep it: who has each address, and since when it cools down.
+// reference is a plain model of a block: the owner of each address, and since when the address cools down.
 type reference struct {
 	owner    map[int]string
 	released map[int]time.Time
@@ -131,7 +131,7 @@ func (r *reference) compare(t *testing.T, seed uint64, b *model.Block) {
 	}
 }
 
-// The order in which addresses are released does not matter to who has what.
+// The order of releases does not change the remaining assignments.
 func TestReleaseInAnyOrderLeavesTheSameAllocations(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	for seed := range uint64(50) {
@@ -171,7 +171,7 @@ func TestWindowsReservedAddressesLeaveABlockEmpty(t *testing.T) {
 	}
 }
 
-// A handle that an old migration damaged is known by what stands before the line end.
+// A handle that an old migration damaged counts up to the end of its line.
 func TestHandleEndsAtLineEnd(t *testing.T) {
 	b := newBlock(netip.MustParsePrefix("10.0.0.0/29"), "host:w", time.Now())
 	assignNext(b, 1, attribute("h\r\nnode: n", nil), nothing)
@@ -180,7 +180,7 @@ func TestHandleEndsAtLineEnd(t *testing.T) {
 	}
 }
 
-// Whatever is stored as a block is either refused or can be worked with, without a crash, and stays valid.
+// Any stored block is either refused or usable: operations on it do not panic, and leave it valid.
 func FuzzBlock(f *testing.F) {
 	b := newBlock(netip.MustParsePrefix("10.0.0.0/29"), "host:a", time.Unix(1_800_000_000, 0))
 	assignNext(b, 3, attribute("h", map[string]string{"node": "a"}), nothing)

@@ -127,7 +127,7 @@ func (m *memory) Delete(_ context.Context, key model.Key, revision int64) (*mode
 	return codec.Decode(key, e.raw, e.revision), nil
 }
 
-// clone copies the content, to try many things from one state.
+// clone copies the content, so that a test can continue from one state in many ways.
 func (m *memory) clone() *memory {
 	c := newMemory()
 	c.revision = m.revision

@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/datastore/validation"
 )
 
-// render writes what the tests look at: selector, types and one line for each rule.
+// render writes the fields that the tests compare: selector, types and one line for each rule.
 func render(selector string, types []v3.PolicyType, ingress, egress []v3.Rule) string {
 	lines := []string{selector, fmt.Sprint(types)}
 	for _, r := range ingress {

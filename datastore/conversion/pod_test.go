@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// parsePod reads a pod that is called default/nginx and runs on node-1 unless the text says something else.
+// parsePod reads a pod. It is called default/nginx and runs on node-1 unless the text has other values.
 func parsePod(t *testing.T, text string) *model.Pod {
 	t.Helper()
 	p := &model.Pod{}

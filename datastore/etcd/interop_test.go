@@ -244,7 +244,7 @@ func TestMalformedValuesAtEveryKind(t *testing.T) {
 	}
 }
 
-// What a newer Calico wrote survives a writer that never read it.
+// Fields that a newer Calico wrote survive an update by a writer that never read them.
 func TestUpdateKeepsFieldsThatItDoesNotKnow(t *testing.T) {
 	server := etcdtest.Start(t)
 	s, raw := server.Store(t), server.Client(t)

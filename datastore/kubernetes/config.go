@@ -41,6 +41,9 @@ type Config struct {
 	Group string
 	// InterfacePrefix is the prefix of pods' host interface names; "cali" if empty.
 	InterfacePrefix string
+	// Follows is set by a program that watches numerous kinds soon: Open begins to test whether the server can begin a
+	// watch with all objects, on which their first reads depend.
+	Follows bool
 	// LeaseNamespace is the namespace of the elections' Leases; empty: the namespace of this pod, or kube-system.
 	LeaseNamespace string
 	// LeaseTTL is the time after the end of a leader that did not resign until another candidate can lead, in whole

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 
 	"k8s.io/client-go/rest"
@@ -39,6 +40,9 @@ func renewal(config *rest.Config, read func() (*rest.Config, error)) transport.W
 		t.content, _ = credentials(config) // unreadable credentials differ from readable ones
 		if h, ok := base.(*http.Transport); ok {
 			t.dial = h.DialContext
+			if h.TLSClientConfig != nil {
+				t.protocols = slices.Clone(h.TLSClientConfig.NextProtos)
+			}
 		}
 		return t
 	}
@@ -49,6 +53,8 @@ type renewing struct {
 	read func() (*rest.Config, error)
 	base http.RoundTripper // with the initial credentials, which its caller has already set on a request
 	dial dialer            // base's dialer; nil if unknown
+	// protocols are those that base negotiates: HTTP/2 or HTTP/1.1.
+	protocols []string
 
 	mu      sync.Mutex
 	content [sha256.Size]byte // of the credentials in use
@@ -99,7 +105,7 @@ func (t *renewing) renew(refused http.RoundTripper) http.RoundTripper {
 		return nil
 	}
 	config = rest.CopyConfig(config)
-	config.WrapTransport, config.Dial = nil, t.dial
+	config.WrapTransport, config.Dial, config.NextProtos = nil, t.dial, t.protocols
 	way, err := rest.TransportFor(config)
 	if err != nil {
 		return nil

@@ -101,16 +101,17 @@ func (s *Store) resource(kind model.Kind) (resource, error) {
 		r.plural, r.namespaced, r.many = "pods", true, true
 		r.fields, r.decode = running, typed(keptPod, s.endpoint)
 	case model.KindNamespace:
-		r.plural, r.decode = "namespaces", typed(nil, form.Namespace)
+		r.plural, r.many, r.decode = "namespaces", true, typed(nil, form.Namespace)
 	case model.KindServiceAccount:
-		r.plural, r.namespaced, r.decode = "serviceaccounts", true, typed(nil, form.ServiceAccount)
+		r.plural, r.namespaced, r.many = "serviceaccounts", true, true
+		r.decode = typed(nil, form.ServiceAccount)
 	case model.KindService:
-		r.plural, r.namespaced, r.decode = "services", true, typed(nil, form.Service)
+		r.plural, r.namespaced, r.many, r.decode = "services", true, true, typed(nil, form.Service)
 	case model.KindEndpointSlice:
-		r.root, r.plural, r.namespaced = "/apis/discovery.k8s.io/v1", "endpointslices", true
+		r.root, r.plural, r.namespaced, r.many = "/apis/discovery.k8s.io/v1", "endpointslices", true, true
 		r.decode = typed(nil, form.EndpointSlice)
 	case model.KindKubernetesNetworkPolicy:
-		r.root, r.plural, r.namespaced = "/apis/networking.k8s.io/v1", "networkpolicies", true
+		r.root, r.plural, r.namespaced, r.many = "/apis/networking.k8s.io/v1", "networkpolicies", true, true
 		r.decode = typed(nil, s.networkPolicy)
 	case model.KindClusterNetworkPolicy:
 		r.root, r.plural, r.protobuf, r.custom = policyRoot, "clusternetworkpolicies", false, true

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/singleflight"
 	"k8s.io/client-go/rest"
 
 	"github.com/manxnet/manx/datastore"
@@ -53,6 +54,8 @@ type Store struct {
 	// support initial events in a watch.
 	paged  map[string]time.Time
 	proven bool // the server is known to support it
+
+	probing singleflight.Group
 }
 
 var _ datastore.Backend = (*Store)(nil)
@@ -90,6 +93,9 @@ func open(ctx context.Context, config Config, r *rest.Config, log *zap.Logger) (
 	if err := s.discover(ctx); err != nil {
 		s.cancel()
 		return nil, err
+	}
+	if config.Follows {
+		s.watches.Go(func() { _ = s.streams(s.ctx) }) // the first feed gets the error
 	}
 	log.Info("Kubernetes API reached", zap.String("server", r.Host), zap.String("group", string(s.group())))
 	return s, nil

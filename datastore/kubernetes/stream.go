@@ -180,7 +180,7 @@ func endOfInitial(r resource, bookmark frame) (int64, error) {
 }
 
 // streams tests, until the connection is lost, whether the server supports initial events, with a watch of almost
-// nothing. nil: it does.
+// nothing. nil: it does. Concurrent callers share one test.
 func (s *Store) streams(ctx context.Context) error {
 	s.mu.Lock()
 	proven := s.proven
@@ -188,13 +188,18 @@ func (s *Store) streams(ctx context.Context) error {
 	if proven {
 		return nil
 	}
+	_, err, _ := s.probing.Do("", func() (any, error) { return nil, s.probe(ctx) })
+	return err
+}
+
+func (s *Store) probe(ctx context.Context) error {
 	r, err := s.resource(model.KindNamespace)
 	if err != nil {
 		return err
 	}
 	r.fields = "metadata.name=default"
-	probe := &feed{store: s, kind: model.KindNamespace}
-	stream, err := probe.open(ctx, r, fromStart())
+	f := &feed{store: s, kind: model.KindNamespace}
+	stream, err := f.open(ctx, r, fromStart())
 	if err != nil {
 		return err
 	}

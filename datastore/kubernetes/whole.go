@@ -57,14 +57,37 @@ func (s *Store) whole(ctx context.Context, r resource, each func(*model.Object) 
 	if err != nil {
 		return listMeta{}, err
 	}
-	defer body.Close() //nolint:errcheck // it was read
-	return protobufList(bufio.NewReaderSize(body, 64<<10), func(item []byte) error {
+	in, end := readAhead(body)
+	defer end()
+	defer cancel() // a reading that is given up ends
+	return protobufList(bufio.NewReaderSize(in, aheadBy), func(item []byte) error {
 		o, err := r.decode(item)
 		if err != nil || o == nil {
 			return err
 		}
 		return each(o)
 	})
+}
+
+// aheadBy is the number of bytes that readAhead reads at once.
+const aheadBy = 128 << 10
+
+// readAhead reads a response in a goroutine of its own while its caller decodes what came before: to decompress the
+// pods of a large cluster takes as long as to decode them. end closes the response, whose context must have ended or
+// which must have been read.
+func readAhead(body io.ReadCloser) (in io.Reader, end func()) {
+	reader, writer := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer body.Close() //nolint:errcheck // it was read
+		_, err := io.CopyBuffer(writer, struct{ io.Reader }{body}, make([]byte, aheadBy))
+		writer.CloseWithError(err)
+	}()
+	return reader, func() {
+		reader.Close() //nolint:errcheck // always nil
+		<-done
+	}
 }
 
 // protobufList is protobufItems for a list that is read from a stream. An item is valid until its visit ends.

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/projectcalico/api/pkg/lib/numorstring"
@@ -16,7 +15,7 @@ import (
 const returnAfter = 10 * time.Second
 
 // Keeper registers this host again when its Node was deleted, or was deleted and created again by a program that does
-// not have the host's addresses.
+// not have the host's addresses. At its start it warns of another Node that has one of the addresses.
 type Keeper struct {
 	Config     Config
 	Registered Result
@@ -39,11 +38,24 @@ func (k *Keeper) Run(ctx context.Context, tables *datastore.Tables) error {
 	if err != nil {
 		return err
 	}
+	k.warnOfConflict(snapshot)
 	w := keeperWatch{last: k.Registered.Node}
 	for {
 		if snapshot, err = await(ctx, tables, snapshot, k.step(ctx, snapshot, &w)); err != nil {
 			return err
 		}
+	}
+}
+
+// warnOfConflict logs another Node that has one of this node's addresses. Registration reads all Nodes only before it
+// writes an address, and the tables have them.
+func (k *Keeper) warnOfConflict(snapshot *datastore.Snapshot) {
+	if k.Config.DisableConflictCheck {
+		return
+	}
+	conflict := k.Config.conflict(k.Registered.Name, k.Registered.Node, snapshot.All(model.KindNode))
+	if conflict != nil {
+		k.Log.Warn(conflict.Error(), zap.String("node", k.Registered.Name))
 	}
 }
 
@@ -118,7 +130,8 @@ func (k *Keeper) again(ctx context.Context, now, last *model.Node) error {
 		fresh := &model.Node{Spec: last.Spec}
 		fresh.Labels, fresh.Annotations = last.Labels, last.Annotations
 		o := model.NewObject(model.ResourceKey(model.KindNode, r.name), fresh).Clone()
-		if _, err := k.Store.Create(ctx, o); err != nil && !errors.Is(err, datastore.ErrExists) {
+		// If it exists by now, the next step gets it from the tables: whether it has an AS number decides above.
+		if _, err := k.Store.Create(ctx, o); err != nil {
 			return err
 		}
 	}

@@ -94,3 +94,39 @@ func TestNodeIsRegisteredAgain(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A Node that another program has created, and that the tables do not have yet, is not completed without the AS number.
+func TestNodeThatTheTablesLack(t *testing.T) {
+	store := etcdtest.Start(t).Store(t)
+	c, host := named("n1"), &fixed{interfaces: interfaces("eth0 10.0.0.1/24")}
+	c.AS = "65007"
+	k := &Keeper{Config: named("n1"), Registered: mustRegister(t, store, c, host), Store: store, Host: host,
+		MayCreate: func(context.Context) error { return nil }, Log: zap.NewNop()}
+	key, last := model.ResourceKey(model.KindNode, "n1"), k.Registered.Node
+	if _, err := store.Delete(t.Context(), key, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Create(t.Context(), model.NewObject(key, &model.Node{})); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.again(t.Context(), nil, last); !errors.Is(err, datastore.ErrExists) {
+		t.Errorf("error %v, want one that the Node exists", err)
+	}
+	stored := func() *model.Node {
+		o, err := store.Get(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o.Value.(*model.Node)
+	}
+	now := stored()
+	if hasAddress(now) {
+		t.Error("it has an address, and its AS number is lost")
+	}
+	if err := k.again(t.Context(), now, last); err != nil { // the tables have it
+		t.Fatal(err)
+	}
+	if n := stored(); !hasAddress(n) || asOf(n) == nil || *asOf(n) != 65007 {
+		t.Errorf("registered again: %+v", n.Spec.BGP)
+	}
+}

@@ -246,7 +246,7 @@ func TestNodeInterfaces(t *testing.T) {
 	}
 }
 
-// Whatever method is configured, it is refused or judges every address, and chooses at most one.
+// Any configured method is refused, or evaluates each address and selects at most one.
 func FuzzDetect(f *testing.F) {
 	for _, s := range []string{"", "first-found", "interface=eth.*,^en", "skip-interface=eth1",
 		"cidr=10.0.0.0/8, fd00::/8", "can-reach=10.0.0.2", "kubernetes-internal-ip", "cidr=::ffff:10.0.0.0/100"} {

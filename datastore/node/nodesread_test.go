@@ -22,7 +22,8 @@ func (s *nodesRead) List(ctx context.Context, k model.Kind, namespace string) ([
 	return s.Store.List(ctx, k, namespace)
 }
 
-// All Nodes are read to compare this node's address with theirs, and again only for a pool that is to be made.
+// All Nodes are read to compare a new address of this node with theirs, and again only for a pool that is to be made. A
+// node that keeps its address does not read them: neither when it starts nor when it detects its address again.
 func TestNodesAreReadOnlyWhereTheyDecide(t *testing.T) {
 	store := &nodesRead{Store: etcdtest.Start(t).Store(t)}
 	read := func(what string, name string, addresses string, want int) {
@@ -35,5 +36,6 @@ func TestNodesAreReadOnlyWhereTheyDecide(t *testing.T) {
 	}
 	read("the first node, which makes pools of both families", "n1", "eth0 10.0.0.1/24", 3)
 	read("another node, whose address may be taken", "n2", "eth0 10.0.0.2/24", 1)
-	read("a restart, since somebody may have taken the address meanwhile", "n2", "eth0 10.0.0.2/24", 1)
+	read("a restart with the address of the Node", "n2", "eth0 10.0.0.2/24", 0)
+	read("a restart with another address, which may be taken", "n2", "eth0 10.0.0.3/24", 1)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"os"
 	"reflect"
@@ -192,14 +193,10 @@ func (r *registrar) ensureNode(ctx context.Context) (Result, error) {
 		if err != nil {
 			return false, err
 		}
-		if !r.config.DisableConflictCheck {
-			err := r.checkConflict(ctx, n)
-			var conflict *conflictError
-			if errors.As(err, &conflict) && !addressesChanged(before, n) {
-				// The other one came later, or at the same moment: the running node continues.
-				result.Warnings, err = append(result.Warnings, err.Error()), nil
-			}
-			if err != nil {
+		// Addresses that the Node has already were checked when they were written. The Keeper reports another Node that
+		// has taken one since: the running node continues.
+		if !r.config.DisableConflictCheck && addressesChanged(before, n) {
+			if err := r.checkConflict(ctx, n); err != nil {
 				return false, err
 			}
 		}
@@ -286,15 +283,23 @@ func (r *registrar) checkConflict(ctx context.Context, n *model.Node) error {
 	if err != nil {
 		return err
 	}
-	for _, o := range nodes {
+	if conflict := r.config.conflict(r.name, n, slices.Values(nodes)); conflict != nil {
+		return conflict
+	}
+	return nil
+}
+
+// conflict returns the first other Node that has an address of this one, nil if there is none.
+func (c *Config) conflict(name string, n *model.Node, nodes iter.Seq[*model.Object]) *conflictError {
+	for o := range nodes {
 		other, ok := o.Value.(*model.Node)
-		if !ok || o.Key.Name == r.name {
+		if !ok || o.Key.Name == name {
 			continue
 		}
 		for _, f := range bothFamilies {
 			own := addressOf(n, f).Addr()
 			if own.IsValid() && own == addressOf(other, f).Addr() {
-				_, _, variable := r.config.ip(f)
+				_, _, variable := c.ip(f)
 				return &conflictError{Address: own, Other: o.Key.Name, Variable: variable}
 			}
 		}

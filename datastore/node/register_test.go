@@ -19,6 +19,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
@@ -137,7 +138,7 @@ func TestStoresWhatCalicoStores(t *testing.T) {
 	}
 }
 
-// What the first node of a new cluster writes.
+// The objects that the first node of a new cluster writes.
 func TestNewCluster(t *testing.T) {
 	server := etcdtest.Start(t)
 	client, store := server.Client(t), server.Store(t)
@@ -177,7 +178,7 @@ func TestNewCluster(t *testing.T) {
 	}
 }
 
-// A second start writes nothing; a third with another AS writes the Node and keeps what others put in it.
+// A second start writes nothing; a third with another AS writes the Node and keeps the fields of other writers.
 func TestRestart(t *testing.T) {
 	server := etcdtest.Start(t)
 	client, store := server.Client(t), server.Store(t)
@@ -247,9 +248,32 @@ func TestAddressConflict(t *testing.T) {
 	c.DisableConflictCheck = true
 	mustRegister(t, store, c, host)
 	// The running node continues when another one takes its address, and logs that.
-	r := mustRegister(t, store, named("n1"), host)
-	if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "address 10.0.0.1 is already used by node n2") {
+	c = named("n1")
+	c.IP6 = autodetect
+	r := mustRegister(t, store, c, host)
+	if len(r.Warnings) != 0 {
 		t.Error(r.Warnings)
+	}
+	tables := datastore.NewTables(zap.NewNop(), "n1")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	go func() { _ = tables.Run(ctx, store, model.KindNode) }()
+	for _, c.DisableConflictCheck = range []bool{false, true} {
+		core, logs := observer.New(zap.WarnLevel)
+		k := &Keeper{Config: c, Registered: r, Store: store, Host: host, Log: zap.New(core)}
+		snapshot, err := tables.WaitInSync(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.warnOfConflict(snapshot)
+		want := 1
+		if c.DisableConflictCheck {
+			want = 0
+		}
+		if all := logs.All(); len(all) != want ||
+			want > 0 && !strings.Contains(all[0].Message, "address 10.0.0.1 is already used by node n2") {
+			t.Errorf("check disabled %v, logged: %+v", c.DisableConflictCheck, all)
+		}
 	}
 }
 

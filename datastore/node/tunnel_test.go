@@ -111,7 +111,7 @@ func (x tunnelTest) address() string {
 	return TunnelIPIP.get(n)
 }
 
-// held is what a handle has, as text.
+// held lists the addresses of a handle, as text.
 func (x tunnelTest) held(handle string) string {
 	x.Helper()
 	addrs, err := x.alloc.IPsByHandle(context.Background(), handle)

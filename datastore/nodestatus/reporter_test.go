@@ -179,7 +179,7 @@ func TestWithoutObjectsNothingIsGathered(t *testing.T) {
 	w.run(w.store)
 	w.put("other", "m", `"BGP"`, 1)
 	w.put("mine", "n", `"BGP"`, 0)
-	w.await("the own object", "mine", established(1)) // so what came before has been seen
+	w.await("the own object", "mine", established(1)) // so the earlier events have been read
 	if n := w.asked.Load(); n != 1 {
 		t.Errorf("facts were gathered %d times for one report", n)
 	}
@@ -356,7 +356,7 @@ func TestDatastorePutBackToAnEarlierState(t *testing.T) {
 		return fmt.Sprint(r.objects[key].object.Revision)
 	}
 	got := take(50)
-	got += " " + take(40) // late: what was written here is newer
+	got += " " + take(40) // late: the own write is newer
 	r.take(datastore.Event{Type: datastore.EventLost, Err: errors.New("down")})
 	got += " " + take(7)
 	r.take(datastore.Event{Type: datastore.EventInSync, Revision: 8})

@@ -17,8 +17,8 @@ import (
 	"github.com/manxnet/manx/datastore/storetest"
 )
 
-// apart is a datastore in memory in which each kind has a clock and a watch of its own, as it is with Kubernetes: the
-// tests of every store must not ask for what only etcd can do.
+// apart is a datastore in memory in which each kind has its own clock and watch, as with Kubernetes: the tests of every
+// store must not require features of etcd alone.
 type apart struct {
 	mu      sync.Mutex
 	clocks  map[model.Kind]int64
@@ -211,7 +211,7 @@ func (c *client) Watch(ctx context.Context, kinds ...model.Kind) <-chan datastor
 	return out
 }
 
-// follow is the watch of one kind. After the line was cut it is told the differences, and otherwise each write.
+// follow is the watch of one kind. After a cut it receives the differences, and otherwise each write.
 func (c *client) follow(ctx context.Context, kind model.Kind, out chan<- datastore.Event) {
 	send := func(events ...datastore.Event) {
 		for _, e := range events {

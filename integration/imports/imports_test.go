@@ -114,6 +114,7 @@ var allowed = []struct {
 	{"cmd/manxd/part", []string{"dataplane/reconcile", "datastore", "datastore/model", "proto/server"}},
 	{"cmd/manxd/beside", nil},
 	{"cmd/manxd/kubenode", []string{"bgp", "bgp/speaker", "dataplane/reconcile", "ipam"}},
+	{"cmd/manxd/distribution", []string{"datastore/node"}},
 	{"cmd/manxd/kubewatch", []string{"dataplane/reconcile"}},
 	{"cmd/manxd/secrets", []string{"bgp/password", "cmd/manxd/kubewatch"}},
 	{"cmd/manxd/follow", []string{"bgp", "dataplane", "dataplane/link", "dataplane/route", "datastore",

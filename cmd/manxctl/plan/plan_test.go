@@ -31,7 +31,7 @@ func documents(t *testing.T) []manifest.Source {
 				if err := json.Unmarshal(d.JSON, &v); err != nil {
 					t.Fatal(err)
 				}
-				v["apiVersion"], v["kind"] = d.APIVersion, d.Kind // a list may say it for its items
+				v["apiVersion"], v["kind"] = d.APIVersion, d.Kind // a list may have it in place of its items
 				text, err := json.Marshal(v)
 				if err != nil {
 					t.Fatal(err)

@@ -22,7 +22,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// diary is what the fakes were told, in order.
+// diary has the calls of the fakes, in order.
 type diary struct {
 	mu    sync.Mutex
 	lines []string
@@ -110,7 +110,7 @@ func (a *fakeAgent) Learn(list []route.Learned) {
 	a.diary.write("agent learns %d", len(list))
 }
 
-// fakePasswords has one password for all, which is looked at from time to time while somebody wants it.
+// fakePasswords has one password for all sessions. It is checked from time to time while a session requests it.
 type fakePasswords struct {
 	changed chan struct{}
 
@@ -258,8 +258,8 @@ func TestNodeDeletedKeepsBGP(t *testing.T) {
 	})
 }
 
-// A password that changes is seen: at once where that is told, else at the next look. Nothing is decided again before,
-// and there are no looks where no session has a password.
+// A changed password takes effect: at once after a notification, else at the next check. Before that, BGP is not
+// decided again. There are no checks while no session has a password.
 func TestPasswordsChange(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.passwords.word = "old"

@@ -114,7 +114,7 @@ func Encode(g Group, o *model.Object) ([]byte, error) {
 	if info, _ := model.Lookup(o.Key.Kind); info.Resource {
 		own, err = resourceMetadata(g, o, name, top["metadata"], hidden)
 	} else {
-		own, top, err = encodeIPAM(g, o.Key, name, top, hidden)
+		own, top = encodeIPAM(g, o.Key, name, top, hidden)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Key, err)

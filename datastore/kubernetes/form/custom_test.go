@@ -116,7 +116,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Names that were shortened must be told apart, and fit.
+// Shortened names must be distinct, and fit.
 func TestLongNamesDiffer(t *testing.T) {
 	long := strings.Repeat("n", 252)
 	seen := map[string]bool{}
@@ -241,7 +241,8 @@ func TestPolicyNames(t *testing.T) {
 	}
 }
 
-// Labels and annotations of the custom resource itself are seen too; what is folded wins. What nobody sees stays.
+// Labels and annotations of the custom resource itself are visible too; the folded ones take precedence. Invisible
+// metadata stays.
 func TestMetadataOfCustomResource(t *testing.T) {
 	o := decode(t, V1, model.KindBGPPeer,
 		`{"metadata":{"name":"x","resourceVersion":"9","uid":"0f3ac7de-9b21-4c55-8f10-2b6d1a9e7c04",

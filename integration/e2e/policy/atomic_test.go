@@ -133,8 +133,7 @@ spec:
   - {action: Deny, protocol: UDP, destination: {ports: [7004]}}
 `
 
-// testAtomic changes policy while datagrams come of which each state allows one half, and checks the arrivals against
-// it.
+// testAtomic changes policy under datagrams of which each state allows one half, and compares the arrivals with it.
 func (c *cluster) testAtomic(t *testing.T) {
 	const perKind = 24
 	server := c.Pods["server"]

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// testConditions holds rules about protocols, ports and ICMP against packets of every kind.
+// testConditions compares rules for protocols, ports and ICMP with packets of every kind.
 func (c *cluster) testConditions(t *testing.T) {
 	b, far := c.Pods["b"], c.Pods["far"]
 	for _, a := range b.IPs {
@@ -97,8 +97,7 @@ func named(o map[string]any, name, protocol string, port int) {
 		{"name": name, "protocol": protocol, "port": port, "hostPort": 0, "hostIP": ""}}
 }
 
-// testNamedPorts has a name stand for another number in each pod, and for another protocol, in both directions and
-// turned round.
+// testNamedPorts uses a name for another number in each pod, and for another protocol, in both directions and negated.
 func (c *cluster) testNamedPorts(t *testing.T) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	web := func(pod, protocol string, port int) entry {
@@ -161,7 +160,7 @@ func (c *cluster) testNamedPorts(t *testing.T) {
 	})
 }
 
-// testProfiles changes the rules of profiles, their endpoints, and the labels that they hand on.
+// testProfiles changes the rules of profiles, their endpoints, and the labels that endpoints inherit.
 func (c *cluster) testProfiles(t *testing.T) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	profile := func(name, spec string) []entry {

@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/integration/e2e/world"
 )
 
-// testHostInterfaces has interfaces and addresses of a host come and go that its endpoints are about.
+// testHostInterfaces adds and removes interfaces and addresses that host endpoints name.
 func (c *cluster) testHostInterfaces(t *testing.T) {
 	n, tor := c.N2, c.ToR1.Namespace
 	const port = 7901

@@ -7,8 +7,8 @@ import (
 	"github.com/manxnet/manx/integration/e2e/world"
 )
 
-// testSettingsUnderTraffic changes settings that have all rules written again, and others without effect on packets:
-// not one packet is lost, and none passes that should not.
+// testSettingsUnderTraffic changes settings that rewrite all rules, and others without effect on packets: no packet is
+// lost, and no denied packet passes.
 func (c *cluster) testSettingsUnderTraffic(t *testing.T) {
 	const open, closed = 7951, 7952
 	c.temporary(t, documents(t, felix("default", "")+

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// testSpoofedSources has a pod pretend to be others: it may if the node lets it choose and its endpoint names the
-// prefix, for as long as both are so. (A first sight of it is in TestBadPolicy.)
+// testSpoofedSources has a pod use foreign source addresses: it may while the node allows it and its endpoint names the
+// prefix. (TestBadPolicy has a first case.)
 func (c *cluster) testSpoofedSources(t *testing.T) {
 	a, b := c.Pods["a"], c.Pods["b"]
 	const port = 7601

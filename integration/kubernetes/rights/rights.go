@@ -55,8 +55,8 @@ type event struct {
 }
 
 // Calls reads the audit log of service accounts. Each call is returned once. A kube-apiserver that starts denies every
-// call until it has read the roles, so a denied call at a time for which starting returns true is left out. A nil starting
-// leaves out none.
+// call until it has read the roles, so a denied call at a time for which starting returns true is left out. A nil
+// starting leaves out none.
 func Calls(log io.Reader, starting func(time.Time) bool) ([]Call, error) {
 	seen := map[Call]bool{}
 	var calls []Call

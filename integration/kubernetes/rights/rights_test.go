@@ -46,7 +46,8 @@ const objects = `{"items":[
 
 func read(t *testing.T) ([]Call, []Grant) {
 	t.Helper()
-	calls, err := Calls(strings.NewReader(strings.ReplaceAll(strings.ReplaceAll(log, ",\n ", ","), "\n\n", "\n")[1:]), nil)
+	lines := strings.ReplaceAll(strings.ReplaceAll(log, ",\n ", ","), "\n\n", "\n")[1:]
+	calls, err := Calls(strings.NewReader(lines), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

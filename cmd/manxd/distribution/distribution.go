@@ -1,4 +1,5 @@
-package main
+// Package distribution detects by which installer a Kubernetes cluster was made, and the pod networks in its settings.
+package distribution
 
 import (
 	"context"
@@ -17,39 +18,39 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/node"
 )
 
-// The ConfigMaps of kube-system by which calico/node detects the installer of Kubernetes.
+// The ConfigMaps of kube-system by which calico/node detects the installer.
 const (
 	kubeadmConfigMap = "kubeadm-config"
 	rancherConfigMap = "full-cluster-state"
 )
 
-// distribution describes the installation of Kubernetes.
-type distribution struct {
+// Distribution describes the installation of Kubernetes.
+type Distribution struct {
+	Unknown error // why kubeadm's settings could not be read now
+
 	kubeadm, rancher bool
 	pods             []netip.Prefix // kubeadm's pod networks
-	unknown          error          // why kubeadm's settings could not be read now
 }
 
 const (
-	distributionTries = 5
-	distributionPause = 2 * time.Second
+	requestTimeout = 10 * time.Second
+	tries          = 5
+	pause          = 2 * time.Second
 )
 
-// detectDistribution reads both ConfigMaps. It logs one that is missing or may not be read, and still evaluates the
-// other one.
-func detectDistribution(ctx context.Context, api *rest.Config, log *zap.Logger) (d distribution) {
+// Detect reads both ConfigMaps. It logs one that is missing or may not be read, and still evaluates the other one.
+func Detect(ctx context.Context, api *rest.Config, log *zap.Logger) (d Distribution) {
 	client, err := typedcorev1.NewForConfig(api)
 	if err != nil {
-		return distribution{unknown: err}
+		return Distribution{Unknown: err}
 	}
 	maps := client.ConfigMaps(metav1.NamespaceSystem)
 	kubeadm, err := readConfigMap(ctx, maps, kubeadmConfigMap, log)
 	if err != nil {
-		return distribution{unknown: err}
+		return Distribution{Unknown: err}
 	}
 	if kubeadm != nil {
 		d.kubeadm, d.pods = true, podSubnets(kubeadm.Data)
@@ -65,15 +66,15 @@ func detectDistribution(ctx context.Context, api *rest.Config, log *zap.Logger) 
 // readConfigMap returns nil for one that is missing or may not be read. It retries while the API does not answer.
 func readConfigMap(ctx context.Context, from typedcorev1.ConfigMapInterface, name string,
 	log *zap.Logger) (c *corev1.ConfigMap, err error) {
-	for try := range distributionTries {
+	for try := range tries {
 		if try > 0 {
 			select {
 			case <-ctx.Done():
 				return nil, ctx.Err()
-			case <-time.After(distributionPause):
+			case <-time.After(pause):
 			}
 		}
-		limited, cancel := context.WithTimeout(ctx, kubernetesTimeout)
+		limited, cancel := context.WithTimeout(ctx, requestTimeout)
 		c, err = from.Get(limited, name, metav1.GetOptions{})
 		cancel()
 		switch {
@@ -109,8 +110,9 @@ func podSubnets(data map[string]string) (list []netip.Prefix) {
 	return nil
 }
 
-// apply sets the default pools and the cluster's type from the distribution, where the settings do not.
-func (d distribution) apply(c *node.Config) {
+// Apply sets the default pools and the cluster's type from the distribution, where the settings do not. While kubeadm's
+// settings are unknown there are no default pools.
+func (d Distribution) Apply(c *node.Config) {
 	for _, kind := range []struct {
 		found bool
 		name  string
@@ -129,7 +131,7 @@ func (d distribution) apply(c *node.Config) {
 		at := slices.IndexFunc(d.pods, func(p netip.Prefix) bool { return p.Addr().Is4() == pool.ipv4 })
 		switch {
 		case pool.config.CIDR != "":
-		case d.unknown != nil:
+		case d.Unknown != nil:
 			pool.config.CIDR = noPool // a pool with other addresses than the cluster's would stay
 		case at >= 0:
 			pool.config.CIDR = d.pods[at].String()
@@ -139,20 +141,3 @@ func (d distribution) apply(c *node.Config) {
 
 // noPool as the CIDR of a default pool disables the pool.
 const noPool = "none"
-
-// completeConfig sets missing settings of this node from the cluster.
-func (j *joined) completeConfig(ctx context.Context) {
-	if j.datastore == connect.Kubernetes {
-		j.config.ClusterType = strings.TrimPrefix(j.config.ClusterType+",kdd", ",")
-	}
-	if j.kube == nil {
-		return
-	}
-	log := j.log.Named("node")
-	d := detectDistribution(ctx, j.kube, log)
-	if d.unknown != nil {
-		log.Warn("it is not known which addresses the cluster has for pods: no default pool is made now",
-			zap.Error(d.unknown))
-	}
-	d.apply(&j.config)
-}

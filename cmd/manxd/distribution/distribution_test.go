@@ -1,4 +1,4 @@
-package main
+package distribution
 
 import (
 	"strings"
@@ -91,16 +91,16 @@ func TestDistribution(t *testing.T) {
 	expect := func(what string, c node.Config, types, v4, v6, log string) {
 		t.Helper()
 		core, logs := observer.New(zapcore.InfoLevel)
-		detectDistribution(t.Context(), api.Config(user), zap.New(core)).apply(&c)
+		Detect(t.Context(), api.Config(user), zap.New(core)).Apply(&c)
 		if c.ClusterType != types || c.Pool4.CIDR != v4 || c.Pool6.CIDR != v6 {
 			t.Errorf("%s: type %q, pools %q and %q; want %q, %q, %q", what, c.ClusterType, c.Pool4.CIDR, c.Pool6.CIDR,
 				types, v4, v6)
 		}
-		var said []string
+		var logged []string
 		for _, e := range logs.All() {
-			said = append(said, e.ContextMap()["configmap"].(string))
+			logged = append(logged, e.ContextMap()["configmap"].(string))
 		}
-		if got := strings.Join(said, " "); got != log {
+		if got := strings.Join(logged, " "); got != log {
 			t.Errorf("%s: the log is about %q, want %q", what, got, log)
 		}
 	}
