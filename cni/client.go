@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -33,9 +34,10 @@ func (s Socket) Ask(ctx context.Context, q *Request) (*Response, error) {
 	if err := c.SetDeadline(end.Add(answerTimeout)); err != nil {
 		return nil, err
 	}
-	r, written := &Response{}, WriteFrame(c, q)
-	// A server that refuses a request answers before it has read it.
-	if err = ReadFrame(c, r); err != nil {
+	q.Early = q.Begin != nil
+	written := WriteFrame(c, q)
+	r, err := readResponse(c, q.Begin)
+	if err != nil { // a server that refuses a request answers before it has read it
 		err = errors.Join(written, err)
 	}
 	var timeout net.Error
@@ -46,4 +48,16 @@ func (s Socket) Ask(ctx context.Context, q *Request) (*Response, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNoAnswer, err)
 	}
 	return r, nil
+}
+
+// readResponse reads the response to a request. It passes an early one to begin before the next is read.
+func readResponse(c io.Reader, begin func(*Attachment)) (*Response, error) {
+	r := &Response{}
+	err := ReadFrame(c, r)
+	if err == nil && r.Early != nil && begin != nil {
+		begin(r.Early)
+		r = &Response{}
+		err = ReadFrame(c, r)
+	}
+	return r, err
 }

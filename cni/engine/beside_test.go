@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -133,5 +134,52 @@ func (n *node) waitFor(call string) {
 			n.t.Fatalf("no call %s: %q", call, n.store.seen())
 		case <-time.After(time.Millisecond):
 		}
+	}
+}
+
+// The plugin gets the parameters of the wiring before the block is written, and they are those of the answer but for
+// the addresses. It gets none where the addresses may be of other families, or if the container was attached before.
+func TestParametersComeBeforeTheBlock(t *testing.T) {
+	n := newNode(t)
+	n.finish("first", n.add("first"))
+	both := map[string]any{"ipam": map[string]any{"type": "calico-ipam", "assign_ipv6": "true"}, "mtu": 1300}
+	var early, answer *cni.Attachment
+	add := func(container, args string, conf map[string]any) {
+		t.Helper()
+		early, n.begin = nil, func(a *cni.Attachment) { early = a }
+		defer func() { n.begin = nil }()
+		var err error
+		answer, err = n.askWith(args, cni.StepAdd, container, nil, conf)
+		n.must(err)
+	}
+	n.store.on(func(call string) error {
+		if call == "update IPAMBlock" && early == nil && n.begin != nil {
+			t.Error("the block is written before the plugin has the parameters")
+		}
+		return nil
+	})
+	add("second", "", both)
+	if early == nil || len(early.Addresses) > 0 || !early.IPv4 || !early.IPv6 {
+		t.Fatalf("early: %+v", early)
+	}
+	same := *answer
+	same.Addresses, same.Assigned, same.Fresh, same.IPv4, same.IPv6 = nil, nil, nil, true, true
+	if !reflect.DeepEqual(*early, same) {
+		t.Errorf("early: %+v\nthe answer: %+v", early, answer)
+	}
+	n.store.on(nil)
+	n.finish("second", answer)
+	for what, again := range map[string]func(){
+		"a container that is attached": func() { add("second", "", both) },
+		"a given address":              func() { add("third", "IP=10.65.0.99", nil) },
+	} {
+		if again(); early != nil {
+			t.Errorf("%s has early parameters", what)
+		}
+	}
+	conf := map[string]any{"require_mtu_file": true}
+	early, n.begin = nil, func(a *cni.Attachment) { early = a }
+	if _, err := n.ask(cni.StepAdd, "fourth", nil, conf); err == nil || early != nil {
+		t.Errorf("without MTU: %v, early %+v", err, early)
 	}
 }

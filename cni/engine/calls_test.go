@@ -118,6 +118,7 @@ type node struct {
 	engine *engine.Engine
 	dir    string
 	blind  bool // the datastore is away
+	begin  func(*cni.Attachment)
 }
 
 var kinds = []model.Kind{model.KindClusterInformation, model.KindNode, model.KindIPPool, model.KindIPReservation,
@@ -197,7 +198,7 @@ func (n *node) askWith(args string, step cni.Step, container string, a *cni.Atta
 	n.must(err)
 	r, err := n.engine.Ask(context.Background(), &cni.Request{Version: cni.ProtocolVersion, Step: step,
 		ContainerID: container, Netns: "/run/netns/" + container, IfName: "eth0", Args: args, Config: text,
-		Attachment: a})
+		Attachment: a, Begin: n.begin})
 	if err == nil && r.Error != nil {
 		err = r.Error
 	}

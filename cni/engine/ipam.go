@@ -46,6 +46,7 @@ func (c *call) findAddresses(
 		a.Addresses = pod.unmanaged
 		return a, nil
 	}
+	c.beginEarly(stored, pod)
 	unlock := c.lock(ctx)
 	defer unlock()
 	before, err := c.allocator().AssignedTo(ctx, c.work.Node, c.work.handle())

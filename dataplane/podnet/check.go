@@ -16,7 +16,7 @@ import (
 // Check compares the result of Attach with the present state and returns every difference that would keep packets from
 // flowing, or nil. It changes nothing.
 func Check(p Pod) error {
-	w, err := open(p, nil)
+	w, err := open(p, Options{})
 	if err != nil {
 		return err
 	}
