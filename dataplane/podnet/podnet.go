@@ -7,9 +7,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // Pod describes how one interface of a workload is wired to its host: a veth pair, the addresses of the workload,
@@ -23,7 +20,7 @@ type Pod struct {
 	Queues     int              // transmit and receive queues of either end; 0: one
 	MAC        net.HardwareAddr // of the workload's end; nil: the kernel chooses
 	Addresses  []netip.Addr
-	IPv4, IPv6 bool // the families of further addresses, which are not known yet: see Begin
+	IPv4, IPv6 bool           // the families of further addresses, which are not known yet: see Begin
 	Routes     []netip.Prefix // that go through the gateway of their family
 	Forwarding bool           // the workload forwards packets
 	HostRoute  Route
@@ -125,7 +122,7 @@ func (w *wiring) finish() (net.HardwareAddr, error) {
 		return nil, err
 	}
 	defer w.close()
-	return w.inside.Attrs().HardwareAddr, nil
+	return w.inside.mac, nil
 }
 
 // run does steps. After an error it removes what was created, and closes w.
@@ -168,10 +165,10 @@ type wiring struct {
 	warn    func(what string, err error)
 	before  func(step string) error
 	ns      *namespace
-	host    *netlink.Handle // in our namespace
-	pod     *netlink.Handle // in the workload's
-	outside netlink.Link    // the host end, once created
-	inside  netlink.Link    // the workload's end
+	host    rtnetlink // in our namespace
+	pod     rtnetlink // in the workload's
+	outside link      // the host end, once created
+	inside  link      // the workload's end
 }
 
 func open(p Pod, o Options) (*wiring, error) {
@@ -183,8 +180,8 @@ func open(p Pod, o Options) (*wiring, error) {
 	if w.warn == nil {
 		w.warn = func(string, error) {}
 	}
-	if w.host, err = netlink.NewHandle(unix.NETLINK_ROUTE); err == nil {
-		w.pod, err = netlink.NewHandleAt(ns.handle, unix.NETLINK_ROUTE)
+	if w.host, err = openRtnetlink(); err == nil {
+		w.pod, err = ns.rtnetlink()
 	}
 	if err != nil {
 		w.close()
@@ -194,11 +191,8 @@ func open(p Pod, o Options) (*wiring, error) {
 }
 
 func (w *wiring) close() {
-	for _, h := range []*netlink.Handle{w.host, w.pod} {
-		if h != nil {
-			h.Close()
-		}
-	}
+	w.host.close()
+	w.pod.close()
 	w.ns.close()
 }
 
@@ -254,10 +248,10 @@ func (p Pod) families() (v4, v6 bool) {
 
 // undo removes the created objects: with one end goes the other, and its addresses and routes on both sides.
 func (w *wiring) undo() error {
-	if w.outside == nil {
+	if w.outside.index == 0 {
 		return nil
 	}
-	if err := w.host.LinkDel(w.outside); err != nil && !linkMissing(err) {
+	if err := w.host.remove(w.outside); err != nil && !linkMissing(err) {
 		return fmt.Errorf("clean up: remove %s: %w", w.HostIf, err)
 	}
 	return nil
