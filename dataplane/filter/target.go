@@ -51,6 +51,7 @@ type Target struct {
 	moved     bool          // they were listed since the last computation
 	pause     time.Duration // before the next Flush
 	reached   model.Reader  // that the kernel's rules are computed from
+	fresh     bool          // reader is newer than the last one that was reached
 
 	missingLogs []string // why rules do not log as they should
 	translated  translated
@@ -71,7 +72,7 @@ func (t *Target) Name() string { return "nft" }
 
 // SetState takes over changed objects and computes the rules.
 func (t *Target) SetState(h *hoststate.Host) {
-	t.reader, t.all = h.Reader, t.all || h.All
+	t.reader, t.all, t.fresh = h.Reader, t.all || h.All, true
 	if !t.all {
 		t.changed = append(t.changed, h.Changed...)
 	}
@@ -133,6 +134,7 @@ func (t *Target) Flush() (transactions, refused int, err error) {
 	if t.told != nil {
 		t.told(result.Transactions)
 	}
+	t.fresh = false
 	if result.Refused > 0 {
 		r := t.table.Status().Refused[0]
 		err = fmt.Errorf("%d parts of the rules are refused by the kernel, for instance %s (%s): %s",
