@@ -60,7 +60,7 @@ func Compute(in Input) Desired {
 	d := Desired{Global: c.global(in.RouterID), Drain: c.drain()}
 	p := planner{cluster: c, reader: in.Reader, passwords: in.Passwords, secrets: map[[2]string]secret{}}
 	peerings := c.peerings(in.Reader)
-	d.Sessions, d.Conflicts = settle(p.wishes(peerings))
+	d.Sessions, d.Conflicts = settle(p.requests(peerings))
 	p.chooseSide(d.Sessions, peerings)
 	d.WorkloadPeers = slices.ContainsFunc(peerings, func(b *peering) bool {
 		return b.workloads != nil && b.local(c.me)

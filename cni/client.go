@@ -17,8 +17,8 @@ type Socket string
 // answerTimeout is the time that manxd may take beyond the timeout of the call, which manxd enforces itself.
 const answerTimeout = 10 * time.Second
 
-// Ask implements Backend.
-func (s Socket) Ask(ctx context.Context, q *Request) (*Response, error) {
+// Call implements Backend.
+func (s Socket) Call(ctx context.Context, q *Request) (*Response, error) {
 	end, ok := ctx.Deadline()
 	if !ok {
 		end = time.Now().Add(callTimeout)

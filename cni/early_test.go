@@ -50,7 +50,7 @@ func newDaemon(t *testing.T) *daemon {
 	return d
 }
 
-func (d *daemon) Ask(ctx context.Context, q *cni.Request) (*cni.Response, error) {
+func (d *daemon) Call(ctx context.Context, q *cni.Request) (*cni.Response, error) {
 	d.mu.Lock()
 	d.steps = append(d.steps, q.Step)
 	d.mu.Unlock()
@@ -258,7 +258,7 @@ func TestPluginOfBefore(t *testing.T) {
 		}
 		return &cni.Response{Version: cni.ProtocolVersion, Attachment: attachment()}
 	}
-	r, err := cni.Socket(filepath.Join(d.dir, cni.SocketName)).Ask(t.Context(), &cni.Request{
+	r, err := cni.Socket(filepath.Join(d.dir, cni.SocketName)).Call(t.Context(), &cni.Request{
 		Version: cni.ProtocolVersion, Step: cni.StepAdd, Config: []byte("{}")})
 	if err != nil || r.Attachment == nil || r.Attachment.HostIf != "cali1" {
 		t.Errorf("%+v, %v", r, err)

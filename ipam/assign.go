@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// ErrBlockLimit is wrapped by the error for a host that needs another block but has reached its limit.
-var ErrBlockLimit = errors.New("the limit of blocks for one host is reached")
+// errBlockLimit is wrapped by the error for a host that needs another block but has reached its limit.
+var errBlockLimit = errors.New("the limit of blocks for one host is reached")
 
 // defaultMaxBlocks is the block limit of a host. It keeps a host that leaks addresses from exhausting a pool.
 const defaultMaxBlocks = 20

@@ -16,8 +16,8 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// ErrNoPool is wrapped by errors that explain why no pool can serve a request.
-var ErrNoPool = errors.New("no IP pool can be used")
+// errNoPool is wrapped by errors that explain why no pool can serve a request.
+var errNoPool = errors.New("no IP pool can be used")
 
 // maxBlockBits bounds the size of a block; Calico's largest has 12 bits.
 const maxBlockBits = 16
@@ -124,7 +124,7 @@ func choosePools(all []pool, r *Request, family Family, nodeLabels map[string]st
 		}
 	}
 	if len(candidates) == 0 {
-		return nil, fmt.Errorf("%w: there is no enabled %s pool; create one, or enable one", ErrNoPool, family)
+		return nil, fmt.Errorf("%w: there is no enabled %s pool; create one, or enable one", errNoPool, family)
 	}
 	chosen, err := pickRequested(candidates, r.pools(family))
 	if err == nil && chosen == nil {
@@ -136,7 +136,7 @@ func choosePools(all []pool, r *Request, family Family, nodeLabels map[string]st
 	names := poolNames(chosen)
 	chosen = slices.DeleteFunc(chosen, func(p pool) bool { return !allows(p.object, r.Use) })
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("%w: none of %s allows use %q; add it to spec.allowedUses", ErrNoPool, names, r.Use)
+		return nil, fmt.Errorf("%w: none of %s allows use %q; add it to spec.allowedUses", errNoPool, names, r.Use)
 	}
 	return chosen, nil
 }
@@ -148,7 +148,7 @@ func pickRequested(candidates []pool, requested []netip.Prefix) ([]pool, error) 
 		i := slices.IndexFunc(candidates, func(p pool) bool { return p.cidr == want.Masked() })
 		if i < 0 {
 			return nil, fmt.Errorf("%w: pool %s was asked for, but it does not exist or is disabled; enabled are %s",
-				ErrNoPool, want, poolNames(candidates))
+				errNoPool, want, poolNames(candidates))
 		}
 		chosen = append(chosen, candidates[i])
 	}
@@ -170,7 +170,7 @@ func pickMatching(candidates []pool, r *Request, family Family, nodeLabels map[s
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("%w: of the %s pools none is for node %s: %s", ErrNoPool, family, r.Host,
+		return nil, fmt.Errorf("%w: of the %s pools none is for node %s: %s", errNoPool, family, r.Host,
 			strings.Join(reasons, "; "))
 	}
 	return chosen, nil

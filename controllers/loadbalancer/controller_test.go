@@ -136,7 +136,7 @@ func TestServices(t *testing.T) {
 	if a := netip.MustParseAddr(c.shown("manual")[0]); !netip.MustParsePrefix("10.47.0.0/24").Contains(a) {
 		t.Errorf("%s is of another pool", a)
 	}
-	handle := Handle("default", "plain", string(plain.UID))
+	handle := handle("default", "plain", string(plain.UID))
 	if got := c.assigned()[handle]; len(got) != 1 || got[0].String() != c.shown("plain")[0] {
 		t.Errorf("assigned %v, shown %v", got, c.shown("plain"))
 	}
@@ -222,7 +222,7 @@ func TestHandle(t *testing.T) {
 		{"back", "b8e6bdee-34a8-4902-a825-4bdb3af1874b", "lb-0aWi6QEnE9LuV0M2tzPgixZXLrRMINJD2M8l2EkG1Y"},
 		{"front", "4a2a184e-7d62-4134-9965-d66e16b49109", "lb-0Elgd3nzXaRZAX5JyKbSs5lYCZC1b6wa07h7iDrFou8"},
 	} {
-		if got := Handle("shop", x[0], x[1]); got != x[2] {
+		if got := handle("shop", x[0], x[1]); got != x[2] {
 			t.Errorf("%s: %s, want %s", x[0], got, x[2])
 		}
 	}

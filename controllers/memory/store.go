@@ -242,8 +242,8 @@ func (s *Store) String() string {
 	return text
 }
 
-// Since returns the events after the first n, and their current number: for tests that deliver events themselves.
-func (s *Store) Since(n int) (events []datastore.Event, total int) {
+// since returns the events after the first n, and their current number: for tests that deliver events themselves.
+func (s *Store) since(n int) (events []datastore.Event, total int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.log[n:] {

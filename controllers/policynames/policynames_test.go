@@ -41,7 +41,7 @@ func TestRename(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			tables := datastore.NewTables(zap.NewNop(), "")
 			go func() { _ = tables.Run(ctx, store, Kinds()...) }()
-			m := &Migrator{Store: through, Log: zap.Must(zap.NewDevelopment()), Look: 10 * time.Millisecond,
+			m := &Migrator{Store: through, Log: zap.Must(zap.NewDevelopment()), CheckInterval: 10 * time.Millisecond,
 				Ready: func(context.Context) (string, error) {
 					looks.Add(1)
 					if ready.Load() {

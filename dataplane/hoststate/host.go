@@ -134,8 +134,8 @@ func (h *Host) Usable() iter.Seq2[model.Key, *model.WorkloadEndpoint] {
 	}
 }
 
-// Refusal returns why an endpoint is not acted upon, empty if it is.
-func (h *Host) Refusal(k model.Key) string {
+// refusal returns why an endpoint is not acted upon, empty if it is.
+func (h *Host) refusal(k model.Key) string {
 	e := h.endpoints[k]
 	if e == nil || e.Spec.InterfaceName == "" {
 		return ""

@@ -74,7 +74,7 @@ func TestBegunInterfaceFitsItsAttachmentOnly(t *testing.T) {
 	for name, change := range map[string]func(*Pod){
 		"MTU":       func(p *Pod) { p.MTU = 1300 },
 		"name":      func(p *Pod) { p.HostIf = "cali9" },
-		"MAC":       func(p *Pod) { p.MAC = HostMAC },
+		"MAC":       func(p *Pod) { p.MAC = hostMAC },
 		"namespace": func(p *Pod) { p.Netns = "/run/netns/other" },
 		"routes":    func(p *Pod) { p.Routes = nil },
 		"family":    func(p *Pod) { p.Addresses = h.pod("fd65::1").Addresses },
@@ -96,7 +96,7 @@ func TestBegunInterfaceLeavesNothing(t *testing.T) {
 	h := newPodHost(t)
 	p := h.pod("10.65.0.1", "fd65::1")
 	before := h.state(p)
-	for _, failing := range append(Steps(p)[1:], "none") {
+	for _, failing := range append(stepsOf(p)[1:], "none") {
 		boom := errors.New("injected")
 		b, err := h.begin(p, Options{BeforeStep: func(s string) error {
 			if s == failing {

@@ -44,9 +44,9 @@ func (w *wiring) checkLinks() error {
 	if !in.up {
 		problems = append(problems, fmt.Errorf("%s in %s is down", w.IfName, w.Netns))
 	}
-	if !bytes.Equal(out.mac, HostMAC) {
+	if !bytes.Equal(out.mac, hostMAC) {
 		problems = append(problems, fmt.Errorf("%s has hardware address %s, want %s", w.HostIf, out.mac,
-			HostMAC))
+			hostMAC))
 	}
 	if w.MAC != nil && !bytes.Equal(in.mac, w.MAC) {
 		problems = append(problems, fmt.Errorf("%s in %s has hardware address %s, want %s", w.IfName, w.Netns,
@@ -79,9 +79,9 @@ func (w *wiring) checkInside() error {
 }
 
 func (w *wiring) hasRoute(routes []route, dst netip.Prefix) bool {
-	gateway := Gateway6
+	gateway := gateway6
 	if dst.Addr().Is4() {
-		gateway = Gateway4
+		gateway = gateway4
 	}
 	return slices.ContainsFunc(routes, func(r route) bool {
 		return r.link == w.inside.index && r.gateway == gateway && r.dst == dst

@@ -58,7 +58,7 @@ func (s rtnetlink) named(name string) (link, error) { return s.get(0, name) }
 func (s rtnetlink) numbered(index int) (link, error) { return s.get(index, "") }
 
 func (s rtnetlink) get(index int, name string) (l link, err error) {
-	err = s.Ask(unix.RTM_GETLINK, 0, func(b *netlink.Builder) {
+	err = s.Query(unix.RTM_GETLINK, 0, func(b *netlink.Builder) {
 		ifinfomsg(b, index, 0, 0)
 		if name != "" {
 			b.AttrText(unix.IFLA_IFNAME, name)
@@ -172,7 +172,7 @@ func (s rtnetlink) setMAC(l link, mac net.HardwareAddr) error {
 // numberOf returns the number by which this namespace knows the one of a file, -1 for none.
 func (s rtnetlink) numberOf(namespace int) (n int, err error) {
 	n = -1
-	err = s.Ask(unix.RTM_GETNSID, 0, func(b *netlink.Builder) {
+	err = s.Query(unix.RTM_GETNSID, 0, func(b *netlink.Builder) {
 		b.Buf = append(b.Buf, unix.AF_UNSPEC, 0, 0, 0)
 		b.Attr32(unix.NETNSA_FD, uint32(namespace))
 	}, func(m netlink.Message) {
@@ -293,7 +293,7 @@ func (s rtnetlink) routes() (list []route, err error) {
 // routeTo returns the route to exactly this address, nil if there is none. It asks for one route: not for the whole
 // table, which may hold 100,000 others.
 func (s rtnetlink) routeTo(a netip.Addr) (found *route, err error) {
-	err = s.Ask(unix.RTM_GETROUTE, 0, func(b *netlink.Builder) {
+	err = s.Query(unix.RTM_GETROUTE, 0, func(b *netlink.Builder) {
 		rtmsg(b, family(a), a.BitLen(), 0, 0, 0, 0, unix.RTM_F_FIB_MATCH)
 		b.AttrAddr(unix.RTA_DST, a)
 	}, func(m netlink.Message) {

@@ -48,7 +48,7 @@ func (w *wiring) refuseForeign(old link) error {
 // create makes both ends at once, each in its namespace and with its final hardware address, so that no program (udev)
 // sees an unfinished interface.
 func (w *wiring) create() error {
-	err := w.host.addVeth(end{w.HostIf, w.MTU, w.Queues, HostMAC}, end{w.IfName, w.MTU, w.Queues, w.MAC}, w.ns.fd)
+	err := w.host.addVeth(end{w.HostIf, w.MTU, w.Queues, hostMAC}, end{w.IfName, w.MTU, w.Queues, w.MAC}, w.ns.fd)
 	if err != nil {
 		if errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("%s exists in %s and is not an interface of ours: %w", w.IfName, w.Netns, err)
@@ -77,11 +77,11 @@ func (w *wiring) up() error {
 // gateway4 makes the gateway reachable; the kernel accepts a next hop only if it has a route to it. The permanent
 // neighbour entry is for hosts without a default route: there proxy ARP does not answer for the gateway.
 func (w *wiring) gateway4() error {
-	if err := w.addRoute(route{dst: netip.PrefixFrom(Gateway4, 32), scope: unix.RT_SCOPE_LINK}); err != nil {
+	if err := w.addRoute(route{dst: netip.PrefixFrom(gateway4, 32), scope: unix.RT_SCOPE_LINK}); err != nil {
 		return err
 	}
-	if err := w.pod.setNeighbour(w.inside, Gateway4, HostMAC); err != nil {
-		return fmt.Errorf("neighbour %s in %s: %w", Gateway4, w.Netns, err)
+	if err := w.pod.setNeighbour(w.inside, gateway4, hostMAC); err != nil {
+		return fmt.Errorf("neighbour %s in %s: %w", gateway4, w.Netns, err)
 	}
 	return nil
 }
@@ -89,18 +89,18 @@ func (w *wiring) gateway4() error {
 // gateway6 gives the host end the address that workloads use as gateway. The kernel derives the same one from the
 // hardware address, but later, and not under every addr_gen_mode.
 func (w *wiring) gateway6() error {
-	err := w.host.addAddress(w.outside, netip.PrefixFrom(Gateway6, 64), unix.IFA_F_NODAD, unix.RT_SCOPE_LINK)
+	err := w.host.addAddress(w.outside, netip.PrefixFrom(gateway6, 64), unix.IFA_F_NODAD, unix.RT_SCOPE_LINK)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("%s on %s: %w", Gateway6, w.HostIf, err)
+		return fmt.Errorf("%s on %s: %w", gateway6, w.HostIf, err)
 	}
 	return nil
 }
 
 func (w *wiring) routes() error {
 	for _, dst := range w.Routes {
-		gateway := Gateway6
+		gateway := gateway6
 		if dst.Addr().Is4() {
-			gateway = Gateway4
+			gateway = gateway4
 		}
 		if err := w.addRoute(route{dst: dst, gateway: gateway}); err != nil {
 			return err
@@ -140,14 +140,14 @@ func (w *wiring) settleMAC() error {
 		if err != nil {
 			return fmt.Errorf("read %s: %w", w.HostIf, err)
 		}
-		if bytes.Equal(link.mac, HostMAC) {
+		if bytes.Equal(link.mac, hostMAC) {
 			return nil
 		}
 		if i == tries {
 			return fmt.Errorf("%s has hardware address %s: something on this host keeps changing it from %s",
-				w.HostIf, link.mac, HostMAC)
+				w.HostIf, link.mac, hostMAC)
 		}
-		if err := w.host.setMAC(link, HostMAC); err != nil {
+		if err := w.host.setMAC(link, hostMAC); err != nil {
 			return fmt.Errorf("%s: set hardware address: %w", w.HostIf, err)
 		}
 		if i > 0 {

@@ -85,7 +85,7 @@ func life(tb testing.TB, i int) []byte {
 
 // BenchmarkLife is the life of a pod of another node, from the bytes of its nine events to the tables.
 func BenchmarkLife(b *testing.B) {
-	s := &Store{log: zap.NewNop(), told: map[model.Key]string{}, api: form.V1}
+	s := &Store{log: zap.NewNop(), reported: map[model.Key]string{}, api: form.V1}
 	r, err := s.resource(model.KindWorkloadEndpoint)
 	if err != nil {
 		b.Fatal(err)
@@ -113,7 +113,7 @@ func BenchmarkLife(b *testing.B) {
 // Events that arrive together are one step of the tables, whether each of them concerns the reader or not; those that
 // come one by one are not held back.
 func TestEventsThatArriveTogether(t *testing.T) {
-	s := &Store{log: zap.NewNop(), told: map[model.Key]string{}, api: form.V1}
+	s := &Store{log: zap.NewNop(), reported: map[model.Key]string{}, api: form.V1}
 	r, err := s.resource(model.KindWorkloadEndpoint)
 	if err != nil {
 		t.Fatal(err)

@@ -129,7 +129,7 @@ func (s *Store) Update(ctx context.Context, o *model.Object) (*model.Object, err
 	fail := func(err error) (*model.Object, error) { return nil, s.keyError(ctx, "update", o.Key, err) }
 	updated := usable(o)
 	if o.Revision <= 0 {
-		return fail(&said{nil, "revision is missing: want that of the object that is to be replaced"})
+		return fail(&apiError{nil, "revision is missing: want that of the object that is to be replaced"})
 	}
 	if incomplete(updated) {
 		stored, err := s.Get(ctx, o.Key)
@@ -159,7 +159,7 @@ func (s *Store) put(ctx context.Context, o *model.Object) (*model.Object, error)
 	case model.KindNode:
 		patch, err := form.NodePatch(o)
 		if err != nil {
-			return nil, &said{nil, err.Error()}
+			return nil, &apiError{nil, err.Error()}
 		}
 		return s.patchStatus(ctx, o.Key, patch)
 	}
@@ -195,9 +195,9 @@ func (s *Store) writable(key model.Key) (resource, error) {
 	case err != nil:
 		return r, err
 	case key.Kind == model.KindNode:
-		return r, &said{nil, "a Node is created and deleted by Kubernetes alone: the kubelet registers it"}
+		return r, &apiError{nil, "a Node is created and deleted by Kubernetes alone: the kubelet registers it"}
 	case r.protobuf || key.Kind == model.KindClusterNetworkPolicy:
-		return r, &said{nil, "belongs to Kubernetes: use kubectl"}
+		return r, &apiError{nil, "belongs to Kubernetes: use kubectl"}
 	}
 	return r, nil
 }
@@ -206,7 +206,7 @@ func (s *Store) writable(key model.Key) (resource, error) {
 func (s *Store) storeEndpoint(ctx context.Context, o *model.Object) (*model.Object, error) {
 	patch, err := form.EndpointPatch(o)
 	if err != nil {
-		return nil, &said{nil, err.Error()}
+		return nil, &apiError{nil, err.Error()}
 	}
 	return s.patchStatus(ctx, o.Key, patch)
 }

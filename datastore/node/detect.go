@@ -34,7 +34,7 @@ func Detect(m Method, family Family, interfaces []Interface, wanted netip.Addr) 
 				continue
 			}
 			c := Candidate{Family: family, Address: p, Interface: i.Name, Method: m.text}
-			why, fits := m.judge(i.Name, p, wanted)
+			why, fits := m.evaluate(i.Name, p, wanted)
 			switch {
 			case fits && chosen == nil:
 				c.Chosen, c.Reason = true, "chosen: "+why
@@ -54,8 +54,8 @@ func Detect(m Method, family Family, interfaces []Interface, wanted netip.Addr) 
 	return chosen.Address, candidates, nil
 }
 
-// judge reports whether an address may be selected, and why or why not.
-func (m Method) judge(name string, p netip.Prefix, wanted netip.Addr) (why string, fits bool) {
+// evaluate reports whether an address may be selected, and why or why not.
+func (m Method) evaluate(name string, p netip.Prefix, wanted netip.Addr) (why string, fits bool) {
 	if !p.Addr().IsGlobalUnicast() {
 		return "a loopback, link-local or multicast address cannot be reached by other nodes", false
 	}

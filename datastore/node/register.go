@@ -139,7 +139,7 @@ func (c *Config) waitForKubelet(ctx context.Context, name string, store datastor
 
 // waitFor repeats a try until it succeeds, or until its error is permanent.
 func (c *Config) waitFor(ctx context.Context, what string, log *zap.Logger, try func() (again bool, _ error)) error {
-	said := ""
+	logged := ""
 	for {
 		again, err := try()
 		if err == nil || !again || ctx.Err() != nil {
@@ -148,8 +148,8 @@ func (c *Config) waitFor(ctx context.Context, what string, log *zap.Logger, try 
 		if c.Waiting != nil {
 			c.Waiting(err)
 		}
-		if err.Error() != said {
-			said = err.Error()
+		if err.Error() != logged {
+			logged = err.Error()
 			log.Warn("waiting for "+what, zap.Error(err))
 		}
 		select {

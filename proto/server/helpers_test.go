@@ -154,7 +154,7 @@ type sessions struct {
 	resets   []string
 	resetErr error
 
-	received, sent map[netip.Addr][]speaker.JudgedPath
+	received, sent map[netip.Addr][]speaker.EvaluatedPath
 	refused        []fib.Rejection
 }
 
@@ -207,11 +207,11 @@ func (s *sessions) Ready() (bool, string) {
 	return true, ""
 }
 
-func (s *sessions) ReceivedFrom(_ context.Context, a netip.Addr) ([]speaker.JudgedPath, error) {
+func (s *sessions) ReceivedFrom(_ context.Context, a netip.Addr) ([]speaker.EvaluatedPath, error) {
 	return s.received[a], nil
 }
 
-func (s *sessions) AdvertisedTo(_ context.Context, a netip.Addr) ([]speaker.JudgedPath, error) {
+func (s *sessions) AdvertisedTo(_ context.Context, a netip.Addr) ([]speaker.EvaluatedPath, error) {
 	return s.sent[a], nil
 }
 

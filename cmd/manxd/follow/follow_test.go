@@ -130,7 +130,7 @@ func (p *fakePasswords) Password(string, string) (string, error) {
 
 func (p *fakePasswords) Place(string, string) string { return "a test" }
 
-func (p *fakePasswords) Asked() time.Duration {
+func (p *fakePasswords) EndDecision() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.wanted {
@@ -300,7 +300,7 @@ func TestPasswordsChange(t *testing.T) {
 		time.Sleep(passwordPoll)
 		r.expect("another one", fresh)
 		looks(1)
-		r.follower.Look()
+		r.follower.Trigger()
 		r.expect("when something else has changed", fresh)
 		r.tables.Apply(r.drop(model.KindBGPPeer, "", "tor"))
 		r.expect("no session with a password", "agent all false changed [tor] synced true false", mesh)
@@ -389,7 +389,7 @@ func TestBlocksOfOtherNodes(t *testing.T) {
 		r.tables.Apply(block("n1", "10.65.2.0/26"))
 		r.expect("a block of this node", "agent all false changed [host/n1/10.65.2.0/26] synced true false", tor)
 		r.follower.config.Settings.Refuse.Pools = true
-		r.follower.Look()
+		r.follower.Trigger()
 		r.expect("blocks decide from now on", tor)
 		r.tables.Apply(block("n2", "10.65.3.0/26"))
 		r.expect("then another one", "agent all false changed [host/n2/10.65.3.0/26] synced true false", tor)
@@ -417,7 +417,7 @@ func TestSyncedIsHandedOnAndTakenBack(t *testing.T) {
 		r.speaker.mu.Lock()
 		r.speaker.synced = false // it restarts
 		r.speaker.mu.Unlock()
-		r.follower.Look()
+		r.follower.Trigger()
 		r.expect("BGP restarts", "agent all false changed [] synced false false", mesh)
 		r.tables.Apply(r.put(model.KindIPReservation, "", "some", `{"reservedCIDRs":["10.1.0.0/24"]}`),
 			datastore.Event{Type: datastore.EventInSync, Revision: r.revision})

@@ -48,9 +48,9 @@ func (c *Cluster) Return() error {
 	return nil
 }
 
-// Containers are the IDs of the containers of a pod that run on the node; the one that holds its namespaces is
+// containers are the IDs of the containers of a pod that run on the node; the one that holds its namespaces is
 // its sandbox.
-func (n *Node) Containers(pod string, sandbox bool) ([]string, error) {
+func (n *Node) containers(pod string, sandbox bool) ([]string, error) {
 	kind := "container"
 	if sandbox {
 		kind = "sandbox"
@@ -79,7 +79,7 @@ func (n *Node) PID(container string) (string, error) {
 
 // Sandbox is the ID of the sandbox of a pod, and the PID of its process.
 func (n *Node) Sandbox(pod string) (id, pid string, err error) {
-	all, err := n.Containers(pod, true)
+	all, err := n.containers(pod, true)
 	if err != nil {
 		return "", "", err
 	}

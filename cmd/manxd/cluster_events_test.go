@@ -23,16 +23,16 @@ func TestWhoSpeaksForAll(t *testing.T) {
 	leading := false
 	e := &eventsPart{joined: &joined{daemon: &daemon{name: "n2"}, tables: tables},
 		leads: func() bool { return leading }}
-	if e.speaksForAll() {
+	if e.reportsCluster() {
 		t.Error("a node speaks that does not lead")
 	}
-	if leading = true; !e.speaksForAll() {
+	if leading = true; !e.reportsCluster() {
 		t.Error("the leader is silent because another node comes first by name")
 	}
-	if e.leads = nil; e.speaksForAll() {
+	if e.leads = nil; e.reportsCluster() {
 		t.Error("n2 speaks without an election")
 	}
-	if e.name = "n1"; !e.speaksForAll() {
+	if e.name = "n1"; !e.reportsCluster() {
 		t.Error("n1 is silent without an election")
 	}
 }

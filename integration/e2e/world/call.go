@@ -22,8 +22,8 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// Ask calls the control API of a node's daemon.
-func Ask[R, A any](t *testing.T, n *lab.Node, call func(manxv1.ManxClient, context.Context, R, ...grpc.CallOption) (A,
+// Call makes a call of the control API of a node's daemon.
+func Call[R, A any](t *testing.T, n *lab.Node, call func(manxv1.ManxClient, context.Context, R, ...grpc.CallOption) (A,
 	error), request R) (answer A, err error) {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -38,7 +38,7 @@ func Ask[R, A any](t *testing.T, n *lab.Node, call func(manxv1.ManxClient, conte
 // Peers are the sessions of a node; none while its daemon does not answer.
 func Peers(t *testing.T, n *lab.Node) []*manxv1.Peer {
 	t.Helper()
-	r, _ := Ask(t, n, manxv1.ManxClient.ListPeers, &manxv1.ListPeersRequest{})
+	r, _ := Call(t, n, manxv1.ManxClient.ListPeers, &manxv1.ListPeersRequest{})
 	return r.GetPeers()
 }
 

@@ -8,9 +8,9 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// Heard takes from a log message of GoBGP the facts that its events leave out: why a connection failed, which
+// ReadLog takes from a log message of GoBGP the facts that its events leave out: why a connection failed, which
 // NOTIFICATION was sent or received, and which part was malformed.
-func (t *Table) Heard(peer netip.Addr, message string, attrs map[string]slog.Value) {
+func (t *Table) ReadLog(peer netip.Addr, message string, attrs map[string]slog.Value) {
 	number := func(key string) uint8 {
 		if v, ok := attrs[key]; ok && v.Kind() == slog.KindInt64 {
 			return uint8(v.Int64())
