@@ -62,6 +62,11 @@ func (b *batch) onlyLearned() bool {
 	return len(b.learned) > 0 && !b.hasState && len(b.events) == 0 && !b.resync && !b.woken && len(b.retries) == 0
 }
 
+// onlyState reports whether the batch has only a state.
+func (b *batch) onlyState() bool {
+	return b.hasState && len(b.learned) == 0 && len(b.events) == 0 && !b.resync && !b.woken && len(b.retries) == 0
+}
+
 // takeKernel takes only the kernel's events.
 func (i *inbox) takeKernel() (events []kernel.Event, resync bool) {
 	i.mu.Lock()
