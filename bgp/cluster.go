@@ -8,6 +8,7 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -56,7 +57,7 @@ type cluster struct {
 	nodes  []*node // by name
 	byAddr map[netip.Addr]*node
 
-	interfaces model.InterfacePrefixes               // of workloads
+	interfaces felixconfig.InterfacePrefixes         // of workloads
 	felix      model.FelixConfigurationSpec          // the settings in force for this node
 	config     model.BGPConfigurationSpec            // "default"
 	perNode    map[string]model.BGPConfigurationSpec // "node.<name>"

@@ -61,7 +61,7 @@ func (c *cluster) peerings(r model.Reader) []*peering {
 		p.restart = c.seconds(p.object, "spec.maxRestartTime", p.spec.MaxRestartTime, maxRestartSeconds,
 			defaultRestartSeconds)
 		p.keepalive = c.seconds(p.object, "spec.keepaliveTime", p.spec.KeepaliveTime, maxKeepaliveSeconds, 0)
-		p.maxPrefixes = c.numberAnnotation(p.object, v.Annotations, AnnotationMaxPrefixes, math.MaxInt32, 0)
+		p.maxPrefixes = c.numberAnnotation(p.object, v.Annotations, annotationMaxPrefixes, math.MaxInt32, 0)
 		p.bfd = c.bfd(p.object, v.Annotations)
 		p.filters = c.existing(p.object, p.spec.Filters)
 		p.noteWithoutEffect(c)

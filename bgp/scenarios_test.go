@@ -495,7 +495,7 @@ func TestOf(t *testing.T) {
 		"BGPPeer/s":    {0, 0, "BGPPeer/s wants peer AS 65101"},
 		"BGPPeer/none": {0, 0, ""},
 	} {
-		sessions, conflicts, notices := d.Of(object)
+		sessions, conflicts, notices := resultsFor(object, d)
 		if len(sessions) != want.sessions || len(notices) != want.notices ||
 			(len(conflicts) == 1) != (want.conflict != "") {
 			t.Errorf("%s: %d sessions, conflicts %v, notices %v", object, len(sessions), conflicts, notices)
@@ -504,7 +504,28 @@ func TestOf(t *testing.T) {
 			t.Errorf("%s: %s", object, conflicts[0].Reason)
 		}
 	}
-	if sessions, _, _ := d.Of("BGPPeer/q"); sessions[0].Address != netip.MustParseAddr("10.9.9.9") {
+	if sessions, _, _ := resultsFor("BGPPeer/q", d); sessions[0].Address != netip.MustParseAddr("10.9.9.9") {
 		t.Errorf("%v", sessions)
 	}
+}
+
+// resultsFor returns the results that concern one object, such as "BGPPeer/tor-1" or "BGPConfiguration/default": the
+// sessions that it configures, the conflicts that it won or lost, and the notices about it.
+func resultsFor(object string, d Desired) (sessions []Session, conflicts []Conflict, notices []Notice) {
+	for _, s := range d.Sessions {
+		if slices.Contains(s.From, object) {
+			sessions = append(sessions, s)
+		}
+	}
+	for _, c := range d.Conflicts {
+		if c.Kept == object || slices.Contains(c.Dropped, object) {
+			conflicts = append(conflicts, c)
+		}
+	}
+	for _, n := range d.Notices {
+		if n.Object == object {
+			notices = append(notices, n)
+		}
+	}
+	return sessions, conflicts, notices
 }

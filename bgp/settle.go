@@ -10,43 +10,43 @@ import (
 // settle picks one wish for each address, because a speaker distinguishes its neighbours by address alone.
 //
 // The strongest group wins; within it, the lowest name. A wish about this node therefore wins over the reverse of a
-// wish about the peer, and the two ends may be configured differently.
-func settle(all []wish) (sessions []Session, conflicts []Conflict) {
-	wishes := make([]*wish, len(all)) // which are large
+// request about the peer, and the two ends may be configured differently.
+func settle(all []request) (sessions []Session, conflicts []Conflict) {
+	requests := make([]*request, len(all)) // which are large
 	for i := range all {
 		all[i].text = all[i].Address.String()
-		wishes[i] = &all[i]
+		requests[i] = &all[i]
 	}
 	sessions = slices.Grow(sessions, len(all))
-	slices.SortFunc(wishes, func(a, b *wish) int {
+	slices.SortFunc(requests, func(a, b *request) int {
 		return cmp.Or(
 			cmp.Compare(familyOf(a.Address), familyOf(b.Address)),
 			cmp.Compare(a.text, b.text),
 			cmp.Compare(a.group, b.group), cmp.Compare(a.object, b.object),
 			cmp.Compare(a.PeerAS, b.PeerAS), cmp.Compare(a.Port, b.Port)) // two nodes with one address
 	})
-	for len(wishes) > 0 {
+	for len(requests) > 0 {
 		n := 1
-		for n < len(wishes) && wishes[n].Address == wishes[0].Address {
+		for n < len(requests) && requests[n].Address == requests[0].Address {
 			n++
 		}
-		s, c := settleAddress(wishes[:n])
+		s, c := settleAddress(requests[:n])
 		sessions = append(sessions, s)
 		if len(c.Dropped) > 0 {
 			conflicts = append(conflicts, c)
 		}
-		wishes = wishes[n:]
+		requests = requests[n:]
 	}
 	return sessions, conflicts
 }
 
-func settleAddress(wishes []*wish) (Session, Conflict) {
-	kept := wishes[0]
+func settleAddress(requests []*request) (Session, Conflict) {
+	kept := requests[0]
 	s := kept.Session
 	s.From = []string{kept.object}
 	c := Conflict{Address: s.Address, Kept: kept.object}
 	var reasons []string
-	for _, w := range wishes[1:] {
+	for _, w := range requests[1:] {
 		if slices.Contains(s.From, w.object) || slices.Contains(c.Dropped, w.object) {
 			continue
 		}
@@ -69,10 +69,10 @@ func settleAddress(wishes []*wish) (Session, Conflict) {
 
 // givesWay reports whether a wish is the reverse of a BGPPeer and this node has settings of its own for the peer: then
 // it is content with a session that can come up.
-func givesWay(kept, w *wish) bool { return w.group == groupReverse && kept.group < groupReverse }
+func givesWay(kept, w *request) bool { return w.group == groupReverse && kept.group < groupReverse }
 
 // precedence names the rule by which one wish goes before another.
-func precedence(kept, dropped *wish) string {
+func precedence(kept, dropped *request) string {
 	switch {
 	case kept.group == dropped.group:
 		return "the lowest name goes first"

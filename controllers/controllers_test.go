@@ -22,6 +22,7 @@ import (
 	"github.com/manxnet/manx/controllers/mirror"
 	"github.com/manxnet/manx/controllers/nodes"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -98,7 +99,7 @@ func written(t *testing.T, r model.Reader, kind model.Kind, fits func(string) bo
 		o.Metadata().SetUID("")
 		o.Metadata().SetCreationTimestamp(metav1.Time{})
 		fresh := model.NewObject(o.Key, o.Value)
-		text, err := fresh.Encode()
+		text, err := codec.Encode(fresh)
 		if err != nil {
 			t.Fatal(err)
 		}

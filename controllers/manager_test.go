@@ -69,8 +69,8 @@ func start(
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Config{Node: name, Store: store, Kube: k, Log: zap.NewNop(), Look: 50 * time.Millisecond, Compactor: store,
-		Source: func(context.Context) (datastore.Store, error) { return source, nil }}
+	c := Config{Node: name, Store: store, Kube: k, Log: zap.NewNop(), CheckInterval: 50 * time.Millisecond,
+		Compactor: store, Source: func(context.Context) (datastore.Store, error) { return source, nil }}
 	if change != nil {
 		change(&c)
 	}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 // ipamState is everything that the allocator keeps.
@@ -64,7 +65,7 @@ func (s *ipamState) addBlock(t testing.TB, key model.Key, b *model.Block) {
 		}
 	}
 	s.blocks[b.CIDR] = b
-	if broken := model.CheckBlock(b); len(broken) > 0 {
+	if broken := validation.CheckBlock(b); len(broken) > 0 {
 		t.Errorf("block %s is invalid: %v", b.CIDR, broken)
 		return
 	}

@@ -260,7 +260,7 @@ func TestEveryCallMayBeRaced(t *testing.T) {
 	for _, m := range meddlers {
 		faults = append(faults, fault{name: m.name, meddle: func(s Store) error {
 			if err := m.do(New(s, nil, func() time.Time { return now })); err != nil &&
-				!errors.Is(err, ErrBlockLimit) && !isShort(err) {
+				!errors.Is(err, errBlockLimit) && !isShort(err) {
 				return err
 			}
 			return nil
@@ -279,7 +279,7 @@ func TestEveryCallMayBeRaced(t *testing.T) {
 
 // isShort: the pool is too small for the operation and the meddler.
 func isShort(err error) bool {
-	return err != nil && errors.As(err, new(*ShortError))
+	return err != nil && errors.As(err, new(*shortError))
 }
 
 // forEachCall runs each operation with each fault at each of its calls.

@@ -141,7 +141,7 @@ func (w *worker) assign(ctx context.Context, handle string) {
 	}
 	if err != nil {
 		r.Refused = err.Error()
-		if !isShort(err) && !errors.Is(err, ErrAssigned) && !errors.Is(err, ErrBlockLimit) {
+		if !isShort(err) && !errors.Is(err, ErrAssigned) && !errors.Is(err, errBlockLimit) {
 			r.Fault = r.Refused
 		}
 	}

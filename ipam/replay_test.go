@@ -15,6 +15,7 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -33,7 +34,7 @@ func (r recorded) object(t *testing.T) *model.Object {
 	if !ok || err != nil {
 		t.Fatalf("revision %d: %s: known %v, %v", r.Rev, r.Key, ok, err)
 	}
-	return model.Decode(key, []byte(r.Raw), int64(r.Rev))
+	return codec.Decode(key, []byte(r.Raw), int64(r.Rev))
 }
 
 func readHistory(t *testing.T) []recorded {

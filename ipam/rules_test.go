@@ -195,7 +195,7 @@ func TestBlockLimitComesBeforeBorrowing(t *testing.T) {
 	x.mustAuto("b", "b", 1, "10.0.0.8/29") // has room to borrow
 	got, err := x.auto("e", "h", 9, func(r *Request) { r.MaxBlocks = 1 })
 	x.refused(err, "limit is 1", "host:e has 1 blocks", "pool p (10.0.0.0/27)")
-	if !errors.Is(err, ErrBlockLimit) || len(strings.Fields(got)) != 8 {
+	if !errors.Is(err, errBlockLimit) || len(strings.Fields(got)) != 8 {
 		t.Errorf("assigned %s, %v", got, err)
 	}
 }
@@ -306,7 +306,7 @@ func TestFamiliesSucceedApart(t *testing.T) {
 	update(x, model.ResourceKey(model.KindIPPool, "four"), func(p *model.IPPool) { p.Spec.Disabled = true })
 	before := x.store.revision
 	if _, err = x.AutoAssign(context.Background(), Request{Host: "e", Handle: "i", Num4: 1, Num6: 1,
-		Use: workload}); !errors.Is(err, ErrNoPool) {
+		Use: workload}); !errors.Is(err, errNoPool) {
 		t.Errorf("error %v", err)
 	}
 	if x.store.revision != before {

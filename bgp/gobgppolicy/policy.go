@@ -269,8 +269,8 @@ func (b *policyBuilder) prefixes(name string, prefixes []netip.Prefix, exact boo
 	return b.set(s)
 }
 
-// say appends a statement; guard limits it to a group of neighbours.
-func (b *policyBuilder) say(name string, guard *api.MatchSet, c *api.Conditions, a *api.Actions) {
+// append appends a statement; guard limits it to a group of neighbours.
+func (b *policyBuilder) append(name string, guard *api.MatchSet, c *api.Conditions, a *api.Actions) {
 	b.note(c)
 	b.note(a)
 	c = proto.Clone(c).(*api.Conditions)

@@ -72,7 +72,7 @@ func (b *policyBuilder) rule(g *Group, guard *api.MatchSet, r bgp.Rule, export b
 		return
 	}
 	if !r.Accept {
-		b.say(r.Name, guard, c, &api.Actions{RouteAction: reject})
+		b.append(r.Name, guard, c, &api.Actions{RouteAction: reject})
 		return
 	}
 	do := changesOf(r.Operations)
@@ -239,7 +239,7 @@ func (b *policyBuilder) accept(name string, guard *api.MatchSet, c *api.Conditio
 	if chain {
 		first.RouteAction = api.RouteAction_ROUTE_ACTION_UNSPECIFIED
 	}
-	b.say(name, guard, c, first)
+	b.append(name, guard, c, first)
 	marked := &api.Conditions{}
 	for i, run := range runs {
 		marked.LargeCommunitySet = b.markers()
@@ -247,14 +247,14 @@ func (b *policyBuilder) accept(name string, guard *api.MatchSet, c *api.Conditio
 		if i == len(runs)-1 {
 			a.LargeCommunity, a.RouteAction = largeAction(api.CommunityAction_TYPE_REMOVE, nil, true), accept
 		}
-		b.say(fmt.Sprintf("%s, AS path %d", name, i+2), guard, marked, a)
+		b.append(fmt.Sprintf("%s, AS path %d", name, i+2), guard, marked, a)
 	}
 }
 
 // add adds communities to routes with the conditions and decides nothing.
 func (b *policyBuilder) add(name string, guard *api.MatchSet, c *api.Conditions, do changes) {
 	if len(do.communities)+len(do.large) > 0 {
-		b.say(name, guard, c, b.adding(name, guard, c, do, false))
+		b.append(name, guard, c, b.adding(name, guard, c, do, false))
 	}
 }
 
@@ -265,7 +265,7 @@ func (b *policyBuilder) adding(
 	if len(do.communities)+len(do.large) == 0 && !mark {
 		return &api.Actions{}
 	}
-	b.say(name+", as if new", guard, c, freshCommunities(do))
+	b.append(name+", as if new", guard, c, freshCommunities(do))
 	return &api.Actions{
 		Community:      communityAction(api.CommunityAction_TYPE_ADD, do.communities),
 		LargeCommunity: largeAction(api.CommunityAction_TYPE_ADD, do.large, mark),

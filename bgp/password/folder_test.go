@@ -110,7 +110,7 @@ func TestAChangingFileIsReadWhenItIsComplete(t *testing.T) {
 			soon = writingPeriod
 		}
 		got, _ := f.Password("tor", "key")
-		if every := f.Asked(); got != want || every != soon || writing && !f.Outdated() {
+		if every := f.EndDecision(); got != want || every != soon || writing && !f.Outdated() {
 			t.Fatalf("%q, to be looked at every %v; want %q, %v", got, every, want, soon)
 		}
 	}

@@ -146,8 +146,8 @@ func (r *speakerRun) removeSocket() {
 }
 
 // listenAddresses returns the addresses to listen on; without a wish, every address of the families of this host.
-func listenAddresses(wish []netip.Addr) []string {
-	if len(wish) == 0 {
+func listenAddresses(configured []netip.Addr) []string {
+	if len(configured) == 0 {
 		all := []string{"0.0.0.0"}
 		if l, err := net.Listen("tcp6", "[::1]:0"); err == nil {
 			l.Close()
@@ -156,7 +156,7 @@ func listenAddresses(wish []netip.Addr) []string {
 		return all
 	}
 	var list []string
-	for _, a := range wish {
+	for _, a := range configured {
 		if t := a.Unmap().String(); !slices.Contains(list, t) {
 			list = append(list, t)
 		}

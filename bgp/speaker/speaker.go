@@ -145,9 +145,9 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 		}
 		s.status.SetFatal(nil)
 	}
-	look := s.setRefusals(d, changed)
+	check := s.setRefusals(d, changed)
 	err := s.run.set(ctx, d)
-	look()
+	check()
 	s.setPaths(d.Sessions)
 	s.sync.tick(time.Now()) // a node without peers is ready at once
 	return err

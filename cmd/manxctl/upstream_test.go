@@ -18,7 +18,7 @@ import (
 // model reads too, and has it.
 const (
 	upstream     = "testdata/upstream/"
-	upstreamJSON = "../../datastore/model/testdata/calicoctl-get/"
+	upstreamJSON = "../../datastore/codec/testdata/calicoctl-get/"
 )
 
 // loadUpstream puts the entries that Calico's programs wrote into a datastore, byte for byte.

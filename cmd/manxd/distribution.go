@@ -73,8 +73,8 @@ func readConfigMap(ctx context.Context, from typedcorev1.ConfigMapInterface, nam
 			case <-time.After(distributionPause):
 			}
 		}
-		asked, cancel := context.WithTimeout(ctx, kubernetesTimeout)
-		c, err = from.Get(asked, name, metav1.GetOptions{})
+		limited, cancel := context.WithTimeout(ctx, kubernetesTimeout)
+		c, err = from.Get(limited, name, metav1.GetOptions{})
 		cancel()
 		switch {
 		case err == nil:

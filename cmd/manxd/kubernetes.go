@@ -26,8 +26,8 @@ import (
 // kubernetesTimeout bounds one request to the Kubernetes API.
 const kubernetesTimeout = 10 * time.Second
 
-// asksKubernetes reports whether an address is detected from Kubernetes.
-func (o options) asksKubernetes() bool {
+// detectsFromKubernetes reports whether an address is detected from Kubernetes.
+func (o options) detectsFromKubernetes() bool {
 	const method = "kubernetes-internal-ip"
 	return o.ipMethod == method || o.ip6Method == method
 }
@@ -44,7 +44,7 @@ func (o options) kubernetesAPI(log *zap.Logger) (*rest.Config, error) {
 		return nil, usage(err)
 	case errors.Is(err, kubernetes.ErrNoKubernetes):
 		return nil, nil
-	case o.asksKubernetes():
+	case o.detectsFromKubernetes():
 		return nil, err
 	}
 	log.Warn("the Kubernetes API cannot be used", zap.Error(err))

@@ -183,7 +183,7 @@ func (n *node) askWith(args string, step cni.Step, container string, a *cni.Atta
 	}
 	text, err := json.Marshal(all)
 	n.must(err)
-	r, err := n.engine.Ask(context.Background(), &cni.Request{Version: cni.ProtocolVersion, Step: step,
+	r, err := n.engine.Call(context.Background(), &cni.Request{Version: cni.ProtocolVersion, Step: step,
 		ContainerID: container, Netns: "/run/netns/" + container, IfName: "eth0", Args: args, Config: text,
 		Attachment: a})
 	if err == nil && r.Error != nil {
@@ -495,7 +495,7 @@ func TestGarbageCollection(t *testing.T) {
 		ContainerID string `json:"containerID"`
 		IfName      string `json:"ifname"`
 	}{"kept", "eth0"})
-	r, err := n.engine.Ask(t.Context(), q)
+	r, err := n.engine.Call(t.Context(), q)
 	if n.must(err); r.Error != nil {
 		t.Fatal(r.Error)
 	}

@@ -55,18 +55,18 @@ func TestRules(t *testing.T) {
 		grace  bool                         // only after the grace period
 	}{
 		{"a pod that runs keeps its address", func(*world, netip.Addr) {}, "", false},
-		{"a pod that is gone, on a node that is there", func(w *world, _ netip.Addr) { w.removePod("web") }, PodGone,
+		{"a pod that is gone, on a node that is there", func(w *world, _ netip.Addr) { w.removePod("web") }, podGone,
 			true},
 		{"a pod of that name on another node", func(w *world, a netip.Addr) {
 			w.setPod(newPod("web", "n2", a.Next()))
-		}, PodMoved, true},
+		}, podMoved, true},
 		{"a pod with another address", func(w *world, a netip.Addr) { w.setPod(newPod("web", "n1", a.Next())) },
-			AddressUnused, true},
+			addressUnused, true},
 		{"a pod that ended", func(w *world, a netip.Addr) {
 			p := newPod("web", "n1", a)
 			p.Status.Phase = "Succeeded"
 			w.setPod(p)
-		}, AddressUnused, true},
+		}, addressUnused, true},
 		{"a new pod of that name that has no address yet", func(w *world, _ netip.Addr) {
 			w.setPod(newPod("web", "n1"))
 		}, "", false},
@@ -90,11 +90,11 @@ func TestRules(t *testing.T) {
 		{"a pod that is gone, and its node too", func(w *world, _ netip.Addr) {
 			w.removePod("web")
 			w.removeNode("n1")
-		}, PodGone, false},
+		}, podGone, false},
 		{"a pod that is gone, on a node that only Kubernetes has lost", func(w *world, _ netip.Addr) {
 			w.removePod("web")
 			w.source.Remove(model.ResourceKey(model.KindNode, kubernetesName("n1")))
-		}, PodGone, false},
+		}, podGone, false},
 		{"a node that is gone while its pod is there", func(w *world, _ netip.Addr) { w.removeNode("n1") }, "", false},
 		{"a node that is not Kubernetes'", func(w *world, _ netip.Addr) {
 			w.removePod("web")
@@ -205,7 +205,7 @@ func TestDeadNode(t *testing.T) {
 			t.Error("left of n1:", line)
 		}
 	}
-	if got := l.Releases.Last(); len(got) != 3 || got[1].Reason != NodeGone || got[1].Address != tunnel ||
+	if got := l.Releases.Last(); len(got) != 3 || got[1].Reason != nodeGone || got[1].Address != tunnel ||
 		got[2].Text() != "node n1 does not exist, and no address of the block is in use" || !got[2].Block.Contains(a) {
 		t.Errorf("releases %+v", got)
 	}
@@ -242,7 +242,7 @@ func TestSurplusBlocks(t *testing.T) {
 	if err := l.look(true, 0); err != nil || blocks() != 1 {
 		t.Fatalf("%d blocks at last, want the one that a node keeps; %v", blocks(), err)
 	}
-	if got := l.Releases.Last(); len(got) != 2 || got[0].Reason != Surplus || !got[0].Since.Before(got[0].At) ||
+	if got := l.Releases.Last(); len(got) != 2 || got[0].Reason != surplus || !got[0].Since.Before(got[0].At) ||
 		got[0].Text() != "the block was empty for the grace period, and node n1 has another one" {
 		t.Errorf("releases %+v", got)
 	}

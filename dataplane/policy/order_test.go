@@ -177,7 +177,7 @@ func TestPoliciesAndTiersAreAskedInCalicosOrder(t *testing.T) {
 	} {
 		set := model.NewSet(append(c.objects, pod("default", "w", "10.0.0.1", nil))...)
 		calc := Build(Config{Node: testNode}, set, nil)
-		asked := calc.Asked(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "w"}, true)
+		asked := calc.PoliciesOf(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "w"}, true)
 		asked = asked[:len(asked)-2] // profiles
 		var got []string
 		for i, id := range asked {

@@ -65,7 +65,8 @@ func (r *Rule) conditions() []string {
 	var words []string
 	for i, m := range r.Matches {
 		implied := slices.ContainsFunc(r.Matches[i+1:], func(later Match) bool {
-			return !m.Not && (m.Field == Family && later.saysFamily() || m.Field == Protocol && later.saysProtocol(c))
+			return !m.Not && (m.Field == Family && later.impliesFamily() ||
+				m.Field == Protocol && later.impliesProtocol(c))
 		})
 		if !implied {
 			words = append(words, m.text(c))
@@ -77,11 +78,11 @@ func (r *Rule) conditions() []string {
 	return words
 }
 
-func (m *Match) saysFamily() bool {
+func (m *Match) impliesFamily() bool {
 	return slices.Contains([]Field{Source, Destination, SourceEndpoint, DestinationEndpoint}, m.Field)
 }
 
-func (m *Match) saysProtocol(c context) bool {
+func (m *Match) impliesProtocol(c context) bool {
 	switch m.Field {
 	case SourcePort, DestinationPort:
 		return c.transport() != "th"
@@ -262,7 +263,7 @@ func (r *Rule) effects(c context) []string {
 	if r.Counter {
 		words = append(words, "counter")
 	}
-	if r.Log.Tells() {
+	if r.Log.Enabled() {
 		words = append(words, r.Log.text())
 	}
 	if r.Mark.Mask != 0 {

@@ -7,6 +7,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -288,11 +289,11 @@ func FuzzPod(f *testing.F) {
 			return
 		}
 		key := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: w.Namespace, Name: w.Name}
-		data, err := model.NewObject(key, w).Encode()
+		data, err := codec.Encode(model.NewObject(key, w))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if o := model.Decode(key, data, 1); o.Err != nil {
+		if o := codec.Decode(key, data, 1); o.Err != nil {
 			t.Fatalf("quarantined: %v", o.Err)
 		}
 	})

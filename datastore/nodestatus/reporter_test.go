@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -85,7 +86,7 @@ func (w *world) get(name string) (*v3.CalicoNodeStatus, string, int64) {
 	if len(r.Kvs) == 0 {
 		return nil, "", 0
 	}
-	o := model.Decode(model.ResourceKey(model.KindCalicoNodeStatus, name), r.Kvs[0].Value, r.Kvs[0].ModRevision)
+	o := codec.Decode(model.ResourceKey(model.KindCalicoNodeStatus, name), r.Kvs[0].Value, r.Kvs[0].ModRevision)
 	if o.Err != nil {
 		w.Fatal(o.Err)
 	}

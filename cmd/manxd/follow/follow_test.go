@@ -18,6 +18,7 @@ import (
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -133,7 +134,7 @@ func (p *fakePasswords) Password(string, string) (string, error) {
 
 func (p *fakePasswords) Place(string, string) string { return "a test" }
 
-func (p *fakePasswords) Asked() time.Duration {
+func (p *fakePasswords) EndDecision() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.wanted {
@@ -201,7 +202,7 @@ func (r *rig) expect(what string, want ...string) {
 func (r *rig) put(kind model.Kind, namespace, name, spec string) datastore.Event {
 	r.revision++
 	k := model.Key{Kind: kind, Namespace: namespace, Name: name}
-	o := model.Decode(k, fmt.Appendf(nil,
+	o := codec.Decode(k, fmt.Appendf(nil,
 		`{"kind":%q,"apiVersion":"projectcalico.org/v3","metadata":{"name":%q,"namespace":%q},"spec":%s}`,
 		kind, name, namespace, spec), r.revision)
 	if o.Err != nil {
@@ -303,7 +304,7 @@ func TestPasswordsChange(t *testing.T) {
 		time.Sleep(passwordPoll)
 		r.expect("another one", fresh)
 		looks(1)
-		r.follower.Look()
+		r.follower.Trigger()
 		r.expect("when something else has changed", fresh)
 		r.tables.Apply(r.drop(model.KindBGPPeer, "", "tor"))
 		r.expect("no session with a password", "agent all false changed [tor] synced true false", mesh)
@@ -362,7 +363,7 @@ func TestPodsInsideOwnBlocks(t *testing.T) {
 	bubble(t, func(r *rig) {
 		k := model.Key{Kind: model.KindBlockAffinity, Name: "host/n1/10.65.2.0/26"}
 		block := datastore.Event{Type: datastore.EventUpdate, Key: k, Revision: r.revision,
-			Object: model.Decode(k, []byte(`{"state":"confirmed"}`), r.revision)}
+			Object: codec.Decode(k, []byte(`{"state":"confirmed"}`), r.revision)}
 		r.begin(r.put(model.KindIPPool, "", "pods", `{"cidr":"10.65.0.0/16"}`), block)
 		r.expect("at first", "agent all true changed [] synced true false", mesh)
 		r.tables.Apply(r.put(model.KindWorkloadEndpoint, "ns", "in", fmt.Sprintf(pod, "10.65.2.7/32")))
@@ -381,7 +382,7 @@ func TestBlocksOfOtherNodes(t *testing.T) {
 			r.revision++
 			k := model.Key{Kind: model.KindBlockAffinity, Name: "host/" + host + "/" + cidr}
 			return datastore.Event{Type: datastore.EventUpdate, Key: k, Revision: r.revision,
-				Object: model.Decode(k, []byte(`{"state":"confirmed"}`), r.revision)}
+				Object: codec.Decode(k, []byte(`{"state":"confirmed"}`), r.revision)}
 		}
 		const tor = "speaker AS 64512 sessions [192.0.2.2 192.0.2.9]"
 		r.begin(r.put(model.KindBGPPeer, "", "tor", `{"peerIP":"192.0.2.9","asNumber":65009}`),
@@ -392,7 +393,7 @@ func TestBlocksOfOtherNodes(t *testing.T) {
 		r.tables.Apply(block("n1", "10.65.2.0/26"))
 		r.expect("a block of this node", "agent all false changed [host/n1/10.65.2.0/26] synced true false", tor)
 		r.follower.config.Settings.Refuse.Pools = true
-		r.follower.Look()
+		r.follower.Trigger()
 		r.expect("blocks decide from now on", tor)
 		r.tables.Apply(block("n2", "10.65.3.0/26"))
 		r.expect("then another one", "agent all false changed [host/n2/10.65.3.0/26] synced true false", tor)
@@ -420,7 +421,7 @@ func TestSyncedIsHandedOnAndTakenBack(t *testing.T) {
 		r.speaker.mu.Lock()
 		r.speaker.synced = false // it restarts
 		r.speaker.mu.Unlock()
-		r.follower.Look()
+		r.follower.Trigger()
 		r.expect("BGP restarts", "agent all false changed [] synced false false", mesh)
 		r.tables.Apply(r.put(model.KindIPReservation, "", "some", `{"reservedCIDRs":["10.1.0.0/24"]}`),
 			datastore.Event{Type: datastore.EventInSync, Revision: r.revision})

@@ -66,7 +66,7 @@ func (m *model) check(x *Index[int, string]) {
 	for i := range m.items {
 		of[i] = map[string]bool{}
 		labels := m.labels(i)
-		got := x.Labels(i)
+		got := x.items[i].class
 		for _, l := range labelNames {
 			v, ok := got.Get(l)
 			if want, has := labels[l]; v != want || ok != has {

@@ -8,6 +8,7 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -177,7 +178,7 @@ func TestConfigurationHasTwoViews(t *testing.T) {
 	for g, kind := range map[Group]string{V1: "IPAMConfig", V3: "IPAMConfiguration"} {
 		o := model.NewObject(model.ResourceKey(model.KindIPAMConfiguration, "default"), &model.IPAMConfiguration{})
 		o.Value.(*model.IPAMConfiguration).Spec.StrictAffinity = true
-		if err := o.PrepareCreate(testTime); err != nil {
+		if err := codec.PrepareCreate(o, testTime); err != nil {
 			t.Fatal(err)
 		}
 		o.Revision = 3

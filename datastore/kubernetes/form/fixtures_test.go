@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -222,7 +223,7 @@ func TestShownByCalicoctl(t *testing.T) {
 		}
 		key := o.Key
 		key.Name = o.Metadata().GetName()
-		for _, d := range differences(string(key.Kind), want[key], tree(t, model.WithoutEmptyEnds(text))) {
+		for _, d := range differences(string(key.Kind), want[key], tree(t, codec.WithoutEmptyEnds(text))) {
 			t.Errorf("%s: %s", r.Path, d)
 		}
 		delete(want, key)

@@ -82,7 +82,7 @@ func TestReasonsOfSessions(t *testing.T) {
 				})
 			}
 			if x.Do != nil {
-				birds[x.Address].Ask(t, x.Do...)
+				birds[x.Address].Command(t, x.Do...)
 			}
 			if x.Pause {
 				must(t, birds[x.Address].Process.Signal(syscall.SIGSTOP))

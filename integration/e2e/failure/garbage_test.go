@@ -63,7 +63,7 @@ func (c *cluster) testGarbage(t *testing.T) {
 		}
 	}
 	c.seen(t, n, c.Put(t, world.ResourceKeys+"nodes/n3", valid[world.ResourceKeys+"nodes/n3"]))
-	if r, err := world.Ask(t, n, manxv1.ManxClient.ListQuarantined, &manxv1.ListQuarantinedRequest{}); err != nil ||
+	if r, err := world.Call(t, n, manxv1.ManxClient.ListQuarantined, &manxv1.ListQuarantinedRequest{}); err != nil ||
 		len(r.GetObjects()) > 0 {
 		t.Errorf("still in quarantine: %v, %v", r.GetObjects(), err)
 	}
@@ -116,7 +116,7 @@ func (c *cluster) truncated(t *testing.T, n *lab.Node, valid map[string]string) 
 func (c *cluster) seen(t *testing.T, n *lab.Node, revision int64) {
 	t.Helper()
 	eventually(t, func() error {
-		r, err := world.Ask(t, n, manxv1.ManxClient.GetStatus, &manxv1.GetStatusRequest{})
+		r, err := world.Call(t, n, manxv1.ManxClient.GetStatus, &manxv1.GetStatusRequest{})
 		if err == nil && r.GetDatastore().GetRevision() < revision {
 			err = fmt.Errorf("%s has read up to revision %d, want %d", n.Name, r.GetDatastore().GetRevision(), revision)
 		}

@@ -72,7 +72,7 @@ func (c *cluster) testEstablished(t *testing.T) {
 	profile := documents(t, "apiVersion: projectcalico.org/v3\nkind: Profile\nmetadata: {name: closed}\nspec: {}\n")
 	for _, x := range []struct {
 		name    string
-		objects []document
+		objects []entry
 	}{
 		{"both directions are denied", documents(t, world.GlobalPolicy("deny",
 			"selector: role == 'b', types: [Ingress, Egress]"))},

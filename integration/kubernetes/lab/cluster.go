@@ -21,7 +21,7 @@ const (
 	ServiceCIDR = "10.96.0.0/16"
 	PodCIDR     = "10.244.0.0/16"
 	apiService  = "10.96.0.1"
-	ClusterDNS  = "10.96.0.10"
+	clusterDNS  = "10.96.0.10"
 )
 
 // Spec describes a cluster.
@@ -48,6 +48,7 @@ type Cluster struct {
 	users    *credentials
 	plane    []*hosts.Process // in the order of their start
 	begun    [][]string       // their command lines
+	starts   []period         // from a start of the API server after an outage until it was ready
 	pause    string           // archive of the image
 }
 
@@ -206,7 +207,7 @@ func (c *Cluster) planeReady() error {
 			select {
 			case <-p.Done():
 				return fmt.Errorf("%s has ended; the end of its log:\n%s", p.Name,
-					Tail(filepath.Join(c.Control.Dir, p.Name+".log"), 20))
+					tail(filepath.Join(c.Control.Dir, p.Name+".log"), 20))
 			default:
 			}
 		}
@@ -218,8 +219,8 @@ func (c *Cluster) planeReady() error {
 	})
 }
 
-// Tail is the end of a file.
-func Tail(path string, lines int) string {
+// tail is the end of a file.
+func tail(path string, lines int) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err.Error()
@@ -267,10 +268,10 @@ func (c *Cluster) Delete(yaml string) error {
 // StartNodes switches on the nodes that are off, all at once.
 func (c *Cluster) StartNodes() error {
 	return c.each(func(n *Node) error {
-		if n.Running() {
+		if n.running() {
 			return nil
 		}
-		return n.Boot()
+		return n.boot()
 	})
 }
 
@@ -302,9 +303,9 @@ func (c *Cluster) Worker(name string) *Node {
 // Import puts an image archive into containerd of all nodes that are on.
 func (c *Cluster) Import(archive string) error {
 	return c.each(func(n *Node) error {
-		if !n.Running() {
+		if !n.running() {
 			return nil
 		}
-		return n.Import(archive)
+		return n.importImage(archive)
 	})
 }
