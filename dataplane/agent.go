@@ -102,7 +102,7 @@ func (a *Agent) setWatchError(err error) {
 
 // step takes the inputs and applies them to the host. It returns when to be called again at the latest, 0 for never.
 func (a *Agent) step() time.Duration {
-	if a.flushed.busy(a.now()) {
+	if a.flushed.busy(a.now()) && !a.inbox.enough() {
 		// More is on its way: a little patience makes batches of single system calls.
 		<-a.loop.After(linger)
 	}

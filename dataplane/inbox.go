@@ -92,6 +92,16 @@ const (
 	lingerSteps  = 8
 )
 
+// lingerEnough is the number of learned routes that are worth a system call of their own.
+const lingerEnough = 64
+
+// enough reports whether so many learned routes wait that waiting for more does not pay.
+func (i *inbox) enough() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return len(i.next.learned) >= lingerEnough
+}
+
 // flushed remembers the last flush that changed something.
 type flushed struct {
 	at    time.Time
