@@ -13,14 +13,14 @@ import (
 // annotationPrefix begins the names of annotations for settings that Calico's resources have no field for.
 const annotationPrefix = "manx.io/"
 
-// AnnotationMaxPrefixes of a BGPPeer limits how many prefixes each of its peers may announce; absent or 0: the daemon's
+// annotationMaxPrefixes of a BGPPeer limits how many prefixes each of its peers may announce; absent or 0: the daemon's
 // --bgp-max-prefixes.
-const AnnotationMaxPrefixes = annotationPrefix + "max-prefixes"
+const annotationMaxPrefixes = annotationPrefix + "max-prefixes"
 
 // annotationKinds lists all annotations that are known, with the kinds of objects that may have them.
 func annotationKinds() map[string][]model.Kind {
 	known := map[string][]model.Kind{
-		AnnotationMaxPrefixes: {model.KindBGPPeer},
+		annotationMaxPrefixes: {model.KindBGPPeer},
 	}
 	for _, name := range bfdAnnotations {
 		known[name] = []model.Kind{model.KindBGPPeer, model.KindBGPConfiguration}

@@ -11,18 +11,18 @@ import (
 // Annotations that have the path to a peer watched (RFC 5880), on a BGPPeer for its sessions and on the default
 // BGPConfiguration for those of the mesh.
 const (
-	AnnotationBFD           = annotationPrefix + "bfd"            // "true" or "false"
-	AnnotationBFDInterval   = annotationPrefix + "bfd-interval"   // both of the next two, as a duration
-	AnnotationBFDTransmit   = annotationPrefix + "bfd-transmit"   // desired minimum interval of sending
-	AnnotationBFDReceive    = annotationPrefix + "bfd-receive"    // required minimum interval of receiving
-	AnnotationBFDMultiplier = annotationPrefix + "bfd-multiplier" // packets that may be missing
-	AnnotationBFDMultihop   = annotationPrefix + "bfd-multihop"   // "auto", "true" or "false"
-	AnnotationBFDMinTTL     = annotationPrefix + "bfd-min-ttl"    // least TTL of the peer's packets on multihop
+	annotationBFD           = annotationPrefix + "bfd"            // "true" or "false"
+	annotationBFDInterval   = annotationPrefix + "bfd-interval"   // both of the next two, as a duration
+	annotationBFDTransmit   = annotationPrefix + "bfd-transmit"   // desired minimum interval of sending
+	annotationBFDReceive    = annotationPrefix + "bfd-receive"    // required minimum interval of receiving
+	annotationBFDMultiplier = annotationPrefix + "bfd-multiplier" // packets that may be missing
+	annotationBFDMultihop   = annotationPrefix + "bfd-multihop"   // "auto", "true" or "false"
+	annotationBFDMinTTL     = annotationPrefix + "bfd-min-ttl"    // least TTL of the peer's packets on multihop
 )
 
 // bfdAnnotations are all of them.
-var bfdAnnotations = []string{AnnotationBFD, AnnotationBFDInterval, AnnotationBFDTransmit, AnnotationBFDReceive,
-	AnnotationBFDMultiplier, AnnotationBFDMultihop, AnnotationBFDMinTTL}
+var bfdAnnotations = []string{annotationBFD, annotationBFDInterval, annotationBFDTransmit, annotationBFDReceive,
+	annotationBFDMultiplier, annotationBFDMultihop, annotationBFDMinTTL}
 
 // Defaults for missing annotations, and their limits.
 const (
@@ -41,13 +41,13 @@ type bfdSetting struct {
 // bfd parses annotations. An unreadable one gets a notice, and the default counts.
 func (c *cluster) bfd(object string, annotations map[string]string) bfdSetting {
 	s := bfdSetting{auto: true, BFD: BFD{Multiplier: bfdMultiplier}}
-	s.Enabled = c.wordAnnotation(object, annotations, AnnotationBFD, "false", "true", "false") == "true"
-	interval := c.durationAnnotation(object, annotations, AnnotationBFDInterval, bfdInterval)
-	s.Transmit = c.durationAnnotation(object, annotations, AnnotationBFDTransmit, interval)
-	s.Receive = c.durationAnnotation(object, annotations, AnnotationBFDReceive, interval)
-	s.Multiplier = c.octetAnnotation(object, annotations, AnnotationBFDMultiplier, bfdMultiplier)
-	s.MinTTL = c.octetAnnotation(object, annotations, AnnotationBFDMinTTL, 0)
-	multihop := c.wordAnnotation(object, annotations, AnnotationBFDMultihop, "auto", "auto", "true", "false")
+	s.Enabled = c.wordAnnotation(object, annotations, annotationBFD, "false", "true", "false") == "true"
+	interval := c.durationAnnotation(object, annotations, annotationBFDInterval, bfdInterval)
+	s.Transmit = c.durationAnnotation(object, annotations, annotationBFDTransmit, interval)
+	s.Receive = c.durationAnnotation(object, annotations, annotationBFDReceive, interval)
+	s.Multiplier = c.octetAnnotation(object, annotations, annotationBFDMultiplier, bfdMultiplier)
+	s.MinTTL = c.octetAnnotation(object, annotations, annotationBFDMinTTL, 0)
+	multihop := c.wordAnnotation(object, annotations, annotationBFDMultihop, "auto", "auto", "true", "false")
 	s.auto, s.Multihop = multihop == "auto", multihop == "true"
 	return s
 }
@@ -98,15 +98,15 @@ func (c *cluster) durationAnnotation(
 	return d
 }
 
-// watch returns the setting for one session. It is multihop (RFC 5883) unless both ends are on each other's subnet, so
+// watch returns the setting for the session with a peer. It is multihop (RFC 5883) unless both ends are on each other's subnet, so
 // that the two ends of a session between nodes come to the same result.
-func (c *cluster) watch(setting bfdSetting, s Session) BFD {
+func (c *cluster) watch(setting bfdSetting, peer netip.Addr) BFD {
 	if !setting.Enabled {
 		return BFD{}
 	}
 	b := setting.BFD
 	if setting.auto {
-		b.Multihop = !c.neighbours(s.Address)
+		b.Multihop = !c.neighbours(peer)
 	}
 	return b
 }

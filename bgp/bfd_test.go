@@ -18,25 +18,25 @@ func TestBFDAnnotations(t *testing.T) {
 		note        string
 	}{
 		{"absent", nil, BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, ""},
-		{"defaults", map[string]string{AnnotationBFD: "true"}, BFD{Enabled: true, Transmit: 300 * ms, Receive: 300 * ms,
+		{"defaults", map[string]string{annotationBFD: "true"}, BFD{Enabled: true, Transmit: 300 * ms, Receive: 300 * ms,
 			Multiplier: 3}, ""},
-		{"all", map[string]string{AnnotationBFD: "true", AnnotationBFDInterval: "50ms", AnnotationBFDReceive: "1s",
-			AnnotationBFDMultiplier: "5", AnnotationBFDMultihop: "true"},
+		{"all", map[string]string{annotationBFD: "true", annotationBFDInterval: "50ms", annotationBFDReceive: "1s",
+			annotationBFDMultiplier: "5", annotationBFDMultihop: "true"},
 			BFD{Enabled: true, Transmit: 50 * ms, Receive: time.Second, Multiplier: 5, Multihop: true}, ""},
-		{"least TTL", map[string]string{AnnotationBFD: "true", AnnotationBFDMultihop: "true",
-			AnnotationBFDMinTTL: "62"},
+		{"least TTL", map[string]string{annotationBFD: "true", annotationBFDMultihop: "true",
+			annotationBFDMinTTL: "62"},
 			BFD{Enabled: true, Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3, Multihop: true, MinTTL: 62}, ""},
-		{"TTL 0", map[string]string{AnnotationBFDMinTTL: "0"},
+		{"TTL 0", map[string]string{annotationBFDMinTTL: "0"},
 			BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, "1 to 255"},
-		{"TTL 256", map[string]string{AnnotationBFDMinTTL: "256"},
+		{"TTL 256", map[string]string{annotationBFDMinTTL: "256"},
 			BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, `bfd-min-ttl = "256" is ignored`},
-		{"not a word", map[string]string{AnnotationBFD: "yes"},
+		{"not a word", map[string]string{annotationBFD: "yes"},
 			BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, `"yes" is ignored`},
-		{"too fast", map[string]string{AnnotationBFDInterval: "1ms"},
+		{"too fast", map[string]string{annotationBFDInterval: "1ms"},
 			BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, "10ms to 1m0s"},
-		{"no unit", map[string]string{AnnotationBFDTransmit: "300"},
+		{"no unit", map[string]string{annotationBFDTransmit: "300"},
 			BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, `"300" is ignored`},
-		{"multiplier 0", map[string]string{AnnotationBFDMultiplier: "0"},
+		{"multiplier 0", map[string]string{annotationBFDMultiplier: "0"},
 			BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, "1 to 255"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestBFDIsMultihopUnlessBothSeeEachOther(t *testing.T) {
 	}
 	for addr, multihop := range map[string]bool{"10.0.0.2": false, "10.0.0.3": true, "10.0.1.4": true,
 		"10.0.0.254": false, "192.0.2.1": true} {
-		b := c.watch(bfdSetting{BFD: BFD{Enabled: true}, auto: true}, Session{Address: netip.MustParseAddr(addr)})
+		b := c.watch(bfdSetting{BFD: BFD{Enabled: true}, auto: true}, netip.MustParseAddr(addr))
 		if b.Multihop != multihop {
 			t.Errorf("%s: multihop %t, want %t", addr, b.Multihop, multihop)
 		}

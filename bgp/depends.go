@@ -27,11 +27,11 @@ func (d Desired) DependsOn(node string, before, after *model.Object) bool {
 	case model.KindBlockAffinity:
 		was, _ := ownership.BlockOf(o.Key, valueOf[model.BlockAffinity](before))
 		is, _ := ownership.BlockOf(o.Key, valueOf[model.BlockAffinity](after))
-		return was != is && (was.Node == node || is.Node == node || d.RefusesByBlocks())
+		return was != is && (was.Node == node || is.Node == node || d.refusesByBlocks())
 	case model.KindWorkloadEndpoint:
 		return d.dependsOnWorkload(workloadOn(node, before), workloadOn(node, after))
 	case model.KindService, model.KindEndpointSlice:
-		return d.ServicesMatter(before, after)
+		return d.servicesMatter(before, after)
 	}
 	return slices.Contains(Kinds(), o.Key.Kind)
 }

@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// ElevatedPriority is the kernel metric of routes that come before ordinary ones when FelixConfiguration sets none.
-const ElevatedPriority = 512
+// elevatedPriority is the kernel metric of routes that come before ordinary ones when FelixConfiguration sets none.
+const elevatedPriority = 512
 
 // elevated lists the metrics below the ordinary one, by family, that routes can have: the elevated priority of
 // FelixConfiguration, and those that import filters set.
@@ -33,8 +34,8 @@ func (c *cluster) elevated(r model.Reader, filters []Filter) [families][]uint32 
 
 // felixPriorities reads the elevated priorities; the settings of the node win over those of the cluster.
 func (c *cluster) felixPriorities(r model.Reader) [families][]uint32 {
-	metrics := [families][]uint32{{ElevatedPriority}, {ElevatedPriority}}
-	for name, f := range model.FelixConfigurations(r, c.me.name) {
+	metrics := [families][]uint32{{elevatedPriority}, {elevatedPriority}}
+	for name, f := range felixconfig.Applicable(r, c.me.name) {
 		for family, value := range [families]*int{f.Spec.IPv4ElevatedRoutePriority, f.Spec.IPv6ElevatedRoutePriority} {
 			if value == nil {
 				continue

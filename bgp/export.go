@@ -32,7 +32,7 @@ func (d Desired) Export(s Session, c Candidate) Verdict {
 // Import decides whether a route of a peer is accepted: first the refusals, then the filters of the session. If no rule
 // matches, the route is accepted, a default route too.
 func (d Desired) Import(s Session, c Candidate) Verdict {
-	if r := d.Refuse(s, c.Prefix); r != nil {
+	if r := d.refuse(s, c.Prefix); r != nil {
 		return Verdict{Rule: r.Reason, Route: c}
 	}
 	if v, ok := d.filtered(s, c, false); ok {

@@ -268,7 +268,7 @@ func TestHiddenPoolOfOneBlock(t *testing.T) {
 	d, s := filteredWith(t, []string{`pool p {"cidr":"10.9.0.0/26","disableBGPExport":true}`, "block a 10.9.0.0/26",
 		`filter f {}`})
 	moving := learned("10.9.0.5/32")
-	moving.LocalPref = MaxPriority - ElevatedPriority
+	moving.LocalPref = MaxPriority - elevatedPriority
 	for _, c := range []Candidate{moving, {Prefix: netip.MustParsePrefix("10.9.0.0/26"), Source: SourceOwn,
 		FilterOnly: true}} {
 		if v := d.Export(s, c); v.Accept || v.Rule != "default: pool 10.9.0.0/26 has disableBGPExport" {

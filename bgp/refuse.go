@@ -56,8 +56,8 @@ func (list Refusals) Equal(other Refusals) bool {
 	})
 }
 
-// Refuse returns the first rule that refuses a route of a peer, or nil.
-func (d Desired) Refuse(s Session, prefix netip.Prefix) *Refusal {
+// refuse returns the first rule that refuses a route of a peer, or nil.
+func (d Desired) refuse(s Session, prefix netip.Prefix) *Refusal {
 	return d.Refusals.Find(prefix, s.Outsider)
 }
 
@@ -133,15 +133,15 @@ var familyBits = [families]int{32, 128}
 
 // Annotations of BGPConfiguration about routes that are refused. Those of "node.NAME" come before those of "default".
 const (
-	AnnotationRefuseDefault   = annotationPrefix + "refuse-default-route"    // "true" or "false"
-	AnnotationRefuseConnected = annotationPrefix + "refuse-connected-routes" // "true" or "false"
-	AnnotationRefusePools     = annotationPrefix + "refuse-pool-routes"      // "true" or "false"
-	AnnotationLongestV4       = annotationPrefix + "max-prefix-length-v4"    // 1 to 32; 0: any
-	AnnotationLongestV6       = annotationPrefix + "max-prefix-length-v6"    // 1 to 128; 0: any
+	annotationRefuseDefault   = annotationPrefix + "refuse-default-route"    // "true" or "false"
+	annotationRefuseConnected = annotationPrefix + "refuse-connected-routes" // "true" or "false"
+	annotationRefusePools     = annotationPrefix + "refuse-pool-routes"      // "true" or "false"
+	annotationLongestV4       = annotationPrefix + "max-prefix-length-v4"    // 1 to 32; 0: any
+	annotationLongestV6       = annotationPrefix + "max-prefix-length-v6"    // 1 to 128; 0: any
 )
 
-var refuseAnnotations = []string{AnnotationRefuseDefault, AnnotationRefuseConnected, AnnotationRefusePools,
-	AnnotationLongestV4, AnnotationLongestV6}
+var refuseAnnotations = []string{annotationRefuseDefault, annotationRefuseConnected, annotationRefusePools,
+	annotationLongestV4, annotationLongestV6}
 
 // refuseSettings are the settings of this node: its annotations, then those of the cluster, then the daemon's flags.
 func (c *cluster) refuseSettings(r model.Reader, me string, flags RefuseSettings) RefuseSettings {
@@ -155,10 +155,10 @@ func (c *cluster) refuseSettings(r model.Reader, me string, flags RefuseSettings
 		yes := func(name string, otherwise bool) bool {
 			return c.wordAnnotation(object, config.Annotations, name, fmt.Sprint(otherwise), "true", "false") == "true"
 		}
-		s.Default = yes(AnnotationRefuseDefault, s.Default)
-		s.Connected = yes(AnnotationRefuseConnected, s.Connected)
-		s.Pools = yes(AnnotationRefusePools, s.Pools)
-		for family, name := range []string{AnnotationLongestV4, AnnotationLongestV6} {
+		s.Default = yes(annotationRefuseDefault, s.Default)
+		s.Connected = yes(annotationRefuseConnected, s.Connected)
+		s.Pools = yes(annotationRefusePools, s.Pools)
+		for family, name := range []string{annotationLongestV4, annotationLongestV6} {
 			s.Longest[family] = int(c.numberAnnotation(object, config.Annotations, name, uint32(familyBits[family]),
 				uint32(s.Longest[family])))
 		}
@@ -176,7 +176,7 @@ func (c *cluster) refusals(r model.Reader, s RefuseSettings, connected []netip.P
 	if s.Default {
 		for _, all := range []string{"0.0.0.0/0", "::/0"} {
 			list = append(list, Refusal{Class: RefusedDefault, Match: PrefixMatch{CIDR: netip.MustParsePrefix(all)},
-				Reason: "default routes are refused here (" + AnnotationRefuseDefault + ")"})
+				Reason: "default routes are refused here (" + annotationRefuseDefault + ")"})
 		}
 	}
 	for family, all := range []string{"0.0.0.0/0", "::/0"} {
@@ -184,14 +184,14 @@ func (c *cluster) refusals(r model.Reader, s RefuseSettings, connected []netip.P
 			list = append(list, Refusal{Class: RefusedLong,
 				Match: PrefixMatch{CIDR: netip.MustParsePrefix(all), Min: n + 1, Max: familyBits[family]},
 				Reason: fmt.Sprintf("the prefix is longer than /%d (%s)", n,
-					[]string{AnnotationLongestV4, AnnotationLongestV6}[family])})
+					[]string{annotationLongestV4, annotationLongestV6}[family])})
 		}
 	}
 	if s.Connected {
 		for _, p := range sortedPrefixes(slices.Clone(connected)) {
 			list = append(list, Refusal{Class: RefusedConnected, Match: inside(p),
 				Reason: fmt.Sprintf("the prefix is inside %s, a subnet that this host is on (%s)", p,
-					AnnotationRefuseConnected)})
+					annotationRefuseConnected)})
 		}
 	}
 	if s.Pools {
@@ -209,7 +209,7 @@ func (c *cluster) poolRefusals(r model.Reader) (list Refusals) {
 		within := slices.DeleteFunc(slices.Clone(blocks), func(b netip.Prefix) bool { return !contains(pool, b) })
 		list = append(list, Refusal{Class: RefusedPool, Match: inside(pool), Except: within, Outsiders: true,
 			Reason: fmt.Sprintf("the prefix is inside pool %s and is no block of a node: external peers may not "+
-				"announce it (%s)", pool, AnnotationRefusePools)})
+				"announce it (%s)", pool, annotationRefusePools)})
 	}
 	return list
 }
@@ -241,7 +241,7 @@ func (c *cluster) addressesOfNode() []netip.Addr {
 	return slices.Compact(list)
 }
 
-// RefusesByBlocks reports whether the blocks of other nodes decide about routes of peers.
-func (d Desired) RefusesByBlocks() bool {
+// refusesByBlocks reports whether the blocks of other nodes decide about routes of peers.
+func (d Desired) refusesByBlocks() bool {
 	return slices.ContainsFunc(d.Refusals, func(r Refusal) bool { return r.Outsiders })
 }

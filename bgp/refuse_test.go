@@ -27,7 +27,7 @@ func classes(d Desired, s Session, prefixes ...string) string {
 	var list []string
 	for _, p := range prefixes {
 		class := "-"
-		if r := d.Refuse(s, netip.MustParsePrefix(p)); r != nil {
+		if r := d.refuse(s, netip.MustParsePrefix(p)); r != nil {
 			class = string(r.Class)
 		}
 		list = append(list, class)
@@ -151,7 +151,7 @@ func TestPoolRoutesOfExternalPeers(t *testing.T) {
 			t.Errorf("from %s: %s, want %s", c.addr, got, c.want)
 		}
 	}
-	if !d.RefusesByBlocks() {
+	if !d.refusesByBlocks() {
 		t.Error("blocks of other nodes do not count")
 	}
 	// A node in another AS is no external peer.

@@ -300,7 +300,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// Which settings win when several BGPPeers give one address: calico/node takes a global peer's forward entry, then a
+// The settings that win when several BGPPeers give one address: calico/node takes a global peer's forward entry, then a
 // node's forward entry, then reverse entries; the name decides inside one group. Each end has its own.
 func TestWhichSettingsWin(t *testing.T) {
 	n1, n2 := v4node("n1", "10.0.0.1"), v4node("n2", "10.0.0.2")
@@ -373,8 +373,8 @@ func TestWhichSettingsWin(t *testing.T) {
 	}
 }
 
-// The reverse of a BGPPeer with a port is for a node that listens there. Where no port is configured it is for any, and
-// the node that names it, which listens on 179 like the other, is connected to.
+// The reverse of a BGPPeer with a port is for a node that listens there. Where no port is configured it is for any
+// node, and the named node connects to the node of the BGPPeer, which listens on 179 like all others.
 func TestPortsBetweenNodes(t *testing.T) {
 	n := func(name, addr, port string, more ...string) []string {
 		lines := append([]string{v4node(name, addr)}, more...)
@@ -475,7 +475,7 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// Of returns the result for each of the objects that meet on one address.
+// The results for each of the objects that give one address.
 func TestOf(t *testing.T) {
 	d := compute(t, "a", v4node("a", "10.0.0.1"), v4node("b", "10.0.0.2"),
 		`peer p {"nodeSelector":"all()","peerSelector":"all()","ttlSecurity":1}`,
@@ -495,7 +495,7 @@ func TestOf(t *testing.T) {
 		"BGPPeer/s":    {0, 0, "BGPPeer/s wants peer AS 65101"},
 		"BGPPeer/none": {0, 0, ""},
 	} {
-		sessions, conflicts, notices := d.Of(object)
+		sessions, conflicts, notices := resultsFor(object, d)
 		if len(sessions) != want.sessions || len(notices) != want.notices ||
 			(len(conflicts) == 1) != (want.conflict != "") {
 			t.Errorf("%s: %d sessions, conflicts %v, notices %v", object, len(sessions), conflicts, notices)
@@ -504,7 +504,28 @@ func TestOf(t *testing.T) {
 			t.Errorf("%s: %s", object, conflicts[0].Reason)
 		}
 	}
-	if sessions, _, _ := d.Of("BGPPeer/q"); sessions[0].Address != netip.MustParseAddr("10.9.9.9") {
+	if sessions, _, _ := resultsFor("BGPPeer/q", d); sessions[0].Address != netip.MustParseAddr("10.9.9.9") {
 		t.Errorf("%v", sessions)
 	}
+}
+
+// resultsFor returns the results that concern one object, such as "BGPPeer/tor-1" or "BGPConfiguration/default": the
+// sessions that it configures, the conflicts that it won or lost, and the notices about it.
+func resultsFor(object string, d Desired) (sessions []Session, conflicts []Conflict, notices []Notice) {
+	for _, s := range d.Sessions {
+		if slices.Contains(s.From, object) {
+			sessions = append(sessions, s)
+		}
+	}
+	for _, c := range d.Conflicts {
+		if c.Kept == object || slices.Contains(c.Dropped, object) {
+			conflicts = append(conflicts, c)
+		}
+	}
+	for _, n := range d.Notices {
+		if n.Object == object {
+			notices = append(notices, n)
+		}
+	}
+	return sessions, conflicts, notices
 }

@@ -68,7 +68,7 @@ func TestAddressIsWithdrawnBeforeTheLastEndpointEnds(t *testing.T) {
 	}
 }
 
-// Changes that ServicesMatter leaves out make no difference.
+// Changes that servicesMatter leaves out make no difference.
 func TestChangesThatDoNotMatterMakeNoDifference(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	skipped, counted := 0, 0
@@ -88,7 +88,7 @@ func TestChangesThatDoNotMatterMakeNoDifference(t *testing.T) {
 				next[o.Key] = o
 			}
 			now := Compute(Input{Reader: next, Node: "a"})
-			if before.ServicesMatter(old, after) {
+			if before.servicesMatter(old, after) {
 				counted++
 			} else if skipped++; !reflect.DeepEqual(before, now) {
 				t.Fatalf("%s, %v becomes %v:\n%+v\n%+v", o.Key, old, after, before, now)
@@ -142,7 +142,7 @@ func BenchmarkSliceChangeOf2000Services(b *testing.B) {
 	d := Compute(Input{Reader: set, Node: "a"})
 	b.Run("decided by the slice", func(b *testing.B) {
 		for b.Loop() {
-			if d.ServicesMatter(slices[0], slices[1]) {
+			if d.servicesMatter(slices[0], slices[1]) {
 				b.Fatal("it matters")
 			}
 		}

@@ -244,9 +244,9 @@ func readySlice(v *model.EndpointSlice, node string) (service string, r readines
 	return service, r
 }
 
-// ServicesMatter reports whether the change of a Service or an EndpointSlice can change the routes that this node
+// servicesMatter reports whether the change of a Service or an EndpointSlice can change the routes that this node
 // announces. Pods on other nodes change slices all the time. Either object is nil if it does not exist.
-func (d Desired) ServicesMatter(before, after *model.Object) bool {
+func (d Desired) servicesMatter(before, after *model.Object) bool {
 	if d.ServiceNode == "" {
 		return false
 	}

@@ -19,8 +19,8 @@ const (
 
 const meshObject = "BGPConfiguration/default"
 
-// wish is a session that one object requests.
-type wish struct {
+// request is a session that one object requests.
+type request struct {
 	Session
 	object string
 	group  int
@@ -40,7 +40,7 @@ type secret struct {
 	err      error
 }
 
-func (p *planner) wishes(peerings []*peering) []wish {
+func (p *planner) requests(peerings []*peering) []request {
 	ws := p.mesh()
 	for _, peering := range peerings {
 		ws = append(ws, p.forward(peering)...)
@@ -53,14 +53,14 @@ func (p *planner) wishes(peerings []*peering) []wish {
 //
 // A peer without AS number of its own counts as having the cluster's, because it sends that one in its OPEN.
 // (calico/node takes the own AS instead; such a session can never come up when the own AS is set on the Node.)
-func (p *planner) mesh() []wish {
+func (p *planner) mesh() []request {
 	if !p.meshed() {
 		return nil
 	}
 	restart := p.seconds(meshObject, "spec.nodeMeshMaxRestartTime", p.config.NodeMeshMaxRestartTime, maxRestartSeconds,
 		defaultRestartSeconds)
 	password := p.password(meshObject, p.config.NodeMeshPassword)
-	ws := make([]wish, 0, len(p.nodes))
+	ws := make([]request, 0, len(p.nodes))
 	for _, n := range p.nodes {
 		if n == p.me || n.clusterID != "" {
 			continue
@@ -69,11 +69,12 @@ func (p *planner) mesh() []wish {
 			if !p.canPeer(f, addr) {
 				continue
 			}
-			s := p.session(addr, n.port, p.me.as, n.as)
+			ws = append(ws, request{Session: p.session(addr, n.port, p.me.as, n.as), object: meshObject,
+				group: groupMesh})
+			s := &ws[len(ws)-1].Session
 			s.Type, s.RestartSeconds = SessionMesh, restart
-			password.of(&s)
-			s.BFD = p.watch(p.meshBFD, s)
-			ws = append(ws, wish{Session: s, object: meshObject, group: groupMesh})
+			password.of(s)
+			s.BFD = p.watch(p.meshBFD, s.Address)
 		}
 	}
 	return ws
@@ -91,7 +92,7 @@ func (p *planner) canPeer(family int, addr netip.Addr) bool {
 }
 
 // forward lists the sessions of a BGPPeer that applies to us.
-func (p *planner) forward(b *peering) []wish {
+func (p *planner) forward(b *peering) []request {
 	if !b.local(p.me) {
 		return nil
 	}
@@ -101,7 +102,7 @@ func (p *planner) forward(b *peering) []wish {
 	case b.remote == nil:
 		return p.forwardAddr(b)
 	}
-	var ws []wish
+	var ws []request
 	for _, n := range p.nodes {
 		if n == p.me || !b.remote(n) {
 			continue
@@ -115,7 +116,7 @@ func (p *planner) forward(b *peering) []wish {
 	return ws
 }
 
-func (p *planner) forwardAddr(b *peering) []wish {
+func (p *planner) forwardAddr(b *peering) []request {
 	f := familyOf(b.addr)
 	switch {
 	case !p.me.addrs[f].IsValid():
@@ -141,7 +142,7 @@ func (p *planner) forwardAddr(b *peering) []wish {
 	if n := b.spec.NumAllowedLocalASNumbers; n != nil && *n > 0 {
 		w.AllowOwnAS = uint32(*n)
 	}
-	return []wish{w}
+	return []request{w}
 }
 
 // localAS is the AS number that we have towards the peer.
@@ -153,11 +154,11 @@ func (p *planner) localAS(b *peering) uint32 {
 }
 
 // reverse lists the sessions of a BGPPeer whose far side we are: with every node that it applies to.
-func (p *planner) reverse(b *peering) []wish {
+func (p *planner) reverse(b *peering) []request {
 	if !b.reverse {
 		return nil
 	}
-	var ws []wish
+	var ws []request
 	for f := range families {
 		if !p.me.addrs[f].IsValid() || !b.isRemote(p.cluster, p.me, f) {
 			continue
@@ -193,15 +194,21 @@ func (p *planner) session(addr netip.Addr, port uint16, localAS, peerAS uint32) 
 	// connects from both sides otherwise. We have it for all, because two GoBGP speakers that connect to each other at
 	// the same moment may close both connections, or leave one half open for good (RFC 4271 section 6.8 collisions).
 	// Towards BIRD it changes nothing: the one that waits is connected to.
-	s.Passive = peer != nil && addr.String() > own.String()
+	s.Passive = peer != nil && textAfter(addr, own)
 	if id := p.me.reflects(); id.IsValid() && localAS == peerAS && (peer == nil || peer.clusterID != p.me.clusterID) {
 		s.ReflectorClient, s.ReflectorClusterID = true, id
 	}
 	return s
 }
 
+// textAfter reports whether the text of an address is greater than the text of another one.
+func textAfter(a, b netip.Addr) bool {
+	var x, y [64]byte
+	return string(a.AppendTo(x[:0])) > string(b.AppendTo(y[:0]))
+}
+
 // peer adds the settings of the BGPPeer that apply in both directions.
-func (p *planner) peer(b *peering, s Session) wish {
+func (p *planner) peer(b *peering, s Session) request {
 	s.Type = SessionGlobal
 	if b.group != groupGlobal {
 		s.Type = SessionNode
@@ -217,9 +224,9 @@ func (p *planner) peer(b *peering, s Session) wish {
 	}
 	p.password(b.object, b.spec.Password).of(&s)
 	if s.Workload == "" {
-		s.BFD = p.watch(b.bfd, s)
+		s.BFD = p.watch(b.bfd, s.Address)
 	}
-	return wish{Session: s, object: b.object, group: b.group}
+	return request{Session: s, object: b.object, group: b.group}
 }
 
 func nextHop(s model.BGPPeerSpec, external bool) NextHopMode {

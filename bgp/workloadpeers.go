@@ -13,8 +13,8 @@ import (
 // address of each family. The workload connects, to whatever address of the node it can reach.
 //
 // calico/node ignores password, restart and keepalive time and TTL security of such a BGPPeer; we do not.
-func (p *planner) forwardWorkloads(b *peering) []wish {
-	var ws []wish
+func (p *planner) forwardWorkloads(b *peering) []request {
+	var ws []request
 	lacks := [families]bool{}
 	for o := range p.reader.All(model.KindWorkloadEndpoint) {
 		e, ok := o.Value.(*model.WorkloadEndpoint)
@@ -45,7 +45,7 @@ func (p *planner) forwardWorkloads(b *peering) []wish {
 	return ws
 }
 
-func (p *planner) workload(b *peering, addr netip.Addr, link string) wish {
+func (p *planner) workload(b *peering, addr netip.Addr, link string) request {
 	w := p.peer(b, p.session(addr, DefaultPort, p.localAS(b), b.as))
 	w.Source, w.Passive, w.Workload = netip.Addr{}, true, link
 	return w
@@ -67,7 +67,7 @@ func firstAddresses(networks []string) (first [families]netip.Addr) {
 
 // noteUnreachable: a speaker that listens on the node's addresses only cannot be found at the address that is put on
 // the workloads' interfaces for this.
-func (p *planner) noteUnreachable(b *peering, ws []wish) {
+func (p *planner) noteUnreachable(b *peering, ws []request) {
 	bound := p.config.BindMode != nil && *p.config.BindMode == bindNodeIP
 	special := p.config.LocalWorkloadPeeringIPV4 != "" || p.config.LocalWorkloadPeeringIPV6 != ""
 	if bound && special && len(ws) > 0 {

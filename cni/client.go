@@ -16,8 +16,8 @@ type Socket string
 // answerTimeout is the time that manxd may take beyond the timeout of the call, which manxd enforces itself.
 const answerTimeout = 10 * time.Second
 
-// Ask implements Backend.
-func (s Socket) Ask(ctx context.Context, q *Request) (*Response, error) {
+// Call implements Backend.
+func (s Socket) Call(ctx context.Context, q *Request) (*Response, error) {
 	c, err := net.Dial("unix", string(s))
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):

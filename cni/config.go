@@ -116,7 +116,7 @@ const (
 	DefaultMTUFile      = "/var/lib/calico/mtu"
 	defaultLockFile     = "/var/run/calico/ipam.lock"
 	defaultCNIVersion   = "0.2.0" // of a configuration without a version
-	DefaultSocket       = "/run/manx/manxd.sock"
+	defaultSocket       = "/run/manx/manxd.sock"
 )
 
 // SocketName is the name of manxd's socket for this protocol, in its run directory.
@@ -144,7 +144,7 @@ func ParseConfig(stdin []byte) (*Config, error) {
 		c.IPAMLockFile = defaultLockFile
 	}
 	if c.ManxdSocket == "" {
-		c.ManxdSocket = DefaultSocket
+		c.ManxdSocket = defaultSocket
 	}
 	return c, c.validate()
 }

@@ -18,7 +18,7 @@ import (
 
 // delegateAdd calls another IPAM plugin for addresses, unless an earlier ADD of the container already did.
 func (c *call) delegateAdd(ctx context.Context, undo *Undo) (*Attachment, []*types.Route, error) {
-	r, err := c.ask(ctx, StepPrepare, nil)
+	r, err := c.request(ctx, StepPrepare, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -72,9 +72,9 @@ func (c *call) delegate(ctx context.Context, command string, config []byte) ([]b
 	if err == nil {
 		return stdout.Bytes(), nil
 	}
-	var said types.Error
-	if json.Unmarshal(stdout.Bytes(), &said) == nil && said.Msg != "" {
-		return nil, fmt.Errorf("IPAM plugin %s: %w", name, &said)
+	var reply types.Error
+	if json.Unmarshal(stdout.Bytes(), &reply) == nil && reply.Msg != "" {
+		return nil, fmt.Errorf("IPAM plugin %s: %w", name, &reply)
 	}
 	return nil, fmt.Errorf("IPAM plugin %s: %w: %s%s", name, err, stdout.Bytes(), stderr.Bytes())
 }

@@ -95,14 +95,14 @@ func (c *call) log(what string, fields ...any) {
 	}
 }
 
-// ask sends a request of this call and returns the response, or the error in it.
-func (c *call) ask(ctx context.Context, step Step, set func(*Request)) (*Response, error) {
+// request sends a request of this call and returns the response, or the error in it.
+func (c *call) request(ctx context.Context, step Step, set func(*Request)) (*Response, error) {
 	q := &Request{Version: ProtocolVersion, Step: step, ContainerID: c.args.ContainerID, Netns: c.args.Netns,
 		IfName: c.args.IfName, Args: c.args.Args, InterfacePrefix: c.prefix(), Config: c.args.StdinData}
 	if set != nil {
 		set(q)
 	}
-	r, err := c.backend.Ask(ctx, q)
+	r, err := c.backend.Call(ctx, q)
 	switch {
 	case err != nil:
 		return nil, err
@@ -140,7 +140,7 @@ func (c *call) add(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := c.ask(ctx, StepFinish, func(q *Request) { q.Attachment = a }); err != nil {
+	if _, err := c.request(ctx, StepFinish, func(q *Request) { q.Attachment = a }); err != nil {
 		return err
 	}
 	c.log("attached", "hostInterface", pod.HostIf, "addresses", a.Addresses)
@@ -157,7 +157,7 @@ func (c *call) begin(ctx context.Context, undo *Undo) (*Attachment, []*types.Rou
 			return nil, nil, err
 		}
 	}
-	r, err := c.ask(ctx, StepAdd, func(q *Request) { q.Attachment = delegated })
+	r, err := c.request(ctx, StepAdd, func(q *Request) { q.Attachment = delegated })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -166,7 +166,7 @@ func (c *call) begin(ctx context.Context, undo *Undo) (*Attachment, []*types.Rou
 		return nil, nil, errors.New("the answer to ADD has no attachment")
 	}
 	undo.Push("give back what ADD took", func(ctx context.Context) error {
-		_, err := c.ask(ctx, StepAbort, func(q *Request) { q.Attachment = a })
+		_, err := c.request(ctx, StepAbort, func(q *Request) { q.Attachment = a })
 		return err
 	})
 	if delegated == nil {
@@ -216,7 +216,7 @@ func (c *call) pod(a *Attachment) (podnet.Pod, error) {
 // del detaches the container. A missing part is no error. The addresses are released last, so that no other container
 // gets them while this one can still use them.
 func (c *call) del(ctx context.Context) error {
-	r, err := c.ask(ctx, StepDel, nil)
+	r, err := c.request(ctx, StepDel, nil)
 	if err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (c *call) del(ctx context.Context) error {
 		return err
 	}
 	if c.conf.OwnIPAM() {
-		_, err = c.ask(ctx, StepRelease, func(q *Request) { q.Attachment = r.Attachment })
+		_, err = c.request(ctx, StepRelease, func(q *Request) { q.Attachment = r.Attachment })
 	} else {
 		_, err = c.delegate(ctx, "DEL", r.Config)
 	}
@@ -244,15 +244,15 @@ func (c *call) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r, asked := c.ask(ctx, StepCheck, func(q *Request) { q.Previous = want })
+	r, callErr := c.request(ctx, StepCheck, func(q *Request) { q.Previous = want })
 	if r == nil || r.Attachment == nil {
-		return asked
+		return callErr
 	}
 	pod, err := c.pod(r.Attachment)
 	if err != nil {
 		return err
 	}
-	problems := []error{asked, podnet.Check(pod)}
+	problems := []error{callErr, podnet.Check(pod)}
 	if !c.conf.OwnIPAM() {
 		_, err = c.delegate(ctx, "CHECK", r.Config)
 		problems = append(problems, err)
@@ -262,7 +262,7 @@ func (c *call) check(ctx context.Context) error {
 
 // ipamAdd assigns addresses and prints them.
 func (c *call) ipamAdd(ctx context.Context) error {
-	r, err := c.ask(ctx, StepIPAMAdd, nil)
+	r, err := c.request(ctx, StepIPAMAdd, nil)
 	if err != nil {
 		return err
 	}
@@ -271,7 +271,7 @@ func (c *call) ipamAdd(ctx context.Context) error {
 
 // ipamDel releases all addresses of the container in this network.
 func (c *call) ipamDel(ctx context.Context) error {
-	_, err := c.ask(ctx, StepIPAMDel, nil)
+	_, err := c.request(ctx, StepIPAMDel, nil)
 	return err
 }
 
@@ -279,20 +279,20 @@ func (c *call) ipamDel(ctx context.Context) error {
 func (c *call) ipamCheck(ctx context.Context) error {
 	want, err := c.previous()
 	if err == nil {
-		_, err = c.ask(ctx, StepIPAMCheck, func(q *Request) { q.Previous = want })
+		_, err = c.request(ctx, StepIPAMCheck, func(q *Request) { q.Previous = want })
 	}
 	return err
 }
 
 // status reports whether an ADD would be served.
 func (c *call) status(ctx context.Context) error {
-	_, err := c.ask(ctx, StepStatus, nil)
+	_, err := c.request(ctx, StepStatus, nil)
 	return err
 }
 
 // gc requests the removal of addresses and endpoints of containers that the runtime does not know any more.
 func (c *call) gc(ctx context.Context) error {
-	_, err := c.ask(ctx, StepGC, func(q *Request) { q.Valid = c.conf.ValidAttachments })
+	_, err := c.request(ctx, StepGC, func(q *Request) { q.Valid = c.conf.ValidAttachments })
 	return err
 }
 

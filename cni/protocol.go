@@ -94,7 +94,7 @@ type Attachment struct {
 
 // Backend serves requests: manxd over its socket, or the program itself. Its error Is ErrNoAnswer if no server answers.
 type Backend interface {
-	Ask(context.Context, *Request) (*Response, error)
+	Call(context.Context, *Request) (*Response, error)
 }
 
 // ErrNoAnswer is wrapped by the error of a request without response. The step may have taken place; every step can be

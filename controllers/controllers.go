@@ -19,8 +19,8 @@ import (
 	"github.com/manxnet/manx/datastore"
 )
 
-// Election is the name of the election.
-const Election = "controllers"
+// election is the name of the election.
+const election = "controllers"
 
 // Kube has the controllers' requests to the Kubernetes API.
 type Kube interface {
@@ -51,8 +51,8 @@ type Config struct {
 	// Compactor compacts the datastore, nil if the datastore compacts itself or keeps no old revisions.
 	Compactor datastore.Compactor
 	Log       *zap.Logger
-	// Look is the interval between checks for other controllers; default 30 s.
-	Look time.Duration
+	// CheckInterval is the interval between checks for other controllers; default 30 s.
+	CheckInterval time.Duration
 }
 
 // Manager is one candidate.
@@ -79,8 +79,8 @@ type State struct {
 
 // New returns a manager.
 func New(c Config) *Manager {
-	if c.Look == 0 {
-		c.Look = 30 * time.Second
+	if c.CheckInterval == 0 {
+		c.CheckInterval = 30 * time.Second
 	}
 	return &Manager{Config: c, releases: ipamgc.NewReleases()}
 }
@@ -103,7 +103,7 @@ func (m *Manager) Leader(ctx context.Context) (string, error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	name, ok := <-m.Store.Observe(ctx, Election)
+	name, ok := <-m.Store.Observe(ctx, election)
 	if !ok {
 		return "", fmt.Errorf("it is not known which node runs the controllers, the datastore does not answer: %w",
 			cmp.Or(context.Cause(ctx), context.Canceled))
@@ -120,7 +120,7 @@ func (m *Manager) set(change func(*State)) {
 // Run campaigns and leads until ctx ends or the datastore refuses.
 func (m *Manager) Run(ctx context.Context) error {
 	for {
-		l, err := m.Store.Campaign(ctx, Election, m.Node)
+		l, err := m.Store.Campaign(ctx, election, m.Node)
 		if err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) lead(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if m.yields(ctx) {
-			pause(ctx, m.Look)
+			pause(ctx, m.CheckInterval)
 			continue
 		}
 		if err := m.workUntilOthersCome(ctx); err != nil && ctx.Err() == nil {
@@ -187,7 +187,7 @@ func (m *Manager) workUntilOthersCome(ctx context.Context) error {
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(m.Look):
+		case <-time.After(m.CheckInterval):
 		}
 		if m.yields(ctx) {
 			cancel()

@@ -89,7 +89,7 @@ func TestKubernetesAsDatastore(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := New(Config{Node: "k1", Store: open(), Kube: kube, InKubernetes: true, Log: zap.NewNop(),
-		Look: 100 * time.Millisecond})
+		CheckInterval: 100 * time.Millisecond})
 	run, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = m.Run(run) }()

@@ -97,7 +97,7 @@ func (w *worker) run(ctx context.Context) error {
 
 // next returns the newest snapshot after a change, or after some time.
 func (w *worker) next(ctx context.Context, s *datastore.Snapshot) (*datastore.Snapshot, error) {
-	limited, cancel := context.WithTimeout(ctx, w.Look)
+	limited, cancel := context.WithTimeout(ctx, w.CheckInterval)
 	defer cancel()
 	next, err := w.tables.Wait(limited, s)
 	if err != nil {

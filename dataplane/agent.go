@@ -17,7 +17,7 @@ import (
 )
 
 // Agent keeps its targets at the desired state, in their order: a target may need those before it. Its methods are safe
-// for concurrent use and, but for Health and Retry, never wait. Nothing is changed before the first SetState with a
+// for concurrent use and, but for requestRetry, never wait. Nothing is changed before the first SetState with a
 // snapshot, and nothing is undone when Run ends.
 type Agent struct {
 	targets []Target
@@ -57,7 +57,7 @@ type voice struct {
 
 // SetState passes the newest state to the agent. Its slices are not changed.
 func (a *Agent) SetState(s State) {
-	a.put(func(b *batch) { b.state, b.told = b.state.Then(s), true })
+	a.put(func(b *batch) { b.state, b.hasState = b.state.Then(s), true })
 }
 
 // Learn passes changes of BGP routes to the agent: the whole new state of each prefix; one without next hops is gone.
@@ -69,8 +69,8 @@ func (a *Agent) Learn(changes []route.Learned) {
 	a.put(func(b *batch) { b.learned = append(b.learned, changes...) })
 }
 
-// Handle passes kernel events to the agent.
-func (a *Agent) Handle(events []kernel.Event) {
+// addEvents passes kernel events to the agent.
+func (a *Agent) addEvents(events []kernel.Event) {
 	a.put(func(b *batch) { b.addEvents(events) })
 }
 
@@ -111,7 +111,7 @@ func (a *Agent) step() time.Duration {
 	b := a.inbox.take()
 	a.since = b.since
 	all := !b.onlyLearned()
-	if b.told {
+	if b.hasState {
 		a.setState(b.state)
 	}
 	a.learn(b.learned)
@@ -122,7 +122,7 @@ func (a *Agent) step() time.Duration {
 		return 0
 	}
 	retried := a.retry(b.retries)
-	if b.told {
+	if b.hasState {
 		// Events received while the targets took the state, at the start of the watch for instance, need not be read
 		// twice.
 		a.handle(a.inbox.takeKernel())
@@ -235,13 +235,7 @@ func (a *Agent) report(target string, err error) {
 	a.problems[target] = problem
 }
 
-// Health returns the health of the targets in their order, without those that keep no object at present.
-func (a *Agent) Health() []reconcile.Health {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.health()
-}
-
+// health returns the health of the targets in their order, without those that keep no object at present.
 func (a *Agent) health() []reconcile.Health {
 	var list []reconcile.Health
 	for _, t := range a.targets {

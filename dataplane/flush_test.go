@@ -67,7 +67,7 @@ func TestLearnedRoutesFlushRoutesAlone(t *testing.T) {
 	announce("192.0.4.0/24")
 	cali1 := kernel.Link{Index: 3, Name: "cali1", Up: true}
 	fake.PutLink(cali1)
-	a.Handle([]kernel.Event{{Type: kernel.EventLink, Link: cali1}})
+	a.addEvents([]kernel.Event{{Type: kernel.EventLink, Link: cali1}})
 	step("a learned route, and a new interface", true)
 	announce("192.0.5.0/24")
 	a.Resync()

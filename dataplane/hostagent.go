@@ -119,7 +119,7 @@ func (h *HostAgent) watch(ctx context.Context, works func()) error {
 		if h.onLinks != nil && slices.ContainsFunc(events, kernel.Event.AboutLinks) {
 			h.onLinks()
 		}
-		h.Handle(events)
+		h.addEvents(events)
 	}, route.OwnTables()...)
 }
 
@@ -129,9 +129,9 @@ func (h *HostAgent) eventsLost(err error) {
 	}
 }
 
-// Retry is Retry of the Agent; routes come first in the result.
+// Retry is requestRetry of the Agent; routes come first in the result.
 func (h *HostAgent) Retry(ctx context.Context) ([]Retried, error) {
-	list, err := h.Agent.Retry(ctx)
+	list, err := h.requestRetry(ctx)
 	if i := slices.IndexFunc(list, func(r Retried) bool { return r.Part == "routes" }); i > 0 {
 		routes := list[i]
 		list = slices.Insert(slices.Delete(list, i, i+1), 0, routes)

@@ -16,14 +16,14 @@ type inbox struct {
 }
 
 type batch struct {
-	since   time.Time // when the first of the inputs below came
-	told    bool      // state is one
-	state   State
-	learned []route.Learned
-	events  []kernel.Event
-	resync  bool
-	woken   bool               // a change that targets read themselves
-	retries []chan<- []Retried // callers that wait for the results of a retry
+	since    time.Time // when the first of the inputs below came
+	hasState bool      // state came, too
+	state    State
+	learned  []route.Learned
+	events   []kernel.Event
+	resync   bool
+	woken    bool               // a change that targets read themselves
+	retries  []chan<- []Retried // callers that wait for the results of a retry
 }
 
 func (i *inbox) put(now time.Time, f func(*batch)) {
@@ -59,7 +59,7 @@ func (i *inbox) giveBack(learned []route.Learned) {
 
 // onlyLearned reports whether the batch has only learned routes. An empty batch is one whose time came.
 func (b *batch) onlyLearned() bool {
-	return len(b.learned) > 0 && !b.told && len(b.events) == 0 && !b.resync && !b.woken && len(b.retries) == 0
+	return len(b.learned) > 0 && !b.hasState && len(b.events) == 0 && !b.resync && !b.woken && len(b.retries) == 0
 }
 
 // takeKernel takes only the kernel's events.
@@ -102,5 +102,5 @@ func (i *inbox) empty() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b := &i.next
-	return !b.told && len(b.learned) == 0 && len(b.events) == 0 && !b.resync && !b.woken && len(b.retries) == 0
+	return !b.hasState && len(b.learned) == 0 && len(b.events) == 0 && !b.resync && !b.woken && len(b.retries) == 0
 }

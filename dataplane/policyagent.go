@@ -44,14 +44,14 @@ type PolicyAgent struct {
 	target *filter.Target
 
 	latency    func(time.Duration)
-	tell       func(endpointstatus.Policy)
+	report     func(endpointstatus.Policy)
 	interfaces map[string]bool // those with rules in the kernel, as reported
 	reached    chan struct{}   // closed and replaced when the kernel has the desired state
 }
 
 // NewPolicy makes a PolicyAgent, after the kernel has checked which logs rules can write; Run starts it.
 func NewPolicy(c PolicyConfig) *PolicyAgent {
-	a := &PolicyAgent{rules: c.Rules, latency: c.Programmed, tell: c.Reached, reached: make(chan struct{})}
+	a := &PolicyAgent{rules: c.Rules, latency: c.Programmed, report: c.Reached, reached: make(chan struct{})}
 	loop := reconcile.NewLoop()
 	a.target = filter.New(filter.Config{Rules: c.Rules, Links: c.Links, Connections: c.Connections, Policy: c.Policy,
 		Loop: loop, Logger: c.Logger, Programmed: a.programmed})
@@ -82,19 +82,19 @@ func (a *PolicyAgent) changesUnheard(err error) {
 	a.log.Warn("changes that others make to the rules are not heard, trying again", zap.Error(err))
 }
 
-// LookAtInterfaces reports that interfaces of the host, or their addresses, may have changed.
-func (a *PolicyAgent) LookAtInterfaces() { a.Handle([]kernel.Event{{Type: kernel.EventResync}}) }
+// InterfacesChanged reports that interfaces of the host, or their addresses, may have changed.
+func (a *PolicyAgent) InterfacesChanged() { a.addEvents([]kernel.Event{{Type: kernel.EventResync}}) }
 
 // programmed wakes the waiters when the kernel has the whole desired state. The lock is held.
 func (a *PolicyAgent) programmed(transactions int) {
-	if a.tell != nil {
+	if a.report != nil {
 		if transactions > 0 || a.interfaces == nil {
 			a.interfaces = map[string]bool{}
 			for name := range a.target.Calculator().Workloads() {
 				a.interfaces[name] = true
 			}
 		}
-		a.tell(endpointstatus.Policy{Reader: a.target.Reached(), Interfaces: a.interfaces})
+		a.report(endpointstatus.Policy{Reader: a.target.Reached(), Interfaces: a.interfaces})
 	}
 	close(a.reached)
 	a.reached = make(chan struct{})
@@ -139,8 +139,8 @@ func (a *PolicyAgent) revision() int64 {
 	return 0
 }
 
-// Look runs f with the desired table and the calculator while nothing changes. f must not keep them.
-func (a *PolicyAgent) Look(f func(*policy.Calculator, *ruleset.Table)) {
+// Inspect runs f with the desired table and the calculator while nothing changes. f must not keep them.
+func (a *PolicyAgent) Inspect(f func(*policy.Calculator, *ruleset.Table)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f(a.target.Calculator(), a.target.Calculator().Table())
@@ -168,9 +168,9 @@ func (a *PolicyAgent) Counters() (map[string][]nftables.Counter, error) {
 	return a.rules.RuleCounters()
 }
 
-// Retry is Retry of the Agent, whose one part is policy.
+// Retry is requestRetry of the Agent, whose one part is policy.
 func (a *PolicyAgent) Retry(ctx context.Context) (Retried, error) {
-	list, err := a.Agent.Retry(ctx)
+	list, err := a.requestRetry(ctx)
 	if err != nil {
 		return Retried{}, err
 	}

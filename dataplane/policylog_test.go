@@ -66,7 +66,7 @@ func TestRulesThatCannotLogChangeNoVerdict(t *testing.T) {
 			[]string{"the flow log"}},
 		{"no NFLOG, no flow log", nflog, 0, ruleset.Log{Kernel: "calico-packet: ", Rate: 10, Burst: 5,
 			Per: ruleset.PerMinute}, nil},
-		{"no logs", ruleset.Log.Tells, 7, ruleset.Log{}, []string{"the kernel's log", "the flow log"}},
+		{"no logs", ruleset.Log.Enabled, 7, ruleset.Log{}, []string{"the kernel's log", "the flow log"}},
 		{"no limits", func(l ruleset.Log) bool { return l.Rate > 0 }, 7, ruleset.Log{},
 			[]string{"the kernel's log", "the flow log"}},
 	} {
@@ -93,7 +93,7 @@ func TestRulesThatCannotLogChangeNoVerdict(t *testing.T) {
 			if !slices.EqualFunc(st.MissingLogs, c.missing, strings.Contains) {
 				t.Errorf("missing are %q, want %q", st.MissingLogs, c.missing)
 			}
-			a.Look(func(_ *policy.Calculator, table *ruleset.Table) {
+			a.Inspect(func(_ *policy.Calculator, table *ruleset.Table) {
 				list := table.Chain("pi/GlobalNetworkPolicy/p").Rules
 				if len(list) != 2 || list[0].Log != c.want || list[0].Verdict.Action != ruleset.Continue ||
 					list[1].Verdict.Action != ruleset.Drop {

@@ -15,9 +15,9 @@ type Retried struct {
 // ErrNotStarted is the error of a retry before the start: there is no state of the datastore to act upon yet.
 var ErrNotStarted = errors.New("nothing is programmed before the datastore has been read once")
 
-// Retry retries at once every failed step of the kernel, or the file system, compares with the actual state, and
+// requestRetry retries at once every failed step of the kernel, or the file system, compares with the actual state, and
 // returns the result for each part. It returns ErrNotStarted, or ctx's error if the agent does not come to it before.
-func (a *Agent) Retry(ctx context.Context) ([]Retried, error) {
+func (a *Agent) requestRetry(ctx context.Context) ([]Retried, error) {
 	done := make(chan []Retried, 1)
 	a.put(func(b *batch) { b.retries = append(b.retries, done) })
 	select {
@@ -31,7 +31,7 @@ func (a *Agent) Retry(ctx context.Context) ([]Retried, error) {
 	}
 }
 
-// refuseRetry ends the waits of Retry's callers, because there is no state to act upon.
+// refuseRetry ends the waits of requestRetry's callers, because there is no state to act upon.
 func refuseRetry(waiting []chan<- []Retried) {
 	for _, w := range waiting {
 		close(w)

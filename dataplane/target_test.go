@@ -73,7 +73,9 @@ func (r *roster) lines(message string) []map[string]any {
 }
 
 func (r *roster) health() reconcile.Health {
-	list := r.agent.Health()
+	r.agent.Agent.mu.Lock()
+	defer r.agent.Agent.mu.Unlock()
+	list := r.agent.health()
 	return list[slices.IndexFunc(list, func(h reconcile.Health) bool { return h.Part == "roster" })]
 }
 

@@ -10,7 +10,7 @@ import (
 // keepWatching calls watch until ctx ends, after a pause when it fails, which grows while it fails in a row. watch
 // calls works for each event it receives. tell gets each failure, and nil when watch works again.
 func keepWatching(
-	ctx context.Context, after func(time.Duration) <-chan time.Time, tell func(error), watch func(works func()) error,
+	ctx context.Context, after func(time.Duration) <-chan time.Time, report func(error), watch func(works func()) error,
 ) {
 	failures := 0
 	for ctx.Err() == nil {
@@ -18,7 +18,7 @@ func keepWatching(
 		err := watch(func() {
 			if broken {
 				broken = false
-				tell(nil)
+				report(nil)
 			}
 		})
 		if err == nil || ctx.Err() != nil {
@@ -28,7 +28,7 @@ func keepWatching(
 			failures = 0 // it worked for a while
 		}
 		failures++
-		tell(err)
+		report(err)
 		select {
 		case <-ctx.Done():
 		case <-after(reconcile.DefaultBackoff.After(failures)):

@@ -35,8 +35,8 @@ type Tables struct {
 	// revision is the newest of the shared clock, 0 while there are several clocks.
 	revision int64
 	oneClock bool
-	// said is the logged reason of the current loss, empty when all kinds are in sync.
-	said string
+	// logged is the logged reason of the current loss, empty when all kinds are in sync.
+	logged string
 }
 
 // Status is the state of the tables relative to the datastore.
@@ -206,9 +206,9 @@ func (t *Tables) lost(e Event) {
 	}
 	t.status.LastError, t.status.LastErrorAt = e.Err, at
 	t.settle()
-	if again := e.Err != nil && e.Err.Error() == t.said; wasSync && t.status.Complete && !again {
+	if again := e.Err != nil && e.Err.Error() == t.logged; wasSync && t.status.Complete && !again {
 		if e.Err != nil {
-			t.said = e.Err.Error() // logged once for all kinds that are lost together
+			t.logged = e.Err.Error() // logged once for all kinds that are lost together
 		}
 		fields := []zap.Field{zap.Int64("revision", t.revision), zap.Error(e.Err)}
 		if len(e.Kinds) > 0 {
@@ -243,7 +243,7 @@ func (t *Tables) settle() {
 	}
 	t.status.Complete = t.status.Complete || inSync
 	if inSync {
-		t.said = ""
+		t.logged = ""
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// ErrBlockLimit is wrapped by the error for a host that needs another block but has reached its limit.
-var ErrBlockLimit = errors.New("the limit of blocks for one host is reached")
+// errBlockLimit is wrapped by the error for a host that needs another block but has reached its limit.
+var errBlockLimit = errors.New("the limit of blocks for one host is reached")
 
 // defaultMaxBlocks is the block limit of a host. It keeps a host that leaks addresses from exhausting a pool.
 const defaultMaxBlocks = 20
@@ -172,7 +172,7 @@ func inPools(pools []pool, cidr netip.Prefix) bool {
 // deselected reports whether an enabled pool no longer selects a node with these labels.
 func (x *search) deselected(p pool, labels map[string]string) bool {
 	ok, err := selects(p.object.Spec.NodeSelector, labels)
-	return enabled(p.object) && err == nil && !ok
+	return p.object.Allocatable() && err == nil && !ok
 }
 
 // giveUp releases an empty block of this host. An error is ignored: the next assignment tries again.

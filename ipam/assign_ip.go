@@ -51,13 +51,13 @@ func (a *Allocator) assignIP(ctx context.Context, r AddressRequest) error {
 	if err != nil {
 		return err
 	}
-	pools = slices.DeleteFunc(pools, func(p pool) bool { return !enabled(p.object) })
+	pools = slices.DeleteFunc(pools, func(p pool) bool { return !p.object.Allocatable() })
 	p := poolOf(pools, r.Address)
 	if p == nil {
-		return fmt.Errorf("%w: %s lies in none of the enabled pools: %s", ErrNoPool, r.Address, poolNames(pools))
+		return fmt.Errorf("%w: %s lies in none of the enabled pools: %s", errNoPool, r.Address, poolNames(pools))
 	}
 	if r.Use != "" && !allows(p.object, r.Use) {
-		return fmt.Errorf("%w: %s does not allow use %q", ErrNoPool, p, r.Use)
+		return fmt.Errorf("%w: %s does not allow use %q", errNoPool, p, r.Use)
 	}
 	owner := ownerFor(r.Host, r.Use)
 	cidr := blockOf(r.Address, p.blockBits)

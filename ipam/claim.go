@@ -41,7 +41,7 @@ func (x *search) nextBlock(ctx context.Context) (heldBlock, error) {
 	if x.owned >= x.limit {
 		return heldBlock{}, fmt.Errorf("%w: %s has %d blocks in %s and all are full, the limit is %d; release "+
 			"addresses, or raise maxBlocksPerHost or the block size",
-			ErrBlockLimit, x.owner, x.owned, poolNames(x.pools), x.limit)
+			errBlockLimit, x.owner, x.owned, poolNames(x.pools), x.limit)
 	}
 	if !x.config.AutoAllocateBlocks {
 		return heldBlock{}, fmt.Errorf("%s needs another block, but auto_allocate_blocks is off in the IPAM "+

@@ -155,11 +155,11 @@ func (a *Allocator) ReleaseFromHost(ctx context.Context, host, handle string) ([
 	return append(released, more.Addresses...), err
 }
 
-// Ahead claims a further block for a host if the blocks that could serve the request have fewer than least free
+// ahead claims a further block for a host if the blocks that could serve the request have fewer than least free
 // addresses in a family. The next assignments then need not wait for a claim. It returns the claimed block (invalid if
 // none) and whether there were enough addresses without it. The block limit applies. Pools without a free block are no
 // error.
-func (a *Allocator) Ahead(
+func (a *Allocator) ahead(
 	ctx context.Context, r Request, family Family, least int,
 ) (block netip.Prefix, enough bool, err error) {
 	s, err := a.begin(ctx)

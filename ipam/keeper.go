@@ -60,16 +60,16 @@ func (k *Keeper) Run(ctx context.Context) error {
 		k.todo = map[Family]Request{}
 		k.mu.Unlock()
 		for family, r := range todo {
-			k.look(ctx, family, r)
+			k.claimAhead(ctx, family, r)
 		}
 	}
 }
 
-func (k *Keeper) look(ctx context.Context, family Family, r Request) {
+func (k *Keeper) claimAhead(ctx context.Context, family Family, r Request) {
 	if time.Now().Before(k.wait[family]) {
 		return
 	}
-	block, enough, err := k.allocator().Ahead(ctx, r, family, lowWater)
+	block, enough, err := k.allocator().ahead(ctx, r, family, lowWater)
 	switch {
 	case ctx.Err() != nil, enough:
 		return

@@ -10,14 +10,13 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"go.uber.org/zap"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// ErrNoPool is wrapped by errors that explain why no pool can serve a request.
-var ErrNoPool = errors.New("no IP pool can be used")
+// errNoPool is wrapped by errors that explain why no pool can serve a request.
+var errNoPool = errors.New("no IP pool can be used")
 
 // maxBlockBits bounds the size of a block; Calico's largest has 12 bits.
 const maxBlockBits = 16
@@ -47,16 +46,6 @@ func parsePool(name string, o *model.IPPool) (pool, error) {
 	return pool{name: name, cidr: cidr.Masked(), blockBits: bits, object: o}, nil
 }
 
-// enabled reports whether the pool is enabled for assignment.
-func enabled(o *model.IPPool) bool {
-	if o.DeletionTimestamp != nil || o.Spec.Disabled {
-		return false
-	}
-	return o.Status == nil || !slices.ContainsFunc(o.Status.Conditions, func(c metav1.Condition) bool {
-		return c.Type == "Allocatable" && c.Status == metav1.ConditionFalse
-	})
-}
-
 // allows reports whether a pool allows a purpose.
 func allows(o *model.IPPool, use v3.IPPoolAllowedUse) bool {
 	return slices.Contains(o.Spec.AllowedUses, use)
@@ -66,7 +55,7 @@ func allows(o *model.IPPool, use v3.IPPoolAllowedUse) bool {
 // allows the purpose and selects the node. The error is about a malformed node selector.
 func Usable(o *model.IPPool, use v3.IPPoolAllowedUse, nodeLabels map[string]string) (bool, error) {
 	o = o.WithDefaults()
-	if !enabled(o) || !allows(o, use) {
+	if !o.Allocatable() || !allows(o, use) {
 		return false, nil
 	}
 	return selects(o.Spec.NodeSelector, nodeLabels)
@@ -119,12 +108,12 @@ func poolOf(pools []pool, addr netip.Addr) *pool {
 func choosePools(all []pool, r *Request, family Family, nodeLabels map[string]string) ([]pool, error) {
 	var candidates []pool
 	for _, p := range all {
-		if family.has(p.cidr.Addr()) && enabled(p.object) {
+		if family.has(p.cidr.Addr()) && p.object.Allocatable() {
 			candidates = append(candidates, p)
 		}
 	}
 	if len(candidates) == 0 {
-		return nil, fmt.Errorf("%w: there is no enabled %s pool; create one, or enable one", ErrNoPool, family)
+		return nil, fmt.Errorf("%w: there is no enabled %s pool; create one, or enable one", errNoPool, family)
 	}
 	chosen, err := pickRequested(candidates, r.pools(family))
 	if err == nil && chosen == nil {
@@ -136,7 +125,7 @@ func choosePools(all []pool, r *Request, family Family, nodeLabels map[string]st
 	names := poolNames(chosen)
 	chosen = slices.DeleteFunc(chosen, func(p pool) bool { return !allows(p.object, r.Use) })
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("%w: none of %s allows use %q; add it to spec.allowedUses", ErrNoPool, names, r.Use)
+		return nil, fmt.Errorf("%w: none of %s allows use %q; add it to spec.allowedUses", errNoPool, names, r.Use)
 	}
 	return chosen, nil
 }
@@ -148,7 +137,7 @@ func pickRequested(candidates []pool, requested []netip.Prefix) ([]pool, error) 
 		i := slices.IndexFunc(candidates, func(p pool) bool { return p.cidr == want.Masked() })
 		if i < 0 {
 			return nil, fmt.Errorf("%w: pool %s was asked for, but it does not exist or is disabled; enabled are %s",
-				ErrNoPool, want, poolNames(candidates))
+				errNoPool, want, poolNames(candidates))
 		}
 		chosen = append(chosen, candidates[i])
 	}
@@ -170,7 +159,7 @@ func pickMatching(candidates []pool, r *Request, family Family, nodeLabels map[s
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("%w: of the %s pools none is for node %s: %s", ErrNoPool, family, r.Host,
+		return nil, fmt.Errorf("%w: of the %s pools none is for node %s: %s", errNoPool, family, r.Host,
 			strings.Join(reasons, "; "))
 	}
 	return chosen, nil

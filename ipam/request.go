@@ -135,13 +135,13 @@ func (a Assigned) Short() error {
 	if len(a.Addresses) >= a.Requested {
 		return nil
 	}
-	return &ShortError{a}
+	return &shortError{a}
 }
 
-// ShortError reports that fewer addresses were assigned than requested, and why.
-type ShortError struct{ Assigned }
+// shortError reports that fewer addresses were assigned than requested, and why.
+type shortError struct{ Assigned }
 
-func (e *ShortError) Error() string {
+func (e *shortError) Error() string {
 	return fmt.Sprintf("%d of %d %s addresses assigned: %s", len(e.Addresses), e.Requested, e.Family,
 		strings.Join(e.Reasons, "; "))
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -158,18 +157,6 @@ func (e *Engine) Close() {
 	e.kick()
 }
 
-// Sessions returns the status of all sessions, sorted by address.
-func (e *Engine) Sessions() []Status {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	list := make([]Status, 0, len(e.sessions))
-	for _, s := range e.sessions {
-		list = append(list, s.status())
-	}
-	slices.SortFunc(list, func(a, b Status) int { return a.Session.Remote.Compare(b.Session.Remote) })
-	return list
-}
-
 // Session returns the status of the session with an address.
 func (e *Engine) Session(remote netip.Addr) (Status, bool) {
 	e.mu.Lock()
@@ -188,7 +175,7 @@ func (s *session) status() Status {
 		LastUp: s.lastUp,
 		Sent:   s.sent, Received: s.got, Confirmed: s.confirmed, Drops: s.gate.drops()}
 	st.Drops.Unconfirmed = s.unconfirmed
-	if s.heardAny {
+	if s.receivedAny {
 		st.Detection = s.detection()
 	}
 	if s.err != nil {
@@ -269,7 +256,7 @@ func (e *Engine) changed(s *session, c change, now time.Time) {
 		return
 	case s.remoteState == AdminDown:
 		s.reason = "the remote has switched it off"
-	case s.diag == DetectionTimeExpired:
+	case s.diag == detectionTimeExpired:
 		s.reason = fmt.Sprintf("no packet came for %s", s.detection())
 		failure = c.from == Up
 	case c.doubtful:

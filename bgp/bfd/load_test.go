@@ -81,7 +81,7 @@ func BenchmarkDetection(b *testing.B) {
 		b.Helper()
 		for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 			ready := 0
-			for _, s := range e.Sessions() {
+			for _, s := range e.statuses() {
 				if s.State == Up && s.Transmit == fast && s.Detection == 3*fast {
 					ready++
 				}

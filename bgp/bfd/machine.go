@@ -18,7 +18,7 @@ type machine struct {
 	remoteMult   uint8
 	remoteTx     time.Duration // the remote's desired minimum transmit interval
 	remoteRx     time.Duration // its required minimum receive interval; 0: send nothing
-	heardAny     bool
+	receivedAny  bool
 	independent  bool // the remote's C bit
 	desiredTx    time.Duration
 	requiredRx   time.Duration
@@ -82,7 +82,7 @@ func (m *machine) receive(p packet, now time.Time) (c change, answer bool) {
 		m.unconfirmed++
 		return c, false
 	}
-	m.heardAny, m.confirmed, m.doubtful = true, p.your != 0, false
+	m.receivedAny, m.confirmed, m.doubtful = true, p.your != 0, false
 	m.your, m.remoteState, m.remoteDiag, m.independent = p.my, p.state, p.diag, p.independent
 	m.remoteMult, m.remoteTx, m.remoteRx = p.multiplier, p.desiredTx, p.requiredRx
 	if p.final && m.pollDone != nil {
@@ -103,7 +103,7 @@ func (m *machine) receive(p packet, now time.Time) (c change, answer bool) {
 	switch {
 	case p.state == AdminDown:
 		if m.state != Down {
-			m.down(NeighborSignaledDown, now)
+			m.down(neighborSignaledDown, now)
 			c.fresh = true
 		}
 	case m.state == Down && p.state == Down:
@@ -111,8 +111,8 @@ func (m *machine) receive(p packet, now time.Time) (c change, answer bool) {
 	case m.state == Down && p.state == Init, m.state == Init && (p.state == Init || p.state == Up):
 		m.enter(Up, now)
 	case m.state == Up && p.state == Down:
-		m.down(NeighborSignaledDown, now)
-		c.fresh = p.diag == NoDiagnostic || p.diag == AdministrativelyDown
+		m.down(neighborSignaledDown, now)
+		c.fresh = p.diag == noDiagnostic || p.diag == administrativelyDown
 	}
 	m.expires = now.Add(m.detection())
 	if d := m.interval(); m.nextSend.Sub(now) > d { // the remote may request them faster now
@@ -124,7 +124,7 @@ func (m *machine) receive(p packet, now time.Time) (c change, answer bool) {
 func (m *machine) enter(s State, now time.Time) {
 	m.state, m.nextSend = s, now
 	if s == Up {
-		m.diag = NoDiagnostic
+		m.diag = noDiagnostic
 		m.setTimers(now)
 	}
 }
@@ -165,7 +165,7 @@ const longestGoodbye = 10 * time.Second
 
 // close sends AdminDown for as long as the remote may need to receive it (RFC 5880 section 6.8.16).
 func (m *machine) close(now time.Time) {
-	m.state, m.diag, m.nextSend, m.pollDone = AdminDown, AdministrativelyDown, now, nil
+	m.state, m.diag, m.nextSend, m.pollDone = AdminDown, administrativelyDown, now, nil
 	m.closingUntil = now.Add(min(longestGoodbye, max(m.detection(), time.Duration(m.multiplier)*m.interval())))
 	m.expires = time.Time{}
 }
@@ -194,10 +194,10 @@ func (m *machine) expire(now time.Time) (c change) {
 	m.remoteRx = 1
 	switch {
 	case m.state == Up && m.doubtful:
-		m.down(NeighborSignaledDown, now)
+		m.down(neighborSignaledDown, now)
 		c.fresh, c.doubtful = true, true
 	case m.state == Init || m.state == Up:
-		m.down(DetectionTimeExpired, now)
+		m.down(detectionTimeExpired, now)
 	}
 	m.doubtful = false
 	c.to = m.state

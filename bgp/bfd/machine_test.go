@@ -117,7 +117,7 @@ func TestSilenceIsDetected(t *testing.T) {
 		t.Error("down before the detection time")
 	}
 	w.run(10 * ms)
-	if a.state != Down || a.diag != DetectionTimeExpired || a.your != 0 {
+	if a.state != Down || a.diag != detectionTimeExpired || a.your != 0 {
 		t.Errorf("after the detection time: %s, %s, your discriminator %d", a.state, a.diag, a.your)
 	}
 	if a.desiredTx != time.Second {
@@ -146,7 +146,7 @@ func TestAdminDownIsNoFailure(t *testing.T) {
 }
 
 // stranger is the packet of a remote that has begun anew; any host that can send from its address can forge it.
-var stranger = packet{state: Down, diag: NoDiagnostic, multiplier: 3, my: 99, desiredTx: time.Second,
+var stranger = packet{state: Down, diag: noDiagnostic, multiplier: 3, my: 99, desiredTx: time.Second,
 	requiredRx: 50 * ms}
 
 func TestRemoteThatBeginsAnewIsNoFailure(t *testing.T) {
@@ -162,15 +162,15 @@ func TestRemoteThatBeginsAnewIsNoFailure(t *testing.T) {
 
 	a, b = newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
 	w = up(t, a, b)
-	c, _ := a.receive(packet{state: Down, diag: DetectionTimeExpired, multiplier: 3, my: 2, your: 1,
+	c, _ := a.receive(packet{state: Down, diag: detectionTimeExpired, multiplier: 3, my: 2, your: 1,
 		desiredTx: time.Second, requiredRx: 50 * ms}, w.now)
-	if c.to != Down || c.fresh || a.diag != NeighborSignaledDown {
+	if c.to != Down || c.fresh || a.diag != neighborSignaledDown {
 		t.Errorf("the remote does not hear us: %+v, %s", c, a.diag)
 	}
 }
 
-// A forged packet without our discriminator changes nothing while the remote is heard (RFC 5880 section 6.8.6 would
-// have the session go down), not even how long we wait for the remote.
+// A forged packet without our discriminator changes nothing while packets of the remote arrive: neither the session,
+// which RFC 5880 section 6.8.6 would take down, nor the detection time.
 func TestAForgedEndIsNotBelieved(t *testing.T) {
 	for _, state := range []State{Down, AdminDown} {
 		forged := stranger

@@ -30,15 +30,15 @@ var stateNames = [...]string{"AdminDown", "Down", "Init", "Up"}
 type Diagnostic uint8
 
 const (
-	NoDiagnostic Diagnostic = iota
-	DetectionTimeExpired
-	EchoFailed
-	NeighborSignaledDown
-	ForwardingPlaneReset
-	PathDown
-	ConcatenatedPathDown
-	AdministrativelyDown
-	ReverseConcatenatedPathDown
+	noDiagnostic Diagnostic = iota
+	detectionTimeExpired
+	echoFailed
+	neighborSignaledDown
+	forwardingPlaneReset
+	pathDown
+	concatenatedPathDown
+	administrativelyDown
+	reverseConcatenatedPathDown
 )
 
 func (d Diagnostic) String() string {

@@ -9,7 +9,7 @@ import (
 
 // TestPacketLayout compares with a packet put together by hand after RFC 5880 section 4.1.
 func TestPacketLayout(t *testing.T) {
-	p := packet{diag: NeighborSignaledDown, state: Init, poll: true, independent: true, multiplier: 5, my: 0x01020304,
+	p := packet{diag: neighborSignaledDown, state: Init, poll: true, independent: true, multiplier: 5, my: 0x01020304,
 		your:      0x05060708,
 		desiredTx: 300 * time.Millisecond, requiredRx: time.Second}
 	want := []byte{0x23, 0xa8, 5, 24, 1, 2, 3, 4, 5, 6, 7, 8, 0, 4, 0x93, 0xe0, 0, 0x0f, 0x42, 0x40, 0, 0, 0, 0}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +66,18 @@ func (x *twoHosts) set(sessions ...Session) {
 	}
 }
 
+// statuses returns the status of all sessions, sorted by address.
+func (e *Engine) statuses() []Status {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	list := make([]Status, 0, len(e.sessions))
+	for _, s := range e.sessions {
+		list = append(list, s.status())
+	}
+	slices.SortFunc(list, func(a, b Status) int { return a.Session.Remote.Compare(b.Session.Remote) })
+	return list
+}
+
 // await waits for an event.
 func (x *twoHosts) await(what string, cond func(Event) bool) Event {
 	x.t.Helper()
@@ -76,7 +89,7 @@ func (x *twoHosts) await(what string, cond func(Event) bool) Event {
 				return e
 			}
 		case <-timeout:
-			x.t.Fatalf("timeout while waiting for %s; sessions: %+v", what, x.engine.Sessions())
+			x.t.Fatalf("timeout while waiting for %s; sessions: %+v", what, x.engine.statuses())
 		}
 	}
 }
@@ -199,7 +212,7 @@ func TestBIRD(t *testing.T) {
 	x.ip("-n", x.theirs, "addr", "replace", their6.String()+"/64", "dev", "eth0", "nodad")
 	x.await("the path back", isUp)
 
-	x.set(six) // BIRD hears AdminDown and takes it for no failure
+	x.set(six) // BIRD receives AdminDown and does not treat it as a failure
 	x.awaitStatus("IPv6 up", their6, func(s Status) bool { return s.State == Up })
 	x.set(four, six)
 	x.awaitStatus("IPv4 up again", their4, func(s Status) bool { return s.State == Up })

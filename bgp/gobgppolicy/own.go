@@ -47,7 +47,7 @@ func (b *policyBuilder) own(g *Group, guard func() *api.MatchSet) map[netip.Pref
 		if v.accept {
 			b.accept(name, guard(), c, v.do)
 		} else {
-			b.say(name, guard(), c, &api.Actions{RouteAction: reject})
+			b.append(name, guard(), c, &api.Actions{RouteAction: reject})
 		}
 	}
 	return all

@@ -24,7 +24,7 @@ func (b *policyBuilder) refuse() {
 			continue
 		}
 		if set := b.refusedSet("manx-refused-"+familyName(ipv6), ipv6, false); set != nil {
-			b.say("refused "+familyName(ipv6), b.anyPeer(ipv6), &api.Conditions{PrefixSet: set},
+			b.append("refused "+familyName(ipv6), b.anyPeer(ipv6), &api.Conditions{PrefixSet: set},
 				&api.Actions{RouteAction: reject})
 		}
 	}
@@ -42,13 +42,13 @@ func (b *policyBuilder) refuseOutsiders() {
 		name := "refused from outside " + familyName(ipv6)
 		guard := b.neighbours("manx-outside-"+familyName(ipv6), peers)
 		c := &api.Conditions{PrefixSet: set}
-		b.say(name, guard, c, b.adding(name, guard, c, changes{}, true))
+		b.append(name, guard, c, b.adding(name, guard, c, changes{}, true))
 		if except := sameFamily(exceptions(b.d.Refusals), ipv6); len(except) > 0 {
 			c := &api.Conditions{PrefixSet: b.prefixes("manx-blocks-"+familyName(ipv6), except, true)}
-			b.say(name+", but for blocks", guard, c,
+			b.append(name+", but for blocks", guard, c,
 				&api.Actions{LargeCommunity: largeAction(api.CommunityAction_TYPE_REMOVE, nil, true)})
 		}
-		b.say(name+", the rest", guard, &api.Conditions{LargeCommunitySet: b.markers()},
+		b.append(name+", the rest", guard, &api.Conditions{LargeCommunitySet: b.markers()},
 			&api.Actions{RouteAction: reject})
 	}
 }
@@ -79,7 +79,8 @@ func (b *policyBuilder) anyPeer(ipv6 bool) *api.MatchSet {
 }
 
 func outsiders(sessions []bgp.Session, ipv6 bool) (list []netip.Addr) {
-	for _, s := range sessions {
+	for i := range sessions {
+		s := &sessions[i]
 		if a := PlainAddr(s.Address); s.Outsider && a.Is6() == ipv6 {
 			list = append(list, a)
 		}

@@ -72,7 +72,7 @@ func (b *policyBuilder) rule(g *Group, guard *api.MatchSet, r bgp.Rule, export b
 		return
 	}
 	if !r.Accept {
-		b.say(r.Name, guard, c, &api.Actions{RouteAction: reject})
+		b.append(r.Name, guard, c, &api.Actions{RouteAction: reject})
 		return
 	}
 	do := changesOf(r.Operations)
@@ -89,7 +89,7 @@ func (b *policyBuilder) rule(g *Group, guard *api.MatchSet, r bgp.Rule, export b
 		do.prepend = BehindOwnAS(g.Session.LocalAS, do.prepend)
 	}
 	if !export && g.external && do.localPref != 0 {
-		b.shutDownFirst(g, guard, r, c, do)
+		b.shutDownFirst(g, guard, r, do)
 	}
 	b.accept(r.Name, guard, c, do)
 }
@@ -136,8 +136,7 @@ func (b *policyBuilder) matchPrefix(c *api.Conditions, g *Group, m bgp.PrefixMat
 	name := fmt.Sprintf("manx-prefix-%s-%d-%d", m.CIDR.Masked(), m.Min, m.Max)
 	c.PrefixSet = b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name,
 		Prefixes: []*api.Prefix{{
-			IpPrefix: m.CIDR.Masked().String(), MaskLengthMin: uint32(max(m.Min, 0)),
-			MaskLengthMax: uint32(max(m.Max, 0)),
+			IpPrefix: m.CIDR.Masked().String(), MaskLengthMin: uint32(m.Min), MaskLengthMax: uint32(m.Max),
 		}}})
 	if m.Not {
 		c.PrefixSet.Type = api.MatchSet_TYPE_INVERT
@@ -196,7 +195,7 @@ func BehindOwnAS(own uint32, list []uint32) []uint32 {
 }
 
 // shutDownFirst keeps a rule from raising routes that their sender takes out of service (RFC 8326 section 4.2).
-func (b *policyBuilder) shutDownFirst(g *Group, guard *api.MatchSet, r bgp.Rule, c *api.Conditions, do changes) {
+func (b *policyBuilder) shutDownFirst(g *Group, guard *api.MatchSet, r bgp.Rule, do changes) {
 	special := &api.Conditions{}
 	values := []uint32{GracefulShutdown}
 	if r.Community != nil {
@@ -239,7 +238,7 @@ func (b *policyBuilder) accept(name string, guard *api.MatchSet, c *api.Conditio
 	if chain {
 		first.RouteAction = api.RouteAction_ROUTE_ACTION_UNSPECIFIED
 	}
-	b.say(name, guard, c, first)
+	b.append(name, guard, c, first)
 	marked := &api.Conditions{}
 	for i, run := range runs {
 		marked.LargeCommunitySet = b.markers()
@@ -247,14 +246,14 @@ func (b *policyBuilder) accept(name string, guard *api.MatchSet, c *api.Conditio
 		if i == len(runs)-1 {
 			a.LargeCommunity, a.RouteAction = largeAction(api.CommunityAction_TYPE_REMOVE, nil, true), accept
 		}
-		b.say(fmt.Sprintf("%s, AS path %d", name, i+2), guard, marked, a)
+		b.append(fmt.Sprintf("%s, AS path %d", name, i+2), guard, marked, a)
 	}
 }
 
 // add adds communities to routes with the conditions and decides nothing.
 func (b *policyBuilder) add(name string, guard *api.MatchSet, c *api.Conditions, do changes) {
 	if len(do.communities)+len(do.large) > 0 {
-		b.say(name, guard, c, b.adding(name, guard, c, do, false))
+		b.append(name, guard, c, b.adding(name, guard, c, do, false))
 	}
 }
 
@@ -265,7 +264,7 @@ func (b *policyBuilder) adding(
 	if len(do.communities)+len(do.large) == 0 && !mark {
 		return &api.Actions{}
 	}
-	b.say(name+", as if new", guard, c, freshCommunities(do))
+	b.append(name+", as if new", guard, c, freshCommunities(do))
 	return &api.Actions{
 		Community:      communityAction(api.CommunityAction_TYPE_ADD, do.communities),
 		LargeCommunity: largeAction(api.CommunityAction_TYPE_ADD, do.large, mark),

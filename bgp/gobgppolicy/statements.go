@@ -31,7 +31,7 @@ const RelayMED = 100
 
 func (b *policyBuilder) exportStatements(groups []*Group) []*api.Statement {
 	if b.d.Drain == bgp.DrainWithdrawn {
-		b.say("drained", nil, &api.Conditions{}, &api.Actions{RouteAction: reject})
+		b.append("drained", nil, &api.Conditions{}, &api.Actions{RouteAction: reject})
 		return b.take("export")
 	}
 	b.sessionStatements()
@@ -43,10 +43,10 @@ func (b *policyBuilder) exportStatements(groups []*Group) []*api.Statement {
 		if only := sameFamily(filterOnly(b.d.Originated), ipv6); len(only) > 0 {
 			c := local()
 			c.PrefixSet = b.prefixes("manx-filter-only-"+familyName(ipv6), only, true)
-			b.say("own, for filters only", nil, c, &api.Actions{RouteAction: reject})
+			b.append("own, for filters only", nil, c, &api.Actions{RouteAction: reject})
 		}
 	}
-	b.say("own", nil, local(), &api.Actions{RouteAction: accept})
+	b.append("own", nil, local(), &api.Actions{RouteAction: accept})
 	b.wellKnown() // from here on all routes are learned
 	for _, g := range groups {
 		b.since()
@@ -73,11 +73,11 @@ func (b *policyBuilder) sessionStatements() {
 		}
 	}
 	if len(self) > 0 {
-		b.say("next hop self", b.neighbours("manx-next-hop-self", self), &api.Conditions{},
+		b.append("next hop self", b.neighbours("manx-next-hop-self", self), &api.Conditions{},
 			&api.Actions{Nexthop: &api.NexthopAction{Self: true}})
 	}
 	if len(keep) > 0 {
-		b.say("next hop keep", b.neighbours("manx-next-hop-keep", keep), &api.Conditions{},
+		b.append("next hop keep", b.neighbours("manx-next-hop-keep", keep), &api.Conditions{},
 			&api.Actions{Nexthop: &api.NexthopAction{Unchanged: true}})
 	}
 	external := b.external()
@@ -87,16 +87,18 @@ func (b *policyBuilder) sessionStatements() {
 	for _, kind := range []api.Conditions_RouteType{api.Conditions_ROUTE_TYPE_INTERNAL,
 		api.Conditions_ROUTE_TYPE_EXTERNAL} {
 		med := &api.MedAction{Type: api.MedAction_TYPE_REPLACE, Value: RelayMED}
-		b.say("relayed", b.neighbours(setExternal, external), &api.Conditions{RouteType: kind}, &api.Actions{Med: med})
+		b.append("relayed", b.neighbours(setExternal, external), &api.Conditions{RouteType: kind},
+			&api.Actions{Med: med})
 	}
 }
 
 // wellKnown enforces the communities of learned routes that limit export (RFC 1997); GoBGP leaves that to its users.
 func (b *policyBuilder) wellKnown() {
 	refuse := &api.Actions{RouteAction: reject}
-	b.say("NO_ADVERTISE", nil, &api.Conditions{CommunitySet: b.communitySet(NoAdvertise)}, refuse)
+	b.append("NO_ADVERTISE", nil, &api.Conditions{CommunitySet: b.communitySet(NoAdvertise)}, refuse)
 	if external := b.external(); len(external) > 0 {
-		b.say("NO_EXPORT", b.neighbours(setExternal, external), &api.Conditions{CommunitySet: b.communitySet(NoExport)},
+		b.append("NO_EXPORT", b.neighbours(setExternal, external),
+			&api.Conditions{CommunitySet: b.communitySet(NoExport)},
 			refuse)
 	}
 }
@@ -132,12 +134,14 @@ func (b *policyBuilder) relayStatements() {
 		return slices.Contains(b.d.OwnBlocks, p)
 	})
 	for six, family := range []string{"v4", "v6"} {
-		inside := func(name string, list []netip.Prefix, exact bool, say func(*api.Conditions)) {
+		inside := func(name string, list []netip.Prefix, exact bool, add func(*api.Conditions)) {
 			if list = sameFamily(list, six == 1); len(list) > 0 {
-				say(&api.Conditions{PrefixSet: b.prefixes("manx-"+name+"-"+family, list, exact)})
+				add(&api.Conditions{PrefixSet: b.prefixes("manx-"+name+"-"+family, list, exact)})
 			}
 		}
-		rejected := func(c *api.Conditions) { b.say("not exported "+family, nil, c, &api.Actions{RouteAction: reject}) }
+		rejected := func(c *api.Conditions) {
+			b.append("not exported "+family, nil, c, &api.Actions{RouteAction: reject})
+		}
 		accepted := func(c *api.Conditions) { b.accept("exported "+family, nil, c, do) }
 		inside("noexport", hidden, false, rejected)
 		inside("own-block", b.d.OwnBlocks, true, rejected)
@@ -173,11 +177,11 @@ func rangesOf(d bgp.Desired) map[netip.Prefix]string {
 
 func (b *policyBuilder) importStatements(groups []*Group) []*api.Statement {
 	b.refuse()
-	b.say("nobody else's marker", nil, &api.Conditions{LargeCommunitySet: b.markers()}, freshCommunities(changes{}))
+	b.append("nobody else's marker", nil, &api.Conditions{LargeCommunitySet: b.markers()}, freshCommunities(changes{}))
 	b.refuseOutsiders()
 	if external := b.external(); len(external) > 0 {
 		c := &api.Conditions{CommunitySet: b.communitySet(GracefulShutdown)}
-		b.say("graceful shutdown", b.neighbours(setExternal, external), c,
+		b.append("graceful shutdown", b.neighbours(setExternal, external), c,
 			&api.Actions{LocalPref: &api.LocalPrefAction{Value: LowestLocalPref}})
 	}
 	for _, g := range groups {

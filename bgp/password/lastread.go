@@ -19,7 +19,7 @@ const (
 type lastRead struct {
 	attributes       attributes
 	writing, unclear bool // it must be read again: it was being written, or its attributes are incomplete
-	asked            bool // since Asked
+	requested        bool // since EndDecision
 }
 
 // attributes distinguish two states of a file without its content: those of stat(2) that change with it. Those of a
@@ -44,7 +44,7 @@ func attributesOf(info os.FileInfo) attributes {
 // newLastRead records the state of a file when it was read, with the error of the read. A file that changed a moment
 // ago may change again without another time.
 func newLastRead(info os.FileInfo, err error, now time.Time) lastRead {
-	l := lastRead{attributes: attributesOf(info), asked: true, writing: errors.Is(err, errBeingWritten)}
+	l := lastRead{attributes: attributesOf(info), requested: true, writing: errors.Is(err, errBeingWritten)}
 	changed := time.Unix(l.attributes.changed.Unix())
 	l.unclear = l.writing || unreadable(err) || info != nil && now.Sub(changed) < settleTime
 	return l
@@ -56,14 +56,14 @@ func unreadable(err error) bool {
 	return errors.As(err, &errno) && errno != syscall.ENOENT
 }
 
-// Asked ends the calls of Password for one decision: files that it did not name are not looked at any more. It returns
+// EndDecision ends the calls of Password for one decision: files that it did not name are no longer read. It returns
 // how often Outdated is to be called until the next one, 0 for never.
-func (f *Folder) Asked() (every time.Duration) {
+func (f *Folder) EndDecision() (every time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for n, l := range f.lastReads {
 		switch {
-		case !l.asked:
+		case !l.requested:
 			delete(f.lastReads, n)
 			continue
 		case l.writing:
@@ -71,7 +71,7 @@ func (f *Folder) Asked() (every time.Duration) {
 		case every == 0:
 			every = period
 		}
-		l.asked = false
+		l.requested = false
 		f.lastReads[n] = l
 	}
 	return every

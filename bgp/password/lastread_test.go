@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A file is to be read again when it is another one, and not before: whatever is done to it shows without reading it.
+// A changed file is read again, and an unchanged one is not: each change shows in the attributes of the file.
 func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -50,7 +50,7 @@ func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 				write(t, "gold", path)
 			}
 			f := later(filepath.Dir(filepath.Dir(path)))
-			if got, err := f.Password("tor", "key"); got != "gold" || err != nil || f.Asked() != period {
+			if got, err := f.Password("tor", "key"); got != "gold" || err != nil || f.EndDecision() != period {
 				t.Fatalf("%q, %v", got, err)
 			}
 			c.change(t, path)
@@ -58,7 +58,7 @@ func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 				t.Fatalf("outdated %t, want %t", got, c.want)
 			}
 			_, _ = f.Password("tor", "key")
-			if f.Asked(); f.Outdated() {
+			if f.EndDecision(); f.Outdated() {
 				t.Error("outdated although it was read again")
 			}
 		})
@@ -72,21 +72,21 @@ func later(dir string) *Folder {
 	return f
 }
 
-// Files that the last decision did not request are not checked, whatever became of it.
+// Files that the last decision did not request are not checked, whatever happens to them.
 func TestFilesThatNobodyWantsAreNotLookedAt(t *testing.T) {
 	path := write(t, "gold", t.TempDir(), "tor", "key")
 	f := later(filepath.Dir(filepath.Dir(path)))
-	if every := f.Asked(); every != 0 || f.Outdated() {
+	if every := f.EndDecision(); every != 0 || f.Outdated() {
 		t.Errorf("nothing was asked for: look every %v", every)
 	}
 	w, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
 	must(t, err)
 	defer w.Close()
 	_, _ = f.Password("tor", "key")
-	if every := f.Asked(); every != writingPeriod || !f.Outdated() {
+	if every := f.EndDecision(); every != writingPeriod || !f.Outdated() {
 		t.Errorf("a file that is being written: look every %v", every)
 	}
-	if every := f.Asked(); every != 0 || f.Outdated() {
+	if every := f.EndDecision(); every != 0 || f.Outdated() {
 		t.Errorf("nobody wants it any more, and it is still being written: look every %v", every)
 	}
 }
@@ -96,7 +96,7 @@ func TestFilesOfThisMomentAreReadOnceMore(t *testing.T) {
 	path := write(t, "gold", t.TempDir(), "tor", "key")
 	f := NewFolder(filepath.Dir(filepath.Dir(path)))
 	_, _ = f.Password("tor", "key")
-	if f.Asked(); !f.Outdated() {
+	if f.EndDecision(); !f.Outdated() {
 		t.Error("a file of this moment is not read again")
 	}
 }
@@ -112,7 +112,7 @@ func TestWhatCouldNotBeReadIsTriedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if f.Asked(); !f.Outdated() {
+	if f.EndDecision(); !f.Outdated() {
 		t.Error("the file is not tried again")
 	}
 	if got, err := f.Password("tor", "key"); got != "gold" || err != nil {
@@ -121,7 +121,7 @@ func TestWhatCouldNotBeReadIsTriedAgain(t *testing.T) {
 	if _, err := f.Password("tor", "missing"); err == nil {
 		t.Error("there is no such file")
 	}
-	if f.Asked(); f.Outdated() {
+	if f.EndDecision(); f.Outdated() {
 		t.Error("a file that is not there is tried again, although it did not come")
 	}
 	write(t, "silver", dir, "tor", "missing")

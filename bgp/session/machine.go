@@ -121,8 +121,8 @@ const (
 	causeMatters = 3 * time.Minute
 	// cutMatters is how long a broken path explains a session that is down better than later messages do.
 	cutMatters = 10 * time.Second
-	// saidMatters is how long a NOTIFICATION explains better than a guess.
-	saidMatters = time.Minute
+	// notificationMatters is how long a NOTIFICATION explains better than a guess.
+	notificationMatters = time.Minute
 )
 
 // hasFailure reports whether the failure belongs to this attempt and not to one before the session was last up.
@@ -157,7 +157,7 @@ func (e *entry) symptom(by Direction, sentence string, now time.Time) {
 // guess records why a session does not come up when the cause can only be guessed. The text of a recent NOTIFICATION is
 // better: BIRD, for one, closes further connections silently while it waits after an error.
 func (e *entry) guess(by Direction, sentence string, now time.Time) {
-	if e.hasFailure() && e.failure.by != DirectionLocal && now.Sub(e.failure.at) < saidMatters {
+	if e.hasFailure() && e.failure.by != DirectionLocal && now.Sub(e.failure.at) < notificationMatters {
 		return
 	}
 	e.symptom(by, sentence, now)

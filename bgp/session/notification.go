@@ -31,7 +31,7 @@ func (t *Table) listen(addr netip.Addr, e *entry, now time.Time) {
 	e.hints.listenUntil = now.Add(listenTime)
 	t.listening++
 	go func() {
-		code, sub, err := hearNotification(addr, listenTime)
+		code, sub, err := awaitNotification(addr, listenTime)
 		t.mu.Lock()
 		t.listening--
 		t.mu.Unlock()
@@ -50,8 +50,8 @@ func (t *Table) listen(addr netip.Addr, e *entry, now time.Time) {
 
 var errNoNotification = errors.New("no NOTIFICATION came")
 
-// hearNotification waits for a BGP NOTIFICATION in a TCP segment from addr. It needs CAP_NET_RAW.
-func hearNotification(addr netip.Addr, timeout time.Duration) (code, sub uint8, err error) {
+// awaitNotification waits for a BGP NOTIFICATION in a TCP segment from addr. It needs CAP_NET_RAW.
+func awaitNotification(addr netip.Addr, timeout time.Duration) (code, sub uint8, err error) {
 	proto, filter := uint16(unix.ETH_P_IP), fromFilter(addr)
 	if addr.Is6() {
 		proto = unix.ETH_P_IPV6

@@ -21,23 +21,23 @@ type BMP struct {
 type BMPPolicy string
 
 const (
-	BMPPrePolicy  BMPPolicy = "pre-policy"  // as received (RFC 7854 section 5)
-	BMPPostPolicy BMPPolicy = "post-policy" // as accepted by import filters
-	BMPLocalRIB   BMPPolicy = "local-rib"   // as chosen (RFC 9069)
-	BMPAll        BMPPolicy = "all"
+	bmpPrePolicy  BMPPolicy = "pre-policy"  // as received (RFC 7854 section 5)
+	bmpPostPolicy BMPPolicy = "post-policy" // as accepted by import filters
+	bmpLocalRIB   BMPPolicy = "local-rib"   // as chosen (RFC 9069)
+	bmpAll        BMPPolicy = "all"
 )
 
 var bmpPolicies = map[BMPPolicy]api.AddBmpRequest_MonitoringPolicy{
-	BMPPrePolicy:  api.AddBmpRequest_MONITORING_POLICY_PRE,
-	BMPPostPolicy: api.AddBmpRequest_MONITORING_POLICY_POST,
-	BMPLocalRIB:   api.AddBmpRequest_MONITORING_POLICY_LOCAL,
-	BMPAll:        api.AddBmpRequest_MONITORING_POLICY_ALL,
+	bmpPrePolicy:  api.AddBmpRequest_MONITORING_POLICY_PRE,
+	bmpPostPolicy: api.AddBmpRequest_MONITORING_POLICY_POST,
+	bmpLocalRIB:   api.AddBmpRequest_MONITORING_POLICY_LOCAL,
+	bmpAll:        api.AddBmpRequest_MONITORING_POLICY_ALL,
 }
 
 // ParseBMPPolicy reads a policy.
 func ParseBMPPolicy(text string) (BMPPolicy, error) {
 	if _, ok := bmpPolicies[BMPPolicy(text)]; !ok {
-		return "", fmt.Errorf("%q: want %s, %s, %s or %s", text, BMPPrePolicy, BMPPostPolicy, BMPLocalRIB, BMPAll)
+		return "", fmt.Errorf("%q: want %s, %s, %s or %s", text, bmpPrePolicy, bmpPostPolicy, bmpLocalRIB, bmpAll)
 	}
 	return BMPPolicy(text), nil
 }

@@ -70,7 +70,7 @@ func startCollector(t *testing.T) (addr netip.AddrPort, events func() []bmpEvent
 func TestBMPCollectorHearsOfSessionsAndRoutes(t *testing.T) {
 	addr, events := startCollector(t)
 	s, d := testSpeaker(t,
-		Config{BMP: []BMP{{Collector: addr, Policy: BMPPrePolicy, SysName: "node-1", SysDescr: "Manx"}}})
+		Config{BMP: []BMP{{Collector: addr, Policy: bmpPrePolicy, SysName: "node-1", SysDescr: "Manx"}}})
 	d.Sessions = append(d.Sessions, passive("127.0.0.2"))
 	mustSet(t, s, d)
 	await := func(what string, cond func(bmpEvent) bool) {
@@ -102,7 +102,7 @@ func TestBMPCollectorHearsOfSessionsAndRoutes(t *testing.T) {
 }
 
 func TestParseBMPPolicy(t *testing.T) {
-	if p, err := ParseBMPPolicy("post-policy"); p != BMPPostPolicy || err != nil {
+	if p, err := ParseBMPPolicy("post-policy"); p != bmpPostPolicy || err != nil {
 		t.Errorf("post-policy: %v, %v", p, err)
 	}
 	if _, err := ParseBMPPolicy("both"); err == nil {

@@ -51,7 +51,7 @@ func (b *logBridge) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 
 func (b *logBridge) Handle(_ context.Context, rec slog.Record) error {
-	if b.tap != nil && b.tap.received.heard(rec) || b.tap != nil && rec.Level < slog.LevelInfo &&
+	if b.tap != nil && b.tap.received.readLog(rec) || b.tap != nil && rec.Level < slog.LevelInfo &&
 		b.tap.established.Load() {
 		return nil
 	}
@@ -80,7 +80,7 @@ func (b *logBridge) Handle(_ context.Context, rec slog.Record) error {
 		b.idle.lost(attrs["Reason"].String(), time.Now())
 	}
 	if peer.IsValid() {
-		b.sp.status.Heard(peer, rec.Message, attrs)
+		b.sp.status.ReadLog(peer, rec.Message, attrs)
 	}
 	var write func(string, ...zap.Field)
 	switch {

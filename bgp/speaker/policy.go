@@ -69,8 +69,9 @@ type again struct {
 
 func (r *speakerRun) compare(old, new gobgppolicy.Policy) again {
 	a := again{all: old.Drain != new.Drain}
+	before, after := old.Peers(), new.Peers()
 	for addr := range r.sessions {
-		was, is := old.Peers[gobgppolicy.PlainAddr(addr)], new.Peers[gobgppolicy.PlainAddr(addr)]
+		was, is := before[gobgppolicy.PlainAddr(addr)], after[gobgppolicy.PlainAddr(addr)]
 		if was.In != is.In {
 			a.in = append(a.in, addr)
 		}
@@ -113,15 +114,15 @@ func (r *speakerRun) decide(ctx context.Context, a again) error {
 			errs = append(errs, r.softOut(ctx, addr.String()))
 		}
 		if len(a.ranges) > 0 {
-			r.lookAgain(a.ranges)
+			r.reevaluate(a.ranges)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// lookAgain handles routes that were on their way into our table when the policy changed, so that GoBGP decided about
+// reevaluate handles routes that were on their way into our table when the policy changed, so that GoBGP decided about
 // them under the old policy.
-func (r *speakerRun) lookAgain(ranges []netip.Prefix) {
+func (r *speakerRun) reevaluate(ranges []netip.Prefix) {
 	time.AfterFunc(time.Second, func() {
 		r.sp.setMu.Lock()
 		defer r.sp.setMu.Unlock()

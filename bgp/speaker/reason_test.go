@@ -80,7 +80,7 @@ func TestReasons(t *testing.T) {
 		script func(net.Conn) // none: nothing listens
 		change func(*bgp.Session)
 		want   []string
-		by     Direction // local if empty
+		by     session.Direction // local if empty
 	}{
 		{name: "nothing listens", want: []string{"connection refused by 127.0.3.", "nothing listens on port"}},
 		{by: DirectionSent, name: "the peer has another AS", script: func(c net.Conn) {
@@ -229,7 +229,7 @@ func TestLossReasons(t *testing.T) {
 		graceful bool
 		end      func(*fakePeer)
 		want     string
-		by       Direction
+		by       session.Direction
 	}{
 		{"cease with text", false, func(p *fakePeer) {
 			p.send(gobgp.NewBGPNotificationMessage(6, 2, append([]byte{11}, "maintenance"...)))

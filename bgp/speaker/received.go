@@ -36,7 +36,7 @@ type received struct {
 	reporting sync.Mutex // one report at a time, and none of an older level after that of a newer one
 	reported  levelOf
 
-	looking  sync.Mutex // one goroutine at a time reads all routes
+	reading  sync.Mutex // one goroutine at a time reads all routes
 	rules    gobgppolicy.SessionRefusals
 	outsider bool
 	refused  map[routeKey]refusedRoute
@@ -53,8 +53,8 @@ const (
 	keyNLRI, keyWithdrawals = "nlri", "withdrawals"
 )
 
-// heard reads a log message of GoBGP and reports whether it was about an UPDATE.
-func (x *received) heard(rec slog.Record) bool {
+// readLog reads a log message of GoBGP and reports whether it was about an UPDATE.
+func (x *received) readLog(rec slog.Record) bool {
 	switch rec.Message {
 	case updateMessage:
 		x.update(rec)

@@ -36,14 +36,14 @@ func (r *speakerRun) recheck(paths []*apiutil.Path, replaced func(netip.Prefix) 
 	}
 	for _, p := range paths {
 		nlri, ok := p.Nlri.(*gobgp.IPAddrPrefix)
-		if !ok || p.Withdrawal || !p.PeerAddress.IsValid() || !rules.asks && !hasWellKnown(p) ||
+		if !ok || p.Withdrawal || !p.PeerAddress.IsValid() || !rules.attributes && !hasWellKnown(p) ||
 			!replaced(nlri.Prefix.Masked()) {
 			continue
 		}
 		t, _ := tablePath(p)
 		for _, g := range rules.groups {
 			if g.IPv6 == t.Prefix.Addr().Is6() && (forbidden(g.Session, t.Communities) ||
-				asksForAttributes(g.Rules(true)) &&
+				dependOnAttributes(g.Rules(true)) &&
 					!rules.desired.Export(g.Session, r.candidate(rules.desired, t)).Accept) {
 				r.recheckLater(g.Peers)
 			}
@@ -92,15 +92,15 @@ func (r *speakerRun) recheckNow() {
 
 // policyInForce has the inputs for evaluating the rules of the current policy.
 type policyInForce struct {
-	desired bgp.Desired
-	groups  []*gobgppolicy.Group
-	asks    bool // a rule refers to an attribute of a learned route that may change
+	desired    bgp.Desired
+	groups     []*gobgppolicy.Group
+	attributes bool // a rule refers to an attribute of a learned route that may change
 }
 
 func inForceOf(d bgp.Desired, p gobgppolicy.Policy) *policyInForce {
 	j := &policyInForce{desired: d, groups: p.Groups}
 	for _, g := range p.Groups {
-		j.asks = j.asks || asksForAttributes(g.Rules(true))
+		j.attributes = j.attributes || dependOnAttributes(g.Rules(true))
 	}
 	return j
 }
@@ -121,8 +121,8 @@ func (r *speakerRun) candidate(d bgp.Desired, t TablePath) bgp.Candidate {
 	return c
 }
 
-// asksForAttributes reports whether a rule's result for a prefix depends on the route.
-func asksForAttributes(rules []bgp.Rule) bool {
+// dependOnAttributes reports whether a rule's result for a prefix depends on the route.
+func dependOnAttributes(rules []bgp.Rule) bool {
 	for _, r := range rules {
 		if r.Community != nil || r.Large != nil || len(r.ASPathPrefix) > 0 || r.Priority != 0 || r.Interface != "" {
 			return true

@@ -66,12 +66,12 @@ func (s *Speaker) refusedRoutes() (list []fib.Rejection) {
 // setRefusals passes the rules to the readers of received routes: to the sessions that are new or have changed, and to
 // all if the rules have. The function that it returns checks, without waiting, the routes that came before; call it
 // after the change of the policy, while GoBGP does not work on the same routes.
-func (s *Speaker) setRefusals(d bgp.Desired, changed []bgp.Session) (look func()) {
+func (s *Speaker) setRefusals(d bgp.Desired, changed []bgp.Session) (check func()) {
 	if !d.Refusals.Equal(s.refusals) {
 		changed = d.Sessions
 	}
 	s.refusals = slices.Clone(d.Refusals)
-	var looks []func()
+	var checks []func()
 	refusals := gobgppolicy.RefusalsBySession(d.Refusals)
 	for _, session := range changed {
 		tap := s.taps.of(session.Address.Unmap())
@@ -81,11 +81,11 @@ func (s *Speaker) setRefusals(d bgp.Desired, changed []bgp.Session) (look func()
 		x := &tap.received
 		whole, some := x.setRules(refusals(session), session.Outsider)
 		if run := s.current(); run != nil && (whole || len(some) > 0) {
-			looks = append(looks, func() { s.lookAtReceived(run, session.Address.Unmap(), x, some) })
+			checks = append(checks, func() { s.checkReceived(run, session.Address.Unmap(), x, some) })
 		}
 	}
 	return func() {
-		for _, l := range looks {
+		for _, l := range checks {
 			go l()
 		}
 	}
@@ -129,10 +129,10 @@ func difference(a, b []netip.Prefix) (list []netip.Prefix) {
 	return list
 }
 
-// lookAtReceived evaluates the rules for routes that came before them: some prefixes, or all.
-func (s *Speaker) lookAtReceived(run *speakerRun, peer netip.Addr, x *received, some []netip.Prefix) {
-	x.looking.Lock()
-	defer x.looking.Unlock()
+// checkReceived evaluates the rules for routes that came before them: some prefixes, or all.
+func (s *Speaker) checkReceived(run *speakerRun, peer netip.Addr, x *received, some []netip.Prefix) {
+	x.reading.Lock()
+	defer x.reading.Unlock()
 	x.mu.Lock()
 	session := x.session
 	x.touched = map[routeKey]bool{}

@@ -13,7 +13,6 @@ type (
 	SessionStatus = session.Status
 	SessionEvent  = session.Event
 	Phase         = session.Phase
-	Direction     = session.Direction
 	Counters      = session.Counters
 	Totals        = session.Totals
 )

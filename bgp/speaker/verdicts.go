@@ -15,34 +15,34 @@ import (
 	"github.com/manxnet/manx/bgp/gobgppolicy"
 )
 
-// JudgedPath is a path and its verdict on one session.
-type JudgedPath struct {
+// EvaluatedPath is a path and its verdict on one session.
+type EvaluatedPath struct {
 	TablePath             // as before the verdict
 	Verdict   bgp.Verdict // accepted or not, by which rule, and the route as it is afterwards
 }
 
 // ReceivedFrom returns all paths that a peer has announced, also rejected ones, sorted by prefix. It reads all routes
 // of the peer.
-func (s *Speaker) ReceivedFrom(_ context.Context, peer netip.Addr) ([]JudgedPath, error) {
+func (s *Speaker) ReceivedFrom(_ context.Context, peer netip.Addr) ([]EvaluatedPath, error) {
 	run, rules, session, err := s.policyFor(peer)
 	if err != nil {
 		return nil, err
 	}
-	var list []JudgedPath
+	var list []EvaluatedPath
 	err = run.receivedPaths(session.Address, nil, func(t TablePath) {
 		t.Peer = session.Address // which routes of a peer do not name
 		c := run.candidate(rules.desired, t)
 		if c.Source == bgp.SourceExternal {
 			c.LocalPref = bgp.DefaultLocalPref // the one of another AS is dropped
 		}
-		list = append(list, JudgedPath{TablePath: t, Verdict: importVerdict(rules.desired, session, t, c)})
+		list = append(list, EvaluatedPath{TablePath: t, Verdict: importVerdict(rules.desired, session, t, c)})
 	})
-	return sortJudged(list), err
+	return sortEvaluated(list), err
 }
 
 // AdvertisedTo returns the best path of every prefix, our own included, sorted by prefix; the verdict is whether the
 // peer is sent it. It reads all routes.
-func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]JudgedPath, error) {
+func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]EvaluatedPath, error) {
 	run, rules, session, err := s.policyFor(peer)
 	if err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]JudgedPath
 		return nil, err
 	}
 	all, err := s.Table(gobgppolicy.PlainAddr(session.Address).Is6())
-	var list []JudgedPath
+	var list []EvaluatedPath
 	for i, t := range all {
 		if i > 0 && all[i-1].Prefix == t.Prefix {
 			continue // the best of each is the first
@@ -65,9 +65,9 @@ func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]JudgedPath
 		case !v.Accept && sent[t.Prefix]:
 			v.Accept, v.Rule = true, "is sent for now, until this takes effect: "+v.Rule
 		}
-		list = append(list, JudgedPath{TablePath: t, Verdict: v})
+		list = append(list, EvaluatedPath{TablePath: t, Verdict: v})
 	}
-	return sortJudged(list), err
+	return sortEvaluated(list), err
 }
 
 func (s *Speaker) policyFor(peer netip.Addr) (*speakerRun, *policyInForce, bgp.Session, error) {
@@ -99,7 +99,7 @@ func (r *speakerRun) paths(table api.TableType, peer netip.Addr, some []netip.Pr
 		req.Prefixes = append(req.Prefixes, &apiutil.LookupPrefix{Prefix: p.String(),
 			LookupOption: apiutil.LOOKUP_EXACT})
 	}
-	err := r.srv.ListPath(req, func(_ gobgp.NLRI, paths []*apiutil.Path) {
+	err := r.listPath(req, func(_ gobgp.NLRI, paths []*apiutil.Path) {
 		for _, p := range paths {
 			if t, ok := tablePath(p); ok {
 				f(t)
@@ -112,8 +112,8 @@ func (r *speakerRun) paths(table api.TableType, peer netip.Addr, some []netip.Pr
 	return nil
 }
 
-func sortJudged(list []JudgedPath) []JudgedPath {
-	slices.SortStableFunc(list, func(a, b JudgedPath) int { return a.Prefix.Compare(b.Prefix) })
+func sortEvaluated(list []EvaluatedPath) []EvaluatedPath {
+	slices.SortStableFunc(list, func(a, b EvaluatedPath) int { return a.Prefix.Compare(b.Prefix) })
 	return list
 }
 

@@ -67,7 +67,7 @@ func installer(args []string, getenv func(string) string, out io.Writer) error {
 	switch command := args[0]; {
 	case command == "install" && !*away:
 		written, err := b.Install()
-		tell(out, "installed", written)
+		printList(out, "installed", written)
 		return err
 	case command == "uninstall", command == "install":
 		return uninstall(b, folder(*conf, mountedConf, ownConf), out)
@@ -81,14 +81,14 @@ func installer(args []string, getenv func(string) string, out io.Writer) error {
 func uninstall(b install.Binaries, conf string, out io.Writer) error {
 	removed, err := install.Folder{Dir: conf}.Remove()
 	if removed {
-		tell(out, "removed the network configuration of", []string{conf})
+		printList(out, "removed the network configuration of", []string{conf})
 	}
 	files, binariesErr := b.Remove()
-	tell(out, "removed", files)
+	printList(out, "removed", files)
 	return errors.Join(err, binariesErr)
 }
 
-func tell(out io.Writer, what string, list []string) {
+func printList(out io.Writer, what string, list []string) {
 	for _, path := range list {
 		fmt.Fprintln(out, what, path)
 	}

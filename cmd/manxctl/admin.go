@@ -74,7 +74,7 @@ func (c *cli) resetPeer(ctx context.Context, peer, kind string) error {
 		if err != nil {
 			return err
 		}
-		return c.say("peer/%s reset (%s)", r.GetPeer(), kind)
+		return c.printf("peer/%s reset (%s)", r.GetPeer(), kind)
 	})
 }
 
@@ -121,7 +121,7 @@ func (c *cli) clearPeers(ctx context.Context, names []string) error {
 			if err != nil {
 				return err
 			}
-			if err := c.say("peer/%s cleared (flaps: %d, graceful restarts: %d)", r.GetPeer(), r.GetFlaps(),
+			if err := c.printf("peer/%s cleared (flaps: %d, graceful restarts: %d)", r.GetPeer(), r.GetFlaps(),
 				r.GetRestarts()); err != nil {
 				return err
 			}
@@ -236,9 +236,9 @@ func (c *cli) orderDrain(ctx context.Context, name string, timeout time.Duration
 	case err != nil:
 		return err
 	case before == "drained":
-		return c.say("the node is drained already")
+		return c.printf("the node is drained already")
 	case !wait:
-		return c.say("the node is to be drained")
+		return c.printf("the node is to be drained")
 	}
 	return c.followOrder(ctx, "withdrawn", timeout+answerMargin, map[string]string{
 		"draining":  "its routes are the last choice; waiting for traffic to leave",
@@ -257,9 +257,9 @@ func (c *cli) orderReturn(ctx context.Context, name string, wait bool) error {
 	case err != nil:
 		return err
 	case before == "":
-		return c.say("the node is in service already")
+		return c.printf("the node is in service already")
 	case !wait:
-		return c.say("the node is to come back")
+		return c.printf("the node is to come back")
 	}
 	return c.followOrder(ctx, "", answerMargin,
 		map[string]string{"draining": "its routes are back as the last choice", "": "in service"})
@@ -267,8 +267,8 @@ func (c *cli) orderReturn(ctx context.Context, name string, wait bool) error {
 
 // followOrder waits until the status of the daemon has the given drain phase, and prints the phases on the way.
 func (c *cli) followOrder(ctx context.Context, want string, patience time.Duration, words map[string]string) error {
-	told := ""
-	for end := time.Now().Add(patience); ; time.Sleep(drainLook) {
+	printed := ""
+	for end := time.Now().Add(patience); ; time.Sleep(drainPoll) {
 		var s *manxv1.GetStatusResponse
 		err := c.daemon(ctx, func(ctx context.Context, m manxv1.ManxClient) (err error) {
 			s, err = m.GetStatus(ctx, &manxv1.GetStatusRequest{})
@@ -277,9 +277,9 @@ func (c *cli) followOrder(ctx context.Context, want string, patience time.Durati
 		if err != nil {
 			return err
 		}
-		if text := words[s.GetDrain()]; text != "" && text != told {
-			told = text
-			if err := c.say("node %s: %s", s.GetNode(), text); err != nil {
+		if text := words[s.GetDrain()]; text != "" && text != printed {
+			printed = text
+			if err := c.printf("node %s: %s", s.GetNode(), text); err != nil {
 				return err
 			}
 		}
@@ -292,5 +292,5 @@ func (c *cli) followOrder(ctx context.Context, want string, patience time.Durati
 	}
 }
 
-// drainLook is the interval between queries of a drain.
-const drainLook = 500 * time.Millisecond
+// drainPoll is the interval between queries of a drain.
+const drainPoll = 500 * time.Millisecond

@@ -34,21 +34,22 @@ func (e *noDaemonError) Error() string {
 const biggestAnswer = 1 << 30
 
 // daemon makes a request to the local manxd, or that of --server, and converts its errors.
-func (c *cli) daemon(ctx context.Context, ask func(context.Context, manxv1.ManxClient) error) error {
-	return c.daemonFor(ctx, daemonTimeout, ask)
+func (c *cli) daemon(ctx context.Context, request func(context.Context, manxv1.ManxClient) error) error {
+	return c.daemonFor(ctx, daemonTimeout, request)
 }
 
 // daemonFor is daemon with another timeout; 0 is none.
 func (c *cli) daemonFor(
-	ctx context.Context, limit time.Duration, ask func(context.Context, manxv1.ManxClient) error,
+	ctx context.Context, limit time.Duration, request func(context.Context, manxv1.ManxClient) error,
 ) error {
 	return c.call(ctx, limit, func(ctx context.Context, conn grpc.ClientConnInterface) error {
-		return ask(ctx, manxv1.NewManxClient(conn))
+		return request(ctx, manxv1.NewManxClient(conn))
 	})
 }
 
 // call makes calls of any service of the daemon.
-func (c *cli) call(ctx context.Context, limit time.Duration, ask func(context.Context, grpc.ClientConnInterface) error,
+func (c *cli) call(
+	ctx context.Context, limit time.Duration, request func(context.Context, grpc.ClientConnInterface) error,
 ) error {
 	remote, err := c.remote()
 	if err != nil {
@@ -64,7 +65,7 @@ func (c *cli) call(ctx context.Context, limit time.Duration, ask func(context.Co
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
-	return c.explain(remote, limit, ask(ctx, conn))
+	return c.explain(remote, limit, request(ctx, conn))
 }
 
 // connect opens a connection to the local daemon, or to a remote one.

@@ -107,10 +107,10 @@ func (c *cli) drain(ctx context.Context, name string, timeout time.Duration, wai
 		return err
 	}
 	if before == model.Drained {
-		return c.say("node %s is drained already", name)
+		return c.printf("node %s is drained already", name)
 	}
 	if !wait {
-		return c.say("node %s is to be drained", name)
+		return c.printf("node %s is to be drained", name)
 	}
 	return c.followDrain(ctx, store, name, model.Drained, timeout+answerMargin)
 }
@@ -126,15 +126,15 @@ func (c *cli) undrain(ctx context.Context, name string, wait bool) error {
 		return err
 	}
 	if before == model.InService {
-		return c.say("node %s is in service already", name)
+		return c.printf("node %s is in service already", name)
 	}
 	if !wait {
-		return c.say("node %s is to come back", name)
+		return c.printf("node %s is to come back", name)
 	}
 	return c.followDrain(ctx, store, name, model.InService, answerMargin)
 }
 
-func (c *cli) say(format string, args ...any) error {
+func (c *cli) printf(format string, args ...any) error {
 	_, err := fmt.Fprintf(c.out, format+"\n", args...)
 	return err
 }
@@ -151,7 +151,7 @@ func (c *cli) followDrain(
 		model.Returning: "its routes are back as the last choice",
 		model.InService: "in service",
 	}
-	told := model.DrainPhase("none yet")
+	printed := model.DrainPhase("none yet")
 	for e := range store.Watch(ctx, model.KindNode) {
 		if e.Object == nil || e.Key.Name != name {
 			continue
@@ -161,9 +161,9 @@ func (c *cli) followDrain(
 			continue
 		}
 		phase := n.DrainPhase()
-		if phase != told {
-			told = phase
-			if err := c.say("node %s: %s", name, words[phase]); err != nil {
+		if phase != printed {
+			printed = phase
+			if err := c.printf("node %s: %s", name, words[phase]); err != nil {
 				return err
 			}
 		}

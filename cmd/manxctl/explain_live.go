@@ -176,7 +176,7 @@ func packetText(p *manxv1.TracedPacket) string {
 			decisionText(x))
 	}
 	fmt.Fprintf(&b, "  => %s\n", p.GetEnd())
-	if command := lookAt(p); command != "" {
+	if command := commandFor(p); command != "" {
 		fmt.Fprintf(&b, "     its rules: %s\n", command)
 	}
 	switch p.GetVerdict() {
@@ -216,8 +216,8 @@ func decisionText(x *manxv1.TracedChain) string {
 	return text
 }
 
-// lookAt returns the command that shows the chain of another program that dropped a packet; empty if none did.
-func lookAt(p *manxv1.TracedPacket) string {
+// commandFor returns the command that shows the chain of another program that dropped a packet; empty if none did.
+func commandFor(p *manxv1.TracedPacket) string {
 	n := len(p.GetChains())
 	if n == 0 || !p.GetDropped() || p.GetChains()[n-1].GetTable() == ownTable {
 		return ""

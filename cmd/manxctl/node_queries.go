@@ -14,7 +14,7 @@ import (
 // query is a command with one request to the daemon, whose response it prints.
 type query[M proto.Message] struct {
 	use, short string
-	ask        func(context.Context, manxv1.ManxClient) (M, error)
+	request    func(context.Context, manxv1.ManxClient) (M, error)
 	grid       func(M) *table.Grid
 	none       string // text for an empty response
 }
@@ -33,7 +33,7 @@ func (q query[M]) command(c *cli) *cobra.Command {
 			}
 			var answer M
 			err = c.daemon(cmd.Context(), func(ctx context.Context, m manxv1.ManxClient) (err error) {
-				answer, err = q.ask(ctx, m)
+				answer, err = q.request(ctx, m)
 				return err
 			})
 			if err != nil {
@@ -59,7 +59,7 @@ func (c *cli) nodeAddressesCommand() *cobra.Command {
 	return query[*manxv1.ListAddressesResponse]{
 		use:   "addresses",
 		short: "Show every candidate for this node's address, with the reason why it was chosen or skipped",
-		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListAddressesResponse, error) {
+		request: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListAddressesResponse, error) {
 			return m.ListAddresses(ctx, &manxv1.ListAddressesRequest{})
 		},
 		grid: addressGrid, none: "No addresses found.",
@@ -81,7 +81,7 @@ func addressGrid(r *manxv1.ListAddressesResponse) *table.Grid {
 func (c *cli) nodeProblemsCommand() *cobra.Command {
 	return query[*manxv1.ListQuarantinedResponse]{
 		use: "problems", short: "Show the invalid objects of the datastore, with reasons",
-		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListQuarantinedResponse, error) {
+		request: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListQuarantinedResponse, error) {
 			return m.ListQuarantined(ctx, &manxv1.ListQuarantinedRequest{})
 		},
 		grid: func(r *manxv1.ListQuarantinedResponse) *table.Grid {
@@ -98,7 +98,7 @@ func (c *cli) nodeProblemsCommand() *cobra.Command {
 func (c *cli) nodeEndpointsCommand() *cobra.Command {
 	return query[*manxv1.ListEndpointsResponse]{
 		use: "endpoints", short: "Show the workload endpoints of this node and their state",
-		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListEndpointsResponse, error) {
+		request: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListEndpointsResponse, error) {
 			return m.ListEndpoints(ctx, &manxv1.ListEndpointsRequest{})
 		},
 		grid: func(r *manxv1.ListEndpointsResponse) *table.Grid {

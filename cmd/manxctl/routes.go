@@ -17,7 +17,7 @@ func (c *cli) routesCommand() *cobra.Command {
 	q := query[*manxv1.ListRoutesResponse]{
 		use: "routes", short: "Show the routes that this node wants and those of the kernel, with reasons for " +
 			"differences; or the BGP routes of a peer",
-		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListRoutesResponse, error) {
+		request: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListRoutesResponse, error) {
 			return m.ListRoutes(ctx, request)
 		},
 		grid: routeGrid, none: "No routes found.",

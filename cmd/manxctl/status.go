@@ -40,7 +40,7 @@ func (c *cli) statusCommand() *cobra.Command {
 }
 
 func (c *cli) status(ctx context.Context, format table.Format) error {
-	s, peers, notices, err := c.askStatus(ctx)
+	s, peers, notices, err := c.queryStatus(ctx)
 	var none *noDaemonError
 	if errors.As(err, &none) {
 		return &exitErr{exitUnhealthy, err.Error()}
@@ -59,7 +59,7 @@ func (c *cli) status(ctx context.Context, format table.Format) error {
 	return err
 }
 
-func (c *cli) askStatus(
+func (c *cli) queryStatus(
 	ctx context.Context,
 ) (s *manxv1.GetStatusResponse, peers []*manxv1.Peer, notices []*manxv1.Notice, err error) {
 	err = c.daemon(ctx, func(ctx context.Context, m manxv1.ManxClient) error {

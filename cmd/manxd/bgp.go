@@ -30,7 +30,7 @@ func newBGP(j *joined, passwords passwordsPart, connected *connectedSubnets, dat
 	var f *follow.Follower
 	s := speaker.New(speaker.Config{Logger: log, GobgpSocket: filepath.Join(j.runDir, "gobgp.sock"), BMP: bmp,
 		MaxPrefixes: j.maxPrefixes, WarnPrefixes: j.warnPrefixes, InterfaceOf: interfaceOf(j.kernel, log),
-		Again: func() { f.Look() }}) // it does not run before f does
+		Again: func() { f.Trigger() }}) // it does not run before f does
 	agents := []follow.Agent{dataplane.HostAgent}
 	if policy != nil {
 		agents = append(agents, policy.agent)
@@ -41,7 +41,7 @@ func newBGP(j *joined, passwords passwordsPart, connected *connectedSubnets, dat
 		Connected: connected.list, Passwords: passwords, Tables: j.tables, Speaker: s,
 		Agents: agents, Kinds: part.Kinds(dataplane, part.Optional(policy)), Log: log,
 		Learned: func(n int) { j.learned.Add(uint64(n)) }})
-	connected.changed = f.Look
+	connected.changed = f.Trigger
 	j.control.BGP.Show(server.BGPSource{Speaker: s, Desired: f.Desired})
 	return &bgpPart{f, s, j.control.BGP}, nil
 }

@@ -100,8 +100,8 @@ func (d *daemon) waitForCalicoNode(ctx context.Context, kube *rest.Config) error
 	c, finder := &calicoNode{node: d.kubernetesNode(d.name), waiting: true}, d.finder(kube)
 	shown, unknown := false, ""
 	for {
-		asked, cancel := context.WithTimeout(ctx, kubernetesTimeout)
-		active, err := finder.Active(asked)
+		limited, cancel := context.WithTimeout(ctx, kubernetesTimeout)
+		active, err := finder.Active(limited)
 		cancel()
 		if err != nil && err.Error() != unknown {
 			unknown = err.Error()

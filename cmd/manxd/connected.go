@@ -18,7 +18,7 @@ type connectedSubnets struct {
 	changed   func() // called after a change of the subnets; must not block
 	log       *zap.Logger
 
-	look    chan struct{} // holds one token when addresses may have changed
+	changes chan struct{} // holds one token when addresses may have changed
 	subnets atomic.Pointer[[]netip.Prefix]
 }
 
@@ -32,13 +32,13 @@ const connectedPoll = time.Minute
 // newConnected subscribes to the dataplane's events of addresses.
 func newConnected(j *joined, d *dataplanePart) *connectedSubnets {
 	c := newConnectedSubnets(j.kernel.ListAddresses, func() {}, j.log.Named("bgp"))
-	d.onLinks = append(d.onLinks, c.lookAgain)
+	d.onLinks = append(d.onLinks, c.readAgain)
 	return c
 }
 
 func newConnectedSubnets(addresses func() ([]kernel.Address, error), changed func(),
 	log *zap.Logger) *connectedSubnets {
-	c := &connectedSubnets{addresses: addresses, changed: changed, log: log, look: make(chan struct{}, 1)}
+	c := &connectedSubnets{addresses: addresses, changed: changed, log: log, changes: make(chan struct{}, 1)}
 	c.read()
 	return c
 }
@@ -51,10 +51,10 @@ func (c *connectedSubnets) list() []netip.Prefix {
 	return nil
 }
 
-// lookAgain triggers a read of the addresses.
-func (c *connectedSubnets) lookAgain() {
+// readAgain triggers a read of the addresses.
+func (c *connectedSubnets) readAgain() {
 	select {
-	case c.look <- struct{}{}:
+	case c.changes <- struct{}{}:
 	default:
 	}
 }
@@ -68,7 +68,7 @@ func (c *connectedSubnets) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-c.look:
+		case <-c.changes:
 		case <-time.After(connectedPoll): // events may have been lost
 		}
 		if c.read() {
@@ -86,7 +86,7 @@ func (c *connectedSubnets) read() bool {
 	addresses, err := c.addresses()
 	if err != nil {
 		c.log.Warn("the addresses of this host cannot be read, trying again", zap.Error(err))
-		time.AfterFunc(connectedPause, c.lookAgain)
+		time.AfterFunc(connectedPause, c.readAgain)
 		return false
 	}
 	subnets := subnetsOf(addresses)

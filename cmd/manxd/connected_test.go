@@ -49,7 +49,7 @@ func TestConnectedSubnetsSurviveAnError(t *testing.T) {
 	defer cancel()
 	go c.Run(ctx) //nolint:errcheck // ends with ctx
 	set(nil)
-	c.lookAgain()
+	c.readAgain()
 	for end := time.Now().Add(time.Minute); failed.Load() < 2; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("after an error the addresses are not read again")

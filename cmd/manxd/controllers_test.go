@@ -71,7 +71,7 @@ func TestControllersPart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Look /= 100
+	c.CheckInterval /= 100
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = c.Run(ctx) }()

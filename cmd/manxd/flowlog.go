@@ -56,15 +56,15 @@ func (f *flowLog) Run(ctx context.Context) error {
 
 // read reads the packets that the rules log, until ctx ends.
 func (f *flowLog) read(ctx context.Context) error {
-	told := ""
+	logged := ""
 	for ctx.Err() == nil {
 		started := time.Now()
 		err := nflog.Read(ctx, nil, flowLogGroup, func(p nflog.Packet) { f.hub.Add(entryOf(p, time.Now())) })
 		if time.Since(started) > time.Minute {
-			told = "" // it worked meanwhile
+			logged = "" // it worked meanwhile
 		}
-		if err != nil && err.Error() != told { // once, not at each attempt
-			told = err.Error()
+		if err != nil && err.Error() != logged { // once, not at each attempt
+			logged = err.Error()
 			f.log.Warn("dropped and logged packets are not recorded, trying again", zap.Error(err))
 		}
 		select {

@@ -91,7 +91,7 @@ func (d *daemon) showWaiting(err error) {
 func (j *joined) register(ctx context.Context) (err error) {
 	j.config = j.nodeConfig()
 	j.completeConfig(ctx)
-	if j.asksKubernetes() && j.kube != nil {
+	if j.detectsFromKubernetes() && j.kube != nil {
 		j.config.Kubernetes, err = kubernetesAddress(j.kube, cmp.Or(j.k8sNodeRef, j.name))
 		if err != nil {
 			return err

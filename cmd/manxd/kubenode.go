@@ -96,19 +96,21 @@ func (e *eventsPart) Notices() []server.Notice {
 func (e *eventsPart) Run(ctx context.Context) error {
 	sessions := kubenode.NewSessions(e.events)
 	policies := kubenode.NewChanges(e.events, kubenode.PolicyRefused)
-	look, judge, count := time.NewTicker(sessionsPoll), time.NewTicker(policyPoll), time.NewTicker(poolsPoll)
-	defer look.Stop()
-	defer judge.Stop()
-	defer count.Stop()
+	pollSessions := time.NewTicker(sessionsPoll)
+	defer pollSessions.Stop()
+	pollPolicies := time.NewTicker(policyPoll)
+	defer pollPolicies.Stop()
+	pollPools := time.NewTicker(poolsPoll)
+	defer pollPools.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case now := <-look.C:
-			sessions.Look(now, e.bgp.speaker.Statuses())
-		case <-judge.C:
-			policies.Look(e.refusedPolicies())
-		case <-count.C:
+		case now := <-pollSessions.C:
+			sessions.Evaluate(now, e.bgp.speaker.Statuses())
+		case <-pollPolicies.C:
+			policies.Record(e.refusedPolicies())
+		case <-pollPools.C:
 			if err := e.countPools(ctx); err != nil {
 				e.log.Debug("pools cannot be counted", zap.Error(err))
 			}
@@ -116,10 +118,10 @@ func (e *eventsPart) Run(ctx context.Context) error {
 	}
 }
 
-// speaksForAll reports whether this node records the Events about the cluster. The leader of the controllers does, also
-// while calico-kube-controllers do the controllers' work. Without an election (--controllers=off) it is the first node
-// by name, running or not.
-func (e *eventsPart) speaksForAll() bool {
+// reportsCluster reports whether this node records the Events about the cluster. The leader of the controllers does,
+// also while calico-kube-controllers do the controllers' work. Without an election (--controllers=off) it is the first
+// node by name, running or not.
+func (e *eventsPart) reportsCluster() bool {
 	if e.leads != nil {
 		return e.leads()
 	}
@@ -130,10 +132,10 @@ func (e *eventsPart) speaksForAll() bool {
 }
 
 func (e *eventsPart) countPools(ctx context.Context) error {
-	if !e.speaksForAll() {
+	if !e.reportsCluster() {
 		return nil
 	}
-	return e.pools.Look(ctx)
+	return e.pools.Evaluate(ctx)
 }
 
 // refusedPolicies returns the policies that the kernel of this node refuses, and on one node of the cluster those that
@@ -148,7 +150,7 @@ func (e *eventsPart) refusedPolicies() map[string]string {
 		list[r.Comment] = fmt.Sprintf("the kernel refuses rules of %s (%s), everything they are about is dropped: %s",
 			r.Comment, r.Object, r.Reason)
 	}
-	if e.speaksForAll() {
+	if e.reportsCluster() {
 		for k, why := range status.Bad {
 			list[k.String()] = fmt.Sprintf("%s cannot be used: %s", k, why)
 		}

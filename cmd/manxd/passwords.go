@@ -67,12 +67,12 @@ func (p *passwords) Run(ctx context.Context) error {
 	if p.dir == "" {
 		return nil
 	}
-	watchPasswords(ctx, p.dir, p.tell, p.log)
+	watchPasswords(ctx, p.dir, p.notify, p.log)
 	return ctx.Err()
 }
 
-// tell does not block.
-func (p *passwords) tell() {
+// notify does not block.
+func (p *passwords) notify() {
 	select {
 	case p.changed <- struct{}{}:
 	default:

@@ -41,7 +41,7 @@ func newPolicy(j *joined, d *dataplanePart) (*policyPart, error) {
 			Policy:      j.policyConfig(j.name), Logger: j.log.Named("policy"), Programmed: j.control.Policy.Programmed,
 			Repaired: j.repaired,
 			Reached:  d.SetPolicy})}
-	d.onLinks = append(d.onLinks, p.agent.LookAtInterfaces)
+	d.onLinks = append(d.onLinks, p.agent.InterfacesChanged)
 	p.view.Show(server.PolicySource{Agent: p.agent, Tracer: rules})
 	return p, nil
 }

@@ -139,8 +139,8 @@ var steps = map[cni.Step]func(*call, context.Context) error{
 	cni.StepIPAMAdd: (*call).ipamAdd, cni.StepIPAMDel: (*call).release, cni.StepIPAMCheck: (*call).ipamCheck,
 }
 
-// Ask implements cni.Backend. It always returns a response.
-func (e *Engine) Ask(ctx context.Context, q *cni.Request) (*cni.Response, error) {
+// Call implements cni.Backend. It always returns a response.
+func (e *Engine) Call(ctx context.Context, q *cni.Request) (*cni.Response, error) {
 	c := &call{Engine: e, q: q, log: e.Log, reply: &cni.Response{Version: cni.ProtocolVersion}}
 	if err := c.answer(ctx); err != nil {
 		c.log.Error("CNI call failed", zap.String("step", string(q.Step)), zap.Error(err))

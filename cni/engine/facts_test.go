@@ -34,8 +34,8 @@ func (c *cluster) Namespace(context.Context, string) (*model.Namespace, error) {
 	return &c.namespace, nil
 }
 
-// TestPolicyOfKubernetesWithEtcd: labels, profiles and annotations of a pod come from the Kubernetes API, and what is
-// wrong with them is said before anything is done.
+// TestPolicyOfKubernetesWithEtcd: labels, profiles and annotations of a pod come from the Kubernetes API, and errors in
+// them are returned before any change.
 func TestPolicyOfKubernetesWithEtcd(t *testing.T) {
 	n := newNode(t)
 	other := &model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.66.0.0/24", BlockSize: 28, NodeSelector: "!all()"}}
@@ -71,12 +71,12 @@ func TestPolicyOfKubernetesWithEtcd(t *testing.T) {
 		n.must(err)
 		q := &cni.Request{Version: 1, Step: cni.StepAdd, ContainerID: fmt.Sprint("c", id), IfName: "eth0", Config: text,
 			Args: "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web"}
-		r, err := n.engine.Ask(t.Context(), q)
+		r, err := n.engine.Call(t.Context(), q)
 		if n.must(err); r.Error != nil {
 			return nil, r.Error
 		}
 		q.Step, q.Attachment = cni.StepFinish, r.Attachment
-		finished, err := n.engine.Ask(t.Context(), q)
+		finished, err := n.engine.Call(t.Context(), q)
 		if n.must(err); finished.Error != nil {
 			t.Fatal(finished.Error)
 		}

@@ -120,7 +120,7 @@ func TestKubernetes(t *testing.T) {
 			"ipam": map[string]any{"type": "calico-ipam"}, "policy": map[string]any{"type": "k8s"},
 			"ipam_lock_file": filepath.Join(n.dir, "ipam.lock"), "policy_setup_timeout_seconds": 0})
 		n.must(err)
-		r, err := n.engine.Ask(t.Context(), &cni.Request{Version: cni.ProtocolVersion, Step: step, ContainerID: id,
+		r, err := n.engine.Call(t.Context(), &cni.Request{Version: cni.ProtocolVersion, Step: step, ContainerID: id,
 			Netns: "/run/netns/" + id, IfName: "eth0", Args: "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=" + name,
 			Config: text, Attachment: a})
 		if n.must(err); r.Error != nil {
@@ -162,7 +162,7 @@ func TestKubernetes(t *testing.T) {
 	}
 	hearNoMore()
 	<-ended
-	pod("late", nil) // of which the kubelet has heard, and this process not yet
+	pod("late", nil) // which the kubelet has received, and this process not yet
 	l := ask(cni.StepAdd, "late", "c4", nil)
 	ask(cni.StepFinish, "late", "c4", l)
 	if have := annotations("late"); have["container"] != "c4" || have["addresses"] != l.Addresses[0].String()+"/32" {

@@ -97,9 +97,9 @@ type Folder struct{ Dir string }
 
 func (f Folder) path(name string) string { return filepath.Join(f.Dir, name) }
 
-// WriteConflist writes the conflist, as the last of all files. A foreign one of the same name is kept beside it, and
+// writeConflist writes the conflist, as the last of all files. A foreign one of the same name is kept beside it, and
 // Remove restores it.
-func (f Folder) WriteConflist(name string, content []byte) error {
+func (f Folder) writeConflist(name string, content []byte) error {
 	have, err := safefile.Read(f.path(name), longestFile)
 	sums := []string{sum(content)}
 	switch {
@@ -147,8 +147,8 @@ func sum(content []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-// Present reports whether the conflist exists, ours or not.
-func (f Folder) Present(name string) bool {
+// present reports whether the conflist exists, ours or not.
+func (f Folder) present(name string) bool {
 	_, err := safefile.Read(f.path(name), longestFile)
 	return err == nil
 }

@@ -30,11 +30,11 @@ func TestMain(m *testing.M) {
 			f := Folder{dir}
 			content, err := Conflist(DefaultTemplate(true), values(i%7))
 			if err == nil {
-				err = f.WriteConflist("10-calico.conflist", content)
+				err = f.writeConflist("10-calico.conflist", content)
 			}
 			if err == nil {
 				text, _ := Kubeconfig("https://10.0.0.1", []byte("ca"), false, strings.Repeat(fmt.Sprint(i), 200))
-				err = f.WriteKubeconfig(text)
+				err = f.writeKubeconfig(text)
 			}
 			if err != nil {
 				fmt.Fprintln(os.Stderr, err)
@@ -102,7 +102,7 @@ func TestTheConflistThatWasThereComesBack(t *testing.T) {
 	for mtu := range 3 {
 		content, err := Conflist(DefaultTemplate(true), values(mtu))
 		must(t, err)
-		must(t, f.WriteConflist("10-calico.conflist", content))
+		must(t, f.writeConflist("10-calico.conflist", content))
 		if read(t, path) != string(content) {
 			t.Error("the conflist is not written")
 		}
@@ -118,25 +118,25 @@ func TestTheConflistThatWasThereComesBack(t *testing.T) {
 	if must(t, err); len(entries) != 1 {
 		t.Errorf("left: %v", entries)
 	}
-	// Without one before, nothing stays; what another has written since stays.
+	// Without an earlier conflist nothing stays; a conflist that another program has written since stays.
 	must(t, os.Remove(path))
 	content, _ := Conflist(DefaultTemplate(false), values(1))
-	must(t, f.WriteConflist("10-calico.conflist", content))
-	must(t, f.WriteKubeconfig([]byte("x")))
+	must(t, f.writeConflist("10-calico.conflist", content))
+	must(t, f.writeKubeconfig([]byte("x")))
 	if removed, err := f.Remove(); err != nil || !removed {
 		t.Errorf("%v, %v", removed, err)
 	}
 	if entries, _ := os.ReadDir(f.Dir); len(entries) != 0 {
 		t.Errorf("left: %v", entries)
 	}
-	must(t, f.WriteConflist("10-calico.conflist", content))
+	must(t, f.writeConflist("10-calico.conflist", content))
 	write(t, path, calicos, 0o600)
 	if removed, err := f.Remove(); err != nil || removed || read(t, path) != calicos {
 		t.Errorf("%v, %v: %s", removed, err, read(t, path))
 	}
 }
 
-// Killed at any moment, the writer leaves whole files, and the way back to Calico.
+// A writer that is killed at any moment leaves whole files, and the way back to Calico.
 func TestKilledWriter(t *testing.T) {
 	f := Folder{t.TempDir()}
 	const calicos = `{"name":"k8s-pod-network","plugins":[{"type":"calico"}],"is":"Calico's"}`
@@ -181,12 +181,12 @@ func TestFullDisk(t *testing.T) {
 	f := Folder{dir}
 	first, err := Conflist(DefaultTemplate(true), values(1))
 	must(t, err)
-	must(t, f.WriteConflist("10-calico.conflist", first))
+	must(t, f.writeConflist("10-calico.conflist", first))
 	for i := 0; os.WriteFile(filepath.Join(dir, fmt.Sprint("fill", i)), make([]byte, 4096), 0o600) == nil; i++ {
 	}
 	second, err := Conflist(DefaultTemplate(true), values(2))
 	must(t, err)
-	if err := f.WriteConflist("10-calico.conflist", second); !errors.Is(err, unix.ENOSPC) {
+	if err := f.writeConflist("10-calico.conflist", second); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("error is %v", err)
 	}
 	if read(t, filepath.Join(dir, "10-calico.conflist")) != string(first) {
@@ -196,7 +196,7 @@ func TestFullDisk(t *testing.T) {
 	for _, file := range files {
 		must(t, os.Remove(file))
 	}
-	must(t, f.WriteConflist("10-calico.conflist", second))
+	must(t, f.writeConflist("10-calico.conflist", second))
 	if entries, _ := os.ReadDir(dir); len(entries) != 2 {
 		t.Errorf("left: %v", entries)
 	}
@@ -241,8 +241,7 @@ func TestBinaries(t *testing.T) {
 	}
 }
 
-// The configuration is written when the node is ready, the token is refreshed, and what somebody removes is written
-// anew.
+// The configuration is written when the node is ready, the token is refreshed, and removed files are written anew.
 func TestKeeper(t *testing.T) {
 	f := Folder{t.TempDir()}
 	path := filepath.Join(f.Dir, "10-calico.conflist")
@@ -261,7 +260,7 @@ func TestKeeper(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- k.Run(ctx) }()
-	time.Sleep(3 * lookEvery) // nothing may be written
+	time.Sleep(3 * readyPoll) // nothing may be written
 	if entries, _ := os.ReadDir(f.Dir); len(entries) > 0 {
 		t.Errorf("before the node is ready: %v", entries)
 	}
@@ -274,7 +273,7 @@ func TestKeeper(t *testing.T) {
 			}
 		}
 	}
-	until("no conflist", func() bool { return f.Present("10-calico.conflist") })
+	until("no conflist", func() bool { return f.present("10-calico.conflist") })
 	until("the token is not refreshed", func() bool {
 		text, _ := os.ReadFile(filepath.Join(f.Dir, KubeconfigName))
 		return strings.Contains(string(text), "token3")
@@ -283,7 +282,7 @@ func TestKeeper(t *testing.T) {
 		t.Errorf("kubeconfig: %v, %v", info, err)
 	}
 	must(t, os.Remove(path))
-	until("the conflist is not written anew", func() bool { return f.Present("10-calico.conflist") })
+	until("the conflist is not written anew", func() bool { return f.present("10-calico.conflist") })
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Error(err)

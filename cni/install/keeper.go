@@ -17,7 +17,7 @@ type Keeper struct {
 	Name, OldName string
 	// Conflist is its content.
 	Conflist []byte
-	// TLS are certificates for etcd, by name; see CopyTLS.
+	// TLS are certificates for etcd, by name; see copyTLS.
 	TLS map[string]string
 	// Token requests a token and returns its kubeconfig; nil if there is no Kubernetes API.
 	Token func(context.Context) (Credential, error)
@@ -40,9 +40,9 @@ type Credential struct {
 }
 
 const (
-	// lookEvery is the interval between checks of the readiness, lookAgain between later checks that the conflist still
-	// exists.
-	lookEvery, lookAgain = 200 * time.Millisecond, 10 * time.Second
+	// readyPoll is the interval between checks of the readiness, conflistPoll between later checks that the conflist
+	// still exists.
+	readyPoll, conflistPoll = 200 * time.Millisecond, 10 * time.Second
 	// shortestRefresh is the minimum interval between token requests.
 	shortestRefresh = 5 * time.Second
 	// checkToken is the longest time that a revoked token stays in the file. A node's checks are at least half of it
@@ -53,11 +53,11 @@ const (
 // Run runs until ctx ends. An error names the file that could not be written; the previous file stays.
 func (k *Keeper) Run(ctx context.Context) error {
 	for !k.Ready() {
-		if err := sleep(ctx, lookEvery); err != nil {
+		if err := sleep(ctx, readyPoll); err != nil {
 			return err
 		}
 	}
-	if err := k.CopyTLS(k.TLS); err != nil {
+	if err := k.copyTLS(k.TLS); err != nil {
 		return err
 	}
 	refresh, refused, tokenErr := k.refresh(ctx)
@@ -68,7 +68,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		return tokenErr // plugins are served by manxd; without it they cannot reach the API
 	}
 	for check := k.nextCheck(); ; {
-		if err := sleep(ctx, min(lookAgain, time.Until(refresh), time.Until(check))); err != nil {
+		if err := sleep(ctx, min(conflistPoll, time.Until(refresh), time.Until(check))); err != nil {
 			return err
 		}
 		if !time.Now().Before(check) {
@@ -84,7 +84,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 				return err
 			}
 		}
-		if !k.Present(k.Name) && k.Ready() {
+		if !k.present(k.Name) && k.Ready() {
 			if err := k.conflist(); err != nil {
 				return err
 			}
@@ -94,7 +94,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 
 // conflist writes the conflist, as the last of all files: with it the runtime starts to run pods.
 func (k *Keeper) conflist() error {
-	if err := k.WriteConflist(k.Name, k.Conflist); err != nil {
+	if err := k.writeConflist(k.Name, k.Conflist); err != nil {
 		return err
 	}
 	k.Log.Info("network configuration is written", zap.String("file", k.path(k.Name)))
@@ -120,7 +120,7 @@ func (k *Keeper) refresh(ctx context.Context) (again time.Time, refused func(con
 	if err != nil {
 		return again, nil, errors.Join(errors.New("no token for the CNI plugin"), err)
 	}
-	if err := k.WriteKubeconfig(c.Kubeconfig); err != nil {
+	if err := k.writeKubeconfig(c.Kubeconfig); err != nil {
 		return again, nil, err
 	}
 	k.Log.Info("token of the CNI plugin is written", zap.Time("expires", c.Expires))

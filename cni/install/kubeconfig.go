@@ -37,17 +37,17 @@ func Kubeconfig(server string, ca []byte, insecure bool, token string) ([]byte, 
 	return append(text, '\n'), err
 }
 
-// WriteKubeconfig writes the kubeconfig, readable by root only.
-func (f Folder) WriteKubeconfig(content []byte) error {
+// writeKubeconfig writes the kubeconfig, readable by root only.
+func (f Folder) writeKubeconfig(content []byte) error {
 	if err := safefile.Replace(f.path(KubeconfigName), content, 0o600); err != nil {
 		return fmt.Errorf("kubeconfig of the CNI plugin: %w", err)
 	}
 	return nil
 }
 
-// CopyTLS copies the certificates for etcd, by name (etcd-ca, etcd-cert, etcd-key) and source. The copies are readable
+// copyTLS copies the certificates for etcd, by name (etcd-ca, etcd-cert, etcd-key) and source. The copies are readable
 // by root only.
-func (f Folder) CopyTLS(files map[string]string) error {
+func (f Folder) copyTLS(files map[string]string) error {
 	for name, source := range files {
 		content, err := os.ReadFile(source) // readable by this process; a mounted secret is a link
 		if err == nil {

@@ -102,7 +102,7 @@ func (s *Server) serve(ctx context.Context, c *net.UnixConn) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	go hangup(c, cancel)
-	answer, err := s.Backend.Ask(ctx, q)
+	answer, err := s.Backend.Call(ctx, q)
 	if err != nil {
 		answer = failure(err.Error(), types.ErrInternal)
 	}
@@ -127,7 +127,7 @@ func (s *Server) takeBack(ctx context.Context, q *cni.Request, answer *cni.Respo
 	defer cancel()
 	abort := *q
 	abort.Step, abort.Attachment = cni.StepAbort, answer.Attachment
-	if r, err := s.Backend.Ask(ctx, &abort); err != nil || r.Error != nil {
+	if r, err := s.Backend.Call(ctx, &abort); err != nil || r.Error != nil {
 		s.Log.Warn("an ADD whose caller is gone is not undone; the DEL of its container does it",
 			zap.String("container", q.ContainerID), zap.Error(err))
 	}

@@ -26,7 +26,7 @@ const clientEnv = "MANX_TEST_CNI_CLIENT"
 // TestMain lets the test binary be a client, as another user.
 func TestMain(m *testing.M) {
 	if path := os.Getenv(clientEnv); path != "" {
-		r, err := cni.Socket(path).Ask(context.Background(), &cni.Request{Version: 1, Step: cni.StepStatus,
+		r, err := cni.Socket(path).Call(context.Background(), &cni.Request{Version: 1, Step: cni.StepStatus,
 			Config: []byte("{}")})
 		if err != nil {
 			fmt.Println("error:", err)
@@ -45,7 +45,7 @@ type backend struct {
 	answer func(context.Context, *cni.Request) *cni.Response
 }
 
-func (b *backend) Ask(ctx context.Context, q *cni.Request) (*cni.Response, error) {
+func (b *backend) Call(ctx context.Context, q *cni.Request) (*cni.Response, error) {
 	b.mu.Lock()
 	b.steps = append(b.steps, q.Step)
 	b.mu.Unlock()
@@ -98,13 +98,13 @@ func serve(t *testing.T, b *backend) (path string) {
 
 func ask(t *testing.T, path string) {
 	t.Helper()
-	r, err := cni.Socket(path).Ask(t.Context(), &cni.Request{Version: 1, Step: cni.StepStatus, Config: []byte("{}")})
+	r, err := cni.Socket(path).Call(t.Context(), &cni.Request{Version: 1, Step: cni.StepStatus, Config: []byte("{}")})
 	if err != nil || r.Error != nil {
 		t.Errorf("%v, %v", r, err)
 	}
 }
 
-// Another user gets neither in nor an answer, also where the mode of the socket would let him.
+// Another user can neither connect nor get an answer, also where the mode of the socket allows it.
 func TestOtherUsersAreRefused(t *testing.T) {
 	b := &backend{}
 	path := serve(t, b)
@@ -174,7 +174,7 @@ func TestBadQuestions(t *testing.T) {
 	ask(t, path)
 }
 
-// Clients that say nothing take no turn from others; beyond the bound they are told to come again.
+// Clients that send nothing take no turn from others; beyond the bound they are refused, and may try again.
 func TestSilentClients(t *testing.T) {
 	path := serve(t, &backend{})
 	var conns []net.Conn

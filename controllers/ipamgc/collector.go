@@ -244,7 +244,7 @@ func (c *Collector) giveUp(ctx context.Context, name string) error {
 		return fmt.Errorf("blocks of node %s, which does not exist: %w", name, err)
 	}
 	for _, cidr := range blocks {
-		c.logBlock(cidr, name, NodeGone, time.Time{})
+		c.logBlock(cidr, name, nodeGone, time.Time{})
 	}
 	return nil
 }
@@ -265,7 +265,7 @@ func (c *Collector) releaseBlock(ctx context.Context, b *block) error {
 	case err != nil:
 		return err
 	}
-	c.logBlock(b.cidr, b.host, Surplus, b.emptySince)
+	c.logBlock(b.cidr, b.host, surplus, b.emptySince)
 	return nil
 }
 
@@ -278,7 +278,7 @@ func (c *Collector) finish(ctx context.Context, s *claim) error {
 	case err != nil:
 		return err
 	}
-	c.logBlock(s.CIDR, s.Host, Unfinished, s.since)
+	c.logBlock(s.CIDR, s.Host, unfinished, s.since)
 	return nil
 }
 

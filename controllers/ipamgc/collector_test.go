@@ -21,7 +21,7 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// settle looks at everything until the grace period is over for whatever was found.
+// settle evaluates everything until the grace period of each finding is over.
 func (w *world) settle(l *leader) {
 	w.t.Helper()
 	for range 4 {
@@ -55,18 +55,18 @@ func TestRules(t *testing.T) {
 		grace  bool                         // only after the grace period
 	}{
 		{"a pod that runs keeps its address", func(*world, netip.Addr) {}, "", false},
-		{"a pod that is gone, on a node that is there", func(w *world, _ netip.Addr) { w.removePod("web") }, PodGone,
+		{"a pod that is gone, on a node that is there", func(w *world, _ netip.Addr) { w.removePod("web") }, podGone,
 			true},
 		{"a pod of that name on another node", func(w *world, a netip.Addr) {
 			w.setPod(newPod("web", "n2", a.Next()))
-		}, PodMoved, true},
+		}, podMoved, true},
 		{"a pod with another address", func(w *world, a netip.Addr) { w.setPod(newPod("web", "n1", a.Next())) },
-			AddressUnused, true},
+			addressUnused, true},
 		{"a pod that ended", func(w *world, a netip.Addr) {
 			p := newPod("web", "n1", a)
 			p.Status.Phase = "Succeeded"
 			w.setPod(p)
-		}, AddressUnused, true},
+		}, addressUnused, true},
 		{"a new pod of that name that has no address yet", func(w *world, _ netip.Addr) {
 			w.setPod(newPod("web", "n1"))
 		}, "", false},
@@ -90,11 +90,11 @@ func TestRules(t *testing.T) {
 		{"a pod that is gone, and its node too", func(w *world, _ netip.Addr) {
 			w.removePod("web")
 			w.removeNode("n1")
-		}, PodGone, false},
+		}, podGone, false},
 		{"a pod that is gone, on a node that only Kubernetes has lost", func(w *world, _ netip.Addr) {
 			w.removePod("web")
 			w.source.Remove(model.ResourceKey(model.KindNode, kubernetesName("n1")))
-		}, PodGone, false},
+		}, podGone, false},
 		{"a node that is gone while its pod is there", func(w *world, _ netip.Addr) { w.removeNode("n1") }, "", false},
 		{"a node that is not Kubernetes'", func(w *world, _ netip.Addr) {
 			w.removePod("web")
@@ -168,7 +168,7 @@ func TestOtherAllocations(t *testing.T) {
 	w.wantAssigned(bare, vm, tunnel)
 	w.removeNode("n1")
 	w.settle(l)
-	w.wantAssigned(bare, vm, tunnel) // what is not a pod's pins the node
+	w.wantAssigned(bare, vm, tunnel) // an address of no pod keeps the node
 	if len(l.Releases.Last()) != 1 || l.Releases.Last()[0].Address != gone {
 		t.Errorf("releases %+v", l.Releases.Last())
 	}
@@ -205,7 +205,7 @@ func TestDeadNode(t *testing.T) {
 			t.Error("left of n1:", line)
 		}
 	}
-	if got := l.Releases.Last(); len(got) != 3 || got[1].Reason != NodeGone || got[1].Address != tunnel ||
+	if got := l.Releases.Last(); len(got) != 3 || got[1].Reason != nodeGone || got[1].Address != tunnel ||
 		got[2].Text() != "node n1 does not exist, and no address of the block is in use" || !got[2].Block.Contains(a) {
 		t.Errorf("releases %+v", got)
 	}
@@ -242,7 +242,7 @@ func TestSurplusBlocks(t *testing.T) {
 	if err := l.look(true, 0); err != nil || blocks() != 1 {
 		t.Fatalf("%d blocks at last, want the one that a node keeps; %v", blocks(), err)
 	}
-	if got := l.Releases.Last(); len(got) != 2 || got[0].Reason != Surplus || !got[0].Since.Before(got[0].At) ||
+	if got := l.Releases.Last(); len(got) != 2 || got[0].Reason != surplus || !got[0].Since.Before(got[0].At) ||
 		got[0].Text() != "the block was empty for the grace period, and node n1 has another one" {
 		t.Errorf("releases %+v", got)
 	}
@@ -288,7 +288,7 @@ func TestColdAddresses(t *testing.T) {
 	}
 }
 
-// Whoever is killed after any write leaves a state that the next leader brings to the same end.
+// A kill after any write leaves a state that the next leader brings to the same end.
 func TestKilledAfterEachWrite(t *testing.T) {
 	build := func() *world {
 		w := newWorld(t, "n1", "n2")
@@ -427,8 +427,8 @@ type sandbox struct {
 	address         netip.Addr
 }
 
-// Two leaders at once, each of which may lag behind, never release what a sandbox of an existing pod has; and once all
-// is quiet, nothing else is left.
+// Two leaders at once, each of which may lag behind, never release the address of a sandbox of an existing pod. Once
+// all is quiet, no other address is left.
 func TestTwoLeadersNeverReleaseWhatIsInUse(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { twoLeaders(t, rand.New(rand.NewPCG(seed, 7))) })
@@ -453,7 +453,7 @@ func twoLeaders(t *testing.T, r *rand.Rand) {
 	for step := range 250 {
 		name := fmt.Sprint("p", r.IntN(6))
 		switch s := running[name]; r.IntN(9) {
-		case 0, 1: // a sandbox, of a new pod or of one that is there; what was there before may leak
+		case 0, 1: // a sandbox, of a new or an existing pod; the one before may leak its address
 			node, known := nodes[r.IntN(3)], newPod(name, "n1")
 			if s != nil {
 				node, known = s.node, w.pods["default/"+name]

@@ -15,13 +15,13 @@ type Reason string
 
 // The reasons.
 const (
-	PodGone       Reason = "pod-gone"       // its pod does not exist
-	PodMoved      Reason = "pod-moved"      // its pod runs on another node
-	AddressUnused Reason = "address-unused" // its pod has other addresses, or has ended
-	VMGone        Reason = "vm-gone"        // its virtual machine does not exist
-	NodeGone      Reason = "node-gone"      // it is a tunnel address or a block of a node that does not exist
-	Surplus       Reason = "surplus"        // it is an empty block of a node that has others
-	Unfinished    Reason = "unfinished"     // a block whose release was begun and not finished
+	podGone       Reason = "pod-gone"       // its pod does not exist
+	podMoved      Reason = "pod-moved"      // its pod runs on another node
+	addressUnused Reason = "address-unused" // its pod has other addresses, or has ended
+	vmGone        Reason = "vm-gone"        // its virtual machine does not exist
+	nodeGone      Reason = "node-gone"      // it is a tunnel address or a block of a node that does not exist
+	surplus       Reason = "surplus"        // it is an empty block of a node that has others
+	unfinished    Reason = "unfinished"     // a block whose release was begun and not finished
 )
 
 // facts are the basis of the decision, from the tables.
@@ -96,7 +96,7 @@ func (x *index) evaluateNode(name string, now time.Time, grace time.Duration, f 
 	}
 	for _, a := range tunnels {
 		if a.use(); !n.exists && !pinned {
-			a.suspect, a.confirmed, a.reason = now, true, NodeGone
+			a.suspect, a.confirmed, a.reason = now, true, nodeGone
 		}
 	}
 	return !n.exists && !pinned
@@ -117,7 +117,7 @@ func (a *allocation) evaluate(n nodeFacts, now time.Time, grace time.Duration, f
 		return true
 	}
 	if a.reason == "" {
-		a.reason = PodGone // verified before the release
+		a.reason = podGone // verified before the release
 	}
 	if a.suspect.IsZero() {
 		a.suspect = now

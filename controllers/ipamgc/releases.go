@@ -33,22 +33,22 @@ func (r Release) Released() string {
 // Text returns the reason as a sentence.
 func (r Release) Text() string {
 	switch r.Reason {
-	case PodGone:
+	case podGone:
 		return fmt.Sprintf("pod %s/%s does not exist", r.Namespace, r.Pod)
-	case PodMoved:
+	case podMoved:
 		return fmt.Sprintf("pod %s/%s runs on another node than %s", r.Namespace, r.Pod, r.Node)
-	case AddressUnused:
+	case addressUnused:
 		return fmt.Sprintf("pod %s/%s does not have the address", r.Namespace, r.Pod)
-	case VMGone:
+	case vmGone:
 		return fmt.Sprintf("virtual machine %s/%s does not exist", r.Namespace, r.VM)
-	case NodeGone:
+	case nodeGone:
 		if r.Block.IsValid() {
 			return fmt.Sprintf("node %s does not exist, and no address of the block is in use", r.Node)
 		}
 		return fmt.Sprintf("node %s does not exist, and none of its pods does", r.Node)
-	case Surplus:
+	case surplus:
 		return fmt.Sprintf("the block was empty for the grace period, and node %s has another one", r.Node)
-	case Unfinished:
+	case unfinished:
 		return fmt.Sprintf("the release of the block by node %s was begun and not finished", r.Node)
 	}
 	return string(r.Reason)
@@ -84,7 +84,7 @@ func (r *Releases) add(x Release, pool string) {
 		return
 	}
 	r.blocks[x.Reason]++
-	if x.Reason == NodeGone { // the node's series end
+	if x.Reason == nodeGone { // the node's series end
 		for k := range r.addresses {
 			if k[1] == x.Node {
 				delete(r.addresses, k)

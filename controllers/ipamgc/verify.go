@@ -58,12 +58,12 @@ func (c *Collector) verify(ctx context.Context, a *allocation) (reason Reason, i
 		return "", true, err
 	}
 	if a.tunnel() {
-		return NodeGone, n.exists, nil
+		return nodeGone, n.exists, nil
 	}
 	namespace, name, _ := a.pod()
 	pod, err := c.Pods.Pod(ctx, namespace, name)
 	if errors.Is(err, datastore.ErrNotFound) {
-		return c.verifyVM(ctx, a, PodGone)
+		return c.verifyVM(ctx, a, podGone)
 	}
 	if err != nil {
 		return "", true, err
@@ -71,7 +71,7 @@ func (c *Collector) verify(ctx context.Context, a *allocation) (reason Reason, i
 	if reason, inUse = evaluatePod(pod, n.kubernetes, a.Address); inUse {
 		return reason, inUse, nil
 	}
-	if reason != PodMoved && !ended(pod) {
+	if reason != podMoved && !ended(pod) {
 		if inUse, err = c.endpointHas(ctx, a, pod); inUse || err != nil {
 			return "", true, err
 		}
@@ -87,7 +87,7 @@ func (c *Collector) verifyVM(ctx context.Context, a *allocation, why Reason) (re
 	}
 	namespace, _, _ := a.pod()
 	exists, err := c.Pods.VirtualMachine(ctx, namespace, a.vm())
-	return VMGone, exists || err != nil, err
+	return vmGone, exists || err != nil, err
 }
 
 // evaluatePod applies Calico's rules to a pod: an address that the pod does not have is unused if the pod runs and has
@@ -95,7 +95,7 @@ func (c *Collector) verifyVM(ctx context.Context, a *allocation, why Reason) (re
 func evaluatePod(p *model.Pod, kubernetesNode string, address netip.Addr) (reason Reason, inUse bool) {
 	switch {
 	case p.Spec.NodeName != "" && kubernetesNode != "" && p.Spec.NodeName != kubernetesNode:
-		return PodMoved, false
+		return podMoved, false
 	case p.Status.PodIP == "" || len(p.Status.PodIPs) == 0:
 		return "", true // no address is visible yet
 	}
@@ -109,7 +109,7 @@ func evaluatePod(p *model.Pod, kubernetesNode string, address netip.Addr) (reaso
 	if !ended(p) && slices.ContainsFunc(pluginAddresses(p), func(text string) bool { return is(text, address) }) {
 		return "", true // the plugin is ahead of the kubelet
 	}
-	return AddressUnused, false
+	return addressUnused, false
 }
 
 // ended reports whether a pod will never run again.

@@ -33,20 +33,20 @@ func TestVirtualMachines(t *testing.T) {
 			w.removePod("web")
 			w.removeNode("n1")
 		}, "", 0},
-		{"a machine that is gone", func(w *world, a netip.Addr) { gone(w, a); w.removePod("web") }, VMGone,
+		{"a machine that is gone", func(w *world, a netip.Addr) { gone(w, a); w.removePod("web") }, vmGone,
 			leastVMGrace},
 		{"a machine that is gone and whose pod has ended", func(w *world, a netip.Addr) {
 			gone(w, a)
 			p := newPod("web", "n1", a)
 			p.Status.Phase = "Succeeded"
 			w.setPod(p)
-		}, VMGone, leastVMGrace},
+		}, vmGone, leastVMGrace},
 		{"a machine that is gone while its pod ends", func(w *world, a netip.Addr) { gone(w, a) }, "", 0},
 		{"a machine that is gone, and its node too", func(w *world, a netip.Addr) {
 			gone(w, a)
 			w.removePod("web")
 			w.removeNode("n1")
-		}, VMGone, 0},
+		}, vmGone, 0},
 		{"a machine of which nothing can be known", func(w *world, a netip.Addr) {
 			gone(w, a)
 			w.removePod("web")

@@ -44,7 +44,7 @@ type Controller struct {
 	blocks   map[netip.Prefix][]allocation
 	handles  map[string]map[netip.Addr]bool
 	owners   map[string]name // of handles that have addresses
-	said     map[name]string
+	logged   map[name]string
 	pending  map[name]bool // those to be processed next
 }
 
@@ -63,7 +63,7 @@ type allocation struct {
 // Run works until ctx ends. tables must have IPPools and IPAMBlocks.
 func (c *Controller) Run(ctx context.Context, tables *datastore.Tables) error {
 	c.pools, c.blocks, c.handles = pools{}, map[netip.Prefix][]allocation{}, map[string]map[netip.Addr]bool{}
-	c.owners, c.said, c.pending = map[string]name{}, map[name]string{}, map[name]bool{}
+	c.owners, c.logged, c.pending = map[string]name{}, map[name]string{}, map[name]bool{}
 	touched := make(chan name, 1024)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -104,7 +104,7 @@ func orElse(d, other time.Duration) time.Duration {
 
 // informer follows the Services.
 func (c *Controller) informer(ctx context.Context, touched chan<- name) cache.Controller {
-	tell := func(o any) {
+	touch := func(o any) {
 		if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
 			o = d.Obj
 		}
@@ -118,8 +118,8 @@ func (c *Controller) informer(ctx context.Context, touched chan<- name) cache.Co
 	services := c.Services.Services(metav1.NamespaceAll)
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{ObjectType: &corev1.Service{},
 		Transform: slim,
-		Handler: cache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(_, o any) { tell(o) },
-			DeleteFunc: tell},
+		Handler: cache.ResourceEventHandlerFuncs{AddFunc: touch, UpdateFunc: func(_, o any) { touch(o) },
+			DeleteFunc: touch},
 		ListerWatcher: &cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 				return services.List(ctx, o)
@@ -237,12 +237,12 @@ func (c *Controller) pass(ctx context.Context, dirty map[name]bool) (again bool)
 		if err != nil {
 			text, again = err.Error(), true
 		}
-		if text != c.said[n] && text != "" && ctx.Err() == nil {
+		if text != c.logged[n] && text != "" && ctx.Err() == nil {
 			c.Log.Warn("service does not have the addresses that it is to have", zap.Stringer("service", n),
 				zap.Error(err))
 		}
-		if c.said[n] = text; text == "" {
-			delete(c.said, n)
+		if c.logged[n] = text; text == "" {
+			delete(c.logged, n)
 		}
 	}
 	return again

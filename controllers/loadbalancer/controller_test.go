@@ -18,6 +18,7 @@ import (
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 	"github.com/manxnet/manx/ipam"
 )
@@ -34,7 +35,7 @@ func pool(name, cidr string, manual bool) *model.Object {
 	p.Name, p.Spec.NodeSelector, p.Spec.BlockSize = name, "all()", 28
 	o := model.NewObject(model.ResourceKey(model.KindIPPool, name), p)
 	info, _ := model.Lookup(model.KindIPPool)
-	info.Default(p)
+	validation.Default(info.Kind, p)
 	return o
 }
 
@@ -136,7 +137,7 @@ func TestServices(t *testing.T) {
 	if a := netip.MustParseAddr(c.shown("manual")[0]); !netip.MustParsePrefix("10.47.0.0/24").Contains(a) {
 		t.Errorf("%s is of another pool", a)
 	}
-	handle := Handle("default", "plain", string(plain.UID))
+	handle := handle("default", "plain", string(plain.UID))
 	if got := c.assigned()[handle]; len(got) != 1 || got[0].String() != c.shown("plain")[0] {
 		t.Errorf("assigned %v, shown %v", got, c.shown("plain"))
 	}
@@ -222,7 +223,7 @@ func TestHandle(t *testing.T) {
 		{"back", "b8e6bdee-34a8-4902-a825-4bdb3af1874b", "lb-0aWi6QEnE9LuV0M2tzPgixZXLrRMINJD2M8l2EkG1Y"},
 		{"front", "4a2a184e-7d62-4134-9965-d66e16b49109", "lb-0Elgd3nzXaRZAX5JyKbSs5lYCZC1b6wa07h7iDrFou8"},
 	} {
-		if got := Handle("shop", x[0], x[1]); got != x[2] {
+		if got := handle("shop", x[0], x[1]); got != x[2] {
 			t.Errorf("%s: %s, want %s", x[0], got, x[2])
 		}
 	}

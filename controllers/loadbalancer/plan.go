@@ -25,14 +25,14 @@ const (
 	class               = "calico"
 )
 
-// Handle returns the handle of a Service's addresses. A Service that is deleted and created again has another one.
-func Handle(namespace, name, uid string) string {
+// handle returns the handle of a Service's addresses. A Service that is deleted and created again has another one.
+func handle(namespace, name, uid string) string {
 	sum := sha256.Sum256([]byte(strings.ToLower(name + "-" + namespace + "-" + uid)))
 	text := base64.RawURLEncoding.EncodeToString(sum[:])
 	return "lb-" + strings.NewReplacer("-", "", "_", "", ".", "").Replace(text)
 }
 
-func handleOf(s *corev1.Service) string { return Handle(s.Namespace, s.Name, string(s.UID)) }
+func handleOf(s *corev1.Service) string { return handle(s.Namespace, s.Name, string(s.UID)) }
 
 // managed reports whether this controller assigns a Service's addresses.
 func managed(s *corev1.Service, requestedOnly bool) bool {
@@ -74,8 +74,8 @@ type plan struct {
 	pools4, pools6 []netip.Prefix
 }
 
-// wish is a Service's request.
-type wish struct {
+// request is a Service's request.
+type request struct {
 	addresses      []netip.Addr
 	pools4, pools6 []netip.Prefix // nil: any
 }
@@ -83,7 +83,7 @@ type wish struct {
 // decide returns the changes of a Service's addresses. The error names a malformed part of the Service; then nothing
 // changes.
 func decide(s *corev1.Service, have []netip.Addr, p pools) (plan, error) {
-	w, err := wishOf(s, p)
+	w, err := requestOf(s, p)
 	if err != nil {
 		return plan{}, err
 	}
@@ -132,7 +132,7 @@ func inOrder(s *corev1.Service, have []netip.Addr) []netip.Addr {
 }
 
 // fits reports whether an address may stay.
-func fits(s *corev1.Service, w wish, p pools, a netip.Addr) bool {
+func fits(s *corev1.Service, w request, p pools, a netip.Addr) bool {
 	family, wanted := corev1.IPv6Protocol, w.pools6
 	if a.Is4() {
 		family, wanted = corev1.IPv4Protocol, w.pools4
@@ -148,8 +148,8 @@ func fits(s *corev1.Service, w wish, p pools, a netip.Addr) bool {
 	return !p.manual(a)
 }
 
-// wishOf parses a Service's request.
-func wishOf(s *corev1.Service, p pools) (w wish, err error) {
+// requestOf parses a Service's request.
+func requestOf(s *corev1.Service, p pools) (w request, err error) {
 	if w.addresses, err = addresses(s); err != nil {
 		return w, err
 	}

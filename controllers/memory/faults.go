@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// ErrKilled is the error of every operation after the end.
-var ErrKilled = errors.New("the process was killed")
+// errKilled is the error of every operation after the end.
+var errKilled = errors.New("the process was killed")
 
 // Mortal is a store for a process that is killed after a number of writes: the last write takes effect but returns an
 // error, and every later operation fails.
@@ -35,7 +35,7 @@ func (m *Mortal) write(do func() (*model.Object, error)) (*model.Object, error) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.dead {
-		return nil, ErrKilled
+		return nil, errKilled
 	}
 	o, err := do()
 	if err != nil {
@@ -44,7 +44,7 @@ func (m *Mortal) write(do func() (*model.Object, error)) (*model.Object, error) 
 	if m.Lives--; m.Lives <= 0 {
 		m.dead = true
 		close(m.Dead)
-		return nil, ErrKilled
+		return nil, errKilled
 	}
 	return o, nil
 }
@@ -59,7 +59,7 @@ func (m *Mortal) Killed() bool {
 // Get implements datastore.Store.
 func (m *Mortal) Get(ctx context.Context, key model.Key) (*model.Object, error) {
 	if m.Killed() {
-		return nil, ErrKilled
+		return nil, errKilled
 	}
 	return m.Store.Get(ctx, key)
 }

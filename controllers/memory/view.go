@@ -29,7 +29,7 @@ func (s *Store) now() int64 {
 
 // Catch delivers all but the last lag events to the view.
 func (v *View) Catch(lag int) {
-	events, _ := v.store.Since(v.at)
+	events, _ := v.store.since(v.at)
 	if n := len(events) - lag; n > 0 {
 		v.Tables.Apply(events[:n]...)
 		v.at += n

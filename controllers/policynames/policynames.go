@@ -31,10 +31,10 @@ type Migrator struct {
 	Ready func(context.Context) (string, error)
 	Store datastore.Store
 	Log   *zap.Logger
-	// Look is the interval between calls of Ready while policies wait; default one minute.
-	Look time.Duration
+	// CheckInterval is the interval between calls of Ready while policies wait; default one minute.
+	CheckInterval time.Duration
 
-	said string
+	logged string
 }
 
 // listPeriod is the interval between complete reads without changes: for a policy stored under both names, after an
@@ -43,16 +43,16 @@ const listPeriod = 10 * time.Minute
 
 // Run renames until ctx ends.
 func (m *Migrator) Run(ctx context.Context, tables *datastore.Tables) error {
-	m.said = ""
-	if m.Look == 0 {
-		m.Look = time.Minute
+	m.logged = ""
+	if m.CheckInterval == 0 {
+		m.CheckInterval = time.Minute
 	}
 	var was *datastore.Snapshot
 	var next time.Time
 	for ctx.Err() == nil {
 		now := tables.Snapshot()
 		for ch := range now.Changes(was) {
-			if ch.New != nil && OldName(ch.New) && next.After(time.Now().Add(m.Look)) {
+			if ch.New != nil && oldName(ch.New) && next.After(time.Now().Add(m.CheckInterval)) {
 				next = time.Time{}
 			}
 		}
@@ -60,8 +60,8 @@ func (m *Migrator) Run(ctx context.Context, tables *datastore.Tables) error {
 		if now.InSync() && !time.Now().Before(next) {
 			next = time.Now().Add(listPeriod)
 			if err := m.pass(ctx, now); err != nil {
-				m.say("policies keep their old names: " + err.Error())
-				next = time.Now().Add(m.Look)
+				m.logChange("policies keep their old names: " + err.Error())
+				next = time.Now().Add(m.CheckInterval)
 			}
 		}
 		limited, cancel := context.WithTimeout(ctx, max(time.Until(next), time.Millisecond))
@@ -71,8 +71,8 @@ func (m *Migrator) Run(ctx context.Context, tables *datastore.Tables) error {
 	return ctx.Err()
 }
 
-// OldName reports whether a policy is stored under its old name.
-func OldName(o *model.Object) bool {
+// oldName reports whether a policy is stored under its old name.
+func oldName(o *model.Object) bool {
 	current, ok := model.NewPolicyKey(o.Key)
 	meta := o.Metadata()
 	return ok && meta != nil && meta.GetName() == current.Name
@@ -87,7 +87,7 @@ func (m *Migrator) pass(ctx context.Context, r model.Reader) error {
 			return err
 		}
 		for _, o := range list {
-			if o.Err == nil && OldName(o) {
+			if o.Err == nil && oldName(o) {
 				old = append(old, o)
 			}
 		}
@@ -115,9 +115,9 @@ func (m *Migrator) pass(ctx context.Context, r model.Reader) error {
 	return errors.Join(errs...)
 }
 
-func (m *Migrator) say(text string) {
-	if m.said != text {
-		m.said = text
+func (m *Migrator) logChange(text string) {
+	if m.logged != text {
+		m.logged = text
 		m.Log.Info(text)
 	}
 }

@@ -23,7 +23,7 @@ const (
 	mine = `{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"default.z","annotations":{"projectcalico.org/metadata":"{\"name\":\"default.z\"}"}},"spec":{"tier":"default","selector":"all()","types":["Ingress"]}}`
 )
 
-// Policies get their names of today once everybody knows them, whoever is killed on the way.
+// Policies get their current names once every reader knows them, whichever process is killed on the way.
 func TestRename(t *testing.T) {
 	for lives := 1; lives <= 1; lives++ {
 		server := etcdtest.Start(t)
@@ -41,7 +41,7 @@ func TestRename(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			tables := datastore.NewTables(zap.NewNop(), "")
 			go func() { _ = tables.Run(ctx, store, Kinds()...) }()
-			m := &Migrator{Store: through, Log: zap.Must(zap.NewDevelopment()), Look: 10 * time.Millisecond,
+			m := &Migrator{Store: through, Log: zap.Must(zap.NewDevelopment()), CheckInterval: 10 * time.Millisecond,
 				Ready: func(context.Context) (string, error) {
 					looks.Add(1)
 					if ready.Load() {
@@ -90,7 +90,7 @@ func TestRename(t *testing.T) {
 		}
 		p := o.Value.(*v3.GlobalNetworkPolicy)
 		if p.Name != "x" || *p.Spec.Order != 7 || string(p.UID) == "" {
-			t.Errorf("renamed to %s", o.Raw())
+			t.Errorf("renamed to %s", o.Raw)
 		}
 	}
 }

@@ -43,7 +43,7 @@ type Files struct {
 	dir       string
 	refused   *reconcile.Notice // why the folder that FelixConfiguration leads to is not used, nil if it is
 	checkAt   time.Time         // when to check again
-	target    *Target           // nil: no reports
+	target    *target           // nil: no reports
 	failing   *reconcile.Notice // why files are not as desired, nil if they are
 	endpoints []Endpoint
 	untold    []reconcile.Notice // endpoints that cannot have a file
@@ -92,7 +92,7 @@ func (f *Files) SetState(h *hoststate.Host) {
 		if o == nil {
 			continue
 		}
-		end, err := NewEndpoint(k, o.Revision, e.Spec.InterfaceName, e.Spec.MAC, addresses)
+		end, err := newEndpoint(k, o.Revision, e.Spec.InterfaceName, e.Spec.MAC, addresses)
 		if err != nil {
 			f.log.Debug("no CNI plugin can be told of a workload", zap.Stringer("key", k), zap.Error(err))
 			f.untold = append(f.untold,
@@ -149,7 +149,7 @@ func (f *Files) move() {
 	}
 	f.dir, f.target, f.failing = dir, nil, nil
 	if dir != "" {
-		f.target = New(dir, f.now)
+		f.target = newTarget(dir, f.now)
 	}
 	if owned {
 		f.target.RequireOwned()
@@ -196,7 +196,7 @@ func (f *Files) Flush() (steps, failures int, err error) {
 	f.notePolicy(policy)
 	// Files of an earlier run stay until the policy that they report can be checked: a restart changes nothing.
 	f.target.Synced(f.synced && (policy == nil || policy.Reader != nil))
-	f.target.Set(Decide(f.endpoints, func(e Endpoint) bool {
+	f.target.Set(decide(f.endpoints, func(e Endpoint) bool {
 		return policy == nil || policy.Interfaces[e.Interface] && f.protects(e)
 	}, f.routed))
 	steps, failures, err = f.target.Flush()

@@ -76,9 +76,9 @@ type Endpoint struct {
 	file, content string
 }
 
-// NewEndpoint makes an Endpoint. mac is the workload's. The error is about a value that cannot be in a file, or in its
+// newEndpoint makes an Endpoint. mac is the workload's. The error is about a value that cannot be in a file, or in its
 // name.
-func NewEndpoint(k model.Key, revision int64, iface, mac string, addresses []netip.Prefix) (Endpoint, error) {
+func newEndpoint(k model.Key, revision int64, iface, mac string, addresses []netip.Prefix) (Endpoint, error) {
 	file, err := FileName(k)
 	if _, bad := net.ParseMAC(mac); mac != "" && bad != nil {
 		err = errors.Join(err, fmt.Errorf("%s: spec.mac: %w", k, bad))
@@ -114,9 +114,9 @@ func (p *Policy) has(e Endpoint) bool {
 	return o != nil && o.Revision == e.Revision
 }
 
-// Decide returns the files that should exist, with their content by name: those of the endpoints with addresses that
+// decide returns the files that should exist, with their content by name: those of the endpoints with addresses that
 // are protected by their policy, and whose routes all exist.
-func Decide(endpoints []Endpoint, protected func(Endpoint) bool,
+func decide(endpoints []Endpoint, protected func(Endpoint) bool,
 	routed func(Endpoint, netip.Prefix) bool) map[string]string {
 	files := map[string]string{}
 	for _, e := range endpoints {

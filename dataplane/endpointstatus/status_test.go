@@ -51,14 +51,14 @@ func TestNamesAndContentsAreChecked(t *testing.T) {
 		{"shop", "n-k8s-" + strings.Repeat("x", 300) + "-eth0", mac},
 		{"shop", "n-k8s-web-eth0", "02:00\n"},
 	} {
-		if e, err := NewEndpoint(key(c.namespace, c.name), 1, "cali1", c.mac, nil); err == nil {
+		if e, err := newEndpoint(key(c.namespace, c.name), 1, "cali1", c.mac, nil); err == nil {
 			t.Errorf("%q %q %q makes the file %q with %s", c.namespace, c.name, c.mac, e.file, e.content)
 		}
 	}
 }
 
 func TestContentIsCalicos(t *testing.T) {
-	e, err := NewEndpoint(key("shop", "n-k8s-web-eth0"), 1, "cali1", "02:00:00:00:00:01",
+	e, err := newEndpoint(key("shop", "n-k8s-web-eth0"), 1, "cali1", "02:00:00:00:00:01",
 		[]netip.Prefix{netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("fd00::1/128")})
 	want := `{"ifaceName":"cali1","mac":"02:00:00:00:00:01","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"]}`
 	if err != nil || e.content != want {
@@ -69,7 +69,7 @@ func TestContentIsCalicos(t *testing.T) {
 func TestFileNeedsPolicyAndEveryRoute(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	endpoint := func(revision int64, addresses ...netip.Prefix) Endpoint {
-		e, err := NewEndpoint(key("shop", "n-k8s-web-eth0"), revision, "cali1", "02:00:00:00:00:01", addresses)
+		e, err := newEndpoint(key("shop", "n-k8s-web-eth0"), revision, "cali1", "02:00:00:00:00:01", addresses)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ func TestFileNeedsPolicyAndEveryRoute(t *testing.T) {
 			false},
 		"without addresses it cannot be programmed": {endpoint(7), policy(programmed, 7), nil, false},
 	} {
-		have := Decide([]Endpoint{c.endpoint}, func(e Endpoint) bool { return c.policy == nil || c.policy.has(e) },
+		have := decide([]Endpoint{c.endpoint}, func(e Endpoint) bool { return c.policy == nil || c.policy.has(e) },
 			func(e Endpoint, p netip.Prefix) bool { return slices.Contains(c.routes, p) })
 		want := map[string]string{}
 		if c.want {

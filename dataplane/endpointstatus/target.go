@@ -14,7 +14,7 @@ import (
 const checkEvery = 10 * time.Second
 
 // open opens the folder.
-func (t *Target) open(open func(string) (*safefile.Dir, error)) (*safefile.Dir, error) {
+func (t *target) open(open func(string) (*safefile.Dir, error)) (*safefile.Dir, error) {
 	d, err := open(t.dir)
 	if err != nil || !t.owned {
 		return d, err
@@ -28,8 +28,8 @@ func (t *Target) open(open func(string) (*safefile.Dir, error)) (*safefile.Dir, 
 
 func makeFolder(path string) (*safefile.Dir, error) { return safefile.Make(path, 0o755) }
 
-// Target keeps the files of one folder. Not safe for concurrent use.
-type Target struct {
+// target keeps the files of one folder. Not safe for concurrent use.
+type target struct {
 	dir     string
 	owned   bool
 	now     func() time.Time
@@ -39,20 +39,20 @@ type Target struct {
 	lastErr error
 }
 
-// New makes a Target for the folder dir, which is made when it is needed; now is the clock.
-func New(dir string, now func() time.Time) *Target {
-	t := &Target{dir: dir, now: now}
+// newTarget makes a target for the folder dir, which is made when it is needed; now is the clock.
+func newTarget(dir string, now func() time.Time) *target {
+	t := &target{dir: dir, now: now}
 	equal := func(a, b string) bool { return a == b }
 	t.table = reconcile.NewTable(t, equal, now, reconcile.DefaultBackoff)
 	return t
 }
 
-// RequireOwned makes the Target write only while nobody but root and this process's user can change the path. It is for
+// RequireOwned makes the target write only while nobody but root and this process's user can change the path. It is for
 // a path that does not come from this host's administrator. Call it before the first Flush.
-func (t *Target) RequireOwned() { t.owned = true }
+func (t *target) RequireOwned() { t.owned = true }
 
-// Set sets the desired files, as Decide returns them.
-func (t *Target) Set(files map[string]string) {
+// Set sets the desired files, as decide returns them.
+func (t *target) Set(files map[string]string) {
 	for name := range t.wanted {
 		if _, still := files[name]; !still {
 			t.table.Unset(name)
@@ -65,20 +65,20 @@ func (t *Target) Set(files map[string]string) {
 }
 
 // Synced sets whether the datastore has been read in full: then files of an earlier run may be removed.
-func (t *Target) Synced(yes bool) { t.table.Prune(yes) }
+func (t *target) Synced(yes bool) { t.table.Prune(yes) }
 
 // Retry makes the next Flush retry failed steps, and read everything again.
-func (t *Target) Retry() {
+func (t *target) Retry() {
 	t.table.RetryAll()
 	t.Resync()
 }
 
 // Resync makes the next Flush read the folder again.
-func (t *Target) Resync() { t.checkAt = time.Time{} }
+func (t *target) Resync() { t.checkAt = time.Time{} }
 
 // Flush applies the desired files to the folder. It returns how many files it tried to change and how many of them
 // failed.
-func (t *Target) Flush() (steps, failures int, err error) {
+func (t *target) Flush() (steps, failures int, err error) {
 	if now := t.now(); !now.Before(t.checkAt) {
 		t.checkAt = now.Add(checkEvery)
 		if t.lastErr = t.table.Resync(); t.lastErr != nil {
@@ -90,7 +90,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 }
 
 // Next returns how long the next Flush may wait if nothing happens before.
-func (t *Target) Next() time.Duration {
+func (t *target) Next() time.Duration {
 	at := t.checkAt
 	if retry, ok := t.table.Next(); ok && retry.Before(at) {
 		at = retry
@@ -99,19 +99,19 @@ func (t *Target) Next() time.Duration {
 }
 
 // Failures is the number of files that could not be written or removed.
-func (t *Target) Failures() int { return t.table.Failures() }
+func (t *target) Failures() int { return t.table.Failures() }
 
 // Problem returns the failures, nil if there are none.
-func (t *Target) Problem() error { return t.table.Problem() }
+func (t *target) Problem() error { return t.table.Problem() }
 
 // Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
-func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }
+func (t *target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }
 
 // longestStatus bounds how much of a file is read, in bytes; those of this package are far shorter.
 const longestStatus = 64 << 10
 
 // List implements reconcile.Applier. It leaves out files of other users.
-func (t *Target) List() (map[string]string, error) {
+func (t *target) List() (map[string]string, error) {
 	files := map[string]string{}
 	d, err := t.open(safefile.Open)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -143,7 +143,7 @@ func (t *Target) List() (map[string]string, error) {
 }
 
 // Apply implements reconcile.Applier.
-func (t *Target) Apply(steps []reconcile.Step[string, string]) []error {
+func (t *target) Apply(steps []reconcile.Step[string, string]) []error {
 	errs := make([]error, len(steps))
 	d, err := t.open(makeFolder)
 	if err != nil {
@@ -172,7 +172,7 @@ func remove(d *safefile.Dir, name string) error {
 
 // Cleanup removes all files of a folder, and the folder if nothing else is in it. It returns how many files it removed.
 func Cleanup(dir string) (removed int, err error) {
-	t := New(dir, time.Now)
+	t := newTarget(dir, time.Now)
 	files, err := t.List()
 	errs := []error{err}
 	if len(files) > 0 {

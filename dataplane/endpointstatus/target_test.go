@@ -18,9 +18,9 @@ func newFolder(t *testing.T) *folder {
 	return &folder{t, filepath.Join(t.TempDir(), "calico", FolderName), time.Unix(1000, 0)}
 }
 
-func (f *folder) target() *Target { return New(f.path, func() time.Time { return f.now }) }
+func (f *folder) target() *target { return newTarget(f.path, func() time.Time { return f.now }) }
 
-func (f *folder) flush(t *Target, wantSteps int) {
+func (f *folder) flush(t *target, wantSteps int) {
 	f.Helper()
 	if steps, failures, err := t.Flush(); steps != wantSteps || failures != 0 || err != nil {
 		f.Fatalf("%d steps, %d failures, %v; want %d steps", steps, failures, err, wantSteps)
@@ -99,7 +99,7 @@ func TestFilesThatOthersRemoveComeBack(t *testing.T) {
 	if err := os.RemoveAll(f.path); err != nil {
 		t.Fatal(err)
 	}
-	f.flush(target, 0) // it is not looked at all the time
+	f.flush(target, 0) // it is not read all the time
 	f.now = f.now.Add(checkEvery)
 	f.flush(target, 1)
 	f.want(map[string]string{web: one})

@@ -20,7 +20,7 @@ func (c *Config) withoutLogs() (missing []string) {
 			"rules with the action Log write nothing to the kernel's log"},
 		{ruleset.Log{Group: c.Policy.FlowLog}, func() { c.Policy.FlowLog = 0 }, "the flow log records nothing"},
 	} {
-		if !l.log.Tells() {
+		if !l.log.Enabled() {
 			continue
 		}
 		if err := cannotLog(c.Rules, l.log); err != nil {

@@ -39,7 +39,7 @@ type Target struct {
 	log        *zap.Logger
 	calculator *policy.Calculator
 	table      *nft.Target
-	told       func(transactions int)
+	programmed func(transactions int)
 
 	reader    model.Reader  // the newest
 	all       bool          // everything in it is to be looked at
@@ -61,7 +61,7 @@ func New(c Config) *Target {
 	missing := c.withoutLogs()
 	return &Target{
 		links: c.Links, log: c.Logger, calculator: policy.New(c.Policy), table: nft.New(c.Rules, time.Now),
-		told: c.Programmed, haveLinks: c.Links == nil, linksDue: c.Links != nil, missingLogs: missing,
+		programmed: c.Programmed, haveLinks: c.Links == nil, linksDue: c.Links != nil, missingLogs: missing,
 		translated: translated{connections: c.Connections, loop: c.Loop, log: c.Logger},
 	}
 }
@@ -130,8 +130,8 @@ func (t *Target) Flush() (transactions, refused int, err error) {
 	}
 	t.reached = t.reader
 	t.translated.forget()
-	if t.told != nil {
-		t.told(result.Transactions)
+	if t.programmed != nil {
+		t.programmed(result.Transactions)
 	}
 	if result.Refused > 0 {
 		r := t.table.Status().Refused[0]

@@ -18,7 +18,7 @@ type Hub struct {
 	name  func(iface string) string // of the endpoint at an interface; "" for none
 
 	mu          sync.Mutex
-	recorder    *Recorder
+	recorder    *recorder
 	subscribers map[int]subscriber
 	next        int
 }
@@ -30,14 +30,14 @@ type subscriber struct {
 
 // NewHub makes a hub that records at most rate entries a second. lines may be nil. name is called for recorded entries.
 func NewHub(rate int, lines io.Writer, name func(iface string) string) *Hub {
-	return &Hub{lines: lines, name: name, recorder: NewRecorder(rate), subscribers: map[int]subscriber{}}
+	return &Hub{lines: lines, name: name, recorder: newRecorder(rate), subscribers: map[int]subscriber{}}
 }
 
 // Add enters a packet that was dropped or logged.
 func (h *Hub) Add(e Entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.publish(h.recorder.Add(e))
+	h.publish(h.recorder.add(e))
 }
 
 // Run records flows that continue, until ctx ends.
@@ -50,7 +50,7 @@ func (h *Hub) Run(ctx context.Context) error {
 			return ctx.Err()
 		case now := <-tick.C:
 			h.mu.Lock()
-			h.publish(h.recorder.Tick(now))
+			h.publish(h.recorder.tick(now))
 			h.mu.Unlock()
 		}
 	}
@@ -63,7 +63,7 @@ func (h *Hub) publish(entries []Entry) {
 			_, _ = io.WriteString(h.lines, e.String()+"\n")
 		}
 		for _, n := range slices.Sorted(maps.Keys(h.subscribers)) {
-			if s := h.subscribers[n]; s.filter.Matches(&e) {
+			if s := h.subscribers[n]; s.filter.matches(&e) {
 				select {
 				case s.entries <- e:
 				default: // too slow

@@ -70,10 +70,10 @@ const (
 	mostFlows = 10000
 )
 
-// Recorder decides which packets are recorded. The first packet of a flow is recorded at once, further packets after
+// recorder decides which packets are recorded. The first packet of a flow is recorded at once, further packets after
 // ten seconds, with their number. It returns at most its rate of entries a second, and counts the others. Not safe for
 // concurrent use.
-type Recorder struct {
+type recorder struct {
 	rate       float64
 	tokens     float64
 	filled     time.Time
@@ -86,13 +86,13 @@ type pending struct {
 	since time.Time
 }
 
-// NewRecorder makes a Recorder of at most rate entries a second.
-func NewRecorder(rate int) *Recorder {
-	return &Recorder{rate: float64(rate), tokens: float64(rate), flows: map[flow]*pending{}}
+// newRecorder makes a recorder of at most rate entries a second.
+func newRecorder(rate int) *recorder {
+	return &recorder{rate: float64(rate), tokens: float64(rate), flows: map[flow]*pending{}}
 }
 
-// Add enters one packet; it returns at most one entry to record.
-func (r *Recorder) Add(e Entry) (told []Entry) {
+// add enters one packet; it returns at most one entry to record.
+func (r *recorder) add(e Entry) (entries []Entry) {
 	e.Packets = 1
 	k := e.flow()
 	if p := r.flows[k]; p != nil {
@@ -104,34 +104,34 @@ func (r *Recorder) Add(e Entry) (told []Entry) {
 		r.suppressed++
 		return nil
 	}
-	told = append(told, r.emit(e))
+	entries = append(entries, r.emit(e))
 	e.Packets = 0
 	r.flows[k] = &pending{last: e, since: e.Time}
-	return told
+	return entries
 }
 
-// Tick returns the entries of flows that continue; call it about once a second.
-func (r *Recorder) Tick(now time.Time) (told []Entry) {
+// tick returns the entries of flows that continue; call it about once a second.
+func (r *recorder) tick(now time.Time) (entries []Entry) {
 	for k, p := range r.flows {
 		switch {
 		case now.Sub(p.since) < repeatAfter:
 		case p.last.Packets == 0:
 			delete(r.flows, k)
 		case r.take(now):
-			told = append(told, r.emit(p.last))
+			entries = append(entries, r.emit(p.last))
 			p.last.Packets, p.since = 0, now
 		}
 	}
-	return told
+	return entries
 }
 
-func (r *Recorder) emit(e Entry) Entry {
+func (r *recorder) emit(e Entry) Entry {
 	e.Suppressed, r.suppressed = r.suppressed, 0
 	return e
 }
 
 // take requests permission to report one entry.
-func (r *Recorder) take(now time.Time) bool {
+func (r *recorder) take(now time.Time) bool {
 	if !r.filled.IsZero() {
 		r.tokens = min(r.rate, r.tokens+r.rate*now.Sub(r.filled).Seconds())
 	}
@@ -152,8 +152,8 @@ type Filter struct {
 	Port     uint16       // of the destination
 }
 
-// Matches reports whether an entry is chosen.
-func (f Filter) Matches(e *Entry) bool {
+// matches reports whether an entry is chosen.
+func (f Filter) matches(e *Entry) bool {
 	switch {
 	case f.Action != "" && f.Action != e.Action:
 		return false

@@ -14,36 +14,36 @@ func drop(source string, at time.Time) Entry {
 }
 
 func TestAFlowIsToldOnceAndThenCounted(t *testing.T) {
-	r, now := NewRecorder(10), time.Unix(1000, 0)
-	if told := r.Add(drop("10.0.0.1", now)); len(told) != 1 || told[0].Packets != 1 {
+	r, now := newRecorder(10), time.Unix(1000, 0)
+	if told := r.add(drop("10.0.0.1", now)); len(told) != 1 || told[0].Packets != 1 {
 		t.Fatal(told)
 	}
 	for range 41 {
-		if told := r.Add(drop("10.0.0.1", now)); told != nil {
+		if told := r.add(drop("10.0.0.1", now)); told != nil {
 			t.Fatal(told)
 		}
 	}
-	if told := r.Tick(now.Add(9 * time.Second)); told != nil {
+	if told := r.tick(now.Add(9 * time.Second)); told != nil {
 		t.Fatal(told)
 	}
-	if told := r.Tick(now.Add(10 * time.Second)); len(told) != 1 || told[0].Packets != 41 {
+	if told := r.tick(now.Add(10 * time.Second)); len(told) != 1 || told[0].Packets != 41 {
 		t.Fatal(told)
 	}
-	if told := r.Tick(now.Add(20 * time.Second)); told != nil || len(r.flows) != 0 {
+	if told := r.tick(now.Add(20 * time.Second)); told != nil || len(r.flows) != 0 {
 		t.Fatal("a flow that ended is remembered", told)
 	}
 }
 
 func TestNoMoreThanTheRateIsTold(t *testing.T) {
-	r, now := NewRecorder(5), time.Unix(1000, 0)
+	r, now := newRecorder(5), time.Unix(1000, 0)
 	told := 0
 	for i := range 100 {
-		told += len(r.Add(drop(netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}).String(), now)))
+		told += len(r.add(drop(netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}).String(), now)))
 	}
 	if told != 5 {
 		t.Fatalf("%d told", told)
 	}
-	later := r.Add(drop("10.2.0.1", now.Add(time.Second)))
+	later := r.add(drop("10.2.0.1", now.Add(time.Second)))
 	if len(later) != 1 || later[0].Suppressed != 95 {
 		t.Fatal(later)
 	}

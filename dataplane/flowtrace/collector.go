@@ -63,7 +63,7 @@ func (c *Collector) Add(s nftables.TraceStep, now time.Time) {
 	}
 	p.seen = now
 	p.add(s)
-	if n := len(p.Chains); n > 0 && p.Chains[n-1].Dropped() {
+	if n := len(p.Chains); n > 0 && p.Chains[n-1].dropped() {
 		c.finish(s.Packet)
 	}
 }
@@ -113,7 +113,7 @@ func (c *Collector) Take(now time.Time) []*Packet {
 	for _, id := range slices.SortedFunc(maps.Keys(c.packets), older) {
 		p := c.packets[id]
 		wait := afterStep
-		if p.end(p.entered, p.left).Passed() {
+		if p.end(p.entered, p.left).passed() {
 			wait = afterEnd
 		}
 		if now.Sub(p.seen) >= wait {

@@ -30,12 +30,12 @@ func Compare(p *Packet, a *explain.Answer, node string) (Verdict, []string) {
 	case p.Connection == nftables.StateInvalid:
 		return Undecided, []string{"connection tracking knows no connection that it belongs to, nor does it begin " +
 			"one (it is out of place or damaged), and it was " + p.End.Text}
-	case p.Known() && p.End.Kind != Dropped:
+	case p.known() && p.End.Kind != Dropped:
 		return Undecided, []string{"it belongs to a connection that was already known, about which policy is not " +
 			"asked again; open a new one"}
-	case p.Known() && a.Allowed:
+	case p.known() && a.Allowed:
 		return Differs, []string{"it belongs to a connection that was already known, and yet it was " + p.End.Text}
-	case p.Known():
+	case p.known():
 		return Undecided, []string{"it belongs to a connection that was already known, and was " + p.End.Text}
 	}
 	c := comparison{packet: p, node: node}
@@ -78,17 +78,17 @@ func (c *comparison) before(a *explain.Answer, s explain.Stage) bool {
 
 // stage compares one stage of this node. The packet may be lost before it comes there: end reports that.
 func (c *comparison) stage(s explain.Stage) {
-	if !s.Reached || s.Hook == ruleset.Prerouting && c.packet.Translated() { // that stage evaluated the address before
+	if !s.Reached || s.Hook == ruleset.Prerouting && c.packet.translated() { // that stage evaluated the address before
 		return
 	}
 	c.explained = append(c.explained, s.Base)
 	c.denied = c.denied || !s.Allowed
-	i := slices.IndexFunc(c.packet.Chains, func(x Chain) bool { return x.Manx() && x.Name == s.Base })
+	i := slices.IndexFunc(c.packet.Chains, func(x Chain) bool { return x.manx() && x.Name == s.Base })
 	if i < 0 {
 		if c.packet.Late && (s.Hook == ruleset.Prerouting || s.Hook == ruleset.Output) {
 			return // the packet may have been there before it was traced
 		}
-		if c.packet.End.Passed() || !s.Allowed && c.packet.End.Kind == Taken {
+		if c.packet.End.passed() || !s.Allowed && c.packet.End.Kind == Taken {
 			c.differ("%s of %s was not evaluated (chain %s), which should have %s it", s.Direction, s.About, s.Base,
 				verdictOf(s))
 		}
@@ -96,7 +96,7 @@ func (c *comparison) stage(s explain.Stage) {
 	}
 	chain := &c.packet.Chains[i]
 	did := "allowed"
-	if chain.Dropped() {
+	if chain.dropped() {
 		did = "denied"
 	}
 	by := chain.By()
@@ -104,7 +104,7 @@ func (c *comparison) stage(s explain.Stage) {
 		by = "no rule"
 	}
 	switch {
-	case chain.Dropped() == s.Allowed:
+	case chain.dropped() == s.Allowed:
 		c.differ("%s of %s: %s by %s, which should have been %s by %s", s.Direction, s.About, did, by, verdictOf(s),
 			orNoRule(s.By))
 	case chain.last().Rule.ID != s.Rule:
@@ -131,8 +131,8 @@ func (c *comparison) others() {
 	for i := range c.packet.Chains {
 		x := &c.packet.Chains[i]
 		switch {
-		case !x.Dropped() || x.Manx() && slices.Contains(c.explained, x.Name):
-		case x.Manx():
+		case !x.dropped() || x.manx() && slices.Contains(c.explained, x.Name):
+		case x.manx():
 			c.differ("dropped by %s (chain %s), which should not have been", x.By(), x.Name)
 		case c.denied:
 			c.differ("dropped by %s, before policy could deny it", x.By())

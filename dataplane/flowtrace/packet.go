@@ -21,11 +21,11 @@ type Packet struct {
 	Incomplete bool // steps were lost
 }
 
-// Known reports whether the packet belongs to a connection that was let through before.
-func (p *Packet) Known() bool { return p.Connection == nftables.StateEstablished }
+// known reports whether the packet belongs to a connection that was let through before.
+func (p *Packet) known() bool { return p.Connection == nftables.StateEstablished }
 
-// Translated reports whether the packet's destination was, such as that of a packet for a service.
-func (p *Packet) Translated() bool {
+// translated reports whether the packet's destination was, such as that of a packet for a service.
+func (p *Packet) translated() bool {
 	return p.First.Destination != p.Last.Destination || p.First.DestinationPort != p.Last.DestinationPort
 }
 
@@ -41,11 +41,11 @@ type Chain struct {
 	done        bool
 }
 
-// Manx reports whether it is one of Manx's table.
-func (c *Chain) Manx() bool { return c.Family == "inet" && c.Table == nftables.TableName }
+// manx reports whether it is one of Manx's table.
+func (c *Chain) manx() bool { return c.Family == "inet" && c.Table == nftables.TableName }
 
-// Dropped reports whether the packet ended here.
-func (c *Chain) Dropped() bool { return c.Verdict == nftables.VerdictDrop }
+// dropped reports whether the packet ended here.
+func (c *Chain) dropped() bool { return c.Verdict == nftables.VerdictDrop }
 
 // last is the step that decided.
 func (c *Chain) last() *nftables.TraceStep { return &c.Steps[len(c.Steps)-1] }
@@ -64,7 +64,7 @@ func (c *Chain) Decision() Decision {
 	switch {
 	case s.Kind == nftables.TraceRule:
 		return Decision{Chain: s.Chain, Rule: s.Rule}
-	case c.Manx() && !c.Dropped():
+	case c.manx() && !c.dropped():
 		return Decision{}
 	}
 	return Decision{Chain: c.Name, Policy: s.Verdict}
@@ -77,23 +77,23 @@ func (c *Chain) By() string {
 	case d == Decision{}:
 		return ""
 	case d.Policy != "":
-		return fmt.Sprintf("%s (policy %s)", c.Place(d.Chain), d.Policy)
-	case c.Manx() && d.Rule.Comment != "":
+		return fmt.Sprintf("%s (policy %s)", c.place(d.Chain), d.Policy)
+	case c.manx() && d.Rule.Comment != "":
 		return d.Rule.Comment
 	}
 	rule := "a rule that is gone"
 	if d.Rule.Number != 0 {
 		rule = fmt.Sprintf("rule %d", d.Rule.Number)
 	}
-	text := fmt.Sprintf("%s, %s (handle %d)", c.Place(d.Chain), rule, d.Rule.Handle)
+	text := fmt.Sprintf("%s, %s (handle %d)", c.place(d.Chain), rule, d.Rule.Handle)
 	if d.Rule.Comment != "" {
 		text += fmt.Sprintf(" %q", d.Rule.Comment)
 	}
 	return text
 }
 
-// Place names a chain of the same table.
-func (c *Chain) Place(chain string) string {
+// place names a chain of the same table.
+func (c *Chain) place(chain string) string {
 	return fmt.Sprintf("table %s %s, chain %s", c.Family, c.Table, chain)
 }
 
@@ -103,7 +103,7 @@ type EndKind uint8
 const (
 	// Vanished: it was not seen any more, and no chain dropped it.
 	Vanished EndKind = iota
-	// Dropped by a chain.
+	// dropped by a chain.
 	Dropped
 	// Delivered to this host.
 	Delivered
@@ -119,8 +119,8 @@ type End struct {
 	Text string
 }
 
-// Passed reports whether it got through all chains.
-func (e End) Passed() bool { return e.Kind == Delivered || e.Kind == Sent }
+// passed reports whether it got through all chains.
+func (e End) passed() bool { return e.Kind == Delivered || e.Kind == Sent }
 
 // end determines the fate of a packet that is not seen any more. entered and left are its hooks.
 func (p *Packet) end(entered, left []string) End {
@@ -132,7 +132,7 @@ func (p *Packet) end(entered, left []string) End {
 	}
 	if n := len(p.Chains); n > 0 {
 		switch c := &p.Chains[n-1]; {
-		case c.Dropped():
+		case c.dropped():
 			return End{Dropped, "dropped by " + c.By()}
 		case c.done && (c.Verdict == nftables.VerdictQueue || c.Verdict == nftables.VerdictStolen):
 			return End{Taken, "taken (" + c.Verdict + ") by " + c.By()}

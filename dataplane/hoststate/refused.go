@@ -19,7 +19,7 @@ type Refusals map[model.Key]reconcile.Notice
 func (r *Refusals) Take(h *Host, now time.Time, log *zap.Logger) {
 	next := Refusals{}
 	for k := range h.endpoints {
-		text := h.Refusal(k)
+		text := h.refusal(k)
 		if text == "" {
 			continue
 		}

@@ -18,7 +18,7 @@ func (c *Conn) InterfaceTo(a netip.Addr) (name string, err error) {
 		if err != nil || index == 0 {
 			return err
 		}
-		l, err := askLink(s, uint32(index), func(*netlink.Builder) {})
+		l, err := queryLink(s, uint32(index), func(*netlink.Builder) {})
 		if err != nil {
 			return fmt.Errorf("interface %d: %w", index, err)
 		}
@@ -38,7 +38,7 @@ func interfaceTo(s *netlink.Socket, a netip.Addr) (index int, err error) {
 	if a.Is6() {
 		family = unix.AF_INET6
 	}
-	err = s.Ask(unix.RTM_GETROUTE, 0, func(b *netlink.Builder) {
+	err = s.Query(unix.RTM_GETROUTE, 0, func(b *netlink.Builder) {
 		b.Buf = append(b.Buf, family, byte(a.BitLen()), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 		b.AttrAddr(unix.RTA_DST, a)
 	}, func(m netlink.Message) {

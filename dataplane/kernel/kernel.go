@@ -32,8 +32,8 @@ type Sysctls interface {
 	SetSysctl(name, value string) error
 }
 
-// Watcher reports changes that others make.
-type Watcher interface {
+// watcher reports changes that others make.
+type watcher interface {
 	// Watch calls handle with batches of events until ctx ends, from one goroutine. The first event is EventResync, as
 	// is one that follows a loss of events: read everything again. Routes are reported of these tables, of main if none
 	// is named, without those that this connection changes.
@@ -45,7 +45,7 @@ type Kernel interface {
 	Routes
 	Links
 	Sysctls
-	Watcher
+	watcher
 }
 
 // EventType is the kind of an Event.

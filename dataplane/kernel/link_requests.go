@@ -101,7 +101,7 @@ func linkNamed(links []Link, name string) (Link, bool) {
 
 // LinkNamed queries one interface over a socket of rtnetlink. The error Is unix.ENODEV if there is none.
 func LinkNamed(s *netlink.Socket, name string) (Link, error) {
-	l, err := askLink(s, 0, func(b *netlink.Builder) { b.AttrText(unix.IFLA_IFNAME, name) })
+	l, err := queryLink(s, 0, func(b *netlink.Builder) { b.AttrText(unix.IFLA_IFNAME, name) })
 	if err == nil && l.Name != name {
 		err = unix.ENODEV
 	}
@@ -111,9 +111,9 @@ func LinkNamed(s *netlink.Socket, name string) (Link, error) {
 	return l, nil
 }
 
-// askLink queries the interface with an index, or, if that is 0, with the attributes.
-func askLink(s *netlink.Socket, index uint32, attrs func(*netlink.Builder)) (l Link, err error) {
-	err = s.Ask(unix.RTM_GETLINK, 0, func(b *netlink.Builder) {
+// queryLink queries the interface with an index, or, if that is 0, with the attributes.
+func queryLink(s *netlink.Socket, index uint32, attrs func(*netlink.Builder)) (l Link, err error) {
+	err = s.Query(unix.RTM_GETLINK, 0, func(b *netlink.Builder) {
 		b.Buf = append(b.Buf, 0, 0, 0, 0)
 		b.Buf = binary.NativeEndian.AppendUint32(b.Buf, index)
 		b.Buf = append(b.Buf, 0, 0, 0, 0, 0, 0, 0, 0)

@@ -17,7 +17,7 @@ var watchGroups = []int{
 	unix.RTNLGRP_IPV6_ROUTE,
 }
 
-// Watch implements Watcher.
+// Watch implements watcher.
 func (c *Conn) Watch(ctx context.Context, handle func([]Event), tables ...Table) error {
 	s, err := c.subscribe(watchQueue)
 	if err != nil {

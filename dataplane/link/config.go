@@ -51,8 +51,8 @@ func (d OwnDevice) mtu(host int) int {
 	return host - d.Overhead
 }
 
-// DefaultMTUPattern matches the names of interfaces whose MTU counts, as FelixConfiguration's mtuIfacePattern.
-const DefaultMTUPattern = `^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)`
+// defaultMTUPattern matches the names of interfaces whose MTU counts, as FelixConfiguration's mtuIfacePattern.
+const defaultMTUPattern = `^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)`
 
 // Endpoint is a workload's interface on this node.
 type Endpoint struct {
@@ -66,7 +66,7 @@ type Endpoint struct {
 type Config struct {
 	// Devices are those that this node needs of its own, such as tunl0 for pools with IPIP.
 	Devices []OwnDevice
-	// MTUPattern matches the interfaces whose MTU counts; nil is DefaultMTUPattern.
+	// MTUPattern matches the interfaces whose MTU counts; nil is defaultMTUPattern.
 	MTUPattern *regexp.Regexp
 	// NoForwarding leaves the sysctls that make the host a router alone.
 	NoForwarding bool
@@ -79,7 +79,7 @@ type Config struct {
 // interface.
 type Peering = hoststate.Peering
 
-var defaultPattern = regexp.MustCompile(DefaultMTUPattern)
+var defaultPattern = regexp.MustCompile(defaultMTUPattern)
 
 // hostMTU is the smallest MTU of the interfaces that lead to other hosts.
 func hostMTU(links map[string]kernel.Link, pattern *regexp.Regexp) int {
@@ -147,8 +147,8 @@ const (
 
 var kindOrder = []Kind{Device, MTU, Address, Up, Sysctl, PeeringAddress, File}
 
-// Setting is one desired value.
-type Setting struct {
+// setting is one desired value.
+type setting struct {
 	Key
 	Value string
 }
@@ -166,17 +166,17 @@ func (k Key) Forwarding() bool {
 
 // desired lists all settings that should hold with these interfaces. Settings of interfaces that do not exist are
 // left out: they become due when the interface appears.
-func desired(c Config, links map[string]kernel.Link, ipv6 bool, mtuFile string) []Setting {
+func desired(c Config, links map[string]kernel.Link, ipv6 bool, mtuFile string) []setting {
 	host := hostMTU(links, c.MTUPattern)
-	var list []Setting
+	var list []setting
 	for _, d := range c.Devices {
 		_, exists := links[d.Name]
 		list = append(list, d.settings(exists, host)...)
 	}
 	if !c.NoForwarding {
-		list = append(list, Setting{sysctl("", forwarding4), "1"})
+		list = append(list, setting{sysctl("", forwarding4), "1"})
 		if ipv6 && c.IPv6 {
-			list = append(list, Setting{sysctl("", forwarding6), "1"})
+			list = append(list, setting{sysctl("", forwarding6), "1"})
 		}
 	}
 	for _, e := range c.Endpoints {
@@ -185,36 +185,36 @@ func desired(c Config, links map[string]kernel.Link, ipv6 bool, mtuFile string) 
 		}
 	}
 	if mtuFile != "" {
-		list = append(list, Setting{Key{Kind: File, Name: mtuFile}, strconv.Itoa(c.podMTU(host))})
+		list = append(list, setting{Key{Kind: File, Name: mtuFile}, strconv.Itoa(c.podMTU(host))})
 	}
 	return list
 }
 
 // settings are those of the device; until it exists, that it shall.
-func (d OwnDevice) settings(exists bool, host int) []Setting {
-	list := []Setting{{Key{Kind: Device, Device: d.Name}, d.Kind}}
+func (d OwnDevice) settings(exists bool, host int) []setting {
+	list := []setting{{Key{Kind: Device, Device: d.Name}, d.Kind}}
 	if !exists {
 		return list
 	}
-	list = append(list, Setting{Key{Kind: MTU, Device: d.Name}, strconv.Itoa(d.mtu(host))})
+	list = append(list, setting{Key{Kind: MTU, Device: d.Name}, strconv.Itoa(d.mtu(host))})
 	for _, a := range d.Addresses {
-		list = append(list, Setting{Key{Kind: Address, Device: d.Name, Address: a}, ""})
+		list = append(list, setting{Key{Kind: Address, Device: d.Name, Address: a}, ""})
 	}
 	if d.Up {
-		list = append(list, Setting{Key{Kind: Up, Device: d.Name}, "up"})
+		list = append(list, setting{Key{Kind: Up, Device: d.Name}, "up"})
 	}
 	// Loose: with CrossSubnet a packet may come by the tunnel from a source that is reached without it.
-	return append(list, Setting{sysctl(d.Name, "net/ipv4/conf/"+d.Name+"/rp_filter"), "2"})
+	return append(list, setting{sysctl(d.Name, "net/ipv4/conf/"+d.Name+"/rp_filter"), "2"})
 }
 
 func sysctl(device, name string) Key { return Key{Kind: Sysctl, Device: device, Name: name} }
 
 // peeringSettings are those of the interfaces that exist.
-func peeringSettings(peerings []Peering, links map[string]kernel.Link, ipv6 bool) []Setting {
-	var list []Setting
+func peeringSettings(peerings []Peering, links map[string]kernel.Link, ipv6 bool) []setting {
+	var list []setting
 	for _, p := range peerings {
 		if _, exists := links[p.Interface]; exists && (ipv6 || p.Address.Is4()) {
-			list = append(list, Setting{peeringKey(p.Interface, netip.PrefixFrom(p.Address, p.Address.BitLen())), ""})
+			list = append(list, setting{peeringKey(p.Interface, netip.PrefixFrom(p.Address, p.Address.BitLen())), ""})
 		}
 	}
 	return list
@@ -225,10 +225,10 @@ func peeringKey(device string, p netip.Prefix) Key {
 }
 
 // sysctls make the host end of a workload's interface a router that answers for the workload's gateway.
-func (e Endpoint) sysctls(ipv6 bool) []Setting {
-	var list []Setting
+func (e Endpoint) sysctls(ipv6 bool) []setting {
+	var list []setting
 	add := func(path, variable, value string) {
-		list = append(list, Setting{sysctl(e.Interface, "net/"+path+"/"+e.Interface+"/"+variable), value})
+		list = append(list, setting{sysctl(e.Interface, "net/"+path+"/"+e.Interface+"/"+variable), value})
 	}
 	if e.V4 {
 		filter := "1"

@@ -17,7 +17,7 @@ func (t *Target) Name() string { return "link" }
 
 // Health returns the health of the settings of interfaces.
 func (t *Target) Health() reconcile.Health {
-	return reconcile.Health{Part: "interfaces", Failures: t.Failures(), Problem: t.Problem()}
+	return reconcile.Health{Part: "interfaces", Failures: t.Failures(), Problem: t.problem()}
 }
 
 // Notices returns the variables that this process can never set, which have one cause. Every other setting has a row of
@@ -42,7 +42,7 @@ func (t *Target) Notices() []reconcile.Notice {
 
 // SetState sets the wanted settings of this host's interfaces from a state.
 func (t *Target) SetState(h *hoststate.Host) {
-	t.SetPeering(h.Peering)
+	t.setPeering(h.Peering)
 	if h.Concerned {
 		t.Configure(fromState(h))
 	}

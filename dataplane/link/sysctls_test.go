@@ -53,7 +53,7 @@ func TestIPv6IsForwardedWhereItIsUsed(t *testing.T) {
 			h.Take(hoststate.State{Reader: objects, All: true})
 			links := map[string]kernel.Link{"cali1": {Name: "cali1"}}
 			got := slices.ContainsFunc(desired(fromState(h), links, true, ""),
-				func(s Setting) bool { return s.Name == forwarding6 && s.Value == "1" })
+				func(s setting) bool { return s.Name == forwarding6 && s.Value == "1" })
 			if got != c.want {
 				t.Errorf("IPv6 is forwarded: %t, want %t", got, c.want)
 			}

@@ -34,7 +34,7 @@ type Target struct {
 	peering []Peering
 	table   *reconcile.Table[Key, string]
 	links   map[string]kernel.Link
-	wanted  map[Key]Setting
+	wanted  map[Key]setting
 	ipv6    bool
 
 	stale   bool            // config or links changed
@@ -55,7 +55,7 @@ func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() 
 func New(k Kernel, mtuFile string, now func() time.Time) *Target {
 	t := &Target{
 		kernel: k, now: now, mtuFile: mtuFile, stale: true,
-		links: map[string]kernel.Link{}, wanted: map[Key]Setting{}, touched: map[string]bool{},
+		links: map[string]kernel.Link{}, wanted: map[Key]setting{}, touched: map[string]bool{},
 		own: map[string]bool{}, missing: map[string]error{},
 	}
 	for _, name := range OwnDevices() {
@@ -78,8 +78,8 @@ func (t *Target) Configure(c Config) {
 	}
 }
 
-// SetPeering sets the addresses towards workloads that speak BGP.
-func (t *Target) SetPeering(list []Peering) {
+// setPeering sets the addresses towards workloads that speak BGP.
+func (t *Target) setPeering(list []Peering) {
 	if !slices.Equal(t.peering, list) {
 		t.peering, t.stale = list, true
 	}
@@ -231,7 +231,7 @@ func (t *Target) observe(k Key) error {
 
 // decide sets the desired settings in the table. It returns the settings whose actual value may not be known.
 func (t *Target) decide() (unknown []Key) {
-	fresh := make(map[Key]Setting, len(t.wanted))
+	fresh := make(map[Key]setting, len(t.wanted))
 	settings := desired(t.config, t.links, t.ipv6, t.mtuFile)
 	for _, s := range append(settings, peeringSettings(t.peering, t.links, t.ipv6)...) {
 		fresh[s.Key] = s
@@ -455,8 +455,8 @@ func (t *Target) Next() time.Duration {
 // Failures is the number of settings that the kernel refused.
 func (t *Target) Failures() int { return t.table.Failures() }
 
-// Problem returns the failures, nil if there are none.
-func (t *Target) Problem() error { return t.table.Problem() }
+// problem returns the failures, nil if there are none.
+func (t *Target) problem() error { return t.table.Problem() }
 
 // Status is the state of one setting.
 type Status struct {

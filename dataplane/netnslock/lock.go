@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Name is that of the abstract unix socket (unix(7)) whose owner may act upon the network namespace. Such names belong
-// to a network namespace, whatever folders and processes are visible, and the kernel releases them with the process.
-// But every user may bind one: a socket counts only if its owner, as reported by the kernel, is root, this process's
-// user or a process with CAP_NET_ADMIN. If another user holds the name, an unguessable one is used, Name with a suffix;
-// later processes search for all of them.
-const Name = "@manxd.network-namespace"
+// socketName is that of the abstract unix socket (unix(7)) whose owner may act upon the network namespace. Such names
+// belong to a network namespace, whatever folders and processes are visible, and the kernel releases them with the
+// process. But every user may bind one: a socket counts only if its owner, as reported by the kernel, is root, this
+// process's user or a process with CAP_NET_ADMIN. If another user holds the name, an unguessable one is used,
+// socketName with a suffix; later processes search for all of them.
+const socketName = "@manxd.network-namespace"
 
 // HeldError is the error if another process has the lock.
 type HeldError struct {
@@ -47,10 +47,10 @@ const (
 )
 
 // Acquire takes the lock of the network namespace of this process. The error is a *HeldError if another process has it.
-func Acquire() (*Lock, error) { return acquire(Name) }
+func Acquire() (*Lock, error) { return acquire(socketName) }
 
 // Check returns a *HeldError if another process has the lock of the network namespace of this one. It does not take it.
-func Check() error { return held(Name, 0) }
+func Check() error { return held(socketName, 0) }
 
 func acquire(name string) (*Lock, error) {
 	for range attempts {

@@ -25,10 +25,10 @@ func (g *Target) repaired(list []reconcile.Repair) {
 }
 
 // drift describes the changes not requested here: they undo edits by others.
-func drift(actual *ruleset.Actual, c ruleset.Changes, asked func(unit) bool) []reconcile.Repair {
+func drift(actual *ruleset.Actual, c ruleset.Changes, requested func(unit) bool) []reconcile.Repair {
 	var list []reconcile.Repair
 	add := func(u unit, found, wanted string) {
-		if !asked(u) {
+		if !requested(u) {
 			list = append(list, reconcile.Repair{Key: u.String(), Found: found, Wanted: wanted})
 		}
 	}

@@ -48,9 +48,9 @@ func (w *wiring) checkLinks() error {
 	if in.Flags&net.FlagUp == 0 {
 		problems = append(problems, fmt.Errorf("%s in %s is down", w.IfName, w.Netns))
 	}
-	if !bytes.Equal(out.HardwareAddr, HostMAC) {
+	if !bytes.Equal(out.HardwareAddr, hostMAC) {
 		problems = append(problems, fmt.Errorf("%s has hardware address %s, want %s", w.HostIf, out.HardwareAddr,
-			HostMAC))
+			hostMAC))
 	}
 	if w.MAC != nil && !bytes.Equal(in.HardwareAddr, w.MAC) {
 		problems = append(problems, fmt.Errorf("%s in %s has hardware address %s, want %s", w.IfName, w.Netns,
@@ -89,9 +89,9 @@ func (w *wiring) checkInside() error {
 }
 
 func hasRoute(routes []netlink.Route, dst netip.Prefix) bool {
-	gateway := Gateway6
+	gateway := gateway6
 	if dst.Addr().Is4() {
-		gateway = Gateway4
+		gateway = gateway4
 	}
 	for _, r := range routes {
 		to := netip.PrefixFrom(netip.IPv6Unspecified(), 0)

@@ -39,14 +39,14 @@ type Route struct {
 	Metric   int
 }
 
-// Gateway4 is the next hop of a workload's IPv4 routes; the host end answers for it by proxy ARP.
-var Gateway4 = netip.AddrFrom4([4]byte{169, 254, 1, 1})
+// gateway4 is the next hop of a workload's IPv4 routes; the host end answers for it by proxy ARP.
+var gateway4 = netip.AddrFrom4([4]byte{169, 254, 1, 1})
 
-// HostMAC is the hardware address of every host end, so that a workload's neighbour entry survives the move of an
-// interface. Gateway6 is the link-local address that follows from it (RFC 4291, appendix A).
+// hostMAC is the hardware address of every host end, so that a workload's neighbour entry survives the move of an
+// interface. gateway6 is the link-local address that follows from it (RFC 4291, appendix A).
 var (
-	HostMAC  = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
-	Gateway6 = netip.MustParseAddr("fe80::ecee:eeff:feee:eeee")
+	hostMAC  = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+	gateway6 = netip.MustParseAddr("fe80::ecee:eeff:feee:eeee")
 )
 
 // Options are the surroundings of Attach.
@@ -83,15 +83,6 @@ func runStep(s step, before func(string) error) error {
 		}
 	}
 	return s.do()
-}
-
-// Steps lists the names of the steps that Attach takes for p, in order.
-func Steps(p Pod) []string {
-	var names []string
-	for _, s := range (&wiring{Pod: p}).steps() {
-		names = append(names, s.name)
-	}
-	return names
 }
 
 type step struct {

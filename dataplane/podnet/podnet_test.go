@@ -182,11 +182,20 @@ func TestAttachedPodHasSysctls(t *testing.T) {
 	}
 }
 
+// stepsOf lists the names of the steps that Attach takes for p, in order.
+func stepsOf(p Pod) []string {
+	var names []string
+	for _, s := range (&wiring{Pod: p}).steps() {
+		names = append(names, s.name)
+	}
+	return names
+}
+
 func TestFailedStepLeavesNothing(t *testing.T) {
 	h := newPodHost(t)
 	p := h.pod("10.65.0.1", "fd65::1")
 	before := h.state(p)
-	for _, step := range Steps(p) {
+	for _, step := range stepsOf(p) {
 		boom := errors.New("injected")
 		_, err := h.attach(p, Options{BeforeStep: func(s string) error {
 			if s == step {

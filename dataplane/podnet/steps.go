@@ -53,7 +53,7 @@ func (w *wiring) create() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = w.HostIf
 	attrs.MTU = w.MTU
-	attrs.HardwareAddr = HostMAC
+	attrs.HardwareAddr = hostMAC
 	veth := &netlink.Veth{
 		LinkAttrs: attrs, PeerName: w.IfName, PeerNamespace: netlink.NsFd(w.ns.handle),
 		PeerHardwareAddr: w.MAC, PeerMTU: uint32(w.MTU), PeerTxQLen: -1,
@@ -94,15 +94,15 @@ func (w *wiring) up() error {
 // neighbour entry is for hosts without a default route: there proxy ARP does not answer for the gateway.
 func (w *wiring) gateway4() error {
 	if err := w.addRoute(&netlink.Route{
-		LinkIndex: w.inside.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: ipNet(netip.PrefixFrom(Gateway4, 32)),
+		LinkIndex: w.inside.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: ipNet(netip.PrefixFrom(gateway4, 32)),
 	}); err != nil {
 		return err
 	}
 	if err := w.pod.NeighSet(&netlink.Neigh{
 		LinkIndex: w.inside.Attrs().Index, Family: netlink.FAMILY_V4, State: netlink.NUD_PERMANENT,
-		IP: Gateway4.AsSlice(), HardwareAddr: HostMAC,
+		IP: gateway4.AsSlice(), HardwareAddr: hostMAC,
 	}); err != nil {
-		return fmt.Errorf("neighbour %s in %s: %w", Gateway4, w.Netns, err)
+		return fmt.Errorf("neighbour %s in %s: %w", gateway4, w.Netns, err)
 	}
 	return nil
 }
@@ -111,20 +111,20 @@ func (w *wiring) gateway4() error {
 // hardware address, but later, and not under every addr_gen_mode.
 func (w *wiring) gateway6() error {
 	err := w.host.AddrAdd(w.outside, &netlink.Addr{
-		IPNet: &net.IPNet{IP: Gateway6.AsSlice(), Mask: net.CIDRMask(64, 128)},
+		IPNet: &net.IPNet{IP: gateway6.AsSlice(), Mask: net.CIDRMask(64, 128)},
 		Flags: unix.IFA_F_NODAD, Scope: int(netlink.SCOPE_LINK),
 	})
 	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("%s on %s: %w", Gateway6, w.HostIf, err)
+		return fmt.Errorf("%s on %s: %w", gateway6, w.HostIf, err)
 	}
 	return nil
 }
 
 func (w *wiring) routes() error {
 	for _, dst := range w.Routes {
-		gateway := Gateway6
+		gateway := gateway6
 		if dst.Addr().Is4() {
-			gateway = Gateway4
+			gateway = gateway4
 		}
 		if err := w.addRoute(&netlink.Route{
 			LinkIndex: w.inside.Attrs().Index, Dst: ipNet(dst), Gw: gateway.AsSlice(),
@@ -163,14 +163,14 @@ func (w *wiring) settleMAC() error {
 		if err != nil {
 			return fmt.Errorf("read %s: %w", w.HostIf, err)
 		}
-		if bytes.Equal(link.Attrs().HardwareAddr, HostMAC) {
+		if bytes.Equal(link.Attrs().HardwareAddr, hostMAC) {
 			return nil
 		}
 		if i == tries {
 			return fmt.Errorf("%s has hardware address %s: something on this host keeps changing it from %s",
-				w.HostIf, link.Attrs().HardwareAddr, HostMAC)
+				w.HostIf, link.Attrs().HardwareAddr, hostMAC)
 		}
-		if err := w.host.LinkSetHardwareAddr(link, HostMAC); err != nil {
+		if err := w.host.LinkSetHardwareAddr(link, hostMAC); err != nil {
 			return fmt.Errorf("%s: set hardware address: %w", w.HostIf, err)
 		}
 		if i > 0 {

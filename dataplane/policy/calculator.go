@@ -257,11 +257,6 @@ func (c *Calculator) Bad() iter.Seq2[model.Key, string] {
 	}
 }
 
-// HasWorkload reports whether an interface's endpoint is known.
-func (c *Calculator) HasWorkload(iface string) bool {
-	return c.table.Verdict(toWorkload, iface) != (ruleset.Verdict{})
-}
-
 // Workloads visits the interfaces of the workloads whose endpoints are known.
 func (c *Calculator) Workloads() iter.Seq[string] {
 	return func(yield func(string) bool) {

@@ -29,9 +29,9 @@ type spec struct {
 	doNotTrack, preDNAT, applyOnForward bool
 }
 
-// Compile translates a stored policy of any kind. It returns nil for objects without effect: staged deletions, for
+// compile translates a stored policy of any kind. It returns nil for objects without effect: staged deletions, for
 // instance. An error names the field that makes the object unusable.
-func Compile(o *model.Object) (*Policy, error) {
+func compile(o *model.Object) (*Policy, error) {
 	s, ok := specOf(o)
 	if !ok {
 		return nil, nil
@@ -259,10 +259,10 @@ func compileRule(namespace string, in *v3.Rule) (Rule, error) {
 		return r, fmt.Errorf("destination.%w", err)
 	}
 	for _, e := range []struct {
-		asked []numorstring.Port
-		ports PortList
+		stored []numorstring.Port
+		ports  PortList
 	}{{in.Source.Ports, r.Source.Ports}, {in.Destination.Ports, r.Destination.Ports}} {
-		if len(e.asked) > 0 && e.ports.empty() {
+		if len(e.stored) > 0 && e.ports.empty() {
 			r.Never = "it requires ports and names none" // rather than any port
 		}
 	}

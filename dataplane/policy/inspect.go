@@ -93,9 +93,9 @@ func (p *Policy) Compare(o *Policy) int { return p.less(o) }
 // Endpoints visits this node's endpoints: of workloads and of the host.
 func (c *Calculator) Endpoints() iter.Seq[model.Key] { return maps.Keys(c.endpoints) }
 
-// Asked returns the policies that an endpoint of this node is subject to in one direction, then its profiles, in the
-// order of evaluation. A host's policies about untracked or translated packets come first.
-func (c *Calculator) Asked(k model.Key, ingress bool) []ID {
+// PoliciesOf returns the policies that an endpoint of this node is subject to in one direction, then its profiles, in
+// the order of evaluation. A host's policies about untracked or translated packets come first.
+func (c *Calculator) PoliciesOf(k model.Key, ingress bool) []ID {
 	e := c.endpoints[k]
 	if e == nil {
 		return nil

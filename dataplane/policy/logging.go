@@ -47,7 +47,7 @@ func (s *settings) log(p *policyState, comment string) ruleset.Log {
 	if s.flowLog != 0 {
 		l.Group, l.Prefix = s.flowLog, shortened(loggedMark+comment, longestPrefix)
 	}
-	if !l.Tells() {
+	if !l.Enabled() {
 		return ruleset.Log{}
 	}
 	return l

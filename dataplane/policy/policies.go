@@ -135,7 +135,7 @@ func compileAny(o *model.Object) (*Policy, error) {
 	if err != nil || converted == nil {
 		return nil, err
 	}
-	p, err := Compile(converted)
+	p, err := compile(converted)
 	if p != nil {
 		p.Staged = p.Staged || o.Key.Kind == model.KindStagedKubernetesNetworkPolicy
 	}

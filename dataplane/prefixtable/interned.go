@@ -40,9 +40,6 @@ func (t *Interned[K, V]) Number(k K, make func() V) uint32 {
 // At returns the value of a number. The pointer is valid until the next call of Number.
 func (t *Interned[K, V]) At(n uint32) *V { return &t.values[n].value }
 
-// Key returns the key of the value with a number.
-func (t *Interned[K, V]) Key(n uint32) *K { return &t.values[n].key }
-
 // Len is the number of values.
 func (t *Interned[K, V]) Len() int { return len(t.numbers) }
 

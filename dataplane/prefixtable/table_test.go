@@ -93,7 +93,7 @@ func TestInternedValues(t *testing.T) {
 	var set Interned[string, int]
 	number := func(s string) uint32 { return set.Number(s, func() int { return len(s) }) }
 	a, b, c := number("a"), number("bb"), number("ccc")
-	if a == 0 || a == b || number("a") != a || *set.At(b) != 2 || *set.Key(c) != "ccc" || set.Len() != 3 {
+	if a == 0 || a == b || number("a") != a || *set.At(b) != 2 || set.values[c].key != "ccc" || set.Len() != 3 {
 		t.Fatalf("%d %d %d", a, b, c)
 	}
 	set.Sweep(slices.Values([]uint32{b, b}))

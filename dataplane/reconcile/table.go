@@ -210,9 +210,6 @@ func (t *Table[K, V]) All() iter.Seq2[K, Status] {
 // Len is the number of objects that are wanted or there.
 func (t *Table[K, V]) Len() int { return len(t.entries) }
 
-// Idle reports whether there is nothing to do now: retries may wait for their time.
-func (t *Table[K, V]) Idle() bool { return len(t.dirty) == 0 }
-
 // Failures is the number of objects whose last attempt failed.
 func (t *Table[K, V]) Failures() int { return t.failed.Len() }
 

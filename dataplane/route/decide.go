@@ -153,9 +153,9 @@ func (r *rules) holder(claims []*Endpoint) *Endpoint {
 
 func (c *Config) workloadMetric(a netip.Addr) uint32 {
 	if a.Is4() {
-		return cmp.Or(c.WorkloadMetric4, DefaultWorkloadMetric)
+		return cmp.Or(c.WorkloadMetric4, defaultWorkloadMetric)
 	}
-	return cmp.Or(c.WorkloadMetric6, DefaultWorkloadMetric)
+	return cmp.Or(c.WorkloadMetric6, defaultWorkloadMetric)
 }
 
 func (r *rules) blackhole(p netip.Prefix) *kernel.Route {

@@ -9,8 +9,8 @@ import (
 // departure is an address that left an interface of a local workload. It gets no route before the kernel has forgotten
 // the connections of that workload: established connections pass regardless of policy, also to the next one.
 type departure struct {
-	key  kernel.RouteKey // of the route to the workload, which goes first
-	told bool
+	key      kernel.RouteKey // of the route to the workload, which goes first
+	returned bool
 }
 
 const departedNote = "the address left another workload of this node, whose connections are forgotten first"
@@ -82,21 +82,21 @@ func (t *Target) departLeftovers() {
 	t.under.removed = nil
 }
 
-// Departed returns the addresses that left local workloads and whose routes are out of the kernel, each once: now their
-// connections are to be forgotten, then Forgotten is to be called.
-func (t *Target) Departed() []netip.Addr {
+// departed returns the addresses that left local workloads and whose routes are out of the kernel, each once: now their
+// connections are to be forgotten, then forgotten is to be called.
+func (t *Target) departed() []netip.Addr {
 	var list []netip.Addr
 	for p, d := range t.departures {
-		if _, there := t.table.Get(d.key); !d.told && !there {
-			d.told = true
+		if _, there := t.table.Get(d.key); !d.returned && !there {
+			d.returned = true
 			list = append(list, p.Addr())
 		}
 	}
 	return list
 }
 
-// Forgotten ends the waiting of addresses that Departed returned: from the next Flush on they have routes again.
-func (t *Target) Forgotten(addresses []netip.Addr) {
+// forgotten ends the waiting of addresses that departed returned: from the next Flush on they have routes again.
+func (t *Target) forgotten(addresses []netip.Addr) {
 	for _, a := range addresses {
 		p := netip.PrefixFrom(a, a.BitLen())
 		delete(t.departures, p)

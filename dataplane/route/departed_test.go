@@ -62,7 +62,7 @@ func (m *move) flush(what string, want ...string) {
 func (m *move) departed(what string, want ...string) {
 	m.t.Helper()
 	var got []string
-	for _, a := range m.target.Departed() {
+	for _, a := range m.target.departed() {
 		got = append(got, a.String()+"/32")
 	}
 	if !slices.Equal(got, want) {
@@ -70,7 +70,7 @@ func (m *move) departed(what string, want ...string) {
 	}
 }
 
-func (m *move) forgotten() { m.target.Forgotten([]netip.Addr{netip.MustParsePrefix(moving).Addr()}) }
+func (m *move) forgotten() { m.target.forgotten([]netip.Addr{netip.MustParsePrefix(moving).Addr()}) }
 
 const (
 	toCali1   = "10.244.1.8/32 dev #5 proto 80 scope link metric 1024"
@@ -222,9 +222,9 @@ func TestAddressChangedHandsBetweenTwoRuns(t *testing.T) {
 			for range 3 {
 				_, _, _ = m.target.Flush()
 				log = append(log, m.fake.Log()...)
-				if list := m.target.Departed(); len(list) > 0 {
+				if list := m.target.departed(); len(list) > 0 {
 					log = append(log, "forget")
-					m.target.Forgotten(list)
+					m.target.forgotten(list)
 				}
 			}
 			if !slices.Equal(log, c.want) {

@@ -31,7 +31,7 @@ func (t *Target) Changed(c *Changes) (rows []Status, all bool) {
 			break
 		}
 		row := Status{Prefix: p.dst, Table: p.table}
-		if n := t.table.find(p); n != 0 && (t.table.row(n).asked() || t.anyRoute(n) != 0) {
+		if n := t.table.find(p); n != 0 && (t.table.row(n).desired() || t.anyRoute(n) != 0) {
 			row = t.line(n)
 		}
 		rows = append(rows, row)

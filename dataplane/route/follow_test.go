@@ -76,7 +76,7 @@ func TestFollowersKnowAllRows(t *testing.T) {
 			if r.IntN(3) > 0 {
 				continue
 			}
-			target.Forgotten(target.Departed())
+			target.forgotten(target.departed())
 			advance(time.Duration(r.IntN(2000)) * time.Millisecond)
 			_, _, _ = target.Flush()
 			take(i)

@@ -12,7 +12,7 @@ import (
 
 // forgetter deletes the connections of addresses that left their workloads. The zero value deletes none.
 type forgetter struct {
-	connections conntrack.Connections // nil: the owner of the Target calls Departed and Forgotten
+	connections conntrack.Connections // nil: the owner of the Target calls departed and forgotten
 	loop        *reconcile.Loop
 	log         *zap.Logger
 	mu          sync.Mutex   // guards the fields below
@@ -34,7 +34,7 @@ func (t *Target) takeForgotten() {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	t.Forgotten(f.forgotten)
+	t.forgotten(f.forgotten)
 	f.forgotten = nil
 }
 
@@ -44,7 +44,7 @@ func (t *Target) forgetDeparted() {
 	if f.connections == nil || len(t.departures) == 0 {
 		return
 	}
-	addresses := f.next(t.Departed)
+	addresses := f.next(t.departed)
 	if len(addresses) == 0 {
 		return
 	}

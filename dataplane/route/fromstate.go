@@ -17,7 +17,7 @@ func (t *Target) Name() string { return "route" }
 
 // Health returns the health of the routes.
 func (t *Target) Health() reconcile.Health {
-	return reconcile.Health{Part: "routes", Failures: t.Failures(), Problem: t.Problem()}
+	return reconcile.Health{Part: "routes", Failures: t.Failures(), Problem: t.problem()}
 }
 
 // Notices returns none: each route has a row of its own.

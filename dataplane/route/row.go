@@ -47,8 +47,8 @@ func (w *wide) set(v uint64) { *w = wide{uint32(v >> 32), uint32(v)} }
 
 func (r *row) is(f rowFlags) bool { return r.flags&f != 0 }
 
-// asked reports whether the prefix is desired, or was until the last decision.
-func (r *row) asked() bool { return r.learned != 0 || r.is(rowBlock|rowExtras|rowUndecided) }
+// desired reports whether the prefix is desired, or was until the last decision.
+func (r *row) desired() bool { return r.learned != 0 || r.is(rowBlock|rowExtras|rowUndecided) }
 
 func (r *row) changedAt(at time.Time) { r.since.set(uint64(at.UnixNano())) }
 

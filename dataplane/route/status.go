@@ -38,7 +38,7 @@ func (t *Target) places() iter.Seq2[place, uint32] {
 			seen := kernel.MainTable
 			for m := n; m != 0; m = t.table.row(m).next {
 				r := t.table.row(m)
-				if m != n && (r.table == kernel.MainTable || r.table == seen) || !r.asked() && t.anyRoute(m) == 0 {
+				if m != n && (r.table == kernel.MainTable || r.table == seen) || !r.desired() && t.anyRoute(m) == 0 {
 					continue
 				}
 				seen = r.table
@@ -74,7 +74,7 @@ func (t *Target) anyRoute(n uint32) uint32 {
 func (t *Target) Counts() map[reconcile.Phase]int {
 	counts := map[reconcile.Phase]int{}
 	for _, n := range t.places() {
-		if r := t.table.row(n); r.asked() {
+		if r := t.table.row(n); r.desired() {
 			counts[t.phase(n)]++
 		} else {
 			phase, _ := t.table.facts(t.anyRoute(n)).Phase()
@@ -87,7 +87,7 @@ func (t *Target) Counts() map[reconcile.Phase]int {
 // Status returns the row of a prefix in main, false if there is none.
 func (t *Target) Status(p netip.Prefix) (Status, bool) {
 	n := t.table.find(inMain(p))
-	if n == 0 || !t.table.row(n).asked() {
+	if n == 0 || !t.table.row(n).desired() {
 		return Status{}, false
 	}
 	return t.line(n), true
@@ -114,7 +114,7 @@ func (t *Target) Towards(a netip.Addr) (Status, bool) {
 func (t *Target) line(n uint32) Status {
 	row := Status{Prefix: t.table.rows.Prefix(n), Table: t.table.row(n).table}
 	wanted := uint32(0)
-	if t.table.row(n).asked() {
+	if t.table.row(n).desired() {
 		s := t.known(n)
 		row.Source = s.source()
 		row.NextHops = s.learned

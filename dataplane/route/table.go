@@ -87,7 +87,7 @@ func (t *table) behind(n uint32, in kernel.Table) uint32 {
 func (t *table) release(n uint32) {
 	r := t.row(n)
 	switch {
-	case r.asked() || r.is(rowRoute|rowDirty):
+	case r.desired() || r.is(rowRoute|rowDirty):
 	case !r.is(rowFirst):
 		first := t.rows.Find(t.rows.Prefix(n))
 		before := first

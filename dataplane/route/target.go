@@ -174,7 +174,7 @@ func (t *Target) Learn(changes []Learned) {
 			n := t.table.first(p)
 			t.table.row(n).learned = t.number(l)
 			t.touchRow(n)
-		} else if n := t.table.find(p); n != 0 && t.table.row(n).asked() {
+		} else if n := t.table.find(p); n != 0 && t.table.row(n).desired() {
 			t.touchRow(n)
 			t.table.row(n).learned = 0
 		}
@@ -197,7 +197,7 @@ func (t *Target) OnlyLearned() bool {
 
 // touch makes the next Flush decide about p in main again, if it is desired.
 func (t *Target) touch(p netip.Prefix) {
-	if n := t.table.find(inMain(p)); n != 0 && t.table.row(n).asked() {
+	if n := t.table.find(inMain(p)); n != 0 && t.table.row(n).desired() {
 		t.touchRow(n)
 	}
 }
@@ -219,9 +219,9 @@ func (t *Target) touchLearned(which func(p netip.Prefix, learned uint32) bool) {
 	}
 }
 
-// SetMissing sets, by name, why the node lacks tunnel devices. Devices that it has or will have are left out; no reason
+// setMissing sets, by name, why the node lacks tunnel devices. Devices that it has or will have are left out; no reason
 // is nil.
-func (t *Target) SetMissing(why map[string]error) {
+func (t *Target) setMissing(why map[string]error) {
 	same := func(a, b error) bool { return a.Error() == b.Error() }
 	if maps.EqualFunc(t.rules.missing, why, same) {
 		return
@@ -233,17 +233,17 @@ func (t *Target) SetMissing(why map[string]error) {
 // FollowMissing makes each Flush determine why the node has no tunnel devices, by name. Call it before the first Flush.
 func (t *Target) FollowMissing(why func() map[string]error) { t.missing = why }
 
-// lookForMissing determines why the node has no tunnel devices. why makes a new map each time.
-func (t *Target) lookForMissing() {
+// updateMissing determines why the node has no tunnel devices. why makes a new map each time.
+func (t *Target) updateMissing() {
 	why := map[string]error{}
 	if t.missing != nil {
 		why = t.missing()
 	}
 	if t.ipipOff {
-		why[TunnelDevice] = errIPIPDisabled
+		why[tunnelDevice] = errIPIPDisabled
 	}
 	if t.missing != nil || t.ipipOff {
-		t.SetMissing(why)
+		t.setMissing(why)
 	}
 }
 
@@ -262,7 +262,7 @@ func (t *Target) Resync() { t.resync.want(t.now()) }
 // Flush decides about changed prefixes and applies the decisions to the kernel. It returns the number of changes that
 // were tried.
 func (t *Target) Flush() (steps, failures int, err error) {
-	t.lookForMissing()
+	t.updateMissing()
 	t.takeForgotten()
 	now := t.now()
 	if t.resync.due(now, t.table.Failures()) {
@@ -474,8 +474,8 @@ func (t *Target) forgetUnused() {
 // Failures is the number of routes that the kernel refused.
 func (t *Target) Failures() int { return t.table.Failures() }
 
-// Problem returns the failures, nil if there are none.
-func (t *Target) Problem() error { return t.table.Problem() }
+// problem returns the failures, nil if there are none.
+func (t *Target) problem() error { return t.table.Problem() }
 
 // Listed reports whether the kernel has been read at least once, and the error of the last reading.
 func (t *Target) Listed() (bool, error) { return t.resync.listed, t.resync.lastErr }

@@ -10,9 +10,9 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// DefaultWorkloadMetric is the metric of routes to local workloads, unless FelixConfiguration's ipv4NormalRoutePriority
+// defaultWorkloadMetric is the metric of routes to local workloads, unless FelixConfiguration's ipv4NormalRoutePriority
 // or ipv6NormalRoutePriority is set.
-const DefaultWorkloadMetric = 1024
+const defaultWorkloadMetric = 1024
 
 // The metrics of own blocks' blackholes and of routes to peers: none, as BIRD's static routes have it.
 const (
@@ -20,11 +20,11 @@ const (
 	staticMetric6 = kernel.RouteMetric6
 )
 
-// TunnelDevice is the one IPIP device of a node.
-const TunnelDevice = model.DeviceIPIP
+// tunnelDevice is the one IPIP device of a node.
+const tunnelDevice = model.DeviceIPIP
 
 // ownTunnel reports whether Manx makes the tunnel device of that name: routes of protocol 80 through it are its own.
-func ownTunnel(name string) bool { return name == TunnelDevice }
+func ownTunnel(name string) bool { return name == tunnelDevice }
 
 // Learned is the outcome of best path selection for one prefix: its equal-cost next hops. Without next hops the
 // prefix is withdrawn.
@@ -53,7 +53,7 @@ type Config struct {
 	// Blocks are the node's own; traffic to their unassigned addresses is dropped.
 	Blocks    []netip.Prefix
 	Endpoints []Endpoint
-	// WorkloadMetric4 and WorkloadMetric6 are the metrics of the routes to local workloads; 0 is DefaultWorkloadMetric.
+	// WorkloadMetric4 and WorkloadMetric6 are the metrics of the routes to local workloads; 0 is defaultWorkloadMetric.
 	WorkloadMetric4, WorkloadMetric6 uint32
 	// WorkloadPrefixes are the prefixes of the names of workload interfaces.
 	WorkloadPrefixes []string

@@ -31,7 +31,7 @@ func TestWaysToANextHop(t *testing.T) {
 	step := func(what, direct, tunnel, other string) {
 		t.Helper()
 		_, _, _ = target.Flush()
-		for device, want := range map[string]string{directly: direct, TunnelDevice: tunnel, second: other} {
+		for device, want := range map[string]string{directly: direct, tunnelDevice: tunnel, second: other} {
 			if got := text(device); got != want {
 				t.Errorf("%s: through %q: %q, want %q", what, device, got, want)
 			}
@@ -41,15 +41,15 @@ func TestWaysToANextHop(t *testing.T) {
 	target.Learn([]Learned{learned("10.245.2.0/26", 1024, "10.2.0.9")}) // keeps the resolution in use
 	step("both devices are up", direct, byTunnel, bySecond)
 	f.Log()
-	target.SetMissing(map[string]error{second: errors.New("no such thing")})
+	target.setMissing(map[string]error{second: errors.New("no such thing")})
 	step("one is missing", direct, byTunnel, "no such thing; pool p cannot be used on this node")
 	if log := f.Log(); len(log) != 0 {
 		t.Errorf("a route through the other device is written again: %q", log)
 	}
-	down := kernel.Link{Index: 4, Name: TunnelDevice}
+	down := kernel.Link{Index: 4, Name: tunnelDevice}
 	f.PutLink(down)
 	target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: down}})
-	target.SetMissing(nil)
+	target.setMissing(nil)
 	step("the other is down", direct, "pool p uses IPIP, and interface tunl0 is not up (yet)", bySecond)
 	if s := rowOf(target, "10.245.2.0/26"); s.Phase != reconcile.Blocked {
 		t.Errorf("%+v", s)

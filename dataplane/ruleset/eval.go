@@ -223,7 +223,7 @@ func (r *run) effect(rule *Rule) Verdict {
 	if v.Out {
 		iface = r.packet.Out
 	}
-	return r.table.Verdict(v.Map, iface)
+	return r.table.verdict(v.Map, iface)
 }
 
 func (r *run) translate(v Verdict) {

@@ -49,7 +49,7 @@ func contextOf(r *Rule) context {
 
 // String renders the rule as nft would have it.
 func (r Rule) String() string {
-	words := append(r.conditions(), r.effects(contextOf(&r))...)
+	words := append(r.conditions(), r.effects()...)
 	if len(words) == 0 {
 		words = []string{Verdict{}.text()} // nft takes a comment alone as the chain's
 	}
@@ -65,7 +65,8 @@ func (r *Rule) conditions() []string {
 	var words []string
 	for i, m := range r.Matches {
 		implied := slices.ContainsFunc(r.Matches[i+1:], func(later Match) bool {
-			return !m.Not && (m.Field == Family && later.saysFamily() || m.Field == Protocol && later.saysProtocol(c))
+			return !m.Not && (m.Field == Family && later.impliesFamily() ||
+				m.Field == Protocol && later.impliesProtocol(c))
 		})
 		if !implied {
 			words = append(words, m.text(c))
@@ -77,11 +78,11 @@ func (r *Rule) conditions() []string {
 	return words
 }
 
-func (m *Match) saysFamily() bool {
+func (m *Match) impliesFamily() bool {
 	return slices.Contains([]Field{Source, Destination, SourceEndpoint, DestinationEndpoint}, m.Field)
 }
 
-func (m *Match) saysProtocol(c context) bool {
+func (m *Match) impliesProtocol(c context) bool {
 	switch m.Field {
 	case SourcePort, DestinationPort:
 		return c.transport() != "th"
@@ -257,12 +258,12 @@ func rateText(packets uint64, burst uint32, per RateUnit) string {
 }
 
 // effects lists the effects of the rule, in the order of execution.
-func (r *Rule) effects(c context) []string {
+func (r *Rule) effects() []string {
 	var words []string
 	if r.Counter {
 		words = append(words, "counter")
 	}
-	if r.Log.Tells() {
+	if r.Log.Enabled() {
 		words = append(words, r.Log.text())
 	}
 	if r.Mark.Mask != 0 {

@@ -213,8 +213,8 @@ func (t *Table) Elements(set string) iter.Seq[Element] {
 	return func(func(Element) bool) {}
 }
 
-// Verdict returns the entry of a map for an interface, the zero Verdict if there is none.
-func (t *Table) Verdict(name, iface string) Verdict {
+// verdict returns the entry of a map for an interface, the zero Verdict if there is none.
+func (t *Table) verdict(name, iface string) Verdict {
 	if m := t.maps[name]; m != nil {
 		return m.elements[iface]
 	}

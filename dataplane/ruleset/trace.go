@@ -10,26 +10,26 @@ type Trace struct{ Steps []Step }
 
 // Step is one rule that was evaluated, or the end of a base chain.
 type Step struct {
-	Hook    Hook
-	Base    string // the base chain
-	Chain   string
-	Depth   int   // how many jumps deep
-	Rule    int   // counts from 1; 0 for the end of the base chain, which accepts
-	Asked   *Rule // nil at the end
-	Matched bool
-	Failed  *Match  // the first condition that did not hold; nil if the limit was not exceeded
-	Verdict Verdict // the rule's verdict, of a Lookup that of the map
+	Hook      Hook
+	Base      string // the base chain
+	Chain     string
+	Depth     int   // how many jumps deep
+	Rule      int   // counts from 1; 0 for the end of the base chain, which accepts
+	Evaluated *Rule // nil at the end
+	Matched   bool
+	Failed    *Match  // the first condition that did not hold; nil if the limit was not exceeded
+	Verdict   Verdict // the rule's verdict, of a Lookup that of the map
 }
 
 func (tr *Trace) failed(r *run, rule *Rule, m *Match) {
 	if tr != nil {
-		tr.add(r, Step{Asked: rule, Rule: r.rule, Failed: m})
+		tr.add(r, Step{Evaluated: rule, Rule: r.rule, Failed: m})
 	}
 }
 
 func (tr *Trace) matched(r *run, rule *Rule, v Verdict) {
 	if tr != nil {
-		tr.add(r, Step{Asked: rule, Rule: r.rule, Matched: true, Verdict: v})
+		tr.add(r, Step{Evaluated: rule, Rule: r.rule, Matched: true, Verdict: v})
 	}
 }
 
@@ -66,21 +66,21 @@ func (tr *Trace) String() string {
 
 // String renders one step without indentation.
 func (s Step) String() string {
-	if s.Asked == nil {
+	if s.Evaluated == nil {
 		return "accept: the end of " + printable(s.Base)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %d", printable(s.Chain), s.Rule)
-	if c := s.Asked.Comment; c != "" {
+	if c := s.Evaluated.Comment; c != "" {
 		fmt.Fprintf(&b, " (%s)", clean(c))
 	}
-	context := contextOf(s.Asked)
+	context := contextOf(s.Evaluated)
 	switch {
 	case s.Matched:
-		effects := s.Asked.effects(context)
-		if s.Asked.Verdict.Action == Lookup && s.Verdict.Action != Continue {
+		effects := s.Evaluated.effects()
+		if s.Evaluated.Verdict.Action == Lookup && s.Verdict.Action != Continue {
 			effects = append(effects, "which is", s.Verdict.text())
-		} else if s.Asked.Verdict.Action == Lookup {
+		} else if s.Evaluated.Verdict.Action == Lookup {
 			effects = append(effects, "which has none")
 		}
 		if len(effects) == 0 {
@@ -88,7 +88,7 @@ func (s Step) String() string {
 		}
 		b.WriteString(": " + strings.Join(effects, " "))
 	case s.Failed == nil:
-		b.WriteString(": no, not " + s.Asked.Over.text())
+		b.WriteString(": no, not " + s.Evaluated.Over.text())
 	default:
 		b.WriteString(": no, not " + s.Failed.text(context))
 	}

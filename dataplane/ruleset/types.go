@@ -33,7 +33,7 @@ type Base struct {
 }
 
 // Origin is the source of a chain, a rule or a set, as a value of a type of the table's maker. It is for that package
-// and its readers alone: the kernel does not get it, no ID depends on it, and Equal leaves it out. nil: unknown.
+// and its readers alone: the kernel does not get it, no ID depends on it, and equal leaves it out. nil: unknown.
 type Origin any
 
 // Chain is a list of rules. An accept ends only the base chain that the packet is in: the base chains that follow, of
@@ -48,7 +48,7 @@ type Chain struct {
 }
 
 // Rule acts on the packets that all of Matches hold for: first it counts, then it logs, then it sets the mark, then it
-// gives the verdict. It is plain data: rules are equal if all fields are (see Equal).
+// gives the verdict. It is plain data: rules are equal if all fields are (see equal).
 type Rule struct {
 	Matches []Match
 	Over    Limit // matches only above this limit
@@ -135,8 +135,8 @@ type Log struct {
 	Per   RateUnit
 }
 
-// Tells reports whether the packet is logged anywhere.
-func (l Log) Tells() bool { return l.Kernel != "" || l.Group != 0 }
+// Enabled reports whether the packet is logged anywhere.
+func (l Log) Enabled() bool { return l.Kernel != "" || l.Group != 0 }
 
 // RateUnit is the time that a rate is about, in seconds; 0 is one second.
 type RateUnit uint32
@@ -221,8 +221,8 @@ type Map struct {
 	Comment string
 }
 
-// Equal reports whether two rules do the same under the same name.
-func (r Rule) Equal(o Rule) bool {
+// equal reports whether two rules do the same under the same name.
+func (r Rule) equal(o Rule) bool {
 	if len(r.Matches) != len(o.Matches) {
 		return false
 	}
@@ -244,7 +244,7 @@ func (c *Chain) Equal(o *Chain) bool {
 		return false
 	}
 	for i := range c.Rules {
-		if !c.Rules[i].Equal(o.Rules[i]) {
+		if !c.Rules[i].equal(o.Rules[i]) {
 			return false
 		}
 	}

@@ -6,16 +6,16 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/tc"
 )
 
-// Limit is a limit of bandwidth in one direction, as Calico's QoS controls have it.
-type Limit struct {
+// limit is a limit of bandwidth in one direction, as Calico's QoS controls have it.
+type limit struct {
 	Bandwidth int64 // bits per second; 0 for no limit
-	Burst     int64 // bits that may pass at any rate, or at PeakRate, after a pause; 0 is DefaultBurst
+	Burst     int64 // bits that may pass at any rate, or at PeakRate, after a pause; 0 is defaultBurst
 	PeakRate  int64 // bits per second; 0, or not above Bandwidth, for none
 	MinBurst  int64 // bytes that may pass at any rate even so; at least one packet
 }
 
-// DefaultBurst is Calico's default: 4 Gibit.
-const DefaultBurst = 4 << 30
+// defaultBurst is Calico's default: 4 Gibit.
+const defaultBurst = 4 << 30
 
 const (
 	// maxWaitNanoseconds limits how long a packet may wait, as in Calico: 25 ms.
@@ -24,21 +24,21 @@ const (
 )
 
 // bucket translates a limit for an interface with this MTU. A bucket that holds no whole packet would let none pass.
-func (l Limit) bucket(mtu int) tc.TokenBucket {
+func (l limit) bucket(mtu int) tc.TokenBucket {
 	packet := uint64(mtu + ethernetHeader)
-	burst := uint64(DefaultBurst / 8)
+	burst := uint64(defaultBurst / 8)
 	if l.Burst > 0 {
 		burst = uint64(l.Burst) / 8
 	}
 	burst = min(max(burst, packet), math.MaxUint32)
 	t := tc.TokenBucket{Rate: max(uint64(l.Bandwidth)/8, 1)}
 	t.Buffer = ticks(burst, t.Rate)
-	t.Limit = limit(burst, t.Rate)
+	t.Limit = queueSize(burst, t.Rate)
 	if l.PeakRate > l.Bandwidth {
 		least := min(max(uint64(l.MinBurst), packet), math.MaxUint32)
 		t.PeakRate = uint64(l.PeakRate) / 8
 		t.PeakBuffer = ticks(least, t.PeakRate)
-		t.Limit = min(t.Limit, limit(least, t.PeakRate))
+		t.Limit = min(t.Limit, queueSize(least, t.PeakRate))
 	}
 	return t
 }
@@ -48,7 +48,7 @@ func ticks(bytes, rate uint64) uint32 {
 	return uint32(min(math.Ceil(float64(bytes)*1e9/float64(rate)/tc.TickNanoseconds), math.MaxUint32))
 }
 
-// limit returns how many bytes may be in the queue.
-func limit(burst, rate uint64) uint32 {
+// queueSize returns how many bytes may be in the queue.
+func queueSize(burst, rate uint64) uint32 {
 	return uint32(min(float64(burst)+float64(rate)*maxWaitNanoseconds/1e9, math.MaxUint32))
 }

@@ -13,7 +13,7 @@ func (t *Target) Name() string { return "shape" }
 
 // Health returns the health of the limits.
 func (t *Target) Health() reconcile.Health {
-	return reconcile.Health{Part: "bandwidth", Failures: t.Failures(), Problem: t.Problem()}
+	return reconcile.Health{Part: "bandwidth", Failures: t.failures(), Problem: t.problem()}
 }
 
 // Notices returns none: Failed lists the failures.
@@ -21,26 +21,26 @@ func (t *Target) Notices() []reconcile.Notice { return nil }
 
 // SetState sets the wanted limits of bandwidth on this host from a state.
 func (t *Target) SetState(h *hoststate.Host) {
-	t.Synced(h.DatastoreSynced)
+	t.synced(h.DatastoreSynced)
 	if h.Concerned {
-		t.Configure(fromState(h))
+		t.configure(fromState(h))
 	}
 }
 
 // fromState lists the limits of this node's workloads, in order.
-func fromState(h *hoststate.Host) []Endpoint {
-	var list []Endpoint
+func fromState(h *hoststate.Host) []endpoint {
+	var list []endpoint
 	for _, e := range h.Usable() {
 		if q := e.Spec.QoSControls; q != nil {
-			list = append(list, Endpoint{
+			list = append(list, endpoint{
 				Interface: e.Spec.InterfaceName,
-				Ingress: Limit{Bandwidth: q.IngressBandwidth, Burst: q.IngressBurst, PeakRate: q.IngressPeakrate,
+				Ingress: limit{Bandwidth: q.IngressBandwidth, Burst: q.IngressBurst, PeakRate: q.IngressPeakrate,
 					MinBurst: q.IngressMinburst},
-				Egress: Limit{Bandwidth: q.EgressBandwidth, Burst: q.EgressBurst, PeakRate: q.EgressPeakrate,
+				Egress: limit{Bandwidth: q.EgressBandwidth, Burst: q.EgressBurst, PeakRate: q.EgressPeakrate,
 					MinBurst: q.EgressMinburst},
 			})
 		}
 	}
-	slices.SortFunc(list, func(a, b Endpoint) int { return strings.Compare(a.Interface, b.Interface) })
+	slices.SortFunc(list, func(a, b endpoint) int { return strings.Compare(a.Interface, b.Interface) })
 	return list
 }

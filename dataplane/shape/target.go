@@ -11,11 +11,11 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// Endpoint is a workload's interface on this node, with its limits.
-type Endpoint struct {
+// endpoint is a workload's interface on this node, with its limits.
+type endpoint struct {
 	Interface string
 	// Ingress limits the traffic to the workload, Egress the traffic from it.
-	Ingress, Egress Limit
+	Ingress, Egress limit
 }
 
 // checkEvery is how often the limits are read again: the kernel reports no changes by others.
@@ -38,7 +38,7 @@ type Target struct {
 	kernel    Kernel
 	now       func() time.Time
 	table     *reconcile.Table[string, tc.Shape] // by device
-	endpoints []Endpoint                         // with limits
+	endpoints []endpoint                         // with limits
 	wanted    map[string]tc.Shape
 	devices   map[string]bool // those that limits depend on
 	stale     bool            // the limits have to be read again
@@ -53,9 +53,9 @@ func New(k Kernel, now func() time.Time) *Target {
 	return t
 }
 
-// Configure sets the workloads of this node.
-func (t *Target) Configure(all []Endpoint) {
-	var limited []Endpoint
+// configure sets the workloads of this node.
+func (t *Target) configure(all []endpoint) {
+	var limited []endpoint
 	same := true
 	for _, e := range all {
 		if e.Ingress.Bandwidth <= 0 && e.Egress.Bandwidth <= 0 {
@@ -95,8 +95,8 @@ func (t *Target) Retry() {
 // Resync makes the next Flush read everything again.
 func (t *Target) Resync() { t.stale = true }
 
-// Synced sets whether the datastore has been read in full: then limits of an earlier run may be removed.
-func (t *Target) Synced(yes bool) { t.table.Prune(yes) }
+// synced sets whether the datastore has been read in full: then limits of an earlier run may be removed.
+func (t *Target) synced(yes bool) { t.table.Prune(yes) }
 
 // Flush applies the desired limits. It returns how many changes were tried and how many of them failed.
 func (t *Target) Flush() (steps, failures int, err error) {
@@ -138,7 +138,7 @@ func (t *Target) read() error {
 }
 
 // desired returns the limits of the endpoints whose interfaces exist, by device.
-func desired(endpoints []Endpoint, links map[string]kernel.Link) map[string]tc.Shape {
+func desired(endpoints []endpoint, links map[string]kernel.Link) map[string]tc.Shape {
 	shapes := map[string]tc.Shape{}
 	for _, e := range endpoints {
 		l, ok := links[e.Interface]
@@ -208,11 +208,11 @@ func (t *Target) Failed() []Failure {
 	return list
 }
 
-// Failures is the number of limits that the kernel refused.
-func (t *Target) Failures() int { return t.table.Failures() }
+// failures is the number of limits that the kernel refused.
+func (t *Target) failures() int { return t.table.Failures() }
 
-// Problem returns the failures, nil if there are none.
-func (t *Target) Problem() error { return t.table.Problem() }
+// problem returns the failures, nil if there are none.
+func (t *Target) problem() error { return t.table.Problem() }
 
 // Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
 func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }

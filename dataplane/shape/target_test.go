@@ -41,25 +41,25 @@ func (r *rig) flush(want ...string) {
 }
 
 var (
-	slow   = Limit{Bandwidth: 8e6, Burst: 8e5}
-	fast   = Limit{Bandwidth: 80e6, Burst: 8e5}
+	slow   = limit{Bandwidth: 8e6, Burst: 8e5}
+	fast   = limit{Bandwidth: 80e6, Burst: 8e5}
 	out1   = tc.RedirectDevice("cali1")
-	both   = Endpoint{Interface: "cali1", Ingress: slow, Egress: fast}
-	in     = Endpoint{Interface: "cali2", Ingress: slow}
-	none   = Endpoint{Interface: "cali2"}
-	absent = Endpoint{Interface: "cali9", Ingress: slow, Egress: slow}
+	both   = endpoint{Interface: "cali1", Ingress: slow, Egress: fast}
+	in     = endpoint{Interface: "cali2", Ingress: slow}
+	none   = endpoint{Interface: "cali2"}
+	absent = endpoint{Interface: "cali9", Ingress: slow, Egress: slow}
 )
 
 func TestLimitsFollowTheConfiguration(t *testing.T) {
 	r := newRig(t)
 	r.flush()
-	r.target.Configure([]Endpoint{both, none, absent})
+	r.target.configure([]endpoint{both, none, absent})
 	r.flush("shape cali1: 1000000 bytes/s", "shape "+out1+": 10000000 bytes/s from cali1")
-	r.target.Configure([]Endpoint{both, in, absent})
+	r.target.configure([]endpoint{both, in, absent})
 	r.flush("shape cali2: 1000000 bytes/s")
-	r.target.Configure([]Endpoint{{Interface: "cali1", Ingress: fast}, in})
+	r.target.configure([]endpoint{{Interface: "cali1", Ingress: fast}, in})
 	r.flush("shape cali1: 10000000 bytes/s", "end shape "+out1)
-	r.target.Configure(nil)
+	r.target.configure(nil)
 	r.flush("end shape cali1", "end shape cali2")
 	if next := r.target.Next(); next < time.Minute {
 		t.Errorf("without limits the kernel is looked at again in %s", next)
@@ -71,15 +71,15 @@ func TestLimitsOfAnEarlierRunAreAdoptedOrRemovedOnceInSync(t *testing.T) {
 	r.kernel.PutShape("cali1", tc.Shape{TokenBucket: slow.bucket(1500)})
 	r.kernel.PutShape(out1, tc.Shape{From: "cali1", TokenBucket: slow.bucket(1500)})
 	r.kernel.PutShape(tc.RedirectDevice("gone"), tc.Shape{})
-	r.target.Configure([]Endpoint{both})
+	r.target.configure([]endpoint{both})
 	r.flush("shape " + out1 + ": 10000000 bytes/s from cali1")
-	r.target.Synced(true)
+	r.target.synced(true)
 	r.flush("end shape " + tc.RedirectDevice("gone"))
 }
 
 func TestLimitsComeWithTheInterface(t *testing.T) {
 	r := newRig(t)
-	r.target.Configure([]Endpoint{absent})
+	r.target.configure([]endpoint{absent})
 	r.flush()
 	l := kernel.Link{Index: 9, Name: "cali9", MTU: 1500, Up: true}
 	r.kernel.PutLink(l)
@@ -95,7 +95,7 @@ func TestLimitsComeWithTheInterface(t *testing.T) {
 
 func TestLimitsThatOthersRemoveComeBack(t *testing.T) {
 	r := newRig(t)
-	r.target.Configure([]Endpoint{in})
+	r.target.configure([]endpoint{in})
 	r.flush("shape cali2: 1000000 bytes/s")
 	if err := r.kernel.RemoveShape("cali2", tc.Shape{}); err != nil {
 		t.Fatal(err)
@@ -112,10 +112,10 @@ func TestLimitsThatOthersRemoveComeBack(t *testing.T) {
 func TestWhatTheKernelCannotDoKeepsNothingElseFromWorking(t *testing.T) {
 	r := newRig(t)
 	r.kernel.WithoutShaping()
-	r.target.Configure([]Endpoint{both, in})
+	r.target.configure([]endpoint{both, in})
 	r.flush("shape cali1: 1000000 bytes/s", "shape cali2: 1000000 bytes/s")
 	failed := r.target.Failed()
-	if err := r.target.Problem(); !errors.Is(err, tc.ErrNoShaping) || len(failed) != 1 ||
+	if err := r.target.problem(); !errors.Is(err, tc.ErrNoShaping) || len(failed) != 1 ||
 		failed[0].Interface != "cali1" ||
 		!strings.Contains(failed[0].Reason, "the bandwidth of cali1: not supported by this kernel") {
 		t.Errorf("failures are %v, %v", failed, err)

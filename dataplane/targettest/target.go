@@ -37,12 +37,12 @@ func (t *Target) Name() string { return "roster" }
 // SetState applies the workloads of a state.
 func (t *Target) SetState(h *hoststate.Host) {
 	if h.Concerned {
-		t.table.Set(t.path, Content(h))
+		t.table.Set(t.path, content(h))
 	}
 }
 
-// Content is the desired one: a line for each workload, in order.
-func Content(h *hoststate.Host) string {
+// content is the desired one: a line for each workload, in order.
+func content(h *hoststate.Host) string {
 	var lines []string
 	for k, e := range h.Usable() {
 		lines = append(lines, k.Namespace+"/"+k.Name+" "+e.Spec.InterfaceName+"\n")

@@ -50,8 +50,8 @@ func overKubernetes(c kubernetes.Config) way {
 	}}
 }
 
-// Usable reports whether Open supports a type of datastore.
-func Usable(typ string) bool {
+// usable reports whether Open supports a type of datastore.
+func usable(typ string) bool {
 	_, err := Settings{Type: typ}.way()
 	return err == nil
 }
@@ -96,7 +96,7 @@ const retryInterval = time.Second
 
 // wait opens the store, if necessary after waiting for it.
 func (s Settings) wait(ctx context.Context, w way, log *zap.Logger) (datastore.Backend, error) {
-	said := ""
+	logged := ""
 	for {
 		store, err := w.open(ctx, log.Named("datastore"))
 		if err == nil || !s.Wait || !errors.Is(err, datastore.ErrUnavailable) {
@@ -105,8 +105,8 @@ func (s Settings) wait(ctx context.Context, w way, log *zap.Logger) (datastore.B
 		if s.Waiting != nil {
 			s.Waiting(err)
 		}
-		if text := err.Error(); text != said {
-			said = text
+		if text := err.Error(); text != logged {
+			logged = text
 			log.Warn("waiting for the datastore", zap.Error(err))
 		}
 		select {
@@ -122,11 +122,11 @@ const warnInterval = 12 * time.Hour
 
 // warner returns a function that reports each new warning about the connection settings once.
 func (s Settings) warner(w way) func() {
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	return func() {
 		for _, text := range w.warnings(time.Now()) {
-			if !told[text] && s.Warn != nil {
-				told[text] = true
+			if !reported[text] && s.Warn != nil {
+				reported[text] = true
 				s.Warn(text)
 			}
 		}

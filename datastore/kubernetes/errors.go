@@ -15,14 +15,14 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// said is a datastore error with the server's text.
-type said struct {
+// apiError is a datastore error with the server's text.
+type apiError struct {
 	is   error
 	text string
 }
 
-func (e *said) Error() string        { return e.text }
-func (e *said) Is(target error) bool { return e.is != nil && target == e.is }
+func (e *apiError) Error() string        { return e.text }
+func (e *apiError) Is(target error) bool { return e.is != nil && target == e.is }
 
 // keyError wraps the error of an operation on key.
 func (s *Store) keyError(ctx context.Context, op string, key model.Key, err error) error {
@@ -60,7 +60,7 @@ func isOurs(err error) bool {
 		}
 	}
 	var invalid *model.InvalidError
-	var local *said
+	var local *apiError
 	return errors.As(err, &invalid) || errors.As(err, &local)
 }
 
@@ -68,9 +68,9 @@ func fromStatus(code int32, err error) error {
 	text := strings.TrimSpace(err.Error())
 	switch {
 	case isGone(err):
-		return &said{datastore.ErrUnavailable, text}
+		return &apiError{datastore.ErrUnavailable, text}
 	case code == http.StatusNotFound:
-		return &said{datastore.ErrNotFound, cmp.Or(text, datastore.ErrNotFound.Error())}
+		return &apiError{datastore.ErrNotFound, cmp.Or(text, datastore.ErrNotFound.Error())}
 	case apierrors.IsAlreadyExists(err):
 		return datastore.ErrExists
 	case code == http.StatusConflict:
@@ -78,9 +78,9 @@ func fromStatus(code int32, err error) error {
 	case code == http.StatusUnauthorized:
 		return fmt.Errorf("%w: %s", datastore.ErrUnauthorized, text)
 	case code == http.StatusForbidden:
-		return &said{datastore.ErrUnauthorized, "the Kubernetes API does not allow it: " + text}
+		return &apiError{datastore.ErrUnauthorized, "the Kubernetes API does not allow it: " + text}
 	case code == http.StatusTooManyRequests, code >= http.StatusInternalServerError:
 		return fmt.Errorf("%w: the Kubernetes API says: %s", datastore.ErrUnavailable, text)
 	}
-	return &said{nil, "the Kubernetes API refuses it: " + text}
+	return &apiError{nil, "the Kubernetes API refuses it: " + text}
 }

@@ -76,12 +76,12 @@ func (c *gathering) wait(until time.Time) {
 	if c.SetReadDeadline(until) != nil {
 		return // it was closed, which the next Read reports
 	}
-	asked := false
+	waiting := false
 	_ = c.raw.Read(func(fd uintptr) bool { // an error is the end of the time
-		if asked {
+		if waiting {
 			return true
 		}
-		asked = true
+		waiting = true
 		return unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, gatherUpTo) != nil
 	})
 	_ = c.raw.Control(func(fd uintptr) {

@@ -125,20 +125,20 @@ func (s *Store) resource(kind model.Kind) (resource, error) {
 // customResource returns the custom resource of a kind.
 func (s *Store) customResource(kind model.Kind) (resource, error) {
 	if s.config.UsePodCIDR && isIPAM(kind) {
-		return resource{}, &said{nil, "is not supported where pods get their addresses from their node's pod CIDR " +
-			"(USE_POD_CIDR)"}
+		return resource{}, &apiError{nil, "is not supported where pods get their addresses from their node's pod " +
+			"CIDR (USE_POD_CIDR)"}
 	}
 	g := s.group()
 	c, ok := form.CustomResource(g, kind)
 	if !ok {
 		if info, known := model.Lookup(kind); known && info.Kubernetes {
-			return resource{}, &said{nil, "is not kept: use kubectl"}
+			return resource{}, &apiError{nil, "is not kept: use kubectl"}
 		}
 		if _, known := model.Lookup(kind); known {
-			return resource{}, &said{nil, fmt.Sprintf("%ss are made of others: follow Namespaces and ServiceAccounts",
-				kind)}
+			return resource{}, &apiError{nil, fmt.Sprintf("%ss are made of others: follow Namespaces and "+
+				"ServiceAccounts", kind)}
 		}
-		return resource{}, &said{nil, fmt.Sprintf("unknown kind %q", kind)}
+		return resource{}, &apiError{nil, fmt.Sprintf("unknown kind %q", kind)}
 	}
 	return resource{kind: kind, root: "/apis/" + c.Group + "/" + c.Version, plural: c.Plural, namespaced: c.Namespaced,
 		status: c.Status, custom: true, decode: func(raw []byte) (*model.Object, error) {

@@ -44,12 +44,12 @@ type Store struct {
 	cancel  context.CancelFunc
 	watches sync.WaitGroup
 
-	mu      sync.Mutex // guards the following fields
-	api     form.Group
-	found   bool // the server has that group, or a setting names it
-	told    map[model.Key]string
-	missing map[string]bool // requested custom resources that do not exist
-	reached chan struct{}   // closed when a watch could be opened after a loss
+	mu       sync.Mutex // guards the following fields
+	api      form.Group
+	found    bool // the server has that group, or a setting names it
+	reported map[model.Key]string
+	missing  map[string]bool // requested custom resources that do not exist
+	reached  chan struct{}   // closed when a watch could be opened after a loss
 	// paged are the API groups whose lists are read in pages until the given time, because their server does not
 	// support initial events in a watch.
 	paged  map[string]time.Time
@@ -86,7 +86,7 @@ func open(ctx context.Context, config Config, r *rest.Config, log *zap.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{config: config, host: r.Host, client: c, log: log, told: map[model.Key]string{},
+	s := &Store{config: config, host: r.Host, client: c, log: log, reported: map[model.Key]string{},
 		missing: map[string]bool{}, paged: map[string]time.Time{}, reached: make(chan struct{}),
 		api: form.Group(cmp.Or(config.Group, string(form.V1))), found: config.Group != ""}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -108,7 +108,7 @@ func (s *Store) discover(ctx context.Context) error {
 	defer cancel()
 	groups, err := s.client.groups(limited)
 	if err != nil {
-		if err = s.explain(ctx, err); !errors.As(err, new(*said)) {
+		if err = s.explain(ctx, err); !errors.As(err, new(*apiError)) {
 			return err
 		}
 		s.log.Warn("the API groups cannot be listed", zap.Error(err)) // it answers, but incompletely
@@ -128,14 +128,12 @@ func (s *Store) discover(ctx context.Context) error {
 	return nil
 }
 
+// group returns the API group of the custom resources in use.
 func (s *Store) group() form.Group {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.api
 }
-
-// Group returns the API group of the custom resources in use.
-func (s *Store) Group() form.Group { return s.group() }
 
 // absent records that the server does not have a custom resource, and checks whether it has the other group by now. It
 // returns the error with the name of the missing resource, which Is ErrUnavailable: it may be installed later.
@@ -147,7 +145,7 @@ func (s *Store) absent(ctx context.Context, r resource) error {
 	if !known {
 		_ = s.discover(ctx) // the next request reports a failure
 	}
-	err := &said{datastore.ErrUnavailable, fmt.Sprintf("the Kubernetes API has no %s of version %s: its "+
+	err := &apiError{datastore.ErrUnavailable, fmt.Sprintf("the Kubernetes API has no %s of version %s: its "+
 		"CustomResourceDefinition is missing", r, r.root[strings.LastIndex(r.root, "/")+1:])}
 	if first {
 		s.log.Warn("a kind cannot be used", zap.String("kind", string(r.kind)), zap.Error(err))
@@ -177,7 +175,7 @@ func (s *Store) Notices() (list []string) {
 			"stay, others there are none): "+strings.Join(names, ", "))
 	}
 	var parts []string
-	for _, text := range s.told {
+	for _, text := range s.reported {
 		parts = append(parts, text)
 	}
 	slices.Sort(parts)
@@ -204,11 +202,11 @@ func (s *Store) logNotices(o *model.Object, notices []conversion.Notice) {
 	}
 	now := strings.Join(text, "; ")
 	s.mu.Lock()
-	was := s.told[o.Key]
+	was := s.reported[o.Key]
 	if now == "" {
-		delete(s.told, o.Key)
+		delete(s.reported, o.Key)
 	} else {
-		s.told[o.Key] = now
+		s.reported[o.Key] = now
 	}
 	s.mu.Unlock()
 	if now != "" && now != was {
@@ -259,7 +257,7 @@ func (s *Store) get(ctx context.Context, key model.Key) (*model.Object, error) {
 	defer cancel()
 	raw, err := s.client.do(limited, request{verb: http.MethodGet, path: at, accept: r.accept()})
 	if noResource(err) && r.custom {
-		return nil, &said{datastore.ErrNotFound, "does not exist: " + s.absent(ctx, r).Error()}
+		return nil, &apiError{datastore.ErrNotFound, "does not exist: " + s.absent(ctx, r).Error()}
 	}
 	if err != nil {
 		return nil, err
@@ -290,14 +288,14 @@ func (s *Store) locate(key model.Key) (resource, string, error) {
 	case key.Kind == model.KindWorkloadEndpoint:
 		ids, parseErr := model.ParseWorkloadEndpointName(name)
 		if parseErr != nil || ids.Orchestrator != "k8s" {
-			return r, "", &said{datastore.ErrNotFound, "does not exist: endpoints of workloads are those of pods"}
+			return r, "", &apiError{datastore.ErrNotFound, "does not exist: endpoints of workloads are those of pods"}
 		}
 		name = ids.Pod
 	case r.custom && key.Kind != model.KindClusterNetworkPolicy:
 		name, err = form.Name(key)
 	}
 	if err == nil && (name == "" || r.namespaced && key.Namespace == "") {
-		err = &said{nil, "name or namespace is missing"}
+		err = &apiError{nil, "name or namespace is missing"}
 	}
 	return r, r.path(url.PathEscape(key.Namespace), url.PathEscape(name)), err
 }

@@ -114,7 +114,7 @@ func (f *feed) run(ctx context.Context) {
 			delay = minDelay
 		}
 		wait := delay/2 + rand.N(delay) // jitter: a thousand nodes lose the same server at once
-		told := false                   // the server set Retry-After
+		exact := false                  // the server set Retry-After
 		switch r, _ := f.store.resource(f.kind); {
 		case err == nil: // a normal end: continue from there
 			wait = min(wait, time.Second)
@@ -133,10 +133,10 @@ func (f *feed) run(ctx context.Context) {
 			}
 			if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 				after, _ := retryAfter(seconds)
-				wait, told = max(wait, after+rand.N(time.Second)), true
+				wait, exact = max(wait, after+rand.N(time.Second)), true
 			}
 		}
-		if !f.store.sleepUntilReached(ctx, wait, told) {
+		if !f.store.sleepUntilReached(ctx, wait, exact) {
 			return
 		}
 		delay = min(2*delay, maxDelay)
@@ -145,8 +145,8 @@ func (f *feed) run(ctx context.Context) {
 
 // sleepUntilReached waits, but not much longer than until another kind is followed again: then the server is back. With
 // a Retry-After it waits exactly that long. It returns false if ctx ended.
-func (s *Store) sleepUntilReached(ctx context.Context, d time.Duration, told bool) bool {
-	if told {
+func (s *Store) sleepUntilReached(ctx context.Context, d time.Duration, exact bool) bool {
+	if exact {
 		return sleep(ctx, d)
 	}
 	s.mu.Lock()
@@ -185,7 +185,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (f *feed) fail(ctx context.Context, r resource, err error) bool {
 	if isGone(err) {
 		f.at = 0
-		err = &said{datastore.ErrUnavailable,
+		err = &apiError{datastore.ErrUnavailable,
 			"the history since the last change is forgotten, reading everything again"}
 	}
 	if noResource(err) && r.custom {
@@ -508,7 +508,7 @@ func (f *feed) drop(ctx context.Context, k model.Key, revision int64) bool {
 func (s *Store) forget(k model.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.told, k)
+	delete(s.reported, k)
 }
 
 // send delivers an event to the reader. It returns false if ctx ended first.

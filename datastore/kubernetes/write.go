@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -31,7 +32,7 @@ const writeRetries = 10
 func (s *Store) Create(ctx context.Context, o *model.Object) (*model.Object, error) {
 	fail := func(err error) (*model.Object, error) { return nil, s.keyError(ctx, "create", o.Key, err) }
 	created := usable(o)
-	if err := created.PrepareCreate(time.Now()); err != nil {
+	if err := codec.PrepareCreate(created, time.Now()); err != nil {
 		return fail(err)
 	}
 	if created.Key.Kind == model.KindWorkloadEndpoint {
@@ -129,7 +130,7 @@ func (s *Store) Update(ctx context.Context, o *model.Object) (*model.Object, err
 	fail := func(err error) (*model.Object, error) { return nil, s.keyError(ctx, "update", o.Key, err) }
 	updated := usable(o)
 	if o.Revision <= 0 {
-		return fail(&said{nil, "revision is missing: want that of the object that is to be replaced"})
+		return fail(&apiError{nil, "revision is missing: want that of the object that is to be replaced"})
 	}
 	if incomplete(updated) {
 		stored, err := s.Get(ctx, o.Key)
@@ -141,7 +142,7 @@ func (s *Store) Update(ctx context.Context, o *model.Object) (*model.Object, err
 		}
 		updated.Replaces(stored)
 	}
-	if err := updated.PrepareUpdate(); err != nil {
+	if err := codec.PrepareUpdate(updated); err != nil {
 		return fail(err)
 	}
 	stored, err := s.put(ctx, updated)
@@ -159,7 +160,7 @@ func (s *Store) put(ctx context.Context, o *model.Object) (*model.Object, error)
 	case model.KindNode:
 		patch, err := form.NodePatch(o)
 		if err != nil {
-			return nil, &said{nil, err.Error()}
+			return nil, &apiError{nil, err.Error()}
 		}
 		return s.patchStatus(ctx, o.Key, patch)
 	}
@@ -195,9 +196,9 @@ func (s *Store) writable(key model.Key) (resource, error) {
 	case err != nil:
 		return r, err
 	case key.Kind == model.KindNode:
-		return r, &said{nil, "a Node is created and deleted by Kubernetes alone: the kubelet registers it"}
+		return r, &apiError{nil, "a Node is created and deleted by Kubernetes alone: the kubelet registers it"}
 	case r.protobuf || key.Kind == model.KindClusterNetworkPolicy:
-		return r, &said{nil, "belongs to Kubernetes: use kubectl"}
+		return r, &apiError{nil, "belongs to Kubernetes: use kubectl"}
 	}
 	return r, nil
 }
@@ -206,7 +207,7 @@ func (s *Store) writable(key model.Key) (resource, error) {
 func (s *Store) storeEndpoint(ctx context.Context, o *model.Object) (*model.Object, error) {
 	patch, err := form.EndpointPatch(o)
 	if err != nil {
-		return nil, &said{nil, err.Error()}
+		return nil, &apiError{nil, err.Error()}
 	}
 	return s.patchStatus(ctx, o.Key, patch)
 }
@@ -359,5 +360,5 @@ func incomplete(o *model.Object) bool {
 		return false // the patch changes only the named fields
 	}
 	m := o.Metadata()
-	return len(o.Raw()) == 0 || m != nil && m.GetUID() == ""
+	return len(o.Raw) == 0 || m != nil && m.GetUID() == ""
 }

@@ -29,18 +29,18 @@ func decide(ctx context.Context, c *Config, f Family, existing string, host Host
 	setting, _, variable := c.ip(f)
 	switch {
 	case setting == noAddress:
-		return judged(host, f, netip.Prefix{}, variable+"=none: this node has no "+f.String()+" address")
+		return selected(host, f, netip.Prefix{}, variable+"=none: this node has no "+f.String()+" address")
 	case setting == autodetect, setting == "" && existing == "" && f == IPv4:
 		return autodetected(ctx, c, f, existing, host)
 	case setting == "":
 		if existing == "" {
-			return judged(host, f, netip.Prefix{}, variable+" is not set: "+f.String()+" addresses are not looked up")
+			return selected(host, f, netip.Prefix{}, variable+" is not set: "+f.String()+" addresses are not looked up")
 		}
 		p, err := parseAddress(existing, f)
 		if err != nil {
 			return decision{}, fmt.Errorf("the Node's address cannot be used: %w; set %s", err, variable)
 		}
-		return judged(host, f, p, "the Node has "+existing+" and "+variable+" is not set")
+		return selected(host, f, p, "the Node has "+existing+" and "+variable+" is not set")
 	}
 	p, err := parseAddress(setting, f)
 	if err != nil {
@@ -49,7 +49,7 @@ func decide(ctx context.Context, c *Config, f Family, existing string, host Host
 	if !strings.Contains(setting, "/") {
 		p = withSubnet(host, p)
 	}
-	return judged(host, f, p, variable+"="+setting)
+	return selected(host, f, p, variable+"="+setting)
 }
 
 func autodetected(ctx context.Context, c *Config, f Family, existing string, host HostAddresses) (decision, error) {
@@ -93,8 +93,8 @@ func withSubnet(host HostAddresses, p netip.Prefix) netip.Prefix {
 	return p
 }
 
-// judged selects p, which was not detected, and gives the reason for or against each address of the host.
-func judged(host HostAddresses, f Family, p netip.Prefix, why string) (decision, error) {
+// selected selects p, which was not detected, and gives the reason for or against each address of the host.
+func selected(host HostAddresses, f Family, p netip.Prefix, why string) (decision, error) {
 	interfaces, err := host.Interfaces()
 	if err != nil {
 		return decision{}, err

@@ -61,9 +61,9 @@ func (k *Keeper) warnOfConflict(snapshot *datastore.Snapshot) {
 
 // keeperWatch is the known state of the Node.
 type keeperWatch struct {
-	last *model.Node // the last version that existed
-	due  time.Time   // time of the next registration; zero: the Node exists
-	said string      // outcome of the last attempt, as logged
+	last   *model.Node // the last version that existed
+	due    time.Time   // time of the next registration; zero: the Node exists
+	logged string      // outcome of the last attempt, as logged
 }
 
 // step registers again if it is time. It returns the time of the next step if nothing changes before, zero for never.
@@ -82,7 +82,7 @@ func (k *Keeper) step(ctx context.Context, snapshot *datastore.Snapshot, w *keep
 	case now.Before(w.due):
 		return w.due
 	}
-	w.said = k.say(w.said, k.again(ctx, n, w.last))
+	w.logged = k.logOutcome(w.logged, k.again(ctx, n, w.last))
 	w.due = time.Now().Add(k.pause)
 	return w.due
 }
@@ -99,8 +99,8 @@ func hasAddress(n *model.Node) bool {
 	return addressOf(n, IPv4).IsValid() || addressOf(n, IPv6).IsValid()
 }
 
-// say logs an outcome that differs from the previous one.
-func (k *Keeper) say(before string, err error) string {
+// logOutcome logs an outcome that differs from the previous one.
+func (k *Keeper) logOutcome(before string, err error) string {
 	now := "registered again"
 	if err != nil {
 		now = err.Error()

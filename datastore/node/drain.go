@@ -40,8 +40,8 @@ type DrainState struct {
 // quietRate is the number of packets per second below which traffic counts as gone: the rest are probes and the like.
 const quietRate = 10
 
-// quietLooks is the number of consecutive reads without traffic that end a drain.
-const quietLooks = 3
+// quietReads is the number of consecutive reads without traffic that end a drain.
+const quietReads = 3
 
 // State returns the state of the drain.
 func (d *Drainer) State() DrainState {
@@ -92,7 +92,7 @@ func (d *Drainer) Run(ctx context.Context, tables *datastore.Tables) error {
 type drainWatch struct {
 	phase   model.DrainPhase
 	since   time.Time
-	looked  time.Time
+	readAt  time.Time
 	packets uint64
 	quiet   int // consecutive reads without traffic
 }
@@ -113,7 +113,7 @@ func (d *Drainer) step(ctx context.Context, n *model.Node, w *drainWatch) {
 		d.set(DrainState{model.Drained, "routes are withdrawn since " + n.Annotations[model.AnnotationDrained] +
 			"; manxctl node undrain brings the node back"})
 	case model.Draining:
-		rate, known := d.look(w, now)
+		rate, known := d.read(w, now)
 		over, reason := d.draining(n, w, now, rate, known)
 		d.set(DrainState{model.Draining, reason})
 		if over {
@@ -127,19 +127,19 @@ func (d *Drainer) step(ctx context.Context, n *model.Node, w *drainWatch) {
 	}
 }
 
-// look reads the counters, at most once in half an interval.
-func (d *Drainer) look(w *drainWatch, now time.Time) (rate float64, known bool) {
+// read reads the counters, at most once in half an interval.
+func (d *Drainer) read(w *drainWatch, now time.Time) (rate float64, known bool) {
 	packets, err := d.Packets()
 	if err != nil {
 		d.Log.Warn("interface counters cannot be read: the drain waits for its timeout", zap.Error(err))
-		w.looked = time.Time{}
+		w.readAt = time.Time{}
 		return 0, false
 	}
-	last, before := w.looked, w.packets
+	last, before := w.readAt, w.packets
 	if !last.IsZero() && now.Sub(last) < d.Interval/2 {
 		return 0, false
 	}
-	w.looked, w.packets = now, packets
+	w.readAt, w.packets = now, packets
 	if last.IsZero() {
 		return 0, false
 	}
@@ -162,7 +162,7 @@ func (d *Drainer) draining(
 		return false, "routes are announced as the last choice; waiting for other routers to act"
 	case waited >= timeout:
 		return true, fmt.Sprintf("%s are over; traffic that is left loses its routes", timeout)
-	case w.quiet >= quietLooks:
+	case w.quiet >= quietReads:
 		return true, fmt.Sprintf("traffic has left (less than %d packets/s)", quietRate)
 	case known:
 		return false, fmt.Sprintf("waiting for traffic to leave: %.0f packets/s go to workloads, at most %s more", rate,

@@ -32,7 +32,7 @@ func (m Monitor) Run(ctx context.Context) {
 	r := registrar{config: m.Config, name: registered.Name, store: m.Store, host: m.Host}
 	ticker := time.NewTicker(m.Config.pollInterval())
 	defer ticker.Stop()
-	said := strings.Join(registered.Warnings, "; ") // Register has logged them
+	logged := strings.Join(registered.Warnings, "; ") // Register has logged them
 	for {
 		select {
 		case <-ctx.Done():
@@ -44,10 +44,10 @@ func (m Monitor) Run(ctx context.Context) {
 		if err != nil {
 			problem, message = err.Error(), "the node's addresses cannot be updated; it keeps those it has"
 		}
-		if problem != said && problem != "" && ctx.Err() == nil {
+		if problem != logged && problem != "" && ctx.Err() == nil {
 			log.Warn(message, zap.String("reason", problem))
 		}
-		said = problem
+		logged = problem
 		if err != nil {
 			continue
 		}

@@ -20,8 +20,8 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// ErrLocked is the error while ClusterInformation reports that the datastore is not ready: it is being migrated.
-var ErrLocked = errors.New("the datastore is locked (ClusterInformation default has datastoreReady: false), as " +
+// errLocked is the error while ClusterInformation reports that the datastore is not ready: it is being migrated.
+var errLocked = errors.New("the datastore is locked (ClusterInformation default has datastoreReady: false), as " +
 	"during a migration")
 
 // retryInterval is the interval between attempts to use a datastore that does not answer or is locked.
@@ -62,7 +62,7 @@ func Register(
 		result.Warnings = append(result.Warnings, w)
 	}
 	if c.Name.File != "" {
-		if err := WriteName(c.Name.File, name); err != nil {
+		if err := writeName(c.Name.File, name); err != nil {
 			return result, err
 		}
 	}
@@ -140,7 +140,7 @@ func (c *Config) waitForKubelet(ctx context.Context, name string, store datastor
 
 // waitFor repeats a try until it succeeds, or until its error is permanent.
 func (c *Config) waitFor(ctx context.Context, what string, log *zap.Logger, try func() (again bool, _ error)) error {
-	said := ""
+	logged := ""
 	for {
 		again, err := try()
 		if err == nil || !again || ctx.Err() != nil {
@@ -149,8 +149,8 @@ func (c *Config) waitFor(ctx context.Context, what string, log *zap.Logger, try 
 		if c.Waiting != nil {
 			c.Waiting(err)
 		}
-		if err.Error() != said {
-			said = err.Error()
+		if err.Error() != logged {
+			logged = err.Error()
 			log.Warn("waiting for "+what, zap.Error(err))
 		}
 		select {
@@ -170,7 +170,7 @@ func datastoreReady(ctx context.Context, store datastore.Store) error {
 		return err
 	}
 	if c, ok := o.Value.(*v3.ClusterInformation); ok && c.Spec.DatastoreReady != nil && !*c.Spec.DatastoreReady {
-		return ErrLocked
+		return errLocked
 	}
 	return nil
 }
@@ -290,7 +290,7 @@ func (r *registrar) checkConflict(ctx context.Context, n *model.Node) error {
 }
 
 // conflict returns the first other Node that has an address of this one, nil if there is none.
-func (c *Config) conflict(name string, n *model.Node, nodes iter.Seq[*model.Object]) *ConflictError {
+func (c *Config) conflict(name string, n *model.Node, nodes iter.Seq[*model.Object]) *conflictError {
 	for o := range nodes {
 		other, ok := o.Value.(*model.Node)
 		if !ok || o.Key.Name == name {
@@ -300,21 +300,21 @@ func (c *Config) conflict(name string, n *model.Node, nodes iter.Seq[*model.Obje
 			own := addressOf(n, f).Addr()
 			if own.IsValid() && own == addressOf(other, f).Addr() {
 				_, _, variable := c.ip(f)
-				return &ConflictError{Address: own, Other: o.Key.Name, Variable: variable}
+				return &conflictError{Address: own, Other: o.Key.Name, Variable: variable}
 			}
 		}
 	}
 	return nil
 }
 
-// ConflictError reports that another node has this node's address.
-type ConflictError struct {
+// conflictError reports that another node has this node's address.
+type conflictError struct {
 	Address  netip.Addr
 	Other    string // the other node's name
 	Variable string // the setting to change
 }
 
-func (e *ConflictError) Error() string {
+func (e *conflictError) Error() string {
 	return fmt.Sprintf("address %s is already used by node %s; set %s or %s_AUTODETECTION_METHOD so that this node "+
 		"gets an address of its own, delete the Node %s if that host is gone, or set DISABLE_NODE_IP_CHECK=true",
 		e.Address, e.Other, e.Variable, e.Variable, e.Other)

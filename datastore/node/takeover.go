@@ -39,9 +39,9 @@ func (t Takeover) String() string {
 	if len(t.Addresses) == 0 {
 		return ""
 	}
-	says := "says"
+	verb := "says"
 	if !t.Ended.IsZero() {
-		says = "until " + t.Ended.UTC().Format("15:04:05 MST") + " said"
+		verb = "until " + t.Ended.UTC().Format("15:04:05 MST") + " said"
 	}
 	which := "which is on no interface of this host"
 	if len(t.Addresses) > 1 {
@@ -49,7 +49,7 @@ func (t Takeover) String() string {
 	}
 	text := fmt.Sprintf("the Node %s %s %s, %s: another host may use the same node name, and traffic for "+
 		"this node goes "+
-		"there. Give each host a name of its own (NODENAME)", t.Node, says, list(t.Addresses), which)
+		"there. Give each host a name of its own (NODENAME)", t.Node, verb, list(t.Addresses), which)
 	if len(t.Own) > 0 {
 		text += fmt.Sprintf(", or, if a person changed the Node, set its address back to %s or put the new one on an "+
 			"interface", list(t.Own))
@@ -65,8 +65,8 @@ func list(addresses []netip.Addr) string {
 	return strings.Join(texts, " and ")
 }
 
-// takeoverJudge distinguishes a takeover from changes of this host.
-type takeoverJudge struct {
+// takeoverDetector distinguishes a takeover from changes of this host.
+type takeoverDetector struct {
 	node string
 	// hold is the time that a takeover is remembered after this host's periodic detection has restored its address in
 	// the Node: the other host writes, too.
@@ -77,17 +77,17 @@ type takeoverJudge struct {
 	found Takeover
 }
 
-func newTakeoverJudge(name string, registered *model.Node, hold time.Duration) *takeoverJudge {
-	j := &takeoverJudge{node: name, hold: hold, own: map[Family]netip.Addr{}}
+func newTakeoverDetector(name string, registered *model.Node, hold time.Duration) *takeoverDetector {
+	j := &takeoverDetector{node: name, hold: hold, own: map[Family]netip.Addr{}}
 	for _, f := range bothFamilies {
 		j.own[f] = addressOf(registered, f).Addr()
 	}
 	return j
 }
 
-// look evaluates the stored Node, nil if there is none, and the interfaces of the host. It returns the takeover, and
-// the time of the next call if nothing changes before, zero for never.
-func (j *takeoverJudge) look(now time.Time, n *model.Node, interfaces []Interface) (Takeover, time.Time) {
+// evaluate evaluates the stored Node, nil if there is none, and the interfaces of the host. It returns the takeover,
+// and the time of the next call if nothing changes before, zero for never.
+func (j *takeoverDetector) evaluate(now time.Time, n *model.Node, interfaces []Interface) (Takeover, time.Time) {
 	foreign := j.foreign(n, interfaces)
 	switch {
 	case len(foreign) == 0 && len(j.found.Addresses) == 0:
@@ -110,7 +110,7 @@ func (j *takeoverJudge) look(now time.Time, n *model.Node, interfaces []Interfac
 }
 
 // foreign returns the addresses of the Node that are not this host's. Those that are on an interface become its own.
-func (j *takeoverJudge) foreign(n *model.Node, interfaces []Interface) (addresses []netip.Addr) {
+func (j *takeoverDetector) foreign(n *model.Node, interfaces []Interface) (addresses []netip.Addr) {
 	if n == nil {
 		return nil
 	}
@@ -128,7 +128,7 @@ func (j *takeoverJudge) foreign(n *model.Node, interfaces []Interface) (addresse
 }
 
 // after returns the state when the Node has addresses of this host again.
-func (j *takeoverJudge) after(now time.Time, interfaces []Interface) (Takeover, time.Time) {
+func (j *takeoverDetector) after(now time.Time, interfaces []Interface) (Takeover, time.Time) {
 	if j.found.Ended.IsZero() {
 		j.found.Ended = now
 	}
@@ -141,7 +141,7 @@ func (j *takeoverJudge) after(now time.Time, interfaces []Interface) (Takeover, 
 	return j.found, end
 }
 
-func (j *takeoverJudge) owned() (addresses []netip.Addr) {
+func (j *takeoverDetector) owned() (addresses []netip.Addr) {
 	for _, f := range bothFamilies {
 		if j.own[f].IsValid() {
 			addresses = append(addresses, j.own[f])
@@ -184,7 +184,7 @@ func (w *TakeoverWatch) Run(ctx context.Context, tables *datastore.Tables) error
 		return err
 	}
 	key := model.ResourceKey(model.KindNode, w.Registered.Name)
-	j := newTakeoverJudge(w.Registered.Name, w.Registered.Node, w.Config.hold())
+	j := newTakeoverDetector(w.Registered.Name, w.Registered.Node, w.Config.hold())
 	var last *model.Node
 	var due time.Time // the next evaluation if the Node does not change before
 	for first := true; ; first = false {
@@ -219,12 +219,12 @@ func (c *Config) hold() time.Duration {
 }
 
 // step evaluates once, and returns the time of the next evaluation.
-func (w *TakeoverWatch) step(j *takeoverJudge, n *model.Node) time.Time {
+func (w *TakeoverWatch) step(j *takeoverDetector, n *model.Node) time.Time {
 	interfaces, err := w.Host.Interfaces()
 	if err != nil {
 		return time.Now().Add(takeoverPoll) // the last result stays
 	}
-	found, due := j.look(time.Now(), n, interfaces)
+	found, due := j.evaluate(time.Now(), n, interfaces)
 	w.mu.Lock()
 	before := w.found
 	w.found = found

@@ -60,7 +60,7 @@ func TestTakeoverIsJudged(t *testing.T) {
 		{"both families", 0, []look{{0, "10.0.0.9 fd00::9", "10.0.0.1", "", 10},
 			{10, "10.0.0.9 fd00::9", "10.0.0.1", "10.0.0.9 and fd00::9", 12}}},
 	} {
-		judge := newTakeoverJudge("n1", nodeWith("10.0.0.1"), x.hold)
+		d := newTakeoverDetector("n1", nodeWith("10.0.0.1"), x.hold)
 		start := time.Unix(10_000, 0)
 		for _, l := range x.looks {
 			var n *model.Node
@@ -71,7 +71,7 @@ func TestTakeoverIsJudged(t *testing.T) {
 			if l.eth0 != "" {
 				line += " " + l.eth0 + "/24"
 			}
-			found, due := judge.look(start.Add(time.Duration(l.at)*time.Second), n, interfaces("lo 127.0.0.1/8", line))
+			found, due := d.evaluate(start.Add(time.Duration(l.at)*time.Second), n, interfaces("lo 127.0.0.1/8", line))
 			got, again := list(found.Addresses), 0
 			if !found.Ended.IsZero() {
 				got += " (ended)"
@@ -103,8 +103,8 @@ func nodeWith(addresses ...string) *model.Node {
 	return n
 }
 
-// On etcd: a second host registers under the name of the first one, which finds out; and what an operator does to Node
-// and interface is none.
+// On etcd: a second host registers under the name of the first one, which detects it. An operator's changes of Node and
+// interface are no takeover.
 func TestSecondHostOfOneName(t *testing.T) {
 	store := etcdtest.Start(t).Store(t)
 	c := named("n1")

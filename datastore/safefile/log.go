@@ -33,19 +33,19 @@ type Log struct {
 	config LogConfig
 	now    func() time.Time
 
-	mu      sync.Mutex
-	file    *os.File // nil: to be opened
-	inode   unix.Stat_t
-	looked  time.Time // when the file was last seen at its path
-	torn    bool      // the last line is incomplete
-	lastDir *Dir
+	mu        sync.Mutex
+	file      *os.File // nil: to be opened
+	inode     unix.Stat_t
+	checkedAt time.Time // when the file was last seen at its path
+	torn      bool      // the last line is incomplete
+	lastDir   *Dir
 }
 
 // NewLog returns a Log; the first write opens the file.
 func NewLog(c LogConfig) *Log { return &Log{config: c, now: time.Now} }
 
-// lookEvery is the interval between checks that the open file is still the one at the path.
-const lookEvery = time.Second
+// checkEvery is the interval between checks that the open file is still the one at the path.
+const checkEvery = time.Second
 
 // Write appends all of p, or returns an error.
 func (l *Log) Write(p []byte) (int, error) {
@@ -91,7 +91,7 @@ func (l *Log) close() error {
 
 // ready ensures that the file at the path is open and has room for more bytes.
 func (l *Log) ready(more int64) error {
-	if l.file != nil && l.now().Sub(l.looked) >= lookEvery && !l.current() {
+	if l.file != nil && l.now().Sub(l.checkedAt) >= checkEvery && !l.current() {
 		if err := l.close(); err != nil {
 			return err
 		}
@@ -124,17 +124,17 @@ func (l *Log) open() error {
 	if err != nil {
 		return err
 	}
-	f, err := dir.OpenOwn(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, l.config.Mode)
+	f, err := dir.openOwn(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, l.config.Mode)
 	if err != nil {
 		return errors.Join(err, dir.Close())
 	}
-	l.lastDir, l.file, l.looked = dir, f, l.now()
+	l.lastDir, l.file, l.checkedAt = dir, f, l.now()
 	return unix.Fstat(int(f.Fd()), &l.inode)
 }
 
 // current reports whether the open file is still the one at the path.
 func (l *Log) current() bool {
-	l.looked = l.now()
+	l.checkedAt = l.now()
 	same := false
 	_ = in(l.config.Path, 0, func(d *Dir, name string) error {
 		var st unix.Stat_t

@@ -83,8 +83,8 @@ func TestALogGoesOnWhereItsFileIsMovedAway(t *testing.T) {
 	must(t, s.log.Reopen()) // as logrotate does, with SIGHUP
 	s.write("b")
 	s.files("flow.log: b", "flow.log.1: a")
-	must(t, os.Remove(path)) // nobody tells
-	s.when = s.when.Add(lookEvery)
+	must(t, os.Remove(path)) // without a notification
+	s.when = s.when.Add(checkEvery)
 	s.write("c")
 	s.files("flow.log: c", "flow.log.1: a")
 }
@@ -93,7 +93,7 @@ func TestALogRecoversWhenItsFolderComesBack(t *testing.T) {
 	s := newLogScene(t, LogConfig{})
 	s.write("a")
 	must(t, os.Rename(s.dir, s.dir+"-away"))
-	s.when = s.when.Add(lookEvery)
+	s.when = s.when.Add(checkEvery)
 	for range 2 {
 		if _, err := s.log.Write([]byte("lost")); err == nil ||
 			!strings.Contains(err.Error(), "no such file or directory") {

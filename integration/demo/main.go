@@ -61,11 +61,11 @@ type stage struct {
 
 func run(bin string, keep bool) (err error) {
 	d := &demo{ipip: kernelHasIPIP()}
-	say("Manx demo: 3 nodes in 2 subnets, one BIRD top-of-rack, 6 pods. Everything lives in network namespaces.")
+	printf("Manx demo: 3 nodes in 2 subnets, one BIRD top-of-rack, 6 pods. Everything lives in network namespaces.")
 	if d.ipip {
-		say("This kernel has IPIP: the pool uses ipipMode CrossSubnet.")
+		printf("This kernel has IPIP: the pool uses ipipMode CrossSubnet.")
 	} else {
-		say("This kernel has no IPIP (CONFIG_NET_IPIP): the pool uses no encapsulation.")
+		printf("This kernel has no IPIP (CONFIG_NET_IPIP): the pool uses no encapsulation.")
 	}
 	defer func() {
 		if d.lab == nil {
@@ -76,7 +76,7 @@ func run(bin string, keep bool) (err error) {
 		}
 		if keep {
 			err = errors.Join(err, d.lab.Keep())
-			d.howToLookAround()
+			d.nextCommands()
 			return
 		}
 		err = errors.Join(err, d.lab.Close())
@@ -132,12 +132,12 @@ func run(bin string, keep bool) (err error) {
 	if len(d.failed) > 0 {
 		return fmt.Errorf("not as promised: %s", strings.Join(d.failed, "; "))
 	}
-	say("\nAs promised: every session is up, every pod is reachable, policy blocked whom it names and nobody " +
+	printf("\nAs promised: every session is up, every pod is reachable, policy blocked whom it names and nobody " +
 		"else,\nand the crash cost no packet.")
 	return nil
 }
 
-func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+func printf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
 func (d *demo) step(name string, do func() error) error {
 	fmt.Printf("... %s", name)

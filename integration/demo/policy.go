@@ -100,7 +100,7 @@ func (d *demo) waitMatrix(expected func(probe) bool) error {
 func (d *demo) showBlocked() {
 	i := slices.IndexFunc(d.pods, func(p *lab.Pod) bool { return p.Name == database })
 	db := d.pods[i]
-	say("\n== who is blocked by which rule (manxctl explain)")
+	printf("\n== who is blocked by which rule (manxctl explain)")
 	for _, p := range d.probes() {
 		if d.reached[p] {
 			continue
@@ -121,7 +121,7 @@ func (d *demo) showBlocked() {
 			continue
 		}
 		rule, _, _ := strings.Cut(x.By, ", ") // then comes at which end: the database's
-		say("%-9s -> %-9s %s", p.from, p.name, rule)
+		printf("%-9s -> %-9s %s", p.from, p.name, rule)
 	}
 }
 

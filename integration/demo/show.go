@@ -65,13 +65,13 @@ func (d *demo) showRoutes() {
 }
 
 func (d *demo) show(title, text string, err error) {
-	say("\n== %s", title)
+	printf("\n== %s", title)
 	if err != nil {
 		d.failed = append(d.failed, title+": "+err.Error())
-		say("%v", err)
+		printf("%v", err)
 		return
 	}
-	say("%s", strings.TrimRight(text, "\n"))
+	printf("%s", strings.TrimRight(text, "\n"))
 }
 
 // pingAll sends all pings of the matrix at once and returns which were answered.
@@ -93,7 +93,7 @@ func (d *demo) pingAll() map[probe]bool {
 
 // showMatrix prints who reached whom; missing stands for pings without an answer.
 func (d *demo) showMatrix(title, missing string) {
-	say("\n== %s", title)
+	printf("\n== %s", title)
 	marks := map[string]map[string]string{}
 	var rows, columns []string
 	for _, p := range d.probes() {
@@ -125,31 +125,31 @@ func (d *demo) showMatrix(title, missing string) {
 }
 
 func (d *demo) showTimes() {
-	say("\n== how long it took")
+	printf("\n== how long it took")
 	for _, s := range d.stages {
-		say("%6.1fs  %s", s.took.Seconds(), s.name)
+		printf("%6.1fs  %s", s.took.Seconds(), s.name)
 	}
 }
 
-func (d *demo) howToLookAround() {
+func (d *demo) nextCommands() {
 	n := d.lab.Nodes[0]
-	say("\nThe lab keeps running. To look around:")
-	say("  ip netns list")
+	printf("\nThe lab keeps running. To look around:")
+	printf("  ip netns list")
 	for _, node := range d.lab.Nodes {
-		say("  ip netns exec %s bash                        # on node %s", node.Namespace, node.Name)
+		printf("  ip netns exec %s bash                        # on node %s", node.Namespace, node.Name)
 	}
-	say("  ip netns exec %s gobgp neighbor", n.Namespace)
-	say("  ip netns exec %s %s/manxctl --socket %s status", n.Namespace, d.lab.Spec.Bin, n.Socket())
-	say("  ip netns exec %s %s/manxctl --socket %s get nodes -o wide", n.Namespace, d.lab.Spec.Bin, n.Socket())
-	say("  logs and files: %s", d.lab.Dir)
-	say("When you have seen enough: make demo-down")
+	printf("  ip netns exec %s gobgp neighbor", n.Namespace)
+	printf("  ip netns exec %s %s/manxctl --socket %s status", n.Namespace, d.lab.Spec.Bin, n.Socket())
+	printf("  ip netns exec %s %s/manxctl --socket %s get nodes -o wide", n.Namespace, d.lab.Spec.Bin, n.Socket())
+	printf("  logs and files: %s", d.lab.Dir)
+	printf("When you have seen enough: make demo-down")
 }
 
 // showLogs prints the end of each daemon's log after a failure.
 func (d *demo) showLogs() {
 	for _, n := range d.lab.Nodes {
 		lines := strings.Split(strings.TrimSpace(n.Log()), "\n")
-		say("\n== end of the log of manxd on %s", n.Name)
-		say("%s", strings.Join(lines[max(0, len(lines)-40):], "\n"))
+		printf("\n== end of the log of manxd on %s", n.Name)
+		printf("%s", strings.Join(lines[max(0, len(lines)-40):], "\n"))
 	}
 }

@@ -85,7 +85,7 @@ func New(spec Spec) (*Lab, error) {
 	if spec.NodeAS == 0 {
 		spec.NodeAS = 64512
 	}
-	if err := RemoveStale(); err != nil {
+	if err := removeStale(); err != nil {
 		return nil, err
 	}
 	if err := Remove(spec.Name); err != nil {
@@ -157,8 +157,8 @@ func Remove(name string) error {
 	return errors.Join(errs...)
 }
 
-// RemoveStale takes down every lab whose builder is gone, except kept ones.
-func RemoveStale() error {
+// removeStale takes down every lab whose builder is gone, except kept ones.
+func removeStale() error {
 	files, err := os.ReadDir(stateDir)
 	if err != nil {
 		return nil //nolint:nilerr // no lab was ever built here

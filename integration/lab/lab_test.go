@@ -91,7 +91,7 @@ func TestKilledLabIsRemovedByTheNext(t *testing.T) {
 	if out, _ := command("ip", "netns", "list"); !strings.Contains(out, name+"-n1") {
 		t.Fatalf("the killed lab should have left its namespaces:\n%s", out)
 	}
-	if err := RemoveStale(); err != nil {
+	if err := removeStale(); err != nil {
 		t.Fatal(err)
 	}
 	if out, _ := command("ip", "netns", "list"); strings.Contains(out, name+"-") {

@@ -20,14 +20,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Folder has a file for each namespace.
-const Folder = "/run/netns"
+// folder has a file for each namespace.
+const folder = "/run/netns"
 
 // patience is how long a run of ip(8) may take.
 const patience = time.Minute
 
 // Path is the file of a namespace, for CNI and netlink sockets.
-func Path(name string) string { return filepath.Join(Folder, name) }
+func Path(name string) string { return filepath.Join(folder, name) }
 
 // Add makes a namespace whose loopback interface is up.
 func Add(name string) error {
@@ -51,7 +51,7 @@ func Remove(name string) error {
 
 // List returns the names of the namespaces that begin with a prefix.
 func List(prefix string) (names []string, err error) {
-	files, err := os.ReadDir(Folder)
+	files, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

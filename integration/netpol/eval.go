@@ -74,7 +74,7 @@ func (e *evaluator) answers(s *step) answers {
 		for i := range s.Pods {
 			for j := range s.Pods {
 				if i != j {
-					out[x][i][j] = e.ask(s, i, j, want, nil)
+					out[x][i][j] = e.evaluate(s, i, j, want, nil)
 				}
 			}
 		}
@@ -88,8 +88,8 @@ const sourcePort = 20000
 // uplink is the interface from a node to the others.
 const uplink = "eth0"
 
-// ask evaluates the first packet from one pod to another with the rules of the nodes on its way.
-func (e *evaluator) ask(s *step, from, to int, x expectation, trace *ruleset.Trace) bool {
+// evaluate evaluates the first packet from one pod to another with the rules of the nodes on its way.
+func (e *evaluator) evaluate(s *step, from, to int, x expectation, trace *ruleset.Trace) bool {
 	source, destination := s.Pods[from], s.Pods[to]
 	p := ruleset.Packet{
 		In: interfaceOf(source), Out: interfaceOf(destination), Source: source.IP, Destination: destination.IP,

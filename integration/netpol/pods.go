@@ -148,8 +148,8 @@ func (ps *pods) close() {
 	ps.have = nil
 }
 
-// ask sends the requested probes, from all sources at once, and fills in the results.
-func (ps *pods) ask(ctx context.Context, s *step, got answers, cells []cell, wait time.Duration) error {
+// probe sends the requested probes, from all sources at once, and fills in the results.
+func (ps *pods) probe(ctx context.Context, s *step, got answers, cells []cell, wait time.Duration) error {
 	port := firstPort + ps.rounds%(lastPort-firstPort)
 	ps.rounds++
 	bySource := map[int][]cell{}

@@ -194,7 +194,7 @@ func (r *runner) report(heading string, s *step, got, evaluated answers) int {
 		fmt.Fprintln(r.out)
 		if n < r.traces {
 			var trace ruleset.Trace
-			r.eval.ask(s, c.from, c.to, s.Expected[c.expectation], &trace)
+			r.eval.evaluate(s, c.from, c.to, s.Expected[c.expectation], &trace)
 			fmt.Fprintln(r.out, indent(trace.String()))
 		}
 	}

@@ -298,7 +298,7 @@ func (n *site) routed(ctx context.Context, client manxv1.ManxClient, node string
 // repeated, and counted. An answer where none is expected cannot be an accident.
 func (n *site) answers(ctx context.Context, s *step) (answers, error) {
 	got := newAnswers(s)
-	if err := n.pods.ask(ctx, s, got, s.all(), probeWait); err != nil {
+	if err := n.pods.probe(ctx, s, got, s.all(), probeWait); err != nil {
 		return nil, err
 	}
 	for range retries {
@@ -307,7 +307,7 @@ func (n *site) answers(ctx context.Context, s *step) (answers, error) {
 			break
 		}
 		n.again += len(missing)
-		if err := n.pods.ask(ctx, s, got, missing, probeRetry); err != nil {
+		if err := n.pods.probe(ctx, s, got, missing, probeRetry); err != nil {
 			return nil, err
 		}
 	}

@@ -32,7 +32,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "races:", err)
 		os.Exit(2)
 	}
-	if !judge(os.Stdout, reports, functions(known)) {
+	if !compare(os.Stdout, reports, functions(known)) {
 		os.Exit(1)
 	}
 }
@@ -83,9 +83,9 @@ func excuses(entry string, names []string, ours bool) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, library+".") })
 }
 
-// judge prints the reports and returns whether all of them are known: races of GoBGP alone, with a known function on
+// compare prints the reports and returns whether all of them are known: races of GoBGP alone, with a known function on
 // one side, and those of a known function with its library.
-func judge(w io.Writer, reports []report, known []string) bool {
+func compare(w io.Writer, reports []report, known []string) bool {
 	seen, unknown := map[string]int{}, map[string]int{}
 	for _, r := range reports {
 		names, ours := r.blame()

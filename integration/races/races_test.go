@@ -60,7 +60,7 @@ func TestJudge(t *testing.T) {
 			t.Fatalf("%s: reports %q", c.name, reports)
 		}
 		var out strings.Builder
-		if ok := judge(&out, reports, c.known); ok != c.ok || !strings.Contains(out.String(), c.says) {
+		if ok := compare(&out, reports, c.known); ok != c.ok || !strings.Contains(out.String(), c.says) {
 			t.Errorf("%s: known %v, want %v and %q:\n%s", c.name, ok, c.ok, c.says, out.String())
 		}
 	}

@@ -96,19 +96,19 @@ func (s *Server) streamGuard(handler any, stream grpc.ServerStream, info *grpc.S
 	if err != nil {
 		return err
 	}
-	started, heard := time.Now(), &hearing{ServerStream: stream}
-	err = next(handler, heard)
-	s.logChange(who, info.FullMethod, heard.request, started, err)
+	started, recorded := time.Now(), &recordedStream{ServerStream: stream}
+	err = next(handler, recorded)
+	s.logChange(who, info.FullMethod, recorded.request, started, err)
 	return err
 }
 
-// hearing keeps the request that opened a stream.
-type hearing struct {
+// recordedStream keeps the request that opened a stream.
+type recordedStream struct {
 	grpc.ServerStream
 	request any
 }
 
-func (h *hearing) RecvMsg(m any) error {
+func (h *recordedStream) RecvMsg(m any) error {
 	err := h.ServerStream.RecvMsg(m)
 	if err == nil && h.request == nil {
 		h.request = m

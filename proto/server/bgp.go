@@ -27,8 +27,8 @@ type BGP interface {
 	Sessions() []speaker.SessionStatus
 	Session(netip.Addr) (speaker.SessionStatus, bool)
 	WatchSessions(context.Context) <-chan speaker.SessionEvent
-	ReceivedFrom(context.Context, netip.Addr) ([]speaker.JudgedPath, error)
-	AdvertisedTo(context.Context, netip.Addr) ([]speaker.JudgedPath, error)
+	ReceivedFrom(context.Context, netip.Addr) ([]speaker.EvaluatedPath, error)
+	AdvertisedTo(context.Context, netip.Addr) ([]speaker.EvaluatedPath, error)
 	Rejected() []fib.Rejection
 	Totals() map[bgp.SessionType]speaker.Totals
 	Ready() (bool, string)

@@ -32,7 +32,7 @@ type certificates struct {
 func (c *certificates) current() (*tls.Certificate, *x509.CertPool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err := c.look()
+	err := c.reload()
 	if err == nil {
 		c.problem = ""
 		return c.pair, c.roots, nil
@@ -47,8 +47,8 @@ func (c *certificates) current() (*tls.Certificate, *x509.CertPool, error) {
 	return c.pair, c.roots, nil
 }
 
-// look takes over changes of the files.
-func (c *certificates) look() error {
+// reload takes over changes of the files.
+func (c *certificates) reload() error {
 	var content [3][]byte
 	same := c.pair != nil
 	for i, file := range []string{c.caFile, c.certFile, c.keyFile} {

@@ -159,7 +159,7 @@ func (q *peerRoutes) rejected(peer netip.Addr) {
 	})
 }
 
-func routeOf(p speaker.JudgedPath, peer netip.Addr, way string) *manxv1.PeerRoute {
+func routeOf(p speaker.EvaluatedPath, peer netip.Addr, way string) *manxv1.PeerRoute {
 	r := &manxv1.PeerRoute{
 		Prefix: text(p.Prefix), Peer: text(peer), Direction: way, Accepted: p.Verdict.Accept, Rule: p.Verdict.Rule,
 		NextHop: text(p.NextHop),

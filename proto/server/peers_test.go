@@ -115,9 +115,9 @@ func TestConflictIsTellingBothObjects(t *testing.T) {
 	}
 }
 
-func judged(prefix string, accept bool, rule string) speaker.JudgedPath {
+func judged(prefix string, accept bool, rule string) speaker.EvaluatedPath {
 	p := netip.MustParsePrefix(prefix)
-	return speaker.JudgedPath{
+	return speaker.EvaluatedPath{
 		TablePath: speaker.TablePath{Prefix: p, NextHop: netip.MustParseAddr("10.0.0.9"), Origin: "IGP",
 			ASPath: []uint32{65000}, Communities: []uint32{65000<<16 | 7}, LargeCommunities: [][3]uint32{{1, 2, 3}}},
 		Verdict: bgp.Verdict{Accept: accept, Rule: rule},
@@ -132,12 +132,12 @@ func TestRoutesOfAPeer(t *testing.T) {
 	}
 	r.start()
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	r.bgp.received = map[netip.Addr][]speaker.JudgedPath{
+	r.bgp.received = map[netip.Addr][]speaker.EvaluatedPath{
 		one: {judged("10.1.0.0/16", true, "default"), judged("10.2.0.0/16", false, "BGPFilter/f importV4[0]"),
 			judged("10.3.0.0/16", true, "default")},
 		two: {judged("10.0.0.0/16", false, "BGPFilter/g importV4[1]")},
 	}
-	r.bgp.sent = map[netip.Addr][]speaker.JudgedPath{
+	r.bgp.sent = map[netip.Addr][]speaker.EvaluatedPath{
 		one: {judged("10.8.0.0/26", true, "own"), judged("10.9.0.0/26", false, "not inside a pool")}}
 	r.bgp.refused = []fib.Rejection{{Prefix: netip.MustParsePrefix("10.3.0.0/16"), Path: bgp.Path{Peer: one},
 		Reason: "the next hop is this node"}}

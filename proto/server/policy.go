@@ -37,7 +37,7 @@ type PolicySource struct {
 // Policy has the calls of the policy agent that the view uses.
 type Policy interface {
 	Status() dataplane.PolicyStatus
-	Look(func(*policy.Calculator, *ruleset.Table))
+	Inspect(func(*policy.Calculator, *ruleset.Table))
 	Counters() (map[string][]nftables.Counter, error)
 	Retry(context.Context) (dataplane.Retried, error)
 }

@@ -56,11 +56,11 @@ func (v *PolicyView) explainWorld(agent Policy) explain.World {
 		Objects: objects, Local: v.node,
 		Rules: func(of string, use func(*policy.Calculator)) {
 			if of == v.node {
-				agent.Look(func(c *policy.Calculator, _ *ruleset.Table) { use(c) })
+				agent.Inspect(func(c *policy.Calculator, _ *ruleset.Table) { use(c) })
 				return
 			}
 			var settings policy.Config
-			agent.Look(func(c *policy.Calculator, _ *ruleset.Table) { settings = c.Config() })
+			agent.Inspect(func(c *policy.Calculator, _ *ruleset.Table) { settings = c.Config() })
 			use(explain.Build(objects, settings, of))
 		},
 		Route: func(a netip.Addr) (explain.Route, string) { return reach(v.dataplane.routeTo, a) },

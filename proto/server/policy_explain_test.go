@@ -29,8 +29,8 @@ type rules struct {
 	err      error
 }
 
-func (r *rules) Status() dataplane.PolicyStatus                  { return r.status }
-func (r *rules) Look(f func(*policy.Calculator, *ruleset.Table)) { f(r.calc, r.calc.Table()) }
+func (r *rules) Status() dataplane.PolicyStatus                     { return r.status }
+func (r *rules) Inspect(f func(*policy.Calculator, *ruleset.Table)) { f(r.calc, r.calc.Table()) }
 func (r *rules) Retry(context.Context) (dataplane.Retried, error) {
 	return dataplane.Retried{Part: "policy", Failed: 1, Failing: 1, Reason: "chain x: no such file"}, nil
 }

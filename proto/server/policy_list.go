@@ -36,13 +36,13 @@ func (v *PolicyView) ListPolicies(
 			(r.GetNamespace() == "" || r.GetNamespace() == k.Namespace) &&
 			(r.GetName() == "" || r.GetName() == k.Name)
 	}
-	agent.Look(func(c *policy.Calculator, t *ruleset.Table) {
+	agent.Inspect(func(c *policy.Calculator, t *ruleset.Table) {
 		problems := map[model.Key]string{}
 		for k, why := range c.Bad() {
 			problems[k] = why
 		}
 		list := policyLister{calc: c, counters: counters, rules: r.GetRules()}
-		var found []askedPolicy
+		var found []orderedPolicy
 		for p, endpoints := range c.Policies() {
 			k := model.Key{Kind: p.ID.Kind, Namespace: p.ID.Namespace, Name: p.ID.Name}
 			if !wanted(k) {
@@ -51,9 +51,9 @@ func (v *PolicyView) ListPolicies(
 			row := list.row(p, endpoints)
 			row.Problem = problems[k]
 			delete(problems, k)
-			found = append(found, askedPolicy{c.Tier(p.Tier), p, row})
+			found = append(found, orderedPolicy{c.Tier(p.Tier), p, row})
 		}
-		slices.SortFunc(found, askedPolicy.compare)
+		slices.SortFunc(found, orderedPolicy.compare)
 		for _, f := range found {
 			answer.Policies = append(answer.Policies, f.row)
 		}
@@ -62,15 +62,15 @@ func (v *PolicyView) ListPolicies(
 	return answer, nil
 }
 
-// askedPolicy is a policy with its place in the order of evaluation.
-type askedPolicy struct {
+// orderedPolicy is a policy with its place in the order of evaluation.
+type orderedPolicy struct {
 	tier   policy.TierInfo
 	policy *policy.Policy
 	row    *manxv1.Policy
 }
 
 // compare puts policies in the order of evaluation.
-func (a askedPolicy) compare(b askedPolicy) int {
+func (a orderedPolicy) compare(b orderedPolicy) int {
 	if a.tier.Exists != b.tier.Exists {
 		if a.tier.Exists {
 			return -1
@@ -185,7 +185,7 @@ func (v *PolicyView) GetRuleset(_ context.Context, r *manxv1.GetRulesetRequest) 
 		return nil, err
 	}
 	var text strings.Builder
-	agent.Look(func(_ *policy.Calculator, t *ruleset.Table) {
+	agent.Inspect(func(_ *policy.Calculator, t *ruleset.Table) {
 		err = t.Text(&text, ruleset.TextOptions{Elements: int(r.GetElements())})
 	})
 	if err != nil {

@@ -163,8 +163,8 @@ func (t *liveTrace) run(ctx context.Context) error {
 			<-failed
 		}
 	}()
-	look := time.NewTicker(tracePoll)
-	defer look.Stop()
+	poll := time.NewTicker(tracePoll)
+	defer poll.Stop()
 	var over <-chan time.Time // runs from when packets can be seen
 	for {
 		select {
@@ -182,11 +182,11 @@ func (t *liveTrace) run(ctx context.Context) error {
 			}
 		case s := <-steps:
 			t.collector.Add(s, time.Now())
-		case now := <-look.C:
+		case now := <-poll.C:
 			if len(steps) > 0 { // a slow host, not a packet that is not seen any more
 				continue
 			}
-			if full, err := t.tell(t.collector.Take(now)); full || err != nil {
+			if full, err := t.send(t.collector.Take(now)); full || err != nil {
 				return err
 			}
 		}
@@ -217,8 +217,8 @@ func texts(list []netip.Addr) []string {
 	return out
 }
 
-// tell sends the results about packets; full when there were enough.
-func (t *liveTrace) tell(packets []*flowtrace.Packet) (full bool, err error) {
+// send sends the results about packets; full when there were enough.
+func (t *liveTrace) send(packets []*flowtrace.Packet) (full bool, err error) {
 	for _, p := range packets {
 		answer := t.explain(p)
 		verdict, reasons := flowtrace.Compare(p, answer, t.node)

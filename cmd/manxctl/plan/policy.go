@@ -35,7 +35,7 @@ func policyTexts(objects model.Set, node string) map[string][]string {
 	for k := range c.Endpoints() {
 		for _, in := range []bool{true, false} {
 			var names []string
-			for _, id := range c.Asked(k, in) {
+			for _, id := range c.PoliciesOf(k, in) {
 				names = append(names, inTier(c, id))
 			}
 			all[policy.DirectionName(in)+" of "+k.String()] = names

@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -58,15 +59,15 @@ func Named(w io.Writer, kind model.Kind, objects []*model.Object, o Options) err
 // Names prints "kind/name" for each object, and done, the action, if it is not empty.
 func Names(w io.Writer, objects []*model.Object, done string) error {
 	for _, x := range objects {
-		if _, err := fmt.Fprintln(w, strings.TrimRight(NameOf(x.Key)+" "+done, " ")); err != nil {
+		if _, err := fmt.Fprintln(w, strings.TrimRight(nameOf(x.Key)+" "+done, " ")); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// NameOf returns the key in the form that commands accept: "bgppeer/tor-1".
-func NameOf(k model.Key) string { return strings.ToLower(string(k.Kind)) + "/" + k.Name }
+// nameOf returns the key in the form that commands accept: "bgppeer/tor-1".
+func nameOf(k model.Key) string { return strings.ToLower(string(k.Kind)) + "/" + k.Name }
 
 func grid(kind model.Kind, objects []*model.Object, o Options) *Grid {
 	var cols []column
@@ -145,7 +146,7 @@ func structured(w io.Writer, f Format, v any) error {
 	if err := e.Encode(v); err != nil {
 		return err
 	}
-	out := model.WithoutEmptyEnds(b.Bytes())
+	out := codec.WithoutEmptyEnds(b.Bytes())
 	if f == YAML {
 		y, err := yaml.JSONToYAML(out)
 		if err != nil {

@@ -27,7 +27,7 @@ func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, 
 	if kept {
 		return 0
 	}
-	period := f.config.Passwords.Asked()
+	period := f.config.Passwords.EndDecision()
 	if err := f.config.Speaker.Set(ctx, d); err != nil {
 		if text := err.Error(); text != f.failure {
 			f.failure = text

@@ -50,9 +50,9 @@ type Agent interface {
 // Passwords are the passwords of BGP sessions.
 type Passwords interface {
 	bgp.PasswordSource
-	// Asked ends the calls of Password for one decision, and returns the interval between calls of Outdated until the
-	// next one: 0 for none.
-	Asked() time.Duration
+	// EndDecision ends the calls of Password for one decision, and returns the interval between calls of Outdated until
+	// the next one: 0 for none.
+	EndDecision() time.Duration
 	// Outdated reports whether a password of the last decision may have changed. It reads no password.
 	Outdated() bool
 	// Changed receives when passwords may have changed.
@@ -85,11 +85,11 @@ type Config struct {
 // Follower keeps the speaker and the agents up to date. It passes nothing to them before the first full read of the
 // datastore. It is safe for concurrent use.
 type Follower struct {
-	config   Config
-	bgpKinds []model.Kind
-	desired  atomic.Pointer[decision]
-	failure  string        // of the last attempt to configure the speaker, as logged
-	look     chan struct{} // holds one token when BGP is to be decided again
+	config    Config
+	bgpKinds  []model.Kind
+	desired   atomic.Pointer[decision]
+	failure   string        // of the last attempt to configure the speaker, as logged
+	triggered chan struct{} // holds one token when BGP is to be decided again
 
 	mu    sync.Mutex
 	state dataplane.State // as passed to the agents
@@ -103,13 +103,13 @@ type decision struct {
 
 // New returns a Follower; Run starts it.
 func New(c Config) *Follower {
-	return &Follower{config: c, bgpKinds: bgp.Kinds(), look: make(chan struct{}, 1)}
+	return &Follower{config: c, bgpKinds: bgp.Kinds(), triggered: make(chan struct{}, 1)}
 }
 
-// Look triggers a new decision about BGP after a change outside the datastore. It does not block.
-func (f *Follower) Look() {
+// Trigger triggers a new decision about BGP after a change outside the datastore. It does not block.
+func (f *Follower) Trigger() {
 	select {
-	case f.look <- struct{}{}:
+	case f.triggered <- struct{}{}:
 	default:
 	}
 }
@@ -185,7 +185,7 @@ func (f *Follower) wait(ctx context.Context, seen *datastore.Snapshot, tick <-ch
 				continue
 			}
 		case <-f.config.Passwords.Changed():
-		case <-f.look:
+		case <-f.triggered:
 		case <-ctx.Done():
 		}
 		return seen
@@ -218,7 +218,7 @@ func (f *Follower) acted(k model.Kind) bool {
 }
 
 // hand changes the state of the agents. It notifies them if tell is set, or if more than the objects differs.
-func (f *Follower) hand(tell bool, change func(*dataplane.State)) {
+func (f *Follower) hand(notify bool, change func(*dataplane.State)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	next := f.state
@@ -230,7 +230,7 @@ func (f *Follower) hand(tell bool, change func(*dataplane.State)) {
 	synced, _ := f.config.Speaker.Synced() // only followBGP sets it, but every call may clear it
 	next.BGPSynced = next.BGPSynced && synced
 	old := f.state
-	if tell || next.DatastoreSynced != old.DatastoreSynced || next.BGPSynced != old.BGPSynced ||
+	if notify || next.DatastoreSynced != old.DatastoreSynced || next.BGPSynced != old.BGPSynced ||
 		!slices.Equal(next.Statics, old.Statics) || !slices.Equal(next.Peering, old.Peering) {
 		for _, a := range f.config.Agents {
 			a.SetState(next)

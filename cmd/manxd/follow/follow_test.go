@@ -18,10 +18,11 @@ import (
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// diary is what the fakes were told, in order.
+// diary has the calls of the fakes, in order.
 type diary struct {
 	mu    sync.Mutex
 	lines []string
@@ -109,7 +110,7 @@ func (a *fakeAgent) Learn(list []route.Learned) {
 	a.diary.write("agent learns %d", len(list))
 }
 
-// fakePasswords has one password for all, which is looked at from time to time while somebody wants it.
+// fakePasswords has one password for all sessions. It is checked from time to time while a session requests it.
 type fakePasswords struct {
 	changed chan struct{}
 
@@ -130,7 +131,7 @@ func (p *fakePasswords) Password(string, string) (string, error) {
 
 func (p *fakePasswords) Place(string, string) string { return "a test" }
 
-func (p *fakePasswords) Asked() time.Duration {
+func (p *fakePasswords) EndDecision() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.wanted {
@@ -198,7 +199,7 @@ func (r *rig) expect(what string, want ...string) {
 func (r *rig) put(kind model.Kind, namespace, name, spec string) datastore.Event {
 	r.revision++
 	k := model.Key{Kind: kind, Namespace: namespace, Name: name}
-	o := model.Decode(k, fmt.Appendf(nil,
+	o := codec.Decode(k, fmt.Appendf(nil,
 		`{"kind":%q,"apiVersion":"projectcalico.org/v3","metadata":{"name":%q,"namespace":%q},"spec":%s}`,
 		kind, name, namespace, spec), r.revision)
 	if o.Err != nil {
@@ -257,8 +258,8 @@ func TestNodeDeletedKeepsBGP(t *testing.T) {
 	})
 }
 
-// A password that changes is seen: at once where that is told, else at the next look. Nothing is decided again before,
-// and there are no looks where no session has a password.
+// A changed password takes effect: at once after a notification, else at the next check. Before that, BGP is not
+// decided again. There are no checks while no session has a password.
 func TestPasswordsChange(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.passwords.word = "old"
@@ -300,7 +301,7 @@ func TestPasswordsChange(t *testing.T) {
 		time.Sleep(passwordPoll)
 		r.expect("another one", fresh)
 		looks(1)
-		r.follower.Look()
+		r.follower.Trigger()
 		r.expect("when something else has changed", fresh)
 		r.tables.Apply(r.drop(model.KindBGPPeer, "", "tor"))
 		r.expect("no session with a password", "agent all false changed [tor] synced true false", mesh)
@@ -359,7 +360,7 @@ func TestPodsInsideOwnBlocks(t *testing.T) {
 	bubble(t, func(r *rig) {
 		k := model.Key{Kind: model.KindBlockAffinity, Name: "host/n1/10.65.2.0/26"}
 		block := datastore.Event{Type: datastore.EventUpdate, Key: k, Revision: r.revision,
-			Object: model.Decode(k, []byte(`{"state":"confirmed"}`), r.revision)}
+			Object: codec.Decode(k, []byte(`{"state":"confirmed"}`), r.revision)}
 		r.begin(r.put(model.KindIPPool, "", "pods", `{"cidr":"10.65.0.0/16"}`), block)
 		r.expect("at first", "agent all true changed [] synced true false", mesh)
 		r.tables.Apply(r.put(model.KindWorkloadEndpoint, "ns", "in", fmt.Sprintf(pod, "10.65.2.7/32")))
@@ -378,7 +379,7 @@ func TestBlocksOfOtherNodes(t *testing.T) {
 			r.revision++
 			k := model.Key{Kind: model.KindBlockAffinity, Name: "host/" + host + "/" + cidr}
 			return datastore.Event{Type: datastore.EventUpdate, Key: k, Revision: r.revision,
-				Object: model.Decode(k, []byte(`{"state":"confirmed"}`), r.revision)}
+				Object: codec.Decode(k, []byte(`{"state":"confirmed"}`), r.revision)}
 		}
 		const tor = "speaker AS 64512 sessions [192.0.2.2 192.0.2.9]"
 		r.begin(r.put(model.KindBGPPeer, "", "tor", `{"peerIP":"192.0.2.9","asNumber":65009}`),
@@ -389,7 +390,7 @@ func TestBlocksOfOtherNodes(t *testing.T) {
 		r.tables.Apply(block("n1", "10.65.2.0/26"))
 		r.expect("a block of this node", "agent all false changed [host/n1/10.65.2.0/26] synced true false", tor)
 		r.follower.config.Settings.Refuse.Pools = true
-		r.follower.Look()
+		r.follower.Trigger()
 		r.expect("blocks decide from now on", tor)
 		r.tables.Apply(block("n2", "10.65.3.0/26"))
 		r.expect("then another one", "agent all false changed [host/n2/10.65.3.0/26] synced true false", tor)
@@ -417,7 +418,7 @@ func TestSyncedIsHandedOnAndTakenBack(t *testing.T) {
 		r.speaker.mu.Lock()
 		r.speaker.synced = false // it restarts
 		r.speaker.mu.Unlock()
-		r.follower.Look()
+		r.follower.Trigger()
 		r.expect("BGP restarts", "agent all false changed [] synced false false", mesh)
 		r.tables.Apply(r.put(model.KindIPReservation, "", "some", `{"reservedCIDRs":["10.1.0.0/24"]}`),
 			datastore.Event{Type: datastore.EventInSync, Revision: r.revision})

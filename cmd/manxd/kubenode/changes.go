@@ -12,22 +12,22 @@ import (
 
 // Changes records an Event once for each fault, and again when the fault of its subject changes.
 type Changes struct {
-	events *Events
-	reason Reason
-	told   map[string]string
+	events   *Events
+	reason   Reason
+	reported map[string]string
 }
 
 // NewChanges returns Changes that record Events with a reason.
 func NewChanges(e *Events, r Reason) *Changes { return &Changes{events: e, reason: r} }
 
-// Look records the differences to the current faults, by subject.
-func (c *Changes) Look(wrong map[string]string) {
+// Record records the differences to the current faults, by subject.
+func (c *Changes) Record(wrong map[string]string) {
 	for _, subject := range slices.Sorted(maps.Keys(wrong)) {
-		if text := wrong[subject]; c.told[subject] != text {
+		if text := wrong[subject]; c.reported[subject] != text {
 			c.events.Warn(c.reason, text)
 		}
 	}
-	c.told = maps.Clone(wrong)
+	c.reported = maps.Clone(wrong)
 }
 
 // nearlyFull is the percentage of a pool's addresses in use from which an Event is recorded.
@@ -44,8 +44,8 @@ func NewPools(e *Events, count func(context.Context) ([]ipam.PoolUsage, error)) 
 	return &Pools{count: count, changes: NewChanges(e, PoolNearlyFull)}
 }
 
-// Look counts the pools' addresses, which reads all blocks.
-func (p *Pools) Look(ctx context.Context) error {
+// Evaluate counts the pools' addresses, which reads all blocks.
+func (p *Pools) Evaluate(ctx context.Context) error {
 	usage, err := p.count(ctx)
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func (p *Pools) Look(ctx context.Context) error {
 				u.Name, u.CIDR, nearlyFull)
 		}
 	}
-	p.changes.Look(wrong)
+	p.changes.Record(wrong)
 	return nil
 }
 

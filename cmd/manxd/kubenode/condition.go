@@ -126,11 +126,11 @@ func (c *Condition) wanted(out string) corev1.NodeCondition {
 func (c *Condition) write(ctx context.Context, want corev1.NodeCondition) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	return SetCondition(ctx, c.Client, c.Node, want)
+	return setCondition(ctx, c.Client, c.Node, want)
 }
 
-// SetCondition sets a condition of a Node. It does not write one that differs only in its times.
-func SetCondition(ctx context.Context, client typedcorev1.NodesGetter, node string, want corev1.NodeCondition) error {
+// setCondition sets a condition of a Node. It does not write one that differs only in its times.
+func setCondition(ctx context.Context, client typedcorev1.NodesGetter, node string, want corev1.NodeCondition) error {
 	n, err := client.Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
 		return err

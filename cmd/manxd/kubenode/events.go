@@ -28,8 +28,8 @@ const (
 	PolicyRefused  Reason = "PolicyRefused"
 )
 
-// Component is the source of the Events.
-const Component = "manx"
+// component is the source of the Events.
+const component = "manx"
 
 // Limits that protect an apiserver from a faulty node: for each reason a burst of Events, and then one in an interval.
 // Similar ones are counted in one Event (client-go's correlator).
@@ -62,7 +62,7 @@ func NewEvents(client typedcorev1.EventsGetter, node string) *Events {
 	e.broadcaster = record.NewBroadcaster(record.WithContext(ctx),
 		record.WithCorrelatorOptions(record.CorrelatorOptions{
 			BurstSize: burst, QPS: 1. / refillEvery, SpamKeyFunc: func(e *corev1.Event) string { return e.Reason }}))
-	e.recorder = e.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Component, Host: node}).
+	e.recorder = e.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: node}).
 		WithLogger(logr.Discard())
 	e.broadcaster.StartRecordingToSink(sink{e})
 	return e
@@ -77,8 +77,8 @@ func (e *Events) Close() {
 // Warn records an Event that may need an action. text must contain no secret.
 func (e *Events) Warn(r Reason, text string) { e.record(corev1.EventTypeWarning, r, text) }
 
-// Note records an Event for information. text must contain no secret.
-func (e *Events) Note(r Reason, text string) { e.record(corev1.EventTypeNormal, r, text) }
+// note records an Event for information. text must contain no secret.
+func (e *Events) note(r Reason, text string) { e.record(corev1.EventTypeNormal, r, text) }
 
 // maxText bounds the text of an Event, in bytes, within the API's limit.
 const maxText = 1000

@@ -50,7 +50,7 @@ func eventually(t *testing.T, check func() error) {
 	t.Fatal(err)
 }
 
-// rig is an API with a Node and a role that allows what a node needs for Events and its condition, and no more.
+// rig is an API with a Node, and a role with the rights that a node needs for Events and its condition, and no others.
 type rig struct {
 	server *apiserver.Server
 	admin  *kubernetes.Clientset
@@ -232,7 +232,7 @@ func (r *rig) testEvents(t *testing.T) {
 	for i := range 1000 { // as of a node that is unwell
 		e.Warn(SessionDown, fmt.Sprintf("the BGP session with 10.0.%d.%d is down", i/256, i%256))
 	}
-	e.Note(AddressChanged, strings.Repeat("long ", 1000))
+	e.note(AddressChanged, strings.Repeat("long ", 1000))
 	eventually(t, func() error {
 		if n := len(r.events(t, AddressChanged)); n != 1 {
 			return fmt.Errorf("%d events of another reason", n)
@@ -244,7 +244,7 @@ func (r *rig) testEvents(t *testing.T) {
 		t.Errorf("1000 events became %d", n)
 	}
 	for _, x := range list {
-		if x.Type != corev1.EventTypeWarning || x.Source.Component != Component || x.Source.Host != "n1" {
+		if x.Type != corev1.EventTypeWarning || x.Source.Component != component || x.Source.Host != "n1" {
 			t.Errorf("%+v", x)
 		}
 	}
@@ -255,7 +255,7 @@ func (r *rig) testEventsAway(t *testing.T) {
 	e := NewEvents(r.client(t, r.server.ConfigAt(line.URL, user)), "n1")
 	defer e.Close()
 	line.Cut()
-	for range 100_000 { // does not wait, and keeps what it can
+	for range 100_000 { // does not wait, and keeps as many as it can
 		e.Warn(PoolNearlyFull, "a pool")
 	}
 	eventually(t, func() error {
@@ -297,7 +297,7 @@ func TestSessionsThatAreDown(t *testing.T) {
 	look := func(after time.Duration, want string, list ...speaker.SessionStatus) {
 		t.Helper()
 		now = now.Add(after)
-		s.Look(now, list)
+		s.Evaluate(now, list)
 		if got := read(); got != want {
 			t.Errorf("told\n%s\nwant\n%s", got, want)
 		}
@@ -347,7 +347,7 @@ func TestPoolsThatAreNearlyFull(t *testing.T) {
 		"90 % of its " +
 		"addresses are in use or reserved"}, {236, ""}, {100, ""}, {230, "Warning IPPoolNearlyFull"}} {
 		used = c.used
-		must(t, p.Look(t.Context()))
+		must(t, p.Evaluate(t.Context()))
 		if got := read(); !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
 			t.Errorf("%d in use: told %q, want %q", c.used, got, c.want)
 		}

@@ -15,19 +15,19 @@ const downFor = 20 * time.Second
 // Sessions decides on Events about BGP sessions. Each session of a BGPPeer counts separately. Those of the node-to-node
 // mesh count together, once half of them are down: the reboot of one node causes no Event on the other nodes.
 type Sessions struct {
-	events *Events
-	down   map[netip.Addr]time.Time // time since which sessions are down
-	told   map[netip.Addr]bool      // those reported down
-	mesh   bool                     // the mesh is reported down
+	events   *Events
+	down     map[netip.Addr]time.Time // time since which sessions are down
+	reported map[netip.Addr]bool      // those reported down
+	mesh     bool                     // the mesh is reported down
 }
 
 // NewSessions returns Sessions that record Events.
 func NewSessions(e *Events) *Sessions {
-	return &Sessions{events: e, down: map[netip.Addr]time.Time{}, told: map[netip.Addr]bool{}}
+	return &Sessions{events: e, down: map[netip.Addr]time.Time{}, reported: map[netip.Addr]bool{}}
 }
 
-// Look evaluates the current sessions.
-func (s *Sessions) Look(now time.Time, list []speaker.SessionStatus) {
+// Evaluate evaluates the current sessions.
+func (s *Sessions) Evaluate(now time.Time, list []speaker.SessionStatus) {
 	wanted := map[netip.Addr]bool{}
 	mesh, meshDown := 0, 0
 	var example speaker.SessionStatus
@@ -49,7 +49,7 @@ func (s *Sessions) Look(now time.Time, list []speaker.SessionStatus) {
 	for a := range s.down {
 		if !wanted[a] {
 			delete(s.down, a)
-			delete(s.told, a)
+			delete(s.reported, a)
 		}
 	}
 	s.recordMesh(mesh, meshDown, example)
@@ -70,12 +70,12 @@ func (s *Sessions) downLong(now time.Time, x speaker.SessionStatus) bool {
 func (s *Sessions) recordSession(x speaker.SessionStatus, long bool) {
 	a := x.Session.Address
 	switch {
-	case long && !s.told[a]:
-		s.told[a] = true
+	case long && !s.reported[a]:
+		s.reported[a] = true
 		s.events.Warn(SessionDown, fmt.Sprintf("the BGP session with %s is down: %s", a, x.Reason))
-	case s.told[a] && x.Phase == speaker.PhaseEstablished:
-		delete(s.told, a)
-		s.events.Note(SessionUp, fmt.Sprintf("the BGP session with %s is up again", a))
+	case s.reported[a] && x.Phase == speaker.PhaseEstablished:
+		delete(s.reported, a)
+		s.events.note(SessionUp, fmt.Sprintf("the BGP session with %s is up again", a))
 	}
 }
 
@@ -88,7 +88,7 @@ func (s *Sessions) recordMesh(all, down int, example speaker.SessionStatus) {
 			down, all, example.Session.Address, example.Reason))
 	case s.mesh && 2*down < all:
 		s.mesh = false
-		s.events.Note(SessionUp, fmt.Sprintf("%d of %d BGP sessions of the node-to-node mesh are up again", all-down,
+		s.events.note(SessionUp, fmt.Sprintf("%d of %d BGP sessions of the node-to-node mesh are up again", all-down,
 			all))
 	}
 }

@@ -60,12 +60,12 @@ type ref struct{ secret, key string }
 
 // followed is the last known state of a Secret.
 type followed struct {
-	stop     context.CancelFunc
-	named    time.Time     // time of the last request for a password in it
-	asked    bool          // in the current decision
-	wanted   bool          // in the last decision
-	told     bool          // then, that changes are not seen
-	answered chan struct{} // closed with the first answer of the API
+	stop      context.CancelFunc
+	named     time.Time     // time of the last request for a password in it
+	requested bool          // in the current decision
+	wanted    bool          // in the last decision
+	reported  bool          // then, that changes are not seen
+	answered  chan struct{} // closed with the first answer of the API
 
 	known   bool
 	data    map[string][]byte // nil: there is no such Secret
@@ -90,14 +90,14 @@ func (s *Secrets) Changed() <-chan struct{} { return s.changed }
 // report.
 const troublePoll = 10 * time.Second
 
-// Asked ends the calls of Password for one decision: the Secrets that it named are followed until another decision does
-// not name them. It returns the interval between calls of Outdated until then: 0, for none, while the API answers,
-// since its watch reports changes.
-func (s *Secrets) Asked() (period time.Duration) {
+// EndDecision ends the calls of Password for one decision: the Secrets that it named are followed until another
+// decision does not name them. It returns the interval between calls of Outdated until then: 0, for none, while the API
+// answers, since its watch reports changes.
+func (s *Secrets) EndDecision() (period time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.followed {
-		f.wanted, f.asked = f.asked, false
+		f.wanted, f.requested = f.requested, false
 		if f.wanted && f.err != nil {
 			period = troublePoll
 		}
@@ -110,7 +110,7 @@ func (s *Secrets) Outdated() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.followed {
-		if f.wanted && f.told != (f.trouble() != nil) {
+		if f.wanted && f.reported != (f.trouble() != nil) {
 			return true
 		}
 	}
@@ -138,7 +138,7 @@ func (s *Secrets) Password(secret, key string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := ref{secret, key}
-	f.told = f.trouble() != nil
+	f.reported = f.trouble() != nil
 	password, err := f.password(s.namespace, at)
 	if password != "" {
 		s.good[at] = password
@@ -185,7 +185,7 @@ func (s *Secrets) follow(name string) *followed {
 		ctx, f.stop = context.WithCancel(s.ctx)
 		go s.run(ctx, name, f)
 	}
-	f.named, f.asked = time.Now(), true
+	f.named, f.requested = time.Now(), true
 	return f
 }
 
@@ -253,7 +253,7 @@ func (s *Secrets) forgetUnnamed(since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, f := range s.followed {
-		if !f.asked && !f.wanted && f.named.Before(since) {
+		if !f.requested && !f.wanted && f.named.Before(since) {
 			f.stop()
 			delete(s.followed, name)
 			s.log.Debug("a Secret is not followed any more", zap.String("secret", name))

@@ -170,11 +170,11 @@ func testPasswordsWithoutTheAPI(t *testing.T, r *rig) {
 	await(t, s, "bgp", "tor", "good", `secrets "bgp" is forbidden`)
 	fresh := r.open(r.server.Config(user))
 	await(t, fresh, "bgp", "tor", "", `secrets "bgp" is forbidden`)
-	if every := s.Asked(); every == 0 || s.Outdated() {
+	if every := s.EndDecision(); every == 0 || s.Outdated() {
 		t.Errorf("to be looked at every %v, outdated %t: want looks, and nothing new", every, s.Outdated())
 	}
 	s.mu.Lock()
-	s.followed["bgp"].told = false // as it was while the error was new
+	s.followed["bgp"].reported = false // as it was while the error was new
 	s.mu.Unlock()
 	if !s.Outdated() {
 		t.Error("an error that has lasted is not told")
@@ -204,14 +204,14 @@ func testSecretsThatNobodyNames(t *testing.T, r *rig) {
 	if len(s.followed) != 1 {
 		t.Error("the decision that is being made named it")
 	}
-	if every := s.Asked(); every != 0 || s.Outdated() {
+	if every := s.EndDecision(); every != 0 || s.Outdated() {
 		t.Errorf("to be looked at every %v, although the API tells of changes", every)
 	}
 	s.forgetUnnamed(time.Now())
 	if len(s.followed) != 1 {
 		t.Error("the last decision named it, however long ago that was")
 	}
-	s.Asked() // of a decision that named nothing
+	s.EndDecision() // of a decision that named nothing
 	s.forgetUnnamed(time.Now().Add(-forget))
 	if len(s.followed) != 1 {
 		t.Error("it was named a moment ago")

@@ -101,11 +101,12 @@ func (s *Socket) Receive(flags int) ([]byte, error) {
 
 // Request sends one message and waits for its acknowledgement.
 func (s *Socket) Request(kind uint16, flags int, body func(*Builder)) error {
-	return s.Ask(kind, flags, body, func(Message) {})
+	return s.Query(kind, flags, body, func(Message) {})
 }
 
-// Ask sends a request that is answered with more than an acknowledgement; each is called with the messages before that.
-func (s *Socket) Ask(kind uint16, flags int, body func(*Builder), each func(Message)) error {
+// Query sends a request that is answered with more than an acknowledgement; each is called with the messages before
+// that.
+func (s *Socket) Query(kind uint16, flags int, body func(*Builder), each func(Message)) error {
 	s.Seq++
 	var b Builder
 	b.Begin(kind, flags|unix.NLM_F_ACK, s.Seq)

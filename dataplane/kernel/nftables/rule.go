@@ -82,7 +82,7 @@ const (
 )
 
 func (e *encoder) log(l ruleset.Log) {
-	if !l.Tells() {
+	if !l.Enabled() {
 		return
 	}
 	if l.Rate > 0 {

@@ -60,7 +60,7 @@ func (k chainKey) about(b *netlink.Builder, table, chain uint16) {
 
 func (n *chainNames) readBase(key chainKey, info *chainInfo) {
 	// An error leaves the base unknown.
-	_ = n.sock.Ask(nftKind(unix.NFT_MSG_GETCHAIN), 0,
+	_ = n.sock.Query(nftKind(unix.NFT_MSG_GETCHAIN), 0,
 		func(b *netlink.Builder) { key.about(b, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME) },
 		func(m netlink.Message) {
 			if len(m.Data) < 4 {

@@ -88,7 +88,7 @@ func lookUp(n *netlink.Namespace, local, remote netip.AddrPort) (owner Owner, er
 	defer s.Close()
 	var answers [][]byte
 	// Not a dump: that compares ports alone.
-	err = s.Ask(sockDiagByFamily, 0, func(b *netlink.Builder) {
+	err = s.Query(sockDiagByFamily, 0, func(b *netlink.Builder) {
 		b.Buf = append(b.Buf, diagRequest(local, remote)...)
 	}, func(m netlink.Message) {
 		if m.Kind == sockDiagByFamily {

@@ -46,7 +46,7 @@ func interfaces(r model.Reader, node string) map[string][]netip.Addr {
 	own := host(r, node).addresses
 	var names []string
 	for _, h := range model.All[v3.HostEndpoint](r, model.KindHostEndpoint) {
-		if name := h.Spec.InterfaceName; h.Spec.Node == node && name != "" && name != "*" {
+		if name := h.Spec.InterfaceName; h.Spec.Node == node && name != "" && name != model.AllInterfaces {
 			links[name] = append(links[name], addresses(h.Spec.ExpectedIPs)...)
 			names = append(names, name)
 		}
@@ -94,17 +94,17 @@ func Explain(w World, q Question) (*Answer, error) {
 	e := explanation{world: w, answer: &Answer{Source: source, Destination: destination,
 		Flow: q.Flow.of(source.Address), Allowed: true}}
 	_, notAnAddress := netip.ParseAddr(q.Source)
-	e.asked = notAnAddress == nil
+	e.byAddress = notAnAddress == nil
 	e.follow()
 	return e.answer, nil
 }
 
 // explanation is an answer in the making.
 type explanation struct {
-	world  World
-	answer *Answer
-	asked  bool // the source was given as an address
-	packet ruleset.Packet
+	world     World
+	answer    *Answer
+	byAddress bool // the source was given as an address
+	packet    ruleset.Packet
 }
 
 func (e *explanation) note(format string, args ...any) {
@@ -148,18 +148,18 @@ func (e *explanation) hop(node string, last bool) {
 		h := e.host(node, c)
 		p := e.packet
 		p.In, p.Out, p.Mark, p.State, p.Status = in, out, 0, ruleset.ConnNew, 0
-		ask := c.Table().EvalForward
+		evaluate := c.Table().EvalForward
 		switch {
 		case in == "" && toHost:
 			e.note("a node that talks to itself does so over lo, which no policy is about")
 			return
 		case in == "":
-			ask = c.Table().EvalOutput
+			evaluate = c.Table().EvalOutput
 		case toHost:
-			ask = c.Table().EvalInput
+			evaluate = c.Table().EvalInput
 		}
 		var trace ruleset.Trace
-		result := ask(h, p, &trace)
+		result := evaluate(h, p, &trace)
 		read := reader{node: node, answer: a, calc: c, packet: p, programmed: node == e.world.Local}
 		stages := read.stages(&trace)
 		if !result.Accepted() && c.IsWorkload(in) && c.IsWorkload(out) && !toHost {

@@ -127,7 +127,7 @@ func (e *explanation) tunnelAddress(node, device string) netip.Addr {
 // address.
 func (e *explanation) leaveByTunnel() {
 	s := &e.answer.Source
-	if s.Kind != kindHost || e.asked {
+	if s.Kind != kindHost || e.byAddress {
 		return
 	}
 	device := e.tunnel(s.Node, e.answer.Destination)

@@ -53,19 +53,19 @@ func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
 		Allowed: !drops(last.Verdict.Action)}
 	place, _ := r.origin(last.Base).(policy.Stage)
 	s.Direction, s.About = r.about(place)
-	if last.Asked != nil && last.Matched && decides(last.Verdict.Action) {
-		s.Rule = last.Asked.ID()
+	if last.Evaluated != nil && last.Matched && decides(last.Verdict.Action) {
+		s.Rule = last.Evaluated.ID()
 	}
-	asked := !s.Allowed
+	evaluated := !s.Allowed
 	for len(steps) > 0 {
 		step := steps[0]
 		steps = steps[1:]
 		if r.origin(step.Chain) == (policy.EndpointChain{}) {
-			asked = true
+			evaluated = true
 		}
 		of, isPolicy := r.origin(step.Verdict.Chain).(policy.ChainOf)
 		switch {
-		case !step.Matched || step.Asked == nil:
+		case !step.Matched || step.Evaluated == nil:
 		case step.Verdict.Action == ruleset.Jump && isPolicy:
 			n := slices.IndexFunc(steps, func(x ruleset.Step) bool { return x.Chain != step.Verdict.Chain })
 			if n < 0 {
@@ -73,7 +73,7 @@ func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
 			}
 			r.policy(&s, of, steps[:n])
 			if n > 0 && decides(steps[n-1].Verdict.Action) && steps[n-1].Matched {
-				s.By = steps[n-1].Asked.Comment
+				s.By = steps[n-1].Evaluated.Comment
 			}
 			steps = steps[n:]
 		case decides(step.Verdict.Action):
@@ -83,7 +83,7 @@ func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
 	if s.Allowed && len(s.Tiers) == 0 && place.Option != "" {
 		return s, false // these places only add exceptions, and there is none
 	}
-	return s, asked
+	return s, evaluated
 }
 
 func decides(a ruleset.Action) bool { return a == ruleset.Accept || drops(a) }
@@ -94,7 +94,7 @@ func drops(a ruleset.Action) bool {
 
 // decided enters a verdict of something that is no policy.
 func (r *reader) decided(s *Stage, step ruleset.Step) {
-	s.By = step.Asked.Comment
+	s.By = step.Evaluated.Comment
 	word := "allowed"
 	if drops(step.Verdict.Action) {
 		word = "denied"
@@ -102,7 +102,7 @@ func (r *reader) decided(s *Stage, step ruleset.Step) {
 	if n := len(s.Tiers); n > 0 {
 		t := &s.Tiers[n-1]
 		t.End = word + ": " + s.By
-		if step.Asked.Origin == policy.TierEnd(t.Name) {
+		if step.Evaluated.Origin == policy.TierEnd(t.Name) {
 			s.By = "the end of tier " + t.Name
 			t.End = word + ": policies of this tier are about it, and none of their rules matches"
 		}
@@ -182,18 +182,18 @@ func Order(f float64) string {
 // rules adds the rules of a policy up to the one that matched. A rule that became several in the table matches if one
 // of them does; one that became none has the reason.
 func (r *reader) rules(p *Policy, direction *policy.Direction, steps []ruleset.Step) {
-	asked := map[policy.RuleNumber][]ruleset.Step{}
+	evaluated := map[policy.RuleNumber][]ruleset.Step{}
 	for _, step := range steps {
-		if step.Asked == nil {
+		if step.Evaluated == nil {
 			continue
 		}
-		if n, ok := step.Asked.Origin.(policy.RuleNumber); ok {
-			asked[n] = append(asked[n], step)
+		if n, ok := step.Evaluated.Origin.(policy.RuleNumber); ok {
+			evaluated[n] = append(evaluated[n], step)
 		}
 	}
 	for i := range direction.Rules {
 		rule := Rule{Number: i + 1, Text: RuleText(&direction.Rules[i])}
-		rule.Matches, rule.Why = r.rule(asked[policy.RuleNumber(i+1)], &direction.Rules[i])
+		rule.Matches, rule.Why = r.rule(evaluated[policy.RuleNumber(i+1)], &direction.Rules[i])
 		p.Rules = append(p.Rules, rule)
 		if rule.Matches && direction.Rules[i].Action != policy.Log {
 			p.Decision = decision(direction.Rules[i].Action, p.Staged)

@@ -2,8 +2,6 @@ package labels
 
 import (
 	"iter"
-
-	"github.com/manxnet/manx/datastore/selector"
 )
 
 // Index keeps current which items each selector matches. Not safe for concurrent use; the callbacks must not call it.
@@ -156,13 +154,4 @@ func (x *Index[I, S]) Selectors(id I) iter.Seq[S] {
 			}
 		}
 	}
-}
-
-// Labels are the labels of an item with those that it inherits, nil for one that is not there. They hold until the next
-// change of the index.
-func (x *Index[I, S]) Labels(id I) selector.Labels {
-	if p, ok := x.items[id]; ok {
-		return p.class
-	}
-	return nil
 }

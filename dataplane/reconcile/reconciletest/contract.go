@@ -30,8 +30,8 @@ type Table interface {
 	Repairs() (list []reconcile.Repair, more int)
 }
 
-// Round is how many steps a table may apply at once.
-const Round = 2048
+// round is how many steps a table may apply at once.
+const round = 2048
 
 // Backoff is the backoff of tables under test.
 var Backoff = reconcile.Backoff{Min: time.Second, Max: 4 * time.Second}
@@ -52,7 +52,7 @@ func Run(t *testing.T, newTable func(*Store, func() time.Time) Table) {
 		"Drift is repaired":                         driftIsRepaired,
 		"Failed list changes nothing":               failedListChangesNothing,
 		"Ends as desired":                           endsAsDesired,
-		"Repairs are told":                          repairsAreTold,
+		"Repairs are told":                          repairsAreReported,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, m) })
 	}
@@ -145,20 +145,20 @@ func withdrawnIsRemovedAtOnce(t *testing.T, newTable maker) {
 
 func additionsComeBeforeRemovals(t *testing.T, newTable maker) {
 	table, s, _ := newTable(map[string]int{})
-	for i := range 3 * Round {
+	for i := range 3 * round {
 		table.Set(fmt.Sprint("old", i), 1)
 	}
 	table.Flush()
 	s.took()
-	for i := range 3 * Round {
+	for i := range 3 * round {
 		table.Unset(fmt.Sprint("old", i))
 		table.Set(fmt.Sprint("new", i), 1)
 	}
-	if steps, failures := table.Flush(); steps != 6*Round || failures != 0 {
+	if steps, failures := table.Flush(); steps != 6*round || failures != 0 {
 		t.Fatal(steps, failures)
 	}
 	firstRemoval := slices.IndexFunc(s.Log, func(l string) bool { return l[:6] == "remove" })
-	if firstRemoval != 3*Round || len(s.Have) != 3*Round {
+	if firstRemoval != 3*round || len(s.Have) != 3*round {
 		t.Fatalf("first removal at step %d, %d objects", firstRemoval, len(s.Have))
 	}
 }
@@ -284,9 +284,9 @@ func endsAsDesired(t *testing.T, newTable maker) {
 	}
 }
 
-func repairsAreTold(t *testing.T, newTable maker) {
+func repairsAreReported(t *testing.T, newTable maker) {
 	table, s, _ := newTable(map[string]int{})
-	told := func() (lines []string) {
+	reported := func() (lines []string) {
 		list, more := table.Repairs()
 		for _, r := range list {
 			lines = append(lines, fmt.Sprintf("%s: %q %q", r.Key, r.Found, r.Wanted))
@@ -302,7 +302,7 @@ func repairsAreTold(t *testing.T, newTable maker) {
 		t.Fatal(err)
 	}
 	table.Flush()
-	expect(t, "what an earlier run left", told())
+	expect(t, "what an earlier run left", reported())
 	for i := range 30 {
 		table.Set(fmt.Sprintf("k%02d", i), i)
 	}
@@ -311,14 +311,14 @@ func repairsAreTold(t *testing.T, newTable maker) {
 		table.Observe(k, v) // the target's own echo
 	}
 	table.Flush()
-	expect(t, "what the table did itself", told())
+	expect(t, "what the table did itself", reported())
 
 	table.Observe("k01", 99)
 	table.ObserveGone("k02")
 	table.Observe("extra", 5)
 	table.Flush()
-	expect(t, "what others did", told(), `k01: "99" "1"`, `k02: "" "2"`, `extra: "5" ""`)
-	expect(t, "once", told())
+	expect(t, "what others did", reported(), `k01: "99" "1"`, `k02: "" "2"`, `extra: "5" ""`)
+	expect(t, "once", reported())
 
 	table.ObserveGone("k03")
 	table.Unset("k03")
@@ -327,14 +327,14 @@ func repairsAreTold(t *testing.T, newTable maker) {
 	table.ObserveGone("k05")
 	table.Observe("k05", 5)
 	table.Flush()
-	expect(t, "what is wanted otherwise by then, or is right again", told())
+	expect(t, "what is wanted otherwise by then, or is right again", reported())
 
 	s.Have = map[string]int{}
 	if err := table.Resync(); err != nil {
 		t.Fatal(err)
 	}
 	table.Flush()
-	if lines := told(); len(lines) != reconcile.MostRepairs+1 || lines[reconcile.MostRepairs] != "9 more" {
+	if lines := reported(); len(lines) != reconcile.MostRepairs+1 || lines[reconcile.MostRepairs] != "9 more" {
 		t.Errorf("an emptied table: %q", lines)
 	}
 }

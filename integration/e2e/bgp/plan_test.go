@@ -48,7 +48,7 @@ func (c *cluster) testPlan(t *testing.T) {
 		}
 		var have, want []string
 		for _, s := range world.Peers(t, n) {
-			r, err := world.Ask(t, n, manxv1.ManxClient.GetPeer, &manxv1.GetPeerRequest{Address: s.GetAddress()})
+			r, err := world.Call(t, n, manxv1.ManxClient.GetPeer, &manxv1.GetPeerRequest{Address: s.GetAddress()})
 			must(t, err)
 			have = append(have, liveSession(r.GetPeer()))
 		}
@@ -66,7 +66,7 @@ func (c *cluster) testPlan(t *testing.T) {
 	}
 }
 
-// liveSession and plannedSession write the same of the same session.
+// liveSession and plannedSession return the same text for the same session.
 func liveSession(p *manxv1.Peer) string {
 	w := p.GetWanted()
 	return fmt.Sprint(p.GetAddress(), " ", p.GetPort(), " ", p.GetType(), p.GetLocalAs(), p.GetPeerAs(), p.GetPassive(),
@@ -84,7 +84,7 @@ func plannedSession(s plan.Session) string {
 // sameExports compares the routes sent to a peer with the plan. Nodes do not pass on learned routes to each other, but
 // to routers they do.
 func sameExports(t *testing.T, n *lab.Node, s plan.Session, want []string, everybodys map[string]bool) error {
-	r, err := world.Ask(t, n, manxv1.ManxClient.ListPeerRoutes, &manxv1.ListPeerRoutesRequest{Direction: "advertised",
+	r, err := world.Call(t, n, manxv1.ManxClient.ListPeerRoutes, &manxv1.ListPeerRoutesRequest{Direction: "advertised",
 		Peer: s.Address})
 	if err != nil {
 		return err

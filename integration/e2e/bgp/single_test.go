@@ -204,7 +204,7 @@ func (s *single) testRefusedRoutes(t *testing.T) {
 	})
 }
 
-// routeVia gives the router, which runs no BIRD, the way to the pods.
+// routeVia gives the router, which runs no BIRD, a route to the pods.
 func (s *single) routeVia(t *testing.T, block netip.Prefix) error {
 	t.Helper()
 	out, err := namespace.Command(s.tor.Namespace, "ip", "route", "replace", block.String(), "via",
@@ -253,7 +253,7 @@ func (s *single) testFlood(t *testing.T) {
 	must(t, err)
 	eventually(t, func() error { return lab.Ping(s.n.Namespace, other.IP4()) })
 	must(t, other.Delete())
-	r, err := world.Ask(t, s.n, manxv1.ManxClient.ListRoutes, &manxv1.ListRoutesRequest{})
+	r, err := world.Call(t, s.n, manxv1.ManxClient.ListRoutes, &manxv1.ListRoutesRequest{})
 	must(t, err)
 	if len(r.GetRoutes()) < many {
 		t.Errorf("the control API lists %d routes, want more than %d", len(r.GetRoutes()), many)

@@ -10,7 +10,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// testGarbage writes objects that no client of Calico would, at keys of every kind that the daemon watches.
+// testGarbage writes values that no client of Calico would write, under keys of every kind that the daemon watches.
 func (c *cluster) testGarbage(t *testing.T) {
 	n := c.N2
 	before, sessionsBefore := world.Measure(t, n), world.Peers(t, n)
@@ -34,7 +34,7 @@ func (c *cluster) testGarbage(t *testing.T) {
 		c.Put(t, fmt.Sprintf("/calico/ipam/v2/host/n2/ipv4/block/198.18.%d.0-28", i), value)
 		written++
 	}
-	// Keys that are none, in ranges that are watched.
+	// Invalid keys in watched ranges.
 	c.Put(t, "/calico/ipam/v2/host/n2/ipv4/block/not-a-block", "{}")
 	c.Put(t, world.ResourceKeys+"workloadendpoints/too/many/slashes", "{}")
 	last := c.Put(t, world.ResourceKeys+"nodes/", "{}")
@@ -63,7 +63,7 @@ func (c *cluster) testGarbage(t *testing.T) {
 		}
 	}
 	c.seen(t, n, c.Put(t, world.ResourceKeys+"nodes/n3", valid[world.ResourceKeys+"nodes/n3"]))
-	if r, err := world.Ask(t, n, manxv1.ManxClient.ListQuarantined, &manxv1.ListQuarantinedRequest{}); err != nil ||
+	if r, err := world.Call(t, n, manxv1.ManxClient.ListQuarantined, &manxv1.ListQuarantinedRequest{}); err != nil ||
 		len(r.GetObjects()) > 0 {
 		t.Errorf("still in quarantine: %v, %v", r.GetObjects(), err)
 	}
@@ -79,7 +79,7 @@ func (c *cluster) testGarbage(t *testing.T) {
 	world.Stable(t, n, before)
 }
 
-// garbage are values that no object has, among them the pieces of one that exists below prefix.
+// garbage are invalid values, among them truncated parts of a valid one below prefix.
 func garbage(valid map[string]string, prefix string) []string {
 	values := []string{"", "{", "null", "[]", "0", `"text"`, "\x00\xff\xfe", `{"kind":"Nonsense"}`, `{"spec":[]}`,
 		strings.Repeat("[", 20000),
@@ -92,8 +92,8 @@ func garbage(valid map[string]string, prefix string) []string {
 	return values
 }
 
-// truncated cuts off objects that are in use, one after the other, and restores them. Their last valid version stays in
-// use, so that nothing is disturbed.
+// truncated truncates objects that are in use, one after the other, and restores them. Their last valid version stays
+// in use, so that traffic is undisturbed.
 func (c *cluster) truncated(t *testing.T, n *lab.Node, valid map[string]string) {
 	for _, key := range []string{"ippools/pods4", "bgppeers/tor1-n2", "nodes/n3", "nodes/n2"} {
 		value := valid[world.ResourceKeys+key]
@@ -116,7 +116,7 @@ func (c *cluster) truncated(t *testing.T, n *lab.Node, valid map[string]string) 
 func (c *cluster) seen(t *testing.T, n *lab.Node, revision int64) {
 	t.Helper()
 	eventually(t, func() error {
-		r, err := world.Ask(t, n, manxv1.ManxClient.GetStatus, &manxv1.GetStatusRequest{})
+		r, err := world.Call(t, n, manxv1.ManxClient.GetStatus, &manxv1.GetStatusRequest{})
 		if err == nil && r.GetDatastore().GetRevision() < revision {
 			err = fmt.Errorf("%s has read up to revision %d, want %d", n.Name, r.GetDatastore().GetRevision(), revision)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// hostile is one node whose host has a user without rights that wishes it ill.
+// hostile is one node with a hostile user without rights.
 type hostile struct {
 	*lab.Lab
 	n        *lab.Node
@@ -24,7 +24,7 @@ type hostile struct {
 	args     []string
 }
 
-// TestHostileHost has a user without rights put files in the daemon's way, and objects in the datastore request the
+// TestHostileHost has a user without rights create files at the daemon's paths, and stores objects that claim the
 // property of others.
 func TestHostileHost(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("h"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})

@@ -106,7 +106,8 @@ func (c *cluster) testRestart(t *testing.T) {
 	}
 }
 
-// prunedInTime compares when leftovers were removed with when the daemon reported that it knew all routes.
+// prunedInTime compares the time of the removal of leftovers with the time when the daemon reported that it knew all
+// routes.
 func (c *cluster) prunedInTime(t *testing.T, n *lab.Node, logged int, deleted []string) {
 	t.Helper()
 	line := world.LineWith(n.Log()[logged:], "bgp restart finished")

@@ -48,7 +48,7 @@ func newPair(t *testing.T, prefix string) *pair {
 	return p
 }
 
-// ping starts the pings afresh.
+// ping starts new pings.
 func (p *pair) ping(t *testing.T) {
 	t.Helper()
 	p.flows = &world.Flows{}
@@ -58,7 +58,7 @@ func (p *pair) ping(t *testing.T) {
 	p.flows.Run(t, 20)
 }
 
-// lost waits for more answers, counts the losses since ping and starts anew.
+// lost waits for more answers, counts the losses since ping and starts new pings.
 func (p *pair) lost(t *testing.T, what string) {
 	t.Helper()
 	p.flows.Run(t, 30)
@@ -191,7 +191,7 @@ func TestSwitchBetweenManxAndBIRD(t *testing.T) {
 	}
 }
 
-// TestGracefulRestart restarts daemons in all the ways that maintenance does.
+// TestGracefulRestart restarts daemons in all the ways of maintenance.
 func TestGracefulRestart(t *testing.T) {
 	t.Parallel() // it has a lab of its own, and mostly waits
 	p := newPair(t, "g")
@@ -258,7 +258,7 @@ func TestGracefulRestart(t *testing.T) {
 	})
 }
 
-// TestReboot takes everything from a node that a reboot takes, and starts it again.
+// TestReboot removes the state that a reboot removes from a node, and starts the node again.
 func TestReboot(t *testing.T) {
 	p := newPair(t, "o")
 	p.N2.Manxd().Kill()

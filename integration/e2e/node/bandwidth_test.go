@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestBandwidth gives a pod limits with manxctl and takes them away again; the kernel follows.
+// TestBandwidth sets limits of a pod with manxctl and removes them; the kernel follows.
 func TestBandwidth(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("q"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	n := l.Nodes[0]

@@ -20,8 +20,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestPluginAndDaemon has manxd killed and started while containers come and go, as in an update: each ADD succeeds, by
-// manxd or past it; no address is given twice; and after all DELs nothing is left.
+// TestPluginAndDaemon kills and starts manxd while containers come and go, as in an update: each ADD succeeds, with
+// manxd or without it; no address is assigned twice; and after all DELs nothing is left.
 func TestPluginAndDaemon(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("c"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
 		{Name: "n2"}}})

@@ -29,7 +29,7 @@ type control struct {
 	tools  string // folder of the programs that the documentation names
 }
 
-// TestControlAPI gives orders to a node, on itself and from another host, in each role.
+// TestControlAPI makes calls of a node's control API, on the node and from another host, in each role.
 func TestControlAPI(t *testing.T) {
 	t.Parallel() // it has a lab of its own, and mostly waits
 	if _, err := exec.LookPath("openssl"); err != nil {
@@ -166,7 +166,7 @@ func (c *control) testSoft(t *testing.T) {
 		}
 		return nil
 	})
-	// The effect of the reset is at the peer by the time that it answers a later query.
+	// The peer shows the effect of the reset when it answers a later query.
 	eventually(t, func() error { _, err := c.tor.Birdc("show", "protocols", "all", "n1"); return err })
 	after := c.up(t, tor)
 	if after.GetEstablishedUnixMs() != before.GetEstablishedUnixMs() || after.GetFlaps() != before.GetFlaps() {
@@ -226,8 +226,7 @@ func (c *control) testNotEstablished(t *testing.T) {
 	}
 }
 
-// testRetry has an object that cannot be used, and a route that the kernel refuses because somebody else's is in its
-// place.
+// testRetry has an unusable object, and a route that the kernel refuses because a foreign route is in its place.
 func (c *control) testRetry(t *testing.T) {
 	etcd := world.DialEtcd(t, c.n1)
 	const key = "/calico/resources/v3/projectcalico.org/bgpfilters/broken"
@@ -285,7 +284,7 @@ func (c *control) testRetry(t *testing.T) {
 	}
 }
 
-// testDrain orders by the API and by the datastore in turn: both end in the same place.
+// testDrain drains by the API and by the datastore in turn: both lead to the same state.
 func (c *control) testDrain(t *testing.T) {
 	annotated := func(want bool) {
 		t.Helper()
@@ -411,7 +410,7 @@ openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=ma
 		}
 		world.Contains(t, "the log", c.n1.Log(), logs)
 	}
-	// Another user of the node itself gets nowhere: neither by the socket, nor over TCP without a certificate.
+	// Another user of the node itself is refused, on the socket and over TCP without a certificate.
 	for _, flags := range []string{"--socket " + c.n1.Socket(),
 		"--server " + c.n1.IP4.String() + ":9443 --cert-file admin.pem --key-file admin-key.pem"} {
 		cmd := namespace.Command(c.n1.Namespace, "sh", "-c",

@@ -19,11 +19,11 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// strangerEnv names the data directory that TestStranger tries to get at.
+// strangerEnv has the path of the data directory that TestStranger tries to access.
 const strangerEnv = "MANX_E2E_STRANGER"
 
-// TestStranger acts as an unprivileged user of a node, in a process of its own: it prints its successful accesses to
-// the datastore.
+// TestStranger is an unprivileged user of a node, in a process of its own: it prints its successful accesses to the
+// datastore.
 func TestStranger(t *testing.T) {
 	dir := os.Getenv(strangerEnv)
 	if dir == "" {
@@ -85,7 +85,7 @@ func TestStranger(t *testing.T) {
 	fmt.Println("TRIED")
 }
 
-// asNobody has TestStranger run on the node as an unprivileged user, and returns its successful accesses.
+// asNobody runs TestStranger on the node as an unprivileged user, and returns its successful accesses.
 func asNobody(t *testing.T, l *lab.Lab, n *lab.Node, dataDir string) (could []string) {
 	t.Helper()
 	self := filepath.Join(l.Dir, "stranger")
@@ -112,8 +112,8 @@ func asNobody(t *testing.T, l *lab.Lab, n *lab.Node, dataDir string) (could []st
 	return could
 }
 
-// manxd without any setting of the datastore: nothing of it listens on TCP, no other user gets at it, and manxctl and
-// the CNI plugin find it by themselves.
+// manxd without any setting of the datastore: the datastore does not listen on TCP, no other user can access it, and
+// manxctl and the CNI plugin find it without settings.
 func TestEmbeddedDatastoreIsForRootAlone(t *testing.T) {
 	for _, program := range []string{"setpriv", "ss"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -147,8 +147,8 @@ func TestEmbeddedDatastoreIsForRootAlone(t *testing.T) {
 	must(t, n.Ready(limit))
 }
 
-// The files and output of 'manxd client-certificate' let another host use the datastore; without them no host gets in
-// over TCP.
+// The files and output of 'manxd client-certificate' let another host use the datastore; without them no host can
+// connect over TCP.
 func TestEmbeddedDatastoreForOtherHosts(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("o"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
 		{Name: "n2"}}})

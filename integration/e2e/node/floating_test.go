@@ -13,13 +13,13 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// Floating addresses, of pools that no pod gets an address from.
+// Floating addresses, of pools without addresses for pods.
 var floating = []netip.Addr{netip.MustParseAddr("10.250.0.7"), netip.MustParseAddr("fd00:250::7")}
 
 const floatingPort = 7100
 
-// TestFloatingAddresses reaches a pod by its floating addresses: from the pod beside it, from the host, from a pod of
-// another node and from itself; then gives them to another pod, and switches them off.
+// TestFloatingAddresses reaches a pod by its floating addresses: from another pod of the node, from the host, from a
+// pod of another node and from itself. Then it moves the addresses to another pod, and disables them.
 func TestFloatingAddresses(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("v"), IPv6: true, PlainRouters: true,
 		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
@@ -131,7 +131,7 @@ func answer(t *testing.T, p *lab.Pod) {
 	}()
 }
 
-// dialFrom begins a conversation: only answers from the address itself are heard.
+// dialFrom begins a conversation: it receives answers from the address itself alone.
 func dialFrom(t *testing.T, ns string, to netip.Addr) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn

@@ -60,7 +60,7 @@ func (c *cluster) testNodeStatus(t *testing.T) {
 		}
 	}
 
-	// A session goes down and comes up again: the one object follows, the other keeps its first content.
+	// A session goes down and comes up again: one object follows, the other keeps its first content.
 	if out, err := c.ToR1.Birdc("disable", "n2"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -73,7 +73,7 @@ func (c *cluster) testNodeStatus(t *testing.T) {
 	}
 	await("n2-all", world.Sessions/2, 0)
 
-	// The daemon restarts: its first report is not that nothing is up yet.
+	// The daemon restarts: its first report does not show all sessions as down.
 	before := get("n2-once").Status.LastUpdated
 	c.N2.Manxd().Kill()
 	must(t, c.N2.StartManxd())

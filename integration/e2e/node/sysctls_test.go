@@ -11,7 +11,7 @@ import (
 )
 
 // TestReadOnlySysctls runs the daemon where it cannot write to /proc/sys, as in a container that is not privileged:
-// first as it is, then with the variables of the network mounted at another path.
+// first in that way, then with the network's variables mounted at another path.
 func TestReadOnlySysctls(t *testing.T) {
 	t.Parallel()
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("y"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})

@@ -58,8 +58,8 @@ func TestUnitExposure(t *testing.T) {
 var denied = regexp.MustCompile(
 	`(?i)permission denied|operation not permitted|not supported by protocol|read-only file system|EPERM|EACCES|normal priority`)
 
-// strict are settings beside those of the unit: a system call that its filter does not have ends the daemon, where the
-// unit has it fail, so that none goes unnoticed.
+// strict are settings in addition to those of the unit: a system call outside the unit's filter ends the daemon, and
+// does not merely fail, so that the test detects it.
 var strict = []string{"SystemCallErrorNumber=kill"}
 
 // confined is a node under the shipped unit, and its peers.
@@ -130,7 +130,7 @@ func (c *confined) pid() string {
 	return ""
 }
 
-// checkConfined checks the process itself: it has the four capabilities and nothing else.
+// checkConfined checks the process itself: it has exactly the four capabilities.
 func (c *confined) checkConfined() {
 	c.t.Helper()
 	status, err := os.ReadFile("/proc/" + c.pid() + "/status")
@@ -186,7 +186,7 @@ metadata: {name: pods6}
 spec: {cidr: "fd00:10:244::/112", blockSize: 124, natOutgoing: true}
 `
 
-// TestUnit runs the whole job under the shipped unit, made so by systemd itself: nothing of it is denied.
+// TestUnit runs all functions under the shipped unit, which systemd itself confines: nothing is denied.
 func TestUnit(t *testing.T) {
 	t.Parallel() // it has a lab of its own, and mostly waits
 	c := newConfined(t, fmt.Sprintf(unitPools, "Never"), strict, "--bird-socket=/var/run/calico/bird.ctl",
@@ -427,8 +427,8 @@ func (c *confined) testUnitAsRoot(t *testing.T) {
 	c.checkDenials()
 }
 
-// testEachCapability takes one capability after the other away: each time something is denied. So the unit has none too
-// many, and the other tests would notice one too few.
+// testEachCapability removes one capability after the other: each time something is denied. So the unit has no
+// unnecessary capability, and the other tests would detect a missing one.
 func (c *confined) testEachCapability(t *testing.T) {
 	wrong := c.router(world.Trouble{Address: 45, Bird: " ", Remote: 64999}) // CAP_NET_RAW is for its answer
 	must(t, c.N1.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: wrong}, spec: "+

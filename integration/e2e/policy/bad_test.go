@@ -11,7 +11,8 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// TestBadPolicy gives the daemons large, odd or wrong objects: none blocks others, and nothing stays behind.
+// TestBadPolicy gives the daemons large, odd or wrong objects: none blocks others, and nothing is left after their
+// removal.
 func TestBadPolicy(t *testing.T) {
 	c := newPolicyLab(t, "x", map[string]string{"a": "n2", "b": "n2", "far": "n1"})
 	n2, a, b := c.N2, c.Pods["a"], c.Pods["b"]

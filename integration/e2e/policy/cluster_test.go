@@ -11,7 +11,7 @@ type cluster struct{ *world.Cluster }
 
 const limit = world.Limit
 
-// atLeast is nil once a count has got that far.
+// atLeast returns nil once a count has reached n.
 func atLeast(what string, have, want int64) error {
 	if have < want {
 		return fmt.Errorf("%d %s, want %d", have, what, want)

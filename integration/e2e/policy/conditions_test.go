@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// testConditions holds rules about protocols, ports and ICMP against packets of every kind.
+// testConditions compares rules for protocols, ports and ICMP with packets of every kind.
 func (c *cluster) testConditions(t *testing.T) {
 	b, far := c.Pods["b"], c.Pods["far"]
 	for _, a := range b.IPs {
@@ -97,11 +97,10 @@ func named(o map[string]any, name, protocol string, port int) {
 		{"name": name, "protocol": protocol, "port": port, "hostPort": 0, "hostIP": ""}}
 }
 
-// testNamedPorts has a name stand for another number in each pod, and for another protocol, in both directions and
-// turned round.
+// testNamedPorts uses a name for another number in each pod, and for another protocol, in both directions and negated.
 func (c *cluster) testNamedPorts(t *testing.T) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
-	web := func(pod, protocol string, port int) document {
+	web := func(pod, protocol string, port int) entry {
 		return c.endpoint(t, pod, func(o map[string]any) { named(o, "web", protocol, port) })
 	}
 	const either = "selector: \"role in {'a', 'b'}\", types: [Ingress], ingress: "
@@ -161,14 +160,14 @@ func (c *cluster) testNamedPorts(t *testing.T) {
 	})
 }
 
-// testProfiles changes the rules of profiles, their endpoints, and the labels that they hand on.
+// testProfiles changes the rules of profiles, their endpoints, and the labels that endpoints inherit.
 func (c *cluster) testProfiles(t *testing.T) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
-	profile := func(name, spec string) []document {
+	profile := func(name, spec string) []entry {
 		return documents(t, fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Profile\n"+
 			"metadata: {name: %s}\nspec: {%s}\n", name, spec))
 	}
-	wears := func(pod string, profiles ...string) document {
+	wears := func(pod string, profiles ...string) entry {
 		return c.endpoint(t, pod, func(o map[string]any) { o["spec"].(map[string]any)["profiles"] = profiles })
 	}
 	ask := func(t *testing.T, from *lab.Pod, one, two string) {

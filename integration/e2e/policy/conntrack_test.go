@@ -15,7 +15,7 @@ import (
 )
 
 // TestAddressMovesToAProtectedPod moves an address with running connections to a pod whose policy denies them. Packets
-// of connections with the pod that had the address must not get there, in neither direction.
+// of connections with the previous pod must not reach it, in either direction.
 func TestAddressMovesToAProtectedPod(t *testing.T) {
 	n := startSingle(t, "m")
 	must(t, n.Apply(`

@@ -96,7 +96,7 @@ func serveTCP(t *testing.T, ns string, ports ...int) {
 	}
 }
 
-// TestExplain compares the output of explain on either node with the fate of packets.
+// TestExplain compares the output of explain on either node with the kernel's decision about packets.
 func TestExplain(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("x"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
 		{Name: "n2"}}})

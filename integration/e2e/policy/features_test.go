@@ -18,11 +18,11 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// TestPolicyFeatures tests the features of policies beyond who may reach whom, each as a user would: objects in the
+// TestPolicyFeatures tests the features of policies beyond plain access, each as a user would: objects in the
 // datastore, packets of real sockets, and their arrival at the other end.
 func TestPolicyFeatures(t *testing.T) {
 	c := newPolicyLab(t, "f", map[string]string{"a": "n2", "b": "n2", "far": "n1"})
-	var list []document
+	var list []entry
 	for name, p := range c.Pods {
 		list = append(list, c.labelled(t, name, map[string]string{"role": name}))
 		echo(t, p.Namespace, 7001, 7002, 7003, 7004)
@@ -76,14 +76,14 @@ func TestPolicyFeatures(t *testing.T) {
 	}
 }
 
-// The fates of a client's first packet, as the client sees it.
+// The possible results of a client's first packet, as seen by the client.
 const (
 	answered = "answered"
 	refused  = "refused" // ECONNREFUSED
 	lost     = "lost"
 )
 
-// knock is a new connection of a client, and its expected fate.
+// knock is a new connection of a client, and its expected result.
 type knock struct {
 	name    string
 	ns      string
@@ -101,7 +101,7 @@ func (k knock) try(patience time.Duration) string {
 			return answered
 		case errors.Is(err, syscall.ECONNREFUSED):
 			return refused
-		// The host itself hears when its own packet is dropped.
+		// The host itself gets an error when its own packet is dropped.
 		case !errors.Is(err, syscall.EPERM) && (!errors.As(err, &timeout) || !timeout.Timeout()):
 			return err.Error()
 		case time.Now().After(end):
@@ -166,7 +166,7 @@ func associate(conn *net.IPConn, port uint16) error {
 		if n, _, err = conn.ReadFrom(buf); err != nil { // without the header of IPv4
 			break
 		}
-		// A kernel that speaks SCTP itself refuses, which is an answer from there, too.
+		// A kernel with SCTP refuses itself, which is an answer from there, too.
 		if p, ok := lab.DecodeSCTP(buf[:n]); ok && p.Source == port && p.Destination == own &&
 			(p.Chunk == lab.SCTPInitAck || p.Chunk == lab.SCTPAbort) {
 			return nil
@@ -230,11 +230,11 @@ func speaks(t *testing.T, n *lab.Node) {
 }
 
 // temporary writes objects as they are, and restores the earlier ones when the test ends.
-func (c *cluster) temporary(t *testing.T, list ...document) {
+func (c *cluster) temporary(t *testing.T, list ...entry) {
 	t.Helper()
-	var before []document
+	var before []entry
 	for _, d := range list {
-		before = append(before, document{d.path, c.Raw(t, d.path)[d.path]})
+		before = append(before, entry{d.path, c.Raw(t, d.path)[d.path]})
 	}
 	t.Cleanup(func() { c.enforced(t, c.change(t, before...)) })
 	c.enforced(t, c.change(t, list...))

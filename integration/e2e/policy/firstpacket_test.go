@@ -41,7 +41,7 @@ spec:
   - {action: Allow}
 `
 
-// listener answers datagrams on both ports and remembers who sent to the closed one.
+// listener answers datagrams on both ports and records the senders to the closed one.
 type listener struct {
 	mu    sync.Mutex
 	wrong []netip.AddrPort
@@ -100,7 +100,7 @@ func sendOnce(ns string, to netip.Addr) error {
 }
 
 // TestFirstPacket has containers send one packet as soon as the CNI plugin reports that they are attached. It arrives
-// if policy allows it, and does not if it does not: there is no time in which either is otherwise.
+// exactly if policy allows it: at no time is either otherwise.
 func TestFirstPacket(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("w"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
 		{Name: "n2"}}})
@@ -131,9 +131,9 @@ spec: {cidr: "fd00:244::/64"}
 		}
 	}
 
-	// The daemon is kept from its work until all containers are in the datastore: a plugin that does not wait has
-	// returned by then, and its container's packets are lost. A daemon that is stopped serves no plugin, so these find
-	// the control socket in a folder where the one for plugins is not.
+	// The daemon is paused until all containers are in the datastore: a plugin that does not wait has returned by then,
+	// and its container's packets are lost. A paused daemon serves no plugin, so the plugins find the control socket in
+	// a folder without their own socket.
 	direct := filepath.Join(n.Dir, "direct", "manxd.sock")
 	must(t, os.MkdirAll(filepath.Dir(direct), 0o755))
 	must(t, os.Symlink(n.Socket(), direct))
@@ -182,7 +182,7 @@ spec: {cidr: "fd00:244::/64"}
 		t.Errorf("waits are not counted:\n%s", lines(m, "manx_cni_"))
 	}
 
-	// Without a report: ADD gives up in time with an error.
+	// Without a report ADD gives up in time with an error.
 	_, err = n.AddPod("unheard", func(conf map[string]any) {
 		conf["policy_setup_timeout_seconds"], conf["endpoint_status_dir"] = 1, filepath.Join(n.Dir, "nothing-here")
 	})
@@ -191,7 +191,7 @@ spec: {cidr: "fd00:244::/64"}
 		t.Errorf("the wait that ran out is not counted:\n%s", lines(m, "manx_cni_"))
 	}
 
-	// Without a daemon a container starts after the time, and nothing passes until there is one again.
+	// Without a daemon a container starts after the time-out, and none of its packets pass until a daemon runs again.
 	must(t, n.Manxd().Stop(limit))
 	files := func() (names []string) {
 		entries, err := os.ReadDir(filepath.Join(n.Dir, "endpoint-status"))

@@ -66,7 +66,7 @@ func StartLiveExplain(t *testing.T, n *lab.Node, args ...string) *live {
 }
 
 // End waits for the end and requires an exit code and texts.
-func (x *live) End(code int, say ...string) string {
+func (x *live) End(code int, texts ...string) string {
 	x.t.Helper()
 	x.read.Wait()
 	_ = x.Cmd.Wait()
@@ -74,7 +74,7 @@ func (x *live) End(code int, say ...string) string {
 	if have := x.Cmd.ProcessState.ExitCode(); have != code {
 		x.t.Errorf("exit code %d, want %d:\n%s%s", have, code, out, x.errors.String())
 	}
-	for _, want := range say {
+	for _, want := range texts {
 		if !strings.Contains(out+x.errors.String(), want) {
 			x.t.Errorf("does not say %q:\n%s%s", want, out, x.errors.String())
 		}

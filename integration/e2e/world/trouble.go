@@ -89,7 +89,7 @@ func (x Trouble) StartBIRD(t *testing.T, n *lab.Node, tor *lab.ToR, at func(byte
 	return b
 }
 
-func (b *TroubleBIRD) Ask(t *testing.T, words ...string) {
+func (b *TroubleBIRD) Command(t *testing.T, words ...string) {
 	t.Helper()
 	out, err := exec.Command("birdc", append([]string{"-s", b.socket}, words...)...).CombinedOutput()
 	if err != nil {

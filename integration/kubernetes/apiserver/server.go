@@ -26,8 +26,8 @@ import (
 	"github.com/manxnet/manx/integration/ports"
 )
 
-// Version is the version of Kubernetes' programs.
-const Version = "v1.32.0"
+// version is the version of Kubernetes' programs.
+const version = "v1.32.0"
 
 // Admin may do everything.
 const Admin = "admin"
@@ -63,7 +63,7 @@ func Programs() string {
 		}
 		cache = filepath.Join(base, "manx")
 	}
-	return filepath.Join(cache, "kubernetes-"+Version)
+	return filepath.Join(cache, "kubernetes-"+version)
 }
 
 // Start runs a fresh cluster without nodes. It skips the test where programs are missing. flags go to kube-apiserver.

@@ -52,7 +52,7 @@ spec:
 // away ends the control plane for a while. Pods talk meanwhile, and policy holds. A DEL of the CNI plugin succeeds, an
 // ADD fails with a reason until it can succeed, and afterwards everything is as it was.
 func (w *World) away() error {
-	if _, ok := w.install.(ByHand); ok {
+	if _, ok := w.install.(byHand); ok {
 		return nil // this reads the objects of the Kubernetes API
 	}
 	duration, err := outage()

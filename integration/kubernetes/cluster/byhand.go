@@ -13,13 +13,13 @@ import (
 //go:embed testdata/by-hand.yaml
 var byHandManifest string
 
-// ByHand installs an unpublished DaemonSet, with programs of this checkout and the control plane's etcd as datastore.
-type ByHand struct{ Bin string }
+// byHand installs an unpublished DaemonSet, with programs of this checkout and the control plane's etcd as datastore.
+type byHand struct{ Bin string }
 
 const byHandImage = "localhost/manx-lab/manx:1"
 
 // Prepare makes the image.
-func (h ByHand) Prepare(c *lab.Cluster) error {
+func (h byHand) Prepare(c *lab.Cluster) error {
 	gobgp, err := stock.Gobgp3.Path()
 	if err != nil {
 		return err
@@ -41,18 +41,18 @@ func (h ByHand) Prepare(c *lab.Cluster) error {
 }
 
 // Install applies the manifest.
-func (h ByHand) Install(c *lab.Cluster) error {
+func (h byHand) Install(c *lab.Cluster) error {
 	return c.Apply(strings.NewReplacer("@etcd@", c.Etcd(), "@image@", byHandImage).Replace(byHandManifest))
 }
 
 // Update restarts all pods, one after the other.
-func (h ByHand) Update(c *lab.Cluster) error {
+func (h byHand) Update(c *lab.Cluster) error {
 	_, err := c.Kubectl("rollout", "restart", "-n", namespace, "daemonset/manx-node")
 	return err
 }
 
 // Uninstall removes the DaemonSet, manxd's objects in the kernel and the files.
-func (h ByHand) Uninstall(c *lab.Cluster) error {
+func (h byHand) Uninstall(c *lab.Cluster) error {
 	if _, err := c.Kubectl("delete", "-n", namespace, "daemonset/manx-node", "configmap/manx-cni", "--wait",
 		"--cascade=foreground"); err != nil {
 		return err
@@ -68,9 +68,9 @@ func (h ByHand) Uninstall(c *lab.Cluster) error {
 }
 
 // Store stores it with manxctl.
-func (h ByHand) Store(c *lab.Cluster, yaml string) error {
+func (h byHand) Store(c *lab.Cluster, yaml string) error {
 	cmd := c.Admin(filepath.Join(h.Bin, "manxctl"), "--etcd-endpoints="+c.Etcd(), "apply", "-f", "-")
 	cmd.Stdin = strings.NewReader(yaml)
 	out, err := cmd.CombinedOutput()
-	return said(out, err)
+	return withOutput(out, err)
 }

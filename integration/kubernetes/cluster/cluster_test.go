@@ -27,7 +27,7 @@ func TestManifests(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	run(t, install, ShortSteps())
+	run(t, install, shortSteps())
 }
 
 // TestByHand goes through the steps with a DaemonSet and an image that are made here, and the etcd datastore: it shows
@@ -37,7 +37,7 @@ func TestByHand(t *testing.T) {
 	if os.Getenv("MANX_CLUSTER") != "by-hand" {
 		t.Skip("run it with MANX_CLUSTER=by-hand")
 	}
-	steps(t, ByHand{bin})
+	steps(t, byHand{bin})
 }
 
 // TestAway takes the API server away for MANX_AWAY, such as 10m or 1h. It runs when that is set.
@@ -51,7 +51,7 @@ func TestAway(t *testing.T) {
 		t.Skip(err)
 	}
 	begin := Steps()[:4:4]
-	run(t, install, append(begin, Interruptions()...))
+	run(t, install, append(begin, interruptions()...))
 }
 
 func binaries(t *testing.T) string {
@@ -87,7 +87,7 @@ func run(t *testing.T, install Installation, steps []Step) {
 		}
 	})
 	for _, s := range steps {
-		if _, ok := install.(ByHand); ok && strings.Contains(s.Name, "NetworkPolicy") {
+		if _, ok := install.(byHand); ok && strings.Contains(s.Name, "NetworkPolicy") {
 			continue
 		}
 		if !t.Run(s.Name, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 // kubeletAway ends the kubelet between the ADD and the DEL of pods. One pod is deleted meanwhile, which waits for the
 // kubelet; another one with force, so that the API does not know it any more when the kubelet comes back.
 func (w *World) kubeletAway() error {
-	if _, ok := w.install.(ByHand); ok {
+	if _, ok := w.install.(byHand); ok {
 		return nil // this reads the objects of the Kubernetes API
 	}
 	node := w.Worker("node1")
@@ -65,7 +65,7 @@ func (w *World) asIfNothingHadBeen(before *memory) error {
 // plugin lives on, and its result is not read. containerd does not know the sandbox afterwards; the kubelet has it make
 // another one.
 func (w *World) containerdKilled() error {
-	if _, ok := w.install.(ByHand); ok {
+	if _, ok := w.install.(byHand); ok {
 		return nil // this reads the objects of the Kubernetes API
 	}
 	node := w.Worker("node1")

@@ -17,7 +17,7 @@ import (
 // withinRights compares the API server's audit log with the roles that are installed: no call was denied, and each
 // right is one that is needed, here or in the other runs of the table of rights.
 func (w *World) withinRights() error {
-	if _, ok := w.install.(ByHand); ok {
+	if _, ok := w.install.(byHand); ok {
 		return nil // its roles are made here
 	}
 	log, err := os.Open(w.AuditLog())
@@ -25,7 +25,7 @@ func (w *World) withinRights() error {
 		return err
 	}
 	defer log.Close()
-	calls, err := rights.Calls(log)
+	calls, err := rights.Calls(log, w.PlaneStarting)
 	if err != nil {
 		return err
 	}
@@ -43,10 +43,10 @@ func (w *World) withinRights() error {
 			grants = append(grants, g)
 		}
 	}
-	return w.judge(calls, grants)
+	return w.compare(calls, grants)
 }
 
-func (w *World) judge(calls []rights.Call, grants []rights.Grant) error {
+func (w *World) compare(calls []rights.Call, grants []rights.Grant) error {
 	var errs []error
 	if len(calls) == 0 || len(grants) == 0 {
 		return fmt.Errorf("the audit log has %d calls, and there are %d rights", len(calls), len(grants))
@@ -78,8 +78,8 @@ func (w *World) judge(calls []rights.Call, grants []rights.Grant) error {
 	return nil
 }
 
-// asked makes Manx do more than the other steps do.
-const asked = `
+// workOnRequest makes Manx do more than the other steps do.
+const workOnRequest = `
 apiVersion: projectcalico.org/v3
 kind: CalicoNodeStatus
 metadata: {name: node1}
@@ -100,10 +100,10 @@ spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 
 
 // more queries the state of a node, and requests the address of a load balancer.
 func (w *World) more() error {
-	if _, ok := w.install.(ByHand); ok {
+	if _, ok := w.install.(byHand); ok {
 		return nil // with etcd the other side of this is a matter of manxctl
 	}
-	if err := w.install.Store(w.Cluster, asked); err != nil {
+	if err := w.install.Store(w.Cluster, workOnRequest); err != nil {
 		return err
 	}
 	if err := w.Apply(balanced); err != nil {
@@ -139,7 +139,7 @@ spec:
 
 // withoutDaemon starts and removes a pod while manxd runs nowhere: the CNI plugin uses the API itself.
 func (w *World) withoutDaemon() error {
-	if _, ok := w.install.(ByHand); ok {
+	if _, ok := w.install.(byHand); ok {
 		return nil // its image has no manx-cni-direct
 	}
 	selector := func(value string) error {

@@ -13,10 +13,10 @@ import (
 )
 
 // Shipped is the installation that users have: the image that `make image` made, put on the cluster by the chart, or by
-// the manifests where Helm is not in the cache. byHand stands in for both.
-func Shipped(root string, byHand bool) (Installation, error) {
-	if byHand {
-		return ByHand{Bin: filepath.Join(root, "bin")}, nil
+// the manifests where Helm is not in the cache. unpublished selects byHand in place of both.
+func Shipped(root string, unpublished bool) (Installation, error) {
+	if unpublished {
+		return byHand{Bin: filepath.Join(root, "bin")}, nil
 	}
 	s, err := newShipped(root)
 	if err != nil {
@@ -27,15 +27,15 @@ func Shipped(root string, byHand bool) (Installation, error) {
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(programs, "helm")); err == nil {
-		return Helm{s}, nil
+		return helm{s}, nil
 	}
-	return Manifest{s}, nil
+	return manifest{s}, nil
 }
 
 // Manifests is the same without Helm.
 func Manifests(root string) (Installation, error) {
 	s, err := newShipped(root)
-	return Manifest{s}, err
+	return manifest{s}, err
 }
 
 func newShipped(root string) (shipped, error) {
@@ -86,30 +86,30 @@ func (s shipped) Store(c *lab.Cluster, yaml string) error {
 	return c.Apply(strings.ReplaceAll(yaml, "projectcalico.org/v3", "crd.projectcalico.org/v1"))
 }
 
-// Helm installs the chart.
-type Helm struct{ shipped }
+// helm installs the chart.
+type helm struct{ shipped }
 
-func (h Helm) helm(c *lab.Cluster, args ...string) error {
+func (h helm) helm(c *lab.Cluster, args ...string) error {
 	cmd := c.Admin("helm", append([]string{"--kubeconfig=" + c.Kubeconfig(), "--namespace=" + namespace}, args...)...)
 	cmd.Env = append(os.Environ(), "HOME="+c.Dir)
 	out, err := cmd.CombinedOutput()
-	return said(out, err)
+	return withOutput(out, err)
 }
 
-func (h Helm) chart() string { return filepath.Join(h.deploy, "charts", "manx") }
+func (h helm) chart() string { return filepath.Join(h.deploy, "charts", "manx") }
 
 // Install is `helm install`.
-func (h Helm) Install(c *lab.Cluster) error {
+func (h helm) Install(c *lab.Cluster) error {
 	return h.helm(c, "install", "manx", h.chart(), "--set=image.tag="+h.version, "--set=pools.ipv4.cidr="+lab.PodCIDR)
 }
 
 // Update is `helm upgrade` with another annotation of the pods, which all are replaced for.
-func (h Helm) Update(c *lab.Cluster) error {
+func (h helm) Update(c *lab.Cluster) error {
 	return h.helm(c, "upgrade", "manx", h.chart(), "--reuse-values", "--set=podAnnotations.revision=second")
 }
 
 // Uninstall cleans up all nodes by the steps of docs/operations.md, and then runs `helm uninstall`.
-func (h Helm) Uninstall(c *lab.Cluster) error {
+func (h helm) Uninstall(c *lab.Cluster) error {
 	if err := h.helm(c, "upgrade", "manx", h.chart(), "--reuse-values", "--set=cleanup=true"); err != nil {
 		return err
 	}
@@ -125,14 +125,14 @@ func cleanedUp(c *lab.Cluster) error {
 	return err
 }
 
-// Manifest applies the files that are made from the chart.
-type Manifest struct{ shipped }
+// manifest applies the files that are made from the chart.
+type manifest struct{ shipped }
 
 // images are the lines of the manifests that name Manx's image.
 var images = regexp.MustCompile(`(?m)^( +image: manxnet/manx):\S+$`)
 
 // manifest is a file with the image that is tried here, as a user writes a version into it.
-func (m Manifest) manifest(name string) (string, error) {
+func (m manifest) manifest(name string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(m.deploy, "manifests", name))
 	return images.ReplaceAllString(string(text), "${1}:"+m.version), err
 }
@@ -151,7 +151,7 @@ data:
 
 // Install is `kubectl create` of the definitions and `kubectl apply` of the rest, on a cluster that looks like one of
 // kubeadm.
-func (m Manifest) Install(c *lab.Cluster) error {
+func (m manifest) Install(c *lab.Cluster) error {
 	if err := c.Apply(kubeadm); err != nil {
 		return err
 	}
@@ -166,13 +166,13 @@ func (m Manifest) Install(c *lab.Cluster) error {
 }
 
 // Update restarts all pods, one after the other.
-func (m Manifest) Update(c *lab.Cluster) error {
+func (m manifest) Update(c *lab.Cluster) error {
 	_, err := c.Kubectl("rollout", "restart", "-n", namespace, "daemonset/manx-node")
 	return err
 }
 
 // Uninstall is `kubectl delete`, and a DaemonSet that cleans all nodes up. The objects stay.
-func (m Manifest) Uninstall(c *lab.Cluster) error {
+func (m manifest) Uninstall(c *lab.Cluster) error {
 	manifest, err := m.manifest("manx-kubernetes.yaml")
 	if err != nil {
 		return err
@@ -193,12 +193,12 @@ func (m Manifest) Uninstall(c *lab.Cluster) error {
 }
 
 // String names the way for the demo.
-func (h Helm) String() string { return fmt.Sprintf("helm install manx (%s)", h.version) }
+func (h helm) String() string { return fmt.Sprintf("helm install manx (%s)", h.version) }
 
 // String names the way for the demo.
-func (m Manifest) String() string {
+func (m manifest) String() string {
 	return fmt.Sprintf("kubectl apply -f manx-kubernetes.yaml (%s)", m.version)
 }
 
 // String names the way for the demo.
-func (h ByHand) String() string { return "a DaemonSet made by hand, with the etcd datastore" }
+func (h byHand) String() string { return "a DaemonSet made by hand, with the etcd datastore" }

@@ -10,9 +10,9 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/lab"
 )
 
-// ShortSteps are those that show whether an installation works, and goes again. They leave out whatever does not depend
+// shortSteps are those that show whether an installation works, and goes again. They leave out whatever does not depend
 // on the way in which Manx is installed.
-func ShortSteps() []Step {
+func shortSteps() []Step {
 	all := Steps()
 	return append(all[:6:6], all[len(all)-1])
 }
@@ -27,7 +27,7 @@ func Steps() []Step {
 		{"every pod reaches every other pod across nodes", (*World).podToPod},
 		{"a Service works, also by its name, and its address is announced and reached from outside", (*World).service},
 		{"a NetworkPolicy holds, and Manx names the rule that it is", (*World).networkPolicy},
-	}, Interruptions(), []Step{
+	}, interruptions(), []Step{
 		{"update Manx on all nodes under traffic: nothing is lost", (*World).update},
 		{"drain node3, switch it off and on: it is back with a pod that all reach", (*World).reboot},
 		{"take manxd away: the CNI plugin adds and removes a pod by itself", (*World).withoutDaemon},
@@ -37,8 +37,8 @@ func Steps() []Step {
 	})
 }
 
-// Interruptions are steps after which everything is as before.
-func Interruptions() []Step {
+// interruptions are steps after which everything is as before.
+func interruptions() []Step {
 	return []Step{
 		{"the control plane is away: pods talk, a DEL works, and afterwards nothing is forgotten", (*World).away},
 		{"the kubelet is away between the ADD and the DEL of pods: nothing is left of them", (*World).kubeletAway},

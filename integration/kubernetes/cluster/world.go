@@ -100,8 +100,8 @@ func (w *World) outside(name string, args ...string) *exec.Cmd {
 // connect runs cmd, which opens a TCP connection with agnhost.
 func connect(cmd *exec.Cmd) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
-		said := strings.TrimSpace(string(out))
-		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args[max(0, len(cmd.Args)-4):], " "), err, said)
+		text := strings.TrimSpace(string(out))
+		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args[max(0, len(cmd.Args)-4):], " "), err, text)
 	}
 	return nil
 }
@@ -128,8 +128,8 @@ func (w *World) podIP(name string) (string, error) {
 	return ip, err
 }
 
-// said is the error of a command with its output.
-func said(out []byte, err error) error {
+// withOutput is the error of a command with its output.
+func withOutput(out []byte, err error) error {
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
 	}

@@ -75,7 +75,7 @@ func run(install cluster.Installation, keep bool) (err error) {
 		}
 		if keep {
 			err = errors.Join(err, w.Keep())
-			howToLookAround(w)
+			nextCommands(w)
 			return
 		}
 		err = errors.Join(err, w.Close())
@@ -105,7 +105,7 @@ func step(name string, do func() error) error {
 	return nil
 }
 
-func howToLookAround(w *cluster.World) {
+func nextCommands(w *cluster.World) {
 	control := w.Control.Namespace
 	fmt.Println("\nThe cluster keeps running. To look around:")
 	fmt.Printf("  alias k='ip netns exec %s %s --kubeconfig=%s'\n", control, w.Program("kubectl"), w.Kubeconfig())

@@ -20,17 +20,17 @@ type addresses struct{ host, pod, container string }
 // starts takes a pod that has a node through its start, as those who act there write it: the kubelet has seen it, the
 // CNI plugin gave it an address, and it runs.
 func starts(ctx context.Context, api kubernetes.Interface, namespace, name string, a addresses) error {
-	if err := says(ctx, api, namespace, name, status(a.host, a.pod, false)); err != nil {
+	if err := updateStatus(ctx, api, namespace, name, status(a.host, a.pod, false)); err != nil {
 		return err
 	}
 	if err := annotate(ctx, api.CoreV1().Pods(namespace), name, a.pod+"/32", a.container); err != nil {
 		return err
 	}
-	return says(ctx, api, namespace, name, status(a.host, a.pod, true))
+	return updateStatus(ctx, api, namespace, name, status(a.host, a.pod, true))
 }
 
-// says updates the status of a pod, as the kubelet does.
-func says(ctx context.Context, api kubernetes.Interface, namespace, name string, s corev1.PodStatus) error {
+// updateStatus updates the status of a pod, as the kubelet does.
+func updateStatus(ctx context.Context, api kubernetes.Interface, namespace, name string, s corev1.PodStatus) error {
 	p, err := api.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (f *Filled) Life(ctx context.Context, i int, lasts time.Duration) error {
 	p.Status, p.Annotations = corev1.PodStatus{}, nil
 	pods := f.API.CoreV1().Pods(p.Namespace)
 	node, _ := f.place(i)
-	a := addresses{NodeAddress(node).String(), f.address(i).String(), container(i)}
+	a := addresses{nodeAddress(node).String(), f.address(i).String(), container(i)}
 	if _, err := pods.Create(ctx, p, by(controllers)); err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func (f *Filled) Life(ctx context.Context, i int, lasts time.Duration) error {
 	for j := range running.Conditions {
 		running.Conditions[j].Status = corev1.ConditionFalse
 	}
-	if err := says(ctx, f.API, p.Namespace, p.Name, running); err != nil {
+	if err := updateStatus(ctx, f.API, p.Namespace, p.Name, running); err != nil {
 		return err
 	}
 	if err := annotate(ctx, f.API.CoreV1().Pods(p.Namespace), p.Name, "", a.container); err != nil {

@@ -26,7 +26,7 @@ import (
 //     an external network, and another team's Deployment.
 //   - Service s is in namespace s modulo Namespaces, selects one Deployment, and has one EndpointSlice with its pods.
 //
-// All its addresses are out of Pool, in blocks of /26 that belong to the nodes of the pods.
+// All its addresses are out of pool, in blocks of /26 that belong to the nodes of the pods.
 type Cluster struct {
 	Nodes, Pods, Namespaces, Policies, Services, Local int
 	// Plain pods have a container with an image and ports and nothing else, as those of many tests. The others have the
@@ -37,8 +37,8 @@ type Cluster struct {
 // Measured is the node that a benchmark measures. It is one of Nodes.
 const Measured = "node-0"
 
-// Pool is the IP pool of all pods.
-var Pool = netip.MustParsePrefix("10.64.0.0/10")
+// pool is the IP pool of all pods.
+var pool = netip.MustParsePrefix("10.64.0.0/10")
 
 const (
 	blockBits   = 26
@@ -46,11 +46,11 @@ const (
 	hash        = "7d9f8b6c5d"
 )
 
-// NodeName is the name of node i.
-func NodeName(i int) string { return fmt.Sprint("node-", i) }
+// nodeName is the name of node i.
+func nodeName(i int) string { return fmt.Sprint("node-", i) }
 
-// NodeAddress is the address of node i.
-func NodeAddress(i int) netip.Addr {
+// nodeAddress is the address of node i.
+func nodeAddress(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{172, 16 + byte(i>>16), byte(i >> 8), byte(i)})
 }
 
@@ -69,7 +69,7 @@ func (c Cluster) place(i int) (node, nth int) {
 
 // blockOf is the nth block of a node.
 func (c Cluster) blockOf(node, nth int) netip.Prefix {
-	base := Pool.Addr().As4()
+	base := pool.Addr().As4()
 	n := node + nth*c.Nodes // of 64 addresses
 	base[1] += byte(n >> 10)
 	base[2], base[3] = byte(n>>2), byte(n<<6)
@@ -123,27 +123,27 @@ func (c Cluster) makePod(i int, o *corev1.Pod) {
 	o.Labels = map[string]string{"app": app(d), "app.kubernetes.io/name": app(d), "tier": tier(d), "version": "v1",
 		"pod-template-hash": hash}
 	o.OwnerReferences[0].Name = app(d) + "-" + hash
-	o.Spec.NodeName = NodeName(node)
+	o.Spec.NodeName = nodeName(node)
 	o.Annotations["cni.projectcalico.org/podIP"], o.Annotations["cni.projectcalico.org/podIPs"] = ip+"/32", ip+"/32"
 	o.Annotations["cni.projectcalico.org/containerID"] = container(i)
-	o.Status.HostIP = NodeAddress(node).String()
+	o.Status.HostIP = nodeAddress(node).String()
 	o.Status.HostIPs = []corev1.HostIP{{IP: o.Status.HostIP}}
 	o.Status.PodIP, o.Status.PodIPs = ip, []corev1.PodIP{{IP: ip}}
 	o.Status.ContainerStatuses[0].ContainerID = "containerd://" + container(i)
 }
 
 func (c Cluster) makeNode(i int, o *corev1.Node) {
-	o.Name = NodeName(i)
+	o.Name = nodeName(i)
 	o.Labels["kubernetes.io/hostname"], o.Labels["topology.kubernetes.io/zone"] = o.Name, fmt.Sprint("zone-", i%3)
 	o.Labels["rack"] = fmt.Sprint("rack-", i/40)
-	o.Annotations["projectcalico.org/IPv4Address"] = NodeAddress(i).String() + "/12"
+	o.Annotations["projectcalico.org/IPv4Address"] = nodeAddress(i).String() + "/12"
 	if i == 0 {
 		delete(o.Annotations, "projectcalico.org/IPv4Address") // Measured finds out itself
 	}
 	for j := range o.Status.Addresses {
 		o.Status.Addresses[j].Address = o.Name
 		if o.Status.Addresses[j].Type == corev1.NodeInternalIP {
-			o.Status.Addresses[j].Address = NodeAddress(i).String()
+			o.Status.Addresses[j].Address = nodeAddress(i).String()
 		}
 	}
 	o.Status.NodeInfo.MachineID = fmt.Sprintf("%032x", i)
@@ -214,7 +214,7 @@ func (c Cluster) makeSlice(i int, o *discoveryv1.EndpointSlice) {
 	for p := d*c.Namespaces + i%c.Namespaces; p < c.Pods && len(o.Endpoints) < 100; p += c.Namespaces * deployments {
 		e := *endpoint.DeepCopy()
 		node, _ := c.place(p)
-		name := NodeName(node)
+		name := nodeName(node)
 		e.Addresses, e.NodeName, e.TargetRef.Namespace = []string{c.address(p).String()}, &name, o.Namespace
 		_, e.TargetRef.Name = c.PodName(p)
 		o.Endpoints = append(o.Endpoints, e)

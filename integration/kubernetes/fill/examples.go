@@ -23,8 +23,8 @@ const (
 	network     = "manxd"
 )
 
-// Node is the object that a kubelet registers. It has been up for some time, so that its status names 50 images.
-func Node(name string) *corev1.Node {
+// node is the object that a kubelet registers. It has been up for some time, so that its status names 50 images.
+func node(name string) *corev1.Node {
 	now := metav1.Now()
 	capacity := corev1.ResourceList{"cpu": resource.MustParse("64"), "memory": resource.MustParse("263841556Ki"),
 		"pods": resource.MustParse("110"), "ephemeral-storage": resource.MustParse("959786032Ki"),
@@ -221,7 +221,7 @@ func (c Cluster) makeExamples(ctx context.Context, api kubernetes.Interface) (e 
 }
 
 func exampleNode(ctx context.Context, api kubernetes.Interface) (*corev1.Node, error) {
-	node := Node(example)
+	node := node(example)
 	if _, err := api.CoreV1().Nodes().Create(ctx, node, by(kubelet)); err != nil {
 		return nil, err
 	}

@@ -172,7 +172,7 @@ func copies[T protoObject[T]](w *writer, path string, example T, n int, fit func
 // custom writes the custom resources: an IP pool, the configuration of BGP without a full mesh, which is unusual with
 // so many nodes, and the blocks, affinities and handles of the pods' addresses.
 func (c Cluster) custom(ctx context.Context, w *writer, api kubernetes.Interface) error {
-	pool := &model.IPPool{Spec: model.IPPoolSpec{CIDR: Pool.String(), BlockSize: blockBits, NATOutgoing: true,
+	pool := &model.IPPool{Spec: model.IPPoolSpec{CIDR: pool.String(), BlockSize: blockBits, NATOutgoing: true,
 		NodeSelector: "all()",
 		IPIPMode:     "Never", VXLANMode: "Never"}}
 	off := false
@@ -284,7 +284,7 @@ func (c Cluster) allocations() []*model.Object {
 		cidr := c.blockOf(node, nth>>6)
 		b := blocks[cidr.String()]
 		if b == nil {
-			a := model.Affinity{Type: model.AffinityHost, Host: NodeName(node), CIDR: cidr}
+			a := model.Affinity{Type: model.AffinityHost, Host: nodeName(node), CIDR: cidr}
 			owner := a.String()
 			b = &model.Block{CIDR: cidr, Affinity: &owner, Allocations: make([]*int, 64),
 				SequenceNumber:              1_790_000_000_000_000_000,
@@ -300,7 +300,7 @@ func (c Cluster) allocations() []*model.Object {
 		b.SequenceNumberForAllocation[fmt.Sprint(nth&63)] = b.SequenceNumber + uint64(at)
 		b.Attributes = append(b.Attributes, model.BlockAttribute{
 			HandleID: &id, Secondary: map[string]string{"namespace": namespace,
-				"node": NodeName(node), "pod": name, "timestamp": "2026-11-01 00:00:00.000000000 +0000 UTC"}})
+				"node": nodeName(node), "pod": name, "timestamp": "2026-11-01 00:00:00.000000000 +0000 UTC"}})
 		handles = append(handles, model.NewObject(model.HandleKey(id),
 			&model.Handle{Block: map[string]int{cidr.String(): 1}}))
 	}

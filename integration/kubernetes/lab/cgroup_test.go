@@ -29,7 +29,7 @@ func TestVMCgroups(t *testing.T) {
 	c.Workers = []*Node{n}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(Tail(n.file("node.log"), 20), Tail(n.Log("containerd"), 20))
+			t.Log(tail(n.file("node.log"), 20), tail(n.Log("containerd"), 20))
 		}
 		must(t, c.Close())
 		if left, _ := filepath.Glob(filepath.Join(cgroupRoot, cgroupPrefix+"*")); len(left) > 0 {

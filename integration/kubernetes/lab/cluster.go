@@ -21,7 +21,7 @@ const (
 	ServiceCIDR = "10.96.0.0/16"
 	PodCIDR     = "10.244.0.0/16"
 	apiService  = "10.96.0.1"
-	ClusterDNS  = "10.96.0.10"
+	clusterDNS  = "10.96.0.10"
 )
 
 // Spec describes a cluster.
@@ -34,6 +34,8 @@ type Spec struct {
 	ProxyMode string
 	// Audit is a policy for the API server's audit log, which is AuditLog then.
 	Audit string
+	// FeatureGates of the API server that differ from their defaults, such as A=true,B=false.
+	FeatureGates string
 }
 
 // Cluster is a running control plane with its nodes. The rack around it has a router, ToRs[0], and the machine that the
@@ -48,6 +50,7 @@ type Cluster struct {
 	users    *credentials
 	plane    []*hosts.Process // in the order of their start
 	begun    [][]string       // their command lines
+	starts   []period         // from a start of the API server after an outage until it was ready
 	pause    string           // archive of the image
 }
 
@@ -190,6 +193,9 @@ func (c *Cluster) apiserver(address string) []string {
 		"--service-cluster-ip-range=" + ServiceCIDR, "--allow-privileged=true",
 		// Otherwise it resolves the name of a node for logs and exec.
 		"--kubelet-preferred-address-types=InternalIP"}
+	if c.Spec.FeatureGates != "" {
+		args = append(args, "--feature-gates="+c.Spec.FeatureGates)
+	}
 	if c.Spec.Audit != "" {
 		policy := filepath.Join(c.Control.Dir, "audit.yaml")
 		if err := os.WriteFile(policy, []byte(c.Spec.Audit), 0o644); err == nil {
@@ -206,7 +212,7 @@ func (c *Cluster) planeReady() error {
 			select {
 			case <-p.Done():
 				return fmt.Errorf("%s has ended; the end of its log:\n%s", p.Name,
-					Tail(filepath.Join(c.Control.Dir, p.Name+".log"), 20))
+					tail(filepath.Join(c.Control.Dir, p.Name+".log"), 20))
 			default:
 			}
 		}
@@ -218,8 +224,8 @@ func (c *Cluster) planeReady() error {
 	})
 }
 
-// Tail is the end of a file.
-func Tail(path string, lines int) string {
+// tail is the end of a file.
+func tail(path string, lines int) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err.Error()
@@ -267,10 +273,10 @@ func (c *Cluster) Delete(yaml string) error {
 // StartNodes switches on the nodes that are off, all at once.
 func (c *Cluster) StartNodes() error {
 	return c.each(func(n *Node) error {
-		if n.Running() {
+		if n.running() {
 			return nil
 		}
-		return n.Boot()
+		return n.boot()
 	})
 }
 
@@ -302,9 +308,9 @@ func (c *Cluster) Worker(name string) *Node {
 // Import puts an image archive into containerd of all nodes that are on.
 func (c *Cluster) Import(archive string) error {
 	return c.each(func(n *Node) error {
-		if !n.Running() {
+		if !n.running() {
 			return nil
 		}
-		return n.Import(archive)
+		return n.importImage(archive)
 	})
 }

@@ -26,7 +26,7 @@ func (n *Node) configure() error {
 // out.
 const containerdConfig = `version = 2
 [plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "` + PauseImage + `"
+  sandbox_image = "` + pauseImage + `"
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/opt/cni/bin"
@@ -44,7 +44,7 @@ cgroupDriver: cgroupfs
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 failSwapOn: false
 resolvConf: ""
-clusterDNS: [` + ClusterDNS + `]
+clusterDNS: [` + clusterDNS + `]
 clusterDomain: cluster.local
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}

@@ -21,7 +21,7 @@ import (
 
 // Images that clusters use. They come from no registry.
 const (
-	PauseImage = "localhost/manx-lab/pause:1"
+	pauseImage = "localhost/manx-lab/pause:1"
 	// ToolsImage has agnhost, traffic, and busybox with all its names.
 	ToolsImage = "localhost/manx-lab/tools:1"
 )
@@ -161,7 +161,7 @@ func (c *Cluster) buildPause() error {
 	if err != nil {
 		return err
 	}
-	c.pause, err = Image{Names: []string{PauseImage}, Entrypoint: []string{"/pause"},
+	c.pause, err = Image{Names: []string{pauseImage}, Entrypoint: []string{"/pause"},
 		Programs: map[string]string{"/pause": program}}.Write(c.Dir)
 	return err
 }

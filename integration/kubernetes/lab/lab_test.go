@@ -81,7 +81,7 @@ spec:
 
 // bridge gives the node the plain plugins of the CNI project.
 func (n *Node) bridge() error {
-	return n.WriteFile("/etc/cni/net.d/10-bridge.conflist", `{"cniVersion": "1.0.0", "name": "bridge", "plugins": [
+	return n.writeFile("/etc/cni/net.d/10-bridge.conflist", `{"cniVersion": "1.0.0", "name": "bridge", "plugins": [
 		{"type": "bridge", "bridge": "cni0", "isGateway": true,
 		 "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.244.1.0/24"}]]}}]}`)
 }

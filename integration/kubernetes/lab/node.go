@@ -34,15 +34,15 @@ type Node struct {
 //go:embed node-init
 var nodeInit string
 
-// Running reports whether the node is on.
-func (n *Node) Running() bool {
+// running reports whether the node is on.
+func (n *Node) running() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.holder != nil
 }
 
-// Boot switches the node on: containerd, kubelet and kube-proxy run when it returns, and the images are there.
-func (n *Node) Boot() error {
+// boot switches the node on: containerd, kubelet and kube-proxy run when it returns, and the images are there.
+func (n *Node) boot() error {
 	if err := n.configure(); err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (n *Node) unshare() error {
 	return hosts.Eventually(time.Minute, func() error {
 		select {
 		case <-holder.Done():
-			return fmt.Errorf("process 1 has ended:\n%s", Tail(n.file("node.log"), 20))
+			return fmt.Errorf("process 1 has ended:\n%s", tail(n.file("node.log"), 20))
 		default:
 		}
 		_, err := n.RunIn("test", "-e", "/run/node-is-up")
@@ -171,7 +171,7 @@ func (n *Node) Reboot() error {
 	if err := errors.Join(n.removeCgroups(), n.Renew()); err != nil {
 		return err
 	}
-	return n.Boot()
+	return n.boot()
 }
 
 // RunIn runs a program on the node, in all its namespaces, and returns its output.
@@ -199,8 +199,8 @@ func (n *Node) RestartProgram(name string) error { return n.order("restart " + n
 // Log is the path of the output of a program of the node: containerd, kubelet or kube-proxy.
 func (n *Node) Log(name string) string { return n.file(name + ".log") }
 
-// Import puts an image archive into the node's containerd, also after each later start.
-func (n *Node) Import(archive string) error {
+// importImage puts an image archive into the node's containerd, also after each later start.
+func (n *Node) importImage(archive string) error {
 	n.images = append(n.images, archive)
 	return n.importNow(archive)
 }

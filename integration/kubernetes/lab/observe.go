@@ -13,7 +13,7 @@ const patience = "--timeout=180s"
 func (c *Cluster) WaitNodes() error {
 	var names []string
 	for _, n := range c.Workers {
-		if n.Running() {
+		if n.running() {
 			names = append(names, "node/"+n.Name)
 		}
 	}
@@ -32,8 +32,8 @@ func (c *Cluster) WaitPod(names ...string) error {
 	return err
 }
 
-// WriteFile writes a file on the node.
-func (n *Node) WriteFile(path, text string) error {
+// writeFile writes a file on the node.
+func (n *Node) writeFile(path, text string) error {
 	_, err := n.RunWith(strings.NewReader(text), "sh", "-c",
 		`mkdir -p "$(dirname "$1")" && cat >"$1.new" && mv "$1.new" "$1"`, "sh", path)
 	return err
@@ -59,11 +59,11 @@ func (c *Cluster) Describe() string {
 	}
 	for _, n := range c.Workers {
 		for _, program := range []string{"node", "containerd", "kubelet", "kube-proxy"} {
-			show("end of the log of "+program+" on "+n.Name, Tail(n.Log(program), 8), nil)
+			show("end of the log of "+program+" on "+n.Name, tail(n.Log(program), 8), nil)
 		}
 	}
 	for _, p := range c.plane {
-		show("end of the log of "+p.Name, Tail(filepath.Join(c.Control.Dir, p.Name+".log"), 4), nil)
+		show("end of the log of "+p.Name, tail(filepath.Join(c.Control.Dir, p.Name+".log"), 4), nil)
 	}
 	return b.String()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Outage ends the programs of the control plane but for etcd, as if its machine had lost its power. End the outage with
@@ -31,6 +32,7 @@ func (c *Cluster) Return() error {
 		}
 		return c.startProgram(name, begun[i][1:]...)
 	}
+	from := time.Now()
 	for i, name := range ended {
 		if err := start(name); err != nil {
 			return err
@@ -41,6 +43,7 @@ func (c *Cluster) Return() error {
 		if err := c.planeReady(); err != nil {
 			return err
 		}
+		c.starts = append(c.starts, period{from, time.Now()})
 		if err := c.WaitNodes(); err != nil {
 			return err
 		}
@@ -48,9 +51,16 @@ func (c *Cluster) Return() error {
 	return nil
 }
 
-// Containers are the IDs of the containers of a pod that run on the node; the one that holds its namespaces is
+type period struct{ from, to time.Time }
+
+// PlaneStarting reports whether the API server was starting at a time, after an outage.
+func (c *Cluster) PlaneStarting(at time.Time) bool {
+	return slices.ContainsFunc(c.starts, func(p period) bool { return !at.Before(p.from) && !at.After(p.to) })
+}
+
+// containers are the IDs of the containers of a pod that run on the node; the one that holds its namespaces is
 // its sandbox.
-func (n *Node) Containers(pod string, sandbox bool) ([]string, error) {
+func (n *Node) containers(pod string, sandbox bool) ([]string, error) {
 	kind := "container"
 	if sandbox {
 		kind = "sandbox"
@@ -79,7 +89,7 @@ func (n *Node) PID(container string) (string, error) {
 
 // Sandbox is the ID of the sandbox of a pod, and the PID of its process.
 func (n *Node) Sandbox(pod string) (id, pid string, err error) {
-	all, err := n.Containers(pod, true)
+	all, err := n.containers(pod, true)
 	if err != nil {
 		return "", "", err
 	}

@@ -25,12 +25,12 @@ func Programs() (string, error) {
 	return filepath.Join(dir, "kubernetes-"+Version), nil
 }
 
-// Needed are the programs of Kubernetes that a cluster is made of.
-var Needed = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl",
+// needed are the programs of Kubernetes that a cluster is made of.
+var needed = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl",
 	"agnhost", "coredns"}
 
-// Installed are the programs of Debian that a cluster needs, and their packages where these are called otherwise.
-var Installed = map[string]string{"ip": "iproute2", "ping": "iputils-ping", "nft": "nftables", "bird": "bird2",
+// debianPrograms are the programs of Debian that a cluster needs, and their packages where these are called otherwise.
+var debianPrograms = map[string]string{"ip": "iproute2", "ping": "iputils-ping", "nft": "nftables", "bird": "bird2",
 	"etcd": "etcd-server", "containerd": "", "runc": "", "iptables": "", "conntrack": "", busybox: "busybox-static"}
 
 const busybox = "/usr/bin/busybox"
@@ -47,7 +47,7 @@ func Require(more ...string) (programs string, missing error) {
 	if err != nil {
 		return "", err
 	}
-	for _, program := range append(more, Needed...) {
+	for _, program := range append(more, needed...) {
 		if _, err := os.Stat(filepath.Join(programs, program)); err != nil {
 			return "", fmt.Errorf("%s is not in %s: run `make kubernetes-programs` (some ten minutes, once)", program,
 				programs)
@@ -58,7 +58,7 @@ func Require(more ...string) (programs string, missing error) {
 
 // installed names a package of Debian that is missing.
 func installed() error {
-	for program, pkg := range Installed {
+	for program, pkg := range debianPrograms {
 		if _, err := exec.LookPath(program); err != nil {
 			return fmt.Errorf("package %s of Debian is not installed", cmp.Or(pkg, program))
 		}

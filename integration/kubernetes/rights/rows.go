@@ -108,8 +108,8 @@ var Rows = []Row{
 		Resources: "virtualmachines.kubevirt.io virtualmachineinstances.kubevirt.io"},
 }
 
-// Grants are the rights of a row where Calico's custom resources are in a group.
-func (r Row) Grants(group string) (list []Grant) {
+// grants are the rights of a row where Calico's custom resources are in a group.
+func (r Row) grants(group string) (list []Grant) {
 	for resource := range strings.FieldsSeq(r.Resources) {
 		g := Grant{Account: r.Account}
 		resource, g.Namespace, _ = strings.Cut(resource, "@")
@@ -143,7 +143,7 @@ func NewTable(rows []Row, group string) (Table, error) {
 		if r.In == "etcd" && group != "" || r.In == "kubernetes" && group == "" {
 			continue
 		}
-		for _, g := range r.Grants(group) {
+		for _, g := range r.grants(group) {
 			if other, twice := t[g]; twice {
 				return nil, fmt.Errorf("%v has two rows: %s, %s", g, cmp.Or(other.By, other.Reason),
 					cmp.Or(r.By, r.Reason))

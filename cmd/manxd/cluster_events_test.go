@@ -1,0 +1,38 @@
+package main
+
+import (
+	"testing"
+
+	"go.uber.org/zap"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// The leading node records the Events about the cluster, also while the first node by name is away. Without an election
+// the first node by name records them.
+func TestWhoSpeaksForAll(t *testing.T) {
+	tables := datastore.NewTables(zap.NewNop(), "n2")
+	for _, name := range []string{"n1", "n2"} { // n1 is away
+		n := model.NewObject(model.ResourceKey(model.KindNode, name),
+			&model.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		tables.Apply(datastore.Event{Type: datastore.EventUpdate, Key: n.Key, Object: n})
+	}
+	tables.Apply(datastore.Event{Type: datastore.EventInSync})
+	leading := false
+	e := &eventsPart{joined: &joined{daemon: &daemon{name: "n2"}, tables: tables},
+		leads: func() bool { return leading }}
+	if e.reportsCluster() {
+		t.Error("a node speaks that does not lead")
+	}
+	if leading = true; !e.reportsCluster() {
+		t.Error("the leader is silent because another node comes first by name")
+	}
+	if e.leads = nil; e.reportsCluster() {
+		t.Error("n2 speaks without an election")
+	}
+	if e.name = "n1"; !e.reportsCluster() {
+		t.Error("n1 is silent without an election")
+	}
+}
