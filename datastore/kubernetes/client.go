@@ -110,7 +110,8 @@ func (c *client) do(ctx context.Context, q request) ([]byte, error) {
 // read opens a large list as a stream.
 func (c *client) read(ctx context.Context, q request) (io.ReadCloser, error) {
 	q.once = true
-	return prepare(c.lists, q).Stream(ctx)
+	// The next one may be needed in hours: neither side keeps the connection.
+	return prepare(c.lists, q).SetHeader("Connection", "close").Stream(ctx)
 }
 
 // stream opens a watch.
