@@ -102,7 +102,7 @@ func onCluster(ctx context.Context, manx cluster.Installation, specs []string, p
 		return nil, err
 	}
 	defer func() {
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			fmt.Println(c.Describe())
 		}
 		err = errors.Join(err, c.Close())
