@@ -144,8 +144,9 @@ func TestRangesAndExceptions(t *testing.T) {
 	if !maps.Equal(p.Ranges, want) {
 		t.Errorf("ranges %q, want %q", p.Ranges, want)
 	}
-	if want := []netip.Prefix{pfx("10.1.0.0/26"), pfx("10.1.1.0/26"), pfx("fd01::/122")}; !slices.Equal(p.Excepted, want) {
-		t.Errorf("exceptions %v, want %v", p.Excepted, want)
+	excepted := []netip.Prefix{pfx("10.1.0.0/26"), pfx("10.1.1.0/26"), pfx("fd01::/122")}
+	if !slices.Equal(p.Excepted, excepted) {
+		t.Errorf("exceptions %v, want %v", p.Excepted, excepted)
 	}
 	if p.Drain != bgp.DrainDraining {
 		t.Errorf("drain %q", p.Drain)
