@@ -104,7 +104,8 @@ func TestPeers(t *testing.T) {
 			d.Refusals = slices.Clone(d.Refusals)
 			d.Refusals[0].Reason = "other"
 		}, "", "", ""},
-		{"an own route for filters only", func(d *bgp.Desired) { d.Originated[0].FilterOnly = true }, "", "", "1 2 3 4"},
+		{"an own route for filters only", func(d *bgp.Desired) { d.Originated[0].FilterOnly = true }, "", "",
+			"1 2 3 4"},
 	} {
 		before, d := Translate(base(), nil).Peers(), base()
 		c.change(&d)

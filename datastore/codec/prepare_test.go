@@ -167,7 +167,8 @@ func TestWhatCalicoRefusesIsRefused(t *testing.T) {
 }
 
 // namesField reports whether one of fields is the one that Calico names, or a part of it. Calico spells fields in
-// several ways: spec.x[0].y, Spec.X[].Y, IPPool.Spec.CIDR or only the last part; for a whole resource it names the kind.
+// several ways: spec.x[0].y, Spec.X[].Y, IPPool.Spec.CIDR or only the last part; for a whole resource it names the
+// kind.
 func namesField(fields []string, calico any) bool {
 	index := regexp.MustCompile(`\[\d*\]`)
 	plain := func(s string) string { return strings.ToLower(index.ReplaceAllString(s, "")) }
