@@ -151,7 +151,8 @@ func TestOwnRoutes(t *testing.T) {
 	filterOnly := func(o *bgp.Origin) { o.FilterOnly = true }
 	d := filtered(rules...)
 	d.Originated = []bgp.Origin{origin("10.1.0.0/26", nil), origin("10.1.1.0/26", filterOnly),
-		origin("10.1.2.0/26", nil), origin("10.1.3.0/26", nil), origin("10.1.4.0/26", nil), origin("10.1.5.0/26", filterOnly),
+		origin("10.1.2.0/26", nil), origin("10.1.3.0/26", nil), origin("10.1.4.0/26", nil),
+		origin("10.1.5.0/26", filterOnly),
 		origin("10.1.6.0/26", func(o *bgp.Origin) { o.Withheld = true }), origin("10.1.7.0/26", nil),
 		origin("fd01::/122", nil)}
 	for _, drain := range []bgp.Drain{bgp.DrainNone, bgp.DrainDraining} {
