@@ -57,6 +57,7 @@ type call struct {
 	args    *skel.CmdArgs
 	conf    *Config
 	backend Backend
+	begun   *podnet.Begun // the interface while its addresses are being assigned, if it could be begun
 }
 
 // run prepares a call, and converts its error or panic into a CNI error.
@@ -157,7 +158,9 @@ func (c *call) begin(ctx context.Context, undo *Undo) (*Attachment, []*types.Rou
 			return nil, nil, err
 		}
 	}
-	r, err := c.request(ctx, StepAdd, func(q *Request) { q.Attachment = delegated })
+	r, err := c.request(ctx, StepAdd, func(q *Request) {
+		q.Attachment, q.Begin = delegated, func(a *Attachment) { c.beginWiring(a, undo) }
+	})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -181,18 +184,47 @@ func (c *call) wire(a *Attachment, undo *Undo) (podnet.Pod, error) {
 	if err != nil {
 		return pod, err
 	}
-	if a.Repeated && podnet.Check(pod) == nil {
+	if a.Repeated && c.begun == nil && podnet.Check(pod) == nil {
 		return pod, nil
 	}
-	pod.MAC, err = podnet.Attach(pod, podnet.Options{BeforeStep: c.BeforeStep,
-		Warn: func(what string, err error) { c.log(what, "error", err.Error()) }})
-	if err != nil {
+	if pod.MAC, err = c.attach(pod); err != nil {
 		return pod, err
 	}
 	undo.Push("remove the interface", func(context.Context) error {
 		return podnet.Detach(c.args.Netns, c.args.IfName, pod.HostIf)
 	})
 	return pod, nil
+}
+
+// beginWiring creates the interface while its addresses are being assigned. After an error nothing of it stays, and the
+// wiring with addresses meets the error again.
+func (c *call) beginWiring(a *Attachment, undo *Undo) {
+	pod, err := c.pod(a)
+	if err != nil {
+		return
+	}
+	if c.begun, err = podnet.Begin(pod, c.wiringOptions()); err == nil {
+		undo.Push("remove the interface without addresses", func(context.Context) error { return c.begun.Undo() })
+	}
+}
+
+// attach completes the interface that was begun, or makes one.
+func (c *call) attach(pod podnet.Pod) (net.HardwareAddr, error) {
+	if c.begun == nil {
+		return podnet.Attach(pod, c.wiringOptions())
+	}
+	if c.begun.Fits(pod) {
+		return c.begun.Finish(pod)
+	}
+	if err := c.begun.Undo(); err != nil {
+		return nil, err
+	}
+	return podnet.Attach(pod, c.wiringOptions())
+}
+
+func (c *call) wiringOptions() podnet.Options {
+	return podnet.Options{BeforeStep: c.BeforeStep,
+		Warn: func(what string, err error) { c.log(what, "error", err.Error()) }}
 }
 
 // hostRoute marks the routes to local containers. Protocol boot (3) is the one of Calico's plugin: an agent takes such
@@ -208,7 +240,7 @@ func (c *call) pod(a *Attachment) (podnet.Pod, error) {
 	}
 	return podnet.Pod{
 		Netns: c.args.Netns, IfName: c.args.IfName, HostIf: a.HostIf, MAC: mac,
-		MTU: a.MTU, Queues: c.conf.NumQueues, Addresses: a.Addresses, Routes: a.Routes,
+		MTU: a.MTU, Queues: c.conf.NumQueues, Addresses: a.Addresses, IPv4: a.IPv4, IPv6: a.IPv6, Routes: a.Routes,
 		Forwarding: a.Forwarding, HostRoute: hostRoute, Exclusive: a.Exclusive, Routed: a.Routed,
 	}, nil
 }

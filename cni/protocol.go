@@ -59,6 +59,9 @@ type Request struct {
 	Previous []netip.Addr `json:"previous,omitempty"`
 	// Valid are the attachments that the runtime still knows, for the garbage collection.
 	Valid []types.GCAttachment `json:"valid,omitempty"`
+	// Early requests a response with Early before the one of Add; Begin, which may be nil, is called with it.
+	Early bool              `json:"early,omitempty"`
+	Begin func(*Attachment) `json:"-"`
 }
 
 // Response is the response to a request.
@@ -69,14 +72,20 @@ type Response struct {
 	Attachment *Attachment  `json:"attachment,omitempty"`
 	// Config is the configuration for another IPAM plugin, after Prepare and Del.
 	Config json.RawMessage `json:"config,omitempty"`
+	// Early is the attachment while its addresses are being assigned: another response follows. It is not promised that
+	// the attachment will be the same.
+	Early *Attachment `json:"early,omitempty"`
 }
 
 // Attachment describes how a container is attached: all parameters of the wiring, as plain data.
 type Attachment struct {
-	HostIf     string         `json:"hostIf,omitempty"`
-	MAC        string         `json:"mac,omitempty"`
-	MTU        int            `json:"mtu,omitempty"`
-	Addresses  []netip.Addr   `json:"addresses,omitempty"`
+	HostIf    string       `json:"hostIf,omitempty"`
+	MAC       string       `json:"mac,omitempty"`
+	MTU       int          `json:"mtu,omitempty"`
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// IPv4 and IPv6 are the families of the addresses in a Response.Early.
+	IPv4       bool           `json:"ipv4,omitempty"`
+	IPv6       bool           `json:"ipv6,omitempty"`
 	Routes     []netip.Prefix `json:"routes,omitempty"` // in the container
 	Forwarding bool           `json:"forwarding,omitempty"`
 	Exclusive  bool           `json:"exclusive,omitempty"` // the host interface must not be another container's

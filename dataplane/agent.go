@@ -102,7 +102,7 @@ func (a *Agent) setWatchError(err error) {
 
 // step takes the inputs and applies them to the host. It returns when to be called again at the latest, 0 for never.
 func (a *Agent) step() time.Duration {
-	if a.flushed.busy(a.now()) {
+	if a.flushed.busy(a.now()) && !a.inbox.enough() {
 		// More is on its way: a little patience makes batches of single system calls.
 		<-a.loop.After(linger)
 	}
@@ -125,7 +125,11 @@ func (a *Agent) step() time.Duration {
 	if b.hasState {
 		// Events received while the targets took the state, at the start of the watch for instance, need not be read
 		// twice.
-		a.handle(a.inbox.takeKernel())
+		events, resync := a.inbox.takeKernel()
+		a.handle(events, resync)
+		if b.onlyState() && a.host.Foreign && len(events) == 0 && !resync && !a.isDue() {
+			return a.untilDue()
+		}
 	}
 	next := a.flush(all)
 	retried()
@@ -198,6 +202,16 @@ func (a *Agent) flush(all bool) time.Duration {
 	if done > 0 {
 		a.flushed = flushed{at: a.now(), steps: done}
 	}
+	return a.untilDue()
+}
+
+// isDue reports whether the time of a target has come, or none has been flushed yet.
+func (a *Agent) isDue() bool {
+	return a.due == nil || !a.now().Before(slices.MinFunc(a.due, time.Time.Compare))
+}
+
+// untilDue returns how long the next flush may wait.
+func (a *Agent) untilDue() time.Duration {
 	return max(slices.MinFunc(a.due, time.Time.Compare).Sub(a.now()), time.Millisecond)
 }
 

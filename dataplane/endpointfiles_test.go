@@ -25,9 +25,10 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	h := newHost(t)
 	dir := filepath.Join(t.TempDir(), "endpoint-status")
 	core, repairs := observer.New(zapcore.WarnLevel)
+	news := &endpointstatus.News{}
 	start := func() (*HostAgent, func()) {
 		a := New(Config{Kernel: KernelOf(h.open()), NodeName: "node-1", Logger: zap.New(core),
-			EndpointStatusDir: func(string) string { return dir }, WithPolicy: true})
+			EndpointStatusDir: func(string) string { return dir }, EndpointNews: news, WithPolicy: true})
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- a.Run(ctx) }()
@@ -59,7 +60,16 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	if content() != "" {
 		t.Fatal("there is a file before there is an interface")
 	}
+	signal := news.Next()
 	h.pod("cali1")
+	select {
+	case <-signal:
+		if content() != one {
+			t.Errorf("at the signal the file has %q", content())
+		}
+	case <-time.After(time.Minute):
+		t.Error("no signal of a new file")
+	}
 	waitFor(t, "the file", func() bool { return content() == one })
 
 	a.set(model.NewSet(node, pod(8, "10.244.1.8/32"))) // a new container of the same pod

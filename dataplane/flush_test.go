@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -83,4 +84,35 @@ func TestLearnedRoutesFlushRoutesAlone(t *testing.T) {
 	step("a learned route that the kernel refuses", false)
 	announce("192.0.9.0/24")
 	step("a learned route while another fails", true)
+}
+
+// After a flush of many routes the agent waits a moment for more, unless as many wait already.
+func TestAgentWaitsForMoreRoutesUnlessEnoughWait(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	a := newHostAgent(Config{Kernel: kerneltest.New(), NodeName: "node-1", Logger: zap.NewNop()},
+		func() time.Time { return now })
+	waits := 0
+	a.loop.After = func(time.Duration) <-chan time.Time {
+		waits++
+		at := make(chan time.Time, 1)
+		at <- now
+		return at
+	}
+	a.SetState(State{Reader: base(), All: true})
+	a.step()
+	for i, x := range []struct {
+		busy          bool
+		routes, waits int
+	}{{false, 1, 0}, {false, lingerEnough, 0}, {true, 1, 1}, {true, lingerEnough - 1, 1}, {true, lingerEnough, 0}} {
+		for n := range x.routes {
+			a.Learn([]route.Learned{learned(fmt.Sprintf("192.0.%d.%d/32", i, n), 1024, "10.1.0.9")})
+		}
+		a.flushed, waits = flushed{}, 0
+		if x.busy {
+			a.flushed = flushed{at: now, steps: lingerSteps}
+		}
+		if a.step(); waits != x.waits {
+			t.Errorf("%d routes wait, busy is %t: %d pauses, want %d", x.routes, x.busy, waits, x.waits)
+		}
+	}
 }

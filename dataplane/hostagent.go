@@ -46,6 +46,8 @@ type Config struct {
 	// /var/run/calico/endpoint-status, given endpointStatusPathPrefix of FelixConfiguration; empty, or nil: no folder.
 	// A folder that depends on the prefix is used only while nobody but root can change its content.
 	EndpointStatusDir func(prefix string) string
+	// EndpointNews signals changes in that folder; may be nil.
+	EndpointNews *endpointstatus.News
 	// InterfacePrefix is the prefix of the names of workloads' interfaces, in place of FelixConfiguration's; empty:
 	// FelixConfiguration's.
 	InterfacePrefix string
@@ -78,7 +80,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 		links:  link.New(c.Kernel, c.MTUFile, now), routes: route.New(c.Kernel, now), shapes: shape.New(c.Kernel, now),
 	}
 	h.files = endpointstatus.NewFiles(endpointstatus.FilesConfig{
-		Folder: c.EndpointStatusDir, WithPolicy: c.WithPolicy, Logger: c.Logger, Now: now,
+		Folder: c.EndpointStatusDir, WithPolicy: c.WithPolicy, News: c.EndpointNews, Logger: c.Logger, Now: now,
 		Routed: func(e endpointstatus.Endpoint, p netip.Prefix) bool {
 			return h.routes.ServesEndpoint(p, e.Key.Namespace+"/"+e.Key.Name)
 		},

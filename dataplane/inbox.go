@@ -62,6 +62,11 @@ func (b *batch) onlyLearned() bool {
 	return len(b.learned) > 0 && !b.hasState && len(b.events) == 0 && !b.resync && !b.woken && len(b.retries) == 0
 }
 
+// onlyState reports whether the batch has only a state.
+func (b *batch) onlyState() bool {
+	return b.hasState && len(b.learned) == 0 && len(b.events) == 0 && !b.resync && !b.woken && len(b.retries) == 0
+}
+
 // takeKernel takes only the kernel's events.
 func (i *inbox) takeKernel() (events []kernel.Event, resync bool) {
 	i.mu.Lock()
@@ -86,6 +91,16 @@ const (
 	lingerRecent = 5 * time.Millisecond
 	lingerSteps  = 8
 )
+
+// lingerEnough is the number of learned routes that are worth a system call of their own.
+const lingerEnough = 64
+
+// enough reports whether so many learned routes wait that waiting for more does not pay.
+func (i *inbox) enough() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return len(i.next.learned) >= lingerEnough
+}
 
 // flushed remembers the last flush that changed something.
 type flushed struct {

@@ -87,7 +87,8 @@ func (a *PolicyAgent) InterfacesChanged() { a.addEvents([]kernel.Event{{Type: ke
 
 // programmed wakes the waiters when the kernel has the whole desired state. The lock is held.
 func (a *PolicyAgent) programmed(transactions int) {
-	if a.report != nil {
+	// Interfaces of the host come and go without a change of the rules: then nobody needs to be woken.
+	if a.report != nil && (transactions > 0 || a.interfaces == nil || a.target.Fresh()) {
 		if transactions > 0 || a.interfaces == nil {
 			a.interfaces = map[string]bool{}
 			for name := range a.target.Calculator().Workloads() {

@@ -59,10 +59,27 @@ func (t *Tables) takeRead(e Event) {
 	}
 }
 
-// Wrote applies a version of an object that this process has just stored, as the watch would a moment later. It leaves
-// an object that the tables do not have to the watch, which alone has deletions.
+// Wrote applies a version of an object that this process has just stored, as the watch would a moment later. An object
+// that the tables do not have is new to them, or its deletion has come already: then the watch is past its revision. An
+// endpoint without addresses is left to the watch, which may leave out a pod that has ended.
 func (t *Tables) Wrote(o *model.Object) {
-	if o.Err == nil && t.Snapshot().Get(o.Key) != nil {
-		t.takeRead(Event{Type: EventUpdate, Key: o.Key, Object: o, Revision: o.Revision})
+	if o.Err != nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w := t.of(o.Key.Kind)
+	if !w.inSync {
+		return // see takeRead
+	}
+	if _, known := w.objects.get(o.Key); !known {
+		e, isEndpoint := o.Value.(*model.WorkloadEndpoint)
+		if o.Revision <= w.revision || isEndpoint && len(e.Spec.IPNetworks) == 0 {
+			return
+		}
+		w.early[o.Key] = o.Revision
+	}
+	if w.take(Event{Type: EventUpdate, Key: o.Key, Object: o, Revision: o.Revision}, t.now) {
+		t.publish()
 	}
 }

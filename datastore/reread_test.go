@@ -68,7 +68,7 @@ func TestRereadWithoutADatastore(t *testing.T) {
 func TestWrote(t *testing.T) {
 	tables := synced(update("a", 3))
 	tables.Wrote(node("a", 7))
-	tables.Wrote(node("b", 8)) // which is not in the tables: no event would report its end
+	tables.Wrote(node("b", 8)) // the watch is past it, so its deletion has come
 	if got := content(tables.Snapshot()); got != "a=7 " {
 		t.Errorf("readers see %s", got)
 	}
@@ -86,5 +86,58 @@ func TestWrote(t *testing.T) {
 	tables.Wrote(node("a", 10)) // a second read of everything could not distinguish it from an older state
 	if got := content(tables.Snapshot()); got != "a=9 " {
 		t.Errorf("while the watch is out of sync readers see %s", got)
+	}
+}
+
+// An object that this process has created shows before the watch delivers it, and never longer than it exists.
+func TestWroteNewObject(t *testing.T) {
+	for name, c := range map[string]struct {
+		then []Event
+		want string
+	}{
+		"its events are still to come":        {nil, "a=3 b=12 "},
+		"the creation and the write come":     {[]Event{update("b", 11), update("b", 12)}, "a=3 b=12 "},
+		"it is deleted":                       {[]Event{update("b", 11), update("b", 12), remove("b", 13)}, "a=3 "},
+		"the watch continues":                 {[]Event{lost("x"), inSync(10)}, "a=3 b=12 "},
+		"the watch continues and delivers it": {[]Event{lost("x"), inSync(10), update("b", 12)}, "a=3 b=12 "},
+		"the watch continues and deletes it": {[]Event{lost("x"), inSync(10), update("b", 12), remove("b", 13)},
+			"a=3 "},
+		"it is gone when everything is read":           {[]Event{lost("x"), inSync(20)}, "a=3 "},
+		"it is there when everything is read":          {[]Event{lost("x"), update("b", 12), inSync(20)}, "a=3 b=12 "},
+		"the datastore was put back to a state before": {[]Event{lost("x"), inSync(5)}, "a=3 "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tables := synced(update("a", 3))
+			tables.Wrote(node("b", 12))
+			if got := content(tables.Snapshot()); got != "a=3 b=12 " {
+				t.Errorf("before any event readers see %s", got)
+			}
+			for _, e := range c.then {
+				tables.Apply(e)
+			}
+			if got := content(tables.Snapshot()); got != c.want {
+				t.Errorf("readers see %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// The answer to a write that comes after the deletion does not bring the object back, even if the deletion is forgotten.
+func TestWroteAfterTheDeletion(t *testing.T) {
+	tables := synced(update("a", 3))
+	tables.Apply(update("b", 12), remove("b", 13))
+	tables.Wrote(node("b", 12))
+	tables.Apply(lost("x"))
+	tables.Apply(inSync(20))
+	tables.Wrote(node("b", 12))
+	if got := content(tables.Snapshot()); got != "a=3 " {
+		t.Errorf("readers see %s", got)
+	}
+	ended := model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "ns", Name: "e"},
+		new(model.WorkloadEndpoint))
+	ended.Revision = 21
+	tables.Wrote(ended)
+	if tables.Snapshot().Get(ended.Key) != nil {
+		t.Error("the endpoint of a pod that has ended is in the tables")
 	}
 }

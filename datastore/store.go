@@ -87,6 +87,6 @@ type Event struct {
 	// Kinds are the kinds of an EventInSync or EventLost. If empty, the event is about all watched kinds, which then
 	// share one clock; otherwise each kind has its own clock.
 	Kinds []model.Kind
-	// More is set if the next event is of the same transaction, and both are one step.
+	// More is set if the next event follows at once, and both are one step: those of a transaction, or read together.
 	More bool
 }

@@ -160,7 +160,9 @@ func (t *Tables) Apply(events ...Event) {
 	for _, e := range events {
 		switch e.Type {
 		case EventUpdate, EventDelete:
-			if w := t.of(e.Key.Kind); w.take(e, t.now) {
+			w := t.of(e.Key.Kind)
+			delete(w.early, e.Key) // from now on the watch reports its deletion
+			if w.take(e, t.now) {
 				w.revision = max(w.revision, e.Revision)
 				if t.oneClock {
 					t.revision = max(t.revision, e.Revision)
@@ -179,7 +181,7 @@ func (t *Tables) inSync(e Event) {
 	again := false
 	for _, w := range t.concerned(e) {
 		again = again || w.read
-		w.synced(e.Revision)
+		w.synced(e.Revision, t.now)
 	}
 	t.oneClock, t.revision = len(e.Kinds) == 0, 0
 	if t.oneClock {

@@ -17,6 +17,9 @@ type working struct {
 	changed []model.Key
 	// deleted has the revisions of recent deletions, so that a late older update does not undo them.
 	deleted map[model.Key]int64
+	// early has the revisions of new objects that this process has stored and the watch has not delivered yet: a watch
+	// that reads everything again does not report the deletion of an object that it never delivered.
+	early map[model.Key]int64
 
 	inSync, read bool // now; at least once
 	lost         error
@@ -26,7 +29,7 @@ type working struct {
 func newWorking(kind model.Kind, r *reducer, inSync bool) *working {
 	w := &working{
 		view:    view{kind: kind, objects: newObjects(), quarantined: newQuarantine()},
-		reducer: r, deleted: map[model.Key]int64{}, inSync: inSync,
+		reducer: r, deleted: map[model.Key]int64{}, early: map[model.Key]int64{}, inSync: inSync,
 	}
 	w.shown = &view{kind: kind, objects: newObjects(), quarantined: newQuarantine()}
 	return w
@@ -121,7 +124,15 @@ func (w *working) remember(e Event) {
 }
 
 // synced ends a full read.
-func (w *working) synced(revision int64) {
+func (w *working) synced(revision int64, now func() time.Time) {
+	for k, stored := range w.early {
+		if stored <= revision || revision < w.revision { // it was not read, or the datastore was put back
+			delete(w.early, k)
+			w.objects.remove(k)
+			w.touch(k)
+			w.settleSpelling(k, now)
+		}
+	}
 	w.moved = w.moved || w.revision != revision || !w.inSync
 	w.revision, w.inSync, w.read = revision, true, true
 	w.lost = nil

@@ -236,14 +236,7 @@ func (x *search) take(ctx context.Context, cidr netip.Prefix, b *heldBlock, own 
 // commit counts n new addresses of a block in the handle and stores the block.
 func (s session) commit(ctx context.Context, b heldBlock, handle string, n int, later Later) error {
 	if later != nil {
-		if _, err := s.putBlock(ctx, b); err != nil {
-			if !certain(err) {
-				return fmt.Errorf("%w; addresses may have been assigned to handle %q: release by it", err, handle)
-			}
-			return gone(err)
-		}
-		later(func(ctx context.Context) error { return s.raiseHandle(ctx, handle, b.CIDR, n) })
-		return nil
+		return s.commitBeside(ctx, b, handle, n, later)
 	}
 	if err := s.raiseHandle(ctx, handle, b.CIDR, n); err != nil {
 		return err
@@ -254,15 +247,56 @@ func (s session) commit(ctx context.Context, b heldBlock, handle string, n int, 
 	}
 	if !certain(err) {
 		// The addresses may be assigned. The handle keeps its count, so that a release by handle finds them.
-		return fmt.Errorf("%w; addresses may have been assigned to handle %q: release by it", err, handle)
+		return perhapsAssigned(err, handle)
 	}
-	ctx, cancel := cleanup(ctx)
-	defer cancel()
-	if lowerErr := s.lowerHandle(ctx, handle, b.CIDR, n); lowerErr != nil {
-		s.log.Warn("handle counts too many addresses", zap.String("handle", handle), zap.Stringer("block", b.CIDR),
-			zap.Error(lowerErr))
+	s.uncount(ctx, b, handle, n)
+	return gone(err)
+}
+
+// commitBeside writes the handle and the block at the same time. If the block is stored, later waits for the handle.
+func (s session) commitBeside(ctx context.Context, b heldBlock, handle string, n int, later Later) error {
+	var counted error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ctx, cancel := cleanup(ctx) // it may last longer than the call
+		defer cancel()
+		counted = s.raiseHandle(ctx, handle, b.CIDR, n)
+	}()
+	_, err := s.putBlock(ctx, b)
+	if err == nil {
+		later(func(ctx context.Context) error {
+			select {
+			case <-done:
+				return counted
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		return nil
+	}
+	<-done
+	if !certain(err) {
+		return perhapsAssigned(err, handle)
+	}
+	if counted == nil {
+		s.uncount(ctx, b, handle, n)
 	}
 	return gone(err)
+}
+
+func perhapsAssigned(err error, handle string) error {
+	return fmt.Errorf("%w; addresses may have been assigned to handle %q: release by it", err, handle)
+}
+
+// uncount lowers the count of a handle whose addresses were not assigned.
+func (s session) uncount(ctx context.Context, b heldBlock, handle string, n int) {
+	ctx, cancel := cleanup(ctx)
+	defer cancel()
+	if err := s.lowerHandle(ctx, handle, b.CIDR, n); err != nil {
+		s.log.Warn("handle counts too many addresses", zap.String("handle", handle), zap.Stringer("block", b.CIDR),
+			zap.Error(err))
+	}
 }
 
 // borrow assigns addresses from any block of the pools, whatever its owner.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 // faulty is a store in which the at-th call has a fault.
 type faulty struct {
 	Store
+	mu    sync.Mutex // handle and block may be written at the same time
 	at    int
 	calls int
 	fault fault
@@ -33,6 +35,8 @@ type fault struct {
 var errBroken = fmt.Errorf("connection lost: %w", model.ErrUnavailable)
 
 func (f *faulty) call(do func() error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.calls++
 	switch now := f.calls == f.at; {
 	case f.dead:
@@ -87,12 +91,31 @@ type operation struct {
 	name   string
 	before []func(*Allocator) error // what happened long ago
 	do     func(*Allocator) error
+	// beside: handle and block are written at the same time. A handle may then count too few, until CountHandles.
+	beside bool
 }
 
 func assign(host, handle string, n int) func(*Allocator) error {
 	return func(a *Allocator) error {
 		r, err := a.AutoAssign(context.Background(), Request{Host: host, Handle: handle, Num4: n, Use: workload,
 			Attrs: map[string]string{"node": host}})
+		if err != nil {
+			return err
+		}
+		return r.Short()
+	}
+}
+
+// assignBeside is assign by a process that writes the handle beside the block, as manxd does.
+func assignBeside(host, handle string, n int) func(*Allocator) error {
+	return func(a *Allocator) error {
+		var waits []func(context.Context) error
+		r, err := a.AutoAssign(context.Background(), Request{Host: host, Handle: handle, Num4: n, Use: workload,
+			Attrs: map[string]string{"node": host},
+			Later: func(wait func(context.Context) error) { waits = append(waits, wait) }})
+		for _, wait := range waits {
+			err = errors.Join(err, wait(context.Background()))
+		}
 		if err != nil {
 			return err
 		}
@@ -151,6 +174,10 @@ var operations = []operation{
 	{name: "assign from the own block", before: list(assign("a", "old", 1)), do: assign("a", "h", 2)},
 	{name: "assign more than the own block has", before: list(assign("a", "old", 6)), do: assign("a", "h", 4)},
 	{name: "more for a handle that has some", before: list(assign("a", "h", 1)), do: assign("a", "h", 1)},
+	{name: "assign beside the handle", before: list(assign("a", "old", 1)), do: assignBeside("a", "h", 2), beside: true},
+	{name: "claim a block and assign beside the handle", do: assignBeside("a", "h", 2), beside: true},
+	{name: "more beside a handle that has some", before: list(assign("a", "h", 1)), do: assignBeside("a", "h", 1),
+		beside: true},
 	{name: "borrow", before: list(assign("b", "b1", 8), assign("b", "b2", 7)), do: assign("a", "h", 1)},
 	{name: "borrow a part", before: list(assign("b", "b1", 9)), do: assign("a", "h", 3)},
 	{name: "reclaim an unused block", before: list(assign("b", "b1", 9), releaseAddr("10.0.0.8")),
@@ -192,6 +219,12 @@ func TestEveryCallMayFail(t *testing.T) {
 		{name: "is never made", crash: true}, {name: "is the last one", crashed: true},
 	}
 	forEachCall(t, faults, func(t *testing.T, op operation, f fault, store *memory, now func() time.Time, err error) {
+		if op.beside { // the next process repairs it, as at the start of manxd
+			_, err := New(store, nil, now).CountHandles(t.Context(), "a", func(string) bool { return false })
+			if err != nil {
+				t.Error(err)
+			}
+		}
 		s := readState(t, store)
 		interrupted := func(handle string) bool {
 			return err != nil && handle == "h" || f.crash || f.crashed || f.lose || f.fail
@@ -271,7 +304,8 @@ func TestEveryCallMayBeRaced(t *testing.T) {
 		if err != nil && !isShort(err) && !errors.Is(err, ErrAssigned) && !errors.Is(err, errNotAssigned) {
 			t.Errorf("operation: %v", err)
 		}
-		s.checkHandles(t, func(string) bool { return false })
+		// A handle that was released between the two writes counts too much, until its next release.
+		s.checkHandles(t, func(handle string) bool { return op.beside && handle == "h" })
 		s.checkAffinities(t)
 		releaseEverything(t, store, now)
 	})

@@ -1,3 +1,5 @@
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
 package main
 
 import (
@@ -5,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"golang.org/x/sys/unix"
@@ -29,6 +32,8 @@ func main() {
 			os.Exit(1)
 		}
 	}
+	// There is one thing to do at a time. Threads that look for work would cost more than they do.
+	runtime.GOMAXPROCS(1)
 	// A killed runtime does not read the result: the ADD must then be undone, which the signal would prevent.
 	signal.Ignore(unix.SIGPIPE)
 	p := &cni.Plugin{Getenv: os.Getenv, Stdout: os.Stdout, Log: logLine,

@@ -41,7 +41,8 @@ func newCNI(j *joined) *cniPart {
 	p.cache = warm.New(j.store, j.tables, kinds, p.ownBlock)
 	p.ahead = ipam.NewKeeper(func() *ipam.Allocator { return ipam.New(p.cache.Begin(), p.log, time.Now) }, p.log)
 	p.engine = engine.New(engine.Config{Open: p.open, Node: p.nodeOf,
-		Kubernetes: p.kubernetes, Prefix: j.cniPrefix(), MTUFile: j.mtuFile, StatusDir: p.statusDir, Report: p.report,
+		Kubernetes: p.kubernetes, Prefix: j.cniPrefix(), MTUFile: j.mtuFile, StatusDir: p.statusDir,
+		News: &j.endpoints, Report: p.report,
 		Agent: func(*cni.Config) bool { return p.statusDir() != "" }, Lasting: true, Assigned: p.ahead.Assigned,
 		Deferred: filepath.Join(p.runDir, "cni-deferred"), Log: p.log})
 	p.server = cniserver.New(p.engine, p.log)

@@ -5,7 +5,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
@@ -22,7 +21,7 @@ type daemon struct {
 	log     *zap.Logger
 	control *server.Server
 	reopen  *reopener
-	learned *atomic.Uint64                     // changes of routes by BGP
+	routes  *routeFlow
 	parts   func(*joined) ([]part.Part, error) // of a node that has joined the cluster
 }
 
@@ -45,8 +44,8 @@ func newDaemon(ctx context.Context, o options) (*daemon, error) {
 		return nil, err
 	}
 	reopen := reopenOnHangup(ctx, log)
-	learned := new(atomic.Uint64)
-	go tuneRuntime(ctx, learned)
+	routes := newRouteFlow()
+	go tuneRuntime(ctx, routes)
 	name, _, err := node.Name(o.nameSources())
 	if err != nil {
 		return nil, err
@@ -56,7 +55,7 @@ func newDaemon(ctx context.Context, o options) (*daemon, error) {
 	control.Datastore.Show(server.DatastoreSource{Type: o.datastore})
 	control.Add(collectors.NewGoCollector())
 	control.Add(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return &daemon{options: o, name: name, log: log, control: control, reopen: reopen, learned: learned,
+	return &daemon{options: o, name: name, log: log, control: control, reopen: reopen, routes: routes,
 		parts: parts}, nil
 }
 

@@ -20,7 +20,8 @@ func newDataplane(j *joined) *dataplanePart {
 	p := &dataplanePart{view: j.control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
 		Kernel: dataplane.KernelOf(j.kernel), NodeName: j.name, Logger: j.log.Named("dataplane"), MTUFile: j.mtuFile,
 		EndpointStatusDir: j.endpointStatusDir, InterfacePrefix: j.interfacePrefix, WithPolicy: j.policy,
-		Repaired: j.repaired})}
+		EndpointNews: &j.endpoints,
+		Repaired:     j.repaired})}
 	p.OnLinks(func() {
 		for _, f := range p.onLinks {
 			f()

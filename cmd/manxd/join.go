@@ -12,6 +12,7 @@ import (
 
 	"github.com/manxnet/manx/cmd/manxd/kubenode"
 	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
@@ -38,6 +39,7 @@ type joined struct {
 	config     node.Config
 	registered node.Result
 	tunnels    *node.Tunnels
+	endpoints  endpointstatus.News // the files by which CNI plugins see workloads connected
 }
 
 // join registers the node and runs all parts that depend on the datastore.

@@ -5,47 +5,56 @@ import (
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
-	"sync/atomic"
 	"time"
 )
 
 const (
 	smallMemory = 256 << 20
 	smallHeap   = 64 << 20
+	burstHeap   = 128 << 20
 	memoryPoll  = time.Second
 )
 
 // tuneRuntime trades memory for processor time, within a bound. The garbage collector runs seldom until the heap has 64
 // MB, and then when it has one and a half of the live bytes: memory between objects that stay cannot be returned, so
-// the garbage of a burst costs memory permanently. While many routes arrive, of which learned counts the
-// changes, it runs when the heap has three times the live bytes: routes live elsewhere than their garbage, and earlier
+// the garbage of a burst costs memory permanently. While many routes arrive, the heap may have 128 MB, which are enough
+// for 100,000 routes, or up to three times the live bytes: routes live elsewhere than their garbage, and earlier
 // collection costs a third more processor time at the worst moment. The memory limit is 256 MB until the use is known,
 // or two and a half times the use; with a constant limit the collector would run all the time once a peer advertises
-// some 100,000 routes. After a burst, a start or a full table for instance, unused memory is returned to the host,
-// including the mapped pages of the program's file. GOGC and GOMEMLIMIT override all of this.
-func tuneRuntime(ctx context.Context, learned *atomic.Uint64) {
+// some 100,000 routes. Before many routes come, and after a burst, the mapped pages of the program's file are returned
+// to the host: most were used by the start alone. After a burst, a start or a full table for instance, so is unused
+// memory. GOGC and GOMEMLIMIT override all of this.
+func tuneRuntime(ctx context.Context, routes *routeFlow) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
-	debug.SetGCPercent(seldom)
-	debug.SetMemoryLimit(smallMemory)
+	collected := make(chan struct{}, 1)
+	eachCollection(func() { notify(collected) })
+	percent, limit := seldom, int64(smallMemory)
+	debug.SetGCPercent(percent)
+	debug.SetMemoryLimit(limit)
 	tick := time.NewTicker(memoryPoll)
 	defer tick.Stop()
 	var burst burst
-	for percent, limit := seldom, int64(smallMemory); ; {
+	for {
+		over := false
 		select {
 		case <-ctx.Done():
 			return
+		case <-collected:
+		case <-routes.many:
+			if burst.pour() {
+				forgetProgram()
+			}
 		case <-tick.C:
+			over = burst.over(readMemory(routes.poll()))
 		}
-		use := readMemory()
-		use.learned = learned.Load()
-		over := burst.over(use)
-		if next := gcPercent(use.live, burst.pouring()); next != percent {
+		live := readMemory(0).live
+		if next := gcPercent(live, burst.pouring()); next != percent {
 			percent = next
 			debug.SetGCPercent(percent)
 		}
-		if next := memoryLimit(use.live); next != limit {
+		if next := memoryLimit(live); next != limit {
 			limit = next
 			debug.SetMemoryLimit(limit)
 		}
@@ -64,28 +73,36 @@ type memoryUse struct {
 	learned   uint64 // changes of routes by BGP since the start
 }
 
-func readMemory() memoryUse {
+func readMemory(learned uint64) memoryUse {
 	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/total:bytes"},
 		{Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(s)
 	return memoryUse{live: s[0].Value.Uint64(), held: s[1].Value.Uint64() - s[2].Value.Uint64(),
-		allocated: s[3].Value.Uint64()}
+		allocated: s[3].Value.Uint64(), learned: learned}
 }
 
-// Values of GOGC: between bursts, the least during one, and the most.
-const often, inBurst, seldom = 50, 200, 400
+// Values of GOGC: between bursts, and the most there and during one.
+const often, seldom, rarely = 50, 400, 2000
 
 // gcPercent returns the growth of the heap, in percent, until the next garbage collection when live bytes are in use.
 func gcPercent(live uint64, pouring bool) int {
-	least := often
 	if pouring {
-		least = inBurst
+		return int(min(rarely, roomInBurst(live)*100/max(1, live)))
 	}
 	if live >= smallHeap {
-		return least
+		return often
 	}
 	room := (smallHeap - live) * 100 / max(1, live)
-	return int(min(seldom, max(uint64(least), room/10*10))) // in steps that do not change with each route
+	return int(min(seldom, max(often, room/10*10))) // in steps that do not change with each route
+}
+
+// roomInBurst returns the bytes to allocate until the next garbage collection while many routes come: the rest of
+// burstHeap while that is at least half of it, then more and more, at most twice the live bytes.
+func roomInBurst(live uint64) uint64 {
+	if live <= burstHeap/2 {
+		return burstHeap - live
+	}
+	return min(2*live, 3*live-burstHeap)
 }
 
 // memoryLimit returns the memory limit of the process when live bytes are in use, in steps, so that it does not change
@@ -114,6 +131,13 @@ type burst struct {
 	poured  int    // polls until memory is not traded for processor time any more
 }
 
+// pour records that many routes came, and reports whether they are the first ones.
+func (b *burst) pour() (first bool) {
+	first = b.poured == 0
+	b.poured = calmPolls
+	return first
+}
+
 // pouring reports whether many routes came a short time ago.
 func (b *burst) pouring() bool { return b.poured > 0 }
 
@@ -123,7 +147,7 @@ func (b *burst) over(use memoryUse) bool {
 	calm := use.allocated-b.before < calmRate
 	b.poured = max(0, b.poured-1)
 	if use.learned-b.learned >= pourRate {
-		b.poured = calmPolls
+		b.pour()
 	}
 	b.learned = use.learned
 	if b.spent && !calm {

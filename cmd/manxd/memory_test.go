@@ -1,6 +1,10 @@
 package main
 
-import "testing"
+import (
+	"runtime"
+	"testing"
+	"time"
+)
 
 func TestMemoryLimitGrowsWithWhatIsInUse(t *testing.T) {
 	for _, x := range []struct {
@@ -19,13 +23,76 @@ func TestGarbageOfLargeHeapsIsCollectedEarlierBetweenBursts(t *testing.T) {
 	for _, x := range []struct {
 		live        uint64
 		calm, burst int
-	}{{0, 400, 400}, {smallHeap / 5, 400, 400}, {smallHeap / 4, 300, 300}, {smallHeap / 2, 100, 200},
-		{smallHeap * 2 / 3, 50, 200}, {smallHeap, 50, 200}, {1 << 30, 50, 200}} {
+	}{{0, 400, 2000}, {smallHeap / 5, 400, 900}, {smallHeap / 4, 300, 700}, {smallHeap / 2, 100, 300},
+		{smallHeap, 50, 100}, {burstHeap, 50, 200}, {1 << 30, 50, 200}} {
 		if got := gcPercent(x.live, false); got != x.calm {
 			t.Errorf("%d bytes live: GOGC %d, want %d", x.live, got, x.calm)
 		}
 		if got := gcPercent(x.live, true); got != x.burst {
 			t.Errorf("%d bytes live in a burst: GOGC %d, want %d", x.live, got, x.burst)
+		}
+	}
+}
+
+// The heap of a burst stays within its bound until half of it is live; then more live bytes never mean less room.
+func TestHeapOfABurstIsBounded(t *testing.T) {
+	for live := uint64(0); live < 4*burstHeap; live += 1 << 20 {
+		room := roomInBurst(live)
+		if live <= burstHeap/2 && live+room != burstHeap {
+			t.Errorf("%d bytes live: the heap grows to %d", live, live+room)
+		}
+		if next := roomInBurst(live + 1<<20); live >= burstHeap/2 && next < room {
+			t.Errorf("%d bytes live: less room with more, %d and %d", live, room, next)
+		}
+		if room < burstHeap/2 || live > burstHeap && room != 2*live {
+			t.Errorf("%d bytes live: %d more", live, room)
+		}
+	}
+}
+
+// Many routes are noticed as they come, and once: what a poll has seen is old.
+func TestManyRoutesAreNoticedAtOnce(t *testing.T) {
+	noticed := func(f *routeFlow) bool {
+		select {
+		case <-f.many:
+			return true
+		default:
+			return false
+		}
+	}
+	f := newRouteFlow()
+	for i, step := range []struct {
+		add  int
+		poll bool
+		want bool
+	}{{add: pourRate - 1}, {add: 1, want: true}, {add: pourRate - 1}, {poll: true}, {add: pourRate - 1},
+		{add: pourRate, want: true}} {
+		f.add(step.add)
+		if step.poll {
+			f.poll()
+		}
+		if got := noticed(f); got != step.want {
+			t.Errorf("step %d: noticed is %t", i, got)
+		}
+	}
+	if f.poll() != 4*pourRate-2 {
+		t.Errorf("%d changes", f.poll())
+	}
+	var b burst
+	if !b.pour() || b.pour() || !b.pouring() {
+		t.Error("only the first of many routes begin a burst")
+	}
+}
+
+func TestCollectionsAreReported(t *testing.T) {
+	reports := make(chan struct{}, 100)
+	eachCollection(func() { notify(reports) })
+	for range 3 {
+		runtime.GC()
+		select {
+		case <-reports:
+		case <-time.After(time.Minute):
+			t.Fatal("a collection is not reported")
 		}
 	}
 }

@@ -240,6 +240,26 @@ func (c *call) describe(a *cni.Attachment, stored *model.Object, pod *facts) err
 	return nil
 }
 
+// beginEarly lets the plugin wire the container while its addresses are being assigned, if their families are certain.
+// A missing MTU is an error of the ADD, later.
+func (c *call) beginEarly(stored *model.Object, pod *facts) {
+	if c.q.Begin == nil || !c.Lasting || c.ours(stored) || c.extra.IP != nil || len(pod.wanted) > 0 {
+		return
+	}
+	a := &cni.Attachment{}
+	if a.IPv4, a.IPv6 = pod.families(c.conf); a.IPv4 {
+		a.Addresses = append(a.Addresses, netip.IPv4Unspecified())
+	}
+	if a.IPv6 {
+		a.Addresses = append(a.Addresses, netip.IPv6Unspecified())
+	}
+	if c.describe(a, stored, pod) != nil {
+		return
+	}
+	a.Addresses = nil // they were for the routes
+	c.q.Begin(a)
+}
+
 // hardwareAddress returns the MAC address of the container's end. It is chosen here, so that the endpoint can be
 // written before the interface exists, and is the same for each repeated ADD. It is locally administered (IEEE 802, bit
 // 0x02).

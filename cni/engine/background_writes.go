@@ -8,9 +8,9 @@ import (
 // laterTimeout bounds the writes that follow a response.
 const laterTimeout = 30 * time.Second
 
-// writes are the writes of an Add that follow its response. Its Finish waits for them, so an ADD succeeds only if all
-// of them do. They run one after another, the endpoint last: a container with an endpoint is also counted in its
-// handle, whenever the process dies.
+// writes are the writes of an Add that end after its response. Its Finish waits for them, so an ADD succeeds only if
+// all of them do. The write of the handle has begun beside that of the block; the endpoint is written after it: a
+// container with an endpoint is also counted in its handle, whenever the process dies.
 type writes struct {
 	todo []func(context.Context) error
 	done chan struct{} // closed when they have ended
@@ -18,6 +18,18 @@ type writes struct {
 }
 
 func (w *writes) add(write func(context.Context) error) { w.todo = append(w.todo, write) }
+
+// end waits for the writes that have begun. It is for an Add that fails: only then may its addresses be released. A nil receiver has none.
+func (w *writes) end(ctx context.Context) {
+	if w == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), laterTimeout)
+	defer cancel()
+	for _, write := range w.todo {
+		_ = write(ctx) // the release corrects the handle
+	}
+}
 
 // start starts the writes. They go on after the end of the caller's context.
 func (w *writes) start(ctx context.Context, ended func()) {

@@ -31,6 +31,7 @@ type counted struct {
 	mu    sync.Mutex
 	calls []string
 	hook  func(call string) error
+	after func(call string) // called after a successful creation
 }
 
 func (s *counted) call(op string, kind model.Kind) error {
@@ -43,6 +44,13 @@ func (s *counted) call(op string, kind model.Kind) error {
 		return hook(text)
 	}
 	return nil
+}
+
+// seen returns the calls since the last take.
+func (s *counted) seen() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.calls)
 }
 
 // take returns the calls since the last one.
@@ -78,7 +86,11 @@ func (s *counted) Create(ctx context.Context, o *model.Object) (*model.Object, e
 	if err := s.call("create", o.Key.Kind); err != nil {
 		return nil, err
 	}
-	return s.Backend.Create(ctx, o)
+	stored, err := s.Backend.Create(ctx, o)
+	if err == nil && s.after != nil {
+		s.after("create " + string(o.Key.Kind))
+	}
+	return stored, err
 }
 
 func (s *counted) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
@@ -106,6 +118,7 @@ type node struct {
 	engine *engine.Engine
 	dir    string
 	blind  bool // the datastore is away
+	begin  func(*cni.Attachment)
 }
 
 var kinds = []model.Kind{model.KindClusterInformation, model.KindNode, model.KindIPPool, model.KindIPReservation,
@@ -185,7 +198,7 @@ func (n *node) askWith(args string, step cni.Step, container string, a *cni.Atta
 	n.must(err)
 	r, err := n.engine.Call(context.Background(), &cni.Request{Version: cni.ProtocolVersion, Step: step,
 		ContainerID: container, Netns: "/run/netns/" + container, IfName: "eth0", Args: args, Config: text,
-		Attachment: a})
+		Attachment: a, Begin: n.begin})
 	if err == nil && r.Error != nil {
 		err = r.Error
 	}
@@ -369,10 +382,12 @@ func TestAnyWriteMayFailOrBeTheLast(t *testing.T) {
 				n.store.on(nil)
 				switch then {
 				case "abort":
-					if a != nil {
-						_, err := n.ask(cni.StepAbort, "c", a, nil)
-						n.must(err)
+					if a == nil { // Add has failed: the runtime makes a DEL
+						n.del("c")
+						break
 					}
+					_, err := n.ask(cni.StepAbort, "c", a, nil)
+					n.must(err)
 				case "del":
 					n.del("c")
 				case "del of another process":

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/cni"
+	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/ipam"
@@ -42,6 +43,8 @@ type Config struct {
 	MTUFile string
 	// StatusDir returns the folder of the agent's endpoint status files, unless the network configuration sets one.
 	StatusDir func() string
+	// News signals changes of these files if the agent is in this process; nil if it is not.
+	News *endpointstatus.News
 	// Agent reports whether an agent writes these files for a network, if the folder does not exist yet.
 	Agent func(*cni.Config) bool
 	// Report receives the time that an ADD waited for policy.

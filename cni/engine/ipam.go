@@ -46,6 +46,7 @@ func (c *call) findAddresses(
 		a.Addresses = pod.unmanaged
 		return a, nil
 	}
+	c.beginEarly(stored, pod)
 	unlock := c.lock(ctx)
 	defer unlock()
 	before, err := c.allocator().AssignedTo(ctx, c.work.Node, c.work.handle())
@@ -65,6 +66,7 @@ func (c *call) findAddresses(
 	err = c.step("assign addresses", func() (err error) {
 		// A failed assignment may have assigned addresses, too.
 		undo.Push("release the addresses", func(ctx context.Context) error {
+			later.end(ctx)
 			return c.releaseExcept(ctx, addresses(before))
 		})
 		var got []netip.Prefix
@@ -125,9 +127,9 @@ func (c *call) assign(ctx context.Context, pod *facts, later *writes) ([]netip.P
 	var got []netip.Prefix
 	var err error
 	if len(wanted) > 0 {
-		got, err = c.assignGiven(ctx, wanted, c.behind(later))
+		got, err = c.assignGiven(ctx, wanted, later)
 	} else {
-		got, err = c.assignAny(ctx, pod, c.behind(later))
+		got, err = c.assignAny(ctx, pod, later)
 	}
 	if err != nil {
 		return nil, err
@@ -136,7 +138,7 @@ func (c *call) assign(ctx context.Context, pod *facts, later *writes) ([]netip.P
 	return got, nil
 }
 
-// behind defers writes until after the response, if this process lasts.
+// behind lets writes end after the response, if this process lasts.
 func (c *call) behind(later *writes) ipam.Later {
 	if !c.Lasting || later == nil {
 		return nil
@@ -145,12 +147,13 @@ func (c *call) behind(later *writes) ipam.Later {
 }
 
 // assignGiven assigns the requested addresses.
-func (c *call) assignGiven(ctx context.Context, wanted []netip.Addr, later ipam.Later) ([]netip.Prefix, error) {
+func (c *call) assignGiven(ctx context.Context, wanted []netip.Addr, later *writes) ([]netip.Prefix, error) {
 	var got []netip.Prefix
 	for _, a := range wanted {
 		err := c.allocator().AssignIP(ctx, ipam.AddressRequest{Address: a, Host: c.work.Node, Handle: c.work.handle(),
-			Attrs: c.attributes(), Use: v3.IPPoolAllowedUseWorkload, Later: later})
+			Attrs: c.attributes(), Use: v3.IPPoolAllowedUseWorkload, Later: c.behind(later)})
 		if err != nil {
+			later.end(ctx)
 			return nil, cni.Afterwards(err, c.giveBack(ctx, addresses(got)))
 		}
 		got = append(got, netip.PrefixFrom(a, a.BitLen()))
@@ -160,7 +163,7 @@ func (c *call) assignGiven(ctx context.Context, wanted []netip.Addr, later ipam.
 
 func (c *call) attributes() map[string]string { return c.work.attributes(c.Now().UTC().String()) }
 
-func (c *call) assignAny(ctx context.Context, pod *facts, later ipam.Later) ([]netip.Prefix, error) {
+func (c *call) assignAny(ctx context.Context, pod *facts, later *writes) ([]netip.Prefix, error) {
 	v4, v6 := pod.families(c.conf)
 	if !v4 && !v6 {
 		return nil, invalidConf("ipam asks for no address", "assign_ipv4 is \"false\" and assign_ipv6 is not "+
@@ -168,7 +171,8 @@ func (c *call) assignAny(ctx context.Context, pod *facts, later ipam.Later) ([]n
 	}
 	req := ipam.Request{
 		Host: c.work.Node, Handle: c.work.handle(), Attrs: c.attributes(), Use: v3.IPPoolAllowedUseWorkload,
-		Num4: count(v4), Num6: count(v6), NamespaceLabels: pod.namespaceLabels, Later: later,
+		Num4: count(v4), Num6: count(v6), NamespaceLabels: pod.namespaceLabels,
+		Later: c.behind(later),
 	}
 	var err error
 	if req.Pools4, err = c.pools(ctx, pod.pools(c.conf, ipam.IPv4), ipam.IPv4); err != nil {
@@ -183,6 +187,7 @@ func (c *call) assignAny(ctx context.Context, pod *facts, later ipam.Later) ([]n
 		err = r.Short()
 	}
 	if err != nil {
+		later.end(ctx)
 		return nil, cni.Afterwards(err, c.giveBack(ctx, addresses(got)))
 	}
 	if c.Assigned != nil {

@@ -26,8 +26,8 @@ const (
 	// policyPoll is the poll interval for the agent's file. Watching the folder would take an inotify instance for each
 	// starting container; a host has few of them.
 	policyPoll = 10 * time.Millisecond
-	// firstPoll is the interval of the first firstPolls polls, for the time that the agent needs at least: a poll in
-	// manxd starts no process.
+	// firstPoll is the interval of the first firstPolls polls, for the time that the agent needs at least. The agent of
+	// this process signals its changes, so it needs none of them.
 	firstPoll, firstPolls = 2 * time.Millisecond, 25
 )
 
@@ -51,7 +51,7 @@ func (c *call) waitForPolicy(ctx context.Context, mac net.HardwareAddr, ips []ne
 	began := time.Now()
 	// The configured time applies, not the remaining time of the call.
 	ctx = context.WithoutCancel(ctx)
-	err = waitForFile(ctx, path, timeout, func(s endpointstatus.Status) bool { return describes(s, mac, ips) })
+	err = c.waitForFile(ctx, path, timeout, func(s endpointstatus.Status) bool { return describes(s, mac, ips) })
 	waited := time.Since(began)
 	if err != nil {
 		c.log.Warn("policy and routes are not in the kernel yet; the container starts, and has no connections "+
@@ -92,7 +92,7 @@ func (c *call) policyWait() time.Duration {
 
 // waitForFile waits until the file at path has a matching status. An empty file, as early versions of Calico's agent
 // write it, always matches.
-func waitForFile(
+func (e *Engine) waitForFile(
 	ctx context.Context, path string, timeout time.Duration, right func(endpointstatus.Status) bool,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -100,7 +100,11 @@ func waitForFile(
 	ticker := time.NewTicker(firstPoll)
 	defer ticker.Stop()
 	for n := 0; ; n++ {
-		if n == firstPolls {
+		var changed <-chan struct{}
+		if e.News != nil {
+			changed = e.News.Next()
+		}
+		if n == firstPolls || n == 0 && e.News != nil {
 			ticker.Reset(policyPoll)
 		}
 		err := checkFile(path, right)
@@ -110,6 +114,7 @@ func waitForFile(
 		select {
 		case <-ctx.Done():
 			return err
+		case <-changed:
 		case <-ticker.C:
 		}
 	}

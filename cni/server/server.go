@@ -101,6 +101,11 @@ func (s *Server) serve(ctx context.Context, c *net.UnixConn) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	if q.Early {
+		q.Begin = func(a *cni.Attachment) { // an error will be that of the response, too
+			_ = write(c, &cni.Response{Version: cni.ProtocolVersion, Early: a})
+		}
+	}
 	go hangup(c, cancel)
 	answer, err := s.Backend.Call(ctx, q)
 	if err != nil {

@@ -26,6 +26,7 @@ type FilesConfig struct {
 	Routed func(Endpoint, netip.Prefix) bool
 	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
 	WithPolicy bool
+	News       *News // told of changed files; may be nil
 	Logger     *zap.Logger
 	Now        func() time.Time
 }
@@ -35,6 +36,7 @@ type FilesConfig struct {
 type Files struct {
 	folder func(prefix string) string
 	routed func(Endpoint, netip.Prefix) bool
+	news   *News
 	log    *zap.Logger
 	now    func() time.Time
 
@@ -58,7 +60,7 @@ const checkFolderEvery = 10 * time.Second
 
 // NewFiles makes Files, without any file yet.
 func NewFiles(c FilesConfig) *Files {
-	f := &Files{folder: c.Folder, routed: c.Routed, log: c.Logger, now: c.Now}
+	f := &Files{folder: c.Folder, routed: c.Routed, news: c.News, log: c.Logger, now: c.Now}
 	if c.WithPolicy {
 		f.policy.Store(&Policy{})
 	}
@@ -199,7 +201,9 @@ func (f *Files) Flush() (steps, failures int, err error) {
 	f.target.Set(decide(f.endpoints, func(e Endpoint) bool {
 		return policy == nil || policy.Interfaces[e.Interface] && f.protects(e)
 	}, f.routed))
-	steps, failures, err = f.target.Flush()
+	if steps, failures, err = f.target.Flush(); steps > 0 {
+		f.news.changed()
+	}
 	f.note(cmp.Or(err, f.target.Problem()))
 	return steps, failures, err
 }

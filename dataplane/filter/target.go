@@ -38,6 +38,7 @@ type Target struct {
 	links      kernel.Links
 	log        *zap.Logger
 	calculator *policy.Calculator
+	node       string
 	table      *nft.Target
 	programmed func(transactions int)
 
@@ -51,6 +52,7 @@ type Target struct {
 	moved     bool          // they were listed since the last computation
 	pause     time.Duration // before the next Flush
 	reached   model.Reader  // that the kernel's rules are computed from
+	fresh     bool          // a workload of this node has another version than in the last one that was reached
 
 	missingLogs []string // why rules do not log as they should
 	translated  translated
@@ -61,7 +63,7 @@ func New(c Config) *Target {
 	missing := c.withoutLogs()
 	return &Target{
 		links: c.Links, log: c.Logger, calculator: policy.New(c.Policy), table: nft.New(c.Rules, time.Now),
-		programmed: c.Programmed, haveLinks: c.Links == nil, linksDue: c.Links != nil, missingLogs: missing,
+		programmed: c.Programmed, haveLinks: c.Links == nil, node: c.Policy.Node, linksDue: c.Links != nil, missingLogs: missing,
 		translated: translated{connections: c.Connections, loop: c.Loop, log: c.Logger},
 	}
 }
@@ -72,10 +74,20 @@ func (t *Target) Name() string { return "nft" }
 // SetState takes over changed objects and computes the rules.
 func (t *Target) SetState(h *hoststate.Host) {
 	t.reader, t.all = h.Reader, t.all || h.All
+	t.fresh = t.fresh || h.All || slices.ContainsFunc(h.Changed, t.isOwn)
 	if !t.all {
 		t.changed = append(t.changed, h.Changed...)
 	}
 	t.compute()
+}
+
+// isOwn reports whether a key is that of a workload of this node.
+func (t *Target) isOwn(k model.Key) bool {
+	if k.Kind != model.KindWorkloadEndpoint {
+		return false
+	}
+	o := t.reader.Get(k)
+	return o != nil && o.Workload() != nil && o.Workload().Spec.Node == t.node
 }
 
 // Handle takes over kernel events: host endpoints depend on the host's interfaces and addresses.
@@ -133,6 +145,7 @@ func (t *Target) Flush() (transactions, refused int, err error) {
 	if t.programmed != nil {
 		t.programmed(result.Transactions)
 	}
+	t.fresh = false
 	if result.Refused > 0 {
 		r := t.table.Status().Refused[0]
 		err = fmt.Errorf("%d parts of the rules are refused by the kernel, for instance %s (%s): %s",

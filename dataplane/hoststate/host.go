@@ -18,6 +18,9 @@ type Host struct {
 	State
 	// Concerned reports whether the part of the datastore that concerns this host may differ from the State before.
 	Concerned bool
+	// Foreign reports whether State differs from the one before in objects of other nodes alone, such as their pods: no
+	// target of this host depends on them.
+	Foreign bool
 
 	Node   string      // the name of this host's
 	Own    *model.Node // nil: there is none
@@ -51,9 +54,11 @@ func (h *Host) Take(next State) {
 		next.Reader = h.Reader
 	}
 	next.All = next.All || !known
+	h.Foreign = !next.All && len(next.Changed) > 0 && next.sameSettings(h.State)
 	h.State, h.Concerned = next, false
 	switch {
 	case !h.Known() || h.stateOnly:
+		h.Foreign = false
 	case next.All:
 		h.readAll()
 		h.Concerned = true
@@ -62,7 +67,9 @@ func (h *Host) Take(next State) {
 			if k.Kind == model.KindNode {
 				h.nodes = nil
 			}
-			h.Concerned = h.update(h.Reader, k) || h.Concerned
+			concerned := h.update(h.Reader, k)
+			h.Concerned = h.Concerned || concerned
+			h.Foreign = h.Foreign && !concerned && (k.Kind == model.KindWorkloadEndpoint || !slices.Contains(Kinds(), k.Kind))
 		}
 	}
 }

@@ -2,6 +2,7 @@ package hoststate
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore/model"
@@ -27,6 +28,12 @@ func (s State) Then(next State) State {
 		next.Reader = s.Reader
 	}
 	return next
+}
+
+// sameSettings reports whether two states differ in the datastore's objects alone.
+func (s State) sameSettings(other State) bool {
+	return s.DatastoreSynced == other.DatastoreSynced && s.BGPSynced == other.BGPSynced &&
+		slices.Equal(s.Statics, other.Statics) && slices.Equal(s.Peering, other.Peering)
 }
 
 // Static is a route to a BGP peer through a gateway (BGPPeer reachableBy), which has to be on a link of this node.

@@ -4,19 +4,16 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-
-	"github.com/vishvananda/netlink"
 )
 
 // Check compares the result of Attach with the present state and returns every difference that would keep packets from
 // flowing, or nil. It changes nothing.
 func Check(p Pod) error {
-	w, err := open(p, nil)
+	w, err := open(p, Options{})
 	if err != nil {
 		return err
 	}
@@ -30,45 +27,38 @@ func Check(p Pod) error {
 // checkLinks finds both ends and makes sure that they belong together.
 func (w *wiring) checkLinks() error {
 	var err error
-	if w.outside, err = w.host.LinkByName(w.HostIf); err != nil {
+	if w.outside, err = w.host.named(w.HostIf); err != nil {
 		return fmt.Errorf("interface %s is missing on the host: %w", w.HostIf, err)
 	}
-	if w.inside, err = w.pod.LinkByName(w.IfName); err != nil {
+	if w.inside, err = w.pod.named(w.IfName); err != nil {
 		return fmt.Errorf("interface %s is missing in %s: %w", w.IfName, w.Netns, err)
 	}
-	out, in := w.outside.Attrs(), w.inside.Attrs()
+	out, in := w.outside, w.inside
 	var problems []error
-	if w.outside.Type() != "veth" || w.inside.Type() != "veth" || out.ParentIndex != in.Index ||
-		in.ParentIndex != out.Index {
+	if out.kind != "veth" || in.kind != "veth" || out.peer != in.index || in.peer != out.index {
 		problems = append(problems, fmt.Errorf("%s is not the other end of %s in %s", w.HostIf, w.IfName, w.Netns))
 	}
-	if out.Flags&net.FlagUp == 0 {
+	if !out.up {
 		problems = append(problems, fmt.Errorf("%s is down", w.HostIf))
 	}
-	if in.Flags&net.FlagUp == 0 {
+	if !in.up {
 		problems = append(problems, fmt.Errorf("%s in %s is down", w.IfName, w.Netns))
 	}
-	if !bytes.Equal(out.HardwareAddr, hostMAC) {
-		problems = append(problems, fmt.Errorf("%s has hardware address %s, want %s", w.HostIf, out.HardwareAddr,
+	if !bytes.Equal(out.mac, hostMAC) {
+		problems = append(problems, fmt.Errorf("%s has hardware address %s, want %s", w.HostIf, out.mac,
 			hostMAC))
 	}
-	if w.MAC != nil && !bytes.Equal(in.HardwareAddr, w.MAC) {
+	if w.MAC != nil && !bytes.Equal(in.mac, w.MAC) {
 		problems = append(problems, fmt.Errorf("%s in %s has hardware address %s, want %s", w.IfName, w.Netns,
-			in.HardwareAddr, w.MAC))
+			in.mac, w.MAC))
 	}
 	return errors.Join(problems...)
 }
 
 func (w *wiring) checkInside() error {
-	addrs, err := w.pod.AddrList(w.inside, netlink.FAMILY_ALL)
+	has, err := w.pod.addresses(w.inside)
 	if err != nil {
 		return fmt.Errorf("addresses of %s in %s: %w", w.IfName, w.Netns, err)
-	}
-	has := map[netip.Addr]bool{}
-	for _, a := range addrs {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok {
-			has[ip.Unmap()] = true
-		}
 	}
 	var problems []error
 	for _, a := range w.Addresses {
@@ -76,38 +66,26 @@ func (w *wiring) checkInside() error {
 			problems = append(problems, fmt.Errorf("%s in %s lacks address %s", w.IfName, w.Netns, a))
 		}
 	}
-	routes, err := w.pod.RouteList(w.inside, netlink.FAMILY_ALL)
+	routes, err := w.pod.routes()
 	if err != nil {
 		return errors.Join(append(problems, fmt.Errorf("routes of %s: %w", w.Netns, err))...)
 	}
 	for _, dst := range w.Routes {
-		if !hasRoute(routes, dst) {
+		if !w.hasRoute(routes, dst) {
 			problems = append(problems, fmt.Errorf("%s lacks the route to %s through the gateway", w.Netns, dst))
 		}
 	}
 	return errors.Join(problems...)
 }
 
-func hasRoute(routes []netlink.Route, dst netip.Prefix) bool {
+func (w *wiring) hasRoute(routes []route, dst netip.Prefix) bool {
 	gateway := gateway6
 	if dst.Addr().Is4() {
 		gateway = gateway4
 	}
-	for _, r := range routes {
-		to := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-		if gateway.Is4() {
-			to = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-		}
-		if r.Dst != nil {
-			ip, _ := netip.AddrFromSlice(r.Dst.IP)
-			ones, _ := r.Dst.Mask.Size()
-			to = netip.PrefixFrom(ip.Unmap(), ones)
-		}
-		if gw, ok := netip.AddrFromSlice(r.Gw); ok && gw.Unmap() == gateway && to == dst {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(routes, func(r route) bool {
+		return r.link == w.inside.index && r.gateway == gateway && r.dst == dst
+	})
 }
 
 func (w *wiring) checkHostRoutes() error {
@@ -116,8 +94,8 @@ func (w *wiring) checkHostRoutes() error {
 	}
 	var problems []error
 	for _, a := range w.Addresses {
-		r, err := hostRouteTo(w.host, a)
-		if err != nil || r == nil || r.LinkIndex != w.outside.Attrs().Index {
+		r, err := w.host.routeTo(a)
+		if err != nil || r == nil || r.link != w.outside.index {
 			problems = append(problems, errors.Join(fmt.Errorf("this host has no route to %s by %s", a, w.HostIf), err))
 		}
 	}
@@ -136,8 +114,8 @@ func (w *wiring) checkHostSysctls() error {
 	var problems []error
 	for _, name := range want {
 		file := filepath.Join("/proc/sys/net", strings.Replace(name, "%", w.HostIf, 1))
-		if have, err := os.ReadFile(file); err != nil || string(have) != "1\n" {
-			problems = append(problems, errors.Join(fmt.Errorf("%s is not 1", file), err))
+		if !sysctlIs(file, "1") {
+			problems = append(problems, fmt.Errorf("%s is not 1", file))
 		}
 	}
 	return errors.Join(problems...)

@@ -1,15 +1,13 @@
 package podnet
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"runtime"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -17,7 +15,7 @@ import (
 var ErrNoNetns = errors.New("no such network namespace")
 
 // namespace is an open network namespace.
-type namespace struct{ handle netns.NsHandle }
+type namespace struct{ fd int }
 
 func openNetns(path string) (*namespace, error) {
 	var st unix.Statfs_t
@@ -31,29 +29,28 @@ func openNetns(path string) (*namespace, error) {
 		// An empty file stays behind when the mount of a namespace is gone.
 		return nil, fmt.Errorf("%s is a file but not a namespace: %w", path, ErrNoNetns)
 	}
-	handle, err := netns.GetFromPath(path)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("network namespace %s: %w", path, err)
 	}
-	if own, err := netns.Get(); err == nil {
-		same := own.Equal(handle)
-		_ = own.Close()
-		if same {
-			_ = handle.Close()
-			return nil, fmt.Errorf("%s is this host's own network namespace, not a workload's", path)
-		}
+	n := &namespace{fd}
+	var own, other unix.Stat_t
+	if unix.Stat("/proc/thread-self/ns/net", &own) == nil && unix.Fstat(fd, &other) == nil &&
+		own.Dev == other.Dev && own.Ino == other.Ino {
+		n.close()
+		return nil, fmt.Errorf("%s is this host's own network namespace, not a workload's", path)
 	}
-	return &namespace{handle: handle}, nil
+	return n, nil
 }
 
-func (n *namespace) close() { _ = n.handle.Close() }
+func (n *namespace) close() { _ = unix.Close(n.fd) }
 
 // do runs fn on a thread inside the namespace. The thread ends with it, so that no other code can ever run there.
 func (n *namespace) do(fn func() error) error {
 	result := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		if err := netns.Set(n.handle); err != nil {
+		if err := unix.Setns(n.fd, unix.CLONE_NEWNET); err != nil {
 			result <- fmt.Errorf("enter the network namespace: %w", err)
 			return
 		}
@@ -80,60 +77,79 @@ func detachInside(path, ifName string) error {
 		return err
 	}
 	defer ns.close()
-	h, err := netlink.NewHandleAt(ns.handle, unix.NETLINK_ROUTE)
+	h, err := ns.rtnetlink()
 	if err != nil {
 		return fmt.Errorf("open netlink in %s: %w", path, err)
 	}
-	defer h.Close()
+	defer h.close()
 	if err := removeVeth(h, ifName); err != nil {
 		return fmt.Errorf("in %s: %w", path, err)
 	}
 	return nil
 }
 
+// rtnetlink opens a socket in the namespace.
+func (n *namespace) rtnetlink() (s rtnetlink, err error) {
+	err = n.do(func() (err error) { s, err = openRtnetlink(); return err })
+	return s, err
+}
+
 func detachOutside(hostIf string) error {
 	if hostIf == "" {
 		return nil
 	}
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	h, err := openRtnetlink()
 	if err != nil {
 		return fmt.Errorf("open netlink: %w", err)
 	}
-	defer h.Close()
+	defer h.close()
 	return removeVeth(h, hostIf)
 }
 
 // removeVeth removes a veth by name; anything else of that name is not ours and stays.
-func removeVeth(h *netlink.Handle, name string) error {
-	link, err := h.LinkByName(name)
+func removeVeth(h rtnetlink, name string) error {
+	link, err := h.named(name)
 	if linkMissing(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("read interface %s: %w", name, err)
 	}
-	if link.Type() != "veth" {
-		return fmt.Errorf("interface %s is a %s, not a veth: it is not ours to remove", name, link.Type())
+	if link.kind != "veth" {
+		return fmt.Errorf("interface %s is a %s, not a veth: it is not ours to remove", name, cmp.Or(link.kind, "device"))
 	}
-	if err := h.LinkDel(link); err != nil && !linkMissing(err) {
+	if err := h.remove(link); err != nil && !linkMissing(err) {
 		return fmt.Errorf("remove interface %s: %w", name, err)
 	}
 	return nil
 }
 
-func linkMissing(err error) bool {
-	var missing netlink.LinkNotFoundError
-	return errors.As(err, &missing) || errors.Is(err, unix.ENODEV)
-}
-
-// setSysctl sets a variable under /proc/sys/net of the calling thread's namespace, unless it has that value.
+// setSysctl sets a variable under /proc/sys/net of the calling thread's namespace, unless it has that value. It uses the
+// system calls themselves: an os.File would also be registered with the runtime's poller, at several times the cost.
 func setSysctl(value string, path ...string) error {
 	file := filepath.Join(append([]string{"/proc/sys/net"}, path...)...)
-	if have, err := os.ReadFile(file); err == nil && string(have) == value+"\n" {
+	if sysctlIs(file, value) {
 		return nil
 	}
-	if err := os.WriteFile(file, []byte(value), 0); err != nil {
+	fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		_, err = unix.Write(fd, []byte(value))
+		_ = unix.Close(fd)
+	}
+	if err != nil {
 		return fmt.Errorf("set %s to %s: %w", file, value, err)
 	}
 	return nil
+}
+
+// sysctlIs reports whether the variable in a file has a value.
+func sysctlIs(file, value string) bool {
+	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd) //nolint:errcheck // only read
+	var have [64]byte
+	n, err := unix.Read(fd, have[:])
+	return err == nil && string(have[:n]) == value+"\n"
 }

@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
+	"reflect"
+	"slices"
 )
 
 // Pod describes how one interface of a workload is wired to its host: a veth pair, the addresses of the workload,
@@ -21,6 +20,7 @@ type Pod struct {
 	Queues     int              // transmit and receive queues of either end; 0: one
 	MAC        net.HardwareAddr // of the workload's end; nil: the kernel chooses
 	Addresses  []netip.Addr
+	IPv4, IPv6 bool           // the families of further addresses, which are not known yet: see Begin
 	Routes     []netip.Prefix // that go through the gateway of their family
 	Forwarding bool           // the workload forwards packets
 	HostRoute  Route
@@ -60,20 +60,80 @@ type Options struct {
 // Attach creates and configures the interface and returns the hardware address of the workload's end. An interface
 // of that name on the host is replaced if it is a veth. When a step fails nothing of the new interface stays.
 func Attach(p Pod, o Options) (net.HardwareAddr, error) {
-	if o.Warn == nil {
-		o.Warn = func(string, error) {}
-	}
-	w, err := open(p, o.Warn)
+	w, err := open(p, o)
 	if err != nil {
 		return nil, err
 	}
+	if err := w.run(w.removal(), w.first()); err != nil {
+		return nil, err
+	}
+	return w.finish()
+}
+
+// Begun is an interface that is complete but for its addresses.
+type Begun struct{ w *wiring }
+
+// Begin is the part of Attach that needs no address. It changes nothing that exists: if there is an interface of the
+// host end's name, it fails. When a step fails nothing of the new interface stays.
+func Begin(p Pod, o Options) (*Begun, error) {
+	w, err := open(p, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.run(w.first()); err != nil {
+		return nil, err
+	}
+	return &Begun{w}, nil
+}
+
+// Fits reports whether Finish makes p of the interface.
+func (b *Begun) Fits(p Pod) bool {
+	if b.w == nil {
+		return false
+	}
+	was := b.w.Pod
+	v4, v6 := p.families()
+	fits := v4 == was.IPv4 && v6 == was.IPv6
+	was.IPv4, was.IPv6, was.Addresses, was.Routed = p.IPv4, p.IPv6, p.Addresses, p.Routed
+	return fits && reflect.DeepEqual(was, p)
+}
+
+// Finish completes the interface, as Attach does.
+func (b *Begun) Finish(p Pod) (net.HardwareAddr, error) {
+	w := b.w
+	b.w, w.Pod = nil, p
+	return w.finish()
+}
+
+// Undo removes the interface, unless Finish was called.
+func (b *Begun) Undo() error {
+	w := b.w
+	if w == nil {
+		return nil
+	}
+	b.w = nil
 	defer w.close()
-	for _, s := range w.steps() {
-		if err := runStep(s, o.BeforeStep); err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: %w", s.name, err), w.undo())
+	return w.undo()
+}
+
+// finish does the steps that need the addresses.
+func (w *wiring) finish() (net.HardwareAddr, error) {
+	if err := w.run(w.last()); err != nil {
+		return nil, err
+	}
+	defer w.close()
+	return w.inside.mac, nil
+}
+
+// run does steps. After an error it removes what was created, and closes w.
+func (w *wiring) run(lists ...[]step) error {
+	for _, s := range slices.Concat(lists...) {
+		if err := runStep(s, w.before); err != nil {
+			defer w.close()
+			return errors.Join(fmt.Errorf("%s: %w", s.name, err), w.undo())
 		}
 	}
-	return w.inside.Attrs().HardwareAddr, nil
+	return nil
 }
 
 func runStep(s step, before func(string) error) error {
@@ -94,21 +154,25 @@ type step struct {
 type wiring struct {
 	Pod
 	warn    func(what string, err error)
+	before  func(step string) error
 	ns      *namespace
-	host    *netlink.Handle // in our namespace
-	pod     *netlink.Handle // in the workload's
-	outside netlink.Link    // the host end, once created
-	inside  netlink.Link    // the workload's end
+	host    rtnetlink // in our namespace
+	pod     rtnetlink // in the workload's
+	outside link      // the host end, once created
+	inside  link      // the workload's end
 }
 
-func open(p Pod, warn func(string, error)) (*wiring, error) {
+func open(p Pod, o Options) (*wiring, error) {
 	ns, err := openNetns(p.Netns)
 	if err != nil {
 		return nil, err
 	}
-	w := &wiring{Pod: p, warn: warn, ns: ns}
-	if w.host, err = netlink.NewHandle(unix.NETLINK_ROUTE); err == nil {
-		w.pod, err = netlink.NewHandleAt(ns.handle, unix.NETLINK_ROUTE)
+	w := &wiring{Pod: p, warn: o.Warn, before: o.BeforeStep, ns: ns}
+	if w.warn == nil {
+		w.warn = func(string, error) {}
+	}
+	if w.host, err = openRtnetlink(); err == nil {
+		w.pod, err = ns.rtnetlink()
 	}
 	if err != nil {
 		w.close()
@@ -118,20 +182,21 @@ func open(p Pod, warn func(string, error)) (*wiring, error) {
 }
 
 func (w *wiring) close() {
-	for _, h := range []*netlink.Handle{w.host, w.pod} {
-		if h != nil {
-			h.Close()
-		}
-	}
+	w.host.close()
+	w.pod.close()
 	w.ns.close()
 }
 
 // steps are in this order so that the workload never sends before its host end can answer, and never has an address
 // before it has the routes that belong to it.
-func (w *wiring) steps() []step {
+func (w *wiring) steps() []step { return slices.Concat(w.removal(), w.first(), w.last()) }
+
+func (w *wiring) removal() []step { return []step{{"remove the old interface", w.removeOld}} }
+
+// first are the steps without addresses.
+func (w *wiring) first() []step {
 	v4, v6 := w.families()
 	steps := []step{
-		{"remove the old interface", w.removeOld},
 		{"create the interface", w.create},
 		{"set the host's sysctls", func() error { return w.hostSysctls(v4, v6) }},
 		{"set the workload's sysctls", func() error {
@@ -145,11 +210,15 @@ func (w *wiring) steps() []step {
 	if v6 {
 		steps = append(steps, step{"add the IPv6 gateway", w.gateway6})
 	}
-	steps = append(steps,
-		step{"add the workload's routes", w.routes},
-		step{"add the workload's addresses", w.addresses},
-		step{"check the gateway's hardware address", w.settleMAC},
-	)
+	return append(steps, step{"add the workload's routes", w.routes})
+}
+
+// last are the steps with addresses.
+func (w *wiring) last() []step {
+	steps := []step{
+		{"add the workload's addresses", w.addresses},
+		{"check the gateway's hardware address", w.settleMAC},
+	}
 	if !w.Routed {
 		steps = append(steps, step{"add the host's routes", w.hostRoutes})
 	}
@@ -157,6 +226,7 @@ func (w *wiring) steps() []step {
 }
 
 func (p Pod) families() (v4, v6 bool) {
+	v4, v6 = p.IPv4, p.IPv6
 	for _, a := range p.Addresses {
 		if a.Is4() {
 			v4 = true
@@ -169,10 +239,10 @@ func (p Pod) families() (v4, v6 bool) {
 
 // undo removes the created objects: with one end goes the other, and its addresses and routes on both sides.
 func (w *wiring) undo() error {
-	if w.outside == nil {
+	if w.outside.index == 0 {
 		return nil
 	}
-	if err := w.host.LinkDel(w.outside); err != nil && !linkMissing(err) {
+	if err := w.host.remove(w.outside); err != nil && !linkMissing(err) {
 		return fmt.Errorf("clean up: remove %s: %w", w.HostIf, err)
 	}
 	return nil

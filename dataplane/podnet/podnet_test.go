@@ -66,7 +66,7 @@ func (h *podHost) do(fn func() error) error {
 		return err
 	}
 	defer ns.Close()
-	return (&namespace{handle: ns}).do(fn)
+	return (&namespace{fd: int(ns)}).do(fn)
 }
 
 func (h *podHost) attach(p Pod, o Options) (mac net.HardwareAddr, err error) {

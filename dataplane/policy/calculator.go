@@ -2,7 +2,9 @@ package policy
 
 import (
 	"iter"
+	"maps"
 	"net/netip"
+	"slices"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"k8s.io/utils/third_party/forked/golang/btree"
@@ -176,8 +178,20 @@ func (c *Calculator) known() []model.Key {
 // SetInterfaces sets the host's interfaces and their addresses, which decides about HostEndpoints. It takes effect at
 // the next Update or Settle.
 func (c *Calculator) SetInterfaces(links map[string][]netip.Addr) {
+	c.dirty.hosts = c.dirty.hosts || !maps.EqualFunc(c.withoutWorkloads(c.hostLinks), c.withoutWorkloads(links),
+		slices.Equal[[]netip.Addr])
 	c.hostLinks = links
-	c.dirty.hosts = true
+}
+
+// withoutWorkloads returns the interfaces that may have a host endpoint.
+func (c *Calculator) withoutWorkloads(links map[string][]netip.Addr) map[string][]netip.Addr {
+	own := map[string][]netip.Addr{}
+	for name, addresses := range links {
+		if !c.isWorkload(name) {
+			own[name] = addresses
+		}
+	}
+	return own
 }
 
 // Settle brings the table up to date after SetInterfaces.

@@ -14,7 +14,8 @@ import (
 type Table[R any] struct {
 	seed    [3]uint64 // prefixes come from peers, who must not choose those that share a place of the index
 	pages   []*page[R]
-	index   []uint32 // numbers by hash, 0 for a free place; a power of two
+	index   []uint32 // numbers by hash; a power of two
+	marks   []uint8  // for each place of the index a part of the hash, 0 for a free place
 	indexed int
 	last    uint32   // the highest number in use so far
 	free    []uint32 // numbers up to last that are not in use
@@ -89,7 +90,8 @@ func (t *Table[R]) Find(p netip.Prefix) uint32 {
 		return 0
 	}
 	k := keyOf(p)
-	return t.index[t.place(&k)]
+	i, _ := t.place(&k)
+	return t.index[i]
 }
 
 // Put returns the number of the row for a prefix, which must be valid, and makes an empty one if there is none.
@@ -98,12 +100,12 @@ func (t *Table[R]) Put(p netip.Prefix) uint32 {
 		t.grow()
 	}
 	k := keyOf(p)
-	i := t.place(&k)
+	i, mark := t.place(&k)
 	if n := t.index[i]; n != 0 {
 		return n
 	}
 	n := t.add(k)
-	t.index[i] = n
+	t.index[i], t.marks[i] = n, mark
 	t.indexed++
 	return n
 }
@@ -134,7 +136,8 @@ func (t *Table[R]) add(k key) uint32 {
 func (t *Table[R]) Remove(n uint32) {
 	e := t.entry(n)
 	if !e.key.beside {
-		t.unindex(t.place(&e.key))
+		i, _ := t.place(&e.key)
+		t.unindex(i)
 	}
 	*e = entry[R]{}
 	t.free = append(t.free, n)
@@ -154,53 +157,58 @@ func (t *Table[R]) All() iter.Seq[uint32] {
 	}
 }
 
-// place returns where k is in the index, or the free place where it belongs.
-func (t *Table[R]) place(k *key) uint32 {
+// place returns where k is in the index, or the free place where it belongs, and its mark. It reads the row of a place
+// only if the mark is the same: rows in the order of hashes are misses of the processor's caches.
+func (t *Table[R]) place(k *key) (i uint32, mark uint8) {
 	mask := uint32(len(t.index) - 1)
-	i := t.home(k)
-	for n := t.index[i]; n != 0 && t.entry(n).key != *k; n = t.index[i] {
-		i = (i + 1) & mask
+	i, mark = t.home(k)
+	for ; t.marks[i] != 0; i = (i + 1) & mask {
+		if t.marks[i] == mark && t.entry(t.index[i]).key == *k {
+			break
+		}
 	}
-	return i
+	return i, mark
 }
 
-// home is the first slot to search for k.
-func (t *Table[R]) home(k *key) uint32 {
+// home is the first place to search for k, and its mark there.
+func (t *Table[R]) home(k *key) (i uint32, mark uint8) {
 	left := uint64(k.address[0])<<32 | uint64(k.address[1])
 	right := uint64(k.address[2])<<32 | uint64(k.address[3])
 	high, low := bits.Mul64(left^t.seed[0], right^t.seed[1])
 	high, low = bits.Mul64(high^low, t.seed[2]^(uint64(k.size)<<8|uint64(k.bits)))
-	return uint32(high^low) & uint32(len(t.index)-1)
+	hash := high ^ low
+	return uint32(hash) & uint32(len(t.index)-1), uint8(hash>>57) | 0x80
 }
 
 // grow makes an index of twice the size. It goes through the rows as they lie in memory, and compares no keys, since
 // those in the index differ: in the order of the old index each row would be a miss of the processor's caches.
 func (t *Table[R]) grow() {
 	t.index = make([]uint32, max(16, 2*len(t.index)))
+	t.marks = make([]uint8, len(t.index))
 	mask := uint32(len(t.index) - 1)
 	for n := uint32(1); n <= t.last; n++ {
 		k := &t.entry(n).key
 		if k.size == 0 || k.beside {
 			continue
 		}
-		i := t.home(k)
-		for t.index[i] != 0 {
+		i, mark := t.home(k)
+		for t.marks[i] != 0 {
 			i = (i + 1) & mask
 		}
-		t.index[i] = n
+		t.index[i], t.marks[i] = n, mark
 	}
 }
 
 // unindex frees a slot of the index. Later entries move up as far as they may: a search ends at a free slot.
 func (t *Table[R]) unindex(i uint32) {
 	mask := uint32(len(t.index) - 1)
-	for j := (i + 1) & mask; t.index[j] != 0; j = (j + 1) & mask {
-		home := t.home(&t.entry(t.index[j]).key)
+	for j := (i + 1) & mask; t.marks[j] != 0; j = (j + 1) & mask {
+		home, _ := t.home(&t.entry(t.index[j]).key)
 		if (j-home)&mask >= (j-i)&mask {
-			t.index[i] = t.index[j]
+			t.index[i], t.marks[i] = t.index[j], t.marks[j]
 			i = j
 		}
 	}
-	t.index[i] = 0
+	t.index[i], t.marks[i] = 0, 0
 	t.indexed--
 }

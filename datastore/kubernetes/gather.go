@@ -51,13 +51,32 @@ type gathering struct {
 	raw     syscall.RawConn
 	longest time.Duration
 
+	buffer  []byte    // for a batch: TLS reads piece by piece, which would be two system calls for each event
+	arrived []byte    // the rest of it
 	began   time.Time // the last batch
-	drained bool      // the last Read took all available data
+	drained bool      // the last batch had all available data
 }
 
-// Read implements net.Conn. Data that arrive sooner than longest after the last batch wait until that time is over, or
-// much has arrived. Meanwhile the kernel does not wake this process: SO_RCVLOWAT of socket(7).
+// Read implements net.Conn.
 func (c *gathering) Read(b []byte) (int, error) {
+	if len(c.arrived) == 0 {
+		if c.buffer == nil {
+			c.buffer = make([]byte, gatherUpTo)
+		}
+		n, err := c.batch(c.buffer)
+		if err != nil {
+			return 0, err
+		}
+		c.arrived = c.buffer[:n]
+	}
+	n := copy(b, c.arrived)
+	c.arrived = c.arrived[n:]
+	return n, nil
+}
+
+// batch reads from the connection. Data that arrive sooner than longest after the last batch wait until that time is
+// over, or much has arrived. Meanwhile the kernel does not wake this process: SO_RCVLOWAT of socket(7).
+func (c *gathering) batch(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
 	if err != nil || !c.drained {
 		c.drained = n < len(b)

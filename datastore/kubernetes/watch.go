@@ -97,6 +97,9 @@ type feed struct {
 	at    int64 // everything up to here was delivered; 0: read everything
 	// lost is set if the reader knows of the loss, or has received nothing yet.
 	lost bool
+	// held is an event that waits for the next one, which has arrived: the reader takes both in one step.
+	held *datastore.Event
+	hold bool
 	// none is set if the reader knows that there are no objects because the kind is missing.
 	none bool
 }
@@ -288,7 +291,7 @@ func (c *cancelled) Close() error {
 
 func framesOf(r resource, stream io.Reader) frames {
 	if r.protobuf {
-		return &protobufFrames{reader: bufio.NewReaderSize(stream, 32<<10)}
+		return &protobufFrames{reader: bufio.NewReaderSize(stream, gatherUpTo)}
 	}
 	return jsonFrames{decoder: json.NewDecoder(stream)}
 }
@@ -401,10 +404,16 @@ func (f *feed) inSync(ctx context.Context) bool {
 	return f.send(ctx, datastore.Event{Type: datastore.EventInSync, Kinds: []model.Kind{f.kind}, Revision: f.at})
 }
 
-// follow delivers changes as they happen, until the watch ends.
+// follow delivers changes as they happen, until the watch ends. Those that have arrived together become one step of the
+// reader.
 func (f *feed) follow(ctx context.Context, r resource, events frames) error {
+	defer func() { f.hold = false; f.release(ctx) }()
 	for {
+		if !events.ready() {
+			f.release(ctx)
+		}
 		e, err := events.next()
+		f.hold = err == nil && events.ready()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -511,8 +520,30 @@ func (s *Store) forget(k model.Key) {
 	delete(s.reported, k)
 }
 
-// send delivers an event to the reader. It returns false if ctx ended first.
+// send delivers an event to the reader, after the held one. It returns false if ctx ended first.
 func (f *feed) send(ctx context.Context, e datastore.Event) bool {
+	if held := f.held; held != nil {
+		f.held, held.More = nil, true
+		if !f.emit(ctx, *held) {
+			return false
+		}
+	}
+	if f.hold {
+		f.held = &e
+		return true
+	}
+	return f.emit(ctx, e)
+}
+
+// release delivers the held event, which nothing follows.
+func (f *feed) release(ctx context.Context) {
+	if held := f.held; held != nil {
+		f.held = nil
+		f.emit(ctx, *held)
+	}
+}
+
+func (f *feed) emit(ctx context.Context, e datastore.Event) bool {
 	select {
 	case f.out <- e:
 		return true

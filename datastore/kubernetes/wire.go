@@ -117,7 +117,11 @@ type frame struct {
 }
 
 // frames reads the events of a watch, one after the other.
-type frames interface{ next() (frame, error) }
+type frames interface {
+	next() (frame, error)
+	// ready reports whether the next one has arrived.
+	ready() bool
+}
 
 type jsonFrames struct{ decoder *json.Decoder }
 
@@ -129,6 +133,8 @@ func (f jsonFrames) next() (frame, error) {
 	err := f.decoder.Decode(&e)
 	return frame{e.Type, e.Object}, err
 }
+
+func (f jsonFrames) ready() bool { return false }
 
 type protobufFrames struct {
 	reader *bufio.Reader
@@ -165,6 +171,11 @@ func (f *protobufFrames) next() (frame, error) {
 	}
 	object, err := unwrap(wrapped)
 	return frame{string(typ), object}, err
+}
+
+func (f *protobufFrames) ready() bool {
+	size, err := f.reader.Peek(min(4, f.reader.Buffered()))
+	return err == nil && len(size) == 4 && f.reader.Buffered()-4 >= int(binary.BigEndian.Uint32(size))
 }
 
 func cutOff(err error) error {

@@ -86,26 +86,49 @@ func peeringAddresses(peerings []bgp.Peering) []link.Peering {
 	return list
 }
 
+// While many routes change, followBGP collects them for linger: as soon as a batch of at least lingerRoutes, and until
+// none of that size came for lingerRecent. Each batch wakes the agents and costs the kernel's lock once.
+const (
+	linger       = 2 * time.Millisecond
+	lingerRecent = 5 * time.Millisecond
+	lingerRoutes = 8
+)
+
 // followBGP passes learned routes to the agents. It reports their completeness only after the routes.
 func (f *Follower) followBGP(ctx context.Context) error {
-	var learned []route.Learned
+	var many time.Time // when many routes changed last
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-f.config.Speaker.Changed():
 		}
+		if time.Since(many) < lingerRecent {
+			time.Sleep(linger)
+		}
 		synced, _ := f.config.Speaker.Synced()
-		for routes := f.config.Speaker.Take(routeBatch); len(routes) > 0; routes = f.config.Speaker.Take(routeBatch) {
-			learned = learnedRoutes(learned[:0], routes)
-			if f.config.Learned != nil {
-				f.config.Learned(len(learned))
-			}
-			for _, a := range f.config.Agents {
-				a.Learn(learned)
-			}
+		if f.passLearned() >= lingerRoutes {
+			many = time.Now()
 		}
 		f.hand(false, func(s *dataplane.State) { s.BGPSynced = synced })
+	}
+}
+
+// passLearned passes all learned routes that changed to the agents, and returns their number.
+func (f *Follower) passLearned() (count int) {
+	for {
+		routes := f.config.Speaker.Take(routeBatch)
+		if len(routes) == 0 {
+			return count
+		}
+		f.learned = learnedRoutes(f.learned[:0], routes)
+		count += len(routes)
+		if f.config.Learned != nil {
+			f.config.Learned(len(routes))
+		}
+		for _, a := range f.config.Agents {
+			a.Learn(f.learned)
+		}
 	}
 }
 

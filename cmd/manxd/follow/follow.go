@@ -88,8 +88,9 @@ type Follower struct {
 	config    Config
 	bgpKinds  []model.Kind
 	desired   atomic.Pointer[decision]
-	failure   string        // of the last attempt to configure the speaker, as logged
-	triggered chan struct{} // holds one token when BGP is to be decided again
+	failure   string          // of the last attempt to configure the speaker, as logged
+	triggered chan struct{}   // holds one token when BGP is to be decided again
+	learned   []route.Learned // a buffer of followBGP
 
 	mu    sync.Mutex
 	state dataplane.State // as passed to the agents

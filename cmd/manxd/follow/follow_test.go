@@ -80,7 +80,10 @@ func (s *fakeSpeaker) change(f func()) {
 	s.mu.Lock()
 	f()
 	s.mu.Unlock()
-	s.changed <- struct{}{}
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
 }
 
 // fakeAgent records its calls.
@@ -467,6 +470,45 @@ func TestLearnedRoutesComeInBatches(t *testing.T) {
 				t.Fatalf("route %d is %v", i, l)
 			}
 		}
+	})
+}
+
+// A single route is passed at once. While many come, those of the next milliseconds are one batch.
+func TestManyLearnedRoutesAreCollected(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.begin()
+		r.expect("at first", "agent all true changed [] synced true false", mesh)
+		a := netip.MustParseAddr("10.0.0.0")
+		learn := func(n int) {
+			r.speaker.change(func() {
+				for range n {
+					r.speaker.routes = append(r.speaker.routes, bgp.Route{Prefix: netip.PrefixFrom(a, 32),
+						Paths: []bgp.Path{{NextHop: netip.MustParseAddr("192.0.2.2")}}})
+					a = a.Next()
+				}
+			})
+		}
+		for range 3 {
+			learn(1)
+			r.expect("a single route", "agent learns 1")
+		}
+		learn(lingerRoutes)
+		r.expect("many routes", fmt.Sprintf("agent learns %d", lingerRoutes))
+		for range 4 {
+			learn(lingerRoutes)
+			r.expect("soon after them")
+			time.Sleep(linger / 2)
+			learn(2)
+			r.expect("still soon after them")
+			time.Sleep(linger / 2)
+			r.expect("then", fmt.Sprintf("agent learns %d", lingerRoutes+2))
+		}
+		r.speaker.change(func() { r.speaker.synced = true })
+		time.Sleep(linger)
+		r.expect("the end of a table", "agent all false changed [] synced true true")
+		time.Sleep(lingerRecent)
+		learn(1)
+		r.expect("a single route later", "agent learns 1")
 	})
 }
 
