@@ -124,8 +124,9 @@ func removeVeth(h rtnetlink, name string) error {
 	return nil
 }
 
-// setSysctl sets a variable under /proc/sys/net of the calling thread's namespace, unless it has that value. It uses the
-// system calls themselves: an os.File would also be registered with the runtime's poller, at several times the cost.
+// setSysctl sets a variable under /proc/sys/net of the calling thread's namespace, unless it has that value. It uses
+// the system calls themselves: an os.File would also be registered with the runtime's poller, at several times the
+// cost.
 func setSysctl(value string, path ...string) error {
 	file := filepath.Join(append([]string{"/proc/sys/net"}, path...)...)
 	if sysctlIs(file, value) {
