@@ -116,7 +116,8 @@ func removeVeth(h rtnetlink, name string) error {
 		return fmt.Errorf("read interface %s: %w", name, err)
 	}
 	if link.kind != "veth" {
-		return fmt.Errorf("interface %s is a %s, not a veth: it is not ours to remove", name, cmp.Or(link.kind, "device"))
+		return fmt.Errorf("interface %s is a %s, not a veth: it is not ours to remove", name,
+			cmp.Or(link.kind, "device"))
 	}
 	if err := h.remove(link); err != nil && !linkMissing(err) {
 		return fmt.Errorf("remove interface %s: %w", name, err)
