@@ -65,8 +65,8 @@ type connection struct {
 	until time.Time
 }
 
-// connect opens a connection whose calls fail with os.ErrDeadlineExceeded if they begin after the given time. Each waits
-// at most as long as there was until then.
+// connect opens a connection whose calls fail with os.ErrDeadlineExceeded if they begin after the given time. Each
+// waits at most as long as there was until then.
 func connect(path string, until time.Time) (*connection, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

@@ -182,7 +182,8 @@ func TestInterfaceGoesWithAFailedAdd(t *testing.T) {
 		aborts bool
 	}{
 		"the block is not written": {answer: func() *cni.Response {
-			return &cni.Response{Version: cni.ProtocolVersion, Error: types.NewError(11, "the block is not written", "")}
+			return &cni.Response{Version: cni.ProtocolVersion,
+				Error: types.NewError(11, "the block is not written", "")}
 		}, want: "the block is not written"},
 		"manxd is killed": {answer: func() *cni.Response {
 			runtime.Goexit() // which closes the connection

@@ -122,7 +122,8 @@ func TestWroteNewObject(t *testing.T) {
 	}
 }
 
-// The answer to a write that comes after the deletion does not bring the object back, even if the deletion is forgotten.
+// The answer to a write that comes after the deletion does not bring the object back, even if the deletion is
+// forgotten.
 func TestWroteAfterTheDeletion(t *testing.T) {
 	tables := synced(update("a", 3))
 	tables.Apply(update("b", 12), remove("b", 13))

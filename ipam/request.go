@@ -54,10 +54,10 @@ type Request struct {
 	Later           Later
 }
 
-// Later takes over the end of a write that is under way beside the write of the block: the count of the addresses in the
-// handle. If nil, the count is written before the block, so that a handle names all its addresses whenever the process
-// dies. A caller that sets it must call wait in any case, before it releases the addresses, and must release them if
-// wait fails. AssignedTo finds and CountHandle corrects the leftovers of a dead process.
+// Later takes over the end of a write that is under way beside the write of the block: the count of the addresses in
+// the handle. If nil, the count is written before the block, so that a handle names all its addresses whenever the
+// process dies. A caller that sets it must call wait in any case, before it releases the addresses, and must release
+// them if wait fails. AssignedTo finds and CountHandle corrects the leftovers of a dead process.
 type Later func(wait func(context.Context) error)
 
 // in returns l for a block of the owner, which AssignedTo searches, and nil for a borrowed block.

@@ -19,7 +19,8 @@ type writes struct {
 
 func (w *writes) add(write func(context.Context) error) { w.todo = append(w.todo, write) }
 
-// end waits for the writes that have begun. It is for an Add that fails: only then may its addresses be released. A nil receiver has none.
+// end waits for the writes that have begun. It is for an Add that fails: only then may its addresses be released. A nil
+// receiver has none.
 func (w *writes) end(ctx context.Context) {
 	if w == nil {
 		return

@@ -13,8 +13,8 @@ import (
 // Reached is the newest snapshot that all of the kernel's rules have been computed from; nil before there was one.
 func (t *Target) Reached() model.Reader { return t.reached }
 
-// Fresh reports, during the call of Programmed, whether Reached may have other versions of this node's workloads than at
-// the one before.
+// Fresh reports, during the call of Programmed, whether Reached may have other versions of this node's workloads than
+// at the one before.
 func (t *Target) Fresh() bool { return t.fresh }
 
 // Calculator has the wanted rules. It must not be changed.

@@ -63,8 +63,9 @@ func New(c Config) *Target {
 	missing := c.withoutLogs()
 	return &Target{
 		links: c.Links, log: c.Logger, calculator: policy.New(c.Policy), table: nft.New(c.Rules, time.Now),
-		programmed: c.Programmed, haveLinks: c.Links == nil, node: c.Policy.Node, linksDue: c.Links != nil, missingLogs: missing,
-		translated: translated{connections: c.Connections, loop: c.Loop, log: c.Logger},
+		programmed: c.Programmed, haveLinks: c.Links == nil, node: c.Policy.Node, linksDue: c.Links != nil,
+		missingLogs: missing,
+		translated:  translated{connections: c.Connections, loop: c.Loop, log: c.Logger},
 	}
 }
 

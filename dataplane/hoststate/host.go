@@ -69,7 +69,8 @@ func (h *Host) Take(next State) {
 			}
 			concerned := h.update(h.Reader, k)
 			h.Concerned = h.Concerned || concerned
-			h.Foreign = h.Foreign && !concerned && (k.Kind == model.KindWorkloadEndpoint || !slices.Contains(Kinds(), k.Kind))
+			h.Foreign = h.Foreign && !concerned && (k.Kind == model.KindWorkloadEndpoint ||
+				!slices.Contains(Kinds(), k.Kind))
 		}
 	}
 }

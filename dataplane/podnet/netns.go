@@ -116,7 +116,8 @@ func removeVeth(h rtnetlink, name string) error {
 		return fmt.Errorf("read interface %s: %w", name, err)
 	}
 	if link.kind != "veth" {
-		return fmt.Errorf("interface %s is a %s, not a veth: it is not ours to remove", name, cmp.Or(link.kind, "device"))
+		return fmt.Errorf("interface %s is a %s, not a veth: it is not ours to remove", name,
+			cmp.Or(link.kind, "device"))
 	}
 	if err := h.remove(link); err != nil && !linkMissing(err) {
 		return fmt.Errorf("remove interface %s: %w", name, err)
@@ -124,8 +125,9 @@ func removeVeth(h rtnetlink, name string) error {
 	return nil
 }
 
-// setSysctl sets a variable under /proc/sys/net of the calling thread's namespace, unless it has that value. It uses the
-// system calls themselves: an os.File would also be registered with the runtime's poller, at several times the cost.
+// setSysctl sets a variable under /proc/sys/net of the calling thread's namespace, unless it has that value. It uses
+// the system calls themselves: an os.File would also be registered with the runtime's poller, at several times the
+// cost.
 func setSysctl(value string, path ...string) error {
 	file := filepath.Join(append([]string{"/proc/sys/net"}, path...)...)
 	if sysctlIs(file, value) {

@@ -37,8 +37,8 @@ func eventOf(tb testing.TB, typ string, p *corev1.Pod) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
 }
 
-// life are the events of one pod of another node: created with a node, its conditions change, it gets its addresses, runs
-// and goes.
+// life are the events of one pod of another node: created with a node, its conditions change, it gets its addresses,
+// runs and goes.
 func life(tb testing.TB, i int) []byte {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("app-7d9c5b8f6-%05d", i),
 		GenerateName: "app-7d9c5b8f6-", Namespace: "ns-1", UID: "6c3d4c5e-9d53-44b8-8d47-2f7f4b1f5c3a",

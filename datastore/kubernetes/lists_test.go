@@ -227,7 +227,8 @@ func TestServerIsTestedOnce(t *testing.T) {
 			for _, path := range []string{"/api/v1/nodes", "/api/v1/pods " + running, "/api/v1/namespaces",
 				"/api/v1/serviceaccounts", "/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices",
 				"/apis/networking.k8s.io/v1/networkpolicies"} {
-				if lists, watches := server.count("list "+path), server.count("watch "+path); lists != 1 || watches != 1 {
+				lists, watches := server.count("list "+path), server.count("watch "+path)
+				if lists != 1 || watches != 1 {
 					t.Errorf("%s: %d lists and %d watches, want one of each", path, lists, watches)
 				}
 			}
