@@ -96,11 +96,13 @@ demo-kubernetes-down: ## remove what `make demo-kubernetes KEEP=1` left (root)
 test-cluster: ## the tests on a cluster of real kubelets, with what `make kubernetes-programs` built (root)
 	@integration/kubernetes/test
 
+# RESUME=1 goes on with the image of the run before: a new one would have results of its own.
 .PHONY: test-k8s-e2e
-test-k8s-e2e: programs image kubernetes-programs ## Kubernetes' own tests of the network; writes the table of docs/kubernetes-e2e.md; an hour (root)
+test-k8s-e2e: $(if $(RESUME),,programs image) kubernetes-programs ## Kubernetes' own tests of the network; writes the table of docs/kubernetes-e2e.md; hours (PARALLEL=n tests at a time; root)
 	@$(NEED) $(CLUSTER_NEED) bind9-dnsutils curl netcat-openbsd wget
 	@integration/kubernetes/programs/build e2e.test regression-issue-74839
-	$(GO) run ./integration/kubernetes/conformance $(if $(FOCUS),--focus '$(FOCUS)') $(if $(RESUME),--resume)
+	$(GO) run ./integration/kubernetes/conformance $(if $(FOCUS),--focus '$(FOCUS)') $(if $(RESUME),--resume) \
+	  $(if $(PARALLEL),--parallel $(PARALLEL))
 
 .PHONY: interop
 interop: build ## the matrix of Manx beside BIRD and FRR; writes the table of docs/bgp.md (root)

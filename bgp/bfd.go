@@ -98,15 +98,15 @@ func (c *cluster) durationAnnotation(
 	return d
 }
 
-// watch returns the setting for one session. It is multihop (RFC 5883) unless both ends are on each other's subnet, so
+// watch returns the setting for the session with a peer. It is multihop (RFC 5883) unless both ends are on each other's subnet, so
 // that the two ends of a session between nodes come to the same result.
-func (c *cluster) watch(setting bfdSetting, s Session) BFD {
+func (c *cluster) watch(setting bfdSetting, peer netip.Addr) BFD {
 	if !setting.Enabled {
 		return BFD{}
 	}
 	b := setting.BFD
 	if setting.auto {
-		b.Multihop = !c.neighbours(s.Address)
+		b.Multihop = !c.neighbours(peer)
 	}
 	return b
 }

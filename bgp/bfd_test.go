@@ -65,7 +65,7 @@ func TestBFDIsMultihopUnlessBothSeeEachOther(t *testing.T) {
 	}
 	for addr, multihop := range map[string]bool{"10.0.0.2": false, "10.0.0.3": true, "10.0.1.4": true,
 		"10.0.0.254": false, "192.0.2.1": true} {
-		b := c.watch(bfdSetting{BFD: BFD{Enabled: true}, auto: true}, Session{Address: netip.MustParseAddr(addr)})
+		b := c.watch(bfdSetting{BFD: BFD{Enabled: true}, auto: true}, netip.MustParseAddr(addr))
 		if b.Multihop != multihop {
 			t.Errorf("%s: multihop %t, want %t", addr, b.Multihop, multihop)
 		}

@@ -8,6 +8,7 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -56,7 +57,7 @@ type cluster struct {
 	nodes  []*node // by name
 	byAddr map[netip.Addr]*node
 
-	interfaces model.InterfacePrefixes               // of workloads
+	interfaces felixconfig.InterfacePrefixes         // of workloads
 	felix      model.FelixConfigurationSpec          // the settings in force for this node
 	config     model.BGPConfigurationSpec            // "default"
 	perNode    map[string]model.BGPConfigurationSpec // "node.<name>"
@@ -90,8 +91,10 @@ func newCluster(r model.Reader, me string) *cluster {
 	}
 	slices.SortFunc(nodes, func(a, b named) int { return strings.Compare(a.name, b.name) })
 	c.nodes, c.byAddr = make([]*node, 0, len(nodes)), make(map[netip.Addr]*node, len(nodes))
-	for _, n := range nodes { // of two with one address the first counts
-		c.addNode(n.name, n.node, me)
+	all := make([]node, len(nodes))
+	for i, n := range nodes { // of two with one address the first counts
+		all[i] = node{name: n.name, labels: n.node.Labels, object: n.node, as: c.defaultAS(), port: c.defaultPort()}
+		c.addNode(&all[i], me)
 	}
 	return c
 }
@@ -123,12 +126,11 @@ func (c *cluster) normalPriority(object string, family int, field string, value 
 	}
 }
 
-func (c *cluster) addNode(name string, v *model.Node, me string) {
-	n := &node{name: name, labels: v.Labels, object: v, as: c.defaultAS(), port: c.defaultPort()}
+func (c *cluster) addNode(n *node, me string) {
 	if own := c.perNode[n.name].ListenPort; own != 0 {
 		n.port, n.portIsSet = own, true
 	}
-	if b := v.Spec.BGP; b != nil {
+	if b := n.object.Spec.BGP; b != nil {
 		if b.ASNumber != nil && *b.ASNumber != 0 {
 			n.as = uint32(*b.ASNumber)
 		}
@@ -149,6 +151,9 @@ func (c *cluster) addNode(name string, v *model.Node, me string) {
 
 // reflects returns the cluster ID of a route reflector (RFC 4456), an invalid address for any other node.
 func (n *node) reflects() netip.Addr {
+	if n.clusterID == "" {
+		return netip.Addr{}
+	}
 	a, err := netip.ParseAddr(n.clusterID)
 	if err != nil || !a.Is4() {
 		return netip.Addr{}

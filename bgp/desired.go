@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -50,8 +51,8 @@ func Kinds() []model.Kind {
 func Compute(in Input) Desired {
 	c := newCluster(in.Reader, in.Node)
 	c.clusterIPs = in.ClusterIPs
-	c.felix = model.FelixOverlay(in.Reader, in.Node)
-	c.interfaces = model.ParseInterfacePrefixes(cmp.Or(in.InterfacePrefix, c.felix.InterfacePrefix))
+	c.felix = felixconfig.Merge(in.Reader, in.Node)
+	c.interfaces = felixconfig.ParseInterfacePrefixes(cmp.Or(in.InterfacePrefix, c.felix.InterfacePrefix))
 	c.filters = compileFilters(in.Reader)
 	if c.me == nil {
 		c.note("Node/"+in.Node, "does not exist: this node is not registered, so it has no BGP sessions")

@@ -200,7 +200,7 @@ func TestSessions(t *testing.T) {
 				"BGPPeer/p4: is skipped: spec.asNumber = 1 does not go with spec.peerSelector",
 				`BGPPeer/p5: is skipped: spec.nodeSelector = "(("`,
 				"BGPPeer/p6: is skipped: spec.asNumber is missing: spec.localWorkloadSelector needs",
-				`BGPPeer/p7: is skipped: spec.peerIP = "10.1.1.1:99999": the port`,
+				`BGPPeer/p7: is skipped: spec.peerIP = "10.1.1.1:99999": must be an IP address, IPv4:PORT or [IPv6]:PORT`,
 				"BGPPeer/p8: is skipped: spec.keepOriginalNextHop and spec.nextHopMode",
 				`BGPPeer/p9: is skipped: spec.peerSelector = "a ==="`}},
 		{rule: "fields without effect are told",
@@ -237,7 +237,7 @@ func TestMeshWorkedExample(t *testing.T) {
 	equalLines(t, "C", showAll(compute(t, "C", objects...).Sessions), nil)
 }
 
-// RFC 4456: who is whose client, by cluster IDs and AS.
+// RFC 4456: clients and reflectors, by cluster ID and AS.
 func TestRouteReflectors(t *testing.T) {
 	r := func(name, addr, id string) string {
 		return `node ` + name + ` {"bgp":{"ipv4Address":"` + addr + `/24","routeReflectorClusterID":"` + id +

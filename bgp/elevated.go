@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -34,7 +35,7 @@ func (c *cluster) elevated(r model.Reader, filters []Filter) [families][]uint32 
 // felixPriorities reads the elevated priorities; the settings of the node win over those of the cluster.
 func (c *cluster) felixPriorities(r model.Reader) [families][]uint32 {
 	metrics := [families][]uint32{{elevatedPriority}, {elevatedPriority}}
-	for name, f := range model.FelixConfigurations(r, c.me.name) {
+	for name, f := range felixconfig.Applicable(r, c.me.name) {
 		for family, value := range [families]*int{f.Spec.IPv4ElevatedRoutePriority, f.Spec.IPv6ElevatedRoutePriority} {
 			if value == nil {
 				continue

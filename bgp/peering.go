@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"strconv"
-	"strings"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -138,28 +136,16 @@ func localSide(s model.BGPPeerSpec) (local func(*node) bool, group int, err erro
 	return func(*node) bool { return true }, groupGlobal, nil
 }
 
-// parsePeerIP parses "IP", "IPv4:port" and "[IPv6]:port". Port 0: none is given.
+// parsePeerIP parses spec.peerIP, which must be the address of one host. The port is 0 if there is none.
 func parsePeerIP(text string) (addr netip.Addr, port uint16, err error) {
-	host := text
-	if i := strings.LastIndexByte(text, ':'); i >= 0 &&
-		(strings.HasPrefix(text, "[") || strings.Count(text, ":") == 1) {
-		if !strings.HasSuffix(text, "]") {
-			n, err := strconv.ParseUint(text[i+1:], 10, 16)
-			if err != nil || n == 0 {
-				return addr, 0, fmt.Errorf("spec.peerIP = %q: the port must be 1 to 65535", text)
-			}
-			host, port = text[:i], uint16(n)
-		}
-		if strings.HasPrefix(host, "[") {
-			host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-		}
+	peer, err := model.ParsePeerIP(text)
+	switch {
+	case err != nil:
+		return addr, 0, fmt.Errorf("spec.peerIP = %q: %w", text, err)
+	case peer.Addr().IsUnspecified() || peer.Addr().IsMulticast():
+		return addr, 0, fmt.Errorf("spec.peerIP = %q: must be the address of one host", text)
 	}
-	addr, err = netip.ParseAddr(host)
-	if err != nil || addr.IsUnspecified() || addr.IsMulticast() {
-		return netip.Addr{}, 0, fmt.Errorf("spec.peerIP = %q: want the address of one host, as IP, IP:PORT or "+
-			"[IPV6]:PORT", text)
-	}
-	return addr.Unmap(), port, nil
+	return peer.Addr(), peer.Port(), nil
 }
 
 // Limits of the fields of a message: RFC 4724 section 3, RFC 4271 section 4.2.

@@ -296,6 +296,14 @@ func checkWellFormed(t *testing.T, d Desired) {
 	}
 }
 
+// indexed finds an object at once, as a snapshot does.
+type indexed struct {
+	shuffled
+	set model.Set
+}
+
+func (s indexed) Get(k model.Key) *model.Object { return s.set.Get(k) }
+
 func BenchmarkComputeMesh1000(b *testing.B) {
 	set := model.Set{}
 	for i := range 1000 {
@@ -303,7 +311,7 @@ func BenchmarkComputeMesh1000(b *testing.B) {
 			i/250, i%250+1))
 		set[o.Key] = o
 	}
-	sorted := shuffled{}
+	sorted := indexed{set: set}
 	for o := range set.All(model.KindNode) {
 		sorted.objects = append(sorted.objects, o)
 	}

@@ -300,7 +300,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// Which settings win when several BGPPeers give one address: calico/node takes a global peer's forward entry, then a
+// The settings that win when several BGPPeers give one address: calico/node takes a global peer's forward entry, then a
 // node's forward entry, then reverse entries; the name decides inside one group. Each end has its own.
 func TestWhichSettingsWin(t *testing.T) {
 	n1, n2 := v4node("n1", "10.0.0.1"), v4node("n2", "10.0.0.2")
@@ -373,8 +373,8 @@ func TestWhichSettingsWin(t *testing.T) {
 	}
 }
 
-// The reverse of a BGPPeer with a port is for a node that listens there. Where no port is configured it is for any, and
-// the node that names it, which listens on 179 like the other, is connected to.
+// The reverse of a BGPPeer with a port is for a node that listens there. Where no port is configured it is for any
+// node, and the named node connects to the node of the BGPPeer, which listens on 179 like all others.
 func TestPortsBetweenNodes(t *testing.T) {
 	n := func(name, addr, port string, more ...string) []string {
 		lines := append([]string{v4node(name, addr)}, more...)
@@ -475,7 +475,7 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// Of returns the result for each of the objects that meet on one address.
+// The results for each of the objects that give one address.
 func TestOf(t *testing.T) {
 	d := compute(t, "a", v4node("a", "10.0.0.1"), v4node("b", "10.0.0.2"),
 		`peer p {"nodeSelector":"all()","peerSelector":"all()","ttlSecurity":1}`,

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -52,7 +53,7 @@ func readServiceCase(t *testing.T, file string) serviceCase {
 			c.own[key] = sortedTexts(value)
 		}
 	}
-	if c.objects, err = model.DecodeDocument(text); err != nil {
+	if c.objects, err = document.Parse(text); err != nil {
 		t.Fatal(err)
 	}
 	c.objects = append(c.objects, world(t, blocks...)...)

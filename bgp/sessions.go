@@ -69,11 +69,12 @@ func (p *planner) mesh() []request {
 			if !p.canPeer(f, addr) {
 				continue
 			}
-			s := p.session(addr, n.port, p.me.as, n.as)
+			ws = append(ws, request{Session: p.session(addr, n.port, p.me.as, n.as), object: meshObject,
+				group: groupMesh})
+			s := &ws[len(ws)-1].Session
 			s.Type, s.RestartSeconds = SessionMesh, restart
-			password.of(&s)
-			s.BFD = p.watch(p.meshBFD, s)
-			ws = append(ws, request{Session: s, object: meshObject, group: groupMesh})
+			password.of(s)
+			s.BFD = p.watch(p.meshBFD, s.Address)
 		}
 	}
 	return ws
@@ -193,11 +194,17 @@ func (p *planner) session(addr netip.Addr, port uint16, localAS, peerAS uint32) 
 	// connects from both sides otherwise. We have it for all, because two GoBGP speakers that connect to each other at
 	// the same moment may close both connections, or leave one half open for good (RFC 4271 section 6.8 collisions).
 	// Towards BIRD it changes nothing: the one that waits is connected to.
-	s.Passive = peer != nil && addr.String() > own.String()
+	s.Passive = peer != nil && textAfter(addr, own)
 	if id := p.me.reflects(); id.IsValid() && localAS == peerAS && (peer == nil || peer.clusterID != p.me.clusterID) {
 		s.ReflectorClient, s.ReflectorClusterID = true, id
 	}
 	return s
+}
+
+// textAfter reports whether the text of an address is greater than the text of another one.
+func textAfter(a, b netip.Addr) bool {
+	var x, y [64]byte
+	return string(a.AppendTo(x[:0])) > string(b.AppendTo(y[:0]))
 }
 
 // peer adds the settings of the BGPPeer that apply in both directions.
@@ -217,7 +224,7 @@ func (p *planner) peer(b *peering, s Session) request {
 	}
 	p.password(b.object, b.spec.Password).of(&s)
 	if s.Workload == "" {
-		s.BFD = p.watch(b.bfd, s)
+		s.BFD = p.watch(b.bfd, s.Address)
 	}
 	return request{Session: s, object: b.object, group: b.group}
 }

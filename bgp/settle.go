@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// settle picks one wish for each address, because a speaker distinguishes its neighbours by address alone.
+// settle picks one request for each address, because a speaker distinguishes its neighbours by address alone.
 //
-// The strongest group wins; within it, the lowest name. A wish about this node therefore wins over the reverse of a
+// The strongest group wins; within it, the lowest name. A request about this node therefore wins over the reverse of a
 // request about the peer, and the two ends may be configured differently.
 func settle(all []request) (sessions []Session, conflicts []Conflict) {
 	requests := make([]*request, len(all)) // which are large
@@ -19,10 +19,10 @@ func settle(all []request) (sessions []Session, conflicts []Conflict) {
 	}
 	sessions = slices.Grow(sessions, len(all))
 	slices.SortFunc(requests, func(a, b *request) int {
-		return cmp.Or(
-			cmp.Compare(familyOf(a.Address), familyOf(b.Address)),
-			cmp.Compare(a.text, b.text),
-			cmp.Compare(a.group, b.group), cmp.Compare(a.object, b.object),
+		if a.Address != b.Address {
+			return cmp.Or(cmp.Compare(familyOf(a.Address), familyOf(b.Address)), cmp.Compare(a.text, b.text))
+		}
+		return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.object, b.object),
 			cmp.Compare(a.PeerAS, b.PeerAS), cmp.Compare(a.Port, b.Port)) // two nodes with one address
 	})
 	for len(requests) > 0 {
@@ -30,9 +30,10 @@ func settle(all []request) (sessions []Session, conflicts []Conflict) {
 		for n < len(requests) && requests[n].Address == requests[0].Address {
 			n++
 		}
-		s, c := settleAddress(requests[:n])
-		sessions = append(sessions, s)
-		if len(c.Dropped) > 0 {
+		sessions = append(sessions, requests[0].Session)
+		last := &sessions[len(sessions)-1]
+		last.From = only(requests[0].object, sessions)
+		if c := settleAddress(requests[:n], last); len(c.Dropped) > 0 {
 			conflicts = append(conflicts, c)
 		}
 		requests = requests[n:]
@@ -40,17 +41,25 @@ func settle(all []request) (sessions []Session, conflicts []Conflict) {
 	return sessions, conflicts
 }
 
-func settleAddress(requests []*request) (Session, Conflict) {
+// only returns a list of one name: that of the session before the last, if it is the same.
+func only(object string, sessions []Session) []string {
+	if n := len(sessions); n > 1 && len(sessions[n-2].From) == 1 && sessions[n-2].From[0] == object {
+		return sessions[n-2].From
+	}
+	return []string{object}
+}
+
+// settleAddress adds to the session of the first of the requests for an address the others that are content with it.
+// It returns the conflict with the rest; nothing is dropped if there is none.
+func settleAddress(requests []*request, s *Session) Conflict {
 	kept := requests[0]
-	s := kept.Session
-	s.From = []string{kept.object}
 	c := Conflict{Address: s.Address, Kept: kept.object}
 	var reasons []string
 	for _, w := range requests[1:] {
 		if slices.Contains(s.From, w.object) || slices.Contains(c.Dropped, w.object) {
 			continue
 		}
-		diff := differences(&s, &w.Session, givesWay(kept, w))
+		diff := differences(s, &w.Session, givesWay(kept, w))
 		if len(diff) == 0 {
 			s.From = append(s.From, w.object)
 			s.Via = cmp.Or(s.Via, w.Via)
@@ -64,7 +73,7 @@ func settleAddress(requests []*request) (Session, Conflict) {
 		c.Reason = fmt.Sprintf("there can be one session with %s and %s decides what it is; %s", s.Address, c.Kept,
 			strings.Join(reasons, "; "))
 	}
-	return s, c
+	return c
 }
 
 // givesWay reports whether a wish is the reverse of a BGPPeer and this node has settings of its own for the peer: then

@@ -22,6 +22,9 @@ func (p *planner) chooseSide(sessions []Session, peerings []*peering) {
 			misses[b.addr] = true
 		}
 	}
+	if len(misses) == 0 {
+		return
+	}
 	for i := range sessions {
 		s := &sessions[i]
 		n, own := p.byAddr[s.Address], p.me.addrs[familyOf(s.Address)]

@@ -22,11 +22,13 @@ import (
 	"github.com/manxnet/manx/controllers/mirror"
 	"github.com/manxnet/manx/controllers/nodes"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// inKubernetes returns the Kubernetes cluster that calico-kube-controllers saw when they wrote what the goldens hold.
+// inKubernetes returns the Kubernetes cluster that calico-kube-controllers read when they wrote the content of the
+// goldens.
 func inKubernetes() []*model.Object {
 	var list []*model.Object
 	for _, name := range []string{"default", "kube-node-lease", "kube-public", "kube-system", "shop"} {
@@ -98,7 +100,7 @@ func written(t *testing.T, r model.Reader, kind model.Kind, fits func(string) bo
 		o.Metadata().SetUID("")
 		o.Metadata().SetCreationTimestamp(metav1.Time{})
 		fresh := model.NewObject(o.Key, o.Value)
-		text, err := fresh.Encode()
+		text, err := codec.Encode(fresh)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +130,7 @@ func automatic(s string) bool { return strings.HasSuffix(s, "-auto-hep") }
 
 func read(s *memory.Store) model.Reader { return memory.NewView(s).Tables.Snapshot() }
 
-// What the controllers write is what Calico's have written.
+// The controllers write the same objects as Calico's.
 func TestAsCalicoWrites(t *testing.T) {
 	golden := calicotest.Objects(t)
 	config := model.Get[model.KubeControllersConfiguration](golden, configKey)
@@ -215,7 +217,7 @@ func TestNodeDeleter(t *testing.T) {
 	if n := store.Writes(); n > 0 {
 		t.Fatalf("%d deletions, want none", n)
 	}
-	// The tables say that it is gone, the API that it is not.
+	// The tables report that it is gone, the API that it is not.
 	stale := memory.New()
 	calicotest.Settle(t, c, store, stale, store)
 	if n := store.Writes(); n > 0 {
@@ -318,7 +320,7 @@ func everything(t *testing.T, s *memory.Store) map[string]string {
 	return all
 }
 
-// Whoever is killed after any write leaves work that the next leader brings to the same end.
+// Work that is interrupted by a kill after any write is brought to the same end by the next leader.
 func TestKilledAfterEachWrite(t *testing.T) {
 	store, source := stale(t)
 	for _, c := range all(t, source) {

@@ -167,7 +167,7 @@ func TestKubernetesBesideEtcd(t *testing.T) {
 	calicotest.Eventually(t, "the controllers work again", func() bool { return len(c.State().Controllers) > 5 })
 }
 
-// An API that refuses is named, both where the controllers ask whether others work and where they need its objects;
+// An API that refuses is named, both where the controllers query whether others work and where they need its objects;
 // they write nothing meanwhile.
 func TestAPIThatRefuses(t *testing.T) {
 	api := apiserver.Start(t)

@@ -92,8 +92,8 @@ func readConfig(t *testing.T, s datastore.Store) *model.KubeControllersConfigura
 	return o.Value.(*model.KubeControllersConfiguration)
 }
 
-// One of two candidates leads, makes the configuration, says what runs, follows changes of it without an end, gives way
-// to calico-kube-controllers, and is followed by the other one.
+// One of two candidates leads: it makes the configuration, reports the running controllers, follows changes of the
+// configuration without an end, and gives way to calico-kube-controllers. Then the other candidate leads.
 func TestLeader(t *testing.T) {
 	server := etcdtest.Start(t)
 	source, k := memory.New(inKubernetes()...), &kube{}

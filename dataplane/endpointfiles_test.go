@@ -19,8 +19,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// A CNI plugin hears of a workload when its route and the policy of just this container are in the kernel, not before;
-// a restart keeps the files of those that are still there.
+// A CNI plugin gets the file of a workload when the workload's route and the policy of just this container are in the
+// kernel, not before. A restart keeps the files of the workloads that still exist.
 func TestFilesTellWhoIsConnected(t *testing.T) {
 	h := newHost(t)
 	dir := filepath.Join(t.TempDir(), "endpoint-status")

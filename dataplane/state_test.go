@@ -22,7 +22,7 @@ func (a *Agent) tell(change func(*State)) {
 	a.SetState(s)
 }
 
-// set hands over a datastore; without changed everything in it is looked at.
+// set passes a datastore on; without changed, everything in it is evaluated.
 func (a *Agent) set(r model.Reader, changed ...model.Key) {
 	a.tell(func(s *State) { s.Reader, s.Changed, s.All = r, changed, len(changed) == 0 })
 }

@@ -7,8 +7,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// TestIdentity changes each field that endpoints have in common, one after the other: none may be missing in what tells
-// them apart.
+// TestIdentity changes each field that endpoints have in common, one after the other: the identity must depend on each.
 func TestIdentity(t *testing.T) {
 	var w model.WorkloadEndpoint
 	fillIn(reflect.ValueOf(&w).Elem())

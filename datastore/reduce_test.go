@@ -11,13 +11,14 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
 // endpointOn returns a WorkloadEndpoint with everything that one can have, as it is stored.
 func endpointOn(t *testing.T, node string, n int, labels string) *model.Object {
 	name := fmt.Sprintf("%s-k8s-web%d-eth0", node, n)
-	o := model.Decode(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop", Name: name}, fmt.Appendf(nil,
+	o := codec.Decode(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop", Name: name}, fmt.Appendf(nil,
 		`{"apiVersion":"projectcalico.org/v3","kind":"WorkloadEndpoint","metadata":{"name":%q,"namespace":"shop","labels":%s,`+
 			`"annotations":{"a":"b"},"uid":"u","creationTimestamp":"2026-11-01T00:00:00Z"},"spec":{"orchestrator":"k8s","node":%q,"pod":"web%d",`+
 			`"endpoint":"eth0","containerID":"c","serviceAccountName":"sa","ipNetworks":["10.0.0.%[4]d/32","fd00::%[4]d/128"],`+
@@ -44,8 +45,8 @@ func TestEndpointsOfOtherNodesAreReduced(t *testing.T) {
 		t.Error("an endpoint of this node is not kept as it is")
 	}
 	got := s.Get(there.Key)
-	if got.Revision != 7 || got.Raw() != nil || got.Key != there.Key {
-		t.Errorf("%s, revision %d and %d bytes, want %s, 7 and none", got.Key, got.Revision, len(got.Raw()), there.Key)
+	if got.Revision != 7 || got.Raw != nil || got.Key != there.Key {
+		t.Errorf("%s, revision %d and %d bytes, want %s, 7 and none", got.Key, got.Revision, len(got.Raw), there.Key)
 	}
 	want := there.Clone().Value.(*model.WorkloadEndpoint)
 	want.Annotations, want.UID, want.ResourceVersion = nil, "", ""
@@ -54,10 +55,10 @@ func TestEndpointsOfOtherNodesAreReduced(t *testing.T) {
 	if w := got.Workload(); !reflect.DeepEqual(w, want) {
 		t.Errorf("got  %+v\nwant %+v", w, want)
 	}
-	if _, err := got.Encode(); err == nil || !strings.Contains(err.Error(), "only a part") {
+	if _, err := codec.Encode(got); err == nil || !strings.Contains(err.Error(), "only a part") {
 		t.Errorf("a reduced object is encoded: %v", err)
 	}
-	if _, err := here.Encode(); err != nil {
+	if _, err := codec.Encode(here); err != nil {
 		t.Error(err)
 	}
 	if n := len(maps.Collect(model.AllWorkloads(s))); n != 2 {
@@ -170,8 +171,8 @@ func TestChangesThatMakeNoDifference(t *testing.T) {
 	}
 }
 
-// The controllers' tables keep of an endpoint with labels of its own less than half of what the tables of a node keep,
-// and hear nothing of changes of its labels.
+// The controllers' tables keep less than half as much of an endpoint with labels as the tables of a node, and receive
+// no changes of its labels.
 func TestAddressTablesKeepLittle(t *testing.T) {
 	const many = 10_000
 	endpoint := func(i int, version string) *model.Object {

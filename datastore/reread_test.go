@@ -26,7 +26,7 @@ func (s shelf) Get(_ context.Context, k model.Key) (*model.Object, error) {
 	return nil, &KeyError{Op: "get", Key: k, Err: ErrNotFound}
 }
 
-// TestReread: what can be used by now is used, although its event has not come.
+// TestReread: an object that was read again is used although its event has not come.
 func TestReread(t *testing.T) {
 	tables := synced(update("a", 3), invalid("b", 5), invalid("c", 6), invalid("d", 7), invalid("e", 8))
 	store := shelf{objects: map[string]*model.Object{"b": node("b", 11), "c": invalid("c", 6).Object,
@@ -38,12 +38,12 @@ func TestReread(t *testing.T) {
 	if got := content(tables.Snapshot()); got != "a=3 b=11 " {
 		t.Errorf("readers see %s", got)
 	}
-	// The events that come late change nothing, and those of what is gone do.
+	// Late events change nothing, except those of objects that are gone.
 	tables.Apply(update("b", 11), remove("e", 13))
 	if got, n := content(tables.Snapshot()), tables.Status().Quarantined; got != "a=3 b=11 " || n != 2 {
 		t.Errorf("readers see %s, %d in quarantine", got, n)
 	}
-	// What was deleted after it was read stays deleted.
+	// An object that was deleted after the read stays deleted.
 	tables.Apply(remove("d", 20))
 	tables.takeRead(Event{Type: EventUpdate, Key: node("d", 12).Key, Object: node("d", 12), Revision: 12})
 	if got := content(tables.Snapshot()); got != "a=3 b=11 " {
@@ -83,7 +83,7 @@ func TestWrote(t *testing.T) {
 		t.Errorf("readers see %s", got)
 	}
 	tables.Apply(lost("gone"))
-	tables.Wrote(node("a", 10)) // could not be told from an older state when everything is read again
+	tables.Wrote(node("a", 10)) // a second read of everything could not distinguish it from an older state
 	if got := content(tables.Snapshot()); got != "a=9 " {
 		t.Errorf("while the watch is out of sync readers see %s", got)
 	}

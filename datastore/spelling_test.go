@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -17,7 +18,7 @@ func policyEvent(name, annotated string, revision int64) Event {
 		raw = fmt.Sprintf(`{"metadata":{"annotations":{"projectcalico.org/metadata":"{\"name\":\"%s\"}"}},"spec":{}}`,
 			annotated)
 	}
-	return Event{Type: EventUpdate, Key: key, Object: model.Decode(key, []byte(raw), revision), Revision: revision}
+	return Event{Type: EventUpdate, Key: key, Object: codec.Decode(key, []byte(raw), revision), Revision: revision}
 }
 
 func removePolicy(name string, revision int64) Event {
@@ -81,7 +82,7 @@ func TestOfAPolicyUnderBothSpellingsTodaysCounts(t *testing.T) {
 			if got := policies(s); got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
 			}
-			// Whoever follows the changes has in the end what a reader sees.
+			// A follower of the changes has in the end the state of a reader.
 			seen := map[model.Key]*model.Object{}
 			for o := range since.All(model.KindNetworkPolicy) {
 				seen[o.Key] = o

@@ -216,7 +216,7 @@ func TestDatastorePutBackToAnEarlierState(t *testing.T) {
 	if s := tables.Snapshot(); content(s) != "a=3 b=5 " {
 		t.Errorf("%q", content(s))
 	}
-	// What is valid only in a future that was taken back is not kept.
+	// An object that is valid only together with undone changes is not kept.
 	tables.Apply(lost("restored again"), invalid("a", 2), inSync(5))
 	tables.Apply(update("a", 6))
 	if s := tables.Snapshot(); content(s) != "a=6 b=5 " {
@@ -313,7 +313,7 @@ func BenchmarkSnapshotUpdate10kObjects(b *testing.B) {
 	}
 }
 
-// A reader that only ever applies changes, however far it falls behind, ends with what a fresh reader sees.
+// A reader that only applies changes, however far it falls behind, ends with the state of a fresh reader.
 func TestReadersThatFollowChangesEndWithTheSameState(t *testing.T) {
 	tables := synced()
 	const last = 3000

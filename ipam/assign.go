@@ -172,7 +172,7 @@ func inPools(pools []pool, cidr netip.Prefix) bool {
 // deselected reports whether an enabled pool no longer selects a node with these labels.
 func (x *search) deselected(p pool, labels map[string]string) bool {
 	ok, err := selects(p.object.Spec.NodeSelector, labels)
-	return enabled(p.object) && err == nil && !ok
+	return p.object.Allocatable() && err == nil && !ok
 }
 
 // giveUp releases an empty block of this host. An error is ignored: the next assignment tries again.

@@ -51,7 +51,7 @@ func (a *Allocator) assignIP(ctx context.Context, r AddressRequest) error {
 	if err != nil {
 		return err
 	}
-	pools = slices.DeleteFunc(pools, func(p pool) bool { return !enabled(p.object) })
+	pools = slices.DeleteFunc(pools, func(p pool) bool { return !p.object.Allocatable() })
 	p := poolOf(pools, r.Address)
 	if p == nil {
 		return fmt.Errorf("%w: %s lies in none of the enabled pools: %s", errNoPool, r.Address, poolNames(pools))

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 // ipamState is everything that the allocator keeps.
@@ -18,7 +19,7 @@ type ipamState struct {
 	blocks     map[netip.Prefix]*model.Block
 	handles    map[string]*model.Handle
 	affinities map[string]model.AffinityState // by key name
-	// has counts the addresses of each handle in each block, as the blocks tell.
+	// has counts the addresses of each handle in each block.
 	has map[string]map[netip.Prefix]int
 	// owner is the handle of each assigned address.
 	owner map[netip.Addr]string
@@ -64,7 +65,7 @@ func (s *ipamState) addBlock(t testing.TB, key model.Key, b *model.Block) {
 		}
 	}
 	s.blocks[b.CIDR] = b
-	if broken := model.CheckBlock(b); len(broken) > 0 {
+	if broken := validation.CheckBlock(b); len(broken) > 0 {
 		t.Errorf("block %s is invalid: %v", b.CIDR, broken)
 		return
 	}
@@ -81,8 +82,8 @@ func (s *ipamState) addBlock(t testing.TB, key model.Key, b *model.Block) {
 	}
 }
 
-// checkHandles wants every address to be counted by its handle, and no handle to count more than there is unless an
-// operation on it was interrupted.
+// checkHandles requires each address to be counted by its handle. A handle may count more addresses only after an
+// interrupted operation.
 func (s *ipamState) checkHandles(t testing.TB, interrupted func(handle string) bool) {
 	t.Helper()
 	for handle, blocks := range s.has {
@@ -116,7 +117,7 @@ func (s *ipamState) checkHandles(t testing.TB, interrupted func(handle string) b
 	}
 }
 
-// checkAffinities wants every block's owner to have an affinity for it: otherwise it would never be used or released.
+// checkAffinities requires an affinity of each block's owner: a block without it would never be used or released.
 func (s *ipamState) checkAffinities(t testing.TB) {
 	t.Helper()
 	for cidr, b := range s.blocks {
@@ -138,7 +139,7 @@ func (s *ipamState) checkAffinities(t testing.TB) {
 	}
 }
 
-// releaseEverything gives back all handles and blocks and wants nothing to be left: no key of any kind.
+// releaseEverything releases all handles and blocks, and requires that no key of any kind is left.
 func releaseEverything(t testing.TB, store Store, now func() time.Time) {
 	t.Helper()
 	ctx := context.Background()

@@ -12,10 +12,12 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
-// reference is a block as a person would keep it: who has each address, and since when it cools down.
+// reference is a plain model of a block: the owner of each address, and since when the address cools down.
 type reference struct {
 	owner    map[int]string
 	released map[int]time.Time
@@ -100,7 +102,7 @@ func (r *reference) collect(now time.Time, cooldown time.Duration) {
 
 func (r *reference) compare(t *testing.T, seed uint64, b *model.Block) {
 	t.Helper()
-	if broken := model.CheckBlock(b); len(broken) > 0 {
+	if broken := validation.CheckBlock(b); len(broken) > 0 {
 		t.Fatalf("seed %d: %v", seed, broken)
 	}
 	if !slices.Equal(b.Unallocated, r.queue) && len(b.Unallocated)+len(r.queue) > 0 {
@@ -129,7 +131,7 @@ func (r *reference) compare(t *testing.T, seed uint64, b *model.Block) {
 	}
 }
 
-// The order in which addresses are released does not matter to who has what.
+// The order of releases does not change the remaining assignments.
 func TestReleaseInAnyOrderLeavesTheSameAllocations(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	for seed := range uint64(50) {
@@ -169,7 +171,7 @@ func TestWindowsReservedAddressesLeaveABlockEmpty(t *testing.T) {
 	}
 }
 
-// A handle that an old migration damaged is known by what stands before the line end.
+// A handle that an old migration damaged counts up to the end of its line.
 func TestHandleEndsAtLineEnd(t *testing.T) {
 	b := newBlock(netip.MustParsePrefix("10.0.0.0/29"), "host:w", time.Now())
 	assignNext(b, 1, attribute("h\r\nnode: n", nil), nothing)
@@ -178,7 +180,7 @@ func TestHandleEndsAtLineEnd(t *testing.T) {
 	}
 }
 
-// Whatever is stored as a block is either refused or can be worked with, without a crash, and stays valid.
+// Any stored block is either refused or usable: operations on it do not panic, and leave it valid.
 func FuzzBlock(f *testing.F) {
 	b := newBlock(netip.MustParsePrefix("10.0.0.0/29"), "host:a", time.Unix(1_800_000_000, 0))
 	assignNext(b, 3, attribute("h", map[string]string{"node": "a"}), nothing)
@@ -198,19 +200,19 @@ func FuzzBlock(f *testing.F) {
 		}
 		now := time.Unix(1_900_000_000, 0)
 		s := session{Allocator: New(newMemory(), nil, func() time.Time { return now }), cooldown: time.Minute}
-		held, err := s.hold(model.Decode(model.BlockKey(head.CIDR), bytes.Clone(raw), 1))
+		held, err := s.hold(codec.Decode(model.BlockKey(head.CIDR), bytes.Clone(raw), 1))
 		if err != nil {
 			return
 		}
-		before := len(model.CheckBlock(held.Block))
+		before := len(validation.CheckBlock(held.Block))
 		assignNext(held.Block, 2, attribute("fuzz", nil), nothing)
 		_ = assignExact(held.Block, held.CIDR.Addr(), attribute("fuzz", nil))
 		isEmpty(held.Block)
 		release(held.Block, ordinalsOf(held.Block, "fuzz"), now, 0)
-		if after := model.CheckBlock(held.Block); len(after) > before {
+		if after := validation.CheckBlock(held.Block); len(after) > before {
 			t.Errorf("broken: %v", after)
 		}
-		if _, err := held.object.Encode(); err != nil {
+		if _, err := codec.Encode(held.object); err != nil {
 			t.Error(err)
 		}
 	})

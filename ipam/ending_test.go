@@ -32,8 +32,8 @@ func (e *ending) List(ctx context.Context, kind model.Kind, namespace string) ([
 	return e.Store.List(ctx, kind, namespace)
 }
 
-// A context that ends with an answer is no reason to act on half of what was to be read: an operation ends with an
-// error or has done everything.
+// An operation whose context ends while it reads does not act on a part of the data: it ends with an error, or
+// completes.
 func TestContextEndsWithAnAnswer(t *testing.T) {
 	for n := 1; n <= 20; n++ {
 		op := operation{before: list(assign("a", "old", 1))}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -39,7 +40,7 @@ func (m *memory) Get(_ context.Context, key model.Key) (*model.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return model.Decode(key, e.raw, e.revision), nil
+	return codec.Decode(key, e.raw, e.revision), nil
 }
 
 func (m *memory) find(key model.Key) (string, entry, error) {
@@ -71,7 +72,7 @@ func (m *memory) List(_ context.Context, kind model.Kind, namespace string) ([]*
 	var objects []*model.Object
 	for _, path := range paths {
 		e := m.entries[path]
-		objects = append(objects, model.Decode(e.key, e.raw, e.revision))
+		objects = append(objects, codec.Decode(e.key, e.raw, e.revision))
 	}
 	return objects, m.revision, nil
 }
@@ -100,14 +101,14 @@ func (m *memory) Update(_ context.Context, o *model.Object) (*model.Object, erro
 }
 
 func (m *memory) put(op, path string, o *model.Object) (*model.Object, error) {
-	raw, err := o.Encode()
+	raw, err := codec.Encode(o)
 	if err != nil {
 		return nil, err
 	}
 	m.revision++
 	m.entries[path] = entry{o.Key, raw, m.revision}
 	m.history = append(m.history, write{op, path, string(raw)})
-	return model.Decode(o.Key, raw, m.revision), nil
+	return codec.Decode(o.Key, raw, m.revision), nil
 }
 
 func (m *memory) Delete(_ context.Context, key model.Key, revision int64) (*model.Object, error) {
@@ -123,10 +124,10 @@ func (m *memory) Delete(_ context.Context, key model.Key, revision int64) (*mode
 	m.revision++
 	delete(m.entries, path)
 	m.history = append(m.history, write{"delete", path, ""})
-	return model.Decode(key, e.raw, e.revision), nil
+	return codec.Decode(key, e.raw, e.revision), nil
 }
 
-// clone copies the content, to try many things from one state.
+// clone copies the content, so that a test can continue from one state in many ways.
 func (m *memory) clone() *memory {
 	c := newMemory()
 	c.revision = m.revision

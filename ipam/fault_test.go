@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// faulty is a store on which something happens at the at-th call: see fault.
+// faulty is a store in which the at-th call has a fault.
 type faulty struct {
 	Store
 	mu    sync.Mutex // handle and block may be written at the same time
@@ -22,7 +22,7 @@ type faulty struct {
 	dead  bool
 }
 
-// fault is what happens at a call. Exactly one member is set.
+// fault is the fault of a call. Exactly one member is set.
 type fault struct {
 	name    string
 	fail    bool              // the call fails and has no effect
@@ -86,7 +86,7 @@ func (f *faulty) Delete(ctx context.Context, k model.Key, rev int64) (o *model.O
 	return o, err
 }
 
-// operation is something that is interrupted at each of its calls.
+// operation is an operation that is interrupted at each of its calls.
 type operation struct {
 	name   string
 	before []func(*Allocator) error // what happened long ago
@@ -154,7 +154,7 @@ func releaseAddr(addrs ...string) func(*Allocator) error {
 	}
 }
 
-// errNotAssigned keeps a test from releasing what was not assigned, unless somebody else has released it.
+// errNotAssigned prevents the release of unassigned addresses by a test, unless another process has released them.
 var errNotAssigned = errors.New("was not assigned")
 
 func giveUpAll(host string, mustBeEmpty bool) func(*Allocator) error {
@@ -197,8 +197,8 @@ var operations = []operation{
 
 func list(f ...func(*Allocator) error) []func(*Allocator) error { return f }
 
-// prepared returns a store in which what goes before an operation has happened two minutes ago, so that unused blocks
-// may be reclaimed.
+// prepared returns a store in which the preparation of an operation is two minutes old, so that unused blocks may be
+// reclaimed.
 func prepared(t *testing.T, op operation, then, now time.Time) (*memory, func() time.Time) {
 	t.Helper()
 	store := newMemory()
@@ -211,8 +211,8 @@ func prepared(t *testing.T, op operation, then, now time.Time) (*memory, func() 
 	return store, func() time.Time { return now }
 }
 
-// Whatever single call of whatever operation fails, is lost, or is the last before the process dies, nothing is broken,
-// another allocator can go on, and in the end everything can be released.
+// Any single call of any operation may fail, be lost, or be the last before the process dies: the data stay consistent,
+// another allocator can continue, and in the end everything can be released.
 func TestEveryCallMayFail(t *testing.T) {
 	faults := []fault{
 		{name: "fails", fail: true}, {name: "has its answer lost", lose: true},
@@ -235,7 +235,7 @@ func TestEveryCallMayFail(t *testing.T) {
 	})
 }
 
-// goOn does with a fresh allocator what hosts and workloads do next.
+// goOn does the next operations of hosts and workloads with a new allocator.
 func goOn(t *testing.T, store *memory, now func() time.Time) {
 	t.Helper()
 	a := New(store, nil, now)
@@ -254,7 +254,7 @@ func goOn(t *testing.T, store *memory, now func() time.Time) {
 		}
 	}
 	s.checkAffinities(t)
-	// The last release of "h" put right whatever the interruption had left of it.
+	// The last release of "h" repaired the remains of the interruption.
 	s.checkHandles(t, func(handle string) bool { return handle != "h" })
 	if len(s.has["h"]) > 0 || s.handles["h"] != nil {
 		t.Errorf("handle h still has %v and counts %v", s.has["h"], s.handles["h"])
@@ -262,8 +262,8 @@ func goOn(t *testing.T, store *memory, now func() time.Time) {
 	releaseEverything(t, store, now)
 }
 
-// Whatever another writer does before any call of any operation, the operation has its specified result or fails with a
-// reason.
+// Another writer may make any change before any call of any operation: the operation has its specified result or fails
+// with a reason.
 func TestEveryCallMayBeRaced(t *testing.T) {
 	meddlers := []struct {
 		name string

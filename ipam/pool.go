@@ -10,7 +10,6 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"go.uber.org/zap"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/selector"
@@ -47,16 +46,6 @@ func parsePool(name string, o *model.IPPool) (pool, error) {
 	return pool{name: name, cidr: cidr.Masked(), blockBits: bits, object: o}, nil
 }
 
-// enabled reports whether the pool is enabled for assignment.
-func enabled(o *model.IPPool) bool {
-	if o.DeletionTimestamp != nil || o.Spec.Disabled {
-		return false
-	}
-	return o.Status == nil || !slices.ContainsFunc(o.Status.Conditions, func(c metav1.Condition) bool {
-		return c.Type == "Allocatable" && c.Status == metav1.ConditionFalse
-	})
-}
-
 // allows reports whether a pool allows a purpose.
 func allows(o *model.IPPool, use v3.IPPoolAllowedUse) bool {
 	return slices.Contains(o.Spec.AllowedUses, use)
@@ -66,7 +55,7 @@ func allows(o *model.IPPool, use v3.IPPoolAllowedUse) bool {
 // allows the purpose and selects the node. The error is about a malformed node selector.
 func Usable(o *model.IPPool, use v3.IPPoolAllowedUse, nodeLabels map[string]string) (bool, error) {
 	o = o.WithDefaults()
-	if !enabled(o) || !allows(o, use) {
+	if !o.Allocatable() || !allows(o, use) {
 		return false, nil
 	}
 	return selects(o.Spec.NodeSelector, nodeLabels)
@@ -119,7 +108,7 @@ func poolOf(pools []pool, addr netip.Addr) *pool {
 func choosePools(all []pool, r *Request, family Family, nodeLabels map[string]string) ([]pool, error) {
 	var candidates []pool
 	for _, p := range all {
-		if family.has(p.cidr.Addr()) && enabled(p.object) {
+		if family.has(p.cidr.Addr()) && p.object.Allocatable() {
 			candidates = append(candidates, p)
 		}
 	}

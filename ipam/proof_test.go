@@ -23,9 +23,9 @@ import (
 )
 
 // The proof: 16 allocators, each a process of its own, on one etcd. They assign and release, some 1,000 times in all,
-// in two pools that are too small for them, so that they borrow from and reclaim of each other, and are killed at
-// random points. Each reports what it begins and what it has done; from that the test knows who must have which
-// address.
+// in two pools that are too small for them, so that they borrow and reclaim addresses of each other, and are killed at
+// random points. Each reports the beginning and the end of each operation. From these reports the test computes the
+// owner of each address.
 
 const (
 	workers        = 16
@@ -64,7 +64,7 @@ type report struct {
 	Handle  string
 	Addrs   []netip.Addr
 	Refused string // why nothing was assigned
-	Fault   string // what must never happen
+	Fault   string // the violations
 }
 
 // work returns a worker process.
@@ -103,7 +103,7 @@ func (w *worker) step(i int) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if w.rng.IntN(25) == 0 {
-		// Not one of the counted operations: hosts come and go.
+		// This is not one of the counted operations: hosts come and go.
 		if err := w.alloc.ReleaseHostAffinities(ctx, Host(w.Host), w.rng.IntN(2) == 0); err != nil &&
 			!errors.Is(err, ErrNotEmpty) {
 			w.say(report{Fault: "give up blocks: " + err.Error()})
@@ -184,7 +184,7 @@ func (w *worker) release(ctx context.Context) {
 	w.say(r)
 }
 
-// ledger is what the test knows from the reports.
+// ledger is the state that follows from the reports.
 type ledger struct {
 	mu       sync.Mutex
 	live     map[string][]netip.Addr // assigned, and not begun to be released

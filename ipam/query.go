@@ -72,7 +72,7 @@ func (a *Allocator) GetAssignmentAttributes(ctx context.Context, addr netip.Addr
 	if err != nil {
 		return Assignment{}, fmt.Errorf("attributes of %s: %w", addr, err)
 	}
-	pools = slices.DeleteFunc(pools, func(p pool) bool { return !enabled(p.object) })
+	pools = slices.DeleteFunc(pools, func(p pool) bool { return !p.object.Allocatable() })
 	p := poolOf(pools, addr)
 	if p == nil {
 		return Assignment{}, fmt.Errorf("assignment of %s, which lies in no enabled pool, %w", addr, model.ErrNotFound)

@@ -15,6 +15,7 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -33,7 +34,7 @@ func (r recorded) object(t *testing.T) *model.Object {
 	if !ok || err != nil {
 		t.Fatalf("revision %d: %s: known %v, %v", r.Rev, r.Key, ok, err)
 	}
-	return model.Decode(key, []byte(r.Raw), int64(r.Rev))
+	return codec.Decode(key, []byte(r.Raw), int64(r.Rev))
 }
 
 func readHistory(t *testing.T) []recorded {
@@ -60,7 +61,7 @@ type step struct {
 	do       func(context.Context, *Allocator, clues) error
 }
 
-// clues is what the writes of a step tell about how it was called.
+// clues are the arguments of a step that follow from its writes.
 type clues struct {
 	handle string
 	attrs  map[string]string
@@ -167,7 +168,7 @@ var steps = []step{
 	{360, 361, auto("wg-1", tunnel, "", "fd00:40::/64")},
 	{364, 365, auto("h2", workload, "any", "")}, // strict affinity
 	{367, 368, byAddress("10.45.0.9")},
-	{445, 446, byHandle}, // frees what has cooled down since 326
+	{445, 446, byHandle}, // frees the addresses that have cooled down since 326
 	{462, 463, auto("h1", workload, "any", "")},
 	{465, 466, byHandle},
 	{483, 484, byAddress("10.42.1.1")},                          // a borrowed address
@@ -176,7 +177,7 @@ var steps = []step{
 	{500, 508, allAffinities},
 }
 
-// What Calico wrote in some 40 operations, from the first claim to the removal of a node, is what Manx writes: the same
+// Manx makes the writes that Calico made in some 40 operations, from the first claim to the removal of a node: the same
 // keys in the same order with the same bytes.
 func TestWritesAreCalicosWrites(t *testing.T) {
 	history := readHistory(t)
@@ -265,8 +266,8 @@ func cluesOf(t *testing.T, want []recorded) clues {
 	return c
 }
 
-// compareWrites wants the same writes. Blocks are released in parallel by Calico, so the order of the lines of a step
-// that releases several handles is not compared.
+// compareWrites requires equal writes. Calico releases blocks in parallel, so the order of the lines is not compared
+// for a step that releases several handles.
 func compareWrites(t *testing.T, want []recorded, got []write) {
 	t.Helper()
 	var w, g []string

@@ -14,7 +14,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// bench is an allocator on a store in memory, with a clock that the test turns.
+// bench is an allocator on a store in memory, with a clock that the test sets.
 type bench struct {
 	*testing.T
 	*Allocator
@@ -81,7 +81,7 @@ func (x *bench) mustAuto(host, handle string, n int, want string, change ...func
 	}
 }
 
-// refused wants an error with all of the texts.
+// refused requires an error with all of the texts.
 func (x *bench) refused(err error, texts ...string) {
 	x.Helper()
 	if err == nil {
@@ -302,7 +302,7 @@ func TestFamiliesSucceedApart(t *testing.T) {
 	}
 	x.refused(result.Short(), "4 of 5 IPv6", "pool six (fd00::/126) is exhausted: 4 of 4")
 
-	// IPv6 is not tried if IPv4 cannot be.
+	// IPv6 is not tried if IPv4 addresses cannot be assigned.
 	update(x, model.ResourceKey(model.KindIPPool, "four"), func(p *model.IPPool) { p.Spec.Disabled = true })
 	before := x.store.revision
 	if _, err = x.AutoAssign(context.Background(), Request{Host: "e", Handle: "i", Num4: 1, Num6: 1,
@@ -455,7 +455,7 @@ func TestUtilization(t *testing.T) {
 	}
 }
 
-// A damaged block is left alone and named; the others serve.
+// A damaged block stays as it is and is named; the others serve.
 func TestDamagedBlockIsPassedOver(t *testing.T) {
 	x := newBench(t, poolObject("p", "10.0.0.0/28", 29))
 	x.mustAuto("e", "h", 1, "10.0.0.0/29")
@@ -476,7 +476,7 @@ func TestDamagedBlockIsPassedOver(t *testing.T) {
 	}
 }
 
-// What a newer version keeps in a block, an affinity or a handle survives.
+// Unknown fields that a newer version keeps in a block, an affinity or a handle survive.
 func TestUnknownFieldsSurvive(t *testing.T) {
 	x := newBench(t, poolObject("p", "10.0.0.0/28", 29))
 	x.mustAuto("e", "h", 1, "10.0.0.0/29")
@@ -504,7 +504,7 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 	}
 }
 
-// conflicting is a store in which every block write comes too late.
+// conflicting is a store in which each write of a block conflicts with another one.
 type conflicting struct {
 	Store
 	updates int
@@ -569,8 +569,8 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 	}
 }
 
-// A claim or a release that was interrupted is completed by the next assignment of the host, in the order that tells
-// everybody else who is at the same block.
+// An interrupted claim or release is completed by the next assignment of the host, in the order that shows the
+// operation to all others that work on the same block.
 func TestInterruptedClaimIsCompleted(t *testing.T) {
 	const aff, block = "/calico/ipam/v2/host/e/ipv4/block/10.0.0.0-29",
 		"/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-29"

@@ -45,8 +45,7 @@ func TestForgedEnd(t *testing.T) {
 	x.quiet("after forged packets", 1500*time.Millisecond) // more than the detection time
 }
 
-// TestLeastTTL requires packets of BIRD, which sends those of multihop sessions with the system's TTL of 64, to have
-// more or less.
+// TestLeastTTL sets the least TTL above and below 64, the TTL of BIRD's multihop packets.
 func TestLeastTTL(t *testing.T) {
 	x := newTwoHosts(t, "bird", "birdc")
 	x.startBIRD("multihop { min rx interval 100 ms; min tx interval 100 ms; multiplier 10; };\nneighbor 10.77.0.1 " +
@@ -96,7 +95,7 @@ func TestGate(t *testing.T) {
 		}
 	}
 
-	// Forgeable packets do not use up the remote's budget; nor can the remote send without end.
+	// Forgeable packets do not use up the remote's budget, and the remote's own packets have a limit.
 	g := newGate(7, s)
 	count := func(b []byte) (n int) {
 		for range 10_000 {

@@ -169,8 +169,8 @@ func TestRemoteThatBeginsAnewIsNoFailure(t *testing.T) {
 	}
 }
 
-// A forged packet without our discriminator changes nothing while the remote is heard (RFC 5880 section 6.8.6 would
-// have the session go down), not even how long we wait for the remote.
+// A forged packet without our discriminator changes nothing while packets of the remote arrive: neither the session,
+// which RFC 5880 section 6.8.6 would take down, nor the detection time.
 func TestAForgedEndIsNotBelieved(t *testing.T) {
 	for _, state := range []State{Down, AdminDown} {
 		forged := stranger

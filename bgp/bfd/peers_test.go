@@ -212,7 +212,7 @@ func TestBIRD(t *testing.T) {
 	x.ip("-n", x.theirs, "addr", "replace", their6.String()+"/64", "dev", "eth0", "nodad")
 	x.await("the path back", isUp)
 
-	x.set(six) // BIRD hears AdminDown and takes it for no failure
+	x.set(six) // BIRD receives AdminDown and does not treat it as a failure
 	x.awaitStatus("IPv6 up", their6, func(s Status) bool { return s.State == Up })
 	x.set(four, six)
 	x.awaitStatus("IPv4 up again", their4, func(s Status) bool { return s.State == Up })

@@ -79,7 +79,7 @@ func TestStrangePacketsAreIgnored(t *testing.T) {
 	}
 }
 
-// TestMultihopTakesForwardedPackets is the opposite for RFC 5883, where packets that were forwarded are the rule.
+// TestMultihopTakesForwardedPackets: multihop sessions accept packets that routers have forwarded (RFC 5883).
 func TestMultihopTakesForwardedPackets(t *testing.T) {
 	x := newTwoHosts(t)
 	x.startEngine()
@@ -92,7 +92,7 @@ func TestMultihopTakesForwardedPackets(t *testing.T) {
 	x.awaitStatus("a forwarded packet", their4, func(s Status) bool { return s.State == Init })
 }
 
-// TestListenersComeAndGo takes away the last session of a socket and brings it back at once, many times.
+// TestListenersComeAndGo removes the last session of a socket and adds it again at once, many times.
 func TestListenersComeAndGo(t *testing.T) {
 	x := newTwoHosts(t)
 	x.startEngine()

@@ -136,7 +136,7 @@ func TestFIBRefuses(t *testing.T) {
 	if len(reasons) > 0 {
 		t.Errorf("not refused: %v", reasons)
 	}
-	// The block is released: whoever announces it may now have it.
+	// The block is released: from now on the announcement of any node counts.
 	released := d
 	released.Originated = d.Originated[1:]
 	f.setOwn(ownOf(released))
@@ -147,7 +147,7 @@ func TestFIBRefuses(t *testing.T) {
 		slices.Sort(list)
 		return list
 	}
-	borrowed := "10.244.0.5/32 1" // looked at again, and still fine
+	borrowed := "10.244.0.5/32 1" // evaluated again, and still accepted
 	if got := usable(); !slices.Equal(got, []string{"10.244.0.0/26 1", "10.244.0.16/28 1", borrowed}) {
 		t.Errorf("after the release: %v", got)
 	}
@@ -183,7 +183,7 @@ func TestChangesByOthers(t *testing.T) {
 func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 func ip(s string) netip.Addr    { return netip.MustParseAddr(s) }
 
-// keptBytes are those of the heap in use.
+// keptBytes returns the bytes of the heap that are in use.
 func keptBytes() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -225,7 +225,8 @@ func BenchmarkFIB100k(b *testing.B) {
 	b.ReportMetric(float64(kept)/float64(n*b.N), "kept-B/route")
 }
 
-// A peer that gives each route other attributes, and changes them all the time, makes no more be kept than there is.
+// A peer that gives each route other attributes, and changes them all the time, does not make the table keep unused
+// attributes.
 func TestFIBForgetsAttributes(t *testing.T) {
 	f := New()
 	for round := range 20 {

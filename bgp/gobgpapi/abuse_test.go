@@ -36,7 +36,7 @@ import (
 
 const nobody = 65534
 
-// guarded serves the API as manxd does, and returns where.
+// guarded serves the API as manxd does, and returns its address.
 func guarded(t *testing.T, s *Service, cfg apiguard.Config) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -303,7 +303,7 @@ func TestUnreadListings(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Each that has its turn waits for its reader.
+	// Each listing that has its turn waits for its reader.
 	await(t, "listings at work", func() bool { return s.tables.slots.Busy() == listingsEach })
 	time.Sleep(2 * time.Second) // nothing more happens: it is the memory that counts
 	if grown := int64(heap()) - int64(before); grown > 40*mib {

@@ -380,7 +380,8 @@ func testMonitorShowsChanges(t *testing.T, s *scene, clis []cli) {
 			if err := s.speaker.ResetSession(context.Background(), s.peer4, speaker.ResetHard); err != nil {
 				t.Fatal(err)
 			}
-			// Idle does not last, and nothing reports whether the command hears already.
+			// The session is in Idle for a short time only, and nothing reports whether the command receives events
+			// already.
 			neighbour(`\[NEIGH\] 127\.0\.77\.2 fsm: (SESSION_STATE_)?(IDLE|ACTIVE|OPENSENT|OPENCONFIRM)`)
 			rib(`\[DELROUTE\] 10\.88\.1\.0/24`)
 			neighbour(`\[NEIGH\] 127\.0\.77\.2 fsm: (SESSION_STATE_)?ESTABLISHED admin: (ADMIN_STATE_)?UP`)

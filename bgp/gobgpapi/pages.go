@@ -2,6 +2,7 @@ package gobgpapi
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/manxnet/manx/bgp/apiguard"
+	"github.com/manxnet/manx/bgp/speaker"
 )
 
 // Limits of table listings: paths that one keeps until they are sent (about 400 octets each), listings of one user and
@@ -28,13 +30,14 @@ const (
 // tables reads GoBGP's tables in pages: the memory that it takes depends neither on their size nor on how fast callers
 // read.
 type tables struct {
+	list  func(*server.BgpServer, apiutil.ListPathRequest, func(gobgp.NLRI, []*apiutil.Path)) error
 	page  int // paths
 	slots *apiguard.Slots
 	pass  chan struct{} // holds a token while GoBGP copies a table: one copy at a time
 }
 
-func newTables() *tables {
-	return &tables{page: pagePaths, slots: apiguard.NewSlots(listingsEach, listingsOthers),
+func newTables(s *speaker.Speaker) *tables {
+	return &tables{list: s.ListPath, page: pagePaths, slots: apiguard.NewSlots(listingsEach, listingsOthers),
 		pass: make(chan struct{}, 1)}
 }
 
@@ -90,7 +93,9 @@ func (t *tables) read(ctx context.Context, b *server.BgpServer, r apiutil.ListPa
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if err := b.ListPath(r, p.add); err != nil {
+	if err := t.list(b, r, p.add); errors.Is(err, speaker.ErrStopping) {
+		return status.Error(codes.Unavailable, err.Error())
+	} else if err != nil {
 		return err
 	}
 	p.cut()

@@ -30,7 +30,7 @@ type Service struct {
 
 // New makes the service over a speaker, which may start and restart at any time.
 func New(speaker *speaker.Speaker, log *zap.Logger) *Service {
-	return &Service{speaker: speaker, log: log, tables: newTables(),
+	return &Service{speaker: speaker, log: log, tables: newTables(speaker),
 		watches: apiguard.NewSlots(watchesEach, watchesOthers)}
 }
 

@@ -25,13 +25,15 @@ const (
 // Policy is GoBGP's routing policy, and its part for each peer.
 type Policy struct {
 	Request  *api.SetPoliciesRequest
-	Encoded  []byte // of Request, to compare
-	Peers    map[netip.Addr]PeerPolicy
+	Encoded  []byte                  // of Request, to compare
 	Ranges   map[netip.Prefix]string // the decisions about learned routes inside of them
 	Drain    bgp.Drain
 	Groups   []*Group
 	Excepted []netip.Prefix // prefixes of other refusals of outsiders; sorted
 	Watched  bool           // a rule refers to the interface that a learned route leaves by
+
+	desired bgp.Desired
+	groupOf []*Group // by session
 }
 
 // PeerPolicy changes exactly if routes that were decided before must be decided again for the peer.
@@ -65,11 +67,11 @@ type policyBuilder struct {
 // interface of each known next hop.
 func Translate(d bgp.Desired, interfaces map[netip.Addr]string) Policy {
 	b := &policyBuilder{d: d, interfaces: interfaces, sets: map[string]*api.DefinedSet{}}
-	p := Policy{Drain: d.Drain}
+	p := Policy{Drain: d.Drain, desired: d}
 	groups, groupOf := groupsOf(d)
+	p.groupOf = groupOf
 	exporting := b.exportStatements(groups)
 	importing := b.importStatements(groups)
-	p.Peers = policyByPeer(d, groupOf)
 	p.Groups, p.Excepted = groups, exceptions(d.Refusals)
 	p.Ranges, p.Watched = rangesOf(d), b.watched
 	p.Request = &api.SetPoliciesRequest{
@@ -84,19 +86,19 @@ func Translate(d bgp.Desired, interfaces map[netip.Addr]string) Policy {
 	return p
 }
 
-// policyByPeer returns the policy of each peer; sessions of a group with the same settings share it.
-func policyByPeer(d bgp.Desired, groupOf []*Group) map[netip.Addr]PeerPolicy {
+// Peers returns the policy of each peer; sessions of a group with the same settings share it.
+func (p Policy) Peers() map[netip.Addr]PeerPolicy {
 	type kind struct {
 		group    *Group
 		nextHop  bgp.NextHopMode
 		outsider bool
 	}
 	kinds := map[kind]PeerPolicy{}
-	refused := RefusalsBySession(d.Refusals)
-	peers := make(map[netip.Addr]PeerPolicy, len(d.Sessions))
-	for i := range d.Sessions {
-		s := &d.Sessions[i]
-		k := kind{groupOf[i], s.NextHop, s.Outsider}
+	refused := RefusalsBySession(p.desired.Refusals)
+	peers := make(map[netip.Addr]PeerPolicy, len(p.desired.Sessions))
+	for i := range p.desired.Sessions {
+		s := &p.desired.Sessions[i]
+		k := kind{p.groupOf[i], s.NextHop, s.Outsider}
 		mine, known := kinds[k]
 		if !known {
 			mine = k.group.decided
@@ -126,6 +128,11 @@ func groupsOf(d bgp.Desired) (groups []*Group, of []*Group) {
 	for i := range d.Sessions {
 		s := &d.Sessions[i]
 		addr := PlainAddr(s.Address)
+		if i > 0 && decidedAlike(&d.Sessions[i-1], s) { // as most of them are
+			of[i] = of[i-1]
+			of[i].Peers = append(of[i].Peers, addr)
+			continue
+		}
 		k := kind{ipv6: addr.Is6(), filters: strings.Join(s.Filters, ",")}
 		if s.PeerAS != s.LocalAS {
 			k.as = s.LocalAS
@@ -145,6 +152,12 @@ func groupsOf(d bgp.Desired) (groups []*Group, of []*Group) {
 		groups = append(groups, byName[name])
 	}
 	return groups, of
+}
+
+// decidedAlike reports whether two sessions are of one group for certain.
+func decidedAlike(a, b *bgp.Session) bool {
+	return a.LocalAS == b.LocalAS && a.PeerAS == b.PeerAS && PlainAddr(a.Address).Is6() == PlainAddr(b.Address).Is6() &&
+		slices.Equal(a.Filters, b.Filters)
 }
 
 func newGroup(s *bgp.Session, filters map[string]*bgp.Filter) *Group {

@@ -79,7 +79,8 @@ func (b *policyBuilder) anyPeer(ipv6 bool) *api.MatchSet {
 }
 
 func outsiders(sessions []bgp.Session, ipv6 bool) (list []netip.Addr) {
-	for _, s := range sessions {
+	for i := range sessions {
+		s := &sessions[i]
 		if a := PlainAddr(s.Address); s.Outsider && a.Is6() == ipv6 {
 			list = append(list, a)
 		}

@@ -89,7 +89,7 @@ func (b *policyBuilder) rule(g *Group, guard *api.MatchSet, r bgp.Rule, export b
 		do.prepend = BehindOwnAS(g.Session.LocalAS, do.prepend)
 	}
 	if !export && g.external && do.localPref != 0 {
-		b.shutDownFirst(g, guard, r, c, do)
+		b.shutDownFirst(g, guard, r, do)
 	}
 	b.accept(r.Name, guard, c, do)
 }
@@ -136,8 +136,7 @@ func (b *policyBuilder) matchPrefix(c *api.Conditions, g *Group, m bgp.PrefixMat
 	name := fmt.Sprintf("manx-prefix-%s-%d-%d", m.CIDR.Masked(), m.Min, m.Max)
 	c.PrefixSet = b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name,
 		Prefixes: []*api.Prefix{{
-			IpPrefix: m.CIDR.Masked().String(), MaskLengthMin: uint32(max(m.Min, 0)),
-			MaskLengthMax: uint32(max(m.Max, 0)),
+			IpPrefix: m.CIDR.Masked().String(), MaskLengthMin: uint32(m.Min), MaskLengthMax: uint32(m.Max),
 		}}})
 	if m.Not {
 		c.PrefixSet.Type = api.MatchSet_TYPE_INVERT
@@ -196,7 +195,7 @@ func BehindOwnAS(own uint32, list []uint32) []uint32 {
 }
 
 // shutDownFirst keeps a rule from raising routes that their sender takes out of service (RFC 8326 section 4.2).
-func (b *policyBuilder) shutDownFirst(g *Group, guard *api.MatchSet, r bgp.Rule, c *api.Conditions, do changes) {
+func (b *policyBuilder) shutDownFirst(g *Group, guard *api.MatchSet, r bgp.Rule, do changes) {
 	special := &api.Conditions{}
 	values := []uint32{GracefulShutdown}
 	if r.Community != nil {

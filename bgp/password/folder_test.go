@@ -47,7 +47,8 @@ func TestReadsOnlyInsideTheFolder(t *testing.T) {
 	}
 }
 
-// Whatever happens to a file, the password that was read last stays, with the reason; without one there is none.
+// Whatever happens to a file, the last good password stays, with the reason of the failure. A name without a good
+// password has none.
 func TestTheLastGoodPasswordStays(t *testing.T) {
 	for _, c := range []struct {
 		name, reason string

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A file is to be read again when it is another one, and not before: whatever is done to it shows without reading it.
+// A changed file is read again, and an unchanged one is not: each change shows in the attributes of the file.
 func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -72,7 +72,7 @@ func later(dir string) *Folder {
 	return f
 }
 
-// Files that the last decision did not request are not checked, whatever became of it.
+// Files that the last decision did not request are not checked, whatever happens to them.
 func TestFilesThatNobodyWantsAreNotLookedAt(t *testing.T) {
 	path := write(t, "gold", t.TempDir(), "tor", "key")
 	f := later(filepath.Dir(filepath.Dir(path)))

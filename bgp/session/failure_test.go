@@ -15,7 +15,8 @@ import (
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// The cause stays while it is fresh, whatever else fails meanwhile; a message about other settings does not.
+// A fresh cause stays while only symptoms follow. A NOTIFICATION of the peer replaces it, and an old cause gives way to
+// any symptom.
 func TestASymptomDoesNotReplaceItsCause(t *testing.T) {
 	now := time.Now()
 	e := &entry{session: bgp.Session{Address: ip("10.0.1.1"), Source: ip("10.0.2.5"),
@@ -82,7 +83,7 @@ func TestAlternatingReasonsAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// Of strangers only one that is alone can be the peer, and no number of them costs memory.
+// Only a single stranger can be the peer, and no number of strangers costs memory.
 func TestStrangers(t *testing.T) {
 	var s strangers
 	now := time.Now()

@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// machineLab is a table with one session, and the events that can happen to it.
+// machineLab is a table with one session, and the possible events of the session.
 type machineLab struct {
 	*Table
 	now    time.Time

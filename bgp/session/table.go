@@ -1,7 +1,9 @@
 package session
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,7 +34,8 @@ type Table struct {
 
 	mu        sync.Mutex
 	entries   map[netip.Addr]*entry
-	fatal     string // why no session can run
+	wanted    []bgp.Session // of the last SetSessions
+	fatal     string        // why no session can run
 	watchers  map[*watcher]bool
 	listening int                        // peers whose packets are looked at
 	gone      map[bgp.SessionType]Totals // of sessions that are no longer wanted
@@ -103,19 +106,16 @@ func NewTable(cfg Config) *Table {
 		gone: map[bgp.SessionType]Totals{}}
 }
 
-// SetSessions makes the table hold exactly the wanted sessions, and returns those that are new or have changed.
-func (t *Table) SetSessions(want []bgp.Session) (changed []bgp.Session) {
+// SetSessions makes the table hold exactly the wanted sessions. It returns those that are new or have changed, and the
+// addresses of those that it held before and that are not wanted any more.
+func (t *Table) SetSessions(want []bgp.Session) (changed []bgp.Session, gone []netip.Addr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	for i := range want {
-		addr := want[i].Address.Unmap()
+	changed, gone = t.want(want)
+	for _, s := range changed {
+		addr := s.Address.Unmap()
 		e := t.entries[addr]
-		if e != nil && e.session.Equal(want[i]) {
-			continue
-		}
-		s := want[i]
-		changed = append(changed, s)
 		if e == nil {
 			e = &entry{connection: connection{fsm: gobgp.BGP_FSM_IDLE, since: now}}
 			t.entries[addr] = e
@@ -126,18 +126,42 @@ func (t *Table) SetSessions(want []bgp.Session) (changed []bgp.Session) {
 		e.session = s
 		t.refresh(addr, e, now)
 	}
-	keep := make(map[netip.Addr]bool, len(want))
-	for i := range want {
-		keep[want[i].Address.Unmap()] = true
+	for _, addr := range gone {
+		e := t.entries[addr]
+		delete(t.entries, addr)
+		t.gone[e.session.Type] = t.gone[e.session.Type].plus(e)
+		t.publish(e, now, true)
 	}
-	for addr, e := range t.entries {
-		if !keep[addr] {
-			delete(t.entries, addr)
-			t.gone[e.session.Type] = t.gone[e.session.Type].plus(e)
-			t.publish(e, now, true)
+	return changed, gone
+}
+
+// want replaces the wanted sessions, and compares the two lists. A session that stays at its place from the beginning
+// or from the end costs one comparison: lists are sorted, so that one more session leaves the others there. Addresses
+// are unique in each list.
+func (t *Table) want(want []bgp.Session) (changed []bgp.Session, gone []netip.Addr) {
+	was, both := t.wanted, min(len(t.wanted), len(want))
+	head, tail := 0, 0
+	for head < both && was[head].Equal(want[head]) {
+		head++
+	}
+	for tail < both-head && was[len(was)-1-tail].Equal(want[len(want)-1-tail]) {
+		tail++
+	}
+	middle := want[head : len(want)-tail]
+	before := make(map[netip.Addr]*bgp.Session, len(was)-head-tail)
+	for i := head; i < len(was)-tail; i++ {
+		before[was[i].Address.Unmap()] = &was[i]
+	}
+	for _, s := range middle {
+		addr := s.Address.Unmap()
+		if old := before[addr]; old == nil || !old.Equal(s) {
+			changed = append(changed, s)
 		}
+		delete(before, addr)
 	}
-	return changed
+	gone = slices.SortedFunc(maps.Keys(before), netip.Addr.Compare)
+	t.wanted = slices.Replace(was, head, len(was)-tail, middle...)
+	return changed, gone
 }
 
 // Reset forgets all states, because the speaker restarts.

@@ -58,7 +58,7 @@ func answers(path string) error {
 }
 
 // readOnlyOptions let only calls through that read, and session resets.
-func readOnlyOptions(sp *Speaker) []grpc.ServerOption {
+func readOnlyOptions(sp *Speaker, readers *readers) []grpc.ServerOption {
 	streams, lists := apiguard.NewStreams(), apiguard.NewSlots(listsAtOnce, listsAtOnce)
 	return append(apiguard.Limits(), grpc.Creds(apiguard.UnixCredentials()),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
@@ -74,7 +74,7 @@ func readOnlyOptions(sp *Speaker) []grpc.ServerOption {
 				return err
 			}
 			if strings.HasSuffix(info.FullMethod, "/ListPath") {
-				handler = oneOf(lists, handler)
+				handler = oneOf(lists, readers.intercept(handler))
 			}
 			return streams.Intercept(srv, scrubbedStream{stream}, info, handler)
 		}))

@@ -2,11 +2,14 @@ package speaker
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/server"
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
@@ -97,5 +100,41 @@ func BenchmarkOriginate(b *testing.B) {
 		d.Originated = []bgp.Origin{{Prefix: prefix, LocalPref: 100}}
 		mustSet(b, s, d)
 		p.await("the route", func() bool { return p.routes[prefix] != nil })
+	}
+}
+
+// BenchmarkGoBGPAddPeer measures the AddPeer of GoBGP alone beside n peers that do not connect.
+func BenchmarkGoBGPAddPeer(b *testing.B) {
+	for _, n := range []int{0, 500} {
+		b.Run(fmt.Sprintf("peers=%d", n), func(b *testing.B) {
+			srv := server.NewBgpServer(server.LoggerOption(slog.New(slog.DiscardHandler), new(slog.LevelVar)))
+			go srv.Serve()
+			defer srv.Stop()
+			ctx := b.Context()
+			if err := srv.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{Asn: 64512, RouterId: "10.99.0.1",
+				ListenPort: -1, Families: []uint32{0, 1}}}); err != nil {
+				b.Fatal(err)
+			}
+			add := func(i int) *api.Peer {
+				s := passive(fmt.Sprintf("10.98.%d.%d", i/250, 1+i%250))
+				p := Config{}.withDefaults().peerConfig(s, false)
+				if err := srv.AddPeer(ctx, &api.AddPeerRequest{Peer: p}); err != nil {
+					b.Fatal(err)
+				}
+				return p
+			}
+			for i := range n {
+				add(i)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				p := add(n)
+				b.StopTimer()
+				if err := srv.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.Conf.NeighborAddress}); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+		})
 	}
 }

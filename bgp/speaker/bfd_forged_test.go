@@ -20,7 +20,8 @@ const (
 	forgedDown      = 1 << 6
 )
 
-// forgeBFD sends, 20 times a second until the end is called, BFD packets from BIRD's address that know no session.
+// forgeBFD sends BFD packets from BIRD's address, with an unknown session, 20 times a second until the returned
+// function is called.
 func (n *birdNet) forgeBFD(from, to string, state byte) (end func()) {
 	n.t.Helper()
 	var conn *net.UDPConn
@@ -53,8 +54,8 @@ func (n *birdNet) forgeBFD(from, to string, state byte) (end func()) {
 	return func() { close(stop); <-stopped }
 }
 
-// TestForgedBFD sends packets in BIRD's name: they end no session whose path is good, and hide no path that is broken.
-// A BIRD that truly begins its BFD anew loses nothing.
+// TestForgedBFD sends packets in BIRD's name: they end no session with a good path, and hide no broken path. A BIRD
+// that really restarts its BFD loses nothing.
 func TestForgedBFD(t *testing.T) {
 	t.Parallel()
 	n := newBirdNet(t, []string{"10.77.0.10/24"}, []string{"10.77.0.3/24"})

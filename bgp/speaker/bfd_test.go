@@ -10,15 +10,14 @@ import (
 	"github.com/manxnet/manx/bgp/bfd"
 )
 
-// A path is given up after half a second, not sooner: many processes share the processors of this machine.
+// A path is down after half a second, not sooner: many processes share the processors of this machine.
 const birdBFD = `protocol bfd watch {
 	interface "*" { min rx interval 50 ms; min tx interval 50 ms; multiplier 10; };
 	multihop { min rx interval 50 ms; min tx interval 50 ms; multiplier 10; };
 }
 `
 
-// TestBFDEndsSessions cuts the path to a BIRD with BFD, single hop and multihop, and sees that a restart of BIRD is no
-// cut.
+// TestBFDEndsSessions cuts the path to a BIRD with BFD, single hop and multihop. A restart of BIRD is no cut.
 func TestBFDEndsSessions(t *testing.T) {
 	t.Parallel()
 	n := newBirdNet(t, []string{"10.77.0.1/24", "10.77.0.10/24"}, []string{"10.77.0.2/24", "10.77.0.3/24"})

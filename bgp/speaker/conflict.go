@@ -43,11 +43,6 @@ func (s *Speaker) conflicting() []fib.Rejection {
 }
 
 func (s *Speaker) readConflicts(run *speakerRun) (list []fib.Rejection) {
-	run.listing.RLock()
-	defer run.listing.RUnlock()
-	if run.stopped {
-		return nil
-	}
 	byFamily := map[gobgp.Family][]*apiutil.LookupPrefix{}
 	for _, p := range s.fib.OwnPrefixes() {
 		family := gobgp.RF_IPv4_UC
@@ -58,7 +53,7 @@ func (s *Speaker) readConflicts(run *speakerRun) (list []fib.Rejection) {
 			&apiutil.LookupPrefix{Prefix: p.String(), LookupOption: apiutil.LOOKUP_EXACT})
 	}
 	for family, prefixes := range byFamily {
-		err := run.srv.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family,
+		err := run.listPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family,
 			Prefixes: prefixes},
 			func(nlri gobgp.NLRI, paths []*apiutil.Path) {
 				prefix, ok := nlri.(*gobgp.IPAddrPrefix)

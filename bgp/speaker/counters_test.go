@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestCountingIsBounded: whatever the number of callers, GoBGP counts once at a time, and rests long in between.
+// TestCountingIsBounded: whatever the number of callers, GoBGP counts for one at a time, with long pauses.
 func TestCountingIsBounded(t *testing.T) {
 	var b budget
 	var counts atomic.Int32

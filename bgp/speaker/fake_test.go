@@ -253,7 +253,7 @@ func (p *fakePeer) isClosed() bool {
 	return p.closed != nil
 }
 
-// received is count for those that have not locked the peer.
+// received is count for callers that have not locked the peer.
 func (p *fakePeer) received(kind uint8) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -371,8 +371,8 @@ func passive(addr string) bgp.Session {
 func mustSet(t testing.TB, s *Speaker, d bgp.Desired) {
 	t.Helper()
 	err := s.Set(context.Background(), d)
-	// When a speaker starts again, its port may be taken for a moment: other tests start programs, and between fork and
-	// exec these have a copy of the listener that was closed.
+	// When a speaker starts again, another process may have its port for a moment: other tests start programs, and
+	// between fork and exec these have a copy of the closed listener.
 	for end := time.Now().Add(10 * time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); {
 		time.Sleep(20 * time.Millisecond)
 		err = s.Set(context.Background(), d)

@@ -152,7 +152,7 @@ func TestSetInStepsIsSetAtOnce(t *testing.T) {
 			d = shuffle(l, d)
 			err := s.Set(context.Background(), d)
 			if want := gobgppolicy.Translate(d, nil); !bytes.Equal(s.run.policy.Encoded, want.Encoded) ||
-				!reflect.DeepEqual(s.run.policy.Peers, want.Peers) {
+				!reflect.DeepEqual(s.run.policy.Peers(), want.Peers()) {
 				t.Fatalf("seed %d, step %d: another policy than from scratch", seed, step)
 			}
 			if step%5 != 4 {

@@ -76,8 +76,8 @@ func TestMaxPrefixesHoldsTheSessionDown(t *testing.T) {
 	})
 }
 
-// All that a peer sends counts: routes for which another peer is better, those that a filter or a refusal keeps out,
-// and those with our own AS in the path. The warning comes before the limit, also when both are passed at once.
+// All routes that a peer sends count: those for which another peer is better, those that a filter or a refusal rejects,
+// and those with our own AS in the path. The warning comes before the limit, also when both are exceeded at once.
 func TestMaxPrefixesCountsWhatIsSent(t *testing.T) {
 	t.Parallel()
 	for i, c := range []struct {

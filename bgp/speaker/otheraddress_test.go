@@ -9,9 +9,9 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// TestOtherAddress: the router peers with one address of the node, whose session has another. Each side sees
-// connections that come from, or go to, the wrong address, and its own ones closed silently. The reason on each side is
-// steady, and either of the named remedies brings the session up.
+// TestOtherAddress: the router peers with one address of the node, whose session has another. Each side gets
+// connections from, or to, the wrong address, and its own connections are closed without a message. The reason on each
+// side is steady, and either of the named remedies brings the session up.
 func TestOtherAddress(t *testing.T) {
 	t.Parallel()
 	n := newBirdNet(t, []string{"10.77.0.5/24", "10.77.1.5/24"}, []string{"10.77.0.1/24", "10.77.1.1/24"})

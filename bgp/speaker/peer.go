@@ -106,45 +106,40 @@ func listensOn(g bgp.Global, a netip.Addr) bool {
 	return false
 }
 
-// setSessions adds, changes and removes peers so that they are as wanted; wanted are their addresses. Unchanged ones
-// are not touched.
-func (r *speakerRun) setSessions(ctx context.Context, want []bgp.Session, wanted map[netip.Addr]bool) error {
+// setSessions adds, changes and removes peers so that they are as wanted. Only pending and obsolete ones are touched;
+// those for which that fails stay so.
+func (r *speakerRun) setSessions(ctx context.Context, want []bgp.Session) error {
 	var errs []error
-	failed := func(s bgp.Session, err error) {
-		r.failed[s.Address.Unmap()] = err != nil
+	for addr := range r.obsolete {
+		if s, exists := r.sessions[addr]; exists {
+			if err := r.removeSession(ctx, s); err != nil {
+				errs = append(errs, fmt.Errorf("bgp session with %s: remove: %w", addr, err))
+				continue
+			}
+		}
+		delete(r.obsolete, addr)
+	}
+	for i := range want {
+		if len(r.pending) == 0 {
+			break
+		}
+		s := &want[i]
+		addr := s.Address.Unmap()
+		if !r.pending[addr] {
+			continue
+		}
+		err := r.setSession(ctx, *s)
+		if _, waits := r.deferred[addr]; err == nil && !waits {
+			delete(r.pending, addr)
+		}
 		if err != nil && s.PasswordFrom != "missing" { // no further attempt helps before there is a password
 			err = fmt.Errorf("bgp session with %s: %w", s.Address, err)
 			errs = append(errs, err)
 		}
-		r.sp.status.Configured(s.Address.Unmap(), err)
-	}
-	for addr := range r.failed {
-		if !wanted[addr] {
-			delete(r.failed, addr)
-		}
-	}
-	for addr := range r.sessions {
-		if !wanted[addr] {
-			if err := r.removeSession(ctx, r.sessions[addr]); err != nil {
-				errs = append(errs, fmt.Errorf("bgp session with %s: remove: %w", addr, err))
-			}
-		}
-	}
-	for i := range want {
-		if !r.settled(&want[i]) {
-			failed(want[i], r.setSession(ctx, want[i]))
-		}
+		r.sp.status.Configured(addr, err)
 	}
 	r.restarting = false // later routes are new to the network
 	return errors.Join(errs...)
-}
-
-// settled reports whether a session is as configured.
-func (r *speakerRun) settled(s *bgp.Session) bool {
-	addr := s.Address.Unmap()
-	have, ok := r.sessions[addr]
-	_, waits := r.deferred[addr]
-	return ok && !waits && !r.failed[addr] && have.Equal(*s)
 }
 
 func (r *speakerRun) setSession(ctx context.Context, s bgp.Session) error {

@@ -41,18 +41,16 @@ func (t *taps) received() map[netip.Addr]*received {
 	return all
 }
 
-// setTaps makes those of new sessions and forgets those that are not wanted any more.
-func (s *Speaker) setTaps(changed []bgp.Session, wanted map[netip.Addr]bool) {
+// setTaps makes those of new sessions and forgets those of sessions that are gone.
+func (s *Speaker) setTaps(changed []bgp.Session, gone []netip.Addr) {
 	t := &s.taps
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.peers == nil {
 		t.peers = map[netip.Addr]*peerTap{}
 	}
-	for addr := range t.peers {
-		if !wanted[addr] {
-			delete(t.peers, addr)
-		}
+	for _, addr := range gone {
+		delete(t.peers, addr)
 	}
 	for _, x := range changed {
 		peer := x.Address.Unmap()

@@ -69,8 +69,9 @@ type again struct {
 
 func (r *speakerRun) compare(old, new gobgppolicy.Policy) again {
 	a := again{all: old.Drain != new.Drain}
+	before, after := old.Peers(), new.Peers()
 	for addr := range r.sessions {
-		was, is := old.Peers[gobgppolicy.PlainAddr(addr)], new.Peers[gobgppolicy.PlainAddr(addr)]
+		was, is := before[gobgppolicy.PlainAddr(addr)], after[gobgppolicy.PlainAddr(addr)]
 		if was.In != is.In {
 			a.in = append(a.in, addr)
 		}

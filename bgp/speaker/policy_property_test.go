@@ -241,7 +241,7 @@ func (l *policyLab) change() {
 	l.d.Drain = pick(l, []bgp.Drain{bgp.DrainNone, bgp.DrainNone, bgp.DrainNone, bgp.DrainDraining, bgp.DrainWithdrawn})
 }
 
-// refuse makes new refusals. Those of outsiders all have the same exceptions, as far as they match them.
+// refuse makes new refusals. Those of outsiders all have the same exceptions, as far as they match.
 func (l *policyLab) refuse() {
 	l.d.Refusals = nil
 	var blocks []netip.Prefix

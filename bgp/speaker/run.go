@@ -10,7 +10,6 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -25,24 +24,23 @@ import (
 
 // speakerRun is one GoBGP server and its configuration. Its maps hold the actual state.
 type speakerRun struct {
-	// listing is held by background work that lists paths: GoBGP replaces its table in StopBgp without a lock.
-	listing sync.RWMutex
-	stopped bool
-
-	sp     *Speaker
-	srv    *server.BgpServer
-	global bgp.Global
-	cancel context.CancelFunc // ends the watch
+	sp      *Speaker
+	srv     *server.BgpServer
+	readers *readers // of srv
+	global  bgp.Global
+	cancel  context.CancelFunc // ends the watch
 
 	restarting bool // sessions that are added now existed before the restart
 	sessions   map[netip.Addr]bgp.Session
 	deferred   map[netip.Addr]bgp.Session // changes that wait until the session is down
-	failed     map[netip.Addr]bool        // those that the last Set could not configure
-	origins    map[netip.Prefix]bgp.Origin
-	policy     gobgppolicy.Policy
-	desired    *bgp.Desired // the source of the current policy
-	inForce    atomic.Pointer[policyInForce]
-	rechecks   rechecks
+	// pending are wanted sessions that may differ from sessions: they have changed, failed, or are deferred. obsolete
+	// are sessions that are not wanted any more and may still exist.
+	pending, obsolete map[netip.Addr]bool
+	origins           map[netip.Prefix]bgp.Origin
+	policy            gobgppolicy.Policy
+	desired           *bgp.Desired // the source of the current policy
+	inForce           atomic.Pointer[policyInForce]
+	rechecks          rechecks
 
 	socket *safefile.Socket // of GoBGP's own API, nil for none
 }
@@ -61,20 +59,22 @@ func startRun(ctx context.Context, sp *Speaker, g bgp.Global) (*speakerRun, erro
 	}
 	level := new(slog.LevelVar)
 	level.Set(slog.LevelDebug)
+	readers := newReaders()
 	opts := []server.ServerOption{server.LoggerOption(slog.New(newLogBridge(sp)), level)}
 	sock, err := prepareSocket(sp.cfg.GobgpSocket)
 	if err != nil {
 		sp.log.Error("BGP goes on without this socket", zap.Error(err))
 	}
 	if sock != nil {
-		opts = append(opts, server.GrpcListenAddress("unix://"+sock.Address()), server.GrpcOption(readOnlyOptions(sp)))
+		opts = append(opts, server.GrpcListenAddress("unix://"+sock.Address()),
+			server.GrpcOption(readOnlyOptions(sp, readers)))
 	}
 	checkIdle(sp.log, reflect.TypeFor[server.BgpServer]())
 	srv := server.NewBgpServer(opts...)
 	go srv.Serve()
-	run := &speakerRun{sp: sp, srv: srv, global: g,
+	run := &speakerRun{sp: sp, srv: srv, readers: readers, global: g,
 		sessions: map[netip.Addr]bgp.Session{}, deferred: map[netip.Addr]bgp.Session{},
-		failed: map[netip.Addr]bool{}, origins: map[netip.Prefix]bgp.Origin{}}
+		pending: map[netip.Addr]bool{}, obsolete: map[netip.Addr]bool{}, origins: map[netip.Prefix]bgp.Origin{}}
 	run.socket = sock
 	if err := run.start(ctx); err != nil {
 		run.stop(ctx)
@@ -125,9 +125,7 @@ func (r *speakerRun) stop(ctx context.Context) {
 	if r.cancel != nil {
 		r.cancel()
 	}
-	r.listing.Lock()
-	r.stopped = true
-	r.listing.Unlock()
+	r.readers.close()
 	if err := r.srv.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: true}); err != nil {
 		r.sp.log.Debug("stop of the gobgp server", zap.Error(err))
 	}

@@ -12,19 +12,19 @@ import (
 // set configures the server as d requires. At no time a peer is sent a route that neither the old nor the new d allows:
 // the policy comes before new routes and sessions, and includes removed ones until they are gone.
 func (r *speakerRun) set(ctx context.Context, d bgp.Desired) error {
-	wanted := addressesOf(d.Sessions)
 	wide := d
 	wide.Originated = r.originsIn(d)
-	wide.Sessions = r.sessionsIn(d, wanted)
+	wide.Sessions = r.sessionsIn(d)
 	narrow := len(wide.Originated) == len(d.Originated) && len(wide.Sessions) == len(d.Sessions)
+	d.Sessions = wide.Sessions[:len(d.Sessions):len(d.Sessions)] // a copy, which stays after the call
 	again, err := r.setPolicy(ctx, wide)
 	errs := []error{err,
 		r.setOrigins(d.Originated, d.Drain), // before sessions: none must send its End-of-RIB before them
 		r.decide(ctx, again),
-		r.setSessions(ctx, d.Sessions, wanted),
+		r.setSessions(ctx, d.Sessions),
 	}
 	if !narrow {
-		d.Sessions = r.sessionsIn(d, wanted) // some may have stayed
+		d.Sessions = r.sessionsIn(d) // some may have stayed
 		again, err := r.setPolicy(ctx, d)
 		errs = append(errs, err, r.decide(ctx, again)) // interfaces may have become known meanwhile
 	}
@@ -32,13 +32,17 @@ func (r *speakerRun) set(ctx context.Context, d bgp.Desired) error {
 	return errors.Join(append(errs, r.watchHops())...)
 }
 
-// addressesOf is the set of the peers' addresses.
-func addressesOf(sessions []bgp.Session) map[netip.Addr]bool {
-	set := make(map[netip.Addr]bool, len(sessions))
-	for i := range sessions {
-		set[sessions[i].Address.Unmap()] = true
+// require records the difference between two lists of wanted sessions, for setSessions.
+func (r *speakerRun) require(changed []bgp.Session, gone []netip.Addr) {
+	for i := range changed {
+		addr := changed[i].Address.Unmap()
+		r.pending[addr] = true
+		delete(r.obsolete, addr)
 	}
-	return set
+	for _, addr := range gone {
+		r.obsolete[addr] = true
+		delete(r.pending, addr)
+	}
 }
 
 // originsIn returns the origins of d, and those still announced.
@@ -57,12 +61,21 @@ func (r *speakerRun) originsIn(d bgp.Desired) []bgp.Origin {
 	return slices.Concat(d.Originated, more)
 }
 
+// missing records that GoBGP has lost the peer of a session. The next set adds it, if it is wanted.
+func (r *speakerRun) missing(addr netip.Addr) {
+	delete(r.sessions, addr)
+	delete(r.deferred, addr)
+	if !r.obsolete[addr] {
+		r.pending[addr] = true
+	}
+}
+
 // sessionsIn returns the sessions of d, and obsolete ones that still exist.
-func (r *speakerRun) sessionsIn(d bgp.Desired, wanted map[netip.Addr]bool) []bgp.Session {
+func (r *speakerRun) sessionsIn(d bgp.Desired) []bgp.Session {
 	var more []bgp.Session
-	for a := range r.sessions {
-		if !wanted[a] {
-			more = append(more, r.sessions[a])
+	for a := range r.obsolete {
+		if s, exists := r.sessions[a]; exists {
+			more = append(more, s)
 		}
 	}
 	slices.SortFunc(more, func(a, b bgp.Session) int { return a.Address.Compare(b.Address) })

@@ -89,7 +89,7 @@ func TestSessionSettingsWithBIRD(t *testing.T) {
 	n.await("show route all 10.244.2.0/26 protocol hopself", "BGP.next_hop: 10.77.0.15", "BGP.as_path: 64600\n")
 	n.await("show route all 10.244.2.0/26 protocol hopkeep", "BGP.next_hop: 10.77.0.99", "BGP.as_path: 64512 64600\n")
 
-	// A peer that is too far away, by the TTL of its packets, is not heard until it may be that far.
+	// Packets of a peer that is too far away, by their TTL, are dropped until the setting allows the distance.
 	if st := c.session(ip("10.77.0.3")); st.Phase == PhaseEstablished {
 		t.Error("the peer at the wrong distance is heard")
 	}

@@ -133,8 +133,8 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 	if s.ctx.Err() != nil {
 		return errors.New("bgp speaker is closed")
 	}
-	changed := s.status.SetSessions(d.Sessions)
-	s.setTaps(changed, addressesOf(d.Sessions))
+	changed, gone := s.status.SetSessions(d.Sessions)
+	s.setTaps(changed, gone)
 	s.setLimits(changed)
 	s.fib.Configure(d)
 
@@ -144,8 +144,10 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 			return err
 		}
 		s.status.SetFatal(nil)
+		changed, gone = d.Sessions, nil // the new server has no session
 	}
 	check := s.setRefusals(d, changed)
+	s.run.require(changed, gone)
 	err := s.run.set(ctx, d)
 	check()
 	s.setPaths(d.Sessions)
@@ -198,7 +200,8 @@ func (s *Speaker) Take(limit int) []bgp.Route { return s.fib.Take(limit) }
 func (s *Speaker) Snapshot() []bgp.Route { return s.fib.Snapshot() }
 
 // Server returns the GoBGP server, nil before the first successful Set. Only the API in bgp/gobgpapi may use it, and
-// only to read: the Speaker does not see changes made through it. A later Set may replace it.
+// only to read, and paths by Speaker.ListPath alone: the Speaker does not see changes made through it. A later Set may
+// replace it.
 func (s *Speaker) Server() *server.BgpServer {
 	if run := s.current(); run != nil {
 		return run.srv

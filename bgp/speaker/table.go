@@ -41,7 +41,7 @@ func (s *Speaker) Table(ipv6 bool) ([]TablePath, error) {
 		r.Family = gobgp.RF_IPv6_UC
 	}
 	var list []TablePath
-	err := run.srv.ListPath(r, func(_ gobgp.NLRI, paths []*apiutil.Path) {
+	err := run.listPath(r, func(_ gobgp.NLRI, paths []*apiutil.Path) {
 		for _, p := range paths {
 			if t, ok := tablePath(p); ok {
 				list = append(list, t)

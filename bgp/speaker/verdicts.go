@@ -99,7 +99,7 @@ func (r *speakerRun) paths(table api.TableType, peer netip.Addr, some []netip.Pr
 		req.Prefixes = append(req.Prefixes, &apiutil.LookupPrefix{Prefix: p.String(),
 			LookupOption: apiutil.LOOKUP_EXACT})
 	}
-	err := r.srv.ListPath(req, func(_ gobgp.NLRI, paths []*apiutil.Path) {
+	err := r.listPath(req, func(_ gobgp.NLRI, paths []*apiutil.Path) {
 		for _, p := range paths {
 			if t, ok := tablePath(p); ok {
 				f(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// TestRouteLearnedWhileASessionComesUp: a route that arrives at the very moment when another session is established
-// gets to that session too.
+// TestRouteLearnedWhileASessionComesUp: a route that arrives while another session is being established is advertised
+// on that session too.
 func TestRouteLearnedWhileASessionComesUp(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})

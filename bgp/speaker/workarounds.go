@@ -101,7 +101,7 @@ func (s *Speaker) replacePeer(addr netip.Addr, why string) {
 	}
 	if err := s.run.srv.AddPeer(s.ctx, &api.AddPeerRequest{Peer: s.cfg.peerConfig(session, !synced)}); err != nil {
 		s.run.log(session).Warn("bgp session cannot be added again", zap.Error(err))
-		delete(s.run.sessions, addr) // the next Set adds it
+		s.run.missing(addr)
 		s.again()
 		return
 	}
@@ -178,8 +178,7 @@ func (r *speakerRun) protected(ctx context.Context, s bgp.Session) error {
 	if why == "" || s.Password == "" {
 		return nil
 	}
-	delete(r.sessions, addr) // the next Set adds it
-	delete(r.deferred, addr)
+	r.missing(addr)
 	err := r.srv.DeletePeer(ctx, &api.DeletePeerRequest{Address: addr.String()})
 	return errors.Join(fmt.Errorf("%s; without its password the session stays down", why), err)
 }

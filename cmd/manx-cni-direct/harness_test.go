@@ -180,7 +180,7 @@ func (h *host) create(key model.Key, value any) {
 	h.must(err)
 }
 
-// populate writes what the agent of a node and an administrator would have written.
+// populate writes the objects that the agent of a node and an administrator write.
 func (h *host) populate() {
 	h.t.Helper()
 	ready := true

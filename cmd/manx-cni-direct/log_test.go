@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/cni"
 )
 
-// A link in the place of the log, or of what the log begins anew, leads nowhere; standard error has the lines all the
-// same.
+// A symbolic link in the place of the log, or of its rotated file, is not followed; standard error has the lines
+// nevertheless.
 func TestTheLogIsNotWrittenThroughLinks(t *testing.T) {
 	dir := t.TempDir()
 	precious, path := filepath.Join(dir, "precious"), filepath.Join(dir, "cni.log")

@@ -233,7 +233,7 @@ func TestDelOfWhatIsGone(t *testing.T) {
 	h := newHost(t)
 	p := h.pod("").mustAdd()
 	h.ip("netns", "del", p.ns)
-	h.pods = nil // its namespace cannot be looked at any more
+	h.pods = nil // its namespace cannot be read any more
 	for range 2 {
 		h.must(p.del())
 	}

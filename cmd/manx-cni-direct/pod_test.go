@@ -19,7 +19,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// pod is a container: a network namespace and what the runtime knows of it.
+// pod is a container: a network namespace, and its attributes in the runtime.
 type pod struct {
 	*host
 	ns     string

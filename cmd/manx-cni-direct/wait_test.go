@@ -36,7 +36,7 @@ func (d *daemon) ReportPolicyWait(
 	return &manxv1.ReportPolicyWaitResponse{}, nil
 }
 
-// take returns what was reported since the last call.
+// take returns the reports since the last call.
 func (d *daemon) take() []*manxv1.ReportPolicyWaitRequest {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -79,7 +79,7 @@ func statusOf(e *model.WorkloadEndpoint) string {
 	return string(text)
 }
 
-// follow does for each new endpoint what do says, until the test ends, as an agent would that watches the datastore.
+// follow calls do for each new endpoint until the test ends, as an agent that watches the datastore does.
 func (h *host) follow(do func(key model.Key, e *model.WorkloadEndpoint)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup

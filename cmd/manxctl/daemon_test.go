@@ -26,7 +26,7 @@ import (
 
 var updateGolden = flag.Bool("update", false, "write the golden files instead of comparing")
 
-// golden compares what a command printed with a file. Read the difference before you commit an update.
+// golden compares the output of a command with a file. Read the difference before you commit an update.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", "golden", name+".golden")
@@ -51,7 +51,7 @@ func golden(t *testing.T, name, got string) {
 // playedDaemon returns the responses for the tests of the output.
 type playedDaemon struct {
 	manxv1.UnimplementedManxServer
-	mu     sync.Mutex // of what follows, in tests and while a request is answered
+	mu     sync.Mutex // of the following fields, in tests and while a request is answered
 	status *manxv1.GetStatusResponse
 	peers  []*manxv1.Peer
 	asked  chan *manxv1.ListRoutesRequest
@@ -207,8 +207,8 @@ func (d *playedDaemon) ListEndpoints(
 	return &manxv1.ListEndpointsResponse{}, nil
 }
 
-// newPlayedDaemon returns a healthy node with four sessions, one of which is up. Times are far enough in the past that
-// what is printed does not depend on the clock of the test.
+// newPlayedDaemon returns a healthy node with four sessions, one of which is up. Its times are so far in the past that
+// the output does not depend on the clock of the test.
 func newPlayedDaemon(t *testing.T) (shell, *playedDaemon) {
 	t.Helper()
 	const since = 1772600767000 // 2026-03-04 05:06:07 UTC
@@ -386,7 +386,7 @@ func TestStatusIsUnhealthyWhen(t *testing.T) {
 	}
 }
 
-// The real server, before anything else of manxd runs: what a user sees while the daemon waits for its datastore.
+// The output from the real server before any other part of manxd runs, while the daemon waits for its datastore.
 func TestAgainstTheRealServer(t *testing.T) {
 	level := zap.NewAtomicLevel()
 	srv := server.New(server.Config{Node: "node-1", Version: server.Version{Manx: "v1", Commit: "c", GoBGP: "v4.8.0",
@@ -410,7 +410,7 @@ func TestAgainstTheRealServer(t *testing.T) {
 		!strings.Contains(r.out, "Health:     datastore: not connected yet: manxd is starting\n") {
 		t.Errorf("status: exit code %d\n%s%s", r.code, r.out, r.err)
 	}
-	// What is not known yet is not shown as zero.
+	// Unknown values are not printed as zero.
 	for _, command := range [][]string{{"status"}, {"node", "status"}} {
 		if out := s.ask(command...).out; !strings.Contains(out, "node-1") || strings.Contains(out, "AS 0") ||
 			strings.Contains(out, "router ID") {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 // tierPolicies is the number of policies that a refusal names.
@@ -17,7 +18,7 @@ const tierPolicies = 5
 // order and a default action.
 func deletableTier(ctx context.Context, store datastore.Store, key model.Key) error {
 	fail := func(err error) error { return &datastore.KeyError{Op: "delete", Key: key, Err: err} }
-	if model.BuiltInTier(key.Name) {
+	if validation.BuiltInTier(key.Name) {
 		return fail(errors.New("is built in and cannot be deleted"))
 	}
 	var names []string

@@ -20,7 +20,7 @@ func (d *playedDaemon) Explain(context.Context, *manxv1.ExplainRequest) (*manxv1
 	}, nil
 }
 
-// tracedPackets are what the played daemon sees of a flow to each of these destinations.
+// tracedPackets are the traces that the played daemon has of a flow to each of these destinations.
 var tracedPackets = map[string][]*manxv1.TracedPacket{
 	"nobody": nil,
 	"agrees": {tracedPacket("agrees")},

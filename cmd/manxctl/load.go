@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/manxnet/manx/cmd/manxctl/manifest"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -62,7 +63,7 @@ func complete(o *model.Object, ns namespaces) error {
 		return nil
 	}
 	named := o.Clone()
-	if err := named.PrepareCreate(time.Now()); err != nil || named.Key.Name == "" {
+	if err := codec.PrepareCreate(named, time.Now()); err != nil || named.Key.Name == "" {
 		return fmt.Errorf("%s: metadata.name is missing", kind.Kind)
 	}
 	o.Key.Name = named.Key.Name

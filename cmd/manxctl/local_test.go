@@ -15,7 +15,8 @@ import (
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 )
 
-// localManxd leaves in a folder what a manxd that embeds the datastore does, and gives the flag that names the manxd.
+// localManxd writes the files of a manxd that embeds the datastore into a folder, and returns the flag that names that
+// manxd.
 func localManxd(t *testing.T) (flag, dir string) {
 	t.Helper()
 	server := etcdtest.Start(t)

@@ -43,7 +43,7 @@ type shell struct {
 	env []string
 }
 
-// result is what a command printed and its exit code.
+// result is the output of a command and its exit code.
 type result struct {
 	out, err string
 	code     int

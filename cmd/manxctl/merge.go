@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -31,7 +32,7 @@ func onTopOf(stored, o *model.Object) (*model.Object, error) {
 		}
 		keepStatus(next.Value, stored.Value)
 	}
-	return next, next.PrepareUpdate()
+	return next, codec.PrepareUpdate(next)
 }
 
 // keepOwn keeps the annotations of Calico's own programs that a user's file does not contain.
@@ -63,7 +64,7 @@ func same(a, b *model.Object) bool {
 	if a.Err != nil {
 		return false
 	}
-	x, err1 := a.Encode()
-	y, err2 := b.Encode()
+	x, err1 := codec.Encode(a)
+	y, err2 := codec.Encode(b)
 	return err1 == nil && err2 == nil && bytes.Equal(x, y)
 }

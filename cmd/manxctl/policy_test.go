@@ -25,7 +25,7 @@ func TestPoliciesFromCreationToTheEndOfTheirTier(t *testing.T) {
 	s.pipe(strings.Replace(web, "order: 10", "order: 11.5", 1), "apply", "-f", "-").want(t, 0,
 		"networkpolicy/platform.web configured\n")
 
-	// What others read is what Calico would have written.
+	// The stored objects are those that Calico would have written.
 	raw, err := server.Client(t).Get(context.Background(),
 		"/calico/resources/v3/projectcalico.org/networkpolicies/shop/platform.web")
 	if err != nil || len(raw.Kvs) != 1 {

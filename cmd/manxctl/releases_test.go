@@ -13,7 +13,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// playedControllers answers what the tests want it to.
+// playedControllers returns the answers that a test sets.
 type playedControllers struct {
 	manxv1.UnimplementedControllersServer
 	answer *manxv1.ListReleasesResponse

@@ -14,11 +14,11 @@ import (
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 )
 
-// upstream is the folder of what Calico's own programs stored and printed as tables. What they printed as JSON, package
-// model reads too, and has it.
+// upstream is the folder with the objects that Calico's own programs stored, and with the tables that they printed.
+// Package model reads their JSON output too, and has it.
 const (
 	upstream     = "testdata/upstream/"
-	upstreamJSON = "../../datastore/model/testdata/calicoctl-get/"
+	upstreamJSON = "../../datastore/codec/testdata/calicoctl-get/"
 )
 
 // loadUpstream puts the entries that Calico's programs wrote into a datastore, byte for byte.

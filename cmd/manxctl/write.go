@@ -13,6 +13,7 @@ import (
 	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 // writer stores one object and returns a word for the result.
@@ -126,12 +127,12 @@ func createObject(ctx context.Context, store datastore.Store, o *model.Object) (
 func checkNew(ctx context.Context, store datastore.Store, o *model.Object) error {
 	if pool, ok := o.Value.(*model.IPPool); ok {
 		return checkAgainst(ctx, store, o, model.KindIPPool, func(pools model.Reader) []model.FieldError {
-			return model.CheckPoolOverlap(o.Key, pool, pools)
+			return validation.CheckPoolOverlap(o.Key, pool, pools)
 		})
 	}
 	if model.PolicyTier(o.Value) != "" {
 		return checkAgainst(ctx, store, o, model.KindTier, func(tiers model.Reader) []model.FieldError {
-			return model.CheckPolicyTier(o.Value, tiers)
+			return validation.CheckPolicyTier(o.Value, tiers)
 		})
 	}
 	return checkFilters(ctx, store, o)
@@ -145,7 +146,7 @@ func checkFilters(ctx context.Context, store datastore.Store, o *model.Object) e
 		return nil
 	}
 	return checkAgainst(ctx, store, o, model.KindBGPFilter, func(filters model.Reader) []model.FieldError {
-		return model.CheckPeerFilters(peer, filters)
+		return validation.CheckPeerFilters(peer, filters)
 	})
 }
 

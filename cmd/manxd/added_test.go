@@ -215,7 +215,7 @@ func daemonForTest(t *testing.T, dir string) *daemon {
 	return d
 }
 
-// watchman looks at a daemon as its users do.
+// watchman reads a daemon in the ways of its users.
 type watchman struct {
 	t    *testing.T
 	conn *grpc.ClientConn

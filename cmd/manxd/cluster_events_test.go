@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// What concerns the cluster is told by the node that leads, also when the first node by name is away. Without an
-// election it is the first node by name.
+// The leading node records the Events about the cluster, also while the first node by name is away. Without an election
+// the first node by name records them.
 func TestWhoSpeaksForAll(t *testing.T) {
 	tables := datastore.NewTables(zap.NewNop(), "n2")
 	for _, name := range []string{"n1", "n2"} { // n1 is away

@@ -36,8 +36,8 @@ func (f *flowLogLines) tick() {
 	f.flush()
 }
 
-// While the disk is full, lines wait and a notice says why; once there is room they are all written, without further
-// traffic.
+// While the disk is full, lines wait and a notice has the reason. Once there is room, all of them are written without
+// further traffic.
 func TestFlowLogOnAFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount a small file system")

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/manxnet/manx/cmd/manxd/distribution"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/node"
@@ -144,4 +145,21 @@ func internalIP(n *corev1.Node, family node.Family) (netip.Addr, error) {
 		}
 	}
 	return netip.Addr{}, fmt.Errorf("node %s of Kubernetes has no InternalIP of %s", n.Name, family)
+}
+
+// completeConfig sets missing settings of this node from the cluster.
+func (j *joined) completeConfig(ctx context.Context) {
+	if j.datastore == connect.Kubernetes {
+		j.config.ClusterType = strings.TrimPrefix(j.config.ClusterType+",kdd", ",")
+	}
+	if j.kube == nil {
+		return
+	}
+	log := j.log.Named("node")
+	d := distribution.Detect(ctx, j.kube, log)
+	if d.Unknown != nil {
+		log.Warn("it is not known which addresses the cluster has for pods: no default pool is made now",
+			zap.Error(d.Unknown))
+	}
+	d.Apply(&j.config)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore/connect"
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/kubernetes"
-	"github.com/manxnet/manx/datastore/model"
 )
 
 // options are the settings of the daemon. Each has a flag; most can come from the environment, under calico/node's name
@@ -168,7 +168,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 		"FELIX_ENDPOINTSTATUSPATHPREFIX")
 	b.string(&o.interfacePrefix, "interface-prefix", "",
 		"prefixes of the names of workloads' interfaces, comma separated; empty: interfacePrefix of "+
-			"FelixConfiguration, else "+model.DefaultInterfacePrefix, "FELIX_INTERFACEPREFIX")
+			"FelixConfiguration, else "+felixconfig.DefaultInterfacePrefix, "FELIX_INTERFACEPREFIX")
 	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL",
 		"CALICO_STARTUP_LOGLEVEL")
 	b.string(&o.logFormat, "log-format", "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")

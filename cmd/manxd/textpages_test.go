@@ -25,7 +25,7 @@ func TestCleanParts(t *testing.T) {
 		"":    0,
 	} {
 		exe := "/usr/bin/manxd"
-		if strings.Contains(text, "(deleted)") { // as /proc/self/exe says it, too
+		if strings.Contains(text, "(deleted)") { // as /proc/self/exe has it, too
 			exe += " (deleted)"
 		}
 		var sizes []uintptr

@@ -160,7 +160,7 @@ func (n *node) must(err error) {
 	}
 }
 
-// start makes the engine anew, as another process would.
+// start makes a new engine, as another process would.
 func (n *node) start() {
 	n.t.Helper()
 	n.tables = datastore.NewTables(zap.NewNop(), "node-1")
@@ -229,7 +229,7 @@ func (n *node) del(container string) {
 	}
 }
 
-// left lists what containers have left in the datastore.
+// left lists the objects of containers that are left in the datastore.
 func (n *node) left() string {
 	n.t.Helper()
 	var list []string
@@ -276,7 +276,7 @@ func TestOneWriteOnTheWayOfAnAdd(t *testing.T) {
 	if len(after) > 2 || !slices.Contains(after, "create WorkloadEndpoint") {
 		t.Errorf("behind the answer: %q, want the endpoint beside the handle", after)
 	}
-	// An ADD of both families needs one write for each.
+	// An ADD for both families needs one write for each.
 	conf := map[string]any{"ipam": map[string]any{"type": "calico-ipam", "assign_ipv6": "true"}}
 	for _, id := range []string{"third", "fourth"} {
 		n.store.take()
@@ -298,7 +298,7 @@ func TestOneWriteOnTheWayOfAnAdd(t *testing.T) {
 	}
 }
 
-// A conflict with somebody else's write, such as that of Calico's own plugin, is met by reading again.
+// After a conflict with another writer, such as Calico's own plugin, the engine reads again.
 func TestOthersWriteTheBlock(t *testing.T) {
 	n := newNode(t)
 	first := n.add("first")
@@ -355,8 +355,8 @@ func TestFiftyAtOnce(t *testing.T) {
 	}
 }
 
-// Whichever write of an ADD fails, and whether the process lives on or not: the ADD can be repeated and keeps its
-// address, and a DEL leaves nothing, be it this engine's or that of the plugin that reaches the datastore itself.
+// Any write of an ADD may fail, and the process may end with it: the ADD can be repeated and keeps its address, and a
+// DEL leaves nothing. The DEL may be one of this engine, or of the plugin that reaches the datastore itself.
 func TestAnyWriteMayFailOrBeTheLast(t *testing.T) {
 	for _, failing := range []string{"update IPAMBlock", "create IPAMHandle", "create WorkloadEndpoint"} {
 		for _, then := range []string{"abort", "del", "del of another process", "repeat in another process"} {
@@ -415,9 +415,9 @@ func TestAnyWriteMayFailOrBeTheLast(t *testing.T) {
 	}
 }
 
-// A manxd that was killed between the write of the block and that of the handle leaves a handle that does not name the
-// address; the next manxd writes it, so that Calico's own tools release it, too. Finish by the next one does so as
-// well.
+// A manxd that was killed between the write of the block and the write of the handle leaves a handle without the
+// address. The next manxd writes the handle, so that Calico's own tools release the address, too. Finish by the next
+// manxd does the same.
 func TestHandlesAreRepairedAfterACrash(t *testing.T) {
 	n := newNode(t)
 	n.finish("first", n.add("first"))
@@ -495,7 +495,7 @@ func TestABlockIsClaimedAhead(t *testing.T) {
 	}
 }
 
-// The garbage collection of CNI releases what the runtime does not know any more, and nothing else.
+// The garbage collection of CNI releases the attachments that the runtime does not list any more, and no others.
 func TestGarbageCollection(t *testing.T) {
 	n := newNode(t)
 	for _, id := range []string{"kept", "lost"} {

@@ -24,7 +24,7 @@ func (n *node) away(yes bool) {
 	n.blind = yes
 }
 
-// deferring makes the engine anew, as another manxd would, with a folder for DELs that the datastore does not answer.
+// deferring makes a new engine, as another manxd would, with a folder for DELs that wait for the datastore.
 func (n *node) deferring() (folder string) {
 	n.t.Helper()
 	n.start()
@@ -52,7 +52,7 @@ func (n *node) records(folder string) int {
 	return len(entries)
 }
 
-// catchUp lets the engine finish what was deferred.
+// catchUp lets the engine finish the deferred work.
 func (n *node) catchUp(folder string) {
 	n.t.Helper()
 	ctx, cancel := context.WithCancel(n.t.Context())
@@ -67,8 +67,8 @@ func (n *node) catchUp(folder string) {
 	<-done
 }
 
-// A DEL succeeds while the datastore is away. Until it is back the address stays taken, and a manxd that is started
-// meanwhile knows what is left to do.
+// A DEL succeeds while the datastore is away. Until the datastore is back, the address stays assigned. A manxd that is
+// started meanwhile has the list of the deferred releases.
 func TestDelWithoutDatastore(t *testing.T) {
 	n := newNode(t)
 	folder := n.deferring()

@@ -34,8 +34,8 @@ func (c *cluster) Namespace(context.Context, string) (*model.Namespace, error) {
 	return &c.namespace, nil
 }
 
-// TestPolicyOfKubernetesWithEtcd: labels, profiles and annotations of a pod come from the Kubernetes API, and what is
-// wrong with them is said before anything is done.
+// TestPolicyOfKubernetesWithEtcd: labels, profiles and annotations of a pod come from the Kubernetes API, and errors in
+// them are returned before any change.
 func TestPolicyOfKubernetesWithEtcd(t *testing.T) {
 	n := newNode(t)
 	other := &model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.66.0.0/24", BlockSize: 28, NodeSelector: "!all()"}}

@@ -163,7 +163,7 @@ func TestKubernetes(t *testing.T) {
 	}
 	hearNoMore()
 	<-ended
-	pod("late", nil) // of which the kubelet has heard, and this process not yet
+	pod("late", nil) // which the kubelet has received, and this process not yet
 	l := ask(cni.StepAdd, "late", "c4", nil)
 	ask(cni.StepFinish, "late", "c4", l)
 	if have := annotations("late"); have["container"] != "c4" || have["addresses"] != l.Addresses[0].String()+"/32" {

@@ -59,8 +59,8 @@ func (n *node) hasWeb(container string, a *cni.Attachment) {
 	}
 }
 
-// A pod is restarted while the ADD of its old container is still running. The endpoint is the newer container's however
-// the writes of the two meet, and whenever the old one is detached; nothing of the old one is left.
+// A pod is restarted while the ADD of its old container is still running. The endpoint belongs to the newer container
+// in any order of their writes, and whenever the old one is detached. Nothing of the old one is left.
 func TestTwoContainersOfAPod(t *testing.T) {
 	n := newNode(t)
 	for _, x := range []struct {
@@ -139,7 +139,7 @@ func TestTwoContainersOfAPod(t *testing.T) {
 	}
 }
 
-// What was deferred is tried again although no other DEL wakes the engine up.
+// Deferred work is tried again although no other DEL wakes the engine up.
 func TestDeferredIsTriedAgain(t *testing.T) {
 	n := newNode(t)
 	folder := n.deferring()

@@ -28,8 +28,8 @@ import (
 
 const pluginAccount = "/api/v1/namespaces/kube-system/serviceaccounts/manx-cni-plugin"
 
-// signer signs tokens of the plugin's account with the API server's key. The server itself gives none for less than ten
-// minutes.
+// signer signs tokens of the plugin's account with the API server's key, since the server itself issues none for less
+// than ten minutes.
 type signer struct {
 	key *ecdsa.PrivateKey
 	uid string
@@ -79,7 +79,7 @@ func must(t testing.TB, err error) {
 }
 
 // A token that a real API server does not accept any more, because it has expired or was revoked, is replaced long
-// before its refresh is due. While there is no API, and while it is accepted, the file stays.
+// before its refresh is due. While there is no API, and while the token is accepted, the file stays.
 func TestRefusedTokenIsReplaced(t *testing.T) {
 	server := apiserver.Start(t)
 	account := map[string]any{"kind": "ServiceAccount", "apiVersion": "v1",

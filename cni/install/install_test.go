@@ -118,7 +118,7 @@ func TestTheConflistThatWasThereComesBack(t *testing.T) {
 	if must(t, err); len(entries) != 1 {
 		t.Errorf("left: %v", entries)
 	}
-	// Without one before, nothing stays; what another has written since stays.
+	// Without an earlier conflist nothing stays; a conflist that another program has written since stays.
 	must(t, os.Remove(path))
 	content, _ := Conflist(DefaultTemplate(false), values(1))
 	must(t, f.writeConflist("10-calico.conflist", content))
@@ -136,7 +136,7 @@ func TestTheConflistThatWasThereComesBack(t *testing.T) {
 	}
 }
 
-// Killed at any moment, the writer leaves whole files, and the way back to Calico.
+// A writer that is killed at any moment leaves whole files, and the way back to Calico.
 func TestKilledWriter(t *testing.T) {
 	f := Folder{t.TempDir()}
 	const calicos = `{"name":"k8s-pod-network","plugins":[{"type":"calico"}],"is":"Calico's"}`
@@ -241,8 +241,7 @@ func TestBinaries(t *testing.T) {
 	}
 }
 
-// The configuration is written when the node is ready, the token is refreshed, and what somebody removes is written
-// anew.
+// The configuration is written when the node is ready, the token is refreshed, and removed files are written anew.
 func TestKeeper(t *testing.T) {
 	f := Folder{t.TempDir()}
 	path := filepath.Join(f.Dir, "10-calico.conflist")

@@ -104,7 +104,7 @@ func ask(t *testing.T, path string) {
 	}
 }
 
-// Another user gets neither in nor an answer, also where the mode of the socket would let him.
+// Another user can neither connect nor get an answer, also where the mode of the socket allows it.
 func TestOtherUsersAreRefused(t *testing.T) {
 	b := &backend{}
 	path := serve(t, b)
@@ -174,7 +174,7 @@ func TestBadQuestions(t *testing.T) {
 	ask(t, path)
 }
 
-// Clients that say nothing take no turn from others; beyond the bound they are told to come again.
+// Clients that send nothing take no turn from others; beyond the bound they are refused, and may try again.
 func TestSilentClients(t *testing.T) {
 	path := serve(t, &backend{})
 	var conns []net.Conn

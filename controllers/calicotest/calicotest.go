@@ -16,6 +16,7 @@ import (
 	"github.com/manxnet/manx/controllers/loop"
 	"github.com/manxnet/manx/controllers/memory"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -24,7 +25,7 @@ import (
 func Objects(t testing.TB) model.Set {
 	t.Helper()
 	_, here, _, _ := runtime.Caller(0)
-	text, err := os.ReadFile(filepath.Join(filepath.Dir(here), "../../datastore/model/testdata/objects.jsonl"))
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(here), "../../datastore/codec/testdata/objects.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +36,7 @@ func Objects(t testing.TB) model.Set {
 			t.Fatal(err)
 		}
 		if key, ok, err := etcd.ParsePath(row.Key); ok && err == nil {
-			list = append(list, model.Decode(key, []byte(row.Raw), 1))
+			list = append(list, codec.Decode(key, []byte(row.Raw), 1))
 		}
 	}
 	return model.NewSet(list...)

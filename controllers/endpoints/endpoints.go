@@ -11,6 +11,7 @@ import (
 	"github.com/manxnet/manx/controllers/nodename"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 // Endpoints is the controller. Its unit is the endpoint of the store.
@@ -90,7 +91,7 @@ func (*Endpoints) Decide(s loop.State, key model.Key) []change.Change {
 	v.Spec.Profiles, v.Spec.Ports = slices.Clone(pod.Spec.Profiles), slices.Clone(pod.Spec.Ports)
 	v.Spec.ServiceAccountName = pod.Spec.ServiceAccountName
 	info, _ := model.Lookup(key.Kind)
-	info.Default(v)
+	validation.Default(info.Kind, v)
 	if mirror.SameValue(w, v) {
 		return nil
 	}

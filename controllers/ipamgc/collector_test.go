@@ -21,7 +21,7 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// settle looks at everything until the grace period is over for whatever was found.
+// settle evaluates everything until the grace period of each finding is over.
 func (w *world) settle(l *leader) {
 	w.t.Helper()
 	for range 4 {
@@ -168,7 +168,7 @@ func TestOtherAllocations(t *testing.T) {
 	w.wantAssigned(bare, vm, tunnel)
 	w.removeNode("n1")
 	w.settle(l)
-	w.wantAssigned(bare, vm, tunnel) // what is not a pod's pins the node
+	w.wantAssigned(bare, vm, tunnel) // an address of no pod keeps the node
 	if len(l.Releases.Last()) != 1 || l.Releases.Last()[0].Address != gone {
 		t.Errorf("releases %+v", l.Releases.Last())
 	}
@@ -288,7 +288,7 @@ func TestColdAddresses(t *testing.T) {
 	}
 }
 
-// Whoever is killed after any write leaves a state that the next leader brings to the same end.
+// A kill after any write leaves a state that the next leader brings to the same end.
 func TestKilledAfterEachWrite(t *testing.T) {
 	build := func() *world {
 		w := newWorld(t, "n1", "n2")
@@ -427,8 +427,8 @@ type sandbox struct {
 	address         netip.Addr
 }
 
-// Two leaders at once, each of which may lag behind, never release what a sandbox of an existing pod has; and once all
-// is quiet, nothing else is left.
+// Two leaders at once, each of which may lag behind, never release the address of a sandbox of an existing pod. Once
+// all is quiet, no other address is left.
 func TestTwoLeadersNeverReleaseWhatIsInUse(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { twoLeaders(t, rand.New(rand.NewPCG(seed, 7))) })
@@ -453,7 +453,7 @@ func twoLeaders(t *testing.T, r *rand.Rand) {
 	for step := range 250 {
 		name := fmt.Sprint("p", r.IntN(6))
 		switch s := running[name]; r.IntN(9) {
-		case 0, 1: // a sandbox, of a new pod or of one that is there; what was there before may leak
+		case 0, 1: // a sandbox, of a new or an existing pod; the one before may leak its address
 			node, known := nodes[r.IntN(3)], newPod(name, "n1")
 			if s != nil {
 				node, known = s.node, w.pods["default/"+name]

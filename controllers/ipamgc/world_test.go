@@ -17,6 +17,7 @@ import (
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 	"github.com/manxnet/manx/ipam"
 )
 
@@ -50,7 +51,7 @@ func pool(name, cidr string, blockSize int, uses ...v3.IPPoolAllowedUse) *model.
 	p.Spec.CIDR, p.Spec.BlockSize, p.Spec.AllowedUses, p.Spec.NodeSelector = cidr, blockSize, uses, "all()"
 	o := model.NewObject(model.ResourceKey(model.KindIPPool, name), p)
 	info, _ := model.Lookup(model.KindIPPool)
-	info.Default(p)
+	validation.Default(info.Kind, p)
 	return o
 }
 

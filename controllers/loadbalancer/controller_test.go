@@ -18,6 +18,7 @@ import (
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 	"github.com/manxnet/manx/ipam"
 )
@@ -34,7 +35,7 @@ func pool(name, cidr string, manual bool) *model.Object {
 	p.Name, p.Spec.NodeSelector, p.Spec.BlockSize = name, "all()", 28
 	o := model.NewObject(model.ResourceKey(model.KindIPPool, name), p)
 	info, _ := model.Lookup(model.KindIPPool)
-	info.Default(p)
+	validation.Default(info.Kind, p)
 	return o
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -105,7 +106,7 @@ func (s *Store) List(_ context.Context, kind model.Kind, namespace string) ([]*m
 // Create implements datastore.Store.
 func (s *Store) Create(ctx context.Context, o *model.Object) (*model.Object, error) {
 	o = o.Clone()
-	if err := o.PrepareCreate(time.Now()); err != nil {
+	if err := codec.PrepareCreate(o, time.Now()); err != nil {
 		return nil, &datastore.KeyError{Op: "create", Key: o.Key, Err: err}
 	}
 	s.mu.Lock()
@@ -133,7 +134,7 @@ func (s *Store) Update(ctx context.Context, o *model.Object) (*model.Object, err
 		return nil, err
 	}
 	o.Replaces(was)
-	if err := o.PrepareUpdate(); err != nil {
+	if err := codec.PrepareUpdate(o); err != nil {
 		return nil, &datastore.KeyError{Op: "update", Key: o.Key, Err: err}
 	}
 	s.writes++

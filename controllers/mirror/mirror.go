@@ -17,6 +17,7 @@ import (
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 // Mirror derives objects of one kind from those of another, one from one. Its unit is the object of the store. It owns
@@ -191,7 +192,7 @@ func replaced(have, want *model.Object) (next *model.Object, differs bool) {
 		next.Value.(*v3.NetworkPolicy).Spec = w.Spec
 	}
 	info, _ := model.Lookup(have.Key.Kind)
-	info.Default(next.Value)
+	validation.Default(info.Kind, next.Value)
 	return next, !SameValue(have.Value, next.Value)
 }
 

@@ -22,7 +22,7 @@ func env(t *testing.T, vars map[string]string) Env {
 // calico returns the configuration that Calico's kube-controllers have filled in.
 func calico(t *testing.T) (c model.KubeControllersConfiguration) {
 	t.Helper()
-	text, err := os.ReadFile("../../datastore/model/testdata/objects.jsonl")
+	text, err := os.ReadFile("../../datastore/codec/testdata/objects.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}

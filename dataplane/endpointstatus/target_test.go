@@ -99,7 +99,7 @@ func TestFilesThatOthersRemoveComeBack(t *testing.T) {
 	if err := os.RemoveAll(f.path); err != nil {
 		t.Fatal(err)
 	}
-	f.flush(target, 0) // it is not looked at all the time
+	f.flush(target, 0) // it is not read all the time
 	f.now = f.now.Add(checkEvery)
 	f.flush(target, 1)
 	f.want(map[string]string{web: one})

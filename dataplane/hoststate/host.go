@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/ownership"
@@ -27,7 +28,7 @@ type Host struct {
 	Pools  map[string]*model.IPPool
 	Blocks map[netip.Prefix]bool // that are assigned to this host
 	// Interfaces decide which endpoints are acted upon; ownPrefix is the setting of this host's administrator.
-	Interfaces model.InterfacePrefixes
+	Interfaces felixconfig.InterfacePrefixes
 	ownPrefix  string
 	stateOnly  bool
 
@@ -81,7 +82,7 @@ func Kinds() []model.Kind {
 
 func (h *Host) readAll() {
 	h.Own, h.nodes, h.Felix = nil, nil, model.FelixConfigurationSpec{}
-	h.Interfaces = model.ParseInterfacePrefixes(h.ownPrefix)
+	h.Interfaces = felixconfig.ParseInterfacePrefixes(h.ownPrefix)
 	h.Pools, h.Blocks = map[string]*model.IPPool{}, map[netip.Prefix]bool{}
 	h.endpoints = map[model.Key]*model.WorkloadEndpoint{}
 	for _, kind := range Kinds() {
@@ -101,7 +102,7 @@ func (h *Host) update(r model.Reader, k model.Key) bool {
 		h.Own = model.Get[model.Node](r, k)
 		h.setFelix(r) // its labels may select others
 	case model.KindFelixConfiguration:
-		if !model.ConcernsFelix(k.Name, h.Node) {
+		if !felixconfig.Concerns(k.Name, h.Node) {
 			return false
 		}
 		h.setFelix(r)
@@ -125,8 +126,8 @@ func (h *Host) update(r model.Reader, k model.Key) bool {
 }
 
 func (h *Host) setFelix(r model.Reader) {
-	h.Felix = model.FelixOverlay(r, h.Node)
-	h.Interfaces = model.ParseInterfacePrefixes(cmp.Or(h.ownPrefix, h.Felix.InterfacePrefix))
+	h.Felix = felixconfig.Merge(r, h.Node)
+	h.Interfaces = felixconfig.ParseInterfacePrefixes(cmp.Or(h.ownPrefix, h.Felix.InterfacePrefix))
 }
 
 // Usable visits the endpoints that are acted upon: those whose interface may be a workload's. One without an interface

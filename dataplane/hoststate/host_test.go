@@ -9,6 +9,7 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -45,7 +46,7 @@ type view struct {
 	pools     []string
 	blocks    []netip.Prefix
 	workloads []string
-	prefixes  model.InterfacePrefixes
+	prefixes  felixconfig.InterfacePrefixes
 }
 
 func see(h *Host) view {

@@ -27,8 +27,8 @@ func overlay(addresses ...string) OwnDevice {
 	}
 }
 
-// two is a Target on a fake kernel that lets it have two devices; flush returns its steps in order of text, told adds
-// an address as another program does.
+// two is a Target on a fake kernel in which two devices are possible; flush returns its steps in order of text, told
+// adds an address as another program does.
 func two(t *testing.T) (f *kerneltest.Kernel, target *Target, flush func() []string, told func(device,
 	address string)) {
 	f = testKernel()

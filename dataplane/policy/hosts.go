@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // hosts has the objects written for host endpoints: none while there are none.
@@ -52,7 +53,7 @@ func (c *Calculator) matchHosts() (own map[string]*endpoint, all *endpoint) {
 			continue
 		}
 		delete(c.bad, k)
-		if e.host.Spec.InterfaceName == "*" {
+		if e.host.Spec.InterfaceName == model.AllInterfaces {
 			if all == nil {
 				all = e
 			} else {

@@ -27,7 +27,8 @@ var (
 	allowed  = []v3.Rule{{Action: v3.Allow}}
 )
 
-// Packets that an untracked or pre-DNAT policy of a host endpoint allows need no other policy of it.
+// Packets that an untracked or pre-DNAT policy of a host endpoint allows are subject to no other policy of that host
+// endpoint.
 func TestEarlyPoliciesOfHostEndpointsDecide(t *testing.T) {
 	away, here := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.1")
 	in := ruleset.Packet{In: "eth0", Source: away, Destination: here, Protocol: 6, SourcePort: 1025,
@@ -73,7 +74,7 @@ func TestEarlyPoliciesOfHostEndpointsDecide(t *testing.T) {
 	}
 }
 
-// Packets of workloads travel between hosts in those of IPIP, which no policy about the hosts may stop.
+// Packets between workloads travel inside IPIP packets between hosts. No policy for the hosts may drop these.
 func TestTunnelsPassHostEndpoints(t *testing.T) {
 	here, node, stranger := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"),
 		netip.MustParseAddr("192.0.2.3")
@@ -126,7 +127,7 @@ func TestTunnelsPassHostEndpoints(t *testing.T) {
 	}
 }
 
-// Without its neighbours a host could not be reached at its failsafe ports either.
+// Without neighbour discovery a host could not be reached at its failsafe ports either.
 func TestHostEndpointsKeepTheirNeighbours(t *testing.T) {
 	here, router := netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2")
 	deny := []v3.Rule{{Action: v3.Deny}}
@@ -153,7 +154,7 @@ func TestHostEndpointsKeepTheirNeighbours(t *testing.T) {
 	}
 }
 
-// Whoever writes a policy for namespaces or service accounts must not cut off the hosts, which have neither.
+// A policy for namespaces or service accounts does not cut off the hosts, which have neither.
 func TestSelectorsOfNamespacesAndAccountsAreNotAboutHosts(t *testing.T) {
 	host, set := map[string]string{"host": "yes"}, map[string]string{model.LabelNamespace: "a"}
 	pod := map[string]string{model.LabelNamespace: "default", model.LabelServiceAccount: "web"}
@@ -249,7 +250,7 @@ func reachable(t *ruleset.Table, from string) map[string]bool {
 	return seen
 }
 
-// Settings of a group of nodes hold as soon as this one belongs to it, and no longer.
+// Settings for a group of nodes apply as long as this node belongs to the group.
 func TestSettingsFollowTheLabelsOfTheNode(t *testing.T) {
 	felix := &model.FelixConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "open"}}
 	felix.Spec.NodeSelector, felix.Spec.DefaultEndpointToHostAction = "open == 'yes'", "Accept"

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// pod is a workload with an address and labels, in a namespace that is open by default.
+// pod is a workload with an address and labels, in a namespace without policy.
 func pod(namespace, name, address string, labels map[string]string) *model.Object {
 	w := &model.WorkloadEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
 		Labels: map[string]string{
@@ -25,7 +25,7 @@ func pod(namespace, name, address string, labels map[string]string) *model.Objec
 	return model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: namespace, Name: name}, w)
 }
 
-// namespace is the profile of one, with the labels that it hands down.
+// namespace is the profile of a namespace, with the labels that its pods inherit.
 func namespace(name string, labels map[string]string) *model.Object {
 	o := allowAll("kns." + name)
 	p := o.Value.(*v3.Profile)
@@ -36,7 +36,7 @@ func namespace(name string, labels map[string]string) *model.Object {
 	return o
 }
 
-// reaches reports whether a new TCP connection from one address to another one, of a pod behind iface, gets there.
+// reaches reports whether a new TCP connection from one address to another one, of a pod behind iface, is accepted.
 func reaches(c *Calculator, source, destination, iface string, port uint16) bool {
 	p := ruleset.Packet{In: "eth0", Out: iface, Source: netip.MustParseAddr(source),
 		Destination: netip.MustParseAddr(destination), Protocol: 6,
@@ -44,7 +44,7 @@ func reaches(c *Calculator, source, destination, iface string, port uint16) bool
 	return c.Table().Eval(nil, ruleset.Forward, p, nil).Accepted()
 }
 
-// An author of pods in one namespace must not get rights of another one, or of another service account.
+// An author of pods in one namespace cannot give them the rights of another namespace or service account.
 func TestPodsCannotPretendToBeElsewhere(t *testing.T) {
 	for _, c := range []struct {
 		name   string

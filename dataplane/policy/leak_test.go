@@ -107,7 +107,7 @@ func flapping(r *rand.Rand) *model.Object {
 	return model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix)
 }
 
-// Objects that come and go leave nothing behind: not in the table, nor in any index on the way there.
+// Removed objects leave nothing behind, neither in the table nor in any index.
 func TestFlappingLeavesNothingBehind(t *testing.T) {
 	links := map[string][]netip.Addr{"eth0": {netip.MustParseAddr("192.0.2.1")}, "lo": nil}
 	fresh := New(Config{Node: testNode})

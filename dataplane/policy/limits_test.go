@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// The kernel forgets which connections it has counted when the chain is written again.
+// The kernel loses its count of connections when the chain is written again.
 func TestLimitsOutlivePolicies(t *testing.T) {
 	w := workload("a", "cali1")
 	w.Value.(*model.WorkloadEndpoint).Spec.QoSControls = &model.QoSControls{IngressMaxConnections: 3,

@@ -201,9 +201,9 @@ var (
 func (c *Calculator) writeList(l *list) {
 	w := listWriter{list: l, settings: &c.settings}
 	w.start()
-	w.prologue(c)
-	for i, t := range l.tiers {
-		w.tier(t, i)
+	w.prologue()
+	for _, t := range l.tiers {
+		w.tier(t)
 	}
 	w.end()
 	for i, chain := range w.done {
@@ -238,7 +238,7 @@ func (w *listWriter) add(r ruleset.Rule) {
 }
 
 // prologue writes the rules before policy.
-func (w *listWriter) prologue(c *Calculator) {
+func (w *listWriter) prologue() {
 	if !w.purpose.untracked() {
 		w.add(ruleset.Rule{Matches: []ruleset.Match{established}, Verdict: ruleset.Verdict{Action: ruleset.Accept}})
 		if !w.settings.keepInvalid {
@@ -265,7 +265,7 @@ func (t tierList) canPass(in bool) bool {
 	return slices.ContainsFunc(t.policies, func(p *policyState) bool { return !p.Staged && p.hasPass(in) })
 }
 
-func (w *listWriter) tier(t tierList, i int) {
+func (w *listWriter) tier(t tierList) {
 	in := w.purpose.in()
 	enforced, next := false, fmt.Sprintf("%s/%d", w.name, len(w.done)+1)
 	for _, p := range t.policies {

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Where the datastore is the Kubernetes API, profiles are namespaces and service accounts.
+// With the Kubernetes API as datastore, profiles are namespaces and service accounts.
 func TestNamespacesAndServiceAccountsAreProfiles(t *testing.T) {
 	labelled := func(labels map[string]string) *model.Object {
 		return model.NewObject(model.ResourceKey(model.KindNamespace, "guest"),

@@ -57,7 +57,8 @@ func TestProfileThatAllowsAllNeedsNoObject(t *testing.T) {
 	}
 }
 
-// An endpoint that has no addresses is none: it takes no interface from another one, and leaves it when it loses them.
+// An endpoint without addresses does not count: it takes no interface from another one, and gives its interface up when
+// it loses its addresses.
 func TestEndpointsWithoutAddressesAreNone(t *testing.T) {
 	first, second := workload("a", "cali1", "open"), workload("b", "cali1", "open")
 	set := model.NewSet(allowAll("open"), first)
@@ -77,7 +78,7 @@ func TestEndpointsWithoutAddressesAreNone(t *testing.T) {
 	}
 }
 
-// Interfaces are handed on in a row, in both directions of the names.
+// Workloads take over the interfaces of each other in a row, in both directions of the names.
 func TestWorkloadsPassTheirInterfacesOn(t *testing.T) {
 	for _, names := range [][3]string{{"a", "b", "c"}, {"c", "b", "a"}} {
 		set := model.NewSet(allowAll("open"), workload(names[0], "cali1", "open"), workload(names[1], "cali2", "open"),
@@ -117,8 +118,8 @@ func TestNothingIsSaidOfEndpointsThatAreGone(t *testing.T) {
 	}
 }
 
-// Lower orders come first, those without one last; then names decide, then namespaces, then Calico's kinds. A '/' ends
-// each name, so "a-b" stands before "a".
+// Lower orders come first, policies without an order last; then names decide, then namespaces, then Calico's kinds. A
+// '/' ends each name, so "a-b" stands before "a".
 func TestPoliciesAndTiersAreAskedInCalicosOrder(t *testing.T) {
 	order := func(f float64) *float64 { return &f }
 	global := func(tier, name string, o *float64) *model.Object {
@@ -191,8 +192,8 @@ func TestPoliciesAndTiersAreAskedInCalicosOrder(t *testing.T) {
 	}
 }
 
-// A tier's default action applies when one of its policies selects a packet and none decides. Packets that the last
-// tier passes on are up to the profiles, and staged policies decide nothing.
+// A tier's default action applies when one of its policies selects a packet and none decides. The profiles decide about
+// packets that the last tier passes on. Staged policies decide nothing.
 func TestEndOfTiers(t *testing.T) {
 	deny, pass := v3.Deny, v3.Pass
 	for _, c := range []struct {

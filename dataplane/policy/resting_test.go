@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// The rules of policies that select no endpoint here are not kept, but come back: with the first endpoint, and for a
+// The rules of policies that select no endpoint here are not kept. They come back with the first endpoint, and for a
 // query.
 func TestRulesOfPoliciesThatSelectNothingHereAreNotKept(t *testing.T) {
 	w := &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1",

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// A rule that excludes networks of one family only is about that family.
+// A rule that excludes networks of one family only is a rule for that family.
 func TestExcludedNetworksBelongToOneFamily(t *testing.T) {
 	for _, c := range []struct {
 		name              string
@@ -48,7 +48,8 @@ func TestExcludedNetworksBelongToOneFamily(t *testing.T) {
 	}
 }
 
-// Of two that have an address it is enough that one is selected. An exclusion without a selection is about addresses.
+// Of two endpoints with the same address it is enough that one is selected. An exclusion without a selection is about
+// addresses.
 func TestExcludedSelectorsBesideOthersAreAboutThoseThatAreMeant(t *testing.T) {
 	netset := func(name string, nets ...string) *model.Object {
 		s := &v3.GlobalNetworkSet{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"role": name}},
@@ -87,8 +88,8 @@ func TestExcludedSelectorsBesideOthersAreAboutThoseThatAreMeant(t *testing.T) {
 	}
 }
 
-// However many names a rule has at both ends, it stays a handful of rules in the kernel: whoever may write policies of
-// one namespace must not be able to flood the nodes.
+// However many names of ports a rule has at both ends, it stays a handful of rules in the kernel: an author of policies
+// for one namespace must not be able to flood the nodes.
 func TestManyNamesOfPortsAreFewRules(t *testing.T) {
 	var names []numorstring.Port
 	for i := range 50 {
@@ -119,7 +120,7 @@ func TestManyNamesOfPortsAreFewRules(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with the ports of a rule, it must not become one about all ports.
+// Whatever is wrong with the ports of a rule, it never becomes a rule for all ports.
 func TestPortsThatAreNoneMatchNothing(t *testing.T) {
 	reversed := numorstring.Port{MinPort: 90, MaxPort: 80}
 	for _, ends := range [][2]v3.EntityRule{{{}, {Ports: []numorstring.Port{reversed}}},

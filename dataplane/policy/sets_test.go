@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// IPv6 costs a cluster without it nothing: no set and no rule, until something of IPv6 is in the set.
+// IPv6 costs a cluster without it nothing: no set and no rule, until a set has an IPv6 element.
 func TestSetsOfIPv6AreThereWhenTheyAreNeeded(t *testing.T) {
 	pod := func(name string, nets ...string) *model.Object {
 		w := &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali" + name,

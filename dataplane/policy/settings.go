@@ -12,13 +12,14 @@ import (
 
 	"github.com/manxnet/manx/dataplane/policy/members"
 	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 )
 
 // settings are the parts of FelixConfiguration, pools and nodes that apply to the rules of every endpoint.
 type settings struct {
-	prefixes     model.InterfacePrefixes // of workload interfaces
+	prefixes     felixconfig.InterfacePrefixes // of workload interfaces
 	toHost       ruleset.Verdict
 	denyVerdict  ruleset.Action
 	flowLog      uint16
@@ -59,7 +60,7 @@ var defaultFailsafeOut = "udp:53,udp:67,tcp:179,tcp:2379,tcp:2380,tcp:5473,tcp:6
 func (c *Calculator) concernsSettings(k model.Key) bool {
 	switch k.Kind {
 	case model.KindFelixConfiguration:
-		return model.ConcernsFelix(k.Name, c.config.Node)
+		return felixconfig.Concerns(k.Name, c.config.Node)
 	case model.KindBGPConfiguration:
 		return k.Name == "default"
 	}
@@ -70,7 +71,7 @@ func (c *Calculator) concernsSettings(k model.Key) bool {
 func (c *Calculator) felix() model.FelixConfigurationSpec {
 	var s model.FelixConfigurationSpec
 	if c.reader != nil {
-		s = model.FelixOverlay(c.reader, c.config.Node)
+		s = felixconfig.Merge(c.reader, c.config.Node)
 	}
 	if c.config.Felix != nil {
 		c.config.Felix(&s)
@@ -80,7 +81,7 @@ func (c *Calculator) felix() model.FelixConfigurationSpec {
 
 func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 	s := settings{
-		prefixes: model.ParseInterfacePrefixes(f.InterfacePrefix), denyVerdict: ruleset.Drop, flowLog: c.FlowLog,
+		prefixes: felixconfig.ParseInterfacePrefixes(f.InterfacePrefix), denyVerdict: ruleset.Drop, flowLog: c.FlowLog,
 		noKernelLog: c.NoKernelLog,
 		keepInvalid: is(f.DisableConntrackInvalidCheck), spoofing: f.WorkloadSourceSpoofing == "Any",
 		allowVXLAN: is(f.AllowVXLANPacketsFromWorkloads), allowIPIP: is(f.AllowIPIPPacketsFromWorkloads),

@@ -49,7 +49,7 @@ func contextOf(r *Rule) context {
 
 // String renders the rule as nft would have it.
 func (r Rule) String() string {
-	words := append(r.conditions(), r.effects(contextOf(&r))...)
+	words := append(r.conditions(), r.effects()...)
 	if len(words) == 0 {
 		words = []string{Verdict{}.text()} // nft takes a comment alone as the chain's
 	}
@@ -258,7 +258,7 @@ func rateText(packets uint64, burst uint32, per RateUnit) string {
 }
 
 // effects lists the effects of the rule, in the order of execution.
-func (r *Rule) effects(c context) []string {
+func (r *Rule) effects() []string {
 	var words []string
 	if r.Counter {
 		words = append(words, "counter")

@@ -77,7 +77,7 @@ func (s Step) String() string {
 	context := contextOf(s.Evaluated)
 	switch {
 	case s.Matched:
-		effects := s.Evaluated.effects(context)
+		effects := s.Evaluated.effects()
 		if s.Evaluated.Verdict.Action == Lookup && s.Verdict.Action != Continue {
 			effects = append(effects, "which is", s.Verdict.text())
 		} else if s.Evaluated.Verdict.Action == Lookup {

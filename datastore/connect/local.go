@@ -150,7 +150,7 @@ func (s Settings) resolve() (Settings, error) {
 
 // usesLocal reports whether the settings select the local manxd's datastore: no other is set.
 func (s Settings) usesLocal() bool {
-	if !Usable(s.Type) || s.RunDir == "" {
+	if !usable(s.Type) || s.RunDir == "" {
 		return false
 	}
 	if s.Type == Kubernetes {

@@ -50,8 +50,8 @@ func overKubernetes(c kubernetes.Config) way {
 	}}
 }
 
-// Usable reports whether Open supports a type of datastore.
-func Usable(typ string) bool {
+// usable reports whether Open supports a type of datastore.
+func usable(typ string) bool {
 	_, err := Settings{Type: typ}.way()
 	return err == nil
 }

@@ -135,7 +135,7 @@ func TestWarnsBeforeItOpens(t *testing.T) {
 	if len(warnings) != 1 || !strings.Contains(warnings[0], "unencrypted") {
 		t.Errorf("warnings are %q", warnings)
 	}
-	opens(t, connect.Settings{Etcd: s.Etcd}) // nobody wants to hear it
+	opens(t, connect.Settings{Etcd: s.Etcd}) // no caller receives it
 }
 
 func TestFromFile(t *testing.T) {

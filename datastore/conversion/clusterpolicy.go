@@ -19,11 +19,11 @@ const (
 	deniesAll = "the rule denies everything instead, since less could open what it was to close"
 )
 
-// ClusterNetworkPolicy converts a cluster administrator's policy to a global policy of the tier kube-admin or
+// clusterNetworkPolicy converts a cluster administrator's policy to a global policy of the tier kube-admin or
 // kube-baseline. An accepting rule that cannot be converted is left out; any other denies all traffic in its place. The
 // notices report them. The result is nil for a policy without rules, which has no effect. The error is a
 // model.FieldError: the policy's position or its selected pods cannot be determined.
-func ClusterNetworkPolicy(in *model.ClusterNetworkPolicy) (*v3.GlobalNetworkPolicy, []Notice, error) {
+func clusterNetworkPolicy(in *model.ClusterNetworkPolicy) (*v3.GlobalNetworkPolicy, []Notice, error) {
 	tier, err := clusterTier(in.Spec.Tier)
 	if err != nil {
 		return nil, nil, err

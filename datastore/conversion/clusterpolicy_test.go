@@ -84,7 +84,7 @@ egress: [{action: Deny, to: [{networks: [10.0.0.5/8]}, {networks: ["fd00::/8"]}]
 				t.Fatalf("%s: %v", c.rule, err)
 			}
 			in.Name, in.Spec.Tier, in.Spec.Priority = "c", tier, 7
-			p, notices, err := ClusterNetworkPolicy(in)
+			p, notices, err := clusterNetworkPolicy(in)
 			if err != nil {
 				t.Errorf("%s: %v", c.rule, err)
 				continue
@@ -118,7 +118,7 @@ func TestClusterNetworkPolicyThatCannotBePlacedIsAnError(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(c.spec), &in.Spec); err != nil {
 			t.Fatal(err)
 		}
-		if p, _, err := ClusterNetworkPolicy(in); p != nil || err == nil || err.Error() != c.want {
+		if p, _, err := clusterNetworkPolicy(in); p != nil || err == nil || err.Error() != c.want {
 			t.Errorf("%s: %v %v", c.rule, p, err)
 		}
 	}
@@ -129,7 +129,7 @@ func TestClusterNetworkPolicyWithoutRulesIsNothing(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(`{spec: {tier: Admin, subject: {namespaces: {}}}}`), in); err != nil {
 		t.Fatal(err)
 	}
-	if p, notices, err := ClusterNetworkPolicy(in); p != nil || len(notices) > 0 || err != nil {
+	if p, notices, err := clusterNetworkPolicy(in); p != nil || len(notices) > 0 || err != nil {
 		t.Errorf("%v %v %v", p, notices, err)
 	}
 }
@@ -144,7 +144,7 @@ func FuzzClusterNetworkPolicy(f *testing.F) {
 		if yaml.Unmarshal(text, &in.Spec) != nil {
 			return
 		}
-		p, _, err := ClusterNetworkPolicy(in)
+		p, _, err := clusterNetworkPolicy(in)
 		if err != nil || p == nil {
 			return
 		}

@@ -12,8 +12,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// The tables are a public conformance suite: states of a cluster, its policies, and for every pair of pods what the
-// policies of the destination and of the source say.
+// The tables are a public conformance suite: states of a cluster, its policies, and for each pair of pods the verdicts
+// of the destination's and of the source's policies.
 const tables = "../../integration/netpol/testdata/"
 
 type conformance struct {
@@ -118,7 +118,7 @@ func shuffle(random *rand.Rand, in *networkingv1.NetworkPolicy) *networkingv1.Ne
 	return p
 }
 
-// compareStep converts policies and compares; it returns how many cells it looked at.
+// compareStep converts policies and compares; it returns how many cells it compared.
 func compareStep(t *testing.T, name string, s step, policies []*networkingv1.NetworkPolicy) int {
 	t.Helper()
 	calico := calicoCluster{namespaces: s.Namespaces}

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 const (
@@ -37,7 +38,7 @@ func FromDocuments(objects []*model.Object) ([]*model.Object, []Notice) {
 			m.SetNamespace(defaultNamespace)
 			o.Key.Namespace = defaultNamespace
 		}
-		info.Default(o.Value)
+		validation.Default(info.Kind, o.Value)
 		c.convert(o)
 	}
 	c.completeProfiles()
@@ -71,7 +72,7 @@ func (c *conversion) convert(o *model.Object) {
 			c.add(o, model.Key{Kind: model.KindNetworkPolicy, Namespace: p.Namespace, Name: p.Name}, p)
 		}
 	case *model.ClusterNetworkPolicy:
-		p, notices, err := ClusterNetworkPolicy(v)
+		p, notices, err := clusterNetworkPolicy(v)
 		c.note(o.Key, notices, err, "the policy is left out")
 		if p != nil {
 			p.Name = p.Spec.Tier + "." + p.Name
@@ -133,7 +134,7 @@ func (c *conversion) add(from *model.Object, key model.Key, value any) {
 	o := model.NewObject(key, value)
 	o.Revision = from.Revision
 	info, _ := model.Lookup(key.Kind)
-	info.Default(value)
+	validation.Default(info.Kind, value)
 	c.objects = append(c.objects, o)
 }
 
@@ -153,7 +154,7 @@ func PolicyNotices(o *model.Object) (list []Notice) {
 	case *networkingv1.NetworkPolicy:
 		_, list, _ = NetworkPolicy(v)
 	case *model.ClusterNetworkPolicy:
-		_, list, _ = ClusterNetworkPolicy(v)
+		_, list, _ = clusterNetworkPolicy(v)
 	}
 	return list
 }

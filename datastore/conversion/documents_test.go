@@ -9,12 +9,14 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 func decode(t *testing.T, text string) []*model.Object {
 	t.Helper()
-	objects, err := model.DecodeDocument([]byte(text))
+	objects, err := document.Parse([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,8 +84,7 @@ func TestFromDocumentsGivesWhatCalicoWouldStore(t *testing.T) {
 		t.Errorf("profile %+v", p)
 	}
 	for _, o := range out {
-		info, _ := model.Lookup(o.Key.Kind)
-		if errs := info.Validate(o.Key, o.Value); len(errs) > 0 {
+		if errs := validation.Validate(o.Key, o.Value); len(errs) > 0 {
 			t.Errorf("%s is not valid: %v", o.Key, errs)
 		}
 	}

@@ -99,8 +99,8 @@ func matches(s *metav1.LabelSelector, of map[string]string) bool {
 	return err == nil && parsed.Matches(labels.Set(of))
 }
 
-// calicoCluster decides as Calico does with policies of one tier whose rules allow: what a policy selects is denied
-// unless a rule allows it; what none selects is allowed.
+// calicoCluster decides as Calico does with policies of one tier whose rules allow: a selected endpoint is denied
+// unless a rule allows it; an endpoint without a policy is allowed.
 type calicoCluster struct {
 	namespaces map[string]map[string]string
 	policies   []*v3.NetworkPolicy

@@ -23,9 +23,9 @@ func NetworkPolicy(in *networkingv1.NetworkPolicy) (*v3.NetworkPolicy, []Notice,
 	return networkPolicy(model.KindKubernetesNetworkPolicy, in.ObjectMeta, in.Spec)
 }
 
-// StagedKubernetesNetworkPolicy converts a staged policy in the same way. One without policyTypes but with egress rules
+// stagedKubernetesNetworkPolicy converts a staged policy in the same way. One without policyTypes but with egress rules
 // applies to both directions: no API server has set its default. The staged action is ignored.
-func StagedKubernetesNetworkPolicy(in *v3.StagedKubernetesNetworkPolicy) (*v3.NetworkPolicy, []Notice, error) {
+func stagedKubernetesNetworkPolicy(in *v3.StagedKubernetesNetworkPolicy) (*v3.NetworkPolicy, []Notice, error) {
 	spec := networkingv1.NetworkPolicySpec{
 		PodSelector: in.Spec.PodSelector, Ingress: in.Spec.Ingress, Egress: in.Spec.Egress,
 		PolicyTypes: in.Spec.PolicyTypes,

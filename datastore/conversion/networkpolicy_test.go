@@ -11,11 +11,13 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/selector"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
-// render writes what the tests look at: selector, types and one line for each rule.
+// render writes the fields that the tests compare: selector, types and one line for each rule.
 func render(selector string, types []v3.PolicyType, ingress, egress []v3.Rule) string {
 	lines := []string{selector, fmt.Sprint(types)}
 	for _, r := range ingress {
@@ -180,8 +182,7 @@ ingress: [{ports: [{port: 82}, {port: 81}, {port: 80}, {port: 100, endPort: 200}
 // valid holds a result against the rules for what Calico stores.
 func valid(t *testing.T, rule string, key model.Key, value any) {
 	t.Helper()
-	info, _ := model.Lookup(key.Kind)
-	if errs := info.Validate(key, value); len(errs) > 0 {
+	if errs := validation.Validate(key, value); len(errs) > 0 {
 		t.Errorf("%s: the result is not valid: %v", rule, errs)
 	}
 }
@@ -208,7 +209,7 @@ func TestStagedKubernetesNetworkPolicyInfersItsTypes(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(spec), &in.Spec); err != nil {
 			t.Fatal(err)
 		}
-		p, _, err := StagedKubernetesNetworkPolicy(in)
+		p, _, err := stagedKubernetesNetworkPolicy(in)
 		if err != nil || fmt.Sprint(p.Spec.Types) != want {
 			t.Errorf("%s: %v %v", spec, p, err)
 		}
@@ -274,11 +275,10 @@ func FuzzNetworkPolicy(f *testing.F) {
 		if _, err := selector.Parse(p.Spec.Selector); err != nil {
 			t.Fatalf("%s: %v", p.Spec.Selector, err)
 		}
-		if data, err := model.NewObject(model.Key{Kind: model.KindNetworkPolicy, Namespace: "y", Name: "p"},
-			p).Encode(); err != nil {
+		key := model.Key{Kind: model.KindNetworkPolicy, Namespace: "y", Name: "p"}
+		if data, err := codec.Encode(model.NewObject(key, p)); err != nil {
 			t.Fatal(err)
-		} else if o := model.Decode(model.Key{Kind: model.KindNetworkPolicy, Namespace: "y", Name: "p"}, data,
-			1); o.Err != nil {
+		} else if o := codec.Decode(key, data, 1); o.Err != nil {
 			t.Fatalf("quarantined: %v", o.Err)
 		}
 	})

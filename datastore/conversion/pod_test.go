@@ -7,10 +7,11 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// parsePod reads a pod that is called default/nginx and runs on node-1 unless the text says something else.
+// parsePod reads a pod. It is called default/nginx and runs on node-1 unless the text has other values.
 func parsePod(t *testing.T, text string) *model.Pod {
 	t.Helper()
 	p := &model.Pod{}
@@ -288,11 +289,11 @@ func FuzzPod(f *testing.F) {
 			return
 		}
 		key := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: w.Namespace, Name: w.Name}
-		data, err := model.NewObject(key, w).Encode()
+		data, err := codec.Encode(model.NewObject(key, w))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if o := model.Decode(key, data, 1); o.Err != nil {
+		if o := codec.Decode(key, data, 1); o.Err != nil {
 			t.Fatalf("quarantined: %v", o.Err)
 		}
 	})

@@ -18,10 +18,10 @@ func Policy(o *model.Object) (*model.Object, error) {
 		if v.Spec.StagedAction == v3.StagedActionDelete || v.Spec.StagedAction == v3.StagedActionIgnore {
 			return nil, nil
 		}
-		p, _, err := StagedKubernetesNetworkPolicy(v)
+		p, _, err := stagedKubernetesNetworkPolicy(v)
 		return of(o, p), err
 	case *model.ClusterNetworkPolicy:
-		p, _, err := ClusterNetworkPolicy(v)
+		p, _, err := clusterNetworkPolicy(v)
 		if p == nil {
 			return nil, err
 		}

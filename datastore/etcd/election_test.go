@@ -52,7 +52,7 @@ func TestSessionThatIsKilled(t *testing.T) {
 	}
 }
 
-// A leader keeps the lead over a restart of etcd that is shorter than its lease; those who look on learn what is so.
+// A leader keeps the lead over a restart of etcd that is shorter than its lease. Observers learn the true state.
 func TestElectionOverARestartOfEtcd(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := candidate(t, server.Config(), never)

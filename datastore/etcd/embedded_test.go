@@ -70,7 +70,7 @@ func serveInProcess(t *testing.T, dir, listen string) (*os.Process, string) {
 	return cmd.Process, strings.TrimSpace(line)
 }
 
-// What was acknowledged is there after kill -9, at every point of a stream of writes.
+// Acknowledged writes are there after kill -9, at every point of a stream of writes.
 func TestEmbeddedSurvivesKill(t *testing.T) {
 	dir := t.TempDir()
 	acknowledged := 0
@@ -247,7 +247,7 @@ func TestEmbeddedOnAFullDisk(t *testing.T) {
 	m.UntilInSync()
 
 	hog := filepath.Join(dir, "hog")
-	keys := 0 // what the database may have to rewrite while the disk is full
+	keys := 0 // the part that the database may have to rewrite while the disk is full
 	for ; keys < 3000; keys++ {
 		if _, err := s.Create(t.Context(), peer(fmt.Sprint("x", keys), "10.0.0.1")); err != nil {
 			t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 // stored returns the keys and values that Calico's own programs left in etcd.
 func stored(t *testing.T) map[string]string {
 	t.Helper()
-	f, err := os.Open("../model/testdata/objects.jsonl")
+	f, err := os.Open("../codec/testdata/objects.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,13 +244,13 @@ func TestMalformedValuesAtEveryKind(t *testing.T) {
 	}
 }
 
-// What a newer Calico wrote survives a writer that never read it.
+// Fields that a newer Calico wrote survive an update by a writer that never read them.
 func TestUpdateKeepsFieldsThatItDoesNotKnow(t *testing.T) {
 	server := etcdtest.Start(t)
 	s, raw := server.Store(t), server.Client(t)
 	a := create(t, s, peer("a", "10.0.0.1"))
 	path, _ := etcd.Path(a.Key)
-	value := string(a.Raw())
+	value := string(a.Raw)
 	value = value[:len(value)-1] + `,"future":{"x":12345678901234567890}}`
 	resp, err := raw.Put(t.Context(), path, value)
 	if err != nil {

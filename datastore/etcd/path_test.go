@@ -54,7 +54,7 @@ func TestPaths(t *testing.T) {
 func recordedPaths(t testing.TB, files ...string) (paths []string) {
 	t.Helper()
 	for _, file := range files {
-		content, err := os.ReadFile("../model/testdata/" + file)
+		content, err := os.ReadFile("../codec/testdata/" + file)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/etcd/embedded"
 )
 
-// A server that starts, serves and is closed has nothing to tell, at any level of the log.
+// A server that starts, serves and is closed logs nothing, at any level.
 func TestEmbeddedSaysNothingWhenAllIsWell(t *testing.T) {
 	pki := newPKI(t)
 	plain := embedded.Config{Insecure: true}
@@ -50,7 +50,7 @@ func TestEmbeddedSaysNothingWhenAllIsWell(t *testing.T) {
 			if err := e.Close(); err != nil {
 				t.Error(err)
 			}
-			time.Sleep(10 * time.Millisecond) // etcd's serving goroutines may tell of their end a moment later
+			time.Sleep(10 * time.Millisecond) // etcd's serving goroutines may log their end a moment later
 			for _, entry := range log.All() {
 				t.Error("the log has:", entry.Level, entry.LoggerName, entry.Message)
 			}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/backoff"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -150,7 +151,7 @@ func (s *Store) Get(ctx context.Context, key model.Key) (*model.Object, error) {
 	if len(resp.Kvs) == 0 {
 		return nil, &datastore.KeyError{Op: "get", Key: key, Err: datastore.ErrNotFound}
 	}
-	return model.Decode(key, resp.Kvs[0].Value, resp.Kvs[0].ModRevision), nil
+	return codec.Decode(key, resp.Kvs[0].Value, resp.Kvs[0].ModRevision), nil
 }
 
 // List implements datastore.Store. It reads any number of objects in pages at one revision.
@@ -252,5 +253,5 @@ func parse(path string, kv *mvccpb.KeyValue) *model.Object {
 	case err != nil:
 		return &model.Object{Key: key, Revision: kv.ModRevision, Err: err}
 	}
-	return model.Decode(key, kv.Value, kv.ModRevision)
+	return codec.Decode(key, kv.Value, kv.ModRevision)
 }

@@ -28,7 +28,7 @@ import (
 
 type pair struct{ cert, key string }
 
-// pki is a CA with a server and a client, and what may go wrong: files in a directory of the test.
+// pki is a CA with a server and a client, and with faulty certificates: files in a directory of the test.
 type pki struct {
 	ca, otherCA              string
 	server, expiredServer    pair

@@ -103,7 +103,7 @@ func watchStranger(t *testing.T, dir string, do func()) (open []string) {
 	must(t, err)
 	cmd.Stderr = os.Stderr
 	must(t, cmd.Start())
-	defer cmd.Wait() //nolint:errcheck // what it printed counts
+	defer cmd.Wait() //nolint:errcheck // its output counts
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() || lines.Text() != "READY" {
 		t.Fatalf("the stranger says %q", lines.Text())
@@ -169,7 +169,7 @@ func TestEmbeddedIsClosedToOtherUsers(t *testing.T) {
 					process.Wait()
 				}
 			})
-			if listen != "" { // whoever connects is asked for a certificate: TestEmbeddedAsksForACertificate
+			if listen != "" { // the server requests a certificate of each client: TestEmbeddedAsksForACertificate
 				open = slices.DeleteFunc(open, func(s string) bool { return s == "OPEN TCP 2379" })
 			}
 			if len(open) > 0 {
@@ -207,7 +207,7 @@ func TestEmbeddedListensOnNothingElse(t *testing.T) {
 	}
 }
 
-// bundle is what a program of another host gets.
+// bundle is the folder that a program of another host gets.
 func bundle(t *testing.T, dataDir string) etcd.Config {
 	t.Helper()
 	authority, err := embedded.Authority(dataDir)

@@ -117,8 +117,8 @@ func TestWatchOverReplacedDatastore(t *testing.T) {
 	m.UntilState(map[model.Key]int64{a.Key: a.Revision})
 }
 
-// Writers and deleters at random, while the server is restarted and its history compacted: in the end the tables hold
-// what a list holds, and each key's events are a subsequence of what was done to it that ends in its final state.
+// Random writes and deletions, while the server is restarted and its history compacted: in the end the tables hold the
+// objects of a list, and each key's events are a subsequence of its changes that ends in its final state.
 func TestTablesEqualTheDatastoreAfterRandomChangesAndFailures(t *testing.T) {
 	server := etcdtest.Start(t)
 	direct := server.Store(t)
@@ -253,7 +253,7 @@ func TestSnapshotsOfSeveralKindsAreOfOneRevision(t *testing.T) {
 		var err error
 		for i := 1; i <= last && err == nil; i++ {
 			for i%60 == 10 && reached.Load() < int64(i-1) && t.Context().Err() == nil {
-				time.Sleep(time.Millisecond) // so that each cut meets a reader who is at work
+				time.Sleep(time.Millisecond) // so that each cut interrupts a reader
 			}
 			for _, o := range []**model.Object{&p, &tier} {
 				c := (*o).Clone()

@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -17,7 +18,7 @@ import (
 // As with every write, after ErrUnavailable or the end of ctx the write may have taken place.
 func (s *Store) Create(ctx context.Context, o *model.Object) (*model.Object, error) {
 	created := usable(o)
-	if err := created.PrepareCreate(time.Now()); err != nil {
+	if err := codec.PrepareCreate(created, time.Now()); err != nil {
 		return nil, &datastore.KeyError{Op: "create", Key: o.Key, Err: err}
 	}
 	created, swapped, err := s.swap(ctx, created, absent)
@@ -49,7 +50,7 @@ func (s *Store) Update(ctx context.Context, o *model.Object) (*model.Object, err
 		}
 		updated.Replaces(stored)
 	}
-	if err := updated.PrepareUpdate(); err != nil {
+	if err := codec.PrepareUpdate(updated); err != nil {
 		return fail(err)
 	}
 	updated, swapped, err := s.swap(ctx, updated, unchangedSince(o.Revision))
@@ -72,7 +73,7 @@ func (s *Store) Apply(ctx context.Context, o *model.Object) (*model.Object, erro
 			Err: errors.New("only the IPAM configuration is written without a revision")}
 	}
 	applied := usable(o)
-	if err := applied.PrepareUpdate(); err != nil {
+	if err := codec.PrepareUpdate(applied); err != nil {
 		return nil, &datastore.KeyError{Op: "apply", Key: o.Key, Err: err}
 	}
 	applied, _, err := s.swap(ctx, applied, nil)
@@ -113,7 +114,7 @@ func (s *Store) Delete(ctx context.Context, key model.Key, revision int64) (*mod
 	if len(deleted) == 0 {
 		return fail(datastore.ErrNotFound)
 	}
-	return model.Decode(key, deleted[0].Value, deleted[0].ModRevision), nil
+	return codec.Decode(key, deleted[0].Value, deleted[0].ModRevision), nil
 }
 
 // A guard is the condition on the entry at path for a write. nil is none.
@@ -136,7 +137,7 @@ func (s *Store) swap(ctx context.Context, o *model.Object, guarded guard) (_ *mo
 	if err != nil {
 		return nil, false, err
 	}
-	value, err := o.Encode()
+	value, err := codec.Encode(o)
 	if err != nil {
 		return nil, false, err
 	}
@@ -153,10 +154,10 @@ func (s *Store) swap(ctx context.Context, o *model.Object, guarded guard) (_ *mo
 		return nil, false, err
 	}
 	if resp.Succeeded {
-		return model.Decode(o.Key, value, resp.Header.Revision), true, nil
+		return codec.Decode(o.Key, value, resp.Header.Revision), true, nil
 	}
 	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
-		return model.Decode(o.Key, kvs[0].Value, kvs[0].ModRevision), false, nil
+		return codec.Decode(o.Key, kvs[0].Value, kvs[0].ModRevision), false, nil
 	}
 	return nil, false, nil
 }
@@ -171,5 +172,5 @@ func usable(o *model.Object) *model.Object {
 // incomplete reports whether o was not made from a stored object: then it lacks the fields that must survive.
 func incomplete(o *model.Object) bool {
 	m := o.Metadata()
-	return len(o.Raw()) == 0 || m != nil && m.GetUID() == ""
+	return len(o.Raw) == 0 || m != nil && m.GetUID() == ""
 }

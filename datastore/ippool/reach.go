@@ -18,11 +18,10 @@ const (
 
 func (e Encapsulation) String() string { return [...]string{"Direct", "IPIP", "VXLAN"}[e] }
 
-// Reach is the encapsulation of a packet to another node, and its reason. It is small and needs no allocation, since
-// there are hundreds of thousands of routes.
+// Reach is the encapsulation of a packet to another node. It is small and needs no allocation, since there are hundreds
+// of thousands of routes.
 type Reach struct {
 	Encapsulation Encapsulation
-	because       reason
 	v6            bool
 }
 
@@ -37,35 +36,6 @@ func (r Reach) Device() string {
 		return model.DeviceVXLAN
 	}
 	return ""
-}
-
-// Reason explains the encapsulation.
-func (r Reach) Reason() string { return reasons[r.because] }
-
-type reason uint8
-
-const (
-	outside reason = iota
-	plain
-	otherFamily
-	ipipAlways
-	ipipAcross
-	ipipWithin
-	vxlanAlways
-	vxlanAcross
-	vxlanWithin
-)
-
-var reasons = [...]string{
-	outside:     "outside of all IP pools",
-	plain:       "the pool has no encapsulation",
-	otherFamily: "IPIP carries packets between IPv4 addresses only",
-	ipipAlways:  "ipipMode is Always",
-	ipipAcross:  "ipipMode is CrossSubnet, and the node is not known to be in the same subnet",
-	ipipWithin:  "ipipMode is CrossSubnet, and the node is in the same subnet",
-	vxlanAlways: "vxlanMode is Always",
-	vxlanAcross: "vxlanMode is CrossSubnet, and the node is not known to be in the same subnet",
-	vxlanWithin: "vxlanMode is CrossSubnet, and the node is in the same subnet",
 }
 
 // Encapsulation returns the encapsulation of the pool's packets, if they are encapsulated at all. With both modes set,
@@ -89,26 +59,13 @@ func (p *Pool) Encapsulation() Encapsulation {
 func (p *Pool) Reach(own netip.Prefix, remote netip.Addr) Reach {
 	switch p.Encapsulation() {
 	case VXLAN:
-		switch {
-		case p.VXLAN == Always:
-			return Reach{VXLAN, vxlanAlways, p.CIDR.Addr().Is6()}
-		case own.Contains(remote):
-			return Reach{because: vxlanWithin}
+		if p.VXLAN == Always || !own.Contains(remote) {
+			return Reach{VXLAN, p.CIDR.Addr().Is6()}
 		}
-		return Reach{VXLAN, vxlanAcross, p.CIDR.Addr().Is6()}
-	case IPIP:
-		switch {
-		case remote.Is6():
-			return Reach{because: otherFamily}
-		case p.IPIP == Always:
-			return Reach{Encapsulation: IPIP, because: ipipAlways}
-		case own.Contains(remote):
-			return Reach{because: ipipWithin}
+	case IPIP: // which carries packets between IPv4 addresses only
+		if !remote.Is6() && (p.IPIP == Always || !own.Contains(remote)) {
+			return Reach{Encapsulation: IPIP}
 		}
-		return Reach{Encapsulation: IPIP, because: ipipAcross}
 	}
-	if p == nil {
-		return Reach{because: outside}
-	}
-	return Reach{because: plain}
+	return Reach{}
 }

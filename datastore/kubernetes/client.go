@@ -45,7 +45,7 @@ func (c *client) close() {
 }
 
 func newRESTClient(config *rest.Config) (*rest.RESTClient, error) {
-	h, err := HTTPClient(config)
+	h, err := httpClient(config)
 	if err != nil {
 		return nil, err
 	}

@@ -51,8 +51,8 @@ func (s skewed) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.RoundTripper.RoundTrip(r)
 }
 
-// Two candidates whose clocks are hours apart never lead at the same time; one that is cut off stops before the other
-// one begins, and what it writes late is refused.
+// Two candidates whose clocks are hours apart never lead at the same time. A leader that is cut off stops before the
+// other one begins, and its late writes are refused.
 func TestLeadersWithSkewedClocks(t *testing.T) {
 	server := apiserver.Start(t)
 	server.InstallCRDs(t, "crd.projectcalico.org/v1", "bgppeers")
@@ -110,7 +110,7 @@ func TestLeadersWithSkewedClocks(t *testing.T) {
 			if first.Context().Err() == nil {
 				t.Error("a still believes that it leads")
 			}
-			// b changes what a had read; a comes back with a write that it began before.
+			// b changes an object that a has read; a comes back with a write that it began before.
 			if _, err := b.store.Update(t.Context(), o); err != nil {
 				t.Fatal(err)
 			}

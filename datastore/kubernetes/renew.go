@@ -16,10 +16,10 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// HTTPClient returns client-go's client. It reads the file of the certificate authority again when the server shows a
+// httpClient returns client-go's client. It reads the file of the certificate authority again when the server shows a
 // certificate of another one: authorities are rotated while programs run. With settings of Config.REST it reads all
 // credentials again.
-func HTTPClient(config *rest.Config) (*http.Client, error) {
+func httpClient(config *rest.Config) (*http.Client, error) {
 	if config.WrapTransport == nil && config.Transport == nil {
 		config = rest.CopyConfig(config)
 		same := rest.CopyConfig(config)

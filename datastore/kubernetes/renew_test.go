@@ -150,7 +150,7 @@ func TestRotatedCredentials(t *testing.T) {
 	}
 	for _, step := range []struct {
 		what    string
-		refuses func() // what the server does first
+		refuses func() // the first action of the server
 		renew   func()
 	}{
 		{"the token", func() { p.token.Store("two") }, func() { config(server, "token: two") }},

@@ -33,7 +33,8 @@ func (a *answering) RoundTrip(req *http.Request) (*http.Response, error) {
 		fmt.Sprint(len(a.requests)))), Request: req}, nil
 }
 
-// What the server said to come again for later does not reach it before, whoever has forgotten it; all else does.
+// A request that the server has deferred does not reach it before that time, even if the caller has forgotten the
+// answer; all other requests do.
 func TestRetryAfterHolds(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, x := range []struct {
@@ -115,7 +116,7 @@ func TestRetryAfterHolds(t *testing.T) {
 	}
 }
 
-// What is over is forgotten, and an answer that is too long is handed on whole and not kept.
+// Expired deferrals are removed, and an answer that is too long is passed on whole and not kept.
 func TestRefusalsAreForgotten(t *testing.T) {
 	now := time.Unix(1000, 0)
 	refusals := newRefusals()

@@ -122,14 +122,12 @@ func (s *Store) discover(ctx context.Context) error {
 	return nil
 }
 
+// group returns the API group of the custom resources in use.
 func (s *Store) group() form.Group {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.api
 }
-
-// Group returns the API group of the custom resources in use.
-func (s *Store) Group() form.Group { return s.group() }
 
 // absent records that the server does not have a custom resource, and checks whether it has the other group by now. It
 // returns the error with the name of the missing resource, which Is ErrUnavailable: it may be installed later.

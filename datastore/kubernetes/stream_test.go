@@ -30,7 +30,7 @@ type front struct {
 	streams  func(w http.ResponseWriter, q url.Values) bool // changes the query, or returns that it has answered
 	streamed int                                            // requests with sendInitialEvents
 	listed   int                                            // requests for lists
-	plain    bool                                           // bookmarks do not say what they are about
+	plain    bool                                           // bookmarks do not name their kind
 }
 
 func newFront(t *testing.T, server *apiserver.Server) *front {
@@ -149,7 +149,7 @@ func TestServersWithoutStreams(t *testing.T) {
 		{"ignored, the watch begins now", ignores(last), false},
 		{"ignored, as bookmarks show", nil, true},
 		{"the value alone is ignored", func(_ http.ResponseWriter, q url.Values) bool {
-			q.Del("sendInitialEvents") // the server says: resourceVersionMatch is forbidden for watch
+			q.Del("sendInitialEvents") // the server's message: resourceVersionMatch is forbidden for watch
 			return false
 		}, false},
 		{"invalid", answers(422, "Invalid", `ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: `+
@@ -204,8 +204,8 @@ func (f *front) pagedWatch(t *testing.T, s *kubernetes.Store, want map[model.Key
 	return m
 }
 
-// Without the feature and without validation of the parameter, as before Kubernetes 1.19, the watch begins with what
-// there is, and nothing says when that is complete. What is deleted meanwhile is gone.
+// Without the feature and without validation of the parameter, as before Kubernetes 1.19, the watch begins with the
+// existing objects, and nothing marks their end. Objects that were deleted meanwhile are removed.
 func TestServerBeforeStreams(t *testing.T) {
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint, "--feature-gates=WatchList=false")
 	f, want, _ := threePeers(t, server)

@@ -29,7 +29,7 @@ func full[T any](tb testing.TB, name string) *T {
 	return o
 }
 
-// TestTrim holds that what is left of a message makes the same objects.
+// TestTrim: the trimmed message decodes to the same objects.
 func TestTrim(t *testing.T) {
 	pod, node := full[corev1.Pod](t, "pod"), full[corev1.Node](t, "node")
 	end := metav1.Now().Rfc3339Copy()

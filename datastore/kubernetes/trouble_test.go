@@ -24,7 +24,7 @@ func peer(name, ip string) *model.Object {
 
 const peers = "/apis/crd.projectcalico.org/v1/bgppeers"
 
-// What is wrong with one kind is said of it, and the others go on.
+// The error of one kind is reported for that kind, and the others continue.
 func TestTrouble(t *testing.T) {
 	server := apiserver.Start(t)
 	s := openAt(t, server, server.URL, kubernetes.Config{})

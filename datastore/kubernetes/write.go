@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -31,7 +32,7 @@ const writeRetries = 10
 func (s *Store) Create(ctx context.Context, o *model.Object) (*model.Object, error) {
 	fail := func(err error) (*model.Object, error) { return nil, s.keyError(ctx, "create", o.Key, err) }
 	created := usable(o)
-	if err := created.PrepareCreate(time.Now()); err != nil {
+	if err := codec.PrepareCreate(created, time.Now()); err != nil {
 		return fail(err)
 	}
 	if created.Key.Kind == model.KindWorkloadEndpoint {
@@ -141,7 +142,7 @@ func (s *Store) Update(ctx context.Context, o *model.Object) (*model.Object, err
 		}
 		updated.Replaces(stored)
 	}
-	if err := updated.PrepareUpdate(); err != nil {
+	if err := codec.PrepareUpdate(updated); err != nil {
 		return fail(err)
 	}
 	stored, err := s.put(ctx, updated)
@@ -359,5 +360,5 @@ func incomplete(o *model.Object) bool {
 		return false // the patch changes only the named fields
 	}
 	m := o.Metadata()
-	return len(o.Raw()) == 0 || m != nil && m.GetUID() == ""
+	return len(o.Raw) == 0 || m != nil && m.GetUID() == ""
 }

@@ -48,26 +48,6 @@ func TestNodeAddress(t *testing.T) {
 	}
 }
 
-// What validation lets pass can be read, and the other way round.
-func TestNodeAddressAsValidated(t *testing.T) {
-	info, _ := Lookup(KindNode)
-	for _, text := range []string{"10.0.0.5/24", "10.0.0.5", "::ffff:10.0.0.5", "::ffff:10.0.0.5/120", "fd00::5/64",
-		"fd00::5", "fe80::5%eth0", "10.0.0.5/33", "node-1", "::ffff:10.0.0.5/24"} {
-		for _, b := range []*NodeBGPSpec{{IPv4Address: text}, {IPv6Address: text}} {
-			family := IPv4
-			if b.IPv4Address == "" {
-				family = IPv6
-			}
-			node := &Node{Spec: NodeSpec{BGP: b}}
-			node.Name = "n1"
-			valid := len(info.Validate(ResourceKey(KindNode, "n1"), node)) == 0
-			if readable := b.Address(family).IsValid(); readable != valid {
-				t.Errorf("%q as IPv%d: readable %t, valid %t", text, family, readable, valid)
-			}
-		}
-	}
-}
-
 func TestTunnelAddresses(t *testing.T) {
 	n := &Node{Spec: NodeSpec{
 		BGP:                 &NodeBGPSpec{IPv4IPIPTunnelAddr: "10.244.0.1"},

@@ -1,2 +1,2 @@
-// Package model defines the objects of the Calico v3 data model: their kinds, keys, encoding, defaults and validation.
+// Package model has the objects of the Calico v3 data model: their types, kinds and keys.
 package model

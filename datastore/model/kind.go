@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	networkingv1 "k8s.io/api/networking/v1"
 )
 
 // KindInfo is one row of the table of kinds: the properties of a kind.
@@ -22,77 +23,65 @@ type KindInfo struct {
 	Document string
 	// New returns an empty value: a pointer to the kind's type.
 	New func() any
-
-	defaults func(value any)           // nil for none
-	check    func(c *check, value any) // nil for none
 }
 
 var kinds = []KindInfo{
-	resource(KindNode, "nodes", nil, checkNode, "node", "no"),
-	resource(KindIPPool, "ippools", defaultIPPool, checkIPPool, "ippool", "ipp", "pool", "pools"),
-	resource(KindIPReservation, "ipreservations", nil, checkIPReservation, "ipreservation", "reservation",
-		"reservations"),
-	resource(KindBGPConfiguration, "bgpconfigurations", defaultBGPConfiguration, checkBGPConfiguration,
-		"bgpconfiguration", "bgpconfig", "bgpconfigs"),
-	resource(KindBGPFilter, "bgpfilters", nil, checkBGPFilter, "bgpfilter", "bgpf", "bgpfs", "bf", "bfs"),
-	resource(KindBGPPeer, "bgppeers", nil, checkBGPPeer, "bgppeer", "bgpp", "bp"),
-	resource(KindClusterInformation, "clusterinformations", nil, checkClusterInformation, "clusterinformation",
-		"clusterinfo"),
-	resource(KindFelixConfiguration, "felixconfigurations", defaultFelixConfiguration, checkFelixConfiguration,
-		"felixconfiguration", "felixconfig", "felixconfigs"),
-	resource(KindIPAMConfiguration, "ipamconfigurations", defaultIPAMConfiguration, checkIPAMConfiguration,
-		"ipamconfiguration", "ipamconfig"),
-	resource(KindKubeControllers, "kubecontrollersconfigurations", defaultKubeControllers, checkKubeControllers,
+	resource[Node](KindNode, "nodes", "node", "no"),
+	resource[IPPool](KindIPPool, "ippools", "ippool", "ipp", "pool", "pools"),
+	resource[v3.IPReservation](KindIPReservation, "ipreservations", "ipreservation", "reservation", "reservations"),
+	resource[BGPConfiguration](KindBGPConfiguration, "bgpconfigurations", "bgpconfiguration", "bgpconfig",
+		"bgpconfigs"),
+	resource[BGPFilter](KindBGPFilter, "bgpfilters", "bgpfilter", "bgpf", "bgpfs", "bf", "bfs"),
+	resource[BGPPeer](KindBGPPeer, "bgppeers", "bgppeer", "bgpp", "bp"),
+	resource[v3.ClusterInformation](KindClusterInformation, "clusterinformations", "clusterinformation", "clusterinfo"),
+	resource[FelixConfiguration](KindFelixConfiguration, "felixconfigurations", "felixconfiguration", "felixconfig",
+		"felixconfigs"),
+	resource[IPAMConfiguration](KindIPAMConfiguration, "ipamconfigurations", "ipamconfiguration", "ipamconfig"),
+	resource[KubeControllersConfiguration](KindKubeControllers, "kubecontrollersconfigurations",
 		"kubecontrollersconfiguration", "kubecontrollersconfig", "kubecontrollersconfigs"),
-	resource[v3.Profile](KindProfile, "profiles", nil, checkProfile, "profile", "pro"),
-	resource(KindTier, "tiers", defaultTier, checkTier, "tier"),
-	namespaced(resource(KindWorkloadEndpoint, "workloadendpoints", defaultWorkloadEndpoint, checkWorkloadEndpoint,
-		"workloadendpoint", "wep", "weps")),
-	resource(KindCalicoNodeStatus, "caliconodestatuses", nil, checkCalicoNodeStatus, "caliconodestatus", "nodestatus"),
-	namespaced(resource(KindNetworkPolicy, "networkpolicies", defaultNetworkPolicy, checkNetworkPolicy, "networkpolicy",
-		"np", "policy", "policies", "pol", "pols")),
-	resource(KindGlobalNetworkPolicy, "globalnetworkpolicies", defaultGlobalNetworkPolicy, checkGlobalNetworkPolicy,
-		"globalnetworkpolicy", "gnp", "gnps"),
-	namespaced(resource(KindStagedNetworkPolicy, "stagednetworkpolicies", defaultStagedNetworkPolicy,
-		checkStagedNetworkPolicy, "stagednetworkpolicy", "snp", "snps")),
-	resource(KindStagedGlobalNetworkPolicy, "stagedglobalnetworkpolicies", defaultStagedGlobalNetworkPolicy,
-		checkStagedGlobalNetworkPolicy, "stagedglobalnetworkpolicy", "sgnp", "sgnps"),
-	namespaced(resource(KindStagedKubernetesNetworkPolicy, "stagedkubernetesnetworkpolicies",
-		defaultStagedKubernetesNetworkPolicy, checkStagedKubernetesNetworkPolicy, "stagedkubernetesnetworkpolicy",
-		"sknp", "skpol")),
-	namespaced(resource(KindNetworkSet, "networksets", nil, checkNetworkSet, "networkset", "netset", "netsets")),
-	resource(KindGlobalNetworkSet, "globalnetworksets", nil, checkGlobalNetworkSet, "globalnetworkset", "gnetset",
-		"gnetsets"),
-	resource(KindHostEndpoint, "hostendpoints", nil, checkHostEndpoint, "hostendpoint", "hep", "heps"),
-	internal(KindIPAMBlock, "ipamblocks", checkStoredBlock),
-	internal(KindBlockAffinity, "blockaffinities", checkAffinity),
-	internal(KindIPAMHandle, "ipamhandles", checkHandle),
-	internal(KindIPAMConfig, "ipamconfigs", checkIPAMConfig),
+	resource[v3.Profile](KindProfile, "profiles", "profile", "pro"),
+	resource[Tier](KindTier, "tiers", "tier"),
+	namespaced(resource[WorkloadEndpoint](KindWorkloadEndpoint, "workloadendpoints", "workloadendpoint", "wep",
+		"weps")),
+	resource[v3.CalicoNodeStatus](KindCalicoNodeStatus, "caliconodestatuses", "caliconodestatus", "nodestatus"),
+	namespaced(resource[v3.NetworkPolicy](KindNetworkPolicy, "networkpolicies", "networkpolicy", "np", "policy",
+		"policies", "pol", "pols")),
+	resource[v3.GlobalNetworkPolicy](KindGlobalNetworkPolicy, "globalnetworkpolicies", "globalnetworkpolicy", "gnp",
+		"gnps"),
+	namespaced(resource[v3.StagedNetworkPolicy](KindStagedNetworkPolicy, "stagednetworkpolicies",
+		"stagednetworkpolicy", "snp", "snps")),
+	resource[v3.StagedGlobalNetworkPolicy](KindStagedGlobalNetworkPolicy, "stagedglobalnetworkpolicies",
+		"stagedglobalnetworkpolicy", "sgnp", "sgnps"),
+	namespaced(resource[v3.StagedKubernetesNetworkPolicy](KindStagedKubernetesNetworkPolicy,
+		"stagedkubernetesnetworkpolicies", "stagedkubernetesnetworkpolicy", "sknp", "skpol")),
+	namespaced(resource[v3.NetworkSet](KindNetworkSet, "networksets", "networkset", "netset", "netsets")),
+	resource[v3.GlobalNetworkSet](KindGlobalNetworkSet, "globalnetworksets", "globalnetworkset", "gnetset", "gnetsets"),
+	resource[v3.HostEndpoint](KindHostEndpoint, "hostendpoints", "hostendpoint", "hep", "heps"),
+	internal[Block](KindIPAMBlock, "ipamblocks"),
+	internal[BlockAffinity](KindBlockAffinity, "blockaffinities"),
+	internal[Handle](KindIPAMHandle, "ipamhandles"),
+	internal[IPAMConfig](KindIPAMConfig, "ipamconfigs"),
 }
 
 // kubernetesKinds are the further kinds of Lookup, which no datastore stores.
 var kubernetesKinds = []KindInfo{
-	kubernetes("v1", namespaced(resource(KindService, "services", nil, checkService, "service", "svc"))),
-	kubernetes("discovery.k8s.io/v1", namespaced(resource(KindEndpointSlice, "endpointslices", nil, checkEndpointSlice,
+	kubernetes("v1", namespaced(resource[Service](KindService, "services", "service", "svc"))),
+	kubernetes("discovery.k8s.io/v1", namespaced(resource[EndpointSlice](KindEndpointSlice, "endpointslices",
 		"endpointslice"))),
-	documentsSay("NetworkPolicy", kubernetes("networking.k8s.io/v1",
-		namespaced(resource(KindKubernetesNetworkPolicy, "kubernetesnetworkpolicies", defaultKubernetesNetworkPolicy,
-			checkKubernetesNetworkPolicy, "kubernetesnetworkpolicy", "knp")))),
-	kubernetes("policy.networking.k8s.io/v1alpha2", resource(KindClusterNetworkPolicy, "clusternetworkpolicies", nil,
-		checkClusterNetworkPolicy, "clusternetworkpolicy", "cnp")),
-	kubernetes("v1", resource(KindNamespace, "namespaces", nil, noRules[Namespace], "namespace", "ns")),
-	kubernetes("v1", namespaced(resource(KindServiceAccount, "serviceaccounts", nil, noRules[ServiceAccount],
-		"serviceaccount", "sa"))),
-	kubernetes("v1", namespaced(resource(KindPod, "pods", nil, noRules[Pod], "pod", "po"))),
+	documentKind("NetworkPolicy", kubernetes("networking.k8s.io/v1", namespaced(resource[networkingv1.NetworkPolicy](
+		KindKubernetesNetworkPolicy, "kubernetesnetworkpolicies", "kubernetesnetworkpolicy", "knp")))),
+	kubernetes("policy.networking.k8s.io/v1alpha2", resource[ClusterNetworkPolicy](KindClusterNetworkPolicy,
+		"clusternetworkpolicies", "clusternetworkpolicy", "cnp")),
+	kubernetes("v1", resource[Namespace](KindNamespace, "namespaces", "namespace", "ns")),
+	kubernetes("v1", namespaced(resource[ServiceAccount](KindServiceAccount, "serviceaccounts", "serviceaccount",
+		"sa"))),
+	kubernetes("v1", namespaced(resource[Pod](KindPod, "pods", "pod", "po"))),
 }
 
-func resource[T any](kind Kind, plural string, defaults func(*T), rules func(*check, *T), aliases ...string) KindInfo {
-	i := internal(kind, plural, rules)
+func resource[T any](kind Kind, plural string, aliases ...string) KindInfo {
+	i := internal[T](kind, plural)
 	i.Aliases = aliases
 	i.Resource, i.APIVersion = true, APIVersion
-	if defaults != nil {
-		i.defaults = func(value any) { defaults(value.(*T)) }
-	}
 	return i
 }
 
@@ -107,19 +96,14 @@ func kubernetes(apiVersion string, i KindInfo) KindInfo {
 	return i
 }
 
-// documentsSay is for a kind whose documents have the name of another kind, which has another API version.
-func documentsSay(name string, i KindInfo) KindInfo {
+// documentKind is for a kind whose documents have the name of another kind, which has another API version.
+func documentKind(name string, i KindInfo) KindInfo {
 	i.Document = name
 	return i
 }
 
-func internal[T any](kind Kind, plural string, rules func(*check, *T)) KindInfo {
-	return KindInfo{
-		Kind:   kind,
-		Plural: plural,
-		New:    func() any { return new(T) },
-		check:  func(c *check, value any) { rules(c, value.(*T)) },
-	}
+func internal[T any](kind Kind, plural string) KindInfo {
+	return KindInfo{Kind: kind, Plural: plural, New: func() any { return new(T) }}
 }
 
 // Kinds returns the table of the kinds in Calico's datastore, in a fixed order. Callers must not change it.
@@ -152,34 +136,4 @@ func LookupDocument(apiVersion, kind string) (KindInfo, bool) {
 	}
 	i, ok := Lookup(Kind(kind))
 	return i, ok && i.Document == ""
-}
-
-// documentKind returns the kind field of the kind's documents.
-func (i KindInfo) documentKind() string {
-	if i.Document != "" {
-		return i.Document
-	}
-	return string(i.Kind)
-}
-
-// Default sets the defaults of Calico's stored form.
-func (i KindInfo) Default(value any) {
-	if i.defaults != nil {
-		i.defaults(value)
-	}
-}
-
-// Validate lists every rule that the value breaks.
-func (i KindInfo) Validate(key Key, value any) []FieldError { return i.run(key, value, false) }
-
-// run applies the rules of the kind; lenient applies only those that make the object unsafe to use.
-func (i KindInfo) run(key Key, value any, lenient bool) []FieldError {
-	c := &check{key: key, lenient: lenient}
-	if i.Resource {
-		checkMetadata(c, i, value)
-	}
-	if i.check != nil {
-		i.check(c, value)
-	}
-	return c.errs
 }

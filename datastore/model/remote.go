@@ -9,9 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RemoteEndpoint is the Value of another node's WorkloadEndpoint in tables that keep only the fields for policy and
+// remoteEndpoint is the Value of another node's WorkloadEndpoint in tables that keep only the fields for policy and
 // routes: in a large cluster such endpoints are most of a node's objects. Workload converts it to a WorkloadEndpoint.
-type RemoteEndpoint struct {
+type remoteEndpoint struct {
 	common *WorkloadEndpoint // fields shared with similar endpoints
 	node   string
 	// pod, interface and networks, a line each: one piece of memory instead of many small ones
@@ -36,8 +36,8 @@ func (o *Object) Remote(
 	}
 	reduced := &struct { // one piece of memory
 		Object
-		endpoint RemoteEndpoint
-	}{endpoint: RemoteEndpoint{node: text(s.Node), own: own}}
+		endpoint remoteEndpoint
+	}{endpoint: remoteEndpoint{node: text(s.Node), own: own}}
 	e := &reduced.endpoint
 	*scratch = WorkloadEndpoint{
 		TypeMeta:   metav1.TypeMeta{Kind: string(KindWorkloadEndpoint), APIVersion: APIVersion},
@@ -66,8 +66,8 @@ func SameRemote(a, b *Object) bool {
 	if a == nil || b == nil || a.Err != nil || b.Err != nil {
 		return false
 	}
-	x, _ := a.Value.(*RemoteEndpoint)
-	y, _ := b.Value.(*RemoteEndpoint)
+	x, _ := a.Value.(*remoteEndpoint)
+	y, _ := b.Value.(*remoteEndpoint)
 	return x != nil && y != nil && a.Key == b.Key && x.node == y.node && x.own == y.own && x.common == y.common &&
 		x.rest == nil && y.rest == nil
 }
@@ -78,7 +78,7 @@ func (o *Object) Workload() *WorkloadEndpoint {
 	if o == nil {
 		return nil
 	}
-	e, ok := o.Value.(*RemoteEndpoint)
+	e, ok := o.Value.(*remoteEndpoint)
 	if !ok {
 		w, _ := o.Value.(*WorkloadEndpoint)
 		return w
@@ -100,7 +100,7 @@ func (o *Object) Workload() *WorkloadEndpoint {
 }
 
 // MarshalJSON fails: a reduced endpoint must not be stored.
-func (*RemoteEndpoint) MarshalJSON() ([]byte, error) {
+func (*remoteEndpoint) MarshalJSON() ([]byte, error) {
 	return nil, errors.New("only a part of the endpoint is here: it must be read from the datastore before it " +
 		"can be changed")
 }

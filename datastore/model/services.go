@@ -1,8 +1,6 @@
 package model
 
 import (
-	"fmt"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -110,25 +108,4 @@ func (c EndpointConditions) Stays() bool {
 // FromOutside reports whether the service is exposed outside the cluster.
 func (s *Service) FromOutside() bool {
 	return s.Spec.Type == ServiceNodePort || s.Spec.Type == ServiceLoadBalancer || len(s.Spec.ExternalIPs) > 0
-}
-
-func checkService(c *check, s *Service) {
-	c.ip("spec.loadBalancerIP", s.Spec.LoadBalancerIP, 0)
-	if s.Spec.ClusterIP != ClusterIPNone {
-		c.ip("spec.clusterIP", s.Spec.ClusterIP, 0)
-	}
-	for i, a := range s.Spec.ExternalIPs {
-		c.ip(at("spec.externalIPs", i), a, 0)
-	}
-	for i, f := range s.Spec.IPFamilies {
-		enum(c, at("spec.ipFamilies", i), f, "IPv4", "IPv6")
-	}
-	enum(c, "spec.externalTrafficPolicy", s.Spec.ExternalTrafficPolicy, "Cluster", TrafficPolicyLocal)
-}
-
-func checkEndpointSlice(c *check, s *EndpointSlice) {
-	enum(c, "addressType", s.AddressType, "IPv4", "IPv6", "FQDN")
-	for i, e := range s.Endpoints {
-		c.failIf(len(e.Addresses) == 0, fmt.Sprintf("endpoints[%d].addresses", i), "", "is required")
-	}
 }

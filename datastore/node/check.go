@@ -43,8 +43,8 @@ func (c *Config) checkAddress(f Family) error {
 	return nil
 }
 
-func parseMethodOf(variable, method string) (Method, error) {
-	m, err := ParseMethod(method)
+func parseMethodOf(variable, method string) (method, error) {
+	m, err := parseMethod(method)
 	if err != nil {
 		return m, fmt.Errorf("%s_AUTODETECTION_METHOD: %w", variable, err)
 	}

@@ -18,12 +18,12 @@ type Candidate struct {
 	Method    string // the method of the decision
 }
 
-// Detect selects among the addresses of one family, without I/O. wanted is the address that can-reach or
+// choose selects among the addresses of one family, without I/O. wanted is the address that can-reach or
 // kubernetes-internal-ip found; other methods ignore it.
 //
 // Interfaces are evaluated from the highest index down, as in calico/node, and each one's addresses in the kernel's
 // order. Every address becomes a candidate. The error explains why none was selected.
-func Detect(m Method, family Family, interfaces []Interface, wanted netip.Addr) (netip.Prefix, []Candidate, error) {
+func choose(m method, family Family, interfaces []Interface, wanted netip.Addr) (netip.Prefix, []Candidate, error) {
 	interfaces = slices.Clone(interfaces)
 	slices.SortStableFunc(interfaces, func(a, b Interface) int { return b.Index - a.Index })
 	var chosen *Candidate
@@ -55,7 +55,7 @@ func Detect(m Method, family Family, interfaces []Interface, wanted netip.Addr) 
 }
 
 // evaluate reports whether an address may be selected, and why or why not.
-func (m Method) evaluate(name string, p netip.Prefix, wanted netip.Addr) (why string, fits bool) {
+func (m method) evaluate(name string, p netip.Prefix, wanted netip.Addr) (why string, fits bool) {
 	if !p.Addr().IsGlobalUnicast() {
 		return "a loopback, link-local or multicast address cannot be reached by other nodes", false
 	}
@@ -94,7 +94,7 @@ type KubernetesAddress func(ctx context.Context, family Family) (netip.Addr, err
 
 // detect queries the host for the method's input and selects.
 func detect(
-	ctx context.Context, m Method, family Family, host HostAddresses, kubernetes KubernetesAddress,
+	ctx context.Context, m method, family Family, host HostAddresses, kubernetes KubernetesAddress,
 ) (netip.Prefix, []Candidate, error) {
 	interfaces, err := host.Interfaces()
 	if err != nil {
@@ -114,7 +114,7 @@ func detect(
 	if err != nil {
 		return netip.Prefix{}, nil, fmt.Errorf("%s: %w", m, err)
 	}
-	chosen, candidates, err := Detect(m, family, interfaces, wanted.Unmap())
+	chosen, candidates, err := choose(m, family, interfaces, wanted.Unmap())
 	if err != nil && wanted.IsValid() {
 		err = fmt.Errorf("%s gives %s, which is on no interface of this host", m, wanted)
 	}

@@ -83,7 +83,7 @@ func TestDetect(t *testing.T) {
 			wanted: "10.0.0.1", want: "10.0.0.1/24"},
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
-			m, err := ParseMethod(tc.method)
+			m, err := parseMethod(tc.method)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -91,7 +91,7 @@ func TestDetect(t *testing.T) {
 			if tc.wanted != "" {
 				wanted = netip.MustParseAddr(tc.wanted)
 			}
-			got, candidates, err := Detect(m, tc.family, host, wanted)
+			got, candidates, err := choose(m, tc.family, host, wanted)
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
 					t.Errorf("error %v, want %s", err, tc.wantErr)
@@ -121,7 +121,7 @@ func TestDetect(t *testing.T) {
 func TestMethodsThatCannotBe(t *testing.T) {
 	for _, text := range []string{"first", "interface", "interface=", "interface=(", "cidr=10.0.0.0", "cidr=,",
 		"can-reach=", "skip-interface", "first-found=x", "kubernetes-internal-ip=x", "FIRST-FOUND"} {
-		if _, err := ParseMethod(text); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", text)) {
+		if _, err := parseMethod(text); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", text)) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -149,7 +149,7 @@ func TestLookedUpMethods(t *testing.T) {
 		{"kubernetes-internal-ip", IPv4, answer("::", errors.New("node kn has no InternalIP")),
 			"kubernetes-internal-ip: node kn has no InternalIP"},
 	} {
-		m, err := ParseMethod(tc.method)
+		m, err := parseMethod(tc.method)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -246,7 +246,7 @@ func TestNodeInterfaces(t *testing.T) {
 	}
 }
 
-// Whatever method is configured, it is refused or judges every address, and chooses at most one.
+// Any configured method is refused, or evaluates each address and selects at most one.
 func FuzzDetect(f *testing.F) {
 	for _, s := range []string{"", "first-found", "interface=eth.*,^en", "skip-interface=eth1",
 		"cidr=10.0.0.0/8, fd00::/8", "can-reach=10.0.0.2", "kubernetes-internal-ip", "cidr=::ffff:10.0.0.0/100"} {
@@ -255,13 +255,13 @@ func FuzzDetect(f *testing.F) {
 	host := interfaces("lo 127.0.0.1/8 ::1/128", "eth0 10.0.0.1/24 10.0.0.2/24 fe80::1/64 fd00::1/64",
 		"eth1 192.168.5.5/16", "docker0 172.17.0.1/16")
 	f.Fuzz(func(t *testing.T, text string, wanted []byte) {
-		m, err := ParseMethod(text)
+		m, err := parseMethod(text)
 		if err != nil {
 			return
 		}
 		w, _ := netip.AddrFromSlice(wanted)
 		for family, all := range map[Family]int{IPv4: 5, IPv6: 3} {
-			p, candidates, err := Detect(m, family, host, w)
+			p, candidates, err := choose(m, family, host, w)
 			chosen := 0
 			for _, c := range candidates {
 				if c.Chosen {

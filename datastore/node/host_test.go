@@ -35,7 +35,7 @@ func TestSystemHost(t *testing.T) {
 			{"first-found", IPv6, "fd77::1/64"},
 			{"can-reach=2001:db8::1", IPv6, "can-reach=2001:db8::1: no IPv6 route to 2001:db8::1: "},
 		} {
-			m, err := ParseMethod(tc.method)
+			m, err := parseMethod(tc.method)
 			if err != nil {
 				t.Error(err)
 				continue

@@ -18,8 +18,8 @@ const (
 	kubernetesIP  = "kubernetes-internal-ip"
 )
 
-// Method selects one of the host's addresses.
-type Method struct {
+// method selects one of the host's addresses.
+type method struct {
 	text        string
 	kind        string
 	patterns    []*regexp.Regexp
@@ -28,13 +28,13 @@ type Method struct {
 }
 
 // String returns the method as the user wrote it.
-func (m Method) String() string { return m.text }
+func (m method) String() string { return m.text }
 
-// ParseMethod parses a detection method: "" and first-found, interface=REGEX,.. skip-interface=REGEX,.. cidr=CIDR,..
+// parseMethod parses a detection method: "" and first-found, interface=REGEX,.. skip-interface=REGEX,.. cidr=CIDR,..
 // can-reach=DESTINATION or kubernetes-internal-ip.
-func ParseMethod(text string) (Method, error) {
+func parseMethod(text string) (method, error) {
 	kind, value, _ := strings.Cut(text, "=")
-	m := Method{text: text, kind: kind}
+	m := method{text: text, kind: kind}
 	var err error
 	switch kind {
 	case byInterface, skipInterface:
@@ -57,7 +57,7 @@ func ParseMethod(text string) (Method, error) {
 		}
 	}
 	if err != nil {
-		return Method{}, fmt.Errorf("detection method %q: %w", text, err)
+		return method{}, fmt.Errorf("detection method %q: %w", text, err)
 	}
 	return m, nil
 }

@@ -62,9 +62,9 @@ func checkName(name string) error {
 	return nil
 }
 
-// WriteName writes the name for the CNI plugin, which compares every byte: there is no newline. Readers see either the
+// writeName writes the name for the CNI plugin, which compares every byte: there is no newline. Readers see either the
 // old or the whole new file.
-func WriteName(path, name string) error {
+func writeName(path, name string) error {
 	if err := safefile.Replace(path, []byte(name), 0o644); err != nil {
 		return fmt.Errorf("write the nodename file %s: %w", path, err)
 	}

@@ -51,7 +51,7 @@ func TestName(t *testing.T) {
 func TestWriteName(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lib", "calico", "nodename")
 	for _, name := range []string{"node-long-name", "n2"} {
-		if err := WriteName(path, name); err != nil {
+		if err := writeName(path, name); err != nil {
 			t.Fatal(err)
 		}
 		b, err := os.ReadFile(path)
@@ -63,7 +63,7 @@ func TestWriteName(t *testing.T) {
 	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 1 {
 		t.Errorf("left behind: %v", entries)
 	}
-	if err := WriteName("/proc/nope/nodename", "n"); err == nil || !strings.Contains(err.Error(), "nodename file") {
+	if err := writeName("/proc/nope/nodename", "n"); err == nil || !strings.Contains(err.Error(), "nodename file") {
 		t.Error(err)
 	}
 }

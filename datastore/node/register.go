@@ -19,8 +19,8 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// ErrLocked is the error while ClusterInformation reports that the datastore is not ready: it is being migrated.
-var ErrLocked = errors.New("the datastore is locked (ClusterInformation default has datastoreReady: false), as " +
+// errLocked is the error while ClusterInformation reports that the datastore is not ready: it is being migrated.
+var errLocked = errors.New("the datastore is locked (ClusterInformation default has datastoreReady: false), as " +
 	"during a migration")
 
 // retryInterval is the interval between attempts to use a datastore that does not answer or is locked.
@@ -61,7 +61,7 @@ func Register(
 		result.Warnings = append(result.Warnings, w)
 	}
 	if c.Name.File != "" {
-		if err := WriteName(c.Name.File, name); err != nil {
+		if err := writeName(c.Name.File, name); err != nil {
 			return result, err
 		}
 	}
@@ -169,7 +169,7 @@ func datastoreReady(ctx context.Context, store datastore.Store) error {
 		return err
 	}
 	if c, ok := o.Value.(*v3.ClusterInformation); ok && c.Spec.DatastoreReady != nil && !*c.Spec.DatastoreReady {
-		return ErrLocked
+		return errLocked
 	}
 	return nil
 }
@@ -194,7 +194,7 @@ func (r *registrar) ensureNode(ctx context.Context) (Result, error) {
 		}
 		if !r.config.DisableConflictCheck {
 			err := r.checkConflict(ctx, n)
-			var conflict *ConflictError
+			var conflict *conflictError
 			if errors.As(err, &conflict) && !addressesChanged(before, n) {
 				// The other one came later, or at the same moment: the running node continues.
 				result.Warnings, err = append(result.Warnings, err.Error()), nil
@@ -295,21 +295,21 @@ func (r *registrar) checkConflict(ctx context.Context, n *model.Node) error {
 			own := addressOf(n, f).Addr()
 			if own.IsValid() && own == addressOf(other, f).Addr() {
 				_, _, variable := r.config.ip(f)
-				return &ConflictError{Address: own, Other: o.Key.Name, Variable: variable}
+				return &conflictError{Address: own, Other: o.Key.Name, Variable: variable}
 			}
 		}
 	}
 	return nil
 }
 
-// ConflictError reports that another node has this node's address.
-type ConflictError struct {
+// conflictError reports that another node has this node's address.
+type conflictError struct {
 	Address  netip.Addr
 	Other    string // the other node's name
 	Variable string // the setting to change
 }
 
-func (e *ConflictError) Error() string {
+func (e *conflictError) Error() string {
 	return fmt.Sprintf("address %s is already used by node %s; set %s or %s_AUTODETECTION_METHOD so that this node "+
 		"gets an address of its own, delete the Node %s if that host is gone, or set DISABLE_NODE_IP_CHECK=true",
 		e.Address, e.Other, e.Variable, e.Variable, e.Other)

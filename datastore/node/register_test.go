@@ -137,7 +137,7 @@ func TestStoresWhatCalicoStores(t *testing.T) {
 	}
 }
 
-// What the first node of a new cluster writes.
+// The objects that the first node of a new cluster writes.
 func TestNewCluster(t *testing.T) {
 	server := etcdtest.Start(t)
 	client, store := server.Client(t), server.Store(t)
@@ -177,7 +177,7 @@ func TestNewCluster(t *testing.T) {
 	}
 }
 
-// A second start writes nothing; a third with another AS writes the Node and keeps what others put in it.
+// A second start writes nothing; a third with another AS writes the Node and keeps the fields of other writers.
 func TestRestart(t *testing.T) {
 	server := etcdtest.Start(t)
 	client, store := server.Client(t), server.Store(t)
@@ -227,7 +227,7 @@ func TestAddressConflict(t *testing.T) {
 	mustRegister(t, store, c, host)
 
 	_, err := register(t, store, named("n2"), host)
-	var conflict *ConflictError
+	var conflict *conflictError
 	if !errors.As(err, &conflict) || conflict.Other != "n1" ||
 		!strings.Contains(err.Error(), "register node n2: address 10.0.0.1 is already used by node n1; set IP or "+
 			"IP_AUTODETECTION_METHOD") {
@@ -336,7 +336,7 @@ func TestLockedAndUnreachableDatastore(t *testing.T) {
 	host := &fixed{interfaces: interfaces("eth0 10.0.0.1/24")}
 	locked := `{"kind":"ClusterInformation","apiVersion":"projectcalico.org/v3","metadata":{"name":"default"},"spec":{"clusterGUID":"x","calicoVersion":"v3.1.0","datastoreReady":false}}`
 	put(t, client, v3root+"clusterinformations/default", locked)
-	if _, err := register(t, store, named("n1"), host); !errors.Is(err, ErrLocked) {
+	if _, err := register(t, store, named("n1"), host); !errors.Is(err, errLocked) {
 		t.Fatal(err)
 	}
 	if got := raw(t, client, v3root+"nodes/n1"); got != "" {
@@ -379,7 +379,7 @@ func TestRenamedHostIsTold(t *testing.T) {
 	store := etcdtest.Start(t).Store(t)
 	c := named("new")
 	c.Name.File = filepath.Join(t.TempDir(), "nodename")
-	if err := WriteName(c.Name.File, "old"); err != nil {
+	if err := writeName(c.Name.File, "old"); err != nil {
 		t.Fatal(err)
 	}
 	r := mustRegister(t, store, c, &fixed{interfaces: interfaces("eth0 10.0.0.1/24")})

@@ -103,8 +103,8 @@ func nodeWith(addresses ...string) *model.Node {
 	return n
 }
 
-// On etcd: a second host registers under the name of the first one, which finds out; and what an operator does to Node
-// and interface is none.
+// On etcd: a second host registers under the name of the first one, which detects it. An operator's changes of Node and
+// interface are no takeover.
 func TestSecondHostOfOneName(t *testing.T) {
 	store := etcdtest.Start(t).Store(t)
 	c := named("n1")

@@ -158,7 +158,7 @@ func (t *Tunnels) settle(
 ) (tunnelResult, error) {
 	r := tunnelResult{kind: kind}
 	r.old, _ = netip.ParseAddr(kind.get(node))
-	held, err := t.IPAM.IPsByHandle(ctx, kind.Handle(t.Node))
+	held, err := t.IPAM.IPsByHandle(ctx, kind.handleOf(t.Node))
 	if err != nil && !errors.Is(err, model.ErrNotFound) {
 		return r, err
 	}
@@ -211,12 +211,13 @@ func (t *Tunnels) register(ctx context.Context, kind TunnelType, addr netip.Addr
 		return err
 	}
 	return t.IPAM.AssignIP(ctx, ipam.AddressRequest{
-		Address: addr, Host: t.Node, Handle: kind.Handle(t.Node), Attrs: t.attrs(kind), Use: v3.IPPoolAllowedUseTunnel,
+		Address: addr, Host: t.Node, Handle: kind.handleOf(t.Node), Attrs: t.attrs(kind),
+		Use: v3.IPPoolAllowedUseTunnel,
 	})
 }
 
 func (t *Tunnels) assign(ctx context.Context, kind TunnelType, candidates []netip.Prefix) (netip.Addr, error) {
-	request := ipam.Request{Host: t.Node, Handle: kind.Handle(t.Node), Attrs: t.attrs(kind),
+	request := ipam.Request{Host: t.Node, Handle: kind.handleOf(t.Node), Attrs: t.attrs(kind),
 		Use: v3.IPPoolAllowedUseTunnel}
 	if kind.family == ipam.IPv4 {
 		request.Num4, request.Pools4 = 1, candidates
@@ -279,7 +280,7 @@ func (t *Tunnels) undo(ctx context.Context, results []tunnelResult) {
 		if !r.fresh || !r.address.IsValid() {
 			continue
 		}
-		_, err := t.IPAM.ReleaseIPs(ctx, ipam.Release{Address: r.address, Handle: r.kind.Handle(t.Node)})
+		_, err := t.IPAM.ReleaseIPs(ctx, ipam.Release{Address: r.address, Handle: r.kind.handleOf(t.Node)})
 		if err != nil {
 			t.Log.Warn("tunnel address stays assigned, the next try uses it", zap.Stringer("address", r.address),
 				zap.Error(err))
@@ -289,7 +290,7 @@ func (t *Tunnels) undo(ctx context.Context, results []tunnelResult) {
 
 // releaseSurplus releases all addresses of the tunnel except the one in use.
 func (t *Tunnels) releaseSurplus(ctx context.Context, r tunnelResult) error {
-	handle := r.kind.Handle(t.Node)
+	handle := r.kind.handleOf(t.Node)
 	if !r.address.IsValid() {
 		_, err := t.IPAM.ReleaseByHandle(ctx, handle)
 		if errors.Is(err, model.ErrNotFound) {
@@ -314,7 +315,7 @@ func (t *Tunnels) releaseSurplus(ctx context.Context, r tunnelResult) error {
 // our handle, which is lost.
 func (t *Tunnels) releaseUnregistered(ctx context.Context, r tunnelResult) error {
 	current, err := t.currentOf(ctx, r.old)
-	if err != nil || !current.unregistered() && (!current.assigned || current.handle != r.kind.Handle(t.Node)) {
+	if err != nil || !current.unregistered() && (!current.assigned || current.handle != r.kind.handleOf(t.Node)) {
 		return err
 	}
 	_, err = t.IPAM.ReleaseIPs(ctx, ipam.Release{Address: r.old})

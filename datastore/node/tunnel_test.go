@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
@@ -79,7 +80,7 @@ func (x tunnelTest) pool(name, cidr string, change ...func(*model.IPPoolSpec)) {
 	for _, c := range change {
 		c(&p.Spec)
 	}
-	raw, err := model.NewObject(model.ResourceKey(model.KindIPPool, name), p).Encode()
+	raw, err := codec.Encode(model.NewObject(model.ResourceKey(model.KindIPPool, name), p))
 	if err != nil {
 		x.Fatal(err)
 	}
@@ -110,7 +111,7 @@ func (x tunnelTest) address() string {
 	return TunnelIPIP.get(n)
 }
 
-// held is what a handle has, as text.
+// held lists the addresses of a handle, as text.
 func (x tunnelTest) held(handle string) string {
 	x.Helper()
 	addrs, err := x.alloc.IPsByHandle(context.Background(), handle)
@@ -338,7 +339,7 @@ func TestTunnelAddressesAreCalicos(t *testing.T) {
 			x.put(path, r.Raw)
 			continue
 		}
-		tunnels := &Tunnels{Store: x.store, IPAM: x.alloc, Node: name, Types: TunnelTypes, Log: zap.NewNop()}
+		tunnels := &Tunnels{Store: x.store, IPAM: x.alloc, Node: name, Types: tunnelTypes, Log: zap.NewNop()}
 		if err := tunnels.Ensure(context.Background()); err != nil {
 			t.Fatal(err)
 		}

@@ -28,12 +28,12 @@ type TunnelType struct {
 
 func (k TunnelType) String() string { return k.name }
 
-// Handle returns the IPAM handle of the tunnel address of a node.
-func (k TunnelType) Handle(node string) string { return k.handle + node }
+// handleOf returns the IPAM handle of the tunnel address of a node.
+func (k TunnelType) handleOf(node string) string { return k.handle + node }
 
-// The tunnels of Calico. TunnelTypes has them in the order in which Calico assigns their addresses.
+// The tunnels of Calico. tunnelTypes has them in the order in which Calico assigns their addresses.
 var (
-	TunnelWireguard = TunnelType{
+	tunnelWireguard = TunnelType{
 		name: "WireGuard", family: ipam.IPv4, handle: "wireguard-tunnel-addr-", attribute: "wireguardTunnelAddress",
 		uses: func(*ippool.Pool) bool { return true },
 		wanted: func(n *model.Node, hostEncryption bool) bool {
@@ -41,7 +41,7 @@ var (
 		},
 		field: wireguardField(func(w *model.NodeWireguard) *string { return &w.InterfaceIPv4Address }),
 	}
-	TunnelWireguardV6 = TunnelType{
+	tunnelWireguardV6 = TunnelType{
 		name: "WireGuard IPv6", family: ipam.IPv6, handle: "wireguard-v6-tunnel-addr-",
 		attribute: "wireguardV6TunnelAddress",
 		uses:      func(*ippool.Pool) bool { return true },
@@ -63,17 +63,17 @@ var (
 			return &n.Spec.BGP.IPv4IPIPTunnelAddr
 		},
 	}
-	TunnelVXLAN = TunnelType{
+	tunnelVXLAN = TunnelType{
 		name: "VXLAN", family: ipam.IPv4, handle: "vxlan-tunnel-addr-", attribute: "vxlanTunnelAddress",
 		uses:  encapsulates(ippool.VXLAN),
 		field: func(n *model.Node, _ bool) *string { return &n.Spec.IPv4VXLANTunnelAddr },
 	}
-	TunnelVXLANV6 = TunnelType{
+	tunnelVXLANV6 = TunnelType{
 		name: "VXLAN IPv6", family: ipam.IPv6, handle: "vxlan-v6-tunnel-addr-", attribute: "vxlanV6TunnelAddress",
 		uses:  encapsulates(ippool.VXLAN),
 		field: func(n *model.Node, _ bool) *string { return &n.Spec.IPv6VXLANTunnelAddr },
 	}
-	TunnelTypes = []TunnelType{TunnelWireguard, TunnelWireguardV6, TunnelIPIP, TunnelVXLAN, TunnelVXLANV6}
+	tunnelTypes = []TunnelType{tunnelWireguard, tunnelWireguardV6, TunnelIPIP, tunnelVXLAN, tunnelVXLANV6}
 )
 
 func encapsulates(e ippool.Encapsulation) func(*ippool.Pool) bool {

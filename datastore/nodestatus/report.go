@@ -39,15 +39,15 @@ type Route struct {
 	Peer      netip.Addr // its sender, invalid for none
 }
 
-// MaxRoutes is the maximum number of routes of one family in a status: the datastore limits an object to about a
+// maxRoutes is the maximum number of routes of one family in a status: the datastore limits an object to about a
 // megabyte. Routes used for forwarding come first.
-const MaxRoutes = 2500
+const maxRoutes = 2500
 
 // bootFormat is Calico's format of its BGP daemons' times.
 const bootFormat = "2006-01-02 15:04:05"
 
-// Report returns the status of a CalicoNodeStatus. Classes that the spec does not name stay empty.
-func Report(spec v3.CalicoNodeStatusSpec, f Facts, now time.Time) v3.CalicoNodeStatusStatus {
+// report returns the status of a CalicoNodeStatus. Classes that the spec does not name stay empty.
+func report(spec v3.CalicoNodeStatusSpec, f Facts, now time.Time) v3.CalicoNodeStatusStatus {
 	s := v3.CalicoNodeStatusStatus{LastUpdated: metav1.NewTime(now.UTC().Truncate(time.Second))}
 	if slices.Contains(spec.Classes, v3.NodeStatusClassTypeAgent) {
 		s.Agent.BIRDV4 = f.daemon() // one speaker replaces both of Calico's daemons
@@ -108,7 +108,7 @@ func (f Facts) routes() (s v3.CalicoNodeBGPRouteStatus) {
 		if x.Prefix.Addr().Is6() {
 			to = &s.RoutesV6
 		}
-		if len(*to) < MaxRoutes {
+		if len(*to) < maxRoutes {
 			*to = append(*to, x.written())
 		}
 	}

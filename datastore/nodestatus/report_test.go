@@ -72,7 +72,7 @@ func TestReport(t *testing.T) {
 			noBGP + `,"routes":{}`},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
-			got, err := json.Marshal(Report(v3.CalicoNodeStatusSpec{Node: "n", Classes: c.classes}, c.facts, at))
+			got, err := json.Marshal(report(v3.CalicoNodeStatusSpec{Node: "n", Classes: c.classes}, c.facts, at))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,13 +86,13 @@ func TestReport(t *testing.T) {
 // An object of the datastore must not grow without end.
 func TestReportIsBounded(t *testing.T) {
 	var f Facts
-	for i := range 3 * MaxRoutes {
+	for i := range 3 * maxRoutes {
 		a := netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0})
 		f.Routes = append(f.Routes, Route{Prefix: netip.PrefixFrom(a, 24), Used: i%3 == 2,
 			Source: v3.RouteSourceTypeBGPPeer, Peer: ip("172.29.8.12")})
 	}
-	s := Report(v3.CalicoNodeStatusSpec{Classes: []v3.NodeStatusClassType{"Routes"}}, f, at)
-	if n := len(s.Routes.RoutesV4); n != MaxRoutes {
+	s := report(v3.CalicoNodeStatusSpec{Classes: []v3.NodeStatusClassType{"Routes"}}, f, at)
+	if n := len(s.Routes.RoutesV4); n != maxRoutes {
 		t.Errorf("%d routes", n)
 	}
 	for _, r := range s.Routes.RoutesV4 {

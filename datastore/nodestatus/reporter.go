@@ -223,7 +223,7 @@ func (r *Reporter) write(ctx context.Context, x *reported, facts Facts) error {
 		}
 		next := x.object.Clone()
 		v := next.Value.(*v3.CalicoNodeStatus)
-		v.Status = Report(v.Spec, facts, time.Now())
+		v.Status = report(v.Spec, facts, time.Now())
 		var stored *model.Object
 		if stored, err = r.Store.Update(ctx, next); err == nil {
 			x.object = stored

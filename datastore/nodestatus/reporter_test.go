@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -85,7 +86,7 @@ func (w *world) get(name string) (*v3.CalicoNodeStatus, string, int64) {
 	if len(r.Kvs) == 0 {
 		return nil, "", 0
 	}
-	o := model.Decode(model.ResourceKey(model.KindCalicoNodeStatus, name), r.Kvs[0].Value, r.Kvs[0].ModRevision)
+	o := codec.Decode(model.ResourceKey(model.KindCalicoNodeStatus, name), r.Kvs[0].Value, r.Kvs[0].ModRevision)
 	if o.Err != nil {
 		w.Fatal(o.Err)
 	}
@@ -178,7 +179,7 @@ func TestWithoutObjectsNothingIsGathered(t *testing.T) {
 	w.run(w.store)
 	w.put("other", "m", `"BGP"`, 1)
 	w.put("mine", "n", `"BGP"`, 0)
-	w.await("the own object", "mine", established(1)) // so what came before has been seen
+	w.await("the own object", "mine", established(1)) // so the earlier events have been read
 	if n := w.asked.Load(); n != 1 {
 		t.Errorf("facts were gathered %d times for one report", n)
 	}
@@ -355,7 +356,7 @@ func TestDatastorePutBackToAnEarlierState(t *testing.T) {
 		return fmt.Sprint(r.objects[key].object.Revision)
 	}
 	got := take(50)
-	got += " " + take(40) // late: what was written here is newer
+	got += " " + take(40) // late: the own write is newer
 	r.take(datastore.Event{Type: datastore.EventLost, Err: errors.New("down")})
 	got += " " + take(7)
 	r.take(datastore.Event{Type: datastore.EventInSync, Revision: 8})

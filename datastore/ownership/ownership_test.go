@@ -26,7 +26,7 @@ func TestRefuse(t *testing.T) {
 		"10.244.1.0/26":  "originates the prefix itself",
 		"10.244.7.7/32":  "originates the prefix itself",
 		"10.244.1.0/28":  "10.244.1.0/28 is in block 10.244.1.0/26, which belongs to this node",
-		"10.244.2.0/24":  "is in block 10.244.2.0/24", // that is being released, say
+		"10.244.2.0/24":  "is in block 10.244.2.0/24", // for example one that is being released
 		"10.244.2.64/26": "is in block 10.244.2.0/24",
 		"fd10::10/124":   "is in block fd10::/122",
 		"10.0.0.1/32":    "10.0.0.1 is an address of this node",

@@ -160,7 +160,7 @@ func TestNothingIsWrittenThroughWhatOthersPlant(t *testing.T) {
 			log := NewLog(LogConfig{Path: filepath.Join(dir, "status"), Mode: 0o640, MaxSize: 10, MaxFiles: 1})
 			for range 500 {
 				_ = d.Replace("status", []byte("overwritten"), 0o644)
-				if f, err := d.OpenOwn("status", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600); err == nil {
+				if f, err := d.openOwn("status", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600); err == nil {
 					_, _ = f.WriteString("appended")
 					_ = f.Close()
 				}
@@ -193,7 +193,7 @@ func TestRefusalsTellWhatIsInTheWay(t *testing.T) {
 			d, err := Open(dir)
 			must(t, err)
 			defer d.Close()
-			if _, err := d.OpenOwn("log", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600); err == nil ||
+			if _, err := d.openOwn("log", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600); err == nil ||
 				!strings.Contains(err.Error(), want) {
 				t.Errorf("opened for appending: %v, want %q", err, want)
 			}

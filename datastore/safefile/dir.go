@@ -55,9 +55,6 @@ func open(path string, mode fs.FileMode) (*Dir, error) {
 // Close closes the folder.
 func (d *Dir) Close() error { return d.file.Close() }
 
-// Path returns the folder's absolute path at the time of opening.
-func (d *Dir) Path() string { return d.path }
-
 // CheckOwned returns an error that names another user who can change the content of the folder, or put another folder
 // at its path. It returns nil if only root and this process's user can.
 func (d *Dir) CheckOwned() error { return exposure(d.exposed) }

@@ -110,10 +110,10 @@ func (d *Dir) Read(name string, limit int64) ([]byte, error) {
 	return content, err
 }
 
-// OpenOwn opens a file that is written in place: a log, or a lock file. flag is one of os.O_RDWR, O_WRONLY and
+// openOwn opens a file that is written in place: a log, or a lock file. flag is one of os.O_RDWR, O_WRONLY and
 // O_RDONLY, optionally with O_APPEND and O_CREATE. It refuses any other entry than a regular file and, in a folder
 // where others may write, a file of another user or with further hard links.
-func (d *Dir) OpenOwn(name string, flag int, mode fs.FileMode) (*os.File, error) {
+func (d *Dir) openOwn(name string, flag int, mode fs.FileMode) (*os.File, error) {
 	f, st, err := d.open(name, flag, mode)
 	if err != nil {
 		return nil, err
@@ -259,10 +259,10 @@ func Read(path string, limit int64) (content []byte, err error) {
 	return content, err
 }
 
-// OpenOwn creates the folder of a file if it is missing (mode 0755) and opens the file as Dir.OpenOwn does.
+// OpenOwn creates the folder of a file if it is missing (mode 0755) and opens the file as Dir.openOwn does.
 func OpenOwn(path string, flag int, mode fs.FileMode) (f *os.File, err error) {
 	err = in(path, 0o755, func(d *Dir, name string) error {
-		f, err = d.OpenOwn(name, flag, mode)
+		f, err = d.openOwn(name, flag, mode)
 		return err
 	})
 	return f, err

@@ -124,7 +124,7 @@ func (l *Log) open() error {
 	if err != nil {
 		return err
 	}
-	f, err := dir.OpenOwn(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, l.config.Mode)
+	f, err := dir.openOwn(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, l.config.Mode)
 	if err != nil {
 		return errors.Join(err, dir.Close())
 	}

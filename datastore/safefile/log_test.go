@@ -83,7 +83,7 @@ func TestALogGoesOnWhereItsFileIsMovedAway(t *testing.T) {
 	must(t, s.log.Reopen()) // as logrotate does, with SIGHUP
 	s.write("b")
 	s.files("flow.log: b", "flow.log.1: a")
-	must(t, os.Remove(path)) // nobody tells
+	must(t, os.Remove(path)) // without a notification
 	s.when = s.when.Add(checkEvery)
 	s.write("c")
 	s.files("flow.log: c", "flow.log.1: a")

@@ -79,9 +79,6 @@ func (d *Dir) makePrivate(name string) (*Dir, error) {
 // Address returns the path to bind to.
 func (s *Socket) Address() string { return fmt.Sprintf("/proc/self/fd/%d/s", s.private.fd()) }
 
-// Path returns the path for clients.
-func (s *Socket) Path() string { return s.path }
-
 // Publish moves the socket to its path. An existing entry is replaced only if it is a socket of root or this process's
 // user without a listener.
 func (s *Socket) Publish(mode fs.FileMode) error {

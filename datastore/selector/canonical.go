@@ -1,8 +1,6 @@
 package selector
 
 import (
-	"crypto/sha256"
-	"encoding/base64"
 	"strings"
 )
 
@@ -10,12 +8,6 @@ func canonical(n Node) string {
 	var b strings.Builder
 	n.appendTo(&b)
 	return b.String()
-}
-
-// id returns Calico's name of a selector's set of matches.
-func id(canonical string) string {
-	sum := sha256.Sum224([]byte("s:" + canonical))
-	return "s:" + base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
 func (All) appendTo(b *strings.Builder)    { b.WriteString("all()") }

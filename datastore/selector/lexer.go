@@ -168,5 +168,5 @@ func shorten(s string) string {
 }
 
 func (l *lexer) failf(format string, args ...any) error {
-	return &Error{Position: l.pos + 1, Reason: fmt.Sprintf(format, args...)}
+	return &syntaxError{Position: l.pos + 1, Reason: fmt.Sprintf(format, args...)}
 }

@@ -8,13 +8,13 @@ import (
 // maxDepth bounds the nesting of a selector, as written and in its canonical form, so that no input exhausts the stack.
 const maxDepth = 1000
 
-// Error is a syntax error with its position.
-type Error struct {
+// syntaxError is a syntax error with its position.
+type syntaxError struct {
 	Position int // in bytes, counted from 1
 	Reason   string
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("at position %d: %s", e.Position, e.Reason) }
+func (e *syntaxError) Error() string { return fmt.Sprintf("at position %d: %s", e.Position, e.Reason) }
 
 const (
 	operands  = `a label, has(LABEL), all(), global(), "!" or "("`
@@ -44,7 +44,7 @@ func parse(text string) (Node, error) {
 		return nil, p.expected(`"&&", "||" or the end`)
 	}
 	if depth(n) > maxDepth {
-		return nil, &Error{Position: 1, Reason: fmt.Sprintf("nested deeper than %d levels", maxDepth)}
+		return nil, &syntaxError{Position: 1, Reason: fmt.Sprintf("nested deeper than %d levels", maxDepth)}
 	}
 	return n, nil
 }
@@ -81,7 +81,7 @@ func (p *parser) expected(what string) error {
 	if p.token.kind != tokEnd {
 		found = fmt.Sprintf("%q", shorten(p.lexer.input[p.token.pos:p.token.end]))
 	}
-	return &Error{Position: p.token.pos + 1, Reason: fmt.Sprintf("found %s: expected %s", found, what)}
+	return &syntaxError{Position: p.token.pos + 1, Reason: fmt.Sprintf("found %s: expected %s", found, what)}
 }
 
 // take consumes a token of the given kind.
@@ -163,7 +163,7 @@ func (p *parser) primary() (Node, error) {
 
 func (p *parser) group() (Node, error) {
 	if p.depth++; p.depth > maxDepth {
-		return nil, &Error{Position: p.token.pos + 1, Reason: fmt.Sprintf("nested deeper than %d parentheses",
+		return nil, &syntaxError{Position: p.token.pos + 1, Reason: fmt.Sprintf("nested deeper than %d parentheses",
 			maxDepth)}
 	}
 	defer func() { p.depth-- }()

@@ -6,7 +6,8 @@ type Selector struct {
 	text string
 }
 
-// Parse parses a selector. The empty text selects everything, as all() does. The error is an *Error.
+// Parse parses a selector. The empty text selects everything, as all() does. The error names the position of the first
+// mistake.
 func Parse(text string) (*Selector, error) {
 	root, err := parse(text)
 	if err != nil {
@@ -31,6 +32,3 @@ func (s *Selector) MatchesLabels(labels Labels) bool { return s.root.Matches(lab
 
 // String returns the canonical text, which is equal for selectors that parse to the same.
 func (s *Selector) String() string { return s.text }
-
-// ID returns the identifier that Calico derives from the canonical text.
-func (s *Selector) ID() string { return id(s.text) }

@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/storetest"
 )
 
-// apart is a datastore in memory in which each kind has a clock and a watch of its own, as it is with Kubernetes: the
-// tests of every store must not ask for what only etcd can do.
+// apart is a datastore in memory in which each kind has its own clock and watch, as with Kubernetes: the tests of every
+// store must not require features of etcd alone.
 type apart struct {
 	mu      sync.Mutex
 	clocks  map[model.Kind]int64
@@ -85,11 +86,11 @@ func (c *client) do(
 }
 
 func (c *client) put(o *model.Object) (*model.Object, error) {
-	raw, err := o.Encode()
+	raw, err := codec.Encode(o)
 	if err != nil {
 		return nil, err
 	}
-	stored := model.Decode(o.Key, raw, c.tick(o.Key.Kind))
+	stored := codec.Decode(o.Key, raw, c.tick(o.Key.Kind))
 	c.objects[o.Key] = stored
 	c.note(datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: stored, Revision: stored.Revision})
 	return stored, nil
@@ -135,7 +136,7 @@ func (c *client) Create(ctx context.Context, o *model.Object) (*model.Object, er
 			return nil, datastore.ErrExists
 		}
 		o := o.Clone()
-		if err := o.PrepareCreate(time.Now()); err != nil {
+		if err := codec.PrepareCreate(o, time.Now()); err != nil {
 			return nil, err
 		}
 		return c.put(o)
@@ -151,10 +152,10 @@ func (c *client) Update(ctx context.Context, o *model.Object) (*model.Object, er
 			return nil, err
 		}
 		o := o.Clone()
-		if len(o.Raw()) == 0 {
+		if len(o.Raw) == 0 {
 			o.Replaces(c.objects[o.Key])
 		}
-		if err := o.PrepareUpdate(); err != nil {
+		if err := codec.PrepareUpdate(o); err != nil {
 			return nil, err
 		}
 		return c.put(o)
@@ -210,7 +211,7 @@ func (c *client) Watch(ctx context.Context, kinds ...model.Kind) <-chan datastor
 	return out
 }
 
-// follow is the watch of one kind. After the line was cut it is told the differences, and otherwise each write.
+// follow is the watch of one kind. After a cut it receives the differences, and otherwise each write.
 func (c *client) follow(ctx context.Context, kind model.Kind, out chan<- datastore.Event) {
 	send := func(events ...datastore.Event) {
 		for _, e := range events {

@@ -35,7 +35,7 @@ type part struct {
 // Run tests a backend. It calls start for each part.
 func Run(t *testing.T, start func(*testing.T) System) {
 	RunStore(t, start)
-	RunElector(t, start)
+	runElector(t, start)
 }
 
 // RunStore tests the Store of a backend only.
@@ -59,8 +59,8 @@ func RunStore(t *testing.T, start func(*testing.T) System) {
 	})
 }
 
-// RunElector tests the Elector of a backend only.
-func RunElector(t *testing.T, start func(*testing.T) System) {
+// runElector tests the Elector of a backend only.
+func runElector(t *testing.T, start func(*testing.T) System) {
 	run(t, start, []part{
 		{"one leads until he resigns", resigning},
 		{"never two lead", neverTwoLead},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -81,7 +82,7 @@ func stored(k model.Key, labels map[string]string, format string, values ...any)
 			`"uid":"5a1f0a44-6a43-4e7c-9c5a-2f8f5f0c6a11","creationTimestamp":"2026-11-01T00:00:00Z"},"spec":`, k.Kind,
 		k.Name, k.Namespace, text)
 	raw = append(fmt.Appendf(raw, format, values...), '}')
-	o := model.Decode(k, raw, 1)
+	o := codec.Decode(k, raw, 1)
 	if o.Err != nil {
 		panic(o.Err)
 	}

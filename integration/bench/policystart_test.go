@@ -72,7 +72,7 @@ func put(b *testing.B, s *site, c cluster) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if ops = append(ops, clientv3.OpPut(path, string(o.Raw()))); len(ops) == 128 {
+		if ops = append(ops, clientv3.OpPut(path, string(o.Raw))); len(ops) == 128 {
 			flush()
 		}
 	}

@@ -19,7 +19,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
@@ -280,11 +282,11 @@ func TestDefinitionsKeepCalicosObjects(t *testing.T) {
 func TestDefinitionsAcceptDocuments(t *testing.T) {
 	a := startAPI(t, groupV3)
 	a.namespaces("shop", "default")
-	text, err := os.ReadFile("../../datastore/model/testdata/input.yaml")
+	text, err := os.ReadFile("../../datastore/codec/testdata/input.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	written, err := model.DecodeDocument(text)
+	written, err := document.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,15 +348,15 @@ func TestDefinitionsRefuse(t *testing.T) {
 	}
 }
 
-func refusedByManxctl(t *testing.T, document []byte) bool {
+func refusedByManxctl(t *testing.T, text []byte) bool {
 	t.Helper()
-	objects, err := model.DecodeDocument(document)
+	objects, err := document.Parse(text)
 	if err != nil {
 		return true
 	}
 	info, _ := model.Lookup(objects[0].Key.Kind)
-	info.Default(objects[0].Value)
-	return len(info.Validate(objects[0].Key, objects[0].Value)) > 0
+	validation.Default(info.Kind, objects[0].Value)
+	return len(validation.Validate(objects[0].Key, objects[0].Value)) > 0
 }
 
 // leftToManxctl lists the rules that concern elements of possibly long lists, names, or addresses.

@@ -63,7 +63,7 @@ func documents(t *testing.T) (list []*unstructured.Unstructured) {
 // userWritten are the documents of calicoctl's users.
 func userWritten(t *testing.T) (list []*unstructured.Unstructured) {
 	t.Helper()
-	text, err := os.ReadFile("../../datastore/model/testdata/input.yaml")
+	text, err := os.ReadFile("../../datastore/codec/testdata/input.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

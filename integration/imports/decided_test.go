@@ -17,15 +17,16 @@ var decided = []struct {
 	besides []string
 }{
 	{[]string{"IPv4Address", "IPv6Address"}, "model.NodeBGPSpec.Address", []string{
-		"datastore/model/", "datastore/node/register.go", "proto/server/node.go", "cmd/manxctl/table/columns.go",
-		"datastore/kubernetes/form/node.go",
+		"datastore/model/", "datastore/validation/", "datastore/node/register.go", "proto/server/node.go",
+		"cmd/manxctl/table/columns.go", "datastore/kubernetes/form/node.go",
 		"bgp/cluster.go", // only for the text of a notice
 	}},
 	{[]string{"IPIPMode", "VXLANMode"}, "ippool.Parse", []string{
-		"datastore/model/", "datastore/ippool/", "datastore/node/pools.go", "cmd/manxctl/table/",
+		"datastore/model/", "datastore/validation/", "datastore/ippool/", "datastore/node/pools.go",
+		"cmd/manxctl/table/",
 	}},
-	{[]string{"FelixConfigurations"}, "model.FelixOverlay", []string{
-		"datastore/model/", "bgp/elevated.go", // which names the object with the wrong value
+	{[]string{"Applicable"}, "felixconfig.Merge", []string{
+		"bgp/elevated.go", // which names the object with the wrong value
 	}},
 }
 

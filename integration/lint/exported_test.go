@@ -1,7 +1,6 @@
 package lint
 
 import (
-	"flag"
 	"go/ast"
 	"go/types"
 	"maps"
@@ -336,43 +335,20 @@ var unusedFor = map[string]string{
 	"proto/server.Service":                      contract,
 }
 
-// writeExported has the list written anew, for names that have gone from it. Read the difference: no name may be added.
-var writeExported = flag.Bool("write-exported", false, "write testdata/exported.txt")
-
-// earlier are the names that were exported without a use when this check came. The list only gets shorter.
-const earlier = "testdata/exported.txt"
-
 func TestExportedNamesAreUsed(t *testing.T) {
 	p, err := load(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	list := p.unused()
-	for name := range unusedFor {
-		if i := slices.Index(list, name); i >= 0 {
-			list = slices.Delete(list, i, i+1)
-		} else {
-			t.Errorf("%s is used, or is gone: remove it from unusedFor", name)
-		}
-	}
-	if *writeExported {
-		if err := os.WriteFile(earlier, []byte(strings.Join(list, "\n")+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(earlier)
-	if err != nil {
-		t.Fatal(err)
-	}
-	known := strings.Fields(string(text))
 	for _, name := range list {
-		if !slices.Contains(known, name) {
+		if unusedFor[name] == "" {
 			t.Errorf("%s is exported, and no other package uses it: unexport it", name)
 		}
 	}
-	for _, name := range known {
+	for name := range unusedFor {
 		if !slices.Contains(list, name) {
-			t.Errorf("%s is used, or is gone: remove it from %s", name, earlier)
+			t.Errorf("%s is used, or is gone: remove it from unusedFor", name)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -70,20 +71,20 @@ func mark(key model.Key, n uint64) *model.Object {
 // stored is the object as a reader of the datastore finds it, with its defaults.
 func stored(o *model.Object) (*model.Object, error) {
 	o = o.Clone()
-	if err := o.PrepareCreate(time.Unix(0, 0)); err != nil {
+	if err := codec.PrepareCreate(o, time.Unix(0, 0)); err != nil {
 		return nil, err
 	}
-	raw, err := o.Encode()
+	raw, err := codec.Encode(o)
 	if err != nil {
 		return nil, err
 	}
-	found := model.Decode(o.Key, raw, 1)
+	found := codec.Decode(o.Key, raw, 1)
 	return found, found.Err
 }
 
 func same(a, b *model.Object) bool {
-	x, errX := a.Encode()
-	y, errY := b.Encode()
+	x, errX := codec.Encode(a)
+	y, errY := codec.Encode(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 

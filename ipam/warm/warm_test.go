@@ -58,7 +58,7 @@ func (s *store) take() []string {
 	return calls
 }
 
-// let lets so many events pass, and no more; -1 for all.
+// let delivers so many events, and no more; -1 for all.
 func (s *store) let(events int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +164,7 @@ func (c *cluster) pool(name string, spec model.IPPoolSpec) {
 	c.create(model.ResourceKey(model.KindIPPool, name), p)
 }
 
-// process is one with a Cache.
+// process is a process with a Cache.
 type process struct {
 	*cluster
 	store  *store
@@ -224,7 +224,7 @@ func affinity(host, cidr string) (model.Key, *model.BlockAffinity) {
 		&model.BlockAffinity{State: model.StateConfirmed}
 }
 
-// names are what a list shows.
+// names are the names in a list.
 func names(list []*model.Object) string {
 	var all []string
 	for _, o := range list {
@@ -233,8 +233,8 @@ func names(list []*model.Object) string {
 	return strings.Join(all, " ")
 }
 
-// What the tables hold, and this host's blocks, is answered from memory, with this process's own writes at once. All
-// else is read.
+// Objects in the tables and this host's blocks are read from memory, with this process's own writes at once. All others
+// are read from the datastore.
 func TestAnswersFromMemory(t *testing.T) {
 	c := newCluster(t)
 	p := c.start()
@@ -355,13 +355,13 @@ func TestAnswersFromMemory(t *testing.T) {
 	}
 }
 
-// Others change what is remembered while the watch is behind: an address is never given twice, and none comes from a
-// block of another host. Once the watch has told, none comes from a pool that is gone or disabled.
+// Others change remembered objects while the watch is behind: an address is never assigned twice, and none comes from a
+// block of another host. Once the watch has delivered the change, none comes from a pool that is gone or disabled.
 func TestOthersWriteMeanwhile(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		others   func(*cluster, *ipam.Allocator, netip.Prefix) // they do this, and the watch is behind
-		told     bool                                          // it has told
+		told     bool                                          // it has delivered it
 		pool     string                                        // that the next address comes from; empty if any will do
 		conflict bool                                          // a write of the block fails, so that it is read
 	}{
@@ -444,7 +444,7 @@ func (c *cluster) changePool(name string, change func(*model.IPPool)) *model.Obj
 	return o
 }
 
-// steal gives a block to another host, as one does that has found its owner gone.
+// steal gives a block to another host, as a host does that has found the owner gone.
 func (c *cluster) steal(block netip.Prefix, host string) {
 	c.Helper()
 	old, _ := affinity(me, block.String())
@@ -494,8 +494,8 @@ func (c *cluster) consistent(want map[string]int) {
 	}
 }
 
-// A process is killed after each of the writes of an assignment or a release. The next one, which remembers nothing,
-// gives nobody an address twice, and what the dead one left can be released.
+// A process is killed after each of the writes of an assignment or a release. The next one, with an empty memory,
+// assigns no address twice, and can release the addresses of the dead one.
 func TestKilledBetweenWrites(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -25,6 +25,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
@@ -141,7 +142,7 @@ func (r *rig) context() context.Context {
 
 func object(t *testing.T, kind model.Kind, namespace, name, json string) *model.Object {
 	t.Helper()
-	return model.Decode(model.Key{Kind: kind, Namespace: namespace, Name: name}, []byte(json), 7)
+	return codec.Decode(model.Key{Kind: kind, Namespace: namespace, Name: name}, []byte(json), 7)
 }
 
 // sessions plays a speaker whose sessions the test decides.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -88,7 +89,7 @@ func filesOf(dir string, recursive bool) ([]string, error) {
 
 // decode is strict.
 func (s Source) decode() ([]Document, []error) {
-	objects, err := model.DecodeDocument(s.Text)
+	objects, err := document.Parse(s.Text)
 	if err != nil {
 		return nil, mistakes(s.Name, err)
 	}
@@ -101,7 +102,7 @@ func (s Source) decode() ([]Document, []error) {
 
 // mistakes splits joined errors and prefixes each with the file.
 func mistakes(source string, err error) []error {
-	var at *model.DocumentError
+	var at *document.Error
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var all []error
 		for _, e := range joined.Unwrap() {

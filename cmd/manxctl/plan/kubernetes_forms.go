@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -107,7 +108,7 @@ func (r *reader) takeAffinity(f found) {
 			f.meta.Name, o.Err)
 		return
 	}
-	kept, err := o.Encode()
+	kept, err := codec.Encode(o)
 	r.enter(f, o.Key, kept, err)
 }
 
@@ -155,6 +156,6 @@ func (r *reader) takeKubernetesNode(f found) {
 	for _, notice := range notices {
 		r.remark(f.place, "metadata.annotations", "%s", notice)
 	}
-	kept, err := o.Encode()
+	kept, err := codec.Encode(o)
 	r.enter(f, o.Key, kept, err)
 }

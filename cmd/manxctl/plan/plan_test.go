@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/cmd/manxctl/manifest"
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -22,7 +23,7 @@ func documents(t *testing.T) []manifest.Source {
 			t.Fatal(errs)
 		}
 		for _, s := range sources {
-			for d, err := range model.Documents(s.Text) {
+			for d, err := range document.Objects(s.Text) {
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -30,7 +31,7 @@ func documents(t *testing.T) []manifest.Source {
 				if err := json.Unmarshal(d.JSON, &v); err != nil {
 					t.Fatal(err)
 				}
-				v["apiVersion"], v["kind"] = d.APIVersion, d.Kind // a list may say it for its items
+				v["apiVersion"], v["kind"] = d.APIVersion, d.Kind // a list may have it in place of its items
 				text, err := json.Marshal(v)
 				if err != nil {
 					t.Fatal(err)

@@ -8,8 +8,11 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/manxnet/manx/cmd/manxctl/manifest"
+	"github.com/manxnet/manx/datastore/codec"
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation"
 )
 
 // State is a set of objects as a daemon would read it from its datastore.
@@ -38,7 +41,7 @@ func (s State) Nodes() []string {
 func Read(sources []manifest.Source, namespace string) State {
 	r := reader{namespace: namespace, found: map[model.Key][]found{}}
 	for _, s := range sources {
-		for d, err := range model.Documents(s.Text) {
+		for d, err := range document.Objects(s.Text) {
 			if err != nil {
 				r.unreadable(s.Name, err)
 				continue
@@ -52,7 +55,7 @@ func Read(sources []manifest.Source, namespace string) State {
 // place is a document and the file it is in.
 type place struct {
 	file string
-	model.Document
+	document.Object
 }
 
 func (p place) at(field string) string { return fmt.Sprintf("%s:%d", p.file, p.Line(field)) }
@@ -92,7 +95,7 @@ func (r *reader) remark(p place, field, format string, args ...any) {
 }
 
 func (r *reader) unreadable(file string, err error) {
-	var at *model.DocumentError
+	var at *document.Error
 	line := 0
 	if errors.As(err, &at) {
 		line, err = at.Line, at.Err
@@ -147,7 +150,7 @@ func (r *reader) takeResource(f found) {
 		if key.Name == "" {
 			key.Name = nameOf(strict)
 		}
-		raw, err = strict.Encode() // converts numbers and booleans to text
+		raw, err = codec.Encode(strict) // converts numbers and booleans to text
 	}
 	if key.Name == "" {
 		r.remark(f.place, "metadata", "%s is skipped: metadata.name is missing", f.Kind)
@@ -170,11 +173,11 @@ func (r *reader) takeCustom(f found, kind model.Kind) {
 	f.APIVersion = ""
 	strict, mistakes := f.Decode()       // reports unknown fields, and fields of a wrong type
 	if o.Value == nil && strict != nil { // the API refuses it, but a file may have it: text for a number, for instance
-		kept, _ := strict.Encode()
+		kept, _ := codec.Encode(strict)
 		r.enter(f, o.Key, kept, mistakes)
 		return
 	}
-	kept, err := o.Encode()
+	kept, err := codec.Encode(o)
 	r.enter(f, o.Key, kept, errors.Join(mistakes, err))
 }
 
@@ -191,11 +194,11 @@ func nameOf(o *model.Object) string {
 // enter decodes an object as the daemon does. mistakes are the errors of a strict decoder.
 func (r *reader) enter(f found, key model.Key, raw []byte, mistakes error) {
 	info, _ := model.Lookup(key.Kind)
-	o := model.Decode(key, raw, 0)
+	o := codec.Decode(key, raw, 0)
 	if o.Value != nil {
-		info.Default(o.Value) // as when the object was stored
-		if raw, err := o.Encode(); err == nil {
-			o = model.Decode(key, raw, 0)
+		validation.Default(info.Kind, o.Value) // as when the object was stored
+		if raw, err := codec.Encode(o); err == nil {
+			o = codec.Decode(key, raw, 0)
 		}
 	}
 	if o.Err != nil {
@@ -208,7 +211,7 @@ func (r *reader) enter(f found, key model.Key, raw []byte, mistakes error) {
 		r.remarks = append(r.remarks, remark{f.file, e.Line,
 			fmt.Sprintf("%s: %v (passed over; apply would refuse the object)", key, e.Err)})
 	}
-	for _, e := range info.Validate(key, o.Value) {
+	for _, e := range validation.Validate(key, o.Value) {
 		r.remark(f.place, e.Field, "%s: %v (apply would refuse the object)", key, e)
 	}
 }
@@ -231,17 +234,17 @@ func (r *reader) refuse(f found, key model.Key, o *model.Object, mistakes error)
 	r.remark(f.place, "", "%s is skipped: %v", key, o.Err)
 }
 
-func flatten(err error) []*model.DocumentError {
+func flatten(err error) []*document.Error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var all []*model.DocumentError
+		var all []*document.Error
 		for _, e := range joined.Unwrap() {
 			all = append(all, flatten(e)...)
 		}
 		return all
 	}
-	var at *model.DocumentError
+	var at *document.Error
 	if errors.As(err, &at) {
-		return []*model.DocumentError{at}
+		return []*document.Error{at}
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -145,7 +146,7 @@ func structured(w io.Writer, f Format, v any) error {
 	if err := e.Encode(v); err != nil {
 		return err
 	}
-	out := model.WithoutEmptyEnds(b.Bytes())
+	out := codec.WithoutEmptyEnds(b.Bytes())
 	if f == YAML {
 		y, err := yaml.JSONToYAML(out)
 		if err != nil {

@@ -18,10 +18,11 @@ import (
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// diary is what the fakes were told, in order.
+// diary has the calls of the fakes, in order.
 type diary struct {
 	mu    sync.Mutex
 	lines []string
@@ -109,7 +110,7 @@ func (a *fakeAgent) Learn(list []route.Learned) {
 	a.diary.write("agent learns %d", len(list))
 }
 
-// fakePasswords has one password for all, which is looked at from time to time while somebody wants it.
+// fakePasswords has one password for all sessions. It is checked from time to time while a session requests it.
 type fakePasswords struct {
 	changed chan struct{}
 
@@ -198,7 +199,7 @@ func (r *rig) expect(what string, want ...string) {
 func (r *rig) put(kind model.Kind, namespace, name, spec string) datastore.Event {
 	r.revision++
 	k := model.Key{Kind: kind, Namespace: namespace, Name: name}
-	o := model.Decode(k, fmt.Appendf(nil,
+	o := codec.Decode(k, fmt.Appendf(nil,
 		`{"kind":%q,"apiVersion":"projectcalico.org/v3","metadata":{"name":%q,"namespace":%q},"spec":%s}`,
 		kind, name, namespace, spec), r.revision)
 	if o.Err != nil {
@@ -257,8 +258,8 @@ func TestNodeDeletedKeepsBGP(t *testing.T) {
 	})
 }
 
-// A password that changes is seen: at once where that is told, else at the next look. Nothing is decided again before,
-// and there are no looks where no session has a password.
+// A changed password takes effect: at once after a notification, else at the next check. Before that, BGP is not
+// decided again. There are no checks while no session has a password.
 func TestPasswordsChange(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.passwords.word = "old"
@@ -359,7 +360,7 @@ func TestPodsInsideOwnBlocks(t *testing.T) {
 	bubble(t, func(r *rig) {
 		k := model.Key{Kind: model.KindBlockAffinity, Name: "host/n1/10.65.2.0/26"}
 		block := datastore.Event{Type: datastore.EventUpdate, Key: k, Revision: r.revision,
-			Object: model.Decode(k, []byte(`{"state":"confirmed"}`), r.revision)}
+			Object: codec.Decode(k, []byte(`{"state":"confirmed"}`), r.revision)}
 		r.begin(r.put(model.KindIPPool, "", "pods", `{"cidr":"10.65.0.0/16"}`), block)
 		r.expect("at first", "agent all true changed [] synced true false", mesh)
 		r.tables.Apply(r.put(model.KindWorkloadEndpoint, "ns", "in", fmt.Sprintf(pod, "10.65.2.7/32")))
@@ -378,7 +379,7 @@ func TestBlocksOfOtherNodes(t *testing.T) {
 			r.revision++
 			k := model.Key{Kind: model.KindBlockAffinity, Name: "host/" + host + "/" + cidr}
 			return datastore.Event{Type: datastore.EventUpdate, Key: k, Revision: r.revision,
-				Object: model.Decode(k, []byte(`{"state":"confirmed"}`), r.revision)}
+				Object: codec.Decode(k, []byte(`{"state":"confirmed"}`), r.revision)}
 		}
 		const tor = "speaker AS 64512 sessions [192.0.2.2 192.0.2.9]"
 		r.begin(r.put(model.KindBGPPeer, "", "tor", `{"peerIP":"192.0.2.9","asNumber":65009}`),

@@ -50,7 +50,7 @@ func eventually(t *testing.T, check func() error) {
 	t.Fatal(err)
 }
 
-// rig is an API with a Node and a role that allows what a node needs for Events and its condition, and no more.
+// rig is an API with a Node, and a role with the rights that a node needs for Events and its condition, and no others.
 type rig struct {
 	server *apiserver.Server
 	admin  *kubernetes.Clientset
@@ -255,7 +255,7 @@ func (r *rig) testEventsAway(t *testing.T) {
 	e := NewEvents(r.client(t, r.server.ConfigAt(line.URL, user)), "n1")
 	defer e.Close()
 	line.Cut()
-	for range 100_000 { // does not wait, and keeps what it can
+	for range 100_000 { // does not wait, and keeps as many as it can
 		e.Warn(PoolNearlyFull, "a pool")
 	}
 	eventually(t, func() error {

@@ -32,12 +32,12 @@ func (s *story) tell(format string, args ...any) {
 	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
-// only returns what was told since that begins with a word.
+// only returns the reports since then that begin with a word.
 func (s *story) only(word string) []string {
 	return slices.DeleteFunc(strings.Split(s.take(), ", "), func(l string) bool { return !strings.HasPrefix(l, word) })
 }
 
-// take returns what was told since the last call.
+// take returns the reports since the last call.
 func (s *story) take() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +94,7 @@ func TestPartsAreOpenedInOrderAndEndInReverse(t *testing.T) {
 		slow := &actor{name: "b", story: s}
 		slow.run = func(ctx context.Context) error {
 			<-ctx.Done()
-			time.Sleep(time.Minute) // a is not told to end meanwhile
+			time.Sleep(time.Minute) // a does not get the order to end meanwhile
 			s.tell("end b")
 			return nil
 		}

@@ -227,7 +227,7 @@ func (b *batch) verdicts(kind uint16, name string, entries map[string]ruleset.Ve
 	for _, iface := range slices.Sorted(maps.Keys(entries)) {
 		list.room()
 		list.next()
-		b.elementKey(unix.NFTA_SET_ELEM_KEY, ifname(iface))
+		b.elementKey(ifname(iface))
 		if kind == unix.NFT_MSG_NEWSETELEM {
 			b.elementVerdict(entries[iface])
 		}

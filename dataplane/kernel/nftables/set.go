@@ -150,18 +150,18 @@ func (b *batch) element(list *elementList, s ruleset.Set, e ruleset.Element) err
 	list.room()
 	if !interval(s) {
 		list.next()
-		b.elementKey(unix.NFTA_SET_ELEM_KEY, plainKey(s.Type, e))
+		b.elementKey(plainKey(s.Type, e))
 		list.done()
 		return nil
 	}
 	first, after := intervalKeys(s.Type, e)
 	list.next()
-	b.elementKey(unix.NFTA_SET_ELEM_KEY, first)
+	b.elementKey(first)
 	list.done()
 	if after != nil {
 		list.next()
 		b.AttrBig32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
-		b.elementKey(unix.NFTA_SET_ELEM_KEY, after)
+		b.elementKey(after)
 		list.done()
 	}
 	return nil
@@ -226,8 +226,8 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-func (b *batch) elementKey(kind uint16, key []byte) {
-	at := b.NestFlagged(kind)
+func (b *batch) elementKey(key []byte) {
+	at := b.NestFlagged(unix.NFTA_SET_ELEM_KEY)
 	b.Attr(unix.NFTA_DATA_VALUE, key)
 	b.EndNest(at)
 }

@@ -96,7 +96,7 @@ func named(r model.Reader, name string, want func(string) bool) []End {
 		if k.Name == name && want("hep") {
 			e := host(r, h.Spec.Node)
 			e.Endpoint, e.Interface = k.String(), h.Spec.InterfaceName
-			if e.Interface == "*" {
+			if e.Interface == model.AllInterfaces {
 				e.Interface = ""
 			}
 			if ips := addresses(h.Spec.ExpectedIPs); len(ips) > 0 {
@@ -128,7 +128,7 @@ func byAddress(r model.Reader, a netip.Addr) End {
 	for k, h := range model.All[v3.HostEndpoint](r, model.KindHostEndpoint) {
 		if slices.Contains(addresses(h.Spec.ExpectedIPs), a) {
 			return End{Kind: kindHost, Name: h.Spec.Node, Node: h.Spec.Node, Endpoint: k.String(),
-				Interface: strings.TrimPrefix(h.Spec.InterfaceName, "*"), addresses: []netip.Addr{a}}
+				Interface: strings.TrimPrefix(h.Spec.InterfaceName, model.AllInterfaces), addresses: []netip.Addr{a}}
 		}
 	}
 	return End{Kind: kindOutside, addresses: []netip.Addr{a}}

@@ -46,7 +46,7 @@ func interfaces(r model.Reader, node string) map[string][]netip.Addr {
 	own := host(r, node).addresses
 	var names []string
 	for _, h := range model.All[v3.HostEndpoint](r, model.KindHostEndpoint) {
-		if name := h.Spec.InterfaceName; h.Spec.Node == node && name != "" && name != "*" {
+		if name := h.Spec.InterfaceName; h.Spec.Node == node && name != "" && name != model.AllInterfaces {
 			links[name] = append(links[name], addresses(h.Spec.ExpectedIPs)...)
 			names = append(names, name)
 		}

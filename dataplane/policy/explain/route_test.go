@@ -50,7 +50,7 @@ func fromAToB(t *testing.T, own4 string, six bool, more ...*model.Object) Route 
 	return answer.Routes[0]
 }
 
-// Explanations know the way as the routes of the node have it.
+// An explanation names the way of a packet as the routes of the node have it.
 func TestWayBetweenNodes(t *testing.T) {
 	const near, direct, tunnel = "10.0.0.1/24", "via 10.0.0.2", "via 10.0.0.2 dev tunl0"
 	four := model.IPPoolSpec{CIDR: "10.244.0.0/16"}

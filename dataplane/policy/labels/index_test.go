@@ -115,7 +115,7 @@ func randomLabels(r *rand.Rand) map[string]string {
 	return labels
 }
 
-// randomSelector draws from the whole language.
+// randomSelector uses the whole language.
 func randomSelector(r *rand.Rand, depth int) selector.Node {
 	label := labelNames[r.IntN(len(labelNames))]
 	value := labelValues[r.IntN(len(labelValues))]
@@ -152,8 +152,8 @@ func randomSelector(r *rand.Rand, depth int) selector.Node {
 	}
 }
 
-// After any events in any order, the callbacks are exactly the matches that begin or cease, and at the end nothing is
-// left.
+// After any events in any order, the callbacks are exactly the matches that begin or end. After all removals the index
+// is empty.
 func TestMatchesAreThoseOfTheWholeEvaluation(t *testing.T) {
 	parentNames := []string{"kns.1", "kns.2", "ksa.1", "never set"}
 	for seed := range uint64(200) {

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// cluster is a big one: pods of Deployments in namespaces, and policies the way people write them.
+// cluster is a large cluster: pods of Deployments in namespaces, with the usual policies.
 type cluster struct {
 	x               *Index[*int, int]
 	ids             []*int

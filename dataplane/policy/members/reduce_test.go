@@ -42,7 +42,7 @@ func TestReduce(t *testing.T) {
 	}
 }
 
-// The result has the same addresses in the fewest networks: of 256 addresses, all are looked at.
+// The result has the same addresses in the fewest networks: of 256 addresses, each is compared.
 func TestReduceIsMinimal(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	last := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}) }

@@ -51,7 +51,8 @@ func (k *kernel) networks() []netip.Prefix {
 	return list
 }
 
-// randomNetwork is often equal to another one, around, inside or beside it; its host bits are not always zero.
+// randomNetwork is often equal to another one, contains it, or is inside or beside it; its host bits are not always
+// zero.
 func randomNetwork(r *rand.Rand) netip.Prefix {
 	if r.IntN(3) == 0 {
 		a := [16]byte{0: 0x20 * byte(r.IntN(3)), 7: byte(r.IntN(2)), 8: 0x80 * byte(r.IntN(2)), 15: byte(r.IntN(4))}
@@ -62,7 +63,7 @@ func randomNetwork(r *rand.Rand) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4(a), []int{0, 1, 4, 8, 9, 10, 12, 24, 30, 31, 32, 32}[r.IntN(12)])
 }
 
-// outermost is the desired content of the kernel: all contributions that are inside no other one.
+// outermost is the desired content of the kernel: all contributions that are not inside another one.
 func outermost(counts map[netip.Prefix]int) []netip.Prefix {
 	var list []netip.Prefix
 	for p, n := range counts {
@@ -302,7 +303,7 @@ func BenchmarkChangeAmong100k(b *testing.B) {
 	}
 }
 
-// A network around everything is the most expensive change there is.
+// A network that contains all others is the most expensive change.
 func BenchmarkCover100k(b *testing.B) {
 	s := New(true, newTableSet(true))
 	for _, e := range addresses(100000) {

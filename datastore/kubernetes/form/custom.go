@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -79,7 +80,7 @@ func decodeResource(g Group, info model.KindInfo, top members, own metadata, rev
 
 // decodeDocument decodes the document that etcd would have under key. problem is an error found before.
 func decodeDocument(key model.Key, doc members, revision int64, problem error) *model.Object {
-	o := model.Decode(key, doc.text(), revision)
+	o := codec.Decode(key, doc.text(), revision)
 	if problem != nil {
 		o.Err = errors.Join(fmt.Errorf("%s: %w", key, problem), o.Err)
 	}
@@ -97,7 +98,7 @@ func Encode(g Group, o *model.Object) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	document, err := o.Encode()
+	document, err := codec.Encode(o)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +114,7 @@ func Encode(g Group, o *model.Object) ([]byte, error) {
 	if info, _ := model.Lookup(o.Key.Kind); info.Resource {
 		own, err = resourceMetadata(g, o, name, top["metadata"], hidden)
 	} else {
-		own, top, err = encodeIPAM(g, o.Key, name, top, hidden)
+		own, top = encodeIPAM(g, o.Key, name, top, hidden)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Key, err)

@@ -8,6 +8,7 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -115,7 +116,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Names that were shortened must be told apart, and fit.
+// Shortened names must be distinct, and fit.
 func TestLongNamesDiffer(t *testing.T) {
 	long := strings.Repeat("n", 252)
 	seen := map[string]bool{}
@@ -177,7 +178,7 @@ func TestConfigurationHasTwoViews(t *testing.T) {
 	for g, kind := range map[Group]string{V1: "IPAMConfig", V3: "IPAMConfiguration"} {
 		o := model.NewObject(model.ResourceKey(model.KindIPAMConfiguration, "default"), &model.IPAMConfiguration{})
 		o.Value.(*model.IPAMConfiguration).Spec.StrictAffinity = true
-		if err := o.PrepareCreate(testTime); err != nil {
+		if err := codec.PrepareCreate(o, testTime); err != nil {
 			t.Fatal(err)
 		}
 		o.Revision = 3
@@ -240,7 +241,8 @@ func TestPolicyNames(t *testing.T) {
 	}
 }
 
-// Labels and annotations of the custom resource itself are seen too; what is folded wins. What nobody sees stays.
+// Labels and annotations of the custom resource itself are visible too; the folded ones take precedence. Invisible
+// metadata stays.
 func TestMetadataOfCustomResource(t *testing.T) {
 	o := decode(t, V1, model.KindBGPPeer,
 		`{"metadata":{"name":"x","resourceVersion":"9","uid":"0f3ac7de-9b21-4c55-8f10-2b6d1a9e7c04",

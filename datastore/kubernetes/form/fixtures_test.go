@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -134,7 +135,7 @@ func shown(t testing.TB) map[model.Key]any {
 	return all
 }
 
-// tree is JSON without members that say nothing.
+// tree is JSON without empty members.
 func tree(t testing.TB, raw []byte) any {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -188,8 +189,8 @@ func differences(path string, want, have any) []string {
 	return list
 }
 
-// What upstream's calicoctl shows of each object is what is decoded of it. The exceptions: annotations that say which
-// addresses a pod is to get are kept here, since they are read of tables; the profile projectcalico-default-allow is no
+// The objects that upstream's calicoctl shows are the decoded objects. The exceptions: annotations with the requested
+// addresses of a pod are kept here, since they are read from tables; the profile projectcalico-default-allow is no
 // object of the API; and calicoctl does not show IPAM's own objects, Services and Kubernetes' policies.
 func TestShownByCalicoctl(t *testing.T) {
 	want := shown(t)
@@ -208,7 +209,7 @@ func TestShownByCalicoctl(t *testing.T) {
 		case model.KindIPAMBlock, model.KindBlockAffinity, model.KindIPAMHandle, model.KindService,
 			model.KindKubernetesNetworkPolicy:
 			continue
-		case model.KindIPAMConfig: // a view of its own of what calicoctl shows
+		case model.KindIPAMConfig: // a view of its own of calicoctl's output
 			var err error
 			if o, err = Decode(V1, model.KindIPAMConfiguration, r.Object); err != nil {
 				t.Fatal(err)
@@ -222,7 +223,7 @@ func TestShownByCalicoctl(t *testing.T) {
 		}
 		key := o.Key
 		key.Name = o.Metadata().GetName()
-		for _, d := range differences(string(key.Kind), want[key], tree(t, model.WithoutEmptyEnds(text))) {
+		for _, d := range differences(string(key.Kind), want[key], tree(t, codec.WithoutEmptyEnds(text))) {
 			t.Errorf("%s: %s", r.Path, d)
 		}
 		delete(want, key)
@@ -249,7 +250,7 @@ func TestReadAndWrittenBack(t *testing.T) {
 		}
 		writes := []*model.Object{o, changedAndBack(o)}
 		if o.Key.Kind == model.KindCalicoNodeStatus {
-			writes = writes[:1] // a status is not left out where it says nothing
+			writes = writes[:1] // a status is kept even where it is empty
 		}
 		for _, o := range writes {
 			written, err := Encode(V1, o)
@@ -264,12 +265,12 @@ func TestReadAndWrittenBack(t *testing.T) {
 	}
 }
 
-// changedAndBack returns an equal object that does not share what was stored with the first.
+// changedAndBack returns an equal object that does not share the stored text with the first.
 func changedAndBack(o *model.Object) *model.Object {
 	return &model.Object{Key: o.Key, Revision: o.Revision, Value: o.Clone().Value}
 }
 
-// ownPart is JSON with its members in order, without what the API server alone decides on.
+// ownPart is JSON with its members in order, without those that the API server sets.
 func ownPart(t testing.TB, raw []byte) string {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(raw))

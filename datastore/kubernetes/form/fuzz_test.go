@@ -41,8 +41,8 @@ var odd = []string{
 	`{"metadata":{"name":"h","resourceVersion":"1"},"spec":{"handleID":"other"}}`,
 }
 
-// FuzzDecode decodes anything as an object of any kind. Whatever comes in, nothing panics; and what can be decoded is
-// the same after it was written and read again, with and without its unknown fields.
+// FuzzDecode decodes any text as an object of any kind. Nothing panics, and a decoded object is the same after it was
+// written and read again, with and without its unknown fields.
 func FuzzDecode(f *testing.F) {
 	kinds := customKinds()
 	add := func(k model.Kind, raw []byte) {
@@ -105,8 +105,8 @@ func staysTheSame(t *testing.T, g Group, o *model.Object) {
 	}
 }
 
-// said is what an object says, without what the API server alone decides on. It is false for what cannot be written,
-// such as a time beyond the year 9999.
+// said is the content of an object, without the fields that the API server sets. It is false for an object that cannot
+// be written, for example with a time beyond the year 9999.
 func said(t *testing.T, o *model.Object) (string, bool) {
 	c := o.Clone()
 	if m := c.Metadata(); m != nil {

@@ -121,7 +121,7 @@ func decodeIPAM(g Group, k model.Kind, spec json.RawMessage, own metadata, revis
 }
 
 // encodeIPAM returns metadata and content of the custom resource for the document that etcd would have under key.
-func encodeIPAM(g Group, key model.Key, name string, doc members, hidden *metadata) (metadata, members, error) {
+func encodeIPAM(g Group, key model.Key, name string, doc members, hidden *metadata) (metadata, members) {
 	if hidden == nil {
 		hidden = new(metadata)
 	}
@@ -136,10 +136,8 @@ func encodeIPAM(g Group, key model.Key, name string, doc members, hidden *metada
 	for _, r := range renamed[key.Kind] {
 		doc.rename(r.etcd, r.custom)
 	}
-	if err := putKey(g, key, doc); err != nil {
-		return metadata{}, nil, err
-	}
-	return own, members{"spec": doc.text()}, nil
+	putKey(g, key, doc)
+	return own, members{"spec": doc.text()}
 }
 
 // renamed are the fields with another name in etcd.
@@ -192,7 +190,7 @@ func takeKey(g Group, k model.Kind, name string, spec members) (model.Key, error
 }
 
 // putKey adds the content of the key, and the required fields of the custom resource, to the content of etcd's value.
-func putKey(g Group, key model.Key, spec members) error {
+func putKey(g Group, key model.Key, spec members) {
 	switch key.Kind {
 	case model.KindIPAMBlock:
 		for _, list := range []string{"allocations", "unallocated", "attributes"} {
@@ -216,7 +214,6 @@ func putKey(g Group, key model.Key, spec members) error {
 		spec.orEmpty("strictAffinity", "false")
 		spec.orEmpty("autoAllocateBlocks", "false")
 	}
-	return nil
 }
 
 // unquote converts the text that marks deleted affinities in group V1 to a boolean.

@@ -151,7 +151,7 @@ func TestNodeAddresses(t *testing.T) {
 	}
 }
 
-// With usePodCIDR the addresses of tunnels are the first of the pods' range, whatever annotations say.
+// With usePodCIDR the addresses of tunnels are the first of the pods' range, whatever the annotations are.
 func TestUsePodCIDR(t *testing.T) {
 	const key = "jlkVyQYooZYzI2wFfNhSZez5eWh44yfq1wKVjLvSXgY="
 	for _, c := range []struct{ podCIDR, key, ipip, wireguard string }{
@@ -177,7 +177,7 @@ func TestUsePodCIDR(t *testing.T) {
 	}
 }
 
-// An annotation that cannot be used counts as missing, and people are told of it; the others hold.
+// An unusable annotation counts as missing and has a notice; the others apply.
 func TestWrongNodeAnnotations(t *testing.T) {
 	n := &corev1.Node{}
 	n.Name, n.ResourceVersion = "n", "1"

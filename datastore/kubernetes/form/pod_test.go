@@ -90,7 +90,7 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// What the plugin writes of an endpoint is what it is read from, and a release takes the addresses away but not the
+// The plugin writes an endpoint in the form in which it is read. A release removes the addresses and keeps the
 // container.
 func TestEndpointPatches(t *testing.T) {
 	o, _ := Endpoint(kubePod(nil), config)

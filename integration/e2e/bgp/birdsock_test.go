@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// testBIRDSocket queries manxd with BIRD's own client and with the exporter that people run beside BIRD.
+// testBIRDSocket queries manxd with BIRD's own client and with a common exporter for BIRD.
 func (c *cluster) testBIRDSocket(t *testing.T) {
 	n := c.N2
 	birdc := func(socket string, words ...string) string {

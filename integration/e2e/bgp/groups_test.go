@@ -52,7 +52,8 @@ func TestVMGroupsOfNodes(t *testing.T) {
 
 // testGroups returns whether the kernel has IPIP.
 func testGroups(t *testing.T) (tunnels bool) {
-	// The nodes of the first group share a switch, those of the second have a router between them that knows no pods.
+	// The nodes of the first group share a switch; those of the second have a router between them without routes to
+	// pods.
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("g"), PlainRouters: true,
 		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}, {Name: "n3"}, {Name: "n4", Rack: 1}}})
 	tunnels = exec.Command("ip", "-n", l.ToRs[0].Namespace, "link", "add", "tunl0", "type", "ipip").Run() == nil ||

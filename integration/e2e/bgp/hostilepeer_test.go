@@ -11,9 +11,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestHostilePeer has a router announce invalid routes: addresses that nobody may announce, a pod of another node, a
-// default route and a part of the node's subnet. The first are refused always, the others as soon as configured, on a
-// session that stays up.
+// TestHostilePeer has a router announce invalid routes: martians, a pod of another node, a default route and a part of
+// the node's subnet. The first are always refused, the others as soon as configured, on a session that stays up.
 func TestHostilePeer(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("x"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
 		{Name: "n2"}}})

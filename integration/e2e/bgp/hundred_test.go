@@ -18,7 +18,7 @@ const (
 	hundredMemory = 8 << 30
 )
 
-// TestHundredNodes converges a cluster of a hundred nodes over two reflectors, and again without either.
+// TestHundredNodes waits until a cluster of a hundred nodes has converged over two reflectors, and again without them.
 func TestHundredNodes(t *testing.T) {
 	if free := memoryAvailable(t); free < hundredMemory {
 		t.Skipf("needs %d GB of free memory, has %d MB", hundredMemory>>30, free>>20)

@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestPoolThatTheKernelCannotServe gives a cluster on a kernel without IPIP one pool that needs it and one that does
-// not.
+// TestPoolThatTheKernelCannotServe gives a cluster on a kernel without IPIP one pool that requires IPIP and one that
+// does not.
 func TestPoolThatTheKernelCannotServe(t *testing.T) {
 	bin := world.Binaries(t)
 	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("i%d", os.Getpid()%1000000), Bin: bin,

@@ -15,8 +15,8 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// TestPasswordsFailClosed takes a password away in each way that files know: no session runs without one, and the one
-// that is up stays up with the password that was read last.
+// TestPasswordsFailClosed removes a password in each way that files allow: no session runs without a password, and the
+// session that is up stays up with the last good password.
 func TestPasswordsFailClosed(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("w"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	n, tor := l.Nodes[0], l.ToRs[0]
@@ -107,8 +107,8 @@ func lowestFree(t *testing.T, pid int) uint64 {
 	}
 }
 
-// limitDescriptors sets below which number new descriptors of a process must be, and returns the limit before. Those
-// that it has stay.
+// limitDescriptors sets a bound below which new descriptors of a process must be, and returns the bound before. Open
+// descriptors stay open.
 func limitDescriptors(t *testing.T, pid int, most uint64) (before uint64) {
 	t.Helper()
 	var limit unix.Rlimit

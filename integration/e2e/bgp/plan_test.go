@@ -66,7 +66,7 @@ func (c *cluster) testPlan(t *testing.T) {
 	}
 }
 
-// liveSession and plannedSession write the same of the same session.
+// liveSession and plannedSession return the same text for the same session.
 func liveSession(p *manxv1.Peer) string {
 	w := p.GetWanted()
 	return fmt.Sprint(p.GetAddress(), " ", p.GetPort(), " ", p.GetType(), p.GetLocalAs(), p.GetPeerAs(), p.GetPassive(),

@@ -20,7 +20,7 @@ func (c *cluster) testServices(t *testing.T) {
 		"spec: {serviceClusterIPs: [{cidr: %s}], serviceLoadBalancerIPs: [{cidr: %s}]}\n", clusterIPs, balanced)))
 	c.announcers(t, clusterIPs, 3)
 	c.announcers(t, balanced, 3)
-	eventually(t, func() error { // n2 has heard of the others' announcements
+	eventually(t, func() error { // n2 has received the others' announcements
 		out, err := exec.Command("birdc", "-s", world.BIRDSocket(c.N2), "show", "route", "all", "for",
 			clusterIPs.String()).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "via "+c.N3.IP4.String()) {

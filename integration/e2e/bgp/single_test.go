@@ -204,7 +204,7 @@ func (s *single) testRefusedRoutes(t *testing.T) {
 	})
 }
 
-// routeVia gives the router, which runs no BIRD, the way to the pods.
+// routeVia gives the router, which runs no BIRD, a route to the pods.
 func (s *single) routeVia(t *testing.T, block netip.Prefix) error {
 	t.Helper()
 	out, err := namespace.Command(s.tor.Namespace, "ip", "route", "replace", block.String(), "via",

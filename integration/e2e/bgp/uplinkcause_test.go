@@ -11,9 +11,9 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// TestOtherUplink: a node with two uplinks has the address of one, and the router at the other one peers with the
-// address of that. The status names the cause and the two commands that mend it, steadily and with one line in the log;
-// each of them does.
+// TestOtherUplink: a node with two uplinks has the address of one, and the router at the other uplink peers with the
+// address of that. The status names the cause and the two commands that repair it, steadily and with one line in the
+// log. Each of the commands repairs it.
 func TestOtherUplink(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("u"), ToRs: 2, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	n, tor := l.Nodes[0], l.ToRs[1]
@@ -55,7 +55,7 @@ func TestOtherUplink(t *testing.T) {
 	if out, err := n.Manxctl("status"); err == nil || !strings.Contains(err.Error()+out, cause) {
 		t.Errorf("manxctl status does not name the cause: %v\n%s", err, out)
 	}
-	// The router sees its own connections closed.
+	// The router's own connections are closed.
 	seen, err := tor.Birdc("show", "protocols", "all", "n1")
 	must(t, err)
 	if strings.Contains(seen, "Established") || !strings.Contains(seen, "Neighbor address: "+address) {

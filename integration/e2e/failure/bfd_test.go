@@ -27,8 +27,8 @@ func (c *cluster) bfdUp(t *testing.T) {
 	}
 }
 
-// TestBFD switches BFD on for the mesh, which is multihop here, and for the routers, by annotations. Restarts lose no
-// packet in spite of it, and a node that is cut off loses its routes on the other at once.
+// TestBFD enables BFD for the mesh, which is multihop here, and for the routers, by annotations. Restarts lose no
+// packet in spite of it. When a node is cut off, the other one removes its routes at once.
 func TestBFD(t *testing.T) {
 	const interval = 100 * time.Millisecond
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("b"), BFD: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2",

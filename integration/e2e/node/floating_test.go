@@ -131,7 +131,7 @@ func answer(t *testing.T, p *lab.Pod) {
 	}()
 }
 
-// dialFrom begins a conversation: only answers from the address itself are heard.
+// dialFrom begins a conversation: it receives answers from the address itself alone.
 func dialFrom(t *testing.T, ns string, to netip.Addr) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn

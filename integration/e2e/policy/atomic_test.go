@@ -20,7 +20,7 @@ const (
 // swap is a change of policy and back: in state 0 the old port is allowed, in state 1 the new one.
 type swap struct {
 	name   string
-	states [2][]document
+	states [2][]entry
 }
 
 // globalPolicy is a GlobalNetworkPolicy about the server.
@@ -40,11 +40,11 @@ func rule(action string, ports ...int) string {
 
 // swaps are changes of every kind that can open one port and close another.
 func (c *cluster) swaps(t *testing.T) []swap {
-	docs := func(yaml ...string) []document { return documents(t, strings.Join(yaml, "\n---\n")) }
+	docs := func(yaml ...string) []entry { return documents(t, strings.Join(yaml, "\n---\n")) }
 	old, new := rule("Allow", oldPort, handedPort), rule("Allow", newPort, handedPort)
 	notOld, notNew := rule("Deny", oldPort), rule("Deny", newPort)
 	a, b := docs(globalPolicy("a", ", order: 20", old)), docs(globalPolicy("b", ", order: 20", new))
-	sets := func(a, b string) []document {
+	sets := func(a, b string) []entry {
 		text := ""
 		for name, nets := range map[string]string{"a": a, "b": b} {
 			text += fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkSet\n"+
@@ -59,7 +59,7 @@ func (c *cluster) swaps(t *testing.T) []swap {
 	one := fmt.Sprintf(`"%s", "%s"`, client.IP4(), client.IP6())
 	many := one + `, "10.244.0.0/16", "10.0.0.0/8", "fd00:244::/64"`
 	none := `"198.51.100.0/24"`
-	tiers := func(first, second int) []document {
+	tiers := func(first, second int) []entry {
 		text := ""
 		for name, order := range map[string]int{"first": first, "second": second} {
 			text += fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Tier\nmetadata: {name: %s}\n"+
@@ -78,39 +78,39 @@ func (c *cluster) swaps(t *testing.T) []swap {
 			sixty[state] += globalPolicy(fmt.Sprintf("many-%d-%d", state, i), fmt.Sprintf(", order: %d", i), r)
 		}
 	}
-	profile := func(r string) []document {
+	profile := func(r string) []entry {
 		return docs(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Profile\n"+
 			"metadata: {name: k8s-pod-network}\nspec: {ingress: [%s], egress: [{action: Allow}]}", r))
 	}
 	coloured := docs(
 		strings.Replace(globalPolicy("red", ", order: 20", old), "role == 'server'", "colour == 'red'", 1),
 		strings.Replace(globalPolicy("blue", ", order: 20", new), "role == 'server'", "colour == 'blue'", 1))
-	colour := func(s string) document {
+	colour := func(s string) entry {
 		return c.labelled(t, "server", map[string]string{"role": "server", "colour": s})
 	}
-	join := func(lists ...[]document) (all []document) {
+	join := func(lists ...[]entry) (all []entry) {
 		for _, l := range lists {
 			all = append(all, l...)
 		}
 		return all
 	}
 	return []swap{
-		{"the rules of a policy", [2][]document{docs(globalPolicy("one", "", old)),
+		{"the rules of a policy", [2][]entry{docs(globalPolicy("one", "", old)),
 			docs(globalPolicy("one", "", new))}},
-		{"one policy goes, another comes", [2][]document{join(a, without(b)), join(b, without(a))}},
-		{"the order of two policies", [2][]document{
+		{"one policy goes, another comes", [2][]entry{join(a, without(b)), join(b, without(a))}},
+		{"the order of two policies", [2][]entry{
 			docs(globalPolicy("one", ", order: 10", old, notNew), globalPolicy("two", ", order: 20", new, notOld)),
 			docs(globalPolicy("one", ", order: 30", old, notNew), globalPolicy("two", ", order: 20", new, notOld))}},
-		{"the members of two sets", [2][]document{join(docs(both), sets(one, none)),
+		{"the members of two sets", [2][]entry{join(docs(both), sets(one, none)),
 			join(docs(both), sets(none, one))}},
-		{"networks that overlap", [2][]document{join(docs(both), sets(many, none)),
+		{"networks that overlap", [2][]entry{join(docs(both), sets(many, none)),
 			join(docs(both), sets(none, many))}},
-		{"the labels of an endpoint", [2][]document{join(coloured, []document{colour("red")}),
-			join(coloured, []document{colour("blue")})}},
-		{"the order of two tiers", [2][]document{join(inTiers, tiers(10, 20)), join(inTiers, tiers(30, 20))}},
-		{"sixty policies for sixty others", [2][]document{join(docs(sixty[0]), without(docs(sixty[1]))),
+		{"the labels of an endpoint", [2][]entry{join(coloured, []entry{colour("red")}),
+			join(coloured, []entry{colour("blue")})}},
+		{"the order of two tiers", [2][]entry{join(inTiers, tiers(10, 20)), join(inTiers, tiers(30, 20))}},
+		{"sixty policies for sixty others", [2][]entry{join(docs(sixty[0]), without(docs(sixty[1]))),
 			join(docs(sixty[1]), without(docs(sixty[0])))}},
-		{"the rules of a profile", [2][]document{profile(old), profile(new)}},
+		{"the rules of a profile", [2][]entry{profile(old), profile(new)}},
 	}
 }
 
@@ -211,14 +211,14 @@ spec: {ingress: [{action: Allow}], egress: [{action: Allow}]}
 `
 
 // gone deletes the objects of before that are not in after, except endpoints.
-func gone(before, after []document) (list []document) {
+func gone(before, after []entry) (list []entry) {
 	stays := map[string]bool{}
 	for _, d := range after {
 		stays[d.path] = true
 	}
 	for _, d := range before {
 		if d.value != "" && !stays[d.path] && !strings.HasPrefix(d.path, world.EndpointKeys) {
-			list = append(list, document{path: d.path})
+			list = append(list, entry{path: d.path})
 		}
 	}
 	return list

@@ -101,7 +101,7 @@ func named(o map[string]any, name, protocol string, port int) {
 // turned round.
 func (c *cluster) testNamedPorts(t *testing.T) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
-	web := func(pod, protocol string, port int) document {
+	web := func(pod, protocol string, port int) entry {
 		return c.endpoint(t, pod, func(o map[string]any) { named(o, "web", protocol, port) })
 	}
 	const either = "selector: \"role in {'a', 'b'}\", types: [Ingress], ingress: "
@@ -164,11 +164,11 @@ func (c *cluster) testNamedPorts(t *testing.T) {
 // testProfiles changes the rules of profiles, their endpoints, and the labels that they hand on.
 func (c *cluster) testProfiles(t *testing.T) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
-	profile := func(name, spec string) []document {
+	profile := func(name, spec string) []entry {
 		return documents(t, fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Profile\n"+
 			"metadata: {name: %s}\nspec: {%s}\n", name, spec))
 	}
-	wears := func(pod string, profiles ...string) document {
+	wears := func(pod string, profiles ...string) entry {
 		return c.endpoint(t, pod, func(o map[string]any) { o["spec"].(map[string]any)["profiles"] = profiles })
 	}
 	ask := func(t *testing.T, from *lab.Pod, one, two string) {

@@ -72,7 +72,7 @@ func (c *cluster) testEstablished(t *testing.T) {
 	profile := documents(t, "apiVersion: projectcalico.org/v3\nkind: Profile\nmetadata: {name: closed}\nspec: {}\n")
 	for _, x := range []struct {
 		name    string
-		objects []document
+		objects []entry
 	}{
 		{"both directions are denied", documents(t, world.GlobalPolicy("deny",
 			"selector: role == 'b', types: [Ingress, Egress]"))},
@@ -105,8 +105,8 @@ func echoTCP(t *testing.T, ns string, port int) {
 	})
 }
 
-// testFragments: datagrams that are larger than the link are judged by their ports like others, also where connections
-// are not tracked.
+// testFragments: the ports of datagrams that are larger than the link are matched as those of others, also where
+// connections are not tracked.
 func (c *cluster) testFragments(t *testing.T) {
 	a, b, far, n1, n2 := c.Pods["a"], c.Pods["b"], c.Pods["far"], c.N1, c.N2
 	large := func(ns string, k knock) error {

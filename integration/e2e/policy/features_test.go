@@ -22,7 +22,7 @@ import (
 // datastore, packets of real sockets, and their arrival at the other end.
 func TestPolicyFeatures(t *testing.T) {
 	c := newPolicyLab(t, "f", map[string]string{"a": "n2", "b": "n2", "far": "n1"})
-	var list []document
+	var list []entry
 	for name, p := range c.Pods {
 		list = append(list, c.labelled(t, name, map[string]string{"role": name}))
 		echo(t, p.Namespace, 7001, 7002, 7003, 7004)
@@ -101,7 +101,7 @@ func (k knock) try(patience time.Duration) string {
 			return answered
 		case errors.Is(err, syscall.ECONNREFUSED):
 			return refused
-		// The host itself hears when its own packet is dropped.
+		// The host itself gets an error when its own packet is dropped.
 		case !errors.Is(err, syscall.EPERM) && (!errors.As(err, &timeout) || !timeout.Timeout()):
 			return err.Error()
 		case time.Now().After(end):
@@ -230,11 +230,11 @@ func speaks(t *testing.T, n *lab.Node) {
 }
 
 // temporary writes objects as they are, and restores the earlier ones when the test ends.
-func (c *cluster) temporary(t *testing.T, list ...document) {
+func (c *cluster) temporary(t *testing.T, list ...entry) {
 	t.Helper()
-	var before []document
+	var before []entry
 	for _, d := range list {
-		before = append(before, document{d.path, c.Raw(t, d.path)[d.path]})
+		before = append(before, entry{d.path, c.Raw(t, d.path)[d.path]})
 	}
 	t.Cleanup(func() { c.enforced(t, c.change(t, before...)) })
 	c.enforced(t, c.change(t, list...))

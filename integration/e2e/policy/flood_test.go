@@ -83,7 +83,7 @@ func (f *flood) all() []*stream {
 	return f.streams
 }
 
-// as makes the stream pretend to come from an address of its namespace.
+// as gives the stream another source address, one of its namespace.
 func (s *stream) as(a netip.Addr) error {
 	if a.Is6() {
 		return unix.Bind(s.fd, &unix.SockaddrInet6{Addr: a.As16()})
@@ -218,7 +218,7 @@ func (f *flood) arrived() (n int) {
 	return n
 }
 
-// flows waits until a datagram of the stream arrives that is sent from now on.
+// flows waits until one of the datagrams that the stream sends from now on arrives.
 func (f *flood) flows(t *testing.T, s *stream) {
 	t.Helper()
 	from := f.rounds.Load()

@@ -41,9 +41,9 @@ func loggingPolicies(log string) string {
 var logRule = fmt.Sprintf("{action: Log, protocol: UDP, destination: {ports: [%d, %d, %d, %d, '%d:7199']}}, ",
 	allowedPort, refusedPort, passedPort, undecidedPort, firstMarker)
 
-// testFlowLog has rules log packets that others allow, deny and pass on: their fate is the same without logging, with
-// the flow log and without; with it, its file and its subscribers get the logged and the dropped packets, within the
-// configured limits.
+// testFlowLog has rules log packets that others allow, deny and pass on. The verdict on the packets is the same without
+// logging, with the flow log and without. The file and the subscribers of the flow log get the logged and the dropped
+// packets, within the configured limits.
 func (c *cluster) testFlowLog(t *testing.T) {
 	n, a, b, far := c.N2, c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	first := func() string {
@@ -252,8 +252,8 @@ func entryText(action flowlog.Action, rule string, from netip.Addr, protocol str
 	return fmt.Sprintf("%s %s %s %s/%d", action, rule, from, protocol, port)
 }
 
-// testFlowLogSubscribers requests parts of the flow log. A reported flow is reported again after ten seconds only, so
-// others are made.
+// testFlowLogSubscribers requests parts of the flow log. A reported flow is reported again only after ten seconds, so
+// the test makes other flows.
 func (c *cluster) testFlowLogSubscribers(t *testing.T, f *flowLogs) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	listen := func(args ...string) *printed {

@@ -58,7 +58,7 @@ func askEcho(ns string, to netip.AddrPort, patience time.Duration) (answer strin
 	return "", err
 }
 
-// probe is whether one end reaches the other.
+// probe reports whether one end reaches the other.
 type probe struct {
 	name string
 	ns   string

@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/integration/e2e/world"
 )
 
-// testHostInterfaces has interfaces and addresses of a host come and go that its endpoints are about.
+// testHostInterfaces adds and removes interfaces and addresses that host endpoints name.
 func (c *cluster) testHostInterfaces(t *testing.T) {
 	n, tor := c.N2, c.ToR1.Namespace
 	const port = 7901
@@ -42,7 +42,7 @@ func (c *cluster) testHostInterfaces(t *testing.T) {
 		})
 		tryAll(t, []knock{{"another interface of the host", c.N1.Namespace, "udp", at(n.IP4, port), answered}})
 	}
-	host := func(spec string) []document {
+	host := func(spec string) []entry {
 		return documents(t, "apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {name: n2-eth5}\n"+
 			"spec: {node: n2, "+spec+"}\n")
 	}

@@ -34,7 +34,7 @@ func (p *printed) String() string {
 	return p.text.String()
 }
 
-// inBackground runs a program on a node until the test ends; out gets all that it prints.
+// inBackground runs a program on a node until the test ends; out gets its output.
 func inBackground(t *testing.T, n *lab.Node, out io.Writer, name string, args ...string) {
 	t.Helper()
 	cmd := namespace.Command(n.Namespace, name, args...)
@@ -188,7 +188,7 @@ func (c *cluster) testResyncWritesNothing(t *testing.T) {
 		return nil
 	})
 	must(t, n.Ready(limit))
-	// A transaction that changes nothing, of a chain of the table: the daemon cannot know without looking.
+	// A transaction without a change, for a chain of the table: the daemon must read the table to find that out.
 	_, err := n.Run("nft", "add chain inet manx to-workload")
 	must(t, err)
 	eventually(t, func() error {
@@ -270,7 +270,7 @@ func (c *cluster) testPolicyDrift(t *testing.T) {
 		})
 		t.Logf("%s: repaired after at most %d ms: %s", x.name, took.Milliseconds(),
 			world.LineWith(n.Log()[logged:], "repaired"))
-		// Whatever was open is closed, and the other way round.
+		// Each open port is closed, and each closed one is open.
 		round := g.rounds.Load()
 		for _, s := range g.allowed {
 			must(t, g.waitFor(s, round+20))

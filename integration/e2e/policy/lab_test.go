@@ -12,8 +12,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/etcd"
-	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
@@ -54,33 +54,33 @@ spec: {cidr: "%s", blockSize: 122, natOutgoing: true}
 	return c
 }
 
-// document is one object as it is in the datastore; no value: it does not exist.
-type document struct{ path, value string }
+// entry is one object as it is in the datastore; no value: it does not exist.
+type entry struct{ path, value string }
 
 // documents reads YAML as the objects that a client of the datastore would write.
-func documents(t *testing.T, yaml string) (list []document) {
+func documents(t *testing.T, yaml string) (list []entry) {
 	t.Helper()
-	for d, err := range model.Documents([]byte(yaml)) {
+	for d, err := range document.Objects([]byte(yaml)) {
 		must(t, err)
 		o, err := d.Decode()
 		must(t, err)
 		path, err := etcd.Path(o.Key)
 		must(t, err)
-		list = append(list, document{path, string(d.JSON)})
+		list = append(list, entry{path, string(d.JSON)})
 	}
 	return list
 }
 
 // without are the same objects, deleted.
-func without(list []document) (gone []document) {
+func without(list []entry) (gone []entry) {
 	for _, d := range list {
-		gone = append(gone, document{path: d.path})
+		gone = append(gone, entry{path: d.path})
 	}
 	return gone
 }
 
 // change writes or deletes objects, all at one revision, which it returns.
-func (c *cluster) change(t *testing.T, list ...document) int64 {
+func (c *cluster) change(t *testing.T, list ...entry) int64 {
 	t.Helper()
 	var ops []clientv3.Op
 	for _, d := range list {
@@ -98,7 +98,7 @@ func (c *cluster) change(t *testing.T, list ...document) int64 {
 }
 
 // labelled is the endpoint of a pod with these labels.
-func (c *cluster) labelled(t *testing.T, pod string, labels map[string]string) document {
+func (c *cluster) labelled(t *testing.T, pod string, labels map[string]string) entry {
 	t.Helper()
 	return c.endpoint(t, pod, func(o map[string]any) {
 		meta := o["metadata"].(map[string]any)
@@ -115,7 +115,7 @@ func (c *cluster) labelled(t *testing.T, pod string, labels map[string]string) d
 }
 
 // endpoint is the endpoint of a pod, edited.
-func (c *cluster) endpoint(t *testing.T, pod string, edit func(o map[string]any)) document {
+func (c *cluster) endpoint(t *testing.T, pod string, edit func(o map[string]any)) entry {
 	t.Helper()
 	p := c.Pods[pod]
 	for path, value := range c.Raw(t, world.EndpointKeys) {
@@ -127,10 +127,10 @@ func (c *cluster) endpoint(t *testing.T, pod string, edit func(o map[string]any)
 		edit(o)
 		b, err := json.Marshal(o)
 		must(t, err)
-		return document{path, string(b)}
+		return entry{path, string(b)}
 	}
 	t.Fatalf("no endpoint has the address of pod %s, %s", pod, p.IPs[0])
-	return document{}
+	return entry{}
 }
 
 // enforced waits until a node's kernel has the rules of a revision.

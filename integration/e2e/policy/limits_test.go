@@ -31,8 +31,8 @@ func (c *cluster) limits(t *testing.T, pod string, q map[string]any) {
 	c.enforced(t, r.Kvs[0].ModRevision, p.Node)
 }
 
-// volley sends datagrams of one connection as fast as it can, and returns how many arrive and how long it took from the
-// first that was sent to the last that arrived.
+// volley sends datagrams of one connection as fast as it can. It returns how many arrive, and the time from the first
+// sent to the last received datagram.
 func volley(t *testing.T, from string, to netip.AddrPort, listener string, n int) (arrived int, took time.Duration) {
 	t.Helper()
 	var sink, source net.Conn
@@ -134,7 +134,7 @@ type held struct {
 	list []net.Conn
 }
 
-// open makes one more, and returns its fate.
+// open makes one more connection, and returns whether it is established.
 func (h *held) open(network string, to netip.AddrPort) string {
 	h.t.Helper()
 	var conn net.Conn
@@ -161,7 +161,7 @@ func (h *held) open(network string, to netip.AddrPort) string {
 	return lost
 }
 
-// close ends the oldest by a reset, after which neither side waits for more of it.
+// close resets the oldest connection, after which neither side waits for more packets of it.
 func (h *held) close() {
 	if tcp, ok := h.list[0].(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
@@ -184,8 +184,8 @@ func acceptTCP(t *testing.T, ns string, port int) {
 	})
 }
 
-// testMaxConnections limits how many connections a pod has at a time: TCP clients beyond are refused, others are
-// dropped, and established connections go on.
+// testMaxConnections limits how many connections a pod has at a time: further TCP clients are refused, further packets
+// of other protocols are dropped, and established connections continue.
 func (c *cluster) testMaxConnections(t *testing.T) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	acceptTCP(t, b.Namespace, 7101)
@@ -250,8 +250,8 @@ func (c *cluster) testMaxConnections(t *testing.T) {
 	})
 }
 
-// counts opens as many connections as are allowed, then finds one more refused, whatever changes in policy meanwhile;
-// when one ends there is room for another.
+// counts opens as many connections as are allowed, and then one more, which is refused. Changes of policy meanwhile
+// make no difference. When a connection ends there is room for another.
 func (c *cluster) counts(t *testing.T, h *held, network string, to netip.AddrPort, allowed int, beyond string) {
 	t.Helper()
 	open := func(what string) {

@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/integration/e2e/world"
 )
 
-// testTranslation queries other hosts for the client's address: a pod's own address or one of its host, by the settings
-// of pools and FelixConfiguration.
+// testTranslation queries servers on other hosts for the client's address: it is the pod's own or one of its host, as
+// pools and FelixConfiguration have it.
 func (c *cluster) testTranslation(t *testing.T) {
 	a, far, n1, n2 := c.Pods["a"], c.Pods["far"], c.N1, c.N2
 	const port = 7701

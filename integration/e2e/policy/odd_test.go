@@ -46,8 +46,8 @@ func raw(t *testing.T, from, to string, address netip.Addr, protocol int, payloa
 	}
 }
 
-// testOddPackets has a pod send packets that look like the tunnels between nodes, and packets of no connection: neither
-// pass unless FelixConfiguration allows it, whatever the policies.
+// testOddPackets has a pod send packets that have the form of tunnels between nodes, and packets of no connection: both
+// are dropped unless FelixConfiguration allows them, whatever the policies.
 func (c *cluster) testOddPackets(t *testing.T) {
 	a, far := c.Pods["a"], c.Pods["far"]
 	echo(t, far.Namespace, 4789, 4790)

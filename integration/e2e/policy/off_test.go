@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// testPolicyOff switches the packet filter off on a node that had one, and on again: without it everything passes, pods
-// that come meanwhile included.
+// testPolicyOff disables the packet filter on a node, and enables it again. While it is disabled everything passes,
+// also for pods that are attached meanwhile.
 func (c *cluster) testPolicyOff(t *testing.T) {
 	n, b, far := c.N2, c.Pods["b"], c.Pods["far"]
 	c.temporary(t, documents(t, world.GlobalPolicy("deny", "selector: role == 'b', types: [Ingress], ingress: ["+

@@ -19,8 +19,8 @@ func (c *cluster) testReject(t *testing.T) {
 		world.GlobalPolicy("reject-out", "selector: role == 'a', types: [Egress], egress: ["+
 			"{action: Deny, protocol: TCP, destination: {ports: [7003]}}, {action: Deny, protocol: UDP, destination: "+
 			"{ports: [7003]}}, {action: Allow}]"))...)
-	// The settings of the node's administrator come first; packets from pods to their host are not for policy to decide
-	// here.
+	// The settings of the node's administrator come first. Policy does not decide here about packets from pods to their
+	// host.
 	c.temporary(t, documents(t, felix("default", "")+felix("node.n2", "defaultEndpointToHostAction: Drop"))...)
 
 	knocks := func(denied string) (list []knock) {

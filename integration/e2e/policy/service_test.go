@@ -15,6 +15,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/e2e/world"
@@ -50,7 +51,7 @@ func (c *cluster) withSlices(t *testing.T) *sliceWorld {
 			Policy: policy.Config{Node: "n2"}, Logger: zap.NewNop()})}
 	for path, value := range c.Raw(t, world.ResourceKeys) {
 		if k, ok, err := etcd.ParsePath(path); ok && err == nil {
-			w.set[k] = model.Decode(k, []byte(value), 1)
+			w.set[k] = codec.Decode(k, []byte(value), 1)
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())

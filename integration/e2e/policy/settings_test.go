@@ -7,8 +7,8 @@ import (
 	"github.com/manxnet/manx/integration/e2e/world"
 )
 
-// testSettingsUnderTraffic changes settings that have all rules written again, and others without effect on packets:
-// not one packet is lost, and none passes that should not.
+// testSettingsUnderTraffic changes settings that rewrite all rules, and others without effect on packets: no packet is
+// lost, and no denied packet passes.
 func (c *cluster) testSettingsUnderTraffic(t *testing.T) {
 	const open, closed = 7951, 7952
 	c.temporary(t, documents(t, felix("default", "")+
@@ -38,7 +38,7 @@ func (c *cluster) testSettingsUnderTraffic(t *testing.T) {
 		"spec: {node: n2, interfaceName: \"*\", profiles: [projectcalico-default-allow]}\n---\n"
 	changes := []struct {
 		name string
-		list []document
+		list []entry
 	}{
 		{"refuse", documents(t, felix("default", "nftablesFilterDenyAction: Reject"))},
 		{"a prefix of the log, and its rate",
@@ -48,7 +48,7 @@ func (c *cluster) testSettingsUnderTraffic(t *testing.T) {
 			documents(t, felix("default",
 				"allowVXLANPacketsFromWorkloads: true, allowIPIPPacketsFromWorkloads: true"))},
 		{"packets of no connection", documents(t, felix("default", "disableConntrackInvalidCheck: true"))},
-		{"limits that nobody reaches", []document{limits}},
+		{"limits that nobody reaches", []entry{limits}},
 		{"floating addresses", documents(t, felix("default", "floatingIPs: Enabled"))},
 		{"other ports of translation",
 			documents(t, felix("default", `natPortRange: "61000:62000", natOutgoingExclusions: IPPoolsAndHostIPs`))},
@@ -71,9 +71,9 @@ func (c *cluster) testSettingsUnderTraffic(t *testing.T) {
 	from := f.rounds.Load() + 1
 	for _, x := range changes {
 		round := f.rounds.Load() + 1
-		var before []document
+		var before []entry
 		for _, d := range x.list {
-			before = append(before, document{d.path, c.Raw(t, d.path)[d.path]})
+			before = append(before, entry{d.path, c.Raw(t, d.path)[d.path]})
 		}
 		c.enforced(t, c.change(t, x.list...))
 		c.enforced(t, c.change(t, before...))

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// testSpoofedSources has a pod pretend to be others: it may if the node lets it choose and its endpoint names the
-// prefix, for as long as both are so. (A first sight of it is in TestBadPolicy.)
+// testSpoofedSources has a pod use foreign source addresses: it may while the node allows it and its endpoint names the
+// prefix. (TestBadPolicy has a first case.)
 func (c *cluster) testSpoofedSources(t *testing.T) {
 	a, b := c.Pods["a"], c.Pods["b"]
 	const port = 7601
@@ -28,8 +28,8 @@ func (c *cluster) testSpoofedSources(t *testing.T) {
 			as[k] = append(as[k], s)
 		}
 	}
-	lets := func(who string) []document { return documents(t, felix("default", "workloadSourceSpoofing: "+who)) }
-	names := func(prefixes ...string) document {
+	lets := func(who string) []entry { return documents(t, felix("default", "workloadSourceSpoofing: "+who)) }
+	names := func(prefixes ...string) entry {
 		return c.endpoint(t, "a", func(o map[string]any) {
 			if spec := o["spec"].(map[string]any); len(prefixes) > 0 {
 				spec["allowSpoofedSourcePrefixes"] = prefixes
@@ -41,7 +41,7 @@ func (c *cluster) testSpoofedSources(t *testing.T) {
 	c.temporary(t, append(lets("Disabled"), names())...)
 	f.start(t)
 	f.flows(t, own[0])
-	step := func(when string, pass, stop []*stream, objects ...document) {
+	step := func(when string, pass, stop []*stream, objects ...entry) {
 		t.Helper()
 		c.enforced(t, c.change(t, objects...))
 		f.sees(t, when, append(pass, own...), stop)

@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// testStatusFolder moves the files from which the CNI plugin reads who has policy, by endpointStatusPathPrefix of
-// FelixConfiguration; the flag comes first.
+// testStatusFolder moves the files by which the CNI plugin learns that policy is in force, with
+// endpointStatusPathPrefix of FelixConfiguration; the flag comes first.
 func (c *cluster) testStatusFolder(t *testing.T) {
 	n := c.N2
 	const usual = "defaultEndpointToHostAction: Drop"

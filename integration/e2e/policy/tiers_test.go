@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/integration/e2e/world"
 )
 
-// sees checks that from now on the datagrams of some streams all arrive, and none of others.
+// sees requires that from now on all datagrams of some streams arrive, and none of others.
 func (f *flood) sees(t *testing.T, when string, pass, stop []*stream) {
 	t.Helper()
 	// One round may have begun before the preceding change was done.
@@ -34,8 +34,9 @@ func (f *flood) sees(t *testing.T, when string, pass, stop []*stream) {
 	}
 }
 
-// testTierGoes deletes a tier that still has policies, as only a program may, and brings it back, under traffic. Its
-// policies are still evaluated, behind all others, and open nothing; endpoints that they do not select are unaffected.
+// testTierGoes deletes a tier that still has policies, which only a program can do, and brings it back, under traffic.
+// Its policies are still evaluated, behind all others, and open nothing. Endpoints that they do not select are
+// unaffected.
 func (c *cluster) testTierGoes(t *testing.T) {
 	b := c.Pods["b"]
 	const first, second, third, free = 7201, 7202, 7203, 7204
@@ -88,7 +89,7 @@ func (c *cluster) testTierGoes(t *testing.T) {
 	}
 	for range 2 {
 		c.enforced(t, c.change(t, without(tier)...))
-		// Asked last, its policies come behind the end of tier default where that has policies, too.
+		// Evaluated last, its policies come behind the end of tier default where that has policies, too.
 		f.sees(t, "without the tier", join(tierAllowsAlone, otherAllows, beyond, passed, bystanders),
 			join(tierAllows, denied))
 		c.enforced(t, c.change(t, tier...))

@@ -25,7 +25,7 @@ func (w *World) withinRights() error {
 		return err
 	}
 	defer log.Close()
-	calls, err := rights.Calls(log)
+	calls, err := rights.Calls(log, w.PlaneStarting)
 	if err != nil {
 		return err
 	}

@@ -34,10 +34,7 @@ spec: {asNumber: 64512, nodeToNodeMeshEnabled: true, serviceLoadBalancerIPs: [{c
 	return errors.Join(
 		inside(c.Control.Namespace, "ip", "addr", "add", client+"/32", "dev", "lo"),
 		inside(c.Control.Namespace, "ip", "route", "add", balanced, "via", c.Control.Gateway(), "src", client),
-		inside(router, "ip", "route", "add", client+"/32", "via", c.Control.IP4.String()),
-		// Of several nodes the router chooses by addresses alone, Linux's default: connections of one client come to
-		// one node, on which kube-proxy keeps the affinity.
-		inside(router, "sh", "-c", "echo 0 > /proc/sys/net/ipv4/fib_multipath_hash_policy"))
+		inside(router, "ip", "route", "add", client+"/32", "via", c.Control.IP4.String()))
 }
 
 func inside(namespace, name string, args ...string) error {

@@ -3,13 +3,16 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/manxnet/manx/integration/kubernetes/cluster"
@@ -25,19 +28,23 @@ func main() {
 	flag.StringVar(&o.focus, "focus", "",
 		"run the tests whose names match, and write no table; empty: all of the table")
 	flag.BoolVar(&o.byHand, "by-hand", false, "install Manx with a DaemonSet and etcd in place of the chart")
-	flag.IntVar(&o.parallel, "parallel", 2, "tests that run at the same time")
+	flag.IntVar(&o.parallel, "parallel", max(1, runtime.GOMAXPROCS(0)/2), "tests that run at the same time")
 	flag.BoolVar(&o.resume, "resume", false, "do not repeat tests that passed earlier with the same image")
 	flag.BoolVar(&o.table, "table", false,
 		"run nothing; write the table of what earlier runs with the same image found")
 	flag.Parse()
-	interrupted := make(chan os.Signal, 1)
-	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	go func() {
-		<-interrupted
+		<-ctx.Done()
 		_ = lab.Remove(labName)
 		os.Exit(130)
 	}()
-	if err := run(o); err != nil {
+	err := run(ctx, o)
+	if ctx.Err() != nil {
+		select {} // the cluster is being removed
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
 		os.Exit(1)
 	}
@@ -51,7 +58,7 @@ type options struct {
 	table       bool
 }
 
-func run(o options) error {
+func run(ctx context.Context, o options) error {
 	if _, err := lab.Require("e2e.test", regression); err != nil {
 		return err
 	}
@@ -76,7 +83,7 @@ func run(o options) error {
 		for _, name := range specs {
 			results = append(results, j.result(name))
 		}
-	} else if results, err = onCluster(manx, specs, o.parallel, j); err != nil {
+	} else if results, err = onCluster(ctx, manx, specs, o.parallel, j); err != nil {
 		return err
 	}
 	if o.focus == "" {
@@ -86,8 +93,10 @@ func run(o options) error {
 }
 
 // onCluster runs the tests on a cluster that it makes for them.
-func onCluster(manx cluster.Installation, specs []string, parallel int, j *journal) (results []result, err error) {
-	c, err := lab.New(lab.Spec{Name: labName,
+func onCluster(ctx context.Context, manx cluster.Installation, specs []string, parallel int, j *journal) (
+	results []result, err error,
+) {
+	c, err := lab.New(lab.Spec{Name: labName, FeatureGates: featureGates,
 		Nodes: []hosts.NodeSpec{{Name: "node1"}, {Name: "node2"}, {Name: "node3"}}})
 	if err != nil {
 		return nil, err
@@ -102,8 +111,13 @@ func onCluster(manx cluster.Installation, specs []string, parallel int, j *journ
 	if err := install(c, manx); err != nil {
 		return nil, err
 	}
+	following, stop := context.WithCancel(ctx)
+	var follow sync.WaitGroup
+	follow.Go(func() { followAffinity(following, c) })
+	defer follow.Wait()
+	defer stop()
 	fmt.Printf("... %d tests, %d at a time\n", len(specs), parallel)
-	return runAll(c, specs, parallel, j)
+	return runAll(ctx, c, specs, parallel, j)
 }
 
 // verdict is an error if a test failed.

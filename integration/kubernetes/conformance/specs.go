@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/xml"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,22 +24,18 @@ var groups = []string{"Networking Granular Checks: Pods", "Networking Granular C
 	"EndpointSlice ", "EndpointSliceMirroring", "Connectivity Pod Lifecycle", "HostPort", "NoSNAT", "Conntrack",
 	"Proxy version v1", "Service endpoints latency", "CVE-2021-29923", "Networking should", "LoadBalancers", "Netpol"}
 
+// featureGates that tests of these groups need.
+const featureGates = "RelaxedDNSSearchValidation=true"
+
 // excluded are tests that are meaningless here, by a part of their names, and why.
 var excluded = []struct{ part, why string }{
 	{"[Disruptive]", "restarts programs over SSH or as pods, which the lab runs in another way"},
-	{"evicted pods", "fills a node's disk, which all nodes here share"},
 	{"Internet connection", "the network of the lab has no way out"},
 	{"[Provider:GCE]", "needs names of Google's cloud"},
-	{"[Feature:RelaxedDNSSearchValidation]", "needs a feature gate of Kubernetes that is off"},
 	{"cleanup finalizer", "a cloud's controller needs the finalizer to remove what it has made in the cloud; " +
 		"Manx makes nothing outside of the cluster, and sets none"},
-	{"check kube-proxy urls", "looks for kube-proxy where the lab does not run it"},
-}
-
-// known are the reasons of tests that fail here, by a part of their names.
-var known = []struct{ part, why string }{
-	{"switch session affinity for LoadBalancer service with Local traffic policy", "the router outside chooses of " +
-		"several nodes by addresses, so that one client reaches the Service's pod on one node alone"},
+	{"Forward PTR lookup", "begins with the name of 8.8.8.8 in the DNS of the Internet, and the network of the lab " +
+		"has no way out"},
 }
 
 // result of a test.
@@ -99,16 +97,6 @@ func whyNot(name string) string {
 	return ""
 }
 
-// explained adds the reason of a failure, if it is known, to the test's message.
-func explained(name, message string) string {
-	for _, k := range known {
-		if strings.Contains(name, k.part) {
-			return oneLine(message) + " (" + k.why + ")"
-		}
-	}
-	return message
-}
-
 func kernelHasSCTP() bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP)
 	if err == nil {
@@ -120,7 +108,8 @@ func kernelHasSCTP() bool {
 // runAll runs the tests, several at a time, each in a process of its own: a test that hangs takes nothing with it.
 // Those that do not bear others beside them come last, one by one; slow ones come first, so that the run does not end
 // with waiting for one of them.
-func runAll(c *lab.Cluster, names []string, parallel int, j *journal) ([]result, error) {
+// Tests that the end of ctx cuts off have no results.
+func runAll(ctx context.Context, c *lab.Cluster, names []string, parallel int, j *journal) ([]result, error) {
 	repos := filepath.Join(c.Dir, "repositories.yaml")
 	text := "promoterE2eRegistry: " + registry + "\ngcRegistry: " + registry + "\n"
 	if err := os.WriteFile(repos, []byte(text), 0o644); err != nil {
@@ -129,30 +118,40 @@ func runAll(c *lab.Cluster, names []string, parallel int, j *journal) ([]result,
 	results := make([]result, len(names))
 	var together, alone []int
 	for i, name := range names {
-		if strings.Contains(name, "[Serial]") || strings.Contains(name, "[Disruptive]") || greedy(name) {
+		if bearsNone(name) {
 			alone = append(alone, i)
 		} else {
 			together = append(together, i)
 		}
 	}
 	slices.SortStableFunc(together, func(a, b int) int { return slow(names[b]) - slow(names[a]) })
+	var done atomic.Int32
 	do := func(i int) error {
 		if results[i] = j.result(names[i]); results[i].outcome == "passed" {
+			done.Add(1)
 			return nil
 		}
 		r := runOne(c, names[i], repos, i)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		results[i] = r
 		why := ""
 		if r.outcome != "passed" {
 			why = "\n               " + oneLine(r.why)
 		}
-		fmt.Printf("%-8s %4.0fs  %s%s\n", r.outcome, r.took.Seconds(), r.name, why)
+		fmt.Printf("%3d/%d  %-8s %4.0fs  %s%s\n", done.Add(1), len(names), r.outcome, r.took.Seconds(), r.name, why)
 		return j.add(names[i], r)
 	}
 	if err := inParallel(together, parallel, do); err != nil {
 		return nil, err
 	}
 	return results, inParallel(alone, 1, do)
+}
+
+// bearsNone reports whether a test does not bear others beside it.
+func bearsNone(name string) bool {
+	return strings.Contains(name, "[Serial]") || strings.Contains(name, "[Disruptive]") || greedy(name) || affine(name)
 }
 
 // slow is 1 for a test that is marked slow, and 0 for others.
@@ -165,6 +164,11 @@ func slow(name string) int {
 
 // greedy tests send requests as fast as they can, and leave the others beside them too little of a small machine.
 func greedy(name string) bool { return strings.Contains(name, "rolling update") }
+
+// affine tests have a Service for which the router's configuration changes: see followAffinity.
+func affine(name string) bool {
+	return strings.Contains(name, "session affinity") && group(name) == "LoadBalancers"
+}
 
 // limit bounds a test. A greedy one repeats five times the update of three pods that take a minute each to end.
 func limit(name string) time.Duration {
@@ -240,7 +244,7 @@ func runOne(c *lab.Cluster, name, repos string, number int) result {
 		case k.Skipped != nil:
 			r.outcome, r.why = "skipped", k.Skipped.Message
 		case k.Failure != nil:
-			r.outcome, r.why = "failed", explained(r.name, strings.TrimSpace(k.Failure.Message))
+			r.outcome, r.why = "failed", strings.TrimSpace(k.Failure.Message)
 			keep(number, out)
 		default:
 			r.outcome, r.why = "passed", ""

@@ -27,6 +27,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/conversion"
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/kubernetes"
@@ -215,7 +216,7 @@ func inEtcd(t *testing.T, cluster model.Set) model.Set {
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects, err := model.DecodeDocument(exported(t, text))
+		objects, err := document.Parse(exported(t, text))
 		if err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore/conversion"
+	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
@@ -31,7 +32,7 @@ func TestDocumentsAndStoreAgree(t *testing.T) {
 	server := apiserver.Start(t)
 	var given []*model.Object
 	for _, d := range documents {
-		objects, err := model.DecodeDocument([]byte(d.text))
+		objects, err := document.Parse([]byte(d.text))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,6 +34,8 @@ type Spec struct {
 	ProxyMode string
 	// Audit is a policy for the API server's audit log, which is AuditLog then.
 	Audit string
+	// FeatureGates of the API server that differ from their defaults, such as A=true,B=false.
+	FeatureGates string
 }
 
 // Cluster is a running control plane with its nodes. The rack around it has a router, ToRs[0], and the machine that the
@@ -48,6 +50,7 @@ type Cluster struct {
 	users    *credentials
 	plane    []*hosts.Process // in the order of their start
 	begun    [][]string       // their command lines
+	starts   []period         // from a start of the API server after an outage until it was ready
 	pause    string           // archive of the image
 }
 
@@ -190,6 +193,9 @@ func (c *Cluster) apiserver(address string) []string {
 		"--service-cluster-ip-range=" + ServiceCIDR, "--allow-privileged=true",
 		// Otherwise it resolves the name of a node for logs and exec.
 		"--kubelet-preferred-address-types=InternalIP"}
+	if c.Spec.FeatureGates != "" {
+		args = append(args, "--feature-gates="+c.Spec.FeatureGates)
+	}
 	if c.Spec.Audit != "" {
 		policy := filepath.Join(c.Control.Dir, "audit.yaml")
 		if err := os.WriteFile(policy, []byte(c.Spec.Audit), 0o644); err == nil {

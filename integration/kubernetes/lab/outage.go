@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Outage ends the programs of the control plane but for etcd, as if its machine had lost its power. End the outage with
@@ -31,6 +32,7 @@ func (c *Cluster) Return() error {
 		}
 		return c.startProgram(name, begun[i][1:]...)
 	}
+	from := time.Now()
 	for i, name := range ended {
 		if err := start(name); err != nil {
 			return err
@@ -41,11 +43,19 @@ func (c *Cluster) Return() error {
 		if err := c.planeReady(); err != nil {
 			return err
 		}
+		c.starts = append(c.starts, period{from, time.Now()})
 		if err := c.WaitNodes(); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+type period struct{ from, to time.Time }
+
+// PlaneStarting reports whether the API server was starting at a time, after an outage.
+func (c *Cluster) PlaneStarting(at time.Time) bool {
+	return slices.ContainsFunc(c.starts, func(p period) bool { return !at.Before(p.from) && !at.After(p.to) })
 }
 
 // containers are the IDs of the containers of a pod that run on the node; the one that holds its namespaces is

@@ -20,6 +20,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	kube "github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/datastore/model"
@@ -68,7 +69,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) create(t *testing.T, kind model.Kind, name, spec string) {
 	t.Helper()
 	k := model.ResourceKey(kind, name)
-	o := model.Decode(k, fmt.Appendf(nil, `{"metadata":{"name":%q},"spec":%s}`, name, spec), 0)
+	o := codec.Decode(k, fmt.Appendf(nil, `{"metadata":{"name":%q},"spec":%s}`, name, spec), 0)
 	must(t, o.Err)
 	_, err := r.store.Create(t.Context(), o)
 	must(t, err)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	rbac "k8s.io/api/rbac/v1"
 )
@@ -50,10 +51,13 @@ type event struct {
 	User             struct{ Username string }
 	ObjectRef        struct{ Resource, Subresource, Namespace, Name, APIGroup string }
 	Annotations      map[string]string
+	Received         time.Time `json:"requestReceivedTimestamp"`
 }
 
-// Calls reads the audit log of service accounts. Each call is returned once.
-func Calls(log io.Reader) ([]Call, error) {
+// Calls reads the audit log of service accounts. Each call is returned once. A kube-apiserver that starts denies every
+// call until it has read the roles, so a denied call at a time for which starting returns true is left out. A nil starting
+// leaves out none.
+func Calls(log io.Reader, starting func(time.Time) bool) ([]Call, error) {
 	seen := map[Call]bool{}
 	var calls []Call
 	lines := bufio.NewScanner(log)
@@ -76,7 +80,7 @@ func Calls(log io.Reader) ([]Call, error) {
 		if c.Resource == "" {
 			c.Path, _, _ = strings.Cut(e.RequestURI, "?")
 		}
-		if !seen[c] {
+		if !seen[c] && !(c.Denied && starting != nil && starting(e.Received)) {
 			seen[c] = true
 			calls = append(calls, c)
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const log = `
@@ -45,7 +46,7 @@ const objects = `{"items":[
 
 func read(t *testing.T) ([]Call, []Grant) {
 	t.Helper()
-	calls, err := Calls(strings.NewReader(strings.ReplaceAll(strings.ReplaceAll(log, ",\n ", ","), "\n\n", "\n")[1:]))
+	calls, err := Calls(strings.NewReader(strings.ReplaceAll(strings.ReplaceAll(log, ",\n ", ","), "\n\n", "\n")[1:]), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,6 +84,22 @@ func TestCallsAndGrants(t *testing.T) {
 	same(t, "denied", lines(Denied(calls)), "kube-system:a: get deployments of apps, name d, in other")
 }
 
+// A kube-apiserver that has just started denies every call for a moment.
+func TestCallsWhileStarting(t *testing.T) {
+	from := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	denied := func(verb string, at time.Time) string {
+		return `{"verb":"` + verb + `","user":{"username":"system:serviceaccount:n:a"},"objectRef":{"resource":"pods"},` +
+			`"requestReceivedTimestamp":"` + at.Format(time.RFC3339Nano) + `",` +
+			`"annotations":{"authorization.k8s.io/decision":"forbid"}}` + "\n"
+	}
+	calls, err := Calls(strings.NewReader(denied("watch", from)+denied("list", from.Add(time.Second))),
+		func(at time.Time) bool { return at.Equal(from) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "denied", lines(Denied(calls)), "n:a: list pods")
+}
+
 // A call that was denied uses no right: the role must have got it later.
 func TestUnused(t *testing.T) {
 	calls, grants := read(t)
@@ -117,7 +134,7 @@ func TestAllows(t *testing.T) {
 }
 
 func TestDamagedLog(t *testing.T) {
-	if _, err := Calls(strings.NewReader(`{"verb":"get"` + "\n")); err == nil {
+	if _, err := Calls(strings.NewReader(`{"verb":"get"`+"\n"), nil); err == nil {
 		t.Error("half a line is no event, and was read")
 	}
 }

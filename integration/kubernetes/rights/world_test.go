@@ -190,7 +190,7 @@ func (w *world) audit(t *testing.T) []byte {
 
 func (w *world) callsFrom(t *testing.T, at int) []rights.Call {
 	t.Helper()
-	calls, err := rights.Calls(bytes.NewReader(w.audit(t)[at:]))
+	calls, err := rights.Calls(bytes.NewReader(w.audit(t)[at:]), nil)
 	must(t, err)
 	return calls
 }

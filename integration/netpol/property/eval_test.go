@@ -9,6 +9,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -195,7 +196,7 @@ func TestEvalIsWhatCalicoDocuments(t *testing.T) {
 func objects(set model.Set) string {
 	var list []string
 	for k, o := range set {
-		raw, err := o.Encode()
+		raw, err := codec.Encode(o)
 		list = append(list, fmt.Sprint(k, ": ", string(raw), err))
 	}
 	slices.Sort(list)

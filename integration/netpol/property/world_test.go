@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -499,9 +500,9 @@ func TestWorldsAreValid(t *testing.T) {
 		g := newGenerator(seed)
 		g.calm = g.one(2)
 		for k, o := range g.world(100) {
-			raw, err := o.Encode()
+			raw, err := codec.Encode(o)
 			if err == nil {
-				err = model.Decode(k, raw, 1).Err
+				err = codec.Decode(k, raw, 1).Err
 			}
 			if err != nil {
 				t.Errorf("seed %d: %s: %v", seed, k, err)

@@ -22,11 +22,11 @@ import (
 
 // Names of the files of an authority, and of a client's files.
 const (
-	CAFile    = "ca.crt"
-	caKeyFile = "ca.key"
-	CertFile  = "client.crt"
-	ClientKey = "client.key"
-	maxName   = 64 // RFC 5280 appendix A.1, ub-common-name
+	caFile         = "ca.crt"
+	caKeyFile      = "ca.key"
+	clientCertFile = "client.crt"
+	clientKeyFile  = "client.key"
+	maxName        = 64 // RFC 5280 appendix A.1, ub-common-name
 )
 
 // Certificates are valid from the beginning of time, and the authority's and the server's for ever: a host whose clock
@@ -70,7 +70,7 @@ func Open(dir, name string) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
-	if err := writeFile(filepath.Join(dir, CAFile), encode("CERTIFICATE", der)); err != nil {
+	if err := writeFile(filepath.Join(dir, caFile), encode("CERTIFICATE", der)); err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
 	return Read(dir)
@@ -81,7 +81,7 @@ func Read(dir string) (*Authority, error) {
 	if err := private(dir); err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
-	certFile, keyFile := filepath.Join(dir, CAFile), filepath.Join(dir, caKeyFile)
+	certFile, keyFile := filepath.Join(dir, caFile), filepath.Join(dir, caKeyFile)
 	cert, err := readCert(certFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w in %s", ErrMissing, dir)
@@ -196,8 +196,8 @@ func (a *Authority) IssueClient(name string, validFor time.Duration) (cert, key 
 	return encode("CERTIFICATE", der), encode("PRIVATE KEY", keyDER), nil
 }
 
-// WriteClient creates the folder dir, which must not exist, with the files of a client of that name: CAFile, CertFile
-// and ClientKey. Only the owner may read them.
+// WriteClient creates the folder dir, which must not exist, with the files of a client of that name: the authority's
+// certificate ca.crt, its own client.crt, and its key client.key. Only the owner may read them.
 func (a *Authority) WriteClient(dir, name string, validFor time.Duration) error {
 	cert, key, err := a.IssueClient(name, validFor)
 	if err != nil {
@@ -209,7 +209,7 @@ func (a *Authority) WriteClient(dir, name string, validFor time.Duration) error 
 	for _, f := range []struct {
 		name    string
 		content []byte
-	}{{CAFile, a.PEM()}, {CertFile, cert}, {ClientKey, key}} {
+	}{{caFile, a.PEM()}, {clientCertFile, cert}, {clientKeyFile, key}} {
 		if err := writeFile(filepath.Join(dir, f.name), f.content); err != nil {
 			return err
 		}

@@ -1,0 +1,2 @@
+// Package validation sets Calico's defaults in objects and lists the rules that an object breaks.
+package validation

@@ -1,0 +1,45 @@
+package validation_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/datastore/codec"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+func TestFelixRules(t *testing.T) {
+	for _, x := range []struct {
+		spec  model.FelixConfigurationSpec
+		wrong string // field
+	}{
+		{felixActions("Reject", "DROP", "RETURN"), ""},
+		{felixActions("drop", "reject", "Accept"), ""},
+		{felixActions("", "", ""), ""},
+		{felixActions("Refuse", "", ""), "spec.nftablesFilterDenyAction"},
+		{felixActions("", "Accept", ""), "spec.iptablesFilterDenyAction"},
+		{felixActions("", "", "Reject"), "spec.defaultEndpointToHostAction"},
+		{felixFolder("/run/calico"), ""},
+		{felixFolder("none"), ""},
+		{felixFolder("run/calico"), "spec.endpointStatusPathPrefix"},
+	} {
+		f := &model.FelixConfiguration{Spec: x.spec}
+		f.Name = "default"
+		key := model.ResourceKey(model.KindFelixConfiguration, "default")
+		err := codec.PrepareCreate(model.NewObject(key, f), time.Now())
+		if (err == nil) != (x.wrong == "") || err != nil && !strings.Contains(err.Error(), x.wrong+" = ") {
+			t.Errorf("%+v: %v, want %q to be wrong", x.spec, err, x.wrong)
+		}
+	}
+}
+
+func felixActions(nftables, iptables, toHost string) (s model.FelixConfigurationSpec) {
+	s.NftablesFilterDenyAction, s.IptablesFilterDenyAction, s.DefaultEndpointToHostAction = nftables, iptables, toHost
+	return s
+}
+
+func felixFolder(prefix string) (s model.FelixConfigurationSpec) {
+	s.EndpointStatusPathPrefix = prefix
+	return s
+}
