@@ -11,19 +11,20 @@ import (
 const (
 	smallMemory = 256 << 20
 	smallHeap   = 64 << 20
-	burstHeap   = 128 << 20
+	burstHeap   = 112 << 20
 	memoryPoll  = time.Second
 )
 
 // tuneRuntime trades memory for processor time, within a bound. The garbage collector runs seldom until the heap has 64
 // MB, and then when it has one and a half of the live bytes: memory between objects that stay cannot be returned, so
-// the garbage of a burst costs memory permanently. While many routes arrive, the heap may have 128 MB, which are enough
-// for 100,000 routes, or up to three times the live bytes: routes live elsewhere than their garbage, and earlier
-// collection costs a third more processor time at the worst moment. The memory limit is 256 MB until the use is known,
-// or two and a half times the use; with a constant limit the collector would run all the time once a peer advertises
-// some 100,000 routes. Before many routes come, and after a burst, the mapped pages of the program's file are returned
-// to the host: most were used by the start alone. After a burst, a start or a full table for instance, so is unused
-// memory. GOGC and GOMEMLIMIT override all of this.
+// the garbage of a burst costs memory permanently. While many routes arrive, it runs when the heap has 112 MB, and a
+// larger heap may have up to three times the live bytes: routes live elsewhere than their garbage, and earlier
+// collection costs a third more processor time at the worst moment. So the first 100,000 routes cost three collections;
+// with 128 MB they cost as many. The memory limit is 256 MB until the use is known, or two and a half times the use;
+// with a constant limit the collector would run all the time once a peer advertises some 100,000 routes. Before many
+// routes come, and after a burst, the mapped pages of the program's file are returned to the host: most were used by
+// the start alone. After a burst, a start or a full table for instance, so is unused memory. GOGC and GOMEMLIMIT
+// override all of this.
 func tuneRuntime(ctx context.Context, routes *routeFlow) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -42,6 +43,9 @@ func tuneRuntime(ctx context.Context, routes *routeFlow) {
 		case <-ctx.Done():
 			return
 		case <-collected:
+			if !burst.pouring() { // then a poll is early enough
+				continue
+			}
 		case <-routes.many:
 			if burst.pour() {
 				forgetProgram()

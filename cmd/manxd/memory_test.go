@@ -23,8 +23,8 @@ func TestGarbageOfLargeHeapsIsCollectedEarlierBetweenBursts(t *testing.T) {
 	for _, x := range []struct {
 		live        uint64
 		calm, burst int
-	}{{0, 400, 2000}, {smallHeap / 5, 400, 900}, {smallHeap / 4, 300, 700}, {smallHeap / 2, 100, 300},
-		{smallHeap, 50, 100}, {burstHeap, 50, 200}, {1 << 30, 50, 200}} {
+	}{{0, 400, 2000}, {smallHeap / 5, 400, 775}, {smallHeap / 4, 300, 600}, {smallHeap / 2, 100, 250},
+		{smallHeap, 50, 125}, {burstHeap, 50, 200}, {1 << 30, 50, 200}} {
 		if got := gcPercent(x.live, false); got != x.calm {
 			t.Errorf("%d bytes live: GOGC %d, want %d", x.live, got, x.calm)
 		}
