@@ -31,9 +31,8 @@ func tuneRuntime(ctx context.Context, routes *routeFlow) {
 	}
 	collected := make(chan struct{}, 1)
 	eachCollection(func() { notify(collected) })
-	percent, limit := seldom, int64(smallMemory)
-	debug.SetGCPercent(percent)
-	debug.SetMemoryLimit(limit)
+	var bounds heapBounds
+	bounds.set(seldom, smallMemory)
 	tick := time.NewTicker(memoryPoll)
 	defer tick.Stop()
 	var burst burst
@@ -54,19 +53,28 @@ func tuneRuntime(ctx context.Context, routes *routeFlow) {
 			over = burst.over(readMemory(routes.poll()))
 		}
 		live := readMemory(0).live
-		if next := gcPercent(live, burst.pouring()); next != percent {
-			percent = next
-			debug.SetGCPercent(percent)
-		}
-		if next := memoryLimit(live); next != limit {
-			limit = next
-			debug.SetMemoryLimit(limit)
-		}
+		bounds.set(gcPercent(live, burst.pouring()), memoryLimit(live))
 		if over {
 			debug.FreeOSMemory()
 			forgetProgram()
 		}
 	}
+}
+
+// heapBounds are the values of GOGC and GOMEMLIMIT in force. A change of either stops the program for a moment.
+type heapBounds struct {
+	percent int
+	limit   int64
+}
+
+func (b *heapBounds) set(percent int, limit int64) {
+	if percent != b.percent {
+		debug.SetGCPercent(percent)
+	}
+	if limit != b.limit {
+		debug.SetMemoryLimit(limit)
+	}
+	*b = heapBounds{percent, limit}
 }
 
 // memoryUse has the runtime's figures, in bytes.

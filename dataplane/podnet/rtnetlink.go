@@ -193,14 +193,15 @@ func family(a netip.Addr) byte {
 }
 
 // ifaddrmsg appends the header of a message about addresses.
-func ifaddrmsg(b *netlink.Builder, family byte, bits int, flags, scope byte, l link) {
-	b.Buf = append(b.Buf, family, byte(bits), flags, scope)
-	b.Buf = binary.NativeEndian.AppendUint32(b.Buf, uint32(l.index))
+func ifaddrmsg(b *netlink.Builder, m unix.IfAddrmsg) {
+	b.Buf = append(b.Buf, m.Family, m.Prefixlen, m.Flags, m.Scope)
+	b.Buf = binary.NativeEndian.AppendUint32(b.Buf, m.Index)
 }
 
 func (s rtnetlink) addAddress(l link, p netip.Prefix, flags, scope byte) error {
 	return s.Request(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *netlink.Builder) {
-		ifaddrmsg(b, family(p.Addr()), p.Bits(), flags, scope, l)
+		ifaddrmsg(b, unix.IfAddrmsg{Family: family(p.Addr()), Prefixlen: byte(p.Bits()), Flags: flags, Scope: scope,
+			Index: uint32(l.index)})
 		b.AttrAddr(unix.IFA_LOCAL, p.Addr())
 		b.AttrAddr(unix.IFA_ADDRESS, p.Addr())
 	})
@@ -210,7 +211,7 @@ func (s rtnetlink) addAddress(l link, p netip.Prefix, flags, scope byte) error {
 func (s rtnetlink) addresses(l link) (map[netip.Addr]bool, error) {
 	var found map[netip.Addr]bool
 	err := s.Dump(unix.RTM_GETADDR, func() { found = map[netip.Addr]bool{} },
-		func(b *netlink.Builder) { ifaddrmsg(b, unix.AF_UNSPEC, 0, 0, 0, l) },
+		func(b *netlink.Builder) { ifaddrmsg(b, unix.IfAddrmsg{Index: uint32(l.index)}) },
 		func(m netlink.Message) {
 			if len(m.Data) < unix.SizeofIfAddrmsg || int(number(m.Data[4:])) != l.index {
 				return
@@ -235,14 +236,15 @@ type route struct {
 }
 
 // rtmsg appends the header of a message about routes.
-func rtmsg(b *netlink.Builder, family byte, bits int, table, protocol, scope, kind byte, flags uint32) {
-	b.Buf = append(b.Buf, family, byte(bits), 0, 0, table, protocol, scope, kind)
-	b.Buf = binary.NativeEndian.AppendUint32(b.Buf, flags)
+func rtmsg(b *netlink.Builder, m unix.RtMsg) {
+	b.Buf = append(b.Buf, m.Family, m.Dst_len, m.Src_len, m.Tos, m.Table, m.Protocol, m.Scope, m.Type)
+	b.Buf = binary.NativeEndian.AppendUint32(b.Buf, m.Flags)
 }
 
 func (s rtnetlink) addRoute(r route) error {
 	return s.Request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *netlink.Builder) {
-		rtmsg(b, family(r.dst.Addr()), r.dst.Bits(), unix.RT_TABLE_MAIN, r.protocol, r.scope, unix.RTN_UNICAST, 0)
+		rtmsg(b, unix.RtMsg{Family: family(r.dst.Addr()), Dst_len: byte(r.dst.Bits()), Table: unix.RT_TABLE_MAIN,
+			Protocol: r.protocol, Scope: r.scope, Type: unix.RTN_UNICAST})
 		if r.dst.Bits() > 0 {
 			b.AttrAddr(unix.RTA_DST, r.dst.Addr())
 		}
@@ -281,7 +283,7 @@ func parseRoute(data []byte) (r route, ok bool) {
 // routes returns the routes of a namespace.
 func (s rtnetlink) routes() (list []route, err error) {
 	err = s.Dump(unix.RTM_GETROUTE, func() { list = nil },
-		func(b *netlink.Builder) { rtmsg(b, unix.AF_UNSPEC, 0, 0, 0, 0, 0, 0) },
+		func(b *netlink.Builder) { rtmsg(b, unix.RtMsg{}) },
 		func(m netlink.Message) {
 			if r, ok := parseRoute(m.Data); ok {
 				list = append(list, r)
@@ -294,7 +296,7 @@ func (s rtnetlink) routes() (list []route, err error) {
 // table, which may hold 100,000 others.
 func (s rtnetlink) routeTo(a netip.Addr) (found *route, err error) {
 	err = s.Query(unix.RTM_GETROUTE, 0, func(b *netlink.Builder) {
-		rtmsg(b, family(a), a.BitLen(), 0, 0, 0, 0, unix.RTM_F_FIB_MATCH)
+		rtmsg(b, unix.RtMsg{Family: family(a), Dst_len: byte(a.BitLen()), Flags: unix.RTM_F_FIB_MATCH})
 		b.AttrAddr(unix.RTA_DST, a)
 	}, func(m netlink.Message) {
 		if r, ok := parseRoute(m.Data); ok && r.dst.IsSingleIP() {
