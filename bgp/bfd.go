@@ -98,7 +98,7 @@ func (c *cluster) durationAnnotation(
 	return d
 }
 
-// watch returns the setting for the session with a peer. It is multihop (RFC 5883) unless both ends are on each other's subnet, so
+// watch returns the setting for a session. It is multihop (RFC 5883) unless both ends are on each other's subnet, so
 // that the two ends of a session between nodes come to the same result.
 func (c *cluster) watch(setting bfdSetting, peer netip.Addr) BFD {
 	if !setting.Enabled {

@@ -104,7 +104,8 @@ func TestPeers(t *testing.T) {
 			d.Refusals = slices.Clone(d.Refusals)
 			d.Refusals[0].Reason = "other"
 		}, "", "", ""},
-		{"an own route for filters only", func(d *bgp.Desired) { d.Originated[0].FilterOnly = true }, "", "", "1 2 3 4"},
+		{"an own route for filters only", func(d *bgp.Desired) { d.Originated[0].FilterOnly = true }, "", "",
+			"1 2 3 4"},
 	} {
 		before, d := Translate(base(), nil).Peers(), base()
 		c.change(&d)
@@ -144,8 +145,9 @@ func TestRangesAndExceptions(t *testing.T) {
 	if !maps.Equal(p.Ranges, want) {
 		t.Errorf("ranges %q, want %q", p.Ranges, want)
 	}
-	if want := []netip.Prefix{pfx("10.1.0.0/26"), pfx("10.1.1.0/26"), pfx("fd01::/122")}; !slices.Equal(p.Excepted, want) {
-		t.Errorf("exceptions %v, want %v", p.Excepted, want)
+	excepted := []netip.Prefix{pfx("10.1.0.0/26"), pfx("10.1.1.0/26"), pfx("fd01::/122")}
+	if !slices.Equal(p.Excepted, excepted) {
+		t.Errorf("exceptions %v, want %v", p.Excepted, excepted)
 	}
 	if p.Drain != bgp.DrainDraining {
 		t.Errorf("drain %q", p.Drain)

@@ -84,7 +84,8 @@ func refusals() bgp.Refusals {
 func relaying(drain bgp.Drain) bgp.Desired {
 	return bgp.Desired{
 		Drain: drain, Sessions: []bgp.Session{internal("10.0.0.1")},
-		Tags: []bgp.Tag{{Prefix: pfx("10.1.0.0/16"), Communities: []uint32{7}, LargeCommunities: [][3]uint32{{1, 2, 3}}},
+		Tags: []bgp.Tag{{Prefix: pfx("10.1.0.0/16"), Communities: []uint32{7},
+			LargeCommunities: [][3]uint32{{1, 2, 3}}},
 			{Prefix: pfx("10.2.0.0/16")}},
 		NoExportPrefixes: []netip.Prefix{pfx("10.1.0.0/26"), pfx("10.3.0.0/16"), pfx("fd03::/48")},
 		OwnBlocks:        []netip.Prefix{pfx("10.1.0.0/26")},

@@ -98,7 +98,8 @@ func TestRules(t *testing.T) {
 func TestInterfaceRules(t *testing.T) {
 	g := openGolden(t, "interfaces.txt")
 	defer g.close()
-	hops := map[netip.Addr]string{ip("10.9.0.2"): "eth1", ip("10.9.0.1"): "eth0", ip("10.9.0.3"): "lan", ip("10.9.0.4"): ""}
+	hops := map[netip.Addr]string{ip("10.9.0.2"): "eth1", ip("10.9.0.1"): "eth0", ip("10.9.0.3"): "lan",
+		ip("10.9.0.4"): ""}
 	for _, c := range []struct {
 		name string
 		rule bgp.Rule
@@ -138,6 +139,7 @@ func TestOwnRoutes(t *testing.T) {
 		accepting(bgp.Rule{Name: "changed", Prefix: match("10.1.3.0/26")},
 			bgp.Operation{PrependASPath: []uint32{65009}}, bgp.Operation{SetPriority: bgp.MaxPriority}),
 		{Name: "rejected", Prefix: match("10.1.4.0/26")},
+		{Name: "rejected", Prefix: match("10.1.6.0/26")}, // which is withheld
 	}
 	origin := func(s string, change func(*bgp.Origin)) bgp.Origin {
 		o := bgp.Origin{Prefix: pfx(s), LocalPref: 1000, Communities: []uint32{9<<16 | 9},
@@ -149,8 +151,8 @@ func TestOwnRoutes(t *testing.T) {
 	}
 	filterOnly := func(o *bgp.Origin) { o.FilterOnly = true }
 	d := filtered(rules...)
-	d.Originated = []bgp.Origin{origin("10.1.0.0/26", nil), origin("10.1.1.0/26", filterOnly), origin("10.1.2.0/26", nil),
-		origin("10.1.3.0/26", nil), origin("10.1.4.0/26", nil), origin("10.1.5.0/26", filterOnly),
+	d.Originated = []bgp.Origin{origin("10.1.0.0/26", nil), origin("10.1.1.0/26", filterOnly),
+		origin("10.1.2.0/26", nil), origin("10.1.3.0/26", nil), origin("10.1.4.0/26", nil), origin("10.1.5.0/26", filterOnly),
 		origin("10.1.6.0/26", func(o *bgp.Origin) { o.Withheld = true }), origin("10.1.7.0/26", nil),
 		origin("fd01::/122", nil)}
 	for _, drain := range []bgp.Drain{bgp.DrainNone, bgp.DrainDraining} {
@@ -161,7 +163,8 @@ func TestOwnRoutes(t *testing.T) {
 
 // aboutLearned selects the lines of the filter's rules.
 func aboutLearned(line string) bool {
-	for _, name := range []string{"export rejected", "export as it is", "export changed", "import ", "set prefix manx-prefix-"} {
+	for _, name := range []string{"export rejected", "export as it is", "export changed", "import ",
+		"set prefix manx-prefix-"} {
 		if len(line) >= len(name) && line[:len(name)] == name {
 			return true
 		}

@@ -135,8 +135,8 @@ func TestEachReaderIsRefusedOnceTheServerStops(t *testing.T) {
 	}
 }
 
-// A caller of gobgp.sock that does not read its listing does not keep the server from stopping: its stream ends at once,
-// which ends the message that waits for it, and with it the listing.
+// A caller of gobgp.sock that does not read its listing does not keep the server from stopping: its stream ends at
+// once, which ends the message that waits for it, and with it the listing.
 func TestUnreadListingEndsWhereTheServerStops(t *testing.T) {
 	t.Parallel()
 	r := newReaders()

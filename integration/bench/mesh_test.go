@@ -233,13 +233,13 @@ func (s *site) measureAdded(b *testing.B, sp speaker, n int, wanted func(bool)) 
 	return took
 }
 
-// awaitIdle waits until a process takes less than 2 % of a processor for eight seconds. By then it has also returned the
-// memory of a burst to the host.
+// awaitIdle waits until a process takes less than 2 % of a processor for eight seconds. By then it has also returned
+// the memory of a burst to the host.
 func awaitIdle(tb testing.TB, pid int) {
 	tb.Helper()
 	if err := lab.Eventually(2*time.Minute, func() error {
 		before := cpu(pid)
-		time.Sleep(8 * time.Second)
+		time.Sleep(8 * time.Second) // the time over which the process is measured
 		if used := cpu(pid) - before; used > 160*time.Millisecond {
 			return fmt.Errorf("the process took %s in eight seconds", used)
 		}
