@@ -98,8 +98,8 @@ func (c *cluster) durationAnnotation(
 	return d
 }
 
-// watch returns the setting for a session. It is multihop (RFC 5883) unless both ends are on each other's subnet, so
-// that the two ends of a session between nodes come to the same result.
+// watch returns the setting for the session with a peer. It is multihop (RFC 5883) unless both ends are on each other's
+// subnet, so that the two ends of a session between nodes come to the same result.
 func (c *cluster) watch(setting bfdSetting, peer netip.Addr) BFD {
 	if !setting.Enabled {
 		return BFD{}
