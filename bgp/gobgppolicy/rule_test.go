@@ -139,6 +139,7 @@ func TestOwnRoutes(t *testing.T) {
 		accepting(bgp.Rule{Name: "changed", Prefix: match("10.1.3.0/26")},
 			bgp.Operation{PrependASPath: []uint32{65009}}, bgp.Operation{SetPriority: bgp.MaxPriority}),
 		{Name: "rejected", Prefix: match("10.1.4.0/26")},
+		{Name: "rejected", Prefix: match("10.1.6.0/26")}, // which is withheld
 	}
 	origin := func(s string, change func(*bgp.Origin)) bgp.Origin {
 		o := bgp.Origin{Prefix: pfx(s), LocalPref: 1000, Communities: []uint32{9<<16 | 9},

@@ -239,7 +239,7 @@ func awaitIdle(tb testing.TB, pid int) {
 	tb.Helper()
 	if err := lab.Eventually(2*time.Minute, func() error {
 		before := cpu(pid)
-		time.Sleep(8 * time.Second) // the time that is measured
+		time.Sleep(8 * time.Second) // the time over which the process is measured
 		if used := cpu(pid) - before; used > 160*time.Millisecond {
 			return fmt.Errorf("the process took %s in eight seconds", used)
 		}
