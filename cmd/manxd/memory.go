@@ -31,9 +31,8 @@ func tuneRuntime(ctx context.Context, routes *routeFlow) {
 	}
 	collected := make(chan struct{}, 1)
 	eachCollection(func() { notify(collected) })
-	percent, limit := seldom, int64(smallMemory)
-	debug.SetGCPercent(percent)
-	debug.SetMemoryLimit(limit)
+	var limits runtimeLimits
+	limits.follow(0, false)
 	tick := time.NewTicker(memoryPoll)
 	defer tick.Stop()
 	var burst burst
@@ -53,19 +52,29 @@ func tuneRuntime(ctx context.Context, routes *routeFlow) {
 		case <-tick.C:
 			over = burst.over(readMemory(routes.poll()))
 		}
-		live := readMemory(0).live
-		if next := gcPercent(live, burst.pouring()); next != percent {
-			percent = next
-			debug.SetGCPercent(percent)
-		}
-		if next := memoryLimit(live); next != limit {
-			limit = next
-			debug.SetMemoryLimit(limit)
-		}
+		limits.follow(readMemory(0).live, burst.pouring())
 		if over {
 			debug.FreeOSMemory()
 			forgetProgram()
 		}
+	}
+}
+
+// runtimeLimits are the settings of the garbage collector. Each change stops the program for a moment.
+type runtimeLimits struct {
+	percent int
+	limit   int64
+}
+
+// follow adapts the settings to the live bytes.
+func (l *runtimeLimits) follow(live uint64, pouring bool) {
+	if percent := gcPercent(live, pouring); percent != l.percent {
+		l.percent = percent
+		debug.SetGCPercent(percent)
+	}
+	if limit := memoryLimit(live); limit != l.limit {
+		l.limit = limit
+		debug.SetMemoryLimit(limit)
 	}
 }
 
