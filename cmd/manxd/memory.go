@@ -31,8 +31,8 @@ func tuneRuntime(ctx context.Context, routes *routeFlow) {
 	}
 	collected := make(chan struct{}, 1)
 	eachCollection(func() { notify(collected) })
-	var bounds heapBounds
-	bounds.set(seldom, smallMemory)
+	var limits runtimeLimits
+	limits.follow(0, false)
 	tick := time.NewTicker(memoryPoll)
 	defer tick.Stop()
 	var burst burst
@@ -52,8 +52,7 @@ func tuneRuntime(ctx context.Context, routes *routeFlow) {
 		case <-tick.C:
 			over = burst.over(readMemory(routes.poll()))
 		}
-		live := readMemory(0).live
-		bounds.set(gcPercent(live, burst.pouring()), memoryLimit(live))
+		limits.follow(readMemory(0).live, burst.pouring())
 		if over {
 			debug.FreeOSMemory()
 			forgetProgram()
@@ -61,20 +60,22 @@ func tuneRuntime(ctx context.Context, routes *routeFlow) {
 	}
 }
 
-// heapBounds are the values of GOGC and GOMEMLIMIT in force. A change of either stops the program for a moment.
-type heapBounds struct {
+// runtimeLimits are the settings of the garbage collector. Each change stops the program for a moment.
+type runtimeLimits struct {
 	percent int
 	limit   int64
 }
 
-func (b *heapBounds) set(percent int, limit int64) {
-	if percent != b.percent {
+// follow adapts the settings to the live bytes.
+func (l *runtimeLimits) follow(live uint64, pouring bool) {
+	if percent := gcPercent(live, pouring); percent != l.percent {
+		l.percent = percent
 		debug.SetGCPercent(percent)
 	}
-	if limit != b.limit {
+	if limit := memoryLimit(live); limit != l.limit {
+		l.limit = limit
 		debug.SetMemoryLimit(limit)
 	}
-	*b = heapBounds{percent, limit}
 }
 
 // memoryUse has the runtime's figures, in bytes.
