@@ -154,7 +154,7 @@ func (r *speakerRun) setSession(ctx context.Context, s bgp.Session) error {
 	if !exists {
 		return r.addSession(ctx, s)
 	}
-	delete(r.deferred, addr)
+	r.forgetDeferred(addr)
 	switch change := bgp.CompareSessions(old, s); {
 	case change == bgp.ChangeNone:
 		r.sessions[addr] = s
@@ -204,7 +204,7 @@ func (r *speakerRun) removeSession(ctx context.Context, s bgp.Session) error {
 		return err
 	}
 	delete(r.sessions, addr)
-	delete(r.deferred, addr)
+	r.forgetDeferred(addr)
 	r.sp.sync.forget(addr)
 	r.log(s).Info("bgp session removed")
 	return nil
@@ -227,8 +227,15 @@ func (s *Speaker) applyDeferred(addr netip.Addr) {
 		return
 	}
 	s.run.sessions[addr] = want
-	delete(s.run.deferred, addr)
-	s.status.Waits(addr, "")
+	s.run.forgetDeferred(addr)
+}
+
+// forgetDeferred records that no change of a session waits for its end.
+func (r *speakerRun) forgetDeferred(addr netip.Addr) {
+	if _, waits := r.deferred[addr]; waits {
+		delete(r.deferred, addr)
+		r.sp.status.Waits(addr, "")
+	}
 }
 
 func (r *speakerRun) log(s bgp.Session) *zap.Logger {

@@ -78,10 +78,16 @@ func TestUnchangedSessionsRunOn(t *testing.T) {
 	mustSet(t, s, d)
 	check("keepalive changed", nil)
 	if st, _ := s.Session(ip(first)); st.Warning == "" {
-		t.Error("nothing tells that the new timers wait for the next session")
+		t.Error("no warning about the new timers, which wait for the next session")
+	}
+	d.Sessions[0].KeepaliveSeconds = 0
+	mustSet(t, s, d)
+	check("keepalive changed back", nil)
+	if st, _ := s.Session(ip(first)); st.Warning != "" {
+		t.Errorf("a change of timers that was taken back leaves the warning %q", st.Warning)
 	}
 
-	d.Sessions[0].AllowOwnAS = 1
+	d.Sessions[0].KeepaliveSeconds, d.Sessions[0].AllowOwnAS = 20, 1
 	mustSet(t, s, d)
 	n := peers[first].awaitClosed()
 	if n == nil || n.ErrorCode != 6 || n.ErrorSubcode != 6 {

@@ -64,7 +64,7 @@ func (r *speakerRun) originsIn(d bgp.Desired) []bgp.Origin {
 // missing records that GoBGP has lost the peer of a session. The next set adds it, if it is wanted.
 func (r *speakerRun) missing(addr netip.Addr) {
 	delete(r.sessions, addr)
-	delete(r.deferred, addr)
+	r.forgetDeferred(addr)
 	if !r.obsolete[addr] {
 		r.pending[addr] = true
 	}
