@@ -39,7 +39,14 @@ func (w *world) started(t *testing.T) {
 // pods come and go by way of the daemon.
 func (w *world) pods(t *testing.T) {
 	if w.kubernetes() {
-		w.troubled(t, "10.13.0.0/28")
+		n := 0
+		until(t, "a pod whose assignment meets another node's block", func() error {
+			n++
+			if !w.troubled(t, fmt.Sprintf("10.13.%d.0/28", n)) { // it may come before the watch of manxd
+				return errors.New("manxd had not the affinity of the block")
+			}
+			return nil
+		})
 		return
 	}
 	w.addPod(t, "pod", "")
@@ -47,27 +54,33 @@ func (w *world) pods(t *testing.T) {
 }
 
 // troubled adds pods and removes them, of which one has an address of a pool whose first block another node has taken;
-// and their blocks are given up while the pods have addresses. Who removes them deletes the blocks, too.
-func (w *world) troubled(t *testing.T, pool string) {
+// and their blocks are given up while the pods have addresses. Who removes them deletes the blocks, too. It reports
+// whether the assignment met the other node's block: then it has deleted the affinity.
+func (w *world) troubled(t *testing.T, pool string) (met bool) {
 	name := strings.NewReplacer(".", "-", "/", "-").Replace(pool)
 	w.pool(t, "pool-"+name, pool, 29, "")
 	taken := w.assign(t, "n2", "k8s-pod-network."+name, "elsewhere", pool)
-	affinity := model.Affinity{Type: model.AffinityHost, Host: "n1", CIDR: taken}
-	_, err := w.store(t).Create(t.Context(), model.NewObject(model.AffinityKey(affinity),
-		&model.BlockAffinity{State: model.StatePending}))
+	store := w.store(t)
+	affinity := model.AffinityKey(model.Affinity{Type: model.AffinityHost, Host: "n1", CIDR: taken})
+	_, err := store.Create(t.Context(), model.NewObject(affinity, &model.BlockAffinity{State: model.StatePending}))
 	must(t, err)
 	w.addPod(t, "pool-"+name, `"cni.projectcalico.org/ipv4pools":"[\"pool-`+name+`\"]"`)
+	_, err = store.Get(t.Context(), affinity)
+	met = errors.Is(err, model.ErrNotFound)
 	w.addPod(t, "main-"+name, "")
 	must(t, w.allocator(t).ReleaseHostAffinities(t.Context(), ipam.Host("n1"), false))
 	w.deletePod(t, "pool-"+name)
 	w.deletePod(t, "main-"+name)
+	return met
 }
 
 // pluginAlone is the same while manxd is away.
 func (w *world) pluginAlone(t *testing.T) {
 	w.stop(t)
 	defer w.start(t)
-	w.troubled(t, "10.11.0.0/28")
+	if !w.troubled(t, "10.11.0.0/28") {
+		t.Error("the plugin alone has not met the block of another node")
+	}
 }
 
 // pluginAloneInEtcd does not find manxd, which has the datastore here.
