@@ -92,8 +92,8 @@ func (l *Line) serve() {
 		} else {
 			l.conns[in], l.conns[out] = true, true
 			there, back := late(out, l.Delay), late(in, l.Delay)
-			go pipe(there, in, there, out)
-			go pipe(io.MultiWriter(back, counter{&l.received}), out, back, in)
+			go pipe(there, in, there)
+			go pipe(io.MultiWriter(back, counter{&l.received}), out, back)
 		}
 		l.mu.Unlock()
 	}
@@ -109,12 +109,14 @@ func pipe(to io.Writer, from net.Conn, and ...io.Closer) {
 }
 
 // late is a writer to w through which everything comes later, however much is under way; w itself if there is no delay.
+// Its Close closes w behind what is under way.
 func late(w io.WriteCloser, by time.Duration) io.WriteCloser {
 	if by == 0 {
 		return w
 	}
 	d := &delayed{by: by, queue: make(chan parcel, 4096)}
 	go func() {
+		defer w.Close() //nolint:errcheck // over
 		for p := range d.queue {
 			time.Sleep(time.Until(p.due)) // the delay of the line
 			_, _ = w.Write(p.content)
