@@ -29,16 +29,17 @@ type daemon struct {
 	host, pod string // network namespaces
 	dir       string
 	// add answers Add; finish is the error of Finish.
-	add    func(ctx context.Context, q *cni.Request) *cni.Response
+	add    func(*daemon, *cni.Request) *cni.Response
 	finish *types.Error
 
 	mu    sync.Mutex
 	steps []cni.Step
 }
 
-func newDaemon(t *testing.T) *daemon {
+func newDaemon(t *testing.T, add func(*daemon, *cni.Request) *cni.Response, finish *types.Error) *daemon {
 	t.Helper()
-	d := &daemon{t: t, host: namespace.New(t, "mxcnih"), pod: namespace.New(t, "mxcnip"), dir: t.TempDir()}
+	d := &daemon{t: t, host: namespace.New(t, "mxcnih"), pod: namespace.New(t, "mxcnip"), dir: t.TempDir(),
+		add: add, finish: finish}
 	l, err := server.Listen(filepath.Join(d.dir, cni.SocketName))
 	if err != nil {
 		t.Fatal(err)
@@ -50,14 +51,14 @@ func newDaemon(t *testing.T) *daemon {
 	return d
 }
 
-func (d *daemon) Call(ctx context.Context, q *cni.Request) (*cni.Response, error) {
+func (d *daemon) Call(_ context.Context, q *cni.Request) (*cni.Response, error) {
 	d.mu.Lock()
 	d.steps = append(d.steps, q.Step)
 	d.mu.Unlock()
 	r := &cni.Response{Version: cni.ProtocolVersion, Attachment: &cni.Attachment{}}
 	switch q.Step {
 	case cni.StepAdd:
-		return d.add(ctx, q), nil
+		return d.add(d, q), nil
 	case cni.StepFinish:
 		r.Error = d.finish
 	}
@@ -140,15 +141,14 @@ const wired = "cali1 1400, eth0 1400"
 
 // The interface exists, without an address, before the answer with the addresses, which is held here until it does.
 func TestInterfaceIsMadeWhileAddressesAreAssigned(t *testing.T) {
-	d := newDaemon(t)
-	d.add = func(_ context.Context, q *cni.Request) *cni.Response {
+	d := newDaemon(t, func(d *daemon, q *cni.Request) *cni.Response {
 		q.Begin(early())
 		d.wait(wired)
 		if have := d.ip("-n", d.pod, "-4", "addr", "show", "dev", "eth0"); have != "" {
 			t.Errorf("before the answer the container has %s", have)
 		}
 		return &cni.Response{Version: cni.ProtocolVersion, Attachment: attachment()}
-	}
+	}, nil)
 	result, err := d.attach()
 	if err != nil || !strings.Contains(result, `"10.65.0.1/32"`) {
 		t.Errorf("%s, %v", result, err)
@@ -203,14 +203,12 @@ func TestInterfaceGoesWithAFailedAdd(t *testing.T) {
 			aborts: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDaemon(t)
-			d.finish = c.finish
-			d.ip("-n", d.host, "route", "add", "10.65.0.9", "dev", "lo", "metric", "1024")
-			d.add = func(_ context.Context, q *cni.Request) *cni.Response {
+			d := newDaemon(t, func(d *daemon, q *cni.Request) *cni.Response {
 				q.Begin(early())
 				d.wait(wired)
 				return c.answer()
-			}
+			}, c.finish)
+			d.ip("-n", d.host, "route", "add", "10.65.0.9", "dev", "lo", "metric", "1024")
 			if _, err := d.attach(); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("ADD: %v, want %s", err, c.want)
 			}
@@ -235,11 +233,10 @@ func TestAnswerCounts(t *testing.T) {
 		"no early one":   func(*cni.Request) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDaemon(t)
-			d.add = func(_ context.Context, q *cni.Request) *cni.Response {
+			d := newDaemon(t, func(_ *daemon, q *cni.Request) *cni.Response {
 				begin(q)
 				return &cni.Response{Version: cni.ProtocolVersion, Attachment: attachment()}
-			}
+			}, nil)
 			if _, err := d.attach(); err != nil {
 				t.Error(err)
 			}
@@ -252,13 +249,12 @@ func TestAnswerCounts(t *testing.T) {
 
 // A plugin of before does not request an early answer, and gets none.
 func TestPluginOfBefore(t *testing.T) {
-	d := newDaemon(t)
-	d.add = func(_ context.Context, q *cni.Request) *cni.Response {
+	d := newDaemon(t, func(_ *daemon, q *cni.Request) *cni.Response {
 		if q.Begin != nil {
 			t.Error("an early answer can be sent")
 		}
 		return &cni.Response{Version: cni.ProtocolVersion, Attachment: attachment()}
-	}
+	}, nil)
 	r, err := cni.Socket(filepath.Join(d.dir, cni.SocketName)).Call(t.Context(), &cni.Request{
 		Version: cni.ProtocolVersion, Step: cni.StepAdd, Config: []byte("{}")})
 	if err != nil || r.Attachment == nil || r.Attachment.HostIf != "cali1" {

@@ -141,7 +141,7 @@ func ignores(at int64) func(http.ResponseWriter, url.Values) bool {
 func TestServersWithoutStreams(t *testing.T) {
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
 	f, want, last := threePeers(t, server)
-	for _, x := range []struct {
+	for i, x := range []struct {
 		name  string
 		treat func(http.ResponseWriter, url.Values) bool
 		plain bool
@@ -166,6 +166,14 @@ func TestServersWithoutStreams(t *testing.T) {
 			if streamed, listed := f.counts(); streamed != 1 || listed != 2 {
 				t.Errorf("the next watch: %d streams, %d lists", streamed, listed)
 			}
+			// In sync after a list, a watch may not have begun: a later change shows that there is a line to break.
+			o, err := s.Get(t.Context(), model.ResourceKey(model.KindBGPPeer, "p0"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want[o.Key] = storetest.Change(t, s, o, fmt.Sprint("10.0.1.", i)).Revision
+			m.UntilState(want)
+			again.UntilState(want)
 			f.treats(nil, false)
 			f.CloseClientConnections()
 			m.UntilInSync()
