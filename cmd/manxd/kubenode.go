@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/manxnet/manx/cmd/manxd/beside"
 	"github.com/manxnet/manx/cmd/manxd/kubenode"
 	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/dataplane/reconcile"
@@ -41,7 +42,7 @@ func kubernetesParts(j *joined, d *drain, b *bgpPart, p *policyPart, c *clusterC
 	if err != nil {
 		return nil, err
 	}
-	return []part.Part{newEventsPart(j, b, p, c), condition, newCalicoWatch(j)}, nil
+	return []part.Part{newEventsPart(j, b, p, c), condition, beside.NewWatch(j.finder(j.kube), j.log)}, nil
 }
 
 // repaired reports that changes of another program were undone.

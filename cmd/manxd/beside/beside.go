@@ -13,13 +13,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 )
 
 // podSelector selects the pods of calico-node by the label of its manifests and its operator.
 const podSelector = "k8s-app=calico-node"
 
-// Sockets are the control sockets of calico-node's BGP daemons.
-var Sockets = []string{"/var/run/calico/bird.ctl", "/var/run/calico/bird6.ctl"}
+// sockets are the control sockets of calico-node's BGP daemons.
+var sockets = []string{"/var/run/calico/bird.ctl", "/var/run/calico/bird6.ctl"}
 
 // Finder searches for a calico-node.
 type Finder struct {
@@ -30,8 +31,21 @@ type Finder struct {
 	Sockets []string
 }
 
-// Options select the pods of calico-node on a node.
-func Options(node string) metav1.ListOptions {
+// NewFinder returns the Finder for this host, of this name in Kubernetes. It searches pods if kube, the settings of the
+// Kubernetes API, is not nil and can be used.
+func NewFinder(node string, kube *rest.Config) Finder {
+	f := Finder{Node: node, Sockets: sockets}
+	if kube == nil {
+		return f
+	}
+	if client, err := typedcorev1.NewForConfig(kube); err == nil {
+		f.Pods = client
+	}
+	return f
+}
+
+// options select the pods of calico-node on a node.
+func options(node string) metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: podSelector,
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()}
 }
@@ -47,22 +61,22 @@ func (f Finder) Active(ctx context.Context) (string, error) {
 	if f.Pods == nil {
 		return "", nil
 	}
-	o := Options(f.Node)
+	o := options(f.Node)
 	o.ResourceVersion = "0" // from the server's cache
 	list, err := f.Pods.Pods("").List(ctx, o)
 	if err != nil {
 		return "", fmt.Errorf("pods with %s on node %s: %w", podSelector, f.Node, err)
 	}
 	for i := range list.Items {
-		if what := Describe(&list.Items[i]); what != "" {
+		if what := describe(&list.Items[i]); what != "" {
 			return what, nil
 		}
 	}
 	return "", nil
 }
 
-// Describe names a pod that runs, or is about to; it returns "" for one that has ended.
-func Describe(p *corev1.Pod) string {
+// describe names a pod that runs, or is about to; it returns "" for one that has ended.
+func describe(p *corev1.Pod) string {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return ""
 	}
