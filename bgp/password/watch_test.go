@@ -1,4 +1,4 @@
-package main
+package password
 
 import (
 	"context"
@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-
-	"github.com/manxnet/manx/bgp/password"
 )
 
 // Passwords that come, change and go are seen at once, as plain files and as Kubernetes mounts secrets.
@@ -18,12 +16,12 @@ func TestPasswordsAreWatched(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	p := newPasswords(dir, zap.NewNop())
+	p := NewFolder(dir)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = p.Run(ctx)
+		p.Watch(ctx, zap.NewNop())
 	}()
 	defer func() {
 		cancel()
@@ -32,9 +30,9 @@ func TestPasswordsAreWatched(t *testing.T) {
 	<-p.changed // it watches now
 	await := func(secret, key, want string) {
 		t.Helper()
-		limit := time.After(passwordPoll * 9 / 10)
+		limit := time.After(watchRetry * 9 / 10)
 		for {
-			if got, _ := password.NewFolder(dir).Password(secret, key); got == want {
+			if got, _ := NewFolder(dir).Password(secret, key); got == want {
 				return
 			}
 			select {
@@ -65,7 +63,7 @@ func TestPasswordsAreWatched(t *testing.T) {
 		change()
 		select {
 		case <-p.changed:
-		case <-time.After(passwordPoll * 9 / 10):
+		case <-time.After(watchRetry * 9 / 10):
 			t.Fatalf("no signal for %s/%s", secret, key)
 		}
 		await(secret, key, want)
