@@ -10,24 +10,24 @@ import (
 	"go.uber.org/zap"
 )
 
-// Passwords that come, change and go are seen at once, as plain files and as Kubernetes mounts secrets.
+// Passwords that are created, changed and removed are reported at once, as plain files and as Kubernetes mounts
+// secrets.
 func TestPasswordsAreWatched(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "passwords")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	p := NewFolder(dir)
+	must(t, os.MkdirAll(dir, 0o700))
+	f := NewFolder(dir)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		p.Watch(ctx, zap.NewNop())
+		f.Watch(ctx, zap.NewNop())
 	}()
 	defer func() {
 		cancel()
 		<-done
 	}()
-	<-p.changed // it watches now
+	<-f.Changed() // the watch has begun
+	// await waits until a password has a value; each of its reads follows a signal.
 	await := func(secret, key, want string) {
 		t.Helper()
 		limit := time.After(watchRetry * 9 / 10)
@@ -36,52 +36,40 @@ func TestPasswordsAreWatched(t *testing.T) {
 				return
 			}
 			select {
-			case <-p.changed:
+			case <-f.Changed():
 			case <-limit:
-				t.Fatalf("nobody said that %s/%s should be %q now", secret, key, want)
+				t.Fatalf("no signal for %s/%s, which should be %q now", secret, key, want)
 			}
 		}
 	}
-	must := func(err error) {
+	// expect makes a change while nothing but a signal can end the wait.
+	expect := func(change func(), secret, key, want string) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	write := func(text string, path ...string) {
-		t.Helper()
-		path = append([]string{dir}, path...)
-		must(os.MkdirAll(filepath.Join(path[:len(path)-1]...), 0o700))
-		must(os.WriteFile(filepath.Join(path...), []byte(text), 0o600))
-	}
-	// later does something while the test waits, so that only a signal can end the wait.
-	later := func(change func(), secret, key, want string) {
-		t.Helper()
-		for len(p.changed) > 0 {
-			<-p.changed
+		for len(f.changed) > 0 {
+			<-f.changed
 		}
 		change()
 		select {
-		case <-p.changed:
+		case <-f.Changed():
 		case <-time.After(watchRetry * 9 / 10):
 			t.Fatalf("no signal for %s/%s", secret, key)
 		}
 		await(secret, key, want)
 	}
-	later(func() { write("one\n", "tor", "pw") }, "tor", "pw", "one")
-	later(func() { write("two\n", "tor", "pw") }, "tor", "pw", "two")
-	later(func() { must(os.Remove(filepath.Join(dir, "tor", "pw"))) }, "tor", "pw", "")
-	later(func() { write("three", "tor", "pw") }, "tor", "pw", "three")
-	later(func() { must(os.RemoveAll(filepath.Join(dir, "tor"))) }, "tor", "pw", "")
+	expect(func() { write(t, "one\n", dir, "tor", "pw") }, "tor", "pw", "one")
+	expect(func() { write(t, "two\n", dir, "tor", "pw") }, "tor", "pw", "two")
+	expect(func() { must(t, os.Remove(filepath.Join(dir, "tor", "pw"))) }, "tor", "pw", "")
+	expect(func() { write(t, "three", dir, "tor", "pw") }, "tor", "pw", "three")
+	expect(func() { must(t, os.RemoveAll(filepath.Join(dir, "tor"))) }, "tor", "pw", "")
 
-	later(func() {
-		write("a", "mesh", "..1", "pw")
-		must(os.Symlink("..1", filepath.Join(dir, "mesh", "..data")))
-		must(os.Symlink("..data/pw", filepath.Join(dir, "mesh", "pw")))
+	expect(func() {
+		write(t, "a", dir, "mesh", "..1", "pw")
+		must(t, os.Symlink("..1", filepath.Join(dir, "mesh", "..data")))
+		must(t, os.Symlink("..data/pw", filepath.Join(dir, "mesh", "pw")))
 	}, "mesh", "pw", "a")
-	later(func() {
-		write("b", "mesh", "..2", "pw")
-		must(os.Symlink("..2", filepath.Join(dir, "mesh", "..new")))
-		must(os.Rename(filepath.Join(dir, "mesh", "..new"), filepath.Join(dir, "mesh", "..data")))
+	expect(func() {
+		write(t, "b", dir, "mesh", "..2", "pw")
+		must(t, os.Symlink("..2", filepath.Join(dir, "mesh", "..new")))
+		must(t, os.Rename(filepath.Join(dir, "mesh", "..new"), filepath.Join(dir, "mesh", "..data")))
 	}, "mesh", "pw", "b")
 }
