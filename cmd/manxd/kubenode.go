@@ -180,7 +180,7 @@ func newNetworkCondition(j *joined, d *drain) (*networkCondition, error) {
 // outOfService returns the condition's message while the node's routes are withdrawn.
 func outOfService(phase model.DrainPhase) string {
 	if phase == model.Drained {
-		return "this node is out of service by order, its routes are withdrawn: manxctl node undrain brings it back"
+		return "this node is drained on request, its routes are withdrawn: manxctl node undrain returns it to service"
 	}
 	return ""
 }
