@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 // freeForm are the members whose names are the user's, so that nothing can be unknown in them.
@@ -38,7 +39,7 @@ func inject(v any) (count int) {
 // may differ afterwards.
 func TestFieldsOfTheFutureSurviveAtEveryLevel(t *testing.T) {
 	total := 0
-	for _, s := range readLines[stored](t, "objects.jsonl") {
+	for _, s := range jsonlines.Read[stored](t, "testdata/objects.jsonl") {
 		k := storedKey(s.Key)
 		want := exact(t, []byte(s.Raw))
 		total += inject(want)

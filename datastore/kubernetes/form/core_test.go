@@ -13,6 +13,7 @@ import (
 
 	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 // loud is metadata of which only a part is kept.
@@ -148,7 +149,7 @@ type odder struct {
 func TestJudgedDocuments(t *testing.T) {
 	used, shown := 0, 0
 	for _, file := range []string{"rejected.jsonl", "accepted-although-odd.jsonl"} {
-		for _, d := range lines[odder](t, file) {
+		for _, d := range jsonlines.Read[odder](t, "testdata/"+file) {
 			doc, ok := d.Doc.(map[string]any)
 			if !ok {
 				continue // no JSON object: an API server cannot have that
