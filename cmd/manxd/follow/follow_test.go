@@ -492,21 +492,22 @@ func TestManyLearnedRoutesAreCollected(t *testing.T) {
 			learn(1)
 			r.expect("a single route", "agent learns 1")
 		}
-		learn(lingerRoutes)
-		r.expect("many routes", fmt.Sprintf("agent learns %d", lingerRoutes))
+		const many = 100
+		learn(many)
+		r.expect("many routes", fmt.Sprintf("agent learns %d", many))
 		for range 4 {
-			learn(lingerRoutes)
+			learn(many)
 			r.expect("soon after them")
 			time.Sleep(linger / 2)
 			learn(2)
 			r.expect("still soon after them")
 			time.Sleep(linger / 2)
-			r.expect("then", fmt.Sprintf("agent learns %d", lingerRoutes+2))
+			r.expect("then", fmt.Sprintf("agent learns %d", many+2))
 		}
 		r.speaker.change(func() { r.speaker.synced = true })
 		time.Sleep(linger)
 		r.expect("the end of a table", "agent all false changed [] synced true true")
-		time.Sleep(lingerRecent)
+		time.Sleep(time.Second)
 		learn(1)
 		r.expect("a single route later", "agent learns 1")
 	})
