@@ -24,8 +24,8 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// beacon is all that a part can be: it has readiness, a notice, a metric, a kind that it needs watched and a gRPC
-// service of its own.
+// beacon is a part with everything that a part can have: readiness, a notice, a metric, a watched kind and a gRPC
+// service.
 type beacon struct {
 	*joined
 	prometheus.Collector
@@ -68,13 +68,13 @@ func (b *beacon) Roles() map[string]server.Role {
 }
 
 func (b *beacon) Register(r grpc.ServiceRegistrar) {
-	method := func(name string, answer func() string) grpc.MethodDesc {
+	method := func(name string, reply func() string) grpc.MethodDesc {
 		return grpc.MethodDesc{MethodName: name, Handler: func(_ any, _ context.Context, read func(any) error,
 			_ grpc.UnaryServerInterceptor) (any, error) {
 			if err := read(new(emptypb.Empty)); err != nil {
 				return nil, err
 			}
-			return wrapperspb.String(answer()), nil
+			return wrapperspb.String(reply()), nil
 		}}
 	}
 	methods := []grpc.MethodDesc{
@@ -85,7 +85,7 @@ func (b *beacon) Register(r grpc.ServiceRegistrar) {
 	r.RegisterService(&grpc.ServiceDesc{ServiceName: "manx.test.Beacon", HandlerType: (*any)(nil), Methods: methods}, b)
 }
 
-// reservations returns those that the tables have.
+// reservations returns the names of the IPReservations in the tables.
 func (b *beacon) reservations() string {
 	var names []string
 	for o := range b.tables.Snapshot().All(model.KindIPReservation) {
@@ -94,10 +94,10 @@ func (b *beacon) reservations() string {
 	return strings.Join(names, " ")
 }
 
-// TestAddedPart adds a part to the daemon with one line, and finds all that it has where users look.
+// One line adds a part to the daemon. Its readiness, notice, metric and service are in the usual places.
 func TestAddedPart(t *testing.T) {
 	if os.Getenv("MANX_TEST_ADDED_PART") == "" {
-		elsewhere(t, "MANX_TEST_ADDED_PART")
+		runInNamespaces(t, "MANX_TEST_ADDED_PART")
 		return
 	}
 	dir, began := t.TempDir(), make(chan *joined, 1)
@@ -113,11 +113,9 @@ func TestAddedPart(t *testing.T) {
 	j := <-began
 	conn, err := grpc.NewClient("unix:"+filepath.Join(dir, "run", "manxd.sock"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
-	w := watchman{t, conn}
+	w := operator{t, conn}
 	w.await("readyz", func() string { return get("/readyz?verbose") }, "[+]beacon: lit", "[+]datastore:", "[+]policy:")
 	w.await("metrics", func() string { return get("/metrics") }, "manx_beacon_lit 1", `manx_ready{check="beacon"} 1`)
 	w.await("health", w.health, "is SERVING")
@@ -144,7 +142,7 @@ func TestAddedPart(t *testing.T) {
 // A closed store is not opened again: the daemon ends, with the reason.
 func TestClosedStoreEndsTheDaemon(t *testing.T) {
 	if os.Getenv("MANX_TEST_CLOSED_STORE") == "" {
-		elsewhere(t, "MANX_TEST_CLOSED_STORE")
+		runInNamespaces(t, "MANX_TEST_CLOSED_STORE")
 		return
 	}
 	d := daemonForTest(t, t.TempDir())
@@ -162,17 +160,17 @@ func TestClosedStoreEndsTheDaemon(t *testing.T) {
 	}
 }
 
-// call makes a call of the beacon.
-func (w watchman) call(method string) string {
-	answer := new(wrapperspb.StringValue)
-	if err := w.conn.Invoke(w.t.Context(), method, new(emptypb.Empty), answer); err != nil {
+// call calls a method of the beacon. It returns the text of the response, or the code of the error.
+func (o operator) call(method string) string {
+	response := new(wrapperspb.StringValue)
+	if err := o.conn.Invoke(o.t.Context(), method, new(emptypb.Empty), response); err != nil {
 		return status.Code(err).String()
 	}
-	return answer.GetValue()
+	return response.GetValue()
 }
 
-func (w watchman) health() string {
-	r, err := grpc_health_v1.NewHealthClient(w.conn).Check(w.t.Context(),
+func (o operator) health() string {
+	r, err := grpc_health_v1.NewHealthClient(o.conn).Check(o.t.Context(),
 		&grpc_health_v1.HealthCheckRequest{Service: "beacon"})
 	return fmt.Sprintf("is %s %v", r.GetStatus(), err)
 }

@@ -18,8 +18,9 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// elsewhere runs the test in network and mount namespaces of its own, with an uplink.
-func elsewhere(t *testing.T, variable string) {
+// runInNamespaces runs the test again in a process with network and mount namespaces of its own. The variable is set in
+// its environment.
+func runInNamespaces(t *testing.T, variable string) {
 	if os.Getuid() != 0 {
 		t.Skip("namespaces need root")
 	}
@@ -35,17 +36,12 @@ func elsewhere(t *testing.T, variable string) {
 	}
 }
 
-// daemonForTest is one on this host alone, whose files are in dir. The test has namespaces of its own.
+// daemonForTest returns the daemon of a cluster of one node, with its files in dir. The test has namespaces of its own,
+// which get an uplink.
 func daemonForTest(t *testing.T, dir string) *daemon {
 	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	must(unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"))
+	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	must(t, unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"))
 	for _, args := range []string{"link set lo up", "link add eth0 type veth peer name eth0p", "link set eth0p up",
 		"link set eth0 up", "addr add 192.0.2.1/24 dev eth0"} {
 		if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
@@ -55,25 +51,25 @@ func daemonForTest(t *testing.T, dir string) *daemon {
 	var o options
 	fs := pflag.NewFlagSet("manxd", pflag.ContinueOnError)
 	o.flags(fs)
-	must(fs.Parse([]string{"--node-name=n1", "--run-dir=" + dir + "/run", "--data-dir=" + dir + "/data",
+	must(t, fs.Parse([]string{"--node-name=n1", "--run-dir=" + dir + "/run", "--data-dir=" + dir + "/data",
 		"--nodename-file=" + dir + "/nodename", "--mtu-file=" + dir + "/mtu", "--endpoint-status-path-prefix=" + dir}))
-	must(o.check())
+	must(t, o.check())
 	d, err := newDaemon(t.Context(), o)
-	must(err)
+	must(t, err)
 	return d
 }
 
-// watchman reads a daemon in the ways of its users.
-type watchman struct {
+// operator reads a daemon as its users do.
+type operator struct {
 	t    *testing.T
 	conn *grpc.ClientConn
 }
 
-// await waits until a text has all that is wanted.
-func (w watchman) await(what string, look func() string, want ...string) {
-	w.t.Helper()
+// await reads a text until it contains all of want.
+func (o operator) await(what string, read func() string, want ...string) {
+	o.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		text, missing := look(), ""
+		text, missing := read(), ""
 		for _, x := range want {
 			if !strings.Contains(text, x) {
 				missing = x
@@ -83,8 +79,15 @@ func (w watchman) await(what string, look func() string, want ...string) {
 			return
 		}
 		if time.Now().After(end) {
-			w.t.Fatalf("%s: no %q in\n%s", what, missing, text)
+			o.t.Fatalf("%s: no %q in\n%s", what, missing, text)
 		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -99,8 +102,8 @@ func get(path string) string {
 	return string(body)
 }
 
-func (w watchman) notices() string {
-	r, err := manxv1.NewManxClient(w.conn).ListNotices(w.t.Context(), &manxv1.ListNoticesRequest{})
+func (o operator) notices() string {
+	r, err := manxv1.NewManxClient(o.conn).ListNotices(o.t.Context(), &manxv1.ListNoticesRequest{})
 	text := fmt.Sprintln(err)
 	for _, n := range r.GetNotices() {
 		text += n.GetSubject() + ": " + n.GetText() + "\n"

@@ -21,7 +21,7 @@ import (
 // objects.
 func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, all bool) time.Duration {
 	d, kept := f.decide(snapshot)
-	f.hand(all, func(s *dataplane.State) {
+	f.setState(all, func(s *dataplane.State) {
 		s.Reader, s.All, s.DatastoreSynced = snapshot, all, snapshot.InSync()
 		s.Statics, s.Peering = staticRoutes(d.Statics), peeringAddresses(d.Peering)
 	})
@@ -106,7 +106,7 @@ func (f *Follower) followBGP(ctx context.Context) error {
 		synced, _ := f.config.Speaker.Synced()
 		n := f.passLearned()
 		burst.Record(time.Now(), n)
-		f.hand(false, func(s *dataplane.State) { s.BGPSynced = synced })
+		f.setState(false, func(s *dataplane.State) { s.BGPSynced = synced })
 	}
 }
 
