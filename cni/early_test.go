@@ -65,7 +65,7 @@ func (d *daemon) Call(_ context.Context, q *cni.Request) (*cni.Response, error) 
 	return r, nil
 }
 
-func (d *daemon) took(step cni.Step) bool {
+func (d *daemon) received(step cni.Step) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Contains(d.steps, step)
@@ -159,7 +159,7 @@ func TestInterfaceIsMadeWhileAddressesAreAssigned(t *testing.T) {
 	if have := d.interfaces(); have != wired {
 		t.Errorf("interfaces are %s", have)
 	}
-	if d.took(cni.StepAbort) || !d.took(cni.StepFinish) {
+	if d.received(cni.StepAbort) || !d.received(cni.StepFinish) {
 		t.Errorf("steps are %v", d.steps)
 	}
 }
@@ -176,28 +176,28 @@ func (d *daemon) wait(want string) {
 // Whatever goes wrong after the interface was made: nothing of it remains.
 func TestInterfaceGoesWithAFailedAdd(t *testing.T) {
 	for name, c := range map[string]struct {
-		answer func() *cni.Response
-		finish *types.Error
-		want   string
-		aborts bool
+		respond func() *cni.Response
+		finish  *types.Error
+		want    string
+		aborts  bool
 	}{
-		"the block is not written": {answer: func() *cni.Response {
+		"the block is not written": {respond: func() *cni.Response {
 			return &cni.Response{Version: cni.ProtocolVersion,
 				Error: types.NewError(11, "the block is not written", "")}
 		}, want: "the block is not written"},
-		"manxd is killed": {answer: func() *cni.Response {
+		"manxd is killed": {respond: func() *cni.Response {
 			runtime.Goexit() // which closes the connection
 			return nil
 		}, want: cni.ErrNoAnswer.Error()},
-		"the answer is without attachment": {answer: func() *cni.Response {
+		"the answer is without attachment": {respond: func() *cni.Response {
 			return &cni.Response{Version: cni.ProtocolVersion}
 		}, want: "no attachment"},
-		"an address that is routed elsewhere": {answer: func() *cni.Response {
+		"an address that is routed elsewhere": {respond: func() *cni.Response {
 			a := attachment()
 			a.Addresses = []netip.Addr{netip.MustParseAddr("10.65.0.9")}
 			return &cni.Response{Version: cni.ProtocolVersion, Attachment: a}
 		}, want: "already routes that address to lo", aborts: true},
-		"the endpoint is not written": {answer: func() *cni.Response {
+		"the endpoint is not written": {respond: func() *cni.Response {
 			return &cni.Response{Version: cni.ProtocolVersion, Attachment: attachment()}
 		}, finish: types.NewError(11, "the endpoint is not written", ""), want: "the endpoint is not written",
 			aborts: true},
@@ -206,7 +206,7 @@ func TestInterfaceGoesWithAFailedAdd(t *testing.T) {
 			d := newDaemon(t, func(d *daemon, q *cni.Request) *cni.Response {
 				q.Begin(early())
 				d.wait(wired)
-				return c.answer()
+				return c.respond()
 			}, c.finish)
 			d.ip("-n", d.host, "route", "add", "10.65.0.9", "dev", "lo", "metric", "1024")
 			if _, err := d.attach(); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -215,7 +215,7 @@ func TestInterfaceGoesWithAFailedAdd(t *testing.T) {
 			if have := d.interfaces(); have != "" {
 				t.Errorf("left behind: %s", have)
 			}
-			if d.took(cni.StepAbort) != c.aborts {
+			if d.received(cni.StepAbort) != c.aborts {
 				t.Errorf("steps are %v", d.steps)
 			}
 		})

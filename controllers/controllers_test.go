@@ -47,7 +47,7 @@ func inKubernetes() []*model.Object {
 		}
 		list = append(list, model.NewObject(model.Key{Kind: model.KindServiceAccount, Namespace: x[0], Name: x[1]}, a))
 	}
-	list = append(list, denyAll("deny-all"), letIn())
+	list = append(list, denyAll("deny-all"), allowPolicy())
 	for name, labels := range map[string]map[string]string{
 		"h1": {"kubernetes.io/hostname": "h1", "zone": "east"}, "rr-one.example.test": {"zone": "west"},
 	} {
@@ -67,7 +67,7 @@ func denyAll(name string) *model.Object {
 	return model.NewObject(policyKey(name), p)
 }
 
-func letIn() *model.Object {
+func allowPolicy() *model.Object {
 	udp, sctp, end := corev1.ProtocolUDP, corev1.ProtocolSCTP, int32(6010)
 	port := func(v intstr.IntOrString) *intstr.IntOrString { return &v }
 	p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "let-in"}}

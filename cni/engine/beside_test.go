@@ -24,7 +24,7 @@ func (n *node) handleFirst(err error) {
 		}
 	}
 	failed := false // only once
-	n.store.on(func(call string) error {
+	n.store.setHook(func(call string) error {
 		if call != "update IPAMBlock" || failed {
 			return nil
 		}
@@ -51,10 +51,10 @@ func TestHandleIsWrittenBesideTheBlock(t *testing.T) {
 	if block < 0 || endpoint < block {
 		t.Errorf("calls are %q, want the endpoint after the block", calls)
 	}
-	n.store.on(nil)
+	n.store.setHook(nil)
 	n.del("second")
 	n.del("first")
-	if left := n.left(); left != "" {
+	if left := n.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
 }
@@ -67,8 +67,8 @@ func TestBlockFailsAfterTheHandle(t *testing.T) {
 			n := newNode(t)
 			n.finish("first", n.add("first"))
 			n.handleFirst(failure)
-			a, err := n.ask(cni.StepAdd, "second", nil, nil)
-			n.store.on(nil)
+			a, err := n.call(cni.StepAdd, "second", nil, nil)
+			n.store.setHook(nil)
 			if err == nil {
 				n.finish("second", a)
 				h, err := n.plain.Get(t.Context(), model.HandleKey("net.second"))
@@ -86,7 +86,7 @@ func TestBlockFailsAfterTheHandle(t *testing.T) {
 			}
 			n.del("second")
 			n.del("first")
-			if left := n.left(); left != "" {
+			if left := n.leftovers(); left != "" {
 				t.Errorf("left behind:\n%s", left)
 			}
 		})
@@ -98,7 +98,7 @@ func TestHandleEndsBeforeTheRelease(t *testing.T) {
 	n := newNode(t)
 	n.finish("first", n.add("first"))
 	begun, hold := make(chan struct{}), make(chan struct{})
-	n.store.on(func(call string) error {
+	n.store.setHook(func(call string) error {
 		if call == "create IPAMHandle" {
 			close(begun)
 			<-hold
@@ -108,7 +108,7 @@ func TestHandleEndsBeforeTheRelease(t *testing.T) {
 	conf := map[string]any{"require_mtu_file": true} // whose absence is found after the assignment
 	failed := make(chan error, 1)
 	go func() {
-		_, err := n.ask(cni.StepAdd, "second", nil, conf)
+		_, err := n.call(cni.StepAdd, "second", nil, conf)
 		failed <- err
 	}()
 	<-begun
@@ -118,7 +118,7 @@ func TestHandleEndsBeforeTheRelease(t *testing.T) {
 		t.Errorf("ADD: %v", err)
 	}
 	n.del("first")
-	if left := n.left(); left != "" {
+	if left := n.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
 }
@@ -143,16 +143,16 @@ func TestParametersComeBeforeTheBlock(t *testing.T) {
 	n := newNode(t)
 	n.finish("first", n.add("first"))
 	both := map[string]any{"ipam": map[string]any{"type": "calico-ipam", "assign_ipv6": "true"}, "mtu": 1300}
-	var early, answer *cni.Attachment
+	var early, attachment *cni.Attachment
 	add := func(container, args string, conf map[string]any) {
 		t.Helper()
 		early, n.begin = nil, func(a *cni.Attachment) { early = a }
 		defer func() { n.begin = nil }()
 		var err error
-		answer, err = n.askWith(args, cni.StepAdd, container, nil, conf)
+		attachment, err = n.callWithArgs(args, cni.StepAdd, container, nil, conf)
 		n.must(err)
 	}
-	n.store.on(func(call string) error {
+	n.store.setHook(func(call string) error {
 		if call == "update IPAMBlock" && early == nil && n.begin != nil {
 			t.Error("the block is written before the plugin has the parameters")
 		}
@@ -162,13 +162,13 @@ func TestParametersComeBeforeTheBlock(t *testing.T) {
 	if early == nil || len(early.Addresses) > 0 || !early.IPv4 || !early.IPv6 {
 		t.Fatalf("early: %+v", early)
 	}
-	same := *answer
+	same := *attachment
 	same.Addresses, same.Assigned, same.Fresh, same.IPv4, same.IPv6 = nil, nil, nil, true, true
 	if !reflect.DeepEqual(*early, same) {
-		t.Errorf("early: %+v\nthe answer: %+v", early, answer)
+		t.Errorf("early: %+v\nthe answer: %+v", early, attachment)
 	}
-	n.store.on(nil)
-	n.finish("second", answer)
+	n.store.setHook(nil)
+	n.finish("second", attachment)
 	for what, again := range map[string]func(){
 		"a container that is attached": func() { add("second", "", both) },
 		"a given address":              func() { add("third", "IP=10.65.0.99", nil) },
@@ -179,7 +179,7 @@ func TestParametersComeBeforeTheBlock(t *testing.T) {
 	}
 	conf := map[string]any{"require_mtu_file": true}
 	early, n.begin = nil, func(a *cni.Attachment) { early = a }
-	if _, err := n.ask(cni.StepAdd, "fourth", nil, conf); err == nil || early != nil {
+	if _, err := n.call(cni.StepAdd, "fourth", nil, conf); err == nil || early != nil {
 		t.Errorf("without MTU: %v, early %+v", err, early)
 	}
 }

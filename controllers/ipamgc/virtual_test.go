@@ -66,19 +66,19 @@ func TestVirtualMachines(t *testing.T) {
 			}
 			a := r.V4.Addresses[0].Addr()
 			w.setPod(newPod("web", "n1", a))
-			l := w.lead(w.store)
+			l := w.newLeader(w.store)
 			l.Grace = time.Minute // less than a machine may take to come back
-			_ = l.look(true, 0)
+			_ = l.runPass(true, 0)
 			test.change(w, a)
-			_ = l.look(false, 0)
+			_ = l.runPass(false, 0)
 			if test.reason != "" && test.after > 0 {
 				w.now = w.now.Add(test.after - time.Second)
-				_ = l.look(true, 0)
+				_ = l.runPass(true, 0)
 				w.wantAssigned(a)
 			}
 			for range 3 {
 				w.now = w.now.Add(test.after + leastVMGrace + time.Second)
-				_ = l.look(true, 0)
+				_ = l.runPass(true, 0)
 			}
 			got := l.Releases.Last()
 			if test.reason == "" {

@@ -200,16 +200,16 @@ type leader struct {
 	was, wasSource *datastore.Snapshot
 }
 
-// lead makes a collector that writes through a store.
-func (w *world) lead(through datastore.Store) *leader {
+// newLeader makes a collector that writes through a store.
+func (w *world) newLeader(through datastore.Store) *leader {
 	c := &Collector{Store: through, Source: w.source, Pods: w, IPAM: ipam.New(through, nil, w.clock), Log: zap.NewNop(),
 		Now: w.clock, Grace: grace, Releases: NewReleases()}
 	c.reset()
 	return &leader{Collector: c, store: memory.NewView(w.store), source: memory.NewView(w.source)}
 }
 
-// look is one pass with all but the last events seen.
-func (l *leader) look(full bool, lag int) error {
+// runPass is one pass with all but the last events seen.
+func (l *leader) runPass(full bool, lag int) error {
 	l.store.Catch(lag)
 	l.source.Catch(lag)
 	now, nowSource := l.store.Tables.Snapshot(), l.source.Tables.Snapshot()

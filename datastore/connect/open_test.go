@@ -95,8 +95,8 @@ func TestPasswordsTakeEachOthersPlace(t *testing.T) {
 func TestWaitsForADatastoreThatDoesNotAnswer(t *testing.T) {
 	server := etcdtest.Start(t)
 	server.Stop()
-	told := make(chan error, 100)
-	s := connect.Settings{Etcd: server.Config(), Wait: true, Waiting: func(err error) { told <- err }}
+	waiting := make(chan error, 100)
+	s := connect.Settings{Etcd: server.Config(), Wait: true, Waiting: func(err error) { waiting <- err }}
 	got := make(chan error, 1)
 	go func() {
 		store, err := connect.Open(t.Context(), s, zap.NewNop())
@@ -105,7 +105,7 @@ func TestWaitsForADatastoreThatDoesNotAnswer(t *testing.T) {
 		}
 		got <- err
 	}()
-	if err := <-told; !errors.Is(err, datastore.ErrUnavailable) || !strings.Contains(err.Error(), server.Endpoint) {
+	if err := <-waiting; !errors.Is(err, datastore.ErrUnavailable) || !strings.Contains(err.Error(), server.Endpoint) {
 		t.Errorf("what is waited for: %v", err)
 	}
 	server.Restart(t)

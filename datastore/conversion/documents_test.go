@@ -51,17 +51,17 @@ func TestFromDocumentsGivesWhatCalicoWouldStore(t *testing.T) {
 	if !slices.Equal(keys, wantKeys) {
 		t.Errorf("objects:\n%s\nwant:\n%s", strings.Join(keys, "\n"), strings.Join(wantKeys, "\n"))
 	}
-	var said []string
+	var texts []string
 	for _, n := range notices {
-		said = append(said, n.String())
+		texts = append(texts, n.String())
 	}
-	wantSaid := []string{
+	wantTexts := []string{
 		`Pod shop/pending: spec.nodeName = "": is not set: the pod runs nowhere yet; the pod has no endpoint`,
 		`KubernetesNetworkPolicy default/out: spec.egress[0].to[0].ipBlock.except[0] = "192.168.0.0/16": must be a part of 10.0.0.0/8; the rule is left out, so it allows nothing`,
 		`Namespace default: metadata.labels = "": the namespace has pods, but is not among the documents; it counts as one without labels`,
 	}
-	if !slices.Equal(said, wantSaid) {
-		t.Errorf("notices:\n%s\nwant:\n%s", strings.Join(said, "\n"), strings.Join(wantSaid, "\n"))
+	if !slices.Equal(texts, wantTexts) {
+		t.Errorf("notices:\n%s\nwant:\n%s", strings.Join(texts, "\n"), strings.Join(wantTexts, "\n"))
 	}
 
 	set := model.NewSet(out...)

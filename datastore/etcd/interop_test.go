@@ -51,17 +51,17 @@ func allKinds() (kinds []model.Kind) {
 
 func TestWhatCalicoWroteOnEmbeddedServer(t *testing.T) {
 	server := etcdtest.Start(t)
-	whatCalicoWrote(t, server.Store(t), server.Client(t))
+	checkCalicoObjects(t, server.Store(t), server.Client(t))
 }
 
 func TestWhatCalicoWroteOnDistributionServer(t *testing.T) {
 	members := startCluster(t, 1)
-	whatCalicoWrote(t, open(t, etcd.Config{Endpoints: endpoints(members...)}), plainClient(t, members...))
+	checkCalicoObjects(t, open(t, etcd.Config{Endpoints: endpoints(members...)}), plainClient(t, members...))
 }
 
 // A plain client stores what Calico wrote; all of it is read, listed and watched. Written back unchanged, or deleted
 // and created again, a plain client finds the same bytes.
-func whatCalicoWrote(t *testing.T, s *etcd.Store, raw *clientv3.Client) {
+func checkCalicoObjects(t *testing.T, s *etcd.Store, raw *clientv3.Client) {
 	ctx := t.Context()
 	values := stored(t)
 	count := map[model.Kind]int{}

@@ -41,10 +41,10 @@ const nobody = 65534
 
 // stranger tries all methods of access until standard input ends, and reports each that works, once.
 func stranger(dir string) {
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	try := func(what string, err error) {
-		if err == nil && !told[what] {
-			told[what] = true
+		if err == nil && !reported[what] {
+			reported[what] = true
 			fmt.Println("OPEN", what)
 		}
 	}

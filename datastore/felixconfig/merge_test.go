@@ -63,7 +63,7 @@ func TestMergeTakesEveryField(t *testing.T) {
 		}
 		empty := model.FelixConfigurationSpec{}
 		for _, c := range []struct {
-			what               string
+			name               string
 			cluster, node, all model.FelixConfigurationSpec
 		}{
 			{"of the cluster", cluster, empty, cluster},
@@ -76,7 +76,7 @@ func TestMergeTakesEveryField(t *testing.T) {
 				settings(reflect.ValueOf(&c.all).Elem(), func(same string, want reflect.Value) {
 					if same == other && (f.Kind() == reflect.Pointer && f.Pointer() != want.Pointer() ||
 						!reflect.DeepEqual(f.Interface(), want.Interface())) {
-						t.Errorf("%s %s: %s is %v, want %v", name, c.what, other, f, want)
+						t.Errorf("%s %s: %s is %v, want %v", name, c.name, other, f, want)
 					}
 				})
 			})

@@ -57,7 +57,7 @@ func TestLargeListsUseHTTP1(t *testing.T) {
 			"user: u}}], clusters: [{name: c, cluster: {server: %q, certificate-authority: %q}}], "+
 			"users: [{name: u, user: {token: %s}}]}", server.URL, ca, token))
 	}
-	for _, x := range []struct{ what, token string }{{"the first token", accepted}, {"a rotated token", "first"}} {
+	for _, x := range []struct{ name, token string }{{"the first token", accepted}, {"a rotated token", "first"}} {
 		settings := Config{Kubeconfig: kubeconfig(x.token)}
 		config, err := settings.REST()
 		if err != nil {
@@ -70,7 +70,7 @@ func TestLargeListsUseHTTP1(t *testing.T) {
 		kubeconfig(accepted)
 		q := request{verb: http.MethodGet, path: "/x", accept: asJSON}
 		for _, y := range []struct {
-			what, want string
+			name, want string
 			send       func() ([]byte, error)
 		}{
 			{"a request", "HTTP/2.0", func() ([]byte, error) { return c.do(t.Context(), q) }},
@@ -78,7 +78,7 @@ func TestLargeListsUseHTTP1(t *testing.T) {
 			{"a large list", "HTTP/1.1, closed", func() ([]byte, error) { return all(c.read(t.Context(), q)) }},
 		} {
 			if got, err := y.send(); err != nil || string(got) != y.want {
-				t.Errorf("%s, %s: %q, %v; want %s", x.what, y.what, got, err, y.want)
+				t.Errorf("%s, %s: %q, %v; want %s", x.name, y.name, got, err, y.want)
 			}
 		}
 		c.close()
@@ -106,7 +106,7 @@ func (c closing) Close() error { close(c.closed); return nil }
 func TestReadAhead(t *testing.T) {
 	content, lost := bytes.Repeat([]byte("0123456789"), aheadBy/3), errors.New("lost")
 	for _, x := range []struct {
-		what string
+		name string
 		body io.Reader
 		want error
 	}{
@@ -118,7 +118,7 @@ func TestReadAhead(t *testing.T) {
 		in, end := readAhead(body)
 		got, err := io.ReadAll(in)
 		if !errors.Is(err, x.want) || !bytes.Equal(got, content) {
-			t.Errorf("%s: %d bytes, error %v; want %d, %v", x.what, len(got), err, len(content), x.want)
+			t.Errorf("%s: %d bytes, error %v; want %d, %v", x.name, len(got), err, len(content), x.want)
 		}
 		end()
 		<-body.closed

@@ -14,20 +14,20 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
-// asked records the requests about nodes and pods, and the compressed responses.
-type asked struct {
+// requestLog records the requests about nodes and pods, and the compressed responses.
+type requestLog struct {
 	mu   sync.Mutex
 	list []string
 }
 
-// noting is one of the ways to the server.
-type noting struct {
-	*asked
-	way http.RoundTripper
+// loggingTransport is one of the ways to the server.
+type loggingTransport struct {
+	*requestLog
+	next http.RoundTripper
 }
 
-func (a noting) RoundTrip(q *http.Request) (*http.Response, error) {
-	resp, err := a.way.RoundTrip(q)
+func (a loggingTransport) RoundTrip(q *http.Request) (*http.Response, error) {
+	resp, err := a.next.RoundTrip(q)
 	kind := q.URL.Path[strings.LastIndex(q.URL.Path, "/")+1:]
 	if kind != "nodes" && kind != "pods" || err != nil {
 		return resp, err
@@ -96,8 +96,8 @@ func TestManyAtOnce(t *testing.T) {
 					"annotations": map[string]string{"note": strings.Repeat("as others ", 300)}}})
 			}
 			config := server.Config(apiserver.Admin)
-			a := &asked{}
-			config.Wrap(func(way http.RoundTripper) http.RoundTripper { return noting{a, way} })
+			a := &requestLog{}
+			config.Wrap(func(way http.RoundTripper) http.RoundTripper { return loggingTransport{a, way} })
 			s, err := kubernetes.OpenREST(t.Context(), kubernetes.Config{}, config, logger(t))
 			if err != nil {
 				t.Fatal(err)

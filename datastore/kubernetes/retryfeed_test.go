@@ -62,7 +62,7 @@ func (s *refusing) RoundTrip(req *http.Request) (*http.Response, error) {
 // transport has none.
 func TestFeedsFollowRetryAfter(t *testing.T) {
 	for _, x := range []struct {
-		what       string
+		name       string
 		retryAfter string
 		wrap       transport.WrapperFunc
 		wait       time.Duration
@@ -73,7 +73,7 @@ func TestFeedsFollowRetryAfter(t *testing.T) {
 		{"a minute", "60", nil, time.Minute},
 		{"a minute, through the transport of manxd", "60", throttling(nil), time.Minute},
 	} {
-		t.Run(x.what, func(t *testing.T) {
+		t.Run(x.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { followsRetryAfter(t, x.retryAfter, x.wrap, x.wait) })
 		})
 	}

@@ -27,8 +27,8 @@ func listOf(tb testing.TB, pods ...corev1.Pod) []byte {
 	return append(slices.Clone(magic), text...)
 }
 
-// coming reads a list a few bytes at a time.
-func coming(raw []byte) (items [][]byte, meta listMeta, err error) {
+// readInPieces reads a list a few bytes at a time.
+func readInPieces(raw []byte) (items [][]byte, meta listMeta, err error) {
 	meta, err = protobufList(bufio.NewReaderSize(bytes.NewReader(raw), 16), func(item []byte) error {
 		items = append(items, slices.Clone(item))
 		return nil
@@ -48,7 +48,7 @@ func TestListThatComes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		items, meta, err := coming(raw)
+		items, meta, err := readInPieces(raw)
 		if err != nil || meta != wanted || !slices.EqualFunc(items, want, bytes.Equal) || len(items) != n {
 			t.Errorf("%d pods: %d items, %+v, %v", n, len(items), meta, err)
 		}
@@ -62,7 +62,7 @@ func TestListThatIsCut(t *testing.T) {
 	raw := listOf(t, small, small, small)
 	complete := 0 // behind the list there is no more than two empty fields
 	for n := range raw {
-		items, _, err := coming(raw[:n])
+		items, _, err := readInPieces(raw[:n])
 		switch {
 		case err == nil && len(items) == 3:
 			complete++
@@ -81,7 +81,7 @@ func FuzzListThatComes(f *testing.F) {
 	f.Add(listOf(f, small, small))
 	f.Add(listOf(f))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		items, meta, err := coming(raw)
+		items, meta, err := readInPieces(raw)
 		if err != nil {
 			return
 		}

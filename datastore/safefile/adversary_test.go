@@ -23,14 +23,14 @@ const adversary = "SAFEFILE_ADVERSARY"
 
 func TestMain(m *testing.M) {
 	if kind := os.Getenv(adversary); kind != "" {
-		plant(kind)
+		plantFiles(kind)
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// plant puts a kind of thing under a name, again and again. Its arguments are FOLDER NAME TARGET.
-func plant(kind string) {
+// plantFiles puts a kind of thing under a name, again and again. Its arguments are FOLDER NAME TARGET.
+func plantFiles(kind string) {
 	dir, name, target := os.Args[1], filepath.Join(os.Args[1], os.Args[2]), os.Args[3]
 	once := func(temporary string) error {
 		switch kind {
@@ -68,9 +68,9 @@ func plant(kind string) {
 	}
 }
 
-// plants has nobody plant things, until the returned function is called. ok is false where the host does not let nobody
-// do that.
-func plants(t *testing.T, kind, dir, name, target string) (stop func(), ok bool) {
+// startPlanting has nobody plant things, until the returned function is called. ok is false where the host does not let
+// nobody do that.
+func startPlanting(t *testing.T, kind, dir, name, target string) (stop func(), ok bool) {
 	t.Helper()
 	self, err := os.ReadFile("/proc/self/exe")
 	must(t, err)
@@ -149,7 +149,7 @@ func TestNothingIsWrittenThroughWhatOthersPlant(t *testing.T) {
 	for _, kind := range []string{"symlink", "hardlink", "pipe", "folder", "file"} {
 		t.Run(kind, func(t *testing.T) {
 			dir, precious := scene(t)
-			stop, ok := plants(t, kind, dir, "status", precious)
+			stop, ok := startPlanting(t, kind, dir, "status", precious)
 			if !ok {
 				t.Skipf("nobody may not make a %s here", kind)
 			}
@@ -185,7 +185,7 @@ func TestRefusalsTellWhatIsInTheWay(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			dir, precious := scene(t)
-			stop, ok := plants(t, kind, dir, "log", precious)
+			stop, ok := startPlanting(t, kind, dir, "log", precious)
 			if !ok {
 				t.Skipf("nobody may not make a %s here", kind)
 			}

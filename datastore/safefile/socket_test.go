@@ -180,7 +180,7 @@ func TestASocketIsNeverOpenToOthers(t *testing.T) {
 func TestSocketsStayInTheirFolder(t *testing.T) {
 	dir, precious := scene(t)
 	roots := filepath.Dir(precious)
-	stop, ok := plants(t, "symlink", dir, "s", precious)
+	stop, ok := startPlanting(t, "symlink", dir, "s", precious)
 	if !ok {
 		t.Skip("nobody may not make a symlink here")
 	}

@@ -189,7 +189,7 @@ func observeOverALostConnection(t *testing.T, x System) {
 	Resigned(t, last)
 }
 
-func electionsThatCannotBe(t *testing.T, x System) {
+func invalidElections(t *testing.T, x System) {
 	s := x.Open(t)
 	for name, who := range map[string]string{"": "a", "a/b": "a", "A": "a", "x": ""} {
 		if l, err := s.Campaign(t.Context(), name, who); err == nil || l != nil {

@@ -222,7 +222,7 @@ func concurrentWriters(t *testing.T, x System) {
 }
 
 // Who knows only the first of two objects of one name cannot write the second.
-func madeAnew(t *testing.T, x System) {
+func createAgain(t *testing.T, x System) {
 	ctx := t.Context()
 	s := x.Open(t)
 	first := Create(t, s, peer("tor", "10.0.0.1"))

@@ -46,7 +46,7 @@ func RunStore(t *testing.T, start func(*testing.T) System) {
 		{"kinds of IPAM", ipamKinds},
 		{"what is invalid is refused", refusals},
 		{"a stale writer loses", concurrentWriters},
-		{"an object that is made anew is another one", madeAnew},
+		{"an object that is made anew is another one", createAgain},
 		{"list", list},
 		{"operations on a broken line", brokenLine},
 		{"watch delivers what is there, then changes", watchChanges},
@@ -66,7 +66,7 @@ func runElector(t *testing.T, start func(*testing.T) System) {
 		{"never two lead", neverTwoLead},
 		{"a leader who is cut off", leaderCutOff},
 		{"observe over a lost connection", observeOverALostConnection},
-		{"elections that cannot be", electionsThatCannotBe},
+		{"elections that cannot be", invalidElections},
 	})
 }
 

@@ -38,7 +38,7 @@ func TestResetPeer(t *testing.T) {
 		peer, kind string
 		fails      error
 		code       codes.Code
-		says       string
+		text       string
 		did        []string
 	}{
 		{"192.0.2.1", "soft-in", nil, codes.OK, "", []string{"192.0.2.1 0"}},
@@ -57,7 +57,7 @@ func TestResetPeer(t *testing.T) {
 	} {
 		r.bgp.resets, r.bgp.resetErr = nil, c.fails
 		answer, err := r.client.ResetPeer(r.context(), &manxv1.ResetPeerRequest{Peer: c.peer, Kind: c.kind})
-		if status.Code(err) != c.code || err != nil && !strings.Contains(err.Error(), c.says) || err == nil &&
+		if status.Code(err) != c.code || err != nil && !strings.Contains(err.Error(), c.text) || err == nil &&
 			answer.GetPeer() != "192.0.2.1" {
 			t.Errorf("%s %s: %v, %v", c.peer, c.kind, answer, err)
 		}

@@ -46,11 +46,11 @@ func (l *lamp) Register(r grpc.ServiceRegistrar) {
 	r.RegisterService(&grpc.ServiceDesc{ServiceName: l.name, HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{{MethodName: "Look", Handler: one}, {MethodName: "Switch", Handler: one},
 			{MethodName: "Secret", Handler: one}},
-		Streams: []grpc.StreamDesc{{StreamName: "Blink", ServerStreams: true, Handler: blink}},
+		Streams: []grpc.StreamDesc{{StreamName: "Blink", ServerStreams: true, Handler: serveBlink}},
 	}, l)
 }
 
-func blink(_ any, s grpc.ServerStream) error {
+func serveBlink(_ any, s grpc.ServerStream) error {
 	if err := s.RecvMsg(new(emptypb.Empty)); err != nil {
 		return err
 	}

@@ -230,7 +230,7 @@ func TestRolesFollowFromNames(t *testing.T) {
 		change    func(*x509.Certificate)
 		cn        string
 		reads, is bool // is: an admin
-		says      string
+		text      string
 	}{
 		{"common name", nil, "admin", true, true, ""},
 		{"DNS name", func(c *x509.Certificate) { c.DNSNames = []string{"a.example.org", "ops.example.org"} },
@@ -258,8 +258,8 @@ func TestRolesFollowFromNames(t *testing.T) {
 			t.Errorf("%s: reads %v, changes %v", c.name, reads, changes)
 		}
 		for _, err := range []error{reads, changes} {
-			if err != nil && (status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), c.says)) {
-				t.Errorf("%s: %v, want %q", c.name, err, c.says)
+			if err != nil && (status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), c.text)) {
+				t.Errorf("%s: %v, want %q", c.name, err, c.text)
 			}
 		}
 	}

@@ -80,8 +80,8 @@ func TestSocketIsNeverOpen(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	said := bufio.NewReader(out)
-	if line, err := said.ReadString('\n'); line != "READY\n" {
+	stdout := bufio.NewReader(out)
+	if line, err := stdout.ReadString('\n'); line != "READY\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
 	for range 3_000 {
@@ -92,7 +92,7 @@ func TestSocketIsNeverOpen(t *testing.T) {
 		l.Close()
 	}
 	in.Close()
-	rest, _ := io.ReadAll(said)
+	rest, _ := io.ReadAll(stdout)
 	if cmd.Wait(); strings.Contains(string(rest), "CONNECTED") {
 		t.Error("an unprivileged user connected to the socket")
 	}

@@ -102,8 +102,8 @@ func decodeAny(t testing.TB, r rawObject) (*model.Object, []conversion.Notice) {
 	}
 }
 
-// shown returns the objects that calicoctl showed, by kind, namespace and name.
-func shown(t testing.TB) map[model.Key]any {
+// shownObjects returns the objects that calicoctl showed, by kind, namespace and name.
+func shownObjects(t testing.TB) map[model.Key]any {
 	t.Helper()
 	entries, err := os.ReadDir("testdata/calicoctl-get")
 	if err != nil {
@@ -193,7 +193,7 @@ func differences(path string, want, have any) []string {
 // addresses of a pod are kept here, since they are read from tables; the profile projectcalico-default-allow is no
 // object of the API; and calicoctl does not show IPAM's own objects, Services and Kubernetes' policies.
 func TestShownByCalicoctl(t *testing.T) {
-	want := shown(t)
+	want := shownObjects(t)
 	delete(want, model.ResourceKey(model.KindProfile, "projectcalico-default-allow"))
 	compared := 0
 	for _, r := range lines[rawObject](t, "objects.jsonl") {

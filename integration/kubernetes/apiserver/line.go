@@ -114,7 +114,7 @@ func late(w io.WriteCloser, by time.Duration) io.WriteCloser {
 	if by == 0 {
 		return w
 	}
-	d := &delayed{by: by, queue: make(chan parcel, 4096)}
+	d := &delayed{by: by, queue: make(chan chunk, 4096)}
 	go func() {
 		defer w.Close() //nolint:errcheck // over
 		for p := range d.queue {
@@ -127,16 +127,16 @@ func late(w io.WriteCloser, by time.Duration) io.WriteCloser {
 
 type delayed struct {
 	by    time.Duration
-	queue chan parcel
+	queue chan chunk
 }
 
-type parcel struct {
+type chunk struct {
 	due     time.Time
 	content []byte
 }
 
 func (d *delayed) Write(p []byte) (int, error) {
-	d.queue <- parcel{time.Now().Add(d.by), bytes.Clone(p)}
+	d.queue <- chunk{time.Now().Add(d.by), bytes.Clone(p)}
 	return len(p), nil
 }
 

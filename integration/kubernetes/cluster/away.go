@@ -62,7 +62,7 @@ func (w *World) away() error {
 	if err := w.Apply(closed); err != nil {
 		return err
 	}
-	if err := eventually(w.policyHolds); err != nil {
+	if err := eventually(w.checkPolicy); err != nil {
 		return err
 	}
 	before, err := w.memory()
@@ -78,7 +78,7 @@ func (w *World) away() error {
 	err = w.during(fmt.Sprintf("%s without the API server", duration), duration, func() error {
 		return w.outageOf(duration, before)
 	})
-	if err := errors.Join(err, w.returned(before)); err != nil {
+	if err := errors.Join(err, w.checkReturn(before)); err != nil {
 		return err
 	}
 	_, err = w.Kubectl("delete", "networkpolicy", "closed")
@@ -92,7 +92,7 @@ func (w *World) outageOf(duration time.Duration, before *memory) error {
 	problems := []error{w.callsWhileAway()}
 	for first := true; first || time.Now().Before(end); first = false {
 		time.Sleep(min(time.Until(end), time.Minute))
-		if err := w.stillThere(before); err != nil {
+		if err := w.compareKept(before); err != nil {
 			problems = append(problems, fmt.Errorf("%s before the end: %w", time.Until(end).Round(time.Second), err))
 		}
 	}
@@ -206,8 +206,8 @@ func single(conflist, socket string) (string, error) {
 	return string(text), err
 }
 
-// returned checks the conditions after the return of the API server.
-func (w *World) returned(before *memory) error {
+// checkReturn checks the conditions after the return of the API server.
+func (w *World) checkReturn(before *memory) error {
 	if err := w.WaitPod("phoenix"); err != nil {
 		return err
 	}
@@ -226,11 +226,11 @@ func (w *World) returned(before *memory) error {
 	}); err != nil {
 		return err
 	}
-	return eventually(w.policyHolds)
+	return eventually(w.checkPolicy)
 }
 
-// policyHolds opens connections that policy allows and denies, without the API server.
-func (w *World) policyHolds() error {
+// checkPolicy opens connections that policy allows and denies, without the API server.
+func (w *World) checkPolicy() error {
 	target := w.serverIP + ":7000"
 	if w.serverIP == "" {
 		ip, err := w.podIP("server")
@@ -413,8 +413,8 @@ func (w *World) memory() (*memory, error) {
 	return m, err
 }
 
-// stillThere compares while the API server is away: nothing that was there may be missing.
-func (w *World) stillThere(before *memory) error {
+// compareKept compares while the API server is away: nothing that was there may be missing.
+func (w *World) compareKept(before *memory) error {
 	var problems []error
 	for _, n := range w.Workers {
 		now, err := w.kernel(n)
@@ -435,7 +435,7 @@ func (w *World) stillThere(before *memory) error {
 				before.sessions[n.Name]))
 		}
 	}
-	return errors.Join(append(problems, w.policyHolds())...)
+	return errors.Join(append(problems, w.checkPolicy())...)
 }
 
 // same compares with the earlier state.

@@ -43,11 +43,11 @@ func (w *World) kubeletAway() error {
 	if _, err := w.Kubectl("wait", "--for=delete", "pod/late", "--timeout=180s"); err != nil {
 		return err
 	}
-	return w.asIfNothingHadBeen(before)
+	return w.awaitUnchanged(before)
 }
 
-// asIfNothingHadBeen waits until addresses, links, routes and rules are as before.
-func (w *World) asIfNothingHadBeen(before *memory) error {
+// awaitUnchanged waits until addresses, links, routes and rules are as before.
+func (w *World) awaitUnchanged(before *memory) error {
 	err := eventually(func() error {
 		after, err := w.memory()
 		if err != nil {
@@ -116,7 +116,7 @@ func (w *World) containerdKilled() error {
 	if _, err := w.Kubectl("delete", "pod", "interrupted", "--grace-period=1", "--timeout=120s"); err != nil {
 		return err
 	}
-	return w.asIfNothingHadBeen(before)
+	return w.awaitUnchanged(before)
 }
 
 // pluginRuns is nil while the CNI plugin runs on a node.

@@ -124,7 +124,7 @@ func (w *World) uninstall() error {
 		return err
 	}
 	for _, n := range w.Workers {
-		if err := eventually(func() error { return w.asBefore(n) }); err != nil {
+		if err := eventually(func() error { return w.compareWithBefore(n) }); err != nil {
 			return err
 		}
 		w.show(n.Name, "links, routes, rules and tables of nftables are as before the installation;\n"+
@@ -162,8 +162,8 @@ func isKept(line string) bool {
 	return slices.ContainsFunc(kept, func(dir string) bool { return line == dir || strings.HasPrefix(line, dir+"/") })
 }
 
-// asBefore compares the node with its state before Manx came.
-func (w *World) asBefore(n *lab.Node) error {
+// compareWithBefore compares the node with its state before Manx came.
+func (w *World) compareWithBefore(n *lab.Node) error {
 	now, err := w.footprint(n)
 	if err != nil {
 		return err

@@ -98,8 +98,8 @@ metadata: {name: balanced}
 spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 `
 
-// more queries the state of a node, and requests the address of a load balancer.
-func (w *World) more() error {
+// queryNode queries the state of a node, and requests the address of a load balancer.
+func (w *World) queryNode() error {
 	if _, ok := w.install.(byHand); ok {
 		return nil // with etcd the other side of this is a matter of manxctl
 	}

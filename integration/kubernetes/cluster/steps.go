@@ -31,7 +31,7 @@ func Steps() []Step {
 		{"update Manx on all nodes under traffic: nothing is lost", (*World).update},
 		{"drain node3, switch it off and on: it is back with a pod that all reach", (*World).reboot},
 		{"take manxd away: the CNI plugin adds and removes a pod by itself", (*World).withoutDaemon},
-		{"a Service of type LoadBalancer has an address, and a CalicoNodeStatus is filled in", (*World).more},
+		{"a Service of type LoadBalancer has an address, and a CalicoNodeStatus is filled in", (*World).queryNode},
 		{"the audit log: no API call was denied, and each right that Manx has is needed", (*World).withinRights},
 		{"uninstall: Manx leaves nothing on the nodes", (*World).uninstall},
 	})

@@ -85,7 +85,7 @@ func group(name string) string {
 	return ""
 }
 
-func whyNot(name string) string {
+func skipReason(name string) string {
 	if strings.Contains(name, "[Feature:SCTPConnectivity]") && !kernelHasSCTP() {
 		return "needs SCTP, which the kernel here does not have"
 	}
@@ -118,7 +118,7 @@ func runAll(ctx context.Context, c *lab.Cluster, names []string, parallel int, j
 	results := make([]result, len(names))
 	var together, alone []int
 	for i, name := range names {
-		if bearsNone(name) {
+		if runsAlone(name) {
 			alone = append(alone, i)
 		} else {
 			together = append(together, i)
@@ -149,8 +149,8 @@ func runAll(ctx context.Context, c *lab.Cluster, names []string, parallel int, j
 	return results, inParallel(alone, 1, do)
 }
 
-// bearsNone reports whether a test does not bear others beside it.
-func bearsNone(name string) bool {
+// runsAlone reports whether a test does not bear others beside it.
+func runsAlone(name string) bool {
 	return strings.Contains(name, "[Serial]") || strings.Contains(name, "[Disruptive]") || greedy(name) || affine(name)
 }
 
@@ -208,7 +208,7 @@ type report struct {
 
 func runOne(c *lab.Cluster, name, repos string, number int) result {
 	r := result{name: short(name)}
-	if r.why = whyNot(name); r.why != "" {
+	if r.why = skipReason(name); r.why != "" {
 		r.outcome = "not run"
 		return r
 	}

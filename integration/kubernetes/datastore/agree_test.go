@@ -169,8 +169,8 @@ func deciding() []model.Kind {
 	return slices.Compact(kinds)
 }
 
-// followed are the objects that a daemon has in its tables.
-func followed(t *testing.T, s datastore.Backend) *datastore.Snapshot {
+// readSnapshot are the objects that a daemon has in its tables.
+func readSnapshot(t *testing.T, s datastore.Backend) *datastore.Snapshot {
 	t.Helper()
 	tables := datastore.NewTables(zap.NewNop(), "")
 	kinds := slices.DeleteFunc(deciding(), func(k model.Kind) bool { return !s.Keeps(k) })
@@ -233,7 +233,7 @@ func inEtcd(t *testing.T, cluster model.Set) model.Set {
 			create(t, s, o)
 		}
 	}
-	all := everything(followed(t, s))
+	all := everything(readSnapshot(t, s))
 	for k, o := range cluster {
 		if k.Kind == model.KindService || k.Kind == model.KindEndpointSlice {
 			all[k] = o
@@ -298,7 +298,7 @@ func TestBackendsAgree(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	live := followed(t, s)
+	live := readSnapshot(t, s)
 	cluster := everything(live)
 	state := plan.Read(dump(t, server), "kube-system")
 	files, remarks := state.AsStored()
@@ -378,7 +378,7 @@ func content(t *testing.T, o *model.Object) any {
 			only(m["annotations"], "projectcalico.org/")
 		}
 	}
-	return said(v)
+	return withoutEmpty(v)
 }
 
 // only leaves those members whose names begin so.
@@ -387,12 +387,12 @@ func only(of any, prefix string) {
 	maps.DeleteFunc(m, func(name string, _ any) bool { return !strings.HasPrefix(name, prefix) })
 }
 
-// said is JSON without empty members.
-func said(v any) any {
+// withoutEmpty is JSON without empty members.
+func withoutEmpty(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, m := range v {
-			m = said(m)
+			m = withoutEmpty(m)
 			if v[name] = m; m == nil || m == "" || reflect.DeepEqual(m, map[string]any{}) ||
 				reflect.DeepEqual(m, []any{}) {
 				delete(v, name)
@@ -400,7 +400,7 @@ func said(v any) any {
 		}
 	case []any:
 		for i := range v {
-			v[i] = said(v[i])
+			v[i] = withoutEmpty(v[i])
 		}
 	}
 	return v
@@ -450,14 +450,14 @@ func samePolicy(t *testing.T, want, have model.Reader, names *regexp.Regexp, oth
 				if w.Allowed {
 					allowed++
 				}
-				asked, got := fmt.Sprintf("%+v", *w), fmt.Sprintf("%+v", *h)
+				expected, got := fmt.Sprintf("%+v", *w), fmt.Sprintf("%+v", *h)
 				if names != nil { // the order of policies of one order follows from their names, too
-					asked, got = fmt.Sprint(w.Allowed, w.By),
+					expected, got = fmt.Sprint(w.Allowed, w.By),
 						fmt.Sprint(h.Allowed, names.ReplaceAllString(h.By, otherwise))
 					got = strings.ReplaceAll(got, "GlobalNetworkPolicy/kube-admin.", "ClusterNetworkPolicy/")
 				}
-				if asked != got {
-					t.Errorf("%s to %s %s:\n%s, want\n%s", source, destination, flow, got, asked)
+				if expected != got {
+					t.Errorf("%s to %s %s:\n%s, want\n%s", source, destination, flow, got, expected)
 				}
 			}
 		}

@@ -14,14 +14,14 @@ func TestAPIAway(t *testing.T) {
 	w := newWorld(t)
 	w.settle(t)
 	w.server.Request(t, http.MethodPost, networkPolicies, onlyFrom("hold", "b", "a", 7))
-	until(t, "the policy", func() error { return holds(w, "hold") })
+	until(t, "the policy", func() error { return hasPolicy(w, "hold") })
 	w.connected(t)
 	before := []string{kept(t, w.n1), kept(t, w.n2)}
 	t.Run("the last state is kept", func(t *testing.T) {
 		for _, l := range w.lines {
 			l.Cut()
 		}
-		t.Log(shows(t, w.n2, "connection lost, the last state is kept"))
+		t.Log(awaitStatus(t, w.n2, "connection lost, the last state is kept"))
 		time.Sleep(25 * time.Second) // longer than the limit of a request and the longest pause between two attempts
 		w.connected(t)
 		unchanged(t, w.n1, before[0])
@@ -30,7 +30,7 @@ func TestAPIAway(t *testing.T) {
 	t.Run("a restart meanwhile keeps routes and rules, and says what it waits for", func(t *testing.T) {
 		w.n2.Manxd().Kill()
 		must(t, w.n2.StartManxd())
-		t.Log(shows(t, w.n2, "waiting for it", "not connected"))
+		t.Log(awaitStatus(t, w.n2, "waiting for it", "not connected"))
 		time.Sleep(12 * time.Second) // longer than a start waits for anything; nothing may change
 		w.connected(t)
 		unchanged(t, w.n2, before[1])
@@ -72,8 +72,8 @@ func onlyFrom(name, to, from string, port int) map[string]any {
 				"ports": []any{map[string]any{"port": port}}}}}}
 }
 
-// holds is an error until n2 has the rules of a policy.
-func holds(w *world, name string) error {
+// hasPolicy is an error until n2 has the rules of a policy.
+func hasPolicy(w *world, name string) error {
 	rules, err := w.n2.Run("nft", "list", "table", "inet", "manx")
 	if err == nil && !strings.Contains(rules, name) {
 		err = fmt.Errorf("no policy %q in:\n%s", name, rules)

@@ -20,23 +20,23 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/pki"
 )
 
-// front stands before the API with TLS of its own and can disturb requests in the ways of a bad day.
-type front struct {
+// apiProxy stands before the API with TLS of its own and can disturb requests in the ways of a bad day.
+type apiProxy struct {
 	URL string
 
 	mu       sync.Mutex
 	cert     tls.Certificate
-	answer   func(w http.ResponseWriter, r *http.Request) bool
+	handler  func(w http.ResponseWriter, r *http.Request) bool
 	requests []request
 	server   *httptest.Server
 }
 
 // request is one that came to a front.
 type request struct {
-	at             time.Time
-	verb, path     string
-	watch, local   bool // local: the front answered it
-	who, selectors string
+	at                   time.Time
+	verb, path           string
+	watch, local         bool // local: the front answered it
+	userAgent, selectors string
 }
 
 func newAuthority(t *testing.T, name string) *pki.Authority {
@@ -56,9 +56,9 @@ func certificateOf(t *testing.T, ca *pki.Authority) tls.Certificate {
 	return pair
 }
 
-func newFront(t *testing.T, s *apiserver.Server, ca *pki.Authority) *front {
+func newAPIProxy(t *testing.T, s *apiserver.Server, ca *pki.Authority) *apiProxy {
 	t.Helper()
-	f := &front{cert: certificateOf(t, ca)}
+	f := &apiProxy{cert: certificateOf(t, ca)}
 	config := s.Config("")
 	config.BearerToken = ""
 	transport, err := rest.TransportFor(config)
@@ -74,17 +74,17 @@ func newFront(t *testing.T, s *apiserver.Server, ca *pki.Authority) *front {
 			}
 		}()
 		q := r.URL.Query()
-		seen := request{at: time.Now(), verb: r.Method, path: r.URL.Path, watch: q.Get("watch") == "true",
-			who:       r.UserAgent(),
+		logged := request{at: time.Now(), verb: r.Method, path: r.URL.Path, watch: q.Get("watch") == "true",
+			userAgent: r.UserAgent(),
 			selectors: q.Get("labelSelector") + " " + q.Get("fieldSelector")}
 		f.mu.Lock()
-		answer := f.answer
+		handler := f.handler
 		f.mu.Unlock()
-		seen.local = answer != nil && answer(w, r)
+		logged.local = handler != nil && handler(w, r)
 		f.mu.Lock()
-		f.requests = append(f.requests, seen)
+		f.requests = append(f.requests, logged)
 		f.mu.Unlock()
-		if !seen.local {
+		if !logged.local {
 			proxy.ServeHTTP(w, r)
 		}
 	}))
@@ -106,38 +106,38 @@ func newFront(t *testing.T, s *apiserver.Server, ca *pki.Authority) *front {
 	return f
 }
 
-// does has each request go through answer first, which returns whether it has answered; and drops all connections, so
-// that watches come again.
-func (f *front) does(answer func(http.ResponseWriter, *http.Request) bool) {
+// intercept has each request go through answer first, which returns whether it has answered; and drops all connections,
+// so that watches come again.
+func (f *apiProxy) intercept(handler func(http.ResponseWriter, *http.Request) bool) {
 	f.mu.Lock()
-	f.answer, f.requests = answer, nil
+	f.handler, f.requests = handler, nil
 	f.mu.Unlock()
 	f.server.CloseClientConnections()
 }
 
-// forget drops the record of requests.
-func (f *front) forget() {
+// clearLog drops the record of requests.
+func (f *apiProxy) clearLog() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.requests = nil
 }
 
-func (f *front) seen() []request {
+func (f *apiProxy) logged() []request {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]request(nil), f.requests...)
 }
 
-// shows gives the front a new certificate.
-func (f *front) shows(c tls.Certificate) {
+// setCertificate gives the front a new certificate.
+func (f *apiProxy) setCertificate(c tls.Certificate) {
 	f.mu.Lock()
 	f.cert = c
 	f.mu.Unlock()
 	f.server.CloseClientConnections()
 }
 
-// says is an answer of the API with a status.
-func says(w http.ResponseWriter, code int, reason, message string) bool {
+// writeStatus is an answer of the API with a status.
+func writeStatus(w http.ResponseWriter, code int, reason, message string) bool {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure",

@@ -64,7 +64,7 @@ func TestPluginToken(t *testing.T) {
 			}
 			return nil
 		})
-		shows(t, w.n1, "no token for the CNI plugin")
+		awaitStatus(t, w.n1, "no token for the CNI plugin")
 		w.server.Request(t, http.MethodPost, pluginAccounts, account)
 		until(t, "a token of the new account", func() error {
 			token, err := k.token()

@@ -40,14 +40,14 @@ var must, until, tail = twonodes.Must, twonodes.Until, twonodes.Tail
 // world is two nodes of a cluster, each with a way of its own to the API, which can be cut or behave badly.
 type world struct {
 	*lab.Lab
-	server *apiserver.Server
-	ca     *pki.Authority
-	fronts []*front
-	lines  []*apiserver.Line
-	kube   []string // kubeconfigs
-	store  *kubernetes.Store
-	n1, n2 *lab.Node
-	a, b   *pod // on n1 and on n2
+	server  *apiserver.Server
+	ca      *pki.Authority
+	proxies []*apiProxy
+	lines   []*apiserver.Line
+	kube    []string // kubeconfigs
+	store   *kubernetes.Store
+	n1, n2  *lab.Node
+	a, b    *pod // on n1 and on n2
 }
 
 // newWorld builds the nodes, with definitions of custom resources that accept everything; nothing runs on them yet.
@@ -64,9 +64,9 @@ func newWorld(t *testing.T, only ...string) *world {
 	l := twonodes.New(t, "b", bin)
 	w.Lab, w.n1, w.n2 = l, l.Nodes[0], l.Nodes[1]
 	for _, n := range l.Nodes {
-		f := newFront(t, w.server, w.ca)
+		f := newAPIProxy(t, w.server, w.ca)
 		line := twonodes.Line(t, n, f.URL)
-		w.fronts, w.lines = append(w.fronts, f), append(w.lines, line)
+		w.proxies, w.lines = append(w.proxies, f), append(w.lines, line)
 		w.kube = append(w.kube, w.kubeconfig(t, n, "kubeconfig", line.URL, apiserver.Token(daemon), w.ca))
 		w.addNode(t, n.Name)
 	}
@@ -283,8 +283,8 @@ func status(n *lab.Node) string {
 	return out
 }
 
-// shows waits until the status of a node has all of these texts, and returns it.
-func shows(t *testing.T, n *lab.Node, texts ...string) (out string) {
+// awaitStatus waits until the status of a node has all of these texts, and returns it.
+func awaitStatus(t *testing.T, n *lab.Node, texts ...string) (out string) {
 	t.Helper()
 	until(t, n.Name+"'s status", func() error {
 		out = status(n)

@@ -23,10 +23,10 @@ type Node struct {
 	cluster *Cluster
 	images  []string // archives to import when it is switched on
 
-	mu     sync.Mutex
-	holder *hosts.Process // unshare(1), which the namespaces of the node live and die with
-	init   string         // PID of its process 1, as this machine counts
-	orders io.WriteCloser // to process 1
+	mu       sync.Mutex
+	holder   *hosts.Process // unshare(1), which the namespaces of the node live and die with
+	init     string         // PID of its process 1, as this machine counts
+	commands io.WriteCloser // to process 1
 }
 
 // nodeInit is process 1 of a node.
@@ -105,7 +105,7 @@ func (n *Node) unshare() error {
 		return err
 	}
 	n.mu.Lock()
-	n.holder, n.orders = holder, writer
+	n.holder, n.commands = holder, writer
 	n.mu.Unlock()
 	if err := hosts.Eventually(time.Minute, n.findInit); err != nil {
 		return err
@@ -146,10 +146,10 @@ func (n *Node) findInit() error {
 func (n *Node) order(line string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.orders == nil {
+	if n.commands == nil {
 		return fmt.Errorf("node %s is off", n.Name)
 	}
-	_, err := io.WriteString(n.orders, line+"\n")
+	_, err := io.WriteString(n.commands, line+"\n")
 	return err
 }
 
@@ -161,8 +161,8 @@ func (n *Node) kill() {
 		return
 	}
 	n.holder.Kill()
-	_ = n.orders.Close()
-	n.holder, n.init, n.orders = nil, "", nil
+	_ = n.commands.Close()
+	n.holder, n.init, n.commands = nil, "", nil
 }
 
 // Reboot switches the node off and on. Its writes and its network are lost in between.

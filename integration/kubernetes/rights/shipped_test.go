@@ -41,7 +41,7 @@ var steps = []step{
 	{rights.HostEndpoints, both(inKubernetes, controlling), (*world).hostEndpoints},
 	{rights.OldNames, installation.renames, (*world).oldNames},
 	{rights.OldNames, both(withEtcd, controlling), (*world).oldNameInEtcd},
-	{rights.Carried, both(withEtcd, controlling), (*world).carried},
+	{rights.Carried, both(withEtcd, controlling), (*world).mirrorObjects},
 	{rights.NodeGone, both(inKubernetes, controlling), (*world).nodeGone},
 	{rights.NodeGone, both(withEtcd, controlling), (*world).nodeGoneFromEtcd},
 	{rights.Retry, inKubernetes, (*world).bad},

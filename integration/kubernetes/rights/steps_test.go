@@ -42,7 +42,7 @@ func (w *world) pods(t *testing.T) {
 		n := 0
 		until(t, "a pod whose assignment meets another node's block", func() error {
 			n++
-			if !w.troubled(t, fmt.Sprintf("10.13.%d.0/28", n)) { // it may come before the watch of manxd
+			if !w.loseBlocks(t, fmt.Sprintf("10.13.%d.0/28", n)) { // it may come before the watch of manxd
 				return errors.New("manxd had not the affinity of the block")
 			}
 			return nil
@@ -53,10 +53,10 @@ func (w *world) pods(t *testing.T) {
 	w.deletePod(t, "pod")
 }
 
-// troubled adds pods and removes them, of which one has an address of a pool whose first block another node has taken;
-// and their blocks are given up while the pods have addresses. Who removes them deletes the blocks, too. It reports
-// whether the assignment met the other node's block: then it has deleted the affinity.
-func (w *world) troubled(t *testing.T, pool string) (met bool) {
+// loseBlocks adds pods and removes them, of which one has an address of a pool whose first block another node has
+// taken; and their blocks are given up while the pods have addresses. Who removes them deletes the blocks, too. It
+// reports whether the assignment met the other node's block: then it has deleted the affinity.
+func (w *world) loseBlocks(t *testing.T, pool string) (met bool) {
 	name := strings.NewReplacer(".", "-", "/", "-").Replace(pool)
 	w.pool(t, "pool-"+name, pool, 29, "")
 	taken := w.assign(t, "n2", "k8s-pod-network."+name, "elsewhere", pool)
@@ -78,7 +78,7 @@ func (w *world) troubled(t *testing.T, pool string) (met bool) {
 func (w *world) pluginAlone(t *testing.T) {
 	w.stop(t)
 	defer w.start(t)
-	if !w.troubled(t, "10.11.0.0/28") {
+	if !w.loseBlocks(t, "10.11.0.0/28") {
 		t.Error("the plugin alone has not met the block of another node")
 	}
 }
@@ -353,8 +353,8 @@ func (w *world) oldNameInEtcd(t *testing.T) {
 	})
 }
 
-// carried are objects of Kubernetes that come to Calico's datastore, and go from it.
-func (w *world) carried(t *testing.T) {
+// mirrorObjects are objects of Kubernetes that come to Calico's datastore, and go from it.
+func (w *world) mirrorObjects(t *testing.T) {
 	w.create(t, []byte(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop"}}`))
 	w.create(t, []byte(`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"till","namespace":"default"}}`))
 	w.create(t, []byte(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"shut",

@@ -56,7 +56,7 @@ func (c *Count) add(err error) {
 
 func run(serve, ping, tcp string, interval time.Duration) error {
 	if serve != "" {
-		return answer(serve)
+		return echo(serve)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -86,8 +86,8 @@ func run(serve, ping, tcp string, interval time.Duration) error {
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
-// answer echoes the data of each connection.
-func answer(address string) error {
+// echo echoes the data of each connection.
+func echo(address string) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return err

@@ -96,7 +96,7 @@ func pinger(address string) func(context.Context, time.Duration) Count {
 		defer c.Close()
 		id := os.Getpid() & 0xffff
 		answered := make(chan map[uint32]bool, 1)
-		go func() { answered <- answers(c, id) }()
+		go func() { answered <- readReplies(c, id) }()
 		var sent uint32
 		to := &net.IPAddr{IP: net.ParseIP(address)}
 		every(ctx, interval, func(seq uint32) {
@@ -123,8 +123,8 @@ func pinger(address string) func(context.Context, time.Duration) Count {
 	}
 }
 
-// answers are the numbers of echo replies that come until the deadline of reading.
-func answers(c *icmp.PacketConn, id int) map[uint32]bool {
+// readReplies are the numbers of echo replies that come until the deadline of reading.
+func readReplies(c *icmp.PacketConn, id int) map[uint32]bool {
 	got := map[uint32]bool{}
 	buf := make([]byte, 1500)
 	for {
