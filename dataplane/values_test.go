@@ -114,8 +114,8 @@ func TestTwoDevicesAreKept(t *testing.T) {
 	k.until(t, "the second device to be made again", second)
 	if _, err := c.EnsureDevice(kernel.Device{Name: link.TunnelDevice, Kind: "ipip"}); errors.Is(err,
 		kernel.ErrNoIPIP) {
-		if why := links.Missing(); len(why) != 1 || !errors.Is(why[link.TunnelDevice], kernel.ErrNoIPIP) {
-			t.Errorf("missing: %v", why)
+		if missing := links.Missing(); len(missing) != 1 || !errors.Is(missing[link.TunnelDevice], kernel.ErrNoIPIP) {
+			t.Errorf("missing: %v", missing)
 		}
 		for _, s := range links.Statuses() {
 			if (s.Phase == reconcile.Applied) == (s.Device == link.TunnelDevice) {

@@ -359,8 +359,8 @@ func TestFiftyAtOnce(t *testing.T) {
 // DEL leaves nothing. The DEL may be one of this engine, or of the plugin that reaches the datastore itself.
 func TestAnyWriteMayFailOrBeTheLast(t *testing.T) {
 	for _, failing := range []string{"update IPAMBlock", "create IPAMHandle", "create WorkloadEndpoint"} {
-		for _, then := range []string{"abort", "del", "del of another process", "repeat in another process"} {
-			t.Run(failing+" "+then, func(t *testing.T) {
+		for _, ending := range []string{"abort", "del", "del of another process", "repeat in another process"} {
+			t.Run(failing+" "+ending, func(t *testing.T) {
 				n := newNode(t)
 				n.finish("first", n.add("first"))
 				n.store.setHook(func(call string) error {
@@ -372,7 +372,7 @@ func TestAnyWriteMayFailOrBeTheLast(t *testing.T) {
 				a, err := n.call(cni.StepAdd, "c", nil, nil)
 				if err == nil {
 					n.engine.Wait()
-					if then == "abort" {
+					if ending == "abort" {
 						if _, err := n.call(cni.StepFinish, "c", a, nil); err == nil ||
 							!strings.Contains(err.Error(), "datastore did not answer") {
 							t.Errorf("finish: %v", err)
@@ -380,7 +380,7 @@ func TestAnyWriteMayFailOrBeTheLast(t *testing.T) {
 					}
 				}
 				n.store.setHook(nil)
-				switch then {
+				switch ending {
 				case "abort":
 					if a == nil { // Add has failed: the runtime makes a DEL
 						n.del("c")

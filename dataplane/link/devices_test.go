@@ -131,8 +131,8 @@ func TestOneDeviceIsMissing(t *testing.T) {
 	config.Devices = append(config.Devices, overlay("10.245.1.1/32"))
 	target.Configure(config)
 	_, _, _ = target.Flush()
-	if why := target.Missing(); len(why) != 1 || !errors.Is(why[TunnelDevice], kernel.ErrNoIPIP) {
-		t.Errorf("%v", why)
+	if missing := target.Missing(); len(missing) != 1 || !errors.Is(missing[TunnelDevice], kernel.ErrNoIPIP) {
+		t.Errorf("%v", missing)
 	}
 	for _, s := range target.Statuses() {
 		if (s.Phase == reconcile.Applied) == (s.Device == TunnelDevice) {

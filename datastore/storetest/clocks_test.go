@@ -57,7 +57,7 @@ func (a *perKindStore) tick(kind model.Kind) int64 {
 type client struct {
 	datastore.Elector // none
 	*perKindStore
-	far    bool
+	remote bool
 	ctx    context.Context
 	cancel context.CancelFunc
 }
@@ -73,7 +73,7 @@ func (c *client) do(
 	if _, known := model.Lookup(key.Kind); err == nil && !known {
 		err = fmt.Errorf("unknown kind %q", key.Kind)
 	}
-	if err == nil && c.far && c.cut {
+	if err == nil && c.remote && c.cut {
 		err = datastore.ErrUnavailable
 	}
 	if err == nil {
@@ -230,7 +230,7 @@ func (c *client) follow(ctx context.Context, kind model.Kind, out chan<- datasto
 	known, inSync, lost := map[model.Key]int64{}, false, false
 	for seen := 0; ctx.Err() == nil; {
 		c.mu.Lock()
-		cut, changed, now, at := c.far && c.cut, c.changed, c.all(kind), max(c.clocks[kind], begin(kind))
+		cut, changed, now, at := c.remote && c.cut, c.changed, c.all(kind), max(c.clocks[kind], begin(kind))
 		news := c.history[kind][seen:]
 		c.mu.Unlock()
 		switch {
@@ -278,9 +278,9 @@ func TestStoreWhoseKindsHaveClocksOfTheirOwn(t *testing.T) {
 	storetest.RunStore(t, func(t *testing.T) storetest.System {
 		a := &perKindStore{clocks: map[model.Kind]int64{}, objects: map[model.Key]*model.Object{},
 			history: map[model.Kind][]datastore.Event{}, changed: make(chan struct{})}
-		open := func(far bool) func(*testing.T) datastore.Backend {
+		open := func(remote bool) func(*testing.T) datastore.Backend {
 			return func(t *testing.T) datastore.Backend {
-				c := &client{perKindStore: a, far: far}
+				c := &client{perKindStore: a, remote: remote}
 				c.ctx, c.cancel = context.WithCancel(context.Background())
 				t.Cleanup(c.cancel)
 				return c

@@ -36,8 +36,8 @@ func newEvaluator(nodes placement, state model.Set) (*evaluator, error) {
 // bad is an error if an object cannot be used.
 func (e *evaluator) bad() error {
 	for _, calc := range e.calcs {
-		for k, why := range calc.Bad() {
-			return fmt.Errorf("%s: %s", k, why)
+		for k, reason := range calc.Bad() {
+			return fmt.Errorf("%s: %s", k, reason)
 		}
 	}
 	return nil

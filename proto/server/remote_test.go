@@ -345,8 +345,8 @@ func TestCertificateExpiresDuringItsConnection(t *testing.T) {
 	}
 }
 
-// strangers opens connections that do nothing, from an address.
-func (x *remoteRig) strangers(local string, n int) (open []net.Conn) {
+// openUntrusted opens connections that do nothing, from an address.
+func (x *remoteRig) openUntrusted(local string, n int) (open []net.Conn) {
 	x.Helper()
 	for range n {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(local)}}
@@ -376,7 +376,7 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 	}
 	var all []net.Conn
 	for i := range 8 {
-		all = append(all, x.strangers(fmt.Sprintf("127.0.0.%d", 2+i), 2*remotePerAddress)...)
+		all = append(all, x.openUntrusted(fmt.Sprintf("127.0.0.%d", 2+i), 2*remotePerAddress)...)
 	}
 	eventually(t, func() string {
 		n := 0

@@ -143,9 +143,9 @@ func TestBesideOthers(t *testing.T) {
 			{"the host to the service", n2.Namespace, n2.IP4.String(), service},
 			{"a pod to what is outside, translated", stranger.Namespace, n2.IP4.String(), outside},
 		} {
-			answer, err := requestEcho(x.ns, x.to, 5*time.Second)
-			if err != nil || !strings.HasPrefix(answer, "hello from "+x.from+":") {
-				t.Errorf("%s: %q, %v; want an answer to %s", x.name, answer, err, x.from)
+			reply, err := requestEcho(x.ns, x.to, 5*time.Second)
+			if err != nil || !strings.HasPrefix(reply, "hello from "+x.from+":") {
+				t.Errorf("%s: %q, %v; want an answer to %s", x.name, reply, err, x.from)
 			}
 		}
 		checkProbes(t, []probe{{"a pod that policy does not let reach the pod behind the service", stranger.Namespace,

@@ -61,14 +61,14 @@ func TestReleases(t *testing.T) {
 		}
 		return nil
 	})
-	var answer struct {
+	var response struct {
 		Leading  bool
 		Releases []struct{ Address, Reason, Text, Pod string }
 	}
 	raw := releases(leader, "-o", "json")
-	must(t, json.Unmarshal([]byte(raw), &answer))
-	if len(answer.Releases) != 1 || !answer.Leading || answer.Releases[0].Reason != "pod-gone" ||
-		answer.Releases[0].Address != address || answer.Releases[0].Pod != "crashed" {
+	must(t, json.Unmarshal([]byte(raw), &response))
+	if len(response.Releases) != 1 || !response.Leading || response.Releases[0].Reason != "pod-gone" ||
+		response.Releases[0].Address != address || response.Releases[0].Pod != "crashed" {
 		t.Errorf("as JSON: %s", raw)
 	}
 

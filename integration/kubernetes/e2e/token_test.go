@@ -133,21 +133,21 @@ func (k *kubeconfigOf) accepted(t *testing.T, token string) error {
 	client, err := rest.HTTPClientFor(config)
 	must(t, err)
 	review := `{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`
-	answer, err := client.Post(config.Host+"/apis/authentication.k8s.io/v1/selfsubjectreviews", "application/json",
+	response, err := client.Post(config.Host+"/apis/authentication.k8s.io/v1/selfsubjectreviews", "application/json",
 		strings.NewReader(review))
 	if err != nil {
 		return err
 	}
-	defer answer.Body.Close()
+	defer response.Body.Close()
 	var who struct {
 		Message string
 		Status  struct{ UserInfo struct{ Username string } }
 	}
-	if err := json.NewDecoder(answer.Body).Decode(&who); err != nil {
+	if err := json.NewDecoder(response.Body).Decode(&who); err != nil {
 		return err
 	}
 	if name := who.Status.UserInfo.Username; name != "system:serviceaccount:kube-system:manx-cni-plugin" {
-		return fmt.Errorf("the API takes the token for that of %q: %s %s", name, answer.Status, who.Message)
+		return fmt.Errorf("the API takes the token for that of %q: %s %s", name, response.Status, who.Message)
 	}
 	info, err := client.Get(config.Host + "/apis/crd.projectcalico.org/v1/clusterinformations/default")
 	if err != nil {

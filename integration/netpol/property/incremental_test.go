@@ -161,8 +161,8 @@ func runRandomChanges(t *testing.T, seed uint64) bool {
 
 func bad(c *policy.Calculator) string {
 	var list []string
-	for k, why := range c.Bad() {
-		list = append(list, fmt.Sprint(k, ": ", why))
+	for k, reason := range c.Bad() {
+		list = append(list, fmt.Sprint(k, ": ", reason))
 	}
 	slices.Sort(list)
 	return strings.Join(list, "\n")
