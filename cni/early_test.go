@@ -28,7 +28,7 @@ type daemon struct {
 	t         *testing.T
 	host, pod string // network namespaces
 	dir       string
-	// add answers Add; finish is the error of Finish.
+	// add responds to Add; finish is the error of Finish.
 	add    func(*daemon, *cni.Request) *cni.Response
 	finish *types.Error
 
@@ -71,7 +71,7 @@ func (d *daemon) received(step cni.Step) bool {
 	return slices.Contains(d.steps, step)
 }
 
-// attachment is the answer to Add, early its part that is known before.
+// attachment is the response to Add; early is the part of it that is known before.
 func attachment() *cni.Attachment {
 	return &cni.Attachment{HostIf: "cali1", MAC: "02:00:00:00:00:01", MTU: 1400,
 		Addresses: []netip.Addr{netip.MustParseAddr("10.65.0.1")},
@@ -139,7 +139,8 @@ func (d *daemon) attach() (string, error) {
 
 const wired = "cali1 1400, eth0 1400"
 
-// The interface exists, without an address, before the answer with the addresses, which is held here until it does.
+// The interface exists, without an address, before the response with the addresses: the test holds the response until
+// then.
 func TestInterfaceIsMadeWhileAddressesAreAssigned(t *testing.T) {
 	d := newDaemon(t, func(d *daemon, q *cni.Request) *cni.Response {
 		q.Begin(early())
@@ -164,7 +165,7 @@ func TestInterfaceIsMadeWhileAddressesAreAssigned(t *testing.T) {
 	}
 }
 
-// wait waits for the interfaces of the plugin, which may be at work.
+// wait waits for the interfaces of the plugin, which may still run.
 func (d *daemon) wait(want string) {
 	for d.interfaces() != want {
 		if d.t.Context().Err() != nil || d.t.Failed() {
@@ -173,7 +174,7 @@ func (d *daemon) wait(want string) {
 	}
 }
 
-// Whatever goes wrong after the interface was made: nothing of it remains.
+// Nothing of the interface remains after any failure.
 func TestInterfaceGoesWithAFailedAdd(t *testing.T) {
 	for name, c := range map[string]struct {
 		respond func() *cni.Response
@@ -222,7 +223,7 @@ func TestInterfaceGoesWithAFailedAdd(t *testing.T) {
 	}
 }
 
-// The answer counts: an interface that was made otherwise is replaced. A manxd of before sends no early answer.
+// The final response decides: an interface with other parameters is replaced. An older manxd sends no early response.
 func TestAnswerCounts(t *testing.T) {
 	for name, begin := range map[string]func(*cni.Request){
 		"another MTU":    func(q *cni.Request) { a := early(); a.MTU = 1300; q.Begin(a) },
@@ -247,7 +248,7 @@ func TestAnswerCounts(t *testing.T) {
 	}
 }
 
-// A plugin of before does not request an early answer, and gets none.
+// An older plugin does not request an early response, and gets none.
 func TestPluginOfBefore(t *testing.T) {
 	d := newDaemon(t, func(_ *daemon, q *cni.Request) *cni.Response {
 		if q.Begin != nil {

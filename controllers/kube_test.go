@@ -37,7 +37,7 @@ func mustCreate[T any](t *testing.T) func(T, error) T {
 	}
 }
 
-// A real Kubernetes API beside a real etcd: everything that is to be carried is, from what kubectl users do.
+// A real Kubernetes API beside a real etcd: the changes that users make with kubectl reach etcd.
 func TestKubernetesBesideEtcd(t *testing.T) {
 	api := apiserver.Start(t)
 	rest := api.Config(apiserver.Admin)
@@ -167,8 +167,8 @@ func TestKubernetesBesideEtcd(t *testing.T) {
 	calicotest.Eventually(t, "the controllers work again", func() bool { return len(c.State().Controllers) > 5 })
 }
 
-// An API that refuses is named, both where the controllers query whether others work and where they need its objects;
-// they write nothing meanwhile.
+// The error names an API that refuses requests: the requests for other controllers' state, and the requests for
+// objects. The controllers write nothing meanwhile.
 func TestAPIThatRefuses(t *testing.T) {
 	api := apiserver.Start(t)
 	api.AddUsers(t, "stranger")

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// A runtime that was killed in the middle of an ADD does not read its result, and does not know the container any more:
-// the ADD takes itself back.
+// A runtime that was killed in the middle of an ADD does not read the result and has forgotten the container. The ADD
+// undoes its work.
 func TestRuntimeIsGone(t *testing.T) {
 	h := newHost(t)
 	p := h.pod("")

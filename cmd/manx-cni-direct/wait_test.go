@@ -111,7 +111,7 @@ func TestAddReturnsOnceTheAgentIsDone(t *testing.T) {
 	var written time.Time
 	stop := h.follow(func(key model.Key, e *model.WorkloadEndpoint) {
 		h.writeStatus(key, `{"ifaceName":"cali`) // not yet complete
-		time.Sleep(500 * time.Millisecond)       // the plugin may not go on with the half of it
+		time.Sleep(500 * time.Millisecond)       // the plugin must not use the incomplete file
 		written = time.Now()
 		h.writeStatus(key, statusOf(e))
 	})
@@ -132,13 +132,13 @@ func TestAddReturnsOnceTheAgentIsDone(t *testing.T) {
 		t.Errorf("reports are %v", r)
 	}
 
-	// The pod is restarted before the agent has seen that the old container is gone: its file is about the old one.
+	// The pod is restarted before the agent has seen the end of the old container: the file describes the old one.
 	statusWritten := make(chan struct{})
 	stop = h.follow(func(key model.Key, e *model.WorkloadEndpoint) {
 		if e.Spec.ContainerID == p.id {
 			return
 		}
-		time.Sleep(50 * time.Millisecond) // an agent takes its time: the plugin has to wait for it
+		time.Sleep(50 * time.Millisecond) // an agent is slow: the plugin has to wait for it
 		close(statusWritten)
 		h.writeStatus(key, statusOf(e))
 	})

@@ -126,7 +126,7 @@ func (d *playedDaemon) GetPeer(_ context.Context, r *manxv1.GetPeerRequest) (*ma
 		if p.GetAddress() == r.GetAddress() {
 			p = proto.CloneOf(p)
 			if p.Prefixes != nil {
-				p.Prefixes.Advertised = proto.Uint64(1) // which lists do not have
+				p.Prefixes.Advertised = proto.Uint64(1) // lists omit it
 			}
 			return &manxv1.GetPeerResponse{Peer: p}, nil
 		}
@@ -157,7 +157,7 @@ func (d *playedDaemon) ListRoutes(_ context.Context, r *manxv1.ListRoutesRequest
 	}}, nil
 }
 
-// Watch ends when it has said all.
+// Watch ends after its last event.
 func (d *playedDaemon) Watch(_ *manxv1.WatchRequest, stream grpc.ServerStreamingServer[manxv1.WatchResponse]) error {
 	var peer *manxv1.Peer
 	var status *manxv1.GetStatusResponse
@@ -264,7 +264,7 @@ func (s shell) runWithDaemon(args ...string) result {
 	return s.run(append(args, "--socket", socket)...)
 }
 
-// WatchDrops ends when it has said all.
+// WatchDrops ends after its last event.
 func (d *playedDaemon) WatchDrops(r *manxv1.WatchDropsRequest, stream grpc.ServerStreamingServer[manxv1.Drop]) error {
 	d.dropRequests <- r
 	for _, e := range []*manxv1.Drop{
@@ -282,7 +282,7 @@ func (d *playedDaemon) WatchDrops(r *manxv1.WatchDropsRequest, stream grpc.Serve
 	return nil
 }
 
-// ages are how long ago something was, in days: the test's clock goes on.
+// ages are times before now, in days: the test's clock goes on.
 var ages = regexp.MustCompile(`\b\d+d\b`)
 
 var clocks = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d`)

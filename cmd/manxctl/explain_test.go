@@ -47,7 +47,7 @@ func TestExplainFiles(t *testing.T) {
 	golden(t, "plan-policy", plan.out)
 }
 
-// TestExplainRefuses checks that the error of an unanswerable question names a valid one.
+// TestExplainRefuses checks that the error of an invalid query names a valid one.
 func TestExplainRefuses(t *testing.T) {
 	s := shell{t: t}
 	for _, c := range []struct {
@@ -72,7 +72,7 @@ func TestExplainRefuses(t *testing.T) {
 	}
 }
 
-// TestExplainAmbiguousNames: a name that stands for several ends is refused with what to write instead.
+// TestExplainAmbiguousNames: a name of several endpoints is refused. The error has the unambiguous names.
 func TestExplainAmbiguousNames(t *testing.T) {
 	s := shell{t: t}
 	files := []string{"explain", "-f", explainFiles, "-f", "testdata/explain/same-names.yaml", "-o", "json"}

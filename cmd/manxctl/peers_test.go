@@ -9,7 +9,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// fillIn fills in all that describe shows for the session that is up, and a BFD session.
+// fillIn fills in every field of the established session that describe shows, and a BFD session.
 func fillIn(p *manxv1.Peer) {
 	p.LastErrorBy, p.Restarts = "sent", 1
 	p.Messages = &manxv1.PeerMessages{In: 40, UpdatesIn: 4, Out: 30, UpdatesOut: 3}

@@ -38,8 +38,8 @@ func (d *playedDaemon) ListPolicies(
 	return out, nil
 }
 
-// TestPolicies pins the output about policies. "policies" with a namespace is short for networkpolicies, which are in
-// the datastore.
+// TestPolicies pins the output about policies. "policies" with a namespace is short for the networkpolicies of the
+// datastore.
 func TestPolicies(t *testing.T) {
 	s, _ := newPlayedDaemon(t)
 	for name, args := range map[string][]string{

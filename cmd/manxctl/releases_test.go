@@ -13,7 +13,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// playedControllers returns the answers that a test sets.
+// playedControllers returns the responses that a test sets.
 type playedControllers struct {
 	manxv1.UnimplementedControllersServer
 	response *manxv1.ListReleasesResponse
@@ -24,7 +24,7 @@ func (p *playedControllers) ListReleases(context.Context, *manxv1.ListReleasesRe
 	return p.response, nil
 }
 
-// controllers serves a daemon that answers so, one without the service for nil.
+// controllers serves a daemon with this response. The daemon of nil has no such service.
 func controllers(t *testing.T, response *manxv1.ListReleasesResponse) shell {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "d.sock")

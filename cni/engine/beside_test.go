@@ -59,8 +59,8 @@ func TestHandleIsWrittenBesideTheBlock(t *testing.T) {
 	}
 }
 
-// The handle was written before the block's write failed: a conflict is met by a second try, which counts the address
-// once; another error fails the ADD, and its DEL leaves nothing.
+// The handle was written before the block's write failed: a second try follows a conflict and counts the address once.
+// Another error fails the ADD, and its DEL leaves nothing.
 func TestBlockFailsAfterTheHandle(t *testing.T) {
 	for _, failure := range []error{datastore.ErrConflict, datastore.ErrUnavailable} {
 		t.Run(failure.Error(), func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestBlockFailsAfterTheHandle(t *testing.T) {
 	}
 }
 
-// An ADD whose block was written and that fails afterwards waits for its handle, and gives both back.
+// An ADD that fails after the write of its block waits for its handle, and releases both.
 func TestHandleEndsBeforeTheRelease(t *testing.T) {
 	n := newNode(t)
 	n.finish("first", n.add("first"))
@@ -105,7 +105,7 @@ func TestHandleEndsBeforeTheRelease(t *testing.T) {
 		}
 		return nil
 	})
-	conf := map[string]any{"require_mtu_file": true} // whose absence is found after the assignment
+	conf := map[string]any{"require_mtu_file": true} // the file's absence is found after the assignment
 	failed := make(chan error, 1)
 	go func() {
 		_, err := n.call(cni.StepAdd, "second", nil, conf)
@@ -137,8 +137,9 @@ func (n *node) waitFor(call string) {
 	}
 }
 
-// The plugin gets the parameters of the wiring before the block is written, and they are those of the answer but for
-// the addresses. It gets none where the addresses may be of other families, or if the container was attached before.
+// The plugin gets the parameters of the wiring before the block is written. They equal those of the response, except
+// for the addresses. It gets none where the addresses may be of other families, or if the container was attached
+// before.
 func TestParametersComeBeforeTheBlock(t *testing.T) {
 	n := newNode(t)
 	n.finish("first", n.add("first"))

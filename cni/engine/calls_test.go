@@ -252,7 +252,7 @@ func (n *node) leftovers() string {
 	return strings.Join(list, "\n")
 }
 
-// TestOneWriteOnTheWayOfAnAdd: once a node has a block, the answer with the addresses waits for one write, of the
+// TestOneWriteOnTheWayOfAnAdd: once a node has a block, the response with the addresses waits for one write, of the
 // block, and for no read. The handle and the endpoint follow while the container is wired, and Finish waits for them.
 func TestOneWriteOnTheWayOfAnAdd(t *testing.T) {
 	n := newNode(t)
@@ -312,7 +312,7 @@ func TestOthersWriteTheBlock(t *testing.T) {
 	if len(seen) != 3 {
 		t.Errorf("three containers have the addresses %v", seen)
 	}
-	_, err = other.ReleaseByHandle(t.Context(), "net.second") // by another's hand
+	_, err = other.ReleaseByHandle(t.Context(), "net.second") // by another program
 	n.must(err)
 	n.del("second")
 	n.del("first")
@@ -382,7 +382,7 @@ func TestAnyWriteMayFailOrBeTheLast(t *testing.T) {
 				n.store.setHook(nil)
 				switch ending {
 				case "abort":
-					if a == nil { // Add has failed: the runtime makes a DEL
+					if a == nil { // Add has failed: the runtime calls DEL
 						n.del("c")
 						break
 					}

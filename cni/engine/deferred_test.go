@@ -67,8 +67,8 @@ func (n *node) catchUp(folder string) {
 	<-done
 }
 
-// A DEL succeeds while the datastore is away. Until the datastore is back, the address stays assigned. A manxd that is
-// started meanwhile has the list of the deferred releases.
+// A DEL succeeds while the datastore is away. Until the datastore is back, the address stays assigned. A manxd that
+// starts meanwhile has the list of the deferred releases.
 func TestDelWithoutDatastore(t *testing.T) {
 	n := newNode(t)
 	folder := n.deferring()

@@ -24,7 +24,7 @@ import (
 	"github.com/manxnet/manx/ipam/warm"
 )
 
-// requests lists what goes to the API server.
+// requests lists the requests to the API server.
 type requests struct {
 	http.RoundTripper
 	mu   sync.Mutex
@@ -163,7 +163,7 @@ func TestKubernetes(t *testing.T) {
 	}
 	stopFollowing()
 	<-ended
-	pod("late", nil) // which the kubelet has received, and this process not yet
+	pod("late", nil) // the kubelet has received it, this process has not
 	l := call(cni.StepAdd, "late", "c4", nil)
 	call(cni.StepFinish, "late", "c4", l)
 	if have := annotations("late"); have["container"] != "c4" || have["addresses"] != l.Addresses[0].String()+"/32" {

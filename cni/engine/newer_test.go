@@ -19,7 +19,7 @@ func (n *node) web(step cni.Step, container string, a *cni.Attachment) (*cni.Att
 	return n.callWithArgs("K8S_POD_NAMESPACE=default;K8S_POD_NAME=web", step, container, a, nil)
 }
 
-// attachWeb returns an ADD as the plugin makes it: what cannot be finished is taken back.
+// attachWeb returns an ADD as the plugin makes it: an ADD that cannot be finished is undone.
 func (n *node) attachWeb(container string) (*cni.Attachment, error) {
 	a, err := n.web(cni.StepAdd, container, nil)
 	if err == nil {
@@ -41,7 +41,7 @@ func (n *node) detachWeb(container string) {
 	}
 }
 
-// hasWeb fails unless one address is assigned, to the container whose endpoint it is.
+// hasWeb fails unless exactly one address is assigned, to the container of the endpoint.
 func (n *node) hasWeb(container string, a *cni.Attachment) {
 	n.t.Helper()
 	o, err := n.plain.Get(context.Background(), model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default",
@@ -65,7 +65,7 @@ func TestTwoContainersOfAPod(t *testing.T) {
 	n := newNode(t)
 	for _, x := range []struct {
 		name string
-		run  func(t *testing.T) *cni.Attachment // returns how the newer container is attached
+		run  func(t *testing.T) *cni.Attachment // returns the attachment of the newer container
 	}{
 		{"the old one first", func(*testing.T) *cni.Attachment {
 			_, err := n.attachWeb("old")
@@ -119,7 +119,7 @@ func TestTwoContainersOfAPod(t *testing.T) {
 			var once sync.Once
 			n.store.setHook(func(string) error { once.Do(func() { close(begun) }); return nil })
 			all.Go(func() { _, _ = n.attachWeb("old"); n.detachWeb("old") })
-			<-begun // the newer one is that whose ADD comes later
+			<-begun // the container with the later ADD is the newer one
 			all.Go(func() {
 				var err error
 				if a, err = n.attachWeb("new"); err != nil {

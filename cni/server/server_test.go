@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// backend records the steps of its requests, and answers as the test configures.
+// backend records the steps of its requests, and responds as the test configures.
 type backend struct {
 	mu      sync.Mutex
 	steps   []cni.Step
@@ -104,7 +104,7 @@ func requestStatus(t *testing.T, path string) {
 	}
 }
 
-// Another user can neither connect nor get an answer, also where the mode of the socket allows it.
+// Another user can neither connect nor get a response, even if the mode of the socket allows it.
 func TestOtherUsersAreRefused(t *testing.T) {
 	b := &backend{}
 	path := serve(t, b)
@@ -174,7 +174,7 @@ func TestBadQuestions(t *testing.T) {
 	requestStatus(t, path)
 }
 
-// Clients that send nothing take no turn from others; beyond the bound they are refused, and may try again.
+// Clients that send nothing do not delay others. Above the limit they are refused, and may try again.
 func TestSilentClients(t *testing.T) {
 	path := serve(t, &backend{})
 	var conns []net.Conn

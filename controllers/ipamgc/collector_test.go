@@ -288,7 +288,7 @@ func TestColdAddresses(t *testing.T) {
 	}
 }
 
-// A kill after any write leaves a state that the next leader brings to the same end.
+// A kill after any write leaves a state from which the next leader reaches the same end.
 func TestKilledAfterEachWrite(t *testing.T) {
 	build := func() *world {
 		w := newWorld(t, "n1", "n2")
@@ -421,14 +421,14 @@ manx_controllers_released_addresses_total{reason="pod-gone"} 1
 	}
 }
 
-// sandbox is what runs: a pod's network with its address.
+// sandbox is a running pod's network with its address.
 type sandbox struct {
 	node, container string
 	address         netip.Addr
 }
 
-// Two leaders at once, each of which may lag behind, never release the address of a sandbox of an existing pod. Once
-// all is quiet, no other address is left.
+// Two leaders at once, each of which may lag behind, never release the address of a sandbox of an existing pod. When
+// all changes have ended, no other address is left.
 func TestTwoLeadersNeverReleaseWhatIsInUse(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { twoLeaders(t, rand.New(rand.NewPCG(seed, 7))) })
@@ -464,7 +464,7 @@ func twoLeaders(t *testing.T, r *rand.Rand) {
 				w.setPod(known)
 			}
 			if _, err := w.store.Get(context.Background(), model.ResourceKey(model.KindNode, node)); err != nil {
-				continue // nothing starts on a node that is not there
+				continue // nothing starts on a node that does not exist
 			}
 			container := fmt.Sprint(name, "-", step)
 			next := &sandbox{node: node, container: container, address: w.assign(name, node, container)}

@@ -97,7 +97,7 @@ func TestVirtualMachines(t *testing.T) {
 	}
 }
 
-// 0 is never, for virtual machines as for others.
+// 0 is never, for virtual machines as for other pods.
 func TestNoGraceForVirtualMachines(t *testing.T) {
 	if vmGrace(0) != 0 || vmGrace(time.Minute) != leastVMGrace || vmGrace(time.Hour) != time.Hour {
 		t.Error(vmGrace(0), vmGrace(time.Minute), vmGrace(time.Hour))

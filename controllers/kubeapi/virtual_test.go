@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
-// Whether a virtual machine of KubeVirt is gone, as a real API server answers.
+// The existence of a virtual machine of KubeVirt follows from the responses of a real API server.
 func TestVirtualMachine(t *testing.T) {
 	server := apiserver.Start(t)
 	server.AddUsers(t, "stranger")

@@ -151,7 +151,7 @@ func TestServices(t *testing.T) {
 		func() bool { return slices.Equal(c.addresses("asks"), []string{"10.46.0.21"}) })
 	c.delete("plain")
 	calicotest.Eventually(t, "its address is free", func() bool { return len(c.assigned()[handle]) == 0 })
-	// Nobody is there while services change.
+	// No controller runs while services change.
 	stop()
 	c.delete("asks")
 	c.create("asks", nil)
@@ -217,7 +217,7 @@ func TestKilledAndTwoAtOnce(t *testing.T) {
 	}
 }
 
-// Calico's controller has named its handles so.
+// Calico's controller uses these names of handles.
 func TestHandle(t *testing.T) {
 	for _, x := range [][3]string{
 		{"back", "b8e6bdee-34a8-4902-a825-4bdb3af1874b", "lb-0aWi6QEnE9LuV0M2tzPgixZXLrRMINJD2M8l2EkG1Y"},

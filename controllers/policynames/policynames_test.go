@@ -23,7 +23,7 @@ const (
 	mine = `{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"default.z","annotations":{"projectcalico.org/metadata":"{\"name\":\"default.z\"}"}},"spec":{"tier":"default","selector":"all()","types":["Ingress"]}}`
 )
 
-// Policies get their current names once every reader knows them, whichever process is killed on the way.
+// Policies get their current names once every reader supports them, even if any process is killed on the way.
 func TestRename(t *testing.T) {
 	for lives := 1; lives <= 1; lives++ {
 		server := etcdtest.Start(t)
