@@ -167,7 +167,7 @@ func TestKubernetesBesideEtcd(t *testing.T) {
 	calicotest.Eventually(t, "the controllers work again", func() bool { return len(c.State().Controllers) > 5 })
 }
 
-// The error names an API that refuses requests: the requests for other controllers' state, and the requests for
+// The state has the error of an API that refuses requests, both the requests for other controllers' state and those for
 // objects. The controllers write nothing meanwhile.
 func TestAPIThatRefuses(t *testing.T) {
 	api := apiserver.Start(t)

@@ -79,7 +79,7 @@ func TestWrote(t *testing.T) {
 		t.Error("the event of what was written makes a new snapshot")
 	}
 	tables.Apply(update("a", 9))
-	tables.Wrote(node("a", 7)) // an answer that comes late
+	tables.Wrote(node("a", 7)) // a late response
 	if got := content(tables.Snapshot()); got != "a=9 " {
 		t.Errorf("readers see %s", got)
 	}
@@ -123,7 +123,7 @@ func TestWroteNewObject(t *testing.T) {
 	}
 }
 
-// The answer to a write that comes after the deletion does not bring the object back, even if the deletion is
+// The response to a write that comes after the deletion does not bring the object back, even if the deletion is
 // forgotten.
 func TestWroteAfterTheDeletion(t *testing.T) {
 	tables := synced(update("a", 3))

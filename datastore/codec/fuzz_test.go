@@ -8,8 +8,8 @@ import (
 	"github.com/manxnet/manx/datastore/validation"
 )
 
-// fuzzKind decodes anything as an object of a kind. Whatever comes in, nothing panics; what is not quarantined can be
-// written again, unchanged and changed, without becoming another object.
+// fuzzKind decodes any input as an object of a kind. No input causes a panic. An object that is not quarantined can be
+// written again, unchanged and changed, and stays the same object.
 func fuzzKind(f *testing.F, kind model.Kind) {
 	info, _ := model.Lookup(kind)
 	keys := map[model.Kind]model.Key{
@@ -70,7 +70,8 @@ func fuzzKind(f *testing.F, kind model.Kind) {
 	})
 }
 
-// checkRoundTrip checks that what was accepted can be read back. It gives nil for what cannot be written.
+// checkRoundTrip checks that an accepted object can be written and read back, and returns its value: nil if it cannot
+// be written.
 func checkRoundTrip(t *testing.T, o *model.Object) any {
 	b, err := Encode(o)
 	if err != nil {

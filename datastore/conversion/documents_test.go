@@ -72,7 +72,7 @@ func TestFromDocumentsGivesWhatCalicoWouldStore(t *testing.T) {
 		w.Spec.ContainerID != "3c0ffee1d2" || w.GenerateName != "web-7d9c5b6f8-" || w.Labels["app"] != "web" {
 		t.Errorf("endpoint %+v", w)
 	}
-	// The API server would have said so of the policy that a user wrote by hand.
+	// The API server sets the types of a policy without policyTypes; the conversion does the same.
 	p := model.Get[v3.NetworkPolicy](set, model.Key{Kind: model.KindNetworkPolicy, Namespace: "default",
 		Name: "knp.default.out"})
 	if p == nil || !slices.Equal(p.Spec.Types, []v3.PolicyType{v3.PolicyTypeIngress, v3.PolicyTypeEgress}) ||

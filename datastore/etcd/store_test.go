@@ -43,7 +43,7 @@ func runStoreTests(t *testing.T, direct etcd.Config, endpoint string) {
 	})
 }
 
-// raw returns a client that knows nothing of Calico.
+// raw returns a plain etcd client.
 func raw(t *testing.T, c etcd.Config) *clientv3.Client {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints, Logger: zap.NewNop()})
@@ -57,11 +57,11 @@ func raw(t *testing.T, c etcd.Config) *clientv3.Client {
 // The distribution's server is an older version than the embedded one.
 func TestStoreOnDistributionServer(t *testing.T) {
 	config := etcd.Config{Endpoints: endpoints(startCluster(t, 1)...)}
-	t.Parallel() // not before: the ports of the server are taken by now
+	t.Parallel() // only here: the server has its ports
 	runStoreTests(t, config, config.Endpoints[0])
 }
 
-// The embedded server is reached over its unix socket, as on its own host, and over TCP where there is a line.
+// The embedded server is reached over its unix socket, as on its own host, and over TCP, as from other hosts.
 func TestStoreOnEmbeddedServer(t *testing.T) {
 	server := etcdtest.Start(t)
 	socket := "unix://" + filepath.Join(server.DataDir, embedded.SocketName)

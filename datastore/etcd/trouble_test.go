@@ -174,7 +174,7 @@ func TestNothingLeaks(t *testing.T) {
 	}
 }
 
-// The embedded server, too, leaves nothing behind.
+// The embedded server leaves nothing behind either.
 func TestEmbeddedLeaksNothing(t *testing.T) {
 	dir := t.TempDir()
 	use := func() {

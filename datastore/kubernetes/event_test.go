@@ -110,8 +110,8 @@ func BenchmarkLife(b *testing.B) {
 	}
 }
 
-// Events that arrive together are one step of the tables, whether each of them concerns the reader or not; those that
-// come one by one are not held back.
+// Events that arrive together are one step of the tables, also those that do not concern the reader. Single events are
+// not delayed.
 func TestEventsThatArriveTogether(t *testing.T) {
 	s := &Store{log: zap.NewNop(), reported: map[model.Key]string{}, api: form.V1}
 	r, err := s.resource(model.KindWorkloadEndpoint)

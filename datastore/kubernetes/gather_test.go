@@ -41,7 +41,7 @@ func write(t *testing.T, c net.Conn, text []byte) {
 	}
 }
 
-// reads reads all the time, and hands over what each Read brought; the channel is closed with the connection.
+// reads reads all the time, and sends the bytes of each Read; the channel is closed with the connection.
 func reads(c io.Reader) <-chan []byte {
 	list := make(chan []byte, 100)
 	go func() {
@@ -117,7 +117,7 @@ func TestGather(t *testing.T) {
 		c.drained, c.began = true, time.Now()
 		batches := reads(c)
 		write(t, other, []byte("words"))
-		time.Sleep(10 * time.Millisecond) // most likely the words have come; both orders must do
+		time.Sleep(10 * time.Millisecond) // most likely the words have arrived; both orders must pass
 		_ = c.Close()
 		for range batches { // ends
 		}

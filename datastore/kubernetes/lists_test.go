@@ -29,8 +29,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Large lists come over connections with HTTP/1.1 that end with them, all else over HTTP/2, and that stays so when the
-// token was rotated.
+// Large lists use connections with HTTP/1.1 that end with them, other requests use HTTP/2. The same holds after a
+// rotation of the token.
 func TestLargeListsUseHTTP1(t *testing.T) {
 	const accepted = "second"
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -101,8 +101,8 @@ type closing struct {
 
 func (c closing) Close() error { close(c.closed); return nil }
 
-// A response that is read ahead has the same bytes and the same error, and is closed when its reader ends, be it before
-// its end.
+// A response that is read ahead has the same bytes and the same error. It is closed with its reader, also before its
+// end.
 func TestReadAhead(t *testing.T) {
 	content, lost := bytes.Repeat([]byte("0123456789"), aheadBy/3), errors.New("lost")
 	for _, x := range []struct {
@@ -178,7 +178,7 @@ func (s *streaming) RoundTrip(req *http.Request) (*http.Response, error) {
 func marshalled(m interface{ Marshal() ([]byte, error) }) []byte {
 	raw, err := m.Marshal()
 	if err != nil {
-		panic(err) // of these messages none fails
+		panic(err) // these messages never fail
 	}
 	return raw
 }
@@ -195,7 +195,7 @@ func endOfInitialEvents() []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event...)
 }
 
-// All kinds that are read as lists share one test of the server, which Open has begun if the program follows them.
+// All kinds that are read as lists share one test of the server. Open begins it if the program follows them.
 func TestServerIsTestedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, follows := range []bool{false, true} {

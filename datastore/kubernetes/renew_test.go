@@ -67,7 +67,7 @@ func selfSigned(t *testing.T, name string) pair {
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})}
 }
 
-// authServer is a server that knows one token, one name of a client certificate, and shows one certificate.
+// authServer is a server that accepts one token and one name of a client certificate, and shows one certificate.
 type authServer struct {
 	*httptest.Server
 	token, client    atomic.Value // of string
@@ -106,8 +106,8 @@ func newAuthServer(t *testing.T, shows pair) *authServer {
 	return p
 }
 
-// A token, a client certificate and an authority are replaced in a kubeconfig, and in files that it names: every client
-// that was made of it goes on, with requests that have a body, too.
+// A token, a client certificate and an authority are replaced in a kubeconfig, and in files that it names. Every
+// existing client goes on, also with requests that have a body.
 func TestRotatedCredentials(t *testing.T) {
 	server, next := selfSigned(t, "server"), selfSigned(t, "next server")
 	first, second := selfSigned(t, "first"), selfSigned(t, "second")

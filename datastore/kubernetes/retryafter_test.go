@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/datastore"
 )
 
-// fixedResponse is a server that gives one answer to everybody, and counts.
+// fixedResponse is a server that returns the same response to every request, and counts the requests.
 type fixedResponse struct {
 	code       int
 	retryAfter string
@@ -34,7 +34,7 @@ func (a *fixedResponse) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // A request that the server has deferred does not reach it before that time, even if the caller has forgotten the
-// answer; all other requests do.
+// response. All other requests reach it.
 func TestRetryAfterHolds(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, x := range []struct {
@@ -117,7 +117,7 @@ func TestRetryAfterHolds(t *testing.T) {
 	}
 }
 
-// Expired deferrals are removed, and an answer that is too long is passed on whole and not kept.
+// Expired deferrals are removed. A response that is too long is passed on whole and not kept.
 func TestRefusalsAreForgotten(t *testing.T) {
 	now := time.Unix(1000, 0)
 	refusals := newRefusals()
@@ -157,7 +157,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// A longer wait than the bound is shortened for who waits on its own, too, and logged once for each answer of the
+// A wait above the bound is also shortened for a caller that waits itself. It is logged once for each response of the
 // server.
 func TestLongRetryAfterIsShortened(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)

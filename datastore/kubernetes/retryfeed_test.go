@@ -57,9 +57,9 @@ func (s *refusing) RoundTrip(req *http.Request) (*http.Response, error) {
 	return answer(http.StatusOK, asJSON, stream), nil
 }
 
-// The feed of a kind comes back five minutes after a 429 that asks for a day, and no sooner, although the server
-// answers for another kind meanwhile; a shorter wait is followed to the second. The bound is the feed's own where the
-// transport has none.
+// The feed of a kind comes back five minutes after a 429 with a Retry-After of a day, and no sooner, although the
+// server responds for another kind meanwhile. A shorter wait is followed to the second. The feed has its own bound
+// where the transport has none.
 func TestFeedsFollowRetryAfter(t *testing.T) {
 	for _, x := range []struct {
 		name       string

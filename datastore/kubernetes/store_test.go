@@ -50,8 +50,7 @@ func clear(t *testing.T, server *apiserver.Server, g form.Group) {
 	}
 }
 
-// The distribution's etcd is so old that the server cannot begin watches with what there is: everything is read in
-// pages.
+// The distribution's etcd is too old for watches that begin with the existing objects: everything is read in pages.
 func TestStoreInPages(t *testing.T) { runStoreTests(t, form.V1, apiserver.Start(t)) }
 
 func TestStoreByStreams(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
-// apiProxy stands before an API server and treats requests for streams as another server would.
+// apiProxy stands before an API server and handles requests for streams like another version of the server.
 type apiProxy struct {
 	*httptest.Server
 
@@ -58,7 +58,7 @@ func newAPIProxy(t *testing.T, server *apiserver.Server) *apiProxy {
 	return f
 }
 
-// strip takes annotations out of bookmarks, if it is to.
+// strip removes annotations from bookmarks, if plain is set.
 func (f *apiProxy) strip(r *http.Response) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -167,7 +167,7 @@ func TestServersWithoutStreams(t *testing.T) {
 			if streamed, listed := f.counts(); streamed != 1 || listed != 2 {
 				t.Errorf("the next watch: %d streams, %d lists", streamed, listed)
 			}
-			// In sync after a list, a watch may not have begun: a later change shows that there is a line to break.
+			// After a list the reader is in sync, but the watch may not have begun. A later change shows that it has.
 			o, err := s.Get(t.Context(), model.ResourceKey(model.KindBGPPeer, "p0"))
 			if err != nil {
 				t.Fatal(err)
@@ -188,7 +188,7 @@ func TestServersWithoutStreams(t *testing.T) {
 	}
 }
 
-// threePeers are in the datastore, before which there is a front.
+// threePeers stores three peers and returns a proxy to their datastore.
 func threePeers(t *testing.T, server *apiserver.Server) (f *apiProxy, want map[model.Key]int64, last int64) {
 	t.Helper()
 	server.InstallCRDs(t, form.V1)
@@ -201,7 +201,7 @@ func threePeers(t *testing.T, server *apiserver.Server) (f *apiProxy, want map[m
 	return newAPIProxy(t, server), want, last
 }
 
-// pagedWatch is one that tries a stream, and then reads pages without a word to the reader.
+// pagedWatch is a watch that tries a stream and then reads pages; its reader gets no EventLost.
 func (f *apiProxy) pagedWatch(t *testing.T, s *kubernetes.Store, want map[model.Key]int64) *storetest.Mirror {
 	t.Helper()
 	m := storetest.Watch(t, s, model.KindBGPPeer)
@@ -237,7 +237,7 @@ func TestServerBeforeStreams(t *testing.T) {
 	}
 }
 
-// An error that is not about streaming does not switch to paged lists.
+// An error of another cause does not switch to paged lists.
 func TestErrorsOfStreamsPass(t *testing.T) {
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
 	server.InstallCRDs(t, form.V1)
@@ -270,7 +270,7 @@ func TestErrorsOfStreamsPass(t *testing.T) {
 	}
 }
 
-// A change that comes among the initial events, of which the rest is lost, is not where the watch goes on.
+// If the connection breaks among the initial events, the watch does not go on from the last received change.
 func TestStreamCutAmongInitialEvents(t *testing.T) {
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
 	server.InstallCRDs(t, form.V1)

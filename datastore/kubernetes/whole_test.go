@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// listOf returns an answer of the API with pods.
+// listOf returns a response of the API with pods.
 func listOf(tb testing.TB, pods ...corev1.Pod) []byte {
 	tb.Helper()
 	list := &corev1.PodList{Items: pods}
@@ -55,7 +55,7 @@ func TestListThatComes(t *testing.T) {
 	}
 }
 
-// A line that is cut must not look like the end of a list: all that is behind would count as deleted.
+// A cut connection must not be taken for the end of a list: all later objects would count as deleted.
 func TestListThatIsCut(t *testing.T) {
 	small := corev1.Pod{}
 	small.Name = "a"

@@ -13,14 +13,14 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Each line is one look: at a second, with the addresses of the Node and of eth0. The host registered 10.0.0.1.
+// Each line is one evaluation: its second, and the addresses of the Node and of eth0. The host registered 10.0.0.1.
 func TestTakeoverIsJudged(t *testing.T) {
 	const hold = 2 * time.Minute
 	type evaluation struct {
 		at         int // seconds
 		node, eth0 string
 		found      string // addresses; "(ended)" behind them if the Node has the host's own again
-		again      int    // second of the next look, 0: never
+		again      int    // second of the next evaluation, 0: never
 	}
 	for _, x := range []struct {
 		name        string

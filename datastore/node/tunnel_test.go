@@ -59,7 +59,7 @@ func (x tunnelTest) raw(path string) string {
 	return string(r.Kvs[0].Value)
 }
 
-// revision is etcd's own: it grows with each write of anybody.
+// revision is etcd's own: it grows with each write of any client.
 func (x tunnelTest) revision() int64 {
 	x.Helper()
 	r, err := x.client.Get(context.Background(), "none")
@@ -211,7 +211,7 @@ func TestTunnelAddressOfOthersIsNotTaken(t *testing.T) {
 	}
 }
 
-// An address that was assigned before the process died, and one in a Node that IPAM knows nothing of.
+// An address that was assigned before the process died, and an address of a Node that IPAM has not assigned.
 func TestTunnelAddressAfterAnInterruption(t *testing.T) {
 	x := newTunnelTest(t)
 	x.pool("ipip", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize = 29 })
@@ -290,7 +290,7 @@ func TestTunnelAddressFollowsPoolsWhileRunning(t *testing.T) {
 
 	x.pool("ipip", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize = 29 })
 	x.await(ctx, tables, "10.4.0.0")
-	// a writer that knows nothing of tunnels
+	// a writer without support for tunnels
 	x.put("nodes/n", `{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n"},"spec":{}}`)
 	x.await(ctx, tables, "10.4.0.0")
 	x.pool("ipip", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize = 29; p.IPIPMode = v3.IPIPModeNever })

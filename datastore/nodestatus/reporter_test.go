@@ -256,7 +256,7 @@ func (r *racingStore) Update(ctx context.Context, o *model.Object) (*model.Objec
 }
 
 func TestConflict(t *testing.T) {
-	for _, races := range []int32{1, 2, 3, 4} { // from 3 on the report is given up and made again later
+	for _, races := range []int32{1, 2, 3, 4} { // from 3 on the report is abandoned and repeated later
 		t.Run(fmt.Sprint(races), func(t *testing.T) {
 			w := newWorld(t)
 			n := 0
@@ -298,8 +298,8 @@ func TestNothingIsWrittenWithoutFacts(t *testing.T) {
 	w.await("the report", "x", established(1))
 }
 
-// A status that was wiped out, as by calicoctl replace, is filled in again; one that somebody else writes is left to
-// them.
+// A status that was removed, as by calicoctl replace, is filled in again. A status that another program writes is left
+// alone.
 func TestStatusOfOthers(t *testing.T) {
 	w := newWorld(t)
 	w.put("x", "n", `"BGP"`, 0)
@@ -345,7 +345,7 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// After the datastore was put back to an earlier state, an object with an older revision is the one that counts.
+// After the datastore was restored to an earlier state, the object with the older revision is the current one.
 func TestDatastorePutBackToAnEarlierState(t *testing.T) {
 	r := &Reporter{Node: "n", objects: map[model.Key]*reported{}}
 	key := model.ResourceKey(model.KindCalicoNodeStatus, "s")

@@ -53,7 +53,7 @@ func (a *perKindStore) tick(kind model.Kind) int64 {
 	return a.clocks[kind]
 }
 
-// client is a way to it, be it over the line.
+// client is a client of the store, directly or over the line.
 type client struct {
 	datastore.Elector // none
 	*perKindStore
@@ -62,7 +62,7 @@ type client struct {
 	cancel context.CancelFunc
 }
 
-// do runs an operation, unless the way is closed.
+// do runs an operation, unless the line is cut.
 func (c *client) do(
 	ctx context.Context, op string, key model.Key, f func() (*model.Object, error),
 ) (*model.Object, error) {

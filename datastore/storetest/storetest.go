@@ -24,7 +24,7 @@ type System struct {
 	Forget func(*testing.T)
 }
 
-// LongLease is longer than any test waits: who leads before it is over did not wait for a lease to run out.
+// LongLease is longer than any test: a candidate that leads before did not wait for the expiry of a lease.
 const LongLease, ShortLease = time.Hour, 2 * time.Second
 
 type part struct {

@@ -42,8 +42,8 @@ func TestConnecting(t *testing.T) {
 	}
 }
 
-// The socket is closed to others between getting its name and anything that could be done to it afterwards: with an
-// umask of 0, thousands of sockets, and somebody who tries all the time.
+// The socket is closed to others from the moment it has its name. The test makes thousands of sockets with an umask of
+// 0, while another user tries to connect all the time.
 func TestSocketIsNeverOpen(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user wants root")

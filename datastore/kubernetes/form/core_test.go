@@ -137,15 +137,15 @@ func TestClusterPolicy(t *testing.T) {
 	}
 }
 
-// oddDocument is a document that Calico's programs or the API server judged.
+// oddDocument is a document with the result of its validation by Calico's programs or the API server.
 type oddDocument struct {
 	Doc   any
 	Why   string
 	Stage string
 }
 
-// What Calico accepts and what it refuses may both be in an API whose custom resource definitions are older, or laxer.
-// None of it takes down whoever reads it: it is used, or shown with the reason.
+// An API with older or less strict custom resource definitions may have objects that Calico accepts, and objects that
+// it refuses. No object makes its reader fail: it is used, or shown with the reason.
 func TestJudgedDocuments(t *testing.T) {
 	used, shown := 0, 0
 	for _, file := range []string{"rejected.jsonl", "accepted-although-odd.jsonl"} {

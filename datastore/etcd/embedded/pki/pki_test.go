@@ -30,7 +30,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// The authority stays the same once it is made, and its key is for its owner alone.
+// An authority is created once, and only its owner can read its key.
 func TestOpenKeepsTheAuthority(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	if _, err := pki.Read(dir); !errors.Is(err, pki.ErrMissing) {
