@@ -116,7 +116,7 @@ func anywhere() []named {
 	}
 }
 
-// familyToo: an ICMP match does not imply the family.
+// withFamily prints the family, too: an ICMP match does not imply the family.
 func (n named) withFamily() named {
 	n.text = n.rule.Matches[0].String() + " " + n.text
 	return n

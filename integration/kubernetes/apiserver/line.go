@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// Line is a way to a server that can be cut, and that counts its traffic.
+// Line is a TCP proxy to a server. It can be cut, and counts its traffic.
 type Line struct {
 	// URL replaces the server's.
 	URL string
-	// Delay is how late everything arrives, in either direction. It is set before the line is used.
+	// Delay is added in either direction. Set it before the first use of the line.
 	Delay time.Duration
 
 	target   string
@@ -53,7 +53,7 @@ func NewLineFrom(t testing.TB, l net.Listener, to string) *Line {
 	return line
 }
 
-// Received returns how many bytes came from the server.
+// Received returns the number of bytes from the server.
 func (l *Line) Received() int64 { return l.received.Load() }
 
 // Cut drops all connections and refuses new ones until Mend.
@@ -108,8 +108,8 @@ func pipe(to io.Writer, from net.Conn, and ...io.Closer) {
 	_, _ = io.Copy(to, from)
 }
 
-// late is a writer to w through which everything comes later, however much is under way; w itself if there is no delay.
-// Its Close closes w behind what is under way.
+// late is a writer to w that adds the delay, for any amount of data under way; w itself if there is no delay. Its Close
+// closes w after the data under way.
 func late(w io.WriteCloser, by time.Duration) io.WriteCloser {
 	if by == 0 {
 		return w

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// kubeletAway ends the kubelet between the ADD and the DEL of pods. One pod is deleted meanwhile, which waits for the
-// kubelet; another one with force, so that the API does not know it any more when the kubelet comes back.
+// kubeletAway ends the kubelet between the ADD and the DEL of pods. One pod is deleted meanwhile, and waits for the
+// kubelet. Another one is deleted with force, so that the API does not have it when the kubelet comes back.
 func (w *World) kubeletAway() error {
 	if _, ok := w.install.(byHand); ok {
 		return nil // this reads the objects of the Kubernetes API
@@ -61,9 +61,9 @@ func (w *World) awaitUnchanged(before *memory) error {
 	return err
 }
 
-// containerdKilled ends containerd with SIGKILL in the middle of an ADD, which manxd, stopped, does not answer. The
-// plugin lives on, and its result is not read. containerd does not know the sandbox afterwards; the kubelet has it make
-// another one.
+// containerdKilled ends containerd with SIGKILL in the middle of an ADD, while manxd is stopped and does not respond.
+// The plugin goes on, and its result is not read. Afterwards containerd has no record of the sandbox; the kubelet has
+// it make another one.
 func (w *World) containerdKilled() error {
 	if _, ok := w.install.(byHand); ok {
 		return nil // this reads the objects of the Kubernetes API

@@ -39,7 +39,7 @@ import (
 // written are the objects that Calico's programs and an API server wrote, and calicoctl's output of them.
 const written = "../../../datastore/kubernetes/form/testdata/"
 
-// more is added to them, so that every kind of policy decides about something, services too.
+// more has further objects, so that every kind of policy, and services, decide about a flow.
 var more = []struct{ path, text string }{
 	{"/api/v1/namespaces", `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"data"}}`},
 	{"/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices",
@@ -169,7 +169,7 @@ func deciding() []model.Kind {
 	return slices.Compact(kinds)
 }
 
-// readSnapshot are the objects that a daemon has in its tables.
+// readSnapshot returns the objects that a daemon has in its tables.
 func readSnapshot(t *testing.T, s datastore.Backend) *datastore.Snapshot {
 	t.Helper()
 	tables := datastore.NewTables(zap.NewNop(), "")
@@ -187,7 +187,7 @@ func readSnapshot(t *testing.T, s datastore.Backend) *datastore.Snapshot {
 	return snapshot
 }
 
-// everything is the content of a snapshot, in the form in which etcd would have it.
+// everything returns the content of a snapshot, in the form of etcd.
 func everything(s *datastore.Snapshot) model.Set {
 	var list []*model.Object
 	for _, kind := range deciding() {
@@ -197,9 +197,9 @@ func everything(s *datastore.Snapshot) model.Set {
 	return model.NewSet(converted...)
 }
 
-// inEtcd is an etcd with calicoctl's output of the cluster, put there as calicoctl does, and the objects that it does
+// inEtcd returns an etcd with calicoctl's output of the cluster, stored like calicoctl, and the objects that it does
 // not show: affinities, and the policies of Kubernetes, which controllers convert. Services stay in the Kubernetes API,
-// from which manxd has them in this mode, too.
+// where manxd reads them in this mode, too.
 func inEtcd(t *testing.T, cluster model.Set) model.Set {
 	t.Helper()
 	s, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}}, zap.NewNop())
@@ -242,7 +242,7 @@ func inEtcd(t *testing.T, cluster model.Set) model.Set {
 	return all
 }
 
-// exported is calicoctl's output, without the parts that belong to the datastore that it was in.
+// exported is calicoctl's output, without the fields of the earlier datastore.
 func exported(t *testing.T, text []byte) []byte {
 	t.Helper()
 	var list struct {
@@ -303,8 +303,7 @@ func TestBackendsAgree(t *testing.T) {
 	state := plan.Read(dump(t, server), "kube-system")
 	files, remarks := state.AsStored()
 	t.Log(strings.Join(append(state.Remarks, remarks...), "\n"))
-	// The API keeps the policies of Kubernetes as they are, which changes nothing but the names under which they are
-	// shown.
+	// The API has the policies of Kubernetes unconverted. Only the names in the output differ.
 	t.Run("policies as they are", func(t *testing.T) {
 		samePolicy(t, live, cluster, regexp.MustCompile(`NetworkPolicy/(\w+)/knp\.default\.`),
 			"KubernetesNetworkPolicy/$1/")
@@ -332,7 +331,7 @@ func sameTables(t *testing.T, want, have model.Set) {
 		}
 		h := have[k]
 		if w, ok := o.Value.(*model.WorkloadEndpoint); ok && len(w.Spec.IPNetworks) == 0 && h == nil {
-			continue // files have no endpoint of a pod that has no address
+			continue // files have no endpoint of a pod without address
 		}
 		if h == nil {
 			t.Errorf("%s is missing", k)
@@ -369,7 +368,7 @@ func content(t *testing.T, o *model.Object) any {
 			delete(m, name)
 		}
 		switch o.Key.Kind {
-		case model.KindWorkloadEndpoint: // which the CNI plugin alone reads, in etcd of the pod
+		case model.KindWorkloadEndpoint: // only the CNI plugin reads these fields, in etcd those of the pod
 			delete(m, "annotations")
 		case model.KindService, model.KindEndpointSlice: // whose unused fields are not kept
 			delete(v, "apiVersion")
@@ -381,7 +380,7 @@ func content(t *testing.T, o *model.Object) any {
 	return withoutEmpty(v)
 }
 
-// only leaves those members whose names begin so.
+// only keeps the members whose names have this prefix.
 func only(of any, prefix string) {
 	m, _ := of.(map[string]any)
 	maps.DeleteFunc(m, func(name string, _ any) bool { return !strings.HasPrefix(name, prefix) })

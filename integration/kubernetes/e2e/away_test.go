@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// The API is away for longer than any limit of the daemon's requests and watches: nothing on the node depends on when
-// it comes back. An hour adds only more of the same attempts, since no state of the node has an age.
+// The API is away for longer than any limit of the daemon's requests and watches: nothing on the node depends on the
+// time of its return. An hour adds only more of the same attempts, since no state of the node expires.
 func TestAPIAway(t *testing.T) {
 	w := newWorld(t)
 	w.settle(t)
@@ -31,7 +31,7 @@ func TestAPIAway(t *testing.T) {
 		w.n2.Manxd().Kill()
 		must(t, w.n2.StartManxd())
 		t.Log(awaitStatus(t, w.n2, "waiting for it", "not connected"))
-		time.Sleep(12 * time.Second) // longer than a start waits for anything; nothing may change
+		time.Sleep(12 * time.Second) // longer than any wait of a start; nothing may change
 		w.connected(t)
 		unchanged(t, w.n2, before[1])
 	})
@@ -61,7 +61,8 @@ func TestAPIAway(t *testing.T) {
 
 const networkPolicies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies"
 
-// onlyFrom is a NetworkPolicy: into pods of one app only those of another one come, at a port.
+// onlyFrom is a NetworkPolicy that allows connections to the pods of one app only from the pods of another app, at a
+// port.
 func onlyFrom(name, to, from string, port int) map[string]any {
 	app := func(v string) map[string]any { return map[string]any{"matchLabels": map[string]string{"app": v}} }
 	return map[string]any{"kind": "NetworkPolicy", "apiVersion": "networking.k8s.io/v1",

@@ -11,7 +11,7 @@ import (
 
 const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
-// Definitions come late, one is of an unused version, and one goes while the daemon runs.
+// Definitions come late, one has an unused version, and one is deleted while the daemon runs.
 func TestDefinitions(t *testing.T) {
 	w := newWorld(t, "none")
 	for i, n := range w.Nodes {
@@ -49,7 +49,7 @@ func TestDefinitions(t *testing.T) {
 			}
 			return false
 		})
-		// The line of the datastore names the first of the kinds, the notice all of them.
+		// The line of the datastore names the first kind, the notice all kinds.
 		t.Log(awaitStatus(t, w.n2, "the last state is kept of BGPConfiguration, BlockAffinity, ClusterInformation",
 			"ippools.crd.projectcalico.org"))
 		time.Sleep(3 * time.Second) // nothing may change
@@ -61,7 +61,7 @@ func TestDefinitions(t *testing.T) {
 	})
 }
 
-// otherVersion is a definition without the version that is in use.
+// otherVersion is a definition without the used version.
 func otherVersion(plural, kind, version string) map[string]any {
 	return map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
 		"metadata": map[string]any{"name": plural + ".crd.projectcalico.org"},

@@ -20,7 +20,7 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/pki"
 )
 
-// apiProxy stands before the API with TLS of its own and can disturb requests in the ways of a bad day.
+// apiProxy is a proxy before the API with its own TLS certificate. It can disturb requests.
 type apiProxy struct {
 	URL string
 
@@ -31,11 +31,11 @@ type apiProxy struct {
 	server   *httptest.Server
 }
 
-// request is one that came to a front.
+// request is a logged request.
 type request struct {
 	at                   time.Time
 	verb, path           string
-	watch, local         bool // local: the front answered it
+	watch, local         bool // local: the proxy responded itself
 	userAgent, selectors string
 }
 
@@ -68,7 +68,7 @@ func newAPIProxy(t *testing.T, s *apiserver.Server, ca *pki.Authority) *apiProxy
 	proxy := &httputil.ReverseProxy{Transport: transport, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0),
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
 	f.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() { // a stream that was cut off is nothing to print
+		defer func() { // a cut stream is not printed
 			if p := recover(); p != nil && p != http.ErrAbortHandler { //nolint:errorlint // it is that very value
 				panic(p)
 			}
@@ -97,7 +97,7 @@ func newAPIProxy(t *testing.T, s *apiserver.Server, ca *pki.Authority) *apiProxy
 		return &c, nil
 	}}
 	f.server.StartTLS()
-	f.server.TLS.Certificates = nil // httptest's own, which it would show to who names no host
+	f.server.TLS.Certificates = nil // httptest's own, which it uses for clients without SNI
 	f.URL = f.server.URL
 	t.Cleanup(func() {
 		f.server.CloseClientConnections()
@@ -106,8 +106,8 @@ func newAPIProxy(t *testing.T, s *apiserver.Server, ca *pki.Authority) *apiProxy
 	return f
 }
 
-// intercept has each request go through answer first, which returns whether it has answered; and drops all connections,
-// so that watches come again.
+// intercept sets the handler that gets each request first and returns whether it has responded. It drops all
+// connections, so that watches come again.
 func (f *apiProxy) intercept(handler func(http.ResponseWriter, *http.Request) bool) {
 	f.mu.Lock()
 	f.handler, f.requests = handler, nil
@@ -128,7 +128,7 @@ func (f *apiProxy) logged() []request {
 	return append([]request(nil), f.requests...)
 }
 
-// setCertificate gives the front a new certificate.
+// setCertificate gives the proxy a new certificate.
 func (f *apiProxy) setCertificate(c tls.Certificate) {
 	f.mu.Lock()
 	f.cert = c
@@ -136,7 +136,7 @@ func (f *apiProxy) setCertificate(c tls.Certificate) {
 	f.server.CloseClientConnections()
 }
 
-// writeStatus is an answer of the API with a status.
+// writeStatus writes a response of the API with a status.
 func writeStatus(w http.ResponseWriter, code int, reason, message string) bool {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)

@@ -16,7 +16,7 @@ const (
 	group = "crd.projectcalico.org/v1"
 )
 
-// TestAPILies shares one cluster, whose definitions accept everything. Each test leaves it as it found it.
+// TestAPILies has one cluster, whose definitions accept everything. Each test restores it.
 func TestAPILies(t *testing.T) {
 	w := newWorld(t)
 	w.settle(t)
@@ -224,7 +224,7 @@ func (w *world) testInvalidPolicies(t *testing.T) {
 	for i, x := range []struct {
 		name string
 		rule map[string]any
-		// An omitted part is reported; an accepted one may be clear, too.
+		// An omitted part is reported, and an accepted part may be reported, too.
 		notice string
 		open   bool
 	}{
@@ -270,7 +270,7 @@ func (w *world) testInvalidPolicies(t *testing.T) {
 	}
 }
 
-// noticesOf are the lines of a status that report a problem.
+// noticesOf returns the lines of a status that report a problem.
 func noticesOf(out string) string {
 	var list []string
 	for _, line := range strings.Split(out, "\n") {
@@ -283,7 +283,7 @@ func noticesOf(out string) string {
 	return strings.Join(list, "\n")
 }
 
-// testNodeAgain deletes n2's Node under its running daemon, and makes it again as a kubelet does.
+// testNodeAgain deletes n2's Node under its running daemon, and creates it again as a kubelet does.
 func (w *world) testNodeAgain(t *testing.T) {
 	w.server.Request(t, http.MethodDelete, "/api/v1/nodes/n2", nil)
 	time.Sleep(5 * time.Second) // the node goes on without its Node
@@ -310,7 +310,7 @@ func (w *world) testNodeAgain(t *testing.T) {
 func (p *pod) dialSelf(w *world) error { return lab.Ping(w.n2.Namespace, p.ip) }
 
 // testTwin starts a daemon on n1 with the name of n2: first with the address of n1's Node, which is refused, and then,
-// as on an unknown host, with an address that no Node has. n2 detects that its Node is another host's.
+// as on an unknown host, with an address that no Node has. n2 detects that its Node belongs to another host.
 func (w *world) testTwin(t *testing.T) {
 	before := kept(t, w.n2)
 	w.n1.Manxd().Kill()

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
-// TestAPIRefuses shares one cluster, which each test leaves as it found it.
+// TestAPIRefuses has one cluster. Each test restores it.
 func TestAPIRefuses(t *testing.T) {
 	w := newWorld(t)
 	w.settle(t)
@@ -33,7 +33,7 @@ func TestAPIRefuses(t *testing.T) {
 	}
 }
 
-// awaitHealthy waits until n2 is well again.
+// awaitHealthy waits until n2 is healthy again.
 func (w *world) awaitHealthy(t *testing.T, before string) {
 	t.Helper()
 	w.proxies[1].intercept(nil)
@@ -91,7 +91,7 @@ func (w *world) testOneKindThrottled(t *testing.T) {
 		case r.URL.Path == "/api/v1/pods":
 			return tooMany(rw, r)
 		case r.URL.Path == "/api/v1/services" && r.Method == http.MethodGet && time.Since(start) < 20*time.Second:
-			// Its watch ends all the time, as with a server that is restarted: each new one is a sign of life.
+			// Its watch ends all the time, as with a server that restarts: each new watch is a sign of life.
 			time.Sleep(300 * time.Millisecond)
 			return writeStatus(rw, http.StatusGone, "Expired", "too old resource version")
 		}
@@ -179,7 +179,7 @@ func (w *world) bind(t *testing.T, user string) {
 		"subjects": []any{map[string]any{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}}})
 }
 
-// The API shows a certificate of an authority that the kubeconfig does not know, until it does.
+// The API's certificate has an authority that the kubeconfig lacks at first.
 func (w *world) testAuthority(t *testing.T) {
 	before := kept(t, w.n2)
 	next := newAuthority(t, "next authority")
@@ -197,7 +197,7 @@ func (w *world) testAuthority(t *testing.T) {
 	w.awaitHealthy(t, before)
 }
 
-// Without the right to read NetworkPolicies the last ones stay in force, and all else goes on.
+// Without the right to read NetworkPolicies, the last ones stay in force, and all other kinds are followed.
 func (w *world) testRights(t *testing.T) {
 	f := w.proxies[1]
 	w.server.Request(t, http.MethodPost, networkPolicies, onlyFrom("hold", "b", "nobody", 7))
@@ -210,7 +210,7 @@ func (w *world) testRights(t *testing.T) {
 	w.server.Request(t, http.MethodPatch, rbac+"/clusterroles/manx-node", []byte(onlyRules(t, less)))
 	f.intercept(nil) // running watches are not checked for rights
 	t.Log(awaitStatus(t, w.n2, "the last state is kept", "KubernetesNetworkPolicy", `resource "networkpolicies"`))
-	w.server.Request(t, http.MethodDelete, networkPolicies+"/hold", nil) // which this node cannot know
+	w.server.Request(t, http.MethodDelete, networkPolicies+"/hold", nil) // this node is not notified
 	w.apply(t, "/apis/crd.projectcalico.org/v1/globalnetworkpolicies", map[string]any{"kind": "GlobalNetworkPolicy",
 		"apiVersion": "crd.projectcalico.org/v1", "metadata": map[string]any{"name": "default.eight"},
 		"spec": map[string]any{"tier": "default", "selector": "app == 'b'", "types": []string{"Egress"},
@@ -218,7 +218,7 @@ func (w *world) testRights(t *testing.T) {
 				"destination": map[string]any{"ports": []any{8}}}, map[string]any{"action": "Allow"}}}})
 	until(t, "a policy of another kind", func() error { return hasPolicy(w, "eight") })
 	must(t, closed(w, 7))
-	// A daemon that starts without the right opens nothing either.
+	// A daemon that starts without the right allows nothing either.
 	w.n2.Manxd().Kill()
 	must(t, w.n2.StartManxd())
 	t.Log(awaitStatus(t, w.n2, "cannot be read", `resource "networkpolicies"`))

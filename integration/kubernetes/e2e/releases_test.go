@@ -18,8 +18,7 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// TestReleases: an administrator queries which address was released and why, on the node that leads and on the other
-// one.
+// TestReleases: an administrator lists the released addresses with reasons, on the leader's node and on the other one.
 func TestReleases(t *testing.T) {
 	w := newWorld(t)
 	config := settings.Default()

@@ -21,8 +21,7 @@ import (
 const pluginAccounts = "/api/v1/namespaces/kube-system/serviceaccounts"
 
 // TestPluginToken: manxd writes the kubeconfig that the CNI plugin uses without manxd, and replaces its token in time,
-// in one step. A token that the API does not accept any more is replaced, too, and nothing is written while there is no
-// API.
+// in one step. A token that the API refuses is replaced, too. Nothing is written while the API is away.
 func TestPluginToken(t *testing.T) {
 	w := newWorld(t)
 	account := map[string]any{"kind": "ServiceAccount", "apiVersion": "v1",
@@ -100,7 +99,7 @@ func (k *kubeconfigOf) token() (string, error) {
 	return config.BearerToken, nil
 }
 
-// watch reads the file all the time; one that is not whole is an error.
+// watch reads the file all the time; an incomplete file is an error.
 func (k *kubeconfigOf) watch(ctx context.Context, result chan<- error) {
 	for ctx.Err() == nil {
 		if _, err := k.token(); err != nil {
@@ -124,8 +123,7 @@ func (k *kubeconfigOf) next(t *testing.T, old string) (token string) {
 	return token
 }
 
-// accepted returns nil if the API takes a token for that of the plugin's account, and lets it read the objects that a
-// plugin reads.
+// accepted returns nil if the API accepts a token for the plugin's account, and allows it to read the plugin's objects.
 func (k *kubeconfigOf) accepted(t *testing.T, token string) error {
 	t.Helper()
 	config := rest.CopyConfig(k.world.server.Config(apiserver.Admin))

@@ -17,14 +17,14 @@ import (
 )
 
 // Node is a machine with a kubelet: a network namespace, and when it is on also namespaces of mounts, processes and so
-// on, and cgroups. Its file system is this machine's; its writes are thrown away when it is switched off.
+// on, and cgroups. It shares this machine's file system. Its writes are discarded when it is switched off.
 type Node struct {
 	*hosts.Node
 	cluster *Cluster
 	images  []string // archives to import when it is switched on
 
 	mu       sync.Mutex
-	holder   *hosts.Process // unshare(1), which the namespaces of the node live and die with
+	holder   *hosts.Process // unshare(1); the namespaces of the node end with it
 	init     string         // PID of its process 1, as this machine counts
 	commands io.WriteCloser // to process 1
 }
@@ -142,7 +142,7 @@ func (n *Node) findInit() error {
 	return nil
 }
 
-// order has process 1 do something.
+// order sends a command to process 1.
 func (n *Node) order(line string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -196,10 +196,10 @@ func (n *Node) StopProgram(name string) error { return n.order("stop " + name) }
 // RestartProgram ends containerd, kubelet or kube-proxy with SIGKILL and starts it again.
 func (n *Node) RestartProgram(name string) error { return n.order("restart " + name) }
 
-// Log is the path of the output of a program of the node: containerd, kubelet or kube-proxy.
+// Log returns the path of the output of a program of the node: containerd, kubelet or kube-proxy.
 func (n *Node) Log(name string) string { return n.file(name + ".log") }
 
-// importImage puts an image archive into the node's containerd, also after each later start.
+// importImage imports an image archive into the node's containerd, also after each later start.
 func (n *Node) importImage(archive string) error {
 	n.images = append(n.images, archive)
 	return n.importNow(archive)
@@ -210,7 +210,7 @@ func (n *Node) importNow(archive string) error {
 	return err
 }
 
-// Init is the process ID of the node's process 1 on this machine; empty when the node is off.
+// Init returns the process ID of the node's process 1 on this machine; empty when the node is off.
 func (n *Node) Init() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
