@@ -42,7 +42,7 @@ func TestVMCgroups(t *testing.T) {
 	archive, err := Image{Names: []string{image}, Entrypoint: []string{"/bin/busybox"},
 		Programs: map[string]string{"/bin/busybox": busybox}}.Write(c.Dir)
 	must(t, err)
-	must(t, n.order("start containerd containerd --config "+n.file("containerd.toml")))
+	must(t, n.sendCommand("start containerd containerd --config "+n.file("containerd.toml")))
 	must(t, hosts.Eventually(3*time.Minute, func() error {
 		_, err := n.RunIn("ctr", "version")
 		return err

@@ -105,7 +105,7 @@ func (c *Cluster) Close() error {
 func (c *Cluster) Keep() error {
 	errs := []error{c.Lab.Keep()}
 	for _, n := range c.Workers {
-		errs = append(errs, n.order("keep"))
+		errs = append(errs, n.sendCommand("keep"))
 	}
 	return errors.Join(errs...)
 }

@@ -53,7 +53,7 @@ func (n *Node) boot() error {
 	if err := n.unshare(); err != nil {
 		return err
 	}
-	if err := n.order("start containerd containerd --config " + n.file("containerd.toml")); err != nil {
+	if err := n.sendCommand("start containerd containerd --config " + n.file("containerd.toml")); err != nil {
 		return err
 	}
 	if err := hosts.Eventually(time.Minute, func() error {
@@ -68,11 +68,11 @@ func (n *Node) boot() error {
 		}
 	}
 	return errors.Join(
-		n.order(fmt.Sprintf("start kubelet %s --config=%s --kubeconfig=%s --hostname-override=%s --node-ip=%s",
+		n.sendCommand(fmt.Sprintf("start kubelet %s --config=%s --kubeconfig=%s --hostname-override=%s --node-ip=%s",
 			n.cluster.Program("kubelet"), n.file("kubelet.yaml"),
 			n.cluster.users.file("kubeconfig-system-node-"+n.Name),
 			n.Name, n.IP4)),
-		n.order(fmt.Sprintf("start kube-proxy %s --config=%s", n.cluster.Program("kube-proxy"),
+		n.sendCommand(fmt.Sprintf("start kube-proxy %s --config=%s", n.cluster.Program("kube-proxy"),
 			n.file("kube-proxy.yaml"))))
 }
 
@@ -113,7 +113,7 @@ func (n *Node) unshare() error {
 	if err := delegateCgroup(n.cgroup()); err != nil {
 		return err
 	}
-	if err := n.order("begin"); err != nil {
+	if err := n.sendCommand("begin"); err != nil {
 		return err
 	}
 	return hosts.Eventually(time.Minute, func() error {
@@ -142,8 +142,8 @@ func (n *Node) findInit() error {
 	return nil
 }
 
-// order sends a command to process 1.
-func (n *Node) order(line string) error {
+// sendCommand sends a command to process 1.
+func (n *Node) sendCommand(line string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.commands == nil {
@@ -191,10 +191,10 @@ func (n *Node) RunWith(stdin io.Reader, name string, args ...string) (string, er
 }
 
 // StopProgram ends containerd, kubelet or kube-proxy with SIGKILL; RestartProgram starts it again.
-func (n *Node) StopProgram(name string) error { return n.order("stop " + name) }
+func (n *Node) StopProgram(name string) error { return n.sendCommand("stop " + name) }
 
 // RestartProgram ends containerd, kubelet or kube-proxy with SIGKILL and starts it again.
-func (n *Node) RestartProgram(name string) error { return n.order("restart " + name) }
+func (n *Node) RestartProgram(name string) error { return n.sendCommand("restart " + name) }
 
 // Log returns the path of the output of a program of the node: containerd, kubelet or kube-proxy.
 func (n *Node) Log(name string) string { return n.file(name + ".log") }
