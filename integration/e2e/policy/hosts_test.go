@@ -39,7 +39,7 @@ func echo(t *testing.T, ns string, ports ...int) {
 // other end sees it.
 func requestEcho(ns string, to netip.AddrPort, patience time.Duration) (reply string, err error) {
 	var conn net.Conn
-	inside := namespace.Inside(ns, func() { conn, err = net.Dial("udp", to.String()) })
+	inside := namespace.Inside(ns, func() { conn, err = net.DialUDP("udp", freshPort(), net.UDPAddrFromAddrPort(to)) })
 	if inside != nil || err != nil {
 		return "", fmt.Errorf("%v %w", inside, err)
 	}
