@@ -10,13 +10,13 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// racing is a store in which another program writes the Node between each Get and the first Update.
-type racing struct {
+// racingStore is a store in which another program writes the Node between each Get and the first Update.
+type racingStore struct {
 	datastore.Store
 	races int
 }
 
-func (r *racing) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
+func (r *racingStore) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
 	if r.races > 0 {
 		r.races--
 		other, err := r.Get(ctx, o.Key)
@@ -33,7 +33,7 @@ func (r *racing) Update(ctx context.Context, o *model.Object) (*model.Object, er
 
 func TestDrainRequestsSurviveOtherWriters(t *testing.T) {
 	x := newTunnelTest(t)
-	store := &racing{x.store, 2}
+	store := &racingStore{x.store, 2}
 	if before, err := RequestDrain(t.Context(), store, "n", 90*time.Second); err != nil || before != model.InService {
 		t.Fatalf("drain: %q, %v", before, err)
 	}

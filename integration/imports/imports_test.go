@@ -161,9 +161,10 @@ func TestUnlinked(t *testing.T) {
 	}
 }
 
-// thin is all that the CNI plugin links beside the standard library: a runtime starts it twice for each pod, and linked
-// packages are initialized each time.
-var thin = []string{module + "cmd/manx-cni", module + "cni", module + "dataplane/podnet", module + "datastore/safefile",
+// pluginLinks is all that the CNI plugin links beside the standard library: a runtime starts it twice for each pod, and
+// linked packages are initialized each time.
+var pluginLinks = []string{module + "cmd/manx-cni", module + "cni", module + "dataplane/podnet",
+	module + "datastore/safefile",
 	module + "dataplane/kernel/netlink", "github.com/containernetworking/cni/pkg/...", "github.com/vishvananda/netns",
 	"golang.org/x/sys/unix"}
 
@@ -178,7 +179,7 @@ func TestThePluginIsThin(t *testing.T) {
 		t.Errorf("the list is not complete: %q", deps)
 	}
 	for _, d := range deps {
-		if !slices.ContainsFunc(thin, func(row string) bool { return matches(row, d) }) {
+		if !slices.ContainsFunc(pluginLinks, func(row string) bool { return matches(row, d) }) {
 			t.Errorf("manx-cni links %s, which makes it slower to start", d)
 		}
 	}
