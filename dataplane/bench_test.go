@@ -27,7 +27,7 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// report gives the figures of one run per route.
+// report reports the figures of one run per route.
 func report(b *testing.B, n int, wall, cpu time.Duration) {
 	b.ReportMetric(float64(wall.Nanoseconds())/float64(n*b.N), "ns/route")
 	b.ReportMetric(float64(cpu.Nanoseconds())/float64(n*b.N), "cpu-ns/route")

@@ -27,8 +27,8 @@ func (c flushCounter) Flush() (int, int, error) {
 	return c.Target.Flush()
 }
 
-// A learned route costs no check of interfaces, limits and files; everything else does, as does a target whose time has
-// come.
+// A learned route does not cause a check of interfaces, limits and files. Every other change causes one, and so does a
+// target that is due.
 func TestLearnedRoutesFlushRoutesAlone(t *testing.T) {
 	fake := kerneltest.New()
 	fake.PutLink(kernel.Link{Index: 2, Name: "eth0", MTU: 1500, Up: true, Running: true})

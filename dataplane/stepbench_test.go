@@ -39,7 +39,8 @@ func BenchmarkLearnStep(b *testing.B) {
 	}
 }
 
-// BenchmarkPolicyStep measures the agent's cost for a change of one of 250 workloads, on a kernel that takes all.
+// BenchmarkPolicyStep measures the agent's cost for a change of one of 250 workloads, on a kernel that accepts every
+// change.
 func BenchmarkPolicyStep(b *testing.B) {
 	rules := kerneltest.NewRules()
 	a := NewPolicy(PolicyConfig{Rules: rules, Logger: zap.NewNop(), Policy: policy.Config{Node: "node-1"},

@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// bench is a target with a kernel in memory and a clock that stands still.
+// bench is a target with a kernel in memory and a manual clock.
 type bench struct {
 	*testing.T
 	fake   *kerneltest.Rules
@@ -292,13 +292,13 @@ func TestARefusedChainDropsAllAndTheRestIsMade(t *testing.T) {
 			t.Errorf("chain %s differs", ch.Name)
 		}
 	}
-	// Others can change meanwhile, by one transaction and without reading all.
+	// Other units can change meanwhile, by one transaction and without a full read.
 	reads := b.fake.Reads()
 	b.table.AddElement("h4/1", address(4444))
 	if r := b.flush(); r.Transactions != 1 || r.Compared || b.fake.Reads() != reads {
 		t.Errorf("a change of others: %+v, %d reads", r, b.fake.Reads()-reads)
 	}
-	// A comparison does not take the replacement for somebody's work.
+	// A comparison does not report the replacement as another program's change.
 	b.target.Resync()
 	if r := b.flush(); r.Transactions != 0 || !r.Compared {
 		t.Errorf("comparison: %+v", r)
@@ -306,7 +306,7 @@ func TestARefusedChainDropsAllAndTheRestIsMade(t *testing.T) {
 	if list, _ := b.target.Repairs(); len(list) != 0 {
 		t.Errorf("repairs: %v", list)
 	}
-	// A unit that the kernel accepts one day is made when its time comes; a changed one is tried at once.
+	// A unit that the kernel accepts later is created when it is due; a changed unit is tried at once.
 	delete(wrong, "pi/p33")
 	b.table.SetChain(&ruleset.Chain{Name: "pi/p7", Rules: []ruleset.Rule{rule("wrong again", accept)}})
 	if r := b.flush(); r.Err != nil || r.Refused != 2 {
@@ -564,8 +564,8 @@ func TestARefusedChainThatGoesIsForgotten(t *testing.T) {
 	b.same()
 }
 
-// Packets do not meet all of a transaction at one stroke: new interval sets are empty at first, and new entries of
-// verdict maps may lead to empty chains. So both go ahead of the rules that name them.
+// A transaction is not atomic for packets: new interval sets are empty at first, and new entries of verdict maps may
+// lead to empty chains. So both come before the rules that name them.
 func TestWhatIsNewIsThereBeforeWhatNamesIt(t *testing.T) {
 	b := newBench(t)
 	b.table.AddMap(ruleset.Map{Name: "to-workload"})

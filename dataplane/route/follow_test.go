@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 )
 
-// Whatever happens, who follows the changes knows the rows that there are.
+// After any events, a follower of the changes has the existing rows.
 func TestFollowersKnowAllRows(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 4))

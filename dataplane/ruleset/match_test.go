@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// one is a table that gives a packet mark 1 if it meets the conditions.
+// one returns a table that sets mark 1 on a packet that meets the conditions.
 func one(m ...Match) *Table {
 	t := NewTable()
 	t.SetChain(&Chain{Name: "x", Base: &Base{Hook: Forward, Type: Filter}, Rules: []Rule{mark(1, m...)}})

@@ -176,7 +176,7 @@ func TestRuleText(t *testing.T) {
 	}
 }
 
-// A name that nothing renders is a forgotten case.
+// A name without a rendered rule is a missing case.
 func TestEveryFieldAndActionHasText(t *testing.T) {
 	for f := Family; f <= SourceOfOutInterface; f++ {
 		if text := (Match{Field: f}).String(); strings.HasPrefix(text, "field") {
@@ -190,7 +190,7 @@ func TestEveryFieldAndActionHasText(t *testing.T) {
 	}
 }
 
-// fullTable has everything that a table can have, but for rules whose text has one of the omitted words in it.
+// fullTable has every feature of a table, apart from rules whose text has one of the omitted words.
 func fullTable(omitted ...string) *Table {
 	t := NewTable()
 	for _, s := range []struct {
@@ -276,7 +276,7 @@ func TestTextOfTable(t *testing.T) {
 	}
 }
 
-// nft takes the text as it is, and lists as many rules, sets, maps and elements as the table has.
+// nft accepts the text unchanged, and lists as many rules, sets, maps and elements as the table has.
 func TestNFTLoadsText(t *testing.T) {
 	namespace.Require(t, "nft")
 	ns := namespace.New(t, "manxtext")
@@ -324,7 +324,7 @@ func command(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// Whatever the names and comments, a rule is one line, and they cannot inject one into the table.
+// A rule is one line for any names and comments, which cannot inject a rule into the table.
 func FuzzText(f *testing.F) {
 	f.Add("leaf", "comment", "h4/x", "cali1", uint32(3), "10.0.0.0/8")
 	f.Add("a\n}", "x\" drop\n", "\x00", "\u202e", uint32(255), "::/0")
