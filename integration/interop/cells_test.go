@@ -125,7 +125,7 @@ func (b *bench) testGTSM(t *testing.T) {
 	b.up(t, p, "", ", ttlSecurity: 1")
 	p.ttl = false // its packets leave with TTL 1, as those of a neighbour without TTL security do
 	b.r.run(t, p)
-	time.Sleep(4 * time.Second) // the router tries again and again, in vain
+	time.Sleep(4 * time.Second) // the router keeps trying without success
 	if s := b.peer(t, p.local); s.State == "Established" {
 		t.Fatal("the session is up although the router's packets may come from afar")
 	}

@@ -23,7 +23,7 @@ var (
 	calicoPriority = "2147482623"
 )
 
-// bench is one Manx node with two routers, of which one is under test and one feeds it.
+// bench is one Manx node with two routers. One of them is under test, the other one feeds the node.
 type bench struct {
 	*lab.Lab
 	n            *lab.Node
@@ -141,7 +141,7 @@ func (b *bench) route(t *testing.T, p netip.Prefix, gateways ...netip.Addr) {
 	})
 }
 
-// learned waits until a router knows a prefix, with all these texts in its output.
+// learned waits until a router has a route to a prefix, with all these texts in its output.
 func learned(t *testing.T, r router, p netip.Prefix, texts ...string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -204,7 +204,7 @@ func (b *bench) established(t *testing.T, addr netip.Addr) peerState {
 	return p
 }
 
-// stays checks that a session is still the one that it was.
+// stays checks that a session has not been reset.
 func (b *bench) stays(t *testing.T, addr netip.Addr, was peerState) {
 	t.Helper()
 	if now := b.peer(t, addr); now.Established != was.Established || now.Flaps != was.Flaps {
@@ -247,7 +247,7 @@ func (b *bench) internal() peering {
 	return p
 }
 
-// up makes a session with the router under test, and has both sides learn from the other.
+// up establishes a session with the router under test; both sides learn routes from each other.
 func (b *bench) up(t *testing.T, p peering, annotations, spec string) peerState {
 	t.Helper()
 	b.r.run(t, p)

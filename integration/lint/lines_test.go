@@ -82,7 +82,7 @@ func TestLinesAreNotTooLong(t *testing.T) {
 	}
 }
 
-// Each long line is found, and only those that may not be long.
+// Each line that is too long is found, and no other line.
 func TestLongLinesAreFound(t *testing.T) {
 	text := strings.Repeat("x", longest)
 	for src, want := range map[string][]int{

@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// write is one object that has to change; object is nil to delete it.
+// write is a change of one object; a nil object deletes it.
 type write struct {
 	key    model.Key
 	object *model.Object

@@ -1,5 +1,5 @@
-// Package peers knows the external programs that tests run beside Manx, and the versions of them that tests need. A
-// wrong version would answer, and make many tests wait in vain.
+// Package peers has the external programs that tests run beside Manx, and their supported versions. A wrong version
+// would answer, and make many tests wait in vain.
 package peers
 
 import (
@@ -24,7 +24,7 @@ type Program struct {
 	// Arguments make it print a version, which is the first group of Version.
 	Arguments []string
 	Version   *regexp.Regexp
-	// Oldest is the first version that tests know, and Major, unless 0, the only first number.
+	// Oldest is the first supported version, and Major, unless 0, the only major version.
 	Oldest string
 	Major  int
 	Why    string // the feature that another version lacks
@@ -54,7 +54,7 @@ var All = []Program{
 
 func after(words string) *regexp.Regexp { return regexp.MustCompile(words + ` *v?(\d[\d.]*)`) }
 
-// patience is how long a program may take to print its version.
+// patience bounds the time until a program prints its version.
 const patience = time.Minute
 
 var (
@@ -62,8 +62,8 @@ var (
 	checksMu sync.Mutex
 )
 
-// Usable returns nil if a program is installed and, where tests depend on its version, has a version that they know.
-// The error is a sentence: the version found, where, the version required, and how to get it. Each program is run once.
+// Usable returns nil if a program is installed and, where tests depend on its version, has a supported version. The
+// error is a sentence: the version found, where, the version required, and how to get it. Each program is run once.
 func Usable(name string) error {
 	checksMu.Lock()
 	check := checks[name]

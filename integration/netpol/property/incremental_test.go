@@ -70,7 +70,7 @@ func TestOutcomeDoesNotDependOnTheWay(t *testing.T) {
 	each(t, 20, 8*time.Second, func(seed uint64) bool { return runRandomChanges(t, seed) })
 }
 
-// runRandomChanges goes a random way from nothing to a random world and back to nothing.
+// runRandomChanges makes random changes from an empty world to a random world and back to an empty one.
 func runRandomChanges(t *testing.T, seed uint64) bool {
 	g := newGenerator(seed)
 	config := g.config()

@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// path is where a packet goes.
+// path is the way of a packet.
 type path string
 
 const (
@@ -53,7 +53,7 @@ type subject struct {
 	host     bool
 }
 
-// rules is a policy, of whatever kind.
+// rules is a policy of any kind.
 type rules struct {
 	namespace, rank                     string
 	tier                                string
@@ -152,7 +152,7 @@ func (r *reference) addPolicy(
 	return p
 }
 
-// enter takes endpoints and network sets as peers, and those of this node as subjects.
+// enter adds endpoints and network sets as peers, and those of this node as subjects.
 func (r *reference) enter(o *model.Object, links map[string][]netip.Addr) {
 	switch v := o.Value.(type) {
 	case *model.WorkloadEndpoint:
@@ -199,7 +199,7 @@ func (r *reference) enter(o *model.Object, links map[string][]netip.Addr) {
 	}
 }
 
-// withoutInherited leaves out labels that only namespaces and service accounts can give.
+// withoutInherited leaves out labels that only namespaces and service accounts can set.
 func withoutInherited(labels map[string]string) map[string]string {
 	own := map[string]string{}
 	for name, value := range labels {
@@ -361,7 +361,7 @@ func (r *reference) fromHost(p *ruleset.Packet) bool {
 		r.normal(e, false, p)
 }
 
-// tunnel reports whether a packet goes from node to node with one of a workload in it.
+// tunnel reports whether a packet between nodes has a workload's packet in it.
 func (r *reference) tunnel(p *ruleset.Packet, other netip.Addr) bool {
 	return p.Protocol == 4 && p.Source.Is4() && r.tunnels() && r.isNode(other)
 }

@@ -296,7 +296,7 @@ func (g *generator) workload(k model.Key) *model.WorkloadEndpoint {
 	account := pick(g, accounts)
 	w.Labels[model.LabelNamespace], w.Labels[model.LabelServiceAccount],
 		w.Labels[model.LabelOrchestrator] = k.Namespace, account, "k8s"
-	if g.one(8) { // pretends to be somebody else
+	if g.one(8) { // with labels that it must not set
 		w.Labels[pick(g, []string{"pcns.app", "pcns.projectcalico.org/name", "pcsa.app", "pcsa.tier"})] = pick(g,
 			[]string{"a", "red"})
 		w.Labels[model.LabelServiceAccount] = pick(g, accounts)
