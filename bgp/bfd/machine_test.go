@@ -9,7 +9,7 @@ var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const ms = time.Millisecond
 
-// wire runs machines against each other on a clock that only the test moves.
+// wire runs two machines against each other on a clock of the test.
 type wire struct {
 	t       *testing.T
 	now     time.Time
@@ -145,14 +145,14 @@ func TestAdminDownIsNoFailure(t *testing.T) {
 	}
 }
 
-// stranger is the packet of a remote that has begun anew; any host that can send from its address can forge it.
+// stranger is the packet of a restarted remote; any host that can send from its address can forge it.
 var stranger = packet{state: Down, diag: noDiagnostic, multiplier: 3, my: 99, desiredTx: time.Second,
 	requiredRx: 50 * ms}
 
 func TestRemoteThatBeginsAnewIsNoFailure(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
 	w := up(t, a, b)
-	w.b = newMachine(99, 50*ms, 50*ms, 3, w.now) // the remote has forgotten all
+	w.b = newMachine(99, 50*ms, 50*ms, 3, w.now) // the remote has lost its state
 	w.changes = nil
 	w.run(3 * time.Second)
 	if len(w.changes) == 0 || w.changes[0].to != Down || !w.changes[0].fresh || !w.changes[0].doubtful ||
@@ -171,7 +171,7 @@ func TestRemoteThatBeginsAnewIsNoFailure(t *testing.T) {
 }
 
 // A forged packet without our discriminator changes nothing while packets of the remote arrive: neither the session,
-// which RFC 5880 section 6.8.6 would take down, nor the detection time.
+// which would go down by RFC 5880 section 6.8.6, nor the detection time.
 func TestAForgedEndIsNotBelieved(t *testing.T) {
 	for _, state := range []State{Down, AdminDown} {
 		forged := stranger

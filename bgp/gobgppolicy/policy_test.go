@@ -80,7 +80,7 @@ func refusals() bgp.Refusals {
 	}
 }
 
-// relaying decides about learned routes of both families.
+// relaying is the state of a node that passes on learned routes of both families.
 func relaying(drain bgp.Drain) bgp.Desired {
 	return bgp.Desired{
 		Drain: drain, Sessions: []bgp.Session{internal("10.0.0.1")},

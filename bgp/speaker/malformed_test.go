@@ -34,7 +34,7 @@ func rawUpdate(withdrawn, attrs, nlri []byte) []byte {
 	return message(2, append(append(b, attrs...), nlri...)...)
 }
 
-// attr has an honest length.
+// attr returns an attribute with its correct length.
 func attr(flags, kind byte, value ...byte) []byte {
 	return append([]byte{flags, kind, byte(len(value))}, value...)
 }
@@ -180,8 +180,8 @@ func malformedOpens() []malformed {
 	}
 }
 
-// TestMalformedMessages: whatever a peer sends, the process lives, other sessions are untouched, and the peer can
-// come back with a good session.
+// TestMalformedMessages: the process survives any message of a peer, other sessions are untouched, and the peer can
+// come back with a valid session.
 func TestMalformedMessages(t *testing.T) { // not parallel: it counts goroutines
 	s, d := testSpeaker(t, Config{RestartDeferral: time.Second})
 	var todo []malformed
@@ -210,7 +210,7 @@ func TestMalformedMessages(t *testing.T) { // not parallel: it counts goroutines
 			awaitSession(t, s, addr, "Established before "+m.name, established)
 		}
 		_, _ = conn.Write(m.bytes)
-		// A good message after the bad one makes the speaker finish with the bad one.
+		// A valid message after the malformed one ensures that the speaker has processed the malformed one.
 		_, _ = conn.Write(message(4))
 		drain(conn)
 		conn.Close()
