@@ -125,7 +125,7 @@ func TestDrainAndUndrain(t *testing.T) {
 		}
 	}
 	if a := annotations(); a[model.AnnotationDrain] != "" {
-		t.Fatalf("a refused order is stored: %v", a)
+		t.Fatalf("a refused call changed the Node: %v", a)
 	}
 	if got, err := r.client.Drain(r.context(), &manxv1.DrainRequest{Node: "node-1"}); err != nil ||
 		got.GetBefore() != "" {
