@@ -90,7 +90,7 @@ func BenchmarkLearn(b *testing.B) {
 			for range b.N {
 				h := newHost(b)
 				a, stop := h.agent()
-				a.set(base())
+				a.set(baseObjects())
 				a.synced(true, true)
 				settle(b, a)
 				changes := make([]route.Learned, n)

@@ -24,7 +24,7 @@ func (h *host) simple() (a *HostAgent, stop func(), want []string) {
 	h.t.Helper()
 	h.pod("cali1")
 	a, stop = h.agent()
-	a.set(base())
+	a.set(baseObjects())
 	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	want = []string{
 		defaultRoute,
@@ -66,7 +66,7 @@ func TestDriftOfIPv6SiblingsIsRepaired(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")
 	a, _ := h.agent()
-	a.set(base())
+	a.set(baseObjects())
 	a.Learn([]route.Learned{learned("fd10::4:0/122", 1024, "fd01::9", "fd01::10")})
 	want := []string{
 		"fd10::1:7 dev cali1 proto 80 metric 1024 pref medium", "blackhole fd10::1:0/122 dev lo proto bird metric " +
@@ -95,7 +95,7 @@ func TestForeignRouteKeepsItsPlace(t *testing.T) {
 	h.ip("-6 route add fd10::2:0/122 via fd01::44 proto static metric 1024")
 	h.pod("cali1")
 	a, _ := h.agent()
-	a.set(base())
+	a.set(baseObjects())
 	a.synced(true, true)
 	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9"), learned("fd10::2:0/122", 1024, "fd01::9")})
 	common := []string{
@@ -138,7 +138,7 @@ func TestAdoptThenPrune(t *testing.T) {
 	waitFor(t, "the inbox to be read", func() bool { return a.inbox.empty() })
 	h.eventually("-4", before...)
 
-	a.set(base())
+	a.set(baseObjects())
 	a.Learn([]route.Learned{learned("10.244.3.0/26", 1024, "10.1.0.9"), learned("10.244.4.0/26", 1024, "10.1.0.9")})
 	kept := []string{
 		defaultRoute,
@@ -182,7 +182,7 @@ func TestChanges(t *testing.T) {
 	h.eventually("-4", defaultRoute, pod, block)
 	// A workload whose interface appears later than its endpoint.
 	late := endpointObject("late", "node-1", "cali9", "10.244.1.20/32")
-	next := base()
+	next := baseObjects()
 	next[late.Key] = late
 	a.set(next, late.Key)
 	settle(t, a)
@@ -213,7 +213,7 @@ func TestHelperAgent(t *testing.T) {
 	}
 	h := &host{t, name}
 	a, _ := h.agent()
-	a.set(base())
+	a.set(baseObjects())
 	a.synced(true, true)
 	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	stop := make(chan os.Signal, 1)
@@ -245,7 +245,7 @@ func TestKilledAgentLeavesEverything(t *testing.T) {
 	c := h.open()
 	events := countRouteEvents(t, c)
 	a, _ := h.agent()
-	a.set(base())
+	a.set(baseObjects())
 	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	settle(t, a)
 	a.synced(true, true)
@@ -268,13 +268,13 @@ func TestRouteOfTheCNIPluginIsTakenOver(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- b.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	b.set(base())
+	b.set(baseObjects())
 	b.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	settle(t, b)
 	before := k.lists.Load()
 	h.pod("cali3")
 	h.ip("route add 10.244.1.3/32 dev cali3 scope link metric 1024")
-	next := base()
+	next := baseObjects()
 	e := endpointObject("new", "node-1", "cali3", "10.244.1.3/32")
 	next[e.Key] = e
 	b.set(next, e.Key)

@@ -127,7 +127,7 @@ func (w *world) text() string {
 
 // cluster is node-1 with an IPIP pool and one without.
 func cluster() model.Set {
-	s := base()
+	s := baseObjects()
 	p := poolObject("ipip", "10.245.0.0/16", "CrossSubnet")
 	s[p.Key] = p
 	n := nodeObject("node-1", "10.1.0.5/24", "")

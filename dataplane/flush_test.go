@@ -55,7 +55,7 @@ func TestLearnedRoutesFlushRoutesAlone(t *testing.T) {
 	}
 	announce := func(prefix string) { a.Learn([]route.Learned{learned(prefix, 1024, "10.1.0.9")}) }
 
-	a.SetState(State{Reader: base(), All: true})
+	a.SetState(State{Reader: baseObjects(), All: true})
 	step("the first state", true)
 	announce("192.0.2.0/24")
 	step("a learned route", false)
@@ -98,7 +98,7 @@ func TestAgentWaitsForMoreRoutesUnlessEnoughWait(t *testing.T) {
 		at <- now
 		return at
 	}
-	a.SetState(State{Reader: base(), All: true})
+	a.SetState(State{Reader: baseObjects(), All: true})
 	a.step()
 	for i, x := range []struct {
 		busy          bool

@@ -33,7 +33,7 @@ func TestPodsOfOthersFlushNothing(t *testing.T) {
 			t.Errorf("%s: %d flushes", what, n)
 		}
 	}
-	set := base()
+	set := baseObjects()
 	key := func(name string) model.Key {
 		return model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: name}
 	}

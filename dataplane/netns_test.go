@@ -177,8 +177,8 @@ func learned(prefix string, metric uint32, hops ...string) route.Learned {
 	return l
 }
 
-// base is node-1 with one pool of each family, a block of each, and a workload at each.
-func base() model.Set {
+// baseObjects has node-1 with one pool of each family, a block of each, and a workload at each.
+func baseObjects() model.Set {
 	return model.NewSet(
 		nodeObject("node-1", "10.1.0.5/24", "fd01::5/64"), nodeObject("node-2", "10.1.0.9/24", "fd01::9/64"),
 		poolObject("v4", "10.244.0.0/16", ""), poolObject("v6", "fd10::/48", ""),
@@ -194,7 +194,7 @@ func TestNodeRoutes(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")
 	a, stop := h.agent()
-	a.set(base())
+	a.set(baseObjects())
 	a.Learn([]route.Learned{
 		learned("10.244.2.0/26", 1024, "10.1.0.9"),
 		learned("10.244.3.0/26", 1024, "10.2.0.9"), // behind the gateway

@@ -13,7 +13,7 @@ import (
 )
 
 // everything that users see of interfaces that belong to no workload.
-func (h *host) others() string {
+func (h *host) foreignState() string {
 	h.t.Helper()
 	var b strings.Builder
 	for _, args := range []string{"-d link show dev eth0", "addr show dev eth0", "addr show dev lo",
@@ -53,7 +53,7 @@ func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 		return strings.TrimSpace(h.ip("-6 addr show tentative")) == "" &&
 			strings.Count(h.ip("-6 addr show scope link"), "inet6 fe80") == 6
 	})
-	before := h.others()
+	before := h.foreignState()
 
 	forged := []string{"eth0", "lo", "tunl0", "all", "default", "tap1"}
 	for i, iface := range forged {
@@ -69,7 +69,7 @@ func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 	settle(t, a)
 	a.Resync()
 	settle(t, a)
-	if after := h.others(); after != before {
+	if after := h.foreignState(); after != before {
 		t.Errorf("the host's interfaces have changed:\n%s\nbefore:\n%s", after, before)
 	}
 	for _, n := range a.Status().RefusedEndpoints {

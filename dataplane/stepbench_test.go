@@ -23,7 +23,7 @@ func BenchmarkLearnStep(b *testing.B) {
 	fake.PutAddress(kernel.Address{Link: 2, Prefix: netip.MustParsePrefix("10.1.0.5/24")})
 	now := time.Unix(1e9, 0)
 	a := newHostAgent(Config{Kernel: fake, NodeName: "node-1", Logger: zap.NewNop()}, func() time.Time { return now })
-	a.SetState(State{Reader: base(), All: true})
+	a.SetState(State{Reader: baseObjects(), All: true})
 	a.step()
 	hop := []netip.Addr{netip.MustParseAddr("10.1.0.9")}
 	list := make([][]route.Learned, 1000)

@@ -169,7 +169,7 @@ func (p *fakePeer) receive(o fakeOptions) {
 		case *gobgp.BGPOpen:
 			p.open = body
 		case *gobgp.BGPUpdate:
-			p.learn(body)
+			p.recordUpdate(body)
 		case *gobgp.BGPKeepAlive:
 			if o.hold != 0 && o.hold < 30 { // short hold times: answer each KEEPALIVE with one
 				b, _ := gobgp.NewBGPKeepAliveMessage().Serialize()
@@ -181,7 +181,7 @@ func (p *fakePeer) receive(o fakeOptions) {
 	}
 }
 
-func (p *fakePeer) learn(u *gobgp.BGPUpdate) {
+func (p *fakePeer) recordUpdate(u *gobgp.BGPUpdate) {
 	if eor, _ := u.IsEndOfRib(); eor {
 		p.eor = true
 		return

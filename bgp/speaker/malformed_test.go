@@ -19,13 +19,13 @@ import (
 
 // Builders of raw messages; their input is not checked.
 
-func raw(kind byte, length int, body ...byte) []byte {
+func rawMessage(kind byte, length int, body ...byte) []byte {
 	b := append(bytes.Repeat([]byte{0xff}, 16), 0, 0, kind)
 	binary.BigEndian.PutUint16(b[16:], uint16(length))
 	return append(b, body...)
 }
 
-func message(kind byte, body ...byte) []byte { return raw(kind, 19+len(body), body...) }
+func message(kind byte, body ...byte) []byte { return rawMessage(kind, 19+len(body), body...) }
 
 func rawUpdate(withdrawn, attrs, nlri []byte) []byte {
 	b := binary.BigEndian.AppendUint16(nil, uint16(len(withdrawn)))
@@ -56,10 +56,10 @@ func malformedUpdates() []malformed {
 		// RFC 4271 section 6.1: header
 		{"no marker", make([]byte, 19)},
 		{"half a marker", append(bytes.Repeat([]byte{0xff}, 8), make([]byte, 11)...)},
-		{"length 0", raw(2, 0)},
-		{"length 18", raw(2, 18)},
-		{"length 4097", raw(2, 4097, make([]byte, 4078)...)},
-		{"length 65535", raw(2, 65535, make([]byte, 65516)...)},
+		{"length 0", rawMessage(2, 0)},
+		{"length 18", rawMessage(2, 18)},
+		{"length 4097", rawMessage(2, 4097, make([]byte, 4078)...)},
+		{"length 65535", rawMessage(2, 65535, make([]byte, 65516)...)},
 		{"type 0", message(0)},
 		{"type 6", message(6)},
 		{"type 255", message(255, 1, 2, 3)},
@@ -212,7 +212,7 @@ func TestMalformedMessages(t *testing.T) { // not parallel: it counts goroutines
 		_, _ = conn.Write(m.bytes)
 		// A valid message after the malformed one ensures that the speaker has processed the malformed one.
 		_, _ = conn.Write(message(4))
-		drain(conn)
+		readAll(conn)
 		conn.Close()
 		if observer.isClosed() {
 			t.Errorf("%s, or one of those beside it: the session of another peer ended", m.name)
@@ -261,8 +261,8 @@ func TestMalformedMessages(t *testing.T) { // not parallel: it counts goroutines
 	}
 }
 
-// drain reads for a moment, until the speaker closes or has no more to send.
-func drain(c net.Conn) {
+// readAll reads for a moment, until the speaker closes or has no more to send.
+func readAll(c net.Conn) {
 	c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 	_, _ = io.Copy(io.Discard, c)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// fifty brings up many sessions.
-func fifty(t *testing.T, s *Speaker, d *bgp.Desired) map[string]*fakePeer {
+// establishFifty brings up many sessions.
+func establishFifty(t *testing.T, s *Speaker, d *bgp.Desired) map[string]*fakePeer {
 	t.Helper()
 	for i := range 50 {
 		d.Sessions = append(d.Sessions, passive(fmt.Sprintf("127.0.2.%d", i+1)))
@@ -37,7 +37,7 @@ func fifty(t *testing.T, s *Speaker, d *bgp.Desired) map[string]*fakePeer {
 func TestUnchangedSessionsRunOn(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})
-	peers := fifty(t, s, &d)
+	peers := establishFifty(t, s, &d)
 	first := d.Sessions[0].Address.String()
 
 	check := func(what string, touched map[string]bool) {

@@ -53,7 +53,7 @@ func TestOnlyWhatIsRefusedDiffers(t *testing.T) {
 		for range 10 {
 			b.later()
 		}
-		b.same()
+		b.checkKernel()
 	}
 }
 

@@ -71,7 +71,7 @@ func TestFollowersKnowAllRows(t *testing.T) {
 				f.PutRoute(other)
 				target.Handle([]kernel.Event{{Type: kernel.EventRoute, Route: other}})
 			case 7:
-				target.SetStatic([]Static{to(p, "10.1.0.3")}[:r.IntN(2)])
+				target.SetStatic([]Static{staticTo(p, "10.1.0.3")}[:r.IntN(2)])
 			}
 			if r.IntN(3) > 0 {
 				continue

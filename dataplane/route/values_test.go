@@ -74,8 +74,8 @@ func tableTarget(f *kerneltest.Kernel, tables ...kernel.Table) (*Target, func(ti
 	return target, advance
 }
 
-// to returns a route to a peer by a gateway, in main or another table.
-func to(p, gateway string, tables ...kernel.Table) Static {
+// staticTo returns a route to a peer by a gateway, in main or another table.
+func staticTo(p, gateway string, tables ...kernel.Table) Static {
 	r := Static{Prefix: prefix(p), Via: addr(gateway)}
 	for _, table := range tables {
 		r.Table = table
@@ -103,7 +103,7 @@ func TestTheSamePrefixInTwoTables(t *testing.T) {
 	foreign := inTable(7, "10.1.0.99")
 	f.PutRoute(foreign)
 	first, second := inTable(kernel.MainTable, "10.1.0.3"), inTable(100, "10.1.0.4")
-	target.SetStatic([]Static{to("192.0.2.9/32", "10.1.0.3"), to("192.0.2.9/32", "10.1.0.4", 100)})
+	target.SetStatic([]Static{staticTo("192.0.2.9/32", "10.1.0.3"), staticTo("192.0.2.9/32", "10.1.0.4", 100)})
 	have(first, foreign, second)
 
 	f.DropRoute(second.Key())
@@ -147,7 +147,7 @@ func TestRoutesOfOthersInASecondTable(t *testing.T) {
 	f.PutRoute(holder)
 	target, advance := tableTarget(f, 100)
 	target.Learn([]Learned{learned("10.244.2.0/26", 1024, "10.2.0.9")})
-	target.SetStatic([]Static{to("192.0.2.9/32", "10.1.0.4", 100), to("192.0.2.9/32", "10.1.0.3")})
+	target.SetStatic([]Static{staticTo("192.0.2.9/32", "10.1.0.4", 100), staticTo("192.0.2.9/32", "10.1.0.3")})
 	_, failures, _ := target.Flush()
 	if s := rowOf(target, "10.244.2.0/26"); s.Desired != "10.244.2.0/26 via 10.1.0.1 dev eth0 proto bird metric 1024" {
 		t.Errorf("%+v", s)

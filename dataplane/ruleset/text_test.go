@@ -35,8 +35,8 @@ func rule(text string, v Verdict, m ...Match) named {
 	return named{Rule{Matches: m, Verdict: v}, text}
 }
 
-// anywhere has the features of rules of every hook: each field, each action.
-func anywhere() []named {
+// anyHookRules has the features of rules of every hook: each field, each action.
+func anyHookRules() []named {
 	accept := verdict(Accept)
 	return []named{
 		rule("accept", accept),
@@ -122,8 +122,8 @@ func (n named) withFamily() named {
 	return n
 }
 
-// special has the features that only some hooks allow.
-func special() map[Base][]named {
+// hookRules has the features that only some hooks allow.
+func hookRules() map[Base][]named {
 	a4, a6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	return map[Base][]named{
 		{Prerouting, Filter, -300}: {
@@ -165,8 +165,8 @@ func special() map[Base][]named {
 }
 
 func TestRuleText(t *testing.T) {
-	list := anywhere()
-	for _, rules := range special() {
+	list := anyHookRules()
+	for _, rules := range hookRules() {
 		list = append(list, rules...)
 	}
 	for _, n := range list {
@@ -224,14 +224,14 @@ func fullTable(omitted ...string) *Table {
 	}
 	t.SetChain(&Chain{Name: "leaf"})
 	chain := &Chain{Name: "pi/NetworkPolicy/default/web.x_1"}
-	for _, n := range anywhere() {
+	for _, n := range anyHookRules() {
 		if slices.ContainsFunc(omitted, func(word string) bool { return strings.Contains(n.text, word) }) {
 			continue
 		}
 		chain.Rules = append(chain.Rules, n.rule)
 	}
 	t.SetChain(chain)
-	for base, rules := range special() {
+	for base, rules := range hookRules() {
 		chain := &Chain{Name: fmt.Sprintf("base-%s-%d", base.Hook, base.Type), Base: &base}
 		for _, n := range rules {
 			chain.Rules = append(chain.Rules, n.rule)

@@ -33,8 +33,8 @@ func part(c fill.Cluster, n int) fill.Cluster {
 	return c
 }
 
-func local(c fill.Cluster) fill.Cluster { c.Local = 30; return c }
-func plain(c fill.Cluster) fill.Cluster { c.Plain = true; return c }
+func local(c fill.Cluster) fill.Cluster         { c.Local = 30; return c }
+func withPlainPods(c fill.Cluster) fill.Cluster { c.Plain = true; return c }
 
 // BenchmarkKubernetes measures manxd beside a real kube-apiserver with a large cluster: from its start until it is
 // ready, a time without changes, ten changes of pods' status a second, and ten pods a second that are created and
@@ -48,7 +48,7 @@ func BenchmarkKubernetes(b *testing.B) {
 	}{
 		{"1000-nodes", thousand, "off"},
 		{"1000-nodes,30-pods-here", local(thousand), "off"},
-		{"1000-nodes,plain-pods", plain(thousand), "off"},
+		{"1000-nodes,plain-pods", withPlainPods(thousand), "off"},
 		{"500-nodes", part(thousand, 2), "off"},
 		{"250-nodes", part(thousand, 4), "off"},
 		{"1000-nodes,controllers", thousand, "on"},
@@ -58,13 +58,13 @@ func BenchmarkKubernetes(b *testing.B) {
 			for range number(b, "KUBERNETES_STARTS", 3) * b.N {
 				k.start(b)
 			}
-			k.steady(b, "idle", func(context.Context, time.Duration) error { return nil })
-			k.steady(b, "changes", func(ctx context.Context, d time.Duration) error {
+			k.measureSteady(b, "idle", func(context.Context, time.Duration) error { return nil })
+			k.measureSteady(b, "changes", func(ctx context.Context, d time.Duration) error {
 				return fill.Steadily(ctx, 10, d, func(ctx context.Context, i int) error {
 					return k.Change(ctx, k.Local+i)
 				})
 			})
-			k.steady(b, "lives", func(ctx context.Context, d time.Duration) error {
+			k.measureSteady(b, "lives", func(ctx context.Context, d time.Duration) error {
 				return fill.Steadily(ctx, 10, d, func(ctx context.Context, i int) error {
 					return k.Life(ctx, k.Pods+i, 2*time.Second)
 				})
@@ -241,8 +241,8 @@ func (k *kube) requests(b *testing.B) (n int) {
 	return n
 }
 
-// steady produces events for a while, and reports their cost for manxd.
-func (k *kube) steady(b *testing.B, name string, happen func(context.Context, time.Duration) error) {
+// measureSteady produces events for a while, and reports their cost for manxd.
+func (k *kube) measureSteady(b *testing.B, name string, happen func(context.Context, time.Duration) error) {
 	b.Helper()
 	d := time.Duration(number(b, "KUBERNETES_SECONDS", 60)) * time.Second
 	pid := k.node.Manxd().PID()

@@ -110,8 +110,8 @@ func hasText(t *testing.T, d bgp.Desired, text string) {
 	t.Errorf("nothing says %q: %v %v", text, d.Notices, d.Conflicts)
 }
 
-// first returns the only session.
-func first(t *testing.T, d bgp.Desired) bgp.Session {
+// onlySession returns the only session.
+func onlySession(t *testing.T, d bgp.Desired) bgp.Session {
 	t.Helper()
 	if len(d.Sessions) != 1 {
 		t.Fatalf("want one session, have %d", len(d.Sessions))

@@ -204,8 +204,8 @@ func (b *bench) established(t *testing.T, addr netip.Addr) peerState {
 	return p
 }
 
-// stays checks that a session has not been reset.
-func (b *bench) stays(t *testing.T, addr netip.Addr, was peerState) {
+// checkNotReset checks that a session has not been reset.
+func (b *bench) checkNotReset(t *testing.T, addr netip.Addr, was peerState) {
 	t.Helper()
 	if now := b.peer(t, addr); now.Established != was.Established || now.Flaps != was.Flaps {
 		t.Errorf("the session did not run on: was %+v, is %+v", was, now)
@@ -219,8 +219,8 @@ func bgpPeer(name string, addr netip.Addr, as uint32, annotations, spec string) 
 		annotations, addr, as, spec)
 }
 
-// clean removes the objects that a cell has stored.
-func (b *bench) clean(t *testing.T) {
+// removeObjects removes the objects that a cell has stored.
+func (b *bench) removeObjects(t *testing.T) {
 	t.Helper()
 	for _, kind := range []string{"bgppeers", "bgpfilters", "bgpconfigurations"} {
 		out, err := b.n.Manxctl("get", kind, "-o", "name")
@@ -247,8 +247,8 @@ func (b *bench) internal() peering {
 	return p
 }
 
-// up establishes a session with the router under test; both sides learn routes from each other.
-func (b *bench) up(t *testing.T, p peering, annotations, spec string) peerState {
+// establish establishes a session with the router under test; both sides learn routes from each other.
+func (b *bench) establish(t *testing.T, p peering, annotations, spec string) peerState {
 	t.Helper()
 	b.r.run(t, p)
 	must(t, b.n.Apply(bgpPeer("router", p.local, p.as, annotations, spec)))

@@ -63,7 +63,7 @@ func (n *Node) Boot(deploy string, settings []string, args ...string) (*Machine,
 	if err != nil {
 		return nil, err
 	}
-	return m, Eventually(time.Minute, m.up)
+	return m, Eventually(time.Minute, m.awaitUp)
 }
 
 // install follows the steps of the user guide, below root.
@@ -131,8 +131,8 @@ func (m *Machine) link() error {
 	return errors.Join(errs...)
 }
 
-// up finds systemd and waits until it accepts commands.
-func (m *Machine) up() error {
+// awaitUp finds systemd and waits until it accepts commands.
+func (m *Machine) awaitUp() error {
 	select {
 	case <-m.node.manxd.Done():
 		return errors.New("systemd has ended:\n" + m.Log())

@@ -31,8 +31,8 @@ func (s *step) cluster() cluster {
 	return c
 }
 
-// before returns the cluster at the beginning of a case: without the objects that its first step creates.
-func (c *tcase) before() cluster {
+// initialCluster returns the cluster at the beginning of a case: without the objects that its first step creates.
+func (c *tcase) initialCluster() cluster {
 	first := c.Steps[0].cluster()
 	first.policies = map[string]networkingv1.NetworkPolicy{}
 	for _, a := range c.Steps[0].Actions {

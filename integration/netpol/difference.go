@@ -19,7 +19,7 @@ type write struct {
 func difference(from, to model.Set) []write {
 	var writes []write
 	for k, o := range to {
-		if was := from[k]; was == nil || !same(was, o) {
+		if was := from[k]; was == nil || !equalObjects(was, o) {
 			writes = append(writes, write{k, o})
 		}
 	}

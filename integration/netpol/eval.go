@@ -30,11 +30,11 @@ func newEvaluator(nodes placement, state model.Set) (*evaluator, error) {
 	for _, node := range nodes {
 		e.calcs = append(e.calcs, policy.Build(policy.Config{Node: node}, e.set, nil))
 	}
-	return e, e.bad()
+	return e, e.checkObjects()
 }
 
-// bad returns an error if an object cannot be used.
-func (e *evaluator) bad() error {
+// checkObjects returns an error if an object cannot be used.
+func (e *evaluator) checkObjects() error {
 	for _, calc := range e.calcs {
 		for k, reason := range calc.Bad() {
 			return fmt.Errorf("%s: %s", k, reason)
@@ -62,7 +62,7 @@ func (e *evaluator) apply(writes []write) error {
 	for _, calc := range e.calcs {
 		calc.Update(e.set, keys(writes)...)
 	}
-	return e.bad()
+	return e.checkObjects()
 }
 
 var protocols = map[string]uint8{"TCP": 6, "UDP": 17, "SCTP": 132}

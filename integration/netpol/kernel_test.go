@@ -59,7 +59,7 @@ func TestProbesSeeWhatIsBlocked(t *testing.T) {
 			}
 			got, err := (&site{pods: ps}).measure(t.Context(), s)
 			must(t, err)
-			for _, c := range s.wrong(got) {
+			for _, c := range s.wrongCells(got) {
 				t.Errorf("%s: %s", rule, s.describe(c, got))
 			}
 		}

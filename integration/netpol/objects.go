@@ -82,7 +82,7 @@ func stored(o *model.Object) (*model.Object, error) {
 	return found, found.Err
 }
 
-func same(a, b *model.Object) bool {
+func equalObjects(a, b *model.Object) bool {
 	x, errX := codec.Encode(a)
 	y, errY := codec.Encode(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)

@@ -80,7 +80,7 @@ func (r *runner) run(ctx context.Context, mode string, cases []tcase) error {
 }
 
 func (r *runner) steps(ctx context.Context, c *tcase) error {
-	now := c.before()
+	now := c.initialCluster()
 	if err := r.become(ctx, now); err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (r *runner) check(ctx context.Context, mode string, c *tcase, i int) error 
 // report prints the wrong cells, the first ones with a packet's path through the rules. If Eval's result differs, the
 // kernel does not follow the rules.
 func (r *runner) report(heading string, s *step, got, evaluated reachability) int {
-	wrong := s.wrong(got)
+	wrong := s.wrongCells(got)
 	if len(wrong) > 0 {
 		fmt.Fprintf(r.out, "WRONG: %s: %d of %d cells\n", heading, len(wrong), s.cells())
 	}

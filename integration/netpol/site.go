@@ -302,7 +302,7 @@ func (n *site) measure(ctx context.Context, s *step) (reachability, error) {
 		return nil, err
 	}
 	for range retries {
-		missing := slices.DeleteFunc(s.wrong(got), func(c cell) bool { return got.at(c) })
+		missing := slices.DeleteFunc(s.wrongCells(got), func(c cell) bool { return got.at(c) })
 		if len(missing) == 0 {
 			break
 		}

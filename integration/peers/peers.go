@@ -91,7 +91,7 @@ func (p Program) Check() error {
 	get := fmt.Sprintf("apt-get install %s (Debian 12 or later)", p.Package)
 	path, err := exec.LookPath(p.Name)
 	if err != nil {
-		return fmt.Errorf("%s is not installed; want %s: %s", p.Name, p.wanted(), get)
+		return fmt.Errorf("%s is not installed; want %s: %s", p.Name, p.versionText(), get)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -101,19 +101,19 @@ func (p Program) Check() error {
 	switch {
 	case m == nil && err != nil:
 		return fmt.Errorf("%s %s fails: %w: %.200s; want %s: %s", path, strings.Join(p.Arguments, " "), err, out,
-			p.wanted(), get)
+			p.versionText(), get)
 	case m == nil:
 		return fmt.Errorf("%s is not the program %s of Debian's package %s: it prints %.200q; want %s: %s, and remove "+
-			"the other one or put it behind in PATH", path, p.Name, p.Package, out, p.wanted(), get)
+			"the other one or put it behind in PATH", path, p.Name, p.Package, out, p.versionText(), get)
 	case !p.accepts(string(m[1])):
 		return fmt.Errorf("%s is version %s; want %s, because %s: %s, and remove the other one or put it behind in "+
 			"PATH",
-			path, m[1], p.wanted(), p.Why, get)
+			path, m[1], p.versionText(), p.Why, get)
 	}
 	return nil
 }
 
-func (p Program) wanted() string {
+func (p Program) versionText() string {
 	if p.Major != 0 {
 		return fmt.Sprintf("version %d, %s or later", p.Major, p.Oldest)
 	}

@@ -160,7 +160,7 @@ func (g *generator) comparableWorld() model.Set {
 
 func TestEvalIsWhatCalicoDocuments(t *testing.T) {
 	cases, accepted := 0, 0
-	each(t, 100, 6*time.Second, func(seed uint64) bool {
+	forEachSeed(t, 100, 6*time.Second, func(seed uint64) bool {
 		g := newGenerator(seed)
 		set := g.comparableWorld()
 		calc := policy.Build(policy.Config{Node: thisNode}, set, hostLinks())

@@ -246,8 +246,8 @@ type place struct {
 	source netip.Addr
 }
 
-// drain returns the packets that have arrived since, without late ones of the earlier round.
-func (n *node) drain(sent []*ruleset.Packet, got map[uint32]place) error {
+// receiveAll returns the packets that have arrived since, without late ones of the earlier round.
+func (n *node) receiveAll(sent []*ruleset.Packet, got map[uint32]place) error {
 	b := make([]byte, 4096)
 	put := func(a arrival, ok bool, iface string) {
 		if a.number -= n.first; !ok || int(a.number) >= len(sent) {
