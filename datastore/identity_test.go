@@ -20,7 +20,7 @@ func TestIdentity(t *testing.T) {
 			want := string(r.identity(common))
 			each(reflect.ValueOf(common).Elem(), "", func(path string) {
 				if path == ".TypeMeta.Kind" || path == ".TypeMeta.APIVersion" {
-					return // those of all
+					return // fields of all objects
 				}
 				changes++
 				if string(r.identity(common)) == want {
@@ -61,7 +61,7 @@ func fillIn(v reflect.Value) {
 	}
 }
 
-// each changes one field after the other of those that are set, and puts it back.
+// each changes every set field, one after the other, and restores it.
 func each(v reflect.Value, path string, look func(path string)) {
 	with := func(value reflect.Value) {
 		was := reflect.New(v.Type()).Elem()
