@@ -176,9 +176,9 @@ func parseOutline(stdin []byte) (*Config, error) {
 	if err := json.Unmarshal(stdin, &o); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration cannot be read", err.Error())
 	}
-	c := &Config{IPAM: IPAM{Type: o.IPAM.Type}, ManxdSocket: o.ManxdSocket, NumQueues: o.NumQueues, LogLevel: o.LogLevel,
-		LogFilePath: o.LogFilePath, LogFileMaxSize: o.LogFileMaxSize, LogFileMaxAge: o.LogFileMaxAge,
-		LogFileMaxN: o.LogFileMaxN}
+	c := &Config{IPAM: IPAM{Type: o.IPAM.Type}, ManxdSocket: o.ManxdSocket, NumQueues: o.NumQueues,
+		LogLevel: o.LogLevel, LogFilePath: o.LogFilePath, LogFileMaxSize: o.LogFileMaxSize,
+		LogFileMaxAge: o.LogFileMaxAge, LogFileMaxN: o.LogFileMaxN}
 	c.CNIVersion, c.Name = o.CNIVersion, o.Name
 	c.setDefaults()
 	return c, nil

@@ -154,7 +154,8 @@ func TestDeadline(t *testing.T) {
 	if d.real != nil {
 		t.Error("the timer started")
 	}
-	if err := exec.CommandContext(d, "sleep", "300").Run(); err == nil || !errors.Is(d.Err(), context.DeadlineExceeded) {
+	err := exec.CommandContext(d, "sleep", "300").Run()
+	if err == nil || !errors.Is(d.Err(), context.DeadlineExceeded) {
 		t.Errorf("%v, %v", err, d.Err())
 	}
 	child, cancel := context.WithTimeout(within(10*time.Millisecond), time.Hour)
