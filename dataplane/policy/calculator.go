@@ -44,7 +44,7 @@ type Calculator struct {
 	policies   map[ID]*policyState
 	profiles   map[string]*policyState
 	tiers      map[string]tier
-	services   map[Service]map[model.Key]*model.EndpointSlice
+	services   map[Service][]namedSlice
 	slices     map[model.Key]Service
 	lists      map[string]*list
 	constants  map[string]int       // how many policies use each set with a fixed content
@@ -93,7 +93,7 @@ func New(c Config) *Calculator {
 		items: newItems(), sets: map[setKey]*memberSet{},
 		endpoints: map[model.Key]*endpoint{}, interfaces: map[string]*claim{},
 		policies: map[ID]*policyState{}, profiles: map[string]*policyState{}, tiers: map[string]tier{},
-		services: map[Service]map[model.Key]*model.EndpointSlice{}, slices: map[model.Key]Service{},
+		services: map[Service][]namedSlice{}, slices: map[model.Key]Service{},
 		lists: map[string]*list{}, constants: map[string]int{}, bad: map[model.Key]string{},
 	}
 	calc.hosts.init()
