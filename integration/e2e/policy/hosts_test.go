@@ -39,7 +39,7 @@ func echo(t *testing.T, ns string, ports ...int) {
 // end sees it.
 func askEcho(ns string, to netip.AddrPort, patience time.Duration) (answer string, err error) {
 	var conn net.Conn
-	inside := namespace.Inside(ns, func() { conn, err = net.Dial("udp", to.String()) })
+	inside := namespace.Inside(ns, func() { conn, err = net.DialUDP("udp", freshPort(), net.UDPAddrFromAddrPort(to)) })
 	if inside != nil || err != nil {
 		return "", fmt.Errorf("%v %w", inside, err)
 	}
