@@ -15,23 +15,23 @@ func TestSessions(t *testing.T) {
 	a, b, c := v4node("a", "10.192.0.2"), v4node("b", "10.192.0.3"), v4node("c", "10.192.0.4")
 	off := `config default {"nodeToNodeMeshEnabled":false}`
 	for _, tc := range []struct {
-		rule    string
-		me      string
-		objects []string
-		want    []string
-		notices []string
+		rule     string
+		nodeName string
+		objects  []string
+		want     []string
+		notices  []string
 	}{
 		{rule: "mesh: the smaller address is connected to", objects: []string{a, b},
 			want: []string{"10.192.0.3:179 mesh 64512-64512 passive" + mesh}},
-		{rule: "mesh: the greater address connects", me: "b", objects: []string{a, b},
+		{rule: "mesh: the greater address connects", nodeName: "b", objects: []string{a, b},
 			want: []string{"10.192.0.2:179 mesh 64512-64512 active" + mesh}},
-		{rule: "mesh: addresses compare as text", me: "a",
+		{rule: "mesh: addresses compare as text", nodeName: "a",
 			objects: []string{v4node("a", "10.0.0.9"), v4node("b", "10.0.0.10")},
 			want:    []string{"10.0.0.10:179 mesh 64512-64512 active" + mesh}},
 		{rule: "mesh: a route reflector takes no part",
 			objects: []string{a, b, v4node("c", "10.192.0.4", `"routeReflectorClusterID":"244.0.0.1"`)},
 			want:    []string{"10.192.0.3:179 mesh 64512-64512 passive" + mesh}},
-		{rule: "mesh: a route reflector has no mesh", me: "c",
+		{rule: "mesh: a route reflector has no mesh", nodeName: "c",
 			objects: []string{a, b, v4node("c", "10.192.0.4", `"routeReflectorClusterID":"244.0.0.1"`)}},
 		{rule: "mesh: can be switched off", objects: []string{a, b, off}},
 		{rule: "mesh: a node with another AS becomes an external peer",
@@ -57,7 +57,7 @@ func TestSessions(t *testing.T) {
 			want:    []string{"10.192.0.3:179 mesh 64512-64512 passive" + mesh},
 			notices: []string{"Node/x: spec.bgp.ipv4Address 10.192.0.3 is also the address of node b"}},
 		{rule: "a node without address has no peers", objects: []string{`node a {}`, b}},
-		{rule: "a node that is not registered has nothing", me: "z", objects: []string{a, b},
+		{rule: "a node that is not registered has nothing", nodeName: "z", objects: []string{a, b},
 			notices: []string{"Node/z: does not exist"}},
 		{rule: "a malformed address is no address",
 			objects: []string{a, `node b {"bgp":{"ipv4Address":"fd00::1/64","ipv6Address":"x"}}`},
@@ -96,9 +96,9 @@ func TestSessions(t *testing.T) {
 			objects: []string{a, b, off, `config node.b {"listenPort":500}`,
 				`peer p {"peerIP":"10.192.0.3","asNumber":65111}`},
 			want: []string{"10.192.0.3:179 global 64512-65111 passive from BGPPeer/p"}},
-		{rule: "peerIP: a node with another AS: no reverse", me: "b",
+		{rule: "peerIP: a node with another AS: no reverse", nodeName: "b",
 			objects: []string{a, b, off, `peer p {"peerIP":"10.192.0.3","asNumber":65111}`}},
-		{rule: "peerIP: a global peer that is a node follows the text order", me: "b",
+		{rule: "peerIP: a global peer that is a node follows the text order", nodeName: "b",
 			objects: []string{a, b, off, `peer p {"peerIP":"10.192.0.2","asNumber":64512}`},
 			want:    []string{"10.192.0.2:179 global 64512-64512 active from BGPPeer/p"}},
 		{rule: "peerIP: AS of a node is derived", objects: []string{a, v4node("b", "10.192.0.3", `"asNumber":65001`),
@@ -122,27 +122,27 @@ func TestSessions(t *testing.T) {
 			objects: []string{a, off, `peer p {"peerIP":"10.9.9.9","asNumber":65100,"localASNumber":65222}`},
 			want:    []string{"10.9.9.9:179 global 65222-65100 active from BGPPeer/p"}},
 
-		{rule: "reverse: of a global peer", me: "b",
+		{rule: "reverse: of a global peer", nodeName: "b",
 			objects: []string{a, b, c, off, `peer p {"peerIP":"10.192.0.3","asNumber":64512}`},
 			want: []string{"10.192.0.2:179 node 64512-64512 active from BGPPeer/p",
 				"10.192.0.4:179 node 64512-64512 passive from BGPPeer/p"}},
-		{rule: "reverse: of a node's peer", me: "b",
+		{rule: "reverse: of a node's peer", nodeName: "b",
 			objects: []string{a, b, c, off, `peer p {"node":"a","peerIP":"10.192.0.3","asNumber":64512}`},
 			want:    []string{"10.192.0.2:179 node 64512-64512 active from BGPPeer/p"}},
-		{rule: "reverse: Manual has none", me: "b",
+		{rule: "reverse: Manual has none", nodeName: "b",
 			objects: []string{a, b, c, off,
 				`peer p {"node":"a","peerIP":"10.192.0.3","asNumber":64512,"reversePeering":"Manual"}`}},
-		{rule: "reverse: expects the AS that the other side was told to use", me: "b",
+		{rule: "reverse: expects the AS that the other side was told to use", nodeName: "b",
 			objects: []string{a, b, off,
 				`peer p {"node":"a","peerIP":"10.192.0.3","asNumber":64512,"localASNumber":65222}`},
 			want: []string{"10.192.0.2:179 node 64512-65222 active from BGPPeer/p"}},
-		{rule: "reverse: of a peer with port: no port configured, so any matches", me: "b",
+		{rule: "reverse: of a peer with port: no port configured, so any matches", nodeName: "b",
 			objects: []string{a, b, off, `peer p {"node":"a","peerIP":"10.192.0.3:1790","asNumber":64512}`},
 			want:    []string{"10.192.0.2:179 node 64512-64512 active from BGPPeer/p"}},
-		{rule: "reverse: of a peer with port: it is not ours", me: "b",
+		{rule: "reverse: of a peer with port: it is not ours", nodeName: "b",
 			objects: []string{a, b, `config default {"nodeToNodeMeshEnabled":false,"listenPort":180}`,
 				`peer p {"node":"a","peerIP":"10.192.0.3:1790","asNumber":64512}`}},
-		{rule: "reverse: of a peer with port: it is ours", me: "b",
+		{rule: "reverse: of a peer with port: it is ours", nodeName: "b",
 			objects: []string{a, b, `config default {"nodeToNodeMeshEnabled":false,"listenPort":1790}`,
 				`peer p {"node":"a","peerIP":"10.192.0.3:1790","asNumber":64512}`},
 			want: []string{"10.192.0.2:1790 node 64512-64512 active from BGPPeer/p"}},
@@ -214,11 +214,11 @@ func TestSessions(t *testing.T) {
 				"BGPPeer/p: spec.maxRestartTime = 2h0m0s is ignored: want 0s to 4095s"}},
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
-			me := tc.me
-			if me == "" {
-				me = "a"
+			nodeName := tc.nodeName
+			if nodeName == "" {
+				nodeName = "a"
 			}
-			d := compute(t, me, tc.objects...)
+			d := compute(t, nodeName, tc.objects...)
 			equalLines(t, "sessions", showAll(d.Sessions), tc.want)
 			wantNotices(t, d, tc.notices...)
 		})
@@ -248,9 +248,9 @@ func TestRouteReflectors(t *testing.T) {
 		v4node("w", "10.0.0.11"), v4node("x", "10.0.0.12", `"asNumber":65001`),
 		`peer rr {"nodeSelector":"all()","peerSelector":"has(rr)"}`, `peer ext {"peerIP":"10.0.0.50","asNumber":64512}`,
 		`peer tor {"peerIP":"10.0.0.60","asNumber":65100}`}
-	client := func(me string) map[string]bool {
+	client := func(nodeName string) map[string]bool {
 		m := map[string]bool{}
-		for _, s := range compute(t, me, objects...).Sessions {
+		for _, s := range compute(t, nodeName, objects...).Sessions {
 			m[s.Address.String()] = s.ReflectorClient
 			if s.ReflectorClient != s.ReflectorClusterID.IsValid() {
 				t.Errorf("%s: cluster ID %v with client %v", s.Address, s.ReflectorClusterID, s.ReflectorClient)
@@ -291,9 +291,10 @@ func TestReflectorWorkedExample(t *testing.T) {
 func TestSessionFields(t *testing.T) {
 	secret := secrets{"mesh/pw": "m", "tor/pw": "t"}
 	base := []string{v4node("a", "10.0.0.1"), v4node("b", "10.0.0.2")}
-	one := func(t *testing.T, me, addr string, lines ...string) (Session, Desired) {
+	one := func(t *testing.T, nodeName, addr string, lines ...string) (Session, Desired) {
 		t.Helper()
-		d := Compute(Input{Reader: model.NewSet(world(t, append(base, lines...)...)...), Node: me, Passwords: secret})
+		d := Compute(Input{Reader: model.NewSet(world(t, append(base, lines...)...)...), Node: nodeName,
+			Passwords: secret})
 		for _, s := range d.Sessions {
 			if s.Address.String() == addr {
 				return s, d
@@ -379,10 +380,10 @@ func TestSessionFields(t *testing.T) {
 func TestGlobal(t *testing.T) {
 	addr := netip.MustParseAddr
 	for _, tc := range []struct {
-		rule, me, routerID string
-		objects            []string
-		want               Global
-		notices            []string
+		rule, nodeName, routerID string
+		objects                  []string
+		want                     Global
+		notices                  []string
 	}{
 		{rule: "defaults", objects: []string{v4node("a", "10.0.0.1")},
 			want: Global{LocalAS: 64512, RouterID: addr("10.0.0.1"), ListenPort: 179}},
@@ -399,10 +400,10 @@ func TestGlobal(t *testing.T) {
 				addr("10.0.0.1"), addr("fd00::1")}}},
 		{rule: "router ID: literal", routerID: "10.10.10.10", objects: []string{v4node("a", "10.0.0.1")},
 			want: Global{LocalAS: 64512, RouterID: addr("10.10.10.10"), ListenPort: 179}},
-		{rule: "router ID: hash of the name", me: "kube-master", routerID: "hash",
+		{rule: "router ID: hash of the name", nodeName: "kube-master", routerID: "hash",
 			objects: []string{v4node("kube-master", "10.0.0.1")},
 			want:    Global{LocalAS: 64512, RouterID: addr("25.79.212.8"), ListenPort: 179}},
-		{rule: "router ID: an IPv6-only node gets the hash", me: "kube-master",
+		{rule: "router ID: an IPv6-only node gets the hash", nodeName: "kube-master",
 			objects: []string{`node kube-master {"bgp":{"ipv6Address":"fd00::1/64"}}`},
 			want:    Global{LocalAS: 64512, RouterID: addr("25.79.212.8"), ListenPort: 179}},
 		{rule: "router ID: nonsense is told", routerID: "ten", objects: []string{v4node("a", "10.0.0.1")},
@@ -410,11 +411,11 @@ func TestGlobal(t *testing.T) {
 			notices: []string{`Node/a: CALICO_ROUTER_ID = "ten" is ignored`}},
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
-			me := tc.me
-			if me == "" {
-				me = "a"
+			nodeName := tc.nodeName
+			if nodeName == "" {
+				nodeName = "a"
 			}
-			d := Compute(Input{Reader: model.NewSet(world(t, tc.objects...)...), Node: me, RouterID: tc.routerID})
+			d := Compute(Input{Reader: model.NewSet(world(t, tc.objects...)...), Node: nodeName, RouterID: tc.routerID})
 			if !reflect.DeepEqual(d.Global, tc.want) {
 				t.Errorf("got  %+v\nwant %+v", d.Global, tc.want)
 			}

@@ -229,10 +229,10 @@ func TestExportToPeersWithoutFilters(t *testing.T) {
 func TestElevatedPriorities(t *testing.T) {
 	a := v4node("a", "10.192.0.2")
 	for _, c := range []struct {
-		rule  string
-		lines []string
-		want  string
-		told  []string
+		rule    string
+		lines   []string
+		want    string
+		notices []string
 	}{
 		{"default", nil, "[[512] [512]]", nil},
 		{"of the cluster", []string{`felix default {"ipv4ElevatedRoutePriority":300,"ipv6ElevatedRoutePriority":20}`},
@@ -250,7 +250,7 @@ func TestElevatedPriorities(t *testing.T) {
 			if got := fmt.Sprint(d.Elevated); got != c.want {
 				t.Errorf("got %s want %s", got, c.want)
 			}
-			wantNotices(t, d, c.told...)
+			wantNotices(t, d, c.notices...)
 		})
 	}
 }

@@ -80,11 +80,13 @@ func TestBothEndsAgree(t *testing.T) {
 				peer := desired[owner[s.Address]]
 				back := findSession(peer, s.Source)
 				total++
-				problem := misfit(desired[n], peer, s, back)
-				meant := s.Port == peer.Global.ListenPort && (back == nil || back.Port == desired[n].Global.ListenPort)
-				if differs := disagreement(s, back); problem == "" && differs != "" && meant {
+				problem := mismatch(desired[n], peer, s, back)
+				complete := s.Port == peer.Global.ListenPort &&
+					(back == nil || back.Port == desired[n].Global.ListenPort)
+				if differs := disagreement(s, back); problem == "" && differs != "" && complete {
 					apart++
-					if s.From[0] == back.From[0] || !told(desired[n], s.Address) || !told(peer, s.Source) {
+					if s.From[0] == back.From[0] || !hasConflict(desired[n], s.Address) ||
+						!hasConflict(peer, s.Source) {
 						problem = differs
 					}
 				}
@@ -99,8 +101,8 @@ func TestBothEndsAgree(t *testing.T) {
 	}
 }
 
-// misfit returns why the two ends do not find each other.
-func misfit(here, there Desired, s Session, back *Session) string {
+// mismatch returns why the two ends do not find each other.
+func mismatch(here, there Desired, s Session, back *Session) string {
 	switch {
 	case back == nil && s.Port != there.Global.ListenPort:
 		return "" // a port of another program: the peer is not required to peer back
@@ -119,7 +121,7 @@ func misfit(here, there Desired, s Session, back *Session) string {
 	return ""
 }
 
-func told(d Desired, addr netip.Addr) bool {
+func hasConflict(d Desired, addr netip.Addr) bool {
 	return slices.ContainsFunc(d.Conflicts, func(c Conflict) bool { return c.Address == addr })
 }
 

@@ -129,9 +129,9 @@ func TestRefusalsBySetting(t *testing.T) {
 					t.Errorf("from %s: %s, want %s", addr, got, c.want)
 				}
 			}
-			told := fmt.Sprint(d.Notices)
-			if c.notice != "" && !strings.Contains(told, c.notice) || c.notice == "" && len(d.Notices) > 0 {
-				t.Errorf("notices %s, want %q", told, c.notice)
+			notices := fmt.Sprint(d.Notices)
+			if c.notice != "" && !strings.Contains(notices, c.notice) || c.notice == "" && len(d.Notices) > 0 {
+				t.Errorf("notices %s, want %q", notices, c.notice)
 			}
 		})
 	}

@@ -36,22 +36,22 @@ func details(s Session) string {
 
 // scenario is one cluster of calico/node's own tests: the node is kube-master, or me if set.
 type scenario struct {
-	rule    string
-	me      string
-	objects []string
-	secrets secrets
-	want    []string
-	statics []string
-	peering []string
-	notices []string
+	rule     string
+	nodeName string
+	objects  []string
+	secrets  secrets
+	want     []string
+	statics  []string
+	peering  []string
+	notices  []string
 }
 
 func (sc scenario) run(t *testing.T) {
-	me := sc.me
-	if me == "" {
-		me = "kube-master"
+	nodeName := sc.nodeName
+	if nodeName == "" {
+		nodeName = "kube-master"
 	}
-	d := Compute(Input{Reader: model.NewSet(world(t, sc.objects...)...), Node: me, Passwords: sc.secrets})
+	d := Compute(Input{Reader: model.NewSet(world(t, sc.objects...)...), Node: nodeName, Passwords: sc.secrets})
 	var got, statics, peering []string
 	for _, s := range d.Sessions {
 		got = append(got, details(s))
@@ -97,7 +97,7 @@ func TestScenarios(t *testing.T) {
 			want: []string{"10.192.0.3:179 mesh 64512-64512 passive" + mesh,
 				"10.192.0.4:179 node 64512-64512 passive from BGPPeer/rr", "2001::102:179 mesh 64512-64512 active" +
 					mesh}},
-		{rule: "mesh: an IPv6-only node has no IPv4 peers", me: "six",
+		{rule: "mesh: an IPv6-only node has no IPv4 peers", nodeName: "six",
 			objects: []string{`node six {"bgp":{"ipv6Address":"2001::103/64"}}`, node1},
 			want:    []string{"2001::102:179 mesh 64512-64512 active" + mesh}},
 		{rule: "mesh password: missing", objects: with(meshPW),
@@ -257,12 +257,12 @@ func TestScenarios(t *testing.T) {
 				`peer n {"node":"kube-master","peerIP":"10.192.0.3","asNumber":64512}`),
 			want: []string{"10.192.0.3:179 global 64512-64512 passive from BGPPeer/g+BGPPeer/n"}},
 		{rule: "node deletion: before", objects: []string{master, node1, node2, v4node("kube-node-3", "10.192.0.5"),
-			off, `peer p {"nodeSelector":"all()","peerSelector":"all()"}`}, me: "kube-node-3",
+			off, `peer p {"nodeSelector":"all()","peerSelector":"all()"}`}, nodeName: "kube-node-3",
 			want: []string{"10.192.0.2:179 node 64512-64512 active from BGPPeer/p",
 				"10.192.0.3:179 node 64512-64512 active from BGPPeer/p",
 				"10.192.0.4:179 node 64512-64512 active from BGPPeer/p"}},
 		{rule: "node deletion: after", objects: []string{master, node1, v4node("kube-node-3", "10.192.0.5"), off,
-			`peer p {"nodeSelector":"all()","peerSelector":"all()"}`}, me: "kube-node-3",
+			`peer p {"nodeSelector":"all()","peerSelector":"all()"}`}, nodeName: "kube-node-3",
 			want: []string{"10.192.0.2:179 node 64512-64512 active from BGPPeer/p",
 				"10.192.0.3:179 node 64512-64512 active from BGPPeer/p"}},
 		{rule: "source address and restart time",
@@ -292,7 +292,7 @@ func TestScenarios(t *testing.T) {
 			peering: []string{"cali1 169.254.1.1"},
 			notices: []string{"BGPPeer/w: is skipped for IPv6: this node has no IPv6 address",
 				"BGPPeer/w: with bindMode NodeIP"}},
-		{rule: "local workloads: never reversed to other nodes", me: "kube-node-1",
+		{rule: "local workloads: never reversed to other nodes", nodeName: "kube-node-1",
 			objects: plus(`wep vm1 {"node":"kube-master","interfaceName":"cali1","ipNetworks":["10.244.0.1/32"]}`,
 				`peer w {"localWorkloadSelector":"all()","asNumber":65400}`)},
 	} {
@@ -359,15 +359,15 @@ func TestWhichSettingsWin(t *testing.T) {
 				"n2": "10.0.0.1:179 node 64512-64512 active from BGPPeer/b filters [f]"}},
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
-			for me, want := range tc.want {
-				d := Compute(Input{Reader: model.NewSet(world(t, tc.objects...)...), Node: me,
+			for nodeName, want := range tc.want {
+				d := Compute(Input{Reader: model.NewSet(world(t, tc.objects...)...), Node: nodeName,
 					Passwords: secrets{"bgp/k": "pw"}})
 				if len(d.Sessions) != 1 {
-					t.Fatalf("%s: %v", me, showAll(d.Sessions))
+					t.Fatalf("%s: %v", nodeName, showAll(d.Sessions))
 				}
-				equalLines(t, me, []string{details(d.Sessions[0]) + " filters [" +
+				equalLines(t, nodeName, []string{details(d.Sessions[0]) + " filters [" +
 					strings.Join(d.Sessions[0].Filters, " ") + "]"}, []string{want})
-				wantNotices(t, d, tc.notices[me]...)
+				wantNotices(t, d, tc.notices[nodeName]...)
 			}
 		})
 	}

@@ -70,7 +70,7 @@ func TestMTU(t *testing.T) {
 	}
 }
 
-// Whatever a runtime passes, the plugin answers with an error or continues; it never panics.
+// For any input of a runtime, the plugin returns an error or continues; it never panics.
 func FuzzInput(f *testing.F) {
 	f.Add(`{"name":"n","ipam":{"type":"calico-ipam"}}`, "IP=10.0.0.1;K8S_POD_NAME=a;K8S_POD_NAMESPACE=b")
 	f.Add(

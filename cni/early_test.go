@@ -28,7 +28,7 @@ type daemon struct {
 	t         *testing.T
 	host, pod string // network namespaces
 	dir       string
-	// add answers Add; finish is the error of Finish.
+	// add responds to Add; finish is the error of Finish.
 	add    func(*daemon, *cni.Request) *cni.Response
 	finish *types.Error
 
@@ -65,13 +65,13 @@ func (d *daemon) Call(_ context.Context, q *cni.Request) (*cni.Response, error) 
 	return r, nil
 }
 
-func (d *daemon) took(step cni.Step) bool {
+func (d *daemon) received(step cni.Step) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Contains(d.steps, step)
 }
 
-// attachment is the answer to Add, early its part that is known before.
+// attachment is the response to Add; early is the part of it that is known before.
 func attachment() *cni.Attachment {
 	return &cni.Attachment{HostIf: "cali1", MAC: "02:00:00:00:00:01", MTU: 1400,
 		Addresses: []netip.Addr{netip.MustParseAddr("10.65.0.1")},
@@ -139,7 +139,8 @@ func (d *daemon) attach() (string, error) {
 
 const wired = "cali1 1400, eth0 1400"
 
-// The interface exists, without an address, before the answer with the addresses, which is held here until it does.
+// The interface exists, without an address, before the response with the addresses: the test holds the response until
+// then.
 func TestInterfaceIsMadeWhileAddressesAreAssigned(t *testing.T) {
 	d := newDaemon(t, func(d *daemon, q *cni.Request) *cni.Response {
 		q.Begin(early())
@@ -159,12 +160,12 @@ func TestInterfaceIsMadeWhileAddressesAreAssigned(t *testing.T) {
 	if have := d.interfaces(); have != wired {
 		t.Errorf("interfaces are %s", have)
 	}
-	if d.took(cni.StepAbort) || !d.took(cni.StepFinish) {
+	if d.received(cni.StepAbort) || !d.received(cni.StepFinish) {
 		t.Errorf("steps are %v", d.steps)
 	}
 }
 
-// wait waits for the interfaces of the plugin, which may be at work.
+// wait waits for the interfaces of the plugin, which may still run.
 func (d *daemon) wait(want string) {
 	for d.interfaces() != want {
 		if d.t.Context().Err() != nil || d.t.Failed() {
@@ -173,31 +174,31 @@ func (d *daemon) wait(want string) {
 	}
 }
 
-// Whatever goes wrong after the interface was made: nothing of it remains.
+// Nothing of the interface remains after any failure.
 func TestInterfaceGoesWithAFailedAdd(t *testing.T) {
 	for name, c := range map[string]struct {
-		answer func() *cni.Response
-		finish *types.Error
-		want   string
-		aborts bool
+		respond func() *cni.Response
+		finish  *types.Error
+		want    string
+		aborts  bool
 	}{
-		"the block is not written": {answer: func() *cni.Response {
+		"the block is not written": {respond: func() *cni.Response {
 			return &cni.Response{Version: cni.ProtocolVersion,
 				Error: types.NewError(11, "the block is not written", "")}
 		}, want: "the block is not written"},
-		"manxd is killed": {answer: func() *cni.Response {
+		"manxd is killed": {respond: func() *cni.Response {
 			runtime.Goexit() // which closes the connection
 			return nil
 		}, want: cni.ErrNoAnswer.Error()},
-		"the answer is without attachment": {answer: func() *cni.Response {
+		"the answer is without attachment": {respond: func() *cni.Response {
 			return &cni.Response{Version: cni.ProtocolVersion}
 		}, want: "no attachment"},
-		"an address that is routed elsewhere": {answer: func() *cni.Response {
+		"an address that is routed elsewhere": {respond: func() *cni.Response {
 			a := attachment()
 			a.Addresses = []netip.Addr{netip.MustParseAddr("10.65.0.9")}
 			return &cni.Response{Version: cni.ProtocolVersion, Attachment: a}
 		}, want: "already routes that address to lo", aborts: true},
-		"the endpoint is not written": {answer: func() *cni.Response {
+		"the endpoint is not written": {respond: func() *cni.Response {
 			return &cni.Response{Version: cni.ProtocolVersion, Attachment: attachment()}
 		}, finish: types.NewError(11, "the endpoint is not written", ""), want: "the endpoint is not written",
 			aborts: true},
@@ -206,7 +207,7 @@ func TestInterfaceGoesWithAFailedAdd(t *testing.T) {
 			d := newDaemon(t, func(d *daemon, q *cni.Request) *cni.Response {
 				q.Begin(early())
 				d.wait(wired)
-				return c.answer()
+				return c.respond()
 			}, c.finish)
 			d.ip("-n", d.host, "route", "add", "10.65.0.9", "dev", "lo", "metric", "1024")
 			if _, err := d.attach(); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -215,14 +216,14 @@ func TestInterfaceGoesWithAFailedAdd(t *testing.T) {
 			if have := d.interfaces(); have != "" {
 				t.Errorf("left behind: %s", have)
 			}
-			if d.took(cni.StepAbort) != c.aborts {
+			if d.received(cni.StepAbort) != c.aborts {
 				t.Errorf("steps are %v", d.steps)
 			}
 		})
 	}
 }
 
-// The answer counts: an interface that was made otherwise is replaced. A manxd of before sends no early answer.
+// The final response decides: an interface with other parameters is replaced. An older manxd sends no early response.
 func TestAnswerCounts(t *testing.T) {
 	for name, begin := range map[string]func(*cni.Request){
 		"another MTU":    func(q *cni.Request) { a := early(); a.MTU = 1300; q.Begin(a) },
@@ -247,7 +248,7 @@ func TestAnswerCounts(t *testing.T) {
 	}
 }
 
-// A plugin of before does not request an early answer, and gets none.
+// An older plugin does not request an early response, and gets none.
 func TestPluginOfBefore(t *testing.T) {
 	d := newDaemon(t, func(_ *daemon, q *cni.Request) *cni.Response {
 		if q.Begin != nil {

@@ -27,8 +27,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// inKubernetes returns the Kubernetes cluster that calico-kube-controllers read when they wrote the content of the
-// goldens.
+// inKubernetes returns the Kubernetes cluster for which calico-kube-controllers wrote the content of the goldens.
 func inKubernetes() []*model.Object {
 	var list []*model.Object
 	for _, name := range []string{"default", "kube-node-lease", "kube-public", "kube-system", "shop"} {
@@ -47,7 +46,7 @@ func inKubernetes() []*model.Object {
 		}
 		list = append(list, model.NewObject(model.Key{Kind: model.KindServiceAccount, Namespace: x[0], Name: x[1]}, a))
 	}
-	list = append(list, denyAll("deny-all"), letIn())
+	list = append(list, denyAll("deny-all"), allowPolicy())
 	for name, labels := range map[string]map[string]string{
 		"h1": {"kubernetes.io/hostname": "h1", "zone": "east"}, "rr-one.example.test": {"zone": "west"},
 	} {
@@ -67,7 +66,7 @@ func denyAll(name string) *model.Object {
 	return model.NewObject(policyKey(name), p)
 }
 
-func letIn() *model.Object {
+func allowPolicy() *model.Object {
 	udp, sctp, end := corev1.ProtocolUDP, corev1.ProtocolSCTP, int32(6010)
 	port := func(v intstr.IntOrString) *intstr.IntOrString { return &v }
 	p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "let-in"}}
@@ -88,7 +87,8 @@ func letIn() *model.Object {
 	return model.NewObject(policyKey("let-in"), p)
 }
 
-// written gives the text of all objects of a kind whose name fits, without what differs from run to run.
+// written returns the text of all objects of a kind with a matching name, without the fields that differ from run to
+// run.
 func written(t *testing.T, r model.Reader, kind model.Kind, fits func(string) bool) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -160,7 +160,7 @@ func TestAsCalicoWrites(t *testing.T) {
 			}
 			calicotest.Settle(t, test.c, store, source, store)
 			compare(t, written(t, read(store), test.kind, test.fits), want)
-			// And what Calico has written needs no change.
+			// And the objects that Calico has written need no change.
 			store = memory.New()
 			for _, kind := range []model.Kind{model.KindNode, test.kind} {
 				for o := range golden.All(kind) {
@@ -203,7 +203,7 @@ func TestNodeLabels(t *testing.T) {
 	}
 }
 
-// A Node goes with its endpoints when Kubernetes' node is gone for sure, and no other does.
+// A Node and its endpoints are deleted when Kubernetes' node certainly does not exist. No other Node is deleted.
 func TestNodeDeleter(t *testing.T) {
 	golden := calicotest.Objects(t)
 	source, store := memory.New(inKubernetes()...), memory.New()
@@ -244,7 +244,7 @@ func TestNodeDeleter(t *testing.T) {
 	}
 }
 
-// An endpoint follows its pod's labels, ports and service account, and nothing else of it.
+// An endpoint follows its pod's labels, ports and service account, and no other field.
 func TestEndpoints(t *testing.T) {
 	golden := calicotest.Objects(t)
 	store, source := memory.New(), memory.New()
@@ -279,7 +279,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// all returns the controllers that follow from the tables.
+// all returns the controllers that follow the tables.
 func all(t *testing.T, source datastore.Store) []loop.Controller {
 	hosts, err := hostendpoints.New(&model.AutoHostEndpoints{AutoCreate: "Enabled"})
 	if err != nil {
@@ -289,7 +289,7 @@ func all(t *testing.T, source datastore.Store) []loop.Controller {
 		&nodes.Labels{}, &nodes.Deleter{Source: source}, &endpoints.Endpoints{}}
 }
 
-// stale returns a store in which there is something to create, to change and to delete for each controller.
+// stale returns a store in which each controller has an object to create, to change and to delete.
 func stale(t *testing.T) (store, source *memory.Store) {
 	golden := calicotest.Objects(t)
 	source, store = memory.New(inKubernetes()...), memory.New()
@@ -320,7 +320,7 @@ func everything(t *testing.T, s *memory.Store) map[string]string {
 	return all
 }
 
-// Work that is interrupted by a kill after any write is brought to the same end by the next leader.
+// After a kill at any write, the next leader brings the work to the same end.
 func TestKilledAfterEachWrite(t *testing.T) {
 	store, source := stale(t)
 	for _, c := range all(t, source) {
@@ -355,7 +355,7 @@ func TestKilledAfterEachWrite(t *testing.T) {
 }
 
 // Controllers follow changes by their watches, two leaders at once come to the same end, and a policy that was deleted
-// and made again meanwhile is not lost. The store is a real etcd.
+// and created again meanwhile is not lost. The store is a real etcd.
 func TestTwoLeadersFollowChanges(t *testing.T) {
 	server := etcdtest.Start(t)
 	source := memory.New(inKubernetes()...)

@@ -26,8 +26,8 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// made creates or fails.
-func made[T any](t *testing.T) func(T, error) T {
+// mustCreate creates or fails.
+func mustCreate[T any](t *testing.T) func(T, error) T {
 	return func(o T, err error) T {
 		t.Helper()
 		if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -37,7 +37,7 @@ func made[T any](t *testing.T) func(T, error) T {
 	}
 }
 
-// A real Kubernetes API beside a real etcd: everything that is to be carried is, from what kubectl users do.
+// A real Kubernetes API beside a real etcd: the changes that users make with kubectl reach etcd.
 func TestKubernetesBesideEtcd(t *testing.T) {
 	api := apiserver.Start(t)
 	rest := api.Config(apiserver.Admin)
@@ -47,21 +47,21 @@ func TestKubernetesBesideEtcd(t *testing.T) {
 	}
 	ctx := t.Context()
 	shop := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"team": "blue"}}}
-	made[*corev1.Namespace](t)(client.CoreV1().Namespaces().Create(ctx, shop, metav1.CreateOptions{}))
-	made[*corev1.ServiceAccount](t)(client.CoreV1().ServiceAccounts("shop").Create(ctx,
+	mustCreate[*corev1.Namespace](t)(client.CoreV1().Namespaces().Create(ctx, shop, metav1.CreateOptions{}))
+	mustCreate[*corev1.ServiceAccount](t)(client.CoreV1().ServiceAccounts("shop").Create(ctx,
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
 			Name: "robot", Labels: map[string]string{"trusted": "yes"}}}, metav1.CreateOptions{}))
-	made[*networkingv1.NetworkPolicy](t)(client.NetworkingV1().NetworkPolicies("shop").Create(ctx,
+	mustCreate[*networkingv1.NetworkPolicy](t)(client.NetworkingV1().NetworkPolicies("shop").Create(ctx,
 		denyAll("deny-all").Value.(*networkingv1.NetworkPolicy), metav1.CreateOptions{}))
 	for _, n := range []string{"k1", "k2"} {
-		made[*corev1.Node](t)(client.CoreV1().Nodes().Create(ctx,
+		mustCreate[*corev1.Node](t)(client.CoreV1().Nodes().Create(ctx,
 			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n, Labels: map[string]string{"zone": n}}},
 			metav1.CreateOptions{}))
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-1", Labels: map[string]string{"app": "web"}}}
 	pod.Spec = corev1.PodSpec{NodeName: "k1", ServiceAccountName: "robot", TerminationGracePeriodSeconds: new(int64),
 		Containers: []corev1.Container{{Name: "c", Image: "x"}}}
-	pod = made[*corev1.Pod](t)(client.CoreV1().Pods("shop").Create(ctx, pod, metav1.CreateOptions{}))
+	pod = mustCreate[*corev1.Pod](t)(client.CoreV1().Pods("shop").Create(ctx, pod, metav1.CreateOptions{}))
 
 	server := etcdtest.Start(t)
 	store := server.Store(t)
@@ -96,7 +96,7 @@ func TestKubernetesBesideEtcd(t *testing.T) {
 	assign("gone", "n1")
 	assign("gone-2", "n2")
 	pod.Status.Phase, pod.Status.PodIP, pod.Status.PodIPs = "Running", address, []corev1.PodIP{{IP: address}}
-	made[*corev1.Pod](t)(client.CoreV1().Pods("shop").UpdateStatus(ctx, pod, metav1.UpdateOptions{}))
+	mustCreate[*corev1.Pod](t)(client.CoreV1().Pods("shop").UpdateStatus(ctx, pod, metav1.UpdateOptions{}))
 	w := &model.WorkloadEndpoint{}
 	w.Namespace = "shop"
 	w.Spec.Node, w.Spec.Orchestrator, w.Spec.Pod, w.Spec.Endpoint, w.Spec.InterfaceName = "n1", "k8s", "web-1", "eth0",
@@ -159,7 +159,7 @@ func TestKubernetesBesideEtcd(t *testing.T) {
 	d.Spec = appsv1.DeploymentSpec{Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: labels},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "x"}}}}}
-	made[*appsv1.Deployment](t)(client.AppsV1().Deployments("kube-system").Create(ctx, d, metav1.CreateOptions{}))
+	mustCreate[*appsv1.Deployment](t)(client.AppsV1().Deployments("kube-system").Create(ctx, d, metav1.CreateOptions{}))
 	calicotest.Eventually(t, "the controllers rest", func() bool { return c.State().Yielding != "" })
 	if err := client.AppsV1().Deployments("kube-system").Delete(ctx, d.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -167,8 +167,8 @@ func TestKubernetesBesideEtcd(t *testing.T) {
 	calicotest.Eventually(t, "the controllers work again", func() bool { return len(c.State().Controllers) > 5 })
 }
 
-// An API that refuses is named, both where the controllers query whether others work and where they need its objects;
-// they write nothing meanwhile.
+// The state has the error of an API that refuses requests, both the requests for other controllers' state and those for
+// objects. The controllers write nothing meanwhile.
 func TestAPIThatRefuses(t *testing.T) {
 	api := apiserver.Start(t)
 	api.AddUsers(t, "stranger")

@@ -43,7 +43,7 @@ func TestKubernetesAsDatastore(t *testing.T) {
 	store := open()
 	for _, name := range []string{"k1", "k2"} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		made[*corev1.Node](t)(client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{}))
+		mustCreate[*corev1.Node](t)(client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{}))
 	}
 	for name, cidr := range map[string]string{"pods": "10.9.0.0/16", "services": "10.46.0.0/24"} {
 		p := &model.IPPool{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -82,7 +82,7 @@ func TestKubernetesAsDatastore(t *testing.T) {
 	}
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "front"}}
 	service.Spec.Type, service.Spec.Ports = corev1.ServiceTypeLoadBalancer, []corev1.ServicePort{{Port: 80}}
-	made[*corev1.Service](t)(client.CoreV1().Services("default").Create(ctx, service, metav1.CreateOptions{}))
+	mustCreate[*corev1.Service](t)(client.CoreV1().Services("default").Create(ctx, service, metav1.CreateOptions{}))
 
 	kube, err := kubeapi.New(rest)
 	if err != nil {

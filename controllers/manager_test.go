@@ -52,7 +52,7 @@ func (k *kube) Services() corev1client.CoreV1Interface {
 	return corev1client.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:1"}) // nobody answers
 }
 
-// candidate is a manxd as far as its controllers go.
+// candidate is the controllers' part of a manxd.
 type candidate struct {
 	*Manager
 	store *etcd.Store
@@ -93,7 +93,7 @@ func readConfig(t *testing.T, s datastore.Store) *model.KubeControllersConfigura
 }
 
 // One of two candidates leads: it makes the configuration, reports the running controllers, follows changes of the
-// configuration without an end, and gives way to calico-kube-controllers. Then the other candidate leads.
+// configuration and goes on, and stops for calico-kube-controllers. Then the other candidate leads.
 func TestLeader(t *testing.T) {
 	server := etcdtest.Start(t)
 	source, k := memory.New(inKubernetes()...), &kube{}
@@ -177,7 +177,7 @@ func edit(t *testing.T, s datastore.Store, change func(*model.KubeControllersCon
 	})
 }
 
-// Without the Kubernetes API only what needs none of it runs.
+// Without the Kubernetes API, only the controllers run that do not need it.
 func TestWithoutKubernetes(t *testing.T) {
 	server := etcdtest.Start(t)
 	c := start(t, server, "n1", nil, nil, func(c *Config) { c.Kube, c.Source, c.Always = nil, nil, true })

@@ -124,13 +124,13 @@ func TestRevisionWithoutChanges(t *testing.T) {
 
 // connections takes its time to forget.
 type connections struct {
-	goOn chan struct{}
-	got  chan []netip.Addr
+	proceed chan struct{}
+	got     chan []netip.Addr
 }
 
 func (c *connections) ForgetConnections(list []netip.Addr) (int, error) {
 	c.got <- list
-	<-c.goOn
+	<-c.proceed
 	return len(list), nil
 }
 
@@ -162,13 +162,13 @@ func TestFloatingAddressesThatMoveOnAreForgottenInTurn(t *testing.T) {
 	if first := <-conns.got; len(first) != 1 || len(conns.got) > 0 {
 		t.Fatalf("first %v are forgotten, and %d times more at once", first, len(conns.got))
 	}
-	conns.goOn <- struct{}{}
+	conns.proceed <- struct{}{}
 	a.loop.Wait() // the loop is triggered to take another step
 	a.step()
 	if second := <-conns.got; len(second) != 2 {
 		t.Errorf("then %v are forgotten, want both addresses once", second)
 	}
-	conns.goOn <- struct{}{}
+	conns.proceed <- struct{}{}
 	a.loop.Wait()
 	if a.step(); len(conns.got) > 0 {
 		t.Error("something is forgotten twice")

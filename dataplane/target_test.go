@@ -20,8 +20,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// roster is an agent with one target more, and its observed calls.
-type roster struct {
+// extendedAgent is an agent with one target more, and its observed calls.
+type extendedAgent struct {
 	t     *testing.T
 	fake  *kerneltest.Kernel
 	agent *HostAgent
@@ -29,9 +29,9 @@ type roster struct {
 	path  string
 }
 
-func newRoster(t *testing.T) *roster {
+func newExtendedAgent(t *testing.T) *extendedAgent {
 	core, logs := observer.New(zapcore.InfoLevel)
-	r := &roster{t: t, fake: kerneltest.New(), logs: logs, path: filepath.Join(t.TempDir(), "folder", "roster")}
+	r := &extendedAgent{t: t, fake: kerneltest.New(), logs: logs, path: filepath.Join(t.TempDir(), "folder", "roster")}
 	if err := os.Mkdir(filepath.Dir(r.path), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -44,17 +44,17 @@ func newRoster(t *testing.T) *roster {
 	return r
 }
 
-func (r *roster) content() string {
+func (r *extendedAgent) content() string {
 	text, _ := os.ReadFile(r.path)
 	return string(text)
 }
 
-func (r *roster) wait(content string) {
+func (r *extendedAgent) wait(content string) {
 	r.t.Helper()
 	waitFor(r.t, "the file to be "+content, func() bool { return r.content() == content })
 }
 
-func (r *roster) harm() {
+func (r *extendedAgent) corrupt() {
 	r.t.Helper()
 	if err := os.WriteFile(r.path, []byte("forged\n"), 0o644); err != nil {
 		r.t.Fatal(err)
@@ -62,7 +62,7 @@ func (r *roster) harm() {
 }
 
 // lines are those of the log about the roster.
-func (r *roster) lines(message string) []map[string]any {
+func (r *extendedAgent) lines(message string) []map[string]any {
 	var list []map[string]any
 	for _, e := range r.logs.FilterMessage(message).All() {
 		if m := e.ContextMap(); m["target"] == "roster" {
@@ -72,14 +72,14 @@ func (r *roster) lines(message string) []map[string]any {
 	return list
 }
 
-func (r *roster) health() reconcile.Health {
+func (r *extendedAgent) health() reconcile.Health {
 	r.agent.Agent.mu.Lock()
 	defer r.agent.Agent.mu.Unlock()
 	list := r.agent.health()
 	return list[slices.IndexFunc(list, func(h reconcile.Health) bool { return h.Part == "roster" })]
 }
 
-func (r *roster) retry() Retried {
+func (r *extendedAgent) retry() Retried {
 	r.t.Helper()
 	list, err := r.agent.Retry(r.t.Context())
 	if err != nil || len(list) != 4 || list[0].Part != "routes" || list[3].Part != "roster" {
@@ -91,7 +91,7 @@ func (r *roster) retry() Retried {
 // A target is its own folder and one line in a list. Its agent configures it from the state, has changes by others put
 // right after an event of the kernel and after a resync, and reports that.
 func TestATargetMore(t *testing.T) {
-	r := newRoster(t)
+	r := newExtendedAgent(t)
 	one := endpointObject("a", "node-1", "cali1", "10.244.1.7/32")
 	two := endpointObject("b", "node-1", "cali2", "10.244.1.8/32")
 	objects := model.NewSet(nodeObject("node-1", "10.1.0.5/24", ""), one,
@@ -107,10 +107,10 @@ func TestATargetMore(t *testing.T) {
 	r.agent.set(objects, two.Key)
 	r.wait("default/a cali1\ndefault/b cali2\n")
 
-	r.harm()
+	r.corrupt()
 	r.agent.Resync()
 	r.wait("default/a cali1\ndefault/b cali2\n")
-	r.harm()
+	r.corrupt()
 	r.fake.PutLink(kernel.Link{Index: 4, Name: "cali2", MTU: 1500, Up: true, Running: true})
 	r.wait("default/a cali1\ndefault/b cali2\n")
 	const repaired = "repaired what another program had changed"
@@ -127,7 +127,7 @@ func TestATargetMore(t *testing.T) {
 
 // A failure of a target is reported with its reason, tried again, and harms no other target.
 func TestATargetThatFails(t *testing.T) {
-	r := newRoster(t)
+	r := newExtendedAgent(t)
 	folder := filepath.Dir(r.path)
 	if err := os.Remove(folder); err != nil {
 		t.Fatal(err)

@@ -22,15 +22,15 @@ type target interface {
 	Flush() (steps, failures int, err error)
 }
 
-// keeper flushes a target and hands it the kernel's events, as an agent does.
-type keeper struct {
+// targetLoop flushes a target and hands it the kernel's events, as an agent does.
+type targetLoop struct {
 	target target
 	events chan []kernel.Event
 }
 
-func keep(t *testing.T, c *kernel.Conn, target target, tables ...kernel.Table) *keeper {
+func startTarget(t *testing.T, c *kernel.Conn, target target, tables ...kernel.Table) *targetLoop {
 	t.Helper()
-	k := &keeper{target, make(chan []kernel.Event, 10000)}
+	k := &targetLoop{target, make(chan []kernel.Event, 10000)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- c.Watch(ctx, func(events []kernel.Event) { k.events <- events }, tables...) }()
@@ -45,7 +45,7 @@ func keep(t *testing.T, c *kernel.Conn, target target, tables ...kernel.Table) *
 }
 
 // until flushes whenever something happened, until ok.
-func (k *keeper) until(t *testing.T, what string, ok func() bool) {
+func (k *targetLoop) until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
 		select {
@@ -78,10 +78,10 @@ func TestTwoDevicesAreKept(t *testing.T) {
 		device("first.test", 1400, "10.244.1.1/32"), device("second.test", 1350, "10.245.1.1/32", "fd10::1/128"),
 		link.IPIP(netip.MustParseAddr("10.246.1.1"), 0)}}
 	links.Configure(config)
-	k := keep(t, c, links)
+	k := startTarget(t, c, links)
 	shows := func(dev string, mtu int, addresses ...string) func() bool {
 		return func() bool {
-			out := h.about(dev)
+			out := h.showDevice(dev)
 			for _, a := range addresses {
 				if !strings.Contains(out, " "+a+" ") {
 					return false
@@ -107,15 +107,15 @@ func TestTwoDevicesAreKept(t *testing.T) {
 	h.ip("link set first.test down")
 	k.until(t, "the second device to be repaired", second)
 	k.until(t, "the first device to be repaired", first)
-	if out := h.about("eth0"); !strings.Contains(out, "192.0.2.3/24") || !strings.Contains(out, "10.1.0.5/24") {
+	if out := h.showDevice("eth0"); !strings.Contains(out, "192.0.2.3/24") || !strings.Contains(out, "10.1.0.5/24") {
 		t.Errorf("addresses of a device that is not ours:\n%s", out)
 	}
 	h.ip("link del second.test")
 	k.until(t, "the second device to be made again", second)
 	if _, err := c.EnsureDevice(kernel.Device{Name: link.TunnelDevice, Kind: "ipip"}); errors.Is(err,
 		kernel.ErrNoIPIP) {
-		if why := links.Missing(); len(why) != 1 || !errors.Is(why[link.TunnelDevice], kernel.ErrNoIPIP) {
-			t.Errorf("missing: %v", why)
+		if missing := links.Missing(); len(missing) != 1 || !errors.Is(missing[link.TunnelDevice], kernel.ErrNoIPIP) {
+			t.Errorf("missing: %v", missing)
 		}
 		for _, s := range links.Statuses() {
 			if (s.Phase == reconcile.Applied) == (s.Device == link.TunnelDevice) {
@@ -129,8 +129,8 @@ func TestTwoDevicesAreKept(t *testing.T) {
 	k.until(t, "the first device to stay", first)
 }
 
-// about is the output of ip(8) about a device, a line for itself and for each address; nothing if there is none.
-func (h *host) about(dev string) (lines string) {
+// showDevice is the output of ip(8) about a device, a line for itself and for each address; nothing if there is none.
+func (h *host) showDevice(dev string) (lines string) {
 	h.t.Helper()
 	for line := range strings.Lines(h.ip("-o link show") + h.ip("-o addr show")) {
 		if f := strings.Fields(line); len(f) > 1 && strings.TrimSuffix(f[1], ":") == dev {
@@ -174,7 +174,7 @@ func TestRoutesOfASecondTable(t *testing.T) {
 				Tables: []kernel.Table{kernel.MainTable, second}}
 			routes.Configure(config)
 			routes.Synced(true)
-			k := keep(t, c, routes, kernel.MainTable, second)
+			k := startTarget(t, c, routes, kernel.MainTable, second)
 			want := func(what string, inMain, inSecond []string) {
 				t.Helper()
 				inMain = append(slices.Clone(inMain), defaultRoute)

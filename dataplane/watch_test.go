@@ -15,7 +15,7 @@ func TestWatchThatWorksAgainIsSaidToWork(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	broken := errors.New("broken")
-	var told []error
+	var reported []error
 	var pauses []time.Duration
 	after := func(d time.Duration) <-chan time.Time {
 		pauses = append(pauses, d)
@@ -24,7 +24,7 @@ func TestWatchThatWorksAgainIsSaidToWork(t *testing.T) {
 		return now
 	}
 	n := 0
-	keepWatching(ctx, after, func(err error) { told = append(told, err) }, func(works func()) error {
+	keepWatching(ctx, after, func(err error) { reported = append(reported, err) }, func(works func()) error {
 		switch n++; n {
 		case 1: // fails after it has worked
 			works()
@@ -38,8 +38,8 @@ func TestWatchThatWorksAgainIsSaidToWork(t *testing.T) {
 		}
 		return broken
 	})
-	if want := []error{broken, broken, broken, nil}; !slices.Equal(told, want) {
-		t.Errorf("told %v, want %v", told, want)
+	if want := []error{broken, broken, broken, nil}; !slices.Equal(reported, want) {
+		t.Errorf("reported %v, want %v", reported, want)
 	}
 	first := reconcile.DefaultBackoff.Min
 	if want := []time.Duration{first, 2 * first, 4 * first}; !slices.Equal(pauses, want) {

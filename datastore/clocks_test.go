@@ -14,13 +14,12 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// In these tests nodes have a slow clock and peers a fast one, as if they came from two watches of a store that has no
-// revision of the whole.
+// In these tests nodes have a slow clock and peers a fast one, like two watches of a store without a common revision.
 const slow, fast = 5, 9_000_000
 
 var both = []model.Kind{model.KindNode, model.KindBGPPeer}
 
-// ofPeer makes an event of a node one of a peer, on the peers' clock.
+// ofPeer turns an event of a node into the same event of a peer, on the peers' clock.
 func ofPeer(e Event) Event {
 	e.Key.Kind = model.KindBGPPeer
 	e.Revision += fast
@@ -75,7 +74,7 @@ func TestNothingIsHandedOutBeforeEveryWatchIsInSync(t *testing.T) {
 				t.Errorf("after event %d: %q", i+1, contentOf(got))
 			}
 		}
-		s.events <- inSyncOf(77, model.KindTier) // of which there are none
+		s.events <- inSyncOf(77, model.KindTier) // no tier exists
 		synctest.Wait()
 		got, st := tables.Snapshot(), tables.Status()
 		if !got.InSync() || contentOf(got) != "a=5 | p=+1 q=+2" {
@@ -89,7 +88,7 @@ func TestNothingIsHandedOutBeforeEveryWatchIsInSync(t *testing.T) {
 	})
 }
 
-// While one kind is lost the other goes on, and no half read state of the first is shown.
+// While one kind is lost, the other goes on. Readers never see a half read state of the lost kind.
 func TestOneWatchIsLostWhileTheOtherGoesOn(t *testing.T) {
 	tables := twoClocks(t)
 	before := tables.Snapshot()
@@ -199,7 +198,7 @@ func TestContains(t *testing.T) {
 	tables.Apply(update("gone", 6))
 	check("created", gone, 6, true)
 	tables.Apply(remove("gone", 8))
-	check("deleted", gone, 7, true) // a version that nobody will see any more
+	check("deleted", gone, 7, true) // no event with this version follows
 	check("deleted", gone, 9, false)
 	tables.Apply(invalid("a", 9))
 	check("invalid", a, 9, true)
@@ -214,7 +213,7 @@ func TestContains(t *testing.T) {
 	check("read by itself", a, 20, true)
 	check("read by itself", gone, 20, false)
 
-	// With one clock, any change is as good.
+	// With one clock, any later change suffices.
 	whole := synced(update("a", 3))
 	whole.Apply(update("b", 12))
 	if s := whole.Snapshot(); !s.Contains(a, 12) || s.Contains(a, 13) || !s.Contains(p, 12) ||

@@ -58,7 +58,7 @@ func fillIn(v reflect.Value) {
 	}
 }
 
-// each changes one field after the other of those that are set, and puts it back.
+// each changes every set field, one after the other, and restores it.
 func each(v reflect.Value, path string, look func(path string)) {
 	with := func(value reflect.Value) {
 		was := reflect.New(v.Type()).Elem()

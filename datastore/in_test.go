@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// What In visits is what All visits of a namespace, in the same order, however names resemble each other.
+// In visits the objects of a namespace that All visits, in the same order, even with similar names.
 func TestObjectsOfANamespace(t *testing.T) {
 	tables := NewTables(zap.NewNop(), "")
 	var events []Event

@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// endpointOn returns a WorkloadEndpoint with everything that one can have, as it is stored.
+// endpointOn returns a stored WorkloadEndpoint with every field set.
 func endpointOn(t *testing.T, node string, n int, labels string) *model.Object {
 	name := fmt.Sprintf("%s-k8s-web%d-eth0", node, n)
 	o := codec.Decode(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop", Name: name}, fmt.Appendf(nil,
@@ -66,7 +66,7 @@ func TestEndpointsOfOtherNodesAreReduced(t *testing.T) {
 	}
 }
 
-// Nothing that is stored is lost, be it ever so odd: a name with a line break, or no address.
+// No stored value is lost, also unusual ones: a name with a line break, or no address.
 func TestReducedEndpointsLoseNothing(t *testing.T) {
 	r := reducer{node: "n1"}
 	for _, change := range []func(*model.WorkloadEndpointSpec){
@@ -120,8 +120,8 @@ func TestWhatReducedEndpointsShareIsBounded(t *testing.T) {
 	}
 }
 
-// TestChangesThatMakeNoDifference holds that a version of another node's endpoint that differs in nothing that is kept
-// is no change, whereas every other one is.
+// TestChangesThatMakeNoDifference: a version of another node's endpoint with the same kept fields is no change; every
+// other version is one.
 func TestChangesThatMakeNoDifference(t *testing.T) {
 	tables := NewTables(zap.NewNop(), "n1")
 	pod := func(node string, revision int64, change func(*model.WorkloadEndpoint)) *model.Object {

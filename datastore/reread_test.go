@@ -9,14 +9,14 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// shelf is a store of which only Get is called.
-type shelf struct {
+// getStore is a store of which only Get is called.
+type getStore struct {
 	Store
 	objects map[string]*model.Object
 	err     error
 }
 
-func (s shelf) Get(_ context.Context, k model.Key) (*model.Object, error) {
+func (s getStore) Get(_ context.Context, k model.Key) (*model.Object, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
@@ -29,7 +29,7 @@ func (s shelf) Get(_ context.Context, k model.Key) (*model.Object, error) {
 // TestReread: an object that was read again is used although its event has not come.
 func TestReread(t *testing.T) {
 	tables := synced(update("a", 3), invalid("b", 5), invalid("c", 6), invalid("d", 7), invalid("e", 8))
-	store := shelf{objects: map[string]*model.Object{"b": node("b", 11), "c": invalid("c", 6).Object,
+	store := getStore{objects: map[string]*model.Object{"b": node("b", 11), "c": invalid("c", 6).Object,
 		"d": invalid("d", 12).Object}}
 	r, err := tables.Reread(t.Context(), store)
 	if err != nil || r.Quarantined != 4 || r.Still != 3 || !strings.Contains(r.Reason, "broken") {
@@ -53,12 +53,13 @@ func TestReread(t *testing.T) {
 
 func TestRereadWithoutADatastore(t *testing.T) {
 	tables := synced(invalid("b", 5))
-	if r, err := tables.Reread(t.Context(), shelf{err: ErrUnavailable}); !errors.Is(err, ErrUnavailable) ||
+	if r, err := tables.Reread(t.Context(), getStore{err: ErrUnavailable}); !errors.Is(err, ErrUnavailable) ||
 		r.Still != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	tables.Apply(lost("gone"))
-	if r, err := tables.Reread(t.Context(), shelf{objects: map[string]*model.Object{"b": node("b", 11)}}); err != nil ||
+	if r, err := tables.Reread(t.Context(),
+		getStore{objects: map[string]*model.Object{"b": node("b", 11)}}); err != nil ||
 		r.Still != 1 {
 		t.Errorf("while the watch is out of sync: %+v, %v", r, err)
 	}
@@ -78,7 +79,7 @@ func TestWrote(t *testing.T) {
 		t.Error("the event of what was written makes a new snapshot")
 	}
 	tables.Apply(update("a", 9))
-	tables.Wrote(node("a", 7)) // an answer that comes late
+	tables.Wrote(node("a", 7)) // a late response
 	if got := content(tables.Snapshot()); got != "a=9 " {
 		t.Errorf("readers see %s", got)
 	}
@@ -122,7 +123,7 @@ func TestWroteNewObject(t *testing.T) {
 	}
 }
 
-// The answer to a write that comes after the deletion does not bring the object back, even if the deletion is
+// The response to a write that comes after the deletion does not bring the object back, even if the deletion is
 // forgotten.
 func TestWroteAfterTheDeletion(t *testing.T) {
 	tables := synced(update("a", 3))

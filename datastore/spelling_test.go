@@ -26,7 +26,7 @@ func removePolicy(name string, revision int64) Event {
 		Revision: revision}
 }
 
-// policies spells which policies readers see and which are in quarantine: "web=3 | default.web=2".
+// policies lists the policies that readers see, and those in quarantine: "web=3 | default.web=2".
 func policies(s *Snapshot) string {
 	var used, not []string
 	for o := range s.All(model.KindNetworkPolicy) {

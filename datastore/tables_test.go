@@ -39,7 +39,7 @@ func remove(name string, revision int64) Event {
 func inSync(revision int64) Event { return Event{Type: EventInSync, Revision: revision} }
 func lost(text string) Event      { return Event{Type: EventLost, Err: errors.New(text)} }
 
-// content spells what readers see, in their order: "a=3 b=7".
+// content lists the objects that readers see, in their order: "a=3 b=7".
 func content(s *Snapshot) string {
 	text := ""
 	for o := range s.All(model.KindNode) {
@@ -313,7 +313,7 @@ func BenchmarkSnapshotUpdate10kObjects(b *testing.B) {
 	}
 }
 
-// A reader that only applies changes, however far it falls behind, ends with the state of a fresh reader.
+// A reader that only applies changes ends with the state of a fresh reader, even if it lags far behind.
 func TestReadersThatFollowChangesEndWithTheSameState(t *testing.T) {
 	tables := synced()
 	const last = 3000
@@ -369,7 +369,7 @@ func TestReadersThatFollowChangesEndWithTheSameState(t *testing.T) {
 	}
 }
 
-// source is a Store whose only use is to be watched.
+// source is a Store that supports only Watch.
 type source struct {
 	Store
 	events chan Event
@@ -377,7 +377,7 @@ type source struct {
 
 func (s source) Watch(context.Context, ...model.Kind) <-chan Event { return s.events }
 
-// However slowly the events of a transaction come, they become visible together, and later ones are not waited for.
+// The events of a transaction become visible together, however slowly they come. Later events are not waited for.
 func TestATransactionIsOneSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, tables := source{events: make(chan Event, 10)}, NewTables(zap.NewNop(), "")

@@ -12,23 +12,23 @@ import (
 // ending is a store that answers, and ends the caller's context with its last answer.
 type ending struct {
 	Store
-	left int
-	end  context.CancelFunc
+	remaining int
+	end       context.CancelFunc
 }
 
-func (e *ending) answered() {
-	if e.left--; e.left == 0 {
+func (e *ending) countDown() {
+	if e.remaining--; e.remaining == 0 {
 		e.end()
 	}
 }
 
 func (e *ending) Get(ctx context.Context, key model.Key) (*model.Object, error) {
-	defer e.answered()
+	defer e.countDown()
 	return e.Store.Get(ctx, key)
 }
 
 func (e *ending) List(ctx context.Context, kind model.Kind, namespace string) ([]*model.Object, int64, error) {
-	defer e.answered()
+	defer e.countDown()
 	return e.Store.List(ctx, kind, namespace)
 }
 

@@ -24,12 +24,12 @@ type faulty struct {
 
 // fault is the fault of a call. Exactly one member is set.
 type fault struct {
-	name    string
-	fail    bool              // the call fails and has no effect
-	lose    bool              // the call has its effect, but the answer is lost
-	crash   bool              // the process dies before the call: all later ones fail too
-	meddle  func(Store) error // somebody else does something before the call
-	crashed bool              // crash, but after the call
+	name         string
+	fail         bool              // the call fails and has no effect
+	lose         bool              // the call has its effect, but the answer is lost
+	crash        bool              // the process dies before the call: all later ones fail too
+	concurrently func(Store) error // somebody else does something before the call
+	crashed      bool              // crash, but after the call
 }
 
 var errBroken = fmt.Errorf("connection lost: %w", model.ErrUnavailable)
@@ -53,8 +53,8 @@ func (f *faulty) call(do func() error) error {
 	case now && f.fault.lose:
 		do()
 		return errBroken
-	case now && f.fault.meddle != nil:
-		if err := f.fault.meddle(f.Store); err != nil {
+	case now && f.fault.concurrently != nil:
+		if err := f.fault.concurrently(f.Store); err != nil {
 			return fmt.Errorf("meddler: %v", err)
 		}
 	}
@@ -157,7 +157,7 @@ func releaseAddr(addrs ...string) func(*Allocator) error {
 // errNotAssigned prevents the release of unassigned addresses by a test, unless another process has released them.
 var errNotAssigned = errors.New("was not assigned")
 
-func giveUpAll(host string, mustBeEmpty bool) func(*Allocator) error {
+func releaseAffinities(host string, mustBeEmpty bool) func(*Allocator) error {
 	return func(a *Allocator) error {
 		err := a.ReleaseHostAffinities(context.Background(), Host(host), mustBeEmpty)
 		if errors.Is(err, ErrNotEmpty) {
@@ -190,10 +190,11 @@ var operations = []operation{
 	{name: "release by handle out of two blocks", before: list(assign("a", "h", 10)), do: releaseHandle("h")},
 	{name: "release by address", before: list(assign("a", "h", 3)), do: releaseAddr("10.0.0.8", "10.0.0.10")},
 	{name: "release the last address of a block without owner",
-		before: list(assign("a", "h", 1), giveUpAll("a", false)), do: releaseAddr("10.0.0.8")},
-	{name: "give up an empty block", before: list(assign("a", "h", 1), releaseHandle("h")), do: giveUpAll("a", true)},
-	{name: "give up a block in use", before: list(assign("a", "h", 1)), do: giveUpAll("a", false)},
-	{name: "give up nothing", before: list(assign("a", "h", 1)), do: giveUpAll("a", true)},
+		before: list(assign("a", "h", 1), releaseAffinities("a", false)), do: releaseAddr("10.0.0.8")},
+	{name: "give up an empty block", before: list(assign("a", "h", 1), releaseHandle("h")),
+		do: releaseAffinities("a", true)},
+	{name: "give up a block in use", before: list(assign("a", "h", 1)), do: releaseAffinities("a", false)},
+	{name: "give up nothing", before: list(assign("a", "h", 1)), do: releaseAffinities("a", true)},
 }
 
 func list(f ...func(*Allocator) error) []func(*Allocator) error { return f }
@@ -232,12 +233,12 @@ func TestEveryCallMayFail(t *testing.T) {
 		}
 		s.checkHandles(t, interrupted)
 		s.checkAffinities(t)
-		goOn(t, store, now)
+		continueWith(t, store, now)
 	})
 }
 
-// goOn does the next operations of hosts and workloads with a new allocator.
-func goOn(t *testing.T, store *memory, now func() time.Time) {
+// continueWith does the next operations of hosts and workloads with a new allocator.
+func continueWith(t *testing.T, store *memory, now func() time.Time) {
 	t.Helper()
 	a := New(store, nil, now)
 	before := readState(t, store).owner
@@ -279,10 +280,10 @@ func TestEveryCallMayBeRaced(t *testing.T) {
 			}
 			return err
 		}},
-		{"blocks of a are given up", giveUpAll("a", false)},
-		{"blocks of b are given up", giveUpAll("b", false)},
+		{"blocks of a are given up", releaseAffinities("a", false)},
+		{"blocks of b are given up", releaseAffinities("b", false)},
 		{"empty blocks are given up", func(a *Allocator) error {
-			return errors.Join(giveUpAll("a", true)(a), giveUpAll("b", true)(a))
+			return errors.Join(releaseAffinities("a", true)(a), releaseAffinities("b", true)(a))
 		}},
 		{"another handle is released", releaseHandle("old")},
 		{"a handle of the other host is released", releaseHandle("b1")},
@@ -292,7 +293,7 @@ func TestEveryCallMayBeRaced(t *testing.T) {
 	now := time.Now()
 	var faults []fault
 	for _, m := range meddlers {
-		faults = append(faults, fault{name: m.name, meddle: func(s Store) error {
+		faults = append(faults, fault{name: m.name, concurrently: func(s Store) error {
 			if err := m.do(New(s, nil, func() time.Time { return now })); err != nil &&
 				!errors.Is(err, errBlockLimit) && !isShort(err) {
 				return err

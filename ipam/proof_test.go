@@ -94,7 +94,7 @@ type worker struct {
 	rng   *rand.Rand
 }
 
-func (w *worker) say(r report) {
+func (w *worker) report(r report) {
 	line, _ := json.Marshal(r)
 	os.Stdout.Write(append(line, '\n'))
 }
@@ -106,7 +106,7 @@ func (w *worker) step(i int) {
 		// This is not one of the counted operations: hosts come and go.
 		if err := w.alloc.ReleaseHostAffinities(ctx, Host(w.Host), w.rng.IntN(2) == 0); err != nil &&
 			!errors.Is(err, ErrNotEmpty) {
-			w.say(report{Fault: "give up blocks: " + err.Error()})
+			w.report(report{Fault: "give up blocks: " + err.Error()})
 		}
 	}
 	if len(w.Live) > 0 && w.rng.IntN(10) < 3+len(w.Live) {
@@ -118,7 +118,7 @@ func (w *worker) step(i int) {
 
 func (w *worker) assign(ctx context.Context, handle string) {
 	r := report{Op: "assign", Handle: handle}
-	w.say(r)
+	w.report(r)
 	r.Done = true
 	attrs := map[string]string{"node": w.Host, "timestamp": time.Now().UTC().String()}
 	var err error
@@ -148,7 +148,7 @@ func (w *worker) assign(ctx context.Context, handle string) {
 	if len(r.Addrs) > 0 {
 		w.Live[handle] = r.Addrs
 	}
-	w.say(r)
+	w.report(r)
 }
 
 func (w *worker) release(ctx context.Context) {
@@ -159,7 +159,7 @@ func (w *worker) release(ctx context.Context) {
 	slices.Sort(handles)
 	handle := handles[w.rng.IntN(len(handles))]
 	r := report{Op: "release", Handle: handle, Addrs: w.Live[handle]}
-	w.say(r)
+	w.report(r)
 	r.Done = true
 	var released []netip.Addr
 	var err error
@@ -181,18 +181,18 @@ func (w *worker) release(ctx context.Context) {
 		r.Fault = fmt.Sprintf("released %v of %v: %v", released, want, err)
 	}
 	delete(w.Live, handle)
-	w.say(r)
+	w.report(r)
 }
 
 // ledger is the state that follows from the reports.
 type ledger struct {
-	mu       sync.Mutex
-	live     map[string][]netip.Addr // assigned, and not begun to be released
-	doubtful map[string]bool         // a process was killed during an operation on the handle
-	assigned int
-	released int
-	refused  int
-	kills    int
+	mu        sync.Mutex
+	live      map[string][]netip.Addr // assigned, and not begun to be released
+	uncertain map[string]bool         // a process was killed during an operation on the handle
+	assigned  int
+	released  int
+	refused   int
+	kills     int
 }
 
 func TestSixteenAllocatorsKilledAtRandom(t *testing.T) {
@@ -202,7 +202,7 @@ func TestSixteenAllocatorsKilledAtRandom(t *testing.T) {
 	for i := range proofHosts {
 		create(t, store, nodeObject(fmt.Sprintf("host-%d", i)))
 	}
-	l := &ledger{live: map[string][]netip.Addr{}, doubtful: map[string]bool{}}
+	l := &ledger{live: map[string][]netip.Addr{}, uncertain: map[string]bool{}}
 	var all sync.WaitGroup
 	for i := range workers {
 		all.Go(func() { l.runWorker(t, i, server.Config()) })
@@ -315,7 +315,7 @@ func (l *ledger) killed(w task, last report) {
 	if last.Op == "" || last.Done {
 		return
 	}
-	l.doubtful[last.Handle] = true
+	l.uncertain[last.Handle] = true
 	if last.Op == "assign" {
 		l.assigned++
 	} else {
@@ -324,7 +324,7 @@ func (l *ledger) killed(w task, last report) {
 }
 
 func (l *ledger) check(t *testing.T, s ipamState) {
-	s.checkHandles(t, func(handle string) bool { return l.doubtful[handle] })
+	s.checkHandles(t, func(handle string) bool { return l.uncertain[handle] })
 	s.checkAffinities(t)
 	count := map[netip.Addr]string{}
 	for handle, addrs := range l.live {
@@ -339,7 +339,7 @@ func (l *ledger) check(t *testing.T, s ipamState) {
 		}
 	}
 	for addr, handle := range s.owner {
-		if count[addr] == "" && !l.doubtful[handle] {
+		if count[addr] == "" && !l.uncertain[handle] {
 			t.Errorf("%s is assigned to %s, which is not in use any more", addr, handle)
 		}
 	}

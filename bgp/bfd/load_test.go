@@ -67,12 +67,12 @@ func BenchmarkDetection(b *testing.B) {
 	}
 	b.Cleanup(func() { _ = hold.Close(); _ = other.Wait() })
 
-	type seen struct {
+	type timedEvent struct {
 		at time.Time
 		Event
 	}
-	events := make(chan seen, 100*loadSessions)
-	e := New(Config{OnEvent: func(ev Event) { events <- seen{time.Now(), ev} }})
+	events := make(chan timedEvent, 100*loadSessions)
+	e := New(Config{OnEvent: func(ev Event) { events <- timedEvent{time.Now(), ev} }})
 	b.Cleanup(e.Close)
 	if nsErr := namespace.Inside(x.ours, func() { err = e.Set(loadPaths(false)) }); nsErr != nil || err != nil {
 		b.Fatal(nsErr, err)
@@ -125,7 +125,7 @@ func BenchmarkDetection(b *testing.B) {
 		allUp()
 		wrong += drain()
 		cut := time.Now()
-		x.carrier(x.theirs, false)
+		x.setCarrier(x.theirs, false)
 		for range loadSessions {
 			select {
 			case ev := <-events:
@@ -134,7 +134,7 @@ func BenchmarkDetection(b *testing.B) {
 				b.Fatal("a cut is not detected")
 			}
 		}
-		x.carrier(x.theirs, true)
+		x.setCarrier(x.theirs, true)
 	}
 	slices.Sort(took)
 	for name, part := range map[string]int{"p50-ms": 50, "p99-ms": 99, "max-ms": 100} {
@@ -145,8 +145,8 @@ func BenchmarkDetection(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// carrier takes the link of a namespace up or down, without the time that a program takes to start.
-func (x *twoHosts) carrier(ns string, on bool) {
+// setCarrier takes the link of a namespace up or down, without the time that a program takes to start.
+func (x *twoHosts) setCarrier(ns string, on bool) {
 	x.t.Helper()
 	var err error
 	nsErr := namespace.Inside(ns, func() {

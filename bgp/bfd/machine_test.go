@@ -11,12 +11,12 @@ const ms = time.Millisecond
 
 // wire runs machines against each other on a clock that only the test moves.
 type wire struct {
-	t    *testing.T
-	now  time.Time
-	a, b *machine
-	cut  bool // nothing arrives any more
-	sent map[*machine][]packet
-	went []change // of a
+	t       *testing.T
+	now     time.Time
+	a, b    *machine
+	cut     bool // nothing arrives any more
+	sent    map[*machine][]packet
+	changes []change // of a
 }
 
 func newWire(t *testing.T, a, b *machine) *wire {
@@ -28,7 +28,7 @@ func (w *wire) run(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(ms) {
 		for _, m := range []*machine{w.a, w.b} {
 			if c := m.expire(w.now); c.from != c.to && m == w.a {
-				w.went = append(w.went, c)
+				w.changes = append(w.changes, c)
 			}
 			if m.due(w.now) {
 				w.send(m, m.packet(false))
@@ -55,7 +55,7 @@ func (w *wire) send(from *machine, p packet) {
 	}
 	c, answer := to.receive(p, w.now)
 	if c.from != c.to && to == w.a {
-		w.went = append(w.went, c)
+		w.changes = append(w.changes, c)
 	}
 	if answer {
 		w.send(to, to.packet(true))
@@ -76,7 +76,7 @@ func TestTimersAreNegotiated(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 60*ms, 3, t0), newMachine(2, 200*ms, 100*ms, 5, t0)
 	w := up(t, a, b)
 	for _, c := range []struct {
-		what      string
+		name      string
 		got, want time.Duration
 	}{
 		{"a sends as often as b takes it", a.interval(), 100 * ms},
@@ -85,7 +85,7 @@ func TestTimersAreNegotiated(t *testing.T) {
 		{"b waits a's multiplier times its own interval", b.detection(), 3 * 100 * ms},
 	} {
 		if c.got != c.want {
-			t.Errorf("%s: %s, want %s", c.what, c.got, c.want)
+			t.Errorf("%s: %s, want %s", c.name, c.got, c.want)
 		}
 	}
 	before := len(w.sent[a])
@@ -111,7 +111,7 @@ func TestSlowUntilUp(t *testing.T) {
 func TestSilenceIsDetected(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
 	w := up(t, a, b)
-	w.cut, w.went = true, nil
+	w.cut, w.changes = true, nil
 	w.run(149 * ms)
 	if a.state != Up && w.now.Sub(a.expires) < 0 {
 		t.Error("down before the detection time")
@@ -133,11 +133,11 @@ func TestSilenceIsDetected(t *testing.T) {
 func TestAdminDownIsNoFailure(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
 	w := up(t, a, b)
-	w.went = nil
+	w.changes = nil
 	b.close(w.now)
 	w.run(100 * ms)
-	if len(w.went) != 1 || !w.went[0].fresh || a.state != Down || a.remoteState != AdminDown {
-		t.Errorf("after AdminDown of the remote: %+v, state %s", w.went, a.state)
+	if len(w.changes) != 1 || !w.changes[0].fresh || a.state != Down || a.remoteState != AdminDown {
+		t.Errorf("after AdminDown of the remote: %+v, state %s", w.changes, a.state)
 	}
 	w.run(2 * time.Second)
 	if !b.closed(w.now) {
@@ -153,11 +153,12 @@ func TestRemoteThatBeginsAnewIsNoFailure(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
 	w := up(t, a, b)
 	w.b = newMachine(99, 50*ms, 50*ms, 3, w.now) // the remote has forgotten all
-	w.went = nil
+	w.changes = nil
 	w.run(3 * time.Second)
-	if len(w.went) == 0 || w.went[0].to != Down || !w.went[0].fresh || !w.went[0].doubtful || a.state != Up ||
+	if len(w.changes) == 0 || w.changes[0].to != Down || !w.changes[0].fresh || !w.changes[0].doubtful ||
+		a.state != Up ||
 		a.your != 99 {
-		t.Errorf("a new session of the remote: %+v, then %s with %d", w.went, a.state, a.your)
+		t.Errorf("a new session of the remote: %+v, then %s with %d", w.changes, a.state, a.your)
 	}
 
 	a, b = newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
@@ -177,7 +178,7 @@ func TestAForgedEndIsNotBelieved(t *testing.T) {
 		forged.state, forged.poll, forged.multiplier, forged.requiredRx = state, true, 255, time.Minute
 		a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
 		w := up(t, a, b)
-		w.went = nil
+		w.changes = nil
 		for range 2000 {
 			before := *a
 			if _, answer := a.receive(forged, w.now); answer {
@@ -189,8 +190,8 @@ func TestAForgedEndIsNotBelieved(t *testing.T) {
 			}
 			w.run(ms)
 		}
-		if len(w.went) != 0 || a.state != Up || b.state != Up {
-			t.Errorf("%s: after 2 s of forged packets: %+v, %s and %s", state, w.went, a.state, b.state)
+		if len(w.changes) != 0 || a.state != Up || b.state != Up {
+			t.Errorf("%s: after 2 s of forged packets: %+v, %s and %s", state, w.changes, a.state, b.state)
 		}
 		// The path breaks, and the forger goes on.
 		w.cut = true
@@ -198,8 +199,8 @@ func TestAForgedEndIsNotBelieved(t *testing.T) {
 			a.receive(forged, w.now)
 			w.run(ms)
 		}
-		if len(w.went) == 0 || w.went[0].to != Down || !w.went[0].doubtful || a.confirmed {
-			t.Errorf("%s: a cut with forged packets: %+v, confirmed: %t", state, w.went, a.confirmed)
+		if len(w.changes) == 0 || w.changes[0].to != Down || !w.changes[0].doubtful || a.confirmed {
+			t.Errorf("%s: a cut with forged packets: %+v, confirmed: %t", state, w.changes, a.confirmed)
 		}
 	}
 }
@@ -207,7 +208,7 @@ func TestAForgedEndIsNotBelieved(t *testing.T) {
 func TestTimersChangeWithoutADrop(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
 	w := up(t, a, b)
-	w.went = nil
+	w.changes = nil
 	for _, next := range []time.Duration{time.Second, 20 * ms, 300 * ms} {
 		a.configure(next, next, 3, w.now)
 		if a.pollDone == nil {
@@ -222,8 +223,8 @@ func TestTimersChangeWithoutADrop(t *testing.T) {
 				a.detectRx, a.pollDone != nil)
 		}
 	}
-	if len(w.went) != 0 || b.state != Up {
-		t.Errorf("transitions %+v, remote %s", w.went, b.state)
+	if len(w.changes) != 0 || b.state != Up {
+		t.Errorf("transitions %+v, remote %s", w.changes, b.state)
 	}
 }
 

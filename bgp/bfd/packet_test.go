@@ -33,7 +33,7 @@ func TestBadPacketsAreRefused(t *testing.T) {
 	noYours := bytes.Clone(good)
 	copy(noYours[8:], []byte{0, 0, 0, 0})
 	for _, tc := range []struct {
-		what string
+		name string
 		b    []byte
 		want string
 	}{
@@ -48,7 +48,7 @@ func TestBadPacketsAreRefused(t *testing.T) {
 		{"up without our discriminator", noYours, "your discriminator is 0"},
 	} {
 		if _, err := parse(tc.b); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: %v, want %q", tc.what, err, tc.want)
+			t.Errorf("%s: %v, want %q", tc.name, err, tc.want)
 		}
 	}
 }

@@ -98,8 +98,8 @@ func isUp(e Event) bool { return e.Status.State == Up }
 
 func isDown(e Event) bool { return e.Status.State == Down }
 
-// quiet fails if a session goes down meanwhile.
-func (x *twoHosts) quiet(what string, d time.Duration) {
+// staysUp fails if a session goes down meanwhile.
+func (x *twoHosts) staysUp(what string, d time.Duration) {
 	x.t.Helper()
 	timeout := time.After(d)
 	for {
@@ -200,7 +200,7 @@ func TestBIRD(t *testing.T) {
 		return s.Detection == 200*time.Millisecond &&
 			s.Transmit == fast
 	})
-	x.quiet("after timers changed", 500*time.Millisecond)
+	x.staysUp("after timers changed", 500*time.Millisecond)
 
 	x.ip("-n", x.theirs, "link", "set", "eth0", "down")
 	e := x.await("the cut", isDown)

@@ -70,10 +70,10 @@ func testServer(ipv6 bool) *Server {
 	}}
 }
 
-func (s *Server) ask(question string) string {
+func (s *Server) query(request string) string {
 	var b strings.Builder
 	out := &reply{w: bufio.NewWriter(&b)}
-	s.answer(question, out)
+	s.answer(request, out)
 	out.w.Flush()
 	return b.String()
 }
@@ -87,10 +87,10 @@ func TestAnswers(t *testing.T) {
 		"show route protocol Nope", "show route primary", "show route count", "show route stats",
 		"show route for 192.0.2.1", "show route where net",
 		"show", "", "restrict", "echo all", "configure", "disable Mesh_10_0_0_2", "show memory"} {
-		got.WriteString(">>> " + q + "\n" + testServer(false).ask(q))
+		got.WriteString(">>> " + q + "\n" + testServer(false).query(q))
 	}
-	got.WriteString(">>> IPv6: show protocols\n" + testServer(true).ask("show protocols") + ">>> IPv6: show route\n" +
-		testServer(true).ask("show route"))
+	got.WriteString(">>> IPv6: show protocols\n" + testServer(true).query("show protocols") + ">>> IPv6: show route\n" +
+		testServer(true).query("show route"))
 	golden := filepath.Join("testdata", "answers.txt")
 	if *update {
 		if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
@@ -180,7 +180,7 @@ func FuzzQuestions(f *testing.F) {
 	f.Add("show route for")
 	f.Add(`show protocols "[`)
 	f.Fuzz(func(t *testing.T, q string) {
-		if a := testServer(false).ask(q); !strings.HasSuffix(a, "\n") || len(a) < 6 {
+		if a := testServer(false).query(q); !strings.HasSuffix(a, "\n") || len(a) < 6 {
 			t.Errorf("%q gives %q", q, a)
 		}
 	})

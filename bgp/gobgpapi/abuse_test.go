@@ -36,8 +36,8 @@ import (
 
 const nobody = 65534
 
-// guarded serves the API as manxd does, and returns its address.
-func guarded(t *testing.T, s *Service, cfg apiguard.Config) string {
+// serveGuarded serves the API as manxd does, and returns its address.
+func serveGuarded(t *testing.T, s *Service, cfg apiguard.Config) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -75,8 +75,8 @@ func client(t *testing.T, address string) v3.GobgpApiClient {
 	return v3.NewGobgpApiClient(conn)
 }
 
-// quiet is the API of a speaker without sessions.
-func quiet(t *testing.T) *Service {
+// newIdleService is the API of a speaker without sessions.
+func newIdleService(t *testing.T) *Service {
 	t.Helper()
 	s := speaker.New(speaker.Config{})
 	t.Cleanup(s.Close)
@@ -135,10 +135,10 @@ func callAs(t *testing.T, uid uint32, address, calls string, env ...string) (out
 }
 
 func TestOnlyRootAndListedUsersAreServed(t *testing.T) {
-	s := quiet(t)
+	s := newIdleService(t)
 	core, logs := observer.New(zapcore.WarnLevel)
-	strict := guarded(t, s, apiguard.Config{Log: zap.New(core)})
-	open := guarded(t, s, apiguard.Config{Users: []uint32{1234, nobody}})
+	strict := serveGuarded(t, s, apiguard.Config{Log: zap.New(core)})
+	open := serveGuarded(t, s, apiguard.Config{Users: []uint32{1234, nobody}})
 	for _, x := range []struct {
 		uid     uint32
 		address string
@@ -174,8 +174,8 @@ func first[A, B any](a A, _ B) A { return a }
 // TestRefusedConnectionsCostNothing holds many connections of a refused user open, in which nothing or rubbish comes:
 // root is served meanwhile, and they are closed.
 func TestRefusedConnectionsCostNothing(t *testing.T) {
-	s := quiet(t)
-	address := guarded(t, s, apiguard.Config{})
+	s := newIdleService(t)
+	address := serveGuarded(t, s, apiguard.Config{})
 	before := runtime.NumGoroutine()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestHolder$")
 	cmd.Env = append(os.Environ(), holdVariable+"="+address)
@@ -268,10 +268,10 @@ const mib = 1 << 20
 
 // TestListingsComeInPages reads a table of several pages to its end, in order.
 func TestListingsComeInPages(t *testing.T) {
-	s := quiet(t)
+	s := newIdleService(t)
 	s.tables.page = 100
 	fill(t, s, 0, 1234)
-	c := client(t, guarded(t, s, apiguard.Config{}))
+	c := client(t, serveGuarded(t, s, apiguard.Config{}))
 	stream, err := c.ListPath(t.Context(), &v3.ListPathRequest{Family: &v3.Family{Afi: v3.Family_AFI_IP,
 		Safi: v3.Family_SAFI_UNICAST}})
 	if err != nil {
@@ -291,10 +291,10 @@ func TestListingsComeInPages(t *testing.T) {
 
 // TestUnreadListings opens 20 listings of a big table and reads none.
 func TestUnreadListings(t *testing.T) {
-	s := quiet(t)
+	s := newIdleService(t)
 	s.tables.page = 4096
 	fill(t, s, 0, 30_000)
-	address := guarded(t, s, apiguard.Config{})
+	address := serveGuarded(t, s, apiguard.Config{})
 	before := heap()
 	request := &v3.ListPathRequest{Family: &v3.Family{Afi: v3.Family_AFI_IP, Safi: v3.Family_SAFI_UNICAST},
 		SortType: v3.ListPathRequest_PREFIX}
@@ -324,9 +324,9 @@ func await(t *testing.T, what string, ready func() bool) {
 
 // TestSlowReadersAreCutOff has a listing and a watch that are not read: both end, and a late reader gets the reason.
 func TestSlowReadersAreCutOff(t *testing.T) {
-	s := quiet(t)
+	s := newIdleService(t)
 	fill(t, s, 0, 5000)
-	c := client(t, guarded(t, s, apiguard.Config{SendTime: 300 * time.Millisecond}))
+	c := client(t, serveGuarded(t, s, apiguard.Config{SendTime: 300 * time.Millisecond}))
 	listing, err := c.ListPath(t.Context(), &v3.ListPathRequest{Family: &v3.Family{Afi: v3.Family_AFI_IP,
 		Safi: v3.Family_SAFI_UNICAST}})
 	if err != nil {
@@ -357,9 +357,9 @@ func watchBest(init bool) *v3.WatchEventRequest {
 
 // TestUnreadWatch changes routes again and again under an unread watch.
 func TestUnreadWatch(t *testing.T) {
-	s := quiet(t)
+	s := newIdleService(t)
 	fill(t, s, 0, 2000)
-	c := client(t, guarded(t, s, apiguard.Config{SendTime: time.Hour}))
+	c := client(t, serveGuarded(t, s, apiguard.Config{SendTime: time.Hour}))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	watch, err := c.WatchEvent(ctx, watchBest(true))
@@ -387,8 +387,8 @@ func TestUnreadWatch(t *testing.T) {
 
 // TestCaps opens one connection, and one watch, more than a user may have.
 func TestCaps(t *testing.T) {
-	s := quiet(t)
-	address := guarded(t, s, apiguard.Config{})
+	s := newIdleService(t)
+	address := serveGuarded(t, s, apiguard.Config{})
 	peers := &v3.WatchEventRequest{Peer: &v3.WatchEventRequest_Peer{}}
 	for i := range watchesEach + 1 {
 		watch, err := client(t, address).WatchEvent(t.Context(), peers)
@@ -409,7 +409,8 @@ func TestCaps(t *testing.T) {
 	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "too many connections") {
 		t.Errorf("one connection too many: %v", err)
 	}
-	if got := first(callAs(t, nobody, guarded(t, s, apiguard.Config{Users: []uint32{nobody}}), "g")); got[0] != "OK: " {
+	if got := first(callAs(t, nobody, serveGuarded(t, s, apiguard.Config{Users: []uint32{nobody}}),
+		"g")); got[0] != "OK: " {
 		t.Errorf("another user: %v", got)
 	}
 }
@@ -420,7 +421,7 @@ func TestSoftResetsAreLimited(t *testing.T) {
 	scene.start(t)
 	core, logs := observer.New(zapcore.InfoLevel)
 	s := New(scene.speaker, zap.New(core))
-	address := guarded(t, s, apiguard.Config{Users: []uint32{nobody}})
+	address := serveGuarded(t, s, apiguard.Config{Users: []uint32{nobody}})
 	outcomes, pid := callAs(t, nobody, address, strings.Repeat("r", 200), "MANX_TEST_PEER="+scene.peer4.String())
 	done := 0
 	for _, o := range outcomes {

@@ -14,7 +14,7 @@ import (
 // A listing in pages whose speaker restarts between two pages ends with Unavailable, not with the pages of another
 // speaker.
 func TestListingEndsWhereTheSpeakerRestarts(t *testing.T) {
-	s := quiet(t)
+	s := newIdleService(t)
 	s.tables.page = 100
 	fill(t, s, 0, 300)
 	b, err := s.server()

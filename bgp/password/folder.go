@@ -17,7 +17,8 @@ const maxLength = 80
 // session must never lose its protection because of a file. To run a session without a password, remove the password
 // from the BGPPeer.
 type Folder struct {
-	dir string
+	dir     string
+	changed chan struct{} // holds one token when passwords may have changed
 
 	mu        sync.Mutex
 	good      map[name]string
@@ -30,8 +31,8 @@ type name struct{ secret, key string }
 
 // NewFolder returns the passwords of a folder, which need not exist yet. The empty name has no passwords.
 func NewFolder(dir string) *Folder {
-	return &Folder{dir: dir, good: map[name]string{}, seen: map[name]sighting{}, lastReads: map[name]lastRead{},
-		now: time.Now}
+	return &Folder{dir: dir, changed: make(chan struct{}, 1), good: map[name]string{}, seen: map[name]sighting{},
+		lastReads: map[name]lastRead{}, now: time.Now}
 }
 
 // Password returns the value of a key of a secret, without a trailing line end.

@@ -11,10 +11,10 @@ import (
 func TestAGuessDoesNotReplaceWhatANotificationSaid(t *testing.T) {
 	now := time.Now()
 	e := &entry{session: bgp.Session{Address: netip.MustParseAddr("10.0.0.2"), LocalAS: 64512}}
-	told := receivedWords(e, 2, 2, "")
-	e.fail(DirectionReceived, told, now)
+	words := receivedWords(e, 2, 2, "")
+	e.fail(DirectionReceived, words, now)
 	e.guess(DirectionLocal, "closed without a word", now.Add(5*time.Second))
-	if e.failure.words != told {
+	if e.failure.words != words {
 		t.Errorf("%q", e.failure.words)
 	}
 	e.guess(DirectionLocal, "closed without a word", now.Add(2*time.Minute))

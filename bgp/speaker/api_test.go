@@ -282,8 +282,8 @@ func TestListenerInUse(t *testing.T) {
 		!strings.Contains(st[0].Reason, "another BGP speaker") {
 		t.Errorf("status %+v", st)
 	}
-	if ok, why := second.Ready(); ok || !strings.Contains(why, "another BGP speaker") {
-		t.Errorf("ready %v: %s", ok, why)
+	if ok, reason := second.Ready(); ok || !strings.Contains(reason, "another BGP speaker") {
+		t.Errorf("ready %v: %s", ok, reason)
 	}
 	d.Global.ListenPort = ports.Free(t, "127.0.0.1")
 	mustSet(t, second, d) // the next Set tries again

@@ -20,38 +20,38 @@ const (
 	control   = "127.0.9.2" // fails in the OPEN exchange and so waits as long as GoBGP has every failed peer wait
 )
 
-// returns is a speaker with a session that comes and goes, and one whose time in Idle it is compared with.
-type returns struct {
+// returningSession is a speaker with a session that comes and goes, and one whose time in Idle it is compared with.
+type returningSession struct {
 	*testing.T
 	speaker *Speaker
 	to      string
 	peer    *fakePeer
 }
 
-func newReturns(t *testing.T) *returns {
+func newReturningSession(t *testing.T) *returningSession {
 	s, d := testSpeaker(t, Config{})
 	d.Sessions = []bgp.Session{passive(returning), passive(control)}
 	mustSet(t, s, d)
-	r := &returns{T: t, speaker: s, to: listenOf(d)}
+	r := &returningSession{T: t, speaker: s, to: listenOf(d)}
 	r.establish()
 	return r
 }
 
-func (r *returns) establish() {
+func (r *returningSession) establish() {
 	r.Helper()
 	r.peer = dialFake(r, returning, r.to, fakeOptions{as: 64512, id: "10.99.9.1", graceful: true})
 	awaitSession(r, r.speaker, returning, "Established", established)
 }
 
 // lose closes the established session without a NOTIFICATION, as the end of the peer's process does.
-func (r *returns) lose() {
+func (r *returningSession) lose() {
 	r.Helper()
 	r.peer.conn.Close()
 	awaitSession(r, r.speaker, returning, "the loss", func(st SessionStatus) bool { return !established(st) })
 }
 
 // failControl sends an OPEN with a wrong AS and waits until the session that it was meant for is in Idle.
-func (r *returns) failControl() {
+func (r *returningSession) failControl() {
 	r.Helper()
 	awaitSession(r, r.speaker, control, "Active", func(st SessionStatus) bool { return st.State == "Active" })
 	conn := dialFrom(r, control, r.to)
@@ -68,7 +68,7 @@ func (r *returns) failControl() {
 
 // backFirst loses the session, has the peer connect at once and reports whether it was established again before the
 // control, which failed before, had left Idle.
-func (r *returns) backFirst() bool {
+func (r *returningSession) backFirst() bool {
 	r.Helper()
 	r.failControl()
 	r.lose()
@@ -79,7 +79,7 @@ func (r *returns) backFirst() bool {
 
 func TestPeerThatRestartsIsTakenBackAtOnce(t *testing.T) {
 	t.Parallel()
-	r := newReturns(t)
+	r := newReturningSession(t)
 	for range 5 { // on a machine that stands still for seconds, the control may win
 		if r.backFirst() {
 			return
@@ -90,7 +90,7 @@ func TestPeerThatRestartsIsTakenBackAtOnce(t *testing.T) {
 
 func TestPeerThatFlapsHasToWait(t *testing.T) {
 	t.Parallel()
-	r := newReturns(t)
+	r := newReturningSession(t)
 	for range 5 {
 		for range quickReturns + 1 {
 			r.lose()
@@ -106,7 +106,7 @@ func TestPeerThatFlapsHasToWait(t *testing.T) {
 // TestPeerThatCeasesHasToWait has a peer end its session with a Cease: that is not a restart.
 func TestPeerThatCeasesHasToWait(t *testing.T) {
 	t.Parallel()
-	r := newReturns(t)
+	r := newReturningSession(t)
 	r.failControl()
 	r.peer.send(gobgp.NewBGPNotificationMessage(gobgp.BGP_ERROR_CEASE, gobgp.BGP_ERROR_SUB_PEER_DECONFIGURED, nil))
 	r.lose()
@@ -119,7 +119,7 @@ func TestPeerThatCeasesHasToWait(t *testing.T) {
 // TestReplacedPeerIsTakenBackAtOnce has the watchdog put a new FSM in the place of the first.
 func TestReplacedPeerIsTakenBackAtOnce(t *testing.T) {
 	t.Parallel()
-	r := newReturns(t)
+	r := newReturningSession(t)
 	r.speaker.replacePeer(ip(returning), "test")
 	r.peer.awaitClosed()
 	r.establish()
@@ -193,7 +193,7 @@ func TestTimeInIdleThatIsNotGoBGPsIsLeftAlone(t *testing.T) {
 // none before.
 func TestRoutesStayOverTheQuickReturn(t *testing.T) {
 	t.Parallel()
-	r := newReturns(t)
+	r := newReturningSession(t)
 	prefixes := manyPrefixes(20)
 	r.peer.send(update("10.0.0.2", 0, 100, prefixes...))
 	table := routeTable{}
@@ -221,7 +221,7 @@ func TestRouterThatRestartsHasToWait(t *testing.T) {
 	router.PeerAS, router.Type = 65000, bgp.SessionGlobal
 	d.Sessions = []bgp.Session{router, passive(control)}
 	mustSet(t, s, d)
-	r := &returns{T: t, speaker: s, to: listenOf(d)}
+	r := &returningSession{T: t, speaker: s, to: listenOf(d)}
 	establish := func() {
 		r.peer = dialFake(t, returning, r.to, fakeOptions{as: 65000, id: "10.99.9.1", graceful: true})
 		awaitSession(t, s, returning, "Established", established)

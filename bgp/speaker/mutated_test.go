@@ -50,12 +50,13 @@ func TestMutatedMessages(t *testing.T) { // not parallel: it counts goroutines
 	watcher := dialFake(t, "127.0.6.255", listenOf(d), fakeOptions{as: 64512, id: "10.99.6.255"})
 	watcher.await("our route", func() bool { return len(watcher.routes) == 1 })
 	stayUp(t, watcher)
-	everybody(t, list, func(a *attacker) error { defer a.hangUp(); return a.connect() }) // the state kept for each peer
+	// the state kept for each peer
+	forEach(t, list, func(a *attacker) error { defer a.disconnect(); return a.connect() })
 	before := usageNow(s)
 
 	var number atomic.Uint64
-	everybody(t, list, func(a *attacker) error {
-		defer a.hangUp()
+	forEach(t, list, func(a *attacker) error {
+		defer a.disconnect()
 		for n := number.Add(1); n <= count && !t.Failed(); n = number.Add(1) {
 			if err := a.attack(newMutator(seed, n)); err != nil {
 				return fmt.Errorf("message %d of seed %d: %w", n, seed, err)
@@ -67,7 +68,7 @@ func TestMutatedMessages(t *testing.T) { // not parallel: it counts goroutines
 		}
 		return nil
 	})
-	everybody(t, list, func(a *attacker) error { defer a.hangUp(); return a.connect() })
+	forEach(t, list, func(a *attacker) error { defer a.disconnect(); return a.connect() })
 	if st, _ := s.Session(ip("127.0.6.255")); st.Flaps != 0 || !established(st) {
 		t.Errorf("observer: %+v", st)
 	}
@@ -107,8 +108,8 @@ func numberFrom(t *testing.T, env string, otherwise uint64) uint64 {
 	return n
 }
 
-// everybody runs f for all attackers at once.
-func everybody(t *testing.T, list []*attacker, f func(*attacker) error) {
+// forEach runs f for all attackers at once.
+func forEach(t *testing.T, list []*attacker, f func(*attacker) error) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for _, a := range list {
@@ -185,7 +186,7 @@ func (a *attacker) connect() error {
 		if kind := a.await(kindUpdate, 5*time.Second); kind == kindUpdate {
 			return nil
 		}
-		a.hangUp()
+		a.disconnect()
 		err = errors.New("no routes came")
 	}
 	return fmt.Errorf("cannot come back: %w", err)
@@ -210,7 +211,7 @@ func (a *attacker) dial() error {
 	a.conn, a.messages = conn, make(chan byte, 1024)
 	go readKinds(conn, a.messages)
 	if kind := a.await(kindOpen, 5*time.Second); kind != kindOpen {
-		a.hangUp()
+		a.disconnect()
 		return errors.New("the speaker sent no OPEN")
 	}
 	return nil
@@ -254,7 +255,7 @@ func (a *attacker) await(wanted byte, timeout time.Duration) byte {
 	}
 }
 
-func (a *attacker) hangUp() {
+func (a *attacker) disconnect() {
 	if a.conn == nil {
 		return
 	}
@@ -295,7 +296,7 @@ func (a *attacker) attack(m mutator) error {
 	case kindNothing:
 		return fmt.Errorf("%x: neither an answer nor a NOTIFICATION", b)
 	}
-	return a.goneWith(kind, b)
+	return a.endedWith(kind, b)
 }
 
 func (a *attacker) write(b []byte) {
@@ -303,11 +304,11 @@ func (a *attacker) write(b []byte) {
 	_, _ = a.conn.Write(b) // a closed connection is seen by the reader
 }
 
-// goneWith checks that a session ended with a NOTIFICATION. One that the speaker sent may be lost with the connection
+// endedWith checks that a session ended with a NOTIFICATION. One that the speaker sent may be lost with the connection
 // when it closes with bytes unread, so that its own record counts as well.
-func (a *attacker) goneWith(kind byte, b []byte) error {
+func (a *attacker) endedWith(kind byte, b []byte) error {
 	a.ended++
-	a.hangUp()
+	a.disconnect()
 	if kind == kindNotification {
 		return nil
 	}
@@ -323,7 +324,7 @@ func (a *attacker) goneWith(kind byte, b []byte) error {
 
 // attackOpening sends a broken OPEN. The speaker must refuse it, end the connection, or have the session.
 func (a *attacker) attackOpening(m mutator) error {
-	a.hangUp()
+	a.disconnect()
 	var err error
 	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		if err = a.dial(); err == nil {
@@ -333,7 +334,7 @@ func (a *attacker) attackOpening(m mutator) error {
 			return fmt.Errorf("cannot come back: %w", err)
 		}
 	}
-	defer a.hangUp()
+	defer a.disconnect()
 	b := m.open(uint16(a.session.PeerAS), a.session.Address.AsSlice()[3])
 	a.write(b)
 	a.write(message(4))

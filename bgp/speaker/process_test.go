@@ -48,25 +48,25 @@ func runChild() {
 	s := New(Config{Logger: log})
 	var mu sync.Mutex
 	out := json.NewEncoder(os.Stdout)
-	say := func(l childLine) {
+	report := func(l childLine) {
 		mu.Lock()
 		defer mu.Unlock()
 		_ = out.Encode(l)
 	}
 	go func() {
 		for ev := range s.WatchSessions(context.Background()) {
-			say(childLine{Session: &ev.Status})
+			report(childLine{Session: &ev.Status})
 		}
 	}()
 	go func() {
-		told := false
+		reported := false
 		for range s.Changed() {
-			if synced, _ := s.Synced(); synced && !told {
-				told = true
-				say(childLine{Synced: true})
+			if synced, _ := s.Synced(); synced && !reported {
+				reported = true
+				report(childLine{Synced: true})
 			}
 			if r := s.Take(0); len(r) > 0 {
-				say(childLine{Routes: r})
+				report(childLine{Routes: r})
 			}
 		}
 	}()
@@ -81,7 +81,7 @@ func runChild() {
 		if err := s.Set(context.Background(), d); err != nil {
 			text = err.Error()
 		}
-		say(childLine{Set: &text})
+		report(childLine{Set: &text})
 	}
 	select {} // until killed
 }

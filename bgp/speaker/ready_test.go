@@ -19,10 +19,10 @@ func TestReadyDoesNotWaitForPeersThatAreDown(t *testing.T) {
 	start := r.started
 	check := func(after time.Duration, ready, synced bool) {
 		t.Helper()
-		gotReady, why := r.ready(start.Add(after))
+		gotReady, reason := r.ready(start.Add(after))
 		gotSynced, _ := r.state(start.Add(after))
 		if gotReady != ready || gotSynced != synced {
-			t.Errorf("%s after the start: ready %v (%s), synced %v; want %v, %v", after, gotReady, why, gotSynced,
+			t.Errorf("%s after the start: ready %v (%s), synced %v; want %v, %v", after, gotReady, reason, gotSynced,
 				ready, synced)
 		}
 	}
@@ -32,8 +32,8 @@ func TestReadyDoesNotWaitForPeersThatAreDown(t *testing.T) {
 	r.forget(live)                 // it has sent them
 	check(readyWait-time.Second, false, false)
 	check(readyWait, true, false)
-	if _, why := r.ready(start.Add(readyWait)); !strings.Contains(why, dead.String()) {
-		t.Errorf("the peer that is waited for is not named: %q", why)
+	if _, reason := r.ready(start.Add(readyWait)); !strings.Contains(reason, dead.String()) {
+		t.Errorf("the peer that is waited for is not named: %q", reason)
 	}
 	r.established(dead, start.Add(20*time.Second)) // it still sends its routes, but this node was ready before it came
 	check(21*time.Second, true, false)

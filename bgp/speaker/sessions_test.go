@@ -349,8 +349,8 @@ func TestGlobalChangeRestartsTheSpeaker(t *testing.T) {
 	if n := p.awaitClosed(); n != nil {
 		t.Errorf("restart sent NOTIFICATION %d/%d", n.ErrorCode, n.ErrorSubcode)
 	}
-	if synced, why := s.Synced(); synced || why == "" {
-		t.Errorf("synced %v %q right after the restart", synced, why)
+	if synced, reason := s.Synced(); synced || reason == "" {
+		t.Errorf("synced %v %q right after the restart", synced, reason)
 	}
 	p = dialFake(t, "127.0.1.8", listenOf(d), o)
 	if p.open.ID != ip("10.99.0.77") {
@@ -365,8 +365,8 @@ func TestGlobalChangeRestartsTheSpeaker(t *testing.T) {
 	p.send(update("10.0.0.8", 0, 100, pfx("10.244.8.0/26")))
 	p.send(gobgp.NewEndOfRib(gobgp.RF_IPv4_UC))
 	awaitRoutes(t, s, table, "the route that was not announced again to go", func() bool { return len(table) == 1 })
-	if synced, why := s.Synced(); !synced {
-		t.Errorf("not synced after the End-of-RIB: %s", why)
+	if synced, reason := s.Synced(); !synced {
+		t.Errorf("not synced after the End-of-RIB: %s", reason)
 	}
 	p.await("our route", func() bool { return p.routes[pfx("10.244.0.0/26")] != nil })
 }

@@ -99,7 +99,7 @@ func errsTo(t *testing.T, err error) {
 	}
 }
 
-// A program that is killed in the middle of ADD cannot take anything back; the DEL of the runtime must.
+// A program that is killed in the middle of ADD undoes nothing; the runtime's DEL does.
 func TestKilledAddIsCleanedUpByDel(t *testing.T) {
 	h := newHost(t)
 	for _, step := range []string{"bring the interface up", "write the WorkloadEndpoint", "print the result"} {
@@ -109,7 +109,7 @@ func TestKilledAddIsCleanedUpByDel(t *testing.T) {
 		plugin.beforeStep = func(s string) error {
 			if s == step {
 				close(reached)
-				select {} // as good as dead
+				select {} // until the test kills it
 			}
 			return nil
 		}

@@ -225,7 +225,7 @@ func (s *failingStore) Delete(ctx context.Context, k model.Key, revision int64) 
 	return s.Backend.Delete(ctx, k, revision)
 }
 
-// storeFaults runs ADD once for each of its datastore operations. The operations for which fails returns true fail. It
+// storeFaults runs ADD once for each of its datastore operations. An operation fails if fails returns true for it. It
 // prints the result of each run.
 func storeFaults(h *host, fails func(n, failing int) bool, after func(failing int, p *pod, plugin *plugin, err error)) {
 	for failing, total := 1, 1000; failing <= total; failing++ {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// A runtime that was killed in the middle of an ADD does not read its result, and does not know the container any more:
-// the ADD takes itself back.
+// A runtime that was killed in the middle of an ADD does not read the result and has forgotten the container. The ADD
+// undoes its work.
 func TestRuntimeIsGone(t *testing.T) {
 	h := newHost(t)
 	p := h.pod("")
@@ -23,15 +23,15 @@ func TestRuntimeIsGone(t *testing.T) {
 	h.must(err)
 	h.must(read.Close())
 	defer write.Close() //nolint:errcheck // nothing was written
-	var said strings.Builder
+	var stderr strings.Builder
 	cmd := exec.Command("nsenter", "--net=/run/netns/"+h.name, filepath.Join(h.dir, "bin", h.conf["type"].(string)))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+p.id, "CNI_NETNS="+p.path(), "CNI_IFNAME=eth0",
 		"CNI_PATH="+filepath.Join(h.dir, "bin"))
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(string(text)), write, &said
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(string(text)), write, &stderr
 	if err := cmd.Run(); err == nil {
 		t.Error("the plugin succeeds although nobody reads its result")
 	}
 	if left := h.leftovers(); left != "" {
-		t.Errorf("left behind:\n%s\nthe plugin said: %s", left, said.String())
+		t.Errorf("left behind:\n%s\nthe plugin said: %s", left, stderr.String())
 	}
 }

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(runWithCnitool(m))
 }
 
-// cnitool is the stock program of the CNI project, at the version that go.mod names, or why it cannot be had.
+// cnitool is the stock program of the CNI project, at the version in go.mod, or the error of its build.
 var cnitool struct {
 	path string
 	err  error
@@ -52,7 +52,7 @@ func runWithCnitool(m *testing.M) int {
 
 // host is a node of a cluster with an etcd server: a network namespace with the plugins installed.
 type host struct {
-	whole *testing.T // everything lives as long as this
+	whole *testing.T // the end of this test removes everything
 	t     *testing.T // the subtest
 	etcd  *etcdtest.Server
 	store datastore.Backend

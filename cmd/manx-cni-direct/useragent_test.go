@@ -15,8 +15,8 @@ import (
 	"github.com/manxnet/manx/cni"
 )
 
-// Each request to the Kubernetes API has the program's name and version, under whatever name the runtime starts it: the
-// API's audit log shows which program on a node it was.
+// Each request to the Kubernetes API has the program's name and version, for every name under which the runtime starts
+// it. The API's audit log identifies the program on a node by it.
 func TestUserAgent(t *testing.T) {
 	var mu sync.Mutex
 	agents := map[string]string{} // with one of their requests

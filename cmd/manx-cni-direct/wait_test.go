@@ -57,8 +57,8 @@ func (h *host) daemon() *daemon {
 	return d
 }
 
-// tell writes the file of an endpoint.
-func (h *host) tell(key model.Key, content string) {
+// writeStatus writes the file of an endpoint.
+func (h *host) writeStatus(key model.Key, content string) {
 	name, err := endpointstatus.FileName(key)
 	if err == nil {
 		err = os.MkdirAll(h.statusDir(), 0o755)
@@ -110,10 +110,10 @@ func TestAddReturnsOnceTheAgentIsDone(t *testing.T) {
 	const args = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0"
 	var written time.Time
 	stop := h.follow(func(key model.Key, e *model.WorkloadEndpoint) {
-		h.tell(key, `{"ifaceName":"cali`)  // not yet complete
-		time.Sleep(500 * time.Millisecond) // the plugin may not go on with the half of it
+		h.writeStatus(key, `{"ifaceName":"cali`) // not yet complete
+		time.Sleep(500 * time.Millisecond)       // the plugin must not use the incomplete file
 		written = time.Now()
-		h.tell(key, statusOf(e))
+		h.writeStatus(key, statusOf(e))
 	})
 	p := h.pod(args).mustAdd()
 	returned := time.Now()
@@ -132,19 +132,19 @@ func TestAddReturnsOnceTheAgentIsDone(t *testing.T) {
 		t.Errorf("reports are %v", r)
 	}
 
-	// The pod is restarted before the agent has seen that the old container is gone: its file is about the old one.
-	told := make(chan struct{})
+	// The pod is restarted before the agent has seen the end of the old container: the file describes the old one.
+	statusWritten := make(chan struct{})
 	stop = h.follow(func(key model.Key, e *model.WorkloadEndpoint) {
 		if e.Spec.ContainerID == p.id {
 			return
 		}
-		time.Sleep(50 * time.Millisecond) // an agent takes its time: the plugin has to wait for it
-		close(told)
-		h.tell(key, statusOf(e))
+		time.Sleep(50 * time.Millisecond) // an agent is slow: the plugin has to wait for it
+		close(statusWritten)
+		h.writeStatus(key, statusOf(e))
 	})
 	renewed := h.pod(args).mustAdd()
 	select {
-	case <-told:
+	case <-statusWritten:
 	default:
 		t.Error("ADD of a new container was content with the old one's file")
 	}

@@ -223,8 +223,8 @@ func (c *cli) retry(ctx context.Context, format table.Format) error {
 	return err
 }
 
-// orderDrain orders the daemon to drain its node; name, if any, must be its name.
-func (c *cli) orderDrain(ctx context.Context, name string, timeout time.Duration, wait bool) error {
+// requestDrain requests the drain of the daemon's node; name, if any, must be its name.
+func (c *cli) requestDrain(ctx context.Context, name string, timeout time.Duration, wait bool) error {
 	var before string
 	err := c.daemon(ctx, func(ctx context.Context, m manxv1.ManxClient) error {
 		ms := timeout.Milliseconds()
@@ -240,13 +240,13 @@ func (c *cli) orderDrain(ctx context.Context, name string, timeout time.Duration
 	case !wait:
 		return c.printf("the node is to be drained")
 	}
-	return c.followOrder(ctx, "withdrawn", timeout+answerMargin, map[string]string{
+	return c.awaitDrain(ctx, "withdrawn", timeout+answerMargin, map[string]string{
 		"draining":  "its routes are the last choice; waiting for traffic to leave",
 		"withdrawn": "drained: its routes are withdrawn"})
 }
 
-// orderReturn orders the daemon to bring its node back; name, if any, must be its name.
-func (c *cli) orderReturn(ctx context.Context, name string, wait bool) error {
+// requestUndrain requests the return of the daemon's node; name, if any, must be its name.
+func (c *cli) requestUndrain(ctx context.Context, name string, wait bool) error {
 	var before string
 	err := c.daemon(ctx, func(ctx context.Context, m manxv1.ManxClient) error {
 		r, err := m.Undrain(ctx, &manxv1.UndrainRequest{Node: name})
@@ -261,12 +261,12 @@ func (c *cli) orderReturn(ctx context.Context, name string, wait bool) error {
 	case !wait:
 		return c.printf("the node is to come back")
 	}
-	return c.followOrder(ctx, "", answerMargin,
+	return c.awaitDrain(ctx, "", answerMargin,
 		map[string]string{"draining": "its routes are back as the last choice", "": "in service"})
 }
 
-// followOrder waits until the status of the daemon has the given drain phase, and prints the phases on the way.
-func (c *cli) followOrder(ctx context.Context, want string, patience time.Duration, words map[string]string) error {
+// awaitDrain waits until the status of the daemon has the given drain phase, and prints the phases on the way.
+func (c *cli) awaitDrain(ctx context.Context, want string, patience time.Duration, words map[string]string) error {
 	printed := ""
 	for end := time.Now().Add(patience); ; time.Sleep(drainPoll) {
 		var s *manxv1.GetStatusResponse
@@ -287,7 +287,7 @@ func (c *cli) followOrder(ctx context.Context, want string, patience time.Durati
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("node %s did not get there within %s. The order stands", s.GetNode(), patience)
+			return fmt.Errorf("node %s did not get there within %s. The request stays in the datastore", s.GetNode(), patience)
 		}
 	}
 }

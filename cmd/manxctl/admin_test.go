@@ -53,13 +53,14 @@ func (d *playedDaemon) Retry(context.Context, *manxv1.RetryRequest) (*manxv1.Ret
 
 func TestReset(t *testing.T) {
 	s, _ := newPlayedDaemon(t)
-	s.ask("reset", "peer", "10.0.0.2", "--soft-in").want(t, 0, "peer/10.0.0.2 reset (soft-in)\n")
-	s.ask("reset", "peer/10.0.0.2", "--hard").want(t, 0, "peer/10.0.0.2 reset (hard)\n")
-	s.ask("reset", "peer", "192.0.2.1", "--hard").want(t, 1, "", "Error: bgp session with 192.0.2.1 is not established")
-	s.ask("reset", "peer", "192.0.2.9", "--soft").want(t, 1, "", "The sessions are with 10.0.0.2, 192.0.2.1")
+	s.runWithDaemon("reset", "peer", "10.0.0.2", "--soft-in").want(t, 0, "peer/10.0.0.2 reset (soft-in)\n")
+	s.runWithDaemon("reset", "peer/10.0.0.2", "--hard").want(t, 0, "peer/10.0.0.2 reset (hard)\n")
+	s.runWithDaemon("reset", "peer", "192.0.2.1", "--hard").want(t, 1, "",
+		"Error: bgp session with 192.0.2.1 is not established")
+	s.runWithDaemon("reset", "peer", "192.0.2.9", "--soft").want(t, 1, "", "The sessions are with 10.0.0.2, 192.0.2.1")
 	for _, c := range []struct {
 		args string
-		says string
+		text string
 	}{
 		{"peer 10.0.0.2", "choose --soft, --soft-in, --soft-out or --hard"},
 		{"peer 10.0.0.2 --soft --hard", "use one of"},
@@ -70,10 +71,10 @@ func TestReset(t *testing.T) {
 		{"peer/ --hard", "is for peers"},
 		{"peer 10.0.0.2 --softly", "unknown flag: --softly"},
 	} {
-		s.ask(append([]string{"reset"}, strings.Fields(c.args)...)...).want(t, 2, "", c.says,
+		s.runWithDaemon(append([]string{"reset"}, strings.Fields(c.args)...)...).want(t, 2, "", c.text,
 			"See 'manxctl reset --help'.")
 	}
-	help := s.ask("reset", "--help")
+	help := s.runWithDaemon("reset", "--help")
 	for _, part := range []string{"--soft-in ", "--soft-out ", "--hard ",
 		"peer: traffic without another path is lost", "Traffic\n              continues",
 		"Only an established session"} {
@@ -91,13 +92,13 @@ func TestReset(t *testing.T) {
 
 func TestClear(t *testing.T) {
 	s, _ := newPlayedDaemon(t)
-	s.ask("clear", "peer", "10.0.0.2").want(t, 0, "peer/10.0.0.2 cleared (flaps: 3, graceful restarts: 1)\n")
-	if r := s.ask("clear", "peers", "--all"); r.code != 0 || strings.Count(r.out, "cleared") != 3 {
+	s.runWithDaemon("clear", "peer", "10.0.0.2").want(t, 0, "peer/10.0.0.2 cleared (flaps: 3, graceful restarts: 1)\n")
+	if r := s.runWithDaemon("clear", "peers", "--all"); r.code != 0 || strings.Count(r.out, "cleared") != 3 {
 		t.Errorf("all: %+v", r)
 	}
-	s.ask("clear", "peers").want(t, 2, "", "wants peers, or --all")
-	s.ask("clear", "peers", "10.0.0.2", "--all").want(t, 2, "", "either names or --all")
-	s.ask("clear", "routes", "--all").want(t, 2, "", "is for peers")
+	s.runWithDaemon("clear", "peers").want(t, 2, "", "wants peers, or --all")
+	s.runWithDaemon("clear", "peers", "10.0.0.2", "--all").want(t, 2, "", "either names or --all")
+	s.runWithDaemon("clear", "routes", "--all").want(t, 2, "", "is for peers")
 }
 
 func TestRetryCommand(t *testing.T) {
@@ -105,35 +106,35 @@ func TestRetryCommand(t *testing.T) {
 	d.change(func() {
 		d.retried = &manxv1.RetryResponse{Parts: []*manxv1.RetriedPart{{Name: "routes", Failed: 2}, {Name: "policy"}}}
 	})
-	if r := s.ask("retry"); r.code != 0 || r.err != "" || !strings.Contains(r.out, "routes   2        0") {
+	if r := s.runWithDaemon("retry"); r.code != 0 || r.err != "" || !strings.Contains(r.out, "routes   2        0") {
 		t.Errorf("nothing fails any more: %+v", r)
 	}
 	d.change(func() {
 		d.retried.Parts[0].Failing, d.retried.Parts[0].Reason = 1, "add route: operation not permitted"
 	})
-	if r := s.ask("retry"); r.code != 4 || !strings.Contains(r.out, "operation not permitted") {
+	if r := s.runWithDaemon("retry"); r.code != 4 || !strings.Contains(r.out, "operation not permitted") {
 		t.Errorf("one still fails: %+v", r)
 	}
-	if r := s.ask("retry", "-o", "json"); r.code != 4 || !strings.Contains(r.out, `"failing": 1`) {
+	if r := s.runWithDaemon("retry", "-o", "json"); r.code != 4 || !strings.Contains(r.out, `"failing": 1`) {
 		t.Errorf("as JSON: %+v", r)
 	}
-	s.ask("retry", "routes").want(t, 2, "", "unknown command")
-	s.ask("retry", "-o", "wide").want(t, 2, "", "output format")
+	s.runWithDaemon("retry", "routes").want(t, 2, "", "unknown command")
+	s.runWithDaemon("retry", "-o", "wide").want(t, 2, "", "output format")
 }
 
 func TestDrainThroughTheDaemon(t *testing.T) {
 	s, d := newPlayedDaemon(t)
-	s.ask("node", "drain").want(t, 0, "node node-1: drained: its routes are withdrawn\n")
-	s.ask("node", "drain").want(t, 0, "the node is drained already\n")
-	s.ask("node", "undrain", "--no-wait").want(t, 0, "the node is to come back\n")
-	s.ask("node", "undrain").want(t, 0, "the node is in service already\n")
+	s.runWithDaemon("node", "drain").want(t, 0, "node node-1: drained: its routes are withdrawn\n")
+	s.runWithDaemon("node", "drain").want(t, 0, "the node is drained already\n")
+	s.runWithDaemon("node", "undrain", "--no-wait").want(t, 0, "the node is to come back\n")
+	s.runWithDaemon("node", "undrain").want(t, 0, "the node is in service already\n")
 	d.change(func() {
 		if d.status.GetDrain() != "" {
 			t.Errorf("drain is %q", d.status.GetDrain())
 		}
 	})
 	s.run("node", "drain").want(t, 2, "", "wants the name of one node")
-	s.ask("node", "drain", "a", "b").want(t, 2, "", "wants the name of one node")
+	s.runWithDaemon("node", "drain", "a", "b").want(t, 2, "", "wants the name of one node")
 }
 
 func TestServerFlags(t *testing.T) {
@@ -143,7 +144,7 @@ func TestServerFlags(t *testing.T) {
 		args []string
 		env  []string
 		code int
-		says string
+		text string
 	}{
 		{[]string{"--server", "node-1"}, nil, 2, `--server "node-1": want HOST:PORT`},
 		{[]string{"--server", "node-1:9443"}, nil, 2, "--server needs --ca-file"},
@@ -154,6 +155,6 @@ func TestServerFlags(t *testing.T) {
 		{nil, []string{"MANXCTL_SERVER=node-1:9443"}, 2, "--server needs --ca-file"},
 		{[]string{"--socket", missing}, []string{"MANXCTL_SERVER=node-1:9443"}, 4, "there is no such socket"},
 	} {
-		shell{t, c.env}.run(append([]string{"status"}, c.args...)...).want(t, c.code, "", c.says)
+		shell{t, c.env}.run(append([]string{"status"}, c.args...)...).want(t, c.code, "", c.text)
 	}
 }

@@ -34,7 +34,7 @@ func TestApplyCreatesConfiguresAndLeavesAlone(t *testing.T) {
 	s.pipe(peer, "apply", "-f", "-").want(t, 0, "bgppeer/tor-1 created\n")
 	s.pipe(peer, "apply", "-f", "-").want(t, 0, "bgppeer/tor-1 unchanged\n")
 
-	// A newer Calico adds fields and its controllers annotations; neither is the user's to write, so both survive.
+	// A newer Calico adds fields and its controllers annotations; the user writes neither, so both survive.
 	raw, err := client.Get(context.Background(), peerPath)
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestReplaceNeedsTheObjectAndTheRevisionIfOneIsNamed(t *testing.T) {
 	s.pipe(old, "replace", "-f", "-").want(t, 1, "", "update conflict", "metadata.resourceVersion")
 	s.pipe(old, "apply", "-f", "-").want(t, 1, "", "update conflict")
 
-	// An object that was deleted and made again is another one, even if it has the same name.
+	// An object that was deleted and created again is another object, even under the same name.
 	s.must("delete", "bgppeer", "tor-1")
 	s.mustPipe(peer, "create", "-f", "-")
 	var noVersion []string
@@ -201,7 +201,7 @@ func TestFilesFoldersAndManyDocuments(t *testing.T) {
 	s.run("apply", "-f", t.TempDir()).want(t, 1, "", "no file in it ends in .yaml, .yml or .json")
 }
 
-// The documents that Calico's own test input consists of must be accepted as they are.
+// manxctl accepts the documents of Calico's own test input unchanged.
 func TestCalicoctlFilesAreAccepted(t *testing.T) {
 	s, _ := newShell(t)
 	for _, f := range []string{"01-ippools", "02-bgpconfigurations", "03-bgpfilters", "04-bgppeers", "05-nodes-extra",

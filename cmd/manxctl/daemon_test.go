@@ -51,15 +51,15 @@ func golden(t *testing.T, name, got string) {
 // playedDaemon returns the responses for the tests of the output.
 type playedDaemon struct {
 	manxv1.UnimplementedManxServer
-	mu     sync.Mutex // of the following fields, in tests and while a request is answered
-	status *manxv1.GetStatusResponse
-	peers  []*manxv1.Peer
-	asked  chan *manxv1.ListRoutesRequest
+	mu            sync.Mutex // of the following fields, in tests and while a request is answered
+	status        *manxv1.GetStatusResponse
+	peers         []*manxv1.Peer
+	routeRequests chan *manxv1.ListRoutesRequest
 
-	askedPeer  chan *manxv1.ListPeerRoutesRequest
-	askedDrops chan *manxv1.WatchDropsRequest
-	many       int // routes, if not 0
-	retried    *manxv1.RetryResponse
+	peerRouteRequests chan *manxv1.ListPeerRoutesRequest
+	dropRequests      chan *manxv1.WatchDropsRequest
+	many              int // routes, if not 0
+	retried           *manxv1.RetryResponse
 }
 
 // change changes the daemon's later responses.
@@ -69,17 +69,17 @@ func (d *playedDaemon) change(f func()) {
 	f()
 }
 
-// answer returns a copy: the original may change before it is sent.
-func (d *playedDaemon) answer(
+// cloneResponse returns a copy: the original may change before it is sent.
+func (d *playedDaemon) cloneResponse(
 	ctx context.Context, r any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
 ) (any, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	answer, err := handle(ctx, r)
+	response, err := handle(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	return proto.Clone(answer.(proto.Message)), nil
+	return proto.Clone(response.(proto.Message)), nil
 }
 
 func (d *playedDaemon) GetStatus(context.Context, *manxv1.GetStatusRequest) (*manxv1.GetStatusResponse, error) {
@@ -108,7 +108,7 @@ func (d *playedDaemon) ListPeers(_ context.Context, r *manxv1.ListPeersRequest) 
 func (d *playedDaemon) ListPeerRoutes(
 	_ context.Context, r *manxv1.ListPeerRoutesRequest,
 ) (*manxv1.ListPeerRoutesResponse, error) {
-	d.askedPeer <- r
+	d.peerRouteRequests <- r
 	if r.GetPeer() == "nothing" {
 		return &manxv1.ListPeerRoutesResponse{}, nil
 	}
@@ -126,7 +126,7 @@ func (d *playedDaemon) GetPeer(_ context.Context, r *manxv1.GetPeerRequest) (*ma
 		if p.GetAddress() == r.GetAddress() {
 			p = proto.CloneOf(p)
 			if p.Prefixes != nil {
-				p.Prefixes.Advertised = proto.Uint64(1) // which lists do not have
+				p.Prefixes.Advertised = proto.Uint64(1) // lists omit it
 			}
 			return &manxv1.GetPeerResponse{Peer: p}, nil
 		}
@@ -135,7 +135,7 @@ func (d *playedDaemon) GetPeer(_ context.Context, r *manxv1.GetPeerRequest) (*ma
 }
 
 func (d *playedDaemon) ListRoutes(_ context.Context, r *manxv1.ListRoutesRequest) (*manxv1.ListRoutesResponse, error) {
-	d.asked <- r
+	d.routeRequests <- r
 	if d.many > 0 {
 		many := &manxv1.ListRoutesResponse{}
 		for range d.many {
@@ -157,7 +157,7 @@ func (d *playedDaemon) ListRoutes(_ context.Context, r *manxv1.ListRoutesRequest
 	}}, nil
 }
 
-// Watch ends when it has said all.
+// Watch ends after its last event.
 func (d *playedDaemon) Watch(_ *manxv1.WatchRequest, stream grpc.ServerStreamingServer[manxv1.WatchResponse]) error {
 	var peer *manxv1.Peer
 	var status *manxv1.GetStatusResponse
@@ -213,8 +213,9 @@ func newPlayedDaemon(t *testing.T) (shell, *playedDaemon) {
 	t.Helper()
 	const since = 1772600767000 // 2026-03-04 05:06:07 UTC
 	d := &playedDaemon{
-		asked: make(chan *manxv1.ListRoutesRequest, 1), askedPeer: make(chan *manxv1.ListPeerRoutesRequest, 1),
-		askedDrops: make(chan *manxv1.WatchDropsRequest, 2),
+		routeRequests:     make(chan *manxv1.ListRoutesRequest, 1),
+		peerRouteRequests: make(chan *manxv1.ListPeerRoutesRequest, 1),
+		dropRequests:      make(chan *manxv1.WatchDropsRequest, 2),
 		status: &manxv1.GetStatusResponse{
 			Node: "node-1", Ipv4: "10.0.0.1/24", AsNumber: 64512, RouterId: "10.0.0.1", StartedUnixMs: since,
 			Ready:   true,
@@ -249,7 +250,7 @@ func newPlayedDaemon(t *testing.T) (shell, *playedDaemon) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := grpc.NewServer(grpc.UnaryInterceptor(d.answer))
+	g := grpc.NewServer(grpc.UnaryInterceptor(d.cloneResponse))
 	manxv1.RegisterManxServer(g, d)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = g.Serve(l) }()
@@ -257,15 +258,15 @@ func newPlayedDaemon(t *testing.T) (shell, *playedDaemon) {
 	return shell{t, []string{"MANX_TEST_SOCKET=" + socket}}, d
 }
 
-// ask runs a command on the played daemon.
-func (s shell) ask(args ...string) result {
+// runWithDaemon runs a command on the played daemon.
+func (s shell) runWithDaemon(args ...string) result {
 	socket := strings.TrimPrefix(s.env[0], "MANX_TEST_SOCKET=")
 	return s.run(append(args, "--socket", socket)...)
 }
 
-// WatchDrops ends when it has said all.
+// WatchDrops ends after its last event.
 func (d *playedDaemon) WatchDrops(r *manxv1.WatchDropsRequest, stream grpc.ServerStreamingServer[manxv1.Drop]) error {
-	d.askedDrops <- r
+	d.dropRequests <- r
 	for _, e := range []*manxv1.Drop{
 		{TimeUnixMs: 1000, Action: "log", Rule: "NetworkPolicy/shop/web ingress 1", Source: "10.65.0.1",
 			SourcePort: 4000, Destination: "10.65.0.2", DestinationPort: 80,
@@ -281,7 +282,7 @@ func (d *playedDaemon) WatchDrops(r *manxv1.WatchDropsRequest, stream grpc.Serve
 	return nil
 }
 
-// ages are how long ago something was, in days: the test's clock goes on.
+// ages are times before now, in days: the test's clock goes on.
 var ages = regexp.MustCompile(`\b\d+d\b`)
 
 var clocks = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d`)
@@ -300,57 +301,62 @@ func TestOutputOfQuestionsToTheDaemon(t *testing.T) {
 		"routes": {"routes"},
 		"status": {"status"}, "status-json": {"status", "-o", "json"}, "status-yaml": {"status", "-o", "yaml"},
 	} {
-		r := s.ask(args...)
+		r := s.runWithDaemon(args...)
 		if r.code != 0 || r.err != "" {
 			t.Errorf("%s: exit code %d, %s", name, r.code, r.err)
 		}
 		golden(t, name, ages.ReplaceAllString(r.out, "AGE"))
 		if name == "routes" {
-			<-d.asked
+			<-d.routeRequests
 		}
 	}
-	golden(t, "node-status-wide", wideAges(s.ask("node", "status", "-o", "wide").out))
-	watched := s.ask("watch")
+	golden(t, "node-status-wide", wideAges(s.runWithDaemon("node", "status", "-o", "wide").out))
+	watched := s.runWithDaemon("watch")
 	golden(t, "watch", clocks.ReplaceAllString(watched.out, "CLOCK"))
-	golden(t, "watch-json", s.ask("watch", "-o", "json").out)
-	drops := s.ask("drops", "--action", "log", "--rule=web", "--port=80", "--net=10.0.0.0/8", "--endpoint=shop")
+	golden(t, "watch-json", s.runWithDaemon("watch", "-o", "json").out)
+	drops := s.runWithDaemon("drops", "--action", "log", "--rule=web", "--port=80", "--net=10.0.0.0/8",
+		"--endpoint=shop")
 	golden(t, "drops", clocks.ReplaceAllString(drops.out, "CLOCK"))
 	want := &manxv1.WatchDropsRequest{Action: "log", Rule: "web", Port: 80, Net: "10.0.0.0/8", Endpoint: "shop"}
-	if got := <-d.askedDrops; !proto.Equal(got, want) {
+	if got := <-d.dropRequests; !proto.Equal(got, want) {
 		t.Errorf("asked for %v, want %v", got, want)
 	}
-	golden(t, "drops-json", s.ask("drops", "-o", "json").out)
-	s.ask("node", "endpoints").want(t, 0, "", "This node has no workload endpoints.")
+	golden(t, "drops-json", s.runWithDaemon("drops", "-o", "json").out)
+	s.runWithDaemon("node", "endpoints").want(t, 0, "", "This node has no workload endpoints.")
 }
 
 func TestRoutesPassesFiltersOn(t *testing.T) {
 	s, d := newPlayedDaemon(t)
-	s.ask("routes", "--within", "10.65.0.0/16", "--phase", "failed,blocked", "--source", "bgp", "--no-headers")
-	if q := <-d.asked; q.GetWithin() != "10.65.0.0/16" || len(q.GetPhases()) != 2 || q.GetPhases()[1] != "blocked" ||
+	s.runWithDaemon("routes", "--within", "10.65.0.0/16", "--phase", "failed,blocked", "--source", "bgp",
+		"--no-headers")
+	if q := <-d.routeRequests; q.GetWithin() != "10.65.0.0/16" || len(q.GetPhases()) != 2 ||
+		q.GetPhases()[1] != "blocked" ||
 		q.GetSources()[0] != "bgp" {
 		t.Errorf("asked for %v", q)
 	}
 	for _, p := range []reconcile.Phase{reconcile.Pending, reconcile.Applied, reconcile.Failed, reconcile.Blocked,
 		reconcile.Leftover, reconcile.Removing} {
-		s.ask("routes", "--phase", string(p), "--source", string(route.SourceBGP), "--source",
+		s.runWithDaemon("routes", "--phase", string(p), "--source", string(route.SourceBGP), "--source",
 			string(route.SourceBlock), "--source", string(route.SourceWorkload), "--source", string(route.SourceStatic))
 		select {
-		case <-d.asked:
+		case <-d.routeRequests:
 		default:
 			t.Errorf("phase %s, or a source, is not known", p)
 		}
 	}
-	s.ask("routes", "--within", "10.65").want(t, 2, "", "--within \"10.65\": want a prefix")
-	s.ask("routes", "--phase", "failed,broken").want(t, 2, "", "--phase \"broken\": want pending, applied, failed, "+
-		"blocked, leftover or removing")
-	s.ask("routes", "--source", "kernel").want(t, 2, "", "--source \"kernel\": want bgp, block, workload or static")
+	s.runWithDaemon("routes", "--within", "10.65").want(t, 2, "", "--within \"10.65\": want a prefix")
+	s.runWithDaemon("routes", "--phase", "failed,broken").want(t, 2, "",
+		"--phase \"broken\": want pending, applied, failed, "+
+			"blocked, leftover or removing")
+	s.runWithDaemon("routes", "--source", "kernel").want(t, 2, "", "--source \"kernel\": want bgp, block, "+
+		"workload or static")
 }
 
 // A full routing table exceeds gRPC's default limit of 4 MB by far.
 func TestManyRoutes(t *testing.T) {
 	s, d := newPlayedDaemon(t)
 	d.change(func() { d.many = 100_000 })
-	r := s.ask("routes", "--no-headers")
+	r := s.runWithDaemon("routes", "--no-headers")
 	if n := strings.Count(r.out, "\n"); r.code != 0 || n != d.many {
 		t.Errorf("%d routes are printed, exit code %d, %s", n, r.code, r.err)
 	}
@@ -360,7 +366,7 @@ func TestStatusIsUnhealthyWhen(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(*manxv1.GetStatusResponse)
-		says   string
+		health string
 	}{
 		{"a check of readiness fails", func(s *manxv1.GetStatusResponse) {
 			s.Ready, s.Checks = false, []*manxv1.Check{{Name: "bgp", Reason: "waiting for 10.0.0.2"}}
@@ -375,11 +381,11 @@ func TestStatusIsUnhealthyWhen(t *testing.T) {
 			s, d := newPlayedDaemon(t)
 			s.t = t
 			d.change(func() { test.change(d.status) })
-			r := s.ask("status")
-			if r.code != 4 || !strings.Contains(r.out, "Health:     "+test.says) || r.err != "" {
+			r := s.runWithDaemon("status")
+			if r.code != 4 || !strings.Contains(r.out, "Health:     "+test.health) || r.err != "" {
 				t.Errorf("exit code %d\n%s%s", r.code, r.out, r.err)
 			}
-			if r := s.ask("status", "-o", "json"); r.code != 4 {
+			if r := s.runWithDaemon("status", "-o", "json"); r.code != 4 {
 				t.Errorf("exit code with JSON is %d", r.code)
 			}
 		})
@@ -393,9 +399,10 @@ func TestAgainstTheRealServer(t *testing.T) {
 		Go: "1.26"}, Log: zap.NewNop(), Level: level})
 	socket := filepath.Join(t.TempDir(), "manxd.sock")
 	s := shell{t, []string{"MANX_TEST_SOCKET=" + socket}}
-	s.ask("status").want(t, 4, "", "manxd cannot be reached at "+socket+": there is no such socket: is manxd running "+
+	s.runWithDaemon("status").want(t, 4, "", "manxd cannot be reached at "+socket+": there is no such socket: is "+
+		"manxd running "+
 		"on this host?")
-	s.ask("node", "status").want(t, 1, "", "there is no such socket")
+	s.runWithDaemon("node", "status").want(t, 1, "", "there is no such socket")
 
 	l, err := server.Listen(socket)
 	if err != nil {
@@ -406,27 +413,27 @@ func TestAgainstTheRealServer(t *testing.T) {
 	go func() { done <- srv.Serve(ctx, l) }()
 	defer func() { cancel(); <-done }()
 
-	if r := s.ask("status"); r.code != 4 ||
+	if r := s.runWithDaemon("status"); r.code != 4 ||
 		!strings.Contains(r.out, "Health:     datastore: not connected yet: manxd is starting\n") {
 		t.Errorf("status: exit code %d\n%s%s", r.code, r.out, r.err)
 	}
 	// Unknown values are not printed as zero.
 	for _, command := range [][]string{{"status"}, {"node", "status"}} {
-		if out := s.ask(command...).out; !strings.Contains(out, "node-1") || strings.Contains(out, "AS 0") ||
+		if out := s.runWithDaemon(command...).out; !strings.Contains(out, "node-1") || strings.Contains(out, "AS 0") ||
 			strings.Contains(out, "router ID") {
 			t.Errorf("%v:\n%s", command, out)
 		}
 	}
-	s.ask("loglevel").want(t, 0, "info\n")
-	s.ask("loglevel", "debug").want(t, 0, "log level is debug, was info\n")
-	s.ask("loglevel", "loud").want(t, 1, "", `level = "loud": want debug, info, warn or error`)
-	s.ask("resync").want(t, 1, "", "manxd is starting: the dataplane does not run yet")
-	s.ask("routes").want(t, 0, "", "No routes found.")
-	if out := s.ask("version").out; !strings.Contains(out, "Client: dev (commit unknown, Go ") ||
+	s.runWithDaemon("loglevel").want(t, 0, "info\n")
+	s.runWithDaemon("loglevel", "debug").want(t, 0, "log level is debug, was info\n")
+	s.runWithDaemon("loglevel", "loud").want(t, 1, "", `level = "loud": want debug, info, warn or error`)
+	s.runWithDaemon("resync").want(t, 1, "", "manxd is starting: the dataplane does not run yet")
+	s.runWithDaemon("routes").want(t, 0, "", "No routes found.")
+	if out := s.runWithDaemon("version").out; !strings.Contains(out, "Client: dev (commit unknown, Go ") ||
 		!strings.Contains(out, "Daemon: v1 (commit c, Go 1.26)\nGoBGP:  v4.8.0\n") {
 		t.Errorf("version:\n%s", out)
 	}
-	if out := s.ask("version", "-o", "json").out; !strings.Contains(out, `"gobgp": "v4.8.0"`) {
+	if out := s.runWithDaemon("version", "-o", "json").out; !strings.Contains(out, `"gobgp": "v4.8.0"`) {
 		t.Errorf("version -o json:\n%s", out)
 	}
 	if r := s.run("version", "--client"); r.code != 0 || strings.Contains(r.out, "Daemon") {

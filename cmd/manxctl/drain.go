@@ -29,7 +29,7 @@ func (c *cli) nodeDrainCommand() *cobra.Command {
 			"BGP sessions stay up, and the node can still send. The annotations " + model.AnnotationDrain + " and\n" +
 			model.AnnotationDrained + " of the Node hold the state, so it survives restarts. Workloads are not " +
 			"moved:\nevict them before, for instance with kubectl drain.\n\n" +
-			orderedHow,
+			drainTargets,
 		Example: "  manxctl node drain node-1\n  manxctl node drain node-1 --timeout 5m --no-wait\n  manxctl node " +
 			"drain --server node-1:9443 ...",
 		Args: c.oneNode,
@@ -38,7 +38,7 @@ func (c *cli) nodeDrainCommand() *cobra.Command {
 				return usagef("--timeout %s: want 0s or more", timeout)
 			}
 			if name, daemon := c.nodeOfDaemon(args); daemon {
-				return c.orderDrain(cmd.Context(), name, timeout, !noWait)
+				return c.requestDrain(cmd.Context(), name, timeout, !noWait)
 			}
 			return c.drain(cmd.Context(), args[0], timeout, !noWait)
 		},
@@ -56,11 +56,11 @@ func (c *cli) nodeUndrainCommand() *cobra.Command {
 		Short: "Bring a drained node back",
 		Long: "Bring a drained node back: it announces its routes as the last choice and, some seconds later, as " +
 			"before the drain.\n\n" +
-			orderedHow,
+			drainTargets,
 		Args: c.oneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if name, daemon := c.nodeOfDaemon(args); daemon {
-				return c.orderReturn(cmd.Context(), name, !noWait)
+				return c.requestUndrain(cmd.Context(), name, !noWait)
 			}
 			return c.undrain(cmd.Context(), args[0], !noWait)
 		},
@@ -69,13 +69,13 @@ func (c *cli) nodeUndrainCommand() *cobra.Command {
 	return cmd
 }
 
-// orderedHow is the end of the help of drain and undrain.
-const orderedHow = "The order goes into the datastore, and NODE may be any. With --server it goes to that daemon, " +
+// drainTargets is the end of the help of drain and undrain.
+const drainTargets = "The request goes into the datastore, and NODE may be any. With --server it goes to that daemon, " +
 	"for its own node, which NODE\n" +
 	"has to be if it is given; with --socket and without NODE it goes to the local daemon. All end in the " +
 	"same annotation."
 
-// nodeOfDaemon reports whether an order goes to a daemon, and the required name of its node.
+// nodeOfDaemon reports whether a request goes to a daemon, and the required name of its node.
 func (c *cli) nodeOfDaemon(args []string) (name string, daemon bool) {
 	if len(args) == 0 {
 		return "", true
@@ -102,7 +102,7 @@ func (c *cli) drain(ctx context.Context, name string, timeout time.Duration, wai
 		return err
 	}
 	defer store.Close()
-	before, err := node.OrderDrain(ctx, store, name, timeout)
+	before, err := node.RequestDrain(ctx, store, name, timeout)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (c *cli) undrain(ctx context.Context, name string, wait bool) error {
 		return err
 	}
 	defer store.Close()
-	before, err := node.OrderReturn(ctx, store, name)
+	before, err := node.CancelDrain(ctx, store, name)
 	if err != nil {
 		return err
 	}
@@ -172,8 +172,8 @@ func (c *cli) followDrain(
 		}
 	}
 	if ctx.Err() == context.DeadlineExceeded {
-		return fmt.Errorf("node %s did not get there within %s: is manxd running on it? The order stands, and is "+
-			"acted upon when it runs", name, patience)
+		return fmt.Errorf("node %s did not get there within %s: is manxd running on it? The request stays in the "+
+			"datastore; manxd follows it when it runs", name, patience)
 	}
 	return ctx.Err()
 }

@@ -102,24 +102,25 @@ func TestExplainLive(t *testing.T) {
 		{"known", 1, "Error: no packet to compare came through node n1 within 30s\n"},
 		{"old-kernel", 1, "Error: a table that goes with its owner takes Linux 5.12\n"},
 	} {
-		r := s.ask("explain", "shop/web", c.destination, "tcp/80", "--live")
+		r := s.runWithDaemon("explain", "shop/web", c.destination, "tcp/80", "--live")
 		if r.code != c.code || r.err != c.err {
 			t.Errorf("%s: exit code %d, %q; want %d, %q", c.destination, r.code, r.err, c.code, c.err)
 		}
 		golden(t, "explain-live-"+c.destination, r.out)
 	}
-	r := s.ask("explain", "shop/web", "differs", "tcp/80", "--live", "-o", "yaml")
+	r := s.runWithDaemon("explain", "shop/web", "differs", "tcp/80", "--live", "-o", "yaml")
 	if r.code != 1 || !strings.HasSuffix(r.err, "; send one now\n") {
 		t.Errorf("exit code %d, %q; want to be told on standard error when to send", r.code, r.err)
 	}
 	golden(t, "explain-live-yaml", r.out)
-	for args, say := range map[string]string{
+	for args, text := range map[string]string{
 		"--live -f x.yaml": "want one of them", "--live-timeout=1s": "need --live", "--live-packets=2": "need --live",
 		"--live --live-timeout=2h": "want 1ms to 1h", "--live --live-packets=0": "want 1 to 1000",
 	} {
-		if r := s.ask(append([]string{"explain", "shop/web", "agrees"}, strings.Fields(args)...)...); r.code != 2 ||
-			!strings.Contains(r.err, say) {
-			t.Errorf("%s: exit code %d, %q, want %q", args, r.code, r.err, say)
+		if r := s.runWithDaemon(append([]string{"explain", "shop/web", "agrees"},
+			strings.Fields(args)...)...); r.code != 2 ||
+			!strings.Contains(r.err, text) {
+			t.Errorf("%s: exit code %d, %q, want %q", args, r.code, r.err, text)
 		}
 	}
 }

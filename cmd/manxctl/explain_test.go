@@ -47,13 +47,13 @@ func TestExplainFiles(t *testing.T) {
 	golden(t, "plan-policy", plan.out)
 }
 
-// TestExplainRefuses checks that the error of an unanswerable question names a valid one.
+// TestExplainRefuses checks that the error of an invalid query names a valid one.
 func TestExplainRefuses(t *testing.T) {
 	s := shell{t: t}
 	for _, c := range []struct {
 		args string
 		code int
-		say  string
+		text string
 	}{
 		{"web nobody", 1, `destination: "nobody" is no address, and there is no pod`},
 		{"web db tcp/0", 2, `"0" is not a port from 1 to 65535`},
@@ -66,22 +66,22 @@ func TestExplainRefuses(t *testing.T) {
 		{"web", 2, "accepts between 2 and 3"},
 	} {
 		r := s.run(append([]string{"explain", "-f", explainFiles}, strings.Fields(c.args)...)...)
-		if r.code != c.code || !strings.Contains(r.err, c.say) {
-			t.Errorf("explain %s: exit code %d, want %d; stderr %q, want %q", c.args, r.code, c.code, r.err, c.say)
+		if r.code != c.code || !strings.Contains(r.err, c.text) {
+			t.Errorf("explain %s: exit code %d, want %d; stderr %q, want %q", c.args, r.code, c.code, r.err, c.text)
 		}
 	}
 }
 
-// TestExplainAmbiguousNames: a name that stands for several ends is refused with what to write instead.
+// TestExplainAmbiguousNames: a name of several endpoints is refused. The error has the unambiguous names.
 func TestExplainAmbiguousNames(t *testing.T) {
 	s := shell{t: t}
 	files := []string{"explain", "-f", explainFiles, "-f", "testdata/explain/same-names.yaml", "-o", "json"}
-	for name, say := range map[string]string{
+	for name, text := range map[string]string{
 		"web": `"web" is the name of 2 ends: pod other/web (WorkloadEndpoint other/n2-k8s-web-eth0), pod shop/web (WorkloadEndpoint shop/n1-k8s-web-eth0)`,
 		"n1":  `"n1" is the name of 2 ends: node n1, pod shop/n1 (WorkloadEndpoint shop/n1-k8s-n1-eth0)`,
 	} {
 		r := s.run(append(files, name, "8.8.8.8")...)
-		if r.code != 1 || !strings.Contains(r.err, say) {
+		if r.code != 1 || !strings.Contains(r.err, text) {
 			t.Errorf("%s: exit code %d, %s", name, r.code, r.err)
 		}
 	}

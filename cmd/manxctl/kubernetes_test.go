@@ -14,8 +14,8 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
-// TestKubernetesAPI uses a real API server: its log has the version of manxctl, and a Profile that stands for a
-// Namespace can be applied as it is shown, but not changed.
+// TestKubernetesAPI uses a real API server: its log has the version of manxctl, and a Profile made from a Namespace can
+// be applied unchanged, and a change of it is refused.
 func TestKubernetesAPI(t *testing.T) {
 	server := apiserver.Start(t)
 	server.InstallCRDs(t, form.V1)

@@ -9,8 +9,8 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// describable fills in all that describe shows for the session that is up, and a BFD session.
-func describable(p *manxv1.Peer) {
+// fillIn fills in every field of the established session that describe shows, and a BFD session.
+func fillIn(p *manxv1.Peer) {
 	p.LastErrorBy, p.Restarts = "sent", 1
 	p.Messages = &manxv1.PeerMessages{In: 40, UpdatesIn: 4, Out: 30, UpdatesOut: 3}
 	p.Wanted = &manxv1.Wanted{Source: "10.0.0.1", HoldSeconds: 240, KeepaliveSeconds: 80, RestartSeconds: 120,
@@ -28,7 +28,7 @@ func describable(p *manxv1.Peer) {
 func TestPeersAreTheSessionsOfThisNode(t *testing.T) {
 	s, d := newPlayedDaemon(t)
 	d.change(func() {
-		describable(d.peers[0])
+		fillIn(d.peers[0])
 		p := d.peers[1]
 		p.LastError, p.LastErrorBy, p.LastErrorAtUnixMs = p.GetReason(), "local", p.GetSinceUnixMs()
 	})
@@ -40,7 +40,7 @@ func TestPeersAreTheSessionsOfThisNode(t *testing.T) {
 		"describe-peer":    {"describe", "peer", "10.0.0.2", "2001:db8::1"},
 		"describe-bgppeer": {"describe", "bgppeer", "tor-1"}, "describe-dropped": {"describe", "bgppeer", "tor-9"},
 	} {
-		r := s.ask(args...)
+		r := s.runWithDaemon(args...)
 		if r.code != 0 || r.err != "" {
 			t.Errorf("%s: exit code %d, %s", name, r.code, r.err)
 		}
@@ -49,22 +49,23 @@ func TestPeersAreTheSessionsOfThisNode(t *testing.T) {
 		}
 		golden(t, name, ages.ReplaceAllString(r.out, "AGE"))
 	}
-	golden(t, "peers-wide", wideAges(s.ask("get", "peers", "-o", "wide", "--no-headers").out))
-	if out := s.ask("get", "peers", "--no-headers").out; strings.Contains(out, "PHASE") ||
+	golden(t, "peers-wide", wideAges(s.runWithDaemon("get", "peers", "-o", "wide", "--no-headers").out))
+	if out := s.runWithDaemon("get", "peers", "--no-headers").out; strings.Contains(out, "PHASE") ||
 		!strings.HasPrefix(out, "10.0.0.2 ") {
 		t.Errorf("without headers:\n%s", out)
 	}
 
-	s.ask("describe", "peer", "10.9.9.9").want(t, 1, "", "Error: there is no session with 10.9.9.9")
-	s.ask("describe", "bgppeer", "nobody").want(t, 1, "", "Error: BGPPeer/nobody configures no session of this node")
-	s.ask("describe", "bgppeer", "10.0.0.2").want(t, 2, "", `want "describe peer 10.0.0.2"`)
-	s.ask("describe", "node", "n1").want(t, 2, "", "describe node: want peer, bgppeer or a kind of policy")
-	s.ask("get", "peers", "-l", "a=b").want(t, 2, "", "peers are the BGP sessions of this node")
-	s.ask("get", "peers", "-w", "-o", "yaml").want(t, 2, "", "-w goes with")
-	s.ask("get", "peers", "10.0.0.2", "-w").want(t, 2, "", "-w is for all peers")
-	s.ask("get", "nodes", "-w").want(t, 2, "", "-w is for peers")
+	s.runWithDaemon("describe", "peer", "10.9.9.9").want(t, 1, "", "Error: there is no session with 10.9.9.9")
+	s.runWithDaemon("describe", "bgppeer", "nobody").want(t, 1, "",
+		"Error: BGPPeer/nobody configures no session of this node")
+	s.runWithDaemon("describe", "bgppeer", "10.0.0.2").want(t, 2, "", `want "describe peer 10.0.0.2"`)
+	s.runWithDaemon("describe", "node", "n1").want(t, 2, "", "describe node: want peer, bgppeer or a kind of policy")
+	s.runWithDaemon("get", "peers", "-l", "a=b").want(t, 2, "", "peers are the BGP sessions of this node")
+	s.runWithDaemon("get", "peers", "-w", "-o", "yaml").want(t, 2, "", "-w goes with")
+	s.runWithDaemon("get", "peers", "10.0.0.2", "-w").want(t, 2, "", "-w is for all peers")
+	s.runWithDaemon("get", "nodes", "-w").want(t, 2, "", "-w is for peers")
 	d.change(func() { d.peers = nil })
-	s.ask("get", "peers").want(t, 0, "", "No peers found.")
+	s.runWithDaemon("get", "peers").want(t, 0, "", "No peers found.")
 }
 
 func TestRoutesOfPeersAreAskedFor(t *testing.T) {
@@ -82,8 +83,8 @@ func TestRoutesOfPeersAreAskedFor(t *testing.T) {
 		{"", []string{"--rejected", "--peer", "nothing"}, &manxv1.ListPeerRoutesRequest{Direction: "rejected",
 			Peer: "nothing"}},
 	} {
-		r := s.ask(append([]string{"routes"}, c.args...)...)
-		if q := <-d.askedPeer; r.code != 0 || !proto.Equal(q, c.want) {
+		r := s.runWithDaemon(append([]string{"routes"}, c.args...)...)
+		if q := <-d.peerRouteRequests; r.code != 0 || !proto.Equal(q, c.want) {
 			t.Errorf("%v: exit code %d, asked for %v\n%s", c.args, r.code, q, r.err)
 		}
 		if c.name != "" {
@@ -92,8 +93,10 @@ func TestRoutesOfPeersAreAskedFor(t *testing.T) {
 			t.Errorf("nothing to show: %q", r.err)
 		}
 	}
-	s.ask("routes", "--advertised-to", "a", "--rejected").want(t, 2, "", "use one of --advertised-to, --rejected")
-	s.ask("routes", "--rejected", "--within", "10.0.0.0/8").want(t, 2, "", "--within is for routes of the kernel")
-	s.ask("routes", "--peer", "a").want(t, 2, "", "--peer goes with --rejected")
-	s.ask("routes", "-o", "wide").want(t, 2, "", "wide")
+	s.runWithDaemon("routes", "--advertised-to", "a", "--rejected").want(t, 2, "",
+		"use one of --advertised-to, --rejected")
+	s.runWithDaemon("routes", "--rejected", "--within", "10.0.0.0/8").want(t, 2, "",
+		"--within is for routes of the kernel")
+	s.runWithDaemon("routes", "--peer", "a").want(t, 2, "", "--peer goes with --rejected")
+	s.runWithDaemon("routes", "-o", "wide").want(t, 2, "", "wide")
 }

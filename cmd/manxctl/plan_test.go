@@ -9,7 +9,7 @@ import (
 
 const planFiles = "testdata/plan/"
 
-// TestPlan pins what plan prints, in all forms.
+// TestPlan pins the output of plan, in all forms.
 func TestPlan(t *testing.T) {
 	s := shell{t: t}
 	cluster := []string{"plan", "--node=n1", "-f", planFiles + "cluster"}
@@ -93,7 +93,7 @@ func TestPlanRefusals(t *testing.T) {
 	}
 }
 
-// TestPlanOfANewNode compares with a state in which the node is not there.
+// TestPlanOfANewNode compares with a state without the node.
 func TestPlanOfANewNode(t *testing.T) {
 	s := shell{t: t}
 	r := s.run("plan", "--node=n1", "-f", planFiles+"cluster", "--against", planFiles+"change.yaml", "-o", "json")
@@ -105,7 +105,7 @@ func TestPlanOfANewNode(t *testing.T) {
 	}
 }
 
-// TestPlanKeepsPasswordsSecret looks for values in everything that plan prints.
+// TestPlanKeepsPasswordsSecret searches the whole output of plan for passwords.
 func TestPlanKeepsPasswordsSecret(t *testing.T) {
 	files, err := os.ReadFile(planFiles + "cluster/bgp.yml")
 	if err != nil {

@@ -38,8 +38,8 @@ func (d *playedDaemon) ListPolicies(
 	return out, nil
 }
 
-// TestPolicies pins the output about policies. "policies" with a namespace is short for networkpolicies, which are in
-// the datastore.
+// TestPolicies pins the output about policies. "policies" with a namespace is short for the networkpolicies of the
+// datastore.
 func TestPolicies(t *testing.T) {
 	s, _ := newPlayedDaemon(t)
 	for name, args := range map[string][]string{
@@ -48,14 +48,16 @@ func TestPolicies(t *testing.T) {
 			"describe", "np", "knp.default.db", "-n", "shop"},
 		"describe-policy-staged": {"describe", "StagedNetworkPolicy", "later", "-n", "shop"},
 	} {
-		r := s.ask(args...)
+		r := s.runWithDaemon(args...)
 		if r.code != 0 || r.err != "" {
 			t.Errorf("%s: exit code %d, %s", name, r.code, r.err)
 		}
 		golden(t, name, r.out)
 	}
-	s.ask("describe", "np", "nothing").want(t, 1, "", "there is no NetworkPolicy default/nothing that manxd knows")
-	s.ask("get", "policies", "-n", "shop", "--etcd-endpoints", "http://127.0.0.1:1", "--no-headers").want(t, 1, "",
+	s.runWithDaemon("describe", "np", "nothing").want(t, 1, "", "there is no NetworkPolicy default/nothing that "+
+		"manxd knows")
+	s.runWithDaemon("get", "policies", "-n", "shop", "--etcd-endpoints", "http://127.0.0.1:1", "--no-headers").want(t,
+		1, "",
 		"127.0.0.1:1")
 	s.run("get", "policies", "--socket", "/nonexistent/s").want(t, 1, "", "manxctl get networkpolicies -A")
 }

@@ -25,7 +25,7 @@ func TestPoliciesFromCreationToTheEndOfTheirTier(t *testing.T) {
 	s.pipe(strings.Replace(web, "order: 10", "order: 11.5", 1), "apply", "-f", "-").want(t, 0,
 		"networkpolicy/platform.web configured\n")
 
-	// The stored objects are those that Calico would have written.
+	// The stored objects equal those that Calico writes.
 	raw, err := server.Client(t).Get(context.Background(),
 		"/calico/resources/v3/projectcalico.org/networkpolicies/shop/platform.web")
 	if err != nil || len(raw.Kvs) != 1 {
@@ -80,7 +80,7 @@ func TestARefusedPolicyNamesEveryMistake(t *testing.T) {
 	s.run("get", "clusternetworkpolicies").want(t, 2, "", "belongs to Kubernetes")
 }
 
-// A policy that a release before Calico 3.32 wrote is listed, shown and deleted under the name that it is stored under.
+// A policy that a release before Calico 3.32 wrote is listed, shown and deleted under its stored name.
 func TestPolicyUnderTheOldSpellingOfItsName(t *testing.T) {
 	s, server := newShell(t)
 	client := server.Client(t)

@@ -13,19 +13,19 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// playedControllers returns the answers that a test sets.
+// playedControllers returns the responses that a test sets.
 type playedControllers struct {
 	manxv1.UnimplementedControllersServer
-	answer *manxv1.ListReleasesResponse
+	response *manxv1.ListReleasesResponse
 }
 
 func (p *playedControllers) ListReleases(context.Context, *manxv1.ListReleasesRequest,
 ) (*manxv1.ListReleasesResponse, error) {
-	return p.answer, nil
+	return p.response, nil
 }
 
-// controllers serves a daemon that answers so, one without the service for nil.
-func controllers(t *testing.T, answer *manxv1.ListReleasesResponse) shell {
+// controllers serves a daemon with this response. The daemon of nil has no such service.
+func controllers(t *testing.T, response *manxv1.ListReleasesResponse) shell {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "d.sock")
 	l, err := net.Listen("unix", socket)
@@ -33,8 +33,8 @@ func controllers(t *testing.T, answer *manxv1.ListReleasesResponse) shell {
 		t.Fatal(err)
 	}
 	g := grpc.NewServer()
-	if answer != nil {
-		manxv1.RegisterControllersServer(g, &playedControllers{answer: answer})
+	if response != nil {
+		manxv1.RegisterControllersServer(g, &playedControllers{response: response})
 	}
 	done := make(chan struct{})
 	go func() {
@@ -60,14 +60,14 @@ func TestReleases(t *testing.T) {
 		Releases: list}
 	s := controllers(t, leads)
 	for name, args := range map[string][]string{"ipam-releases": nil, "ipam-releases-json": {"-o", "json"}} {
-		r := s.ask(append([]string{"ipam", "releases"}, args...)...)
+		r := s.runWithDaemon(append([]string{"ipam", "releases"}, args...)...)
 		if r.code != 0 || r.err != "" {
 			t.Errorf("%s: exit code %d, %s", name, r.code, r.err)
 		}
 		golden(t, name, r.out)
 	}
-	s.ask("ipam", "releases", "-o", "wide").want(t, 2, "", "wide")
-	for text, answer := range map[string]*manxv1.ListReleasesResponse{
+	s.runWithDaemon("ipam", "releases", "-o", "wide").want(t, 2, "", "wide")
+	for text, response := range map[string]*manxv1.ListReleasesResponse{
 		"node-1 runs the controllers of the cluster for": {Node: "node-1", Leading: true, Leader: "node-1",
 			SinceUnixMs: at},
 		"Nothing is released now: calico-kube-controllers run": {Node: "node-1", Leading: true, Leader: "node-1",
@@ -79,10 +79,11 @@ func TestReleases(t *testing.T) {
 		"the datastore does not answer":                {Node: "node-1", Problem: "the datastore does not answer"},
 		"The list is of the time when node node-1 did": {Node: "node-1", Leader: "node-2", Releases: list},
 	} {
-		r := controllers(t, answer).ask("ipam", "releases")
-		if r.code != 0 || !strings.Contains(r.err, text) || (len(answer.GetReleases()) > 0) != (r.out != "") {
+		r := controllers(t, response).runWithDaemon("ipam", "releases")
+		if r.code != 0 || !strings.Contains(r.err, text) || (len(response.GetReleases()) > 0) != (r.out != "") {
 			t.Errorf("%s: exit code %d, printed %q and %q", text, r.code, r.out, r.err)
 		}
 	}
-	controllers(t, nil).ask("ipam", "releases").want(t, 1, "", "takes no part in the controllers", "--controllers")
+	controllers(t, nil).runWithDaemon("ipam", "releases").want(t, 1, "", "takes no part in the controllers",
+		"--controllers")
 }

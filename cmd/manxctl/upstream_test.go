@@ -15,7 +15,7 @@ import (
 )
 
 // upstream is the folder with the objects that Calico's own programs stored, and with the tables that they printed.
-// Package model reads their JSON output too, and has it.
+// Their JSON output is in the testdata of the package codec.
 const (
 	upstream     = "testdata/upstream/"
 	upstreamJSON = "../../datastore/codec/testdata/calicoctl-get/"
@@ -174,7 +174,7 @@ func TestGetShowsIPAM(t *testing.T) {
 	s.run("delete", "ipamblock", "10.40.26.192/26").want(t, 2, "", "belongs to the address allocator")
 }
 
-// What one program prints, the other must accept: get -o yaml of everything, applied again, changes nothing.
+// The output of one program is valid input of the other: get -o yaml of everything, applied again, changes nothing.
 func TestAppliedAgainNothingChanges(t *testing.T) {
 	s, server := newShell(t)
 	loadUpstream(t, server)
@@ -203,7 +203,7 @@ func TestAppliedAgainNothingChanges(t *testing.T) {
 	}
 }
 
-// A node that is deleted must leave no address, block or session behind, and nothing of other nodes may go.
+// The deletion of a node removes its addresses, blocks and sessions, and nothing of other nodes.
 func TestDeleteNodeTakesAllThatIsItsOwn(t *testing.T) {
 	s, server := newShell(t)
 	loadUpstream(t, server)

@@ -40,7 +40,7 @@ func newBGP(j *joined, passwords passwordsPart, connected *connectedSubnets, dat
 			InterfacePrefix: j.interfacePrefix, Refuse: j.refuse},
 		Connected: connected.list, Passwords: passwords, Tables: j.tables, Speaker: s,
 		Agents: agents, Kinds: part.Kinds(dataplane, part.Optional(policy)), Log: log,
-		Learned: j.routes.add})
+		Learned: j.routes.Add})
 	connected.changed = f.Trigger
 	j.control.BGP.Show(server.BGPSource{Speaker: s, Desired: f.Desired})
 	return &bgpPart{f, s, j.control.BGP}, nil

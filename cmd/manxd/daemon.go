@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/cmd/manxd/memory"
 	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/datastore/node"
 	"github.com/manxnet/manx/proto/server"
@@ -21,7 +22,7 @@ type daemon struct {
 	log     *zap.Logger
 	control *server.Server
 	reopen  *reopener
-	routes  *routeFlow
+	routes  *memory.RouteChanges
 	parts   func(*joined) ([]part.Part, error) // of a node that has joined the cluster
 }
 
@@ -44,8 +45,8 @@ func newDaemon(ctx context.Context, o options) (*daemon, error) {
 		return nil, err
 	}
 	reopen := reopenOnHangup(ctx, log)
-	routes := newRouteFlow()
-	go tuneRuntime(ctx, routes)
+	routes := memory.NewRouteChanges()
+	go memory.Tune(ctx, routes)
 	name, _, err := node.Name(o.nameSources())
 	if err != nil {
 		return nil, err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,6 +15,7 @@ import (
 	"github.com/manxnet/manx/dataplane/flowlog"
 	"github.com/manxnet/manx/dataplane/kernel/nflog"
 	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/datastore/safefile"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -25,7 +28,8 @@ func (o options) flowLogOn() bool { return o.flowLog != "" }
 // flowLog reports packets that policy drops and logs.
 type flowLog struct {
 	hub   *flowlog.Hub
-	lines *flowLogLines
+	lines *flowlog.Lines // nil: the log is only served to callers
+	file  string         // of the flag
 	log   *zap.Logger
 }
 
@@ -34,22 +38,51 @@ func newFlowLog(j *joined, p *policyPart) part.Part {
 	if p == nil || !j.flowLogOn() {
 		return nil
 	}
-	log := j.log.Named("flow-log")
-	lines := j.flowLogLines(log)
-	j.reopen.add(lines.Reopen)
-	hub := flowlog.NewHub(j.flowLogRate, lines.writer(), p.agent.EndpointOf)
-	j.control.Drops.Show(hub)
-	return &flowLog{hub, lines, log}
+	f := &flowLog{file: j.options.flowLog, log: j.log.Named("flow-log")}
+	var lines io.Writer
+	if f.lines = j.flowLogLines(f.log); f.lines != nil {
+		j.reopen.add(f.lines.Reopen)
+		lines = f.lines
+	}
+	f.hub = flowlog.NewHub(j.flowLogRate, lines, p.agent.EndpointOf)
+	j.control.Drops.Show(f.hub)
+	return f
 }
 
-func (f *flowLog) Name() string             { return "flow-log" }
-func (f *flowLog) Notices() []server.Notice { return f.lines.Notices() }
+// flowLogLines opens the destination of the lines; nil for none.
+func (o options) flowLogLines(log *zap.Logger) *flowlog.Lines {
+	switch o.flowLog {
+	case "", "stream":
+		return nil
+	case "-":
+		return flowlog.NewLines(o.flowLog, os.Stdout, log)
+	}
+	return flowlog.NewLines(o.flowLog, safefile.NewLog(safefile.LogConfig{
+		Path: o.flowLog, Mode: 0o640, MaxSize: int64(o.flowLogMaxSize) << 20, MaxFiles: o.flowLogMaxFiles,
+	}), log)
+}
+
+func (f *flowLog) Name() string { return "flow-log" }
+
+// Notices report that lines are not written.
+func (f *flowLog) Notices() []server.Notice {
+	if f.lines == nil {
+		return nil
+	}
+	reason, since := f.lines.Problem()
+	if reason == "" {
+		return nil
+	}
+	return []server.Notice{{Topic: "daemon", Subject: "--flow-log=" + f.file, Since: since, Text: reason}}
+}
 
 // Run implements part.Part.
 func (f *flowLog) Run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return f.hub.Run(ctx) })
-	tasks.Go(func() error { return f.lines.run(ctx) })
+	if f.lines != nil {
+		tasks.Go(func() error { return f.lines.Run(ctx) })
+	}
 	tasks.Go(func() error { return f.read(ctx) })
 	return tasks.Wait()
 }

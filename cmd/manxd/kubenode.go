@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/manxnet/manx/cmd/manxd/beside"
 	"github.com/manxnet/manx/cmd/manxd/kubenode"
 	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/dataplane/reconcile"
@@ -41,7 +42,7 @@ func kubernetesParts(j *joined, d *drain, b *bgpPart, p *policyPart, c *clusterC
 	if err != nil {
 		return nil, err
 	}
-	return []part.Part{newEventsPart(j, b, p, c), condition, newCalicoWatch(j)}, nil
+	return []part.Part{newEventsPart(j, b, p, c), condition, beside.NewWatch(j.finder(j.kube), j.log)}, nil
 }
 
 // repaired reports that changes of another program were undone.
@@ -179,7 +180,7 @@ func newNetworkCondition(j *joined, d *drain) (*networkCondition, error) {
 // outOfService returns the condition's message while the node's routes are withdrawn.
 func outOfService(phase model.DrainPhase) string {
 	if phase == model.Drained {
-		return "this node is out of service by order, its routes are withdrawn: manxctl node undrain brings it back"
+		return "this node is drained on request, its routes are withdrawn: manxctl node undrain returns it to service"
 	}
 	return ""
 }

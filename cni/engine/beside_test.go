@@ -24,7 +24,7 @@ func (n *node) handleFirst(err error) {
 		}
 	}
 	failed := false // only once
-	n.store.on(func(call string) error {
+	n.store.setHook(func(call string) error {
 		if call != "update IPAMBlock" || failed {
 			return nil
 		}
@@ -51,24 +51,24 @@ func TestHandleIsWrittenBesideTheBlock(t *testing.T) {
 	if block < 0 || endpoint < block {
 		t.Errorf("calls are %q, want the endpoint after the block", calls)
 	}
-	n.store.on(nil)
+	n.store.setHook(nil)
 	n.del("second")
 	n.del("first")
-	if left := n.left(); left != "" {
+	if left := n.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
 }
 
-// The handle was written before the block's write failed: a conflict is met by a second try, which counts the address
-// once; another error fails the ADD, and its DEL leaves nothing.
+// The handle was written before the block's write failed: a second try follows a conflict and counts the address once.
+// Another error fails the ADD, and its DEL leaves nothing.
 func TestBlockFailsAfterTheHandle(t *testing.T) {
 	for _, failure := range []error{datastore.ErrConflict, datastore.ErrUnavailable} {
 		t.Run(failure.Error(), func(t *testing.T) {
 			n := newNode(t)
 			n.finish("first", n.add("first"))
 			n.handleFirst(failure)
-			a, err := n.ask(cni.StepAdd, "second", nil, nil)
-			n.store.on(nil)
+			a, err := n.call(cni.StepAdd, "second", nil, nil)
+			n.store.setHook(nil)
 			if err == nil {
 				n.finish("second", a)
 				h, err := n.plain.Get(t.Context(), model.HandleKey("net.second"))
@@ -86,29 +86,29 @@ func TestBlockFailsAfterTheHandle(t *testing.T) {
 			}
 			n.del("second")
 			n.del("first")
-			if left := n.left(); left != "" {
+			if left := n.leftovers(); left != "" {
 				t.Errorf("left behind:\n%s", left)
 			}
 		})
 	}
 }
 
-// An ADD whose block was written and that fails afterwards waits for its handle, and gives both back.
+// An ADD that fails after the write of its block waits for its handle, and releases both.
 func TestHandleEndsBeforeTheRelease(t *testing.T) {
 	n := newNode(t)
 	n.finish("first", n.add("first"))
 	begun, hold := make(chan struct{}), make(chan struct{})
-	n.store.on(func(call string) error {
+	n.store.setHook(func(call string) error {
 		if call == "create IPAMHandle" {
 			close(begun)
 			<-hold
 		}
 		return nil
 	})
-	conf := map[string]any{"require_mtu_file": true} // whose absence is found after the assignment
+	conf := map[string]any{"require_mtu_file": true} // the file's absence is found after the assignment
 	failed := make(chan error, 1)
 	go func() {
-		_, err := n.ask(cni.StepAdd, "second", nil, conf)
+		_, err := n.call(cni.StepAdd, "second", nil, conf)
 		failed <- err
 	}()
 	<-begun
@@ -118,7 +118,7 @@ func TestHandleEndsBeforeTheRelease(t *testing.T) {
 		t.Errorf("ADD: %v", err)
 	}
 	n.del("first")
-	if left := n.left(); left != "" {
+	if left := n.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
 }
@@ -137,22 +137,23 @@ func (n *node) waitFor(call string) {
 	}
 }
 
-// The plugin gets the parameters of the wiring before the block is written, and they are those of the answer but for
-// the addresses. It gets none where the addresses may be of other families, or if the container was attached before.
+// The plugin gets the parameters of the wiring before the block is written. They equal those of the response, except
+// for the addresses. It gets none where the addresses may be of other families, or if the container was attached
+// before.
 func TestParametersComeBeforeTheBlock(t *testing.T) {
 	n := newNode(t)
 	n.finish("first", n.add("first"))
 	both := map[string]any{"ipam": map[string]any{"type": "calico-ipam", "assign_ipv6": "true"}, "mtu": 1300}
-	var early, answer *cni.Attachment
+	var early, attachment *cni.Attachment
 	add := func(container, args string, conf map[string]any) {
 		t.Helper()
 		early, n.begin = nil, func(a *cni.Attachment) { early = a }
 		defer func() { n.begin = nil }()
 		var err error
-		answer, err = n.askWith(args, cni.StepAdd, container, nil, conf)
+		attachment, err = n.callWithArgs(args, cni.StepAdd, container, nil, conf)
 		n.must(err)
 	}
-	n.store.on(func(call string) error {
+	n.store.setHook(func(call string) error {
 		if call == "update IPAMBlock" && early == nil && n.begin != nil {
 			t.Error("the block is written before the plugin has the parameters")
 		}
@@ -162,13 +163,13 @@ func TestParametersComeBeforeTheBlock(t *testing.T) {
 	if early == nil || len(early.Addresses) > 0 || !early.IPv4 || !early.IPv6 {
 		t.Fatalf("early: %+v", early)
 	}
-	same := *answer
+	same := *attachment
 	same.Addresses, same.Assigned, same.Fresh, same.IPv4, same.IPv6 = nil, nil, nil, true, true
 	if !reflect.DeepEqual(*early, same) {
-		t.Errorf("early: %+v\nthe answer: %+v", early, answer)
+		t.Errorf("early: %+v\nthe answer: %+v", early, attachment)
 	}
-	n.store.on(nil)
-	n.finish("second", answer)
+	n.store.setHook(nil)
+	n.finish("second", attachment)
 	for what, again := range map[string]func(){
 		"a container that is attached": func() { add("second", "", both) },
 		"a given address":              func() { add("third", "IP=10.65.0.99", nil) },
@@ -179,7 +180,7 @@ func TestParametersComeBeforeTheBlock(t *testing.T) {
 	}
 	conf := map[string]any{"require_mtu_file": true}
 	early, n.begin = nil, func(a *cni.Attachment) { early = a }
-	if _, err := n.ask(cni.StepAdd, "fourth", nil, conf); err == nil || early != nil {
+	if _, err := n.call(cni.StepAdd, "fourth", nil, conf); err == nil || early != nil {
 		t.Errorf("without MTU: %v, early %+v", err, early)
 	}
 }

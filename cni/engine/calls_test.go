@@ -62,7 +62,7 @@ func (s *counted) take() []string {
 	return list
 }
 
-func (s *counted) on(hook func(call string) error) {
+func (s *counted) setHook(hook func(call string) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hook = hook
@@ -109,16 +109,16 @@ func (s *counted) Delete(ctx context.Context, k model.Key, revision int64) (*mod
 
 // node is an engine as manxd has it, with tables and a warm cache on a real etcd.
 type node struct {
-	t      *testing.T
-	server *etcdtest.Server
-	plain  datastore.Store // beside the engine
-	store  *counted
-	tables *datastore.Tables
-	cache  *warm.Cache
-	engine *engine.Engine
-	dir    string
-	blind  bool // the datastore is away
-	begin  func(*cni.Attachment)
+	t            *testing.T
+	server       *etcdtest.Server
+	plain        datastore.Store // beside the engine
+	store        *counted
+	tables       *datastore.Tables
+	cache        *warm.Cache
+	engine       *engine.Engine
+	dir          string
+	disconnected bool // the datastore is away
+	begin        func(*cni.Attachment)
 }
 
 var kinds = []model.Kind{model.KindClusterInformation, model.KindNode, model.KindIPPool, model.KindIPReservation,
@@ -180,13 +180,13 @@ func (n *node) start() {
 		Node: func(*cni.Config) (string, error) { return "node-1", nil }})
 }
 
-// ask makes one request about a container.
-func (n *node) ask(step cni.Step, container string, a *cni.Attachment, conf map[string]any) (*cni.Attachment, error) {
-	return n.askWith("", step, container, a, conf)
+// call makes one request about a container.
+func (n *node) call(step cni.Step, container string, a *cni.Attachment, conf map[string]any) (*cni.Attachment, error) {
+	return n.callWithArgs("", step, container, a, conf)
 }
 
-// askWith is ask with CNI_ARGS.
-func (n *node) askWith(args string, step cni.Step, container string, a *cni.Attachment, conf map[string]any) (
+// callWithArgs is call with CNI_ARGS.
+func (n *node) callWithArgs(args string, step cni.Step, container string, a *cni.Attachment, conf map[string]any) (
 	*cni.Attachment, error) {
 	all := map[string]any{"cniVersion": "1.0.0", "name": "net", "type": "calico",
 		"ipam":           map[string]any{"type": "calico-ipam"},
@@ -210,27 +210,27 @@ func (n *node) askWith(args string, step cni.Step, container string, a *cni.Atta
 
 func (n *node) add(container string) *cni.Attachment {
 	n.t.Helper()
-	a, err := n.ask(cni.StepAdd, container, nil, nil)
+	a, err := n.call(cni.StepAdd, container, nil, nil)
 	n.must(err)
 	return a
 }
 
 func (n *node) finish(container string, a *cni.Attachment) {
 	n.t.Helper()
-	_, err := n.ask(cni.StepFinish, container, a, nil)
+	_, err := n.call(cni.StepFinish, container, a, nil)
 	n.must(err)
 }
 
 func (n *node) del(container string) {
 	n.t.Helper()
 	for _, step := range []cni.Step{cni.StepDel, cni.StepRelease} {
-		_, err := n.ask(step, container, nil, nil)
+		_, err := n.call(step, container, nil, nil)
 		n.must(err)
 	}
 }
 
-// left lists the objects of containers that are left in the datastore.
-func (n *node) left() string {
+// leftovers lists the objects of containers that are left in the datastore.
+func (n *node) leftovers() string {
 	n.t.Helper()
 	var list []string
 	for _, kind := range []model.Kind{model.KindWorkloadEndpoint, model.KindIPAMHandle} {
@@ -252,14 +252,14 @@ func (n *node) left() string {
 	return strings.Join(list, "\n")
 }
 
-// TestOneWriteOnTheWayOfAnAdd: once a node has a block, the answer with the addresses waits for one write, of the
+// TestOneWriteOnTheWayOfAnAdd: once a node has a block, the response with the addresses waits for one write, of the
 // block, and for no read. The handle and the endpoint follow while the container is wired, and Finish waits for them.
 func TestOneWriteOnTheWayOfAnAdd(t *testing.T) {
 	n := newNode(t)
 	n.finish("first", n.add("first")) // claims the block, makes the profile
 	n.store.take()
 	hold := make(chan struct{})
-	n.store.on(func(call string) error {
+	n.store.setHook(func(call string) error {
 		if call == "create IPAMHandle" {
 			<-hold
 		}
@@ -280,9 +280,9 @@ func TestOneWriteOnTheWayOfAnAdd(t *testing.T) {
 	conf := map[string]any{"ipam": map[string]any{"type": "calico-ipam", "assign_ipv6": "true"}}
 	for _, id := range []string{"third", "fourth"} {
 		n.store.take()
-		a, err := n.ask(cni.StepAdd, id, nil, conf)
+		a, err := n.call(cni.StepAdd, id, nil, conf)
 		n.must(err)
-		_, err = n.ask(cni.StepFinish, id, a, conf)
+		_, err = n.call(cni.StepFinish, id, a, conf)
 		n.must(err)
 	}
 	calls := n.store.take()
@@ -293,7 +293,7 @@ func TestOneWriteOnTheWayOfAnAdd(t *testing.T) {
 	for _, id := range []string{"first", "second", "third", "fourth"} {
 		n.del(id)
 	}
-	if left := n.left(); left != "" {
+	if left := n.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
 }
@@ -312,13 +312,13 @@ func TestOthersWriteTheBlock(t *testing.T) {
 	if len(seen) != 3 {
 		t.Errorf("three containers have the addresses %v", seen)
 	}
-	_, err = other.ReleaseByHandle(t.Context(), "net.second") // by another's hand
+	_, err = other.ReleaseByHandle(t.Context(), "net.second") // by another program
 	n.must(err)
 	n.del("second")
 	n.del("first")
 	_, err = other.ReleaseByHandle(t.Context(), "net.other")
 	n.must(err)
-	if left := n.left(); left != "" {
+	if left := n.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
 }
@@ -336,10 +336,10 @@ func TestFiftyAtOnce(t *testing.T) {
 		all.Wait()
 	}
 	each(func(i int, id string) {
-		a, err := n.ask(cni.StepAdd, id, nil, nil)
+		a, err := n.call(cni.StepAdd, id, nil, nil)
 		if err == nil {
 			addresses[i] = a.Addresses[0]
-			_, err = n.ask(cni.StepFinish, id, a, nil)
+			_, err = n.call(cni.StepFinish, id, a, nil)
 		}
 		if err != nil {
 			t.Error(err)
@@ -350,7 +350,7 @@ func TestFiftyAtOnce(t *testing.T) {
 		t.Errorf("%d containers have %d addresses", many, got)
 	}
 	each(func(_ int, id string) { n.del(id) })
-	if left := n.left(); left != "" {
+	if left := n.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
 }
@@ -359,34 +359,34 @@ func TestFiftyAtOnce(t *testing.T) {
 // DEL leaves nothing. The DEL may be one of this engine, or of the plugin that reaches the datastore itself.
 func TestAnyWriteMayFailOrBeTheLast(t *testing.T) {
 	for _, failing := range []string{"update IPAMBlock", "create IPAMHandle", "create WorkloadEndpoint"} {
-		for _, then := range []string{"abort", "del", "del of another process", "repeat in another process"} {
-			t.Run(failing+" "+then, func(t *testing.T) {
+		for _, ending := range []string{"abort", "del", "del of another process", "repeat in another process"} {
+			t.Run(failing+" "+ending, func(t *testing.T) {
 				n := newNode(t)
 				n.finish("first", n.add("first"))
-				n.store.on(func(call string) error {
+				n.store.setHook(func(call string) error {
 					if call == failing {
 						return datastore.ErrUnavailable
 					}
 					return nil
 				})
-				a, err := n.ask(cni.StepAdd, "c", nil, nil)
+				a, err := n.call(cni.StepAdd, "c", nil, nil)
 				if err == nil {
 					n.engine.Wait()
-					if then == "abort" {
-						if _, err := n.ask(cni.StepFinish, "c", a, nil); err == nil ||
+					if ending == "abort" {
+						if _, err := n.call(cni.StepFinish, "c", a, nil); err == nil ||
 							!strings.Contains(err.Error(), "datastore did not answer") {
 							t.Errorf("finish: %v", err)
 						}
 					}
 				}
-				n.store.on(nil)
-				switch then {
+				n.store.setHook(nil)
+				switch ending {
 				case "abort":
-					if a == nil { // Add has failed: the runtime makes a DEL
+					if a == nil { // Add has failed: the runtime calls DEL
 						n.del("c")
 						break
 					}
-					_, err := n.ask(cni.StepAbort, "c", a, nil)
+					_, err := n.call(cni.StepAbort, "c", a, nil)
 					n.must(err)
 				case "del":
 					n.del("c")
@@ -407,7 +407,7 @@ func TestAnyWriteMayFailOrBeTheLast(t *testing.T) {
 					n.del("c")
 				}
 				n.del("first")
-				if left := n.left(); left != "" {
+				if left := n.leftovers(); left != "" {
 					t.Errorf("left behind:\n%s", left)
 				}
 			})
@@ -422,7 +422,7 @@ func TestHandlesAreRepairedAfterACrash(t *testing.T) {
 	n := newNode(t)
 	n.finish("first", n.add("first"))
 	dead := errors.New("dead")
-	n.store.on(func(call string) error {
+	n.store.setHook(func(call string) error {
 		if call == "create IPAMHandle" || call == "create WorkloadEndpoint" {
 			return dead
 		}
@@ -430,7 +430,7 @@ func TestHandlesAreRepairedAfterACrash(t *testing.T) {
 	})
 	a, b := n.add("a"), n.add("b")
 	n.engine.Wait()
-	n.store.on(nil)
+	n.store.setHook(nil)
 	n.start()
 	n.finish("a", a)
 	for _, id := range []string{"a"} {
@@ -452,7 +452,7 @@ func TestHandlesAreRepairedAfterACrash(t *testing.T) {
 	}
 	n.del("a")
 	n.del("first")
-	if left := n.left(); left != "" {
+	if left := n.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
 }
@@ -514,12 +514,12 @@ func TestGarbageCollection(t *testing.T) {
 	if n.must(err); r.Error != nil {
 		t.Fatal(r.Error)
 	}
-	if left := n.left(); strings.Contains(left, "lost") || !strings.Contains(left, "kept") ||
+	if left := n.leftovers(); strings.Contains(left, "lost") || !strings.Contains(left, "kept") ||
 		strings.Count(left, "ordinal") != 1 {
 		t.Errorf("left:\n%s", left)
 	}
 	n.del("kept")
-	if left := n.left(); left != "" {
+	if left := n.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
 }

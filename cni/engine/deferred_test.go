@@ -13,15 +13,15 @@ import (
 	"github.com/manxnet/manx/datastore"
 )
 
-// away makes the datastore unavailable, or available again.
-func (n *node) away(yes bool) {
-	n.store.on(func(string) error {
+// setDisconnected makes the datastore unavailable, or available again.
+func (n *node) setDisconnected(yes bool) {
+	n.store.setHook(func(string) error {
 		if yes {
 			return datastore.ErrUnavailable
 		}
 		return nil
 	})
-	n.blind = yes
+	n.disconnected = yes
 }
 
 // deferring makes a new engine, as another manxd would, with a folder for DELs that wait for the datastore.
@@ -33,7 +33,7 @@ func (n *node) deferring() (folder string) {
 	c.Deferred = folder
 	warm := c.Open
 	c.Open = func(ctx context.Context, conf *cni.Config) (engine.Store, func(), error) {
-		if n.blind { // tables that lost their datastore are not in sync and are not read
+		if n.disconnected { // tables that lost their datastore are not in sync and are not read
 			return n.store, func() {}, nil
 		}
 		return warm(ctx, conf)
@@ -67,34 +67,34 @@ func (n *node) catchUp(folder string) {
 	<-done
 }
 
-// A DEL succeeds while the datastore is away. Until the datastore is back, the address stays assigned. A manxd that is
-// started meanwhile has the list of the deferred releases.
+// A DEL succeeds while the datastore is away. Until the datastore is back, the address stays assigned. A manxd that
+// starts meanwhile has the list of the deferred releases.
 func TestDelWithoutDatastore(t *testing.T) {
 	n := newNode(t)
 	folder := n.deferring()
 	a := n.add("one")
 	n.finish("one", a)
-	n.away(true)
-	reply, err := n.ask(cni.StepDel, "one", nil, nil)
+	n.setDisconnected(true)
+	response, err := n.call(cni.StepDel, "one", nil, nil)
 	n.must(err)
-	if reply == nil || !reply.Deferred || reply.HostIf != "" {
-		t.Errorf("Del answers %+v, want deferred, and no interface that may be another container's by now", reply)
+	if response == nil || !response.Deferred || response.HostIf != "" {
+		t.Errorf("Del answers %+v, want deferred, and no interface that may be another container's by now", response)
 	}
 	if n.records(folder) != 0 {
 		t.Error("something is to be released although the container is not detached yet")
 	}
-	_, err = n.ask(cni.StepRelease, "one", reply, nil)
+	_, err = n.call(cni.StepRelease, "one", response, nil)
 	n.must(err)
-	if _, err := n.ask(cni.StepAdd, "two", nil, nil); err == nil {
+	if _, err := n.call(cni.StepAdd, "two", nil, nil); err == nil {
 		t.Error("an ADD succeeds without datastore")
 	}
-	if n.left() == "" || n.records(folder) != 1 {
-		t.Errorf("%d DELs are deferred, and there are: %s", n.records(folder), n.left())
+	if n.leftovers() == "" || n.records(folder) != 1 {
+		t.Errorf("%d DELs are deferred, and there are: %s", n.records(folder), n.leftovers())
 	}
 	n.deferring() // another process
-	n.away(false)
+	n.setDisconnected(false)
 	n.catchUp(folder)
-	if left := n.left(); left != "" {
+	if left := n.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
 }
@@ -104,13 +104,13 @@ func TestDatastoreIsBackBeforeRelease(t *testing.T) {
 	n := newNode(t)
 	folder := n.deferring()
 	n.finish("one", n.add("one"))
-	n.away(true)
-	reply, err := n.ask(cni.StepDel, "one", nil, nil)
+	n.setDisconnected(true)
+	response, err := n.call(cni.StepDel, "one", nil, nil)
 	n.must(err)
-	n.away(false)
-	_, err = n.ask(cni.StepRelease, "one", reply, nil)
+	n.setDisconnected(false)
+	_, err = n.call(cni.StepRelease, "one", response, nil)
 	n.must(err)
-	if left := n.left(); left != "" || n.records(folder) != 0 {
+	if left := n.leftovers(); left != "" || n.records(folder) != 0 {
 		t.Errorf("left behind, with %d DELs deferred:\n%s", n.records(folder), left)
 	}
 }
@@ -121,17 +121,17 @@ func TestAttachedAgainBeforeTheDelIsFinished(t *testing.T) {
 	folder := n.deferring()
 	a := n.add("one")
 	n.finish("one", a)
-	n.away(true)
+	n.setDisconnected(true)
 	n.del("one")
-	n.away(false)
+	n.setDisconnected(false)
 	b := n.add("one")
 	n.finish("one", b)
 	n.catchUp(folder)
-	if a.Addresses[0] != b.Addresses[0] || n.left() == "" {
-		t.Errorf("had %v, has %v; the datastore has: %s", a.Addresses, b.Addresses, n.left())
+	if a.Addresses[0] != b.Addresses[0] || n.leftovers() == "" {
+		t.Errorf("had %v, has %v; the datastore has: %s", a.Addresses, b.Addresses, n.leftovers())
 	}
 	n.del("one")
-	if left := n.left(); left != "" {
+	if left := n.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
 }
@@ -142,16 +142,16 @@ func TestDeferredIsNotForgotten(t *testing.T) {
 	folder := n.deferring()
 	n.finish("one", n.add("one"))
 	n.must(os.WriteFile(folder, nil, 0o600)) // no folder can be made here
-	n.away(true)
-	if _, err := n.ask(cni.StepRelease, "one", &cni.Attachment{Deferred: true}, nil); err == nil {
+	n.setDisconnected(true)
+	if _, err := n.call(cni.StepRelease, "one", &cni.Attachment{Deferred: true}, nil); err == nil {
 		t.Error("a DEL succeeds that is written down nowhere")
 	}
 	n.must(os.Remove(folder))
 	n.del("one")
 	n.must(os.WriteFile(filepath.Join(folder, "0123"), []byte("{"), 0o600))
-	n.away(false)
+	n.setDisconnected(false)
 	n.catchUp(folder)
-	if left := n.left(); left != "" {
+	if left := n.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
 }

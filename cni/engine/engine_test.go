@@ -79,7 +79,7 @@ func TestReadinessGate(t *testing.T) {
 	}
 }
 
-// Whatever a runtime passes, names and routes are valid.
+// Names and routes are valid for any input of a runtime.
 func FuzzQuestion(f *testing.F) {
 	f.Add(`{"name":"n","ipam":{"type":"calico-ipam"}}`, "IP=10.0.0.1;K8S_POD_NAME=a;K8S_POD_NAMESPACE=b", "10.0.0.1")
 	f.Add(`{"name":"n","ipam":{"type":"host-local","routes":[{"dst":"10.0.0.7/8"}]}}`,

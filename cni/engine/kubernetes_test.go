@@ -24,7 +24,7 @@ import (
 	"github.com/manxnet/manx/ipam/warm"
 )
 
-// requests lists what goes to the API server.
+// requests lists the requests to the API server.
 type requests struct {
 	http.RoundTripper
 	mu   sync.Mutex
@@ -100,7 +100,7 @@ func TestKubernetes(t *testing.T) {
 		}
 	}
 	n.tables = datastore.NewTables(zap.NewNop(), "node-1")
-	following, hearNoMore := context.WithCancel(t.Context())
+	following, stopFollowing := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = n.tables.Run(following, store, kept...) }()
 	if _, err := n.tables.WaitInSync(t.Context()); err != nil {
@@ -115,7 +115,7 @@ func TestKubernetes(t *testing.T) {
 			return n.cache.Begin(), func() {}, nil
 		},
 		Node: func(*cni.Config) (string, error) { return "node-1", nil }})
-	ask := func(step cni.Step, name, id string, a *cni.Attachment) *cni.Attachment {
+	call := func(step cni.Step, name, id string, a *cni.Attachment) *cni.Attachment {
 		t.Helper()
 		text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "net", "datastore_type": "kubernetes",
 			"ipam": map[string]any{"type": "calico-ipam"}, "policy": map[string]any{"type": "k8s"},
@@ -137,8 +137,8 @@ func TestKubernetes(t *testing.T) {
 		e := o.Value.(*model.WorkloadEndpoint)
 		return map[string]string{"container": e.Spec.ContainerID, "addresses": strings.Join(e.Spec.IPNetworks, ",")}
 	}
-	a := ask(cni.StepAdd, "one", "c1", nil)
-	ask(cni.StepFinish, "one", "c1", a)
+	a := call(cni.StepAdd, "one", "c1", nil)
+	call(cni.StepFinish, "one", "c1", a)
 	if !netip.MustParsePrefix("10.66.0.0/24").Contains(a.Addresses[0]) {
 		t.Errorf("address %s is not of the namespace's pool", a.Addresses[0])
 	}
@@ -146,9 +146,9 @@ func TestKubernetes(t *testing.T) {
 		t.Errorf("the pod says %v", have)
 	}
 	counted.take()
-	b := ask(cni.StepAdd, "two", "c2", nil)
+	b := call(cni.StepAdd, "two", "c2", nil)
 	n.engine.Wait()
-	ask(cni.StepFinish, "two", "c2", b)
+	call(cni.StepFinish, "two", "c2", b)
 	calls := counted.take()
 	t.Logf("requests of an ADD: %q", calls)
 	block := "PUT /apis/crd.projectcalico.org/v1/ipamblocks/" +
@@ -156,16 +156,16 @@ func TestKubernetes(t *testing.T) {
 	if len(calls) != 3 || !slices.Contains(calls[:2], block) || !strings.HasPrefix(calls[2], "PATCH ") {
 		t.Errorf("requests are %q, want the writes of the block and the handle, and then of the pod", calls)
 	}
-	f := ask(cni.StepAdd, "fixed", "c3", nil)
-	ask(cni.StepFinish, "fixed", "c3", f)
+	f := call(cni.StepAdd, "fixed", "c3", nil)
+	call(cni.StepFinish, "fixed", "c3", f)
 	if f.Addresses[0].String() != "10.65.0.77" || f.MAC != "02:00:00:00:00:77" {
 		t.Errorf("annotations are not followed: %+v", f)
 	}
-	hearNoMore()
+	stopFollowing()
 	<-ended
-	pod("late", nil) // which the kubelet has received, and this process not yet
-	l := ask(cni.StepAdd, "late", "c4", nil)
-	ask(cni.StepFinish, "late", "c4", l)
+	pod("late", nil) // the kubelet has received it, this process has not
+	l := call(cni.StepAdd, "late", "c4", nil)
+	call(cni.StepFinish, "late", "c4", l)
 	if have := annotations("late"); have["container"] != "c4" || have["addresses"] != l.Addresses[0].String()+"/32" {
 		t.Errorf("the pod says %v", have)
 	}
@@ -175,8 +175,8 @@ func TestKubernetes(t *testing.T) {
 		t.Error("the tables do not have the endpoint of a pod that the watch has not delivered")
 	}
 	for name, id := range map[string]string{"one": "c1", "two": "c2", "fixed": "c3", "late": "c4"} {
-		ask(cni.StepDel, name, id, nil)
-		ask(cni.StepRelease, name, id, nil)
+		call(cni.StepDel, name, id, nil)
+		call(cni.StepRelease, name, id, nil)
 	}
 	handles, _, err := store.List(t.Context(), model.KindIPAMHandle, "")
 	if n.must(err); len(handles) > 0 {

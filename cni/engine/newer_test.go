@@ -16,10 +16,10 @@ import (
 
 // web makes a request about a container of the pod default/web.
 func (n *node) web(step cni.Step, container string, a *cni.Attachment) (*cni.Attachment, error) {
-	return n.askWith("K8S_POD_NAMESPACE=default;K8S_POD_NAME=web", step, container, a, nil)
+	return n.callWithArgs("K8S_POD_NAMESPACE=default;K8S_POD_NAME=web", step, container, a, nil)
 }
 
-// attachWeb returns an ADD as the plugin makes it: what cannot be finished is taken back.
+// attachWeb returns an ADD as the plugin makes it: an ADD that cannot be finished is undone.
 func (n *node) attachWeb(container string) (*cni.Attachment, error) {
 	a, err := n.web(cni.StepAdd, container, nil)
 	if err == nil {
@@ -41,7 +41,7 @@ func (n *node) detachWeb(container string) {
 	}
 }
 
-// hasWeb fails unless one address is assigned, to the container whose endpoint it is.
+// hasWeb fails unless exactly one address is assigned, to the container of the endpoint.
 func (n *node) hasWeb(container string, a *cni.Attachment) {
 	n.t.Helper()
 	o, err := n.plain.Get(context.Background(), model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default",
@@ -52,7 +52,7 @@ func (n *node) hasWeb(container string, a *cni.Attachment) {
 		have != a.Addresses[0].String()+"/32" || e.Spec.MAC != a.MAC {
 		n.t.Errorf("the endpoint is that of %s with %s, want %s with %+v", e.Spec.ContainerID, have, container, a)
 	}
-	left := n.left()
+	left := n.leftovers()
 	if strings.Count(left, "ordinal") != 1 || strings.Count(left, string(model.KindIPAMHandle)) != 1 ||
 		!strings.Contains(left, "net."+container) {
 		n.t.Errorf("there are, for one container:\n%s", left)
@@ -64,8 +64,8 @@ func (n *node) hasWeb(container string, a *cni.Attachment) {
 func TestTwoContainersOfAPod(t *testing.T) {
 	n := newNode(t)
 	for _, x := range []struct {
-		what string
-		run  func(t *testing.T) *cni.Attachment // returns how the newer container is attached
+		name string
+		run  func(t *testing.T) *cni.Attachment // returns the attachment of the newer container
 	}{
 		{"the old one first", func(*testing.T) *cni.Attachment {
 			_, err := n.attachWeb("old")
@@ -77,7 +77,7 @@ func TestTwoContainersOfAPod(t *testing.T) {
 		{"the old one writes its endpoint last", func(t *testing.T) *cni.Attachment {
 			held, resume := make(chan struct{}), make(chan struct{})
 			var first sync.Once
-			n.store.on(func(call string) error {
+			n.store.setHook(func(call string) error {
 				if call == "create WorkloadEndpoint" {
 					mine := false
 					first.Do(func() { mine = true })
@@ -100,13 +100,13 @@ func TestTwoContainersOfAPod(t *testing.T) {
 			return a
 		}},
 	} {
-		t.Run(x.what, func(t *testing.T) {
+		t.Run(x.name, func(t *testing.T) {
 			a := x.run(t)
-			n.store.on(nil)
+			n.store.setHook(nil)
 			n.detachWeb("old")
 			n.hasWeb("new", a)
 			n.detachWeb("new")
-			if left := n.left(); left != "" {
+			if left := n.leftovers(); left != "" {
 				t.Errorf("left behind:\n%s", left)
 			}
 		})
@@ -117,9 +117,9 @@ func TestTwoContainersOfAPod(t *testing.T) {
 			var all sync.WaitGroup
 			begun := make(chan struct{})
 			var once sync.Once
-			n.store.on(func(string) error { once.Do(func() { close(begun) }); return nil })
+			n.store.setHook(func(string) error { once.Do(func() { close(begun) }); return nil })
 			all.Go(func() { _, _ = n.attachWeb("old"); n.detachWeb("old") })
-			<-begun // the newer one is that whose ADD comes later
+			<-begun // the container with the later ADD is the newer one
 			all.Go(func() {
 				var err error
 				if a, err = n.attachWeb("new"); err != nil {
@@ -132,7 +132,7 @@ func TestTwoContainersOfAPod(t *testing.T) {
 			}
 			n.hasWeb("new", a)
 			n.detachWeb("new")
-			if left := n.left(); left != "" {
+			if left := n.leftovers(); left != "" {
 				t.Errorf("left behind:\n%s", left)
 			}
 		})
@@ -144,11 +144,11 @@ func TestDeferredIsTriedAgain(t *testing.T) {
 	n := newNode(t)
 	folder := n.deferring()
 	n.finish("one", n.add("one"))
-	n.away(true)
+	n.setDisconnected(true)
 	n.del("one")
 	tried := make(chan struct{})
 	var once sync.Once
-	n.store.on(func(string) error { once.Do(func() { close(tried) }); return datastore.ErrUnavailable })
+	n.store.setHook(func(string) error { once.Do(func() { close(tried) }); return datastore.ErrUnavailable })
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go n.engine.CatchUp(ctx)
@@ -156,13 +156,13 @@ func TestDeferredIsTriedAgain(t *testing.T) {
 	if n.records(folder) != 1 {
 		t.Errorf("%d DELs are deferred, want one", n.records(folder))
 	}
-	n.store.on(nil) // and nothing else happens
+	n.store.setHook(nil) // and nothing else happens
 	for end := time.Now().Add(time.Minute); n.records(folder) > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("what was deferred is not tried again")
 		}
 	}
-	if left := n.left(); left != "" {
+	if left := n.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
 }

@@ -78,8 +78,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// A token that a real API server does not accept any more, because it has expired or was revoked, is replaced long
-// before its refresh is due. While there is no API, and while the token is accepted, the file stays.
+// A token that has expired or was revoked, so that a real API server refuses it, is replaced long before its refresh is
+// due. The file stays without an API, and as long as the token is accepted.
 func TestRefusedTokenIsReplaced(t *testing.T) {
 	server := apiserver.Start(t)
 	account := map[string]any{"kind": "ServiceAccount", "apiVersion": "v1",

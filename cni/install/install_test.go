@@ -136,7 +136,7 @@ func TestTheConflistThatWasThereComesBack(t *testing.T) {
 	}
 }
 
-// A writer that is killed at any moment leaves whole files, and the way back to Calico.
+// A writer that is killed at any moment leaves whole files, and Calico's configuration can still be restored.
 func TestKilledWriter(t *testing.T) {
 	f := Folder{t.TempDir()}
 	const calicos = `{"name":"k8s-pod-network","plugins":[{"type":"calico"}],"is":"Calico's"}`

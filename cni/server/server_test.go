@@ -38,24 +38,24 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// backend records the steps of its requests, and answers as the test configures.
+// backend records the steps of its requests, and responds as the test configures.
 type backend struct {
-	mu     sync.Mutex
-	steps  []cni.Step
-	answer func(context.Context, *cni.Request) *cni.Response
+	mu      sync.Mutex
+	steps   []cni.Step
+	respond func(context.Context, *cni.Request) *cni.Response
 }
 
 func (b *backend) Call(ctx context.Context, q *cni.Request) (*cni.Response, error) {
 	b.mu.Lock()
 	b.steps = append(b.steps, q.Step)
 	b.mu.Unlock()
-	if b.answer != nil {
-		return b.answer(ctx, q), nil
+	if b.respond != nil {
+		return b.respond(ctx, q), nil
 	}
 	return &cni.Response{Version: 1}, nil
 }
 
-func (b *backend) asked(step cni.Step) (n int) {
+func (b *backend) count(step cni.Step) (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, s := range b.steps {
@@ -96,7 +96,7 @@ func serve(t *testing.T, b *backend) (path string) {
 	return path
 }
 
-func ask(t *testing.T, path string) {
+func requestStatus(t *testing.T, path string) {
 	t.Helper()
 	r, err := cni.Socket(path).Call(t.Context(), &cni.Request{Version: 1, Step: cni.StepStatus, Config: []byte("{}")})
 	if err != nil || r.Error != nil {
@@ -104,7 +104,7 @@ func ask(t *testing.T, path string) {
 	}
 }
 
-// Another user can neither connect nor get an answer, also where the mode of the socket allows it.
+// Another user can neither connect nor get a response, even if the mode of the socket allows it.
 func TestOtherUsersAreRefused(t *testing.T) {
 	b := &backend{}
 	path := serve(t, b)
@@ -138,10 +138,10 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	if out := nobody(); !strings.Contains(out, "answer: user 65534 may not use this socket") {
 		t.Errorf("nobody, with the socket open to everybody: %s", out)
 	}
-	if n := b.asked(cni.StepStatus); n != 0 {
+	if n := b.count(cni.StepStatus); n != 0 {
 		t.Errorf("%d questions came through", n)
 	}
-	ask(t, path)
+	requestStatus(t, path)
 }
 
 // A request that is too long, incomplete or malformed is refused with a reason, at no cost for other clients.
@@ -171,10 +171,10 @@ func TestBadQuestions(t *testing.T) {
 		}
 		conn.Close()
 	}
-	ask(t, path)
+	requestStatus(t, path)
 }
 
-// Clients that send nothing take no turn from others; beyond the bound they are refused, and may try again.
+// Clients that send nothing do not delay others. Above the limit they are refused, and may try again.
 func TestSilentClients(t *testing.T) {
 	path := serve(t, &backend{})
 	var conns []net.Conn
@@ -190,7 +190,7 @@ func TestSilentClients(t *testing.T) {
 		}
 		conns = append(conns, c)
 	}
-	ask(t, path)
+	requestStatus(t, path)
 	refused := false
 	// Some of the others may just have been closed.
 	for end := time.Now().Add(time.Minute); !refused && time.Now().Before(end); {
@@ -214,7 +214,7 @@ func TestSilentClients(t *testing.T) {
 func TestAClientThatGoesAway(t *testing.T) {
 	entered, left := make(chan struct{}), make(chan error, 1)
 	b := &backend{}
-	b.answer = func(ctx context.Context, q *cni.Request) *cni.Response {
+	b.respond = func(ctx context.Context, q *cni.Request) *cni.Response {
 		if q.Step == cni.StepAdd {
 			close(entered)
 			<-ctx.Done()
@@ -241,7 +241,7 @@ func TestAClientThatGoesAway(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the call goes on")
 	}
-	for end := time.Now().Add(time.Minute); b.asked(cni.StepAbort) == 0; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); b.count(cni.StepAbort) == 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("nothing was taken back")
 		}

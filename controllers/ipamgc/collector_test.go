@@ -25,7 +25,7 @@ import (
 func (w *world) settle(l *leader) {
 	w.t.Helper()
 	for range 4 {
-		if err := l.look(true, 0); err != nil {
+		if err := l.runPass(true, 0); err != nil {
 			w.t.Fatal(err)
 		}
 		w.now = w.now.Add(grace + time.Second)
@@ -113,22 +113,22 @@ func TestRules(t *testing.T) {
 			w := newWorld(t, "n1", "n2")
 			a := w.assign("web", "n1", "aaa")
 			w.setPod(newPod("web", "n1", a))
-			l := w.lead(w.store)
-			if err := l.look(true, 0); err != nil {
+			l := w.newLeader(w.store)
+			if err := l.runPass(true, 0); err != nil {
 				t.Fatal(err)
 			}
 			test.change(w, a)
-			_ = l.look(false, 0)
+			_ = l.runPass(false, 0)
 			if test.grace || test.reason == "" {
 				w.wantAssigned(a)
 			}
 			w.now = w.now.Add(grace - time.Second)
-			_ = l.look(true, 0)
+			_ = l.runPass(true, 0)
 			if test.grace || test.reason == "" {
 				w.wantAssigned(a)
 			}
 			w.now = w.now.Add(2 * time.Second)
-			_ = l.look(true, 0)
+			_ = l.runPass(true, 0)
 			if test.reason == "" {
 				w.wantAssigned(a)
 				if got := l.Releases.Last(); len(got) > 0 {
@@ -163,7 +163,7 @@ func TestOtherAllocations(t *testing.T) {
 	gone := assign("k8s-pod-network.gone", map[string]string{"node": "n1", "pod": "gone", "namespace": "default"})
 	w.vms["default/vm"] = true
 	tunnel := w.tunnel("n1")
-	l := w.lead(w.store)
+	l := w.newLeader(w.store)
 	w.settle(l)
 	w.wantAssigned(bare, vm, tunnel)
 	w.removeNode("n1")
@@ -179,7 +179,7 @@ func TestAllAddressesOfAHandleTogether(t *testing.T) {
 	first := w.assign("web", "n1", "aaa")
 	second := w.assign("web", "n1", "aaa") // an ADD after an ADD
 	w.setPod(newPod("web", "n1", first))
-	l := w.lead(w.store)
+	l := w.newLeader(w.store)
 	w.settle(l)
 	w.wantAssigned(first, second)
 	w.removePod("web")
@@ -193,7 +193,7 @@ func TestDeadNode(t *testing.T) {
 	w.setPod(newPod("web", "n1", a))
 	w.setPod(newPod("db", "n2", b))
 	tunnel := w.tunnel("n1")
-	l := w.lead(w.store)
+	l := w.newLeader(w.store)
 	w.removeNode("n1")
 	w.settle(l)
 	w.wantAssigned(a, b, tunnel) // its pod is still there
@@ -220,7 +220,7 @@ func TestSurplusBlocks(t *testing.T) {
 		w.setPod(newPod(name, "n1", a))
 		all = append(all, a)
 	}
-	l := w.lead(w.store)
+	l := w.newLeader(w.store)
 	for i := range all {
 		w.removePod(fmt.Sprint("p", i))
 		if _, err := w.ipam.ReleaseByHandle(context.Background(), fmt.Sprint("k8s-pod-network.p", i)); err != nil {
@@ -231,15 +231,15 @@ func TestSurplusBlocks(t *testing.T) {
 		list, _, _ := w.store.List(context.Background(), model.KindIPAMBlock, "")
 		return len(list)
 	}
-	if err := l.look(true, 0); err != nil || blocks() != 3 {
+	if err := l.runPass(true, 0); err != nil || blocks() != 3 {
 		t.Fatalf("%d blocks after the first look, %v", blocks(), err)
 	}
 	w.now = w.now.Add(grace / 2)
-	if err := l.look(true, 0); err != nil || blocks() != 3 {
+	if err := l.runPass(true, 0); err != nil || blocks() != 3 {
 		t.Fatalf("%d blocks within the grace period, %v", blocks(), err)
 	}
 	w.now = w.now.Add(grace)
-	if err := l.look(true, 0); err != nil || blocks() != 1 {
+	if err := l.runPass(true, 0); err != nil || blocks() != 1 {
 		t.Fatalf("%d blocks at last, want the one that a node keeps; %v", blocks(), err)
 	}
 	if got := l.Releases.Last(); len(got) != 2 || got[0].Reason != surplus || !got[0].Since.Before(got[0].At) ||
@@ -251,11 +251,11 @@ func TestSurplusBlocks(t *testing.T) {
 func TestGraceZeroReleasesNothingOnLiveNodes(t *testing.T) {
 	w := newWorld(t, "n1", "n2")
 	a, b := w.assign("web", "n1", "aaa"), w.assign("db", "n2", "bbb")
-	l := w.lead(w.store)
+	l := w.newLeader(w.store)
 	l.Grace = 0
 	w.removeNode("n2")
 	for range 3 {
-		if err := l.look(true, 0); err != nil {
+		if err := l.runPass(true, 0); err != nil {
 			t.Fatal(err)
 		}
 		w.now = w.now.Add(time.Hour)
@@ -274,21 +274,21 @@ func TestColdAddresses(t *testing.T) {
 	if _, err := w.ipam.ReleaseByHandle(context.Background(), "k8s-pod-network.aaa"); err != nil {
 		t.Fatal(err)
 	}
-	l := w.lead(w.store)
+	l := w.newLeader(w.store)
 	free := func() int {
 		list, _, _ := w.store.List(context.Background(), model.KindIPAMBlock, "")
 		return len(list[0].Value.(*model.Block).Unallocated)
 	}
-	if err := l.look(true, 0); err != nil || free() != 14 {
+	if err := l.runPass(true, 0); err != nil || free() != 14 {
 		t.Fatalf("%d free before %s has cooled down, %v", free(), a, err)
 	}
 	w.now = w.now.Add(11 * time.Minute)
-	if err := l.look(false, 0); err != nil || free() != 15 {
+	if err := l.runPass(false, 0); err != nil || free() != 15 {
 		t.Fatalf("%d free, want %s too; %v", free(), a, err)
 	}
 }
 
-// A kill after any write leaves a state that the next leader brings to the same end.
+// A kill after any write leaves a state from which the next leader reaches the same end.
 func TestKilledAfterEachWrite(t *testing.T) {
 	build := func() *world {
 		w := newWorld(t, "n1", "n2")
@@ -307,7 +307,7 @@ func TestKilledAfterEachWrite(t *testing.T) {
 	}
 	w := build()
 	before := w.store.Writes()
-	w.settle(w.lead(w.store))
+	w.settle(w.newLeader(w.store))
 	want, writes := w.summary(), w.store.Writes()-before
 	if writes < 20 || len(want) > 10 {
 		t.Fatalf("undisturbed: %d writes, %q", writes, want)
@@ -315,15 +315,15 @@ func TestKilledAfterEachWrite(t *testing.T) {
 	for n := 1; n <= writes; n++ {
 		w := build()
 		mortal := memory.NewMortal(w.store, n)
-		first := w.lead(mortal)
+		first := w.newLeader(mortal)
 		for range 4 {
-			_ = first.look(true, 0)
+			_ = first.runPass(true, 0)
 			w.now = w.now.Add(grace + time.Second)
 		}
 		if !mortal.Killed() {
 			t.Fatalf("killed after write %d: it was not", n)
 		}
-		w.settle(w.lead(w.store))
+		w.settle(w.newLeader(w.store))
 		if got := w.summary(); !slices.Equal(got, want) {
 			t.Fatalf("killed after write %d:\n got %q\nwant %q", n, got, want)
 		}
@@ -333,8 +333,8 @@ func TestKilledAfterEachWrite(t *testing.T) {
 func TestAddressAssignedAnewIsNotReleased(t *testing.T) {
 	w := newWorld(t, "n1")
 	a := w.assign("old", "n1", "aaa")
-	l := w.lead(w.store)
-	if err := l.look(true, 0); err != nil {
+	l := w.newLeader(w.store)
+	if err := l.runPass(true, 0); err != nil {
 		t.Fatal(err)
 	}
 	w.now = w.now.Add(grace + time.Second)
@@ -347,7 +347,7 @@ func TestAddressAssignedAnewIsNotReleased(t *testing.T) {
 			Attrs: map[string]string{"node": "n1", "pod": "new", "namespace": "default"}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.look(true, 1000); err != nil {
+	if err := l.runPass(true, 1000); err != nil {
 		t.Fatal(err)
 	}
 	w.wantAssigned(a)
@@ -356,10 +356,10 @@ func TestAddressAssignedAnewIsNotReleased(t *testing.T) {
 func TestAPIThatDoesNotAnswerKeepsEverything(t *testing.T) {
 	w := newWorld(t, "n1")
 	a := w.assign("web", "n1", "aaa")
-	l := w.lead(w.store)
+	l := w.newLeader(w.store)
 	l.Pods = silent{}
 	for range 4 {
-		_ = l.look(true, 0)
+		_ = l.runPass(true, 0)
 		w.now = w.now.Add(grace + time.Second)
 	}
 	w.wantAssigned(a)
@@ -384,8 +384,8 @@ func TestMetrics(t *testing.T) {
 	w.setPod(newPod("web", "n1", a))
 	w.assign("gone", "n1", "bbb")
 	w.tunnel("n2")
-	l := w.lead(w.store)
-	if err := l.look(true, 0); err != nil {
+	l := w.newLeader(w.store)
+	if err := l.runPass(true, 0); err != nil {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewPedanticRegistry()
@@ -421,14 +421,14 @@ manx_controllers_released_addresses_total{reason="pod-gone"} 1
 	}
 }
 
-// sandbox is what runs: a pod's network with its address.
+// sandbox is a running pod's network with its address.
 type sandbox struct {
 	node, container string
 	address         netip.Addr
 }
 
-// Two leaders at once, each of which may lag behind, never release the address of a sandbox of an existing pod. Once
-// all is quiet, no other address is left.
+// Two leaders at once, each of which may lag behind, never release the address of a sandbox of an existing pod. When
+// all changes have ended, no other address is left.
 func TestTwoLeadersNeverReleaseWhatIsInUse(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { twoLeaders(t, rand.New(rand.NewPCG(seed, 7))) })
@@ -438,11 +438,11 @@ func TestTwoLeadersNeverReleaseWhatIsInUse(t *testing.T) {
 func twoLeaders(t *testing.T, r *rand.Rand) {
 	nodes := []string{"n1", "n2", "n3"}
 	w := newWorld(t, nodes...)
-	leaders := []*leader{w.lead(w.store), w.lead(w.store)}
+	leaders := []*leader{w.newLeader(w.store), w.newLeader(w.store)}
 	running := map[string]*sandbox{}
-	look := func() {
+	pass := func() {
 		l := leaders[r.IntN(2)]
-		_ = l.look(r.IntN(2) == 0, r.IntN(4)*r.IntN(12))
+		_ = l.runPass(r.IntN(2) == 0, r.IntN(4)*r.IntN(12))
 		have := w.assigned()
 		for pod, s := range running {
 			if have[s.address] != "k8s-pod-network."+s.container {
@@ -464,12 +464,12 @@ func twoLeaders(t *testing.T, r *rand.Rand) {
 				w.setPod(known)
 			}
 			if _, err := w.store.Get(context.Background(), model.ResourceKey(model.KindNode, node)); err != nil {
-				continue // nothing starts on a node that is not there
+				continue // nothing starts on a node that does not exist
 			}
 			container := fmt.Sprint(name, "-", step)
 			next := &sandbox{node: node, container: container, address: w.assign(name, node, container)}
 			delete(running, name)
-			look() // the plugin has not noted it yet
+			pass() // the plugin has not noted it yet
 			p := *known
 			p.Annotations = map[string]string{"cni.projectcalico.org/podIP": next.address.String() + "/32"}
 			w.setPod(&p)
@@ -497,7 +497,7 @@ func twoLeaders(t *testing.T, r *rand.Rand) {
 		case 6:
 			w.now = w.now.Add(time.Duration(r.IntN(20)) * time.Minute)
 		default:
-			look()
+			pass()
 		}
 	}
 	for _, n := range nodes {

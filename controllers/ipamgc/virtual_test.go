@@ -66,19 +66,19 @@ func TestVirtualMachines(t *testing.T) {
 			}
 			a := r.V4.Addresses[0].Addr()
 			w.setPod(newPod("web", "n1", a))
-			l := w.lead(w.store)
+			l := w.newLeader(w.store)
 			l.Grace = time.Minute // less than a machine may take to come back
-			_ = l.look(true, 0)
+			_ = l.runPass(true, 0)
 			test.change(w, a)
-			_ = l.look(false, 0)
+			_ = l.runPass(false, 0)
 			if test.reason != "" && test.after > 0 {
 				w.now = w.now.Add(test.after - time.Second)
-				_ = l.look(true, 0)
+				_ = l.runPass(true, 0)
 				w.wantAssigned(a)
 			}
 			for range 3 {
 				w.now = w.now.Add(test.after + leastVMGrace + time.Second)
-				_ = l.look(true, 0)
+				_ = l.runPass(true, 0)
 			}
 			got := l.Releases.Last()
 			if test.reason == "" {
@@ -97,7 +97,7 @@ func TestVirtualMachines(t *testing.T) {
 	}
 }
 
-// 0 is never, for virtual machines as for others.
+// 0 is never, for virtual machines as for other pods.
 func TestNoGraceForVirtualMachines(t *testing.T) {
 	if vmGrace(0) != 0 || vmGrace(time.Minute) != leastVMGrace || vmGrace(time.Hour) != time.Hour {
 		t.Error(vmGrace(0), vmGrace(time.Minute), vmGrace(time.Hour))

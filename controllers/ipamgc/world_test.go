@@ -23,13 +23,13 @@ import (
 
 const grace = 15 * time.Minute
 
-// world is a cluster whose Calico objects are in one store and whose Kubernetes objects in another.
+// world is a cluster with its Calico objects in one store and its Kubernetes objects in another.
 type world struct {
 	t             *testing.T
 	store, source *memory.Store
 	pods          map[string]*model.Pod // "namespace/name", as the API has them
 	vms           map[string]bool       // "namespace/name" of virtual machines that exist
-	noVMs         error                 // why it cannot be known whether one does
+	noVMs         error                 // the error of a query for one
 	ipam          *ipam.Allocator
 	now           time.Time
 }
@@ -165,7 +165,7 @@ func (w *world) assigned() map[netip.Addr]string {
 	return all
 }
 
-// summary returns all that IPAM has, without what differs from run to run.
+// summary returns all objects of IPAM, without the fields that differ from run to run.
 func (w *world) summary() []string {
 	var text []string
 	for a, h := range w.assigned() {
@@ -200,16 +200,16 @@ type leader struct {
 	was, wasSource *datastore.Snapshot
 }
 
-// lead makes a collector that writes through a store.
-func (w *world) lead(through datastore.Store) *leader {
+// newLeader makes a collector that writes through a store.
+func (w *world) newLeader(through datastore.Store) *leader {
 	c := &Collector{Store: through, Source: w.source, Pods: w, IPAM: ipam.New(through, nil, w.clock), Log: zap.NewNop(),
 		Now: w.clock, Grace: grace, Releases: NewReleases()}
 	c.reset()
 	return &leader{Collector: c, store: memory.NewView(w.store), source: memory.NewView(w.source)}
 }
 
-// look is one pass with all but the last events seen.
-func (l *leader) look(full bool, lag int) error {
+// runPass runs one pass that has seen all but the last lag events.
+func (l *leader) runPass(full bool, lag int) error {
 	l.store.Catch(lag)
 	l.source.Catch(lag)
 	now, nowSource := l.store.Tables.Snapshot(), l.source.Tables.Snapshot()

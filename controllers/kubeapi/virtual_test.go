@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
-// Whether a virtual machine of KubeVirt is gone, as a real API server answers.
+// The existence of a virtual machine of KubeVirt follows from the responses of a real API server.
 func TestVirtualMachine(t *testing.T) {
 	server := apiserver.Start(t)
 	server.AddUsers(t, "stranger")
@@ -16,7 +16,7 @@ func TestVirtualMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := func(name string) bool {
+	exists := func(name string) bool {
 		t.Helper()
 		exists, err := api.VirtualMachine(t.Context(), "default", name)
 		if err != nil {
@@ -24,7 +24,7 @@ func TestVirtualMachine(t *testing.T) {
 		}
 		return exists
 	}
-	if !ask("gone") {
+	if !exists("gone") {
 		t.Error("without KubeVirt a machine counts as gone")
 	}
 	for kind, plural := range map[string]string{"VirtualMachine": "virtualmachines",
@@ -38,7 +38,7 @@ func TestVirtualMachine(t *testing.T) {
 				"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true,
 					"schema": map[string]any{"openAPIV3Schema": schema}}}}})
 	}
-	for deadline := time.Now().Add(time.Minute); ask("gone"); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); exists("gone"); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("a machine that is gone counts as one that exists")
 		}
@@ -54,7 +54,7 @@ func TestVirtualMachine(t *testing.T) {
 		"kind": "VirtualMachine", "name": "orphan", "uid": "11111111-1111-1111-1111-111111111111"})
 	for name, want := range map[string]bool{"stopped": true, "alone": true, "orphan": false, "gone": false,
 		"../stopped": true} {
-		if got := ask(name); got != want {
+		if got := exists(name); got != want {
 			t.Errorf("%s exists: %t", name, got)
 		}
 	}

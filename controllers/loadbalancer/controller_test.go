@@ -49,8 +49,8 @@ func newCluster(t *testing.T, store datastore.Store, core corev1client.CoreV1Int
 	return c
 }
 
-// lead runs a controller until stop is called.
-func (c *cluster) lead(through datastore.Store, requestedOnly bool) (stop func()) {
+// startLeader runs a controller until stop is called.
+func (c *cluster) startLeader(through datastore.Store, requestedOnly bool) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	tables := datastore.NewTables(zap.NewNop(), "")
 	go func() { _ = tables.Run(ctx, through, model.KindIPPool, model.KindIPAMBlock) }()
@@ -82,8 +82,8 @@ func (c *cluster) delete(name string) {
 	}
 }
 
-// shown returns the addresses in a service's status, in order.
-func (c *cluster) shown(name string) (list []string) {
+// addresses returns the addresses in a service's status, in order.
+func (c *cluster) addresses(name string) (list []string) {
 	s, err := c.core.Services("default").Get(context.Background(), name, metav1.GetOptions{})
 	if err != nil {
 		return nil
@@ -125,21 +125,21 @@ func coreClient(t *testing.T, s *apiserver.Server) corev1client.CoreV1Interface 
 func TestServices(t *testing.T) {
 	core := coreClient(t, apiServer(t))
 	c := newCluster(t, etcdtest.Start(t).Store(t), core)
-	stop := c.lead(c.store, false)
+	stop := c.startLeader(c.store, false)
 	defer func() { stop() }()
 	plain := c.create("plain", nil)
 	c.create("asks", map[string]string{annotationAddresses: `["10.46.0.20"]`})
 	c.create("manual", map[string]string{annotationPools4: `["b"]`})
 	calicotest.Eventually(t, "all have addresses", func() bool {
-		return len(c.shown("plain")) == 1 && slices.Equal(c.shown("asks"), []string{"10.46.0.20"}) &&
-			len(c.shown("manual")) == 1
+		return len(c.addresses("plain")) == 1 && slices.Equal(c.addresses("asks"), []string{"10.46.0.20"}) &&
+			len(c.addresses("manual")) == 1
 	})
-	if a := netip.MustParseAddr(c.shown("manual")[0]); !netip.MustParsePrefix("10.47.0.0/24").Contains(a) {
+	if a := netip.MustParseAddr(c.addresses("manual")[0]); !netip.MustParsePrefix("10.47.0.0/24").Contains(a) {
 		t.Errorf("%s is of another pool", a)
 	}
 	handle := handle("default", "plain", string(plain.UID))
-	if got := c.assigned()[handle]; len(got) != 1 || got[0].String() != c.shown("plain")[0] {
-		t.Errorf("assigned %v, shown %v", got, c.shown("plain"))
+	if got := c.assigned()[handle]; len(got) != 1 || got[0].String() != c.addresses("plain")[0] {
+		t.Errorf("assigned %v, shown %v", got, c.addresses("plain"))
 	}
 	// Another address, then the service goes and comes again.
 	s, _ := core.Services("default").Get(t.Context(), "asks", metav1.GetOptions{})
@@ -148,17 +148,17 @@ func TestServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	calicotest.Eventually(t, "the new address is shown",
-		func() bool { return slices.Equal(c.shown("asks"), []string{"10.46.0.21"}) })
+		func() bool { return slices.Equal(c.addresses("asks"), []string{"10.46.0.21"}) })
 	c.delete("plain")
 	calicotest.Eventually(t, "its address is free", func() bool { return len(c.assigned()[handle]) == 0 })
-	// Nobody is there while services change.
+	// No controller runs while services change.
 	stop()
 	c.delete("asks")
 	c.create("asks", nil)
 	c.create("late", nil)
-	stop = c.lead(c.store, true)
+	stop = c.startLeader(c.store, true)
 	calicotest.Eventually(t, "only services that ask have addresses", func() bool {
-		return len(c.assigned()) == 1 && len(c.shown("asks")) == 0 && len(c.shown("manual")) == 1
+		return len(c.assigned()) == 1 && len(c.addresses("asks")) == 0 && len(c.addresses("manual")) == 1
 	})
 	s, _ = core.Services("default").Get(t.Context(), "manual", metav1.GetOptions{})
 	s.Spec.Type = corev1.ServiceTypeClusterIP
@@ -178,7 +178,7 @@ func TestKilledAndTwoAtOnce(t *testing.T) {
 			store := memory.New()
 			c := newCluster(t, store, core)
 			mortal := memory.NewMortal(store, n)
-			first, second := c.lead(mortal, false), c.lead(store, false)
+			first, second := c.startLeader(mortal, false), c.startLeader(store, false)
 			names := []string{fmt.Sprint("x", n), fmt.Sprint("y", n)}
 			for _, name := range names {
 				c.create(name, nil)
@@ -193,7 +193,7 @@ func TestKilledAndTwoAtOnce(t *testing.T) {
 			}
 			first()
 			second()
-			third := c.lead(store, false)
+			third := c.startLeader(store, false)
 			defer third()
 			calicotest.Eventually(t, "each service has one address", func() bool {
 				all := c.assigned()
@@ -203,7 +203,7 @@ func TestKilledAndTwoAtOnce(t *testing.T) {
 						return false
 					}
 					got := all[handleOf(s)]
-					if len(got) != 1 || !slices.Equal(c.shown(name), []string{got[0].String()}) {
+					if len(got) != 1 || !slices.Equal(c.addresses(name), []string{got[0].String()}) {
 						return false
 					}
 				}
@@ -217,7 +217,7 @@ func TestKilledAndTwoAtOnce(t *testing.T) {
 	}
 }
 
-// Calico's controller has named its handles so.
+// Calico's controller uses these names of handles.
 func TestHandle(t *testing.T) {
 	for _, x := range [][3]string{
 		{"back", "b8e6bdee-34a8-4902-a825-4bdb3af1874b", "lb-0aWi6QEnE9LuV0M2tzPgixZXLrRMINJD2M8l2EkG1Y"},

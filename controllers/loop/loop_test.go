@@ -46,7 +46,7 @@ func namespace(name, label string) *model.Object {
 	return model.NewObject(model.ResourceKey(model.KindNamespace, name), n)
 }
 
-// Of a thousand namespaces the one that changes is decided, and no other.
+// Of a thousand namespaces only the changed one is decided.
 func TestCostFollowsTheChange(t *testing.T) {
 	source, store := memory.New(), memory.New()
 	for i := range 1000 {
@@ -84,7 +84,7 @@ func (f *failing) refuses(key model.Key) bool {
 	return f.key == key
 }
 
-// One object that cannot be written keeps no other one, and is tried again.
+// An object that cannot be written delays no other one, and is tried again.
 func TestOneFailureKeepsNoOther(t *testing.T) {
 	source, store := memory.New(namespace("bad", "x"), namespace("good", "x")), memory.New()
 	f := &refusing{failing{Store: store, key: model.ResourceKey(model.KindProfile, "kns.bad")}}

@@ -23,7 +23,7 @@ const (
 	mine = `{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"default.z","annotations":{"projectcalico.org/metadata":"{\"name\":\"default.z\"}"}},"spec":{"tier":"default","selector":"all()","types":["Ingress"]}}`
 )
 
-// Policies get their current names once every reader knows them, whichever process is killed on the way.
+// Policies get their current names once every reader supports them, even if any process is killed on the way.
 func TestRename(t *testing.T) {
 	for lives := 1; lives <= 1; lives++ {
 		server := etcdtest.Start(t)
@@ -36,14 +36,14 @@ func TestRename(t *testing.T) {
 			}
 		}
 		var ready atomic.Bool
-		var looks atomic.Int64
+		var checks atomic.Int64
 		run := func(through datastore.Store) (stop func()) {
 			ctx, cancel := context.WithCancel(context.Background())
 			tables := datastore.NewTables(zap.NewNop(), "")
 			go func() { _ = tables.Run(ctx, store, Kinds()...) }()
 			m := &Migrator{Store: through, Log: zap.Must(zap.NewDevelopment()), CheckInterval: 10 * time.Millisecond,
 				Ready: func(context.Context) (string, error) {
-					looks.Add(1)
+					checks.Add(1)
 					if ready.Load() {
 						return "", nil
 					}
@@ -62,7 +62,7 @@ func TestRename(t *testing.T) {
 		}
 		mortal := memory.NewMortal(store, lives)
 		stop := run(mortal)
-		for end := time.Now().Add(time.Minute); looks.Load() < 3; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); checks.Load() < 3; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("nobody looks whether an old agent runs")
 			}

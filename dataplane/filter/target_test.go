@@ -32,9 +32,9 @@ func (l *links) ListLinks() ([]kernel.Link, error) {
 	return l.Kernel.ListLinks()
 }
 
-func newTarget(rules nftables.Rules, l kernel.Links, told func(int)) *Target {
+func newTarget(rules nftables.Rules, l kernel.Links, programmed func(int)) *Target {
 	return New(Config{Rules: rules, Links: l, Policy: policy.Config{Node: "here"}, Loop: reconcile.NewLoop(),
-		Logger: zap.NewNop(), Programmed: told})
+		Logger: zap.NewNop(), Programmed: programmed})
 }
 
 func state() *hoststate.Host {

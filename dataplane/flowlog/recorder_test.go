@@ -15,33 +15,33 @@ func drop(source string, at time.Time) Entry {
 
 func TestAFlowIsToldOnceAndThenCounted(t *testing.T) {
 	r, now := newRecorder(10), time.Unix(1000, 0)
-	if told := r.add(drop("10.0.0.1", now)); len(told) != 1 || told[0].Packets != 1 {
-		t.Fatal(told)
+	if reports := r.add(drop("10.0.0.1", now)); len(reports) != 1 || reports[0].Packets != 1 {
+		t.Fatal(reports)
 	}
 	for range 41 {
-		if told := r.add(drop("10.0.0.1", now)); told != nil {
-			t.Fatal(told)
+		if reports := r.add(drop("10.0.0.1", now)); reports != nil {
+			t.Fatal(reports)
 		}
 	}
-	if told := r.tick(now.Add(9 * time.Second)); told != nil {
-		t.Fatal(told)
+	if reports := r.tick(now.Add(9 * time.Second)); reports != nil {
+		t.Fatal(reports)
 	}
-	if told := r.tick(now.Add(10 * time.Second)); len(told) != 1 || told[0].Packets != 41 {
-		t.Fatal(told)
+	if reports := r.tick(now.Add(10 * time.Second)); len(reports) != 1 || reports[0].Packets != 41 {
+		t.Fatal(reports)
 	}
-	if told := r.tick(now.Add(20 * time.Second)); told != nil || len(r.flows) != 0 {
-		t.Fatal("a flow that ended is remembered", told)
+	if reports := r.tick(now.Add(20 * time.Second)); reports != nil || len(r.flows) != 0 {
+		t.Fatal("a flow that ended is remembered", reports)
 	}
 }
 
 func TestNoMoreThanTheRateIsTold(t *testing.T) {
 	r, now := newRecorder(5), time.Unix(1000, 0)
-	told := 0
+	reports := 0
 	for i := range 100 {
-		told += len(r.add(drop(netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}).String(), now)))
+		reports += len(r.add(drop(netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}).String(), now)))
 	}
-	if told != 5 {
-		t.Fatalf("%d told", told)
+	if reports != 5 {
+		t.Fatalf("%d reports", reports)
 	}
 	later := r.add(drop("10.2.0.1", now.Add(time.Second)))
 	if len(later) != 1 || later[0].Suppressed != 95 {

@@ -59,8 +59,8 @@ func policy(table, chain, verdict string) nftables.TraceStep {
 		Base: &nftables.TracedBase{Hook: "forward"}}
 }
 
-// asked is a base chain of Manx that a policy decides in.
-func asked(base, comment, verdict string) []nftables.TraceStep {
+// policyChain is a base chain of Manx that a policy decides in.
+func policyChain(base, comment, verdict string) []nftables.TraceStep {
 	return []nftables.TraceStep{rule(base, base, "", "jump"), rule(base, "policy", comment, verdict)}
 }
 
@@ -95,9 +95,9 @@ func collect(t *testing.T, list []nftables.TraceStep) *Packet {
 func explained(egress, ingress string) *explain.Answer {
 	a := &explain.Answer{Allowed: true, Hops: []explain.Hop{{Node: "n1"}}}
 	reached := true
-	for _, s := range []struct{ direction, base, say string }{{"egress", "forward-from-workload", egress},
+	for _, s := range []struct{ direction, base, decision string }{{"egress", "forward-from-workload", egress},
 		{"ingress", "forward-to-workload", ingress}} {
-		verdict, by, _ := strings.Cut(s.say, " ")
+		verdict, by, _ := strings.Cut(s.decision, " ")
 		stage := explain.Stage{Node: "n1", Direction: s.direction, About: "pod x", Hook: ruleset.Forward, Base: s.base,
 			Reached: reached, Allowed: verdict == "allow", By: by}
 		if by != "" {
@@ -113,8 +113,9 @@ func explained(egress, ingress string) *explain.Answer {
 func TestCompare(t *testing.T) {
 	begins := steps(fresh, enter("prerouting"), isNew, leave("prerouting"), enterRouted)
 	ends := steps(leave("forward"), enter("postrouting"), leave("postrouting"))
-	egress, ingress := asked("forward-from-workload", "E 1", "accept"), asked("forward-to-workload", "I 2", "accept")
-	denies := asked("forward-to-workload", "I 2", "drop")
+	egress, ingress := policyChain("forward-from-workload", "E 1", "accept"),
+		policyChain("forward-to-workload", "I 2", "accept")
+	denies := policyChain("forward-to-workload", "I 2", "drop")
 	both := explained("allow E 1", "allow I 2")
 	elsewhere := explained("allow E 1", "allow I 2")
 	elsewhere.Stages = append(elsewhere.Stages, explain.Stage{Node: "n2", Base: "forward-to-workload", Reached: true,
@@ -136,12 +137,13 @@ func TestCompare(t *testing.T) {
 		packet []nftables.TraceStep
 		answer *explain.Answer
 		want   Verdict
-		say    string // the first reason
+		reason string // the first reason
 	}{
 		{"all stages allow", steps(begins, egress, ingress, ends), both, Agrees, ""},
 		{"the receiver's policy denies", steps(begins, egress, denies), explained("allow E 1", "deny I 2"), Agrees, ""},
 		{"the sender's policy denies, what follows is not reached",
-			steps(begins, asked("forward-from-workload", "E 1", "drop")), explained("deny E 1", "allow I 2"), Agrees,
+			steps(begins, policyChain("forward-from-workload", "E 1", "drop")), explained("deny E 1", "allow I 2"),
+			Agrees,
 			""},
 		{"a stage that nothing decides in", steps(begins, egress, policy("inet manx", "forward-to-workload", "accept"),
 			ends), explained("allow E 1", "allow"), Agrees, ""},
@@ -196,21 +198,21 @@ func TestCompare(t *testing.T) {
 			"it belongs to a connection that was already known, and yet it was dropped by table ip filter"},
 
 		{"a known connection", steps(fresh, enter("prerouting"), isKnown, leave("prerouting"), enterRouted,
-			asked("forward-from-workload", "established", "accept"), ends), explained("deny E 1", "allow I 2"),
+			policyChain("forward-from-workload", "established", "accept"), ends), explained("deny E 1", "allow I 2"),
 			Undecided,
 			"it belongs to a connection that was already known, about which policy is not asked again"},
 		{"a known connection is dropped that policy would deny",
 			steps(fresh, isKnown, enterRouted, policy("ip filter", "FORWARD", "drop")),
 			explained("deny E 1", "allow I 2"), Undecided, "already known, and was dropped by"},
 		{"a packet that is out of place", steps(fresh, isInvalid, enterRouted,
-			asked("forward-from-workload", "a packet of no connection", "drop")), both, Undecided,
+			policyChain("forward-from-workload", "a packet of no connection", "drop")), both, Undecided,
 			"it was dropped by a packet of no connection"},
 		{"steps were lost", steps(begins, egress, lost, ends), both, Undecided, "some steps of the packet were lost"},
 	} {
 		got, reasons := Compare(collect(t, c.packet), c.answer, "n1")
-		say := append(slices.Clone(reasons), "")[0]
-		if got != c.want || !strings.Contains(say, c.say) || (c.say == "") != (len(reasons) == 0) {
-			t.Errorf("%s: %s %q, want %s %q", c.name, got, reasons, c.want, c.say)
+		firstReason := append(slices.Clone(reasons), "")[0]
+		if got != c.want || !strings.Contains(firstReason, c.reason) || (c.reason == "") != (len(reasons) == 0) {
+			t.Errorf("%s: %s %q, want %s %q", c.name, got, reasons, c.want, c.reason)
 		}
 	}
 }

@@ -49,7 +49,7 @@ type view struct {
 	prefixes  felixconfig.InterfacePrefixes
 }
 
-func see(h *Host) view {
+func viewOf(h *Host) view {
 	v := view{own: h.BGPSpec().IPv4Address, pools: slices.Sorted(maps.Keys(h.Pools)),
 		blocks: slices.SortedFunc(maps.Keys(h.Blocks), netip.Prefix.Compare), prefixes: h.Interfaces}
 	for k := range h.Usable() {
@@ -87,16 +87,16 @@ func TestChangesEndAsReadingEverything(t *testing.T) {
 			if r.IntN(2) == 0 {
 				continue
 			}
-			before := see(h)
+			before := viewOf(h)
 			h.Take(waiting)
 			waiting = State{}
 			fresh := New("here", "")
 			fresh.Take(State{Reader: set})
-			if !see(h).equal(see(fresh)) {
-				t.Fatalf("seed %d: %+v, read at once %+v", seed, see(h), see(fresh))
+			if !viewOf(h).equal(viewOf(fresh)) {
+				t.Fatalf("seed %d: %+v, read at once %+v", seed, viewOf(h), viewOf(fresh))
 			}
-			if !h.Concerned && !see(h).equal(before) {
-				t.Fatalf("seed %d: a change from %+v to %+v concerns nobody", seed, before, see(h))
+			if !h.Concerned && !viewOf(h).equal(before) {
+				t.Fatalf("seed %d: a change from %+v to %+v concerns nobody", seed, before, viewOf(h))
 			}
 			if h.IsNode(netip.MustParseAddr("10.1.0.9")) != (set[all[1].Key] != nil) {
 				t.Fatalf("seed %d: the other node is known: %v", seed, set[all[1].Key] == nil)

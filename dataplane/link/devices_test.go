@@ -27,9 +27,9 @@ func overlay(addresses ...string) OwnDevice {
 	}
 }
 
-// two is a Target on a fake kernel in which two devices are possible; flush returns its steps in order of text, told
-// adds an address as another program does.
-func two(t *testing.T) (f *kerneltest.Kernel, target *Target, flush func() []string, told func(device,
+// newTwoDevices returns a Target on a fake kernel in which two devices are possible. flush returns its steps in order
+// of text. addAddress adds an address as another program does.
+func newTwoDevices(t *testing.T) (f *kerneltest.Kernel, target *Target, flush func() []string, addAddress func(device,
 	address string)) {
 	f = testKernel()
 	f.PutSysctl("net/ipv4/conf/overlay.test/rp_filter", "1")
@@ -48,7 +48,7 @@ func two(t *testing.T) (f *kerneltest.Kernel, target *Target, flush func() []str
 		slices.Sort(log)
 		return log
 	}
-	told = func(device, address string) {
+	addAddress = func(device, address string) {
 		links, _ := f.ListLinks()
 		for _, l := range links {
 			if l.Name == device {
@@ -58,11 +58,11 @@ func two(t *testing.T) (f *kerneltest.Kernel, target *Target, flush func() []str
 			}
 		}
 	}
-	return f, target, flush, told
+	return f, target, flush, addAddress
 }
 
 func TestTwoDevicesBesideEachOther(t *testing.T) {
-	f, target, flush, told := two(t)
+	f, target, flush, addAddress := newTwoDevices(t)
 	config := tunnelConfig("10.244.1.1")
 	config.NoForwarding = true
 	config.Devices = append(config.Devices, overlay("10.245.1.1/32", "fd10::1/128"))
@@ -83,11 +83,11 @@ func TestTwoDevicesBesideEachOther(t *testing.T) {
 	if log := flush(); len(log) != 0 {
 		t.Errorf("the second flush does %q", log)
 	}
-	told("overlay.test", "192.0.2.1/24")
-	told("overlay.test", "fd99::1/64")
-	told("overlay.test", "fe80::1/64")
-	told("tunl0", "10.245.1.1/32") // wanted, but on the other device
-	told("eth0", "192.0.2.7/24")
+	addAddress("overlay.test", "192.0.2.1/24")
+	addAddress("overlay.test", "fd99::1/64")
+	addAddress("overlay.test", "fe80::1/64")
+	addAddress("tunl0", "10.245.1.1/32") // wanted, but on the other device
+	addAddress("eth0", "192.0.2.7/24")
 	want = []string{"remove address 10.245.1.1/32", "remove address 192.0.2.1/24", "remove address fd99::1/64"}
 	if log := flush(); !slices.Equal(log, want) {
 		t.Errorf("addresses that nobody wants: %q, want %q", log, want)
@@ -101,7 +101,7 @@ func TestTwoDevicesBesideEachOther(t *testing.T) {
 	if log := flush(); !slices.Equal(log, []string{"remove address 10.245.1.1/32", "remove address fd10::1/128"}) {
 		t.Errorf("the second device is not wanted any more: %q", log)
 	}
-	told("overlay.test", "192.0.2.1/24")
+	addAddress("overlay.test", "192.0.2.1/24")
 	if log := flush(); !slices.Equal(log, []string{"remove address 192.0.2.1/24"}) {
 		t.Errorf("a device that was ours stays so: %q", log)
 	}
@@ -109,7 +109,7 @@ func TestTwoDevicesBesideEachOther(t *testing.T) {
 
 // A reading of everything finds changes without an event, on each device of our own: also those of an earlier run.
 func TestLeftoversOnBothDevices(t *testing.T) {
-	f, target, flush, _ := two(t)
+	f, target, flush, _ := newTwoDevices(t)
 	f.PutLink(kernel.Link{Index: 8, Name: "tunl0", Kind: "ipip", MTU: 1480, Up: true})
 	f.PutLink(kernel.Link{Index: 9, Name: "overlay.test", Kind: "bridge", MTU: 1400, Up: true})
 	for link, a := range map[int]string{8: "192.0.2.8/32", 9: "192.0.2.9/32", 2: "192.0.2.2/24"} {
@@ -125,14 +125,14 @@ func TestLeftoversOnBothDevices(t *testing.T) {
 
 // A device that the kernel cannot make is missing by name, and the other one is as wanted.
 func TestOneDeviceIsMissing(t *testing.T) {
-	f, target, _, _ := two(t)
+	f, target, _, _ := newTwoDevices(t)
 	f.WithoutIPIP()
 	config := tunnelConfig("10.244.1.1")
 	config.Devices = append(config.Devices, overlay("10.245.1.1/32"))
 	target.Configure(config)
 	_, _, _ = target.Flush()
-	if why := target.Missing(); len(why) != 1 || !errors.Is(why[TunnelDevice], kernel.ErrNoIPIP) {
-		t.Errorf("%v", why)
+	if missing := target.Missing(); len(missing) != 1 || !errors.Is(missing[TunnelDevice], kernel.ErrNoIPIP) {
+		t.Errorf("%v", missing)
 	}
 	for _, s := range target.Statuses() {
 		if (s.Phase == reconcile.Applied) == (s.Device == TunnelDevice) {

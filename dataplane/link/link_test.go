@@ -203,7 +203,7 @@ func TestNoIPIPIsOneStatus(t *testing.T) {
 		t.Error(err)
 	}
 	target.Configure(Config{})
-	if why := target.Missing(); len(why) != 0 {
-		t.Errorf("nobody needs IPIP any more: %v", why)
+	if missing := target.Missing(); len(missing) != 0 {
+		t.Errorf("nobody needs IPIP any more: %v", missing)
 	}
 }

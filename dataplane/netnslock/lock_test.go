@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	case "":
 		os.Exit(m.Run())
 	case "squat":
-		squat(os.Getenv("NETNSLOCK_NAME"))
+		occupyName(os.Getenv("NETNSLOCK_NAME"))
 	default:
 		l, err := acquire(os.Getenv("NETNSLOCK_NAME"))
 		if err != nil {
@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 	_, _ = bufio.NewReader(os.Stdin).ReadString(0)
 }
 
-// squat has the name, and a full queue, so that no process can connect to identify it.
-func squat(name string) {
+// occupyName has the name, and a full queue, so that no process can connect to identify it.
+func occupyName(name string) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
 		err = errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: name}), unix.Listen(fd, 0))
@@ -57,8 +57,8 @@ func squat(name string) {
 // process is a copy of the test.
 type process struct {
 	*exec.Cmd
-	says string
-	end  func()
+	result string
+	end    func()
 }
 
 func run(t *testing.T, what, name string, attr *syscall.SysProcAttr) *process {
@@ -73,7 +73,7 @@ func run(t *testing.T, what, name string, attr *syscall.SysProcAttr) *process {
 	cmd.Stderr = os.Stderr
 	must(t, cmd.Start())
 	line, _ := bufio.NewReader(stdout).ReadString('\n')
-	p := &process{Cmd: cmd, says: strings.TrimSpace(line)}
+	p := &process{Cmd: cmd, result: strings.TrimSpace(line)}
 	p.end = sync.OnceFunc(func() { _ = stdin.Close(); _ = cmd.Wait() })
 	t.Cleanup(p.end)
 	return p
@@ -100,19 +100,19 @@ func name(t *testing.T) string { return fmt.Sprintf("@netnslock-test-%d-%s", os.
 func TestTheSecondIsToldThePIDOfTheFirst(t *testing.T) {
 	n := name(t)
 	first := run(t, "hold", n, nil)
-	if first.says != "held -1" {
-		t.Fatal(first.says)
+	if first.result != "held -1" {
+		t.Fatal(first.result)
 	}
 	want := fmt.Sprintf("refused: manxd with pid %d already runs in this network namespace", first.Process.Pid)
 	for range 30 { // more than wait in a queue
-		if second := run(t, "try", n, nil); second.says != want {
-			t.Fatalf("the second says %q, want %q", second.says, want)
+		if second := run(t, "try", n, nil); second.result != want {
+			t.Fatalf("the second says %q, want %q", second.result, want)
 		}
 	}
 	must(t, first.Process.Kill()) // kill -9
 	first.end()
-	if second := run(t, "hold", n, nil); second.says != "held -1" {
-		t.Errorf("after the first is dead: %q", second.says)
+	if second := run(t, "hold", n, nil); second.result != "held -1" {
+		t.Errorf("after the first is dead: %q", second.result)
 	}
 }
 
@@ -121,19 +121,19 @@ func TestOfManyThatStartAtOnceOneGetsIt(t *testing.T) {
 		n := fmt.Sprint(name(t), round)
 		var mu sync.Mutex
 		var all sync.WaitGroup
-		says := map[string]int{}
+		results := map[string]int{}
 		for range 12 {
 			all.Go(func() {
 				p := run(t, "hold", n, nil)
 				mu.Lock()
 				defer mu.Unlock()
-				word, _, _ := strings.Cut(p.says, " ")
-				says[word]++
+				word, _, _ := strings.Cut(p.result, " ")
+				results[word]++
 			})
 		}
 		all.Wait()
-		if says["held"] != 1 || says["refused:"] != 11 {
-			t.Fatalf("round %d: %v, want one that has it and eleven that are refused", round, says)
+		if results["held"] != 1 || results["refused:"] != 11 {
+			t.Fatalf("round %d: %v, want one that has it and eleven that are refused", round, results)
 		}
 	}
 }
@@ -144,25 +144,25 @@ func TestOtherUsersCannotHoldTheLock(t *testing.T) {
 	attr := unprivileged(t)
 	n := name(t)
 	squatter := run(t, "squat", n, attr)
-	if squatter.says != "squats <nil>" {
-		t.Fatal(squatter.says)
+	if squatter.result != "squats <nil>" {
+		t.Fatal(squatter.result)
 	}
 	first := run(t, "hold", n, nil)
-	if first.says != "held 65534" {
-		t.Fatalf("beside a squatter: %q", first.says)
+	if first.result != "held 65534" {
+		t.Fatalf("beside a squatter: %q", first.result)
 	}
 	want := fmt.Sprintf("refused: manxd with pid %d already runs", first.Process.Pid)
-	if second := run(t, "try", n, nil); !strings.HasPrefix(second.says, want) {
-		t.Errorf("beside a squatter and the first: %q, want %q", second.says, want)
+	if second := run(t, "try", n, nil); !strings.HasPrefix(second.result, want) {
+		t.Errorf("beside a squatter and the first: %q, want %q", second.result, want)
 	}
 	squatter.end()
-	if second := run(t, "try", n, nil); !strings.HasPrefix(second.says, want) {
-		t.Errorf("the usual name is free again, the first has another: %q, want %q", second.says, want)
+	if second := run(t, "try", n, nil); !strings.HasPrefix(second.result, want) {
+		t.Errorf("the usual name is free again, the first has another: %q, want %q", second.result, want)
 	}
 	run(t, "squat", n+".guess", attr)
 	first.end()
-	if second := run(t, "hold", n, nil); second.says != "held -1" {
-		t.Errorf("with a squatter on a name with a suffix: %q", second.says)
+	if second := run(t, "hold", n, nil); second.result != "held -1" {
+		t.Errorf("with a squatter on a name with a suffix: %q", second.result)
 	}
 }
 
@@ -172,13 +172,13 @@ func TestRootSeesALockOfAnAdministrator(t *testing.T) {
 	n := name(t)
 	attr.AmbientCaps = []uintptr{unix.CAP_NET_ADMIN}
 	first := run(t, "hold", n, attr)
-	if first.says != "held -1" {
-		t.Skip("capabilities cannot be given away here: ", first.says)
+	if first.result != "held -1" {
+		t.Skip("capabilities cannot be given away here: ", first.result)
 	}
 	second := run(t, "try", n, nil)
 	if want := fmt.Sprintf("refused: manxd with pid %d already runs",
-		first.Process.Pid); !strings.HasPrefix(second.says, want) {
-		t.Errorf("%q, want %q", second.says, want)
+		first.Process.Pid); !strings.HasPrefix(second.result, want) {
+		t.Errorf("%q, want %q", second.result, want)
 	}
 }
 
@@ -194,29 +194,29 @@ func TestAUserNamespaceGivesNoRight(t *testing.T) {
 		t.Skip("no user namespaces here")
 	}
 	first := run(t, "hold", n, attr)
-	if first.says != "held -1" {
-		t.Fatalf("in a user namespace: %q", first.says)
+	if first.result != "held -1" {
+		t.Fatalf("in a user namespace: %q", first.result)
 	}
-	if second := run(t, "hold", n, nil); second.says != "held 65534" {
-		t.Errorf("beside a process in a user namespace: %q", second.says)
+	if second := run(t, "hold", n, nil); second.result != "held 65534" {
+		t.Errorf("beside a process in a user namespace: %q", second.result)
 	}
 }
 
 func TestEachNetworkNamespaceHasItsOwn(t *testing.T) {
 	unprivileged(t)
 	n := name(t)
-	if first := run(t, "hold", n, nil); first.says != "held -1" {
-		t.Fatal(first.says)
+	if first := run(t, "hold", n, nil); first.result != "held -1" {
+		t.Fatal(first.result)
 	}
 	for range 2 {
-		if p := run(t, "hold", n, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}); p.says != "held -1" {
-			t.Errorf("in another network namespace: %q", p.says)
+		if p := run(t, "hold", n, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}); p.result != "held -1" {
+			t.Errorf("in another network namespace: %q", p.result)
 		}
 	}
 	if p := run(t, "try", n, &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}); !strings.HasPrefix(p.says,
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}); !strings.HasPrefix(p.result,
 		"refused: manxd already runs in this network namespace, in a container") {
-		t.Errorf("in a container with the host's network: %q", p.says)
+		t.Errorf("in a container with the host's network: %q", p.result)
 	}
 }
 

@@ -32,7 +32,7 @@ func TestOnlyWhatIsRefusedDiffers(t *testing.T) {
 			case 3:
 				b.fake.Lose(func(ruleset.Changes) bool { return r.IntN(3) == 0 })
 			case 4:
-				b.vandalize(r)
+				b.editForeign(r)
 			}
 			b.flush()
 			b.fake.Lose(nil)
@@ -75,8 +75,8 @@ func (b *bench) change(r *rand.Rand, step int) {
 	}
 }
 
-// vandalize plays somebody who edits the table.
-func (b *bench) vandalize(r *rand.Rand) {
+// editForeign plays somebody who edits the table.
+func (b *bench) editForeign(r *rand.Rand) {
 	b.fake.Edit(func(a *ruleset.Actual) *ruleset.Actual {
 		if a == nil || r.IntN(4) == 0 {
 			return nil

@@ -158,8 +158,8 @@ func (b *bench) refusedObjects() string {
 func TestOneTransactionPerFlushAndNoneWithoutChange(t *testing.T) {
 	b := newBench(t)
 	fill(b.table, 20)
-	var told int
-	b.target.OnCommit = func(time.Duration, ruleset.Changes) { told++ }
+	var commits int
+	b.target.OnCommit = func(time.Duration, ruleset.Changes) { commits++ }
 	for i, want := range []int{1, 0, 1} {
 		if i == 2 {
 			b.table.AddElement("h4/3", address(9999))
@@ -171,9 +171,9 @@ func TestOneTransactionPerFlushAndNoneWithoutChange(t *testing.T) {
 		}
 		b.same()
 	}
-	if s := b.target.Status(); told != 2 || s.Transactions != 2 || s.Chains != 41 || s.Rules != 61 || s.Sets != 20 ||
+	if s := b.target.Status(); commits != 2 || s.Transactions != 2 || s.Chains != 41 || s.Rules != 61 || s.Sets != 20 ||
 		s.Elements != 101 || s.Entries != 20 {
-		t.Errorf("told of %d; %+v", told, s)
+		t.Errorf("%d commits; %+v", commits, s)
 	}
 	if b.fake.Reads() != 1+3 { // three by same
 		t.Errorf("%d reads", b.fake.Reads()-3)

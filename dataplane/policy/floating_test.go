@@ -19,7 +19,7 @@ func TestFloatingAddressesThatLeadElsewhere(t *testing.T) {
 		felix = &model.Object{Key: felix.Key, Value: f}
 		set[felix.Key] = felix
 	}
-	give := func(name, internal string) model.Key {
+	translate := func(name, internal string) model.Key {
 		o := workload(name, "cali"+name)
 		w := *o.Value.(*model.WorkloadEndpoint)
 		w.Spec.IPNATs = []model.IPNAT{{ExternalIP: "10.250.0.7", InternalIP: internal}}
@@ -31,22 +31,22 @@ func TestFloatingAddressesThatLeadElsewhere(t *testing.T) {
 	}
 	c := New(Config{Node: testNode})
 	for _, step := range []struct {
-		what string
+		name string
 		do   func() model.Key
 		want string
 	}{
 		{"enabled", func() model.Key { enable(v3.FloatingIPsEnabled); return felix.Key }, "[]"},
-		{"given to a workload", func() model.Key { return give("b", "10.244.0.2") }, "[]"},
-		{"again", func() model.Key { return give("b", "10.244.0.2") }, "[]"},
-		{"another address of the workload", func() model.Key { return give("b", "10.244.0.3") }, "[10.250.0.7]"},
-		{"claimed by one that comes later", func() model.Key { return give("c", "10.244.0.9") }, "[]"},
-		{"given up by the first", func() model.Key { return give("b", "") }, "[10.250.0.7]"},
+		{"given to a workload", func() model.Key { return translate("b", "10.244.0.2") }, "[]"},
+		{"again", func() model.Key { return translate("b", "10.244.0.2") }, "[]"},
+		{"another address of the workload", func() model.Key { return translate("b", "10.244.0.3") }, "[10.250.0.7]"},
+		{"claimed by one that comes later", func() model.Key { return translate("c", "10.244.0.9") }, "[]"},
+		{"given up by the first", func() model.Key { return translate("b", "") }, "[10.250.0.7]"},
 		{"disabled", func() model.Key { enable(v3.FloatingIPsDisabled); return felix.Key }, "[10.250.0.7]"},
 		{"enabled again", func() model.Key { enable(v3.FloatingIPsEnabled); return felix.Key }, "[]"},
 	} {
 		c.Update(set, step.do())
 		if got := fmt.Sprint(c.Retranslated()); got != step.want {
-			t.Errorf("%s: connections of %s are to be forgotten, want %s", step.what, got, step.want)
+			t.Errorf("%s: connections of %s are to be forgotten, want %s", step.name, got, step.want)
 		}
 	}
 }

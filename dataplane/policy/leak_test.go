@@ -19,8 +19,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// flapping are objects of all kinds, many of which name each other, in one of a few versions each.
-func flapping(r *rand.Rand) *model.Object {
+// randomObject are objects of all kinds, many of which name each other, in one of a few versions each.
+func randomObject(r *rand.Rand) *model.Object {
 	labels := map[string]string{"app": fmt.Sprint(r.IntN(3))}
 	selector := func() string { return fmt.Sprintf("app == '%d'", r.IntN(3)) }
 	name, order := fmt.Sprint("n", r.IntN(4)), float64(r.IntN(3))
@@ -114,7 +114,7 @@ func TestFlappingLeavesNothingBehind(t *testing.T) {
 	fresh.SetInterfaces(links)
 	fresh.Update(model.Set{})
 	fresh.Table().TakeChanges()
-	want := held(fresh)
+	want := countContent(fresh)
 	for seed := range uint64(4) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		c, set := New(Config{Node: testNode}), model.Set{}
@@ -123,7 +123,7 @@ func TestFlappingLeavesNothingBehind(t *testing.T) {
 		for range 500 {
 			var changed []model.Key
 			for range 1 + r.IntN(3) {
-				o := flapping(r)
+				o := randomObject(r)
 				if changed = append(changed, o.Key); set[o.Key] != nil && r.IntN(2) == 0 {
 					delete(set, o.Key)
 				} else {
@@ -148,7 +148,7 @@ func TestFlappingLeavesNothingBehind(t *testing.T) {
 		c.Update(set, keys...)
 		c.Table().TakeChanges()
 		c.Retranslated()
-		for what, n := range held(c) {
+		for what, n := range countContent(c) {
 			if n != want[what] {
 				t.Errorf("seed %d: %s holds %d, want %d", seed, what, n, want[what])
 			}
@@ -156,8 +156,8 @@ func TestFlappingLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// held counts the content of all maps that can be reached from a calculator, by their path.
-func held(c *Calculator) map[string]int {
+// countContent counts the content of all maps that can be reached from a calculator, by their path.
+func countContent(c *Calculator) map[string]int {
 	counts, seen := map[string]int{}, map[uintptr]bool{}
 	var visit func(string, reflect.Value)
 	visit = func(path string, v reflect.Value) {

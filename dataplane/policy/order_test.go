@@ -30,8 +30,8 @@ func allowAll(name string) *model.Object {
 	return model.NewObject(model.ResourceKey(model.KindProfile, name), p)
 }
 
-// takes reports whether a new connection into an interface would be accepted.
-func takes(c *Calculator, iface string) bool {
+// acceptsInto reports whether a new connection into an interface would be accepted.
+func acceptsInto(c *Calculator, iface string) bool {
 	return c.Table().Eval(nil, ruleset.Forward,
 		ruleset.Packet{In: "eth0", Out: iface, Source: netip.MustParseAddr("192.0.2.1"),
 			Destination: netip.MustParseAddr("10.0.0.1"), Protocol: 6}, nil).Accepted()
@@ -51,7 +51,7 @@ func TestProfileThatAllowsAllNeedsNoObject(t *testing.T) {
 			c.Update(set, p.Key)
 		},
 	} {
-		if step(); !takes(c, "cali1") {
+		if step(); !acceptsInto(c, "cali1") {
 			t.Error("dropped")
 		}
 	}
@@ -63,17 +63,17 @@ func TestEndpointsWithoutAddressesAreNone(t *testing.T) {
 	first, second := workload("a", "cali1", "open"), workload("b", "cali1", "open")
 	set := model.NewSet(allowAll("open"), first)
 	c := Build(Config{Node: testNode}, set, nil)
-	if !takes(c, "cali1") {
+	if !acceptsInto(c, "cali1") {
 		t.Error("dropped")
 	}
 	bare := workload("a", "cali1", "open")
 	bare.Value.(*model.WorkloadEndpoint).Spec.IPNetworks = nil
 	set[bare.Key] = bare
-	if c.Update(set, bare.Key); takes(c, "cali1") {
+	if c.Update(set, bare.Key); acceptsInto(c, "cali1") {
 		t.Error("taken for an endpoint without addresses")
 	}
 	set[second.Key] = second
-	if c.Update(set, second.Key); !takes(c, "cali1") || *c.Workload("cali1") != second.Key {
+	if c.Update(set, second.Key); !acceptsInto(c, "cali1") || *c.Workload("cali1") != second.Key {
 		t.Error("an endpoint without addresses keeps the interface from another one")
 	}
 }
@@ -92,7 +92,7 @@ func TestWorkloadsPassTheirInterfacesOn(t *testing.T) {
 		}
 		c.Update(set, changed...)
 		for iface, want := range map[string]bool{"cali1": false, "cali2": true, "cali3": true, "cali4": true} {
-			if takes(c, iface) != want {
+			if acceptsInto(c, iface) != want {
 				t.Errorf("%v: %s takes packets: %v, want %v", names, iface, !want, want)
 			}
 		}
@@ -178,10 +178,10 @@ func TestPoliciesAndTiersAreAskedInCalicosOrder(t *testing.T) {
 	} {
 		set := model.NewSet(append(c.objects, pod("default", "w", "10.0.0.1", nil))...)
 		calc := Build(Config{Node: testNode}, set, nil)
-		asked := calc.PoliciesOf(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "w"}, true)
-		asked = asked[:len(asked)-2] // profiles
+		policies := calc.PoliciesOf(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "w"}, true)
+		policies = policies[:len(policies)-2] // profiles
 		var got []string
-		for i, id := range asked {
+		for i, id := range policies {
 			if got = append(got, id.Name); i < len(c.want) && strings.Contains(c.want[i], "/") {
 				got[i] = id.String()
 			}

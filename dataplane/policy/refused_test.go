@@ -37,8 +37,8 @@ func TestOnlyWorkloadsInterfacesAreInTheTable(t *testing.T) {
 		t.Errorf("the table has changed:\n%s\nbefore:\n%s", got, clean)
 	}
 	bad := map[string]string{}
-	for k, why := range c.Bad() {
-		bad[k.Name] = why
+	for k, reason := range c.Bad() {
+		bad[k.Name] = reason
 	}
 	if len(bad) != 5 || !strings.Contains(bad["forged-eth0"], `interfaceName "eth0" does not begin with "cali"`) ||
 		!strings.Contains(bad["forged-lo"], "never a workload's") {

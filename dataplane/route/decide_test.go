@@ -276,7 +276,7 @@ func TestOwnership(t *testing.T) {
 	config := testConfig()
 	config.IsNode = func(a netip.Addr) bool { return a == addr("10.1.0.9") }
 	for _, c := range []struct {
-		what string
+		name string
 		r    kernel.Route
 		own  bool
 	}{
@@ -298,7 +298,7 @@ func TestOwnership(t *testing.T) {
 		{"boot elsewhere", via("10.244.1.8/32", "", 2, kernel.ProtocolBoot), false},
 		{"connected", via("10.244.1.8/32", "", 5, kernel.ProtocolKernel), false},
 	} {
-		t.Run(c.what, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			f := testKernel()
 			c.r.Metric = 77
 			f.PutRoute(c.r)

@@ -59,7 +59,7 @@ func (m *move) flush(what string, want ...string) {
 	}
 }
 
-func (m *move) departed(what string, want ...string) {
+func (m *move) checkDeparted(what string, want ...string) {
 	m.t.Helper()
 	var got []string
 	for _, a := range m.target.departed() {
@@ -70,7 +70,9 @@ func (m *move) departed(what string, want ...string) {
 	}
 }
 
-func (m *move) forgotten() { m.target.forgotten([]netip.Addr{netip.MustParsePrefix(moving).Addr()}) }
+func (m *move) confirmDeparted() {
+	m.target.forgotten([]netip.Addr{netip.MustParsePrefix(moving).Addr()})
+}
 
 const (
 	toCali1   = "10.244.1.8/32 dev #5 proto 80 scope link metric 1024"
@@ -89,90 +91,90 @@ func TestAddressOfAWorkloadChangesHands(t *testing.T) {
 			if s := rowOf(m.target, moving); s.Reason != departedNote {
 				m.t.Errorf("%+v", s)
 			}
-			m.departed("moved", moving)
-			m.departed("once")
+			m.checkDeparted("moved", moving)
+			m.checkDeparted("once")
 			m.flush("nothing before the connections are forgotten")
-			m.forgotten()
+			m.confirmDeparted()
 			m.flush("then", "add "+toCali1)
-			m.departed("settled")
+			m.checkDeparted("settled")
 		}},
 		{"to nobody, and later to another", func(m *move) {
 			m.owner("")
 			m.flush("gone", "delete "+toCali2)
-			m.departed("gone", moving)
+			m.checkDeparted("gone", moving)
 			m.owner("cali1")
 			m.flush("not yet")
-			m.forgotten()
+			m.confirmDeparted()
 			m.flush("then", "add "+toCali1)
-			m.departed("new")
+			m.checkDeparted("new")
 		}},
 		{"to another node", func(m *move) {
 			m.target.Learn([]Learned{learned(moving, 512, "10.1.0.9")})
 			m.flush("the local workload counts")
 			m.owner("")
 			m.flush("gone", "delete "+toCali2)
-			m.departed("gone", moving)
-			m.forgotten()
+			m.checkDeparted("gone", moving)
+			m.confirmDeparted()
 			m.flush("then", "add "+byAnother)
 		}},
 		{"from one node to another: nothing of ours", func(m *move) {
 			m.owner("")
 			m.flush("gone", "delete "+toCali2)
-			m.departed("gone", moving)
-			m.forgotten()
+			m.checkDeparted("gone", moving)
+			m.confirmDeparted()
 			m.target.Learn([]Learned{learned(moving, 512, "10.1.0.9")})
 			m.flush("learned", "add "+byAnother)
 			m.target.Learn([]Learned{learned(moving, 512, "10.3.0.9")})
 			m.flush("moved", "replace "+strings.Replace(byAnother, "10.1.0.9 dev #2", "10.3.0.9 dev #3", 1))
-			m.departed("moved")
+			m.checkDeparted("moved")
 			m.owner("cali1")
 			m.flush("here, as a new address", "add "+toCali1, "delete "+strings.Replace(byAnother, "10.1.0.9 dev #2",
 				"10.3.0.9 dev #3", 1))
-			m.departed("here")
+			m.checkDeparted("here")
 		}},
 		{"several times meanwhile", func(m *move) {
 			m.owner("cali1")
 			m.flush("away", "delete "+toCali2)
-			m.departed("away", moving)
+			m.checkDeparted("away", moving)
 			m.owner("")
 			m.flush("gone")
 			m.owner("cali2")
 			m.flush("back")
-			m.departed("once")
-			m.forgotten()
+			m.checkDeparted("once")
+			m.confirmDeparted()
 			m.flush("then", "add "+toCali2)
 		}},
 		{"the interface goes down and up: the same workload", func(m *move) {
 			m.link(7, "cali2", false)
 			m.flush("down")
-			m.departed("down")
+			m.checkDeparted("down")
 			m.link(7, "cali2", true)
 			m.flush("up", "add "+toCali2)
-			m.departed("up")
+			m.checkDeparted("up")
 		}},
 		{"the interface goes, then the workload", func(m *move) {
 			m.fake.DropLink(7)
 			m.target.Handle([]kernel.Event{{Type: kernel.EventLinkGone, Link: kernel.Link{Index: 7, Name: "cali2"}}})
 			m.flush("without interface")
-			m.departed("without interface")
+			m.checkDeparted("without interface")
 			m.owner("")
 			m.flush("without workload")
-			m.departed("without workload", moving)
+			m.checkDeparted("without workload", moving)
 		}},
 		{"another interface of the same name is another workload", func(m *move) {
 			m.fake.DropLink(7)
 			m.target.Handle([]kernel.Event{{Type: kernel.EventLinkGone, Link: kernel.Link{Index: 7, Name: "cali2"}}})
 			m.link(15, "cali2", true)
 			m.flush("new interface")
-			m.departed("new interface", moving)
-			m.forgotten()
+			m.checkDeparted("new interface", moving)
+			m.confirmDeparted()
 			m.flush("then", "add "+strings.Replace(toCali2, "#7", "#15", 1))
 		}},
 		{"another metric is no other workload", func(m *move) {
 			m.config.WorkloadMetric4 = 99
 			m.target.Configure(m.config)
 			_, _, _ = m.target.Flush()
-			m.departed("99")
+			m.checkDeparted("99")
 		}},
 		{"a route that cannot be removed comes before the connections", func(m *move) {
 			m.fake.Fail("ApplyRoutes", m.fake.Calls("ApplyRoutes")+1, unix.EPERM)
@@ -180,11 +182,11 @@ func TestAddressOfAWorkloadChangesHands(t *testing.T) {
 			if _, failures, _ := m.target.Flush(); failures != 1 {
 				m.t.Fatal(failures)
 			}
-			m.departed("it is still there")
+			m.checkDeparted("it is still there")
 			m.target.now = func() time.Time { return time.Unix(2e9, 0) }
 			m.target.table.Retry(kernel.RouteKey{Dst: netip.MustParsePrefix(moving), Metric: 1024})
 			_, _, _ = m.target.Flush()
-			m.departed("now it is gone", moving)
+			m.checkDeparted("now it is gone", moving)
 		}},
 	} {
 		t.Run(c.rule, func(t *testing.T) { c.play(newMove(t)) })

@@ -73,13 +73,13 @@ func anywhere() []named {
 		rule("ip saddr @h4/xyz tcp dport != @p/1 accept", accept, ipv4, tcp, Match{Field: Source, Set: "h4/xyz"},
 			Match{Field: DestinationPort, Set: "p/1", Not: true}),
 		rule("icmp type 8 accept", accept, ipv4, Match{Field: Protocol, Low: 1},
-			Match{Field: ICMP, Low: 8 << 8, Mask: 0xff00}).familyToo(),
+			Match{Field: ICMP, Low: 8 << 8, Mask: 0xff00}).withFamily(),
 		rule("icmp type != 8 accept", accept, ipv4, Match{Field: Protocol, Low: 1},
-			Match{Field: ICMP, Low: 8 << 8, Mask: 0xff00, Not: true}).familyToo(),
+			Match{Field: ICMP, Low: 8 << 8, Mask: 0xff00, Not: true}).withFamily(),
 		rule("icmpv6 type 1 icmpv6 code 4 accept", accept, ipv6, Match{Field: Protocol, Low: 58},
-			Match{Field: ICMP, Low: 1<<8 | 4, Mask: 0xffff}).familyToo(),
+			Match{Field: ICMP, Low: 1<<8 | 4, Mask: 0xffff}).withFamily(),
 		rule("meta l4proto icmp @th,0,16 != 0x301 accept", accept, ipv4, Match{Field: Protocol, Low: 1},
-			Match{Field: ICMP, Low: 3<<8 | 1, Mask: 0xffff, Not: true}).familyToo(),
+			Match{Field: ICMP, Low: 3<<8 | 1, Mask: 0xffff, Not: true}).withFamily(),
 		rule("ct state established,related accept", accept,
 			Match{Field: ConnState, Mask: ConnEstablished | ConnRelated}),
 		rule("ct state ! invalid accept", accept, Match{Field: ConnState, Mask: ConnInvalid, Not: true}),
@@ -116,8 +116,8 @@ func anywhere() []named {
 	}
 }
 
-// familyToo: an ICMP match does not imply the family.
-func (n named) familyToo() named {
+// withFamily prints the family, too: an ICMP match does not imply the family.
+func (n named) withFamily() named {
 	n.text = n.rule.Matches[0].String() + " " + n.text
 	return n
 }

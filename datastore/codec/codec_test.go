@@ -97,7 +97,7 @@ func TestNothingOfCalicosObjectsIsLost(t *testing.T) {
 				t.Errorf("%s: %v\n%s\nbecame\n%s", s.Key, err, s.Raw, same)
 			}
 			if k.Kind == model.KindStagedKubernetesNetworkPolicy && !strings.Contains(s.Raw, "policyTypes") {
-				continue // here Calico stores no directions that the user did not name, and we do
+				continue // Calico stores only the directions that the user named; Manx stores all
 			}
 			fresh, err := Encode(model.NewObject(k, o.Value))
 			if err != nil {
@@ -111,7 +111,7 @@ func TestNothingOfCalicosObjectsIsLost(t *testing.T) {
 	}
 }
 
-// withoutNewFields removes what the types of Calico's API module print although it is empty.
+// withoutNewFields removes the empty fields that the types of Calico's API module print.
 func withoutNewFields(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -129,7 +129,7 @@ func withoutNewFields(v any) any {
 	return v
 }
 
-// A value that was never decoded must give the bytes that Calico gives, so that no tool sees a difference.
+// A value that was never decoded must encode to Calico's bytes, so that no tool sees a difference.
 func TestFreshObjectsHaveCalicosBytes(t *testing.T) {
 	for _, s := range readLines[stored](t, "objects.jsonl") {
 		k := storedKey(s.Key)

@@ -8,8 +8,8 @@ import (
 	"github.com/manxnet/manx/datastore/validation"
 )
 
-// fuzzKind decodes anything as an object of a kind. Whatever comes in, nothing panics; what is not quarantined can be
-// written again, unchanged and changed, without becoming another object.
+// fuzzKind decodes any input as an object of a kind. No input causes a panic. An object that is not quarantined can be
+// written again, unchanged and changed, and stays the same object.
 func fuzzKind(f *testing.F, kind model.Kind) {
 	info, _ := model.Lookup(kind)
 	keys := map[model.Kind]model.Key{
@@ -55,10 +55,10 @@ func fuzzKind(f *testing.F, kind model.Kind) {
 			t.Fatalf("%s\nbecame\n%s\n%+v\n%+v", raw, same, o.Value, again.Value)
 		}
 		if next := o.Clone(); PrepareUpdate(next) == nil {
-			stays(t, next)
+			checkRoundTrip(t, next)
 		}
 		if fresh := model.NewObject(key, o.Clone().Value); PrepareCreate(fresh, testTime) == nil {
-			value := stays(t, fresh)
+			value := checkRoundTrip(t, fresh)
 			if value == nil {
 				return
 			}
@@ -70,8 +70,9 @@ func fuzzKind(f *testing.F, kind model.Kind) {
 	})
 }
 
-// stays checks that what was accepted can be read back. It gives nil for what cannot be written.
-func stays(t *testing.T, o *model.Object) any {
+// checkRoundTrip checks that an accepted object can be written and read back, and returns its value: nil if it cannot
+// be written.
+func checkRoundTrip(t *testing.T, o *model.Object) any {
 	b, err := Encode(o)
 	if err != nil {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"github.com/manxnet/manx/datastore/document"
 )
 
-// What calicoctl 3.32 stored of this document, but for the identity.
+// The object that calicoctl 3.32 stored for this document, without its identity.
 func TestKubeControllersDefaultsAreThoseOfCalico(t *testing.T) {
 	objects, err := document.Parse([]byte(`
 apiVersion: projectcalico.org/v3

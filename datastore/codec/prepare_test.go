@@ -18,8 +18,8 @@ import (
 
 var testTime = time.Date(2026, 8, 1, 12, 0, 0, 999, time.FixedZone("x", 7200))
 
-// input.yaml is what a user gave to calicoctl; objects.jsonl is what calicoctl made of it (other programs wrote some of
-// it again later: those objects are left out).
+// input.yaml is a user's input of calicoctl; objects.jsonl has the objects that calicoctl made of it. Objects that
+// other programs wrote again later are left out.
 func TestDefaultsAreThoseOfCalico(t *testing.T) {
 	written := map[model.Key][]string{}
 	for _, s := range readLines[stored](t, "history.jsonl") {
@@ -106,7 +106,7 @@ func (r refusal) document() []byte {
 	return b
 }
 
-// refuse does what a store does with a new object, and gives the fields that were named.
+// refuse handles a new object as a store does, and returns the fields named by the error.
 func refuse(r refusal, others model.Reader) ([]string, error) {
 	objects, err := document.Parse(r.document())
 	if err != nil {
@@ -134,7 +134,7 @@ func refuse(r refusal, others model.Reader) ([]string, error) {
 	return fields, err
 }
 
-// What Calico refuses and Manx does not, and why.
+// Input that Calico refuses and Manx accepts, with the reason.
 var acceptedByUs = map[string]string{
 	"AS number above 2147483647, although it fits in 32 unsigned bits": "AS numbers have 32 bits (RFC 6793)",
 	"names a filter that does not exist": "needs the other objects; an unknown filter " +

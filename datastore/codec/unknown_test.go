@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// freeForm are the members whose names are the user's, so that nothing can be unknown in them.
+// freeForm has the objects with names of the user as members: they have no unknown members.
 var freeForm = map[string]bool{"environmentVars": true,
 	"labels": true, "annotations": true, "secondary": true, "alternateOwnerAttrs": true, "block": true,
 	"labelsToApply": true,
@@ -34,7 +34,7 @@ func inject(v any) (count int) {
 	return count
 }
 
-// Every object that Calico wrote gets an unknown field at every level and is then changed in one place. Nothing else
+// Every object that Calico wrote gets an unknown field at every level and is then changed in one place. Only this place
 // may differ afterwards.
 func TestFieldsOfTheFutureSurviveAtEveryLevel(t *testing.T) {
 	total := 0
@@ -95,7 +95,8 @@ func change(t *testing.T, o *model.Object, stored map[string]any) {
 	}
 }
 
-// A program that rewrites an object must not fail because of what somebody else put there; what it adds is checked.
+// A program that rewrites an object must not fail because of another program's invalid field; only the added fields are
+// validated.
 func TestOldFaultsDoNotBlockAnUpdate(t *testing.T) {
 	key := model.ResourceKey(model.KindNode, "n1")
 	old := Decode(key,

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/etcd"
 )
 
-// What manxd leaves for the other programs of the host is enough to use the datastore, and holds no password.
+// The file that manxd writes for the host's other programs suffices to use the datastore, and has no password.
 func TestLocal(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := connect.ReadLocal(dir, connect.Settings{}); !errors.Is(err, connect.ErrNoLocal) {

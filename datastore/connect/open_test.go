@@ -49,7 +49,7 @@ func refuses(t *testing.T, s connect.Settings, is error, text string) {
 	}
 }
 
-// Flags take priority over other settings, and those over the datastore of the local manxd.
+// Flags take priority over other settings, and other settings over the datastore of the local manxd.
 func TestWhatGoesBeforeWhat(t *testing.T) {
 	server := etcdtest.Start(t)
 	here := server.Config()
@@ -78,7 +78,7 @@ func TestWhatGoesBeforeWhat(t *testing.T) {
 	refuses(t, connect.Settings{RunDir: none}, kubernetes.ErrNoKubernetes, "KUBECONFIG") // the local manxd is a pod
 }
 
-// A password of a flag takes the place of a password file, and the other way round.
+// A password of a flag replaces a password file, and the other way round.
 func TestPasswordsTakeEachOthersPlace(t *testing.T) {
 	set := etcd.Config{Username: "u", Password: "p", CAFile: "/ca", Endpoints: []string{"x:1"}}
 	got := set.With(etcd.Config{PasswordFile: "/f", CertFile: "/c"})
@@ -95,8 +95,8 @@ func TestPasswordsTakeEachOthersPlace(t *testing.T) {
 func TestWaitsForADatastoreThatDoesNotAnswer(t *testing.T) {
 	server := etcdtest.Start(t)
 	server.Stop()
-	told := make(chan error, 100)
-	s := connect.Settings{Etcd: server.Config(), Wait: true, Waiting: func(err error) { told <- err }}
+	waiting := make(chan error, 100)
+	s := connect.Settings{Etcd: server.Config(), Wait: true, Waiting: func(err error) { waiting <- err }}
 	got := make(chan error, 1)
 	go func() {
 		store, err := connect.Open(t.Context(), s, zap.NewNop())
@@ -105,7 +105,7 @@ func TestWaitsForADatastoreThatDoesNotAnswer(t *testing.T) {
 		}
 		got <- err
 	}()
-	if err := <-told; !errors.Is(err, datastore.ErrUnavailable) || !strings.Contains(err.Error(), server.Endpoint) {
+	if err := <-waiting; !errors.Is(err, datastore.ErrUnavailable) || !strings.Contains(err.Error(), server.Endpoint) {
 		t.Errorf("what is waited for: %v", err)
 	}
 	server.Restart(t)
@@ -173,7 +173,7 @@ func TestFromFile(t *testing.T) {
 	}
 }
 
-// Store and settings may not keep a program from ending: nothing is left of a store that was closed.
+// A closed store ends its watches: store and settings must not keep a program from ending.
 func TestCloseEndsTheWatches(t *testing.T) {
 	store, err := connect.Open(t.Context(), connect.Settings{Etcd: etcdtest.Start(t).Config()}, zap.NewNop())
 	if err != nil {

@@ -134,7 +134,8 @@ func TestClusterNetworkPolicyWithoutRulesIsNothing(t *testing.T) {
 	}
 }
 
-// FuzzClusterNetworkPolicy demands of any policy: no panic, and a rule that denies or passes never vanishes.
+// FuzzClusterNetworkPolicy checks for any policy: the conversion does not panic, and keeps each rule that denies or
+// passes.
 func FuzzClusterNetworkPolicy(f *testing.F) {
 	f.Add(
 		[]byte(

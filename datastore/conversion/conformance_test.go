@@ -65,8 +65,8 @@ func readTables(t *testing.T, name string) conformance {
 	return c
 }
 
-// TestConvertedPoliciesDecideAsKubernetes compares three opinions on every pair of pods, port and direction: that of
-// the published tables, that of the text of the NetworkPolicy API, and that of the converted policies.
+// TestConvertedPoliciesDecideAsKubernetes compares three verdicts for every pair of pods, port and direction: of the
+// published tables, of the NetworkPolicy API's documentation, and of the converted policies.
 func TestConvertedPoliciesDecideAsKubernetes(t *testing.T) {
 	for _, name := range []string{"v4.json.gz", "v6.json.gz"} {
 		t.Run(name, func(t *testing.T) {

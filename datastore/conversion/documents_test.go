@@ -51,17 +51,17 @@ func TestFromDocumentsGivesWhatCalicoWouldStore(t *testing.T) {
 	if !slices.Equal(keys, wantKeys) {
 		t.Errorf("objects:\n%s\nwant:\n%s", strings.Join(keys, "\n"), strings.Join(wantKeys, "\n"))
 	}
-	var said []string
+	var texts []string
 	for _, n := range notices {
-		said = append(said, n.String())
+		texts = append(texts, n.String())
 	}
-	wantSaid := []string{
+	wantTexts := []string{
 		`Pod shop/pending: spec.nodeName = "": is not set: the pod runs nowhere yet; the pod has no endpoint`,
 		`KubernetesNetworkPolicy default/out: spec.egress[0].to[0].ipBlock.except[0] = "192.168.0.0/16": must be a part of 10.0.0.0/8; the rule is left out, so it allows nothing`,
 		`Namespace default: metadata.labels = "": the namespace has pods, but is not among the documents; it counts as one without labels`,
 	}
-	if !slices.Equal(said, wantSaid) {
-		t.Errorf("notices:\n%s\nwant:\n%s", strings.Join(said, "\n"), strings.Join(wantSaid, "\n"))
+	if !slices.Equal(texts, wantTexts) {
+		t.Errorf("notices:\n%s\nwant:\n%s", strings.Join(texts, "\n"), strings.Join(wantTexts, "\n"))
 	}
 
 	set := model.NewSet(out...)
@@ -72,7 +72,7 @@ func TestFromDocumentsGivesWhatCalicoWouldStore(t *testing.T) {
 		w.Spec.ContainerID != "3c0ffee1d2" || w.GenerateName != "web-7d9c5b6f8-" || w.Labels["app"] != "web" {
 		t.Errorf("endpoint %+v", w)
 	}
-	// The API server would have said so of the policy that a user wrote by hand.
+	// The API server sets the types of a policy without policyTypes; the conversion does the same.
 	p := model.Get[v3.NetworkPolicy](set, model.Key{Kind: model.KindNetworkPolicy, Namespace: "default",
 		Name: "knp.default.out"})
 	if p == nil || !slices.Equal(p.Spec.Types, []v3.PolicyType{v3.PolicyTypeIngress, v3.PolicyTypeEgress}) ||

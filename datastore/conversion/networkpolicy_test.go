@@ -179,7 +179,7 @@ ingress: [{ports: [{port: 82}, {port: 81}, {port: 80}, {port: 100, endPort: 200}
 	}
 }
 
-// valid holds a result against the rules for what Calico stores.
+// valid checks a result against the rules for stored objects of Calico.
 func valid(t *testing.T, rule string, key model.Key, value any) {
 	t.Helper()
 	if errs := validation.Validate(key, value); len(errs) > 0 {
@@ -254,7 +254,7 @@ func TestRangesAreMinimal(t *testing.T) {
 	}
 }
 
-// FuzzNetworkPolicy demands of any policy: no panic, selectors that parse, and a result that is safe to act upon.
+// FuzzNetworkPolicy checks for any policy: the conversion does not panic, selectors parse, and the result is safe.
 func FuzzNetworkPolicy(f *testing.F) {
 	f.Add(
 		[]byte(

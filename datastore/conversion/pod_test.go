@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// parsePod reads a pod. It is called default/nginx and runs on node-1 unless the text has other values.
+// parsePod reads a pod. Its default name is default/nginx, its default node is node-1.
 func parsePod(t *testing.T, text string) *model.Pod {
 	t.Helper()
 	p := &model.Pod{}
@@ -273,7 +273,7 @@ func TestProfilesCarryLabels(t *testing.T) {
 	}
 }
 
-// FuzzPod demands of any pod: no panic, and an endpoint that is safe to act upon.
+// FuzzPod checks for any pod: the conversion does not panic, and the endpoint is safe.
 func FuzzPod(f *testing.F) {
 	f.Add(
 		[]byte(

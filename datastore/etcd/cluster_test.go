@@ -104,7 +104,7 @@ func plainClient(t *testing.T, members ...*member) *clientv3.Client {
 	return c
 }
 
-// leader finds the member that leads.
+// leader returns the leader among the members.
 func leader(t *testing.T, members []*member) *member {
 	t.Helper()
 	for _, m := range members {
@@ -140,7 +140,7 @@ func TestClusterLosesItsLeader(t *testing.T) {
 				return
 			}
 			if o, err := s.Get(t.Context(), model.ResourceKey(model.KindBGPPeer, name)); err == nil {
-				want[o.Key] = o.Revision // the answer to an earlier attempt was lost
+				want[o.Key] = o.Revision // the response to an earlier attempt was lost
 				return
 			}
 			if time.Now().After(end) {

@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/storetest"
 )
 
-// Two compactors beside each other drop the past and keep the present, and watches go on.
+// Two concurrent compactors remove history and keep the current state, and watches go on.
 func TestCompact(t *testing.T) {
 	server := etcdtest.Start(t)
 	store, client := server.Store(t), server.Client(t)

@@ -16,17 +16,17 @@ import (
 
 const (
 	electionKey = "/calico/manx/v1/elections/" + storetest.Election
-	// never is longer than any test waits: who leads before it is over did not wait for a lease to run out.
+	// never is longer than any test: a candidate that leads before did not wait for the expiry of a lease.
 	never = time.Hour
 )
 
-// candidate returns a store whose leases last so long.
+// candidate returns a store with leases of this duration.
 func candidate(t *testing.T, c etcd.Config, ttl time.Duration) *etcd.Store {
 	c.LeaseTTL = ttl
 	return open(t, c)
 }
 
-// Whoever takes the lease or the entry away by hand ends leadership, and the candidates go on.
+// The deletion of the lease or of the entry ends leadership, and the candidates go on.
 func TestSessionThatIsKilled(t *testing.T) {
 	server := etcdtest.Start(t)
 	a, b, raw := candidate(t, server.Config(), never), candidate(t, server.Config(), never), server.Client(t)
@@ -82,13 +82,13 @@ func TestElectionOverARestartOfEtcd(t *testing.T) {
 	second := storetest.Receive(t, storetest.Campaign(t, candidate(t, server.Config(), never), "b"), "the next leader")
 	want("b")
 	server.Stop()
-	server.DataDir = t.TempDir() // another datastore, in which nobody leads
+	server.DataDir = t.TempDir() // another datastore, without a leader
 	server.Restart(t)
 	storetest.Ended(t, second, "its entry in the datastore is gone")
 	want("")
 }
 
-// To lead, a user needs no more rights than to write the datastore.
+// The right to write the datastore suffices for a leader.
 func TestElectionWithAuthentication(t *testing.T) {
 	server := startCluster(t, 1)[0]
 	root := plainClient(t, server)
@@ -126,7 +126,7 @@ func TestElectionWithAuthentication(t *testing.T) {
 	storetest.Resigned(t, storetest.Receive(t, second, "the next leader"))
 }
 
-// The loss of the etcd member that leads the others is no loss of the lease.
+// The loss of etcd's leader does not end the lease.
 func TestElectionOverTheLossOfAMember(t *testing.T) {
 	members := startCluster(t, 3)
 	config := etcd.Config{Endpoints: endpoints(members...), RequestTimeout: 2 * time.Second}

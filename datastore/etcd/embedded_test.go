@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 		stranger(dir)
 	}
 	if dir := os.Getenv(serveEnv); dir != "" {
-		unix.Umask(0) // as careless as can be
+		unix.Umask(0) // the least restrictive one
 		e, err := embedded.Start(context.Background(),
 			embedded.Config{DataDir: dir, Listen: os.Getenv(listenEnv), MinFreeBytes: 1}, zap.NewNop())
 		if err != nil {
@@ -70,7 +70,7 @@ func serveInProcess(t *testing.T, dir, listen string) (*os.Process, string) {
 	return cmd.Process, strings.TrimSpace(line)
 }
 
-// Acknowledged writes are there after kill -9, at every point of a stream of writes.
+// Acknowledged writes survive kill -9 at every point of a stream of writes.
 func TestEmbeddedSurvivesKill(t *testing.T) {
 	dir := t.TempDir()
 	acknowledged := 0
@@ -81,7 +81,7 @@ func TestEmbeddedSurvivesKill(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// the last write may be there, but its answer lost
+		// the last write may exist, but its response is lost
 		if n := len(objects); n != acknowledged && n != acknowledged+1 {
 			t.Fatalf("round %d: %d objects are there, %d were acknowledged", round, n, acknowledged)
 		}
@@ -205,14 +205,14 @@ func TestEmbeddedOverTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// This process needs no certificate that fits, other hosts do.
+	// Other hosts need a valid certificate, this process does not.
 	a := create(t, open(t, e.Config()), peer("a", "10.0.0.1"))
 	remote := open(t, etcd.Config{Endpoints: []string{"https://" + e.Address()}, CAFile: pki.ca,
 		CertFile: pki.client.cert, KeyFile: pki.client.key})
 	if _, err := remote.Get(t.Context(), a.Key); err != nil {
 		t.Error(err)
 	}
-	// Files that are replaced count for the next connection.
+	// Replaced files are used for the next connection.
 	must(t, errors.Join(os.Rename(pki.expiredServer.cert, pki.server.cert),
 		os.Rename(pki.expiredServer.key, pki.server.key)))
 	if _, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{"https://" + e.Address()}, CAFile: pki.ca,
@@ -226,7 +226,8 @@ func TestEmbeddedOverTLS(t *testing.T) {
 	}
 }
 
-// On a full disk writes fail, reads and watches go on, and nothing is lost; when there is room again, so do writes.
+// On a full disk writes fail, reads and watches go on, and nothing is lost. Writes succeed again when the disk has
+// space.
 func TestEmbeddedOnAFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting a small file system wants root")
@@ -286,7 +287,7 @@ func TestEmbeddedOnAFullDisk(t *testing.T) {
 	}
 }
 
-// fill writes until the disk has no byte left.
+// fill writes until the disk is full.
 func fill(t *testing.T, file string) {
 	t.Helper()
 	f, err := os.Create(file)

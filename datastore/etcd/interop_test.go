@@ -36,7 +36,7 @@ func stored(t *testing.T) map[string]string {
 	if len(values) < 100 {
 		t.Fatalf("only %d values", len(values))
 	}
-	// What belongs to others stands between ours.
+	// Keys of other programs stand between those of Manx.
 	values["/calico/felix/v2/no-region/host/h1/last_reported_status"] = `{"time":"2026-11-20T23:03:44Z","uptime":30.1,"first_update":false}`
 	values["/calico/resources/v3/projectcalico.org/remoteclusterconfigurations/west"] = `{"kind":"RemoteClusterConfiguration","apiVersion":"projectcalico.org/v3","metadata":{"name":"west"},"spec":{}}`
 	return values
@@ -51,17 +51,17 @@ func allKinds() (kinds []model.Kind) {
 
 func TestWhatCalicoWroteOnEmbeddedServer(t *testing.T) {
 	server := etcdtest.Start(t)
-	whatCalicoWrote(t, server.Store(t), server.Client(t))
+	checkCalicoObjects(t, server.Store(t), server.Client(t))
 }
 
 func TestWhatCalicoWroteOnDistributionServer(t *testing.T) {
 	members := startCluster(t, 1)
-	whatCalicoWrote(t, open(t, etcd.Config{Endpoints: endpoints(members...)}), plainClient(t, members...))
+	checkCalicoObjects(t, open(t, etcd.Config{Endpoints: endpoints(members...)}), plainClient(t, members...))
 }
 
-// A plain client stores what Calico wrote; all of it is read, listed and watched. Written back unchanged, or deleted
-// and created again, a plain client finds the same bytes.
-func whatCalicoWrote(t *testing.T, s *etcd.Store, raw *clientv3.Client) {
+// A plain client stores the values that Calico wrote; all of them are read, listed and watched. The plain client finds
+// the same bytes after an unchanged write, and after a deletion and creation.
+func checkCalicoObjects(t *testing.T, s *etcd.Store, raw *clientv3.Client) {
 	ctx := t.Context()
 	values := stored(t)
 	count := map[model.Kind]int{}
@@ -147,8 +147,8 @@ func writeBack(t *testing.T, s *etcd.Store, raw *clientv3.Client, o *model.Objec
 	same("creation of")
 }
 
-// Whatever another program writes at a key of ours: the object is quarantined with the reason, everything else works,
-// and when the value is good again so is the object.
+// Another program writes any value at a key of Manx. The object is quarantined with the reason, all other objects work,
+// and the object is used again when the value is valid.
 func TestMalformedValuesAtEveryKind(t *testing.T) {
 	server := etcdtest.Start(t)
 	s, raw := server.Store(t), server.Client(t)
@@ -279,7 +279,7 @@ func TestUpdateKeepsFieldsThatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-// A list of many pages is of one revision, complete and in order, whatever is written meanwhile.
+// A list of many pages is of one revision, complete and in order, in spite of concurrent writes.
 func TestListOfManyPagesIsOfOneRevision(t *testing.T) {
 	server := etcdtest.Start(t)
 	s := server.Store(t)

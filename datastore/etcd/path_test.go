@@ -50,7 +50,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// recordedPaths returns those that Calico's own programs wrote, of the model's test data.
+// recordedPaths returns the paths that Calico's own programs wrote, from the test data of the codec.
 func recordedPaths(t testing.TB, files ...string) (paths []string) {
 	t.Helper()
 	for _, file := range files {

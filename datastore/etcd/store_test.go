@@ -23,8 +23,8 @@ func peer(name, ip string) *model.Object {
 
 func peerIP(o *model.Object) string { return o.Value.(*model.BGPPeer).Spec.PeerIP }
 
-// judge runs the tests of every store on an etcd, which has an endpoint besides.
-func judge(t *testing.T, direct etcd.Config, endpoint string) {
+// runStoreTests runs the tests of every store on an etcd, which has an endpoint besides.
+func runStoreTests(t *testing.T, direct etcd.Config, endpoint string) {
 	plain := raw(t, direct)
 	direct.LeaseTTL = storetest.LongLease
 	storetest.Run(t, func(t *testing.T) storetest.System {
@@ -43,7 +43,7 @@ func judge(t *testing.T, direct etcd.Config, endpoint string) {
 	})
 }
 
-// raw returns a client that knows nothing of Calico.
+// raw returns a plain etcd client.
 func raw(t *testing.T, c etcd.Config) *clientv3.Client {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints, Logger: zap.NewNop()})
@@ -57,14 +57,14 @@ func raw(t *testing.T, c etcd.Config) *clientv3.Client {
 // The distribution's server is an older version than the embedded one.
 func TestStoreOnDistributionServer(t *testing.T) {
 	config := etcd.Config{Endpoints: endpoints(startCluster(t, 1)...)}
-	t.Parallel() // not before: the ports of the server are taken by now
-	judge(t, config, config.Endpoints[0])
+	t.Parallel() // only here: the server has its ports
+	runStoreTests(t, config, config.Endpoints[0])
 }
 
-// The embedded server is reached over its unix socket, as on its own host, and over TCP where there is a line.
+// The embedded server is reached over its unix socket, as on its own host, and over TCP, as from other hosts.
 func TestStoreOnEmbeddedServer(t *testing.T) {
 	server := etcdtest.Start(t)
 	socket := "unix://" + filepath.Join(server.DataDir, embedded.SocketName)
 	t.Parallel()
-	judge(t, etcd.Config{Endpoints: []string{socket}}, server.Endpoint)
+	runStoreTests(t, etcd.Config{Endpoints: []string{socket}}, server.Endpoint)
 }

@@ -269,7 +269,7 @@ func TestCredentials(t *testing.T) {
 	if len(m.State) != 1 {
 		t.Errorf("the watch shows %v", m.State)
 	}
-	// Tokens of the old process are worthless. Whatever call is the first with one, the store logs in again.
+	// Tokens of the old process are invalid. The first call with such a token, of any kind, logs the store in again.
 	server.kill()
 	server.start(t)
 	m.UntilInSync()

@@ -30,8 +30,8 @@ func closedPort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// mutePort accepts connections and sends nothing.
-func mutePort(t *testing.T) string {
+// silentPort accepts connections and sends nothing.
+func silentPort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -42,7 +42,7 @@ func mutePort(t *testing.T) string {
 }
 
 func TestUnreachableDatastoreNamesEachEndpointAndWhy(t *testing.T) {
-	a, b := "http://"+closedPort(t), "http://"+mutePort(t)
+	a, b := "http://"+closedPort(t), "http://"+silentPort(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	_, err := etcd.Open(ctx, etcd.Config{Endpoints: []string{a, b}}, zap.NewNop())
@@ -174,7 +174,7 @@ func TestNothingLeaks(t *testing.T) {
 	}
 }
 
-// The embedded server, too, leaves nothing behind.
+// The embedded server leaves nothing behind either.
 func TestEmbeddedLeaksNothing(t *testing.T) {
 	dir := t.TempDir()
 	use := func() {

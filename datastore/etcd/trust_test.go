@@ -32,8 +32,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// strangerEnv makes the test binary an unprivileged user who tries to get at the embedded server in the directory
-// that it names.
+// strangerEnv makes the test binary an unprivileged user who tries to access the embedded server of the named
+// directory.
 const strangerEnv = "MANX_TEST_STRANGER"
 
 // nobody is the user and group of the stranger.
@@ -41,10 +41,10 @@ const nobody = 65534
 
 // stranger tries all methods of access until standard input ends, and reports each that works, once.
 func stranger(dir string) {
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	try := func(what string, err error) {
-		if err == nil && !told[what] {
-			told[what] = true
+		if err == nil && !reported[what] {
+			reported[what] = true
 			fmt.Println("OPEN", what)
 		}
 	}
@@ -83,7 +83,7 @@ func dial(network, address string) error {
 	return err
 }
 
-// watchStranger has an unprivileged user try while do runs, and returns which ways were open.
+// watchStranger has an unprivileged user try all methods while do runs, and returns those that worked.
 func watchStranger(t *testing.T, dir string, do func()) (open []string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -120,7 +120,7 @@ func watchStranger(t *testing.T, dir string, do func()) (open []string) {
 	return nil
 }
 
-// publicDir returns a folder that everybody can enter.
+// publicDir returns a folder that every user can enter.
 func publicDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "etcd-trust-")
@@ -148,8 +148,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// No other user of this host gets in, not even for a moment while the server starts with an umask of 0, in a data
-// directory that everybody may enter.
+// No other user of this host has access at any moment, even while the server starts with an umask of 0 in a data
+// directory that every user may enter.
 func TestEmbeddedIsClosedToOtherUsers(t *testing.T) {
 	if dial("tcp", "127.0.0.1:2379") == nil || dial("tcp", "127.0.0.1:2380") == nil {
 		t.Skip("another etcd runs here")
@@ -194,7 +194,7 @@ func listening(t *testing.T, pid int) (addresses []string) {
 	return addresses
 }
 
-// Nothing listens on TCP, for clients or for peers, unless it was wished for.
+// Nothing listens on TCP, for clients or for peers, unless it is configured.
 func TestEmbeddedListensOnNothingElse(t *testing.T) {
 	process, _ := serveInProcess(t, t.TempDir(), "")
 	if l := listening(t, process.Pid); len(l) > 0 {
@@ -218,8 +218,8 @@ func bundle(t *testing.T, dataDir string) etcd.Config {
 		KeyFile: filepath.Join(dir, "client.key")}
 }
 
-// Over TCP only a certificate of the server's own authority lets a client in; the server's certificate fits whatever
-// address or name the client calls, and stays trusted over a restart.
+// Over TCP, a client needs a certificate of the server's own authority. The server's certificate is valid for every
+// address or name that the client uses, and stays trusted over a restart.
 func TestEmbeddedAsksForACertificate(t *testing.T) {
 	dir := t.TempDir()
 	e, err := startEmbedded(t, embedded.Config{DataDir: dir, Listen: "0.0.0.0:0"})
@@ -257,7 +257,7 @@ func TestEmbeddedAsksForACertificate(t *testing.T) {
 	}
 }
 
-// A folder that another user has put in the place of the authority's is not used.
+// A folder of another user in the place of the authority's folder is not used.
 func TestEmbeddedRefusesAForeignAuthority(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("another user's folder wants root")
@@ -274,7 +274,7 @@ func TestEmbeddedRefusesAForeignAuthority(t *testing.T) {
 	}
 }
 
-// A client's certificate cannot be the server's: who has one cannot pretend to be the datastore.
+// A client's certificate is invalid for a server: its owner cannot impersonate the datastore.
 func TestEmbeddedClientIsNoServer(t *testing.T) {
 	dir := t.TempDir()
 	_, err := startEmbedded(t, embedded.Config{DataDir: dir, Listen: "127.0.0.1:0"})
@@ -292,7 +292,7 @@ func TestEmbeddedClientIsNoServer(t *testing.T) {
 	}
 }
 
-// A certificate that is replaced in its file counts for the next connection, without a restart of the client.
+// A certificate that is replaced in its file is used for the next connection, without a restart of the client.
 func TestReplacedClientCertificateCounts(t *testing.T) {
 	dir := t.TempDir()
 	e, err := startEmbedded(t, embedded.Config{DataDir: dir, Listen: "127.0.0.1:0"})
@@ -317,7 +317,8 @@ func TestReplacedClientCertificateCounts(t *testing.T) {
 	}
 }
 
-// Nothing answers HTTP: with etcd's handlers everybody could read the variables and the command line of the process.
+// The server does not serve HTTP: with etcd's handlers every user could read the variables and the command line of the
+// process.
 func TestEmbeddedServesNoHTTP(t *testing.T) {
 	dir := t.TempDir()
 	e, err := startEmbedded(t, embedded.Config{DataDir: dir, Listen: "127.0.0.1:0", Insecure: true})
@@ -385,7 +386,7 @@ func TestEmbeddedServesNoHTTP(t *testing.T) {
 	}
 }
 
-// oldServer runs etcd as older versions of this package did by default, but for the port that it really listens on.
+// oldServer runs etcd with the defaults of older versions of this package, apart from the port.
 func oldServer(t *testing.T, dir string) (stop func(), config etcd.Config) {
 	t.Helper()
 	s := embed.NewConfig()
@@ -403,8 +404,8 @@ func oldServer(t *testing.T, dir string) (stop func(), config etcd.Config) {
 	return stop, etcd.Config{Endpoints: []string{endpoint.String()}}
 }
 
-// A data directory of an older version goes on to work, also one in which somebody has switched authentication on, with
-// which the older version did not start again.
+// A data directory of an older version still works, even with authentication enabled, with which the older version did
+// not start again.
 func TestEmbeddedTakesOldData(t *testing.T) {
 	dir := t.TempDir()
 	stopOld, config := oldServer(t, dir)
@@ -443,7 +444,7 @@ func TestEmbeddedTakesOldData(t *testing.T) {
 	}
 }
 
-// A data directory that is named from the working directory has a socket that programs elsewhere find.
+// Programs in any working directory find the socket of a data directory with a relative path.
 func TestEmbeddedInARelativeDirectory(t *testing.T) {
 	t.Chdir(t.TempDir())
 	e, err := startEmbedded(t, embedded.Config{DataDir: "data"})
@@ -460,7 +461,7 @@ func embeddedClient(t *testing.T, e *embedded.Server) *clientv3.Client {
 	return c
 }
 
-// Nobody, root included, can make the server useless for the daemon by accident.
+// No user, root included, can make the server unusable for the daemon by accident.
 func TestEmbeddedStaysUsable(t *testing.T) {
 	e, err := startEmbedded(t, embedded.Config{})
 	must(t, err)

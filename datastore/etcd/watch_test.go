@@ -41,7 +41,7 @@ func compact(t *testing.T, c *clientv3.Client) {
 	}
 }
 
-// A transaction's last event is the last of those that are watched.
+// More is set in each watched event of a transaction except the last one.
 func TestWatchMarksTheEventsOfATransaction(t *testing.T) {
 	server := etcdtest.Start(t)
 	s, client := server.Store(t), server.Client(t)
@@ -92,7 +92,7 @@ func TestWatchOverServerRestart(t *testing.T) {
 	}
 }
 
-// The data directory is lost, or restored from a backup, and revisions begin again.
+// The data directory is lost, or restored from a backup: revisions begin again.
 func TestWatchOverReplacedDatastore(t *testing.T) {
 	server := etcdtest.Start(t)
 	s := server.Store(t)
@@ -206,7 +206,7 @@ func TestTablesEqualTheDatastoreAfterRandomChangesAndFailures(t *testing.T) {
 	}
 }
 
-// checkHistory fails for an event of something that was never done, and for one that is repeated or out of order.
+// checkHistory fails for an event without a write, for a repeated event, and for one out of order.
 func checkHistory(t *testing.T, m *storetest.Mirror, k model.Key, revisions map[int64]bool) {
 	t.Helper()
 	last := int64(0)
@@ -233,8 +233,8 @@ func checkHistory(t *testing.T, m *storetest.Mirror, k model.Key, revisions map[
 	}
 }
 
-// A writer changes a peer, then a tier, over and over. Whatever breaks meanwhile, no snapshot shows the second of a
-// pair without the first, or is more than one change away from a state that existed.
+// A writer changes a peer, then a tier, over and over. In spite of any failure, no snapshot shows the second change of
+// a pair without the first, or differs by more than one change from a state that existed.
 func TestSnapshotsOfSeveralKindsAreOfOneRevision(t *testing.T) {
 	server := etcdtest.Start(t)
 	direct := server.Store(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// The cluster's settings come first, then those of the oldest that selects the node, then the node's own.
+// The cluster's settings come first, then those of the oldest selecting object, then the node's own.
 func TestFelixConfigurationsThatHoldForANode(t *testing.T) {
 	felix := func(name, selector string, age time.Duration) *model.Object {
 		f := &model.FelixConfiguration{ObjectMeta: metav1.ObjectMeta{

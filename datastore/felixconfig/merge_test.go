@@ -13,7 +13,7 @@ func felix(name string, spec model.FelixConfigurationSpec) *model.Object {
 	return model.NewObject(model.ResourceKey(model.KindFelixConfiguration, name), &model.FelixConfiguration{Spec: spec})
 }
 
-// settings visits every field of a spec, those of the embedded type too.
+// settings visits every field of a spec, also those of the embedded type.
 func settings(spec reflect.Value, visit func(name string, f reflect.Value)) {
 	for i := range spec.NumField() {
 		if t := spec.Type().Field(i); t.Anonymous {
@@ -44,7 +44,7 @@ func fill(t *testing.T, name string, f reflect.Value, n int) {
 	}
 }
 
-// Every field is merged, also one that a later version of the type has.
+// Every field is merged, also a field of a later version of the type.
 func TestMergeTakesEveryField(t *testing.T) {
 	special := map[string]bool{"FloatingIPs": true, "NodeSelector": true}
 	count := 0
@@ -63,7 +63,7 @@ func TestMergeTakesEveryField(t *testing.T) {
 		}
 		empty := model.FelixConfigurationSpec{}
 		for _, c := range []struct {
-			what               string
+			name               string
 			cluster, node, all model.FelixConfigurationSpec
 		}{
 			{"of the cluster", cluster, empty, cluster},
@@ -76,7 +76,7 @@ func TestMergeTakesEveryField(t *testing.T) {
 				settings(reflect.ValueOf(&c.all).Elem(), func(same string, want reflect.Value) {
 					if same == other && (f.Kind() == reflect.Pointer && f.Pointer() != want.Pointer() ||
 						!reflect.DeepEqual(f.Interface(), want.Interface())) {
-						t.Errorf("%s %s: %s is %v, want %v", name, c.what, other, f, want)
+						t.Errorf("%s %s: %s is %v, want %v", name, c.name, other, f, want)
 					}
 				})
 			})

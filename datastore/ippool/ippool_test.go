@@ -122,7 +122,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// Routes are decided by the hundred thousand.
+// A node decides hundreds of thousands of routes.
 func TestNoAllocations(t *testing.T) {
 	table := NewTable(Pool{Name: "a", CIDR: netip.MustParsePrefix("10.0.0.0/8")},
 		Pool{Name: "b", CIDR: netip.MustParsePrefix("10.1.0.0/16"), IPIP: CrossSubnet})

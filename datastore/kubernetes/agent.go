@@ -32,3 +32,6 @@ func (n naming) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	return n.next.RoundTrip(req)
 }
+
+// WrappedRoundTripper implements net.RoundTripperWrapper of apimachinery, which finds the connections.
+func (n naming) WrappedRoundTripper() http.RoundTripper { return n.next }

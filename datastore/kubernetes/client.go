@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 )
 
@@ -51,10 +52,12 @@ func overHTTP1(config *rest.Config) *rest.Config {
 	return config
 }
 
+// close closes the idle connections. http.Client.CloseIdleConnections does not reach them: client-go's wrappers of a
+// transport have another method for that.
 func (c *client) close() {
-	c.rest.Client.CloseIdleConnections()
-	c.watches.Client.CloseIdleConnections()
-	c.lists.Client.CloseIdleConnections()
+	for _, r := range []*rest.RESTClient{c.rest, c.watches, c.lists} {
+		utilnet.CloseIdleConnectionsFor(r.Client.Transport)
+	}
 }
 
 func newRESTClient(config *rest.Config) (*rest.RESTClient, error) {

@@ -18,8 +18,7 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
-// skewed is a way to the server on which the times in Leases are those of a host whose clock is off, and which can be
-// cut.
+// skewed is a transport to the server that shifts the times in Leases like a host with a wrong clock. It can be cut.
 type skewed struct {
 	http.RoundTripper
 	off  time.Duration
@@ -95,7 +94,7 @@ func TestLeadersWithSkewedClocks(t *testing.T) {
 				}
 				won <- l
 			}()
-			select { // who leads is renewed, however late or early its clock is
+			select { // the leader renews its lease with any offset of its clock
 			case <-won:
 				t.Fatal("b leads beside a")
 			case <-first.Context().Done():

@@ -37,9 +37,9 @@ func eventOf(tb testing.TB, typ string, p *corev1.Pod) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
 }
 
-// life are the events of one pod of another node: created with a node, its conditions change, it gets its addresses,
-// runs and goes.
-func life(tb testing.TB, i int) []byte {
+// podEvents are the events of one pod of another node: created with a node, its conditions change, it gets its
+// addresses, runs and goes.
+func podEvents(tb testing.TB, i int) []byte {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("app-7d9c5b8f6-%05d", i),
 		GenerateName: "app-7d9c5b8f6-", Namespace: "ns-1", UID: "6c3d4c5e-9d53-44b8-8d47-2f7f4b1f5c3a",
 		Labels: map[string]string{"app": "app", "pod-template-hash": "7d9c5b8f6", "team": "blue"},
@@ -94,13 +94,13 @@ func BenchmarkLife(b *testing.B) {
 	f := &feed{store: s, kind: r.kind, out: out, known: map[model.Key]int64{}, names: map[string]model.Key{}}
 	tables := datastore.NewTables(zap.NewNop(), "node-1")
 	tables.Apply(datastore.Event{Type: datastore.EventInSync, Kinds: []model.Kind{r.kind}, Revision: 1})
-	var lives [][]byte
+	var streams [][]byte
 	for i := range 100 {
-		lives = append(lives, life(b, i))
+		streams = append(streams, podEvents(b, i))
 	}
 	b.ReportAllocs()
 	for n := 0; b.Loop(); n++ {
-		events := framesOf(r, strings.NewReader(string(lives[n%len(lives)])))
+		events := framesOf(r, strings.NewReader(string(streams[n%len(streams)])))
 		if err := f.follow(b.Context(), r, events); err != nil {
 			b.Fatal(err)
 		}
@@ -110,8 +110,8 @@ func BenchmarkLife(b *testing.B) {
 	}
 }
 
-// Events that arrive together are one step of the tables, whether each of them concerns the reader or not; those that
-// come one by one are not held back.
+// Events that arrive together are one step of the tables, also those that do not concern the reader. Single events are
+// not delayed.
 func TestEventsThatArriveTogether(t *testing.T) {
 	s := &Store{log: zap.NewNop(), reported: map[model.Key]string{}, api: form.V1}
 	r, err := s.resource(model.KindWorkloadEndpoint)
@@ -131,7 +131,7 @@ func TestEventsThatArriveTogether(t *testing.T) {
 		}
 		return list
 	}
-	two := append(life(t, 1), life(t, 2)...)
+	two := append(podEvents(t, 1), podEvents(t, 2)...)
 	hostNetwork := &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: true, NodeName: "n"}} // has no endpoint
 	for name, c := range map[string]struct {
 		stream io.Reader
@@ -151,7 +151,7 @@ func TestEventsThatArriveTogether(t *testing.T) {
 			}
 		}
 	}
-	half := append(life(t, 3), two[:100]...) // the connection ends within the next one
+	half := append(podEvents(t, 3), two[:100]...) // the connection ends within the next one
 	if err := f.follow(t.Context(), r, framesOf(r, bytes.NewReader(half))); err == nil || len(out) != 9 {
 		t.Errorf("cut off: %v after %d events, want 9", err, len(out))
 	}

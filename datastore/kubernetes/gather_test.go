@@ -36,14 +36,14 @@ func joined(t *testing.T, longest time.Duration) (*gathering, net.Conn) {
 	return &gathering{TCPConn: conn.(*net.TCPConn), raw: raw, longest: longest}, other
 }
 
-func say(t *testing.T, c net.Conn, text []byte) {
+func write(t *testing.T, c net.Conn, text []byte) {
 	t.Helper()
 	if _, err := c.Write(text); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// reads reads all the time, and hands over what each Read brought; the channel is closed with the connection.
+// reads reads all the time, and sends the bytes of each Read; the channel is closed with the connection.
 func reads(c io.Reader) <-chan []byte {
 	list := make(chan []byte, 100)
 	go func() {
@@ -65,17 +65,17 @@ func TestGather(t *testing.T) {
 		c, other := joined(t, time.Hour)
 		c.drained = true // as after earlier reads
 		batches := reads(c)
-		say(t, other, []byte("first"))
+		write(t, other, []byte("first"))
 		if got := <-batches; string(got) != "first" {
 			t.Fatalf("%q", got)
 		}
-		say(t, other, []byte("second"))
+		write(t, other, []byte("second"))
 		select {
 		case got := <-batches:
 			t.Fatalf("%q did not wait", got)
 		case <-time.After(100 * time.Millisecond): // it may take longer; a fault shows sooner or later
 		}
-		say(t, other, bytes.Repeat([]byte("x"), gatherUpTo))
+		write(t, other, bytes.Repeat([]byte("x"), gatherUpTo))
 		if got := <-batches; len(got) < gatherUpTo || !bytes.HasPrefix(got, []byte("secondx")) {
 			t.Fatalf("%d bytes: %.20q", len(got), got)
 		}
@@ -105,7 +105,7 @@ func TestGather(t *testing.T) {
 		c, other := joined(t, time.Hour)
 		c.drained, c.began = true, time.Now()
 		batches := reads(c)
-		say(t, other, []byte("last words"))
+		write(t, other, []byte("last words"))
 		_ = other.Close()
 		if got := <-batches; string(got) != "last words" {
 			t.Fatalf("%q", got)
@@ -118,8 +118,8 @@ func TestGather(t *testing.T) {
 		c, other := joined(t, time.Hour)
 		c.drained, c.began = true, time.Now()
 		batches := reads(c)
-		say(t, other, []byte("words"))
-		time.Sleep(10 * time.Millisecond) // most likely the words have come; both orders must do
+		write(t, other, []byte("words"))
+		time.Sleep(10 * time.Millisecond) // most likely the words have arrived; both orders must pass
 		_ = c.Close()
 		for range batches { // ends
 		}

@@ -29,8 +29,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Large lists come over connections with HTTP/1.1 that end with them, all else over HTTP/2, and that stays so when the
-// token was rotated.
+// Large lists use connections with HTTP/1.1 that end with them, other requests use HTTP/2. The same holds after a
+// rotation of the token.
 func TestLargeListsUseHTTP1(t *testing.T) {
 	const accepted = "second"
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -57,7 +57,7 @@ func TestLargeListsUseHTTP1(t *testing.T) {
 			"user: u}}], clusters: [{name: c, cluster: {server: %q, certificate-authority: %q}}], "+
 			"users: [{name: u, user: {token: %s}}]}", server.URL, ca, token))
 	}
-	for _, x := range []struct{ what, token string }{{"the first token", accepted}, {"a rotated token", "first"}} {
+	for _, x := range []struct{ name, token string }{{"the first token", accepted}, {"a rotated token", "first"}} {
 		settings := Config{Kubeconfig: kubeconfig(x.token)}
 		config, err := settings.REST()
 		if err != nil {
@@ -70,7 +70,7 @@ func TestLargeListsUseHTTP1(t *testing.T) {
 		kubeconfig(accepted)
 		q := request{verb: http.MethodGet, path: "/x", accept: asJSON}
 		for _, y := range []struct {
-			what, want string
+			name, want string
 			send       func() ([]byte, error)
 		}{
 			{"a request", "HTTP/2.0", func() ([]byte, error) { return c.do(t.Context(), q) }},
@@ -78,7 +78,7 @@ func TestLargeListsUseHTTP1(t *testing.T) {
 			{"a large list", "HTTP/1.1, closed", func() ([]byte, error) { return all(c.read(t.Context(), q)) }},
 		} {
 			if got, err := y.send(); err != nil || string(got) != y.want {
-				t.Errorf("%s, %s: %q, %v; want %s", x.what, y.what, got, err, y.want)
+				t.Errorf("%s, %s: %q, %v; want %s", x.name, y.name, got, err, y.want)
 			}
 		}
 		c.close()
@@ -101,12 +101,12 @@ type closing struct {
 
 func (c closing) Close() error { close(c.closed); return nil }
 
-// A response that is read ahead has the same bytes and the same error, and is closed when its reader ends, be it before
-// its end.
+// A response that is read ahead has the same bytes and the same error. It is closed with its reader, also before its
+// end.
 func TestReadAhead(t *testing.T) {
 	content, lost := bytes.Repeat([]byte("0123456789"), aheadBy/3), errors.New("lost")
 	for _, x := range []struct {
-		what string
+		name string
 		body io.Reader
 		want error
 	}{
@@ -118,7 +118,7 @@ func TestReadAhead(t *testing.T) {
 		in, end := readAhead(body)
 		got, err := io.ReadAll(in)
 		if !errors.Is(err, x.want) || !bytes.Equal(got, content) {
-			t.Errorf("%s: %d bytes, error %v; want %d, %v", x.what, len(got), err, len(content), x.want)
+			t.Errorf("%s: %d bytes, error %v; want %d, %v", x.name, len(got), err, len(content), x.want)
 		}
 		end()
 		<-body.closed
@@ -178,7 +178,7 @@ func (s *streaming) RoundTrip(req *http.Request) (*http.Response, error) {
 func marshalled(m interface{ Marshal() ([]byte, error) }) []byte {
 	raw, err := m.Marshal()
 	if err != nil {
-		panic(err) // of these messages none fails
+		panic(err) // these messages never fail
 	}
 	return raw
 }
@@ -195,7 +195,7 @@ func endOfInitialEvents() []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event...)
 }
 
-// All kinds that are read as lists share one test of the server, which Open has begun if the program follows them.
+// All kinds that are read as lists share one test of the server. Open begins it if the program follows them.
 func TestServerIsTestedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, follows := range []bool{false, true} {

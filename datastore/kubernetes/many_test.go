@@ -14,20 +14,20 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
-// asked records the requests about nodes and pods, and the compressed responses.
-type asked struct {
+// requestLog records the requests about nodes and pods, and the compressed responses.
+type requestLog struct {
 	mu   sync.Mutex
 	list []string
 }
 
-// noting is one of the ways to the server.
-type noting struct {
-	*asked
-	way http.RoundTripper
+// loggingTransport is one of the transports to the server.
+type loggingTransport struct {
+	*requestLog
+	next http.RoundTripper
 }
 
-func (a noting) RoundTrip(q *http.Request) (*http.Response, error) {
-	resp, err := a.way.RoundTrip(q)
+func (a loggingTransport) RoundTrip(q *http.Request) (*http.Response, error) {
+	resp, err := a.next.RoundTrip(q)
 	kind := q.URL.Path[strings.LastIndex(q.URL.Path, "/")+1:]
 	if kind != "nodes" && kind != "pods" || err != nil {
 		return resp, err
@@ -37,7 +37,7 @@ func (a noting) RoundTrip(q *http.Request) (*http.Response, error) {
 	switch {
 	case query.Has("sendInitialEvents"):
 		how = kind + " watch with all"
-	case query.Has("watch"): // which begins when all that is there was delivered, maybe after this test
+	case query.Has("watch"): // it begins after the existing objects, maybe after this test
 		return resp, err
 	case query.Has("limit"):
 		how = kind + " page"
@@ -51,7 +51,7 @@ func (a noting) RoundTrip(q *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// inSyncOnce follows kinds until everything has come, and returns how many objects that was.
+// inSyncOnce follows kinds until they are in sync, and returns the number of their objects.
 func inSyncOnce(t *testing.T, s *kubernetes.Store, kinds ...model.Kind) (n int) {
 	t.Helper()
 	waiting := len(kinds)
@@ -71,12 +71,12 @@ func inSyncOnce(t *testing.T, s *kubernetes.Store, kinds ...model.Kind) (n int) 
 	return 0
 }
 
-// TestManyAtOnce: kinds of which a large cluster has many are read as one compressed list where the server can give it
-// from its cache, and page by page where it cannot.
+// TestManyAtOnce: a kind with many objects in a large cluster is read as one compressed list if the server can serve
+// the list from its cache, and otherwise page by page.
 func TestManyAtOnce(t *testing.T) {
 	const nodes = 120
 	for name, c := range map[string]struct {
-		etcd bool // one of today
+		etcd bool // a current version
 		want []string
 	}{
 		"etcd of today": {true, []string{"nodes list, compressed", "pods list"}},
@@ -96,8 +96,8 @@ func TestManyAtOnce(t *testing.T) {
 					"annotations": map[string]string{"note": strings.Repeat("as others ", 300)}}})
 			}
 			config := server.Config(apiserver.Admin)
-			a := &asked{}
-			config.Wrap(func(way http.RoundTripper) http.RoundTripper { return noting{a, way} })
+			a := &requestLog{}
+			config.Wrap(func(way http.RoundTripper) http.RoundTripper { return loggingTransport{a, way} })
 			s, err := kubernetes.OpenREST(t.Context(), kubernetes.Config{}, config, logger(t))
 			if err != nil {
 				t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"sync"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
 )
@@ -141,8 +142,13 @@ func (t *renewing) RoundTrip(req *http.Request) (*http.Response, error) {
 		_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
 		resp.Body.Close() //nolint:errcheck // nobody wants it
 	}
+	utilnet.CloseIdleConnectionsFor(way) // nothing uses the refused credentials again
 	return next.RoundTrip(again)
 }
+
+// CloseIdleConnections closes the connections with the current credentials; RoundTrip has closed those with refused
+// ones.
+func (t *renewing) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(t.now()) }
 
 // signed returns a request for a transport, which sets its own credentials unless it is the first.
 func (t *renewing) signed(req *http.Request, way http.RoundTripper) *http.Request {

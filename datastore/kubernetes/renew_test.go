@@ -67,22 +67,22 @@ func selfSigned(t *testing.T, name string) pair {
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})}
 }
 
-// picky is a server that knows one token, one name of a client certificate, and shows one certificate.
-type picky struct {
+// authServer is a server that accepts one token and one name of a client certificate, and shows one certificate.
+type authServer struct {
 	*httptest.Server
-	token, client atomic.Value // of string
-	cert          atomic.Pointer[tls.Certificate]
-	asked, posted atomic.Int64
+	token, client    atomic.Value // of string
+	cert             atomic.Pointer[tls.Certificate]
+	received, posted atomic.Int64
 }
 
-func newPicky(t *testing.T, shows pair) *picky {
-	p := &picky{}
+func newAuthServer(t *testing.T, shows pair) *authServer {
+	p := &authServer{}
 	p.token.Store("")
 	p.client.Store("")
 	c := shows.load(t)
 	p.cert.Store(&c)
 	p.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.asked.Add(1)
+		p.received.Add(1)
 		byToken := r.Header.Get("Authorization") == "Bearer "+p.token.Load().(string)
 		byCert := len(r.TLS.PeerCertificates) > 0 &&
 			r.TLS.PeerCertificates[0].Subject.CommonName == p.client.Load().(string)
@@ -106,12 +106,12 @@ func newPicky(t *testing.T, shows pair) *picky {
 	return p
 }
 
-// A token, a client certificate and an authority are replaced in a kubeconfig, and in files that it names: every client
-// that was made of it goes on, with requests that have a body, too.
+// A token, a client certificate and an authority are replaced in a kubeconfig, and in files that it names. Every
+// existing client goes on, also with requests that have a body.
 func TestRotatedCredentials(t *testing.T) {
 	server, next := selfSigned(t, "server"), selfSigned(t, "next server")
 	first, second := selfSigned(t, "first"), selfSigned(t, "second")
-	p := newPicky(t, server)
+	p := newAuthServer(t, server)
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	write := func(name string, content string) {
@@ -149,7 +149,7 @@ func TestRotatedCredentials(t *testing.T) {
 		return err
 	}
 	for _, step := range []struct {
-		what    string
+		name    string
 		refuses func() // the first action of the server
 		renew   func()
 	}{
@@ -165,19 +165,19 @@ func TestRotatedCredentials(t *testing.T) {
 		{"the token in that file", func() { p.token.Store("five") }, func() { write("token", "five") }},
 	} {
 		if err := post(); err != nil {
-			t.Fatalf("%s, before: %v", step.what, err)
+			t.Fatalf("%s, before: %v", step.name, err)
 		}
 		step.refuses()
-		asked := p.asked.Load()
+		received := p.received.Load()
 		if err := post(); err == nil {
-			t.Errorf("%s is refused, and the request succeeds", step.what)
+			t.Errorf("%s is refused, and the request succeeds", step.name)
 		}
-		if n := p.asked.Load() - asked; n > 1 {
-			t.Errorf("%s is refused: %d requests with the same credentials", step.what, n)
+		if n := p.received.Load() - received; n > 1 {
+			t.Errorf("%s is refused: %d requests with the same credentials", step.name, n)
 		}
 		step.renew()
 		if err := post(); err != nil {
-			t.Errorf("%s was replaced: %v", step.what, err)
+			t.Errorf("%s was replaced: %v", step.name, err)
 		}
 	}
 	// A kubeconfig that is half-written does no harm.

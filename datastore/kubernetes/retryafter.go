@@ -117,6 +117,9 @@ func (t throttled) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
+// WrappedRoundTripper implements net.RoundTripperWrapper of apimachinery, which finds the connections.
+func (t throttled) WrappedRoundTripper() http.RoundTripper { return t.next }
+
 // restored is a body that can be read again.
 type restored struct {
 	io.Reader

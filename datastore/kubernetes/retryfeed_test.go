@@ -57,12 +57,12 @@ func (s *refusing) RoundTrip(req *http.Request) (*http.Response, error) {
 	return answer(http.StatusOK, asJSON, stream), nil
 }
 
-// The feed of a kind comes back five minutes after a 429 that asks for a day, and no sooner, although the server
-// answers for another kind meanwhile; a shorter wait is followed to the second. The bound is the feed's own where the
-// transport has none.
+// The feed of a kind comes back five minutes after a 429 with a Retry-After of a day, and no sooner, although the
+// server responds for another kind meanwhile. A shorter wait is followed to the second. The feed has its own bound
+// where the transport has none.
 func TestFeedsFollowRetryAfter(t *testing.T) {
 	for _, x := range []struct {
-		what       string
+		name       string
 		retryAfter string
 		wrap       transport.WrapperFunc
 		wait       time.Duration
@@ -73,7 +73,7 @@ func TestFeedsFollowRetryAfter(t *testing.T) {
 		{"a minute", "60", nil, time.Minute},
 		{"a minute, through the transport of manxd", "60", throttling(nil), time.Minute},
 	} {
-		t.Run(x.what, func(t *testing.T) {
+		t.Run(x.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { followsRetryAfter(t, x.retryAfter, x.wrap, x.wait) })
 		})
 	}

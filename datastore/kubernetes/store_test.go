@@ -50,16 +50,15 @@ func clear(t *testing.T, server *apiserver.Server, g form.Group) {
 	}
 }
 
-// The distribution's etcd is so old that the server cannot begin watches with what there is: everything is read in
-// pages.
-func TestStoreInPages(t *testing.T) { judge(t, form.V1, apiserver.Start(t)) }
+// The distribution's etcd is too old for watches that begin with the existing objects: everything is read in pages.
+func TestStoreInPages(t *testing.T) { runStoreTests(t, form.V1, apiserver.Start(t)) }
 
 func TestStoreByStreams(t *testing.T) {
-	judge(t, form.V3, apiserver.StartOn(t, etcdtest.Start(t).Endpoint))
+	runStoreTests(t, form.V3, apiserver.StartOn(t, etcdtest.Start(t).Endpoint))
 }
 
-// judge runs the tests of every store on a server with a group of custom resources.
-func judge(t *testing.T, g form.Group, server *apiserver.Server) {
+// runStoreTests runs the tests of every store on a server with a group of custom resources.
+func runStoreTests(t *testing.T, g form.Group, server *apiserver.Server) {
 	server.InstallCRDs(t, g)
 	storetest.Run(t, func(t *testing.T) storetest.System {
 		clear(t, server, g)

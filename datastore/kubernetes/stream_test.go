@@ -22,8 +22,8 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
-// front stands before an API server and treats requests for streams as another server would.
-type front struct {
+// apiProxy stands before an API server and handles requests for streams like another version of the server.
+type apiProxy struct {
 	*httptest.Server
 
 	mu       sync.Mutex
@@ -33,7 +33,7 @@ type front struct {
 	plain    bool                                           // bookmarks do not name their kind
 }
 
-func newFront(t *testing.T, server *apiserver.Server) *front {
+func newAPIProxy(t *testing.T, server *apiserver.Server) *apiProxy {
 	t.Helper()
 	to, err := url.Parse(server.URL)
 	if err != nil {
@@ -43,11 +43,11 @@ func newFront(t *testing.T, server *apiserver.Server) *front {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := new(front)
+	f := new(apiProxy)
 	proxy := &httputil.ReverseProxy{FlushInterval: -1, Transport: transport,
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, ModifyResponse: f.strip}
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !f.takes(w, r) {
+		if !f.handle(w, r) {
 			proxy.ServeHTTP(w, r)
 		}
 	}))
@@ -58,8 +58,8 @@ func newFront(t *testing.T, server *apiserver.Server) *front {
 	return f
 }
 
-// strip takes annotations out of bookmarks, if it is to.
-func (f *front) strip(r *http.Response) error {
+// strip removes annotations from bookmarks, if plain is set.
+func (f *apiProxy) strip(r *http.Response) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.plain || !r.Request.URL.Query().Has("watch") {
@@ -83,8 +83,8 @@ func (f *front) strip(r *http.Response) error {
 	return nil
 }
 
-// takes counts a request, and reports whether it was answered.
-func (f *front) takes(w http.ResponseWriter, r *http.Request) bool {
+// handle counts a request, and reports whether it was answered.
+func (f *apiProxy) handle(w http.ResponseWriter, r *http.Request) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	q := r.URL.Query()
@@ -102,20 +102,20 @@ func (f *front) takes(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-func (f *front) treats(how func(http.ResponseWriter, url.Values) bool, plain bool) {
+func (f *apiProxy) setStreams(streams func(http.ResponseWriter, url.Values) bool, plain bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.streams, f.streamed, f.listed, f.plain = how, 0, 0, plain
+	f.streams, f.streamed, f.listed, f.plain = streams, 0, 0, plain
 }
 
-func (f *front) counts() (streamed, listed int) {
+func (f *apiProxy) counts() (streamed, listed int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.streamed, f.listed
 }
 
-// answers returns a status of the API.
-func answers(code int, reason, message string) func(http.ResponseWriter, url.Values) bool {
+// respondStatus returns a status of the API.
+func respondStatus(code int, reason, message string) func(http.ResponseWriter, url.Values) bool {
 	return func(w http.ResponseWriter, _ url.Values) bool {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
@@ -125,8 +125,8 @@ func answers(code int, reason, message string) func(http.ResponseWriter, url.Val
 	}
 }
 
-// ignores has the server ignore sendInitialEvents; the watch begins at a revision, if there is one.
-func ignores(at int64) func(http.ResponseWriter, url.Values) bool {
+// ignoreStreams has the server ignore sendInitialEvents; the watch begins at a revision, if there is one.
+func ignoreStreams(at int64) func(http.ResponseWriter, url.Values) bool {
 	return func(_ http.ResponseWriter, q url.Values) bool {
 		q.Del("sendInitialEvents")
 		q.Del("resourceVersionMatch")
@@ -142,23 +142,24 @@ func TestServersWithoutStreams(t *testing.T) {
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
 	f, want, last := threePeers(t, server)
 	for i, x := range []struct {
-		name  string
-		treat func(http.ResponseWriter, url.Values) bool
-		plain bool
+		name    string
+		streams func(http.ResponseWriter, url.Values) bool
+		plain   bool
 	}{
-		{"ignored, the watch begins now", ignores(last), false},
+		{"ignored, the watch begins now", ignoreStreams(last), false},
 		{"ignored, as bookmarks show", nil, true},
 		{"the value alone is ignored", func(_ http.ResponseWriter, q url.Values) bool {
 			q.Del("sendInitialEvents") // the server's message: resourceVersionMatch is forbidden for watch
 			return false
 		}, false},
-		{"invalid", answers(422, "Invalid", `ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: `+
-			`sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled`), false},
-		{"a bad request", answers(400, "BadRequest", "sendInitialEvents is forbidden for watch"), false},
-		{"forbidden", answers(403, "Forbidden", "sendInitialEvents is forbidden for watch"), false},
+		{"invalid", respondStatus(422, "Invalid",
+			`ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: `+
+				`sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled`), false},
+		{"a bad request", respondStatus(400, "BadRequest", "sendInitialEvents is forbidden for watch"), false},
+		{"forbidden", respondStatus(403, "Forbidden", "sendInitialEvents is forbidden for watch"), false},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			f.treats(x.treat, x.plain)
+			f.setStreams(x.streams, x.plain)
 			s := openAt(t, server, f.URL, kubernetes.Config{})
 			m := f.pagedWatch(t, s, want)
 			again := storetest.Watch(t, s, model.KindBGPPeer)
@@ -166,7 +167,7 @@ func TestServersWithoutStreams(t *testing.T) {
 			if streamed, listed := f.counts(); streamed != 1 || listed != 2 {
 				t.Errorf("the next watch: %d streams, %d lists", streamed, listed)
 			}
-			// In sync after a list, a watch may not have begun: a later change shows that there is a line to break.
+			// After a list the reader is in sync, but the watch may not have begun. A later change shows that it has.
 			o, err := s.Get(t.Context(), model.ResourceKey(model.KindBGPPeer, "p0"))
 			if err != nil {
 				t.Fatal(err)
@@ -174,7 +175,7 @@ func TestServersWithoutStreams(t *testing.T) {
 			want[o.Key] = storetest.Change(t, s, o, fmt.Sprint("10.0.1.", i)).Revision
 			m.UntilState(want)
 			again.UntilState(want)
-			f.treats(nil, false)
+			f.setStreams(nil, false)
 			f.CloseClientConnections()
 			m.UntilInSync()
 			third := storetest.Watch(t, s, model.KindBGPPeer)
@@ -187,8 +188,8 @@ func TestServersWithoutStreams(t *testing.T) {
 	}
 }
 
-// threePeers are in the datastore, before which there is a front.
-func threePeers(t *testing.T, server *apiserver.Server) (f *front, want map[model.Key]int64, last int64) {
+// threePeers stores three peers and returns a proxy to their datastore.
+func threePeers(t *testing.T, server *apiserver.Server) (f *apiProxy, want map[model.Key]int64, last int64) {
 	t.Helper()
 	server.InstallCRDs(t, form.V1)
 	direct := openAt(t, server, server.URL, kubernetes.Config{})
@@ -197,11 +198,11 @@ func threePeers(t *testing.T, server *apiserver.Server) (f *front, want map[mode
 		o := storetest.Create(t, direct, peer(fmt.Sprint("p", i), "10.0.0.1"))
 		want[o.Key], last = o.Revision, o.Revision
 	}
-	return newFront(t, server), want, last
+	return newAPIProxy(t, server), want, last
 }
 
-// pagedWatch is one that tries a stream, and then reads pages without a word to the reader.
-func (f *front) pagedWatch(t *testing.T, s *kubernetes.Store, want map[model.Key]int64) *storetest.Mirror {
+// pagedWatch is a watch that tries a stream and then reads pages; its reader gets no EventLost.
+func (f *apiProxy) pagedWatch(t *testing.T, s *kubernetes.Store, want map[model.Key]int64) *storetest.Mirror {
 	t.Helper()
 	m := storetest.Watch(t, s, model.KindBGPPeer)
 	m.UntilInSync()
@@ -217,7 +218,7 @@ func (f *front) pagedWatch(t *testing.T, s *kubernetes.Store, want map[model.Key
 func TestServerBeforeStreams(t *testing.T) {
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint, "--feature-gates=WatchList=false")
 	f, want, _ := threePeers(t, server)
-	f.treats(ignores(0), false)
+	f.setStreams(ignoreStreams(0), false)
 	s := openAt(t, server, f.URL, kubernetes.Config{})
 	gone := model.ResourceKey(model.KindBGPPeer, "p1")
 	m := storetest.Watch(t, s, model.KindBGPPeer)
@@ -236,11 +237,11 @@ func TestServerBeforeStreams(t *testing.T) {
 	}
 }
 
-// An error that is not about streaming does not switch to paged lists.
+// An error of another cause does not switch to paged lists.
 func TestErrorsOfStreamsPass(t *testing.T) {
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
 	server.InstallCRDs(t, form.V1)
-	f := newFront(t, server)
+	f := newAPIProxy(t, server)
 	o := storetest.Create(t, openAt(t, server, server.URL, kubernetes.Config{}), peer("a", "10.0.0.1"))
 	for _, x := range []struct {
 		code            int
@@ -252,9 +253,9 @@ func TestErrorsOfStreamsPass(t *testing.T) {
 		{400, "BadRequest", "the request is too old"},
 	} {
 		t.Run(x.message, func(t *testing.T) {
-			failing := answers(x.code, x.reason, x.message)
+			failing := respondStatus(x.code, x.reason, x.message)
 			left := 2
-			f.treats(func(w http.ResponseWriter, q url.Values) bool {
+			f.setStreams(func(w http.ResponseWriter, q url.Values) bool {
 				left--
 				return left >= 0 && failing(w, q)
 			}, false)
@@ -269,17 +270,17 @@ func TestErrorsOfStreamsPass(t *testing.T) {
 	}
 }
 
-// A change that comes among the initial events, of which the rest is lost, is not where the watch goes on.
+// If the connection breaks among the initial events, the watch does not go on from the last received change.
 func TestStreamCutAmongInitialEvents(t *testing.T) {
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
 	server.InstallCRDs(t, form.V1)
-	f := newFront(t, server)
+	f := newAPIProxy(t, server)
 	direct := openAt(t, server, server.URL, kubernetes.Config{})
 	a, b := storetest.Create(t, direct, peer("a", "10.0.0.1")), storetest.Create(t, direct, peer("b", "10.0.0.1"))
 	b = storetest.Change(t, direct, b, "10.0.0.2")
 	raw := server.Request(t, http.MethodGet, peers+"/b", nil)
 	left := 1
-	f.treats(func(w http.ResponseWriter, _ url.Values) bool {
+	f.setStreams(func(w http.ResponseWriter, _ url.Values) bool {
 		if left--; left < 0 {
 			return false
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// full returns an object of testdata with every field that a cluster of today fills in.
+// full returns an object of testdata with every field that a current cluster fills in.
 func full[T any](tb testing.TB, name string) *T {
 	tb.Helper()
 	text, err := os.ReadFile("testdata/" + name + ".json")
@@ -95,7 +95,7 @@ func marshal(tb testing.TB, m marshaller) []byte {
 	return raw
 }
 
-// TestTrimDamaged holds that a damaged message is one afterwards, too, or a shorter one; it never makes a panic.
+// TestTrimDamaged: a damaged message stays damaged or gets shorter; it never causes a panic.
 func TestTrimDamaged(t *testing.T) {
 	raw := marshal(t, full[corev1.Pod](t, "pod"))
 	r := rand.New(rand.NewPCG(1, 2))
@@ -113,7 +113,7 @@ func TestTrimDamaged(t *testing.T) {
 	}
 }
 
-// BenchmarkPod is what one pod of another node costs, from the API's bytes to the endpoint.
+// BenchmarkPod measures the cost of one pod of another node, from the API's bytes to the endpoint.
 func BenchmarkPod(b *testing.B) {
 	raw := marshal(b, full[corev1.Pod](b, "pod"))
 	for _, c := range []struct {

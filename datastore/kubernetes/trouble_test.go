@@ -87,7 +87,7 @@ func TestTrouble(t *testing.T) {
 	t.Run("rights and tokens", func(t *testing.T) { rights(t, server) })
 }
 
-// rights takes the right to one kind away, and the token.
+// rights removes the right to one kind, and the token.
 func rights(t *testing.T, server *apiserver.Server) {
 	const roles = "/apis/rbac.authorization.k8s.io/v1/"
 	role := func(resources ...string) map[string]any {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// listOf returns an answer of the API with pods.
+// listOf returns a response of the API with pods.
 func listOf(tb testing.TB, pods ...corev1.Pod) []byte {
 	tb.Helper()
 	list := &corev1.PodList{Items: pods}
@@ -27,8 +27,8 @@ func listOf(tb testing.TB, pods ...corev1.Pod) []byte {
 	return append(slices.Clone(magic), text...)
 }
 
-// coming reads a list a few bytes at a time.
-func coming(raw []byte) (items [][]byte, meta listMeta, err error) {
+// readInPieces reads a list a few bytes at a time.
+func readInPieces(raw []byte) (items [][]byte, meta listMeta, err error) {
 	meta, err = protobufList(bufio.NewReaderSize(bytes.NewReader(raw), 16), func(item []byte) error {
 		items = append(items, slices.Clone(item))
 		return nil
@@ -48,21 +48,21 @@ func TestListThatComes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		items, meta, err := coming(raw)
+		items, meta, err := readInPieces(raw)
 		if err != nil || meta != wanted || !slices.EqualFunc(items, want, bytes.Equal) || len(items) != n {
 			t.Errorf("%d pods: %d items, %+v, %v", n, len(items), meta, err)
 		}
 	}
 }
 
-// A line that is cut must not look like the end of a list: all that is behind would count as deleted.
+// A cut connection must not be taken for the end of a list: all later objects would count as deleted.
 func TestListThatIsCut(t *testing.T) {
 	small := corev1.Pod{}
 	small.Name = "a"
 	raw := listOf(t, small, small, small)
 	complete := 0 // behind the list there is no more than two empty fields
 	for n := range raw {
-		items, _, err := coming(raw[:n])
+		items, _, err := readInPieces(raw[:n])
 		switch {
 		case err == nil && len(items) == 3:
 			complete++
@@ -81,7 +81,7 @@ func FuzzListThatComes(f *testing.F) {
 	f.Add(listOf(f, small, small))
 	f.Add(listOf(f))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		items, meta, err := coming(raw)
+		items, meta, err := readInPieces(raw)
 		if err != nil {
 			return
 		}

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Annotations of a Node for its drain and return. People (or manxctl node drain) write the order, the daemon of that
-// node the answer, so that both survive restarts and are visible everywhere.
+// Annotations of a Node for its drain and return. People (or manxctl node drain) write the request, the daemon of that
+// node the state that it has reached. So both survive restarts and are visible everywhere.
 const (
-	// AnnotationDrain orders the drain; its value is the time of the order, as RFC 3339.
+	// AnnotationDrain requests the drain; its value is the time of the request, as RFC 3339.
 	AnnotationDrain = "manx.io/drain"
 	// AnnotationDrainTimeout is the time that traffic has to leave before routes are withdrawn, as a Go duration.
 	AnnotationDrainTimeout = "manx.io/drain-timeout"
-	// AnnotationDrained is the answer: the time since which the routes are withdrawn, as RFC 3339.
+	// AnnotationDrained is the state: the time since which the routes are withdrawn, as RFC 3339.
 	AnnotationDrained = "manx.io/drained"
 )
 
@@ -30,14 +30,14 @@ const (
 	Returning DrainPhase = "returning" // routes are advertised again, with the lowest preference until others have them
 )
 
-// DrainPhase returns the phase, which follows from order and answer.
+// DrainPhase returns the phase, which follows from request and state.
 func (n *Node) DrainPhase() DrainPhase {
-	_, ordered := n.Annotations[AnnotationDrain]
+	_, requested := n.Annotations[AnnotationDrain]
 	_, done := n.Annotations[AnnotationDrained]
 	switch {
-	case ordered && done:
+	case requested && done:
 		return Drained
-	case ordered:
+	case requested:
 		return Draining
 	case done:
 		return Returning

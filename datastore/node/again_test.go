@@ -22,7 +22,7 @@ func TestNodeIsRegisteredAgain(t *testing.T) {
 	server := etcdtest.Start(t)
 	client, store := server.Client(t), server.Store(t)
 	c := named("n1")
-	c.IP = "10.0.0.1" // not autodetected: nobody looks again
+	c.IP = "10.0.0.1" // not autodetected: no later detection
 	host := &fixed{interfaces: interfaces("eth0 10.0.0.1/24")}
 	registered := mustRegister(t, store, c, host)
 	key, path := model.ResourceKey(model.KindNode, "n1"), v3root+"nodes/n1"
@@ -85,7 +85,7 @@ func TestNodeIsRegisteredAgain(t *testing.T) {
 	await("made again by others with an AS number", `"new":"2"`, `"ipv4Address":"10.0.0.1/24"`, `"asNumber":65008`)
 	out.Store(true)
 	remove()
-	time.Sleep(10 * k.pause) // nobody may make it again
+	time.Sleep(10 * k.pause) // it must not be created again
 	if text := raw(t, client, path); text != "" {
 		t.Errorf("taken out of the cluster: %s", text)
 	}

@@ -26,7 +26,7 @@ func (h *fixed) SourceFor(_ context.Context, destination string, family Family) 
 	return netip.MustParseAddr(a), nil
 }
 
-// interfaces makes them from "NAME ADDRESS ADDRESS ..", with indices from 1.
+// interfaces makes interfaces from "NAME ADDRESS ADDRESS ..", with indices from 1.
 func interfaces(lines ...string) []Interface {
 	var list []Interface
 	for n, line := range lines {

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Drainer drains this node and brings it back as its annotations order. The advertised routes of each phase follow from
+// Drainer drains this node and brings it back as its annotations request. The advertised routes of each phase follow from
 // the Node; the Drainer determines the end of a phase and records it in the Node.
 type Drainer struct {
 	Store datastore.Store
@@ -180,7 +180,7 @@ func (d *Drainer) answer(ctx context.Context, drained string) {
 		if !ok {
 			err = o.Err
 		} else if drained != "" {
-			n.Annotations[model.AnnotationDrained] = drained // the order is one too, so the map exists
+			n.Annotations[model.AnnotationDrained] = drained // the request is one too, so the map exists
 		} else {
 			delete(n.Annotations, model.AnnotationDrained)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// drainTest runs a Drainer of node "n" whose workloads get rate packets at each look.
+// drainTest runs a Drainer of node "n" whose workloads get rate packets between two checks.
 type drainTest struct {
 	tunnelTest
 	drainer *Drainer

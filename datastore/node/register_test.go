@@ -35,8 +35,8 @@ type write struct {
 	Raw string `json:"raw"`
 }
 
-// startup is what calicoctl and calico/node wrote to an empty etcd: pools, then the start of node h1 (revisions 19 to
-// 24).
+// startup has the writes of calicoctl and calico/node to an empty etcd: pools, then the start of node h1 (revisions 19
+// to 24).
 func startup(t *testing.T) []write {
 	t.Helper()
 	f, err := os.Open("testdata/startup.jsonl")
@@ -74,7 +74,7 @@ func raw(t *testing.T, client *clientv3.Client, key string) string {
 	return string(resp.Kvs[0].Value)
 }
 
-// comparable decodes stored JSON without what differs from run to run.
+// comparable decodes stored JSON without the fields that differ from run to run.
 func comparable(t *testing.T, text string) any {
 	t.Helper()
 	var v map[string]any
@@ -106,7 +106,7 @@ func mustRegister(t *testing.T, store datastore.Store, c Config, host HostAddres
 
 func named(name string) Config { return Config{Name: NameSources{Configured: name}, IP: autodetect} }
 
-// We must leave in the datastore what calico/node leaves there, byte for byte but for identities.
+// Manx must leave the same objects in the datastore as calico/node, byte for byte apart from identities.
 func TestStoresWhatCalicoStores(t *testing.T) {
 	server := etcdtest.Start(t)
 	client, store := server.Client(t), server.Store(t)
@@ -247,7 +247,7 @@ func TestAddressConflict(t *testing.T) {
 	c = named("n2")
 	c.DisableConflictCheck = true
 	mustRegister(t, store, c, host)
-	// The running node continues when another one takes its address, and logs that.
+	// The running node continues when another one takes its address, and logs the conflict.
 	c = named("n1")
 	c.IP6 = autodetect
 	r := mustRegister(t, store, c, host)

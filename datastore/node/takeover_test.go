@@ -13,56 +13,57 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Each line is one look: at a second, with the addresses of the Node and of eth0. The host registered 10.0.0.1.
+// Each line is one evaluation: its second, and the addresses of the Node and of eth0. The host registered 10.0.0.1.
 func TestTakeoverIsJudged(t *testing.T) {
 	const hold = 2 * time.Minute
-	type look struct {
+	type evaluation struct {
 		at         int // seconds
 		node, eth0 string
 		found      string // addresses; "(ended)" behind them if the Node has the host's own again
-		again      int    // second of the next look, 0: never
+		again      int    // second of the next evaluation, 0: never
 	}
 	for _, x := range []struct {
-		what  string
-		hold  time.Duration
-		looks []look
+		name        string
+		hold        time.Duration
+		evaluations []evaluation
 	}{
-		{"all is well", 0, []look{{0, "10.0.0.1", "10.0.0.1", "", 0}}},
-		{"no Node", 0, []look{{0, "", "10.0.0.1", "", 0}, {60, "", "10.0.0.1", "", 0}}},
-		{"another host writes its own", 0, []look{{0, "10.0.0.9", "10.0.0.1", "", 10},
+		{"all is well", 0, []evaluation{{0, "10.0.0.1", "10.0.0.1", "", 0}}},
+		{"no Node", 0, []evaluation{{0, "", "10.0.0.1", "", 0}, {60, "", "10.0.0.1", "", 0}}},
+		{"another host writes its own", 0, []evaluation{{0, "10.0.0.9", "10.0.0.1", "", 10},
 			{9, "10.0.0.9", "10.0.0.1", "", 10},
 			{10, "10.0.0.9", "10.0.0.1", "10.0.0.9", 12}, {500, "10.0.0.9", "10.0.0.1", "10.0.0.9", 502}}},
-		{"it writes another one meanwhile", 0, []look{{0, "10.0.0.9", "10.0.0.1", "", 10},
+		{"it writes another one meanwhile", 0, []evaluation{{0, "10.0.0.9", "10.0.0.1", "", 10},
 			{5, "10.0.0.8", "10.0.0.1", "", 10},
 			{10, "10.0.0.8", "10.0.0.1", "10.0.0.8", 12}}},
-		{"and somebody sets it right", 0, []look{{0, "10.0.0.9", "10.0.0.1", "", 10},
+		{"and somebody sets it right", 0, []evaluation{{0, "10.0.0.9", "10.0.0.1", "", 10},
 			{10, "10.0.0.9", "10.0.0.1", "10.0.0.9", 12}, {20, "10.0.0.1", "10.0.0.1", "", 0}}},
-		{"a short mistake", hold, []look{{0, "10.0.0.9", "10.0.0.1", "", 10}, {9, "10.0.0.1", "10.0.0.1", "", 0},
+		{"a short mistake", hold, []evaluation{{0, "10.0.0.9", "10.0.0.1", "", 10}, {9, "10.0.0.1", "10.0.0.1", "", 0},
 			{20, "10.0.0.9", "10.0.0.1", "", 30}}},
-		{"two hosts write in turn", hold, []look{{0, "10.0.0.9", "10.0.0.1", "", 10},
+		{"two hosts write in turn", hold, []evaluation{{0, "10.0.0.9", "10.0.0.1", "", 10},
 			{10, "10.0.0.9", "10.0.0.1", "10.0.0.9", 12}, {30, "10.0.0.1", "10.0.0.1", "10.0.0.9 (ended)", 150},
 			{60, "10.0.0.9", "10.0.0.1", "10.0.0.9", 62}, {90, "10.0.0.1", "10.0.0.1", "10.0.0.9 (ended)", 210},
 			{209, "10.0.0.1", "10.0.0.1", "10.0.0.9 (ended)", 210}, {210, "10.0.0.1", "10.0.0.1", "", 0}}},
-		{"an operator changes the Node, then the interface", hold, []look{{0, "10.0.0.2", "10.0.0.1", "", 10},
+		{"an operator changes the Node, then the interface", hold, []evaluation{{0, "10.0.0.2", "10.0.0.1", "", 10},
 			{8, "10.0.0.2", "10.0.0.2", "", 0}, {60, "10.0.0.2", "10.0.0.2", "", 0}}},
-		{"slowly", hold, []look{{0, "10.0.0.2", "10.0.0.1", "", 10}, {10, "10.0.0.2", "10.0.0.1", "10.0.0.2", 12},
+		{"slowly", hold, []evaluation{{0, "10.0.0.2", "10.0.0.1", "", 10}, {10, "10.0.0.2", "10.0.0.1", "10.0.0.2", 12},
 			{12, "10.0.0.2", "10.0.0.2", "", 0}}},
-		{"the interface, then the Node", hold, []look{{0, "10.0.0.1", "10.0.0.2", "", 0},
+		{"the interface, then the Node", hold, []evaluation{{0, "10.0.0.1", "10.0.0.2", "", 0},
 			{600, "10.0.0.1", "10.0.0.2", "", 0},
 			{601, "10.0.0.2", "10.0.0.2", "", 0}}},
-		{"twice", hold, []look{{0, "10.0.0.2", "10.0.0.2", "", 0}, {5, "10.0.0.2", "10.0.0.3", "", 0},
+		{"twice", hold, []evaluation{{0, "10.0.0.2", "10.0.0.2", "", 0}, {5, "10.0.0.2", "10.0.0.3", "", 0},
 			{100, "10.0.0.3", "10.0.0.3", "", 0}, {200, "10.0.0.3", "10.0.0.4", "", 0}}},
-		{"the interface is down for a while", hold, []look{{0, "10.0.0.1", "", "", 0}, {100, "10.0.0.1", "", "", 0}}},
-		{"back to an address that the host had before", hold, []look{{0, "10.0.0.2", "10.0.0.2", "", 0},
+		{"the interface is down for a while", hold,
+			[]evaluation{{0, "10.0.0.1", "", "", 0}, {100, "10.0.0.1", "", "", 0}}},
+		{"back to an address that the host had before", hold, []evaluation{{0, "10.0.0.2", "10.0.0.2", "", 0},
 			{1, "10.0.0.1", "10.0.0.2", "", 11}, {11, "10.0.0.1", "10.0.0.2", "10.0.0.1", 13}}},
-		{"an address of a family that the host has not", 0, []look{{0, "10.0.0.1 fd00::9", "10.0.0.1", "", 10},
+		{"an address of a family that the host has not", 0, []evaluation{{0, "10.0.0.1 fd00::9", "10.0.0.1", "", 10},
 			{10, "10.0.0.1 fd00::9", "10.0.0.1", "fd00::9", 12}, {11, "10.0.0.1", "10.0.0.1", "", 0}}},
-		{"both families", 0, []look{{0, "10.0.0.9 fd00::9", "10.0.0.1", "", 10},
+		{"both families", 0, []evaluation{{0, "10.0.0.9 fd00::9", "10.0.0.1", "", 10},
 			{10, "10.0.0.9 fd00::9", "10.0.0.1", "10.0.0.9 and fd00::9", 12}}},
 	} {
 		d := newTakeoverDetector("n1", nodeWith("10.0.0.1"), x.hold)
 		start := time.Unix(10_000, 0)
-		for _, l := range x.looks {
+		for _, l := range x.evaluations {
 			var n *model.Node
 			if l.node != "" {
 				n = nodeWith(strings.Fields(l.node)...)
@@ -80,11 +81,11 @@ func TestTakeoverIsJudged(t *testing.T) {
 				again = int(due.Sub(start) / time.Second)
 			}
 			if got != l.found || again != l.again {
-				t.Errorf("%s, second %d: found %q, next look at %d; want %q, %d", x.what, l.at, got, again, l.found,
+				t.Errorf("%s, second %d: found %q, next look at %d; want %q, %d", x.name, l.at, got, again, l.found,
 					l.again)
 			}
 			if (found.String() == "") != (l.found == "") {
-				t.Errorf("%s: the text is %q", x.what, found)
+				t.Errorf("%s: the text is %q", x.name, found)
 			}
 		}
 	}
@@ -117,7 +118,7 @@ func TestSecondHostOfOneName(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx, tables) }()
-	await := func(what string, want ...string) {
+	await := func(name string, want ...string) {
 		t.Helper()
 		end := time.Now().Add(time.Minute)
 		for ; time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -130,7 +131,7 @@ func TestSecondHostOfOneName(t *testing.T) {
 				return
 			}
 		}
-		t.Fatalf("%s: found %q, want %q", what, w.Found(), want)
+		t.Fatalf("%s: found %q, want %q", name, w.Found(), want)
 	}
 	second := named("n1")
 	second.IP = "10.0.0.2"

@@ -59,7 +59,7 @@ func (x tunnelTest) raw(path string) string {
 	return string(r.Kvs[0].Value)
 }
 
-// revision is etcd's own: it grows with each write of anybody.
+// revision is etcd's own: it grows with each write of any client.
 func (x tunnelTest) revision() int64 {
 	x.Helper()
 	r, err := x.client.Get(context.Background(), "none")
@@ -111,8 +111,8 @@ func (x tunnelTest) address() string {
 	return TunnelIPIP.get(n)
 }
 
-// held lists the addresses of a handle, as text.
-func (x tunnelTest) held(handle string) string {
+// addressesOf lists the addresses of a handle, as text.
+func (x tunnelTest) addressesOf(handle string) string {
 	x.Helper()
 	addrs, err := x.alloc.IPsByHandle(context.Background(), handle)
 	if err != nil && !errors.Is(err, model.ErrNotFound) {
@@ -130,7 +130,7 @@ func (x tunnelTest) expect(address string) {
 	if got := x.address(); got != address {
 		x.Errorf("the Node has tunnel address %q, want %q", got, address)
 	}
-	if got := x.held("ipip-tunnel-addr-n"); got != address {
+	if got := x.addressesOf("ipip-tunnel-addr-n"); got != address {
 		x.Errorf("the handle has %q, want %q", got, address)
 	}
 }
@@ -204,14 +204,14 @@ func TestTunnelAddressOfOthersIsNotTaken(t *testing.T) {
 				`{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n"},"spec":{"bgp":{"ipv4IPIPTunnelAddr":"10.4.0.5"}}}`)
 			x.ensure()
 			x.expect(c.want)
-			if c.keeps && x.held(c.handle) != "10.4.0.5" {
-				t.Errorf("handle %s has %q now", c.handle, x.held(c.handle))
+			if c.keeps && x.addressesOf(c.handle) != "10.4.0.5" {
+				t.Errorf("handle %s has %q now", c.handle, x.addressesOf(c.handle))
 			}
 		})
 	}
 }
 
-// An address that was assigned before the process died, and one in a Node that IPAM knows nothing of.
+// An address that was assigned before the process died, and an address of a Node that IPAM has not assigned.
 func TestTunnelAddressAfterAnInterruption(t *testing.T) {
 	x := newTunnelTest(t)
 	x.pool("ipip", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize = 29 })
@@ -232,13 +232,13 @@ func TestTunnelAddressAfterAnInterruption(t *testing.T) {
 	x.expect("10.4.0.2") // the queue is first in, first out: 10.4.0.1 went to its end before
 }
 
-// meddling is a store in which something happens before the Node is written.
-type meddling struct {
+// interferingStore is a store in which something happens before the Node is written.
+type interferingStore struct {
 	datastore.Store
 	before func() error
 }
 
-func (m *meddling) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
+func (m *interferingStore) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
 	if o.Key.Kind == model.KindNode && m.before != nil {
 		if err := m.before(); err != nil {
 			return nil, err
@@ -250,7 +250,7 @@ func (m *meddling) Update(ctx context.Context, o *model.Object) (*model.Object, 
 func TestTunnelAddressSurvivesAConcurrentNodeWrite(t *testing.T) {
 	x := newTunnelTest(t)
 	x.pool("ipip", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize = 29 })
-	m := &meddling{Store: x.store}
+	m := &interferingStore{Store: x.store}
 	m.before = func() error {
 		x.put("nodes/n",
 			`{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n","labels":{"new":"label"}},"spec":{}}`)
@@ -272,7 +272,7 @@ func TestTunnelAddressIsReleasedIfTheNodeCannotBeWritten(t *testing.T) {
 	x := newTunnelTest(t)
 	x.pool("ipip", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize = 29 })
 	tunnels := x.tunnels()
-	tunnels.Store = &meddling{Store: x.store, before: func() error { return datastore.ErrUnavailable }}
+	tunnels.Store = &interferingStore{Store: x.store, before: func() error { return datastore.ErrUnavailable }}
 	if err := tunnels.Ensure(context.Background()); !errors.Is(err, datastore.ErrUnavailable) {
 		t.Fatalf("error %v", err)
 	}
@@ -290,7 +290,7 @@ func TestTunnelAddressFollowsPoolsWhileRunning(t *testing.T) {
 
 	x.pool("ipip", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize = 29 })
 	x.await(ctx, tables, "10.4.0.0")
-	// a writer that knows nothing of tunnels
+	// a writer without support for tunnels
 	x.put("nodes/n", `{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n"},"spec":{}}`)
 	x.await(ctx, tables, "10.4.0.0")
 	x.pool("ipip", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize = 29; p.IPIPMode = v3.IPIPModeNever })

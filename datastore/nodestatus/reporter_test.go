@@ -25,11 +25,11 @@ const root = "/calico/resources/v3/projectcalico.org/caliconodestatuses/"
 // world is an etcd with a Reporter of node "n".
 type world struct {
 	*testing.T
-	store  datastore.Store
-	client *clientv3.Client
-	facts  atomic.Pointer[Facts] // nil: an error
-	asked  atomic.Int32
-	r      *Reporter
+	store   datastore.Store
+	client  *clientv3.Client
+	facts   atomic.Pointer[Facts] // nil: an error
+	queries atomic.Int32
+	r       *Reporter
 }
 
 func newWorld(t *testing.T) *world {
@@ -45,7 +45,7 @@ func (w *world) run(store datastore.Store) {
 	r := &Reporter{Store: store, Node: "n", Log: zaptest.NewLogger(w, zaptest.Level(zap.ErrorLevel)),
 		Retry: 50 * time.Millisecond,
 		Facts: func(routes bool) (Facts, error) {
-			w.asked.Add(1)
+			w.queries.Add(1)
 			f := w.facts.Load()
 			if f == nil {
 				return Facts{}, errors.New("not yet")
@@ -180,7 +180,7 @@ func TestWithoutObjectsNothingIsGathered(t *testing.T) {
 	w.put("other", "m", `"BGP"`, 1)
 	w.put("mine", "n", `"BGP"`, 0)
 	w.await("the own object", "mine", established(1)) // so the earlier events have been read
-	if n := w.asked.Load(); n != 1 {
+	if n := w.queries.Load(); n != 1 {
 		t.Errorf("facts were gathered %d times for one report", n)
 	}
 }
@@ -241,14 +241,14 @@ func TestDeletedOrMovedObjectIsLeftAlone(t *testing.T) {
 	}
 }
 
-// racing has somebody else write an object right before each of the first updates.
-type racing struct {
+// racingStore has somebody else write an object right before each of the first updates.
+type racingStore struct {
 	datastore.Store
 	left  atomic.Int32
 	write func()
 }
 
-func (r *racing) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
+func (r *racingStore) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
 	if r.left.Add(-1) >= 0 {
 		r.write()
 	}
@@ -256,11 +256,11 @@ func (r *racing) Update(ctx context.Context, o *model.Object) (*model.Object, er
 }
 
 func TestConflict(t *testing.T) {
-	for _, races := range []int32{1, 2, 3, 4} { // from 3 on the report is given up and made again later
+	for _, races := range []int32{1, 2, 3, 4} { // from 3 on the report is abandoned and repeated later
 		t.Run(fmt.Sprint(races), func(t *testing.T) {
 			w := newWorld(t)
 			n := 0
-			r := &racing{Store: w.store, write: func() {
+			r := &racingStore{Store: w.store, write: func() {
 				n++
 				_, raw, _ := w.get("x")
 				raw = strings.Replace(raw, fmt.Sprintf(`"future":%d`, 6+n), fmt.Sprintf(`"future":%d`, 7+n), 1)
@@ -285,7 +285,7 @@ func TestNothingIsWrittenWithoutFacts(t *testing.T) {
 	revision := w.put("x", "n", `"BGP"`, 0)
 	w.run(w.store)
 	deadline := time.Now().Add(20 * time.Second)
-	for w.asked.Load() < 3 {
+	for w.queries.Load() < 3 {
 		if time.Now().After(deadline) {
 			t.Fatal("the report is not tried again")
 		}
@@ -298,8 +298,8 @@ func TestNothingIsWrittenWithoutFacts(t *testing.T) {
 	w.await("the report", "x", established(1))
 }
 
-// A status that was wiped out, as by calicoctl replace, is filled in again; one that somebody else writes is left to
-// them.
+// A status that was removed, as by calicoctl replace, is filled in again. A status that another program writes is left
+// alone.
 func TestStatusOfOthers(t *testing.T) {
 	w := newWorld(t)
 	w.put("x", "n", `"BGP"`, 0)
@@ -310,10 +310,10 @@ func TestStatusOfOthers(t *testing.T) {
 	if _, err := w.client.Put(t.Context(), root+"x", theirs); err != nil {
 		t.Fatal(err)
 	}
-	asked := w.asked.Load()
+	queries := w.queries.Load()
 	w.put("next", "n", `"BGP"`, 0)
 	w.await("a later report", "next", established(1))
-	if s, _, _ := w.get("x"); s.Status.BGP.NumberEstablishedV4 != 42 || w.asked.Load() != asked+1 {
+	if s, _, _ := w.get("x"); s.Status.BGP.NumberEstablishedV4 != 42 || w.queries.Load() != queries+1 {
 		t.Errorf("reported over the status of somebody else: %+v", s.Status.BGP)
 	}
 	w.put("x", "n", `"BGP"`, 0)
@@ -333,9 +333,9 @@ func TestOutage(t *testing.T) {
 	_, _, revision := w.get("once")
 	server.Stop()
 	w.facts.Store(&Facts{Running: true})
-	asked := w.asked.Load()
+	queries := w.queries.Load()
 	deadline := time.Now().Add(20 * time.Second)
-	for w.asked.Load() == asked && time.Now().Before(deadline) {
+	for w.queries.Load() == queries && time.Now().Before(deadline) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	server.Restart(t)
@@ -345,7 +345,7 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// After the datastore was put back to an earlier state, an object with an older revision is the one that counts.
+// After the datastore was restored to an earlier state, the object with the older revision is the current one.
 func TestDatastorePutBackToAnEarlierState(t *testing.T) {
 	r := &Reporter{Node: "n", objects: map[model.Key]*reported{}}
 	key := model.ResourceKey(model.KindCalicoNodeStatus, "s")

@@ -17,20 +17,20 @@ import (
 // nobody is a user without any rights.
 const nobody = 65534
 
-// adversary is set for a copy of the test that runs as nobody and plants things in a folder until its standard input
+// adversary is set for a copy of the test that runs as nobody and plants files in a folder until its standard input
 // ends.
 const adversary = "SAFEFILE_ADVERSARY"
 
 func TestMain(m *testing.M) {
 	if kind := os.Getenv(adversary); kind != "" {
-		plant(kind)
+		plantFiles(kind)
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// plant puts a kind of thing under a name, again and again. Its arguments are FOLDER NAME TARGET.
-func plant(kind string) {
+// plantFiles creates a kind of file under a name, again and again. Its arguments are FOLDER NAME TARGET.
+func plantFiles(kind string) {
 	dir, name, target := os.Args[1], filepath.Join(os.Args[1], os.Args[2]), os.Args[3]
 	once := func(temporary string) error {
 		switch kind {
@@ -68,9 +68,9 @@ func plant(kind string) {
 	}
 }
 
-// plants has nobody plant things, until the returned function is called. ok is false where the host does not let nobody
-// do that.
-func plants(t *testing.T, kind, dir, name, target string) (stop func(), ok bool) {
+// startPlanting has nobody plant files until the returned function is called. ok is false where the host does not allow
+// this.
+func startPlanting(t *testing.T, kind, dir, name, target string) (stop func(), ok bool) {
 	t.Helper()
 	self, err := os.ReadFile("/proc/self/exe")
 	must(t, err)
@@ -94,7 +94,7 @@ func plants(t *testing.T, kind, dir, name, target string) (stop func(), ok bool)
 	return stop, true
 }
 
-// open0711 makes a folder of root below /tmp that everybody may pass.
+// open0711 makes a folder of root below /tmp that every user may traverse.
 func open0711(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "safefile-")
@@ -143,13 +143,13 @@ func isPrecious(t *testing.T, path string) {
 	}
 }
 
-// What another user puts under the name of a file, and exchanges all the time, never leads elsewhere: not when the file
-// is replaced, appended to, read or removed.
+// Another user creates and exchanges entries under the name of a file all the time. No replacement, append, read or
+// removal of the file follows them elsewhere.
 func TestNothingIsWrittenThroughWhatOthersPlant(t *testing.T) {
 	for _, kind := range []string{"symlink", "hardlink", "pipe", "folder", "file"} {
 		t.Run(kind, func(t *testing.T) {
 			dir, precious := scene(t)
-			stop, ok := plants(t, kind, dir, "status", precious)
+			stop, ok := startPlanting(t, kind, dir, "status", precious)
 			if !ok {
 				t.Skipf("nobody may not make a %s here", kind)
 			}
@@ -176,7 +176,7 @@ func TestNothingIsWrittenThroughWhatOthersPlant(t *testing.T) {
 	}
 }
 
-// The reason of a refusal names the thing and its owner.
+// The reason of a refusal names the file and its owner.
 func TestRefusalsTellWhatIsInTheWay(t *testing.T) {
 	for kind, want := range map[string]string{
 		"symlink": "is a symbolic link of user 65534", "pipe": "is a named pipe of user 65534",
@@ -185,7 +185,7 @@ func TestRefusalsTellWhatIsInTheWay(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			dir, precious := scene(t)
-			stop, ok := plants(t, kind, dir, "log", precious)
+			stop, ok := startPlanting(t, kind, dir, "log", precious)
 			if !ok {
 				t.Skipf("nobody may not make a %s here", kind)
 			}

@@ -21,7 +21,7 @@ func dead(t *testing.T, path string) {
 	must(t, l.Close())
 }
 
-// busy leaves a socket whose owner lives but does not accept, with a full queue: to connect to it fails.
+// busy leaves a socket with a full queue, whose owner runs but does not accept: connecting to it fails.
 func busy(t *testing.T, path string) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -175,12 +175,12 @@ func TestASocketIsNeverOpenToOthers(t *testing.T) {
 	}
 }
 
-// Nobody turns the folder of the socket, and the hidden one in it, into links to a folder of root while sockets are
-// made there.
+// The user nobody replaces the folder of the socket, and the hidden folder in it, by links to a folder of root while
+// sockets are made there.
 func TestSocketsStayInTheirFolder(t *testing.T) {
 	dir, precious := scene(t)
 	roots := filepath.Dir(precious)
-	stop, ok := plants(t, "symlink", dir, "s", precious)
+	stop, ok := startPlanting(t, "symlink", dir, "s", precious)
 	if !ok {
 		t.Skip("nobody may not make a symlink here")
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/manxnet/manx/datastore/storetest"
 )
 
-// apart is a datastore in memory in which each kind has its own clock and watch, as with Kubernetes: the tests of every
-// store must not require features of etcd alone.
-type apart struct {
+// perKindStore is a datastore in memory in which each kind has its own clock and watch, as with Kubernetes: the tests
+// of every store must not require features of etcd alone.
+type perKindStore struct {
 	mu      sync.Mutex
 	clocks  map[model.Kind]int64
 	objects map[model.Key]*model.Object
@@ -34,12 +34,12 @@ func begin(kind model.Kind) int64 {
 	return int64(i * i * 1_000_000)
 }
 
-func (a *apart) signal() {
+func (a *perKindStore) signal() {
 	close(a.changed)
 	a.changed = make(chan struct{})
 }
 
-func (a *apart) setCut(cut bool) {
+func (a *perKindStore) setCut(cut bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.cut = cut
@@ -47,22 +47,22 @@ func (a *apart) setCut(cut bool) {
 }
 
 // tick returns the next revision of a kind.
-func (a *apart) tick(kind model.Kind) int64 {
+func (a *perKindStore) tick(kind model.Kind) int64 {
 	a.clocks[kind] = max(a.clocks[kind], begin(kind)) + 1
 	a.signal()
 	return a.clocks[kind]
 }
 
-// client is a way to it, be it over the line.
+// client is a client of the store, directly or over the line.
 type client struct {
 	datastore.Elector // none
-	*apart
-	far    bool
+	*perKindStore
+	remote bool
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-// do runs an operation, unless the way is closed.
+// do runs an operation, unless the line is cut.
 func (c *client) do(
 	ctx context.Context, op string, key model.Key, f func() (*model.Object, error),
 ) (*model.Object, error) {
@@ -73,7 +73,7 @@ func (c *client) do(
 	if _, known := model.Lookup(key.Kind); err == nil && !known {
 		err = fmt.Errorf("unknown kind %q", key.Kind)
 	}
-	if err == nil && c.far && c.cut {
+	if err == nil && c.remote && c.cut {
 		err = datastore.ErrUnavailable
 	}
 	if err == nil {
@@ -96,7 +96,9 @@ func (c *client) put(o *model.Object) (*model.Object, error) {
 	return stored, nil
 }
 
-func (a *apart) note(e datastore.Event) { a.history[e.Key.Kind] = append(a.history[e.Key.Kind], e) }
+func (a *perKindStore) note(e datastore.Event) {
+	a.history[e.Key.Kind] = append(a.history[e.Key.Kind], e)
+}
 
 func (c *client) Get(ctx context.Context, k model.Key) (*model.Object, error) {
 	return c.do(ctx, "get", k, func() (*model.Object, error) {
@@ -121,7 +123,7 @@ func (c *client) List(
 }
 
 // all returns the objects of a kind, in key order.
-func (a *apart) all(kind model.Kind) []*model.Object {
+func (a *perKindStore) all(kind model.Kind) []*model.Object {
 	list := slices.Collect(maps.Values(a.objects))
 	list = slices.DeleteFunc(list, func(o *model.Object) bool { return o.Key.Kind != kind })
 	slices.SortFunc(list, func(x, y *model.Object) int {
@@ -162,7 +164,7 @@ func (c *client) Update(ctx context.Context, o *model.Object) (*model.Object, er
 	})
 }
 
-func (a *apart) current(k model.Key, revision int64) error {
+func (a *perKindStore) current(k model.Key, revision int64) error {
 	switch o := a.objects[k]; {
 	case o == nil:
 		return datastore.ErrNotFound
@@ -228,7 +230,7 @@ func (c *client) follow(ctx context.Context, kind model.Kind, out chan<- datasto
 	known, inSync, lost := map[model.Key]int64{}, false, false
 	for seen := 0; ctx.Err() == nil; {
 		c.mu.Lock()
-		cut, changed, now, at := c.far && c.cut, c.changed, c.all(kind), max(c.clocks[kind], begin(kind))
+		cut, changed, now, at := c.remote && c.cut, c.changed, c.all(kind), max(c.clocks[kind], begin(kind))
 		news := c.history[kind][seen:]
 		c.mu.Unlock()
 		switch {
@@ -274,11 +276,11 @@ func differences(known map[model.Key]int64, now []*model.Object, at int64) (even
 
 func TestStoreWhoseKindsHaveClocksOfTheirOwn(t *testing.T) {
 	storetest.RunStore(t, func(t *testing.T) storetest.System {
-		a := &apart{clocks: map[model.Kind]int64{}, objects: map[model.Key]*model.Object{},
+		a := &perKindStore{clocks: map[model.Kind]int64{}, objects: map[model.Key]*model.Object{},
 			history: map[model.Kind][]datastore.Event{}, changed: make(chan struct{})}
-		open := func(far bool) func(*testing.T) datastore.Backend {
+		open := func(remote bool) func(*testing.T) datastore.Backend {
 			return func(t *testing.T) datastore.Backend {
-				c := &client{apart: a, far: far}
+				c := &client{perKindStore: a, remote: remote}
 				c.ctx, c.cancel = context.WithCancel(context.Background())
 				t.Cleanup(c.cancel)
 				return c

@@ -61,7 +61,7 @@ func Resigned(t *testing.T, l datastore.Leadership) {
 	Ended(t, l, "")
 }
 
-// One of two leads, and when he resigns the other need not wait.
+// One of two candidates leads. When it resigns, the other one leads without waiting.
 func resigning(t *testing.T, x System) {
 	a, b := x.Open(t), x.Open(t)
 	first := Receive(t, Campaign(t, a, "a"), "the first leader")
@@ -76,12 +76,12 @@ func resigning(t *testing.T, x System) {
 	Resigned(t, first)
 	last := Receive(t, second, "the next leader")
 	Resigned(t, last)
-	Resigned(t, last) // as often as one likes
+	Resigned(t, last) // Resign may be repeated
 	again := Receive(t, Campaign(t, a, "a"), "the first again")
 	Resigned(t, again)
 }
 
-// However often the lead is taken, given back and lost with its line, there is never more than one leader.
+// There is never more than one leader, after any number of elections, resignations and cut lines.
 func neverTwoLead(t *testing.T, x System) {
 	var leaders, terms atomic.Int32
 	ctx, cancel := context.WithCancel(t.Context())
@@ -132,7 +132,7 @@ func neverTwoLead(t *testing.T, x System) {
 	}
 }
 
-// A leader whose line is cut has stopped before another leads; when the line is back he may lead again.
+// A leader whose line is cut has stopped before another one leads. When the line is back, it may lead again.
 func leaderCutOff(t *testing.T, x System) {
 	a, b := x.Far(t), x.Open(t)
 	first := Receive(t, Campaign(t, a, "a"), "the first leader")
@@ -162,7 +162,7 @@ func leaderCutOff(t *testing.T, x System) {
 	Resigned(t, Receive(t, back, "the first leader again"))
 }
 
-// Who looks on over a line that is cut learns the newest leader when it is back.
+// An observer over a cut line gets the newest leader when the line is back.
 func observeOverALostConnection(t *testing.T, x System) {
 	a := x.Open(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -189,7 +189,7 @@ func observeOverALostConnection(t *testing.T, x System) {
 	Resigned(t, last)
 }
 
-func electionsThatCannotBe(t *testing.T, x System) {
+func invalidElections(t *testing.T, x System) {
 	s := x.Open(t)
 	for name, who := range map[string]string{"": "a", "a/b": "a", "A": "a", "x": ""} {
 		if l, err := s.Campaign(t.Context(), name, who); err == nil || l != nil {

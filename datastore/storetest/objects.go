@@ -89,7 +89,7 @@ func crud(t *testing.T, x System) {
 	}
 }
 
-// The objects of IPAM have no metadata, and names that are not those of resources.
+// The objects of IPAM have no metadata, and names that differ from those of resources.
 func ipamKinds(t *testing.T, x System) {
 	ctx := t.Context()
 	s := x.Open(t)
@@ -142,7 +142,7 @@ func otherwise(o *model.Object) *model.Object {
 	return o
 }
 
-// What breaks a rule is refused with the field, and changes nothing.
+// An object that breaks a rule is refused with the field, and changes nothing.
 func refusals(t *testing.T, x System) {
 	ctx := t.Context()
 	s := x.Open(t)
@@ -221,8 +221,8 @@ func concurrentWriters(t *testing.T, x System) {
 	}
 }
 
-// Who knows only the first of two objects of one name cannot write the second.
-func madeAnew(t *testing.T, x System) {
+// A client that has read only the first of two objects of one name cannot write the second.
+func createAgain(t *testing.T, x System) {
 	ctx := t.Context()
 	s := x.Open(t)
 	first := Create(t, s, peer("tor", "10.0.0.1"))
@@ -284,7 +284,7 @@ func list(t *testing.T, x System) {
 	}
 }
 
-// On a broken line each operation returns its name in an error that Is ErrUnavailable, and later works again.
+// On a broken line each operation returns its name in an error that Is ErrUnavailable. Later it works again.
 func brokenLine(t *testing.T, x System) {
 	s := x.Far(t)
 	a := Create(t, s, peer("a", "10.0.0.1"))

@@ -24,7 +24,7 @@ type System struct {
 	Forget func(*testing.T)
 }
 
-// LongLease is longer than any test waits: who leads before it is over did not wait for a lease to run out.
+// LongLease is longer than any test: a candidate that leads before did not wait for the expiry of a lease.
 const LongLease, ShortLease = time.Hour, 2 * time.Second
 
 type part struct {
@@ -46,7 +46,7 @@ func RunStore(t *testing.T, start func(*testing.T) System) {
 		{"kinds of IPAM", ipamKinds},
 		{"what is invalid is refused", refusals},
 		{"a stale writer loses", concurrentWriters},
-		{"an object that is made anew is another one", madeAnew},
+		{"an object that is made anew is another one", createAgain},
 		{"list", list},
 		{"operations on a broken line", brokenLine},
 		{"watch delivers what is there, then changes", watchChanges},
@@ -66,7 +66,7 @@ func runElector(t *testing.T, start func(*testing.T) System) {
 		{"never two lead", neverTwoLead},
 		{"a leader who is cut off", leaderCutOff},
 		{"observe over a lost connection", observeOverALostConnection},
-		{"elections that cannot be", electionsThatCannotBe},
+		{"elections that cannot be", invalidElections},
 	})
 }
 

@@ -167,8 +167,8 @@ func watchUnknown(t *testing.T, x System) {
 	}
 }
 
-// Tables filled by the store contain each write sooner or later, and show it as soon as Contains reports it, whatever
-// the other kinds do.
+// Tables filled by the store contain each write sooner or later, and show it as soon as Contains reports it, regardless
+// of other kinds.
 func tablesContain(t *testing.T, x System) {
 	s := x.Open(t)
 	tables := datastore.NewTables(zap.NewNop(), "")

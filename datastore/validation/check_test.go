@@ -87,7 +87,7 @@ func TestPoolOverlapNamesBothPools(t *testing.T) {
 	}
 }
 
-// What validation lets pass can be read, and the other way round.
+// An object that passes validation can be read, and the other way round.
 func TestNodeAddressAsValidated(t *testing.T) {
 	for _, text := range []string{"10.0.0.5/24", "10.0.0.5", "::ffff:10.0.0.5", "::ffff:10.0.0.5/120", "fd00::5/64",
 		"fd00::5", "fe80::5%eth0", "10.0.0.5/33", "node-1", "::ffff:10.0.0.5/24"} {

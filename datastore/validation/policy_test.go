@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/datastore/validation"
 )
 
-// What becomes of a stored object that breaks a rule.
+// The treatment of a stored object that breaks a rule.
 const (
 	isUsed      = false
 	quarantined = true
@@ -32,7 +32,7 @@ func TestPolicyRules(t *testing.T) {
 		kind model.Kind
 		spec string
 		want string // field and value of a refusal; empty for a valid object
-		read bool   // what becomes of it if it is stored all the same
+		read bool   // whether it is used if it is stored nevertheless
 	}{
 		{"every action", np, `ingress: [{action: Allow}, {action: Deny}, {action: Log}, {action: Pass}]`, "", isUsed},
 		{"no action", np, rule(`protocol: TCP`), `spec.ingress[1].action = "": must be one of Allow, Deny, Log, Pass`,

@@ -65,7 +65,7 @@ func TestQoSRules(t *testing.T) {
 			if !slices.Equal(fields, x.want) {
 				t.Fatalf("refused for %v; want %v", err, x.want)
 			}
-			// Who reads it does not drop the endpoint for that.
+			// A reader does not drop the endpoint for that.
 			raw, err := codec.Encode(o)
 			if err != nil {
 				t.Fatal(err)

@@ -80,7 +80,7 @@ func (w *worker) changes(r policyResult, n int) {
 	*w.rules = countingRules{Rules: w.rules.Rules}
 	var before runtime.MemStats
 	runtime.ReadMemStats(&before)
-	cpu0, stolen0 := ownCPU(), stolen()
+	cpu0, stolen0 := ownCPU(), stealTime()
 	m := changer{cluster: w.cluster, random: rand.New(rand.NewPCG(1, 2))}
 	tick := time.NewTicker(10 * time.Millisecond)
 	for i := range n {
@@ -102,7 +102,7 @@ func (w *worker) changes(r policyResult, n int) {
 	r["cpu-us/change"] = float64(ownCPU()-cpu0) / 1e3 / float64(n)
 	r["transactions"], r["objects/transaction"] = float64(w.rules.transactions),
 		float64(w.rules.objects)/float64(w.rules.transactions)
-	r["comparisons"], r["stolen-ms"] = float64(w.rules.comparisons), milliseconds(stolen()-stolen0)
+	r["comparisons"], r["stolen-ms"] = float64(w.rules.comparisons), milliseconds(stealTime()-stolen0)
 	r["longest-commit-ms"], r["longest-commit-cpu-ms"] = milliseconds(w.rules.longest), milliseconds(w.rules.longestCPU)
 	var after runtime.MemStats
 	runtime.ReadMemStats(&after)

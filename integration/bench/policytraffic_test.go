@@ -85,10 +85,10 @@ func compare(tb *testing.B, text *strings.Builder, a, b *path, pairs int) {
 		if (taken+left)%2 == 1 {
 			first, second = b, a
 		}
-		start, stolen0 := time.Now(), stolen()
+		start, stolen0 := time.Now(), stealTime()
 		first.stream(time.Second)
 		second.stream(time.Second)
-		if (stolen()-stolen0)*100 > time.Since(start)*time.Duration(runtime.NumCPU()) && left < pairs {
+		if (stealTime()-stolen0)*100 > time.Since(start)*time.Duration(runtime.NumCPU()) && left < pairs {
 			left++
 			continue
 		}

@@ -129,10 +129,10 @@ func (j policyJob) work(tb testing.TB) policyResult {
 		w.tables.Apply(datastore.Event{Type: datastore.EventInSync, Revision: 1})
 		reader = w.tables.Snapshot()
 	}
-	calm()
+	resetPeak()
 	r := policyResult{"datastore-MB": statusMB(os.Getpid(), "VmRSS")}
 	stop := w.start(r, "fresh", reader)
-	calm()
+	resetPeak()
 	r["rss-MB"] = statusMB(os.Getpid(), "VmRSS")
 	if j.Changes > 0 {
 		w.changes(r, j.Changes)
@@ -147,8 +147,8 @@ func (j policyJob) work(tb testing.TB) policyResult {
 	return r
 }
 
-// calm collects garbage and sets the peak of memory back, so that making objects does not count.
-func calm() {
+// resetPeak collects garbage and sets the peak of memory back, so that making objects does not count.
+func resetPeak() {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -189,8 +189,8 @@ func cpuTime(who int) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// stolen is the time for which the host of this virtual machine ran something else while a processor here had work.
-func stolen() time.Duration {
+// stealTime is the time for which the host of this virtual machine ran something else while a processor here had work.
+func stealTime() time.Duration {
 	text, _ := os.ReadFile("/proc/stat")
 	line, _, _ := strings.Cut(string(text), "\n")
 	var ticks int

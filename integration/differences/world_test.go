@@ -66,14 +66,14 @@ func (s secrets) Password(secret, key string) (string, error) {
 	return v, nil
 }
 
-// on is all that one node does in a world.
-func on(t *testing.T, me string, lines ...string) bgp.Desired {
+// desiredOn is all that one node does in a world.
+func desiredOn(t *testing.T, me string, lines ...string) bgp.Desired {
 	t.Helper()
 	return bgp.Compute(bgp.Input{Reader: world(t, lines...), Node: me, Passwords: secrets{"bgp/k": "pw"}})
 }
 
-// shown writes a session as "ADDRESS:PORT TYPE LOCALAS-PEERAS active|passive OBJECT".
-func shown(s bgp.Session) string {
+// sessionText writes a session as "ADDRESS:PORT TYPE LOCALAS-PEERAS active|passive OBJECT".
+func sessionText(s bgp.Session) string {
 	role := "active"
 	if s.Passive {
 		role = "passive"
@@ -87,15 +87,15 @@ func hasSessions(t *testing.T, d bgp.Desired, want ...string) {
 	t.Helper()
 	var have []string
 	for _, s := range d.Sessions {
-		have = append(have, shown(s))
+		have = append(have, sessionText(s))
 	}
 	if !slices.Equal(have, want) {
 		t.Errorf("sessions\n have %s\n want %s", strings.Join(have, "\n      "), strings.Join(want, "\n      "))
 	}
 }
 
-// says fails unless a notice or a conflict has the text.
-func says(t *testing.T, d bgp.Desired, text string) {
+// hasText fails unless a notice or a conflict has the text.
+func hasText(t *testing.T, d bgp.Desired, text string) {
 	t.Helper()
 	for _, n := range d.Notices {
 		if strings.Contains(n.Object+": "+n.Reason, text) {

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// way is how the commands that begin with a prefix are tested.
-type way struct {
+// testMethod is how the commands that begin with a prefix are tested.
+type testMethod struct {
 	prefix string
 	check  func(*testing.T, command) // nil: the lab runs it
 	reason string                    // why it does not run here
 }
 
-// ways is searched from the top; a command that no row matches fails.
-var ways = []way{
+// testMethods is searched from the top; a command that no row matches fails.
+var testMethods = []testMethod{
 	{"manxctl --server", checkFlags, "TestControlAPI runs it, with certificates"},
 	{"manxctl node drain --server", checkFlags, "TestControlAPI drains from another host"},
 	{"manxctl", checkFlags, ""}, // in blocks and in --help they run in the lab as well
@@ -66,10 +66,10 @@ var ways = []way{
 	{"MANX_BIN=$dir", checkGo, "it needs minutes"},
 }
 
-func wayOf(c command) *way {
-	for i := range ways {
-		if strings.HasPrefix(c.text, ways[i].prefix) {
-			return &ways[i]
+func testMethodOf(c command) *testMethod {
+	for i := range testMethods {
+		if strings.HasPrefix(c.text, testMethods[i].prefix) {
+			return &testMethods[i]
 		}
 	}
 	return nil
@@ -83,7 +83,7 @@ func TestCommands(t *testing.T) {
 			continue
 		}
 		done[c.text] = true
-		w := wayOf(c)
+		w := testMethodOf(c)
 		if w == nil {
 			t.Errorf("%s: %s: no row of the table of ways matches", c.where, c.text)
 			continue
@@ -94,7 +94,7 @@ func TestCommands(t *testing.T) {
 		}
 		t.Run(c.where, func(t *testing.T) { w.check(t, c) })
 	}
-	for _, w := range ways {
+	for _, w := range testMethods {
 		if !used[w.prefix] {
 			t.Errorf("no document shows a command that begins with %q: remove the row", w.prefix)
 		}
@@ -104,7 +104,7 @@ func TestCommands(t *testing.T) {
 // Tests that the table names as those that run a command exist.
 func TestNamedTests(t *testing.T) {
 	exist := slices.Concat(testsLike(t, root+"/integration", "."), testsLike(t, root+"/cni", "."))
-	for _, w := range ways {
+	for _, w := range testMethods {
 		for _, name := range regexp.MustCompile(`\bTest\w+`).FindAllString(w.reason, -1) {
 			if !slices.Contains(exist, name) {
 				t.Errorf("%q: there is no %s", w.prefix, name)

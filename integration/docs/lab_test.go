@@ -113,7 +113,7 @@ func TestCommandsInLab(t *testing.T) {
 	seen := map[string]bool{}
 	var last []command
 	for _, c := range all(t) {
-		w := wayOf(c)
+		w := testMethodOf(c)
 		if w == nil || !c.whole || w.reason != "" || seen[c.text] || strings.HasPrefix(c.text, "helm") {
 			continue
 		}
@@ -163,7 +163,7 @@ func newExample(t *testing.T, bin string) *example {
 	must(t, e.n.StartManxd(append(e.n.EmbedDatastore(), "--flow-log=stream", "--controllers=on")...))
 	must(t, e.n.Ready(patience))
 	e.fillFolder(t)
-	must(t, e.given())
+	must(t, e.restore())
 	return e
 }
 
@@ -203,8 +203,8 @@ func (e *example) fillFolder(t *testing.T) {
 	}
 }
 
-// given restores the objects that commands before may have taken away.
-func (e *example) given() error {
+// restore restores the objects that commands before may have taken away.
+func (e *example) restore() error {
 	out, err := e.shell("manxctl apply -f world/")
 	if err != nil {
 		return fmt.Errorf("the objects of the documents: %w\n%s", err, out)
@@ -254,7 +254,7 @@ func (e *example) try(t *testing.T, c command) {
 		c.text = "manxctl apply -f peers.yaml && " + c.text
 	}
 	e.succeeds(t, c, codes...)
-	must(t, e.given())
+	must(t, e.restore())
 }
 
 // succeeds runs a command until it ends with one of the codes.

@@ -270,7 +270,7 @@ func (b *bench) testFilters(t *testing.T) {
 	must(t, b.n.Apply(filter("exportV4", theirs4))) // meets nothing that is exported
 	was := b.up(t, b.external(), "", ", filters: [f]")
 	must(t, b.n.Apply(filter("exportV4", pool4)))
-	unlearned(t, b.r, b.own4)
+	awaitWithdrawal(t, b.r, b.own4)
 	must(t, b.n.Apply(filter("importV4", theirs4)))
 	b.route(t, theirs4)
 	learned(t, b.r, b.own4)
@@ -364,5 +364,5 @@ func (b *bench) testReflector(t *testing.T) {
 	learned(t, b.r, shared, texts...)
 	b.feeder.stop()
 	b.feeder.run(t, peering{as: 64512, manxAS: 64512, local: b.addr2, manx: b.node2})
-	unlearned(t, b.r, shared)
+	awaitWithdrawal(t, b.r, shared)
 }

@@ -155,7 +155,7 @@ func learned(t *testing.T, r router, p netip.Prefix, texts ...string) {
 	})
 }
 
-func unlearned(t *testing.T, r router, p netip.Prefix) {
+func awaitWithdrawal(t *testing.T, r router, p netip.Prefix) {
 	t.Helper()
 	eventually(t, func() error {
 		if n := r.paths(p); n != 0 {

@@ -86,9 +86,9 @@ func ServeSCTP(ip netip.Addr, ports map[uint16]bool) (io.Closer, error) {
 				return
 			}
 			if p, ok := DecodeSCTP(buf[:n]); ok && p.Chunk == SCTPInit && ports[p.Destination] {
-				answer := SCTPPacket{Source: p.Destination, Destination: p.Source, Verification: p.Initiate,
+				reply := SCTPPacket{Source: p.Destination, Destination: p.Source, Verification: p.Initiate,
 					Chunk: SCTPInitAck, Initiate: 1 + p.Initiate}
-				_, _ = c.WriteTo(answer.Encode(), from)
+				_, _ = c.WriteTo(reply.Encode(), from)
 			}
 		}
 	}()

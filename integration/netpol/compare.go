@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// answers records for each expectation, source and destination whether the destination was reached.
-type answers [][][]bool
+// reachability records for each expectation, source and destination whether the destination was reached.
+type reachability [][][]bool
 
-func newAnswers(s *step) answers {
-	out := make(answers, len(s.Expected))
+func newReachability(s *step) reachability {
+	out := make(reachability, len(s.Expected))
 	for x := range out {
 		out[x] = make([][]bool, len(s.Pods))
 		for i := range out[x] {
@@ -23,7 +23,7 @@ func newAnswers(s *step) answers {
 type cell struct{ expectation, from, to int }
 
 // wrong lists the cells that differ from the table.
-func (s *step) wrong(got answers) []cell {
+func (s *step) wrong(got reachability) []cell {
 	var list []cell
 	for x, e := range s.Expected {
 		for i := range s.Pods {
@@ -37,9 +37,9 @@ func (s *step) wrong(got answers) []cell {
 	return list
 }
 
-func (a answers) at(c cell) bool { return a[c.expectation][c.from][c.to] }
+func (a reachability) at(c cell) bool { return a[c.expectation][c.from][c.to] }
 
-func word(reached bool) string {
+func verdict(reached bool) string {
 	if reached {
 		return "allowed"
 	}
@@ -47,13 +47,13 @@ func word(reached bool) string {
 }
 
 // describe names a wrong cell, and the policies at fault if a packet was wrongly allowed or blocked.
-func (s *step) describe(c cell, got answers) string {
+func (s *step) describe(c cell, got reachability) string {
 	e := s.Expected[c.expectation]
 	return fmt.Sprintf("%s -> %s %s/%d: want %s, got %s (the table: ingress of %s %s, egress of %s %s)",
 		s.Pods[c.from].id(), s.Pods[c.to].id(), e.Protocol, e.Port,
-		word(e.Combined[c.from][c.to] == allowed), word(got.at(c)),
-		s.Pods[c.to].id(), word(e.Ingress[c.from][c.to] == allowed), s.Pods[c.from].id(),
-		word(e.Egress[c.from][c.to] == allowed))
+		verdict(e.Combined[c.from][c.to] == allowed), verdict(got.at(c)),
+		s.Pods[c.to].id(), verdict(e.Ingress[c.from][c.to] == allowed), s.Pods[c.from].id(),
+		verdict(e.Egress[c.from][c.to] == allowed))
 }
 
 // indent moves text below a heading.

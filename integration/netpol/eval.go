@@ -36,8 +36,8 @@ func newEvaluator(nodes placement, state model.Set) (*evaluator, error) {
 // bad is an error if an object cannot be used.
 func (e *evaluator) bad() error {
 	for _, calc := range e.calcs {
-		for k, why := range calc.Bad() {
-			return fmt.Errorf("%s: %s", k, why)
+		for k, reason := range calc.Bad() {
+			return fmt.Errorf("%s: %s", k, reason)
 		}
 	}
 	return nil
@@ -67,9 +67,9 @@ func (e *evaluator) apply(writes []write) error {
 
 var protocols = map[string]uint8{"TCP": 6, "UDP": 17, "SCTP": 132}
 
-// answers of one step, in the order of its expectations: who reaches whom.
-func (e *evaluator) answers(s *step) answers {
-	out := newAnswers(s)
+// measure of one step, in the order of its expectations: who reaches whom.
+func (e *evaluator) measure(s *step) reachability {
+	out := newReachability(s)
 	for x, want := range s.Expected {
 		for i := range s.Pods {
 			for j := range s.Pods {

@@ -58,7 +58,7 @@ func TestProbesSeeWhatIsBlocked(t *testing.T) {
 				}
 				e.Ingress, e.Egress = e.Combined, e.Combined
 			}
-			got, err := (&site{pods: ps}).answers(t.Context(), s)
+			got, err := (&site{pods: ps}).measure(t.Context(), s)
 			must(t, err)
 			for _, c := range s.wrong(got) {
 				t.Errorf("%s: %s", rule, s.describe(c, got))

@@ -149,7 +149,7 @@ func (ps *pods) close() {
 }
 
 // probe sends the requested probes, from all sources at once, and fills in the results.
-func (ps *pods) probe(ctx context.Context, s *step, got answers, cells []cell, wait time.Duration) error {
+func (ps *pods) probe(ctx context.Context, s *step, got reachability, cells []cell, wait time.Duration) error {
 	port := firstPort + ps.rounds%(lastPort-firstPort)
 	ps.rounds++
 	bySource := map[int][]cell{}

@@ -80,7 +80,7 @@ func (p *probes) of(protocol string, f func(i int, t target) error) error {
 	return nil
 }
 
-func (p *probes) answered(i int) {
+func (p *probes) markReached(i int) {
 	if !p.reached[i] {
 		p.reached[i] = true
 		p.open--
@@ -124,7 +124,7 @@ func (p *probes) startTCP() error {
 		at := len(p.polled)
 		p.poll(fd, unix.POLLOUT, func() {
 			if failure, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && failure == 0 {
-				p.answered(i)
+				p.markReached(i)
 			} else {
 				p.open--
 			}
@@ -146,7 +146,7 @@ func (p *probes) startUDP() error {
 	p.poll(fd, unix.POLLIN, func() {
 		p.receive(fd, func(_ []byte, from netip.AddrPort) {
 			if i, ok := index[from]; ok {
-				p.answered(i)
+				p.markReached(i)
 			}
 		})
 	})
@@ -173,7 +173,7 @@ func (p *probes) startSCTP() error {
 				return
 			}
 			if i, ok := index[netip.AddrPortFrom(from.Addr(), packet.Source)]; ok {
-				p.answered(i)
+				p.markReached(i)
 			}
 		})
 	})

@@ -24,7 +24,7 @@ type subject interface {
 	apply(ctx context.Context, writes []write) error
 	// load replaces everything that was there, and returns when it is in force.
 	load(ctx context.Context, state model.Set) error
-	answers(ctx context.Context, s *step) (answers, error)
+	measure(ctx context.Context, s *step) (reachability, error)
 }
 
 // runner feeds the cases of a table to Eval and, unless that is nil, to the subject.
@@ -161,11 +161,11 @@ func (r *runner) check(ctx context.Context, mode string, c *tcase, i int) error 
 	r.tally.steps++
 	r.tally.cells += s.cells()
 	heading := fmt.Sprintf("%s, %s, step %d", c.ID, mode, i+1)
-	evaluated := r.eval.answers(s)
+	evaluated := r.eval.measure(s)
 	wrong := r.report(heading+", Eval", s, evaluated, evaluated)
 	r.tally.wrongEval += wrong
 	if r.subject != nil {
-		got, err := r.subject.answers(ctx, s)
+		got, err := r.subject.measure(ctx, s)
 		if err != nil {
 			return err
 		}
@@ -181,7 +181,7 @@ func (r *runner) check(ctx context.Context, mode string, c *tcase, i int) error 
 
 // report prints the wrong cells, the first ones with the way that a packet takes through the rules. If Eval's result
 // differs, the kernel does not follow the rules.
-func (r *runner) report(heading string, s *step, got, evaluated answers) int {
+func (r *runner) report(heading string, s *step, got, evaluated reachability) int {
 	wrong := s.wrong(got)
 	if len(wrong) > 0 {
 		fmt.Fprintf(r.out, "WRONG: %s: %d of %d cells\n", heading, len(wrong), s.cells())
@@ -189,7 +189,7 @@ func (r *runner) report(heading string, s *step, got, evaluated answers) int {
 	for n, c := range wrong {
 		fmt.Fprintf(r.out, "  %s", s.describe(c, got))
 		if e := evaluated.at(c); e != got.at(c) {
-			fmt.Fprintf(r.out, "; %s by Eval", word(e))
+			fmt.Fprintf(r.out, "; %s by Eval", verdict(e))
 		}
 		fmt.Fprintln(r.out)
 		if n < r.traces {

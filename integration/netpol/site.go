@@ -294,10 +294,10 @@ func (n *site) routed(ctx context.Context, client manxv1.ManxClient, node string
 	}
 }
 
-// answers probes every cell once. A missing answer where one is expected can also come of a busy host: the probe is
+// measure probes every cell once. A missing answer where one is expected can also come of a busy host: the probe is
 // repeated, and counted. An answer where none is expected cannot be an accident.
-func (n *site) answers(ctx context.Context, s *step) (answers, error) {
-	got := newAnswers(s)
+func (n *site) measure(ctx context.Context, s *step) (reachability, error) {
+	got := newReachability(s)
 	if err := n.pods.probe(ctx, s, got, s.all(), probeWait); err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func fake(t *testing.T, name, script string) string {
 func TestWrongProgramIsNamed(t *testing.T) {
 	for _, c := range []struct {
 		name, prints string
-		says         []string // nothing: it is right
+		texts        []string // nothing: it is right
 	}{
 		{"bird", "BIRD version 1.6.8", []string{"PATH is version 1.6.8", "want version 2, 2.0.12 or later",
 			"apt-get install bird2", "remove the other one or put it behind in PATH"}},
@@ -63,13 +63,13 @@ func TestWrongProgramIsNamed(t *testing.T) {
 		t.Run(c.name+" "+c.prints, func(t *testing.T) {
 			path := fake(t, c.name, "echo '"+c.prints+"'")
 			err := program(t, c.name).Check()
-			if len(c.says) == 0 {
+			if len(c.texts) == 0 {
 				if err != nil {
 					t.Errorf("refused: %v", err)
 				}
 				return
 			}
-			for _, want := range c.says {
+			for _, want := range c.texts {
 				want = strings.ReplaceAll(want, "PATH is", path+" is")
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("the error %v does not say %q", err, want)

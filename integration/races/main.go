@@ -69,10 +69,10 @@ func functions(list string) (names []string) {
 	return names
 }
 
-// excuses reports whether an entry of the list is about a race of these functions. ours reports whether a function
+// isKnown reports whether an entry of the list is about a race of these functions. ours reports whether a function
 // outside GoBGP is on their stacks: that is so for a library, which has a caller, and the one access has to be the
 // library's.
-func excuses(entry string, names []string, ours bool) bool {
+func isKnown(entry string, names []string, ours bool) bool {
 	function, library, _ := strings.Cut(entry, " ")
 	if !slices.Contains(names, function) {
 		return false
@@ -88,8 +88,8 @@ func excuses(entry string, names []string, ours bool) bool {
 func compare(w io.Writer, reports []report, known []string) bool {
 	seen, unknown := map[string]int{}, map[string]int{}
 	for _, r := range reports {
-		names, ours := r.blame()
-		if i := slices.IndexFunc(known, func(entry string) bool { return excuses(entry, names, ours) }); i >= 0 {
+		names, ours := r.accessFunctions()
+		if i := slices.IndexFunc(known, func(entry string) bool { return isKnown(entry, names, ours) }); i >= 0 {
 			seen[known[i]]++
 			continue
 		}

@@ -19,7 +19,7 @@ func TestJudge(t *testing.T) {
 		change     []string // pairs
 		known      []string
 		ok         bool
-		says       string
+		text       string
 	}{
 		{"in GoBGP's goroutines", "gobgp", nil, []string{start}, true, "known data race of GoBGP: " + start +
 			" (1 reports)"},
@@ -60,8 +60,8 @@ func TestJudge(t *testing.T) {
 			t.Fatalf("%s: reports %q", c.name, reports)
 		}
 		var out strings.Builder
-		if ok := compare(&out, reports, c.known); ok != c.ok || !strings.Contains(out.String(), c.says) {
-			t.Errorf("%s: known %v, want %v and %q:\n%s", c.name, ok, c.ok, c.says, out.String())
+		if ok := compare(&out, reports, c.known); ok != c.ok || !strings.Contains(out.String(), c.text) {
+			t.Errorf("%s: known %v, want %v and %q:\n%s", c.name, ok, c.ok, c.text, out.String())
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestRealReport(t *testing.T) {
 	if err != nil || len(found) != 1 {
 		t.Fatalf("reports %v, %v", found, err)
 	}
-	if names, ours := found[0].blame(); !ours || !slices.Equal(names, []string{"main.main"}) {
+	if names, ours := found[0].accessFunctions(); !ours || !slices.Equal(names, []string{"main.main"}) {
 		t.Errorf("blames %q, ours: %v", names, ours)
 	}
 	if err := os.WriteFile(filepath.Join(reports, "report.2"), []byte("race: limit on 8128 goroutines is exceeded\n"),

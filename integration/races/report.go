@@ -48,10 +48,10 @@ const gobgp = "github.com/osrg/gobgp/v4/"
 // serverAPI are the functions of GoBGP that it lets programs call from any goroutine.
 var serverAPI = regexp.MustCompile(`^pkg/server\.\(\*BgpServer\)\.[A-Z]\w*$`)
 
-// blame returns the functions of the accesses, sorted, each once, and whether an access is not GoBGP's alone.
-func (r report) blame() (names []string, ours bool) {
+// accessFunctions returns the functions of the accesses, sorted, each once, and whether an access is not GoBGP's alone.
+func (r report) accessFunctions() (names []string, ours bool) {
 	for _, stack := range r.accesses {
-		name, alone := blameAccess(stack)
+		name, alone := accessFunction(stack)
 		names = append(names, name)
 		ours = ours || !alone
 	}
@@ -59,10 +59,10 @@ func (r report) blame() (names []string, ours bool) {
 	return slices.Compact(names), ours || len(r.accesses) < 2
 }
 
-// blameAccess returns the innermost function that is not of the standard library, and whether it is GoBGP and so are
+// accessFunction returns the innermost function that is not of the standard library, and whether it is GoBGP and so are
 // all functions down to the goroutine's begin or to a function of the server's API. The caller of that function is not
 // to blame: it may be called from any goroutine.
-func blameAccess(stack []string) (name string, alone bool) {
+func accessFunction(stack []string) (name string, alone bool) {
 	for _, frame := range stack {
 		if standard(frame) {
 			continue

@@ -94,8 +94,8 @@ func run(t *testing.T, dir, name string, args ...string) {
 	}
 }
 
-// bill is the part of a CycloneDX document that matters here.
-type bill struct {
+// billOfMaterials is the part of a CycloneDX document that matters here.
+type billOfMaterials struct {
 	Format   string `json:"bomFormat"`
 	Metadata struct {
 		Component struct{ Name, Version string } `json:"component"`
@@ -121,7 +121,7 @@ func TestModulesAndLicences(t *testing.T) {
 		if errors.Is(err, fs.ErrNotExist) {
 			t.Skip("bin has no records: `make sbom` tells why")
 		}
-		var b bill
+		var b billOfMaterials
 		if err := errors.Join(err, json.Unmarshal(text, &b)); err != nil {
 			t.Fatal(err)
 		}
@@ -211,7 +211,7 @@ func TestVulncheck(t *testing.T) {
 	for _, test := range []struct {
 		name, database string
 		status         int
-		says           []string
+		texts          []string
 	}{
 		{"nothing is known", database(t, ""), 0, []string{"bin/manxd:", "bin/manx-cni:", "No vulnerabilities found"}},
 		{"a module in use", database(t, "google.golang.org/grpc"), 3,
@@ -227,9 +227,9 @@ func TestVulncheck(t *testing.T) {
 			if got := cmd.ProcessState.ExitCode(); got != test.status {
 				t.Errorf("status %d, want %d:\n%s", got, test.status, out)
 			}
-			if i := slices.IndexFunc(test.says,
+			if i := slices.IndexFunc(test.texts,
 				func(text string) bool { return !strings.Contains(string(out), text) }); i >= 0 {
-				t.Errorf("%q is not in:\n%s", test.says[i], out)
+				t.Errorf("%q is not in:\n%s", test.texts[i], out)
 			}
 		})
 	}

@@ -21,7 +21,7 @@ import (
 
 const (
 	patience = time.Minute
-	me       = "n1"
+	thisNode = "n1"
 )
 
 func must(t *testing.T, err error) {
@@ -58,8 +58,8 @@ func (s *store) take() []string {
 	return calls
 }
 
-// let delivers so many events, and no more; -1 for all.
-func (s *store) let(events int) {
+// allowEvents delivers so many events, and no more; -1 for all.
+func (s *store) allowEvents(events int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.events = events
@@ -142,7 +142,7 @@ func newCluster(t *testing.T) *cluster {
 	for i, name := range []string{"first", "second"} {
 		c.pool(name, model.IPPoolSpec{CIDR: fmt.Sprintf("10.%d.0.0/24", i+1), BlockSize: 28})
 	}
-	for _, name := range []string{me, "n10"} {
+	for _, name := range []string{thisNode, "n10"} {
 		n := &model.Node{}
 		n.Name = name
 		c.create(model.ResourceKey(model.KindNode, name), n)
@@ -178,23 +178,23 @@ var kinds = []model.Kind{model.KindClusterInformation, model.KindNode, model.Kin
 func (c *cluster) start() *process {
 	c.Helper()
 	p := &process{cluster: c, store: &store{Backend: c.server.Store(c.T), events: -1, writes: -1},
-		tables: datastore.NewTables(zap.NewNop(), me)}
+		tables: datastore.NewTables(zap.NewNop(), thisNode)}
 	p.store.more = sync.NewCond(&p.store.mu)
 	ctx, cancel := context.WithCancel(context.Background())
-	c.Cleanup(func() { cancel(); p.store.let(-1) })
+	c.Cleanup(func() { cancel(); p.store.allowEvents(-1) })
 	go func() { _ = p.tables.Run(ctx, p.store, kinds...) }()
 	_, err := p.tables.WaitInSync(ctx)
 	must(c.T, err)
 	p.cache = New(p.store, p.tables, kinds, func(o *model.Object) bool {
 		b, ok := o.Value.(*model.Block)
-		return ok && b.Affinity != nil && *b.Affinity == "host:"+me
+		return ok && b.Affinity != nil && *b.Affinity == "host:"+thisNode
 	})
 	p.store.take()
 	return p
 }
 
-// know waits until the tables have caught up with a write.
-func (p *process) know(o *model.Object) {
+// awaitWrite waits until the tables have caught up with a write.
+func (p *process) awaitWrite(o *model.Object) {
 	p.Helper()
 	p.await(func(s *datastore.Snapshot) bool { return s.Contains(o.Key, o.Revision) })
 }
@@ -239,12 +239,12 @@ func TestAnswersFromMemory(t *testing.T) {
 	c := newCluster(t)
 	p := c.start()
 	for _, cidr := range []string{"10.1.0.0/28", "10.1.0.16/28"} {
-		key, v := affinity(me, cidr)
+		key, v := affinity(thisNode, cidr)
 		c.create(key, v)
 	}
 	far, v := affinity("n10", "10.1.0.32/28")
-	p.know(c.create(far, v))
-	for cidr, owner := range map[string]string{"10.1.0.0/28": "host:" + me, "10.1.0.32/28": "host:n10"} {
+	p.awaitWrite(c.create(far, v))
+	for cidr, owner := range map[string]string{"10.1.0.0/28": "host:" + thisNode, "10.1.0.32/28": "host:n10"} {
 		b := &model.Block{CIDR: netip.MustParsePrefix(cidr), Affinity: &owner, Allocations: make([]*int, 16)}
 		for i := range b.Allocations {
 			b.Unallocated = append(b.Unallocated, i)
@@ -252,7 +252,7 @@ func TestAnswersFromMemory(t *testing.T) {
 		c.create(model.BlockKey(b.CIDR), b)
 	}
 	block := func(cidr string) model.Key { return model.BlockKey(netip.MustParsePrefix(cidr)) }
-	fresh, value := affinity(me, "10.1.0.48/28")
+	fresh, value := affinity(thisNode, "10.1.0.48/28")
 	pool := model.ResourceKey(model.KindIPPool, "first")
 	absent := model.ResourceKey(model.KindIPPool, "absent")
 	get := func(key model.Key) func(*Operation) string {
@@ -274,7 +274,7 @@ func TestAnswersFromMemory(t *testing.T) {
 	}
 	const two = "host/n1/10.1.0.0/28 host/n1/10.1.0.16/28"
 	for _, step := range []struct {
-		what, want, calls string
+		name, want, calls string
 		do                func(*Operation) string
 	}{
 		{"a pool", "first", "", get(pool)},
@@ -293,7 +293,7 @@ func TestAnswersFromMemory(t *testing.T) {
 		{"a handle", "none", "get IPAMHandle", get(model.Key{Kind: model.KindIPAMHandle, Name: "x"})},
 		{"an affinity that is made here, before the watch tells", two + " " + fresh.Name, "create BlockAffinity",
 			func(o *Operation) string {
-				p.store.let(0)
+				p.store.allowEvents(0)
 				_, err := o.Create(t.Context(), model.NewObject(fresh, value))
 				must(t, err)
 				return list(model.KindBlockAffinity, "host/n1")(o)
@@ -306,18 +306,18 @@ func TestAnswersFromMemory(t *testing.T) {
 		}},
 		{"the watch tells that it was made, and not yet that it was deleted", "none " + two, "",
 			func(o *Operation) string {
-				p.store.let(1)
+				p.store.allowEvents(1)
 				p.await(func(s *datastore.Snapshot) bool { return s.Get(fresh) != nil })
 				return get(fresh)(o) + " " + list(model.KindBlockAffinity, "host/n1")(o)
 			}},
 		{"the watch has told all", "none " + two, "", func(o *Operation) string {
-			p.store.let(-1)
+			p.store.allowEvents(-1)
 			p.await(func(s *datastore.Snapshot) bool { return s.Get(fresh) == nil })
 			return get(fresh)(o) + " " + list(model.KindBlockAffinity, "host/n1")(o)
 		}},
 		{"a process that makes and deletes much remembers nothing of it", "0 0", "", func(o *Operation) string {
 			for i := range 10 {
-				key, v := affinity(me, fmt.Sprintf("10.1.1.%d/28", 16*i))
+				key, v := affinity(thisNode, fmt.Sprintf("10.1.1.%d/28", 16*i))
 				_, err := o.Create(t.Context(), model.NewObject(key, v))
 				must(t, err)
 				_, err = o.Delete(t.Context(), key, 0)
@@ -325,7 +325,7 @@ func TestAnswersFromMemory(t *testing.T) {
 			}
 			last, err := c.plain.Update(t.Context(), p.tables.Snapshot().Get(far))
 			must(t, err)
-			p.know(last)
+			p.awaitWrite(last)
 			p.store.take()
 			p.cache.Begin()
 			return fmt.Sprintf("%d %d", len(p.cache.own)-1, len(p.cache.gone)) // but for the block
@@ -350,7 +350,7 @@ func TestAnswersFromMemory(t *testing.T) {
 		p.store.take()
 		got := step.do(p.cache.Begin())
 		if calls := strings.Join(p.store.take(), " "); got != step.want || calls != step.calls {
-			t.Errorf("%s: %q with the calls %q; want %q with %q", step.what, got, calls, step.want, step.calls)
+			t.Errorf("%s: %q with the calls %q; want %q with %q", step.name, got, calls, step.want, step.calls)
 		}
 	}
 }
@@ -359,18 +359,20 @@ func TestAnswersFromMemory(t *testing.T) {
 // block of another host. Once the watch has delivered the change, none comes from a pool that is gone or disabled.
 func TestOthersWriteMeanwhile(t *testing.T) {
 	for _, c := range []struct {
-		name     string
-		others   func(*cluster, *ipam.Allocator, netip.Prefix) // they do this, and the watch is behind
-		told     bool                                          // it has delivered it
-		pool     string                                        // that the next address comes from; empty if any will do
-		conflict bool                                          // a write of the block fails, so that it is read
+		name      string
+		others    func(*cluster, *ipam.Allocator, netip.Prefix) // they do this, and the watch is behind
+		delivered bool                                          // it has delivered it
+		// that the next address comes from; empty if any will do
+		pool     string
+		conflict bool // a write of the block fails, so that it is read
 	}{
 		{"an address of the block", func(c *cluster, a *ipam.Allocator, _ netip.Prefix) {
-			_, err := assign(c.Context(), a, me, "net.other")
+			_, err := assign(c.Context(), a, thisNode, "net.other")
 			must(c.T, err)
 		}, false, "10.1.0.0/24", true},
 		{"all addresses of the block", func(c *cluster, a *ipam.Allocator, _ netip.Prefix) {
-			_, err := a.AutoAssign(c.Context(), ipam.Request{Host: me, Handle: "net.other", Num4: 15, Use: "Workload"})
+			_, err := a.AutoAssign(c.Context(), ipam.Request{Host: thisNode, Handle: "net.other", Num4: 15,
+				Use: "Workload"})
 			must(c.T, err)
 		}, false, "", true},
 		{"another host takes the block", func(c *cluster, _ *ipam.Allocator, block netip.Prefix) {
@@ -381,7 +383,7 @@ func TestOthersWriteMeanwhile(t *testing.T) {
 		}, true, "", false},
 		{"the block goes", func(c *cluster, a *ipam.Allocator, block netip.Prefix) {
 			_, err := a.ReleaseByHandle(c.Context(), "net.first")
-			must(c.T, errors.Join(err, a.ReleaseAffinity(c.Context(), ipam.Host(me), block, true)))
+			must(c.T, errors.Join(err, a.ReleaseAffinity(c.Context(), ipam.Host(thisNode), block, true)))
 		}, false, "", true},
 		{"the pool is disabled", func(c *cluster, _ *ipam.Allocator, _ netip.Prefix) {
 			c.changePool("first", func(p *model.IPPool) { p.Spec.Disabled = true })
@@ -399,19 +401,19 @@ func TestOthersWriteMeanwhile(t *testing.T) {
 			// until the first address is given
 			all.changePool("second", func(p *model.IPPool) { p.Spec.Disabled = true })
 			p := all.start()
-			first, err := assign(t.Context(), p.ipam(), me, "net.first")
+			first, err := assign(t.Context(), p.ipam(), thisNode, "net.first")
 			must(t, err)
-			p.know(all.changePool("second", func(p *model.IPPool) { p.Spec.Disabled = false }))
-			p.store.let(0)
+			p.awaitWrite(all.changePool("second", func(p *model.IPPool) { p.Spec.Disabled = false }))
+			p.store.allowEvents(0)
 			c.others(all, ipam.New(all.plain, nil, nil), blockOf(first))
-			if c.told {
-				p.store.let(-1)
-				p.know(all.changePool("second", func(p *model.IPPool) {
+			if c.delivered {
+				p.store.allowEvents(-1)
+				p.awaitWrite(all.changePool("second", func(p *model.IPPool) {
 					p.Labels = map[string]string{"last": "change"}
 				}))
 			}
 			p.store.take()
-			second, err := assign(t.Context(), p.ipam(), me, "net.second")
+			second, err := assign(t.Context(), p.ipam(), thisNode, "net.second")
 			must(t, err)
 			if c.pool != "" && !netip.MustParsePrefix(c.pool).Contains(second) {
 				t.Errorf("the address is %s, want one of %s", second, c.pool)
@@ -420,11 +422,11 @@ func TestOthersWriteMeanwhile(t *testing.T) {
 			if remembered := slices.Contains(calls[:2], "update IPAMBlock"); c.conflict != remembered {
 				t.Errorf("at first the block was written as it was in memory: %t; calls %q", remembered, calls)
 			}
-			p.store.let(-1)
+			p.store.allowEvents(-1)
 			all.consistent(map[string]int{"net.second": 1})
 			o, err := all.plain.Get(t.Context(), model.BlockKey(blockOf(second)))
 			must(t, err)
-			if a := o.Value.(*model.Block).Affinity; a == nil || *a != "host:"+me {
+			if a := o.Value.(*model.Block).Affinity; a == nil || *a != "host:"+thisNode {
 				t.Errorf("the address %s is from a block of %v", second, a)
 			}
 		})
@@ -447,7 +449,7 @@ func (c *cluster) changePool(name string, change func(*model.IPPool)) *model.Obj
 // steal gives a block to another host, as a host does that has found the owner gone.
 func (c *cluster) steal(block netip.Prefix, host string) {
 	c.Helper()
-	old, _ := affinity(me, block.String())
+	old, _ := affinity(thisNode, block.String())
 	_, err := c.plain.Delete(c.Context(), old, 0)
 	must(c.T, err)
 	c.create(affinity(host, block.String()))
@@ -502,11 +504,11 @@ func TestKilledBetweenWrites(t *testing.T) {
 		do   func(context.Context, *ipam.Allocator) error
 	}{
 		{"the first address of a host", func(ctx context.Context, a *ipam.Allocator) error {
-			_, err := assign(ctx, a, me, "net.killed")
+			_, err := assign(ctx, a, thisNode, "net.killed")
 			return err
 		}},
 		{"an address and its release", func(ctx context.Context, a *ipam.Allocator) error {
-			if _, err := assign(ctx, a, me, "net.killed"); err != nil {
+			if _, err := assign(ctx, a, thisNode, "net.killed"); err != nil {
 				return err
 			}
 			_, err := a.ReleaseByHandle(ctx, "net.killed")
@@ -525,9 +527,9 @@ func TestKilledBetweenWrites(t *testing.T) {
 					t.Fatalf("after %d writes: %v", writes, done)
 				}
 				next := all.start()
-				_, err := next.ipam().CountHandles(t.Context(), me, func(string) bool { return false })
+				_, err := next.ipam().CountHandles(t.Context(), thisNode, func(string) bool { return false })
 				must(t, err)
-				_, err = assign(t.Context(), next.ipam(), me, "net.next")
+				_, err = assign(t.Context(), next.ipam(), thisNode, "net.next")
 				must(t, err)
 				if _, err := next.ipam().ReleaseByHandle(t.Context(), "net.killed"); !errors.Is(err,
 					datastore.ErrNotFound) {
@@ -549,7 +551,7 @@ func TestKilledBetweenWrites(t *testing.T) {
 func BenchmarkList(b *testing.B) {
 	for _, hosts := range []int{10, 1000, 10_000} {
 		b.Run(fmt.Sprintf("%d hosts", hosts), func(b *testing.B) {
-			tables := datastore.NewTables(zap.NewNop(), me)
+			tables := datastore.NewTables(zap.NewNop(), thisNode)
 			var events []datastore.Event
 			for i := range hosts {
 				for j := range 4 {
@@ -563,7 +565,7 @@ func BenchmarkList(b *testing.B) {
 			tables.Apply(append(events, datastore.Event{Type: datastore.EventInSync, Revision: 1})...)
 			o := New(nil, tables, kinds, nil).Begin()
 			for b.Loop() {
-				if list, _, _ := o.List(b.Context(), model.KindBlockAffinity, "host/"+me); len(list) != 4 {
+				if list, _, _ := o.List(b.Context(), model.KindBlockAffinity, "host/"+thisNode); len(list) != 4 {
 					b.Fatal(names(list))
 				}
 			}

@@ -80,8 +80,8 @@ func (v *NodeView) Drain(ctx context.Context, r *manxv1.DrainRequest) (*manxv1.D
 				longestDrain.Milliseconds())
 		}
 	}
-	before, err := v.order(r.GetNode(), func(store datastore.Store, name string) (model.DrainPhase, error) {
-		return registration.OrderDrain(ctx, store, name, timeout)
+	before, err := v.writeDrain(r.GetNode(), func(store datastore.Store, name string) (model.DrainPhase, error) {
+		return registration.RequestDrain(ctx, store, name, timeout)
 	})
 	return &manxv1.DrainResponse{Before: string(before)}, err
 }
@@ -91,15 +91,16 @@ const longestDrain = 7 * 24 * time.Hour
 
 // Undrain implements manxv1.ManxServer.
 func (v *NodeView) Undrain(ctx context.Context, r *manxv1.UndrainRequest) (*manxv1.UndrainResponse, error) {
-	before, err := v.order(r.GetNode(), func(store datastore.Store, name string) (model.DrainPhase, error) {
-		return registration.OrderReturn(ctx, store, name)
+	before, err := v.writeDrain(r.GetNode(), func(store datastore.Store, name string) (model.DrainPhase, error) {
+		return registration.CancelDrain(ctx, store, name)
 	})
 	return &manxv1.UndrainResponse{Before: string(before)}, err
 }
 
-// order gives an order about this node, if the request names this node.
-func (v *NodeView) order(name string, give func(datastore.Store, string) (model.DrainPhase, error)) (model.DrainPhase,
-	error) {
+// writeDrain writes the request for a drain, or removes it, if the call is for this node. It returns the phase before.
+func (v *NodeView) writeDrain(
+	name string, write func(datastore.Store, string) (model.DrainPhase, error),
+) (model.DrainPhase, error) {
 	own := v.node
 	store := v.datastore.now().Store
 	switch {
@@ -109,9 +110,9 @@ func (v *NodeView) order(name string, give func(datastore.Store, string) (model.
 	case store == nil:
 		return "", status.Error(codes.Unavailable, "manxd is starting: the datastore is not connected yet")
 	}
-	before, err := give(store, own)
+	before, err := write(store, own)
 	if err != nil {
-		return "", status.Error(codes.Unavailable, "the order cannot be stored: "+err.Error())
+		return "", status.Error(codes.Unavailable, "the Node cannot be written: "+err.Error())
 	}
 	return before, nil
 }

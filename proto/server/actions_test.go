@@ -38,7 +38,7 @@ func TestResetPeer(t *testing.T) {
 		peer, kind string
 		fails      error
 		code       codes.Code
-		says       string
+		text       string
 		did        []string
 	}{
 		{"192.0.2.1", "soft-in", nil, codes.OK, "", []string{"192.0.2.1 0"}},
@@ -56,10 +56,10 @@ func TestResetPeer(t *testing.T) {
 		{"192.0.2.1", "harder", nil, codes.InvalidArgument, "want soft-in", nil},
 	} {
 		r.bgp.resets, r.bgp.resetErr = nil, c.fails
-		answer, err := r.client.ResetPeer(r.context(), &manxv1.ResetPeerRequest{Peer: c.peer, Kind: c.kind})
-		if status.Code(err) != c.code || err != nil && !strings.Contains(err.Error(), c.says) || err == nil &&
-			answer.GetPeer() != "192.0.2.1" {
-			t.Errorf("%s %s: %v, %v", c.peer, c.kind, answer, err)
+		response, err := r.client.ResetPeer(r.context(), &manxv1.ResetPeerRequest{Peer: c.peer, Kind: c.kind})
+		if status.Code(err) != c.code || err != nil && !strings.Contains(err.Error(), c.text) || err == nil &&
+			response.GetPeer() != "192.0.2.1" {
+			t.Errorf("%s %s: %v, %v", c.peer, c.kind, response, err)
 		}
 		if !slices.Equal(r.bgp.resets, c.did) {
 			t.Errorf("%s %s: did %v, want %v", c.peer, c.kind, r.bgp.resets, c.did)
@@ -125,7 +125,7 @@ func TestDrainAndUndrain(t *testing.T) {
 		}
 	}
 	if a := annotations(); a[model.AnnotationDrain] != "" {
-		t.Fatalf("a refused order is stored: %v", a)
+		t.Fatalf("a refused call changed the Node: %v", a)
 	}
 	if got, err := r.client.Drain(r.context(), &manxv1.DrainRequest{Node: "node-1"}); err != nil ||
 		got.GetBefore() != "" {
@@ -203,12 +203,12 @@ func TestRetry(t *testing.T) {
 		return ""
 	})
 	parts := func() map[string]*manxv1.RetriedPart {
-		answer, err := r.client.Retry(r.context(), &manxv1.RetryRequest{})
+		response, err := r.client.Retry(r.context(), &manxv1.RetryRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		all := map[string]*manxv1.RetriedPart{}
-		for _, p := range answer.GetParts() {
+		for _, p := range response.GetParts() {
 			all[p.GetName()] = p
 		}
 		return all

@@ -46,11 +46,11 @@ func (l *lamp) Register(r grpc.ServiceRegistrar) {
 	r.RegisterService(&grpc.ServiceDesc{ServiceName: l.name, HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{{MethodName: "Look", Handler: one}, {MethodName: "Switch", Handler: one},
 			{MethodName: "Secret", Handler: one}},
-		Streams: []grpc.StreamDesc{{StreamName: "Blink", ServerStreams: true, Handler: blink}},
+		Streams: []grpc.StreamDesc{{StreamName: "Blink", ServerStreams: true, Handler: serveBlink}},
 	}, l)
 }
 
-func blink(_ any, s grpc.ServerStream) error {
+func serveBlink(_ any, s grpc.ServerStream) error {
 	if err := s.RecvMsg(new(emptypb.Empty)); err != nil {
 		return err
 	}
@@ -68,9 +68,9 @@ func TestAdd(t *testing.T) {
 	r := newRig(t)
 	get := r.web()
 	invoke := func(method string) (string, error) {
-		answer := new(wrapperspb.StringValue)
-		err := r.conn.Invoke(r.context(), method, new(emptypb.Empty), answer)
-		return answer.GetValue(), err
+		response := new(wrapperspb.StringValue)
+		err := r.conn.Invoke(r.context(), method, new(emptypb.Empty), response)
+		return response.GetValue(), err
 	}
 	if _, err := invoke("/test.Lamp/Look"); status.Code(err) != codes.Unimplemented {
 		t.Errorf("before: %v", err)
@@ -79,8 +79,8 @@ func TestAdd(t *testing.T) {
 	for method, want := range map[string]codes.Code{"/test.Lamp/Look": codes.OK, "/test.Lamp/Switch": codes.OK,
 		"/test.Lamp/Secret": codes.PermissionDenied, "/test.Lamp/None": codes.Unimplemented,
 		"/other.Service/Call": codes.Unimplemented, "/manx.v1.Manx/None": codes.Unimplemented} {
-		if answer, err := invoke(method); status.Code(err) != want || err == nil && answer != "dark" {
-			t.Errorf("%s: %q, %v, want %s", method, answer, err, want)
+		if response, err := invoke(method); status.Code(err) != want || err == nil && response != "dark" {
+			t.Errorf("%s: %q, %v, want %s", method, response, err, want)
 		}
 	}
 	for method, want := range map[string]string{"/test.Lamp/None": "unknown method None for service test.Lamp",
@@ -133,11 +133,11 @@ func (r *rig) services() (names []string) {
 	if err := stream.Send(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: list}); err != nil {
 		r.t.Fatal(err)
 	}
-	answer, err := stream.Recv()
+	response, err := stream.Recv()
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	for _, s := range answer.GetListServicesResponse().GetService() {
+	for _, s := range response.GetListServicesResponse().GetService() {
 		names = append(names, s.GetName())
 	}
 	return names

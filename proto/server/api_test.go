@@ -127,12 +127,12 @@ func TestRoutesAreFiltered(t *testing.T) {
 	r.agent.Learn([]route.Learned{{Prefix: netip.MustParsePrefix("10.65.1.0/26"),
 		NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.7")}, Metric: 1024}})
 	prefixes := func(q *manxv1.ListRoutesRequest) []string {
-		answer, err := r.client.ListRoutes(r.context(), q)
+		response, err := r.client.ListRoutes(r.context(), q)
 		if err != nil {
 			t.Fatal(err)
 		}
 		list := []string{}
-		for _, x := range answer.GetRoutes() {
+		for _, x := range response.GetRoutes() {
 			list = append(list, x.GetPrefix()+" "+x.GetPhase())
 		}
 		return list
@@ -182,11 +182,11 @@ func TestPeerInFull(t *testing.T) {
 	st.Counters = speaker.Counters{Received: 5, Accepted: 4, Advertised: 3}
 	st.HoldTime, st.PeerRouterID, st.Session.Password = 240*time.Second, netip.MustParseAddr("9.9.9.9"), "secret"
 	r.bgp.set(st)
-	answer, err := r.client.GetPeer(r.context(), &manxv1.GetPeerRequest{Address: "2001:DB8::1"})
+	response, err := r.client.GetPeer(r.context(), &manxv1.GetPeerRequest{Address: "2001:DB8::1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := answer.GetPeer()
+	p := response.GetPeer()
 	if p.GetPrefixes().GetAdvertised() != 3 || p.GetNegotiated().GetHoldSeconds() != 240 ||
 		p.GetNegotiated().GetFamily() != "IPv6" ||
 		p.GetEstablishedUnixMs() != since.UnixMilli() || p.GetNegotiated().GetRouterId() != "9.9.9.9" {
@@ -198,8 +198,8 @@ func TestPeerInFull(t *testing.T) {
 		list.GetPeers()[0].GetPrefixes().Advertised != nil {
 		t.Errorf("list %v, %v", list, err)
 	}
-	if strings.Contains(answer.String(), "secret") {
-		t.Errorf("the password is served: %v", answer)
+	if strings.Contains(response.String(), "secret") {
+		t.Errorf("the password is served: %v", response)
 	}
 	if _, err := r.client.GetPeer(r.context(), &manxv1.GetPeerRequest{Address: "192.0.2.77"}); status.Code(
 		err) != codes.NotFound {
@@ -225,11 +225,11 @@ func TestHealthHasAServiceForEachPart(t *testing.T) {
 	r.start()
 	r.store(node(t))
 	is := func(service string) grpc_health_v1.HealthCheckResponse_ServingStatus {
-		answer, err := health.Check(r.context(), &grpc_health_v1.HealthCheckRequest{Service: service})
+		response, err := health.Check(r.context(), &grpc_health_v1.HealthCheckRequest{Service: service})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return answer.GetStatus()
+		return response.GetStatus()
 	}
 	eventually(t, func() string {
 		if is("datastore") != grpc_health_v1.HealthCheckResponse_SERVING ||
@@ -315,9 +315,9 @@ func TestWatchSendsAllThenEachChange(t *testing.T) {
 
 func TestChangesAreLoggedWithTheCaller(t *testing.T) {
 	r := newRig(t)
-	answer, err := r.client.SetLogLevel(r.context(), &manxv1.SetLogLevelRequest{Level: "debug"})
-	if err != nil || answer.GetPrevious() != "info" || r.level.Level() != zap.DebugLevel {
-		t.Fatalf("set: %v, %v; level is %s", answer, err, r.level)
+	response, err := r.client.SetLogLevel(r.context(), &manxv1.SetLogLevelRequest{Level: "debug"})
+	if err != nil || response.GetPrevious() != "info" || r.level.Level() != zap.DebugLevel {
+		t.Fatalf("set: %v, %v; level is %s", response, err, r.level)
 	}
 	if level, err := r.client.GetLogLevel(r.context(), &manxv1.GetLogLevelRequest{}); err != nil ||
 		level.GetLevel() != "debug" {

@@ -21,7 +21,7 @@ type DatastoreSource struct {
 	Type    string          // "etcdv3" or "embedded"
 	Waiting string          // why there are no Tables yet; may be empty
 	Tables  Datastore       // nil: not connected yet
-	Store   datastore.Store // where orders about this node are kept; nil: not connected yet
+	Store   datastore.Store // keeps requests about this node; nil: not connected yet
 }
 
 // Datastore has the calls of *datastore.Tables that the view uses.

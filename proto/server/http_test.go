@@ -100,13 +100,13 @@ func TestReadyzSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// stuck is a dataplane whose lock is never given back.
-type stuck struct {
+// stuckDataplane is a dataplane whose lock is never given back.
+type stuckDataplane struct {
 	Dataplane
 	release chan struct{}
 }
 
-func (s stuck) Status() dataplane.Status {
+func (s stuckDataplane) Status() dataplane.Status {
 	<-s.release
 	return dataplane.Status{}
 }
@@ -116,7 +116,7 @@ func TestLivezFailsWhenAPartHangs(t *testing.T) {
 	r.server.liveness = 10 * time.Millisecond
 	release := make(chan struct{})
 	defer close(release)
-	r.server.Dataplane.Show(DataplaneSource{Agent: stuck{release: release}})
+	r.server.Dataplane.Show(DataplaneSource{Agent: stuckDataplane{release: release}})
 	code, body := r.web()("/livez")
 	if code != http.StatusServiceUnavailable || body != "[-]process: a part of manxd has not answered for "+
 		"10ms\nnot live\n" {

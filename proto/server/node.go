@@ -8,7 +8,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// NodeView shows this node's place in the cluster, and accepts orders about it.
+// NodeView shows this node's place in the cluster, and accepts requests about it.
 type NodeView struct {
 	shown[NodeSource]
 	node      string

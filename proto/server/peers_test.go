@@ -16,8 +16,8 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// agreed is a session whose two ends have the same settings.
-func agreed() speaker.SessionStatus {
+// agreedStatus is a session whose two ends have the same settings.
+func agreedStatus() speaker.SessionStatus {
 	st := session("192.0.2.1", bgp.SessionGlobal, speaker.PhaseEstablished, "Established", "up")
 	st.Session.HoldSeconds, st.Session.KeepaliveSeconds, st.Session.RestartSeconds = 240, 80, 120
 	st.Session.Source, st.LocalAddress = netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.9")
@@ -29,7 +29,7 @@ func agreed() speaker.SessionStatus {
 }
 
 func TestDifferencesBetweenWantedAndNegotiated(t *testing.T) {
-	if d := differences(agreed()); len(d) > 0 {
+	if d := differences(agreedStatus()); len(d) > 0 {
 		t.Errorf("both ends want the same, but differences are %q", d)
 	}
 	for _, c := range []struct {
@@ -63,7 +63,7 @@ func TestDifferencesBetweenWantedAndNegotiated(t *testing.T) {
 		{"down", func(s *speaker.SessionStatus) { s.Phase, s.Families = speaker.PhaseFailed, nil }, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			st := agreed()
+			st := agreedStatus()
 			c.change(&st)
 			d := differences(st)
 			if c.want == "" && len(d) == 0 || c.want != "" && len(d) == 1 && strings.Contains(d[0], c.want) {
@@ -86,7 +86,7 @@ func TestConflictIsTellingBothObjects(t *testing.T) {
 		}
 	}
 	r.show()
-	st := agreed()
+	st := agreedStatus()
 	st.LastError, st.LastErrorBy, st.LastErrorAt, st.NextAttempt = "refused", speaker.DirectionReceived, since,
 		since.Add(time.Second)
 	r.bgp.set(st)
@@ -115,7 +115,7 @@ func TestConflictIsTellingBothObjects(t *testing.T) {
 	}
 }
 
-func judged(prefix string, accept bool, rule string) speaker.EvaluatedPath {
+func evaluated(prefix string, accept bool, rule string) speaker.EvaluatedPath {
 	p := netip.MustParsePrefix(prefix)
 	return speaker.EvaluatedPath{
 		TablePath: speaker.TablePath{Prefix: p, NextHop: netip.MustParseAddr("10.0.0.9"), Origin: "IGP",
@@ -133,15 +133,15 @@ func TestRoutesOfAPeer(t *testing.T) {
 	r.start()
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	r.bgp.received = map[netip.Addr][]speaker.EvaluatedPath{
-		one: {judged("10.1.0.0/16", true, "default"), judged("10.2.0.0/16", false, "BGPFilter/f importV4[0]"),
-			judged("10.3.0.0/16", true, "default")},
-		two: {judged("10.0.0.0/16", false, "BGPFilter/g importV4[1]")},
+		one: {evaluated("10.1.0.0/16", true, "default"), evaluated("10.2.0.0/16", false, "BGPFilter/f importV4[0]"),
+			evaluated("10.3.0.0/16", true, "default")},
+		two: {evaluated("10.0.0.0/16", false, "BGPFilter/g importV4[1]")},
 	}
 	r.bgp.sent = map[netip.Addr][]speaker.EvaluatedPath{
-		one: {judged("10.8.0.0/26", true, "own"), judged("10.9.0.0/26", false, "not inside a pool")}}
+		one: {evaluated("10.8.0.0/26", true, "own"), evaluated("10.9.0.0/26", false, "not inside a pool")}}
 	r.bgp.refused = []fib.Rejection{{Prefix: netip.MustParsePrefix("10.3.0.0/16"), Path: bgp.Path{Peer: one},
 		Reason: "the next hop is this node"}}
-	r.bgp.set(agreed())
+	r.bgp.set(agreedStatus())
 	mesh := session("192.0.2.2", bgp.SessionMesh, speaker.PhaseEstablished, "Established", "up")
 	mesh.Session.From = []string{"BGPConfiguration/default"}
 	r.bgp.set(mesh)

@@ -65,21 +65,21 @@ func withPolicy(t *testing.T) (*rig, *rules) {
 
 func TestExplainNeedsPolicy(t *testing.T) {
 	r := newRig(t)
-	ask := func(want codes.Code, say string) {
+	explainFails := func(want codes.Code, text string) {
 		t.Helper()
 		_, err := r.client.Explain(r.context(), &manxv1.ExplainRequest{Source: "a", Destination: "b"})
-		if status.Code(err) != want || !strings.Contains(err.Error(), say) {
-			t.Errorf("got %v, want %s with %q", err, want, say)
+		if status.Code(err) != want || !strings.Contains(err.Error(), text) {
+			t.Errorf("got %v, want %s with %q", err, want, text)
 		}
 	}
-	ask(codes.Unavailable, "no datastore yet")
+	explainFails(codes.Unavailable, "no datastore yet")
 	r.start()
-	ask(codes.FailedPrecondition, "--policy=false")
+	explainFails(codes.FailedPrecondition, "--policy=false")
 	r.source.Policy = &rules{calc: policy.New(policy.Config{})}
 	r.show()
-	ask(codes.Unavailable, "not read the whole datastore")
+	explainFails(codes.Unavailable, "not read the whole datastore")
 	r.store()
-	ask(codes.NotFound, `"a" is no address`)
+	explainFails(codes.NotFound, `"a" is no address`)
 	_, err := r.client.Explain(r.context(), &manxv1.ExplainRequest{Flow: "tcp/x"})
 	if status.Code(err) != codes.InvalidArgument {
 		t.Error(err)

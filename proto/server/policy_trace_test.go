@@ -197,11 +197,11 @@ func TestTraceFlowEnds(t *testing.T) {
 func TestTraceFlowRefuses(t *testing.T) {
 	r, _, x := withTracer(t)
 	for _, c := range []struct {
-		name string
-		ask  *manxv1.TraceFlowRequest
-		err  error // of the kernel
-		code codes.Code
-		say  string
+		name    string
+		request *manxv1.TraceFlowRequest
+		err     error // of the kernel
+		code    codes.Code
+		text    string
 	}{
 		{"an end that is nobody", &manxv1.TraceFlowRequest{Source: "shop/nobody", Destination: "shop/web"}, nil,
 			codes.NotFound, "is no address"},
@@ -218,12 +218,12 @@ func TestTraceFlowRefuses(t *testing.T) {
 			errors.New("busy"), codes.Internal, "busy"},
 	} {
 		x.err = c.err
-		stream, err := r.client.TraceFlow(r.context(), c.ask)
+		stream, err := r.client.TraceFlow(r.context(), c.request)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := stream.Recv(); status.Code(err) != c.code || !strings.Contains(err.Error(), c.say) {
-			t.Errorf("%s: %v, want %s with %q", c.name, err, c.code, c.say)
+		if _, err := stream.Recv(); status.Code(err) != c.code || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%s: %v, want %s with %q", c.name, err, c.code, c.text)
 		}
 	}
 	r.source.Trace, r.source.Policy = nil, &rules{calc: policy.New(policy.Config{})}

@@ -230,7 +230,7 @@ func TestRolesFollowFromNames(t *testing.T) {
 		change    func(*x509.Certificate)
 		cn        string
 		reads, is bool // is: an admin
-		says      string
+		text      string
 	}{
 		{"common name", nil, "admin", true, true, ""},
 		{"DNS name", func(c *x509.Certificate) { c.DNSNames = []string{"a.example.org", "ops.example.org"} },
@@ -258,8 +258,8 @@ func TestRolesFollowFromNames(t *testing.T) {
 			t.Errorf("%s: reads %v, changes %v", c.name, reads, changes)
 		}
 		for _, err := range []error{reads, changes} {
-			if err != nil && (status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), c.says)) {
-				t.Errorf("%s: %v, want %q", c.name, err, c.says)
+			if err != nil && (status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), c.text)) {
+				t.Errorf("%s: %v, want %q", c.name, err, c.text)
 			}
 		}
 	}
@@ -345,8 +345,8 @@ func TestCertificateExpiresDuringItsConnection(t *testing.T) {
 	}
 }
 
-// strangers opens connections that do nothing, from an address.
-func (x *remoteRig) strangers(local string, n int) (open []net.Conn) {
+// openUntrusted opens connections that do nothing, from an address.
+func (x *remoteRig) openUntrusted(local string, n int) (open []net.Conn) {
 	x.Helper()
 	for range n {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(local)}}
@@ -376,7 +376,7 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 	}
 	var all []net.Conn
 	for i := range 8 {
-		all = append(all, x.strangers(fmt.Sprintf("127.0.0.%d", 2+i), 2*remotePerAddress)...)
+		all = append(all, x.openUntrusted(fmt.Sprintf("127.0.0.%d", 2+i), 2*remotePerAddress)...)
 	}
 	eventually(t, func() string {
 		n := 0

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// spoil makes a value differ from the zero value, however it is made.
+// spoil makes a value of any type differ from its zero value.
 func spoil(v reflect.Value) {
 	switch v.Interface().(type) {
 	case netip.Addr:
@@ -98,7 +98,7 @@ func TestNoDifferenceIsMissed(t *testing.T) {
 	}
 }
 
-// TestWhatResetsSessions follows the rule of the daemon.
+// TestWhatResetsSessions compares with the daemon's rule for session resets.
 func TestWhatResetsSessions(t *testing.T) {
 	for _, c := range []struct {
 		rule   string

@@ -72,7 +72,7 @@ func TestOrderOfDocuments(t *testing.T) {
 	}
 }
 
-// TestWhatIsRead goes through what files may hold.
+// TestWhatIsRead reads each form of document that a file may have.
 func TestWhatIsRead(t *testing.T) {
 	const node = "kind: Node\nmetadata: {name: n1}\nspec: {bgp: {ipv4Address: 10.0.0.1/24}}\n---\n"
 	for _, c := range []struct {
@@ -139,7 +139,7 @@ func TestWhatIsRead(t *testing.T) {
 	}
 }
 
-// TestWhichVersionCounts prefers what somebody wrote, then the newest.
+// TestWhichVersionCounts: the version that a user wrote is preferred, then the newest.
 func TestWhichVersionCounts(t *testing.T) {
 	peer := func(rv, ip string) string {
 		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: p%s}\n"+

@@ -1,4 +1,5 @@
-// Package beside finds an active calico-node on this host: two programs must not program one node.
+// Package beside finds an active calico-node on this host, waits for its end and reports it: two programs must not
+// program one node.
 package beside
 
 import (
@@ -13,56 +14,68 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 )
 
 // podSelector selects the pods of calico-node by the label of its manifests and its operator.
 const podSelector = "k8s-app=calico-node"
 
-// Sockets are the control sockets of calico-node's BGP daemons.
-var Sockets = []string{"/var/run/calico/bird.ctl", "/var/run/calico/bird6.ctl"}
+// sockets are the control sockets of calico-node's BGP daemons.
+var sockets = []string{"/var/run/calico/bird.ctl", "/var/run/calico/bird6.ctl"}
 
 // Finder searches for a calico-node.
 type Finder struct {
-	// Pods may be nil: then pods are not searched. Node is this host's name in Kubernetes.
-	Pods typedcorev1.PodsGetter
-	Node string
-	// Sockets are tested without any API.
-	Sockets []string
+	node    string                 // this host's name in Kubernetes
+	pods    typedcorev1.PodsGetter // nil: pods are not searched
+	sockets []string               // of BGP daemons
 }
 
-// Options select the pods of calico-node on a node.
-func Options(node string) metav1.ListOptions {
+// NewFinder returns the Finder for this host, of this name in Kubernetes. It searches pods if kube, the settings of the
+// Kubernetes API, is not nil and can be used.
+func NewFinder(node string, kube *rest.Config) Finder {
+	f := Finder{node: node, sockets: sockets}
+	if kube == nil {
+		return f
+	}
+	if client, err := typedcorev1.NewForConfig(kube); err == nil {
+		f.pods = client
+	}
+	return f
+}
+
+// options select the pods of calico-node on a node.
+func options(node string) metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: podSelector,
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()}
 }
 
-// Active names the active program, such as "the pod kube-system/calico-node-x7k2p"; empty for none. The error explains
+// find names the active program, such as "the pod kube-system/calico-node-x7k2p"; empty for none. The error explains
 // why the pods are not known.
-func (f Finder) Active(ctx context.Context) (string, error) {
-	for _, path := range f.Sockets {
+func (f Finder) find(ctx context.Context) (string, error) {
+	for _, path := range f.sockets {
 		if answers(ctx, path) {
 			return "the BGP daemon behind " + path, nil
 		}
 	}
-	if f.Pods == nil {
+	if f.pods == nil {
 		return "", nil
 	}
-	o := Options(f.Node)
+	o := options(f.node)
 	o.ResourceVersion = "0" // from the server's cache
-	list, err := f.Pods.Pods("").List(ctx, o)
+	list, err := f.pods.Pods("").List(ctx, o)
 	if err != nil {
-		return "", fmt.Errorf("pods with %s on node %s: %w", podSelector, f.Node, err)
+		return "", fmt.Errorf("pods with %s on node %s: %w", podSelector, f.node, err)
 	}
 	for i := range list.Items {
-		if what := Describe(&list.Items[i]); what != "" {
+		if what := describe(&list.Items[i]); what != "" {
 			return what, nil
 		}
 	}
 	return "", nil
 }
 
-// Describe names a pod that runs, or is about to; it returns "" for one that has ended.
-func Describe(p *corev1.Pod) string {
+// describe names a pod that runs, or is about to; it returns "" for one that has ended.
+func describe(p *corev1.Pod) string {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return ""
 	}

@@ -27,13 +27,13 @@ func TestSockets(t *testing.T) {
 				go func() { _, _ = conn.Write([]byte(c.greeting)) }()
 			}
 		}()
-		f := Finder{Sockets: []string{filepath.Join(dir, "absent"), path}}
-		if what, err := f.Active(t.Context()); err != nil || (what == "the BGP daemon behind "+path) != c.want {
+		f := Finder{sockets: []string{filepath.Join(dir, "absent"), path}}
+		if what, err := f.find(t.Context()); err != nil || (what == "the BGP daemon behind "+path) != c.want {
 			t.Errorf("%s: %q, %v", c.name, what, err)
 		}
 		l.(*net.UnixListener).SetUnlinkOnClose(false)
 		_ = l.Close()
-		if what, err := f.Active(t.Context()); err != nil || what != "" {
+		if what, err := f.find(t.Context()); err != nil || what != "" {
 			t.Errorf("%s, when nobody listens any more: %q, %v", c.name, what, err)
 		}
 	}

@@ -44,11 +44,11 @@ func TestFakeRules(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	told := make(chan struct{}, 8)
-	go func() { done <- f.WatchRules(ctx, func() { told <- struct{}{} }) }()
-	<-told // that it listens
+	notifications := make(chan struct{}, 8)
+	go func() { done <- f.WatchRules(ctx, func() { notifications <- struct{}{} }) }()
+	<-notifications // that it listens
 	f.Edit(func(*ruleset.Actual) *ruleset.Actual { return nil })
-	<-told
+	<-notifications
 	cancel()
 	if err := <-done; err != nil {
 		t.Fatal(err)

@@ -259,7 +259,7 @@ func TestRulesRefused(t *testing.T) {
 	w.SetChain(&ruleset.Chain{Name: "used"})
 	w.SetChain(&ruleset.Chain{Name: "other"})
 	w.SetChain(&ruleset.Chain{Name: "c", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter},
-		Rules: []ruleset.Rule{doing(ruleset.Verdict{Action: ruleset.Jump, Chain: "used"})}})
+		Rules: []ruleset.Rule{verdictRule(ruleset.Verdict{Action: ruleset.Jump, Chain: "used"})}})
 	w.AddSet(ruleset.Set{Name: "n4/a", Type: ruleset.Addresses4, Interval: true})
 	w.AddElement("n4/a", ruleset.Element{Prefix: prefix("10.0.0.0/8")})
 	w.AddMap(ruleset.Map{Name: "m"})
@@ -278,7 +278,7 @@ func TestRulesRefused(t *testing.T) {
 	}{
 		{"a rule that names no set", chain(ruleset.Rule{},
 			matching(ipv4, ruleset.Match{Field: ruleset.Source, Set: "h4/x"})), unix.ENOENT, "add rule 2 of chain new"},
-		{"a rule that jumps nowhere", chain(doing(ruleset.Verdict{Action: ruleset.Jump, Chain: "nowhere"})),
+		{"a rule that jumps nowhere", chain(verdictRule(ruleset.Verdict{Action: ruleset.Jump, Chain: "nowhere"})),
 			unix.ENOENT, "add rule 1 of chain new"},
 		{"a chain that others jump to", ruleset.Changes{
 			Chains: []ruleset.ChainChange{{Name: "used", Old: &ruleset.Chain{Name: "used"}}}}, unix.EBUSY,
@@ -286,7 +286,8 @@ func TestRulesRefused(t *testing.T) {
 		{"a loop", ruleset.Changes{Chains: []ruleset.ChainChange{
 			{Name: "used", Old: &ruleset.Chain{Name: "used"},
 				New: &ruleset.Chain{Name: "used",
-					Rules: []ruleset.Rule{doing(ruleset.Verdict{Action: ruleset.Jump, Chain: "used"})}}}}}, unix.EMLINK,
+					Rules: []ruleset.Rule{verdictRule(ruleset.Verdict{Action: ruleset.Jump, Chain: "used"})}}}}},
+			unix.EMLINK,
 			""},
 		{"an element that overlaps", ruleset.Changes{
 			Sets: []ruleset.SetChange{{Set: interval, Add: []ruleset.Element{{Prefix: prefix("10.1.0.0/16")}}}}},

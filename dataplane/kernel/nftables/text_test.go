@@ -19,7 +19,7 @@ type ruleText struct {
 
 func matching(m ...ruleset.Match) ruleset.Rule { return ruleset.Rule{Matches: m} }
 
-func doing(v ruleset.Verdict) ruleset.Rule { return ruleset.Rule{Verdict: v} }
+func verdictRule(v ruleset.Verdict) ruleset.Rule { return ruleset.Rule{Verdict: v} }
 
 var (
 	ipv4 = ruleset.Match{Field: ruleset.Family, Low: 4}
@@ -122,12 +122,12 @@ var ruleTexts = []ruleText{
 	{"no bit of the mark", ruleset.Rule{Mark: ruleset.Mark{Mask: 0x20000}}, "meta mark set meta mark & 0xfffdffff"},
 	{"whole mark", ruleset.Rule{Mark: ruleset.Mark{Value: 5, Mask: ^uint32(0)}}, "meta mark set 0x00000005"},
 	{"no tracking", ruleset.Rule{NoTrack: true, Verdict: ruleset.Verdict{Action: ruleset.Accept}}, "notrack accept"},
-	{"reject", doing(ruleset.Verdict{Action: ruleset.Reject}), "reject"},
-	{"return", doing(ruleset.Verdict{Action: ruleset.Return}), "return"},
-	{"jump", doing(ruleset.Verdict{Action: ruleset.Jump, Chain: "in/x"}), "jump in/x"},
-	{"goto", doing(ruleset.Verdict{Action: ruleset.Goto, Chain: "in/x"}), "goto in/x"},
-	{"lookup", doing(ruleset.Verdict{Action: ruleset.Lookup, Map: "to-workload"}), "iifname vmap @to-workload"},
-	{"lookup of the way out", doing(ruleset.Verdict{Action: ruleset.Lookup, Map: "to-workload", Out: true}),
+	{"reject", verdictRule(ruleset.Verdict{Action: ruleset.Reject}), "reject"},
+	{"return", verdictRule(ruleset.Verdict{Action: ruleset.Return}), "return"},
+	{"jump", verdictRule(ruleset.Verdict{Action: ruleset.Jump, Chain: "in/x"}), "jump in/x"},
+	{"goto", verdictRule(ruleset.Verdict{Action: ruleset.Goto, Chain: "in/x"}), "goto in/x"},
+	{"lookup", verdictRule(ruleset.Verdict{Action: ruleset.Lookup, Map: "to-workload"}), "iifname vmap @to-workload"},
+	{"lookup of the way out", verdictRule(ruleset.Verdict{Action: ruleset.Lookup, Map: "to-workload", Out: true}),
 		"oifname vmap @to-workload"},
 	{"few in the log", ruleset.Rule{Log: ruleset.Log{Kernel: "p", Rate: 5, Burst: 10, Per: ruleset.PerHour}},
 		`limit rate 5/hour burst 10 packets log prefix "p"`},
@@ -142,8 +142,8 @@ var ruleTexts = []ruleText{
 }
 
 var natTexts = []ruleText{
-	{"masquerade", doing(ruleset.Verdict{Action: ruleset.Masquerade}), "masquerade"},
-	{"masquerade at random", doing(ruleset.Verdict{Action: ruleset.Masquerade, Random: true}),
+	{"masquerade", verdictRule(ruleset.Verdict{Action: ruleset.Masquerade}), "masquerade"},
+	{"masquerade at random", verdictRule(ruleset.Verdict{Action: ruleset.Masquerade, Random: true}),
 		"masquerade fully-random"},
 	{"masquerade to ports at random", ruleset.Rule{Matches: []ruleset.Match{tcp}, Verdict: ruleset.Verdict{
 		Action: ruleset.Masquerade, Low: 4790, High: 65535, Random: true}},
@@ -156,7 +156,7 @@ var natTexts = []ruleText{
 }
 
 var dnatTexts = []ruleText{
-	{"dnat", doing(ruleset.Verdict{Action: ruleset.DNAT, Address: addr("10.0.0.1")}),
+	{"dnat", verdictRule(ruleset.Verdict{Action: ruleset.DNAT, Address: addr("10.0.0.1")}),
 		"meta nfproto ipv4 dnat ip to 10.0.0.1"},
 }
 

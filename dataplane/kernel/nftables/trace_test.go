@@ -488,7 +488,7 @@ func fragments(mac net.HardwareAddr, from, to netip.Addr, sport, dport uint16) (
 func TestTraceFlowRefused(t *testing.T) {
 	for err, want := range map[error]bool{unix.EINVAL: true, unix.EPERM: false, nil: false} {
 		got := ownerError(err)
-		if told := errors.Is(got, ErrMissing) && strings.Contains(got.Error(), "Linux 5.12"); told != want ||
+		if missing := errors.Is(got, ErrMissing) && strings.Contains(got.Error(), "Linux 5.12"); missing != want ||
 			!errors.Is(got, err) {
 			t.Errorf("%v becomes %v", err, got)
 		}

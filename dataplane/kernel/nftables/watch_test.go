@@ -16,22 +16,22 @@ import (
 func watchRules(t *testing.T, n *Conn) <-chan struct{} {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	told, done := make(chan struct{}, 1000), make(chan error, 1)
-	go func() { done <- n.WatchRules(ctx, func() { told <- struct{}{} }) }()
+	notifications, done := make(chan struct{}, 1000), make(chan error, 1)
+	go func() { done <- n.WatchRules(ctx, func() { notifications <- struct{}{} }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	awaitTold(t, told)
-	return told
+	awaitNotification(t, notifications)
+	return notifications
 }
 
-func awaitTold(t *testing.T, told <-chan struct{}) {
+func awaitNotification(t *testing.T, notifications <-chan struct{}) {
 	t.Helper()
 	select {
-	case <-told:
+	case <-notifications:
 	case <-time.After(10 * time.Second):
 		t.Fatal("nobody told of the change")
 	}
@@ -40,13 +40,13 @@ func awaitTold(t *testing.T, told <-chan struct{}) {
 // Changes by others in the table are reported; our changes, and those by others elsewhere, are not.
 func TestWatchRules(t *testing.T) {
 	ns, n := rulesNS(t)
-	told := watchRules(t, n)
+	notifications := watchRules(t, n)
 	quiet := func(what string) {
 		t.Helper()
 		// Events come in order: once a change by another program is reported, every earlier one would have been.
-		for len(told) > 0 {
+		for len(notifications) > 0 {
 			t.Errorf("%s was told", what)
-			<-told
+			<-notifications
 		}
 	}
 	w := tableOfMany(20_000, false)
@@ -64,9 +64,9 @@ func TestWatchRules(t *testing.T) {
 		"add set inet manx foreign { type ether_addr; }", "delete table inet manx",
 	} {
 		nft(t, ns, c)
-		awaitTold(t, told)
-		for len(told) > 0 { // one command may make several datagrams
-			<-told
+		awaitNotification(t, notifications)
+		for len(notifications) > 0 { // one command may make several datagrams
+			<-notifications
 		}
 	}
 	nft(t, ns, "flush ruleset")
@@ -87,11 +87,11 @@ func TestWatchRulesLosesEvents(t *testing.T) {
 	nft(t, ns, fmt.Sprintf("add table inet other; add set inet other s { type ipv4_addr; elements = { %s } }",
 		elements.String()))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	told := false
-	if err := readEvents(ctx, s, func() { told = true; cancel() }); err != nil {
+	notifications := false
+	if err := readEvents(ctx, s, func() { notifications = true; cancel() }); err != nil {
 		t.Fatal(err)
 	}
-	if !told {
+	if !notifications {
 		t.Error("nobody told that events were lost")
 	}
 }
@@ -153,7 +153,7 @@ func TestRulesRepairWhatOthersDid(t *testing.T) {
 var (
 	usesSet = ruleset.Rule{Matches: []ruleset.Match{ipv4, {Field: ruleset.Source, Set: "n4/a"}},
 		Verdict: ruleset.Verdict{Action: ruleset.Jump, Chain: "used"}}
-	usesMap = doing(ruleset.Verdict{Action: ruleset.Lookup, Map: "m"})
+	usesMap = verdictRule(ruleset.Verdict{Action: ruleset.Lookup, Map: "m"})
 )
 
 func repairTable() *ruleset.Table {

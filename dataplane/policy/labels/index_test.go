@@ -16,7 +16,7 @@ type model struct {
 	items     map[int]modelItem
 	parents   map[string]map[string]string
 	selectors map[string]*selector.Selector
-	told      map[string]map[int]bool
+	matched   map[string]map[int]bool
 	calls     int
 }
 
@@ -27,27 +27,27 @@ type modelItem struct {
 
 func newModel(t *testing.T) (*model, *Index[int, string]) {
 	m := &model{t: t, items: map[int]modelItem{}, parents: map[string]map[string]string{},
-		selectors: map[string]*selector.Selector{}, told: map[string]map[int]bool{}}
+		selectors: map[string]*selector.Selector{}, matched: map[string]map[int]bool{}}
 	return m, New(m.started, m.stopped)
 }
 
 func (m *model) started(s string, i int) {
 	m.calls++
-	if m.told[s][i] {
+	if m.matched[s][i] {
 		m.t.Fatalf("%s starts to match %d twice", s, i)
 	}
-	if m.told[s] == nil {
-		m.told[s] = map[int]bool{}
+	if m.matched[s] == nil {
+		m.matched[s] = map[int]bool{}
 	}
-	m.told[s][i] = true
+	m.matched[s][i] = true
 }
 
 func (m *model) stopped(s string, i int) {
 	m.calls++
-	if !m.told[s][i] {
+	if !m.matched[s][i] {
 		m.t.Fatalf("%s ceases to match %d, which it did not", s, i)
 	}
-	delete(m.told[s], i)
+	delete(m.matched[s], i)
 }
 
 func (m *model) labels(i int) map[string]string {
@@ -77,15 +77,15 @@ func (m *model) check(x *Index[int, string]) {
 			if sel.Matches(labels) {
 				of[i][s] = true
 			}
-			if m.told[s][i] != of[i][s] {
-				m.t.Fatalf("%s %s: told that it matches item %d %v: %v", s, sel, i, labels, m.told[s][i])
+			if m.matched[s][i] != of[i][s] {
+				m.t.Fatalf("%s %s: reported for item %d %v: %v", s, sel, i, labels, m.matched[s][i])
 			}
 		}
 		if got := slices.Sorted(x.Selectors(i)); !slices.Equal(got, slices.Sorted(maps.Keys(of[i]))) {
 			m.t.Fatalf("selectors of item %d are %v, want %v", i, got, of[i])
 		}
 	}
-	for s, items := range m.told {
+	for s, items := range m.matched {
 		if got := slices.Sorted(x.Matches(s)); !slices.Equal(got, slices.Sorted(maps.Keys(items))) {
 			m.t.Fatalf("%s matches %v, want %v", s, got, items)
 		}
@@ -198,7 +198,7 @@ func TestMatchesAreThoseOfTheWholeEvaluation(t *testing.T) {
 		for _, p := range parentNames {
 			x.SetParent(p, nil)
 		}
-		for s, items := range m.told {
+		for s, items := range m.matched {
 			if len(items) > 0 {
 				t.Fatalf("seed %d: %s matches %v after all is gone", seed, s, items)
 			}

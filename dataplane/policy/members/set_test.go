@@ -157,18 +157,22 @@ func forks(t *testing.T, tr *tree, at uint32) int {
 	return 1 + forks(t, tr, n.child[0]) + forks(t, tr, n.child[1])
 }
 
-// teller records changes of an interval set.
-type teller struct{ told *[]string }
+// changeRecorder records changes of an interval set.
+type changeRecorder struct{ changes *[]string }
 
-func (t teller) Add(e ruleset.Element)    { *t.told = append(*t.told, "+"+e.Prefix.String()) }
-func (t teller) Remove(e ruleset.Element) { *t.told = append(*t.told, "-"+e.Prefix.String()) }
-func (teller) Has(ruleset.Element) bool   { panic("an interval set knows its elements") }
+func (t changeRecorder) Add(e ruleset.Element) {
+	*t.changes = append(*t.changes, "+"+e.Prefix.String())
+}
+func (t changeRecorder) Remove(e ruleset.Element) {
+	*t.changes = append(*t.changes, "-"+e.Prefix.String())
+}
+func (changeRecorder) Has(ruleset.Element) bool { panic("an interval set knows its elements") }
 
 func TestNetworksMakeWayForLargerOnesAndComeBack(t *testing.T) {
-	var told []string
-	s := New(true, teller{&told})
+	var changes []string
+	s := New(true, changeRecorder{&changes})
 	for _, step := range []struct {
-		what string
+		name string
 		want []string
 	}{
 		{"+10.0.1.0/24", []string{"+10.0.1.0/24"}},
@@ -187,14 +191,14 @@ func TestNetworksMakeWayForLargerOnesAndComeBack(t *testing.T) {
 		{"-192.0.2.0/24", nil},
 		{"-::/0", []string{"-::/0"}},
 	} {
-		told = nil
+		changes = nil
 		change := s.Add
-		if step.what[0] == '-' {
+		if step.name[0] == '-' {
 			change = s.Remove
 		}
-		change(ruleset.Element{Prefix: netip.MustParsePrefix(step.what[1:])})
-		if !slices.Equal(told, step.want) {
-			t.Errorf("%s: %v, want %v", step.what, told, step.want)
+		change(ruleset.Element{Prefix: netip.MustParsePrefix(step.name[1:])})
+		if !slices.Equal(changes, step.want) {
+			t.Errorf("%s: %v, want %v", step.name, changes, step.want)
 		}
 	}
 }

@@ -42,8 +42,8 @@ func TestConnecting(t *testing.T) {
 	}
 }
 
-// The socket is closed to others between getting its name and anything that could be done to it afterwards: with an
-// umask of 0, thousands of sockets, and somebody who tries all the time.
+// The socket is closed to others from the moment it has its name. The test makes thousands of sockets with an umask of
+// 0, while another user tries to connect all the time.
 func TestSocketIsNeverOpen(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user wants root")
@@ -80,8 +80,8 @@ func TestSocketIsNeverOpen(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	said := bufio.NewReader(out)
-	if line, err := said.ReadString('\n'); line != "READY\n" {
+	stdout := bufio.NewReader(out)
+	if line, err := stdout.ReadString('\n'); line != "READY\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
 	for range 3_000 {
@@ -92,7 +92,7 @@ func TestSocketIsNeverOpen(t *testing.T) {
 		l.Close()
 	}
 	in.Close()
-	rest, _ := io.ReadAll(said)
+	rest, _ := io.ReadAll(stdout)
 	if cmd.Wait(); strings.Contains(string(rest), "CONNECTED") {
 		t.Error("an unprivileged user connected to the socket")
 	}

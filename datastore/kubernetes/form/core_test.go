@@ -15,8 +15,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// loud is metadata of which only a part is kept.
-func loud(namespace, name string) metav1.ObjectMeta {
+// fullMetadata is metadata of which only a part is kept.
+func fullMetadata(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: name, Namespace: namespace, UID: "u", ResourceVersion: "5", Labels: map[string]string{"l": "v"},
 		Annotations: map[string]string{"kubectl.kubernetes.io/last-applied-configuration": strings.Repeat("x", 1000),
@@ -25,7 +25,7 @@ func loud(namespace, name string) metav1.ObjectMeta {
 	}
 }
 
-func quiet(t *testing.T, o *model.Object, want model.Key, annotations map[string]string) {
+func checkTrimmed(t *testing.T, o *model.Object, want model.Key, annotations map[string]string) {
 	t.Helper()
 	if o.Err != nil || o.Key != want || o.Revision != 5 {
 		t.Errorf("%+v", o)
@@ -38,16 +38,17 @@ func quiet(t *testing.T, o *model.Object, want model.Key, annotations map[string
 }
 
 func TestOnlyUsedFieldsAreKept(t *testing.T) {
-	n := Namespace(&corev1.Namespace{ObjectMeta: loud("", "shop")})
-	quiet(t, n, model.ResourceKey(model.KindNamespace, "shop"),
+	n := Namespace(&corev1.Namespace{ObjectMeta: fullMetadata("", "shop")})
+	checkTrimmed(t, n, model.ResourceKey(model.KindNamespace, "shop"),
 		map[string]string{"cni.projectcalico.org/ipv4pools": "b"})
-	a := ServiceAccount(&corev1.ServiceAccount{ObjectMeta: loud("shop", "robot"), Secrets: []corev1.ObjectReference{
-		{Name: "s"}}})
-	quiet(t, a, model.Key{Kind: model.KindServiceAccount, Namespace: "shop", Name: "robot"}, nil)
+	a := ServiceAccount(&corev1.ServiceAccount{ObjectMeta: fullMetadata("shop", "robot"),
+		Secrets: []corev1.ObjectReference{
+			{Name: "s"}}})
+	checkTrimmed(t, a, model.Key{Kind: model.KindServiceAccount, Namespace: "shop", Name: "robot"}, nil)
 	if n.Metadata().GetLabels()["l"] != "v" || a.Metadata().GetLabels()["l"] != "v" {
 		t.Error("labels are needed")
 	}
-	s := Service(&corev1.Service{ObjectMeta: loud("shop", "web"), Spec: corev1.ServiceSpec{
+	s := Service(&corev1.Service{ObjectMeta: fullMetadata("shop", "web"), Spec: corev1.ServiceSpec{
 		Type: "LoadBalancer", ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1", "fd00::1"},
 		ExternalIPs: []string{"192.0.2.1"}, LoadBalancerIP: "192.0.2.2",
 		IPFamilies: []corev1.IPFamily{"IPv4", "IPv6"}, ExternalTrafficPolicy: "Local", Selector: map[string]string{
@@ -55,7 +56,7 @@ func TestOnlyUsedFieldsAreKept(t *testing.T) {
 		Ports: []corev1.ServicePort{{Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080}},
 	}, Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{
 		Ingress: []corev1.LoadBalancerIngress{{IP: "192.0.2.3"}, {Hostname: "h"}}}}})
-	quiet(t, s, model.Key{Kind: model.KindService, Namespace: "shop", Name: "web"},
+	checkTrimmed(t, s, model.Key{Kind: model.KindService, Namespace: "shop", Name: "web"},
 		map[string]string{"projectcalico.org/ipv4pools": "a"})
 	want := model.ServiceSpec{Type: "LoadBalancer", ClusterIP: "10.96.0.1",
 		ClusterIPs: []string{"10.96.0.1", "fd00::1"}, ExternalIPs: []string{"192.0.2.1"},
@@ -66,23 +67,23 @@ func TestOnlyUsedFieldsAreKept(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	yes, no, node, port, name, protocol := true, false, "node-1", int32(80), "http", corev1.ProtocolTCP
-	meta := loud("shop", "web-abc")
+	meta := fullMetadata("shop", "web-abc")
 	meta.Labels[model.LabelServiceName] = "web"
 	e := EndpointSlice(&discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: "IPv4",
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.7"}, NodeName: &node,
 			Conditions: discoveryv1.EndpointConditions{Ready: &yes, Terminating: &no}}, {}},
 		Ports: []discoveryv1.EndpointPort{{Name: &name, Protocol: &protocol, Port: &port}},
 	})
-	quiet(t, e, model.Key{Kind: model.KindEndpointSlice, Namespace: "shop", Name: "web-abc"}, nil)
+	checkTrimmed(t, e, model.Key{Kind: model.KindEndpointSlice, Namespace: "shop", Name: "web-abc"}, nil)
 	if v := e.Value.(*model.EndpointSlice); !reflect.DeepEqual(v.Labels,
 		map[string]string{model.LabelServiceName: "web"}) || len(v.Endpoints) != 2 ||
 		*v.Endpoints[0].NodeName != "node-1" || !*v.Endpoints[0].Conditions.Ready ||
 		*v.Endpoints[0].Conditions.Terminating || *v.Ports[0].Protocol != "TCP" {
 		t.Errorf("%+v", v)
 	}
-	k := KubernetesPolicy(&networkingv1.NetworkPolicy{ObjectMeta: loud("shop", "p"),
+	k := KubernetesPolicy(&networkingv1.NetworkPolicy{ObjectMeta: fullMetadata("shop", "p"),
 		Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{"Egress"}}})
-	quiet(t, k, model.Key{Kind: model.KindKubernetesNetworkPolicy, Namespace: "shop", Name: "p"}, nil)
+	checkTrimmed(t, k, model.Key{Kind: model.KindKubernetesNetworkPolicy, Namespace: "shop", Name: "p"}, nil)
 	if p, err := conversion.Policy(k); err != nil || p.Value.(*v3.NetworkPolicy).Spec.Types[0] != v3.PolicyTypeEgress {
 		t.Errorf("%v, %v", p, err)
 	}
@@ -90,7 +91,7 @@ func TestOnlyUsedFieldsAreKept(t *testing.T) {
 
 func TestProfiles(t *testing.T) {
 	const uid = "0f3ac7de-9b21-4c55-8f10-2b6d1a9e7c04"
-	meta := loud("", "shop")
+	meta := fullMetadata("", "shop")
 	meta.UID = uid
 	p := Profile(Namespace(&corev1.Namespace{ObjectMeta: meta}))
 	v := p.Value.(*v3.Profile)
@@ -101,14 +102,14 @@ func TestProfiles(t *testing.T) {
 		v.Annotations["cni.projectcalico.org/ipv4pools"] != "b" {
 		t.Errorf("%+v %+v", p, v)
 	}
-	p = Profile(ServiceAccount(&corev1.ServiceAccount{ObjectMeta: loud("shop", "robot")}))
+	p = Profile(ServiceAccount(&corev1.ServiceAccount{ObjectMeta: fullMetadata("shop", "robot")}))
 	v = p.Value.(*v3.Profile)
 	if p.Key.Name != "ksa.shop.robot" || v.ResourceVersion != "/5" || len(v.Spec.Egress) != 0 ||
 		!reflect.DeepEqual(v.Spec.LabelsToApply,
 			map[string]string{"pcsa.l": "v", "pcsa.projectcalico.org/name": "robot"}) {
 		t.Errorf("%+v %+v", p, v)
 	}
-	if p := Profile(Service(&corev1.Service{ObjectMeta: loud("shop", "web")})); p != nil {
+	if p := Profile(Service(&corev1.Service{ObjectMeta: fullMetadata("shop", "web")})); p != nil {
 		t.Errorf("%+v", p)
 	}
 }
@@ -121,7 +122,7 @@ func TestClusterPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	quiet(t, o, model.ResourceKey(model.KindClusterNetworkPolicy, "p"), nil)
+	checkTrimmed(t, o, model.ResourceKey(model.KindClusterNetworkPolicy, "p"), nil)
 	if p, err := conversion.Policy(o); err != nil || p.Value.(*v3.GlobalNetworkPolicy).Spec.Tier != "kube-admin" {
 		t.Errorf("%+v, %v", p, err)
 	}
@@ -136,19 +137,19 @@ func TestClusterPolicy(t *testing.T) {
 	}
 }
 
-// odder is a document that Calico's programs or the API server judged.
-type odder struct {
+// oddDocument is a document with the result of its validation by Calico's programs or the API server.
+type oddDocument struct {
 	Doc   any
 	Why   string
 	Stage string
 }
 
-// What Calico accepts and what it refuses may both be in an API whose custom resource definitions are older, or laxer.
-// None of it takes down whoever reads it: it is used, or shown with the reason.
+// An API with older or less strict custom resource definitions may have objects that Calico accepts, and objects that
+// it refuses. No object makes its reader fail: it is used, or shown with the reason.
 func TestJudgedDocuments(t *testing.T) {
 	used, shown := 0, 0
 	for _, file := range []string{"rejected.jsonl", "accepted-although-odd.jsonl"} {
-		for _, d := range lines[odder](t, file) {
+		for _, d := range lines[oddDocument](t, file) {
 			doc, ok := d.Doc.(map[string]any)
 			if !ok {
 				continue // no JSON object: an API server cannot have that

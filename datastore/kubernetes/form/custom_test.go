@@ -139,7 +139,7 @@ func TestAffinityLabels(t *testing.T) {
 		t.Error(have)
 	}
 	for g, deleted := range map[Group]any{V1: "false", V3: false} {
-		// An affinity of an old release: without labels. Whoever updates it adds them, and keeps all else.
+		// An affinity of an old release has no labels. An update adds them and keeps all other fields.
 		o := decode(t, g, model.KindBlockAffinity,
 			`{"metadata":{"name":"node1-fd00---122","resourceVersion":"7","uid":"u","labels":{"own":"x"},
 			"annotations":{"a":"b"},"finalizers":["f"],"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"node1","uid":"n"}]},
@@ -160,7 +160,7 @@ func TestAffinityLabels(t *testing.T) {
 	}
 }
 
-// A new block has the lists that its custom resource cannot be without.
+// A new block has the required lists of its custom resource.
 func TestNewBlock(t *testing.T) {
 	cidr := netip.MustParsePrefix("10.0.0.0/30")
 	raw, err := Encode(V1, model.NewObject(model.BlockKey(cidr), &model.Block{CIDR: cidr, Allocations: make([]*int, 4),
@@ -280,7 +280,7 @@ func TestMetadataOfCustomResource(t *testing.T) {
 			t.Error("what is hidden was written")
 		}
 		if o == fresh {
-			continue // which has no labels
+			continue // it has no labels
 		}
 		if own.Labels["projectcalico.org/x"] != "own" {
 			t.Errorf("labels of Calico's programs: %v", own.Labels)
@@ -295,7 +295,7 @@ func TestMetadataOfCustomResource(t *testing.T) {
 	}
 }
 
-// A pool that is being deleted is seen as such, and the mark is not folded: a pool of the same name would inherit it.
+// A pool under deletion is recognised, and its mark is not folded: a new pool of the same name would inherit it.
 func TestDeletionTimestamp(t *testing.T) {
 	o := decode(t, V1, model.KindIPPool,
 		`{"metadata":{"name":"x","resourceVersion":"9","deletionTimestamp":"2026-01-01T00:00:00Z",

@@ -52,7 +52,7 @@ type rawObject struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// head has the type of an object.
+// head is the type of an object.
 type head struct{ APIVersion, Kind string }
 
 func (r rawObject) head(t testing.TB) (h head) {
@@ -102,8 +102,8 @@ func decodeAny(t testing.TB, r rawObject) (*model.Object, []conversion.Notice) {
 	}
 }
 
-// shown returns the objects that calicoctl showed, by kind, namespace and name.
-func shown(t testing.TB) map[model.Key]any {
+// shownObjects returns the objects that calicoctl showed, by kind, namespace and name.
+func shownObjects(t testing.TB) map[model.Key]any {
 	t.Helper()
 	entries, err := os.ReadDir("testdata/calicoctl-get")
 	if err != nil {
@@ -193,7 +193,7 @@ func differences(path string, want, have any) []string {
 // addresses of a pod are kept here, since they are read from tables; the profile projectcalico-default-allow is no
 // object of the API; and calicoctl does not show IPAM's own objects, Services and Kubernetes' policies.
 func TestShownByCalicoctl(t *testing.T) {
-	want := shown(t)
+	want := shownObjects(t)
 	delete(want, model.ResourceKey(model.KindProfile, "projectcalico-default-allow"))
 	compared := 0
 	for _, r := range lines[rawObject](t, "objects.jsonl") {
@@ -209,7 +209,7 @@ func TestShownByCalicoctl(t *testing.T) {
 		case model.KindIPAMBlock, model.KindBlockAffinity, model.KindIPAMHandle, model.KindService,
 			model.KindKubernetesNetworkPolicy:
 			continue
-		case model.KindIPAMConfig: // a view of its own of calicoctl's output
+		case model.KindIPAMConfig: // calicoctl shows it in its own form
 			var err error
 			if o, err = Decode(V1, model.KindIPAMConfiguration, r.Object); err != nil {
 				t.Fatal(err)
@@ -270,7 +270,7 @@ func changedAndBack(o *model.Object) *model.Object {
 	return &model.Object{Key: o.Key, Revision: o.Revision, Value: o.Clone().Value}
 }
 
-// ownPart is JSON with its members in order, without those that the API server sets.
+// ownPart is JSON with its members in order, without the members that the API server sets.
 func ownPart(t testing.TB, raw []byte) string {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(raw))

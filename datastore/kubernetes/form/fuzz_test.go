@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// customKinds returns those that are custom resources.
+// customKinds returns the kinds that are custom resources.
 func customKinds() []model.Kind {
 	var list []model.Kind
 	for _, i := range model.Kinds() {
@@ -19,7 +19,7 @@ func customKinds() []model.Kind {
 	return list
 }
 
-// odd are texts that no user would write on purpose.
+// odd are unusual texts.
 var odd = []string{
 	``, `null`, `[]`, `{}`, `"x"`, `{"metadata":null}`, `{"metadata":{"name":"x"}}`,
 	`{"metadata":{"name":"x","resourceVersion":"1"},"spec":null}`,
@@ -41,8 +41,8 @@ var odd = []string{
 	`{"metadata":{"name":"h","resourceVersion":"1"},"spec":{"handleID":"other"}}`,
 }
 
-// FuzzDecode decodes any text as an object of any kind. Nothing panics, and a decoded object is the same after it was
-// written and read again, with and without its unknown fields.
+// FuzzDecode decodes any text as an object of any kind. No text causes a panic, and a decoded object is unchanged by a
+// write and a read, with and without its unknown fields.
 func FuzzDecode(f *testing.F) {
 	kinds := customKinds()
 	add := func(k model.Kind, raw []byte) {
@@ -77,15 +77,15 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%+v\n%s", o, raw)
 		}
 		if o.Err == nil {
-			staysTheSame(t, g, o)
-			staysTheSame(t, g, changedAndBack(o))
+			checkRoundTrip(t, g, o)
+			checkRoundTrip(t, g, changedAndBack(o))
 		}
 	})
 }
 
-// staysTheSame checks that encoding and decoding return an equal object, in either group.
-func staysTheSame(t *testing.T, g Group, o *model.Object) {
-	want, ok := said(t, o)
+// checkRoundTrip checks that encoding and decoding return an equal object, in either group.
+func checkRoundTrip(t *testing.T, g Group, o *model.Object) {
+	want, ok := content(t, o)
 	if !ok {
 		return
 	}
@@ -98,16 +98,16 @@ func staysTheSame(t *testing.T, g Group, o *model.Object) {
 		if err != nil {
 			t.Fatalf("%s: %v", written, err)
 		}
-		if have, _ := said(t, again); have != want || again.Key != o.Key || again.Revision != o.Revision ||
+		if have, _ := content(t, again); have != want || again.Key != o.Key || again.Revision != o.Revision ||
 			again.Err != nil {
 			t.Fatalf("%s:\nwant %s\nhave %s\n%+v as %s", g, want, have, again, written)
 		}
 	}
 }
 
-// said is the content of an object, without the fields that the API server sets. It is false for an object that cannot
-// be written, for example with a time beyond the year 9999.
-func said(t *testing.T, o *model.Object) (string, bool) {
+// content is the content of an object, without the fields that the API server sets. It is false for an object that
+// cannot be written, for example with a time beyond the year 9999.
+func content(t *testing.T, o *model.Object) (string, bool) {
 	c := o.Clone()
 	if m := c.Metadata(); m != nil {
 		m.SetDeletionTimestamp(nil)

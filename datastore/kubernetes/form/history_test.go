@@ -17,7 +17,7 @@ type step struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// decode returns the object as the API would have: the API server's own store has no revision in it.
+// decode returns the object as the API returns it: the stored form has no revision.
 func (s step) decode(t testing.TB) (*model.Object, []byte) {
 	t.Helper()
 	var top map[string]json.RawMessage
@@ -41,8 +41,8 @@ func (s step) decode(t testing.TB) (*model.Object, []byte) {
 	return o, raw
 }
 
-// What Calico's programs wrote can be read, and written as they did. An object of an IPAM kind is marked before it is
-// deleted, and the mark is what this package writes and sees.
+// The objects that Calico's programs wrote can be read, and are written in the same form. An object of an IPAM kind is
+// marked before its deletion; this package writes and reads the same mark.
 func TestHistory(t *testing.T) {
 	before := map[string]*model.Object{}
 	marks := 0
@@ -83,7 +83,7 @@ func marked(t testing.TB, o *model.Object, revision int64) []byte {
 	t.Helper()
 	c := Mark(o)
 	if h, ok := c.Value.(*model.Handle); ok {
-		h.Block = nil // it is deleted when nothing is left in it
+		h.Block = nil // an empty block is deleted
 	}
 	c.Revision = revision
 	raw, err := Encode(V1, c)

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// kubeNodes returns those of the fixtures.
+// kubeNodes returns the Nodes of the fixtures.
 func kubeNodes(t testing.TB) []*corev1.Node {
 	var list []*corev1.Node
 	for _, r := range lines[rawObject](t, "objects.jsonl") {
@@ -53,7 +53,7 @@ func patched(
 	return after, p["metadata"]
 }
 
-// settled has the JSON in annotations in one order.
+// settled sorts the JSON in annotations.
 func settled(t testing.TB, annotations map[string]string) map[string]string {
 	m := maps.Clone(annotations)
 	for _, name := range []string{annotationLabels, annotationAnnotations, annotationInterfaces} {
@@ -151,7 +151,7 @@ func TestNodeAddresses(t *testing.T) {
 	}
 }
 
-// With usePodCIDR the addresses of tunnels are the first of the pods' range, whatever the annotations are.
+// With usePodCIDR the addresses of tunnels are the first of the pods' range, regardless of annotations.
 func TestUsePodCIDR(t *testing.T) {
 	const key = "jlkVyQYooZYzI2wFfNhSZez5eWh44yfq1wKVjLvSXgY="
 	for _, c := range []struct{ podCIDR, key, ipip, wireguard string }{

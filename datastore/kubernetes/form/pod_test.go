@@ -56,9 +56,9 @@ func TestEndpoint(t *testing.T) {
 	}
 	now := metav1.Now()
 	for what, c := range map[string]struct {
-		change            func(*corev1.Pod)
-		none, hasAddress  bool
-		notices, quarrels int
+		change           func(*corev1.Pod)
+		none, hasAddress bool
+		notices, errors  int
 	}{
 		"host's network": {change: func(p *corev1.Pod) { p.Spec.HostNetwork = true }, none: true},
 		"no node":        {change: func(p *corev1.Pod) { p.Spec.NodeName = "" }, none: true},
@@ -76,7 +76,7 @@ func TestEndpoint(t *testing.T) {
 		"wrong address": {change: func(p *corev1.Pod) { p.Status.PodIP = "cow" }, notices: 1},
 		"wrong bandwidth": {change: func(p *corev1.Pod) { p.Annotations["kubernetes.io/ingress-bandwidth"] = "cow" },
 			hasAddress: true, notices: 1},
-		"no usable version": {change: func(p *corev1.Pod) { p.ResourceVersion = "" }, hasAddress: true, quarrels: 1},
+		"no usable version": {change: func(p *corev1.Pod) { p.ResourceVersion = "" }, hasAddress: true, errors: 1},
 	} {
 		o, notices := Endpoint(kubePod(c.change), config)
 		if (o == nil) != c.none || len(notices) != c.notices {
@@ -84,7 +84,7 @@ func TestEndpoint(t *testing.T) {
 			continue
 		}
 		if o != nil && (len(o.Value.(*model.WorkloadEndpoint).Spec.IPNetworks) > 0) != c.hasAddress || o != nil &&
-			(o.Err != nil) != (c.quarrels > 0) {
+			(o.Err != nil) != (c.errors > 0) {
 			t.Errorf("%s: %+v, %v", what, o.Value, o.Err)
 		}
 	}

@@ -20,14 +20,14 @@ func (c *cluster) testDrain(t *testing.T) {
 	if out, err := c.N1.Manxctl("node", "drain", n.Name, "--no-wait", "--timeout", "10m"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	c.birdSays(t, c.ToR1, block, "(65535,0)", true)
+	c.awaitBIRD(t, c.ToR1, block, "(65535,0)", true)
 	eventually(t, func() error { // 2147483647 is the metric of LOCAL_PREF 0
 		if r := world.Routes(t, c.N1.Namespace, "-4", block.String()); len(r) != 1 || r[0].Metric != 1<<31-1 {
 			return fmt.Errorf("%s on %s: %+v, want the last choice", block, c.N1.Name, r)
 		}
 		return nil
 	})
-	c.statusSays(t, n, "packets/s go to workloads")
+	c.awaitStatus(t, n, "packets/s go to workloads")
 	if sent, lost := f.Stop(t); lost > 0 {
 		t.Errorf("%d of %d pings lost while traffic could still leave, want 0", lost, sent)
 	}
@@ -44,7 +44,7 @@ func (c *cluster) testDrain(t *testing.T) {
 	must(t, n.StartManxd())
 	must(t, n.Ready(limit))
 	c.Established(t, n, world.Sessions)
-	c.statusSays(t, n, "routes are withdrawn")
+	c.awaitStatus(t, n, "routes are withdrawn")
 	watch.Stop()
 	if text := watch.Text(t); strings.Contains(text, block.String()) {
 		t.Errorf("a drained node announced %s after its restart:\n%s", block, text)
@@ -54,12 +54,12 @@ func (c *cluster) testDrain(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	c.torHas(t, c.ToR1, "-4", block, true)
-	c.birdSays(t, c.ToR1, block, "(65535,0)", false)
+	c.awaitBIRD(t, c.ToR1, block, "(65535,0)", false)
 	c.Settled(t)
 }
 
-// birdSays waits until a router's output about a prefix has, or has not, a text in it.
-func (c *cluster) birdSays(t *testing.T, tor *lab.ToR, p netip.Prefix, text string, want bool) {
+// awaitBIRD waits until a router's output about a prefix has, or has not, a text in it.
+func (c *cluster) awaitBIRD(t *testing.T, tor *lab.ToR, p netip.Prefix, text string, want bool) {
 	t.Helper()
 	eventually(t, func() error {
 		out, err := tor.Birdc("show", "route", "all", p.String())
@@ -70,7 +70,7 @@ func (c *cluster) birdSays(t *testing.T, tor *lab.ToR, p netip.Prefix, text stri
 	})
 }
 
-func (c *cluster) statusSays(t *testing.T, n *lab.Node, text string) {
+func (c *cluster) awaitStatus(t *testing.T, n *lab.Node, text string) {
 	t.Helper()
 	eventually(t, func() error {
 		if out, _ := n.Manxctl("status"); !strings.Contains(out, text) {

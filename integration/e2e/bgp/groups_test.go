@@ -95,7 +95,7 @@ func testGroups(t *testing.T) (tunnels bool) {
 			switch {
 			case i == j || group(i) != group(j):
 			case group(i) == 2 && !tunnels:
-				groupNote(t, from.Node)
+				awaitGroupNotice(t, from.Node)
 			default:
 				eventually(t, func() error { return lab.Ping(from.Namespace, to.IP4()) })
 			}
@@ -126,8 +126,8 @@ func testGroups(t *testing.T) (tunnels bool) {
 	return tunnels
 }
 
-// groupNote waits until a node reports that its group's pool needs a feature that the kernel lacks.
-func groupNote(t *testing.T, n *lab.Node) {
+// awaitGroupNotice waits until a node reports that its group's pool needs a feature that the kernel lacks.
+func awaitGroupNotice(t *testing.T, n *lab.Node) {
 	t.Helper()
 	const reason = "this kernel has no IPIP (CONFIG_NET_IPIP); pool tunnelled cannot be used on this node"
 	eventually(t, func() error {

@@ -35,7 +35,7 @@ func (c *cluster) testServices(t *testing.T) {
 			}
 		}
 	}
-	c.statusSays(t, c.N1, "no Service is known here")
+	c.awaitStatus(t, c.N1, "no Service is known here")
 	out, err := c.N1.Manxctl("node", "problems")
 	if strings.Contains(out, clusterIPs.String()) {
 		t.Errorf("that several nodes announce services is no problem: %v\n%s", err, out)

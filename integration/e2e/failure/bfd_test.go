@@ -84,7 +84,7 @@ func TestBFD(t *testing.T) {
 	if gone() {
 		t.Fatalf("n1 has no route to %s", block)
 	}
-	c.carrier(t, "p1", "down")
+	c.setCarrier(t, "p1", "down")
 	cut := time.Now()
 	for !gone() {
 		if time.Since(cut) > limit {
@@ -100,13 +100,13 @@ func TestBFD(t *testing.T) {
 			t.Errorf("n1: BFD with %s is %s: %s; want %s", address, b.GetState(), b.GetReason(), want)
 		}
 	}
-	c.carrier(t, "p1", "up")
+	c.setCarrier(t, "p1", "up")
 	c.bfdUp(t)
 	c.Reachable(t, "n1-p1", "n2-p1")
 }
 
-// carrier takes the router's end of a cable up or down.
-func (c *cluster) carrier(t *testing.T, port, state string) {
+// setCarrier takes the router's end of a cable up or down.
+func (c *cluster) setCarrier(t *testing.T, port, state string) {
 	t.Helper()
 	if out, err := exec.Command("ip", "-n", c.ToR1.Namespace, "link", "set", port, state).CombinedOutput(); err != nil {
 		t.Fatalf("link %s %s: %v: %s", port, state, err, out)

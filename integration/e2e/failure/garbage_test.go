@@ -39,7 +39,7 @@ func (c *cluster) testGarbage(t *testing.T) {
 	c.Put(t, world.ResourceKeys+"workloadendpoints/too/many/slashes", "{}")
 	last := c.Put(t, world.ResourceKeys+"nodes/", "{}")
 	written += 3
-	c.seen(t, n, last)
+	c.awaitRevision(t, n, last)
 
 	out, err := n.Manxctl("status")
 	must(t, err)
@@ -62,7 +62,7 @@ func (c *cluster) testGarbage(t *testing.T) {
 			must(t, err)
 		}
 	}
-	c.seen(t, n, c.Put(t, world.ResourceKeys+"nodes/n3", valid[world.ResourceKeys+"nodes/n3"]))
+	c.awaitRevision(t, n, c.Put(t, world.ResourceKeys+"nodes/n3", valid[world.ResourceKeys+"nodes/n3"]))
 	if r, err := world.Call(t, n, manxv1.ManxClient.ListQuarantined, &manxv1.ListQuarantinedRequest{}); err != nil ||
 		len(r.GetObjects()) > 0 {
 		t.Errorf("still in quarantine: %v, %v", r.GetObjects(), err)
@@ -101,19 +101,19 @@ func (c *cluster) truncated(t *testing.T, n *lab.Node, valid map[string]string) 
 			t.Fatalf("no %s in the datastore", key)
 		}
 		before := world.Peers(t, n)
-		c.seen(t, n, c.Put(t, world.ResourceKeys+key, value[:len(value)/2]))
+		c.awaitRevision(t, n, c.Put(t, world.ResourceKeys+key, value[:len(value)/2]))
 		out, err := n.Manxctl("node", "problems")
 		must(t, err)
 		world.Contains(t, "manxctl node problems", out, key[strings.Index(key, "/")+1:], "stays in use")
 		world.SameSessions(t, before, world.Peers(t, n))
-		c.seen(t, n, c.Put(t, world.ResourceKeys+key, value))
+		c.awaitRevision(t, n, c.Put(t, world.ResourceKeys+key, value))
 		c.Settled(t)
 		world.SameSessions(t, before, world.Peers(t, n))
 	}
 }
 
-// seen waits until a node has read the datastore up to a revision.
-func (c *cluster) seen(t *testing.T, n *lab.Node, revision int64) {
+// awaitRevision waits until a node has read the datastore up to a revision.
+func (c *cluster) awaitRevision(t *testing.T, n *lab.Node, revision int64) {
 	t.Helper()
 	eventually(t, func() error {
 		r, err := world.Call(t, n, manxv1.ManxClient.GetStatus, &manxv1.GetStatusRequest{})

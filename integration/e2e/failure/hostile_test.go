@@ -66,8 +66,8 @@ func (h *hostile) asNobody(script string) *exec.Cmd {
 	return cmd
 }
 
-// noticed waits until the status has, or has not, a notice with these words.
-func (h *hostile) noticed(t *testing.T, yes bool, words ...string) {
+// awaitNotice waits until the status has, or has not, a notice with these words.
+func (h *hostile) awaitNotice(t *testing.T, yes bool, words ...string) {
 	t.Helper()
 	eventually(t, func() error {
 		out, err := h.n.Manxctl("status")
@@ -98,7 +98,7 @@ func (h *hostile) testBirdSocket(t *testing.T) {
 }
 
 func (h *hostile) testInterfaces(t *testing.T) {
-	look := func() string {
+	hostState := func() string {
 		out, err := h.n.Run("sh", "-c",
 			`ip -d link show dev eth0; ip addr show dev eth0; ip addr show dev lo; ip -4 route show table all; ip -6 route show table all
 			tc qdisc show; nft list table inet manx | grep -v counter; cd /proc/sys/net; grep -r . ipv4/conf/eth0 ipv4/conf/lo ipv4/conf/all ipv4/conf/default ipv6/conf/eth0 2>/dev/null | sort`)
@@ -114,7 +114,7 @@ func (h *hostile) testInterfaces(t *testing.T) {
 		if strings.TrimSpace(tentative) != "" {
 			err = errors.Join(err, errors.New(tentative))
 		}
-		before = look()
+		before = hostState()
 		return err
 	})
 	forged := []string{"eth0", "lo", "tunl0", "all"}
@@ -125,9 +125,9 @@ kind: WorkloadEndpoint
 metadata: {namespace: default, name: n1-k8s-forged%d-eth0}
 spec: {node: n1, orchestrator: k8s, pod: forged%[1]d, endpoint: eth0, containerID: x, interfaceName: %s, ipNetworks: [10.244.99.%[1]d/32], qosControls: {ingressBandwidth: 1000000}}
 `, i, iface)))
-		h.noticed(t, true, fmt.Sprintf("n1-k8s-forged%d-eth0", i), fmt.Sprintf("interfaceName %q", iface))
+		h.awaitNotice(t, true, fmt.Sprintf("n1-k8s-forged%d-eth0", i), fmt.Sprintf("interfaceName %q", iface))
 	}
-	if after := look(); after != before {
+	if after := hostState(); after != before {
 		t.Errorf("the host has changed:\n%s\nbefore:\n%s", after, before)
 	}
 	out, err := h.n.Manxctl("node", "endpoints")
@@ -139,7 +139,7 @@ spec: {node: n1, orchestrator: k8s, pod: forged%[1]d, endpoint: eth0, containerI
 		_, err := h.n.Manxctl("delete", "workloadendpoint", "-n", "default", fmt.Sprintf("n1-k8s-forged%d-eth0", i))
 		must(t, err)
 	}
-	h.noticed(t, false, "forged")
+	h.awaitNotice(t, false, "forged")
 	must(t, good.Delete())
 }
 
@@ -155,9 +155,9 @@ func (h *hostile) testFlowLog(t *testing.T) {
 
 	must(t, os.Rename(folder, folder+"-away"))
 	must(t, h.n.Manxd().Signal(syscall.SIGHUP))
-	h.noticed(t, true, "--flow-log="+path, "no such file or directory")
+	h.awaitNotice(t, true, "--flow-log="+path, "no such file or directory")
 	must(t, os.Rename(folder+"-away", folder))
-	h.noticed(t, false, "--flow-log")
+	h.awaitNotice(t, false, "--flow-log")
 }
 
 func (h *hostile) testStatusFolder(t *testing.T) {
@@ -172,7 +172,7 @@ func (h *hostile) testStatusFolder(t *testing.T) {
 	}
 	must(t, h.n.Apply("apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\nmetadata: {name: default}\nspec: "+
 		"{endpointStatusPathPrefix: "+h.theirs+"}\n"))
-	h.noticed(t, true, h.theirs, "belongs to user 65534", usual)
+	h.awaitNotice(t, true, h.theirs, "belongs to user 65534", usual)
 	p, err := h.n.AddPod("pod", func(conf map[string]any) { conf["endpoint_status_dir"] = usual })
 	must(t, err)
 	if list, err := os.ReadDir(usual); err != nil || len(list) != 1 {
@@ -187,7 +187,7 @@ func (h *hostile) testStatusFolder(t *testing.T) {
 		}
 		return err
 	})
-	h.noticed(t, false, h.theirs)
+	h.awaitNotice(t, false, h.theirs)
 	must(t, p.Delete())
 }
 

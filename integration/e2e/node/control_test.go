@@ -373,7 +373,7 @@ openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=ma
 	for _, x := range []struct {
 		certificate, command string
 		code                 int
-		says, logs           string
+		text, logs           string
 	}{
 		{"other", "status", 4, "it does not accept the certificate in other.pem: no CA in its " +
 			"--control-ca-file signed it", "certificate signed by unknown authority"},
@@ -391,8 +391,8 @@ openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=ma
 	} {
 		logged := len(c.n1.Log())
 		out, err := c.ctl(x.certificate, x.command)
-		if world.ExitCode(err) != x.code || !strings.Contains(out, x.says) {
-			t.Errorf("%s: %s: %v, want exit code %d and %q\n%s", x.certificate, x.command, err, x.code, x.says, out)
+		if world.ExitCode(err) != x.code || !strings.Contains(out, x.text) {
+			t.Errorf("%s: %s: %v, want exit code %d and %q\n%s", x.certificate, x.command, err, x.code, x.text, out)
 		}
 		eventually(t, func() error {
 			if log := c.n1.Log()[logged:]; !strings.Contains(log, "refused") || !strings.Contains(log, x.logs) ||

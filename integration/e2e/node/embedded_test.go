@@ -33,7 +33,7 @@ func TestStranger(t *testing.T) {
 		client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
 		must(t, err)
 		for _, x := range []struct {
-			what string
+			name string
 			try  func(context.Context) error
 		}{
 			{"read", func(ctx context.Context) error {
@@ -67,11 +67,11 @@ func TestStranger(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			err := x.try(ctx)
 			cancel()
-			if err != nil && x.what == "read" {
+			if err != nil && x.name == "read" {
 				break // no answer
 			}
 			if err == nil {
-				fmt.Printf("COULD %s over %s\n", x.what, endpoint)
+				fmt.Printf("COULD %s over %s\n", x.name, endpoint)
 			}
 		}
 	}

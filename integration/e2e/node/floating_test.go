@@ -43,40 +43,40 @@ func TestFloatingAddresses(t *testing.T) {
 		p, err := n.AddPod(name, lab.DualStack)
 		must(t, err)
 		pods[name] = p
-		answer(t, p)
+		serveName(t, p)
 	}
 	sources := map[string]string{"the pod beside it": pods["second"].Namespace, "the host": n1.Namespace,
 		"a pod of another node": pods["remote"].Namespace, "the pod itself": pods["first"].Namespace}
 
 	must(t, pods["first"].EditEndpoint(func(e lab.Resource) { e.Spec()["ipNATs"] = nats(pods["first"]) }))
 	for _, a := range floating {
-		if got, err := whoAnswers(t, pods["second"].Namespace, a); err == nil {
+		if got, err := query(t, pods["second"].Namespace, a); err == nil {
 			t.Errorf("%s answers at %s before floating addresses are enabled", got, a)
 		}
 	}
-	switchFloating(t, n1, "Enabled")
+	setFloating(t, n1, "Enabled")
 	for name, ns := range sources {
-		answers(t, name, ns, "first")
+		awaitName(t, name, ns, "first")
 	}
 
 	// A conversation goes on with the pod that has the address from then on.
-	talks := map[netip.Addr]*net.UDPConn{}
+	conns := map[netip.Addr]*net.UDPConn{}
 	for _, a := range floating {
-		talks[a] = dialFrom(t, pods["remote"].Namespace, a)
-		must(t, says(talks[a], "first"))
+		conns[a] = dialFrom(t, pods["remote"].Namespace, a)
+		must(t, checkName(conns[a], "first"))
 	}
 	must(t, pods["first"].EditEndpoint(func(e lab.Resource) { delete(e.Spec(), "ipNATs") }))
 	must(t, pods["second"].EditEndpoint(func(e lab.Resource) { e.Spec()["ipNATs"] = nats(pods["second"]) }))
 	for name, ns := range sources {
-		answers(t, name, ns, "second")
+		awaitName(t, name, ns, "second")
 	}
-	for a, talk := range talks {
-		if err := lab.Eventually(limit, func() error { return says(talk, "second") }); err != nil {
+	for a, conn := range conns {
+		if err := lab.Eventually(limit, func() error { return checkName(conn, "second") }); err != nil {
 			t.Errorf("a conversation with %s that began before the move: %v", a, err)
 		}
 	}
 
-	switchFloating(t, n1, "Disabled")
+	setFloating(t, n1, "Disabled")
 	eventually(t, func() error {
 		for i, family := range []string{"-4", "-6"} {
 			for _, n := range l.Nodes {
@@ -89,7 +89,7 @@ func TestFloatingAddresses(t *testing.T) {
 	})
 	for _, a := range floating {
 		eventually(t, func() error {
-			if got, err := whoAnswers(t, pods["first"].Namespace, a); err == nil {
+			if got, err := query(t, pods["first"].Namespace, a); err == nil {
 				return fmt.Errorf("%s answers at %s after floating addresses were disabled", got, a)
 			}
 			return nil
@@ -97,7 +97,7 @@ func TestFloatingAddresses(t *testing.T) {
 	}
 }
 
-func switchFloating(t *testing.T, n *lab.Node, to string) {
+func setFloating(t *testing.T, n *lab.Node, to string) {
 	t.Helper()
 	must(t, n.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {name: "+
 		"default}, spec: {floatingIPs: %s}}", to)))
@@ -111,8 +111,8 @@ func nats(p *lab.Pod) []map[string]string {
 	}
 }
 
-// answer lets a pod answer with its name.
-func answer(t *testing.T, p *lab.Pod) {
+// serveName lets a pod answer with its name.
+func serveName(t *testing.T, p *lab.Pod) {
 	t.Helper()
 	var conn *net.UDPConn
 	var err error
@@ -144,8 +144,8 @@ func dialFrom(t *testing.T, ns string, to netip.Addr) *net.UDPConn {
 	return conn
 }
 
-// heard sends a datagram and returns the answer.
-func heard(conn *net.UDPConn) (string, error) {
+// queryOn sends a datagram and returns the answer.
+func queryOn(conn *net.UDPConn) (string, error) {
 	if _, err := conn.Write([]byte("who?")); err != nil {
 		return "", err
 	}
@@ -155,15 +155,15 @@ func heard(conn *net.UDPConn) (string, error) {
 	return string(buf[:n]), err
 }
 
-func says(conn *net.UDPConn, want string) error {
-	got, err := heard(conn)
+func checkName(conn *net.UDPConn, want string) error {
+	got, err := queryOn(conn)
 	if err == nil && got != want {
 		err = fmt.Errorf("%s answers, want %s", got, want)
 	}
 	return err
 }
 
-func whoAnswers(t *testing.T, ns string, to netip.Addr) (string, error) {
+func query(t *testing.T, ns string, to netip.Addr) (string, error) {
 	t.Helper()
 	var conn *net.UDPConn
 	var err error
@@ -174,15 +174,15 @@ func whoAnswers(t *testing.T, ns string, to netip.Addr) (string, error) {
 		return "", err
 	}
 	defer conn.Close()
-	return heard(conn)
+	return queryOn(conn)
 }
 
-// answers waits until that pod answers at all floating addresses.
-func answers(t *testing.T, source, ns, want string) {
+// awaitName waits until that pod answers at all floating addresses.
+func awaitName(t *testing.T, source, ns, want string) {
 	t.Helper()
 	for _, a := range floating {
 		err := lab.Eventually(limit, func() error {
-			got, err := whoAnswers(t, ns, a)
+			got, err := query(t, ns, a)
 			if err == nil && got != want {
 				err = fmt.Errorf("%s answers", got)
 			}

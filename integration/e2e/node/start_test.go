@@ -81,11 +81,11 @@ func TestRefusesToStart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(file, nil, 0o600))
 	for _, x := range []struct {
-		name string
-		args []string
-		env  string
-		code int
-		says []string
+		name  string
+		args  []string
+		env   string
+		code  int
+		texts []string
 	}{
 		{"no such flag", []string{"--nonsense"}, "", 2, []string{"--nonsense"}},
 		{"an argument", []string{"start"}, "", 2, []string{"start"}},
@@ -143,7 +143,7 @@ func TestRefusesToStart(t *testing.T) {
 				t.Errorf("ended with %v, want exit code %d", err, x.code)
 			}
 			last := world.Tail(stderr.String(), 1)
-			world.Contains(t, "the last line", last, append(x.says, "manxd: ")...)
+			world.Contains(t, "the last line", last, append(x.texts, "manxd: ")...)
 			if strings.Contains(stderr.String(), "panic") {
 				t.Error(stderr.String())
 			}

@@ -88,7 +88,7 @@ func newConfined(t *testing.T, pools string, settings []string, args ...string) 
 		append(args, "--log-level=debug", "--bgp-password-dir="+passwordsFolder)...)...)
 	must(t, err)
 	c.Machine = m
-	c.givePasswords()
+	c.writePasswords()
 	must(t, c.N1.Ready(limit))
 	must(t, c.N1.Apply(pools))
 	// it is n1 that has the kernel load the module, and not n2, which is root's
@@ -103,8 +103,8 @@ func newConfined(t *testing.T, pools string, settings []string, args ...string) 
 	return c
 }
 
-// givePasswords follows docs/security.md for files that manxd reads: owned by root, readable for its group.
-func (c *confined) givePasswords() {
+// writePasswords follows docs/security.md for files that manxd reads: owned by root, readable for its group.
+func (c *confined) writePasswords() {
 	c.t.Helper()
 	for name, text := range map[string]string{"mesh": "between nodes", "router": "theirs"} {
 		must(c.t, c.Write(filepath.Join(passwordsFolder, "bgp", name), text))
@@ -434,10 +434,11 @@ func (c *confined) testEachCapability(t *testing.T) {
 	must(t, c.N1.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: wrong}, spec: "+
 		"{node: n1, peerIP: %s, asNumber: 65000}}", wrong)))
 	all := []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE", "CAP_SYS_NICE"}
-	what := []string{"nflog: operation not permitted", "answers to our OPEN cannot be read.*operation not permitted",
+	patterns := []string{"nflog: operation not permitted",
+		"answers to our OPEN cannot be read.*operation not permitted",
 		"listen tcp .*:179: bind: permission denied", "normal priority.*permission denied"}
 	for i, without := range all {
-		words := regexp.MustCompile(what[i])
+		words := regexp.MustCompile(patterns[i])
 		rest := strings.Join(slices.Delete(slices.Clone(all), i, i+1), " ")
 		must(t, c.Configure(append(strict, "CapabilityBoundingSet=", "CapabilityBoundingSet="+rest,
 			"AmbientCapabilities=", "AmbientCapabilities="+rest)...))

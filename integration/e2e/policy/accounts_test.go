@@ -56,10 +56,10 @@ func (c *cluster) testAccounts(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			c.temporary(t, documents(t, x.objects)...)
-			var list []knock
+			var list []attempt
 			for _, to := range b.IPs {
-				list = append(list, knock{"from a", a.Namespace, "udp", at(to, 7001), x.a},
-					knock{"from far", far.Namespace, "udp", at(to, 7001), x.far})
+				list = append(list, attempt{"from a", a.Namespace, "udp", at(to, 7001), x.a},
+					attempt{"from far", far.Namespace, "udp", at(to, 7001), x.far})
 			}
 			tryAll(t, list)
 		})

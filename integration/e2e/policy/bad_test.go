@@ -67,9 +67,9 @@ func TestBadPolicy(t *testing.T) {
 				last = c.change(t, d)
 			}
 			c.enforced(t, last, n2)
-			hold(t, x.want)
+			checkProbes(t, x.want)
 			c.enforced(t, c.change(t, without(list)...), n2)
-			hold(t, from(true, true))
+			checkProbes(t, from(true, true))
 			if now := content(table(t, n2)); now != before {
 				t.Errorf("something stayed behind:\n%s\nwas\n%s", now, before)
 			}
@@ -86,7 +86,7 @@ func TestBadPolicy(t *testing.T) {
 			last = c.change(t, without(list)...)
 		}
 		c.enforced(t, last, n2)
-		hold(t, from(true, true))
+		checkProbes(t, from(true, true))
 		if now := content(table(t, n2)); now != before {
 			t.Errorf("something stayed behind:\n%s\nwas\n%s", now, before)
 		}
@@ -101,7 +101,7 @@ func TestBadPolicy(t *testing.T) {
 			must(t, s.as(x.as))
 			f.start(t)
 			eventually(t, func() error { return atLeast("rounds of the flood", f.rounds.Load(), 100) })
-			s.never(t)
+			s.checkNone(t)
 			allowed := documents(t, "apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\n"+
 				"metadata: {name: default}\nspec: {workloadSourceSpoofing: Any}")
 			plain := c.endpoint(t, "a", func(map[string]any) {})

@@ -143,20 +143,21 @@ func TestBesideOthers(t *testing.T) {
 			{"the host to the service", n2.Namespace, n2.IP4.String(), service},
 			{"a pod to what is outside, translated", stranger.Namespace, n2.IP4.String(), outside},
 		} {
-			answer, err := askEcho(x.ns, x.to, 5*time.Second)
-			if err != nil || !strings.HasPrefix(answer, "hello from "+x.from+":") {
-				t.Errorf("%s: %q, %v; want an answer to %s", x.name, answer, err, x.from)
+			reply, err := requestEcho(x.ns, x.to, 5*time.Second)
+			if err != nil || !strings.HasPrefix(reply, "hello from "+x.from+":") {
+				t.Errorf("%s: %q, %v; want an answer to %s", x.name, reply, err, x.from)
 			}
 		}
-		hold(t, []probe{{"a pod that policy does not let reach the pod behind the service", stranger.Namespace, service,
+		checkProbes(t, []probe{{"a pod that policy does not let reach the pod behind the service", stranger.Namespace,
+			service,
 			false}})
 	}
 	untouched := func(t *testing.T, before string) {
 		t.Helper()
 		c.enforced(t, c.change(t, without(documents(t, besidePolicy))...))
-		hold(t, []probe{{"any pod, without policy", stranger.Namespace, service, true}})
+		checkProbes(t, []probe{{"any pod, without policy", stranger.Namespace, service, true}})
 		c.enforced(t, c.change(t, documents(t, besidePolicy)...))
-		hold(t, []probe{{"with policy again", stranger.Namespace, service, false}})
+		checkProbes(t, []probe{{"with policy again", stranger.Namespace, service, false}})
 		if now := foreign(); now != before {
 			t.Errorf("the rules of others changed:\n%s\nwere\n%s", now, before)
 		}
@@ -168,7 +169,8 @@ func TestBesideOthers(t *testing.T) {
 	})
 	ok = ok && t.Run("Docker beside it", func(t *testing.T) {
 		load("iptables-restore", dockerRules, "--noflush")
-		hold(t, []probe{{"Docker drops what is forwarded, although Manx accepts it", friend.Namespace, service, false}})
+		checkProbes(t, []probe{{"Docker drops what is forwarded, although Manx accepts it", friend.Namespace, service,
+			false}})
 		for _, args := range []string{"-i cali+", "-o cali+"} { // the steps in the documentation
 			_, err := n2.Run("sh", "-c", fmt.Sprintf("iptables -I DOCKER-USER %s -j ACCEPT", args))
 			must(t, err)

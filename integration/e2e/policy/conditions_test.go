@@ -71,7 +71,7 @@ func (c *cluster) testConditions(t *testing.T) {
 			for _, p := range x.pass {
 				pass[p] = true
 			}
-			var list []knock
+			var list []attempt
 			for i, to := range both(b.IP4(), b.IP6()) {
 				family := [...]string{"4", "6"}[i]
 				for _, kind := range kinds {
@@ -83,7 +83,7 @@ func (c *cluster) testConditions(t *testing.T) {
 						want = answered
 					}
 					network, port := kind[:len(kind)-1], uint16(7000+int(kind[len(kind)-1]-'0'))
-					list = append(list, knock{kind + " by IPv" + family, far.Namespace, network, at(to, port), want})
+					list = append(list, attempt{kind + " by IPv" + family, far.Namespace, network, at(to, port), want})
 				}
 			}
 			tryAll(t, list)
@@ -105,9 +105,9 @@ func (c *cluster) testNamedPorts(t *testing.T) {
 	}
 	const either = "selector: \"role in {'a', 'b'}\", types: [Ingress], ingress: "
 	type passes struct{ a1, a2, b1, b2, b3 bool } // UDP from far to that pod and port
-	ask := func(t *testing.T, want passes) {
+	check := func(t *testing.T, want passes) {
 		t.Helper()
-		var list []knock
+		var list []attempt
 		for i := range a.IPs {
 			for _, x := range []struct {
 				pod  *lab.Pod
@@ -118,7 +118,7 @@ func (c *cluster) testNamedPorts(t *testing.T) {
 				if x.pass {
 					result = answered
 				}
-				list = append(list, knock{fmt.Sprintf("to %s", x.pod.Name), far.Namespace, "udp",
+				list = append(list, attempt{fmt.Sprintf("to %s", x.pod.Name), far.Namespace, "udp",
 					at(x.pod.IPs[i], x.port), result})
 			}
 		}
@@ -144,19 +144,19 @@ func (c *cluster) testNamedPorts(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			c.temporary(t, documents(t, world.GlobalPolicy("named", x.policy))...)
-			ask(t, x.want)
+			check(t, x.want)
 		})
 	}
 	t.Run("the number and the protocol change", func(t *testing.T) {
 		c.temporary(t, documents(t, world.GlobalPolicy("named", either+"[{action: Allow, protocol: UDP, destination: "+
 			"{ports: [web]}}]"))...)
 		c.temporary(t, web("b", "UDP", 7003))
-		ask(t, passes{a1: true, b3: true})
+		check(t, passes{a1: true, b3: true})
 		c.enforced(t, c.change(t, web("a", "TCP", 7001)))
-		ask(t, passes{b3: true})
+		check(t, passes{b3: true})
 		c.enforced(t, c.change(t, web("a", "UDP", 7002),
 			c.endpoint(t, "b", func(o map[string]any) { delete(o["spec"].(map[string]any), "ports") })))
-		ask(t, passes{a2: true})
+		check(t, passes{a2: true})
 	})
 }
 
@@ -167,71 +167,71 @@ func (c *cluster) testProfiles(t *testing.T) {
 		return documents(t, fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Profile\n"+
 			"metadata: {name: %s}\nspec: {%s}\n", name, spec))
 	}
-	wears := func(pod string, profiles ...string) entry {
+	assignProfiles := func(pod string, profiles ...string) entry {
 		return c.endpoint(t, pod, func(o map[string]any) { o["spec"].(map[string]any)["profiles"] = profiles })
 	}
-	ask := func(t *testing.T, from *lab.Pod, one, two string) {
+	check := func(t *testing.T, from *lab.Pod, one, two string) {
 		t.Helper()
-		var list []knock
+		var list []attempt
 		for _, to := range b.IPs {
-			list = append(list, knock{from.Name + " to b", from.Namespace, "udp", at(to, 7001), one},
-				knock{from.Name + " to b", from.Namespace, "tcp", at(to, 7002), two})
+			list = append(list, attempt{from.Name + " to b", from.Namespace, "udp", at(to, 7001), one},
+				attempt{from.Name + " to b", from.Namespace, "tcp", at(to, 7002), two})
 		}
 		tryAll(t, list)
 	}
 	udp := "ingress: [" + rule("Allow", 7001) + "]"
 	t.Run("rules", func(t *testing.T) {
-		c.temporary(t, append(profile("team", udp), wears("b", "team"))...)
-		ask(t, far, answered, lost)
+		c.temporary(t, append(profile("team", udp), assignProfiles("b", "team"))...)
+		check(t, far, answered, lost)
 		c.enforced(t, c.change(t, profile("team", "ingress: [{action: Allow, protocol: TCP}]")...))
-		ask(t, far, lost, answered)
+		check(t, far, lost, answered)
 		c.enforced(t, c.change(t, profile("team", "ingress: [{action: Deny, protocol: TCP}, {action: Allow}]")...))
-		ask(t, far, answered, lost)
+		check(t, far, answered, lost)
 		c.enforced(t, c.change(t, without(profile("team", ""))...)) // an unknown profile lets nothing in
-		ask(t, far, lost, lost)
+		check(t, far, lost, lost)
 		c.enforced(t, c.change(t, profile("team", udp)...))
-		ask(t, far, answered, lost)
+		check(t, far, answered, lost)
 	})
 	t.Run("the first that decides counts", func(t *testing.T) {
 		c.temporary(t, append(append(profile("team", udp),
 			profile("closed", "ingress: [{action: Deny, protocol: UDP}]")...),
-			wears("b", "team", "closed", "k8s-pod-network"))...)
-		ask(t, far, answered, answered)
-		c.enforced(t, c.change(t, wears("b", "closed", "team", "k8s-pod-network")))
-		ask(t, far, lost, answered)
-		c.enforced(t, c.change(t, wears("b")))
-		ask(t, far, lost, lost)
+			assignProfiles("b", "team", "closed", "k8s-pod-network"))...)
+		check(t, far, answered, answered)
+		c.enforced(t, c.change(t, assignProfiles("b", "closed", "team", "k8s-pod-network")))
+		check(t, far, lost, answered)
+		c.enforced(t, c.change(t, assignProfiles("b")))
+		check(t, far, lost, lost)
 	})
 	t.Run("labels", func(t *testing.T) {
 		c.temporary(t,
 			append(append(profile("team", "labelsToApply: {team: red}, ingress: [{action: Allow}], egress: "+
-				"[{action: Allow}]"), wears("a", "team")),
+				"[{action: Allow}]"), assignProfiles("a", "team")),
 				documents(t, world.GlobalPolicy("red",
 					"selector: role == 'b', ingress: [{action: Allow, protocol: UDP, source: "+
 						"{selector: team == 'red'}}, {action: Allow, protocol: TCP, "+
 						"source: {selector: team == 'blue'}}]"))...)...)
-		ask(t, a, answered, lost)
-		ask(t, far, lost, lost)
+		check(t, a, answered, lost)
+		check(t, far, lost, lost)
 		c.enforced(t, c.change(t, profile("team", "labelsToApply: {team: blue}, ingress: [{action: Allow}], egress: "+
 			"[{action: Allow}]")...))
-		ask(t, a, lost, answered)
-		c.enforced(t, c.change(t, wears("far", "team"))) // of another host
-		ask(t, far, lost, answered)
+		check(t, a, lost, answered)
+		c.enforced(t, c.change(t, assignProfiles("far", "team"))) // of another host
+		check(t, far, lost, answered)
 		c.enforced(t, c.change(t, c.labelled(t, "far", map[string]string{"team": "red"}))) // its own labels come first
-		ask(t, far, answered, lost)
+		check(t, far, answered, lost)
 		c.enforced(t, c.change(t, c.endpoint(t, "far", func(o map[string]any) {
 			o["spec"].(map[string]any)["profiles"] = []string{"k8s-pod-network"}
 			delete(o["metadata"].(map[string]any)["labels"].(map[string]any), "team")
 		})))
-		ask(t, far, lost, lost)
+		check(t, far, lost, lost)
 	})
 	t.Run("a policy selects by a profile's label", func(t *testing.T) {
 		c.temporary(t,
 			append(append(profile("team", "labelsToApply: {guarded: yes-please}, ingress: [{action: Allow}], egress: "+
-				"[{action: Allow}]"), wears("b", "team")),
+				"[{action: Allow}]"), assignProfiles("b", "team")),
 				documents(t, world.GlobalPolicy("guard", "selector: guarded == 'yes-please', "+udp))...)...)
-		ask(t, far, answered, lost)
+		check(t, far, answered, lost)
 		c.enforced(t, c.change(t, profile("team", "ingress: [{action: Allow}], egress: [{action: Allow}]")...))
-		ask(t, far, answered, answered)
+		check(t, far, answered, answered)
 	})
 }

@@ -40,8 +40,8 @@ spec:
 	fromClient, toOld := udpIn(t, client.Namespace, 7010), udpIn(t, old.Namespace, 7002)
 	toClient, fromOld := udpIn(t, client.Namespace, 7011), udpIn(t, old.Namespace, 7003)
 	there := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(address, port) }
-	converse(t, fromClient, toOld, there(7002))
-	converse(t, fromOld, toClient, netip.AddrPortFrom(client.IP4(), 7011))
+	establish(t, fromClient, toOld, there(7002))
+	establish(t, fromOld, toClient, netip.AddrPortFrom(client.IP4(), 7011))
 
 	world.IP(t, n, fmt.Sprintf("-n %s addr add %s/32 dev eth0", next.Namespace, address))
 	var stolen, answered atomic.Int64
@@ -115,8 +115,8 @@ func udpIn(t *testing.T, ns string, port int) *net.UDPConn {
 	return conn
 }
 
-// converse exchanges datagrams until the connection is established.
-func converse(t *testing.T, from, to *net.UDPConn, address netip.AddrPort) {
+// establish exchanges datagrams until the connection is established.
+func establish(t *testing.T, from, to *net.UDPConn, address netip.AddrPort) {
 	t.Helper()
 	buf := make([]byte, 64)
 	eventually(t, func() error {

@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// talk sends a line and waits for it to come back.
-func talk(conn net.Conn) error {
+// exchangeLine sends a line and waits for it to come back.
+func exchangeLine(conn net.Conn) error {
 	buf := make([]byte, 4096)
 	var err error
 	for range 20 { // datagrams may get lost on a busy machine
@@ -40,7 +40,7 @@ func (c *cluster) testEstablished(t *testing.T) {
 		conn net.Conn
 	}
 	var open []line
-	var again []knock
+	var again []attempt
 	for i := range b.IPs {
 		for _, network := range []string{"tcp", "udp"} {
 			for _, x := range []struct {
@@ -48,14 +48,14 @@ func (c *cluster) testEstablished(t *testing.T) {
 				from, to *lab.Pod
 			}{{"from another host", far, b}, {"from the same host", a, b}, {"to another host", b, far}} {
 				to := at(x.to.IPs[i], 7801)
-				k := knock{x.name, x.from.Namespace, network, to, lost}
+				k := attempt{x.name, x.from.Namespace, network, to, lost}
 				var conn net.Conn
 				var err error
 				must(t, namespace.Inside(x.from.Namespace,
 					func() { conn, err = net.DialTimeout(network, to.String(), limit) }))
 				must(t, err)
 				defer conn.Close()
-				must(t, talk(conn))
+				must(t, exchangeLine(conn))
 				open, again = append(open, line{fmt.Sprintf("%s, %s %s", x.name, network, to), conn}), append(again, k)
 			}
 		}
@@ -63,7 +63,7 @@ func (c *cluster) testEstablished(t *testing.T) {
 	goOn := func(t *testing.T) {
 		t.Helper()
 		for _, l := range open {
-			if err := talk(l.conn); err != nil {
+			if err := exchangeLine(l.conn); err != nil {
 				t.Errorf("%s: an established connection is cut: %v", l.name, err)
 			}
 		}
@@ -109,7 +109,7 @@ func echoTCP(t *testing.T, ns string, port int) {
 // connections are not tracked.
 func (c *cluster) testFragments(t *testing.T) {
 	a, b, far, n1, n2 := c.Pods["a"], c.Pods["b"], c.Pods["far"], c.N1, c.N2
-	large := func(ns string, k knock) error {
+	large := func(ns string, k attempt) error {
 		var conn net.Conn
 		var err error
 		must(t, namespace.Inside(ns, func() { conn, err = net.Dial("udp", k.to.String()) }))
@@ -146,7 +146,7 @@ func (c *cluster) testFragments(t *testing.T) {
 		if b.IPs[i].Is6() != host.Is6() {
 			host = both(n2.IP6, n2.IP4)[i]
 		}
-		for _, k := range []knock{
+		for _, k := range []attempt{
 			{"to a pod of the same host", a.Namespace, "udp", at(b.IPs[i], 7001), answered},
 			{"to a pod of the same host, denied", a.Namespace, "udp", at(b.IPs[i], 7002), lost},
 			{"to a pod of another host", b.Namespace, "udp", at(far.IPs[i], 7001), answered},

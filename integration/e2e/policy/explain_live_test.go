@@ -135,7 +135,7 @@ func TestExplainLive(t *testing.T) {
 		must(t, err)
 		x = world.StartLiveExplain(t, n1, "--output=json", from, near.IP4().String(), "tcp/7002")
 		dial(near.IP4(), 7002)
-		var answer struct {
+		var explanation struct {
 			Allowed bool
 			Live    struct {
 				Node    string
@@ -147,13 +147,14 @@ func TestExplainLive(t *testing.T) {
 				}
 			}
 		}
-		if err := json.Unmarshal([]byte(x.End(1)), &answer); err != nil {
+		if err := json.Unmarshal([]byte(x.End(1)), &explanation); err != nil {
 			t.Error(err)
 		}
-		if p := answer.Live.Packets; !answer.Allowed || answer.Live.Agrees || answer.Live.Node != "n1" || len(p) != 1 ||
+		if p := explanation.Live.Packets; !explanation.Allowed || explanation.Live.Agrees ||
+			explanation.Live.Node != "n1" || len(p) != 1 ||
 			!p[0].Dropped || p[0].Verdict != "differs" ||
 			p[0].Reasons[0] != "policy allows it, but it was dropped by table ip other, chain FORWARD (policy drop)" {
-			t.Errorf("got %+v", answer)
+			t.Errorf("got %+v", explanation)
 		}
 		_, err = n1.Run("nft", "delete table ip other")
 		must(t, err)

@@ -83,8 +83,8 @@ const (
 	lost     = "lost"
 )
 
-// knock is a new connection of a client, and its expected result.
-type knock struct {
+// attempt is a new connection of a client, and its expected result.
+type attempt struct {
 	name    string
 	ns      string
 	network string // tcp, udp, sctp or ping
@@ -93,7 +93,7 @@ type knock struct {
 }
 
 // try makes connections until one does not get lost, or the time is over.
-func (k knock) try(patience time.Duration) string {
+func (k attempt) try(patience time.Duration) string {
 	for end := time.Now().Add(patience); ; {
 		var timeout net.Error
 		switch err := k.once(); {
@@ -117,7 +117,7 @@ var lastPort atomic.Uint32
 func freshPort() *net.UDPAddr { return &net.UDPAddr{Port: int(10000 + lastPort.Add(1)%20000)} }
 
 // once makes one connection, or sends one ping, and waits for an answer.
-func (k knock) once() error {
+func (k attempt) once() error {
 	if k.network == "ping" {
 		if err := namespace.Command(k.ns, "ping", "-n", "-q", "-c", "1", "-W", "0.3",
 			k.to.Addr().String()).Run(); err != nil {
@@ -176,7 +176,7 @@ func associate(conn *net.IPConn, port uint16) error {
 }
 
 // tryAll makes all the connections at once. Those that should not be lost may take their time.
-func tryAll(t *testing.T, list []knock) {
+func tryAll(t *testing.T, list []attempt) {
 	t.Helper()
 	results := make([]string, len(list))
 	var all sync.WaitGroup
@@ -217,8 +217,8 @@ func (c *cluster) apply(t *testing.T, yaml string) {
 	c.enforced(t, last)
 }
 
-// speaks waits until a started daemon reports its policy.
-func speaks(t *testing.T, n *lab.Node) {
+// awaitPolicy waits until a started daemon reports its policy.
+func awaitPolicy(t *testing.T, n *lab.Node) {
 	t.Helper()
 	eventually(t, func() error {
 		out, err := n.Get("/metrics")

@@ -246,8 +246,8 @@ func (s *stream) missing(from, to int64) (list []int64) {
 	return list
 }
 
-// always fails the test unless all of a window arrived.
-func (s *stream) always(t *testing.T, from, to int64) {
+// checkAll fails the test unless all of a window arrived.
+func (s *stream) checkAll(t *testing.T, from, to int64) {
 	t.Helper()
 	if lost := s.missing(from, to); len(lost) > 0 || from > to {
 		t.Errorf("%s: %d of %d datagrams that are allowed were lost, the first ones in rounds %v", s.name, len(lost),
@@ -255,8 +255,8 @@ func (s *stream) always(t *testing.T, from, to int64) {
 	}
 }
 
-// never fails the test if anything of the stream ever arrived.
-func (s *stream) never(t *testing.T) {
+// checkNone fails the test if anything of the stream ever arrived.
+func (s *stream) checkNone(t *testing.T) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()

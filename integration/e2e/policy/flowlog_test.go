@@ -51,11 +51,12 @@ func (c *cluster) testFlowLog(t *testing.T) {
 		must(t, err)
 		return out
 	}
-	var knocks []knock
+	var attempts []attempt
 	for i, to := range b.IPs {
 		for _, from := range []*lab.Pod{a, far} {
 			add := func(name, network string, port uint16, want string) {
-				knocks = append(knocks, knock{fmt.Sprintf("%s from %s", name, from.IPs[i]), from.Namespace, network,
+				attempts = append(attempts, attempt{fmt.Sprintf("%s from %s", name, from.IPs[i]), from.Namespace,
+					network,
 					at(to, port), want})
 			}
 			add("logged and allowed", "udp", allowedPort, answered)
@@ -69,9 +70,9 @@ func (c *cluster) testFlowLog(t *testing.T) {
 	c.temporary(t, append(documents(t, "apiVersion: projectcalico.org/v3\nkind: Tier\nmetadata: {name: logs}\n"+
 		"spec: {order: 10}\n"),
 		documents(t, loggingPolicies(""))...)...)
-	tryAll(t, knocks)
+	tryAll(t, attempts)
 	c.apply(t, loggingPolicies(logRule))
-	tryAll(t, knocks)
+	tryAll(t, attempts)
 	if text := first(); !strings.Contains(text, `log prefix "calico-packet: " comment`) ||
 		strings.Contains(text, "group") {
 		t.Errorf("without the flow log:\n%s", text)
@@ -79,11 +80,11 @@ func (c *cluster) testFlowLog(t *testing.T) {
 
 	file := filepath.Join(n.Dir, "flows.json")
 	c.restart(t, "--flow-log="+file, "--flow-log-rate=1000", "--policy-counters")
-	defer func() { c.restart(t); speaks(t, n) }()
+	defer func() { c.restart(t); awaitPolicy(t, n) }()
 	f := &flowLogs{c: c, file: file, marker: firstMarker}
-	speaks(t, n)
+	awaitPolicy(t, n)
 	f.mark(t) // the rules are written again, and somebody listens
-	tryAll(t, knocks)
+	tryAll(t, attempts)
 	f.mark(t)
 	c.checkEntries(t, f.entries(t))
 	t.Run("subscribers", func(t *testing.T) { c.testFlowLogSubscribers(t, f) })
@@ -106,25 +107,25 @@ func (c *cluster) testFlowLog(t *testing.T) {
 	c.temporary(t, documents(t, felix("default", "logActionRateLimit: 1/day, logActionRateLimitBurst: 3"))...)
 	const tries = 10
 	for i := range uint16(tries) {
-		if got := (knock{ns: far.Namespace, network: "udp", to: at(b.IP4(), firstLimited+i)}).try(0); got != lost {
+		if got := (attempt{ns: far.Namespace, network: "udp", to: at(b.IP4(), firstLimited+i)}).try(0); got != lost {
 			t.Errorf("datagram %d is %s", i, got)
 		}
 	}
-	told := map[flowlog.Action]int{}
+	counts := map[flowlog.Action]int{}
 	eventually(t, func() error {
-		clear(told)
+		clear(counts)
 		for _, e := range f.entries(t) {
 			if e.DestinationPort >= firstLimited {
-				told[e.Action]++
+				counts[e.Action]++
 			}
 		}
-		if told[flowlog.Dropped] != tries {
-			return fmt.Errorf("of %d packets %d are told as dropped", tries, told[flowlog.Dropped])
+		if counts[flowlog.Dropped] != tries {
+			return fmt.Errorf("of %d packets %d are told as dropped", tries, counts[flowlog.Dropped])
 		}
 		return nil
 	})
-	if told[flowlog.Logged] != 3 {
-		t.Errorf("%d packets are logged, of 3 that may be", told[flowlog.Logged])
+	if counts[flowlog.Logged] != 3 {
+		t.Errorf("%d packets are logged, of 3 that may be", counts[flowlog.Logged])
 	}
 	if text := first(); !strings.Contains(text, fmt.Sprintf("counter packets %d ", tries)) ||
 		!strings.Contains(text,
@@ -160,29 +161,29 @@ func (f *flowLogs) entries(t *testing.T) (list []flowlog.Entry) {
 
 // mark sends datagrams, each of which is logged and dropped, until the file and every subscriber has one; earlier
 // packets are recorded by then.
-func (f *flowLogs) mark(t *testing.T, heard ...*printed) {
+func (f *flowLogs) mark(t *testing.T, outputs ...*printed) {
 	t.Helper()
 	var err error
 	for f.marker++; f.marker < firstLimited; f.marker++ {
 		to := at(f.c.Pods["b"].IP4(), f.marker)
-		if got := (knock{ns: f.c.Pods["far"].Namespace, network: "udp", to: to}).try(0); got != lost {
+		if got := (attempt{ns: f.c.Pods["far"].Namespace, network: "udp", to: to}).try(0); got != lost {
 			t.Fatalf("a marker is %s", got)
 		}
 		// The kernel hands over logged packets after a second; a subscriber that has not listened yet never gets this
 		// one.
-		if err = lab.Eventually(2*time.Second, func() error { return f.tells(to.Port(), heard) }); err == nil {
+		if err = lab.Eventually(2*time.Second, func() error { return f.missing(to.Port(), outputs) }); err == nil {
 			return
 		}
 	}
 	t.Fatal(err)
 }
 
-func (f *flowLogs) tells(port uint16, heard []*printed) error {
+func (f *flowLogs) missing(port uint16, outputs []*printed) error {
 	text, err := os.ReadFile(f.file)
 	if err != nil {
 		return err
 	}
-	for i, place := range append([]string{string(text)}, texts(heard)...) {
+	for i, place := range append([]string{string(text)}, texts(outputs)...) {
 		if !strings.Contains(place, fmt.Sprintf(`"destinationPort":%d,`, port)) &&
 			!strings.Contains(place, fmt.Sprintf("  udp/%d  ", port)) {
 			return fmt.Errorf("place %d (0 is the file) does not tell of port %d:\n%s", i, port, place)
@@ -264,10 +265,10 @@ func (c *cluster) testFlowLogSubscribers(t *testing.T, f *flowLogs) {
 	}
 	all, dropped, logged := listen(), listen("--action", "drop"), listen("--action=log", "-o", "json")
 	some := listen("--action", "log", "--rule", "/first", "--net", far.IP4().String())
-	heard := []*printed{all, dropped, logged, some}
-	f.mark(t, heard...)
-	_ = knock{ns: a.Namespace, network: "udp", to: at(b.IP4(), firstMarker)}.try(0)
-	f.mark(t, heard...)
+	outputs := []*printed{all, dropped, logged, some}
+	f.mark(t, outputs...)
+	_ = attempt{ns: a.Namespace, network: "udp", to: at(b.IP4(), firstMarker)}.try(0)
+	f.mark(t, outputs...)
 
 	source := fmt.Sprintf("%s (default/n2-cni-", a.IP4())
 	for _, x := range []struct {

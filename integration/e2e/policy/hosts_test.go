@@ -35,9 +35,9 @@ func echo(t *testing.T, ns string, ports ...int) {
 	}
 }
 
-// askEcho sends a few datagrams of one new connection and returns the first answer: the client's address as the other
-// end sees it.
-func askEcho(ns string, to netip.AddrPort, patience time.Duration) (answer string, err error) {
+// requestEcho sends a few datagrams of one new connection and returns the first answer: the client's address as the
+// other end sees it.
+func requestEcho(ns string, to netip.AddrPort, patience time.Duration) (reply string, err error) {
 	var conn net.Conn
 	inside := namespace.Inside(ns, func() { conn, err = net.DialUDP("udp", freshPort(), net.UDPAddrFromAddrPort(to)) })
 	if inside != nil || err != nil {
@@ -66,20 +66,20 @@ type probe struct {
 	pass bool
 }
 
-// hold checks probes: those that should pass first, since they may need a moment, then that the others do not.
-func hold(t *testing.T, list []probe) {
+// checkProbes checks probes: those that should pass first, since they may need a moment, then that the others do not.
+func checkProbes(t *testing.T, list []probe) {
 	t.Helper()
 	for _, p := range list {
 		if p.pass {
-			if _, err := askEcho(p.ns, p.to, 5*time.Second); err != nil {
+			if _, err := requestEcho(p.ns, p.to, 5*time.Second); err != nil {
 				t.Errorf("%s (%s): no answer: %v", p.name, p.to, err)
 			}
 		}
 	}
 	for _, p := range list {
 		if !p.pass {
-			if answer, err := askEcho(p.ns, p.to, 120*time.Millisecond); err == nil {
-				t.Errorf("%s (%s): answered, but policy denies it: %s", p.name, p.to, answer)
+			if reply, err := requestEcho(p.ns, p.to, 120*time.Millisecond); err == nil {
+				t.Errorf("%s (%s): answered, but policy denies it: %s", p.name, p.to, reply)
 			}
 		}
 	}
@@ -196,7 +196,7 @@ func TestHostEndpoints(t *testing.T) {
 					t.Fatalf("%v: %s", err, out)
 				}
 			}
-			hold(t, x.probes)
+			checkProbes(t, x.probes)
 			if t.Failed() {
 				t.Log(table(t, n2))
 			}

@@ -34,13 +34,13 @@ func (c *cluster) testHostInterfaces(t *testing.T) {
 		t.Helper()
 		eventually(t, func() error {
 			for _, to := range both(first, other) {
-				if got := (knock{ns: tor, network: "udp", to: at(to, port)}).try(0); got != want {
+				if got := (attempt{ns: tor, network: "udp", to: at(to, port)}).try(0); got != want {
 					return fmt.Errorf("%s is %s, want %s", to, got, want)
 				}
 			}
 			return nil
 		})
-		tryAll(t, []knock{{"another interface of the host", c.N1.Namespace, "udp", at(n.IP4, port), answered}})
+		tryAll(t, []attempt{{"another interface of the host", c.N1.Namespace, "udp", at(n.IP4, port), answered}})
 	}
 	host := func(spec string) []entry {
 		return documents(t, "apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {name: n2-eth5}\n"+
@@ -64,7 +64,7 @@ func (c *cluster) testHostInterfaces(t *testing.T) {
 		defer unplug()
 		world.IP(t, n, fmt.Sprintf("-n %s addr add fd77::2/64 dev eth5 nodad", n.Namespace))
 		eventually(t, func() error {
-			if got := (knock{ns: tor, network: "udp", to: at(other, port)}).try(0); got != answered {
+			if got := (attempt{ns: tor, network: "udp", to: at(other, port)}).try(0); got != answered {
 				return fmt.Errorf("without its address it is %s", got)
 			}
 			return nil
@@ -73,7 +73,7 @@ func (c *cluster) testHostInterfaces(t *testing.T) {
 		is(lost) // in both families: the interface is meant
 		address("del")
 		eventually(t, func() error {
-			if got := (knock{ns: tor, network: "udp", to: at(other, port)}).try(0); got != answered {
+			if got := (attempt{ns: tor, network: "udp", to: at(other, port)}).try(0); got != answered {
 				return fmt.Errorf("when its address is gone it is %s", got)
 			}
 			return nil

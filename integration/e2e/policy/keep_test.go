@@ -157,10 +157,10 @@ func (c *cluster) testRestartKeepsPolicy(t *testing.T) {
 	must(t, n.Ready(limit))
 	g.stop()
 	for _, s := range g.allowed {
-		s.always(t, from, g.rounds.Load())
+		s.checkAll(t, from, g.rounds.Load())
 	}
 	for _, s := range g.denied {
-		s.never(t)
+		s.checkNone(t)
 	}
 	if list := m.ourChanges(); len(list) > 0 {
 		t.Errorf("the restarted daemon wrote %d times:\n%s", len(list), strings.Join(list[:min(20, len(list))], ""))

@@ -31,9 +31,9 @@ func (c *cluster) limits(t *testing.T, pod string, q map[string]any) {
 	c.enforced(t, r.Kvs[0].ModRevision, p.Node)
 }
 
-// volley sends datagrams of one connection as fast as it can. It returns how many arrive, and the time from the first
-// sent to the last received datagram.
-func volley(t *testing.T, from string, to netip.AddrPort, listener string, n int) (arrived int, took time.Duration) {
+// sendBurst sends datagrams of one connection as fast as it can. It returns how many arrive, and the time from the
+// first sent to the last received datagram.
+func sendBurst(t *testing.T, from string, to netip.AddrPort, listener string, n int) (arrived int, took time.Duration) {
 	t.Helper()
 	var sink, source net.Conn
 	var err error
@@ -44,7 +44,7 @@ func volley(t *testing.T, from string, to netip.AddrPort, listener string, n int
 	must(t, err)
 	defer source.Close()
 	start := time.Now()
-	heard := make(chan int)
+	received := make(chan int)
 	go func() {
 		got := 0
 		for buf := make([]byte, 64); got < n; got++ {
@@ -53,14 +53,14 @@ func volley(t *testing.T, from string, to netip.AddrPort, listener string, n int
 			}
 			took = time.Since(start)
 		}
-		heard <- got
+		received <- got
 	}()
 	for range n {
 		_, err := source.Write([]byte("volley"))
 		must(t, err)
 	}
 	_ = sink.SetReadDeadline(time.Now().Add(200 * time.Millisecond)) // all of it is on this machine
-	return <-heard, took
+	return <-received, took
 }
 
 // testPacketRates limits packets a second, one direction at a time: the burst passes, packets beyond the rate do not.
@@ -112,7 +112,7 @@ func (c *cluster) testPacketRates(t *testing.T) {
 					c.limits(t, x.pod, nil)
 					c.limits(t, x.pod, x.controls)
 				}
-				arrived, took := volley(t, v.from, at(v.to, port), v.sink, all)
+				arrived, took := sendBurst(t, v.from, at(v.to, port), v.sink, all)
 				least, most := all, all
 				if v.limit.rate > 0 {
 					// Packets of earlier connections may have taken a little.
@@ -127,15 +127,15 @@ func (c *cluster) testPacketRates(t *testing.T) {
 	}
 }
 
-// held are connections that stay open.
-type held struct {
+// openConns are connections that stay open.
+type openConns struct {
 	t    *testing.T
 	ns   string
 	list []net.Conn
 }
 
 // open makes one more connection, and returns whether it is established.
-func (h *held) open(network string, to netip.AddrPort) string {
+func (h *openConns) open(network string, to netip.AddrPort) string {
 	h.t.Helper()
 	var conn net.Conn
 	var err error
@@ -162,7 +162,7 @@ func (h *held) open(network string, to netip.AddrPort) string {
 }
 
 // close resets the oldest connection, after which neither side waits for more packets of it.
-func (h *held) close() {
+func (h *openConns) close() {
 	if tcp, ok := h.list[0].(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
 	}
@@ -170,7 +170,7 @@ func (h *held) close() {
 	h.list = h.list[1:]
 }
 
-func (h *held) closeAll() {
+func (h *openConns) closeAll() {
 	for len(h.list) > 0 {
 		h.close()
 	}
@@ -195,12 +195,12 @@ func (c *cluster) testMaxConnections(t *testing.T) {
 	t.Run("to the pod", func(t *testing.T) {
 		c.limits(t, "b", map[string]any{"ingressMaxConnections": 3})
 		for i, to := range b.IPs {
-			h := &held{t: t, ns: a.Namespace}
+			h := &openConns{t: t, ns: a.Namespace}
 			c.counts(t, h, "tcp", at(to, 7101), 3, refused)
 			if i == 0 { // another daemon finds the count in the kernel
 				must(t, c.N2.Manxd().Stop(limit))
 				must(t, c.N2.StartManxd())
-				speaks(t, c.N2)
+				awaitPolicy(t, c.N2)
 				if got := h.open("tcp", at(to, 7101)); got != refused {
 					t.Errorf("one more than are allowed is %s after a restart, want %s", got, refused)
 				}
@@ -211,7 +211,7 @@ func (c *cluster) testMaxConnections(t *testing.T) {
 	t.Run("to the pod, by UDP", func(t *testing.T) {
 		c.limits(t, "b", nil)
 		c.limits(t, "b", map[string]any{"ingressMaxConnections": 3})
-		h := &held{t: t, ns: far.Namespace}
+		h := &openConns{t: t, ns: far.Namespace}
 		defer h.closeAll()
 		for i := range 3 {
 			if got := h.open("udp", at(b.IP4(), 7001)); got != answered {
@@ -224,23 +224,23 @@ func (c *cluster) testMaxConnections(t *testing.T) {
 	})
 	t.Run("of the pod", func(t *testing.T) {
 		c.limits(t, "b", map[string]any{"egressMaxConnections": 2})
-		h := &held{t: t, ns: b.Namespace}
+		h := &openConns{t: t, ns: b.Namespace}
 		c.counts(t, h, "tcp", at(far.IP6(), 7101), 2, refused)
 		// Connections of others are not counted.
-		if got := (&held{t: t, ns: a.Namespace}).open("tcp", at(far.IP6(), 7101)); got != answered {
+		if got := (&openConns{t: t, ns: a.Namespace}).open("tcp", at(far.IP6(), 7101)); got != answered {
 			t.Errorf("another pod's connection is %s", got)
 		}
 		h.closeAll()
 	})
 	t.Run("another limit", func(t *testing.T) {
 		c.limits(t, "b", map[string]any{"ingressMaxConnections": 1})
-		h := &held{t: t, ns: far.Namespace}
+		h := &openConns{t: t, ns: far.Namespace}
 		c.counts(t, h, "tcp", at(b.IP4(), 7101), 1, refused)
 		h.closeAll()
 	})
 	t.Run("none any more", func(t *testing.T) {
 		c.limits(t, "b", nil)
-		h := &held{t: t, ns: far.Namespace}
+		h := &openConns{t: t, ns: far.Namespace}
 		defer h.closeAll()
 		for i := range 6 {
 			if got := h.open("tcp", at(b.IP4(), 7101)); got != answered {
@@ -252,7 +252,7 @@ func (c *cluster) testMaxConnections(t *testing.T) {
 
 // counts opens as many connections as are allowed, and then one more, which is refused. Changes of policy meanwhile
 // make no difference. When a connection ends there is room for another.
-func (c *cluster) counts(t *testing.T, h *held, network string, to netip.AddrPort, allowed int, beyond string) {
+func (c *cluster) counts(t *testing.T, h *openConns, network string, to netip.AddrPort, allowed int, beyond string) {
 	t.Helper()
 	open := func(what string) {
 		t.Helper()

@@ -68,9 +68,9 @@ func (c *cluster) testTranslation(t *testing.T) {
 					{"another node", both(n1.IP4, n1.IP6)[i], x.want.node[i]},
 					{"a pod", both(far.IP4(), far.IP6())[i], x.want.pod[i]},
 				} {
-					answer, err := askEcho(a.Namespace, at(e.to, port), 5*time.Second)
+					reply, err := requestEcho(a.Namespace, at(e.to, port), 5*time.Second)
 					var from netip.AddrPort
-					if _, text, ok := strings.Cut(answer, "from "); ok {
+					if _, text, ok := strings.Cut(reply, "from "); ok {
 						from, _ = netip.ParseAddrPort(text)
 					}
 					if from.Addr() != e.want {
@@ -111,11 +111,11 @@ func (c *cluster) testServiceLoop(t *testing.T) {
 			if x.objects != "" {
 				c.temporary(t, documents(t, x.objects)...)
 			}
-			var list []knock
+			var list []attempt
 			for _, s := range services {
-				list = append(list, knock{"a service", a.Namespace, "tcp", at(s, port), x.want})
+				list = append(list, attempt{"a service", a.Namespace, "tcp", at(s, port), x.want})
 				if x.want != answered { // no host is there to answer
-					list = append(list, knock{"a service", a.Namespace, "udp", at(s, port), x.want})
+					list = append(list, attempt{"a service", a.Namespace, "udp", at(s, port), x.want})
 				}
 			}
 			tryAll(t, list)

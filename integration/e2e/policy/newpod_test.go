@@ -78,10 +78,10 @@ func (c *cluster) testNewPods(t *testing.T) {
 				}
 				six++
 			}
-			s.always(t, first, to)
+			s.checkAll(t, first, to)
 		}
 		for _, s := range denied {
-			s.never(t)
+			s.checkNone(t)
 		}
 		sent += f.rounds.Load() * int64(len(f.all()))
 		if last { // the same datagrams do arrive when there is no policy

@@ -69,10 +69,10 @@ func (c *cluster) testOddPackets(t *testing.T) {
 			if x.felix != "" {
 				c.temporary(t, documents(t, felix("default", x.felix))...)
 			}
-			var list []knock
+			var list []attempt
 			for i, to := range both(far.IP4(), far.IP6()) {
-				list = append(list, knock{"to VXLAN's port", a.Namespace, "udp", at(to, 4789), want[x.vxlan]},
-					knock{"to another port", a.Namespace, "udp", at(to, 4790), want[x.other]})
+				list = append(list, attempt{"to VXLAN's port", a.Namespace, "udp", at(to, 4789), want[x.vxlan]},
+					attempt{"to another port", a.Namespace, "udp", at(to, 4790), want[x.other]})
 				// chunk 0 is DATA
 				data := lab.SCTPPacket{Source: 20001, Destination: uint16(20002 + i), Verification: 1}.Encode()
 				if got := raw(t, a.Namespace, far.Namespace, to, 132, data,

@@ -16,21 +16,21 @@ func (c *cluster) testPolicyOff(t *testing.T) {
 	n, b, far := c.N2, c.Pods["b"], c.Pods["far"]
 	c.temporary(t, documents(t, world.GlobalPolicy("deny", "selector: role == 'b', types: [Ingress], ingress: ["+
 		rule("Allow", 7001)+"]"))...)
-	ask := func(t *testing.T, want string) {
+	check := func(t *testing.T, want string) {
 		t.Helper()
-		var list []knock
+		var list []attempt
 		for _, to := range b.IPs {
-			list = append(list, knock{"what is allowed", far.Namespace, "udp", at(to, 7001), answered},
-				knock{"what is denied", far.Namespace, "udp", at(to, 7002), want})
+			list = append(list, attempt{"what is allowed", far.Namespace, "udp", at(to, 7001), answered},
+				attempt{"what is denied", far.Namespace, "udp", at(to, 7002), want})
 		}
 		tryAll(t, list)
 	}
-	ask(t, lost)
+	check(t, lost)
 	c.restart(t, "--policy=false")
 	func() {
-		defer func() { c.restart(t); speaks(t, n) }()
+		defer func() { c.restart(t); awaitPolicy(t, n) }()
 		eventually(t, func() error { _, err := n.Get("/livez"); return err })
-		ask(t, answered)
+		check(t, answered)
 		if out, err := n.Run("nft", "list", "tables"); err != nil || strings.Contains(out, "manx") {
 			t.Errorf("rules are left: %v\n%s", err, out)
 		}
@@ -44,12 +44,12 @@ func (c *cluster) testPolicyOff(t *testing.T) {
 		}
 	}()
 	eventually(t, func() error {
-		if got := (knock{ns: far.Namespace, network: "udp", to: at(b.IP4(), 7002)}).try(0); got != lost {
+		if got := (attempt{ns: far.Namespace, network: "udp", to: at(b.IP4(), 7002)}).try(0); got != lost {
 			return fmt.Errorf("what is denied is %s", got)
 		}
 		return nil
 	})
-	ask(t, lost)
+	check(t, lost)
 }
 
 // restart ends the daemon of n2 and starts it with more flags than usual.

@@ -23,20 +23,20 @@ func (c *cluster) testReject(t *testing.T) {
 	// host.
 	c.temporary(t, documents(t, felix("default", "")+felix("node.n2", "defaultEndpointToHostAction: Drop"))...)
 
-	knocks := func(denied string) (list []knock) {
+	attempts := func(denied string) (list []attempt) {
 		for i, to := range both(b.IP4(), b.IP6()) {
 			host, elsewhere := both(n2.IP4, n2.IP6)[i], both(far.IP4(), far.IP6())[i]
 			for _, network := range []string{"tcp", "udp"} {
 				list = append(list,
-					knock{"a rule of the server's policy, same host", a.Namespace, network, at(to, 7001), denied},
-					knock{"a rule of the server's policy, other host", far.Namespace, network, at(to, 7001), denied},
-					knock{"a rule of the server's policy, asked by another host itself", c.N1.Namespace, network,
+					attempt{"a rule of the server's policy, same host", a.Namespace, network, at(to, 7001), denied},
+					attempt{"a rule of the server's policy, other host", far.Namespace, network, at(to, 7001), denied},
+					attempt{"a rule of the server's policy, asked by another host itself", c.N1.Namespace, network,
 						at(to, 7001), denied},
-					knock{"the end of the server's tier", far.Namespace, network, at(to, 7004), denied},
-					knock{"a rule of the client's policy", a.Namespace, network, at(elsewhere, 7003), denied},
-					knock{"the own host", a.Namespace, network, at(host, 7001), denied},
-					knock{"what is allowed, same host", a.Namespace, network, at(to, 7002), answered},
-					knock{"what is allowed, other host", far.Namespace, network, at(to, 7002), answered})
+					attempt{"the end of the server's tier", far.Namespace, network, at(to, 7004), denied},
+					attempt{"a rule of the client's policy", a.Namespace, network, at(elsewhere, 7003), denied},
+					attempt{"the own host", a.Namespace, network, at(host, 7001), denied},
+					attempt{"what is allowed, same host", a.Namespace, network, at(to, 7002), answered},
+					attempt{"what is allowed, other host", far.Namespace, network, at(to, 7002), answered})
 			}
 		}
 		return list
@@ -57,7 +57,7 @@ func (c *cluster) testReject(t *testing.T) {
 			if x.yaml != "" {
 				c.apply(t, x.yaml)
 			}
-			tryAll(t, knocks(x.denied))
+			tryAll(t, attempts(x.denied))
 		})
 	}
 	t.Run("by host endpoints", c.testRejectByHosts)
@@ -85,12 +85,12 @@ func (c *cluster) testRejectBehindService(t *testing.T) {
 	c.temporary(t, documents(t, felix("default", "nftablesFilterDenyAction: Reject")+
 		world.GlobalPolicy("far-too", "selector: role == 'far', types: [Ingress], ingress: ["+rule("Allow", 7002)+
 			", {action: Allow, protocol: TCP, destination: {ports: [7002]}}]"))...)
-	var list []knock
+	var list []attempt
 	for i := range near {
 		for _, network := range []string{"tcp", "udp"} {
 			for _, service := range []netip.Addr{near[i], remote[i]} {
-				list = append(list, knock{"a port that is denied", a.Namespace, network, at(service, 7001), refused},
-					knock{"a port that is allowed", a.Namespace, network, at(service, 7002), answered})
+				list = append(list, attempt{"a port that is denied", a.Namespace, network, at(service, 7001), refused},
+					attempt{"a port that is allowed", a.Namespace, network, at(service, 7002), answered})
 			}
 		}
 	}
@@ -123,14 +123,14 @@ func (c *cluster) testRejectByHosts(t *testing.T) {
 			if x.policy != "" {
 				c.temporary(t, documents(t, x.policy)...)
 			}
-			var list []knock
+			var list []attempt
 			for i, host := range both(n2.IP4, n2.IP6) {
 				for _, network := range []string{"tcp", "udp"} {
 					list = append(list,
-						knock{"to the host", n1.Namespace, network, at(host, 7001), x.in},
-						knock{"to a pod of the host", n1.Namespace, network, at(both(a.IP4(), a.IP6())[i], 7001),
+						attempt{"to the host", n1.Namespace, network, at(host, 7001), x.in},
+						attempt{"to a pod of the host", n1.Namespace, network, at(both(a.IP4(), a.IP6())[i], 7001),
 							x.through},
-						knock{"from the host", n2.Namespace, network, at(both(n1.IP4, n1.IP6)[i], 7001), x.out})
+						attempt{"from the host", n2.Namespace, network, at(both(n1.IP4, n1.IP6)[i], 7001), x.out})
 				}
 			}
 			tryAll(t, list)

@@ -63,7 +63,7 @@ func (c *cluster) withSlices(t *testing.T) *sliceWorld {
 		_ = rules.Close()
 		_ = links.Close()
 		must(t, c.N2.StartManxd())
-		speaks(t, c.N2)
+		awaitPolicy(t, c.N2)
 	})
 	return w
 }
@@ -145,7 +145,7 @@ func (c *cluster) testServiceRules(t *testing.T) {
 				stop = append(stop, s)
 			}
 		}
-		f.sees(t, when, append(pass, open), stop)
+		f.checkStreams(t, when, append(pass, open), stop)
 	}
 	list := func(slices ...*model.Object) []*model.Object { return slices }
 
@@ -166,5 +166,5 @@ func (c *cluster) testServiceRules(t *testing.T) {
 	step("an endpoint moves", list(slice("clients6", "clients", 1, a.IP6())), a4two, a6one, far4)
 	step("all clients go", list(slice("clients6", "clients", 1), slice("clients4-too", "clients", 1)))
 	f.stop()
-	a4one.always(t, since, until)
+	a4one.checkAll(t, since, until)
 }

@@ -84,9 +84,9 @@ func (c *cluster) testSettingsUnderTraffic(t *testing.T) {
 	}
 	f.stop()
 	for _, s := range pass {
-		s.always(t, from, f.rounds.Load())
+		s.checkAll(t, from, f.rounds.Load())
 	}
 	for _, s := range stop {
-		s.never(t)
+		s.checkNone(t)
 	}
 }

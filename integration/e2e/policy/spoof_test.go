@@ -28,7 +28,9 @@ func (c *cluster) testSpoofedSources(t *testing.T) {
 			as[k] = append(as[k], s)
 		}
 	}
-	lets := func(who string) []entry { return documents(t, felix("default", "workloadSourceSpoofing: "+who)) }
+	sourceSpoofing := func(value string) []entry {
+		return documents(t, felix("default", "workloadSourceSpoofing: "+value))
+	}
 	names := func(prefixes ...string) entry {
 		return c.endpoint(t, "a", func(o map[string]any) {
 			if spec := o["spec"].(map[string]any); len(prefixes) > 0 {
@@ -38,24 +40,24 @@ func (c *cluster) testSpoofedSources(t *testing.T) {
 			}
 		})
 	}
-	c.temporary(t, append(lets("Disabled"), names())...)
+	c.temporary(t, append(sourceSpoofing("Disabled"), names())...)
 	f.start(t)
 	f.flows(t, own[0])
 	step := func(when string, pass, stop []*stream, objects ...entry) {
 		t.Helper()
 		c.enforced(t, c.change(t, objects...))
-		f.sees(t, when, append(pass, own...), stop)
+		f.checkStreams(t, when, append(pass, own...), stop)
 	}
 	all := slices.Concat(as[0], as[1])
 	step("nobody may", nil, all)
 	step("the pod would like to, the node does not let it", nil, all, names("10.99.1.0/24", "fd99:1::/64"))
-	step("both", as[0], as[1], lets("Any")...)
+	step("both", as[0], as[1], sourceSpoofing("Any")...)
 	step("single addresses", as[0], as[1], names("10.99.1.7/32", "fd99:1::7/128"))
 	step("others than before", as[1], as[0], names("10.99.2.0/24", "fd99:2::/64"))
 	step("all of one family", slices.Concat(as[0][:1], as[1][:1]), slices.Concat(as[0][1:], as[1][1:]),
 		names(map[bool]string{true: "0.0.0.0/0", false: "::/0"}[b.IPs[0].Is4()]))
 	step("none any more", nil, all, names())
 	step("both again", as[0], as[1], names("10.99.1.0/24", "fd99:1::/64"))
-	step("the node lets it no longer", nil, all, lets("Disabled")...)
+	step("the node lets it no longer", nil, all, sourceSpoofing("Disabled")...)
 	f.stop()
 }

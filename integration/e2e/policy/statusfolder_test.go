@@ -46,7 +46,7 @@ func (c *cluster) testStatusFolder(t *testing.T) {
 		t.Helper()
 		must(t, n.Manxd().Stop(limit))
 		must(t, n.StartManxd(append(slices.Clone(flags), more...)...))
-		speaks(t, n)
+		awaitPolicy(t, n)
 	}
 	defer restart() // without the flag it would go on in this machine's own folder
 	restart("--endpoint-status-path-prefix=")

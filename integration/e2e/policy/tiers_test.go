@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/integration/e2e/world"
 )
 
-// sees requires that from now on all datagrams of some streams arrive, and none of others.
-func (f *flood) sees(t *testing.T, when string, pass, stop []*stream) {
+// checkStreams requires that from now on all datagrams of some streams arrive, and none of others.
+func (f *flood) checkStreams(t *testing.T, when string, pass, stop []*stream) {
 	t.Helper()
 	// One round may have begun before the preceding change was done.
 	from := f.rounds.Load() + 2
@@ -81,7 +81,8 @@ func (c *cluster) testTierGoes(t *testing.T) {
 	}
 	there := func(when string) {
 		t.Helper()
-		f.sees(t, when, join(tierAllows, tierAllowsAlone, otherAllows, passed, bystanders), join(beyond, denied))
+		f.checkStreams(t, when, join(tierAllows, tierAllowsAlone, otherAllows, passed, bystanders),
+			join(beyond, denied))
 	}
 	there("with the tier")
 	if out, err := c.N1.Manxctl("delete", "tier", "first"); err == nil || !strings.Contains(out, "first.both") {
@@ -90,7 +91,7 @@ func (c *cluster) testTierGoes(t *testing.T) {
 	for range 2 {
 		c.enforced(t, c.change(t, without(tier)...))
 		// Evaluated last, its policies come behind the end of tier default where that has policies, too.
-		f.sees(t, "without the tier", join(tierAllowsAlone, otherAllows, beyond, passed, bystanders),
+		f.checkStreams(t, "without the tier", join(tierAllowsAlone, otherAllows, beyond, passed, bystanders),
 			join(tierAllows, denied))
 		c.enforced(t, c.change(t, tier...))
 		there("with the tier again")
@@ -100,16 +101,16 @@ func (c *cluster) testTierGoes(t *testing.T) {
 		"tier: unknown, selector: role == 'far', ingress: ["+rule("Allow", first)+
 			"]"))
 	c.enforced(t, c.change(t, lost...))
-	f.sees(t, "with a policy of an unknown tier", join(tierAllows, tierAllowsAlone, otherAllows, bystanders),
+	f.checkStreams(t, "with a policy of an unknown tier", join(tierAllows, tierAllowsAlone, otherAllows, bystanders),
 		join(beyond, denied, passed))
 	c.enforced(t, c.change(t, without(lost)...))
 	there("without it")
 	f.stop()
 	for _, s := range join(bystanders, otherAllows, tierAllowsAlone) {
-		s.always(t, start, f.rounds.Load())
+		s.checkAll(t, start, f.rounds.Load())
 	}
 	for _, s := range denied {
-		s.never(t)
+		s.checkNone(t)
 	}
 }
 
@@ -139,9 +140,9 @@ func (c *cluster) testSpellings(t *testing.T) {
 	f.flows(t, free[0])
 	f.flows(t, free[1])
 	start := f.rounds.Load() + 2
-	f.sees(t, "the old spelling", append(ones, free...), others)
+	f.checkStreams(t, "the old spelling", append(ones, free...), others)
 	c.enforced(t, c.change(t, current...))
-	f.sees(t, "both spellings", append(others, free...), ones)
+	f.checkStreams(t, "both spellings", append(others, free...), ones)
 	eventually(t, func() error {
 		out, err := c.N2.Manxctl("node", "problems")
 		if !strings.Contains(out, "default.spelt") {
@@ -150,11 +151,11 @@ func (c *cluster) testSpellings(t *testing.T) {
 		return nil
 	})
 	c.enforced(t, c.change(t, without(current)...))
-	f.sees(t, "the old spelling again", append(ones, free...), others)
+	f.checkStreams(t, "the old spelling again", append(ones, free...), others)
 	c.enforced(t, c.change(t, append(without(old), current...)...))
-	f.sees(t, "moved to today's", append(others, free...), ones)
+	f.checkStreams(t, "moved to today's", append(others, free...), ones)
 	f.stop()
 	for _, s := range free {
-		s.always(t, start, f.rounds.Load())
+		s.checkAll(t, start, f.rounds.Load())
 	}
 }

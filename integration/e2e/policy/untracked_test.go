@@ -100,11 +100,11 @@ func (c *cluster) testUntracked(t *testing.T) {
 				"metadata: {name: n2-eth0, labels: {host: n2}}\nspec: {node: n2, interfaceName: eth0" + profile +
 				"}\n---\n"
 			c.temporary(t, documents(t, host+x.policy(port))...)
-			var list []knock
+			var list []attempt
 			e := ends[x.in]
 			for _, network := range []string{"udp", "tcp"} {
 				for _, to := range both(e.to.IP4, e.to.IP6) {
-					list = append(list, knock{e.name, e.from.Namespace, network, at(to, uint16(port)), x.want})
+					list = append(list, attempt{e.name, e.from.Namespace, network, at(to, uint16(port)), x.want})
 				}
 			}
 			tryAll(t, list)
@@ -168,14 +168,14 @@ func (c *cluster) testPreDNAT(t *testing.T) {
 				"metadata: {name: n2-eth0, labels: {host: n2}}\nspec: {node: n2, interfaceName: eth0" + profile +
 				"}\n---\n"
 			c.temporary(t, documents(t, host+x.policy)...)
-			var list []knock
+			var list []attempt
 			for i, to := range both(n2.IP4, n2.IP6) {
 				for _, network := range []string{"udp", "tcp"} {
 					list = append(list,
-						knock{"to the pod by the host's port", n1.Namespace, network, at(to, outer), x.translated},
-						knock{"to the pod itself", n1.Namespace, network, at(both(a.IP4(), a.IP6())[i], inner),
+						attempt{"to the pod by the host's port", n1.Namespace, network, at(to, outer), x.translated},
+						attempt{"to the pod itself", n1.Namespace, network, at(both(a.IP4(), a.IP6())[i], inner),
 							x.direct},
-						knock{"to the host", n1.Namespace, network, at(to, own), x.own})
+						attempt{"to the host", n1.Namespace, network, at(to, own), x.own})
 				}
 			}
 			tryAll(t, list)

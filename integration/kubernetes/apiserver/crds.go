@@ -24,7 +24,7 @@ var clusterPolicies = form.Resource{Group: "policy.networking.k8s.io", Version: 
 	Plural: "clusternetworkpolicies",
 	Kind:   "ClusterNetworkPolicy"}
 
-// CRDs are the custom resources of a group, and ClusterNetworkPolicies.
+// CRDs returns the custom resources of a group, and ClusterNetworkPolicies.
 func CRDs(g form.Group) []form.Resource {
 	list := []form.Resource{clusterPolicies}
 	seen := map[string]bool{}
@@ -69,7 +69,7 @@ func (s *Server) InstallCRDs(t testing.TB, g form.Group, only ...string) {
 
 const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
-// DeleteCRD takes a definition away, and all objects with it.
+// DeleteCRD deletes a definition and all its objects.
 func (s *Server) DeleteCRD(t testing.TB, g form.Group, plural string) {
 	t.Helper()
 	group, _, _ := strings.Cut(string(g), "/")
@@ -129,7 +129,7 @@ func (s *Server) Raw(t testing.TB, user string) *rest.RESTClient {
 	return client
 }
 
-// Request sends JSON by path as admin and returns the answer; body may be nil.
+// Request sends JSON by path as admin and returns the response; body may be nil.
 func (s *Server) Request(t testing.TB, verb, path string, body any) []byte {
 	t.Helper()
 	raw, err := s.Try(t.Context(), t, verb, path, body)
@@ -139,7 +139,7 @@ func (s *Server) Request(t testing.TB, verb, path string, body any) []byte {
 	return raw
 }
 
-// Try is Request with the error as an answer.
+// Try is Request that returns the error.
 func (s *Server) Try(ctx context.Context, t testing.TB, verb, path string, body any) ([]byte, error) {
 	t.Helper()
 	r := s.Raw(t, Admin).Verb(verb).AbsPath(path)
@@ -159,7 +159,7 @@ func (s *Server) Try(ctx context.Context, t testing.TB, verb, path string, body 
 	return r.Do(ctx).Raw()
 }
 
-// Forget makes the server lose its history: it starts again, and etcd compacts all earlier revisions.
+// Forget makes the server lose its history: the server restarts, and etcd compacts all earlier revisions.
 func (s *Server) Forget(t testing.TB) {
 	t.Helper()
 	s.Restart(t)

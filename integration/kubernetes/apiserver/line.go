@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// Line is a way to a server that can be cut, and that counts its traffic.
+// Line is a TCP proxy to a server. It can be cut, and counts its traffic.
 type Line struct {
 	// URL replaces the server's.
 	URL string
-	// Delay is how late everything arrives, in either direction. It is set before the line is used.
+	// Delay is added in either direction. Set it before the first use of the line.
 	Delay time.Duration
 
 	target   string
@@ -53,7 +53,7 @@ func NewLineFrom(t testing.TB, l net.Listener, to string) *Line {
 	return line
 }
 
-// Received returns how many bytes came from the server.
+// Received returns the number of bytes from the server.
 func (l *Line) Received() int64 { return l.received.Load() }
 
 // Cut drops all connections and refuses new ones until Mend.
@@ -108,13 +108,13 @@ func pipe(to io.Writer, from net.Conn, and ...io.Closer) {
 	_, _ = io.Copy(to, from)
 }
 
-// late is a writer to w through which everything comes later, however much is under way; w itself if there is no delay.
-// Its Close closes w behind what is under way.
+// late is a writer to w that adds the delay, for any amount of data under way; w itself if there is no delay. Its Close
+// closes w after the data under way.
 func late(w io.WriteCloser, by time.Duration) io.WriteCloser {
 	if by == 0 {
 		return w
 	}
-	d := &delayed{by: by, queue: make(chan parcel, 4096)}
+	d := &delayed{by: by, queue: make(chan chunk, 4096)}
 	go func() {
 		defer w.Close() //nolint:errcheck // over
 		for p := range d.queue {
@@ -127,16 +127,16 @@ func late(w io.WriteCloser, by time.Duration) io.WriteCloser {
 
 type delayed struct {
 	by    time.Duration
-	queue chan parcel
+	queue chan chunk
 }
 
-type parcel struct {
+type chunk struct {
 	due     time.Time
 	content []byte
 }
 
 func (d *delayed) Write(p []byte) (int, error) {
-	d.queue <- parcel{time.Now().Add(d.by), bytes.Clone(p)}
+	d.queue <- chunk{time.Now().Add(d.by), bytes.Clone(p)}
 	return len(p), nil
 }
 

@@ -29,17 +29,17 @@ import (
 // version is the version of Kubernetes' programs.
 const version = "v1.32.0"
 
-// Admin may do everything.
+// Admin is a user with all rights.
 const Admin = "admin"
 
-// patience bounds waits for the start of a program; machines that test are slow.
+// patience bounds waits for the start of a program; test machines are slow.
 const patience = 90 * time.Second
 
 // Server is an etcd and a kube-apiserver with RBAC on loopback, which end with the test that started them.
 type Server struct {
 	// URL is where the API is served. Etcd is the URL of its etcd. Dir holds data, logs, certificates and tokens.
 	URL, Etcd, Dir string
-	// Flags are given to kube-apiserver at its next start, behind its others.
+	// Flags are added to kube-apiserver's command line at its next start.
 	Flags []string
 
 	programs  string
@@ -66,7 +66,8 @@ func Programs() string {
 	return filepath.Join(cache, "kubernetes-"+version)
 }
 
-// Start runs a fresh cluster without nodes. It skips the test where programs are missing. flags go to kube-apiserver.
+// Start runs a fresh cluster without nodes, with flags for kube-apiserver. It skips the test where programs are
+// missing.
 func Start(t testing.TB, flags ...string) *Server {
 	t.Helper()
 	return StartOn(t, "", flags...)
@@ -122,7 +123,7 @@ func (s *Server) start(t testing.TB, name, path string, args ...string) *program
 	p, started := &program{ended: make(chan struct{})}, make(chan error, 1)
 	go func() {
 		defer close(p.ended)
-		// The program ends with the thread that started it, be it that of a goroutine which enters a namespace.
+		// The program ends with the thread that started it, which may be that of a goroutine in another namespace.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -138,13 +139,13 @@ func (s *Server) start(t testing.TB, name, path string, args ...string) *program
 	return p
 }
 
-// program is one that runs until it is ended.
+// program is a running program.
 type program struct {
 	*os.Process
 	ended chan struct{} // closed when it has ended
 }
 
-// waitFor waits for a server that answers OK.
+// waitFor waits for the response OK of a server.
 func (s *Server) waitFor(t testing.TB, p *program, name, url string, client *http.Client) {
 	t.Helper()
 	var last error
@@ -178,8 +179,7 @@ func (s *Server) waitFor(t testing.TB, p *program, name, url string, client *htt
 	t.Fatalf("%s does not start: %v\n%s", name, last, bytes.Join(lines[max(0, len(lines)-30):], []byte("\n")))
 }
 
-// Restart starts kube-apiserver, after ending the one that runs, with s.Flags and the tokens of all users that were
-// named before.
+// Restart ends a running kube-apiserver and starts it with s.Flags and the tokens of all users of AddUsers.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	s.Stop()
@@ -212,7 +212,7 @@ func (s *Server) Stop() {
 	s.api = nil
 }
 
-// end ends a program with KILL: kube-apiserver does not end on TERM for long when its etcd is gone.
+// end ends a program with KILL: without its etcd, kube-apiserver takes long to end after TERM.
 func end(p *program) {
 	if p != nil {
 		_ = p.Kill()
@@ -225,8 +225,8 @@ func (s *Server) kill() {
 	end(s.etcd)
 }
 
-// AddUsers makes users known, for which there are roles or will be. The server is restarted: it reads its tokens at
-// its start alone. A user of the form "system:node:NAME" is in the group system:nodes.
+// AddUsers adds users. Roles give them their rights. The server is restarted, because it reads its tokens only at its
+// start. A user of the form "system:node:NAME" is in the group system:nodes.
 func (s *Server) AddUsers(t testing.TB, users ...string) {
 	t.Helper()
 	for _, u := range users {
@@ -237,7 +237,7 @@ func (s *Server) AddUsers(t testing.TB, users ...string) {
 	s.Restart(t)
 }
 
-// Token is the token of a user.
+// Token returns the token of a user.
 func Token(user string) string {
 	return "token-of-" + strings.NewReplacer(":", "-", "/", "-").Replace(user)
 }
@@ -260,10 +260,10 @@ func (s *Server) writeTokens(t testing.TB) {
 	write(t, s.file("tokens.csv"), []byte(b.String()))
 }
 
-// CA is the certificate of the server's authority.
+// CA returns the certificate of the server's authority.
 func (s *Server) CA() []byte { return s.ca.PEM() }
 
-// Config returns a user's configuration for the API. Without roles a user may do nothing; see AddUsers.
+// Config returns a user's configuration for the API. A user needs roles; see AddUsers.
 func (s *Server) Config(user string) *rest.Config { return s.ConfigAt(s.URL, user) }
 
 // ConfigAt returns a user's configuration for the API at another URL, such as that of a Line.
@@ -290,7 +290,7 @@ func (s *Server) KubeconfigAt(t testing.TB, url, user string) string {
 	return file
 }
 
-// RotateCA gives the server a certificate of a new authority, and starts it again.
+// RotateCA restarts the server with a certificate of a new authority.
 func (s *Server) RotateCA(t testing.TB) {
 	t.Helper()
 	s.newCA(t)

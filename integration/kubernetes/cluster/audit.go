@@ -15,7 +15,7 @@ type allocation struct {
 	block, purpose string
 }
 
-// allocations are all that the blocks of the cluster have.
+// allocations returns all allocations in the blocks of the cluster.
 func (w *World) allocations() ([]allocation, error) {
 	out, err := w.Kubectl("get", "ipamblocks.crd.projectcalico.org", "-o", "json")
 	if err != nil {
@@ -59,7 +59,7 @@ func (w *World) allocations() ([]allocation, error) {
 	return all, nil
 }
 
-// handles count addresses, by handle and block.
+// handles returns the numbers of addresses, by handle and block.
 func (w *World) handles() (map[string]int, error) {
 	out, err := w.Kubectl("get", "ipamhandles.crd.projectcalico.org", "-o", "json")
 	if err != nil {
@@ -88,7 +88,7 @@ func (w *World) handles() (map[string]int, error) {
 	return counts, nil
 }
 
-// podAddresses are the addresses of all pods that have a network of their own, by namespace and name.
+// podAddresses returns the addresses of all pods without host network, by namespace and name.
 func (w *World) podAddresses() (map[string]netip.Addr, error) {
 	out, err := w.Kubectl("get", "pods", "-A", "-o", "json")
 	if err != nil {
@@ -119,7 +119,7 @@ func (w *World) podAddresses() (map[string]netip.Addr, error) {
 }
 
 // audit compares blocks, handles and pods: each pod has exactly the one address of its status, no address belongs to a
-// pod that is gone, and each handle counts exactly its addresses.
+// deleted pod, and each handle counts exactly its addresses.
 func (w *World) audit() error {
 	all, err := w.allocations()
 	if err != nil {

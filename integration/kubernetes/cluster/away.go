@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/lab"
 )
 
-// outage is how long the API server is away: MANX_AWAY (as 10m or 1h), or a test's default.
+// outage is the time without API server: MANX_AWAY (such as 10m or 1h), or a test's default.
 func outage() (time.Duration, error) {
 	text := os.Getenv("MANX_AWAY")
 	if text == "" {
@@ -25,7 +25,7 @@ func outage() (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// closed lets only client, and addresses outside of the cluster's pods, in to server.
+// closed allows connections to server only from client and from addresses outside the cluster's pods.
 const closed = `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -49,8 +49,9 @@ spec:
 `
 }
 
-// away ends the control plane for a while. Pods talk meanwhile, and policy holds. A DEL of the CNI plugin succeeds, an
-// ADD fails with a reason until it can succeed, and afterwards everything is as it was.
+// away ends the control plane for a while. Meanwhile pods reach each other, and policy stays in force. A DEL of the CNI
+// plugin succeeds; an ADD fails with a reason until the API server is back. Afterwards the state equals the state
+// before.
 func (w *World) away() error {
 	if _, ok := w.install.(byHand); ok {
 		return nil // this reads the objects of the Kubernetes API
@@ -62,7 +63,7 @@ func (w *World) away() error {
 	if err := w.Apply(closed); err != nil {
 		return err
 	}
-	if err := eventually(w.policyHolds); err != nil {
+	if err := eventually(w.checkPolicy); err != nil {
 		return err
 	}
 	before, err := w.memory()
@@ -78,7 +79,7 @@ func (w *World) away() error {
 	err = w.during(fmt.Sprintf("%s without the API server", duration), duration, func() error {
 		return w.outageOf(duration, before)
 	})
-	if err := errors.Join(err, w.returned(before)); err != nil {
+	if err := errors.Join(err, w.checkReturn(before)); err != nil {
 		return err
 	}
 	_, err = w.Kubectl("delete", "networkpolicy", "closed")
@@ -92,18 +93,18 @@ func (w *World) outageOf(duration time.Duration, before *memory) error {
 	problems := []error{w.callsWhileAway()}
 	for first := true; first || time.Now().Before(end); first = false {
 		time.Sleep(min(time.Until(end), time.Minute))
-		if err := w.stillThere(before); err != nil {
+		if err := w.compareKept(before); err != nil {
 			problems = append(problems, fmt.Errorf("%s before the end: %w", time.Until(end).Round(time.Second), err))
 		}
 	}
 	return errors.Join(append(problems, w.Return())...)
 }
 
-// callsWhileAway has the CNI plugin called: for pod gone as a runtime would call it, for pod phoenix by kubelet and
-// containerd, because its sandbox has died.
+// callsWhileAway calls the CNI plugin: for pod gone like a runtime, and for pod phoenix by kubelet and containerd,
+// because its sandbox has died.
 func (w *World) callsWhileAway() error {
 	node := w.Worker("node1")
-	const elsewhere = "/nonexistent/manxd.sock" // as if manxd were away, too
+	const elsewhere = "/nonexistent/manxd.sock" // as without manxd
 	if out, err := w.plugin(node, "DEL", "gone", elsewhere); err == nil || !strings.Contains(out, unreachable) {
 		return fmt.Errorf("DEL without manxd and without the API server says %s, %w", out, err)
 	}
@@ -123,7 +124,7 @@ func (w *World) callsWhileAway() error {
 	return w.sandboxDies(node)
 }
 
-// unreachable is in the errors of the plugin while there is no API server.
+// unreachable is a part of the plugin's errors while the API server is down.
 const unreachable = "the datastore cannot be reached"
 
 // hostEnd is the name of the host's end of a pod's interface, as Calico makes it.
@@ -133,7 +134,7 @@ func hostEnd(pod string) string {
 }
 
 // sandboxDies kills the sandbox of pod phoenix. The kubelet makes another one, without the API server: containerd's DEL
-// succeeds, and its ADD reports why it does not.
+// succeeds, and its ADD fails with the reason.
 func (w *World) sandboxDies(node *lab.Node) error {
 	id, pid, err := node.Sandbox("phoenix")
 	if err != nil {
@@ -165,8 +166,8 @@ func (w *World) sandboxDies(node *lab.Node) error {
 	return err
 }
 
-// plugin calls the CNI plugin for a pod as the container runtime of the node would, with another socket of manxd if
-// one is given.
+// plugin calls the CNI plugin for a pod like the container runtime of the node, with another socket of manxd if one is
+// given.
 func (w *World) plugin(n *lab.Node, command, pod, socket string) (string, error) {
 	id, pid, err := n.Sandbox(pod)
 	if err != nil {
@@ -185,7 +186,7 @@ func (w *World) plugin(n *lab.Node, command, pod, socket string) (string, error)
 		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+pod, "/opt/cni/bin/calico")
 }
 
-// single is the configuration of the first plugin of a list, as the runtime gives it to that.
+// single returns the configuration of a list's first plugin, as the runtime passes it.
 func single(conflist, socket string) (string, error) {
 	var list struct {
 		Name, CNIVersion string
@@ -206,8 +207,8 @@ func single(conflist, socket string) (string, error) {
 	return string(text), err
 }
 
-// returned checks the conditions after the return of the API server.
-func (w *World) returned(before *memory) error {
+// checkReturn checks the conditions after the return of the API server.
+func (w *World) checkReturn(before *memory) error {
 	if err := w.WaitPod("phoenix"); err != nil {
 		return err
 	}
@@ -226,11 +227,11 @@ func (w *World) returned(before *memory) error {
 	}); err != nil {
 		return err
 	}
-	return eventually(w.policyHolds)
+	return eventually(w.checkPolicy)
 }
 
-// policyHolds opens connections that policy allows and denies, without the API server.
-func (w *World) policyHolds() error {
+// checkPolicy opens connections that policy allows and denies, without the API server.
+func (w *World) checkPolicy() error {
 	target := w.serverIP + ":7000"
 	if w.serverIP == "" {
 		ip, err := w.podIP("server")
@@ -260,8 +261,8 @@ func (w *World) policyHolds() error {
 // web is a node on which a pod web runs.
 func (w *World) web() string { return "node3" }
 
-// inPod is a command in the network of a pod, which needs neither API server nor kubelet. A pod of a Deployment is
-// named by the beginning of its name.
+// inPod returns a command in the network of a pod. It needs neither API server nor kubelet. The beginning of its name
+// selects a pod of a Deployment.
 func (w *World) inPod(node, pod, name string, args ...string) (*exec.Cmd, error) {
 	n := w.Worker(node)
 	out, err := n.RunIn("ctr", "-n", "k8s.io", "containers", "ls", "-q",
@@ -278,7 +279,7 @@ func (w *World) inPod(node, pod, name string, args ...string) (*exec.Cmd, error)
 	return nil, fmt.Errorf("%s: no sandbox of pod %s runs", node, pod)
 }
 
-// during does something while traffic flows that does not need the API server. Not one request may get lost.
+// during calls do while traffic flows that does not need the API server. No request may get lost.
 func (w *World) during(what string, duration time.Duration, do func() error) error {
 	server, err := w.podIP("server")
 	if err != nil {
@@ -344,7 +345,7 @@ func (w *World) kernel(n *lab.Node) ([]string, error) {
 // since is when a session came up, in the JSON that gobgp prints.
 var since = regexp.MustCompile(`"uptime":\s*\{?\s*("seconds":\s*)?"?(\d+)`)
 
-// sessionsOf are the times when the BGP sessions of a node came up.
+// sessionsOf returns the times when the BGP sessions of a node came up.
 func (w *World) sessionsOf(n *lab.Node) (string, error) {
 	out, err := w.inDaemon(n, "/gobgp", "neighbor", "-j")
 	if err != nil {
@@ -361,7 +362,7 @@ func (w *World) sessionsOf(n *lab.Node) (string, error) {
 	return strings.Join(times, " "), nil
 }
 
-// daemonOf is the container of manxd on a node.
+// daemonOf returns the container of manxd on a node.
 func (w *World) daemonOf(n *lab.Node) (string, error) {
 	out, err := n.RunIn("ctr", "-n", "k8s.io", "containers", "ls", "-q",
 		`labels."io.kubernetes.container.name"==manxd`)
@@ -386,7 +387,7 @@ func (w *World) inDaemon(n *lab.Node, program string, args ...string) (string, e
 		fmt.Sprintf("x%d", time.Now().UnixNano()), id, program}, args...)...)
 }
 
-// memory takes all of that down.
+// memory records this state.
 func (w *World) memory() (*memory, error) {
 	m := &memory{map[string][]string{}, map[string]string{}, map[string]string{}, map[string]string{}}
 	for _, n := range w.Workers {
@@ -413,8 +414,8 @@ func (w *World) memory() (*memory, error) {
 	return m, err
 }
 
-// stillThere compares while the API server is away: nothing that was there may be missing.
-func (w *World) stillThere(before *memory) error {
+// compareKept compares while the API server is away: no object of the earlier state may be missing.
+func (w *World) compareKept(before *memory) error {
 	var problems []error
 	for _, n := range w.Workers {
 		now, err := w.kernel(n)
@@ -435,7 +436,7 @@ func (w *World) stillThere(before *memory) error {
 				before.sessions[n.Name]))
 		}
 	}
-	return errors.Join(append(problems, w.policyHolds())...)
+	return errors.Join(append(problems, w.checkPolicy())...)
 }
 
 // same compares with the earlier state.

@@ -7,8 +7,8 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/lab"
 )
 
-// Peer makes the router of the rack a peer of each node, under the address that it has on the node's link. With that
-// all outside of the cluster reach its pods: the API server, too, which is no node.
+// Peer makes the router of the rack a peer of each node, under the address that it has on the node's link. Hosts
+// outside the cluster then reach its pods, also the API server, which is no node.
 func Peer(c *lab.Cluster, i Installation) error { return i.Store(c, strings.Join(peers(c), "---")) }
 
 func peers(c *lab.Cluster) []string {
@@ -76,7 +76,7 @@ func (w *World) service() error {
 	if err := eventually(func() error { return connect(w.from("client", ip+":80")) }); err != nil {
 		return fmt.Errorf("a pod does not reach the Service: %w", err)
 	}
-	// The kubelet stands for Services whose pods use their node's network.
+	// The kubelet is an example of a Service whose pods use their node's network.
 	own := w.Worker("node1").IP4.String() + ":10250"
 	if err := eventually(func() error { return connect(w.from("client", own)) }); err != nil {
 		return fmt.Errorf("a pod does not reach its own node: %w", err)

@@ -67,7 +67,7 @@ func (h byHand) Uninstall(c *lab.Cluster) error {
 	return errors.Join(errs...)
 }
 
-// Store stores it with manxctl.
+// Store stores an object with manxctl.
 func (h byHand) Store(c *lab.Cluster, yaml string) error {
 	cmd := c.Admin(filepath.Join(h.Bin, "manxctl"), "--etcd-endpoints="+c.Etcd(), "apply", "-f", "-")
 	cmd.Stdin = strings.NewReader(yaml)

@@ -10,7 +10,7 @@ import (
 	hosts "github.com/manxnet/manx/integration/lab"
 )
 
-// TestCluster goes through all steps with the shipped image and chart.
+// TestCluster runs all steps with the shipped image and chart.
 func TestCluster(t *testing.T) {
 	binaries(t)
 	install, err := Shipped("../../..", false)
@@ -30,8 +30,8 @@ func TestManifests(t *testing.T) {
 	run(t, install, shortSteps())
 }
 
-// TestByHand goes through the steps with a DaemonSet and an image that are made here, and the etcd datastore: it shows
-// whether a failure above is one of the chart and the image, or of Manx. It runs when it is named.
+// TestByHand runs the steps with its own DaemonSet and image, and the etcd datastore. It shows whether the chart and
+// the image cause a failure above, or Manx. It runs only if -run names it.
 func TestByHand(t *testing.T) {
 	bin := binaries(t)
 	if os.Getenv("MANX_CLUSTER") != "by-hand" {
@@ -40,7 +40,7 @@ func TestByHand(t *testing.T) {
 	steps(t, byHand{bin})
 }
 
-// TestAway takes the API server away for MANX_AWAY, such as 10m or 1h. It runs when that is set.
+// TestAway ends the API server for MANX_AWAY, such as 10m or 1h. It runs if MANX_AWAY is set.
 func TestAway(t *testing.T) {
 	if os.Getenv("MANX_AWAY") == "" {
 		t.Skip("how long is the API server away? Set MANX_AWAY=10m")
@@ -71,7 +71,7 @@ func binaries(t *testing.T) string {
 
 func steps(t *testing.T, install Installation) { run(t, install, Steps()) }
 
-// run makes a subtest of each step. After one that fails the later ones are not run.
+// run makes a subtest of each step. A failure ends the run.
 func run(t *testing.T, install Installation, steps []Step) {
 	t.Helper()
 	w, err := New(fmt.Sprintf("k%d", os.Getpid()%1e6), install, t.Output())

@@ -1,3 +1,3 @@
-// Package cluster holds the properties that a real cluster shows of Manx, step by step: the demo prints them and the
-// tests require them.
+// Package cluster checks the properties of Manx in a real cluster, step by step: the demo prints them and the tests
+// require them.
 package cluster

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// kubeletAway ends the kubelet between the ADD and the DEL of pods. One pod is deleted meanwhile, which waits for the
-// kubelet; another one with force, so that the API does not know it any more when the kubelet comes back.
+// kubeletAway ends the kubelet between the ADD and the DEL of pods. One pod is deleted meanwhile, and waits for the
+// kubelet. Another one is deleted with force, so that the API does not have it when the kubelet comes back.
 func (w *World) kubeletAway() error {
 	if _, ok := w.install.(byHand); ok {
 		return nil // this reads the objects of the Kubernetes API
@@ -43,11 +43,11 @@ func (w *World) kubeletAway() error {
 	if _, err := w.Kubectl("wait", "--for=delete", "pod/late", "--timeout=180s"); err != nil {
 		return err
 	}
-	return w.asIfNothingHadBeen(before)
+	return w.awaitUnchanged(before)
 }
 
-// asIfNothingHadBeen waits until addresses, links, routes and rules are as before.
-func (w *World) asIfNothingHadBeen(before *memory) error {
+// awaitUnchanged waits until addresses, links, routes and rules are as before.
+func (w *World) awaitUnchanged(before *memory) error {
 	err := eventually(func() error {
 		after, err := w.memory()
 		if err != nil {
@@ -61,9 +61,9 @@ func (w *World) asIfNothingHadBeen(before *memory) error {
 	return err
 }
 
-// containerdKilled ends containerd with SIGKILL in the middle of an ADD, which manxd, stopped, does not answer. The
-// plugin lives on, and its result is not read. containerd does not know the sandbox afterwards; the kubelet has it make
-// another one.
+// containerdKilled ends containerd with SIGKILL in the middle of an ADD, while manxd is stopped and does not respond.
+// The plugin goes on, and its result is not read. Afterwards containerd has no record of the sandbox; the kubelet has
+// it make another one.
 func (w *World) containerdKilled() error {
 	if _, ok := w.install.(byHand); ok {
 		return nil // this reads the objects of the Kubernetes API
@@ -116,7 +116,7 @@ func (w *World) containerdKilled() error {
 	if _, err := w.Kubectl("delete", "pod", "interrupted", "--grace-period=1", "--timeout=120s"); err != nil {
 		return err
 	}
-	return w.asIfNothingHadBeen(before)
+	return w.awaitUnchanged(before)
 }
 
 // pluginRuns is nil while the CNI plugin runs on a node.

@@ -48,7 +48,7 @@ func (w *World) reboot() error {
 	}); err != nil {
 		return err
 	}
-	// The pod that was evicted waits for the node, because there is one on each.
+	// The evicted pod waits for the node, because each node has one pod.
 	if _, err := w.Kubectl("rollout", "status", "deployment/web", "--timeout=180s"); err != nil {
 		return err
 	}
@@ -61,10 +61,10 @@ func (w *World) reboot() error {
 	return w.podToPod()
 }
 
-// footprint is the traces of a node network, line by line.
+// footprint has the traces of a node network, line by line.
 type footprint []string
 
-// traces are the commands that list them.
+// traces has the commands that list them.
 var traces = []string{
 	`ip -o link | awk -F '[:@] *' '{print "link " $2}'`,
 	`ip -o -4 addr | awk '{print "address " $2 " " $4}'`,
@@ -76,7 +76,7 @@ var traces = []string{
 		2>/dev/null`,
 }
 
-// kubeProxy makes tables of its own, when it likes.
+// kubeProxy makes tables of its own at any time.
 var kubeProxy = regexp.MustCompile(`^table ip6? kube-proxy`)
 
 func (w *World) footprint(n *lab.Node) (footprint, error) {
@@ -110,7 +110,7 @@ func (w *World) uninstall() error {
 	if err := w.StopDNS(); err != nil {
 		return err
 	}
-	// Pods of a deployment go after it.
+	// Pods of a Deployment end after its deletion.
 	if err := eventually(func() error {
 		out, err := w.Kubectl("get", "pods", "-o", "name")
 		if err == nil && out != "" {
@@ -124,7 +124,7 @@ func (w *World) uninstall() error {
 		return err
 	}
 	for _, n := range w.Workers {
-		if err := eventually(func() error { return w.asBefore(n) }); err != nil {
+		if err := eventually(func() error { return w.compareWithBefore(n) }); err != nil {
 			return err
 		}
 		w.show(n.Name, "links, routes, rules and tables of nftables are as before the installation;\n"+
@@ -162,8 +162,8 @@ func isKept(line string) bool {
 	return slices.ContainsFunc(kept, func(dir string) bool { return line == dir || strings.HasPrefix(line, dir+"/") })
 }
 
-// asBefore compares the node with its state before Manx came.
-func (w *World) asBefore(n *lab.Node) error {
+// compareWithBefore compares the node with its state before Manx came.
+func (w *World) compareWithBefore(n *lab.Node) error {
 	now, err := w.footprint(n)
 	if err != nil {
 		return err

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// networkPolicy lets only web in to server.
+// networkPolicy allows connections to server only from web.
 const networkPolicy = `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -56,7 +56,7 @@ func (w *World) networkPolicy() error {
 	return eventually(func() error { return connect(w.from("client", target)) })
 }
 
-// explain has manxd of the server's node explain why a connection is allowed or denied; it must name the policy.
+// explain has the manxd of the server's node explain a connection. The explanation must name the policy.
 func (w *World) explain(from pod, allowed bool) error {
 	args := []string{"explain", "default/" + from.name, "default/server", "tcp/7000"}
 	out, err := w.manxd("node2", "/manxctl", append(args, "-o", "json")...)

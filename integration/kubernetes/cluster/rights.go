@@ -14,8 +14,8 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/rights"
 )
 
-// withinRights compares the API server's audit log with the roles that are installed: no call was denied, and each
-// right is one that is needed, here or in the other runs of the table of rights.
+// withinRights compares the API server's audit log with the installed roles: no call was denied, and each right was
+// needed, here or in the other runs of the table of rights.
 func (w *World) withinRights() error {
 	if _, ok := w.install.(byHand); ok {
 		return nil // its roles are made here
@@ -78,7 +78,7 @@ func (w *World) compare(calls []rights.Call, grants []rights.Grant) error {
 	return nil
 }
 
-// workOnRequest makes Manx do more than the other steps do.
+// workOnRequest makes Manx use rights that the other steps do not need.
 const workOnRequest = `
 apiVersion: projectcalico.org/v3
 kind: CalicoNodeStatus
@@ -98,10 +98,10 @@ metadata: {name: balanced}
 spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 `
 
-// more queries the state of a node, and requests the address of a load balancer.
-func (w *World) more() error {
+// queryNode queries the state of a node, and requests the address of a load balancer.
+func (w *World) queryNode() error {
 	if _, ok := w.install.(byHand); ok {
-		return nil // with etcd the other side of this is a matter of manxctl
+		return nil // with etcd, manxctl has this instead
 	}
 	if err := w.install.Store(w.Cluster, workOnRequest); err != nil {
 		return err

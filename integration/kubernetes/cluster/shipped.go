@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/lab"
 )
 
-// Shipped is the installation that users have: the image that `make image` made, put on the cluster by the chart, or by
-// the manifests where Helm is not in the cache. unpublished selects byHand in place of both.
+// Shipped is the users' installation: the image of `make image`, installed by the chart, or by the manifests where Helm
+// is not in the cache. unpublished selects byHand in place of both.
 func Shipped(root string, unpublished bool) (Installation, error) {
 	if unpublished {
 		return byHand{Bin: filepath.Join(root, "bin")}, nil
@@ -75,13 +75,13 @@ func newest(paths []string) (string, error) {
 	return found, nil
 }
 
-// shipped has the fields that both ways share.
+// shipped has the fields that both installations share.
 type shipped struct{ deploy, archive, version string }
 
 // Prepare imports the image.
 func (s shipped) Prepare(c *lab.Cluster) error { return c.Import(s.archive) }
 
-// Store applies the object as the custom resource that it is in the Kubernetes API.
+// Store applies the object as a custom resource of the Kubernetes API.
 func (s shipped) Store(c *lab.Cluster, yaml string) error {
 	return c.Apply(strings.ReplaceAll(yaml, "projectcalico.org/v3", "crd.projectcalico.org/v1"))
 }
@@ -103,7 +103,7 @@ func (h helm) Install(c *lab.Cluster) error {
 	return h.helm(c, "install", "manx", h.chart(), "--set=image.tag="+h.version, "--set=pools.ipv4.cidr="+lab.PodCIDR)
 }
 
-// Update is `helm upgrade` with another annotation of the pods, which all are replaced for.
+// Update is `helm upgrade` with another annotation of the pods, so that all pods are replaced.
 func (h helm) Update(c *lab.Cluster) error {
 	return h.helm(c, "upgrade", "manx", h.chart(), "--reuse-values", "--set=podAnnotations.revision=second")
 }
@@ -119,7 +119,7 @@ func (h helm) Uninstall(c *lab.Cluster) error {
 	return h.helm(c, "uninstall", "manx", "--wait")
 }
 
-// cleanedUp waits until the DaemonSet that cleans up has done so on all nodes.
+// cleanedUp waits until the cleanup DaemonSet has finished on all nodes.
 func cleanedUp(c *lab.Cluster) error {
 	_, err := c.Kubectl("rollout", "status", "-n", namespace, "daemonset/manx-cleanup", "--timeout=180s")
 	return err
@@ -128,16 +128,16 @@ func cleanedUp(c *lab.Cluster) error {
 // manifest applies the files that are made from the chart.
 type manifest struct{ shipped }
 
-// images are the lines of the manifests that name Manx's image.
+// images matches the lines of the manifests that name Manx's image.
 var images = regexp.MustCompile(`(?m)^( +image: manxnet/manx):\S+$`)
 
-// manifest is a file with the image that is tried here, as a user writes a version into it.
+// manifest returns a file with the tested image, as a user writes a version into it.
 func (m manifest) manifest(name string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(m.deploy, "manifests", name))
 	return images.ReplaceAllString(string(text), "${1}:"+m.version), err
 }
 
-// kubeadm is the object in which kubeadm writes down the pods' addresses, that Manx makes its first pool of.
+// kubeadm is the object in which kubeadm records the pods' addresses. Manx makes its first pool of them.
 const kubeadm = `
 apiVersion: v1
 kind: ConfigMap
@@ -149,8 +149,7 @@ data:
     networking: {podSubnet: ` + lab.PodCIDR + `, serviceSubnet: ` + lab.ServiceCIDR + `, dnsDomain: cluster.local}
 `
 
-// Install is `kubectl create` of the definitions and `kubectl apply` of the rest, on a cluster that looks like one of
-// kubeadm.
+// Install is `kubectl create` of the definitions and `kubectl apply` of the rest, on a cluster like those of kubeadm.
 func (m manifest) Install(c *lab.Cluster) error {
 	if err := c.Apply(kubeadm); err != nil {
 		return err

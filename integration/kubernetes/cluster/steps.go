@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/lab"
 )
 
-// shortSteps are those that show whether an installation works, and goes again. They leave out whatever does not depend
-// on the way in which Manx is installed.
+// shortSteps check that an installation works and can be removed. They leave out the properties that do not depend on
+// the kind of installation.
 func shortSteps() []Step {
 	all := Steps()
 	return append(all[:6:6], all[len(all)-1])
@@ -31,13 +31,13 @@ func Steps() []Step {
 		{"update Manx on all nodes under traffic: nothing is lost", (*World).update},
 		{"drain node3, switch it off and on: it is back with a pod that all reach", (*World).reboot},
 		{"take manxd away: the CNI plugin adds and removes a pod by itself", (*World).withoutDaemon},
-		{"a Service of type LoadBalancer has an address, and a CalicoNodeStatus is filled in", (*World).more},
+		{"a Service of type LoadBalancer has an address, and a CalicoNodeStatus is filled in", (*World).queryNode},
 		{"the audit log: no API call was denied, and each right that Manx has is needed", (*World).withinRights},
 		{"uninstall: Manx leaves nothing on the nodes", (*World).uninstall},
 	})
 }
 
-// interruptions are steps after which everything is as before.
+// interruptions are steps that end with the earlier state.
 func interruptions() []Step {
 	return []Step{
 		{"the control plane is away: pods talk, a DEL works, and afterwards nothing is forgotten", (*World).away},
@@ -164,10 +164,10 @@ func (w *World) startPods() error {
 // pod has the data of a pod that the steps need.
 type pod struct{ name, node, ip string }
 
-// pods of the default namespace that run.
+// pods returns the running pods of the default namespace.
 func (w *World) pods() ([]pod, error) { return w.podsOf() }
 
-// podsOf are the running pods that kubectl lists with these arguments, without those that are being ended.
+// podsOf returns the running pods that kubectl lists with these arguments, without terminating ones.
 func (w *World) podsOf(args ...string) ([]pod, error) {
 	out, err := w.Kubectl(append([]string{"get", "pods", "-o", "json"}, args...)...)
 	if err != nil {
@@ -192,7 +192,7 @@ func (w *World) podsOf(args ...string) ([]pod, error) {
 	return all, nil
 }
 
-// podToPod opens a connection from each pod to each that serves.
+// podToPod opens a connection from each pod to each serving pod.
 func (w *World) podToPod() error {
 	pods, err := w.pods()
 	if err != nil {

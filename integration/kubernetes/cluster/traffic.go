@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// count of requests: see package traffic.
+// count of requests: see the package traffic.
 type count struct {
 	Sent, Lost int
 	Reasons    []string
@@ -24,8 +24,8 @@ type flow struct {
 	stdout, stderr bytes.Buffer
 }
 
-// traffic starts to send, 100 times a second each: pings, TCP requests on new connections and on one that stays. cmd is
-// how the program traffic is run where the flow begins.
+// startFlow starts to send pings, TCP requests on new connections and TCP requests on one connection, 100 times a
+// second each. cmd runs the program traffic at the start of the flow.
 func startFlow(name string, cmd *exec.Cmd) (*flow, error) {
 	f := &flow{name: name, cmd: cmd}
 	cmd.Stdout, cmd.Stderr = &f.stdout, &f.stderr
@@ -57,7 +57,7 @@ func (f *flow) stop() (map[string]count, error) {
 	return counts, nil
 }
 
-// flows are those that go on while something is done to the cluster.
+// flows go on during a disturbance of the cluster.
 func (w *World) startFlows() ([]*flow, error) {
 	server, err := w.podIP("server")
 	if err != nil {
@@ -89,13 +89,13 @@ func (w *World) startFlows() ([]*flow, error) {
 	return flows, nil
 }
 
-// under does something while traffic flows. Not one request may get lost.
+// under calls do while traffic flows. No request may get lost.
 func (w *World) under(what string, do func() error) error {
 	flows, err := w.startFlows()
 	return w.lossless(what, flows, err, do)
 }
 
-// underFlows does so while the given programs send.
+// underFlows is under with the given programs as senders.
 func (w *World) underFlows(what string, do func() error, programs map[string]*exec.Cmd) error {
 	var flows []*flow
 	var err error
@@ -111,13 +111,13 @@ func (w *World) underFlows(what string, do func() error, programs map[string]*ex
 	return w.lossless(what, flows, err, do)
 }
 
-// lossless does it, unless the flows did not start, and ends and counts them.
+// lossless calls do if the flows have started, ends the flows and checks their counts.
 func (w *World) lossless(what string, flows []*flow, err error, do func() error) error {
 	if err == nil {
 		err = do()
 	}
 	if err == nil {
-		time.Sleep(2 * time.Second) // late answers come now
+		time.Sleep(2 * time.Second) // late replies come now
 	}
 	var lines, lost []string
 	for _, f := range flows {

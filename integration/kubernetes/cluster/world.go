@@ -14,7 +14,7 @@ import (
 	netns "github.com/manxnet/manx/integration/namespace"
 )
 
-// namespace of Kubernetes that Manx is installed in.
+// namespace is the Kubernetes namespace of Manx.
 const namespace = "kube-system"
 
 // World is a cluster on which Manx is or will be installed, and the objects that the steps have made so far.
@@ -24,7 +24,7 @@ type World struct {
 	install Installation
 	before  map[string]footprint // of the nodes
 
-	serverIP string // of pod server, for when there is no API server
+	serverIP string // of pod server, for the time without API server
 }
 
 // Installation is a way to install Manx.
@@ -83,7 +83,7 @@ func (w *World) nodePod(node string) (string, error) {
 	return "", fmt.Errorf("manxd does not run on %s", node)
 }
 
-// manxd runs a program of Manx's image beside manxd of that node, as a person would do.
+// manxd runs a program of Manx's image beside manxd of that node, with kubectl exec.
 func (w *World) manxd(node, program string, args ...string) (string, error) {
 	pod, err := w.nodePod(node)
 	if err != nil {
@@ -92,12 +92,12 @@ func (w *World) manxd(node, program string, args ...string) (string, error) {
 	return w.Kubectl(append([]string{"exec", "-n", namespace, pod, "-c", "manxd", "--", program}, args...)...)
 }
 
-// outside is the command that runs a program on the router, which stands for all that is not in the cluster.
+// outside returns the command that runs a program on the router, in place of a host outside the cluster.
 func (w *World) outside(name string, args ...string) *exec.Cmd {
 	return netns.Command(w.ToRs[0].Namespace, name, args...)
 }
 
-// connect runs cmd, which opens a TCP connection with agnhost.
+// connect runs cmd with the arguments of agnhost that open a TCP connection.
 func connect(cmd *exec.Cmd) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		text := strings.TrimSpace(string(out))
@@ -106,20 +106,20 @@ func connect(cmd *exec.Cmd) error {
 	return nil
 }
 
-// from is the command of a connection out of a pod.
+// from returns the command of a connection from a pod.
 func (w *World) from(pod, target string) *exec.Cmd {
 	return w.KubectlCommand("exec", pod, "--", "/agnhost", "connect", target, "--timeout=2s")
 }
 
-// fromOutside is the command of a connection that does not begin in the cluster.
+// fromOutside returns the command of a connection from outside the cluster.
 func (w *World) fromOutside(target string) *exec.Cmd {
 	return w.outside(w.Program("agnhost"), "connect", target, "--timeout=2s")
 }
 
-// eventually tries until the machine, which may have much to do, has had its time.
+// eventually tries until a deadline that suffices for a busy machine.
 func eventually(check func() error) error { return hosts.Eventually(2*time.Minute, check) }
 
-// podIP is the address of a pod.
+// podIP returns the address of a pod.
 func (w *World) podIP(name string) (string, error) {
 	ip, err := w.Kubectl("get", "pod", name, "-o", "jsonpath={.status.podIP}")
 	if err == nil && ip == "" {
@@ -128,7 +128,7 @@ func (w *World) podIP(name string) (string, error) {
 	return ip, err
 }
 
-// withOutput is the error of a command with its output.
+// withOutput returns the error of a command with its output.
 func withOutput(out []byte, err error) error {
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))

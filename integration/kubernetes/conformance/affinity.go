@@ -15,14 +15,14 @@ import (
 
 // Values of net.ipv4.fib_multipath_hash_policy, by which a router selects one of several nodes for a packet.
 const (
-	byAddresses = "0" // all connections of a client to a Service come to one node
-	byPorts     = "1" // connections of a client come to all nodes
+	byAddresses = "0" // all connections of a client to a Service reach one node
+	byPorts     = "1" // connections of a client reach all nodes
 )
 
 // followAffinity configures the router as a cloud configures its load balancers: while a Service of type LoadBalancer
 // has session affinity, the router selects nodes by addresses, and otherwise by addresses and ports. kube-proxy on each
-// node can keep only the affinity of the connections that come to that node. A router has one setting for all routes,
-// so a test with such a Service runs alone. followAffinity returns when ctx ends.
+// node can keep only the affinity of the connections that reach this node. A router has one setting for all routes, so
+// a test with such a Service runs alone. followAffinity returns when ctx ends.
 func followAffinity(ctx context.Context, c *lab.Cluster) {
 	router := c.ToRs[0].Namespace
 	set := func(policy string) error {
@@ -53,7 +53,7 @@ func watchServices(ctx context.Context, c *lab.Cluster, set func(policy string) 
 	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
 	defer stop()
 	err = applyEvents(events, set)
-	_ = cmd.Process.Kill() // an event that is not understood ends the watch
+	_ = cmd.Process.Kill() // an unknown event ends the watch
 	_ = cmd.Wait()
 	return err
 }

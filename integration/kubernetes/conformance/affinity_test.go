@@ -65,7 +65,7 @@ func TestTestsOfAffinityRunAlone(t *testing.T) {
 		{false, balanced + "should be able to change the type and ports of a TCP service [Slow]"},
 		{false, "[sig-network] Services should have session affinity work for service with type clusterIP"},
 	} {
-		if bearsNone(c.name) != c.alone {
+		if runsAlone(c.name) != c.alone {
 			t.Errorf("%s alone: %v, want %v", c.name, !c.alone, c.alone)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 const balanced = "10.200.0.0/24"
 
 // balancers has Manx's controllers give Services addresses, which all nodes announce to the router. The tests are a
-// client of these addresses that is in no network of the nodes, as they expect from a client outside.
+// client of these addresses outside the networks of the nodes, as they require.
 func balancers(c *lab.Cluster, manx cluster.Installation) error {
 	if err := manx.Store(c, `
 apiVersion: projectcalico.org/v3

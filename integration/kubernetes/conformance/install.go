@@ -9,13 +9,13 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/lab"
 )
 
-// registry stands for the registries that the tests take their images from.
+// registry replaces the registries of the tests' images.
 const registry = "localhost/e2e"
 
 // regression is the one program of the tests beside agnhost.
 const regression = "regression-issue-74839"
 
-// install switches the nodes on, with the images that the tests need, and puts Manx and a DNS on them.
+// install switches the nodes on, with the images that the tests need, and installs Manx and a DNS.
 func install(c *lab.Cluster, manx cluster.Installation) error {
 	archives, err := images(c)
 	if err != nil {
@@ -53,15 +53,15 @@ func images(c *lab.Cluster) ([]string, error) {
 		return nil, err
 	}
 	tools.Programs["/coredns"] = c.Program("coredns")
-	// The shell of busybox prefers its own curl and nc, which know less; its wget crashes beside the libraries of the
-	// others.
+	// The shell of busybox prefers its own curl and nc, which have fewer options. Its wget crashes with the libraries
+	// of the other programs.
 	tools.Links["/bin/sh"] = "dash"
 	for _, program := range []string{"curl", "nc", "dash", "dig", "getent", "wget"} {
 		if err := tools.AddInstalled(program); err != nil {
 			return nil, err
 		}
 	}
-	// busybox's wget tries once, that of Debian 20 times by default.
+	// busybox's wget tries once, Debian's wget 20 times by default.
 	wgetrc := filepath.Join(c.Dir, "wgetrc")
 	if err := os.WriteFile(wgetrc, []byte("tries = 1\n"), 0o644); err != nil {
 		return nil, err

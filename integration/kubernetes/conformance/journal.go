@@ -25,7 +25,7 @@ type kept struct {
 // entry is a result.
 type entry struct{ Outcome, Why string }
 
-// openJournal reads the journal if the run is to be resumed, and it is about the same image.
+// openJournal reads the journal if the run is to be resumed and the journal is about the same image.
 func openJournal(path, manx string, resume bool) (*journal, error) {
 	j := &journal{path: path}
 	text, err := os.ReadFile(path)
@@ -44,7 +44,7 @@ func openJournal(path, manx string, resume bool) (*journal, error) {
 	return j, nil
 }
 
-// result of a test in the journal; no run has come to those that are not there.
+// result returns the result of a test in the journal; a test without a result has not run.
 func (j *journal) result(name string) result {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -64,7 +64,7 @@ func (j *journal) add(name string, r result) error {
 	if err != nil {
 		return err
 	}
-	// A run can be ended at any moment, and its results so far count.
+	// A run can be ended at any moment; its results so far are kept.
 	beside := j.path + ".new"
 	if err := os.WriteFile(beside, text, 0o644); err != nil {
 		return err

@@ -44,8 +44,7 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// TestJournalIsNeverHalfWritten reads the file that was the journal before a result was added: it is another one's,
-// whole.
+// TestJournalIsNeverHalfWritten: a new result replaces the journal's file. The file that was open before stays whole.
 func TestJournalIsNeverHalfWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.json")
 	j, err := openJournal(path, "v1", false)

@@ -1,5 +1,5 @@
 // Command conformance runs Kubernetes' own end-to-end tests about the network on a cluster of this machine, and writes
-// which of them passed into docs/kubernetes-e2e.md.
+// their results into docs/kubernetes-e2e.md.
 package main
 
 import (
@@ -92,7 +92,7 @@ func run(ctx context.Context, o options) error {
 	return errors.Join(err, verdict(results))
 }
 
-// onCluster runs the tests on a cluster that it makes for them.
+// onCluster makes a cluster and runs the tests on it.
 func onCluster(ctx context.Context, manx cluster.Installation, specs []string, parallel int, j *journal) (
 	results []result, err error,
 ) {

@@ -48,7 +48,7 @@ type result struct {
 
 var listed = regexp.MustCompile(`(?m)^\s+\S+: (\[sig-network\] .*)$`)
 
-// list are the tests that match; without a focus all of the groups.
+// list returns the tests that match the focus; without a focus, all tests of the groups.
 func list(focus string) ([]string, error) {
 	programs, err := lab.Programs()
 	if err != nil {
@@ -85,7 +85,7 @@ func group(name string) string {
 	return ""
 }
 
-func whyNot(name string) string {
+func skipReason(name string) string {
 	if strings.Contains(name, "[Feature:SCTPConnectivity]") && !kernelHasSCTP() {
 		return "needs SCTP, which the kernel here does not have"
 	}
@@ -105,10 +105,9 @@ func kernelHasSCTP() bool {
 	return err == nil
 }
 
-// runAll runs the tests, several at a time, each in a process of its own: a test that hangs takes nothing with it.
-// Those that do not bear others beside them come last, one by one; slow ones come first, so that the run does not end
-// with waiting for one of them.
-// Tests that the end of ctx cuts off have no results.
+// runAll runs the tests, several at a time, each in its own process: a test that hangs does not stop others. Tests that
+// need the cluster alone come last, one by one; slow tests come first, so that the run does not wait for one of them at
+// the end. Tests that the end of ctx cuts off have no results.
 func runAll(ctx context.Context, c *lab.Cluster, names []string, parallel int, j *journal) ([]result, error) {
 	repos := filepath.Join(c.Dir, "repositories.yaml")
 	text := "promoterE2eRegistry: " + registry + "\ngcRegistry: " + registry + "\n"
@@ -118,7 +117,7 @@ func runAll(ctx context.Context, c *lab.Cluster, names []string, parallel int, j
 	results := make([]result, len(names))
 	var together, alone []int
 	for i, name := range names {
-		if bearsNone(name) {
+		if runsAlone(name) {
 			alone = append(alone, i)
 		} else {
 			together = append(together, i)
@@ -149,12 +148,12 @@ func runAll(ctx context.Context, c *lab.Cluster, names []string, parallel int, j
 	return results, inParallel(alone, 1, do)
 }
 
-// bearsNone reports whether a test does not bear others beside it.
-func bearsNone(name string) bool {
+// runsAlone reports whether a test needs the cluster alone.
+func runsAlone(name string) bool {
 	return strings.Contains(name, "[Serial]") || strings.Contains(name, "[Disruptive]") || greedy(name) || affine(name)
 }
 
-// slow is 1 for a test that is marked slow, and 0 for others.
+// slow returns 1 for a test with the mark slow, and 0 for others.
 func slow(name string) int {
 	if strings.Contains(name, "[Slow]") {
 		return 1
@@ -162,7 +161,7 @@ func slow(name string) int {
 	return 0
 }
 
-// greedy tests send requests as fast as they can, and leave the others beside them too little of a small machine.
+// greedy tests send requests as fast as they can, and take most of the processor time of a small machine.
 func greedy(name string) bool { return strings.Contains(name, "rolling update") }
 
 // affine tests have a Service for which the router's configuration changes: see followAffinity.
@@ -178,7 +177,7 @@ func limit(name string) time.Duration {
 	return 15 * time.Minute
 }
 
-// inParallel calls do for all numbers, so many at a time.
+// inParallel calls do for each number, at most at of them at a time.
 func inParallel(numbers []int, at int, do func(int) error) error {
 	var all errgroup.Group
 	all.SetLimit(at)
@@ -208,7 +207,7 @@ type report struct {
 
 func runOne(c *lab.Cluster, name, repos string, number int) result {
 	r := result{name: short(name)}
-	if r.why = whyNot(name); r.why != "" {
+	if r.why = skipReason(name); r.why != "" {
 		r.outcome = "not run"
 		return r
 	}
@@ -253,7 +252,7 @@ func runOne(c *lab.Cluster, name, repos string, number int) result {
 	return r
 }
 
-// keep leaves the output of a test that failed for a person.
+// keep writes the output of a failed test into a file.
 func keep(number int, out []byte) {
 	path := filepath.Join(os.TempDir(), fmt.Sprintf("manx-e2e-%d.log", number))
 	if os.WriteFile(path, out, 0o644) == nil {

@@ -15,7 +15,7 @@ const (
 	end   = "<!-- end -->\n"
 )
 
-// writeTable puts the results into the document.
+// writeTable writes the results into the document.
 func writeTable(path, manx string, results []result) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -57,10 +57,10 @@ func table(manx string, results []result) string {
 	return b.String()
 }
 
-// many tests of a group that did not pass for the same reason are one line.
+// many is the number of tests of one group and reason from which they share a line.
 const many = 6
 
-// notPassed are the lines of the tests that did not pass.
+// notPassed returns the lines of the tests that did not pass.
 func notPassed(results []result) (lines []string) {
 	kind := func(r result) [3]string {
 		return [3]string{group("[sig-network] " + r.name), r.outcome, oneLine(r.why)}

@@ -39,7 +39,7 @@ import (
 // written are the objects that Calico's programs and an API server wrote, and calicoctl's output of them.
 const written = "../../../datastore/kubernetes/form/testdata/"
 
-// more is added to them, so that every kind of policy decides about something, services too.
+// more has further objects, so that every kind of policy, and services, decide about a flow.
 var more = []struct{ path, text string }{
 	{"/api/v1/namespaces", `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"data"}}`},
 	{"/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices",
@@ -169,8 +169,8 @@ func deciding() []model.Kind {
 	return slices.Compact(kinds)
 }
 
-// followed are the objects that a daemon has in its tables.
-func followed(t *testing.T, s datastore.Backend) *datastore.Snapshot {
+// readSnapshot returns the objects that a daemon has in its tables.
+func readSnapshot(t *testing.T, s datastore.Backend) *datastore.Snapshot {
 	t.Helper()
 	tables := datastore.NewTables(zap.NewNop(), "")
 	kinds := slices.DeleteFunc(deciding(), func(k model.Kind) bool { return !s.Keeps(k) })
@@ -187,7 +187,7 @@ func followed(t *testing.T, s datastore.Backend) *datastore.Snapshot {
 	return snapshot
 }
 
-// everything is the content of a snapshot, in the form in which etcd would have it.
+// everything returns the content of a snapshot, in the form of etcd.
 func everything(s *datastore.Snapshot) model.Set {
 	var list []*model.Object
 	for _, kind := range deciding() {
@@ -197,9 +197,9 @@ func everything(s *datastore.Snapshot) model.Set {
 	return model.NewSet(converted...)
 }
 
-// inEtcd is an etcd with calicoctl's output of the cluster, put there as calicoctl does, and the objects that it does
+// inEtcd returns an etcd with calicoctl's output of the cluster, stored like calicoctl, and the objects that it does
 // not show: affinities, and the policies of Kubernetes, which controllers convert. Services stay in the Kubernetes API,
-// from which manxd has them in this mode, too.
+// where manxd reads them in this mode, too.
 func inEtcd(t *testing.T, cluster model.Set) model.Set {
 	t.Helper()
 	s, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}}, zap.NewNop())
@@ -233,7 +233,7 @@ func inEtcd(t *testing.T, cluster model.Set) model.Set {
 			create(t, s, o)
 		}
 	}
-	all := everything(followed(t, s))
+	all := everything(readSnapshot(t, s))
 	for k, o := range cluster {
 		if k.Kind == model.KindService || k.Kind == model.KindEndpointSlice {
 			all[k] = o
@@ -242,7 +242,7 @@ func inEtcd(t *testing.T, cluster model.Set) model.Set {
 	return all
 }
 
-// exported is calicoctl's output, without the parts that belong to the datastore that it was in.
+// exported is calicoctl's output, without the fields of the earlier datastore.
 func exported(t *testing.T, text []byte) []byte {
 	t.Helper()
 	var list struct {
@@ -298,13 +298,12 @@ func TestBackendsAgree(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	live := followed(t, s)
+	live := readSnapshot(t, s)
 	cluster := everything(live)
 	state := plan.Read(dump(t, server), "kube-system")
 	files, remarks := state.AsStored()
 	t.Log(strings.Join(append(state.Remarks, remarks...), "\n"))
-	// The API keeps the policies of Kubernetes as they are, which changes nothing but the names under which they are
-	// shown.
+	// The API has the policies of Kubernetes unconverted. Only the names in the output differ.
 	t.Run("policies as they are", func(t *testing.T) {
 		samePolicy(t, live, cluster, regexp.MustCompile(`NetworkPolicy/(\w+)/knp\.default\.`),
 			"KubernetesNetworkPolicy/$1/")
@@ -332,7 +331,7 @@ func sameTables(t *testing.T, want, have model.Set) {
 		}
 		h := have[k]
 		if w, ok := o.Value.(*model.WorkloadEndpoint); ok && len(w.Spec.IPNetworks) == 0 && h == nil {
-			continue // files have no endpoint of a pod that has no address
+			continue // files have no endpoint of a pod without address
 		}
 		if h == nil {
 			t.Errorf("%s is missing", k)
@@ -369,7 +368,7 @@ func content(t *testing.T, o *model.Object) any {
 			delete(m, name)
 		}
 		switch o.Key.Kind {
-		case model.KindWorkloadEndpoint: // which the CNI plugin alone reads, in etcd of the pod
+		case model.KindWorkloadEndpoint: // only the CNI plugin reads these fields, in etcd those of the pod
 			delete(m, "annotations")
 		case model.KindService, model.KindEndpointSlice: // whose unused fields are not kept
 			delete(v, "apiVersion")
@@ -378,21 +377,21 @@ func content(t *testing.T, o *model.Object) any {
 			only(m["annotations"], "projectcalico.org/")
 		}
 	}
-	return said(v)
+	return withoutEmpty(v)
 }
 
-// only leaves those members whose names begin so.
+// only keeps the members whose names have this prefix.
 func only(of any, prefix string) {
 	m, _ := of.(map[string]any)
 	maps.DeleteFunc(m, func(name string, _ any) bool { return !strings.HasPrefix(name, prefix) })
 }
 
-// said is JSON without empty members.
-func said(v any) any {
+// withoutEmpty is JSON without empty members.
+func withoutEmpty(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, m := range v {
-			m = said(m)
+			m = withoutEmpty(m)
 			if v[name] = m; m == nil || m == "" || reflect.DeepEqual(m, map[string]any{}) ||
 				reflect.DeepEqual(m, []any{}) {
 				delete(v, name)
@@ -400,7 +399,7 @@ func said(v any) any {
 		}
 	case []any:
 		for i := range v {
-			v[i] = said(v[i])
+			v[i] = withoutEmpty(v[i])
 		}
 	}
 	return v
@@ -450,14 +449,14 @@ func samePolicy(t *testing.T, want, have model.Reader, names *regexp.Regexp, oth
 				if w.Allowed {
 					allowed++
 				}
-				asked, got := fmt.Sprintf("%+v", *w), fmt.Sprintf("%+v", *h)
+				expected, got := fmt.Sprintf("%+v", *w), fmt.Sprintf("%+v", *h)
 				if names != nil { // the order of policies of one order follows from their names, too
-					asked, got = fmt.Sprint(w.Allowed, w.By),
+					expected, got = fmt.Sprint(w.Allowed, w.By),
 						fmt.Sprint(h.Allowed, names.ReplaceAllString(h.By, otherwise))
 					got = strings.ReplaceAll(got, "GlobalNetworkPolicy/kube-admin.", "ClusterNetworkPolicy/")
 				}
-				if asked != got {
-					t.Errorf("%s to %s %s:\n%s, want\n%s", source, destination, flow, got, asked)
+				if expected != got {
+					t.Errorf("%s to %s %s:\n%s, want\n%s", source, destination, flow, got, expected)
 				}
 			}
 		}

@@ -103,8 +103,8 @@ func contains(out string, err error, want string) error {
 	return nil
 }
 
-// Two nodes whose datastore is the Kubernetes API have a session, and routes to each other's blocks, which stay while
-// the API is away.
+// Two nodes with the Kubernetes API as datastore have a session, and routes to each other's blocks. Both stay while the
+// API is away.
 func TestTwoNodes(t *testing.T) {
 	c := newCluster(t)
 	c.addNode(t, "n2")
@@ -116,7 +116,7 @@ func TestTwoNodes(t *testing.T) {
 	}
 	first, second := c.Nodes[0], c.Nodes[1]
 	until(t, "why the first waits", func() error {
-		out, err := first.Manxctl("status") // which fails on a node that is not healthy
+		out, err := first.Manxctl("status") // it fails on an unhealthy node
 		return contains(fmt.Sprint(out, err), nil, "kubelet has to register")
 	})
 	c.addNode(t, "n1")
@@ -161,7 +161,7 @@ func TestTwoNodes(t *testing.T) {
 		t.Error(err)
 	}
 
-	// The API is away: the routes stay, and changes made meanwhile show when it is back.
+	// The API is away: the routes stay. Changes made meanwhile take effect when it is back.
 	c.server.Stop()
 	until(t, "the loss", func() error {
 		out, err := second.Manxctl("status")

@@ -93,7 +93,7 @@ func run(install cluster.Installation, keep bool) (err error) {
 	return nil
 }
 
-// step does something and prints how long it took.
+// step calls do and prints its duration.
 func step(name string, do func() error) error {
 	fmt.Printf("\n... %s\n", name)
 	begin := time.Now()

@@ -16,8 +16,8 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// TestNodeMadeAgain: the Node of n2 is deleted under its daemon and made again, as a kubelet does. Calico's fields on
-// the Node come back, the same tunnel address included, and blocks and pods keep theirs.
+// TestNodeMadeAgain: the Node of n2 is deleted under its daemon and created again, as a kubelet does. Calico's fields
+// on the Node come back, with the same tunnel address. Blocks and pods keep their addresses.
 func TestNodeMadeAgain(t *testing.T) {
 	w := newWorld(t)
 	pool := map[string]any{"kind": "IPPool", "apiVersion": "crd.projectcalico.org/v1",

@@ -11,13 +11,13 @@ import (
 
 const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
-// Definitions come late, one is of an unused version, and one goes while the daemon runs.
+// Definitions come late, one has an unused version, and one is deleted while the daemon runs.
 func TestDefinitions(t *testing.T) {
 	w := newWorld(t, "none")
 	for i, n := range w.Nodes {
 		must(t, n.StartManxd(w.arguments(i)...))
 	}
-	t.Log(shows(t, w.n1, "crd.projectcalico.org", "CustomResourceDefinition"))
+	t.Log(awaitStatus(t, w.n1, "crd.projectcalico.org", "CustomResourceDefinition"))
 	w.server.Request(t, http.MethodPost, definitions, otherVersion("bgpfilters", "BGPFilter", "v1beta1"))
 	w.server.InstallCRDs(t, form.V1, "ippools", "bgppeers", "bgpconfigurations", "blockaffinities", "ipamblocks",
 		"ipamhandles", "ipamconfigs", "clusterinformations", "felixconfigurations", "globalnetworkpolicies", "tiers")
@@ -26,7 +26,7 @@ func TestDefinitions(t *testing.T) {
 	w.a.echo(t, 7)
 	w.b.echo(t, 7)
 	w.connected(t)
-	out := shows(t, w.n2, "lacks CustomResourceDefinitions", "bgpfilters.crd.projectcalico.org", "networksets")
+	out := awaitStatus(t, w.n2, "lacks CustomResourceDefinitions", "bgpfilters.crd.projectcalico.org", "networksets")
 	t.Log(out)
 	if strings.Contains(out, "ippools") {
 		t.Errorf("what is there is said to be missing:\n%s", out)
@@ -38,30 +38,30 @@ func TestDefinitions(t *testing.T) {
 		until(t, "the policy", func() error { return closed(w, 7) })
 		w.server.DeleteCRD(t, form.V1, "globalnetworkpolicies")
 		w.connected(t) // the API reports each object as deleted
-		t.Log(shows(t, w.n2, "globalnetworkpolicies.crd.projectcalico.org"))
+		t.Log(awaitStatus(t, w.n2, "globalnetworkpolicies.crd.projectcalico.org"))
 	})
 	t.Run("the API does not know a kind for a while, and does not say that objects are deleted", func(t *testing.T) {
 		before := kept(t, w.n2)
-		w.fronts[1].does(func(rw http.ResponseWriter, r *http.Request) bool {
+		w.proxies[1].intercept(func(rw http.ResponseWriter, r *http.Request) bool {
 			if strings.HasPrefix(r.URL.Path, crds) {
 				http.Error(rw, "404 page not found", http.StatusNotFound)
 				return true
 			}
 			return false
 		})
-		// The line of the datastore names the first of the kinds, the notice all of them.
-		t.Log(shows(t, w.n2, "the last state is kept of BGPConfiguration, BlockAffinity, ClusterInformation",
+		// The line of the datastore names the first kind, the notice all kinds.
+		t.Log(awaitStatus(t, w.n2, "the last state is kept of BGPConfiguration, BlockAffinity, ClusterInformation",
 			"ippools.crd.projectcalico.org"))
 		time.Sleep(3 * time.Second) // nothing may change
 		w.connected(t)
 		unchanged(t, w.n2, before)
-		w.fronts[1].does(nil)
+		w.proxies[1].intercept(nil)
 		w.ready(t)
 		unchanged(t, w.n2, before)
 	})
 }
 
-// otherVersion is a definition without the version that is in use.
+// otherVersion is a definition without the used version.
 func otherVersion(plural, kind, version string) map[string]any {
 	return map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
 		"metadata": map[string]any{"name": plural + ".crd.projectcalico.org"},

@@ -20,23 +20,23 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/pki"
 )
 
-// front stands before the API with TLS of its own and can disturb requests in the ways of a bad day.
-type front struct {
+// apiProxy is a proxy before the API with its own TLS certificate. It can disturb requests.
+type apiProxy struct {
 	URL string
 
 	mu       sync.Mutex
 	cert     tls.Certificate
-	answer   func(w http.ResponseWriter, r *http.Request) bool
+	handler  func(w http.ResponseWriter, r *http.Request) bool
 	requests []request
 	server   *httptest.Server
 }
 
-// request is one that came to a front.
+// request is a logged request.
 type request struct {
-	at             time.Time
-	verb, path     string
-	watch, local   bool // local: the front answered it
-	who, selectors string
+	at                   time.Time
+	verb, path           string
+	watch, local         bool // local: the proxy responded itself
+	userAgent, selectors string
 }
 
 func newAuthority(t *testing.T, name string) *pki.Authority {
@@ -56,9 +56,9 @@ func certificateOf(t *testing.T, ca *pki.Authority) tls.Certificate {
 	return pair
 }
 
-func newFront(t *testing.T, s *apiserver.Server, ca *pki.Authority) *front {
+func newAPIProxy(t *testing.T, s *apiserver.Server, ca *pki.Authority) *apiProxy {
 	t.Helper()
-	f := &front{cert: certificateOf(t, ca)}
+	f := &apiProxy{cert: certificateOf(t, ca)}
 	config := s.Config("")
 	config.BearerToken = ""
 	transport, err := rest.TransportFor(config)
@@ -68,23 +68,23 @@ func newFront(t *testing.T, s *apiserver.Server, ca *pki.Authority) *front {
 	proxy := &httputil.ReverseProxy{Transport: transport, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0),
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
 	f.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() { // a stream that was cut off is nothing to print
+		defer func() { // a cut stream is not printed
 			if p := recover(); p != nil && p != http.ErrAbortHandler { //nolint:errorlint // it is that very value
 				panic(p)
 			}
 		}()
 		q := r.URL.Query()
-		seen := request{at: time.Now(), verb: r.Method, path: r.URL.Path, watch: q.Get("watch") == "true",
-			who:       r.UserAgent(),
+		logged := request{at: time.Now(), verb: r.Method, path: r.URL.Path, watch: q.Get("watch") == "true",
+			userAgent: r.UserAgent(),
 			selectors: q.Get("labelSelector") + " " + q.Get("fieldSelector")}
 		f.mu.Lock()
-		answer := f.answer
+		handler := f.handler
 		f.mu.Unlock()
-		seen.local = answer != nil && answer(w, r)
+		logged.local = handler != nil && handler(w, r)
 		f.mu.Lock()
-		f.requests = append(f.requests, seen)
+		f.requests = append(f.requests, logged)
 		f.mu.Unlock()
-		if !seen.local {
+		if !logged.local {
 			proxy.ServeHTTP(w, r)
 		}
 	}))
@@ -97,7 +97,7 @@ func newFront(t *testing.T, s *apiserver.Server, ca *pki.Authority) *front {
 		return &c, nil
 	}}
 	f.server.StartTLS()
-	f.server.TLS.Certificates = nil // httptest's own, which it would show to who names no host
+	f.server.TLS.Certificates = nil // httptest's own, which it uses for clients without SNI
 	f.URL = f.server.URL
 	t.Cleanup(func() {
 		f.server.CloseClientConnections()
@@ -106,38 +106,38 @@ func newFront(t *testing.T, s *apiserver.Server, ca *pki.Authority) *front {
 	return f
 }
 
-// does has each request go through answer first, which returns whether it has answered; and drops all connections, so
-// that watches come again.
-func (f *front) does(answer func(http.ResponseWriter, *http.Request) bool) {
+// intercept sets the handler that gets each request first and returns whether it has responded. It drops all
+// connections, so that watches come again.
+func (f *apiProxy) intercept(handler func(http.ResponseWriter, *http.Request) bool) {
 	f.mu.Lock()
-	f.answer, f.requests = answer, nil
+	f.handler, f.requests = handler, nil
 	f.mu.Unlock()
 	f.server.CloseClientConnections()
 }
 
-// forget drops the record of requests.
-func (f *front) forget() {
+// clearLog drops the record of requests.
+func (f *apiProxy) clearLog() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.requests = nil
 }
 
-func (f *front) seen() []request {
+func (f *apiProxy) logged() []request {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]request(nil), f.requests...)
 }
 
-// shows gives the front a new certificate.
-func (f *front) shows(c tls.Certificate) {
+// setCertificate gives the proxy a new certificate.
+func (f *apiProxy) setCertificate(c tls.Certificate) {
 	f.mu.Lock()
 	f.cert = c
 	f.mu.Unlock()
 	f.server.CloseClientConnections()
 }
 
-// says is an answer of the API with a status.
-func says(w http.ResponseWriter, code int, reason, message string) bool {
+// writeStatus writes a response of the API with a status.
+func writeStatus(w http.ResponseWriter, code int, reason, message string) bool {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure",

@@ -16,7 +16,7 @@ const (
 	group = "crd.projectcalico.org/v1"
 )
 
-// TestAPILies shares one cluster, whose definitions accept everything. Each test leaves it as it found it.
+// TestAPILies has one cluster, whose definitions accept everything. Each test restores it.
 func TestAPILies(t *testing.T) {
 	w := newWorld(t)
 	w.settle(t)
@@ -96,7 +96,7 @@ func (w *world) testGarbage(t *testing.T) {
 		}
 		w.annotateNode(t, "n1", map[string]any{"projectcalico.org/x": huge, "projectcalico.org/labels": "[",
 			"projectcalico.org/ASNumber": "many", "projectcalico.org/IPv4IPIPTunnelAddr": "cow"})
-		t.Log(shows(t, w.n2, "cannot be used"))
+		t.Log(awaitStatus(t, w.n2, "cannot be used"))
 		until(t, "the list of them", func() error {
 			out, err := w.n2.Manxctl("node", "problems")
 			if err != nil {
@@ -137,7 +137,7 @@ func (w *world) testClaims(t *testing.T) {
 	before, err := route(w.n2, w.b.ip.String())
 	must(t, err)
 	for i, x := range []struct {
-		what   string
+		name   string
 		status map[string]any
 	}{
 		{"a pod that never started", nil},
@@ -145,7 +145,7 @@ func (w *world) testClaims(t *testing.T) {
 			"status": map[string]any{"phase": "Running", "podIP": "10.10.0.200",
 				"podIPs": []any{map[string]string{"ip": "10.10.0.200"}}}}},
 	} {
-		t.Run(x.what, func(t *testing.T) {
+		t.Run(x.name, func(t *testing.T) {
 			name := fmt.Sprintf("a-claim%d", i) // before b by name
 			ip := w.b.ip.String() + "/32"
 			w.apply(t, pods(), map[string]any{"kind": "Pod", "apiVersion": "v1",
@@ -196,8 +196,8 @@ func (w *world) testOtherKubelet(t *testing.T) {
 	// The change of an authorised writer is reported on every node. Undoing it restores the earlier state.
 	before := kept(t, w.n1)
 	w.annotateNode(t, "n2", map[string]any{"projectcalico.org/IPv4Address": w.n1.IP4.String() + "/24"})
-	t.Log(shows(t, w.n1, "Node/n2", "is also the address of node n1"))
-	shows(t, w.n2, "is also the address of node n1")
+	t.Log(awaitStatus(t, w.n1, "Node/n2", "is also the address of node n1"))
+	awaitStatus(t, w.n2, "is also the address of node n1")
 	w.annotateNode(t, "n2", map[string]any{"projectcalico.org/IPv4Address": w.n2.IP4.String() + "/24"})
 	w.connected(t)
 	until(t, "n1 as before", func() error {
@@ -222,9 +222,9 @@ func (w *world) testInvalidPolicies(t *testing.T) {
 	}
 	app := map[string]any{"podSelector": map[string]any{"matchLabels": map[string]any{"app": "a"}}}
 	for i, x := range []struct {
-		what string
+		name string
 		rule map[string]any
-		// An omitted part is reported; an accepted one may be clear, too.
+		// An omitted part is reported, and an accepted part may be reported, too.
 		notice string
 		open   bool
 	}{
@@ -255,22 +255,22 @@ func (w *world) testInvalidPolicies(t *testing.T) {
 		raw, err := json.Marshal(o)
 		must(t, err)
 		if _, err := w.server.Try(t.Context(), t, http.MethodPost, networkPolicies, raw); err != nil {
-			t.Logf("%s: refused by the API: %v", x.what, err)
+			t.Logf("%s: refused by the API: %v", x.name, err)
 			continue
 		}
-		until(t, x.what, func() error { return holds(w, name) })
+		until(t, x.name, func() error { return hasPolicy(w, name) })
 		if open := w.a.dial(w.b, 7) == nil; open != x.open {
-			t.Errorf("%s: a reaches b: %v, want %v", x.what, open, x.open)
+			t.Errorf("%s: a reaches b: %v, want %v", x.name, open, x.open)
 		}
 		if x.notice != "" {
-			t.Logf("%s:\n%s", x.what, noticesOf(shows(t, w.n2, "default/"+name, x.notice)))
+			t.Logf("%s:\n%s", x.name, noticesOf(awaitStatus(t, w.n2, "default/"+name, x.notice)))
 		}
 		w.server.Request(t, http.MethodDelete, networkPolicies+"/"+name, nil)
 		w.connected(t)
 	}
 }
 
-// noticesOf are the lines of a status that report a problem.
+// noticesOf returns the lines of a status that report a problem.
 func noticesOf(out string) string {
 	var list []string
 	for _, line := range strings.Split(out, "\n") {
@@ -283,7 +283,7 @@ func noticesOf(out string) string {
 	return strings.Join(list, "\n")
 }
 
-// testNodeAgain deletes n2's Node under its running daemon, and makes it again as a kubelet does.
+// testNodeAgain deletes n2's Node under its running daemon, and creates it again as a kubelet does.
 func (w *world) testNodeAgain(t *testing.T) {
 	w.server.Request(t, http.MethodDelete, "/api/v1/nodes/n2", nil)
 	time.Sleep(5 * time.Second) // the node goes on without its Node
@@ -310,7 +310,7 @@ func (w *world) testNodeAgain(t *testing.T) {
 func (p *pod) dialSelf(w *world) error { return lab.Ping(w.n2.Namespace, p.ip) }
 
 // testTwin starts a daemon on n1 with the name of n2: first with the address of n1's Node, which is refused, and then,
-// as on an unknown host, with an address that no Node has. n2 detects that its Node is another host's.
+// as on an unknown host, with an address that no Node has. n2 detects that its Node belongs to another host.
 func (w *world) testTwin(t *testing.T) {
 	before := kept(t, w.n2)
 	w.n1.Manxd().Kill()
@@ -330,7 +330,7 @@ func (w *world) testTwin(t *testing.T) {
 	w.annotateNode(t, "n1", map[string]any{"projectcalico.org/IPv4Address": nil})
 	must(t, w.n1.StartManxd(twin...))
 	says := fmt.Sprintf("the Node n2 says %s, which is on no interface of this host", w.n1.IP4)
-	out := shows(t, w.n2, "Notice:     Node/n2: "+says, "Health:     node-address: "+says, w.n2.IP4.String())
+	out := awaitStatus(t, w.n2, "Notice:     Node/n2: "+says, "Health:     node-address: "+says, w.n2.IP4.String())
 	if !strings.Contains(out, "exit status") {
 		t.Errorf("the status is that of a healthy node:\n%s", out)
 	}

@@ -18,8 +18,7 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// TestReleases: an administrator queries which address was released and why, on the node that leads and on the other
-// one.
+// TestReleases: an administrator lists the released addresses with reasons, on the leader's node and on the other one.
 func TestReleases(t *testing.T) {
 	w := newWorld(t)
 	config := settings.Default()
@@ -61,14 +60,14 @@ func TestReleases(t *testing.T) {
 		}
 		return nil
 	})
-	var answer struct {
+	var response struct {
 		Leading  bool
 		Releases []struct{ Address, Reason, Text, Pod string }
 	}
 	raw := releases(leader, "-o", "json")
-	must(t, json.Unmarshal([]byte(raw), &answer))
-	if len(answer.Releases) != 1 || !answer.Leading || answer.Releases[0].Reason != "pod-gone" ||
-		answer.Releases[0].Address != address || answer.Releases[0].Pod != "crashed" {
+	must(t, json.Unmarshal([]byte(raw), &response))
+	if len(response.Releases) != 1 || !response.Leading || response.Releases[0].Reason != "pod-gone" ||
+		response.Releases[0].Address != address || response.Releases[0].Pod != "crashed" {
 		t.Errorf("as JSON: %s", raw)
 	}
 

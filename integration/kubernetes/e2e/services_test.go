@@ -23,7 +23,7 @@ func slice(name, service string, port int, pods ...*pod) map[string]any {
 		"endpoints": endpoints, "ports": []any{map[string]any{"name": "", "port": port, "protocol": "TCP"}}}
 }
 
-// putSlice stores one as the controller of Kubernetes does.
+// putSlice stores an EndpointSlice as the controller of Kubernetes does.
 func (w *world) putSlice(t *testing.T, namespace string, o map[string]any) {
 	t.Helper()
 	at := fmt.Sprintf(slicesIn, namespace)
@@ -47,8 +47,8 @@ func (w *world) putService(t *testing.T, name string) {
 		"metadata": map[string]any{"name": name}, "spec": map[string]any{"ports": []any{map[string]any{"port": 80}}}})
 }
 
-// Rules that name services let through the endpoints in the EndpointSlices of these, and follow them: addresses and
-// ports that come and go, several slices, a slice that comes to belong to another service, a service that is deleted.
+// Rules that name services allow connections to the endpoints in their EndpointSlices, and follow them: addresses and
+// ports that come and go, several slices, a slice that moves to another service, a deleted service.
 func TestServicesInRules(t *testing.T) {
 	w := newWorld(t)
 	w.start(t)
@@ -89,7 +89,7 @@ func TestServicesInRules(t *testing.T) {
 	w.putSlice(t, "default", slice("web-3", "web", 7, b))
 	expect(t, "back", open(a, b, 7))
 
-	// The slices of a service go with it: Kubernetes deletes owned objects.
+	// The slices of a deleted service are deleted: Kubernetes deletes owned objects.
 	w.server.Request(t, http.MethodDelete, services+"/web", nil)
 	w.dropSlice(t, "web-3")
 	w.dropSlice(t, "clients-1")
@@ -105,14 +105,14 @@ func policy(kind, name string, spec map[string]any) map[string]any {
 	return map[string]any{"kind": kind, "apiVersion": group, "metadata": map[string]any{"name": name}, "spec": spec}
 }
 
-// flow is a connection between pods that is let through or not.
+// flow is a connection between pods that is allowed or denied.
 type flow struct {
 	from, to *pod
 	port     int
 	open     bool
 }
 
-// expect waits until each connection is as wanted.
+// expect waits until each connection has its expected result.
 func expect(t *testing.T, what string, flows ...flow) {
 	t.Helper()
 	for _, f := range flows {

@@ -21,8 +21,7 @@ import (
 const pluginAccounts = "/api/v1/namespaces/kube-system/serviceaccounts"
 
 // TestPluginToken: manxd writes the kubeconfig that the CNI plugin uses without manxd, and replaces its token in time,
-// in one step. A token that the API does not accept any more is replaced, too, and nothing is written while there is no
-// API.
+// in one step. A token that the API refuses is replaced, too. Nothing is written while the API is away.
 func TestPluginToken(t *testing.T) {
 	w := newWorld(t)
 	account := map[string]any{"kind": "ServiceAccount", "apiVersion": "v1",
@@ -64,7 +63,7 @@ func TestPluginToken(t *testing.T) {
 			}
 			return nil
 		})
-		shows(t, w.n1, "no token for the CNI plugin")
+		awaitStatus(t, w.n1, "no token for the CNI plugin")
 		w.server.Request(t, http.MethodPost, pluginAccounts, account)
 		until(t, "a token of the new account", func() error {
 			token, err := k.token()
@@ -100,7 +99,7 @@ func (k *kubeconfigOf) token() (string, error) {
 	return config.BearerToken, nil
 }
 
-// watch reads the file all the time; one that is not whole is an error.
+// watch reads the file all the time; an incomplete file is an error.
 func (k *kubeconfigOf) watch(ctx context.Context, result chan<- error) {
 	for ctx.Err() == nil {
 		if _, err := k.token(); err != nil {
@@ -124,8 +123,7 @@ func (k *kubeconfigOf) next(t *testing.T, old string) (token string) {
 	return token
 }
 
-// accepted returns nil if the API takes a token for that of the plugin's account, and lets it read the objects that a
-// plugin reads.
+// accepted returns nil if the API accepts a token for the plugin's account, and allows it to read the plugin's objects.
 func (k *kubeconfigOf) accepted(t *testing.T, token string) error {
 	t.Helper()
 	config := rest.CopyConfig(k.world.server.Config(apiserver.Admin))
@@ -133,21 +131,21 @@ func (k *kubeconfigOf) accepted(t *testing.T, token string) error {
 	client, err := rest.HTTPClientFor(config)
 	must(t, err)
 	review := `{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`
-	answer, err := client.Post(config.Host+"/apis/authentication.k8s.io/v1/selfsubjectreviews", "application/json",
+	response, err := client.Post(config.Host+"/apis/authentication.k8s.io/v1/selfsubjectreviews", "application/json",
 		strings.NewReader(review))
 	if err != nil {
 		return err
 	}
-	defer answer.Body.Close()
+	defer response.Body.Close()
 	var who struct {
 		Message string
 		Status  struct{ UserInfo struct{ Username string } }
 	}
-	if err := json.NewDecoder(answer.Body).Decode(&who); err != nil {
+	if err := json.NewDecoder(response.Body).Decode(&who); err != nil {
 		return err
 	}
 	if name := who.Status.UserInfo.Username; name != "system:serviceaccount:kube-system:manx-cni-plugin" {
-		return fmt.Errorf("the API takes the token for that of %q: %s %s", name, answer.Status, who.Message)
+		return fmt.Errorf("the API takes the token for that of %q: %s %s", name, response.Status, who.Message)
 	}
 	info, err := client.Get(config.Host + "/apis/crd.projectcalico.org/v1/clusterinformations/default")
 	if err != nil {

@@ -30,24 +30,24 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// daemon is the user that manxd is, with the rights that the shipped manifests give it.
+// daemon is manxd's user, with the rights of the shipped manifests.
 const daemon = "system:serviceaccount:kube-system:manx-node"
 
 const patience = twonodes.Patience
 
 var must, until, tail = twonodes.Must, twonodes.Until, twonodes.Tail
 
-// world is two nodes of a cluster, each with a way of its own to the API, which can be cut or behave badly.
+// world is two nodes of a cluster, each with its own proxy to the API, which can be cut or disturb requests.
 type world struct {
 	*lab.Lab
-	server *apiserver.Server
-	ca     *pki.Authority
-	fronts []*front
-	lines  []*apiserver.Line
-	kube   []string // kubeconfigs
-	store  *kubernetes.Store
-	n1, n2 *lab.Node
-	a, b   *pod // on n1 and on n2
+	server  *apiserver.Server
+	ca      *pki.Authority
+	proxies []*apiProxy
+	lines   []*apiserver.Line
+	kube    []string // kubeconfigs
+	store   *kubernetes.Store
+	n1, n2  *lab.Node
+	a, b    *pod // on n1 and on n2
 }
 
 // newWorld builds the nodes, with definitions of custom resources that accept everything; nothing runs on them yet.
@@ -64,9 +64,9 @@ func newWorld(t *testing.T, only ...string) *world {
 	l := twonodes.New(t, "b", bin)
 	w.Lab, w.n1, w.n2 = l, l.Nodes[0], l.Nodes[1]
 	for _, n := range l.Nodes {
-		f := newFront(t, w.server, w.ca)
+		f := newAPIProxy(t, w.server, w.ca)
 		line := twonodes.Line(t, n, f.URL)
-		w.fronts, w.lines = append(w.fronts, f), append(w.lines, line)
+		w.proxies, w.lines = append(w.proxies, f), append(w.lines, line)
 		w.kube = append(w.kube, w.kubeconfig(t, n, "kubeconfig", line.URL, apiserver.Token(daemon), w.ca))
 		w.addNode(t, n.Name)
 	}
@@ -77,7 +77,7 @@ func newWorld(t *testing.T, only ...string) *world {
 	return w
 }
 
-// kubeconfig writes one with everything in it.
+// kubeconfig writes a kubeconfig that refers to no other file.
 func (w *world) kubeconfig(t *testing.T, n *lab.Node, name, url, token string, ca *pki.Authority) string {
 	t.Helper()
 	file := filepath.Join(n.Dir, name)
@@ -91,14 +91,14 @@ func (w *world) kubeconfig(t *testing.T, n *lab.Node, name, url, token string, c
 	return file
 }
 
-// replace puts a file in its place at once, as kubelets do.
+// replace replaces a file by a rename, as kubelets do.
 func replace(t *testing.T, file string, content []byte) {
 	t.Helper()
 	must(t, os.WriteFile(file+".new", content, 0o600))
 	must(t, os.Rename(file+".new", file))
 }
 
-// rights are those of the shipped manifests.
+// rights gives the daemon the rights of the shipped manifests.
 func (w *world) rights(t *testing.T) {
 	t.Helper()
 	raw, err := os.ReadFile("../../../deploy/manifests/manx-kubernetes.yaml")
@@ -163,7 +163,7 @@ func (w *world) connected(t *testing.T) {
 	until(t, "b reaches a", func() error { return w.b.dial(w.a, 7) })
 }
 
-// pod is one whose interface this test made as the CNI plugin does.
+// pod is a pod whose interface this test made as the CNI plugin does.
 type pod struct {
 	name, ns string // ns: its network namespace
 	ip       netip.Addr
@@ -209,7 +209,7 @@ func (w *world) wire(t *testing.T, n *lab.Node, p *pod) {
 	}
 }
 
-// annotate changes a pod as the CNI plugin or anybody who may edit pods does.
+// annotate changes a pod like the CNI plugin, or like any user with the right to edit pods.
 func (w *world) annotate(t *testing.T, name string, annotations map[string]any) {
 	t.Helper()
 	w.server.Request(t, http.MethodPatch, pods(name),
@@ -225,7 +225,7 @@ func run(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// echo answers connections to TCP ports in the pod.
+// echo serves connections to TCP ports in the pod.
 func (p *pod) echo(t *testing.T, ports ...int) {
 	t.Helper()
 	for _, port := range ports {
@@ -274,7 +274,7 @@ func unchanged(t *testing.T, n *lab.Node, before string) {
 	}
 }
 
-// status is the output of `manxctl status`, however it ends.
+// status returns the output of `manxctl status`, for any exit code.
 func status(n *lab.Node) string {
 	out, err := n.Manxctl("status")
 	if err != nil {
@@ -283,8 +283,8 @@ func status(n *lab.Node) string {
 	return out
 }
 
-// shows waits until the status of a node has all of these texts, and returns it.
-func shows(t *testing.T, n *lab.Node, texts ...string) (out string) {
+// awaitStatus waits until the status of a node has all of these texts, and returns it.
+func awaitStatus(t *testing.T, n *lab.Node, texts ...string) (out string) {
 	t.Helper()
 	until(t, n.Name+"'s status", func() error {
 		out = status(n)
@@ -307,7 +307,7 @@ func route(n *lab.Node, prefix string) (string, error) {
 	return strings.TrimSpace(out), err
 }
 
-// apply stores raw objects as admin, whatever is in them.
+// apply stores raw objects as admin, without validation.
 func (w *world) apply(t *testing.T, path string, o map[string]any) {
 	t.Helper()
 	raw, err := json.Marshal(o)

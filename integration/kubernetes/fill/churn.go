@@ -17,8 +17,8 @@ import (
 // addresses are the addresses and IDs of a started pod.
 type addresses struct{ host, pod, container string }
 
-// starts takes a pod that has a node through its start, as those who act there write it: the kubelet has seen it, the
-// CNI plugin gave it an address, and it runs.
+// starts writes the start of a pod that has a node like the programs of a cluster: the kubelet has seen it, the CNI
+// plugin gave it an address, and it runs.
 func starts(ctx context.Context, api kubernetes.Interface, namespace, name string, a addresses) error {
 	if err := updateStatus(ctx, api, namespace, name, status(a.host, a.pod, false)); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (f *Filled) Change(ctx context.Context, i int) error {
 }
 
 // Life writes the life of one pod as a cluster does: it is created, has a status, an address, runs, is to end, has
-// ended, gives its address back, and is deleted in two steps (nine events of the pod), its block changes twice, and the
+// ended, releases its address, and is deleted in two steps (nine events of the pod). Its block changes twice, and the
 // EndpointSlice of its Service, if it has one, twice. Its number must be Pods or more.
 func (f *Filled) Life(ctx context.Context, i int, lasts time.Duration) error {
 	p := f.example.DeepCopy()
@@ -115,8 +115,8 @@ func (f *Filled) block(ctx context.Context, i int) error {
 		Body([]byte(text)).Do(ctx).Error()
 }
 
-// slice changes the EndpointSlice of a pod's Deployment, if that has a Service: one of its endpoints is ready or is
-// not.
+// slice changes the EndpointSlice of a pod's Deployment, if the Deployment has a Service: one of its endpoints is ready
+// or not ready.
 func (f *Filled) slice(ctx context.Context, i int, ready bool) error {
 	service := f.deployment(i)*f.Namespaces + i%f.Namespaces
 	if service >= f.Services {

@@ -29,8 +29,8 @@ import (
 // All its addresses are out of pool, in blocks of /26 that belong to the nodes of the pods.
 type Cluster struct {
 	Nodes, Pods, Namespaces, Policies, Services, Local int
-	// Plain pods have a container with an image and ports and nothing else, as those of many tests. The others have the
-	// fields of Deployments of real programs: probes, limits, variables, volumes.
+	// Plain pods have only a container with an image and ports, like the pods of many tests. The others have the fields
+	// of Deployments of real programs: probes, limits, variables, volumes.
 	Plain bool
 }
 
@@ -56,10 +56,10 @@ func nodeAddress(i int) netip.Addr {
 
 func (c Cluster) namespace(i int) string { return fmt.Sprint("ns-", i%c.Namespaces) }
 
-// deployment is the number of the Deployment that pod i is of.
+// deployment returns the number of pod i's Deployment.
 func (c Cluster) deployment(i int) int { return i / c.Namespaces % deployments }
 
-// place is the node of pod i, and which of the pods of its node it is.
+// place returns the node of pod i, and the number of the pod on its node.
 func (c Cluster) place(i int) (node, nth int) {
 	if i < c.Local {
 		return 0, i
@@ -67,7 +67,7 @@ func (c Cluster) place(i int) (node, nth int) {
 	return 1 + i%(c.Nodes-1), i / (c.Nodes - 1)
 }
 
-// blockOf is the nth block of a node.
+// blockOf returns the nth block of a node.
 func (c Cluster) blockOf(node, nth int) netip.Prefix {
 	base := pool.Addr().As4()
 	n := node + nth*c.Nodes // of 64 addresses
@@ -84,7 +84,7 @@ func (c Cluster) address(i int) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// PodName is the namespace and the name of pod i, which may be above Pods: such pods come later.
+// PodName returns the namespace and the name of pod i. i may exceed Pods: such pods come later.
 func (c Cluster) PodName(i int) (namespace, name string) {
 	return c.namespace(i), fmt.Sprintf("app-%d-%s-%06x", c.deployment(i), hash, i)
 }
@@ -114,7 +114,7 @@ func tier(deployment int) string {
 
 func app(deployment int) string { return fmt.Sprint("app-", deployment) }
 
-// makePod makes a copy of a pod the ith.
+// makePod makes a copy of a pod the pod i.
 func (c Cluster) makePod(i int, o *corev1.Pod) {
 	node, _ := c.place(i)
 	d, ip := c.deployment(i), c.address(i).String()

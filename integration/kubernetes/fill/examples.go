@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Who writes objects in a cluster, as managedFields have it.
+// The writers of objects in a cluster, as in managedFields.
 const (
 	controllers = "kube-controller-manager"
 	kubelet     = "kubelet"
@@ -140,7 +140,7 @@ func templated(namespace, name, node string) *corev1.Pod {
 	}
 }
 
-// status is a kubelet's status of a pod without an address, when the kubelet has received it, or of one that runs.
+// status returns a kubelet's status of a received pod without an address, or of a running pod.
 func status(host, ip string, runs bool) corev1.PodStatus {
 	now, started := metav1.Now(), true
 	s := corev1.PodStatus{Phase: corev1.PodPending, HostIP: host, HostIPs: []corev1.HostIP{{IP: host}}, StartTime: &now}
@@ -162,7 +162,7 @@ func status(host, ip string, runs bool) corev1.PodStatus {
 	return s
 }
 
-// examples are one object of each kind, as the API gives them after all who write them in a cluster have done so.
+// examples has one object of each kind, as the API returns it after the writes of all its writers in a cluster.
 type examples struct {
 	namespace *corev1.Namespace
 	account   *corev1.ServiceAccount
@@ -173,12 +173,12 @@ type examples struct {
 	slice     *discoveryv1.EndpointSlice
 }
 
-// example is the namespace of the examples, which are deleted when they have been copied.
+// example is the namespace of the examples. They are deleted after they are copied.
 const example = "example"
 
 func by(manager string) metav1.CreateOptions { return metav1.CreateOptions{FieldManager: manager} }
 
-// makeExamples writes them.
+// makeExamples writes the examples.
 func (c Cluster) makeExamples(ctx context.Context, api kubernetes.Interface) (e examples, err error) {
 	steps := []func() error{
 		func() (err error) {
@@ -230,7 +230,7 @@ func exampleNode(ctx context.Context, api kubernetes.Interface) (*corev1.Node, e
 		metav1.PatchOptions{FieldManager: network}, "status")
 }
 
-// examplePod takes a pod through its start.
+// examplePod writes the start of a pod.
 func (c Cluster) examplePod(ctx context.Context, api kubernetes.Interface) (*corev1.Pod, error) {
 	p := templated(example, example, example)
 	if c.Plain {

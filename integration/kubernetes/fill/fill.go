@@ -89,7 +89,7 @@ type Filled struct {
 }
 
 // Fill writes the objects of a cluster into an apiserver, whose etcd is at an endpoint. The CustomResourceDefinitions
-// of crd.projectcalico.org/v1 have to be there. It must be the only one that writes.
+// of crd.projectcalico.org/v1 must exist. There must be no other writer.
 func (c Cluster) Fill(ctx context.Context, config *rest.Config, etcd string) (*Filled, error) {
 	api, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -275,7 +275,7 @@ func (m members) into(text []byte) ([]byte, error) {
 	return json.Marshal(top)
 }
 
-// allocations are the blocks with pods, each with its affinity behind it, and then the handles of the pods.
+// allocations returns the blocks with pods, each followed by its affinity, and then the handles of the pods.
 func (c Cluster) allocations() []*model.Object {
 	var list, handles []*model.Object
 	blocks := map[string]*model.Block{}

@@ -18,7 +18,7 @@ import (
 
 const definitions = "../../../deploy/crds/crd.projectcalico.org"
 
-// TestFill checks a small cluster through the API, as a client that did not see how it was written.
+// TestFill checks a small cluster through the API, like any client.
 func TestFill(t *testing.T) {
 	s := apiserver.Start(t)
 	if err := fill.Definitions(t.Context(), s.Config(apiserver.Admin), definitions); err != nil {

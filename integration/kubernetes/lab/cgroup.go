@@ -46,7 +46,7 @@ func hierarchies() ([]string, error) {
 	return dirs, nil
 }
 
-// makeCgroups makes a group in each hierarchy and returns their folders.
+// makeCgroups makes a group in each hierarchy and returns the folders.
 func makeCgroups(name string) ([]string, error) {
 	parents, err := hierarchies()
 	if err != nil {
@@ -63,7 +63,7 @@ func makeCgroups(name string) ([]string, error) {
 		if err := os.Mkdir(group, 0o755); err != nil && !os.IsExist(err) {
 			return nil, err
 		}
-		// A group of cpuset has no processors until it is given some.
+		// A new group of cpuset has no processors.
 		for _, f := range []string{"cpuset.cpus", "cpuset.mems"} {
 			if !unified() && exists(filepath.Join(parent, f)) {
 				value, err := os.ReadFile(filepath.Join(parent, f))
@@ -80,7 +80,7 @@ func makeCgroups(name string) ([]string, error) {
 	return groups, nil
 }
 
-// allowControllers has the groups below that folder account for all that kubelets limit.
+// allowControllers enables the controllers that kubelets need in the groups below the folder.
 func allowControllers(group string) error {
 	return os.WriteFile(filepath.Join(group, "cgroup.subtree_control"), []byte("+cpu +cpuset +memory +pids +io"), 0)
 }
@@ -109,7 +109,7 @@ func delegateCgroup(name string) error {
 	return allowControllers(group)
 }
 
-// removeCgroups removes the groups of the node, which is off.
+// removeCgroups removes the groups of a node that is off.
 func (n *Node) removeCgroups() error {
 	dirs, err := hierarchies()
 	if err != nil {
@@ -122,8 +122,8 @@ func (n *Node) removeCgroups() error {
 	return errors.Join(errs...)
 }
 
-// removeCgroups removes the groups of killed runs. Groups with processes stay: they belong to a run that goes on. The
-// run of process ended is over, although that process still exists.
+// removeCgroups removes the groups of killed runs. Groups with processes stay: they belong to another run. The run of
+// process ended is over, although the process still exists.
 func removeCgroups(ended int) {
 	dirs, err := hierarchies()
 	if err != nil {
@@ -142,7 +142,7 @@ func removeCgroups(ended int) {
 	}
 }
 
-// removeTree removes a group and those below it, the deepest first.
+// removeTree removes a group and the groups below it, the deepest first.
 func removeTree(group string) error {
 	var groups []string
 	err := filepath.WalkDir(group, func(path string, e fs.DirEntry, err error) error {

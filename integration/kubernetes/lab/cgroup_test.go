@@ -11,7 +11,7 @@ import (
 )
 
 // TestVMCgroups runs a container with a limit in a node's cgroups of version 2: runc makes its group below the node's
-// as the kubelet has it done, and nothing of both is left.
+// group, as for the kubelet. No group is left afterwards.
 func TestVMCgroups(t *testing.T) {
 	if os.Getenv("MANX_VM") == "" {
 		t.Skip("it needs cgroups of version 2: make test-vm runs it in a machine that has them")
@@ -42,7 +42,7 @@ func TestVMCgroups(t *testing.T) {
 	archive, err := Image{Names: []string{image}, Entrypoint: []string{"/bin/busybox"},
 		Programs: map[string]string{"/bin/busybox": busybox}}.Write(c.Dir)
 	must(t, err)
-	must(t, n.order("start containerd containerd --config "+n.file("containerd.toml")))
+	must(t, n.sendCommand("start containerd containerd --config "+n.file("containerd.toml")))
 	must(t, hosts.Eventually(3*time.Minute, func() error {
 		_, err := n.RunIn("ctr", "version")
 		return err
@@ -61,7 +61,7 @@ func TestVMCgroups(t *testing.T) {
 			}
 		}
 	}
-	// This machine sees the group within the node's.
+	// On this machine the group is below the node's group.
 	group := filepath.Join(cgroupRoot, n.cgroup(), "kubepods", "limited", "cgroup.procs")
 	if pids, err := os.ReadFile(group); err != nil || len(pids) == 0 {
 		t.Errorf("%s: %q, %v", group, pids, err)

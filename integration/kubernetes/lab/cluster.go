@@ -32,7 +32,7 @@ type Spec struct {
 	Nodes []hosts.NodeSpec
 	// ProxyMode is kube-proxy's: nftables if unset, or iptables.
 	ProxyMode string
-	// Audit is a policy for the API server's audit log, which is AuditLog then.
+	// Audit is a policy for the API server's audit log. The log is the file AuditLog.
 	Audit string
 	// FeatureGates of the API server that differ from their defaults, such as A=true,B=false.
 	FeatureGates string
@@ -54,7 +54,7 @@ type Cluster struct {
 	pause    string           // archive of the image
 }
 
-// New starts a control plane; nodes are off. Close ends and removes all of it.
+// New starts a control plane; nodes are off. Close ends and removes everything.
 func New(spec Spec) (*Cluster, error) {
 	programs, err := Require()
 	if err != nil {
@@ -77,7 +77,7 @@ func New(spec Spec) (*Cluster, error) {
 	return c, nil
 }
 
-// Remove takes down the remains of a run of that name.
+// Remove removes the remains of a run of that name.
 func Remove(name string) error {
 	err := hosts.Remove(name)
 	removeCgroups(os.Getpid())
@@ -90,7 +90,7 @@ func (c *Cluster) Close() error {
 	for _, n := range c.Workers {
 		n.kill()
 	}
-	// The API server goes before etcd: without etcd it takes long to end.
+	// The API server ends before etcd: without etcd it takes long to end.
 	for i := len(c.plane) - 1; i >= 0; i-- {
 		c.plane[i].Kill()
 	}
@@ -101,11 +101,11 @@ func (c *Cluster) Close() error {
 	return errors.Join(errs...)
 }
 
-// Keep leaves the cluster standing when this process ends.
+// Keep leaves the cluster running when this process ends.
 func (c *Cluster) Keep() error {
 	errs := []error{c.Lab.Keep()}
 	for _, n := range c.Workers {
-		errs = append(errs, n.order("keep"))
+		errs = append(errs, n.sendCommand("keep"))
 	}
 	return errors.Join(errs...)
 }
@@ -148,7 +148,7 @@ func (c *Cluster) startPlane() error {
 	return c.planeReady()
 }
 
-// Program is the path of one of Kubernetes' or Debian's programs.
+// Program returns the path of a program of Kubernetes or Debian.
 func (c *Cluster) Program(name string) string {
 	if path := filepath.Join(c.programs, name); exists(path) {
 		return path
@@ -170,14 +170,14 @@ func (c *Cluster) startProgram(name string, args ...string) error {
 	return err
 }
 
-// etcd holds /registry and, for a cluster whose Manx uses etcd, /calico. It is for a network without a way out.
+// etcd holds /registry and, for a cluster whose Manx uses etcd, /calico. It is for a network without a route to others.
 func (c *Cluster) etcd(address string) []string {
 	return []string{"etcd", "--unsafe-no-fsync", "--data-dir=" + filepath.Join(c.Control.Dir, "etcd"),
 		"--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://" + address + ":2379",
 		"--listen-peer-urls=http://127.0.0.1:2380", "--log-level=warn"}
 }
 
-// Etcd is the endpoint of the control plane's etcd.
+// Etcd returns the endpoint of the control plane's etcd.
 func (c *Cluster) Etcd() string { return "http://" + c.Control.IP4.String() + ":2379" }
 
 // AuditLog is the API server's, if Spec.Audit is set.
@@ -224,7 +224,7 @@ func (c *Cluster) planeReady() error {
 	})
 }
 
-// tail is the end of a file.
+// tail returns the end of a file.
 func tail(path string, lines int) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -234,7 +234,7 @@ func tail(path string, lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// Kubeconfig is the file of the administrator. The address in it can be reached in the namespaces of the lab.
+// Kubeconfig returns the file of the administrator. The address in it can be reached in the namespaces of the lab.
 func (c *Cluster) Kubeconfig() string { return c.users.file("kubeconfig-admin") }
 
 // Kubectl runs kubectl as administrator and returns its output.
@@ -253,7 +253,7 @@ func (c *Cluster) KubectlCommand(args ...string) *exec.Cmd {
 	return c.Admin("kubectl", append([]string{"--kubeconfig=" + c.Kubeconfig()}, args...)...)
 }
 
-// Admin is a command of one of the programs in the cache, or of this machine, beside the control plane.
+// Admin returns a command of a program in the cache, or of this machine, that runs beside the control plane.
 func (c *Cluster) Admin(name string, args ...string) *exec.Cmd {
 	return namespace.Command(c.Control.Namespace, c.Program(name), args...)
 }
@@ -264,7 +264,7 @@ func (c *Cluster) Apply(yaml string) error {
 	return err
 }
 
-// Delete deletes objects that are given as YAML, and waits until they are gone.
+// Delete deletes objects that are given as YAML, and waits for the end of the deletion.
 func (c *Cluster) Delete(yaml string) error {
 	_, err := c.kubectl(strings.NewReader(yaml), "delete", "-f", "-", "--wait", "--cascade=foreground")
 	return err
@@ -295,7 +295,7 @@ func (c *Cluster) each(do func(*Node) error) error {
 	return errors.Join(errs...)
 }
 
-// Worker finds a node by name; it panics if there is none, which is a mistake in the test.
+// Worker returns a node by name. It panics for an unknown name, which is a mistake in the test.
 func (c *Cluster) Worker(name string) *Node {
 	for _, n := range c.Workers {
 		if n.Name == name {
@@ -305,7 +305,7 @@ func (c *Cluster) Worker(name string) *Node {
 	panic("lab: no node " + name)
 }
 
-// Import puts an image archive into containerd of all nodes that are on.
+// Import imports an image archive into containerd of all nodes that are on.
 func (c *Cluster) Import(archive string) error {
 	return c.each(func(n *Node) error {
 		if !n.running() {

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// limit is how long a command may take.
+// limit bounds the duration of a command.
 const limit = 5 * time.Minute
 
-// run runs a program to its end, with that input, and returns its standard output. The error holds its standard error.
+// run runs a program to its end, with that input, and returns its standard output. The error has its standard error.
 func run(stdin io.Reader, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

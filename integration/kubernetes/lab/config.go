@@ -22,8 +22,7 @@ func (n *Node) configure() error {
 		write("kube-proxy.yaml", fmt.Sprintf(proxyConfig, proxy, n.Name, n.cluster.Spec.ProxyMode, PodCIDR)))
 }
 
-// Without restrict_oom_score_adj runc fails where a process may not give itself a better score for when memory runs
-// out.
+// Without restrict_oom_score_adj, runc fails where a process may not lower its own OOM score.
 const containerdConfig = `version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "` + pauseImage + `"
@@ -37,7 +36,7 @@ const containerdConfig = `version = 2
       SystemdCgroup = false
 `
 
-// Everybody in the lab may use the kubelet: that saves certificates for exec and logs.
+// Every client in the lab may use the kubelet, so that exec and logs need no certificates.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cgroupDriver: cgroupfs

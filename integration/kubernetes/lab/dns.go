@@ -10,7 +10,7 @@ const dnsImage = "localhost/manx-lab/coredns:1"
 //go:embed dns.yaml
 var dnsManifest string
 
-// ImportDNS puts the image of CoreDNS on all nodes that are on.
+// ImportDNS imports the image of CoreDNS on all nodes that are on.
 func (c *Cluster) ImportDNS() error {
 	archive, err := Image{Names: []string{dnsImage}, Entrypoint: []string{"/coredns"},
 		Programs: map[string]string{"/coredns": c.Program("coredns")}}.Write(c.Dir)

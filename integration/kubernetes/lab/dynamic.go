@@ -9,7 +9,7 @@ import (
 // shared are the paths in the output of ldd(1).
 var shared = regexp.MustCompile(`(?m)(/\S+) \(0x`)
 
-// AddInstalled puts a program of this machine into the image, as /bin/NAME, with the libraries that it is linked with.
+// AddInstalled adds a program of this machine to the image, as /bin/NAME, with its shared libraries.
 func (i Image) AddInstalled(name string) error {
 	path, err := exec.LookPath(name)
 	if err != nil {

@@ -144,7 +144,7 @@ func addFile(t *tar.Writer, name string, mode, size int64, text io.Reader) error
 	return err
 }
 
-// compile builds one of the lab's own programs, which are static.
+// compile builds a program of the lab, statically linked.
 func (c *Cluster) compile(name string) (string, error) {
 	file := filepath.Join(c.Dir, name)
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", file,
@@ -166,7 +166,7 @@ func (c *Cluster) buildPause() error {
 	return err
 }
 
-// Traffic is the path of the program traffic, for use outside of the cluster.
+// Traffic returns the path of the program traffic, for use outside the cluster.
 func (c *Cluster) Traffic() string { return filepath.Join(c.Dir, "traffic") }
 
 // Tools makes the archive of ToolsImage, which is also called by the other names.

@@ -11,7 +11,7 @@ import (
 	hosts "github.com/manxnet/manx/integration/lab"
 )
 
-// TestVersion holds the constant against the module that the programs are built from.
+// TestVersion compares the constant with the module of the programs.
 func TestVersion(t *testing.T) {
 	text, err := os.ReadFile("../programs/go.mod")
 	if err != nil {
@@ -72,7 +72,7 @@ spec:
 	must(t, n.Reboot())
 	must(t, n.bridge())
 	must(t, c.WaitNodes())
-	// A static pod in the API comes back on a machine that forgot all of it.
+	// A static pod in the API comes back on a machine that has lost its state.
 	must(t, hosts.Eventually(2*time.Minute, func() error {
 		_, err := c.Kubectl("exec", "web", "--", "hostname")
 		return err

@@ -17,16 +17,16 @@ import (
 )
 
 // Node is a machine with a kubelet: a network namespace, and when it is on also namespaces of mounts, processes and so
-// on, and cgroups. Its file system is this machine's; its writes are thrown away when it is switched off.
+// on, and cgroups. It shares this machine's file system. Its writes are discarded when it is switched off.
 type Node struct {
 	*hosts.Node
 	cluster *Cluster
 	images  []string // archives to import when it is switched on
 
-	mu     sync.Mutex
-	holder *hosts.Process // unshare(1), which the namespaces of the node live and die with
-	init   string         // PID of its process 1, as this machine counts
-	orders io.WriteCloser // to process 1
+	mu       sync.Mutex
+	holder   *hosts.Process // unshare(1); the namespaces of the node end with it
+	init     string         // PID of its process 1, as this machine counts
+	commands io.WriteCloser // to process 1
 }
 
 // nodeInit is process 1 of a node.
@@ -53,7 +53,7 @@ func (n *Node) boot() error {
 	if err := n.unshare(); err != nil {
 		return err
 	}
-	if err := n.order("start containerd containerd --config " + n.file("containerd.toml")); err != nil {
+	if err := n.sendCommand("start containerd containerd --config " + n.file("containerd.toml")); err != nil {
 		return err
 	}
 	if err := hosts.Eventually(time.Minute, func() error {
@@ -68,11 +68,11 @@ func (n *Node) boot() error {
 		}
 	}
 	return errors.Join(
-		n.order(fmt.Sprintf("start kubelet %s --config=%s --kubeconfig=%s --hostname-override=%s --node-ip=%s",
+		n.sendCommand(fmt.Sprintf("start kubelet %s --config=%s --kubeconfig=%s --hostname-override=%s --node-ip=%s",
 			n.cluster.Program("kubelet"), n.file("kubelet.yaml"),
 			n.cluster.users.file("kubeconfig-system-node-"+n.Name),
 			n.Name, n.IP4)),
-		n.order(fmt.Sprintf("start kube-proxy %s --config=%s", n.cluster.Program("kube-proxy"),
+		n.sendCommand(fmt.Sprintf("start kube-proxy %s --config=%s", n.cluster.Program("kube-proxy"),
 			n.file("kube-proxy.yaml"))))
 }
 
@@ -105,7 +105,7 @@ func (n *Node) unshare() error {
 		return err
 	}
 	n.mu.Lock()
-	n.holder, n.orders = holder, writer
+	n.holder, n.commands = holder, writer
 	n.mu.Unlock()
 	if err := hosts.Eventually(time.Minute, n.findInit); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (n *Node) unshare() error {
 	if err := delegateCgroup(n.cgroup()); err != nil {
 		return err
 	}
-	if err := n.order("begin"); err != nil {
+	if err := n.sendCommand("begin"); err != nil {
 		return err
 	}
 	return hosts.Eventually(time.Minute, func() error {
@@ -142,14 +142,14 @@ func (n *Node) findInit() error {
 	return nil
 }
 
-// order has process 1 do something.
-func (n *Node) order(line string) error {
+// sendCommand sends a command to process 1.
+func (n *Node) sendCommand(line string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.orders == nil {
+	if n.commands == nil {
 		return fmt.Errorf("node %s is off", n.Name)
 	}
-	_, err := io.WriteString(n.orders, line+"\n")
+	_, err := io.WriteString(n.commands, line+"\n")
 	return err
 }
 
@@ -161,8 +161,8 @@ func (n *Node) kill() {
 		return
 	}
 	n.holder.Kill()
-	_ = n.orders.Close()
-	n.holder, n.init, n.orders = nil, "", nil
+	_ = n.commands.Close()
+	n.holder, n.init, n.commands = nil, "", nil
 }
 
 // Reboot switches the node off and on. Its writes and its network are lost in between.
@@ -191,15 +191,15 @@ func (n *Node) RunWith(stdin io.Reader, name string, args ...string) (string, er
 }
 
 // StopProgram ends containerd, kubelet or kube-proxy with SIGKILL; RestartProgram starts it again.
-func (n *Node) StopProgram(name string) error { return n.order("stop " + name) }
+func (n *Node) StopProgram(name string) error { return n.sendCommand("stop " + name) }
 
 // RestartProgram ends containerd, kubelet or kube-proxy with SIGKILL and starts it again.
-func (n *Node) RestartProgram(name string) error { return n.order("restart " + name) }
+func (n *Node) RestartProgram(name string) error { return n.sendCommand("restart " + name) }
 
-// Log is the path of the output of a program of the node: containerd, kubelet or kube-proxy.
+// Log returns the path of the output of a program of the node: containerd, kubelet or kube-proxy.
 func (n *Node) Log(name string) string { return n.file(name + ".log") }
 
-// importImage puts an image archive into the node's containerd, also after each later start.
+// importImage imports an image archive into the node's containerd, also after each later start.
 func (n *Node) importImage(archive string) error {
 	n.images = append(n.images, archive)
 	return n.importNow(archive)
@@ -210,7 +210,7 @@ func (n *Node) importNow(archive string) error {
 	return err
 }
 
-// Init is the process ID of the node's process 1 on this machine; empty when the node is off.
+// Init returns the process ID of the node's process 1 on this machine; empty when the node is off.
 func (n *Node) Init() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

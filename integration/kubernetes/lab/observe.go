@@ -17,7 +17,7 @@ func (c *Cluster) WaitNodes() error {
 			names = append(names, "node/"+n.Name)
 		}
 	}
-	// A node that registers itself is not there at first.
+	// A node that registers itself does not exist at first.
 	_, err := c.Kubectl(append([]string{"wait", "--for=create", patience}, names...)...)
 	if err != nil {
 		return err

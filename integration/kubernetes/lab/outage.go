@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// Outage ends the programs of the control plane but for etcd, as if its machine had lost its power. End the outage with
-// Return.
+// Outage kills the programs of the control plane except etcd, as a loss of power does. End the outage with Return.
 func (c *Cluster) Outage() {
 	for i := len(c.plane) - 1; i > 0; i-- { // the first one is etcd
 		c.plane[i].Kill()
@@ -58,8 +57,8 @@ func (c *Cluster) PlaneStarting(at time.Time) bool {
 	return slices.ContainsFunc(c.starts, func(p period) bool { return !at.Before(p.from) && !at.After(p.to) })
 }
 
-// containers are the IDs of the containers of a pod that run on the node; the one that holds its namespaces is
-// its sandbox.
+// containers returns the IDs of a pod's running containers on the node. The container with the pod's namespaces is its
+// sandbox.
 func (n *Node) containers(pod string, sandbox bool) ([]string, error) {
 	kind := "container"
 	if sandbox {
@@ -73,7 +72,7 @@ func (n *Node) containers(pod string, sandbox bool) ([]string, error) {
 	return strings.Fields(out), nil
 }
 
-// PID of the first process of a container that runs, as the node counts.
+// PID returns the ID of a running container's first process, as the node counts.
 func (n *Node) PID(container string) (string, error) {
 	out, err := n.RunIn("ctr", "-n", "k8s.io", "tasks", "ls")
 	if err != nil {
@@ -87,7 +86,7 @@ func (n *Node) PID(container string) (string, error) {
 	return "", fmt.Errorf("%s: container %s does not run", n.Name, container)
 }
 
-// Sandbox is the ID of the sandbox of a pod, and the PID of its process.
+// Sandbox returns the ID of a pod's sandbox, and the PID of its process.
 func (n *Node) Sandbox(pod string) (id, pid string, err error) {
 	all, err := n.containers(pod, true)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/pki"
 )
 
-// The users of the API server other than nodes, with their groups. RBAC's own roles know all of them.
+// The users of the API server other than nodes, with their groups. RBAC's own roles cover all of them.
 var users = map[string]string{
 	"admin":                          "system:masters",
 	"system:kube-controller-manager": "",

@@ -25,17 +25,17 @@ func Programs() (string, error) {
 	return filepath.Join(dir, "kubernetes-"+Version), nil
 }
 
-// needed are the programs of Kubernetes that a cluster is made of.
+// needed has the programs of Kubernetes that a cluster needs.
 var needed = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl",
 	"agnhost", "coredns"}
 
-// debianPrograms are the programs of Debian that a cluster needs, and their packages where these are called otherwise.
+// debianPrograms has the programs of Debian that a cluster needs, with their packages where the names differ.
 var debianPrograms = map[string]string{"ip": "iproute2", "ping": "iputils-ping", "nft": "nftables", "bird": "bird2",
 	"etcd": "etcd-server", "containerd": "", "runc": "", "iptables": "", "conntrack": "", busybox: "busybox-static"}
 
 const busybox = "/usr/bin/busybox"
 
-// Require returns the folder of Kubernetes' programs, or why a cluster cannot run here.
+// Require returns the folder of Kubernetes' programs, or the reason why a cluster cannot run here.
 func Require(more ...string) (programs string, missing error) {
 	if os.Geteuid() != 0 {
 		return "", errors.New("clusters in namespaces need root")

@@ -94,7 +94,7 @@ func TestKubernetes(t *testing.T) {
 	t.Run("CalicoNodeStatus", r.testNodeStatus)
 }
 
-// The labels that people give to nodes of Kubernetes decide whom a BGPPeer is for.
+// The labels of Kubernetes' nodes select the nodes of a BGPPeer.
 func (r *rig) testLabels(t *testing.T) {
 	r.create(t, model.KindBGPPeer, "tor", `{"peerIP":"192.0.2.1","asNumber":65001,"nodeSelector":"rack == '7'"}`)
 	peers := func(d bgp.Desired) bool {
@@ -112,7 +112,7 @@ func (r *rig) testLabels(t *testing.T) {
 	r.await(t, "without it again", func(d bgp.Desired) bool { return !peers(d) })
 }
 
-// A service whose traffic has to reach an endpoint on the node is announced while one is here that stays.
+// A service whose traffic has to reach an endpoint on the node is announced while the node has a ready endpoint.
 func (r *rig) testServices(t *testing.T) {
 	const address = "80.1.2.3"
 	r.create(t, model.KindBGPConfiguration, "default", `{"serviceLoadBalancerIPs":[{"cidr":"80.1.0.0/16"}]}`)

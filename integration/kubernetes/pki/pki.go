@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// lifetime is longer than that of any cluster that is left running for inspection.
+// lifetime exceeds that of any cluster that is left running for inspection.
 const lifetime = 365 * 24 * time.Hour
 
 // Authority is a certificate authority.

@@ -14,8 +14,8 @@ import (
 	rbac "k8s.io/api/rbac/v1"
 )
 
-// Policy is an audit policy that logs each call of these service accounts (NAMESPACE:NAME) once, a watch at its start,
-// and nothing of others.
+// Policy returns an audit policy that logs only the calls of these service accounts (NAMESPACE:NAME), each once, a
+// watch at its start.
 func Policy(accounts ...string) string {
 	var users []string
 	for _, a := range accounts {
@@ -28,12 +28,12 @@ func Policy(accounts ...string) string {
 
 const accountPrefix = "system:serviceaccount:"
 
-// Call is a request to the Kubernetes API. Requests that differ in nothing of this are one Call.
+// Call is a request to the Kubernetes API. Requests with equal fields are one Call.
 type Call struct {
 	Account                          string // NAMESPACE:NAME of the service account
 	Verb, Group, Resource, Namespace string // Resource has its subresource behind a slash
 	Name                             string
-	Path                             string // of a request for something that is no resource; Resource is empty then
+	Path                             string // of a request for a path that is no resource; Resource is empty then
 	Denied                           bool
 }
 
@@ -55,7 +55,7 @@ type event struct {
 }
 
 // Calls reads the audit log of service accounts. Each call is returned once. A kube-apiserver that starts denies every
-// call until it has read the roles, so a denied call at a time for which starting returns true is left out. A nil
+// call until it has read the roles. Calls leaves out a denied call at a time for which starting returns true; a nil
 // starting leaves out none.
 func Calls(log io.Reader, starting func(time.Time) bool) ([]Call, error) {
 	seen := map[Call]bool{}
@@ -88,7 +88,7 @@ func Calls(log io.Reader, starting func(time.Time) bool) ([]Call, error) {
 	return calls, lines.Err()
 }
 
-// Denied returns the calls that the API server refused for want of a right.
+// Denied returns the calls that the API server refused because of a missing right.
 func Denied(calls []Call) []Call {
 	return slices.DeleteFunc(slices.Clone(calls), func(c Call) bool { return !c.Denied })
 }
@@ -122,7 +122,7 @@ type Objects struct {
 	}
 }
 
-// Grants are the rights of the service accounts that the bindings name themselves, not by a group. A right that two
+// Grants returns the rights of the service accounts that the bindings name, without those of groups. A right that two
 // roles give is one Grant. A binding of a role that is not among the objects gives none.
 func Grants(objects Objects) []Grant {
 	type roleKey struct{ kind, namespace, name string }
@@ -166,7 +166,7 @@ func expand(account, namespace string, r rbac.PolicyRule) (grants []Grant) {
 	return grants
 }
 
-// Allows reports whether the call was allowed, and this right is enough for it. Wildcards are compared as RBAC does.
+// Allows reports whether the call was allowed, and this right suffices for it. Wildcards are compared as RBAC does.
 func (g Grant) Allows(c Call) bool {
 	is := func(granted, called string) bool { return granted == called || granted == "*" }
 	return c.Resource != "" && !c.Denied && g.Account == c.Account && is(g.Verb, c.Verb) && is(g.Group, c.Group) &&
@@ -174,7 +174,7 @@ func (g Grant) Allows(c Call) bool {
 		(g.Namespace == "" || g.Namespace == c.Namespace)
 }
 
-// Unused are the grants that none of the calls needed.
+// Unused returns the grants that no call needed.
 func Unused(grants []Grant, calls []Call) []Grant {
 	return slices.DeleteFunc(slices.Clone(grants), func(g Grant) bool { return slices.ContainsFunc(calls, g.Allows) })
 }

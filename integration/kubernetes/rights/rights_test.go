@@ -101,7 +101,7 @@ func TestCallsWhileStarting(t *testing.T) {
 	same(t, "denied", lines(Denied(calls)), "n:a: list pods")
 }
 
-// A call that was denied uses no right: the role must have got it later.
+// A denied call uses no right: the role got it later.
 func TestUnused(t *testing.T) {
 	calls, grants := read(t)
 	unused := Unused(grants, calls)
@@ -111,7 +111,7 @@ func TestUnused(t *testing.T) {
 		"kube-system:b: watch pods, in other")
 }
 
-// Which grants RBAC takes for a match, and which it does not.
+// The grants that match a call by RBAC's rules, and others that do not.
 func TestAllows(t *testing.T) {
 	call := Call{Account: "a", Verb: "get", Resource: "pods", Namespace: "n", Name: "x"}
 	for _, c := range []struct {

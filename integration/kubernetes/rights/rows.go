@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The service accounts that Manx is installed with, in the namespace that it is installed in here.
+// The service accounts of Manx, in the namespace of this installation.
 const (
 	Namespace = "kube-system"
 	Daemon    = Namespace + ":manx-node"
@@ -31,7 +31,7 @@ const (
 	NodeGone       = "a node goes"
 )
 
-// Row is a set of rights and its exercise: a step of TestShipped, or none, for a reason.
+// Row is a set of rights and the step of TestShipped that exercises it. A row without a step has a reason.
 type Row struct {
 	By, Reason string
 	In         string // "kubernetes" or "etcd", empty for both: where Calico's objects are
@@ -42,7 +42,7 @@ type Row struct {
 	Resources string
 }
 
-// Rows are all rights of Manx, however it is installed. An installation has those of them that its features need.
+// Rows has all rights of Manx in all installations. An installation has the rights that its features need.
 var Rows = []Row{
 	{By: Start, Account: Daemon, Verbs: "list watch",
 		Resources: "services endpointslices.discovery.k8s.io nodes pods " +
@@ -108,7 +108,7 @@ var Rows = []Row{
 		Resources: "virtualmachines.kubevirt.io virtualmachineinstances.kubevirt.io"},
 }
 
-// grants are the rights of a row where Calico's custom resources are in a group.
+// grants returns the rights of a row where Calico's custom resources are in a group.
 func (r Row) grants(group string) (list []Grant) {
 	for resource := range strings.FieldsSeq(r.Resources) {
 		g := Grant{Account: r.Account}
@@ -132,8 +132,8 @@ func (r Row) grants(group string) (list []Grant) {
 // Table maps rights to the rows that exercise them.
 type Table map[Grant]Row
 
-// NewTable is that of some rows, where Calico's custom resources are in a group; it is empty with etcd. A right that
-// two rows have is an error.
+// NewTable returns the table of rows, where Calico's custom resources are in a group; group is empty with etcd. A right
+// in two rows is an error.
 func NewTable(rows []Row, group string) (Table, error) {
 	t := Table{}
 	for _, r := range rows {
@@ -154,7 +154,7 @@ func NewTable(rows []Row, group string) (Table, error) {
 	return t, nil
 }
 
-// Unknown are the grants that no row has: nothing shows that they are needed.
+// Unknown returns the grants without a row: no step needs them.
 func (t Table) Unknown(grants []Grant) []Grant {
 	return slices.DeleteFunc(slices.Clone(grants), func(g Grant) bool { _, ok := t[g]; return ok })
 }

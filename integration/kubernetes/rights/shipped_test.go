@@ -41,19 +41,19 @@ var steps = []step{
 	{rights.HostEndpoints, both(inKubernetes, controlling), (*world).hostEndpoints},
 	{rights.OldNames, installation.renames, (*world).oldNames},
 	{rights.OldNames, both(withEtcd, controlling), (*world).oldNameInEtcd},
-	{rights.Carried, both(withEtcd, controlling), (*world).carried},
+	{rights.Carried, both(withEtcd, controlling), (*world).mirrorObjects},
 	{rights.NodeGone, both(inKubernetes, controlling), (*world).nodeGone},
 	{rights.NodeGone, both(withEtcd, controlling), (*world).nodeGoneFromEtcd},
 	{rights.Retry, inKubernetes, (*world).bad},
 }
 
-// renames is whether custom resources of policies may have names of before Calico 3.32.
+// renames reports whether custom resources of policies may have names from before Calico 3.32.
 func (i installation) renames() bool {
 	return i.kubernetes() && i.controllers && i.api() == "crd.projectcalico.org"
 }
 
-// TestShipped has Manx do everything under the rights that the chart gives it: no call is denied, and each right is
-// exercised by the step that the table of rights names.
+// TestShipped exercises Manx with the rights of the chart: no call is denied, and each right is exercised by the step
+// that the table of rights names.
 func TestShipped(t *testing.T) {
 	for _, i := range installations {
 		t.Run(i.name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestShipped(t *testing.T) {
 	}
 }
 
-// run does a step, and waits until the rights have been used in it.
+// run runs a step, and waits until its rights have been used.
 func (w *world) run(t *testing.T, s step, needed []rights.Grant) {
 	w.mark(t)
 	w.needed = needed
@@ -142,7 +142,7 @@ func TestRightsHaveRows(t *testing.T) {
 	writeTable(t, strings.Join(lines, ""))
 }
 
-// where names the installations that have a right in few words.
+// where names the installations with a right, in few words.
 func where(names []string) string {
 	var text []string
 	has := func(name string) bool { return slices.Contains(names, name) }

@@ -25,7 +25,7 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// started has manxd running, and the node leading.
+// started starts manxd, which leads, and waits for the configuration of the CNI plugin.
 func (w *world) started(t *testing.T) {
 	w.create(t, []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"kubeadm-config",
 		"namespace":"kube-system"},"data":{}}`))
@@ -36,13 +36,13 @@ func (w *world) started(t *testing.T) {
 	})
 }
 
-// pods come and go by way of the daemon.
+// pods attaches and detaches pods through the daemon.
 func (w *world) pods(t *testing.T) {
 	if w.kubernetes() {
 		n := 0
 		until(t, "a pod whose assignment meets another node's block", func() error {
 			n++
-			if !w.troubled(t, fmt.Sprintf("10.13.%d.0/28", n)) { // it may come before the watch of manxd
+			if !w.loseBlocks(t, fmt.Sprintf("10.13.%d.0/28", n)) { // it may come before the watch of manxd
 				return errors.New("manxd had not the affinity of the block")
 			}
 			return nil
@@ -53,10 +53,10 @@ func (w *world) pods(t *testing.T) {
 	w.deletePod(t, "pod")
 }
 
-// troubled adds pods and removes them, of which one has an address of a pool whose first block another node has taken;
-// and their blocks are given up while the pods have addresses. Who removes them deletes the blocks, too. It reports
-// whether the assignment met the other node's block: then it has deleted the affinity.
-func (w *world) troubled(t *testing.T, pool string) (met bool) {
+// loseBlocks adds and removes pods. One of them has an address of a pool whose first block belongs to another node. The
+// affinities of their blocks are released while the pods have addresses, so that the pods' removal deletes the blocks.
+// loseBlocks reports whether the assignment met the other node's block: then it has deleted the affinity.
+func (w *world) loseBlocks(t *testing.T, pool string) (met bool) {
 	name := strings.NewReplacer(".", "-", "/", "-").Replace(pool)
 	w.pool(t, "pool-"+name, pool, 29, "")
 	taken := w.assign(t, "n2", "k8s-pod-network."+name, "elsewhere", pool)
@@ -74,16 +74,16 @@ func (w *world) troubled(t *testing.T, pool string) (met bool) {
 	return met
 }
 
-// pluginAlone is the same while manxd is away.
+// pluginAlone runs loseBlocks without manxd.
 func (w *world) pluginAlone(t *testing.T) {
 	w.stop(t)
 	defer w.start(t)
-	if !w.troubled(t, "10.11.0.0/28") {
+	if !w.loseBlocks(t, "10.11.0.0/28") {
 		t.Error("the plugin alone has not met the block of another node")
 	}
 }
 
-// pluginAloneInEtcd does not find manxd, which has the datastore here.
+// pluginAloneInEtcd calls the plugin without manxd, which serves the datastore here.
 func (w *world) pluginAloneInEtcd(t *testing.T) {
 	defer func(was string) { w.socket = was }(w.socket)
 	w.socket = filepath.Join(w.conf, "nowhere", "manxd.sock")
@@ -91,7 +91,7 @@ func (w *world) pluginAloneInEtcd(t *testing.T) {
 	w.deletePod(t, "alone")
 }
 
-// store is the datastore as the administrator may use it.
+// store opens the datastore with the administrator's rights.
 func (w *world) store(t *testing.T) *kubernetes.Store {
 	t.Helper()
 	s, err := kubernetes.OpenREST(t.Context(), kubernetes.Config{Group: string(w.group)},
@@ -106,7 +106,7 @@ func (w *world) allocator(t *testing.T) *ipam.Allocator {
 	return ipam.New(w.store(t), zap.NewNop(), time.Now)
 }
 
-// assign gives an address of a pool to a pod that never was, and returns its block.
+// assign assigns an address of a pool to a pod that does not exist, and returns its block.
 func (w *world) assign(t *testing.T, node, handle, pod, pool string) netip.Prefix {
 	t.Helper()
 	given, err := w.allocator(t).AutoAssign(t.Context(), ipam.Request{Host: node, Num4: 1, Handle: handle,
@@ -153,7 +153,7 @@ func (w *world) remove(t *testing.T, plural, namespace, name string) {
 	w.request(t, http.MethodDelete, path, "")
 }
 
-// loadBalancer gives a Service an address, and takes it back.
+// loadBalancer assigns an address to a Service, and releases it.
 func (w *world) loadBalancer(t *testing.T) {
 	w.pool(t, "balanced", "10.12.0.0/24", 28, `,"allowedUses":["LoadBalancer"],"assignmentMode":"Automatic"`)
 	w.create(t, []byte(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"web","namespace":"default"},
@@ -164,7 +164,7 @@ func (w *world) loadBalancer(t *testing.T) {
 	w.request(t, http.MethodDelete, "/api/v1/namespaces/default/services/web", "")
 }
 
-// has is nil once an object contains a text.
+// has returns nil if an object contains a text.
 func (w *world) has(t *testing.T, path, text string) error {
 	raw, err := w.server.Try(t.Context(), t, http.MethodGet, path, nil)
 	if err == nil && !strings.Contains(string(raw), text) {
@@ -236,7 +236,7 @@ func (w *world) nodeStatus(t *testing.T) {
 	w.remove(t, "caliconodestatuses", "", "n1")
 }
 
-// nodeGone leaves the blocks and addresses of a node that is not there any more, which the controllers take back.
+// nodeGone leaves the blocks and addresses of a deleted node. The controllers release them.
 func (w *world) nodeGone(t *testing.T) {
 	w.create(t, []byte(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"ghost"}}`))
 	w.assign(t, "ghost", "k8s-pod-network.gone", "gone", "10.10.0.0/24")
@@ -249,7 +249,7 @@ func (w *world) nodeGone(t *testing.T) {
 	})
 }
 
-// bad are objects that no type can hold, one of each kind that manxd follows, and a retry by order of a person.
+// bad stores an object that cannot be decoded for each kind that manxd follows, and requests a retry.
 func (w *world) bad(t *testing.T) {
 	type object struct{ plural, namespace string }
 	var made []object
@@ -264,7 +264,7 @@ func (w *world) bad(t *testing.T) {
 	w.request(t, http.MethodPost, "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies", `{
 		"apiVersion":"policy.networking.k8s.io/v1alpha2","kind":"ClusterNetworkPolicy","metadata":{"name":"bad"},"spec":"x"}`)
 	until(t, "all are read again", func() error {
-		out, _ := w.n.Manxctl("retry") // which fails while some are bad
+		out, _ := w.n.Manxctl("retry") // it fails while some are bad
 		if left := w.unused(t); len(left) > 0 {
 			return fmt.Errorf("not read: %v; %s", left, out)
 		}
@@ -280,7 +280,7 @@ func (w *world) bad(t *testing.T) {
 var namespaced = map[string]bool{"networkpolicies": true, "networksets": true, "stagednetworkpolicies": true,
 	"stagedkubernetesnetworkpolicies": true}
 
-// kinds are the custom resources of Calico by their plural.
+// kinds has the custom resources of Calico by plural.
 func kinds(g form.Group) map[string]string {
 	list := map[string]string{}
 	for _, k := range []string{"BGPConfiguration", "BGPFilter", "BGPPeer", "BlockAffinity", "CalicoNodeStatus",
@@ -302,7 +302,7 @@ func kinds(g form.Group) map[string]string {
 	return list
 }
 
-// passwords are read of a Secret.
+// passwords are read from a Secret.
 func (w *world) passwords(t *testing.T) {
 	w.create(t, []byte(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"tor","namespace":"kube-system"},
 		"stringData":{"password":"a secret"}}`))
@@ -324,7 +324,7 @@ func (w *world) events(t *testing.T) {
 	}
 }
 
-// anotherRelease finds the objects that an older one has stored.
+// anotherRelease starts with the objects of an older release.
 func (w *world) anotherRelease(t *testing.T) {
 	w.stop(t)
 	w.request(t, http.MethodPatch, w.custom("clusterinformations", "default"),
@@ -353,8 +353,8 @@ func (w *world) oldNameInEtcd(t *testing.T) {
 	})
 }
 
-// carried are objects of Kubernetes that come to Calico's datastore, and go from it.
-func (w *world) carried(t *testing.T) {
+// mirrorObjects creates and deletes objects of Kubernetes that the controllers mirror to Calico's datastore.
+func (w *world) mirrorObjects(t *testing.T) {
 	w.create(t, []byte(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop"}}`))
 	w.create(t, []byte(`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"till","namespace":"default"}}`))
 	w.create(t, []byte(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"shut",
@@ -368,7 +368,7 @@ func (w *world) carried(t *testing.T) {
 	for _, args := range all {
 		until(t, args[1], func() error { return get(args...) })
 	}
-	// A namespace lasts until its controller has emptied it; that is not here.
+	// A namespace is deleted by its controller, which does not run here.
 	w.request(t, http.MethodDelete, "/api/v1/namespaces/shop", "")
 	w.request(t, http.MethodPut, "/api/v1/namespaces/shop/finalize",
 		`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop"},"spec":{"finalizers":[]}}`)
@@ -384,7 +384,7 @@ func (w *world) carried(t *testing.T) {
 	}
 }
 
-// nodeGoneFromEtcd is one of Calico's that Kubernetes does not have.
+// nodeGoneFromEtcd stores a node of Calico that Kubernetes does not have.
 func (w *world) nodeGoneFromEtcd(t *testing.T) {
 	must(t, w.n.Apply(`
 apiVersion: projectcalico.org/v3

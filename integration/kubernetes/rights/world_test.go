@@ -40,10 +40,10 @@ var installations = []installation{
 	{"etcd-no-controllers", []string{"bgp.passwordSecrets={tor}", "datastore=etcd", "controllers=off"}, "", false},
 }
 
-// kubernetes is whether Calico's objects are in the Kubernetes API.
+// kubernetes reports whether Calico's objects are in the Kubernetes API.
 func (i installation) kubernetes() bool { return i.group != "" }
 
-// api is the API group of the custom resources without its version, empty with etcd.
+// api returns the API group of the custom resources without its version, empty with etcd.
 func (i installation) api() string {
 	group, _, _ := strings.Cut(string(i.group), "/")
 	return group
@@ -94,7 +94,7 @@ type world struct {
 	n      *lab.Node
 	kube   string // the daemon's kubeconfig
 	conf   string // folder of the CNI configuration
-	bin    string // that of the CNI plugin
+	bin    string // folder of the CNI plugin
 }
 
 func newWorld(t *testing.T, i installation, documents [][]byte) *world {
@@ -127,7 +127,7 @@ func newWorld(t *testing.T, i installation, documents [][]byte) *world {
 	return w
 }
 
-// request is one of the administrator.
+// request sends a request of the administrator.
 func (w *world) request(t *testing.T, verb, path, body string) []byte {
 	t.Helper()
 	return w.server.Request(t, verb, path, []byte(body))
@@ -139,7 +139,7 @@ func (w *world) create(t *testing.T, raw []byte) {
 	twonodes.Create(t, w.server, raw)
 }
 
-// custom is where a custom resource is.
+// custom returns the path of a custom resource.
 func (w *world) custom(plural string, rest ...string) string {
 	return "/apis/" + string(w.group) + "/" + strings.Join(append([]string{plural}, rest...), "/")
 }
@@ -167,18 +167,18 @@ func (w *world) stop(t *testing.T) {
 	must(t, w.n.Manxd().Stop(patience))
 }
 
-// calls are those of the audit log so far.
+// calls returns the calls in the audit log so far.
 func (w *world) calls(t *testing.T) []rights.Call { return w.callsFrom(t, 0) }
 
-// callsOfStep are those since the mark.
+// callsOfStep returns the calls since the mark.
 func (w *world) callsOfStep(t *testing.T) []rights.Call { return w.callsFrom(t, w.marked) }
 
-// unused are the rights that the step has yet to use.
+// unused returns the rights that the step has yet to use.
 func (w *world) unused(t *testing.T) []rights.Grant { return rights.Unused(w.needed, w.callsOfStep(t)) }
 
 func (w *world) mark(t *testing.T) { w.marked = len(w.audit(t)) }
 
-// audit is the log, up to its last whole line.
+// audit returns the log, up to its last whole line.
 func (w *world) audit(t *testing.T) []byte {
 	t.Helper()
 	raw, err := os.ReadFile(w.log)

@@ -40,7 +40,7 @@ type Count struct {
 	Reasons []string `json:"reasons,omitempty"`
 }
 
-// patience is how long an answer may take: a packet that was sent again by TCP is none that was lost.
+// patience is the time limit of a reply: a packet that TCP sent again is not lost.
 const patience = 10 * time.Second
 
 func (c *Count) add(err error) {
@@ -56,14 +56,14 @@ func (c *Count) add(err error) {
 
 func run(serve, ping, tcp string, interval time.Duration) error {
 	if serve != "" {
-		return answer(serve)
+		return echo(serve)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	// Each stands for itself: one that waits for an answer does not keep the others from sending.
+	// The senders are independent: one that waits for a reply does not delay the others.
 	var r Result
 	jobs := map[*Count]func(context.Context, time.Duration) Count{}
 	if ping != "" {
@@ -86,8 +86,8 @@ func run(serve, ping, tcp string, interval time.Duration) error {
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
-// answer echoes the data of each connection.
-func answer(address string) error {
+// echo echoes the data of each connection.
+func echo(address string) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return err

@@ -41,7 +41,7 @@ func request(address string) error {
 	return exchange(c, 1)
 }
 
-// streamer sends all requests on one connection; when that breaks it makes another.
+// streamer sends all requests on one connection; when the connection breaks it makes another one.
 func streamer(address string) func(context.Context, time.Duration) Count {
 	return func(ctx context.Context, interval time.Duration) (n Count) {
 		var c net.Conn
@@ -85,7 +85,7 @@ func exchange(c net.Conn, seq uint32) error {
 	return nil
 }
 
-// pinger sends ICMP echo requests. One without an answer in the end is lost.
+// pinger sends ICMP echo requests. A request without a reply at the end is lost.
 func pinger(address string) func(context.Context, time.Duration) Count {
 	return func(ctx context.Context, interval time.Duration) (n Count) {
 		c, err := icmp.ListenPacket("ip4:icmp", "0.0.0.0")
@@ -96,7 +96,7 @@ func pinger(address string) func(context.Context, time.Duration) Count {
 		defer c.Close()
 		id := os.Getpid() & 0xffff
 		answered := make(chan map[uint32]bool, 1)
-		go func() { answered <- answers(c, id) }()
+		go func() { answered <- readReplies(c, id) }()
 		var sent uint32
 		to := &net.IPAddr{IP: net.ParseIP(address)}
 		every(ctx, interval, func(seq uint32) {
@@ -107,7 +107,7 @@ func pinger(address string) func(context.Context, time.Duration) Count {
 				_, err = c.WriteTo(b, to)
 			}
 			if err != nil && len(n.Reasons) < 5 {
-				n.Reasons = append(n.Reasons, err.Error()) // counted as one without an answer
+				n.Reasons = append(n.Reasons, err.Error()) // counted as one without a reply
 			}
 			sent = seq
 		})
@@ -123,8 +123,8 @@ func pinger(address string) func(context.Context, time.Duration) Count {
 	}
 }
 
-// answers are the numbers of echo replies that come until the deadline of reading.
-func answers(c *icmp.PacketConn, id int) map[uint32]bool {
+// readReplies returns the numbers of the echo replies that come before the read deadline.
+func readReplies(c *icmp.PacketConn, id int) map[uint32]bool {
 	got := map[uint32]bool{}
 	buf := make([]byte, 1500)
 	for {
@@ -142,8 +142,8 @@ func answers(c *icmp.PacketConn, id int) map[uint32]bool {
 	}
 }
 
-// every calls send with 1, 2, 3 and so on, until the context ends. Where send takes longer than the interval, less is
-// sent.
+// every calls send with 1, 2, 3 and so on, until the context ends. Where send takes longer than the interval, it is
+// called less often.
 func every(ctx context.Context, interval time.Duration, send func(seq uint32)) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()

@@ -1,5 +1,5 @@
-// Package twonodes sets up tests of manxd on a real Kubernetes API server: two nodes in network namespaces, each with a
-// way of its own to the server.
+// Package twonodes sets up tests of manxd on a real Kubernetes API server: two nodes in network namespaces, each with
+// its own proxy to the server.
 package twonodes
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// Patience bounds waits; nothing is asserted about time.
+// Patience bounds waits; no test asserts a duration.
 const Patience = 2 * time.Minute
 
 // Must ends the test after an error.
@@ -28,7 +28,7 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// Until waits until there is no error any more.
+// Until waits until ok returns no error.
 func Until(t *testing.T, what string, ok func() error) {
 	t.Helper()
 	if err := lab.Eventually(Patience, ok); err != nil {
@@ -72,7 +72,7 @@ func Tail(text string, lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// Line is a node's way to a server, which can be cut.
+// Line is a node's proxy to a server, which can be cut.
 func Line(t *testing.T, n *lab.Node, url string) *apiserver.Line {
 	t.Helper()
 	listener, err := n.Listen("tcp", "127.0.0.1:0")
@@ -80,7 +80,7 @@ func Line(t *testing.T, n *lab.Node, url string) *apiserver.Line {
 	return apiserver.NewLineFrom(t, listener, url)
 }
 
-// Documents are the objects of a YAML text, as JSON.
+// Documents returns the objects of a YAML text, as JSON.
 func Documents(t *testing.T, text string) (documents [][]byte) {
 	t.Helper()
 	for doc := range strings.SplitSeq(text, "\n---\n") {
@@ -93,7 +93,7 @@ func Documents(t *testing.T, text string) (documents [][]byte) {
 	return documents
 }
 
-// plurals of the kinds that Create knows.
+// plurals of the kinds that Create supports.
 var plurals = map[string]string{"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings",
 	"Role": "roles", "RoleBinding": "rolebindings", "ServiceAccount": "serviceaccounts", "Node": "nodes",
 	"Namespace": "namespaces", "Pod": "pods", "Service": "services", "ConfigMap": "configmaps", "Secret": "secrets",

@@ -123,8 +123,8 @@ func explain(t *ruleset.Table, way path, p ruleset.Packet) string {
 		p.DestinationPort, p.Protocol, p.ICMPType, p.ICMPCode, p.In, p.Out, result.Accepted(), &trace)
 }
 
-// thin takes most policies away, so that more is allowed.
-func (g *generator) thin(set model.Set) {
+// removePolicies takes most policies away, so that more is allowed.
+func (g *generator) removePolicies(set model.Set) {
 	for _, kind := range []model.Kind{model.KindNetworkPolicy, model.KindGlobalNetworkPolicy} {
 		for o := range set.All(kind) {
 			if !g.one(3) {
@@ -134,12 +134,12 @@ func (g *generator) thin(set model.Set) {
 	}
 }
 
-// peaceful is a world in which packets can be compared: it has most kinds of objects.
-func (g *generator) peaceful() model.Set {
-	g.calm = true
+// comparableWorld is a world in which packets can be compared: it has most kinds of objects.
+func (g *generator) comparableWorld() model.Set {
+	g.noLimits = true
 	set := g.world(20 + g.IntN(60))
 	if g.one(2) {
-		g.thin(set)
+		g.removePolicies(set)
 	}
 	if g.one(2) {
 		k := model.ResourceKey(model.KindFelixConfiguration, "default")
@@ -162,7 +162,7 @@ func TestEvalIsWhatCalicoDocuments(t *testing.T) {
 	cases, accepted := 0, 0
 	each(t, 100, 6*time.Second, func(seed uint64) bool {
 		g := newGenerator(seed)
-		set := g.peaceful()
+		set := g.comparableWorld()
 		calc := policy.Build(policy.Config{Node: thisNode}, set, hostLinks())
 		reference := newReference(set, hostLinks())
 		for range 50 {

@@ -67,11 +67,11 @@ func differing(got, want string) string {
 }
 
 func TestOutcomeDoesNotDependOnTheWay(t *testing.T) {
-	each(t, 20, 8*time.Second, func(seed uint64) bool { return walk(t, seed) })
+	each(t, 20, 8*time.Second, func(seed uint64) bool { return runRandomChanges(t, seed) })
 }
 
-// walk goes a random way from nothing to a random world and back to nothing.
-func walk(t *testing.T, seed uint64) bool {
+// runRandomChanges goes a random way from nothing to a random world and back to nothing.
+func runRandomChanges(t *testing.T, seed uint64) bool {
 	g := newGenerator(seed)
 	config := g.config()
 	empty := text(policy.Build(config, model.Set{}, hostLinks()).Table())
@@ -161,8 +161,8 @@ func walk(t *testing.T, seed uint64) bool {
 
 func bad(c *policy.Calculator) string {
 	var list []string
-	for k, why := range c.Bad() {
-		list = append(list, fmt.Sprint(k, ": ", why))
+	for k, reason := range c.Bad() {
+		list = append(list, fmt.Sprint(k, ": ", reason))
 	}
 	slices.Sort(list)
 	return strings.Join(list, "\n")

@@ -28,7 +28,7 @@ func TestKernelIsWhatEvalSays(t *testing.T) {
 	tried := tally{}
 	each(t, 30, 25*time.Second, func(seed uint64) bool {
 		g := newGenerator(seed)
-		set := g.peaceful()
+		set := g.comparableWorld()
 		calc := policy.Build(g.config(), set, hostLinks())
 		n.target.Resync() // the table is another one than before
 		for round := range rounds {
@@ -139,7 +139,7 @@ func collides(used map[flow]bool, before, after *ruleset.Packet) bool {
 // compare sends packets of connections that have nothing to do with each other, and explains those that fare otherwise
 // than they should.
 func (n *node) compare(g *generator, table *ruleset.Table, tried tally) (wrong []string, err error) {
-	if err := n.forget(); err != nil {
+	if err := n.flushConnections(); err != nil {
 		return nil, fmt.Errorf("forget connections: %w", err)
 	}
 	n.first += packets

@@ -27,7 +27,7 @@ type node struct {
 	inside, ends string
 	target       *nft.Target
 	send         int            // sends frames from the other ends
-	see          int            // receives the packets that come out there
+	receiver     int            // receives the packets that come out there
 	raw          map[uint16]int // of the node, by family and protocol: the packets that its processes receive
 	out          map[bool]int   // of the node, by family (IPv6): the packets that its processes send
 	index        map[string]int // of the other ends, by the name of the node's interface
@@ -151,7 +151,7 @@ func (n *node) open() error {
 	}
 	errs = append(errs, namespace.Inside(n.ends, func() {
 		n.send = socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
-		n.see = socket(unix.AF_PACKET, unix.SOCK_DGRAM, everyEtherType)
+		n.receiver = socket(unix.AF_PACKET, unix.SOCK_DGRAM, everyEtherType)
 		for _, name := range n.interfaces() {
 			link, err := net.InterfaceByName(name)
 			if errs = append(errs, err); err == nil {
@@ -173,7 +173,7 @@ func (n *node) open() error {
 }
 
 func (n *node) close() {
-	for _, fd := range []int{n.send, n.see, n.out[false], n.out[true], n.flushes} {
+	for _, fd := range []int{n.send, n.receiver, n.out[false], n.out[true], n.flushes} {
 		_ = unix.Close(fd)
 	}
 	for _, fd := range n.raw {
@@ -181,8 +181,8 @@ func (n *node) close() {
 	}
 }
 
-// forget makes the node forget all connections.
-func (n *node) forget() error {
+// flushConnections makes the node forget all connections.
+func (n *node) flushConnections() error {
 	m := make([]byte, 20)
 	binary.NativeEndian.PutUint32(m[0:], uint32(len(m)))
 	binary.NativeEndian.PutUint16(m[4:], unix.NFNL_SUBSYS_CTNETLINK<<8|2) // IPCTNL_MSG_CT_DELETE of all
@@ -259,7 +259,7 @@ func (n *node) drain(sent []*ruleset.Packet, got map[uint32]place) error {
 		}
 	}
 	for {
-		size, from, err := unix.Recvfrom(n.see, b, 0)
+		size, from, err := unix.Recvfrom(n.receiver, b, 0)
 		if errors.Is(err, unix.EAGAIN) {
 			break
 		} else if err != nil {

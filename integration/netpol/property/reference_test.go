@@ -180,13 +180,13 @@ func (r *reference) enter(o *model.Object, links map[string][]netip.Addr) {
 			return
 		}
 		for iface, addrs := range links {
-			meant := v.Spec.InterfaceName == iface
+			selected := v.Spec.InterfaceName == iface
 			if v.Spec.InterfaceName == "" {
-				meant = slices.ContainsFunc(addrs, func(a netip.Addr) bool {
+				selected = slices.ContainsFunc(addrs, func(a netip.Addr) bool {
 					return slices.Contains(v.Spec.ExpectedIPs, a.String())
 				})
 			}
-			if meant && !isPod(iface) && r.hosts[iface] == nil {
+			if selected && !isPod(iface) && r.hosts[iface] == nil {
 				r.hosts[iface] = s
 			}
 		}

@@ -31,7 +31,7 @@ func TestKernelDoesWhatIsExplained(t *testing.T) {
 	tried := tally{}
 	each(t, 5, 5*time.Second, func(seed uint64) bool {
 		g := newGenerator(seed)
-		set := g.peaceful()
+		set := g.comparableWorld()
 		calc := policy.Build(g.config(), set, hostLinks())
 		n.target.Resync()
 		if result, _ := n.target.Flush(calc.Table()); result.Err != nil || result.Refused != 0 {
@@ -71,7 +71,7 @@ func TestKernelDoesWhatIsExplained(t *testing.T) {
 				tried["from elsewhere, denied"]++
 				continue
 			}
-			if err := n.forget(); err != nil { // it may be the same as one before
+			if err := n.flushConnections(); err != nil { // it may be the same as one before
 				t.Fatal(err)
 			}
 			sent++

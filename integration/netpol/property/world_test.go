@@ -101,7 +101,7 @@ var nets = []string{
 // generator makes random objects.
 type generator struct {
 	*rand.Rand
-	calm bool // no object limits rates, and all prefixes of interfaces stay as they are
+	noLimits bool // no object limits rates, and all prefixes of interfaces stay as they are
 }
 
 func newGenerator(seed uint64) *generator { return &generator{Rand: rand.New(rand.NewPCG(seed, 4))} }
@@ -339,7 +339,7 @@ func (g *generator) workload(k model.Key) *model.WorkloadEndpoint {
 					v6 && g.one(9)).String()})
 		}
 	}
-	if g.one(10) && !g.calm {
+	if g.one(10) && !g.noLimits {
 		w.Spec.QoSControls = &model.QoSControls{IngressPacketRate: 1000, EgressMaxConnections: int64(g.IntN(2) * 100)}
 	}
 	for range g.IntN(3) {
@@ -488,7 +488,7 @@ func (g *generator) felix() model.FelixConfigurationSpec {
 		floating := pick(g, []v3.FloatingIPType{v3.FloatingIPsEnabled, v3.FloatingIPsEnabled, v3.FloatingIPsDisabled})
 		s.FloatingIPs = &floating
 	}
-	if g.one(4) && !g.calm {
+	if g.one(4) && !g.noLimits {
 		s.InterfacePrefix = pick(g, []string{"cali", "cali,tap", "tap"})
 	}
 	return s
@@ -498,7 +498,7 @@ func (g *generator) felix() model.FelixConfigurationSpec {
 func TestWorldsAreValid(t *testing.T) {
 	for seed := range uint64(20) {
 		g := newGenerator(seed)
-		g.calm = g.one(2)
+		g.noLimits = g.one(2)
 		for k, o := range g.world(100) {
 			raw, err := codec.Encode(o)
 			if err == nil {

@@ -57,7 +57,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Manx tells what this node does and why, and takes the few orders that are not objects of the datastore.
+// Manx reports the state of this node with its reasons. It takes the few requests that are not objects of the datastore.
 type ManxClient interface {
 	// GetStatus summarises the node.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
@@ -103,9 +103,9 @@ type ManxClient interface {
 	// ClearPeer lets flaps, restarts, message counters and the last error of one BGP session count from now on.
 	ClearPeer(ctx context.Context, in *ClearPeerRequest, opts ...grpc.CallOption) (*ClearPeerResponse, error)
 	// Drain takes this node out of the network's paths, as the annotation manx.io/drain of its Node does. It returns when the
-	// order is stored; GetStatus tells how far the drain is.
+	// request is stored; GetStatus has the phase of the drain.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
-	// Undrain brings the node back. It returns when the order is stored.
+	// Undrain brings the node back. It returns when the request is stored.
 	Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error)
 	// Retry tries at once what failed and waits for its next attempt, and reads quarantined objects again. It returns what
 	// came of it.
@@ -391,7 +391,7 @@ func (c *manxClient) Retry(ctx context.Context, in *RetryRequest, opts ...grpc.C
 // All implementations must embed UnimplementedManxServer
 // for forward compatibility.
 //
-// Manx tells what this node does and why, and takes the few orders that are not objects of the datastore.
+// Manx reports the state of this node with its reasons. It takes the few requests that are not objects of the datastore.
 type ManxServer interface {
 	// GetStatus summarises the node.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
@@ -437,9 +437,9 @@ type ManxServer interface {
 	// ClearPeer lets flaps, restarts, message counters and the last error of one BGP session count from now on.
 	ClearPeer(context.Context, *ClearPeerRequest) (*ClearPeerResponse, error)
 	// Drain takes this node out of the network's paths, as the annotation manx.io/drain of its Node does. It returns when the
-	// order is stored; GetStatus tells how far the drain is.
+	// request is stored; GetStatus has the phase of the drain.
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
-	// Undrain brings the node back. It returns when the order is stored.
+	// Undrain brings the node back. It returns when the request is stored.
 	Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error)
 	// Retry tries at once what failed and waits for its next attempt, and reads quarantined objects again. It returns what
 	// came of it.

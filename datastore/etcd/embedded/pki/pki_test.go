@@ -30,7 +30,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// The authority stays the same once it is made, and its key is for its owner alone.
+// An authority is created once, and only its owner can read its key.
 func TestOpenKeepsTheAuthority(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	if _, err := pki.Read(dir); !errors.Is(err, pki.ErrMissing) {
@@ -115,8 +115,8 @@ func foreignKey(dir string) error {
 	return os.Rename(filepath.Join(other, "ca.key"), filepath.Join(dir, "ca.key"))
 }
 
-// shake has a client call a server of that configuration by a name.
-func shake(t *testing.T, server *tls.Config, client *tls.Config) error {
+// handshake has a client call a server of that configuration by a name.
+func handshake(t *testing.T, server *tls.Config, client *tls.Config) error {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -171,7 +171,7 @@ func TestServerConfig(t *testing.T) {
 		if name == "an expired certificate" {
 			time.Sleep(1100 * time.Millisecond) // certificates count in seconds
 		}
-		err := shake(t, a.ServerConfig(), c.client)
+		err := handshake(t, a.ServerConfig(), c.client)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}

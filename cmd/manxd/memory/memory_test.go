@@ -1,4 +1,4 @@
-package main
+package memory
 
 import (
 	"runtime"
@@ -52,7 +52,7 @@ func TestHeapOfABurstIsBounded(t *testing.T) {
 
 // Many routes are noticed as they come, and once: what a poll has seen is old.
 func TestManyRoutesAreNoticedAtOnce(t *testing.T) {
-	noticed := func(f *routeFlow) bool {
+	noticed := func(f *RouteChanges) bool {
 		select {
 		case <-f.many:
 			return true
@@ -60,14 +60,14 @@ func TestManyRoutesAreNoticedAtOnce(t *testing.T) {
 			return false
 		}
 	}
-	f := newRouteFlow()
+	f := NewRouteChanges()
 	for i, step := range []struct {
 		add  int
 		poll bool
 		want bool
 	}{{add: pourRate - 1}, {add: 1, want: true}, {add: pourRate - 1}, {poll: true}, {add: pourRate - 1},
 		{add: pourRate, want: true}} {
-		f.add(step.add)
+		f.Add(step.add)
 		if step.poll {
 			f.poll()
 		}

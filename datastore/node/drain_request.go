@@ -10,23 +10,23 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// OrderDrain orders the drain of a node by the annotations of its Node, despite concurrent writers. timeout is the time
-// that traffic has to leave; it replaces that of an existing order. It returns the phase before.
-func OrderDrain(ctx context.Context, store datastore.Store, name string, timeout time.Duration) (model.DrainPhase,
+// RequestDrain requests the drain of a node by the annotations of its Node, despite concurrent writers. timeout is the
+// time that traffic has to leave; it replaces that of an existing request. It returns the phase before.
+func RequestDrain(ctx context.Context, store datastore.Store, name string, timeout time.Duration) (model.DrainPhase,
 	error) {
 	if timeout < 0 {
 		return "", fmt.Errorf("drain timeout %s: want 0s or more", timeout)
 	}
 	return annotate(ctx, store, name, func(annotations map[string]string) {
-		if _, ordered := annotations[model.AnnotationDrain]; !ordered {
+		if _, requested := annotations[model.AnnotationDrain]; !requested {
 			annotations[model.AnnotationDrain] = time.Now().UTC().Format(time.RFC3339)
 		}
 		annotations[model.AnnotationDrainTimeout] = timeout.String()
 	})
 }
 
-// OrderReturn removes the order to drain, so that the node comes back into service. It returns the phase before.
-func OrderReturn(ctx context.Context, store datastore.Store, name string) (model.DrainPhase, error) {
+// CancelDrain removes the request, so that the node returns to service. It returns the phase before.
+func CancelDrain(ctx context.Context, store datastore.Store, name string) (model.DrainPhase, error) {
 	return annotate(ctx, store, name, func(annotations map[string]string) {
 		delete(annotations, model.AnnotationDrain)
 		delete(annotations, model.AnnotationDrainTimeout)

@@ -1,21 +1,21 @@
-package main
+package memory
 
 import (
 	"runtime"
 	"sync/atomic"
 )
 
-// routeFlow counts the changes of routes by BGP. It is safe for concurrent use.
-type routeFlow struct {
+// RouteChanges counts the changes of routes by BGP. It is safe for concurrent use.
+type RouteChanges struct {
 	count atomic.Uint64 // since the start
 	known atomic.Uint64 // those that the receiver of many, or of poll, knows
 	many  chan struct{} // receives when pourRate changes came that the receiver does not know
 }
 
-func newRouteFlow() *routeFlow { return &routeFlow{many: make(chan struct{}, 1)} }
+func NewRouteChanges() *RouteChanges { return &RouteChanges{many: make(chan struct{}, 1)} }
 
-// add counts n changes.
-func (f *routeFlow) add(n int) {
+// Add counts n changes.
+func (f *RouteChanges) Add(n int) {
 	if count := f.count.Add(uint64(n)); count-f.known.Load() >= pourRate {
 		f.known.Store(count)
 		notify(f.many)
@@ -23,7 +23,7 @@ func (f *routeFlow) add(n int) {
 }
 
 // poll returns the number of changes so far.
-func (f *routeFlow) poll() uint64 {
+func (f *RouteChanges) poll() uint64 {
 	count := f.count.Load()
 	f.known.Store(count)
 	return count

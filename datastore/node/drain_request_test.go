@@ -10,13 +10,13 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// racing is a store in which somebody else writes the Node between each Get and the first Update.
-type racing struct {
+// racingStore is a store in which another program writes the Node between each Get and the first Update.
+type racingStore struct {
 	datastore.Store
 	races int
 }
 
-func (r *racing) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
+func (r *racingStore) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
 	if r.races > 0 {
 		r.races--
 		other, err := r.Get(ctx, o.Key)
@@ -31,10 +31,10 @@ func (r *racing) Update(ctx context.Context, o *model.Object) (*model.Object, er
 	return r.Store.Update(ctx, o)
 }
 
-func TestOrdersSurviveOtherWriters(t *testing.T) {
+func TestDrainRequestsSurviveOtherWriters(t *testing.T) {
 	x := newTunnelTest(t)
-	store := &racing{x.store, 2}
-	if before, err := OrderDrain(t.Context(), store, "n", 90*time.Second); err != nil || before != model.InService {
+	store := &racingStore{x.store, 2}
+	if before, err := RequestDrain(t.Context(), store, "n", 90*time.Second); err != nil || before != model.InService {
 		t.Fatalf("drain: %q, %v", before, err)
 	}
 	o, err := x.store.Get(t.Context(), model.ResourceKey(model.KindNode, "n"))
@@ -47,13 +47,13 @@ func TestOrdersSurviveOtherWriters(t *testing.T) {
 		t.Errorf("the Node is %+v", n.ObjectMeta)
 	}
 	store.races = 1
-	if before, err := OrderReturn(t.Context(), store, "n"); err != nil || before != model.Draining {
+	if before, err := CancelDrain(t.Context(), store, "n"); err != nil || before != model.Draining {
 		t.Errorf("return: %q, %v", before, err)
 	}
-	if _, err := OrderDrain(t.Context(), store, "nobody", 0); !errors.Is(err, datastore.ErrNotFound) {
-		t.Errorf("a node that is not there: %v", err)
+	if _, err := RequestDrain(t.Context(), store, "nobody", 0); !errors.Is(err, datastore.ErrNotFound) {
+		t.Errorf("a missing node: %v", err)
 	}
-	if _, err := OrderDrain(t.Context(), store, "n", -time.Second); err == nil {
-		t.Error("a timeout below zero")
+	if _, err := RequestDrain(t.Context(), store, "n", -time.Second); err == nil {
+		t.Error("a timeout below zero is accepted")
 	}
 }

@@ -1,4 +1,6 @@
-package main
+// Package memory bounds the memory of the daemon: it sets the garbage collector by the use of memory and the rate of
+// route changes, and returns unused memory to the host.
+package memory
 
 import (
 	"context"
@@ -15,7 +17,7 @@ const (
 	memoryPoll  = time.Second
 )
 
-// tuneRuntime trades memory for processor time, within a bound. The garbage collector runs seldom until the heap has 64
+// Tune trades memory for processor time, within a bound. The garbage collector runs seldom until the heap has 64
 // MB, and then when it has one and a half of the live bytes: memory between objects that stay cannot be returned, so
 // the garbage of a burst costs memory permanently. While many routes arrive, it runs when the heap has 112 MB, and a
 // larger heap may have up to three times the live bytes: routes live elsewhere than their garbage, and earlier
@@ -25,7 +27,7 @@ const (
 // routes come, and after a burst, the mapped pages of the program's file are returned to the host: most were used by
 // the start alone. After a burst, a start or a full table for instance, so is unused memory. GOGC and GOMEMLIMIT
 // override all of this.
-func tuneRuntime(ctx context.Context, routes *routeFlow) {
+func Tune(ctx context.Context, routes *RouteChanges) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}

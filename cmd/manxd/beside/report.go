@@ -1,0 +1,111 @@
+package beside
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/proto/server"
+)
+
+const (
+	// poll is the interval between checks whether calico-node has ended.
+	poll = 2 * time.Second
+	// searchTimeout bounds one check.
+	searchTimeout = 10 * time.Second
+)
+
+// report reports an active calico-node on this host.
+type report struct {
+	node    string // this host's name in Kubernetes
+	waiting bool   // no work before it has ended
+
+	mu     sync.Mutex
+	active string
+	since  time.Time
+}
+
+// set records the name of the active calico-node, empty for none. It reports whether the name has changed.
+func (r *report) set(active string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.active == active {
+		return false
+	}
+	r.active, r.since = active, time.Now()
+	return true
+}
+
+// text returns the advice for an operator; empty without an active calico-node.
+func (r *report) text() (string, time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.active == "" {
+		return "", r.since
+	}
+	text := fmt.Sprintf("calico-node is active on this host (%s), and two programs must not program one node. Keep "+
+		"it off this "+
+		"node: give its DaemonSet the nodeSelector manx.io/network=calico, that of manx-node manx.io/network=manx, "+
+		"and switch "+
+		"this node over with `kubectl label node %s manx.io/network=manx --overwrite`; on a host without "+
+		"Kubernetes end its "+
+		"service (docs/operations.md, \"Moving a node from calico/node\")", r.active, r.node)
+	if r.waiting {
+		return text + ". manxd does nothing before, and goes on by itself then", r.since
+	}
+	return text, r.since
+}
+
+// Checks implements server.Checker: while manxd waits this node is not ready.
+func (r *report) Checks() []server.Check {
+	if text, _ := r.text(); text != "" && r.waiting {
+		return []server.Check{{Name: "calico-node", Reason: text}}
+	}
+	return nil
+}
+
+// Notices implements server.Noticer.
+func (r *report) Notices() []server.Notice {
+	text, since := r.text()
+	if text == "" {
+		return nil
+	}
+	return []server.Notice{{Topic: "node", Subject: "calico-node", Text: text, Since: since}}
+}
+
+// Wait returns when no calico-node is active on this host, and reports the wait until then, to the server and the log.
+func (f Finder) Wait(ctx context.Context, s *server.Server, log *zap.Logger) error {
+	r := &report{node: f.node, waiting: true}
+	shown, unknown := false, ""
+	for {
+		limited, cancel := context.WithTimeout(ctx, searchTimeout)
+		active, err := f.find(limited)
+		cancel()
+		if err != nil && err.Error() != unknown {
+			unknown = err.Error()
+			log.Info("it is not known whether a pod of calico-node runs on this host", zap.Error(err))
+		}
+		if r.set(active) && active != "" {
+			text, _ := r.text()
+			log.Error(text)
+		}
+		if active == "" {
+			if shown {
+				log.Info("calico-node has gone: this node starts")
+			}
+			return ctx.Err()
+		}
+		if !shown {
+			s.Add(r)
+			shown = true
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(poll):
+		}
+	}
+}
