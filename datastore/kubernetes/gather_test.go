@@ -163,22 +163,22 @@ func TestShortWritesWait(t *testing.T) {
 	much := bytes.Repeat([]byte("x"), gatherUpTo+10) // more than one read
 	long := string(bytes.Repeat([]byte("l"), shortWrite+1))
 
-	say(t, c, []byte("at once ")) // the reader waits for as long as nothing comes
+	write(t, c, []byte("at once ")) // the reader waits for as long as nothing comes
 	arrives("at once ")
-	say(t, other, []byte("an event"))
+	write(t, other, []byte("an event"))
 	<-batches
 	untilItWaits()
-	say(t, c, []byte("a "))
-	say(t, c, []byte("b "))
+	write(t, c, []byte("a "))
+	write(t, c, []byte("b "))
 	if c.mu.Lock(); string(c.held) != "a b " {
 		t.Errorf("%q is held", c.held)
 	}
 	c.mu.Unlock()
-	say(t, c, []byte(long))
+	write(t, c, []byte(long))
 	arrives("a b " + long)
-	say(t, c, []byte("c "))
-	say(t, c, []byte("d "))
-	say(t, other, much)
+	write(t, c, []byte("c "))
+	write(t, c, []byte("d "))
+	write(t, other, much)
 	arrives("c d ") // with the batch
 	<-batches
 	<-batches
@@ -200,9 +200,9 @@ func TestShortWritesWait(t *testing.T) {
 func TestOneWakeupABatch(t *testing.T) {
 	c, other := joined(t, time.Hour)
 	batches := reads(c)
-	say(t, other, []byte("first"))
+	write(t, other, []byte("first"))
 	<-batches
-	say(t, other, []byte("second"))
+	write(t, other, []byte("second"))
 	left := func() (n int, waiting bool) {
 		_ = c.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ) })
 		c.mu.Lock()
