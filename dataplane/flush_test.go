@@ -28,8 +28,8 @@ func (c flushCounter) Flush() (int, int, error) {
 	return c.Target.Flush()
 }
 
-// A learned route costs no check of interfaces, limits and files; everything else does, as does a target whose time has
-// come.
+// A learned route does not cause a check of interfaces, limits and files. Every other change causes one, and so does a
+// target that is due.
 func TestLearnedRoutesFlushRoutesAlone(t *testing.T) {
 	fake := kerneltest.New()
 	fake.PutLink(kernel.Link{Index: 2, Name: "eth0", MTU: 1500, Up: true, Running: true})
@@ -56,7 +56,7 @@ func TestLearnedRoutesFlushRoutesAlone(t *testing.T) {
 	}
 	announce := func(prefix string) { a.Learn([]route.Learned{learned(prefix, 1024, "10.1.0.9")}) }
 
-	a.SetState(State{Reader: base(), All: true})
+	a.SetState(State{Reader: baseObjects(), All: true})
 	step("the first state", true)
 	announce("192.0.2.0/24")
 	step("a learned route", false)
@@ -99,7 +99,7 @@ func TestAgentWaitsForMoreRoutesUnlessEnoughWait(t *testing.T) {
 		at <- now
 		return at
 	}
-	a.SetState(State{Reader: base(), All: true})
+	a.SetState(State{Reader: baseObjects(), All: true})
 	a.step()
 	for i, x := range []struct {
 		busy          bool

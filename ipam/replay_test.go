@@ -162,7 +162,7 @@ var steps = []step{
 	{500, 508, allAffinities},
 }
 
-// Manx makes the writes that Calico made in some 40 operations, from the first claim to the removal of a node: the same
+// Manx makes the same writes as Calico in some 40 operations, from the first claim to the removal of a node: the same
 // keys in the same order with the same bytes.
 func TestWritesAreCalicosWrites(t *testing.T) {
 	history := readHistory(t)
@@ -195,7 +195,7 @@ func TestWritesAreCalicosWrites(t *testing.T) {
 			compareWrites(t, want, store.history)
 		})
 		if t.Failed() {
-			return // what follows builds on it
+			return // later steps build on it
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// joined returns a connection that gathers, and its other end.
-func joined(t *testing.T, longest time.Duration) (*gathering, net.Conn) {
+// newConnection returns a connection that gathers, and its other end.
+func newConnection(t *testing.T, longest time.Duration) (*gathering, net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -60,7 +60,7 @@ func reads(c io.Reader) <-chan []byte {
 
 func TestGather(t *testing.T) {
 	t.Run("what comes after a quiet time does not wait, what follows does until there is much", func(t *testing.T) {
-		c, other := joined(t, time.Hour)
+		c, other := newConnection(t, time.Hour)
 		c.drained = true // as after earlier reads
 		batches := reads(c)
 		write(t, other, []byte("first"))
@@ -79,7 +79,7 @@ func TestGather(t *testing.T) {
 		}
 	})
 	t.Run("what comes in close succession is read together", func(t *testing.T) {
-		c, other := joined(t, 200*time.Millisecond)
+		c, other := newConnection(t, 200*time.Millisecond)
 		var n atomic.Int64
 		batches := reads(c)
 		const pieces = 100
@@ -100,7 +100,7 @@ func TestGather(t *testing.T) {
 		}
 	})
 	t.Run("the other end goes while data are gathered", func(t *testing.T) {
-		c, other := joined(t, time.Hour)
+		c, other := newConnection(t, time.Hour)
 		c.drained, c.began = true, time.Now()
 		batches := reads(c)
 		write(t, other, []byte("last words"))
@@ -113,7 +113,7 @@ func TestGather(t *testing.T) {
 		}
 	})
 	t.Run("this end is closed while data are gathered", func(t *testing.T) {
-		c, other := joined(t, time.Hour)
+		c, other := newConnection(t, time.Hour)
 		c.drained, c.began = true, time.Now()
 		batches := reads(c)
 		write(t, other, []byte("words"))

@@ -31,7 +31,7 @@ const (
 	fixtures = "../../datastore/kubernetes/form/testdata/"
 )
 
-// api is a real API server that knows the definitions of deploy/crds.
+// api is a real API server with the definitions of deploy/crds.
 type api struct {
 	t         *testing.T
 	client    dynamic.Interface
@@ -119,7 +119,7 @@ func (a *api) waitServed(r resource) {
 	a.t.Fatalf("%s is not served: %v", r.Resource, err)
 }
 
-// on is how objects like o are reached.
+// on returns the client of objects like o.
 func (a *api) on(o *unstructured.Unstructured) dynamic.ResourceInterface {
 	a.t.Helper()
 	r, ok := a.resources[o.GetAPIVersion()+" "+o.GetKind()]
@@ -174,7 +174,7 @@ func (a *api) keeps(o *unstructured.Unstructured) {
 	}
 }
 
-// missing names the first part of want that got does not have.
+// missing names the first part of want that got lacks.
 func missing(path string, want, got any) string {
 	switch want := want.(type) {
 	case map[string]any:
@@ -229,8 +229,7 @@ func (a *api) namespaces(names ...string) {
 	}
 }
 
-// Every state through which Calico's own programs took their objects is accepted by our definitions, and nothing of it
-// is lost.
+// Our definitions accept every state that Calico's own programs gave to their objects, and keep all fields.
 func TestDefinitionsKeepCalicosObjects(t *testing.T) {
 	a := startAPI(t, groupV1)
 	a.namespaces("shop", "default")

@@ -140,7 +140,7 @@ var owners = []struct {
 		"bgp/gobgpapi"}}, // package bgp decides without it, also offline
 }
 
-// unlinked lists programs and libraries that must not get into them by any way: manxctl plans without GoBGP.
+// unlinked lists programs, and libraries that they must not link, not even indirectly: manxctl plans without GoBGP.
 var unlinked = map[string]string{"cmd/manxctl": "github.com/osrg/gobgp/"}
 
 func TestUnlinked(t *testing.T) {

@@ -68,7 +68,7 @@ func TestHistory(t *testing.T) {
 		}
 		if Deleted(o) {
 			marks++
-			if have := ownPart(t, marked(t, was, s.Rev)); have != ownPart(t, raw) {
+			if have := ownPart(t, markDeleted(t, was, s.Rev)); have != ownPart(t, raw) {
 				t.Errorf("%d: marked\nwant %s\nhave %s", s.Rev, ownPart(t, raw), have)
 			}
 		}
@@ -79,8 +79,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// marked returns the custom resource of o with the mark of a deletion.
-func marked(t testing.TB, o *model.Object, revision int64) []byte {
+// markDeleted returns the custom resource of o with the mark of a deletion.
+func markDeleted(t testing.TB, o *model.Object, revision int64) []byte {
 	t.Helper()
 	c := Mark(o)
 	if h, ok := c.Value.(*model.Handle); ok {

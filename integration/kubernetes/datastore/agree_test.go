@@ -359,15 +359,15 @@ func content(t *testing.T, o *model.Object) any {
 		case model.KindService, model.KindEndpointSlice: // whose unused fields are not kept
 			delete(v, "apiVersion")
 			delete(v, "kind")
-			only(m["labels"], model.LabelServiceName)
-			only(m["annotations"], "projectcalico.org/")
+			keepPrefixed(m["labels"], model.LabelServiceName)
+			keepPrefixed(m["annotations"], "projectcalico.org/")
 		}
 	}
 	return withoutEmpty(v)
 }
 
-// only keeps the members whose names have this prefix.
-func only(of any, prefix string) {
+// keepPrefixed keeps the members whose names have this prefix.
+func keepPrefixed(of any, prefix string) {
 	m, _ := of.(map[string]any)
 	maps.DeleteFunc(m, func(name string, _ any) bool { return !strings.HasPrefix(name, prefix) })
 }
