@@ -77,7 +77,7 @@ spec: {cidr: 10.244.0.0/16}`))
 		}
 		ended <- err
 	}()
-	world.Together(many, func(i int) { pods[i], errs[i] = n.AddPod(fmt.Sprintf("many%d", i)) })
+	world.Parallel(many, func(i int) { pods[i], errs[i] = n.AddPod(fmt.Sprintf("many%d", i)) })
 	must(t, errors.Join(errs...))
 	must(t, <-ended)
 	owner := map[netip.Addr]string{}
@@ -93,11 +93,11 @@ spec: {cidr: 10.244.0.0/16}`))
 	// Without a daemon DEL works, too, also for an unknown container.
 	must(t, n.Manxd().Signal(syscall.SIGKILL))
 	<-n.Manxd().Done()
-	world.Together(many/2, func(i int) { errs[i] = pods[i].Delete() })
+	world.Parallel(many/2, func(i int) { errs[i] = pods[i].Delete() })
 	must(t, errors.Join(errs...))
 	must(t, n.StartManxd())
 	must(t, n.Ready(limit))
-	world.Together(many, func(i int) { errs[i] = pods[i].Delete() })
+	world.Parallel(many, func(i int) { errs[i] = pods[i].Delete() })
 	must(t, errors.Join(errs...))
 	store, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{datastore.EtcdSocket()}}, zap.NewNop())
 	must(t, err)

@@ -161,7 +161,7 @@ spec: {cidr: "fd00:244::/64"}
 		}
 	}()
 	errs := make([]error, pods)
-	world.Together(pods, func(i int) {
+	world.Parallel(pods, func(i int) {
 		p, err := n.AddPod(fmt.Sprintf("first%d", i), lab.DualStack, onItsOwn)
 		attached.Add(1)
 		if err == nil {

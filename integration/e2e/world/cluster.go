@@ -325,8 +325,8 @@ const (
 // Nobody is the user and the group without rights.
 const Nobody = 65534
 
-// Together runs f for 0 to n-1, all at once.
-func Together(n int, f func(i int)) {
+// Parallel runs f for 0 to n-1, all at once.
+func Parallel(n int, f func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() { f(i) })
