@@ -31,6 +31,8 @@ type daemon struct {
 	// add responds to Add; finish is the error of Finish.
 	add    func(*daemon, *cni.Request) *cni.Response
 	finish *types.Error
+	// result returns the result of Finish. It may be nil, as for a manxd that does not know it.
+	result func(*cni.Config, *cni.Request) (string, error)
 
 	mu    sync.Mutex
 	steps []cni.Step
@@ -61,6 +63,13 @@ func (d *daemon) Call(_ context.Context, q *cni.Request) (*cni.Response, error) 
 		return d.add(d, q), nil
 	case cni.StepFinish:
 		r.Error = d.finish
+		if d.result != nil {
+			conf, err := cni.ParseConfig(q.Config)
+			if err == nil {
+				r.Result, err = d.result(conf, q)
+			}
+			return r, err
+		}
 	}
 	return r, nil
 }
@@ -260,5 +269,39 @@ func TestPluginOfBefore(t *testing.T) {
 		Version: cni.ProtocolVersion, Step: cni.StepAdd, Config: []byte("{}")})
 	if err != nil || r.Attachment == nil || r.Attachment.HostIf != "cali1" {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// The result is the same, whether manxd has it or the plugin makes it.
+func TestResultOfManxd(t *testing.T) {
+	add := func(*daemon, *cni.Request) *cni.Response {
+		return &cni.Response{Version: cni.ProtocolVersion, Attachment: attachment()}
+	}
+	d := newDaemon(t, add, nil)
+	want, err := d.attach()
+	if err != nil || want == "" {
+		t.Fatalf("%s, %v", want, err)
+	}
+	d.result = cni.ResultText
+	if have, err := d.attach(); err != nil || have != want {
+		t.Errorf("%s, %v, want %s", have, err, want)
+	}
+	d.result = func(*cni.Config, *cni.Request) (string, error) { return "{}", nil }
+	if have, err := d.attach(); err != nil || have != "{}" {
+		t.Errorf("%s, %v, want the result of manxd", have, err)
+	}
+}
+
+// A faulty configuration is refused with manxd's words.
+func TestManxdValidatesTheConfiguration(t *testing.T) {
+	refused := types.NewError(types.ErrInvalidNetworkConfig, "network net is not configured right", "mtu")
+	d := newDaemon(t, func(*daemon, *cni.Request) *cni.Response {
+		return &cni.Response{Version: cni.ProtocolVersion, Error: refused}
+	}, nil)
+	if result, err := d.attach(); err == nil || !strings.Contains(err.Error(), refused.Msg) || result != "" {
+		t.Errorf("%s, %v", result, err)
+	}
+	if have := d.interfaces(); have != "" {
+		t.Errorf("interfaces are %s", have)
 	}
 }

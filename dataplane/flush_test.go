@@ -13,6 +13,7 @@ import (
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 )
 
@@ -103,13 +104,13 @@ func TestAgentWaitsForMoreRoutesUnlessEnoughWait(t *testing.T) {
 	for i, x := range []struct {
 		busy          bool
 		routes, waits int
-	}{{false, 1, 0}, {false, lingerEnough, 0}, {true, 1, 1}, {true, lingerEnough - 1, 1}, {true, lingerEnough, 0}} {
+	}{{false, 1, 0}, {false, fullBatch, 0}, {true, 1, 1}, {true, fullBatch - 1, 1}, {true, fullBatch, 0}} {
 		for n := range x.routes {
 			a.Learn([]route.Learned{learned(fmt.Sprintf("192.0.%d.%d/32", i, n), 1024, "10.1.0.9")})
 		}
-		a.flushed, waits = flushed{}, 0
+		a.burst, waits = reconcile.Burst{}, 0
 		if x.busy {
-			a.flushed = flushed{at: now, steps: lingerSteps}
+			a.burst.Record(now, 100)
 		}
 		if a.step(); waits != x.waits {
 			t.Errorf("%d routes wait, busy is %t: %d pauses, want %d", x.routes, x.busy, waits, x.waits)

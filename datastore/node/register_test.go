@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +23,7 @@ import (
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 const v3root = "/calico/resources/v3/projectcalico.org/"
@@ -39,20 +39,7 @@ type write struct {
 // to 24).
 func startup(t *testing.T) []write {
 	t.Helper()
-	f, err := os.Open("testdata/startup.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	var writes []write
-	for s := bufio.NewScanner(f); s.Scan(); {
-		var w write
-		if err := json.Unmarshal(s.Bytes(), &w); err != nil {
-			t.Fatal(err)
-		}
-		writes = append(writes, w)
-	}
-	return writes
+	return jsonlines.Read[write](t, "testdata/startup.jsonl")
 }
 
 func put(t *testing.T, client *clientv3.Client, key, value string) {

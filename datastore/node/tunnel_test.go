@@ -1,12 +1,9 @@
 package node
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +18,7 @@ import (
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 	"github.com/manxnet/manx/ipam"
 )
 
@@ -323,16 +321,7 @@ func (x tunnelTest) await(ctx context.Context, tables *datastore.Tables, address
 // written as Calico wrote them.
 func TestTunnelAddressesAreCalicos(t *testing.T) {
 	x := newTunnelTest(t)
-	f, err := os.Open("testdata/tunnel-history.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		var r struct{ Op, Key, Raw string }
-		if err := json.Unmarshal(s.Bytes(), &r); err != nil {
-			t.Fatal(err)
-		}
+	for _, r := range jsonlines.Read[struct{ Op, Key, Raw string }](t, "testdata/tunnel-history.jsonl") {
 		path := strings.TrimPrefix(r.Key, resources)
 		name, isNode := strings.CutPrefix(path, "nodes/")
 		if !isNode || r.Op == "create" {

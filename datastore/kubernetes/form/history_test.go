@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 // step is one write of a custom resource.
@@ -46,7 +47,7 @@ func (s step) decode(t testing.TB) (*model.Object, []byte) {
 func TestHistory(t *testing.T) {
 	before := map[string]*model.Object{}
 	marks := 0
-	for _, s := range lines[step](t, "history.jsonl") {
+	for _, s := range jsonlines.Read[step](t, "testdata/history.jsonl") {
 		was := before[s.Key]
 		if s.Op == "delete" {
 			if ipam := strings.Contains(s.Key, "/ipam") || strings.Contains(s.Key, "/blockaff"); ipam != Deleted(was) {
