@@ -178,7 +178,8 @@ func open(p Pod, o Options) (*wiring, error) {
 	return w, nil
 }
 
-// enter runs fn inside the workload's namespace, and opens w.pod there if it is not open yet: each visit costs a thread.
+// enter runs fn inside the workload's namespace, and opens w.pod there if it is not open yet: each visit costs a
+// thread.
 func (w *wiring) enter(fn func() error) error {
 	return w.ns.do(func() (err error) {
 		if w.pod.Socket == nil {

@@ -170,8 +170,8 @@ func again(tick *time.Ticker, period time.Duration) {
 	}
 }
 
-// wait waits for a snapshot after the last one, or until BGP is to be decided again; then it returns the last one. A tick
-// causes a new decision if the speaker failed, or if a password may have changed.
+// wait waits for a snapshot after the last one, or until BGP is to be decided again; then it returns the last one. A
+// tick causes a new decision if the speaker failed, or if a password may have changed.
 func (f *Follower) wait(ctx context.Context, last *datastore.Snapshot, tick <-chan time.Time) *datastore.Snapshot {
 	newer := f.config.Tables.Changed()
 	if s := f.config.Tables.Snapshot(); s != last {

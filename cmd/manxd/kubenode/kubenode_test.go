@@ -325,8 +325,8 @@ func TestSessionsThatAreDown(t *testing.T) {
 	evaluate(time.Second, "", mesh(down, up, up, up)...)
 	evaluate(time.Hour, "", mesh(down, up, up, up)...)
 	evaluate(time.Second, "", mesh(down, down, up, up)...)
-	evaluate(downFor, "Warning BGPSessionDown 2 of 4 BGP sessions of the node-to-node mesh are down, such as that with "+
-		"10.0.0.11: no answer",
+	evaluate(downFor, "Warning BGPSessionDown 2 of 4 BGP sessions of the node-to-node mesh are down, such as that "+
+		"with 10.0.0.11: no answer",
 		mesh(down, down, up, up)...)
 	evaluate(downFor, "", mesh(down, down, down, down)...)
 	evaluate(time.Second, "Normal BGPSessionUp 3 of 4 BGP sessions of the node-to-node mesh are up again",
