@@ -83,7 +83,7 @@ func TestResponseArrives(t *testing.T) {
 	}
 }
 
-// A request that is encoded member by member is the one of encoding/json, whatever the texts contain.
+// A request that is encoded member by member equals that of encoding/json, for any texts.
 func TestRequestArrives(t *testing.T) {
 	received := &Attachment{}
 	text, err := json.Marshal(whole(t))
@@ -147,7 +147,7 @@ func TestAttachmentReturnsAsItCame(t *testing.T) {
 	}
 }
 
-// A deadline is a context like any other for whatever waits for it, and has no timer before.
+// A deadline is a normal context for its waiters, and has no timer before the first one.
 func TestDeadline(t *testing.T) {
 	d := within(10 * time.Millisecond)
 	defer d.cancel()

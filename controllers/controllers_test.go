@@ -336,13 +336,13 @@ func TestKilledAfterEachWrite(t *testing.T) {
 	}
 	for n := 1; n <= writes; n++ {
 		store, source := newStaleStore(t)
-		mortal := memory.NewMortal(store, n)
+		crashing := memory.NewCrashingStore(store, n)
 		for range 2 {
 			for _, c := range all(t, source) {
-				calicotest.Settle(t, c, store, source, mortal)
+				calicotest.Settle(t, c, store, source, crashing)
 			}
 		}
-		if !mortal.Killed() {
+		if !crashing.Killed() {
 			t.Fatalf("not killed by write %d of %d", n, writes)
 		}
 		for range 2 {

@@ -23,7 +23,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// world is an agent on a kernel in memory, stepped by hand on a clock of its own.
+// world is an agent on a kernel in memory, stepped by the test on its own clock.
 type world struct {
 	t     *testing.T
 	fake  *kerneltest.Kernel

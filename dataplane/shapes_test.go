@@ -35,7 +35,7 @@ func (h *host) tc(args string) string {
 	return strings.TrimSpace(regexp.MustCompile(` refcnt \d+| +(\n|$)`).ReplaceAllString(out, "$1"))
 }
 
-// connectedPod is a pod in a namespace of its own, with an iperf3 server.
+// connectedPod is a pod in its own namespace, with an iperf3 server.
 func (h *host) connectedPod() {
 	h.t.Helper()
 	if _, err := exec.LookPath("iperf3"); err != nil {

@@ -39,7 +39,7 @@ func lostOf(text string, kinds ...model.Kind) Event {
 	return Event{Type: EventLost, Err: errors.New(text), Kinds: kinds}
 }
 
-// contentOf spells what readers see of both kinds: "a=3 | p=+7", where + stands for the fast clock.
+// contentOf lists the objects of both kinds that readers see: "a=3 | p=+7", where + stands for the fast clock.
 func contentOf(s *Snapshot) string {
 	text := content(s) + "| "
 	for o := range s.All(model.KindBGPPeer) {
@@ -122,7 +122,7 @@ func TestOneWatchIsLostWhileTheOtherGoesOn(t *testing.T) {
 	}
 }
 
-// A deletion that was seen on one clock stays remembered, however far another one is ahead.
+// A deletion on one clock stays recorded, even if another clock is far ahead.
 func TestALateUpdateOfTheSlowKindDoesNotUndoADeletion(t *testing.T) {
 	tables := twoClocks(t)
 	tables.Apply(remove("a", 7))

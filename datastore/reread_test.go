@@ -65,7 +65,7 @@ func TestRereadWithoutADatastore(t *testing.T) {
 	}
 }
 
-// What this process has stored shows at once, and the watch's event of it later changes nothing.
+// An object that this process has stored is visible at once. The watch's later event of it changes nothing.
 func TestWrote(t *testing.T) {
 	tables := synced(update("a", 3))
 	tables.Wrote(node("a", 7))

@@ -47,8 +47,7 @@ func TestReadsOnlyInsideTheFolder(t *testing.T) {
 	}
 }
 
-// Whatever happens to a file, the last good password stays, with the reason of the failure. A name without a good
-// password has none.
+// After any failure of a file, the last good password stays, with the reason. A name without a good password has none.
 func TestTheLastGoodPasswordStays(t *testing.T) {
 	for _, c := range []struct {
 		name, reason string

@@ -314,13 +314,13 @@ func TestKilledAfterEachWrite(t *testing.T) {
 	}
 	for n := 1; n <= writes; n++ {
 		w := build()
-		mortal := memory.NewMortal(w.store, n)
-		first := w.newLeader(mortal)
+		crashing := memory.NewCrashingStore(w.store, n)
+		first := w.newLeader(crashing)
 		for range 4 {
 			_ = first.runPass(true, 0)
 			w.now = w.now.Add(grace + time.Second)
 		}
-		if !mortal.Killed() {
+		if !crashing.Killed() {
 			t.Fatalf("killed after write %d: it was not", n)
 		}
 		w.settle(w.newLeader(w.store))

@@ -210,8 +210,8 @@ func (w *world) newLeader(through datastore.Store) *leader {
 
 // runPass runs one pass that has seen all but the last lag events.
 func (l *leader) runPass(full bool, lag int) error {
-	l.store.Catch(lag)
-	l.source.Catch(lag)
+	l.store.CatchUp(lag)
+	l.source.CatchUp(lag)
 	now, nowSource := l.store.Tables.Snapshot(), l.source.Tables.Snapshot()
 	l.take(now.Changes(l.was), nowSource.Changes(l.wasSource))
 	l.was, l.wasSource = now, nowSource

@@ -177,8 +177,8 @@ func TestKilledAndTwoAtOnce(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			store := memory.New()
 			c := newCluster(t, store, core)
-			mortal := memory.NewMortal(store, n)
-			first, second := c.startLeader(mortal, false), c.startLeader(store, false)
+			crashing := memory.NewCrashingStore(store, n)
+			first, second := c.startLeader(crashing, false), c.startLeader(store, false)
 			names := []string{fmt.Sprint("x", n), fmt.Sprint("y", n)}
 			for _, name := range names {
 				c.create(name, nil)
@@ -188,7 +188,7 @@ func TestKilledAndTwoAtOnce(t *testing.T) {
 				names = names[:1]
 			}
 			select {
-			case <-mortal.Dead:
+			case <-crashing.Dead:
 			case <-time.After(500 * time.Millisecond): // the other one was faster
 			}
 			first()

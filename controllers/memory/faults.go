@@ -12,12 +12,12 @@ import (
 // errKilled is the error of every operation after the end.
 var errKilled = errors.New("the process was killed")
 
-// Mortal is a store for a process that is killed after a number of writes: the last write takes effect but returns an
-// error, and every later operation fails.
-type Mortal struct {
+// CrashingStore is a store of a process that is killed after a number of writes: the last write takes effect but
+// returns an error, and every later operation fails.
+type CrashingStore struct {
 	datastore.Store
-	// Lives is the number of writes before the end.
-	Lives int
+	// WritesLeft is the number of writes before the end.
+	WritesLeft int
 	// Dead is closed at the end.
 	Dead chan struct{}
 
@@ -25,13 +25,13 @@ type Mortal struct {
 	dead bool
 }
 
-// NewMortal returns a view of a store that ends after the write number lives.
-func NewMortal(s datastore.Store, lives int) *Mortal {
-	return &Mortal{Store: s, Lives: lives, Dead: make(chan struct{})}
+// NewCrashingStore returns a view of a store that ends after this many writes.
+func NewCrashingStore(s datastore.Store, writes int) *CrashingStore {
+	return &CrashingStore{Store: s, WritesLeft: writes, Dead: make(chan struct{})}
 }
 
 // write does one write.
-func (m *Mortal) write(do func() (*model.Object, error)) (*model.Object, error) {
+func (m *CrashingStore) write(do func() (*model.Object, error)) (*model.Object, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.dead {
@@ -41,7 +41,7 @@ func (m *Mortal) write(do func() (*model.Object, error)) (*model.Object, error) 
 	if err != nil {
 		return o, err
 	}
-	if m.Lives--; m.Lives <= 0 {
+	if m.WritesLeft--; m.WritesLeft <= 0 {
 		m.dead = true
 		close(m.Dead)
 		return nil, errKilled
@@ -50,14 +50,14 @@ func (m *Mortal) write(do func() (*model.Object, error)) (*model.Object, error) 
 }
 
 // Killed reports whether the end has come.
-func (m *Mortal) Killed() bool {
+func (m *CrashingStore) Killed() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.dead
 }
 
 // Get implements datastore.Store.
-func (m *Mortal) Get(ctx context.Context, key model.Key) (*model.Object, error) {
+func (m *CrashingStore) Get(ctx context.Context, key model.Key) (*model.Object, error) {
 	if m.Killed() {
 		return nil, errKilled
 	}
@@ -65,16 +65,16 @@ func (m *Mortal) Get(ctx context.Context, key model.Key) (*model.Object, error) 
 }
 
 // Create implements datastore.Store.
-func (m *Mortal) Create(ctx context.Context, o *model.Object) (*model.Object, error) {
+func (m *CrashingStore) Create(ctx context.Context, o *model.Object) (*model.Object, error) {
 	return m.write(func() (*model.Object, error) { return m.Store.Create(ctx, o) })
 }
 
 // Update implements datastore.Store.
-func (m *Mortal) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
+func (m *CrashingStore) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
 	return m.write(func() (*model.Object, error) { return m.Store.Update(ctx, o) })
 }
 
 // Delete implements datastore.Store.
-func (m *Mortal) Delete(ctx context.Context, key model.Key, revision int64) (*model.Object, error) {
+func (m *CrashingStore) Delete(ctx context.Context, key model.Key, revision int64) (*model.Object, error) {
 	return m.write(func() (*model.Object, error) { return m.Store.Delete(ctx, key, revision) })
 }

@@ -16,7 +16,7 @@ type View struct {
 // NewView returns a view with the current state.
 func NewView(s *Store) *View {
 	v := &View{Tables: datastore.NewTables(zap.NewNop(), ""), store: s}
-	v.Catch(0)
+	v.CatchUp(0)
 	v.Tables.Apply(datastore.Event{Type: datastore.EventInSync, Revision: s.now()})
 	return v
 }
@@ -27,8 +27,8 @@ func (s *Store) now() int64 {
 	return s.revision
 }
 
-// Catch delivers all but the last lag events to the view.
-func (v *View) Catch(lag int) {
+// CatchUp delivers all but the last lag events to the view.
+func (v *View) CatchUp(lag int) {
 	events, _ := v.store.since(v.at)
 	if n := len(events) - lag; n > 0 {
 		v.Tables.Apply(events[:n]...)

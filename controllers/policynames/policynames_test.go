@@ -25,7 +25,7 @@ const (
 
 // Policies get their current names once every reader supports them, even if any process is killed on the way.
 func TestRename(t *testing.T) {
-	for lives := 1; lives <= 1; lives++ {
+	for writes := 1; writes <= 1; writes++ {
 		server := etcdtest.Start(t)
 		store, client := server.Store(t), server.Client(t)
 		for path, raw := range map[string]string{"globalnetworkpolicies/default.x": old,
@@ -60,8 +60,8 @@ func TestRename(t *testing.T) {
 			}
 			return r.Count
 		}
-		mortal := memory.NewMortal(store, lives)
-		stop := run(mortal)
+		crashing := memory.NewCrashingStore(store, writes)
+		stop := run(crashing)
 		for end := time.Now().Add(time.Minute); checks.Load() < 3; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("nobody looks whether an old agent runs")
@@ -71,8 +71,8 @@ func TestRename(t *testing.T) {
 			t.Fatal("renamed while an old agent runs")
 		}
 		ready.Store(true)
-		if lives <= 4 {
-			<-mortal.Dead
+		if writes <= 4 {
+			<-crashing.Dead
 		}
 		stop2 := run(store)
 		calicotest.Eventually(t, "the policies are renamed", func() bool {

@@ -32,12 +32,12 @@ func runStoreTests(t *testing.T, direct etcd.Config, endpoint string) {
 			t.Fatal(err)
 		}
 		line := newProxy(t, endpoint)
-		far := etcd.Config{Endpoints: []string{line.URL()}, RequestTimeout: 5 * time.Second,
+		remote := etcd.Config{Endpoints: []string{line.URL()}, RequestTimeout: 5 * time.Second,
 			LeaseTTL: storetest.ShortLease}
 		return storetest.System{
-			Open: func(t *testing.T) datastore.Backend { return open(t, direct) },
-			Far:  func(t *testing.T) datastore.Backend { return open(t, far) },
-			Cut:  line.cut, Mend: line.mend,
+			Open:       func(t *testing.T) datastore.Backend { return open(t, direct) },
+			OpenRemote: func(t *testing.T) datastore.Backend { return open(t, remote) },
+			Cut:        line.cut, Mend: line.mend,
 			Forget: func(t *testing.T) { compact(t, plain) },
 		}
 	})

@@ -67,7 +67,7 @@ func runStoreTests(t *testing.T, g form.Group, server *apiserver.Server) {
 			Open: func(t *testing.T) datastore.Backend {
 				return openAt(t, server, server.URL, kubernetes.Config{LeaseTTL: storetest.LongLease})
 			},
-			Far: func(t *testing.T) datastore.Backend {
+			OpenRemote: func(t *testing.T) datastore.Backend {
 				return openAt(t, server, line.URL, kubernetes.Config{LeaseTTL: storetest.ShortLease})
 			},
 			Cut: line.Cut, Mend: line.Mend,

@@ -16,8 +16,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// A Node that is deleted under a running daemon comes back as it was; one that somebody else makes again gets the
-// addresses; one that was taken out of the cluster stays away.
+// A Node that is deleted under a running daemon comes back unchanged. A Node that another program creates again gets
+// the addresses. A Node that was removed from the cluster stays away.
 func TestNodeIsRegisteredAgain(t *testing.T) {
 	server := etcdtest.Start(t)
 	client, store := server.Client(t), server.Store(t)

@@ -241,7 +241,7 @@ func TestDeletedOrMovedObjectIsLeftAlone(t *testing.T) {
 	}
 }
 
-// racingStore has somebody else write an object right before each of the first updates.
+// racingStore lets another program write an object right before each of the first updates.
 type racingStore struct {
 	datastore.Store
 	left  atomic.Int32

@@ -287,7 +287,7 @@ func TestStoreWhoseKindsHaveClocksOfTheirOwn(t *testing.T) {
 			}
 		}
 		return storetest.System{
-			Open: open(false), Far: open(true),
+			Open: open(false), OpenRemote: open(true),
 			Cut:    func() { a.setCut(true) },
 			Mend:   func() { a.setCut(false) },
 			Forget: func(*testing.T) {},

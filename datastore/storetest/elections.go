@@ -106,7 +106,7 @@ func neverTwoLead(t *testing.T, x System) {
 			}
 		}
 	}
-	for i, s := range []datastore.Elector{x.Open(t), x.Open(t), x.Far(t)} {
+	for i, s := range []datastore.Elector{x.Open(t), x.Open(t), x.OpenRemote(t)} {
 		go func() { done <- lead(s, fmt.Sprint("n", i)) }()
 	}
 	reached := func(n int32) {
@@ -134,7 +134,7 @@ func neverTwoLead(t *testing.T, x System) {
 
 // A leader whose line is cut has stopped before another one leads. When the line is back, it may lead again.
 func leaderCutOff(t *testing.T, x System) {
-	a, b := x.Far(t), x.Open(t)
+	a, b := x.OpenRemote(t), x.Open(t)
 	first := Receive(t, Campaign(t, a, "a"), "the first leader")
 	renewed := time.After(2 * ShortLease)
 	second := Campaign(t, b, "b")
@@ -166,7 +166,7 @@ func leaderCutOff(t *testing.T, x System) {
 func observeOverALostConnection(t *testing.T, x System) {
 	a := x.Open(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	names := x.Far(t).Observe(ctx, Election)
+	names := x.OpenRemote(t).Observe(ctx, Election)
 	if got := Receive(t, names, "the first name"); got != "" {
 		t.Errorf("%q leads", got)
 	}

@@ -286,7 +286,7 @@ func list(t *testing.T, x System) {
 
 // On a broken line each operation returns its name in an error that Is ErrUnavailable. Later it works again.
 func brokenLine(t *testing.T, x System) {
-	s := x.Far(t)
+	s := x.OpenRemote(t)
 	a := Create(t, s, peer("a", "10.0.0.1"))
 	x.Cut()
 	for op, f := range map[string]func(context.Context) error{

@@ -16,8 +16,8 @@ type System struct {
 	// Open returns a client that does not share a connection with another one, and whose leases last longer than any
 	// test. It is closed when the test ends.
 	Open func(*testing.T) datastore.Backend
-	// Far returns a client behind the line, whose leases last for ShortLease.
-	Far func(*testing.T) datastore.Backend
+	// OpenRemote returns a client behind the line, whose leases last for ShortLease.
+	OpenRemote func(*testing.T) datastore.Backend
 	// Cut breaks the line and lets nothing through until Mend.
 	Cut, Mend func()
 	// Forget makes the datastore drop its history, so that a disconnected reader has to read everything again.

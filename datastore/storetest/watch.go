@@ -96,7 +96,7 @@ func inSyncKinds(m *Mirror) (n int) {
 
 // While the reader is disconnected, the datastore drops the history that it would need: it gets the differences.
 func watchForgotten(t *testing.T, x System) {
-	direct, s := x.Open(t), x.Far(t)
+	direct, s := x.Open(t), x.OpenRemote(t)
 	a, b := Create(t, direct, peer("a", "10.0.0.1")), Create(t, direct, peer("b", "10.0.0.2"))
 	c := Create(t, direct, peer("c", "10.0.0.3"))
 	m := Watch(t, s, model.KindBGPPeer)
@@ -128,7 +128,7 @@ func watchForgotten(t *testing.T, x System) {
 
 // A line that breaks again and again: each time the state is complete afterwards.
 func watchFlaps(t *testing.T, x System) {
-	direct, s := x.Open(t), x.Far(t)
+	direct, s := x.Open(t), x.OpenRemote(t)
 	m := Watch(t, s, model.KindBGPPeer)
 	m.UntilInSync()
 	want := map[model.Key]int64{}
@@ -172,7 +172,7 @@ func watchUnknown(t *testing.T, x System) {
 func tablesContain(t *testing.T, x System) {
 	s := x.Open(t)
 	tables := datastore.NewTables(zap.NewNop(), "")
-	go func() { _ = tables.Run(t.Context(), x.Far(t), model.KindBGPPeer, model.KindTier) }()
+	go func() { _ = tables.Run(t.Context(), x.OpenRemote(t), model.KindBGPPeer, model.KindTier) }()
 	with := func(k model.Key, revision int64) *datastore.Snapshot {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), Patience)

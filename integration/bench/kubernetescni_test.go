@@ -109,8 +109,8 @@ func (k *kube) cni(b *testing.B, plugin, verb, pod string, conf []byte) lab.Cost
 	return lab.Cost{Wall: took, CPU: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()}
 }
 
-// installed is the plugin where a runtime looks for it. The linker's own file has its pages one by one in the page
-// cache, so that its start costs more than that of a copy.
+// installed returns the path of the plugin, copied as an installation does. The linker's own file has its pages one by
+// one in the page cache, so that its start costs more than that of a copy.
 func (k *kube) installed(b *testing.B) string {
 	b.Helper()
 	dir := b.TempDir()

@@ -153,7 +153,7 @@ func (d *demo) step(name string, do func() error) error {
 	return nil
 }
 
-// kernelHasIPIP tries to make a tunnel device in a namespace of its own.
+// kernelHasIPIP tries to make a tunnel device in a new namespace.
 func kernelHasIPIP() bool {
 	const ns = "manxdemo-probe"
 	if namespace.Add(ns) != nil {

@@ -292,8 +292,8 @@ func TestDefinitionsAcceptDocuments(t *testing.T) {
 	}
 }
 
-// Of the 49 documents that Calico's definitions refuse, ours refuse all but those listed below, and those manxctl
-// refuses.
+// Our definitions refuse the 49 documents that Calico's definitions refuse, except those listed below. manxctl refuses
+// these.
 func TestDefinitionsRefuse(t *testing.T) {
 	a := startAPI(t, groupV3)
 	a.namespaces("shop")

@@ -108,7 +108,7 @@ func scrape(t *testing.T) string {
 		"--endpoint-status-path-prefix", filepath.Join(dir, "status"), "--node-name", "n1", "--ip", "10.9.0.1/24",
 		"--http-listen", "127.0.0.1:19099", "--gobgp-listen=")
 	d.Stdout, d.Stderr = &log, &log
-	// A network of its own: it must not touch this host's.
+	// A new network namespace: manxd must not change the network of this host.
 	d.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
 	if err := d.Start(); err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func scrape(t *testing.T) string {
 	})
 	var text string
 	await("a route and a session in the metrics", func() bool {
-		// Through a thread of its own: Go's threads are in this network namespace.
+		// In another process: the threads of this one are in the host's network namespace.
 		text, _ = inside("", os.Args[0], "-test.run=^TestFetch$", "http://127.0.0.1:19099/metrics")
 		return strings.Contains(text, "\nmanx_routes{") && strings.Contains(text, "\nmanx_bgp_session_bfd_up{") &&
 			strings.Contains(text, "\nmanx_bgp_session_last_error_timestamp_seconds{")

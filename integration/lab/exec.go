@@ -45,7 +45,7 @@ func (l *Lab) start(name, dir string, cmd *exec.Cmd) (*Process, error) {
 		w = f
 	}
 	cmd.Stdout, cmd.Stderr = w, w
-	// A process group of its own, so that Ctrl-C in a terminal does not reach it before the lab is taken down.
+	// In its own process group, so that Ctrl-C in a terminal does not reach it before the lab is removed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)

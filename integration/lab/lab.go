@@ -29,7 +29,7 @@ type Spec struct {
 	Nodes []NodeSpec
 	// ToRs is the number of top-of-rack routers, 1 if unset. Each node has one uplink to each of them.
 	ToRs int
-	// Routed gives every uplink a subnet of its own; otherwise the nodes of a rack share a switch.
+	// With Routed, every uplink has its own subnet; otherwise the nodes of a rack share a switch.
 	Routed bool
 	// IPv6 adds IPv6 to the underlay.
 	IPv6 bool

@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// documents reads the files of the golden tests, each document as a file of its own.
+// documents reads the files of the golden tests, each document as its own file.
 func documents(t *testing.T) []manifest.Source {
 	t.Helper()
 	var docs []manifest.Source

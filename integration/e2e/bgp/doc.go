@@ -1,2 +1,2 @@
-// Package bgp drives the sessions and routes of nodes, as routers, reflectors and operators do.
+// Package bgp tests the sessions and routes of nodes with routers, reflectors and operators' actions.
 package bgp

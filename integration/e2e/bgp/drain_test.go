@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// testDrain takes a node out of the network under traffic and back, with a restart while it is out.
+// testDrain drains a node under traffic and undrains it, with a restart in between.
 func (c *cluster) testDrain(t *testing.T) {
 	n, block := c.N2, world.Blocks(t, c.N2, "-4")[0]
 	f := &world.Flows{}
@@ -58,7 +58,7 @@ func (c *cluster) testDrain(t *testing.T) {
 	c.Settled(t)
 }
 
-// awaitBIRD waits until a router's output about a prefix has, or has not, a text in it.
+// awaitBIRD waits until a router's output about a prefix has, or lacks, a text.
 func (c *cluster) awaitBIRD(t *testing.T, tor *lab.ToR, p netip.Prefix, text string, want bool) {
 	t.Helper()
 	eventually(t, func() error {

@@ -70,7 +70,7 @@ func (c *cluster) torHas(t *testing.T, tor *lab.ToR, family string, p netip.Pref
 	})
 }
 
-// testReleasedBlock deletes the pods of n3 and gives its blocks back, as a cluster's garbage collection does.
+// testReleasedBlock deletes the pods of n3 and releases its blocks, as a cluster's garbage collection does.
 func (c *cluster) testReleasedBlock(t *testing.T) {
 	released := map[string][]netip.Prefix{"-4": world.Blocks(t, c.N3, "-4"), "-6": world.Blocks(t, c.N3, "-6")}
 	for _, name := range []string{"n3-p1", "n3-p2"} {

@@ -39,8 +39,8 @@ metadata: {name: tunnelled}
 spec: {cidr: 10.245.0.0/16, ipipMode: Always, nodeSelector: calico == '2'}
 `
 
-// TestGroupsOfNodes keeps two groups of nodes apart. On a kernel without IPIP the second one has no way between its
-// nodes, and reports that; the rest holds as well.
+// TestGroupsOfNodes keeps two groups of nodes apart. On a kernel without IPIP, the nodes of the second group cannot
+// reach each other, and report this. Everything else works, too.
 func TestGroupsOfNodes(t *testing.T) { testGroups(t) }
 
 // TestVMGroupsOfNodes does the same on a kernel with IPIP.

@@ -12,7 +12,8 @@ import (
 )
 
 // TestHostilePeer has a router announce invalid routes: martians, a pod of another node, a default route and a part of
-// the node's subnet. The first are always refused, the others as soon as configured, on a session that stays up.
+// the node's subnet. Martians are always refused, the other routes as soon as this is configured, on a session that
+// stays up.
 func TestHostilePeer(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("x"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
 		{Name: "n2"}}})
@@ -91,11 +92,11 @@ func TestHostilePeer(t *testing.T) {
 	in("refused by settings", later, aggregate, outside)
 	rejected(map[string]int{"pool": 1, "default_route": 1, "connected_subnet": 1})
 	eventually(t, func() error { return lab.Ping(pod.Namespace, victim.IP4()) })
-	_, err = n1.Run("ip", "address", "add", "10.55.0.1/24", "dev", "lo") // a new subnet counts at once
+	_, err = n1.Run("ip", "address", "add", "10.55.0.1/24", "dev", "lo") // a new subnet takes effect at once
 	must(t, err)
 	in("inside a new subnet", aggregate, outside)
 
-	// Without the mesh the router may pass the block of the other node on, and still nothing inside it.
+	// Without the mesh the router may pass on the block of the other node, but still no route inside it.
 	strict := `manx.io/refuse-pool-routes: "true", manx.io/refuse-default-route: "true", manx.io/refuse-connected-routes: "true"`
 	must(t, n1.Apply(fmt.Sprintf(config, "default", strict)+"spec: {nodeToNodeMeshEnabled: false}\n"))
 	eventually(t, func() error {

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestPoolThatTheKernelCannotServe gives a cluster on a kernel without IPIP one pool that requires IPIP and one that
+// TestPoolThatTheKernelCannotServe: a cluster on a kernel without IPIP has one pool that requires IPIP and one that
 // does not.
 func TestPoolThatTheKernelCannotServe(t *testing.T) {
 	bin := world.Binaries(t)
@@ -60,7 +60,7 @@ spec: {cidr: 10.245.0.0/16, ipipMode: Always}
 	must(err)
 	tunnelled2, err := n2.AddPod("tunnelled2", from("tunnelled"))
 	must(err)
-	// The nodes are in different subnets: the router between them must know the way to the pods of the plain pool.
+	// The nodes are in different subnets: the router between them needs routes to the pods of the plain pool.
 	for _, p := range []*lab.Pod{plain1, plain2} {
 		_, err := exec.Command("ip", "-n", l.ToRs[0].Namespace, "route", "add", p.IP4().String(), "via",
 			p.Node.IP4.String()).CombinedOutput()

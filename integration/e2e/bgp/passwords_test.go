@@ -15,8 +15,8 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// TestPasswordsFailClosed removes a password in each way that files allow: no session runs without a password, and the
-// session that is up stays up with the last good password.
+// TestPasswordsFailClosed removes a password by each file operation: no session runs without a password, and the
+// established session stays up with the last good password.
 func TestPasswordsFailClosed(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("w"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	n, tor := l.Nodes[0], l.ToRs[0]
@@ -78,13 +78,13 @@ spec: {node: n1, peerIP: %s, asNumber: 65000, password: {secretKeyRef: {name: bg
 			func(*testing.T) { write() }},
 		{"no descriptor is free", "too many open files", func(t *testing.T) {
 			descriptors = limitDescriptors(t, n.Manxd().PID(), lowestFree(t, n.Manxd().PID()))
-			write() // has the file read again
+			write() // makes manxd read the file again
 		}, func(t *testing.T) { limitDescriptors(t, n.Manxd().PID(), descriptors) }},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			before := strings.Count(n.Log(), x.reason)
 			x.spoil(t)
-			eventually(t, func() error { // the log is written by a process that cannot be reached otherwise
+			eventually(t, func() error { // only the log shows it
 				if strings.Count(n.Log(), x.reason) == before {
 					return fmt.Errorf("the log does not say %q", x.reason)
 				}

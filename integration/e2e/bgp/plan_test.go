@@ -81,8 +81,8 @@ func plannedSession(s plan.Session) string {
 		s.MultihopTTL, s.TTLSecurity, s.ReflectorClient, s.RestartSeconds, s.AllowOwnAS, s.NextHop, s.Filters)
 }
 
-// sameExports compares the routes sent to a peer with the plan. Nodes do not pass on learned routes to each other, but
-// to routers they do.
+// sameExports compares the routes sent to a peer with the plan. Nodes pass on learned routes to routers, but not to
+// each other.
 func sameExports(t *testing.T, n *lab.Node, s plan.Session, want []string, everybodys map[string]bool) error {
 	r, err := world.Call(t, n, manxv1.ManxClient.ListPeerRoutes, &manxv1.ListPeerRoutesRequest{Direction: "advertised",
 		Peer: s.Address})

@@ -41,8 +41,8 @@ var troubles = []world.Trouble{
 		Reason: "hold timer expired: nothing was heard from", By: "sent", Calls: true},
 }
 
-// TestReasonsOfSessions queries of each failing session the reason, the side that reported it, and the time of the next
-// attempt.
+// TestReasonsOfSessions queries, for each failing session, the reason, the side that reported it, and the time of the
+// next attempt.
 func TestReasonsOfSessions(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("w"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	n, tor := l.Nodes[0], l.ToRs[0]

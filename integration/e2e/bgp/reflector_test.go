@@ -77,7 +77,7 @@ func (x *reflected) start(t *testing.T, nodes ...*lab.Node) {
 	}
 }
 
-// makeReflector gives a node its label and cluster ID, and starts BIRD if that is to run there.
+// makeReflector sets the label and the cluster ID of a node, and starts BIRD if the node runs BIRD.
 func (x *reflected) makeReflector(t *testing.T, i int) {
 	t.Helper()
 	n := x.r[i]
@@ -151,7 +151,7 @@ func (x *reflected) restartReflector(t *testing.T, i int) {
 	must(t, x.r[i].Ready(limit))
 }
 
-// reflectedOnly waits until each worker has sessions with the two reflectors, up, and with no others.
+// reflectedOnly waits until each worker has established sessions with the two reflectors, and no others.
 func (x *reflected) reflectedOnly(t *testing.T) {
 	t.Helper()
 	for _, w := range x.workers {
@@ -160,8 +160,8 @@ func (x *reflected) reflectedOnly(t *testing.T) {
 	x.reflect(t)
 }
 
-// reflect waits until each worker has the other workers' blocks from both reflectors: a session that is up has not
-// brought its routes yet, and BIRD sends none before all its clients are back.
+// reflect waits until each worker has the other workers' blocks from both reflectors: an established session may not
+// have all routes yet, and BIRD sends none before all its clients are back.
 func (x *reflected) reflect(t *testing.T) {
 	t.Helper()
 	of := map[*lab.Node][]netip.Prefix{}
@@ -185,7 +185,7 @@ func (x *reflected) reflect(t *testing.T) {
 	}
 }
 
-// learned waits until all workers but the owner have, or have not, a route for a block, by the owner.
+// learned waits until all workers except the owner have, or lack, a route to a block by the owner.
 func (x *reflected) learned(t *testing.T, block netip.Prefix, owner *lab.Node, want bool) {
 	t.Helper()
 	for _, w := range x.workers {
@@ -272,7 +272,7 @@ func TestReflectors(t *testing.T) {
 				r.Deleted != 1 {
 				t.Fatalf("delete the affinity of %s: %+v, %v", path, r, err)
 			}
-			x.learned(t, block, w3, false) // no reflector keeps another's echo of it
+			x.learned(t, block, w3, false) // no reflector keeps another one's copy of it
 			time.Sleep(time.Second)
 			x.learned(t, block, w3, false)
 		})

@@ -54,7 +54,7 @@ func (c *cluster) testServices(t *testing.T) {
 	c.Settled(t)
 }
 
-// announcers waits until the first router has this many ways to a prefix.
+// announcers waits until the first router has this many paths to a prefix.
 func (c *cluster) announcers(t *testing.T, p netip.Prefix, want int) {
 	t.Helper()
 	eventually(t, func() error {

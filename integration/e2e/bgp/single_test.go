@@ -37,7 +37,7 @@ func TestSingle(t *testing.T) {
 	})
 }
 
-// testPortsTaken starts the daemon while others listen on its ports. A pod can be attached all the same, the status
+// testPortsTaken starts the daemon while other programs listen on its ports. Pods can still be attached, the status
 // lists the unserved ports, and each port is opened when it is free.
 func (s *single) testPortsTaken(t *testing.T) {
 	var listeners []net.Listener
@@ -125,7 +125,7 @@ func (s *single) connect(t *testing.T) *lab.Peer {
 	return p
 }
 
-// testRefusedRoutes has a peer announce routes of the node, beside a valid route.
+// testRefusedRoutes: a peer announces routes of the node, beside a valid route.
 func (s *single) testRefusedRoutes(t *testing.T) {
 	block := world.Blocks(t, s.n, "-4")[0]
 	inside := netip.PrefixFrom(block.Addr(), block.Bits()+1)
@@ -204,7 +204,7 @@ func (s *single) testRefusedRoutes(t *testing.T) {
 	})
 }
 
-// routeVia gives the router, which runs no BIRD, a route to the pods.
+// routeVia adds a route to the pods on the router, which does not run BIRD.
 func (s *single) routeVia(t *testing.T, block netip.Prefix) error {
 	t.Helper()
 	out, err := namespace.Command(s.tor.Namespace, "ip", "route", "replace", block.String(), "via",
@@ -215,7 +215,7 @@ func (s *single) routeVia(t *testing.T, block netip.Prefix) error {
 	return lab.Ping(s.tor.Namespace, s.pod.IP4())
 }
 
-// testFlood has the peer announce far more than a rack's router should.
+// testFlood: the peer announces far more routes than a rack's router should.
 func (s *single) testFlood(t *testing.T) {
 	const many, perUpdate = 200_000, 500
 	before, routesBefore := world.Measure(t, s.n), fibSize(t, s.n)

@@ -11,8 +11,8 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// TestBothEndsHaveSettingsOfTheirOwn: two nodes whose BGPPeers name each other. Each end uses its own BGPPeer,
-// whichever name is the lower one; and an unused port does not keep the session from coming up.
+// TestBothEndsHaveSettingsOfTheirOwn: two nodes whose BGPPeers name each other. Each end uses its own BGPPeer, for any
+// order of the names. The session also comes up with an unused port.
 func TestBothEndsHaveSettingsOfTheirOwn(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("b"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
 		{Name: "n2"}}})
@@ -73,7 +73,7 @@ spec: {importV4: [{action: Reject}]}
 		t.Errorf("settings of its own are told as a conflict:\n%s", out)
 	}
 
-	// n2 has the greater address: with a port in its BGPPeer it gets no answer, and n1 connects.
+	// n2 has the greater address: with a port in its BGPPeer it does not reach n1, and n1 connects.
 	if _, err := n1.Manxctl("delete", "bgppeer", "a", "b"); err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,9 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// TestOtherUplink: a node with two uplinks has the address of one, and the router at the other uplink peers with the
-// address of that. The status names the cause and the two commands that repair it, steadily and with one line in the
-// log. Each of the commands repairs it.
+// TestOtherUplink: the Node has the address of one of two uplinks, and the router at the other uplink peers with the
+// other address. The status shows the cause and two commands that repair it, without alternating and with one line in
+// the log. Each of the commands repairs it.
 func TestOtherUplink(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("u"), ToRs: 2, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	n, tor := l.Nodes[0], l.ToRs[1]
@@ -51,7 +51,7 @@ func TestOtherUplink(t *testing.T) {
 			t.Errorf("%d lines in the log with %q, want %d at most", have, text, most)
 		}
 	}
-	// It fails, for the node is not healthy.
+	// It fails, because the node is unhealthy.
 	if out, err := n.Manxctl("status"); err == nil || !strings.Contains(err.Error()+out, cause) {
 		t.Errorf("manxctl status does not name the cause: %v\n%s", err, out)
 	}

@@ -25,7 +25,7 @@ func (c *cluster) testUplinks(t *testing.T) {
 	}
 }
 
-// nextHops waits until the node's route to the world goes to exactly these routers.
+// nextHops waits until the node's route to the world has exactly these routers as next hops.
 func (c *cluster) nextHops(t *testing.T, n *lab.Node, tors ...*lab.ToR) {
 	t.Helper()
 	var want []string
@@ -117,7 +117,7 @@ func (c *cluster) stoppedRouter(t *testing.T) {
 	took := time.Since(start)
 	f.Run(t, 20)
 	sent, lost := f.Stop(t)
-	// A ping each 10 ms: the losses of one flow while the Cease travels.
+	// A ping each 10 ms: the losses of one flow during the transmission of the Cease.
 	if most := len(f.All) * int(took/(10*time.Millisecond)+1); lost > most {
 		t.Errorf("shutdown of BIRD: %d of %d pings lost, but %s explain %d at most", lost, sent, took, most)
 	}

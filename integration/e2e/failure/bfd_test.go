@@ -27,8 +27,8 @@ func (c *cluster) bfdUp(t *testing.T) {
 	}
 }
 
-// TestBFD enables BFD for the mesh, which is multihop here, and for the routers, by annotations. Restarts lose no
-// packet in spite of it. When a node is cut off, the other one removes its routes at once.
+// TestBFD enables BFD for the mesh, which is multihop here, and for the routers, by annotations. Restarts still lose no
+// packet. When a node is cut off, the other nodes remove its routes at once.
 func TestBFD(t *testing.T) {
 	const interval = 100 * time.Millisecond
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("b"), BFD: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2",
@@ -105,7 +105,7 @@ func TestBFD(t *testing.T) {
 	c.Reachable(t, "n1-p1", "n2-p1")
 }
 
-// setCarrier takes the router's end of a cable up or down.
+// setCarrier sets the router's end of a cable up or down.
 func (c *cluster) setCarrier(t *testing.T, port, state string) {
 	t.Helper()
 	if out, err := exec.Command("ip", "-n", c.ToR1.Namespace, "link", "set", port, state).CombinedOutput(); err != nil {

@@ -1,2 +1,2 @@
-// Package failure has daemons, peers, cables, hosts and the datastore fail, while traffic has to go on.
+// Package failure tests traffic during failures of daemons, peers, cables, hosts and the datastore.
 package failure

@@ -54,7 +54,7 @@ func (c *cluster) testDrift(t *testing.T) {
 	c.added(t)
 }
 
-// added puts routes there by hand: those that look like ours go, those of others stay.
+// added adds routes with ip(8): routes with our protocol are removed, those of others stay.
 func (c *cluster) added(t *testing.T) {
 	n, tor := c.N2, c.ToR1.Address(c.N2).String()
 	foreign := "10.244.201.0/28 via " + tor + " proto static"

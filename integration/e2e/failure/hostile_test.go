@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// hostile is one node with a hostile user without rights.
+// hostile is one node with a hostile unprivileged user.
 type hostile struct {
 	*lab.Lab
 	n        *lab.Node
@@ -24,8 +24,7 @@ type hostile struct {
 	args     []string
 }
 
-// TestHostileHost has a user without rights create files at the daemon's paths, and stores objects that claim the
-// property of others.
+// TestHostileHost: an unprivileged user creates files at the daemon's paths, and objects claim interfaces of the host.
 func TestHostileHost(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("h"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	h := &hostile{Lab: l, n: l.Nodes[0], theirs: filepath.Join(l.Nodes[0].Dir, "theirs"),
@@ -58,7 +57,7 @@ func TestHostileHost(t *testing.T) {
 	}
 }
 
-// asNobody runs a shell script as the user without rights, in the node's network namespace.
+// asNobody returns the command of a shell script as the unprivileged user, in the node's network namespace.
 func (h *hostile) asNobody(script string) *exec.Cmd {
 	cmd := exec.Command("nsenter", "--net=/run/netns/"+h.n.Namespace, "setpriv", "--reuid=65534", "--regid=65534",
 		"--clear-groups", "sh", "-ec", script)
@@ -66,7 +65,7 @@ func (h *hostile) asNobody(script string) *exec.Cmd {
 	return cmd
 }
 
-// awaitNotice waits until the status has, or has not, a notice with these words.
+// awaitNotice waits until the status has, or lacks, a notice with these words.
 func (h *hostile) awaitNotice(t *testing.T, yes bool, words ...string) {
 	t.Helper()
 	eventually(t, func() error {

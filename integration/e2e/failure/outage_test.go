@@ -11,7 +11,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// testOutage kills the daemon that holds the datastore, under traffic between the others.
+// testOutage kills the daemon with the embedded datastore, under traffic between the others.
 func (c *cluster) testOutage(t *testing.T) {
 	n := c.N2
 	sessionsBefore, before := world.Peers(t, n), world.Measure(t, n)

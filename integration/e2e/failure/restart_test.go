@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// testRestart stops a node's daemon, puts leftovers and foreign routes beside its own while it is down, and starts it
-// when the datastore is away: undesired routes go, but only once the desired ones are known.
+// testRestart stops a node's daemon, adds leftovers and foreign routes beside its own routes, and starts it while the
+// datastore is away: undesired routes are removed, but only once the desired ones are known.
 func (c *cluster) testRestart(t *testing.T) {
 	n := c.N2
 	f := &world.Flows{}
@@ -106,8 +106,8 @@ func (c *cluster) testRestart(t *testing.T) {
 	}
 }
 
-// prunedInTime compares the time of the removal of leftovers with the time when the daemon reported that it knew all
-// routes.
+// prunedInTime compares the time of the leftovers' removal with the time when the daemon reported that all routes are
+// known.
 func (c *cluster) prunedInTime(t *testing.T, n *lab.Node, logged int, deleted []string) {
 	t.Helper()
 	line := world.LineWith(n.Log()[logged:], "bgp restart finished")

@@ -10,9 +10,9 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestRollingRestarts kills and starts daemons of a mesh of three, with a router, in the ways that an upgrade does: one
-// after the other, two at the same time, all, and one ten times in a row. No running node loses a route or receives a
-// NOTIFICATION, and two nodes have one connection.
+// TestRollingRestarts kills and starts daemons of a mesh of three, with a router, like an upgrade: one after the other,
+// two at the same time, all, and one ten times in a row. No running node loses a route or receives a NOTIFICATION, and
+// each pair of nodes has one connection.
 func TestRollingRestarts(t *testing.T) {
 	t.Parallel() // it has a lab of its own, and mostly waits
 	c := newRolling(t)
@@ -108,8 +108,7 @@ func newRolling(t *testing.T) *cluster {
 	return c
 }
 
-// oneConnectionEach checks that each pair of nodes has one BGP connection, which the one with the greater address
-// made.
+// oneConnectionEach checks that each pair of nodes has one BGP connection, made by the node with the greater address.
 func (c *cluster) oneConnectionEach(t *testing.T) {
 	t.Helper()
 	for _, n := range c.Nodes {

@@ -14,8 +14,8 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// pair is two nodes in two racks, with a pod each, and pings between them and from the router that run on while daemons
-// come and go.
+// pair is two nodes in two racks, with a pod each, and pings between them and from the router that go on while daemons
+// start and end.
 type pair struct {
 	*cluster
 	flows *world.Flows
@@ -58,7 +58,7 @@ func (p *pair) ping(t *testing.T) {
 	p.flows.Run(t, 20)
 }
 
-// countLosses waits for more answers, counts the losses since ping and starts new pings.
+// countLosses waits for more replies, counts the losses since ping and starts new pings.
 func (p *pair) countLosses(t *testing.T, what string) {
 	t.Helper()
 	p.flows.Run(t, 30)
@@ -71,14 +71,14 @@ func (p *pair) countLosses(t *testing.T, what string) {
 	p.ping(t)
 }
 
-// birdNode runs BIRD on a node in the place of manxd, set up as calico/node sets it up.
+// birdNode runs BIRD on a node in place of manxd, configured as by calico/node.
 type birdNode struct {
 	n      *lab.Node
 	cmd    *exec.Cmd
 	socket string
 }
 
-// startBIRD gives kernel routes this metric; releases of calico/node differ in it.
+// startBIRD starts BIRD with this metric of kernel routes; releases of calico/node differ in it.
 func (p *pair) startBIRD(t *testing.T, n, other *lab.Node, metric int) *birdNode {
 	t.Helper()
 	var statics strings.Builder
@@ -125,7 +125,7 @@ protocol bgp Node from calico { neighbor %[5]s as 65000; }
 }
 
 // recovered waits until BIRD's graceful restart is over, on its side and on the router's: peers drop the routes of a
-// speaker that goes again before it has sent them (RFC 4724 section 4.2).
+// speaker that ends again before it has sent them (RFC 4724 section 4.2).
 func (p *pair) recovered(t *testing.T, b *birdNode) {
 	t.Helper()
 	eventually(t, func() error {
@@ -146,7 +146,7 @@ func (b *birdNode) kill() {
 	_ = b.cmd.Wait()
 }
 
-// TestSwitchBetweenManxAndBIRD moves a node from Manx to BIRD, as calico/node runs it, and back, while packets flow.
+// TestSwitchBetweenManxAndBIRD moves a node from Manx to calico/node's BIRD and back under traffic.
 func TestSwitchBetweenManxAndBIRD(t *testing.T) {
 	t.Parallel() // it has a lab of its own, and mostly waits
 	p := newPair(t, "w")
@@ -191,7 +191,7 @@ func TestSwitchBetweenManxAndBIRD(t *testing.T) {
 	}
 }
 
-// TestGracefulRestart restarts daemons in all the ways of maintenance.
+// TestGracefulRestart restarts daemons by each method of maintenance.
 func TestGracefulRestart(t *testing.T) {
 	t.Parallel() // it has a lab of its own, and mostly waits
 	p := newPair(t, "g")
@@ -220,7 +220,7 @@ func TestGracefulRestart(t *testing.T) {
 		}
 		back(t, p.N2)
 		p.flows.Run(t, 30)
-		// Peers drop the routes of a speaker that goes again before it has sent them (RFC 4724 section 4.2).
+		// Peers drop the routes of a speaker that ends again before it has sent them (RFC 4724 section 4.2).
 		sent, lost := p.flows.Stop(t)
 		t.Logf("three restarts within some seconds: %d of %d pings lost", lost, sent)
 		p.ping(t)
@@ -242,7 +242,7 @@ func TestGracefulRestart(t *testing.T) {
 		p.countLosses(t, "restart of node and router")
 	})
 	t.Run("without datastore", func(t *testing.T) {
-		p.N1.Manxd().Kill() // it holds the datastore
+		p.N1.Manxd().Kill() // it embeds the datastore
 		p.N2.Manxd().Kill()
 		must(t, p.N2.StartManxd())
 		eventually(t, func() error {

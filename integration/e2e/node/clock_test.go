@@ -13,8 +13,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestVMClockSteps sets the clock a day on and two days back under a running node. It runs in the virtual machine only,
-// because the clock is the whole machine's.
+// TestVMClockSteps sets the clock a day ahead and two days back under a running node. It runs in the virtual machine
+// only, because the clock is the whole machine's.
 func TestVMClockSteps(t *testing.T) {
 	if os.Getenv("MANX_VM") == "" {
 		t.Skip("it changes the machine's clock; `make test-vm` runs it in a virtual machine")

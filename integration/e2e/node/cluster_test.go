@@ -13,7 +13,7 @@ const limit = world.Limit
 
 var must, eventually = world.Must, world.Eventually
 
-// TestCluster runs the tests that share one cluster. Each leaves it as it found it.
+// TestCluster runs the tests that share one cluster. Each of them restores it.
 func TestCluster(t *testing.T) {
 	c := &cluster{world.NewCluster(t)}
 	world.InOrder(t, c, []world.Step[*cluster]{

@@ -20,8 +20,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestPluginAndDaemon kills and starts manxd while containers come and go, as in an update: each ADD succeeds, with
-// manxd or without it; no address is assigned twice; and after all DELs nothing is left.
+// TestPluginAndDaemon kills and starts manxd while containers start and end, as in an update. Each ADD succeeds, with
+// and without manxd; no address is assigned twice; and nothing is left after all DELs.
 func TestPluginAndDaemon(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("c"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
 		{Name: "n2"}}})
@@ -77,7 +77,7 @@ spec: {cidr: 10.244.0.0/16}`))
 		}
 		ended <- err
 	}()
-	world.Together(many, func(i int) { pods[i], errs[i] = n.AddPod(fmt.Sprintf("many%d", i)) })
+	world.Parallel(many, func(i int) { pods[i], errs[i] = n.AddPod(fmt.Sprintf("many%d", i)) })
 	must(t, errors.Join(errs...))
 	must(t, <-ended)
 	owner := map[netip.Addr]string{}
@@ -90,14 +90,14 @@ spec: {cidr: 10.244.0.0/16}`))
 	must(t, n.Ready(limit))
 	must(t, lab.Eventually(limit, func() error { return lab.Ping(pods[0].Namespace, pods[many-1].IP4()) }))
 
-	// Without a daemon DEL works, too, also for an unknown container.
+	// DEL also works without a daemon, even for an unknown container.
 	must(t, n.Manxd().Signal(syscall.SIGKILL))
 	<-n.Manxd().Done()
-	world.Together(many/2, func(i int) { errs[i] = pods[i].Delete() })
+	world.Parallel(many/2, func(i int) { errs[i] = pods[i].Delete() })
 	must(t, errors.Join(errs...))
 	must(t, n.StartManxd())
 	must(t, n.Ready(limit))
-	world.Together(many, func(i int) { errs[i] = pods[i].Delete() })
+	world.Parallel(many, func(i int) { errs[i] = pods[i].Delete() })
 	must(t, errors.Join(errs...))
 	store, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{datastore.EtcdSocket()}}, zap.NewNop())
 	must(t, err)

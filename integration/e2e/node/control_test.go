@@ -72,7 +72,7 @@ func TestControlAPI(t *testing.T) {
 	}
 }
 
-// flags have a node serve its control API to others.
+// flags make a node serve its control API to others.
 func (c *control) flags(n *lab.Node, certs string) []string {
 	return []string{"--control-listen=" + n.IP4.String() + ":9443", "--control-ca-file=" + certs + "/ca.pem",
 		"--control-cert-file=" + certs + "/node-1.pem",
@@ -80,7 +80,7 @@ func (c *control) flags(n *lab.Node, certs string) []string {
 		"--control-readers=nobody, monitoring"}
 }
 
-// makeTools puts manxctl, grpcurl and the documented client where a shell finds them.
+// makeTools puts manxctl, grpcurl and the documented client into a folder of PATH.
 func (c *control) makeTools(t *testing.T) {
 	t.Helper()
 	must(t, os.MkdirAll(c.tools, 0o755))
@@ -98,7 +98,7 @@ func (c *control) makeTools(t *testing.T) {
 	}
 }
 
-// documented are the commands below a heading of the documentation.
+// documented returns the commands below a heading of the documentation.
 func (c *control) documented(t *testing.T, heading string) (commands []string) {
 	t.Helper()
 	_, section, _ := strings.Cut(c.doc, "### "+heading+"\n")
@@ -166,7 +166,7 @@ func (c *control) testSoft(t *testing.T) {
 		}
 		return nil
 	})
-	// The peer shows the effect of the reset when it answers a later query.
+	// The peer shows the effect of the reset in the reply to a later query.
 	eventually(t, func() error { _, err := c.tor.Birdc("show", "protocols", "all", "n1"); return err })
 	after := c.awaitEstablished(t, tor)
 	if after.GetEstablishedUnixMs() != before.GetEstablishedUnixMs() || after.GetFlaps() != before.GetFlaps() {
@@ -226,7 +226,7 @@ func (c *control) testNotEstablished(t *testing.T) {
 	}
 }
 
-// testRetry has an unusable object, and a route that the kernel refuses because a foreign route is in its place.
+// testRetry has an invalid object, and a route that the kernel refuses because a foreign route has its prefix.
 func (c *control) testRetry(t *testing.T) {
 	etcd := world.DialEtcd(t, c.n1)
 	const key = "/calico/resources/v3/projectcalico.org/bgpfilters/broken"
@@ -322,7 +322,7 @@ func (c *control) testDrain(t *testing.T) {
 func (c *control) testDocumented(t *testing.T) {
 	tor := c.tor.Address(c.n1)
 	c.awaitEstablished(t, tor)
-	time.Sleep(6 * time.Second) // after the many resets of before, one more is allowed
+	time.Sleep(6 * time.Second) // one more reset is allowed after the many earlier ones
 	want := map[string]string{
 		"status": "Node:       n1", "reset": "reset (soft-out)", "list manx.v1.Manx": "manx.v1.Manx.ResetPeer",
 		"GetStatus":    `"node": "n1"`,
@@ -422,7 +422,7 @@ openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=ma
 			t.Errorf("user nobody with %s: %v\n%s", flags, err, out)
 		}
 	}
-	// A daemon that is not configured to listen does not.
+	// A daemon without the setting does not listen.
 	out, err := c.shell(c.n1, c.certs, fmt.Sprintf("manxctl --server %s:9443 --cert-file admin.pem --key-file "+
 		"admin-key.pem status", c.n2.IP4))
 	if world.ExitCode(err) != 4 || !strings.Contains(out, "no program listens there") {
@@ -447,7 +447,7 @@ func (c *control) testRenewed(t *testing.T) {
 	}
 }
 
-// testWaits starts a daemon whose certificates come later, and one whose settings can never work.
+// testWaits starts a daemon whose certificates appear later, and a daemon with settings that can never work.
 func (c *control) testWaits(t *testing.T) {
 	later := filepath.Join(c.Dir, "later")
 	must(t, c.n2.Manxd().Stop(limit))

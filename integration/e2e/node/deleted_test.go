@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestNodeDeleted deletes the Node of a running daemon. The daemon does not detect its address, so it does not read it
-// again. The Node comes back with its labels, and so does the session of the other node.
+// TestNodeDeleted deletes the Node of a running daemon. The daemon has a configured address, so it does not detect its
+// address again. The Node comes back with its labels, and so does the session of the other node.
 func TestNodeDeleted(t *testing.T) {
 	t.Parallel()
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("d"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},

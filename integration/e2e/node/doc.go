@@ -1,2 +1,2 @@
-// Package node tests the life of one node: how manxd starts, its services, its pods, and how it goes.
+// Package node tests the life of one node: the start of manxd, its services, its pods, and its removal.
 package node

@@ -22,7 +22,7 @@ import (
 // strangerEnv has the path of the data directory that TestStranger tries to access.
 const strangerEnv = "MANX_E2E_STRANGER"
 
-// TestStranger is an unprivileged user of a node, in a process of its own: it prints its successful accesses to the
+// TestStranger is an unprivileged user of a node, in another process: it prints its successful accesses to the
 // datastore.
 func TestStranger(t *testing.T) {
 	dir := os.Getenv(strangerEnv)

@@ -59,7 +59,7 @@ func TestFloatingAddresses(t *testing.T) {
 		awaitName(t, name, ns, "first")
 	}
 
-	// A conversation goes on with the pod that has the address from then on.
+	// A connection continues with the new pod of the address.
 	conns := map[netip.Addr]*net.UDPConn{}
 	for _, a := range floating {
 		conns[a] = dialFrom(t, pods["remote"].Namespace, a)
@@ -111,7 +111,7 @@ func nats(p *lab.Pod) []map[string]string {
 	}
 }
 
-// serveName lets a pod answer with its name.
+// serveName makes a pod reply with its name.
 func serveName(t *testing.T, p *lab.Pod) {
 	t.Helper()
 	var conn *net.UDPConn
@@ -131,7 +131,7 @@ func serveName(t *testing.T, p *lab.Pod) {
 	}()
 }
 
-// dialFrom begins a conversation: it receives answers from the address itself alone.
+// dialFrom opens a connected socket: it receives replies only from the address itself.
 func dialFrom(t *testing.T, ns string, to netip.Addr) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn
@@ -144,7 +144,7 @@ func dialFrom(t *testing.T, ns string, to netip.Addr) *net.UDPConn {
 	return conn
 }
 
-// queryOn sends a datagram and returns the answer.
+// queryOn sends a datagram and returns the reply.
 func queryOn(conn *net.UDPConn) (string, error) {
 	if _, err := conn.Write([]byte("who?")); err != nil {
 		return "", err
@@ -177,7 +177,7 @@ func query(t *testing.T, ns string, to netip.Addr) (string, error) {
 	return queryOn(conn)
 }
 
-// awaitName waits until that pod answers at all floating addresses.
+// awaitName waits until this pod replies at all floating addresses.
 func awaitName(t *testing.T, source, ns, want string) {
 	t.Helper()
 	for _, a := range floating {

@@ -19,7 +19,7 @@ func (c *cluster) testManyPods(t *testing.T) {
 	before := len(world.OurRoutes(t, c.N2.Namespace, "-4"))
 	pods, errs := make([]*lab.Pod, many), make([]error, many)
 	start := time.Now()
-	world.Together(many, func(i int) { pods[i], errs[i] = c.N2.AddPod(fmt.Sprintf("many%d", i), lab.DualStack) })
+	world.Parallel(many, func(i int) { pods[i], errs[i] = c.N2.AddPod(fmt.Sprintf("many%d", i), lab.DualStack) })
 	must(t, errors.Join(errs...))
 	took := time.Since(start)
 
@@ -35,7 +35,7 @@ func (c *cluster) testManyPods(t *testing.T) {
 			owner[a] = p.Name
 		}
 	}
-	world.Together(many, func(i int) {
+	world.Parallel(many, func(i int) {
 		for _, a := range pods[i].IPs {
 			errs[i] = errors.Join(errs[i],
 				lab.Eventually(limit, func() error { return lab.Ping(c.Pods["n3-p1"].Namespace, a) }))
@@ -55,7 +55,7 @@ func (c *cluster) testManyPods(t *testing.T) {
 	}
 
 	start = time.Now()
-	world.Together(many, func(i int) { errs[i] = pods[i].Delete() })
+	world.Parallel(many, func(i int) { errs[i] = pods[i].Delete() })
 	must(t, errors.Join(errs...))
 	took = time.Since(start)
 	eventually(t, func() error {

@@ -15,8 +15,8 @@ import (
 	"github.com/manxnet/manx/integration/e2e/world"
 )
 
-// testTwin starts a second daemon on a host that is a node already, with other folders and settings, as another node
-// and as the same: it is refused with the process ID of the first and changes nothing.
+// testTwin starts a second daemon on the host of a node, with other folders and settings, as another node and as the
+// same node. It is refused with the process ID of the first daemon, and changes nothing.
 func (c *cluster) testTwin(t *testing.T) {
 	n := c.N2
 	own := func(name string, more ...string) []string {
@@ -71,8 +71,8 @@ func (c *cluster) testTwin(t *testing.T) {
 	c.Settled(t)
 }
 
-// TestRefusesToStart gives manxd settings that can never work: 2 is the exit code of a wrong setting, 1 of everything
-// else.
+// TestRefusesToStart starts manxd with settings that can never work: the exit code of a wrong setting is 2, of other
+// errors 1.
 func TestRefusesToStart(t *testing.T) {
 	bin := world.Binaries(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestReadOnlySysctls runs the daemon where it cannot write to /proc/sys, as in a container that is not privileged:
-// first in that way, then with the network's variables mounted at another path.
+// TestReadOnlySysctls runs the daemon with a read-only /proc/sys, as in an unprivileged container: first without a
+// remedy, then with the network's variables mounted at another path.
 func TestReadOnlySysctls(t *testing.T) {
 	t.Parallel()
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("y"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})

@@ -21,11 +21,10 @@ import (
 // deployed is the folder of the unit and of the files that it needs.
 const deployed = "../../../deploy/systemd"
 
-// exposure is the figure that systemd-analyze(1) gives the unit, from 0 (safe) to 10, and that docs/security.md
-// carries.
+// exposure is the exposure of the unit by systemd-analyze(1), from 0 (safe) to 10, as in docs/security.md.
 var exposure = regexp.MustCompile(`Overall exposure level for manxd.service: (\d+\.\d) `)
 
-// TestUnitExposure has systemd rate the unit.
+// TestUnitExposure checks systemd's exposure of the unit: it is low, and docs/security.md has the same number.
 func TestUnitExposure(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Skip("systemd is not installed")
@@ -91,7 +90,7 @@ func newConfined(t *testing.T, pools string, settings []string, args ...string) 
 	c.writePasswords()
 	must(t, c.N1.Ready(limit))
 	must(t, c.N1.Apply(pools))
-	// it is n1 that has the kernel load the module, and not n2, which is root's
+	// n1 makes the kernel load the module, not n2, which runs as root
 	if strings.Contains(pools, "ipipMode: Always") {
 		eventually(t, func() error { _, err := c.N1.Run("ip", "link", "show", "up", "dev", "tunl0"); return err })
 	}
@@ -161,7 +160,7 @@ func (c *confined) checkDenials() {
 	}
 }
 
-// router has a further BIRD talk to the node from an address of its own.
+// router runs a further BIRD that peers with the node from its own address.
 func (c *confined) router(x world.Trouble) netip.Addr {
 	c.t.Helper()
 	at := func(last byte) netip.Addr {
@@ -173,7 +172,7 @@ func (c *confined) router(x world.Trouble) netip.Addr {
 	return at(x.Address)
 }
 
-// unitPools are one for each family.
+// unitPools has one pool for each family.
 const unitPools = `
 apiVersion: projectcalico.org/v3
 kind: IPPool
@@ -217,7 +216,7 @@ func TestUnit(t *testing.T) {
 // unitSessions are those with n2 for IPv4 and IPv6, and with two routers.
 const unitSessions = 4
 
-// meshAndRouters is one session of each sort.
+// meshAndRouters is one session of each type.
 func (c *confined) meshAndRouters() string {
 	bfd := `annotations: {manx.io/bfd: "true", manx.io/bfd-interval: 300ms}`
 	peer := func(name string, address netip.Addr, more string) string {
@@ -371,8 +370,7 @@ func (c *confined) testFiles(t *testing.T) {
 	}
 }
 
-// testUnitRestart takes the node out and back, and has systemd start the daemon again after an orderly end and after a
-// kill.
+// testUnitRestart drains and undrains the node. systemd starts the daemon again after an orderly end and after a kill.
 func (c *confined) testUnitRestart(t *testing.T) {
 	for _, verb := range []string{"drain", "undrain"} {
 		if out, err := c.N1.Manxctl("node", verb, "n1"); err != nil {
@@ -399,7 +397,7 @@ func (c *confined) testUnitRestart(t *testing.T) {
 	must(t, c.N1.Ready(limit))
 }
 
-// testUnitAsRoot follows docs/security.md to run the same unit as root, and then goes back to the user of its own.
+// testUnitAsRoot follows docs/security.md to run the same unit as root, and then returns to the own user.
 func (c *confined) testUnitAsRoot(t *testing.T) {
 	folders := func(from, to string) {
 		_, err := c.Run("sed", "-i", `s/ `+from+`\b/ `+to+`/g`, "/etc/tmpfiles.d/manx.conf")
@@ -430,7 +428,7 @@ func (c *confined) testUnitAsRoot(t *testing.T) {
 // testEachCapability removes one capability after the other: each time something is denied. So the unit has no
 // unnecessary capability, and the other tests would detect a missing one.
 func (c *confined) testEachCapability(t *testing.T) {
-	wrong := c.router(world.Trouble{Address: 45, Bird: " ", Remote: 64999}) // CAP_NET_RAW is for its answer
+	wrong := c.router(world.Trouble{Address: 45, Bird: " ", Remote: 64999}) // CAP_NET_RAW is needed for its reply
 	must(t, c.N1.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: wrong}, spec: "+
 		"{node: n1, peerIP: %s, asNumber: 65000}}", wrong)))
 	all := []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE", "CAP_SYS_NICE"}

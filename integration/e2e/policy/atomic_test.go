@@ -164,7 +164,7 @@ func (c *cluster) testAtomic(t *testing.T) {
 	must(t, f.waitFor(pairs[0].old, from))
 	var slowest time.Duration
 	for i, s := range list {
-		if i > 0 { // from one kind of change to the next: also at once, and nothing may be seen of it
+		if i > 0 { // from one kind of change to the next: also atomic and without effect on packets
 			c.enforced(t, c.change(t, append(deletions(list[i-1].states[0], s.states[0]), s.states[0]...)...),
 				server.Node)
 		}

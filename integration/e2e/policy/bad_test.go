@@ -11,8 +11,7 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// TestBadPolicy gives the daemons large, odd or wrong objects: none blocks others, and nothing is left after their
-// removal.
+// TestBadPolicy stores large, unusual or invalid objects: none blocks others, and nothing is left after their removal.
 func TestBadPolicy(t *testing.T) {
 	c := newPolicyLab(t, "x", map[string]string{"a": "n2", "b": "n2", "far": "n1"})
 	n2, a, b := c.N2, c.Pods["a"], c.Pods["b"]
@@ -116,7 +115,7 @@ func TestBadPolicy(t *testing.T) {
 	})
 }
 
-// spoof gives a pod another one's address, beside its own.
+// spoof adds another pod's address to a pod.
 func spoof(p *lab.Pod, as netip.Addr) error {
 	_, err := namespace.Command(p.Namespace, "ip", "addr", "add", as.String(), "dev", "lo", "nodad").CombinedOutput()
 	if err != nil {

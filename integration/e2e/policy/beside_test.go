@@ -93,7 +93,7 @@ COMMIT
 COMMIT
 `
 
-// besidePolicy lets only one pod reach the backend of the service.
+// besidePolicy allows only one pod to reach the backend of the service.
 const besidePolicy = `
 apiVersion: projectcalico.org/v3
 kind: GlobalNetworkPolicy

@@ -91,7 +91,7 @@ func (c *cluster) testConditions(t *testing.T) {
 	}
 }
 
-// named gives a pod a named port.
+// named adds a named port to an endpoint.
 func named(o map[string]any, name, protocol string, port int) {
 	o["spec"].(map[string]any)["ports"] = []map[string]any{
 		{"name": name, "protocol": protocol, "port": port, "hostPort": 0, "hostIP": ""}}
@@ -187,7 +187,7 @@ func (c *cluster) testProfiles(t *testing.T) {
 		check(t, far, lost, answered)
 		c.enforced(t, c.change(t, profile("team", "ingress: [{action: Deny, protocol: TCP}, {action: Allow}]")...))
 		check(t, far, answered, lost)
-		c.enforced(t, c.change(t, asDeleted(profile("team", ""))...)) // an unknown profile lets nothing in
+		c.enforced(t, c.change(t, asDeleted(profile("team", ""))...)) // an unknown profile allows nothing
 		check(t, far, lost, lost)
 		c.enforced(t, c.change(t, profile("team", udp)...))
 		check(t, far, answered, lost)

@@ -52,7 +52,7 @@ spec:
 	prober := udpIn(t, client.Namespace, 7012)
 	count(prober, &answered, false)
 	stop, done := make(chan struct{}), make(chan struct{})
-	go func() { // the client does not notice anything
+	go func() { // the client is not notified
 		defer close(done)
 		for {
 			select {
@@ -79,19 +79,19 @@ spec:
 		}
 		return nil
 	})
-	before := answered.Load() + 20 // more of all three conversations
+	before := answered.Load() + 20 // more of all three connections
 	eventually(t, func() error { return atLeast("answers", answered.Load(), before) })
 	if got := stolen.Load(); got != 0 {
 		t.Errorf("the next pod received %d datagrams of the old pod's connections, which its policy denies", got)
 	}
 
-	// The address goes back, now to a pod without policy, and works.
+	// The address moves back, now to a pod without policy, and works.
 	must(t, next.EditEndpoint(func(e lab.Resource) { e.Spec()["ipNetworks"] = []string{next.IP4().String() + "/32"} }))
 	must(t, old.EditEndpoint(func(e lab.Resource) { e.Spec()["ipNetworks"] = []string{address.String() + "/32"} }))
 	eventually(t, func() error { return lab.Ping(client.Namespace, address) })
 }
 
-// startSingle is a node with a datastore of its own and the pool 10.244.0.0/16.
+// startSingle starts a node with its own datastore and the pool 10.244.0.0/16.
 func startSingle(t *testing.T, name string) *lab.Node {
 	t.Helper()
 	l := world.NewLab(t, lab.Spec{Name: world.LabName(name), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})

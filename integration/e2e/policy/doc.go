@@ -1,2 +1,2 @@
-// Package policy drives network policy, in the kernel of nodes and by packets of real sockets, as users and pods do.
+// Package policy tests network policy in the kernel of nodes, with packets of real sockets.
 package policy

@@ -27,8 +27,8 @@ func exchangeLine(conn net.Conn) error {
 	return err
 }
 
-// testEstablished: policy decides about the first packet. Established connections continue, in both directions and at
-// both ends, whatever changes. New denied connections are not established.
+// testEstablished: policy decides the first packet. Established connections continue after any change, in both
+// directions and at both ends. New denied connections are not established.
 func (c *cluster) testEstablished(t *testing.T) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	echoTCP(t, b.Namespace, 7801)

@@ -237,7 +237,7 @@ func TestExplainLive(t *testing.T) {
 	})
 }
 
-// connectFrom connects from a port of its own and ends the connection so that it can do so again.
+// connectFrom connects from a fixed port and resets the connection, so that it can connect again.
 func connectFrom(t *testing.T, ns string, port int, to netip.Addr, toPort int) {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{Port: port}, Timeout: time.Second}

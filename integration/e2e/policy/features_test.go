@@ -67,7 +67,7 @@ func TestPolicyFeatures(t *testing.T) {
 			test.run(c, t)
 			t.Logf("took %.1f s", time.Since(start).Seconds())
 		})
-		if now := content(table(t, c.N2)); ok && now != before { // each leaves it as it found it
+		if now := content(table(t, c.N2)); ok && now != before { // each restores it
 			t.Errorf("%s: something stayed behind:\n%s\nwas\n%s", test.name, now, before)
 		}
 		if !ok {
@@ -92,7 +92,7 @@ type attempt struct {
 	want    string
 }
 
-// try makes connections until one does not get lost, or the time is over.
+// try makes connections until one is not lost, or the time is over.
 func (k attempt) try(patience time.Duration) string {
 	for end := time.Now().Add(patience); ; {
 		var timeout net.Error
@@ -110,13 +110,13 @@ func (k attempt) try(patience time.Duration) string {
 	}
 }
 
-// lastPort is the source port of the last UDP knock. The kernel lets the packets of a flow that it knows pass, so a
-// port that an earlier knock had must not come again; those from 10000 on are not given to others.
+// lastPort is the source port of the last UDP attempt. The kernel accepts the packets of a known flow, so a port of an
+// earlier attempt must not be reused. Other programs do not use ports from 10000 on.
 var lastPort atomic.Uint32
 
 func freshPort() *net.UDPAddr { return &net.UDPAddr{Port: int(10000 + lastPort.Add(1)%20000)} }
 
-// tryOnce makes one connection, or sends one ping, and waits for an answer.
+// tryOnce makes one connection, or sends one ping, and waits for a reply.
 func (k attempt) tryOnce() error {
 	if k.network == "ping" {
 		if err := namespace.Command(k.ns, "ping", "-n", "-q", "-c", "1", "-W", "0.3",
@@ -156,7 +156,7 @@ func (k attempt) tryOnce() error {
 	return err
 }
 
-// associate sends an INIT and waits until that is answered.
+// associate sends an INIT and waits for the reply.
 func associate(conn *net.IPConn, port uint16) error {
 	own := uint16(20000 + rand.IntN(40000))
 	_, err := conn.Write(lab.SCTPPacket{Source: own, Destination: port, Chunk: lab.SCTPInit,
@@ -166,7 +166,7 @@ func associate(conn *net.IPConn, port uint16) error {
 		if n, _, err = conn.ReadFrom(buf); err != nil { // without the header of IPv4
 			break
 		}
-		// A kernel with SCTP refuses itself, which is an answer from there, too.
+		// A kernel with SCTP refuses the association itself, which is a reply from there, too.
 		if p, ok := lab.DecodeSCTP(buf[:n]); ok && p.Source == port && p.Destination == own &&
 			(p.Chunk == lab.SCTPInitAck || p.Chunk == lab.SCTPAbort) {
 			return nil
@@ -229,7 +229,7 @@ func awaitPolicy(t *testing.T, n *lab.Node) {
 	})
 }
 
-// temporary writes objects as they are, and restores the earlier ones when the test ends.
+// temporary writes objects unchanged, and restores the earlier ones when the test ends.
 func (c *cluster) temporary(t *testing.T, list ...entry) {
 	t.Helper()
 	var before []entry

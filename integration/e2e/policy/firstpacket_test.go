@@ -100,7 +100,7 @@ func sendOnce(ns string, to netip.Addr) error {
 }
 
 // TestFirstPacket has containers send one packet as soon as the CNI plugin reports that they are attached. It arrives
-// exactly if policy allows it: at no time is either otherwise.
+// if and only if policy allows it, at any time.
 func TestFirstPacket(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("w"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
 		{Name: "n2"}}})
@@ -161,7 +161,7 @@ spec: {cidr: "fd00:244::/64"}
 		}
 	}()
 	errs := make([]error, pods)
-	world.Together(pods, func(i int) {
+	world.Parallel(pods, func(i int) {
 		p, err := n.AddPod(fmt.Sprintf("first%d", i), lab.DualStack, onItsOwn)
 		attached.Add(1)
 		if err == nil {
@@ -233,7 +233,7 @@ spec: {cidr: "fd00:244::/64"}
 	checkWrong()
 }
 
-// lines are those of text that begin with prefix.
+// lines returns the lines of text that begin with prefix.
 func lines(text, prefix string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {

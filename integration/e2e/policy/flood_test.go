@@ -16,10 +16,9 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// flood sends datagrams without a pause, in rounds: one of each stream. Each has another source port than those before,
-// and gets no answer, so that connection tracking takes each for the first of its connection and policy decides about
-// it. All leave one processor in the order of the streams, and the kernel keeps that order. Their payload identifies
-// them.
+// flood sends datagrams without a pause, in rounds: one of each stream. Each datagram has a new source port and gets no
+// reply, so that for connection tracking it is the first of its connection, and policy decides it. All leave one
+// processor in the order of the streams, and the kernel keeps that order. Their payload identifies them.
 type flood struct {
 	mu      sync.Mutex
 	streams []*stream     // guarded by mu; only ever gets longer
@@ -83,7 +82,7 @@ func (f *flood) all() []*stream {
 	return f.streams
 }
 
-// as gives the stream another source address, one of its namespace.
+// as sets another source address of the stream, one of its namespace.
 func (s *stream) as(a netip.Addr) error {
 	if a.Is6() {
 		return unix.Bind(s.fd, &unix.SockaddrInet6{Addr: a.As16()})

@@ -41,7 +41,7 @@ func loggingPolicies(log string) string {
 var logRule = fmt.Sprintf("{action: Log, protocol: UDP, destination: {ports: [%d, %d, %d, %d, '%d:7199']}}, ",
 	allowedPort, refusedPort, passedPort, undecidedPort, firstMarker)
 
-// testFlowLog has rules log packets that others allow, deny and pass on. The verdict on the packets is the same without
+// testFlowLog: rules log packets that other rules allow, deny and pass. The verdict on the packets is the same without
 // logging, with the flow log and without. The file and the subscribers of the flow log get the logged and the dropped
 // packets, within the configured limits.
 func (c *cluster) testFlowLog(t *testing.T) {
@@ -83,7 +83,7 @@ func (c *cluster) testFlowLog(t *testing.T) {
 	defer func() { c.restart(t); awaitPolicy(t, n) }()
 	f := &flowLogs{c: c, file: file, marker: firstMarker}
 	awaitPolicy(t, n)
-	f.mark(t) // the rules are written again, and somebody listens
+	f.mark(t) // the rules are written again, and a subscriber listens
 	tryAll(t, attempts)
 	f.mark(t)
 	c.checkEntries(t, f.entries(t))
@@ -199,7 +199,7 @@ func texts(list []*printed) (all []string) {
 	return all
 }
 
-// checkEntries compares the recorded entries of the knocks.
+// checkEntries compares the recorded entries of the attempts.
 func (c *cluster) checkEntries(t *testing.T, list []flowlog.Entry) {
 	t.Helper()
 	want := map[string]bool{}

@@ -6,7 +6,7 @@ import (
 	"github.com/manxnet/manx/integration/e2e/world"
 )
 
-// TestPolicyGuarantees checks the promises of the packet filter against floods of packets.
+// TestPolicyGuarantees checks the guarantees of the packet filter under floods of packets.
 func TestPolicyGuarantees(t *testing.T) {
 	c := newPolicyLab(t, "g", map[string]string{"client": "n2", "server": "n2", "remote": "n1"})
 	world.InOrder(t, c, []world.Step[*cluster]{

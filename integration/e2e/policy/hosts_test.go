@@ -35,7 +35,7 @@ func echo(t *testing.T, ns string, ports ...int) {
 	}
 }
 
-// requestEcho sends a few datagrams of one new connection and returns the first answer: the client's address as the
+// requestEcho sends a few datagrams of one new connection and returns the first reply: the client's address as the
 // other end sees it.
 func requestEcho(ns string, to netip.AddrPort, patience time.Duration) (reply string, err error) {
 	var conn net.Conn
@@ -108,7 +108,7 @@ func TestHostEndpoints(t *testing.T) {
 	// forbids.
 	usual := documents(t, felix("defaultEndpointToHostAction: Drop"))
 	c.enforced(t, c.change(t, usual...))
-	// Where the probes go. TCP of BGP and of the datastore is failsafe, or the cluster would fall apart.
+	// The destinations of the probes. TCP of BGP and of the datastore is failsafe, or the cluster would fail.
 	probes := func(in, out, failsafe, through, toHost bool) []probe {
 		var list []probe
 		for _, six := range []bool{false, true} {
@@ -191,7 +191,7 @@ func TestHostEndpoints(t *testing.T) {
 				c.enforced(t, c.change(t, list...), n2)
 				defer func() { c.enforced(t, c.change(t, append(deletions(list, usual), usual...)...), n2) }()
 			}
-			for _, n := range []*lab.Node{n1, n2} { // they have to find each other again, whatever the policy
+			for _, n := range []*lab.Node{n1, n2} { // they reconnect, with any policy
 				if out, err := n.Run("ip", "neigh", "flush", "dev", "eth0"); err != nil {
 					t.Fatalf("%v: %s", err, out)
 				}

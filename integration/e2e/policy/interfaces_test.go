@@ -70,7 +70,7 @@ func (c *cluster) testHostInterfaces(t *testing.T) {
 			return nil
 		})
 		world.IP(t, n, fmt.Sprintf("-n %s addr add 10.77.0.2/24 dev eth5", n.Namespace))
-		is(lost) // in both families: the interface is meant
+		is(lost) // in both families: the policy is about the interface
 		address("del")
 		eventually(t, func() error {
 			if got := (attempt{ns: tor, network: "udp", to: at(other, port)}).try(0); got != answered {

@@ -121,8 +121,8 @@ func (c *cluster) guard(t *testing.T) *guarded {
 	return g
 }
 
-// testRestartKeepsPolicy ends and kills the daemon under a flood, and starts it again: nothing is written, nothing
-// passes that should not, and nothing is lost.
+// testRestartKeepsPolicy ends and kills the daemon under a flood, and starts it again: nothing is written, no denied
+// packet passes, and no allowed packet is lost.
 func (c *cluster) testRestartKeepsPolicy(t *testing.T) {
 	n, g := c.N2, c.guard(t)
 	before, m := table(t, n), watchRules(t, n)
@@ -188,7 +188,7 @@ func (c *cluster) testResyncWritesNothing(t *testing.T) {
 		return nil
 	})
 	must(t, n.Ready(limit))
-	// A transaction without a change, for a chain of the table: the daemon must read the table to find that out.
+	// A transaction for a chain of the table without a change: only a read of the table shows this.
 	_, err := n.Run("nft", "add chain inet manx to-workload")
 	must(t, err)
 	eventually(t, func() error {

@@ -76,7 +76,7 @@ func (c *cluster) testPacketRates(t *testing.T) {
 		name     string
 		pod      string
 		controls map[string]any
-		// most is how many packets of a volley may pass at once, and how many more each second.
+		// most is the number of packets of a burst that may pass at once, and the number of further ones each second.
 		in, out struct{ burst, rate int }
 	}{
 		{name: "none"},
@@ -108,14 +108,14 @@ func (c *cluster) testPacketRates(t *testing.T) {
 				{"to the host itself", b.Namespace, c.N2.IP4, c.N2.Namespace, x.out},
 			} {
 				if v.limit.rate > 0 {
-					// The bucket was used by the volley before: a new one is full.
+					// The earlier burst has used the bucket: a new one is full.
 					c.limits(t, x.pod, nil)
 					c.limits(t, x.pod, x.controls)
 				}
 				arrived, took := sendBurst(t, v.from, at(v.to, port), v.sink, all)
 				least, most := all, all
 				if v.limit.rate > 0 {
-					// Packets of earlier connections may have taken a little.
+					// Packets of earlier connections may have used a part of it.
 					least, most = v.limit.burst-2, v.limit.burst+int(float64(v.limit.rate)*took.Seconds())+1
 				}
 				if arrived < least || arrived > most {
@@ -184,8 +184,8 @@ func acceptTCP(t *testing.T, ns string, port int) {
 	})
 }
 
-// testMaxConnections limits how many connections a pod has at a time: further TCP clients are refused, further packets
-// of other protocols are dropped, and established connections continue.
+// testMaxConnections limits the number of a pod's concurrent connections: further TCP clients are refused, further
+// packets of other protocols are dropped, and established connections continue.
 func (c *cluster) testMaxConnections(t *testing.T) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	acceptTCP(t, b.Namespace, 7101)
@@ -250,8 +250,8 @@ func (c *cluster) testMaxConnections(t *testing.T) {
 	})
 }
 
-// counts opens as many connections as are allowed, and then one more, which is refused. Changes of policy meanwhile
-// make no difference. When a connection ends there is room for another.
+// counts opens as many connections as are allowed, and then one more, which is refused. Concurrent changes of policy
+// have no effect. When a connection ends, another one is allowed.
 func (c *cluster) counts(t *testing.T, h *openConns, network string, to netip.AddrPort, allowed int, beyond string) {
 	t.Helper()
 	open := func(what string) {

@@ -114,7 +114,7 @@ func (c *cluster) testServiceLoop(t *testing.T) {
 			var list []attempt
 			for _, s := range services {
 				list = append(list, attempt{"a service", a.Namespace, "tcp", at(s, port), x.want})
-				if x.want != answered { // no host is there to answer
+				if x.want != answered { // no host can reply
 					list = append(list, attempt{"a service", a.Namespace, "udp", at(s, port), x.want})
 				}
 			}

@@ -21,7 +21,7 @@ spec:
   egress: [{action: Allow, protocol: UDP, destination: {ports: [7003]}}]
 `
 
-// testNewPods attaches pods while datagrams to their addresses and out of their namespaces are on their way already.
+// testNewPods attaches pods while datagrams to their addresses and out of their namespaces are already in flight.
 // Denied packets never pass; allowed ones pass as soon as the CNI plugin has returned.
 func (c *cluster) testNewPods(t *testing.T) {
 	const pods = 20

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// sendRaw sends packets of a protocol until one arrives as it was sent, or the time is over.
+// sendRaw sends packets of a protocol until one arrives unchanged, or the time is over.
 func sendRaw(
 	t *testing.T, from, to string, address netip.Addr, protocol int, payload []byte, patience time.Duration,
 ) bool {
@@ -30,7 +30,7 @@ func sendRaw(
 	must(t, err)
 	defer source.Close()
 	for end := time.Now().Add(patience); ; {
-		_, _ = source.Write(payload) // the other end's kernel may have complained
+		_, _ = source.Write(payload) // the other end's kernel may have sent an error
 		_ = sink.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		buf := make([]byte, 256)
 		for {
@@ -48,8 +48,8 @@ func sendRaw(
 	}
 }
 
-// testOddPackets has a pod send packets that have the form of tunnels between nodes, and packets of no connection: both
-// are dropped unless FelixConfiguration allows them, whatever the policies.
+// testOddPackets: a pod sends packets with the form of tunnels between nodes, and packets of no connection. Both are
+// dropped unless FelixConfiguration allows them, with any policies.
 func (c *cluster) testOddPackets(t *testing.T) {
 	a, far := c.Pods["a"], c.Pods["far"]
 	echo(t, far.Namespace, 4789, 4790)

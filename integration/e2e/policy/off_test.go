@@ -52,7 +52,7 @@ func (c *cluster) testPolicyOff(t *testing.T) {
 	check(t, lost)
 }
 
-// restart ends the daemon of n2 and starts it with more flags than usual.
+// restart ends the daemon of n2 and starts it with additional flags.
 func (c *cluster) restart(t *testing.T, more ...string) {
 	t.Helper()
 	must(t, c.N2.Manxd().Stop(limit))

@@ -59,7 +59,7 @@ func TestVMSCTP(t *testing.T) {
 	expect("the policy is gone", map[int]bool{7001: true, 7002: true})
 }
 
-// serveAssociations accepts associations, in the namespace of the calling thread, and answers each with one message.
+// serveAssociations accepts associations, in the namespace of the calling thread, and sends one message to each.
 func serveAssociations(t *testing.T, ip netip.Addr, port int) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP)
 	if err == nil {
@@ -83,8 +83,8 @@ func serveAssociations(t *testing.T, ip netip.Addr, port int) {
 	}()
 }
 
-// openAssociation opens one from that namespace and reads the server's message. It fails with ETIMEDOUT without an
-// answer for so long.
+// openAssociation opens an association from that namespace and reads the server's message. It fails with ETIMEDOUT
+// without a reply in time.
 func openAssociation(ns string, to netip.Addr, port int, patience time.Duration) (err error) {
 	inside := namespace.Inside(ns, func() {
 		var fd int

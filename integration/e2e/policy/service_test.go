@@ -21,8 +21,8 @@ import (
 	"github.com/manxnet/manx/integration/e2e/world"
 )
 
-// sliceWorld has the policy of n2 kept by this process, in the place of the daemon: EndpointSlices are Kubernetes', and
-// no etcd has them. All else comes from the datastore, as it is when that begins.
+// sliceWorld keeps the policy of n2 in this process, in place of the daemon: EndpointSlices are objects of Kubernetes,
+// and no etcd has them. All other objects come from a snapshot of the datastore.
 type sliceWorld struct {
 	t        *testing.T
 	agent    *dataplane.PolicyAgent
@@ -30,7 +30,7 @@ type sliceWorld struct {
 	revision int64
 }
 
-// worldAt is a state that has a revision of its own.
+// worldAt is a state with its own revision.
 type worldAt struct {
 	model.Set
 	revision int64
@@ -68,7 +68,7 @@ func (c *cluster) withSlices(t *testing.T) *sliceWorld {
 	return w
 }
 
-// change takes over slices, those without endpoints as gone, and waits until the kernel has the resulting rules.
+// change applies slices, those without endpoints as deletions, and waits until the kernel has the resulting rules.
 func (w *sliceWorld) change(slices ...*model.Object) {
 	w.t.Helper()
 	w.set = maps.Clone(w.set)
@@ -89,7 +89,7 @@ func (w *sliceWorld) change(slices ...*model.Object) {
 	})
 }
 
-// slice is one of a service in the namespace shop.
+// slice returns an EndpointSlice of a service in the namespace shop.
 func slice(name, service string, port int32, addresses ...netip.Addr) *model.Object {
 	protocol := "UDP"
 	s := &model.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{
@@ -104,7 +104,7 @@ func slice(name, service string, port int32, addresses ...netip.Addr) *model.Obj
 	return model.NewObject(model.Key{Kind: model.KindEndpointSlice, Namespace: "shop", Name: name}, s)
 }
 
-// testServiceRules has policies name services whose endpoints change, in both families, under traffic.
+// testServiceRules: policies name services whose endpoints change, in both families, under traffic.
 func (c *cluster) testServiceRules(t *testing.T) {
 	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	const one, two = 7501, 7502

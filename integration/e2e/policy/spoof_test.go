@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// testSpoofedSources has a pod use foreign source addresses: it may while the node allows it and its endpoint names the
-// prefix. (TestBadPolicy has a first case.)
+// testSpoofedSources: a pod uses foreign source addresses. They pass while the node allows it and the endpoint names
+// the prefix. (TestBadPolicy has a first case.)
 func (c *cluster) testSpoofedSources(t *testing.T) {
 	a, b := c.Pods["a"], c.Pods["b"]
 	const port = 7601

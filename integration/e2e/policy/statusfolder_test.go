@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// testStatusFolder moves the files by which the CNI plugin learns that policy is in force, with
-// endpointStatusPathPrefix of FelixConfiguration; the flag comes first.
+// testStatusFolder moves the files that report policy in force to the CNI plugin, by endpointStatusPathPrefix of
+// FelixConfiguration; the flag takes priority.
 func (c *cluster) testStatusFolder(t *testing.T) {
 	n := c.N2
 	const usual = "defaultEndpointToHostAction: Drop"
@@ -52,7 +52,7 @@ func (c *cluster) testStatusFolder(t *testing.T) {
 	restart("--endpoint-status-path-prefix=")
 	eventually(t, in(folder("ignored"), "a", "b", "flagged"))
 	says("default", folder("cluster"))
-	must(t, in(folder("ignored"), "a", "b", "flagged")()) // the node's setting comes first
+	must(t, in(folder("ignored"), "a", "b", "flagged")()) // the node's setting takes priority
 	c.apply(t, felix("node.n2", usual))
 	eventually(t, in(folder("cluster"), "a", "b", "flagged"))
 	eventually(t, in(folder("ignored")))

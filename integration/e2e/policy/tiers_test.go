@@ -27,7 +27,7 @@ func (f *flood) checkStreams(t *testing.T, when string, pass, stop []*stream) {
 			return nil
 		})
 	}
-	for _, s := range stop { // they are sent before those that have arrived, or right after
+	for _, s := range stop { // they are sent before the arrived datagrams, or right after
 		if n := int(to-from) + 1 - len(s.missing(from, to)); n > 0 {
 			t.Errorf("%s: %s: %d of %d datagrams pass", when, s.name, n, to-from+1)
 		}
@@ -35,7 +35,7 @@ func (f *flood) checkStreams(t *testing.T, when string, pass, stop []*stream) {
 }
 
 // testTierGoes deletes a tier that still has policies, which only a program can do, and brings it back, under traffic.
-// Its policies are still evaluated, behind all others, and open nothing. Endpoints that they do not select are
+// Its policies are still evaluated, after all others, and allow nothing. Endpoints that they do not select are
 // unaffected.
 func (c *cluster) testTierGoes(t *testing.T) {
 	b := c.Pods["b"]

@@ -37,7 +37,7 @@ func tracked(t *testing.T, n *lab.Node, from netip.Addr, port uint16) bool {
 // the other end.
 func (c *cluster) testUntracked(t *testing.T) {
 	n1, n2 := c.N1, c.N2
-	const first = 7301 // each case has a port of its own: connections live on
+	const first = 7301 // each case has its own port: connections persist
 	early := func(name, spec string) string {
 		return world.GlobalPolicy(name, "selector: host == 'n2', applyOnForward: true, doNotTrack: true, "+spec)
 	}
@@ -51,7 +51,7 @@ func (c *cluster) testUntracked(t *testing.T) {
 	}{true: {"to the host", n1, n2}, false: {"from the host", n2, n1}}
 	for i, x := range []struct {
 		name    string
-		profile bool // that allows all that no policy decides about
+		profile bool // that allows all packets without a policy's decision
 		in      bool // the client is outside
 		policy  func(port int) string
 		want    string

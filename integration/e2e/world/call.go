@@ -35,14 +35,14 @@ func Call[R, A any](t *testing.T, n *lab.Node, call func(manxv1.ManxClient, cont
 	return call(manxv1.NewManxClient(conn), ctx, request)
 }
 
-// Peers are the sessions of a node; none while its daemon does not answer.
+// Peers returns the sessions of a node; none while its daemon does not respond.
 func Peers(t *testing.T, n *lab.Node) []*manxv1.Peer {
 	t.Helper()
 	r, _ := Call(t, n, manxv1.ManxClient.ListPeers, &manxv1.ListPeersRequest{})
 	return r.GetPeers()
 }
 
-// Peer is the session with an address, nil if there is none.
+// Peer returns the session with an address, nil if there is none.
 func Peer(t *testing.T, n *lab.Node, address fmt.Stringer) *manxv1.Peer {
 	t.Helper()
 	for _, p := range Peers(t, n) {
@@ -84,7 +84,7 @@ func Routes(t *testing.T, ns, family string, words ...string) []KernelRoute {
 	return list
 }
 
-// OurRoutes are the routes that belong to Manx by their protocol.
+// OurRoutes returns the routes that belong to Manx by their protocol.
 func OurRoutes(t *testing.T, ns, family string) []KernelRoute {
 	t.Helper()
 	return append(Routes(t, ns, family, "proto", "12"), Routes(t, ns, family, "proto", "80")...)
@@ -97,7 +97,7 @@ func IP(t *testing.T, n *lab.Node, words string) {
 	}
 }
 
-// Monitor is a running "ip monitor route" on a node: it sees every route that comes and goes.
+// Monitor is a running "ip monitor route" on a node: it records every added and deleted route.
 type Monitor struct {
 	file string
 	Stop func()
@@ -134,7 +134,7 @@ func (m *Monitor) Text(t *testing.T) string {
 	return string(b)
 }
 
-// Deleted are the lines about routes of Manx in the main table that went away.
+// Deleted returns the lines about deleted routes of Manx in the main table.
 func (m *Monitor) Deleted(t *testing.T) []string {
 	t.Helper()
 	var lines []string
@@ -224,7 +224,7 @@ func OurRoutesTo(t *testing.T, n *lab.Node, family, dst string) (list []KernelRo
 		Routes(t, n.Namespace, family, dst, "proto", "80")...)
 }
 
-// Blocks are the node's own blocks, which have a blackhole each.
+// Blocks returns the node's own blocks, which have a blackhole each.
 func Blocks(t *testing.T, n *lab.Node, family string) (list []netip.Prefix) {
 	t.Helper()
 	for _, r := range Routes(t, n.Namespace, family, "type", "blackhole", "proto", "12") {
@@ -246,7 +246,7 @@ func SameSessions(t *testing.T, before, after []*manxv1.Peer) {
 	}
 }
 
-// Stable waits until a daemon holds no more than before, except resources that last as long as a connection or a timer.
+// Stable waits until a daemon holds no more resources than before, except those of a connection or a timer.
 func Stable(t *testing.T, n *lab.Node, before process) {
 	t.Helper()
 	const some = 12
@@ -285,7 +285,7 @@ func AwaitPeer(
 	return p
 }
 
-// after is the word that follows another.
+// after returns the word that follows another.
 func after(text, word string) string {
 	words := strings.Fields(text)
 	for i, w := range words {

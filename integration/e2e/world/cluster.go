@@ -25,7 +25,7 @@ var (
 // Limit is the longest time for any step on a busy machine. No test asserts a time.
 const Limit = time.Minute
 
-// NewLab builds a lab that goes away with the test; when the test fails, the ends of the daemons' logs are printed.
+// NewLab builds a lab that is removed with the test. When the test fails, the ends of the daemons' logs are printed.
 func NewLab(t *testing.T, spec lab.Spec) *lab.Lab {
 	t.Helper()
 	spec.Bin = Binaries(t)
@@ -213,7 +213,7 @@ func (c *Cluster) Flow(t *testing.T, f *Flows, name, ns string, to netip.Addr) {
 	f.All, f.Name = append(f.All, flow), append(f.Name, name)
 }
 
-// Run waits until each flow has had that many more answers.
+// Run waits until each flow has received this many more replies.
 func (f *Flows) Run(t *testing.T, answers int) {
 	t.Helper()
 	want := make([]int, len(f.All))
@@ -311,7 +311,7 @@ func InOrder[T any](t *testing.T, shared T, steps []Step[T]) {
 	}
 }
 
-// BIRDSocket is where a node's manxd answers as BIRD for IPv4 does.
+// BIRDSocket returns the socket of a node's manxd for clients of BIRD for IPv4.
 func BIRDSocket(n *lab.Node) string { return filepath.Join(n.Dir, "bird.ctl") }
 
 func BIRDSocket6(n *lab.Node) string { return filepath.Join(n.Dir, "bird6.ctl") }
@@ -322,11 +322,11 @@ const (
 	EndpointKeys = ResourceKeys + "workloadendpoints/"
 )
 
-// Nobody is the user and the group without rights.
+// Nobody is the unprivileged user and group.
 const Nobody = 65534
 
-// Together runs f for 0 to n-1, all at once.
-func Together(n int, f func(i int)) {
+// Parallel runs f for 0 to n-1, all at once.
+func Parallel(n int, f func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() { f(i) })

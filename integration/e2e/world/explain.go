@@ -21,7 +21,7 @@ type live struct {
 	read        sync.WaitGroup
 }
 
-// StartLiveExplain runs it until it waits for packets.
+// StartLiveExplain starts the command and returns when it waits for packets.
 func StartLiveExplain(t *testing.T, n *lab.Node, args ...string) *live {
 	t.Helper()
 	x := &live{t: t}

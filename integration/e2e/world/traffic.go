@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// ListenTCP hands on connections to a port in a namespace, until the test ends.
+// ListenTCP delivers connections to a port in a namespace, until the test ends.
 func ListenTCP(t *testing.T, ns string, port int, handle func(net.Conn)) {
 	t.Helper()
 	var l net.Listener
@@ -30,8 +30,8 @@ func ListenTCP(t *testing.T, ns string, port int, handle func(net.Conn)) {
 	}()
 }
 
-// ConnectsTCP reports whether a TCP connection comes about. Silence shows a drop; a connection that should be allowed
-// is tried again, in case that the machine was slow.
+// ConnectsTCP reports whether a TCP connection comes about. Silence shows a drop; an expected connection is tried
+// again, in case the machine was slow.
 func ConnectsTCP(t *testing.T, ns string, to netip.Addr, port int, again bool) bool {
 	t.Helper()
 	try := func() (err error) {

@@ -14,7 +14,7 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// Trouble is a session of a BGPPeer with BIRD, each on an address of its own, that does not come up or is lost.
+// Trouble is a session of a BGPPeer with BIRD, each with its own address, that does not come up or is lost.
 type Trouble struct {
 	Name        string
 	Address     byte   // of the router
@@ -36,7 +36,7 @@ type TroubleBIRD struct {
 	socket string
 }
 
-// StartBIRD gives the router the address and, if the trouble has lines for it, runs BIRD there.
+// StartBIRD adds the address to the router and, if the trouble has lines for BIRD, runs BIRD there.
 func (x Trouble) StartBIRD(t *testing.T, n *lab.Node, tor *lab.ToR, at func(byte) netip.Addr) *TroubleBIRD {
 	t.Helper()
 	in := func(args ...string) string {

@@ -45,7 +45,7 @@ type Step struct {
 	Do   func(*World) error
 }
 
-// New starts a control plane for three nodes, the third in a rack of its own. The output of the steps goes to out.
+// New starts a control plane for three nodes, the third in its own rack. The output of the steps goes to out.
 func New(name string, install Installation, out io.Writer) (*World, error) {
 	c, err := lab.New(lab.Spec{Name: name, Audit: rights.Policy(rights.Daemon, rights.Plugin),
 		Nodes: []hosts.NodeSpec{{Name: "node1"}, {Name: "node2"}, {Name: "node3", Rack: 1}}})

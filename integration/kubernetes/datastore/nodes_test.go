@@ -30,7 +30,7 @@ func until(t *testing.T, what string, ok func() error) {
 	}
 }
 
-// cluster is two nodes, each with a line of its own to the API.
+// cluster is two nodes, each with its own line to the API.
 type cluster struct {
 	*lab.Lab
 	server *apiserver.Server

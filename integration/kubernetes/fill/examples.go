@@ -70,7 +70,7 @@ func node(name string) *corev1.Node {
 	return n
 }
 
-// trimPod removes from a pod all but the required fields.
+// trimPod keeps only the required fields of a pod.
 func trimPod(p *corev1.Pod) {
 	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, ServiceAccountName: "app",
 		AutomountServiceAccountToken: p.Spec.AutomountServiceAccountToken,

@@ -1,3 +1,3 @@
 // Package lab runs Kubernetes clusters on this machine: a control plane and nodes with real kubelets and containerd,
-// each in namespaces of its own, in a rack of package integration/lab with its BIRD router.
+// each in its own namespaces, in a rack of package integration/lab with its BIRD router.
 package lab
