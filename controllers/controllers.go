@@ -51,6 +51,8 @@ type Config struct {
 	// Compactor compacts the datastore, nil if the datastore compacts itself or keeps no old revisions.
 	Compactor datastore.Compactor
 	Log       *zap.Logger
+	// Ended is called when controllers have ended and nothing refers to their tables any more; may be nil.
+	Ended func()
 	// CheckInterval is the interval between checks for other controllers; default 30 s.
 	CheckInterval time.Duration
 }
@@ -148,7 +150,11 @@ func (m *Manager) lead(ctx context.Context) error {
 			pause(ctx, m.CheckInterval)
 			continue
 		}
-		if err := m.workUntilOthersCome(ctx); err != nil && ctx.Err() == nil {
+		err := m.workUntilOthersCome(ctx)
+		if m.Ended != nil {
+			m.Ended()
+		}
+		if err != nil && ctx.Err() == nil {
 			m.set(func(s *State) { s.Problem = err.Error() })
 			m.Log.Warn("the controllers cannot work, trying again", zap.Error(err))
 			pause(ctx, 5*time.Second)

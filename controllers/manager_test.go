@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -101,7 +102,8 @@ func TestLeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	withEnv := func(c *Config) { c.Env = env }
+	var ended atomic.Int32
+	withEnv := func(c *Config) { c.Env, c.Ended = env, func() { ended.Add(1) } }
 	first := start(t, server, "n1", source, k, withEnv)
 	calicotest.Eventually(t, "n1 leads", func() bool { return first.State().Leading })
 	second := start(t, server, "n2", source, k, withEnv)
@@ -151,10 +153,12 @@ func TestLeader(t *testing.T) {
 		s := first.State()
 		return s.Yielding != "" && len(s.Controllers) == 0
 	})
+	calicotest.Eventually(t, "their memory is released", func() bool { return ended.Load() == 1 })
 	k.set("")
 	calicotest.Eventually(t, "they work again", runs(first, "policy"))
 
 	first.stop()
+	calicotest.Eventually(t, "the memory of a leader that ends is released", func() bool { return ended.Load() == 2 })
 	calicotest.Eventually(t, "n2 leads", func() bool { return second.State().Leading })
 	calicotest.Eventually(t, "n2 works", runs(second, "policy"))
 	edit(t, second.store, func(c *model.KubeControllersConfiguration) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"go.uber.org/zap"
@@ -62,7 +63,8 @@ func newControllers(j *joined) (*clusterControllers, error) {
 		return nil, usage(err)
 	}
 	config := controllers.Config{Node: j.name, Store: j.store, InKubernetes: j.datastore == connect.Kubernetes,
-		Always: j.controllers == controllersOn, Env: env, Log: j.log.Named("controllers")}
+		Always: j.controllers == controllersOn, Env: env, Log: j.log.Named("controllers"),
+		Ended: debug.FreeOSMemory} // tables of the whole cluster, and nothing is allocated afterwards
 	config.NoIPAM = config.InKubernetes && j.options.kube.UsePodCIDR
 	if j.datastore != "embedded" { // it compacts itself
 		config.Compactor = datastore.CompactorOf(j.store)

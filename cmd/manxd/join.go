@@ -48,7 +48,9 @@ func (d *daemon) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	store, closeStore, err := openStore(ctx, d.options, d.showWaiting, d.log)
+	options := d.options
+	options.kube.Node = d.name // whose tables reduce the pods of other nodes
+	store, closeStore, err := openStore(ctx, options, d.showWaiting, d.log)
 	if err != nil {
 		return err
 	}

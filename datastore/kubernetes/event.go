@@ -60,6 +60,10 @@ func (f *feed) event(ctx context.Context, r resource, e frame) error {
 		}
 		return nil
 	}
+	if revision, same := f.latest.same(e); same {
+		f.at = max(f.at, revision)
+		return nil
+	}
 	o, err := r.decode(e.object)
 	if err != nil {
 		f.store.log.Warn("an object cannot be read", zap.Stringer("resource", r), zap.Error(err))

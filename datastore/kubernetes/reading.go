@@ -51,6 +51,7 @@ type reading struct {
 // newReading starts a full read, and notifies the reader: the following events are in no order.
 func (f *feed) newReading(ctx context.Context) (*reading, error) {
 	r := &reading{feed: f}
+	f.latest.forget()
 	if n := f.known.len(); n > 0 {
 		r.present = make(map[model.Key]bool, n)
 	}

@@ -88,6 +88,8 @@ type feed struct {
 
 	// known are the revisions of the delivered objects that exist.
 	known revisions
+	// latest leaves out versions of pods without a difference; nil for other kinds.
+	latest *latest
 	// names are the last valid keys of IPAM's custom resources, by name: a key follows from the content, and a resource
 	// with unusable content has its name as its key.
 	names map[string]model.Key
@@ -103,6 +105,9 @@ type feed struct {
 
 func (f *feed) run(ctx context.Context) {
 	f.known, f.names, f.lost = newRevisions(f.kind), map[string]model.Key{}, true
+	if f.kind == model.KindWorkloadEndpoint {
+		f.latest = newLatest(f.store.config.Node)
+	}
 	delay := minDelay
 	for {
 		began := time.Now()

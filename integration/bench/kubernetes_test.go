@@ -8,11 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -44,9 +46,10 @@ func BenchmarkKubernetes(b *testing.B) {
 	for _, c := range []struct {
 		name        string
 		cluster     fill.Cluster
-		controllers string // whether this node runs the controllers of the cluster
+		controllers string // on: this node runs the controllers of the cluster; auto: another one does
 	}{
 		{"1000-nodes", thousand, "off"},
+		{"1000-nodes,candidate", thousand, "auto"},
 		{"1000-nodes,30-pods-here", local(thousand), "off"},
 		{"1000-nodes,plain-pods", withPlainPods(thousand), "off"},
 		{"500-nodes", part(thousand, 2), "off"},
@@ -129,11 +132,47 @@ func newKubernetes(b *testing.B, c fill.Cluster, away time.Duration, args ...str
 	for i := range c.Local {
 		k.plug(b, i)
 	}
+	if slices.Contains(args, "--controllers=auto") {
+		k.lead(b)
+	}
 	k.args = append(args, "--datastore=kubernetes", "--kubeconfig="+k.server.KubeconfigAt(b, k.line.URL, nodeUser),
 		"--no-default-pools")
 	k.run(b) // for the objects that every cluster has
 	s.node.Manxd().Kill()
 	return k
+}
+
+// lead makes another node the leader of the controllers. It renews its lease until the benchmark ends.
+func (k *kube) lead(b *testing.B) {
+	b.Helper()
+	leases := k.API.CoordinationV1().Leases(metav1.NamespaceSystem)
+	holder, seconds := "another_1", int32(15)
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "manx-controllers"},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds}}
+	lease, err := leases.Create(b.Context(), lease, metav1.CreateOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(time.Duration(seconds) * time.Second / 3)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			now := metav1.NowMicro()
+			lease.Spec.RenewTime = &now
+			if next, err := leases.Update(ctx, lease, metav1.UpdateOptions{}); err == nil {
+				lease = next
+			}
+		}
+	}()
+	b.Cleanup(func() { stop(); <-done })
 }
 
 // useEtcd has the apiserver use a current etcd: Debian 12's etcd lacks a feature that watches with initial events need.
@@ -256,6 +295,7 @@ func (k *kube) measureSteady(b *testing.B, name string, happen func(context.Cont
 	b.ReportMetric(float64(k.line.Received()-received)/took.Seconds()/1024, name+"-KB/s")
 	b.ReportMetric(float64(k.requests(b)-requests)/took.Seconds(), name+"-requests/s")
 	b.ReportMetric(statusMB(pid, "VmRSS"), name+"-rss-MiB")
+	b.ReportMetric(privateMB(pid), name+"-private-MiB")
 	b.Logf("%s: %.2f %% of a processor; load %s", name, 100*(cpu(pid)-used).Seconds()/took.Seconds(), load())
 }
 

@@ -31,12 +31,18 @@ func Tune(ctx context.Context, routes *RouteChanges) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
+	tick := time.NewTicker(memoryPoll)
+	defer tick.Stop()
+	tune(ctx, routes, tick.C)
+}
+
+// tune adapts the settings after each collection: at a start the live bytes grow several times over between two polls,
+// and the percentage for a small heap would let a larger one grow to twice its size.
+func tune(ctx context.Context, routes *RouteChanges, polls <-chan time.Time) {
 	collected := make(chan struct{}, 1)
 	eachCollection(func() { notify(collected) })
 	var limits runtimeLimits
 	limits.follow(0, false)
-	tick := time.NewTicker(memoryPoll)
-	defer tick.Stop()
 	var burst burst
 	for {
 		over := false
@@ -44,14 +50,11 @@ func Tune(ctx context.Context, routes *RouteChanges) {
 		case <-ctx.Done():
 			return
 		case <-collected:
-			if !burst.learning() { // the next poll is early enough
-				continue
-			}
 		case <-routes.many:
 			if burst.learn() {
 				forgetProgram()
 			}
-		case <-tick.C:
+		case <-polls:
 			over = burst.over(readMemory(routes.poll()))
 		}
 		limits.follow(readMemory(0).live, burst.learning())

@@ -1,7 +1,11 @@
 package memory
 
 import (
+	"context"
+	"math"
 	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
 	"testing"
 	"time"
 )
@@ -155,4 +159,32 @@ func TestMemoryIsGivenBackOnceAfterABurst(t *testing.T) {
 			t.Errorf("%s: given back %d times, want %d", step.name, got, step.times)
 		}
 	}
+}
+
+// TestTheHeapOfAStartIsBounded: the live bytes that a collection finds set the next one, without a poll between them.
+func TestTheHeapOfAStartIsBounded(t *testing.T) {
+	was := debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetGCPercent(was); debug.SetMemoryLimit(math.MaxInt64) })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tune(ctx, NewRouteChanges(), nil)
+	}()
+	defer func() { cancel(); <-done }()
+	percent := func() uint64 {
+		s := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+		metrics.Read(s)
+		return s[0].Value.Uint64()
+	}
+	kept := make([][]byte, 0, 50)
+	for range cap(kept) {
+		kept = append(kept, make([]byte, 1<<20))
+	}
+	for end := time.Now().Add(time.Minute); percent() != often; time.Sleep(time.Millisecond) {
+		if runtime.GC(); time.Now().After(end) {
+			t.Fatalf("GOGC is %d with %d MB in use, want %d", percent(), len(kept), often)
+		}
+	}
+	runtime.KeepAlive(kept)
 }
