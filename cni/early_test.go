@@ -88,7 +88,7 @@ func attachment() *cni.Attachment {
 		Assigned:  []netip.Prefix{netip.MustParsePrefix("10.65.0.1/26")}}
 }
 
-func early() *cni.Attachment {
+func earlyAttachment() *cni.Attachment {
 	a := attachment()
 	a.Addresses, a.Assigned, a.IPv4 = nil, nil, true
 	return a
@@ -152,7 +152,7 @@ const wired = "cali1 1400, eth0 1400"
 // then.
 func TestInterfaceIsMadeWhileAddressesAreAssigned(t *testing.T) {
 	d := newDaemon(t, func(d *daemon, q *cni.Request) *cni.Response {
-		q.Begin(early())
+		q.Begin(earlyAttachment())
 		d.wait(wired)
 		if have := d.ip("-n", d.pod, "-4", "addr", "show", "dev", "eth0"); have != "" {
 			t.Errorf("before the answer the container has %s", have)
@@ -214,7 +214,7 @@ func TestInterfaceGoesWithAFailedAdd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDaemon(t, func(d *daemon, q *cni.Request) *cni.Response {
-				q.Begin(early())
+				q.Begin(earlyAttachment())
 				d.wait(wired)
 				return c.respond()
 			}, c.finish)
@@ -235,11 +235,11 @@ func TestInterfaceGoesWithAFailedAdd(t *testing.T) {
 // The final response decides: an interface with other parameters is replaced. An older manxd sends no early response.
 func TestAnswerCounts(t *testing.T) {
 	for name, begin := range map[string]func(*cni.Request){
-		"another MTU":    func(q *cni.Request) { a := early(); a.MTU = 1300; q.Begin(a) },
-		"another name":   func(q *cni.Request) { a := early(); a.HostIf = "cali2"; q.Begin(a) },
-		"another family": func(q *cni.Request) { a := early(); a.IPv4, a.IPv6 = false, true; q.Begin(a) },
-		"impossible":     func(q *cni.Request) { a := early(); a.MTU = 70000; q.Begin(a) },
-		"no MAC":         func(q *cni.Request) { a := early(); a.MAC = "x"; q.Begin(a) },
+		"another MTU":    func(q *cni.Request) { a := earlyAttachment(); a.MTU = 1300; q.Begin(a) },
+		"another name":   func(q *cni.Request) { a := earlyAttachment(); a.HostIf = "cali2"; q.Begin(a) },
+		"another family": func(q *cni.Request) { a := earlyAttachment(); a.IPv4, a.IPv6 = false, true; q.Begin(a) },
+		"impossible":     func(q *cni.Request) { a := earlyAttachment(); a.MTU = 70000; q.Begin(a) },
+		"no MAC":         func(q *cni.Request) { a := earlyAttachment(); a.MAC = "x"; q.Begin(a) },
 		"no early one":   func(*cni.Request) {},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,9 +15,9 @@ type reducer struct {
 	node          string // whose endpoints stay whole; all do if it is empty
 	addressesOnly bool   // see NewAddressTables
 	texts         recent[string]
-	common        recent[*model.WorkloadEndpoint]
+	common        recent[*model.CommonEndpoint]
 	// The following fields are reused for each endpoint.
-	scratch model.WorkloadEndpoint
+	scratch model.CommonEndpoint
 	buffer  []byte
 	names   []string
 }
@@ -34,12 +34,12 @@ func (r *reducer) text(s string) string {
 	return r.texts.of(s, func() string { return strings.Clone(s) })
 }
 
-func (r *reducer) share(w *model.WorkloadEndpoint) *model.WorkloadEndpoint {
+func (r *reducer) share(w *model.CommonEndpoint) *model.CommonEndpoint {
 	if r.addressesOnly {
-		w.Labels, w.Spec.Profiles, w.Spec.Ports, w.Spec.ServiceAccountName = nil, nil, nil, ""
+		w.Labels, w.Profiles, w.Ports, w.ServiceAccountName = nil, nil, nil, ""
 	}
 	id := sha256.Sum256(r.identity(w)) // which takes less memory
-	return r.common.of(string(id[:]), func() *model.WorkloadEndpoint {
+	return r.common.of(string(id[:]), func() *model.CommonEndpoint {
 		kept := *w
 		kept.Namespace = r.text(w.Namespace)
 		kept.Labels = make(map[string]string, len(w.Labels))
@@ -51,15 +51,14 @@ func (r *reducer) share(w *model.WorkloadEndpoint) *model.WorkloadEndpoint {
 }
 
 // identity returns a text that is equal for two endpoints with equal shared fields. It is valid until the next call.
-func (r *reducer) identity(w *model.WorkloadEndpoint) []byte {
+func (r *reducer) identity(w *model.CommonEndpoint) []byte {
 	b, names := r.buffer[:0], r.names[:0]
 	add := func(texts ...string) {
 		for _, s := range texts {
 			b = append(binary.AppendUvarint(b, uint64(len(s))), s...) // so that different lists of texts differ
 		}
 	}
-	s := &w.Spec
-	add(w.Namespace, s.Orchestrator, s.Endpoint, s.ServiceAccountName)
+	add(w.Namespace, w.Orchestrator, w.Endpoint, w.ServiceAccountName)
 	for name := range w.Labels {
 		names = append(names, name)
 	}
@@ -68,9 +67,9 @@ func (r *reducer) identity(w *model.WorkloadEndpoint) []byte {
 	for _, name := range names {
 		add(name, w.Labels[name])
 	}
-	b = binary.AppendUvarint(b, uint64(len(s.Profiles)))
-	add(s.Profiles...)
-	for _, p := range s.Ports {
+	b = binary.AppendUvarint(b, uint64(len(w.Profiles)))
+	add(w.Profiles...)
+	for _, p := range w.Ports {
 		add(p.Name, p.Protocol.StrVal, p.HostIP)
 		b = append(b, byte(p.Protocol.Type), p.Protocol.NumVal)
 		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(p.Port)), uint64(p.HostPort))

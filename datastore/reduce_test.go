@@ -217,6 +217,29 @@ func TestAddressTablesKeepLittle(t *testing.T) {
 	}
 }
 
+// A node keeps little of the pods of other nodes' Deployments. This bounds what is kept for each pod, what the ten pods
+// of a Deployment share, and that the first snapshot does not retain the list of all keys.
+func TestEndpointsOfDeploymentsTakeLittle(t *testing.T) {
+	const many = 10_000
+	tables := NewTables(zap.NewNop(), "here")
+	before := heap()
+	for i := range many {
+		o := endpointOn(t, fmt.Sprint("n", i%100), i%250, fmt.Sprintf(`{"app":"app-%d","team":"t","hash":"%[1]d"}`, i%1000))
+		o.Key.Name = fmt.Sprintf("n%d-k8s-web%d-eth0", i%100, i)
+		s := &o.Workload().Spec
+		s.IPNetworks = []string{fmt.Sprintf("10.%d.%d.%d/32", i>>16, i>>8&255, i&255)}
+		s.IPNATs, s.AllowSpoofedSourcePrefixes, s.QoSControls = nil, nil, nil
+		tables.Apply(Event{Type: EventUpdate, Key: o.Key, Object: o, Revision: 7})
+	}
+	tables.Apply(Event{Type: EventInSync, Revision: 7})
+	size := (heap() - before) / many
+	runtime.KeepAlive(tables)
+	t.Logf("bytes for an endpoint: %d", size)
+	if size > 360 {
+		t.Errorf("an endpoint takes %d bytes, want at most 360", size)
+	}
+}
+
 // heap returns the size of the heap in use, in bytes.
 func heap() uint64 {
 	runtime.GC()

@@ -41,11 +41,17 @@ func (s *Snapshot) of(kind model.Kind) *view {
 	return s.views[i]
 }
 
-// logEntry is the difference of a snapshot to the one before. Entries are linked forward: the changes since a snapshot
-// live as long as it does.
+// logEntry is the place of a snapshot in the list of differences between snapshots; next is nil for the newest one.
+// Entries are linked forward: the changes since a snapshot live as long as it does.
 type logEntry struct {
+	next atomic.Pointer[difference]
+}
+
+// difference has the keys in which the snapshot at an entry differs from the one before. Only earlier snapshots refer
+// to it: the first one names every object of the cluster.
+type difference struct {
 	changed []model.Key
-	next    atomic.Pointer[logEntry]
+	to      *logEntry
 }
 
 var _ model.Reader = (*Snapshot)(nil)
@@ -195,11 +201,12 @@ func (s *Snapshot) changesFromNothing(yield func(Change) bool) {
 // keysSince lists, in order and once each, the keys that changed from since to s.
 func (s *Snapshot) keysSince(since *Snapshot) []model.Key {
 	var keys []model.Key
-	for step := since.log; step != s.log; {
-		if step = step.next.Load(); step == nil {
+	for at := since.log; at != s.log; {
+		step := at.next.Load()
+		if step == nil {
 			break // s is not later than since
 		}
-		keys = append(keys, step.changed...)
+		keys, at = append(keys, step.changed...), step.to
 	}
 	slices.SortFunc(keys, compareKeys)
 	return slices.Compact(keys)

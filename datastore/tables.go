@@ -259,11 +259,12 @@ func (t *Tables) publish() {
 	if t.status.InSync || !t.oneClock {
 		s.revision = t.revision
 	}
+	var changed []model.Key
 	moved := s.inSync != old.inSync || s.revision != old.revision
 	for _, w := range t.work {
 		if w.inSync && w.moved {
 			moved = true
-			s.log.changed = append(s.log.changed, w.freeze()...)
+			changed = append(changed, w.freeze()...)
 		}
 	}
 	if !moved {
@@ -281,7 +282,7 @@ func (t *Tables) publish() {
 		t.log.Info("datastore in sync", zap.Int64("revision", s.revision),
 			zap.Int("objects", t.status.Objects), zap.Int("quarantined", t.status.Quarantined))
 	}
-	old.log.next.Store(s.log)
+	old.log.next.Store(&difference{changed, s.log})
 	t.current.Store(s)
 	close(old.later)
 }

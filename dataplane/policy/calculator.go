@@ -33,6 +33,7 @@ type Calculator struct {
 	reader model.Reader
 
 	settings settings
+	nodes    nodeNets
 	// items are all that selectors in rules can name, in the whole cluster.
 	items *btree.BTree[*item]
 	peers *labels.Index[*item, setKey]
@@ -44,7 +45,7 @@ type Calculator struct {
 	policies   map[ID]*policyState
 	profiles   map[string]*policyState
 	tiers      map[string]tier
-	services   map[Service]map[model.Key]*model.EndpointSlice
+	services   map[Service][]namedSlice
 	slices     map[model.Key]Service
 	lists      map[string]*list
 	constants  map[string]int       // how many policies use each set with a fixed content
@@ -93,9 +94,10 @@ func New(c Config) *Calculator {
 		items: newItems(), sets: map[setKey]*memberSet{},
 		endpoints: map[model.Key]*endpoint{}, interfaces: map[string]*claim{},
 		policies: map[ID]*policyState{}, profiles: map[string]*policyState{}, tiers: map[string]tier{},
-		services: map[Service]map[model.Key]*model.EndpointSlice{}, slices: map[model.Key]Service{},
+		services: map[Service][]namedSlice{}, slices: map[model.Key]Service{},
 		lists: map[string]*list{}, constants: map[string]int{}, bad: map[model.Key]string{},
 	}
+	calc.nodes = newNodeNets(calc.table)
 	calc.hosts.init()
 	calc.dirty.clear()
 	calc.dirty.settings = true
@@ -169,6 +171,11 @@ func (c *Calculator) known() []model.Key {
 	for k := range c.slices {
 		keys = append(keys, k)
 	}
+	for name := range c.nodes.of {
+		if name != "" {
+			keys = append(keys, model.ResourceKey(model.KindNode, name))
+		}
+	}
 	for k := range c.bad {
 		keys = append(keys, k)
 	}
@@ -200,8 +207,11 @@ func (c *Calculator) Settle() { c.settle() }
 // take adds one object; nil is gone.
 func (c *Calculator) take(k model.Key, o *model.Object) {
 	switch k.Kind {
-	case model.KindFelixConfiguration, model.KindIPPool, model.KindNode, model.KindBGPConfiguration:
+	case model.KindFelixConfiguration, model.KindIPPool, model.KindBGPConfiguration:
 		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
+	case model.KindNode:
+		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
+		c.takeNode(k.Name, value[model.Node](o))
 	case model.KindTier:
 		c.takeTier(k.Name, value[model.Tier](o))
 	case model.KindProfile:

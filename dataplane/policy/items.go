@@ -14,19 +14,14 @@ import (
 // item is something that selectors in rules can name: an endpoint anywhere in the cluster, or a network set.
 type item struct {
 	key   model.Key
-	nets  []netip.Prefix // sorted
-	ports []port
-}
-
-type port struct {
-	name     string
-	protocol uint8
-	number   uint16
+	nets  []netip.Prefix       // sorted
+	ports []model.EndpointPort // as in the datastore's tables, where many endpoints share a list
 }
 
 // takeItem adds the data of an object that selectors match; nets nil and labels nil for none.
 func (c *Calculator) takeItem(
-	k model.Key, labels map[string]string, parents []string, nets []netip.Prefix, ports []port,
+	k model.Key, labels map[string]string, parents []string, nets []netip.Prefix,
+	ports []model.EndpointPort,
 ) {
 	fresh := &item{key: k}
 	it, ok := c.items.Get(fresh)
@@ -71,12 +66,16 @@ func (it *item) contribute(list []ruleset.Element, key setKey) []ruleset.Element
 		return list
 	}
 	for _, p := range it.ports {
-		if !key.names(p.name) || (key.protocol != 0 && p.protocol != key.protocol) {
+		if p.Name == "" || !key.names(p.Name) {
+			continue
+		}
+		protocol, err := protocolNumber(&p.Protocol)
+		if err != nil || key.protocol != 0 && protocol != key.protocol {
 			continue
 		}
 		for _, n := range it.nets {
 			if n.IsSingleIP() {
-				list = append(list, ruleset.Element{Prefix: n, Protocol: p.protocol, Low: p.number})
+				list = append(list, ruleset.Element{Prefix: n, Protocol: protocol, Low: p.Port})
 			}
 		}
 	}
@@ -135,14 +134,8 @@ func (c *Calculator) takeWorkload(k model.Key, w *model.WorkloadEndpoint) {
 		c.dropEndpoint(k)
 		return
 	}
-	var ports []port
-	for _, p := range w.Spec.Ports {
-		if n, err := protocolNumber(&p.Protocol); err == nil && p.Name != "" {
-			ports = append(ports, port{p.Name, n, p.Port})
-		}
-	}
 	labels := w.OwnLabels()
-	c.takeItem(k, labels, w.Spec.Profiles, parseNets(w.Spec.IPNetworks), ports)
+	c.takeItem(k, labels, w.Spec.Profiles, parseNets(w.Spec.IPNetworks), w.Spec.Ports)
 	if w.Spec.Node != c.config.Node {
 		c.dropEndpoint(k)
 		return
@@ -156,11 +149,9 @@ func (c *Calculator) takeHost(k model.Key, h *v3.HostEndpoint) {
 		c.dropEndpoint(k)
 		return
 	}
-	var ports []port
+	var ports []model.EndpointPort
 	for _, p := range h.Spec.Ports {
-		if n, err := protocolNumber(&p.Protocol); err == nil {
-			ports = append(ports, port{p.Name, n, p.Port})
-		}
+		ports = append(ports, model.EndpointPort{Name: p.Name, Protocol: p.Protocol, Port: p.Port})
 	}
 	c.takeItem(k, h.Labels, h.Spec.Profiles, parseNets(h.Spec.ExpectedIPs), ports)
 	if h.Spec.Node != c.config.Node {

@@ -5,6 +5,7 @@ import (
 	"encoding/base32"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/manxnet/manx/dataplane/policy/members"
@@ -101,7 +102,7 @@ func (c *Calculator) acquire(key setKey, user *policyState, sel *selector.Select
 		switch key.kind {
 		case byService, byServicePorts:
 			for _, slice := range c.services[key.service] {
-				s.replace(nil, sliceContributions(key, slice))
+				s.replace(nil, sliceContributions(key, slice.EndpointSlice))
 			}
 		default:
 			c.peers.SetSelector(key, sel)
@@ -212,7 +213,7 @@ func (c *Calculator) contribute(s *memberSet, i int) {
 	switch s.key.kind {
 	case byService, byServicePorts:
 		for _, slice := range c.services[s.key.service] {
-			add(sliceContributions(s.key, slice))
+			add(sliceContributions(s.key, slice.EndpointSlice))
 		}
 	default:
 		for it := range c.peers.Matches(s.key) {
@@ -248,11 +249,19 @@ func (c *Calculator) dropSet(s *memberSet) {
 	}
 }
 
+// namedSlice is one of the slices of a service, of which most have one: slices are in the service's namespace.
+type namedSlice struct {
+	name string
+	*model.EndpointSlice
+}
+
 // takeSlice enters endpoints of a service.
 func (c *Calculator) takeSlice(k model.Key, slice *model.EndpointSlice) {
 	service := Service{Namespace: k.Namespace}
 	if slice != nil {
-		service.Name = slice.Labels[model.LabelServiceName]
+		if service.Name = slice.Labels[model.LabelServiceName]; service.Name == "" {
+			slice = nil // rules name services
+		}
 	}
 	was, known := c.slices[k]
 	if known && (slice == nil || was != service) {
@@ -265,25 +274,33 @@ func (c *Calculator) takeSlice(k model.Key, slice *model.EndpointSlice) {
 }
 
 func (c *Calculator) replaceSlice(service Service, k model.Key, slice *model.EndpointSlice) {
-	old := c.services[service][k]
+	all := c.services[service]
+	at := slices.IndexFunc(all, func(s namedSlice) bool { return s.name == k.Name })
+	var old *model.EndpointSlice
+	if at >= 0 {
+		old = all[at].EndpointSlice
+	}
 	for _, kind := range []setKind{byService, byServicePorts} {
 		key := setKey{kind: kind, service: service}
 		if s := c.sets[key]; s != nil {
 			s.replace(sliceContributions(key, old), sliceContributions(key, slice))
 		}
 	}
-	if slice == nil {
-		delete(c.services[service], k)
+	switch {
+	case slice != nil && at >= 0:
+		all[at].EndpointSlice = slice
+	case slice != nil:
+		c.services[service] = append(all, namedSlice{k.Name, slice})
+	default:
 		delete(c.slices, k)
-		if len(c.services[service]) == 0 {
+		if at >= 0 {
+			all = slices.Delete(all, at, at+1)
+			c.services[service] = all
+		}
+		if len(all) == 0 {
 			delete(c.services, service)
 		}
-		return
 	}
-	if c.services[service] == nil {
-		c.services[service] = map[model.Key]*model.EndpointSlice{}
-	}
-	c.services[service][k] = slice
 }
 
 func sliceContributions(key setKey, slice *model.EndpointSlice) []ruleset.Element {

@@ -63,6 +63,8 @@ func (c *Calculator) concernsSettings(k model.Key) bool {
 		return felixconfig.Concerns(k.Name, c.config.Node)
 	case model.KindBGPConfiguration:
 		return k.Name == "default"
+	case model.KindNode:
+		return k.Name == c.config.Node // its labels select FelixConfigurations
 	}
 	return true
 }
@@ -239,7 +241,7 @@ func familyOf(p netip.Prefix) ruleset.Match {
 
 // systemSets writes the sets that depend on the settings.
 func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
-	var pools, masquerade, hosts, loop [2][]netip.Prefix
+	var pools, masquerade, loop [2][]netip.Prefix
 	put := func(list *[2][]netip.Prefix, p netip.Prefix) { list[index(p)] = append(list[index(p)], p) }
 	if c.reader != nil {
 		for k, p := range model.All[model.IPPool](c.reader, model.KindIPPool) {
@@ -257,11 +259,6 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 				put(&masquerade, pool.CIDR)
 			}
 		}
-		for _, n := range model.All[model.Node](c.reader, model.KindNode) {
-			for _, a := range nodeAddresses(n) {
-				put(&hosts, netip.PrefixFrom(a, a.BitLen()))
-			}
-		}
 		if b := model.Get[model.BGPConfiguration](c.reader, model.ResourceKey(model.KindBGPConfiguration,
 			"default")); b != nil {
 			for _, p := range serviceNets(b) {
@@ -273,18 +270,18 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 	if f.IPIPEnabled != nil {
 		c.settings.ipip = *f.IPIPEnabled
 	}
+	var external []netip.Prefix
 	if f.ExternalNodesCIDRList != nil {
-		for _, p := range parseNets(*f.ExternalNodesCIDRList) {
-			put(&hosts, p)
-		}
+		external = parseNets(*f.ExternalNodesCIDRList)
 	}
+	c.nodes.set("", external)
 	for _, s := range []struct {
 		name    string
 		nets    [2][]netip.Prefix
 		comment string
 	}{
 		{poolsSet, pools, "all IP pools"}, {masqueradeSet, masquerade, "IP pools with natOutgoing"},
-		{hostsSet, hosts, "addresses of all nodes"}, {loopSet, loop, "addresses of services"},
+		{loopSet, loop, "addresses of services"},
 	} {
 		for i, family := range []string{"4", "6"} {
 			kind := [...]ruleset.SetType{ruleset.Addresses4, ruleset.Addresses6}[i]
@@ -293,6 +290,58 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 			c.fill(s.name+family, members.Reduce(s.nets[i]))
 		}
 	}
+}
+
+// nodeNets are the addresses of all nodes in the table, by the name of the node; "" has those that settings add. The
+// cost of a change is that of one node.
+type nodeNets struct {
+	members *members.Set
+	of      map[string][]netip.Prefix
+}
+
+func newNodeNets(t *ruleset.Table) nodeNets {
+	for i, family := range []string{"4", "6"} {
+		kind := [...]ruleset.SetType{ruleset.Addresses4, ruleset.Addresses6}[i]
+		t.AddSet(ruleset.Set{Name: hostsSet + family, Type: kind, Interval: true, Comment: "addresses of all nodes",
+			Origin: ClusterSet})
+	}
+	both := bothSets{{t, hostsSet + "4"}, {t, hostsSet + "6"}}
+	return nodeNets{members: members.New(true, both), of: map[string][]netip.Prefix{}}
+}
+
+// bothSets are the elements of a set for IPv4 and of one for IPv6.
+type bothSets [2]tableSet
+
+func (s bothSets) Add(e ruleset.Element)      { s[index(e.Prefix)].Add(e) }
+func (s bothSets) Remove(e ruleset.Element)   { s[index(e.Prefix)].Remove(e) }
+func (s bothSets) Has(e ruleset.Element) bool { return s[index(e.Prefix)].Has(e) }
+
+// set replaces the networks of one node. New ones come first, so that those that stay are not touched.
+func (n *nodeNets) set(name string, nets []netip.Prefix) {
+	before := n.of[name]
+	if slices.Equal(before, nets) {
+		return
+	}
+	for _, p := range nets {
+		n.members.Add(ruleset.Element{Prefix: p})
+	}
+	for _, p := range before {
+		n.members.Remove(ruleset.Element{Prefix: p})
+	}
+	if n.of[name] = nets; len(nets) == 0 {
+		delete(n.of, name)
+	}
+}
+
+// takeNode enters the addresses of a node; nil is gone.
+func (c *Calculator) takeNode(name string, n *model.Node) {
+	var nets []netip.Prefix
+	if n != nil {
+		for _, a := range nodeAddresses(n) {
+			nets = append(nets, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	c.nodes.set(name, nets)
 }
 
 // fill makes nets the content of a set.

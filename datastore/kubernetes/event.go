@@ -88,7 +88,7 @@ func (f *feed) changed(ctx context.Context, o *model.Object) bool {
 		}
 		f.names[name] = o.Key
 	}
-	f.known[o.Key] = o.Revision
+	f.known.set(o.Key, o.Revision)
 	return f.send(ctx, datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: o.Revision})
 }
 
@@ -115,14 +115,14 @@ func (f *feed) gone(ctx context.Context, o *model.Object) bool {
 
 // deleted delivers the deletion of a key with a version of the object, if known.
 func (f *feed) deleted(ctx context.Context, k model.Key, with *model.Object) bool {
-	if _, known := f.known[k]; !known || k == with.Key && f.known[k] > with.Revision {
+	if last, known := f.known.get(k); !known || k == with.Key && last > with.Revision {
 		return true
 	}
 	return f.drop(ctx, k, with.Revision)
 }
 
 func (f *feed) drop(ctx context.Context, k model.Key, revision int64) bool {
-	delete(f.known, k)
+	f.known.remove(k)
 	f.store.forget(k)
 	return f.send(ctx, datastore.Event{Type: datastore.EventDelete, Key: k, Revision: revision})
 }

@@ -91,7 +91,7 @@ func BenchmarkLife(b *testing.B) {
 		b.Fatal(err)
 	}
 	out := make(chan datastore.Event, queued)
-	f := &feed{store: s, kind: r.kind, out: out, known: map[model.Key]int64{}, names: map[string]model.Key{}}
+	f := &feed{store: s, kind: r.kind, out: out, known: newRevisions(r.kind), names: map[string]model.Key{}}
 	tables := datastore.NewTables(zap.NewNop(), "node-1")
 	tables.Apply(datastore.Event{Type: datastore.EventInSync, Kinds: []model.Kind{r.kind}, Revision: 1})
 	var streams [][]byte
@@ -119,7 +119,7 @@ func TestEventsThatArriveTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := make(chan datastore.Event, queued)
-	f := &feed{store: s, kind: r.kind, out: out, known: map[model.Key]int64{}, names: map[string]model.Key{}}
+	f := &feed{store: s, kind: r.kind, out: out, known: newRevisions(r.kind), names: map[string]model.Key{}}
 	follow := func(stream io.Reader) []datastore.Event {
 		t.Helper()
 		if err := f.follow(t.Context(), r, framesOf(r, stream)); err != nil {

@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"net"
+	"sync"
 	"syscall"
 	"time"
 
@@ -55,6 +56,10 @@ type gathering struct {
 	arrived []byte    // the rest of it
 	began   time.Time // the last batch
 	drained bool      // the last batch had all available data
+
+	mu      sync.Mutex // guards the following fields
+	waiting bool       // the reader waits, but not longer than longest
+	held    []byte     // short writes since
 }
 
 // Read implements net.Conn.
@@ -74,20 +79,15 @@ func (c *gathering) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// batch reads from the connection. Data that arrive sooner than longest after the last batch wait until that time is
-// over, or much has arrived. Meanwhile the kernel does not wake this process: SO_RCVLOWAT of socket(7).
+// batch reads from the connection. Sooner than longest after the last batch it waits until that time is over, or much
+// has arrived. Meanwhile the kernel does not wake this process: SO_RCVLOWAT of socket(7).
 func (c *gathering) batch(b []byte) (int, error) {
-	n, err := c.TCPConn.Read(b)
-	if err != nil || !c.drained {
-		c.drained = n < len(b)
-		return n, err
-	}
-	if until := c.began.Add(c.longest); n < len(b) && time.Now().Before(until) {
+	if until := c.began.Add(c.longest); c.drained && time.Now().Before(until) {
 		c.wait(until)
-		n += c.rest(b[n:])
 	}
+	n, err := c.TCPConn.Read(b)
 	c.began, c.drained = time.Now(), n < len(b)
-	return n, nil
+	return n, err
 }
 
 // wait waits until much can be read, the connection has ended, or the given time.
@@ -95,6 +95,8 @@ func (c *gathering) wait(until time.Time) {
 	if c.SetReadDeadline(until) != nil {
 		return // it was closed, which the next Read reports
 	}
+	c.hold()
+	defer c.release()
 	waiting := false
 	_ = c.raw.Read(func(fd uintptr) bool { // an error is the end of the time
 		if waiting {
@@ -109,11 +111,40 @@ func (c *gathering) wait(until time.Time) {
 	_ = c.SetReadDeadline(time.Time{})
 }
 
-// rest reads the available data, if any. The next Read reports the end of the connection.
-func (c *gathering) rest(b []byte) (n int) {
-	_ = c.raw.Read(func(fd uintptr) bool {
-		n, _ = unix.Read(int(fd), b)
-		return true
-	})
-	return max(n, 0)
+// shortWrite is the size of a write that may wait: a few control frames of HTTP/2 in a record of TLS. A client of
+// HTTP/2 acknowledges each 4 KB that it has read, although the server may send megabytes more.
+const shortWrite = 64
+
+// Write implements net.Conn. While the reader waits for a batch, short writes wait, too, and leave together.
+func (c *gathering) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting && len(b) <= shortWrite && len(c.held) < gatherUpTo {
+		c.held = append(c.held, b...)
+		return len(b), nil
+	}
+	if len(c.held) > 0 {
+		_, err := c.TCPConn.Write(c.held)
+		if c.held = c.held[:0]; err != nil {
+			return 0, err
+		}
+	}
+	return c.TCPConn.Write(b)
+}
+
+// hold begins a time in which short writes wait.
+func (c *gathering) hold() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting = true
+}
+
+// release ends it.
+func (c *gathering) release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting = false; len(c.held) > 0 {
+		_, _ = c.TCPConn.Write(c.held) // the next Read reports the end of the connection
+		c.held = c.held[:0]
+	}
 }

@@ -7,10 +7,12 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// joined returns a connection that gathers, and its other end.
-func joined(t *testing.T, longest time.Duration) (*gathering, net.Conn) {
+// newConnection returns a connection that gathers, and its other end.
+func newConnection(t *testing.T, longest time.Duration) (*gathering, net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -60,7 +62,7 @@ func reads(c io.Reader) <-chan []byte {
 
 func TestGather(t *testing.T) {
 	t.Run("what comes after a quiet time does not wait, what follows does until there is much", func(t *testing.T) {
-		c, other := joined(t, time.Hour)
+		c, other := newConnection(t, time.Hour)
 		c.drained = true // as after earlier reads
 		batches := reads(c)
 		write(t, other, []byte("first"))
@@ -79,7 +81,7 @@ func TestGather(t *testing.T) {
 		}
 	})
 	t.Run("what comes in close succession is read together", func(t *testing.T) {
-		c, other := joined(t, 200*time.Millisecond)
+		c, other := newConnection(t, 200*time.Millisecond)
 		var n atomic.Int64
 		batches := reads(c)
 		const pieces = 100
@@ -100,7 +102,7 @@ func TestGather(t *testing.T) {
 		}
 	})
 	t.Run("the other end goes while data are gathered", func(t *testing.T) {
-		c, other := joined(t, time.Hour)
+		c, other := newConnection(t, time.Hour)
 		c.drained, c.began = true, time.Now()
 		batches := reads(c)
 		write(t, other, []byte("last words"))
@@ -113,7 +115,7 @@ func TestGather(t *testing.T) {
 		}
 	})
 	t.Run("this end is closed while data are gathered", func(t *testing.T) {
-		c, other := joined(t, time.Hour)
+		c, other := newConnection(t, time.Hour)
 		c.drained, c.began = true, time.Now()
 		batches := reads(c)
 		write(t, other, []byte("words"))
@@ -122,4 +124,98 @@ func TestGather(t *testing.T) {
 		for range batches { // ends
 		}
 	})
+}
+
+// TestShortWritesWait: acknowledgements of HTTP/2 leave together while a batch is gathered, before a longer write, and
+// at once at any other time.
+func TestShortWritesWait(t *testing.T) {
+	c, other := newConnection(t, time.Hour)
+	sent := reads(other)
+	batches := reads(c)
+	arrives := func(want string) {
+		t.Helper()
+		got := ""
+		for len(got) < len(want) {
+			select {
+			case b := <-sent:
+				got += string(b)
+			case <-time.After(10 * time.Second):
+				t.Fatalf("%q arrived, want %q", got, want)
+			}
+		}
+		if got != want {
+			t.Fatalf("%q arrived, want %q", got, want)
+		}
+	}
+	waits := func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.waiting
+	}
+	untilItWaits := func() {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); !waits(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the reader does not gather")
+			}
+		}
+	}
+	much := bytes.Repeat([]byte("x"), gatherUpTo+10) // more than one read
+	long := string(bytes.Repeat([]byte("l"), shortWrite+1))
+
+	write(t, c, []byte("at once ")) // the reader waits for as long as nothing comes
+	arrives("at once ")
+	write(t, other, []byte("an event"))
+	<-batches
+	untilItWaits()
+	write(t, c, []byte("a "))
+	write(t, c, []byte("b "))
+	if c.mu.Lock(); string(c.held) != "a b " {
+		t.Errorf("%q is held", c.held)
+	}
+	c.mu.Unlock()
+	write(t, c, []byte(long))
+	arrives("a b " + long)
+	write(t, c, []byte("c "))
+	write(t, c, []byte("d "))
+	write(t, other, much)
+	arrives("c d ") // with the batch
+	<-batches
+	<-batches
+	untilItWaits()
+	_ = other.Close()
+	for range batches { // ends
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if _, err := c.Write([]byte("late")); err != nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("writes to a closed connection succeed")
+		}
+	}
+}
+
+// TestOneWakeupABatch: the reader of a busy connection is woken once for each batch, and not by its first event.
+func TestOneWakeupABatch(t *testing.T) {
+	c, other := newConnection(t, time.Hour)
+	batches := reads(c)
+	write(t, other, []byte("first"))
+	<-batches
+	write(t, other, []byte("second"))
+	left := func() (n int, waiting bool) {
+		_ = c.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ) })
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return n, c.waiting
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		n, waiting := left()
+		if n == len("second") && waiting {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the kernel has %d bytes of %d, the reader gathers: %t", n, len("second"), waiting)
+		}
+	}
 }

@@ -51,8 +51,8 @@ type reading struct {
 // newReading starts a full read, and notifies the reader: the following events are in no order.
 func (f *feed) newReading(ctx context.Context) (*reading, error) {
 	r := &reading{feed: f}
-	if len(f.known) > 0 {
-		r.present = make(map[model.Key]bool, len(f.known))
+	if n := f.known.len(); n > 0 {
+		r.present = make(map[model.Key]bool, n)
 	}
 	if !f.lost {
 		f.lost, f.none = true, false
@@ -75,7 +75,8 @@ func (r *reading) deliver(ctx context.Context, o *model.Object) bool {
 			r.present[last] = true
 		}
 	}
-	return r.known[o.Key] == o.Revision || r.changed(ctx, o)
+	last, _ := r.known.get(o.Key)
+	return last == o.Revision || r.changed(ctx, o)
 }
 
 // complete delivers deletions, and EventInSync at a revision. If that is before the delivered ones, the datastore was
@@ -85,7 +86,7 @@ func (r *reading) complete(ctx context.Context, at int64) error {
 		return r.putBack()
 	}
 	if r.present != nil {
-		for k := range r.known {
+		for k := range r.known.all {
 			if !r.present[k] && !r.drop(ctx, k, at) {
 				return ctx.Err()
 			}
@@ -100,9 +101,7 @@ func (r *reading) complete(ctx context.Context, at int64) error {
 
 // putBack returns the error of a server whose revisions are older than before: all known revisions are invalid.
 func (f *feed) putBack() error {
-	for k := range f.known {
-		f.known[k] = -1
-	}
+	f.known.forget()
 	f.at = 0
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonExpired,
 		Message: "the datastore was put back to an earlier state"}}
@@ -110,7 +109,7 @@ func (f *feed) putBack() error {
 
 // newest returns the highest delivered revision of the existing objects.
 func (f *feed) newest() (n int64) {
-	for _, revision := range f.known {
+	for _, revision := range f.known.all {
 		n = max(n, revision)
 	}
 	return n

@@ -87,7 +87,7 @@ type feed struct {
 	out   chan<- datastore.Event
 
 	// known are the revisions of the delivered objects that exist.
-	known map[model.Key]int64
+	known revisions
 	// names are the last valid keys of IPAM's custom resources, by name: a key follows from the content, and a resource
 	// with unusable content has its name as its key.
 	names map[string]model.Key
@@ -102,7 +102,7 @@ type feed struct {
 }
 
 func (f *feed) run(ctx context.Context) {
-	f.known, f.names, f.lost = map[model.Key]int64{}, map[string]model.Key{}, true
+	f.known, f.names, f.lost = newRevisions(f.kind), map[string]model.Key{}, true
 	delay := minDelay
 	for {
 		began := time.Now()
@@ -118,7 +118,7 @@ func (f *feed) run(ctx context.Context) {
 		switch r, _ := f.store.resource(f.kind); {
 		case err == nil: // a normal end: continue from there
 			wait = min(wait, time.Second)
-		case noResource(err) && r.custom && len(f.known) == 0:
+		case noResource(err) && r.custom && f.known.len() == 0:
 			wait = absentInterval/2 + rand.N(absentInterval)
 			f.absent(ctx, r)
 		default:

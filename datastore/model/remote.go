@@ -12,18 +12,27 @@ import (
 // remoteEndpoint is the Value of another node's WorkloadEndpoint in tables that keep only the fields for policy and
 // routes: in a large cluster such endpoints are most of a node's objects. Workload converts it to a WorkloadEndpoint.
 type remoteEndpoint struct {
-	common *WorkloadEndpoint // fields shared with similar endpoints
+	common *CommonEndpoint // fields shared with similar endpoints
 	node   string
 	// pod, interface and networks, a line each: one piece of memory instead of many small ones
 	own  string
 	rest *WorkloadEndpointSpec // rare fields; nil if there are none
 }
 
+// CommonEndpoint has the fields of a WorkloadEndpoint that are equal for many endpoints, such as those of a Deployment.
+type CommonEndpoint struct {
+	Namespace                                  string
+	Labels                                     map[string]string
+	Orchestrator, Endpoint, ServiceAccountName string
+	Profiles                                   []string
+	Ports                                      []EndpointPort
+}
+
 // Remote reduces a WorkloadEndpoint to the fields that other nodes need. It drops annotations and other metadata except
 // labels, a pod's container, MAC address, gateways, and all unknown fields. text and common may return an equal value
 // that is already stored, so that it is kept once. scratch is the argument of common, which must not keep it.
 func (o *Object) Remote(
-	scratch *WorkloadEndpoint, text func(string) string, common func(*WorkloadEndpoint) *WorkloadEndpoint,
+	scratch *CommonEndpoint, text func(string) string, common func(*CommonEndpoint) *CommonEndpoint,
 ) *Object {
 	w, ok := o.Value.(*WorkloadEndpoint)
 	if !ok {
@@ -39,13 +48,8 @@ func (o *Object) Remote(
 		endpoint remoteEndpoint
 	}{endpoint: remoteEndpoint{node: text(s.Node), own: own}}
 	e := &reduced.endpoint
-	*scratch = WorkloadEndpoint{
-		TypeMeta:   metav1.TypeMeta{Kind: string(KindWorkloadEndpoint), APIVersion: APIVersion},
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Labels: w.Labels},
-		Spec: WorkloadEndpointSpec{Orchestrator: s.Orchestrator, Endpoint: s.Endpoint,
-			ServiceAccountName: s.ServiceAccountName,
-			Profiles:           s.Profiles, Ports: s.Ports},
-	}
+	*scratch = CommonEndpoint{Namespace: w.Namespace, Labels: w.Labels, Orchestrator: s.Orchestrator,
+		Endpoint: s.Endpoint, ServiceAccountName: s.ServiceAccountName, Profiles: s.Profiles, Ports: s.Ports}
 	e.common = common(scratch)
 	rest := WorkloadEndpointSpec{Workload: s.Workload, IPNATs: s.IPNATs,
 		AllowSpoofedSourcePrefixes: s.AllowSpoofedSourcePrefixes, QoSControls: s.QoSControls}
@@ -83,8 +87,13 @@ func (o *Object) Workload() *WorkloadEndpoint {
 		w, _ := o.Value.(*WorkloadEndpoint)
 		return w
 	}
-	w := *e.common
-	w.Name = o.Key.Name
+	c := e.common
+	w := &WorkloadEndpoint{
+		TypeMeta:   metav1.TypeMeta{Kind: string(KindWorkloadEndpoint), APIVersion: APIVersion},
+		ObjectMeta: metav1.ObjectMeta{Name: o.Key.Name, Namespace: c.Namespace, Labels: c.Labels},
+		Spec: WorkloadEndpointSpec{Orchestrator: c.Orchestrator, Endpoint: c.Endpoint,
+			ServiceAccountName: c.ServiceAccountName, Profiles: c.Profiles, Ports: c.Ports},
+	}
 	s := &w.Spec
 	own := strings.Split(e.own, "\n")
 	s.Node, s.Pod, s.InterfaceName = e.node, own[0], own[1]
@@ -96,7 +105,7 @@ func (o *Object) Workload() *WorkloadEndpoint {
 		s.IPNATs, s.AllowSpoofedSourcePrefixes, s.QoSControls = e.rest.IPNATs, e.rest.AllowSpoofedSourcePrefixes,
 			e.rest.QoSControls
 	}
-	return &w
+	return w
 }
 
 // MarshalJSON fails: a reduced endpoint must not be stored.

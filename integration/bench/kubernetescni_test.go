@@ -19,11 +19,11 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// sandbox is the time that a runtime takes between a kubelet's seeing a pod and the ADD: processes and namespaces.
+// sandbox is the time of a runtime from the kubelet's event of a pod to the ADD: processes and namespaces.
 const sandbox = 200 * time.Millisecond
 
-// BenchmarkKubernetesCNI is an ADD and a DEL of a pod of Kubernetes, whose API is a millisecond away (there and back),
-// policy and routes included. The processor time is that of the plugin's process and of manxd.
+// BenchmarkKubernetesCNI measures an ADD and a DEL of a pod of Kubernetes with policy and routes. The round trip to the
+// API is a millisecond. It reports the processor time of the plugin's process and of manxd.
 func BenchmarkKubernetesCNI(b *testing.B) {
 	k := newKubernetes(b, fill.Cluster{Nodes: 4, Pods: 30, Namespaces: 3, Policies: 9, Services: 3, Local: 5},
 		time.Millisecond, "--controllers=off")
