@@ -144,6 +144,7 @@ func (a *PolicyAgent) revision() int64 {
 func (a *PolicyAgent) Inspect(f func(*policy.Calculator, *ruleset.Table)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.target.RefreshLinks()
 	f(a.target.Calculator(), a.target.Calculator().Table())
 }
 

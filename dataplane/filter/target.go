@@ -109,7 +109,7 @@ func (t *Target) Retry() {
 // compute brings the desired table up to date. Before the host's interfaces are known nothing is computed: rules
 // without host endpoints would open ports that an earlier run protects.
 func (t *Target) compute() {
-	if t.linksDue && !t.tried {
+	if t.linksDue && !t.tried && t.needsLinks() {
 		t.readLinks()
 	}
 	if !t.haveLinks || t.reader == nil {
@@ -125,6 +125,20 @@ func (t *Target) compute() {
 	}
 	clear(t.changed)
 	t.all, t.changed, t.moved = false, t.changed[:0], false
+}
+
+// needsLinks reports whether rules depend on the host's interfaces. Those of workloads alone do not, so that an
+// interface that comes with a workload does not have all others listed.
+func (t *Target) needsLinks() bool {
+	return !t.haveLinks || t.all || t.calculator.HasHosts() ||
+		slices.ContainsFunc(t.changed, func(k model.Key) bool { return k.Kind == model.KindHostEndpoint })
+}
+
+// RefreshLinks lists the host's interfaces if they may have changed since they were listed.
+func (t *Target) RefreshLinks() {
+	if t.linksDue {
+		t.readLinks()
+	}
 }
 
 // Flush applies the rules to the kernel. It returns how many transactions the kernel accepted and how many parts it
@@ -160,7 +174,7 @@ const linksRetry = time.Second
 
 // Next returns how long the next Flush may wait if nothing happens before.
 func (t *Target) Next() time.Duration {
-	if t.linksDue && (t.pause == 0 || t.pause > linksRetry) {
+	if t.linksDue && t.needsLinks() && (t.pause == 0 || t.pause > linksRetry) {
 		return linksRetry
 	}
 	return max(t.pause, time.Millisecond)

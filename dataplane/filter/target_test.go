@@ -2,11 +2,14 @@ package filter
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
@@ -72,8 +75,55 @@ func TestNothingIsChangedBeforeInterfacesAreKnown(t *testing.T) {
 		t.Error("a route has the interfaces listed again")
 	}
 	target.Handle([]kernel.Event{{Type: kernel.EventAddress}})
-	if target.Flush(); l.calls != calls+1 {
-		t.Errorf("an address has the interfaces listed %d times", l.calls-calls)
+	if target.Flush(); l.calls != calls || target.Next() == linksRetry {
+		t.Errorf("without host endpoints an address has the interfaces listed %d times, again in %v", l.calls-calls,
+			target.Next())
+	}
+	target.RefreshLinks()
+	if target.RefreshLinks(); l.calls != calls+1 {
+		t.Errorf("refreshed after one address: listed %d times", l.calls-calls)
+	}
+}
+
+// A host endpoint is never matched with interfaces of before an event, and from then on each event has them listed.
+func TestHostEndpointsNeedTheInterfaces(t *testing.T) {
+	rules, l := kerneltest.NewRules(), &links{Kernel: kerneltest.New()}
+	l.PutLink(kernel.Link{Index: 2, Name: "eth0", Up: true, Running: true})
+	target, h := newTarget(rules, l, nil), state()
+	target.SetState(h)
+	target.Flush()
+	address := func(last byte) {
+		l.PutAddress(kernel.Address{Link: 2, Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, last}), 24)})
+		target.Handle([]kernel.Event{{Type: kernel.EventAddress}})
+	}
+	protected := func() bool {
+		target.Flush()
+		actual, err := rules.ReadRules()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return actual != nil && actual.Maps["host-in"]["eth0"] != ruleset.Verdict{}
+	}
+	address(1)
+	if protected() {
+		t.Error("protected without a host endpoint")
+	}
+	e := &v3.HostEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: v3.HostEndpointSpec{Node: "here",
+		ExpectedIPs: []string{"192.0.2.1", "192.0.2.2"}}}
+	key := model.ResourceKey(model.KindHostEndpoint, "h")
+	h.Take(hoststate.State{Reader: model.NewSet(model.NewObject(key, e)), Changed: []model.Key{key}})
+	if target.SetState(h); !protected() {
+		t.Error("a new host endpoint does not match an address that came before it")
+	}
+	if err := l.DeleteAddress(kernel.Address{Link: 2, Prefix: netip.MustParsePrefix("192.0.2.1/24")}); err != nil {
+		t.Fatal(err)
+	}
+	target.Handle([]kernel.Event{{Type: kernel.EventAddressGone}})
+	if protected() {
+		t.Error("a host endpoint matches an address that is gone")
+	}
+	if address(2); !protected() {
+		t.Error("a host endpoint does not match a new address")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,9 +24,25 @@ func (d procSysNet) dir() string { return cmp.Or(string(d), DefaultProcSysNet) }
 // path returns the path of a variable, given its name below net.
 func (d procSysNet) path(name string) string { return filepath.Join(d.dir(), name) }
 
+// read returns a variable. It uses the system calls themselves: a new workload has a dozen of them read, and an os.File
+// would each time be registered with the runtime's poller.
 func (d procSysNet) read(name string) (string, error) {
-	data, err := os.ReadFile(d.path(name))
-	return strings.TrimSuffix(string(data), "\n"), err
+	path := d.path(name)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	var value [256]byte
+	n, err := unix.Read(fd, value[:])
+	_ = unix.Close(fd)
+	switch {
+	case err != nil:
+		return "", &fs.PathError{Op: "read", Path: path, Err: err}
+	case n == len(value): // longer than the variables of an interface
+		data, err := os.ReadFile(path)
+		return strings.TrimSuffix(string(data), "\n"), err
+	}
+	return strings.TrimSuffix(string(value[:n]), "\n"), nil
 }
 
 // write sets a variable. The error is a *ReadOnlyError where the folder cannot be written to.

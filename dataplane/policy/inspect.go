@@ -11,6 +11,16 @@ import (
 // Config returns the Config that New was given.
 func (c *Calculator) Config() Config { return c.config }
 
+// HasHosts reports whether this node has host endpoints.
+func (c *Calculator) HasHosts() bool {
+	for _, e := range c.endpoints {
+		if e.host != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // Interfaces returns the interfaces of the last SetInterfaces, with their addresses. Callers must not change them.
 func (c *Calculator) Interfaces() map[string][]netip.Addr { return c.hostLinks }
 

@@ -115,6 +115,9 @@ func keepUnknown(key model.Key, known, raw []byte) ([]byte, error) {
 	if bytes.Equal(again, known) && len(bytes.TrimSpace(raw)) > 0 {
 		return raw, nil
 	}
+	if sameMembers(again, raw) {
+		return known, nil // no field is unknown: usual, and much less work
+	}
 	before, err := decodeExact(raw)
 	if err != nil {
 		return known, nil //nolint:nilerr // an empty entry of a very old writer
@@ -132,4 +135,18 @@ func keepUnknown(key model.Key, known, raw []byte) ([]byte, error) {
 		return known, nil // byte for byte as Calico writes it
 	}
 	return json.Marshal(result)
+}
+
+// sameMembers reports whether two JSON objects have the same members, in any order, with the same bytes as values.
+func sameMembers(a, b []byte) bool {
+	var in, other map[string]json.RawMessage
+	if json.Unmarshal(a, &in) != nil || json.Unmarshal(b, &other) != nil || len(in) != len(other) {
+		return false
+	}
+	for name, value := range in {
+		if have, ok := other[name]; !ok || !bytes.Equal(have, value) {
+			return false
+		}
+	}
+	return true
 }
