@@ -6,13 +6,13 @@ export CGO_ENABLED := 0
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
-# The same sources give the same bytes in any folder, from a checkout and from an archive: no path of this machine
-# (-trimpath) and no state of git (-buildvcs=false; VERSION and COMMIT are given to the linker) gets into them.
+# Builds are reproducible in any folder, from a checkout and from an archive: the programs contain no path of this
+# machine (-trimpath) and no state of git (-buildvcs=false; the linker gets VERSION and COMMIT).
 REPRODUCIBLE := -trimpath -buildvcs=false
 ARCHS   ?= amd64 arm64
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.buildVersion=$(VERSION) -X main.commit=$(COMMIT)
 GO      := go
-# Packages of Debian that targets need; those that are missing are installed first (their services are not started).
+# Debian packages that targets need. Missing ones are installed first, without starting their services.
 NEED    := integration/debian-need
 
 .DEFAULT_GOAL := help
@@ -34,7 +34,7 @@ sbom: programs ## bin/*.cdx.json (CycloneDX) and bin/licenses, an error if they 
 	integration/supply/record $(VERSION)
 
 .PHONY: vulncheck
-vulncheck: programs ## known vulnerabilities in what is linked (the script's status: 3 some, 75 database out of reach)
+vulncheck: programs ## known vulnerabilities in the linked code (the script's status: 3 some, 75 database out of reach)
 	@integration/supply/vulncheck
 
 .PHONY: demo
@@ -43,17 +43,17 @@ demo: build ## three nodes and a BIRD top-of-rack in network namespaces (KEEP=1 
 	$(GO) run ./integration/demo $(if $(KEEP),--keep)
 
 .PHONY: demo-down
-demo-down: ## remove what `make demo KEEP=1` left (root)
+demo-down: ## remove the lab of `make demo KEEP=1` (root)
 	$(GO) run ./integration/demo --down
 
-# Programs of others that tests run beside Manx: a wrong one in PATH is named here, before anything waits for it.
+# Programs of others that tests run beside Manx: this names a wrong one in PATH before a test waits for it.
 .PHONY: peers
 peers:
 	@$(NEED) iproute2 iputils-ping nftables bird2 gobgpd etcd-server frr prometheus-bird-exporter pmacct iperf3 iptables openssl systemd procps gcc libc6-dev prometheus
 	@$(GO) run ./integration/peers/check
 
 .PHONY: test
-test: peers build ## every test, with the race detector; installs what it needs from Debian, says what it skips and why (root)
+test: peers build ## every test, with the race detector; installs Debian packages, lists skipped tests with the reason (root)
 	@integration/run-tests ./...
 	@$(MAKE) --no-print-directory test-vm
 	@$(MAKE) --no-print-directory test-cluster
@@ -72,7 +72,7 @@ mutations: ## 10,000 malformed BGP messages, some ten minutes (SEED=n repeats a 
 test-vm: ## the tests that need IPIP, in a booted virtual machine (root)
 	@integration/vm/test
 
-# What clusters of real kubelets need from Debian; `make kubernetes-programs` builds the rest.
+# Debian packages for clusters of real kubelets; `make kubernetes-programs` builds the other programs.
 export CLUSTER_NEED := iproute2 iputils-ping nftables bird2 etcd-server containerd runc containernetworking-plugins iptables \
 	conntrack busybox-static
 
@@ -89,14 +89,14 @@ demo-kubernetes: programs image kubernetes-programs ## a Kubernetes cluster with
 	$(GO) run ./integration/kubernetes/demo $(if $(KEEP),--keep) $(if $(MANIFESTS),--manifests)
 
 .PHONY: demo-kubernetes-down
-demo-kubernetes-down: ## remove what `make demo-kubernetes KEEP=1` left (root)
+demo-kubernetes-down: ## remove the cluster of `make demo-kubernetes KEEP=1` (root)
 	$(GO) run ./integration/kubernetes/demo --down
 
 .PHONY: test-cluster
-test-cluster: ## the tests on a cluster of real kubelets, with what `make kubernetes-programs` built (root)
+test-cluster: ## the tests on a cluster of real kubelets, with the programs of `make kubernetes-programs` (root)
 	@integration/kubernetes/test
 
-# RESUME=1 goes on with the image of the run before: a new one would have results of its own.
+# RESUME=1 goes on with the image of the earlier run: a new image would have results of its own.
 .PHONY: test-k8s-e2e
 test-k8s-e2e: $(if $(RESUME),,programs image) kubernetes-programs ## Kubernetes' own tests of the network; writes the table of docs/kubernetes-e2e.md; hours (PARALLEL=n tests at a time; root)
 	@$(NEED) $(CLUSTER_NEED) bind9-dnsutils curl netcat-openbsd wget

@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// changer makes up objects of all kinds that Compute reads, for node n0 and some others, whose names and addresses meet
-// again and again.
+// changer generates objects of all kinds that Compute reads, for node n0 and some others. Their names and addresses
+// often coincide.
 type changer struct {
 	t *testing.T
 	r *rand.Rand
@@ -20,7 +20,7 @@ type changer struct {
 
 func (c changer) pick(choices ...string) string { return choices[c.r.IntN(len(choices))] }
 
-// object is a new version of an object: mostly a workload, often a block, now and then something else.
+// object returns a new version of an object: mostly a workload, often a block, sometimes another object.
 func (c changer) object() *model.Object {
 	line := func(format string, args ...any) *model.Object {
 		return world(c.t, fmt.Sprintf(format, args...))[0]
@@ -120,7 +120,7 @@ func valueText(o *model.Object) string {
 	return fmt.Sprintf("%+v", o.Value)
 }
 
-// A local pod comes on a node with a block, beside 1,000 nodes of which 500 have sessions with this one.
+// A local pod starts on a node with a block, beside 1,000 nodes, of which 500 have sessions with this node.
 func BenchmarkPodBeside500Sessions(b *testing.B) {
 	lines := []string{"pool pods {\"cidr\":\"10.244.0.0/16\"}", "block n0000 10.244.0.0/26 confirmed"}
 	for i := range 1000 {

@@ -225,8 +225,7 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// The worked example of the node mesh: B, whose address is the greater one, connects to A, and no node to the
-// reflector.
+// The example of the node mesh: B has the greater address and connects to A; no node connects to the reflector.
 func TestMeshWorkedExample(t *testing.T) {
 	objects := []string{v4node("A", "10.192.0.2"), v4node("B", "10.192.0.3"),
 		v4node("C", "10.192.0.4", `"routeReflectorClusterID":"10.0.0.9"`)}
@@ -270,7 +269,7 @@ func TestRouteReflectors(t *testing.T) {
 	}
 }
 
-// A reflector without mesh, as most users build it.
+// A reflector without mesh, as most users configure it.
 func TestReflectorWorkedExample(t *testing.T) {
 	for _, meshOn := range []string{"false", "true"} {
 		objects := []string{`config default {"nodeToNodeMeshEnabled":` + meshOn + `}`,

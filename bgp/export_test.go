@@ -115,7 +115,7 @@ func TestCommunitiesOfExportedRoutes(t *testing.T) {
 	}
 }
 
-// 8: only a route reflector passes services on that it does not announce itself.
+// 8: only a route reflector passes on services that it does not announce itself.
 func TestReflectorsPassServicesOn(t *testing.T) {
 	config := `config default {"nodeToNodeMeshEnabled":false,"serviceExternalIPs":[{"cidr":"80.15.0.0/24"}],"serviceLoadBalancerIPs":[{"cidr":"80.16.0.1/32"}],"serviceClusterIPs":[{"cidr":"10.96.0.0/12"}]}`
 	for cluster, want := range map[string]string{"": "default: outside every IP pool",

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// filtered computes node a with one BGPPeer, whose filters are f (and g), and gives its session.
+// filtered computes node a with one BGPPeer, whose filters are f (and g), and returns its session.
 func filtered(t testing.TB, peer string, lines ...string) (Desired, Session) {
 	t.Helper()
 	d := compute(t, "a", append(lines, `node a {"bgp":{"ipv4Address":"10.192.0.2/24","ipv6Address":"fd00:192::2/64"}}`,
@@ -25,7 +25,7 @@ const (
 	externalV6 = `"fd00:192::64","asNumber":65001`
 )
 
-// learned makes a candidate that an external peer announced.
+// learned makes a candidate of an external peer.
 func learned(prefix string) Candidate {
 	return Candidate{Prefix: netip.MustParsePrefix(prefix), Source: SourceExternal, LocalPref: 100}
 }
@@ -265,7 +265,7 @@ func TestFiltersOfSessions(t *testing.T) {
 	}
 }
 
-// The speaker relies on bounds that lie within those of the CIDR.
+// The speaker relies on bounds within those of the CIDR.
 func TestLengthsAreBoundedByTheCIDR(t *testing.T) {
 	d, _ := filtered(t, external,
 		`filter f {"exportV4":[{"action":"Reject","cidr":"10.1.0.0/16","matchOperator":"In","prefixLength":{"min":8,"max":24}}]}`)

@@ -76,7 +76,7 @@ func v4node(name, addr string, more ...string) string {
 		strings.Join(append([]string{""}, more...), ","))
 }
 
-// show writes the fields that most tests check: "10.0.0.2:179 mesh 64512-64512 passive from BGPConfiguration/default".
+// show formats the fields that most tests check: "10.0.0.2:179 mesh 64512-64512 passive from BGPConfiguration/default".
 func show(s Session) string {
 	role := "active"
 	if s.Passive {

@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// An endpoint whose interface is none of a workload gets no session and is not advertised, and a notice gives the
-// reason. The setting of this host's administrator about interfaces comes before FelixConfiguration.
+// An endpoint whose interface belongs to no workload gets no session and is not advertised. A notice has the reason.
+// The setting of this host's administrator about interfaces comes before FelixConfiguration.
 func TestWorkloadsWithInterfacesOfTheHostAreLeftOut(t *testing.T) {
 	workload := func(name, iface, address string) *model.Object {
 		w := &model.WorkloadEndpoint{}

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// randomCluster makes up a cluster without mistakes: addresses, AS numbers, ports, reflectors and BGPPeers of every
+// randomCluster generates a cluster without mistakes: addresses, AS numbers, ports, reflectors and BGPPeers of every
 // shape between its nodes. Each BGPPeer is reversed.
 func randomCluster(r *rand.Rand) (nodes []string, objects []string) {
 	pick := func(choices ...string) string { return choices[r.IntN(len(choices))] }
@@ -101,7 +101,7 @@ func TestBothEndsAgree(t *testing.T) {
 	}
 }
 
-// mismatch returns why the two ends do not find each other.
+// mismatch returns the reason why the two ends do not connect.
 func mismatch(here, there Desired, s Session, back *Session) string {
 	switch {
 	case back == nil && s.Port != there.Global.ListenPort:
@@ -134,7 +134,7 @@ func findSession(d Desired, addr netip.Addr) *Session {
 	return nil
 }
 
-// disagreement returns why a session does not come up once its two ends have found each other.
+// disagreement returns the reason why a session of connected ends does not come up.
 func disagreement(s Session, back *Session) string {
 	switch {
 	case back == nil:
@@ -149,7 +149,7 @@ func disagreement(s Session, back *Session) string {
 	return ""
 }
 
-// shuffled is a Reader that gives objects in any order.
+// shuffled is a Reader that returns objects in any order.
 type shuffled struct {
 	objects []*model.Object
 }
@@ -165,7 +165,7 @@ func (s shuffled) All(kind model.Kind) iter.Seq[*model.Object] {
 	}
 }
 
-// No order of the objects changes the outcome.
+// The result does not depend on the order of the objects.
 func TestPermutations(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -193,8 +193,7 @@ func TestPermutations(t *testing.T) {
 	}
 }
 
-// Whatever the filter, each route is decided about, the same way each time, and a route announced to no peer is not
-// originated.
+// With any filter, each route has a decision, the same one each time, and a route that no peer gets is not originated.
 func FuzzFilters(f *testing.F) {
 	f.Add(
 		`{"action":"Accept","cidr":"10.1.0.0/16","matchOperator":"NotIn","prefixLength":{"min":20,"max":8},"operations":[{"prependASPath":{"prefix":[1,"1.1"]}},{"addCommunity":{"value":"1:2:3"}},{"setPriority":{"value":9}}]}`, "10.1.0.0/24", "cali1", uint32(9))
@@ -237,7 +236,7 @@ func FuzzFilters(f *testing.F) {
 	})
 }
 
-// Whatever is written in the datastore, the result is well-formed.
+// The result is well-formed for any content of the datastore.
 func FuzzCompute(f *testing.F) {
 	f.Add(`{"bgp":{"ipv4Address":"10.0.0.1/24"}}`, `{"peerIP":"10.0.0.2:179","asNumber":1}`, `{"listenPort":180}`,
 		`{"cidr":"10.0.0.0/16"}`)
@@ -298,7 +297,7 @@ func checkWellFormed(t *testing.T, d Desired) {
 	}
 }
 
-// indexed finds an object at once, as a snapshot does.
+// indexed finds an object by its key, as a snapshot does.
 type indexed struct {
 	shuffled
 	set model.Set

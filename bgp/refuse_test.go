@@ -22,7 +22,7 @@ var refusalWorld = []string{
 	`block n2 10.244.2.0/26 pending`,
 }
 
-// classes lists how routes are refused on a session, in the order of prefixes; "" for accepted ones.
+// classes lists the classes of refused routes on a session, in the order of prefixes; "" for accepted routes.
 func classes(d Desired, s Session, prefixes ...string) string {
 	var list []string
 	for _, p := range prefixes {
@@ -137,7 +137,7 @@ func TestRefusalsBySetting(t *testing.T) {
 	}
 }
 
-// External peers may pass the blocks of nodes on, and nothing else inside pools.
+// Of routes inside pools, external peers may pass on only the blocks of nodes.
 func TestPoolRoutesOfExternalPeers(t *testing.T) {
 	d := Compute(Input{Reader: model.NewSet(world(t, refusalWorld...)...), Node: "n1",
 		Refuse: RefuseSettings{Pools: true}})
@@ -154,7 +154,7 @@ func TestPoolRoutesOfExternalPeers(t *testing.T) {
 	if !d.refusesByBlocks() {
 		t.Error("blocks of other nodes do not count")
 	}
-	// A node in another AS is no external peer.
+	// A node in another AS does not count as an external peer.
 	objects := world(t, append(slices.Clone(refusalWorld),
 		`node n3 {"bgp":{"ipv4Address":"10.0.0.3/24","asNumber":65003}}`)...)
 	d = Compute(Input{Reader: model.NewSet(objects...), Node: "n1", Refuse: RefuseSettings{Pools: true}})

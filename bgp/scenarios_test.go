@@ -34,7 +34,7 @@ func details(s Session) string {
 	return strings.Join(out, ", ")
 }
 
-// scenario is one cluster of calico/node's own tests: the node is kube-master, or me if set.
+// scenario is one cluster of calico/node's own tests: the node is kube-master, or nodeName if set.
 type scenario struct {
 	rule     string
 	nodeName string
@@ -300,8 +300,8 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// The settings that win when several BGPPeers give one address: calico/node takes a global peer's forward entry, then a
-// node's forward entry, then reverse entries; the name decides inside one group. Each end has its own.
+// The settings that win when several BGPPeers have one address: calico/node uses a global peer's forward entry, then a
+// node's forward entry, then reverse entries; within a group, the name decides. Each end has its own.
 func TestWhichSettingsWin(t *testing.T) {
 	n1, n2 := v4node("n1", "10.0.0.1"), v4node("n2", "10.0.0.2")
 	with := func(peers ...string) []string {
@@ -475,7 +475,7 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// The results for each of the objects that give one address.
+// The results for each of the objects with one address.
 func TestOf(t *testing.T) {
 	d := compute(t, "a", v4node("a", "10.0.0.1"), v4node("b", "10.0.0.2"),
 		`peer p {"nodeSelector":"all()","peerSelector":"all()","ttlSecurity":1}`,

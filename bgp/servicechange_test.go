@@ -17,7 +17,7 @@ func slice(service string, endpoints ...model.Endpoint) *model.Object {
 	return model.NewObject(model.Key{Kind: model.KindEndpointSlice, Namespace: "d", Name: service + "-1"}, s)
 }
 
-// endpoint is one on a node, with its conditions: "ready", "terminating", "serving" (ready is false).
+// endpoint is an endpoint on a node, with its conditions: "ready", "terminating", "serving" (ready is false).
 func endpoint(node string, conditions ...string) model.Endpoint {
 	e := model.Endpoint{NodeName: &node}
 	yes, no := true, false
@@ -36,8 +36,8 @@ func endpoint(node string, conditions ...string) model.Endpoint {
 	return e
 }
 
-// A service with externalTrafficPolicy Local is withdrawn when its last endpoint here begins to end: the endpoint
-// serves packets in flight, and later ones go to nodes with others.
+// A service with externalTrafficPolicy Local is withdrawn when its last local endpoint begins to terminate: the
+// endpoint serves packets in flight, and later packets go to nodes with other endpoints.
 func TestAddressIsWithdrawnBeforeTheLastEndpointEnds(t *testing.T) {
 	objects := world(t, v4node("a", "10.192.0.2"), `config default {"serviceLoadBalancerIPs":[{"cidr":"80.0.0.0/8"}]}`)
 	local := &model.Service{Spec: model.ServiceSpec{Type: model.ServiceLoadBalancer, ClusterIP: "10.96.0.1",
@@ -68,7 +68,7 @@ func TestAddressIsWithdrawnBeforeTheLastEndpointEnds(t *testing.T) {
 	}
 }
 
-// Changes that servicesMatter leaves out make no difference.
+// Changes that servicesMatter ignores do not change the result.
 func TestChangesThatDoNotMatterMakeNoDifference(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	skipped, counted := 0, 0
@@ -120,8 +120,8 @@ func randomChange(r *rand.Rand) *model.Object {
 	return o
 }
 
-// One endpoint of another node comes or goes in a cluster of 2,000 services with 30 endpoints each, of which some are
-// on this node: that must cost as much as one slice, not as much as all services.
+// One endpoint of another node is added or removed in a cluster of 2,000 services with 30 endpoints each, some of them
+// on this node. The cost must be that of one slice, not that of all services.
 func BenchmarkSliceChangeOf2000Services(b *testing.B) {
 	objects := world(b, v4node("a", "10.192.0.2"), `config default {"serviceLoadBalancerIPs":[{"cidr":"80.0.0.0/8"}]}`)
 	var slices [2]*model.Object

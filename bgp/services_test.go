@@ -117,7 +117,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// Services and slices come in any order, and deleted ones leave no trace: the result depends on the present ones only.
+// The result depends only on the present services and slices, not on their order or on deleted ones.
 func TestServicesComeAndGoInAnyOrder(t *testing.T) {
 	for _, file := range serviceFiles(t) {
 		c := readServiceCase(t, file)
@@ -135,7 +135,7 @@ func TestServicesComeAndGoInAnyOrder(t *testing.T) {
 	}
 }
 
-// A slice of several is deleted: the others decide.
+// One of several slices is deleted: the others decide.
 func TestDeletedSlice(t *testing.T) {
 	all := model.NewSet(readServiceCase(t, "testdata/services/static-routes.yaml").objects...)
 	announces := func(node string, without ...string) bool {
@@ -201,7 +201,8 @@ func TestClusterIPsSetting(t *testing.T) {
 	}
 }
 
-// The learned routes that a node may pass on: routes inside its own services, and on a route reflector those of all.
+// The learned routes that a node may pass on: routes inside its own services, and on a route reflector those of all
+// services.
 func TestServicesOfOthersArePassedOn(t *testing.T) {
 	config := `config default {"serviceClusterIPs":[{"cidr":"10.96.0.0/12"}],"serviceLoadBalancerIPs":[{"cidr":"80.15.0.0/24"}],"serviceExternalIPs":[{"cidr":"203.0.113.7/32"}]}`
 	excluded := `@{"node.kubernetes.io/exclude-from-external-load-balancers":"true"}`

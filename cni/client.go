@@ -32,7 +32,11 @@ func (s Socket) Call(ctx context.Context, q *Request) (*Response, error) {
 	}
 	defer c.close()
 	q.Early = q.Begin != nil
-	written := WriteFrame(c, q)
+	text, err := q.text()
+	if err != nil {
+		return nil, err
+	}
+	written := writeText(c, text)
 	r, err := readResponse(c, q.Begin)
 	if err != nil { // a server that refuses a request answers before it has read it
 		err = errors.Join(written, err)

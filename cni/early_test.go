@@ -31,6 +31,8 @@ type daemon struct {
 	// add responds to Add; finish is the error of Finish.
 	add    func(*daemon, *cni.Request) *cni.Response
 	finish *types.Error
+	// result returns the result of Finish. It may be nil, as for a manxd that does not know it.
+	result func(*cni.Config, *cni.Request) (string, error)
 
 	mu    sync.Mutex
 	steps []cni.Step
@@ -61,6 +63,13 @@ func (d *daemon) Call(_ context.Context, q *cni.Request) (*cni.Response, error) 
 		return d.add(d, q), nil
 	case cni.StepFinish:
 		r.Error = d.finish
+		if d.result != nil {
+			conf, err := cni.ParseConfig(q.Config)
+			if err == nil {
+				r.Result, err = d.result(conf, q)
+			}
+			return r, err
+		}
 	}
 	return r, nil
 }
@@ -79,7 +88,7 @@ func attachment() *cni.Attachment {
 		Assigned:  []netip.Prefix{netip.MustParsePrefix("10.65.0.1/26")}}
 }
 
-func early() *cni.Attachment {
+func earlyAttachment() *cni.Attachment {
 	a := attachment()
 	a.Addresses, a.Assigned, a.IPv4 = nil, nil, true
 	return a
@@ -143,7 +152,7 @@ const wired = "cali1 1400, eth0 1400"
 // then.
 func TestInterfaceIsMadeWhileAddressesAreAssigned(t *testing.T) {
 	d := newDaemon(t, func(d *daemon, q *cni.Request) *cni.Response {
-		q.Begin(early())
+		q.Begin(earlyAttachment())
 		d.wait(wired)
 		if have := d.ip("-n", d.pod, "-4", "addr", "show", "dev", "eth0"); have != "" {
 			t.Errorf("before the answer the container has %s", have)
@@ -205,7 +214,7 @@ func TestInterfaceGoesWithAFailedAdd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDaemon(t, func(d *daemon, q *cni.Request) *cni.Response {
-				q.Begin(early())
+				q.Begin(earlyAttachment())
 				d.wait(wired)
 				return c.respond()
 			}, c.finish)
@@ -226,11 +235,11 @@ func TestInterfaceGoesWithAFailedAdd(t *testing.T) {
 // The final response decides: an interface with other parameters is replaced. An older manxd sends no early response.
 func TestAnswerCounts(t *testing.T) {
 	for name, begin := range map[string]func(*cni.Request){
-		"another MTU":    func(q *cni.Request) { a := early(); a.MTU = 1300; q.Begin(a) },
-		"another name":   func(q *cni.Request) { a := early(); a.HostIf = "cali2"; q.Begin(a) },
-		"another family": func(q *cni.Request) { a := early(); a.IPv4, a.IPv6 = false, true; q.Begin(a) },
-		"impossible":     func(q *cni.Request) { a := early(); a.MTU = 70000; q.Begin(a) },
-		"no MAC":         func(q *cni.Request) { a := early(); a.MAC = "x"; q.Begin(a) },
+		"another MTU":    func(q *cni.Request) { a := earlyAttachment(); a.MTU = 1300; q.Begin(a) },
+		"another name":   func(q *cni.Request) { a := earlyAttachment(); a.HostIf = "cali2"; q.Begin(a) },
+		"another family": func(q *cni.Request) { a := earlyAttachment(); a.IPv4, a.IPv6 = false, true; q.Begin(a) },
+		"impossible":     func(q *cni.Request) { a := earlyAttachment(); a.MTU = 70000; q.Begin(a) },
+		"no MAC":         func(q *cni.Request) { a := earlyAttachment(); a.MAC = "x"; q.Begin(a) },
 		"no early one":   func(*cni.Request) {},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -260,5 +269,39 @@ func TestPluginOfBefore(t *testing.T) {
 		Version: cni.ProtocolVersion, Step: cni.StepAdd, Config: []byte("{}")})
 	if err != nil || r.Attachment == nil || r.Attachment.HostIf != "cali1" {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// The result is the same, whether manxd has it or the plugin makes it.
+func TestResultOfManxd(t *testing.T) {
+	add := func(*daemon, *cni.Request) *cni.Response {
+		return &cni.Response{Version: cni.ProtocolVersion, Attachment: attachment()}
+	}
+	d := newDaemon(t, add, nil)
+	want, err := d.attach()
+	if err != nil || want == "" {
+		t.Fatalf("%s, %v", want, err)
+	}
+	d.result = cni.ResultText
+	if have, err := d.attach(); err != nil || have != want {
+		t.Errorf("%s, %v, want %s", have, err, want)
+	}
+	d.result = func(*cni.Config, *cni.Request) (string, error) { return "{}", nil }
+	if have, err := d.attach(); err != nil || have != "{}" {
+		t.Errorf("%s, %v, want the result of manxd", have, err)
+	}
+}
+
+// A faulty configuration is refused with manxd's words.
+func TestManxdValidatesTheConfiguration(t *testing.T) {
+	refused := types.NewError(types.ErrInvalidNetworkConfig, "network net is not configured right", "mtu")
+	d := newDaemon(t, func(*daemon, *cni.Request) *cni.Response {
+		return &cni.Response{Version: cni.ProtocolVersion, Error: refused}
+	}, nil)
+	if result, err := d.attach(); err == nil || !strings.Contains(err.Error(), refused.Msg) || result != "" {
+		t.Errorf("%s, %v", result, err)
+	}
+	if have := d.interfaces(); have != "" {
+		t.Errorf("interfaces are %s", have)
 	}
 }

@@ -55,7 +55,7 @@ func (p *Plugin) Funcs(ipam bool) skel.CNIFuncs {
 type call struct {
 	*Plugin
 	args    *skel.CmdArgs
-	conf    *Config
+	conf    *Config // see parseOutline
 	backend Backend
 	begun   *podnet.Begun // the interface while its addresses are being assigned, if it could be begun
 }
@@ -63,13 +63,10 @@ type call struct {
 // run prepares a call, and converts its error or panic into a CNI error.
 func (p *Plugin) run(do func(*call, context.Context) error) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) (err error) {
-		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-		defer cancel()
+		ctx := within(callTimeout)
+		defer ctx.cancel()
 		c := &call{Plugin: p, args: args}
-		if c.conf, err = ParseConfig(args.StdinData); err == nil {
-			_, err = ParseArgs(args.Args)
-		}
-		if err != nil {
+		if c.conf, err = parseOutline(args.StdinData); err != nil {
 			return Coded(err)
 		}
 		c.backend = p.Backend(c.conf)
@@ -141,11 +138,18 @@ func (c *call) add(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := c.request(ctx, StepFinish, func(q *Request) { q.Attachment = a }); err != nil {
+	r, err := c.request(ctx, StepFinish, func(q *Request) { q.Attachment = a })
+	if err != nil {
 		return err
 	}
 	c.log("attached", "hostInterface", pod.HostIf, "addresses", a.Addresses)
-	return c.step("print the result", func() error { return c.print(attachment(pod, pod.MAC, routes)) })
+	return c.step("print the result", func() error {
+		if r.Result == "" {
+			return c.print(attached(c.args.IfName, c.args.Netns, a, pod.MAC.String(), routes))
+		}
+		_, err := io.WriteString(c.Stdout, r.Result)
+		return err
+	})
 }
 
 // begin gets the addresses of the container and the parameters of its wiring.
@@ -324,7 +328,10 @@ func (c *call) status(ctx context.Context) error {
 
 // gc requests the removal of addresses and endpoints of containers that the runtime does not know any more.
 func (c *call) gc(ctx context.Context) error {
-	_, err := c.request(ctx, StepGC, func(q *Request) { q.Valid = c.conf.ValidAttachments })
+	conf, err := ParseConfig(c.args.StdinData)
+	if err == nil {
+		_, err = c.request(ctx, StepGC, func(q *Request) { q.Valid = conf.ValidAttachments })
+	}
 	return err
 }
 
@@ -333,14 +340,18 @@ func (c *call) nothing(context.Context) error { return nil }
 
 // previous reads the addresses of this interface from prevResult.
 func (c *call) previous() ([]netip.Addr, error) {
-	if err := version.ParsePrevResult(&c.conf.PluginConf); err != nil {
+	conf, err := ParseConfig(c.args.StdinData)
+	if err != nil {
+		return nil, err
+	}
+	if err := version.ParsePrevResult(&conf.PluginConf); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "prevResult cannot be read", err.Error())
 	}
-	if c.conf.PrevResult == nil {
+	if conf.PrevResult == nil {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, "prevResult is missing",
 			"CHECK needs what ADD returned")
 	}
-	r, err := current.NewResultFromResult(c.conf.PrevResult)
+	r, err := current.NewResultFromResult(conf.PrevResult)
 	if err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "prevResult cannot be read", err.Error())
 	}

@@ -75,6 +75,8 @@ type Response struct {
 	// Early is the attachment while its addresses are being assigned: another response follows. It is not promised that
 	// the attachment will be the same.
 	Early *Attachment `json:"early,omitempty"`
+	// Result is the text of the result of an ADD, after Finish. It is empty if this side does not know all of it.
+	Result string `json:"result,omitempty"`
 }
 
 // Attachment describes how a container is attached: all parameters of the wiring, as plain data.
@@ -99,6 +101,8 @@ type Attachment struct {
 	Deferred bool `json:"deferred,omitempty"`
 	// Fresh are the addresses that this ADD assigned, which Abort releases.
 	Fresh []netip.Addr `json:"fresh,omitempty"`
+
+	received json.RawMessage // the text of a received attachment, which a request returns as it came
 }
 
 // Backend serves requests: manxd over its socket, or the program itself. Its error Is ErrNoAnswer if no server answers.
@@ -119,11 +123,15 @@ func WriteFrame(w io.Writer, value any) error {
 	if err != nil {
 		return err
 	}
+	return writeText(w, text)
+}
+
+func writeText(w io.Writer, text []byte) error {
 	if len(text) > MaxFrame {
 		return fmt.Errorf("%d bytes are more than the %d of one frame", len(text), MaxFrame)
 	}
 	frame := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(text)), uint32(len(text)))
-	_, err = w.Write(append(frame, text...)) // one write: no half frame waits for the next
+	_, err := w.Write(append(frame, text...)) // one write: no half frame waits for the next
 	return err
 }
 

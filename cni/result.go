@@ -3,25 +3,37 @@ package cni
 import (
 	"net"
 	"net/netip"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
-
-	"github.com/manxnet/manx/dataplane/podnet"
 )
 
-// attachment returns the result of an ADD: both ends of the interface and the addresses of the container's end.
-func attachment(pod podnet.Pod, mac net.HardwareAddr, routes []*types.Route) *current.Result {
+// ResultText returns the result of the ADD of a request, in the version of its configuration. The addresses must be of
+// this program's IPAM.
+func ResultText(conf *Config, q *Request) (string, error) {
+	a := q.Attachment
+	r, err := attached(q.IfName, q.Netns, a, a.MAC, blockRoutes(a.Assigned)).GetAsVersion(conf.CNIVersion)
+	if err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	err = r.PrintTo(&text)
+	return text.String(), err
+}
+
+// attached returns the result of an ADD: both ends of the interface and the addresses of the container's end.
+func attached(ifName, netns string, a *Attachment, mac string, routes []*types.Route) *current.Result {
 	r := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,
 		Interfaces: []*current.Interface{
-			{Name: pod.HostIf},
-			{Name: pod.IfName, Mac: mac.String(), Mtu: pod.MTU, Sandbox: pod.Netns},
+			{Name: a.HostIf},
+			{Name: ifName, Mac: mac, Mtu: a.MTU, Sandbox: netns},
 		},
 		Routes: routes,
 	}
-	for _, a := range pod.Addresses {
-		r.IPs = append(r.IPs, &current.IPConfig{Interface: current.Int(1), Address: hostNet(a)})
+	for _, ip := range a.Addresses {
+		r.IPs = append(r.IPs, &current.IPConfig{Interface: current.Int(1), Address: hostNet(ip)})
 	}
 	return r
 }

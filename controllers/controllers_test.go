@@ -218,8 +218,8 @@ func TestNodeDeleter(t *testing.T) {
 		t.Fatalf("%d deletions, want none", n)
 	}
 	// The tables report that it is gone, the API that it is not.
-	stale := memory.New()
-	calicotest.Settle(t, c, store, stale, store)
+	newStaleStore := memory.New()
+	calicotest.Settle(t, c, store, newStaleStore, store)
 	if n := store.Writes(); n > 0 {
 		t.Fatalf("%d deletions because of what the tables say alone", n)
 	}
@@ -289,8 +289,8 @@ func all(t *testing.T, source datastore.Store) []loop.Controller {
 		&nodes.Labels{}, &nodes.Deleter{Source: source}, &endpoints.Endpoints{}}
 }
 
-// stale returns a store in which each controller has an object to create, to change and to delete.
-func stale(t *testing.T) (store, source *memory.Store) {
+// newStaleStore returns a store in which each controller has an object to create, to change and to delete.
+func newStaleStore(t *testing.T) (store, source *memory.Store) {
 	golden := calicotest.Objects(t)
 	source, store = memory.New(inKubernetes()...), memory.New()
 	for _, kind := range []model.Kind{model.KindNode, model.KindWorkloadEndpoint, model.KindProfile,
@@ -322,7 +322,7 @@ func everything(t *testing.T, s *memory.Store) map[string]string {
 
 // After a kill at any write, the next leader brings the work to the same end.
 func TestKilledAfterEachWrite(t *testing.T) {
-	store, source := stale(t)
+	store, source := newStaleStore(t)
 	for _, c := range all(t, source) {
 		calicotest.Settle(t, c, store, source, store)
 	}
@@ -335,7 +335,7 @@ func TestKilledAfterEachWrite(t *testing.T) {
 		t.Fatalf("only %d writes", writes)
 	}
 	for n := 1; n <= writes; n++ {
-		store, source := stale(t)
+		store, source := newStaleStore(t)
 		mortal := memory.NewMortal(store, n)
 		for range 2 {
 			for _, c := range all(t, source) {

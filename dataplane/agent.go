@@ -35,7 +35,7 @@ type Agent struct {
 	host     *hoststate.Host
 	onState  func(*hoststate.Host) // called when the state of this host may differ
 	since    time.Time             // when the first input of this step came
-	flushed  flushed
+	burst    reconcile.Burst
 	due      []time.Time       // when the next Flush of each target may not wait any more
 	problems map[string]string // the last logged ones, by target
 	watchErr error
@@ -102,8 +102,7 @@ func (a *Agent) setWatchError(err error) {
 
 // step takes the inputs and applies them to the host. It returns when to be called again at the latest, 0 for never.
 func (a *Agent) step() time.Duration {
-	if a.flushed.busy(a.now()) && !a.inbox.enough() {
-		// More is on its way: a little patience makes batches of single system calls.
+	if a.burst.Continues(a.now()) && !a.inbox.full() { // one system call for many changes
 		<-a.loop.After(linger)
 	}
 	a.mu.Lock()
@@ -199,9 +198,7 @@ func (a *Agent) flush(all bool) time.Duration {
 		a.reportRepairs(t)
 		a.due[i] = a.now().Add(t.Next())
 	}
-	if done > 0 {
-		a.flushed = flushed{at: a.now(), steps: done}
-	}
+	a.burst.Record(a.now(), done)
 	return a.untilDue()
 }
 

@@ -27,7 +27,7 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// report gives the figures of one run per route.
+// report reports the figures of one run per route.
 func report(b *testing.B, n int, wall, cpu time.Duration) {
 	b.ReportMetric(float64(wall.Nanoseconds())/float64(n*b.N), "ns/route")
 	b.ReportMetric(float64(cpu.Nanoseconds())/float64(n*b.N), "cpu-ns/route")
@@ -90,7 +90,7 @@ func BenchmarkLearn(b *testing.B) {
 			for range b.N {
 				h := newHost(b)
 				a, stop := h.agent()
-				a.set(base())
+				a.set(baseObjects())
 				a.synced(true, true)
 				settle(b, a)
 				changes := make([]route.Learned, n)

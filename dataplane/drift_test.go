@@ -24,7 +24,7 @@ func (h *host) simple() (a *HostAgent, stop func(), want []string) {
 	h.t.Helper()
 	h.pod("cali1")
 	a, stop = h.agent()
-	a.set(base())
+	a.set(baseObjects())
 	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	want = []string{
 		defaultRoute,
@@ -36,7 +36,7 @@ func (h *host) simple() (a *HostAgent, stop func(), want []string) {
 	return a, stop, want
 }
 
-// Whatever others do to our routes is undone without waiting for a timer.
+// Any change of our routes by another program is undone without waiting for a timer.
 func TestDriftIsRepaired(t *testing.T) {
 	h := newHost(t)
 	_, _, want := h.simple()
@@ -61,12 +61,12 @@ func TestDriftIsRepaired(t *testing.T) {
 			"1024 pref medium")
 }
 
-// IPv6 keeps the next hops of a route as siblings, which others can take away or add one by one.
+// IPv6 keeps the next hops of a route as siblings, which other programs can remove or add one by one.
 func TestDriftOfIPv6SiblingsIsRepaired(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")
 	a, _ := h.agent()
-	a.set(base())
+	a.set(baseObjects())
 	a.Learn([]route.Learned{learned("fd10::4:0/122", 1024, "fd01::9", "fd01::10")})
 	want := []string{
 		"fd10::1:7 dev cali1 proto 80 metric 1024 pref medium", "blackhole fd10::1:0/122 dev lo proto bird metric " +
@@ -86,7 +86,7 @@ func TestDriftOfIPv6SiblingsIsRepaired(t *testing.T) {
 	}
 }
 
-// A route of another owner in the place of ours stays, and ours takes the place once it is gone.
+// A route of another owner with our prefix and metric stays. Our route replaces it after its removal.
 func TestForeignRouteKeepsItsPlace(t *testing.T) {
 	h := newHost(t)
 	h.ip("route add 10.244.2.0/26 via 10.1.0.44 proto static metric 1024")
@@ -95,7 +95,7 @@ func TestForeignRouteKeepsItsPlace(t *testing.T) {
 	h.ip("-6 route add fd10::2:0/122 via fd01::44 proto static metric 1024")
 	h.pod("cali1")
 	a, _ := h.agent()
-	a.set(base())
+	a.set(baseObjects())
 	a.synced(true, true)
 	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9"), learned("fd10::2:0/122", 1024, "fd01::9")})
 	common := []string{
@@ -117,7 +117,7 @@ func TestForeignRouteKeepsItsPlace(t *testing.T) {
 		"fd10::2:0/122 via fd01::9 dev eth0 proto bird metric 1024 pref medium")
 }
 
-// Routes of BIRD and Felix are taken over in place; undesired ones go only when everything is in sync.
+// Routes of BIRD and Felix are taken over in place; undesired ones are removed only when everything is in sync.
 func TestAdoptThenPrune(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")
@@ -127,7 +127,7 @@ func TestAdoptThenPrune(t *testing.T) {
 	h.ip("route add 10.244.5.0/26 via 10.1.0.9 proto bird metric 1024")   // undesired
 	h.ip("route add blackhole 10.244.1.0/26 proto 80")                    // Felix' for the own block
 	h.ip("route add 10.244.1.7/32 dev cali1 scope link")                  // the CNI plugin's
-	h.ip("route add 10.244.1.8/32 dev cali1 scope link proto 80")         // of a workload that is gone
+	h.ip("route add 10.244.1.8/32 dev cali1 scope link proto 80")         // of a deleted workload
 	h.ip("-6 route add fd10::5:0/122 via fd01::9 proto bird metric 1024") // undesired
 	before := h.main("-4")
 	a, _ := h.agent()
@@ -138,7 +138,7 @@ func TestAdoptThenPrune(t *testing.T) {
 	waitFor(t, "the inbox to be read", func() bool { return a.inbox.empty() })
 	h.eventually("-4", before...)
 
-	a.set(base())
+	a.set(baseObjects())
 	a.Learn([]route.Learned{learned("10.244.3.0/26", 1024, "10.1.0.9"), learned("10.244.4.0/26", 1024, "10.1.0.9")})
 	kept := []string{
 		defaultRoute,
@@ -169,7 +169,7 @@ func TestAdoptThenPrune(t *testing.T) {
 		"blackhole fd10::1:0/122 dev lo proto bird metric 1024 pref medium")
 }
 
-// Changes after the start: new metric, withdrawal, a block that is released, workloads that come and go.
+// Changes after the start: new metric, withdrawal, a released block, added and removed workloads.
 func TestChanges(t *testing.T) {
 	h := newHost(t)
 	a, _, _ := h.simple()
@@ -180,16 +180,16 @@ func TestChanges(t *testing.T) {
 	h.eventually("-4", defaultRoute, pod, block, "10.244.2.0/26 via 10.1.0.9 dev eth0 proto bird metric 512")
 	a.Learn([]route.Learned{learned("10.244.2.0/26", 0)})
 	h.eventually("-4", defaultRoute, pod, block)
-	// A workload whose interface comes later than its endpoint.
+	// A workload whose interface appears later than its endpoint.
 	late := endpointObject("late", "node-1", "cali9", "10.244.1.20/32")
-	next := base()
+	next := baseObjects()
 	next[late.Key] = late
 	a.set(next, late.Key)
 	settle(t, a)
 	h.pod("cali9")
 	latePod := "10.244.1.20 dev cali9 proto 80 scope link metric 1024"
 	h.eventually("-4", defaultRoute, pod, block, latePod)
-	// Interface deleted and made again, with another index.
+	// Interface deleted and created again, with another index.
 	h.ip("link del cali1")
 	h.eventually("-4", defaultRoute, block, latePod)
 	h.pod("cali1")
@@ -213,7 +213,7 @@ func TestHelperAgent(t *testing.T) {
 	}
 	h := &host{t, name}
 	a, _ := h.agent()
-	a.set(base())
+	a.set(baseObjects())
 	a.synced(true, true)
 	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	stop := make(chan os.Signal, 1)
@@ -245,7 +245,7 @@ func TestKilledAgentLeavesEverything(t *testing.T) {
 	c := h.open()
 	events := countRouteEvents(t, c)
 	a, _ := h.agent()
-	a.set(base())
+	a.set(baseObjects())
 	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	settle(t, a)
 	a.synced(true, true)
@@ -256,8 +256,8 @@ func TestKilledAgentLeavesEverything(t *testing.T) {
 	}
 }
 
-// The CNI plugin's route has the place of ours before the datastore knows the workload. It is taken over in one step,
-// and a plugin that is faster than its event does not cost a reading of the whole table.
+// The CNI plugin's route exists before the datastore has the workload. It is taken over in one step. A plugin that is
+// faster than its event does not cause a read of the whole table.
 func TestRouteOfTheCNIPluginIsTakenOver(t *testing.T) {
 	h := newHost(t)
 	_, stop, want := h.simple()
@@ -268,13 +268,13 @@ func TestRouteOfTheCNIPluginIsTakenOver(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- b.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	b.set(base())
+	b.set(baseObjects())
 	b.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	settle(t, b)
 	before := k.lists.Load()
 	h.pod("cali3")
 	h.ip("route add 10.244.1.3/32 dev cali3 scope link metric 1024")
-	next := base()
+	next := baseObjects()
 	e := endpointObject("new", "node-1", "cali3", "10.244.1.3/32")
 	next[e.Key] = e
 	b.set(next, e.Key)

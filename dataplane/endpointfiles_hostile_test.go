@@ -19,7 +19,8 @@ import (
 
 const nobody = 65534
 
-// asNobody runs a shell script as a user without rights; it returns false if the host does not let that user do it.
+// asNobody runs a shell script as a user without rights; it returns false if the host does not allow that user to do
+// so.
 func asNobody(t *testing.T, script string) bool {
 	t.Helper()
 	cmd := exec.Command("sh", "-ec", script)
@@ -32,7 +33,7 @@ func asNobody(t *testing.T, script string) bool {
 	return err == nil
 }
 
-// hostile is a folder of nobody below one of root's, which has a precious file.
+// hostile makes a folder of nobody below a folder of root, and a precious file of root.
 func hostile(t *testing.T) (root, theirs, precious string) {
 	t.Helper()
 	root, err := os.MkdirTemp("/tmp", "manx-hostile-")
@@ -52,9 +53,8 @@ func hostile(t *testing.T) (root, theirs, precious string) {
 	return root, theirs, precious
 }
 
-// The links that a user without rights puts in the folder which FelixConfiguration chose lead nowhere: the folder is
-// refused with a reason, the files are in the usual one, and the workload is reported. When the folder is root's, it is
-// used.
+// An unprivileged user puts links in the folder of the FelixConfiguration. The folder is refused with a reason, the
+// files are in the default folder, and the workload is reported. A folder of root is used.
 func TestAStatusFolderOfAnotherUserIsRefused(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")
@@ -108,8 +108,8 @@ func TestAStatusFolderOfAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-// In a folder that the administrator chose, though another user may write there, that user's files are neither written
-// to nor removed; a folder in the place of a file is reported.
+// In a configured folder that another user may write to, that user's files are neither written nor removed. A folder in
+// the place of a file is reported.
 func TestWhatOthersPlantInTheStatusFolderIsNotWrittenTo(t *testing.T) {
 	for name, x := range map[string]struct{ plant, reason string }{
 		"link":      {"ln -s PRECIOUS FILE", ""},

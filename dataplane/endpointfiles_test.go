@@ -19,8 +19,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// A CNI plugin gets the file of a workload when the workload's route and the policy of just this container are in the
-// kernel, not before. A restart keeps the files of the workloads that still exist.
+// A CNI plugin gets the file of a workload only when the workload's route and the policy of this very container are in
+// the kernel. A restart keeps the files of the workloads that still exist.
 func TestFilesTellWhoIsConnected(t *testing.T) {
 	h := newHost(t)
 	dir := filepath.Join(t.TempDir(), "endpoint-status")
@@ -111,7 +111,7 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	waitFor(t, "the file to go with the workload", func() bool { return content() == "" })
 }
 
-// The folder follows FelixConfiguration: the files move, and none is left in a folder that is no longer kept.
+// The folder follows FelixConfiguration: the files move, and none is left in the earlier folder.
 func TestFilesFollowFelixConfiguration(t *testing.T) {
 	h := newHost(t)
 	root := t.TempDir()
@@ -161,9 +161,9 @@ func TestFilesFollowFelixConfiguration(t *testing.T) {
 	cancel()
 }
 
-// A waiter for the policy of a workload waits for that version of it, whatever else the kinds' own clocks show: neither
-// does a greater number stand for it, nor has one to come. A state once reached is not taken back while policy is
-// ahead.
+// A waiter for the policy of a workload waits for exactly that version of the workload. The clocks of other kinds do
+// not matter: a greater number of theirs neither suffices nor is required. A reached state stays reached while policy
+// is ahead.
 func TestFilesWaitForTheVersionOfTheWorkload(t *testing.T) {
 	w := newWorld(t)
 	dir := filepath.Join(t.TempDir(), "endpoint-status")

@@ -73,7 +73,7 @@ func (w *world) watch() {
 	}()
 	select {
 	case <-ready:
-	case <-done: // a failure was ordered
+	case <-done: // a failure was injected
 	}
 	w.t.Cleanup(cancel)
 }
@@ -100,7 +100,7 @@ func (w *world) run() {
 	w.t.Fatal("the agent does not come to rest")
 }
 
-// text is all that a user could see of the kernel.
+// text returns the state of the kernel that users see.
 func (w *world) text() string {
 	w.fake.Heal()
 	routes, _ := w.fake.ListRoutes()
@@ -127,7 +127,7 @@ func (w *world) text() string {
 
 // cluster is node-1 with an IPIP pool and one without.
 func cluster() model.Set {
-	s := base()
+	s := baseObjects()
 	p := poolObject("ipip", "10.245.0.0/16", "CrossSubnet")
 	s[p.Key] = p
 	n := nodeObject("node-1", "10.1.0.5/24", "")
@@ -210,7 +210,8 @@ func TestAnyOrderEndsTheSame(t *testing.T) {
 	}
 }
 
-// Each call to the kernel fails once, in turn, with each kind of failure; then the end is as if nothing had happened.
+// Each call to the kernel fails once, in turn, with each kind of failure. The end equals that of a run without
+// failures.
 func TestEveryCallMayFail(t *testing.T) {
 	play := func(t *testing.T, before func(*kerneltest.Kernel)) *world {
 		w := newWorld(t)
@@ -264,8 +265,8 @@ func TestStatusSaysWhatFailed(t *testing.T) {
 	w.check("afterwards")
 }
 
-// Without IPIP in the kernel the routes that need it have that reason, and everything else works: also the pool's own
-// subnet.
+// Without IPIP in the kernel, the routes that need it have that reason. All other routes work, also those in the pool's
+// own subnet.
 func TestNoIPIP(t *testing.T) {
 	w := newWorld(t)
 	core, logged := observer.New(zap.InfoLevel)
@@ -321,7 +322,7 @@ func TestNothingIsProgrammedBlindly(t *testing.T) {
 	w.check("afterwards")
 }
 
-// A user who switches IPIP off reads that, not that the device is missing.
+// The reason for a user who switches IPIP off is the switch, not the missing device.
 func TestIPIPDisabledByConfiguration(t *testing.T) {
 	w := newWorld(t)
 	off := false

@@ -13,6 +13,7 @@ import (
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 )
 
@@ -27,8 +28,8 @@ func (c flushCounter) Flush() (int, int, error) {
 	return c.Target.Flush()
 }
 
-// A learned route costs no check of interfaces, limits and files; everything else does, as does a target whose time has
-// come.
+// A learned route does not cause a check of interfaces, limits and files. Every other change causes one, and so does a
+// target that is due.
 func TestLearnedRoutesFlushRoutesAlone(t *testing.T) {
 	fake := kerneltest.New()
 	fake.PutLink(kernel.Link{Index: 2, Name: "eth0", MTU: 1500, Up: true, Running: true})
@@ -55,7 +56,7 @@ func TestLearnedRoutesFlushRoutesAlone(t *testing.T) {
 	}
 	announce := func(prefix string) { a.Learn([]route.Learned{learned(prefix, 1024, "10.1.0.9")}) }
 
-	a.SetState(State{Reader: base(), All: true})
+	a.SetState(State{Reader: baseObjects(), All: true})
 	step("the first state", true)
 	announce("192.0.2.0/24")
 	step("a learned route", false)
@@ -98,18 +99,18 @@ func TestAgentWaitsForMoreRoutesUnlessEnoughWait(t *testing.T) {
 		at <- now
 		return at
 	}
-	a.SetState(State{Reader: base(), All: true})
+	a.SetState(State{Reader: baseObjects(), All: true})
 	a.step()
 	for i, x := range []struct {
 		busy          bool
 		routes, waits int
-	}{{false, 1, 0}, {false, lingerEnough, 0}, {true, 1, 1}, {true, lingerEnough - 1, 1}, {true, lingerEnough, 0}} {
+	}{{false, 1, 0}, {false, fullBatch, 0}, {true, 1, 1}, {true, fullBatch - 1, 1}, {true, fullBatch, 0}} {
 		for n := range x.routes {
 			a.Learn([]route.Learned{learned(fmt.Sprintf("192.0.%d.%d/32", i, n), 1024, "10.1.0.9")})
 		}
-		a.flushed, waits = flushed{}, 0
+		a.burst, waits = reconcile.Burst{}, 0
 		if x.busy {
-			a.flushed = flushed{at: now, steps: lingerSteps}
+			a.burst.Record(now, 100)
 		}
 		if a.step(); waits != x.waits {
 			t.Errorf("%d routes wait, busy is %t: %d pauses, want %d", x.routes, x.busy, waits, x.waits)

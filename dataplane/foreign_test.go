@@ -14,7 +14,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// The pods of other nodes come and go all the time. They cost the targets of this host nothing.
+// The pods of other nodes change all the time. They cost the targets of this host nothing.
 func TestPodsOfOthersFlushNothing(t *testing.T) {
 	fake := kerneltest.New()
 	fake.PutLink(kernel.Link{Index: 2, Name: "eth0", MTU: 1500, Up: true, Running: true})
@@ -33,7 +33,7 @@ func TestPodsOfOthersFlushNothing(t *testing.T) {
 			t.Errorf("%s: %d flushes", what, n)
 		}
 	}
-	set := base()
+	set := baseObjects()
 	key := func(name string) model.Key {
 		return model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: name}
 	}
@@ -60,7 +60,7 @@ func TestPodsOfOthersFlushNothing(t *testing.T) {
 	step("a pod of another node, an hour later", true, peering)
 }
 
-// The agent of the host is woken when policy of its own workloads may be in the kernel, and by nothing else.
+// The agent of the host is triggered only when policy of its own workloads may be in the kernel.
 func TestPolicyReportsOwnWorkloads(t *testing.T) {
 	reports := 0
 	a := NewPolicy(PolicyConfig{Rules: kerneltest.NewRules(), Links: kerneltest.New(), Logger: zap.NewNop(),

@@ -14,8 +14,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// An address that goes from one workload to another has a route to the new one when the kernel has forgotten the old
-// one's connections, after as many attempts as it takes, or after the last of them.
+// An address that moves from one workload to another gets a route to the new one after the kernel has removed the old
+// one's connections, after any number of attempts, or after the last attempt.
 func TestAMovedAddressWaitsForItsConnections(t *testing.T) {
 	for name, c := range map[string]struct {
 		failures, calls int

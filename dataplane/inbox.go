@@ -85,31 +85,17 @@ func (b *batch) addEvents(events []kernel.Event) {
 	}
 }
 
-// linger is how long the agent waits for more changes while many come.
-const (
-	linger       = 500 * time.Microsecond
-	lingerRecent = 5 * time.Millisecond
-	lingerSteps  = 8
-)
+// linger is the time that the agent waits for more changes in a burst of them.
+const linger = 500 * time.Microsecond
 
-// lingerEnough is the number of learned routes that are worth a system call of their own.
-const lingerEnough = 64
+// fullBatch is the number of learned routes that are worth a system call of their own.
+const fullBatch = 64
 
-// enough reports whether so many learned routes wait that waiting for more does not pay.
-func (i *inbox) enough() bool {
+// full reports whether so many learned routes wait that waiting for more does not pay.
+func (i *inbox) full() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return len(i.next.learned) >= lingerEnough
-}
-
-// flushed remembers the last flush that changed something.
-type flushed struct {
-	at    time.Time
-	steps int
-}
-
-func (f flushed) busy(now time.Time) bool {
-	return f.steps >= lingerSteps && now.Sub(f.at) < lingerRecent
+	return len(i.next.learned) >= fullBatch
 }
 
 // empty reports whether nothing waits.

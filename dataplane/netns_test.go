@@ -41,7 +41,7 @@ func newHost(t testing.TB) *host {
 	return h
 }
 
-// bareHost is a network namespace with nothing but lo.
+// bareHost is a network namespace with lo alone.
 func bareHost(t testing.TB) *host {
 	t.Helper()
 	return &host{t, namespace.New(t, "manxagent")}
@@ -79,7 +79,7 @@ func (h *host) open() *kernel.Conn {
 	return c
 }
 
-// agent starts an agent; stop ends it before the test does.
+// agent starts an agent; stop ends it before the end of the test.
 func (h *host) agent() (a *HostAgent, stop func()) {
 	h.t.Helper()
 	a = New(Config{Kernel: KernelOf(h.open()), NodeName: "node-1", Logger: zap.NewNop(),
@@ -109,7 +109,7 @@ func (h *host) main(family string) []string {
 	return lines
 }
 
-// eventually waits until the main table of a family is as wanted.
+// eventually waits until the main table of a family is as expected.
 func (h *host) eventually(family string, want ...string) {
 	h.t.Helper()
 	slices.Sort(want)
@@ -126,7 +126,7 @@ func (h *host) eventually(family string, want ...string) {
 func settle(t testing.TB, a *HostAgent) {
 	t.Helper()
 	waitFor(t, "the agent to settle", func() bool {
-		empty := a.inbox.empty() // before the lock: a taken batch is done once we have it
+		empty := a.inbox.empty() // before the lock: a batch taken from it is done once we hold the lock
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		listed, _ := a.routes.Listed()
@@ -177,8 +177,8 @@ func learned(prefix string, metric uint32, hops ...string) route.Learned {
 	return l
 }
 
-// base is node-1 with one pool of each family, a block of each, and a workload at each.
-func base() model.Set {
+// baseObjects has node-1 with one pool of each family, a block of each, and a workload at each.
+func baseObjects() model.Set {
 	return model.NewSet(
 		nodeObject("node-1", "10.1.0.5/24", "fd01::5/64"), nodeObject("node-2", "10.1.0.9/24", "fd01::9/64"),
 		poolObject("v4", "10.244.0.0/16", ""), poolObject("v6", "fd10::/48", ""),
@@ -194,7 +194,7 @@ func TestNodeRoutes(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")
 	a, stop := h.agent()
-	a.set(base())
+	a.set(baseObjects())
 	a.Learn([]route.Learned{
 		learned("10.244.2.0/26", 1024, "10.1.0.9"),
 		learned("10.244.3.0/26", 1024, "10.2.0.9"), // behind the gateway

@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// The addresses that workloads peer with are put on their interfaces, come back when another program takes them away,
-// and go when no longer desired; other addresses there stay.
+// The addresses that workloads peer with are added to their interfaces, restored when another program removes them, and
+// removed when no longer desired. Other addresses of the interfaces stay.
 func TestAddressesTowardsWorkloadsThatSpeakBGP(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")

@@ -33,7 +33,7 @@ func (u *unlisted) ListLinks() ([]kernel.Link, error) {
 }
 
 // Rules for host endpoints depend on the host's interfaces: nothing is done before they are known, not even at a
-// restart, and when they cannot be listed later that is tried again soon.
+// restart, and a later failure to list them is retried soon.
 func TestInterfacesAreKnownBeforeRulesAreMade(t *testing.T) {
 	links := &unlisted{kerneltest.New(), 1}
 	links.PutLink(kernel.Link{Index: 2, Name: "eth0", Up: true, Running: true})
@@ -80,8 +80,8 @@ type revised struct {
 
 func (r revised) Revision() int64 { return r.revision }
 
-// An object that came and went again between two reads of the datastore leaves only a new revision, for which a caller
-// may wait.
+// An object that was created and deleted between two reads of the datastore leaves only a new revision. A caller may
+// wait for this revision.
 func TestRevisionWithoutChanges(t *testing.T) {
 	rules := kerneltest.NewRules()
 	a := NewPolicy(PolicyConfig{Rules: rules, Logger: zap.NewNop(), Policy: policy.Config{Node: "here"}})
@@ -122,7 +122,7 @@ func TestRevisionWithoutChanges(t *testing.T) {
 	}
 }
 
-// connections takes its time to forget.
+// connections forgets slowly.
 type connections struct {
 	proceed chan struct{}
 	got     chan []netip.Addr
@@ -134,7 +134,7 @@ func (c *connections) ForgetConnections(list []netip.Addr) (int, error) {
 	return len(list), nil
 }
 
-// One reading of the kernel's connections at a time, however often floating addresses move.
+// The kernel's connections are read by one reader at a time, for any number of moved floating addresses.
 func TestFloatingAddressesThatMoveOnAreForgottenInTurn(t *testing.T) {
 	conns := &connections{make(chan struct{}), make(chan []netip.Addr, 100)}
 	a := NewPolicy(PolicyConfig{Rules: kerneltest.NewRules(), Connections: conns, Logger: zap.NewNop(),
@@ -163,7 +163,7 @@ func TestFloatingAddressesThatMoveOnAreForgottenInTurn(t *testing.T) {
 		t.Fatalf("first %v are forgotten, and %d times more at once", first, len(conns.got))
 	}
 	conns.proceed <- struct{}{}
-	a.loop.Wait() // the loop is triggered to take another step
+	a.loop.Wait() // the loop is triggered for another step
 	a.step()
 	if second := <-conns.got; len(second) != 2 {
 		t.Errorf("then %v are forgotten, want both addresses once", second)

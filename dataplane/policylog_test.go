@@ -43,7 +43,7 @@ func loggedWorkload() model.Set {
 		model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix))
 }
 
-// A kernel that lacks one of its logs, or both, or limits: rules that cannot log are no reason to drop anything.
+// A kernel that lacks one log, both logs, or limits: packets are not dropped because their rules cannot log.
 func TestRulesThatCannotLogChangeNoVerdict(t *testing.T) {
 	set := loggedWorkload()
 	kernelLog := func(l ruleset.Log) bool { return l.Kernel != "" }
@@ -117,7 +117,7 @@ func TestVMLogsThatTheKernelLacks(t *testing.T) {
 	t.Cleanup(func() { _ = errors.Join(rules.DeleteRules(), rules.Close()) })
 	set, config := loggedWorkload(), policy.Config{Node: "here"}
 	delete(set, model.ResourceKey(model.KindGlobalNetworkPolicy, "p"))
-	// All other modules are loaded by need, these not.
+	// The kernel loads all other modules on demand, but not these.
 	if result, _ := nft.New(rules, time.Now).Flush(policy.Build(config, set, nil).Table()); result.Err != nil ||
 		result.Refused > 0 {
 		t.Fatalf("without logs: %+v", result)

@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// everything about interfaces that are none of a workload, as people see it.
-func (h *host) others() string {
+// everything that users see of interfaces that belong to no workload.
+func (h *host) foreignState() string {
 	h.t.Helper()
 	var b strings.Builder
 	for _, args := range []string{"-d link show dev eth0", "addr show dev eth0", "addr show dev lo",
@@ -29,8 +29,8 @@ func (h *host) others() string {
 	return b.String()
 }
 
-// A WorkloadEndpoint that names an interface of the host changes nothing there, whatever its fields; the reason is
-// reported. A valid one is served beside it.
+// A WorkloadEndpoint that names an interface of the host changes nothing there, for any value of its fields. The reason
+// is reported. A valid endpoint beside it works.
 func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")
@@ -53,7 +53,7 @@ func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 		return strings.TrimSpace(h.ip("-6 addr show tentative")) == "" &&
 			strings.Count(h.ip("-6 addr show scope link"), "inet6 fe80") == 6
 	})
-	before := h.others()
+	before := h.foreignState()
 
 	forged := []string{"eth0", "lo", "tunl0", "all", "default", "tap1"}
 	for i, iface := range forged {
@@ -69,7 +69,7 @@ func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 	settle(t, a)
 	a.Resync()
 	settle(t, a)
-	if after := h.others(); after != before {
+	if after := h.foreignState(); after != before {
 		t.Errorf("the host's interfaces have changed:\n%s\nbefore:\n%s", after, before)
 	}
 	for _, n := range a.Status().RefusedEndpoints {
@@ -86,12 +86,12 @@ func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 	}
 
 	felix := &model.FelixConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
-	felix.Spec.InterfacePrefix = "tap, t, a" // also of names that are never a workload's
+	felix.Spec.InterfacePrefix = "tap, t, a" // also with names that never belong to a workload
 	a.set(model.NewSet(append(objects, model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"),
 		felix))...))
 	waitFor(t, "the route by tap1", served("tap1", "10.244.9.6"))
 	waitFor(t, "the route by cali1 to go", func() bool { return !served("cali1", "10.244.1.7")() })
-	if n := len(a.Status().RefusedEndpoints); n != len(forged) { // tap1 is none any more, cali1 is one
+	if n := len(a.Status().RefusedEndpoints); n != len(forged) { // tap1 is not refused any more, cali1 is
 		t.Errorf("%d endpoints are refused: %v", n, a.Status().RefusedEndpoints)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 )
 
-// The log has a line for each route that others took away or changed, with the state found.
+// The log has a line for each route that other programs removed or changed, with the found state.
 func TestRepairsAreLogged(t *testing.T) {
 	w := newWorld(t)
 	core, logs := observer.New(zapcore.WarnLevel)

@@ -19,7 +19,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// retried has the agent of a world try again, on a clock that stands still.
+// retried requests a retry from the agent of a world, while its clock stands still.
 func (w *world) retried(part string) Retried {
 	w.t.Helper()
 	done := make(chan []Retried, 1)

@@ -59,7 +59,7 @@ func (h *host) connectedPod() {
 	})
 }
 
-// sent is how many bytes the queue of a device has let through.
+// sent returns the number of bytes that the queue of a device has sent.
 func (h *host) sent(dev string) (bytes int) {
 	h.t.Helper()
 	_, text, _ := strings.Cut(h.tc("-s qdisc show dev "+dev), " Sent ")
@@ -69,7 +69,7 @@ func (h *host) sent(dev string) (bytes int) {
 	return bytes
 }
 
-// rate is how many bits per second get to the pod, or with "-R" from it.
+// rate returns the bits per second that reach the pod, or with "-R" those from it.
 func (h *host) rate(options ...string) float64 {
 	h.t.Helper()
 	out := run(h.t, append([]string{"ip", "netns", "exec", h.name, "iperf3", "-c", "10.244.1.7", "-B", "10.1.0.5", "-t",
@@ -88,7 +88,7 @@ func (h *host) rate(options ...string) float64 {
 	return report.End.Received.Rate
 }
 
-// rateOf measures again when it is less than is expected: other work on this machine may have been in the way.
+// rateOf measures again if the rate is lower than expected: other load on this machine may be the cause.
 func (h *host) rateOf(least float64, options ...string) (rate float64) {
 	h.t.Helper()
 	for range 5 {
@@ -99,8 +99,7 @@ func (h *host) rateOf(least float64, options ...string) (rate float64) {
 	return rate
 }
 
-// The limits of a workload hold in the direction that they are for, survive a restart as they are, follow changes and
-// go.
+// The limits of a workload hold in their direction, survive a restart unchanged, follow changes, and are removed.
 func TestBandwidthIsLimited(t *testing.T) {
 	h := newHost(t)
 	h.connectedPod()
@@ -188,7 +187,7 @@ func TestCleanupEndsLimits(t *testing.T) {
 	}
 }
 
-// skipWithoutShaping skips a test on a kernel that lacks something.
+// skipWithoutShaping skips a test on a kernel without shaping.
 func skipWithoutShaping(t *testing.T, k Kernel) {
 	t.Helper()
 	const device = "bwcaliprobe"

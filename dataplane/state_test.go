@@ -22,7 +22,7 @@ func (a *Agent) changeState(change func(*State)) {
 	a.SetState(s)
 }
 
-// set passes a datastore on; without changed, everything in it is evaluated.
+// set passes a datastore to the agent; without changed, everything in it is evaluated.
 func (a *Agent) set(r model.Reader, changed ...model.Key) {
 	a.changeState(func(s *State) { s.Reader, s.Changed, s.All = r, changed, len(changed) == 0 })
 }

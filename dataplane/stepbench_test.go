@@ -23,7 +23,7 @@ func BenchmarkLearnStep(b *testing.B) {
 	fake.PutAddress(kernel.Address{Link: 2, Prefix: netip.MustParsePrefix("10.1.0.5/24")})
 	now := time.Unix(1e9, 0)
 	a := newHostAgent(Config{Kernel: fake, NodeName: "node-1", Logger: zap.NewNop()}, func() time.Time { return now })
-	a.SetState(State{Reader: base(), All: true})
+	a.SetState(State{Reader: baseObjects(), All: true})
 	a.step()
 	hop := []netip.Addr{netip.MustParseAddr("10.1.0.9")}
 	list := make([][]route.Learned, 1000)
@@ -39,7 +39,8 @@ func BenchmarkLearnStep(b *testing.B) {
 	}
 }
 
-// BenchmarkPolicyStep measures the agent's cost for a change of one of 250 workloads, on a kernel that takes all.
+// BenchmarkPolicyStep measures the agent's cost for a change of one of 250 workloads, on a kernel that accepts every
+// change.
 func BenchmarkPolicyStep(b *testing.B) {
 	rules := kerneltest.NewRules()
 	a := NewPolicy(PolicyConfig{Rules: rules, Logger: zap.NewNop(), Policy: policy.Config{Node: "node-1"},

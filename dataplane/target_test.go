@@ -88,8 +88,8 @@ func (r *extendedAgent) retry() Retried {
 	return list[3]
 }
 
-// A target is its own folder and one line in a list. Its agent configures it from the state, has changes by others put
-// right after an event of the kernel and after a resync, and reports that.
+// A target is its own folder and one line in a list. Its agent configures it from the state, has changes by other
+// programs corrected after an event of the kernel and after a resync, and reports the repairs.
 func TestATargetMore(t *testing.T) {
 	r := newExtendedAgent(t)
 	one := endpointObject("a", "node-1", "cali1", "10.244.1.7/32")
@@ -125,7 +125,7 @@ func TestATargetMore(t *testing.T) {
 	}
 }
 
-// A failure of a target is reported with its reason, tried again, and harms no other target.
+// A failure of a target is reported with its reason, retried, and does not affect other targets.
 func TestATargetThatFails(t *testing.T) {
 	r := newExtendedAgent(t)
 	folder := filepath.Dir(r.path)

@@ -14,7 +14,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// pair is two nodes on one wire, each with an agent and a workload in a namespace of its own.
+// pair is two nodes on one link, each with an agent and a workload in its own namespace.
 type pair struct {
 	t      *testing.T
 	hosts  [2]*host
@@ -42,7 +42,7 @@ func newPair(t *testing.T, ipip string) *pair {
 	for i, h := range p.hosts {
 		h.ip("addr add " + pairNodes[i] + "/24 dev eth0")
 		h.ip("link set eth0 up")
-		h.ip("route add default via 10.1.0.1") // proxy ARP answers only where the host itself has a route
+		h.ip("route add default via 10.1.0.1") // proxy ARP replies only where the host itself has a route
 		h.wire(p.pods[i], pairPods[i])
 		p.agents[i], _ = h.agent()
 		p.agents[i].set(pairState(i, ipip))
@@ -70,7 +70,7 @@ func pairState(i int, ipip string) model.Set {
 		endpointObject("pod", "node-1", "cali1", pairPods[i]+"/32"))
 }
 
-// exchange plays BGP.
+// exchange takes the place of BGP.
 func (p *pair) exchange() {
 	p.agents[0].Learn([]route.Learned{learned("10.244.2.0/26", 1024, pairNodes[1])})
 	p.agents[1].Learn([]route.Learned{learned("10.244.1.0/26", 1024, pairNodes[0])})
@@ -114,7 +114,7 @@ func TestPodTrafficWithoutEncapsulation(t *testing.T) {
 	}
 }
 
-// The real tunnel device, with foreign addresses and a wrong MTU on it; then the pool stops to use IPIP.
+// The real tunnel device, with foreign addresses and a wrong MTU on it. Then the pool stops using IPIP.
 func TestVMPodTrafficByIPIP(t *testing.T) {
 	probe := bareHost(t)
 	if _, err := probe.open().EnsureDevice(kernel.Device{Name: "tunl0", Kind: "ipip"}); errors.Is(err,

@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/dataplane/route"
 )
 
-// target is a keeper's target.
+// target is the target of a targetLoop.
 type target interface {
 	Handle([]kernel.Event)
 	Flush() (steps, failures int, err error)
@@ -44,7 +44,7 @@ func startTarget(t *testing.T, c *kernel.Conn, target target, tables ...kernel.T
 	return k
 }
 
-// until flushes whenever something happened, until ok.
+// until flushes after each event, until ok returns true.
 func (k *targetLoop) until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
@@ -61,8 +61,8 @@ func (k *targetLoop) until(t *testing.T, what string, ok func() bool) {
 	t.Fatalf("waited in vain for %s", what)
 }
 
-// Two devices of the real kernel are made and kept beside each other, with their own MTU and addresses, while a third
-// one cannot be had on a kernel without IPIP.
+// Two devices of the real kernel are created and kept beside each other, with their own MTU and addresses. A third
+// device is unavailable on a kernel without IPIP.
 func TestTwoDevicesAreKept(t *testing.T) {
 	h := newHost(t)
 	c := h.open()
@@ -100,7 +100,7 @@ func TestTwoDevicesAreKept(t *testing.T) {
 	k.until(t, "the second device", second)
 	h.ip("addr add 192.0.2.2/24 dev second.test")
 	h.ip("addr add fd99::2/64 dev second.test nodad")
-	h.ip("addr add 10.244.1.1/32 dev second.test") // which belongs to the first one
+	h.ip("addr add 10.244.1.1/32 dev second.test") // it belongs to the first one
 	h.ip("addr add 192.0.2.3/24 dev eth0")
 	h.ip("addr del 10.244.1.1/32 dev first.test")
 	h.ip("link set second.test mtu 1200")
@@ -129,7 +129,8 @@ func TestTwoDevicesAreKept(t *testing.T) {
 	k.until(t, "the first device to stay", first)
 }
 
-// showDevice is the output of ip(8) about a device, a line for itself and for each address; nothing if there is none.
+// showDevice returns the output of ip(8) about a device, a line for the device and one for each address; empty if it
+// does not exist.
 func (h *host) showDevice(dev string) (lines string) {
 	h.t.Helper()
 	for line := range strings.Lines(h.ip("-o link show") + h.ip("-o addr show")) {
@@ -152,8 +153,8 @@ func (h *host) table(number string) (lines []string) {
 	return lines
 }
 
-// The same prefix is desired in main and in a second table, by another gateway. Each is kept apart from the other, and
-// no route of a third table is touched, whatever its protocol.
+// The same prefix is desired in main and in a second table, by another gateway. The two routes are independent, and no
+// route of a third table is changed, for any protocol.
 func TestRoutesOfASecondTable(t *testing.T) {
 	for _, number := range []uint32{100, 100000} {
 		t.Run(fmt.Sprint(number), func(t *testing.T) {
@@ -168,7 +169,7 @@ func TestRoutesOfASecondTable(t *testing.T) {
 			foreign := []string{"192.0.2.77 via 10.1.0.9 dev eth0 proto bird metric 1024"}
 			h.ip("route add 192.0.2.77 via 10.1.0.9 proto bird metric 1024 table 7")
 			h.ip("route add 192.0.2.8 via 10.1.0.9 proto bird metric 1024 table " + name) // left by an earlier run
-			h.ip("route add 192.0.2.7 via 10.1.0.9 proto static table " + name)           // of somebody else
+			h.ip("route add 192.0.2.7 via 10.1.0.9 proto static table " + name)           // of another program
 			routes := route.New(c, time.Now)
 			config := route.Config{Node4: netip.MustParsePrefix("10.1.0.5/24"),
 				Tables: []kernel.Table{kernel.MainTable, second}}

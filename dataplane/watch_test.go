@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// A watch that fails and works again is not reported as broken for ever after.
+// A watch that fails and works again is not reported as broken any more.
 func TestWatchThatWorksAgainIsSaidToWork(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -18,7 +18,7 @@ func TestIdentity(t *testing.T) {
 	o.Remote(new(model.CommonEndpoint), func(s string) string { return s },
 		func(common *model.CommonEndpoint) *model.CommonEndpoint {
 			want := string(r.identity(common))
-			each(reflect.ValueOf(common).Elem(), "", func(path string) {
+			changeEach(reflect.ValueOf(common).Elem(), "", func(path string) {
 				changes++
 				if string(r.identity(common)) == want {
 					t.Errorf("%s says nothing", path)
@@ -58,13 +58,13 @@ func fillIn(v reflect.Value) {
 	}
 }
 
-// each changes every set field, one after the other, and restores it.
-func each(v reflect.Value, path string, look func(path string)) {
+// changeEach changes every set field, one after the other, and restores it.
+func changeEach(v reflect.Value, path string, check func(path string)) {
 	with := func(value reflect.Value) {
 		was := reflect.New(v.Type()).Elem()
 		was.Set(v)
 		v.Set(value)
-		look(path)
+		check(path)
 		v.Set(was)
 	}
 	switch v.Kind() {
@@ -79,12 +79,12 @@ func each(v reflect.Value, path string, look func(path string)) {
 	case reflect.Struct:
 		for i := range v.NumField() {
 			if v.Field(i).CanSet() {
-				each(v.Field(i), path+"."+v.Type().Field(i).Name, look)
+				changeEach(v.Field(i), path+"."+v.Type().Field(i).Name, check)
 			}
 		}
 	case reflect.Slice:
 		if v.Len() > 0 {
-			each(v.Index(0), path+"[0]", look)
+			changeEach(v.Index(0), path+"[0]", check)
 			with(reflect.AppendSlice(v, v))
 		}
 	case reflect.Map:

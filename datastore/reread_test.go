@@ -57,7 +57,7 @@ func TestRereadWithoutADatastore(t *testing.T) {
 		r.Still != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	tables.Apply(lost("gone"))
+	tables.Apply(lostEvent("gone"))
 	if r, err := tables.Reread(t.Context(),
 		getStore{objects: map[string]*model.Object{"b": node("b", 11)}}); err != nil ||
 		r.Still != 1 {
@@ -83,7 +83,7 @@ func TestWrote(t *testing.T) {
 	if got := content(tables.Snapshot()); got != "a=9 " {
 		t.Errorf("readers see %s", got)
 	}
-	tables.Apply(lost("gone"))
+	tables.Apply(lostEvent("gone"))
 	tables.Wrote(node("a", 10)) // a second read of everything could not distinguish it from an older state
 	if got := content(tables.Snapshot()); got != "a=9 " {
 		t.Errorf("while the watch is out of sync readers see %s", got)
@@ -99,13 +99,14 @@ func TestWroteNewObject(t *testing.T) {
 		"its events are still to come":        {nil, "a=3 b=12 "},
 		"the creation and the write come":     {[]Event{update("b", 11), update("b", 12)}, "a=3 b=12 "},
 		"it is deleted":                       {[]Event{update("b", 11), update("b", 12), remove("b", 13)}, "a=3 "},
-		"the watch continues":                 {[]Event{lost("x"), inSync(10)}, "a=3 b=12 "},
-		"the watch continues and delivers it": {[]Event{lost("x"), inSync(10), update("b", 12)}, "a=3 b=12 "},
-		"the watch continues and deletes it": {[]Event{lost("x"), inSync(10), update("b", 12), remove("b", 13)},
+		"the watch continues":                 {[]Event{lostEvent("x"), inSync(10)}, "a=3 b=12 "},
+		"the watch continues and delivers it": {[]Event{lostEvent("x"), inSync(10), update("b", 12)}, "a=3 b=12 "},
+		"the watch continues and deletes it": {[]Event{lostEvent("x"), inSync(10), update("b", 12), remove("b", 13)},
 			"a=3 "},
-		"it is gone when everything is read":           {[]Event{lost("x"), inSync(20)}, "a=3 "},
-		"it is there when everything is read":          {[]Event{lost("x"), update("b", 12), inSync(20)}, "a=3 b=12 "},
-		"the datastore was put back to a state before": {[]Event{lost("x"), inSync(5)}, "a=3 "},
+		"it is gone when everything is read": {[]Event{lostEvent("x"), inSync(20)}, "a=3 "},
+		"it is there when everything is read": {[]Event{lostEvent("x"), update("b", 12), inSync(20)},
+			"a=3 b=12 "},
+		"the datastore was put back to a state before": {[]Event{lostEvent("x"), inSync(5)}, "a=3 "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tables := synced(update("a", 3))
@@ -129,7 +130,7 @@ func TestWroteAfterTheDeletion(t *testing.T) {
 	tables := synced(update("a", 3))
 	tables.Apply(update("b", 12), remove("b", 13))
 	tables.Wrote(node("b", 12))
-	tables.Apply(lost("x"))
+	tables.Apply(lostEvent("x"))
 	tables.Apply(inSync(20))
 	tables.Wrote(node("b", 12))
 	if got := content(tables.Snapshot()); got != "a=3 " {

@@ -66,10 +66,10 @@ func TestOfAPolicyUnderBothSpellingsTodaysCounts(t *testing.T) {
 		{"a policy whose name only looks old", []Event{policyEvent("default.web", "default.web", 2),
 			policyEvent("web", "web", 3)}, nil, "default.web=2 web=3 | "},
 		{"a full read finds both again", []Event{policyEvent("default.web", "", 2), policyEvent("web", "web", 3)},
-			[]Event{lost("x"), policyEvent("default.web", "", 2), policyEvent("web", "web", 3), inSync(20)},
+			[]Event{lostEvent("x"), policyEvent("default.web", "", 2), policyEvent("web", "web", 3), inSync(20)},
 			"web=3 | default.web=2"},
 		{"a full read finds only the old one", []Event{policyEvent("default.web", "", 2), policyEvent("web", "web", 3)},
-			[]Event{lost("x"), policyEvent("default.web", "", 2), removePolicy("web", 20), inSync(20)},
+			[]Event{lostEvent("x"), policyEvent("default.web", "", 2), removePolicy("web", 20), inSync(20)},
 			"default.web=2 | "},
 	} {
 		t.Run(c.rule, func(t *testing.T) {

@@ -37,7 +37,7 @@ func remove(name string, revision int64) Event {
 }
 
 func inSync(revision int64) Event { return Event{Type: EventInSync, Revision: revision} }
-func lost(text string) Event      { return Event{Type: EventLost, Err: errors.New(text)} }
+func lostEvent(text string) Event { return Event{Type: EventLost, Err: errors.New(text)} }
 
 // content lists the objects that readers see, in their order: "a=3 b=7".
 func content(s *Snapshot) string {
@@ -66,7 +66,7 @@ func TestNothingIsHandedOutBeforeTheFirstSync(t *testing.T) {
 	tables := NewTables(zap.NewNop(), "")
 	changed := tables.Changed()
 	tables.Apply(update("a", 1), update("b", 2))
-	tables.Apply(lost("down"))
+	tables.Apply(lostEvent("down"))
 	if s := tables.Snapshot(); s.InSync() || s.Len() != 0 || content(s) != "" {
 		t.Errorf("snapshot before sync: %q", content(s))
 	}
@@ -184,12 +184,12 @@ func TestInvalidObjectIsQuarantinedUntilItIsValid(t *testing.T) {
 func TestLastStateStaysWhileTheConnectionIsLost(t *testing.T) {
 	tables := synced(update("a", 1), update("b", 2))
 	before := tables.Snapshot()
-	tables.Apply(update("c", 11), lost("no route"), update("a", 21))
+	tables.Apply(update("c", 11), lostEvent("no route"), update("a", 21))
 	s := tables.Snapshot()
 	if s.InSync() || content(s) != "a=1 b=2 c=11 " {
 		t.Errorf("while lost: in sync %v, %q", s.InSync(), content(s))
 	}
-	tables.Apply(remove("b", 30), lost("still none"))
+	tables.Apply(remove("b", 30), lostEvent("still none"))
 	if tables.Snapshot() != s {
 		t.Error("a half read state was published")
 	}
@@ -208,7 +208,7 @@ func TestLastStateStaysWhileTheConnectionIsLost(t *testing.T) {
 
 func TestDatastorePutBackToAnEarlierState(t *testing.T) {
 	tables := synced(update("a", 9), update("b", 8))
-	tables.Apply(lost("restored"), update("a", 3), remove("b", 4), inSync(4))
+	tables.Apply(lostEvent("restored"), update("a", 3), remove("b", 4), inSync(4))
 	if s := tables.Snapshot(); content(s) != "a=3 " || s.Revision() != 4 {
 		t.Errorf("%q at %d", content(s), s.Revision())
 	}
@@ -217,7 +217,7 @@ func TestDatastorePutBackToAnEarlierState(t *testing.T) {
 		t.Errorf("%q", content(s))
 	}
 	// An object that is valid only together with undone changes is not kept.
-	tables.Apply(lost("restored again"), invalid("a", 2), inSync(5))
+	tables.Apply(lostEvent("restored again"), invalid("a", 2), inSync(5))
 	tables.Apply(update("a", 6))
 	if s := tables.Snapshot(); content(s) != "a=6 b=5 " {
 		t.Errorf("%q", content(s))
@@ -358,7 +358,7 @@ func TestReadersThatFollowChangesEndWithTheSameState(t *testing.T) {
 		name := fmt.Sprint("n", random.Intn(40))
 		events := []Event{[]func(string, int64) Event{update, update, invalid, remove}[random.Intn(4)](name, revision)}
 		if revision%100 == 0 {
-			events = append([]Event{lost("now and then")}, append(events, inSync(revision))...)
+			events = append([]Event{lostEvent("now and then")}, append(events, inSync(revision))...)
 		}
 		tables.Apply(events...)
 	}

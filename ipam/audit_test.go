@@ -14,14 +14,14 @@ import (
 	"github.com/manxnet/manx/datastore/validation"
 )
 
-// ipamState is everything that the allocator keeps.
+// ipamState has all objects of the allocator.
 type ipamState struct {
 	blocks     map[netip.Prefix]*model.Block
 	handles    map[string]*model.Handle
 	affinities map[string]model.AffinityState // by key name
 	// has counts the addresses of each handle in each block.
 	has map[string]map[netip.Prefix]int
-	// owner is the handle of each assigned address.
+	// owner has the handle of each assigned address.
 	owner map[netip.Addr]string
 }
 
@@ -189,7 +189,7 @@ func poolObject(name, cidr string, blockSize int, change ...func(*model.IPPoolSp
 	return model.NewObject(model.ResourceKey(model.KindIPPool, name), p)
 }
 
-// nodeObject returns a Node for tests. Labels are given in pairs.
+// nodeObject returns a Node for tests. labels are pairs of name and value.
 func nodeObject(name string, labels ...string) *model.Object {
 	n := &model.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: model.APIVersion},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// ending is a store that answers, and ends the caller's context with its last answer.
+// ending is a store that ends the caller's context with its last response.
 type ending struct {
 	Store
 	remaining int

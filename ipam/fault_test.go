@@ -26,9 +26,9 @@ type faulty struct {
 type fault struct {
 	name         string
 	fail         bool              // the call fails and has no effect
-	lose         bool              // the call has its effect, but the answer is lost
+	lose         bool              // the call has its effect, but the response is lost
 	crash        bool              // the process dies before the call: all later ones fail too
-	concurrently func(Store) error // somebody else does something before the call
+	concurrently func(Store) error // another process acts before the call
 	crashed      bool              // crash, but after the call
 }
 
@@ -89,7 +89,7 @@ func (f *faulty) Delete(ctx context.Context, k model.Key, rev int64) (o *model.O
 // operation is an operation that is interrupted at each of its calls.
 type operation struct {
 	name   string
-	before []func(*Allocator) error // what happened long ago
+	before []func(*Allocator) error // operations long ago
 	do     func(*Allocator) error
 	// beside: handle and block are written at the same time. A handle may then count too few, until CountHandles.
 	beside bool
@@ -106,7 +106,7 @@ func assign(host, handle string, n int) func(*Allocator) error {
 	}
 }
 
-// assignBeside is assign by a process that writes the handle beside the block, as manxd does.
+// assignBeside is assign by a process that writes handle and block at the same time, as manxd does.
 func assignBeside(host, handle string, n int) func(*Allocator) error {
 	return func(a *Allocator) error {
 		var waits []func(context.Context) error
@@ -213,8 +213,8 @@ func prepared(t *testing.T, op operation, then, now time.Time) (*memory, func() 
 	return store, func() time.Time { return now }
 }
 
-// Any single call of any operation may fail, be lost, or be the last before the process dies: the data stay consistent,
-// another allocator can continue, and in the end everything can be released.
+// Any single call of any operation may fail, lose its response, or be the last before the process dies. The data stay
+// consistent, another allocator can continue, and at the end everything can be released.
 func TestEveryCallMayFail(t *testing.T) {
 	faults := []fault{
 		{name: "fails", fail: true}, {name: "has its answer lost", lose: true},
@@ -237,7 +237,7 @@ func TestEveryCallMayFail(t *testing.T) {
 	})
 }
 
-// continueWith does the next operations of hosts and workloads with a new allocator.
+// continueWith performs the next operations of hosts and workloads with a new allocator.
 func continueWith(t *testing.T, store *memory, now func() time.Time) {
 	t.Helper()
 	a := New(store, nil, now)
@@ -306,14 +306,14 @@ func TestEveryCallMayBeRaced(t *testing.T) {
 		if err != nil && !isShort(err) && !errors.Is(err, ErrAssigned) && !errors.Is(err, errNotAssigned) {
 			t.Errorf("operation: %v", err)
 		}
-		// A handle that was released between the two writes counts too much, until its next release.
+		// A handle that was released between the two writes counts too many addresses, until its next release.
 		s.checkHandles(t, func(handle string) bool { return op.beside && handle == "h" })
 		s.checkAffinities(t)
 		releaseEverything(t, store, now)
 	})
 }
 
-// isShort: the pool is too small for the operation and the meddler.
+// isShort: the pool is too small for the operation and the concurrent one.
 func isShort(err error) bool {
 	return err != nil && errors.As(err, new(*shortError))
 }

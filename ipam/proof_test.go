@@ -22,8 +22,8 @@ import (
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 )
 
-// The proof: 16 allocators, each a process of its own, on one etcd. They assign and release, some 1,000 times in all,
-// in two pools that are too small for them, so that they borrow and reclaim addresses of each other, and are killed at
+// The proof: 16 allocators, each in its own process, on one etcd. They assign and release, some 1,000 times in total,
+// in two pools that are too small for them. So they borrow and reclaim each other's addresses, and they are killed at
 // random points. Each reports the beginning and the end of each operation. From these reports the test computes the
 // owner of each address.
 
@@ -54,7 +54,7 @@ type task struct {
 	Host       string
 	Operations int
 	Seed       uint64
-	Live       map[string][]netip.Addr // what its predecessor had when it was killed
+	Live       map[string][]netip.Addr // the addresses of its predecessor when that was killed
 }
 
 // report is one line that a worker writes: before an operation (without Done) and after it.
@@ -103,7 +103,7 @@ func (w *worker) step(i int) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if w.rng.IntN(25) == 0 {
-		// This is not one of the counted operations: hosts come and go.
+		// This is none of the counted operations: hosts are added and removed.
 		if err := w.alloc.ReleaseHostAffinities(ctx, Host(w.Host), w.rng.IntN(2) == 0); err != nil &&
 			!errors.Is(err, ErrNotEmpty) {
 			w.report(report{Fault: "give up blocks: " + err.Error()})
@@ -228,7 +228,7 @@ func (l *ledger) runWorker(t *testing.T, number int, config etcd.Config) {
 		n := operationsEach - done
 		kill := -1
 		if n > 10 {
-			kill = rng.IntN(70) // with the line after so many the process is killed
+			kill = rng.IntN(70) // the number of lines after which the process is killed
 		}
 		done += l.runProcess(t, task{
 			Etcd: config, Worker: fmt.Sprintf("w%d.%d", number, life), Host: fmt.Sprintf("host-%d", number%proofHosts),
@@ -307,7 +307,7 @@ func (l *ledger) record(t *testing.T, w task, r report) {
 	}
 }
 
-// killed notes that the outcome of an operation is unknown.
+// killed records that the result of an operation is unknown.
 func (l *ledger) killed(w task, last report) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,13 +1,10 @@
 package ipam
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 // recorded is one write that Calico's own programs made, in testdata/history.jsonl.
@@ -39,20 +37,7 @@ func (r recorded) object(t *testing.T) *model.Object {
 
 func readHistory(t *testing.T) []recorded {
 	t.Helper()
-	f, err := os.Open("testdata/history.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	var history []recorded
-	for s := bufio.NewScanner(f); s.Scan(); {
-		var r recorded
-		if err := json.Unmarshal(s.Bytes(), &r); err != nil {
-			t.Fatal(err)
-		}
-		history = append(history, r)
-	}
-	return history
+	return jsonlines.Read[recorded](t, "testdata/history.jsonl")
 }
 
 // step is one operation that Calico performed: the writes from its first to its last revision.
@@ -177,7 +162,7 @@ var steps = []step{
 	{500, 508, allAffinities},
 }
 
-// Manx makes the writes that Calico made in some 40 operations, from the first claim to the removal of a node: the same
+// Manx makes the same writes as Calico in some 40 operations, from the first claim to the removal of a node: the same
 // keys in the same order with the same bytes.
 func TestWritesAreCalicosWrites(t *testing.T) {
 	history := readHistory(t)
@@ -210,7 +195,7 @@ func TestWritesAreCalicosWrites(t *testing.T) {
 			compareWrites(t, want, store.history)
 		})
 		if t.Failed() {
-			return // what follows builds on it
+			return // later steps build on it
 		}
 	}
 }

@@ -282,7 +282,7 @@ func TestEmptyBlockOfADeselectedPoolIsGivenUp(t *testing.T) {
 	if s.blocks[netip.MustParsePrefix("10.0.0.0/29")] != nil || s.blocks[netip.MustParsePrefix("10.0.0.8/29")] == nil {
 		t.Errorf("blocks: %v", s.blocks)
 	}
-	// The other goes as soon as its last address is released.
+	// The other one is deleted with the release of its last address.
 	if _, err := x.ReleaseByHandle(context.Background(), "used"); err != nil {
 		t.Fatal(err)
 	}
@@ -371,7 +371,7 @@ func TestReleaseChecksWhoHasTheAddress(t *testing.T) {
 			}
 		})
 	}
-	// A pool that is disabled or gone does not keep addresses from being released.
+	// Addresses of a disabled or deleted pool can be released.
 	update(x, model.ResourceKey(model.KindIPPool, "p"), func(p *model.IPPool) { p.Spec.Disabled = true })
 	if got, err := x.ReleaseIPs(context.Background(), Release{Address: netip.MustParseAddr("10.0.0.1")}); err != nil ||
 		len(got.Addresses) != 1 {
@@ -455,7 +455,7 @@ func TestUtilization(t *testing.T) {
 	}
 }
 
-// A damaged block stays as it is and is named; the others serve.
+// A damaged block stays unchanged and is reported; the other blocks are used.
 func TestDamagedBlockIsPassedOver(t *testing.T) {
 	x := newBench(t, poolObject("p", "10.0.0.0/28", 29))
 	x.mustAuto("e", "h", 1, "10.0.0.0/29")

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Generates the Go code of every .proto file below this folder, with the plugins that go.mod pins.
-# "generate.sh --check" changes nothing and fails when the committed code is not what would be generated.
+# "generate.sh --check" changes nothing, and fails if the committed code differs from the generated code.
 set -eu
 cd "$(dirname "$0")"
 

@@ -178,7 +178,7 @@ func TestFlooder(t *testing.T) {
 }
 
 // TestFlood sends forged packets in the name of one of two peers: the sessions of both, 3 x 50 ms, stay up. The machine
-// may be busy with other things, so one quiet run of several is enough.
+// may have other load, so one run without a loss, of several, is enough.
 func TestFlood(t *testing.T) {
 	x := newTwoHosts(t)
 	second := netip.MustParseAddr("10.77.0.3")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// startFRR runs bfdd of FRR. configure gives it lines within "bfd".
+// startFRR runs bfdd of FRR. configure adds lines within "bfd".
 func (x *twoHosts) startFRR() (configure func(lines ...string)) {
 	x.t.Helper()
 	dir, err := os.MkdirTemp("", "manx-frr") // the user frr cannot enter the folder of a test

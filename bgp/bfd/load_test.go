@@ -20,7 +20,7 @@ const (
 	otherEnd     = "BFD_OTHER_END" // set in the process that is the other end
 )
 
-// loadPaths are the sessions of the benchmark as one end has them.
+// loadPaths returns the sessions of the benchmark at one end.
 func loadPaths(other bool) []Session {
 	var list []Session
 	for i := range byte(loadSessions) {
@@ -33,7 +33,7 @@ func loadPaths(other bool) []Session {
 	return list
 }
 
-// TestOtherEnd is the other end of BenchmarkDetection, in a process of its own.
+// TestOtherEnd is the other end of BenchmarkDetection, in another process.
 func TestOtherEnd(t *testing.T) {
 	if os.Getenv(otherEnd) == "" {
 		t.Skip("runs as a part of BenchmarkDetection only")
@@ -145,7 +145,7 @@ func BenchmarkDetection(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// setCarrier takes the link of a namespace up or down, without the time that a program takes to start.
+// setCarrier sets the link of a namespace up or down, without the time for the start of a program.
 func (x *twoHosts) setCarrier(ns string, on bool) {
 	x.t.Helper()
 	var err error

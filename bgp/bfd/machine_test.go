@@ -9,7 +9,7 @@ var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const ms = time.Millisecond
 
-// wire runs machines against each other on a clock that only the test moves.
+// wire runs two machines against each other on a clock of the test.
 type wire struct {
 	t       *testing.T
 	now     time.Time
@@ -62,7 +62,7 @@ func (w *wire) send(from *machine, p packet) {
 	}
 }
 
-func up(t *testing.T, a, b *machine) *wire {
+func newUpWire(t *testing.T, a, b *machine) *wire {
 	t.Helper()
 	w := newWire(t, a, b)
 	w.run(4 * time.Second)
@@ -74,7 +74,7 @@ func up(t *testing.T, a, b *machine) *wire {
 
 func TestTimersAreNegotiated(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 60*ms, 3, t0), newMachine(2, 200*ms, 100*ms, 5, t0)
-	w := up(t, a, b)
+	w := newUpWire(t, a, b)
 	for _, c := range []struct {
 		name      string
 		got, want time.Duration
@@ -110,7 +110,7 @@ func TestSlowUntilUp(t *testing.T) {
 
 func TestSilenceIsDetected(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
-	w := up(t, a, b)
+	w := newUpWire(t, a, b)
 	w.cut, w.changes = true, nil
 	w.run(149 * ms)
 	if a.state != Up && w.now.Sub(a.expires) < 0 {
@@ -132,7 +132,7 @@ func TestSilenceIsDetected(t *testing.T) {
 
 func TestAdminDownIsNoFailure(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
-	w := up(t, a, b)
+	w := newUpWire(t, a, b)
 	w.changes = nil
 	b.close(w.now)
 	w.run(100 * ms)
@@ -145,14 +145,14 @@ func TestAdminDownIsNoFailure(t *testing.T) {
 	}
 }
 
-// stranger is the packet of a remote that has begun anew; any host that can send from its address can forge it.
+// stranger is the packet of a restarted remote; any host that can send from its address can forge it.
 var stranger = packet{state: Down, diag: noDiagnostic, multiplier: 3, my: 99, desiredTx: time.Second,
 	requiredRx: 50 * ms}
 
 func TestRemoteThatBeginsAnewIsNoFailure(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
-	w := up(t, a, b)
-	w.b = newMachine(99, 50*ms, 50*ms, 3, w.now) // the remote has forgotten all
+	w := newUpWire(t, a, b)
+	w.b = newMachine(99, 50*ms, 50*ms, 3, w.now) // the remote has lost its state
 	w.changes = nil
 	w.run(3 * time.Second)
 	if len(w.changes) == 0 || w.changes[0].to != Down || !w.changes[0].fresh || !w.changes[0].doubtful ||
@@ -162,7 +162,7 @@ func TestRemoteThatBeginsAnewIsNoFailure(t *testing.T) {
 	}
 
 	a, b = newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
-	w = up(t, a, b)
+	w = newUpWire(t, a, b)
 	c, _ := a.receive(packet{state: Down, diag: detectionTimeExpired, multiplier: 3, my: 2, your: 1,
 		desiredTx: time.Second, requiredRx: 50 * ms}, w.now)
 	if c.to != Down || c.fresh || a.diag != neighborSignaledDown {
@@ -171,13 +171,13 @@ func TestRemoteThatBeginsAnewIsNoFailure(t *testing.T) {
 }
 
 // A forged packet without our discriminator changes nothing while packets of the remote arrive: neither the session,
-// which RFC 5880 section 6.8.6 would take down, nor the detection time.
+// which would go down by RFC 5880 section 6.8.6, nor the detection time.
 func TestAForgedEndIsNotBelieved(t *testing.T) {
 	for _, state := range []State{Down, AdminDown} {
 		forged := stranger
 		forged.state, forged.poll, forged.multiplier, forged.requiredRx = state, true, 255, time.Minute
 		a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
-		w := up(t, a, b)
+		w := newUpWire(t, a, b)
 		w.changes = nil
 		for range 2000 {
 			before := *a
@@ -207,7 +207,7 @@ func TestAForgedEndIsNotBelieved(t *testing.T) {
 
 func TestTimersChangeWithoutADrop(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
-	w := up(t, a, b)
+	w := newUpWire(t, a, b)
 	w.changes = nil
 	for _, next := range []time.Duration{time.Second, 20 * ms, 300 * ms} {
 		a.configure(next, next, 3, w.now)
@@ -230,7 +230,7 @@ func TestTimersChangeWithoutADrop(t *testing.T) {
 
 func TestASecondChangeWaitsForTheAnswerToTheFirst(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
-	w := up(t, a, b)
+	w := newUpWire(t, a, b)
 	a.configure(time.Second, time.Second, 3, w.now)
 	a.configure(20*ms, 20*ms, 3, w.now)
 	if a.desiredTx != time.Second {
@@ -250,7 +250,7 @@ func TestASecondChangeWaitsForTheAnswerToTheFirst(t *testing.T) {
 
 func TestRemoteThatWantsNoPackets(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
-	w := up(t, a, b)
+	w := newUpWire(t, a, b)
 	a.receive(packet{state: Up, multiplier: 3, my: 2, your: 1, desiredTx: 50 * ms, requiredRx: 0}, w.now)
 	before := len(w.sent[a])
 	b.nextSend = w.now.Add(time.Hour)
@@ -262,7 +262,7 @@ func TestRemoteThatWantsNoPackets(t *testing.T) {
 
 func TestALateTimerIsGivenASecondLook(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
-	w := up(t, a, b)
+	w := newUpWire(t, a, b)
 	late := a.expires.Add(200 * ms) // this process was stopped
 	if c := a.expire(late); c.to != Up {
 		t.Error("declared down before what came in meanwhile was read")

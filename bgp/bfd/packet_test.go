@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestPacketLayout compares with a packet put together by hand after RFC 5880 section 4.1.
+// TestPacketLayout compares with a handwritten packet by RFC 5880 section 4.1.
 func TestPacketLayout(t *testing.T) {
 	p := packet{diag: neighborSignaledDown, state: Init, poll: true, independent: true, multiplier: 5, my: 0x01020304,
 		your:      0x05060708,

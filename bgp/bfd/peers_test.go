@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// twoHosts are two namespaces on one link: ours, and that of another BFD daemon.
+// twoHosts has two namespaces on one link: ours, and that of another BFD daemon.
 type twoHosts struct {
 	t            testing.TB
 	ours, theirs string
@@ -52,7 +52,7 @@ func (x *twoHosts) ip(args ...string) {
 	}
 }
 
-// startEngine runs ours.
+// startEngine runs our engine.
 func (x *twoHosts) startEngine() {
 	x.engine = New(Config{Logger: zaptest.NewLogger(x.t), OnEvent: func(e Event) { x.events <- e }})
 	x.t.Cleanup(x.engine.Close)
@@ -224,7 +224,7 @@ func TestBIRD(t *testing.T) {
 	x.awaitStatus("multihop up", their4, func(s Status) bool { return s.State == Up && s.Session.Multihop })
 }
 
-// awaitStatus waits until the status of a session is as wanted.
+// awaitStatus waits until the status of a session meets a condition.
 func (x *twoHosts) awaitStatus(what string, remote netip.Addr, cond func(Status) bool) {
 	x.t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {

@@ -40,7 +40,7 @@ func (x *twoHosts) inject(from, to netip.Addr, port, ttl int, b []byte) {
 }
 
 // TestStrangePacketsAreIgnored sends packets that RFC 5880 section 6.8.6 and RFC 5881 section 5 discard, and then one
-// valid packet: it must be the only one that counts.
+// valid packet: only this one must have an effect.
 func TestStrangePacketsAreIgnored(t *testing.T) {
 	x := newTwoHosts(t)
 	stranger4, stranger6 := netip.MustParseAddr("10.77.0.3"), netip.MustParseAddr("fd77::3")

@@ -139,7 +139,7 @@ func TestSocketOfALivingProcessIsLeftAlone(t *testing.T) {
 	l.Close()
 }
 
-// A file at the path of the socket, put there by mistake or by another user, stays, and the reason names it.
+// A file at the path of the socket, left by mistake or by another user, stays, and the reason names it.
 func TestOnlyASocketIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	precious := filepath.Join(dir, "precious")

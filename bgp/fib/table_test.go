@@ -136,7 +136,7 @@ func TestFIBRefuses(t *testing.T) {
 	if len(reasons) > 0 {
 		t.Errorf("not refused: %v", reasons)
 	}
-	// The block is released: from now on the announcement of any node counts.
+	// The block is released: from now on the announcement of any node is accepted.
 	released := d
 	released.Originated = d.Originated[1:]
 	f.setOwn(ownOf(released))
@@ -166,7 +166,7 @@ func TestFIBRefuses(t *testing.T) {
 	}
 }
 
-// Routes are sent again to a new session only when such a change may have passed it by.
+// Routes are sent again to a new session only if it may have missed such a change.
 func TestChangesByOthers(t *testing.T) {
 	f := New()
 	f.Update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0),
@@ -225,7 +225,7 @@ func BenchmarkFIB100k(b *testing.B) {
 	b.ReportMetric(float64(kept)/float64(n*b.N), "kept-B/route")
 }
 
-// A peer that gives each route other attributes, and changes them all the time, does not make the table keep unused
+// A peer with different attributes for each route, which change all the time, does not make the table keep unused
 // attributes.
 func TestFIBForgetsAttributes(t *testing.T) {
 	f := New()

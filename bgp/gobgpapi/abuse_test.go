@@ -66,7 +66,7 @@ func serveGuarded(t *testing.T, s *Service, cfg apiguard.Config) string {
 func client(t *testing.T, address string) v3.GobgpApiClient {
 	t.Helper()
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// fixed: it would grow otherwise until all is on its way to who does not read
+		// fixed: otherwise it would grow until everything is on its way to a client that does not read
 		grpc.WithInitialWindowSize(64<<10))
 	if err != nil {
 		t.Fatal(err)
@@ -171,7 +171,7 @@ func TestOnlyRootAndListedUsersAreServed(t *testing.T) {
 
 func first[A, B any](a A, _ B) A { return a }
 
-// TestRefusedConnectionsCostNothing holds many connections of a refused user open, in which nothing or rubbish comes:
+// TestRefusedConnectionsCostNothing holds many connections of a refused user open, which send nothing or invalid bytes:
 // root is served meanwhile, and they are closed.
 func TestRefusedConnectionsCostNothing(t *testing.T) {
 	s := newIdleService(t)
@@ -303,7 +303,7 @@ func TestUnreadListings(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Each listing that has its turn waits for its reader.
+	// Each listing under way waits for its reader.
 	await(t, "listings at work", func() bool { return s.tables.slots.Busy() == listingsEach })
 	time.Sleep(2 * time.Second) // nothing more happens: it is the memory that counts
 	if grown := int64(heap()) - int64(before); grown > 40*mib {
@@ -415,7 +415,7 @@ func TestCaps(t *testing.T) {
 	}
 }
 
-// TestSoftResetsAreLimited is a program that resets a session without end.
+// TestSoftResetsAreLimited runs a program that resets a session again and again.
 func TestSoftResetsAreLimited(t *testing.T) {
 	scene := newScene(t)
 	scene.start(t)

@@ -153,7 +153,7 @@ func (s *scene) await(t *testing.T) {
 	}
 }
 
-// cli is one release of the gobgp command and how it reaches its API.
+// cli is one release of the gobgp command with the arguments for its API.
 type cli struct {
 	name    string
 	program string
@@ -380,8 +380,8 @@ func testMonitorShowsChanges(t *testing.T, s *scene, clis []cli) {
 			if err := s.speaker.ResetSession(context.Background(), s.peer4, speaker.ResetHard); err != nil {
 				t.Fatal(err)
 			}
-			// The session is in Idle for a short time only, and nothing reports whether the command receives events
-			// already.
+			// The session is in Idle only for a short time, and the command does not report when it begins to receive
+			// events.
 			neighbour(`\[NEIGH\] 127\.0\.77\.2 fsm: (SESSION_STATE_)?(IDLE|ACTIVE|OPENSENT|OPENCONFIRM)`)
 			rib(`\[DELROUTE\] 10\.88\.1\.0/24`)
 			neighbour(`\[NEIGH\] 127\.0\.77\.2 fsm: (SESSION_STATE_)?ESTABLISHED admin: (ADMIN_STATE_)?UP`)
@@ -441,7 +441,7 @@ func testMutationsAreRefused(t *testing.T, s *scene, clis []cli) {
 				"policy prefix add mine 10.0.0.0/8", "policy add mine", "global policy export add mine",
 			} {
 				out, err := c.command(strings.Fields(args)...).CombinedOutput()
-				// Some commands first query an object and fail with a message of their own.
+				// Some commands first query an object and fail with their own message.
 				if text := string(out); err == nil || !strings.Contains(text, "PermissionDenied") ||
 					!strings.Contains(text, "refused") {
 					t.Errorf("gobgp %s: %v: %s", args, err, out)

@@ -53,7 +53,7 @@ func TestUnknownAddressesAreEmpty(t *testing.T) {
 	}
 }
 
-// Each capability and attribute that v4 can report must arrive: the command shows the present ones, and no others.
+// Each capability and attribute that v4 can report must arrive: the command shows exactly the present ones.
 func TestEachMemberHasASibling(t *testing.T) {
 	for _, m := range []proto.Message{&v4.Capability{}, &v4.Attribute{}} {
 		members := m.ProtoReflect().Descriptor().Oneofs().Get(0).Fields()

@@ -66,7 +66,7 @@ func samePolicy(a, b PeerPolicy) bool {
 	return a.In == b.In && a.Out == b.Out && maps.Equal(a.Own, b.Own)
 }
 
-// A peer's policy differs exactly where routes have to be decided again for it.
+// A peer's policy differs exactly where its routes have to be evaluated again.
 func TestPeers(t *testing.T) {
 	base := func() bgp.Desired {
 		return bgp.Desired{Sessions: []bgp.Session{internal("10.0.0.1", "f"), internal("10.0.0.2", "f"),
@@ -160,8 +160,8 @@ func TestRangesAndExceptions(t *testing.T) {
 	}
 }
 
-// The refusals of a session are those of its family, and those of outsiders for outsiders alone. The text has their
-// ranges, and neither their reasons nor their exceptions.
+// A session has the refusals of its family; only outsiders have those of outsiders. The text has their ranges, without
+// reasons and exceptions.
 func TestRefusalsBySession(t *testing.T) {
 	of := RefusalsBySession(refusals())
 	for _, c := range []struct {

@@ -36,9 +36,9 @@ func TestTranslate(t *testing.T) {
 		{"an external session", sessions(external("10.0.0.1"))},
 		{"drained", bgp.Desired{Drain: bgp.DrainWithdrawn, Sessions: []bgp.Session{external("10.0.0.1")},
 			ExportPrefixes: []netip.Prefix{pfx("10.1.0.0/16")}}},
-		{"next hops", sessions(with(internal("10.0.0.1"), func(s *bgp.Session) { s.NextHop = bgp.NextHopSelf }),
-			with(external("10.0.0.2"), func(s *bgp.Session) { s.NextHop = bgp.NextHopKeep }),
-			with(external("10.0.0.3"), func(s *bgp.Session) { s.NextHop = bgp.NextHopAuto }))},
+		{"next hops", sessions(modified(internal("10.0.0.1"), func(s *bgp.Session) { s.NextHop = bgp.NextHopSelf }),
+			modified(external("10.0.0.2"), func(s *bgp.Session) { s.NextHop = bgp.NextHopKeep }),
+			modified(external("10.0.0.3"), func(s *bgp.Session) { s.NextHop = bgp.NextHopAuto }))},
 		{"learned routes", relaying(bgp.DrainNone)},
 		{"learned routes of a node that drains", relaying(bgp.DrainDraining)},
 		{"own routes without filters", bgp.Desired{Sessions: []bgp.Session{internal("10.0.0.1"), internal("fd00::1")},
@@ -56,13 +56,13 @@ func TestTranslate(t *testing.T) {
 	}
 }
 
-func with(s bgp.Session, change func(*bgp.Session)) bgp.Session {
+func modified(s bgp.Session, change func(*bgp.Session)) bgp.Session {
 	change(&s)
 	return s
 }
 
 func outsider(address string) bgp.Session {
-	return with(external(address), func(s *bgp.Session) { s.Outsider = true })
+	return modified(external(address), func(s *bgp.Session) { s.Outsider = true })
 }
 
 func inside(cidr string) bgp.PrefixMatch {
@@ -80,7 +80,7 @@ func refusals() bgp.Refusals {
 	}
 }
 
-// relaying decides about learned routes of both families.
+// relaying is the state of a node that passes on learned routes of both families.
 func relaying(drain bgp.Drain) bgp.Desired {
 	return bgp.Desired{
 		Drain: drain, Sessions: []bgp.Session{internal("10.0.0.1")},

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// added returns the lines of a policy that it lacks without filters.
+// added returns the lines of a policy that exist because of filters.
 func added(d bgp.Desired, interfaces map[netip.Addr]string) []string {
 	without := d
 	without.Filters = nil
@@ -124,7 +124,7 @@ func TestInterfaceRules(t *testing.T) {
 }
 
 // TestOwnRoutes has one filter with a rule for each of our routes. Their verdicts are in the policy only where they
-// differ from the one for everybody.
+// differ from the verdict for all peers.
 func TestOwnRoutes(t *testing.T) {
 	g := openGolden(t, "own.txt")
 	defer g.close()

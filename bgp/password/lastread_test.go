@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A changed file is read again, and an unchanged one is not: each change shows in the attributes of the file.
+// Only a changed file is read again: each change shows in the attributes of the file.
 func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -65,14 +65,14 @@ func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 	}
 }
 
-// later is a folder as seen an hour from now, when files that a test has just written are old.
+// later returns a folder with a clock an hour ahead: files that a test has just written are old.
 func later(dir string) *Folder {
 	f := NewFolder(dir)
 	f.now = func() time.Time { return time.Now().Add(time.Hour) }
 	return f
 }
 
-// Files that the last decision did not request are not checked, whatever happens to them.
+// Files that the last decision did not request are not checked, also after changes.
 func TestFilesThatNobodyWantsAreNotLookedAt(t *testing.T) {
 	path := write(t, "gold", t.TempDir(), "tor", "key")
 	f := later(filepath.Dir(filepath.Dir(path)))

@@ -15,8 +15,8 @@ import (
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// A fresh cause stays while only symptoms follow. A NOTIFICATION of the peer replaces it, and an old cause gives way to
-// any symptom.
+// A recent cause stays while only symptoms follow. A NOTIFICATION of the peer replaces it, and any symptom replaces an
+// old cause.
 func TestASymptomDoesNotReplaceItsCause(t *testing.T) {
 	now := time.Now()
 	e := &entry{session: bgp.Session{Address: ip("10.0.1.1"), Source: ip("10.0.2.5"),
@@ -83,7 +83,7 @@ func TestAlternatingReasonsAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// Only a single stranger can be the peer, and no number of strangers costs memory.
+// Only a single unknown address can be the peer's. Any number of unknown addresses costs no memory.
 func TestStrangers(t *testing.T) {
 	var s strangers
 	now := time.Now()

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// TestTotalsNeverDecrease: Prometheus would take a decrease for a restart.
+// TestTotalsNeverDecrease: Prometheus would count a decrease as a restart.
 func TestTotalsNeverDecrease(t *testing.T) {
 	table := NewTable(Config{Logger: zap.NewNop()})
 	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")

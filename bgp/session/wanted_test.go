@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// SetSessions returns exactly the difference between any two lists, wherever in them it is, and in any order.
+// SetSessions returns exactly the difference between any two lists, at any position and in any order.
 func TestSetSessionsReturnsTheDifference(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	table := NewTable(Config{Logger: zap.NewNop()})
@@ -58,7 +58,7 @@ func TestSetSessionsKeepsNoList(t *testing.T) {
 	}
 }
 
-// edited returns a list with up to three changes: sessions that come, go, change, or stand elsewhere.
+// edited returns a list with up to three changes: added, removed, changed or moved sessions.
 func edited(rnd *rand.Rand, list []bgp.Session) []bgp.Session {
 	list = slices.Clone(list)
 	for range rnd.IntN(4) {

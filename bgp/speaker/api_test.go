@@ -24,7 +24,7 @@ import (
 	"github.com/manxnet/manx/integration/ports"
 )
 
-// BGP does not depend on the socket: a file in its place stays, and the sessions come up.
+// BGP does not depend on the socket: a file at its path stays, and the sessions come up.
 func TestAFileInThePlaceOfTheGobgpSocketStays(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "gobgp.sock")
@@ -124,7 +124,7 @@ func TestGobgpSocketReadsOnly(t *testing.T) {
 	}
 }
 
-// GoBGP's own API is for root alone, but root's programs have bounds, too.
+// GoBGP's own API is for root alone, but root's programs have limits, too.
 func TestGobgpSocketIsBounded(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "gobgp.sock")

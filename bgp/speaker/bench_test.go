@@ -15,9 +15,9 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// BenchmarkIngest measures from the first UPDATE of a peer until Take has handed out all routes. A peer that starts
-// packs many routes into an UPDATE; one whose routes all differ in their attributes sends each in its own. With a limit
-// just above the number of routes they are counted several times.
+// BenchmarkIngest measures from the first UPDATE of a peer until Take has returned all routes. A starting peer packs
+// many routes into an UPDATE; routes that all differ in their attributes have an UPDATE each. With a limit just above
+// the number of routes they are counted several times.
 func BenchmarkIngest(b *testing.B) {
 	for _, c := range []struct{ n, pack, limit int }{
 		{1_000, 500, 0}, {10_000, 500, 0}, {100_000, 500, 0}, {100_000, 1, 0}, {100_000, 1, 100_001},

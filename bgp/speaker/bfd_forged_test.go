@@ -54,8 +54,8 @@ func (n *birdNet) forgeBFD(from, to string, state byte) (end func()) {
 	return func() { close(stop); <-stopped }
 }
 
-// TestForgedBFD sends packets in BIRD's name: they end no session with a good path, and hide no broken path. A BIRD
-// that really restarts its BFD loses nothing.
+// TestForgedBFD sends packets in BIRD's name: they end no session with a good path, and hide no broken path. A real
+// restart of BIRD's BFD loses nothing.
 func TestForgedBFD(t *testing.T) {
 	t.Parallel()
 	n := newBirdNet(t, []string{"10.77.0.10/24"}, []string{"10.77.0.3/24"})
@@ -95,7 +95,7 @@ func TestForgedBFD(t *testing.T) {
 
 	for _, state := range []byte{forgedAdminDown, forgedDown} {
 		c.await("session and BFD up", up)
-		if err := n.cmd.Process.Signal(syscall.SIGSTOP); err != nil { // as if the path were cut: the connection stays
+		if err := n.cmd.Process.Signal(syscall.SIGSTOP); err != nil { // like a cut path: the connection stays
 			t.Fatal(err)
 		}
 		end := n.forgeBFD("10.77.0.3", "10.77.0.10", state)

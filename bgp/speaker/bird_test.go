@@ -96,7 +96,7 @@ func (n *birdNet) birdc(args ...string) string {
 	return string(out)
 }
 
-// await waits until BIRD's answer contains all texts.
+// await waits until BIRD's reply contains all texts.
 func (n *birdNet) await(cmd string, texts ...string) string {
 	n.t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -118,7 +118,7 @@ func (n *birdNet) await(cmd string, texts ...string) string {
 	}
 }
 
-// awaitNot waits until BIRD's answer does not contain text any more.
+// awaitNot waits until BIRD's reply does not contain text any more.
 func (n *birdNet) awaitNot(cmd, text string) {
 	n.t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -293,8 +293,8 @@ func TestWithBIRD(t *testing.T) {
 	}
 }
 
-// TestRestartUnderBIRD: BIRD, as helper, must not lose one route while the speaker is killed and started again, and
-// the speaker must not lose BIRD's routes while BIRD restarts (RFC 4724).
+// TestRestartUnderBIRD: BIRD, as helper, must not lose a route while the speaker is killed and started again, and the
+// speaker must not lose BIRD's routes while BIRD restarts (RFC 4724).
 func TestRestartUnderBIRD(t *testing.T) {
 	t.Parallel()
 	n := newBirdNet(t, []string{"10.77.0.1/24", "10.77.0.10/24", "fd77::1/64"},
@@ -343,7 +343,7 @@ func TestRestartUnderBIRD(t *testing.T) {
 		}
 	}
 
-	// And the other way round: BIRD is killed and restarts with recovery.
+	// The reverse: BIRD is killed and restarts with recovery.
 	c.await("BIRD's routes", func() bool { return len(c.routes) >= 3 })
 	c.mu.Lock()
 	c.removed = nil
@@ -370,7 +370,7 @@ func TestRestartUnderBIRD(t *testing.T) {
 	}
 }
 
-// reconfigure gives BIRD a new configuration while it runs.
+// reconfigure changes the configuration of the running BIRD.
 func (n *birdNet) reconfigure(config string) {
 	n.t.Helper()
 	if err := os.WriteFile(n.config, []byte(config), 0o600); err != nil {

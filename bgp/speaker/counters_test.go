@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestCountingIsBounded: whatever the number of callers, GoBGP counts for one at a time, with long pauses.
+// TestCountingIsBounded: with any number of callers, GoBGP counts for one at a time, with long pauses.
 func TestCountingIsBounded(t *testing.T) {
 	var b budget
 	var counts atomic.Int32

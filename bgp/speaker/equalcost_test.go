@@ -42,7 +42,7 @@ func TestEqualCostPaths(t *testing.T) {
 	awaitRoutes(t, s, table, "one path", next("10.0.0.41"))
 	peers[0].send(update("10.0.0.40", 0, 200, prefix))
 	awaitRoutes(t, s, table, "two paths again", next("10.0.0.40", "10.0.0.41"))
-	peers[1].conn.Close() // the loss of a session is the loss of its path
+	peers[1].conn.Close() // a lost session loses its path
 	awaitRoutes(t, s, table, "the path of the lost peer to go", next("10.0.0.40"))
 	peers[0].send(withdrawal(prefix))
 	awaitRoutes(t, s, table, "the less preferred path", next("10.0.0.42"))

@@ -85,7 +85,7 @@ func TestOwnBlockIsSentAlone(t *testing.T) {
 	d.NoExportPrefixes = append(d.NoExportPrefixes, pfx("10.244.7.0/26"))
 	mustSet(t, s, d)
 	out.await("the block", func() bool { return out.routes[pfx("10.244.7.0/26")] != nil })
-	time.Sleep(1500 * time.Millisecond) // the second look
+	time.Sleep(1500 * time.Millisecond) // the second check
 	if n := out.received(gobgp.BGP_MSG_UPDATE) - before; n != 1 {
 		t.Errorf("%d UPDATEs were sent for one block", n)
 	}

@@ -96,7 +96,7 @@ func dialFrom(t testing.TB, local, speaker string) net.Conn {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(local)}, Timeout: 3 * time.Second}
 		conn, err := d.Dial("tcp", speaker)
 		if err == nil {
-			// A speaker that is not ready accepts and closes: its OPEN is the proof.
+			// A speaker that is not ready accepts and closes the connection: only its OPEN proves that it is ready.
 			one := make([]byte, 1)
 			conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 			if _, err = io.ReadFull(conn, one); err == nil {
@@ -169,7 +169,7 @@ func (p *fakePeer) receive(o fakeOptions) {
 		case *gobgp.BGPOpen:
 			p.open = body
 		case *gobgp.BGPUpdate:
-			p.learn(body)
+			p.recordUpdate(body)
 		case *gobgp.BGPKeepAlive:
 			if o.hold != 0 && o.hold < 30 { // short hold times: answer each KEEPALIVE with one
 				b, _ := gobgp.NewBGPKeepAliveMessage().Serialize()
@@ -181,7 +181,7 @@ func (p *fakePeer) receive(o fakeOptions) {
 	}
 }
 
-func (p *fakePeer) learn(u *gobgp.BGPUpdate) {
+func (p *fakePeer) recordUpdate(u *gobgp.BGPUpdate) {
 	if eor, _ := u.IsEndOfRib(); eor {
 		p.eor = true
 		return
@@ -347,7 +347,7 @@ func testSpeaker(t testing.TB, cfg Config) (*Speaker, bgp.Desired) {
 		ListenAddresses: []netip.Addr{ip("127.0.0.1")}}}
 }
 
-// stopSpeaker has the effect of the end of the process.
+// stopSpeaker stops the speaker like the end of the process.
 func stopSpeaker(s *Speaker) {
 	s.Close()
 	s.setMu.Lock()
@@ -382,7 +382,7 @@ func mustSet(t testing.TB, s *Speaker, d bgp.Desired) {
 	}
 }
 
-// awaitSession waits until the status of one session is as wanted.
+// awaitSession waits until the status of one session meets a condition.
 func awaitSession(t testing.TB, s *Speaker, addr string, what string, cond func(SessionStatus) bool) SessionStatus {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
@@ -406,7 +406,7 @@ func established(st SessionStatus) bool { return st.Phase == PhaseEstablished }
 // routeTable applies the results of Take.
 type routeTable map[netip.Prefix]bgp.Route
 
-// awaitRoutes feeds a table until it is as wanted.
+// awaitRoutes updates a table until it meets a condition.
 func awaitRoutes(t testing.TB, s *Speaker, table routeTable, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.After(60 * time.Second)

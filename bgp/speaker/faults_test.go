@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Each part that exists because of a fault of GoBGP names the test that shows the fault and when the part can go; the
+// Each part that exists because of a fault of GoBGP names the test of the fault and the condition for its removal; the
 // named tests exist.
 func TestFaultsOfGoBGPAreShown(t *testing.T) {
 	tests := map[string]bool{}

@@ -17,10 +17,10 @@ import (
 
 const (
 	returning = "127.0.9.1"
-	control   = "127.0.9.2" // fails in the OPEN exchange and so waits as long as GoBGP has every failed peer wait
+	control   = "127.0.9.2" // fails in the OPEN exchange, so it waits for GoBGP's usual time
 )
 
-// returningSession is a speaker with a session that comes and goes, and one whose time in Idle it is compared with.
+// returningSession is a speaker with a session that is lost and returns, and a control session for the time in Idle.
 type returningSession struct {
 	*testing.T
 	speaker *Speaker
@@ -50,7 +50,7 @@ func (r *returningSession) lose() {
 	awaitSession(r, r.speaker, returning, "the loss", func(st SessionStatus) bool { return !established(st) })
 }
 
-// failControl sends an OPEN with a wrong AS and waits until the session that it was meant for is in Idle.
+// failControl sends an OPEN with a wrong AS and waits until the control session is in Idle.
 func (r *returningSession) failControl() {
 	r.Helper()
 	awaitSession(r, r.speaker, control, "Active", func(st SessionStatus) bool { return st.State == "Active" })
@@ -80,7 +80,7 @@ func (r *returningSession) backFirst() bool {
 func TestPeerThatRestartsIsTakenBackAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newReturningSession(t)
-	for range 5 { // on a machine that stands still for seconds, the control may win
+	for range 5 { // on a machine that stalls for seconds, the control may be first
 		if r.backFirst() {
 			return
 		}
@@ -103,7 +103,7 @@ func TestPeerThatFlapsHasToWait(t *testing.T) {
 	t.Error("a peer that opens and closes sessions is taken back at once each time")
 }
 
-// TestPeerThatCeasesHasToWait has a peer end its session with a Cease: that is not a restart.
+// TestPeerThatCeasesHasToWait: a peer ends its session with a Cease, which is no restart.
 func TestPeerThatCeasesHasToWait(t *testing.T) {
 	t.Parallel()
 	r := newReturningSession(t)
@@ -116,7 +116,7 @@ func TestPeerThatCeasesHasToWait(t *testing.T) {
 	}
 }
 
-// TestReplacedPeerIsTakenBackAtOnce has the watchdog put a new FSM in the place of the first.
+// TestReplacedPeerIsTakenBackAtOnce: the watchdog replaces the FSM of a session.
 func TestReplacedPeerIsTakenBackAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newReturningSession(t)
@@ -189,8 +189,8 @@ func TestTimeInIdleThatIsNotGoBGPsIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestRoutesStayOverTheQuickReturn has the peer come back with half of its routes: the others go with its End-of-RIB,
-// none before.
+// TestRoutesStayOverTheQuickReturn: the peer comes back with half of its routes. The others are removed with its
+// End-of-RIB, none before.
 func TestRoutesStayOverTheQuickReturn(t *testing.T) {
 	t.Parallel()
 	r := newReturningSession(t)
@@ -212,8 +212,8 @@ func TestRoutesStayOverTheQuickReturn(t *testing.T) {
 	awaitRoutes(t, r.speaker, table, "the rest to go", func() bool { return len(table) == 10 })
 }
 
-// TestRouterThatRestartsHasToWait has an eBGP peer lose its connection: it must not be back before a node that
-// restarts together with it could be.
+// TestRouterThatRestartsHasToWait: an eBGP peer loses its connection. It must not be back before a node that restarts
+// at the same time.
 func TestRouterThatRestartsHasToWait(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})

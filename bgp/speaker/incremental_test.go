@@ -91,7 +91,7 @@ func (l *policyLab) session() bgp.Session {
 	return s
 }
 
-// described is the result of the last Set, in GoBGP and in the speaker's own tables.
+// described returns the result of the last Set, in GoBGP and in the speaker's own tables.
 func described(t *testing.T, s *Speaker) string {
 	t.Helper()
 	var lines []string
@@ -141,8 +141,7 @@ func described(t *testing.T, s *Speaker) string {
 	return strings.Join(lines, "\n")
 }
 
-// After any sequence of changes GoBGP and the speaker's tables are as a new speaker makes them that is given the last
-// state alone.
+// After any sequence of changes, GoBGP and the speaker's tables equal those of a new speaker with the last state.
 func TestSetInStepsIsSetAtOnce(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
@@ -173,7 +172,7 @@ func TestSetInStepsIsSetAtOnce(t *testing.T) {
 	}
 }
 
-// Settings that could not be configured leave no trace once they are taken back, although the session ran on unchanged.
+// Settings that could not be configured leave no trace after their removal, although the session ran on unchanged.
 func TestRefusedSettingsTakenBack(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{Logger: zap.NewNop()})
@@ -207,7 +206,7 @@ func lineDiff(have, want string) string {
 	return b.String()
 }
 
-// ordered is a Reader that gives objects in the order of a list.
+// ordered is a Reader that returns objects in the order of a list.
 type ordered []*model.Object
 
 func (l ordered) Get(k model.Key) *model.Object {

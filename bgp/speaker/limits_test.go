@@ -152,7 +152,7 @@ func TestMaxPrefixesCountsWhatIsSent(t *testing.T) {
 	}
 }
 
-// The warning comes before the limit whatever the two settings are.
+// The warning comes before the limit for any values of the two settings.
 func TestWarningComesBeforeTheLimit(t *testing.T) {
 	for _, c := range []struct {
 		cfg  Config
@@ -170,7 +170,7 @@ func TestWarningComesBeforeTheLimit(t *testing.T) {
 	}
 }
 
-// The limit of one peer: a warning before it, the session held down above it, and a higher one at once of effect.
+// The limit of one peer: a warning before it, the session held down above it. A higher limit takes effect at once.
 func TestMaxPrefixesOfOnePeer(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{PrefixHold: time.Hour})
@@ -209,7 +209,7 @@ func TestMaxPrefixesOfOnePeer(t *testing.T) {
 		return st.Phase == PhaseFailed &&
 			strings.Contains(st.Reason, "announced more than 80 prefixes; the session is held down for 1h0m0s")
 	})
-	set(0) // that of all: held down no more
+	set(0) // the limit of all peers: held down no more
 	p = dialFake(t, "127.0.1.54", listenOf(d), o)
 	awaitSession(t, s, "127.0.1.54", "Established again", established)
 	sendMany(p, 200)

@@ -19,13 +19,13 @@ import (
 
 // Builders of raw messages; their input is not checked.
 
-func raw(kind byte, length int, body ...byte) []byte {
+func rawMessage(kind byte, length int, body ...byte) []byte {
 	b := append(bytes.Repeat([]byte{0xff}, 16), 0, 0, kind)
 	binary.BigEndian.PutUint16(b[16:], uint16(length))
 	return append(b, body...)
 }
 
-func message(kind byte, body ...byte) []byte { return raw(kind, 19+len(body), body...) }
+func message(kind byte, body ...byte) []byte { return rawMessage(kind, 19+len(body), body...) }
 
 func rawUpdate(withdrawn, attrs, nlri []byte) []byte {
 	b := binary.BigEndian.AppendUint16(nil, uint16(len(withdrawn)))
@@ -34,7 +34,7 @@ func rawUpdate(withdrawn, attrs, nlri []byte) []byte {
 	return message(2, append(append(b, attrs...), nlri...)...)
 }
 
-// attr has an honest length.
+// attr returns an attribute with its correct length.
 func attr(flags, kind byte, value ...byte) []byte {
 	return append([]byte{flags, kind, byte(len(value))}, value...)
 }
@@ -56,10 +56,10 @@ func malformedUpdates() []malformed {
 		// RFC 4271 section 6.1: header
 		{"no marker", make([]byte, 19)},
 		{"half a marker", append(bytes.Repeat([]byte{0xff}, 8), make([]byte, 11)...)},
-		{"length 0", raw(2, 0)},
-		{"length 18", raw(2, 18)},
-		{"length 4097", raw(2, 4097, make([]byte, 4078)...)},
-		{"length 65535", raw(2, 65535, make([]byte, 65516)...)},
+		{"length 0", rawMessage(2, 0)},
+		{"length 18", rawMessage(2, 18)},
+		{"length 4097", rawMessage(2, 4097, make([]byte, 4078)...)},
+		{"length 65535", rawMessage(2, 65535, make([]byte, 65516)...)},
 		{"type 0", message(0)},
 		{"type 6", message(6)},
 		{"type 255", message(255, 1, 2, 3)},
@@ -180,8 +180,8 @@ func malformedOpens() []malformed {
 	}
 }
 
-// TestMalformedMessages: whatever a peer sends, the process lives, other sessions are untouched, and the peer can
-// come back with a good session.
+// TestMalformedMessages: the process survives any message of a peer, other sessions are untouched, and the peer can
+// come back with a valid session.
 func TestMalformedMessages(t *testing.T) { // not parallel: it counts goroutines
 	s, d := testSpeaker(t, Config{RestartDeferral: time.Second})
 	var todo []malformed
@@ -210,9 +210,9 @@ func TestMalformedMessages(t *testing.T) { // not parallel: it counts goroutines
 			awaitSession(t, s, addr, "Established before "+m.name, established)
 		}
 		_, _ = conn.Write(m.bytes)
-		// A good message after the bad one makes the speaker finish with the bad one.
+		// A valid message after the malformed one ensures that the speaker has processed the malformed one.
 		_, _ = conn.Write(message(4))
-		drain(conn)
+		readAll(conn)
 		conn.Close()
 		if observer.isClosed() {
 			t.Errorf("%s, or one of those beside it: the session of another peer ended", m.name)
@@ -261,8 +261,8 @@ func TestMalformedMessages(t *testing.T) { // not parallel: it counts goroutines
 	}
 }
 
-// drain reads for a moment, until the speaker closes or has no more to send.
-func drain(c net.Conn) {
+// readAll reads for a moment, until the speaker closes or has no more to send.
+func readAll(c net.Conn) {
 	c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 	_, _ = io.Copy(io.Discard, c)
 }

@@ -10,7 +10,7 @@ import (
 
 // Messages for TestMutatedMessages: valid ones and those of malformedUpdates, changed at random.
 
-// mutator makes the message of one number; the same seed and number always give the same one.
+// mutator makes the message with a number. The message depends only on the seed and the number.
 type mutator struct{ *rand.Rand }
 
 func newMutator(seed, number uint64) mutator { return mutator{rand.New(rand.NewPCG(seed, number))} }
@@ -88,7 +88,7 @@ func (m mutator) routes(addPath bool, n int) (list []byte) {
 	return list
 }
 
-// breakParts changes the structure of an UPDATE and leaves the lengths honest.
+// breakParts changes the structure of an UPDATE, with correct lengths.
 func (m mutator) breakParts(p parts) parts {
 	if len(p.attributes) == 0 {
 		return p
@@ -207,7 +207,7 @@ func (m mutator) open(as uint16, id byte) []byte {
 	return b
 }
 
-// A message that did harm can be made again.
+// A message that caused a failure can be made again.
 func TestMutatorsRepeat(t *testing.T) {
 	seen := map[string]bool{}
 	for n := range uint64(2_000) {

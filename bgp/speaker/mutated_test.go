@@ -23,15 +23,15 @@ import (
 
 // The environment variables of TestMutatedMessages.
 const (
-	envMutations = "MANX_BGP_MUTATIONS" // how many messages; default mutationSample
+	envMutations = "MANX_BGP_MUTATIONS" // number of messages; default mutationSample
 	envSeed      = "MANX_BGP_SEED"      // of the messages; default: another one each time
 
 	mutationSample = 400
 	attackers      = 48
 )
 
-// TestMutatedMessages: whatever peers send, on internal and external sessions, with and without ADD-PATH and in both
-// families, the process lives, the sessions of others are untouched, nothing is leaked, and after each message the
+// TestMutatedMessages: peers send any message on internal and external sessions, with and without ADD-PATH and in both
+// families. The process survives, the sessions of others are untouched, nothing is leaked, and after each message the
 // session either works or has ended with a NOTIFICATION.
 func TestMutatedMessages(t *testing.T) { // not parallel: it counts goroutines
 	count, seed := numberFrom(t, envMutations, mutationSample), numberFrom(t, envSeed, uint64(time.Now().UnixNano()))
@@ -161,7 +161,7 @@ func (a *attacker) options() fakeOptions {
 	return o
 }
 
-// refresh requests all routes of the speaker: the answer shows that the session works.
+// refresh requests all routes of the speaker: the response shows that the session works.
 func (a *attacker) refresh() []byte {
 	if a.session.Address.Is6() {
 		return message(5, 0, 2, 0, 1)
@@ -175,7 +175,7 @@ const (
 	longestFrame = 65535
 )
 
-// connect brings a session up, as soon as the speaker takes it (it idles 5 s after a session is lost).
+// connect establishes a session as soon as the speaker accepts it (it idles 5 s after a session is lost).
 func (a *attacker) connect() error {
 	var err error
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -192,7 +192,7 @@ func (a *attacker) connect() error {
 	return fmt.Errorf("cannot come back: %w", err)
 }
 
-// The kinds of messages (RFC 4271 section 4.1), and two that stand for none.
+// The kinds of messages (RFC 4271 section 4.1), and two values for no message.
 const (
 	kindOpen         byte = gobgp.BGP_MSG_OPEN
 	kindUpdate       byte = gobgp.BGP_MSG_UPDATE
@@ -350,13 +350,13 @@ func (a *attacker) attackOpening(m mutator) error {
 	return fmt.Errorf("OPEN %x: no NOTIFICATION, no session, and the connection stays", b)
 }
 
-// usage is the resources that a leak would make grow.
+// usage has the resources that a leak increases.
 type usage struct {
 	goroutines, files int
 	objects           uint64
 }
 
-// usageNow waits until the sessions are gone.
+// usageNow waits until the sessions have ended.
 func usageNow(s *Speaker) usage {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		up := 0

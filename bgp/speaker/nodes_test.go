@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// between is Manx's decision for two nodes "manx" and "other" when a BGPPeer of one names an address and a port of the
-// other. No listen port is configured.
+// between returns the desired state of one of the nodes "manx" and "other" when a BGPPeer of one names an address and a
+// port of the other. No listen port is configured.
 func between(me string, addrs map[string]netip.Addr, namer, named string, port uint16) bgp.Desired {
 	off := false
 	objects := []*model.Object{
@@ -34,7 +34,7 @@ func between(me string, addrs map[string]netip.Addr, namer, named string, port u
 }
 
 // TestPortOfAnotherNode: both nodes listen on 179, and the BGPPeer names the unused port 1790. In calico/node the
-// reverse of the BGPPeer, which connects to 179, brings the session up, whichever address is the greater one.
+// reverse of the BGPPeer, which connects to 179, brings the session up, for any order of the addresses.
 func TestPortOfAnotherNode(t *testing.T) {
 	const low, high = "10.77.0.1", "10.77.0.2"
 	for _, x := range []struct{ manx, other string }{{low, high}, {high, low}} {

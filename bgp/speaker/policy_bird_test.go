@@ -102,7 +102,7 @@ func TestFiltersWithBIRD(t *testing.T) {
 	}
 }
 
-// RFC 8326: a node that is drained announces its routes as the last choice, then not at all, and then as before.
+// RFC 8326: a drained node announces its routes as the last choice, then not at all, and then as before.
 func TestDrainWithBIRD(t *testing.T) {
 	t.Parallel()
 	n, c, d, _ := filterNet(t)

@@ -265,7 +265,7 @@ func (l *policyLab) refuse() {
 	}
 }
 
-// want computes the expected routes of each listener and of the kernel, from the rules alone.
+// want computes the expected routes of each listener and of the kernel from the rules.
 func (l *policyLab) want() (out map[netip.Addr]map[netip.Prefix]string, fib map[netip.Prefix]uint32) {
 	out, fib = map[netip.Addr]map[netip.Prefix]string{}, map[netip.Prefix]uint32{}
 	var learned, own []bgp.Candidate

@@ -19,8 +19,8 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// A speaker in a process of its own can be killed as a real one is, and lives in a network namespace. The test
-// binary runs itself for that.
+// A speaker in another process can be killed like a real one, and may be in a network namespace. The test binary runs
+// itself for this.
 const childEnv = "MANX_TEST_SPEAKER"
 
 func TestMain(m *testing.M) {
@@ -97,7 +97,7 @@ type child struct {
 	sets     []string
 	sessions map[netip.Addr]SessionStatus
 	routes   routeTable
-	removed  []netip.Prefix // prefixes that ever went away
+	removed  []netip.Prefix // prefixes that were ever removed
 	synced   bool
 	ended    bool
 }

@@ -77,7 +77,7 @@ func TestServerStopsAfterItsReaders(t *testing.T) {
 	}
 }
 
-// Every way to list routes ends where the server is about to stop, although GoBGP would still answer.
+// Every method that lists routes ends when the server is about to stop, although GoBGP would still respond.
 func TestEachReaderIsRefusedOnceTheServerStops(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "gobgp.sock")
@@ -136,7 +136,7 @@ func TestEachReaderIsRefusedOnceTheServerStops(t *testing.T) {
 }
 
 // A caller of gobgp.sock that does not read its listing does not keep the server from stopping: its stream ends at
-// once, which ends the message that waits for it, and with it the listing.
+// once. This ends the waiting message, and so the listing.
 func TestUnreadListingEndsWhereTheServerStops(t *testing.T) {
 	t.Parallel()
 	r := newReaders()

@@ -61,7 +61,7 @@ func put(c net.Conn, messages ...*gobgp.BGPMessage) {
 	}
 }
 
-// active is an iBGP session that we open.
+// active returns an iBGP session that we open.
 func active(addr string, port uint16) bgp.Session {
 	return bgp.Session{Address: ip(addr), Port: port, LocalAS: 64512, PeerAS: 64512, Source: ip("127.0.0.1")}
 }
@@ -203,8 +203,8 @@ func TestWaitingForAPassivePeer(t *testing.T) {
 	}
 }
 
-// TestSilentPeerIsReplaced: a peer that sends its OPEN and falls silent must not hold the session, neither when it
-// connected to us nor when we did; the real peer gets through.
+// TestSilentPeerIsReplaced: a peer that sends its OPEN and falls silent must not hold the session, whether it connected
+// to us or we to it. The real peer gets through.
 func TestSilentPeerIsReplaced(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{OpenTimeout: 2 * time.Second})

@@ -2,8 +2,8 @@ package speaker
 
 import "testing"
 
-// All routes of a peer are counted behind a burst of UPDATEs and not in the midst of it, unless its limit may have been
-// passed. A burst without an end does not put it off for good.
+// All routes of a peer are counted after a burst of UPDATEs and not during it, unless its limit may have been exceeded.
+// A burst without an end does not delay the count forever.
 func TestRoutesAreCountedBehindABurst(t *testing.T) {
 	for _, c := range []struct {
 		name           string

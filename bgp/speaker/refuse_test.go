@@ -27,7 +27,7 @@ func announce6(nextHop string, prefixes ...netip.Prefix) *gobgp.BGPMessage {
 	return gobgp.NewBGPUpdateMessage(nil, attrs, nil)
 }
 
-// awaitRejected waits until exactly these prefixes are rejected, given with their classes: "CLASS PREFIX".
+// awaitRejected waits until exactly these prefixes are rejected, each with its class: "CLASS PREFIX".
 func awaitRejected(t *testing.T, s *Speaker, want ...string) {
 	t.Helper()
 	slices.Sort(want)
@@ -50,7 +50,7 @@ func awaitRejected(t *testing.T, s *Speaker, want ...string) {
 }
 
 // Martians are refused from nodes of the mesh, from reflected and from external peers, with a reason, and reach neither
-// the table nor another peer; the prefixes around them do. Withdrawn, they are counted no more.
+// the table nor another peer; the prefixes around them do. Withdrawn routes are not counted.
 func TestMartiansAreRefused(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})
@@ -98,7 +98,7 @@ func TestMartiansAreRefused(t *testing.T) {
 		}
 	}
 	node.send(withdrawal(byNode[1:]...))
-	router.write(message(3, 6, 4)) // NOTIFICATION: its routes are gone
+	router.write(message(3, 6, 4)) // NOTIFICATION: its routes are removed
 	awaitRejected(t, s, "link_local 169.254.1.0/24")
 	if node.isClosed() {
 		t.Error("the session was lost")
@@ -129,7 +129,7 @@ func TestMartiansOfIPv6AreRefused(t *testing.T) {
 	}
 }
 
-// A setting takes effect on routes that are there, in both directions, on sessions that stay up.
+// A setting takes effect on existing routes, in both directions, on sessions that stay up.
 func TestRefusalsChangeLive(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})
@@ -171,7 +171,7 @@ func TestRefusalsChangeLive(t *testing.T) {
 	awaitRejected(t, s, "default_route 0.0.0.0/0", "pool 10.244.1.5/32", "pool 10.244.2.0/26")
 	set(pool(pfx("10.244.1.0/26"), pfx("10.244.2.0/26"))) // the second one becomes a block
 	await("both blocks, and the default route again", "0.0.0.0/0", "10.244.1.0/26", "10.244.2.0/26", "10.7.0.0/24")
-	set(pool(pfx("10.244.2.0/26"))) // the first one is none any more
+	set(pool(pfx("10.244.2.0/26"))) // the first one is no block any more
 	await("the second block", "0.0.0.0/0", "10.244.2.0/26", "10.7.0.0/24")
 	awaitRejected(t, s, "pool 10.244.1.0/26", "pool 10.244.1.5/32")
 	// A node may announce routes that the router may not.
@@ -203,8 +203,8 @@ func addPathUpdate(nextHop string, id byte, prefixes ...netip.Prefix) []byte {
 	return rawUpdate(nil, attrs, nlri)
 }
 
-// A route for one of our blocks from another speaker stays out of the kernel and is not passed on, whatever its
-// preference; with ADD-PATH GoBGP would send it beside our own.
+// A route for one of our blocks from another speaker stays out of the kernel and is not passed on, with any preference.
+// With ADD-PATH, GoBGP would send it beside our own route.
 func TestRouteForOwnBlockIsNotPassedOn(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// TestSoftResetsAreRateLimited: each session has a limit of its own, and the speaker's own resets have none.
+// TestSoftResetsAreRateLimited: each session has its own limit, and the speaker's own resets have none.
 func TestSoftResetsAreRateLimited(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})
@@ -34,7 +34,7 @@ func TestSoftResetsAreRateLimited(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if allowed < peerResets || allowed > 50 { // more than the burst if 100 calls take long
+		if allowed < peerResets || allowed > 50 { // more than the burst if 100 calls are slow
 			t.Errorf("%d of 100 soft resets of %s were allowed", allowed, a)
 		}
 	}
@@ -48,7 +48,7 @@ func TestSoftResetsAreRateLimited(t *testing.T) {
 	}
 }
 
-// TestClearSession: the counts for people start again, the sums of metrics go on.
+// TestClearSession: the counters of the status start again, the counters of metrics go on.
 func TestClearSession(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})

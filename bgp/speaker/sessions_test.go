@@ -16,8 +16,8 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// fifty brings up many sessions.
-func fifty(t *testing.T, s *Speaker, d *bgp.Desired) map[string]*fakePeer {
+// establishFifty brings up many sessions.
+func establishFifty(t *testing.T, s *Speaker, d *bgp.Desired) map[string]*fakePeer {
 	t.Helper()
 	for i := range 50 {
 		d.Sessions = append(d.Sessions, passive(fmt.Sprintf("127.0.2.%d", i+1)))
@@ -37,7 +37,7 @@ func fifty(t *testing.T, s *Speaker, d *bgp.Desired) map[string]*fakePeer {
 func TestUnchangedSessionsRunOn(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})
-	peers := fifty(t, s, &d)
+	peers := establishFifty(t, s, &d)
 	first := d.Sessions[0].Address.String()
 
 	check := func(what string, touched map[string]bool) {
@@ -213,7 +213,7 @@ func TestPasswordRemoved(t *testing.T) {
 	mustSet(t, s, d)
 	dialFake(t, "127.0.1.6", listenOf(d), fakeOptions{as: 64512, id: "10.99.0.6"})
 	awaitSession(t, s, "127.0.1.6", "Established", established)
-	// And the other way: taking the password from a session that stays.
+	// The reverse: removing the password of a session that stays.
 	d.Sessions[0].Password = "other"
 	mustSet(t, s, d)
 	d.Sessions[0].Password = ""
@@ -236,11 +236,11 @@ func mustNotConnect(t *testing.T, from, to string) {
 				t.Fatalf("%s got an answer to a connection without a password", from)
 			}
 		}
-		time.Sleep(100 * time.Millisecond) // tries are spread: no moment may be open
+		time.Sleep(100 * time.Millisecond) // attempts over time: the listener must never be open
 	}
 }
 
-// A key that the kernel does not take leaves the listener open to everybody with the peer's address.
+// A key that the kernel refuses leaves the listener open to every host with the peer's address.
 func TestKeyThatTheKernelRefuses(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})
@@ -264,7 +264,7 @@ func TestKeyThatTheKernelRefuses(t *testing.T) {
 	mustNotConnect(t, "127.0.1.60", listenOf(d))
 }
 
-// A session that the speaker itself starts afresh, and that the kernel refuses at that moment, is requested again.
+// A session that the speaker itself restarts, and that the kernel refuses at that moment, is requested again.
 func TestSessionThatCannotBeAddedAgain(t *testing.T) {
 	t.Parallel()
 	again := make(chan struct{}, 1)
@@ -292,7 +292,7 @@ func TestSessionThatCannotBeAddedAgain(t *testing.T) {
 	}
 }
 
-// A session whose password is missing is not configured, and one that is up without a password goes down.
+// A session without its required password is not configured, and an established one goes down.
 func TestMissingPasswordKeepsTheSessionDown(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})
@@ -331,7 +331,7 @@ func TestHardResetOnlyWhenEstablished(t *testing.T) {
 }
 
 // TestGlobalChangeRestartsTheSpeaker: a new router ID needs a new server. The peers that restart gracefully see no
-// NOTIFICATION, sessions come back, and nothing that was learned vanishes meanwhile.
+// NOTIFICATION, sessions come back, and no learned route is lost meanwhile.
 func TestGlobalChangeRestartsTheSpeaker(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{RestartDeferral: time.Second})

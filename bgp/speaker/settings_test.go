@@ -82,7 +82,7 @@ func TestSessionSettingsWithBIRD(t *testing.T) {
 	n.await("show route all protocol near6", "fd00:244:1::/122")
 	c.await("the route with our AS in it", func() bool { return len(c.routes[pfx("10.50.0.0/24")].Paths) > 0 })
 
-	// Routes of one external peer, as others get them. Its router ID is another, since no speaker gets its own routes
+	// Routes of one external peer, as others get them. Its router ID differs, since no speaker gets its own routes
 	// back.
 	c.await("the route of the external peer", func() bool { return len(c.routes[pfx("10.244.2.0/26")].Paths) > 0 })
 	n.await("show route all 10.244.2.0/26 protocol hopauto", "BGP.next_hop: 10.77.0.99", "BGP.as_path: 64600\n")

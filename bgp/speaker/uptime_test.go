@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// birdClock is the longest by which BIRD prints one moment in two ways: it keeps the moment by the monotonic clock
-// and computes the time of day from two clocks that it reads one after the other, each time anew.
+// birdClock is the largest difference between two outputs of one moment by BIRD: it stores the moment by the monotonic
+// clock, and computes the time of day from two clocks that it reads one after the other, each time again.
 const birdClock = 100 * time.Millisecond
 
 // sameSessions reports whether two outputs of BIRD's "show protocols" have the same BGP sessions, up since the same

@@ -20,7 +20,7 @@ func TestRouteLearnedWhileASessionComesUp(t *testing.T) {
 	mustSet(t, s, d)
 	source := dialFake(t, "127.0.5.250", listenOf(d), fakeOptions{as: 64512, id: "10.99.6.250"})
 	awaitSession(t, s, "127.0.5.250", "Established", established)
-	for i := range peers { // not there at the start: their routes are not deferred
+	for i := range peers { // absent at the start: their routes are not deferred
 		out := passive(fmt.Sprintf("127.0.5.%d", i+1))
 		out.PeerAS = 64600
 		d.Sessions = append(d.Sessions, out)

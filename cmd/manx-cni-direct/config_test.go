@@ -113,13 +113,13 @@ func TestKilledAddIsCleanedUpByDel(t *testing.T) {
 			}
 			return nil
 		}
-		go func() { _ = h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) }) }()
+		go func() { _ = h.inNamespace(func() error { return plugin.funcs(false).Add(p.cmdArgs()) }) }()
 		<-reached
 		if left := h.leftovers(); left == "" {
 			t.Errorf("%s: nothing to clean up", step)
 		}
 		other := h.direct()
-		h.must(h.inside(func() error { return other.funcs(false).Del(p.cmdArgs()) }))
+		h.must(h.inNamespace(func() error { return other.funcs(false).Del(p.cmdArgs()) }))
 		if left := h.leftovers(); left != "" {
 			t.Errorf("%s: left behind:\n%s", step, left)
 		}

@@ -62,8 +62,8 @@ func TestFailedAddLeavesNothing(t *testing.T) {
 	plugin := h.direct()
 	var steps []string
 	plugin.beforeStep = func(s string) error { steps = append(steps, s); return nil }
-	h.must(h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) }))
-	h.must(h.inside(func() error { return plugin.funcs(false).Del(p.cmdArgs()) }))
+	h.must(h.inNamespace(func() error { return plugin.funcs(false).Add(p.cmdArgs()) }))
+	h.must(h.inNamespace(func() error { return plugin.funcs(false).Del(p.cmdArgs()) }))
 	if len(steps) < 10 {
 		t.Fatalf("steps are %q", steps)
 	}
@@ -75,7 +75,7 @@ func TestFailedAddLeavesNothing(t *testing.T) {
 			}
 			return nil
 		}
-		err := h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) })
+		err := h.inNamespace(func() error { return plugin.funcs(false).Add(p.cmdArgs()) })
 		if err == nil || !strings.Contains(err.Error(), failing) || !strings.Contains(err.Error(), "injected") {
 			t.Errorf("%s: error is %v", failing, err)
 		}
@@ -84,14 +84,14 @@ func TestFailedAddLeavesNothing(t *testing.T) {
 		}
 	}
 	plugin.beforeStep = nil
-	h.must(h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) }))
+	h.must(h.inNamespace(func() error { return plugin.funcs(false).Add(p.cmdArgs()) }))
 }
 
 func TestFailedSecondAddKeepsTheFirst(t *testing.T) {
 	h := newHost(t)
 	p := h.pod("")
 	plugin := h.direct()
-	h.must(h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) }))
+	h.must(h.inNamespace(func() error { return plugin.funcs(false).Add(p.cmdArgs()) }))
 	before := h.leftovers()
 	for _, failing := range []string{"write the WorkloadEndpoint", "print the result"} {
 		plugin.beforeStep = func(s string) error {
@@ -100,7 +100,7 @@ func TestFailedSecondAddKeepsTheFirst(t *testing.T) {
 			}
 			return nil
 		}
-		if err := h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) }); err == nil {
+		if err := h.inNamespace(func() error { return plugin.funcs(false).Add(p.cmdArgs()) }); err == nil {
 			t.Errorf("%s: no error", failing)
 		}
 		if after := h.leftovers(); after != before {
@@ -162,7 +162,7 @@ func TestErrorCodes(t *testing.T) {
 				h.must(err)
 				args.StdinData = data
 			}
-			err = h.inside(func() error { return plugin.funcs(false).Add(args) })
+			err = h.inNamespace(func() error { return plugin.funcs(false).Add(args) })
 			var coded *types.Error
 			if !errors.As(err, &coded) || coded.Code != c.code || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error is %#v, want code %d and %q", err, c.code, c.want)
@@ -183,7 +183,7 @@ type failingStore struct {
 
 func (s *failingStore) Close() error { return nil }
 
-func (s *failingStore) next() error {
+func (s *failingStore) nextError() error {
 	if s.n++; s.fails(s.n) {
 		return datastore.ErrUnavailable
 	}
@@ -191,35 +191,35 @@ func (s *failingStore) next() error {
 }
 
 func (s *failingStore) Get(ctx context.Context, k model.Key) (*model.Object, error) {
-	if err := s.next(); err != nil {
+	if err := s.nextError(); err != nil {
 		return nil, err
 	}
 	return s.Backend.Get(ctx, k)
 }
 
 func (s *failingStore) List(ctx context.Context, k model.Kind, ns string) ([]*model.Object, int64, error) {
-	if err := s.next(); err != nil {
+	if err := s.nextError(); err != nil {
 		return nil, 0, err
 	}
 	return s.Backend.List(ctx, k, ns)
 }
 
 func (s *failingStore) Create(ctx context.Context, o *model.Object) (*model.Object, error) {
-	if err := s.next(); err != nil {
+	if err := s.nextError(); err != nil {
 		return nil, err
 	}
 	return s.Backend.Create(ctx, o)
 }
 
 func (s *failingStore) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
-	if err := s.next(); err != nil {
+	if err := s.nextError(); err != nil {
 		return nil, err
 	}
 	return s.Backend.Update(ctx, o)
 }
 
 func (s *failingStore) Delete(ctx context.Context, k model.Key, revision int64) (*model.Object, error) {
-	if err := s.next(); err != nil {
+	if err := s.nextError(); err != nil {
 		return nil, err
 	}
 	return s.Backend.Delete(ctx, k, revision)
@@ -236,7 +236,7 @@ func storeFaults(h *host, fails func(n, failing int) bool, after func(failing in
 			error) {
 			return s, func() {}, nil
 		}
-		err := h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) })
+		err := h.inNamespace(func() error { return plugin.funcs(false).Add(p.cmdArgs()) })
 		if s.n < failing {
 			total = 0 // the ADD needs no more operations
 		}
@@ -257,7 +257,7 @@ func TestDatastoreFailsOnceDuringAdd(t *testing.T) {
 					t.Errorf("operation %d: error is %#v, want code 11", failing, err)
 				}
 			} else {
-				h.must(h.inside(func() error { return plugin.funcs(false).Del(p.cmdArgs()) }))
+				h.must(h.inNamespace(func() error { return plugin.funcs(false).Del(p.cmdArgs()) }))
 			}
 			if left := h.leftovers(); left != "" {
 				t.Fatalf("operation %d: left behind:\n%s", failing, left)
@@ -273,7 +273,7 @@ func TestDatastoreGoesAwayDuringAdd(t *testing.T) {
 	storeFaults(h, func(n, failing int) bool { return n >= failing },
 		func(failing int, p *pod, plugin *plugin, _ error) {
 			// The runtime calls DEL after a failed ADD, here once the datastore is back.
-			h.must(h.inside(func() error { return plugin.funcs(false).Del(p.cmdArgs()) }))
+			h.must(h.inNamespace(func() error { return plugin.funcs(false).Del(p.cmdArgs()) }))
 			if left := h.leftovers(); left != "" {
 				t.Fatalf("operation %d: left behind:\n%s", failing, left)
 			}
@@ -316,7 +316,7 @@ func TestPanicInAddLeavesNothing(t *testing.T) {
 			}
 			return nil
 		}
-		err := h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) })
+		err := h.inNamespace(func() error { return plugin.funcs(false).Add(p.cmdArgs()) })
 		if err == nil || !strings.Contains(err.Error(), "bug: a mistake") {
 			t.Errorf("%s: error is %v", step, err)
 		}

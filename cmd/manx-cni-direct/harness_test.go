@@ -137,8 +137,8 @@ func (h *host) netns(name string) string {
 	return name
 }
 
-// inside runs fn on a thread in the host's namespace.
-func (h *host) inside(fn func() error) (err error) {
+// inNamespace runs fn on a thread in the host's namespace.
+func (h *host) inNamespace(fn func() error) (err error) {
 	if in := namespace.Inside(h.name, func() { err = fn() }); in != nil {
 		return in
 	}
@@ -149,7 +149,7 @@ func (h *host) inside(fn func() error) (err error) {
 func (h *host) forwardEtcd() string {
 	h.t.Helper()
 	var l net.Listener
-	h.must(h.inside(func() (err error) { l, err = net.Listen("tcp", "127.0.0.1:0"); return err }))
+	h.must(h.inNamespace(func() (err error) { l, err = net.Listen("tcp", "127.0.0.1:0"); return err }))
 	h.whole.Cleanup(func() { l.Close() })
 	go func() {
 		for {

@@ -287,7 +287,8 @@ func (c *cli) awaitDrain(ctx context.Context, want string, patience time.Duratio
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("node %s did not get there within %s. The request stays in the datastore", s.GetNode(), patience)
+			return fmt.Errorf("node %s did not get there within %s. The request stays in the datastore", s.GetNode(),
+				patience)
 		}
 	}
 }

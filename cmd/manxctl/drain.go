@@ -70,8 +70,8 @@ func (c *cli) nodeUndrainCommand() *cobra.Command {
 }
 
 // drainTargets is the end of the help of drain and undrain.
-const drainTargets = "The request goes into the datastore, and NODE may be any. With --server it goes to that daemon, " +
-	"for its own node, which NODE\n" +
+const drainTargets = "The request goes into the datastore, and NODE may be any. With --server it goes to that " +
+	"daemon, for its own node, which NODE\n" +
 	"has to be if it is given; with --socket and without NODE it goes to the local daemon. All end in the " +
 	"same annotation."
 

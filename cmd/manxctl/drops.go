@@ -24,7 +24,9 @@ func (c *cli) dropsCommand() *cobra.Command {
 		Long: `Print packets that policy on this node drops, or that its rules with the action Log match, with the rule, as it happens.
 
 The first packet of a flow is printed at once, the number of further ones every ten seconds. manxd must run with
---flow-log=stream, or with a file for the same lines.`,
+--flow-log=stream, or with a file for the same lines.
+
+Exit codes: 0 interrupted, or manxd ended; 1 error, also when manxd has no flow log; 2 usage.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := table.ParseFormat(output, table.Table, table.JSON)

@@ -35,7 +35,10 @@ func (c *cli) releasesCommand() *cobra.Command {
 		Long: `Show which addresses and blocks the garbage collection of IPAM released, and why, oldest first.
 
 The node that runs the controllers of the cluster does that. It remembers the last 100 releases since its manxd started;
-its log has all. On another node the command names the node that leads.`,
+its log has all. On another node the command names the node that leads.
+
+Exit codes: 0 the list, also an empty one, and on a node that does not lead; 1 error, also when manxd takes no part in
+the controllers (--controllers); 2 usage.`,
 		Example: "  manxctl ipam releases\n  manxctl ipam releases -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

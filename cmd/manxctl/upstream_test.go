@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"os"
@@ -12,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 // upstream is the folder with the objects that Calico's own programs stored, and with the tables that they printed.
@@ -24,25 +24,11 @@ const (
 // loadUpstream puts the entries that Calico's programs wrote into a datastore, byte for byte.
 func loadUpstream(t *testing.T, server *etcdtest.Server) {
 	t.Helper()
-	f, err := os.Open(upstream + "objects.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
 	client := server.Client(t)
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var entry struct{ Key, Raw string }
-		if err := json.Unmarshal(lines.Bytes(), &entry); err != nil {
-			t.Fatal(err)
-		}
+	for _, entry := range jsonlines.Read[struct{ Key, Raw string }](t, upstream+"objects.jsonl") {
 		if _, err := client.Put(context.Background(), entry.Key, entry.Raw); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
 	}
 }
 

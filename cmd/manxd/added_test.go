@@ -4,20 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -28,12 +21,11 @@ import (
 
 	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/datastore/model"
-	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 	"github.com/manxnet/manx/proto/server"
 )
 
-// beacon is all that a part can be: it has readiness, a notice, a metric, a kind that it needs watched and a gRPC
-// service of its own.
+// beacon is a part with everything that a part can have: readiness, a notice, a metric, a watched kind and a gRPC
+// service.
 type beacon struct {
 	*joined
 	prometheus.Collector
@@ -76,13 +68,13 @@ func (b *beacon) Roles() map[string]server.Role {
 }
 
 func (b *beacon) Register(r grpc.ServiceRegistrar) {
-	method := func(name string, answer func() string) grpc.MethodDesc {
+	method := func(name string, reply func() string) grpc.MethodDesc {
 		return grpc.MethodDesc{MethodName: name, Handler: func(_ any, _ context.Context, read func(any) error,
 			_ grpc.UnaryServerInterceptor) (any, error) {
 			if err := read(new(emptypb.Empty)); err != nil {
 				return nil, err
 			}
-			return wrapperspb.String(answer()), nil
+			return wrapperspb.String(reply()), nil
 		}}
 	}
 	methods := []grpc.MethodDesc{
@@ -93,7 +85,7 @@ func (b *beacon) Register(r grpc.ServiceRegistrar) {
 	r.RegisterService(&grpc.ServiceDesc{ServiceName: "manx.test.Beacon", HandlerType: (*any)(nil), Methods: methods}, b)
 }
 
-// reservations returns those that the tables have.
+// reservations returns the names of the IPReservations in the tables.
 func (b *beacon) reservations() string {
 	var names []string
 	for o := range b.tables.Snapshot().All(model.KindIPReservation) {
@@ -102,10 +94,10 @@ func (b *beacon) reservations() string {
 	return strings.Join(names, " ")
 }
 
-// TestAddedPart adds a part to the daemon with one line, and finds all that it has where users look.
+// One line adds a part to the daemon. Its readiness, notice, metric and service are in the usual places.
 func TestAddedPart(t *testing.T) {
 	if os.Getenv("MANX_TEST_ADDED_PART") == "" {
-		elsewhere(t, "MANX_TEST_ADDED_PART")
+		runInNamespaces(t, "MANX_TEST_ADDED_PART")
 		return
 	}
 	dir, began := t.TempDir(), make(chan *joined, 1)
@@ -121,11 +113,9 @@ func TestAddedPart(t *testing.T) {
 	j := <-began
 	conn, err := grpc.NewClient("unix:"+filepath.Join(dir, "run", "manxd.sock"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
-	w := watchman{t, conn}
+	w := operator{t, conn}
 	w.await("readyz", func() string { return get("/readyz?verbose") }, "[+]beacon: lit", "[+]datastore:", "[+]policy:")
 	w.await("metrics", func() string { return get("/metrics") }, "manx_beacon_lit 1", `manx_ready{check="beacon"} 1`)
 	w.await("health", w.health, "is SERVING")
@@ -152,7 +142,7 @@ func TestAddedPart(t *testing.T) {
 // A closed store is not opened again: the daemon ends, with the reason.
 func TestClosedStoreEndsTheDaemon(t *testing.T) {
 	if os.Getenv("MANX_TEST_CLOSED_STORE") == "" {
-		elsewhere(t, "MANX_TEST_CLOSED_STORE")
+		runInNamespaces(t, "MANX_TEST_CLOSED_STORE")
 		return
 	}
 	d := daemonForTest(t, t.TempDir())
@@ -170,107 +160,17 @@ func TestClosedStoreEndsTheDaemon(t *testing.T) {
 	}
 }
 
-// elsewhere runs the test in network and mount namespaces of its own, with an uplink.
-func elsewhere(t *testing.T, variable string) {
-	if os.Getuid() != 0 {
-		t.Skip("namespaces need root")
-	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("iproute2 is not installed")
-	}
-	cmd := exec.Command(os.Args[0], "-test.v", "-test.run=^"+t.Name()+"$")
-	cmd.Env = append(os.Environ(), variable+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
-		t.Errorf("%v\n%s", err, out)
-	}
-}
-
-// daemonForTest is one on this host alone, whose files are in dir. The test has namespaces of its own.
-func daemonForTest(t *testing.T, dir string) *daemon {
-	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	must(unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"))
-	for _, args := range []string{"link set lo up", "link add eth0 type veth peer name eth0p", "link set eth0p up",
-		"link set eth0 up", "addr add 192.0.2.1/24 dev eth0"} {
-		if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
-			t.Fatalf("ip %s: %v: %s", args, err, out)
-		}
-	}
-	var o options
-	fs := pflag.NewFlagSet("manxd", pflag.ContinueOnError)
-	o.flags(fs)
-	must(fs.Parse([]string{"--node-name=n1", "--run-dir=" + dir + "/run", "--data-dir=" + dir + "/data",
-		"--nodename-file=" + dir + "/nodename", "--mtu-file=" + dir + "/mtu", "--endpoint-status-path-prefix=" + dir}))
-	must(o.check())
-	d, err := newDaemon(t.Context(), o)
-	must(err)
-	return d
-}
-
-// watchman reads a daemon in the ways of its users.
-type watchman struct {
-	t    *testing.T
-	conn *grpc.ClientConn
-}
-
-// await waits until a text has all that is wanted.
-func (w watchman) await(what string, look func() string, want ...string) {
-	w.t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		text, missing := look(), ""
-		for _, x := range want {
-			if !strings.Contains(text, x) {
-				missing = x
-			}
-		}
-		if missing == "" {
-			return
-		}
-		if time.Now().After(end) {
-			w.t.Fatalf("%s: no %q in\n%s", what, missing, text)
-		}
-	}
-}
-
-// get reads a page of the daemon's HTTP port.
-func get(path string) string {
-	r, err := http.Get("http://127.0.0.1:9099" + path)
-	if err != nil {
-		return err.Error()
-	}
-	defer r.Body.Close()
-	body, _ := io.ReadAll(r.Body)
-	return string(body)
-}
-
-// call makes a call of the beacon.
-func (w watchman) call(method string) string {
-	answer := new(wrapperspb.StringValue)
-	if err := w.conn.Invoke(w.t.Context(), method, new(emptypb.Empty), answer); err != nil {
+// call calls a method of the beacon. It returns the text of the response, or the code of the error.
+func (o operator) call(method string) string {
+	response := new(wrapperspb.StringValue)
+	if err := o.conn.Invoke(o.t.Context(), method, new(emptypb.Empty), response); err != nil {
 		return status.Code(err).String()
 	}
-	return answer.GetValue()
+	return response.GetValue()
 }
 
-func (w watchman) health() string {
-	r, err := grpc_health_v1.NewHealthClient(w.conn).Check(w.t.Context(),
+func (o operator) health() string {
+	r, err := grpc_health_v1.NewHealthClient(o.conn).Check(o.t.Context(),
 		&grpc_health_v1.HealthCheckRequest{Service: "beacon"})
 	return fmt.Sprintf("is %s %v", r.GetStatus(), err)
-}
-
-func (w watchman) notices() string {
-	r, err := manxv1.NewManxClient(w.conn).ListNotices(w.t.Context(), &manxv1.ListNoticesRequest{})
-	text := fmt.Sprintln(err)
-	for _, n := range r.GetNotices() {
-		text += n.GetSubject() + ": " + n.GetText() + "\n"
-	}
-	return text
 }

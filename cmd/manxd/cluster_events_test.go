@@ -12,7 +12,7 @@ import (
 
 // The leading node records the Events about the cluster, also while the first node by name is away. Without an election
 // the first node by name records them.
-func TestWhoSpeaksForAll(t *testing.T) {
+func TestOneNodeRecordsClusterEvents(t *testing.T) {
 	tables := datastore.NewTables(zap.NewNop(), "n2")
 	for _, name := range []string{"n1", "n2"} { // n1 is away
 		n := model.NewObject(model.ResourceKey(model.KindNode, name),
@@ -24,15 +24,15 @@ func TestWhoSpeaksForAll(t *testing.T) {
 	e := &eventsPart{joined: &joined{daemon: &daemon{name: "n2"}, tables: tables},
 		leads: func() bool { return leading }}
 	if e.reportsCluster() {
-		t.Error("a node speaks that does not lead")
+		t.Error("a node that does not lead records them")
 	}
 	if leading = true; !e.reportsCluster() {
-		t.Error("the leader is silent because another node comes first by name")
+		t.Error("the leader does not record them: another node comes first by name")
 	}
 	if e.leads = nil; e.reportsCluster() {
-		t.Error("n2 speaks without an election")
+		t.Error("n2 records them without an election")
 	}
 	if e.name = "n1"; !e.reportsCluster() {
-		t.Error("n1 is silent without an election")
+		t.Error("n1 does not record them without an election")
 	}
 }

@@ -153,15 +153,7 @@ func (o cniOptions) credential(ctx context.Context, config *rest.Config) (instal
 	if err != nil {
 		return install.Credential{}, err
 	}
-	namespace := o.podNamespace
-	if text, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace"); namespace == "" &&
-		err == nil {
-		namespace = strings.TrimSpace(string(text))
-	}
-	if namespace == "" {
-		namespace = "kube-system"
-	}
-	token, err := api.RequestToken(ctx, namespace, o.account, tokenLifetime)
+	token, err := api.RequestToken(ctx, kubernetesNamespace(o.podNamespace), o.account, tokenLifetime)
 	if err != nil {
 		return install.Credential{}, err
 	}

@@ -38,11 +38,11 @@ func TestControllersSettings(t *testing.T) {
 		t.Error(err)
 	}
 	if o.controllers = controllersOff; o.checkControllers() != nil {
-		t.Error("what is off is checked")
+		t.Error("settings of disabled controllers are checked")
 	}
 }
 
-// The part as manxd makes it, with the connections that its settings name.
+// The part connects to the datastore and the API that its settings name.
 func TestControllersPart(t *testing.T) {
 	api, server := apiserver.Start(t), etcdtest.Start(t)
 	rest := api.Config(apiserver.Admin)
@@ -76,7 +76,7 @@ func TestControllersPart(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = c.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	calicotest.Eventually(t, "a notice says who works", func() bool {
+	calicotest.Eventually(t, "a notice names calico-kube-controllers", func() bool {
 		n := c.Notices()
 		return len(n) == 1 && strings.Contains(n[0].Text, "deployment kube-system/calico-kube-controllers")
 	})
@@ -84,7 +84,7 @@ func TestControllersPart(t *testing.T) {
 		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	calicotest.Eventually(t, "the controllers work", func() bool {
+	calicotest.Eventually(t, "the controllers run", func() bool {
 		_, err := store.Get(context.Background(), model.ResourceKey(model.KindProfile, "kns.kube-system"))
 		return err == nil && len(c.Notices()) == 0
 	})

@@ -76,7 +76,7 @@ func parseUIDs(list string) ([]uint32, error) {
 		uid, err := strconv.ParseUint(strings.TrimSpace(text), 10, 32)
 		if err != nil || uid == noUID {
 			return nil, fmt.Errorf("--%s=%s: %q is no user ID: want a number from 0 to %d, several with commas (id "+
-				"-u USER tells it)",
+				"-u USER prints it)",
 				gobgpUIDsFlag, list, text, uint32(noUID-1))
 		}
 		users = append(users, uint32(uid))

@@ -53,14 +53,14 @@ func TestKubernetesInternalIP(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.what, err, c.want)
 		}
 	}
-	// A kubeconfig that is not there matters to who needs it.
+	// A missing kubeconfig is an error only for a setting that needs it.
 	o := options{kube: kubernetes.Config{Kubeconfig: filepath.Join(t.TempDir(), "none")}}
 	if api, err := o.kubernetesAPI(zap.NewNop()); api != nil || err != nil {
-		t.Errorf("a kubeconfig that is not there and not needed: %v", err)
+		t.Errorf("a missing kubeconfig that nothing needs: %v", err)
 	}
 	o.ipMethod = "kubernetes-internal-ip"
 	if _, err := o.kubernetesAPI(zap.NewNop()); err == nil || !strings.Contains(err.Error(), "no such file") {
-		t.Errorf("a kubeconfig that is not there: %v", err)
+		t.Errorf("a missing kubeconfig: %v", err)
 	}
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	o.kube.Kubeconfig = ""

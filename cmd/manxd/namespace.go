@@ -9,8 +9,8 @@ import (
 // podNamespaceFile is the file with a pod's namespace.
 const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// kubernetesNamespace returns the namespace of this daemon's own Kubernetes objects.
-func (o options) kubernetesNamespace() string {
+// kubernetesNamespace returns the configured namespace, else that of this daemon's pod, else kube-system.
+func kubernetesNamespace(configured string) string {
 	own, _ := os.ReadFile(podNamespaceFile)
-	return cmp.Or(o.namespace, strings.TrimSpace(string(own)), "kube-system")
+	return cmp.Or(configured, strings.TrimSpace(string(own)), "kube-system")
 }

@@ -109,7 +109,7 @@ func statusSessions(sessions []speaker.SessionStatus) []nodestatus.Session {
 // kernel.
 func statusRoutes(inKernel []kernel.Route, links []kernel.Link, learned []bgp.Route, sessions []speaker.SessionStatus,
 	own []bgp.Origin) []nodestatus.Route {
-	t := routeTeller{interfaces: map[int]string{}, mesh: map[netip.Addr]bool{}, paths: map[netip.Prefix][]bgp.Path{}}
+	t := routeFacts{interfaces: map[int]string{}, mesh: map[netip.Addr]bool{}, paths: map[netip.Prefix][]bgp.Path{}}
 	for _, l := range links {
 		t.interfaces[l.Index] = l.Name
 	}
@@ -145,20 +145,20 @@ func statusRoutes(inKernel []kernel.Route, links []kernel.Link, learned []bgp.Ro
 	return list
 }
 
-// routeTeller determines gateways, interfaces and sources of the kernel's routes.
-type routeTeller struct {
+// routeFacts determines gateways, interfaces and sources of the kernel's routes.
+type routeFacts struct {
 	interfaces map[int]string
 	mesh       map[netip.Addr]bool
 	paths      map[netip.Prefix][]bgp.Path // as learned
 }
 
 // learned reports whether BGP created a route.
-func (t routeTeller) learned(r kernel.Route) bool {
+func (t routeFacts) learned(r kernel.Route) bool {
 	return r.Type == kernel.Unicast && r.Protocol == kernel.ProtocolBIRD && len(t.paths[r.Dst]) > 0
 }
 
 // source returns the type of the peer from which a route was learned.
-func (t routeTeller) source(peer netip.Addr) v3.CalicoNodeRouteSourceType {
+func (t routeFacts) source(peer netip.Addr) v3.CalicoNodeRouteSourceType {
 	if t.mesh[peer] {
 		return v3.RouteSourceTypeNodeMesh
 	}
@@ -166,7 +166,7 @@ func (t routeTeller) source(peer netip.Addr) v3.CalicoNodeRouteSourceType {
 }
 
 // used lists a route of the kernel, once for each of its next hops.
-func (t routeTeller) used(r kernel.Route) (list []nodestatus.Route) {
+func (t routeFacts) used(r kernel.Route) (list []nodestatus.Route) {
 	x := nodestatus.Route{Prefix: r.Dst, Used: true, Source: kernelSource(r)}
 	if r.Type != kernel.Unicast {
 		x.Interface = r.Type.String()

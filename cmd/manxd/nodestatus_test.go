@@ -31,7 +31,7 @@ func TestStatusRoutes(t *testing.T) {
 		route("10.1.0.0/26", kernel.ProtocolBIRD, via("192.0.2.12", 2)),
 		route("10.2.0.0/26", kernel.ProtocolBIRD, via("192.0.2.12", 2), via("192.0.2.13", 2)),
 		route("10.3.0.0/26", kernel.ProtocolBIRD, via("192.0.2.1", 2)), // the gateway towards the next hop
-		// an object of another writer, at the place of the learned routes
+		// a route of another program, with the prefix of a learned one
 		route("10.4.0.0/26", kernel.ProtocolStatic, via("192.0.2.1", 2)),
 		{Dst: pfx("10.9.0.0/26"), Protocol: kernel.ProtocolBIRD, Type: kernel.Blackhole},
 		route("10.9.0.5/32", kernel.ProtocolBoot, via("", 7)),

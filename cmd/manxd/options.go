@@ -252,15 +252,15 @@ func (o *options) flags(fs *pflag.FlagSet) {
 
 func (b binder) pool(p *poolOptions, family string, blockSize int) {
 	flag, env := "ipv"+family+"pool-", "CALICO_IPV"+family+"POOL_"
-	what := " of the default IPv" + family + " pool"
-	b.string(&p.cidr, flag+"cidr", "", "prefix"+what+"; none: no pool", env+"CIDR")
-	b.int(&p.blockSize, flag+"block-size", blockSize, "block size"+what, env+"BLOCK_SIZE")
-	b.string(&p.vxlan, flag+"vxlan", "Never", "VXLAN mode"+what, env+"VXLAN")
-	b.string(&p.natOutgoing, flag+"nat-outgoing", "", "natOutgoing"+what, env+"NAT_OUTGOING")
-	b.string(&p.nodeSelector, flag+"node-selector", "", "node selector"+what, env+"NODE_SELECTOR")
-	b.string(&p.disableBGPExport, flag+"disable-bgp-export", "", "disableBGPExport"+what, env+"DISABLE_BGP_EXPORT")
+	of := " of the default IPv" + family + " pool"
+	b.string(&p.cidr, flag+"cidr", "", "prefix"+of+"; none: no pool", env+"CIDR")
+	b.int(&p.blockSize, flag+"block-size", blockSize, "block size"+of, env+"BLOCK_SIZE")
+	b.string(&p.vxlan, flag+"vxlan", "Never", "VXLAN mode"+of, env+"VXLAN")
+	b.string(&p.natOutgoing, flag+"nat-outgoing", "", "natOutgoing"+of, env+"NAT_OUTGOING")
+	b.string(&p.nodeSelector, flag+"node-selector", "", "node selector"+of, env+"NODE_SELECTOR")
+	b.string(&p.disableBGPExport, flag+"disable-bgp-export", "", "disableBGPExport"+of, env+"DISABLE_BGP_EXPORT")
 	if family == "4" {
-		b.string(&p.ipip, flag+"ipip", "Never", "IPIP mode"+what+": Never, Always or CrossSubnet", env+"IPIP")
+		b.string(&p.ipip, flag+"ipip", "Never", "IPIP mode"+of+": Never, Always or CrossSubnet", env+"IPIP")
 	}
 }
 

@@ -29,7 +29,7 @@ func passwordSource(j *joined) (passwordsPart, error) {
 	if err != nil {
 		return nil, fmt.Errorf("passwords from the Kubernetes API: %w", err)
 	}
-	return secretPasswords{secrets.New(client, j.kubernetesNamespace(), log)}, nil
+	return secretPasswords{secrets.New(client, kubernetesNamespace(j.namespace), log)}, nil
 }
 
 // secretPasswords are passwords in Secrets.

@@ -106,7 +106,7 @@ func leaveAlone(log *zap.Logger) {
 		}
 	}
 	if err != nil && !errors.Is(err, nftables.ErrMissing) {
-		log.Error("policy is off, but rules of an earlier run may be left: look with `nft list table inet manx`",
+		log.Error("policy is off, but rules of an earlier run may be left: check with `nft list table inet manx`",
 			zap.Error(err))
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 )
 
-// manxd takes the password from the file that ETCD_PASSWORD_FILE names, warns once that it goes over http
-// unencrypted, and leaves the way to the datastore for the other programs of the host, without the password.
+// manxd reads the password from the file of ETCD_PASSWORD_FILE, and warns once that http sends it unencrypted. It
+// writes the settings of the datastore for the other programs of the host, without the password.
 func TestPasswordFile(t *testing.T) {
 	server := etcdtest.Start(t)
 	dir := t.TempDir()
@@ -53,12 +53,12 @@ func TestPasswordFile(t *testing.T) {
 	local, err := connect.ReadLocal(dir, connect.Settings{})
 	if err != nil || local.Etcd.PasswordFile != file || local.Etcd.Username != "u" ||
 		local.Etcd.Endpoints[0] != server.Endpoint {
-		t.Errorf("other programs find %+v, %v", local, err)
+		t.Errorf("the settings for other programs are %+v, %v", local, err)
 	}
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o.waitForDatastore = true // waiting for what will not come helps nobody
+	o.waitForDatastore = true // a wait does not fill the file
 	if _, _, err := openStore(context.Background(), o, func(error) {}, zap.NewNop()); err == nil ||
 		!strings.Contains(err.Error(), file+" is empty") {
 		t.Errorf("with an empty file: %v", err)

@@ -115,7 +115,10 @@ func (c *call) finish(ctx context.Context) error {
 	}
 	c.waitForPolicy(ctx, mac, a.Addresses)
 	c.log.Info("attached", zap.String("hostInterface", a.HostIf), zap.Stringers("addresses", a.Addresses))
-	return nil
+	if c.conf.OwnIPAM() { // the routes of another IPAM plugin's result are known to the plugin alone
+		c.reply.Result, err = cni.ResultText(c.conf, c.q)
+	}
+	return err
 }
 
 // complete does the writes of an Add whose process may have died before them.

@@ -119,6 +119,7 @@ type node struct {
 	dir          string
 	disconnected bool // the datastore is away
 	begin        func(*cni.Attachment)
+	result       string // of the last response
 }
 
 var kinds = []model.Kind{model.KindClusterInformation, model.KindNode, model.KindIPPool, model.KindIPReservation,
@@ -205,6 +206,7 @@ func (n *node) callWithArgs(args string, step cni.Step, container string, a *cni
 	if err != nil {
 		return nil, err
 	}
+	n.result = r.Result
 	return r.Attachment, nil
 }
 

@@ -48,7 +48,7 @@ func Settle(t testing.TB, c loop.Controller, store, source *memory.Store, throug
 	t.Helper()
 	for range 20 {
 		before := store.Writes()
-		once(c, store, source, through)
+		decideAll(c, store, source, through)
 		if store.Writes() == before {
 			return
 		}
@@ -56,8 +56,8 @@ func Settle(t testing.TB, c loop.Controller, store, source *memory.Store, throug
 	t.Fatalf("%s does not come to an end", c.Name())
 }
 
-// once decides all units from the current content of the stores.
-func once(c loop.Controller, store, source *memory.Store, through datastore.Store) {
+// decideAll decides all units from the current content of the stores.
+func decideAll(c loop.Controller, store, source *memory.Store, through datastore.Store) {
 	a, b := memory.NewView(store).Tables.Snapshot(), memory.NewView(source).Tables.Snapshot()
 	for ch := range a.Changes(nil) {
 		c.Touched(ch, false)

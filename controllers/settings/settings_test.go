@@ -2,12 +2,12 @@ package settings
 
 import (
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 func env(t *testing.T, vars map[string]string) Env {
@@ -22,15 +22,7 @@ func env(t *testing.T, vars map[string]string) Env {
 // calico returns the configuration that Calico's kube-controllers have filled in.
 func calico(t *testing.T) (c model.KubeControllersConfiguration) {
 	t.Helper()
-	text, err := os.ReadFile("../../datastore/codec/testdata/objects.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		var row struct{ Key, Raw string }
-		if err := json.Unmarshal([]byte(line), &row); err != nil {
-			t.Fatal(err)
-		}
+	for _, row := range jsonlines.Read[struct{ Key, Raw string }](t, "../../datastore/codec/testdata/objects.jsonl") {
 		if strings.HasSuffix(row.Key, "/kubecontrollersconfigurations/default") {
 			if err := json.Unmarshal([]byte(row.Raw), &c); err != nil {
 				t.Fatal(err)

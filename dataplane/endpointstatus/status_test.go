@@ -32,8 +32,8 @@ func TestFileNamesAreCalicos(t *testing.T) {
 	}
 }
 
-// A name that would lead out of the folder, or confuse a reader of the list, is no name of a file; nor is content
-// written that is no address.
+// A name that leads out of the folder, or confuses a reader of the list, is no file name. Only addresses are written as
+// content.
 func TestNamesAndContentsAreChecked(t *testing.T) {
 	mac := "02:00:00:00:00:01"
 	for _, c := range []struct{ namespace, name, mac string }{
@@ -76,7 +76,7 @@ func TestFileNeedsPolicyAndEveryRoute(t *testing.T) {
 		return e
 	}
 	v4, v6 := prefix("10.0.0.1/32"), prefix("fd00::1/128")
-	// policy is that of the interfaces, computed from a snapshot with these versions of the workload.
+	// policy returns the policy of the interfaces, computed from a snapshot with these versions of the workload.
 	policy := func(interfaces map[string]bool, versions ...int64) *Policy {
 		set := model.Set{}
 		for _, v := range versions {

@@ -72,7 +72,7 @@ func TestFilesComeChangeAndGo(t *testing.T) {
 	f.want(map[string]string{web: two})
 }
 
-// Files of an earlier run stay as long as they may still be true, so that a waiting plugin need not wait longer.
+// Files of an earlier run stay as long as they may still be correct, so that a plugin does not wait longer.
 func TestFilesOfAnEarlierRunAreReusedOrRemovedOnceInSync(t *testing.T) {
 	f := newFolder(t)
 	f.put(web, one)
@@ -99,7 +99,7 @@ func TestFilesThatOthersRemoveComeBack(t *testing.T) {
 	if err := os.RemoveAll(f.path); err != nil {
 		t.Fatal(err)
 	}
-	f.flush(target, 0) // it is not read all the time
+	f.flush(target, 0) // it is not read continuously
 	f.now = f.now.Add(checkEvery)
 	f.flush(target, 1)
 	f.want(map[string]string{web: one})

@@ -18,7 +18,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// links are the host's, which may be out of reach.
+// links has the host's interfaces, which may be out of reach.
 type links struct {
 	*kerneltest.Kernel
 	err   error
@@ -43,8 +43,8 @@ func state() *hoststate.Host {
 	return h
 }
 
-// While the host's interfaces cannot be listed nothing is changed, which is reported with its reason; they are listed
-// once in each Flush, and soon again.
+// While the host's interfaces cannot be listed, nothing is changed, and the reason is reported. They are listed once in
+// each Flush, and soon again.
 func TestNothingIsChangedBeforeInterfacesAreKnown(t *testing.T) {
 	rules, l := kerneltest.NewRules(), &links{Kernel: kerneltest.New(), err: errors.New("no buffer space available")}
 	reached := 0

@@ -59,7 +59,7 @@ func policy(table, chain, verdict string) nftables.TraceStep {
 		Base: &nftables.TracedBase{Hook: "forward"}}
 }
 
-// policyChain is a base chain of Manx that a policy decides in.
+// policyChain returns the steps in a base chain of Manx in which a policy decides.
 func policyChain(base, comment, verdict string) []nftables.TraceStep {
 	return []nftables.TraceStep{rule(base, base, "", "jump"), rule(base, "policy", comment, verdict)}
 }
@@ -76,7 +76,7 @@ func steps(parts ...any) (list []nftables.TraceStep) {
 	return list
 }
 
-// collect is the one packet that the steps make.
+// collect returns the packet of the steps.
 func collect(t *testing.T, list []nftables.TraceStep) *Packet {
 	t.Helper()
 	var c Collector
@@ -90,8 +90,8 @@ func collect(t *testing.T, list []nftables.TraceStep) *Packet {
 	return done[0]
 }
 
-// explained is an answer about a packet from one pod of node n1 to another: the decisions of the two stages. A verdict
-// without a rule stands for a stage without a decision.
+// explained is the explanation of a packet from one pod of node n1 to another: the decisions of the two stages. A
+// verdict without a rule is a stage without a decision.
 func explained(egress, ingress string) *explain.Answer {
 	a := &explain.Answer{Allowed: true, Hops: []explain.Hop{{Node: "n1"}}}
 	reached := true
@@ -253,7 +253,7 @@ func TestCollector(t *testing.T) {
 	take(3 * time.Millisecond)
 	take(100*time.Millisecond, "delivered to this host")
 
-	// The same number again: of a packet that is not seen any more, and of the next one.
+	// The same number twice: of a packet without further steps, and of the next packet.
 	add(0, numbered(3, fresh, enter("prerouting"), leave("prerouting"))...)
 	add(900*time.Millisecond, numbered(3, fresh, enter("prerouting"), leave("prerouting"), enterRouted,
 		leave("forward"), enter("postrouting"), leave("postrouting"))...)

@@ -64,7 +64,7 @@ func (v view) equal(w view) bool {
 		slices.Equal(v.workloads, w.workloads) && slices.Equal(v.prefixes, w.prefixes)
 }
 
-// Any order of the same changes, one by one or several in one state, ends like reading everything, and changes that
+// Any order of the same changes, one by one or several in one state, ends in the state of a full read. Changes that
 // concern this host are reported as such.
 func TestChangesEndAsReadingEverything(t *testing.T) {
 	all := []*model.Object{node("here", "10.1.0.5/24"), node("there", "10.1.0.9/24"), workload("a", "here", "cali1"),
@@ -136,7 +136,7 @@ func TestOthersDoNotConcernThisHost(t *testing.T) {
 	}
 }
 
-// A newer state leaves nothing of the older one's hints out, and has the newest of all else.
+// A newer state keeps all hints of the older one, and has the newest value of every other field.
 func TestThenKeepsWhatDiffers(t *testing.T) {
 	one, two := model.ResourceKey(model.KindNode, "one"), model.ResourceKey(model.KindNode, "two")
 	set := model.Set{}

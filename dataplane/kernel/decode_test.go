@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// Whatever a datagram holds, decoding it ends and does not fail.
+// Decoding ends for any datagram, without a panic.
 func FuzzDecode(f *testing.F) {
 	var b netlink.Builder
 	hops := []NextHop{{Gateway: addr("10.0.0.1"), Link: 2}, {Gateway: addr("10.0.0.2"), Link: 3, OnLink: true}}

@@ -107,7 +107,7 @@ func TestRoutesRoundTrip(t *testing.T) {
 	}
 }
 
-// MaxMetric is the largest metric that LOCAL_PREF can give.
+// MaxMetric is the largest metric for a LOCAL_PREF.
 const MaxMetric = 1<<31 - 1
 
 // Replacing changes the number of next hops either way, in both families, and leaves no sibling behind.
@@ -280,7 +280,7 @@ func TestLinksAddressesSysctls(t *testing.T) {
 	}
 }
 
-// The real device where the kernel has it, the one precise error where it has not.
+// A kernel with the device creates it, a kernel without it returns one precise error.
 func TestVMEnsureIPIP(t *testing.T) {
 	_, c := testNS(t)
 	l, err := c.EnsureDevice(Device{"tunl0", "ipip"})

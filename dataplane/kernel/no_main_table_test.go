@@ -6,7 +6,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/nettest"
 )
 
-// In a network namespace in which no address was ever set there is not even the main table: it has no routes.
+// A network namespace without any address so far has no main table: it has no routes.
 func TestBareNamespace(t *testing.T) {
 	name := nettest.Bare(t)
 	c, err := Open(nettest.Path(name))

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A prefix and a metric are another route in each table, in both families; a number may need more than a byte.
+// A prefix and a metric identify one route in each table, in both families. A table's number may need more than a byte.
 func TestTablesAreApart(t *testing.T) {
 	name, c := testNS(t)
 	e0 := linkIndex(t, c, "e0")
@@ -78,8 +78,7 @@ func TestTableNames(t *testing.T) {
 	}
 }
 
-// Of the routes that others change, a watch reports those of its tables: the same prefix in another one is not one of
-// them.
+// A watch reports the routes of its own tables that other programs change, but not the same prefix in another table.
 func TestWatchReportsItsTables(t *testing.T) {
 	name, c := testNS(t)
 	for _, tables := range [][]Table{nil, {100}, {MainTable, 100000}} {
@@ -108,7 +107,7 @@ func TestWatchReportsItsTables(t *testing.T) {
 	}
 }
 
-// One way makes devices of every kind; a taken name, and a kind that the kernel lacks, are reported.
+// One method creates devices of every kind. A used name, and a kind that the kernel lacks, are reported.
 func TestEnsureDevice(t *testing.T) {
 	_, c := testNS(t)
 	made, err := c.EnsureDevice(Device{"br0", "bridge"})

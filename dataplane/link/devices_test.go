@@ -38,7 +38,7 @@ func newTwoDevices(t *testing.T) (f *kerneltest.Kernel, target *Target, flush fu
 		t.Helper()
 		f.Log()
 		links, _ := f.ListLinks()
-		for _, l := range links { // as the kernel reports the changes of the flush before
+		for _, l := range links { // the kernel reports the changes of the earlier flush
 			target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})
 		}
 		if _, failures, err := target.Flush(); err != nil || failures > 0 {
@@ -107,7 +107,7 @@ func TestTwoDevicesBesideEachOther(t *testing.T) {
 	}
 }
 
-// A reading of everything finds changes without an event, on each device of our own: also those of an earlier run.
+// A full read finds changes without an event, on each own device, also those of an earlier run.
 func TestLeftoversOnBothDevices(t *testing.T) {
 	f, target, flush, _ := newTwoDevices(t)
 	f.PutLink(kernel.Link{Index: 8, Name: "tunl0", Kind: "ipip", MTU: 1480, Up: true})
@@ -123,7 +123,7 @@ func TestLeftoversOnBothDevices(t *testing.T) {
 	}
 }
 
-// A device that the kernel cannot make is missing by name, and the other one is as wanted.
+// A device that the kernel cannot create is reported by name, and the other one is as desired.
 func TestOneDeviceIsMissing(t *testing.T) {
 	f, target, _, _ := newTwoDevices(t)
 	f.WithoutIPIP()
@@ -140,7 +140,7 @@ func TestOneDeviceIsMissing(t *testing.T) {
 		}
 	}
 	l := kernel.Link{Index: 77, Name: TunnelDevice, Kind: "ipip", MTU: 1480}
-	f.PutLink(l) // the module was loaded by somebody
+	f.PutLink(l) // another program loaded the module
 	target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})
 	target.Retry()
 	if _, failures, err := target.Flush(); failures > 0 || err != nil {

@@ -147,7 +147,7 @@ func TestTunnelDevice(t *testing.T) {
 	}
 }
 
-// Settings of a workload's interface are made when it appears, and again when it is another one of the same name.
+// A workload's interface is configured when it appears. Another interface of the same name is configured again.
 func TestEndpointInterfaceAppears(t *testing.T) {
 	f := testKernel()
 	target := New(f, "", time.Now)

@@ -14,7 +14,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// A host that forwards IPv6 does not listen to router advertisements any more, so only a node that uses IPv6 does.
+// A host that forwards IPv6 ignores router advertisements, so only a node that uses IPv6 forwards it.
 func TestIPv6IsForwardedWhereItIsUsed(t *testing.T) {
 	workload := func(node string, addresses ...string) *model.WorkloadEndpoint {
 		return &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: node, InterfaceName: "cali1",
@@ -61,7 +61,7 @@ func TestIPv6IsForwardedWhereItIsUsed(t *testing.T) {
 	}
 }
 
-// readOnly is a kernel whose variables cannot be set, as in a container that is not privileged.
+// readOnly is a kernel whose variables cannot be set, as in an unprivileged container.
 type readOnly struct {
 	*kerneltest.Kernel
 	off bool

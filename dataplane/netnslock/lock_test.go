@@ -19,7 +19,7 @@ import (
 const (
 	nobody = 65534
 	// role makes a copy of the test another process: "hold" takes the lock, "squat" binds its name and lets the queue
-	// of connections fill, "try" prints how an attempt ends.
+	// of connections fill, "try" prints the result of an attempt.
 	role = "NETNSLOCK_ROLE"
 )
 
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	_, _ = bufio.NewReader(os.Stdin).ReadString(0)
 }
 
-// occupyName has the name, and a full queue, so that no process can connect to identify it.
+// occupyName binds the name, with a full queue, so that no process can connect to identify it.
 func occupyName(name string) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
@@ -94,7 +94,7 @@ func unprivileged(t *testing.T) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 }
 
-// name is one that no other test uses.
+// name returns a name that no other test uses.
 func name(t *testing.T) string { return fmt.Sprintf("@netnslock-test-%d-%s", os.Getpid(), t.Name()) }
 
 func TestTheSecondIsToldThePIDOfTheFirst(t *testing.T) {
@@ -104,7 +104,7 @@ func TestTheSecondIsToldThePIDOfTheFirst(t *testing.T) {
 		t.Fatal(first.result)
 	}
 	want := fmt.Sprintf("refused: manxd with pid %d already runs in this network namespace", first.Process.Pid)
-	for range 30 { // more than wait in a queue
+	for range 30 { // more than fit in the queue
 		if second := run(t, "try", n, nil); second.result != want {
 			t.Fatalf("the second says %q, want %q", second.result, want)
 		}
@@ -138,8 +138,8 @@ func TestOfManyThatStartAtOnceOneGetsIt(t *testing.T) {
 	}
 }
 
-// A user without rights that binds the name first neither keeps others out, nor keeps the rightful holder of the lock
-// from refusing others.
+// An unprivileged user that binds the name first does not keep a daemon from taking the lock. The holder of the lock
+// still refuses other daemons.
 func TestOtherUsersCannotHoldTheLock(t *testing.T) {
 	attr := unprivileged(t)
 	n := name(t)
@@ -166,7 +166,7 @@ func TestOtherUsersCannotHoldTheLock(t *testing.T) {
 	}
 }
 
-// The lock holds between users, too, when one of them administers the network.
+// The lock also holds between users, if one of them administers the network.
 func TestRootSeesALockOfAnAdministrator(t *testing.T) {
 	attr := unprivileged(t)
 	n := name(t)
@@ -182,7 +182,7 @@ func TestRootSeesALockOfAnAdministrator(t *testing.T) {
 	}
 }
 
-// All capabilities in a user namespace of one's own are none in ours.
+// All capabilities in another user namespace are no capability in ours.
 func TestAUserNamespaceGivesNoRight(t *testing.T) {
 	unprivileged(t)
 	n := name(t)

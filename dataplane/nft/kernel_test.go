@@ -63,7 +63,7 @@ func (h *host) differing() []unit {
 	return units(h.table.Difference(actual))
 }
 
-func (h *host) same() {
+func (h *host) checkKernel() {
 	h.Helper()
 	if d := h.differing(); len(d) != 0 {
 		h.Errorf("the kernel's table differs: %v", d)
@@ -82,7 +82,7 @@ func TestKernelGetsBackWhatOthersChanged(t *testing.T) {
 	if r := h.flush(); r.Transactions != 1 {
 		t.Errorf("%+v", r)
 	}
-	h.same()
+	h.checkKernel()
 	for _, c := range []struct {
 		name, edit string
 		repairs    []string
@@ -104,7 +104,7 @@ func TestKernelGetsBackWhatOthersChanged(t *testing.T) {
 		if want := min(1, len(c.repairs)); r.Transactions != want {
 			t.Errorf("%s: %d transactions, want %d", c.name, r.Transactions, want)
 		}
-		h.same()
+		h.checkKernel()
 		list, _ := h.target.Repairs()
 		var got []string
 		for _, r := range list {
@@ -150,7 +150,7 @@ func TestKernelRefusesAChainAndTakesTheRest(t *testing.T) {
 			}
 			h.table.SetChain(&ruleset.Chain{Name: "pi/p5", Rules: []ruleset.Rule{rule("good", accept)}})
 			h.flush()
-			h.same()
+			h.checkKernel()
 		})
 	}
 }
@@ -190,5 +190,5 @@ func TestKernelKeepsWhatARefusedBaseChainUses(t *testing.T) {
 			time.Sleep(min(wait, time.Second)) // as long as the target waits
 		}
 	}
-	h.same()
+	h.checkKernel()
 }

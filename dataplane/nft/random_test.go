@@ -11,7 +11,8 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// After any changes, refusals, lost answers and edits by others, only refused units differ, and in the end none.
+// After any changes, refusals, lost responses and edits by other programs, only refused units differ; at the end none
+// does.
 func TestOnlyWhatIsRefusedDiffers(t *testing.T) {
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -52,7 +53,7 @@ func TestOnlyWhatIsRefusedDiffers(t *testing.T) {
 		for range 10 {
 			b.later()
 		}
-		b.same()
+		b.checkKernel()
 	}
 }
 
@@ -75,7 +76,7 @@ func (b *bench) change(r *rand.Rand, step int) {
 	}
 }
 
-// editForeign plays somebody who edits the table.
+// editForeign edits the table like another program.
 func (b *bench) editForeign(r *rand.Rand) {
 	b.fake.Edit(func(a *ruleset.Actual) *ruleset.Actual {
 		if a == nil || r.IntN(4) == 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// bench is a target with a kernel in memory and a clock that stands still.
+// bench is a target with a kernel in memory and a manual clock.
 type bench struct {
 	*testing.T
 	fake   *kerneltest.Rules
@@ -50,8 +50,8 @@ func (b *bench) later() Result {
 	return b.flush()
 }
 
-// same checks that the kernel has the table as desired.
-func (b *bench) same() {
+// checkKernel checks that the kernel has the table as desired.
+func (b *bench) checkKernel() {
 	b.Helper()
 	actual, err := b.fake.ReadRules()
 	if err != nil {
@@ -169,7 +169,7 @@ func TestOneTransactionPerFlushAndNoneWithoutChange(t *testing.T) {
 		if r := b.flush(); r.Transactions != want || r.Err != nil {
 			t.Errorf("flush %d: %+v, want %d transactions", i+1, r, want)
 		}
-		b.same()
+		b.checkKernel()
 	}
 	if s := b.target.Status(); commits != 2 || s.Transactions != 2 || s.Chains != 41 || s.Rules != 61 || s.Sets != 20 ||
 		s.Elements != 101 || s.Entries != 20 {
@@ -205,7 +205,7 @@ func TestTheTableIsComparedFromTimeToTime(t *testing.T) {
 	if r := b.later(); !r.Compared || b.target.Status().DriftRepairs != 1 {
 		t.Errorf("%+v, %+v", r, b.target.Status())
 	}
-	b.same()
+	b.checkKernel()
 }
 
 func TestWhatOthersChangedIsBroughtBack(t *testing.T) {
@@ -233,7 +233,7 @@ func TestWhatOthersChangedIsBroughtBack(t *testing.T) {
 			if r := b.flush(); r.Transactions != 1 {
 				t.Errorf("%+v", r)
 			}
-			b.same()
+			b.checkKernel()
 			list, more := b.target.Repairs()
 			var got []string
 			for _, r := range list {
@@ -253,7 +253,7 @@ func TestATableThatOthersDeletedIsOneRepair(t *testing.T) {
 	b.fake.Edit(func(*ruleset.Actual) *ruleset.Actual { return nil })
 	b.target.Resync()
 	b.flush()
-	b.same()
+	b.checkKernel()
 	if list, more := b.target.Repairs(); len(list) != 1 || more != 0 || list[0].Key != "table inet manx" {
 		t.Errorf("repairs: %v, %d more", list, more)
 	}
@@ -268,7 +268,7 @@ func TestAChangeThatFailsBecauseOthersChangedTheTableRepairsIt(t *testing.T) {
 	if r := b.flush(); r.Err != nil || !r.Compared {
 		t.Errorf("%+v", r)
 	}
-	b.same()
+	b.checkKernel()
 }
 
 func TestARefusedChainDropsAllAndTheRestIsMade(t *testing.T) {
@@ -292,13 +292,13 @@ func TestARefusedChainDropsAllAndTheRestIsMade(t *testing.T) {
 			t.Errorf("chain %s differs", ch.Name)
 		}
 	}
-	// Others can change meanwhile, by one transaction and without reading all.
+	// Other units can change meanwhile, by one transaction and without a full read.
 	reads := b.fake.Reads()
 	b.table.AddElement("h4/1", address(4444))
 	if r := b.flush(); r.Transactions != 1 || r.Compared || b.fake.Reads() != reads {
 		t.Errorf("a change of others: %+v, %d reads", r, b.fake.Reads()-reads)
 	}
-	// A comparison does not take the replacement for somebody's work.
+	// A comparison does not report the replacement as another program's change.
 	b.target.Resync()
 	if r := b.flush(); r.Transactions != 0 || !r.Compared {
 		t.Errorf("comparison: %+v", r)
@@ -306,7 +306,7 @@ func TestARefusedChainDropsAllAndTheRestIsMade(t *testing.T) {
 	if list, _ := b.target.Repairs(); len(list) != 0 {
 		t.Errorf("repairs: %v", list)
 	}
-	// A unit that the kernel accepts one day is made when its time comes; a changed one is tried at once.
+	// A unit that the kernel accepts later is created when it is due; a changed unit is tried at once.
 	delete(wrong, "pi/p33")
 	b.table.SetChain(&ruleset.Chain{Name: "pi/p7", Rules: []ruleset.Rule{rule("wrong again", accept)}})
 	if r := b.flush(); r.Err != nil || r.Refused != 2 {
@@ -317,7 +317,7 @@ func TestARefusedChainDropsAllAndTheRestIsMade(t *testing.T) {
 	b.table.SetChain(&ruleset.Chain{Name: "pi/p7", Rules: []ruleset.Rule{rule("right", accept)}})
 	b.flush()
 	b.later()
-	b.same()
+	b.checkKernel()
 	if list, _ := b.target.Repairs(); len(list) != 0 {
 		t.Errorf("repairs: %v", list)
 	}
@@ -345,7 +345,7 @@ func TestARefusedChainIsTriedAgainWithBackOff(t *testing.T) {
 	}
 	b.refuseContent(nil)
 	b.later()
-	b.same()
+	b.checkKernel()
 }
 
 func TestARefusedSetKeepsItsContentAndItsPoliciesDropAll(t *testing.T) {
@@ -379,7 +379,7 @@ func TestARefusedSetKeepsItsContentAndItsPoliciesDropAll(t *testing.T) {
 	}
 	clear(wrong)
 	b.later()
-	b.same()
+	b.checkKernel()
 }
 
 func TestARefusedMapLosesWhatChanges(t *testing.T) {
@@ -400,7 +400,7 @@ func TestARefusedMapLosesWhatChanges(t *testing.T) {
 	}
 	clear(wrong)
 	b.later()
-	b.same()
+	b.checkKernel()
 }
 
 func TestARefusedBaseChainStaysAsItWas(t *testing.T) {
@@ -422,7 +422,7 @@ func TestARefusedBaseChainStaysAsItWas(t *testing.T) {
 	}
 	clear(wrong)
 	b.later()
-	b.same()
+	b.checkKernel()
 }
 
 func TestANewBaseChainOfForwardThatIsRefusedDropsAll(t *testing.T) {
@@ -459,7 +459,7 @@ func TestALostAnswerIsFoundOutByReading(t *testing.T) {
 		if r := b.later(); r.Err != nil || !r.Compared {
 			t.Errorf("done %v: %+v", done, r)
 		}
-		b.same()
+		b.checkKernel()
 		if list, _ := b.target.Repairs(); len(list) != 0 {
 			t.Errorf("done %v: repairs %v", done, list)
 		}
@@ -483,7 +483,7 @@ func TestErrorsThatPassAreWaitedFor(t *testing.T) {
 			t.Errorf("%v: %d commits, %+v", e, b.fake.Commits(), b.target.Status())
 		}
 		b.later()
-		b.same()
+		b.checkKernel()
 	}
 }
 
@@ -503,7 +503,7 @@ func TestABusyErrorThatLastsIsARefusal(t *testing.T) {
 	}
 	clear(wrong)
 	b.later()
-	b.same()
+	b.checkKernel()
 }
 
 func TestAKernelWithoutNFTablesIsAskedSlowly(t *testing.T) {
@@ -519,7 +519,7 @@ func TestAKernelWithoutNFTablesIsAskedSlowly(t *testing.T) {
 	}
 	b.fake.Refuse(nil)
 	b.later()
-	b.same()
+	b.checkKernel()
 }
 
 func TestAKernelThatRefusesAllKeepsWhatItHas(t *testing.T) {
@@ -536,7 +536,7 @@ func TestAKernelThatRefusesAllKeepsWhatItHas(t *testing.T) {
 	}
 	b.fake.Refuse(nil)
 	b.later()
-	b.same()
+	b.checkKernel()
 }
 
 func TestWithoutReadingNothingIsWritten(t *testing.T) {
@@ -550,7 +550,7 @@ func TestWithoutReadingNothingIsWritten(t *testing.T) {
 	}
 	b.fake.FailRead(nil)
 	b.later()
-	b.same()
+	b.checkKernel()
 }
 
 func TestARefusedChainThatGoesIsForgotten(t *testing.T) {
@@ -561,11 +561,11 @@ func TestARefusedChainThatGoesIsForgotten(t *testing.T) {
 	b.flush()
 	b.table.DeleteChain("pi/odd")
 	b.flush()
-	b.same()
+	b.checkKernel()
 }
 
-// Packets do not meet all of a transaction at one stroke: new interval sets are empty at first, and new entries of
-// verdict maps may lead to empty chains. So both go ahead of the rules that name them.
+// A transaction is not atomic for packets: new interval sets are empty at first, and new entries of verdict maps may
+// lead to empty chains. So both come before the rules that name them.
 func TestWhatIsNewIsThereBeforeWhatNamesIt(t *testing.T) {
 	b := newBench(t)
 	b.table.AddMap(ruleset.Map{Name: "to-workload"})
@@ -582,7 +582,7 @@ func TestWhatIsNewIsThereBeforeWhatNamesIt(t *testing.T) {
 		if r := b.flush(); r.Transactions != len(want) || !slices.Equal(order, want) {
 			t.Errorf("%s: %d transactions: %q, want %q", what, r.Transactions, order, want)
 		}
-		b.same()
+		b.checkKernel()
 	}
 	ten := ruleset.Element{Prefix: netip.MustParsePrefix("10.0.0.0/8")}
 	uses := func(set string) []ruleset.Rule {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// withoutAddresses is p as long as its addresses are not known.
+// withoutAddresses returns p before its addresses are known.
 func withoutAddresses(p Pod) Pod {
 	p.IPv4, p.IPv6 = p.families()
 	p.Addresses = nil
@@ -19,12 +19,12 @@ func (h *podHost) begin(p Pod, o Options) (b *Begun, err error) {
 	return b, err
 }
 
-// indexes are the numbers of interfaces in the output of ip, which grow.
+// indexes matches the numbers of interfaces in the output of ip, which grow.
 var indexes = regexp.MustCompile(`(?m)^\d+:|@if\d+`)
 
 func (h *podHost) unnumbered(p Pod) string { return indexes.ReplaceAllString(h.state(p), "") }
 
-// An interface that is begun without addresses and finished is the one that Attach makes.
+// An interface that is begun without addresses and finished equals the one that Attach makes.
 func TestBegunInterfaceIsFinished(t *testing.T) {
 	h := newPodHost(t)
 	h.ip("-n", h.name, "addr", "add", "10.66.0.1/32", "dev", "lo")
@@ -62,7 +62,7 @@ func TestBegunInterfaceIsFinished(t *testing.T) {
 	}
 }
 
-// Only the same attachment is made of an interface that was begun.
+// A begun interface is used only for the same attachment.
 func TestBegunInterfaceFitsItsAttachmentOnly(t *testing.T) {
 	h := newPodHost(t)
 	p := h.pod("10.65.0.1")
@@ -90,8 +90,7 @@ func TestBegunInterfaceFitsItsAttachmentOnly(t *testing.T) {
 	}
 }
 
-// Whichever step fails, before or after the addresses are known, or none: nothing stays of an interface that is not
-// finished.
+// Nothing stays of an unfinished interface, if no step fails, or any step, before or after the addresses are known.
 func TestBegunInterfaceLeavesNothing(t *testing.T) {
 	h := newPodHost(t)
 	p := h.pod("10.65.0.1", "fd65::1")
@@ -153,7 +152,7 @@ func TestBeginTouchesNoInterface(t *testing.T) {
 	if _, err := h.begin(dead, Options{}); err != nil {
 		t.Fatal(err)
 	}
-	dead.HostIf = "" // which only the endpoint has, and there is none
+	dead.HostIf = "" // only the endpoint has it, and there is none
 	if err := h.detach(dead); err != nil {
 		t.Error(err)
 	}

@@ -18,6 +18,9 @@ func Check(p Pod) error {
 		return err
 	}
 	defer w.close()
+	if err := w.reach(); err != nil {
+		return err
+	}
 	if err := w.checkLinks(); err != nil {
 		return err
 	}

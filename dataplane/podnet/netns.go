@@ -130,15 +130,18 @@ func removeVeth(h rtnetlink, name string) error {
 // cost.
 func setSysctl(value string, path ...string) error {
 	file := filepath.Join(append([]string{"/proc/sys/net"}, path...)...)
-	if sysctlIs(file, value) {
+	fd, err := unix.Open(file, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		if sysctlIs(file, value) {
+			return nil // on a file system that is read-only
+		}
+		return fmt.Errorf("set %s to %s: %w", file, value, err)
+	}
+	defer unix.Close(fd) //nolint:errcheck // a write took effect at once
+	if holds(fd, value) {
 		return nil
 	}
-	fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	if err == nil {
-		_, err = unix.Write(fd, []byte(value))
-		_ = unix.Close(fd)
-	}
-	if err != nil {
+	if _, err := unix.Pwrite(fd, []byte(value), 0); err != nil {
 		return fmt.Errorf("set %s to %s: %w", file, value, err)
 	}
 	return nil
@@ -151,7 +154,12 @@ func sysctlIs(file, value string) bool {
 		return false
 	}
 	defer unix.Close(fd) //nolint:errcheck // only read
+	return holds(fd, value)
+}
+
+// holds reports whether the open file of a variable has a value.
+func holds(fd int, value string) bool {
 	var have [64]byte
-	n, err := unix.Read(fd, have[:])
+	n, err := unix.Pread(fd, have[:], 0)
 	return err == nil && string(have[:n]) == value+"\n"
 }

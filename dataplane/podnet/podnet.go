@@ -157,7 +157,7 @@ type wiring struct {
 	before  func(step string) error
 	ns      *namespace
 	host    rtnetlink // in our namespace
-	pod     rtnetlink // in the workload's
+	pod     rtnetlink // in the workload's; opened by enter
 	outside link      // the host end, once created
 	inside  link      // the workload's end
 }
@@ -171,14 +171,32 @@ func open(p Pod, o Options) (*wiring, error) {
 	if w.warn == nil {
 		w.warn = func(string, error) {}
 	}
-	if w.host, err = openRtnetlink(); err == nil {
-		w.pod, err = ns.rtnetlink()
-	}
-	if err != nil {
+	if w.host, err = openRtnetlink(); err != nil {
 		w.close()
-		return nil, fmt.Errorf("open netlink for %s: %w", p.Netns, err)
+		return nil, fmt.Errorf("open netlink: %w", err)
 	}
 	return w, nil
+}
+
+// enter runs fn inside the workload's namespace, and opens w.pod there if it is not open yet: each visit costs a
+// thread.
+func (w *wiring) enter(fn func() error) error {
+	return w.ns.do(func() (err error) {
+		if w.pod.Socket == nil {
+			if w.pod, err = openRtnetlink(); err != nil {
+				return fmt.Errorf("open netlink in %s: %w", w.Netns, err)
+			}
+		}
+		return fn()
+	})
+}
+
+// reach opens w.pod.
+func (w *wiring) reach() error {
+	if w.pod.Socket != nil {
+		return nil
+	}
+	return w.enter(func() error { return nil })
 }
 
 func (w *wiring) close() {
@@ -200,7 +218,7 @@ func (w *wiring) first() []step {
 		{"create the interface", w.create},
 		{"set the host's sysctls", func() error { return w.hostSysctls(v4, v6) }},
 		{"set the workload's sysctls", func() error {
-			return w.ns.do(func() error { return w.insideSysctls(v4, v6) })
+			return w.enter(func() error { return w.insideSysctls(v4, v6) })
 		}},
 		{"bring the interface up", w.up},
 	}

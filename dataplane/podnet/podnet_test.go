@@ -17,7 +17,7 @@ import (
 	namespaces "github.com/manxnet/manx/integration/namespace"
 )
 
-// podHost is a namespace that plays the host, with more that play workloads.
+// podHost is a namespace in place of the host, with others in place of workloads.
 type podHost struct {
 	t    *testing.T
 	name string
@@ -89,7 +89,8 @@ func (h *podHost) ping(from Pod, to string) error {
 	return nil
 }
 
-// state is all that an attachment could leave behind, as text, without the parts that the kernel adds in its own time.
+// state returns, as text, everything that an attachment could leave behind, without the parts that the kernel adds
+// later.
 func (h *podHost) state(p Pod) string {
 	var b strings.Builder
 	for _, ns := range []string{h.name, strings.TrimPrefix(p.Netns, "/run/netns/")} {
@@ -182,7 +183,7 @@ func TestAttachedPodHasSysctls(t *testing.T) {
 	}
 }
 
-// stepsOf lists the names of the steps that Attach takes for p, in order.
+// stepsOf lists the names of Attach's steps for p, in order.
 func stepsOf(p Pod) []string {
 	var names []string
 	for _, s := range (&wiring{Pod: p}).steps() {

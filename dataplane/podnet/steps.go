@@ -36,6 +36,9 @@ func (w *wiring) refuseForeign(old link) error {
 		}
 		return nil
 	}
+	if err := w.reach(); err != nil {
+		return err
+	}
 	inside, err := w.pod.numbered(old.peer)
 	if err == nil && inside.name != w.IfName {
 		return fmt.Errorf("%s is the other end of %s in %s: a container can have one interface of this network, "+
@@ -57,6 +60,13 @@ func (w *wiring) create() error {
 	}
 	if w.outside, err = w.host.named(w.HostIf); err != nil {
 		return errors.Join(fmt.Errorf("read %s: %w", w.HostIf, err), removeVeth(w.host, w.HostIf))
+	}
+	if w.MAC != nil && w.outside.peer > 0 {
+		w.inside = link{index: w.outside.peer, name: w.IfName, mac: w.MAC}
+		return nil
+	}
+	if err := w.reach(); err != nil {
+		return err
 	}
 	if w.inside, err = w.pod.named(w.IfName); err != nil {
 		return fmt.Errorf("read %s in %s: %w", w.IfName, w.Netns, err)

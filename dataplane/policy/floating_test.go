@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Connections are forgotten when a translation ends or changes its target, not when it begins or stays.
+// The kernel's connections are removed when a translation ends or changes its target, not when it begins or stays.
 func TestFloatingAddressesThatLeadElsewhere(t *testing.T) {
 	set := model.Set{}
 	felix := &model.Object{Key: model.ResourceKey(model.KindFelixConfiguration, "default")}

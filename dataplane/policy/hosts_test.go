@@ -230,7 +230,7 @@ func TestNothingIsRejectedAtPostrouting(t *testing.T) {
 	}
 }
 
-// reachable are the chains that can be reached from one.
+// reachable returns the chains that can be reached from a chain.
 func reachable(t *ruleset.Table, from string) map[string]bool {
 	seen := map[string]bool{}
 	var visit func(string)

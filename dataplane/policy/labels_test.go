@@ -44,7 +44,7 @@ func reaches(c *Calculator, source, destination, iface string, port uint16) bool
 	return c.Table().Eval(nil, ruleset.Forward, p, nil).Accepted()
 }
 
-// An author of pods in one namespace cannot give them the rights of another namespace or service account.
+// A user who creates pods in one namespace cannot give them the rights of another namespace or service account.
 func TestPodsCannotPretendToBeElsewhere(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -19,7 +19,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// randomObject are objects of all kinds, many of which name each other, in one of a few versions each.
+// randomObject returns an object of any kind in one of a few versions. Many objects name each other.
 func randomObject(r *rand.Rand) *model.Object {
 	labels := map[string]string{"app": fmt.Sprint(r.IntN(3))}
 	selector := func() string { return fmt.Sprintf("app == '%d'", r.IntN(3)) }
@@ -107,7 +107,7 @@ func randomObject(r *rand.Rand) *model.Object {
 	return model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix)
 }
 
-// Removed objects leave nothing behind, neither in the table nor in any index.
+// Removed objects leave nothing in the table or in any index.
 func TestFlappingLeavesNothingBehind(t *testing.T) {
 	links := map[string][]netip.Addr{"eth0": {netip.MustParseAddr("192.0.2.1")}, "lo": nil}
 	fresh := New(Config{Node: testNode})

@@ -57,8 +57,8 @@ func TestProfileThatAllowsAllNeedsNoObject(t *testing.T) {
 	}
 }
 
-// An endpoint without addresses does not count: it takes no interface from another one, and gives its interface up when
-// it loses its addresses.
+// An endpoint without addresses does not count: it takes no interface from another endpoint, and releases its interface
+// when it loses its addresses.
 func TestEndpointsWithoutAddressesAreNone(t *testing.T) {
 	first, second := workload("a", "cali1", "open"), workload("b", "cali1", "open")
 	set := model.NewSet(allowAll("open"), first)
@@ -78,7 +78,7 @@ func TestEndpointsWithoutAddressesAreNone(t *testing.T) {
 	}
 }
 
-// Workloads take over the interfaces of each other in a row, in both directions of the names.
+// Workloads take over each other's interfaces in a chain, in both directions of the names.
 func TestWorkloadsPassTheirInterfacesOn(t *testing.T) {
 	for _, names := range [][3]string{{"a", "b", "c"}, {"c", "b", "a"}} {
 		set := model.NewSet(allowAll("open"), workload(names[0], "cali1", "open"), workload(names[1], "cali2", "open"),
@@ -192,8 +192,8 @@ func TestPoliciesAndTiersAreAskedInCalicosOrder(t *testing.T) {
 	}
 }
 
-// A tier's default action applies when one of its policies selects a packet and none decides. The profiles decide about
-// packets that the last tier passes on. Staged policies decide nothing.
+// A tier's default action applies when one of its policies selects a packet and none decides. The profiles decide
+// packets that the last tier passes. Staged policies decide nothing.
 func TestEndOfTiers(t *testing.T) {
 	deny, pass := v3.Deny, v3.Pass
 	for _, c := range []struct {

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// manyOrigins is a node with a workload and a host endpoint for which there are policies of all places.
+// manyOrigins is a node with a workload and a host endpoint, and policies in all places of the table.
 func manyOrigins() *Calculator {
 	allow := func(ports ...numorstring.Port) v3.Rule {
 		return v3.Rule{Action: v3.Allow, Protocol: protocolOf("TCP"), Destination: v3.EntityRule{Ports: ports},

@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Tunnelled packets are accepted where routes use a tunnel, from the addresses that the routes lead to.
+// Tunnelled packets are accepted where routes use a tunnel, from the addresses of the routes' next hops.
 func TestTunnelsAsRoutesHaveThem(t *testing.T) {
 	here, peer := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	spec := func(set func(*model.IPPoolSpec)) model.IPPoolSpec {

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// A rejected client gets the answer of its own protocol, so that it fails at once.
+// A rejected client gets a reply in its own protocol, so that it fails at once.
 func TestRejectByProtocol(t *testing.T) {
 	protocol := func(name string) *numorstring.Protocol { p := numorstring.ProtocolFromString(name); return &p }
 	reset, unreachable := ruleset.RejectTCP, ruleset.Reject

@@ -18,8 +18,8 @@ func workloadAt(name, iface, address string) *model.Object {
 	return model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop", Name: name}, w)
 }
 
-// An interface that is none of a workload has no place in the table, whatever endpoint names it, and the reason is
-// reported. A change of interfacePrefix takes effect on the present endpoints.
+// The table has only workloads' interfaces. The reason is reported for an endpoint that names another interface. A
+// change of interfacePrefix takes effect on the present endpoints.
 func TestOnlyWorkloadsInterfacesAreInTheTable(t *testing.T) {
 	c := New(Config{Node: testNode})
 	set := model.NewSet(workloadAt("good", "cali1", "10.0.0.1/32"))

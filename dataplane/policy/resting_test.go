@@ -9,8 +9,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// The rules of policies that select no endpoint here are not kept. They come back with the first endpoint, and for a
-// query.
+// The rules of policies without a local endpoint are not kept. They come back with the first endpoint, and for a query.
 func TestRulesOfPoliciesThatSelectNothingHereAreNotKept(t *testing.T) {
 	w := &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1",
 		IPNetworks: []string{"10.0.0.1/32"}}}
@@ -53,7 +52,7 @@ func TestRulesOfPoliciesThatSelectNothingHereAreNotKept(t *testing.T) {
 			t.Errorf("%s: %+v of %d endpoints, want one rule that does %v", step.name, p.Ingress, n, step.action)
 		}
 		if len(c.bad) > 0 {
-			continue // who starts now does not know the last valid version
+			continue // a fresh calculator lacks the last valid version
 		}
 		fresh := Build(Config{Node: "here"}, objects, nil)
 		if want, _ := fresh.Policy(id); !reflect.DeepEqual(p, want) {

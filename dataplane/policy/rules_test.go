@@ -88,8 +88,8 @@ func TestExcludedSelectorsBesideOthersAreAboutThoseThatAreMeant(t *testing.T) {
 	}
 }
 
-// However many names of ports a rule has at both ends, it stays a handful of rules in the kernel: an author of policies
-// for one namespace must not be able to flood the nodes.
+// A rule with any number of port names at both ends stays a handful of rules in the kernel: an author of policies for
+// one namespace must not be able to flood the nodes.
 func TestManyNamesOfPortsAreFewRules(t *testing.T) {
 	var names []numorstring.Port
 	for i := range 50 {
@@ -120,7 +120,7 @@ func TestManyNamesOfPortsAreFewRules(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with the ports of a rule, it never becomes a rule for all ports.
+// A rule with any error in its ports never becomes a rule for all ports.
 func TestPortsThatAreNoneMatchNothing(t *testing.T) {
 	reversed := numorstring.Port{MinPort: 90, MaxPort: 80}
 	for _, ends := range [][2]v3.EntityRule{{{}, {Ports: []numorstring.Port{reversed}}},

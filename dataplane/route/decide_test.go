@@ -215,7 +215,7 @@ func TestLocalRoutes(t *testing.T) {
 	}
 }
 
-// One changed path costs one decision and one operation, whatever else there is.
+// One changed path costs one decision and one operation, beside any number of other routes.
 func TestCostFollowsTheChange(t *testing.T) {
 	f := testKernel()
 	target, _ := testTarget(f)
@@ -233,7 +233,7 @@ func TestCostFollowsTheChange(t *testing.T) {
 	if n := f.Calls("ApplyRoutes") - before; n != 1 {
 		t.Errorf("%d operations for one change: %q", n, f.Log())
 	}
-	// A link that nothing resolves through changes nothing; one that all do changes all.
+	// A change of a link concerns exactly the routes that resolve through it: none of them, or all.
 	f.PutLink(kernel.Link{Index: 3, Name: "eth1"})
 	target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: kernel.Link{Index: 3, Name: "eth1"}}})
 	if n, _, _ := target.Flush(); n != 0 {
@@ -248,7 +248,7 @@ func TestCostFollowsTheChange(t *testing.T) {
 	}
 }
 
-// The old metric's route goes only when the new one's is in.
+// The route with the old metric is removed only after the addition of the new one.
 func TestMetricChangeHasNoGap(t *testing.T) {
 	f := testKernel()
 	target, advance := testTarget(f)
@@ -271,7 +271,7 @@ func TestMetricChangeHasNoGap(t *testing.T) {
 	}
 }
 
-// Which routes are ours to adopt and to remove, and which are not.
+// Routes that we adopt or remove, and routes that we leave alone.
 func TestOwnership(t *testing.T) {
 	config := testConfig()
 	config.IsNode = func(a netip.Addr) bool { return a == addr("10.1.0.9") }
@@ -313,7 +313,7 @@ func TestOwnership(t *testing.T) {
 	}
 }
 
-// The way to an address is the most specific route that is in the kernel, whatever is wanted.
+// The way to an address is the most specific route in the kernel, regardless of the desired routes.
 func TestTowardsAnAddress(t *testing.T) {
 	f := testKernel()
 	target, _ := testTarget(f)

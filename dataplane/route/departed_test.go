@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 )
 
-// move plays how the address 10.244.1.8 of cali2 changes hands.
+// move simulates how the address 10.244.1.8 of cali2 moves to another workload.
 type move struct {
 	t      *testing.T
 	fake   *kerneltest.Kernel
@@ -33,7 +33,7 @@ func newMove(t *testing.T) *move {
 	return m
 }
 
-// owner gives the address to an interface; empty: to none.
+// owner assigns the address to an interface; empty: to none.
 func (m *move) owner(name string) {
 	m.config.Endpoints = slices.DeleteFunc(slices.Clone(m.config.Endpoints),
 		func(e Endpoint) bool { return e.Addresses == moving })
@@ -199,7 +199,7 @@ func (m *move) link(index int, name string, up bool) {
 	m.target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})
 }
 
-// Objects of an earlier run are known by their routes only.
+// Objects of an earlier run are known only by their routes.
 func TestAddressChangedHandsBetweenTwoRuns(t *testing.T) {
 	for _, c := range []struct {
 		rule   string

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 )
 
-// Whatever happens, who follows the changes knows the rows that there are.
+// After any events, a follower of the changes has the existing rows.
 func TestFollowersKnowAllRows(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 4))
@@ -71,7 +71,7 @@ func TestFollowersKnowAllRows(t *testing.T) {
 				f.PutRoute(other)
 				target.Handle([]kernel.Event{{Type: kernel.EventRoute, Route: other}})
 			case 7:
-				target.SetStatic([]Static{to(p, "10.1.0.3")}[:r.IntN(2)])
+				target.SetStatic([]Static{staticTo(p, "10.1.0.3")}[:r.IntN(2)])
 			}
 			if r.IntN(3) > 0 {
 				continue

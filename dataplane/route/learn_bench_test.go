@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 )
 
-// quietKernel accepts every change of a route and remembers none.
+// quietKernel accepts every change of a route and stores none.
 type quietKernel struct{ *kerneltest.Kernel }
 
 func (quietKernel) ApplyRoutes([]kernel.RouteOp) []error { return nil }

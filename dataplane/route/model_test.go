@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// routeStore is a kernel that takes every route. A reconcile.Table and a table of rows can be on it.
+// routeStore is a kernel that accepts every route, for a reconcile.Table or a table of rows.
 type routeStore map[kernel.RouteKey]kernel.Route
 
 func (s routeStore) ListRoutes(...kernel.Table) ([]kernel.Route, error) {
@@ -50,8 +50,8 @@ func (s routeStore) Apply(steps []reconcile.Step[kernel.RouteKey, *kernel.Route]
 	return nil
 }
 
-// Routes of few prefixes with several metrics and in several tables get on as in a reconcile.Table, whatever happens,
-// and no row is left behind.
+// After any events, routes of few prefixes with several metrics and in several tables have the same state as in a
+// reconcile.Table, and no row is left behind.
 func TestTableDoesAsAReconciledTable(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 3))

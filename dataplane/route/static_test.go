@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// Routes to peers that are reached by a gateway.
+// Routes to peers behind a gateway.
 func TestStaticRules(t *testing.T) {
 	for _, c := range []struct {
 		rule string
@@ -44,7 +44,7 @@ func TestStaticRules(t *testing.T) {
 	}
 }
 
-// Routes of a peer behind a gateway go by that gateway, too, as long as it is configured.
+// Routes of a peer behind a gateway use that gateway, too, as long as it is configured.
 func TestLearnedThroughAStaticRoute(t *testing.T) {
 	target, _ := testTarget(testKernel())
 	flush := func(want, wantStatic string) {

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/ippool"
 )
 
-// A next hop has a way for each device that leads to it, and the reason for a missing one is per device.
+// A next hop has a way for each device that leads to it. Each missing device has its own reason.
 func TestWaysToANextHop(t *testing.T) {
 	const second = "vxlan.calico"
 	f := testKernel()
@@ -74,8 +74,8 @@ func tableTarget(f *kerneltest.Kernel, tables ...kernel.Table) (*Target, func(ti
 	return target, advance
 }
 
-// to has the gateway of a route to a peer, in main or another table.
-func to(p, gateway string, tables ...kernel.Table) Static {
+// staticTo returns a route to a peer by a gateway, in main or another table.
+func staticTo(p, gateway string, tables ...kernel.Table) Static {
 	r := Static{Prefix: prefix(p), Via: addr(gateway)}
 	for _, table := range tables {
 		r.Table = table
@@ -103,13 +103,13 @@ func TestTheSamePrefixInTwoTables(t *testing.T) {
 	foreign := inTable(7, "10.1.0.99")
 	f.PutRoute(foreign)
 	first, second := inTable(kernel.MainTable, "10.1.0.3"), inTable(100, "10.1.0.4")
-	target.SetStatic([]Static{to("192.0.2.9/32", "10.1.0.3"), to("192.0.2.9/32", "10.1.0.4", 100)})
+	target.SetStatic([]Static{staticTo("192.0.2.9/32", "10.1.0.3"), staticTo("192.0.2.9/32", "10.1.0.4", 100)})
 	have(first, foreign, second)
 
 	f.DropRoute(second.Key())
 	target.Handle([]kernel.Event{{Type: kernel.EventRouteGone, Route: second}})
 	have(first, foreign, second)
-	// Events of a table that this target ignores, as a watch with more tables would report them.
+	// Events of a table that this target ignores, as from a watch with more tables.
 	target.Handle([]kernel.Event{{Type: kernel.EventRouteGone, Route: inTable(7, "10.1.0.3")},
 		{Type: kernel.EventRoute, Route: foreign}})
 	have(first, foreign, second)
@@ -136,7 +136,7 @@ func TestTheSamePrefixInTwoTables(t *testing.T) {
 	}
 }
 
-// The routes of others in a second table hold places there, and are no way to a next hop.
+// The routes of others in a second table occupy their prefixes there, and do not resolve next hops.
 func TestRoutesOfOthersInASecondTable(t *testing.T) {
 	f := testKernel()
 	other := via("10.2.0.0/16", "10.3.0.1", 3, kernel.ProtocolStatic)
@@ -147,7 +147,7 @@ func TestRoutesOfOthersInASecondTable(t *testing.T) {
 	f.PutRoute(holder)
 	target, advance := tableTarget(f, 100)
 	target.Learn([]Learned{learned("10.244.2.0/26", 1024, "10.2.0.9")})
-	target.SetStatic([]Static{to("192.0.2.9/32", "10.1.0.4", 100), to("192.0.2.9/32", "10.1.0.3")})
+	target.SetStatic([]Static{staticTo("192.0.2.9/32", "10.1.0.4", 100), staticTo("192.0.2.9/32", "10.1.0.3")})
 	_, failures, _ := target.Flush()
 	if s := rowOf(target, "10.244.2.0/26"); s.Desired != "10.244.2.0/26 via 10.1.0.1 dev eth0 proto bird metric 1024" {
 		t.Errorf("%+v", s)

@@ -8,7 +8,7 @@ import (
 
 func element(prefix string) Element { return Element{Prefix: netip.MustParsePrefix(prefix)} }
 
-// actual is the content of a kernel that was given the whole table.
+// actual is the content of a kernel with the whole table.
 func actual(t *Table) *Actual {
 	a := &Actual{Chains: map[string]ActualChain{}, Sets: map[string]ActualSet{}, Maps: map[string]map[string]Verdict{}}
 	for _, name := range t.Chains() {

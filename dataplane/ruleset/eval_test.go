@@ -237,7 +237,7 @@ func outputPacket() Packet {
 		Protocol: protoUDP, SourcePort: 40000, DestinationPort: 7}
 }
 
-// want is the expected outgoing packet.
+// want returns the expected outgoing packet.
 func (c outputCase) want() Packet {
 	p := outputPacket()
 	p.Mark = c.mark
@@ -351,7 +351,7 @@ func TestEvalHidesTheInterfacesThatAHookHasNot(t *testing.T) {
 func TestPathsAskTheirHooksInOrder(t *testing.T) {
 	table := NewTable()
 	for hook := Prerouting; hook <= Postrouting; hook++ {
-		// Each hook notes its number behind those of the hooks before.
+		// Each hook appends its number to those of the earlier hooks.
 		rules := []Rule{}
 		for n := range 4 {
 			shift := 3 * (3 - n)
@@ -382,7 +382,7 @@ func TestResultNamesTheRuleThatDropped(t *testing.T) {
 	}
 }
 
-// The kernel takes no such tables; Eval must neither hang nor accept.
+// The kernel refuses such tables; Eval must neither hang nor accept.
 func TestEvalOfBrokenTablesDrops(t *testing.T) {
 	deep := []*Chain{output("base", 0, jump("c0"))}
 	for i := range 20 {

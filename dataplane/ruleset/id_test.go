@@ -23,7 +23,7 @@ func fullRule() Rule {
 	}
 }
 
-// A later release must recognise the rules in kernels today.
+// A later release must recognise the rules in current kernels.
 func TestIDIsStableOverReleases(t *testing.T) {
 	second := fullRule()
 	second.Log.Kernel = ""
@@ -53,7 +53,7 @@ func TestIDIsStableOverReleases(t *testing.T) {
 	}
 }
 
-// A field that is forgotten in the ID would be a change that never reaches the kernel.
+// A change of a field that the ID leaves out would never reach the kernel.
 func TestIDDependsOnEveryField(t *testing.T) {
 	seen := map[string]string{}
 	note := func(path string, r Rule) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// one is a table that gives a packet mark 1 if it meets the conditions.
-func one(m ...Match) *Table {
+// markTable returns a table that sets mark 1 on a packet that meets the conditions.
+func markTable(m ...Match) *Table {
 	t := NewTable()
 	t.SetChain(&Chain{Name: "x", Base: &Base{Hook: Forward, Type: Filter}, Rules: []Rule{mark(1, m...)}})
 	return t
@@ -63,7 +63,7 @@ func TestMatches(t *testing.T) {
 		{"an unknown field", ping, Match{Field: 99, Not: true}, false},
 	}
 	for _, test := range tests {
-		if got := one(test.match).Eval(nil, Forward, test.packet, nil).Packet.Mark == 1; got != test.want {
+		if got := markTable(test.match).Eval(nil, Forward, test.packet, nil).Packet.Mark == 1; got != test.want {
 			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// apply does to a plain model the same as a kernel, and as strictly.
+// apply changes a plain model like a kernel, with the same checks.
 func apply(t *testing.T, a *Actual, c Changes) {
 	t.Helper()
 	for _, ch := range c.Chains {
@@ -94,7 +94,7 @@ func equalActual(a, b *Actual) bool {
 
 func emptyActual() *Actual { return actual(NewTable()) }
 
-// randomElement has few values, so that the same ones come and go.
+// randomElement returns one of few values, so that elements repeat.
 func randomElement(r *rand.Rand, s Set) Element {
 	four, six := netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(4))}),
 		netip.AddrFrom16([16]byte{0xfd, 15: byte(r.IntN(4))})
@@ -115,7 +115,7 @@ func randomElement(r *rand.Rand, s Set) Element {
 	return Element{Low: low, High: low + uint16(r.IntN(2))}
 }
 
-// randomOperation does one thing to the table.
+// randomOperation makes one change of the table.
 func randomOperation(r *rand.Rand, t *Table) {
 	set, m, chain := fmt.Sprint("s", r.IntN(3)), fmt.Sprint("m", r.IntN(2)), fmt.Sprint("c", r.IntN(3))
 	switch r.IntN(12) {
@@ -159,7 +159,7 @@ func randomOperation(r *rand.Rand, t *Table) {
 	}
 }
 
-// Whenever changes are taken, and however many steps they sum up, applying them ends in the content of the table.
+// Changes may be taken at any time, after any number of steps: applying them ends in the content of the table.
 func TestChangesLeadToTheTable(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))

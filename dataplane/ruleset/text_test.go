@@ -35,8 +35,8 @@ func rule(text string, v Verdict, m ...Match) named {
 	return named{Rule{Matches: m, Verdict: v}, text}
 }
 
-// anywhere has the features of rules of every hook: each field, each action.
-func anywhere() []named {
+// anyHookRules has the features of rules of every hook: each field, each action.
+func anyHookRules() []named {
 	accept := verdict(Accept)
 	return []named{
 		rule("accept", accept),
@@ -122,8 +122,8 @@ func (n named) withFamily() named {
 	return n
 }
 
-// special has the features that only some hooks allow.
-func special() map[Base][]named {
+// hookRules has the features that only some hooks allow.
+func hookRules() map[Base][]named {
 	a4, a6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	return map[Base][]named{
 		{Prerouting, Filter, -300}: {
@@ -165,8 +165,8 @@ func special() map[Base][]named {
 }
 
 func TestRuleText(t *testing.T) {
-	list := anywhere()
-	for _, rules := range special() {
+	list := anyHookRules()
+	for _, rules := range hookRules() {
 		list = append(list, rules...)
 	}
 	for _, n := range list {
@@ -176,7 +176,7 @@ func TestRuleText(t *testing.T) {
 	}
 }
 
-// A name that nothing renders is a forgotten case.
+// A name without a rendered rule is a missing case.
 func TestEveryFieldAndActionHasText(t *testing.T) {
 	for f := Family; f <= SourceOfOutInterface; f++ {
 		if text := (Match{Field: f}).String(); strings.HasPrefix(text, "field") {
@@ -190,7 +190,7 @@ func TestEveryFieldAndActionHasText(t *testing.T) {
 	}
 }
 
-// fullTable has everything that a table can have, but for rules whose text has one of the omitted words in it.
+// fullTable has every feature of a table, apart from rules whose text has one of the omitted words.
 func fullTable(omitted ...string) *Table {
 	t := NewTable()
 	for _, s := range []struct {
@@ -224,14 +224,14 @@ func fullTable(omitted ...string) *Table {
 	}
 	t.SetChain(&Chain{Name: "leaf"})
 	chain := &Chain{Name: "pi/NetworkPolicy/default/web.x_1"}
-	for _, n := range anywhere() {
+	for _, n := range anyHookRules() {
 		if slices.ContainsFunc(omitted, func(word string) bool { return strings.Contains(n.text, word) }) {
 			continue
 		}
 		chain.Rules = append(chain.Rules, n.rule)
 	}
 	t.SetChain(chain)
-	for base, rules := range special() {
+	for base, rules := range hookRules() {
 		chain := &Chain{Name: fmt.Sprintf("base-%s-%d", base.Hook, base.Type), Base: &base}
 		for _, n := range rules {
 			chain.Rules = append(chain.Rules, n.rule)
@@ -276,7 +276,7 @@ func TestTextOfTable(t *testing.T) {
 	}
 }
 
-// nft takes the text as it is, and lists as many rules, sets, maps and elements as the table has.
+// nft accepts the text unchanged, and lists as many rules, sets, maps and elements as the table has.
 func TestNFTLoadsText(t *testing.T) {
 	namespace.Require(t, "nft")
 	ns := namespace.New(t, "manxtext")
@@ -324,7 +324,7 @@ func command(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// Whatever the names and comments, a rule is one line, and they cannot inject one into the table.
+// A rule is one line for any names and comments, which cannot inject a rule into the table.
 func FuzzText(f *testing.F) {
 	f.Add("leaf", "comment", "h4/x", "cali1", uint32(3), "10.0.0.0/8")
 	f.Add("a\n}", "x\" drop\n", "\x00", "\u202e", uint32(255), "::/0")

@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// Target keeps the file. Not safe for concurrent use.
+// Target keeps the file. It is not safe for concurrent use.
 type Target struct {
 	path  string
 	now   func() time.Time
@@ -41,7 +41,7 @@ func (t *Target) SetState(h *hoststate.Host) {
 	}
 }
 
-// content is the desired one: a line for each workload, in order.
+// content returns the desired content: a line for each workload, in order.
 func content(h *hoststate.Host) string {
 	var lines []string
 	for k, e := range h.Usable() {
@@ -105,7 +105,7 @@ func (t *Target) Notices() []reconcile.Notice {
 // Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
 func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }
 
-// longest bounds how much of the file is read, in bytes.
+// longest is the number of bytes of the file that are read at most.
 const longest = 1 << 20
 
 // List implements reconcile.Applier. An unreadable file counts as one with other content.

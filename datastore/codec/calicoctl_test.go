@@ -8,12 +8,13 @@ import (
 
 	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 // Manx accepts calicoctl's output unchanged, and decodes it to the objects that calicoctl had read.
 func TestOutputOfCalicoctlIsInput(t *testing.T) {
 	raw := map[model.Key]string{}
-	for _, s := range readLines[stored](t, "objects.jsonl") {
+	for _, s := range jsonlines.Read[stored](t, "testdata/objects.jsonl") {
 		k := storedKey(s.Key)
 		raw[k] = s.Raw
 	}

@@ -1,16 +1,14 @@
 package codec
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/json"
 	"net/netip"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 // The files in testdata were written by unmodified Calico programs.
@@ -18,29 +16,6 @@ import (
 // stored is one line of objects.jsonl or history.jsonl.
 type stored struct {
 	Op, Key, Raw string
-}
-
-func readLines[T any](t testing.TB, file string) []T {
-	t.Helper()
-	f, err := os.Open("testdata/" + file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	var list []T
-	s := bufio.NewScanner(f)
-	s.Buffer(nil, 1<<20)
-	for s.Scan() {
-		var v T
-		if err := json.Unmarshal(s.Bytes(), &v); err != nil {
-			t.Fatal(err)
-		}
-		list = append(list, v)
-	}
-	if s.Err() != nil || len(list) == 0 {
-		t.Fatalf("%s: %d lines, %v", file, len(list), s.Err())
-	}
-	return list
 }
 
 func exact(t testing.TB, b []byte) any {
@@ -82,7 +57,7 @@ func storedKey(path string) model.Key {
 
 func TestNothingOfCalicosObjectsIsLost(t *testing.T) {
 	for _, file := range []string{"objects.jsonl", "history.jsonl", "nodestatus.jsonl"} {
-		for _, s := range readLines[stored](t, file) {
+		for _, s := range jsonlines.Read[stored](t, "testdata/"+file) {
 			k := storedKey(s.Key)
 			if s.Op == "delete" {
 				continue
@@ -131,7 +106,7 @@ func withoutNewFields(v any) any {
 
 // A value that was never decoded must encode to Calico's bytes, so that no tool sees a difference.
 func TestFreshObjectsHaveCalicosBytes(t *testing.T) {
-	for _, s := range readLines[stored](t, "objects.jsonl") {
+	for _, s := range jsonlines.Read[stored](t, "testdata/objects.jsonl") {
 		k := storedKey(s.Key)
 		if k.Kind == model.KindFelixConfiguration {
 			continue // the API module's type, with other fields in another order
@@ -412,7 +387,7 @@ func BenchmarkEncodeChangedBlock26(b *testing.B) {
 }
 
 func blockOfH1(b *testing.B) (model.Key, []byte) {
-	for _, s := range readLines[stored](b, "objects.jsonl") {
+	for _, s := range jsonlines.Read[stored](b, "testdata/objects.jsonl") {
 		if strings.HasSuffix(s.Key, "/assignment/ipv4/block/10.40.26.192-26") {
 			k := storedKey(s.Key)
 			return k, []byte(s.Raw)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/validation"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 // fuzzKind decodes any input as an object of a kind. No input causes a panic. An object that is not quarantined can be
@@ -25,7 +26,7 @@ func fuzzKind(f *testing.F, kind model.Kind) {
 		}
 	}
 	for _, file := range []string{"objects.jsonl", "history.jsonl"} {
-		for _, s := range readLines[stored](f, file) {
+		for _, s := range jsonlines.Read[stored](f, "testdata/"+file) {
 			if k := storedKey(s.Key); k.Kind == kind {
 				f.Add([]byte(s.Raw))
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/validation"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 var testTime = time.Date(2026, 8, 1, 12, 0, 0, 999, time.FixedZone("x", 7200))
@@ -22,7 +23,7 @@ var testTime = time.Date(2026, 8, 1, 12, 0, 0, 999, time.FixedZone("x", 7200))
 // other programs wrote again later are left out.
 func TestDefaultsAreThoseOfCalico(t *testing.T) {
 	written := map[model.Key][]string{}
-	for _, s := range readLines[stored](t, "history.jsonl") {
+	for _, s := range jsonlines.Read[stored](t, "testdata/history.jsonl") {
 		if s.Op != "delete" {
 			written[storedKey(s.Key)] = append(written[storedKey(s.Key)], s.Raw)
 		}
@@ -143,11 +144,11 @@ var acceptedByUs = map[string]string{
 
 func TestWhatCalicoRefusesIsRefused(t *testing.T) {
 	others := model.Set{}
-	for _, s := range readLines[stored](t, "objects.jsonl") {
+	for _, s := range jsonlines.Read[stored](t, "testdata/objects.jsonl") {
 		k := storedKey(s.Key)
 		others[k] = Decode(k, []byte(s.Raw), 1)
 	}
-	for _, r := range readLines[refusal](t, "rejected.jsonl") {
+	for _, r := range jsonlines.Read[refusal](t, "testdata/rejected.jsonl") {
 		t.Run(r.Why, func(t *testing.T) {
 			fields, err := refuse(r, others)
 			if reason := acceptedByUs[r.Why]; reason != "" {
@@ -200,7 +201,7 @@ func namesField(fields []string, calico any) bool {
 }
 
 func TestWhatCalicoAcceptsIsAccepted(t *testing.T) {
-	for _, r := range readLines[refusal](t, "accepted-although-odd.jsonl") {
+	for _, r := range jsonlines.Read[refusal](t, "testdata/accepted-although-odd.jsonl") {
 		if _, err := refuse(r, model.Set{}); err != nil {
 			t.Errorf("%s: %v", r.Why, err)
 		}

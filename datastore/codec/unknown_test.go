@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 // freeForm has the objects with names of the user as members: they have no unknown members.
@@ -38,7 +39,7 @@ func inject(v any) (count int) {
 // may differ afterwards.
 func TestFieldsOfTheFutureSurviveAtEveryLevel(t *testing.T) {
 	total := 0
-	for _, s := range readLines[stored](t, "objects.jsonl") {
+	for _, s := range jsonlines.Read[stored](t, "testdata/objects.jsonl") {
 		k := storedKey(s.Key)
 		want := exact(t, []byte(s.Raw))
 		total += inject(want)

@@ -133,7 +133,8 @@ func (c calicoCluster) allows(direction networkingv1.PolicyType, from, to testPo
 
 func (c calicoCluster) matches(r v3.Rule, namespace string, from, to testPod, port podPort) bool {
 	return (r.Protocol == nil || r.Protocol.String() == port.Protocol) &&
-		c.is(r.Source, namespace, from) && c.is(r.Destination, namespace, to) && len(r.Source.Ports) == 0 &&
+		c.matchesEntity(r.Source, namespace, from) && c.matchesEntity(r.Destination, namespace, to) &&
+		len(r.Source.Ports) == 0 &&
 		(len(r.Destination.Ports) == 0 || slices.ContainsFunc(r.Destination.Ports, func(p numorstring.Port) bool {
 			if p.PortName != "" {
 				return p.PortName == port.Name
@@ -142,8 +143,8 @@ func (c calicoCluster) matches(r v3.Rule, namespace string, from, to testPod, po
 		}))
 }
 
-// is reports whether the pod matches one side of a rule.
-func (c calicoCluster) is(e v3.EntityRule, namespace string, pod testPod) bool {
+// matchesEntity reports whether the pod matches one side of a rule.
+func (c calicoCluster) matchesEntity(e v3.EntityRule, namespace string, pod testPod) bool {
 	ip := netip.MustParseAddr(pod.IP)
 	within := func(n string) bool { return netip.MustParsePrefix(n).Contains(ip) }
 	switch {

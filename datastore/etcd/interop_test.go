@@ -1,9 +1,7 @@
 package etcd_test
 
 import (
-	"bufio"
 	"encoding/json"
-	"os"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -13,24 +11,14 @@ import (
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 // stored returns the keys and values that Calico's own programs left in etcd.
 func stored(t *testing.T) map[string]string {
 	t.Helper()
-	f, err := os.Open("../codec/testdata/objects.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
 	values := map[string]string{}
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var entry struct{ Key, Raw string }
-		if err := json.Unmarshal(lines.Bytes(), &entry); err != nil {
-			t.Fatal(err)
-		}
+	for _, entry := range jsonlines.Read[struct{ Key, Raw string }](t, "../codec/testdata/objects.jsonl") {
 		values[entry.Key] = entry.Raw
 	}
 	if len(values) < 100 {

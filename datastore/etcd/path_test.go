@@ -1,17 +1,15 @@
 package etcd_test
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 func TestPaths(t *testing.T) {
@@ -54,14 +52,9 @@ func TestPaths(t *testing.T) {
 func recordedPaths(t testing.TB, files ...string) (paths []string) {
 	t.Helper()
 	for _, file := range files {
-		content, err := os.ReadFile("../codec/testdata/" + file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range bytes.Lines(content) {
-			var entry struct{ Key string }
-			if err := json.Unmarshal(line, &entry); err != nil || entry.Key == "" {
-				t.Fatalf("%s: %q: %v", file, line, err)
+		for i, entry := range jsonlines.Read[struct{ Key string }](t, "../codec/testdata/"+file) {
+			if entry.Key == "" {
+				t.Fatalf("line %d of %s has no key", i+1, file)
 			}
 			paths = append(paths, entry.Key)
 		}

@@ -73,8 +73,8 @@ func (p *proxy) mend() {
 	p.down = false
 }
 
-// slow delays each piece of data in either direction.
-func (p *proxy) slow(delay time.Duration) {
+// setDelay delays each piece of data in either direction.
+func (p *proxy) setDelay(delay time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = delay

@@ -25,7 +25,7 @@ func peerIP(o *model.Object) string { return o.Value.(*model.BGPPeer).Spec.PeerI
 
 // runStoreTests runs the tests of every store on an etcd, which has an endpoint besides.
 func runStoreTests(t *testing.T, direct etcd.Config, endpoint string) {
-	plain := raw(t, direct)
+	plain := rawClient(t, direct)
 	direct.LeaseTTL = storetest.LongLease
 	storetest.Run(t, func(t *testing.T) storetest.System {
 		if _, err := plain.Delete(t.Context(), etcd.Root, clientv3.WithPrefix()); err != nil {
@@ -43,8 +43,8 @@ func runStoreTests(t *testing.T, direct etcd.Config, endpoint string) {
 	})
 }
 
-// raw returns a plain etcd client.
-func raw(t *testing.T, c etcd.Config) *clientv3.Client {
+// rawClient returns a plain etcd client.
+func rawClient(t *testing.T, c etcd.Config) *clientv3.Client {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints, Logger: zap.NewNop()})
 	if err != nil {

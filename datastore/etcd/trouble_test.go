@@ -104,7 +104,7 @@ func TestOperationsWhileTheDatastoreIsDown(t *testing.T) {
 func TestSlowDatastore(t *testing.T) {
 	server := etcdtest.Start(t)
 	line := newProxy(t, server.Endpoint)
-	line.slow(200 * time.Millisecond)
+	line.setDelay(200 * time.Millisecond)
 	s := open(t, etcd.Config{Endpoints: []string{line.URL()}})
 	m := watch(t, s, model.KindBGPPeer)
 	m.UntilInSync()

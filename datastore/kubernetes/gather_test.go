@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// joined returns a connection that gathers, and its other end.
-func joined(t *testing.T, longest time.Duration) (*gathering, net.Conn) {
+// newConnection returns a connection that gathers, and its other end.
+func newConnection(t *testing.T, longest time.Duration) (*gathering, net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -62,7 +62,7 @@ func reads(c io.Reader) <-chan []byte {
 
 func TestGather(t *testing.T) {
 	t.Run("what comes after a quiet time does not wait, what follows does until there is much", func(t *testing.T) {
-		c, other := joined(t, time.Hour)
+		c, other := newConnection(t, time.Hour)
 		c.drained = true // as after earlier reads
 		batches := reads(c)
 		write(t, other, []byte("first"))
@@ -81,7 +81,7 @@ func TestGather(t *testing.T) {
 		}
 	})
 	t.Run("what comes in close succession is read together", func(t *testing.T) {
-		c, other := joined(t, 200*time.Millisecond)
+		c, other := newConnection(t, 200*time.Millisecond)
 		var n atomic.Int64
 		batches := reads(c)
 		const pieces = 100
@@ -102,7 +102,7 @@ func TestGather(t *testing.T) {
 		}
 	})
 	t.Run("the other end goes while data are gathered", func(t *testing.T) {
-		c, other := joined(t, time.Hour)
+		c, other := newConnection(t, time.Hour)
 		c.drained, c.began = true, time.Now()
 		batches := reads(c)
 		write(t, other, []byte("last words"))
@@ -115,7 +115,7 @@ func TestGather(t *testing.T) {
 		}
 	})
 	t.Run("this end is closed while data are gathered", func(t *testing.T) {
-		c, other := joined(t, time.Hour)
+		c, other := newConnection(t, time.Hour)
 		c.drained, c.began = true, time.Now()
 		batches := reads(c)
 		write(t, other, []byte("words"))
@@ -129,7 +129,7 @@ func TestGather(t *testing.T) {
 // TestShortWritesWait: acknowledgements of HTTP/2 leave together while a batch is gathered, before a longer write, and
 // at once at any other time.
 func TestShortWritesWait(t *testing.T) {
-	c, other := joined(t, time.Hour)
+	c, other := newConnection(t, time.Hour)
 	sent := reads(other)
 	batches := reads(c)
 	arrives := func(want string) {
@@ -198,7 +198,7 @@ func TestShortWritesWait(t *testing.T) {
 
 // TestOneWakeupABatch: the reader of a busy connection is woken once for each batch, and not by its first event.
 func TestOneWakeupABatch(t *testing.T) {
-	c, other := joined(t, time.Hour)
+	c, other := newConnection(t, time.Hour)
 	batches := reads(c)
 	write(t, other, []byte("first"))
 	<-batches

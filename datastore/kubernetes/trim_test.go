@@ -15,8 +15,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// full returns an object of testdata with every field that a current cluster fills in.
-func full[T any](tb testing.TB, name string) *T {
+// fullObject returns an object of testdata with every field that a current cluster fills in.
+func fullObject[T any](tb testing.TB, name string) *T {
 	tb.Helper()
 	text, err := os.ReadFile("testdata/" + name + ".json")
 	o := new(T)
@@ -31,7 +31,7 @@ func full[T any](tb testing.TB, name string) *T {
 
 // TestTrim: the trimmed message decodes to the same objects.
 func TestTrim(t *testing.T) {
-	pod, node := full[corev1.Pod](t, "pod"), full[corev1.Node](t, "node")
+	pod, node := fullObject[corev1.Pod](t, "pod"), fullObject[corev1.Node](t, "node")
 	end := metav1.Now().Rfc3339Copy()
 	ended := pod.DeepCopy()
 	ended.DeletionTimestamp, ended.Status.Phase, ended.Spec.HostNetwork = &end, corev1.PodSucceeded, true
@@ -50,7 +50,7 @@ func TestTrim(t *testing.T) {
 		}
 		want, wantNotices := form.Endpoint(p, form.Config{})
 		have, haveNotices := form.Endpoint(&left, form.Config{})
-		same(t, name, have, want)
+		checkSame(t, name, have, want)
 		if !reflect.DeepEqual(haveNotices, wantNotices) {
 			t.Errorf("%s: notices %v, want %v", name, haveNotices, wantNotices)
 		}
@@ -66,7 +66,7 @@ func TestTrim(t *testing.T) {
 		}
 		want, _ := form.Node(n, form.Config{UsePodCIDR: true})
 		have, _ := form.Node(&left, form.Config{UsePodCIDR: true})
-		same(t, name, have, want)
+		checkSame(t, name, have, want)
 	}
 }
 
@@ -77,7 +77,7 @@ func huge(p *corev1.Pod) *corev1.Pod {
 	return p
 }
 
-func same(t *testing.T, name string, have, want *model.Object) {
+func checkSame(t *testing.T, name string, have, want *model.Object) {
 	t.Helper()
 	if (have == nil) != (want == nil) || have != nil && !reflect.DeepEqual(have.Value, want.Value) {
 		t.Errorf("%s:\n%v\nwant\n%v", name, have, want)
@@ -97,7 +97,7 @@ func marshal(tb testing.TB, m marshaller) []byte {
 
 // TestTrimDamaged: a damaged message stays damaged or gets shorter; it never causes a panic.
 func TestTrimDamaged(t *testing.T) {
-	raw := marshal(t, full[corev1.Pod](t, "pod"))
+	raw := marshal(t, fullObject[corev1.Pod](t, "pod"))
 	r := rand.New(rand.NewPCG(1, 2))
 	for n := range len(raw) {
 		cut := trim(nil, raw[:n], keptPod)
@@ -115,7 +115,7 @@ func TestTrimDamaged(t *testing.T) {
 
 // BenchmarkPod measures the cost of one pod of another node, from the API's bytes to the endpoint.
 func BenchmarkPod(b *testing.B) {
-	raw := marshal(b, full[corev1.Pod](b, "pod"))
+	raw := marshal(b, fullObject[corev1.Pod](b, "pod"))
 	for _, c := range []struct {
 		name string
 		keep parts

@@ -37,7 +37,7 @@ func readInPieces(raw []byte) (items [][]byte, meta listMeta, err error) {
 }
 
 func TestListThatComes(t *testing.T) {
-	pod := full[corev1.Pod](t, "pod")
+	pod := fullObject[corev1.Pod](t, "pod")
 	for _, n := range []int{0, 1, 3} {
 		raw := listOf(t, slices.Repeat([]corev1.Pod{*pod}, n)...)
 		var want [][]byte

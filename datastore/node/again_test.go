@@ -23,11 +23,11 @@ func TestNodeIsRegisteredAgain(t *testing.T) {
 	client, store := server.Client(t), server.Store(t)
 	c := named("n1")
 	c.IP = "10.0.0.1" // not autodetected: no later detection
-	host := &fixed{interfaces: interfaces("eth0 10.0.0.1/24")}
+	host := &fixedHost{interfaces: interfaces("eth0 10.0.0.1/24")}
 	registered := mustRegister(t, store, c, host)
 	key, path := model.ResourceKey(model.KindNode, "n1"), v3root+"nodes/n1"
 	put(t, client, path, strings.NewReplacer(`"name":"n1"`, `"name":"n1","labels":{"rack":"7"}`, `"bgp":{`,
-		`"bgp":{"asNumber":65007,"routeReflectorClusterID":"1.2.3.4",`).Replace(raw(t, client, path)))
+		`"bgp":{"asNumber":65007,"routeReflectorClusterID":"1.2.3.4",`).Replace(rawValue(t, client, path)))
 	tables := datastore.NewTables(zap.NewNop(), "n1")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -47,7 +47,7 @@ func TestNodeIsRegisteredAgain(t *testing.T) {
 		t.Helper()
 		var text string
 		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-			text = raw(t, client, path)
+			text = rawValue(t, client, path)
 			missing := text == ""
 			for _, w := range want {
 				missing = missing || !strings.Contains(text, w)
@@ -86,7 +86,7 @@ func TestNodeIsRegisteredAgain(t *testing.T) {
 	out.Store(true)
 	remove()
 	time.Sleep(10 * k.pause) // it must not be created again
-	if text := raw(t, client, path); text != "" {
+	if text := rawValue(t, client, path); text != "" {
 		t.Errorf("taken out of the cluster: %s", text)
 	}
 	cancel()
@@ -98,7 +98,7 @@ func TestNodeIsRegisteredAgain(t *testing.T) {
 // A Node that another program has created, and that the tables do not have yet, is not completed without the AS number.
 func TestNodeThatTheTablesLack(t *testing.T) {
 	store := etcdtest.Start(t).Store(t)
-	c, host := named("n1"), &fixed{interfaces: interfaces("eth0 10.0.0.1/24")}
+	c, host := named("n1"), &fixedHost{interfaces: interfaces("eth0 10.0.0.1/24")}
 	c.AS = "65007"
 	k := &Keeper{Config: named("n1"), Registered: mustRegister(t, store, c, host), Store: store, Host: host,
 		MayCreate: func(context.Context) error { return nil }, Log: zap.NewNop()}

@@ -9,16 +9,16 @@ import (
 	"testing"
 )
 
-// fixed is a host with the given interfaces.
-type fixed struct {
+// fixedHost is a host with the given interfaces.
+type fixedHost struct {
 	interfaces []Interface
 	sources    map[string]string // destination to own address
 	err        error
 }
 
-func (h *fixed) Interfaces() ([]Interface, error) { return h.interfaces, h.err }
+func (h *fixedHost) Interfaces() ([]Interface, error) { return h.interfaces, h.err }
 
-func (h *fixed) SourceFor(_ context.Context, destination string, family Family) (netip.Addr, error) {
+func (h *fixedHost) SourceFor(_ context.Context, destination string, family Family) (netip.Addr, error) {
 	a, ok := h.sources[fmt.Sprintf("%s %s", destination, family)]
 	if !ok {
 		return netip.Addr{}, fmt.Errorf("no %s route to %s", family, destination)
@@ -128,7 +128,7 @@ func TestMethodsThatCannotBe(t *testing.T) {
 }
 
 func TestLookedUpMethods(t *testing.T) {
-	host := &fixed{interfaces: interfaces("eth0 10.0.0.1/24 fd00::1/64"), sources: map[string]string{
+	host := &fixedHost{interfaces: interfaces("eth0 10.0.0.1/24 fd00::1/64"), sources: map[string]string{
 		"10.9.9.9 IPv4": "10.0.0.1", "far IPv4": "10.0.0.77"}}
 	answer := func(a string, err error) KubernetesAddress {
 		return func(context.Context, Family) (netip.Addr, error) { return netip.MustParseAddr(a), err }
@@ -165,8 +165,8 @@ func TestLookedUpMethods(t *testing.T) {
 }
 
 func TestDecideAddress(t *testing.T) {
-	host := &fixed{interfaces: interfaces("eth0 10.0.0.1/24 fd00::1/64")}
-	bare := &fixed{}
+	host := &fixedHost{interfaces: interfaces("eth0 10.0.0.1/24 fd00::1/64")}
+	bare := &fixedHost{}
 	for _, tc := range []struct {
 		rule                      string
 		family                    Family

@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Drainer drains this node and brings it back as its annotations request. The advertised routes of each phase follow from
-// the Node; the Drainer determines the end of a phase and records it in the Node.
+// Drainer drains this node and brings it back as its annotations request. The advertised routes of each phase follow
+// from the Node; the Drainer determines the end of a phase and records it in the Node.
 type Drainer struct {
 	Store datastore.Store
 	Node  string

@@ -78,14 +78,14 @@ func TestDrainWaitsUntilTrafficHasLeft(t *testing.T) {
 	}
 	x.rate.Store(0)
 	x.waitPhase(model.Drained)
-	if raw := x.raw("nodes/n"); !strings.Contains(raw, model.AnnotationDrained) ||
+	if raw := x.rawValue("nodes/n"); !strings.Contains(raw, model.AnnotationDrained) ||
 		!strings.Contains(raw, `"futureSpec":{"a":1}`) {
 		t.Errorf("the node does not tell, or lost what this version does not know: %s", raw)
 	}
 	x.annotate(func(a map[string]string) { delete(a, model.AnnotationDrain) })
 	x.waitPhase(model.Returning)
 	x.waitPhase(model.InService)
-	if raw := x.raw("nodes/n"); strings.Contains(raw, "manx.io/") {
+	if raw := x.rawValue("nodes/n"); strings.Contains(raw, "manx.io/") {
 		t.Errorf("annotations are left: %s", raw)
 	}
 }

@@ -29,7 +29,7 @@ func TestNodesAreReadOnlyWhereTheyDecide(t *testing.T) {
 	read := func(what string, name string, addresses string, want int) {
 		t.Helper()
 		store.times = 0
-		mustRegister(t, store, named(name), &fixed{interfaces: interfaces(addresses)})
+		mustRegister(t, store, named(name), &fixedHost{interfaces: interfaces(addresses)})
 		if store.times != want {
 			t.Errorf("%s: all Nodes were read %d times, want %d", what, store.times, want)
 		}

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +23,7 @@ import (
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 const v3root = "/calico/resources/v3/projectcalico.org/"
@@ -39,20 +39,7 @@ type write struct {
 // to 24).
 func startup(t *testing.T) []write {
 	t.Helper()
-	f, err := os.Open("testdata/startup.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	var writes []write
-	for s := bufio.NewScanner(f); s.Scan(); {
-		var w write
-		if err := json.Unmarshal(s.Bytes(), &w); err != nil {
-			t.Fatal(err)
-		}
-		writes = append(writes, w)
-	}
-	return writes
+	return jsonlines.Read[write](t, "testdata/startup.jsonl")
 }
 
 func put(t *testing.T, client *clientv3.Client, key, value string) {
@@ -62,7 +49,7 @@ func put(t *testing.T, client *clientv3.Client, key, value string) {
 	}
 }
 
-func raw(t *testing.T, client *clientv3.Client, key string) string {
+func rawValue(t *testing.T, client *clientv3.Client, key string) string {
 	t.Helper()
 	resp, err := client.Get(t.Context(), key)
 	if err != nil {
@@ -118,14 +105,14 @@ func TestStoresWhatCalicoStores(t *testing.T) {
 	}
 	c := named("h1")
 	c.AS, c.K8sNodeRef, c.ClusterType = "64901", "h1", "bare"
-	r := mustRegister(t, store, c, &fixed{interfaces: interfaces("lo 127.0.0.1/8", "eth0 172.29.7.11/24")})
+	r := mustRegister(t, store, c, &fixedHost{interfaces: interfaces("lo 127.0.0.1/8", "eth0 172.29.7.11/24")})
 	compared := 0
 	for _, w := range writes {
 		if w.Rev < 19 && !strings.Contains(w.Key, "ippools") {
 			continue
 		}
 		compared++
-		if got := raw(t, client, w.Key); !reflect.DeepEqual(comparable(t, got), comparable(t, w.Raw)) {
+		if got := rawValue(t, client, w.Key); !reflect.DeepEqual(comparable(t, got), comparable(t, w.Raw)) {
 			t.Errorf("%s:\n got  %s\n want %s", w.Key, got, w.Raw)
 		}
 	}
@@ -147,15 +134,15 @@ func TestNewCluster(t *testing.T) {
 		return "N1", nil
 	}},
 		Directories: []string{filepath.Join(dir, "run")}, Pool4: PoolConfig{IPIP: "CrossSubnet"}}
-	mustRegister(t, store, c, &fixed{interfaces: interfaces("eth0 192.168.9.1/24")})
+	mustRegister(t, store, c, &fixedHost{interfaces: interfaces("eth0 192.168.9.1/24")})
 	for _, w := range startup(t) {
-		if strings.Contains(w.Key, "tiers") && !reflect.DeepEqual(comparable(t, raw(t, client, w.Key)),
+		if strings.Contains(w.Key, "tiers") && !reflect.DeepEqual(comparable(t, rawValue(t, client, w.Key)),
 			comparable(t, w.Raw)) {
-			t.Errorf("%s: %s", w.Key, raw(t, client, w.Key))
+			t.Errorf("%s: %s", w.Key, rawValue(t, client, w.Key))
 		}
 	}
 	var info v3.ClusterInformation
-	if err := json.Unmarshal([]byte(raw(t, client, v3root+"clusterinformations/default")), &info); err != nil {
+	if err := json.Unmarshal([]byte(rawValue(t, client, v3root+"clusterinformations/default")), &info); err != nil {
 		t.Fatal(err)
 	}
 	if s := info.Spec; len(s.ClusterGUID) != 32 || s.DatastoreReady == nil || !*s.DatastoreReady ||
@@ -182,7 +169,7 @@ func TestNewCluster(t *testing.T) {
 func TestRestart(t *testing.T) {
 	server := etcdtest.Start(t)
 	client, store := server.Client(t), server.Store(t)
-	host := &fixed{interfaces: interfaces("eth0 10.0.0.1/24")}
+	host := &fixedHost{interfaces: interfaces("eth0 10.0.0.1/24")}
 	mustRegister(t, store, named("n1"), host)
 	revision := func() int64 {
 		resp, err := client.Get(t.Context(), "x")
@@ -198,20 +185,20 @@ func TestRestart(t *testing.T) {
 	}
 	key := v3root + "nodes/n1"
 	put(t, client, key, strings.NewReplacer(`"name":"n1"`, `"name":"n1","labels":{"rack":"7"}`, `"spec":{`,
-		`"spec":{"novelty":{"a":[1]},"ipv4VXLANTunnelAddr":"10.9.9.9","orchRefs":[{"orchestrator":"other","nodeName":"o"}],`).Replace(raw(t, client, key)))
+		`"spec":{"novelty":{"a":[1]},"ipv4VXLANTunnelAddr":"10.9.9.9","orchRefs":[{"orchestrator":"other","nodeName":"o"}],`).Replace(rawValue(t, client, key)))
 	put(t, client, v3root+"clusterinformations/default",
 		`{"kind":"ClusterInformation","apiVersion":"projectcalico.org/v3","metadata":{"name":"default"},"spec":{"clusterGUID":"x","clusterType":"k8s,bgp","calicoVersion":"v3.99.0","datastoreReady":true,"future":1}}`)
 	c := named("n1")
 	c.AS, c.K8sNodeRef, c.ClusterType = "1.10", "kn1", "bgp, manual"
 	mustRegister(t, store, c, host)
-	got := raw(t, client, key)
+	got := rawValue(t, client, key)
 	for _, want := range []string{`"rack":"7"`, `"novelty":{"a":[1]}`, `"ipv4VXLANTunnelAddr":"10.9.9.9"`,
 		`"asNumber":65546`, `{"nodeName":"o","orchestrator":"other"}`, `{"nodeName":"kn1","orchestrator":"k8s"}`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the Node lacks %s: %s", want, got)
 		}
 	}
-	got = raw(t, client, v3root+"clusterinformations/default")
+	got = rawValue(t, client, v3root+"clusterinformations/default")
 	for _, want := range []string{`"clusterGUID":"x"`, `"clusterType":"k8s,bgp,manual"`, `"calicoVersion":"v3.99.0"`,
 		`"future":1`} {
 		if !strings.Contains(got, want) {
@@ -222,7 +209,7 @@ func TestRestart(t *testing.T) {
 
 func TestAddressConflict(t *testing.T) {
 	store := etcdtest.Start(t).Store(t)
-	host := &fixed{interfaces: interfaces("eth0 10.0.0.1/24 fd00::1/64")}
+	host := &fixedHost{interfaces: interfaces("eth0 10.0.0.1/24 fd00::1/64")}
 	c := named("n1")
 	c.IP6 = autodetect
 	mustRegister(t, store, c, host)
@@ -280,7 +267,7 @@ func TestAddressConflict(t *testing.T) {
 func TestRefused(t *testing.T) {
 	server := etcdtest.Start(t)
 	client, store := server.Client(t), server.Store(t)
-	host := &fixed{interfaces: interfaces("eth0 10.0.0.1/24")}
+	host := &fixedHost{interfaces: interfaces("eth0 10.0.0.1/24")}
 	mustRegister(t, store, named("n1"), host)
 	put(t, client, v3root+"nodes/broken", `{"spec":`)
 	for _, tc := range []struct {
@@ -292,10 +279,10 @@ func TestRefused(t *testing.T) {
 		{"AS", func(c *Config) { c.AS = "12.x" }, host, `AS = "12.x": want a number`},
 		{"AS 0", func(c *Config) { c.AS = "0" }, host, `AS = "0"`},
 		{"no address at all", func(c *Config) { c.IP = noAddress }, host, "neither an IPv4 nor an IPv6 address"},
-		{"nothing to detect", func(c *Config) { c.Name.Configured, c.IP = "n2", "" }, &fixed{},
+		{"nothing to detect", func(c *Config) { c.Name.Configured, c.IP = "n2", "" }, &fixedHost{},
 			"neither an IPv4 nor an IPv6 address: set IP or IP6; no IPv4 address was found: first-found: none of the " +
 				"host's 0 IPv4 addresses fits"},
-		{"the host cannot be asked", func(*Config) {}, &fixed{err: errors.New("boom")}, "boom"},
+		{"the host cannot be asked", func(*Config) {}, &fixedHost{err: errors.New("boom")}, "boom"},
 		{"NO_DEFAULT_POOLS with a pool", func(c *Config) { c.NoDefaultPools, c.Pool4.CIDR = true, "10.0.0.0/16" }, host,
 			"NO_DEFAULT_POOLS is set"},
 		{"a pool that cannot be", func(c *Config) { c.Pool4.BlockSize = 8 }, host, "default IPv4 pool: block size 8"},
@@ -309,7 +296,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: %v", tc.rule, err)
 		}
 	}
-	if got := raw(t, client, v3root+"nodes/broken"); got != `{"spec":` {
+	if got := rawValue(t, client, v3root+"nodes/broken"); got != `{"spec":` {
 		t.Errorf("the unreadable Node was overwritten: %s", got)
 	}
 }
@@ -318,7 +305,7 @@ func TestPoolThatCannotBeReadIsAPool(t *testing.T) {
 	server := etcdtest.Start(t)
 	client, store := server.Client(t), server.Store(t)
 	put(t, client, v3root+"ippools/p", `garbage`)
-	r := mustRegister(t, store, named("n1"), &fixed{interfaces: interfaces("eth0 10.0.0.1/24")})
+	r := mustRegister(t, store, named("n1"), &fixedHost{interfaces: interfaces("eth0 10.0.0.1/24")})
 	if pools, _, err := store.List(t.Context(), model.KindIPPool, ""); err != nil || len(pools) != 1 {
 		t.Errorf("%d pools, %v", len(pools), err)
 	}
@@ -338,7 +325,7 @@ func TestManyAtOnce(t *testing.T) {
 			c := named(fmt.Sprintf("n%d", i))
 			c.ClusterType = fmt.Sprintf("t%d", i)
 			_, errs[i] = Register(t.Context(), c, store,
-				&fixed{interfaces: interfaces(fmt.Sprintf("eth0 10.0.0.%d/24", i+1))}, zap.NewNop())
+				&fixedHost{interfaces: interfaces(fmt.Sprintf("eth0 10.0.0.%d/24", i+1))}, zap.NewNop())
 		})
 	}
 	wg.Wait()
@@ -357,13 +344,13 @@ func TestManyAtOnce(t *testing.T) {
 func TestLockedAndUnreachableDatastore(t *testing.T) {
 	server := etcdtest.Start(t)
 	client, store := server.Client(t), server.Store(t)
-	host := &fixed{interfaces: interfaces("eth0 10.0.0.1/24")}
+	host := &fixedHost{interfaces: interfaces("eth0 10.0.0.1/24")}
 	locked := `{"kind":"ClusterInformation","apiVersion":"projectcalico.org/v3","metadata":{"name":"default"},"spec":{"clusterGUID":"x","calicoVersion":"v3.1.0","datastoreReady":false}}`
 	put(t, client, v3root+"clusterinformations/default", locked)
 	if _, err := register(t, store, named("n1"), host); !errors.Is(err, errLocked) {
 		t.Fatal(err)
 	}
-	if got := raw(t, client, v3root+"nodes/n1"); got != "" {
+	if got := rawValue(t, client, v3root+"nodes/n1"); got != "" {
 		t.Errorf("a locked datastore was written: %s", got)
 	}
 	c := named("n1")
@@ -406,7 +393,7 @@ func TestRenamedHostIsTold(t *testing.T) {
 	if err := writeName(c.Name.File, "old"); err != nil {
 		t.Fatal(err)
 	}
-	r := mustRegister(t, store, c, &fixed{interfaces: interfaces("eth0 10.0.0.1/24")})
+	r := mustRegister(t, store, c, &fixedHost{interfaces: interfaces("eth0 10.0.0.1/24")})
 	if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "this host was node old and is now new") {
 		t.Error(r.Warnings)
 	}
@@ -415,7 +402,7 @@ func TestRenamedHostIsTold(t *testing.T) {
 // changing is a host whose interfaces a test replaces.
 type changing struct {
 	mu sync.Mutex
-	fixed
+	fixedHost
 }
 
 func (h *changing) set(lines ...string) {
@@ -427,12 +414,12 @@ func (h *changing) set(lines ...string) {
 func (h *changing) Interfaces() ([]Interface, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.fixed.Interfaces()
+	return h.fixedHost.Interfaces()
 }
 
 func TestMonitor(t *testing.T) {
 	store := etcdtest.Start(t).Store(t)
-	mustRegister(t, store, named("other"), &fixed{interfaces: interfaces("eth0 10.0.0.77/24")})
+	mustRegister(t, store, named("other"), &fixedHost{interfaces: interfaces("eth0 10.0.0.77/24")})
 	host := &changing{}
 	host.set("eth0 10.0.0.1/24")
 	c := named("n1")

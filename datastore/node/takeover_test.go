@@ -110,7 +110,7 @@ func TestSecondHostOfOneName(t *testing.T) {
 	store := etcdtest.Start(t).Store(t)
 	c := named("n1")
 	c.IP = "10.0.0.1"
-	first := &changing{fixed: fixed{interfaces: interfaces("eth0 10.0.0.1/24")}}
+	first := &changing{fixedHost: fixedHost{interfaces: interfaces("eth0 10.0.0.1/24")}}
 	registered := mustRegister(t, store, c, first)
 	tables := datastore.NewTables(zap.NewNop(), "n1")
 	go func() { _ = tables.Run(t.Context(), store, model.KindNode) }()
@@ -135,13 +135,13 @@ func TestSecondHostOfOneName(t *testing.T) {
 	}
 	second := named("n1")
 	second.IP = "10.0.0.2"
-	mustRegister(t, store, second, &fixed{interfaces: interfaces("eth0 10.0.0.2/24")})
+	mustRegister(t, store, second, &fixedHost{interfaces: interfaces("eth0 10.0.0.2/24")})
 	await("a second host", "the Node n1 says 10.0.0.2, which is on no interface of this host",
 		"another host may use the same node name", "10.0.0.1")
 	mustRegister(t, store, c, first)
 	await("the first one again")
 	second.IP = "10.0.0.3"
-	mustRegister(t, store, second, &fixed{interfaces: interfaces("eth0 10.0.0.3/24")})
+	mustRegister(t, store, second, &fixedHost{interfaces: interfaces("eth0 10.0.0.3/24")})
 	await("an operator changes the Node", "10.0.0.3")
 	first.set("eth0 10.0.0.3/24")
 	await("and the interface")

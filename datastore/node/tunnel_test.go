@@ -1,12 +1,9 @@
 package node
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +18,7 @@ import (
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 	"github.com/manxnet/manx/ipam"
 )
 
@@ -50,7 +48,7 @@ func (x tunnelTest) put(path, raw string) {
 	}
 }
 
-func (x tunnelTest) raw(path string) string {
+func (x tunnelTest) rawValue(path string) string {
 	x.Helper()
 	r, err := x.client.Get(context.Background(), resources+path)
 	if err != nil || len(r.Kvs) != 1 {
@@ -155,8 +153,8 @@ func TestTunnelAddressIsAssignedKeptAndReleased(t *testing.T) {
 		t.Errorf("attributes %v, %v", attrs, err)
 	}
 	for _, kept := range []string{`"future":"kept"`, `"futureBGP":7`, `"futureSpec":{"a":1}`, `"rack":"r1"`} {
-		if !strings.Contains(x.raw("nodes/n"), kept) {
-			t.Errorf("%s was lost from the Node: %s", kept, x.raw("nodes/n"))
+		if !strings.Contains(x.rawValue("nodes/n"), kept) {
+			t.Errorf("%s was lost from the Node: %s", kept, x.rawValue("nodes/n"))
 		}
 	}
 
@@ -263,8 +261,8 @@ func TestTunnelAddressSurvivesAConcurrentNodeWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.expect("10.4.0.0")
-	if !strings.Contains(x.raw("nodes/n"), `"new":"label"`) {
-		t.Errorf("the other write is lost: %s", x.raw("nodes/n"))
+	if !strings.Contains(x.rawValue("nodes/n"), `"new":"label"`) {
+		t.Errorf("the other write is lost: %s", x.rawValue("nodes/n"))
 	}
 }
 
@@ -323,16 +321,7 @@ func (x tunnelTest) await(ctx context.Context, tables *datastore.Tables, address
 // written as Calico wrote them.
 func TestTunnelAddressesAreCalicos(t *testing.T) {
 	x := newTunnelTest(t)
-	f, err := os.Open("testdata/tunnel-history.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		var r struct{ Op, Key, Raw string }
-		if err := json.Unmarshal(s.Bytes(), &r); err != nil {
-			t.Fatal(err)
-		}
+	for _, r := range jsonlines.Read[struct{ Op, Key, Raw string }](t, "testdata/tunnel-history.jsonl") {
 		path := strings.TrimPrefix(r.Key, resources)
 		name, isNode := strings.CutPrefix(path, "nodes/")
 		if !isNode || r.Op == "create" {
@@ -343,7 +332,7 @@ func TestTunnelAddressesAreCalicos(t *testing.T) {
 		if err := tunnels.Ensure(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		if got := x.raw(path); got != r.Raw {
+		if got := x.rawValue(path); got != r.Raw {
 			t.Errorf("%s:\n want %s\n have %s", path, r.Raw, got)
 		}
 	}

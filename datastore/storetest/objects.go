@@ -108,7 +108,7 @@ func ipamKinds(t *testing.T, x System) {
 			t.Error(err)
 			continue
 		}
-		updated, err := s.Update(ctx, otherwise(created))
+		updated, err := s.Update(ctx, changedValue(created))
 		if err != nil || updated.Key != o.Key {
 			t.Errorf("update of %s: %v", o.Key, err)
 			continue
@@ -126,8 +126,8 @@ func ipamKinds(t *testing.T, x System) {
 	}
 }
 
-// otherwise returns an object of IPAM with another value: a write that changes nothing need not make a new revision.
-func otherwise(o *model.Object) *model.Object {
+// changedValue returns an object of IPAM with another value: a write that changes nothing need not make a new revision.
+func changedValue(o *model.Object) *model.Object {
 	o = o.Clone()
 	switch v := o.Value.(type) {
 	case *model.Block:

@@ -10,9 +10,9 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// BenchmarkCNI is an ADD and a DEL of one container, policy and routes included: by the plugin over manxd's socket, and
-// by the plugin that reaches the datastore itself, in turns. The processor time is that of the plugin's process and of
-// manxd.
+// BenchmarkCNI measures an ADD and a DEL of one container with policy and routes: by the plugin over manxd's socket,
+// and by the plugin that uses the datastore itself, in turns. It reports the processor time of the plugin's process and
+// of manxd.
 func BenchmarkCNI(b *testing.B) {
 	s := newSite(b)
 	if err := s.node.StartManxd(s.node.EmbedDatastore()...); err != nil {

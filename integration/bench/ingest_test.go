@@ -10,7 +10,7 @@ import (
 const perUpdate = 500
 
 // BenchmarkIngest sends n routes over one session, eBGP or iBGP, and waits until the kernel has them all. Manx and BIRD
-// take turns, so that a disturbance of the machine affects both.
+// run in turns, so that other load of the machine affects both.
 func BenchmarkIngest(b *testing.B) {
 	for _, c := range []struct {
 		n    int

@@ -25,23 +25,23 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// thousand is the cluster that goals are about.
+// thousand is the cluster of the goals.
 var thousand = fill.Cluster{Nodes: 1000, Pods: 30_000, Namespaces: 300, Policies: 1000, Services: 2000}
 
-// part is a cluster of the same shape, but smaller: one of n parts.
+// part returns one of n parts of a cluster: a smaller cluster of the same shape.
 func part(c fill.Cluster, n int) fill.Cluster {
 	c.Nodes, c.Pods, c.Namespaces, c.Policies, c.Services = c.Nodes/n, c.Pods/n, c.Namespaces/n, c.Policies/n,
 		c.Services/n
 	return c
 }
 
-func local(c fill.Cluster) fill.Cluster { c.Local = 30; return c }
-func plain(c fill.Cluster) fill.Cluster { c.Plain = true; return c }
+func local(c fill.Cluster) fill.Cluster         { c.Local = 30; return c }
+func withPlainPods(c fill.Cluster) fill.Cluster { c.Plain = true; return c }
 
-// BenchmarkKubernetes is the whole of manxd beside a real kube-apiserver with a large cluster in it: from its start to
-// its being ready, a time without changes, pods whose status changes ten times a second, and ten pods a second that
-// come and go. The line to the apiserver counts bytes; the apiserver's audit log counts requests. KUBERNETES_STARTS is
-// how often manxd is started (3), KUBERNETES_SECONDS how long each steady part lasts (60).
+// BenchmarkKubernetes measures manxd beside a real kube-apiserver with a large cluster: from its start until it is
+// ready, a time without changes, ten changes of pods' status a second, and ten pods a second that are created and
+// deleted. The line to the apiserver counts bytes; the apiserver's audit log counts requests. KUBERNETES_STARTS is the
+// number of starts of manxd (3), KUBERNETES_SECONDS the duration of each steady part (60).
 func BenchmarkKubernetes(b *testing.B) {
 	for _, c := range []struct {
 		name        string
@@ -51,7 +51,7 @@ func BenchmarkKubernetes(b *testing.B) {
 		{"1000-nodes", thousand, "off"},
 		{"1000-nodes,candidate", thousand, "auto"},
 		{"1000-nodes,30-pods-here", local(thousand), "off"},
-		{"1000-nodes,plain-pods", plain(thousand), "off"},
+		{"1000-nodes,plain-pods", withPlainPods(thousand), "off"},
 		{"500-nodes", part(thousand, 2), "off"},
 		{"250-nodes", part(thousand, 4), "off"},
 		{"1000-nodes,controllers", thousand, "on"},
@@ -61,13 +61,13 @@ func BenchmarkKubernetes(b *testing.B) {
 			for range number(b, "KUBERNETES_STARTS", 3) * b.N {
 				k.start(b)
 			}
-			k.steady(b, "idle", func(context.Context, time.Duration) error { return nil })
-			k.steady(b, "changes", func(ctx context.Context, d time.Duration) error {
+			k.measureSteady(b, "idle", func(context.Context, time.Duration) error { return nil })
+			k.measureSteady(b, "changes", func(ctx context.Context, d time.Duration) error {
 				return fill.Steadily(ctx, 10, d, func(ctx context.Context, i int) error {
 					return k.Change(ctx, k.Local+i)
 				})
 			})
-			k.steady(b, "lives", func(ctx context.Context, d time.Duration) error {
+			k.measureSteady(b, "lives", func(ctx context.Context, d time.Duration) error {
 				return fill.Steadily(ctx, 10, d, func(ctx context.Context, i int) error {
 					return k.Life(ctx, k.Pods+i, 2*time.Second)
 				})
@@ -77,7 +77,7 @@ func BenchmarkKubernetes(b *testing.B) {
 	}
 }
 
-// node is the user that manxd is.
+// node is manxd's user.
 const nodeUser = "system:serviceaccount:kube-system:manx-node"
 
 // kube is a node beside an apiserver.
@@ -98,14 +98,14 @@ func (k *kube) reportBest(name string, v float64) {
 	}
 }
 
-// load is how busy the machine is.
+// load returns the load of the machine.
 func load() string {
 	text, _ := os.ReadFile("/proc/loadavg")
 	one, _, _ := strings.Cut(string(text), " ")
 	return one
 }
 
-// newKubernetes fills an apiserver that is a round trip of some time away from the node.
+// newKubernetes fills an apiserver behind a line with a delay.
 func newKubernetes(b *testing.B, c fill.Cluster, away time.Duration, args ...string) *kube {
 	b.Helper()
 	useEtcd(b)
@@ -175,8 +175,7 @@ func (k *kube) lead(b *testing.B) {
 	b.Cleanup(func() { stop(); <-done })
 }
 
-// useEtcd has the apiserver use an etcd of today: that of Debian 12 lacks a feature that watches with initial events
-// need.
+// useEtcd has the apiserver use a current etcd: Debian 12's etcd lacks a feature that watches with initial events need.
 func useEtcd(b *testing.B) {
 	b.Helper()
 	dir := b.TempDir()
@@ -239,10 +238,10 @@ func (k *kube) run(b *testing.B) {
 	}
 }
 
-// settled is how long after its start the memory of manxd is measured: memory of a burst is freed by then.
+// settled is the time from manxd's start to the measurement of its memory: memory of a burst is freed by then.
 const settled = 10 * time.Second
 
-// start starts manxd and adds up the cost. The last one goes on to run.
+// start starts manxd and adds up the cost. The last started manxd keeps running.
 func (k *kube) start(b *testing.B) {
 	b.Helper()
 	if k.starts > 0 {
@@ -265,7 +264,7 @@ func (k *kube) start(b *testing.B) {
 	k.sum["anonymous-MiB"] += statusMB(pid, "RssAnon")
 }
 
-// requests is how many the node has made.
+// requests returns the number of the node's requests.
 func (k *kube) requests(b *testing.B) (n int) {
 	b.Helper()
 	text, err := os.ReadFile(filepath.Join(k.node.Dir, "audit"))
@@ -281,8 +280,8 @@ func (k *kube) requests(b *testing.B) (n int) {
 	return n
 }
 
-// steady has events happen for a while, and reports their cost to manxd.
-func (k *kube) steady(b *testing.B, name string, happen func(context.Context, time.Duration) error) {
+// measureSteady produces events for a while, and reports their cost for manxd.
+func (k *kube) measureSteady(b *testing.B, name string, happen func(context.Context, time.Duration) error) {
 	b.Helper()
 	d := time.Duration(number(b, "KUBERNETES_SECONDS", 60)) * time.Second
 	pid := k.node.Manxd().PID()
@@ -300,7 +299,7 @@ func (k *kube) steady(b *testing.B, name string, happen func(context.Context, ti
 	b.Logf("%s: %.2f %% of a processor; load %s", name, 100*(cpu(pid)-used).Seconds()/took.Seconds(), load())
 }
 
-// number is that of an environment variable.
+// number returns the number in an environment variable.
 func number(b *testing.B, name string, otherwise int) int {
 	b.Helper()
 	text := os.Getenv(name)

@@ -20,8 +20,8 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// BenchmarkUpdateToKernel is the time from an UPDATE with one prefix leaving the peer to the kernel's news of the
-// route.
+// BenchmarkUpdateToKernel measures the time from sending an UPDATE with one prefix at the peer to the kernel's event of
+// the route.
 func BenchmarkUpdateToKernel(b *testing.B) {
 	for _, sp := range speakers {
 		b.Run(sp.name, func(b *testing.B) {
@@ -72,7 +72,7 @@ func awaitRoute(b *testing.B, routes <-chan netlink.RouteUpdate, prefix netip.Pr
 	}
 }
 
-// BenchmarkBlockToUpdate is the time until a new block of the node is in an UPDATE at the peer: for Manx from the
+// BenchmarkBlockToUpdate measures the time until a new block of the node is in an UPDATE at the peer: for Manx from the
 // request to store the block's affinity, for BIRD from `configure` with one more static route. The datastore's time to
 // acknowledge the request is reported too, since BIRD's time has no such part.
 func BenchmarkBlockToUpdate(b *testing.B) {
@@ -140,7 +140,7 @@ func measureOrigin(b *testing.B, s *site, originate func(netip.Prefix) time.Time
 	report(b, took)
 }
 
-// awaitUpdate returns when an UPDATE with the block came.
+// awaitUpdate returns the time of the UPDATE with the block.
 func awaitUpdate(b *testing.B, s *site, p *lab.Peer, block netip.Prefix) time.Time {
 	b.Helper()
 	nlri := append([]byte{byte(block.Bits())}, block.Addr().AsSlice()...)
@@ -180,7 +180,7 @@ func birdControl(s *site) (net.Conn, error) {
 		return err
 	})
 	if err == nil {
-		go func() { // its answers are not needed
+		go func() { // its responses are not needed
 			buf := make([]byte, 4096)
 			for {
 				if _, err := conn.Read(buf); err != nil {

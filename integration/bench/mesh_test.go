@@ -26,8 +26,7 @@ func meshPeer(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 201, byte(i / 250), byte(1 + i%250)})
 }
 
-// newMesh is a node, and a router namespace that has the addresses of n more, each of which a peer of the benchmark
-// takes.
+// newMesh builds a node, and a router namespace with n more addresses, one for each peer of the benchmark.
 func newMesh(tb testing.TB, n int) *site {
 	tb.Helper()
 	s := newSite(tb)
@@ -130,7 +129,7 @@ func (s *site) measureMesh(b *testing.B, sp speaker, n int) ingest {
 	return ingest{time.Since(t0), cpu(sp.pid) - cpu0, statusMB(sp.pid, "VmHWM")}
 }
 
-// acceptsAll waits until the speaker knows the last of its peers.
+// acceptsAll waits until the speaker accepts the last of its peers.
 func (s *site) acceptsAll(tb testing.TB, n int) {
 	tb.Helper()
 	p, err := lab.ConnectPeerFrom(s.ToRs[0].Namespace, meshPeer(n-1), s.node.IP4.String()+":179", nodeAS,
@@ -139,7 +138,7 @@ func (s *site) acceptsAll(tb testing.TB, n int) {
 		tb.Fatal(err)
 	}
 	p.Close()
-	time.Sleep(6 * time.Second) // GoBGP may not listen to a peer for five seconds after it lost it
+	time.Sleep(6 * time.Second) // GoBGP may ignore a lost peer for five seconds
 }
 
 // connectMesh makes all sessions at once; each peer then announces its blocks.
@@ -172,7 +171,8 @@ func closeAll(peers []*lab.Peer) {
 	}
 }
 
-// BenchmarkPeerAdded adds one peer to a node that has n already: from writing it until the speaker takes its session.
+// BenchmarkPeerAdded adds one peer to a node with n peers: from the write of the peer until the speaker accepts its
+// session.
 func BenchmarkPeerAdded(b *testing.B) {
 	for _, n := range []int{0, 500} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -205,7 +205,8 @@ func BenchmarkPeerAdded(b *testing.B) {
 }
 
 // measureAdded adds and removes the peer again and again; wanted changes the speaker's configuration. It begins when
-// the speaker has finished its work for the n sessions: it sends its routes once more a second after each came up.
+// the speaker has finished its work for the n sessions, which includes a second advertisement a second after each came
+// up.
 func (s *site) measureAdded(b *testing.B, sp speaker, n int, wanted func(bool)) (took []time.Duration) {
 	b.Helper()
 	if n > 0 {
@@ -233,8 +234,8 @@ func (s *site) measureAdded(b *testing.B, sp speaker, n int, wanted func(bool)) 
 	return took
 }
 
-// awaitIdle waits until a process takes less than 2 % of a processor for eight seconds. By then it has also returned
-// the memory of a burst to the host.
+// awaitIdle waits until a process uses less than 2 % of a processor for eight seconds. By then it has also returned the
+// memory of a burst to the host.
 func awaitIdle(tb testing.TB, pid int) {
 	tb.Helper()
 	if err := lab.Eventually(2*time.Minute, func() error {

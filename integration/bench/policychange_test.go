@@ -23,9 +23,8 @@ const (
 	benchChanges = 1_000
 )
 
-// BenchmarkPolicy goes from the first snapshot until the kernel has the rules, has changes arrive, 100 a second, each
-// of which is measured from the event of the watch to the kernel's commit, and starts once more with the kernel as it
-// is.
+// BenchmarkPolicy measures a first start, from the first snapshot until the kernel has the rules; then changes, 100 a
+// second, each from the event of the watch to the kernel's commit; and a second start with the rules in the kernel.
 func BenchmarkPolicy(b *testing.B) {
 	for _, policies := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprintf("policies=%d/endpoints=%d/changes=%d", policies, benchRemotes, benchChanges),
@@ -110,7 +109,7 @@ func (w *worker) changes(r policyResult, n int) {
 	l.report(r)
 }
 
-// follow hands changes to the agent as manxd does.
+// follow passes changes to the agent as manxd does.
 func (w *worker) follow(ctx context.Context, seen *datastore.Snapshot) {
 	for {
 		next, err := w.tables.Wait(ctx, seen)
@@ -127,14 +126,14 @@ func (w *worker) follow(ctx context.Context, seen *datastore.Snapshot) {
 	}
 }
 
-// latencies are the times of changes; that with number i has revision i+2.
+// latencies are the times of changes; change i has revision i+2.
 type latencies struct {
 	mu         sync.Mutex
 	kinds      []string
 	sent, seen []time.Time
 }
 
-// watch notes when the kernel has each change.
+// watch records the time of each change in the kernel.
 func (l *latencies) watch(ctx context.Context, w *worker, done chan<- struct{}) {
 	defer close(done)
 	for next := 0; next < len(l.seen); {
@@ -153,7 +152,7 @@ func (l *latencies) watch(ctx context.Context, w *worker, done chan<- struct{}) 
 	}
 }
 
-// report gives percentiles in microseconds, of all changes and of each kind.
+// report reports percentiles in microseconds, of all changes and of each kind.
 func (l *latencies) report(r policyResult) {
 	all, kinds := []float64{}, map[string][]float64{}
 	for i := range l.sent {
@@ -171,7 +170,7 @@ func percentile(list []float64, p int) float64 {
 	return list[min(len(list)*p/100, len(list)-1)]
 }
 
-// changer makes up changes.
+// changer generates changes.
 type changer struct {
 	cluster cluster
 	random  *rand.Rand

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// cluster is a big one, made up on demand: pods of Deployments in namespaces, and policies the way people write them.
+// cluster is a large cluster, generated on demand: pods of Deployments in namespaces, and typical policies of users.
 // Its objects are decoded from their stored form.
 type cluster struct{ policies, remotes int }
 
@@ -24,7 +24,7 @@ const (
 	benchGlobals    = 10
 )
 
-// lists are all objects by kind; each call makes them anew.
+// lists generates all objects by kind; each call generates new ones.
 func (c cluster) lists() map[model.Kind][]iter.Seq[*model.Object] {
 	return map[model.Kind][]iter.Seq[*model.Object]{
 		model.KindNode:    {count(benchNodes, c.node)},
@@ -59,7 +59,7 @@ func count(n int, f func(int) *model.Object) iter.Seq[*model.Object] {
 	}
 }
 
-// Get and All make a cluster a reader that keeps nothing.
+// Get and All make a cluster a reader that stores nothing.
 func (c cluster) Get(model.Key) *model.Object { return nil }
 
 func (c cluster) All(kind model.Kind) iter.Seq[*model.Object] {
@@ -115,7 +115,7 @@ func (c cluster) pod(i int, version string) *model.Object {
 	return podOn(fmt.Sprint("node-", 1+i%(benchNodes-1)), i, version)
 }
 
-// podOn is any pod. Each namespace has ten Deployments.
+// podOn returns pod i on a node. Each namespace has ten Deployments.
 func podOn(node string, i int, version string) *model.Object {
 	app, role := i/benchNamespaces%10, "plain"
 	if i%100 == 7 {
@@ -195,7 +195,7 @@ func (cluster) global(i, port int) *model.Object {
 	return stored(model.ResourceKey(model.KindGlobalNetworkPolicy, name), nil, "%s", spec)
 }
 
-// event is a watch event of an object: nil is gone.
+// event is a watch event of an object; nil: a deletion.
 func event(k model.Key, o *model.Object, revision int64) datastore.Event {
 	if o == nil {
 		return datastore.Event{Type: datastore.EventDelete, Key: k, Revision: revision}

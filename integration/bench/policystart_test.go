@@ -10,9 +10,9 @@ import (
 	"github.com/manxnet/manx/datastore/etcd"
 )
 
-// BenchmarkPolicyStart is the whole of manxd on a large cluster: from its start, on an etcd beside it, to its being
-// ready with all rules in the kernel, and the memory that it then has. Rules of the run before are there at all starts
-// but the first.
+// BenchmarkPolicyStart measures manxd on a large cluster: the time from its start, on an etcd beside it, until it is
+// ready with all rules in the kernel, and then its memory. At all starts except the first, the kernel has the rules of
+// the earlier run.
 func BenchmarkPolicyStart(b *testing.B) {
 	s := newSite(b)
 	endpoint := startEtcd(b, s)

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// After the start a change touches only the objects that it affects, however many policies there are.
+// After the start a change touches only the objects that it affects, for any number of policies.
 func TestAChangeTouchesOnlyWhatItIsAbout(t *testing.T) {
 	small := cluster{policies: 2*benchNamespaces + benchGlobals, remotes: 2000}
 	objects := model.NewSet(slices.Collect(small.all)...)

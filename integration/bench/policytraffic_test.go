@@ -24,7 +24,7 @@ import (
 )
 
 // BenchmarkPolicyTraffic sends between two pods through a node's policies: those of Manx, the same as plain chains of
-// iptables, and none at all. All nodes are there from the start and take turns, so that a disturbance affects all.
+// iptables, and none at all. All nodes exist from the start and are measured in turns, so that other load affects all.
 func BenchmarkPolicyTraffic(b *testing.B) {
 	for _, program := range []string{"ip", "iperf3"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -72,10 +72,10 @@ func BenchmarkPolicyTraffic(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// compare reports b's share of a's throughput, and the cost of a packet. They are measured side by side, in turns, and
-// each pair gives one ratio: other load of the machine in these seconds is in both. Where its host takes more than a
-// hundredth of the time from a virtual machine, it does not take the same from both: such pairs are left out and
-// counted, but for those beyond as many again as were requested.
+// compare reports b's share of a's throughput, and the cost of a packet. They are measured in turns, and each pair
+// yields one ratio: other load of the machine in these seconds is in both. A virtual machine may lose more than a
+// hundredth of the time to its host, which affects the two differently: such pairs are left out and counted, at most as
+// many as the requested pairs.
 func compare(tb *testing.B, text *strings.Builder, a, b *path, pairs int) {
 	ratios := map[string][]float64{}
 	taken, left := 0, 0
@@ -136,7 +136,7 @@ func newPath(b *testing.B, name string) *path {
 		p.ip("-n", pod.namespace, "route", "add", "default", "via", "169.254.1.1")
 	}
 	p.ip("netns", "exec", p.node, "sysctl", "-qw", "net.ipv4.ip_forward=1")
-	// Ports are used again at once, and there are more of them, so that the clients do not run out.
+	// Ports are reused at once, and their range is larger, so that the clients do not run out of ports.
 	p.ip("netns", "exec", p.client, "sysctl", "-qw", "net.ipv4.tcp_tw_reuse=1",
 		"net.ipv4.ip_local_port_range=1024 65000")
 	p.background(namespace.Command(p.server, "iperf3", "-s"))
@@ -158,7 +158,8 @@ func (p *path) background(cmd *exec.Cmd) {
 	p.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 }
 
-// trafficPolicies are n policies about the server, each of which allows other clients and ports, but for the last one.
+// trafficPolicies returns n policies about the server. Each allows other clients and ports; the last one allows the
+// client.
 func trafficPolicies(n int) (nets []string, ports []int) {
 	for i := range n {
 		nets, ports = append(nets, fmt.Sprintf("10.%d.%d.0/24", 100+i/250, i%250)), append(ports, 1000+i)
@@ -212,7 +213,7 @@ func (p *path) manx(n int) {
 	<-done
 }
 
-// iptables is the program that there is, the one that the kernel translates for first.
+// iptables returns the installed program; iptables-nft is preferred.
 func iptables() string {
 	for _, program := range []string{"iptables-nft-restore", "iptables-legacy-restore", "iptables-restore"} {
 		if _, err := exec.LookPath(program); err == nil {
@@ -294,7 +295,7 @@ type iperf struct {
 	}
 }
 
-// cpu is the processor time of both ends in seconds: the node's work is done on theirs.
+// cpu returns the processor time of both ends in seconds: it includes the node's work.
 func (r iperf) cpu(d time.Duration) float64 {
 	return (r.End.CPU.Host + r.End.CPU.Remote) / 100 * d.Seconds()
 }
@@ -320,7 +321,7 @@ func (p *path) connector(ns, what string) *exec.Cmd {
 	return cmd
 }
 
-// TestConnector is that program; the client prints how many connections there were.
+// TestConnector is that program; the client prints the number of connections.
 func TestConnector(t *testing.T) {
 	what, duration, _ := strings.Cut(os.Getenv(connectorVariable), " ")
 	switch what {
@@ -344,7 +345,7 @@ func TestConnector(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, _ = c.Read(make([]byte, 1)) // until the server has closed it, so that ports waits at the server
+			_, _ = c.Read(make([]byte, 1)) // until the server has closed it: the port waits at the server
 			_ = c.Close()
 		}
 		fmt.Println(n)

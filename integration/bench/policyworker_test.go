@@ -23,7 +23,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// policyJob is a measurement in a process of its own, so that its memory is that of the work and not of the benchmark.
+// policyJob is a measurement in another process, so that its memory is without that of the benchmark.
 type policyJob struct {
 	Namespace         string // of the network
 	Policies, Remotes int
@@ -111,7 +111,7 @@ func (r *countingRules) CommitRules(c ruleset.Changes) error {
 }
 
 func (j policyJob) work(tb testing.TB) policyResult {
-	debug.SetGCPercent(50) // as manxd has it with so much in use
+	debug.SetGCPercent(50) // as manxd sets it with this much in use
 	debug.SetMemoryLimit(256 << 20)
 	w := &worker{TB: tb, job: j, cluster: cluster{j.Policies, j.Remotes}}
 	rules, err := nftables.Open("/run/netns/" + j.Namespace)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// cpu is the time that all threads of a process have run.
+// cpu returns the processor time of all threads of a process.
 func cpu(pid int) time.Duration {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	var sum time.Duration
@@ -30,7 +30,7 @@ func statusMB(pid int, field string) float64 {
 	return kilobytes(string(b), field)
 }
 
-// privateMB is the memory that only this process has.
+// privateMB returns the memory of a process that it does not share, in megabytes.
 func privateMB(pid int) float64 {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	return kilobytes(string(b), "Private_Clean") + kilobytes(string(b), "Private_Dirty")

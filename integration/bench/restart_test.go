@@ -21,11 +21,10 @@ const restartNodes = 10
 // restartPause follows each restart, so that the next finds sessions that have been up for a while.
 const restartPause = 3 * time.Second
 
-// BenchmarkRestart kills the BGP daemon of one node of a mesh of ten with SIGKILL, starts it again at once and takes
-// the times from the kill: of each session's coming up (session), of the last one's (all) and, for Manx, until /readyz
-// reports ready. First all survivors are the ones that connect (active), then the node that restarts is (passive): in a
-// mesh of Manx, of two nodes the one with the greater address connects. BIRD is set up as calico/node sets it up, with
-// the same ends passive.
+// BenchmarkRestart kills the BGP daemon of one node of a mesh of ten with SIGKILL, starts it again at once and measures
+// the times from the kill until each session is up (session), until the last one is (all) and, for Manx, until /readyz
+// reports ready. First all survivors connect (active), then the restarted node (passive): in a mesh of Manx, the node
+// with the greater address connects. BIRD is configured as by calico/node, with the same ends passive.
 func BenchmarkRestart(b *testing.B) {
 	mesh := newRestartMesh(b)
 	for _, daemon := range []struct {
@@ -47,7 +46,7 @@ func BenchmarkRestart(b *testing.B) {
 type restarter struct {
 	start, kill func()
 	log         func() string
-	up          *regexp.Regexp // matches the log line about a session that came up: the time, and who the peer is
+	up          *regexp.Regexp // matches the log line about a session that came up: the time and the peer
 	layout      string         // of the time
 	ready       func() error   // nil: not measured
 }
@@ -93,10 +92,10 @@ func measureRestarts(b *testing.B, r restarter) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// nearestRank is the smallest of the sorted values that p % of them do not exceed: of 20, the 19th for 95.
+// nearestRank returns the p-th percentile of sorted values by the nearest rank: of 20 values, the 19th for 95.
 func nearestRank(sorted []float64, p int) float64 { return sorted[(len(sorted)*p+99)/100-1] }
 
-// sessionTimes reads from a log when the session with each peer came up first, in milliseconds from t0.
+// sessionTimes reads from a log the first time when each peer's session came up, in milliseconds from t0.
 func (r restarter) sessionTimes(tb testing.TB, log string, t0 time.Time) map[string]float64 {
 	times := map[string]float64{}
 	for _, m := range r.up.FindAllStringSubmatch(log, -1) {
@@ -187,7 +186,7 @@ func (m *restartMesh) startManx(tb testing.TB) []restarter {
 	return list
 }
 
-// awaitReady is Ready at a pace that fits the measurement.
+// awaitReady is Ready with short pauses.
 func awaitReady(n *lab.Node, limit time.Duration) error {
 	for end := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
 		out, err := n.Get("/readyz?verbose")
@@ -200,7 +199,7 @@ func awaitReady(n *lab.Node, limit time.Duration) error {
 	}
 }
 
-// startBIRD runs BIRD on all nodes, as calico/node sets it up, and waits until all sessions are up.
+// startBIRD runs BIRD on all nodes, configured as by calico/node, and waits until all sessions are up.
 func (m *restartMesh) startBIRD(tb testing.TB) []restarter {
 	tb.Helper()
 	var list []restarter
@@ -250,7 +249,8 @@ func (m *restartMesh) startBIRD(tb testing.TB) []restarter {
 	return list
 }
 
-// birdConfig is that of calico/node's template for a mesh; as there, the one with the smaller address is passive.
+// birdConfig returns the configuration of calico/node's template for a mesh: the end with the smaller address is
+// passive.
 func (m *restartMesh) birdConfig(self int, log string) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, `router id %[1]s;

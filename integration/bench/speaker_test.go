@@ -17,7 +17,7 @@ const (
 	nodeAS = 64512
 )
 
-// site is one node with one cable to a router namespace, where the benchmark plays the router.
+// site is one node with one cable to a router namespace, in which the benchmark acts as the router.
 type site struct {
 	*lab.Lab
 	node *lab.Node
@@ -50,7 +50,7 @@ type speaker struct {
 	stop func()
 }
 
-// speakers are the programs that are compared.
+// speakers are the compared programs.
 var speakers = []struct {
 	name  string
 	start func(*site, testing.TB) speaker

@@ -19,9 +19,9 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// BenchmarkStart is the time from starting manxd, on a datastore with n other nodes of four blocks each, to its being
-// ready. There are no peers, so that the time is Manx's and not a wait for a thousand absent ones. The datastore is an
-// etcd beside it, or the one in manxd, whose memory and work then count.
+// BenchmarkStart measures the time from the start of manxd, on a datastore with n other nodes of four blocks each,
+// until it is ready. It has no peers, so that the time does not include the wait for a thousand absent peers. The
+// datastore is an etcd beside manxd, or the embedded one, whose memory and work then count.
 func BenchmarkStart(b *testing.B) {
 	for _, c := range []struct {
 		name     string

@@ -1,5 +1,5 @@
-// Command demo shows Manx at its main job: three nodes and a BIRD top-of-rack router exchange routes and carry the
-// traffic of pods, all in network namespaces of this machine.
+// Command demo shows Manx: three nodes and a BIRD top-of-rack router exchange routes and forward the traffic of pods,
+// all in network namespaces of this machine.
 package main
 
 import (
@@ -43,7 +43,7 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// demo is one run: the lab, and how long each stage took.
+// demo is one run: the lab, and the duration of each stage.
 type demo struct {
 	lab    *lab.Lab
 	ipip   bool
@@ -257,7 +257,7 @@ func (d *demo) waitPings() error {
 	return nil
 }
 
-// killUnderTraffic ends a daemon the hard way while pings cross its node in both directions, and restarts it.
+// killUnderTraffic kills a daemon while pings cross its node in both directions, and restarts it.
 func (d *demo) killUnderTraffic() error {
 	n2 := d.lab.Node("n2")
 	var flows []*lab.Flow

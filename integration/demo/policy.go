@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// policies let only the web pods in to the database.
+// policies allow connections to the database only from the web pods.
 const policies = `apiVersion: projectcalico.org/v3
 kind: Tier
 metadata: {name: demo}
@@ -37,7 +37,7 @@ spec:
   ingress: [{action: Deny}]
 `
 
-// withdrawal names them, the tier last.
+// withdrawal names the policies, the tier last.
 var withdrawal = []string{"globalnetworkpolicy/demo.web-to-db", "globalnetworkpolicy/demo.nobody-to-db", "tier/demo"}
 
 // database is the pod that is protected; the first pod of each node is a web pod.
@@ -62,7 +62,7 @@ func (d *demo) labelPods() error {
 	return nil
 }
 
-// protect stores the policies and waits until exactly those are blocked who should be.
+// protect stores the policies and waits until exactly the expected sources are blocked.
 func (d *demo) protect() error {
 	if err := d.labelPods(); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (d *demo) unprotect() error {
 	return d.waitMatrix(func(probe) bool { return true })
 }
 
-// waitMatrix waits until all pings are answered that should be, and no others.
+// waitMatrix waits until exactly the expected pings are answered.
 func (d *demo) waitMatrix(expected func(probe) bool) error {
 	return lab.Eventually(15*time.Second, func() error {
 		d.reached = d.pingAll()
@@ -125,7 +125,7 @@ func (d *demo) showBlocked() {
 	}
 }
 
-// addressOf is the address that pings of a pod or of the router to the database come from.
+// addressOf returns the source address of pings from a pod or from the router to the database.
 func (d *demo) addressOf(name string) string {
 	for _, p := range d.pods {
 		if p.Name == name {

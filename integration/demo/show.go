@@ -44,7 +44,7 @@ func (d *demo) probes() []probe {
 func (d *demo) showSessions() {
 	for _, n := range d.lab.Nodes {
 		var out string
-		// gobgp waits a second for an answer, which a busy machine may not have.
+		// gobgp waits a second for a response; a busy machine may need longer.
 		err := lab.Eventually(20*time.Second, func() (err error) {
 			out, err = n.Run("gobgp", "neighbor")
 			return err
@@ -74,7 +74,7 @@ func (d *demo) show(title, text string, err error) {
 	printf("%s", strings.TrimRight(text, "\n"))
 }
 
-// pingAll sends all pings of the matrix at once and returns which were answered.
+// pingAll sends all pings of the matrix at once and returns the answered ones.
 func (d *demo) pingAll() map[probe]bool {
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -91,7 +91,7 @@ func (d *demo) pingAll() map[probe]bool {
 	return reached
 }
 
-// showMatrix prints who reached whom; missing stands for pings without an answer.
+// showMatrix prints the reached destinations of each source; missing is printed for pings without a reply.
 func (d *demo) showMatrix(title, missing string) {
 	printf("\n== %s", title)
 	marks := map[string]map[string]string{}

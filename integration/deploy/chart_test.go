@@ -25,7 +25,7 @@ import (
 
 const chart = "../../deploy/charts/manx"
 
-// helm runs it and returns its output.
+// helm runs helm and returns its output.
 func helm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -54,7 +54,7 @@ var settings = map[string][]string{
 		"podAnnotations.a=b", "podLabels.c=d", "image.pullSecrets[0].name=registry"},
 }
 
-// render is the chart with settings, as objects. The test ends if helm finds a fault.
+// render returns the objects of the chart with settings. The test ends if helm reports an error.
 func render(t *testing.T, values []string) (objects []*unstructured.Unstructured) {
 	t.Helper()
 	args := []string{"template", "manx", chart, "--namespace", "kube-system"}
@@ -77,7 +77,7 @@ func render(t *testing.T, values []string) (objects []*unstructured.Unstructured
 	return objects
 }
 
-// find gives the objects of a kind.
+// find returns the objects of a kind.
 func find[T any](t *testing.T, objects []*unstructured.Unstructured, kind string) (found []*T) {
 	t.Helper()
 	for _, o := range objects {
@@ -93,7 +93,7 @@ func find[T any](t *testing.T, objects []*unstructured.Unstructured, kind string
 	return found
 }
 
-// The API server takes all that the chart makes, with each setting, and knows every field of it.
+// The API server accepts all objects of the chart and all their fields, with each setting.
 func TestChartIsAccepted(t *testing.T) {
 	s := apiserver.Start(t)
 	kubectl := filepath.Join(apiserver.Programs(), "kubectl")
@@ -129,7 +129,7 @@ func TestChartIsAccepted(t *testing.T) {
 	}
 }
 
-// helm lint has no fault with any setting.
+// helm lint reports nothing with any setting.
 func TestChartLint(t *testing.T) {
 	for name, values := range settings {
 		args := []string{"lint", "--strict", chart}
@@ -142,7 +142,7 @@ func TestChartLint(t *testing.T) {
 	}
 }
 
-// Wrong values are refused before anything is installed, with the place and the rule.
+// Wrong values are refused before the installation, with the place and the rule.
 func TestWrongValues(t *testing.T) {
 	for value, says := range map[string]string{
 		"controllers=maybe":                              "at '/controllers': value must be one of 'auto', 'on', 'off'",
@@ -165,8 +165,8 @@ func TestWrongValues(t *testing.T) {
 	}
 }
 
-// Pod Security: the pod goes beyond "baseline" and "restricted" only by the host's network, folders of the host, the
-// capabilities and being root.
+// Pod Security: the pod violates "baseline" and "restricted" only by the host's network, folders of the host,
+// capabilities and the user root.
 func TestPodSecurity(t *testing.T) {
 	s := apiserver.Start(t)
 	client, err := kubernetes.NewForConfig(s.Config(apiserver.Admin))
@@ -253,7 +253,7 @@ func TestManifestsAreCurrent(t *testing.T) {
 	}
 }
 
-// The chart leaves definitions alone that are there already.
+// The chart does not change existing definitions.
 func TestExistingDefinitionsStay(t *testing.T) {
 	s := apiserver.Start(t)
 	kubectl := filepath.Join(apiserver.Programs(), "kubectl")
@@ -270,7 +270,7 @@ storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-un
 		return string(out)
 	}
 	run(calico, "create", "-f", "-")
-	// The DaemonSet's pods never start here: there is no node.
+	// The DaemonSet's pods do not start here, because the cluster has no node.
 	if out, err := helm(t, "install", "manx", chart, "--namespace", "kube-system", "--kubeconfig", config); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -1,8 +1,6 @@
 package deploy
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,6 +20,7 @@ import (
 	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/validation"
+	"github.com/manxnet/manx/integration/jsonlines"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
@@ -32,7 +31,7 @@ const (
 	fixtures = "../../datastore/kubernetes/form/testdata/"
 )
 
-// api is a real API server that knows the definitions of deploy/crds.
+// api is a real API server with the definitions of deploy/crds.
 type api struct {
 	t         *testing.T
 	client    dynamic.Interface
@@ -120,7 +119,7 @@ func (a *api) waitServed(r resource) {
 	a.t.Fatalf("%s is not served: %v", r.Resource, err)
 }
 
-// on is how objects like o are reached.
+// on returns the client of objects like o.
 func (a *api) on(o *unstructured.Unstructured) dynamic.ResourceInterface {
 	a.t.Helper()
 	r, ok := a.resources[o.GetAPIVersion()+" "+o.GetKind()]
@@ -175,7 +174,7 @@ func (a *api) keeps(o *unstructured.Unstructured) {
 	}
 }
 
-// missing names the first part of want that got does not have.
+// missing names the first part of want that got lacks.
 func missing(path string, want, got any) string {
 	switch want := want.(type) {
 	case map[string]any:
@@ -207,24 +206,6 @@ func missing(path string, want, got any) string {
 	return ""
 }
 
-// eachLine calls f with each line of a file, decoded.
-func eachLine[T any](t *testing.T, file string, f func(T)) {
-	t.Helper()
-	raw, err := os.ReadFile(fixtures + file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := bufio.NewScanner(bytes.NewReader(raw))
-	s.Buffer(nil, 1<<20)
-	for s.Scan() {
-		var line T
-		if err := json.Unmarshal(s.Bytes(), &line); err != nil {
-			t.Fatal(err)
-		}
-		f(line)
-	}
-}
-
 // object decodes with whole numbers kept whole, as the API's clients do.
 func object(t *testing.T, raw json.RawMessage) *unstructured.Unstructured {
 	t.Helper()
@@ -248,30 +229,29 @@ func (a *api) namespaces(names ...string) {
 	}
 }
 
-// Every state through which Calico's own programs took their objects is accepted by our definitions, and nothing of it
-// is lost.
+// Our definitions accept every state that Calico's own programs gave to their objects, and keep all fields.
 func TestDefinitionsKeepCalicosObjects(t *testing.T) {
 	a := startAPI(t, groupV1)
 	a.namespaces("shop", "default")
 	n := 0
-	eachLine(t, "history.jsonl", func(line struct {
+	for _, line := range jsonlines.Read[struct {
 		Op     string
 		Object json.RawMessage
-	}) {
+	}](t, fixtures+"history.jsonl") {
 		if line.Op != "delete" {
 			a.keeps(object(t, line.Object))
 			n++
 		}
-	})
-	eachLine(t, "objects.jsonl", func(line struct {
+	}
+	for _, line := range jsonlines.Read[struct {
 		Path   string
 		Object json.RawMessage
-	}) {
+	}](t, fixtures+"objects.jsonl") {
 		if strings.HasPrefix(line.Path, "/apis/"+groupV1+"/") {
 			a.keeps(object(t, line.Object))
 			n++
 		}
-	})
+	}
 	if n < 200 {
 		t.Errorf("only %d objects were tried", n)
 	}
@@ -318,12 +298,12 @@ func TestDefinitionsRefuse(t *testing.T) {
 	a := startAPI(t, groupV3)
 	a.namespaces("shop")
 	n := 0
-	eachLine(t, "rejected.jsonl", func(line struct {
+	for _, line := range jsonlines.Read[struct {
 		Doc        json.RawMessage
 		Stage, Why string
-	}) {
+	}](t, fixtures+"rejected.jsonl") {
 		if line.Stage != "apiserver" {
-			return
+			continue
 		}
 		n++
 		o := object(t, line.Doc)
@@ -342,7 +322,7 @@ func TestDefinitionsRefuse(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-	})
+	}
 	if n != 49 {
 		t.Errorf("%d documents were tried", n)
 	}

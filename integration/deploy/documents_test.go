@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// documents are the examples of testdata, and policies and filters that are put together of their rules.
+// documents returns the examples of testdata, and policies and filters with their rules combined.
 func documents(t *testing.T) (list []*unstructured.Unstructured) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/documents.yaml")
@@ -140,7 +140,7 @@ func fieldsOfSchema(schema map[string]any, path string, to map[string]bool) {
 	}
 }
 
-// A misspelled example would be refused, so that an accepted one counts.
+// A misspelled example is refused, so an accepted one is valid.
 func TestDefinitionsRefuseUnknownFields(t *testing.T) {
 	a := startAPI(t, groupV3)
 	for _, kind := range []string{"BGPFilter", "FelixConfiguration", "HostEndpoint"} {

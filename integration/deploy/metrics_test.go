@@ -19,7 +19,7 @@ import (
 
 const alerts = "../../deploy/prometheus/alerts.yaml"
 
-// Each alert fires when it should and is quiet on a healthy node.
+// Each alert fires in its condition and not on a healthy node.
 func TestAlerts(t *testing.T) {
 	if _, err := exec.LookPath("promtool"); err != nil {
 		t.Skip("no promtool (Debian package prometheus):", err)
@@ -55,7 +55,7 @@ func readAlerts(t *testing.T) (r rules) {
 
 var command = regexp.MustCompile("`manxctl ([a-z ]+)")
 
-// Each alert is tested, and names a command of manxctl that there is.
+// Each alert is tested, and names an existing command of manxctl.
 func TestAlertsNameCommands(t *testing.T) {
 	tests, err := os.ReadFile("../../deploy/prometheus/alerts_test.yaml")
 	if err != nil {
@@ -200,7 +200,7 @@ func TestMetricsExist(t *testing.T) {
 		seen := 0
 		for _, name := range metric.FindAllString(string(text), -1) {
 			seen++
-			// Counted only when there is something to count.
+			// These series exist only after the first event.
 			if !exported[name] && name != "manx_bgp_rejected_routes" &&
 				name != "manx_bgp_session_bfd_dropped_packets_total" {
 				t.Errorf("%s: there is no metric %s", file, name)

@@ -19,7 +19,7 @@ type difference struct {
 	manx   string // the same as calico/node's if empty: copied on purpose
 	why    string
 	check  func(*testing.T) // shows Manx's side ...
-	shown  string           // ... or the test elsewhere that does: "bgp/speaker TestX"
+	shown  string           // ... or the name of the test that shows it: "bgp/speaker TestX"
 }
 
 // theme is a group of differences.
@@ -38,7 +38,7 @@ var themes = []theme{
 	{"Status and registration", registration},
 }
 
-// TestDifferences shows of each difference that Manx behaves as in the list.
+// TestDifferences shows for each difference that Manx behaves as in the list.
 func TestDifferences(t *testing.T) {
 	names := map[string]bool{}
 	for _, th := range themes {
@@ -62,7 +62,7 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// exists fails unless a test is there: "bgp/speaker TestX".
+// exists fails unless a test exists: "bgp/speaker TestX".
 func exists(t *testing.T, shown string) {
 	t.Helper()
 	folder, test, _ := strings.Cut(shown, " ")
@@ -87,7 +87,7 @@ const (
 	listEnd  = "<!-- end of the differences -->\n"
 )
 
-// behaviours is the list for users.
+// behaviours returns the list for users.
 func behaviours() string {
 	var b strings.Builder
 	b.WriteString("Written by `make differences` from `integration/differences`, where a test shows each of them. " +
@@ -102,7 +102,7 @@ func behaviours() string {
 	return b.String()
 }
 
-// reasons is the list for those who decide.
+// reasons returns the list for the decision record.
 func reasons() string {
 	var b strings.Builder
 	b.WriteString("Written by `make differences`. docs/bgp.md says of each how the two behave.\n\n| difference | why " +

@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/ippool"
 )
 
-// learn has a node 10.0.0.1/24 with tunl0 learn a route, and returns its status.
+// learn lets a node 10.0.0.1/24 with tunl0 learn a route, and returns the route's status.
 func learn(t *testing.T, prefix, nextHop string, pools ...ippool.Pool) route.Status {
 	t.Helper()
 	return learnMetric(t, prefix, nextHop, 1024, pools...)
@@ -52,7 +52,7 @@ func learnAll(t *testing.T, l route.Learned, pools ...ippool.Pool) route.Status 
 	return route.Status{}
 }
 
-// blocked fails unless there is no route, for this reason.
+// blocked fails unless the route is not in the kernel for this reason.
 func blocked(t *testing.T, s route.Status, reason string) {
 	t.Helper()
 	if s.Phase != reconcile.Blocked || len(s.Actual) != 0 || !strings.Contains(s.Reason, reason) {

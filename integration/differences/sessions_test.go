@@ -73,10 +73,10 @@ var sessions = []difference{
 		check: func(t *testing.T) {
 			w := []string{a, b, off, `filter f {}`, `peer a {"node":"a","peerIP":"10.0.0.2"}`,
 				`peer b {"node":"b","peerIP":"10.0.0.1","filters":["f"]}`}
-			if s := first(t, desiredOn(t, "b", w...)); s.From[0] != "BGPPeer/b" || len(s.Filters) != 1 {
+			if s := onlySession(t, desiredOn(t, "b", w...)); s.From[0] != "BGPPeer/b" || len(s.Filters) != 1 {
 				t.Errorf("b: %+v", s)
 			}
-			if s := first(t, desiredOn(t, "a", w...)); s.From[0] != "BGPPeer/a" || len(s.Filters) != 0 {
+			if s := onlySession(t, desiredOn(t, "a", w...)); s.From[0] != "BGPPeer/a" || len(s.Filters) != 0 {
 				t.Errorf("a: %+v", s)
 			}
 		}},
@@ -137,7 +137,7 @@ var sessions = []difference{
 		manx: "no route at the other end",
 		why:  "The gateway is one on the node's side.",
 		check: func(t *testing.T) {
-			if s := first(t, desiredOn(t, "b", a, b, off,
+			if s := onlySession(t, desiredOn(t, "b", a, b, off,
 				`peer p {"node":"a","peerIP":"10.0.0.2","reachableBy":"10.0.0.9"}`)); s.Via.IsValid() {
 				t.Errorf("by %s", s.Via)
 			}
@@ -148,7 +148,7 @@ var sessions = []difference{
 		check: func(t *testing.T) {
 			d := desiredOn(t, "a", a, off, `peer p {"peerIP":"10.9.9.9","asNumber":65100}`,
 				`peer q {"node":"a","peerIP":"10.9.9.9","asNumber":65100,"reachableBy":"10.0.0.9"}`)
-			if s := first(t, d); s.Via.String() != "10.0.0.9" || len(d.Conflicts) != 0 {
+			if s := onlySession(t, d); s.Via.String() != "10.0.0.9" || len(d.Conflicts) != 0 {
 				t.Errorf("by %s, %v", s.Via, d.Conflicts)
 			}
 		}},
@@ -190,7 +190,7 @@ var sessions = []difference{
 			d := desiredOn(t, "a", `node a {"bgp":{"ipv4Address":"10.0.0.1/24","routeReflectorClusterID":"x"}}`, b,
 				`peer p {"peerIP":"10.9.9.9","asNumber":64512}`)
 			hasText(t, d, "want an IPv4 address; until then the node is in no mesh and reflects nothing")
-			if s := first(t, d); s.ReflectorClient {
+			if s := onlySession(t, d); s.ReflectorClient {
 				t.Errorf("%+v", s)
 			}
 		}},
@@ -233,7 +233,7 @@ var settings = []difference{
 				return `node ` + name + ` {"bgp":{"ipv4Address":"` + addr +
 					`/24","routeReflectorClusterID":"10.9.9.9"}}`
 			}
-			if s := first(t, desiredOn(t, "a", rr("a", "10.0.0.1"), rr("b", "10.0.0.2"),
+			if s := onlySession(t, desiredOn(t, "a", rr("a", "10.0.0.1"), rr("b", "10.0.0.2"),
 				`peer p {"node":"a","peerIP":"10.0.0.2","asNumber":64512}`)); s.ReflectorClient {
 				t.Error("the other reflector is a client")
 			}
@@ -241,7 +241,7 @@ var settings = []difference{
 	{name: "internal `peerIP` from outside the cluster, on a reflector", calico: "a client",
 		why: "Nothing else is known of it.",
 		check: func(t *testing.T) {
-			if s := first(t,
+			if s := onlySession(t,
 				desiredOn(t, "a", `node a {"bgp":{"ipv4Address":"10.0.0.1/24","routeReflectorClusterID":"10.9.9.9"}}`,
 					`peer p {"peerIP":"10.0.0.50","asNumber":64512}`)); !s.ReflectorClient {
 				t.Error("the peer is no client")
@@ -250,7 +250,7 @@ var settings = []difference{
 	{name: "`password`, `maxRestartTime`, `keepaliveTime`, `ttlSecurity`, `nextHopMode` and `keepOriginalNextHop` of " +
 		"a BGPPeer for local workloads", calico: "ignored", manx: "apply", why: "They have a meaning there.",
 		check: func(t *testing.T) {
-			s := first(t, desiredOn(t, "a", a,
+			s := onlySession(t, desiredOn(t, "a", a,
 				`wep w {"node":"a","interfaceName":"cali1","ipNetworks":["10.1.0.1/32"]}`,
 				`peer p {"localWorkloadSelector":"all()","asNumber":65400,"password":{"secretKeyRef":{"name":"bgp","key":"k"}},"maxRestartTime":"9s","keepaliveTime":"8s","ttlSecurity":1,"nextHopMode":"Self"}`))
 			if s.Password != "pw" || s.RestartSeconds != 9 || s.KeepaliveSeconds != 8 || s.TTLSecurity != 1 ||
@@ -263,7 +263,7 @@ var settings = []difference{
 		why: "The other settings of the BGPPeer are good.",
 		check: func(t *testing.T) {
 			d := desiredOn(t, "a", a, `peer p {"peerIP":"10.9.9.9","asNumber":65100,"maxRestartTime":"2h"}`)
-			if s := first(t, d); s.RestartSeconds != 120 {
+			if s := onlySession(t, d); s.RestartSeconds != 120 {
 				t.Error(s.RestartSeconds)
 			}
 			hasText(t, d, "spec.maxRestartTime = 2h0m0s is ignored")
@@ -274,7 +274,7 @@ var settings = []difference{
 		check: func(t *testing.T) {
 			d := desiredOn(t, "a", a,
 				`peer p {"peerIP":"10.9.9.9","asNumber":65100,"password":{"secretKeyRef":{"name":"bgp","key":"absent"}}}`)
-			if s := first(t, d); s.PasswordFrom != "missing" || s.Password != "" {
+			if s := onlySession(t, d); s.PasswordFrom != "missing" || s.Password != "" {
 				t.Errorf("password %q, %s", s.Password, s.PasswordFrom)
 			}
 			hasText(t, d, `key "absent" of secret "bgp" cannot be read: no such file; its sessions stay down`)
@@ -283,7 +283,7 @@ var settings = []difference{
 		calico: "passed on to BIRD as 0: with `maxRestartTime`, peers drop the routes of a node that restarts at once",
 		manx:   "as if not set", why: "0 would switch off what the field is there for.",
 		check: func(t *testing.T) {
-			w := first(t,
+			w := onlySession(t,
 				desiredOn(t, "a", a,
 					`peer p {"peerIP":"10.9.9.9","asNumber":65100,"maxRestartTime":"0s","keepaliveTime":"400ms"}`)).Wire()
 			if w.Restart != 120 || w.Keepalive != 80 {
@@ -295,7 +295,7 @@ var settings = []difference{
 	{name: "`numAllowedLocalASNumbers` above 255", calico: "passed on to BIRD", manx: "counts as 255",
 		why: "GoBGP has one byte for it.",
 		check: func(t *testing.T) {
-			s := first(t, desiredOn(t, "a", a,
+			s := onlySession(t, desiredOn(t, "a", a,
 				`peer p {"peerIP":"10.9.9.9","asNumber":65100,"numAllowedLocalASNumbers":300}`))
 			if got := s.Wire().AllowOwnAS; got != 255 {
 				t.Error(got)
@@ -307,13 +307,14 @@ var settings = []difference{
 		shown: "bgp/speaker TestMaxPrefixesHoldsTheSessionDown"},
 	{name: "BFD", calico: "none", manx: "by annotation", why: "Hold timers need minutes.",
 		check: func(t *testing.T) {
-			s := first(t,
+			s := onlySession(t,
 				desiredOn(t, "a", a,
 					`peer p {"metadata":{"annotations":{"manx.io/bfd":"true"}},"spec":{"peerIP":"10.0.0.9","asNumber":65100}}`))
 			if !s.BFD.Enabled || s.BFD.Transmit != 300*time.Millisecond || s.BFD.Multihop {
 				t.Errorf("%+v", s.BFD)
 			}
-			if s := first(t, desiredOn(t, "a", a, `peer p {"peerIP":"10.0.0.9","asNumber":65100}`)); s.BFD.Enabled {
+			if s := onlySession(t, desiredOn(t, "a", a,
+				`peer p {"peerIP":"10.0.0.9","asNumber":65100}`)); s.BFD.Enabled {
 				t.Error("it is on without being asked for")
 			}
 		}},

@@ -20,8 +20,8 @@ var kinds = map[string]model.Kind{
 	"slice": model.KindEndpointSlice,
 }
 
-// world makes objects from lines "KIND NAME JSON", where JSON is all but the metadata, or the spec where it has none of
-// its fields. A "block NODE CIDR STATE" is a block affinity. Nothing is validated: another program may have written it.
+// world makes objects from lines "KIND NAME JSON". JSON has all fields except the metadata, or the fields of the spec.
+// A "block NODE CIDR STATE" is a block affinity. Nothing is validated: another program may have written it.
 func world(t *testing.T, lines ...string) model.Set {
 	t.Helper()
 	var objects []*model.Object
@@ -66,13 +66,13 @@ func (s secrets) Password(secret, key string) (string, error) {
 	return v, nil
 }
 
-// desiredOn is all that one node does in a world.
+// desiredOn returns the desired BGP state of one node in a world.
 func desiredOn(t *testing.T, me string, lines ...string) bgp.Desired {
 	t.Helper()
 	return bgp.Compute(bgp.Input{Reader: world(t, lines...), Node: me, Passwords: secrets{"bgp/k": "pw"}})
 }
 
-// sessionText writes a session as "ADDRESS:PORT TYPE LOCALAS-PEERAS active|passive OBJECT".
+// sessionText formats a session as "ADDRESS:PORT TYPE LOCALAS-PEERAS active|passive OBJECT".
 func sessionText(s bgp.Session) string {
 	role := "active"
 	if s.Passive {
@@ -110,8 +110,8 @@ func hasText(t *testing.T, d bgp.Desired, text string) {
 	t.Errorf("nothing says %q: %v %v", text, d.Notices, d.Conflicts)
 }
 
-// first is the only session.
-func first(t *testing.T, d bgp.Desired) bgp.Session {
+// onlySession returns the only session.
+func onlySession(t *testing.T, d bgp.Desired) bgp.Session {
 	t.Helper()
 	if len(d.Sessions) != 1 {
 		t.Fatalf("want one session, have %d", len(d.Sessions))
@@ -119,7 +119,7 @@ func first(t *testing.T, d bgp.Desired) bgp.Session {
 	return d.Sessions[0]
 }
 
-// origin is an own route, nil if the node does not originate it.
+// origin returns an own route, nil if the node does not originate it.
 func origin(d bgp.Desired, prefix string) *bgp.Origin {
 	for i := range d.Originated {
 		if d.Originated[i].Prefix == netip.MustParsePrefix(prefix) {

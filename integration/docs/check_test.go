@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// testMethod is how the commands that begin with a prefix are tested.
+// testMethod is the test of the commands that begin with a prefix.
 type testMethod struct {
 	prefix string
 	check  func(*testing.T, command) // nil: the lab runs it
@@ -75,7 +75,7 @@ func testMethodOf(c command) *testMethod {
 	return nil
 }
 
-// Each command of the documents has a way to be tested, each way has a command, and the checks that need no lab pass.
+// Each command of the documents has a test method, each method has a command, and the checks that need no lab pass.
 func TestCommands(t *testing.T) {
 	used, done := map[string]bool{}, map[string]bool{}
 	for _, c := range all(t) {
@@ -101,7 +101,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// Tests that the table names as those that run a command exist.
+// The tests that the table names as tests of a command exist.
 func TestNamedTests(t *testing.T) {
 	exist := slices.Concat(testsLike(t, root+"/integration", "."), testsLike(t, root+"/cni", "."))
 	for _, w := range testMethods {
@@ -113,7 +113,7 @@ func TestNamedTests(t *testing.T) {
 	}
 }
 
-// words are those of a command, without comments and quotes; a part of it after a pipe or semicolon is left out.
+// words returns the words of a command, without comments and quotes, up to a pipe or semicolon.
 func words(text string) (list []string) {
 	text, _, _ = strings.Cut(text, " # ")
 	text = regexp.MustCompile(`\s+(#|\||;|&&)\s.*|;.*`).ReplaceAllString(text+" ", "")
@@ -135,7 +135,7 @@ func run(t *testing.T, name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// checkFlags has manxctl's own tree of commands read the words: the command exists and takes the flags. (--help comes
+// checkFlags parses the words with manxctl's own commands: the command exists and accepts the flags. (--help comes
 // before the arguments are counted.)
 func checkFlags(t *testing.T, c command) {
 	args := slices.DeleteFunc(words(c.text)[1:], func(w string) bool { return strings.Trim(w, ".") == "" })
@@ -163,7 +163,7 @@ func checkFlags(t *testing.T, c command) {
 	}
 }
 
-// checkSettings has manxd read the words: the command exists and the settings are valid.
+// checkSettings parses the words with manxd: the command exists and the settings are valid.
 func checkSettings(t *testing.T, c command) {
 	args := words(c.text)[1:]
 	command := slices.ContainsFunc(args, func(w string) bool { return !strings.HasPrefix(w, "-") })
@@ -186,7 +186,7 @@ func checkSettings(t *testing.T, c command) {
 	}
 }
 
-// checkTarget has make read the words, and checks for a reader of each variable.
+// checkTarget parses the words with make, and checks that each variable is used.
 func checkTarget(t *testing.T, c command) {
 	args := words(strings.TrimPrefix(c.text, "sudo "))[1:]
 	if out, err := run(t, "make", append([]string{"-n"}, args...)...); err != nil {
@@ -208,7 +208,7 @@ func checkTarget(t *testing.T, c command) {
 
 var benchmarkRow = regexp.MustCompile(`(?m)^  run \S+ (\./\S+) (.+)$`)
 
-// checkBenchmark: the expression chooses benchmarks of integration/run-bench, and these exist.
+// checkBenchmark: the expression selects benchmarks of integration/run-bench, and these exist.
 func checkBenchmark(t *testing.T, c command) {
 	text, err := os.ReadFile(filepath.Join(root, "integration/run-bench"))
 	if err != nil {
@@ -235,7 +235,7 @@ func checkBenchmark(t *testing.T, c command) {
 	}
 }
 
-// testsLike are the tests and benchmarks below a folder whose names match.
+// testsLike returns the tests and benchmarks below a folder with matching names.
 func testsLike(t *testing.T, folder, expression string) (names []string) {
 	t.Helper()
 	like, err := regexp.Compile(expression)
@@ -261,7 +261,7 @@ func testsLike(t *testing.T, folder, expression string) (names []string) {
 	return names
 }
 
-// checkGo: the packages exist, the tests that -run names are in them, and the programs know the flags.
+// checkGo: the packages exist, they have the tests that -run names, and the programs accept the flags.
 func checkGo(t *testing.T, c command) {
 	args := words(c.text)
 	args = args[slices.Index(args, "go")+1:]
@@ -298,7 +298,7 @@ func checkGo(t *testing.T, c command) {
 	}
 }
 
-// checkHelp: Go knows the command.
+// checkHelp: the go command has this subcommand.
 func checkHelp(t *testing.T, c command) {
 	args := words(c.text)[1:]
 	if i := slices.IndexFunc(args, func(w string) bool { return strings.HasPrefix(w, "-") }); i >= 0 {
@@ -321,7 +321,7 @@ func checkChart(t *testing.T, c command) {
 	}
 }
 
-// ours are the folders of the repository that commands name files of.
+// ours matches the folders of the repository whose files commands name.
 var ours = regexp.MustCompile(`^(deploy|integration|docs|cmd)/`)
 
 // checkFiles: the files of this repository that the command names exist.

@@ -24,10 +24,10 @@ type block struct {
 type command struct {
 	where string
 	text  string
-	whole bool // all words are meant: in a sentence a command may end before its arguments
+	whole bool // the command is complete: in a sentence it may end before its arguments
 }
 
-// languages are those that a block may have. A block without one would hide its commands from these tests.
+// languages are the permitted languages of blocks. A block without a language would hide its commands from these tests.
 var languages = []string{"sh", "console", "text", "ini", "json", "yaml", "go"}
 
 // documents are README.md and all pages below docs/.
@@ -79,8 +79,8 @@ func split(t *testing.T, file string) (blocks []block, sentences []string) {
 	return blocks, sentences
 }
 
-// commands are those of a block: the lines of sh, joined where a line ends in a backslash and as a whole where they
-// are a loop; of console those after the prompt "$ ".
+// commands returns the commands of a block: the lines of sh, joined where a line ends in a backslash, and a loop as a
+// whole; of console the lines after the prompt "$ ".
 func (b block) commands() (list []command) {
 	text := strings.ReplaceAll(b.text, "\\\n", " ")
 	if b.language == "sh" && strings.HasPrefix(strings.TrimSpace(text), "for ") {

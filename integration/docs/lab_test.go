@@ -16,10 +16,10 @@ import (
 	"github.com/manxnet/manx/integration/stock"
 )
 
-// patience is how long a command may fail before it counts: a session may have been reset by the one before it.
+// patience is the time for which a command may fail: an earlier command may have reset a session.
 const patience = 20 * time.Second
 
-// example is a node with a peer, pods and policies that have the names that the documents use.
+// example is a node with a peer, pods and policies, with the names of the documents.
 type example struct {
 	*lab.Lab
 	n     *lab.Node
@@ -27,7 +27,7 @@ type example struct {
 	names *strings.Replacer
 }
 
-// world are the objects that commands name and no YAML of the documents has.
+// world has the objects that commands name but the documents do not show as YAML.
 const world = `
 apiVersion: projectcalico.org/v3
 kind: BGPPeer
@@ -103,7 +103,7 @@ const (
  spec: {bgp: {ipv4Address: 10.200.1.11/24}}}`
 )
 
-// TestCommandsInLab runs, as they stand, the commands that a node with a peer can serve.
+// TestCommandsInLab runs, unchanged, the commands that a node with a peer can serve.
 func TestCommandsInLab(t *testing.T) {
 	bin, err := lab.Require("ip", "bird", "birdc", "gobgp", "nft", "unshare", "timeout")
 	if err != nil {
@@ -127,7 +127,7 @@ func TestCommandsInLab(t *testing.T) {
 	if len(seen) < 60 {
 		t.Errorf("only %d commands ran", len(seen))
 	}
-	// A command that takes rules and routes away comes when no manxd is there to put them back.
+	// A command that removes rules and routes runs while no manxd restores them.
 	if err := e.n.Manxd().Stop(patience); err != nil {
 		t.Error(err)
 	}
@@ -136,7 +136,7 @@ func TestCommandsInLab(t *testing.T) {
 	}
 }
 
-// removes reports whether a command takes away objects that a running manxd puts back.
+// removes reports whether a command removes objects that a running manxd restores.
 func removes(c command) bool {
 	return strings.HasPrefix(c.text, "nft") || strings.HasPrefix(c.text, "for family")
 }
@@ -203,7 +203,7 @@ func (e *example) fillFolder(t *testing.T) {
 	}
 }
 
-// restore restores the objects that commands before may have taken away.
+// restore restores the objects that earlier commands may have removed.
 func (e *example) restore() error {
 	out, err := e.shell("manxctl apply -f world/")
 	if err != nil {
@@ -212,14 +212,14 @@ func (e *example) restore() error {
 	return nil
 }
 
-// host has a shell see the node's folders where a node has them. The mounts are the shell's alone.
+// host mounts the node's folders at their usual paths, for the shell alone.
 const host = `
 mount --make-rprivate / && mount -t tmpfs docs /run && mkdir /run/manx && mount --bind "$RUN" /run/manx &&
 mount -t tmpfs docs /var/lib && mkdir /var/lib/manx && mount --bind "$DATA" /var/lib/manx &&
 eval "$COMMAND"
 `
 
-// shell runs a command as it stands on the node, in the folder with the files.
+// shell runs an unchanged command on the node, in the folder with the files.
 func (e *example) shell(text string) (string, error) {
 	path := e.Spec.Bin + ":" + os.Getenv("PATH")
 	if strings.Contains(text, "gobgp.sock") { // the socket speaks version 4
@@ -233,7 +233,7 @@ func (e *example) shell(text string) (string, error) {
 	return string(out), err
 }
 
-// try runs a command; one that follows events has to be running still after some seconds.
+// try runs a command. A command that follows events must still run after some seconds.
 func (e *example) try(t *testing.T, c command) {
 	codes := []int{0}
 	text, _, _ := strings.Cut(c.text, " #")
@@ -257,7 +257,7 @@ func (e *example) try(t *testing.T, c command) {
 	must(t, e.restore())
 }
 
-// succeeds runs a command until it ends with one of the codes.
+// succeeds repeats a command until it ends with one of the codes.
 func (e *example) succeeds(t *testing.T, c command, codes ...int) {
 	err := lab.Eventually(patience, func() error {
 		out, err := e.shell(c.text)

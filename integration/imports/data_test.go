@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestDataLiesOnce: data that two packages read lies in one of their folders testdata. Of two copies one sooner or
-// later is old.
+// TestDataLiesOnce: data that two packages read is in one of their folders testdata. One of two copies becomes outdated
+// sooner or later.
 func TestDataLiesOnce(t *testing.T) {
 	type place struct{ tree, file string }
 	seen, files := map[[sha256.Size]byte]place{}, 0

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// decided lists fields of Calico's objects that are interpreted in one place, and the files that may name them all the
-// same because they write them, print them, or report a wrong one.
+// decided lists fields of Calico's objects that are interpreted in one place. Other files may name them to write them,
+// print them, or report a wrong one.
 var decided = []struct {
 	fields  []string
 	by      string
@@ -33,7 +33,7 @@ var decided = []struct {
 // devices are Calico's, which package model names for all others.
 var devices = []string{"tunl0", "vxlan.calico", "vxlan-v6.calico", "wireguard.cali", "wg-v6.cali"}
 
-// TestDecidedOnce: two places that read the same field sooner or later disagree.
+// TestDecidedOnce: two places that interpret the same field disagree sooner or later.
 func TestDecidedOnce(t *testing.T) {
 	used := map[string]bool{}
 	eachFile(t, func(name string, set *token.FileSet, file *ast.File) {

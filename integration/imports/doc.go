@@ -1,3 +1,2 @@
-// Package imports holds the test that keeps the dependencies between Manx's packages as docs/architecture.md draws
-// them.
+// Package imports tests that the dependencies between Manx's packages follow the table in docs/architecture.md.
 package imports

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// wiringLines is the most that a function of the daemon may have: whoever adds a part to it adds a line to a list.
+// wiringLines is the limit of lines of a function of the daemon: a new part is one line in a list.
 const wiringLines = 40
 
 // tables are functions that are lists of settings and of commands.

@@ -11,13 +11,13 @@ import (
 	"testing"
 )
 
-// writers are the functions of package os that write to, or remove, the file at a path. On a host with users who put
-// links in the way they do so elsewhere; package safefile is there for that.
+// writers are the functions of package os that write to, or remove, the file at a path. On a host whose users plant
+// links, these functions follow them; the package safefile does not.
 var writers = []string{"WriteFile", "Create", "CreateTemp", "MkdirTemp", "OpenFile", "Mkdir", "MkdirAll", "Rename",
 	"Chmod", "Chown",
 	"Lchown", "Chtimes", "Remove", "RemoveAll", "Symlink", "Link", "Truncate"}
 
-// mayWrite lists the folders whose code may use them.
+// mayWrite lists the folders whose code may use these functions.
 var mayWrite = []string{
 	"integration", "datastore/etcd/etcdtest", // no part of the programs
 	"dataplane/kernel",        // settings below /proc/sys
@@ -95,7 +95,7 @@ func eachSource(t *testing.T, wanted func(name string) bool, mode parser.Mode,
 	}
 }
 
-// One package opens sockets of netlink: there messages are numbered, answers checked and lost ones noticed.
+// One package opens sockets of netlink: it numbers messages, checks responses and detects lost ones.
 func TestOneOwnerOfNetlink(t *testing.T) {
 	owners := []string{"dataplane/kernel/netlink/", "integration/"}
 	opened := false

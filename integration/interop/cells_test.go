@@ -62,7 +62,7 @@ func TestInterop(t *testing.T) {
 						if t.Failed() {
 							t.Logf("sessions of %s:\n%s\nof manxd:\n%s", b.r.name(), b.r.sessions(), b.peers())
 						}
-						b.clean(t)
+						b.removeObjects(t)
 						t.Logf("%.1f s", time.Since(start).Seconds())
 					}()
 					c.run(b, t)
@@ -72,16 +72,16 @@ func TestInterop(t *testing.T) {
 	}
 }
 
-func (b *bench) testIPv4(t *testing.T) { b.up(t, b.external(), "", "") }
+func (b *bench) testIPv4(t *testing.T) { b.establish(t, b.external(), "", "") }
 
 func (b *bench) testIPv6(t *testing.T) {
 	p := b.external()
 	p.local, p.manx, p.announce = b.addr6, b.n.IP6, []netip.Prefix{theirs6}
-	b.up(t, p, "", "")
+	b.establish(t, p, "", "")
 }
 
 func (b *bench) testInternal(t *testing.T) {
-	b.up(t, b.internal(), "", "")
+	b.establish(t, b.internal(), "", "")
 	text := "BGP.local_pref: " + calicoPriority
 	if b.r.name() == "FRR" {
 		text = "localpref " + calicoPriority
@@ -90,7 +90,7 @@ func (b *bench) testInternal(t *testing.T) {
 }
 
 func (b *bench) testExternal(t *testing.T) {
-	b.up(t, b.external(), "", "")
+	b.establish(t, b.external(), "", "")
 	text := "BGP.as_path: 64512"
 	if b.r.name() == "FRR" {
 		text = "64512"
@@ -122,10 +122,10 @@ func (b *bench) testMD5(t *testing.T) {
 func (b *bench) testGTSM(t *testing.T) {
 	p := b.external()
 	p.ttl = true
-	b.up(t, p, "", ", ttlSecurity: 1")
+	b.establish(t, p, "", ", ttlSecurity: 1")
 	p.ttl = false // its packets leave with TTL 1, as those of a neighbour without TTL security do
 	b.r.run(t, p)
-	time.Sleep(4 * time.Second) // the router tries again and again, in vain
+	time.Sleep(4 * time.Second) // the router keeps trying without success
 	if s := b.peer(t, p.local); s.State == "Established" {
 		t.Fatal("the session is up although the router's packets may come from afar")
 	}
@@ -134,7 +134,7 @@ func (b *bench) testGTSM(t *testing.T) {
 func (b *bench) testFourByteAS(t *testing.T) {
 	p := b.external()
 	p.as, p.manxAS = 4200000002, 4200000001
-	b.up(t, p, "", ", localASNumber: 4200000001")
+	b.establish(t, p, "", ", localASNumber: 4200000001")
 	learned(t, b.r, b.own4, "4200000001")
 }
 
@@ -145,7 +145,7 @@ func (b *bench) tagged(t *testing.T) {
 		"spec: {prefixAdvertisements: [{cidr: %s, communities: [\"64512:5\", \"64512:6:7\"]}]}\n", pool4)))
 	p := b.external()
 	p.tagged = true
-	b.up(t, p, "", "")
+	b.establish(t, p, "", "")
 }
 
 // received waits until manxctl shows a text among the routes that the router sent.
@@ -189,7 +189,7 @@ func (b *bench) testAddPath(t *testing.T) {
 		nextHops: hops})
 	must(t, b.n.Apply(bgpPeer("feeder", b.addr2, 65020, "", ", sourceAddress: None")))
 	b.route(t, shared, hops...)
-	b.up(t, b.internal(), "", "")
+	b.establish(t, b.internal(), "", "")
 	eventually(t, func() error {
 		if n := b.r.paths(shared); n != 2 {
 			return fmt.Errorf("%s has %d paths to %s, want 2:\n%s", b.r.name(), n, shared, b.r.routes(shared))
@@ -218,7 +218,7 @@ var established = regexp.MustCompile(`BGP state *[:=] *Established`)
 
 // testHelper restarts manxd: the router helps.
 func (b *bench) testHelper(t *testing.T) {
-	b.up(t, b.external(), "", "")
+	b.establish(t, b.external(), "", "")
 	deleted := watch(t, b.ToRs[0].Namespace)
 	b.n.Manxd().Kill()
 	eventually(t, func() error {
@@ -240,7 +240,7 @@ func (b *bench) testHelper(t *testing.T) {
 
 // testRestarter restarts the router: Manx helps.
 func (b *bench) testRestarter(t *testing.T) {
-	b.up(t, b.external(), "", "")
+	b.establish(t, b.external(), "", "")
 	deleted, deletedThere := watch(t, b.n.Namespace), watch(t, b.ToRs[0].Namespace)
 	b.r.crash()
 	eventually(t, func() error {
@@ -268,7 +268,7 @@ func filter(direction string, p netip.Prefix) string {
 
 func (b *bench) testFilters(t *testing.T) {
 	must(t, b.n.Apply(filter("exportV4", theirs4))) // meets nothing that is exported
-	was := b.up(t, b.external(), "", ", filters: [f]")
+	was := b.establish(t, b.external(), "", ", filters: [f]")
 	must(t, b.n.Apply(filter("exportV4", pool4)))
 	awaitWithdrawal(t, b.r, b.own4)
 	must(t, b.n.Apply(filter("importV4", theirs4)))
@@ -278,13 +278,13 @@ func (b *bench) testFilters(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	b.route(t, theirs4, b.addr)
-	b.stays(t, b.addr, was)
+	b.checkNotReset(t, b.addr, was)
 }
 
 func (b *bench) testBFD(t *testing.T) {
 	p := b.external()
 	p.bfd = true
-	b.up(t, p, `manx.io/bfd: "true", manx.io/bfd-interval: 100ms`, "")
+	b.establish(t, p, `manx.io/bfd: "true", manx.io/bfd-interval: 100ms`, "")
 	bfdUp := func() error {
 		out, err := b.n.Manxctl("describe", "peer", b.addr.String())
 		if err == nil && !strings.Contains(out, "Up") {
@@ -332,7 +332,7 @@ func (b *bench) testReflectorClient(t *testing.T) {
 	b.between(t)
 	p := b.internal()
 	p.client, p.others = true, []netip.Addr{b.addr2}
-	b.up(t, p, "", "")
+	b.establish(t, p, "", "")
 	b.feeder.run(t, peering{as: 64512, manxAS: 64512, local: b.addr2, manx: b.addr, announce: []netip.Prefix{shared}})
 	b.route(t, shared, b.addr2)
 	eventually(t, func() error {
@@ -356,7 +356,7 @@ func (b *bench) testReflector(t *testing.T) {
 	defer func() { must(t, b.n.Apply(node(""))) }()
 	b.feeder.run(t, peering{as: 64512, manxAS: 64512, local: b.addr2, manx: b.node2, announce: []netip.Prefix{shared}})
 	must(t, b.n.Apply(bgpPeer("feeder", b.addr2, 64512, "", ", sourceAddress: None")))
-	b.up(t, b.internal(), "", "")
+	b.establish(t, b.internal(), "", "")
 	texts := []string{"BGP.originator_id: " + b.addr2.String(), "BGP.cluster_list: 10.11.12.13"}
 	if b.r.name() == "FRR" {
 		texts = []string{"Originator: " + b.addr2.String(), "Cluster list: 10.11.12.13"}

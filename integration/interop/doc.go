@@ -1,2 +1,2 @@
-// Package interop proves that a Manx node and routers of others understand each other.
+// Package interop tests a Manx node with routers of other implementations.
 package interop

@@ -23,7 +23,7 @@ var (
 	calicoPriority = "2147482623"
 )
 
-// bench is one Manx node with two routers, of which one is under test and one feeds it.
+// bench is one Manx node with two routers. One of them is under test, the other one feeds the node.
 type bench struct {
 	*lab.Lab
 	n            *lab.Node
@@ -141,7 +141,7 @@ func (b *bench) route(t *testing.T, p netip.Prefix, gateways ...netip.Addr) {
 	})
 }
 
-// learned waits until a router knows a prefix, with all these texts in its output.
+// learned waits until a router has a route to a prefix, with all these texts in its output.
 func learned(t *testing.T, r router, p netip.Prefix, texts ...string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -204,8 +204,8 @@ func (b *bench) established(t *testing.T, addr netip.Addr) peerState {
 	return p
 }
 
-// stays checks that a session is still the one that it was.
-func (b *bench) stays(t *testing.T, addr netip.Addr, was peerState) {
+// checkNotReset checks that a session has not been reset.
+func (b *bench) checkNotReset(t *testing.T, addr netip.Addr, was peerState) {
 	t.Helper()
 	if now := b.peer(t, addr); now.Established != was.Established || now.Flaps != was.Flaps {
 		t.Errorf("the session did not run on: was %+v, is %+v", was, now)
@@ -219,8 +219,8 @@ func bgpPeer(name string, addr netip.Addr, as uint32, annotations, spec string) 
 		annotations, addr, as, spec)
 }
 
-// clean removes the objects that a cell has stored.
-func (b *bench) clean(t *testing.T) {
+// removeObjects removes the objects that a cell has stored.
+func (b *bench) removeObjects(t *testing.T) {
 	t.Helper()
 	for _, kind := range []string{"bgppeers", "bgpfilters", "bgpconfigurations"} {
 		out, err := b.n.Manxctl("get", kind, "-o", "name")
@@ -247,8 +247,8 @@ func (b *bench) internal() peering {
 	return p
 }
 
-// up makes a session with the router under test, and has both sides learn from the other.
-func (b *bench) up(t *testing.T, p peering, annotations, spec string) peerState {
+// establish establishes a session with the router under test; both sides learn routes from each other.
+func (b *bench) establish(t *testing.T, p peering, annotations, spec string) peerState {
 	t.Helper()
 	b.r.run(t, p)
 	must(t, b.n.Apply(bgpPeer("router", p.local, p.as, annotations, spec)))

@@ -34,16 +34,16 @@ func (p peering) internal() bool { return p.as == p.manxAS }
 
 const tagStandard, tagLarge = "65010:7", "65010:8:9"
 
-// router is the software of another maker in a namespace of the lab.
+// router is another BGP implementation in a namespace of the lab.
 type router interface {
 	name() string
-	// run (re)starts the software with this task.
+	// run (re)starts the software with this configuration.
 	run(t *testing.T, p peering)
 	// crash kills the BGP program and leaves the kernel as it is; recover starts it again.
 	crash()
 	recover(t *testing.T)
 	stop()
-	// routes shows all that the router knows about a prefix; paths counts the ways to it.
+	// routes shows the router's routes to a prefix; paths counts its paths.
 	routes(p netip.Prefix) string
 	paths(p netip.Prefix) int
 	// sessions returns the router's view of its peers.

@@ -20,7 +20,7 @@ const (
 	tableLegend = "Written by `make interop` from what was tested: Manx beside %s.\n\n"
 )
 
-// table is the outcome as people read it.
+// table is the result for the documentation.
 func table(results map[string]map[string]bool) string {
 	var b strings.Builder
 	b.WriteString("| |")
@@ -60,7 +60,7 @@ func split(t *testing.T) (before, between, after string) {
 	return before, between, after
 }
 
-// writeTable puts the table into the documentation if that is wanted and every column was tested.
+// writeTable writes the table into the documentation, if it is requested and every column was tested.
 func writeTable(t *testing.T, results map[string]map[string]bool) {
 	for _, m := range makers {
 		if !*write || len(results[m.name]) == 0 {

@@ -101,7 +101,7 @@ func (n *Node) attach(up uplink) error {
 	}
 	if len(n.uplinks) == 0 {
 		n.IP4 = host(sn4, up.address)
-		// Only this rack's subnet is on the link; the router knows the way to the others.
+		// Only this rack's subnet is on the link; the router has routes to the others.
 		lines = append(lines, fmt.Sprintf("route add 10.200.0.0/16 via %s", host(sn4, 1)))
 		if n.lab.Spec.IPv6 {
 			n.IP6 = host(sn6, up.address)
@@ -150,5 +150,6 @@ func sysctl(ns, path, value string) error {
 	return nil
 }
 
-// External is a prefix that every top-of-rack router announces, with an address that answers pings: the world outside.
+// External is a prefix that every top-of-rack router announces, with an address that answers pings, in place of the
+// world outside.
 var External = netip.MustParsePrefix("203.0.113.0/24")

@@ -19,7 +19,7 @@ import (
 // stateDir holds one file for each lab that exists, so that a later run can clean up after one that was killed.
 const stateDir = "/run/manx-lab"
 
-// Spec describes a lab. Addresses are made up: subnet i of the underlay is 10.200.i.0/24 and fd00:200:i::/64, and the
+// Spec describes a lab. Addresses are generated: subnet i of the underlay is 10.200.i.0/24 and fd00:200:i::/64, and the
 // top-of-rack router has the first address in each.
 type Spec struct {
 	// Name is unique on this host; namespaces are called NAME-NODE. At most 8 characters.
@@ -35,7 +35,7 @@ type Spec struct {
 	IPv6 bool
 	// PlainRouters keeps the routers from running BIRD: another program acts as the peer.
 	PlainRouters bool
-	// BFD has the routers watch the paths to the nodes, 3 x 100 ms, and keep routes of nodes that restart.
+	// BFD enables BFD from the routers to the nodes, 3 x 100 ms. The routers keep routes of nodes that restart.
 	BFD bool
 	// TorAS and NodeAS are the AS numbers of the two sides; 65000 and 64512 if unset.
 	TorAS, NodeAS uint32
@@ -60,7 +60,7 @@ type Lab struct {
 	processes []*Process
 
 	opening sync.Mutex // guards opened
-	opened  bool       // the pods' network lets everybody in
+	opened  bool       // the pods' network allows every source
 }
 
 type stateFile struct {
@@ -106,8 +106,8 @@ func New(spec Spec) (*Lab, error) {
 	return l, nil
 }
 
-// inMemory keeps the programs' files off the disk: a datastore waits for the disk with each change, and disks that
-// others use, too, can take many seconds. If the mount fails, the disk must do.
+// inMemory keeps the programs' files off the disk: a datastore waits for the disk at each change, and shared disks can
+// take many seconds. If the mount fails, the files are on the disk.
 func inMemory(dir string) { _ = syscall.Mount("manx-lab", dir, "tmpfs", 0, "size=1g,mode=0755") }
 
 func (l *Lab) saveState(keep bool) error {
@@ -121,7 +121,7 @@ func (l *Lab) saveState(keep bool) error {
 	return os.WriteFile(filepath.Join(stateDir, l.Spec.Name), b, 0o644)
 }
 
-// Keep leaves the lab standing when this process ends. Remove takes it down later.
+// Keep leaves the lab running when this process ends. Remove removes it later.
 func (l *Lab) Keep() error { return l.saveState(true) }
 
 // Close ends every program of the lab and removes its namespaces and files.
@@ -135,7 +135,7 @@ func (l *Lab) Close() error {
 	return Remove(l.Spec.Name)
 }
 
-// Remove takes down the lab of that name, of any builder. It is no error if there is none.
+// Remove removes the lab of that name, of any builder. A missing lab is no error.
 func Remove(name string) error {
 	var errs []error
 	namespaces, err := namespace.List(name + "-")
@@ -157,7 +157,7 @@ func Remove(name string) error {
 	return errors.Join(errs...)
 }
 
-// removeStale takes down every lab whose builder is gone, except kept ones.
+// removeStale removes every lab whose builder has ended, except kept ones.
 func removeStale() error {
 	files, err := os.ReadDir(stateDir)
 	if err != nil {
@@ -185,7 +185,7 @@ func readState(path string) (stateFile, error) {
 
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
-// Node finds a node by name; it panics if there is none, which is a mistake in the test.
+// Node returns a node by name. It panics for an unknown name, which is a mistake in the test.
 func (l *Lab) Node(name string) *Node {
 	for _, n := range l.Nodes {
 		if n.Name == name {

@@ -18,7 +18,7 @@ type Node struct {
 	Dir       string     // its /run/manx, /var/lib/manx and so on
 	IP4, IP6  netip.Addr // of the first uplink
 
-	// Within is put before the command of manxd: a program that runs another one in other surroundings.
+	// Within is put before the command of manxd: a program that runs another one in another environment.
 	Within []string
 
 	lab     *Lab
@@ -60,11 +60,11 @@ func UseDatastore(other *Node) []string {
 		"--etcd-cert-file=" + filepath.Join(dir, "client.crt"), "--etcd-key-file=" + filepath.Join(dir, "client.key")}
 }
 
-// certificatePatience is how long a manxd that was just started may take to make its certificate authority.
+// certificatePatience is the time in which a started manxd makes its certificate authority.
 const certificatePatience = 30 * time.Second
 
-// StartManxd runs manxd on the node with these arguments beside the lab's own (node name, folders). Called again
-// after the daemon has ended it may be given no arguments, and then uses those of the last time.
+// StartManxd runs manxd on the node with these arguments beside the lab's own (node name, folders). A later call
+// without arguments, after the end of the daemon, uses the arguments of the earlier call.
 func (n *Node) StartManxd(args ...string) error {
 	if len(args) > 0 {
 		n.args = args

@@ -12,14 +12,14 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// Peer is a cheap, scripted BGP speaker: it sends prepared bytes and records when UPDATEs come.
+// Peer is a scripted BGP speaker: it sends prepared bytes and records the times of received UPDATEs.
 type Peer struct {
 	conn net.Conn
-	// Updates are the UPDATEs that came; closed when the session ends.
+	// Updates delivers the received UPDATEs. It is closed when the session ends.
 	Updates chan Update
 }
 
-// Update is the body of an UPDATE and when it came.
+// Update is the body of a received UPDATE, and the time of its arrival.
 type Update struct {
 	At   time.Time
 	Body []byte
@@ -158,7 +158,7 @@ func (p *Peer) receive() (kind byte, body []byte, err error) {
 	return head[18], body, err
 }
 
-// read notes UPDATEs until the session ends; keepalives are answered with keepalives.
+// read records UPDATEs until the session ends, and answers each KEEPALIVE with a KEEPALIVE.
 func (p *Peer) read() {
 	defer close(p.Updates)
 	for {
@@ -175,7 +175,7 @@ func (p *Peer) read() {
 	}
 }
 
-// Send writes messages as they are.
+// Send writes messages unchanged.
 func (p *Peer) Send(messages []byte) error {
 	_, err := p.conn.Write(messages)
 	return err

@@ -30,7 +30,7 @@ type Pod struct {
 type Cost struct{ Wall, CPU time.Duration }
 
 // openNetwork lets any address reach the pods of the lab and be reached by them. By default the CNI plugin makes a
-// profile that lets in only traffic from other pods of the network, and tests of routes come from outside.
+// profile that allows only traffic from other pods of the network, but tests of routes send from outside.
 const openNetwork = `
 apiVersion: projectcalico.org/v3
 kind: Profile
@@ -40,7 +40,7 @@ spec:
   egress: [{action: Allow}]
 `
 
-// open makes that profile before the first pod comes, unless there is one already.
+// open makes that profile before the first pod, unless it exists.
 func (n *Node) open() error {
 	n.lab.opening.Lock()
 	defer n.lab.opening.Unlock()
@@ -151,7 +151,7 @@ func (p *Pod) cni(verb string) ([]byte, error) {
 	return stdout.Bytes(), nil
 }
 
-// containerID looks like a container runtime's: the plugin names interfaces after its first characters.
+// containerID has the form of a container runtime's ID: the plugin names interfaces after its first characters.
 func (p *Pod) containerID() string { return fmt.Sprintf("%x", sha256.Sum256([]byte(p.Namespace))) }
 
 // cniBin is a folder with manx-cni under the names that a Calico configuration uses.

@@ -19,7 +19,7 @@ func (n *Node) Gateway() string { return host(subnet4(n.uplinks[0].subnet), 1).S
 func (n *Node) Renew() error {
 	cables := n.uplinks
 	for i, up := range cables {
-		// With the namespace alone this end would go only later, and until then its name is taken.
+		// The end of the namespace would remove this interface only later, and until then its name is in use.
 		if err := namespace.Batch(n.lab.ToRs[i].Namespace, "link del "+up.port()); err != nil {
 			return err
 		}

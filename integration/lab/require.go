@@ -8,8 +8,8 @@ import (
 	"github.com/manxnet/manx/integration/peers"
 )
 
-// Require returns the folder of the built programs, or why a test or benchmark that runs them in a lab cannot run
-// here: no root, a program is not installed or is of a version that tests do not know, or nothing is built.
+// Require returns the folder of the built programs, or the reason why a lab with them cannot run here: no root, a
+// missing program, an unsupported version of a program, or no built programs.
 func Require(programs ...string) (bin string, missing error) {
 	if os.Geteuid() != 0 {
 		return "", errors.New("network namespaces need root")

@@ -13,17 +13,17 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// Machine is a node whose manxd runs as the shipped unit has it: a systemd of its own is process 1 of a PID, mount and
-// cgroup namespace within the node's network namespace, on folders of the lab in place of /etc, /run, /var/lib,
-// /var/log and /usr/local/bin. Nothing of the unit is imitated; systemd makes the user, the capabilities, the read-only
-// file system and the filter of system calls.
+// Machine is a node whose manxd runs under the shipped unit: its own systemd is process 1 of a PID, mount and cgroup
+// namespace within the node's network namespace, on folders of the lab in place of /etc, /run, /var/lib, /var/log and
+// /usr/local/bin. Nothing of the unit is imitated; systemd makes the user, the capabilities, the read-only file system
+// and the filter of system calls.
 type Machine struct {
 	node *Node
 	root string
 	pid  string // of systemd, as the host counts
 }
 
-// systemd is Debian's; a host that was booted with another init has it, too, if the package is installed.
+// systemd is Debian's program. Its package may also be installed on a host with another init.
 const systemd = "/lib/systemd/systemd"
 
 // boot is run as process 1: $1 is the folder that has the machine's own folders. It follows the user guide's
@@ -43,8 +43,7 @@ var baseFiles = []string{"passwd", "group", "shadow", "gshadow", "nsswitch.conf"
 
 // Boot starts systemd on the node, and with it the unit manxd.service of the folder deploy, with these arguments for
 // manxd beside its name. Lines of settings go into the section [Service] of a drop-in, after those that the lab needs
-// to read the log. The files of manxd are where it has them by default; the lab finds them as if StartManxd had started
-// it.
+// to read the log. The files of manxd have their default paths; the lab finds them as after StartManxd.
 func (n *Node) Boot(deploy string, settings []string, args ...string) (*Machine, error) {
 	if _, err := os.Stat(systemd); err != nil {
 		return nil, errors.New("systemd is not installed")
@@ -64,7 +63,7 @@ func (n *Node) Boot(deploy string, settings []string, args ...string) (*Machine,
 	if err != nil {
 		return nil, err
 	}
-	return m, Eventually(time.Minute, m.up)
+	return m, Eventually(time.Minute, m.awaitUp)
 }
 
 // install follows the steps of the user guide, below root.
@@ -87,7 +86,7 @@ func (m *Machine) install(deploy string) error {
 		m.copy(filepath.Join(m.node.lab.Spec.Bin, "manxd"), "usr/local/bin/manxd", 0o755),
 		os.Symlink("../manxd.service", filepath.Join(m.root,
 			"etc/systemd/system/multi-user.target.wants/manxd.service")))
-	// Of the host's own services none is started: these targets stand in for those that the unit and systemd name.
+	// No service of the host is started: these targets replace the ones that the unit and systemd name.
 	for _, target := range []string{"sysinit", "basic", "shutdown", "network-online", "multi-user"} {
 		errs = append(errs, m.Write("etc/systemd/system/"+target+".target", "[Unit]\nDefaultDependencies=no\n"))
 	}
@@ -108,10 +107,10 @@ func (m *Machine) Write(path, text string) error {
 	return errors.Join(os.MkdirAll(filepath.Dir(full), 0o755), os.WriteFile(full, []byte(text), 0o644))
 }
 
-// Path is where this process finds a file of the machine, below one of the folders that it has of its own.
+// Path returns the path, for this process, of a file below one of the machine's own folders.
 func (m *Machine) Path(path string) string { return filepath.Join(m.root, path) }
 
-// Configure writes the drop-in, which counts from the next start on.
+// Configure writes the drop-in, which applies from the next start on.
 func (m *Machine) Configure(settings ...string) error {
 	command := append([]string{"/usr/local/bin/manxd", "--node-name=" + m.node.Name, "--log-format=text"},
 		m.node.args...)
@@ -121,7 +120,7 @@ func (m *Machine) Configure(settings ...string) error {
 	return m.Write("etc/systemd/system/manxd.service.d/lab.conf", strings.Join(lines, "\n")+"\n")
 }
 
-// link puts manxd's files where the lab expects them.
+// link makes links to manxd's files at the paths that the lab expects.
 func (m *Machine) link() error {
 	var errs []error
 	for name, path := range map[string]string{"run": "run/manx", "data": "var/lib/manx",
@@ -132,8 +131,8 @@ func (m *Machine) link() error {
 	return errors.Join(errs...)
 }
 
-// up finds systemd and waits until it takes commands.
-func (m *Machine) up() error {
+// awaitUp finds systemd and waits until it accepts commands.
+func (m *Machine) awaitUp() error {
 	select {
 	case <-m.node.manxd.Done():
 		return errors.New("systemd has ended:\n" + m.Log())
@@ -172,7 +171,7 @@ func (m *Machine) Property(name string) (string, error) {
 	return strings.TrimSpace(out), err
 }
 
-// Restart starts manxd anew, with the drop-in as it is now.
+// Restart restarts manxd with the current drop-in.
 func (m *Machine) Restart() error {
 	if _, err := m.Run("systemctl", "daemon-reload"); err != nil {
 		return err

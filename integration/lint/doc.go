@@ -1,3 +1,3 @@
-// Package lint holds checks of the source text that no common linter has: unused exported names, functions with many
+// Package lint has checks of the source text that common linters lack: unused exported names, functions with many
 // parameters, lines that are too long.
 package lint

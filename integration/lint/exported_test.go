@@ -17,18 +17,18 @@ import (
 type program struct {
 	module   string
 	packages []*packages.Package
-	// used are the exported names that another package uses, or that such a name needs.
+	// used has the exported names that another package uses, or that such a name needs.
 	used map[string]bool
-	// interfaces are all that a method may be called by.
+	// interfaces has all interfaces through which a method may be called.
 	interfaces map[string][]*types.Interface
 	// promoted are methods by which a type that embeds theirs implements an interface.
 	promoted map[string]bool
 }
 
-// callers are packages of the standard library that call methods of whatever they are given.
+// callers are packages of the standard library that call methods of their arguments.
 var callers = []string{"encoding", "encoding/json", "errors", "flag", "fmt", "io", "sort"}
 
-// wrapping are the methods that package errors calls without an interface that has a name.
+// wrapping has the methods that the package errors calls through interfaces without a name.
 var wrapping = []string{"As", "Is", "Unwrap"}
 
 // load reads the module in a folder.
@@ -116,7 +116,7 @@ func (p *program) addInstances(info *types.Info) {
 	}
 }
 
-// addPromoted notes the methods that a type gets from an embedded one, and that make it implement an interface.
+// addPromoted records the methods that a type gets from an embedded type, and that make it implement an interface.
 func (p *program) addPromoted(info *types.Info) {
 	for _, o := range info.Defs {
 		t, ok := o.(*types.TypeName)
@@ -139,8 +139,8 @@ func (p *program) called(t types.Type, method string) bool {
 	})
 }
 
-// name is the name of an exported object of the module: "folder.Name" or "folder.Type.Method"; empty for others, such
-// as fields.
+// name returns the name of an exported object of the module: "folder.Name" or "folder.Type.Method"; empty for others,
+// such as fields.
 func (p *program) name(o types.Object) string {
 	if o.Pkg() == nil || !o.Exported() || !strings.HasPrefix(o.Pkg().Path()+"/", p.module+"/") {
 		return ""
@@ -158,7 +158,7 @@ func (p *program) name(o types.Object) string {
 	return folder + "." + o.Name()
 }
 
-// receiver is the type that has a method; nil if that is an interface without a name.
+// receiver returns the type of a method; nil for an interface without a name.
 func receiver(f *types.Func) *types.Named {
 	t := f.Signature().Recv().Type()
 	if pointer, ok := t.(*types.Pointer); ok {
@@ -185,13 +185,13 @@ func (p *program) use(o types.Object) {
 	}
 	p.used[name] = true
 	t := o.Type()
-	if _, isType := o.(*types.TypeName); isType { // whose name is noted already
+	if _, isType := o.(*types.TypeName); isType { // the type's name is recorded already
 		t = t.Underlying()
 	}
 	p.needs(t)
 }
 
-// needs notes the types that are part of a type.
+// needs records the types that are part of a type.
 func (p *program) needs(t types.Type) {
 	switch t := t.(type) {
 	case *types.Named:
@@ -270,7 +270,7 @@ func (p *program) unused() []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// defined are the objects that a file declares outside of functions.
+// defined returns the objects that a file declares outside functions.
 func defined(file *ast.File, info *types.Info) []types.Object {
 	var list []types.Object
 	add := func(name *ast.Ident) {
@@ -298,8 +298,8 @@ func defined(file *ast.File, info *types.Info) []types.Object {
 	return list
 }
 
-// implements reports whether a method is one of an interface that its type implements, or of a type that is not
-// exported and can only be known by an interface.
+// implements reports whether a method belongs to an interface that its type implements, or to an unexported type that
+// others use only through an interface.
 func (p *program) implements(f *types.Func) bool {
 	if f.Signature().Recv() == nil {
 		return false
@@ -316,7 +316,7 @@ const (
 	enumeration = "a value of an enumeration, of which other packages use the rest"
 )
 
-// unusedFor are the exported names that no other package uses, with the reason why each is exported.
+// unusedFor has the exported names that no other package uses, each with the reason for its export.
 var unusedFor = map[string]string{
 	"cmd/manxd/part.Closer":                     contract,
 	"cmd/manxd/part.Explainer":                  contract,

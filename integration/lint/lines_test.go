@@ -44,7 +44,7 @@ func longGo(src []byte) []int {
 			}
 		}
 	}
-	return long(src, func(n int, line string) bool {
+	return longLines(src, func(n int, line string) bool {
 		return quoted[n] || strings.HasPrefix(strings.TrimSpace(line), "//go:")
 	})
 }
@@ -52,7 +52,7 @@ func longGo(src []byte) []int {
 // longMarkdown does the same for a page. Tables, blocks of code and lines with a URL may have any length.
 func longMarkdown(src []byte) []int {
 	fenced := false
-	return long(src, func(_ int, line string) bool {
+	return longLines(src, func(_ int, line string) bool {
 		if strings.HasPrefix(strings.TrimSpace(line), "```") {
 			fenced = !fenced
 		}
@@ -61,8 +61,8 @@ func longMarkdown(src []byte) []int {
 	})
 }
 
-// long returns the numbers of the lines that are too long and not exempt. exempt is called for each line in order.
-func long(src []byte, exempt func(n int, line string) bool) []int {
+// longLines returns the numbers of the lines that are too long and not exempt. exempt is called for each line in order.
+func longLines(src []byte, exempt func(n int, line string) bool) []int {
 	var list []int
 	for i, line := range bytes.Split(src, []byte("\n")) {
 		if free := exempt(i+1, string(line)); !free && columns(string(line)) > longest {
@@ -82,7 +82,7 @@ func TestLinesAreNotTooLong(t *testing.T) {
 	}
 }
 
-// Each long line is found, and only those that may not be long.
+// Each line that is too long is found, and no other line.
 func TestLongLinesAreFound(t *testing.T) {
 	text := strings.Repeat("x", longest)
 	for src, want := range map[string][]int{

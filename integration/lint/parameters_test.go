@@ -13,7 +13,7 @@ import (
 const mostParameters = 5
 
 // manyParameters returns the lines of functions, methods of interfaces and types of functions that take too many
-// parameters. The receiver is none of them.
+// parameters. The receiver does not count.
 func manyParameters(src []byte) ([]int, error) {
 	if generated.Match(src) {
 		return nil, nil
@@ -33,12 +33,12 @@ func manyParameters(src []byte) ([]int, error) {
 	return list, nil
 }
 
-// signaturesOfOthers are the files with a function whose parameters somebody else decides.
+// signaturesOfOthers has the files with a function whose parameters another package prescribes.
 var signaturesOfOthers = map[string]string{
 	"datastore/etcd/token.go": "an interceptor of gRPC",
 }
 
-// Tests may have functions with more: rows of a table without names.
+// Tests may have functions with more parameters: rows of a table without names.
 func TestFunctionsHaveFewParameters(t *testing.T) {
 	for name, src := range source(t, root, ".go") {
 		if strings.HasSuffix(name, "_test.go") || signaturesOfOthers[name] != "" {

@@ -23,7 +23,7 @@ import (
 // folder has a file for each namespace.
 const folder = "/run/netns"
 
-// patience is how long a run of ip(8) may take.
+// patience bounds a run of ip(8).
 const patience = time.Minute
 
 // Path is the file of a namespace, for CNI and netlink sockets.
@@ -87,8 +87,8 @@ func Inside(name string, f func()) (err error) {
 		defer close(done)
 		runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
 		if unix.Gettid() == os.Getpid() {
-			// The main thread does not end, and a process counts as being where its main thread is. While this
-			// goroutine holds it, the next one gets another.
+			// The main thread does not end, and the namespace of a process is that of its main thread. While this
+			// goroutine holds the main thread, the next goroutine gets another one.
 			err = Inside(name, f)
 			runtime.UnlockOSThread()
 			return

@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// A namespace has its loopback interface, with sockets of its own, and goes away with its processes.
+// A namespace has its own loopback interface and sockets, and is removed with its processes.
 func TestNamespace(t *testing.T) {
 	var name string
 	var left <-chan error

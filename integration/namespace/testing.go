@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/integration/peers"
 )
 
-// Require skips a test that cannot make network namespaces here, or lacks one of the programs that it runs in a version
-// that tests know.
+// Require skips a test if network namespaces cannot be made here, or if one of its programs is missing or has an
+// unsupported version.
 func Require(t testing.TB, programs ...string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -26,8 +26,8 @@ func Require(t testing.TB, programs ...string) {
 
 var made atomic.Int64
 
-// New makes a namespace with a name of its own, PREFIX-PROCESS-NUMBER, whose loopback interface is up. It goes away
-// with the test, and with it the processes that still run inside. The test is skipped if namespaces cannot be made.
+// New makes a namespace with the unique name PREFIX-PROCESS-NUMBER, whose loopback interface is up. The end of the test
+// removes it and ends the processes in it. The test is skipped if namespaces cannot be made.
 func New(t testing.TB, prefix string) string {
 	t.Helper()
 	name := Bare(t, prefix)
@@ -35,7 +35,7 @@ func New(t testing.TB, prefix string) string {
 	return name
 }
 
-// Bare is New but for the loopback interface, which is down.
+// Bare is New with the loopback interface down.
 func Bare(t testing.TB, prefix string) string {
 	t.Helper()
 	Require(t)

@@ -9,7 +9,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// nameLabel is on every namespace, whatever its writer sets: Kubernetes puts it there.
+// nameLabel is on every namespace: Kubernetes sets it.
 const nameLabel = "kubernetes.io/metadata.name"
 
 // cluster is the Kubernetes state at one moment.
@@ -31,8 +31,8 @@ func (s *step) cluster() cluster {
 	return c
 }
 
-// before is the cluster in which a case begins: without the objects that its first step creates.
-func (c *tcase) before() cluster {
+// initialCluster returns the cluster at the beginning of a case: without the objects that its first step creates.
+func (c *tcase) initialCluster() cluster {
 	first := c.Steps[0].cluster()
 	first.policies = map[string]networkingv1.NetworkPolicy{}
 	for _, a := range c.Steps[0].Actions {
@@ -46,7 +46,7 @@ func (c *tcase) before() cluster {
 	return first
 }
 
-// do lets one action happen.
+// do performs one action.
 func (c *cluster) do(a action) error {
 	id := a.Namespace + "/" + a.Name
 	switch a.Kind {
@@ -77,14 +77,14 @@ func (c *cluster) do(a action) error {
 	return nil
 }
 
-// deleteNamespace takes everything with it that is in the namespace.
+// deleteNamespace deletes a namespace with all its objects.
 func (c *cluster) deleteNamespace(name string) {
 	delete(c.namespaces, name)
 	maps.DeleteFunc(c.pods, func(_ string, p pod) bool { return p.Namespace == name })
 	maps.DeleteFunc(c.policies, func(_ string, p networkingv1.NetworkPolicy) bool { return p.Namespace == name })
 }
 
-// differs names a difference between two clusters, empty if there is none.
+// differs names a difference between two clusters; empty: they are equal.
 func (c *cluster) differs(o cluster) string {
 	switch {
 	case !reflect.DeepEqual(c.namespaces, o.namespaces):

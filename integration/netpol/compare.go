@@ -22,8 +22,8 @@ func newReachability(s *step) reachability {
 // cell is one possible probe.
 type cell struct{ expectation, from, to int }
 
-// wrong lists the cells that differ from the table.
-func (s *step) wrong(got reachability) []cell {
+// wrongCells lists the cells that differ from the table.
+func (s *step) wrongCells(got reachability) []cell {
 	var list []cell
 	for x, e := range s.Expected {
 		for i := range s.Pods {

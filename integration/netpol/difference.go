@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// write is one object that has to change; object is nil to delete it.
+// write is a change of one object; a nil object deletes it.
 type write struct {
 	key    model.Key
 	object *model.Object
@@ -19,7 +19,7 @@ type write struct {
 func difference(from, to model.Set) []write {
 	var writes []write
 	for k, o := range to {
-		if was := from[k]; was == nil || !same(was, o) {
+		if was := from[k]; was == nil || !equalObjects(was, o) {
 			writes = append(writes, write{k, o})
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// evaluator answers from the rules that the nodes' daemons would program, without a kernel. It follows a cluster step
-// by step.
+// evaluator evaluates the rules that the nodes' daemons would program, without a kernel. It follows a cluster step by
+// step.
 type evaluator struct {
 	nodes placement
 	set   model.Set            // as stored
@@ -30,11 +30,11 @@ func newEvaluator(nodes placement, state model.Set) (*evaluator, error) {
 	for _, node := range nodes {
 		e.calcs = append(e.calcs, policy.Build(policy.Config{Node: node}, e.set, nil))
 	}
-	return e, e.bad()
+	return e, e.checkObjects()
 }
 
-// bad is an error if an object cannot be used.
-func (e *evaluator) bad() error {
+// checkObjects returns an error if an object cannot be used.
+func (e *evaluator) checkObjects() error {
 	for _, calc := range e.calcs {
 		for k, reason := range calc.Bad() {
 			return fmt.Errorf("%s: %s", k, reason)
@@ -43,7 +43,7 @@ func (e *evaluator) bad() error {
 	return nil
 }
 
-// apply takes over the writes.
+// apply applies the writes.
 func (e *evaluator) apply(writes []write) error {
 	if len(writes) == 0 {
 		return nil // no keys would select all
@@ -62,12 +62,12 @@ func (e *evaluator) apply(writes []write) error {
 	for _, calc := range e.calcs {
 		calc.Update(e.set, keys(writes)...)
 	}
-	return e.bad()
+	return e.checkObjects()
 }
 
 var protocols = map[string]uint8{"TCP": 6, "UDP": 17, "SCTP": 132}
 
-// measure of one step, in the order of its expectations: who reaches whom.
+// measure returns the reachability in one step, in the order of its expectations.
 func (e *evaluator) measure(s *step) reachability {
 	out := newReachability(s)
 	for x, want := range s.Expected {
@@ -82,7 +82,7 @@ func (e *evaluator) measure(s *step) reachability {
 	return out
 }
 
-// sourcePort is one that no rule of a table is about.
+// sourcePort is a port that no rule of a table matches.
 const sourcePort = 20000
 
 // uplink is the interface from a node to the others.

@@ -13,8 +13,7 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestProbesSeeWhatIsBlocked drops packets with rules that were written by hand: every protocol and port, in one
-// direction and no other.
+// TestProbesSeeWhatIsBlocked drops packets with handwritten rules: every protocol and port, in one direction only.
 func TestProbesSeeWhatIsBlocked(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("network namespaces need root")
@@ -60,7 +59,7 @@ func TestProbesSeeWhatIsBlocked(t *testing.T) {
 			}
 			got, err := (&site{pods: ps}).measure(t.Context(), s)
 			must(t, err)
-			for _, c := range s.wrong(got) {
+			for _, c := range s.wrongCells(got) {
 				t.Errorf("%s: %s", rule, s.describe(c, got))
 			}
 		}
@@ -85,11 +84,11 @@ func ip(a netip.Addr) string {
 	return "ip6"
 }
 
-// sampleSize is how many cases have all tags.
+// sampleSize is the number of cases that have all tags.
 const sampleSize = 20
 
-// TestKernelGivesTheCells feeds samples of the cases to manxd: as many as fit into the time that every run of the tests
-// has. `make conformance` takes all.
+// TestKernelGivesTheCells runs samples of the cases with manxd, so that every run of the tests has time for them. `make
+// conformance` runs all cases.
 func TestKernelGivesTheCells(t *testing.T) {
 	t.Parallel()
 	bin, missing := lab.Require("ip", "nft")
@@ -97,7 +96,7 @@ func TestKernelGivesTheCells(t *testing.T) {
 		t.Skip(missing)
 	}
 	both(t, func(t *testing.T, tb *table) {
-		t.Parallel() // most of the time goes by with waiting for answers that do not come
+		t.Parallel() // it mostly waits for replies that do not come
 		for _, c := range []struct {
 			nodes placement
 			cases int

@@ -59,16 +59,16 @@ func defaultTier() *model.Object {
 		Spec: v3.TierSpec{Order: &order, DefaultAction: &deny}})
 }
 
-// interfaceOf is the name of the host's end.
+// interfaceOf returns the name of the host's end.
 func interfaceOf(p pod) string { return conversion.InterfaceName("cali", p.Namespace, p.Name) }
 
-// mark is an irrelevant object.
+// mark returns an irrelevant object.
 func mark(key model.Key, n uint64) *model.Object {
 	return model.NewObject(key, &v3.GlobalNetworkSet{ObjectMeta: metav1.ObjectMeta{
 		Name: key.Name, Labels: map[string]string{"netpol": strconv.FormatUint(n, 10)}}})
 }
 
-// stored is the object as a reader of the datastore finds it, with its defaults.
+// stored returns the object as a reader of the datastore gets it, with its defaults.
 func stored(o *model.Object) (*model.Object, error) {
 	o = o.Clone()
 	if err := codec.PrepareCreate(o, time.Unix(0, 0)); err != nil {
@@ -82,13 +82,13 @@ func stored(o *model.Object) (*model.Object, error) {
 	return found, found.Err
 }
 
-func same(a, b *model.Object) bool {
+func equalObjects(a, b *model.Object) bool {
 	x, errX := codec.Encode(a)
 	y, errY := codec.Encode(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// rank is the order in which a cluster comes to be; it goes in the opposite one.
+// rank is the order of creations in a cluster; deletions have the opposite order.
 func rank(k model.Key) int {
 	switch k.Kind {
 	case model.KindTier:

@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// placement is the names of the nodes. Who can reach whom must not depend on it.
+// placement has the names of the nodes. Reachability must not depend on it.
 type placement []string
 
 func place(nodes int) placement {
@@ -13,7 +13,7 @@ func place(nodes int) placement {
 	return p
 }
 
-// index is the number of the node that has all pods of a namespace.
+// index returns the number of the node with all pods of a namespace.
 func (p placement) index(namespace string) int {
 	sum := 0
 	for _, b := range []byte(namespace) {

@@ -43,7 +43,7 @@ const (
 	lastPort  = 60999
 )
 
-// sync makes the pods of a cluster, and no others, exist.
+// sync creates and removes pods, so that exactly those of a cluster exist.
 func (ps *pods) sync(want map[string]pod) error {
 	for id, have := range ps.have {
 		if p, ok := want[id]; !ok || p.IP != have.ip {
@@ -91,7 +91,7 @@ func (ps *pods) add(p pod) (*prober, error) {
 	return pr, <-ready
 }
 
-// remove ends the pod; its interface goes with its namespace.
+// remove ends the pod; its interface is removed with its namespace.
 func (pr *prober) remove() error {
 	pr.stop()
 	for _, h := range pr.away {

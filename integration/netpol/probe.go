@@ -18,7 +18,7 @@ type target struct {
 // probes are one round: a new connection from one pod to each target, all at once.
 type probes struct {
 	source  netip.Addr
-	port    uint16 // that all come from; never used before, so that every connection is new
+	port    uint16 // source of all; never used before, so that every connection is new
 	targets []target
 	reached []bool
 
@@ -87,7 +87,7 @@ func (p *probes) markReached(i int) {
 	}
 }
 
-// socket opens one that does not block.
+// socket opens a non-blocking socket.
 func (p *probes) socket(kind, protocol int) (int, error) {
 	family := unix.AF_INET
 	if p.source.Is6() {
@@ -165,10 +165,10 @@ func (p *probes) startSCTP() error {
 	p.poll(fd, unix.POLLIN, func() {
 		p.receive(fd, func(b []byte, from netip.AddrPort) {
 			if p.source.Is4() && len(b) > 0 {
-				b = b[min(len(b), int(b[0]&0xf)*4):] // raw sockets of IPv4 give the header, too
+				b = b[min(len(b), int(b[0]&0xf)*4):] // raw sockets of IPv4 return the header, too
 			}
 			packet, ok := lab.DecodeSCTP(b)
-			// A kernel that speaks SCTP knows nothing of the server and refuses: that is an answer from there, too.
+			// A kernel with SCTP does not know the server and refuses: that is a reply from there, too.
 			if !ok || packet.Destination != p.port || packet.Chunk != lab.SCTPInitAck && packet.Chunk != lab.SCTPAbort {
 				return
 			}
@@ -195,7 +195,7 @@ func send(fd int, b []byte, to netip.AddrPort) error {
 	}
 }
 
-// receive reads all that is there.
+// receive reads all waiting packets.
 func (p *probes) receive(fd int, f func(b []byte, from netip.AddrPort)) {
 	buf := make([]byte, 2048)
 	for {

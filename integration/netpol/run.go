@@ -13,16 +13,16 @@ import (
 // The ways in which a case is fed.
 const (
 	modeSteps    = "steps"    // one action after the other, all cases to the same daemon
-	modeSnapshot = "snapshot" // the state of each step to a daemon that knows nothing else
+	modeSnapshot = "snapshot" // the state of each step to a fresh daemon
 )
 
 // subject is the object under test: the kernel of a node, or Eval alone.
 type subject interface {
-	// attach makes the pods of a cluster, and no others, exist.
+	// attach creates and removes pods, so that exactly those of a cluster exist.
 	attach(c cluster) error
 	// apply makes changes one by one, as they happen in a cluster, and returns when they are in force.
 	apply(ctx context.Context, writes []write) error
-	// load replaces everything that was there, and returns when it is in force.
+	// load replaces the whole state, and returns when the new state is in force.
 	load(ctx context.Context, state model.Set) error
 	measure(ctx context.Context, s *step) (reachability, error)
 }
@@ -80,7 +80,7 @@ func (r *runner) run(ctx context.Context, mode string, cases []tcase) error {
 }
 
 func (r *runner) steps(ctx context.Context, c *tcase) error {
-	now := c.before()
+	now := c.initialCluster()
 	if err := r.become(ctx, now); err != nil {
 		return err
 	}
@@ -179,10 +179,10 @@ func (r *runner) check(ctx context.Context, mode string, c *tcase, i int) error 
 	return nil
 }
 
-// report prints the wrong cells, the first ones with the way that a packet takes through the rules. If Eval's result
-// differs, the kernel does not follow the rules.
+// report prints the wrong cells, the first ones with a packet's path through the rules. If Eval's result differs, the
+// kernel does not follow the rules.
 func (r *runner) report(heading string, s *step, got, evaluated reachability) int {
-	wrong := s.wrong(got)
+	wrong := s.wrongCells(got)
 	if len(wrong) > 0 {
 		fmt.Fprintf(r.out, "WRONG: %s: %d of %d cells\n", heading, len(wrong), s.cells())
 	}

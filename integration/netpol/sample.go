@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// choose keeps the cases of one ID, or n of them; all if neither is given.
+// choose returns the cases of one ID, or n cases; without either, all.
 func choose(cases []tcase, id string, n int) ([]tcase, error) {
 	if id != "" {
 		i := slices.IndexFunc(cases, func(c tcase) bool { return c.ID == id })

@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// patience is how long anything may take that usually takes milliseconds.
+	// patience bounds steps that usually take milliseconds.
 	patience = time.Minute
-	// probeWait is how long an answer may take; a host under load gets the longer one in a second and third try.
+	// probeWait bounds the wait for a reply; a host under load gets the longer one in a second and third try.
 	probeWait  = 250 * time.Millisecond
 	probeRetry = time.Second
 	retries    = 2
@@ -95,7 +95,7 @@ func (n *site) ready() error {
 	return nil
 }
 
-// build makes manxd in a folder that goes with the lab, even if this program is killed.
+// build builds manxd in a folder that is removed with the lab, even if this program is killed.
 func build(ctx context.Context, dir string) (bin string, err error) {
 	bin = filepath.Join(dir, "bin")
 	if err := os.Mkdir(bin, 0o755); err != nil {
@@ -168,7 +168,7 @@ func (n *site) load(ctx context.Context, state model.Set) error {
 	return n.programmed(ctx, revision)
 }
 
-// restart kills the daemons, takes their tables away and starts them.
+// restart kills the daemons, deletes their tables and starts them.
 func (n *site) restart() error {
 	for _, h := range n.hosts {
 		h.Manxd().Kill()
@@ -207,7 +207,7 @@ func (n *site) write(ctx context.Context, writes []write) (int64, error) {
 	return n.put(ctx, write{key, mark(key, n.writes)})
 }
 
-// put writes one object, be it there or not.
+// put creates or updates one object.
 func (n *site) put(ctx context.Context, w write) (int64, error) {
 	if w.object == nil {
 		_, err := n.store.Delete(ctx, w.key, 0)
@@ -302,7 +302,7 @@ func (n *site) measure(ctx context.Context, s *step) (reachability, error) {
 		return nil, err
 	}
 	for range retries {
-		missing := slices.DeleteFunc(s.wrong(got), func(c cell) bool { return got.at(c) })
+		missing := slices.DeleteFunc(s.wrongCells(got), func(c cell) bool { return got.at(c) })
 		if len(missing) == 0 {
 			break
 		}

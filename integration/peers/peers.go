@@ -1,5 +1,5 @@
-// Package peers knows the external programs that tests run beside Manx, and the versions of them that tests need. A
-// wrong version would answer, and make many tests wait in vain.
+// Package peers has the external programs that tests run beside Manx, and their supported versions. A wrong version
+// would answer, and make many tests wait in vain.
 package peers
 
 import (
@@ -24,7 +24,7 @@ type Program struct {
 	// Arguments make it print a version, which is the first group of Version.
 	Arguments []string
 	Version   *regexp.Regexp
-	// Oldest is the first version that tests know, and Major, unless 0, the only first number.
+	// Oldest is the first supported version, and Major, unless 0, the only major version.
 	Oldest string
 	Major  int
 	Why    string // the feature that another version lacks
@@ -54,7 +54,7 @@ var All = []Program{
 
 func after(words string) *regexp.Regexp { return regexp.MustCompile(words + ` *v?(\d[\d.]*)`) }
 
-// patience is how long a program may take to print its version.
+// patience bounds the time until a program prints its version.
 const patience = time.Minute
 
 var (
@@ -62,8 +62,8 @@ var (
 	checksMu sync.Mutex
 )
 
-// Usable returns nil if a program is installed and, where tests depend on its version, has a version that they know.
-// The error is a sentence: the version found, where, the version required, and how to get it. Each program is run once.
+// Usable returns nil if a program is installed and, where tests depend on its version, has a supported version. The
+// error is a sentence: the version found, where, the version required, and how to get it. Each program is run once.
 func Usable(name string) error {
 	checksMu.Lock()
 	check := checks[name]
@@ -91,7 +91,7 @@ func (p Program) Check() error {
 	get := fmt.Sprintf("apt-get install %s (Debian 12 or later)", p.Package)
 	path, err := exec.LookPath(p.Name)
 	if err != nil {
-		return fmt.Errorf("%s is not installed; want %s: %s", p.Name, p.wanted(), get)
+		return fmt.Errorf("%s is not installed; want %s: %s", p.Name, p.versionText(), get)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -101,19 +101,19 @@ func (p Program) Check() error {
 	switch {
 	case m == nil && err != nil:
 		return fmt.Errorf("%s %s fails: %w: %.200s; want %s: %s", path, strings.Join(p.Arguments, " "), err, out,
-			p.wanted(), get)
+			p.versionText(), get)
 	case m == nil:
 		return fmt.Errorf("%s is not the program %s of Debian's package %s: it prints %.200q; want %s: %s, and remove "+
-			"the other one or put it behind in PATH", path, p.Name, p.Package, out, p.wanted(), get)
+			"the other one or put it behind in PATH", path, p.Name, p.Package, out, p.versionText(), get)
 	case !p.accepts(string(m[1])):
 		return fmt.Errorf("%s is version %s; want %s, because %s: %s, and remove the other one or put it behind in "+
 			"PATH",
-			path, m[1], p.wanted(), p.Why, get)
+			path, m[1], p.versionText(), p.Why, get)
 	}
 	return nil
 }
 
-func (p Program) wanted() string {
+func (p Program) versionText() string {
 	if p.Major != 0 {
 		return fmt.Sprintf("version %d, %s or later", p.Major, p.Oldest)
 	}

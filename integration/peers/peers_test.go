@@ -34,7 +34,7 @@ func fake(t *testing.T, name, script string) string {
 	return path
 }
 
-// A program that is first in PATH and is another than tests know is named, with the remedy.
+// The error names an unsupported program that is first in PATH, with the remedy.
 func TestWrongProgramIsNamed(t *testing.T) {
 	for _, c := range []struct {
 		name, prints string

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The ports are below those that Linux takes for outgoing connections (net.ipv4.ip_local_port_range), which tests that
-// run beside make all the time. A client that tries to reach an unused port of these may even get connected to itself.
+// The ports are below the range that Linux uses for outgoing connections (net.ipv4.ip_local_port_range), which other
+// tests open all the time. A client of an unused port of this range may even get connected to itself.
 const first, count = 12000, 20000
 
 var last atomic.Uint32

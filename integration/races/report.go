@@ -48,7 +48,7 @@ const gobgp = "github.com/osrg/gobgp/v4/"
 // serverAPI are the functions of GoBGP that it lets programs call from any goroutine.
 var serverAPI = regexp.MustCompile(`^pkg/server\.\(\*BgpServer\)\.[A-Z]\w*$`)
 
-// accessFunctions returns the functions of the accesses, sorted, each once, and whether an access is not GoBGP's alone.
+// accessFunctions returns the functions of the accesses, sorted, each once, and whether Manx is involved in an access.
 func (r report) accessFunctions() (names []string, ours bool) {
 	for _, stack := range r.accesses {
 		name, alone := accessFunction(stack)
@@ -60,8 +60,8 @@ func (r report) accessFunctions() (names []string, ours bool) {
 }
 
 // accessFunction returns the innermost function that is not of the standard library, and whether it is GoBGP and so are
-// all functions down to the goroutine's begin or to a function of the server's API. The caller of that function is not
-// to blame: it may be called from any goroutine.
+// all functions down to the goroutine's begin or to a function of the server's API. The caller of that function has no
+// part in the race: it may be called from any goroutine.
 func accessFunction(stack []string) (name string, alone bool) {
 	for _, frame := range stack {
 		if standard(frame) {

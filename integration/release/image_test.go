@@ -82,7 +82,7 @@ func digestOf(t *testing.T, parts map[string][]byte) string {
 	return index.Manifests[0].Digest
 }
 
-// checkDocker goes through the archive as docker load does.
+// checkDocker reads the archive as docker load does.
 func checkDocker(t *testing.T, parts map[string][]byte) {
 	images := decode[[]struct {
 		Config   string

@@ -197,8 +197,8 @@ func database(t *testing.T, module string) string {
 	return "file://" + dir
 }
 
-// TestVulncheck has the programs compared with databases that know of nothing, of a module in use, and that cannot be
-// reached.
+// TestVulncheck compares the programs with databases without entries, with an entry for a module in use, and that
+// cannot be reached.
 func TestVulncheck(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(source, "bin", "manxd")); err != nil {
 		t.Skip("bin/manxd is not built: run `make build`")

@@ -23,8 +23,8 @@ var (
 	Grpcurl   = Program{"grpcurl", "github.com/fullstorydev/grpcurl/cmd/grpcurl", "v1.9.3"}
 )
 
-// Path returns the path of the program. The first call builds it, in a module of its own because its dependencies are
-// none of ours, and keeps it in the user's cache: manx-test/NAME-VERSION. Later calls take about no time.
+// Path returns the path of the program. The first call builds it, in a separate module because its dependencies differ
+// from ours, and keeps it in the user's cache: manx-test/NAME-VERSION. Later calls use the cache.
 func (p Program) Path() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {

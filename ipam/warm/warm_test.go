@@ -58,7 +58,7 @@ func (s *store) take() []string {
 	return calls
 }
 
-// allowEvents delivers so many events, and no more; -1 for all.
+// allowEvents delivers this many further events; -1 for all.
 func (s *store) allowEvents(events int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +132,7 @@ func (s *store) Watch(ctx context.Context, kinds ...model.Kind) <-chan datastore
 type cluster struct {
 	*testing.T
 	server *etcdtest.Server
-	plain  datastore.Backend // of everybody else
+	plain  datastore.Backend // of all others
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -210,7 +210,7 @@ func (p *process) await(ok func(*datastore.Snapshot) bool) {
 
 func (p *process) ipam() *ipam.Allocator { return ipam.New(p.cache.Begin(), nil, nil) }
 
-// assign gives one address to a handle.
+// assign assigns one address to a handle.
 func assign(ctx context.Context, a *ipam.Allocator, host, handle string) (netip.Addr, error) {
 	r, err := a.AutoAssign(ctx, ipam.Request{Host: host, Handle: handle, Num4: 1, Use: "Workload"})
 	if err != nil || len(r.V4.Addresses) == 0 {
@@ -224,7 +224,7 @@ func affinity(host, cidr string) (model.Key, *model.BlockAffinity) {
 		&model.BlockAffinity{State: model.StateConfirmed}
 }
 
-// names are the names in a list.
+// names returns the names in a list.
 func names(list []*model.Object) string {
 	var all []string
 	for _, o := range list {
@@ -355,8 +355,8 @@ func TestAnswersFromMemory(t *testing.T) {
 	}
 }
 
-// Others change remembered objects while the watch is behind: an address is never assigned twice, and none comes from a
-// block of another host. Once the watch has delivered the change, none comes from a pool that is gone or disabled.
+// Others change cached objects while the watch is behind: no address is assigned twice, and none is from a block of
+// another host. After the watch has delivered the change, no address is from a deleted or disabled pool.
 func TestOthersWriteMeanwhile(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -446,7 +446,7 @@ func (c *cluster) changePool(name string, change func(*model.IPPool)) *model.Obj
 	return o
 }
 
-// steal gives a block to another host, as a host does that has found the owner gone.
+// steal assigns a block to another host, like a host that has found its owner deleted.
 func (c *cluster) steal(block netip.Prefix, host string) {
 	c.Helper()
 	old, _ := affinity(thisNode, block.String())
@@ -462,7 +462,7 @@ func (c *cluster) steal(block netip.Prefix, host string) {
 	must(c.T, err)
 }
 
-// consistent fails unless handles have as many addresses in the blocks as said here, and count as many as they have.
+// consistent fails unless handles have the expected numbers of addresses in the blocks, and their counters agree.
 func (c *cluster) consistent(want map[string]int) {
 	c.Helper()
 	blocks, _, err := c.plain.List(c.Context(), model.KindIPAMBlock, "")

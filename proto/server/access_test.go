@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// methods are all that the server has registered, reflection and health among them.
+// methods returns all registered methods, reflection and health among them.
 func methods(s *Server) map[string]grpc.MethodInfo {
 	all := map[string]grpc.MethodInfo{}
 	for service, info := range s.newServer().GetServiceInfo() {
@@ -30,7 +30,7 @@ func methods(s *Server) map[string]grpc.MethodInfo {
 	return all
 }
 
-// TestEveryMethodHasARole: an added method has to be given one, and a removed one has none.
+// TestEveryMethodHasARole: an added method needs a role, and a removed method has none.
 func TestEveryMethodHasARole(t *testing.T) {
 	registered := methods(New(Config{Log: zap.NewNop()}))
 	if len(registered) < 20 {
@@ -46,7 +46,7 @@ func TestEveryMethodHasARole(t *testing.T) {
 			t.Errorf("%s has a role, and is no method of the server", m)
 		}
 	}
-	// A method that shows an object has a name to that effect.
+	// A method that only shows an object has a matching name.
 	for m, r := range access {
 		name := m[strings.LastIndex(m, "/")+1:]
 		reads := slices.ContainsFunc([]string{"Get", "List", "Watch", "Check", "Explain", "ServerReflectionInfo"},
@@ -58,7 +58,7 @@ func TestEveryMethodHasARole(t *testing.T) {
 }
 
 // TestReadersChangeNothing makes every registered call over TLS in each role. The handlers have nothing to show, and so
-// answer with errors of other kinds, or with nothing.
+// return errors of other kinds, or nothing.
 func TestReadersChangeNothing(t *testing.T) {
 	x := newRemoteRig(t)
 	as := map[Role]*grpc.ClientConn{RoleRead: x.dial("reader"), RoleAdmin: x.dial("admin"), "": x.dial("nobody")}
@@ -74,7 +74,7 @@ func TestReadersChangeNothing(t *testing.T) {
 	}
 }
 
-// call makes a call with an empty request, and waits for the first thing that comes back.
+// call makes a call with an empty request, and waits for the first response.
 func call(t *testing.T, conn *grpc.ClientConn, method string, info grpc.MethodInfo) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -93,7 +93,7 @@ func call(t *testing.T, conn *grpc.ClientConn, method string, info grpc.MethodIn
 	return stream.RecvMsg(nil)
 }
 
-// nothing sends empty messages, and takes whatever comes.
+// nothing sends empty messages, and accepts any message.
 type nothing struct{}
 
 func (nothing) Marshal(any) ([]byte, error) { return nil, nil }

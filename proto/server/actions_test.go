@@ -172,7 +172,7 @@ func (r *rig) withStore() {
 	r.show()
 }
 
-// TestRetry: a refused object is tried again at once, not when its time has come; one that still fails is reported.
+// TestRetry: a refused object is retried at once, not when it is due. An object that still fails is reported.
 func TestRetry(t *testing.T) {
 	r := newRig(t)
 	if _, err := r.client.Retry(r.context(), &manxv1.RetryRequest{}); status.Code(err) != codes.Unavailable {
@@ -222,7 +222,7 @@ func TestRetry(t *testing.T) {
 		t.Errorf("policy: %v", p)
 	}
 	if p := all["objects"]; p.GetFailed() != 1 || p.GetFailing() != 1 ||
-		p.GetReason() == "" { // it is gone from the store: the watch will report it
+		p.GetReason() == "" { // the store has deleted it: the watch will report this
 		t.Errorf("objects: %v", p)
 	}
 	for _, name := range []string{"interfaces", "bandwidth"} {

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// lamp is something with all that can be added.
+// lamp is a part with everything that can be added.
 type lamp struct {
 	prometheus.Collector
 	roles map[string]Role

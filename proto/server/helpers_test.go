@@ -59,7 +59,7 @@ type source struct {
 	Addresses func() []AddressCandidate
 }
 
-// show hands the source to the views.
+// show passes the source to the views.
 func (r *rig) show() {
 	s := r.source
 	r.server.Datastore.Show(DatastoreSource{Type: "embedded", Tables: s.Datastore, Store: s.Store})
@@ -145,7 +145,7 @@ func object(t *testing.T, kind model.Kind, namespace, name, json string) *model.
 	return codec.Decode(model.Key{Kind: kind, Namespace: namespace, Name: name}, []byte(json), 7)
 }
 
-// sessions plays a speaker whose sessions the test decides.
+// sessions is a speaker with sessions of the test.
 type sessions struct {
 	mu     sync.Mutex
 	list   map[netip.Addr]speaker.SessionStatus
@@ -261,7 +261,7 @@ func session(address string, typ bgp.SessionType, phase speaker.Phase, state, re
 	}
 }
 
-// eventually waits until f returns no complaint; f's last complaint is the failure.
+// eventually waits until f returns an empty text; f's last text is the failure.
 func eventually(t *testing.T, f func() string) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -277,7 +277,7 @@ func eventually(t *testing.T, f func() string) {
 	}
 }
 
-// noLeak fails if goroutines that were started since are still there when the test and its clean-up are over.
+// noLeak fails if goroutines that were started since still run after the test and its clean-up.
 func noLeak(t *testing.T) {
 	before := runtime.NumGoroutine()
 	t.Cleanup(func() {

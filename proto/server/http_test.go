@@ -21,7 +21,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// web serves the HTTP side of a rig and returns how to get a path of it.
+// web serves HTTP for a rig and returns a function that gets a path.
 func (r *rig) web() func(path string) (int, string) {
 	pedantic := prometheus.NewPedanticRegistry()
 	for _, x := range r.server.all() {
@@ -85,7 +85,7 @@ func TestReadyzSaysWhatIsMissing(t *testing.T) {
 		"[+]bgp: restart is over, all routes are known\n"+
 		"[+]dataplane: the kernel is kept as datastore and BGP want it\nok\n")
 
-	// Neighbours that are down are no fault of this node.
+	// Neighbours that are down do not make this node unhealthy.
 	r.bgp.set(session("192.0.2.2", bgp.SessionMesh, speaker.PhaseFailed, "Active", "connection refused"))
 	want("/readyz", http.StatusOK, "ok\n")
 
@@ -100,7 +100,7 @@ func TestReadyzSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// stuckDataplane is a dataplane whose lock is never given back.
+// stuckDataplane is a dataplane whose lock is never released.
 type stuckDataplane struct {
 	Dataplane
 	release chan struct{}
@@ -191,7 +191,7 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// A mesh must not become series for every node of it; the configured sessions have theirs, up to a bound.
+// A mesh must not have series for each of its nodes; configured sessions have series, up to a limit.
 func TestSeriesPerSessionAreBounded(t *testing.T) {
 	r := newRig(t)
 	r.start()

@@ -21,7 +21,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// rules plays a policy agent over a real calculator.
+// rules is a policy agent over a real calculator.
 type rules struct {
 	calc     *policy.Calculator
 	status   dataplane.PolicyStatus
@@ -40,7 +40,7 @@ func (r *rules) count(chain string, rule int, packets, bytes uint64) { // rules 
 	r.counters[chain] = append(r.counters[chain], nftables.Counter{ID: id, Packets: packets, Bytes: bytes})
 }
 
-// withPolicy shows a server whose node has one workload, which one policy is about.
+// withPolicy returns a server whose node has one workload, and one policy for it.
 func withPolicy(t *testing.T) (*rig, *rules) {
 	r := newRig(t)
 	r.start()

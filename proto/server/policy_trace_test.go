@@ -18,7 +18,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// tracer plays the kernel's trace: the packets that the test sends are seen as soon as a flow is traced.
+// tracer takes the place of the kernel's trace: the test's packets are traced as soon as a flow is traced.
 type tracer struct {
 	packets chan []nftables.TraceStep
 	flows   chan nftables.Flow
@@ -46,7 +46,7 @@ func (x *tracer) TraceFlow(ctx context.Context, f nftables.Flow, armed func(), h
 	}
 }
 
-// withTracer shows a server that has a policy, and the tracer.
+// withTracer returns a server with a policy, and its tracer.
 func withTracer(t *testing.T) (*rig, *rules, *tracer) {
 	r, p := withPolicy(t)
 	x := &tracer{packets: make(chan []nftables.TraceStep, 100), flows: make(chan nftables.Flow, 100),
@@ -161,7 +161,7 @@ func TestTraceFlowEnds(t *testing.T) {
 	<-x.ended // nothing is traced for a client that went away
 
 	stream = begin(r.context(), &manxv1.TraceFlowRequest{})
-	for range 20 { // a busy known connection does not fill the screen
+	for range 20 { // a busy known connection does not fill the output
 		x.packets <- udp(t, p, nftables.StateEstablished, false)
 	}
 	x.packets <- udp(t, p, nftables.StateNew, false)

@@ -60,7 +60,7 @@ func newAuthority(t *testing.T, name string) *authority {
 	return a
 }
 
-// issue makes a certificate that change may alter before it is signed.
+// issue makes a certificate; change may modify it before it is signed.
 func (a *authority) issue(name string, change func(*x509.Certificate)) (cert, key []byte) {
 	a.t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -125,7 +125,7 @@ func newRemoteRig(t *testing.T) *remoteRig {
 	return x
 }
 
-// install gives the server the CA and a certificate of it.
+// install installs the CA and a certificate of it on the server.
 func (x *remoteRig) install(ca *authority) {
 	x.Helper()
 	cert, key := ca.issue("node-1", forServer)
@@ -282,14 +282,15 @@ func TestRolesFollowFromNames(t *testing.T) {
 	}
 }
 
-// TestCertificatesAreReadAgain: new files count for the next connection and, on one that is there, for the next call.
+// TestCertificatesAreReadAgain: new files are used for the next connection and, on an open connection, for the next
+// call.
 func TestCertificatesAreReadAgain(t *testing.T) {
 	x := newRemoteRig(t)
 	old := x.dial("admin")
 	if err := x.getStatus(old); err != nil {
 		t.Fatal(err)
 	}
-	// Garbage, and files that do not fit together: those before stay in use.
+	// Garbage, and files that do not match: the earlier files stay in use.
 	for name, content := range map[string][]byte{"cert": []byte("half a cert"), "ca": nil} {
 		before, err := os.ReadFile(filepath.Join(x.dir, name))
 		if err != nil {
@@ -367,7 +368,7 @@ func isOpen(c net.Conn) bool {
 	return os.IsTimeout(err)
 }
 
-// TestStrangersKeepNobodyOut: connections without a handshake give way, and end by themselves.
+// TestStrangersKeepNobodyOut: connections without a handshake are closed in favour of others, and after a time limit.
 func TestStrangersKeepNobodyOut(t *testing.T) {
 	x := newRemoteRig(t)
 	inUse := x.dial("reader")
@@ -410,7 +411,7 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 	})
 }
 
-// TestRemoteIsBounded: a caller with a certificate gets so many connections, and requests have an end.
+// TestRemoteIsBounded: a caller with a certificate has a limited number of connections, and requests have a time limit.
 func TestRemoteIsBounded(t *testing.T) {
 	x := newRemoteRig(t)
 	var failed error

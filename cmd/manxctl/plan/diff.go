@@ -225,18 +225,24 @@ func effect(c bgp.SessionChange) string {
 
 // rules compares the rules for routes of other speakers.
 func (d *Diff) rules(from, to bgp.Desired) {
-	a, b := ruleTexts(from), ruleTexts(to)
-	names := maps.Clone(a)
-	maps.Copy(names, b)
+	d.Changed.Rules = append(d.Changed.Rules, ruleChanges(ruleTexts(from), ruleTexts(to))...)
+}
+
+// ruleChanges compares rules as text: lists of lines by name.
+func ruleChanges(from, to map[string][]string) (changes []RuleChange) {
+	names := maps.Clone(from)
+	maps.Copy(names, to)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		c := RuleChange{Rule: name, Added: without(b[name], a[name]), Removed: without(a[name], b[name])}
-		if len(c.Added)+len(c.Removed) == 0 && !slices.Equal(a[name], b[name]) {
-			c.Added, c.Removed = b[name], a[name] // another order
+		a, b := from[name], to[name]
+		c := RuleChange{Rule: name, Added: without(b, a), Removed: without(a, b)}
+		if len(c.Added)+len(c.Removed) == 0 && !slices.Equal(a, b) {
+			c.Added, c.Removed = b, a // another order
 		}
 		if len(c.Added)+len(c.Removed) > 0 {
-			d.Changed.Rules = append(d.Changed.Rules, c)
+			changes = append(changes, c)
 		}
 	}
+	return changes
 }
 
 func without(list, other []string) []string {

@@ -14,18 +14,7 @@ import (
 // ComparePolicy adds the changes of the node's packet filter to a difference: the policies of its endpoints and their
 // order, the rules of those policies, and members of their selectors.
 func (d *Diff) ComparePolicy(from, to model.Set) {
-	a, b := policyTexts(from, d.Node), policyTexts(to, d.Node)
-	names := maps.Clone(a)
-	maps.Copy(names, b)
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		c := RuleChange{Rule: name, Added: without(b[name], a[name]), Removed: without(a[name], b[name])}
-		if len(c.Added)+len(c.Removed) == 0 && !slices.Equal(a[name], b[name]) {
-			c.Added, c.Removed = b[name], a[name] // another order
-		}
-		if len(c.Added)+len(c.Removed) > 0 {
-			d.Changed.Policy = append(d.Changed.Policy, c)
-		}
-	}
+	d.Changed.Policy = append(d.Changed.Policy, ruleChanges(policyTexts(from, d.Node), policyTexts(to, d.Node))...)
 }
 
 // policyTexts returns the packet filter of a node as text: lists of lines by subject.

@@ -53,7 +53,7 @@ func options(node string) metav1.ListOptions {
 // why the pods are not known.
 func (f Finder) find(ctx context.Context) (string, error) {
 	for _, path := range f.sockets {
-		if answers(ctx, path) {
+		if greets(ctx, path) {
 			return "the BGP daemon behind " + path, nil
 		}
 	}
@@ -67,8 +67,8 @@ func (f Finder) find(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("pods with %s on node %s: %w", podSelector, f.node, err)
 	}
 	for i := range list.Items {
-		if what := describe(&list.Items[i]); what != "" {
-			return what, nil
+		if name := describe(&list.Items[i]); name != "" {
+			return name, nil
 		}
 	}
 	return "", nil
@@ -87,9 +87,9 @@ const (
 	maxGreeting   = 256
 )
 
-// answers reports whether a BIRD, and not a daemon of Manx in its place, greets at a socket. A killed daemon leaves the
+// greets reports whether a BIRD, and not a daemon of Manx in its place, greets at a socket. A killed daemon leaves the
 // file of its socket.
-func answers(ctx context.Context, path string) bool {
+func greets(ctx context.Context, path string) bool {
 	ctx, cancel := context.WithTimeout(ctx, socketTimeout)
 	defer cancel()
 	c, err := new(net.Dialer).DialContext(ctx, "unix", path)

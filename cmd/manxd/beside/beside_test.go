@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A socket counts while BIRD answers there: its file stays behind a daemon that was killed, others may serve something
-// else, or nothing at all, and Manx itself can stand in for BIRD there.
+// A socket is one of calico-node if BIRD greets there. The file stays behind a killed daemon, other programs may serve
+// something else, or nothing, and Manx itself can serve the socket in BIRD's place.
 func TestSockets(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct {
@@ -28,13 +28,13 @@ func TestSockets(t *testing.T) {
 			}
 		}()
 		f := Finder{sockets: []string{filepath.Join(dir, "absent"), path}}
-		if what, err := f.find(t.Context()); err != nil || (what == "the BGP daemon behind "+path) != c.want {
-			t.Errorf("%s: %q, %v", c.name, what, err)
+		if active, err := f.find(t.Context()); err != nil || (active == "the BGP daemon behind "+path) != c.want {
+			t.Errorf("%s: %q, %v", c.name, active, err)
 		}
 		l.(*net.UnixListener).SetUnlinkOnClose(false)
 		_ = l.Close()
-		if what, err := f.find(t.Context()); err != nil || what != "" {
-			t.Errorf("%s, when nobody listens any more: %q, %v", c.name, what, err)
+		if active, err := f.find(t.Context()); err != nil || active != "" {
+			t.Errorf("%s, without a listener: %q, %v", c.name, active, err)
 		}
 	}
 }

@@ -74,7 +74,7 @@ func TestDistribution(t *testing.T) {
 					Resources:     []string{"configmaps"},
 					ResourceNames: names}}}, metav1.CreateOptions{})
 		must(err)
-		for _, name := range names { // the server learns of roles a moment later
+		for _, name := range names { // the server enforces new roles a moment later
 			forbidden := true
 			for end := time.Now().Add(time.Minute); forbidden && time.Now().Before(end); {
 				_, err := limited.CoreV1().ConfigMaps("kube-system").Get(t.Context(), name, metav1.GetOptions{})
@@ -101,7 +101,7 @@ func TestDistribution(t *testing.T) {
 			logged = append(logged, e.ContextMap()["configmap"].(string))
 		}
 		if got := strings.Join(logged, " "); got != log {
-			t.Errorf("%s: the log is about %q, want %q", what, got, log)
+			t.Errorf("%s: the log names %q, want %q", what, got, log)
 		}
 	}
 	const v4, v6 = "10.244.0.0/16", "fd00:10:244::/56"

@@ -11,6 +11,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore"
 )
@@ -20,7 +21,7 @@ import (
 // objects.
 func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, all bool) time.Duration {
 	d, kept := f.decide(snapshot)
-	f.hand(all, func(s *dataplane.State) {
+	f.setState(all, func(s *dataplane.State) {
 		s.Reader, s.All, s.DatastoreSynced = snapshot, all, snapshot.InSync()
 		s.Statics, s.Peering = staticRoutes(d.Statics), peeringAddresses(d.Peering)
 	})
@@ -86,31 +87,26 @@ func peeringAddresses(peerings []bgp.Peering) []link.Peering {
 	return list
 }
 
-// While many routes change, followBGP collects them for linger: as soon as a batch of at least lingerRoutes, and until
-// none of that size came for lingerRecent. Each batch wakes the agents and costs the kernel's lock once.
-const (
-	linger       = 2 * time.Millisecond
-	lingerRecent = 5 * time.Millisecond
-	lingerRoutes = 8
-)
+// linger is the time for which followBGP collects routes in a burst of them. Each batch wakes the agents and costs the
+// kernel's lock once.
+const linger = 2 * time.Millisecond
 
 // followBGP passes learned routes to the agents. It reports their completeness only after the routes.
 func (f *Follower) followBGP(ctx context.Context) error {
-	var many time.Time // when many routes changed last
+	var burst reconcile.Burst
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-f.config.Speaker.Changed():
 		}
-		if time.Since(many) < lingerRecent {
+		if burst.Continues(time.Now()) {
 			time.Sleep(linger)
 		}
 		synced, _ := f.config.Speaker.Synced()
-		if f.passLearned() >= lingerRoutes {
-			many = time.Now()
-		}
-		f.hand(false, func(s *dataplane.State) { s.BGPSynced = synced })
+		n := f.passLearned()
+		burst.Record(time.Now(), n)
+		f.setState(false, func(s *dataplane.State) { s.BGPSynced = synced })
 	}
 }
 

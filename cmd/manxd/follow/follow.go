@@ -170,11 +170,11 @@ func again(tick *time.Ticker, period time.Duration) {
 	}
 }
 
-// wait waits for another snapshot, or until BGP is to be decided again: then it returns the one that was seen. At a
-// tick that is so if the speaker failed, or if a password may have changed.
-func (f *Follower) wait(ctx context.Context, seen *datastore.Snapshot, tick <-chan time.Time) *datastore.Snapshot {
+// wait waits for a snapshot after the last one, or until BGP is to be decided again; then it returns the last one. A
+// tick causes a new decision if the speaker failed, or if a password may have changed.
+func (f *Follower) wait(ctx context.Context, last *datastore.Snapshot, tick <-chan time.Time) *datastore.Snapshot {
 	newer := f.config.Tables.Changed()
-	if s := f.config.Tables.Snapshot(); s != seen {
+	if s := f.config.Tables.Snapshot(); s != last {
 		return s
 	}
 	for {
@@ -189,7 +189,7 @@ func (f *Follower) wait(ctx context.Context, seen *datastore.Snapshot, tick <-ch
 		case <-f.triggered:
 		case <-ctx.Done():
 		}
-		return seen
+		return last
 	}
 }
 
@@ -200,26 +200,26 @@ func (f *Follower) step(before, next *datastore.Snapshot) (concerned bool) {
 	others := false // other objects
 	decided, node := f.Desired(), f.config.Settings.Node
 	for c := range next.Changes(before) {
-		if !f.acted(c.Key.Kind) {
+		if !f.used(c.Key.Kind) {
 			others = true
 			continue
 		}
 		changed = append(changed, c.Key)
 		concerned = concerned || decided.DependsOn(node, c.Old, c.New)
 	}
-	f.hand(len(changed) > 0 || !others, func(s *dataplane.State) {
+	f.setState(len(changed) > 0 || !others, func(s *dataplane.State) {
 		s.Reader, s.Changed, s.DatastoreSynced = next, changed, next.InSync()
 	})
 	return concerned
 }
 
-// acted reports whether objects of a kind concern BGP or agents.
-func (f *Follower) acted(k model.Kind) bool {
+// used reports whether BGP or agents use objects of a kind.
+func (f *Follower) used(k model.Kind) bool {
 	return slices.Contains(f.config.Kinds, k) || slices.Contains(f.bgpKinds, k)
 }
 
-// hand changes the state of the agents. It notifies them if tell is set, or if more than the objects differs.
-func (f *Follower) hand(notify bool, change func(*dataplane.State)) {
+// setState changes the state of the agents. It notifies them if notify is set, or if more than the objects differs.
+func (f *Follower) setState(notify bool, change func(*dataplane.State)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	next := f.state

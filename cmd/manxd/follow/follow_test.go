@@ -34,7 +34,7 @@ func (d *diary) write(format string, args ...any) {
 	d.lines = append(d.lines, fmt.Sprintf(format, args...))
 }
 
-// fakeSpeaker is a speaker that fails as the test configures.
+// fakeSpeaker is a speaker with the errors and routes that a test sets.
 type fakeSpeaker struct {
 	diary   *diary
 	changed chan struct{}
@@ -75,7 +75,7 @@ func (s *fakeSpeaker) Synced() (bool, string) {
 	return s.synced, ""
 }
 
-// change changes the speaker and lets the follower know.
+// change changes the speaker and notifies the follower.
 func (s *fakeSpeaker) change(f func()) {
 	s.mu.Lock()
 	f()
@@ -120,7 +120,7 @@ type fakePasswords struct {
 	mu          sync.Mutex
 	word, given string
 	wanted      bool
-	looks       int
+	checks      int
 }
 
 const passwordPoll = 10 * time.Second
@@ -147,13 +147,13 @@ func (p *fakePasswords) EndDecision() time.Duration {
 func (p *fakePasswords) Outdated() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.looks++
+	p.checks++
 	return p.word != p.given
 }
 
 func (p *fakePasswords) Changed() <-chan struct{} { return p.changed }
 
-// rig is a follower between tables that the test feeds and fakes, in a bubble with a clock of its own.
+// rig is a follower between tables that the test fills and fakes, in a bubble with a clock of its own.
 type rig struct {
 	t         *testing.T
 	diary     *diary
@@ -276,42 +276,42 @@ func TestPasswordsChange(t *testing.T) {
 			defer r.passwords.mu.Unlock()
 			r.passwords.word = w
 		}
-		looks := func(want int) {
+		checks := func(want int) {
 			t.Helper()
 			r.passwords.mu.Lock()
 			defer r.passwords.mu.Unlock()
-			if r.passwords.looks != want {
-				t.Errorf("%d looks at the passwords, want %d", r.passwords.looks, want)
+			if r.passwords.checks != want {
+				t.Errorf("%d checks of the passwords, want %d", r.passwords.checks, want)
 			}
-			r.passwords.looks = 0
+			r.passwords.checks = 0
 		}
 		word("new")
-		r.expect("nobody says so yet")
+		r.expect("before a notification")
 		r.passwords.changed <- struct{}{}
 		r.expect("a new one", fresh)
 		word("old")
 		time.Sleep(passwordPoll)
-		r.expect("one that nobody tells of", old)
-		looks(1)
+		r.expect("without a notification", old)
+		checks(1)
 		time.Sleep(6 * passwordPoll)
-		r.expect("while it stays as it is")
-		looks(6)
+		r.expect("without a change")
+		checks(6)
 		r.tables.Apply(r.put(model.KindNetworkPolicy, "ns", "web", `{"selector":"all()"}`))
 		time.Sleep(passwordPoll)
 		r.expect("changes that BGP does not depend on", "agent all false changed [web] synced true false")
-		looks(1)
+		checks(1)
 		word("new")
 		time.Sleep(passwordPoll)
 		r.expect("another one", fresh)
-		looks(1)
+		checks(1)
 		r.follower.Trigger()
 		r.expect("when something else has changed", fresh)
 		r.tables.Apply(r.drop(model.KindBGPPeer, "", "tor"))
 		r.expect("no session with a password", "agent all false changed [tor] synced true false", mesh)
 		word("old")
 		time.Sleep(time.Hour)
-		r.expect("passwords that nobody wants")
-		looks(0)
+		r.expect("passwords that no session uses")
+		checks(0)
 	})
 }
 
@@ -332,7 +332,7 @@ func TestSpeakerThatFailsIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestChangesReachThoseWhomTheyConcern(t *testing.T) {
+func TestChangesReachTheAgentsAndBGP(t *testing.T) {
 	pod := `{"orchestrator":"k8s","node":%q,"pod":"a","endpoint":"eth0","interfaceName":"cali1",
 		"ipNetworks":["10.65.0.1/32"]}`
 	bubble(t, func(r *rig) {
@@ -343,14 +343,15 @@ func TestChangesReachThoseWhomTheyConcern(t *testing.T) {
 		r.tables.Apply(r.put(model.KindWorkloadEndpoint, "ns", "near", fmt.Sprintf(pod, "n1")))
 		r.expect("a pod of this node", "agent all false changed [near] synced true false", mesh)
 		r.tables.Apply(r.put(model.KindNetworkPolicy, "ns", "web", `{"selector":"all()"}`))
-		r.expect("what only agents act on", "agent all false changed [web] synced true false")
+		r.expect("a kind of agents alone", "agent all false changed [web] synced true false")
 		r.tables.Apply(r.put(model.KindIPReservation, "", "some", `{"reservedCIDRs":["10.1.0.0/24"]}`))
-		r.expect("what nobody acts on")
+		r.expect("a kind without users")
 		newest := r.tables.Snapshot()
 		// In one step, so that nothing differs in the end but the revision.
 		r.tables.Apply(r.put(model.KindNetworkPolicy, "ns", "x", `{"selector":"all()"}`),
 			r.drop(model.KindNetworkPolicy, "ns", "x"))
-		r.expect("what has changed back, for who waits for a revision", "agent all false changed [] synced true false")
+		r.expect("a change that was undone, for agents that wait for a revision",
+			"agent all false changed [] synced true false")
 		if r.agent.state.Reader != model.Reader(r.tables.Snapshot()) || r.tables.Snapshot() == newest {
 			t.Error("the agent does not have the newest snapshot")
 		}
@@ -400,7 +401,7 @@ func TestBlocksOfOtherNodes(t *testing.T) {
 	})
 }
 
-func TestSyncedIsHandedOnAndTakenBack(t *testing.T) {
+func TestSyncedIsPassedOnAndWithdrawn(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.begin()
 		r.expect("at first", "agent all true changed [] synced true false", mesh)
@@ -412,7 +413,7 @@ func TestSyncedIsHandedOnAndTakenBack(t *testing.T) {
 		r.speaker.change(func() {
 			r.speaker.routes = []bgp.Route{{Prefix: netip.MustParsePrefix("10.65.1.0/26")}}
 		})
-		r.expect("the routes, and then that they are all", "agent learns 1",
+		r.expect("the routes, then their completeness", "agent learns 1",
 			"agent all false changed [] synced true true")
 		r.speaker.change(func() {})
 		r.expect("nothing new")
@@ -425,11 +426,11 @@ func TestSyncedIsHandedOnAndTakenBack(t *testing.T) {
 		r.expect("BGP restarts", "agent all false changed [] synced false false", mesh)
 		r.tables.Apply(r.put(model.KindIPReservation, "", "some", `{"reservedCIDRs":["10.1.0.0/24"]}`),
 			datastore.Event{Type: datastore.EventInSync, Revision: r.revision})
-		r.expect("the datastore is back, with what nobody acts on", "agent all false changed [] synced true false")
+		r.expect("the datastore is back, with a kind without users", "agent all false changed [] synced true false")
 	})
 }
 
-func TestStaticRoutesAndPeeringAreHandedOn(t *testing.T) {
+func TestStaticRoutesAndPeeringArePassedOn(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.begin()
 		r.expect("at first", "agent all true changed [] synced true false", mesh)
@@ -492,21 +493,22 @@ func TestManyLearnedRoutesAreCollected(t *testing.T) {
 			learn(1)
 			r.expect("a single route", "agent learns 1")
 		}
-		learn(lingerRoutes)
-		r.expect("many routes", fmt.Sprintf("agent learns %d", lingerRoutes))
+		const many = 100
+		learn(many)
+		r.expect("many routes", fmt.Sprintf("agent learns %d", many))
 		for range 4 {
-			learn(lingerRoutes)
+			learn(many)
 			r.expect("soon after them")
 			time.Sleep(linger / 2)
 			learn(2)
 			r.expect("still soon after them")
 			time.Sleep(linger / 2)
-			r.expect("then", fmt.Sprintf("agent learns %d", lingerRoutes+2))
+			r.expect("then", fmt.Sprintf("agent learns %d", many+2))
 		}
 		r.speaker.change(func() { r.speaker.synced = true })
 		time.Sleep(linger)
 		r.expect("the end of a table", "agent all false changed [] synced true true")
-		time.Sleep(lingerRecent)
+		time.Sleep(time.Second)
 		learn(1)
 		r.expect("a single route later", "agent learns 1")
 	})
@@ -527,19 +529,19 @@ func TestEndpointsOfServices(t *testing.T) {
 			return datastore.Event{Type: datastore.EventUpdate, Key: k, Revision: r.revision,
 				Object: model.NewObject(k, v)}
 		}
-		const told = "agent all false changed [web-1] synced true false"
+		const changed = "agent all false changed [web-1] synced true false"
 		r.begin(slice("n2"))
 		r.expect("at first", "agent all true changed [] synced true false", mesh)
 		r.tables.Apply(slice("n1"))
-		r.expect("no range of addresses is advertised", told)
+		r.expect("no range of addresses is advertised", changed)
 		r.tables.Apply(r.put(model.KindBGPConfiguration, "", "default",
 			`{"serviceExternalIPs":[{"cidr":"10.9.0.0/16"}]}`))
 		r.expect("one is", "agent all false changed [default] synced true false", mesh)
 		r.tables.Apply(slice("n1", "n2"))
-		r.expect("one more elsewhere", told)
+		r.expect("one more elsewhere", changed)
 		r.tables.Apply(slice("n2"))
-		r.expect("the last one here goes", told, mesh)
+		r.expect("the last one here goes", changed, mesh)
 		r.tables.Apply(slice("n3"))
-		r.expect("another one elsewhere", told)
+		r.expect("another one elsewhere", changed)
 	})
 }

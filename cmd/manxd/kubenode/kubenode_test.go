@@ -138,13 +138,13 @@ func run(c *Condition) (end func()) {
 
 func (r *rig) testCondition(t *testing.T) {
 	var ready atomic.Bool
-	var looks atomic.Int64
-	looked := func() { // the third look begins after all that follows from the two before
+	var checks atomic.Int64
+	checked := func() { // the third check begins after all effects of the two before
 		t.Helper()
-		before := looks.Load()
+		before := checks.Load()
 		eventually(t, func() error {
-			if looks.Load() < before+3 {
-				return errors.New("the condition does not look at the node")
+			if checks.Load() < before+3 {
+				return errors.New("the condition does not check the node")
 			}
 			return nil
 		})
@@ -153,8 +153,8 @@ func (r *rig) testCondition(t *testing.T) {
 	out.Store("")
 	identity.Store("1")
 	c := &Condition{Client: r.client(t, r.server.Config(user)), Node: "n1", Log: zap.NewNop(),
-		Ready:        func() bool { looks.Add(1); return ready.Load() },
-		OutOfService: func() string { looks.Add(1); return out.Load().(string) }, Identity: func() string {
+		Ready:        func() bool { checks.Add(1); return ready.Load() },
+		OutOfService: func() string { checks.Add(1); return out.Load().(string) }, Identity: func() string {
 			return identity.Load().(string)
 		}}
 	await := func(want string) {
@@ -167,7 +167,7 @@ func (r *rig) testCondition(t *testing.T) {
 		})
 	}
 	end := run(c)
-	looked()
+	checked()
 	if got, _ := r.condition(t); got != "" {
 		t.Errorf("before the node is ready: %q", got)
 	}
@@ -177,9 +177,9 @@ func (r *rig) testCondition(t *testing.T) {
 	end() // as for an update, ...
 	ready.Store(false)
 	end = run(c)
-	looked()
+	checked()
 	ready.Store(true)
-	looked()
+	checked()
 	if got, now := r.condition(t); got != up || now != version { // ... which writes nothing
 		t.Errorf("after an update the condition is %q, and the Node is at %s, before at %s", got, now, version)
 	}
@@ -217,7 +217,7 @@ func (r *rig) testRefused(t *testing.T) {
 	})
 }
 
-// events lists what people see of a reason.
+// events lists the Events with a reason.
 func (r *rig) events(t *testing.T, reason Reason) []corev1.Event {
 	list, err := r.admin.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{
 		FieldSelector: "involvedObject.kind=Node,involvedObject.name=n1,involvedObject.uid=n1,reason=" +
@@ -229,7 +229,7 @@ func (r *rig) events(t *testing.T, reason Reason) []corev1.Event {
 func (r *rig) testEvents(t *testing.T) {
 	e := NewEvents(r.client(t, r.server.Config(user)), "n1")
 	defer e.Close()
-	for i := range 1000 { // as of a node that is unwell
+	for i := range 1000 { // as on a node with many faults
 		e.Warn(SessionDown, fmt.Sprintf("the BGP session with 10.0.%d.%d is down", i/256, i%256))
 	}
 	e.note(AddressChanged, strings.Repeat("long ", 1000))
@@ -255,26 +255,26 @@ func (r *rig) testEventsAway(t *testing.T) {
 	e := NewEvents(r.client(t, r.server.ConfigAt(line.URL, user)), "n1")
 	defer e.Close()
 	line.Cut()
-	for range 100_000 { // does not wait, and keeps as many as it can
+	for range 100_000 { // Warn does not block, and drops Events that have no room
 		e.Warn(PoolNearlyFull, "a pool")
 	}
 	eventually(t, func() error {
 		if e.Refused() == nil {
-			return errors.New("nothing was tried")
+			return errors.New("no Event was sent")
 		}
 		return nil
 	})
 	line.Mend()
 	eventually(t, func() error {
 		if n := len(r.events(t, PoolNearlyFull)); n == 0 {
-			return errors.New("nothing came after it was back")
+			return errors.New("no Event arrived after the API was back")
 		}
 		return nil
 	})
 }
 
-// told are Events that a test reads.
-func told() (*Events, func() string) {
+// recordedEvents returns Events, and a function that returns their texts since its last call.
+func recordedEvents() (*Events, func() string) {
 	f := record.NewFakeRecorder(100)
 	return &Events{node: &corev1.ObjectReference{}, recorder: f}, func() string {
 		var list []string
@@ -291,30 +291,30 @@ func session(last byte, kind bgp.SessionType, phase speaker.Phase) speaker.Sessi
 }
 
 func TestSessionsThatAreDown(t *testing.T) {
-	e, read := told()
+	e, read := recordedEvents()
 	s := NewSessions(e)
 	now := time.Now()
-	look := func(after time.Duration, want string, list ...speaker.SessionStatus) {
+	evaluate := func(after time.Duration, want string, list ...speaker.SessionStatus) {
 		t.Helper()
 		now = now.Add(after)
 		s.Evaluate(now, list)
 		if got := read(); got != want {
-			t.Errorf("told\n%s\nwant\n%s", got, want)
+			t.Errorf("recorded\n%s\nwant\n%s", got, want)
 		}
 	}
 	const up, down = speaker.PhaseEstablished, speaker.PhaseFailed
 	tor := func(p speaker.Phase) speaker.SessionStatus { return session(1, bgp.SessionGlobal, p) }
-	look(0, "", tor(up))
-	look(time.Second, "", tor(down))
-	look(downFor/2, "", tor(up)) // it has restarted
-	look(time.Second, "", tor(down))
-	look(downFor, "Warning BGPSessionDown the BGP session with 10.0.0.1 is down: no answer", tor(down))
-	look(time.Hour, "", tor(down))
-	look(time.Second, "", tor(speaker.PhaseConnecting))
-	look(time.Second, "Normal BGPSessionUp the BGP session with 10.0.0.1 is up again", tor(up))
-	look(time.Second, "", tor(down))
-	look(time.Second, "") // it is not wanted any more
-	look(downFor, "", tor(down))
+	evaluate(0, "", tor(up))
+	evaluate(time.Second, "", tor(down))
+	evaluate(downFor/2, "", tor(up)) // it has restarted
+	evaluate(time.Second, "", tor(down))
+	evaluate(downFor, "Warning BGPSessionDown the BGP session with 10.0.0.1 is down: no answer", tor(down))
+	evaluate(time.Hour, "", tor(down))
+	evaluate(time.Second, "", tor(speaker.PhaseConnecting))
+	evaluate(time.Second, "Normal BGPSessionUp the BGP session with 10.0.0.1 is up again", tor(up))
+	evaluate(time.Second, "", tor(down))
+	evaluate(time.Second, "") // it is not configured any more
+	evaluate(downFor, "", tor(down))
 
 	mesh := func(phases ...speaker.Phase) (list []speaker.SessionStatus) {
 		for i, p := range phases {
@@ -322,19 +322,18 @@ func TestSessionsThatAreDown(t *testing.T) {
 		}
 		return list
 	}
-	look(time.Second, "", mesh(down, up, up, up)...)
-	look(time.Hour, "", mesh(down, up, up, up)...)
-	look(time.Second, "", mesh(down, down, up, up)...)
-	look(downFor, "Warning BGPSessionDown 2 of 4 BGP sessions of the node-to-node mesh are down, such as that with "+
-		"10.0.0.11: no answer",
-		mesh(down, down, up, up)...)
-	look(downFor, "", mesh(down, down, down, down)...)
-	look(time.Second, "Normal BGPSessionUp 3 of 4 BGP sessions of the node-to-node mesh are up again",
+	evaluate(time.Second, "", mesh(down, up, up, up)...)
+	evaluate(time.Hour, "", mesh(down, up, up, up)...)
+	evaluate(time.Second, "", mesh(down, down, up, up)...)
+	evaluate(downFor, "Warning BGPSessionDown 2 of 4 BGP sessions of the node-to-node mesh are down, such as that "+
+		"with 10.0.0.11: no answer", mesh(down, down, up, up)...)
+	evaluate(downFor, "", mesh(down, down, down, down)...)
+	evaluate(time.Second, "Normal BGPSessionUp 3 of 4 BGP sessions of the node-to-node mesh are up again",
 		mesh(down, up, up, up)...)
 }
 
 func TestPoolsThatAreNearlyFull(t *testing.T) {
-	e, read := told()
+	e, read := recordedEvents()
 	used := 0
 	p := NewPools(e, func(context.Context) ([]ipam.PoolUsage, error) {
 		return []ipam.PoolUsage{{Name: "a", CIDR: netip.MustParsePrefix("10.1.0.0/24"), Capacity: big.NewInt(256),
@@ -349,7 +348,7 @@ func TestPoolsThatAreNearlyFull(t *testing.T) {
 		used = c.used
 		must(t, p.Evaluate(t.Context()))
 		if got := read(); !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
-			t.Errorf("%d in use: told %q, want %q", c.used, got, c.want)
+			t.Errorf("%d in use: recorded %q, want %q", c.used, got, c.want)
 		}
 	}
 }

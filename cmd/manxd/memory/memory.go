@@ -51,13 +51,13 @@ func tune(ctx context.Context, routes *RouteChanges, polls <-chan time.Time) {
 			return
 		case <-collected:
 		case <-routes.many:
-			if burst.pour() {
+			if burst.learn() {
 				forgetProgram()
 			}
 		case <-polls:
 			over = burst.over(readMemory(routes.poll()))
 		}
-		limits.follow(readMemory(0).live, burst.pouring())
+		limits.follow(readMemory(0).live, burst.learning())
 		if over {
 			debug.FreeOSMemory()
 			forgetProgram()
@@ -72,8 +72,8 @@ type runtimeLimits struct {
 }
 
 // follow adapts the settings to the live bytes.
-func (l *runtimeLimits) follow(live uint64, pouring bool) {
-	if percent := gcPercent(live, pouring); percent != l.percent {
+func (l *runtimeLimits) follow(live uint64, learning bool) {
+	if percent := gcPercent(live, learning); percent != l.percent {
 		l.percent = percent
 		debug.SetGCPercent(percent)
 	}
@@ -103,8 +103,8 @@ func readMemory(learned uint64) memoryUse {
 const often, seldom, rarely = 50, 400, 2000
 
 // gcPercent returns the growth of the heap, in percent, until the next garbage collection when live bytes are in use.
-func gcPercent(live uint64, pouring bool) int {
-	if pouring {
+func gcPercent(live uint64, learning bool) int {
+	if learning {
 		return int(min(rarely, roomInBurst(live)*100/max(1, live)))
 	}
 	if live >= smallHeap {
@@ -131,41 +131,41 @@ func memoryLimit(live uint64) int64 {
 }
 
 const (
-	calmPolls = 5       // that a burst is over for
+	calmPolls = 5       // polls without one until a burst is over
 	calmRate  = 2 << 20 // largest number of bytes allocated from poll to poll outside a burst
-	pourRate  = 2000    // changes of routes from poll to poll while routes pour in
-	worthIt   = 8 << 20
-	pause     = 60 // polls between two times that memory is given back: all garbage is collected for it
+	learnRate = 2000    // changes of routes from poll to poll in a burst of routes
+	worthIt   = 8 << 20 // smallest number of bytes to return to the host
+	pause     = 60      // polls between two returns of memory, which each collect all garbage
 )
 
 // burst detects the end of a burst of work.
 type burst struct {
-	before  uint64
-	calm    int    // polls since
-	spent   bool   // the memory was given back since
-	wait    int    // polls until it may be given back again
-	start   uint64 // allocated bytes at its start
-	learned uint64 // changes of routes before
-	poured  int    // polls until memory is not traded for processor time any more
+	before     uint64
+	calm       int    // polls since its end
+	spent      bool   // its memory was returned
+	wait       int    // polls until memory may be returned again
+	start      uint64 // allocated bytes at its start
+	learned    uint64 // changes of routes before
+	learnPolls int    // polls until memory is not traded for processor time any more
 }
 
-// pour records that many routes came, and reports whether they are the first ones.
-func (b *burst) pour() (first bool) {
-	first = b.poured == 0
-	b.poured = calmPolls
+// learn records that many routes came, and reports whether they are the first ones.
+func (b *burst) learn() (first bool) {
+	first = b.learnPolls == 0
+	b.learnPolls = calmPolls
 	return first
 }
 
-// pouring reports whether many routes came a short time ago.
-func (b *burst) pouring() bool { return b.poured > 0 }
+// learning reports whether many routes came a short time ago.
+func (b *burst) learning() bool { return b.learnPolls > 0 }
 
-// over processes the memory in use at each poll. It returns true once after each burst if memory should be given back:
-// if that is worth a garbage collection and the last one was a while ago.
+// over processes the memory in use at each poll. It returns true once after each burst if memory should be returned to
+// the host: if that is worth a garbage collection and the last return was a while ago.
 func (b *burst) over(use memoryUse) bool {
 	calm := use.allocated-b.before < calmRate
-	b.poured = max(0, b.poured-1)
-	if use.learned-b.learned >= pourRate {
-		b.pour()
+	b.learnPolls = max(0, b.learnPolls-1)
+	if use.learned-b.learned >= learnRate {
+		b.learn()
 	}
 	b.learned = use.learned
 	if b.spent && !calm {
@@ -182,7 +182,7 @@ func (b *burst) over(use memoryUse) bool {
 		return false
 	}
 	b.spent = true
-	// What the last collection found in use may have been garbage soon after, if so much was allocated.
+	// Memory in use at the last collection may have become garbage since, if so much was allocated.
 	much := use.held > use.live+use.live/8+worthIt || use.allocated-b.start > use.live
 	if much {
 		b.wait = pause

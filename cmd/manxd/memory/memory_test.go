@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestMemoryLimitGrowsWithWhatIsInUse(t *testing.T) {
+func TestMemoryLimitGrowsWithUse(t *testing.T) {
 	for _, x := range []struct {
 		live uint64
 		want int64
@@ -38,7 +38,8 @@ func TestGarbageOfLargeHeapsIsCollectedEarlierBetweenBursts(t *testing.T) {
 	}
 }
 
-// The heap of a burst stays within its bound until half of it is live; then more live bytes never mean less room.
+// The heap of a burst stays within its bound until half of the bound is live. Above that, more live bytes never leave
+// less room.
 func TestHeapOfABurstIsBounded(t *testing.T) {
 	for live := uint64(0); live < 4*burstHeap; live += 1 << 20 {
 		room := roomInBurst(live)
@@ -54,9 +55,9 @@ func TestHeapOfABurstIsBounded(t *testing.T) {
 	}
 }
 
-// Many routes are noticed as they come, and once: what a poll has seen is old.
-func TestManyRoutesAreNoticedAtOnce(t *testing.T) {
-	noticed := func(f *RouteChanges) bool {
+// Many changes of routes cause one signal at once. Changes that a poll has returned do not count.
+func TestManyRoutesAreSignalledAtOnce(t *testing.T) {
+	signalled := func(f *RouteChanges) bool {
 		select {
 		case <-f.many:
 			return true
@@ -69,22 +70,22 @@ func TestManyRoutesAreNoticedAtOnce(t *testing.T) {
 		add  int
 		poll bool
 		want bool
-	}{{add: pourRate - 1}, {add: 1, want: true}, {add: pourRate - 1}, {poll: true}, {add: pourRate - 1},
-		{add: pourRate, want: true}} {
+	}{{add: learnRate - 1}, {add: 1, want: true}, {add: learnRate - 1}, {poll: true}, {add: learnRate - 1},
+		{add: learnRate, want: true}} {
 		f.Add(step.add)
 		if step.poll {
 			f.poll()
 		}
-		if got := noticed(f); got != step.want {
-			t.Errorf("step %d: noticed is %t", i, got)
+		if got := signalled(f); got != step.want {
+			t.Errorf("step %d: signalled is %t", i, got)
 		}
 	}
-	if f.poll() != 4*pourRate-2 {
+	if f.poll() != 4*learnRate-2 {
 		t.Errorf("%d changes", f.poll())
 	}
 	var b burst
-	if !b.pour() || b.pour() || !b.pouring() {
-		t.Error("only the first of many routes begin a burst")
+	if !b.learn() || b.learn() || !b.learning() {
+		t.Error("only the first routes begin a burst")
 	}
 }
 
@@ -101,21 +102,21 @@ func TestCollectionsAreReported(t *testing.T) {
 	}
 }
 
-// Routes pour in until few have come for a while: a peer's pauses between UPDATEs do not end it. Other bursts, such as
-// the start with many policies, are none of routes.
-func TestRoutesPourInUntilItIsCalm(t *testing.T) {
+// A burst of routes ends after several polls with few changes. A peer's pauses between UPDATEs do not end it. Other
+// bursts, such as a start with many policies, are no bursts of routes.
+func TestBurstOfRoutesEndsWhenItIsCalm(t *testing.T) {
 	var b burst
 	use := memoryUse{live: 200 << 20, held: 300 << 20}
 	for i, step := range []struct {
-		routes  uint64
-		pouring bool
-	}{{0, false}, {50_000, true}, {0, true}, {pourRate, true}, {0, true}, {0, true}, {0, true}, {pourRate / 2, true},
-		{0, false}, {pourRate - 1, false}, {pourRate, true}} {
+		routes   uint64
+		learning bool
+	}{{0, false}, {50_000, true}, {0, true}, {learnRate, true}, {0, true}, {0, true}, {0, true}, {learnRate / 2, true},
+		{0, false}, {learnRate - 1, false}, {learnRate, true}} {
 		use.allocated += 50 << 20
 		use.learned += step.routes
 		b.over(use)
-		if b.pouring() != step.pouring {
-			t.Errorf("poll %d: pouring is %t", i, b.pouring())
+		if b.learning() != step.learning {
+			t.Errorf("poll %d: learning is %t", i, b.learning())
 		}
 	}
 }

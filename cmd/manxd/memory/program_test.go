@@ -38,7 +38,7 @@ func TestCleanParts(t *testing.T) {
 	}
 }
 
-// TestForgetProgram holds that the program goes on, with less of its file in memory.
+// The program continues with less of its file in memory.
 func TestForgetProgram(t *testing.T) {
 	before := resident(t)
 	forgetProgram()
@@ -48,7 +48,7 @@ func TestForgetProgram(t *testing.T) {
 	}
 }
 
-// resident is how much of the program's file is in the memory of this process, in kB.
+// resident returns the size of the program's file in the memory of this process, in kB.
 func resident(t *testing.T) (sum int) {
 	t.Helper()
 	exe, err := os.Readlink("/proc/self/exe")

@@ -9,14 +9,14 @@ import (
 type RouteChanges struct {
 	count atomic.Uint64 // since the start
 	known atomic.Uint64 // those that the receiver of many, or of poll, knows
-	many  chan struct{} // receives when pourRate changes came that the receiver does not know
+	many  chan struct{} // receives when learnRate changes came that the receiver does not know
 }
 
 func NewRouteChanges() *RouteChanges { return &RouteChanges{many: make(chan struct{}, 1)} }
 
 // Add counts n changes.
 func (f *RouteChanges) Add(n int) {
-	if count := f.count.Add(uint64(n)); count-f.known.Load() >= pourRate {
+	if count := f.count.Add(uint64(n)); count-f.known.Load() >= learnRate {
 		f.known.Store(count)
 		notify(f.many)
 	}

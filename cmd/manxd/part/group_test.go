@@ -20,24 +20,24 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// story is what parts did, in order.
+// story records the calls of parts, in order.
 type story struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (s *story) tell(format string, args ...any) {
+func (s *story) record(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
-// only returns the reports since then that begin with a word.
+// only returns the records since the last call that begin with a word.
 func (s *story) only(word string) []string {
 	return slices.DeleteFunc(strings.Split(s.take(), ", "), func(l string) bool { return !strings.HasPrefix(l, word) })
 }
 
-// take returns the reports since the last call.
+// take returns the records since the last call.
 func (s *story) take() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +57,7 @@ type actor struct {
 func (a *actor) Name() string { return a.name }
 
 func (a *actor) Open() error {
-	a.story.tell("open %s", a.name)
+	a.story.record("open %s", a.name)
 	if a.open != nil {
 		return a.open()
 	}
@@ -65,16 +65,16 @@ func (a *actor) Open() error {
 }
 
 func (a *actor) Run(ctx context.Context) error {
-	a.story.tell("run %s", a.name)
+	a.story.record("run %s", a.name)
 	if a.run != nil {
 		return a.run(ctx)
 	}
 	<-ctx.Done()
-	a.story.tell("end %s", a.name)
+	a.story.record("end %s", a.name)
 	return ctx.Err()
 }
 
-func (a *actor) Close() { a.story.tell("close %s", a.name) }
+func (a *actor) Close() { a.story.record("close %s", a.name) }
 
 // begin runs a group in a bubble; the returned function ends it and returns its error.
 func begin(t *testing.T, g *Group) (end func() error) {
@@ -94,8 +94,8 @@ func TestPartsAreOpenedInOrderAndEndInReverse(t *testing.T) {
 		slow := &actor{name: "b", story: s}
 		slow.run = func(ctx context.Context) error {
 			<-ctx.Done()
-			time.Sleep(time.Minute) // a does not get the order to end meanwhile
-			s.tell("end b")
+			time.Sleep(time.Minute) // the group does not end a meanwhile
+			s.record("end b")
 			return nil
 		}
 		g := NewGroup(zap.NewNop(), &actor{name: "a", story: s}, nil, slow, &actor{name: "c", story: s})
@@ -119,7 +119,7 @@ func TestFailedPartIsRestartedWithBackoff(t *testing.T) {
 		var works atomic.Bool
 		bad := &actor{name: "bad", story: s}
 		bad.run = func(ctx context.Context) error {
-			s.tell("at %s", time.Since(began))
+			s.record("at %s", time.Since(began))
 			if works.Load() {
 				time.Sleep(backoff.Max)
 			}
@@ -147,7 +147,7 @@ func TestFailedPartIsRestartedWithBackoff(t *testing.T) {
 	})
 }
 
-// What cannot be opened is tried again every second; parts behind it start meanwhile.
+// A part that cannot be opened is opened again every second. Parts behind it start meanwhile.
 func TestOpenIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &story{}
@@ -192,7 +192,7 @@ func TestFatalFailureEndsAll(t *testing.T) {
 		if got := s.take(); !strings.HasSuffix(got, "end c, close c, close bad, end a, close a") {
 			t.Errorf("end: %s", got)
 		}
-		// What cannot be opened for good keeps the parts behind it from being started.
+		// After a fatal error of Open, the parts behind it do not start.
 		bad.open = func() error { return Fatal(cause) }
 		if err := NewGroup(zap.NewNop(), bad, &actor{name: "c", story: s}).Run(t.Context()); !errors.Is(err, cause) {
 			t.Errorf("error %v", err)
@@ -226,7 +226,7 @@ func TestPartThatEndsEarlyIsDone(t *testing.T) {
 	})
 }
 
-// A panic ends the process: nothing goes on with a state that is half changed.
+// A panic ends the process: no code continues with a half changed state.
 func TestPanicEndsTheProcess(t *testing.T) {
 	if os.Getenv("MANX_TEST_PANIC") != "" {
 		bad := &actor{name: "bad", story: &story{}, run: func(context.Context) error { panic("boom") }}
@@ -241,18 +241,19 @@ func TestPanicEndsTheProcess(t *testing.T) {
 	}
 }
 
-// worded has readiness and explains its errors.
-type worded struct{ actor }
+// explained has readiness and explains its errors.
+type explained struct{ actor }
 
-func (*worded) Ready() server.Check    { return server.Check{Name: "lamp", OK: true, Reason: "lit"} }
-func (*worded) Explain(e error) string { return "dark: " + e.Error() }
+func (*explained) Ready() server.Check    { return server.Check{Name: "lamp", OK: true, Reason: "lit"} }
+func (*explained) Explain(e error) string { return "dark: " + e.Error() }
 
-// A part that is down fails its check, and a notice has the reason; both are back when it runs.
+// A part that is down fails its check, and a notice has the reason. When it runs again, the check passes and the notice
+// is gone.
 func TestPartThatIsDownIsShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var broken atomic.Bool
 		broken.Store(true)
-		lamp := &worded{actor{name: "lamp", story: &story{}, open: func() error {
+		lamp := &explained{actor{name: "lamp", story: &story{}, open: func() error {
 			if broken.Load() {
 				return errors.New("no power")
 			}

@@ -74,7 +74,7 @@ func (r *rig) put(name, key, value string) {
 	must(r.T, err)
 }
 
-// open makes Secrets that reach the API by a config, as the limited user does.
+// open makes Secrets with the settings of an API.
 func (r *rig) open(config *rest.Config) *Secrets {
 	client, err := typedcorev1.NewForConfig(config)
 	must(r.T, err)
@@ -85,8 +85,8 @@ func (r *rig) open(config *rest.Config) *Secrets {
 	return s
 }
 
-// await waits until a password and the reason why it cannot be read are as wanted. Looking again is left to Changed, as
-// it is in the daemon.
+// await waits for a password, and for the reason why it cannot be read. It reads again only after a signal of Changed,
+// as the daemon does.
 func await(t *testing.T, s *Secrets, secret, key, want, reason string) {
 	t.Helper()
 	end := time.After(limit)
@@ -114,9 +114,9 @@ func TestSecrets(t *testing.T) {
 		name string
 		run  func(*testing.T, *rig)
 	}{
-		{"they come, change and go", testPasswordsOfSecrets},
+		{"created, changed, deleted", testPasswordsOfSecrets},
 		{"without the API or the right", testPasswordsWithoutTheAPI},
-		{"those that nobody names", testSecretsThatNobodyNames},
+		{"named by no decision", testUnnamedSecrets},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			own := *r
@@ -156,8 +156,8 @@ func testPasswordsOfSecrets(t *testing.T, r *rig) {
 	}
 }
 
-// A right that is taken away, and an API that is away, leave the password that was read last; nobody gets one then that
-// was never read.
+// Without the right or without the API, the password that was read last stays in use. One that was never read is
+// missing.
 func testPasswordsWithoutTheAPI(t *testing.T, r *rig) {
 	r.put("bgp", "tor", "good")
 	line := apiserver.NewLine(t, r.server.URL)
@@ -171,13 +171,13 @@ func testPasswordsWithoutTheAPI(t *testing.T, r *rig) {
 	fresh := r.open(r.server.Config(user))
 	await(t, fresh, "bgp", "tor", "", `secrets "bgp" is forbidden`)
 	if every := s.EndDecision(); every == 0 || s.Outdated() {
-		t.Errorf("to be looked at every %v, outdated %t: want looks, and nothing new", every, s.Outdated())
+		t.Errorf("checked every %v, outdated %t: want checks, and no change", every, s.Outdated())
 	}
 	s.mu.Lock()
 	s.followed["bgp"].reported = false // as it was while the error was new
 	s.mu.Unlock()
 	if !s.Outdated() {
-		t.Error("an error that has lasted is not told")
+		t.Error("an error that lasts is not reported")
 	}
 	r.allow()
 	await(t, s, "bgp", "tor", "good", "")
@@ -196,16 +196,16 @@ func testPasswordsWithoutTheAPI(t *testing.T, r *rig) {
 }
 
 // A Secret is not followed after its last use, and is followed again on its next use.
-func testSecretsThatNobodyNames(t *testing.T, r *rig) {
+func testUnnamedSecrets(t *testing.T, r *rig) {
 	r.put("bgp", "tor", "one")
 	s := r.open(r.server.Config(user))
 	await(t, s, "bgp", "tor", "one", "")
 	s.forgetUnnamed(time.Now())
 	if len(s.followed) != 1 {
-		t.Error("the decision that is being made named it")
+		t.Error("the decision under way named it")
 	}
 	if every := s.EndDecision(); every != 0 || s.Outdated() {
-		t.Errorf("to be looked at every %v, although the API tells of changes", every)
+		t.Errorf("checked every %v, although the API reports changes", every)
 	}
 	s.forgetUnnamed(time.Now())
 	if len(s.followed) != 1 {

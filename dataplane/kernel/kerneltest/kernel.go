@@ -67,7 +67,7 @@ func (f *Kernel) Fail(method string, nth int, err error) {
 	f.failures[method][nth] = err
 }
 
-// Heal cancels the failures that are still to come.
+// Heal cancels the pending failures.
 func (f *Kernel) Heal() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,14 +90,14 @@ func (f *Kernel) Log() []string {
 	return log
 }
 
-// WithoutIPIP makes the kernel one that has no IPIP.
+// WithoutIPIP removes the support of IPIP from the kernel.
 func (f *Kernel) WithoutIPIP() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.without["ipip"] = true
 }
 
-// called counts a call and returns the failure that was ordered for it. The lock is held.
+// called counts a call and returns its injected failure. The lock is held.
 func (f *Kernel) called(method string) error {
 	f.calls[method]++
 	f.calls["*"]++

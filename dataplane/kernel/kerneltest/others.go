@@ -20,7 +20,8 @@ func (f *Kernel) PutLink(l kernel.Link) {
 	f.notify(kernel.Event{Type: kernel.EventLink, Link: l})
 }
 
-// DropLink removes an interface with its addresses and routes. As in the kernel, the routes go without an event.
+// DropLink removes an interface with its addresses and routes. As in the kernel, the removal of the routes has no
+// event.
 func (f *Kernel) DropLink(index int) {
 	f.mu.Lock()
 	l := f.links[index]

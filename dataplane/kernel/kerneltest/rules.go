@@ -13,8 +13,8 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// Rules is the table in memory, for tests. It refuses the same as the kernel: rules and entries that name missing
-// chains, sets or maps, and the removal of missing objects. The zero value is not usable; see NewRules.
+// Rules is the table in memory, for tests. It refuses the same changes as the kernel: rules and entries that name
+// missing chains, sets or maps, and the removal of missing objects. The zero value is not usable; see NewRules.
 type Rules struct {
 	mu       sync.Mutex
 	actual   *ruleset.Actual
@@ -41,7 +41,7 @@ func (f *Rules) Refuse(refuse func(ruleset.Changes) error) {
 	f.refuse = refuse
 }
 
-// Lose calls f after each successful commit; true loses the answer, so that CommitRules returns nftables.ErrUncertain
+// Lose calls f after each successful commit; true loses the response, so that CommitRules returns nftables.ErrUncertain
 // although the changes were made. nil loses none.
 func (f *Rules) Lose(lose func(ruleset.Changes) bool) {
 	f.mu.Lock()
@@ -142,7 +142,7 @@ func (f *Rules) CheckRules(c ruleset.Changes) error {
 	return err
 }
 
-// changed is the table as it would be.
+// changed returns the table after the changes.
 func (f *Rules) changed(c ruleset.Changes) (*ruleset.Actual, error) {
 	if f.refuse != nil {
 		if err := f.refuse(c); err != nil {

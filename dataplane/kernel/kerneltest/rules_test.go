@@ -46,7 +46,7 @@ func TestFakeRules(t *testing.T) {
 	done := make(chan error, 1)
 	notifications := make(chan struct{}, 8)
 	go func() { done <- f.WatchRules(ctx, func() { notifications <- struct{}{} }) }()
-	<-notifications // that it listens
+	<-notifications // it listens
 	f.Edit(func(*ruleset.Actual) *ruleset.Actual { return nil })
 	<-notifications
 	cancel()

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/tc"
 )
 
-// WithoutShaping makes the kernel one that cannot limit the received traffic of interfaces.
+// WithoutShaping removes the support of limits of received traffic from the kernel.
 func (f *Kernel) WithoutShaping() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

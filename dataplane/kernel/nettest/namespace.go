@@ -1,4 +1,4 @@
-// Package nettest makes network namespaces for the tests of the packages beside it.
+// Package nettest makes network namespaces for the tests of the neighbouring packages.
 package nettest
 
 import (
@@ -33,7 +33,7 @@ func Bare(t testing.TB) string {
 	return namespace.Bare(t, prefix)
 }
 
-// Path is where a namespace can be opened.
+// Path returns the file of a namespace.
 func Path(name string) string { return namespace.Path(name) }
 
 // Run runs a program and returns its output. The test ends if it fails.

@@ -18,7 +18,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// nft can read its own output of a table, and then it is the same table: names with slashes, sets of all types with
+// nft can read its own output of a table, which is then the same table: names with slashes, sets of all types with
 // their elements, rules with comments.
 func TestNftReadsWhatItPrints(t *testing.T) {
 	ns, n := rulesNS(t)
@@ -59,7 +59,7 @@ func TestNftReadsWhatItPrints(t *testing.T) {
 	}
 }
 
-// fillSets makes a set of each type, with the first and last elements there are.
+// fillSets makes a set of each type, with the first and the last possible elements.
 func fillSets(w *ruleset.Table) {
 	add := func(s ruleset.Set, elements ...ruleset.Element) {
 		w.AddSet(s)
@@ -86,7 +86,7 @@ func fillSets(w *ruleset.Table) {
 		Protocol: 17, Low: 53})
 }
 
-// Whatever steps a table takes, the kernel follows.
+// The kernel follows any steps of a table.
 func TestRulesFollowRandomSteps(t *testing.T) {
 	_, n := rulesNS(t)
 	r := rand.New(rand.NewSource(1))
@@ -110,7 +110,7 @@ func TestRulesFollowRandomSteps(t *testing.T) {
 	sameRules(t, n, w)
 }
 
-// randomStep changes something. Rules name only sets 0 to 3 and chains leaf0 to leaf3, which stay once they are there.
+// randomStep makes a random change. Rules name only sets 0 to 3 and chains leaf0 to leaf3, which stay once they exist.
 func randomStep(r *rand.Rand, w *ruleset.Table) {
 	i := r.Intn(4)
 	set := ruleset.Set{Name: fmt.Sprint("n4/", i), Type: ruleset.Addresses4, Interval: true}
@@ -168,7 +168,7 @@ func randomPrefix(r *rand.Rand) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4(a), r.Intn(33)).Masked()
 }
 
-// Sets of many elements have all of them, and not just as many as fit into a message.
+// Sets of many elements have all of them, also those beyond one message.
 func TestRulesWithManyElements(t *testing.T) {
 	for _, count := range []int{5000, 100_000} {
 		for _, interval := range []bool{false, true} {
@@ -201,7 +201,7 @@ func manyElement(i int) ruleset.Element {
 		32)}
 }
 
-// Readers and those who commit may come at the same time.
+// Reads and commits may be concurrent.
 func TestRulesConcurrently(t *testing.T) {
 	_, n := rulesNS(t)
 	w := tableOfMany(500, false)
@@ -339,7 +339,7 @@ func TestRulesRefused(t *testing.T) {
 	sameRules(t, n, w)
 }
 
-// A check is answered and changes nothing, not even that there is a table.
+// A check gets a response and changes nothing: it does not create the table.
 func TestRulesChecked(t *testing.T) {
 	ns, n := rulesNS(t)
 	w := textTable()
@@ -401,7 +401,7 @@ func TestRulesNeedCapNetAdmin(t *testing.T) {
 	}
 }
 
-// No answer: the outcome is unknown. An error: nothing was done.
+// Without a response, the outcome is unknown. After an error, nothing was done.
 func TestOutcomeOfTransactions(t *testing.T) {
 	b := &batch{}
 	if err := b.outcome(nil, false); !errors.Is(err, ErrUncertain) {
@@ -419,7 +419,7 @@ func TestOutcomeOfTransactions(t *testing.T) {
 	}
 }
 
-// The answers of a kernel that has no nf_tables, or lacks a part.
+// The responses of a kernel without nf_tables, or without a part of it.
 func TestNoNFTables(t *testing.T) {
 	b := &batch{}
 	b.begin()

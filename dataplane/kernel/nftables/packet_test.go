@@ -14,7 +14,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// packetMatches are conditions on packets that this host sends through e0; each is tried as it is and turned round.
+// packetMatches are conditions on packets that this host sends through e0; each is tried as it is and inverted.
 var packetMatches = []ruleset.Match{
 	{Field: ruleset.Family, Low: 4},
 	{Field: ruleset.OutInterface, Name: "e0"},
@@ -122,7 +122,7 @@ func (p sentPacket) send() error {
 	return unix.Sendto(fd, data, 0, remote)
 }
 
-// packetTable counts the packets that each match holds for: a chain each, and one for the match turned round.
+// packetTable counts the packets of each match: it has one chain for the match, and one for the inverted match.
 func packetTable() (*ruleset.Table, []string) {
 	w := ruleset.NewTable()
 	fillSets(w)
@@ -133,7 +133,7 @@ func packetTable() (*ruleset.Table, []string) {
 	w.AddElement("e4/a", ruleset.Element{Prefix: prefix("10.1.0.5/32"), Protocol: unix.IPPROTO_UDP, Low: 4000})
 	w.AddElement("e6/a", ruleset.Element{Prefix: prefix("fd01::9/128"), Protocol: unix.IPPROTO_UDP, Low: 53})
 	w.AddElement("p/a", ruleset.Element{Low: 53, High: 53})
-	// Packets that the kernel sends on its own (RFC 4862, RFC 3810) are not to be counted.
+	// Packets that the kernel itself sends (RFC 4862, RFC 3810) are not counted.
 	w.SetChain(&ruleset.Chain{Name: "own", Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Filter,
 		Priority: -200}, Rules: []ruleset.Rule{{
 		Matches: []ruleset.Match{ipv6, {Field: ruleset.Destination, Prefix: prefix("ff02::/16")}},
@@ -217,7 +217,7 @@ func holdsInEval(w *ruleset.Table, h *ruleset.Host, r ruleset.Rule, p ruleset.Pa
 	return !w.Eval(h, ruleset.Output, p, nil).Accepted()
 }
 
-// A packet that comes in through an interface that does not lead back to its source has no return route there.
+// A packet that arrives through an interface without a route to its source has no return route there.
 func TestRulesAndReturnRoute(t *testing.T) {
 	ns, n := rulesNS(t)
 	w := ruleset.NewTable()

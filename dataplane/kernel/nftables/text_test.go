@@ -82,7 +82,7 @@ var ruleTexts = []ruleText{
 		"icmp type echo-request"},
 	{"type and code of ICMP", matching(icmp, ruleset.Match{Field: ruleset.ICMP, Low: 3<<8 | 4, Mask: 0xffff}),
 		"icmp type destination-unreachable icmp code frag-needed"},
-	// nft turns each half round; the kernel compares both at once, which TestRulesAndPackets shows.
+	// nft inverts each half; the kernel compares both at once, as TestRulesAndPackets shows.
 	{"not this type and code", matching(icmp, ruleset.Match{Field: ruleset.ICMP, Not: true, Low: 3<<8 | 4,
 		Mask: 0xffff}), "icmp type != destination-unreachable icmp code != frag-needed"},
 	{"state of the connection",
@@ -160,7 +160,7 @@ var dnatTexts = []ruleText{
 		"meta nfproto ipv4 dnat ip to 10.0.0.1"},
 }
 
-// textTable has a chain for each list of rules, and whatever they name.
+// textTable has a chain for each list of rules, and the objects that they name.
 func textTable() *ruleset.Table {
 	w := ruleset.NewTable()
 	w.SetChain(&ruleset.Chain{Name: "in/x"})
@@ -206,7 +206,7 @@ func TestRulesAsNftPrintsThem(t *testing.T) {
 	}
 }
 
-// ruleLines are the rules of a chain as nft prints it.
+// ruleLines returns the rules of a chain as nft prints them.
 func ruleLines(s string) (rules []string) {
 	for line := range strings.Lines(s) {
 		line = strings.TrimSpace(line)

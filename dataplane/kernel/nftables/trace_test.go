@@ -113,7 +113,7 @@ func leaving(hook string) func(TraceStep) bool {
 	return func(s TraceStep) bool { return s.Kind == TraceLeave && s.Hook == hook }
 }
 
-// stepText is a line for each step, with the packet's headers where they changed.
+// stepText returns a line for each step, with the packet's headers where they changed.
 func stepText(steps []TraceStep) string {
 	var b strings.Builder
 	headers, in := "", ""
@@ -272,7 +272,7 @@ func TestTraceFlowThroughIPTables(t *testing.T) {
 	}
 }
 
-// A packet that only becomes one of the flow when its destination is translated is traced from there on; packets of
+// A packet that becomes part of the flow by the translation of its destination is traced from there on; packets of
 // known connections are distinguished from new ones.
 func TestTraceFlowOfAService(t *testing.T) {
 	ns, n := forwarding(t)
@@ -313,7 +313,7 @@ e0 10.1.0.9:4001 ->  10.2.0.9:80
 	if got := stepText(x.until(leaving("postrouting"))); got != want {
 		t.Errorf("the service: got\n%swant\n%s", got, want)
 	}
-	frameInto(t, n, ns, "e1", pod, client) // the answer, which is not of the flow
+	frameInto(t, n, ns, "e1", pod, client) // the reply, which is not of the flow
 	frameInto(t, n, ns, "e0", client, service)
 	want = `e0 10.1.0.9:4001 ->  10.96.0.10:53
   marked
@@ -327,7 +327,7 @@ e0 10.1.0.9:4001 ->  10.2.0.9:80
 	}
 }
 
-// A flow from this host is followed from its first chain on, and traces of other programs are not taken for the flow.
+// A flow from this host is traced from its first chain on. Traces of other programs are ignored.
 func TestTraceFlowOfTheHost(t *testing.T) {
 	ns, n := forwarding(t)
 	nft(t, ns,
@@ -376,7 +376,7 @@ func TestTraceFlowOfTheHost(t *testing.T) {
 	}
 }
 
-// TestTraceFlowHelper runs as a process of its own, for TestTraceFlowLeavesNothing.
+// TestTraceFlowHelper runs as another process, for TestTraceFlowLeavesNothing.
 func TestTraceFlowHelper(t *testing.T) {
 	ns := os.Getenv("MANX_TRACE_NAMESPACE")
 	if ns == "" {
@@ -391,8 +391,8 @@ func TestTraceFlowHelper(t *testing.T) {
 	t.Fatal(err)
 }
 
-// The table goes when the context ends, and when the process is killed. Nothing else changes, and watchers of Manx's
-// table get no event.
+// The table is removed when the context ends, and when the process is killed. No other object changes, and watchers of
+// Manx's table get no event.
 func TestTraceFlowLeavesNothing(t *testing.T) {
 	ns, n := forwarding(t)
 	w := ruleset.NewTable()
@@ -484,7 +484,7 @@ func fragments(mac net.HardwareAddr, from, to netip.Addr, sport, dport uint16) (
 	return frames
 }
 
-// A kernel that does not know tables with an owner is reported, as are invalid flows.
+// A kernel without tables with an owner is reported, as are invalid flows.
 func TestTraceFlowRefused(t *testing.T) {
 	for err, want := range map[error]bool{unix.EINVAL: true, unix.EPERM: false, nil: false} {
 		got := ownerError(err)

@@ -37,13 +37,13 @@ func awaitNotification(t *testing.T, notifications <-chan struct{}) {
 	}
 }
 
-// Changes by others in the table are reported; our changes, and those by others elsewhere, are not.
+// Changes of the table by other programs are reported. Our changes, and changes of other tables, are not.
 func TestWatchRules(t *testing.T) {
 	ns, n := rulesNS(t)
 	notifications := watchRules(t, n)
 	quiet := func(what string) {
 		t.Helper()
-		// Events come in order: once a change by another program is reported, every earlier one would have been.
+		// Events come in order: when a change by another program is reported, every earlier event has arrived.
 		for len(notifications) > 0 {
 			t.Errorf("%s was told", what)
 			<-notifications
@@ -73,7 +73,7 @@ func TestWatchRules(t *testing.T) {
 	quiet("the deletion of other tables")
 }
 
-// Lost events count as a change, since our table may have been in them: here are only events of another one.
+// Lost events count as a change, since our table may have been in them. Here they are events of another table.
 func TestWatchRulesLosesEvents(t *testing.T) {
 	ns, n := rulesNS(t)
 	s, err := n.subscribe(1)
@@ -96,7 +96,7 @@ func TestWatchRulesLosesEvents(t *testing.T) {
 	}
 }
 
-// Edits by others to the table are read as differences, and one commit sets them right.
+// Edits of the table by other programs are read as differences, and one commit corrects them.
 func TestRulesRepairWhatOthersDid(t *testing.T) {
 	for _, c := range []struct{ name, command string }{
 		{"a rule of their own", "insert rule inet manx used accept"},
@@ -168,7 +168,7 @@ func repairTable() *ruleset.Table {
 	return w
 }
 
-// The chains, sets and rules of other tables are ignored, even under our names and in great number.
+// The chains, sets and rules of other tables are ignored, even with our names and in great number.
 func TestRulesBesideOtherTables(t *testing.T) {
 	ns, n := rulesNS(t)
 	var script strings.Builder

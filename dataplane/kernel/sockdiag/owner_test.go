@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/nettest"
 )
 
-const dialVariable = "MANX_TEST_DIAL" // where the process of TestDialer connects to
+const dialVariable = "MANX_TEST_DIAL" // the address to which TestDialer's process connects
 
 // TestDialer is the process at the other end of a connection.
 func TestDialer(t *testing.T) {
@@ -151,7 +151,7 @@ func TestPeerOwnerFailsClosed(t *testing.T) {
 		l := listenOn(t, "127.0.0.1:0")
 		client := dial(t, l)
 		conn := accept(t, l)
-		client.Close() // the kernel gives the rest of the socket to user 0
+		client.Close() // the rest of the socket belongs to user 0
 		_, _ = conn.Read(make([]byte, 1))
 		refused(t, conn)
 	})

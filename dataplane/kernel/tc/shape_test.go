@@ -104,7 +104,7 @@ func TestShapeOfWhatIsReceived(t *testing.T) {
 		t.Errorf("tc says %q, want %q", have, want)
 	}
 
-	// Whatever part is missing, the limit does not count as there, and setting it again mends it.
+	// A limit with any part missing does not count as present, and setting it again repairs it.
 	for what, breaks := range map[string][]string{
 		"filter":      {"tc", "-n", ns, "filter", "del", "dev", "e0", "ingress"},
 		"its queue":   {"tc", "-n", ns, "qdisc", "del", "dev", "e0", "ingress"},
@@ -124,7 +124,7 @@ func TestShapeOfWhatIsReceived(t *testing.T) {
 		}
 		wantShapes(t, c, want)
 	}
-	// the second time somebody has removed the device, the third all is gone
+	// the second time the device is missing, the third time everything
 	for _, breaks := range []string{"", device, ""} {
 		if breaks != "" {
 			if err := c.SetShape(device, want[device]); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// A packet goes from pod a on node n1 to pod b on node n2.
+// A packet travels from pod a on node n1 to pod b on node n2.
 const (
 	podA4, podB4 = "10.244.1.7", "10.244.2.7"
 	podA6, podB6 = "fd10::1:7", "fd10::2:7"
@@ -50,7 +50,7 @@ func fromAToB(t *testing.T, own4 string, six bool, more ...*model.Object) Route 
 	return answer.Routes[0]
 }
 
-// An explanation names the way of a packet as the routes of the node have it.
+// An explanation names the path of a packet by the routes of the node.
 func TestWayBetweenNodes(t *testing.T) {
 	const near, direct, tunnel = "10.0.0.1/24", "via 10.0.0.2", "via 10.0.0.2 dev tunl0"
 	four := model.IPPoolSpec{CIDR: "10.244.0.0/16"}

@@ -59,7 +59,7 @@ func (m *model) labels(i int) map[string]string {
 	return all
 }
 
-// check compares the callbacks and the answers of the index with the model.
+// check compares the callbacks and the results of the index with the model.
 func (m *model) check(x *Index[int, string]) {
 	m.t.Helper()
 	of := map[int]map[string]bool{}
@@ -210,7 +210,7 @@ func TestMatchesAreThoseOfTheWholeEvaluation(t *testing.T) {
 	}
 }
 
-// A selector that needs one of some labels is never restricted to others, whichever operand is the cheapest.
+// A selector that requires one of some labels is never indexed by other labels, for any cheapest operand.
 func TestRestrictionsAreNecessary(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 20000 {

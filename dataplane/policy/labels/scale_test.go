@@ -15,7 +15,7 @@ type cluster struct {
 	ids             []*int
 	selectors       []*selector.Selector
 	pods, namespace int
-	distinct        bool // each pod has a label of its own, as those of StatefulSets do
+	distinct        bool // each pod has its own label, like pods of StatefulSets
 }
 
 func newCluster(pods, selectors, namespaces int, distinct bool) *cluster {

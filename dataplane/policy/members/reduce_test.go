@@ -73,7 +73,7 @@ func TestReduceIsMinimal(t *testing.T) {
 	}
 }
 
-// fewest is how many networks it takes for these addresses.
+// fewest returns the smallest number of networks for these addresses.
 func fewest(in []bool) int {
 	switch {
 	case !slices.Contains(in, true):

@@ -91,7 +91,7 @@ func TestIntervalSetsNeverOverlap(t *testing.T) {
 		k := &kernel{t: t, interval: true, have: map[ruleset.Element]bool{}}
 		s := New(true, k)
 		counts := map[netip.Prefix]int{}
-		var held []netip.Prefix // all contributions, as they were given
+		var held []netip.Prefix // all contributions, in order
 		for range 120 {
 			k.added = false
 			switch i := r.IntN(10); {
@@ -100,7 +100,7 @@ func TestIntervalSetsNeverOverlap(t *testing.T) {
 				s.Remove(ruleset.Element{Prefix: held[n]})
 				counts[held[n].Masked()]--
 				held = slices.Delete(held, n, n+1)
-			case i == 3: // may not be there: nothing happens
+			case i == 3: // may not exist: nothing happens
 				if p := randomNetwork(r); counts[p.Masked()] == 0 {
 					s.Remove(ruleset.Element{Prefix: p})
 				}

@@ -30,13 +30,13 @@ type Table interface {
 	Repairs() (list []reconcile.Repair, more int)
 }
 
-// round is how many steps a table may apply at once.
+// round is the number of steps that a table may apply at once.
 const round = 2048
 
 // Backoff is the backoff of tables under test.
 var Backoff = reconcile.Backoff{Min: time.Second, Max: 4 * time.Second}
 
-// Run checks that tables keep the contract. newTable makes one on a target and a clock.
+// Run checks that tables fulfil the contract. newTable makes a table on a target and a clock.
 func Run(t *testing.T, newTable func(*Store, func() time.Time) Table) {
 	m := func(have map[string]int) (Table, *Store, *clock) {
 		s := &Store{Have: have, Fail: map[string]error{}}
@@ -131,8 +131,8 @@ func leftoversGoOnlyWhenPruningIsAllowed(t *testing.T, newTable maker) {
 	}
 }
 
-// A formerly desired object is removed at once, pruning or not: its desired state was withdrawn, it is not just
-// unknown.
+// A formerly desired object is removed at once, with or without pruning: its desired state was withdrawn, so it is not
+// just unknown.
 func withdrawnIsRemovedAtOnce(t *testing.T, newTable maker) {
 	table, s, _ := newTable(map[string]int{"a": 1})
 	_ = table.Resync()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 // benchPods are pods of some hundred Deployments on a thousand nodes, as a scheduler would spread them.
@@ -59,7 +60,7 @@ func heap() uint64 {
 // BenchmarkDecode measures the cost of reading each kind of custom resource as it comes.
 func BenchmarkDecode(b *testing.B) {
 	first := map[string]rawObject{}
-	for _, r := range lines[rawObject](b, "objects.jsonl") {
+	for _, r := range jsonlines.Read[rawObject](b, "testdata/objects.jsonl") {
 		if h := r.head(b); h.APIVersion == string(V1) && first[h.Kind].Object == nil {
 			first[h.Kind] = r
 		}

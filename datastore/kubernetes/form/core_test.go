@@ -13,6 +13,7 @@ import (
 
 	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 // fullMetadata is metadata of which only a part is kept.
@@ -149,7 +150,7 @@ type oddDocument struct {
 func TestJudgedDocuments(t *testing.T) {
 	used, shown := 0, 0
 	for _, file := range []string{"rejected.jsonl", "accepted-although-odd.jsonl"} {
-		for _, d := range lines[oddDocument](t, file) {
+		for _, d := range jsonlines.Read[oddDocument](t, "testdata/"+file) {
 			doc, ok := d.Doc.(map[string]any)
 			if !ok {
 				continue // no JSON object: an API server cannot have that

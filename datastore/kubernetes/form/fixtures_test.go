@@ -1,7 +1,6 @@
 package form
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -18,33 +17,10 @@ import (
 	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 // The files of testdata were written by Calico's programs and a Kubernetes API server.
-
-// lines decodes each line of a file.
-func lines[T any](t testing.TB, file string) []T {
-	t.Helper()
-	f, err := os.Open("testdata/" + file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	var list []T
-	s := bufio.NewScanner(f)
-	s.Buffer(nil, 16<<20)
-	for s.Scan() {
-		var v T
-		if err := json.Unmarshal(s.Bytes(), &v); err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-		list = append(list, v)
-	}
-	if err := s.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return list
-}
 
 // rawObject is one object as the API gives it.
 type rawObject struct {
@@ -196,7 +172,7 @@ func TestShownByCalicoctl(t *testing.T) {
 	want := shownObjects(t)
 	delete(want, model.ResourceKey(model.KindProfile, "projectcalico-default-allow"))
 	compared := 0
-	for _, r := range lines[rawObject](t, "objects.jsonl") {
+	for _, r := range jsonlines.Read[rawObject](t, "testdata/objects.jsonl") {
 		o, notices := decodeAny(t, r)
 		if o == nil && strings.HasSuffix(r.Path, "/host-net") {
 			continue
@@ -239,7 +215,7 @@ func TestShownByCalicoctl(t *testing.T) {
 
 // A read and a write of an unchanged object change only the API server's own fields.
 func TestReadAndWrittenBack(t *testing.T) {
-	for _, r := range lines[rawObject](t, "objects.jsonl") {
+	for _, r := range jsonlines.Read[rawObject](t, "testdata/objects.jsonl") {
 		h := r.head(t)
 		if h.APIVersion != string(V1) {
 			continue

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 // customKinds returns the kinds that are custom resources.
@@ -53,7 +54,7 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 	}
-	for _, r := range lines[rawObject](f, "objects.jsonl") {
+	for _, r := range jsonlines.Read[rawObject](f, "testdata/objects.jsonl") {
 		if h := r.head(f); h.APIVersion == string(V1) {
 			add(model.Kind(h.Kind), r.Object)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 // step is one write of a custom resource.
@@ -46,7 +47,7 @@ func (s step) decode(t testing.TB) (*model.Object, []byte) {
 func TestHistory(t *testing.T) {
 	before := map[string]*model.Object{}
 	marks := 0
-	for _, s := range lines[step](t, "history.jsonl") {
+	for _, s := range jsonlines.Read[step](t, "testdata/history.jsonl") {
 		was := before[s.Key]
 		if s.Op == "delete" {
 			if ipam := strings.Contains(s.Key, "/ipam") || strings.Contains(s.Key, "/blockaff"); ipam != Deleted(was) {
@@ -67,7 +68,7 @@ func TestHistory(t *testing.T) {
 		}
 		if Deleted(o) {
 			marks++
-			if have := ownPart(t, marked(t, was, s.Rev)); have != ownPart(t, raw) {
+			if have := ownPart(t, markDeleted(t, was, s.Rev)); have != ownPart(t, raw) {
 				t.Errorf("%d: marked\nwant %s\nhave %s", s.Rev, ownPart(t, raw), have)
 			}
 		}
@@ -78,8 +79,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// marked returns the custom resource of o with the mark of a deletion.
-func marked(t testing.TB, o *model.Object, revision int64) []byte {
+// markDeleted returns the custom resource of o with the mark of a deletion.
+func markDeleted(t testing.TB, o *model.Object, revision int64) []byte {
 	t.Helper()
 	c := Mark(o)
 	if h, ok := c.Value.(*model.Handle); ok {

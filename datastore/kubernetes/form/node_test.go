@@ -10,12 +10,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 )
 
 // kubeNodes returns the Nodes of the fixtures.
 func kubeNodes(t testing.TB) []*corev1.Node {
 	var list []*corev1.Node
-	for _, r := range lines[rawObject](t, "objects.jsonl") {
+	for _, r := range jsonlines.Read[rawObject](t, "testdata/objects.jsonl") {
 		if r.head(t) == (head{"v1", "Node"}) {
 			list = append(list, parse[corev1.Node](t, r.Object))
 		}

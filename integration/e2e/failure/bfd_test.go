@@ -75,7 +75,7 @@ func TestBFD(t *testing.T) {
 			must(t, n.Ready(limit))
 		}
 		c.bfdUp(t)
-		p.lost(t, fmt.Sprintf("restart of %d nodes with BFD", len(restarted)))
+		p.countLosses(t, fmt.Sprintf("restart of %d nodes with BFD", len(restarted)))
 	}
 	_, _ = p.flows.Stop(t)
 

@@ -58,8 +58,8 @@ func (p *pair) ping(t *testing.T) {
 	p.flows.Run(t, 20)
 }
 
-// lost waits for more answers, counts the losses since ping and starts new pings.
-func (p *pair) lost(t *testing.T, what string) {
+// countLosses waits for more answers, counts the losses since ping and starts new pings.
+func (p *pair) countLosses(t *testing.T, what string) {
 	t.Helper()
 	p.flows.Run(t, 30)
 	sent, lost := p.flows.Stop(t)
@@ -157,7 +157,7 @@ func TestSwitchBetweenManxAndBIRD(t *testing.T) {
 			bird := p.startBIRD(t, p.N2, p.N1, metric)
 			p.Established(t, p.N1, 2)
 			p.recovered(t, bird)
-			p.lost(t, "from Manx to BIRD")
+			p.countLosses(t, "from Manx to BIRD")
 			eventually(t, func() error {
 				for _, r := range world.Routes(t, p.N2.Namespace, "-4", other, "proto", "12") {
 					if r.Metric == uint32(metric) {
@@ -174,7 +174,7 @@ func TestSwitchBetweenManxAndBIRD(t *testing.T) {
 			for _, n := range p.Nodes {
 				p.Established(t, n, 2)
 			}
-			p.lost(t, "from BIRD to Manx")
+			p.countLosses(t, "from BIRD to Manx")
 			eventually(t, func() error {
 				if r := world.Routes(t, p.N2.Namespace, "-4", other); len(r) != 1 || r[0].Metric != 1024 {
 					return fmt.Errorf("routes for %s: %+v, want one of metric 1024", other, r)
@@ -186,7 +186,7 @@ func TestSwitchBetweenManxAndBIRD(t *testing.T) {
 					t.Errorf("a route was deleted although BIRD's were as wanted: %s", line)
 				}
 			}
-			p.lost(t, "after leftovers were tidied up")
+			p.countLosses(t, "after leftovers were tidied up")
 		})
 	}
 }
@@ -210,7 +210,7 @@ func TestGracefulRestart(t *testing.T) {
 			must(t, p.N2.StartManxd())
 			back(t, p.N2)
 		}
-		p.lost(t, "three restarts, each when the one before was over")
+		p.countLosses(t, "three restarts, each when the one before was over")
 	})
 	t.Run("before the last restart is over", func(t *testing.T) {
 		for range 3 {
@@ -231,7 +231,7 @@ func TestGracefulRestart(t *testing.T) {
 		must(t, p.N1.StartManxd())
 		must(t, p.N2.StartManxd())
 		back(t, p.N1, p.N2)
-		p.lost(t, "restart of both ends")
+		p.countLosses(t, "restart of both ends")
 	})
 	t.Run("the router too", func(t *testing.T) {
 		p.N2.Manxd().Kill()
@@ -239,7 +239,7 @@ func TestGracefulRestart(t *testing.T) {
 		must(t, p.ToR1.StartBIRD("-R"))
 		must(t, p.N2.StartManxd())
 		back(t, p.N2)
-		p.lost(t, "restart of node and router")
+		p.countLosses(t, "restart of node and router")
 	})
 	t.Run("without datastore", func(t *testing.T) {
 		p.N1.Manxd().Kill() // it holds the datastore
@@ -254,7 +254,7 @@ func TestGracefulRestart(t *testing.T) {
 		p.flows.Run(t, 100)
 		must(t, p.N1.StartManxd())
 		back(t, p.N1, p.N2)
-		p.lost(t, "restart while the datastore is down")
+		p.countLosses(t, "restart while the datastore is down")
 	})
 }
 

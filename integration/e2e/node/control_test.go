@@ -50,7 +50,7 @@ func TestControlAPI(t *testing.T) {
 	must(t, c.n1.Apply(world.TorPeer(c.n1, "tor", c.tor.Address(c.n1), "")+"---"+
 		world.TorPeer(c.n1, "ghost", netip.MustParseAddr("10.200.1.77"), "")))
 	for _, a := range []netip.Addr{c.tor.Address(c.n1), c.n2.IP4} {
-		c.up(t, a)
+		c.awaitEstablished(t, a)
 	}
 	for _, test := range []struct {
 		name string
@@ -138,8 +138,8 @@ func (c *control) ctl(certificate, command string) (string, error) {
 		c.n1.IP4, certificate, certificate, command))
 }
 
-// up waits until a session of the first node is established, and returns it.
-func (c *control) up(t *testing.T, a netip.Addr) (p *manxv1.Peer) {
+// awaitEstablished waits until a session of the first node is established, and returns it.
+func (c *control) awaitEstablished(t *testing.T, a netip.Addr) (p *manxv1.Peer) {
 	t.Helper()
 	eventually(t, func() error {
 		if p = world.Peer(t, c.n1, a); p.GetState() != "Established" {
@@ -152,7 +152,7 @@ func (c *control) up(t *testing.T, a netip.Addr) (p *manxv1.Peer) {
 
 func (c *control) testSoft(t *testing.T) {
 	tor := c.tor.Address(c.n1)
-	before := c.up(t, tor)
+	before := c.awaitEstablished(t, tor)
 	for _, kind := range []string{"soft-in", "soft-out"} {
 		if out, err := c.n1.Manxctl("reset", "peer", tor.String(), "--"+kind); err != nil ||
 			!strings.Contains(out, fmt.Sprintf("peer/%s reset (%s)", tor, kind)) {
@@ -168,7 +168,7 @@ func (c *control) testSoft(t *testing.T) {
 	})
 	// The peer shows the effect of the reset when it answers a later query.
 	eventually(t, func() error { _, err := c.tor.Birdc("show", "protocols", "all", "n1"); return err })
-	after := c.up(t, tor)
+	after := c.awaitEstablished(t, tor)
 	if after.GetEstablishedUnixMs() != before.GetEstablishedUnixMs() || after.GetFlaps() != before.GetFlaps() {
 		t.Errorf("a soft reset ended the session: before %v, after %v", before, after)
 	}
@@ -179,7 +179,7 @@ func (c *control) testSoft(t *testing.T) {
 
 func (c *control) testHard(t *testing.T) {
 	tor := c.tor.Address(c.n1)
-	before, other := c.up(t, tor), c.up(t, c.n2.IP4)
+	before, other := c.awaitEstablished(t, tor), c.awaitEstablished(t, c.n2.IP4)
 	if out, err := c.n1.Manxctl("reset", "peer", "tor", "--hard"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -193,14 +193,14 @@ func (c *control) testHard(t *testing.T) {
 	if log := c.tor.Log(); !strings.Contains(log, "Administrative reset") {
 		t.Errorf("the router was not told of an administrative reset:\n%s", world.Tail(log, 20))
 	}
-	if p := c.up(t, c.n2.IP4); p.GetEstablishedUnixMs() != other.GetEstablishedUnixMs() {
+	if p := c.awaitEstablished(t, c.n2.IP4); p.GetEstablishedUnixMs() != other.GetEstablishedUnixMs() {
 		t.Errorf("another session was reset, too: %v", p)
 	}
-	c.up(t, tor)
+	c.awaitEstablished(t, tor)
 	if out, err := c.n1.Manxctl("clear", "peer", tor.String()); err != nil || !strings.Contains(out, "flaps: 1") {
 		t.Errorf("%v: %s", err, out)
 	}
-	if p := c.up(t, tor); p.GetFlaps() != 0 || p.GetLastError() != "" {
+	if p := c.awaitEstablished(t, tor); p.GetFlaps() != 0 || p.GetLastError() != "" {
 		t.Errorf("after clear: %v", p)
 	}
 	if n := world.Metric(t, c.n1, `manx_bgp_flaps_total{type="node"}`); n < 1 {
@@ -321,7 +321,7 @@ func (c *control) testDrain(t *testing.T) {
 // testDocumented runs the commands and the client of the documentation on another host.
 func (c *control) testDocumented(t *testing.T) {
 	tor := c.tor.Address(c.n1)
-	c.up(t, tor)
+	c.awaitEstablished(t, tor)
 	time.Sleep(6 * time.Second) // after the many resets of before, one more is allowed
 	want := map[string]string{
 		"status": "Node:       n1", "reset": "reset (soft-out)", "list manx.v1.Manx": "manx.v1.Manx.ResetPeer",

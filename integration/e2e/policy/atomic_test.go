@@ -97,7 +97,7 @@ func (c *cluster) swaps(t *testing.T) []swap {
 	return []swap{
 		{"the rules of a policy", [2][]entry{docs(globalPolicy("one", "", old)),
 			docs(globalPolicy("one", "", new))}},
-		{"one policy goes, another comes", [2][]entry{join(a, without(b)), join(b, without(a))}},
+		{"one policy goes, another comes", [2][]entry{join(a, asDeleted(b)), join(b, asDeleted(a))}},
 		{"the order of two policies", [2][]entry{
 			docs(globalPolicy("one", ", order: 10", old, notNew), globalPolicy("two", ", order: 20", new, notOld)),
 			docs(globalPolicy("one", ", order: 30", old, notNew), globalPolicy("two", ", order: 20", new, notOld))}},
@@ -108,8 +108,8 @@ func (c *cluster) swaps(t *testing.T) []swap {
 		{"the labels of an endpoint", [2][]entry{join(coloured, []entry{colour("red")}),
 			join(coloured, []entry{colour("blue")})}},
 		{"the order of two tiers", [2][]entry{join(inTiers, tiers(10, 20)), join(inTiers, tiers(30, 20))}},
-		{"sixty policies for sixty others", [2][]entry{join(docs(sixty[0]), without(docs(sixty[1]))),
-			join(docs(sixty[1]), without(docs(sixty[0])))}},
+		{"sixty policies for sixty others", [2][]entry{join(docs(sixty[0]), asDeleted(docs(sixty[1]))),
+			join(docs(sixty[1]), asDeleted(docs(sixty[0])))}},
 		{"the rules of a profile", [2][]entry{profile(old), profile(new)}},
 	}
 }
@@ -139,7 +139,7 @@ func (c *cluster) testAtomic(t *testing.T) {
 	server := c.Pods["server"]
 	list := c.swaps(t)
 	must(t, c.N1.Apply(early))
-	defer func() { c.change(t, without(documents(t, early))...) }()
+	defer func() { c.change(t, asDeleted(documents(t, early))...) }()
 	c.change(t, c.labelled(t, "server", map[string]string{"role": "server"}))
 	first := c.change(t, list[0].states[0]...)
 	c.enforced(t, first)
@@ -165,7 +165,8 @@ func (c *cluster) testAtomic(t *testing.T) {
 	var slowest time.Duration
 	for i, s := range list {
 		if i > 0 { // from one kind of change to the next: also at once, and nothing may be seen of it
-			c.enforced(t, c.change(t, append(gone(list[i-1].states[0], s.states[0]), s.states[0]...)...), server.Node)
+			c.enforced(t, c.change(t, append(deletions(list[i-1].states[0], s.states[0]), s.states[0]...)...),
+				server.Node)
 		}
 		for k := range perKind {
 			state := (k + 1) % 2
@@ -197,7 +198,7 @@ func (c *cluster) testAtomic(t *testing.T) {
 	}
 	t.Logf("%d changes of %d kinds under %d datagrams/s; the slowest was seen after %d ms", changes, len(list),
 		len(f.all())*1000, slowest.Milliseconds())
-	c.change(t, without(list[len(list)-1].states[0])...)
+	c.change(t, asDeleted(list[len(list)-1].states[0])...)
 	c.change(t, documents(t, openProfile)...)
 }
 
@@ -209,8 +210,8 @@ metadata: {name: k8s-pod-network}
 spec: {ingress: [{action: Allow}], egress: [{action: Allow}]}
 `
 
-// gone deletes the objects of before that are not in after, except endpoints.
-func gone(before, after []entry) (list []entry) {
+// deletions returns the deletions of the objects of before that are not in after, except endpoints.
+func deletions(before, after []entry) (list []entry) {
 	stays := map[string]bool{}
 	for _, d := range after {
 		stays[d.path] = true

@@ -68,7 +68,7 @@ func TestBadPolicy(t *testing.T) {
 			}
 			c.enforced(t, last, n2)
 			checkProbes(t, x.want)
-			c.enforced(t, c.change(t, without(list)...), n2)
+			c.enforced(t, c.change(t, asDeleted(list)...), n2)
 			checkProbes(t, from(true, true))
 			if now := content(table(t, n2)); now != before {
 				t.Errorf("something stayed behind:\n%s\nwas\n%s", now, before)
@@ -83,7 +83,7 @@ func TestBadPolicy(t *testing.T) {
 		last := int64(0)
 		for range 1000 {
 			c.change(t, list...)
-			last = c.change(t, without(list)...)
+			last = c.change(t, asDeleted(list)...)
 		}
 		c.enforced(t, last, n2)
 		checkProbes(t, from(true, true))
@@ -110,7 +110,7 @@ func TestBadPolicy(t *testing.T) {
 					netip.PrefixFrom(x.as, x.as.BitLen()).String()}
 			}))...), n2)
 			f.flows(t, s)
-			c.enforced(t, c.change(t, append(without(allowed), plain)...), n2)
+			c.enforced(t, c.change(t, append(asDeleted(allowed), plain)...), n2)
 			f.stop()
 		}
 	})

@@ -154,7 +154,7 @@ func TestBesideOthers(t *testing.T) {
 	}
 	untouched := func(t *testing.T, before string) {
 		t.Helper()
-		c.enforced(t, c.change(t, without(documents(t, besidePolicy))...))
+		c.enforced(t, c.change(t, asDeleted(documents(t, besidePolicy))...))
 		checkProbes(t, []probe{{"any pod, without policy", stranger.Namespace, service, true}})
 		c.enforced(t, c.change(t, documents(t, besidePolicy)...))
 		checkProbes(t, []probe{{"with policy again", stranger.Namespace, service, false}})

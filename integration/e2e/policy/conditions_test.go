@@ -66,7 +66,7 @@ func (c *cluster) testConditions(t *testing.T) {
 				"selector: role == 'b', types: [Ingress], ingress: ["+x.rules+
 					"]"))
 			c.enforced(t, c.change(t, policy...))
-			defer func() { c.enforced(t, c.change(t, without(policy)...)) }()
+			defer func() { c.enforced(t, c.change(t, asDeleted(policy)...)) }()
 			pass := map[string]bool{}
 			for _, p := range x.pass {
 				pass[p] = true
@@ -187,7 +187,7 @@ func (c *cluster) testProfiles(t *testing.T) {
 		check(t, far, lost, answered)
 		c.enforced(t, c.change(t, profile("team", "ingress: [{action: Deny, protocol: TCP}, {action: Allow}]")...))
 		check(t, far, answered, lost)
-		c.enforced(t, c.change(t, without(profile("team", ""))...)) // an unknown profile lets nothing in
+		c.enforced(t, c.change(t, asDeleted(profile("team", ""))...)) // an unknown profile lets nothing in
 		check(t, far, lost, lost)
 		c.enforced(t, c.change(t, profile("team", udp)...))
 		check(t, far, answered, lost)

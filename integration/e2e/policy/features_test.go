@@ -96,7 +96,7 @@ type attempt struct {
 func (k attempt) try(patience time.Duration) string {
 	for end := time.Now().Add(patience); ; {
 		var timeout net.Error
-		switch err := k.once(); {
+		switch err := k.tryOnce(); {
 		case err == nil:
 			return answered
 		case errors.Is(err, syscall.ECONNREFUSED):
@@ -116,8 +116,8 @@ var lastPort atomic.Uint32
 
 func freshPort() *net.UDPAddr { return &net.UDPAddr{Port: int(10000 + lastPort.Add(1)%20000)} }
 
-// once makes one connection, or sends one ping, and waits for an answer.
-func (k attempt) once() error {
+// tryOnce makes one connection, or sends one ping, and waits for an answer.
+func (k attempt) tryOnce() error {
 	if k.network == "ping" {
 		if err := namespace.Command(k.ns, "ping", "-n", "-q", "-c", "1", "-W", "0.3",
 			k.to.Addr().String()).Run(); err != nil {

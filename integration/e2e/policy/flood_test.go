@@ -201,15 +201,15 @@ func (f *flood) stop() {
 		close(f.quit)
 	}
 	f.done.Wait()
-	for before := f.arrived() - 1; before != f.arrived(); time.Sleep(200 * time.Millisecond) {
-		before = f.arrived()
+	for before := f.countArrived() - 1; before != f.countArrived(); time.Sleep(200 * time.Millisecond) {
+		before = f.countArrived()
 	}
 	for _, conn := range f.sinks {
 		conn.Close()
 	}
 }
 
-func (f *flood) arrived() (n int) {
+func (f *flood) countArrived() (n int) {
 	for _, s := range f.all() {
 		s.mu.Lock()
 		n += len(s.got)

@@ -189,7 +189,7 @@ func TestHostEndpoints(t *testing.T) {
 			if x.yaml != "" {
 				list := documents(t, x.yaml)
 				c.enforced(t, c.change(t, list...), n2)
-				defer func() { c.enforced(t, c.change(t, append(gone(list, usual), usual...)...), n2) }()
+				defer func() { c.enforced(t, c.change(t, append(deletions(list, usual), usual...)...), n2) }()
 			}
 			for _, n := range []*lab.Node{n1, n2} { // they have to find each other again, whatever the policy
 				if out, err := n.Run("ip", "neigh", "flush", "dev", "eth0"); err != nil {

@@ -109,7 +109,7 @@ func (c *cluster) guard(t *testing.T) *guarded {
 		list = append(list, c.labelled(t, name, map[string]string{"role": name}))
 	}
 	c.enforced(t, c.change(t, list...))
-	t.Cleanup(func() { c.change(t, without(documents(t, guardPolicy))...) })
+	t.Cleanup(func() { c.change(t, asDeleted(documents(t, guardPolicy))...) })
 	g, server := &guarded{flood: newFlood(time.Millisecond)}, c.Pods["server"]
 	for _, a := range server.IPs {
 		for _, from := range []string{"client", "remote"} {

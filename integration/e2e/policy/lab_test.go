@@ -71,8 +71,8 @@ func documents(t *testing.T, yaml string) (list []entry) {
 	return list
 }
 
-// without are the same objects, deleted.
-func without(list []entry) (gone []entry) {
+// asDeleted returns the deletions of objects.
+func asDeleted(list []entry) (gone []entry) {
 	for _, d := range list {
 		gone = append(gone, entry{path: d.path})
 	}

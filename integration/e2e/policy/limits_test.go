@@ -278,7 +278,7 @@ func (c *cluster) counts(t *testing.T, h *openConns, network string, to netip.Ad
 			"Allow}], egress: [{action: Allow}]"))
 	c.enforced(t, c.change(t, another...))
 	more("after a policy came")
-	c.enforced(t, c.change(t, without(another)...))
+	c.enforced(t, c.change(t, asDeleted(another)...))
 	more("after a policy went")
 	h.close()
 	open("a connection after one has ended")

@@ -85,7 +85,7 @@ func (c *cluster) testNewPods(t *testing.T) {
 		}
 		sent += f.rounds.Load() * int64(len(f.all()))
 		if last { // the same datagrams do arrive when there is no policy
-			c.change(t, without(documents(t, newcomers))...)
+			c.change(t, asDeleted(documents(t, newcomers))...)
 			for _, s := range denied {
 				f.flows(t, s)
 			}

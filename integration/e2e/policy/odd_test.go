@@ -11,8 +11,10 @@ import (
 	"github.com/manxnet/manx/integration/namespace"
 )
 
-// raw sends packets of a protocol until one arrives as it was sent, or the time is over.
-func raw(t *testing.T, from, to string, address netip.Addr, protocol int, payload []byte, patience time.Duration) bool {
+// sendRaw sends packets of a protocol until one arrives as it was sent, or the time is over.
+func sendRaw(
+	t *testing.T, from, to string, address netip.Addr, protocol int, payload []byte, patience time.Duration,
+) bool {
 	t.Helper()
 	network := fmt.Sprintf("ip4:%d", protocol)
 	if address.Is6() {
@@ -75,13 +77,13 @@ func (c *cluster) testOddPackets(t *testing.T) {
 					attempt{"to another port", a.Namespace, "udp", at(to, 4790), want[x.other]})
 				// chunk 0 is DATA
 				data := lab.SCTPPacket{Source: 20001, Destination: uint16(20002 + i), Verification: 1}.Encode()
-				if got := raw(t, a.Namespace, far.Namespace, to, 132, data,
+				if got := sendRaw(t, a.Namespace, far.Namespace, to, 132, data,
 					patience[x.connection]); got != x.connection {
 					t.Errorf("data of no connection arrives at %s: %v, want %v", to, got, x.connection)
 				}
 			}
 			tryAll(t, list)
-			if got := raw(t, a.Namespace, far.Namespace, far.IP4(), 4, []byte("a packet in a packet"),
+			if got := sendRaw(t, a.Namespace, far.Namespace, far.IP4(), 4, []byte("a packet in a packet"),
 				patience[x.ipip]); got != x.ipip {
 				t.Errorf("IPIP arrives: %v, want %v", got, x.ipip)
 			}

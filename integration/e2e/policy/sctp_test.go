@@ -55,7 +55,7 @@ func TestVMSCTP(t *testing.T) {
 		"ingress: [{action: Allow, protocol: TCP, destination: {ports: [7001, 7002]}}]"))
 	c.enforced(t, c.change(t, other...))
 	expect("TCP alone is allowed", map[int]bool{7001: false, 7002: false})
-	c.enforced(t, c.change(t, without(other)...))
+	c.enforced(t, c.change(t, asDeleted(other)...))
 	expect("the policy is gone", map[int]bool{7001: true, 7002: true})
 }
 

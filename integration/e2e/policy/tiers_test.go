@@ -89,7 +89,7 @@ func (c *cluster) testTierGoes(t *testing.T) {
 		t.Errorf("a tier with policies may be deleted: %v\n%s", err, out)
 	}
 	for range 2 {
-		c.enforced(t, c.change(t, without(tier)...))
+		c.enforced(t, c.change(t, asDeleted(tier)...))
 		// Evaluated last, its policies come behind the end of tier default where that has policies, too.
 		f.checkStreams(t, "without the tier", join(tierAllowsAlone, otherAllows, beyond, passed, bystanders),
 			join(tierAllows, denied))
@@ -103,7 +103,7 @@ func (c *cluster) testTierGoes(t *testing.T) {
 	c.enforced(t, c.change(t, lost...))
 	f.checkStreams(t, "with a policy of an unknown tier", join(tierAllows, tierAllowsAlone, otherAllows, bystanders),
 		join(beyond, denied, passed))
-	c.enforced(t, c.change(t, without(lost)...))
+	c.enforced(t, c.change(t, asDeleted(lost)...))
 	there("without it")
 	f.stop()
 	for _, s := range join(bystanders, otherAllows, tierAllowsAlone) {
@@ -125,7 +125,7 @@ func (c *cluster) testSpellings(t *testing.T) {
 		t.Fatalf("the spellings are kept as %s and %s", old[0].path, current[0].path)
 	}
 	c.temporary(t, old...)
-	defer func() { c.enforced(t, c.change(t, without(current)...)) }()
+	defer func() { c.enforced(t, c.change(t, asDeleted(current)...)) }()
 	f := newFlood(time.Millisecond)
 	var ones, others, free []*stream
 	for i, from := range []string{"a", "far"} {
@@ -150,9 +150,9 @@ func (c *cluster) testSpellings(t *testing.T) {
 		}
 		return nil
 	})
-	c.enforced(t, c.change(t, without(current)...))
+	c.enforced(t, c.change(t, asDeleted(current)...))
 	f.checkStreams(t, "the old spelling again", append(ones, free...), others)
-	c.enforced(t, c.change(t, append(without(old), current...)...))
+	c.enforced(t, c.change(t, append(asDeleted(old), current...)...))
 	f.checkStreams(t, "moved to today's", append(others, free...), ones)
 	f.stop()
 	for _, s := range free {

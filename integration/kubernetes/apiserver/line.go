@@ -91,7 +91,7 @@ func (l *Line) serve() {
 			out.Close() //nolint:errcheck // refused
 		} else {
 			l.conns[in], l.conns[out] = true, true
-			there, back := late(out, l.Delay), late(in, l.Delay)
+			there, back := delayWriter(out, l.Delay), delayWriter(in, l.Delay)
 			go pipe(there, in, there)
 			go pipe(io.MultiWriter(back, counter{&l.received}), out, back)
 		}
@@ -108,9 +108,9 @@ func pipe(to io.Writer, from net.Conn, and ...io.Closer) {
 	_, _ = io.Copy(to, from)
 }
 
-// late is a writer to w that adds the delay, for any amount of data under way; w itself if there is no delay. Its Close
-// closes w after the data under way.
-func late(w io.WriteCloser, by time.Duration) io.WriteCloser {
+// delayWriter is a writer to w that adds the delay, for any amount of data under way; w itself if there is no delay.
+// Its Close closes w after the data under way.
+func delayWriter(w io.WriteCloser, by time.Duration) io.WriteCloser {
 	if by == 0 {
 		return w
 	}

@@ -223,7 +223,7 @@ func (w *World) checkReturn(before *memory) error {
 		if err != nil {
 			return err
 		}
-		return before.same(after)
+		return before.compare(after)
 	}); err != nil {
 		return err
 	}
@@ -439,8 +439,8 @@ func (w *World) compareKept(before *memory) error {
 	return errors.Join(append(problems, w.checkPolicy())...)
 }
 
-// same compares with the earlier state.
-func (m *memory) same(now *memory) error {
+// compare compares with the earlier state.
+func (m *memory) compare(now *memory) error {
 	var problems []error
 	for node, lines := range m.kernel {
 		for _, line := range lines {

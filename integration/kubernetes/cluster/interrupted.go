@@ -53,7 +53,7 @@ func (w *World) awaitUnchanged(before *memory) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(w.audit(), before.same(after))
+		return errors.Join(w.audit(), before.compare(after))
 	})
 	if err == nil {
 		w.show("addresses, links, routes, rules and sessions", "are as before")

@@ -26,7 +26,7 @@ const (
 func followAffinity(ctx context.Context, c *lab.Cluster) {
 	router := c.ToRs[0].Namespace
 	set := func(policy string) error {
-		return inside(router, "sh", "-c", "echo "+policy+" > /proc/sys/net/ipv4/fib_multipath_hash_policy")
+		return runInNamespace(router, "sh", "-c", "echo "+policy+" > /proc/sys/net/ipv4/fib_multipath_hash_policy")
 	}
 	for ctx.Err() == nil {
 		// The API server ends a watch after some time.

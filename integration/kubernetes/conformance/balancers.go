@@ -32,12 +32,12 @@ spec: {asNumber: 64512, nodeToNodeMeshEnabled: true, serviceLoadBalancerIPs: [{c
 	router := c.ToRs[0].Namespace
 	client := hosts.External.Addr().Next().Next().String()
 	return errors.Join(
-		inside(c.Control.Namespace, "ip", "addr", "add", client+"/32", "dev", "lo"),
-		inside(c.Control.Namespace, "ip", "route", "add", balanced, "via", c.Control.Gateway(), "src", client),
-		inside(router, "ip", "route", "add", client+"/32", "via", c.Control.IP4.String()))
+		runInNamespace(c.Control.Namespace, "ip", "addr", "add", client+"/32", "dev", "lo"),
+		runInNamespace(c.Control.Namespace, "ip", "route", "add", balanced, "via", c.Control.Gateway(), "src", client),
+		runInNamespace(router, "ip", "route", "add", client+"/32", "via", c.Control.IP4.String()))
 }
 
-func inside(namespace, name string, args ...string) error {
+func runInNamespace(namespace, name string, args ...string) error {
 	out, err := netns.Command(namespace, name, args...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s %v: %w: %s", name, args, err, out)

@@ -11,13 +11,13 @@ import (
 
 // journal keeps the results of tests with an image of Manx, so that a run that was ended early can be resumed.
 type journal struct {
-	path string
-	mu   sync.Mutex
-	kept kept
+	path        string
+	mu          sync.Mutex
+	journalFile journalFile
 }
 
-// kept is the journal's file.
-type kept struct {
+// journalFile is the content of the journal's file.
+type journalFile struct {
 	Manx    string
 	Results map[string]entry // by the name of the test
 }
@@ -34,12 +34,12 @@ func openJournal(path, manx string, resume bool) (*journal, error) {
 	case err != nil:
 		return nil, err
 	default:
-		if err := json.Unmarshal(text, &j.kept); err != nil {
+		if err := json.Unmarshal(text, &j.journalFile); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	if j.kept.Manx != manx || j.kept.Results == nil {
-		j.kept = kept{Manx: manx, Results: map[string]entry{}}
+	if j.journalFile.Manx != manx || j.journalFile.Results == nil {
+		j.journalFile = journalFile{Manx: manx, Results: map[string]entry{}}
 	}
 	return j, nil
 }
@@ -48,19 +48,19 @@ func openJournal(path, manx string, resume bool) (*journal, error) {
 func (j *journal) result(name string) result {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	e, ok := j.kept.Results[name]
+	e, ok := j.journalFile.Results[name]
 	if !ok {
 		e = entry{"not run", "no run has come to it yet"}
 	}
-	return result{name: short(name), outcome: e.Outcome, why: e.Why}
+	return result{name: shortName(name), outcome: e.Outcome, why: e.Why}
 }
 
 // add records the result of a test.
 func (j *journal) add(name string, r result) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.kept.Results[name] = entry{r.outcome, r.why}
-	text, err := json.MarshalIndent(j.kept, "", " ")
+	j.journalFile.Results[name] = entry{r.outcome, r.why}
+	text, err := json.MarshalIndent(j.journalFile, "", " ")
 	if err != nil {
 		return err
 	}

@@ -187,8 +187,8 @@ func inParallel(numbers []int, at int, do func(int) error) error {
 	return all.Wait()
 }
 
-// short is the name of a test without the common prefix.
-func short(name string) string { return strings.TrimPrefix(name, "[sig-network] ") }
+// shortName returns the name of a test without the common prefix.
+func shortName(name string) string { return strings.TrimPrefix(name, "[sig-network] ") }
 
 // report is e2e.test's output in JUnit's format.
 type report struct {
@@ -206,7 +206,7 @@ type report struct {
 }
 
 func runOne(c *lab.Cluster, name, repos string, number int) result {
-	r := result{name: short(name)}
+	r := result{name: shortName(name)}
 	if r.why = skipReason(name); r.why != "" {
 		r.outcome = "not run"
 		return r
@@ -244,7 +244,7 @@ func runOne(c *lab.Cluster, name, repos string, number int) result {
 			r.outcome, r.why = "skipped", k.Skipped.Message
 		case k.Failure != nil:
 			r.outcome, r.why = "failed", strings.TrimSpace(k.Failure.Message)
-			keep(number, out)
+			writeOutput(number, out)
 		default:
 			r.outcome, r.why = "passed", ""
 		}
@@ -252,8 +252,8 @@ func runOne(c *lab.Cluster, name, repos string, number int) result {
 	return r
 }
 
-// keep writes the output of a failed test into a file.
-func keep(number int, out []byte) {
+// writeOutput writes the output of a failed test into a file.
+func writeOutput(number int, out []byte) {
 	path := filepath.Join(os.TempDir(), fmt.Sprintf("manx-e2e-%d.log", number))
 	if os.WriteFile(path, out, 0o644) == nil {
 		fmt.Println("               its output is in", path)

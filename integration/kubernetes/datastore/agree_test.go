@@ -1,8 +1,6 @@
 package datastore_test
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -33,6 +31,7 @@ import (
 	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/jsonlines"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
@@ -74,20 +73,7 @@ var cleared = []string{"managedFields", "generation", "creationTimestamp", "uid"
 // fill puts the objects into the API.
 func fill(t *testing.T, server *apiserver.Server) {
 	t.Helper()
-	text, err := os.ReadFile(written + "objects.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var objects []rawObject
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, 16<<20)
-	for lines.Scan() {
-		var o rawObject
-		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
-			t.Fatal(err)
-		}
-		objects = append(objects, o)
-	}
+	objects := jsonlines.Read[rawObject](t, written+"objects.jsonl")
 	for _, m := range more {
 		var o rawObject
 		if err := json.Unmarshal([]byte(m.text), &o.Object); err != nil {
@@ -373,15 +359,15 @@ func content(t *testing.T, o *model.Object) any {
 		case model.KindService, model.KindEndpointSlice: // whose unused fields are not kept
 			delete(v, "apiVersion")
 			delete(v, "kind")
-			only(m["labels"], model.LabelServiceName)
-			only(m["annotations"], "projectcalico.org/")
+			keepPrefixed(m["labels"], model.LabelServiceName)
+			keepPrefixed(m["annotations"], "projectcalico.org/")
 		}
 	}
 	return withoutEmpty(v)
 }
 
-// only keeps the members whose names have this prefix.
-func only(of any, prefix string) {
+// keepPrefixed keeps the members whose names have this prefix.
+func keepPrefixed(of any, prefix string) {
 	m, _ := of.(map[string]any)
 	maps.DeleteFunc(m, func(name string, _ any) bool { return !strings.HasPrefix(name, prefix) })
 }

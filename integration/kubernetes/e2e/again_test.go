@@ -38,7 +38,7 @@ func TestNodeMadeAgain(t *testing.T) {
 		before, err = w.identity(t, "n2")
 		return err
 	})
-	routes := kept(t, w.n1)
+	routes := kernelState(t, w.n1)
 	for _, how := range []string{"made again at once", "made again after a while"} {
 		t.Run(how, func(t *testing.T) {
 			w.server.Request(t, http.MethodDelete, "/api/v1/nodes/n2", nil)
@@ -62,7 +62,7 @@ func TestNodeMadeAgain(t *testing.T) {
 			w.ready(t)
 			w.connected(t)
 			until(t, "n1's routes and rules", func() error {
-				if now := kept(t, w.n1); now != routes {
+				if now := kernelState(t, w.n1); now != routes {
 					return fmt.Errorf("were\n%s\nand are\n%s", routes, now)
 				}
 				return nil

@@ -16,7 +16,7 @@ func TestAPIAway(t *testing.T) {
 	w.server.Request(t, http.MethodPost, networkPolicies, onlyFrom("hold", "b", "a", 7))
 	until(t, "the policy", func() error { return hasPolicy(w, "hold") })
 	w.connected(t)
-	before := []string{kept(t, w.n1), kept(t, w.n2)}
+	before := []string{kernelState(t, w.n1), kernelState(t, w.n2)}
 	t.Run("the last state is kept", func(t *testing.T) {
 		for _, l := range w.lines {
 			l.Cut()

@@ -41,7 +41,7 @@ func TestDefinitions(t *testing.T) {
 		t.Log(awaitStatus(t, w.n2, "globalnetworkpolicies.crd.projectcalico.org"))
 	})
 	t.Run("the API does not know a kind for a while, and does not say that objects are deleted", func(t *testing.T) {
-		before := kept(t, w.n2)
+		before := kernelState(t, w.n2)
 		w.proxies[1].intercept(func(rw http.ResponseWriter, r *http.Request) bool {
 			if strings.HasPrefix(r.URL.Path, crds) {
 				http.Error(rw, "404 page not found", http.StatusNotFound)

@@ -39,7 +39,7 @@ func TestAPILies(t *testing.T) {
 
 // testGarbage stores objects that no client of Calico writes.
 func (w *world) testGarbage(t *testing.T) {
-	before := kept(t, w.n2)
+	before := kernelState(t, w.n2)
 	object := func(kind, name string, rest map[string]any) map[string]any {
 		o := map[string]any{"kind": kind, "apiVersion": group, "metadata": map[string]any{"name": name}}
 		for k, v := range rest {
@@ -194,14 +194,14 @@ func (w *world) testOtherKubelet(t *testing.T) {
 		}
 	}
 	// The change of an authorised writer is reported on every node. Undoing it restores the earlier state.
-	before := kept(t, w.n1)
+	before := kernelState(t, w.n1)
 	w.annotateNode(t, "n2", map[string]any{"projectcalico.org/IPv4Address": w.n1.IP4.String() + "/24"})
 	t.Log(awaitStatus(t, w.n1, "Node/n2", "is also the address of node n1"))
 	awaitStatus(t, w.n2, "is also the address of node n1")
 	w.annotateNode(t, "n2", map[string]any{"projectcalico.org/IPv4Address": w.n2.IP4.String() + "/24"})
 	w.connected(t)
 	until(t, "n1 as before", func() error {
-		if now := kept(t, w.n1); now != before {
+		if now := kernelState(t, w.n1); now != before {
 			return fmt.Errorf("was\n%s\nis\n%s", before, now)
 		}
 		return nil
@@ -312,7 +312,7 @@ func (p *pod) dialSelf(w *world) error { return lab.Ping(w.n2.Namespace, p.ip) }
 // testTwin starts a daemon on n1 with the name of n2: first with the address of n1's Node, which is refused, and then,
 // as on an unknown host, with an address that no Node has. n2 detects that its Node belongs to another host.
 func (w *world) testTwin(t *testing.T) {
-	before := kept(t, w.n2)
+	before := kernelState(t, w.n2)
 	w.n1.Manxd().Kill()
 	twin := append(w.arguments(0), "--node-name=n2")
 	must(t, w.n1.StartManxd(twin...))

@@ -84,7 +84,7 @@ func tooMany(w http.ResponseWriter, _ *http.Request) bool {
 }
 
 func (w *world) testOneKindThrottled(t *testing.T) {
-	before, f := kept(t, w.n2), w.proxies[1]
+	before, f := kernelState(t, w.n2), w.proxies[1]
 	start := time.Now()
 	f.intercept(func(rw http.ResponseWriter, r *http.Request) bool {
 		switch {
@@ -112,7 +112,7 @@ func (w *world) testOneKindThrottled(t *testing.T) {
 }
 
 func (w *world) testThrottled(t *testing.T) {
-	before, f := kept(t, w.n2), w.proxies[1]
+	before, f := kernelState(t, w.n2), w.proxies[1]
 	f.intercept(tooMany)
 	t.Log(awaitStatus(t, w.n2, "the last state is kept", "too many requests"))
 	f.clearLog()
@@ -125,7 +125,7 @@ func (w *world) testThrottled(t *testing.T) {
 }
 
 func (w *world) testOverloaded(t *testing.T) {
-	before := kept(t, w.n2)
+	before := kernelState(t, w.n2)
 	w.proxies[1].intercept(func(rw http.ResponseWriter, _ *http.Request) bool {
 		return writeStatus(rw, http.StatusServiceUnavailable, "ServiceUnavailable", "etcd has no leader")
 	})
@@ -135,7 +135,7 @@ func (w *world) testOverloaded(t *testing.T) {
 }
 
 func (w *world) testSlow(t *testing.T) {
-	before := kept(t, w.n2)
+	before := kernelState(t, w.n2)
 	w.proxies[1].intercept(func(_ http.ResponseWriter, r *http.Request) bool {
 		<-r.Context().Done()
 		return true
@@ -155,7 +155,7 @@ func unauthorized(token string) func(http.ResponseWriter, *http.Request) bool {
 
 // The token of a kubeconfig expires, and another one comes in its place.
 func (w *world) testToken(t *testing.T) {
-	before := kept(t, w.n2)
+	before := kernelState(t, w.n2)
 	w.server.AddUsers(t, "next")
 	w.bind(t, "next")
 	w.proxies[1].intercept(unauthorized(apiserver.Token(daemon)))
@@ -181,7 +181,7 @@ func (w *world) bind(t *testing.T, user string) {
 
 // The API's certificate has an authority that the kubeconfig lacks at first.
 func (w *world) testAuthority(t *testing.T) {
-	before := kept(t, w.n2)
+	before := kernelState(t, w.n2)
 	next := newAuthority(t, "next authority")
 	w.proxies[1].intercept(nil)
 	w.proxies[1].setCertificate(certificateOf(t, next))

@@ -257,8 +257,8 @@ func (p *pod) dial(to *pod, port int) (err error) {
 	return errors.Join(inside, err)
 }
 
-// kept is the state that must not change: routes and rules of a node.
-func kept(t *testing.T, n *lab.Node) string {
+// kernelState returns the state that must not change: routes and rules of a node.
+func kernelState(t *testing.T, n *lab.Node) string {
 	t.Helper()
 	routes, err := n.Routes("-4")
 	must(t, err)
@@ -269,7 +269,7 @@ func kept(t *testing.T, n *lab.Node) string {
 
 func unchanged(t *testing.T, n *lab.Node, before string) {
 	t.Helper()
-	if now := kept(t, n); now != before {
+	if now := kernelState(t, n); now != before {
 		t.Errorf("%s: routes and rules were\n%s\nand are\n%s", n.Name, before, now)
 	}
 }

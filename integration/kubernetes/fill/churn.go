@@ -71,7 +71,7 @@ func (f *Filled) Life(ctx context.Context, i int, lasts time.Duration) error {
 	pods := f.API.CoreV1().Pods(p.Namespace)
 	node, _ := f.place(i)
 	a := addresses{nodeAddress(node).String(), f.address(i).String(), container(i)}
-	if _, err := pods.Create(ctx, p, by(controllers)); err != nil {
+	if _, err := pods.Create(ctx, p, createAs(controllers)); err != nil {
 		return err
 	}
 	if err := f.block(ctx, i); err != nil {

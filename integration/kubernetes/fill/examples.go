@@ -70,8 +70,8 @@ func node(name string) *corev1.Node {
 	return n
 }
 
-// plain removes from a pod all but the required fields.
-func plain(p *corev1.Pod) {
+// trimPod removes from a pod all but the required fields.
+func trimPod(p *corev1.Pod) {
 	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, ServiceAccountName: "app",
 		AutomountServiceAccountToken: p.Spec.AutomountServiceAccountToken,
 		Containers: []corev1.Container{{Name: "app", Image: p.Spec.Containers[0].Image,
@@ -176,7 +176,9 @@ type examples struct {
 // example is the namespace of the examples. They are deleted after they are copied.
 const example = "example"
 
-func by(manager string) metav1.CreateOptions { return metav1.CreateOptions{FieldManager: manager} }
+func createAs(manager string) metav1.CreateOptions {
+	return metav1.CreateOptions{FieldManager: manager}
+}
 
 // makeExamples writes the examples.
 func (c Cluster) makeExamples(ctx context.Context, api kubernetes.Interface) (e examples, err error) {
@@ -184,12 +186,12 @@ func (c Cluster) makeExamples(ctx context.Context, api kubernetes.Interface) (e 
 		func() (err error) {
 			e.namespace, err = api.CoreV1().Namespaces().Create(ctx,
 				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: example,
-					Labels: map[string]string{"team": "team-0", "env": "prod"}}}, by(person))
+					Labels: map[string]string{"team": "team-0", "env": "prod"}}}, createAs(person))
 			return err
 		},
 		func() (err error) {
 			e.account, err = api.CoreV1().ServiceAccounts(example).Create(ctx,
-				&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "app"}}, by(controllers))
+				&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "app"}}, createAs(controllers))
 			return err
 		},
 		func() (err error) { e.node, err = exampleNode(ctx, api); return err },
@@ -198,7 +200,7 @@ func (c Cluster) makeExamples(ctx context.Context, api kubernetes.Interface) (e 
 			p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: example, Name: "policy-3"}}
 			c.makePolicy(3*c.Namespaces, p)
 			p.Namespace = example
-			e.policy, err = api.NetworkingV1().NetworkPolicies(example).Create(ctx, p, by(person))
+			e.policy, err = api.NetworkingV1().NetworkPolicies(example).Create(ctx, p, createAs(person))
 			return err
 		},
 		func() (err error) {
@@ -207,7 +209,7 @@ func (c Cluster) makeExamples(ctx context.Context, api kubernetes.Interface) (e 
 					Labels: map[string]string{"app": "app-0"}}, Spec: corev1.ServiceSpec{
 					Selector: map[string]string{"app": "app-0"},
 					Ports:    []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromString("http")}}}},
-				by(person))
+				createAs(person))
 			return err
 		},
 		func() (err error) { e.slice, err = exampleSlice(ctx, api); return err },
@@ -222,7 +224,7 @@ func (c Cluster) makeExamples(ctx context.Context, api kubernetes.Interface) (e 
 
 func exampleNode(ctx context.Context, api kubernetes.Interface) (*corev1.Node, error) {
 	node := node(example)
-	if _, err := api.CoreV1().Nodes().Create(ctx, node, by(kubelet)); err != nil {
+	if _, err := api.CoreV1().Nodes().Create(ctx, node, createAs(kubelet)); err != nil {
 		return nil, err
 	}
 	text := `{"metadata":{"annotations":{"projectcalico.org/IPv4Address":"172.16.0.1/12"}}}`
@@ -234,9 +236,9 @@ func exampleNode(ctx context.Context, api kubernetes.Interface) (*corev1.Node, e
 func (c Cluster) examplePod(ctx context.Context, api kubernetes.Interface) (*corev1.Pod, error) {
 	p := templated(example, example, example)
 	if c.Plain {
-		plain(p)
+		trimPod(p)
 	}
-	if _, err := api.CoreV1().Pods(example).Create(ctx, p, by(controllers)); err != nil {
+	if _, err := api.CoreV1().Pods(example).Create(ctx, p, createAs(controllers)); err != nil {
 		return nil, err
 	}
 	if err := starts(ctx, api, example, example, addresses{host: "172.16.0.1", pod: "10.64.0.1",
@@ -263,5 +265,5 @@ func exampleSlice(ctx context.Context, api kubernetes.Interface) (*discoveryv1.E
 			Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no},
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: example, Name: "pod",
 				UID: "6f1d4f0a-22f8-4a57-9a3b-0d7c3f1e5a12"}}},
-	}, by(controllers))
+	}, createAs(controllers))
 }

@@ -113,17 +113,17 @@ func (c Cluster) Fill(ctx context.Context, config *rest.Config, etcd string) (*F
 	copies(w, "/registry/networkpolicies/", e.policy, c.Policies, c.makePolicy)
 	copies(w, "/registry/services/specs/", e.service, c.Services, c.makeService)
 	copies(w, "/registry/endpointslices/", e.slice, c.Services, c.makeSlice)
-	if err := c.custom(ctx, w, api); err != nil {
+	if err := c.writeCustom(ctx, w, api); err != nil {
 		return nil, err
 	}
 	if err := w.end(); err != nil {
 		return nil, err
 	}
-	return &Filled{c, api, e.pod}, clean(ctx, api)
+	return &Filled{c, api, e.pod}, removeExamples(ctx, api)
 }
 
-// clean removes the examples.
-func clean(ctx context.Context, api kubernetes.Interface) error {
+// removeExamples removes the examples.
+func removeExamples(ctx context.Context, api kubernetes.Interface) error {
 	now := *metav1.NewDeleteOptions(0)
 	return errors.Join(
 		api.CoreV1().Pods(example).Delete(ctx, example, now),
@@ -169,9 +169,9 @@ func copies[T protoObject[T]](w *writer, path string, example T, n int, fit func
 	}
 }
 
-// custom writes the custom resources: an IP pool, the configuration of BGP without a full mesh, which is unusual with
-// so many nodes, and the blocks, affinities and handles of the pods' addresses.
-func (c Cluster) custom(ctx context.Context, w *writer, api kubernetes.Interface) error {
+// writeCustom writes the custom resources: an IP pool, the configuration of BGP without a full mesh, which is unusual
+// with so many nodes, and the blocks, affinities and handles of the pods' addresses.
+func (c Cluster) writeCustom(ctx context.Context, w *writer, api kubernetes.Interface) error {
 	pool := &model.IPPool{Spec: model.IPPoolSpec{CIDR: pool.String(), BlockSize: blockBits, NATOutgoing: true,
 		NodeSelector: "all()",
 		IPIPMode:     "Never", VXLANMode: "Never"}}
@@ -193,7 +193,7 @@ func (c Cluster) custom(ctx context.Context, w *writer, api kubernetes.Interface
 		r, _ := form.CustomResource(form.V1, o.Key.Kind)
 		text, err := form.Encode(form.V1, o)
 		if err == nil {
-			text, err = metadata.into(text)
+			text, err = metadata.addTo(text)
 		}
 		if err != nil {
 			return err
@@ -255,8 +255,8 @@ func storedMetadata(ctx context.Context, w *writer, api kubernetes.Interface) (m
 	return added, nil
 }
 
-// into adds metadata to a custom resource.
-func (m members) into(text []byte) ([]byte, error) {
+// addTo adds metadata to a custom resource.
+func (m members) addTo(text []byte) ([]byte, error) {
 	var top, own members
 	if err := json.Unmarshal(text, &top); err != nil {
 		return nil, err

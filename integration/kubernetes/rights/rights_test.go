@@ -65,7 +65,7 @@ func lines[T interface{ String() string }](all []T) (text []string) {
 	return text
 }
 
-func same(t *testing.T, what string, have []string, want ...string) {
+func checkSame(t *testing.T, what string, have []string, want ...string) {
 	t.Helper()
 	if !slices.Equal(have, want) {
 		t.Errorf("%s: have\n%s\nwant\n%s", what, strings.Join(have, "\n"), strings.Join(want, "\n"))
@@ -74,22 +74,23 @@ func same(t *testing.T, what string, have []string, want ...string) {
 
 func TestCallsAndGrants(t *testing.T) {
 	calls, grants := read(t)
-	same(t, "calls", lines(calls), "kube-system:a: watch pods",
+	checkSame(t, "calls", lines(calls), "kube-system:a: watch pods",
 		"kube-system:a: create serviceaccounts/token, name plugin, in kube-system",
 		"kube-system:a: get deployments of apps, name d, in other", "kube-system:a: get /apis")
-	same(t, "grants", lines(grants), "kube-system:a: create serviceaccounts/token, name plugin, in kube-system",
+	checkSame(t, "grants", lines(grants), "kube-system:a: create serviceaccounts/token, name plugin, in kube-system",
 		"kube-system:a: create serviceaccounts/token, name third, in kube-system",
 		"kube-system:a: get deployments of apps", "kube-system:a: watch nodes", "kube-system:a: watch pods",
 		"kube-system:b: get deployments of apps, in other", "kube-system:b: watch nodes, in other",
 		"kube-system:b: watch pods, in other")
-	same(t, "denied", lines(Denied(calls)), "kube-system:a: get deployments of apps, name d, in other")
+	checkSame(t, "denied", lines(Denied(calls)), "kube-system:a: get deployments of apps, name d, in other")
 }
 
 // A kube-apiserver that has just started denies every call for a moment.
 func TestCallsWhileStarting(t *testing.T) {
 	from := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	denied := func(verb string, at time.Time) string {
-		return `{"verb":"` + verb + `","user":{"username":"system:serviceaccount:n:a"},"objectRef":{"resource":"pods"},` +
+		return `{"verb":"` + verb +
+			`","user":{"username":"system:serviceaccount:n:a"},"objectRef":{"resource":"pods"},` +
 			`"requestReceivedTimestamp":"` + at.Format(time.RFC3339Nano) + `",` +
 			`"annotations":{"authorization.k8s.io/decision":"forbid"}}` + "\n"
 	}
@@ -98,14 +99,14 @@ func TestCallsWhileStarting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "denied", lines(Denied(calls)), "n:a: list pods")
+	checkSame(t, "denied", lines(Denied(calls)), "n:a: list pods")
 }
 
 // A denied call uses no right: the role got it later.
 func TestUnused(t *testing.T) {
 	calls, grants := read(t)
 	unused := Unused(grants, calls)
-	same(t, "unused", lines(unused), "kube-system:a: create serviceaccounts/token, name third, in kube-system",
+	checkSame(t, "unused", lines(unused), "kube-system:a: create serviceaccounts/token, name third, in kube-system",
 		"kube-system:a: get deployments of apps", "kube-system:a: watch nodes",
 		"kube-system:b: get deployments of apps, in other", "kube-system:b: watch nodes, in other",
 		"kube-system:b: watch pods, in other")
@@ -157,8 +158,8 @@ func TestTable(t *testing.T) {
 			t.Errorf("%v is not in the table: %v", g, table)
 		}
 	}
-	same(t, "of x", lines(table.Of("x", grants)), "kube-system:a: watch pods")
-	same(t, "without a row", lines(table.Unknown(grants))[:2],
+	checkSame(t, "of x", lines(table.Of("x", grants)), "kube-system:a: watch pods")
+	checkSame(t, "without a row", lines(table.Unknown(grants))[:2],
 		"kube-system:a: create serviceaccounts/token, name third, in kube-system",
 		"kube-system:a: get deployments of apps")
 	if _, err := NewTable(append(rows, rows[0]), ""); err == nil {

@@ -44,7 +44,7 @@ var steps = []step{
 	{rights.Carried, both(withEtcd, controlling), (*world).mirrorObjects},
 	{rights.NodeGone, both(inKubernetes, controlling), (*world).nodeGone},
 	{rights.NodeGone, both(withEtcd, controlling), (*world).nodeGoneFromEtcd},
-	{rights.Retry, inKubernetes, (*world).bad},
+	{rights.Retry, inKubernetes, (*world).storeInvalid},
 }
 
 // renames reports whether custom resources of policies may have names from before Calico 3.32.

@@ -135,9 +135,9 @@ func (w *world) put(t *testing.T, plural, kind, namespace, name, spec string) {
 				kind, name, spec)))
 		return
 	}
-	path := w.custom(plural)
+	path := w.customPath(plural)
 	if namespace != "" {
-		path = w.custom("namespaces", namespace, plural)
+		path = w.customPath("namespaces", namespace, plural)
 	}
 	w.request(t, http.MethodPost, path, fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":%q},"spec":%s}`,
 		w.group, kind, name, spec))
@@ -146,9 +146,9 @@ func (w *world) put(t *testing.T, plural, kind, namespace, name, spec string) {
 // remove deletes a custom resource that put has stored.
 func (w *world) remove(t *testing.T, plural, namespace, name string) {
 	t.Helper()
-	path := w.custom(plural, name)
+	path := w.customPath(plural, name)
 	if namespace != "" {
-		path = w.custom("namespaces", namespace, plural, name)
+		path = w.customPath("namespaces", namespace, plural, name)
 	}
 	w.request(t, http.MethodDelete, path, "")
 }
@@ -176,10 +176,10 @@ func (w *world) has(t *testing.T, path, text string) error {
 // hostEndpoints are made, changed and deleted, as the controllers are configured.
 func (w *world) hostEndpoints(t *testing.T) {
 	auto := func(value string) {
-		w.request(t, http.MethodPatch, w.custom("kubecontrollersconfigurations", "default"),
+		w.request(t, http.MethodPatch, w.customPath("kubecontrollersconfigurations", "default"),
 			`{"spec":{"controllers":{"node":{"hostEndpoint":{"autoCreate":"`+value+`"}}}}}`)
 	}
-	list := w.custom("hostendpoints")
+	list := w.customPath("hostendpoints")
 	auto("Enabled")
 	until(t, "a host endpoint", func() error { return w.has(t, list, "n1-auto-hep") })
 	w.request(t, http.MethodPatch, "/api/v1/nodes/n1", `{"metadata":{"labels":{"rack":"7"}}}`)
@@ -200,9 +200,9 @@ var tiered = map[string]string{"networkpolicies": "NetworkPolicy", "globalnetwor
 // oldNames are policies as Calico stored them before 3.32.
 func (w *world) oldNames(t *testing.T) {
 	for plural, kind := range tiered {
-		path := w.custom(plural)
+		path := w.customPath(plural)
 		if !strings.Contains(plural, "global") {
-			path = w.custom("namespaces", "default", plural)
+			path = w.customPath("namespaces", "default", plural)
 		}
 		w.request(t, http.MethodPost, path, fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":"default.old",
 			"annotations":{"projectcalico.org/metadata":"{\"name\":\"old\"}"}},
@@ -221,7 +221,7 @@ func (w *world) oldNames(t *testing.T) {
 func (w *world) nodeStatus(t *testing.T) {
 	w.put(t, "caliconodestatuses", "CalicoNodeStatus", "", "n1", `{"node":"n1","classes":["Agent","BGP","Routes"],
 		"updatePeriodSeconds":1}`)
-	path := w.custom("caliconodestatuses", "n1")
+	path := w.customPath("caliconodestatuses", "n1")
 	until(t, "the status", func() error { return w.has(t, path, "lastUpdated") })
 	until(t, "a conflict", func() error {
 		for n := range 100 {
@@ -242,15 +242,15 @@ func (w *world) nodeGone(t *testing.T) {
 	w.assign(t, "ghost", "k8s-pod-network.gone", "gone", "10.10.0.0/24")
 	w.request(t, http.MethodDelete, "/api/v1/nodes/ghost", "")
 	until(t, "no block of the node", func() error {
-		if w.has(t, w.custom("blockaffinities"), "ghost") == nil {
+		if w.has(t, w.customPath("blockaffinities"), "ghost") == nil {
 			return fmt.Errorf("it is still there")
 		}
 		return nil
 	})
 }
 
-// bad stores an object that cannot be decoded for each kind that manxd follows, and requests a retry.
-func (w *world) bad(t *testing.T) {
+// storeInvalid stores an object that cannot be decoded for each kind that manxd follows, and requests a retry.
+func (w *world) storeInvalid(t *testing.T) {
 	type object struct{ plural, namespace string }
 	var made []object
 	for plural, kind := range kinds(w.group) {
@@ -327,9 +327,9 @@ func (w *world) events(t *testing.T) {
 // anotherRelease starts with the objects of an older release.
 func (w *world) anotherRelease(t *testing.T) {
 	w.stop(t)
-	w.request(t, http.MethodPatch, w.custom("clusterinformations", "default"),
+	w.request(t, http.MethodPatch, w.customPath("clusterinformations", "default"),
 		`{"spec":{"calicoVersion":"v3.1.0","clusterType":"k8s"}}`)
-	w.request(t, http.MethodPatch, w.custom("felixconfigurations", "default"), `{"spec":null}`)
+	w.request(t, http.MethodPatch, w.customPath("felixconfigurations", "default"), `{"spec":null}`)
 	w.start(t)
 }
 

@@ -139,8 +139,8 @@ func (w *world) create(t *testing.T, raw []byte) {
 	twonodes.Create(t, w.server, raw)
 }
 
-// custom returns the path of a custom resource.
-func (w *world) custom(plural string, rest ...string) string {
+// customPath returns the path of a custom resource.
+func (w *world) customPath(plural string, rest ...string) string {
 	return "/apis/" + string(w.group) + "/" + strings.Join(append([]string{plural}, rest...), "/")
 }
 

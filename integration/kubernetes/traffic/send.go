@@ -19,7 +19,7 @@ func connector(address string) func(context.Context, time.Duration) Count {
 	return func(ctx context.Context, interval time.Duration) (n Count) {
 		var mu sync.Mutex
 		var all sync.WaitGroup
-		every(ctx, interval, func(uint32) {
+		sendEvery(ctx, interval, func(uint32) {
 			all.Go(func() {
 				err := request(address)
 				mu.Lock()
@@ -45,7 +45,7 @@ func request(address string) error {
 func streamer(address string) func(context.Context, time.Duration) Count {
 	return func(ctx context.Context, interval time.Duration) (n Count) {
 		var c net.Conn
-		every(ctx, interval, func(seq uint32) {
+		sendEvery(ctx, interval, func(seq uint32) {
 			var err error
 			if c == nil {
 				if c, err = net.DialTimeout("tcp", address, patience); err != nil {
@@ -99,7 +99,7 @@ func pinger(address string) func(context.Context, time.Duration) Count {
 		go func() { answered <- readReplies(c, id) }()
 		var sent uint32
 		to := &net.IPAddr{IP: net.ParseIP(address)}
-		every(ctx, interval, func(seq uint32) {
+		sendEvery(ctx, interval, func(seq uint32) {
 			body := binary.BigEndian.AppendUint32(nil, seq)
 			m := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{ID: id, Seq: int(seq & 0xffff), Data: body}}
 			b, err := m.Marshal(nil)
@@ -142,9 +142,9 @@ func readReplies(c *icmp.PacketConn, id int) map[uint32]bool {
 	}
 }
 
-// every calls send with 1, 2, 3 and so on, until the context ends. Where send takes longer than the interval, it is
+// sendEvery calls send with 1, 2, 3 and so on, until the context ends. Where send takes longer than the interval, it is
 // called less often.
-func every(ctx context.Context, interval time.Duration, send func(seq uint32)) {
+func sendEvery(ctx context.Context, interval time.Duration, send func(seq uint32)) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for seq := uint32(1); ; seq++ {

@@ -123,7 +123,7 @@ func explain(t *ruleset.Table, way path, p ruleset.Packet) string {
 		p.DestinationPort, p.Protocol, p.ICMPType, p.ICMPCode, p.In, p.Out, result.Accepted(), &trace)
 }
 
-// removePolicies takes most policies away, so that more is allowed.
+// removePolicies removes most policies, so that more is allowed.
 func (g *generator) removePolicies(set model.Set) {
 	for _, kind := range []model.Kind{model.KindNetworkPolicy, model.KindGlobalNetworkPolicy} {
 		for o := range set.All(kind) {
@@ -134,7 +134,7 @@ func (g *generator) removePolicies(set model.Set) {
 	}
 }
 
-// comparableWorld is a world in which packets can be compared: it has most kinds of objects.
+// comparableWorld returns a world in which packets can be compared: it has most kinds of objects.
 func (g *generator) comparableWorld() model.Set {
 	g.noLimits = true
 	set := g.world(20 + g.IntN(60))
@@ -160,7 +160,7 @@ func (g *generator) comparableWorld() model.Set {
 
 func TestEvalIsWhatCalicoDocuments(t *testing.T) {
 	cases, accepted := 0, 0
-	each(t, 100, 6*time.Second, func(seed uint64) bool {
+	forEachSeed(t, 100, 6*time.Second, func(seed uint64) bool {
 		g := newGenerator(seed)
 		set := g.comparableWorld()
 		calc := policy.Build(policy.Config{Node: thisNode}, set, hostLinks())

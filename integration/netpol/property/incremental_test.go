@@ -24,9 +24,9 @@ func parseNet(text string) netip.Prefix {
 	return p
 }
 
-// each calls try with one seed after the other until it fails or time is up, with at least so many in any case.
+// forEachSeed calls try with one seed after the other until it fails or time is up, with at least so many in any case.
 // Reproduce with MANX_PROPERTY_SEED=n; try more with MANX_PROPERTY_WORLDS=n, which sets no time.
-func each(t *testing.T, least uint64, limit time.Duration, try func(seed uint64) bool) {
+func forEachSeed(t *testing.T, least uint64, limit time.Duration, try func(seed uint64) bool) {
 	t.Helper()
 	setting := func(name string) (uint64, bool) {
 		text := os.Getenv(name)
@@ -67,10 +67,10 @@ func differing(got, want string) string {
 }
 
 func TestOutcomeDoesNotDependOnTheWay(t *testing.T) {
-	each(t, 20, 8*time.Second, func(seed uint64) bool { return runRandomChanges(t, seed) })
+	forEachSeed(t, 20, 8*time.Second, func(seed uint64) bool { return runRandomChanges(t, seed) })
 }
 
-// runRandomChanges goes a random way from nothing to a random world and back to nothing.
+// runRandomChanges makes random changes from an empty world to a random world and back to an empty one.
 func runRandomChanges(t *testing.T, seed uint64) bool {
 	g := newGenerator(seed)
 	config := g.config()
@@ -113,7 +113,7 @@ func runRandomChanges(t *testing.T, seed uint64) bool {
 				differing(got, want))
 			return false
 		}
-		if got, want := bad(calc), bad(fresh); got != want {
+		if got, want := badObjects(calc), badObjects(fresh); got != want {
 			t.Errorf("seed %d, step %d, after %v: cannot be used: %s, from scratch: %s", seed, n, keys, got, want)
 			return false
 		}
@@ -159,7 +159,7 @@ func runRandomChanges(t *testing.T, seed uint64) bool {
 	return true
 }
 
-func bad(c *policy.Calculator) string {
+func badObjects(c *policy.Calculator) string {
 	var list []string
 	for k, reason := range c.Bad() {
 		list = append(list, fmt.Sprint(k, ": ", reason))
@@ -217,7 +217,7 @@ func (r *replica) apply(c ruleset.Changes) error {
 			r.chains[ch.Name] = ch.New
 		}
 	}
-	return r.complete()
+	return r.checkComplete()
 }
 
 func (r *replica) set(s ruleset.SetChange) error {
@@ -268,7 +268,7 @@ func (r *replica) disjoint(s ruleset.SetChange) error {
 }
 
 // complete: named objects must exist.
-func (r *replica) complete() error {
+func (r *replica) checkComplete() error {
 	verdict := func(where string, v ruleset.Verdict) error {
 		if v.Chain != "" && r.chains[v.Chain] == nil {
 			return fmt.Errorf("%s leads to chain %s, which is missing", where, v.Chain)

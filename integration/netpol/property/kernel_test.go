@@ -26,7 +26,7 @@ const (
 func TestKernelIsWhatEvalSays(t *testing.T) {
 	n := newNode(t)
 	tried := tally{}
-	each(t, 30, 25*time.Second, func(seed uint64) bool {
+	forEachSeed(t, 30, 25*time.Second, func(seed uint64) bool {
 		g := newGenerator(seed)
 		set := g.comparableWorld()
 		calc := policy.Build(g.config(), set, hostLinks())
@@ -166,7 +166,7 @@ func (n *node) compare(g *generator, table *ruleset.Table, tried tally) (wrong [
 		}
 	}
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if err := n.drain(sent, got); err != nil {
+		if err := n.receiveAll(sent, got); err != nil {
 			return nil, err
 		}
 		if maps.DeleteFunc(waiting, func(number uint32, _ bool) bool {
@@ -177,7 +177,7 @@ func (n *node) compare(g *generator, table *ruleset.Table, tried tally) (wrong [
 		}
 	}
 	time.Sleep(20 * time.Millisecond) // for a packet that should not come
-	if err := n.drain(sent, got); err != nil {
+	if err := n.receiveAll(sent, got); err != nil {
 		return nil, err
 	}
 	for number, p := range sent {

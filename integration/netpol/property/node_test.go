@@ -181,7 +181,7 @@ func (n *node) close() {
 	}
 }
 
-// flushConnections makes the node forget all connections.
+// flushConnections deletes all tracked connections of the node.
 func (n *node) flushConnections() error {
 	m := make([]byte, 20)
 	binary.NativeEndian.PutUint32(m[0:], uint32(len(m)))
@@ -246,8 +246,8 @@ type place struct {
 	source netip.Addr
 }
 
-// drain takes the packets that have arrived since, without late ones of the round before.
-func (n *node) drain(sent []*ruleset.Packet, got map[uint32]place) error {
+// receiveAll returns the packets that have arrived since, without late ones of the earlier round.
+func (n *node) receiveAll(sent []*ruleset.Packet, got map[uint32]place) error {
 	b := make([]byte, 4096)
 	put := func(a arrival, ok bool, iface string) {
 		if a.number -= n.first; !ok || int(a.number) >= len(sent) {

@@ -20,7 +20,7 @@ func encode(p *ruleset.Packet, number uint32) []byte {
 		b = binary.BigEndian.AppendUint16(b, p.SourcePort)
 		b = binary.BigEndian.AppendUint16(b, p.DestinationPort)
 	}
-	sum := -1 // where the checksum goes
+	sum := -1 // offset of the checksum
 	switch p.Protocol {
 	case 6: // SYN
 		port()
@@ -109,7 +109,7 @@ func decode(b []byte) (a arrival, ok bool) {
 	return a.from(payload)
 }
 
-// from takes the payload of the IP header.
+// from decodes the payload of the IP header.
 func (a arrival) from(payload []byte) (arrival, bool) {
 	if len(payload) < 8 {
 		return a, false

@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// first is the action of the first rule that matches and decides; nothing if there is none.
-func (r *reference) first(list []v3.Rule, namespace string, p *ruleset.Packet) v3.Action {
+// firstAction returns the action of the first rule that matches and decides; empty without such a rule.
+func (r *reference) firstAction(list []v3.Rule, namespace string, p *ruleset.Packet) v3.Action {
 	for i := range list {
 		if list[i].Action != v3.Log && r.matches(&list[i], namespace, p) {
 			return list[i].Action
@@ -64,11 +64,11 @@ func (r *reference) side(
 		return r.serves(e.Services, p.Protocol, a, port, destination)
 	}
 	if e.NotSelector != "" && !selective(e, namespace) &&
-		r.anyone(a, func(x *peer) bool { return r.match(e.NotSelector, x.labels) }) {
+		r.anyPeer(a, func(x *peer) bool { return r.match(e.NotSelector, x.labels) }) {
 		return false
 	}
 	named := func(name string) bool {
-		return r.anyone(a, func(x *peer) bool {
+		return r.anyPeer(a, func(x *peer) bool {
 			return (!selective(e, namespace) || r.selected(e, namespace, x.labels)) &&
 				slices.ContainsFunc(x.ports, func(q v3.EndpointPort) bool {
 					return q.Name == name && q.Port == port && protocolOf(q.Protocol) == p.Protocol &&
@@ -81,7 +81,7 @@ func (r *reference) side(
 			return false
 		}
 	}
-	known := !selective(e, namespace) || r.anyone(a, func(x *peer) bool { return r.selected(e, namespace, x.labels) })
+	known := !selective(e, namespace) || r.anyPeer(a, func(x *peer) bool { return r.selected(e, namespace, x.labels) })
 	if len(e.Ports) == 0 {
 		return known
 	}
@@ -118,14 +118,14 @@ func (r *reference) selected(e *v3.EntityRule, namespace string, l map[string]st
 	}
 	if s := e.ServiceAccounts; s != nil {
 		if len(s.Names) > 0 && !slices.Contains(s.Names, l[model.LabelServiceAccount]) ||
-			!r.match(s.Selector, under("pcsa.", l)) {
+			!r.match(s.Selector, prefixed("pcsa.", l)) {
 			return false
 		}
 	}
 	return r.match(e.Selector, l) && (e.NotSelector == "" || !r.match(e.NotSelector, l))
 }
 
-func (r *reference) anyone(a netip.Addr, is func(*peer) bool) bool {
+func (r *reference) anyPeer(a netip.Addr, is func(*peer) bool) bool {
 	return slices.ContainsFunc(r.peers, func(x *peer) bool { return within(a, x.nets) && is(x) })
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// path is where a packet goes.
+// path is the way of a packet.
 type path string
 
 const (
@@ -53,7 +53,7 @@ type subject struct {
 	host     bool
 }
 
-// rules is a policy, of whatever kind.
+// rules is a policy of any kind.
 type rules struct {
 	namespace, rank                     string
 	tier                                string
@@ -108,7 +108,7 @@ func (r *reference) addNamespaced(k model.Key, p *v3.NetworkPolicy) {
 	s := p.Spec
 	r.addPolicy(k, s.Tier, s.Order, s.Types, s.Ingress, s.Egress).selects = func(l map[string]string) bool {
 		return l[model.LabelNamespace] == k.Namespace && r.match(s.Selector, l) &&
-			r.match(s.ServiceAccountSelector, under("pcsa.", l))
+			r.match(s.ServiceAccountSelector, prefixed("pcsa.", l))
 	}
 }
 
@@ -129,7 +129,7 @@ func (r *reference) addGlobal(k model.Key, v *v3.GlobalNetworkPolicy) {
 		}
 		_, account := l[model.LabelServiceAccount]
 		selector = strings.ReplaceAll(selector, "all()", "has("+model.LabelServiceAccount+")")
-		return r.match(selector, l) && r.match(s.ServiceAccountSelector, under("pcsa.", l)) &&
+		return r.match(selector, l) && r.match(s.ServiceAccountSelector, prefixed("pcsa.", l)) &&
 			(account || s.ServiceAccountSelector != "all()")
 	}
 }
@@ -152,7 +152,7 @@ func (r *reference) addPolicy(
 	return p
 }
 
-// enter takes endpoints and network sets as peers, and those of this node as subjects.
+// enter adds endpoints and network sets as peers, and those of this node as subjects.
 func (r *reference) enter(o *model.Object, links map[string][]netip.Addr) {
 	switch v := o.Value.(type) {
 	case *model.WorkloadEndpoint:
@@ -199,7 +199,7 @@ func (r *reference) enter(o *model.Object, links map[string][]netip.Addr) {
 	}
 }
 
-// withoutInherited leaves out labels that only namespaces and service accounts can give.
+// withoutInherited leaves out labels that only namespaces and service accounts can set.
 func withoutInherited(labels map[string]string) map[string]string {
 	own := map[string]string{}
 	for name, value := range labels {
@@ -238,8 +238,8 @@ func (r *reference) inherit(own map[string]string, profiles []string) map[string
 	return all
 }
 
-// under are the labels that begin with a prefix, without it.
-func under(prefix string, l map[string]string) map[string]string {
+// prefixed returns the labels that begin with a prefix, without the prefix.
+func prefixed(prefix string, l map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range l {
 		if rest, ok := strings.CutPrefix(k, prefix); ok {
@@ -271,7 +271,7 @@ func (r *reference) inScope(text string, l map[string]string) bool {
 	case "global()":
 		return !in
 	}
-	return r.match(text, under("pcns.", l))
+	return r.match(text, prefixed("pcns.", l))
 }
 
 func (r *reference) readFelix() {
@@ -322,7 +322,7 @@ func (r *reference) accepts(way path, p *ruleset.Packet) bool {
 	case output:
 		return r.fromHost(p)
 	}
-	return r.through(p, decided)
+	return r.forwarded(p, decided)
 }
 
 func (r *reference) sourceAllowed(p *ruleset.Packet) bool {
@@ -344,7 +344,7 @@ func (r *reference) toHost(p *ruleset.Packet, decided bool) bool {
 		return r.workload(p.In, false, p) && (action == "accept" || action == "return")
 	}
 	e := cmp.Or(r.hosts[p.In], r.wildcard)
-	return e == nil || decided || r.tunnel(p, p.Source) || r.failsafe(p, true, false) || r.normal(e, true, p)
+	return e == nil || decided || r.tunnel(p, p.Source) || r.failsafe(p, true, false) || r.evaluateNormal(e, true, p)
 }
 
 func (r *reference) fromHost(p *ruleset.Packet) bool {
@@ -358,15 +358,15 @@ func (r *reference) fromHost(p *ruleset.Packet) bool {
 	}
 	e := cmp.Or(r.hosts[p.Out], r.wildcard)
 	return isPod(p.Out) || e == nil || r.tunnel(p, p.Destination) || r.failsafe(p, false, false) ||
-		r.normal(e, false, p)
+		r.evaluateNormal(e, false, p)
 }
 
-// tunnel reports whether a packet goes from node to node with one of a workload in it.
+// tunnel reports whether a packet between nodes has a workload's packet in it.
 func (r *reference) tunnel(p *ruleset.Packet, other netip.Addr) bool {
 	return p.Protocol == 4 && p.Source.Is4() && r.tunnels() && r.isNode(other)
 }
 
-func (r *reference) through(p *ruleset.Packet, decided bool) bool {
+func (r *reference) forwarded(p *ruleset.Packet, decided bool) bool {
 	forwarded := func(x *rules) bool { return x.applyOnForward && !x.doNotTrack && !x.preDNAT }
 	// The wildcard stands for interfaces of workloads, too.
 	from, to := cmp.Or(r.hosts[p.In], r.wildcard), cmp.Or(r.hosts[p.Out], r.wildcard)
@@ -395,13 +395,13 @@ func (r *reference) workload(iface string, in bool, p *ruleset.Packet) bool {
 		!isTrue(r.felix.AllowIPIPPacketsFromWorkloads)) {
 		return false
 	}
-	return r.normal(e, in, p)
+	return r.evaluateNormal(e, in, p)
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
-// normal evaluates tiers, then profiles.
-func (r *reference) normal(e *subject, in bool, p *ruleset.Packet) bool {
+// evaluateNormal evaluates tiers, then profiles.
+func (r *reference) evaluateNormal(e *subject, in bool, p *ruleset.Packet) bool {
 	if v := r.tiers(e, in, func(x *rules) bool { return !x.doNotTrack && !x.preDNAT }, false, p); v != "" {
 		return v == v3.Allow
 	}
@@ -414,7 +414,7 @@ func (r *reference) normal(e *subject, in bool, p *ruleset.Packet) bool {
 		if in {
 			list = v.Spec.Ingress
 		}
-		if action := r.first(list, "", p); action == v3.Allow || action == v3.Deny {
+		if action := r.firstAction(list, "", p); action == v3.Allow || action == v3.Deny {
 			return action == v3.Allow
 		}
 	}
@@ -443,7 +443,7 @@ func (r *reference) tiers(e *subject, in bool, kind func(*rules) bool, pass bool
 			if in {
 				matched = x.ingress
 			}
-			if verdict = r.first(matched, x.namespace, p); verdict != "" {
+			if verdict = r.firstAction(matched, x.namespace, p); verdict != "" {
 				break
 			}
 		}

@@ -29,7 +29,7 @@ func TestKernelDoesWhatIsExplained(t *testing.T) {
 	}
 	defer rules.Close()
 	tried := tally{}
-	each(t, 5, 5*time.Second, func(seed uint64) bool {
+	forEachSeed(t, 5, 5*time.Second, func(seed uint64) bool {
 		g := newGenerator(seed)
 		set := g.comparableWorld()
 		calc := policy.Build(g.config(), set, hostLinks())

@@ -296,7 +296,7 @@ func (g *generator) workload(k model.Key) *model.WorkloadEndpoint {
 	account := pick(g, accounts)
 	w.Labels[model.LabelNamespace], w.Labels[model.LabelServiceAccount],
 		w.Labels[model.LabelOrchestrator] = k.Namespace, account, "k8s"
-	if g.one(8) { // pretends to be somebody else
+	if g.one(8) { // with labels that it must not set
 		w.Labels[pick(g, []string{"pcns.app", "pcns.projectcalico.org/name", "pcsa.app", "pcsa.tier"})] = pick(g,
 			[]string{"a", "red"})
 		w.Labels[model.LabelServiceAccount] = pick(g, accounts)
@@ -306,14 +306,14 @@ func (g *generator) workload(k model.Key) *model.WorkloadEndpoint {
 		Profiles: []string{"kns." + k.Namespace}, ServiceAccountName: account}
 	switch {
 	case n < localPods:
-		w.Spec.IPNetworks = g.either(localAddress(n, false), localAddress(n, true))
+		w.Spec.IPNetworks = g.randomHostPrefixes(localAddress(n, false), localAddress(n, true))
 	case n < 10:
 		w.Spec.Node = "other"
-		w.Spec.IPNetworks = g.either(remoteAddress(n-localPods, false), remoteAddress(n-localPods, true))
+		w.Spec.IPNetworks = g.randomHostPrefixes(remoteAddress(n-localPods, false), remoteAddress(n-localPods, true))
 	default:
 		i := g.IntN(localPods)
 		w.Spec.InterfaceName = podInterface(i)
-		w.Spec.IPNetworks = g.either(localAddress(i, false), localAddress(i, true))
+		w.Spec.IPNetworks = g.randomHostPrefixes(localAddress(i, false), localAddress(i, true))
 	}
 	if g.one(10) { // of a family it has two, the other one has no route
 		w.Spec.IPNetworks = append(w.Spec.IPNetworks,
@@ -349,7 +349,7 @@ func (g *generator) workload(k model.Key) *model.WorkloadEndpoint {
 	return w
 }
 
-func (g *generator) either(four, six netip.Addr) []string {
+func (g *generator) randomHostPrefixes(four, six netip.Addr) []string {
 	list := []string{four.String() + "/32", six.String() + "/128"}
 	switch g.IntN(6) {
 	case 0:

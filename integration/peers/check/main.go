@@ -1,5 +1,5 @@
-// Command check ends with 1, and a sentence for each, if a program that the tests run beside Manx is missing or has a
-// version that they do not know.
+// Command check exits with 1, and a sentence for each program, if a program that the tests run beside Manx is missing
+// or has an unsupported version.
 package main
 
 import (

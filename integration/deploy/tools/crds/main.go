@@ -1,5 +1,5 @@
 // Command crds writes the CustomResourceDefinitions of deploy/crds: one file for each kind, once for each API group.
-// The schemas come from the Go types in use, without the descriptions of others.
+// The schemas come from the Go types in use, without the descriptions of their authors.
 //
 //	crds ROOT FOLDER    reads the packages of the module at ROOT, writes below FOLDER; runs in its own module
 package main
@@ -106,7 +106,7 @@ func load(root string) (*schemas, error) {
 	return s, nil
 }
 
-// numbers gives Calico's types that are written as numbers or as text the schemas of these forms.
+// numbers sets the schemas of Calico's types that are written as numbers or as text.
 func numbers(p *crd.Parser, pkg *loader.Package) {
 	either := apiextensions.JSONSchemaProps{
 		XIntOrString: true,
@@ -122,7 +122,7 @@ func numbers(p *crd.Parser, pkg *loader.Package) {
 	p.AddPackage(pkg)
 }
 
-// ordinals gives the entries of a block's allocations, null for a free address, their schema.
+// ordinals sets the schema of the entries of a block's allocations; null is a free address.
 func ordinals(p *crd.Parser, pkg *loader.Package) {
 	p.Schemata[crd.TypeIdent{Name: "Ordinal", Package: pkg}] = apiextensions.JSONSchemaProps{
 		Type: "integer", Nullable: true}
@@ -202,7 +202,7 @@ func (m mender) Visit(s *apiextensions.JSONSchemaProps) crd.SchemaVisitor {
 	if s == nil {
 		return m
 	}
-	// Durations with a fraction, as Go writes them, were meant to match.
+	// The pattern should also match durations with a fraction, as Go writes them.
 	s.Pattern = strings.ReplaceAll(s.Pattern, `\\.`, `\.`)
 	return m
 }

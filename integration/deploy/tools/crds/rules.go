@@ -105,7 +105,7 @@ const (
 	directions = "{ingress,egress}[]."
 )
 
-// required are fields that an object needs, though the Go types let them be left out.
+// required are fields that an object needs, although the Go types declare them optional.
 var required = map[string][]string{"HostEndpoint": {"node"}}
 
 func value(v any) apiextensions.JSON {

@@ -41,7 +41,7 @@ func (a *archive) blob(content []byte) (v1.Hash, error) {
 	return h, a.file(blob(h), content)
 }
 
-// loadable is an image as docker load finds it, in manifest.json.
+// loadable is an image in manifest.json, for docker load.
 type loadable struct {
 	Config   string
 	RepoTags []string

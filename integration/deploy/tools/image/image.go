@@ -25,10 +25,10 @@ type platformImage struct {
 	v1.Image
 }
 
-// seldom are the programs that change seldom. They have a layer of their own, which nodes have already.
+// seldom has the programs that rarely change. They have their own layer, which nodes keep.
 var seldom = []string{"gobgp"}
 
-// needed are the programs without which an image is of no use.
+// needed has the programs that an image requires.
 var needed = []string{"gobgp", "manxd", "manxctl", "manx-cni"}
 
 // programsOf lists the programs for an architecture, by layer.

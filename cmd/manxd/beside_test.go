@@ -18,39 +18,33 @@ import (
 )
 
 // A daemon that finds a pod of calico-node on its host programs nothing, reports the remedy, and continues when the pod
-// has ended. It reports a later one, and removes nothing.
+// has ended. It reports a later pod, and then removes nothing.
 func TestWaitsForCalicoNode(t *testing.T) {
 	if os.Getenv("MANX_TEST_CALICO_NODE") == "" {
-		elsewhere(t, "MANX_TEST_CALICO_NODE")
+		runInNamespaces(t, "MANX_TEST_CALICO_NODE")
 		return
 	}
 	dir := t.TempDir()
 	d := daemonForTest(t, dir) // brings up the loopback interface
 	api := apiserver.Start(t)
 	admin, err := kubernetes.NewForConfig(api.Config(apiserver.Admin))
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(err)
+	must(t, err)
 	d.kube.Kubeconfig = api.Kubeconfig(t, apiserver.Admin)
 	_, err = admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}},
 		metav1.CreateOptions{})
-	must(err)
+	must(t, err)
 	pod := func(name, node string) {
 		t.Helper()
 		_, err := admin.CoreV1().Pods("kube-system").Create(t.Context(), &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"k8s-app": "calico-node"}},
 			Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
 			metav1.CreateOptions{})
-		must(err)
+		must(t, err)
 	}
 	remove := func(name string) {
 		t.Helper()
 		none := int64(0)
-		must(admin.CoreV1().Pods("kube-system").Delete(t.Context(), name,
+		must(t, admin.CoreV1().Pods("kube-system").Delete(t.Context(), name,
 			metav1.DeleteOptions{GracePeriodSeconds: &none}))
 	}
 	pod("calico-node-far", "n2")
@@ -60,31 +54,31 @@ func TestWaitsForCalicoNode(t *testing.T) {
 	go func() { ended <- d.run(ctx) }()
 	conn, err := grpc.NewClient("unix:"+filepath.Join(dir, "run", "manxd.sock"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	must(err)
+	must(t, err)
 	defer conn.Close()
-	w := watchman{t, conn}
+	w := operator{t, conn}
 	w.await("readyz", func() string { return get("/readyz?verbose") },
 		"[-]calico-node: calico-node is active on this host "+
 			"(the pod kube-system/calico-node-here)", "kubectl label node n1 manx.io/network=manx", "goes on by itself")
 	w.await("notices", w.notices, "calico-node: calico-node is active on this host")
 	if out, err := exec.Command("nft", "list", "tables").CombinedOutput(); err != nil ||
 		strings.Contains(string(out), "manx") {
-		t.Errorf("it programs although it waits: %v %s", err, out)
+		t.Errorf("a waiting daemon has programmed a table: %v %s", err, out)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "nodename")); err == nil {
-		t.Error("it has registered although it waits")
+		t.Error("a waiting daemon has registered its node")
 	}
 	remove("calico-node-here")
-	w.await("readyz when it has gone", func() string { return get("/readyz?verbose") },
+	w.await("readyz after the end of calico-node", func() string { return get("/readyz?verbose") },
 		"[+]bgp", "[+]dataplane: the kernel is kept",
 		"[+]policy: the rules are in the kernel")
 	if text := get("/readyz?verbose"); strings.Contains(text, "[-]calico-node") {
 		t.Errorf("readyz: %s", text)
 	}
 	pod("calico-node-late", "n1")
-	w.await("notices of one that comes later", w.notices, "(the pod kube-system/calico-node-late)")
+	w.await("notices of a later calico-node", w.notices, "(the pod kube-system/calico-node-late)")
 	if text := get("/readyz"); strings.Contains(text, "[-]") {
-		t.Errorf("a node that runs is not ready because of one that comes: %s", text)
+		t.Errorf("a later calico-node makes a node unready: %s", text)
 	}
 	cancel()
 	if err := <-ended; err != nil {
