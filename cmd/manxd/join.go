@@ -48,9 +48,7 @@ func (d *daemon) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	options := d.options
-	options.kube.Node = d.name // whose tables reduce the pods of other nodes
-	store, closeStore, err := openStore(ctx, options, d.showWaiting, d.log)
+	store, closeStore, err := openStore(ctx, d.ofThisNode(), d.showWaiting, d.log)
 	if err != nil {
 		return err
 	}
@@ -84,6 +82,13 @@ func (d *daemon) join(ctx context.Context) error {
 	group := part.NewGroup(d.log, append([]part.Part{newTables(j, parts)}, parts...)...)
 	group.Show(d.control)
 	return group.Run(ctx)
+}
+
+// ofThisNode returns the settings with the name of this node, whose tables reduce the pods of other nodes.
+func (d *daemon) ofThisNode() options {
+	o := d.options
+	o.kube.Node = d.name
+	return o
 }
 
 // showWaiting reports why the datastore is not open yet.

@@ -80,7 +80,7 @@ func TestVersionsWithoutADifference(t *testing.T) {
 // TestAFullReadForgetsVersions: after a full read the reader may have another version than the last event had.
 func TestAFullReadForgetsVersions(t *testing.T) {
 	p := newPodFeed(t, "node-1")
-	pod := full[corev1.Pod](t, "pod")
+	pod := fullObject[corev1.Pod](t, "pod")
 	event := func(typ string, revision int) int {
 		pod.ResourceVersion = fmt.Sprint(revision)
 		return p.take(t, eventOf(t, typ, pod))
