@@ -97,7 +97,7 @@ func TestBothEndsAgree(t *testing.T) {
 		}
 	}
 	if total < 3000 || apart == 0 || apart > total/10 {
-		t.Errorf("only %d sessions were looked at, the ends of %d are configured apart", total, apart)
+		t.Errorf("only %d sessions were checked, the ends of %d are configured apart", total, apart)
 	}
 }
 
@@ -230,7 +230,7 @@ func FuzzFilters(f *testing.F) {
 		for _, o := range d.Originated {
 			if o.FilterOnly && !slices.ContainsFunc(d.Sessions,
 				func(s Session) bool { return d.Export(s, o.Candidate()).Accept }) {
-				t.Errorf("originated for nobody: %+v", o)
+				t.Errorf("originated for no peer: %+v", o)
 			}
 		}
 	})

@@ -221,7 +221,7 @@ func TestNodeDeleter(t *testing.T) {
 	newStaleStore := memory.New()
 	calicotest.Settle(t, c, store, newStaleStore, store)
 	if n := store.Writes(); n > 0 {
-		t.Fatalf("%d deletions because of what the tables say alone", n)
+		t.Fatalf("%d deletions because of the tables alone", n)
 	}
 	source.Remove(model.ResourceKey(model.KindNode, "h1"))
 	calicotest.Settle(t, c, store, source, store)

@@ -93,7 +93,7 @@ func TestRevisionWithoutChanges(t *testing.T) {
 		select {
 		case <-reached:
 		default:
-			t.Errorf("%s: nobody is told", what)
+			t.Errorf("%s: no notification", what)
 		}
 		if got := a.Revision(); got != revision {
 			t.Errorf("%s: the kernel has revision %d, want %d", what, got, revision)

@@ -207,6 +207,6 @@ func logPacket(t *testing.T, rules *nftables.Conn) {
 	})
 	if out, err := exec.Command("dmesg").Output(); err != nil ||
 		!regexp.MustCompile(`both-logs: .*DST=127\.0\.0\.1 .*PROTO=UDP .*DPT=9 `).Match(out) {
-		t.Errorf("the kernel's log does not tell of it: %v\n%.3000s", err, out)
+		t.Errorf("the kernel's log lacks it: %v\n%.3000s", err, out)
 	}
 }

@@ -30,7 +30,7 @@ func (w *world) retried(part string) Retried {
 			return r
 		}
 	}
-	w.t.Fatalf("nothing is told of %s", part)
+	w.t.Fatalf("%s is not reported", part)
 	return Retried{}
 }
 

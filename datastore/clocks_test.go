@@ -115,7 +115,7 @@ func TestOneWatchIsLostWhileTheOtherGoesOn(t *testing.T) {
 		t.Errorf("in the end: in sync %v, %q", s.InSync(), contentOf(s))
 	}
 	if got := changes(s, before); got != "p:9000001>0 q:0>9000002 a:5>0 b:0>6 c:0>8 " {
-		t.Errorf("readers are told of %q", got)
+		t.Errorf("readers are notified of %q", got)
 	}
 	if st := tables.Status(); !st.InSync || st.Restarts != 2 || st.Objects != 3 {
 		t.Errorf("status %+v", st)

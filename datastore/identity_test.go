@@ -21,7 +21,7 @@ func TestIdentity(t *testing.T) {
 			changeEach(reflect.ValueOf(common).Elem(), "", func(path string) {
 				changes++
 				if string(r.identity(common)) == want {
-					t.Errorf("%s says nothing", path)
+					t.Errorf("%s has no effect", path)
 				}
 			})
 			if string(r.identity(common)) != want {

@@ -162,7 +162,7 @@ func TestInvalidObjectIsQuarantinedUntilItIsValid(t *testing.T) {
 	tables.Apply(invalid("a", 13))
 	last := tables.Snapshot()
 	if got := changes(last, next); got != "" {
-		t.Errorf("readers are told of %q although they see the same", got)
+		t.Errorf("readers are notified of %q although they see the same", got)
 	}
 	var quarantined []Quarantined
 	for q := range last.Quarantined() {

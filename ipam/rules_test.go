@@ -89,7 +89,7 @@ func (x *bench) refused(err error, texts ...string) {
 	}
 	for _, text := range texts {
 		if !strings.Contains(err.Error(), text) {
-			x.Errorf("error %q does not say %q", err, text)
+			x.Errorf("error %q lacks %q", err, text)
 		}
 	}
 }
@@ -245,7 +245,7 @@ func TestReservedAddressesAreSkipped(t *testing.T) {
 	}
 	if err := x.AssignIP(context.Background(), AddressRequest{Address: netip.MustParseAddr("10.0.0.1"), Host: "e",
 		Handle: "h"}); err != nil {
-		t.Errorf("a reserved address can be asked for: %v", err)
+		t.Errorf("a reserved address can be requested: %v", err)
 	}
 	_, err := x.auto("e", "h", 3)
 	x.refused(err, "2 of 3 IPv4", "is exhausted: 6 of 16 addresses in use, 11 reserved")

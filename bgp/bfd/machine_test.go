@@ -166,7 +166,7 @@ func TestRemoteThatBeginsAnewIsNoFailure(t *testing.T) {
 	c, _ := a.receive(packet{state: Down, diag: detectionTimeExpired, multiplier: 3, my: 2, your: 1,
 		desiredTx: time.Second, requiredRx: 50 * ms}, w.now)
 	if c.to != Down || c.fresh || a.diag != neighborSignaledDown {
-		t.Errorf("the remote does not hear us: %+v, %s", c, a.diag)
+		t.Errorf("the remote does not receive our packets: %+v, %s", c, a.diag)
 	}
 }
 

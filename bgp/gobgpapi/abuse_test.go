@@ -441,7 +441,7 @@ func TestSoftResetsAreLimited(t *testing.T) {
 	}
 	if f := lines[0].ContextMap(); f["uid"] != uint32(nobody) || f["pid"] != int64(pid) || f["process"] == "" ||
 		f["peer"] != scene.peer4.String() {
-		t.Errorf("the line says %v, want user %d, process %d and peer %s", f, nobody, pid, scene.peer4)
+		t.Errorf("the line has %v, want user %d, process %d and peer %s", f, nobody, pid, scene.peer4)
 	}
 	// The limit holds on GoBGP's own socket, too.
 	for _, c := range scene.clis(t) {

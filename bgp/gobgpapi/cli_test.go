@@ -446,7 +446,7 @@ func testMutationsAreRefused(t *testing.T, s *scene, clis []cli) {
 					!strings.Contains(text, "refused") {
 					t.Errorf("gobgp %s: %v: %s", args, err, out)
 				} else if c.name != "v4.8" && !strings.Contains(text, "manxctl") && !strings.Contains(text, "manxd") {
-					t.Errorf("gobgp %s does not say what to do instead: %s", args, out)
+					t.Errorf("gobgp %s does not name the alternative: %s", args, out)
 				}
 			}
 			if c.name != "v4.8" {

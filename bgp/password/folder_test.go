@@ -111,7 +111,7 @@ func TestAChangingFileIsReadWhenItIsComplete(t *testing.T) {
 		}
 		got, _ := f.Password("tor", "key")
 		if every := f.EndDecision(); got != want || every != soon || writing && !f.Outdated() {
-			t.Fatalf("%q, to be looked at every %v; want %q, %v", got, every, want, soon)
+			t.Fatalf("%q, to be checked every %v; want %q, %v", got, every, want, soon)
 		}
 	}
 	expect("old", false)

@@ -77,7 +77,7 @@ func TestFilesThatNobodyWantsAreNotLookedAt(t *testing.T) {
 	path := write(t, "gold", t.TempDir(), "tor", "key")
 	f := later(filepath.Dir(filepath.Dir(path)))
 	if every := f.EndDecision(); every != 0 || f.Outdated() {
-		t.Errorf("nothing was asked for: look every %v", every)
+		t.Errorf("nothing was requested: check every %v", every)
 	}
 	w, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
 	must(t, err)
@@ -87,7 +87,7 @@ func TestFilesThatNobodyWantsAreNotLookedAt(t *testing.T) {
 		t.Errorf("a file that is being written: look every %v", every)
 	}
 	if every := f.EndDecision(); every != 0 || f.Outdated() {
-		t.Errorf("nobody wants it any more, and it is still being written: look every %v", every)
+		t.Errorf("it is not requested any more, and is still being written: check every %v", every)
 	}
 }
 

@@ -45,7 +45,7 @@ func TestASymptomDoesNotReplaceItsCause(t *testing.T) {
 	e.because(DirectionLocal, cause, now)
 	e.fail(DirectionReceived, "received NOTIFICATION", now.Add(time.Second))
 	if e.failure.words != "received NOTIFICATION" {
-		t.Errorf("%q stays although the peer has said why", e.failure.words)
+		t.Errorf("%q stays although the peer has sent the reason", e.failure.words)
 	}
 
 	mesh := &entry{session: bgp.Session{Address: ip("fd00::1"), Source: ip("fd00::5"),

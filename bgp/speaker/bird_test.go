@@ -124,7 +124,7 @@ func (n *birdNet) awaitNot(cmd, text string) {
 	deadline := time.Now().Add(30 * time.Second)
 	for strings.Contains(n.birdc(strings.Fields(cmd)...), text) {
 		if time.Now().After(deadline) {
-			n.t.Fatalf("birdc %s still says %q", cmd, text)
+			n.t.Fatalf("birdc %s still prints %q", cmd, text)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}

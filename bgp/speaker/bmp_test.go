@@ -83,7 +83,7 @@ func TestBMPCollectorHearsOfSessionsAndRoutes(t *testing.T) {
 				}
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("the collector did not hear of %s; it heard %+v", what, list)
+				t.Fatalf("the collector did not receive %s; it received %+v", what, list)
 			}
 		}
 	}

@@ -161,7 +161,7 @@ func TestSetInStepsIsSetAtOnce(t *testing.T) {
 			once := d
 			once.Global = at.Global
 			if at := fresh.Set(context.Background(), once); fmt.Sprint(at) != fmt.Sprint(err) {
-				t.Fatalf("seed %d, step %d: Set says %v, at once %v", seed, step, err, at)
+				t.Fatalf("seed %d, step %d: Set returns %v, at once %v", seed, step, err, at)
 			}
 			if have, want := described(t, s), described(t, fresh); have != want {
 				t.Fatalf("seed %d, step %d:\n%s", seed, step, lineDiff(have, want))

@@ -121,7 +121,7 @@ func TestDrainWithBIRD(t *testing.T) {
 	out := n.await("show route all protocol ibgp4", "10.244.1.0/26", "BGP.local_pref: 2147482623\n") +
 		n.await("show route all protocol ebgp4", "10.244.1.0/26", "10.244.2.0/26")
 	if strings.Contains(out, "(65535,0)") {
-		t.Errorf("a route still says that it goes away:\n%s", out)
+		t.Errorf("a route still has GRACEFUL_SHUTDOWN:\n%s", out)
 	}
 	if after := n.birdc("show", "protocols"); !sameSessions(before, after) {
 		t.Errorf("sessions before:\n%s\nand after:\n%s", before, after)

@@ -255,7 +255,7 @@ func TestLossReasons(t *testing.T) {
 				return strings.Contains(st.Reason, c.want)
 			})
 			if st.LastErrorBy != c.by || (st.Restarts == 1) != c.graceful {
-				t.Errorf("said by %q, want %q; %d graceful restarts", st.LastErrorBy, c.by, st.Restarts)
+				t.Errorf("reported by %q, want %q; %d graceful restarts", st.LastErrorBy, c.by, st.Restarts)
 			}
 			if st.Flaps != 1 || st.LastError != st.Reason || st.LastErrorAt.IsZero() {
 				t.Errorf("flaps %d, last error %q at %s", st.Flaps, st.LastError, st.LastErrorAt)

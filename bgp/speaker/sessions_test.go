@@ -282,7 +282,7 @@ func TestSessionThatCannotBeAddedAgain(t *testing.T) {
 	select {
 	case <-again:
 	default:
-		t.Fatal("nobody is told that the session is gone")
+		t.Fatal("the loss of the session is not reported")
 	}
 	mustSet(t, s, d)
 	s.setMu.Lock()

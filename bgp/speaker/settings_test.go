@@ -116,7 +116,7 @@ func TestListensOnNodeAddressesOnly(t *testing.T) {
 	other := "127.0.9.9" + at[strings.LastIndexByte(at, ':'):]
 	if conn, err := net.Dial("tcp", other); err == nil {
 		_ = conn.Close()
-		t.Errorf("somebody listens on %s", other)
+		t.Errorf("a socket listens on %s", other)
 	}
 }
 

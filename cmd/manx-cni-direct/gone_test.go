@@ -32,6 +32,6 @@ func TestRuntimeIsGone(t *testing.T) {
 		t.Error("the plugin succeeds although nobody reads its result")
 	}
 	if left := h.leftovers(); left != "" {
-		t.Errorf("left behind:\n%s\nthe plugin said: %s", left, stderr.String())
+		t.Errorf("left behind:\n%s\nthe plugin printed: %s", left, stderr.String())
 	}
 }

@@ -79,7 +79,7 @@ func TestReset(t *testing.T) {
 		"peer: traffic without another path is lost", "Traffic\n              continues",
 		"Only an established session"} {
 		if !strings.Contains(help.out, part) {
-			t.Errorf("the help does not say %q:\n%s", part, help.out)
+			t.Errorf("the help lacks %q:\n%s", part, help.out)
 		}
 	}
 	offers := s.run("__complete", "--socket", strings.TrimPrefix(s.env[0], "MANX_TEST_SOCKET="), "reset", "peer", "")

@@ -319,7 +319,7 @@ func TestOutputOfQuestionsToTheDaemon(t *testing.T) {
 	golden(t, "drops", clocks.ReplaceAllString(drops.out, "CLOCK"))
 	want := &manxv1.WatchDropsRequest{Action: "log", Rule: "web", Port: 80, Net: "10.0.0.0/8", Endpoint: "shop"}
 	if got := <-d.dropRequests; !proto.Equal(got, want) {
-		t.Errorf("asked for %v, want %v", got, want)
+		t.Errorf("requested %v, want %v", got, want)
 	}
 	golden(t, "drops-json", s.runWithDaemon("drops", "-o", "json").out)
 	s.runWithDaemon("node", "endpoints").want(t, 0, "", "This node has no workload endpoints.")
@@ -332,7 +332,7 @@ func TestRoutesPassesFiltersOn(t *testing.T) {
 	if q := <-d.routeRequests; q.GetWithin() != "10.65.0.0/16" || len(q.GetPhases()) != 2 ||
 		q.GetPhases()[1] != "blocked" ||
 		q.GetSources()[0] != "bgp" {
-		t.Errorf("asked for %v", q)
+		t.Errorf("requested %v", q)
 	}
 	for _, p := range []reconcile.Phase{reconcile.Pending, reconcile.Applied, reconcile.Failed, reconcile.Blocked,
 		reconcile.Leftover, reconcile.Removing} {

@@ -110,7 +110,7 @@ func TestExplainLive(t *testing.T) {
 	}
 	r := s.runWithDaemon("explain", "shop/web", "differs", "tcp/80", "--live", "-o", "yaml")
 	if r.code != 1 || !strings.HasSuffix(r.err, "; send one now\n") {
-		t.Errorf("exit code %d, %q; want to be told on standard error when to send", r.code, r.err)
+		t.Errorf("exit code %d, %q; want the time to send on standard error", r.code, r.err)
 	}
 	golden(t, "explain-live-yaml", r.out)
 	for args, text := range map[string]string{

@@ -85,7 +85,7 @@ func TestRoutesOfPeersAreAskedFor(t *testing.T) {
 	} {
 		r := s.runWithDaemon(append([]string{"routes"}, c.args...)...)
 		if q := <-d.peerRouteRequests; r.code != 0 || !proto.Equal(q, c.want) {
-			t.Errorf("%v: exit code %d, asked for %v\n%s", c.args, r.code, q, r.err)
+			t.Errorf("%v: exit code %d, requested %v\n%s", c.args, r.code, q, r.err)
 		}
 		if c.name != "" {
 			golden(t, c.name, r.out)

@@ -120,7 +120,7 @@ func TestPlanKeepsPasswordsSecret(t *testing.T) {
 		r := s.pipe(other, "plan", "--node=n1", "-f", "-", "-f", planFiles+"cluster/nodes.yaml",
 			"--against", planFiles+"cluster/bgp.yml", "--against", planFiles+"cluster/nodes.yaml", "-o", format)
 		if r.code != 3 || !strings.Contains(r.out, "another one") || !strings.Contains(r.out, "resets") {
-			t.Errorf("%s: the new password is not told of: exit code %d\n%s", format, r.code, r.out)
+			t.Errorf("%s: the new password is not reported: exit code %d\n%s", format, r.code, r.out)
 		}
 		for _, value := range []string{"b3RoZXIK", "c2VjcmV0", `"other"`, `"secret"`} {
 			if strings.Contains(r.out+r.err, value) {

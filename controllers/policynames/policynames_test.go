@@ -64,7 +64,7 @@ func TestRename(t *testing.T) {
 		stop := run(crashing)
 		for end := time.Now().Add(time.Minute); checks.Load() < 3; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatal("nobody looks whether an old agent runs")
+				t.Fatal("no check whether an old agent runs")
 			}
 		}
 		if count("globalnetworkpolicies/x") != 0 {

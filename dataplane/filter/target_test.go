@@ -54,7 +54,7 @@ func TestNothingIsChangedBeforeInterfacesAreKnown(t *testing.T) {
 	target := newTarget(rules, l, func(int) { reached++ })
 	target.SetState(state())
 	if n, _, err := target.Flush(); n != 0 || err != nil || rules.Commits() != 0 || reached != 0 || l.calls != 1 {
-		t.Errorf("%d transactions, %v, told %d times, listed %d times", n, err, reached, l.calls)
+		t.Errorf("%d transactions, %v, called %d times, listed %d times", n, err, reached, l.calls)
 	}
 	if h := target.Health(); h.Failures != 1 || !strings.Contains(h.Problem.Error(), "no buffer space available") {
 		t.Errorf("%+v", h)
@@ -64,7 +64,7 @@ func TestNothingIsChangedBeforeInterfacesAreKnown(t *testing.T) {
 	}
 	l.err = nil
 	if n, _, err := target.Flush(); n != 1 || err != nil || reached != 1 || target.Reached() == nil {
-		t.Errorf("%d transactions, %v, told %d times, reached %v", n, err, reached, target.Reached())
+		t.Errorf("%d transactions, %v, called %d times, reached %v", n, err, reached, target.Reached())
 	}
 	if h := target.Health(); h != (reconcile.Health{Part: "policy"}) {
 		t.Errorf("%+v", h)
@@ -146,7 +146,7 @@ func TestRefusedRulesAreNotReached(t *testing.T) {
 	target.SetState(first)
 	if _, _, err := target.Flush(); !errors.Is(err, unix.EPERM) || reached != 1 ||
 		target.Reached().Get(w.Key) != was.Get(w.Key) {
-		t.Errorf("%v, told %d times", err, reached)
+		t.Errorf("%v, called %d times", err, reached)
 	}
 	if h := target.Health(); h.Failures != 1 || h.Problem == nil {
 		t.Errorf("%+v", h)
@@ -154,6 +154,6 @@ func TestRefusedRulesAreNotReached(t *testing.T) {
 	rules.Refuse(nil)
 	target.Retry()
 	if _, _, err := target.Flush(); err != nil || reached != 2 || target.Reached().Get(w.Key) == nil {
-		t.Errorf("%v, told %d times", err, reached)
+		t.Errorf("%v, called %d times", err, reached)
 	}
 }

@@ -90,7 +90,7 @@ func TestTwoDevicesBesideEachOther(t *testing.T) {
 	addAddress("eth0", "192.0.2.7/24")
 	want = []string{"remove address 10.245.1.1/32", "remove address 192.0.2.1/24", "remove address fd99::1/64"}
 	if log := flush(); !slices.Equal(log, want) {
-		t.Errorf("addresses that nobody wants: %q, want %q", log, want)
+		t.Errorf("undesired addresses: %q, want %q", log, want)
 	}
 	addresses, _ := f.ListAddresses()
 	if n := len(addresses); n != 5 {

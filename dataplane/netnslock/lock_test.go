@@ -106,7 +106,7 @@ func TestTheSecondIsToldThePIDOfTheFirst(t *testing.T) {
 	want := fmt.Sprintf("refused: manxd with pid %d already runs in this network namespace", first.Process.Pid)
 	for range 30 { // more than fit in the queue
 		if second := run(t, "try", n, nil); second.result != want {
-			t.Fatalf("the second says %q, want %q", second.result, want)
+			t.Fatalf("the second prints %q, want %q", second.result, want)
 		}
 	}
 	must(t, first.Process.Kill()) // kill -9
@@ -256,7 +256,7 @@ func TestSocketsAreFoundInProc(t *testing.T) {
 	}
 	diag, proc := find(diagSockets()), find(procSockets("/proc/net/unix"))
 	if diag.inode != proc.inode || diag.uid != os.Geteuid() || proc.uid != -1 {
-		t.Errorf("sock_diag says %+v, /proc %+v", diag, proc)
+		t.Errorf("sock_diag has %+v, /proc %+v", diag, proc)
 	}
 	deadline := time.Now().Add(20 * time.Second)
 	for proc.pid == 0 && time.Now().Before(deadline) {

@@ -385,7 +385,7 @@ func TestEarlyPacketsDoNotDelayLaterOnes(t *testing.T) {
 			_ = exec.Command("ip", "netns", "exec", h.name, "ping", "-c1", "-W1", "-q", a.String()).Start()
 			for end := time.Now().Add(10 * time.Second); !strings.Contains(h.neighbour(p, a), "INCOMPLETE"); {
 				if time.Now().After(end) {
-					t.Fatalf("nobody asked for %s: %q", a, h.neighbour(p, a))
+					t.Fatalf("no request for %s: %q", a, h.neighbour(p, a))
 				}
 			}
 		}

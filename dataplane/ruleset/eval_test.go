@@ -330,7 +330,7 @@ func TestKernelAgreesWithEval(t *testing.T) {
 			return false
 		}
 		if seen("accepted") == c.dropped || !c.dropped && !seen("as wanted") {
-			t.Errorf("%s: want dropped %v, %+v, but the kernel says\n%s", c.name, c.dropped, c.want(), part)
+			t.Errorf("%s: want dropped %v, %+v, but the kernel has\n%s", c.name, c.dropped, c.want(), part)
 		}
 	}
 }

@@ -62,7 +62,7 @@ func TestLimitsFollowTheConfiguration(t *testing.T) {
 	r.target.configure(nil)
 	r.flush("end shape cali1", "end shape cali2")
 	if next := r.target.Next(); next < time.Minute {
-		t.Errorf("without limits the kernel is looked at again in %s", next)
+		t.Errorf("without limits the kernel is checked again in %s", next)
 	}
 }
 

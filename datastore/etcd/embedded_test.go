@@ -65,7 +65,7 @@ func serveInProcess(t *testing.T, dir, listen string) (*os.Process, string) {
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil || !strings.HasPrefix(line, "unix") {
-		t.Fatalf("server says %q, %v", line, err)
+		t.Fatalf("the server prints %q, %v", line, err)
 	}
 	return cmd.Process, strings.TrimSpace(line)
 }

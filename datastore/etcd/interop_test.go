@@ -228,7 +228,7 @@ func TestMalformedValuesAtEveryKind(t *testing.T) {
 		n++
 	}
 	if n < 2 {
-		t.Errorf("%d of the keys that say nothing are in quarantine since revision %d", n, odd)
+		t.Errorf("%d of the invalid keys are in quarantine since revision %d", n, odd)
 	}
 }
 

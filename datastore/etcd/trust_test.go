@@ -106,7 +106,7 @@ func watchStranger(t *testing.T, dir string, do func()) (open []string) {
 	defer cmd.Wait() //nolint:errcheck // its output counts
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() || lines.Text() != "READY" {
-		t.Fatalf("the stranger says %q", lines.Text())
+		t.Fatalf("the stranger prints %q", lines.Text())
 	}
 	do()
 	in.Close()

@@ -110,7 +110,7 @@ func TestManyAtOnce(t *testing.T) {
 			defer a.mu.Unlock()
 			slices.Sort(a.list)
 			if !slices.Equal(a.list, c.want) {
-				t.Errorf("asked for %q, want %q", a.list, c.want)
+				t.Errorf("requested %q, want %q", a.list, c.want)
 			}
 		})
 	}

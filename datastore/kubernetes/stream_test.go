@@ -224,7 +224,7 @@ func TestServerBeforeStreams(t *testing.T) {
 	m := storetest.Watch(t, s, model.KindBGPPeer)
 	m.UntilState(want)
 	if m.InSync > 0 {
-		t.Error("in sync before the server said so")
+		t.Error("in sync although nothing marks the end of the objects")
 	}
 	if _, err := s.Delete(t.Context(), gone, 0); err != nil {
 		t.Fatal(err)

@@ -80,7 +80,7 @@ func TestDrainWaitsUntilTrafficHasLeft(t *testing.T) {
 	x.waitPhase(model.Drained)
 	if raw := x.rawValue("nodes/n"); !strings.Contains(raw, model.AnnotationDrained) ||
 		!strings.Contains(raw, `"futureSpec":{"a":1}`) {
-		t.Errorf("the node does not tell, or lost what this version does not know: %s", raw)
+		t.Errorf("the node does not report, or lost unknown fields: %s", raw)
 	}
 	x.annotate(func(a map[string]string) { delete(a, model.AnnotationDrain) })
 	x.waitPhase(model.Returning)

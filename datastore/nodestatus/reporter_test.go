@@ -273,7 +273,7 @@ func TestConflict(t *testing.T) {
 			w.run(r)
 			w.await("the report", "x", established(1))
 			if _, raw, _ := w.get("x"); !strings.Contains(raw, fmt.Sprintf(`"future":%d`, 7+races)) {
-				t.Errorf("the changes of somebody else are lost: %s", raw)
+				t.Errorf("the changes of another program are lost: %s", raw)
 			}
 		})
 	}
@@ -314,7 +314,7 @@ func TestStatusOfOthers(t *testing.T) {
 	w.put("next", "n", `"BGP"`, 0)
 	w.await("a later report", "next", established(1))
 	if s, _, _ := w.get("x"); s.Status.BGP.NumberEstablishedV4 != 42 || w.queries.Load() != queries+1 {
-		t.Errorf("reported over the status of somebody else: %+v", s.Status.BGP)
+		t.Errorf("reported over the status of another program: %+v", s.Status.BGP)
 	}
 	w.put("x", "n", `"BGP"`, 0)
 	w.await("a new report", "x", established(1))

@@ -114,7 +114,7 @@ func (d *demo) showBlocked() {
 			err = json.Unmarshal([]byte(out), &x)
 		}
 		if err == nil && (x.Allowed || x.By == "") {
-			err = fmt.Errorf("explain says that it is allowed: %s", out)
+			err = fmt.Errorf("explain reports that it is allowed: %s", out)
 		}
 		if err != nil {
 			d.failed = append(d.failed, fmt.Sprintf("no reason why %s does not reach %s: %v", p.from, p.name, err))

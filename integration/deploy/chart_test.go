@@ -160,7 +160,7 @@ func TestWrongValues(t *testing.T) {
 	} {
 		out, err := helm(t, "template", "manx", chart, "--set", value)
 		if err == nil || !strings.Contains(out, says) {
-			t.Errorf("%s: %v, and helm says %q, want %q", value, err, out, says)
+			t.Errorf("%s: %v, and helm prints %q, want %q", value, err, out, says)
 		}
 	}
 }

@@ -36,15 +36,15 @@ func TestCleanupWaits(t *testing.T) {
 	ended := make(chan bool)
 	go func() { ended <- lines.Scan() }()
 	select {
-	case said := <-ended:
-		t.Fatalf("it did not wait; it said more: %t", said)
+	case more := <-ended:
+		t.Fatalf("it did not wait; more output: %t", more)
 	case <-time.After(time.Second):
 	}
 	if err := c.Process.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if <-ended {
-		t.Errorf("it says %q in the end", lines.Text())
+		t.Errorf("it prints %q at the end", lines.Text())
 	}
 	if err := c.Wait(); err != nil {
 		t.Error(err)

@@ -207,7 +207,7 @@ func TestMetricsExist(t *testing.T) {
 			}
 		}
 		if seen == 0 {
-			t.Errorf("%s looks at nothing", file)
+			t.Errorf("%s has no metric", file)
 		}
 	}
 }

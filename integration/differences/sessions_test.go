@@ -315,7 +315,7 @@ var settings = []difference{
 			}
 			if s := onlySession(t, desiredOn(t, "a", a,
 				`peer p {"peerIP":"10.0.0.9","asNumber":65100}`)); s.BFD.Enabled {
-				t.Error("it is on without being asked for")
+				t.Error("it is on without being configured")
 			}
 		}},
 	{name: "several paths for a prefix (ADD-PATH)", calico: "all are sent", manx: "64 at most are sent",

@@ -107,7 +107,7 @@ func hasText(t *testing.T, d bgp.Desired, text string) {
 			return
 		}
 	}
-	t.Errorf("nothing says %q: %v %v", text, d.Notices, d.Conflicts)
+	t.Errorf("no notice or conflict has %q: %v %v", text, d.Notices, d.Conflicts)
 }
 
 // onlySession returns the only session.

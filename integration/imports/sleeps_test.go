@@ -39,7 +39,7 @@ func TestSleepsHaveAReason(t *testing.T) {
 			}
 			found++
 			if at := set.Position(call.Pos()); !inLoop(path) && !comments[at.Line] && !comments[at.Line-1] {
-				t.Errorf("%s: wait for what can be observed, or say in a comment why this test has to sleep", at)
+				t.Errorf("%s: wait for an observable condition, or give the reason for the sleep in a comment", at)
 			}
 			return true
 		})

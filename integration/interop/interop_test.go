@@ -135,7 +135,7 @@ func (b *bench) route(t *testing.T, p netip.Prefix, gateways ...netip.Addr) {
 			ok = ok && have[g.String()]
 		}
 		if !ok {
-			return fmt.Errorf("the node sends %s to %v, want %v; it says:\n%s", p, have, gateways, b.peers())
+			return fmt.Errorf("the node sends %s to %v, want %v; its peers:\n%s", p, have, gateways, b.peers())
 		}
 		return nil
 	})

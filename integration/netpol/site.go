@@ -250,7 +250,7 @@ func programmed(ctx context.Context, client manxv1.ManxClient, revision int64) e
 	for {
 		status, err := client.GetStatus(ctx, &manxv1.GetStatusRequest{}, grpc.WaitForReady(true))
 		if err != nil {
-			return fmt.Errorf("the daemon does not tell its status: %w", err)
+			return fmt.Errorf("the daemon does not report its status: %w", err)
 		}
 		if p := status.GetPolicy(); p.GetInSync() && p.GetRevision() >= revision {
 			return nil
@@ -275,7 +275,7 @@ func (n *site) routed(ctx context.Context, client manxv1.ManxClient, node string
 	for {
 		list, err := client.ListEndpoints(ctx, &manxv1.ListEndpointsRequest{}, grpc.WaitForReady(true))
 		if err != nil {
-			return fmt.Errorf("the daemon does not tell its endpoints: %w", err)
+			return fmt.Errorf("the daemon does not report its endpoints: %w", err)
 		}
 		applied := 0
 		for _, e := range list.GetEndpoints() {

@@ -72,7 +72,7 @@ func TestWrongProgramIsNamed(t *testing.T) {
 			for _, want := range c.texts {
 				want = strings.ReplaceAll(want, "PATH is", path+" is")
 				if err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("the error %v does not say %q", err, want)
+					t.Errorf("the error %v lacks %q", err, want)
 				}
 			}
 		})

@@ -193,6 +193,6 @@ func importImage(t *testing.T, archive, digest string) {
 	version := exec.Command("/manxd", "--version")
 	version.Dir, version.SysProcAttr = "/", &unix.SysProcAttr{Chroot: root}
 	if out, err := version.CombinedOutput(); err != nil || !strings.Contains(string(out), "v1.2.3") {
-		t.Errorf("%v: the program in the image says %q", err, out)
+		t.Errorf("%v: the program in the image prints %q", err, out)
 	}
 }

@@ -131,7 +131,7 @@ func TestTraceFlowComparesPackets(t *testing.T) {
 		}
 	}
 	if _, err := stream.Recv(); !errors.Is(err, io.EOF) { // the packet of the known connection does not count
-		t.Errorf("after two packets that tell something: %v", err)
+		t.Errorf("after two reported packets: %v", err)
 	}
 	<-x.ended
 }
@@ -177,7 +177,7 @@ func TestTraceFlowEnds(t *testing.T) {
 		count++
 	}
 	if count != traceMostOthers+1 {
-		t.Errorf("%d packets were told of, want %d", count, traceMostOthers+1)
+		t.Errorf("%d packets were reported, want %d", count, traceMostOthers+1)
 	}
 	<-x.ended
 	ctx, cancel = context.WithCancel(r.context())

@@ -199,7 +199,7 @@ func TestCertificatesThatAreNotAccepted(t *testing.T) {
 			x.logs.TakeAll()
 			if err := x.getStatus(c.conn); status.Code(err) != codes.Unavailable ||
 				!strings.Contains(err.Error(), c.caller) {
-				t.Errorf("%s: the caller is told %v", c.name, err)
+				t.Errorf("%s: the caller gets %v", c.name, err)
 			}
 			eventually(t, func() string {
 				for _, l := range x.logs.FilterMessage("remote control connection refused").All() {
@@ -401,7 +401,7 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 		func(l observer.LoggedEntry) bool {
 			return strings.Contains(fmt.Sprint(l.ContextMap()["reason"]), "too many connections without a certificate")
 		}) {
-		t.Errorf("the log does not tell of too many connections: %v", x.logs.All())
+		t.Errorf("the log does not report too many connections: %v", x.logs.All())
 	}
 	eventually(t, func() string {
 		if i := slices.IndexFunc(all, isOpen); i >= 0 {

@@ -424,7 +424,7 @@ func TestTraceFlowLeavesNothing(t *testing.T) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait() // reports that it was killed
 	if err != nil || string(line) != "armed\n" || !strings.Contains(tables, traceTablePrefix) {
-		t.Fatalf("the process says %q, %v; tables %s", line, err, tables)
+		t.Fatalf("the process prints %q, %v; tables %s", line, err, tables)
 	}
 	if after := nft(t, ns, "-a", "list", "ruleset"); after != before {
 		t.Errorf("after the process was killed the rules are\n%s\nand were\n%s", after, before)

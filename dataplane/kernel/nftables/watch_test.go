@@ -33,7 +33,7 @@ func awaitNotification(t *testing.T, notifications <-chan struct{}) {
 	select {
 	case <-notifications:
 	case <-time.After(10 * time.Second):
-		t.Fatal("nobody told of the change")
+		t.Fatal("no notification of the change")
 	}
 }
 
@@ -45,7 +45,7 @@ func TestWatchRules(t *testing.T) {
 		t.Helper()
 		// Events come in order: when a change by another program is reported, every earlier event has arrived.
 		for len(notifications) > 0 {
-			t.Errorf("%s was told", what)
+			t.Errorf("%s was notified", what)
 			<-notifications
 		}
 	}
@@ -92,7 +92,7 @@ func TestWatchRulesLosesEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !notifications {
-		t.Error("nobody told that events were lost")
+		t.Error("no notification of lost events")
 	}
 }
 

@@ -63,7 +63,7 @@ func TestShapeOfWhatIsSent(t *testing.T) {
 	wantShapes(t, c, map[string]Shape{"e0": {TokenBucket: tenMegabit}})
 	if have, want := tc(t, ns, "qdisc", "show", "dev", "e0"),
 		"qdisc tbf 6d78: root rate 10Mbit burst 100000b lat 25ms"; have != want {
-		t.Errorf("tc says %q, want %q", have, want)
+		t.Errorf("tc prints %q, want %q", have, want)
 	}
 	for range 2 { // changed, and set to the same value
 		if err := c.SetShape("e0", Shape{TokenBucket: hugeRate}); err != nil {
@@ -78,7 +78,7 @@ func TestShapeOfWhatIsSent(t *testing.T) {
 		wantShapes(t, c, map[string]Shape{})
 	}
 	if have := tc(t, ns, "qdisc", "show", "dev", "e0"); have != "qdisc noqueue 0: root" {
-		t.Errorf("tc says %q", have)
+		t.Errorf("tc prints %q", have)
 	}
 }
 
@@ -92,16 +92,16 @@ func TestShapeOfWhatIsReceived(t *testing.T) {
 	}
 	if have, want := tc(t, ns, "qdisc", "show", "dev", "e0", "ingress"),
 		"qdisc ingress ffff: parent ffff:fff1 ----------------"; have != want {
-		t.Errorf("tc says %q, want %q", have, want)
+		t.Errorf("tc prints %q, want %q", have, want)
 	}
 	if have := tc(t, ns, "filter", "show", "dev", "e0", "ingress"); !strings.Contains(have,
 		"mirred (Egress Redirect to device "+device+") stolen") ||
 		strings.Count(have, "mirred") != 1 || !strings.Contains(have, "match 00000000/00000000 at 0") {
-		t.Errorf("tc says %s", have)
+		t.Errorf("tc prints %s", have)
 	}
 	if have, want := tc(t, ns, "qdisc", "show", "dev", device), "qdisc tbf 6d78: root rate 10Mbit burst "+
 		"100000b lat 25ms"; have != want {
-		t.Errorf("tc says %q, want %q", have, want)
+		t.Errorf("tc prints %q, want %q", have, want)
 	}
 
 	// A limit with any part missing does not count as present, and setting it again repairs it.
@@ -117,7 +117,7 @@ func TestShapeOfWhatIsReceived(t *testing.T) {
 			t.Errorf("%s: limits are %v, %v", what, have, err)
 		}
 		if what == "device" && len(mustList(t, c)) != 1 {
-			t.Errorf("the filter that is left is not told of")
+			t.Errorf("the remaining filter is not reported")
 		}
 		if err := c.SetShape(device, want[device]); err != nil {
 			t.Fatalf("%s: %v", what, err)
@@ -137,7 +137,7 @@ func TestShapeOfWhatIsReceived(t *testing.T) {
 		}
 		wantShapes(t, c, map[string]Shape{})
 		if have := tc(t, ns, "qdisc", "show", "dev", "e0"); have != "qdisc noqueue 0: root" {
-			t.Errorf("tc says %q", have)
+			t.Errorf("tc prints %q", have)
 		}
 	}
 }

@@ -74,7 +74,7 @@ func (c *cluster) awaitStatus(t *testing.T, n *lab.Node, text string) {
 	t.Helper()
 	eventually(t, func() error {
 		if out, _ := n.Manxctl("status"); !strings.Contains(out, text) {
-			return fmt.Errorf("status of %s does not say %q:\n%s", n.Name, text, out)
+			return fmt.Errorf("status of %s lacks %q:\n%s", n.Name, text, out)
 		}
 		return nil
 	})

@@ -133,7 +133,7 @@ func awaitGroupNotice(t *testing.T, n *lab.Node) {
 	eventually(t, func() error {
 		out, err := n.Manxctl("routes")
 		if err == nil && !strings.Contains(out, reason) {
-			err = fmt.Errorf("no route of %s says %q:\n%s", n.Name, reason, out)
+			err = fmt.Errorf("no route of %s has the reason %q:\n%s", n.Name, reason, out)
 		}
 		return err
 	})

@@ -72,7 +72,7 @@ spec: {cidr: 10.245.0.0/16, ipipMode: Always}
 	must(lab.Eventually(20*time.Second, func() error {
 		out, err := n1.Manxctl("routes")
 		if err == nil && !strings.Contains(out, reason) {
-			err = fmt.Errorf("no route says %q:\n%s", reason, out)
+			err = fmt.Errorf("no route has the reason %q:\n%s", reason, out)
 		}
 		return err
 	}))
@@ -82,6 +82,6 @@ spec: {cidr: 10.245.0.0/16, ipipMode: Always}
 		t.Errorf("there is a route for %s that does not go through the tunnel: %v\n%s", tunnelled2.IP4(), err, out)
 	}
 	if out, _ := n1.Manxctl("status"); !strings.Contains(out, "no IPIP") {
-		t.Errorf("`manxctl status` does not tell of it:\n%s", out)
+		t.Errorf("`manxctl status` does not report it:\n%s", out)
 	}
 }

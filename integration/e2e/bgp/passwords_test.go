@@ -86,7 +86,7 @@ spec: {node: n1, peerIP: %s, asNumber: 65000, password: {secretKeyRef: {name: bg
 			x.spoil(t)
 			eventually(t, func() error { // only the log shows it
 				if strings.Count(n.Log(), x.reason) == before {
-					return fmt.Errorf("the log does not say %q", x.reason)
+					return fmt.Errorf("the log lacks %q", x.reason)
 				}
 				return nil
 			})

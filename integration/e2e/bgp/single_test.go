@@ -89,7 +89,7 @@ spec: {cidr: 10.244.0.0/16}
 	must(t, s.n.Ready(limit))
 	t.Log(world.Measure(t, s.n))
 	if n := strings.Count(s.n.Log(), "BGP is not as it should be"); n != 1 {
-		t.Errorf("the log says %d times that port 179 is taken, want once", n)
+		t.Errorf("the log reports %d times that port 179 is taken, want once", n)
 	}
 	eventually(t, func() error {
 		if out, err = s.n.Run("gobgp", "global"); err != nil || !strings.Contains(out, "64512") {
@@ -182,7 +182,7 @@ func (s *single) testRefusedRoutes(t *testing.T) {
 			line = world.LineWith(table, prefix)
 		}
 		if !strings.Contains(line, reason) {
-			t.Errorf("neither status nor routes say that %s is refused because %q:\n%s\n%s", prefix, reason, status,
+			t.Errorf("neither status nor routes report that %s is refused because %q:\n%s\n%s", prefix, reason, status,
 				table)
 			continue
 		}

@@ -70,7 +70,7 @@ spec: {importV4: [{action: Reject}]}
 	out, err := n2.Manxctl("status")
 	must(t, err)
 	if strings.Contains(out, "dropped") {
-		t.Errorf("settings of its own are told as a conflict:\n%s", out)
+		t.Errorf("its own settings are reported as a conflict:\n%s", out)
 	}
 
 	// n2 has the greater address: with a port in its BGPPeer it does not reach n1, and n1 connects.

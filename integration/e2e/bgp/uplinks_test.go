@@ -82,7 +82,7 @@ func (c *cluster) crashedRouter(t *testing.T) {
 			return nil
 		})
 		if p := world.Peer(t, n, c.ToR2.Address(n)); p.GetReason() == "" {
-			t.Errorf("%s says nothing about the lost session: %v", n.Name, p)
+			t.Errorf("%s does not report the lost session: %v", n.Name, p)
 		} else {
 			t.Logf("%s: %s: %s", n.Name, p.GetPhase(), p.GetReason())
 		}

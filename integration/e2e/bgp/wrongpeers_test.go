@@ -63,7 +63,7 @@ spec: {node: n2, peerIP: %s, sourceAddress: None, %s}
 					return nil
 				}
 			}
-			return fmt.Errorf("%s: manxctl %s should say one of %q:\n%s", x.name, x.command, x.reason, out)
+			return fmt.Errorf("%s: manxctl %s should print one of %q:\n%s", x.name, x.command, x.reason, out)
 		})
 		if err != nil {
 			t.Error(err)

@@ -62,7 +62,7 @@ func (c *cluster) testRestart(t *testing.T) {
 	must(t, n.StartManxd())
 	eventually(t, func() error {
 		if !strings.Contains(n.Log()[logged:], "waiting for the datastore") {
-			return fmt.Errorf("manxd does not say that it waits:\n%s", n.Log()[logged:])
+			return fmt.Errorf("manxd does not log that it waits:\n%s", n.Log()[logged:])
 		}
 		return nil
 	})

@@ -191,7 +191,7 @@ func (c *control) testHard(t *testing.T) {
 		return nil
 	})
 	if log := c.tor.Log(); !strings.Contains(log, "Administrative reset") {
-		t.Errorf("the router was not told of an administrative reset:\n%s", world.Tail(log, 20))
+		t.Errorf("the router got no Cease with administrative reset:\n%s", world.Tail(log, 20))
 	}
 	if p := c.awaitEstablished(t, c.n2.IP4); p.GetEstablishedUnixMs() != other.GetEstablishedUnixMs() {
 		t.Errorf("another session was reset, too: %v", p)
@@ -397,7 +397,7 @@ openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=ma
 		eventually(t, func() error {
 			if log := c.n1.Log()[logged:]; !strings.Contains(log, "refused") || !strings.Contains(log, x.logs) ||
 				!strings.Contains(log, c.n2.IP4.String()+":") {
-				return fmt.Errorf("%s: %s: the log does not say %q:\n%s", x.certificate, x.command, x.logs, log)
+				return fmt.Errorf("%s: %s: the log lacks %q:\n%s", x.certificate, x.command, x.logs, log)
 			}
 			return nil
 		})

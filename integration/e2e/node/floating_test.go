@@ -189,7 +189,7 @@ func awaitName(t *testing.T, source, ns, want string) {
 			return err
 		})
 		if err != nil {
-			t.Fatalf("%s asks %s of %s: %v", source, a, want, err)
+			t.Fatalf("%s queries %s of %s: %v", source, a, want, err)
 		}
 	}
 }

@@ -59,7 +59,7 @@ func (c *cluster) testTwin(t *testing.T) {
 		if world.ExitCode(err) != 1 || !strings.Contains(world.Tail(out, 1),
 			"already runs in this network namespace, in "+
 				"a container") {
-			t.Errorf("%s, in a container: ended with %v, and says %s", x.name, err, world.Tail(out, 1))
+			t.Errorf("%s, in a container: ended with %v, and prints %s", x.name, err, world.Tail(out, 1))
 		}
 	}
 	if after := table(); after != before {

@@ -39,7 +39,7 @@ func TestReadOnlySysctls(t *testing.T) {
 		}
 		out, _ = n.Manxctl("status")
 		if !strings.Contains(out, "/proc/sys/net is read-only here") || !strings.Contains(out, "MANX_PROC_SYS_NET") {
-			return fmt.Errorf("the status should say why:\n%s", out)
+			return fmt.Errorf("the status should have the reason:\n%s", out)
 		}
 		return nil
 	})

@@ -223,7 +223,7 @@ func awaitPolicy(t *testing.T, n *lab.Node) {
 	eventually(t, func() error {
 		out, err := n.Get("/metrics")
 		if err == nil && lines(out, "manx_policy_revision ") == "" {
-			err = fmt.Errorf("%s tells nothing of its policy", n.Name)
+			err = fmt.Errorf("%s does not report its policy", n.Name)
 		}
 		return err
 	})

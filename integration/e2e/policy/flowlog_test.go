@@ -120,7 +120,7 @@ func (c *cluster) testFlowLog(t *testing.T) {
 			}
 		}
 		if counts[flowlog.Dropped] != tries {
-			return fmt.Errorf("of %d packets %d are told as dropped", tries, counts[flowlog.Dropped])
+			return fmt.Errorf("of %d packets %d are reported as dropped", tries, counts[flowlog.Dropped])
 		}
 		return nil
 	})
@@ -186,7 +186,7 @@ func (f *flowLogs) missing(port uint16, outputs []*printed) error {
 	for i, place := range append([]string{string(text)}, texts(outputs)...) {
 		if !strings.Contains(place, fmt.Sprintf(`"destinationPort":%d,`, port)) &&
 			!strings.Contains(place, fmt.Sprintf("  udp/%d  ", port)) {
-			return fmt.Errorf("place %d (0 is the file) does not tell of port %d:\n%s", i, port, place)
+			return fmt.Errorf("place %d (0 is the file) lacks port %d:\n%s", i, port, place)
 		}
 	}
 	return nil
@@ -240,12 +240,12 @@ func (c *cluster) checkEntries(t *testing.T, list []flowlog.Entry) {
 	}
 	for _, text := range slices.Sorted(maps.Keys(want)) {
 		if !got[text] {
-			t.Errorf("not told: %s", text)
+			t.Errorf("not reported: %s", text)
 		}
 		delete(got, text)
 	}
 	for _, text := range slices.Sorted(maps.Keys(got)) {
-		t.Errorf("told, and not so: %s", text)
+		t.Errorf("reported wrongly: %s", text)
 	}
 }
 
@@ -299,6 +299,6 @@ func (c *cluster) testFlowLogSubscribers(t *testing.T, f *flowLogs) {
 	}
 	if out, err := c.N2.Manxctl("drops", "--action=deny"); err == nil ||
 		!strings.Contains(fmt.Sprint(out, err), `want "drop" or "log"`) {
-		t.Errorf("asked for what is neither, manxctl drops says %q, %v", out, err)
+		t.Errorf("for another action manxctl drops prints %q, %v", out, err)
 	}
 }

@@ -64,7 +64,7 @@ func watchRules(t *testing.T, n *lab.Node) *ruleWatch {
 	// It is listening once it reports a table of the test's own.
 	for i := 0; ; i++ {
 		if i == 100 {
-			t.Fatal("nft monitor tells nothing")
+			t.Fatal("nft monitor reports nothing")
 		}
 		_, err := n.Run("sh", "-c", "nft add table ip listening && nft delete table ip listening")
 		must(t, err)
@@ -264,7 +264,7 @@ func (c *cluster) testPolicyDrift(t *testing.T) {
 		quickest = min(quickest, took)
 		eventually(t, func() error {
 			if !strings.Contains(n.Log()[logged:], "repaired what another program had changed") {
-				return fmt.Errorf("%s: the log says nothing about it:\n%s", x.name, n.Log()[logged:])
+				return fmt.Errorf("%s: the log has nothing about it:\n%s", x.name, n.Log()[logged:])
 			}
 			return nil
 		})

@@ -74,10 +74,10 @@ func (c *cluster) testTranslation(t *testing.T) {
 						from, _ = netip.ParseAddrPort(text)
 					}
 					if from.Addr() != e.want {
-						t.Errorf("%s (%s) is asked by %s, want %s; %v", e.name, e.to, from, e.want, err)
+						t.Errorf("%s (%s) is queried by %s, want %s; %v", e.name, e.to, from, e.want, err)
 					}
 					if x.high > 0 && e.want != own[i] && (from.Port() < x.low || from.Port() > x.high) {
-						t.Errorf("%s (%s) is asked from port %d, want %d to %d", e.name, e.to, from.Port(), x.low,
+						t.Errorf("%s (%s) is queried from port %d, want %d to %d", e.name, e.to, from.Port(), x.low,
 							x.high)
 					}
 				}

@@ -40,7 +40,7 @@ func (c *cluster) testPolicyOff(t *testing.T) {
 		must(t, lab.Ping(p.Namespace, far.IP6()))
 		must(t, p.Delete())
 		if out, err := n.Manxctl("get", "policies"); err == nil || !strings.Contains(out, "policy") {
-			t.Errorf("asked for policies the daemon says %q, %v", out, err)
+			t.Errorf("for policies the daemon returns %q, %v", out, err)
 		}
 	}()
 	eventually(t, func() error {

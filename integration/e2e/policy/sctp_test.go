@@ -104,7 +104,7 @@ func openAssociation(ns string, to netip.Addr, port int, patience time.Duration)
 		}
 		buf := make([]byte, 16)
 		if n, err = unix.Read(fd, buf); err == nil && string(buf[:max(n, 0)]) != "hello" {
-			err = fmt.Errorf("the server said %q", buf[:max(n, 0)])
+			err = fmt.Errorf("the server sent %q", buf[:max(n, 0)])
 		}
 	})
 	return errors.Join(inside, err)

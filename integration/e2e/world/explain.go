@@ -76,7 +76,7 @@ func (x *live) End(code int, texts ...string) string {
 	}
 	for _, want := range texts {
 		if !strings.Contains(out+x.errors.String(), want) {
-			x.t.Errorf("does not say %q:\n%s%s", want, out, x.errors.String())
+			x.t.Errorf("does not print %q:\n%s%s", want, out, x.errors.String())
 		}
 	}
 	return out

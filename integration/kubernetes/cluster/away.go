@@ -106,7 +106,7 @@ func (w *World) callsWhileAway() error {
 	node := w.Worker("node1")
 	const elsewhere = "/nonexistent/manxd.sock" // as without manxd
 	if out, err := w.plugin(node, "DEL", "gone", elsewhere); err == nil || !strings.Contains(out, unreachable) {
-		return fmt.Errorf("DEL without manxd and without the API server says %s, %w", out, err)
+		return fmt.Errorf("DEL without manxd and without the API server prints %s, %w", out, err)
 	}
 	if out, err := w.plugin(node, "DEL", "gone", ""); err != nil {
 		return fmt.Errorf("DEL without the API server: %s, %w", out, err)
@@ -117,7 +117,7 @@ func (w *World) callsWhileAway() error {
 	for _, socket := range []string{elsewhere, ""} {
 		out, err := w.plugin(node, "ADD", "gone", socket)
 		if err == nil || !strings.Contains(out, unreachable) {
-			return fmt.Errorf("ADD without the API server says %s, %w", out, err)
+			return fmt.Errorf("ADD without the API server prints %s, %w", out, err)
 		}
 		w.show("CNI ADD without the API server", out)
 	}

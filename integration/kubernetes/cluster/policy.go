@@ -71,7 +71,7 @@ func (w *World) explain(from pod, allowed bool) error {
 		return err
 	}
 	if x.Allowed != allowed {
-		return fmt.Errorf("manxctl explain says that %s is allowed: %t, by %s", from.name, x.Allowed, x.By)
+		return fmt.Errorf("manxctl explain reports that %s is allowed: %t, by %s", from.name, x.Allowed, x.By)
 	}
 	verdict := map[bool]string{true: "allowed by ", false: "denied by "}[allowed]
 	w.show("manxctl explain default/"+from.name+" default/server tcp/7000", verdict+x.By)

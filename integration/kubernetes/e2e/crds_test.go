@@ -29,7 +29,7 @@ func TestDefinitions(t *testing.T) {
 	out := awaitStatus(t, w.n2, "lacks CustomResourceDefinitions", "bgpfilters.crd.projectcalico.org", "networksets")
 	t.Log(out)
 	if strings.Contains(out, "ippools") {
-		t.Errorf("what is there is said to be missing:\n%s", out)
+		t.Errorf("an existing definition is reported as missing:\n%s", out)
 	}
 	t.Run("a definition is removed, which deletes its objects", func(t *testing.T) {
 		w.apply(t, crds+"globalnetworkpolicies", map[string]any{"kind": "GlobalNetworkPolicy", "apiVersion": group,

@@ -67,7 +67,7 @@ func checkIntervals(t *testing.T, list []request, interval time.Duration) int {
 	count := 0
 	for userAgent, n := range repeated {
 		if !strings.HasPrefix(userAgent, "manxd/") {
-			t.Errorf("somebody came who calls himself %q", userAgent)
+			t.Errorf("a client has the User-Agent %q", userAgent)
 		}
 		if strings.HasSuffix(userAgent, "/datastore") {
 			count += n

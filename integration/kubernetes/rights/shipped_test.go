@@ -131,7 +131,7 @@ func TestRightsHaveRows(t *testing.T) {
 	}
 	for n, r := range rights.Rows {
 		if !used[n] {
-			t.Errorf("a row of rights that nobody has: %s %s", r.Verbs, r.Resources)
+			t.Errorf("a row of rights without an account: %s %s", r.Verbs, r.Resources)
 		}
 	}
 	var lines []string

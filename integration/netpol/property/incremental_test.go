@@ -209,7 +209,7 @@ func (r *replica) apply(c ruleset.Changes) error {
 	}
 	for _, ch := range c.Chains {
 		if (ch.Old == nil) != (r.chains[ch.Name] == nil) || ch.Old != nil && !ch.Old.Equal(r.chains[ch.Name]) {
-			return fmt.Errorf("chain %s is not what the change says it was", ch.Name)
+			return fmt.Errorf("chain %s differs from the old one of the change", ch.Name)
 		}
 		if ch.New == nil {
 			delete(r.chains, ch.Name)
@@ -274,7 +274,7 @@ func (r *replica) checkComplete() error {
 			return fmt.Errorf("%s leads to chain %s, which is missing", where, v.Chain)
 		}
 		if v.Map != "" && r.maps[v.Map] == nil {
-			return fmt.Errorf("%s asks map %s, which is missing", where, v.Map)
+			return fmt.Errorf("%s uses map %s, which is missing", where, v.Map)
 		}
 		return nil
 	}
