@@ -25,7 +25,7 @@ const (
 
 // Policies get their current names once every reader supports them, even if any process is killed on the way.
 func TestRename(t *testing.T) {
-	for writes := 1; writes <= 1; writes++ {
+	for writes := 1; writes <= 5; writes++ {
 		server := etcdtest.Start(t)
 		store, client := server.Store(t), server.Client(t)
 		for path, raw := range map[string]string{"globalnetworkpolicies/default.x": old,
@@ -41,7 +41,7 @@ func TestRename(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			tables := datastore.NewTables(zap.NewNop(), "")
 			go func() { _ = tables.Run(ctx, store, Kinds()...) }()
-			m := &Migrator{Store: through, Log: zap.Must(zap.NewDevelopment()), CheckInterval: 10 * time.Millisecond,
+			m := &Migrator{Store: through, Log: zap.NewNop(), CheckInterval: 10 * time.Millisecond,
 				Ready: func(context.Context) (string, error) {
 					checks.Add(1)
 					if ready.Load() {
