@@ -224,7 +224,8 @@ func TestEndpointsOfDeploymentsTakeLittle(t *testing.T) {
 	tables := NewTables(zap.NewNop(), "here")
 	before := heap()
 	for i := range many {
-		o := endpointOn(t, fmt.Sprint("n", i%100), i%250, fmt.Sprintf(`{"app":"app-%d","team":"t","hash":"%[1]d"}`, i%1000))
+		o := endpointOn(t, fmt.Sprint("n", i%100), i%250,
+			fmt.Sprintf(`{"app":"app-%d","team":"t","hash":"%[1]d"}`, i%1000))
 		o.Key.Name = fmt.Sprintf("n%d-k8s-web%d-eth0", i%100, i)
 		s := &o.Workload().Spec
 		s.IPNetworks = []string{fmt.Sprintf("10.%d.%d.%d/32", i>>16, i>>8&255, i&255)}

@@ -97,8 +97,8 @@ func TestAFullReadForgetsVersions(t *testing.T) {
 	}
 }
 
-// TestLeftOutVersionsAreNotMissed changes pods at random, also in fields that nobody keeps: tables with all versions and
-// tables without the equal ones have the same endpoints after each event.
+// TestLeftOutVersionsAreNotMissed changes pods at random, also in fields that nobody keeps: tables with all versions
+// and tables without the equal ones have the same endpoints after each event.
 func TestLeftOutVersionsAreNotMissed(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	all, some := newPodFeed(t, ""), newPodFeed(t, "node-1")
