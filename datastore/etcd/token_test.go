@@ -20,7 +20,9 @@ func TestForgetToken(t *testing.T) {
 		{login, nil, nil},
 		{read, rpctypes.ErrGRPCInvalidAuthToken, rpctypes.ErrGRPCInvalidAuthToken},
 	} {
-		call := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return c.returned }
+		call := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+			return c.returned
+		}
 		if got := forgetToken(t.Context(), c.method, nil, nil, nil, call); !errors.Is(got, c.want) {
 			t.Errorf("%s returns %v: the client gets %v, want %v", c.method, c.returned, got, c.want)
 		}

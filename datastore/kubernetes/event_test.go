@@ -91,7 +91,8 @@ func BenchmarkLife(b *testing.B) {
 		b.Fatal(err)
 	}
 	out := make(chan datastore.Event, queued)
-	f := &feed{store: s, kind: r.kind, out: out, latest: newLatest("node-1"), known: newRevisions(r.kind), names: map[string]model.Key{}}
+	f := &feed{store: s, kind: r.kind, out: out, latest: newLatest("node-1"), known: newRevisions(r.kind),
+		names: map[string]model.Key{}}
 	tables := datastore.NewTables(zap.NewNop(), "node-1")
 	tables.Apply(datastore.Event{Type: datastore.EventInSync, Kinds: []model.Kind{r.kind}, Revision: 1})
 	var streams [][]byte
