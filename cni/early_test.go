@@ -31,11 +31,11 @@ type daemon struct {
 	// add responds to Add; finish is the error of Finish.
 	add    func(*daemon, *cni.Request) *cni.Response
 	finish *types.Error
-	// result returns the result of Finish. It may be nil, as for a manxd that does not know it.
-	result func(*cni.Config, *cni.Request) (string, error)
 
 	mu    sync.Mutex
 	steps []cni.Step
+	// result returns the result of Finish. It may be nil, as for a manxd that does not know it.
+	result func(*cni.Config, *cni.Request) (string, error)
 }
 
 func newDaemon(t *testing.T, add func(*daemon, *cni.Request) *cni.Response, finish *types.Error) *daemon {
@@ -56,6 +56,7 @@ func newDaemon(t *testing.T, add func(*daemon, *cni.Request) *cni.Response, fini
 func (d *daemon) Call(_ context.Context, q *cni.Request) (*cni.Response, error) {
 	d.mu.Lock()
 	d.steps = append(d.steps, q.Step)
+	result := d.result
 	d.mu.Unlock()
 	r := &cni.Response{Version: cni.ProtocolVersion, Attachment: &cni.Attachment{}}
 	switch q.Step {
@@ -63,10 +64,10 @@ func (d *daemon) Call(_ context.Context, q *cni.Request) (*cni.Response, error) 
 		return d.add(d, q), nil
 	case cni.StepFinish:
 		r.Error = d.finish
-		if d.result != nil {
+		if result != nil {
 			conf, err := cni.ParseConfig(q.Config)
 			if err == nil {
-				r.Result, err = d.result(conf, q)
+				r.Result, err = result(conf, q)
 			}
 			return r, err
 		}
@@ -272,6 +273,12 @@ func TestPluginOfBefore(t *testing.T) {
 	}
 }
 
+func (d *daemon) setResult(result func(*cni.Config, *cni.Request) (string, error)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.result = result
+}
+
 // The result is the same, whether manxd has it or the plugin makes it.
 func TestResultOfManxd(t *testing.T) {
 	add := func(*daemon, *cni.Request) *cni.Response {
@@ -282,11 +289,11 @@ func TestResultOfManxd(t *testing.T) {
 	if err != nil || want == "" {
 		t.Fatalf("%s, %v", want, err)
 	}
-	d.result = cni.ResultText
+	d.setResult(cni.ResultText)
 	if have, err := d.attach(); err != nil || have != want {
 		t.Errorf("%s, %v, want %s", have, err, want)
 	}
-	d.result = func(*cni.Config, *cni.Request) (string, error) { return "{}", nil }
+	d.setResult(func(*cni.Config, *cni.Request) (string, error) { return "{}", nil })
 	if have, err := d.attach(); err != nil || have != "{}" {
 		t.Errorf("%s, %v, want the result of manxd", have, err)
 	}
