@@ -49,7 +49,7 @@ func (c *cluster) noteUnknownAnnotations(object string, kind model.Kind, annotat
 		if len(valid) > 0 {
 			text = strings.Join(valid, ", ")
 		}
-		c.note(object, fmt.Sprintf("annotation %s is ignored: it means nothing on a %s (known there: %s)", name, kind,
+		c.note(object, fmt.Sprintf("annotation %s is ignored: it has no meaning on a %s (known there: %s)", name, kind,
 			text))
 	}
 }

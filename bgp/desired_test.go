@@ -158,7 +158,7 @@ func TestSessions(t *testing.T) {
 			objects: []string{a, b, off, `peer p {"nodeSelector":"all()","peerSelector":"all()"}`},
 			want:    []string{"10.192.0.3:179 node 64512-64512 passive from BGPPeer/p"}},
 
-		{rule: "conflict: equal wishes share a session",
+		{rule: "conflict: equal requests share a session",
 			objects: []string{a, b, `peer p {"nodeSelector":"all()","peerSelector":"all()"}`},
 			want:    []string{"10.192.0.3:179 node 64512-64512 passive from BGPPeer/p+BGPConfiguration/default"}},
 		{rule: "conflict: an explicit peer wins over the mesh",

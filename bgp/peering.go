@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Groups of wishes for one address, the strongest first, as in calico/node: a wish about this node goes before the
-// reverse of a wish about another.
+// Groups of requests for one address, the strongest first, as in calico/node: a request about this node goes before the
+// reverse of a request about another.
 const (
 	groupGlobal  = iota // a BGPPeer for all nodes
 	groupNode           // a BGPPeer for this node

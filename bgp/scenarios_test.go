@@ -462,7 +462,7 @@ func TestAnnotations(t *testing.T) {
 				`BGPPeer/p: annotation manx.io/max-prefixes = "many" is ignored: want a number from 0 to 2147483647`}},
 		{"negative", "manx.io/max-prefixes", "-1", 0, []string{`annotation manx.io/max-prefixes = "-1" is ignored`}},
 		{"misspelt", "manx.io/max-prefix", "1000", 0, []string{"BGPPeer/p: annotation manx.io/max-prefix is ignored: " +
-			"it means nothing on a BGPPeer (known there: manx.io/"}},
+			"it has no meaning on a BGPPeer (known there: manx.io/"}},
 		{"of others", "example.com/max-prefixes", "x", 0, nil},
 	} {
 		t.Run(tc.rule, func(t *testing.T) {

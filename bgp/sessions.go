@@ -27,7 +27,7 @@ type request struct {
 	text   string // the address, to sort by
 }
 
-// planner turns peerings into wishes, for the node that we are.
+// planner makes requests for sessions of this node from peerings.
 type planner struct {
 	*cluster
 	reader    model.Reader

@@ -76,11 +76,11 @@ func settleAddress(requests []*request, s *Session) Conflict {
 	return c
 }
 
-// givesWay reports whether a wish is the reverse of a BGPPeer and this node has settings of its own for the peer: then
-// it is content with a session that can come up.
+// givesWay reports whether a request is the reverse of a BGPPeer and this node has settings of its own for the peer:
+// then it is content with a session that can come up.
 func givesWay(kept, w *request) bool { return w.group == groupReverse && kept.group < groupReverse }
 
-// precedence names the rule by which one wish goes before another.
+// precedence names the rule by which one request goes before another.
 func precedence(kept, dropped *request) string {
 	switch {
 	case kept.group == dropped.group:
@@ -93,9 +93,9 @@ func precedence(kept, dropped *request) string {
 	return "a BGPPeer for all nodes goes before one for some"
 }
 
-// differences lists the settings in which two wishes differ; with compatible set, only those that both ends must share
-// for a session to come up. Passwords are compared but not shown. A wish without gateway or limit accepts those of
-// another.
+// differences lists the settings in which two requests differ; with compatible set, only those that both ends must
+// share for a session to come up. Passwords are compared but not shown. A request without gateway or limit accepts
+// those of another.
 func differences(have, want *Session, compatible bool) []string {
 	var diff []string
 	both := func(differs bool, format string, args ...any) {

@@ -76,10 +76,10 @@ func (a *PolicyAgent) watch(ctx context.Context, works func()) error {
 
 func (a *PolicyAgent) changesUnheard(err error) {
 	if err == nil {
-		a.log.Info("changes that others make to the rules are heard again")
+		a.log.Info("changes of the rules by other programs are reported again")
 		return
 	}
-	a.log.Warn("changes that others make to the rules are not heard, trying again", zap.Error(err))
+	a.log.Warn("changes of the rules by other programs are not reported, trying again", zap.Error(err))
 }
 
 // InterfacesChanged reports that interfaces of the host, or their addresses, may have changed.

@@ -8,7 +8,7 @@ import (
 )
 
 // keepWatching calls watch until ctx ends, after a pause when it fails, which grows while it fails in a row. watch
-// calls works for each event it receives. tell gets each failure, and nil when watch works again.
+// calls works for each event it receives. report gets each failure, and nil when watch works again.
 func keepWatching(
 	ctx context.Context, after func(time.Duration) <-chan time.Time, report func(error), watch func(works func()) error,
 ) {

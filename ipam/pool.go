@@ -136,7 +136,7 @@ func pickRequested(candidates []pool, requested []netip.Prefix) ([]pool, error) 
 	for _, want := range requested {
 		i := slices.IndexFunc(candidates, func(p pool) bool { return p.cidr == want.Masked() })
 		if i < 0 {
-			return nil, fmt.Errorf("%w: pool %s was asked for, but it does not exist or is disabled; enabled are %s",
+			return nil, fmt.Errorf("%w: pool %s was requested, but it does not exist or is disabled; enabled are %s",
 				errNoPool, want, poolNames(candidates))
 		}
 		chosen = append(chosen, candidates[i])
@@ -169,7 +169,7 @@ func pickMatching(candidates []pool, r *Request, family Family, nodeLabels map[s
 func matches(p pool, nodeLabels, namespaceLabels map[string]string) (ok bool, why string, err error) {
 	spec := p.object.Spec
 	if *spec.AssignmentMode != v3.Automatic {
-		return false, "is only used when asked for (assignmentMode " + string(*spec.AssignmentMode) + ")", nil
+		return false, "is only used on request (assignmentMode " + string(*spec.AssignmentMode) + ")", nil
 	}
 	if ok, err = selects(spec.NodeSelector, nodeLabels); err != nil || !ok {
 		return false, fmt.Sprintf("selects nodes with %s", spec.NodeSelector), err

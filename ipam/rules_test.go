@@ -126,7 +126,7 @@ func TestPoolSelection(t *testing.T) {
 		{name: "none selects the node", pools: []*model.Object{
 			poolObject("p", "10.0.0.0/29", 29, selecting("rack == 'r2'"))},
 			refused: []string{"node e", "pool p (10.0.0.0/29) selects nodes with rack == 'r2'"}},
-		{name: "one that is only used when asked for is not used",
+		{name: "one that is only used on request is not used",
 			pools:   []*model.Object{poolObject("p", "10.0.0.0/29", 29, manual)},
 			refused: []string{"assignmentMode Manual"}},
 		{name: "one that is asked for is used whatever it selects", change: pools4("10.2.0.0/29"), want: "10.2.0.0/29",

@@ -132,7 +132,7 @@ func (g *Guard) admit(c net.Conn) (net.Conn, error) {
 	if err != nil {
 		g.note(zap.Error(err))
 		return nil, status.Errorf(codes.PermissionDenied,
-			"refused: the kernel does not tell which user made this connection; %s", g.cfg.Hint)
+			"refused: the kernel does not report which user made this connection; %s", g.cfg.Hint)
 	}
 	if caller.UID != 0 && !slices.Contains(g.cfg.Users, caller.UID) {
 		g.note(zap.Uint32("uid", caller.UID))

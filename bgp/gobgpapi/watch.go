@@ -147,7 +147,7 @@ func watchOptions(r *v3.WatchEventRequest) ([]server.WatchOption, error) {
 		}
 	}
 	if len(options) == 0 {
-		return nil, status.Error(codes.InvalidArgument, "nothing to watch: ask for peers or for a table")
+		return nil, status.Error(codes.InvalidArgument, "nothing to watch: select peers or a table")
 	}
 	return options, nil
 }

@@ -110,7 +110,8 @@ func (s *Speaker) allowCall(ctx context.Context, method string, req any) error {
 		r, _ := req.(*api.ResetPeerRequest)
 		return s.allowReset(ctx, r)
 	}
-	return status.Errorf(codes.PermissionDenied, "%s is refused: this speaker does what the datastore says; change "+
+	return status.Errorf(codes.PermissionDenied, "%s is refused: this speaker is configured by the datastore "+
+		"alone; change "+
 		"BGPPeer and BGPConfiguration resources instead", name)
 }
 

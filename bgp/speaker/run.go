@@ -143,7 +143,8 @@ func (r *speakerRun) removeSocket() {
 	}
 }
 
-// listenAddresses returns the addresses to listen on; without a wish, every address of the families of this host.
+// listenAddresses returns the addresses to listen on; without any in the settings, every address of the families of
+// this host.
 func listenAddresses(configured []netip.Addr) []string {
 	if len(configured) == 0 {
 		all := []string{"0.0.0.0"}

@@ -165,7 +165,7 @@ func TestNamespaces(t *testing.T) {
 	s.run("get", "wep", "-A").want(t, 0, "NAMESPACE   WORKLOAD   NODE     NETWORKS      INTERFACE\n"+
 		"default     db-0       node-1   10.0.0.1/32   cali1\nshop        web-1      node-1   10.0.0.1/32   cali1\n")
 	s.run("get", "wep", "-A", "x").want(t, 2, "", "use -n instead of -A")
-	s.pipe(shop, "apply", "-n", "other", "-f", "-").want(t, 1, "", `metadata.namespace is "shop", but -n says "other"`)
+	s.pipe(shop, "apply", "-n", "other", "-f", "-").want(t, 1, "", `metadata.namespace is "shop", but -n is "other"`)
 	s.run("delete", "wep", "node--1-k8s-web--1-eth0").want(t, 1, "",
 		"WorkloadEndpoint default/node--1-k8s-web--1-eth0: does not exist")
 	s.run("delete", "wep", "node--1-k8s-web--1-eth0", "-n", "shop").want(t, 0,

@@ -223,7 +223,7 @@ func restartText(n *manxv1.Negotiated) string {
 	if !n.GetGracefulRestart() {
 		return "not announced by the peer"
 	}
-	return fmt.Sprintf("the peer asks to keep its routes for %d s%s%s%s", n.GetRestartSeconds(),
+	return fmt.Sprintf("the peer's restart time is %d s%s%s%s", n.GetRestartSeconds(),
 		when(n.GetPeerRestarted(), "; it had restarted"), when(n.GetPeerForwarding(), "; it kept forwarding"),
 		when(n.GetRestartNotification(), "; also after a NOTIFICATION"))
 }

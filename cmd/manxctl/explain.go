@@ -41,7 +41,7 @@ rules that it computes from the same objects. With -f the objects come from file
 (Pods, Namespaces, NetworkPolicies), without daemon and datastore.
 
 With --live the kernel traces the next packet of the flow on this node through the chains of all nftables tables, those
-of other programs too, and each verdict is compared with the explanation. Send the packet when the command asks for it.
+of other programs too, and each verdict is compared with the explanation. Send the packet when the command requests it.
 Packets of established connections do not count, since policy is not evaluated for them.
 
 Exit codes: 0 explained, with either verdict, and with --live the kernel agrees; 1 error, such as an end that does not

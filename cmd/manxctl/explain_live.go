@@ -184,7 +184,7 @@ func packetText(p *manxv1.TracedPacket) string {
 		fmt.Fprintf(&b, "The kernel does otherwise: %s\n  explained: %s\n", strings.Join(p.GetReasons(), "; "),
 			p.GetExplained())
 	case packetUndecided:
-		fmt.Fprintf(&b, "This says nothing about the explanation: %s\n", strings.Join(p.GetReasons(), "; "))
+		fmt.Fprintf(&b, "This is no evidence about the explanation: %s\n", strings.Join(p.GetReasons(), "; "))
 	default:
 		fmt.Fprintf(&b, "The kernel agrees: %s\n", p.GetExplained())
 	}

@@ -57,7 +57,7 @@ func complete(o *model.Object, ns namespaces) error {
 		o.Key.Namespace = ns.orDefault()
 		o.Metadata().SetNamespace(o.Key.Namespace)
 	case kind.Namespaced && ns.name != "" && ns.name != o.Key.Namespace:
-		return fmt.Errorf("%s: metadata.namespace is %q, but -n says %q", o.Key, o.Key.Namespace, ns.name)
+		return fmt.Errorf("%s: metadata.namespace is %q, but -n is %q", o.Key, o.Key.Namespace, ns.name)
 	}
 	if o.Key.Name != "" {
 		return nil

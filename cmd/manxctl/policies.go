@@ -29,7 +29,7 @@ func (c *cli) getPolicies(ctx context.Context, o getOptions) error {
 	})
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w (\"manxctl get networkpolicies -A\" asks the datastore)", err)
+		return fmt.Errorf("%w (\"manxctl get networkpolicies -A\" reads the datastore)", err)
 	case answer.GetCountersProblem() != "":
 		c.complain([]string{"Warning: " + answer.GetCountersProblem()})
 	}

@@ -112,7 +112,7 @@ func (s *serverFlags) explain(message string) string {
 		{"first record does not look like a TLS handshake",
 			"the program there does not speak TLS: is it the port of --control-listen?"},
 		{"error reading server preface: EOF",
-			"it closed the connection: there may be too many of this host; its log says why"},
+			"it closed the connection: there may be too many of this host; its log has the reason"},
 		{"connection refused", "no program listens there: is manxd running there, with --control-listen?"},
 	} {
 		if strings.Contains(message, x.part) {

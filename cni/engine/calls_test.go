@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -119,7 +120,7 @@ type node struct {
 	dir          string
 	disconnected bool // the datastore is away
 	begin        func(*cni.Attachment)
-	result       string // of the last response
+	result       atomic.Value // the result of the last response, a string
 }
 
 var kinds = []model.Kind{model.KindClusterInformation, model.KindNode, model.KindIPPool, model.KindIPReservation,
@@ -206,7 +207,7 @@ func (n *node) callWithArgs(args string, step cni.Step, container string, a *cni
 	if err != nil {
 		return nil, err
 	}
-	n.result = r.Result
+	n.result.Store(r.Result)
 	return r.Attachment, nil
 }
 

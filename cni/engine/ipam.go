@@ -166,7 +166,7 @@ func (c *call) attributes() map[string]string { return c.work.attributes(c.Now()
 func (c *call) assignAny(ctx context.Context, pod *facts, later *writes) ([]netip.Prefix, error) {
 	v4, v6 := pod.families(c.conf)
 	if !v4 && !v6 {
-		return nil, invalidConf("ipam asks for no address", "assign_ipv4 is \"false\" and assign_ipv6 is not "+
+		return nil, invalidConf("ipam requests no address", "assign_ipv4 is \"false\" and assign_ipv6 is not "+
 			"\"true\": set one of them")
 	}
 	req := ipam.Request{

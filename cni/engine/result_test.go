@@ -21,8 +21,8 @@ func TestFinishHasTheResult(t *testing.T) {
 		_, err = n.call(cni.StepFinish, id, a, conf)
 		n.must(err)
 		for _, part := range []string{want, a.Addresses[0].String() + "/32"} {
-			if !strings.Contains(n.result, part) {
-				t.Errorf("version %s: %s lacks %s", version, n.result, part)
+			if !strings.Contains(n.result.Load().(string), part) {
+				t.Errorf("version %s: %s lacks %s", version, n.result.Load(), part)
 			}
 		}
 		n.del(id)
@@ -31,7 +31,7 @@ func TestFinishHasTheResult(t *testing.T) {
 	a, err := n.call(cni.StepAdd, "other", &cni.Attachment{Addresses: []netip.Addr{netip.MustParseAddr("10.9.9.9")}},
 		conf)
 	n.must(err)
-	if _, err = n.call(cni.StepFinish, "other", a, conf); err != nil || n.result != "" {
-		t.Errorf("after another IPAM plugin: %s, %v", n.result, err)
+	if _, err = n.call(cni.StepFinish, "other", a, conf); err != nil || n.result.Load() != "" {
+		t.Errorf("after another IPAM plugin: %s, %v", n.result.Load(), err)
 	}
 }

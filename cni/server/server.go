@@ -152,7 +152,7 @@ func authorize(c *net.UnixConn) error {
 			unix.SO_PEERCRED)
 	})
 	if err = errors.Join(err, failed); err != nil {
-		return fmt.Errorf("the kernel does not tell who calls: %w", err)
+		return fmt.Errorf("the kernel does not report the caller: %w", err)
 	}
 	if peer.Uid != 0 {
 		return fmt.Errorf("user %d may not use this socket: want root", peer.Uid)

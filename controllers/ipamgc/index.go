@@ -90,7 +90,7 @@ func newIndex() *index {
 		cooling: map[netip.Prefix]*block{}, claims: map[model.Key]*claim{}, dirty: map[string]bool{}}
 }
 
-// putClaim sets the current state of an affinity; nil means that it is deleted.
+// putClaim sets the current state of an affinity; nil if it is deleted.
 func (x *index) putClaim(key model.Key, o *model.Object) {
 	delete(x.claims, key)
 	a, ok := key.Affinity()
@@ -102,7 +102,7 @@ func (x *index) putClaim(key model.Key, o *model.Object) {
 		b.State == model.StatePendingDeletion}
 }
 
-// put sets the current state of a block; nil means that it is deleted.
+// put sets the current state of a block; nil if it is deleted.
 func (x *index) put(cidr netip.Prefix, b *model.Block) {
 	was := x.blocks[cidr]
 	if was == nil {

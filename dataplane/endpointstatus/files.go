@@ -26,7 +26,7 @@ type FilesConfig struct {
 	Routed func(Endpoint, netip.Prefix) bool
 	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
 	WithPolicy bool
-	News       *News // told of changed files; may be nil
+	News       *News // notified of changed files; may be nil
 	Logger     *zap.Logger
 	Now        func() time.Time
 }
@@ -96,7 +96,7 @@ func (f *Files) SetState(h *hoststate.Host) {
 		}
 		end, err := newEndpoint(k, o.Revision, e.Spec.InterfaceName, e.Spec.MAC, addresses)
 		if err != nil {
-			f.log.Debug("no CNI plugin can be told of a workload", zap.Stringer("key", k), zap.Error(err))
+			f.log.Debug("the status file of a workload cannot be written", zap.Stringer("key", k), zap.Error(err))
 			f.untold = append(f.untold,
 				reconcile.Notice{Subject: k.String(), Text: "its status file is not written: " + err.Error()})
 			continue
@@ -145,7 +145,7 @@ func (f *Files) move() {
 	}
 	if f.target != nil {
 		if _, err := Cleanup(f.dir); err != nil {
-			f.log.Warn("files that tell of workloads are left in the folder where they were kept before",
+			f.log.Warn("status files of workloads are left in the folder where they were kept before",
 				zap.Error(err))
 		}
 	}

@@ -26,13 +26,13 @@ const (
 func Compare(p *Packet, a *explain.Answer, node string) (Verdict, []string) {
 	switch {
 	case p.Incomplete:
-		return Undecided, []string{"the kernel had too much to tell: some steps of the packet were lost"}
+		return Undecided, []string{"the kernel had too much to report: some steps of the packet were lost"}
 	case p.Connection == nftables.StateInvalid:
 		return Undecided, []string{"connection tracking knows no connection that it belongs to, nor does it begin " +
 			"one (it is out of place or damaged), and it was " + p.End.Text}
 	case p.known() && p.End.Kind != Dropped:
-		return Undecided, []string{"it belongs to a connection that was already known, about which policy is not " +
-			"asked again; open a new one"}
+		return Undecided, []string{"it belongs to a connection that was already known, for which policy is not " +
+			"evaluated again; open a new one"}
 	case p.known() && a.Allowed:
 		return Differs, []string{"it belongs to a connection that was already known, and yet it was " + p.End.Text}
 	case p.known():

@@ -200,7 +200,7 @@ func TestCompare(t *testing.T) {
 		{"a known connection", steps(fresh, enter("prerouting"), isKnown, leave("prerouting"), enterRouted,
 			policyChain("forward-from-workload", "established", "accept"), ends), explained("deny E 1", "allow I 2"),
 			Undecided,
-			"it belongs to a connection that was already known, about which policy is not asked again"},
+			"it belongs to a connection that was already known, for which policy is not evaluated again"},
 		{"a known connection is dropped that policy would deny",
 			steps(fresh, isKnown, enterRouted, policy("ip filter", "FORWARD", "drop")),
 			explained("deny E 1", "allow I 2"), Undecided, "already known, and was dropped by"},

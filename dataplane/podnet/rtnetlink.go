@@ -292,8 +292,8 @@ func (s rtnetlink) routes() (list []route, err error) {
 	return list, err
 }
 
-// routeTo returns the route to exactly this address, nil if there is none. It asks for one route: not for the whole
-// table, which may hold 100,000 others.
+// routeTo returns the route to exactly this address, nil if there is none. It reads one route, not the whole table,
+// which may hold 100,000 others.
 func (s rtnetlink) routeTo(a netip.Addr) (found *route, err error) {
 	err = s.Query(unix.RTM_GETROUTE, 0, func(b *netlink.Builder) {
 		rtmsg(b, unix.RtMsg{Family: family(a), Dst_len: byte(a.BitLen()), Flags: unix.RTM_F_FIB_MATCH})

@@ -117,7 +117,7 @@ func TestRules(t *testing.T) {
 		{"link-local next hop with its interface", learned("fd10:2::/122", 1024, "fe80::9%eth1"),
 			"fd10:2::/122 via fe80::9 dev eth1 proto bird metric 1024", reconcile.Applied},
 		{"link-local next hop without one", learned("fd10:2::/122", 1024, "fe80::9"),
-			"next hop fe80::9 is link-local, and nothing says on which interface", reconcile.Blocked},
+			"next hop fe80::9 is link-local, on an unknown interface", reconcile.Blocked},
 		{"several next hops", learned("10.244.2.0/26", 1024, "10.1.0.9", "10.3.0.9"),
 			"10.244.2.0/26 nexthop via 10.1.0.9 dev eth0 nexthop via 10.3.0.9 dev eth1 proto bird metric 1024",
 			reconcile.Applied},

@@ -86,7 +86,7 @@ func (u *underlay) resolve(nh netip.Addr) (hops []kernel.NextHop, reason string)
 
 func (u *underlay) resolveLinkLocal(nh netip.Addr) ([]kernel.NextHop, string) {
 	if nh.Zone() == "" {
-		return nil, fmt.Sprintf("next hop %s is link-local, and nothing says on which interface", nh)
+		return nil, fmt.Sprintf("next hop %s is link-local, on an unknown interface", nh)
 	}
 	l, ok := u.link(nh.Zone())
 	if !ok || !l.Up {

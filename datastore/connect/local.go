@@ -20,7 +20,7 @@ import (
 const localName = "datastore.json"
 
 // ErrNoLocal is the error of Open if no datastore is set and no manxd has written its settings.
-var ErrNoLocal = errors.New("no manxd has said how it reaches the datastore")
+var ErrNoLocal = errors.New("no manxd has recorded how it reaches the datastore")
 
 // local is the content of the file. It contains no secret, only the names of files with secrets.
 type local struct {

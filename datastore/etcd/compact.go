@@ -14,8 +14,8 @@ import (
 	"github.com/manxnet/manx/datastore"
 )
 
-// compactKey holds the current revision at the time of the last compaction; the number of its writes tells compactors
-// apart. kube-apiserver and Calico use the same key, so that all of them together compact once in a period.
+// compactKey holds the current revision at the time of the last compaction; the number of its writes distinguishes
+// compactors. kube-apiserver and Calico use the same key, so that all of them together compact once in a period.
 const compactKey = "compact_rev_key"
 
 var _ datastore.Compactor = (*Store)(nil)

@@ -80,7 +80,7 @@ func fromStatus(code int32, err error) error {
 	case code == http.StatusForbidden:
 		return &apiError{datastore.ErrUnauthorized, "the Kubernetes API does not allow it: " + text}
 	case code == http.StatusTooManyRequests, code >= http.StatusInternalServerError:
-		return fmt.Errorf("%w: the Kubernetes API says: %s", datastore.ErrUnavailable, text)
+		return fmt.Errorf("%w: the Kubernetes API responds: %s", datastore.ErrUnavailable, text)
 	}
 	return &apiError{nil, "the Kubernetes API refuses it: " + text}
 }

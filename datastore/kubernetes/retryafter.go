@@ -104,7 +104,7 @@ func (t throttled) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	wait, shortened := retryAfter(seconds)
 	if shortened {
-		t.log.Warn("the Kubernetes API asks for a long wait, which is shortened", zap.String("method", req.Method),
+		t.log.Warn("the Kubernetes API requests a long wait, which is shortened", zap.String("method", req.Method),
 			zap.String("path", req.URL.Path), zap.Int("retryAfterSeconds", seconds), zap.Duration("wait", wait))
 		resp.Header = resp.Header.Clone()
 		resp.Header.Set("Retry-After", strconv.Itoa(int(wait/time.Second)))

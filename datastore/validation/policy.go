@@ -147,7 +147,8 @@ func (c *check) namespaceSelector(field, text string) {
 		return
 	}
 	if _, alone := s.Root().(selector.Global); !alone && hasGlobal(s.Root()) {
-		c.broken(field, text, "global() must stand alone: it excludes namespaces, so nothing can be said of them")
+		c.broken(field, text, "global() must stand alone: it excludes namespaces, so no other selector can "+
+			"apply to them")
 	}
 }
 

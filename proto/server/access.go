@@ -119,7 +119,7 @@ func (h *recordedStream) RecvMsg(m any) error {
 // authorize returns the caller of a method, or a status error that names the missing permission.
 func (s *Server) authorize(ctx context.Context, method string) (identity, error) {
 	who := callerOf(ctx)
-	err := status.Error(codes.Unauthenticated, "the connection does not tell who calls")
+	err := status.Error(codes.Unauthenticated, "the connection does not identify the caller")
 	if who != nil {
 		needs, known := s.role(method)
 		if err = who.allows(needs); !known {

@@ -21,9 +21,9 @@ func differences(st speaker.SessionStatus) (list []string) {
 	}
 	w, lost := st.Session, func(c string) bool { return !slices.Contains(st.Capabilities, c) }
 	hold, keepalive := time.Duration(w.HoldSeconds)*time.Second, time.Duration(w.KeepaliveSeconds)*time.Second
-	add(st.HoldTime != 0 && st.HoldTime < hold, "hold time %s instead of %s: the peer asks for less, and the lower "+
+	add(st.HoldTime != 0 && st.HoldTime < hold, "hold time %s instead of %s: the peer proposes less, and the lower "+
 		"one counts (RFC 4271 section 4.2)", seconds(st.HoldTime), seconds(hold))
-	add(st.HoldTime == 0 && !st.Counters.At.IsZero(), "no hold time: the peer asks for 0, so that a peer that is "+
+	add(st.HoldTime == 0 && !st.Counters.At.IsZero(), "no hold time: the peer proposes 0, so that a peer that is "+
 		"silently gone is not noticed")
 	add(st.Keepalive != 0 && st.Keepalive != keepalive && st.HoldTime == hold, "keepalives every %s instead of %s",
 		seconds(st.Keepalive), seconds(keepalive))

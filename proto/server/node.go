@@ -25,7 +25,7 @@ type NodeSource struct {
 type AddressCandidate struct {
 	Address   netip.Prefix
 	Interface string
-	Method    string // the detection method that judged it
+	Method    string // the detection method that selected or skipped it
 	Chosen    bool
 	Reason    string // why chosen or skipped
 }

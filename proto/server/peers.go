@@ -96,7 +96,7 @@ func peerDetails(st speaker.SessionStatus, d bgp.Desired) *manxv1.Peer {
 	return p
 }
 
-// conflictsOf lists the other wishes for the address of a session.
+// conflictsOf lists the other requests for the address of a session.
 func conflictsOf(st speaker.SessionStatus, d bgp.Desired) (list []string) {
 	for _, c := range d.Conflicts {
 		if c.Address == st.Session.Address {

@@ -174,7 +174,7 @@ func (t *tableReader) dumpWhole(name string, count int, begin func(), each func(
 		}
 		before = n
 	}
-	return fmt.Errorf("the kernel tells another number of them each time: %w", unix.EAGAIN)
+	return fmt.Errorf("the kernel reports another number of them each time: %w", unix.EAGAIN)
 }
 
 func plainElement(t ruleset.SetType, key []byte) ruleset.Element {

@@ -120,7 +120,7 @@ func (e *explanation) follow() {
 		SourcePort: a.Flow.SourcePort, DestinationPort: a.Flow.Port, ICMPType: a.Flow.ICMPType,
 		ICMPCode: a.Flow.ICMPCode}
 	if hasPorts(a.Flow.Protocol) && a.Flow.Port == 0 {
-		e.note("no port was given: rules about ports do not match; ask again with %s/PORT",
+		e.note("no port was given: rules about ports do not match; use %s/PORT",
 			ProtocolName(a.Flow.Protocol))
 	}
 	from, to := a.Source.Node, a.Destination.Node

@@ -52,7 +52,7 @@ func Run(t *testing.T, newTable func(*Store, func() time.Time) Table) {
 		"Drift is repaired":                         driftIsRepaired,
 		"Failed list changes nothing":               failedListChangesNothing,
 		"Ends as desired":                           endsAsDesired,
-		"Repairs are told":                          repairsAreReported,
+		"Repairs are reported":                      repairsAreReported,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, m) })
 	}

@@ -190,7 +190,7 @@ func TestExplainLive(t *testing.T) {
 		x := world.StartLiveExplain(t, n1, "--live-timeout=2s", from, near.IP4().String(), "tcp/7010")
 		_, err = c.Write([]byte("more"))
 		must(t, err)
-		x.End(1, "(connection: established)", "This says nothing about the explanation: it belongs to a connection "+
+		x.End(1, "(connection: established)", "This is no evidence about the explanation: it belongs to a connection "+
 			"that was already known",
 			"no packet to compare came through node n1 within 2s")
 	})

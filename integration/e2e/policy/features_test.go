@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -158,7 +157,7 @@ func (k attempt) tryOnce() error {
 
 // associate sends an INIT and waits for the reply.
 func associate(conn *net.IPConn, port uint16) error {
-	own := uint16(20000 + rand.IntN(40000))
+	own := uint16(freshPort().Port) // the kernel passes packets of a known association
 	_, err := conn.Write(lab.SCTPPacket{Source: own, Destination: port, Chunk: lab.SCTPInit,
 		Initiate: uint32(own)}.Encode())
 	for buf := make([]byte, 256); err == nil; {

@@ -4,8 +4,8 @@
 // 	protoc        (any)
 // source: manx/v1/controllers.proto
 
-// What the controllers of the cluster do, told by the manxd that takes part in their election. Times, words and access
-// are as in manx.proto.
+// The controllers of the cluster, reported by a manxd that takes part in their election. Times, words and access are as
+// in manx.proto.
 
 package manxv1
 
@@ -62,11 +62,11 @@ func (*ListReleasesRequest) Descriptor() ([]byte, []int) {
 
 type ListReleasesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                     // that answers
-	Leading       bool                   `protobuf:"varint,2,opt,name=leading,proto3" json:"leading,omitempty"`                              // it runs the controllers of the cluster
-	SinceUnixMs   int64                  `protobuf:"varint,3,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"` // since when it leads
-	Leader        string                 `protobuf:"bytes,4,opt,name=leader,proto3" json:"leader,omitempty"`                                 // the node that leads, empty if none does or if it is not known
-	Problem       string                 `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`                               // why nothing is released now, or why the leader is not known; empty if all is well
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                     // the responding node
+	Leading       bool                   `protobuf:"varint,2,opt,name=leading,proto3" json:"leading,omitempty"`                              // it is the leader: it runs the controllers of the cluster
+	SinceUnixMs   int64                  `protobuf:"varint,3,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"` // since when it is the leader
+	Leader        string                 `protobuf:"bytes,4,opt,name=leader,proto3" json:"leader,omitempty"`                                 // empty if there is none, or if it is not known
+	Problem       string                 `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`                               // why nothing is released now, or why the leader is not known; empty for none
 	Releases      []*Release             `protobuf:"bytes,6,rep,name=releases,proto3" json:"releases,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -144,18 +144,18 @@ func (x *ListReleasesResponse) GetReleases() []*Release {
 	return nil
 }
 
-// Release is an address or a block that nobody used.
+// Release is a released address or block, which was unused.
 type Release struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	AtUnixMs          int64                  `protobuf:"varint,1,opt,name=at_unix_ms,json=atUnixMs,proto3" json:"at_unix_ms,omitempty"`
 	Address           string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`     // of a block: its CIDR
 	Handle            string                 `protobuf:"bytes,3,opt,name=handle,proto3" json:"handle,omitempty"`       // empty for a block
-	Node              string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`           // that used the address, or owned the block
-	Namespace         string                 `protobuf:"bytes,5,opt,name=namespace,proto3" json:"namespace,omitempty"` // of the pod, empty if it was not the address of one
+	Node              string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`           // the earlier user of the address, or owner of the block
+	Namespace         string                 `protobuf:"bytes,5,opt,name=namespace,proto3" json:"namespace,omitempty"` // of the pod; empty if the address was not one of a pod
 	Pod               string                 `protobuf:"bytes,6,opt,name=pod,proto3" json:"pod,omitempty"`
 	Reason            string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`                                                     // "pod-gone", "pod-moved", "address-unused", "vm-gone", "node-gone", "surplus" or "unfinished"
 	Text              string                 `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"`                                                         // the reason as a sentence
-	UnusedSinceUnixMs int64                  `protobuf:"varint,9,opt,name=unused_since_unix_ms,json=unusedSinceUnixMs,proto3" json:"unused_since_unix_ms,omitempty"` // since when it was known to be unused, 0 if that was not noted
+	UnusedSinceUnixMs int64                  `protobuf:"varint,9,opt,name=unused_since_unix_ms,json=unusedSinceUnixMs,proto3" json:"unused_since_unix_ms,omitempty"` // since when it was known to be unused; 0 if that was not recorded
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }

@@ -4,8 +4,8 @@
 // - protoc             (any)
 // source: manx/v1/controllers.proto
 
-// What the controllers of the cluster do, told by the manxd that takes part in their election. Times, words and access
-// are as in manx.proto.
+// The controllers of the cluster, reported by a manxd that takes part in their election. Times, words and access are as
+// in manx.proto.
 
 package manxv1
 
@@ -29,11 +29,11 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Controllers tells what the controllers of the cluster did on this node. A daemon whose settings leave them out does
+// Controllers reports the work of the controllers of the cluster on this node. A daemon that takes no part in them does
 // not have the service.
 type ControllersClient interface {
-	// ListReleases gives the addresses and blocks that the garbage collection of IPAM released, and why, oldest first: the
-	// last 100 since the daemon started. Only the node that leads releases anything.
+	// ListReleases returns the addresses and blocks that the garbage collection of IPAM released, with the reasons: the
+	// last 100 since the daemon started, oldest first. Only the leader releases addresses.
 	ListReleases(ctx context.Context, in *ListReleasesRequest, opts ...grpc.CallOption) (*ListReleasesResponse, error)
 }
 
@@ -59,11 +59,11 @@ func (c *controllersClient) ListReleases(ctx context.Context, in *ListReleasesRe
 // All implementations must embed UnimplementedControllersServer
 // for forward compatibility.
 //
-// Controllers tells what the controllers of the cluster did on this node. A daemon whose settings leave them out does
+// Controllers reports the work of the controllers of the cluster on this node. A daemon that takes no part in them does
 // not have the service.
 type ControllersServer interface {
-	// ListReleases gives the addresses and blocks that the garbage collection of IPAM released, and why, oldest first: the
-	// last 100 since the daemon started. Only the node that leads releases anything.
+	// ListReleases returns the addresses and blocks that the garbage collection of IPAM released, with the reasons: the
+	// last 100 since the daemon started, oldest first. Only the leader releases addresses.
 	ListReleases(context.Context, *ListReleasesRequest) (*ListReleasesResponse, error)
 	mustEmbedUnimplementedControllersServer()
 }

@@ -4,13 +4,13 @@
 // 	protoc        (any)
 // source: manx/v1/manx.proto
 
-// The control API of manxd, served on a unix socket that only root can open and, if asked for, over TCP with mutual TLS.
-// Over TCP each call needs a role, "read" or "admin", which the names in the client's certificate decide.
+// The control API of manxd. It is served on a unix socket that only root can open, and with --control-listen over TCP
+// with mutual TLS. Over TCP each call needs a role, "read" or "admin"; the names in the client's certificate select it.
 //
 // Phases and states are words, not enums: the same words appear in logs, metrics and manxctl. Every object that can
-// be in trouble has a phase, a reason (a sentence that a person can act on) and since when it is so.
+// fail has a phase, a reason (a sentence for an operator) and the time of the last change of its phase.
 //
-// Times are milliseconds since 1970 in UTC, 0 for "never". Addresses and prefixes are in their canonical text form.
+// Times are milliseconds since 1970 in UTC; 0 is "never". Addresses and prefixes are in their canonical text form.
 
 package manxv1
 
@@ -306,13 +306,13 @@ type GetStatusResponse struct {
 	Datastore     *DatastoreStatus       `protobuf:"bytes,8,opt,name=datastore,proto3" json:"datastore,omitempty"`
 	Ready         bool                   `protobuf:"varint,9,opt,name=ready,proto3" json:"ready,omitempty"`
 	Checks        []*Check               `protobuf:"bytes,10,rep,name=checks,proto3" json:"checks,omitempty"`
-	// How many sessions are in each BGP state, routes in each phase, endpoints in each phase.
+	// The numbers of sessions in each BGP state, of routes in each phase, of endpoints in each phase.
 	Peers         map[string]uint32 `protobuf:"bytes,11,rep,name=peers,proto3" json:"peers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Routes        map[string]uint32 `protobuf:"bytes,12,rep,name=routes,proto3" json:"routes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Endpoints     map[string]uint32 `protobuf:"bytes,13,rep,name=endpoints,proto3" json:"endpoints,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Notices       uint32            `protobuf:"varint,14,opt,name=notices,proto3" json:"notices,omitempty"`
 	Drain         string            `protobuf:"bytes,15,opt,name=drain,proto3" json:"drain,omitempty"`   // "draining", "withdrawn", or empty while in service
-	Policy        *PolicyStatus     `protobuf:"bytes,16,opt,name=policy,proto3" json:"policy,omitempty"` // absent if policy is not this daemon's business
+	Policy        *PolicyStatus     `protobuf:"bytes,16,opt,name=policy,proto3" json:"policy,omitempty"` // absent if this daemon does not program policy
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -459,19 +459,19 @@ func (x *GetStatusResponse) GetPolicy() *PolicyStatus {
 	return nil
 }
 
-// PolicyStatus tells how the kernel's rules stand to policy.
+// PolicyStatus compares the kernel's rules with policy.
 type PolicyStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	InSync        bool                   `protobuf:"varint,1,opt,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`                  // the kernel has what is wanted, as far as it accepts it
-	SinceUnixMs   int64                  `protobuf:"varint,2,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"` // when in_sync became what it is
-	Revision      int64                  `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`                            // of the datastore, that is in the kernel
+	InSync        bool                   `protobuf:"varint,1,opt,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`                  // the kernel has the desired rules, except refused ones
+	SinceUnixMs   int64                  `protobuf:"varint,2,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"` // of the last change of in_sync
+	Revision      int64                  `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`                            // of the datastore, programmed in the kernel
 	LastError     string                 `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	Refused       []*RefusedRules        `protobuf:"bytes,5,rep,name=refused,proto3" json:"refused,omitempty"`
 	Chains        uint32                 `protobuf:"varint,6,opt,name=chains,proto3" json:"chains,omitempty"`
 	Rules         uint32                 `protobuf:"varint,7,opt,name=rules,proto3" json:"rules,omitempty"`
 	Sets          uint32                 `protobuf:"varint,8,opt,name=sets,proto3" json:"sets,omitempty"`
 	Elements      uint32                 `protobuf:"varint,9,opt,name=elements,proto3" json:"elements,omitempty"`
-	Endpoints     uint32                 `protobuf:"varint,10,opt,name=endpoints,proto3" json:"endpoints,omitempty"`       // workloads of this node whose rules are there
+	Endpoints     uint32                 `protobuf:"varint,10,opt,name=endpoints,proto3" json:"endpoints,omitempty"`       // workloads of this node whose rules are in the kernel
 	Transactions  uint64                 `protobuf:"varint,11,opt,name=transactions,proto3" json:"transactions,omitempty"` // since the start
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -584,11 +584,11 @@ func (x *PolicyStatus) GetTransactions() uint64 {
 	return 0
 }
 
-// RefusedRules is a part of the rules that the kernel does not accept; what it is about is dropped meanwhile.
+// RefusedRules is a part of the rules that the kernel refuses. Meanwhile the packets that it concerns are dropped.
 type RefusedRules struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Object        string                 `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	Comment       string                 `protobuf:"bytes,2,opt,name=comment,proto3" json:"comment,omitempty"` // whose rules
+	Comment       string                 `protobuf:"bytes,2,opt,name=comment,proto3" json:"comment,omitempty"` // the owner of the rules
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	SinceUnixMs   int64                  `protobuf:"varint,4,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -653,23 +653,23 @@ func (x *RefusedRules) GetSinceUnixMs() int64 {
 	return 0
 }
 
-// Negotiated is what the two OPEN messages of an established session agreed on.
+// Negotiated has the parameters that follow from the two OPEN messages of an established session.
 type Negotiated struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
 	HoldSeconds         uint32                 `protobuf:"varint,1,opt,name=hold_seconds,json=holdSeconds,proto3" json:"hold_seconds,omitempty"`
 	KeepaliveSeconds    uint32                 `protobuf:"varint,2,opt,name=keepalive_seconds,json=keepaliveSeconds,proto3" json:"keepalive_seconds,omitempty"`
 	RouterId            string                 `protobuf:"bytes,3,opt,name=router_id,json=routerId,proto3" json:"router_id,omitempty"` // of the peer
-	Family              string                 `protobuf:"bytes,4,opt,name=family,proto3" json:"family,omitempty"`                     // "IPv4" or "IPv6": a session carries one
+	Family              string                 `protobuf:"bytes,4,opt,name=family,proto3" json:"family,omitempty"`                     // "IPv4" or "IPv6": a session has one address family
 	Capabilities        []string               `protobuf:"bytes,5,rep,name=capabilities,proto3" json:"capabilities,omitempty"`         // of the peer
 	GracefulRestart     bool                   `protobuf:"varint,6,opt,name=graceful_restart,json=gracefulRestart,proto3" json:"graceful_restart,omitempty"`
-	RestartSeconds      uint32                 `protobuf:"varint,7,opt,name=restart_seconds,json=restartSeconds,proto3" json:"restart_seconds,omitempty"`                 // that the peer announced
-	Families            []string               `protobuf:"bytes,8,rep,name=families,proto3" json:"families,omitempty"`                                                    // that the peer announced
+	RestartSeconds      uint32                 `protobuf:"varint,7,opt,name=restart_seconds,json=restartSeconds,proto3" json:"restart_seconds,omitempty"`                 // advertised by the peer
+	Families            []string               `protobuf:"bytes,8,rep,name=families,proto3" json:"families,omitempty"`                                                    // advertised by the peer
 	AddPathReceive      bool                   `protobuf:"varint,9,opt,name=add_path_receive,json=addPathReceive,proto3" json:"add_path_receive,omitempty"`               // the peer sends several paths for a prefix
-	AddPathSend         bool                   `protobuf:"varint,10,opt,name=add_path_send,json=addPathSend,proto3" json:"add_path_send,omitempty"`                       // the peer is sent several paths for a prefix
-	PeerRestarted       bool                   `protobuf:"varint,11,opt,name=peer_restarted,json=peerRestarted,proto3" json:"peer_restarted,omitempty"`                   // the peer said in its OPEN that it had restarted,
-	PeerForwarding      bool                   `protobuf:"varint,12,opt,name=peer_forwarding,json=peerForwarding,proto3" json:"peer_forwarding,omitempty"`                // and that it had gone on forwarding meanwhile
+	AddPathSend         bool                   `protobuf:"varint,10,opt,name=add_path_send,json=addPathSend,proto3" json:"add_path_send,omitempty"`                       // this node sends several paths for a prefix
+	PeerRestarted       bool                   `protobuf:"varint,11,opt,name=peer_restarted,json=peerRestarted,proto3" json:"peer_restarted,omitempty"`                   // the peer's OPEN has the restart flag (RFC 4724)
+	PeerForwarding      bool                   `protobuf:"varint,12,opt,name=peer_forwarding,json=peerForwarding,proto3" json:"peer_forwarding,omitempty"`                // the peer's OPEN has the forwarding flag
 	RestartNotification bool                   `protobuf:"varint,13,opt,name=restart_notification,json=restartNotification,proto3" json:"restart_notification,omitempty"` // a NOTIFICATION does not end a graceful restart (RFC 8538)
-	LocalAddress        string                 `protobuf:"bytes,14,opt,name=local_address,json=localAddress,proto3" json:"local_address,omitempty"`                       // that the connection has on this node
+	LocalAddress        string                 `protobuf:"bytes,14,opt,name=local_address,json=localAddress,proto3" json:"local_address,omitempty"`                       // of the connection on this node
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -802,13 +802,13 @@ func (x *Negotiated) GetLocalAddress() string {
 	return ""
 }
 
-// Wanted is what the datastore asks for, beyond what Peer itself says.
+// Wanted has the configured parameters of a session that Peer itself lacks.
 type Wanted struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
-	Source             string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"` // empty: the kernel chooses
+	Source             string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"` // empty: the kernel selects it
 	HoldSeconds        uint32                 `protobuf:"varint,2,opt,name=hold_seconds,json=holdSeconds,proto3" json:"hold_seconds,omitempty"`
 	KeepaliveSeconds   uint32                 `protobuf:"varint,3,opt,name=keepalive_seconds,json=keepaliveSeconds,proto3" json:"keepalive_seconds,omitempty"`
-	RestartSeconds     uint32                 `protobuf:"varint,4,opt,name=restart_seconds,json=restartSeconds,proto3" json:"restart_seconds,omitempty"` // that this node announces
+	RestartSeconds     uint32                 `protobuf:"varint,4,opt,name=restart_seconds,json=restartSeconds,proto3" json:"restart_seconds,omitempty"` // advertised by this node
 	MultihopTtl        uint32                 `protobuf:"varint,5,opt,name=multihop_ttl,json=multihopTtl,proto3" json:"multihop_ttl,omitempty"`          // 0 with TTL security
 	TtlSecurity        uint32                 `protobuf:"varint,6,opt,name=ttl_security,json=ttlSecurity,proto3" json:"ttl_security,omitempty"`          // hops; 0 for off
 	NextHop            string                 `protobuf:"bytes,7,opt,name=next_hop,json=nextHop,proto3" json:"next_hop,omitempty"`                       // "auto", "self" or "keep"
@@ -816,7 +816,7 @@ type Wanted struct {
 	ReflectorClusterId string                 `protobuf:"bytes,9,opt,name=reflector_cluster_id,json=reflectorClusterId,proto3" json:"reflector_cluster_id,omitempty"`
 	AllowOwnAs         uint32                 `protobuf:"varint,10,opt,name=allow_own_as,json=allowOwnAs,proto3" json:"allow_own_as,omitempty"`
 	MaxPrefixes        uint32                 `protobuf:"varint,11,opt,name=max_prefixes,json=maxPrefixes,proto3" json:"max_prefixes,omitempty"` // 0: the default
-	Workload           string                 `protobuf:"bytes,12,opt,name=workload,proto3" json:"workload,omitempty"`                           // interface of the workload that the peer is
+	Workload           string                 `protobuf:"bytes,12,opt,name=workload,proto3" json:"workload,omitempty"`                           // the interface of the peer, if that is a workload
 	Filters            []string               `protobuf:"bytes,13,rep,name=filters,proto3" json:"filters,omitempty"`                             // in order
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -1011,14 +1011,14 @@ func (x *PeerMessages) GetUpdatesOut() uint64 {
 	return 0
 }
 
-// PeerBFD is how the path to the peer is watched (RFC 5880).
+// PeerBFD is the BFD session of a peer (RFC 5880).
 type PeerBFD struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	State         string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"` // "Up", "Down", "Init" or "AdminDown"
 	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	SinceUnixMs   int64                  `protobuf:"varint,3,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
-	Downs         uint64                 `protobuf:"varint,4,opt,name=downs,proto3" json:"downs,omitempty"`                             // times that it found the path down
-	TransmitMs    uint32                 `protobuf:"varint,5,opt,name=transmit_ms,json=transmitMs,proto3" json:"transmit_ms,omitempty"` // wanted
+	Downs         uint64                 `protobuf:"varint,4,opt,name=downs,proto3" json:"downs,omitempty"`                             // number of detected failures
+	TransmitMs    uint32                 `protobuf:"varint,5,opt,name=transmit_ms,json=transmitMs,proto3" json:"transmit_ms,omitempty"` // configured
 	ReceiveMs     uint32                 `protobuf:"varint,6,opt,name=receive_ms,json=receiveMs,proto3" json:"receive_ms,omitempty"`
 	Multiplier    uint32                 `protobuf:"varint,7,opt,name=multiplier,proto3" json:"multiplier,omitempty"`
 	Multihop      bool                   `protobuf:"varint,8,opt,name=multihop,proto3" json:"multihop,omitempty"`
@@ -1181,36 +1181,38 @@ func (x *PeerPrefixes) GetAdvertised() uint64 {
 }
 
 type Peer struct {
-	state             protoimpl.MessageState `protogen:"open.v1"`
-	Address           string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	Port              uint32                 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
-	Type              string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"` // "mesh", "global" or "node"
-	PeerAs            uint32                 `protobuf:"varint,4,opt,name=peer_as,json=peerAs,proto3" json:"peer_as,omitempty"`
-	LocalAs           uint32                 `protobuf:"varint,5,opt,name=local_as,json=localAs,proto3" json:"local_as,omitempty"`
-	Phase             string                 `protobuf:"bytes,6,opt,name=phase,proto3" json:"phase,omitempty"` // "Established", "Connecting", "Waiting", "Failed" or "Refused"
-	Reason            string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
-	State             string                 `protobuf:"bytes,8,opt,name=state,proto3" json:"state,omitempty"`                                                      // of the state machine of RFC 4271: "Idle", "Connect", "Active", "OpenSent", "OpenConfirm", "Established"
-	SinceUnixMs       int64                  `protobuf:"varint,9,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`                    // of the phase
-	EstablishedUnixMs int64                  `protobuf:"varint,10,opt,name=established_unix_ms,json=establishedUnixMs,proto3" json:"established_unix_ms,omitempty"` // 0 unless established
-	Flaps             uint64                 `protobuf:"varint,11,opt,name=flaps,proto3" json:"flaps,omitempty"`
-	LastError         string                 `protobuf:"bytes,12,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
-	LastErrorAtUnixMs int64                  `protobuf:"varint,13,opt,name=last_error_at_unix_ms,json=lastErrorAtUnixMs,proto3" json:"last_error_at_unix_ms,omitempty"`
-	RequestedBy       []string               `protobuf:"bytes,14,rep,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"` // "BGPPeer/tor-1"
-	Negotiated        *Negotiated            `protobuf:"bytes,15,opt,name=negotiated,proto3" json:"negotiated,omitempty"`                      // absent unless established
-	Prefixes          *PeerPrefixes          `protobuf:"bytes,16,opt,name=prefixes,proto3" json:"prefixes,omitempty"`
-	Passive           bool                   `protobuf:"varint,17,opt,name=passive,proto3" json:"passive,omitempty"`
-	Source            string                 `protobuf:"bytes,18,opt,name=source,proto3" json:"source,omitempty"`
-	Password          string                 `protobuf:"bytes,19,opt,name=password,proto3" json:"password,omitempty"`                                                 // "none", "set" or "missing"; never the password
-	Warning           string                 `protobuf:"bytes,20,opt,name=warning,proto3" json:"warning,omitempty"`                                                   // what is not right although the session is up
-	LastErrorBy       string                 `protobuf:"bytes,21,opt,name=last_error_by,json=lastErrorBy,proto3" json:"last_error_by,omitempty"`                      // "sent": this node sent a NOTIFICATION, "received": the peer did, "local": nobody was told
-	NextAttemptUnixMs int64                  `protobuf:"varint,22,opt,name=next_attempt_unix_ms,json=nextAttemptUnixMs,proto3" json:"next_attempt_unix_ms,omitempty"` // when this node connects next at the latest; 0 if it does not, or tries now
-	Restarts          uint64                 `protobuf:"varint,23,opt,name=restarts,proto3" json:"restarts,omitempty"`                                                // flaps during which the peer's routes were kept (graceful restart)
-	Messages          *PeerMessages          `protobuf:"bytes,24,opt,name=messages,proto3" json:"messages,omitempty"`
-	Wanted            *Wanted                `protobuf:"bytes,25,opt,name=wanted,proto3" json:"wanted,omitempty"`
-	Differences       []string               `protobuf:"bytes,26,rep,name=differences,proto3" json:"differences,omitempty"` // between what is wanted and what was negotiated, and what each means
-	Conflicts         []string               `protobuf:"bytes,27,rep,name=conflicts,proto3" json:"conflicts,omitempty"`     // objects that lost this address to another, or would have liked it otherwise
-	Notices           []string               `protobuf:"bytes,28,rep,name=notices,proto3" json:"notices,omitempty"`         // about the objects that ask for the session
-	Bfd               *PeerBFD               `protobuf:"bytes,29,opt,name=bfd,proto3" json:"bfd,omitempty"`                 // absent if off
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Port    uint32                 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
+	Type    string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"` // "mesh", "global" or "node"
+	PeerAs  uint32                 `protobuf:"varint,4,opt,name=peer_as,json=peerAs,proto3" json:"peer_as,omitempty"`
+	LocalAs uint32                 `protobuf:"varint,5,opt,name=local_as,json=localAs,proto3" json:"local_as,omitempty"`
+	Phase   string                 `protobuf:"bytes,6,opt,name=phase,proto3" json:"phase,omitempty"` // "Established", "Connecting", "Waiting", "Failed" or "Refused"
+	Reason  string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Of the state machine of RFC 4271: "Idle", "Connect", "Active", "OpenSent", "OpenConfirm", "Established".
+	State             string        `protobuf:"bytes,8,opt,name=state,proto3" json:"state,omitempty"`
+	SinceUnixMs       int64         `protobuf:"varint,9,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`                    // of the phase
+	EstablishedUnixMs int64         `protobuf:"varint,10,opt,name=established_unix_ms,json=establishedUnixMs,proto3" json:"established_unix_ms,omitempty"` // 0 unless established
+	Flaps             uint64        `protobuf:"varint,11,opt,name=flaps,proto3" json:"flaps,omitempty"`
+	LastError         string        `protobuf:"bytes,12,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	LastErrorAtUnixMs int64         `protobuf:"varint,13,opt,name=last_error_at_unix_ms,json=lastErrorAtUnixMs,proto3" json:"last_error_at_unix_ms,omitempty"`
+	RequestedBy       []string      `protobuf:"bytes,14,rep,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"` // "BGPPeer/tor-1"
+	Negotiated        *Negotiated   `protobuf:"bytes,15,opt,name=negotiated,proto3" json:"negotiated,omitempty"`                      // absent unless established
+	Prefixes          *PeerPrefixes `protobuf:"bytes,16,opt,name=prefixes,proto3" json:"prefixes,omitempty"`
+	Passive           bool          `protobuf:"varint,17,opt,name=passive,proto3" json:"passive,omitempty"`
+	Source            string        `protobuf:"bytes,18,opt,name=source,proto3" json:"source,omitempty"`
+	Password          string        `protobuf:"bytes,19,opt,name=password,proto3" json:"password,omitempty"` // "none", "set" or "missing"; never the password
+	Warning           string        `protobuf:"bytes,20,opt,name=warning,proto3" json:"warning,omitempty"`   // a problem of an established session
+	// "sent": this node sent a NOTIFICATION; "received": the peer did; "local": there was none.
+	LastErrorBy       string        `protobuf:"bytes,21,opt,name=last_error_by,json=lastErrorBy,proto3" json:"last_error_by,omitempty"`
+	NextAttemptUnixMs int64         `protobuf:"varint,22,opt,name=next_attempt_unix_ms,json=nextAttemptUnixMs,proto3" json:"next_attempt_unix_ms,omitempty"` // the latest time of this node's next attempt; 0 if there is none, or one runs
+	Restarts          uint64        `protobuf:"varint,23,opt,name=restarts,proto3" json:"restarts,omitempty"`                                                // flaps with kept routes of the peer (graceful restart)
+	Messages          *PeerMessages `protobuf:"bytes,24,opt,name=messages,proto3" json:"messages,omitempty"`
+	Wanted            *Wanted       `protobuf:"bytes,25,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	Differences       []string      `protobuf:"bytes,26,rep,name=differences,proto3" json:"differences,omitempty"` // between configured and negotiated parameters, with the effect of each
+	Conflicts         []string      `protobuf:"bytes,27,rep,name=conflicts,proto3" json:"conflicts,omitempty"`     // objects that lost this address to another one, or configure it otherwise
+	Notices           []string      `protobuf:"bytes,28,rep,name=notices,proto3" json:"notices,omitempty"`         // about the objects that configure the session
+	Bfd               *PeerBFD      `protobuf:"bytes,29,opt,name=bfd,proto3" json:"bfd,omitempty"`                 // absent if off
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -1448,7 +1450,7 @@ func (x *Peer) GetBfd() *PeerBFD {
 	return nil
 }
 
-// PeerConflict says that objects want one address in ways that cannot be had together.
+// PeerConflict is a contradiction between objects that configure the session with one address.
 type PeerConflict struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Address       string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
@@ -1518,8 +1520,9 @@ func (x *PeerConflict) GetReason() string {
 }
 
 type ListPeersRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RequestedBy   string                 `protobuf:"bytes,1,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"` // only sessions, conflicts and notices of this object, such as "BGPPeer/tor-1"; empty for all
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only sessions, conflicts and notices of this object, such as "BGPPeer/tor-1"; empty for all.
+	RequestedBy   string `protobuf:"bytes,1,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1565,7 +1568,7 @@ type ListPeersResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Peers         []*Peer                `protobuf:"bytes,1,rep,name=peers,proto3" json:"peers,omitempty"`
 	Conflicts     []*PeerConflict        `protobuf:"bytes,2,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
-	Notices       []string               `protobuf:"bytes,3,rep,name=notices,proto3" json:"notices,omitempty"` // about objects that ask for sessions, or would
+	Notices       []string               `protobuf:"bytes,3,rep,name=notices,proto3" json:"notices,omitempty"` // about objects that configure sessions, or cannot
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1805,13 +1808,13 @@ func (x *ListPeerRoutesResponse) GetRoutes() []*PeerRoute {
 	return nil
 }
 
-// PeerRoute is one BGP route with its attributes (RFC 4271 section 5) and what decided about it.
+// PeerRoute is one BGP route with its attributes (RFC 4271 section 5) and the rule that accepted or rejected it.
 type PeerRoute struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Prefix           string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	Peer             string                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"` // that announced it, or that it is or would be sent to
+	Peer             string                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"` // its sender, or its possible receiver
 	Accepted         bool                   `protobuf:"varint,3,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	Rule             string                 `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"` // what accepted or rejected it
+	Rule             string                 `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"` // the rule that accepted or rejected it
 	NextHop          string                 `protobuf:"bytes,5,opt,name=next_hop,json=nextHop,proto3" json:"next_hop,omitempty"`
 	Origin           string                 `protobuf:"bytes,6,opt,name=origin,proto3" json:"origin,omitempty"` // "IGP", "EGP" or "Incomplete"
 	AsPath           []uint32               `protobuf:"varint,7,rep,packed,name=as_path,json=asPath,proto3" json:"as_path,omitempty"`
@@ -1949,14 +1952,14 @@ func (x *PeerRoute) GetDirection() string {
 type Route struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Prefix        string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	Desired       string                 `protobuf:"bytes,2,opt,name=desired,proto3" json:"desired,omitempty"` // as ip(8) writes it; empty: the kernel should have none
-	Actual        []string               `protobuf:"bytes,3,rep,name=actual,proto3" json:"actual,omitempty"`   // what the kernel has, the one that should be there first
+	Desired       string                 `protobuf:"bytes,2,opt,name=desired,proto3" json:"desired,omitempty"` // as ip(8) writes it; empty for none
+	Actual        []string               `protobuf:"bytes,3,rep,name=actual,proto3" json:"actual,omitempty"`   // the routes in the kernel, a desired one first
 	Phase         string                 `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`     // "pending", "applied", "failed", "blocked", "leftover" or "removing"
 	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	Source        string                 `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"` // what asks for it: "bgp", "block", "workload"; empty for nothing
+	Source        string                 `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"` // of the desired route: "bgp", "block", "workload"; empty for none
 	SinceUnixMs   int64                  `protobuf:"varint,7,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
-	NextHops      []string               `protobuf:"bytes,8,rep,name=next_hops,json=nextHops,proto3" json:"next_hops,omitempty"` // as learned by BGP
-	Endpoint      string                 `protobuf:"bytes,9,opt,name=endpoint,proto3" json:"endpoint,omitempty"`                 // namespace/name of the workload endpoint that it leads to
+	NextHops      []string               `protobuf:"bytes,8,rep,name=next_hops,json=nextHops,proto3" json:"next_hops,omitempty"` // learned by BGP
+	Endpoint      string                 `protobuf:"bytes,9,opt,name=endpoint,proto3" json:"endpoint,omitempty"`                 // namespace/name of the workload endpoint behind it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2056,7 +2059,7 @@ func (x *Route) GetEndpoint() string {
 
 type ListRoutesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Each empty field allows everything.
+	// An empty field selects all.
 	Within        string   `protobuf:"bytes,1,opt,name=within,proto3" json:"within,omitempty"` // only prefixes inside this one
 	Phases        []string `protobuf:"bytes,2,rep,name=phases,proto3" json:"phases,omitempty"`
 	Sources       []string `protobuf:"bytes,3,rep,name=sources,proto3" json:"sources,omitempty"`
@@ -2345,8 +2348,8 @@ type AddressCandidate struct {
 	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // with the length of its subnet
 	Interface     string                 `protobuf:"bytes,3,opt,name=interface,proto3" json:"interface,omitempty"`
 	Chosen        bool                   `protobuf:"varint,4,opt,name=chosen,proto3" json:"chosen,omitempty"`
-	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"` // why chosen or skipped
-	Method        string                 `protobuf:"bytes,6,opt,name=method,proto3" json:"method,omitempty"` // the detection method that judged it
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"` // why selected or skipped
+	Method        string                 `protobuf:"bytes,6,opt,name=method,proto3" json:"method,omitempty"` // the detection method that selected or skipped it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2670,7 +2673,7 @@ func (x *ListQuarantinedResponse) GetObjects() []*QuarantinedObject {
 type Notice struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Topic         string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`     // "bgp", "dataplane", "node", "datastore"
-	Subject       string                 `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"` // what it is about: an address, a pool, a device
+	Subject       string                 `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"` // an address, a pool, a device
 	Text          string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
 	SinceUnixMs   int64                  `protobuf:"varint,4,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2817,7 +2820,7 @@ func (x *ListNoticesResponse) GetNotices() []*Notice {
 
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to watch; nothing set means all three.
+	// The watched kinds; if none is set, all three are.
 	Status        bool `protobuf:"varint,1,opt,name=status,proto3" json:"status,omitempty"`
 	Peers         bool `protobuf:"varint,2,opt,name=peers,proto3" json:"peers,omitempty"`
 	Routes        bool `protobuf:"varint,3,opt,name=routes,proto3" json:"routes,omitempty"`
@@ -2991,7 +2994,7 @@ type WatchResponse_Peer struct {
 }
 
 type WatchResponse_PeerGone struct {
-	PeerGone string `protobuf:"bytes,2,opt,name=peer_gone,json=peerGone,proto3,oneof"` // address of a session that is no longer wanted
+	PeerGone string `protobuf:"bytes,2,opt,name=peer_gone,json=peerGone,proto3,oneof"` // address of a session that is no longer configured
 }
 
 type WatchResponse_Route struct {
@@ -3007,7 +3010,7 @@ type WatchResponse_Status struct {
 }
 
 type WatchResponse_Synced struct {
-	Synced bool `protobuf:"varint,6,opt,name=synced,proto3,oneof"` // all that existed at the start has been sent
+	Synced bool `protobuf:"varint,6,opt,name=synced,proto3,oneof"` // all objects that existed at the start have been sent
 }
 
 func (*WatchResponse_Peer) isWatchResponse_Event() {}
@@ -3228,7 +3231,7 @@ func (*ResyncRequest) Descriptor() ([]byte, []int) {
 
 type ResyncResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One line for each part that compared itself: what was found and repaired.
+	// A line for each compared part: the differences and repairs.
 	Results       []string `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3275,7 +3278,7 @@ type ReportPolicyWaitRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Endpoint      string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // namespace/name of the WorkloadEndpoint
 	WaitedMs      int64                  `protobuf:"varint,2,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
-	TimedOut      bool                   `protobuf:"varint,3,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"` // the workload was started without
+	TimedOut      bool                   `protobuf:"varint,3,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"` // the workload was started without its policy
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3442,12 +3445,12 @@ type Explanation struct {
 	Source        *ExplainedEnd          `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	Destination   *ExplainedEnd          `protobuf:"bytes,2,opt,name=destination,proto3" json:"destination,omitempty"`
 	Flow          string                 `protobuf:"bytes,3,opt,name=flow,proto3" json:"flow,omitempty"`
-	Stages        []*ExplainedStage      `protobuf:"bytes,4,rep,name=stages,proto3" json:"stages,omitempty"` // where policy is asked, in the order in which the packet comes there
+	Stages        []*ExplainedStage      `protobuf:"bytes,4,rep,name=stages,proto3" json:"stages,omitempty"` // where policy is evaluated, in the order of the packet's path
 	Routes        []*ExplainedRoute      `protobuf:"bytes,5,rep,name=routes,proto3" json:"routes,omitempty"`
 	Allowed       bool                   `protobuf:"varint,6,opt,name=allowed,proto3" json:"allowed,omitempty"` // as far as policy decides
-	By            string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`            // what dropped it, or all that allowed it
-	Notes         []string               `protobuf:"bytes,8,rep,name=notes,proto3" json:"notes,omitempty"`      // what was taken for granted
-	Live          *LiveTrace             `protobuf:"bytes,9,opt,name=live,proto3" json:"live,omitempty"`        // what manxctl saw of real packets; the daemon leaves it out
+	By            string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`            // the rule that dropped it, or all rules that allowed it
+	Notes         []string               `protobuf:"bytes,8,rep,name=notes,proto3" json:"notes,omitempty"`      // assumptions
+	Live          *LiveTrace             `protobuf:"bytes,9,opt,name=live,proto3" json:"live,omitempty"`        // real packets, added by manxctl; absent in the daemon's response
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3549,7 +3552,7 @@ type ExplainedEnd struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // "pod", "workload", "host" or "outside"
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Endpoint      string                 `protobuf:"bytes,3,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // the object that stands for it
+	Endpoint      string                 `protobuf:"bytes,3,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // the object that represents it
 	Node          string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
 	Interface     string                 `protobuf:"bytes,5,opt,name=interface,proto3" json:"interface,omitempty"`
 	Address       string                 `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"`
@@ -3640,12 +3643,12 @@ func (x *ExplainedEnd) GetProfiles() []string {
 type ExplainedStage struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Programmed    bool                   `protobuf:"varint,2,opt,name=programmed,proto3" json:"programmed,omitempty"` // asked of the rules that this daemon programs; if not, computed for the other node
+	Programmed    bool                   `protobuf:"varint,2,opt,name=programmed,proto3" json:"programmed,omitempty"` // evaluated by the rules that this daemon programs; if not, computed for the other node
 	Direction     string                 `protobuf:"bytes,3,opt,name=direction,proto3" json:"direction,omitempty"`    // "egress" or "ingress"
-	About         string                 `protobuf:"bytes,4,opt,name=about,proto3" json:"about,omitempty"`            // whose policy it is
+	About         string                 `protobuf:"bytes,4,opt,name=about,proto3" json:"about,omitempty"`            // the owner of the policy
 	Hook          string                 `protobuf:"bytes,5,opt,name=hook,proto3" json:"hook,omitempty"`
 	Chain         string                 `protobuf:"bytes,6,opt,name=chain,proto3" json:"chain,omitempty"`      // the base chain
-	Reached       bool                   `protobuf:"varint,7,opt,name=reached,proto3" json:"reached,omitempty"` // the packet comes so far; if not, it is what would have been said
+	Reached       bool                   `protobuf:"varint,7,opt,name=reached,proto3" json:"reached,omitempty"` // if not, an earlier stage drops the packet, and the following fields are hypothetical
 	Before        []string               `protobuf:"bytes,8,rep,name=before,proto3" json:"before,omitempty"`    // decisions before any policy, such as failsafe ports
 	Tiers         []*ExplainedTier       `protobuf:"bytes,9,rep,name=tiers,proto3" json:"tiers,omitempty"`
 	Allowed       bool                   `protobuf:"varint,10,opt,name=allowed,proto3" json:"allowed,omitempty"`
@@ -3767,7 +3770,7 @@ type ExplainedTier struct {
 	Order         string                 `protobuf:"bytes,2,opt,name=order,proto3" json:"order,omitempty"`
 	DefaultAction string                 `protobuf:"bytes,3,opt,name=default_action,json=defaultAction,proto3" json:"default_action,omitempty"`
 	Policies      []*ExplainedPolicy     `protobuf:"bytes,4,rep,name=policies,proto3" json:"policies,omitempty"`
-	End           string                 `protobuf:"bytes,5,opt,name=end,proto3" json:"end,omitempty"` // of a packet that no policy decided about
+	End           string                 `protobuf:"bytes,5,opt,name=end,proto3" json:"end,omitempty"` // the action for a packet that matched no policy
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3842,7 +3845,7 @@ type ExplainedPolicy struct {
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // "NetworkPolicy/default/web"
 	Order         string                 `protobuf:"bytes,2,opt,name=order,proto3" json:"order,omitempty"`
 	Staged        bool                   `protobuf:"varint,3,opt,name=staged,proto3" json:"staged,omitempty"`
-	Rules         []*ExplainedRule       `protobuf:"bytes,4,rep,name=rules,proto3" json:"rules,omitempty"`       // up to the one that matched
+	Rules         []*ExplainedRule       `protobuf:"bytes,4,rep,name=rules,proto3" json:"rules,omitempty"`       // up to the first match
 	Decision      string                 `protobuf:"bytes,5,opt,name=decision,proto3" json:"decision,omitempty"` // empty if none matched
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3918,7 +3921,7 @@ type ExplainedRule struct {
 	Number        uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	Matches       bool                   `protobuf:"varint,3,opt,name=matches,proto3" json:"matches,omitempty"`
-	Why           string                 `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"` // the first condition that does not hold
+	Why           string                 `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"` // the first condition that does not match
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3986,7 +3989,7 @@ type ExplainedRoute struct {
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	Next          string                 `protobuf:"bytes,3,opt,name=next,proto3" json:"next,omitempty"`
-	Installed     bool                   `protobuf:"varint,4,opt,name=installed,proto3" json:"installed,omitempty"` // read from the node's routes; if not, it follows from IPAM
+	Installed     bool                   `protobuf:"varint,4,opt,name=installed,proto3" json:"installed,omitempty"` // read from the node's routes; if not, derived from IPAM
 	Note          string                 `protobuf:"bytes,5,opt,name=note,proto3" json:"note,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4063,8 +4066,8 @@ type TraceFlowRequest struct {
 	Destination   string                 `protobuf:"bytes,2,opt,name=destination,proto3" json:"destination,omitempty"`
 	Flow          string                 `protobuf:"bytes,3,opt,name=flow,proto3" json:"flow,omitempty"`
 	Ipv6          bool                   `protobuf:"varint,4,opt,name=ipv6,proto3" json:"ipv6,omitempty"`
-	Packets       uint32                 `protobuf:"varint,5,opt,name=packets,proto3" json:"packets,omitempty"`                      // after how many it ends, not counting those that say nothing about the explanation; 0 stands for 1
-	TimeoutMs     int64                  `protobuf:"varint,6,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // 0 stands for 30 seconds
+	Packets       uint32                 `protobuf:"varint,5,opt,name=packets,proto3" json:"packets,omitempty"`                      // the call ends after so many, without those of verdict "undecided"; 0 is 1
+	TimeoutMs     int64                  `protobuf:"varint,6,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // 0 is 30 seconds
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4223,7 +4226,7 @@ func (*TraceFlowResponse_Armed) isTraceFlowResponse_Answer() {}
 
 func (*TraceFlowResponse_Packet) isTraceFlowResponse_Answer() {}
 
-// TraceArmed tells that packets of a flow are traced from now on.
+// TraceArmed reports that packets of a flow are traced from now on.
 type TraceArmed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -4295,20 +4298,20 @@ func (x *TraceArmed) GetFlow() string {
 // TracedPacket is one packet on its way through the rules of one node.
 type TracedPacket struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
-	Source          string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"` // as it was seen first
+	Source          string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"` // when it was first seen
 	Destination     string                 `protobuf:"bytes,2,opt,name=destination,proto3" json:"destination,omitempty"`
 	Protocol        string                 `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	SourcePort      uint32                 `protobuf:"varint,4,opt,name=source_port,json=sourcePort,proto3" json:"source_port,omitempty"` // 0 if there are no ports
 	DestinationPort uint32                 `protobuf:"varint,5,opt,name=destination_port,json=destinationPort,proto3" json:"destination_port,omitempty"`
 	In              string                 `protobuf:"bytes,6,opt,name=in,proto3" json:"in,omitempty"` // interfaces; empty for a packet of the host or to it
 	Out             string                 `protobuf:"bytes,7,opt,name=out,proto3" json:"out,omitempty"`
-	Connection      string                 `protobuf:"bytes,8,opt,name=connection,proto3" json:"connection,omitempty"` // "new", "established", "invalid" or "untracked"; empty if it did not come so far
-	Chains          []*TracedChain         `protobuf:"bytes,9,rep,name=chains,proto3" json:"chains,omitempty"`         // in the order in which it came to them
+	Connection      string                 `protobuf:"bytes,8,opt,name=connection,proto3" json:"connection,omitempty"` // "new", "established", "invalid" or "untracked"; empty if an earlier chain dropped it
+	Chains          []*TracedChain         `protobuf:"bytes,9,rep,name=chains,proto3" json:"chains,omitempty"`         // in the order of its path
 	End             string                 `protobuf:"bytes,10,opt,name=end,proto3" json:"end,omitempty"`              // "dropped by ...", "sent out eth0", "delivered to this host"
 	Dropped         bool                   `protobuf:"varint,11,opt,name=dropped,proto3" json:"dropped,omitempty"`
-	Verdict         string                 `protobuf:"bytes,12,opt,name=verdict,proto3" json:"verdict,omitempty"`     // "agrees" with the explanation of this very packet, "differs", or "undecided"
-	Reasons         []string               `protobuf:"bytes,13,rep,name=reasons,proto3" json:"reasons,omitempty"`     // what differs, or why nothing is decided
-	Explained       string                 `protobuf:"bytes,14,opt,name=explained,proto3" json:"explained,omitempty"` // that explanation in one line: "ALLOWED by ..."
+	Verdict         string                 `protobuf:"bytes,12,opt,name=verdict,proto3" json:"verdict,omitempty"`     // "agrees" with the explanation of this packet, "differs", or "undecided"
+	Reasons         []string               `protobuf:"bytes,13,rep,name=reasons,proto3" json:"reasons,omitempty"`     // the differences, or why the verdict is undecided
+	Explained       string                 `protobuf:"bytes,14,opt,name=explained,proto3" json:"explained,omitempty"` // the explanation in one line: "ALLOWED by ..."
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -4441,19 +4444,19 @@ func (x *TracedPacket) GetExplained() string {
 	return ""
 }
 
-// TracedChain is a base chain that a packet came to.
+// TracedChain is a base chain on the path of a packet.
 type TracedChain struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Hook          string                 `protobuf:"bytes,1,opt,name=hook,proto3" json:"hook,omitempty"`
 	Table         string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"` // with its family: "inet manx"
 	Chain         string                 `protobuf:"bytes,3,opt,name=chain,proto3" json:"chain,omitempty"`
 	Priority      int32                  `protobuf:"varint,4,opt,name=priority,proto3" json:"priority,omitempty"`
-	Rules         []*TracedRule          `protobuf:"bytes,5,rep,name=rules,proto3" json:"rules,omitempty"`     // that held for the packet
+	Rules         []*TracedRule          `protobuf:"bytes,5,rep,name=rules,proto3" json:"rules,omitempty"`     // that matched the packet
 	Verdict       string                 `protobuf:"bytes,6,opt,name=verdict,proto3" json:"verdict,omitempty"` // "accept", "drop", "queue" or "stolen"
-	By            string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`           // what decided; empty if nothing did
-	Source        string                 `protobuf:"bytes,8,opt,name=source,proto3" json:"source,omitempty"`   // of the packet when it came here, if that is known
+	By            string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`           // the rule that decided; empty for none
+	Source        string                 `protobuf:"bytes,8,opt,name=source,proto3" json:"source,omitempty"`   // of the packet at this chain, if known
 	Destination   string                 `protobuf:"bytes,9,opt,name=destination,proto3" json:"destination,omitempty"`
-	Decision      *TracedDecision        `protobuf:"bytes,10,opt,name=decision,proto3" json:"decision,omitempty"` // what by says, in parts; missing if nothing decided
+	Decision      *TracedDecision        `protobuf:"bytes,10,opt,name=decision,proto3" json:"decision,omitempty"` // the same as by, in parts; absent if by is empty
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4561,9 +4564,9 @@ func (x *TracedChain) GetDecision() *TracedDecision {
 // TracedDecision is the rule or the policy that decided in a base chain.
 type TracedDecision struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Chain         string                 `protobuf:"bytes,1,opt,name=chain,proto3" json:"chain,omitempty"`   // that has it: the base chain, or one that it led to
-	Rule          *TracedRule            `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`     // missing if the policy of the base chain decided
-	Policy        string                 `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"` // "accept" or "drop" if that decided
+	Chain         string                 `protobuf:"bytes,1,opt,name=chain,proto3" json:"chain,omitempty"`   // the chain of the rule: the base chain, or one that it jumps to
+	Rule          *TracedRule            `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`     // absent if the policy of the base chain decided
+	Policy        string                 `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"` // "accept" or "drop" if the policy of the base chain decided
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4621,7 +4624,7 @@ func (x *TracedDecision) GetPolicy() string {
 
 type TracedRule struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Chain         string                 `protobuf:"bytes,1,opt,name=chain,proto3" json:"chain,omitempty"` // the base chain, or one that it led to
+	Chain         string                 `protobuf:"bytes,1,opt,name=chain,proto3" json:"chain,omitempty"` // the base chain, or one that it jumps to
 	Handle        uint64                 `protobuf:"varint,2,opt,name=handle,proto3" json:"handle,omitempty"`
 	Number        uint32                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // counts from 1; 0 if the rule is gone
 	Comment       string                 `protobuf:"bytes,4,opt,name=comment,proto3" json:"comment,omitempty"`
@@ -4695,13 +4698,13 @@ func (x *TracedRule) GetVerdict() string {
 	return ""
 }
 
-// LiveTrace is what came of packets that were waited for.
+// LiveTrace has the traced packets of a flow.
 type LiveTrace struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Agrees        bool                   `protobuf:"varint,2,opt,name=agrees,proto3" json:"agrees,omitempty"` // there were packets, and each fared as explained
+	Agrees        bool                   `protobuf:"varint,2,opt,name=agrees,proto3" json:"agrees,omitempty"` // there were packets, and each agrees with its explanation
 	Packets       []*TracedPacket        `protobuf:"bytes,3,rep,name=packets,proto3" json:"packets,omitempty"`
-	Problem       string                 `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"` // why nothing is known; empty if there was a packet that tells
+	Problem       string                 `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"` // why nothing is known; empty if the verdict of a packet is decided
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4766,11 +4769,11 @@ func (x *LiveTrace) GetProblem() string {
 
 type ListPoliciesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Each empty field allows everything.
+	// An empty field selects all.
 	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Namespace     string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	Rules         bool   `protobuf:"varint,4,opt,name=rules,proto3" json:"rules,omitempty"` // with the rules, and the endpoints that are selected
+	Rules         bool   `protobuf:"varint,4,opt,name=rules,proto3" json:"rules,omitempty"` // with the rules, and the selected endpoints
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4894,7 +4897,7 @@ type Policy struct {
 	Order         string                 `protobuf:"bytes,5,opt,name=order,proto3" json:"order,omitempty"`
 	Staged        bool                   `protobuf:"varint,6,opt,name=staged,proto3" json:"staged,omitempty"`
 	Endpoints     uint32                 `protobuf:"varint,7,opt,name=endpoints,proto3" json:"endpoints,omitempty"`   // of this node
-	Packets       *uint64                `protobuf:"varint,8,opt,name=packets,proto3,oneof" json:"packets,omitempty"` // absent if nothing counts
+	Packets       *uint64                `protobuf:"varint,8,opt,name=packets,proto3,oneof" json:"packets,omitempty"` // absent without a counter
 	Bytes         *uint64                `protobuf:"varint,9,opt,name=bytes,proto3,oneof" json:"bytes,omitempty"`
 	Problem       string                 `protobuf:"bytes,10,opt,name=problem,proto3" json:"problem,omitempty"` // why the newest version cannot be used
 	Selector      string                 `protobuf:"bytes,11,opt,name=selector,proto3" json:"selector,omitempty"`
@@ -5205,12 +5208,12 @@ func (x *GetRulesetResponse) GetText() string {
 	return ""
 }
 
-// WatchDropsRequest chooses drops; empty fields choose all.
+// WatchDropsRequest selects drops; empty fields select all.
 type WatchDropsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Endpoint      string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // a part of the name of either endpoint: NAMESPACE/NAME
 	Rule          string                 `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`         // a part of the rule
-	Net           string                 `protobuf:"bytes,3,opt,name=net,proto3" json:"net,omitempty"`           // holds the source or the destination
+	Net           string                 `protobuf:"bytes,3,opt,name=net,proto3" json:"net,omitempty"`           // contains the source or the destination
 	Port          uint32                 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`        // of the destination
 	Action        string                 `protobuf:"bytes,5,opt,name=action,proto3" json:"action,omitempty"`     // "drop" or "log"
 	unknownFields protoimpl.UnknownFields
@@ -5282,7 +5285,7 @@ func (x *WatchDropsRequest) GetAction() string {
 	return ""
 }
 
-// Drop is packets of one flow that one rule dropped, or logged and let go on.
+// Drop has packets of one flow that one rule dropped, or logged and passed on.
 type Drop struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
 	TimeUnixMs          int64                  `protobuf:"varint,1,opt,name=time_unix_ms,json=timeUnixMs,proto3" json:"time_unix_ms,omitempty"` // of the last packet
@@ -5298,8 +5301,8 @@ type Drop struct {
 	Out                 string                 `protobuf:"bytes,11,opt,name=out,proto3" json:"out,omitempty"`
 	SourceEndpoint      string                 `protobuf:"bytes,12,opt,name=source_endpoint,json=sourceEndpoint,proto3" json:"source_endpoint,omitempty"` // of this node: NAMESPACE/NAME
 	DestinationEndpoint string                 `protobuf:"bytes,13,opt,name=destination_endpoint,json=destinationEndpoint,proto3" json:"destination_endpoint,omitempty"`
-	Packets             uint64                 `protobuf:"varint,14,opt,name=packets,proto3" json:"packets,omitempty"`       // since it was last told
-	Suppressed          uint64                 `protobuf:"varint,15,opt,name=suppressed,proto3" json:"suppressed,omitempty"` // other flows that were not told before this one, because there were too many
+	Packets             uint64                 `protobuf:"varint,14,opt,name=packets,proto3" json:"packets,omitempty"`       // since its last report
+	Suppressed          uint64                 `protobuf:"varint,15,opt,name=suppressed,proto3" json:"suppressed,omitempty"` // flows above the rate limit that were not reported before this one
 	Action              string                 `protobuf:"bytes,16,opt,name=action,proto3" json:"action,omitempty"`          // "drop" or "log"
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -5450,8 +5453,9 @@ func (x *Drop) GetAction() string {
 type ResetPeerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Peer  string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"` // its address, or the name of a BGPPeer with one session
-	// "soft-in": its routes are evaluated again with the filters of now; "soft-out": it is sent all routes again; "soft": both;
-	// "hard": the session ends with Cease 4 (RFC 4486) and is set up again, and meanwhile both sides drop the other's routes.
+	// "soft-in": its routes are evaluated again with the current filters; "soft-out": all routes are sent to it again;
+	// "soft": both; "hard": the session ends with Cease 4 (RFC 4486) and is set up again, and meanwhile both sides drop
+	// the other's routes.
 	Kind          string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5592,7 +5596,7 @@ func (x *ClearPeerRequest) GetPeer() string {
 type ClearPeerResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Peer          string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`    // the address
-	Flaps         uint64                 `protobuf:"varint,2,opt,name=flaps,proto3" json:"flaps,omitempty"` // that were counted before
+	Flaps         uint64                 `protobuf:"varint,2,opt,name=flaps,proto3" json:"flaps,omitempty"` // before the call
 	Restarts      uint64                 `protobuf:"varint,3,opt,name=restarts,proto3" json:"restarts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5651,8 +5655,8 @@ func (x *ClearPeerResponse) GetRestarts() uint64 {
 
 type DrainRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                   // if set it has to be this node's name: a guard against the wrong address
-	TimeoutMs     *int64                 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3,oneof" json:"timeout_ms,omitempty"` // how long traffic may take to leave; absent: a minute
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                   // if set, this node's name: a guard against the wrong address
+	TimeoutMs     *int64                 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3,oneof" json:"timeout_ms,omitempty"` // time for traffic to leave; absent: a minute
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5703,7 +5707,7 @@ func (x *DrainRequest) GetTimeoutMs() int64 {
 
 type DrainResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Before        string                 `protobuf:"bytes,1,opt,name=before,proto3" json:"before,omitempty"` // the phase of the node so far: empty in service, "draining", "drained" or "returning"
+	Before        string                 `protobuf:"bytes,1,opt,name=before,proto3" json:"before,omitempty"` // the phase of the node before: empty in service, "draining", "drained" or "returning"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5913,12 +5917,12 @@ func (x *RetryResponse) GetParts() []*RetriedPart {
 	return nil
 }
 
-// RetriedPart is what came of one part of the node. Whatever still fails is tried again by itself.
+// RetriedPart is the outcome for one part of the node. Steps that still fail are repeated automatically.
 type RetriedPart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`        // "routes", "interfaces", "bandwidth", "endpoints", "policy" or "objects"
 	Failed        uint32                 `protobuf:"varint,2,opt,name=failed,proto3" json:"failed,omitempty"`   // before
-	Failing       uint32                 `protobuf:"varint,3,opt,name=failing,proto3" json:"failing,omitempty"` // still, after the attempt
+	Failing       uint32                 `protobuf:"varint,3,opt,name=failing,proto3" json:"failing,omitempty"` // after the attempt
 	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`    // of one that still fails
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

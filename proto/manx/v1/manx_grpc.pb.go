@@ -4,13 +4,13 @@
 // - protoc             (any)
 // source: manx/v1/manx.proto
 
-// The control API of manxd, served on a unix socket that only root can open and, if asked for, over TCP with mutual TLS.
-// Over TCP each call needs a role, "read" or "admin", which the names in the client's certificate decide.
+// The control API of manxd. It is served on a unix socket that only root can open, and with --control-listen over TCP
+// with mutual TLS. Over TCP each call needs a role, "read" or "admin"; the names in the client's certificate select it.
 //
 // Phases and states are words, not enums: the same words appear in logs, metrics and manxctl. Every object that can
-// be in trouble has a phase, a reason (a sentence that a person can act on) and since when it is so.
+// fail has a phase, a reason (a sentence for an operator) and the time of the last change of its phase.
 //
-// Times are milliseconds since 1970 in UTC, 0 for "never". Addresses and prefixes are in their canonical text form.
+// Times are milliseconds since 1970 in UTC; 0 is "never". Addresses and prefixes are in their canonical text form.
 
 package manxv1
 
@@ -57,58 +57,60 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Manx reports the state of this node with its reasons. It takes the few requests that are not objects of the datastore.
+// Manx reports the state of this node with its reasons, and performs actions that no object of the datastore requests.
 type ManxClient interface {
 	// GetStatus summarises the node.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
-	// ListPeers gives the BGP sessions that this node should have, sorted by address.
+	// ListPeers returns the configured BGP sessions of this node, sorted by address.
 	ListPeers(ctx context.Context, in *ListPeersRequest, opts ...grpc.CallOption) (*ListPeersResponse, error)
-	// GetPeer gives one BGP session, or NOT_FOUND.
+	// GetPeer returns one BGP session, or NOT_FOUND.
 	GetPeer(ctx context.Context, in *GetPeerRequest, opts ...grpc.CallOption) (*GetPeerResponse, error)
-	// ListPeerRoutes gives the BGP routes of one peer, or those that were rejected, sorted by prefix, and what decided each.
+	// ListPeerRoutes returns the BGP routes of one peer, or the rejected ones, sorted by prefix, each with the rule that
+	// accepted or rejected it.
 	ListPeerRoutes(ctx context.Context, in *ListPeerRoutesRequest, opts ...grpc.CallOption) (*ListPeerRoutesResponse, error)
-	// ListRoutes gives the kernel routes that this node wants or has, sorted by prefix.
+	// ListRoutes returns the desired and the actual kernel routes of this node, sorted by prefix.
 	ListRoutes(ctx context.Context, in *ListRoutesRequest, opts ...grpc.CallOption) (*ListRoutesResponse, error)
-	// ListEndpoints gives the workload endpoints of this node, sorted by namespace and name.
+	// ListEndpoints returns the workload endpoints of this node, sorted by namespace and name.
 	ListEndpoints(ctx context.Context, in *ListEndpointsRequest, opts ...grpc.CallOption) (*ListEndpointsResponse, error)
-	// ListAddresses gives every address that could have become the node's, and why each was chosen or skipped.
+	// ListAddresses returns all candidates for the node's addresses, and why each was selected or skipped.
 	ListAddresses(ctx context.Context, in *ListAddressesRequest, opts ...grpc.CallOption) (*ListAddressesResponse, error)
-	// ListQuarantined gives the datastore entries that cannot be used, and why.
+	// ListQuarantined returns the datastore entries that cannot be used, with the reasons.
 	ListQuarantined(ctx context.Context, in *ListQuarantinedRequest, opts ...grpc.CallOption) (*ListQuarantinedResponse, error)
-	// ListNotices gives what a person should know and no single object tells: conflicts, missing kernel features.
+	// ListNotices returns facts for an operator that belong to no single object: conflicts, missing kernel features.
 	ListNotices(ctx context.Context, in *ListNoticesRequest, opts ...grpc.CallOption) (*ListNoticesResponse, error)
-	// Watch sends everything that there is, a synced event, and from then on every change.
+	// Watch sends all existing objects, then a synced event, and then every change.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
-	// GetLogLevel and SetLogLevel read and change the level of the running daemon: debug, info, warn or error.
+	// GetLogLevel and SetLogLevel read and change the log level of the running daemon: debug, info, warn or error.
 	GetLogLevel(ctx context.Context, in *GetLogLevelRequest, opts ...grpc.CallOption) (*GetLogLevelResponse, error)
 	SetLogLevel(ctx context.Context, in *SetLogLevelRequest, opts ...grpc.CallOption) (*SetLogLevelResponse, error)
-	// Resync compares the kernel with what is wanted now, without waiting for the timer.
+	// Resync compares the kernel with the desired state now, without waiting for the timer.
 	Resync(ctx context.Context, in *ResyncRequest, opts ...grpc.CallOption) (*ResyncResponse, error)
-	// WatchDrops tells which flows policy drops, or logs, from now on. It fails unless the daemon runs with --flow-log.
+	// WatchDrops sends the flows that policy drops or logs from now on. It fails unless the daemon runs with --flow-log.
 	WatchDrops(ctx context.Context, in *WatchDropsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Drop], error)
-	// ReportPolicyWait tells that the CNI plugin has waited for the policy of a new workload, so that metrics can show it.
+	// ReportPolicyWait reports how long the CNI plugin waited for the policy of a new workload. Metrics show it.
 	ReportPolicyWait(ctx context.Context, in *ReportPolicyWaitRequest, opts ...grpc.CallOption) (*ReportPolicyWaitResponse, error)
-	// Explain tells what becomes of the first packet of a connection between two ends, and why.
+	// Explain evaluates policy and routes for the first packet of a connection between two ends.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*Explanation, error)
-	// TraceFlow follows packets of a flow through the kernel's rules on this node, and compares how each fared with the explanation.
-	// The first answer tells that packets are traced from now on. It ends when there were enough packets, or when the time is over.
+	// TraceFlow follows packets of a flow through the kernel's rules on this node, and compares the verdict of each with
+	// the explanation. The first response is sent when tracing has begun. The call ends after the given number of packets
+	// or the given time.
 	TraceFlow(ctx context.Context, in *TraceFlowRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TraceFlowResponse], error)
-	// ListPolicies gives the policies of the cluster, in the order in which they are asked, and what they have counted here.
+	// ListPolicies returns the policies of the cluster in the order of evaluation, with their counters on this node.
 	ListPolicies(ctx context.Context, in *ListPoliciesRequest, opts ...grpc.CallOption) (*ListPoliciesResponse, error)
-	// GetRuleset gives the rules that this node wants in its kernel, as text.
+	// GetRuleset returns the desired packet filter of this node as text.
 	GetRuleset(ctx context.Context, in *GetRulesetRequest, opts ...grpc.CallOption) (*GetRulesetResponse, error)
-	// ResetPeer resets one BGP session that is established; on others it fails with FAILED_PRECONDITION. A session that was
-	// reset softly too often fails with RESOURCE_EXHAUSTED and the time to wait.
+	// ResetPeer resets one established BGP session; for any other session it fails with FAILED_PRECONDITION. After too
+	// many soft resets of a session it fails with RESOURCE_EXHAUSTED and the time to wait.
 	ResetPeer(ctx context.Context, in *ResetPeerRequest, opts ...grpc.CallOption) (*ResetPeerResponse, error)
-	// ClearPeer lets flaps, restarts, message counters and the last error of one BGP session count from now on.
+	// ClearPeer clears the flaps, restarts, message counters and last error of one BGP session.
 	ClearPeer(ctx context.Context, in *ClearPeerRequest, opts ...grpc.CallOption) (*ClearPeerResponse, error)
-	// Drain takes this node out of the network's paths, as the annotation manx.io/drain of its Node does. It returns when the
-	// request is stored; GetStatus has the phase of the drain.
+	// Drain takes this node out of the network's paths, as the annotation manx.io/drain of its Node does. It returns when
+	// the request is stored; GetStatus has the phase of the drain.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
 	// Undrain brings the node back. It returns when the request is stored.
 	Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error)
-	// Retry tries at once what failed and waits for its next attempt, and reads quarantined objects again. It returns what
-	// came of it.
+	// Retry repeats all failed steps now instead of at their next attempt, and reads quarantined objects again. It
+	// returns the outcome.
 	Retry(ctx context.Context, in *RetryRequest, opts ...grpc.CallOption) (*RetryResponse, error)
 }
 
@@ -391,58 +393,60 @@ func (c *manxClient) Retry(ctx context.Context, in *RetryRequest, opts ...grpc.C
 // All implementations must embed UnimplementedManxServer
 // for forward compatibility.
 //
-// Manx reports the state of this node with its reasons. It takes the few requests that are not objects of the datastore.
+// Manx reports the state of this node with its reasons, and performs actions that no object of the datastore requests.
 type ManxServer interface {
 	// GetStatus summarises the node.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
-	// ListPeers gives the BGP sessions that this node should have, sorted by address.
+	// ListPeers returns the configured BGP sessions of this node, sorted by address.
 	ListPeers(context.Context, *ListPeersRequest) (*ListPeersResponse, error)
-	// GetPeer gives one BGP session, or NOT_FOUND.
+	// GetPeer returns one BGP session, or NOT_FOUND.
 	GetPeer(context.Context, *GetPeerRequest) (*GetPeerResponse, error)
-	// ListPeerRoutes gives the BGP routes of one peer, or those that were rejected, sorted by prefix, and what decided each.
+	// ListPeerRoutes returns the BGP routes of one peer, or the rejected ones, sorted by prefix, each with the rule that
+	// accepted or rejected it.
 	ListPeerRoutes(context.Context, *ListPeerRoutesRequest) (*ListPeerRoutesResponse, error)
-	// ListRoutes gives the kernel routes that this node wants or has, sorted by prefix.
+	// ListRoutes returns the desired and the actual kernel routes of this node, sorted by prefix.
 	ListRoutes(context.Context, *ListRoutesRequest) (*ListRoutesResponse, error)
-	// ListEndpoints gives the workload endpoints of this node, sorted by namespace and name.
+	// ListEndpoints returns the workload endpoints of this node, sorted by namespace and name.
 	ListEndpoints(context.Context, *ListEndpointsRequest) (*ListEndpointsResponse, error)
-	// ListAddresses gives every address that could have become the node's, and why each was chosen or skipped.
+	// ListAddresses returns all candidates for the node's addresses, and why each was selected or skipped.
 	ListAddresses(context.Context, *ListAddressesRequest) (*ListAddressesResponse, error)
-	// ListQuarantined gives the datastore entries that cannot be used, and why.
+	// ListQuarantined returns the datastore entries that cannot be used, with the reasons.
 	ListQuarantined(context.Context, *ListQuarantinedRequest) (*ListQuarantinedResponse, error)
-	// ListNotices gives what a person should know and no single object tells: conflicts, missing kernel features.
+	// ListNotices returns facts for an operator that belong to no single object: conflicts, missing kernel features.
 	ListNotices(context.Context, *ListNoticesRequest) (*ListNoticesResponse, error)
-	// Watch sends everything that there is, a synced event, and from then on every change.
+	// Watch sends all existing objects, then a synced event, and then every change.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
-	// GetLogLevel and SetLogLevel read and change the level of the running daemon: debug, info, warn or error.
+	// GetLogLevel and SetLogLevel read and change the log level of the running daemon: debug, info, warn or error.
 	GetLogLevel(context.Context, *GetLogLevelRequest) (*GetLogLevelResponse, error)
 	SetLogLevel(context.Context, *SetLogLevelRequest) (*SetLogLevelResponse, error)
-	// Resync compares the kernel with what is wanted now, without waiting for the timer.
+	// Resync compares the kernel with the desired state now, without waiting for the timer.
 	Resync(context.Context, *ResyncRequest) (*ResyncResponse, error)
-	// WatchDrops tells which flows policy drops, or logs, from now on. It fails unless the daemon runs with --flow-log.
+	// WatchDrops sends the flows that policy drops or logs from now on. It fails unless the daemon runs with --flow-log.
 	WatchDrops(*WatchDropsRequest, grpc.ServerStreamingServer[Drop]) error
-	// ReportPolicyWait tells that the CNI plugin has waited for the policy of a new workload, so that metrics can show it.
+	// ReportPolicyWait reports how long the CNI plugin waited for the policy of a new workload. Metrics show it.
 	ReportPolicyWait(context.Context, *ReportPolicyWaitRequest) (*ReportPolicyWaitResponse, error)
-	// Explain tells what becomes of the first packet of a connection between two ends, and why.
+	// Explain evaluates policy and routes for the first packet of a connection between two ends.
 	Explain(context.Context, *ExplainRequest) (*Explanation, error)
-	// TraceFlow follows packets of a flow through the kernel's rules on this node, and compares how each fared with the explanation.
-	// The first answer tells that packets are traced from now on. It ends when there were enough packets, or when the time is over.
+	// TraceFlow follows packets of a flow through the kernel's rules on this node, and compares the verdict of each with
+	// the explanation. The first response is sent when tracing has begun. The call ends after the given number of packets
+	// or the given time.
 	TraceFlow(*TraceFlowRequest, grpc.ServerStreamingServer[TraceFlowResponse]) error
-	// ListPolicies gives the policies of the cluster, in the order in which they are asked, and what they have counted here.
+	// ListPolicies returns the policies of the cluster in the order of evaluation, with their counters on this node.
 	ListPolicies(context.Context, *ListPoliciesRequest) (*ListPoliciesResponse, error)
-	// GetRuleset gives the rules that this node wants in its kernel, as text.
+	// GetRuleset returns the desired packet filter of this node as text.
 	GetRuleset(context.Context, *GetRulesetRequest) (*GetRulesetResponse, error)
-	// ResetPeer resets one BGP session that is established; on others it fails with FAILED_PRECONDITION. A session that was
-	// reset softly too often fails with RESOURCE_EXHAUSTED and the time to wait.
+	// ResetPeer resets one established BGP session; for any other session it fails with FAILED_PRECONDITION. After too
+	// many soft resets of a session it fails with RESOURCE_EXHAUSTED and the time to wait.
 	ResetPeer(context.Context, *ResetPeerRequest) (*ResetPeerResponse, error)
-	// ClearPeer lets flaps, restarts, message counters and the last error of one BGP session count from now on.
+	// ClearPeer clears the flaps, restarts, message counters and last error of one BGP session.
 	ClearPeer(context.Context, *ClearPeerRequest) (*ClearPeerResponse, error)
-	// Drain takes this node out of the network's paths, as the annotation manx.io/drain of its Node does. It returns when the
-	// request is stored; GetStatus has the phase of the drain.
+	// Drain takes this node out of the network's paths, as the annotation manx.io/drain of its Node does. It returns when
+	// the request is stored; GetStatus has the phase of the drain.
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
 	// Undrain brings the node back. It returns when the request is stored.
 	Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error)
-	// Retry tries at once what failed and waits for its next attempt, and reads quarantined objects again. It returns what
-	// came of it.
+	// Retry repeats all failed steps now instead of at their next attempt, and reads quarantined objects again. It
+	// returns the outcome.
 	Retry(context.Context, *RetryRequest) (*RetryResponse, error)
 	mustEmbedUnimplementedManxServer()
 }
