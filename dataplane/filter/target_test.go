@@ -2,6 +2,7 @@ package filter
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -155,5 +156,30 @@ func TestRefusedRulesAreNotReached(t *testing.T) {
 	target.Retry()
 	if _, _, err := target.Flush(); err != nil || reached != 2 || target.Reached().Get(w.Key) == nil {
 		t.Errorf("%v, called %d times", err, reached)
+	}
+}
+
+// A state is reached when the kernel has its rules: not while an earlier failure delays the next attempt.
+func TestDelayedStatesAreNotReached(t *testing.T) {
+	rules, reports := kerneltest.NewRules(), 0
+	target, h := newTarget(rules, nil, func(int) { reports++ }), state()
+	target.SetState(h)
+	target.Flush()
+	rules.Refuse(func(ruleset.Changes) error { return unix.EPERM })
+	key := model.ResourceKey(model.KindIPPool, "p")
+	for i := range 3 {
+		p := &model.IPPool{ObjectMeta: metav1.ObjectMeta{Name: "p"},
+			Spec: model.IPPoolSpec{CIDR: fmt.Sprintf("10.%d.0.0/16", i), NATOutgoing: true}}
+		h.Take(hoststate.State{Reader: model.NewSet(model.NewObject(key, p)), Changed: []model.Key{key}})
+		target.SetState(h)
+		_, _, err := target.Flush()
+		if reached := target.Reached().Get(key) != nil; !errors.Is(err, unix.EPERM) || reached || reports != 1 {
+			t.Errorf("state %d: %v, reached %t, %d reports", i, err, reached, reports)
+		}
+	}
+	rules.Refuse(nil)
+	target.Retry()
+	if _, _, err := target.Flush(); err != nil || target.Reached().Get(key) == nil || reports != 2 {
+		t.Errorf("in the end: %v, %d reports", err, reports)
 	}
 }

@@ -38,6 +38,7 @@ type Target struct {
 	compareAt time.Time
 	ahead     bool      // something was committed ahead of the other changes
 	waitUntil time.Time // nothing is tried before, after a failure of the whole
+	failure   error     // that failure
 	failures  int       // of the whole, in a row
 
 	refused map[unit]*refusal
@@ -84,22 +85,22 @@ func (g *Target) Retry() {
 }
 
 // Flush commits the changes of t since the last call, as one transaction if the kernel accepts it. It compares with the
-// kernel's table first if that is unknown. It returns after which time to be called again even if nothing changes; 0
-// for never.
+// kernel's table first if that is unknown. After a failure of the whole it waits, and returns the error of that failure
+// until then. It returns after which time to be called again even if nothing changes; 0 for never.
 func (g *Target) Flush(t *ruleset.Table) (Result, time.Duration) {
 	g.table = t
 	c := t.TakeChanges()
 	g.touch(c)
 	var r Result
 	before := g.status.Transactions
-	if now := g.now(); !now.Before(g.waitUntil) {
-		switch {
-		case g.stale || g.due(now) || !now.Before(g.compareAt) || !g.independent(c):
-			r.Compared = true
-			r.Err = g.settle(g.compare())
-		case !c.Empty():
-			r.Err = g.commitChanges(c, &r)
-		}
+	switch now := g.now(); {
+	case now.Before(g.waitUntil):
+		r.Err = g.failure // the kernel does not have these changes either
+	case g.stale || g.due(now) || !now.Before(g.compareAt) || !g.independent(c):
+		r.Compared = true
+		r.Err = g.settle(g.compare())
+	case !c.Empty():
+		r.Err = g.commitChanges(c, &r)
 	}
 	g.noteSync()
 	r.Transactions, r.Refused = int(g.status.Transactions-before), len(g.refused)
@@ -157,7 +158,7 @@ func (g *Target) commitChanges(c ruleset.Changes, r *Result) error {
 
 // settle records the outcome of an attempt as a whole.
 func (g *Target) settle(err error) error {
-	g.stale = err != nil
+	g.stale, g.failure = err != nil, err
 	if err == nil {
 		g.failures, g.waitUntil, g.status.LastError = 0, time.Time{}, ""
 		return nil
