@@ -419,6 +419,7 @@ func TestCaps(t *testing.T) {
 func TestSoftResetsAreLimited(t *testing.T) {
 	scene := newScene(t)
 	scene.start(t)
+	clis := scene.clis(t) // before the resets: the limit recovers while the programs are built
 	core, logs := observer.New(zapcore.InfoLevel)
 	s := New(scene.speaker, zap.New(core))
 	address := serveGuarded(t, s, apiguard.Config{Users: []uint32{nobody}})
@@ -444,7 +445,7 @@ func TestSoftResetsAreLimited(t *testing.T) {
 		t.Errorf("the line has %v, want user %d, process %d and peer %s", f, nobody, pid, scene.peer4)
 	}
 	// The limit holds on GoBGP's own socket, too.
-	for _, c := range scene.clis(t) {
+	for _, c := range clis {
 		if c.name == "v4.8" {
 			if out, err := c.command("neighbor", scene.peer4.String(), "softresetin").CombinedOutput(); err == nil ||
 				!strings.Contains(string(out), "try again in") {

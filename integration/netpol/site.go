@@ -272,11 +272,14 @@ func (n *site) routed(ctx context.Context, client manxv1.ManxClient, node string
 			want++
 		}
 	}
+	var list *manxv1.ListEndpointsResponse
 	for {
-		list, err := client.ListEndpoints(ctx, &manxv1.ListEndpointsRequest{}, grpc.WaitForReady(true))
+		next, err := client.ListEndpoints(ctx, &manxv1.ListEndpointsRequest{}, grpc.WaitForReady(true))
 		if err != nil {
-			return fmt.Errorf("the daemon does not report its endpoints: %w", err)
+			return fmt.Errorf("the daemon does not report its endpoints, of which it wants %d; its last report: %v: %w",
+				want, list.GetEndpoints(), err)
 		}
+		list = next
 		applied := 0
 		for _, e := range list.GetEndpoints() {
 			if e.GetPhase() == "applied" {
@@ -288,7 +291,7 @@ func (n *site) routed(ctx context.Context, client manxv1.ManxClient, node string
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d pods have their routes: %w", applied, want, ctx.Err())
+			return fmt.Errorf("%d of %d pods have their routes: %v: %w", applied, want, list.GetEndpoints(), ctx.Err())
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
