@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/manxnet/manx/cmd/manxctl/table"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -127,7 +128,7 @@ func (s *sections) heading(text string) { fmt.Fprintf(s, "%s\n", text) }
 // line writes a line unless its text is empty.
 func (s *sections) line(name, format string, args ...any) {
 	if text := fmt.Sprintf(format, args...); text != "" {
-		fmt.Fprintf(s, "  %-18s%s\n", name+":", oneLine(text))
+		fmt.Fprintf(s, "  %-18s%s\n", name+":", table.OneLine(text))
 	}
 }
 
@@ -215,7 +216,7 @@ func describeNegotiated(s *sections, p *manxv1.Peer) {
 	}
 	s.heading("Differs from the configuration")
 	for _, d := range p.GetDifferences() {
-		fmt.Fprintf(s, "  - %s\n", oneLine(d))
+		fmt.Fprintf(s, "  - %s\n", table.OneLine(d))
 	}
 }
 
@@ -247,14 +248,4 @@ func yesNo(b bool) string {
 		return "yes"
 	}
 	return "no"
-}
-
-// oneLine keeps text of other writers from breaking the lines.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, s)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -67,24 +66,24 @@ func dropLine(d *manxv1.Drop) string {
 		return address + " (" + endpoint + ")"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s  %s -> %s  %s", time.UnixMilli(d.GetTimeUnixMs()).Format("15:04:05.000"),
+	table.Fprintf(&b, "%s  %s -> %s  %s", time.UnixMilli(d.GetTimeUnixMs()).Format("15:04:05.000"),
 		end(d.GetSource(), d.GetSourceEndpoint()), end(d.GetDestination(), d.GetDestinationEndpoint()), d.GetProtocol())
 	switch {
 	case d.GetDestinationPort() != 0:
-		fmt.Fprintf(&b, "/%d", d.GetDestinationPort())
+		table.Fprintf(&b, "/%d", d.GetDestinationPort())
 	case d.GetIcmpType() >= 0:
-		fmt.Fprintf(&b, " type %d code %d", d.GetIcmpType(), d.GetIcmpCode())
+		table.Fprintf(&b, " type %d code %d", d.GetIcmpType(), d.GetIcmpCode())
 	}
 	what := "dropped"
 	if d.GetAction() == "log" {
 		what = "logged"
 	}
-	fmt.Fprintf(&b, "  %s by %s", what, d.GetRule())
+	table.Fprintf(&b, "  %s by %s", what, d.GetRule())
 	if d.GetPackets() > 1 {
-		fmt.Fprintf(&b, ", %d packets", d.GetPackets())
+		table.Fprintf(&b, ", %d packets", d.GetPackets())
 	}
 	if d.GetSuppressed() > 0 {
-		fmt.Fprintf(&b, " (%d other flows not recorded)", d.GetSuppressed())
+		table.Fprintf(&b, " (%d other flows not recorded)", d.GetSuppressed())
 	}
 	return b.String()
 }

@@ -154,39 +154,39 @@ func packetText(p *manxv1.TracedPacket) string {
 		}
 		return fmt.Sprintf("%s:%d", address, port)
 	}
-	fmt.Fprintf(&b, "\nPacket from %s to %s, %s", end(p.GetSource(), p.GetSourcePort()),
+	table.Fprintf(&b, "\nPacket from %s to %s, %s", end(p.GetSource(), p.GetSourcePort()),
 		end(p.GetDestination(), p.GetDestinationPort()), p.GetProtocol())
 	if p.GetIn() != "" {
-		fmt.Fprintf(&b, ", in through %s", p.GetIn())
+		table.Fprintf(&b, ", in through %s", p.GetIn())
 	}
 	if p.GetOut() != "" {
-		fmt.Fprintf(&b, ", out through %s", p.GetOut())
+		table.Fprintf(&b, ", out through %s", p.GetOut())
 	}
 	if p.GetConnection() != "" {
-		fmt.Fprintf(&b, " (connection: %s)", p.GetConnection())
+		table.Fprintf(&b, " (connection: %s)", p.GetConnection())
 	}
 	b.WriteByte('\n')
 	source, destination := p.GetSource(), p.GetDestination()
 	for _, x := range p.GetChains() {
 		if x.GetSource() != "" && (x.GetSource() != source || x.GetDestination() != destination) {
 			source, destination = x.GetSource(), x.GetDestination()
-			fmt.Fprintf(&b, "  now from %s to %s\n", source, destination)
+			table.Fprintf(&b, "  now from %s to %s\n", source, destination)
 		}
-		fmt.Fprintf(&b, "  %-11s table %s, chain %s: %s%s\n", x.GetHook(), x.GetTable(), x.GetChain(), x.GetVerdict(),
+		table.Fprintf(&b, "  %-11s table %s, chain %s: %s%s\n", x.GetHook(), x.GetTable(), x.GetChain(), x.GetVerdict(),
 			decisionText(x))
 	}
-	fmt.Fprintf(&b, "  => %s\n", p.GetEnd())
+	table.Fprintf(&b, "  => %s\n", p.GetEnd())
 	if command := commandFor(p); command != "" {
-		fmt.Fprintf(&b, "     its rules: %s\n", command)
+		table.Fprintf(&b, "     its rules: %s\n", command)
 	}
 	switch p.GetVerdict() {
 	case packetDiffers:
-		fmt.Fprintf(&b, "The kernel does otherwise: %s\n  explained: %s\n", strings.Join(p.GetReasons(), "; "),
+		table.Fprintf(&b, "The kernel does otherwise: %s\n  explained: %s\n", strings.Join(p.GetReasons(), "; "),
 			p.GetExplained())
 	case packetUndecided:
-		fmt.Fprintf(&b, "This is no evidence about the explanation: %s\n", strings.Join(p.GetReasons(), "; "))
+		table.Fprintf(&b, "This is no evidence about the explanation: %s\n", strings.Join(p.GetReasons(), "; "))
 	default:
-		fmt.Fprintf(&b, "The kernel agrees: %s\n", p.GetExplained())
+		table.Fprintf(&b, "The kernel agrees: %s\n", p.GetExplained())
 	}
 	return b.String()
 }

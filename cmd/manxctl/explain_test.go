@@ -1,6 +1,8 @@
 package main_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -90,5 +92,30 @@ func TestExplainAmbiguousNames(t *testing.T) {
 		if r := s.run(append(files, name, "8.8.8.8")...); r.code != 0 || !strings.Contains(r.out, endpoint) {
 			t.Errorf("%s: exit code %d, %s\n%s", name, r.code, r.err, r.out)
 		}
+	}
+}
+
+// TestExplainShowsForeignTextInOneLine: the name of a rule is free text of whoever may write policies. It makes no
+// lines of its own.
+func TestExplainShowsForeignTextInOneLine(t *testing.T) {
+	s := shell{t: t}
+	forged := filepath.Join(t.TempDir(), "forged.yaml")
+	err := os.WriteFile(forged, []byte(`
+apiVersion: projectcalico.org/v3
+kind: NetworkPolicy
+metadata: {name: forged, namespace: shop}
+spec:
+  order: 0
+  selector: all()
+  types: [Ingress]
+  ingress:
+  - {action: Deny, metadata: {annotations: {name: "x\n\nALLOWED by y"}}}
+`), 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := s.run("explain", "-f", explainFiles, "-f", forged, "shop/web", "shop/db", "tcp/5432")
+	if r.code != 0 || !strings.Contains(r.out, "x  ALLOWED by y") || strings.Contains(r.out, "\nALLOWED") {
+		t.Errorf("exit code %d: %q%s", r.code, r.out, r.err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/manxnet/manx/cmd/manxctl/table"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -12,10 +13,10 @@ import (
 // verdict.
 func writeExplanation(w io.Writer, x *manxv1.Explanation) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "From %s\n  to %s\n  by %s\n", explainedEnd(x.GetSource()), explainedEnd(x.GetDestination()),
+	table.Fprintf(&b, "From %s\n  to %s\n  by %s\n", explainedEnd(x.GetSource()), explainedEnd(x.GetDestination()),
 		x.GetFlow())
 	for _, n := range x.GetNotes() {
-		fmt.Fprintf(&b, "Note: %s\n", n)
+		table.Fprintf(&b, "Note: %s\n", n)
 	}
 	for _, s := range x.GetStages() {
 		explainStage(&b, s)
@@ -31,7 +32,7 @@ func writeExplanation(w io.Writer, x *manxv1.Explanation) error {
 		if r.GetNote() != "" {
 			how += ": " + r.GetNote()
 		}
-		fmt.Fprintf(&b, "  node %s: %s %s%s\n", orNone(r.GetNode()), r.GetPrefix(),
+		table.Fprintf(&b, "  node %s: %s %s%s\n", orNone(r.GetNode()), r.GetPrefix(),
 			withoutPrefix(r.GetNext(), r.GetPrefix()), how)
 	}
 	verdict := "DENIED"
@@ -39,9 +40,9 @@ func writeExplanation(w io.Writer, x *manxv1.Explanation) error {
 		verdict = "ALLOWED"
 	}
 	if x.GetBy() == "" {
-		fmt.Fprintf(&b, "\n%s: no policy is about it\n", verdict)
+		table.Fprintf(&b, "\n%s: no policy is about it\n", verdict)
 	} else {
-		fmt.Fprintf(&b, "\n%s by %s\n", verdict, x.GetBy())
+		table.Fprintf(&b, "\n%s by %s\n", verdict, x.GetBy())
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -64,25 +65,26 @@ func explainStage(b *strings.Builder, s *manxv1.ExplainedStage) {
 		how = "as programmed"
 	}
 	direction := strings.ToUpper(s.GetDirection()[:1]) + s.GetDirection()[1:]
-	fmt.Fprintf(b, "\n%s of %s at node %s (%s)", direction, s.GetAbout(), orNone(s.GetNode()), how)
+	table.Fprintf(b, "\n%s of %s at node %s (%s)", direction, s.GetAbout(), orNone(s.GetNode()), how)
 	if !s.GetReached() {
 		b.WriteString(", which the packet does not reach")
 	}
 	b.WriteByte('\n')
 	for _, line := range s.GetBefore() {
-		fmt.Fprintf(b, "  %s\n", line)
+		table.Fprintf(b, "  %s\n", line)
 	}
 	for _, t := range s.GetTiers() {
 		if t.GetName() == "" {
 			b.WriteString("  profiles\n")
 		} else {
-			fmt.Fprintf(b, "  tier %s (order %s, default action %s)\n", t.GetName(), t.GetOrder(), t.GetDefaultAction())
+			table.Fprintf(b, "  tier %s (order %s, default action %s)\n", t.GetName(), t.GetOrder(),
+				t.GetDefaultAction())
 		}
 		for _, p := range t.GetPolicies() {
 			explainPolicy(b, p)
 		}
 		if t.GetEnd() != "" {
-			fmt.Fprintf(b, "    end: %s\n", t.GetEnd())
+			table.Fprintf(b, "    end: %s\n", t.GetEnd())
 		}
 	}
 	verdict := "denied"
@@ -90,16 +92,16 @@ func explainStage(b *strings.Builder, s *manxv1.ExplainedStage) {
 		verdict = "allowed"
 	}
 	if s.GetBy() == "" {
-		fmt.Fprintf(b, "  => %s\n", verdict)
+		table.Fprintf(b, "  => %s\n", verdict)
 		return
 	}
-	fmt.Fprintf(b, "  => %s by %s\n", verdict, s.GetBy())
+	table.Fprintf(b, "  => %s by %s\n", verdict, s.GetBy())
 }
 
 func explainPolicy(b *strings.Builder, p *manxv1.ExplainedPolicy) {
-	fmt.Fprintf(b, "    %s", p.GetName())
+	table.Fprintf(b, "    %s", p.GetName())
 	if p.GetOrder() != "" {
-		fmt.Fprintf(b, " (order %s)", p.GetOrder())
+		table.Fprintf(b, " (order %s)", p.GetOrder())
 	}
 	if p.GetStaged() {
 		b.WriteString(" [staged]")
@@ -108,12 +110,12 @@ func explainPolicy(b *strings.Builder, p *manxv1.ExplainedPolicy) {
 	if decision == "" {
 		decision = "decides nothing"
 	}
-	fmt.Fprintf(b, ": %s\n", decision)
+	table.Fprintf(b, ": %s\n", decision)
 	for _, r := range p.GetRules() {
 		if r.GetMatches() {
-			fmt.Fprintf(b, "      %d. %s: matches\n", r.GetNumber(), r.GetText())
+			table.Fprintf(b, "      %d. %s: matches\n", r.GetNumber(), r.GetText())
 		} else {
-			fmt.Fprintf(b, "      %d. %s: no, %s\n", r.GetNumber(), r.GetText(), r.GetWhy())
+			table.Fprintf(b, "      %d. %s: no, %s\n", r.GetNumber(), r.GetText(), r.GetWhy())
 		}
 	}
 	if len(p.GetRules()) == 0 && p.GetDecision() == "" {

@@ -157,7 +157,7 @@ func describeRules(s *sections, p *manxv1.Policy) {
 			text += fmt.Sprintf(": packets %d, bytes %d", r.GetPackets(), r.GetBytes())
 			counted = true
 		}
-		fmt.Fprintf(s, "  %s\n", oneLine(text))
+		fmt.Fprintf(s, "  %s\n", table.OneLine(text))
 	}
 	if !counted && len(p.GetRules()) > 0 && p.GetEndpoints() > 0 {
 		s.heading("Nothing is counted: start manxd with --policy-counters")

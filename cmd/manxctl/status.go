@@ -119,7 +119,7 @@ func writeStatus(
 		if name != "" {
 			name += ":"
 		}
-		fmt.Fprintf(&b, "%-12s%s\n", name, fmt.Sprintf(format, args...))
+		table.Fprintf(&b, "%-12s%s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("Node", "%s", nodeText(s))
 	line("Version", "%s, GoBGP %s, up %s", s.GetVersion().GetManx(), s.GetVersion().GetGobgp(),

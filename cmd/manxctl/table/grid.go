@@ -35,19 +35,9 @@ func (g *Grid) Write(w io.Writer, heading bool) error {
 
 func writeRow(w io.Writer, cells []string) {
 	for _, c := range cells {
-		io.WriteString(w, oneLine(c)+"\t") //nolint:errcheck // reported by Flush
+		io.WriteString(w, OneLine(c)+"\t") //nolint:errcheck // reported by Flush
 	}
 	io.WriteString(w, "\n") //nolint:errcheck // reported by Flush
-}
-
-// oneLine keeps text from the datastore from breaking the table or controlling the terminal.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, s)
 }
 
 func writeTrimmed(w io.Writer, b *bytes.Buffer) error {
@@ -80,7 +70,7 @@ func (g *Grid) WriteBoxed(w io.Writer) error {
 	for n, r := range rows {
 		for i, c := range r {
 			//nolint:errcheck // reported by Flush
-			out.WriteString("| " + oneLine(c) + strings.Repeat(" ", width[i]-len([]rune(c))+1))
+			out.WriteString("| " + OneLine(c) + strings.Repeat(" ", width[i]-len([]rune(c))+1))
 		}
 		out.WriteString("|\n") //nolint:errcheck // reported by Flush
 		if n == 0 {
