@@ -44,6 +44,13 @@ func New(store Store, log *zap.Logger, now func() time.Time) *Allocator {
 	return &Allocator{store: store, log: log, now: now}
 }
 
+// refresh makes a store that answers from memory read the datastore from now on. It reports whether answers may differ
+// from the earlier ones. A negative answer needs that, since no failed write would show that it is outdated.
+func (a *Allocator) refresh() bool {
+	s, ok := a.store.(interface{ Refresh() bool })
+	return ok && s.Refresh()
+}
+
 // Host returns the owner of a node's blocks.
 func Host(name string) Owner { return Owner{Type: model.AffinityHost, Name: name} }
 

@@ -51,7 +51,8 @@ type search struct {
 	owner    Owner
 	pools    []pool
 	reserved reservations
-	own      []netip.Prefix // blocks of the host that were not tried yet
+	blocks   []netip.Prefix // blocks of the host at the start
+	own      []netip.Prefix // those that were not tried yet
 	owned    int
 	limit    int
 	result   *Assigned
@@ -117,7 +118,7 @@ func (x *search) prepare(ctx context.Context) error {
 			x.giveUp(ctx, cidr)
 		}
 	}
-	x.owned = len(x.own)
+	x.blocks, x.owned = x.own, len(x.own)
 	x.limit = blockLimit(x.request.MaxBlocks, x.config.MaxBlocksPerHost)
 	return nil
 }

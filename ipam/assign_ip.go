@@ -36,6 +36,9 @@ func (a *Allocator) AssignIP(ctx context.Context, r AddressRequest) error {
 	if err == nil {
 		err = a.assignIP(ctx, r)
 	}
+	if errors.Is(err, errAssigned) && a.refresh() { // it may have been released since
+		err = a.assignIP(ctx, r)
+	}
 	if err != nil {
 		return fmt.Errorf("assign %s for host %s: %w", r.Address, r.Host, err)
 	}

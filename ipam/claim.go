@@ -21,6 +21,39 @@ const minReclaimAge = 60 * time.Second
 
 // nextBlock returns a block of the host with at least one free address. It claims one if necessary.
 func (x *search) nextBlock(ctx context.Context) (heldBlock, error) {
+	b, err := x.nextOwn(ctx)
+	if errors.Is(err, errNoBlock) && x.reread() {
+		b, err = x.nextOwn(ctx)
+	}
+	if !errors.Is(err, errNoBlock) {
+		return b, err
+	}
+	if x.owned >= x.limit {
+		return heldBlock{}, fmt.Errorf("%w: %s has %d blocks in %s and all are full, the limit is %d; release "+
+			"addresses, or raise maxBlocksPerHost or the block size",
+			errBlockLimit, x.owner, x.owned, poolNames(x.pools), x.limit)
+	}
+	if !x.config.AutoAllocateBlocks {
+		return heldBlock{}, fmt.Errorf("%s needs another block, but auto_allocate_blocks is off in the IPAM "+
+			"configuration", x.owner)
+	}
+	if b, err = x.claimNew(ctx); err == nil {
+		x.owned++
+	}
+	return b, err
+}
+
+// reread starts again with the blocks of the host if they were read from memory: others may have released addresses.
+func (x *search) reread() bool {
+	if len(x.blocks) == 0 || !x.refresh() {
+		return false
+	}
+	x.own = x.blocks
+	return true
+}
+
+// nextOwn returns the next block of the host with a free address. The error is errNoBlock if there is none.
+func (x *search) nextOwn(ctx context.Context) (heldBlock, error) {
 	for len(x.own) > 0 {
 		cidr := x.own[0]
 		x.own = x.own[1:]
@@ -38,20 +71,7 @@ func (x *search) nextBlock(ctx context.Context) (heldBlock, error) {
 			return b, nil
 		}
 	}
-	if x.owned >= x.limit {
-		return heldBlock{}, fmt.Errorf("%w: %s has %d blocks in %s and all are full, the limit is %d; release "+
-			"addresses, or raise maxBlocksPerHost or the block size",
-			errBlockLimit, x.owner, x.owned, poolNames(x.pools), x.limit)
-	}
-	if !x.config.AutoAllocateBlocks {
-		return heldBlock{}, fmt.Errorf("%s needs another block, but auto_allocate_blocks is off in the IPAM "+
-			"configuration", x.owner)
-	}
-	b, err := x.claimNew(ctx)
-	if err == nil {
-		x.owned++
-	}
-	return b, err
+	return heldBlock{}, errNoBlock
 }
 
 // ownBlock completes an interrupted claim, if any, and returns the block.

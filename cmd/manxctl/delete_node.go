@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
@@ -99,19 +100,29 @@ func tunnelAddresses(o *model.Object) (list []string) {
 	return list
 }
 
-// releaseAddresses ignores malformed addresses, which cannot be assigned.
+// releaseAddresses releases the node's blocks, and those of the addresses that are assigned on it. An object that is
+// out of date may name an address that a container of another node has by now. It ignores malformed addresses, which
+// cannot be assigned.
 func releaseAddresses(ctx context.Context, store datastore.Store, node string, texts []string) error {
-	var releases []ipam.Release
+	named := map[netip.Addr]bool{}
 	for _, text := range texts {
-		p, err := netip.ParsePrefix(text)
-		if err != nil {
-			a, err := netip.ParseAddr(text)
-			if err != nil {
-				continue
-			}
-			p = netip.PrefixFrom(a, a.BitLen())
+		address, _, _ := strings.Cut(text, "/")
+		if a, err := netip.ParseAddr(address); err == nil {
+			named[a] = true
 		}
-		releases = append(releases, ipam.Release{Address: p.Addr()})
+	}
+	var releases []ipam.Release
+	err := eachOf(ctx, store, model.KindIPAMBlock, func(_ model.Key, b *model.Block) {
+		for a := range ipam.Allocations(b) {
+			// Old versions of Calico assigned tunnel addresses without handle and attributes.
+			unmarked := a.Handle == "" && a.Attrs["node"] == ""
+			if named[a.Address] && (unmarked || a.Attrs["node"] == node) {
+				releases = append(releases, ipam.Release{Address: a.Address, Handle: a.Handle, Sequence: &a.Sequence})
+			}
+		}
+	})
+	if err != nil {
+		return err
 	}
 	allocator := ipam.New(store, zap.NewNop(), time.Now)
 	if len(releases) > 0 {

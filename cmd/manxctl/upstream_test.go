@@ -189,6 +189,33 @@ func TestAppliedAgainNothingChanges(t *testing.T) {
 	}
 }
 
+// An endpoint of a node names an address that was released and is assigned on another node by now.
+func TestDeleteNodeLeavesAddressesOfOthers(t *testing.T) {
+	s, server := newShell(t)
+	loadUpstream(t, server)
+	client, ctx := server.Client(t), context.Background()
+	const (
+		block = "/calico/ipam/v2/assignment/ipv4/block/10.42.0.0-29"
+		old   = `"node":"h1"`
+	)
+	got, err := client.Get(ctx, block)
+	if err != nil || len(got.Kvs) != 1 || !strings.Contains(string(got.Kvs[0].Value), old) {
+		t.Fatalf("block is %v, error %v", got, err)
+	}
+	now := strings.NewReplacer(old, `"node":"h2"`, "host:h1", "host:h2").Replace(string(got.Kvs[0].Value))
+	if _, err := client.Put(ctx, block, now); err != nil {
+		t.Fatal(err)
+	}
+	out := s.must("delete", "node", "h1")
+	if want := "workloadendpoint/h1-k8s-dual--4-eth0 deleted\n"; !strings.Contains(out, want) {
+		t.Errorf("delete node h1 lacks %s:\n%s", want, out)
+	}
+	got, err = client.Get(ctx, block)
+	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != now {
+		t.Errorf("block of h2 is %v, error %v; want %s", got, err, now)
+	}
+}
+
 // The deletion of a node removes its addresses, blocks and sessions, and nothing of other nodes.
 func TestDeleteNodeTakesAllThatIsItsOwn(t *testing.T) {
 	s, server := newShell(t)

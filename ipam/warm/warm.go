@@ -23,7 +23,7 @@ type Store interface {
 //
 // Its objects may be out of date, since other processes write, too. That is harmless: every write is a compare-and-swap
 // on the cached revision. A failed write shows that the stored object has changed; from then on the operation reads the
-// datastore.
+// datastore. A decision that leads to no write has no such check: the caller calls Refresh and decides again.
 type Cache struct {
 	store  Store
 	tables *datastore.Tables
@@ -49,8 +49,8 @@ func New(store Store, tables *datastore.Tables, kinds []model.Kind, keep func(*m
 	return c
 }
 
-// Operation is the datastore as one operation sees it: cached until one of its writes fails. It is safe for concurrent
-// use.
+// Operation is the datastore as one operation sees it: cached until one of its writes fails, or until Refresh. It is
+// safe for concurrent use.
 type Operation struct {
 	*Cache
 	mu    sync.Mutex
@@ -90,6 +90,15 @@ func (o *Operation) fresh() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.stale
+}
+
+// Refresh makes the operation read the datastore. It reports whether it has answered from memory so far.
+func (o *Operation) Refresh() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	before := o.stale
+	o.stale = true
+	return !before
 }
 
 // failed makes the operation read the datastore, and drops the cached object.

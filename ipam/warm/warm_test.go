@@ -433,6 +433,46 @@ func TestOthersWriteMeanwhile(t *testing.T) {
 	}
 }
 
+// Another process releases addresses of a block that is full in memory: they can be assigned at once.
+func TestOthersReleaseMeanwhile(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		config model.IPAMConfig
+		given  bool // the released address itself is requested
+	}{
+		{"at the limit of blocks", model.IPAMConfig{AutoAllocateBlocks: true, MaxBlocksPerHost: 1}, false},
+		{"without automatic blocks", model.IPAMConfig{}, false},
+		{"before another block is claimed", model.IPAMConfig{AutoAllocateBlocks: true}, false},
+		{"a given address", model.IPAMConfig{AutoAllocateBlocks: true}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			all := newCluster(t)
+			p := all.start()
+			first, err := assign(t.Context(), p.ipam(), thisNode, "net.first")
+			must(t, err)
+			_, err = p.ipam().AutoAssign(t.Context(), ipam.Request{Host: thisNode, Handle: "net.others", Num4: 15,
+				Use: "Workload"})
+			must(t, err)
+			c.config.StrictAffinity = true
+			p.awaitWrite(all.create(model.IPAMConfigKey, &c.config))
+			_, err = ipam.New(all.plain, nil, nil).ReleaseByHandle(t.Context(), "net.first")
+			must(t, err)
+			again := first
+			if c.given {
+				err = p.ipam().AssignIP(t.Context(), ipam.AddressRequest{Address: first, Host: thisNode,
+					Handle: "net.second"})
+			} else {
+				again, err = assign(t.Context(), p.ipam(), thisNode, "net.second")
+			}
+			must(t, err)
+			if again != first {
+				t.Errorf("the address is %s, want the released one, %s", again, first)
+			}
+			all.consistent(map[string]int{"net.first": 0, "net.others": 15, "net.second": 1})
+		})
+	}
+}
+
 func blockOf(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, 28).Masked() }
 
 func (c *cluster) changePool(name string, change func(*model.IPPool)) *model.Object {
