@@ -20,8 +20,9 @@ func cleanupCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove the routes, addresses and rules that manxd leaves in the kernel",
-		Long: `cleanup removes the routes of protocols 12 and 80 from the main tables and the addresses of tunl0, for a host that
-is no longer a Manx node. It fails while manxd runs. Interfaces of workloads are removed with their workloads.`,
+		Long: `cleanup removes the table inet manx, the routes of protocols 12 and 80 from the main tables, the limits of bandwidth,
+the addresses of tunl0 and the status files of endpoints, for a host that is no longer a Manx node. It fails while manxd
+runs. Interfaces of workloads are removed with their workloads.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := asOwner(*o, cleanup)

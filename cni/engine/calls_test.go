@@ -504,6 +504,13 @@ func TestGarbageCollection(t *testing.T) {
 	for _, id := range []string{"kept", "lost"} {
 		n.finish(id, n.add(id))
 	}
+	// A virtual machine of calico/node, and a container of the network "net.other".
+	others := ipam.New(n.plain, nil, nil)
+	for handle, attr := range map[string]string{"net.vmi.shop.vm": "vmi-name", "net.other.c1": "pod"} {
+		_, err := others.AutoAssign(t.Context(), ipam.Request{Host: "node-1", Handle: handle, Num4: 1, Use: "Workload",
+			Attrs: map[string]string{"node": "node-1", attr: "x"}})
+		n.must(err)
+	}
 	text, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "net",
 		"ipam":           map[string]any{"type": "calico-ipam"},
 		"ipam_lock_file": filepath.Join(n.dir, "ipam.lock")})
@@ -518,8 +525,12 @@ func TestGarbageCollection(t *testing.T) {
 		t.Fatal(r.Error)
 	}
 	if left := n.leftovers(); strings.Contains(left, "lost") || !strings.Contains(left, "kept") ||
-		strings.Count(left, "ordinal") != 1 {
+		strings.Count(left, "ordinal") != 3 {
 		t.Errorf("left:\n%s", left)
+	}
+	for _, handle := range []string{"net.vmi.shop.vm", "net.other.c1"} {
+		_, err := others.ReleaseByHandle(t.Context(), handle)
+		n.must(err)
 	}
 	n.del("kept")
 	if left := n.leftovers(); left != "" {

@@ -123,6 +123,10 @@ func (c *call) gc(ctx context.Context) error {
 		if !ok || valid[id] || attrs["node"] != c.work.Node || attrs["type"] != "" {
 			continue
 		}
+		// A virtual machine keeps its address beyond its container. Behind a dot is another network or its container.
+		if attrs["vmi-name"] != "" || strings.Contains(id, ".") {
+			continue
+		}
 		problems = append(problems, c.collect(ctx, id, attrs))
 	}
 	return errors.Join(problems...)

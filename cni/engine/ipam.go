@@ -70,6 +70,9 @@ func (c *call) findAddresses(
 			return c.releaseExcept(ctx, addresses(before))
 		})
 		var got []netip.Prefix
+		if err = c.releaseEarlier(ctx, stored, pod.wanted); err != nil {
+			return err
+		}
 		got, err = c.assign(ctx, pod, later)
 		c.given(a, got)
 		a.Fresh = a.Addresses
@@ -109,6 +112,33 @@ func (c *call) ipamAdd(ctx context.Context) error {
 	return err
 }
 
+// releaseEarlier releases the requested addresses that an earlier container of the pod still has: the runtime may have
+// lost that container without a DEL.
+func (c *call) releaseEarlier(ctx context.Context, stored *model.Object, wanted []netip.Addr) error {
+	e := endpointOf(stored)
+	if len(wanted) == 0 || e == nil || e.Spec.ContainerID == "" || c.ours(stored) {
+		return nil
+	}
+	if err := c.mayReplace(stored); err != nil {
+		return err
+	}
+	old := c.work
+	old.ContainerID = e.Spec.ContainerID
+	for _, a := range wanted {
+		has, err := c.allocator().GetAssignmentAttributes(ctx, a)
+		if err != nil || has.Handle != old.handle() {
+			continue // the assignment reports any problem
+		}
+		c.log.Info("an earlier container of the pod has the requested address", zap.Stringer("address", a),
+			zap.String("earlier", old.ContainerID))
+		release := ipam.Release{Address: a, Handle: has.Handle}
+		if _, err := c.allocator().ReleaseIPs(ctx, release); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // assign assigns one address of each requested family, or the requested addresses: all of them or none.
 func (c *call) assign(ctx context.Context, pod *facts, later *writes) ([]netip.Prefix, error) {
 	ctx, cancel := context.WithTimeout(ctx, assignTimeout)
@@ -146,19 +176,30 @@ func (c *call) behind(later *writes) ipam.Later {
 	return later.add
 }
 
-// assignGiven assigns the requested addresses.
+// assignGiven assigns the requested addresses, except those that the container has of an ADD that was interrupted.
 func (c *call) assignGiven(ctx context.Context, wanted []netip.Addr, later *writes) ([]netip.Prefix, error) {
-	var got []netip.Prefix
+	var all, got []netip.Prefix
 	for _, a := range wanted {
+		all = append(all, netip.PrefixFrom(a, a.BitLen()))
 		err := c.allocator().AssignIP(ctx, ipam.AddressRequest{Address: a, Host: c.work.Node, Handle: c.work.handle(),
 			Attrs: c.attributes(), Use: v3.IPPoolAllowedUseWorkload, Later: c.behind(later)})
+		if errors.Is(err, ipam.ErrAssigned) && c.has(ctx, a) {
+			continue
+		}
 		if err != nil {
 			later.end(ctx)
 			return nil, cni.Afterwards(err, c.giveBack(ctx, addresses(got)))
 		}
 		got = append(got, netip.PrefixFrom(a, a.BitLen()))
 	}
-	return got, nil
+	return all, nil
+}
+
+// has reports whether the container has an address, and makes its handle count it.
+func (c *call) has(ctx context.Context, a netip.Addr) bool {
+	have, err := c.allocator().AssignedTo(ctx, c.work.Node, c.work.handle())
+	i := slices.IndexFunc(have, func(p netip.Prefix) bool { return p.Addr() == a })
+	return err == nil && i >= 0 && c.allocator().CountHandle(ctx, c.work.handle(), have[i].Masked()) == nil
 }
 
 func (c *call) attributes() map[string]string { return c.work.attributes(c.Now().UTC().String()) }

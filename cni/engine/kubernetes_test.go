@@ -21,6 +21,7 @@ import (
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+	"github.com/manxnet/manx/ipam"
 	"github.com/manxnet/manx/ipam/warm"
 )
 
@@ -161,6 +162,18 @@ func TestKubernetes(t *testing.T) {
 	if f.Addresses[0].String() != "10.65.0.77" || f.MAC != "02:00:00:00:00:77" {
 		t.Errorf("annotations are not followed: %+v", f)
 	}
+	// An earlier ADD of the same container ended after the write of the block.
+	n.must(ipam.New(store, nil, nil).AssignIP(t.Context(), ipam.AddressRequest{Host: "node-1", Handle: "net.c5",
+		Address: netip.MustParseAddr("10.65.0.78"), Attrs: map[string]string{"node": "node-1"}}))
+	pod("repeated", map[string]string{"cni.projectcalico.org/ipAddrs": `["10.65.0.78"]`})
+	r := call(cni.StepAdd, "repeated", "c5", nil)
+	call(cni.StepFinish, "repeated", "c5", r)
+	// The runtime has lost the first container, and calls no DEL for it.
+	again := call(cni.StepAdd, "fixed", "c3b", nil)
+	call(cni.StepFinish, "fixed", "c3b", again)
+	if have := annotations("fixed"); have["container"] != "c3b" || have["addresses"] != "10.65.0.77/32" {
+		t.Errorf("after the second container's ADD the pod says %v", have)
+	}
 	stopFollowing()
 	<-ended
 	pod("late", nil) // the kubelet has received it, this process has not
@@ -174,7 +187,7 @@ func TestKubernetes(t *testing.T) {
 		Name: "node--1-k8s-late-eth0"}); o == nil {
 		t.Error("the tables do not have the endpoint of a pod that the watch has not delivered")
 	}
-	for name, id := range map[string]string{"one": "c1", "two": "c2", "fixed": "c3", "late": "c4"} {
+	for name, id := range map[string]string{"one": "c1", "two": "c2", "fixed": "c3b", "late": "c4", "repeated": "c5"} {
 		call(cni.StepDel, name, id, nil)
 		call(cni.StepRelease, name, id, nil)
 	}

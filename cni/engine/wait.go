@@ -32,7 +32,7 @@ const (
 )
 
 // waitForPolicy waits until the kernel has the container's policy and routes from the agent. It never fails an ADD:
-// without rules for the interface, no packet passes it.
+// beside manxd's table, no packet passes an interface without rules.
 func (c *call) waitForPolicy(ctx context.Context, mac net.HardwareAddr, ips []netip.Addr) {
 	timeout := c.policyWait()
 	if timeout == 0 {

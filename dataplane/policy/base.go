@@ -37,7 +37,8 @@ func (c *Calculator) writeBase() {
 	source, destination, host := Stage{Subject: SourceWorkload}, Stage{Subject: DestinationWorkload},
 		Stage{Subject: HostItself}
 	c.setChain(&ruleset.Chain{Name: "prerouting-source", Origin: source, Base: base(ruleset.Prerouting, -300),
-		Rules: append([]ruleset.Rule{unspecified(), toNeighbours()}, s.from(jump(sourceCheck))...)})
+		Rules: slices.Concat([]ruleset.Rule{unspecified(), toNeighbours()}, s.toLoopback(),
+			s.from(jump(sourceCheck)))})
 	c.setChain(&ruleset.Chain{Name: "input-tunnels", Origin: host, Base: base(ruleset.Input, -1),
 		Rules: s.foreignTunnels()})
 	c.setChain(&ruleset.Chain{Name: "input-from-workload", Origin: source, Base: base(ruleset.Input, 0),
@@ -116,6 +117,23 @@ func unspecified() ruleset.Rule {
 		Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "duplicate address detection",
 	}
 }
+
+// toLoopback drops packets that workloads send to addresses in 127.0.0.0/8. Their interfaces have route_localnet, without
+// which no service could be translated to a program at 127.0.0.1. The kernel would deliver all other packets to loopback
+// addresses, too, and programs that listen there trust that only their host reaches them. Translation comes later (-100).
+func (s *settings) toLoopback() []ruleset.Rule {
+	rules := s.from(ruleset.Verdict{Action: ruleset.Drop})
+	for i := range rules {
+		r := &rules[i]
+		r.Matches = append(r.Matches, ruleset.Match{Field: ruleset.Family, Low: 4},
+			ruleset.Match{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("127.0.0.0/8")})
+		r.Comment = loopback
+		r.Log = s.dropLog(loopback)
+	}
+	return rules
+}
+
+const loopback = "a loopback address of this host"
 
 // toNeighbours spares all other packets the rules about neighbour discovery.
 func toNeighbours() ruleset.Rule {

@@ -408,6 +408,26 @@ type listing struct {
 	once bool
 }
 
+// latestRevision returns the revision of the datastore now: a list without a revision is not from an old cache.
+func (s *Store) latestRevision(ctx context.Context, r resource) (int64, error) {
+	q := url.Values{"limit": {"1"}}
+	if r.fields != "" {
+		q.Set("fieldSelector", r.fields)
+	}
+	limited, cancel := bounded(ctx)
+	defer cancel()
+	raw, err := s.client.do(limited, request{verb: http.MethodGet, path: r.path("", ""), accept: r.accept(), query: q,
+		once: true})
+	if err != nil {
+		return 0, err
+	}
+	list, err := r.items(raw, func(*model.Object) error { return nil })
+	if err != nil {
+		return 0, err
+	}
+	return revisionOfList(list)
+}
+
 // pages reads a listing page by page, at the returned revision.
 func (s *Store) pages(ctx context.Context, r resource, l listing, each func(*model.Object) error) (int64, error) {
 	q := url.Values{"limit": {strconv.Itoa(pageSize)}}

@@ -237,6 +237,11 @@ func (f *feed) once(ctx context.Context) error {
 			return err
 		}
 	}
+	if f.lost {
+		if err := f.checkRestored(ctx, r); err != nil {
+			return err
+		}
+	}
 	stream, err := f.open(ctx, r, url.Values{"resourceVersion": {strconv.FormatInt(f.at, 10)}})
 	if err != nil {
 		return err
@@ -246,6 +251,16 @@ func (f *feed) once(ctx context.Context) error {
 		return ctx.Err()
 	}
 	return f.follow(ctx, r, framesOf(r, stream))
+}
+
+// checkRestored checks, before a watch continues after a loss, that the server has reached the last revision. A server
+// whose datastore was restored to an earlier state accepts a watch from a revision of the future, and is silent.
+func (f *feed) checkRestored(ctx context.Context, r resource) error {
+	at, err := f.store.latestRevision(ctx, r)
+	if err == nil && at < f.at {
+		return f.putBack()
+	}
+	return err
 }
 
 // open begins a watch.
