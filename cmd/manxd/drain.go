@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/node"
 	"github.com/manxnet/manx/proto/server"
@@ -17,16 +19,22 @@ type drain struct {
 
 func newDrain(j *joined) *drain {
 	return &drain{j: j, Drainer: &node.Drainer{Store: j.store, Node: j.name, Log: j.log.Named("drain"),
-		Packets: func() (uint64, error) { return j.kernel.SentPackets(workloadInterfaces) }}}
+		Packets: func() (uint64, error) {
+			return j.kernel.SentPackets(workloadInterfaces(j.tables.Snapshot(), j.name, j.interfacePrefix).Match)
+		}}}
 }
 
-func (d *drain) Name() string                  { return "drain" }
-func (d *drain) Kinds() []model.Kind           { return []model.Kind{model.KindNode} }
+func (d *drain) Name() string { return "drain" }
+func (d *drain) Kinds() []model.Kind {
+	return []model.Kind{model.KindNode, model.KindFelixConfiguration}
+}
 func (d *drain) Notices() []server.Notice      { return drainNotice(d.j.name, d.State()) }
 func (d *drain) Run(ctx context.Context) error { return d.Drainer.Run(ctx, d.j.tables) }
 
-// workloadInterfaces is the prefix of workloads' host interfaces.
-const workloadInterfaces = "cali"
+// workloadInterfaces returns the prefixes of workloads' host interfaces; flag is --interface-prefix.
+func workloadInterfaces(r model.Reader, name, flag string) felixconfig.InterfacePrefixes {
+	return felixconfig.ParseInterfacePrefixes(cmp.Or(flag, felixconfig.Merge(r, name).InterfacePrefix))
+}
 
 // drainNotice reports that the node is not in service.
 func drainNotice(name string, s node.DrainState) []server.Notice {

@@ -3,22 +3,21 @@ package kernel
 import (
 	"encoding/binary"
 	"fmt"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// SentPackets returns how many packets were sent so far on the interfaces whose names begin with prefix. For the host's
+// SentPackets returns how many packets were sent so far on the interfaces whose names match. For the host's
 // side of workload interfaces these are the packets that the workloads received.
-func (c *Conn) SentPackets(prefix string) (uint64, error) {
+func (c *Conn) SentPackets(match func(name string) bool) (uint64, error) {
 	var sum uint64
 	err := c.With(func(s *netlink.Socket) error {
 		return s.Dump(unix.RTM_GETLINK, func() { sum = 0 }, func(b *netlink.Builder) {
 			b.Buf = append(b.Buf, make([]byte, unix.SizeofIfInfomsg)...)
 		}, func(m netlink.Message) {
-			if name, sent := parseSent(m.Data); strings.HasPrefix(name, prefix) {
+			if name, sent := parseSent(m.Data); match(name) {
 				sum += sent
 			}
 		})

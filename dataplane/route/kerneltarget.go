@@ -8,6 +8,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/ippool"
 )
 
 // errHeld is in the error about a route whose place in the table another owner has taken.
@@ -49,7 +50,7 @@ func (t *kernelTarget) list() ([]kernel.Route, error) {
 //   - protocol 12 is BIRD's, in whose place we are;
 //   - protocol 80 is Felix': on own tunnel devices and on workload interfaces; elsewhere if it leads to a pool's
 //     addresses or through a node of the cluster. Routes of tunnel devices that we do not manage (VXLAN, WireGuard)
-//     stay;
+//     stay, as do those to nodes of the own subnet that Felix made for the same pools;
 //   - a CNI plugin's route to a local workload gives way to our own.
 func (t *kernelTarget) owns(r kernel.Route) bool {
 	switch r.Protocol {
@@ -64,7 +65,8 @@ func (t *kernelTarget) owns(r kernel.Route) bool {
 }
 
 func (t *kernelTarget) ownsCalico(r kernel.Route) bool {
-	inPool := t.rules.config.Pools.Of(r.Dst) != nil
+	pool := t.rules.config.Pools.Of(r.Dst)
+	foreign := r.Type == kernel.Unicast && pool.Encapsulation() == ippool.VXLAN
 	for _, h := range r.NextHops {
 		name := t.rules.linkName(h.Link)
 		switch {
@@ -73,11 +75,13 @@ func (t *kernelTarget) ownsCalico(r kernel.Route) bool {
 		case strings.HasPrefix(name, "vxlan") || strings.HasPrefix(name, "wireguard.") ||
 			strings.HasPrefix(name, "wg-"):
 			return false
+		case foreign: // nothing would take its place
+			return false
 		case t.rules.config.IsNode != nil && h.Gateway.IsValid() && t.rules.config.IsNode(h.Gateway):
 			return true
 		}
 	}
-	return inPool
+	return pool != nil && !foreign
 }
 
 func (r *rules) isWorkload(link int) bool {

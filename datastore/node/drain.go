@@ -143,7 +143,11 @@ func (d *Drainer) read(w *drainWatch, now time.Time) (rate float64, known bool) 
 	if last.IsZero() {
 		return 0, false
 	}
-	rate = float64(max(packets, before)-before) / now.Sub(last).Seconds() // a removed interface takes its counter along
+	if packets < before { // a removed interface takes its counter along, so the traffic of the others is unknown
+		w.quiet = 0
+		return 0, false
+	}
+	rate = float64(packets-before) / now.Sub(last).Seconds()
 	if rate < quietRate {
 		w.quiet++
 	} else {

@@ -114,3 +114,32 @@ func TestDrainTimeoutMustBeADuration(t *testing.T) {
 		t.Errorf("DrainTimeout = %s, %v", d, err)
 	}
 }
+
+// A pod that ends takes the counter of its interface along. A second in which the sum fell says nothing of the traffic
+// of the other pods, so it is no quiet one.
+func TestDrainReads(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		sums  []uint64
+		quiet int
+	}{
+		{"no traffic", []uint64{5000, 5000, 5005, 5005}, 3},
+		{"traffic", []uint64{5000, 6000, 7000, 8000}, 0},
+		{"traffic while an interface vanishes every second", []uint64{9000, 7000, 5000, 3000}, 0},
+		{"an interface vanishes after quiet seconds", []uint64{9000, 9000, 9000, 3000}, 0},
+		{"an interface vanishes before quiet seconds", []uint64{9000, 3000, 3000, 3000}, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var sum uint64
+			d := &Drainer{Interval: time.Second, Log: zap.NewNop(), Packets: func() (uint64, error) { return sum, nil }}
+			w, now := &drainWatch{}, time.Unix(1e9, 0)
+			for _, sum = range c.sums {
+				d.read(w, now)
+				now = now.Add(time.Second)
+			}
+			if w.quiet != c.quiet {
+				t.Errorf("%d quiet seconds, want %d", w.quiet, c.quiet)
+			}
+		})
+	}
+}
