@@ -118,9 +118,10 @@ func unspecified() ruleset.Rule {
 	}
 }
 
-// toLoopback drops packets that workloads send to addresses in 127.0.0.0/8. Their interfaces have route_localnet, without
-// which no service could be translated to a program at 127.0.0.1. The kernel would deliver all other packets to loopback
-// addresses, too, and programs that listen there trust that only their host reaches them. Translation comes later (-100).
+// toLoopback drops packets that workloads send to addresses in 127.0.0.0/8. Their interfaces have route_localnet, so
+// that a service can be translated to a program at 127.0.0.1. The kernel would deliver all other packets to loopback
+// addresses, too, and programs that listen there trust that only their host reaches them. Translation comes later
+// (-100).
 func (s *settings) toLoopback() []ruleset.Rule {
 	rules := s.from(ruleset.Verdict{Action: ruleset.Drop})
 	for i := range rules {

@@ -88,7 +88,7 @@ func (f *apiProxy) handle(w http.ResponseWriter, r *http.Request) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	q := r.URL.Query()
-	if q.Has("limit") {
+	if n := q.Get("limit"); n != "" && n != "1" { // one object shows the revision after a loss
 		f.listed++
 	}
 	if !q.Has("sendInitialEvents") {
