@@ -501,15 +501,16 @@ func TestABlockIsClaimedAhead(t *testing.T) {
 // The garbage collection of CNI releases the attachments that the runtime does not list any more, and no others.
 func TestGarbageCollection(t *testing.T) {
 	n := newNode(t)
-	for _, id := range []string{"kept", "lost"} {
-		n.finish(id, n.add(id))
-	}
-	// A virtual machine of calico/node, and a container of the network "net.other".
+	// A virtual machine of calico/node, and a container of the network "net.other", which the engine knows from its first reading of
+	// the block.
 	others := ipam.New(n.plain, nil, nil)
 	for handle, attr := range map[string]string{"net.vmi.shop.vm": "vmi-name", "net.other.c1": "pod"} {
 		_, err := others.AutoAssign(t.Context(), ipam.Request{Host: "node-1", Handle: handle, Num4: 1, Use: "Workload",
 			Attrs: map[string]string{"node": "node-1", attr: "x"}})
 		n.must(err)
+	}
+	for _, id := range []string{"kept", "lost"} {
+		n.finish(id, n.add(id))
 	}
 	text, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "net",
 		"ipam":           map[string]any{"type": "calico-ipam"},
