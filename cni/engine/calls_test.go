@@ -501,8 +501,8 @@ func TestABlockIsClaimedAhead(t *testing.T) {
 // The garbage collection of CNI releases the attachments that the runtime does not list any more, and no others.
 func TestGarbageCollection(t *testing.T) {
 	n := newNode(t)
-	// A virtual machine of calico/node, and a container of the network "net.other", which the engine knows from its first reading of
-	// the block.
+	// A virtual machine of calico/node, and a container of the network "net.other", which the engine knows from its
+	// first reading of the block.
 	others := ipam.New(n.plain, nil, nil)
 	for handle, attr := range map[string]string{"net.vmi.shop.vm": "vmi-name", "net.other.c1": "pod"} {
 		_, err := others.AutoAssign(t.Context(), ipam.Request{Host: "node-1", Handle: handle, Num4: 1, Use: "Workload",

@@ -212,8 +212,9 @@ func (s *settings) masquerade() []ruleset.Rule {
 	}
 	for i, family := range []string{"4", "6"} {
 		m := []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
-			{Field: ruleset.Source, Set: masqueradeSet + family},
-			{Field: ruleset.Destination, Not: true, Set: poolsSet + family}}
+			{Field: ruleset.Source, Set: masqueradeSet + family}}
+		rules = append(rules, bgpOfWorkloads(m, family))
+		m = append(m, ruleset.Match{Field: ruleset.Destination, Not: true, Set: poolsSet + family})
 		if s.natHosts {
 			m = append(m, ruleset.Match{Field: ruleset.Destination, Not: true, Set: hostsSet + family})
 		}
@@ -235,6 +236,22 @@ func (s *settings) masquerade() []ruleset.Rule {
 	}
 	return rules
 }
+
+// bgpOfWorkloads leaves a workload's connection to the BGP port of a node as it is. With the address of this node it
+// would come from a configured peer, and the other node could take the workload for this node while that session is
+// down.
+func bgpOfWorkloads(from []ruleset.Match, family string) ruleset.Rule {
+	return ruleset.Rule{
+		Matches: append(slices.Clone(from), ruleset.Match{Field: ruleset.SourceLocal, Not: true},
+			ruleset.Match{Field: ruleset.Destination, Set: hostsSet + family},
+			ruleset.Match{Field: ruleset.Protocol, Low: protoTCP},
+			ruleset.Match{Field: ruleset.DestinationPort, Low: bgpPort, High: bgpPort}),
+		Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "BGP keeps the workload's address",
+	}
+}
+
+// bgpPort is the port of RFC 4271. With another listenPort, passwords of sessions have to protect them.
+const bgpPort = 179
 
 // withPorts limits translated ports as configured, for the protocols that have ports.
 func (s *settings) withPorts(r ruleset.Rule) []ruleset.Rule {

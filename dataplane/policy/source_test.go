@@ -26,3 +26,34 @@ func TestWorkloadsDoNotReachLoopbackAddresses(t *testing.T) {
 		}
 	}
 }
+
+// With the address of its node, a workload's connection to the BGP port of another node would come from a configured
+// peer.
+func TestBGPOfWorkloadsIsNotMasqueraded(t *testing.T) {
+	own, node, peer := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("172.16.0.1"),
+		netip.MustParseAddr("172.16.0.2")
+	objects := model.NewSet(pod("default", "w", "10.0.0.1", nil), nodeAt(1, "172.16.0.1/24"),
+		nodeAt(2, "172.16.0.2/24"), model.NewObject(model.ResourceKey(model.KindIPPool, "pool"),
+			&model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.0.0.0/16", NATOutgoing: true}}))
+	c := Build(Config{Node: testNode}, objects, nil)
+	host := &ruleset.Host{SourceFor: func(string, netip.Addr) netip.Addr { return node },
+		IsLocal: func(a netip.Addr) bool { return a == node }}
+	for _, x := range []struct {
+		name        string
+		destination netip.Addr
+		protocol    uint8
+		port        uint16
+		want        netip.Addr
+	}{
+		{"BGP to a node", peer, 6, 179, own},
+		{"another port", peer, 6, 80, node},
+		{"another protocol", peer, 17, 179, node},
+		{"BGP to a router outside", netip.MustParseAddr("192.0.2.1"), 6, 179, node},
+	} {
+		p := ruleset.Packet{In: "caliw", Out: "eth0", Source: own, Destination: x.destination, Protocol: x.protocol,
+			SourcePort: 1025, DestinationPort: x.port}
+		if got := c.Table().Eval(host, ruleset.Postrouting, p, nil); !got.Accepted() || got.Packet.Source != x.want {
+			t.Errorf("%s: %+v, want from %s", x.name, got, x.want)
+		}
+	}
+}
