@@ -126,7 +126,9 @@ func (c *call) releaseEarlier(ctx context.Context, stored *model.Object, wanted 
 	old.ContainerID = e.Spec.ContainerID
 	for _, a := range wanted {
 		has, err := c.allocator().GetAssignmentAttributes(ctx, a)
-		if err != nil || has.Handle != old.handle() {
+		// The stored container ID is an annotation of the pod, whose writer could name the container of another pod.
+		if err != nil || has.Handle != old.handle() || has.Attrs["namespace"] != c.work.Namespace ||
+			has.Attrs["pod"] != c.work.Pod {
 			continue // the assignment reports any problem
 		}
 		c.log.Info("an earlier container of the pod has the requested address", zap.Stringer("address", a),

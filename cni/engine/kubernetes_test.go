@@ -174,6 +174,20 @@ func TestKubernetes(t *testing.T) {
 	if have := annotations("fixed"); have["container"] != "c3b" || have["addresses"] != "10.65.0.77/32" {
 		t.Errorf("after the second container's ADD the pod says %v", have)
 	}
+	// A pod whose annotations name the container and the address of another pod does not get that address.
+	pod("thief", map[string]string{"cni.projectcalico.org/containerID": "c3b",
+		"cni.projectcalico.org/podIP": "10.65.0.77", "cni.projectcalico.org/podIPs": "10.65.0.77/32",
+		"cni.projectcalico.org/ipAddrs": `["10.65.0.77"]`})
+	text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "net", "datastore_type": "kubernetes",
+		"ipam": map[string]any{"type": "calico-ipam"}, "policy": map[string]any{"type": "k8s"},
+		"ipam_lock_file": filepath.Join(n.dir, "ipam.lock"), "policy_setup_timeout_seconds": 0})
+	n.must(err)
+	theft, err := n.engine.Call(t.Context(), &cni.Request{Version: cni.ProtocolVersion, Step: cni.StepAdd,
+		ContainerID: "c6", Netns: "/run/netns/c6", IfName: "eth0",
+		Args: "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=thief", Config: text})
+	if n.must(err); theft.Error == nil || !strings.Contains(theft.Error.Error(), "already assigned") {
+		t.Errorf("a pod takes the address of another one: %+v", theft)
+	}
 	stopFollowing()
 	<-ended
 	pod("late", nil) // the kubelet has received it, this process has not
