@@ -100,7 +100,7 @@ func (c *gathering) wait(until time.Time) {
 	waiting := false
 	_ = c.raw.Read(func(fd uintptr) bool { // an error is the end of the time
 		if waiting {
-			return true
+			return readable(fd) // not yet, if data had arrived before SO_RCVLOWAT was set
 		}
 		waiting = true
 		return unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, gatherUpTo) != nil
@@ -109,6 +109,12 @@ func (c *gathering) wait(until time.Time) {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, 1)
 	})
 	_ = c.SetReadDeadline(time.Time{})
+}
+
+// readable reports whether a socket has as much data as SO_RCVLOWAT demands, or has come to its end.
+func readable(fd uintptr) bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return n != 0 || err != nil
 }
 
 // shortWrite is the size of a write that may wait: a few control frames of HTTP/2 in a record of TLS. A client of
