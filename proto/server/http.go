@@ -33,7 +33,8 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 }
 
 // livez fails when a part of the daemon does not answer any more: then only a new process helps. That something is not
-// reached yet, or was lost, is no reason to restart.
+// reached yet, or was lost, is no reason to restart. Nor is a change that takes the kernel long (see reading): a new
+// process would begin with it again.
 func (s *Server) livez(w http.ResponseWriter, r *http.Request) {
 	done := make(chan struct{})
 	go func() {
