@@ -12,9 +12,8 @@ import (
 // livenessTimeout is how long the daemon's parts may take to report their health.
 const livenessTimeout = 5 * time.Second
 
-// Handler serves /livez, /readyz, Calico's names for them (/liveness and /readiness), and /metrics. ?verbose lists each
-// check; a failed answer always does.
-func (s *Server) Handler() http.Handler {
+// handler is that of ServeWeb.
+func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, path := range []string{"/readyz", "/readiness"} {
 		mux.HandleFunc("GET "+path, s.readyz)
