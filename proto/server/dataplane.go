@@ -22,6 +22,8 @@ type DataplaneView struct {
 	node      string
 	datastore *DatastoreView
 	policy    *PolicyView
+	newest    reading[dataplane.Status]
+	counted   reading[tally]
 }
 
 // DataplaneSource is the source of a DataplaneView.
@@ -48,7 +50,7 @@ func (v *DataplaneView) Ready() Check {
 	if agent == nil {
 		return c
 	}
-	st := agent.Status()
+	st, late := v.newest.take(agent.Status)
 	switch {
 	case st.LastError != "":
 		c.Reason = "the kernel cannot be read or watched: " + st.LastError
@@ -62,6 +64,7 @@ func (v *DataplaneView) Ready() Check {
 			c.Reason += fmt.Sprintf(", except for failed ones, which are tried again (%d)", n)
 		}
 	}
+	c.Reason = asOf(c.Reason, late)
 	return c
 }
 
@@ -79,12 +82,30 @@ func notForwarding(settings []link.Status) string {
 func (v *DataplaneView) Checks() []Check { return []Check{v.Ready()} }
 
 func (v *DataplaneView) status(r *manxv1.GetStatusResponse) {
-	for phase, n := range v.routeCounts() {
+	all, _ := v.counted.take(v.count)
+	for phase, n := range all.routes {
 		r.Routes[string(phase)] = uint32(n)
 	}
-	for _, e := range v.endpoints() {
-		r.Endpoints[e.GetPhase()]++
+	for phase, n := range all.endpoints {
+		r.Endpoints[phase] = uint32(n)
 	}
+}
+
+// tally has the numbers of routes and endpoints in each phase.
+type tally struct {
+	routes    map[reconcile.Phase]int
+	endpoints map[string]int
+}
+
+func (v *DataplaneView) count() tally {
+	all := tally{endpoints: map[string]int{}}
+	if agent := v.now().Agent; agent != nil {
+		all.routes = agent.RouteCounts()
+	}
+	for _, e := range v.endpoints() {
+		all.endpoints[e.GetPhase()]++
+	}
+	return all
 }
 
 // Notices lists the settings of the host that cannot be made.
@@ -93,7 +114,7 @@ func (v *DataplaneView) Notices() (all []Notice) {
 	if agent == nil {
 		return nil
 	}
-	status := agent.Status()
+	status, _ := v.newest.take(agent.Status)
 	for _, f := range status.FailedLimits {
 		all = append(all, Notice{Topic: "dataplane", Subject: "bandwidth of " + f.Interface, Text: f.Reason,
 			Since: f.Since})
@@ -142,14 +163,11 @@ func (*DataplaneView) Describe(out chan<- *prometheus.Desc) { dataplaneMetrics.D
 // Collect implements prometheus.Collector.
 func (v *DataplaneView) Collect(out chan<- prometheus.Metric) {
 	gauge, _ := dataplaneMetrics.send(out)
-	for phase, n := range v.routeCounts() {
+	all, _ := v.counted.take(v.count)
+	for phase, n := range all.routes {
 		gauge(metricRoutes, float64(n), string(phase))
 	}
-	endpoints := map[string]int{}
-	for _, e := range v.endpoints() {
-		endpoints[e.GetPhase()]++
-	}
-	for phase, n := range endpoints {
+	for phase, n := range all.endpoints {
 		gauge(metricEndpoints, float64(n), phase)
 	}
 }

@@ -12,9 +12,8 @@ import (
 // livenessTimeout is how long the daemon's parts may take to report their health.
 const livenessTimeout = 5 * time.Second
 
-// Handler serves /livez, /readyz, Calico's names for them (/liveness and /readiness), and /metrics. ?verbose lists each
-// check; a failed answer always does.
-func (s *Server) Handler() http.Handler {
+// handler is that of ServeWeb.
+func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, path := range []string{"/readyz", "/readiness"} {
 		mux.HandleFunc("GET "+path, s.readyz)
@@ -33,7 +32,8 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 }
 
 // livez fails when a part of the daemon does not answer any more: then only a new process helps. That something is not
-// reached yet, or was lost, is no reason to restart.
+// reached yet, or was lost, is no reason to restart. Nor is a change that takes the kernel long (see reading): a new
+// process would begin with it again.
 func (s *Server) livez(w http.ResponseWriter, r *http.Request) {
 	done := make(chan struct{})
 	go func() {

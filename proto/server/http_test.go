@@ -7,18 +7,26 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/bfd"
 	"github.com/manxnet/manx/bgp/fib"
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
 // web serves HTTP for a rig and returns a function that gets a path.
@@ -29,7 +37,7 @@ func (r *rig) web() func(path string) (int, string) {
 			pedantic.MustRegister(c)
 		}
 	}
-	srv := httptest.NewServer(r.server.Handler())
+	srv := httptest.NewServer(r.server.handler())
 	r.t.Cleanup(srv.Close)
 	return func(path string) (int, string) {
 		r.t.Helper()
@@ -100,28 +108,124 @@ func TestReadyzSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// stuckDataplane is a dataplane whose lock is never released.
-type stuckDataplane struct {
+// gatedDataplane is a dataplane that answers while its gate is open: empty.
+type gatedDataplane struct {
 	Dataplane
-	release chan struct{}
+	gate chan struct{}
 }
 
-func (s stuckDataplane) Status() dataplane.Status {
-	<-s.release
-	return dataplane.Status{}
+func (g gatedDataplane) Status() dataplane.Status {
+	g.gate <- struct{}{}
+	<-g.gate
+	return dataplane.Status{Started: true}
 }
 
+// A part that does not answer may work on a change that takes long. Not for ever.
 func TestLivezFailsWhenAPartHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{Log: zap.NewNop()})
+		gate := make(chan struct{}, 1)
+		s.Dataplane.Show(DataplaneSource{Agent: gatedDataplane{gate: gate}})
+		want := func(when, path string, code int, body string) {
+			t.Helper()
+			w := httptest.NewRecorder()
+			s.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			if got := w.Body.String(); w.Code != code || !strings.Contains(got, body) {
+				t.Errorf("%s: %s: %d\n%swant %d and %s", when, path, w.Code, got, code, body)
+			}
+		}
+		const fine = "[+]dataplane: the kernel is kept as datastore and BGP want it"
+		want("at first", "/readyz", http.StatusServiceUnavailable, fine+"\n")
+		gate <- struct{}{}
+		for start := time.Now(); time.Since(start) < longestStep-10*time.Second; time.Sleep(10 * time.Second) {
+			want("during a long step", "/livez", http.StatusOK, "ok\n")
+		}
+		want("during a long step", "/readyz", http.StatusServiceUnavailable,
+			fine+" (before a change that is under way, and takes long)\n")
+		time.Sleep(10 * time.Second) // of the bubble: the step takes too long
+		want("in the end", "/livez", http.StatusServiceUnavailable,
+			"[-]process: a part of manxd has not answered for 5s\nnot live\n")
+		<-gate
+		want("after the step", "/livez", http.StatusOK, "ok\n")
+		want("after the step", "/readyz", http.StatusServiceUnavailable, fine+"\n")
+	})
+}
+
+// slowKernel takes its time to list routes.
+type slowKernel struct {
+	*kerneltest.Kernel
+	work func()
+}
+
+func (k slowKernel) ListRoutes(tables ...kernel.Table) ([]kernel.Route, error) {
+	k.work()
+	return k.Kernel.ListRoutes(tables...)
+}
+
+// A user of a namespace can make rules that take the kernel many seconds: a new process would begin with them again.
+func TestProbesDuringALongStep(t *testing.T) {
 	r := newRig(t)
-	r.server.liveness = 10 * time.Millisecond
-	release := make(chan struct{})
-	defer close(release)
-	r.server.Dataplane.Show(DataplaneSource{Agent: stuckDataplane{release: release}})
-	code, body := r.web()("/livez")
-	if code != http.StatusServiceUnavailable || body != "[-]process: a part of manxd has not answered for "+
-		"10ms\nnot live\n" {
-		t.Errorf("%d\n%s", code, body)
+	r.start()
+	end := make(chan struct{})
+	release := sync.OnceFunc(func() { close(end) })
+	defer release()
+	long := func() (begun chan struct{}, work func()) {
+		begun = make(chan struct{})
+		begin := sync.OnceFunc(func() { close(begun) })
+		return begun, func() {
+			begin()
+			<-end
+		}
 	}
+	routing, routes := long()
+	host := dataplane.New(dataplane.Config{Kernel: slowKernel{r.kernel, routes}, NodeName: "node-1",
+		Logger: zap.NewNop()})
+	rules := kerneltest.NewRules()
+	filter := dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Logger: zap.NewNop(),
+		Policy: policy.Config{Node: "node-1"}})
+	filtering, transaction := long()
+	rules.Refuse(func(ruleset.Changes) error {
+		transaction()
+		return nil
+	})
+	r.server.Dataplane.Show(DataplaneSource{Agent: host})
+	r.server.Policy.Show(PolicySource{Agent: filter})
+	r.store(node(t), pod(t, "web", "cali1", "10.65.0.1/32"))
+	state := dataplane.State{Reader: r.tables.Snapshot(), All: true, DatastoreSynced: true, BGPSynced: true}
+	host.SetState(state)
+	filter.SetState(state)
+	r.run(host.Run)
+	r.run(filter.Run)
+	<-routing
+	<-filtering
+	get := r.web()
+	for _, path := range []string{"/livez", "/metrics"} {
+		if code, body := get(path); code != http.StatusOK {
+			t.Fatalf("%s: %d\n%s", path, code, body)
+		}
+	}
+	want := func(lines ...string) string {
+		code, body := get("/readyz?verbose")
+		for _, line := range lines {
+			if !strings.Contains(body, line+"\n") {
+				return fmt.Sprintf("%d\n%slacks %s", code, body, line)
+			}
+		}
+		return ""
+	}
+	const before = " (before a change that is under way, and takes long)"
+	if complaint := want("[-]dataplane: the kernel has not been brought to the state of the datastore yet"+before,
+		"[-]policy: the rules have not been programmed yet"+before); complaint != "" {
+		t.Error("during the steps: ", complaint)
+	}
+	if _, err := r.client.GetStatus(r.context(), &manxv1.GetStatusRequest{}); err != nil {
+		t.Error(err)
+	}
+	release()
+	eventually(t, func() string {
+		return want("[+]dataplane: the kernel is kept as datastore and BGP want it",
+			"[+]policy: the rules are in the kernel, as of revision 9")
+	})
 }
 
 func TestMetrics(t *testing.T) {

@@ -26,6 +26,7 @@ type PolicyView struct {
 	dataplane   *DataplaneView
 	traces      atomic.Int32 // that run
 	programming prometheus.Histogram
+	newest      reading[dataplane.PolicyStatus]
 }
 
 // PolicySource is the source of a PolicyView.
@@ -49,7 +50,7 @@ func (v *PolicyView) Ready() Check {
 	if agent == nil {
 		return c
 	}
-	st := agent.Status()
+	st, late := v.newest.take(agent.Status)
 	switch {
 	case st.LastError != "":
 		c.Reason = "the rules cannot be programmed: " + st.LastError
@@ -64,6 +65,7 @@ func (v *PolicyView) Ready() Check {
 			c.Reason += fmt.Sprintf(", except for %d parts that it refuses, where everything is dropped", n)
 		}
 	}
+	c.Reason = asOf(c.Reason, late)
 	return c
 }
 
@@ -81,7 +83,7 @@ func (v *PolicyView) status(r *manxv1.GetStatusResponse) {
 	if agent == nil {
 		return
 	}
-	st := agent.Status()
+	st, _ := v.newest.take(agent.Status)
 	p := &manxv1.PolicyStatus{
 		InSync: st.InSync, SinceUnixMs: unixMs(st.Since), Revision: st.Revision, LastError: st.LastError,
 		Chains: uint32(st.Chains), Rules: uint32(st.Rules), Sets: uint32(st.Sets), Elements: uint32(st.Elements),
@@ -101,7 +103,7 @@ func (v *PolicyView) Notices() []Notice {
 		return nil
 	}
 	var list []Notice
-	st := agent.Status()
+	st, _ := v.newest.take(agent.Status)
 	for k, why := range st.Bad {
 		list = append(list, Notice{Topic: "dataplane", Subject: k.String(), Text: why})
 	}
@@ -152,7 +154,7 @@ func (v *PolicyView) Collect(out chan<- prometheus.Metric) {
 	if agent == nil {
 		return
 	}
-	st := agent.Status()
+	st, _ := v.newest.take(agent.Status)
 	gauge, counter := policyMetrics.send(out)
 	gauge(metricPolicyInSync, number(st.InSync))
 	for kind, n := range map[string]int{"chain": st.Chains, "rule": st.Rules, "set": st.Sets, "element": st.Elements,

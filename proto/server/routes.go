@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
@@ -67,12 +66,4 @@ func routeRow(x route.Status) *manxv1.Route {
 		r.NextHops = append(r.NextHops, n.String())
 	}
 	return r
-}
-
-func (v *DataplaneView) routeCounts() map[reconcile.Phase]int {
-	agent := v.now().Agent
-	if agent == nil {
-		return nil
-	}
-	return agent.RouteCounts()
 }
