@@ -3,6 +3,7 @@ package dataplane
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -82,8 +83,10 @@ func (a *PolicyAgent) changesUnheard(err error) {
 	a.log.Warn("changes of the rules by other programs are not reported, trying again", zap.Error(err))
 }
 
-// InterfacesChanged reports that interfaces of the host, or their addresses, may have changed.
-func (a *PolicyAgent) InterfacesChanged() { a.addEvents([]kernel.Event{{Type: kernel.EventResync}}) }
+// InterfacesChanged reports events of the kernel, of which those about interfaces and their addresses count.
+func (a *PolicyAgent) InterfacesChanged(events []kernel.Event) {
+	a.addEvents(slices.DeleteFunc(slices.Clone(events), func(e kernel.Event) bool { return !e.AboutLinks() }))
+}
 
 // programmed wakes the waiters when the kernel has the whole desired state. The lock is held.
 func (a *PolicyAgent) programmed(transactions int) {

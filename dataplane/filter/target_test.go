@@ -183,3 +183,50 @@ func TestDelayedStatesAreNotReached(t *testing.T) {
 		t.Errorf("in the end: %v, %d reports", err, reports)
 	}
 }
+
+// The IPIP device takes packets while it is up, also when IPIP is no longer in use, or was in use before a restart.
+func TestTheTunnelIsGuardedWhileItIsUp(t *testing.T) {
+	rules, l := kerneltest.NewRules(), &links{Kernel: kerneltest.New()}
+	target, h := newTarget(rules, l, nil), state()
+	here, stranger := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.3")
+	host := &ruleset.Host{IsLocal: func(a netip.Addr) bool { return a == here }}
+	p := ruleset.Packet{In: "eth0", Source: stranger, Destination: here, Protocol: 4, State: ruleset.ConnNew}
+	guarded := func(what string, target *Target, want bool) {
+		t.Helper()
+		if _, _, err := target.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if got := !target.Calculator().Table().EvalInput(host, p, nil).Accepted(); got != want {
+			t.Errorf("%s: guarded %t, want %t", what, got, want)
+		}
+	}
+	pool := func(mode v3.IPIPMode) {
+		o := model.NewObject(model.ResourceKey(model.KindIPPool, "p"),
+			&model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.0.0.0/16", IPIPMode: mode}})
+		h.Take(hoststate.State{Reader: model.NewSet(o), Changed: []model.Key{o.Key}})
+		target.SetState(h)
+	}
+	device := func(up bool) {
+		tunnel := kernel.Link{Index: 7, Name: "tunl0", Kind: "ipip", Up: up}
+		l.PutLink(tunnel)
+		target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: tunnel}})
+	}
+	target.SetState(h)
+	guarded("without a tunnel", target, false)
+	pool(v3.IPIPModeAlways)
+	guarded("IPIP in use", target, true)
+	device(true)
+	guarded("with its device", target, true)
+	pool(v3.IPIPModeNever)
+	guarded("IPIP out of use", target, true)
+	again := newTarget(kerneltest.NewRules(), l, nil)
+	again.SetState(state())
+	guarded("after a restart", again, true)
+	device(false)
+	guarded("the device is down", target, false)
+	device(true)
+	guarded("another program set it up", target, true)
+	l.DropLink(7)
+	target.Handle([]kernel.Event{{Type: kernel.EventResync}})
+	guarded("it went while events were lost", target, false)
+}

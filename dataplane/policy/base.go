@@ -39,8 +39,7 @@ func (c *Calculator) writeBase() {
 	c.setChain(&ruleset.Chain{Name: "prerouting-source", Origin: source, Base: base(ruleset.Prerouting, -300),
 		Rules: slices.Concat([]ruleset.Rule{unspecified(), toNeighbours()}, s.toLoopback(),
 			s.from(jump(sourceCheck)))})
-	c.setChain(&ruleset.Chain{Name: "input-tunnels", Origin: host, Base: base(ruleset.Input, -1),
-		Rules: s.foreignTunnels()})
+	c.writeTunnels()
 	c.setChain(&ruleset.Chain{Name: "input-from-workload", Origin: source, Base: base(ruleset.Input, 0),
 		Rules: append([]ruleset.Rule{toNeighbours()}, s.closed(s.from(jump(fromWorkload)))...)})
 	c.setChain(&ruleset.Chain{Name: "input-to-host", Origin: host, Base: base(ruleset.Input, 1),
@@ -172,9 +171,16 @@ func (s *settings) toHostRules() []ruleset.Rule {
 	return rules
 }
 
-// foreignTunnels drops tunnelled packets that do not come from a node of the cluster.
-func (s *settings) foreignTunnels() []ruleset.Rule {
-	if !s.ipip {
+// writeTunnels writes the chain for tunnelled packets that come to this host.
+func (c *Calculator) writeTunnels() {
+	c.setChain(&ruleset.Chain{Name: "input-tunnels", Origin: Stage{Subject: HostItself},
+		Base: base(ruleset.Input, -1), Rules: c.settings.foreignTunnels(c.tunnelUp)})
+}
+
+// foreignTunnels drops tunnelled packets that do not come from a node of the cluster. The device takes packets from
+// anyone while it is up, and it stays up when IPIP is no longer in use: some nodes learn of that later.
+func (s *settings) foreignTunnels(up bool) []ruleset.Rule {
+	if !s.ipip && !up {
 		return nil
 	}
 	return []ruleset.Rule{{

@@ -53,6 +53,7 @@ type Calculator struct {
 
 	hosts      hosts
 	hostLinks  map[string][]netip.Addr // this host's interfaces and their addresses
+	tunnelUp   bool                    // the IPIP device takes packets
 	dirty      dirty
 	everything bool // the settings changed
 	translated translated
@@ -71,6 +72,7 @@ type dirty struct {
 	settings  bool
 	hosts     bool
 	floating  bool
+	tunnel    bool
 }
 
 // Config has the settings of the node's administrator.
@@ -190,6 +192,12 @@ func (c *Calculator) SetInterfaces(links map[string][]netip.Addr) {
 	c.hostLinks = links
 }
 
+// SetTunnel sets whether this host's IPIP device is up, whoever uses it. It takes effect at the next Update or Settle.
+func (c *Calculator) SetTunnel(up bool) {
+	c.dirty.tunnel = c.dirty.tunnel || up != c.tunnelUp
+	c.tunnelUp = up
+}
+
 // withoutWorkloads returns the interfaces that may have a host endpoint.
 func (c *Calculator) withoutWorkloads(links map[string][]netip.Addr) map[string][]netip.Addr {
 	own := map[string][]netip.Addr{}
@@ -201,7 +209,7 @@ func (c *Calculator) withoutWorkloads(links map[string][]netip.Addr) map[string]
 	return own
 }
 
-// Settle brings the table up to date after SetInterfaces.
+// Settle brings the table up to date after SetInterfaces and SetTunnel.
 func (c *Calculator) Settle() { c.settle() }
 
 // take adds one object; nil is gone.
@@ -259,6 +267,9 @@ func IsPolicy(k model.Kind) bool {
 // settle brings the table up to date with the received changes.
 func (c *Calculator) settle() {
 	c.settleSettings()
+	if c.dirty.tunnel {
+		c.writeTunnels()
+	}
 	c.settleSetKinds()
 	c.settlePolicies()
 	c.settleClaims()
