@@ -116,6 +116,8 @@ type PolicyStatus struct {
 	Endpoints int
 	// Bad are the objects that cannot be used, with the reason.
 	Bad map[model.Key]string
+	// Ignored are the endpoints of this node at which policies that select them have no effect, with the reason.
+	Ignored map[model.Key]string
 	// MissingLogs lists the logs that this kernel does not support, and why.
 	MissingLogs []string
 }
@@ -126,7 +128,8 @@ func (a *PolicyAgent) Status() PolicyStatus {
 	defer a.mu.Unlock()
 	c := a.target.Calculator()
 	return PolicyStatus{Status: a.target.Status(), Revision: a.revision(), Bad: maps.Collect(c.Bad()),
-		Endpoints: c.WorkloadCount(), MissingLogs: a.target.MissingLogs()}
+		Ignored: maps.Collect(c.Ignored()), Endpoints: c.WorkloadCount(),
+		MissingLogs: a.target.MissingLogs()}
 }
 
 // Revision is the datastore's that is in the kernel, for people: it is compared with none of another kind.

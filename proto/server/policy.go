@@ -94,7 +94,7 @@ func (v *PolicyView) status(r *manxv1.GetStatusResponse) {
 	r.Policy = p
 }
 
-// Notices lists the objects that policy cannot use and the parts that the kernel refuses.
+// Notices lists the objects that policy cannot use, or not everywhere, and the parts that the kernel refuses.
 func (v *PolicyView) Notices() []Notice {
 	agent := v.now().Agent
 	if agent == nil {
@@ -103,6 +103,9 @@ func (v *PolicyView) Notices() []Notice {
 	var list []Notice
 	st := agent.Status()
 	for k, why := range st.Bad {
+		list = append(list, Notice{Topic: "dataplane", Subject: k.String(), Text: why})
+	}
+	for k, why := range st.Ignored {
 		list = append(list, Notice{Topic: "dataplane", Subject: k.String(), Text: why})
 	}
 	for _, r := range st.Refused {

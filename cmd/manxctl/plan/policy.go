@@ -25,7 +25,11 @@ func policyTexts(objects model.Set, node string) map[string][]string {
 		for _, in := range []bool{true, false} {
 			var names []string
 			for _, id := range c.PoliciesOf(k, in) {
-				names = append(names, inTier(c, id))
+				text := inTier(c, id)
+				if why := c.WhyIgnored(k, id); why != "" {
+					text += " (ignored: " + why + ")"
+				}
+				names = append(names, text)
 			}
 			all[policy.DirectionName(in)+" of "+k.String()] = names
 		}
