@@ -118,6 +118,8 @@ type PolicyStatus struct {
 	Bad map[model.Key]string
 	// Ignored are the endpoints of this node at which policies that select them have no effect, with the reason.
 	Ignored map[model.Key]string
+	// Outdated is why connections go on to the workloads that had their floating addresses, empty if none is known to.
+	Outdated string
 	// MissingLogs lists the logs that this kernel does not support, and why.
 	MissingLogs []string
 }
@@ -128,7 +130,7 @@ func (a *PolicyAgent) Status() PolicyStatus {
 	defer a.mu.Unlock()
 	c := a.target.Calculator()
 	return PolicyStatus{Status: a.target.Status(), Revision: a.revision(), Bad: maps.Collect(c.Bad()),
-		Ignored: maps.Collect(c.Ignored()), Endpoints: c.WorkloadCount(),
+		Ignored: maps.Collect(c.Ignored()), Outdated: a.target.Outdated(), Endpoints: c.WorkloadCount(),
 		MissingLogs: a.target.MissingLogs()}
 }
 

@@ -66,7 +66,7 @@ func New(c Config) *Target {
 		links: c.Links, log: c.Logger, calculator: policy.New(c.Policy), table: nft.New(c.Rules, time.Now),
 		programmed: c.Programmed, haveLinks: c.Links == nil, node: c.Policy.Node, linksDue: c.Links != nil,
 		missingLogs: missing,
-		translated:  translated{connections: c.Connections, loop: c.Loop, log: c.Logger},
+		translated:  translated{connections: c.Connections, loop: c.Loop, now: time.Now},
 	}
 }
 
@@ -112,6 +112,7 @@ func (t *Target) Resync() { t.table.Resync() }
 // kernel.
 func (t *Target) Retry() {
 	t.table.Retry()
+	t.translated.retry()
 	t.linksDue = t.links != nil
 }
 
@@ -166,6 +167,7 @@ func (t *Target) Flush() (transactions, refused int, err error) {
 	}
 	t.reached = t.reader
 	t.translated.forget()
+	t.pause = t.translated.next(t.pause)
 	if t.programmed != nil {
 		t.programmed(result.Transactions)
 	}

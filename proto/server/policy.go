@@ -108,6 +108,9 @@ func (v *PolicyView) Notices() []Notice {
 	for k, why := range st.Ignored {
 		list = append(list, Notice{Topic: "dataplane", Subject: k.String(), Text: why})
 	}
+	if st.Outdated != "" {
+		list = append(list, Notice{Topic: "dataplane", Subject: "floating addresses", Text: st.Outdated})
+	}
 	for _, r := range st.Refused {
 		list = append(list, Notice{Topic: "dataplane", Subject: r.Comment, Since: r.Since,
 			Text: "the kernel refuses its rules (" + r.Object + "), everything it is about is dropped: " + r.Reason})
