@@ -19,6 +19,7 @@ const (
 	poolsSet      = "pools"
 	masqueradeSet = "masquerade"
 	hostsSet      = "hosts"
+	bgpPortsSet   = "bgp-ports"
 	loopSet       = "service-loop"
 )
 
@@ -243,7 +244,7 @@ func (s *settings) masquerade() []ruleset.Rule {
 	return rules
 }
 
-// bgpOfWorkloads leaves a workload's connection to the BGP port of a node as it is. With the address of this node it
+// bgpOfWorkloads leaves a workload's connection to a BGP port of a node as it is. With the address of this node it
 // would come from a configured peer, and the other node could take the workload for this node while that session is
 // down.
 func bgpOfWorkloads(from []ruleset.Match, family string) ruleset.Rule {
@@ -251,13 +252,10 @@ func bgpOfWorkloads(from []ruleset.Match, family string) ruleset.Rule {
 		Matches: append(slices.Clone(from), ruleset.Match{Field: ruleset.SourceLocal, Not: true},
 			ruleset.Match{Field: ruleset.Destination, Set: hostsSet + family},
 			ruleset.Match{Field: ruleset.Protocol, Low: protoTCP},
-			ruleset.Match{Field: ruleset.DestinationPort, Low: bgpPort, High: bgpPort}),
+			ruleset.Match{Field: ruleset.DestinationPort, Set: bgpPortsSet}),
 		Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "BGP keeps the workload's address",
 	}
 }
-
-// bgpPort is the port of RFC 4271. With another listenPort, passwords of sessions have to protect them.
-const bgpPort = 179
 
 // withPorts limits translated ports as configured, for the protocols that have ports.
 func (s *settings) withPorts(r ruleset.Rule) []ruleset.Rule {

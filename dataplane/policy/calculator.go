@@ -34,6 +34,7 @@ type Calculator struct {
 
 	settings settings
 	nodes    nodeNets
+	bgpPorts bgpPorts
 	// items are all that selectors in rules can name, in the whole cluster.
 	items *btree.BTree[*item]
 	peers *labels.Index[*item, setKey]
@@ -100,6 +101,7 @@ func New(c Config) *Calculator {
 		lists: map[string]*list{}, constants: map[string]int{}, bad: map[model.Key]string{},
 	}
 	calc.nodes = newNodeNets(calc.table)
+	calc.bgpPorts = newBGPPorts(calc.table)
 	calc.hosts.init()
 	calc.dirty.clear()
 	calc.dirty.settings = true
@@ -178,6 +180,9 @@ func (c *Calculator) known() []model.Key {
 			keys = append(keys, model.ResourceKey(model.KindNode, name))
 		}
 	}
+	for name := range c.bgpPorts.of {
+		keys = append(keys, model.ResourceKey(model.KindBGPConfiguration, name))
+	}
 	for k := range c.bad {
 		keys = append(keys, k)
 	}
@@ -215,8 +220,11 @@ func (c *Calculator) Settle() { c.settle() }
 // take adds one object; nil is gone.
 func (c *Calculator) take(k model.Key, o *model.Object) {
 	switch k.Kind {
-	case model.KindFelixConfiguration, model.KindIPPool, model.KindBGPConfiguration:
+	case model.KindFelixConfiguration, model.KindIPPool:
 		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
+	case model.KindBGPConfiguration:
+		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
+		c.bgpPorts.take(k.Name, value[model.BGPConfiguration](o))
 	case model.KindNode:
 		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
 		c.takeNode(k.Name, value[model.Node](o))

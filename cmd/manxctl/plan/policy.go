@@ -87,6 +87,9 @@ func memberTexts(t *ruleset.Table) map[string][]string {
 			if e.Prefix.IsSingleIP() {
 				text = e.Prefix.Addr().String()
 			}
+			if s.Type == ruleset.Ports {
+				text = fmt.Sprint(e.Low)
+			}
 			if s.Type == ruleset.Endpoints4 || s.Type == ruleset.Endpoints6 {
 				text += fmt.Sprintf(" %s/%d", explain.ProtocolName(e.Protocol), e.Low)
 			}
