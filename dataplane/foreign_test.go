@@ -79,7 +79,7 @@ func TestPolicyReportsOwnWorkloads(t *testing.T) {
 	step("the first state", true)
 	a.SetState(State{Reader: set, Changed: []model.Key{other.Key}})
 	step("a workload of another node", false)
-	a.InterfacesChanged()
+	a.InterfacesChanged([]kernel.Event{{Type: kernel.EventLink, Link: kernel.Link{Index: 9, Name: "cali9"}}})
 	step("an interface", false)
 	newer := *own // with the same rules
 	newer.Revision = 9

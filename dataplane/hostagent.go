@@ -68,7 +68,7 @@ type HostAgent struct {
 	shapes  *shape.Target
 	files   *endpointstatus.Files
 	refused hoststate.Refusals
-	onLinks func()
+	onLinks func([]kernel.Event)
 }
 
 // New makes a HostAgent; Run starts it.
@@ -105,9 +105,9 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	return h
 }
 
-// OnLinks sets a function to call when interfaces or addresses of the host may have changed. Call it before Run; f must
-// not block.
-func (h *HostAgent) OnLinks(f func()) { h.onLinks = f }
+// OnLinks sets a function to call with the kernel's events when interfaces or addresses of the host may have changed.
+// Call it before Run; f must not block, nor keep or change the events.
+func (h *HostAgent) OnLinks(f func([]kernel.Event)) { h.onLinks = f }
 
 // SetPolicy sets the endpoints whose policy is in the kernel. Its map belongs to the agent from then on.
 func (h *HostAgent) SetPolicy(p endpointstatus.Policy) {
@@ -119,7 +119,7 @@ func (h *HostAgent) watch(ctx context.Context, works func()) error {
 	return h.kernel.Watch(ctx, func(events []kernel.Event) {
 		works()
 		if h.onLinks != nil && slices.ContainsFunc(events, kernel.Event.AboutLinks) {
-			h.onLinks()
+			h.onLinks(events)
 		}
 		h.addEvents(events)
 	}, route.OwnTables()...)

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -82,8 +83,10 @@ func (a *PolicyAgent) changesUnheard(err error) {
 	a.log.Warn("changes of the rules by other programs are not reported, trying again", zap.Error(err))
 }
 
-// InterfacesChanged reports that interfaces of the host, or their addresses, may have changed.
-func (a *PolicyAgent) InterfacesChanged() { a.addEvents([]kernel.Event{{Type: kernel.EventResync}}) }
+// InterfacesChanged reports events of the kernel, of which those about interfaces and their addresses count.
+func (a *PolicyAgent) InterfacesChanged(events []kernel.Event) {
+	a.addEvents(slices.DeleteFunc(slices.Clone(events), func(e kernel.Event) bool { return !e.AboutLinks() }))
+}
 
 // programmed wakes the waiters when the kernel has the whole desired state. The lock is held.
 func (a *PolicyAgent) programmed(transactions int) {
@@ -113,6 +116,10 @@ type PolicyStatus struct {
 	Endpoints int
 	// Bad are the objects that cannot be used, with the reason.
 	Bad map[model.Key]string
+	// Ignored are the endpoints of this node at which policies that select them have no effect, with the reason.
+	Ignored map[model.Key]string
+	// Outdated is why connections go on to the workloads that had their floating addresses, empty if none is known to.
+	Outdated string
 	// MissingLogs lists the logs that this kernel does not support, and why.
 	MissingLogs []string
 }
@@ -123,7 +130,8 @@ func (a *PolicyAgent) Status() PolicyStatus {
 	defer a.mu.Unlock()
 	c := a.target.Calculator()
 	return PolicyStatus{Status: a.target.Status(), Revision: a.revision(), Bad: maps.Collect(c.Bad()),
-		Endpoints: c.WorkloadCount(), MissingLogs: a.target.MissingLogs()}
+		Ignored: maps.Collect(c.Ignored()), Outdated: a.target.Outdated(), Endpoints: c.WorkloadCount(),
+		MissingLogs: a.target.MissingLogs()}
 }
 
 // Revision is the datastore's that is in the kernel, for people: it is compared with none of another kind.

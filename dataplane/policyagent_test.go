@@ -67,7 +67,7 @@ func TestInterfacesAreKnownBeforeRulesAreMade(t *testing.T) {
 	step("they can", false, true, false)
 	links.PutAddress(kernel.Address{Link: 3, Prefix: netip.MustParsePrefix("192.0.2.9/24")})
 	links.failures = 1
-	a.InterfacesChanged()
+	a.InterfacesChanged([]kernel.Event{{Type: kernel.EventAddress}})
 	step("they cannot be listed again", true, true, false)
 	step("now they can", false, true, true)
 }

@@ -32,7 +32,7 @@ const connectedPoll = time.Minute
 // newConnected subscribes to the dataplane's events of addresses.
 func newConnected(j *joined, d *dataplanePart) *connectedSubnets {
 	c := newConnectedSubnets(j.kernel.ListAddresses, func() {}, j.log.Named("bgp"))
-	d.onLinks = append(d.onLinks, c.readAgain)
+	d.onLinks = append(d.onLinks, func([]kernel.Event) { c.readAgain() })
 	return c
 }
 

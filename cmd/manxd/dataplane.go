@@ -5,6 +5,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -13,7 +14,7 @@ import (
 type dataplanePart struct {
 	*dataplane.HostAgent
 	view    *server.DataplaneView
-	onLinks []func() // called when interfaces or addresses of the host may have changed; must not block
+	onLinks []func([]kernel.Event) // called as OnLinks says
 }
 
 func newDataplane(j *joined) *dataplanePart {
@@ -22,9 +23,9 @@ func newDataplane(j *joined) *dataplanePart {
 		EndpointStatusDir: j.endpointStatusDir, InterfacePrefix: j.interfacePrefix, WithPolicy: j.policy,
 		EndpointNews: &j.endpoints,
 		Repaired:     j.repaired})}
-	p.OnLinks(func() {
+	p.OnLinks(func(events []kernel.Event) {
 		for _, f := range p.onLinks {
-			f()
+			f(events)
 		}
 	})
 	p.view.Show(server.DataplaneSource{Agent: p.HostAgent})

@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -26,6 +27,14 @@ func (t *Target) Status() nft.Status { return t.table.Status() }
 // MissingLogs lists the kinds of log that this kernel does not support, with the reasons.
 func (t *Target) MissingLogs() []string { return t.missingLogs }
 
+// Outdated is why connections go on to the workloads that had their floating addresses, empty if none is known to.
+func (t *Target) Outdated() string {
+	if err := t.translated.problem(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
 // Health returns the health of the rules.
 func (t *Target) Health() reconcile.Health {
 	h := reconcile.Health{Part: "policy"}
@@ -36,6 +45,10 @@ func (t *Target) Health() reconcile.Health {
 	if !t.haveLinks && t.linksErr != nil {
 		h.Failures++
 		h.Problem = fmt.Errorf("nothing is changed before the host's interfaces are known: %w", t.linksErr)
+	}
+	if err := t.translated.problem(); err != nil {
+		h.Failures++
+		h.Problem = cmp.Or(h.Problem, err)
 	}
 	return h
 }

@@ -47,6 +47,7 @@ type Target struct {
 	changed   []model.Key   // these are
 	haveLinks bool          // the host's interfaces have been listed
 	linksDue  bool          // they have to be listed again
+	tunnelDue bool          // since the IPIP device may have changed
 	linksErr  error         // why they could not
 	tried     bool          // since the last Flush began
 	moved     bool          // they were listed since the last computation
@@ -65,7 +66,7 @@ func New(c Config) *Target {
 		links: c.Links, log: c.Logger, calculator: policy.New(c.Policy), table: nft.New(c.Rules, time.Now),
 		programmed: c.Programmed, haveLinks: c.Links == nil, node: c.Policy.Node, linksDue: c.Links != nil,
 		missingLogs: missing,
-		translated:  translated{connections: c.Connections, loop: c.Loop, log: c.Logger},
+		translated:  translated{connections: c.Connections, loop: c.Loop, now: time.Now},
 	}
 }
 
@@ -91,9 +92,17 @@ func (t *Target) isOwn(k model.Key) bool {
 	return o != nil && o.Workload() != nil && o.Workload().Spec.Node == t.node
 }
 
-// Handle takes over kernel events: host endpoints depend on the host's interfaces and addresses.
+// Handle takes over kernel events: host endpoints depend on the host's interfaces and addresses, and the guard of the
+// IPIP device on whether that is up.
 func (t *Target) Handle(events []kernel.Event) {
-	t.linksDue = t.links != nil && (t.linksDue || slices.ContainsFunc(events, kernel.Event.AboutLinks))
+	if t.links == nil {
+		return
+	}
+	for i := range events {
+		e := &events[i]
+		t.linksDue = t.linksDue || e.AboutLinks()
+		t.tunnelDue = t.tunnelDue || e.Type == kernel.EventResync || e.Link.Name == model.DeviceIPIP
+	}
 }
 
 // Resync makes the next Flush compare with all that is in the kernel.
@@ -103,6 +112,7 @@ func (t *Target) Resync() { t.table.Resync() }
 // kernel.
 func (t *Target) Retry() {
 	t.table.Retry()
+	t.translated.retry()
 	t.linksDue = t.links != nil
 }
 
@@ -130,7 +140,7 @@ func (t *Target) compute() {
 // needsLinks reports whether rules depend on the host's interfaces. Those of workloads alone do not, so that an
 // interface that comes with a workload does not have all others listed.
 func (t *Target) needsLinks() bool {
-	return !t.haveLinks || t.all || t.calculator.HasHosts() ||
+	return !t.haveLinks || t.all || t.tunnelDue || t.calculator.HasHosts() ||
 		slices.ContainsFunc(t.changed, func(k model.Key) bool { return k.Kind == model.KindHostEndpoint })
 }
 
@@ -157,6 +167,7 @@ func (t *Target) Flush() (transactions, refused int, err error) {
 	}
 	t.reached = t.reader
 	t.translated.forget()
+	t.pause = t.translated.next(t.pause)
 	if t.programmed != nil {
 		t.programmed(result.Transactions)
 	}
@@ -193,10 +204,11 @@ func (t *Target) readLinks() {
 		t.linksErr = err
 		return
 	}
-	t.haveLinks, t.linksDue, t.linksErr, t.moved = true, false, nil, true
-	names, list := map[int]string{}, map[string][]netip.Addr{}
+	t.haveLinks, t.linksDue, t.tunnelDue, t.linksErr, t.moved = true, false, false, nil, true
+	names, list, tunnel := map[int]string{}, map[string][]netip.Addr{}, false
 	for _, l := range links {
 		names[l.Index], list[l.Name] = l.Name, nil
+		tunnel = tunnel || l.Name == model.DeviceIPIP && l.Up
 	}
 	for _, x := range addresses {
 		if name := names[x.Link]; name != "" {
@@ -204,4 +216,5 @@ func (t *Target) readLinks() {
 		}
 	}
 	t.calculator.SetInterfaces(list)
+	t.calculator.SetTunnel(tunnel)
 }

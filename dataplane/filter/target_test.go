@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"go.uber.org/zap"
@@ -181,5 +182,122 @@ func TestDelayedStatesAreNotReached(t *testing.T) {
 	target.Retry()
 	if _, _, err := target.Flush(); err != nil || target.Reached().Get(key) == nil || reports != 2 {
 		t.Errorf("in the end: %v, %d reports", err, reports)
+	}
+}
+
+// The IPIP device takes packets while it is up, also when IPIP is no longer in use, or was in use before a restart.
+func TestTheTunnelIsGuardedWhileItIsUp(t *testing.T) {
+	rules, l := kerneltest.NewRules(), &links{Kernel: kerneltest.New()}
+	target, h := newTarget(rules, l, nil), state()
+	here, stranger := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.3")
+	host := &ruleset.Host{IsLocal: func(a netip.Addr) bool { return a == here }}
+	p := ruleset.Packet{In: "eth0", Source: stranger, Destination: here, Protocol: 4, State: ruleset.ConnNew}
+	guarded := func(what string, target *Target, want bool) {
+		t.Helper()
+		if _, _, err := target.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if got := !target.Calculator().Table().EvalInput(host, p, nil).Accepted(); got != want {
+			t.Errorf("%s: guarded %t, want %t", what, got, want)
+		}
+	}
+	pool := func(mode v3.IPIPMode) {
+		o := model.NewObject(model.ResourceKey(model.KindIPPool, "p"),
+			&model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.0.0.0/16", IPIPMode: mode}})
+		h.Take(hoststate.State{Reader: model.NewSet(o), Changed: []model.Key{o.Key}})
+		target.SetState(h)
+	}
+	device := func(up bool) {
+		tunnel := kernel.Link{Index: 7, Name: "tunl0", Kind: "ipip", Up: up}
+		l.PutLink(tunnel)
+		target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: tunnel}})
+	}
+	target.SetState(h)
+	guarded("without a tunnel", target, false)
+	pool(v3.IPIPModeAlways)
+	guarded("IPIP in use", target, true)
+	device(true)
+	guarded("with its device", target, true)
+	pool(v3.IPIPModeNever)
+	guarded("IPIP out of use", target, true)
+	again := newTarget(kerneltest.NewRules(), l, nil)
+	again.SetState(state())
+	guarded("after a restart", again, true)
+	device(false)
+	guarded("the device is down", target, false)
+	device(true)
+	guarded("another program set it up", target, true)
+	l.DropLink(7)
+	target.Handle([]kernel.Event{{Type: kernel.EventResync}})
+	guarded("it went while events were lost", target, false)
+}
+
+// connections cannot be changed a few times.
+type connections struct {
+	failures  int
+	forgotten []netip.Addr
+}
+
+func (c *connections) ForgetConnections(list []netip.Addr) (int, error) {
+	if c.failures > 0 {
+		c.failures--
+		return 0, unix.ENOBUFS
+	}
+	c.forgotten = append(c.forgotten, list...)
+	return len(list), nil
+}
+
+// Connections of floating addresses that moved on are forgotten at the first attempt that succeeds. Until then the
+// reason is reported, and attempts wait longer each time, unless another address moves or a person asks for one.
+func TestForgettingIsRetried(t *testing.T) {
+	now, conns := time.Unix(1000, 0), &connections{failures: 4}
+	target := newTarget(kerneltest.NewRules(), nil, nil)
+	target.translated.connections, target.translated.now = conns, func() time.Time { return now }
+	target.translated.loop.Background = func(f func()) { f() }
+	felix := &model.FelixConfiguration{}
+	on := v3.FloatingIPsEnabled
+	felix.Spec.FloatingIPs = &on
+	h := hoststate.New("here", "")
+	has := func(external ...string) {
+		w := &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1",
+			IPNetworks: []string{"10.0.0.1/32"}}}
+		for _, e := range external {
+			w.Spec.IPNATs = append(w.Spec.IPNATs, model.IPNAT{InternalIP: "10.0.0.1", ExternalIP: e})
+		}
+		h.Take(hoststate.State{All: true, Reader: model.NewSet(
+			model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix),
+			model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "w"}, w))})
+		target.SetState(h)
+	}
+	has("203.0.113.1", "203.0.113.2")
+	target.Flush()
+	for _, step := range []struct {
+		name  string
+		do    func()
+		left  int // failures to come
+		pause time.Duration
+	}{
+		{"the first failure", func() { has("203.0.113.2") }, 3, 100 * time.Millisecond},
+		{"too early", func() { now = now.Add(99 * time.Millisecond) }, 3, time.Millisecond},
+		{"the second failure", func() { now = now.Add(time.Millisecond) }, 2, 200 * time.Millisecond},
+		{"another address moves", func() { has() }, 1, 400 * time.Millisecond},
+		{"a person retries", target.Retry, 0, 800 * time.Millisecond},
+	} {
+		step.do()
+		if _, _, err := target.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if h := target.Health(); conns.failures != step.left || target.Next() != step.pause || h.Failures != 1 ||
+			!errors.Is(h.Problem, unix.ENOBUFS) || !strings.Contains(target.Outdated(), "203.0.113.1") {
+			t.Errorf("%s: %d failures to come, again in %v, %+v, %q", step.name, conns.failures, target.Next(), h,
+				target.Outdated())
+		}
+	}
+	now = now.Add(time.Second)
+	for range 2 {
+		target.Flush()
+		if len(conns.forgotten) != 2 || target.Health().Failures != 0 || target.Outdated() != "" {
+			t.Errorf("%v are forgotten, %+v", conns.forgotten, target.Health())
+		}
 	}
 }

@@ -19,6 +19,7 @@ const (
 	poolsSet      = "pools"
 	masqueradeSet = "masquerade"
 	hostsSet      = "hosts"
+	bgpPortsSet   = "bgp-ports"
 	loopSet       = "service-loop"
 )
 
@@ -39,8 +40,7 @@ func (c *Calculator) writeBase() {
 	c.setChain(&ruleset.Chain{Name: "prerouting-source", Origin: source, Base: base(ruleset.Prerouting, -300),
 		Rules: slices.Concat([]ruleset.Rule{unspecified(), toNeighbours()}, s.toLoopback(),
 			s.from(jump(sourceCheck)))})
-	c.setChain(&ruleset.Chain{Name: "input-tunnels", Origin: host, Base: base(ruleset.Input, -1),
-		Rules: s.foreignTunnels()})
+	c.writeTunnels()
 	c.setChain(&ruleset.Chain{Name: "input-from-workload", Origin: source, Base: base(ruleset.Input, 0),
 		Rules: append([]ruleset.Rule{toNeighbours()}, s.closed(s.from(jump(fromWorkload)))...)})
 	c.setChain(&ruleset.Chain{Name: "input-to-host", Origin: host, Base: base(ruleset.Input, 1),
@@ -172,9 +172,16 @@ func (s *settings) toHostRules() []ruleset.Rule {
 	return rules
 }
 
-// foreignTunnels drops tunnelled packets that do not come from a node of the cluster.
-func (s *settings) foreignTunnels() []ruleset.Rule {
-	if !s.ipip {
+// writeTunnels writes the chain for tunnelled packets that come to this host.
+func (c *Calculator) writeTunnels() {
+	c.setChain(&ruleset.Chain{Name: "input-tunnels", Origin: Stage{Subject: HostItself},
+		Base: base(ruleset.Input, -1), Rules: c.settings.foreignTunnels(c.tunnelUp)})
+}
+
+// foreignTunnels drops tunnelled packets that do not come from a node of the cluster. The device takes packets from
+// anyone while it is up, and it stays up when IPIP is no longer in use: some nodes learn of that later.
+func (s *settings) foreignTunnels(up bool) []ruleset.Rule {
+	if !s.ipip && !up {
 		return nil
 	}
 	return []ruleset.Rule{{
@@ -237,7 +244,7 @@ func (s *settings) masquerade() []ruleset.Rule {
 	return rules
 }
 
-// bgpOfWorkloads leaves a workload's connection to the BGP port of a node as it is. With the address of this node it
+// bgpOfWorkloads leaves a workload's connection to a BGP port of a node as it is. With the address of this node it
 // would come from a configured peer, and the other node could take the workload for this node while that session is
 // down.
 func bgpOfWorkloads(from []ruleset.Match, family string) ruleset.Rule {
@@ -245,13 +252,10 @@ func bgpOfWorkloads(from []ruleset.Match, family string) ruleset.Rule {
 		Matches: append(slices.Clone(from), ruleset.Match{Field: ruleset.SourceLocal, Not: true},
 			ruleset.Match{Field: ruleset.Destination, Set: hostsSet + family},
 			ruleset.Match{Field: ruleset.Protocol, Low: protoTCP},
-			ruleset.Match{Field: ruleset.DestinationPort, Low: bgpPort, High: bgpPort}),
+			ruleset.Match{Field: ruleset.DestinationPort, Set: bgpPortsSet}),
 		Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "BGP keeps the workload's address",
 	}
 }
-
-// bgpPort is the port of RFC 4271. With another listenPort, passwords of sessions have to protect them.
-const bgpPort = 179
 
 // withPorts limits translated ports as configured, for the protocols that have ports.
 func (s *settings) withPorts(r ruleset.Rule) []ruleset.Rule {

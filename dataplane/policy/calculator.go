@@ -34,6 +34,7 @@ type Calculator struct {
 
 	settings settings
 	nodes    nodeNets
+	bgpPorts bgpPorts
 	// items are all that selectors in rules can name, in the whole cluster.
 	items *btree.BTree[*item]
 	peers *labels.Index[*item, setKey]
@@ -53,6 +54,7 @@ type Calculator struct {
 
 	hosts      hosts
 	hostLinks  map[string][]netip.Addr // this host's interfaces and their addresses
+	tunnelUp   bool                    // the IPIP device takes packets
 	dirty      dirty
 	everything bool // the settings changed
 	translated translated
@@ -71,6 +73,7 @@ type dirty struct {
 	settings  bool
 	hosts     bool
 	floating  bool
+	tunnel    bool
 }
 
 // Config has the settings of the node's administrator.
@@ -98,6 +101,7 @@ func New(c Config) *Calculator {
 		lists: map[string]*list{}, constants: map[string]int{}, bad: map[model.Key]string{},
 	}
 	calc.nodes = newNodeNets(calc.table)
+	calc.bgpPorts = newBGPPorts(calc.table)
 	calc.hosts.init()
 	calc.dirty.clear()
 	calc.dirty.settings = true
@@ -176,6 +180,9 @@ func (c *Calculator) known() []model.Key {
 			keys = append(keys, model.ResourceKey(model.KindNode, name))
 		}
 	}
+	for name := range c.bgpPorts.of {
+		keys = append(keys, model.ResourceKey(model.KindBGPConfiguration, name))
+	}
 	for k := range c.bad {
 		keys = append(keys, k)
 	}
@@ -190,6 +197,12 @@ func (c *Calculator) SetInterfaces(links map[string][]netip.Addr) {
 	c.hostLinks = links
 }
 
+// SetTunnel sets whether this host's IPIP device is up, whoever uses it. It takes effect at the next Update or Settle.
+func (c *Calculator) SetTunnel(up bool) {
+	c.dirty.tunnel = c.dirty.tunnel || up != c.tunnelUp
+	c.tunnelUp = up
+}
+
 // withoutWorkloads returns the interfaces that may have a host endpoint.
 func (c *Calculator) withoutWorkloads(links map[string][]netip.Addr) map[string][]netip.Addr {
 	own := map[string][]netip.Addr{}
@@ -201,14 +214,17 @@ func (c *Calculator) withoutWorkloads(links map[string][]netip.Addr) map[string]
 	return own
 }
 
-// Settle brings the table up to date after SetInterfaces.
+// Settle brings the table up to date after SetInterfaces and SetTunnel.
 func (c *Calculator) Settle() { c.settle() }
 
 // take adds one object; nil is gone.
 func (c *Calculator) take(k model.Key, o *model.Object) {
 	switch k.Kind {
-	case model.KindFelixConfiguration, model.KindIPPool, model.KindBGPConfiguration:
+	case model.KindFelixConfiguration, model.KindIPPool:
 		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
+	case model.KindBGPConfiguration:
+		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
+		c.bgpPorts.take(k.Name, value[model.BGPConfiguration](o))
 	case model.KindNode:
 		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
 		c.takeNode(k.Name, value[model.Node](o))
@@ -259,6 +275,9 @@ func IsPolicy(k model.Kind) bool {
 // settle brings the table up to date with the received changes.
 func (c *Calculator) settle() {
 	c.settleSettings()
+	if c.dirty.tunnel {
+		c.writeTunnels()
+	}
 	c.settleSetKinds()
 	c.settlePolicies()
 	c.settleClaims()

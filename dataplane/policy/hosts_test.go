@@ -288,3 +288,43 @@ func TestSettingsFollowTheLabelsOfTheNode(t *testing.T) {
 		}
 	}
 }
+
+// An untracked policy has no effect at the wildcard, and that is said of it alone.
+func TestUntrackedPoliciesOfTheWildcardAreIgnored(t *testing.T) {
+	away, here := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.1")
+	in := ruleset.Packet{In: "eth0", Source: away, Destination: here, Protocol: 6, SourcePort: 1025,
+		DestinationPort: 80}
+	early := globalPolicy("early", v3.GlobalNetworkPolicySpec{ApplyOnForward: true, DoNotTrack: true,
+		Types: twoTypes, Ingress: allowed})
+	other := globalPolicy("other", v3.GlobalNetworkPolicySpec{ApplyOnForward: true, PreDNAT: true,
+		Types: twoTypes[:1]})
+	host := &ruleset.Host{IsLocal: func(a netip.Addr) bool { return a == here }}
+	for iface, want := range map[string]struct {
+		accepted bool
+		ignored  string
+	}{
+		"eth0": {true, ""},
+		"*": {false, `ignored: GlobalNetworkPolicy/early: doNotTrack has no effect at a host endpoint with ` +
+			`interfaceName "*"`},
+	} {
+		h := hostEndpoint(iface)
+		c := Build(Config{Node: testNode}, model.NewSet(h, early, other), map[string][]netip.Addr{"eth0": {here}})
+		if got := c.Table().EvalInput(host, in, nil).Accepted(); got != want.accepted {
+			t.Errorf("%s: accepted %t, want %t", iface, got, want.accepted)
+		}
+		got := ""
+		for k, why := range c.Ignored() {
+			if got += why; k != h.Key {
+				t.Errorf("%s: %s", k, why)
+			}
+		}
+		if got != want.ignored {
+			t.Errorf("%s: %q, want %q", iface, got, want.ignored)
+		}
+		for _, id := range c.PoliciesOf(h.Key, true) {
+			if why := c.WhyIgnored(h.Key, id); (why != "") != (want.ignored != "" && id.Name == "early") {
+				t.Errorf("%s: %s: %q", iface, id, why)
+			}
+		}
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"iter"
 	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -103,8 +105,46 @@ func (p *Policy) Compare(o *Policy) int { return p.less(o) }
 // Endpoints visits this node's endpoints: of workloads and of the host.
 func (c *Calculator) Endpoints() iter.Seq[model.Key] { return maps.Keys(c.endpoints) }
 
-// PoliciesOf returns the policies that an endpoint of this node is subject to in one direction, then its profiles, in
-// the order of evaluation. A host's policies about untracked or translated packets come first.
+// whyIgnored is why a policy has no effect at an endpoint that it selects, as in Calico; empty if it has.
+func (e *endpoint) whyIgnored(p *Policy) string {
+	if e.host != nil && e.host.Spec.InterfaceName == model.AllInterfaces && p.DoNotTrack {
+		return `doNotTrack has no effect at a host endpoint with interfaceName "*"`
+	}
+	return ""
+}
+
+// WhyIgnored returns why a policy has no effect at an endpoint of this node that it selects, empty if it has.
+func (c *Calculator) WhyIgnored(k model.Key, id ID) string {
+	e, s := c.endpoints[k], c.policies[id]
+	if e == nil || s == nil || !e.policies[s] {
+		return ""
+	}
+	return e.whyIgnored(s.Policy)
+}
+
+// Ignored visits the endpoints of this node at which policies that select them have no effect, with these and the
+// reason.
+func (c *Calculator) Ignored() iter.Seq2[model.Key, string] {
+	return func(yield func(model.Key, string) bool) {
+		for k, e := range c.endpoints {
+			var names []string
+			why := ""
+			for s := range e.policies {
+				if reason := e.whyIgnored(s.Policy); reason != "" {
+					names, why = append(names, s.id.String()), reason
+				}
+			}
+			slices.Sort(names)
+			if len(names) > 0 && !yield(k, "ignored: "+strings.Join(names, ", ")+": "+why) {
+				return
+			}
+		}
+	}
+}
+
+// PoliciesOf returns the policies that select an endpoint of this node, for one direction, then its profiles, in the
+// order of evaluation. A host's policies about untracked or translated packets come first. WhyIgnored knows those
+// without effect.
 func (c *Calculator) PoliciesOf(k model.Key, ingress bool) []ID {
 	e := c.endpoints[k]
 	if e == nil {

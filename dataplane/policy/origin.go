@@ -56,6 +56,6 @@ const (
 	LiteralSet SetOrigin = iota + 1
 	// MemberSet has the addresses for selectors, named ports and services of rules.
 	MemberSet
-	// ClusterSet has addresses that the settings of the cluster and its node list decide, such as all IP pools.
+	// ClusterSet has addresses or ports that the settings of the cluster and its node list decide, such as IP pools.
 	ClusterSet
 )

@@ -344,6 +344,46 @@ func (c *Calculator) takeNode(name string, n *model.Node) {
 	c.nodes.set(name, nets)
 }
 
+// bgpPorts are the ports on which nodes of the cluster may listen for BGP, by the BGPConfiguration that sets them. The
+// cost of a change is that of one port.
+type bgpPorts struct {
+	members *members.Set
+	of      map[string]uint16
+}
+
+// bgpPort is the port of RFC 4271, for nodes without a listenPort.
+const bgpPort = 179
+
+func newBGPPorts(t *ruleset.Table) bgpPorts {
+	t.AddSet(ruleset.Set{Name: bgpPortsSet, Type: ruleset.Ports, Interval: true, Comment: "BGP ports of nodes",
+		Origin: ClusterSet})
+	p := bgpPorts{members: members.New(false, tableSet{t, bgpPortsSet}), of: map[string]uint16{}}
+	p.members.Add(portElement(bgpPort))
+	return p
+}
+
+func portElement(port uint16) ruleset.Element { return ruleset.Element{Low: port, High: port} }
+
+// take enters the listenPort of a BGPConfiguration of the cluster or of a node; nil is gone.
+func (p *bgpPorts) take(name string, b *model.BGPConfiguration) {
+	var port uint16
+	if b != nil && (name == "default" || strings.HasPrefix(name, "node.")) {
+		port = b.Spec.ListenPort
+	}
+	before := p.of[name]
+	if port == before {
+		return
+	}
+	if before != 0 {
+		p.members.Remove(portElement(before))
+		delete(p.of, name)
+	}
+	if port != 0 {
+		p.members.Add(portElement(port))
+		p.of[name] = port
+	}
+}
+
 // fill makes nets the content of a set.
 func (c *Calculator) fill(set string, nets []netip.Prefix) {
 	want := map[ruleset.Element]bool{}

@@ -96,7 +96,7 @@ func (v *PolicyView) status(r *manxv1.GetStatusResponse) {
 	r.Policy = p
 }
 
-// Notices lists the objects that policy cannot use and the parts that the kernel refuses.
+// Notices lists the objects that policy cannot use, or not everywhere, and the parts that the kernel refuses.
 func (v *PolicyView) Notices() []Notice {
 	agent := v.now().Agent
 	if agent == nil {
@@ -106,6 +106,12 @@ func (v *PolicyView) Notices() []Notice {
 	st, _ := v.newest.take(agent.Status)
 	for k, why := range st.Bad {
 		list = append(list, Notice{Topic: "dataplane", Subject: k.String(), Text: why})
+	}
+	for k, why := range st.Ignored {
+		list = append(list, Notice{Topic: "dataplane", Subject: k.String(), Text: why})
+	}
+	if st.Outdated != "" {
+		list = append(list, Notice{Topic: "dataplane", Subject: "floating addresses", Text: st.Outdated})
 	}
 	for _, r := range st.Refused {
 		list = append(list, Notice{Topic: "dataplane", Subject: r.Comment, Since: r.Since,

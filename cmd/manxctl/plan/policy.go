@@ -25,7 +25,11 @@ func policyTexts(objects model.Set, node string) map[string][]string {
 		for _, in := range []bool{true, false} {
 			var names []string
 			for _, id := range c.PoliciesOf(k, in) {
-				names = append(names, inTier(c, id))
+				text := inTier(c, id)
+				if why := c.WhyIgnored(k, id); why != "" {
+					text += " (ignored: " + why + ")"
+				}
+				names = append(names, text)
 			}
 			all[policy.DirectionName(in)+" of "+k.String()] = names
 		}
@@ -82,6 +86,9 @@ func memberTexts(t *ruleset.Table) map[string][]string {
 			text := e.Prefix.String()
 			if e.Prefix.IsSingleIP() {
 				text = e.Prefix.Addr().String()
+			}
+			if s.Type == ruleset.Ports {
+				text = fmt.Sprint(e.Low)
 			}
 			if s.Type == ruleset.Endpoints4 || s.Type == ruleset.Endpoints6 {
 				text += fmt.Sprintf(" %s/%d", explain.ProtocolName(e.Protocol), e.Low)
