@@ -70,7 +70,8 @@ func (c *call) releaseOld(ctx context.Context) error {
 }
 
 // deleteEndpoint deletes the endpoint if it is this container's, and returns its host interface. A restarted pod has
-// the same endpoint name: then endpoint and interface belong to the new container.
+// the same endpoint name and interface name: then both belong to the new container. Its interface may exist before its
+// endpoint names it, so the name is returned only if no ADD of the pod's next container has begun.
 func (c *call) deleteEndpoint(ctx context.Context) (hostIf string, err error) {
 	for range writeAttempts {
 		stored, err := c.storedEndpoint(ctx)
@@ -86,7 +87,10 @@ func (c *call) deleteEndpoint(ctx context.Context) (hostIf string, err error) {
 				zap.String("owner", e.Spec.ContainerID))
 			return "", nil
 		}
-		if e != nil {
+		if e != nil && e.Spec.ContainerID == "" && len(e.Spec.IPNetworks) == 0 && c.store.Keeps(model.KindNamespace) {
+			return "", nil // a pod of the Kubernetes API that has no container yet
+		}
+		if c.ours(stored) && (c.work.Pod == "" || c.newer() == "") {
 			hostIf = e.Spec.InterfaceName
 		}
 		_, err = c.store.Delete(ctx, stored.Key, stored.Revision)
