@@ -461,6 +461,18 @@ func TestHandlesAreRepairedAfterACrash(t *testing.T) {
 	}
 }
 
+// Another IPAM plugin gets a configuration that it can read although this node has no CIDR of pods.
+func TestStatusAndGCWithoutPodCIDRs(t *testing.T) {
+	n := newNode(t)
+	for _, step := range []cni.Step{cni.StepStatus, cni.StepGC} {
+		r, err := n.engine.Call(t.Context(), &cni.Request{Version: cni.ProtocolVersion, Step: step,
+			Config: []byte(`{"cniVersion":"1.1.0","name":"net","ipam":{"type":"host-local","subnet":"usePodCidr"}}`)})
+		if n.must(err); r.Error != nil || !strings.Contains(string(r.Config), `"subnet":"0.0.0.0/0"`) {
+			t.Errorf("%s: %+v, configuration %s", step, r.Error, r.Config)
+		}
+	}
+}
+
 // The undone ADD of a second interface leaves the first one its address: both share the container's handle.
 func TestUndoneSecondInterface(t *testing.T) {
 	n := newNode(t)

@@ -23,10 +23,14 @@ func (c *call) del(ctx context.Context) error {
 		return err
 	}
 	c.reply.Attachment = &cni.Attachment{HostIf: hostIf}
-	if c.conf.OwnIPAM() || !c.usesPodCIDRs() {
-		return nil
+	return c.withoutPodCIDRs()
+}
+
+// withoutPodCIDRs returns the configuration for another IPAM plugin to use without the CIDRs of this node.
+func (c *call) withoutPodCIDRs() (err error) {
+	if !c.conf.OwnIPAM() && c.usesPodCIDRs() {
+		c.reply.Config, err = c.putSubnets(everyAddress)
 	}
-	c.reply.Config, err = c.putSubnets(everyAddress)
 	return err
 }
 
@@ -113,6 +117,9 @@ func (c *call) deleteOwnEndpoint(ctx context.Context) error {
 // gc releases the addresses and deletes the endpoints of containers that the runtime does not know any more. It leaves
 // those of other networks and other nodes. The kernel removes interfaces with the containers' namespaces.
 func (c *call) gc(ctx context.Context) error {
+	if err := c.withoutPodCIDRs(); err != nil {
+		return err
+	}
 	handles, err := c.allocator().HostHandles(ctx, c.work.Node)
 	if err != nil {
 		return err

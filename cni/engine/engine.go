@@ -246,7 +246,12 @@ func (e *Engine) Ready(ctx context.Context, conf *cni.Config) error {
 }
 
 // status checks what ADD requires besides the datastore, which was ready already.
-func (c *call) status(context.Context) error { return c.enforced() }
+func (c *call) status(context.Context) error {
+	if err := c.enforced(); err != nil {
+		return err
+	}
+	return c.withoutPodCIDRs()
+}
 
 // step runs one named step.
 func (c *call) step(name string, do func() error) error {
