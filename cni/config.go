@@ -64,6 +64,9 @@ type Config struct {
 	// PolicySetupTimeout is in seconds; 0 disables the wait, nil uses the plugin's default.
 	PolicySetupTimeout *int   `json:"policy_setup_timeout_seconds"`
 	EndpointStatusDir  string `json:"endpoint_status_dir"`
+	// RequirePolicyTable makes an ADD wait for manxd's table of nftables. manxd sets it in the configuration that it
+	// writes, if it enforces policy. Calico's plugin has no such key.
+	RequirePolicyTable bool `json:"require_policy_table"`
 	// ManxdSocket is the path of manxd's control socket; the CNI socket is in the same folder. Calico's plugin has no
 	// such key.
 	ManxdSocket      string   `json:"manxd_socket"`

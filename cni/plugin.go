@@ -45,7 +45,7 @@ func IsIPAM(name string) bool { return strings.HasSuffix(filepath.Base(name), "-
 func (p *Plugin) Funcs(ipam bool) skel.CNIFuncs {
 	if ipam {
 		return skel.CNIFuncs{Add: p.run((*call).ipamAdd), Check: p.run((*call).ipamCheck), Del: p.run((*call).ipamDel),
-			GC: p.run((*call).nothing), Status: p.run((*call).status)}
+			GC: p.run((*call).nothing), Status: p.run((*call).ipamStatus)}
 	}
 	return skel.CNIFuncs{Add: p.run((*call).add), Check: p.run((*call).check), Del: p.run((*call).del),
 		GC: p.run((*call).gc), Status: p.run((*call).status)}
@@ -320,19 +320,38 @@ func (c *call) ipamCheck(ctx context.Context) error {
 	return err
 }
 
-// status reports whether an ADD would be served.
+// status reports whether an ADD would be served, also by another IPAM plugin.
 func (c *call) status(ctx context.Context) error {
+	r, err := c.request(ctx, StepStatus, nil)
+	if err == nil && !c.conf.OwnIPAM() {
+		_, err = c.delegate(ctx, "STATUS", r.Config)
+	}
+	return err
+}
+
+// ipamStatus reports whether an ADD of the IPAM role would be served.
+func (c *call) ipamStatus(ctx context.Context) error {
 	_, err := c.request(ctx, StepStatus, nil)
 	return err
 }
 
-// gc requests the removal of addresses and endpoints of containers that the runtime does not know any more.
+// gc requests the removal of addresses and endpoints of containers that the runtime does not know any more. An error
+// does not keep another IPAM plugin from its part (CNI specification 1.1, GC).
 func (c *call) gc(ctx context.Context) error {
 	conf, err := ParseConfig(c.args.StdinData)
-	if err == nil {
-		_, err = c.request(ctx, StepGC, func(q *Request) { q.Valid = conf.ValidAttachments })
+	if err != nil {
+		return err
 	}
-	return err
+	r, err := c.request(ctx, StepGC, func(q *Request) { q.Valid = conf.ValidAttachments })
+	if c.conf.OwnIPAM() || errors.Is(err, ErrNoAnswer) { // then the call is repeated without manxd
+		return err
+	}
+	var config []byte
+	if r != nil {
+		config = r.Config
+	}
+	_, others := c.delegate(ctx, "GC", config)
+	return errors.Join(err, others)
 }
 
 // nothing implements the garbage collection of the IPAM role: the network plugin's is sufficient.

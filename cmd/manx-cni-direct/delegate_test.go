@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/skel"
+
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/stock"
 )
@@ -39,6 +41,13 @@ func TestSubnetOfTheNode(t *testing.T) {
 		t.Errorf("addresses are %v", a)
 	}
 	h.must(p.check())
+	t.Setenv("CNI_PATH", filepath.Join(h.dir, "bin"))
+	plugin := h.direct()
+	plugin.getenv = os.Getenv
+	h.conf["cniVersion"] = "1.1.0"
+	for _, do := range []func(*skel.CmdArgs) error{plugin.funcs(false).Status, plugin.funcs(false).GC} {
+		h.must(h.inNamespace(func() error { return do(p.cmdArgs()) }))
+	}
 	h.must(p.del())
 	if left := h.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)

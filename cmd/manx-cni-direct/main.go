@@ -83,7 +83,8 @@ func (p *plugin) engine(conf *cni.Config) *engine.Engine {
 		},
 		Node: (*cni.Config).NodeName, MTUFile: p.mtuFile,
 		Kubernetes: func(conf *cni.Config) (engine.Kubernetes, error) { return p.kubernetes(conf) },
-		Agent:      daemonRuns, Report: reportWait(log), Log: log, Now: p.now, BeforeStep: p.beforeStep,
+		Agent:      daemonRuns, Enforced: enforced, Report: reportWait(log), Log: log, Now: p.now,
+		BeforeStep: p.beforeStep,
 	})
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,10 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 	"google.golang.org/grpc"
 
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/namespace"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -154,6 +158,43 @@ func TestAddReturnsOnceTheAgentIsDone(t *testing.T) {
 	if left := h.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
+}
+
+// After the start of a host there is no table, and all packets of a container would pass.
+func TestNoContainerStartsBeforePolicy(t *testing.T) {
+	h := newHost(t)
+	namespace.Require(t, "nft")
+	p := h.pod("").mustAdd() // a configuration without the key is Calico's, or that of a manxd without policy
+	h.must(p.del())
+	h.conf["require_policy_table"] = true
+	plugin := h.direct()
+	call := func(do func(*skel.CmdArgs) error) error {
+		return h.inNamespace(func() error { return do(p.cmdArgs()) })
+	}
+	refused := func(when, why string) {
+		t.Helper()
+		for command, do := range map[string]func(*skel.CmdArgs) error{"ADD": plugin.funcs(false).Add,
+			"STATUS": plugin.funcs(false).Status} {
+			var coded *types.Error
+			if err := call(do); !errors.As(err, &coded) || coded.Code != types.ErrTryAgainLater ||
+				!strings.Contains(err.Error(), why) {
+				t.Errorf("%s: %s ends with %v, want code 11 and %q", when, command, err, why)
+			}
+		}
+		if left := h.leftovers(); left != "" {
+			t.Errorf("%s: left behind:\n%s", when, left)
+		}
+	}
+	refused("without a table", "no table inet manx")
+	h.ip("netns", "exec", h.name, "nft", "add table ip manx; add table inet other")
+	refused("beside other tables", "no table inet manx")
+	h.ip("netns", "exec", h.name, "nft", "add table inet manx { flags dormant; }")
+	refused("with a dormant table", "dormant")
+	h.must(call(plugin.funcs(false).Del)) // needs no policy
+	h.ip("netns", "exec", h.name, "nft", "add table inet manx")
+	h.must(call(plugin.funcs(false).Status))
+	p.mustAdd()
+	h.must(p.del())
 }
 
 func TestAnAgentThatSaysNothingDoesNotFailAdd(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -33,16 +34,21 @@ type cniPart struct {
 	server   *cniserver.Server
 	ahead    *ipam.Keeper
 	listener net.Listener
+	rules    interface{ RequireTable() error } // nil: policy is off
+	enforces atomic.Bool                       // the rules exist
 }
 
-func newCNI(j *joined) *cniPart {
+func newCNI(j *joined, policy *policyPart) *cniPart {
 	p := &cniPart{joined: j, log: j.log.Named("cni")}
+	if policy != nil {
+		p.rules = policy.rules
+	}
 	kinds := slices.DeleteFunc(p.Kinds(), func(k model.Kind) bool { return !j.store.Keeps(k) })
 	p.cache = warm.New(j.store, j.tables, kinds, p.ownBlock)
 	p.ahead = ipam.NewKeeper(func() *ipam.Allocator { return ipam.New(p.cache.Begin(), p.log, time.Now) }, p.log)
 	p.engine = engine.New(engine.Config{Open: p.open, Node: p.nodeOf,
 		Kubernetes: p.kubernetes, Prefix: j.cniPrefix(), MTUFile: j.mtuFile, StatusDir: p.statusDir,
-		News: &j.endpoints, Report: p.report,
+		News: &j.endpoints, Enforced: p.enforced, Report: p.report,
 		Agent: func(*cni.Config) bool { return p.statusDir() != "" }, Lasting: true, Assigned: p.ahead.Assigned,
 		Deferred: filepath.Join(p.runDir, "cni-deferred"), Log: p.log})
 	p.server = cniserver.New(p.engine, p.log)
@@ -162,6 +168,16 @@ func (p *cniPart) statusDir() string {
 		return dir
 	}
 	return usual
+}
+
+// enforced implements engine.Config.Enforced. Once the rules exist the policy agent keeps them.
+func (p *cniPart) enforced(*cni.Config) error {
+	if p.rules == nil || p.enforces.Load() {
+		return nil
+	}
+	err := p.rules.RequireTable()
+	p.enforces.Store(err == nil)
+	return err
 }
 
 func (p *cniPart) report(_ context.Context, _ *cni.Config, endpoint string, waited time.Duration, timedOut bool) {

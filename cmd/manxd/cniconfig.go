@@ -71,9 +71,9 @@ func (c *cniConfig) Explain(err error) string {
 }
 
 // cniParts returns the parts that serve and configure the plugins.
-func cniParts(j *joined) ([]part.Part, error) {
+func cniParts(j *joined, policy *policyPart) ([]part.Part, error) {
 	config, err := newCNIConfig(j)
-	return []part.Part{newCNI(j), config}, err
+	return []part.Part{newCNI(j, policy), config}, err
 }
 
 // newCNIConfig returns nil if another program writes it.
@@ -94,6 +94,9 @@ func newCNIConfig(j *joined) (part.Part, error) {
 		template = install.DefaultTemplate(j.kube != nil)
 	}
 	content, err := install.Conflist(template, j.cniValues())
+	if err == nil && j.policy {
+		content, err = install.RequirePolicy(content)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("--cni-network-config: %w", err)
 	}

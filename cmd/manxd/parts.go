@@ -53,7 +53,7 @@ func orchestratorParts(j *joined, drain *drain, bgp *bgpPart, policy *policyPart
 	if err != nil {
 		return nil, err
 	}
-	cni, err := cniParts(j)
+	cni, err := cniParts(j, policy)
 	if err != nil {
 		return nil, err
 	}

@@ -46,6 +46,9 @@ func (c *call) add(ctx context.Context) (err error) {
 	if err := c.waitForGates(ctx, gatePause, gateTimeout); err != nil {
 		return err
 	}
+	if err := c.waitForRules(ctx); err != nil {
+		return err
+	}
 	stored, err := c.storedEndpoint(ctx)
 	if err == nil && stored == nil {
 		stored, err = c.newPod(ctx)

@@ -44,6 +44,16 @@ func (c *call) attach() (ended func()) {
 // endpointID identifies the endpoint of a pod on this node.
 func (c *call) endpointID() string { return c.work.Namespace + "/" + c.work.Pod + " " + c.work.IfName }
 
+// newer returns the container of a later ADD for the same pod than this call's that is under way, empty for none.
+func (c *call) newer() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.pods[c.endpointID()]; p != nil && p.newest != c.q.ContainerID {
+		return p.newest
+	}
+	return ""
+}
+
 // mayReplace returns an error if the endpoint is another container's and an ADD for a newer container than this one has
 // started: the order of writes does not show which container is newer.
 func (c *call) mayReplace(stored *model.Object) error {
@@ -51,15 +61,13 @@ func (c *call) mayReplace(stored *model.Object) error {
 	if e == nil || e.Spec.ContainerID == "" || c.ours(stored) {
 		return nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p := c.pods[c.endpointID()]
-	if p == nil || p.newest == c.q.ContainerID {
+	newer := c.newer()
+	if newer == "" {
 		return nil
 	}
-	c.log.Info("the pod has a newer container", zap.String("newer", p.newest))
+	c.log.Info("the pod has a newer container", zap.String("newer", newer))
 	return types.NewError(types.ErrTryAgainLater,
 		fmt.Sprintf("pod %s/%s has a newer container", c.work.Namespace, c.work.Pod),
-		fmt.Sprintf("container %s came after container %s, and has the endpoint %s", p.newest, c.q.ContainerID,
+		fmt.Sprintf("container %s came after container %s, and has the endpoint %s", newer, c.q.ContainerID,
 			stored.Key))
 }

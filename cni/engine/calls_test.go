@@ -120,6 +120,7 @@ type node struct {
 	dir          string
 	disconnected bool // the datastore is away
 	begin        func(*cni.Attachment)
+	ifName       string       // of the container's interface
 	result       atomic.Value // the result of the last response, a string
 }
 
@@ -128,7 +129,7 @@ var kinds = []model.Kind{model.KindClusterInformation, model.KindNode, model.Kin
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{t: t, server: etcdtest.Start(t), dir: t.TempDir()}
+	n := &node{t: t, server: etcdtest.Start(t), dir: t.TempDir(), ifName: "eth0"}
 	n.plain = n.server.Store(t)
 	ready := true
 	info := &v3.ClusterInformation{}
@@ -199,7 +200,7 @@ func (n *node) callWithArgs(args string, step cni.Step, container string, a *cni
 	text, err := json.Marshal(all)
 	n.must(err)
 	r, err := n.engine.Call(context.Background(), &cni.Request{Version: cni.ProtocolVersion, Step: step,
-		ContainerID: container, Netns: "/run/netns/" + container, IfName: "eth0", Args: args, Config: text,
+		ContainerID: container, Netns: "/run/netns/" + container, IfName: n.ifName, Args: args, Config: text,
 		Attachment: a, Begin: n.begin})
 	if err == nil && r.Error != nil {
 		err = r.Error
@@ -455,6 +456,54 @@ func TestHandlesAreRepairedAfterACrash(t *testing.T) {
 	}
 	n.del("a")
 	n.del("first")
+	if left := n.leftovers(); left != "" {
+		t.Errorf("left behind:\n%s", left)
+	}
+}
+
+// Another IPAM plugin gets a configuration that it can read although this node has no CIDR of pods.
+func TestStatusAndGCWithoutPodCIDRs(t *testing.T) {
+	n := newNode(t)
+	for _, step := range []cni.Step{cni.StepStatus, cni.StepGC} {
+		r, err := n.engine.Call(t.Context(), &cni.Request{Version: cni.ProtocolVersion, Step: step,
+			Config: []byte(`{"cniVersion":"1.1.0","name":"net","ipam":{"type":"host-local","subnet":"usePodCidr"}}`)})
+		if n.must(err); r.Error != nil || !strings.Contains(string(r.Config), `"subnet":"0.0.0.0/0"`) {
+			t.Errorf("%s: %+v, configuration %s", step, r.Error, r.Config)
+		}
+	}
+}
+
+// The undone ADD of a second interface leaves the first one its address: both share the container's handle.
+func TestUndoneSecondInterface(t *testing.T) {
+	n := newNode(t)
+	first := n.add("c")
+	n.finish("c", first)
+	before := n.leftovers()
+	for name, x := range map[string]struct {
+		args string
+		ipam map[string]any
+	}{
+		"any address":         {},
+		"the address by name": {args: "IP=" + first.Addresses[0].String()},
+		"one more family":     {ipam: map[string]any{"type": "calico-ipam", "assign_ipv6": "true"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conf := map[string]any{}
+			if x.ipam != nil {
+				conf["ipam"] = x.ipam
+			}
+			n.ifName = "eth1"
+			defer func() { n.ifName = "eth0" }()
+			a, err := n.callWithArgs(x.args, cni.StepAdd, "c", nil, conf)
+			n.must(err)
+			_, err = n.callWithArgs(x.args, cni.StepAbort, "c", a, conf)
+			n.must(err)
+			if after := n.leftovers(); after != before {
+				t.Errorf("there is now\n%s\nand was\n%s", after, before)
+			}
+		})
+	}
+	n.del("c")
 	if left := n.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}

@@ -23,10 +23,14 @@ func (c *call) del(ctx context.Context) error {
 		return err
 	}
 	c.reply.Attachment = &cni.Attachment{HostIf: hostIf}
-	if c.conf.OwnIPAM() || !c.usesPodCIDRs() {
-		return nil
+	return c.withoutPodCIDRs()
+}
+
+// withoutPodCIDRs returns the configuration for another IPAM plugin to use without the CIDRs of this node.
+func (c *call) withoutPodCIDRs() (err error) {
+	if !c.conf.OwnIPAM() && c.usesPodCIDRs() {
+		c.reply.Config, err = c.putSubnets(everyAddress)
 	}
-	c.reply.Config, err = c.putSubnets(everyAddress)
 	return err
 }
 
@@ -70,7 +74,8 @@ func (c *call) releaseOld(ctx context.Context) error {
 }
 
 // deleteEndpoint deletes the endpoint if it is this container's, and returns its host interface. A restarted pod has
-// the same endpoint name: then endpoint and interface belong to the new container.
+// the same endpoint name and interface name: then both belong to the new container. Its interface may exist before its
+// endpoint names it, so the name is returned only if no ADD of the pod's next container has begun.
 func (c *call) deleteEndpoint(ctx context.Context) (hostIf string, err error) {
 	for range writeAttempts {
 		stored, err := c.storedEndpoint(ctx)
@@ -86,7 +91,10 @@ func (c *call) deleteEndpoint(ctx context.Context) (hostIf string, err error) {
 				zap.String("owner", e.Spec.ContainerID))
 			return "", nil
 		}
-		if e != nil {
+		if e != nil && e.Spec.ContainerID == "" && len(e.Spec.IPNetworks) == 0 && c.store.Keeps(model.KindNamespace) {
+			return "", nil // a pod of the Kubernetes API that has no container yet
+		}
+		if c.ours(stored) && (c.work.Pod == "" || c.newer() == "") {
 			hostIf = e.Spec.InterfaceName
 		}
 		_, err = c.store.Delete(ctx, stored.Key, stored.Revision)
@@ -109,6 +117,9 @@ func (c *call) deleteOwnEndpoint(ctx context.Context) error {
 // gc releases the addresses and deletes the endpoints of containers that the runtime does not know any more. It leaves
 // those of other networks and other nodes. The kernel removes interfaces with the containers' namespaces.
 func (c *call) gc(ctx context.Context) error {
+	if err := c.withoutPodCIDRs(); err != nil {
+		return err
+	}
 	handles, err := c.allocator().HostHandles(ctx, c.work.Node)
 	if err != nil {
 		return err

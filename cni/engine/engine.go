@@ -47,6 +47,9 @@ type Config struct {
 	News *endpointstatus.News
 	// Agent reports whether an agent writes these files for a network, if the folder does not exist yet.
 	Agent func(*cni.Config) bool
+	// Enforced returns nil if the kernel has rules of policy, or needs none for a network. Without rules all packets of
+	// a container pass, so ADD fails with the error. Nil: not checked.
+	Enforced func(*cni.Config) error
 	// Report receives the time that an ADD waited for policy.
 	Report func(ctx context.Context, c *cni.Config, endpoint string, waited time.Duration, timedOut bool)
 	// Lasting is set if this process lives on after a response: the response to Add then waits only for the write of
@@ -242,8 +245,13 @@ func (e *Engine) Ready(ctx context.Context, conf *cni.Config) error {
 	return err
 }
 
-// status does nothing: the datastore was ready already.
-func (c *call) status(context.Context) error { return nil }
+// status checks what ADD requires besides the datastore, which was ready already.
+func (c *call) status(context.Context) error {
+	if err := c.enforced(); err != nil {
+		return err
+	}
+	return c.withoutPodCIDRs()
+}
 
 // step runs one named step.
 func (c *call) step(name string, do func() error) error {

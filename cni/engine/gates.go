@@ -14,6 +14,8 @@ import (
 const (
 	gatePause   = 5 * time.Second
 	gateTimeout = 30 * time.Second
+	// rulesPoll is the poll interval for the first rules after the start of the host.
+	rulesPoll = 50 * time.Millisecond
 )
 
 // waitForGates polls each configured URL until it answers with success. A workload then starts only after, for
@@ -35,6 +37,35 @@ func (c *call) waitForGates(ctx context.Context, pause, timeout time.Duration) e
 			case <-time.After(pause):
 			}
 		}
+	}
+	return nil
+}
+
+// waitForRules waits until the kernel has rules of policy. A process that ends with the call leaves the wait to the
+// runtime.
+func (c *call) waitForRules(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
+	defer cancel()
+	for {
+		err := c.enforced()
+		if err == nil || !c.Lasting {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(rulesPoll):
+		}
+	}
+}
+
+// enforced returns the error of an ADD while the kernel has no rules of policy.
+func (c *call) enforced() error {
+	if c.Enforced == nil {
+		return nil
+	}
+	if err := c.Enforced(c.conf); err != nil {
+		return types.NewError(types.ErrTryAgainLater, "policy is not enforced on this host yet", err.Error())
 	}
 	return nil
 }

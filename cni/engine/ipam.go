@@ -59,8 +59,7 @@ func (c *call) findAddresses(
 				return nil, err
 			}
 		}
-		c.given(a, before)
-		a.Fresh = a.Addresses
+		c.given(a, before, before)
 		return a, nil
 	}
 	err = c.step("assign addresses", func() (err error) {
@@ -74,16 +73,22 @@ func (c *call) findAddresses(
 			return err
 		}
 		got, err = c.assign(ctx, pod, later)
-		c.given(a, got)
-		a.Fresh = a.Addresses
+		c.given(a, got, before)
 		return err
 	})
 	return a, err
 }
 
-// given adds the assigned addresses to the attachment.
-func (c *call) given(a *cni.Attachment, got []netip.Prefix) {
+// given adds the assigned addresses to the attachment. An undone ADD does not release those that the container had
+// before: they may be in use on another of its interfaces, which shares the handle.
+func (c *call) given(a *cni.Attachment, got, before []netip.Prefix) {
 	a.Assigned, a.Addresses = got, addresses(got)
+	a.Fresh = without(a.Addresses, addresses(before))
+}
+
+// without returns the addresses that are not in others.
+func without(list, others []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return slices.Contains(others, a) })
 }
 
 // fits reports whether the container's addresses satisfy an ADD: one of each requested family.
@@ -309,9 +314,7 @@ func (c *call) releaseExcept(ctx context.Context, keep []netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	return c.giveBack(ctx, slices.DeleteFunc(addresses(now), func(a netip.Addr) bool {
-		return slices.Contains(keep, a)
-	}))
+	return c.giveBack(ctx, without(addresses(now), keep))
 }
 
 // checkAssigned checks that the container's handle has all of want.

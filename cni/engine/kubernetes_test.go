@@ -138,6 +138,14 @@ func TestKubernetes(t *testing.T) {
 		e := o.Value.(*model.WorkloadEndpoint)
 		return map[string]string{"container": e.Spec.ContainerID, "addresses": strings.Join(e.Spec.IPNetworks, ",")}
 	}
+	// The DEL of a container of an earlier pod of that name leaves the interface, which has the same name.
+	counted.take()
+	if late := call(cni.StepDel, "one", "c0", nil); late.HostIf != "" {
+		t.Errorf("a DEL for an earlier pod removes %s", late.HostIf)
+	}
+	if calls := counted.take(); len(calls) > 0 {
+		t.Errorf("a DEL for an earlier pod writes to the new one: %q", calls)
+	}
 	a := call(cni.StepAdd, "one", "c1", nil)
 	call(cni.StepFinish, "one", "c1", a)
 	if !netip.MustParsePrefix("10.66.0.0/24").Contains(a.Addresses[0]) {

@@ -111,6 +111,39 @@ func TestTwoContainersOfAPod(t *testing.T) {
 			}
 		})
 	}
+	t.Run("the old one is detached before the endpoint is the new one's", func(t *testing.T) {
+		_, err := n.attachWeb("old")
+		n.must(err)
+		resume := make(chan struct{})
+		n.store.setHook(func(call string) error {
+			if call == "update WorkloadEndpoint" {
+				<-resume
+			}
+			return nil
+		})
+		a, err := n.web(cni.StepAdd, "new", nil)
+		n.must(err)
+		late, err := n.web(cni.StepDel, "old", nil)
+		n.must(err)
+		if late.HostIf != "" {
+			t.Errorf("the DEL of the old container removes %s, which the new one has", late.HostIf)
+		}
+		close(resume)
+		_, err = n.web(cni.StepFinish, "new", a)
+		n.must(err)
+		n.detachWeb("old")
+		n.hasWeb("new", a)
+		last, err := n.web(cni.StepDel, "new", nil)
+		n.must(err)
+		if last.HostIf != a.HostIf {
+			t.Errorf("DEL removes the interface %q, want %q", last.HostIf, a.HostIf)
+		}
+		n.detachWeb("new")
+		n.store.setHook(nil)
+		if left := n.leftovers(); left != "" {
+			t.Errorf("left behind:\n%s", left)
+		}
+	})
 	for round := range 30 {
 		t.Run(fmt.Sprintf("at one moment %d", round), func(t *testing.T) {
 			var a *cni.Attachment

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -73,6 +74,35 @@ func Conflist(template string, values map[string]string) ([]byte, error) {
 		content += "\n"
 	}
 	return []byte(content), nil
+}
+
+// requireKey is the key of a network configuration that makes an ADD wait for policy.
+const requireKey = "require_policy_table"
+
+// pluginTypes are the names of the network plugin.
+var pluginTypes = []string{"calico", "manx", "manx-cni"}
+
+// RequirePolicy returns a network configuration list with the setting that no container starts before policy is
+// programmed, for each plugin of Manx that does not set it itself.
+func RequirePolicy(conflist []byte) ([]byte, error) {
+	d := json.NewDecoder(bytes.NewReader(conflist))
+	d.UseNumber()
+	var list map[string]any
+	if err := d.Decode(&list); err != nil {
+		return nil, err
+	}
+	plugins, _ := list["plugins"].([]any)
+	for _, p := range plugins {
+		plugin, ok := p.(map[string]any)
+		if !ok || !slices.Contains(pluginTypes, fmt.Sprint(plugin["type"])) {
+			continue
+		}
+		if _, set := plugin[requireKey]; !set {
+			plugin[requireKey] = true
+		}
+	}
+	text, err := json.MarshalIndent(list, "", "  ")
+	return append(text, '\n'), err
 }
 
 const (

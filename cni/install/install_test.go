@@ -85,6 +85,17 @@ func TestTokens(t *testing.T) {
 		strings.Contains(string(text), "__") {
 		t.Errorf("conflist is %s", text)
 	}
+	text, err = RequirePolicy(text)
+	must(t, err)
+	must(t, json.Unmarshal(text, &list))
+	if p := list.Plugins[0]; p["require_policy_table"] != true || p["nodename"] != `odd "name"` ||
+		list.Plugins[1]["require_policy_table"] != nil {
+		t.Errorf("conflist is %s", text)
+	}
+	text, err = RequirePolicy([]byte(`{"plugins":[{"type":"manx","require_policy_table":false}]}`))
+	if must(t, err); !strings.Contains(string(text), `"require_policy_table": false`) {
+		t.Errorf("a setting of the template is replaced: %s", text)
+	}
 	for _, bad := range []string{`{"name":"n","plugins":[`, `{"plugins":[{"type":"calico"}]}`,
 		`{"name":"n","plugins":[{"mtu":__UNKNOWN__}]}`} {
 		if _, err := Conflist(bad, v); err == nil {

@@ -59,24 +59,22 @@ func (n *namespace) do(fn func() error) error {
 	return <-result
 }
 
-// Detach removes the interface ifName from the namespace at path, and hostIf (if not empty) from this one. A
-// namespace or interface that does not exist (any more) is no error.
+// Detach removes the interface ifName from the namespace at path, and hostIf (if not empty) from this one, unless it
+// leads to another namespace than that at path: it is then a newer workload's. A namespace or interface that does not
+// exist (any more) is no error.
 func Detach(path, ifName, hostIf string) error {
-	return errors.Join(detachInside(path, ifName), detachOutside(hostIf))
-}
-
-func detachInside(path, ifName string) error {
-	if path == "" {
-		return nil
-	}
 	ns, err := openNetns(path)
-	if errors.Is(err, ErrNoNetns) {
-		return nil
-	}
 	if err != nil {
-		return err
+		if errors.Is(err, ErrNoNetns) {
+			err = nil
+		}
+		return errors.Join(err, detachOutside(nil, hostIf))
 	}
 	defer ns.close()
+	return errors.Join(detachInside(ns, path, ifName), detachOutside(ns, hostIf))
+}
+
+func detachInside(ns *namespace, path, ifName string) error {
 	h, err := ns.rtnetlink()
 	if err != nil {
 		return fmt.Errorf("open netlink in %s: %w", path, err)
@@ -94,7 +92,8 @@ func (n *namespace) rtnetlink() (s rtnetlink, err error) {
 	return s, err
 }
 
-func detachOutside(hostIf string) error {
+// detachOutside removes hostIf. ns is the workload's namespace; nil if it is not known (any more).
+func detachOutside(ns *namespace, hostIf string) error {
 	if hostIf == "" {
 		return nil
 	}
@@ -103,6 +102,19 @@ func detachOutside(hostIf string) error {
 		return fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.close()
+	if ns == nil {
+		return removeVeth(h, hostIf)
+	}
+	link, err := h.named(hostIf)
+	if linkMissing(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read interface %s: %w", hostIf, err)
+	}
+	if id, err := h.numberOf(ns.fd); err != nil || id < 0 || link.namespace != id {
+		return err
+	}
 	return removeVeth(h, hostIf)
 }
 

@@ -275,6 +275,12 @@ func TestRestartedPodReplacesItsInterface(t *testing.T) {
 	if err := h.check(old); err == nil {
 		t.Error("the old pod is still wired")
 	}
+	if err := h.detach(old); err != nil {
+		t.Error(err)
+	}
+	if err := h.check(renewed); err != nil {
+		t.Errorf("after the old pod was detached: %v", err)
+	}
 }
 
 func TestDetachIsSafeToRepeat(t *testing.T) {

@@ -28,6 +28,24 @@ func (r *Conn) ReadRules() (*ruleset.Actual, error) {
 	return a, nil
 }
 
+// RequireTable returns an error unless the table exists and is in use: a host has none after its start until policy is
+// programmed for the first time.
+func (r *Conn) RequireTable() error {
+	return r.reading(func(t *tableReader) error {
+		there, err := t.readTable()
+		switch {
+		case err != nil:
+			return err
+		case !there:
+			return fmt.Errorf("the kernel has no table inet %s: manxd has not programmed it since the host started",
+				TableName)
+		case t.asleep:
+			return fmt.Errorf("table inet %s is dormant: another program has turned it off", TableName)
+		}
+		return nil
+	})
+}
+
 // reading runs f with a socket of its own, again if the objects vanish while it reads them.
 func (r *Conn) reading(f func(*tableReader) error) error {
 	s, err := r.open(netlink.RequestQueue)

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/namespace"
+)
+
+type emptyStore struct{ datastore.Backend }
+
+func (emptyStore) Keeps(model.Kind) bool { return false }
+
+// With policy, neither manxd nor the plugin without manxd attaches a container before the rules exist.
+func TestContainersWaitForTheFirstRules(t *testing.T) {
+	namespace.Require(t, "nft")
+	ns := namespace.New(t, "mxcni")
+	rules, err := nftables.Open("/run/netns/" + ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = rules.Close() })
+	j := &joined{daemon: &daemon{name: "n1", log: zap.NewNop(), options: options{runDir: t.TempDir(),
+		cni: cniOptions{confDir: t.TempDir(), manage: true}}}, store: emptyStore{},
+		tables: datastore.NewTables(zap.NewNop(), "n1")}
+	for _, x := range []struct {
+		policy *policyPart
+		waits  bool
+	}{{nil, false}, {&policyPart{rules: rules}, true}} {
+		j.options.policy = x.policy != nil
+		enforced := newCNI(j, x.policy).engine.Enforced
+		if err := enforced(nil); (err != nil) != x.waits {
+			t.Errorf("policy %v: before the rules exist: %v", j.options.policy, err)
+		}
+		config, err := newCNIConfig(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content := string(config.(*cniConfig).Conflist)
+		if strings.Contains(content, `"require_policy_table": true`) != x.waits {
+			t.Errorf("policy %v: the network configuration is %s", j.options.policy, content)
+		}
+		if !x.waits {
+			continue
+		}
+		out, err := exec.Command("ip", "netns", "exec", ns, "nft", "add table inet manx").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if err := enforced(nil); err != nil {
+			t.Error(err)
+		}
+	}
+}
