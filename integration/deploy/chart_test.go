@@ -214,6 +214,28 @@ func TestPodSecurity(t *testing.T) {
 	}
 }
 
+// The probes ask the port that manxd opens, and no port of calico-node: manxd waits beside a calico-node until it ends,
+// and Felix answers 404 to the probes' paths at 9099.
+func TestProbesAskManxd(t *testing.T) {
+	const felix = 9099
+	for name, values := range settings {
+		for _, d := range find[appsv1.DaemonSet](t, render(t, values), "DaemonSet") {
+			c := d.Spec.Template.Spec.Containers[0]
+			if c.Name != "manxd" {
+				continue // the cleanup has no probes
+			}
+			i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "MANX_HTTP_LISTEN" })
+			for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+				port := p.HTTPGet.Port.IntValue()
+				if port == felix || !strings.HasSuffix(c.Env[i].Value, ":"+p.HTTPGet.Port.String()) {
+					t.Errorf("%s: %s is asked at port %d, and manxd listens at %s", name, p.HTTPGet.Path, port,
+						c.Env[i].Value)
+				}
+			}
+		}
+	}
+}
+
 // Without controllers the daemon gets none of their rights, and no rights to Secrets that are not named.
 func TestRightsFollowSettings(t *testing.T) {
 	names := func(values ...string) (all []string) {
