@@ -316,6 +316,38 @@ storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-un
 	}
 }
 
+// The documented upgrade keeps the values of the release, and a rollback brings the earlier ones back.
+func TestUpgradeAndRollback(t *testing.T) {
+	s := apiserver.Start(t)
+	kubectl := filepath.Join(apiserver.Programs(), "kubectl")
+	config := s.Kubeconfig(t, apiserver.Admin)
+	env := func(name string) string {
+		out, _ := exec.Command(kubectl, "--kubeconfig", config, "-n", "kube-system", "get", "daemonset/manx-node", "-o",
+			`jsonpath={.spec.template.spec.containers[0].env[?(@.name=="`+name+`")].value}`).CombinedOutput()
+		return string(out)
+	}
+	for _, step := range []struct {
+		args  []string
+		level string
+	}{
+		{[]string{"install", "manx", chart, "--set", "node.asNumber=65010"}, "info"},
+		{[]string{"upgrade", "manx", chart, "--reset-then-reuse-values", "--set", "logLevel=debug"}, "debug"},
+		{[]string{"rollback", "manx"}, "info"},
+	} {
+		out, err := helm(t, append(step.args, "--namespace", "kube-system", "--kubeconfig", config)...)
+		if err != nil {
+			t.Fatalf("%v: %v: %s", step.args, err, out)
+		}
+		if as, level := env("AS"), env("MANX_LOG_LEVEL"); as != "65010" || level != step.level {
+			t.Errorf("%v: AS %q, level %q, want %q", step.args, as, level, step.level)
+		}
+	}
+	out, err := exec.Command(kubectl, "--kubeconfig", config, "get", "crd", "tiers.crd.projectcalico.org").CombinedOutput()
+	if err != nil {
+		t.Errorf("a definition is gone: %v: %s", err, out)
+	}
+}
+
 // Beside calico-node, and beside Calico's definitions of projectcalico.org/v3, the chart is refused, and the message
 // names the remedy.
 func TestBesideCalico(t *testing.T) {
