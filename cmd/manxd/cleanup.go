@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/cmd/manxd/beside"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
@@ -15,17 +16,24 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
+// calicoFlag hands the name of the active calico-node on to the process of another user, which cannot open its sockets.
+const calicoFlag = "calico-node"
+
 func cleanupCommand(o *options) *cobra.Command {
-	wait := false
+	wait, calico := false, ""
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove the routes, addresses and rules that manxd leaves in the kernel",
 		Long: `cleanup removes the table inet manx, the routes of protocols 12 and 80 from the main tables, the limits of bandwidth,
 the addresses of tunl0 and the status files of endpoints, for a host that is no longer a Manx node. It fails while manxd
-runs. Interfaces of workloads are removed with their workloads.`,
+runs. Interfaces of workloads are removed with their workloads. While the BGP daemon of a calico-node runs on this host,
+it removes the table alone: the rest is calico-node's now.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := asOwner(*o, cleanup)
+			if calico == "" {
+				calico = beside.BGPDaemon(cmd.Context())
+			}
+			err := asOwner(*o, func(o options) error { return cleanup(o, calico) }, "--"+calicoFlag+"="+calico)
 			if err == nil && wait {
 				<-cmd.Context().Done()
 			}
@@ -34,12 +42,15 @@ runs. Interfaces of workloads are removed with their workloads.`,
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false,
 		"wait for a signal afterwards, for a DaemonSet that cleans nodes: it would restart pods that end")
+	cmd.Flags().StringVar(&calico, calicoFlag, "", "the active calico-node, as root has found it")
+	_ = cmd.Flags().MarkHidden(calicoFlag)
 	return cmd
 }
 
 // cleanup removes the kernel state of an ended daemon. It holds the lock of the network namespace and the control
-// socket, so that no daemon runs meanwhile.
-func cleanup(o options) error {
+// socket, so that no daemon runs meanwhile. Where calico names an active calico-node, it removes the packet filter
+// alone.
+func cleanup(o options, calico string) error {
 	release, err := beTheOnlyDaemon(zap.NewNop())
 	if err != nil {
 		return fmt.Errorf("nothing is removed while manxd runs: %w", err)
@@ -50,6 +61,11 @@ func cleanup(o options) error {
 		return fmt.Errorf("nothing is removed while manxd runs: %w", err)
 	}
 	defer socket.Close() //nolint:errcheck // nobody uses it
+	if calico != "" {
+		fmt.Printf("calico-node runs here (%s): routes, bandwidth limits, addresses and status files of endpoints are "+
+			"its own and stay\n", calico)
+		return removeRules()
+	}
 	k, err := kernel.New()
 	if err != nil {
 		return err

@@ -4,14 +4,16 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
 // asOwner runs do as the owner of manxd's run directory. Root, the caller, becomes that user in a separate process with
-// CAP_NET_ADMIN only: with more it would have to distrust the files that manxd created as another user.
-func asOwner(o options, do func(options) error) error {
+// CAP_NET_ADMIN only: with more it would have to distrust the files that manxd created as another user. That process
+// gets args behind the arguments of this one.
+func asOwner(o options, do func(options) error, args ...string) error {
 	info, err := os.Stat(o.runDir)
 	if err != nil || os.Geteuid() != 0 {
 		return do(o)
@@ -24,7 +26,7 @@ func asOwner(o options, do func(options) error) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(self, os.Args[1:]...)
+	cmd := exec.Command(self, slices.Concat(os.Args[1:], args)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential:  &syscall.Credential{Uid: owner.Uid, Gid: owner.Gid},

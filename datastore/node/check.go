@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/projectcalico/api/pkg/lib/numorstring"
 )
@@ -11,6 +12,9 @@ import (
 // variable of each.
 func (c *Config) Check() error {
 	var errs []error
+	if name := strings.TrimSpace(c.Name.Configured); name != "" {
+		errs = append(errs, checkName(name))
+	}
 	for _, f := range bothFamilies {
 		errs = append(errs, c.checkAddress(f))
 	}

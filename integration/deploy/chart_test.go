@@ -214,6 +214,28 @@ func TestPodSecurity(t *testing.T) {
 	}
 }
 
+// The probes ask the port that manxd opens, and no port of calico-node: manxd waits beside a calico-node until it ends,
+// and Felix answers 404 to the probes' paths at 9099.
+func TestProbesAskManxd(t *testing.T) {
+	const felix = 9099
+	for name, values := range settings {
+		for _, d := range find[appsv1.DaemonSet](t, render(t, values), "DaemonSet") {
+			c := d.Spec.Template.Spec.Containers[0]
+			if c.Name != "manxd" {
+				continue // the cleanup has no probes
+			}
+			i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "MANX_HTTP_LISTEN" })
+			for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+				port := p.HTTPGet.Port.IntValue()
+				if port == felix || !strings.HasSuffix(c.Env[i].Value, ":"+p.HTTPGet.Port.String()) {
+					t.Errorf("%s: %s is asked at port %d, and manxd listens at %s", name, p.HTTPGet.Path, port,
+						c.Env[i].Value)
+				}
+			}
+		}
+	}
+}
+
 // Without controllers the daemon gets none of their rights, and no rights to Secrets that are not named.
 func TestRightsFollowSettings(t *testing.T) {
 	names := func(values ...string) (all []string) {
@@ -291,6 +313,38 @@ storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-un
 	}
 	if out := run("", "get", "crd", "tiers.crd.projectcalico.org", "-o", "name"); !strings.Contains(out, "tiers") {
 		t.Errorf("uninstalling took the definitions, and with them the cluster's objects: %s", out)
+	}
+}
+
+// The documented upgrade keeps the values of the release, and a rollback brings the earlier ones back.
+func TestUpgradeAndRollback(t *testing.T) {
+	s := apiserver.Start(t)
+	kubectl := filepath.Join(apiserver.Programs(), "kubectl")
+	config := s.Kubeconfig(t, apiserver.Admin)
+	env := func(name string) string {
+		out, _ := exec.Command(kubectl, "--kubeconfig", config, "-n", "kube-system", "get", "daemonset/manx-node", "-o",
+			`jsonpath={.spec.template.spec.containers[0].env[?(@.name=="`+name+`")].value}`).CombinedOutput()
+		return string(out)
+	}
+	for _, step := range []struct {
+		args  []string
+		level string
+	}{
+		{[]string{"install", "manx", chart, "--set", "node.asNumber=65010"}, "info"},
+		{[]string{"upgrade", "manx", chart, "--reset-then-reuse-values", "--set", "logLevel=debug"}, "debug"},
+		{[]string{"rollback", "manx"}, "info"},
+	} {
+		out, err := helm(t, append(step.args, "--namespace", "kube-system", "--kubeconfig", config)...)
+		if err != nil {
+			t.Fatalf("%v: %v: %s", step.args, err, out)
+		}
+		if as, level := env("AS"), env("MANX_LOG_LEVEL"); as != "65010" || level != step.level {
+			t.Errorf("%v: AS %q, level %q, want %q", step.args, as, level, step.level)
+		}
+	}
+	out, err := exec.Command(kubectl, "--kubeconfig", config, "get", "crd", "tiers.crd.projectcalico.org").CombinedOutput()
+	if err != nil {
+		t.Errorf("a definition is gone: %v: %s", err, out)
 	}
 }
 

@@ -40,6 +40,7 @@ var testMethods = []testMethod{
 	{"helm show", checkChart, ""},
 	{"helm install", checkChart, "TestCluster installs the chart in a cluster"},
 	{"helm upgrade", checkChart, "TestCluster upgrades the chart in a cluster"},
+	{"helm rollback", checkFiles, "TestUpgradeAndRollback rolls a release back"},
 	{"helm uninstall", checkFiles, "TestCluster uninstalls the chart from a cluster"},
 	{"kubectl", checkFiles, "it needs a cluster: TestCluster, TestManifests, TestBesideCalico"},
 	{"bin/manx-cni install", checkFiles, "TestPluginAndDaemon installs the plugins into a folder"},
@@ -315,7 +316,7 @@ func checkChart(t *testing.T, c command) {
 	args := words(c.text)[1:]
 	if args[0] != "show" {
 		args[0] = "template"
-		args = slices.DeleteFunc(args, func(w string) bool { return w == "--reuse-values" })
+		args = slices.DeleteFunc(args, func(w string) bool { return strings.HasSuffix(w, "reuse-values") })
 	}
 	if out, err := run(t, "integration/deploy/tool", append([]string{"helm"}, args...)...); err != nil {
 		t.Errorf("%s: %v\n%s", c.text, err, out)

@@ -52,10 +52,8 @@ func options(node string) metav1.ListOptions {
 // find names the active program, such as "the pod kube-system/calico-node-x7k2p"; empty for none. The error explains
 // why the pods are not known.
 func (f Finder) find(ctx context.Context) (string, error) {
-	for _, path := range f.sockets {
-		if greets(ctx, path) {
-			return "the BGP daemon behind " + path, nil
-		}
+	if name := answering(ctx, f.sockets); name != "" {
+		return name, nil
 	}
 	if f.pods == nil {
 		return "", nil
@@ -80,6 +78,20 @@ func describe(p *corev1.Pod) string {
 		return ""
 	}
 	return fmt.Sprintf("the pod %s/%s", p.Namespace, p.Name)
+}
+
+// BGPDaemon names an active BGP daemon of calico-node on this host; empty for none. Its sockets may be open to root
+// alone.
+func BGPDaemon(ctx context.Context) string { return answering(ctx, sockets) }
+
+// answering names the BGP daemon of the first socket that has one; empty for none.
+func answering(ctx context.Context, sockets []string) string {
+	for _, path := range sockets {
+		if greets(ctx, path) {
+			return "the BGP daemon behind " + path
+		}
+	}
+	return ""
 }
 
 const (

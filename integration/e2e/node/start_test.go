@@ -123,7 +123,7 @@ func TestRefusesToStart(t *testing.T) {
 			[]string{taken.Addr().String(), "in use"}},
 		{"a file instead of the data folder", []string{"--data-dir=" + file}, "", 1, []string{file}},
 		{"a file instead of the run folder", []string{"--run-dir=" + file}, "", 1, []string{file, "control socket"}},
-		{"a bad node name", []string{"--node-name=Not_A_Name!"}, "", 1, []string{"Not_A_Name!"}},
+		{"a bad node name", []string{"--node-name=Not_A_Name!"}, "", 2, []string{"NODENAME", "Not_A_Name!"}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()

@@ -71,9 +71,8 @@ var Rows = []Row{
 	{By: Start, Account: Daemon, Verbs: "create", Resources: "leases.coordination.k8s.io@kube-system"},
 	{By: Start, Account: Daemon, Verbs: "get update watch",
 		Resources: "leases.coordination.k8s.io=manx-controllers@kube-system"},
-	{By: Pods, Account: Daemon, Verbs: "get", Resources: "pods blockaffinities.calico ipamblocks.calico"},
+	{By: Pods, Account: Daemon, Verbs: "get", Resources: "pods namespaces blockaffinities.calico ipamblocks.calico"},
 	{By: Pods, Account: Daemon, Verbs: "list", Resources: "ipamblocks.calico"},
-	{By: Pods, In: "etcd", Account: Daemon, Verbs: "get", Resources: "namespaces"},
 	{By: Pods, Account: Daemon, Verbs: "patch", Resources: "pods/status"},
 	{By: Pods, Account: Daemon, Verbs: "create update delete",
 		Resources: "blockaffinities.calico ipamblocks.calico ipamhandles.calico"},
@@ -96,7 +95,6 @@ var Rows = []Row{
 		"hostendpoints.calico " +
 		"ippools.calico ipreservations.calico networkpolicies.calico networksets.calico " +
 		"stagedglobalnetworkpolicies.calico stagedkubernetesnetworkpolicies.calico stagednetworkpolicies.calico"},
-	{By: LoadBalancer, In: "kubernetes", Account: Daemon, Verbs: "get", Resources: "namespaces"},
 	{By: LoadBalancer, Account: Daemon, Verbs: "update", Resources: "services/status"},
 	{By: HostEndpoints, Account: Daemon, Verbs: "create update delete", Resources: "hostendpoints.calico"},
 	{By: OldNames, Account: Daemon, Verbs: "create delete", Resources: "networkpolicies.calico " +

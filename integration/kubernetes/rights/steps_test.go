@@ -47,10 +47,36 @@ func (w *world) pods(t *testing.T) {
 			}
 			return nil
 		})
+		until(t, "a pod that comes before the watches are back", func() error {
+			n++
+			return w.addPodEarly(t, fmt.Sprintf("early-%d", n))
+		})
 		return
 	}
 	w.addPod(t, "pod", "")
 	w.deletePod(t, "pod")
+}
+
+// addPodEarly adds and removes a pod just after manxd reaches the API server again. It returns an error if the watches
+// were faster than the pod: then the pod's namespace was not read.
+func (w *world) addPodEarly(t *testing.T, pod string) error {
+	w.line.Cut()
+	until(t, "manxd without the datastore", func() error {
+		if _, err := w.n.Get("/readyz"); err == nil {
+			return errors.New("it is ready")
+		}
+		return nil
+	})
+	time.Sleep(2 * time.Second) // the attempts of the watches grow rare
+	w.line.Mend()
+	w.addPod(t, pod, "")
+	w.deletePod(t, pod)
+	must(t, w.n.Ready(patience))
+	read := rights.Grant{Account: daemon, Verb: "get", Resource: "namespaces"}
+	if !slices.ContainsFunc(w.callsOfStep(t), read.Allows) {
+		return errors.New("the watches were faster")
+	}
+	return nil
 }
 
 // loseBlocks adds and removes pods. One of them has an address of a pool whose first block belongs to another node. The

@@ -92,9 +92,10 @@ type world struct {
 	needed []rights.Grant // the rights that the step is to use
 	socket string         // the plugin's socket of manxd
 	n      *lab.Node
-	kube   string // the daemon's kubeconfig
-	conf   string // folder of the CNI configuration
-	bin    string // folder of the CNI plugin
+	line   *apiserver.Line // from manxd to the API server
+	kube   string          // the daemon's kubeconfig
+	conf   string          // folder of the CNI configuration
+	bin    string          // folder of the CNI plugin
 }
 
 func newWorld(t *testing.T, i installation, documents [][]byte) *world {
@@ -117,8 +118,8 @@ func newWorld(t *testing.T, i installation, documents [][]byte) *world {
 	}
 	l := twonodes.New(t, "r", bin)
 	w.Lab, w.n, w.socket = l, l.Nodes[0], l.Nodes[0].Socket()
-	line := twonodes.Line(t, w.n, w.server.URL)
-	w.kube = w.server.KubeconfigAt(t, line.URL, "system:serviceaccount:"+daemon)
+	w.line = twonodes.Line(t, w.n, w.server.URL)
+	w.kube = w.server.KubeconfigAt(t, w.line.URL, "system:serviceaccount:"+daemon)
 	for _, name := range []string{"n1", "n2"} {
 		w.create(t, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Node","metadata":{"name":%q}}`, name))
 	}
