@@ -69,7 +69,8 @@ func Compute(in Input) Desired {
 	d.Statics, d.Peering = statics(d.Sessions), c.peering(d.Sessions)
 	d.Filters = c.usedFilters(d.Sessions)
 	c.originate(in.Reader, &d)
-	d.Refusals = c.refusals(in.Reader, c.refuseSettings(in.Reader, in.Node, in.Refuse), in.Connected)
+	d.Refusals = c.refusals(in.Reader, c.refuseSettings(in.Reader, in.Node, in.Refuse), d.Originated,
+		in.Connected)
 	d.Notices = c.sortedNotices()
 	return d
 }

@@ -23,6 +23,7 @@ const (
 	RefusedBroadcast   RefusalClass = "broadcast"        // 255.255.255.255/32 (RFC 919)
 	RefusedMapped      RefusalClass = "ipv4_mapped"      // ::ffff:0:0/96 (RFC 4291 section 2.5.5.2)
 	RefusedOwnAddress  RefusalClass = "own_address"      // an address of this node
+	RefusedOwnPrefix   RefusalClass = "own_prefix"       // a block of this node
 	RefusedDefault     RefusalClass = "default_route"    // by a setting
 	RefusedLong        RefusalClass = "prefix_length"    // by a setting
 	RefusedConnected   RefusalClass = "connected_subnet" // by a setting
@@ -33,7 +34,8 @@ const (
 func RefusalClasses() []RefusalClass {
 	return []RefusalClass{RefusedUnspecified, RefusedThisNetwork, RefusedLoopback, RefusedLinkLocal, RefusedMulticast,
 		RefusedReserved,
-		RefusedBroadcast, RefusedMapped, RefusedOwnAddress, RefusedDefault, RefusedLong, RefusedConnected, RefusedPool}
+		RefusedBroadcast, RefusedMapped, RefusedOwnAddress, RefusedOwnPrefix, RefusedDefault, RefusedLong,
+		RefusedConnected, RefusedPool}
 }
 
 // Refusal is a rule about routes that are refused before any filter is evaluated, so that no filter lets them in.
@@ -41,6 +43,7 @@ type Refusal struct {
 	Class     RefusalClass
 	Reason    string
 	Match     PrefixMatch
+	Also      []netip.Prefix // further prefixes that are refused, exactly; sorted
 	Except    []netip.Prefix // with Outsiders: prefixes that are not refused although Match holds; sorted
 	Outsiders bool           // holds for sessions with Session.Outsider alone
 }
@@ -52,7 +55,7 @@ type Refusals []Refusal
 func (list Refusals) Equal(other Refusals) bool {
 	return slices.EqualFunc(list, other, func(a, b Refusal) bool {
 		return a.Class == b.Class && a.Reason == b.Reason && a.Match == b.Match && a.Outsiders == b.Outsiders &&
-			slices.Equal(a.Except, b.Except)
+			slices.Equal(a.Except, b.Except) && slices.Equal(a.Also, b.Also)
 	})
 }
 
@@ -65,14 +68,27 @@ func (d Desired) refuse(s Session, prefix netip.Prefix) *Refusal {
 func (list Refusals) Find(prefix netip.Prefix, outsider bool) *Refusal {
 	for i := range list {
 		r := &list[i]
-		if r.Outsiders && !outsider || !r.Match.matches(prefix) {
+		if r.Outsiders && !outsider || !r.Match.matches(prefix) && !among(r.Also, prefix) {
 			continue
 		}
-		if _, excepted := slices.BinarySearchFunc(r.Except, prefix, comparePrefix); !excepted {
+		if !among(r.Except, prefix) {
 			return r
 		}
 	}
 	return nil
+}
+
+func among(sorted []netip.Prefix, p netip.Prefix) bool {
+	_, found := slices.BinarySearchFunc(sorted, p, comparePrefix)
+	return found
+}
+
+// Also lists the prefixes that rules refuse beside those that they match; sorted.
+func (list Refusals) Also() (all []netip.Prefix) {
+	for _, r := range list {
+		all = append(all, r.Also...)
+	}
+	return sortedPrefixes(all)
 }
 
 // For returns the rules that can refuse routes of a session.
@@ -166,13 +182,14 @@ func (c *cluster) refuseSettings(r model.Reader, me string, flags RefuseSettings
 	return s
 }
 
-// refusals lists all rules for this node; connected are the subnets that the host is on.
-func (c *cluster) refusals(r model.Reader, s RefuseSettings, connected []netip.Prefix) Refusals {
+// refusals lists all rules for this node, which announces own; connected are the subnets that the host is on.
+func (c *cluster) refusals(r model.Reader, s RefuseSettings, own []Origin, connected []netip.Prefix) Refusals {
 	list := Martians()
 	for _, a := range c.addressesOfNode() {
 		list = append(list, Refusal{Class: RefusedOwnAddress, Match: inside(hostPrefix(a)),
 			Reason: "the prefix is the address of this node"})
 	}
+	list = append(list, blockRefusals(own)...)
 	if s.Default {
 		for _, all := range []string{"0.0.0.0/0", "::/0"} {
 			list = append(list, Refusal{Class: RefusedDefault, Match: PrefixMatch{CIDR: netip.MustParsePrefix(all)},
@@ -196,6 +213,27 @@ func (c *cluster) refusals(r model.Reader, s RefuseSettings, connected []netip.P
 	}
 	if s.Pools {
 		list = append(list, c.poolRefusals(r)...)
+	}
+	return list
+}
+
+// blockRefusals keep the blocks that this node announces from being learned: best path selection compares LOCAL_PREF
+// first (RFC 4271 section 9.1.1), so that another's route could take the place of the node's own. Addresses inside the
+// blocks may be announced by nodes that have borrowed them. There is a rule for each family, with blocks or without: a
+// block that comes or goes concerns routes for itself alone.
+func blockRefusals(own []Origin) Refusals {
+	var blocks [families][]netip.Prefix
+	for _, o := range own {
+		if o.Blackhole && !o.Withheld {
+			family := familyOf(o.Prefix.Addr())
+			blocks[family] = append(blocks[family], o.Prefix)
+		}
+	}
+	var list Refusals
+	for family, all := range []string{"0.0.0.0/0", "::/0"} {
+		nothing := PrefixMatch{CIDR: netip.MustParsePrefix(all), Min: 1}
+		list = append(list, Refusal{Class: RefusedOwnPrefix, Match: nothing, Also: sortedPrefixes(blocks[family]),
+			Reason: "this node originates the prefix itself; no other speaker may announce it"})
 	}
 	return list
 }

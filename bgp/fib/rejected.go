@@ -26,14 +26,14 @@ func (r Rejection) Compare(o Rejection) int {
 type RejectClass string
 
 const (
-	RejectOwn     RejectClass = "own_prefix" // it is this node's own prefix or address, or part of its block
-	RejectNextHop RejectClass = "next_hop"   // the next hop cannot be used
-	RejectService RejectClass = "service"    // announced for others; not in the result of Rejected
+	RejectOwn     = RejectClass(bgp.RefusedOwnPrefix) // it is this node's own prefix or address, or part of its block
+	RejectNextHop = RejectClass("next_hop")           // the next hop cannot be used
+	RejectService = RejectClass("service")            // announced for others; not in the result of Rejected
 )
 
 // RejectClasses lists the classes that Rejected returns.
 func RejectClasses() []RejectClass {
-	list := []RejectClass{RejectOwn, RejectNextHop}
+	list := []RejectClass{RejectNextHop}
 	for _, c := range bgp.RefusalClasses() {
 		list = append(list, RejectClass(c))
 	}

@@ -100,6 +100,10 @@ func TestPeers(t *testing.T) {
 			d.Refusals = slices.Clone(d.Refusals)
 			d.Refusals[3].Except = nil
 		}, "", "", ""},
+		{"another own block", func(d *bgp.Desired) {
+			d.Refusals = slices.Clone(d.Refusals)
+			d.Refusals[0].Also = []netip.Prefix{pfx("10.1.2.0/26")}
+		}, "", "", ""},
 		{"another reason", func(d *bgp.Desired) {
 			d.Refusals = slices.Clone(d.Refusals)
 			d.Refusals[0].Reason = "other"

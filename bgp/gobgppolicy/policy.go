@@ -30,6 +30,7 @@ type Policy struct {
 	Drain    bgp.Drain
 	Groups   []*Group
 	Excepted []netip.Prefix // prefixes of other refusals of outsiders; sorted
+	Single   []netip.Prefix // prefixes that are refused one by one; sorted
 	Watched  bool           // a rule refers to the interface that a learned route leaves by
 
 	desired bgp.Desired
@@ -72,7 +73,7 @@ func Translate(d bgp.Desired, interfaces map[netip.Addr]string) Policy {
 	p.groupOf = groupOf
 	exporting := b.exportStatements(groups)
 	importing := b.importStatements(groups)
-	p.Groups, p.Excepted = groups, exceptions(d.Refusals)
+	p.Groups, p.Excepted, p.Single = groups, exceptions(d.Refusals), d.Refusals.Also()
 	p.Ranges, p.Watched = rangesOf(d), b.watched
 	p.Request = &api.SetPoliciesRequest{
 		Policies: []*api.Policy{{Name: ExportPolicy, Statements: exporting},

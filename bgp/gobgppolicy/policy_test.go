@@ -51,6 +51,9 @@ func TestTranslate(t *testing.T) {
 			Sessions: []bgp.Session{external("10.0.0.1")}, Refusals: refusals()}},
 		{"refusals of outsiders without exceptions", bgp.Desired{Sessions: []bgp.Session{outsider("10.0.0.2")},
 			Refusals: bgp.Refusals{{Outsiders: true, Match: inside("10.1.0.0/16")}}}},
+		{"refusals of single prefixes", bgp.Desired{Sessions: []bgp.Session{internal("10.0.0.1"), internal("fd00::1")},
+			Refusals: bgp.Refusals{{Match: nothing("0.0.0.0/0"), Also: []netip.Prefix{pfx("10.1.0.0/26")}},
+				{Match: nothing("::/0")}}}},
 	} {
 		g.compare(c.name, lines(Translate(c.d, nil)))
 	}
@@ -69,6 +72,8 @@ func inside(cidr string) bgp.PrefixMatch {
 	p := pfx(cidr)
 	return bgp.PrefixMatch{CIDR: p, Min: p.Bits(), Max: p.Addr().BitLen()}
 }
+
+func nothing(cidr string) bgp.PrefixMatch { return bgp.PrefixMatch{CIDR: pfx(cidr), Min: 1} }
 
 func refusals() bgp.Refusals {
 	return bgp.Refusals{

@@ -57,9 +57,17 @@ func (b *policyBuilder) refuseOutsiders() {
 func (b *policyBuilder) refusedSet(name string, ipv6, ofOutsiders bool) *api.MatchSet {
 	s := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name}
 	for _, r := range b.d.Refusals {
-		if m := r.Match; r.Outsiders == ofOutsiders && m.CIDR.Addr().Is6() == ipv6 {
+		m := r.Match
+		if r.Outsiders != ofOutsiders || m.CIDR.Addr().Is6() != ipv6 {
+			continue
+		}
+		if m.Min <= m.Max {
 			s.Prefixes = append(s.Prefixes, &api.Prefix{IpPrefix: m.CIDR.String(), MaskLengthMin: uint32(m.Min),
 				MaskLengthMax: uint32(m.Max)})
+		}
+		for _, p := range r.Also {
+			s.Prefixes = append(s.Prefixes, &api.Prefix{IpPrefix: p.String(), MaskLengthMin: uint32(p.Bits()),
+				MaskLengthMax: uint32(p.Bits())})
 		}
 	}
 	if len(s.Prefixes) == 0 {
@@ -97,8 +105,8 @@ func exceptions(refusals bgp.Refusals) (list []netip.Prefix) {
 	return slices.Compact(list)
 }
 
-// refusedText describes, apart from their exceptions, the refusals of a session. A changed text requires all routes of
-// the peer to be decided again.
+// refusedText describes the refusals of a session, apart from single prefixes: Also and Except. A changed text requires
+// all routes of the peer to be decided again.
 func refusedText(list bgp.Refusals) string {
 	var b strings.Builder
 	for _, r := range list {

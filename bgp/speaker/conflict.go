@@ -1,6 +1,8 @@
 package speaker
 
 import (
+	"errors"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -15,8 +17,8 @@ import (
 // conflictsAge is for how long an answer about conflicts is good: each costs GoBGP a stop.
 const conflictsAge = 5 * time.Second
 
-// conflicts remembers who announces prefixes of ours. Best path selection prefers our own path, so that the others
-// never reach the table of learned routes.
+// conflicts remembers who announces prefixes of ours, apart from blocks, which are refused. Best path selection prefers
+// our own path unless another has a greater LOCAL_PREF, so that most others never reach the table of learned routes.
 type conflicts struct {
 	mu      sync.Mutex
 	read    time.Time
@@ -43,8 +45,21 @@ func (s *Speaker) conflicting() []fib.Rejection {
 }
 
 func (s *Speaker) readConflicts(run *speakerRun) (list []fib.Rejection) {
+	err := run.learnedPaths(s.fib.OwnPrefixes(), func(p *apiutil.Path) {
+		if t, ok := tablePath(p); ok {
+			list = append(list, s.fib.Conflict(t.Prefix.Masked(), p))
+		}
+	})
+	if err != nil {
+		s.log.Debug("look for other speakers of own prefixes", zap.Error(err))
+	}
+	return list
+}
+
+// learnedPaths calls f with the paths in GoBGP's table that peers have sent for exactly these prefixes.
+func (r *speakerRun) learnedPaths(prefixes []netip.Prefix, f func(*apiutil.Path)) error {
 	byFamily := map[gobgp.Family][]*apiutil.LookupPrefix{}
-	for _, p := range s.fib.OwnPrefixes() {
+	for _, p := range prefixes {
 		family := gobgp.RF_IPv4_UC
 		if p.Addr().Is6() {
 			family = gobgp.RF_IPv6_UC
@@ -52,20 +67,17 @@ func (s *Speaker) readConflicts(run *speakerRun) (list []fib.Rejection) {
 		byFamily[family] = append(byFamily[family],
 			&apiutil.LookupPrefix{Prefix: p.String(), LookupOption: apiutil.LOOKUP_EXACT})
 	}
-	for family, prefixes := range byFamily {
-		err := run.listPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family,
-			Prefixes: prefixes},
-			func(nlri gobgp.NLRI, paths []*apiutil.Path) {
-				prefix, ok := nlri.(*gobgp.IPAddrPrefix)
+	var errs []error
+	for family, list := range byFamily {
+		errs = append(errs, r.listPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL,
+			Family: family, Prefixes: list},
+			func(_ gobgp.NLRI, paths []*apiutil.Path) {
 				for _, p := range paths {
-					if ok && p.PeerAddress.IsValid() && !p.PeerAddress.IsUnspecified() {
-						list = append(list, s.fib.Conflict(prefix.Prefix.Masked(), p))
+					if p.PeerAddress.IsValid() && !p.PeerAddress.IsUnspecified() {
+						f(p)
 					}
 				}
-			})
-		if err != nil {
-			s.log.Debug("look for other speakers of own prefixes", zap.Error(err))
-		}
+			}))
 	}
-	return list
+	return errors.Join(errs...)
 }

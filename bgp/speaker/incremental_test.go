@@ -51,6 +51,7 @@ func shuffle(l *policyLab, d bgp.Desired) bgp.Desired {
 		}
 	case 2:
 		d.Refusals = bgp.Martians()[:1+l.rnd.IntN(4)]
+		d.Refusals[0].Also = []netip.Prefix{pfx(fmt.Sprintf("10.9.%d.0/26", len(d.Originated)%3))}
 		if l.often(50) {
 			d.Refusals = append(d.Refusals, bgp.Refusal{Class: bgp.RefusedPool, Outsiders: true, Reason: "pool",
 				Match:  bgp.PrefixMatch{CIDR: pfx("10.9.0.0/16"), Min: 16, Max: 32},

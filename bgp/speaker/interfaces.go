@@ -21,10 +21,21 @@ type hopInterfaces struct {
 	mu     sync.Mutex
 	hops   map[netip.Addr]string
 	cancel context.CancelFunc // ends the watch; nil while no filter needs it
+	kept   int                // number of hops after the last sweep
+	sweep  *hopSweep          // the one that runs
+}
+
+// hopSweep looks for the next hops that routes have.
+type hopSweep struct {
+	used map[netip.Addr]bool // also those that came while it ran
 }
 
 // hopRefresh is how often interfaces are looked up again, because routes of the kernel change.
 const hopRefresh = 5 * time.Second
+
+// manyHops is the number of next hops from which on those are forgotten that no route has any more. A sweep reads all
+// routes, so that the number must also have doubled since the last one.
+const manyHops = 1000
 
 // known returns the interfaces by next hop.
 func (h *hopInterfaces) known() map[netip.Addr]string {
@@ -39,6 +50,9 @@ func (h *hopInterfaces) note(hops []netip.Addr) bool {
 	defer h.mu.Unlock()
 	changed := false
 	for _, hop := range hops {
+		if h.sweep != nil {
+			h.sweep.used[hop] = true
+		}
 		if _, known := h.hops[hop]; h.hops != nil && !known {
 			h.hops[hop] = h.lookup(hop)
 			changed = changed || h.hops[hop] != ""
@@ -66,7 +80,61 @@ func (h *hopInterfaces) stop() {
 	if h.cancel != nil {
 		h.cancel()
 	}
-	h.hops, h.cancel = nil, nil
+	h.hops, h.cancel, h.sweep, h.kept = nil, nil, nil, 0
+}
+
+// begin starts a sweep, nil if there is no need or one runs already.
+func (h *hopInterfaces) begin() *hopSweep {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.sweep != nil || len(h.hops) <= max(manyHops, 2*h.kept) {
+		return nil
+	}
+	h.sweep = &hopSweep{used: map[netip.Addr]bool{}}
+	return h.sweep
+}
+
+// use notes that a route has a next hop.
+func (h *hopInterfaces) use(sweep *hopSweep, hop netip.Addr) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	sweep.used[hop] = true
+}
+
+// end forgets the next hops that a sweep has not found.
+func (h *hopInterfaces) end(sweep *hopSweep) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.sweep != sweep { // the watch has ended meanwhile
+		return
+	}
+	left := map[netip.Addr]string{} // a new one: the memory of the old one would stay
+	for hop, name := range h.hops {
+		if sweep.used[hop] {
+			left[hop] = name
+		}
+	}
+	h.hops, h.kept, h.sweep = left, len(left), nil
+}
+
+// forgetHops forgets, without waiting, the next hops that no route of a peer has any more, accepted or not. The policy
+// drops them when it changes the next time.
+func (s *Speaker) forgetHops() {
+	run := s.current()
+	if run == nil {
+		return
+	}
+	sweep := s.interfaces.begin()
+	if sweep == nil {
+		return
+	}
+	go func() {
+		for peer := range s.taps.received() {
+			// a session that is gone has none
+			_ = run.receivedPaths(peer, nil, func(t TablePath) { s.interfaces.use(sweep, t.NextHop) })
+		}
+		s.interfaces.end(sweep)
+	}()
 }
 
 // watchHops follows the next hops of received routes while the policy refers to interfaces.
@@ -107,9 +175,13 @@ func nextHops(paths []*apiutil.Path) (hops []netip.Addr) {
 
 // refreshHops reads the kernel's routes every few seconds.
 func (s *Speaker) refreshHops(now time.Time) {
-	if now.Unix()%int64(hopRefresh/time.Second) == 0 && s.interfaces.refresh() {
+	if now.Unix()%int64(hopRefresh/time.Second) != 0 {
+		return
+	}
+	if s.interfaces.refresh() {
 		s.reconsider()
 	}
+	s.forgetHops()
 }
 
 // reconsider makes the policy again after interfaces of next hops became known or changed.

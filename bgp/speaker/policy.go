@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
@@ -79,7 +80,7 @@ func (r *speakerRun) compare(old, new gobgppolicy.Policy) again {
 			a.out = append(a.out, addr)
 		}
 	}
-	for _, addr := range r.exceptedPeers(old, new) {
+	for _, addr := range slices.Concat(r.exceptedPeers(old, new), r.claimants(old, new)) {
 		if !slices.Contains(a.in, addr) {
 			a.in = append(a.in, addr)
 		}
@@ -163,6 +164,34 @@ func (r *speakerRun) exceptedPeers(old, new gobgppolicy.Policy) (list []netip.Ad
 	for addr, s := range r.sessions {
 		if x := all[addr.Unmap()]; s.Outsider && x != nil &&
 			slices.ContainsFunc(changed, func(p netip.Prefix) bool { return x.refuses(p) || r.sp.fib.Knows(p) }) {
+			list = append(list, addr)
+		}
+	}
+	return list
+}
+
+// claimants lists the peers that have announced one of the single prefixes about which refusals have changed, and notes
+// the routes that are refused now. To ask for the routes of each peer would be dear: GoBGP makes a whole table for each
+// answer.
+func (r *speakerRun) claimants(old, new gobgppolicy.Policy) (list []netip.Addr) {
+	changed := difference(old.Single, new.Single)
+	if len(changed) == 0 {
+		return nil
+	}
+	all := r.sp.taps.received()
+	claimed := map[netip.Addr]bool{}
+	if err := r.learnedPaths(changed, func(p *apiutil.Path) {
+		peer := p.PeerAddress.Unmap()
+		claimed[peer] = true
+		if t, ok := tablePath(p); ok && all[peer] != nil {
+			all[peer].learned(t)
+		}
+	}); err != nil {
+		r.sp.log.Warn("bgp policy: look for routes that are refused now", zap.Error(err))
+	}
+	for addr := range r.sessions {
+		x := all[addr.Unmap()]
+		if claimed[addr.Unmap()] || x != nil && slices.ContainsFunc(changed, x.refuses) {
 			list = append(list, addr)
 		}
 	}

@@ -260,6 +260,9 @@ func (l *policyLab) refuse() {
 		r.Match.Max = r.Match.Min + l.rnd.IntN(33-r.Match.Min)
 		if r.Outsiders {
 			r.Except = blocks
+		} else if l.often(30) {
+			r.Also = blocks
+			r.Match.Max = r.Match.Min - 1
 		}
 		l.d.Refusals = append(l.d.Refusals, r)
 	}

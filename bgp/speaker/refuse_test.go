@@ -240,6 +240,82 @@ func TestRouteForOwnBlockIsNotPassedOn(t *testing.T) {
 	awaitRejected(t, s, "own_prefix 10.244.0.0/26")
 }
 
+// A block of ours that a peer announces with a greater LOCAL_PREF never replaces our own route at other peers, also if
+// the peer announced it before it was ours. When it is ours no longer, the peer's route is used. Addresses inside it
+// may have been borrowed.
+func TestOwnBlockIsNotLearned(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{})
+	d.Sessions = []bgp.Session{passive("127.0.5.41"), passive("127.0.5.42")}
+	first, second := pfx("10.244.0.0/26"), pfx("10.244.9.0/26")
+	own := func(blocks ...netip.Prefix) {
+		t.Helper()
+		d.Refusals = append(bgp.Martians(), bgp.Refusal{Class: bgp.RefusedOwnPrefix, Reason: "own", Also: blocks,
+			Match: bgp.PrefixMatch{CIDR: pfx("0.0.0.0/0"), Min: 1}})
+		d.Originated = nil
+		for _, b := range blocks {
+			d.Originated = append(d.Originated, bgp.Origin{Prefix: b, LocalPref: 100, Blackhole: true})
+		}
+		d.OwnBlocks, d.NoExportPrefixes = blocks, blocks
+		mustSet(t, s, d)
+	}
+	own(first)
+	thief := dialFake(t, "127.0.5.41", listenOf(d), fakeOptions{as: 64512, id: "10.99.5.41"})
+	victim := dialFake(t, "127.0.5.42", listenOf(d), fakeOptions{as: 64512, id: "10.99.5.42"})
+	awaitSession(t, s, "127.0.5.41", "Established", established)
+	awaitSession(t, s, "127.0.5.42", "Established", established)
+	victim.await("our block", func() bool { return victim.routes[first] != nil })
+	thief.send(update("10.0.0.66", 0, 200, first, second, pfx("10.244.0.5/32")))
+	table := routeTable{}
+	await := func(what string, prefixes ...netip.Prefix) {
+		t.Helper()
+		awaitRoutes(t, s, table, what, func() bool {
+			for _, p := range prefixes {
+				if _, ok := table[p]; !ok {
+					return false
+				}
+			}
+			return len(table) == len(prefixes)
+		})
+	}
+	await("the borrowed address and the other block", second, pfx("10.244.0.5/32"))
+	awaitRejected(t, s, "own_prefix 10.244.0.0/26")
+	own(first, second)
+	await("the borrowed address", pfx("10.244.0.5/32"))
+	victim.await("our second block", func() bool { return victim.routes[second] != nil })
+	awaitRejected(t, s, "own_prefix 10.244.0.0/26", "own_prefix 10.244.9.0/26")
+	victim.mu.Lock()
+	if victim.routes[first] == nil {
+		t.Error("our first block was withdrawn")
+	}
+	victim.mu.Unlock()
+	own(first)
+	await("the second block again", second, pfx("10.244.0.5/32"))
+	awaitRejected(t, s, "own_prefix 10.244.0.0/26")
+	victim.await("its withdrawal", func() bool { return victim.routes[second] == nil })
+	if thief.isClosed() || victim.isClosed() {
+		t.Error("a session was lost")
+	}
+}
+
+// Of an address that this node announces for its workload and another node with a greater LOCAL_PREF, the other's route
+// is the best: the workload moves there.
+func TestElevatedRouteForOwnAddressIsTheBest(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{})
+	d.Sessions = []bgp.Session{passive("127.0.5.43"), passive("127.0.5.44")}
+	address := pfx("10.244.0.5/32")
+	d.Originated = []bgp.Origin{{Prefix: address, LocalPref: bgp.MaxPriority - 1024, Interface: "cali1"}}
+	mustSet(t, s, d)
+	other := dialFake(t, "127.0.5.43", listenOf(d), fakeOptions{as: 64512, id: "10.99.5.43"})
+	third := dialFake(t, "127.0.5.44", listenOf(d), fakeOptions{as: 64512, id: "10.99.5.44"})
+	third.await("our route", func() bool { return third.routes[address] != nil })
+	other.send(update("10.0.0.66", 0, bgp.MaxPriority-512, address))
+	third.await("its withdrawal", func() bool { return third.routes[address] == nil })
+	other.send(withdrawal(address))
+	third.await("our route again", func() bool { return third.routes[address] != nil })
+}
+
 // addPathRoutes reads one message of a session with ADD-PATH and returns its routes: "PREFIX via NEXTHOP".
 func addPathRoutes(c net.Conn) (list []string, err error) {
 	h := make([]byte, gobgp.BGP_HEADER_LENGTH)

@@ -65,14 +65,16 @@ func (s *Speaker) refusedRoutes() (list []fib.Rejection) {
 
 // setRefusals passes the rules to the readers of received routes: to the sessions that are new or have changed, and to
 // all if the rules have. The function that it returns checks, without waiting, the routes that came before; call it
-// after the change of the policy, while GoBGP does not work on the same routes.
+// after the change of the policy, while GoBGP does not work on the same routes. Single prefixes that are refused no
+// more count until then: the policy may refuse a route for one at the last moment.
 func (s *Speaker) setRefusals(d bgp.Desired, changed []bgp.Session) (check func()) {
 	if !d.Refusals.Equal(s.refusals) {
 		changed = d.Sessions
 	}
+	wide, gone := widened(d.Refusals, s.refusals)
 	s.refusals = slices.Clone(d.Refusals)
 	var checks []func()
-	refusals := gobgppolicy.RefusalsBySession(d.Refusals)
+	refusals, final := gobgppolicy.RefusalsBySession(wide), gobgppolicy.RefusalsBySession(d.Refusals)
 	for _, session := range changed {
 		tap := s.taps.of(session.Address.Unmap())
 		if tap == nil {
@@ -85,10 +87,56 @@ func (s *Speaker) setRefusals(d bgp.Desired, changed []bgp.Session) (check func(
 		}
 	}
 	return func() {
+		if len(gone) > 0 {
+			for _, session := range changed {
+				if tap := s.taps.of(session.Address.Unmap()); tap != nil {
+					tap.received.forget(gone, final(session))
+				}
+			}
+		}
 		for _, l := range checks {
 			go l()
 		}
 	}
+}
+
+// widened returns the rules with the single prefixes that their like refused before, and those.
+func widened(list, before bgp.Refusals) (wide bgp.Refusals, gone []netip.Prefix) {
+	wide = list
+	for _, was := range before {
+		i := slices.IndexFunc(wide, func(r bgp.Refusal) bool {
+			return r.Class == was.Class && r.Match == was.Match && r.Outsiders == was.Outsiders
+		})
+		if i < 0 {
+			continue
+		}
+		more := slices.DeleteFunc(slices.Clone(was.Also),
+			func(p netip.Prefix) bool { return slices.Contains(wide[i].Also, p) })
+		if len(more) > 0 {
+			wide, gone = slices.Clone(wide), append(gone, more...)
+			wide[i].Also = slices.SortedFunc(slices.Values(slices.Concat(wide[i].Also, more)), netip.Prefix.Compare)
+		}
+	}
+	return wide, gone
+}
+
+// forget sets the rules, which lack some single prefixes, and evaluates them for the refused routes for those.
+func (x *received) forget(gone []netip.Prefix, rules gobgppolicy.SessionRefusals) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.rules = rules
+	for key, r := range x.refused {
+		if slices.Contains(gone, key.prefix) {
+			x.put(key, r.nextHop, true)
+		}
+	}
+}
+
+// learned notes a route that GoBGP has in its table, if it is refused now.
+func (x *received) learned(t TablePath) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.put(routeKey{t.Prefix.Masked(), t.PathID}, t.NextHop, true)
 }
 
 // setRules returns whether all routes have to be looked at again, or else which prefixes.

@@ -106,6 +106,7 @@ func (r *speakerRun) start(ctx context.Context) error {
 	}
 	watchCtx, cancel := context.WithCancel(r.sp.ctx)
 	r.cancel = cancel
+	r.keepAccepting(watchCtx)
 	if err := r.watch(watchCtx); err != nil {
 		return fmt.Errorf("bgp speaker: watch events: %w", err)
 	}

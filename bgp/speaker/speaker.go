@@ -99,6 +99,7 @@ type Speaker struct {
 	rejects    rejects
 	reads      budget // of reading the counters of all sessions
 	interfaces hopInterfaces
+	accepting  accepting
 	paths      paths
 	resets     resets
 

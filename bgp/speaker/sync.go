@@ -31,11 +31,14 @@ func newRestartSync(cfg Config, done func(string)) *restartSync {
 // condition waited for. It becomes true once after every start, and Changed fires then.
 func (s *Speaker) Synced() (bool, string) { return s.sync.state(time.Now()) }
 
-// Ready reports whether this node does its part in BGP, and if not, the condition waited for. It waits for peers that
-// are up as in Synced. It waits for peers that are down only as long as a healthy peer takes to connect: they are no
-// fault of this node.
+// Ready reports whether this node does its part in BGP, and if not, the condition waited for. It fails while no
+// connections can be accepted. It waits for peers that are up as in Synced. It waits for peers that are down only as
+// long as a healthy peer takes to connect: they are no fault of this node.
 func (s *Speaker) Ready() (bool, string) {
 	if why := s.status.CannotRun(); why != "" {
+		return false, why
+	}
+	if why := s.accepting.why(); why != "" {
 		return false, why
 	}
 	return s.sync.ready(time.Now())

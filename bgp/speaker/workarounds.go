@@ -33,6 +33,7 @@ import (
 //   - A NOTIFICATION that answers our OPEN is not reported: bgp/session/notification.go.
 //   - A reflected route that comes back can become the best: bgp/fib/clusterlist.go.
 //   - The withdrawal of a route that the policy rejects since it changed is lost: recheck.go.
+//   - After a failure to accept a connection, none is ever accepted again: accept.go.
 
 // watchdog replaces peers that are stuck in the OPEN exchange.
 //

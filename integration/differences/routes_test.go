@@ -92,17 +92,8 @@ var announced = []difference{
 		why:   "GoBGP adds them towards clients only; the other reflector has the route from the client itself.",
 		shown: "bgp/speaker TestReflectedToANonClient"},
 	{name: "address of a workload that only filters let out, while another node announces it with an elevated priority",
-		calico: "the other node's route is the best one", manx: "the own route stays the best one",
-		why: "GoBGP prefers own routes.",
-		check: func(t *testing.T) {
-			d := desiredOn(t, "a", a, off, pool, block,
-				`wep w {"node":"a","interfaceName":"cali1","ipNetworks":["10.1.0.5/32"]}`,
-				`filter all {"exportV4":[{"action":"Accept"}]}`,
-				`peer tor {"peerIP":"10.9.9.9","asNumber":65100,"filters":["all"]}`)
-			if o := origin(d, "10.1.0.5/32"); o == nil || !o.FilterOnly || o.Withheld {
-				t.Errorf("the address is not an own route: %+v", o)
-			}
-		}},
+		calico: "the other node's route is the best one", why: "LOCAL_PREF comes first (RFC 4271 section 9.1.1).",
+		shown: "bgp/speaker TestElevatedRouteForOwnAddressIsTheBest"},
 }
 
 var filters = []difference{
