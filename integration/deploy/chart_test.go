@@ -342,8 +342,8 @@ func TestUpgradeAndRollback(t *testing.T) {
 			t.Errorf("%v: AS %q, level %q, want %q", step.args, as, level, step.level)
 		}
 	}
-	out, err := exec.Command(kubectl, "--kubeconfig", config, "get", "crd", "tiers.crd.projectcalico.org").CombinedOutput()
-	if err != nil {
+	get := exec.Command(kubectl, "--kubeconfig", config, "get", "crd", "tiers.crd.projectcalico.org")
+	if out, err := get.CombinedOutput(); err != nil {
 		t.Errorf("a definition is gone: %v: %s", err, out)
 	}
 }

@@ -6,27 +6,27 @@ import (
 )
 
 const (
-	// patience is how long a reading waits for its part, which usually answers at once.
+	// patience is how long a call of take waits for a part that is usually read at once.
 	patience = 300 * time.Millisecond
 	// longestStep is how long a part may work on one change. Very many rules take the kernel some ten seconds.
 	longestStep = 5 * time.Minute
 )
 
-// reading asks a part that does not answer during a step, and one step may take long: one transaction of very many
-// rules takes the kernel many seconds. Then probes and metrics get the answer before. The zero value is ready.
+// reading keeps the last state of a part that cannot be read during a step. One step may take long: one transaction of
+// very many rules takes the kernel many seconds. Then probes and metrics get the state before. The zero value is ready.
 type reading[T any] struct {
 	mu    sync.Mutex
 	last  T
 	began time.Time
-	done  chan struct{} // closed at the end of the question that began then; nil: none is open
+	done  chan struct{} // closed at the end of the read that began then; nil: none is under way
 }
 
-// take returns the result of read. If that takes its time, late is true and the answer is the one before, the zero
-// value at first. A read that takes longer than longestStep may never end: take waits for it, so that /livez notices.
-// The caller must not change the answer.
-func (r *reading[T]) take(read func() T) (answer T, late bool) {
-	for asked := time.Now(); ; {
-		began, done := r.ask(read)
+// take returns the result of read. If that takes its time, late is true and the state is the one before, the zero value
+// at first. A read that takes longer than longestStep may never end: take waits for it, so that /livez fails. The
+// caller must not change the state.
+func (r *reading[T]) take(read func() T) (state T, late bool) {
+	for called := time.Now(); ; {
+		began, done := r.start(read)
 		if busy := time.Since(began); busy < longestStep {
 			select {
 			case <-done:
@@ -35,23 +35,23 @@ func (r *reading[T]) take(read func() T) (answer T, late bool) {
 			}
 		}
 		<-done
-		if !began.Before(asked) { // an earlier question may have an answer from before this one
+		if !began.Before(called) { // an earlier read may have a state from before this call
 			return r.newest(), false
 		}
 	}
 }
 
-// ask begins to read, unless a question is open.
-func (r *reading[T]) ask(read func() T) (began time.Time, done <-chan struct{}) {
+// start begins to read, unless a read is under way.
+func (r *reading[T]) start(read func() T) (began time.Time, done <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.done == nil {
 		r.began, r.done = time.Now(), make(chan struct{})
 		go func() {
-			answer := read()
+			state := read()
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.last = answer
+			r.last = state
 			close(r.done)
 			r.done = nil
 		}()
