@@ -228,10 +228,24 @@ func TestProbesAskManxd(t *testing.T) {
 			for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
 				port := p.HTTPGet.Port.IntValue()
 				if port == felix || !strings.HasSuffix(c.Env[i].Value, ":"+p.HTTPGet.Port.String()) {
-					t.Errorf("%s: %s is asked at port %d, and manxd listens at %s", name, p.HTTPGet.Path, port,
+					t.Errorf("%s: the probe %s uses port %d, and manxd listens at %s", name, p.HTTPGet.Path, port,
 						c.Env[i].Value)
 				}
 			}
+		}
+	}
+}
+
+// The cleanup removes the plugin's configuration after manxd has ended, which may write it again until then: the step
+// before fails while manxd runs.
+func TestCleanupEndsWithThePlugin(t *testing.T) {
+	for _, d := range find[appsv1.DaemonSet](t, render(t, settings["cleanup"]), "DaemonSet") {
+		var order []string
+		for _, c := range d.Spec.Template.Spec.InitContainers {
+			order = append(order, strings.Join(c.Command, " "))
+		}
+		if want := []string{"/manxd cleanup", "/manx-cni uninstall"}; !slices.Equal(order, want) {
+			t.Errorf("%s: the steps are %q, want %q", d.Name, order, want)
 		}
 	}
 }
