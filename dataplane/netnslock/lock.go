@@ -36,6 +36,7 @@ func (e *HeldError) Error() string {
 // Lock is held until Release, or until the process ends.
 type Lock struct {
 	listener *net.UnixListener
+	answered chan struct{} // closed when no connection is accepted any more
 	// Squatter is the user that holds the usual name without the right to, -1 for none.
 	Squatter int
 }
@@ -89,11 +90,12 @@ func take(name string) (*Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock of this network namespace: %w", err)
 	}
-	return &Lock{listener: l, Squatter: squatter}, nil
+	return &Lock{listener: l, answered: make(chan struct{}), Squatter: squatter}, nil
 }
 
 // answer lets others find out by their connection whose the socket is.
 func (l *Lock) answer() {
+	defer close(l.answered)
 	for {
 		c, err := l.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -115,8 +117,12 @@ func (l *Lock) inode() uint64 {
 	return st.Ino
 }
 
-// Release releases the lock.
-func (l *Lock) Release() error { return l.listener.Close() }
+// Release releases the lock. An accepted connection has the name of the socket, too: Release waits for its end.
+func (l *Lock) Release() error {
+	err := l.listener.Close()
+	<-l.answered
+	return err
+}
 
 // held returns a HeldError if a process that may have the lock has it, other than by the socket own.
 func held(name string, own uint64) error {

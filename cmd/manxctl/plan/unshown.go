@@ -59,7 +59,7 @@ func ruleTexts(d bgp.Desired) map[string][]string {
 	v := reflect.ValueOf(d)
 	for i := range v.NumField() {
 		name := v.Type().Field(i).Name
-		if slices.Contains(shownOfDesired, name) || v.Field(i).IsZero() {
+		if slices.Contains(shownOfDesired, name) || name == "Refusals" || v.Field(i).IsZero() {
 			continue
 		}
 		if f := v.Field(i); f.Kind() == reflect.Slice {
@@ -70,6 +70,11 @@ func ruleTexts(d bgp.Desired) map[string][]string {
 		}
 		m[camel(name)] = []string{plainText(v.Field(i).Interface())}
 	}
+	for _, r := range d.Refusals {
+		if r.Class != bgp.RefusedOwnPrefix { // shown as the blocks of the node
+			m["refusals"] = append(m["refusals"], refusalText(r))
+		}
+	}
 	for _, f := range d.Filters {
 		for side, rules := range map[string][]bgp.Rule{"importV4": f.ImportV4, "exportV4": f.ExportV4,
 			"importV6": f.ImportV6, "exportV6": f.ExportV6} {
@@ -79,6 +84,22 @@ func ruleTexts(d bgp.Desired) map[string][]string {
 		}
 	}
 	return m
+}
+
+// refusalText formats a rule about routes that are refused.
+func refusalText(r bgp.Refusal) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, length %d to %d: %s", r.Match.CIDR, r.Match.Min, r.Match.Max, r.Reason)
+	if len(r.Also) > 0 {
+		fmt.Fprintf(&b, "; also %v", r.Also)
+	}
+	if r.Outsiders {
+		b.WriteString("; from external peers")
+	}
+	if len(r.Except) > 0 {
+		fmt.Fprintf(&b, "; except %v", r.Except)
+	}
+	return b.String()
 }
 
 // ruleText formats the conditions and operations of a rule that are set.
