@@ -3,9 +3,12 @@ package namespace_test
 import (
 	"net"
 	"os"
+	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/manxnet/manx/integration/namespace"
 )
@@ -51,6 +54,7 @@ func TestNamespace(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- program.Wait() }()
 		left = ended
+		enters(t, name, program.Process.Pid)
 		before, err := os.Readlink("/proc/self/ns/net")
 		if err != nil {
 			t.Fatal(err)
@@ -74,6 +78,20 @@ func TestNamespace(t *testing.T) {
 	}
 	if err := namespace.Inside(name, func() { t.Error("called without a namespace") }); !os.IsNotExist(err) {
 		t.Errorf("a namespace that is gone: %v", err)
+	}
+}
+
+// enters waits until a process is in a namespace: one that is on its way there when the namespace goes is left alone.
+func enters(t *testing.T, name string, pid int) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		pids, err := exec.Command("ip", "netns", "pids", name).Output()
+		if slices.Contains(strings.Fields(string(pids)), strconv.Itoa(pid)) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("process %d has not entered %s: %q, %v", pid, name, pids, err)
+		}
 	}
 }
 
