@@ -101,11 +101,14 @@ func (h *hopInterfaces) use(sweep *hopSweep, hop netip.Addr) {
 	sweep.used[hop] = true
 }
 
-// end forgets the next hops that a sweep has not found.
-func (h *hopInterfaces) end(sweep *hopSweep) {
+// end forgets the next hops that a complete sweep has not found.
+func (h *hopInterfaces) end(sweep *hopSweep, complete bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.sweep != sweep { // the watch has ended meanwhile
+		return
+	}
+	if h.sweep = nil; !complete {
 		return
 	}
 	left := map[netip.Addr]string{} // a new one: the memory of the old one would stay
@@ -114,7 +117,7 @@ func (h *hopInterfaces) end(sweep *hopSweep) {
 			left[hop] = name
 		}
 	}
-	h.hops, h.kept, h.sweep = left, len(left), nil
+	h.hops, h.kept = left, len(left)
 }
 
 // forgetHops forgets, without waiting, the next hops that no route of a peer has any more, accepted or not. The policy
@@ -129,11 +132,12 @@ func (s *Speaker) forgetHops() {
 		return
 	}
 	go func() {
+		complete := true
 		for peer := range s.taps.received() {
-			// a session that is gone has none
-			_ = run.receivedPaths(peer, nil, func(t TablePath) { s.interfaces.use(sweep, t.NextHop) })
+			err := run.receivedPaths(peer, nil, func(t TablePath) { s.interfaces.use(sweep, t.NextHop) })
+			complete = complete && (err == nil || s.taps.of(peer) == nil) // a session that is gone has none
 		}
-		s.interfaces.end(sweep)
+		s.interfaces.end(sweep, complete)
 	}()
 }
 
