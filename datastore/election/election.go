@@ -18,7 +18,8 @@ import (
 // Lease has the datastore's operations for one campaign. Calls are sequential, except for Taken, which runs
 // concurrently with Renew.
 type Lease interface {
-	// Free returns when the datastore shows no holder of the lease, or this campaign as the holder.
+	// Free returns nil when the datastore shows no holder of the lease, or this campaign as the holder. The error Is
+	// ErrTaken if another candidate was faster.
 	Free(ctx context.Context) error
 	// Claim takes the lease. It returns the time until which no other candidate can have it. The error Is ErrTaken if
 	// another candidate was faster.
@@ -100,8 +101,12 @@ func (c Campaign) win(ctx context.Context, lease Lease) (until time.Time, err er
 			err = context.Cause(ctx)
 		}
 		if err == nil {
-			if until, err = lease.Claim(ctx); err == nil {
+			until, err = lease.Claim(ctx)
+			if err == nil && time.Now().Before(until) {
 				return until, nil
+			}
+			if err == nil {
+				err = errors.New("the datastore confirmed the lease after its end")
 			}
 		}
 		switch {

@@ -95,6 +95,11 @@ type sighting struct {
 // free reports whether there is no leader.
 func (v sighting) free() bool { return v.Lease == nil || holder(v.Lease) == "" }
 
+// heldByOther reports whether another candidate than me leads at a time.
+func (v sighting) heldByOther(me string, now time.Time) bool {
+	return !v.free() && holder(v.Lease) != me && now.Before(v.runsOut())
+}
+
 func holder(l *coordinationv1.Lease) string {
 	if l == nil || l.Spec.HolderIdentity == nil {
 		return ""
@@ -234,6 +239,9 @@ func (l *claim) Free(ctx context.Context) error {
 		return context.Cause(ctx)
 	case err != nil && limited.Err() == nil:
 		return err
+	}
+	if seen.heldByOther(l.holder, time.Now()) {
+		return election.ErrTaken // another candidate claimed the Lease in the moment in which it expired
 	}
 	l.seen = seen.Lease
 	return nil
