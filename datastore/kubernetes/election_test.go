@@ -12,7 +12,8 @@ import (
 func TestLeaseOfAnotherCandidateIsLeftAlone(t *testing.T) {
 	now := time.Now()
 	held := func(by string, seconds int32) *coordinationv1.Lease {
-		return &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: &by, LeaseDurationSeconds: &seconds}}
+		return &coordinationv1.Lease{
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: &by, LeaseDurationSeconds: &seconds}}
 	}
 	for _, c := range []struct {
 		rule string
