@@ -218,6 +218,7 @@ func TestPodSecurity(t *testing.T) {
 // and Felix answers 404 to the probes' paths at 9099.
 func TestProbesAskManxd(t *testing.T) {
 	const felix = 9099
+	probed := 0
 	for name, values := range settings {
 		for _, d := range find[appsv1.DaemonSet](t, render(t, values), "DaemonSet") {
 			c := d.Spec.Template.Spec.Containers[0]
@@ -226,6 +227,7 @@ func TestProbesAskManxd(t *testing.T) {
 			}
 			i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "MANX_HTTP_LISTEN" })
 			for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+				probed++
 				port := p.HTTPGet.Port.IntValue()
 				if port == felix || !strings.HasSuffix(c.Env[i].Value, ":"+p.HTTPGet.Port.String()) {
 					t.Errorf("%s: the probe %s uses port %d, and manxd listens at %s", name, p.HTTPGet.Path, port,
@@ -234,12 +236,19 @@ func TestProbesAskManxd(t *testing.T) {
 			}
 		}
 	}
+	if probed == 0 {
+		t.Error("no probe was found")
+	}
 }
 
 // The cleanup removes the plugin's configuration after manxd has ended, which may write it again until then: the step
 // before fails while manxd runs.
 func TestCleanupEndsWithThePlugin(t *testing.T) {
-	for _, d := range find[appsv1.DaemonSet](t, render(t, settings["cleanup"]), "DaemonSet") {
+	all := find[appsv1.DaemonSet](t, render(t, settings["cleanup"]), "DaemonSet")
+	if len(all) != 1 {
+		t.Fatalf("%d DaemonSets, want that of the cleanup", len(all))
+	}
+	for _, d := range all {
 		var order []string
 		for _, c := range d.Spec.Template.Spec.InitContainers {
 			order = append(order, strings.Join(c.Command, " "))
