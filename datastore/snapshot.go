@@ -29,7 +29,8 @@ type view struct {
 	kind        model.Kind
 	objects     tree[*model.Object]
 	quarantined tree[Quarantined]
-	revision    int64 // all changes up to here are included
+	revision    int64         // all changes up to here are included
+	later       chan struct{} // closed when snapshots have a newer view of the kind; nil for an unpublished one
 }
 
 // of returns the snapshot's view of a kind, nil for none.
@@ -66,6 +67,15 @@ type Quarantined struct {
 
 // Replaced returns a channel that is closed as soon as the tables have a newer snapshot.
 func (s *Snapshot) Replaced() <-chan struct{} { return s.later }
+
+// ReplacedOf returns a channel that is closed as soon as the tables have a newer state of a kind. It does not keep the
+// snapshot in memory.
+func (s *Snapshot) ReplacedOf(kind model.Kind) <-chan struct{} {
+	if v := s.of(kind); v != nil {
+		return v.later
+	}
+	return s.later // before the first full read, or the kind is not watched
+}
 
 func newSnapshot() *Snapshot { return &Snapshot{later: make(chan struct{}), log: new(logEntry)} }
 

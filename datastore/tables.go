@@ -260,10 +260,12 @@ func (t *Tables) publish() {
 		s.revision = t.revision
 	}
 	var changed []model.Key
+	var replaced []*view
 	moved := s.inSync != old.inSync || s.revision != old.revision
 	for _, w := range t.work {
 		if w.inSync && w.moved {
 			moved = true
+			replaced = append(replaced, w.shown)
 			changed = append(changed, w.freeze()...)
 		}
 	}
@@ -285,6 +287,9 @@ func (t *Tables) publish() {
 	old.log.next.Store(&difference{changed, s.log})
 	t.current.Store(s)
 	close(old.later)
+	for _, v := range replaced {
+		close(v.later)
+	}
 }
 
 // Snapshot returns the newest state: empty and not InSync before the first full read is complete. Never nil.

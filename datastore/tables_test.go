@@ -398,3 +398,39 @@ func TestATransactionIsOneSnapshot(t *testing.T) {
 		close(s.events)
 	})
 }
+
+func TestReplacedOfAKind(t *testing.T) {
+	closed := func(c <-chan struct{}) bool {
+		select {
+		case <-c:
+			return true
+		default:
+			return false
+		}
+	}
+	pool := func(revision int64) Event {
+		o := model.NewObject(model.ResourceKey(model.KindIPPool, "p"), new(model.IPPool))
+		o.Revision = revision
+		return Event{Type: EventUpdate, Key: o.Key, Object: o, Revision: revision}
+	}
+	tables := NewTables(zap.NewNop(), "")
+	before := tables.Snapshot().ReplacedOf(model.KindNode)
+	tables.Apply(update("a", 1), pool(2), inSync(10))
+	if !closed(before) {
+		t.Error("the first full read replaces nothing")
+	}
+	s := tables.Snapshot()
+	nodes, pools, others := s.ReplacedOf(model.KindNode), s.ReplacedOf(model.KindIPPool), s.ReplacedOf(model.KindProfile)
+	tables.Apply(pool(11))
+	if closed(nodes) || !closed(pools) || !closed(others) {
+		t.Errorf("a pool changed: nodes %t, pools %t, a kind that is not watched %t", closed(nodes), closed(pools),
+			closed(others))
+	}
+	if tables.Snapshot().ReplacedOf(model.KindNode) != nodes {
+		t.Error("the nodes have another channel, although they did not change")
+	}
+	tables.Apply(remove("a", 12))
+	if !closed(nodes) {
+		t.Error("a node was deleted, and its kind is not replaced")
+	}
+}

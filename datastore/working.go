@@ -31,13 +31,14 @@ func newWorking(kind model.Kind, r *reducer, inSync bool) *working {
 		view:    view{kind: kind, objects: newObjects(), quarantined: newQuarantine()},
 		reducer: r, deleted: map[model.Key]int64{}, early: map[model.Key]int64{}, inSync: inSync,
 	}
-	w.shown = &view{kind: kind, objects: newObjects(), quarantined: newQuarantine()}
+	w.shown = &view{kind: kind, objects: newObjects(), quarantined: newQuarantine(), later: make(chan struct{})}
 	return w
 }
 
 // freeze publishes the state, and returns the keys in which it differs from the one before.
 func (w *working) freeze() (changed []model.Key) {
-	next := &view{kind: w.kind, objects: w.objects.clone(), quarantined: w.shown.quarantined, revision: w.revision}
+	next := &view{kind: w.kind, objects: w.objects.clone(), quarantined: w.shown.quarantined, revision: w.revision,
+		later: make(chan struct{})}
 	if w.quarantined.Len() > 0 || next.quarantined.Len() > 0 { // usually there are none
 		next.quarantined = w.quarantined.clone()
 	}

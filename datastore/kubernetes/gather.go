@@ -57,9 +57,10 @@ type gathering struct {
 	began   time.Time // the last batch
 	drained bool      // the last batch had all available data
 
-	mu      sync.Mutex // guards the following fields
-	waiting bool       // the reader waits, but not longer than longest
-	held    []byte     // short writes since
+	mu    sync.Mutex // guards the following fields
+	busy  bool       // data come in close succession
+	held  []byte     // short writes since
+	since time.Time  // the first of them
 }
 
 // Read implements net.Conn.
@@ -84,9 +85,13 @@ func (c *gathering) Read(b []byte) (int, error) {
 func (c *gathering) batch(b []byte) (int, error) {
 	if until := c.began.Add(c.longest); c.drained && time.Now().Before(until) {
 		c.wait(until)
+	} else {
+		c.release()
 	}
 	n, err := c.TCPConn.Read(b)
-	c.began, c.drained = time.Now(), n < len(b)
+	if c.began, c.drained = time.Now(), n < len(b); !c.drained || err != nil {
+		c.release()
+	}
 	return n, err
 }
 
@@ -96,7 +101,6 @@ func (c *gathering) wait(until time.Time) {
 		return // it was closed, which the next Read reports
 	}
 	c.hold()
-	defer c.release()
 	waiting := false
 	_ = c.raw.Read(func(fd uintptr) bool { // an error is the end of the time
 		if waiting {
@@ -105,10 +109,15 @@ func (c *gathering) wait(until time.Time) {
 		waiting = true
 		return unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, gatherUpTo) != nil
 	})
+	more := false
 	_ = c.raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, 1)
+		more = readable(fd)
 	})
 	_ = c.SetReadDeadline(time.Time{})
+	if !more || c.overdue() {
+		c.release()
+	}
 }
 
 // readable reports whether a socket has as much data as SO_RCVLOWAT demands, or has come to its end.
@@ -117,15 +126,23 @@ func readable(fd uintptr) bool {
 	return n != 0 || err != nil
 }
 
-// shortWrite is the size of a write that may wait: a few control frames of HTTP/2 in a record of TLS. A client of
-// HTTP/2 acknowledges each 4 KB that it has read, although the server may send megabytes more.
-const shortWrite = 64
+const (
+	// shortWrite is the size of a write that may wait: a few control frames of HTTP/2 in a record of TLS. A client of
+	// HTTP/2 acknowledges each 4 KB that it has read, although the server may send megabytes more.
+	shortWrite = 64
+	// holdFor bounds the time that it waits. Peers expect acknowledgements within several seconds.
+	holdFor = time.Second
+)
 
-// Write implements net.Conn. While the reader waits for a batch, short writes wait, too, and leave together.
+// Write implements net.Conn. While data come in close succession, short writes wait and leave together: with a longer
+// write, after holdFor, or when no more data, or much data, have come.
 func (c *gathering) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.waiting && len(b) <= shortWrite && len(c.held) < gatherUpTo {
+	if c.busy && len(b) <= shortWrite && len(c.held) < gatherUpTo {
+		if len(c.held) == 0 {
+			c.since = time.Now()
+		}
 		c.held = append(c.held, b...)
 		return len(b), nil
 	}
@@ -142,14 +159,21 @@ func (c *gathering) Write(b []byte) (int, error) {
 func (c *gathering) hold() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.waiting = true
+	c.busy = true
 }
 
-// release ends it.
+// overdue reports whether a write has waited long enough.
+func (c *gathering) overdue() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.held) > 0 && time.Since(c.since) >= holdFor
+}
+
+// release ends the time in which short writes wait, and sends them.
 func (c *gathering) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.waiting = false; len(c.held) > 0 {
+	if c.busy = false; len(c.held) > 0 {
 		_, _ = c.TCPConn.Write(c.held) // the next Read reports the end of the connection
 		c.held = c.held[:0]
 	}

@@ -127,8 +127,8 @@ func TestGather(t *testing.T) {
 	})
 }
 
-// TestShortWritesWait: acknowledgements of HTTP/2 leave together while a batch is gathered, before a longer write, and
-// at once at any other time.
+// TestShortWritesWait: acknowledgements of HTTP/2 wait while a batch is gathered. They leave together, before a longer
+// write and before much data are read; at any other time they leave at once.
 func TestShortWritesWait(t *testing.T) {
 	c, other := newConnection(t, time.Hour)
 	sent := reads(other)
@@ -151,7 +151,7 @@ func TestShortWritesWait(t *testing.T) {
 	waits := func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.waiting
+		return c.busy
 	}
 	untilItWaits := func() {
 		t.Helper()
@@ -197,6 +197,35 @@ func TestShortWritesWait(t *testing.T) {
 	}
 }
 
+// TestShortWritesLeaveRarely: on a busy connection several batches share one segment of acknowledgements, and none waits
+// for ever.
+func TestShortWritesLeaveRarely(t *testing.T) {
+	c, other := newConnection(t, 200*time.Millisecond)
+	sent := reads(other)
+	const batches = 15 // three times as long as holdFor
+	for range batches {
+		write(t, other, []byte("event"))
+		if _, err := c.Read(make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+		write(t, c, []byte("a"))
+	}
+	early := len(sent)
+	_ = other.(*net.TCPConn).CloseWrite()
+	if _, err := c.Read(make([]byte, 100)); err == nil {
+		t.Fatal("the connection has no end")
+	}
+	_ = c.Close()
+	got, segments := 0, 0
+	for b := range sent {
+		segments++
+		got += len(b)
+	}
+	if got != batches || early < 2 || segments > batches/2 {
+		t.Errorf("%d acknowledgements of %d batches in %d segments, %d of them early", got, batches, segments, early)
+	}
+}
+
 // TestOneWakeupABatch: the reader of a busy connection is woken once for each batch, and not by its first event.
 func TestOneWakeupABatch(t *testing.T) {
 	c, other := newConnection(t, time.Hour)
@@ -208,7 +237,7 @@ func TestOneWakeupABatch(t *testing.T) {
 		_ = c.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ) })
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return n, c.waiting
+		return n, c.busy
 	}
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		n, waiting := left()

@@ -41,7 +41,9 @@ func (k *Keeper) Run(ctx context.Context, tables *datastore.Tables) error {
 	k.warnOfConflict(snapshot)
 	w := keeperWatch{last: k.Registered.Node}
 	for {
-		if snapshot, err = await(ctx, tables, snapshot, k.step(ctx, snapshot, &w)); err != nil {
+		snapshot = tables.Snapshot()
+		changed := snapshot.ReplacedOf(model.KindNode)
+		if err := await(ctx, k.step(ctx, snapshot, &w), changed, nil); err != nil {
 			return err
 		}
 	}

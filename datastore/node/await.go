@@ -2,26 +2,23 @@ package node
 
 import (
 	"context"
-	"errors"
 	"time"
-
-	"github.com/manxnet/manx/datastore"
 )
 
-// await returns the snapshot after s, or s itself when it is due; the zero time is never.
-func await(ctx context.Context, tables *datastore.Tables, s *datastore.Snapshot, due time.Time) (*datastore.Snapshot,
-	error) {
-	wait, cancel := ctx, context.CancelFunc(func() {})
+// await waits until one of two channels is closed, or for the due time; nil and the zero time are never. It returns
+// ctx's error if that ends first.
+func await(ctx context.Context, due time.Time, changed, or <-chan struct{}) error {
+	var over <-chan time.Time
 	if !due.IsZero() {
-		wait, cancel = context.WithDeadline(ctx, due)
+		timer := time.NewTimer(time.Until(due))
+		defer timer.Stop()
+		over = timer.C
 	}
-	defer cancel()
-	next, err := tables.Wait(wait, s)
-	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		return s, nil
+	select {
+	case <-changed:
+	case <-or:
+	case <-over:
+	case <-ctx.Done():
 	}
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	return next, err
+	return ctx.Err()
 }

@@ -69,12 +69,13 @@ func (d *Drainer) Run(ctx context.Context, tables *datastore.Tables) error {
 	if d.Settle == 0 {
 		d.Settle = 5 * time.Second
 	}
-	snapshot, err := tables.WaitInSync(ctx)
-	if err != nil {
+	if _, err := tables.WaitInSync(ctx); err != nil {
 		return err
 	}
 	w := drainWatch{}
 	for {
+		snapshot := tables.Snapshot()
+		changed := snapshot.ReplacedOf(model.KindNode)
 		if n := model.Get[model.Node](snapshot, model.ResourceKey(model.KindNode, d.Node)); n != nil {
 			d.step(ctx, n, &w)
 		}
@@ -82,7 +83,7 @@ func (d *Drainer) Run(ctx context.Context, tables *datastore.Tables) error {
 		if w.phase == model.Draining || w.phase == model.Returning {
 			due = time.Now().Add(d.Interval)
 		}
-		if snapshot, err = await(ctx, tables, snapshot, due); err != nil {
+		if err := await(ctx, due, changed, nil); err != nil {
 			return err
 		}
 	}

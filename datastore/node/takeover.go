@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -179,8 +178,7 @@ func (w *TakeoverWatch) Run(ctx context.Context, tables *datastore.Tables) error
 	if w.Config.DisableConflictCheck {
 		return nil
 	}
-	snapshot, err := tables.WaitInSync(ctx)
-	if err != nil {
+	if _, err := tables.WaitInSync(ctx); err != nil {
 		return err
 	}
 	key := model.ResourceKey(model.KindNode, w.Registered.Name)
@@ -188,22 +186,13 @@ func (w *TakeoverWatch) Run(ctx context.Context, tables *datastore.Tables) error
 	var last *model.Node
 	var due time.Time // the next evaluation if the Node does not change before
 	for first := true; ; first = false {
+		snapshot := tables.Snapshot()
+		changed := snapshot.ReplacedOf(model.KindNode)
 		n := model.Get[model.Node](snapshot, key)
 		if first || n != last || !due.IsZero() && !time.Now().Before(due) {
 			last, due = n, w.step(j, n)
 		}
-		wait, cancel := ctx, context.CancelFunc(func() {})
-		if !due.IsZero() {
-			wait, cancel = context.WithDeadline(ctx, due)
-		}
-		next, err := tables.Wait(wait, snapshot)
-		cancel()
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err == nil:
-			snapshot = next
-		case !errors.Is(err, context.DeadlineExceeded):
+		if err := await(ctx, due, changed, nil); err != nil {
 			return err
 		}
 	}

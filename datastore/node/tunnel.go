@@ -39,30 +39,39 @@ var errNoNode = fmt.Errorf("there is no such Node: %w", datastore.ErrNotFound)
 
 // Run ensures the addresses now and whenever a pool or the own Node changes, until ctx ends. It retries after errors.
 func (t *Tunnels) Run(ctx context.Context, tables *datastore.Tables) error {
-	snapshot, err := tables.WaitInSync(ctx)
-	if err != nil {
+	if _, err := tables.WaitInSync(ctx); err != nil {
 		return err
 	}
 	for {
+		before := t.inputs(tables.Snapshot())
 		if err := t.ensureUntilDone(ctx); err != nil {
 			return err
 		}
-		for concerned := false; !concerned; {
-			next, err := tables.Wait(ctx, snapshot)
-			if err != nil {
+		for {
+			snapshot := tables.Snapshot()
+			if !t.inputs(snapshot).equal(before) {
+				break
+			}
+			nodes, pools := snapshot.ReplacedOf(model.KindNode), snapshot.ReplacedOf(model.KindIPPool)
+			if err := await(ctx, time.Time{}, nodes, pools); err != nil {
 				return err
 			}
-			for change := range next.Changes(snapshot) {
-				concerned = concerned || t.concerns(change.Key)
-			}
-			snapshot = next
 		}
 	}
 }
 
-// concerns reports whether a change of key may change a tunnel address.
-func (t *Tunnels) concerns(key model.Key) bool {
-	return key.Kind == model.KindIPPool || key == model.ResourceKey(model.KindNode, t.Node)
+// tunnelInputs are the objects that tunnel addresses follow from.
+type tunnelInputs struct {
+	node  *model.Object
+	pools []*model.Object
+}
+
+func (t *Tunnels) inputs(s *datastore.Snapshot) tunnelInputs {
+	return tunnelInputs{s.Get(model.ResourceKey(model.KindNode, t.Node)), slices.Collect(s.All(model.KindIPPool))}
+}
+
+func (i tunnelInputs) equal(other tunnelInputs) bool {
+	return i.node == other.node && slices.Equal(i.pools, other.pools)
 }
 
 // ensureUntilDone repeats Ensure until it succeeds or ctx ends.

@@ -189,7 +189,7 @@ func testPasswordsWithoutTheAPI(t *testing.T, r *rig) {
 		t.Errorf("without the API: %q", got)
 	}
 	away := r.open(r.server.ConfigAt(line.URL, user))
-	await(t, away, "bgp", "tor", "", "connect") // refused, or reset
+	await(t, away, "bgp", "tor", "", `Get "`+line.URL) // refused, reset, or EOF
 	line.Mend()
 	await(t, s, "bgp", "tor", "rotated", "")
 	await(t, away, "bgp", "tor", "rotated", "")
