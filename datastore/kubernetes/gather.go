@@ -14,7 +14,7 @@ import (
 const (
 	// gatherFor bounds the delay of a change while others follow in close succession. A wakeup costs a process several
 	// times as much as an event; a change after a quiet time is not delayed.
-	gatherFor = 100 * time.Millisecond
+	gatherFor = 200 * time.Millisecond
 	// gatherUpTo is the number of bytes that may wait; a longer stream is read as it arrives.
 	gatherUpTo = 64 << 10
 )
