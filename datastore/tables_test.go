@@ -420,7 +420,8 @@ func TestReplacedOfAKind(t *testing.T) {
 		t.Error("the first full read replaces nothing")
 	}
 	s := tables.Snapshot()
-	nodes, pools, others := s.ReplacedOf(model.KindNode), s.ReplacedOf(model.KindIPPool), s.ReplacedOf(model.KindProfile)
+	nodes, pools := s.ReplacedOf(model.KindNode), s.ReplacedOf(model.KindIPPool)
+	others := s.ReplacedOf(model.KindProfile)
 	tables.Apply(pool(11))
 	if closed(nodes) || !closed(pools) || !closed(others) {
 		t.Errorf("a pool changed: nodes %t, pools %t, a kind that is not watched %t", closed(nodes), closed(pools),

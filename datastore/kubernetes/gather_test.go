@@ -197,8 +197,8 @@ func TestShortWritesWait(t *testing.T) {
 	}
 }
 
-// TestShortWritesLeaveRarely: on a busy connection several batches share one segment of acknowledgements, and none waits
-// for ever.
+// TestShortWritesLeaveRarely: on a busy connection several batches share one segment of acknowledgements, and none
+// waits for ever.
 func TestShortWritesLeaveRarely(t *testing.T) {
 	c, other := newConnection(t, 200*time.Millisecond)
 	sent := reads(other)
