@@ -101,18 +101,18 @@ func (s *Store) resource(kind model.Kind) (resource, error) {
 		r.plural, r.namespaced, r.many = "pods", true, true
 		r.fields, r.decode = running, typed(keptPod, s.endpoint)
 	case model.KindNamespace:
-		r.plural, r.many, r.decode = "namespaces", true, typed(nil, form.Namespace)
+		r.plural, r.many, r.decode = "namespaces", true, typed(keptLabels, form.Namespace)
 	case model.KindServiceAccount:
 		r.plural, r.namespaced, r.many = "serviceaccounts", true, true
-		r.decode = typed(nil, form.ServiceAccount)
+		r.decode = typed(keptLabels, form.ServiceAccount)
 	case model.KindService:
-		r.plural, r.namespaced, r.many, r.decode = "services", true, true, typed(nil, form.Service)
+		r.plural, r.namespaced, r.many, r.decode = "services", true, true, typed(keptSpec, form.Service)
 	case model.KindEndpointSlice:
 		r.root, r.plural, r.namespaced, r.many = "/apis/discovery.k8s.io/v1", "endpointslices", true, true
-		r.decode = typed(nil, form.EndpointSlice)
+		r.decode = typed(keptSlice, form.EndpointSlice)
 	case model.KindKubernetesNetworkPolicy:
 		r.root, r.plural, r.namespaced, r.many = "/apis/networking.k8s.io/v1", "networkpolicies", true, true
-		r.decode = typed(nil, s.networkPolicy)
+		r.decode = typed(keptSpec, s.networkPolicy)
 	case model.KindClusterNetworkPolicy:
 		r.root, r.plural, r.protobuf, r.custom = policyRoot, "clusternetworkpolicies", false, true
 		r.decode = s.clusterPolicy
@@ -162,20 +162,14 @@ type message[T any] interface {
 	Unmarshal([]byte) error
 }
 
-// typed decodes one of Kubernetes' own objects, of which it keeps parts, or all. It serves one reader at a time.
+// typed decodes one of Kubernetes' own objects, of which it keeps parts. It serves one reader at a time.
 func typed[T any, P message[T]](keep parts, convert func(*T) *model.Object) func([]byte) (*model.Object, error) {
 	var room []byte
-	reused := new(T) // trimmed kinds are numerous, and the result of convert shares none of its memory
+	v := new(T) // used again, since these kinds are numerous; the result of convert must not refer to it
 	return func(raw []byte) (*model.Object, error) {
-		v := reused
-		if keep != nil {
-			room = trim(room[:0], raw, keep)
-			raw = room
-			*v = *new(T)
-		} else {
-			v = new(T)
-		}
-		if err := P(v).Unmarshal(raw); err != nil {
+		room = trim(room[:0], raw, keep)
+		*v = *new(T)
+		if err := P(v).Unmarshal(room); err != nil {
 			return nil, fmt.Errorf("%w: %w", errMangled, err)
 		}
 		return convert(v), nil

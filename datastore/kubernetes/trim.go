@@ -6,8 +6,8 @@ import "google.golang.org/protobuf/encoding/protowire"
 // message, or a list of messages, of which these parts are kept.
 type parts map[protowire.Number]parts
 
-// trim appends the kept parts of a message to dst. Most of a pod or a node is unused here: managed fields, its
-// containers' details, the images of a node. Skipping costs little; decoding is most of the work of a start. Malformed
+// trim appends the kept parts of a message to dst. Most of an object is unused here: managed fields, the details of
+// a pod's containers, the images of a node. Skipping costs little; decoding is most of the work of a start. Malformed
 // data is kept as it is, for the decoder to report.
 func trim(dst, message []byte, keep parts) []byte {
 	for len(message) > 0 {
@@ -85,5 +85,23 @@ var (
 		3: { // status
 			5: nil, // addresses
 		},
+	}
+	// keptLabels are of a Namespace or a ServiceAccount.
+	keptLabels = parts{1: keptMetadata}
+	// keptSpec are of a Service or a NetworkPolicy.
+	keptSpec = parts{
+		1: keptMetadata,
+		2: nil, // spec
+		3: nil, // status of a Service
+	}
+	keptSlice = parts{
+		1: keptMetadata,
+		2: { // endpoints
+			1: nil, // addresses
+			2: nil, // conditions
+			6: nil, // nodeName
+		},
+		3: nil, // ports
+		4: nil, // addressType
 	}
 )

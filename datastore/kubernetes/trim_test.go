@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"reflect"
@@ -9,6 +10,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/datastore/kubernetes/form"
@@ -68,6 +71,66 @@ func TestTrim(t *testing.T) {
 		have, _ := form.Node(&left, form.Config{UsePodCIDR: true})
 		checkSame(t, name, have, want)
 	}
+}
+
+// TestTrimSmall: the same for the other kinds.
+func TestTrimSmall(t *testing.T) {
+	now := metav1.Now().Rfc3339Copy()
+	meta := metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u", ResourceVersion: "7", Generation: 3,
+		CreationTimestamp: now, Labels: map[string]string{model.LabelServiceName: "web", "a": "b"},
+		Annotations:     map[string]string{"projectcalico.org/x": "y", "other": "z"},
+		OwnerReferences: []metav1.OwnerReference{{Name: "web", Kind: "Service"}},
+		ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: []byte("{}")}}}}
+	yes, port, udp, node, zone := true, int32(53), corev1.ProtocolUDP, "n1", "z1"
+	spec := corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.7",
+		ClusterIPs: []string{"10.96.0.7", "fd00::7"}, ExternalIPs: []string{"192.0.2.7"}, LoadBalancerIP: "192.0.2.8",
+		ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, Selector: map[string]string{"a": "b"},
+		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+		Ports:      []corev1.ServicePort{{Name: "dns", Protocol: udp, Port: port, NodePort: 30053}}}
+	status := corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{
+		Ingress: []corev1.LoadBalancerIngress{{IP: "192.0.2.8"}}}}
+	checkTrim(t, keptLabels, &corev1.Namespace{ObjectMeta: meta}, form.Namespace)
+	checkTrim(t, keptLabels, &corev1.ServiceAccount{ObjectMeta: meta,
+		Secrets: []corev1.ObjectReference{{Name: "s"}}}, form.ServiceAccount)
+	checkTrim(t, keptSpec, &corev1.Service{ObjectMeta: meta, Spec: spec, Status: status}, form.Service)
+	checkTrim(t, keptSpec, &networkingv1.NetworkPolicy{ObjectMeta: meta, Spec: networkingv1.NetworkPolicySpec{
+		PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}},
+		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+		Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{
+			IPBlock: &networkingv1.IPBlock{CIDR: "10.0.0.0/8"}}}}}}}, form.KubernetesPolicy)
+	checkTrim(t, keptSlice, &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{
+			{Addresses: []string{"10.64.0.1"}, NodeName: &node, Zone: &zone, Hostname: &node,
+				Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &yes},
+				TargetRef:  &corev1.ObjectReference{Kind: "Pod", Name: "web-1"}},
+			{}, {Addresses: []string{"10.64.0.2", "10.64.0.3"}}},
+		Ports: []discoveryv1.EndpointPort{{Name: &zone, Port: &port, Protocol: &udp}}}, form.EndpointSlice)
+}
+
+// checkTrim compares the object of a value with that of its trimmed message, which must be the smaller one.
+func checkTrim[T any, P interface {
+	message[T]
+	marshaller
+}](t *testing.T, keep parts, full P, convert func(*T) *model.Object) {
+	t.Helper()
+	name := fmt.Sprintf("%T", full)
+	raw := marshal(t, full)
+	if left := trim(nil, raw, keep); len(left) > len(raw)-50 {
+		t.Errorf("%s: %d of %d bytes are left", name, len(left), len(raw))
+	}
+	decode := typed[T, P](keep, convert)
+	have, err := decode(raw)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	if _, err := decode(marshal(t, P(new(T)))); err != nil { // the next object, which must not change the first
+		t.Fatalf("%s: %v", name, err)
+	}
+	whole := P(new(T))
+	if err := whole.Unmarshal(raw); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	checkSame(t, name, have, convert(whole))
 }
 
 // huge has a label and an annotation whose lengths take more bytes than most.
