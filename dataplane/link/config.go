@@ -71,7 +71,9 @@ type Config struct {
 	// NoForwarding leaves the sysctls that make the host a router alone.
 	NoForwarding bool
 	// IPv6: this node uses it, and so has to forward it.
-	IPv6      bool
+	IPv6 bool
+	// WireGuard: the traffic between nodes should be encrypted, which Manx does not support.
+	WireGuard bool
 	Endpoints []Endpoint
 }
 

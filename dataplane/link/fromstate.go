@@ -20,9 +20,19 @@ func (t *Target) Health() reconcile.Health {
 	return reconcile.Health{Part: "interfaces", Failures: t.Failures(), Problem: t.problem()}
 }
 
-// Notices returns the variables that this process can never set, which have one cause. Every other setting has a row of
-// its own.
+// Notices returns the missing encryption, and the variables that this process can never set, which have one cause. Every
+// other setting has a row of its own.
 func (t *Target) Notices() []reconcile.Notice {
+	list := t.refused()
+	if t.config.WireGuard {
+		list = append(list, reconcile.Notice{Subject: "WireGuard", Since: t.unencrypted, Text: "FelixConfiguration sets " +
+			"wireguardEnabled or wireguardEnabledV6, which Manx does not support: the traffic between this node and " +
+			"others is not encrypted"})
+	}
+	return list
+}
+
+func (t *Target) refused() []reconcile.Notice {
 	var refused *Status
 	count := 0
 	for _, s := range t.Statuses() {
@@ -52,6 +62,9 @@ func (t *Target) SetState(h *hoststate.Host) {
 func fromState(h *hoststate.Host) Config {
 	c := Config{NoForwarding: h.Felix.IPForwarding == "Disabled", IPv6: usesIPv6(h)}
 	ipip, mtu := h.PoolTable().Use(ippool.IPIP), 0
+	for _, enabled := range []*bool{h.Felix.WireguardEnabled, h.Felix.WireguardEnabledV6} {
+		c.WireGuard = c.WireGuard || enabled != nil && *enabled
+	}
 	if h.Felix.IPIPEnabled != nil {
 		ipip = *h.Felix.IPIPEnabled
 	}

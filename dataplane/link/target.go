@@ -45,6 +45,8 @@ type Target struct {
 	own     map[string]bool  // devices whose addresses only this Target sets; one that was ours stays so
 	missing map[string]error // devices that the kernel cannot make
 
+	unencrypted time.Time // since when WireGuard is configured
+
 	readOnly *kernel.ReadOnlyError // why no variable can be set; nil: they can
 }
 
@@ -69,6 +71,9 @@ func New(k Kernel, mtuFile string, now func() time.Time) *Target {
 
 // Configure sets the datastore's settings.
 func (t *Target) Configure(c Config) {
+	if c.WireGuard && !t.config.WireGuard {
+		t.unencrypted = t.now()
+	}
 	t.config, t.stale = c, true
 	for _, d := range c.Devices {
 		if !t.own[d.Name] {
