@@ -20,14 +20,14 @@ func (t *Target) Health() reconcile.Health {
 	return reconcile.Health{Part: "interfaces", Failures: t.Failures(), Problem: t.problem()}
 }
 
-// Notices returns the missing encryption, and the variables that this process can never set, which have one cause. Every
-// other setting has a row of its own.
+// Notices returns the missing encryption, and the variables that this process can never set, which have one cause.
+// Every other setting has a row of its own.
 func (t *Target) Notices() []reconcile.Notice {
 	list := t.refused()
 	if t.config.WireGuard {
-		list = append(list, reconcile.Notice{Subject: "WireGuard", Since: t.unencrypted, Text: "FelixConfiguration sets " +
-			"wireguardEnabled or wireguardEnabledV6, which Manx does not support: the traffic between this node and " +
-			"others is not encrypted"})
+		list = append(list, reconcile.Notice{Subject: "WireGuard", Since: t.unencrypted,
+			Text: "FelixConfiguration sets wireguardEnabled or wireguardEnabledV6, which Manx does not support: the " +
+				"traffic between this node and others is not encrypted"})
 	}
 	return list
 }
