@@ -80,7 +80,8 @@ func TestTrimSmall(t *testing.T) {
 		CreationTimestamp: now, Labels: map[string]string{model.LabelServiceName: "web", "a": "b"},
 		Annotations:     map[string]string{"projectcalico.org/x": "y", "other": "z"},
 		OwnerReferences: []metav1.OwnerReference{{Name: "web", Kind: "Service"}},
-		ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: []byte("{}")}}}}
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl",
+			FieldsV1: &metav1.FieldsV1{Raw: []byte("{}")}}}}
 	yes, port, udp, node, zone := true, int32(53), corev1.ProtocolUDP, "n1", "z1"
 	spec := corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.7",
 		ClusterIPs: []string{"10.96.0.7", "fd00::7"}, ExternalIPs: []string{"192.0.2.7"}, LoadBalancerIP: "192.0.2.8",
