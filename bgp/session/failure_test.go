@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
@@ -53,6 +56,25 @@ func TestASymptomDoesNotReplaceItsCause(t *testing.T) {
 	if words := otherAddressWords(mesh, "fd00::6"); strings.Contains(words, "sourceAddress") ||
 		!strings.Contains(words, "manxd --ip6=fd00::6") {
 		t.Errorf("the mesh has no sourceAddress, and IPv6 a flag of its own: %q", words)
+	}
+}
+
+// GoBGP logs the NOTIFICATION of a session that lasts a moment before it reports that the session was established.
+func TestTheSideThatSentANotification(t *testing.T) {
+	for why, want := range map[api.PeerState_DisconnectReason]Direction{
+		api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED: DirectionReceived,
+		api.PeerState_DISCONNECT_REASON_HARD_RESET:            DirectionReceived,
+		api.PeerState_DISCONNECT_REASON_NOTIFICATION_SENT:     DirectionSent,
+		api.PeerState_DISCONNECT_REASON_READ_FAILED:           DirectionLocal,
+	} {
+		l := newMachineLab(false)
+		l.events["notified"]()
+		l.now = l.now.Add(time.Millisecond)
+		l.events["establish"]()
+		l.Transition(labPeer, apiutil.PeerState{SessionState: gobgp.BGP_FSM_IDLE, DisconnectReason: why}, l.now)
+		if by := l.entries[labPeer].failure.by; by != want {
+			t.Errorf("%s: by %q, want %q", why, by, want)
+		}
 	}
 }
 

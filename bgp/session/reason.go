@@ -125,8 +125,10 @@ func lossWords(e *entry, st apiutil.PeerState) string {
 func lossBy(st apiutil.PeerState) Direction {
 	switch st.DisconnectReason {
 	case api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED, api.PeerState_DISCONNECT_REASON_ADMIN_DOWN,
-		api.PeerState_DISCONNECT_REASON_DECONFIGURED:
+		api.PeerState_DISCONNECT_REASON_DECONFIGURED, api.PeerState_DISCONNECT_REASON_NOTIFICATION_SENT:
 		return DirectionSent
+	case api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED, api.PeerState_DISCONNECT_REASON_HARD_RESET:
+		return DirectionReceived
 	}
 	return DirectionLocal
 }
