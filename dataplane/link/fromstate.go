@@ -23,7 +23,7 @@ func (t *Target) Health() reconcile.Health {
 // Notices returns the missing encryption, and the variables that this process can never set, which have one cause.
 // Every other setting has a row of its own.
 func (t *Target) Notices() []reconcile.Notice {
-	list := t.refused()
+	list := t.readOnlyNotice()
 	if t.config.WireGuard {
 		list = append(list, reconcile.Notice{Subject: "WireGuard", Since: t.unencrypted,
 			Text: "FelixConfiguration sets wireguardEnabled or wireguardEnabledV6, which Manx does not support: the " +
@@ -32,7 +32,8 @@ func (t *Target) Notices() []reconcile.Notice {
 	return list
 }
 
-func (t *Target) refused() []reconcile.Notice {
+// readOnlyNotice returns one notice about all variables that this process can never set, none if it can set them.
+func (t *Target) readOnlyNotice() []reconcile.Notice {
 	var refused *Status
 	count := 0
 	for _, s := range t.Statuses() {

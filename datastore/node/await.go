@@ -7,7 +7,7 @@ import (
 
 // await waits until one of two channels is closed, or for the due time; nil and the zero time are never. It returns
 // ctx's error if that ends first.
-func await(ctx context.Context, due time.Time, changed, or <-chan struct{}) error {
+func await(ctx context.Context, due time.Time, changed, orChanged <-chan struct{}) error {
 	var over <-chan time.Time
 	if !due.IsZero() {
 		timer := time.NewTimer(time.Until(due))
@@ -16,7 +16,7 @@ func await(ctx context.Context, due time.Time, changed, or <-chan struct{}) erro
 	}
 	select {
 	case <-changed:
-	case <-or:
+	case <-orChanged:
 	case <-over:
 	case <-ctx.Done():
 	}
