@@ -31,6 +31,8 @@ const (
 	// lifetime is the minimum requested duration of a watch, and half of the maximum: watches end now and then, so that
 	// servers share them, and not all at the same time.
 	lifetime = 5 * time.Minute
+	// streamBuffer is the size of the buffer of each watch.
+	streamBuffer = 64 << 10
 	// absentInterval is the interval between checks for a missing kind.
 	absentInterval = 30 * time.Second
 )
@@ -308,7 +310,7 @@ func (c *cancelled) Close() error {
 
 func framesOf(r resource, stream io.Reader) frames {
 	if r.protobuf {
-		return &protobufFrames{reader: bufio.NewReaderSize(stream, gatherUpTo)}
+		return &protobufFrames{reader: bufio.NewReaderSize(stream, streamBuffer)}
 	}
 	return jsonFrames{decoder: json.NewDecoder(stream)}
 }
