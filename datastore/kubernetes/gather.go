@@ -15,8 +15,8 @@ const (
 	// gatherFor bounds the delay of a change while others follow in close succession. A wakeup costs a process several
 	// times as much as an event; a change after a quiet time is not delayed.
 	gatherFor = 200 * time.Millisecond
-	// gatherUpTo is the number of bytes that may wait; a longer stream is read as it arrives. Ten pods a second that come
-	// and go are 90 KB in gatherFor.
+	// gatherUpTo is the number of bytes that may wait; a longer stream is read as it arrives. Ten pods a second that
+	// come and go are 90 KB in gatherFor.
 	gatherUpTo = 256 << 10
 )
 

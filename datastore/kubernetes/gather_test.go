@@ -226,26 +226,39 @@ func TestShortWritesLeaveRarely(t *testing.T) {
 	}
 }
 
-// TestOneWakeupABatch: the reader of a busy connection is woken once for each batch, and not by its first event.
+// TestOneWakeupABatch: the reader of a busy connection is woken once for each batch, and not by its first event. A
+// batch has room for the events of ten pods a second that come and go.
 func TestOneWakeupABatch(t *testing.T) {
 	c, other := newConnection(t, time.Hour)
 	batches := reads(c)
 	write(t, other, []byte("first"))
 	<-batches
-	write(t, other, []byte("second"))
-	left := func() (n int, waiting bool) {
-		_ = c.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ) })
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return n, c.busy
-	}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		n, waiting := left()
-		if n == len("second") && waiting {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the kernel has %d bytes of %d, the reader gathers: %t", n, len("second"), waiting)
+	until := func(what string, reached func(fd int) (int, error), want int) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			var n int
+			_ = c.raw.Control(func(fd uintptr) { n, _ = reached(int(fd)) })
+			if n == want {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s is %d, want %d", what, n, want)
+			}
 		}
 	}
+	until("SO_RCVLOWAT", func(fd int) (int, error) {
+		return unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVLOWAT)
+	}, gatherUpTo)
+	const size = 10 * 45_000 / int(time.Second/gatherFor)
+	for range 10 {
+		write(t, other, bytes.Repeat([]byte("x"), size/10))
+	}
+	select {
+	case got := <-batches:
+		t.Fatalf("%d bytes did not wait for the others", len(got))
+	case <-time.After(100 * time.Millisecond): // it may take longer; a fault shows sooner or later
+	}
+	until("the number of unread bytes", func(fd int) (int, error) {
+		return unix.IoctlGetInt(fd, unix.SIOCINQ)
+	}, size)
 }
