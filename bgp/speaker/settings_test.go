@@ -28,10 +28,12 @@ func TestSessionSettingsWithBIRD(t *testing.T) {
 			neighbor + " as " + fmt.Sprint(ourAS) + "; " + hops +
 			" " + family + " { import all; export " + export + "; add paths on; }; }\n"
 	}
+	// A connection whose packets are dropped cannot be closed in order: BIRD keeps it, and may refuse others, until the
+	// hold time ends.
 	n.start(strings.Replace(birdHead, "route 10.244.2.0/26 blackhole;",
 		"route 10.244.2.0/26 blackhole; route 10.50.0.0/24 blackhole;", 1) +
 		session("near", "10.77.0.2", 64512, "10.77.0.11", 64512, "direct; ttl security on;", "none") +
-		session("distant", "10.77.0.3", 64512, "10.77.0.12", 64512, "multihop 20;", "none") +
+		session("distant", "10.77.0.3", 64512, "10.77.0.12", 64512, "multihop 20; hold time 9;", "none") +
 		session("otheras", "10.77.0.4", 64600, "10.77.0.13", 65222, "multihop;",
 			"filter { if net = 10.50.0.0/24 then { bgp_path.prepend(65222); accept; } reject; }") +
 		session("anysrc", "10.77.0.5", 64600, "10.77.0.1", 64512, "multihop; router id 10.77.0.5;",
