@@ -233,11 +233,11 @@ func TestOneWakeupABatch(t *testing.T) {
 	batches := reads(c)
 	write(t, other, []byte("first"))
 	<-batches
-	until := func(what string, reached func(fd int) (int, error), want int) {
+	until := func(what string, value func(fd int) (int, error), want int) {
 		t.Helper()
 		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 			var n int
-			_ = c.raw.Control(func(fd uintptr) { n, _ = reached(int(fd)) })
+			_ = c.raw.Control(func(fd uintptr) { n, _ = value(int(fd)) })
 			if n == want {
 				return
 			}
