@@ -203,7 +203,7 @@ func TestSessions(t *testing.T) {
 				`BGPPeer/p7: is skipped: spec.peerIP = "10.1.1.1:99999": must be an IP address, IPv4:PORT or [IPv6]:PORT`,
 				"BGPPeer/p8: is skipped: spec.keepOriginalNextHop and spec.nextHopMode",
 				`BGPPeer/p9: is skipped: spec.peerSelector = "a ==="`}},
-		{rule: "fields without effect are told",
+		{rule: "fields without effect are reported",
 			objects: []string{a, off,
 				`peer p {"peerIP":"10.9.9.9","asNumber":65100,"filters":["f"],"maxRestartTime":"2h"}`,
 				`config other {}`,
@@ -319,7 +319,7 @@ func TestSessionFields(t *testing.T) {
 			t.Errorf("password %q (%s), restart %d", s.Password, s.PasswordFrom, s.RestartSeconds)
 		}
 	})
-	t.Run("a missing password is told and none is used", func(t *testing.T) {
+	t.Run("a missing password is reported and none is used", func(t *testing.T) {
 		s, d := one(t, "a", "10.0.0.2",
 			`config default {"nodeMeshPassword":{"secretKeyRef":{"name":"mesh","key":"nope"}}}`)
 		if s.Password != "" || s.PasswordFrom != "missing" {
@@ -405,7 +405,7 @@ func TestGlobal(t *testing.T) {
 		{rule: "router ID: an IPv6-only node gets the hash", nodeName: "kube-master",
 			objects: []string{`node kube-master {"bgp":{"ipv6Address":"fd00::1/64"}}`},
 			want:    Global{LocalAS: 64512, RouterID: addr("25.79.212.8"), ListenPort: 179}},
-		{rule: "router ID: nonsense is told", routerID: "ten", objects: []string{v4node("a", "10.0.0.1")},
+		{rule: "router ID: nonsense is reported", routerID: "ten", objects: []string{v4node("a", "10.0.0.1")},
 			want:    Global{LocalAS: 64512, RouterID: addr("10.0.0.1"), ListenPort: 179},
 			notices: []string{`Node/a: CALICO_ROUTER_ID = "ten" is ignored`}},
 	} {

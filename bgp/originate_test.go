@@ -55,7 +55,7 @@ func TestOriginated(t *testing.T) {
 			a, pool, `config default {"ipv4NormalRoutePriority":5000,"ipv6NormalRoutePriority":80}`,
 			"block a 10.0.1.0/26", "block a fd00::40/122"},
 			want: []string{"10.0.1.0/26 metric 5000 blackhole", "fd00::40/122 metric 80 blackhole"}},
-		{rule: "a priority out of range is told",
+		{rule: "a priority out of range is reported",
 			objects: []string{a, `config default {"ipv4NormalRoutePriority":2147483647}`, "block a 10.0.1.0/26"},
 			want:    []string{"10.0.1.0/26 metric 1024 blackhole"},
 			notices: []string{"BGPConfiguration/default: spec.ipv4NormalRoutePriority = 2147483647 is ignored"}},
@@ -91,7 +91,7 @@ func TestOriginated(t *testing.T) {
 				"block a 10.0.1.0/26"},
 			want:    []string{"10.0.1.0/26 metric 1024 blackhole 65000:3"},
 			notices: []string{`BGPConfiguration/node.a: community "gold" of 10.0.0.0/8 is ignored: want AA:NN`}},
-		{rule: "communities: numbers too great are told",
+		{rule: "communities: numbers too great are reported",
 			objects: []string{
 				a,
 				`config default {"prefixAdvertisements":[{"cidr":"10.0.0.0/8","communities":["65536:1","4294967295:1:1"]}]}`, "block a 10.0.1.0/26"},

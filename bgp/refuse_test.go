@@ -111,7 +111,7 @@ func TestRefusalsBySetting(t *testing.T) {
 		{"subnets of the host", RefuseSettings{},
 			map[string]string{"default": `"manx.io/refuse-connected-routes":"true"`},
 			"- - - - - - connected_subnet connected_subnet - connected_subnet", ""},
-		{"a slip changes nothing and is told", RefuseSettings{},
+		{"a slip changes nothing and is reported", RefuseSettings{},
 			map[string]string{"default": `"manx.io/max-prefix-length-v4":"33","manx.io/refuse-default-route":"yes"`},
 			"- - - - - - - - - -", `manx.io/max-prefix-length-v4 = "33" is ignored: want a number from 0 to 32`},
 	} {

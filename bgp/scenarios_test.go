@@ -174,7 +174,7 @@ func TestScenarios(t *testing.T) {
 			want: []string{"10.225.0.1:179 global 65002-65515 active from BGPPeer/a",
 				"10.225.0.2:179 node 65002-65002 active from BGPPeer/b, own AS 1 times",
 				"2001::500:179 global 65002-65515 active from BGPPeer/c"}},
-		{rule: "two ports on one address: one session, as GoBGP tells neighbours apart by address",
+		{rule: "two ports on one address: one session, as GoBGP identifies neighbours by address",
 			objects: plus(`peer a {"peerIP":"10.225.0.1:500","asNumber":65515}`,
 				`peer b {"peerIP":"10.225.0.1:600","asNumber":65515}`),
 			want: []string{"10.225.0.1:500 global 64512-65515 active from BGPPeer/a"},
@@ -319,7 +319,7 @@ func TestWhichSettingsWin(t *testing.T) {
 			want: map[string]string{"n1": "10.0.0.2:179 node 64512-64512 passive from BGPPeer/a+BGPPeer/b filters []",
 				"n2": "10.0.0.1:179 node 64512-64512 active from BGPPeer/b+BGPPeer/a, via 10.0.0.9, restart 9, " +
 					"keepalive 7, own AS 2 times, next hop self filters [f]"}},
-		{rule: "a password of one end alone is told at both",
+		{rule: "a password of one end alone is reported at both",
 			objects: with(`peer a {"node":"n1","peerIP":"10.0.0.2"}`,
 				`peer b {"node":"n2","peerIP":"10.0.0.1",`+fmt.Sprintf(secretRef, "k")+`}`),
 			want: map[string]string{"n1": "10.0.0.2:179 node 64512-64512 passive from BGPPeer/a filters []",

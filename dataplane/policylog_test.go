@@ -196,7 +196,7 @@ func logPacket(t *testing.T, rules *nftables.Conn) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	waitFor(t, "NFLOG to tell of a packet", func() bool {
+	waitFor(t, "NFLOG to report a packet", func() bool {
 		_, _ = conn.Write([]byte("x"))
 		select {
 		case p := <-heard:

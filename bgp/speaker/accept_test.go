@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// A failure to accept connections is told, ends no session, and passes. The test is not parallel: the limit of open
-// files holds for the whole process.
+// A failure to accept connections is reported, ends no session, and passes. The test is not parallel: the limit of
+// open files holds for the whole process.
 func TestAcceptAfterTooManyOpenFiles(t *testing.T) {
 	s, d := testSpeaker(t, Config{})
 	d.Sessions = []bgp.Session{passive("127.0.7.1"), passive("127.0.7.2")}

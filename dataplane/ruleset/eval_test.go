@@ -65,7 +65,7 @@ func outputCases() []outputCase {
 		{name: "reject ends everything", chains: []*Chain{output("a", 0, act(Reject)), output("b", 1, act(Accept))},
 			dropped: true},
 		{name: "the end of a base chain accepts", chains: []*Chain{output("a", 0, mark(1))}, mark: 1},
-		{name: "base chains are asked in order of priority",
+		{name: "base chains are evaluated in order of priority",
 			chains: []*Chain{output("z", -5, mark(1)),
 				output("a", 5, act(Drop, Match{Field: PacketMark, Low: 1, Mask: 1}))}, dropped: true},
 		{name: "return in a base chain accepts", chains: []*Chain{output("a", 0, act(Return), act(Drop))}},
@@ -108,7 +108,7 @@ func outputCases() []outputCase {
 			output("a", 0, mark(0x30000), Rule{Mark: Mark{0, 0x20000}})}, mark: 0x10000},
 		{name: "bits are set and cleared together",
 			chains: []*Chain{output("a", 0, mark(0x50000), Rule{Mark: Mark{0x20000, 0x30000}})}, mark: 0x60000},
-		{name: "pass: the next tier is asked only if the mark is set", mark: 4, chains: []*Chain{
+		{name: "pass: the next tier is evaluated only if the mark is set", mark: 4, chains: []*Chain{
 			output("a", 0, jump("tiers")),
 			chain("tiers", jump("pi/x"), Rule{Matches: []Match{{Field: PacketMark, Low: 2, Mask: 2}}, Mark: Mark{0, 2},
 				Verdict: Verdict{Action: Goto, Chain: "tier2"}}, act(Drop)),

@@ -184,7 +184,7 @@ func TestDecideAddress(t *testing.T) {
 		{rule: "a wrong method fails", family: IPv4, setting: "autodetect", method: "best", existing: "10.0.0.9/24",
 			err: `IP_AUTODETECTION_METHOD: detection method "best"`},
 		{rule: "unset: IPv4 is detected for a new Node", family: IPv4, want: "10.0.0.1/24"},
-		{rule: "unset: IPv4 that cannot be detected is told", family: IPv4, host: bare, want: "",
+		{rule: "unset: IPv4 that cannot be detected is reported", family: IPv4, host: bare, want: "",
 			warning: "no IPv4 address was found"},
 		{rule: "unset: the Node keeps its IPv4 address", family: IPv4, existing: "10.0.0.1/16", want: "10.0.0.1/16"},
 		{rule: "unset: the Node keeps an address that is not here, with a warning", family: IPv4,

@@ -214,8 +214,8 @@ func TestPodSecurity(t *testing.T) {
 	}
 }
 
-// The probes ask the port that manxd opens, and no port of calico-node: manxd waits beside a calico-node until it ends,
-// and Felix answers 404 to the probes' paths at 9099.
+// The probes call the port that manxd opens, and no port of calico-node: manxd waits beside a calico-node until it
+// ends, and Felix answers 404 to the probes' paths at 9099.
 func TestProbesAskManxd(t *testing.T) {
 	const felix = 9099
 	probed := 0

@@ -29,9 +29,9 @@ type theme struct {
 }
 
 var themes = []theme{
-	{"Which sessions there are", sessions},
+	{"Sessions", sessions},
 	{"How sessions are set up", settings},
-	{"What is announced", announced},
+	{"Announced routes", announced},
 	{"Filters", filters},
 	{"Services", services},
 	{"Routes in the kernel", kernelRoutes},

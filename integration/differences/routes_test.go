@@ -141,7 +141,7 @@ var filters = []difference{
 				t.Errorf("%+v", d.Filters)
 			}
 		}},
-	{name: "BGPFilter that does not exist", calico: "passed over", manx: "passed over, and a notice says so",
+	{name: "BGPFilter that does not exist", calico: "ignored", manx: "ignored, and a notice says so",
 		why: "Somebody may have misspelt it.",
 		check: func(t *testing.T) {
 			d := desiredOn(t, "a", a, off, `peer tor {"peerIP":"10.9.9.9","asNumber":65100,"filters":["none"]}`)
@@ -150,11 +150,11 @@ var filters = []difference{
 		}},
 	{name: "`prependASPath` towards another AS", calico: "the path is the list and the own AS before it",
 		manx:  "the own AS appears once more behind the list, unless the list ends with it",
-		why:   "GoBGP asks the export policy after it has put the own AS into the path.",
+		why:   "GoBGP evaluates the export policy after it has put the own AS into the path.",
 		shown: "bgp/speaker TestFiltersWithBIRD"},
 	{name: "`interface` of a learned route", calico: "always that of its next hop",
 		manx:  "none for some milliseconds after a next hop is first seen; changes are noticed within five seconds",
-		why:   "The kernel is asked beside the policy, not by it.",
+		why:   "A lookup in the kernel runs beside the evaluation of the policy.",
 		shown: "bgp/speaker TestPolicyDoesWhatTheRulesSay"},
 	{name: "learned route that changes so that an export filter rejects it, on a session with ADD-PATH",
 		calico: "withdrawn", manx: "withdrawn if it is among the best paths; else with the next change of the " +

@@ -9,7 +9,7 @@ import (
 )
 
 var sessions = []difference{
-	{name: "AS of a mesh peer that has none of its own", calico: "the AS of the node that looks at it",
+	{name: "AS of a mesh peer that has none of its own", calico: "the AS of the node that peers with it",
 		manx: "the AS of the cluster",
 		why: "The peer says the cluster's AS in its OPEN; with calico/node's choice the session never comes up when " +
 			"the local node has an AS of its own.",
@@ -44,7 +44,7 @@ var sessions = []difference{
 		calico: "one of them counts: `nodeSelector` before `node`, `peerSelector` before `peerIP`, `nextHopMode` " +
 			"before `keepOriginalNextHop`; `asNumber` beside `peerSelector` is ignored",
 		manx: "skipped, and a notice says so",
-		why:  "Nobody can tell which of the two was meant. The clients of both refuse to write such a BGPPeer.",
+		why:  "The intended one is unknown. The clients of both refuse to write such a BGPPeer.",
 		check: func(t *testing.T) {
 			d := desiredOn(t, "a", a, b, off,
 				`peer p {"node":"a","nodeSelector":"all()","peerIP":"10.9.9.9","asNumber":1}`,
@@ -57,7 +57,7 @@ var sessions = []difference{
 			}
 		}},
 	{name: "BGPPeers of one group with one address", calico: "any of them, another one after a restart",
-		manx: "the one with the lowest name; both are told",
+		manx: "the one with the lowest name; the status shows the conflict",
 		why: "The same outcome each time. Between the groups both go by the same order: BGPPeers for all nodes, for " +
 			"this node, the reverse of those that apply to the peer.",
 		check: func(t *testing.T) {
@@ -80,8 +80,9 @@ var sessions = []difference{
 				t.Errorf("a: %+v", s)
 			}
 		}},
-	{name: "two ports on one address", calico: "two sessions", manx: "one session; the other BGPPeer is told",
-		why: "GoBGP tells its neighbours apart by their addresses alone.",
+	{name: "two ports on one address", calico: "two sessions",
+		manx: "one session; the status shows the conflict",
+		why:  "GoBGP identifies its neighbours by their addresses alone.",
 		check: func(t *testing.T) {
 			d := desiredOn(t, "a", a, off, `peer p {"peerIP":"10.9.9.9:500","asNumber":65100}`,
 				`peer q {"peerIP":"10.9.9.9:600","asNumber":65100}`)
@@ -89,7 +90,7 @@ var sessions = []difference{
 			hasText(t, d, "BGPPeer/q wants port 600")
 		}},
 	{name: "BGPPeer beside the mesh", calico: "two sessions with the node", manx: "the session of the BGPPeer",
-		why: "GoBGP tells its neighbours apart by their addresses alone.",
+		why: "GoBGP identifies its neighbours by their addresses alone.",
 		check: func(t *testing.T) {
 			d := desiredOn(t, "a", a, b, `peer p {"node":"a","peerIP":"10.0.0.2","asNumber":64512,"ttlSecurity":1}`)
 			hasSessions(t, d, "10.0.0.2:179 node 64512-64512 passive BGPPeer/p")
@@ -152,7 +153,7 @@ var sessions = []difference{
 				t.Errorf("by %s, %v", s.Via, d.Conflicts)
 			}
 		}},
-	{name: "labels that `localWorkloadSelector` sees",
+	{name: "labels that `localWorkloadSelector` evaluates",
 		calico: "those of the WorkloadEndpoint and those of its profiles",
 		manx:   "those of the WorkloadEndpoint, its namespace and its orchestrator",
 		why:    "Not built yet.",
@@ -270,7 +271,7 @@ var settings = []difference{
 		}},
 	{name: "password that cannot be read", calico: "the session runs without one",
 		manx: "the one that was read last stays in use; without one the session stays down, and the reason names the " +
-			"secret and the key", why: "What protects fails closed.",
+			"secret and the key", why: "Protection fails closed.",
 		check: func(t *testing.T) {
 			d := desiredOn(t, "a", a,
 				`peer p {"peerIP":"10.9.9.9","asNumber":65100,"password":{"secretKeyRef":{"name":"bgp","key":"absent"}}}`)
@@ -281,7 +282,7 @@ var settings = []difference{
 		}},
 	{name: "`maxRestartTime` and `keepaliveTime` below half a second",
 		calico: "passed on to BIRD as 0: with `maxRestartTime`, peers drop the routes of a node that restarts at once",
-		manx:   "as if not set", why: "0 would switch off what the field is there for.",
+		manx:   "as if not set", why: "0 would cancel the effect of the field.",
 		check: func(t *testing.T) {
 			w := onlySession(t,
 				desiredOn(t, "a", a,

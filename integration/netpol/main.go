@@ -85,7 +85,7 @@ func (o options) run(ctx context.Context, out io.Writer) (err error) {
 		n.restarts = o.restarts
 		defer func() { err = errors.Join(err, n.close()) }()
 		r.subject = n
-		defer func() { fmt.Fprintf(out, "%d cells were asked again because an answer was missing\n", n.again) }()
+		defer func() { fmt.Fprintf(out, "%d cells were probed again because an answer was missing\n", n.again) }()
 	}
 	for _, mode := range modes {
 		err := r.run(ctx, mode, cases)

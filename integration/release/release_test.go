@@ -119,7 +119,7 @@ func TestModulesAndLicences(t *testing.T) {
 		}
 		text, err := os.ReadFile(filepath.Join(bin, p+".cdx.json"))
 		if errors.Is(err, fs.ErrNotExist) {
-			t.Skip("bin has no records: `make sbom` tells why")
+			t.Skip("bin has no records: `make sbom` prints the reason")
 		}
 		var b billOfMaterials
 		if err := errors.Join(err, json.Unmarshal(text, &b)); err != nil {

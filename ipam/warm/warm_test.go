@@ -291,7 +291,7 @@ func TestAnswersFromMemory(t *testing.T) {
 		{"a block of another host", "10.1.0.32/28", "get IPAMBlock", get(block("10.1.0.32/28"))},
 		{"which is not kept", "10.1.0.32/28", "get IPAMBlock", get(block("10.1.0.32/28"))},
 		{"a handle", "none", "get IPAMHandle", get(model.Key{Kind: model.KindIPAMHandle, Name: "x"})},
-		{"an affinity that is made here, before the watch tells", two + " " + fresh.Name, "create BlockAffinity",
+		{"an affinity that is made here, before the watch reports it", two + " " + fresh.Name, "create BlockAffinity",
 			func(o *Operation) string {
 				p.store.allowEvents(0)
 				_, err := o.Create(t.Context(), model.NewObject(fresh, value))
@@ -304,13 +304,13 @@ func TestAnswersFromMemory(t *testing.T) {
 			must(t, err)
 			return get(fresh)(o) + " " + list(model.KindBlockAffinity, "host/n1")(o)
 		}},
-		{"the watch tells that it was made, and not yet that it was deleted", "none " + two, "",
+		{"the watch reports that it was made, and not yet that it was deleted", "none " + two, "",
 			func(o *Operation) string {
 				p.store.allowEvents(1)
 				p.await(func(s *datastore.Snapshot) bool { return s.Get(fresh) != nil })
 				return get(fresh)(o) + " " + list(model.KindBlockAffinity, "host/n1")(o)
 			}},
-		{"the watch has told all", "none " + two, "", func(o *Operation) string {
+		{"the watch has reported all", "none " + two, "", func(o *Operation) string {
 			p.store.allowEvents(-1)
 			p.await(func(s *datastore.Snapshot) bool { return s.Get(fresh) == nil })
 			return get(fresh)(o) + " " + list(model.KindBlockAffinity, "host/n1")(o)
@@ -378,7 +378,7 @@ func TestOthersWriteMeanwhile(t *testing.T) {
 		{"another host takes the block", func(c *cluster, _ *ipam.Allocator, block netip.Prefix) {
 			c.steal(block, "n10")
 		}, false, "", true},
-		{"another host takes the block, as the watch tells", func(c *cluster, _ *ipam.Allocator, block netip.Prefix) {
+		{"another host takes the block, as the watch reports", func(c *cluster, _ *ipam.Allocator, block netip.Prefix) {
 			c.steal(block, "n10")
 		}, true, "", false},
 		{"the block goes", func(c *cluster, a *ipam.Allocator, block netip.Prefix) {

@@ -24,6 +24,6 @@ func TestCluster(t *testing.T) {
 		{Name: "a drained node leaves the network and comes back", Run: (*cluster).testDrain},
 		{Name: "services are announced and not installed", Run: (*cluster).testServices},
 		{Name: "a plan from files is what the daemons do", Run: (*cluster).testPlan},
-		{Name: "wrong peers are told why", Run: (*cluster).testWrongPeers},
+		{Name: "wrong peers show the reason", Run: (*cluster).testWrongPeers},
 	})
 }

@@ -17,7 +17,7 @@ var must, eventually = world.Must, world.Eventually
 func TestCluster(t *testing.T) {
 	c := &cluster{world.NewCluster(t)}
 	world.InOrder(t, c, []world.Step[*cluster]{
-		{Name: "the status commands tell how the node is", Run: (*cluster).testStatus},
+		{Name: "the status commands show the state of the node", Run: (*cluster).testStatus},
 		{Name: "CalicoNodeStatus objects are filled in", Run: (*cluster).testNodeStatus},
 		{Name: "thirty pods at once", Run: (*cluster).testManyPods},
 		{Name: "a second daemon is refused", Run: (*cluster).testTwin},

@@ -56,7 +56,7 @@ func TestPolicyFeatures(t *testing.T) {
 		{"interfaces of host endpoints come and go", (*cluster).testHostInterfaces},
 		{"service accounts and namespaces", (*cluster).testAccounts},
 		{"settings change under traffic", (*cluster).testSettingsUnderTraffic},
-		{"what is dropped and logged is told", (*cluster).testFlowLog},
+		{"dropped and logged packets are reported", (*cluster).testFlowLog},
 		{"policy is switched off and on", (*cluster).testPolicyOff},
 		{"the folder of status files follows FelixConfiguration", (*cluster).testStatusFolder},
 	} {

@@ -32,7 +32,7 @@ var excluded = []struct{ part, why string }{
 	{"[Disruptive]", "restarts programs over SSH or as pods, which the lab runs in another way"},
 	{"Internet connection", "the network of the lab has no way out"},
 	{"[Provider:GCE]", "needs names of Google's cloud"},
-	{"cleanup finalizer", "a cloud's controller needs the finalizer to remove what it has made in the cloud; " +
+	{"cleanup finalizer", "a cloud's controller needs the finalizer to remove its objects in the cloud; " +
 		"Manx makes nothing outside of the cluster, and sets none"},
 	{"Forward PTR lookup", "begins with the name of 8.8.8.8 in the DNS of the Internet, and the network of the lab " +
 		"has no way out"},
