@@ -26,9 +26,27 @@ func (c *cluster) communities() tagging {
 	}
 	t := make(tagging, 0, len(spec.PrefixAdvertisements))
 	for _, a := range spec.PrefixAdvertisements {
-		t = append(t, c.readTags(object, a, names)...)
+		for _, tag := range c.readTags(object, a, names) {
+			if n := t.growthWith(tag); n > mostGrowth {
+				c.note(object, fmt.Sprintf("the communities of %s are ignored: with those of overlapping prefixes "+
+					"they add %d bytes to each route; at most %d are possible", a.CIDR, n, mostGrowth))
+				continue
+			}
+			t = append(t, tag)
+		}
 	}
 	return t
+}
+
+// growthWith is the length of the communities of a route that one more tag may lead to.
+func (t tagging) growthWith(more Tag) int {
+	n := more.growth()
+	for _, tag := range t {
+		if tag.Prefix.Overlaps(more.Prefix) {
+			n += tag.growth()
+		}
+	}
+	return n
 }
 
 func (c *cluster) readTags(object string, a v3.PrefixAdvertisement, names map[string]string) tagging {

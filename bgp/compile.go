@@ -159,6 +159,9 @@ func compileOperations(accept bool, specs []model.BGPFilterOperation) ([]Operati
 		}
 		ready = append(ready, o)
 	}
+	if n := growth(ready); n > mostGrowth {
+		return nil, fmt.Errorf("operations add %d bytes to each route: want at most %d", n, mostGrowth)
+	}
 	return ready, nil
 }
 

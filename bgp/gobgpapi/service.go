@@ -84,6 +84,7 @@ func (s *Service) GetBgp(ctx context.Context, _ *v3.GetBgpRequest) (*v3.GetBgpRe
 	}
 	r := &v3.GetBgpResponse{}
 	translate(have, r)
+	r.Global.ListenPort, r.Global.ListenAddresses = s.speaker.Listening()
 	return r, nil
 }
 

@@ -2,18 +2,19 @@ package session
 
 import (
 	"net/netip"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/osrg/gobgp/v4/api"
-	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/wire"
 )
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
@@ -33,15 +34,14 @@ func TestASymptomDoesNotReplaceItsCause(t *testing.T) {
 		}
 	}
 	e.because(DirectionLocal, cause, now)
-	for _, symptom := range []string{dialWords(e, "connection refused"), dialWords(e, "i/o timeout"),
-		dialWords(e, "connection reset")} {
-		e.symptom(DirectionLocal, symptom, now.Add(time.Minute))
+	for _, symptom := range []error{syscall.ECONNREFUSED, os.ErrDeadlineExceeded, syscall.ECONNRESET} {
+		e.guess(DirectionLocal, dialWords(e, symptom), now.Add(time.Minute))
 	}
-	e.guess(DirectionLocal, closedWords(e, netip.Addr{}), now.Add(2*time.Minute))
+	e.guess(DirectionLocal, closedWords(e, wire.Ended{}, netip.Addr{}), now.Add(2*time.Minute))
 	if e.failure.words != cause {
 		t.Errorf("a symptom replaced the cause: %q", e.failure.words)
 	}
-	e.symptom(DirectionLocal, "connection refused", now.Add(causeMatters+time.Second))
+	e.guess(DirectionLocal, "connection refused", now.Add(causeMatters+time.Second))
 	if e.failure.words != "connection refused" {
 		t.Errorf("the cause of long ago is still shown: %q", e.failure.words)
 	}
@@ -59,21 +59,21 @@ func TestASymptomDoesNotReplaceItsCause(t *testing.T) {
 	}
 }
 
-// GoBGP logs the NOTIFICATION of a session that lasts a moment before it reports that the session was established.
+// The wire reports the end of a session that lasts a moment before GoBGP reports that it was established.
 func TestTheSideThatSentANotification(t *testing.T) {
-	for why, want := range map[api.PeerState_DisconnectReason]Direction{
-		api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED: DirectionReceived,
-		api.PeerState_DISCONNECT_REASON_HARD_RESET:            DirectionReceived,
-		api.PeerState_DISCONNECT_REASON_NOTIFICATION_SENT:     DirectionSent,
-		api.PeerState_DISCONNECT_REASON_READ_FAILED:           DirectionLocal,
+	for want, end := range map[Direction]wire.Ended{
+		DirectionReceived: {Received: &wire.Notification{Code: 6, Sub: 2}},
+		DirectionSent:     {Sent: &wire.Notification{Code: 3, Sub: 1}},
+		DirectionLocal:    {Cause: wire.CauseConnection},
 	} {
 		l := newMachineLab(false)
-		l.events["notified"]()
-		l.now = l.now.Add(time.Millisecond)
-		l.events["establish"]()
-		l.Transition(labPeer, apiutil.PeerState{SessionState: gobgp.BGP_FSM_IDLE, DisconnectReason: why}, l.now)
+		end.Established = true
+		l.Wire(labPeer, wire.Up{Open: &wire.Open{AS: 64512, Family: true}})
+		l.Wire(labPeer, end)
+		l.Transition(labPeer, gobgp.BGP_FSM_ESTABLISHED, l.now)
+		l.Transition(labPeer, gobgp.BGP_FSM_IDLE, l.now)
 		if by := l.entries[labPeer].failure.by; by != want {
-			t.Errorf("%s: by %q, want %q", why, by, want)
+			t.Errorf("%+v: by %q, want %q", end, by, want)
 		}
 	}
 }

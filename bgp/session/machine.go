@@ -63,7 +63,7 @@ func (s state) onHold() state {
 	if s.established() {
 		return holding
 	}
-	return s
+	return held // GoBGP's event that it is established follows
 }
 
 func (s state) onRelease() state {
@@ -109,8 +109,11 @@ type failure struct {
 	words string
 	by    Direction
 	at    time.Time
-	cause bool      // it explains later failures, and names the remedy
-	cut   time.Time // when BFD found the path broken, if that is the failure
+	cause bool // it explains later failures, and names the remedy
+	// unreached: no TCP connection came about. unexplained: the wire has not reported the end yet. outdated: the
+	// session had other settings.
+	unreached, unexplained, outdated bool
+	cut                              time.Time // when BFD found the path broken, if that is the failure
 }
 
 // How long a failure explains a session better than later failures do.
@@ -146,7 +149,7 @@ func (e *entry) because(by Direction, sentence string, now time.Time) {
 	e.failure.cause = e.failure.words == sentence
 }
 
-// symptom records that no connection came about, unless a cause is known.
+// symptom records that no session came about, unless a cause is known.
 func (e *entry) symptom(by Direction, sentence string, now time.Time) {
 	if e.hasFailure() && e.failure.cause && now.Sub(e.failure.at) < causeMatters {
 		return
@@ -154,10 +157,11 @@ func (e *entry) symptom(by Direction, sentence string, now time.Time) {
 	e.fail(by, sentence, now)
 }
 
-// guess records why a session does not come up when the cause can only be guessed. The text of a recent NOTIFICATION is
-// better: BIRD, for one, closes further connections silently while it waits after an error.
+// guess records why a session does not come up when the cause can only be guessed. A recent NOTIFICATION is better:
+// many speakers close further connections silently, or refuse them, while they wait after an error.
 func (e *entry) guess(by Direction, sentence string, now time.Time) {
-	if e.hasFailure() && e.failure.by != DirectionLocal && now.Sub(e.failure.at) < notificationMatters {
+	if e.hasFailure() && e.failure.by != DirectionLocal && !e.failure.outdated &&
+		now.Sub(e.failure.at) < notificationMatters {
 		return
 	}
 	e.symptom(by, sentence, now)
@@ -169,26 +173,30 @@ func (e *entry) breakPath(sentence string, now time.Time) {
 	e.failure.cut = now
 }
 
-// hold keeps an established session down after its end, and reports whether it was not held before.
+// hold keeps a session down after its end, and reports whether it was not held before.
 func (e *entry) hold(sentence string, now, until time.Time) bool {
-	if e.state.heldDown() || !e.state.established() {
+	if e.state.heldDown() {
 		return false
 	}
 	e.heldSince, e.dialBy = now, until
-	if e.state == up {
-		e.fail(DirectionSent, sentence, now)
-	}
+	e.fail(DirectionSent, sentence, now)
 	e.state = e.state.onHold()
 	return true
 }
 
-// connection is GoBGP's state of a session.
+// connection is the state of a session in RFC 4271 section 8.2.2: on the wire until it is established, then GoBGP's.
 type connection struct {
 	fsm   gobgp.FSMState
 	since time.Time // of fsm
 	upAt  time.Time // zero unless established
-	// connectedAt is since when our side has a TCP connection and waits for an OPEN; zero if it does not.
-	connectedAt time.Time
-	// dialBy is when GoBGP connects next at the latest; zero if it does not, or has.
+	// dialBy is when this side connects next; zero if it does not, or does so now.
 	dialBy time.Time
+}
+
+// nextAttempt returns when this side connects next, zero if that is up to the peer or no attempt is expected.
+func (e *entry) nextAttempt() time.Time {
+	if e.shown.phase != PhaseFailed && e.shown.phase != PhaseConnecting || e.session.Passive && !e.state.heldDown() {
+		return time.Time{}
+	}
+	return e.dialBy
 }

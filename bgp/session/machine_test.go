@@ -4,15 +4,15 @@ import (
 	"errors"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/osrg/gobgp/v4/api"
-	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/wire"
 )
 
 // machineLab is a table with one session, and the possible events of the session.
@@ -28,23 +28,33 @@ func newMachineLab(passive bool) *machineLab {
 	l := &machineLab{Table: NewTable(Config{Logger: zap.NewNop(), PrefixHold: time.Hour, OpenTimeout: time.Minute}),
 		now: time.Now()}
 	l.SetSessions([]bgp.Session{{Address: labPeer, LocalAS: 64512, PeerAS: 64512, Passive: passive}})
-	move := func(s gobgp.FSMState, why api.PeerState_DisconnectReason) func() {
+	end := func(ev wire.Ended) {
+		ev.Established = true
+		l.change(labPeer, func(e *entry, _ time.Time) { e.endedSession(ev, l.now, l.cfg) })
+	}
+	lose := func(ev wire.Ended) func() {
 		return func() {
-			l.Transition(labPeer, apiutil.PeerState{SessionState: s, DisconnectReason: why, PeerASN: 64512}, l.now)
+			if e := l.entries[labPeer]; e.state == up {
+				end(ev)
+			}
+			l.Transition(labPeer, gobgp.BGP_FSM_IDLE, l.now)
 		}
 	}
 	l.events = map[string]func(){
-		"connect":   move(gobgp.BGP_FSM_ACTIVE, 0),
-		"establish": move(gobgp.BGP_FSM_ESTABLISHED, 0),
-		"lose":      move(gobgp.BGP_FSM_IDLE, api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED),
-		"restart":   move(gobgp.BGP_FSM_IDLE, api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART),
+		"connect": func() { l.Wire(labPeer, wire.Connecting{}) },
+		"establish": func() {
+			l.Wire(labPeer, wire.Up{Open: &wire.Open{AS: 64512, Family: true}})
+			l.Transition(labPeer, gobgp.BGP_FSM_ESTABLISHED, l.now)
+		},
+		"lose":    lose(wire.Ended{Sent: &wire.Notification{Code: 4}}),
+		"restart": lose(wire.Ended{Graceful: true, RestartTime: time.Minute}),
 		"notified": func() {
 			l.change(labPeer, func(e *entry, _ time.Time) { e.fail(DirectionReceived, "the peer has said why", l.now) })
 		},
 		"refused dial": func() {
-			l.change(labPeer, func(e *entry, _ time.Time) { e.symptom(DirectionLocal, "nobody listens", l.now) })
+			l.change(labPeer, func(e *entry, _ time.Time) { e.guess(DirectionLocal, "nobody listens", l.now) })
 		},
-		"too many":  func() { l.Hold(labPeer, "more than 5 prefixes") },
+		"too many":  func() { end(wire.Ended{Cause: wire.CauseLimit, Detail: "more than 5 prefixes"}) },
 		"time over": func() { l.Release(labPeer); l.Held(l.now) },
 		"cut":       func() { l.BreakPath(labPeer, l.entries[labPeer].upAt, "no packets") },
 		"later":     func() { l.now = l.now.Add(time.Hour) },
@@ -83,7 +93,8 @@ func TestEventsLeadToStates(t *testing.T) {
 		{"establish,too many,lose,too many", held, PhaseFailed, "held down for 1h"},
 		{"establish,too many,lose,time over", failed, PhaseFailed, "held down for 1h"},
 		{"establish,too many,lose,time over,establish", up, PhaseEstablished, "established with AS 64512"},
-		{"too many", fresh, PhaseConnecting, "connecting to"},
+		{"too many", held, PhaseFailed, "held down for 1h"}, // before GoBGP has reported that it was established
+		{"too many,establish,lose", held, PhaseFailed, "held down for 1h"},
 		{"establish,cut", ending, PhaseEstablished, "established with AS 64512"},
 		{"establish,cut,lose,notified", failed, PhaseFailed, "BFD: the path to 10.0.0.2 is broken"},
 		{"establish,cut,lose,later,notified", failed, PhaseFailed, "the peer has said why"},
@@ -107,6 +118,55 @@ func TestEventsLeadToStates(t *testing.T) {
 		}
 		if e.state.established() != (e.fsm == gobgp.BGP_FSM_ESTABLISHED) {
 			t.Errorf("%q: state %d does not suit GoBGP's %s", c.events, e.state, stateName(e.fsm))
+		}
+	}
+}
+
+// The events on the wire and those of GoBGP come in any order, and the sentence is the same.
+func TestOrderOfEvents(t *testing.T) {
+	up := func(l *machineLab) { l.Wire(labPeer, wire.Up{Open: &wire.Open{AS: 64512, Family: true}}) }
+	gobgpIs := func(l *machineLab, s gobgp.FSMState) { l.Transition(labPeer, s, l.now) }
+	limit := wire.Ended{Established: true, Cause: wire.CauseLimit, Detail: "more than 5 prefixes"}
+	changed := wire.Ended{Established: true, Cause: wire.CauseNotification, Sent: &wire.Notification{Code: 6, Sub: 6}}
+	for _, c := range []struct {
+		name   string
+		events func(l *machineLab)
+		phase  Phase
+		reason string
+	}{
+		{"the limit is passed before GoBGP has reported the session", func(l *machineLab) {
+			up(l)
+			l.Wire(labPeer, limit)
+			gobgpIs(l, gobgp.BGP_FSM_ESTABLISHED)
+			gobgpIs(l, gobgp.BGP_FSM_IDLE)
+		}, PhaseFailed, "the session is held down for 1h0m0s"},
+		{"GoBGP reports the end before the wire", func(l *machineLab) {
+			up(l)
+			gobgpIs(l, gobgp.BGP_FSM_ESTABLISHED)
+			gobgpIs(l, gobgp.BGP_FSM_IDLE)
+			l.Wire(labPeer, changed)
+		}, PhaseFailed, "because its settings changed"},
+		{"the loser of a collision is no failure", func(l *machineLab) {
+			l.Wire(labPeer, wire.Connected{})
+			l.Wire(labPeer, wire.Ended{Received: &wire.Notification{Code: 6, Sub: 7}})
+		}, PhaseConnecting, "connecting to"},
+		{"a refusal stays while the peer refuses connections", func(l *machineLab) {
+			l.Wire(labPeer, wire.Ended{Received: &wire.Notification{Code: 2, Sub: 2}})
+			l.Wire(labPeer, wire.ConnectFailed{Err: syscall.ECONNREFUSED})
+			l.Wire(labPeer, wire.Connected{})
+		}, PhaseFailed, "it expects another AS"},
+		{"a refusal of a connection is over with the next one", func(l *machineLab) {
+			l.Wire(labPeer, wire.ConnectFailed{Err: syscall.ECONNREFUSED})
+			l.Wire(labPeer, wire.Connected{})
+		}, PhaseConnecting, "waiting for its OPEN"},
+	} {
+		l := newMachineLab(false)
+		c.events(l)
+		if st, _ := l.Get(labPeer); st.Phase != c.phase || !strings.Contains(st.Reason, c.reason) {
+			t.Errorf("%s: %s, %q", c.name, st.Phase, st.Reason)
+		}
+		if held := l.Held(l.now.Add(100 * time.Hour)); (len(held) == 1) != strings.Contains(c.reason, "held") {
+			t.Errorf("%s: released are %v", c.name, held)
 		}
 	}
 }

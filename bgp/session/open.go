@@ -1,60 +1,33 @@
 package session
 
 import (
-	"net/netip"
 	"slices"
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp/wire"
 )
 
-// peerOpen holds the content of a peer's last OPEN that matters for the one family of the session.
-type peerOpen struct {
-	names    []string // of all capabilities, as in the IANA registry
-	families []string
+// offers are the contents of a peer's OPEN as text, sorted.
+type offers struct{ capabilities, families []string }
 
-	addPathSend, addPathReceive         bool // by the peer (RFC 7911)
-	graceful                            bool // graceful restart of the family (RFC 4724)
-	restarted, forwarding, notification bool // its flags R and F, and N of RFC 8538
-	restartTime                         uint16
-}
-
-func readOpen(caps []gobgp.ParameterCapabilityInterface, peer netip.Addr) (o peerOpen) {
-	family := gobgp.RF_IPv6_UC
-	if peer.Unmap().Is4() {
-		family = gobgp.RF_IPv4_UC
-	}
-	for _, c := range caps {
+func readOffers(o *wire.Open) (f offers) {
+	for _, c := range o.Capabilities {
 		name := CapabilityName(c.Code())
-		switch c := c.(type) {
-		case *gobgp.CapMultiProtocol:
+		if c, ok := c.(*gobgp.CapMultiProtocol); ok {
 			name += " " + c.CapValue.String()
-			o.families = append(o.families, c.CapValue.String())
-		case *gobgp.CapGracefulRestart:
-			o.readRestart(c, family)
-		case *gobgp.CapAddPath:
-			for _, t := range c.Tuples {
-				if t.Family == family {
-					o.addPathReceive = t.Mode&gobgp.BGP_ADD_PATH_RECEIVE != 0
-					o.addPathSend = t.Mode&gobgp.BGP_ADD_PATH_SEND != 0
-				}
-			}
 		}
-		o.names = append(o.names, name)
-	}
-	slices.Sort(o.names) // GoBGP keeps them in a map
-	slices.Sort(o.families)
-	return o
-}
-
-func (o *peerOpen) readRestart(c *gobgp.CapGracefulRestart, family gobgp.Family) {
-	const restartState, notification, forwardingState = 8, 4, 0x80 // RFC 4724 section 3, RFC 8538 section 2
-	o.restartTime = c.Time
-	o.restarted, o.notification = c.Flags&restartState != 0, c.Flags&notification != 0
-	for _, t := range c.Tuples {
-		if gobgp.NewFamily(t.AFI, t.SAFI) == family {
-			o.graceful, o.forwarding = true, t.Flags&forwardingState != 0
+		if unused[c.Code()] {
+			name += " (not used)"
 		}
+		f.capabilities = append(f.capabilities, name)
 	}
+	for _, family := range o.Families {
+		f.families = append(f.families, family.String())
+	}
+	slices.Sort(f.capabilities)
+	slices.Sort(f.families)
+	return f
 }
 
 // CapabilityName is the name of a capability in the IANA registry, or else GoBGP's name for it.
@@ -65,11 +38,15 @@ func CapabilityName(c gobgp.BGPCapabilityCode) string {
 	return c.String()
 }
 
+// The capabilities that GoBGP does not know.
+const capRole gobgp.BGPCapabilityCode = 9 // RFC 9234
+
 var capabilityName = map[gobgp.BGPCapabilityCode]string{
 	gobgp.BGP_CAP_MULTIPROTOCOL:               "multiprotocol",
 	gobgp.BGP_CAP_ROUTE_REFRESH:               "route refresh",
 	gobgp.BGP_CAP_EXTENDED_NEXTHOP:            "extended next hop",
 	gobgp.BGP_CAP_EXTENDED_MESSAGE:            "extended message",
+	capRole:                                   "role",
 	gobgp.BGP_CAP_GRACEFUL_RESTART:            "graceful restart",
 	gobgp.BGP_CAP_FOUR_OCTET_AS_NUMBER:        "4-octet AS",
 	gobgp.BGP_CAP_ADD_PATH:                    "ADD-PATH",
@@ -78,4 +55,10 @@ var capabilityName = map[gobgp.BGPCapabilityCode]string{
 	gobgp.BGP_CAP_FQDN:                        "FQDN",
 	gobgp.BGP_CAP_SOFT_VERSION:                "software version",
 	gobgp.BGP_CAP_ROUTE_REFRESH_CISCO:         "route refresh (pre-standard)",
+}
+
+// unused are the capabilities that this node does not offer, so that they have no effect.
+var unused = map[gobgp.BGPCapabilityCode]bool{
+	gobgp.BGP_CAP_EXTENDED_NEXTHOP: true, gobgp.BGP_CAP_EXTENDED_MESSAGE: true, capRole: true,
+	gobgp.BGP_CAP_ENHANCED_ROUTE_REFRESH: true, gobgp.BGP_CAP_LONG_LIVED_GRACEFUL_RESTART: true,
 }

@@ -77,16 +77,35 @@ func (l loggedReasons) find(words string) int {
 // strangers are addresses without a session that connected to this node, and when they last did.
 type strangers map[netip.Addr]time.Time
 
+// Stranger records a connection of an address without a session, and reports whether it is to be logged.
+func (t *Table) Stranger(addr netip.Addr, now time.Time) (news bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.strangeConnections++
+	return t.strangers.add(addr, now)
+}
+
+// Strangers returns how many connections of addresses without a session were refused.
+func (t *Table) Strangers() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.strangeConnections
+}
+
 const mostStrangers = 16 // any host can be one
 
-func (s *strangers) add(addr netip.Addr, now time.Time) {
+// add reports whether the address is a new one. Of very many, some are not added.
+func (s *strangers) add(addr netip.Addr, now time.Time) (added bool) {
 	if *s == nil {
 		*s = strangers{}
 	}
 	maps.DeleteFunc(*s, func(_ netip.Addr, at time.Time) bool { return now.Sub(at) > causeMatters })
-	if _, known := (*s)[addr]; known || len(*s) < mostStrangers {
+	_, known := (*s)[addr]
+	if known || len(*s) < mostStrangers {
 		(*s)[addr] = now
+		return !known
 	}
+	return false
 }
 
 // only is the one stranger of the last minutes; it is invalid if there was none, or more than one.

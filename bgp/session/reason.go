@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"syscall"
+	"time"
 
-	"github.com/osrg/gobgp/v4/api"
-	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp/wire"
 )
 
 func (e *entry) peerName() string {
@@ -34,48 +36,72 @@ func establishedWords(e *entry) string {
 }
 
 func connectingWords(e *entry) string {
-	switch {
-	case e.fsm == gobgp.BGP_FSM_OPENSENT || !e.connectedAt.IsZero():
+	switch e.fsm {
+	case gobgp.BGP_FSM_OPENSENT:
 		return "connected with " + e.peerName() + ", waiting for its OPEN"
-	case e.fsm == gobgp.BGP_FSM_OPENCONFIRM:
+	case gobgp.BGP_FSM_OPENCONFIRM:
 		return "OPEN of " + e.peerName() + " accepted, waiting for it to accept ours"
 	}
 	return "connecting to " + e.endpoint()
 }
 
-// dialWords explains why no TCP connection came about.
-func dialWords(e *entry, err string) string {
-	to := e.endpoint()
-	switch {
-	case strings.Contains(err, "connection refused"):
+// dialErrors explains the errors of a connect call, of which there are a few.
+var dialErrors = []struct {
+	err   syscall.Errno
+	words func(e *entry, to string) string
+}{
+	{syscall.ECONNREFUSED, func(e *entry, _ string) string {
 		return fmt.Sprintf("connection refused by %s: nothing listens on port %d there, or a firewall rejects it",
 			e.peerName(), e.port())
-	case strings.Contains(err, "timeout"), strings.Contains(err, "timed out"):
-		return fmt.Sprintf("no answer from %s (timeout): address unreachable, a firewall, or %s", to, passwordGuess(e))
-	case strings.Contains(err, "no route to host"):
+	}},
+	{syscall.EHOSTUNREACH, func(_ *entry, to string) string {
 		return fmt.Sprintf("no answer from %s: the host is unreachable (no ARP or ND reply on its network, or a "+
 			"router reports it unreachable)", to)
-	case strings.Contains(err, "network is unreachable"):
+	}},
+	{syscall.ENETUNREACH, func(_ *entry, to string) string {
 		return fmt.Sprintf("no route to %s on this host", to)
-	case strings.Contains(err, "cannot assign requested address"):
+	}},
+	{syscall.EADDRNOTAVAIL, func(e *entry, _ string) string {
 		return fmt.Sprintf("source address %s of the session is not an address of this host",
 			addrText(e.session.Source))
-	case strings.Contains(err, "connection reset"):
+	}},
+	{syscall.ECONNRESET, func(e *entry, _ string) string {
 		return e.peerName() + " resets the connection: it probably has no session for our address"
-	}
-	return fmt.Sprintf("cannot connect to %s: %s", to, err)
+	}},
 }
 
-// closedWords explains why the peer closed our connection without a word; stranger has no session here and connects to
+// closedWords explains why the peer closed a connection without a word; stranger has no session here and connects to
 // us, if it is valid.
-func closedWords(e *entry, stranger netip.Addr) string {
-	s := e.peerName() + " closed the connection before it sent an OPEN: it probably has no session for our address"
-	if stranger.IsValid() && stranger.Is4() == e.session.Address.Unmap().Is4() {
-		s += fmt.Sprintf("; %s, for which there is no session here, connects to us: if it is the same router, have "+
-			"it connect from %s, or peer with %s instead",
-			stranger, e.peerName(), stranger)
+func closedWords(e *entry, ev wire.Ended, stranger netip.Addr) string {
+	if ev.Detail != "" {
+		return fmt.Sprintf("%s ended the connection before it sent an OPEN: %s", e.peerName(), ev.Detail)
 	}
-	return s
+	return e.peerName() + " closed the connection before it sent an OPEN: it probably has no session for our address" +
+		strangerWords(e, stranger)
+}
+
+// rejected reports whether a NOTIFICATION is a Cease that answers a connection (RFC 4486 section 4).
+func rejected(n wire.Notification) bool {
+	return n.Code == gobgp.BGP_ERROR_CEASE && n.Sub == gobgp.BGP_ERROR_SUB_CONNECTION_REJECTED
+}
+
+// collided reports whether a NOTIFICATION ends the loser of a collision.
+func collided(n wire.Notification) bool {
+	return n.Code == gobgp.BGP_ERROR_CEASE && n.Sub == gobgp.BGP_ERROR_SUB_CONNECTION_COLLISION_RESOLUTION
+}
+
+func rejectedWords(e *entry, stranger netip.Addr) string {
+	return e.peerName() + " rejects our connections: it probably has no session for our address (received " +
+		"NOTIFICATION 6/5)" + strangerWords(e, stranger)
+}
+
+// strangerWords is about an address without a session that connects to us, and may be the peer's.
+func strangerWords(e *entry, stranger netip.Addr) string {
+	if !stranger.IsValid() || stranger.Is4() != e.session.Address.Unmap().Is4() {
+		return ""
+	}
+	return fmt.Sprintf("; %s, for which there is no session here, connects to us: if it is the same router, have it "+
+		"connect from %s, or peer with %s instead", stranger, e.peerName(), stranger)
 }
 
 // otherAddressWords explains that the peer uses another address of this node than the session has, with the two
@@ -103,34 +129,32 @@ func passwordGuess(e *entry) string {
 	return "a wrong MD5 password"
 }
 
-// lossWords explains why an established session ended.
-func lossWords(e *entry, st apiutil.PeerState) string {
-	switch st.DisconnectReason {
-	case api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART:
-		return fmt.Sprintf("connection with %s lost; its routes are kept for %d s (graceful restart)", e.peerName(),
-			e.peer.open.restartTime)
-	case api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED:
-		return holdWords(e)
-	case api.PeerState_DISCONNECT_REASON_READ_FAILED, api.PeerState_DISCONNECT_REASON_WRITE_FAILED:
-		return "connection with " + e.peerName() + " lost: it closed the connection, or the network between was cut"
-	case api.PeerState_DISCONNECT_REASON_ADMIN_DOWN:
-		return "session shut down on this side"
-	case api.PeerState_DISCONNECT_REASON_DECONFIGURED:
-		return "session restarted on this side because its settings changed"
+// lossWords explains why an established session ended, and which side sent a message about it.
+func lossWords(e *entry, ev wire.Ended) (Direction, string) {
+	kept := ""
+	if ev.Graceful {
+		kept = fmt.Sprintf("; its routes are kept for %d s (graceful restart)", int(ev.RestartTime/time.Second))
 	}
-	return fmt.Sprintf("session with %s lost: %s", e.peerName(), st.DisconnectMessage)
-}
-
-// lossBy returns the side that sent a message when the session ended.
-func lossBy(st apiutil.PeerState) Direction {
-	switch st.DisconnectReason {
-	case api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED, api.PeerState_DISCONNECT_REASON_ADMIN_DOWN,
-		api.PeerState_DISCONNECT_REASON_DECONFIGURED, api.PeerState_DISCONNECT_REASON_NOTIFICATION_SENT:
-		return DirectionSent
-	case api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED, api.PeerState_DISCONNECT_REASON_HARD_RESET:
-		return DirectionReceived
+	switch {
+	case ev.Received != nil:
+		return DirectionReceived, receivedWords(e, *ev.Received)
+	case ev.Cause == wire.CauseReplaced:
+		return DirectionLocal, fmt.Sprintf("%s connects again although its session is established: it has restarted%s",
+			e.peerName(), kept)
+	case ev.Cause == wire.CauseSendHold:
+		return DirectionSent, fmt.Sprintf("%s has taken no data for too long: its send hold timer expired (RFC 9687)",
+			e.peerName())
+	case ev.Sent != nil:
+		return DirectionSent, sentWords(e, *ev.Sent, ev.Detail)
+	case ev.Cause == wire.CauseConnection && ev.Detail != "":
+		return DirectionLocal, fmt.Sprintf("connection with %s ended: %s", e.peerName(), ev.Detail)
+	case ev.Cause == wire.CauseConnection && ev.Graceful:
+		return DirectionLocal, fmt.Sprintf("connection with %s lost%s", e.peerName(), kept)
+	case ev.Cause == wire.CauseConnection:
+		return DirectionLocal, "connection with " + e.peerName() + " lost: it closed the connection, or the network " +
+			"between was cut"
 	}
-	return DirectionLocal
+	return DirectionLocal, "session ended on this side without a message"
 }
 
 func holdWords(e *entry) string {
@@ -141,71 +165,56 @@ func holdWords(e *entry) string {
 	return fmt.Sprintf("hold timer expired: nothing was heard from %s%s", e.peerName(), hold)
 }
 
-// openingWords explains why a connection did not become a session; empty if the log has more detail.
-func openingWords(e *entry, was gobgp.FSMState, st apiutil.PeerState) (Direction, string) {
-	switch st.DisconnectReason {
-	case api.PeerState_DISCONNECT_REASON_READ_FAILED, api.PeerState_DISCONNECT_REASON_WRITE_FAILED:
-		return DirectionLocal, fmt.Sprintf("%s closed the connection before the session was up: it may have no "+
-			"session for our address, or not accept our AS %d", e.peerName(), e.session.LocalAS)
-	case api.PeerState_DISCONNECT_REASON_INVALID_MSG:
-		if was == gobgp.BGP_FSM_OPENCONFIRM {
-			return DirectionReceived, refusedOpenWords(e)
-		}
+// silenceWords explains a connection on which the OPEN exchange was not finished.
+func silenceWords(e *entry, within time.Duration) string {
+	why := fmt.Sprintf("%s is connected but did not finish the OPEN exchange within %s", e.peerName(), within)
+	if hops := e.session.TTLSecurity; hops != 0 {
+		why += fmt.Sprintf(": it may be more than %d hops away, or send with a TTL below 255 (ttlSecurity)", hops)
 	}
-	return "", ""
+	return why
 }
 
-// refusedOpenWords is for a NOTIFICATION that answers our OPEN, of which GoBGP keeps only that it came.
-func refusedOpenWords(e *entry) string {
-	if e.hints.refusal != "" {
-		return e.hints.refusal
-	}
-	return fmt.Sprintf("%s answered our OPEN (AS %d, hold time %d s) with a NOTIFICATION: check that it expects AS "+
-		"%d, this address and these timers",
-		e.peerName(), e.session.LocalAS, e.session.Wire().Hold, e.session.LocalAS)
-}
-
-// sentWords explains a NOTIFICATION that this side sent. When it answers one of the peer, it is the peer who noticed.
-func sentWords(e *entry, code, sub uint8) (Direction, string) {
-	n := fmt.Sprintf("sent NOTIFICATION %d/%d", code, sub)
-	switch {
+// refusedWords explains a message before the session is established that this side has refused.
+func refusedWords(e *entry, ev wire.Ended) string {
+	n := fmt.Sprintf("sent NOTIFICATION %d/%d", ev.Sent.Code, ev.Sent.Sub)
+	switch code, sub := ev.Sent.Code, ev.Sent.Sub; {
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_BAD_PEER_AS:
-		return DirectionSent, fmt.Sprintf("OPEN of %s refused: its AS is not %d as configured here (%s)", e.peerName(),
-			e.session.PeerAS, n)
-	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_BAD_BGP_IDENTIFIER:
-		return DirectionSent, fmt.Sprintf("OPEN of %s refused: its router ID is 0.0.0.0 or the same as ours (%s)",
-			e.peerName(), n)
-	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_UNACCEPTABLE_HOLD_TIME:
-		return DirectionSent, fmt.Sprintf("OPEN of %s refused: its hold time is 1 or 2 s; RFC 4271 wants 0 or at "+
-			"least 3 s (%s)", e.peerName(), n)
-	case code == gobgp.BGP_ERROR_FSM_ERROR && e.fsm != gobgp.BGP_FSM_ESTABLISHED:
-		return DirectionReceived, refusedOpenWords(e)
-	case code == gobgp.BGP_ERROR_HOLD_TIMER_EXPIRED && e.fsm == gobgp.BGP_FSM_ESTABLISHED:
-		return DirectionSent, holdWords(e)
-	case code == gobgp.BGP_ERROR_HOLD_TIMER_EXPIRED:
-		return DirectionSent, fmt.Sprintf("%s accepted the connection but sent no OPEN", e.peerName())
-	case code == gobgp.BGP_ERROR_CEASE && sub == gobgp.BGP_ERROR_SUB_MAXIMUM_NUMBER_OF_PREFIXES_REACHED:
-		return "", ""
-	case code == gobgp.BGP_ERROR_CEASE:
-		return DirectionSent, fmt.Sprintf("session ended on this side: %s (%s)", notificationName(code, sub), n)
+		return fmt.Sprintf("OPEN of %s refused: its AS is not %d as configured here: %s (%s)", e.peerName(),
+			e.session.PeerAS, ev.Detail, n)
+	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR:
+		return fmt.Sprintf("OPEN of %s refused: %s (%s)", e.peerName(), ev.Detail, n)
+	case code == gobgp.BGP_ERROR_MESSAGE_HEADER_ERROR && !ev.Opened:
+		return fmt.Sprintf("%s does not speak BGP: %s (%s)", e.endpoint(), ev.Detail, n)
 	}
-	detail := ""
-	if e.hints.malformed != "" {
-		detail = ": " + e.hints.malformed
-	}
-	what := "a message of " + e.peerName()
-	if code == gobgp.BGP_ERROR_MESSAGE_HEADER_ERROR && e.fsm != gobgp.BGP_FSM_ESTABLISHED {
-		return DirectionSent, fmt.Sprintf("%s does not speak BGP: %s%s (%s)", e.endpoint(), notificationName(code, sub),
-			detail, n)
-	}
-	return DirectionSent, fmt.Sprintf("session reset because %s is malformed: %s%s (%s)", what,
-		notificationName(code, sub), detail, n)
+	return fmt.Sprintf("a message of %s is refused before the session is up: %s (%s)", e.peerName(),
+		joinSentences(notificationName(ev.Sent.Code, ev.Sent.Sub), ev.Detail), n)
 }
 
-// receivedWords explains a NOTIFICATION that the peer sent; text is its shutdown communication (RFC 9003).
-func receivedWords(e *entry, code, sub uint8, text string) string {
+// sentWords explains a NOTIFICATION with which this side ended a session.
+func sentWords(e *entry, sent wire.Notification, detail string) string {
+	n := fmt.Sprintf("sent NOTIFICATION %d/%d", sent.Code, sent.Sub)
+	name := notificationName(sent.Code, sent.Sub)
+	switch {
+	case sent.Code == gobgp.BGP_ERROR_HOLD_TIMER_EXPIRED:
+		return holdWords(e)
+	case sent.Code == gobgp.BGP_ERROR_CEASE && sent.Sub == gobgp.BGP_ERROR_SUB_OTHER_CONFIGURATION_CHANGE:
+		return "session restarted on this side because its settings changed (" + n + ")"
+	case sent.Code == gobgp.BGP_ERROR_CEASE:
+		if text := sent.Text(); text != "" {
+			name += fmt.Sprintf(", saying %q", text)
+		}
+		return fmt.Sprintf("session ended on this side: %s (%s)", joinSentences(name, detail), n)
+	}
+	if detail != "" {
+		name += ": " + detail
+	}
+	return fmt.Sprintf("session reset because a message of %s is malformed: %s (%s)", e.peerName(), name, n)
+}
+
+// receivedWords explains a NOTIFICATION that the peer sent.
+func receivedWords(e *entry, received wire.Notification) string {
+	code, sub, peer := received.Code, received.Sub, e.peerName()
 	n := fmt.Sprintf("received NOTIFICATION %d/%d", code, sub)
-	peer := e.peerName()
 	switch {
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_BAD_PEER_AS:
 		// Any data after the codes is the AS of our OPEN, not the expected one.
@@ -215,9 +224,15 @@ func receivedWords(e *entry, code, sub uint8, text string) string {
 			e.session.Wire().Hold, n)
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_BAD_BGP_IDENTIFIER:
 		return fmt.Sprintf("OPEN refused by %s: it has the same router ID as this node (%s)", peer, n)
+	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == subRoleMismatch:
+		return fmt.Sprintf("OPEN refused by %s: it requires a BGP role (RFC 9234), and this node announces none; turn "+
+			"its strict mode off (%s)", peer, n)
+	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR:
+		return fmt.Sprintf("OPEN refused by %s: %s (%s)", peer, notificationName(code, sub), n)
 	case code == gobgp.BGP_ERROR_HOLD_TIMER_EXPIRED:
 		return fmt.Sprintf("%s did not hear from us in time: its hold timer expired (%s)", peer, n)
 	case code == gobgp.BGP_ERROR_CEASE:
+		text := received.Text()
 		if text != "" {
 			text = fmt.Sprintf(", saying %q", text)
 		}
@@ -225,6 +240,9 @@ func receivedWords(e *entry, code, sub uint8, text string) string {
 	}
 	return fmt.Sprintf("%s refuses a message of ours: %s (%s)", peer, notificationName(code, sub), n)
 }
+
+// subRoleMismatch is a subcode of OPEN errors (RFC 9234 section 4.2).
+const subRoleMismatch = 11
 
 // notificationName names the codes of RFC 4271 section 4.5, RFC 4486 and RFC 8203 in plain words.
 func notificationName(code, sub uint8) string {
@@ -242,7 +260,8 @@ var notificationNames = map[uint8][]string{
 	1: {"message header error", "connection not synchronized (no BGP marker)", "bad message length",
 		"bad message type"},
 	2: {"OPEN message error", "unsupported BGP version", "bad peer AS", "bad router ID",
-		"unsupported optional parameter", "", "unacceptable hold time", "unsupported capability"},
+		"unsupported optional parameter", "", "unacceptable hold time", "unsupported capability", "",
+		"", "", "role mismatch"},
 	3: {"UPDATE message error", "malformed attribute list", "unknown well-known attribute",
 		"missing well-known attribute", "attribute flags error",
 		"attribute length error", "invalid ORIGIN", "", "invalid NEXT_HOP", "optional attribute error",
@@ -254,6 +273,7 @@ var notificationNames = map[uint8][]string{
 		"connection rejected",
 		"other configuration change", "connection collision", "out of resources", "hard reset", "BFD down"},
 	7: {"route refresh error", "bad route refresh length"},
+	8: {"send hold timer expired"},
 }
 
 func joinSentences(a, b string) string {

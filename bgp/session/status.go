@@ -88,11 +88,11 @@ func (t *Table) status(e *entry, now time.Time) Status {
 		PeerAS: e.peer.as, PeerRouterID: e.peer.routerID, HoldTime: e.peer.hold, Keepalive: e.peer.keepalive,
 		LocalAddress: e.peer.local,
 		Counters:     e.counters,
-		Capabilities: e.peer.open.names, Families: e.peer.open.families, AddPathReceive: e.peer.open.addPathSend,
-		AddPathSend:     e.peer.open.addPathReceive,
-		GracefulRestart: e.peer.open.graceful, RestartTime: time.Duration(e.peer.open.restartTime) * time.Second,
-		PeerRestarted: e.peer.open.restarted, PeerForward: e.peer.open.forwarding,
-		RestartNotification: e.peer.open.notification,
+		Capabilities: e.peer.offers.capabilities, Families: e.peer.offers.families,
+		AddPathReceive: e.peer.open.SendsPaths, AddPathSend: e.peer.open.TakesPaths,
+		GracefulRestart: e.peer.open.Graceful, RestartTime: e.peer.open.RestartTime,
+		PeerRestarted: e.peer.open.Restarted, PeerForward: e.peer.open.Forwarding,
+		RestartNotification: e.peer.open.Notifications,
 	}
 	if e.session.BFD.Enabled && t.cfg.Path != nil {
 		if b, ok := t.cfg.Path(e.session.Address.Unmap()); ok {

@@ -7,39 +7,37 @@ import (
 	"sync"
 	"time"
 
-	"github.com/osrg/gobgp/v4/api"
-	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/bfd"
+	"github.com/manxnet/manx/bgp/wire"
 )
 
 // Config has the inputs with which a Table explains sessions.
 type Config struct {
-	Logger       *zap.Logger
-	ConnectRetry time.Duration // between two attempts of GoBGP to connect
-	OpenTimeout  time.Duration // that the OPEN exchange may take
-	PrefixHold   time.Duration // that a session stays down after too many prefixes
+	Logger      *zap.Logger
+	OpenTimeout time.Duration // that the OPEN exchange may take
+	PrefixHold  time.Duration // that a session stays down after too many prefixes
 	// Path returns the BFD status of the path to a peer; nil: no BFD.
 	Path func(netip.Addr) (bfd.Status, bool)
 }
 
-// Table mirrors the sessions, fed by GoBGP's events and log messages: asking GoBGP itself would stop it meanwhile. It
-// is safe for concurrent use.
+// Table has the state of each session and its reason, from the events on the wire and GoBGP's. It is safe for
+// concurrent use.
 type Table struct {
 	log *zap.Logger
 	cfg Config
 
-	mu        sync.Mutex
-	entries   map[netip.Addr]*entry
-	wanted    []bgp.Session // of the last SetSessions
-	fatal     string        // why no session can run
-	watchers  map[*watcher]bool
-	listening int                        // peers whose packets are looked at
-	gone      map[bgp.SessionType]Totals // of sessions that are no longer wanted
-	strangers strangers
+	mu                 sync.Mutex
+	entries            map[netip.Addr]*entry
+	wanted             []bgp.Session // of the last SetSessions
+	fatal              string        // why no session can run
+	watchers           map[*watcher]bool
+	gone               map[bgp.SessionType]Totals // of sessions that are no longer wanted
+	strangers          strangers
+	strangeConnections uint64
 }
 
 // entry is one session: its configuration, its state, and its published status.
@@ -51,8 +49,8 @@ type entry struct {
 	state     state
 	heldSince time.Time // for too many prefixes
 	failure   failure
-	kept      time.Time // routes are kept until then although the session is down
-	hints     hints
+	kept      time.Time   // routes are kept until then although the session is down
+	end       *wire.Ended // of the last session; nil: it has not ended
 	peer      peer
 
 	flaps, restarts uint64
@@ -64,23 +62,17 @@ type entry struct {
 	logged   loggedReasons
 }
 
-// hints are facts from GoBGP's log or the network that precede a failure.
-type hints struct {
-	unprotected string    // why the listener has no MD5 key of the peer, until an operator acts on it
-	malformed   string    // GoBGP's error about the last message that it could not parse
-	refusal     string    // the peer's NOTIFICATION before the session was up, once captured
-	listenUntil time.Time // until when the packets of the peer are looked at
-}
-
 // warnings are problems of a session that is up.
 type warnings struct {
-	malformed string
-	prefixes  string // that the peer announces many
-	waits     string // the changes that wait for the end of the session
+	family   string // the peer does not offer the family of the session
+	update   string // an UPDATE of the peer was changed
+	updateAt time.Time
+	prefixes string // that the peer announces many
+	waits    string // the changes that wait for the end of the session
 }
 
 func (w warnings) sentence() string {
-	return joinSentences(joinSentences(w.malformed, w.prefixes), w.waits)
+	return joinSentences(joinSentences(w.family, w.update), joinSentences(w.prefixes, w.waits))
 }
 
 // peer has the values negotiated with the peer, 0 before the first OPEN.
@@ -88,7 +80,12 @@ type peer struct {
 	as              uint32
 	routerID, local netip.Addr
 	hold, keepalive time.Duration
-	open            peerOpen
+	open            wire.Open
+	offers          offers
+}
+
+func (p *peer) set(o *wire.Open) {
+	p.as, p.routerID, p.open, p.offers = o.AS, o.RouterID, *o, readOffers(o)
 }
 
 // shown is the status published last.
@@ -121,7 +118,7 @@ func (t *Table) SetSessions(want []bgp.Session) (changed []bgp.Session, gone []n
 			t.entries[addr] = e
 		}
 		if e.session.Wire() != s.Wire() {
-			e.failure.cause = false // it was one of other settings
+			e.failure.cause, e.failure.outdated = false, true // it was one of other settings
 		}
 		e.session = s
 		t.refresh(addr, e, now)
@@ -206,9 +203,6 @@ func (t *Table) change(addr netip.Addr, f func(e *entry, now time.Time)) {
 	if e := t.entries[addr]; e != nil {
 		now := time.Now()
 		f(e, now)
-		if e.failure.words == refusedOpenWords(e) {
-			t.listen(addr, e, now)
-		}
 		t.refresh(addr, e, now)
 	}
 }
@@ -266,19 +260,6 @@ func (t *Table) OutsideMesh() (list []netip.Addr) {
 	return list
 }
 
-// TakeUnprotected returns why the listener has no MD5 key of a peer, once; empty if it has one.
-func (t *Table) TakeUnprotected(addr netip.Addr) string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	e := t.entries[addr]
-	if e == nil {
-		return ""
-	}
-	why := e.hints.unprotected
-	e.hints.unprotected = ""
-	return why
-}
-
 // PathChanged publishes a session whose BFD has changed, and returns since when it is up; zero: it is not.
 func (t *Table) PathChanged(addr netip.Addr) (up time.Time) {
 	t.change(addr, func(e *entry, at time.Time) {
@@ -310,52 +291,48 @@ func (t *Table) HoldsRoutes(addr netip.Addr) bool {
 	return e != nil && (e.fsm == gobgp.BGP_FSM_ESTABLISHED || time.Now().Before(e.kept))
 }
 
-// Transition records a state that GoBGP reports and returns the state before and now.
-func (t *Table) Transition(addr netip.Addr, st apiutil.PeerState, at time.Time) (was, now gobgp.FSMState) {
-	was, now = gobgp.BGP_FSM_IDLE, st.SessionState
+// Transition records a state that GoBGP reports and returns the state before and now. Before a session is established,
+// the wire has more to say (Wire).
+func (t *Table) Transition(addr netip.Addr, now gobgp.FSMState, at time.Time) (was gobgp.FSMState) {
+	was = gobgp.BGP_FSM_IDLE
 	t.change(addr, func(e *entry, _ time.Time) {
 		was = e.fsm
-		if was != now {
-			e.since = at
-		}
-		e.fsm = now
 		switch {
+		case now == was:
 		case now == gobgp.BGP_FSM_ESTABLISHED:
-			e.established(st, at)
+			e.fsm, e.since = now, at
+			e.established(at)
 		case was == gobgp.BGP_FSM_ESTABLISHED:
-			e.lost(st, at)
-		case now == gobgp.BGP_FSM_IDLE && was != now:
-			if e.failure.at.Before(e.since.Add(-2*time.Second)) || !e.hasFailure() {
-				if by, w := openingWords(e, was, st); w != "" {
-					e.guess(by, w, at)
-				}
-			}
+			e.fsm, e.since = gobgp.BGP_FSM_IDLE, at
+			e.lost(at)
 		}
-		if now != gobgp.BGP_FSM_ACTIVE {
-			e.connectedAt = time.Time{}
-		}
-		e.expectDial(was, at)
 	})
-	return was, now
+	return was
 }
 
-func (e *entry) established(st apiutil.PeerState, at time.Time) {
+func (e *entry) established(at time.Time) {
 	e.state = e.state.onEstablished()
-	e.upAt, e.connectedAt, e.kept, e.failure.cut = at, time.Time{}, time.Time{}, time.Time{}
-	e.warnings.malformed, e.warnings.prefixes = "", ""
-	e.hints.refusal, e.hints.listenUntil = "", time.Time{}
-	e.peer.as, e.peer.routerID, e.peer.open = st.PeerASN, st.RouterID, readOpen(st.RemoteCap, e.session.Address)
+	e.upAt, e.kept, e.failure.cut = at, time.Time{}, time.Time{}
+	if !e.state.heldDown() {
+		e.dialBy = time.Time{}
+	}
 }
 
-func (e *entry) lost(st apiutil.PeerState, at time.Time) {
+func (e *entry) lost(at time.Time) {
 	e.flaps++
-	if st.DisconnectReason == api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART {
+	end := e.end
+	if end == nil {
+		end = &wire.Ended{Cause: wire.CauseLocal}
+	}
+	if end.Graceful {
 		e.restarts++
-		e.kept = at.Add(time.Duration(e.peer.open.restartTime) * time.Second)
 	}
 	if e.state != ending || e.failure.at.Before(e.upAt) {
-		e.fail(lossBy(st), lossWords(e, st), at)
+		by, words := lossWords(e, *end)
+		e.fail(by, words, at)
+		e.failure.unexplained = e.end == nil
 	}
 	e.state = e.state.onLost()
 	e.upAt = time.Time{}
+	e.warnings = warnings{waits: e.warnings.waits}
 }

@@ -66,7 +66,11 @@ func readOnlyOptions(sp *Speaker, readers *readers) []grpc.ServerOption {
 			if err := sp.allowCall(ctx, info.FullMethod, req); err != nil {
 				return nil, err
 			}
-			return handler(ctx, req)
+			r, err := handler(ctx, req)
+			if g, ok := r.(*api.GetBgpResponse); ok && g.GetGlobal() != nil {
+				g.Global.ListenPort, g.Global.ListenAddresses = sp.Listening()
+			}
+			return r, err
 		}),
 		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 			handler grpc.StreamHandler) error {

@@ -6,10 +6,12 @@ import (
 	"sync"
 	"time"
 
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/bfd"
+	"github.com/manxnet/manx/bgp/wire"
 )
 
 // paths monitors the paths to peers by BFD, as soon as a session requires it.
@@ -77,15 +79,18 @@ func (p *paths) close() {
 // and there is nothing to do here. A path that breaks, or a host that dies, closes nothing. So graceful restart and
 // fast detection go together, although RFC 5882 section 4.3 could only advise to give one of them up.
 //
+// A peer that restarts may be back in BGP before BFD has noticed that it was away. So a failure counts at once only if
+// packets came on the path since the session is up: it must be older than the detection time, twice for a busy machine.
 // BIRD begins its BFD session anew with each BGP session. Silence that began before the session was up may be that; if
 // BFD is not back soon, it is none. The same goes for a remote that only seems to have begun anew: on a path that
 // broke, another host may have forged that.
 func (s *Speaker) pathChanged(e bfd.Event) {
 	addr, path := e.Status.Session.Remote, e.Status
+	s.offerWithheld()
 	up := s.status.PathChanged(addr)
 	switch {
 	case !e.Failure && !e.Doubtful || up.IsZero():
-	case e.Failure && path.LastUp.After(up):
+	case e.Failure && path.LastUp.After(up.Add(2*path.Detection)):
 		s.endPath(addr, up, path.Reason)
 	default:
 		time.AfterFunc(max(newSessionTime, 2*path.Detection), func() {
@@ -103,7 +108,45 @@ const newSessionTime = 3 * time.Second
 
 // endPath ends the session that is up since then.
 func (s *Speaker) endPath(addr netip.Addr, up time.Time, reason string) {
-	if s.status.BreakPath(addr, up, reason) {
-		s.replacePeer(addr, "bgp session ends because BFD found its path broken")
+	if run := s.current(); run != nil && s.status.BreakPath(addr, up, reason) {
+		s.log.Warn("bgp session ends because BFD found its path broken", zap.Stringer("peer", addr))
+		run.gate.End(addr, wire.Notification{Code: ceaseCode, Sub: subBFDDown}, wire.CauseLocal)
+	}
+}
+
+// The Cease of a session whose path BFD found broken (RFC 9384).
+const ceaseCode, subBFDDown = 6, 10
+
+// pathFirst is how long a session waits after a restart until BFD has its path up.
+const pathFirst = 2 * time.Second
+
+// withhold reports whether a session that GoBGP is ready for has to wait for its path. After a restart the peer's BFD
+// session, which outlived ours, goes down and up when our BFD begins anew. If that came after BGP is up again, a router
+// would take it for a second loss, and drop our routes (RFC 4724 section 4.2).
+func (s *Speaker) withhold(addr netip.Addr, state gobgp.FSMState) bool {
+	tap := s.taps.of(addr)
+	if tap == nil {
+		return false
+	}
+	wait := state == gobgp.BGP_FSM_ACTIVE && !s.pathAllows(addr, tap)
+	tap.withheld.Store(wait)
+	return wait
+}
+
+func (s *Speaker) pathAllows(addr netip.Addr, tap *peerTap) bool {
+	path, watched := s.paths.status(addr)
+	return !watched || path.State == bfd.Up || !tap.restarting.Load() || s.sync.since(time.Now()) > pathFirst
+}
+
+// offerWithheld lets sessions come up whose path is up, or whose wait is over.
+func (s *Speaker) offerWithheld() {
+	run := s.current()
+	if run == nil {
+		return
+	}
+	for addr, tap := range s.taps.all() {
+		if tap.withheld.Load() && s.pathAllows(addr, tap) && tap.withheld.CompareAndSwap(true, false) {
+			run.gate.Ready(addr, true)
+		}
 	}
 }

@@ -94,15 +94,6 @@ func (s *Speaker) readCounters(addr string, advertised bool) {
 	}
 	now := time.Now()
 	for a, p := range read {
-		n := s.status.Count(a, p, now, advertised)
-		if tap := s.taps.of(a); tap != nil {
-			tap.received.seen(n)
-		}
+		s.status.Count(a, p, now, advertised)
 	}
-}
-
-// learnTimers reads the negotiated values, once after a session has come up: the events do not carry them.
-func (s *Speaker) learnTimers(addr netip.Addr) {
-	s.readCounters(addr.String(), false)
-	s.status.Refresh(addr)
 }

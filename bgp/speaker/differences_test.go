@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
@@ -91,8 +92,7 @@ func TestCapabilities(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	const want = "4-octet AS,ADD-PATH,FQDN,extended message,extended next hop,graceful restart,multiprotocol,route " +
-		"refresh,software version"
+	const want = "4-octet AS,ADD-PATH,FQDN,graceful restart,multiprotocol,route refresh"
 	if got := strings.Join(slices.Compact(names), ","); got != want {
 		t.Errorf("have %s\nwant %s", got, want)
 	}
@@ -100,7 +100,7 @@ func TestCapabilities(t *testing.T) {
 	if n := config.AfiSafis[0].AddPaths.Config.SendMax; n != 64 {
 		t.Errorf("at most %d paths for a prefix are sent", n)
 	}
-	if n := config.Timers.Config.ConnectRetry; n != 3 {
-		t.Errorf("it connects again after %d s", n)
+	if s.cfg.ConnectRetry != 3*time.Second {
+		t.Errorf("it connects again after %s", s.cfg.ConnectRetry)
 	}
 }

@@ -33,17 +33,20 @@ type fakePeer struct {
 	messages []*gobgp.BGPMessage
 	routes   map[netip.Prefix]*gobgp.BGPUpdate // announced and not withdrawn
 	eor      bool
+	silent   bool // it sends no KEEPALIVE any more
 	closed   error
 }
 
 type fakeOptions struct {
-	as       uint32
-	id       string
-	hold     uint16
-	graceful bool
-	addPath  bool
-	family   gobgp.Family
-	caps     []gobgp.ParameterCapabilityInterface // instead of the above
+	as        uint32
+	id        string
+	hold      uint16
+	graceful  bool
+	addPath   bool
+	extended  bool // messages longer than 4,096 bytes (RFC 8654)
+	twoOctets bool // of AS numbers, the only ones that the peer knows
+	family    gobgp.Family
+	caps      []gobgp.ParameterCapabilityInterface // instead of the above
 }
 
 func (o fakeOptions) open() *gobgp.BGPMessage {
@@ -51,7 +54,13 @@ func (o fakeOptions) open() *gobgp.BGPMessage {
 		o.family = gobgp.RF_IPv4_UC
 	}
 	caps := []gobgp.ParameterCapabilityInterface{
-		gobgp.NewCapMultiProtocol(o.family), gobgp.NewCapRouteRefresh(), gobgp.NewCapFourOctetASNumber(o.as),
+		gobgp.NewCapMultiProtocol(o.family), gobgp.NewCapRouteRefresh(),
+	}
+	if !o.twoOctets {
+		caps = append(caps, gobgp.NewCapFourOctetASNumber(o.as))
+	}
+	if o.extended {
+		caps = append(caps, gobgp.NewCapExtendedMessage())
 	}
 	if o.graceful {
 		caps = append(caps, gobgp.NewCapGracefulRestart(false, false, 120, []*gobgp.CapGracefulRestartTuple{
@@ -96,13 +105,13 @@ func dialFrom(t testing.TB, local, speaker string) net.Conn {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(local)}, Timeout: 3 * time.Second}
 		conn, err := d.Dial("tcp", speaker)
 		if err == nil {
-			// A speaker that is not ready accepts and closes the connection: only its OPEN proves that it is ready.
-			one := make([]byte, 1)
+			// A speaker that takes no connection of the peer now answers with a NOTIFICATION.
+			first := make([]byte, gobgp.BGP_HEADER_LENGTH)
 			conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-			if _, err = io.ReadFull(conn, one); err == nil {
+			if _, err = io.ReadFull(conn, first); err == nil && first[18] == gobgp.BGP_MSG_OPEN {
 				conn.SetReadDeadline(time.Time{})
 				t.Cleanup(func() { conn.Close() }) // also keeps the collector from closing it
-				return &prefixedConn{Conn: conn, first: one}
+				return &prefixedConn{Conn: conn, first: first}
 			}
 			conn.Close()
 		}
@@ -171,7 +180,7 @@ func (p *fakePeer) receive(o fakeOptions) {
 		case *gobgp.BGPUpdate:
 			p.recordUpdate(body)
 		case *gobgp.BGPKeepAlive:
-			if o.hold != 0 && o.hold < 30 { // short hold times: answer each KEEPALIVE with one
+			if o.hold != 0 && o.hold < 30 && !p.silent { // short hold times: answer each KEEPALIVE with one
 				b, _ := gobgp.NewBGPKeepAliveMessage().Serialize()
 				_, _ = p.conn.Write(b)
 			}
@@ -409,7 +418,12 @@ type routeTable map[netip.Prefix]bgp.Route
 // awaitRoutes updates a table until it meets a condition.
 func awaitRoutes(t testing.TB, s *Speaker, table routeTable, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.After(60 * time.Second)
+	awaitRoutesFor(t, s, table, 60*time.Second, what, cond)
+}
+
+func awaitRoutesFor(t testing.TB, s *Speaker, table routeTable, most time.Duration, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.After(most)
 	for {
 		for _, r := range s.Take(0) {
 			if len(r.Paths) == 0 {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -13,7 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/manxnet/manx/bgp"
-	"github.com/manxnet/manx/bgp/session"
+	"github.com/manxnet/manx/bgp/wire"
 )
 
 // Fault: GoBGP stays in Idle for five seconds after an established session is lost, and closes the connections of the
@@ -21,9 +20,9 @@ import (
 // side sends. A peer that restarts is back in a fraction of a second and has to wait, and its readiness with it. Shown
 // by TestPeerThatRestartsIsTakenBackAtOnce. Can go when the time in Idle after a lost session can be set.
 //
-// The time is a field of the FSM that only the FSM's goroutine uses. On that goroutine GoBGP also writes its log: "Peer
-// Down" comes when an established session is lost, just before Idle. So the log bridge changes the field from there,
-// and no other goroutine ever reads or writes it. Other goroutines read, by reflection, only the way to the field:
+// The time is a field of the FSM that only the FSM's goroutine uses. On that goroutine GoBGP also sets a deadline in
+// the past on its connection when it leaves Established, just before Idle. So the gate calls lost from there, and no
+// other goroutine ever reads or writes the field. Other goroutines read, by reflection, only the way to it:
 // BgpServer.neighborMap and peer.fsm, after AddPeer has returned and with setMu held. Only AddPeer, DeletePeer and
 // StopBgp write the map, and the speaker calls all three with setMu held; peer.fsm is written once, before AddPeer
 // returns. The names and types on the way are checked at start, and the field must hold GoBGP's five seconds each time;
@@ -34,30 +33,34 @@ import (
 // twice as many as GoBGP would allow.
 const quickReturns = 3
 
+// idleAfterLoss is GoBGP's time in Idle.
+const idleAfterLoss = 5 * time.Second
+
 // idleHold is the time that the FSM of one peer spends in Idle after it lost an established session.
 type idleHold struct {
-	seconds atomic.Pointer[float64] // in the FSM; nil: GoBGP's time is kept. The FSM's goroutine alone uses the value.
-	returns *rate.Limiter
-}
-
-func newIdleHold() *idleHold {
-	return &idleHold{returns: rate.NewLimiter(rate.Every(session.IdleAfterLoss), quickReturns)}
+	seconds  *float64 // in the FSM, whose goroutine alone uses it; nil: GoBGP's time is kept
+	internal bool     // the peer is in this node's AS
+	returns  *rate.Limiter
 }
 
 // lost is called on the goroutine of the FSM when an established session is lost. It skips the next time in Idle if
-// only the connection was lost, as with the end of the peer's process. A NOTIFICATION or an administrator ends a
-// session on purpose.
-func (h *idleHold) lost(reason string, now time.Time) {
-	if h == nil {
+// only the connection was lost, as with the end of the peer's process, or this side has ended the session for a reason
+// that may be over soon. A NOTIFICATION of the peer or an administrator ends a session on purpose.
+func (h *idleHold) lost(cause wire.Cause, now time.Time) {
+	if h == nil || h.seconds == nil {
 		return
 	}
-	switch reason {
-	case "graceful-restart", "read-failed", "write-failed":
+	switch cause {
+	case wire.CauseConnection, wire.CauseReplaced:
+		if !h.internal {
+			return
+		}
+	case wire.CauseLocal:
 	default:
 		return
 	}
-	if s := h.seconds.Load(); s != nil && *s == session.IdleAfterLoss.Seconds() && h.returns.AllowN(now, 1) {
-		*s = 0
+	if *h.seconds == idleAfterLoss.Seconds() && h.returns.AllowN(now, 1) {
+		*h.seconds = 0
 	}
 }
 
@@ -98,7 +101,7 @@ func pointee(t reflect.Type) (reflect.Type, error) {
 func checkIdle(log *zap.Logger, server reflect.Type) bool {
 	_, err := idleOffset(server)
 	if err != nil {
-		log.Warn("bgp sessions come back "+session.IdleAfterLoss.String()+" later after a restart of their peer: "+
+		log.Warn("bgp sessions come back "+idleAfterLoss.String()+" later after a restart of their peer: "+
 			"this GoBGP keeps its time in Idle elsewhere", zap.Error(err))
 	}
 	return err == nil
@@ -112,17 +115,9 @@ func checkIdle(log *zap.Logger, server reflect.Type) bool {
 // (RFC 4724 section 4.1). The other nodes must not be back with the router before the node is back with them.
 func (r *speakerRun) shortenIdle(s bgp.Session) {
 	w := s.Wire()
-	tap := r.sp.taps.of(s.Address.Unmap())
-	if tap == nil {
-		return
-	}
-	hold := tap.idle.Load()
-	switch {
-	case hold == nil:
-	case w.PeerAS == w.LocalAS:
-		hold.seconds.Store(idleSeconds(r.srv, w.Address))
-	default:
-		hold.seconds.Store(nil)
+	if tap := r.sp.taps.of(s.Address.Unmap()); tap != nil {
+		tap.idle.Store(&idleHold{seconds: idleSeconds(r.srv, w.Address), internal: w.PeerAS == w.LocalAS,
+			returns: rate.NewLimiter(rate.Every(idleAfterLoss), quickReturns)})
 	}
 }
 

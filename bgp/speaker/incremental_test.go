@@ -133,7 +133,7 @@ func described(t *testing.T, s *Speaker) string {
 	}
 	for addr, x := range s.taps.received() {
 		x.mu.Lock()
-		write("received", fmt.Sprint(addr, x.limit, x.outsider, x.rules.List))
+		write("received", fmt.Sprint(addr, x.outsider, x.rules.List))
 		x.mu.Unlock()
 	}
 	write("own prefixes", slices.SortedFunc(slices.Values(s.fib.OwnPrefixes()), netip.Prefix.Compare))

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/wire"
 )
 
 // sendMany announces n prefixes, as many per UPDATE as a peer would pack.
@@ -59,8 +60,8 @@ func TestMaxPrefixesHoldsTheSessionDown(t *testing.T) {
 	p := dialFake(t, "127.0.1.52", listenOf(d), o)
 	awaitSession(t, s, "127.0.1.52", "Established", established)
 	sendMany(p, 3000)
-	if n := p.awaitClosed(); n == nil || n.ErrorCode != 6 || n.ErrorSubcode != 2 {
-		t.Errorf("got %+v, want NOTIFICATION 6/2", n)
+	if n := p.awaitClosed(); n == nil || n.ErrorCode != 6 || n.ErrorSubcode != 1 {
+		t.Errorf("got %+v, want NOTIFICATION 6/1", n)
 	}
 	awaitSession(t, s, "127.0.1.52", "the reason", func(st SessionStatus) bool {
 		return st.Phase == PhaseFailed &&
@@ -132,8 +133,8 @@ func TestMaxPrefixesCountsWhatIsSent(t *testing.T) {
 				func(st SessionStatus) bool { return established(st) && st.Warning == "" })
 			logs.TakeAll()
 			p.send(c.send(list...))
-			if n := p.awaitClosed(); n == nil || n.ErrorCode != 6 || n.ErrorSubcode != 2 {
-				t.Errorf("got %+v, want NOTIFICATION 6/2", n)
+			if n := p.awaitClosed(); n == nil || n.ErrorCode != 6 || n.ErrorSubcode != 1 {
+				t.Errorf("got %+v, want NOTIFICATION 6/1", n)
 			}
 			awaitSession(t, s, addr, "the reason", func(st SessionStatus) bool {
 				return st.Phase == PhaseFailed && st.Warning == "" &&
@@ -157,12 +158,12 @@ func TestWarningComesBeforeTheLimit(t *testing.T) {
 	for _, c := range []struct {
 		cfg  Config
 		own  uint32
-		want limit
+		want wire.Limit
 	}{
-		{Config{WarnPrefixes: 50_000, MaxPrefixes: 500_000}, 0, limit{50_000, 500_000}},
-		{Config{WarnPrefixes: 50_000, MaxPrefixes: 1000}, 0, limit{800, 1000}},
-		{Config{WarnPrefixes: 50_000, MaxPrefixes: 500_000}, 10, limit{8, 10}},
-		{Config{WarnPrefixes: 50_000, MaxPrefixes: 1}, 0, limit{0, 1}},
+		{Config{WarnPrefixes: 50_000, MaxPrefixes: 500_000}, 0, wire.Limit{Warn: 50_000, Most: 500_000}},
+		{Config{WarnPrefixes: 50_000, MaxPrefixes: 1000}, 0, wire.Limit{Warn: 800, Most: 1000}},
+		{Config{WarnPrefixes: 50_000, MaxPrefixes: 500_000}, 10, wire.Limit{Warn: 8, Most: 10}},
+		{Config{WarnPrefixes: 50_000, MaxPrefixes: 1}, 0, wire.Limit{Warn: 0, Most: 1}},
 	} {
 		if got := c.cfg.limit(bgp.Session{MaxPrefixes: c.own}); got != c.want {
 			t.Errorf("%+v, %d: %+v, want %+v", c.cfg, c.own, got, c.want)
@@ -202,8 +203,8 @@ func TestMaxPrefixesOfOnePeer(t *testing.T) {
 		t.Errorf("the other is warned of a limit that is not its own: %q", st.Warning)
 	}
 	set(80) // also a limit that is exceeded already counts
-	if n := p.awaitClosed(); n == nil || n.ErrorCode != 6 || n.ErrorSubcode != 2 {
-		t.Errorf("got %+v, want NOTIFICATION 6/2", n)
+	if n := p.awaitClosed(); n == nil || n.ErrorCode != 6 || n.ErrorSubcode != 1 {
+		t.Errorf("got %+v, want NOTIFICATION 6/1", n)
 	}
 	awaitSession(t, s, "127.0.1.54", "the reason", func(st SessionStatus) bool {
 		return st.Phase == PhaseFailed &&

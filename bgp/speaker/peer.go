@@ -9,6 +9,7 @@ import (
 
 	"github.com/osrg/gobgp/v4/api"
 	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/manxnet/manx/bgp"
 )
@@ -33,17 +34,15 @@ func (c Config) peerConfig(s bgp.Session, restarting bool) *api.Peer {
 			NeighborAddress: w.Address.String(),
 			LocalAsn:        w.LocalAS,
 			PeerAsn:         w.PeerAS,
-			AuthPassword:    w.Password,
 			AllowOwnAsn:     w.AllowOwnAS,
 		},
 		Transport: &api.Transport{
-			RemotePort:  uint32(w.Port),
-			PassiveMode: w.Passive,
+			RemotePort:  uint32(w.Port), // for `gobgp neighbor`
+			PassiveMode: true,           // package wire connects
 		},
 		Timers: &api.Timers{Config: &api.TimersConfig{
 			HoldTime:               uint64(w.Hold),
 			KeepaliveInterval:      uint64(w.Keepalive),
-			ConnectRetry:           uint64(c.ConnectRetry / time.Second),
 			IdleHoldTimeAfterReset: 1,
 		}},
 		GracefulRestart: &api.GracefulRestart{
@@ -171,25 +170,52 @@ func (r *speakerRun) setSession(ctx context.Context, s bgp.Session) error {
 		return r.addSession(ctx, s)
 	default:
 		r.log(s).Info("bgp session restarts because its settings change")
-		if _, err := r.srv.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: r.sp.cfg.peerConfig(s, false)}); err != nil {
-			return err
-		}
-		r.shortenIdle(s)
-		r.sessions[addr] = s
-		return r.protected(ctx, s)
+		return r.changeSession(ctx, s)
 	}
 }
 
+// changeSession replaces the settings of a session, which ends it.
+func (r *speakerRun) changeSession(ctx context.Context, s bgp.Session) error {
+	addr := s.Address.Unmap()
+	before, after := r.sp.cfg.peerConfig(r.sessions[addr], false), r.sp.cfg.peerConfig(s, false)
+	if !proto.Equal(before, after) { // without a difference, UpdatePeer would still lose state
+		if _, err := r.srv.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: after}); err != nil {
+			return err
+		}
+	}
+	r.sessions[addr] = s
+	r.shortenIdle(s)
+	if err := r.connect(s); err != nil {
+		return errors.Join(err, r.removeSession(ctx, s))
+	}
+	return nil
+}
+
+// connect has the connections of a session made, or made anew, as soon as GoBGP is ready for one. If the session cannot
+// be protected with its password, there is none.
+func (r *speakerRun) connect(s bgp.Session) error {
+	err := r.gate.Set(wirePeer(s), r.sp.cfg.limit(s), &r.sp.taps.of(s.Address.Unmap()).received)
+	if err != nil {
+		return fmt.Errorf("%w; without its password the session stays down", err)
+	}
+	if addr := s.Address.Unmap(); r.sp.status.IsHeld(addr) { // since before the speaker started
+		r.gate.Hold(addr)
+	}
+	return nil
+}
+
 func (r *speakerRun) addSession(ctx context.Context, s bgp.Session) error {
-	restarting := r.restarting
+	addr, restarting := s.Address.Unmap(), r.restarting
+	r.sp.taps.of(addr).restarting.Store(restarting)
+	if err := r.connect(s); err != nil { // before GoBGP reports for the first time that it is ready
+		return err
+	}
 	if err := r.srv.AddPeer(ctx, &api.AddPeerRequest{Peer: r.sp.cfg.peerConfig(s, restarting)}); err != nil {
+		r.gate.Remove(addr)
 		return err
 	}
 	r.shortenIdle(s)
-	r.sessions[s.Address.Unmap()] = s
-	if err := r.protected(ctx, s); err != nil {
-		return err
-	}
+	r.sessions[addr] = s
 	r.log(s).Info("bgp session configured", zap.Uint32("peerAS", s.PeerAS), zap.Bool("passive", s.Passive),
 		zap.Bool("restarting", restarting))
 	return nil
@@ -197,12 +223,10 @@ func (r *speakerRun) addSession(ctx context.Context, s bgp.Session) error {
 
 func (r *speakerRun) removeSession(ctx context.Context, s bgp.Session) error {
 	addr := s.Address.Unmap()
-	if err := r.forgetPassword(ctx, s); err != nil {
-		return err
-	}
 	if err := r.srv.DeletePeer(ctx, &api.DeletePeerRequest{Address: addr.String()}); err != nil {
 		return err
 	}
+	r.gate.Remove(addr)
 	delete(r.sessions, addr)
 	r.forgetDeferred(addr)
 	r.sp.sync.forget(addr)
@@ -221,12 +245,11 @@ func (s *Speaker) applyDeferred(addr netip.Addr) {
 	if !ok {
 		return
 	}
-	if _, err := s.run.srv.UpdatePeer(s.ctx, &api.UpdatePeerRequest{Peer: s.cfg.peerConfig(want, false)}); err != nil {
+	if err := s.run.changeSession(s.ctx, want); err != nil {
 		s.log.Warn("bgp session: new timers cannot be set", zap.Stringer("peer", addr), zap.Error(err))
 		s.again()
 		return
 	}
-	s.run.sessions[addr] = want
 	s.run.forgetDeferred(addr)
 }
 

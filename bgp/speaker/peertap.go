@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"maps"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -8,13 +9,15 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// peerTap is the speaker's data of a peer for GoBGP's goroutines, which use it before they write a log message.
+// peerTap is the speaker's data of a peer for the goroutines of its connections.
 type peerTap struct {
-	established atomic.Bool
-	idle        atomic.Pointer[idleHold] // of the FSM that was made last
-	received    received
-	counted     budget        // for counting the prefixes advertised to the peer
-	changes     atomic.Uint64 // of routes of others when the session was not up yet
+	idle       atomic.Pointer[idleHold] // of the FSM that was made last; nil: none was made
+	restarting atomic.Bool              // the session existed before the restart that is under way
+	withheld   atomic.Bool              // GoBGP would take a connection, but the path is to be up first
+	received   received
+	counted    budget        // for counting the prefixes advertised to the peer
+	changes    atomic.Uint64 // of routes of others when the session was not up yet
+	blocked    blocked
 }
 
 // taps holds the taps of all configured sessions.
@@ -28,6 +31,13 @@ func (t *taps) of(peer netip.Addr) *peerTap {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.peers[peer]
+}
+
+// all returns the taps of all sessions.
+func (t *taps) all() map[netip.Addr]*peerTap {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.peers)
 }
 
 // received returns the received routes of all sessions.
@@ -55,16 +65,9 @@ func (s *Speaker) setTaps(changed []bgp.Session, gone []netip.Addr) {
 	for _, x := range changed {
 		peer := x.Address.Unmap()
 		if t.peers[peer] == nil {
-			t.peers[peer] = s.newTap(peer)
+			t.peers[peer] = &peerTap{}
 		}
 	}
-}
-
-func (s *Speaker) newTap(peer netip.Addr) *peerTap {
-	tap := &peerTap{}
-	tap.received.count = func() { s.countReceived(peer, &tap.received) }
-	tap.received.report = func() { s.reportLevel(peer, &tap.received) }
-	return tap
 }
 
 // resetTaps drops the data of all sessions, because the speaker restarts.
@@ -72,7 +75,6 @@ func (s *Speaker) resetTaps() {
 	s.taps.mu.Lock()
 	defer s.taps.mu.Unlock()
 	for _, tap := range s.taps.peers {
-		tap.established.Store(false)
-		tap.received.begin(false)
+		tap.received.End()
 	}
 }

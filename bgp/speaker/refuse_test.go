@@ -337,8 +337,20 @@ func addPathRoutes(c net.Conn) (list []string, err error) {
 		return nil, nil
 	}
 	for _, n := range u.NLRI {
-		_, _, hop := reach(u.PathAttributes)
-		list = append(list, fmt.Sprintf("%s via %s", n.NLRI, hop))
+		list = append(list, fmt.Sprintf("%s via %s", n.NLRI, nextHopOf(u.PathAttributes)))
 	}
 	return list, nil
+}
+
+// nextHopOf finds the next hop in attributes.
+func nextHopOf(attributes []gobgp.PathAttributeInterface) (hop netip.Addr) {
+	for _, a := range attributes {
+		switch a := a.(type) {
+		case *gobgp.PathAttributeNextHop:
+			hop = a.Value
+		case *gobgp.PathAttributeMpReachNLRI:
+			hop = a.Nexthop
+		}
+	}
+	return hop
 }

@@ -4,11 +4,10 @@ import (
 	"net/netip"
 	"slices"
 
-	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
-
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/fib"
 	"github.com/manxnet/manx/bgp/gobgppolicy"
+	"github.com/manxnet/manx/bgp/wire"
 )
 
 // routeKey identifies a route of a peer.
@@ -23,12 +22,8 @@ type refusedRoute struct {
 }
 
 // note records a route if it is refused.
-func (x *received) note(n gobgp.PathNLRI, nextHop netip.Addr, announced bool) {
-	nlri, ok := n.NLRI.(*gobgp.IPAddrPrefix)
-	if !ok {
-		return
-	}
-	key := routeKey{nlri.Prefix.Masked(), n.ID}
+func (x *received) note(r wire.Route, nextHop netip.Addr, announced bool) {
+	key := routeKey{r.Prefix, r.ID}
 	if x.touched != nil {
 		x.touched[key] = true
 	}

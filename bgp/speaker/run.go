@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"syscall"
 
@@ -19,6 +18,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/gobgppolicy"
+	"github.com/manxnet/manx/bgp/wire"
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
@@ -26,7 +26,9 @@ import (
 type speakerRun struct {
 	sp      *Speaker
 	srv     *server.BgpServer
-	readers *readers // of srv
+	gate    *wire.Gate
+	conns   chan<- net.Conn // that srv takes; set before the gate has a peer
+	readers *readers        // of srv
 	global  bgp.Global
 	cancel  context.CancelFunc // ends the watch
 
@@ -54,13 +56,12 @@ func startRun(ctx context.Context, sp *Speaker, g bgp.Global) (*speakerRun, erro
 		return nil, fmt.Errorf("bgp speaker: router ID %q is not an IPv4 address other than 0.0.0.0; a node without "+
 			"IPv4 address needs CALICO_ROUTER_ID", addrText(g.RouterID))
 	}
-	if err := tryListen(g); err != nil {
+	gate := sp.newGate(g)
+	if err := gate.Listen(listenAddresses(g)); err != nil { // before a whole server is made that could not start
 		return nil, fmt.Errorf("bgp speaker: start with %s: %w", g, explainListen(err, g))
 	}
-	level := new(slog.LevelVar)
-	level.Set(slog.LevelDebug)
 	readers := newReaders()
-	opts := []server.ServerOption{server.LoggerOption(slog.New(newLogBridge(sp)), level)}
+	opts := []server.ServerOption{server.LoggerOption(slog.New(newLogBridge(sp.log)), new(slog.LevelVar))}
 	sock, err := prepareSocket(sp.cfg.GobgpSocket)
 	if err != nil {
 		sp.log.Error("BGP goes on without this socket", zap.Error(err))
@@ -72,7 +73,7 @@ func startRun(ctx context.Context, sp *Speaker, g bgp.Global) (*speakerRun, erro
 	checkIdle(sp.log, reflect.TypeFor[server.BgpServer]())
 	srv := server.NewBgpServer(opts...)
 	go srv.Serve()
-	run := &speakerRun{sp: sp, srv: srv, readers: readers, global: g,
+	run := &speakerRun{sp: sp, srv: srv, gate: gate, readers: readers, global: g,
 		sessions: map[netip.Addr]bgp.Session{}, deferred: map[netip.Addr]bgp.Session{},
 		pending: map[netip.Addr]bool{}, obsolete: map[netip.Addr]bool{}, origins: map[netip.Prefix]bgp.Origin{}}
 	run.socket = sock
@@ -87,16 +88,15 @@ func (r *speakerRun) start(ctx context.Context) error {
 	global := &api.Global{
 		Asn:              r.global.LocalAS,
 		RouterId:         r.global.RouterID.String(),
-		ListenPort:       -1,
 		Families:         []uint32{0, 1}, // IPv4 and IPv6 unicast; each more family costs memory for every peer
 		UseMultiplePaths: true,
 	}
-	if r.global.ListenPort != 0 {
-		global.ListenPort = int32(r.global.ListenPort)
-		global.ListenAddresses = listenAddresses(r.global.ListenAddresses)
+	if err := startBgp(ctx, r.srv, global); err != nil {
+		return fmt.Errorf("bgp speaker: start with %s: %w", r.global, err)
 	}
-	if err := r.srv.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
-		return fmt.Errorf("bgp speaker: start with %s: %w", r.global, explainListen(err, r.global))
+	var err error
+	if r.conns, err = acceptChannel(r.srv); err != nil {
+		return fmt.Errorf("bgp speaker: %w", err)
 	}
 	if err := r.startPolicy(ctx); err != nil {
 		return err
@@ -106,7 +106,6 @@ func (r *speakerRun) start(ctx context.Context) error {
 	}
 	watchCtx, cancel := context.WithCancel(r.sp.ctx)
 	r.cancel = cancel
-	r.keepAccepting(watchCtx)
 	if err := r.watch(watchCtx); err != nil {
 		return fmt.Errorf("bgp speaker: watch events: %w", err)
 	}
@@ -126,6 +125,7 @@ func (r *speakerRun) stop(ctx context.Context) {
 	if r.cancel != nil {
 		r.cancel()
 	}
+	r.gate.Close()
 	r.readers.close()
 	if err := r.srv.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: true}); err != nil {
 		r.sp.log.Debug("stop of the gobgp server", zap.Error(err))
@@ -146,19 +146,21 @@ func (r *speakerRun) removeSocket() {
 
 // listenAddresses returns the addresses to listen on; without any in the settings, every address of the families of
 // this host.
-func listenAddresses(configured []netip.Addr) []string {
-	if len(configured) == 0 {
-		all := []string{"0.0.0.0"}
-		if l, err := net.Listen("tcp6", "[::1]:0"); err == nil {
-			l.Close()
-			all = append(all, "::")
-		}
-		return all
+func listenAddresses(g bgp.Global) (list []netip.AddrPort) {
+	if g.ListenPort == 0 {
+		return nil
 	}
-	var list []string
+	configured := g.ListenAddresses
+	if len(configured) == 0 {
+		configured = []netip.Addr{netip.IPv4Unspecified()}
+		if l, err := net.Listen("tcp6", "[::1]:0"); err == nil {
+			_ = l.Close()
+			configured = append(configured, netip.IPv6Unspecified())
+		}
+	}
 	for _, a := range configured {
-		if t := a.Unmap().String(); !slices.Contains(list, t) {
-			list = append(list, t)
+		if to := netip.AddrPortFrom(a.Unmap(), g.ListenPort); !slices.Contains(list, to) {
+			list = append(list, to)
 		}
 	}
 	return list
@@ -182,22 +184,4 @@ func addrText(a netip.Addr) string {
 		return ""
 	}
 	return a.String()
-}
-
-// tryListen tests whether the port is free, before a whole server is made that could not start. It leaves other errors
-// for the server to find.
-func tryListen(g bgp.Global) error {
-	if g.ListenPort == 0 {
-		return nil
-	}
-	for _, address := range listenAddresses(g.ListenAddresses) {
-		l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(int(g.ListenPort))))
-		if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES) {
-			return err
-		}
-		if err == nil {
-			_ = l.Close()
-		}
-	}
-	return nil
 }

@@ -41,6 +41,9 @@ func (s *Speaker) Statuses() []SessionStatus { return s.status.List() }
 // Totals returns the counters of the sessions by type.
 func (s *Speaker) Totals() map[bgp.SessionType]Totals { return s.status.Totals() }
 
+// Strangers returns how many connections of hosts without a session were refused.
+func (s *Speaker) Strangers() uint64 { return s.status.Strangers() }
+
 // Session returns the status of one session including the number of advertised prefixes. Their count reads all routes
 // and is therefore made anew only after a while.
 func (s *Speaker) Session(addr netip.Addr) (SessionStatus, bool) {

@@ -15,6 +15,7 @@ func (r *speakerRun) set(ctx context.Context, d bgp.Desired) error {
 	wide := d
 	wide.Originated = r.originsIn(d)
 	wide.Sessions = r.sessionsIn(d)
+	r.gate.SetGrowth(wide.AttributeGrowth()) // before the policy that adds attributes
 	narrow := len(wide.Originated) == len(d.Originated) && len(wide.Sessions) == len(d.Sessions)
 	d.Sessions = wide.Sessions[:len(d.Sessions):len(d.Sessions)] // a copy, which stays after the call
 	again, err := r.setPolicy(ctx, wide)
@@ -59,15 +60,6 @@ func (r *speakerRun) originsIn(d bgp.Desired) []bgp.Origin {
 	}
 	slices.SortFunc(more, func(a, b bgp.Origin) int { return a.Prefix.Compare(b.Prefix) })
 	return slices.Concat(d.Originated, more)
-}
-
-// missing records that GoBGP has lost the peer of a session. The next set adds it, if it is wanted.
-func (r *speakerRun) missing(addr netip.Addr) {
-	delete(r.sessions, addr)
-	r.forgetDeferred(addr)
-	if !r.obsolete[addr] {
-		r.pending[addr] = true
-	}
 }
 
 // sessionsIn returns the sessions of d, and obsolete ones that still exist.

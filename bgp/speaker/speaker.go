@@ -49,6 +49,10 @@ type Config struct {
 	// PrefixHold is how long a session stays down after it exceeded MaxPrefixes; default 5 minutes.
 	PrefixHold time.Duration
 
+	// MaxWaiting is how many changes of routes may wait for a peer that takes no data; then its session ends. GoBGP
+	// keeps each of them, some 200 bytes, without a bound. Default 1,000,000.
+	MaxWaiting int
+
 	// InterfaceOf names the interface that traffic to a next hop leaves by, empty if there is none; it is called while
 	// a filter has a rule about interfaces. Nil: such rules match no learned route.
 	InterfaceOf func(nextHop netip.Addr) string
@@ -69,6 +73,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.WarnPrefixes, 50_000)
 	setDefault(&c.MaxPrefixes, 500_000)
 	setDefault(&c.PrefixHold, 5*time.Minute)
+	setDefault(&c.MaxWaiting, 1_000_000)
 	return c
 }
 
@@ -99,7 +104,6 @@ type Speaker struct {
 	rejects    rejects
 	reads      budget // of reading the counters of all sessions
 	interfaces hopInterfaces
-	accepting  accepting
 	paths      paths
 	resets     resets
 
@@ -118,7 +122,7 @@ func New(cfg Config) *Speaker {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Speaker{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel, fib: fib.New()}
 	s.interfaces.lookup = cfg.InterfaceOf
-	s.status = session.NewTable(session.Config{Logger: cfg.Logger, ConnectRetry: cfg.ConnectRetry,
+	s.status = session.NewTable(session.Config{Logger: cfg.Logger,
 		OpenTimeout: cfg.OpenTimeout, PrefixHold: cfg.PrefixHold, Path: s.paths.status})
 	s.sync = newRestartSync(cfg, s.syncFinished)
 	go s.maintain()
@@ -136,7 +140,6 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 	}
 	changed, gone := s.status.SetSessions(d.Sessions)
 	s.setTaps(changed, gone)
-	s.setLimits(changed)
 	s.fib.Configure(d)
 
 	if s.run == nil || !s.run.global.Equal(d.Global) {
@@ -146,6 +149,10 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 		}
 		s.status.SetFatal(nil)
 		changed, gone = d.Sessions, nil // the new server has no session
+	}
+	s.run.setLimits(changed)
+	if s.run.restarting {
+		s.setPaths(d.Sessions) // before BGP: see withhold
 	}
 	check := s.setRefusals(d, changed)
 	s.run.require(changed, gone)
@@ -210,6 +217,19 @@ func (s *Speaker) Server() *server.BgpServer {
 	return nil
 }
 
+// Listening returns the port and the addresses on which peers can connect, in the form of GoBGP's API: -1 if they
+// cannot. GoBGP's own listener is of no use (startBgp).
+func (s *Speaker) Listening() (port int32, addresses []string) {
+	run := s.current()
+	if run == nil || run.global.ListenPort == 0 {
+		return -1, nil
+	}
+	for _, a := range listenAddresses(run.global) {
+		addresses = append(addresses, a.Addr().String())
+	}
+	return int32(run.global.ListenPort), addresses
+}
+
 // Close stops watching. Sessions stay as they are until the process exits, which closes their connections without
 // a NOTIFICATION, so that peers keep our routes over the restart.
 func (s *Speaker) Close() {
@@ -230,7 +250,10 @@ func (s *Speaker) maintain() {
 			return
 		case now := <-tick.C:
 			s.sync.tick(now)
-			s.watchdog(now)
+			s.release(now)
+			s.status.Expire(now)
+			s.endBlocked()
+			s.offerWithheld()
 			s.refreshHops(now)
 		}
 	}

@@ -38,8 +38,10 @@ func (s *Speaker) Ready() (bool, string) {
 	if why := s.status.CannotRun(); why != "" {
 		return false, why
 	}
-	if why := s.accepting.why(); why != "" {
-		return false, why
+	if run := s.current(); run != nil {
+		if why := run.gate.NotAccepting(); why != "" {
+			return false, why
+		}
 	}
 	return s.sync.ready(time.Now())
 }
@@ -74,6 +76,13 @@ func (r *restartSync) begin(sessions []bgp.Session) {
 	for _, s := range sessions {
 		r.waiting[s.Address.Unmap()] = time.Time{}
 	}
+}
+
+// since returns how long ago the speaker started.
+func (r *restartSync) since(now time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return now.Sub(r.started)
 }
 
 // established records that a peer is up.

@@ -40,16 +40,16 @@ func (s *Speaker) ReceivedFrom(_ context.Context, peer netip.Addr) ([]EvaluatedP
 	return sortEvaluated(list), err
 }
 
-// AdvertisedTo returns the best path of every prefix, our own included, sorted by prefix; the verdict is whether the
-// peer is sent it. It reads all routes.
+// AdvertisedTo returns what a peer was sent of each prefix: the paths that it has from us, with the attributes with
+// which they were sent, and the best path of each prefix that it was not sent, with the reason. Sorted by prefix. It
+// reads all routes. Of a reflector's clients, which have very many, only the prefixes are recorded, by GoBGP.
 func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]EvaluatedPath, error) {
 	run, rules, session, err := s.policyFor(peer)
 	if err != nil {
 		return nil, err
 	}
-	sent := map[netip.Prefix]bool{}
-	if err := run.paths(api.TableType_TABLE_TYPE_ADJ_OUT, session.Address, nil,
-		func(t TablePath) { sent[t.Prefix] = true }); err != nil {
+	sent, recorded, err := run.sentTo(session)
+	if err != nil {
 		return nil, err
 	}
 	all, err := s.Table(gobgppolicy.PlainAddr(session.Address).Is6())
@@ -59,13 +59,28 @@ func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]EvaluatedP
 			continue // the best of each is the first
 		}
 		v := exportVerdict(rules.desired, session, run.anyCandidate(rules.desired, t))
+		paths := sent[t.Prefix]
+		delete(sent, t.Prefix)
 		switch {
-		case v.Accept && !sent[t.Prefix]:
+		case v.Accept && len(paths) == 0:
 			v.Accept, v.Rule = false, keptBack(session, t)
-		case !v.Accept && sent[t.Prefix]:
+		case !v.Accept && len(paths) > 0:
 			v.Accept, v.Rule = true, "is sent for now, until this takes effect: "+v.Rule
 		}
-		list = append(list, EvaluatedPath{TablePath: t, Verdict: v})
+		if !recorded || len(paths) == 0 {
+			list = append(list, EvaluatedPath{TablePath: t, Verdict: v})
+			continue
+		}
+		for _, p := range paths {
+			p.Peer, p.Best = t.Peer, t.Best
+			list = append(list, EvaluatedPath{TablePath: p, Verdict: asSent(v, p)})
+		}
+	}
+	for _, paths := range sent {
+		for _, p := range paths {
+			list = append(list, EvaluatedPath{TablePath: p, Verdict: asSent(bgp.Verdict{Accept: true,
+				Rule: "was sent; the route is gone meanwhile, and its withdrawal is on its way"}, p)})
+		}
 	}
 	return sortEvaluated(list), err
 }

@@ -21,7 +21,7 @@ func (r *speakerRun) watch(ctx context.Context) error {
 			}
 		},
 		OnPathEor: func(eor *apiutil.Path, _ time.Time) {
-			if addr := eor.PeerAddress.Unmap(); addr.IsValid() && live() {
+			if addr := eor.PeerAddress.Unmap(); addr.IsValid() && live() && !r.gate.Injected(addr) {
 				r.sp.sync.forget(addr)
 			}
 		},
@@ -39,18 +39,17 @@ func (s *Speaker) peerEvent(ev *apiutil.WatchEventMessage_PeerEvent, at time.Tim
 	if at.IsZero() {
 		at = time.Now()
 	}
-	was, now := s.status.Transition(addr, st, at)
-	if tap := s.taps.of(addr); tap != nil {
-		tap.established.Store(now == gobgp.BGP_FSM_ESTABLISHED)
-		if now != gobgp.BGP_FSM_ESTABLISHED {
-			tap.changes.Store(s.fib.ChangesByOthers(addr))
-		}
+	now := st.SessionState
+	was := s.status.Transition(addr, now, at)
+	if tap := s.taps.of(addr); tap != nil && now != gobgp.BGP_FSM_ESTABLISHED {
+		tap.changes.Store(s.fib.ChangesByOthers(addr))
+	}
+	if run := s.current(); run != nil {
+		run.gate.Ready(addr, now == gobgp.BGP_FSM_ACTIVE && !s.withhold(addr, now))
 	}
 	switch {
 	case now == gobgp.BGP_FSM_ESTABLISHED && was != now:
 		s.sync.established(addr, at)
-		s.reportLevelAgain(addr)
-		go s.learnTimers(addr)
 		s.sendAgain(addr)
 	case was == gobgp.BGP_FSM_ESTABLISHED && now != was:
 		s.sync.lost(addr)

@@ -221,12 +221,16 @@ func describeNegotiated(s *sections, p *manxv1.Peer) {
 }
 
 func restartText(n *manxv1.Negotiated) string {
-	if !n.GetGracefulRestart() {
+	switch {
+	case n.GetGracefulRestart():
+	case slices.Contains(n.GetCapabilities(), "graceful restart"):
+		return "announced by the peer, but not for " + n.GetFamily()
+	default:
 		return "not announced by the peer"
 	}
 	return fmt.Sprintf("the peer's restart time is %d s%s%s%s", n.GetRestartSeconds(),
 		when(n.GetPeerRestarted(), "; it had restarted"), when(n.GetPeerForwarding(), "; it kept forwarding"),
-		when(n.GetRestartNotification(), "; also after a NOTIFICATION"))
+		when(n.GetRestartNotification(), "; it announces RFC 8538, which this node does not use"))
 }
 
 func when(yes bool, text string) string {

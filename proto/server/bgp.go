@@ -31,6 +31,7 @@ type BGP interface {
 	AdvertisedTo(context.Context, netip.Addr) ([]speaker.EvaluatedPath, error)
 	Rejected() []fib.Rejection
 	Totals() map[bgp.SessionType]speaker.Totals
+	Strangers() uint64
 	Ready() (bool, string)
 	ResetSession(context.Context, netip.Addr, speaker.ResetKind) error
 	ClearSession(netip.Addr) (before speaker.SessionStatus, ok bool)

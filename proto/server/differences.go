@@ -40,8 +40,6 @@ func differences(st speaker.SessionStatus) (list []string) {
 	add(!st.AddPathSend, "the peer takes only one path for each prefix (no ADD-PATH, RFC 7911)")
 	add(!st.GracefulRestart, "the peer does not restart gracefully for %s (RFC 4724): when the session breaks, "+
 		"routes go at once", family)
-	add(st.GracefulRestart && !st.RestartNotification, "a NOTIFICATION of either end drops routes at once, also "+
-		"during a graceful restart (no RFC 8538)")
 	add(lost("route refresh"), "the peer cannot send its routes again (no route refresh, RFC 2918): changed import "+
 		"filters apply to what it sends from now on")
 	add(lost("4-octet AS"), "the peer knows only AS numbers up to 65535 (no RFC 6793)")

@@ -216,6 +216,8 @@ func (s *sessions) AdvertisedTo(_ context.Context, a netip.Addr) ([]speaker.Eval
 	return s.sent[a], nil
 }
 
+func (*sessions) Strangers() uint64 { return 4 }
+
 func (s *sessions) Totals() map[bgp.SessionType]speaker.Totals {
 	all := map[bgp.SessionType]speaker.Totals{}
 	for _, st := range s.Sessions() {

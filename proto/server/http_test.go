@@ -279,6 +279,7 @@ func TestMetrics(t *testing.T) {
 		`manx_bgp_rejected_routes{reason="own_prefix"} 0`,
 		`manx_bgp_rejected_routes{reason="import_filter"} 2`,
 		`manx_bgp_originated_prefixes 3`,
+		`manx_bgp_strangers_total 4`,
 		`manx_bgp_session_flaps_total{peer="192.0.2.1",type="global"} 2`,
 		`manx_bgp_session_prefixes{direction="received",peer="192.0.2.1",type="global"} 17`,
 		`manx_routes{phase="applied"} 1`,

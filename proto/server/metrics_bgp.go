@@ -22,6 +22,7 @@ const (
 	metricSessionFlaps      = "manx_bgp_session_flaps_total"
 	metricSessionRestarts   = "manx_bgp_session_graceful_restarts_total"
 	metricSessionPrefixes   = "manx_bgp_session_prefixes"
+	metricStrangers         = "manx_bgp_strangers_total"
 	metricSessionLimit      = "manx_bgp_session_prefix_limit"
 	metricSessionUpdates    = "manx_bgp_session_updates_total"
 	metricSessionBFDUp      = "manx_bgp_session_bfd_up"
@@ -40,6 +41,7 @@ var bgpMetrics = describe([]description{
 	{metricPrefixes, "Prefixes received and accepted from BGP peers, by type.", []string{"type", "direction"}},
 	{metricRejected, "Routes that BGP peers announce and that are not used, by class of reason.", []string{"reason"}},
 	{metricOriginated, "Prefixes that this node originates.", nil},
+	{metricStrangers, "Connections to the BGP port of hosts without a session, which were refused.", nil},
 	{metricSessionUp, "Whether a BGP session is established. Sessions of the mesh have no series of their own.",
 		perSession},
 	{metricSessionState, "State of a BGP session as bgpPeerState of RFC 4273: 1 Idle, 2 Connect, 3 Active, 4 " +
@@ -95,6 +97,7 @@ func (v *BGPView) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(metricRejected, float64(filtered), "import_filter")
 	gauge(metricOriginated, float64(len(v.desired().Originated)))
+	counter(metricStrangers, float64(bgp.Strangers()))
 	collectSessions(sessions, gauge, counter)
 }
 

@@ -24,7 +24,7 @@ func agreedStatus() speaker.SessionStatus {
 	st.HoldTime, st.Keepalive, st.RestartTime = 240*time.Second, 80*time.Second, 120*time.Second
 	st.Counters.At = since
 	st.Families, st.Capabilities = []string{"ipv4-unicast"}, []string{"4-octet AS", "route refresh"}
-	st.AddPathReceive, st.AddPathSend, st.GracefulRestart, st.RestartNotification = true, true, true, true
+	st.AddPathReceive, st.AddPathSend, st.GracefulRestart = true, true, true
 	return st
 }
 
@@ -55,8 +55,6 @@ func TestDifferencesBetweenWantedAndNegotiated(t *testing.T) {
 		{"one path out", func(s *speaker.SessionStatus) { s.AddPathSend = false }, "takes only one path"},
 		{"no graceful restart", func(s *speaker.SessionStatus) { s.GracefulRestart = false },
 			"does not restart gracefully for ipv4-unicast"},
-		{"no N flag", func(s *speaker.SessionStatus) { s.RestartNotification = false },
-			"NOTIFICATION of either end drops routes"},
 		{"no route refresh", func(s *speaker.SessionStatus) { s.Capabilities = []string{"4-octet AS"} },
 			"no route refresh"},
 		{"2-octet AS", func(s *speaker.SessionStatus) { s.Capabilities = []string{"route refresh"} }, "up to 65535"},

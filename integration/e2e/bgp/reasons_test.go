@@ -17,7 +17,7 @@ import (
 
 var troubles = []world.Trouble{
 	{Name: "another AS here", Address: 31, Peer: "asNumber: 65009", Bird: " ",
-		Reason: "its AS is not 65009 as configured here (sent NOTIFICATION 2/2)", By: "sent", Calls: true},
+		Reason: "expected AS 65009, received AS 65000 (sent NOTIFICATION 2/2)", By: "sent", Calls: true},
 	{Name: "another AS there", Address: 32, Peer: "asNumber: 65000", Bird: " ", Remote: 64999,
 		Reason: "it expects another AS, we are 64512 (received NOTIFICATION 2/2)", By: "received", Calls: true},
 	{Name: "password only there", Address: 33, Peer: "asNumber: 65000", Bird: `password "theirs";`,
@@ -38,7 +38,7 @@ var troubles = []world.Trouble{
 		Bird:   "export where proto = \"many\";",
 		Reason: "announced more than 2 prefixes", By: "sent", Calls: true},
 	{Name: "silence", Address: 39, Peer: "asNumber: 65000", Bird: "hold time 3;", Pause: true,
-		Reason: "hold timer expired: nothing was heard from", By: "sent", Calls: true},
+		Reason: "hold timer expired: nothing was heard from", By: "sent"}, // its kernel accepts the next connection
 }
 
 // TestReasonsOfSessions queries, for each failing session, the reason, the side that reported it, and the time of the

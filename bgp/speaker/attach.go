@@ -1,0 +1,61 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"reflect"
+	"syscall"
+	"unsafe"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/server"
+)
+
+// Fault: GoBGP's own handling of connections cannot be trusted with a session. It panics at a route that is too long to
+// be passed on, keeps routes that RFC 4724 wants removed, waits for ever in OpenConfirm, reports no NOTIFICATION before
+// a session is up, and stops accepting at the first error. Shown by TestLongestUpdate, TestGracefulRestart,
+// TestSilentPeerIsReplaced, TestReasons and TestAcceptAfterTooManyOpenFiles. Can go when none of them is left.
+//
+// So package wire owns the connections, and GoBGP gets those on which the OPEN exchange is finished. It takes them from
+// the channel of its listeners, BgpServer.acceptCh, which has no exported way in. GoBGP writes the field in StartBgp
+// alone; it is read once, by reflection, after that has returned. If the field is not as expected, the speaker does not
+// start: there is no other way of running a session.
+
+// acceptChannel returns the channel from which a started server takes connections.
+func acceptChannel(srv *server.BgpServer) (chan<- net.Conn, error) {
+	conns, err := field[chan net.Conn](reflect.ValueOf(srv).Elem(), "acceptCh")
+	if err == nil && conns == nil {
+		err = errors.New("it has no channel for connections")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("this GoBGP does not take connections as expected: %w", err)
+	}
+	return conns, nil
+}
+
+// field returns an unexported field of a struct that a pointer leads to.
+func field[T any](v reflect.Value, name string) (value T, err error) {
+	f := v.FieldByName(name)
+	if !f.IsValid() || f.Type() != reflect.TypeFor[T]() {
+		return value, fmt.Errorf("%s has no %s of type %s", v.Type(), name, reflect.TypeFor[T]())
+	}
+	return *(*T)(unsafe.Pointer(f.UnsafeAddr())), nil
+}
+
+// startBgp starts the server. Its channel for connections exists only beside a listener of its own. That one is bound
+// to a multicast address, to which no TCP connection can be made: nobody gets past package wire.
+func startBgp(ctx context.Context, srv *server.BgpServer, g *api.Global) error {
+	for range 10 {
+		address := netip.AddrFrom4([4]byte{239, 255, byte(rand.UintN(256)), byte(rand.UintN(256))})
+		g.ListenAddresses, g.ListenPort = []string{address.String()}, int32(1024+rand.IntN(1<<15))
+		err := srv.StartBgp(ctx, &api.StartBgpRequest{Global: g})
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return err
+		}
+	}
+	return errors.New("no free port for GoBGP's own listener")
+}
