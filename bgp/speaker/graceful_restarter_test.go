@@ -1,0 +1,222 @@
+package speaker
+
+import (
+	"testing"
+	"time"
+
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+)
+
+const (
+	restarting = "RFC 4724 section 4.1"
+	// forever is longer than a test: deferrals that end earlier do not end because of it.
+	forever = 10 * time.Minute
+)
+
+var ownRoute = pfx("10.244.0.0/26")
+
+// ownRestarts are the cases in which Manx itself has restarted.
+var ownRestarts = []gracefulCase{
+	{"first OPEN", "A connects", "sends R=1, F=1, N=0, its restart time", "RFC 4724 section 3, RFC 8538 section 2",
+		func(t *testing.T) {
+			_, peers := newGracefulLab(t, Config{}, 1)
+			peers[0].connect(plain)
+			peers[0].wantRestartBits(true)
+			if c := gracefulCapability(peers[0].open); c != nil && c.Time != 120 {
+				t.Errorf("restart time %d s, want 120", c.Time)
+			}
+		}},
+	{"routes wait for all peers", "A and B send End-of-RIB, one after the other",
+		"sends its routes to both after the second one, and then End-of-RIB", restarting,
+		func(t *testing.T) {
+			_, peers := newGracefulLab(t, Config{RestartDeferral: forever}, 2)
+			for _, p := range peers {
+				p.connect(plain)
+			}
+			peers[0].endOfRIB()
+			peers[0].sentNothing()
+			peers[1].endOfRIB()
+			for _, p := range peers {
+				p.awaitOwnRoute()
+			}
+		}},
+	{"End-of-RIB without routes", "A sends End-of-RIB, Manx has no route", "sends End-of-RIB", restarting,
+		func(t *testing.T) {
+			l, peers := newGracefulLab(t, Config{RestartDeferral: forever}, 1)
+			l.d.Originated = nil
+			mustSet(t, l.s, l.d)
+			peers[0].connect(plain)
+			peers[0].endOfRIB()
+			peers[0].await("our End-of-RIB", func() bool { return peers[0].eor })
+		}},
+	{"no End-of-RIB from one peer", "A sends End-of-RIB, B does not",
+		"sends its routes to both when B's time (10 s) is up", restarting,
+		func(t *testing.T) {
+			_, peers := newGracefulLab(t, Config{RestartDeferral: 5 * time.Second}, 2)
+			for _, p := range peers {
+				p.connect(plain)
+			}
+			start := time.Now()
+			peers[0].endOfRIB()
+			for _, p := range peers {
+				p.awaitOwnRoute()
+			}
+			if took := time.Since(start); took < 2*time.Second {
+				t.Errorf("the routes came after %s, although B had 5 s", took)
+			}
+		}},
+	{"one peer is down", "A sends End-of-RIB, B is down", "sends its routes to A after 10 s at most", restarting,
+		func(t *testing.T) {
+			_, peers := newGracefulLab(t, Config{RestartDeferral: 3 * time.Second, RestartWindow: forever}, 2)
+			peers[0].connect(plain)
+			peers[0].endOfRIB()
+			peers[0].awaitOwnRoute()
+		}},
+	{"one peer comes late", "A sends End-of-RIB, B connects before its time (120 s) is up",
+		"sends R=1, F=1 to B, too", restarting,
+		func(t *testing.T) {
+			_, peers := newGracefulLab(t, Config{RestartDeferral: time.Second, RestartWindow: forever}, 2)
+			peers[0].connect(plain)
+			peers[0].endOfRIB()
+			peers[0].awaitOwnRoute()
+			peers[1].connect(plain)
+			peers[1].wantRestartBits(true)
+			peers[1].endOfRIB()
+			peers[1].awaitOwnRoute()
+		}},
+	{"one peer comes too late", "A sends End-of-RIB, B connects when its time (120 s) is up", "sends R=0, F=1 to B",
+		restarting,
+		func(t *testing.T) {
+			l, peers := newGracefulLab(t, Config{RestartDeferral: time.Second, RestartWindow: 4 * time.Second}, 2)
+			peers[0].connect(plain)
+			peers[0].endOfRIB()
+			l.awaitSynced()
+			peers[1].connect(plain)
+			peers[1].wantRestartBits(false)
+			peers[1].awaitOwnRoute()
+		}},
+	{"peer without GR", "A sends End-of-RIB, B has no GR", "sends its routes to both, and does not wait for B",
+		restarting,
+		func(t *testing.T) {
+			_, peers := newGracefulLab(t, Config{RestartDeferral: forever}, 2)
+			peers[0].connect(plain)
+			peers[1].connect(noGR)
+			peers[0].endOfRIB()
+			peers[0].awaitOwnRoute()
+			peers[1].await("our route", peers[1].hasOwnRoute)
+		}},
+	{"peers without GR alone", "A and B have no GR", "sends its routes", restarting,
+		func(t *testing.T) {
+			_, peers := newGracefulLab(t, Config{RestartDeferral: forever}, 2)
+			for _, p := range peers {
+				p.connect(noGR)
+			}
+			for _, p := range peers {
+				p.await("our route", p.hasOwnRoute)
+			}
+		}},
+	{"both ends have restarted", "A sends End-of-RIB, B opens with R=1 and sends none",
+		"sends its routes to both, and does not wait for B", restarting,
+		func(t *testing.T) {
+			_, peers := newGracefulLab(t, Config{RestartDeferral: forever}, 2)
+			peers[0].connect(plain)
+			peers[1].connect(restarted)
+			peers[0].endOfRIB()
+			for _, p := range peers {
+				p.awaitOwnRoute()
+			}
+		}},
+	{"lost before the end of the restart", "A sends End-of-RIB, is lost and connects again; B has sent none",
+		"sends R=1, F=1 again", restarting,
+		func(t *testing.T) {
+			_, peers := newGracefulLab(t, Config{RestartDeferral: forever}, 2)
+			for _, p := range peers {
+				p.connect(plain)
+			}
+			peers[0].endOfRIB()
+			peers[0].sentNothing()
+			peers[0].lose(fin.end)
+			peers[0].connect(plain)
+			peers[0].wantRestartBits(true)
+		}},
+	{"lost after the end of the restart", "A and B send End-of-RIB; both are lost and connect again",
+		"sends R=0, F=1, its routes and End-of-RIB", "RFC 4724 sections 4.1 and 4.2",
+		func(t *testing.T) {
+			l, peers := newGracefulLab(t, Config{RestartDeferral: forever}, 2)
+			for _, p := range peers {
+				p.connect(plain)
+				p.endOfRIB()
+			}
+			l.awaitSynced()
+			for _, p := range peers {
+				p.awaitOwnRoute()
+				p.lose(fin.end)
+				p.connect(plain)
+				p.wantRestartBits(false)
+				p.awaitOwnRoute()
+			}
+		}},
+	{"lost when the time is up", "A sends no End-of-RIB, is lost when its time (10 s) is up, and connects again",
+		"sends R=0, F=1, its routes and End-of-RIB", "RFC 4724 sections 4.1 and 4.2",
+		func(t *testing.T) {
+			l, peers := newGracefulLab(t, Config{RestartDeferral: 2 * time.Second}, 1)
+			p := peers[0]
+			p.connect(plain)
+			l.awaitSynced()
+			p.awaitOwnRoute()
+			p.lose(fin.end)
+			p.connect(plain)
+			p.wantRestartBits(false)
+			p.awaitOwnRoute()
+		}},
+	{"new peer", "C is configured when the restart is over", "sends R=0, F=1 to C, its routes and End-of-RIB",
+		restarting,
+		func(t *testing.T) {
+			l, peers := newGracefulLab(t, Config{RestartDeferral: forever}, 1)
+			peers[0].connect(plain)
+			peers[0].endOfRIB()
+			l.awaitSynced()
+			c := &restartingPeer{lab: l, addr: uniqueLoopback(t)}
+			l.d.Sessions = append(l.d.Sessions, passive(c.addr))
+			mustSet(t, l.s, l.d)
+			c.connect(plain)
+			c.wantRestartBits(false)
+			c.awaitOwnRoute()
+		}},
+}
+
+func (p *restartingPeer) hasOwnRoute() bool { return p.routes[ownRoute] != nil }
+
+// sentNothing fails if the speaker sends its route or End-of-RIB before it may.
+func (p *restartingPeer) sentNothing() {
+	p.t().Helper()
+	time.Sleep(2 * time.Second) // nothing may happen meanwhile
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.eor || len(p.routes) > 0 {
+		p.t().Fatalf("End-of-RIB %t and %d routes came before the End-of-RIB of all peers", p.eor, len(p.routes))
+	}
+}
+
+// awaitOwnRoute waits for the End-of-RIB, which comes after the speaker's route.
+func (p *restartingPeer) awaitOwnRoute() {
+	p.t().Helper()
+	p.await("our route and End-of-RIB", func() bool { return p.eor && p.hasOwnRoute() })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.messages {
+		u, ok := m.Body.(*gobgp.BGPUpdate)
+		if !ok {
+			continue
+		}
+		if eor, _ := u.IsEndOfRib(); eor {
+			p.t().Errorf("End-of-RIB came before the route %s", ownRoute)
+			return
+		}
+		for _, n := range u.NLRI {
+			if n.NLRI.(*gobgp.IPAddrPrefix).Prefix == ownRoute {
+				return
+			}
+		}
+	}
+}
