@@ -49,7 +49,7 @@ demo-down: ## remove the lab of `make demo KEEP=1` (root)
 # Programs of others that tests run beside Manx: this names a wrong one in PATH before a test waits for it.
 .PHONY: peers
 peers:
-	@$(NEED) iproute2 iputils-ping nftables bird2 gobgpd etcd-server frr prometheus-bird-exporter pmacct iperf3 iptables openssl systemd procps gcc libc6-dev prometheus
+	@$(NEED) iproute2 iputils-ping nftables bird2 gobgpd etcd-server frr openbgpd exabgp prometheus-bird-exporter pmacct iperf3 iptables openssl systemd procps gcc libc6-dev prometheus
 	@$(GO) run ./integration/peers/check
 
 .PHONY: test
@@ -65,8 +65,14 @@ conformance: build ## every cell of the NetworkPolicy tables against the kernel,
 	$(GO) run ./integration/netpol --table $$table --nodes $$nodes --bin bin || rc=1; done; done; exit $$rc
 
 .PHONY: mutations
-mutations: ## 10,000 malformed BGP messages, some ten minutes (SEED=n repeats a run)
+mutations: ## 10,000 malformed BGP messages, some ten minutes (SEED=n repeats a run; root)
+	@$(NEED) iproute2
 	MANX_BGP_MUTATIONS=10000 MANX_BGP_SEED=$(SEED) $(GO) test -count=1 -v -timeout 60m -run TestMutatedMessages ./bgp/speaker
+
+.PHONY: soak
+soak: ## malformed BGP messages for an hour, with new seeds, and progress each minute (DURATION=8h; SEED=n is the first; root)
+	@$(NEED) iproute2
+	MANX_BGP_SOAK=$(or $(DURATION),1h) MANX_BGP_SEED=$(SEED) $(GO) test -count=1 -v -timeout 0 -run TestMutatedMessages ./bgp/speaker
 
 .PHONY: test-vm
 test-vm: ## the tests that need IPIP, in a booted virtual machine (root)
@@ -105,13 +111,18 @@ test-k8s-e2e: $(if $(RESUME),,programs image) kubernetes-programs ## Kubernetes'
 	  $(if $(PARALLEL),--parallel $(PARALLEL))
 
 .PHONY: interop
-interop: build ## the matrix of Manx beside BIRD and FRR; writes the table of docs/bgp.md (root)
-	@$(NEED) iproute2 iputils-ping bird2 frr
+interop: build ## the matrix of Manx beside routers of other projects; writes the table of docs/bgp.md (root)
+	@$(NEED) iproute2 iputils-ping nftables bird2 frr openbgpd exabgp gobgpd
 	$(GO) test -count=1 -v ./integration/interop -write-table
 
 .PHONY: differences
 differences: ## the differences from calico/node, shown by tests; writes the lists of docs/bgp.md and decision 0003
 	$(GO) test -count=1 ./integration/differences -write-differences
+
+.PHONY: graceful
+graceful: ## the cases of graceful restart, shown by tests; writes the tables of docs/bgp.md (root)
+	@$(NEED) iproute2 bird2 frr
+	$(GO) test -count=1 -run 'TestGraceful' ./bgp/speaker -write-graceful
 
 .PHONY: check
 check: ## gofmt, vet, staticcheck, dead code, import table, lines, parameters, exported names, generated code

@@ -63,29 +63,67 @@ func someAttributes() [][]byte {
 }
 
 // update makes a valid, or nearly valid, UPDATE.
-func (m mutator) update(addPath bool) parts {
+func (m mutator) update(d dialect) parts {
 	var p parts
 	for i, a := range someAttributes() {
 		if i < 3 && m.often(97) || i >= 3 && m.often(15) {
 			p.attributes = append(p.attributes, a)
 		}
 	}
-	p.nlri, p.withdrawn = m.routes(addPath, m.IntN(6)), m.routes(addPath, m.IntN(3))
+	if d.six && m.often(90) {
+		p.attributes = append(p.attributes, mpReach(m.routes(d, m.IntN(6))))
+		if m.often(30) {
+			p.attributes = append(p.attributes, longAttr(0x80, 15, join([]byte{0, 2, 1}, m.routes(d, m.IntN(3)))...))
+		}
+		return p
+	}
+	p.nlri, p.withdrawn = m.routes(d, m.IntN(6)), m.routes(d, m.IntN(3))
 	return p
 }
 
-func (m mutator) routes(addPath bool, n int) (list []byte) {
+func (m mutator) routes(d dialect, n int) (list []byte) {
 	for range n {
-		if addPath {
+		if d.addPath {
 			list = binary.BigEndian.AppendUint32(list, m.Uint32N(4))
 		}
-		bits := m.IntN(33)
-		list = append(list, byte(bits))
-		for i := range (bits + 7) / 8 {
-			list = append(list, [4]byte{10, byte(60 + m.IntN(9)), byte(m.IntN(4)), byte(m.IntN(256))}[i])
+		bits, start := m.IntN(33), []byte{10, byte(60 + m.IntN(9)), byte(m.IntN(4)), byte(m.IntN(256))}
+		if d.six {
+			bits = m.IntN(129)
+			start = join([]byte{0xfd, byte(m.IntN(2)), byte(m.IntN(4))}, make([]byte, 12), start[3:])
 		}
+		list = append(append(list, byte(bits)), start[:(bits+7)/8]...)
 	}
 	return list
+}
+
+// long makes a valid UPDATE that leaves little or no room in a message, or is too long for one.
+func (m mutator) long(d dialect) []byte {
+	known := fillings()
+	length := []int{4096 - m.IntN(30), 3500 + m.IntN(597), 2500 + m.IntN(1500), 4097 + m.IntN(61439)}[m.IntN(4)]
+	routes := m.routes(d, 1)
+	if m.often(40) {
+		routes = append(routes, m.routes(d, m.IntN(20))...)
+	}
+	return d.longUpdate(length, known[m.IntN(len(known))], routes)
+}
+
+// outOfPlace makes a message that an established session has no use for.
+func (m mutator) outOfPlace(d dialect) []byte {
+	family := []byte{0, []byte{1, 2, 25, 99}[m.IntN(4)], []byte{1, 2, 4, 70, 128, 133}[m.IntN(6)]}
+	switch m.IntN(6) {
+	case 0: // ROUTE-REFRESH, of IPv4 and IPv6 too
+		return message(5, 0, family[1], byte(m.IntN(3)), family[2])
+	case 1: // End-of-RIB
+		return rawUpdate(nil, attr(0x80, 15, family...), nil)
+	case 2:
+		d.six = !d.six
+		return d.shortUpdate(m.routes(d, 1+m.IntN(3)))
+	case 3:
+		return m.open(d, 9)
+	case 4:
+		return message(4, make([]byte, 1+m.IntN(9))...)
+	}
+	return message(3, slices.Repeat([]byte{byte(1 + m.IntN(8))}, m.IntN(4))...)
 }
 
 // breakParts changes the structure of an UPDATE, with correct lengths.
@@ -161,16 +199,20 @@ func (m mutator) breakBytes(b []byte) []byte {
 	return b
 }
 
-// updateOrRefresh makes a message for an established session.
-func (m mutator) updateOrRefresh(addPath bool) []byte {
+// established makes a message for an established session.
+func (m mutator) established(d dialect) []byte {
 	var b []byte
-	switch known := malformedUpdates(); m.IntN(12) {
+	switch known := malformedUpdates(); m.IntN(14) {
 	case 0: // ROUTE-REFRESH (RFC 2918, RFC 7313)
 		b = message(5, 0, byte(1+m.IntN(2)), byte(m.IntN(3)), 1)
 	case 1:
 		b = known[m.IntN(len(known))].bytes
+	case 2, 3:
+		b = m.long(d)
+	case 4:
+		b = m.outOfPlace(d)
 	default:
-		p := m.update(addPath)
+		p := m.update(d)
 		for range m.IntN(4) {
 			p = m.breakParts(p)
 		}
@@ -182,23 +224,49 @@ func (m mutator) updateOrRefresh(addPath bool) []byte {
 	return b
 }
 
-// open makes an OPEN with some capabilities (RFC 5492) out of a valid one.
-func (m mutator) open(as uint16, id byte) []byte {
+// open makes a valid OPEN with some capabilities (RFC 5492).
+func (m mutator) open(d dialect, id byte) []byte {
+	as := uint16(d.as)
 	capabilities := [][]byte{
 		{1, 4, 0, 1, 0, 1}, {1, 4, 0, 2, 0, 1}, {2, 0}, {5, 6, 0, 1, 0, 1, 0, 2}, {6, 0},
 		{64, 6, 0x40, 120, 0, 1, 1, 0x80}, {65, 4, 0, 0, byte(as >> 8), byte(as)},
 		{69, 4, 0, 1, 1, 3}, {70, 0}, {71, 7, 0, 1, 1, 0x80, 0, 0, 9}, {73, 4, 1, 'a', 1, 'b'}, {75, 3, 2, 'v', '1'},
 		{200, 2, 1, 2},
 	}
+	if d.six {
+		capabilities[0], capabilities[1] = capabilities[1], capabilities[0]
+	}
+	extended := m.often(20) // RFC 9072
 	var options []byte
 	for i, c := range capabilities {
 		if i < 1 || m.often(40) {
-			options = append(options, join([]byte{2, byte(len(c))}, c)...)
+			head := []byte{2, byte(len(c))}
+			if extended {
+				head = []byte{2, 0, byte(len(c))}
+			}
+			options = append(options, join(head, c)...)
 		}
 	}
+	length := []byte{byte(len(options))}
+	if extended {
+		length = []byte{255, 255, 0, byte(len(options))}
+	}
 	hold := uint16([]int{0, 3, 90, 240, 65535}[m.IntN(5)])
-	b := message(1, join([]byte{4, byte(as >> 8), byte(as), byte(hold >> 8), byte(hold), 10, 99, 8, id,
-		byte(len(options))}, options)...)
+	return message(1, join([]byte{4, byte(as >> 8), byte(as), byte(hold >> 8), byte(hold), 10, 99, 8, id}, length,
+		options)...)
+}
+
+// opening makes the first messages of a peer, which are not what they should be.
+func (m mutator) opening(d dialect, id byte) []byte {
+	switch known := malformedOpens(uint16(d.as)); m.IntN(5) {
+	case 0:
+		return known[m.IntN(len(known))].bytes
+	case 1: // one that does not belong there, before or after the OPEN
+		parts := [][]byte{m.outOfPlace(d), m.open(d, id)}
+		m.Shuffle(len(parts), func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
+		return join(parts...)
+	}
+	b := m.open(d, id)
 	for range 1 + m.IntN(3) {
 		if len(b) > 19 {
 			b = m.breakBytes(b)
@@ -211,12 +279,13 @@ func (m mutator) open(as uint16, id byte) []byte {
 func TestMutatorsRepeat(t *testing.T) {
 	seen := map[string]bool{}
 	for n := range uint64(2_000) {
-		a := newMutator(7, n).updateOrRefresh(n%2 == 0)
-		if !bytes.Equal(a, newMutator(7, n).updateOrRefresh(n%2 == 0)) {
+		d := dialect{as: 64512 + uint32(n%3), addPath: n%2 == 0, six: n%5 == 0}
+		a := newMutator(7, n).established(d)
+		if !bytes.Equal(a, newMutator(7, n).established(d)) {
 			t.Fatalf("message %d is another one the second time", n)
 		}
 		seen[string(a)] = true
-		newMutator(7, n).open(64512, 9)
+		newMutator(7, n).opening(d, 9)
 	}
 	if len(seen) < 1_500 {
 		t.Errorf("only %d of 2000 messages differ", len(seen))
