@@ -35,14 +35,17 @@ func newBirdNet(t *testing.T, manxAddrs, birdAddrs []string) *birdNet {
 	n.ctl, n.pidFile = filepath.Join(n.dir, "ctl"), filepath.Join(n.dir, "pid")
 	n.ip("link", "add", "eth0", "netns", n.manx, "type", "veth", "peer", "name", "eth0", "netns", n.bird)
 	for ns, addrs := range map[string][]string{n.manx: manxAddrs, n.bird: birdAddrs} {
+		lines := []string{"link set eth0 up"}
 		for _, a := range addrs {
-			args := []string{"-n", ns, "addr", "add", a, "dev", "eth0"}
+			line := "addr add " + a + " dev eth0"
 			if strings.Contains(a, ":") {
-				args = append(args, "nodad")
+				line += " nodad"
 			}
-			n.ip(args...)
+			lines = append(lines, line)
 		}
-		n.ip("-n", ns, "link", "set", "eth0", "up")
+		if err := namespace.Batch(ns, lines...); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return n
 }

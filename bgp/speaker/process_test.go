@@ -21,7 +21,10 @@ import (
 
 // A speaker in another process can be killed like a real one, and may be in a network namespace. The test binary runs
 // itself for this.
-const childEnv = "MANX_TEST_SPEAKER"
+const (
+	childEnv = "MANX_TEST_SPEAKER"
+	childBMP = "MANX_TEST_SPEAKER_BMP" // address of a BMP collector, or empty
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) != "" {
@@ -45,7 +48,11 @@ func runChild() {
 	if err != nil {
 		panic(err)
 	}
-	s := New(Config{Logger: log})
+	cfg := Config{Logger: log}
+	if addr, err := netip.ParseAddrPort(os.Getenv(childBMP)); err == nil {
+		cfg.BMP = []BMP{{Collector: addr, Policy: bmpPrePolicy, SysName: "child", SysDescr: "Manx"}}
+	}
+	s := New(cfg)
 	var mu sync.Mutex
 	out := json.NewEncoder(os.Stdout)
 	report := func(l childLine) {
@@ -102,7 +109,7 @@ type child struct {
 	ended    bool
 }
 
-func startChild(t *testing.T, netns string) *child {
+func startChild(t *testing.T, netns string, env ...string) *child {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -111,7 +118,7 @@ func startChild(t *testing.T, netns string) *child {
 	c := &child{t: t, cmd: exec.Command("ip", "netns", "exec", netns, exe), sessions: map[netip.Addr]SessionStatus{},
 		routes: routeTable{}}
 	c.changed = sync.NewCond(&c.mu)
-	c.cmd.Env = append(os.Environ(), childEnv+"=1")
+	c.cmd.Env = append(append(os.Environ(), childEnv+"=1"), env...)
 	stderr := &strings.Builder{}
 	c.cmd.Stderr = stderr
 	stdout, err := c.cmd.StdoutPipe()

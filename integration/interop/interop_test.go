@@ -20,6 +20,7 @@ var (
 	theirs4        = netip.MustParsePrefix("198.51.100.0/24")
 	theirs6        = netip.MustParsePrefix("2001:db8:77::/48")
 	shared         = netip.MustParsePrefix("10.244.99.0/26") // in the pool, so that nodes pass it on
+	passedOn       = netip.MustParsePrefix("10.244.98.0/26") // as well
 	calicoPriority = "2147482623"
 )
 
@@ -38,16 +39,12 @@ type bench struct {
 
 func newBench(t *testing.T, name string, make func(site) router, programs ...string) *bench {
 	t.Helper()
-	bin, missing := lab.Require("ip", "ping")
+	// nft and ss decide and show who dials; in some cells BIRD is the second router.
+	bin, missing := lab.Require(append([]string{"ip", "ping", "nft", "ss", "bird", "birdc"}, programs...)...)
 	if missing != nil {
 		t.Skip(missing)
 	}
-	for _, p := range programs {
-		if _, err := exec.LookPath(p); err != nil {
-			t.Skipf("needs %s", p)
-		}
-	}
-	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("%.1s%d", strings.ToLower(name), os.Getpid()%1e6), Bin: bin,
+	l, err := lab.New(lab.Spec{Name: fmt.Sprint(name, os.Getpid()%1e6), Bin: bin,
 		IPv6: true, ToRs: 2, PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	must(t, err)
 	b := &bench{Lab: l, n: l.Nodes[0]}
@@ -135,7 +132,8 @@ func (b *bench) route(t *testing.T, p netip.Prefix, gateways ...netip.Addr) {
 			ok = ok && have[g.String()]
 		}
 		if !ok {
-			return fmt.Errorf("the node sends %s to %v, want %v; its peers:\n%s", p, have, gateways, b.peers())
+			return fmt.Errorf("the node sends %s to %v, want %v; its peers:\n%s\n%s:\n%s", p, have, gateways, b.peers(),
+				b.r.name(), b.r.routes(p))
 		}
 		return nil
 	})
@@ -176,6 +174,7 @@ func (b *bench) peers() string {
 type peerState struct {
 	Address, State, Reason, Established string
 	Flaps                               int
+	Prefixes                            struct{ Received, Accepted int }
 }
 
 func (b *bench) peer(t *testing.T, addr netip.Addr) peerState {

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,6 +29,8 @@ type peering struct {
 	client     bool // Manx is a client of this route reflector
 	bfd        bool
 	others     []netip.Addr // further iBGP peers, clients too
+	twoByte    bool         // without the capability for AS numbers of four bytes
+	behind     uint32       // an AS behind the router that its routes come from; 0: none
 }
 
 func (p peering) internal() bool { return p.as == p.manxAS }
@@ -48,8 +51,25 @@ type router interface {
 	paths(p netip.Prefix) int
 	// sessions returns the router's view of its peers.
 	sessions() string
+	// refresh requests the routes of Manx again (RFC 2918); reset ends the session with Manx, which comes up again.
+	refresh()
+	reset()
+	// shows returns the text by which routes shows that an attribute has a value.
+	shows(a attribute, value string) string
 	log() string
 }
+
+// attribute is an attribute of a route.
+type attribute int
+
+const (
+	localPref attribute = iota
+	asPath
+	communities
+	largeCommunities
+	originator
+	clusterList
+)
 
 // site is where a router runs.
 type site struct {
@@ -73,7 +93,7 @@ func (s site) write(t *testing.T, name, text string) {
 	must(t, os.WriteFile(s.file(name), []byte(text), 0o644))
 }
 
-// start runs a program of the router until it is killed.
+// start runs a program of the router, with a process group of its own, until it is killed.
 func (s site) start(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := namespace.Command(s.ns, name, args...)
@@ -81,13 +101,15 @@ func (s site) start(t *testing.T, name string, args ...string) *exec.Cmd {
 	must(t, err)
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	must(t, cmd.Start())
 	return cmd
 }
 
+// kill kills a program with all its processes: a part that survived would end its sessions in order.
 func kill(cmd *exec.Cmd) {
 	if cmd != nil && cmd.ProcessState == nil {
-		_ = cmd.Process.Kill()
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()
 	}
 }
@@ -146,6 +168,9 @@ func (b *bird) config(p peering) string {
 	if p.tagged {
 		c.WriteString("  bgp_community.add((65010,7)); bgp_large_community.add((65010,8,9));\n")
 	}
+	if p.behind != 0 {
+		fmt.Fprintf(&c, "  bgp_path.prepend(%d);\n", p.behind)
+	}
 	c.WriteString("  accept;\n}\n")
 	if p.bfd {
 		c.WriteString("protocol bfd { interface \"*\" { min rx interval 100 ms; min tx interval 100 ms; multiplier " +
@@ -170,6 +195,9 @@ func (b *bird) session(c *strings.Builder, name, family string, peer netip.Addr,
 	}
 	if p.password != "" {
 		fmt.Fprintf(c, "  password %q;\n", p.password)
+	}
+	if p.twoByte {
+		c.WriteString("  enable as4 off;\n")
 	}
 	if p.client {
 		c.WriteString("  rr client;\n")
@@ -205,8 +233,26 @@ func (b *bird) birdc(words ...string) string {
 func (b *bird) routes(p netip.Prefix) string { return b.birdc("show", "route", "all", p.String()) }
 func (b *bird) paths(p netip.Prefix) int     { return strings.Count(b.routes(p), "BGP.next_hop") }
 func (b *bird) sessions() string             { return b.birdc("show", "protocols", "all", "manx") }
+func (b *bird) refresh()                     { b.birdc("reload", "in", "manx") }
+func (b *bird) reset()                       { b.birdc("restart", "manx") }
 
-// frr is FRRouting: zebra, bgpd and, where it is needed, bfdd.
+func (b *bird) shows(a attribute, value string) string {
+	switch a {
+	case localPref:
+		return "BGP.local_pref: " + value
+	case asPath:
+		return "BGP.as_path: " + value + "\n"
+	case communities:
+		return "(" + strings.ReplaceAll(value, ":", ",") + ")"
+	case largeCommunities:
+		return "(" + strings.ReplaceAll(value, ":", ", ") + ")"
+	case originator:
+		return "BGP.originator_id: " + value
+	}
+	return "BGP.cluster_list: " + value
+}
+
+// frr is FRRouting: zebra, bgpd and, where they are needed, bfdd and staticd.
 type frr struct {
 	site
 	daemons map[string]*exec.Cmd
@@ -230,13 +276,31 @@ func (f *frr) config(p peering) string {
 	if p.tagged {
 		fmt.Fprintf(&c, " set community %s\n set large-community %s\n", tagStandard, tagLarge)
 	}
-	fmt.Fprintf(&c, "exit\nrouter bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n"+
+	if p.behind != 0 {
+		fmt.Fprintf(&c, " set as-path prepend %d\n", p.behind)
+	}
+	c.WriteString("exit\n")
+	// One network has one path; the redistributed route is another one.
+	hop := func(i int) string {
+		if len(p.nextHops) == 0 {
+			return ""
+		}
+		return fmt.Sprintf(" set ip next-hop %s\n", p.nextHops[i])
+	}
+	fmt.Fprintf(&c, "route-map first permit 10\n set origin igp\n%sexit\n", hop(0))
+	if len(p.nextHops) > 1 {
+		fmt.Fprintf(&c, "route-map second permit 10\n set origin igp\n%sexit\n", hop(1))
+	}
+	fmt.Fprintf(&c, "router bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n"+
 		" no bgp network import-check\n no bgp default ipv4-unicast\n", p.as, f.id)
 	c.WriteString(" bgp graceful-restart\n bgp graceful-restart preserve-fw-state\n" +
 		" bgp graceful-restart select-defer-time 5\n")
 	for _, peer := range append([]netip.Addr{p.manx}, p.others...) {
 		fmt.Fprintf(&c, " neighbor %[1]s remote-as %[2]d\n neighbor %[1]s timers connect 1\n"+
 			" neighbor %[1]s update-source %[3]s\n", peer, p.manxAS, p.local)
+		if p.twoByte {
+			fmt.Fprintf(&c, " neighbor %s dont-capability-negotiate\n", peer) // it has no option for one capability
+		}
 		if p.password != "" {
 			fmt.Fprintf(&c, " neighbor %s password %s\n", peer, p.password)
 		}
@@ -249,11 +313,14 @@ func (f *frr) config(p peering) string {
 	}
 	fmt.Fprintf(&c, " address-family %s unicast\n", family)
 	for _, prefix := range p.announce {
-		fmt.Fprintf(&c, "  network %s\n", prefix)
+		fmt.Fprintf(&c, "  network %s route-map first\n", prefix)
+	}
+	if len(p.nextHops) > 1 {
+		c.WriteString("  redistribute static route-map second\n")
 	}
 	for _, peer := range append([]netip.Addr{p.manx}, p.others...) {
 		fmt.Fprintf(&c, "  neighbor %[1]s activate\n  neighbor %[1]s route-map out out\n"+
-			"  neighbor %[1]s soft-reconfiguration inbound\n", peer)
+			"  neighbor %[1]s addpath-tx-all-paths\n", peer)
 		if p.client {
 			fmt.Fprintf(&c, "  neighbor %s route-reflector-client\n", peer)
 		}
@@ -268,6 +335,9 @@ func (f *frr) run(t *testing.T, p peering) {
 	f.write(t, "frr.conf", f.config(p))
 	f.daemons = map[string]*exec.Cmd{}
 	f.launch(t, "zebra")
+	if len(p.nextHops) > 0 {
+		f.launch(t, "staticd")
+	}
 	if p.bfd {
 		f.launch(t, "bfdd", "--bfdctl", f.file("bfdd.sock"))
 	}
@@ -290,7 +360,7 @@ func (f *frr) launch(t *testing.T, daemon string, args ...string) {
 }
 
 func (f *frr) stop() {
-	for _, name := range []string{"bgpd", "bfdd", "zebra"} {
+	for _, name := range []string{"bgpd", "bfdd", "staticd", "zebra"} {
 		kill(f.daemons[name])
 		delete(f.daemons, name)
 	}
@@ -312,6 +382,24 @@ func (f *frr) routes(p netip.Prefix) string {
 
 func (f *frr) paths(p netip.Prefix) int { return strings.Count(f.routes(p), "Origin IGP") }
 func (f *frr) sessions() string         { return f.vtysh("show bgp neighbors") }
+func (f *frr) refresh()                 { f.vtysh("clear bgp * in") }
+func (f *frr) reset()                   { f.vtysh("clear bgp *") }
+
+func (f *frr) shows(a attribute, value string) string {
+	switch a {
+	case localPref:
+		return "localpref " + value
+	case asPath:
+		return "  " + value + "\n"
+	case communities:
+		return "Community: " + value
+	case largeCommunities:
+		return "Large Community: " + value
+	case originator:
+		return "Originator: " + value
+	}
+	return "Cluster list: " + value
+}
 
 func must(t *testing.T, err error) {
 	t.Helper()

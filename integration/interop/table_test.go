@@ -17,11 +17,12 @@ const (
 	tableEnd    = "<!-- end of the table -->\n"
 	passed      = "yes"
 	failed      = "**no**"
-	tableLegend = "Written by `make interop` from what was tested: Manx beside %s.\n\n"
+	none        = "–" // the router lacks the feature
+	tableLegend = "Written by `make interop` from its tests: Manx beside\n%s.\n\n"
 )
 
 // table is the result for the documentation.
-func table(results map[string]map[string]bool) string {
+func table(results map[string]map[string]string) string {
 	var b strings.Builder
 	b.WriteString("| |")
 	for _, m := range makers {
@@ -31,21 +32,27 @@ func table(results map[string]map[string]bool) string {
 	for _, c := range cells {
 		fmt.Fprintf(&b, "| %s |", c.name)
 		for _, m := range makers {
-			word := failed
-			if results[m.name][c.name] {
-				word = passed
-			}
-			fmt.Fprintf(&b, " %s |", word)
+			fmt.Fprintf(&b, " %s |", results[m.name][c.name])
 		}
 		b.WriteString("\n")
+	}
+	b.WriteString("\n–: the router lacks the feature.\n\n")
+	for _, m := range makers {
+		for _, c := range cells {
+			if reason := m.lacks[c.name]; reason != "" {
+				fmt.Fprintf(&b, "- %s, %s: it %s.\n", m.name, c.name, reason)
+			}
+		}
 	}
 	return b.String()
 }
 
 func versions() string {
 	version := regexp.MustCompile(`\d+\.\d+(\.\d+)?`)
-	return fmt.Sprintf("BIRD %s and FRR %s", version.FindString(run("bird", "--version")),
-		version.FindString(run(frrFolder+"bgpd", "--version")))
+	return fmt.Sprintf("BIRD %s, FRR %s, GoBGP %s, OpenBGPD %s and ExaBGP %s",
+		version.FindString(run("bird", "--version")), version.FindString(run(frrFolder+"bgpd", "--version")),
+		version.FindString(run("gobgpd", "--version")), version.FindString(run("bgpd", "-V")),
+		version.FindString(run("exabgp", "--version")))
 }
 
 func split(t *testing.T) (before, between, after string) {
@@ -60,10 +67,10 @@ func split(t *testing.T) (before, between, after string) {
 	return before, between, after
 }
 
-// writeTable writes the table into the documentation, if it is requested and every column was tested.
-func writeTable(t *testing.T, results map[string]map[string]bool) {
+// writeTable writes the table into the documentation, if it is requested and every cell was tested.
+func writeTable(t *testing.T, results map[string]map[string]string) {
 	for _, m := range makers {
-		if !*write || len(results[m.name]) == 0 {
+		if !*write || len(results[m.name]) < len(cells) {
 			return
 		}
 	}
@@ -75,11 +82,14 @@ func writeTable(t *testing.T, results map[string]map[string]bool) {
 // TestTableInTheDocumentation checks that the published table has the tested cells, and the results of the last run
 // that wrote it.
 func TestTableInTheDocumentation(t *testing.T) {
-	all := map[string]map[string]bool{}
+	all := map[string]map[string]string{}
 	for _, m := range makers {
-		all[m.name] = map[string]bool{}
+		all[m.name] = map[string]string{}
 		for _, c := range cells {
-			all[m.name][c.name] = true
+			all[m.name][c.name] = passed
+			if m.lacks[c.name] != "" {
+				all[m.name][c.name] = none
+			}
 		}
 	}
 	_, between, _ := split(t)
