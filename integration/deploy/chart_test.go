@@ -180,10 +180,10 @@ func TestPodSecurity(t *testing.T) {
 	for level, want := range map[string][]string{
 		"privileged": nil,
 		"baseline": {`host namespaces (hostNetwork=true)`,
-			`non-default capabilities (container "manxd" must not include "NET_ADMIN", "NET_RAW", "SYS_NICE" in securityContext.capabilities.add)`,
+			`non-default capabilities (container "manxd" must not include "NET_ADMIN", "SYS_NICE" in securityContext.capabilities.add)`,
 			`hostPath volumes (volumes "run-manx", "var-lib-calico", "var-run-calico", "cni-conf-dir", "cni-bin-dir", "proc-sys-net")`},
 		"restricted": {`host namespaces (hostNetwork=true)`,
-			`unrestricted capabilities (container "manxd" must not include "NET_ADMIN", "NET_RAW", "SYS_NICE" in securityContext.capabilities.add)`,
+			`unrestricted capabilities (container "manxd" must not include "NET_ADMIN", "SYS_NICE" in securityContext.capabilities.add)`,
 			`restricted volume types (volumes "run-manx", "var-lib-calico", "var-run-calico", "cni-conf-dir", "cni-bin-dir", "proc-sys-net" use restricted volume type "hostPath")`,
 			`runAsNonRoot != true (pod or containers "install-cni", "manxd" must set securityContext.runAsNonRoot=true)`,
 			`runAsUser=0 (containers "install-cni", "manxd" must not set runAsUser=0)`},
