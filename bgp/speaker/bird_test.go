@@ -57,6 +57,26 @@ func (n *birdNet) ip(args ...string) {
 	}
 }
 
+// launch starts n.cmd, the router named, and ends it with the test. It returns the router's output, which the log of a
+// failed test has, too.
+func (n *birdNet) launch(name string) *strings.Builder {
+	n.t.Helper()
+	out := &strings.Builder{}
+	n.cmd.Stdout, n.cmd.Stderr = out, out
+	if err := n.cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	cmd := n.cmd
+	n.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if n.t.Failed() {
+			n.t.Logf("%s:\n%s", name, out)
+		}
+	})
+	return out
+}
+
 // start runs BIRD in the foreground.
 func (n *birdNet) start(config string, args ...string) {
 	n.t.Helper()
@@ -69,19 +89,7 @@ func (n *birdNet) start(config string, args ...string) {
 	_ = os.Remove(n.ctl)
 	n.cmd = exec.Command("ip", append([]string{"netns", "exec", n.bird, "bird", "-f", "-c", n.config, "-s", n.ctl, "-P",
 		n.pidFile}, args...)...)
-	out := &strings.Builder{}
-	n.cmd.Stderr, n.cmd.Stdout = out, out
-	if err := n.cmd.Start(); err != nil {
-		n.t.Fatal(err)
-	}
-	cmd := n.cmd
-	n.t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if n.t.Failed() {
-			n.t.Logf("bird:\n%s", out)
-		}
-	})
+	out := n.launch("bird")
 	deadline := time.Now().Add(20 * time.Second)
 	for {
 		if _, err := os.Stat(n.ctl); err == nil {

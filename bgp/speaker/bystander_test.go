@@ -124,18 +124,7 @@ func (b *bystander) start(t *testing.T, s *Speaker, d bgp.Desired) {
 	put(b.conn, b.options.open(), gobgp.NewBGPKeepAliveMessage())
 	go b.receive()
 	awaitSession(t, s, b.session.Address.String(), "Established", established)
-	stop := make(chan struct{})
-	t.Cleanup(func() { close(stop) })
-	go func() {
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(10 * time.Second):
-				put(b.conn, gobgp.NewBGPKeepAliveMessage())
-			}
-		}
-	}()
+	every(t, 10*time.Second, func() { put(b.conn, gobgp.NewBGPKeepAliveMessage()) })
 }
 
 func (b *bystander) receive() {

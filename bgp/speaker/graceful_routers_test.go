@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -159,28 +160,19 @@ func (n *birdNet) launchFRR(graceful string, prefixes ...string) {
 	config += "  neighbor " + routerManx + " activate\n exit-address-family\nexit\n"
 	n.config = filepath.Join(n.dir, "frr.conf")
 	for dir := n.dir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) { // bgpd runs as a user of its own
-		if err := os.Chmod(dir, 0o777); err != nil {
+		if err := os.Chmod(dir, 0o755); err != nil {
 			n.t.Fatal(err)
 		}
+	}
+	if out, err := exec.Command("chown", "frr:frr", n.dir).CombinedOutput(); err != nil {
+		n.t.Fatalf("chown: %v: %s", err, out)
 	}
 	if err := os.WriteFile(n.config, []byte(config), 0o644); err != nil {
 		n.t.Fatal(err)
 	}
 	n.cmd = namespace.Command(n.bird, frrFolder+"bgpd", "-Z", "-f", n.config, "-i", n.pidFile, "--vty_socket", n.dir,
 		"-A", "127.0.0.1", "-u", "frr", "-g", "frr")
-	out := &strings.Builder{}
-	n.cmd.Stdout, n.cmd.Stderr = out, out
-	if err := n.cmd.Start(); err != nil {
-		n.t.Fatal(err)
-	}
-	cmd := n.cmd
-	n.t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if n.t.Failed() {
-			n.t.Logf("bgpd:\n%s", out)
-		}
-	})
+	n.launch("bgpd")
 }
 
 // keeps waits for the loss, which removes no route.

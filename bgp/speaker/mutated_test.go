@@ -67,7 +67,7 @@ func mutatedMessages(t *testing.T, count, seed uint64, most time.Duration) {
 
 	var number, ended atomic.Uint64
 	start := time.Now()
-	eachMinute(t, func() {
+	every(t, time.Minute, func() {
 		fmt.Fprintf(os.Stderr, "%s: %d messages, %d of which ended their session\n",
 			time.Since(start).Round(time.Second), number.Load(), ended.Load())
 	})
@@ -105,8 +105,8 @@ func mutatedMessages(t *testing.T, count, seed uint64, most time.Duration) {
 	t.Logf("%d messages, %d of which ended their session", min(count, number.Load()), ended.Load())
 }
 
-// eachMinute calls f until the test ends.
-func eachMinute(t *testing.T, f func()) {
+// every calls f at each interval until the test ends.
+func every(t *testing.T, interval time.Duration, f func()) {
 	stop := make(chan struct{})
 	t.Cleanup(func() { close(stop) })
 	go func() {
@@ -114,7 +114,7 @@ func eachMinute(t *testing.T, f func()) {
 			select {
 			case <-stop:
 				return
-			case <-time.After(time.Minute):
+			case <-time.After(interval):
 				f()
 			}
 		}
