@@ -31,6 +31,9 @@ func runInNamespaces(t *testing.T, variable string) {
 	cmd.Env = append(os.Environ(), variable+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}
 	out, err := cmd.CombinedOutput()
+	if err == nil && strings.Contains(string(out), "--- SKIP: "+t.Name()+" ") {
+		t.Skipf("skipped in its namespaces:\n%s", out) // a program is missing, for instance
+	}
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 		t.Errorf("%v\n%s", err, out)
 	}
