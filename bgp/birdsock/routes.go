@@ -1,6 +1,8 @@
 package birdsock
 
 import (
+	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -97,7 +99,7 @@ func (s *Server) showRoute(words []string, out *reply) {
 	out.end(0, "")
 }
 
-func countNetworks(paths []speaker.TablePath) (n int) {
+func countNetworks(paths []*speaker.TablePath) (n int) {
 	for i, p := range paths {
 		if i == 0 || p.Prefix != paths[i-1].Prefix {
 			n++
@@ -107,7 +109,7 @@ func countNetworks(paths []speaker.TablePath) (n int) {
 }
 
 // choose returns the paths that match the query; paths are sorted by prefix.
-func (q routeQuery) choose(paths []speaker.TablePath, v view) (list []speaker.TablePath) {
+func (q routeQuery) choose(paths []*speaker.TablePath, v view) (list []*speaker.TablePath) {
 	network := q.exact
 	if q.host.IsValid() {
 		for _, p := range paths {
@@ -158,7 +160,7 @@ func (v view) knows(protocol string) bool {
 }
 
 // protocol names where a path comes from; our own are static routes in BIRD.
-func (v view) protocol(p speaker.TablePath) string {
+func (v view) protocol(p *speaker.TablePath) string {
 	if !p.Peer.IsValid() {
 		return internal[0].name
 	}
@@ -166,7 +168,7 @@ func (v view) protocol(p speaker.TablePath) string {
 }
 
 // path shows one path; the first of a network has its prefix.
-func (v view) path(out *reply, p speaker.TablePath, first, all bool) {
+func (v view) path(out *reply, p *speaker.TablePath, first, all bool) {
 	prefix := ""
 	if first {
 		prefix = p.Prefix.String()
@@ -217,7 +219,7 @@ func lastAS(path []uint32) string {
 	return fmt.Sprintf("AS%d", path[len(path)-1])
 }
 
-func attributes(out *reply, p speaker.TablePath) {
+func attributes(out *reply, p *speaker.TablePath) {
 	attr := func(name, format string, args ...any) {
 		out.line(1012, "\tBGP.%s: %s", name, fmt.Sprintf(format, args...))
 	}
@@ -250,6 +252,22 @@ func attributes(out *reply, p speaker.TablePath) {
 		}
 		attr("large_community", "%s", strings.Join(words, " "))
 	}
+	if len(p.Extended) > 0 {
+		var words []string
+		for _, c := range p.Extended {
+			words = append(words, extended(c))
+		}
+		attr("ext_community", "%s", strings.Join(words, " "))
+	}
+}
+
+func extended(c bgp.ExtendedCommunity) string {
+	global, local, ok := c.Administrator()
+	if !ok {
+		return fmt.Sprintf("(generic, %#x, %#x)", binary.BigEndian.Uint32(c[:]), binary.BigEndian.Uint32(c[4:]))
+	}
+	name := cmp.Or(c.Name(), fmt.Sprintf("unknown %#x", binary.BigEndian.Uint16(c[:])))
+	return fmt.Sprintf("(%s, %s, %d)", name, global, local)
 }
 
 func join[T any](list []T, format string) string {

@@ -23,7 +23,7 @@ type Source struct {
 	Desired  func() (bgp.Desired, time.Time) // and since when
 	Sessions func() []speaker.SessionStatus
 	Session  func(netip.Addr) (speaker.SessionStatus, bool)
-	Table    func(ipv6 bool) ([]speaker.TablePath, error)
+	Table    func(ipv6 bool) ([]*speaker.TablePath, error)
 	// InterfaceOf returns the interface by which a next hop is reached, empty if unknown.
 	InterfaceOf func(netip.Addr) string
 }

@@ -43,12 +43,14 @@ func testServer(ipv6 bool) *Server {
 		{Session: bgp.Session{Address: ip("fd00::2"), Port: 179, Type: bgp.SessionGlobal, LocalAS: 64512,
 			PeerAS: 65000}, State: "Idle", Phase: speaker.PhaseConnecting, Since: start},
 	}
-	table := []speaker.TablePath{
+	table := []*speaker.TablePath{
 		{Prefix: netip.MustParsePrefix("10.1.0.0/26"), NextHop: netip.IPv4Unspecified(), Best: true, Since: start,
 			Origin: "IGP", LocalPref: ptr(uint32(2147482623))},
 		{Prefix: netip.MustParsePrefix("10.1.0.64/26"), Peer: ip("10.0.0.2"), NextHop: ip("10.0.0.2"), Best: true,
 			Since: start, Origin: "IGP", LocalPref: ptr(uint32(2147482623)),
-			Communities: []uint32{65000<<16 | 1}, LargeCommunities: [][3]uint32{{1, 2, 3}}},
+			Communities: []uint32{65000<<16 | 1}, LargeCommunities: [][3]uint32{{1, 2, 3}},
+			Extended: []bgp.ExtendedCommunity{{0, 2, 0xfc, 0, 0, 0, 0, 100}, {0x41, 3, 192, 0, 2, 1, 0, 7},
+				{2, 9, 0, 1, 0, 0, 0, 9}, {3, 0x0c, 0, 0, 0, 0, 0, 8}}},
 		{Prefix: netip.MustParsePrefix("10.1.0.64/26"), Peer: ip("10.0.0.9"), NextHop: ip("10.0.0.3"), Since: start,
 			Origin: "Incomplete", ASPath: []uint32{65000, 65001},
 			MED: ptr(uint32(100)), OriginatorID: ip("10.0.0.3"), ClusterList: []netip.Addr{ip("1.1.1.1")}},
@@ -60,7 +62,7 @@ func testServer(ipv6 bool) *Server {
 		},
 		Sessions: func() []speaker.SessionStatus { return sessions },
 		Session:  func(netip.Addr) (speaker.SessionStatus, bool) { return speaker.SessionStatus{}, false },
-		Table: func(v6 bool) ([]speaker.TablePath, error) {
+		Table: func(v6 bool) ([]*speaker.TablePath, error) {
 			if v6 {
 				return nil, errors.New("the BGP speaker is not running yet")
 			}

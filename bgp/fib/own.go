@@ -9,12 +9,12 @@ import (
 )
 
 // Configure takes over the parts of d about learned routes: prefixes that others may not announce, prefixes announced
-// for others alone, and the cluster IDs of sessions with clients. Only routes that a difference affects are evaluated
+// for others alone, and the facts about peers. Only routes that a difference affects are evaluated
 // again.
 func (f *Table) Configure(d bgp.Desired) {
 	f.setOwn(ownOf(d))
 	f.setServices(sharedPrefixes(d.Originated), d.NoInstall)
-	f.setClusterIDs(d.Sessions)
+	f.setPeers(d.Sessions)
 }
 
 // setOwn sets the prefixes that must not be learned from others. Only affected routes are evaluated again.
@@ -39,8 +39,9 @@ func (f *Table) setOwn(mine ownership.Set) {
 					b.Contains(p.Addr())
 			})
 		}
+		through := func(p storedPath) bool { return inside(hostPrefix(f.path(p).nextHop)) }
 		for n := range f.rows.All() {
-			if addresses || inside(f.rows.Prefix(n)) {
+			if addresses || inside(f.rows.Prefix(n)) || slices.ContainsFunc(f.paths(n), through) {
 				f.touch(n)
 			}
 		}

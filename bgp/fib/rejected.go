@@ -57,9 +57,12 @@ func (f *Table) refuse(prefix netip.Prefix, p fibPath) (RejectClass, string) {
 		return RejectNextHop, "the path has no next hop"
 	case nh.IsUnspecified() || nh.IsMulticast() || nh.IsLoopback():
 		return RejectNextHop, "the next hop " + nh.String() + " is not the address of another host"
+	case f.throughOurs(p):
+		return RejectNextHop, "the next hop " + nh.String() + " is an address of this node's blocks, and the peer is " +
+			"in another AS: it would direct traffic into a workload of this node"
 	case f.reflectedBack(p):
 		return RejectNextHop, "the route has come back: its CLUSTER_LIST names our own cluster " +
-			f.reflect[p.peer.Unmap()].String() + " (RFC 4456 section 8)"
+			f.peers[p.peer.Unmap()].cluster.String() + " (RFC 4456 section 8)"
 	case prefix.Addr().Is4() && !nh.Unmap().Is4():
 		return RejectNextHop, "the next hop " + nh.String() + " of the IPv4 prefix is an IPv6 address (RFC 8950), " +
 			"which is not supported"

@@ -26,8 +26,8 @@ type Table struct {
 	dirty      []uint32                // rows
 	mine       ownership.Set
 	services   services
-	reflect    map[netip.Addr]netip.Addr // our cluster ID on sessions with clients, by peer
-	taken      []bgp.Route               // by the last Take
+	peers      map[netip.Addr]peerFacts
+	taken      []bgp.Route // by the last Take
 	scratch    []storedPath
 	usable     []storedPath
 	last       struct { // whose attributes were looked up last: those of an UPDATE have many routes

@@ -166,6 +166,18 @@ func TestFIBRefuses(t *testing.T) {
 	}
 }
 
+// TestNextHopOfAWorkload: a workload that speaks BGP names itself, and no other one.
+func TestNextHopOfAWorkload(t *testing.T) {
+	f := New()
+	f.Configure(bgp.Desired{Originated: []bgp.Origin{{Prefix: pfx("10.244.0.0/26"), Blackhole: true}},
+		Sessions: []bgp.Session{{Address: ip("10.244.0.5"), LocalAS: 64512, PeerAS: 65001, Workload: "cali1"}}})
+	f.Update([]*apiutil.Path{best("10.1.0.0/24", "10.244.0.5", "10.244.0.5", 100, 0),
+		best("10.2.0.0/24", "10.244.0.5", "10.244.0.6", 100, 0)})
+	if got := f.Take(0); len(got) != 2 || len(got[0].Paths) != 1 || len(got[1].Paths) != 0 {
+		t.Errorf("took %v", got)
+	}
+}
+
 // Routes are sent again to a new session only if it may have missed such a change.
 func TestChangesByOthers(t *testing.T) {
 	f := New()

@@ -77,10 +77,11 @@ func TestAdvertisedRoutesAreAsSent(t *testing.T) {
 	in.send(update("10.0.0.5", 65020, 300, learned))
 	out.await("both routes", func() bool { return len(out.routes) == 2 })
 
-	list, err := s.AdvertisedTo(t.Context(), ip("127.0.1.170"))
+	sequence, err := s.AdvertisedTo(ip("127.0.1.170"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	list := slices.Collect(sequence)
 	if len(list) != 3 {
 		t.Fatalf("%+v", list)
 	}

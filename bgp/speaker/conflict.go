@@ -46,7 +46,7 @@ func (s *Speaker) conflicting() []fib.Rejection {
 
 func (s *Speaker) readConflicts(run *speakerRun) (list []fib.Rejection) {
 	err := run.learnedPaths(s.fib.OwnPrefixes(), func(p *apiutil.Path) {
-		if t, ok := tablePath(p); ok {
+		if t := tablePath(p); t != nil {
 			list = append(list, s.fib.Conflict(t.Prefix.Masked(), p))
 		}
 	})

@@ -134,7 +134,7 @@ func (s *Speaker) forgetHops() {
 	go func() {
 		complete := true
 		for peer := range s.taps.received() {
-			err := run.receivedPaths(peer, nil, func(t TablePath) { s.interfaces.use(sweep, t.NextHop) })
+			err := run.receivedPaths(peer, nil, func(t *TablePath) { s.interfaces.use(sweep, t.NextHop) })
 			complete = complete && (err == nil || s.taps.of(peer) == nil) // a session that is gone has none
 		}
 		s.interfaces.end(sweep, complete)

@@ -183,7 +183,7 @@ func (r *speakerRun) claimants(old, new gobgppolicy.Policy) (list []netip.Addr) 
 	if err := r.learnedPaths(changed, func(p *apiutil.Path) {
 		peer := p.PeerAddress.Unmap()
 		claimed[peer] = true
-		if t, ok := tablePath(p); ok && all[peer] != nil {
+		if t := tablePath(p); t != nil && all[peer] != nil {
 			all[peer].learned(t)
 		}
 	}); err != nil {

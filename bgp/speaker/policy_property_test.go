@@ -274,7 +274,7 @@ func (l *policyLab) want() (out map[netip.Addr]map[netip.Prefix]string, fib map[
 	var learned, own []bgp.Candidate
 	for _, session := range l.d.Sessions[:2] {
 		for prefix, c := range l.sent[session.Address] {
-			if v := importVerdict(l.d, session, TablePath{}, c); v.Accept {
+			if v := importVerdict(l.d, session, &TablePath{}, c); v.Accept {
 				learned = append(learned, v.Route)
 				fib[prefix] = bgp.MaxPriority - v.Route.LocalPref
 			}

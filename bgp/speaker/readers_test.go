@@ -101,8 +101,8 @@ func TestEachReaderIsRefusedOnceTheServerStops(t *testing.T) {
 	whole := apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: gobgp.RF_IPv4_UC}
 	readers := map[string]func() error{
 		"Table":        func() error { _, err := s.Table(false); return err },
-		"ReceivedFrom": func() error { _, err := s.ReceivedFrom(t.Context(), ip(peer)); return err },
-		"AdvertisedTo": func() error { _, err := s.AdvertisedTo(t.Context(), ip(peer)); return err },
+		"ReceivedFrom": func() error { _, err := s.ReceivedFrom(ip(peer)); return err },
+		"AdvertisedTo": func() error { _, err := s.AdvertisedTo(ip(peer)); return err },
 		"ListPath":     func() error { return s.ListPath(run.srv, whole, func(gobgp.NLRI, []*apiutil.Path) {}) },
 		"conflicts": func() error {
 			if s.readConflicts(run) == nil {

@@ -40,7 +40,7 @@ func (r *speakerRun) recheck(paths []*apiutil.Path, replaced func(netip.Prefix) 
 			!replaced(nlri.Prefix.Masked()) {
 			continue
 		}
-		t, _ := tablePath(p)
+		t := tablePath(p)
 		for _, g := range rules.groups {
 			if g.IPv6 == t.Prefix.Addr().Is6() && (forbidden(g.Session, t.Communities) ||
 				dependOnAttributes(g.Rules(true)) &&
@@ -106,7 +106,7 @@ func inForceOf(d bgp.Desired, p gobgppolicy.Policy) *policyInForce {
 }
 
 // candidate converts a route of our table for filters.
-func (r *speakerRun) candidate(d bgp.Desired, t TablePath) bgp.Candidate {
+func (r *speakerRun) candidate(d bgp.Desired, t *TablePath) bgp.Candidate {
 	c := bgp.Candidate{Prefix: t.Prefix, Source: bgp.SourceInternal, Communities: t.Communities,
 		LargeCommunities: t.LargeCommunities,
 		ASPath:           t.ASPath, LocalPref: bgp.DefaultLocalPref, Interface: r.sp.interfaces.of(t.NextHop)}

@@ -88,11 +88,11 @@ func TestMartiansAreRefused(t *testing.T) {
 		}
 	}
 	other.mu.Unlock()
-	received, err := s.ReceivedFrom(t.Context(), ip("127.0.5.1"))
+	received, err := s.ReceivedFrom(ip("127.0.5.1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range received {
+	for r := range received {
 		if refused := slices.Contains(byNode, r.Prefix); refused == r.Verdict.Accept {
 			t.Errorf("%s: verdict %+v", r.Prefix, r.Verdict)
 		}

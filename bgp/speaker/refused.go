@@ -128,7 +128,7 @@ func (x *received) forget(gone []netip.Prefix, rules gobgppolicy.SessionRefusals
 }
 
 // learned notes a route that GoBGP has in its table, if it is refused now.
-func (x *received) learned(t TablePath) {
+func (x *received) learned(t *TablePath) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.put(routeKey{t.Prefix.Masked(), t.PathID}, t.NextHop, true)
@@ -183,8 +183,9 @@ func (s *Speaker) checkReceived(run *speakerRun, peer netip.Addr, x *received, s
 		x.refused = nil
 	}
 	x.mu.Unlock()
-	var there []TablePath
-	_ = run.receivedPaths(peer, some, func(t TablePath) { there = append(there, t) }) // a session that is gone has none
+	var there []*TablePath
+	// a session that is gone has none
+	_ = run.receivedPaths(peer, some, func(t *TablePath) { there = append(there, t) })
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.session != session {

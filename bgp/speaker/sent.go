@@ -13,13 +13,13 @@ import (
 
 // sentTo returns the paths that a peer has from us. recorded reports whether they are as they were sent; else they are
 // those of GoBGP's Adj-RIB-Out, before the attributes of the session.
-func (r *speakerRun) sentTo(s bgp.Session) (sent map[netip.Prefix][]TablePath, recorded bool, err error) {
-	sent = map[netip.Prefix][]TablePath{}
+func (r *speakerRun) sentTo(s bgp.Session) (sent map[netip.Prefix][]*TablePath, recorded bool, err error) {
+	sent = map[netip.Prefix][]*TablePath{}
 	addr := s.Address.Unmap()
 	messages, recorded := r.gate.Advertised(addr)
 	if !recorded {
 		return sent, false, r.paths(api.TableType_TABLE_TYPE_ADJ_OUT, s.Address, nil,
-			func(t TablePath) { sent[t.Prefix] = append(sent[t.Prefix], t) })
+			func(t *TablePath) { sent[t.Prefix] = append(sent[t.Prefix], t) })
 	}
 	offered := r.gate.Offered(addr)
 	options := &gobgp.MarshallingOption{Use2ByteAS: offered != nil && !offered.FourOctetAS}
@@ -34,7 +34,7 @@ func (r *speakerRun) sentTo(s bgp.Session) (sent map[netip.Prefix][]TablePath, r
 			if err != nil {
 				return nil, false, err
 			}
-			t, _ := tablePath(&apiutil.Path{Nlri: nlri, Attrs: attrs, Age: m.At.Unix()})
+			t := tablePath(&apiutil.Path{Nlri: nlri, Attrs: attrs, Age: m.At.Unix()})
 			t.PathID = route.ID
 			sent[route.Prefix] = append(sent[route.Prefix], t)
 		}
@@ -43,7 +43,7 @@ func (r *speakerRun) sentTo(s bgp.Session) (sent map[netip.Prefix][]TablePath, r
 }
 
 // asSent is a verdict with the route as it was sent.
-func asSent(v bgp.Verdict, t TablePath) bgp.Verdict {
+func asSent(v bgp.Verdict, t *TablePath) bgp.Verdict {
 	v.Route.ASPath, v.Route.Communities, v.Route.LargeCommunities = t.ASPath, t.Communities, t.LargeCommunities
 	v.Route.LocalPref = bgp.DefaultLocalPref
 	if t.LocalPref != nil {

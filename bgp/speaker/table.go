@@ -9,6 +9,8 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp"
 )
 
 // TablePath is one path of the speaker's table with its attributes (RFC 4271 section 5).
@@ -25,13 +27,14 @@ type TablePath struct {
 	LocalPref, MED   *uint32  // nil: absent
 	Communities      []uint32
 	LargeCommunities [][3]uint32
+	Extended         []bgp.ExtendedCommunity
 	OriginatorID     netip.Addr
 	ClusterList      []netip.Addr
 }
 
 // Table returns all paths for the prefixes of one family, sorted by prefix, the best of each first. It reads all
 // routes: it is for requests of people, not for polling.
-func (s *Speaker) Table(ipv6 bool) ([]TablePath, error) {
+func (s *Speaker) Table(ipv6 bool) ([]*TablePath, error) {
 	run := s.current()
 	if run == nil {
 		return nil, errors.New("the BGP speaker is not running yet")
@@ -40,24 +43,30 @@ func (s *Speaker) Table(ipv6 bool) ([]TablePath, error) {
 	if ipv6 {
 		r.Family = gobgp.RF_IPv6_UC
 	}
-	var list []TablePath
+	var list []*TablePath
 	err := run.listPath(r, func(_ gobgp.NLRI, paths []*apiutil.Path) {
 		for _, p := range paths {
-			if t, ok := tablePath(p); ok {
+			if t := tablePath(p); t != nil {
 				list = append(list, t)
 			}
 		}
 	})
-	slices.SortStableFunc(list, func(a, b TablePath) int { return a.Prefix.Compare(b.Prefix) })
+	sortPaths(list)
 	return list, err
 }
 
-func tablePath(p *apiutil.Path) (TablePath, bool) {
+// sortPaths sorts by prefix, and keeps the order of the paths of each.
+func sortPaths(list []*TablePath) {
+	slices.SortStableFunc(list, func(a, b *TablePath) int { return a.Prefix.Compare(b.Prefix) })
+}
+
+// tablePath converts a path of GoBGP, nil if it is not unicast.
+func tablePath(p *apiutil.Path) *TablePath {
 	nlri, ok := p.Nlri.(*gobgp.IPAddrPrefix)
 	if !ok {
-		return TablePath{}, false
+		return nil
 	}
-	t := TablePath{Prefix: nlri.Prefix, Peer: p.PeerAddress, PathID: p.RemoteID, Best: p.Best,
+	t := &TablePath{Prefix: nlri.Prefix, Peer: p.PeerAddress, PathID: p.RemoteID, Best: p.Best,
 		Since: time.Unix(p.Age, 0)}
 	for _, a := range p.Attrs {
 		switch a := a.(type) {
@@ -81,13 +90,19 @@ func tablePath(p *apiutil.Path) (TablePath, bool) {
 			for _, c := range a.Values {
 				t.LargeCommunities = append(t.LargeCommunities, [3]uint32{c.ASN, c.LocalData1, c.LocalData2})
 			}
+		case *gobgp.PathAttributeExtendedCommunities:
+			for _, c := range a.Value {
+				if octets, err := c.Serialize(); err == nil && len(octets) == len(bgp.ExtendedCommunity{}) {
+					t.Extended = append(t.Extended, bgp.ExtendedCommunity(octets))
+				}
+			}
 		case *gobgp.PathAttributeOriginatorId:
 			t.OriginatorID = a.Value
 		case *gobgp.PathAttributeClusterList:
 			t.ClusterList = a.Value
 		}
 	}
-	return t, true
+	return t
 }
 
 func originName(v uint8) string {

@@ -1,9 +1,10 @@
 package speaker
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -17,33 +18,39 @@ import (
 
 // EvaluatedPath is a path and its verdict on one session.
 type EvaluatedPath struct {
-	TablePath             // as before the verdict
-	Verdict   bgp.Verdict // accepted or not, by which rule, and the route as it is afterwards
+	*TablePath             // as before the verdict
+	Verdict    bgp.Verdict // accepted or not, by which rule, and the route as it is afterwards
 }
 
 // ReceivedFrom returns all paths that a peer has announced, also rejected ones, sorted by prefix. It reads all routes
-// of the peer.
-func (s *Speaker) ReceivedFrom(_ context.Context, peer netip.Addr) ([]EvaluatedPath, error) {
+// of the peer; the rules are evaluated as the sequence advances.
+func (s *Speaker) ReceivedFrom(peer netip.Addr) (iter.Seq[EvaluatedPath], error) {
 	run, rules, session, err := s.policyFor(peer)
 	if err != nil {
 		return nil, err
 	}
-	var list []EvaluatedPath
-	err = run.receivedPaths(session.Address, nil, func(t TablePath) {
-		t.Peer = session.Address // which routes of a peer do not name
-		c := run.candidate(rules.desired, t)
-		if c.Source == bgp.SourceExternal {
-			c.LocalPref = bgp.DefaultLocalPref // the one of another AS is dropped
+	var list []*TablePath
+	err = run.receivedPaths(session.Address, nil, func(t *TablePath) { list = append(list, t) })
+	sortPaths(list)
+	return func(yield func(EvaluatedPath) bool) {
+		for _, t := range list {
+			t.Peer = session.Address // which routes of a peer do not name
+			c := run.candidate(rules.desired, t)
+			if c.Source == bgp.SourceExternal {
+				c.LocalPref = bgp.DefaultLocalPref // the one of another AS is dropped
+			}
+			if !yield(EvaluatedPath{t, importVerdict(rules.desired, session, t, c)}) {
+				return
+			}
 		}
-		list = append(list, EvaluatedPath{TablePath: t, Verdict: importVerdict(rules.desired, session, t, c)})
-	})
-	return sortEvaluated(list), err
+	}, err
 }
 
 // AdvertisedTo returns what a peer was sent of each prefix: the paths that it has from us, with the attributes with
 // which they were sent, and the best path of each prefix that it was not sent, with the reason. Sorted by prefix. It
-// reads all routes. Of a reflector's clients, which have very many, only the prefixes are recorded, by GoBGP.
-func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]EvaluatedPath, error) {
+// reads all routes; the rules are evaluated as the sequence advances. Of a reflector's clients, which have very many,
+// only the prefixes are recorded, by GoBGP.
+func (s *Speaker) AdvertisedTo(peer netip.Addr) (iter.Seq[EvaluatedPath], error) {
 	run, rules, session, err := s.policyFor(peer)
 	if err != nil {
 		return nil, err
@@ -53,36 +60,55 @@ func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]EvaluatedP
 		return nil, err
 	}
 	all, err := s.Table(gobgppolicy.PlainAddr(session.Address).Is6())
-	var list []EvaluatedPath
-	for i, t := range all {
-		if i > 0 && all[i-1].Prefix == t.Prefix {
-			continue // the best of each is the first
-		}
-		v := exportVerdict(rules.desired, session, run.anyCandidate(rules.desired, t))
-		paths := sent[t.Prefix]
-		delete(sent, t.Prefix)
-		switch {
-		case v.Accept && len(paths) == 0:
-			v.Accept, v.Rule = false, keptBack(session, t)
-		case !v.Accept && len(paths) > 0:
-			v.Accept, v.Rule = true, "is sent for now, until this takes effect: "+v.Rule
-		}
-		if !recorded || len(paths) == 0 {
-			list = append(list, EvaluatedPath{TablePath: t, Verdict: v})
-			continue
-		}
-		for _, p := range paths {
-			p.Peer, p.Best = t.Peer, t.Best
-			list = append(list, EvaluatedPath{TablePath: p, Verdict: asSent(v, p)})
-		}
+	if err != nil {
+		return nil, err
 	}
-	for _, paths := range sent {
-		for _, p := range paths {
-			list = append(list, EvaluatedPath{TablePath: p, Verdict: asSent(bgp.Verdict{Accept: true,
-				Rule: "was sent; the route is gone meanwhile, and its withdrawal is on its way"}, p)})
-		}
+	list := slices.CompactFunc(all, func(a, b *TablePath) bool { return a.Prefix == b.Prefix }) // the best of each
+	gone := maps.Clone(sent)
+	for _, t := range list {
+		delete(gone, t.Prefix)
 	}
-	return sortEvaluated(list), err
+	for _, paths := range gone {
+		list = append(list, paths[0])
+	}
+	sortPaths(list)
+	return func(yield func(EvaluatedPath) bool) {
+		for _, t := range list {
+			paths, v := sent[t.Prefix], bgp.Verdict{}
+			if gone[t.Prefix] != nil {
+				v.Accept, v.Rule = true, "was sent; the route is gone meanwhile, and its withdrawal is on its way"
+			} else {
+				v = run.sentVerdict(rules.desired, session, t, paths)
+			}
+			if !recorded || len(paths) == 0 {
+				if !yield(EvaluatedPath{t, v}) {
+					return
+				}
+				continue
+			}
+			for _, p := range paths {
+				if !yield(EvaluatedPath{p, asSent(v, p)}) {
+					return
+				}
+			}
+		}
+	}, nil
+}
+
+// sentVerdict is the verdict on the best path of a prefix, of which a peer was sent paths, or none. These get its
+// source.
+func (r *speakerRun) sentVerdict(d bgp.Desired, s bgp.Session, best *TablePath, sent []*TablePath) bgp.Verdict {
+	v := exportVerdict(d, s, r.anyCandidate(d, best))
+	switch {
+	case v.Accept && len(sent) == 0:
+		v.Accept, v.Rule = false, keptBack(s, best)
+	case !v.Accept && len(sent) > 0:
+		v.Accept, v.Rule = true, "is sent for now, until this takes effect: "+v.Rule
+	}
+	for _, p := range sent {
+		p.Peer, p.Best = best.Peer, best.Best
+	}
+	return v
 }
 
 func (s *Speaker) policyFor(peer netip.Addr) (*speakerRun, *policyInForce, bgp.Session, error) {
@@ -100,12 +126,12 @@ func (s *Speaker) policyFor(peer netip.Addr) (*speakerRun, *policyInForce, bgp.S
 }
 
 // receivedPaths calls f with all paths that a peer has sent for some prefixes, or for all if some is empty.
-func (r *speakerRun) receivedPaths(peer netip.Addr, some []netip.Prefix, f func(TablePath)) error {
+func (r *speakerRun) receivedPaths(peer netip.Addr, some []netip.Prefix, f func(*TablePath)) error {
 	return r.paths(api.TableType_TABLE_TYPE_ADJ_IN, peer, some, f)
 }
 
 // paths calls f with the paths that a peer has sent, or is sent.
-func (r *speakerRun) paths(table api.TableType, peer netip.Addr, some []netip.Prefix, f func(TablePath)) error {
+func (r *speakerRun) paths(table api.TableType, peer netip.Addr, some []netip.Prefix, f func(*TablePath)) error {
 	req := apiutil.ListPathRequest{TableType: table, Name: peer.Unmap().String(), Family: gobgp.RF_IPv4_UC}
 	if gobgppolicy.PlainAddr(peer).Is6() {
 		req.Family = gobgp.RF_IPv6_UC
@@ -116,7 +142,7 @@ func (r *speakerRun) paths(table api.TableType, peer netip.Addr, some []netip.Pr
 	}
 	err := r.listPath(req, func(_ gobgp.NLRI, paths []*apiutil.Path) {
 		for _, p := range paths {
-			if t, ok := tablePath(p); ok {
+			if t := tablePath(p); t != nil {
 				f(t)
 			}
 		}
@@ -127,13 +153,8 @@ func (r *speakerRun) paths(table api.TableType, peer netip.Addr, some []netip.Pr
 	return nil
 }
 
-func sortEvaluated(list []EvaluatedPath) []EvaluatedPath {
-	slices.SortStableFunc(list, func(a, b EvaluatedPath) int { return a.Prefix.Compare(b.Prefix) })
-	return list
-}
-
 // importVerdict is the decision of the policy about a path of a peer, with GoBGP's checks before the policy.
-func importVerdict(d bgp.Desired, s bgp.Session, t TablePath, c bgp.Candidate) bgp.Verdict {
+func importVerdict(d bgp.Desired, s bgp.Session, t *TablePath, c bgp.Candidate) bgp.Verdict {
 	own := 0
 	for _, as := range t.ASPath {
 		if as == s.LocalAS {
@@ -174,7 +195,7 @@ func exportVerdict(d bgp.Desired, s bgp.Session, c bgp.Candidate) bgp.Verdict {
 }
 
 // anyCandidate converts a route of our table, ours or learned, for filters.
-func (r *speakerRun) anyCandidate(d bgp.Desired, t TablePath) bgp.Candidate {
+func (r *speakerRun) anyCandidate(d bgp.Desired, t *TablePath) bgp.Candidate {
 	if t.Peer.IsValid() {
 		return r.candidate(d, t)
 	}
@@ -193,7 +214,7 @@ func forbidden(s bgp.Session, communities []uint32) bool {
 }
 
 // keptBack returns why BGP does not send a route that every rule accepts.
-func keptBack(s bgp.Session, t TablePath) string {
+func keptBack(s bgp.Session, t *TablePath) string {
 	switch {
 	case t.Peer.Unmap() == s.Address.Unmap():
 		return "it was learned from this peer"

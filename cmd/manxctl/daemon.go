@@ -20,6 +20,9 @@ import (
 // daemonTimeout bounds a request to the daemon, which answers from memory.
 const daemonTimeout = 10 * time.Second
 
+// routesTimeout bounds a request for routes, of which there may be a million.
+const routesTimeout = time.Minute
+
 // noDaemonError reports that no daemon answers.
 type noDaemonError struct {
 	address string // the control socket, or HOST:PORT

@@ -106,19 +106,25 @@ func (d *playedDaemon) ListPeers(_ context.Context, r *manxv1.ListPeersRequest) 
 }
 
 func (d *playedDaemon) ListPeerRoutes(
-	_ context.Context, r *manxv1.ListPeerRoutesRequest,
-) (*manxv1.ListPeerRoutesResponse, error) {
+	r *manxv1.ListPeerRoutesRequest, stream grpc.ServerStreamingServer[manxv1.ListPeerRoutesResponse],
+) error {
 	d.peerRouteRequests <- r
 	if r.GetPeer() == "nothing" {
-		return &manxv1.ListPeerRoutesResponse{}, nil
+		return nil
 	}
-	return &manxv1.ListPeerRoutesResponse{Routes: []*manxv1.PeerRoute{
+	for _, p := range []*manxv1.PeerRoute{
 		{Prefix: "10.65.1.0/26", Peer: "10.0.0.2", Direction: "in", Accepted: true, Rule: "default: no filter",
 			NextHop: "10.0.0.2", Origin: "IGP", LocalPref: proto.Uint32(2147482623)},
 		{Prefix: "172.16.0.0/12", Peer: "10.0.0.2", Direction: "in", Rule: "BGPFilter/f1 importV4[0]",
 			NextHop: "10.0.0.2", Origin: "Incomplete", AsPath: []uint32{65001, 65002},
-			Med: proto.Uint32(0), Communities: []string{"65001:7"}, LargeCommunities: []string{"65001:1:2"}},
-	}}, nil
+			Med: proto.Uint32(0), Communities: []string{"65001:7"}, LargeCommunities: []string{"65001:1:2"},
+			ExtendedCommunities: []string{"rt:65001:9"}},
+	} { // in two responses
+		if err := stream.Send(&manxv1.ListPeerRoutesResponse{Routes: []*manxv1.PeerRoute{p}}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (d *playedDaemon) GetPeer(_ context.Context, r *manxv1.GetPeerRequest) (*manxv1.GetPeerResponse, error) {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -16,7 +18,8 @@ type query[M proto.Message] struct {
 	use, short string
 	request    func(context.Context, manxv1.ManxClient) (M, error)
 	grid       func(M) *table.Grid
-	none       string // text for an empty response
+	none       string        // text for an empty response
+	limit      time.Duration // how long the daemon may take
 }
 
 func (q query[M]) command(c *cli) *cobra.Command {
@@ -32,10 +35,11 @@ func (q query[M]) command(c *cli) *cobra.Command {
 				return usagef("%v", err)
 			}
 			var answer M
-			err = c.daemon(cmd.Context(), func(ctx context.Context, m manxv1.ManxClient) (err error) {
-				answer, err = q.request(ctx, m)
-				return err
-			})
+			err = c.daemonFor(cmd.Context(), cmp.Or(q.limit, daemonTimeout),
+				func(ctx context.Context, m manxv1.ManxClient) (err error) {
+					answer, err = q.request(ctx, m)
+					return err
+				})
 			if err != nil {
 				return err
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -65,8 +66,8 @@ func (c *cli) peerRoutes(
 		return usagef("%v", err)
 	}
 	var answer *manxv1.ListPeerRoutesResponse
-	err = c.daemon(ctx, func(ctx context.Context, m manxv1.ManxClient) (err error) {
-		answer, err = m.ListPeerRoutes(ctx, request)
+	err = c.daemonFor(ctx, routesTimeout, func(ctx context.Context, m manxv1.ManxClient) (err error) {
+		answer, err = manxv1.PeerRoutes(ctx, m, request)
 		return err
 	})
 	switch {
@@ -95,7 +96,8 @@ func peerRouteGrid(routes []*manxv1.PeerRoute, wide bool) *table.Grid {
 		row := []string{r.GetPrefix(), r.GetPeer(), r.GetDirection(), verdict, r.GetNextHop()}
 		if wide {
 			row = append(row, number(r.LocalPref), number(r.Med), dash(asPath(r.GetAsPath())), r.GetOrigin(),
-				dash(strings.Join(append(r.GetCommunities(), r.GetLargeCommunities()...), ",")))
+				dash(strings.Join(slices.Concat(r.GetCommunities(), r.GetLargeCommunities(),
+					r.GetExtendedCommunities()), ",")))
 		}
 		g.Add(append(row, r.GetRule())...)
 	}

@@ -20,7 +20,7 @@ func (c *cli) routesCommand() *cobra.Command {
 		request: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListRoutesResponse, error) {
 			return m.ListRoutes(ctx, request)
 		},
-		grid: routeGrid, none: "No routes found.",
+		grid: routeGrid, none: "No routes found.", limit: routesTimeout,
 	}
 	cmd := q.command(c)
 	cmd.Example = "  manxctl routes\n  manxctl routes --within 10.244.0.0/16 --phase " + phaseFailed +

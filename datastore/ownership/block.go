@@ -67,8 +67,8 @@ func family(a netip.Addr) int {
 // All returns the blocks. The map must not be changed.
 func (b *Blocks) All() map[netip.Prefix]bool { return b.set }
 
-// around returns the block that equals or contains p.
-func (b *Blocks) around(p netip.Prefix) (netip.Prefix, bool) {
+// Around returns the block that equals or contains p.
+func (b *Blocks) Around(p netip.Prefix) (netip.Prefix, bool) {
 	for _, bits := range b.lengths[family(p.Addr())] {
 		if bits > p.Bits() {
 			continue

@@ -34,7 +34,7 @@ func (s *Set) Refuse(p netip.Prefix) string {
 		}
 		return ""
 	}
-	if block, ok := s.Blocks.around(p); ok {
+	if block, ok := s.Blocks.Around(p); ok {
 		return fmt.Sprintf("%s is in block %s, which belongs to this node", p, block)
 	}
 	return ""

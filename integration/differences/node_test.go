@@ -124,6 +124,10 @@ var kernelRoutes = []difference{
 		calico: "accepted", manx: "not installed; the reason is in `manxctl routes --rejected`",
 		why:   "A peer must not take the node's traffic.",
 		shown: "bgp/fib TestFIBRefuses"},
+	{name: "learned routes of a peer in another AS with an address of this node's blocks as next hop, except that of " +
+		"the peer itself", calico: "accepted", manx: "not installed; the reason is in `manxctl routes --rejected`",
+		why:   "A router must not direct traffic into a workload.",
+		shown: "bgp/speaker TestNextHopsInsideOwnBlocks"},
 	{name: "routes to addresses that no other host can have (link-local, 0.0.0.0/8, 240.0.0.0/4 and so on)",
 		calico: "accepted and installed", manx: "refused from every peer; the reason is in `manxctl routes --rejected`",
 		why:   "Nobody can be reached there.",

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"iter"
 	"net/netip"
 	"strings"
 
@@ -13,7 +14,10 @@ import (
 )
 
 // BGPView shows the BGP sessions of this node and their routes.
-type BGPView struct{ shown[BGPSource] }
+type BGPView struct {
+	shown[BGPSource]
+	dataplane *DataplaneView
+}
 
 // BGPSource is the source of a BGPView.
 type BGPSource struct {
@@ -27,8 +31,8 @@ type BGP interface {
 	Sessions() []speaker.SessionStatus
 	Session(netip.Addr) (speaker.SessionStatus, bool)
 	WatchSessions(context.Context) <-chan speaker.SessionEvent
-	ReceivedFrom(context.Context, netip.Addr) ([]speaker.EvaluatedPath, error)
-	AdvertisedTo(context.Context, netip.Addr) ([]speaker.EvaluatedPath, error)
+	ReceivedFrom(netip.Addr) (iter.Seq[speaker.EvaluatedPath], error)
+	AdvertisedTo(netip.Addr) (iter.Seq[speaker.EvaluatedPath], error)
 	Rejected() []fib.Rejection
 	Totals() map[bgp.SessionType]speaker.Totals
 	Strangers() uint64

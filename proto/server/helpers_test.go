@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"iter"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -208,12 +209,12 @@ func (s *sessions) Ready() (bool, string) {
 	return true, ""
 }
 
-func (s *sessions) ReceivedFrom(_ context.Context, a netip.Addr) ([]speaker.EvaluatedPath, error) {
-	return s.received[a], nil
+func (s *sessions) ReceivedFrom(a netip.Addr) (iter.Seq[speaker.EvaluatedPath], error) {
+	return slices.Values(s.received[a]), nil
 }
 
-func (s *sessions) AdvertisedTo(_ context.Context, a netip.Addr) ([]speaker.EvaluatedPath, error) {
-	return s.sent[a], nil
+func (s *sessions) AdvertisedTo(a netip.Addr) (iter.Seq[speaker.EvaluatedPath], error) {
+	return slices.Values(s.sent[a]), nil
 }
 
 func (*sessions) Strangers() uint64 { return 4 }

@@ -2,16 +2,18 @@ package server
 
 import (
 	"cmp"
-	"context"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/dataplane/route"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -25,22 +27,25 @@ const (
 	wayOut = "out"
 )
 
+// routesPerResponse bounds the size of a response: some 300 KB.
+const routesPerResponse = 1000
+
 // ListPeerRoutes implements manxv1.ManxServer.
 func (v *BGPView) ListPeerRoutes(
-	ctx context.Context, r *manxv1.ListPeerRoutesRequest,
-) (*manxv1.ListPeerRoutesResponse, error) {
+	r *manxv1.ListPeerRoutesRequest, stream grpc.ServerStreamingServer[manxv1.ListPeerRoutesResponse],
+) error {
 	speaker := v.now().Speaker
 	if speaker == nil {
-		return nil, status.Error(codes.Unavailable, "BGP is not running yet")
+		return status.Error(codes.Unavailable, "BGP is not running yet")
 	}
 	var peer netip.Addr
 	if r.GetPeer() != "" || r.GetDirection() != routesRejected {
 		var err error
 		if peer, err = findPeer(speaker, r.GetPeer()); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	q := peerRoutes{ctx: ctx, bgp: speaker}
+	q := peerRoutes{bgp: speaker, local: v.workload}
 	switch r.GetDirection() {
 	case routesAdvertised:
 		q.advertised(peer, true)
@@ -49,13 +54,46 @@ func (v *BGPView) ListPeerRoutes(
 	case routesRejected:
 		q.rejected(peer)
 	default:
-		return nil, status.Errorf(codes.InvalidArgument, "direction = %q: want %s, %s or %s", r.GetDirection(),
+		return status.Errorf(codes.InvalidArgument, "direction = %q: want %s, %s or %s", r.GetDirection(),
 			routesAdvertised, routesReceived, routesRejected)
 	}
 	if q.err != nil {
-		return nil, status.Error(codes.Unavailable, q.err.Error())
+		return status.Error(codes.Unavailable, q.err.Error())
 	}
-	return &manxv1.ListPeerRoutesResponse{Routes: q.rows}, nil
+	for page := range chunks(q.rows, routesPerResponse) {
+		if err := stream.Send(&manxv1.ListPeerRoutesResponse{Routes: page}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chunks cuts sequences into slices of n, of which the last may be shorter.
+func chunks[T any](sequences []iter.Seq[T], n int) iter.Seq[[]T] {
+	return func(yield func([]T) bool) {
+		var chunk []T
+		for _, all := range sequences {
+			for x := range all {
+				if chunk = append(chunk, x); len(chunk) == n {
+					if !yield(chunk) {
+						return
+					}
+					chunk = nil
+				}
+			}
+		}
+		if len(chunk) > 0 {
+			yield(chunk)
+		}
+	}
+}
+
+// workload is the endpoint on this node that has an address, as "namespace/name"; empty if none has.
+func (v *BGPView) workload(a netip.Addr) string {
+	if r, ok := v.dataplane.routeTo(a); ok && r.Prefix.IsSingleIP() && r.Source == route.SourceWorkload {
+		return r.Endpoint
+	}
+	return ""
 }
 
 // findPeer returns the one session of an address or of the name of a BGPPeer.
@@ -103,42 +141,63 @@ func sessionsKnown(addresses []string) string {
 
 // peerRoutes collects the routes of an answer, until something fails.
 type peerRoutes struct {
-	ctx  context.Context
-	bgp  BGP
-	rows []*manxv1.PeerRoute
-	err  error
+	bgp   BGP
+	local func(netip.Addr) string // the workload of this node with the address
+	rows  []iter.Seq[*manxv1.PeerRoute]
+	err   error
 }
 
 // advertised adds the routes that are sent to a peer, or those that are not.
 func (q *peerRoutes) advertised(peer netip.Addr, accepted bool) {
-	paths, err := q.bgp.AdvertisedTo(q.ctx, peer)
-	q.err = cmp.Or(q.err, err)
-	for _, p := range paths {
-		if p.Verdict.Accept == accepted {
-			q.rows = append(q.rows, routeOf(p, peer, wayOut))
-		}
+	paths, err := q.bgp.AdvertisedTo(peer)
+	if err != nil {
+		q.err = cmp.Or(q.err, err)
+		return
 	}
+	q.rows = append(q.rows, func(yield func(*manxv1.PeerRoute) bool) {
+		for p := range paths {
+			if p.Verdict.Accept == accepted && !yield(routeOf(p, peer, wayOut)) {
+				return
+			}
+		}
+	})
 }
 
 // received adds the routes that a peer has sent, with those that the kernel cannot have.
 func (q *peerRoutes) received(peer netip.Addr, wanted func(*manxv1.PeerRoute) bool) {
-	paths, err := q.bgp.ReceivedFrom(q.ctx, peer)
-	q.err = cmp.Or(q.err, err)
+	paths, err := q.bgp.ReceivedFrom(peer)
+	if err != nil {
+		q.err = cmp.Or(q.err, err)
+		return
+	}
 	refused := map[netip.Prefix]string{}
 	for _, x := range q.bgp.Rejected() {
 		if x.Path.Peer.Unmap() == peer.Unmap() {
 			refused[x.Prefix] = x.Reason
 		}
 	}
-	for _, p := range paths {
-		row := routeOf(p, peer, wayIn)
-		if why := refused[p.Prefix]; row.Accepted && why != "" {
-			row.Accepted, row.Rule = false, why
+	q.rows = append(q.rows, func(yield func(*manxv1.PeerRoute) bool) {
+		for p := range paths {
+			row := routeOf(p, peer, wayIn)
+			if why := cmp.Or(refused[p.Prefix], q.ofWorkload(p.Prefix)); row.Accepted && why != "" {
+				row.Accepted, row.Rule = false, why
+			}
+			if wanted(row) && !yield(row) {
+				return
+			}
 		}
-		if wanted(row) {
-			q.rows = append(q.rows, row)
-		}
+	})
+}
+
+// ofWorkload returns why the kernel does not have a learned route to an address; empty: no workload has it.
+func (q *peerRoutes) ofWorkload(p netip.Prefix) string {
+	if !p.IsSingleIP() {
+		return ""
 	}
+	if endpoint := q.local(p.Addr()); endpoint != "" {
+		return "the address belongs to workload " + endpoint + " of this node, whose route precedes this one"
+	}
+	return ""
 }
 
 // rejected adds the routes not accepted from a peer and not sent to it, or those not accepted from any.
@@ -154,9 +213,14 @@ func (q *peerRoutes) rejected(peer netip.Addr) {
 			q.received(st.Session.Address, no)
 		}
 	}
-	slices.SortStableFunc(q.rows, func(a, b *manxv1.PeerRoute) int {
+	var all []*manxv1.PeerRoute
+	for _, rows := range q.rows {
+		all = slices.AppendSeq(all, rows)
+	}
+	slices.SortStableFunc(all, func(a, b *manxv1.PeerRoute) int {
 		return netip.MustParsePrefix(a.GetPrefix()).Compare(netip.MustParsePrefix(b.GetPrefix()))
 	})
+	q.rows = []iter.Seq[*manxv1.PeerRoute]{slices.Values(all)}
 }
 
 func routeOf(p speaker.EvaluatedPath, peer netip.Addr, way string) *manxv1.PeerRoute {
@@ -174,6 +238,9 @@ func routeOf(p speaker.EvaluatedPath, peer netip.Addr, way string) *manxv1.PeerR
 	}
 	for _, c := range large {
 		r.LargeCommunities = append(r.LargeCommunities, fmt.Sprintf("%d:%d:%d", c[0], c[1], c[2]))
+	}
+	for _, c := range p.Extended {
+		r.ExtendedCommunities = append(r.ExtendedCommunities, c.String())
 	}
 	return r
 }

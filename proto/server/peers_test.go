@@ -1,6 +1,9 @@
 package server
 
 import (
+	"errors"
+	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -116,23 +119,29 @@ func TestConflictIsTellingBothObjects(t *testing.T) {
 func evaluated(prefix string, accept bool, rule string) speaker.EvaluatedPath {
 	p := netip.MustParsePrefix(prefix)
 	return speaker.EvaluatedPath{
-		TablePath: speaker.TablePath{Prefix: p, NextHop: netip.MustParseAddr("10.0.0.9"), Origin: "IGP",
-			ASPath: []uint32{65000}, Communities: []uint32{65000<<16 | 7}, LargeCommunities: [][3]uint32{{1, 2, 3}}},
+		TablePath: &speaker.TablePath{Prefix: p, NextHop: netip.MustParseAddr("10.0.0.9"), Origin: "IGP",
+			ASPath: []uint32{65000}, Communities: []uint32{65000<<16 | 7}, LargeCommunities: [][3]uint32{{1, 2, 3}},
+			Extended: []bgp.ExtendedCommunity{{0, 2, 0xfc, 0, 0, 0, 0, 7}}},
 		Verdict: bgp.Verdict{Accept: accept, Rule: rule},
 	}
 }
 
 func TestRoutesOfAPeer(t *testing.T) {
 	r := newRig(t)
-	if _, err := r.client.ListPeerRoutes(r.context(), &manxv1.ListPeerRoutesRequest{
+	if _, err := manxv1.PeerRoutes(r.context(), r.client, &manxv1.ListPeerRoutesRequest{
 		Direction: "rejected"}); status.Code(err) != codes.Unavailable {
 		t.Errorf("before BGP runs: %v", err)
 	}
 	r.start()
+	r.store(node(t), pod(t, "web", "cali1", "10.65.0.1/32"))
+	for _, ok := r.agent.RouteTo(netip.MustParseAddr("10.65.0.1")); !ok; {
+		_, ok = r.agent.RouteTo(netip.MustParseAddr("10.65.0.1"))
+	}
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	r.bgp.received = map[netip.Addr][]speaker.EvaluatedPath{
 		one: {evaluated("10.1.0.0/16", true, "default"), evaluated("10.2.0.0/16", false, "BGPFilter/f importV4[0]"),
-			evaluated("10.3.0.0/16", true, "default")},
+			evaluated("10.3.0.0/16", true, "default"), evaluated("10.65.0.1/32", true, "default"),
+			evaluated("10.65.0.2/32", true, "default")},
 		two: {evaluated("10.0.0.0/16", false, "BGPFilter/g importV4[1]")},
 	}
 	r.bgp.sent = map[netip.Addr][]speaker.EvaluatedPath{
@@ -143,6 +152,8 @@ func TestRoutesOfAPeer(t *testing.T) {
 	mesh := session("192.0.2.2", bgp.SessionMesh, speaker.PhaseEstablished, "Established", "up")
 	mesh.Session.From = []string{"BGPConfiguration/default"}
 	r.bgp.set(mesh)
+	const ofPod = "in 10.65.0.1/32 false the address belongs to workload shop/web of this node, whose route " +
+		"precedes this one"
 	for _, c := range []struct {
 		direction, peer string
 		want            []string
@@ -151,19 +162,20 @@ func TestRoutesOfAPeer(t *testing.T) {
 		{"advertised", "192.0.2.1", []string{"out 10.8.0.0/26 true own"}, codes.OK},
 		{"advertised", "x", []string{"out 10.8.0.0/26 true own"}, codes.OK},
 		{"received", "192.0.2.1", []string{"in 10.1.0.0/16 true default",
-			"in 10.2.0.0/16 false BGPFilter/f importV4[0]", "in 10.3.0.0/16 false the next hop is this node"},
-			codes.OK},
+			"in 10.2.0.0/16 false BGPFilter/f importV4[0]", "in 10.3.0.0/16 false the next hop is this node",
+			ofPod, "in 10.65.0.2/32 true default"}, codes.OK},
 		{"rejected", "x", []string{"in 10.2.0.0/16 false BGPFilter/f importV4[0]",
-			"in 10.3.0.0/16 false the next hop is this node", "out 10.9.0.0/26 false not inside a pool"}, codes.OK},
+			"in 10.3.0.0/16 false the next hop is this node", ofPod, "out 10.9.0.0/26 false not inside a pool"},
+			codes.OK},
 		{"rejected", "", []string{"in 10.0.0.0/16 false BGPFilter/g importV4[1]",
-			"in 10.2.0.0/16 false BGPFilter/f importV4[0]", "in 10.3.0.0/16 false the next hop is this node"},
+			"in 10.2.0.0/16 false BGPFilter/f importV4[0]", "in 10.3.0.0/16 false the next hop is this node", ofPod},
 			codes.OK},
 		{"received", "192.0.2.3", nil, codes.NotFound},
 		{"received", "nobody", nil, codes.NotFound},
 		{"received", "", nil, codes.NotFound},
 		{"sideways", "x", nil, codes.InvalidArgument},
 	} {
-		a, err := r.client.ListPeerRoutes(r.context(), &manxv1.ListPeerRoutesRequest{Direction: c.direction,
+		a, err := manxv1.PeerRoutes(r.context(), r.client, &manxv1.ListPeerRoutesRequest{Direction: c.direction,
 			Peer: c.peer})
 		var got []string
 		for _, x := range a.GetRoutes() {
@@ -174,13 +186,52 @@ func TestRoutesOfAPeer(t *testing.T) {
 			t.Errorf("%s %s: %v\n%q\nwant\n%q", c.direction, c.peer, err, got, c.want)
 		}
 	}
-	a, err := r.client.ListPeerRoutes(r.context(), &manxv1.ListPeerRoutesRequest{Direction: "advertised", Peer: "x"})
+	a, err := manxv1.PeerRoutes(r.context(), r.client,
+		&manxv1.ListPeerRoutesRequest{Direction: "advertised", Peer: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	x := a.GetRoutes()[0]
 	if x.GetNextHop() != "10.0.0.9" || !slices.Equal(x.GetCommunities(), []string{"65000:7"}) ||
-		!slices.Equal(x.GetLargeCommunities(), []string{"1:2:3"}) || !slices.Equal(x.GetAsPath(), []uint32{65000}) {
+		!slices.Equal(x.GetLargeCommunities(), []string{"1:2:3"}) ||
+		!slices.Equal(x.GetExtendedCommunities(), []string{"rt:64512:7"}) ||
+		!slices.Equal(x.GetAsPath(), []uint32{65000}) {
 		t.Errorf("attributes are %v", x)
+	}
+}
+
+// Routes come in pieces, so that nobody holds all of very many at once; none is lost where two pieces meet.
+func TestManyRoutesOfAPeer(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.bgp.set(agreedStatus())
+	peer := netip.MustParseAddr("192.0.2.1")
+	var want []string
+	r.bgp.received = map[netip.Addr][]speaker.EvaluatedPath{}
+	for i := range 2*routesPerResponse + 1 {
+		want = append(want, fmt.Sprintf("10.%d.%d.0/24", i/256, i%256))
+		r.bgp.received[peer] = append(r.bgp.received[peer], evaluated(want[i], true, "default"))
+	}
+	stream, err := r.client.ListPeerRoutes(r.context(), &manxv1.ListPeerRoutesRequest{Direction: "received", Peer: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	var sizes []int
+	for {
+		some, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		sizes = append(sizes, len(some.GetRoutes()))
+		for _, x := range some.GetRoutes() {
+			got = append(got, x.GetPrefix())
+		}
+	}
+	if !slices.Equal(got, want) || !slices.Equal(sizes, []int{routesPerResponse, routesPerResponse, 1}) {
+		t.Errorf("%d routes in %v", len(got), sizes)
 	}
 }

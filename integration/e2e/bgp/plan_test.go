@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -8,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"google.golang.org/grpc"
 
 	"github.com/manxnet/manx/cmd/manxctl/plan"
 	"github.com/manxnet/manx/integration/e2e/world"
@@ -84,8 +87,11 @@ func plannedSession(s plan.Session) string {
 // sameExports compares the routes sent to a peer with the plan. Nodes pass on learned routes to routers, but not to
 // each other.
 func sameExports(t *testing.T, n *lab.Node, s plan.Session, want []string, everybodys map[string]bool) error {
-	r, err := world.Call(t, n, manxv1.ManxClient.ListPeerRoutes, &manxv1.ListPeerRoutesRequest{Direction: "advertised",
-		Peer: s.Address})
+	routes := func(m manxv1.ManxClient, ctx context.Context, r *manxv1.ListPeerRoutesRequest, _ ...grpc.CallOption) (
+		*manxv1.ListPeerRoutesResponse, error) {
+		return manxv1.PeerRoutes(ctx, m, r)
+	}
+	r, err := world.Call(t, n, routes, &manxv1.ListPeerRoutesRequest{Direction: "advertised", Peer: s.Address})
 	if err != nil {
 		return err
 	}

@@ -1810,22 +1810,23 @@ func (x *ListPeerRoutesResponse) GetRoutes() []*PeerRoute {
 
 // PeerRoute is one BGP route with its attributes (RFC 4271 section 5) and the rule that accepted or rejected it.
 type PeerRoute struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	Prefix           string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	Peer             string                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"` // its sender, or its possible receiver
-	Accepted         bool                   `protobuf:"varint,3,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	Rule             string                 `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"` // the rule that accepted or rejected it
-	NextHop          string                 `protobuf:"bytes,5,opt,name=next_hop,json=nextHop,proto3" json:"next_hop,omitempty"`
-	Origin           string                 `protobuf:"bytes,6,opt,name=origin,proto3" json:"origin,omitempty"` // "IGP", "EGP" or "Incomplete"
-	AsPath           []uint32               `protobuf:"varint,7,rep,packed,name=as_path,json=asPath,proto3" json:"as_path,omitempty"`
-	LocalPref        *uint32                `protobuf:"varint,8,opt,name=local_pref,json=localPref,proto3,oneof" json:"local_pref,omitempty"`
-	Med              *uint32                `protobuf:"varint,9,opt,name=med,proto3,oneof" json:"med,omitempty"`
-	Communities      []string               `protobuf:"bytes,10,rep,name=communities,proto3" json:"communities,omitempty"`                                   // "64512:100"
-	LargeCommunities []string               `protobuf:"bytes,11,rep,name=large_communities,json=largeCommunities,proto3" json:"large_communities,omitempty"` // "64512:1:2"
-	SinceUnixMs      int64                  `protobuf:"varint,12,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
-	Direction        string                 `protobuf:"bytes,13,opt,name=direction,proto3" json:"direction,omitempty"` // "in" or "out"
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	Prefix              string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	Peer                string                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"` // its sender, or its possible receiver
+	Accepted            bool                   `protobuf:"varint,3,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	Rule                string                 `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"` // the rule that accepted or rejected it
+	NextHop             string                 `protobuf:"bytes,5,opt,name=next_hop,json=nextHop,proto3" json:"next_hop,omitempty"`
+	Origin              string                 `protobuf:"bytes,6,opt,name=origin,proto3" json:"origin,omitempty"` // "IGP", "EGP" or "Incomplete"
+	AsPath              []uint32               `protobuf:"varint,7,rep,packed,name=as_path,json=asPath,proto3" json:"as_path,omitempty"`
+	LocalPref           *uint32                `protobuf:"varint,8,opt,name=local_pref,json=localPref,proto3,oneof" json:"local_pref,omitempty"`
+	Med                 *uint32                `protobuf:"varint,9,opt,name=med,proto3,oneof" json:"med,omitempty"`
+	Communities         []string               `protobuf:"bytes,10,rep,name=communities,proto3" json:"communities,omitempty"`                                   // "64512:100"
+	LargeCommunities    []string               `protobuf:"bytes,11,rep,name=large_communities,json=largeCommunities,proto3" json:"large_communities,omitempty"` // "64512:1:2"
+	SinceUnixMs         int64                  `protobuf:"varint,12,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
+	Direction           string                 `protobuf:"bytes,13,opt,name=direction,proto3" json:"direction,omitempty"`                                                // "in" or "out"
+	ExtendedCommunities []string               `protobuf:"bytes,14,rep,name=extended_communities,json=extendedCommunities,proto3" json:"extended_communities,omitempty"` // "rt:64512:100", "ro:192.0.2.1:7", "0x030c000000000008"
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *PeerRoute) Reset() {
@@ -1947,6 +1948,13 @@ func (x *PeerRoute) GetDirection() string {
 		return x.Direction
 	}
 	return ""
+}
+
+func (x *PeerRoute) GetExtendedCommunities() []string {
+	if x != nil {
+		return x.ExtendedCommunities
+	}
+	return nil
 }
 
 type Route struct {
@@ -6171,7 +6179,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\tdirection\x18\x01 \x01(\tR\tdirection\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\"D\n" +
 	"\x16ListPeerRoutesResponse\x12*\n" +
-	"\x06routes\x18\x01 \x03(\v2\x12.manx.v1.PeerRouteR\x06routes\"\x96\x03\n" +
+	"\x06routes\x18\x01 \x03(\v2\x12.manx.v1.PeerRouteR\x06routes\"\xc9\x03\n" +
 	"\tPeerRoute\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x1a\n" +
@@ -6187,7 +6195,8 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	" \x03(\tR\vcommunities\x12+\n" +
 	"\x11large_communities\x18\v \x03(\tR\x10largeCommunities\x12\"\n" +
 	"\rsince_unix_ms\x18\f \x01(\x03R\vsinceUnixMs\x12\x1c\n" +
-	"\tdirection\x18\r \x01(\tR\tdirectionB\r\n" +
+	"\tdirection\x18\r \x01(\tR\tdirection\x121\n" +
+	"\x14extended_communities\x18\x0e \x03(\tR\x13extendedCommunitiesB\r\n" +
 	"\v_local_prefB\x06\n" +
 	"\x04_med\"\xf4\x01\n" +
 	"\x05Route\x12\x16\n" +
@@ -6499,12 +6508,12 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06failed\x18\x02 \x01(\rR\x06failed\x12\x18\n" +
 	"\afailing\x18\x03 \x01(\rR\afailing\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason2\x8d\r\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason2\x8f\r\n" +
 	"\x04Manx\x12B\n" +
 	"\tGetStatus\x12\x19.manx.v1.GetStatusRequest\x1a\x1a.manx.v1.GetStatusResponse\x12B\n" +
 	"\tListPeers\x12\x19.manx.v1.ListPeersRequest\x1a\x1a.manx.v1.ListPeersResponse\x12<\n" +
-	"\aGetPeer\x12\x17.manx.v1.GetPeerRequest\x1a\x18.manx.v1.GetPeerResponse\x12Q\n" +
-	"\x0eListPeerRoutes\x12\x1e.manx.v1.ListPeerRoutesRequest\x1a\x1f.manx.v1.ListPeerRoutesResponse\x12E\n" +
+	"\aGetPeer\x12\x17.manx.v1.GetPeerRequest\x1a\x18.manx.v1.GetPeerResponse\x12S\n" +
+	"\x0eListPeerRoutes\x12\x1e.manx.v1.ListPeerRoutesRequest\x1a\x1f.manx.v1.ListPeerRoutesResponse0\x01\x12E\n" +
 	"\n" +
 	"ListRoutes\x12\x1a.manx.v1.ListRoutesRequest\x1a\x1b.manx.v1.ListRoutesResponse\x12N\n" +
 	"\rListEndpoints\x12\x1d.manx.v1.ListEndpointsRequest\x1a\x1e.manx.v1.ListEndpointsResponse\x12N\n" +

@@ -65,9 +65,9 @@ type ManxClient interface {
 	ListPeers(ctx context.Context, in *ListPeersRequest, opts ...grpc.CallOption) (*ListPeersResponse, error)
 	// GetPeer returns one BGP session, or NOT_FOUND.
 	GetPeer(ctx context.Context, in *GetPeerRequest, opts ...grpc.CallOption) (*GetPeerResponse, error)
-	// ListPeerRoutes returns the BGP routes of one peer, or the rejected ones, sorted by prefix, each with the rule that
-	// accepted or rejected it.
-	ListPeerRoutes(ctx context.Context, in *ListPeerRoutesRequest, opts ...grpc.CallOption) (*ListPeerRoutesResponse, error)
+	// ListPeerRoutes sends the BGP routes of one peer, or the rejected ones, sorted by prefix, each with the rule that
+	// accepted or rejected it. They come in several responses, since a peer may have very many.
+	ListPeerRoutes(ctx context.Context, in *ListPeerRoutesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListPeerRoutesResponse], error)
 	// ListRoutes returns the desired and the actual kernel routes of this node, sorted by prefix.
 	ListRoutes(ctx context.Context, in *ListRoutesRequest, opts ...grpc.CallOption) (*ListRoutesResponse, error)
 	// ListEndpoints returns the workload endpoints of this node, sorted by namespace and name.
@@ -152,15 +152,24 @@ func (c *manxClient) GetPeer(ctx context.Context, in *GetPeerRequest, opts ...gr
 	return out, nil
 }
 
-func (c *manxClient) ListPeerRoutes(ctx context.Context, in *ListPeerRoutesRequest, opts ...grpc.CallOption) (*ListPeerRoutesResponse, error) {
+func (c *manxClient) ListPeerRoutes(ctx context.Context, in *ListPeerRoutesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListPeerRoutesResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ListPeerRoutesResponse)
-	err := c.cc.Invoke(ctx, Manx_ListPeerRoutes_FullMethodName, in, out, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Manx_ServiceDesc.Streams[0], Manx_ListPeerRoutes_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	return out, nil
+	x := &grpc.GenericClientStream[ListPeerRoutesRequest, ListPeerRoutesResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
 }
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Manx_ListPeerRoutesClient = grpc.ServerStreamingClient[ListPeerRoutesResponse]
 
 func (c *manxClient) ListRoutes(ctx context.Context, in *ListRoutesRequest, opts ...grpc.CallOption) (*ListRoutesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -214,7 +223,7 @@ func (c *manxClient) ListNotices(ctx context.Context, in *ListNoticesRequest, op
 
 func (c *manxClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Manx_ServiceDesc.Streams[0], Manx_Watch_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Manx_ServiceDesc.Streams[1], Manx_Watch_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +272,7 @@ func (c *manxClient) Resync(ctx context.Context, in *ResyncRequest, opts ...grpc
 
 func (c *manxClient) WatchDrops(ctx context.Context, in *WatchDropsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Drop], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Manx_ServiceDesc.Streams[1], Manx_WatchDrops_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Manx_ServiceDesc.Streams[2], Manx_WatchDrops_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -302,7 +311,7 @@ func (c *manxClient) Explain(ctx context.Context, in *ExplainRequest, opts ...gr
 
 func (c *manxClient) TraceFlow(ctx context.Context, in *TraceFlowRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TraceFlowResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Manx_ServiceDesc.Streams[2], Manx_TraceFlow_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Manx_ServiceDesc.Streams[3], Manx_TraceFlow_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -401,9 +410,9 @@ type ManxServer interface {
 	ListPeers(context.Context, *ListPeersRequest) (*ListPeersResponse, error)
 	// GetPeer returns one BGP session, or NOT_FOUND.
 	GetPeer(context.Context, *GetPeerRequest) (*GetPeerResponse, error)
-	// ListPeerRoutes returns the BGP routes of one peer, or the rejected ones, sorted by prefix, each with the rule that
-	// accepted or rejected it.
-	ListPeerRoutes(context.Context, *ListPeerRoutesRequest) (*ListPeerRoutesResponse, error)
+	// ListPeerRoutes sends the BGP routes of one peer, or the rejected ones, sorted by prefix, each with the rule that
+	// accepted or rejected it. They come in several responses, since a peer may have very many.
+	ListPeerRoutes(*ListPeerRoutesRequest, grpc.ServerStreamingServer[ListPeerRoutesResponse]) error
 	// ListRoutes returns the desired and the actual kernel routes of this node, sorted by prefix.
 	ListRoutes(context.Context, *ListRoutesRequest) (*ListRoutesResponse, error)
 	// ListEndpoints returns the workload endpoints of this node, sorted by namespace and name.
@@ -467,8 +476,8 @@ func (UnimplementedManxServer) ListPeers(context.Context, *ListPeersRequest) (*L
 func (UnimplementedManxServer) GetPeer(context.Context, *GetPeerRequest) (*GetPeerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetPeer not implemented")
 }
-func (UnimplementedManxServer) ListPeerRoutes(context.Context, *ListPeerRoutesRequest) (*ListPeerRoutesResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ListPeerRoutes not implemented")
+func (UnimplementedManxServer) ListPeerRoutes(*ListPeerRoutesRequest, grpc.ServerStreamingServer[ListPeerRoutesResponse]) error {
+	return status.Error(codes.Unimplemented, "method ListPeerRoutes not implemented")
 }
 func (UnimplementedManxServer) ListRoutes(context.Context, *ListRoutesRequest) (*ListRoutesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRoutes not implemented")
@@ -605,23 +614,16 @@ func _Manx_GetPeer_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Manx_ListPeerRoutes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ListPeerRoutesRequest)
-	if err := dec(in); err != nil {
-		return nil, err
+func _Manx_ListPeerRoutes_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ListPeerRoutesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
 	}
-	if interceptor == nil {
-		return srv.(ManxServer).ListPeerRoutes(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: Manx_ListPeerRoutes_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ManxServer).ListPeerRoutes(ctx, req.(*ListPeerRoutesRequest))
-	}
-	return interceptor(ctx, in, info, handler)
+	return srv.(ManxServer).ListPeerRoutes(m, &grpc.GenericServerStream[ListPeerRoutesRequest, ListPeerRoutesResponse]{ServerStream: stream})
 }
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Manx_ListPeerRoutesServer = grpc.ServerStreamingServer[ListPeerRoutesResponse]
 
 func _Manx_ListRoutes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListRoutesRequest)
@@ -982,10 +984,6 @@ var Manx_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Manx_GetPeer_Handler,
 		},
 		{
-			MethodName: "ListPeerRoutes",
-			Handler:    _Manx_ListPeerRoutes_Handler,
-		},
-		{
 			MethodName: "ListRoutes",
 			Handler:    _Manx_ListRoutes_Handler,
 		},
@@ -1055,6 +1053,11 @@ var Manx_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "ListPeerRoutes",
+			Handler:       _Manx_ListPeerRoutes_Handler,
+			ServerStreams: true,
+		},
 		{
 			StreamName:    "Watch",
 			Handler:       _Manx_Watch_Handler,
