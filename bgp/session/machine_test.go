@@ -25,7 +25,7 @@ type machineLab struct {
 var labPeer = netip.MustParseAddr("10.0.0.2")
 
 func newMachineLab(passive bool) *machineLab {
-	l := &machineLab{Table: NewTable(Config{Logger: zap.NewNop(), PrefixHold: time.Hour, OpenTimeout: time.Minute}),
+	l := &machineLab{Table: NewTable(Config{Logger: zap.NewNop(), PrefixHold: time.Hour}),
 		now: time.Now()}
 	l.SetSessions([]bgp.Session{{Address: labPeer, LocalAS: 64512, PeerAS: 64512, Passive: passive}})
 	end := func(ev wire.Ended) {

@@ -166,8 +166,8 @@ func holdWords(e *entry) string {
 }
 
 // silenceWords explains a connection on which the OPEN exchange was not finished.
-func silenceWords(e *entry, within time.Duration) string {
-	why := fmt.Sprintf("%s is connected but did not finish the OPEN exchange within %s", e.peerName(), within)
+func silenceWords(e *entry, detail string) string {
+	why := fmt.Sprintf("%s is connected but %s", e.peerName(), detail)
 	if hops := e.session.TTLSecurity; hops != 0 {
 		why += fmt.Sprintf(": it may be more than %d hops away, or send with a TTL below 255 (ttlSecurity)", hops)
 	}

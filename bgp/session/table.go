@@ -17,9 +17,8 @@ import (
 
 // Config has the inputs with which a Table explains sessions.
 type Config struct {
-	Logger      *zap.Logger
-	OpenTimeout time.Duration // that the OPEN exchange may take
-	PrefixHold  time.Duration // that a session stays down after too many prefixes
+	Logger     *zap.Logger
+	PrefixHold time.Duration // that a session stays down after too many prefixes
 	// Path returns the BFD status of the path to a peer; nil: no BFD.
 	Path func(netip.Addr) (bfd.Status, bool)
 }

@@ -86,7 +86,7 @@ func (e *entry) endedOpening(ev wire.Ended, now time.Time, t *Table) {
 		e.fail(DirectionReceived, receivedWords(e, *ev.Received), now)
 	case ev.Cause == wire.CauseCollision, ev.Cause == wire.CauseSettings, ev.Cause == wire.CauseLimit:
 	case ev.Cause == wire.CauseSilence:
-		e.guess(DirectionSent, silenceWords(e, t.cfg.OpenTimeout), now)
+		e.guess(DirectionSent, silenceWords(e, ev.Detail), now)
 	case ev.Cause == wire.CauseLocal && ev.Err != nil:
 		e.fail(DirectionLocal, fmt.Sprintf("a connection of %s cannot be used: %v", e.peerName(), ev.Err), now)
 	case ev.Cause == wire.CauseNotification && ev.Sent != nil:

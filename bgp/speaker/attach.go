@@ -26,7 +26,7 @@ import (
 // start: there is no other way of running a session.
 
 // acceptChannel returns the channel from which a started server takes connections.
-func acceptChannel(srv *server.BgpServer) (chan<- net.Conn, error) {
+func acceptChannel(srv *server.BgpServer) (chan net.Conn, error) {
 	conns, err := field[chan net.Conn](reflect.ValueOf(srv).Elem(), "acceptCh")
 	if err == nil && conns == nil {
 		err = errors.New("it has no channel for connections")

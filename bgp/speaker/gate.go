@@ -47,8 +47,23 @@ func (s *Speaker) handOver(ctx context.Context, conn net.Conn) {
 	}
 	select {
 	case run.conns <- conn:
+		if ctx.Err() != nil { // nobody may be left who takes it
+			closeWaiting(run.conns)
+		}
 	case <-ctx.Done():
 		_ = conn.Close()
+	}
+}
+
+// closeWaiting closes the connections that a server which stops has not taken.
+func closeWaiting(conns <-chan net.Conn) {
+	for {
+		select {
+		case c := <-conns:
+			_ = c.Close()
+		default:
+			return
+		}
 	}
 }
 

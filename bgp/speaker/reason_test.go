@@ -119,12 +119,12 @@ func TestReasons(t *testing.T) {
 		},
 			want: []string{"closed the connection before the session was up", "64512"}},
 		{by: DirectionSent, name: "the peer is silent", script: silence,
-			want: []string{"did not finish the OPEN exchange within 2s"}},
+			want: []string{"is connected but has sent no OPEN within 2s"}},
 		{by: DirectionSent, name: "the peer is silent after its OPEN", script: func(c net.Conn) {
 			put(c, goodOpen.open())
 			silence(c)
 		},
-			want: []string{"did not finish the OPEN exchange within 2s"}},
+			want: []string{"is connected but has sent no KEEPALIVE within 2s"}},
 		{name: "source address of another host", script: silence, change: func(s *bgp.Session) {
 			s.Source = ip("192.0.2.77")
 		},
@@ -214,13 +214,25 @@ func TestSilentPeerIsReplaced(t *testing.T) {
 	put(conn, fakeOptions{as: 64512, id: "10.99.0.21"}.open())
 	awaitSession(t, s, "127.0.1.21", "OpenConfirm", func(st SessionStatus) bool { return st.State == "OpenConfirm" })
 	awaitSession(t, s, "127.0.1.21", "the watchdog", func(st SessionStatus) bool {
-		return strings.Contains(st.Reason, "did not finish the OPEN exchange")
+		return strings.Contains(st.Reason, "has sent no KEEPALIVE within 2s")
 	})
 	if _, err := io.Copy(io.Discard, conn); err != nil {
 		t.Logf("silent connection ended: %v", err)
 	}
 	dialFake(t, "127.0.1.21", listenOf(d), fakeOptions{as: 64512, id: "10.99.0.21"})
 	awaitSession(t, s, "127.0.1.21", "Established", established)
+}
+
+// The reason names the time that has passed: the hold time, if the exchange may take longer.
+func TestSilenceWithinTheHoldTime(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{})
+	d.Sessions = []bgp.Session{passive("127.0.1.22")}
+	mustSet(t, s, d)
+	put(dialFrom(t, "127.0.1.22", listenOf(d)), fakeOptions{as: 64512, id: "10.99.0.22", hold: 3}.open())
+	awaitSession(t, s, "127.0.1.22", "the hold timer", func(st SessionStatus) bool {
+		return strings.Contains(st.Reason, "is connected but has sent no KEEPALIVE within 3s")
+	})
 }
 
 func TestLossReasons(t *testing.T) {

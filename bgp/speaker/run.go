@@ -27,8 +27,8 @@ type speakerRun struct {
 	sp      *Speaker
 	srv     *server.BgpServer
 	gate    *wire.Gate
-	conns   chan<- net.Conn // that srv takes; set before the gate has a peer
-	readers *readers        // of srv
+	conns   chan net.Conn // that srv takes; set before the gate has a peer
+	readers *readers      // of srv
 	global  bgp.Global
 	cancel  context.CancelFunc // ends the watch
 
@@ -131,6 +131,7 @@ func (r *speakerRun) stop(ctx context.Context) {
 		r.sp.log.Debug("stop of the gobgp server", zap.Error(err))
 	}
 	r.srv.Stop() // ends the gRPC server and the BFD parts; its own StopBgp fails because of the one above
+	closeWaiting(r.conns)
 	r.removeSocket()
 }
 

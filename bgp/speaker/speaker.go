@@ -123,7 +123,7 @@ func New(cfg Config) *Speaker {
 	s := &Speaker{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel, fib: fib.New()}
 	s.interfaces.lookup = cfg.InterfaceOf
 	s.status = session.NewTable(session.Config{Logger: cfg.Logger,
-		OpenTimeout: cfg.OpenTimeout, PrefixHold: cfg.PrefixHold, Path: s.paths.status})
+		PrefixHold: cfg.PrefixHold, Path: s.paths.status})
 	s.sync = newRestartSync(cfg, s.syncFinished)
 	go s.maintain()
 	return s

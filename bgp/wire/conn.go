@@ -42,7 +42,6 @@ type conn struct {
 	filter filter
 	out    []byte // for the speaker, next
 	over   bool   // nothing follows out
-	mended map[Mend]*Mended
 
 	// Of the speaker's goroutines.
 	sent        record
@@ -67,6 +66,14 @@ type conn struct {
 	limit        Limit
 	level        Level
 	stale        *time.Timer
+	mended       map[Mend]*mendReport
+}
+
+// mendReport is about changed UPDATEs of one kind.
+type mendReport struct {
+	last     Mended
+	waiting  bool // an event was sent a moment ago
+	reported int  // the count in it
 }
 
 func newConn(p *peer, s Peer, tcp *net.TCPConn, incoming bool) *conn {
@@ -89,7 +96,7 @@ func (c *conn) begin(l Limit, stale staleness) {
 		c.filter.width = 4
 	}
 	c.sent = record{v6: c.filter.v6, paths: o.TakesPaths, off: p.Unrecorded}
-	c.limit, c.announced, c.mended = l, map[route]struct{}{}, map[Mend]*Mended{}
+	c.limit, c.announced, c.mended = l, map[route]struct{}{}, map[Mend]*mendReport{}
 	c.out = append(edited, keepalive()...)
 	switch {
 	case stale.now:
@@ -297,20 +304,33 @@ func (c *conn) update(m []byte) {
 	}
 }
 
-// report passes on that an UPDATE was changed, at most once a second for each kind.
+// report passes on that an UPDATE was changed, at most once a second for each kind, the last of a burst included.
 func (c *conn) report(m Mended) {
-	was := c.mended[m.Mend]
-	now := time.Now()
-	m.Count, m.At = 1, now
-	if was != nil {
-		m.Count = was.Count + 1
-		if now.Sub(was.At) < mendEvery {
-			was.Count++
-			return
-		}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.mended[m.Mend]
+	if r == nil {
+		r = &mendReport{}
+		c.mended[m.Mend] = r
 	}
-	c.mended[m.Mend] = &m
-	c.p.emit(m)
+	m.Count, m.At = r.last.Count+1, time.Now()
+	r.last = m
+	if !r.waiting {
+		c.passOn(r)
+	}
+}
+
+// passOn sends the event of a report, and another one later if there is more to say then. c is locked.
+func (c *conn) passOn(r *mendReport) {
+	r.waiting, r.reported = true, r.last.Count
+	c.p.emit(r.last)
+	time.AfterFunc(mendEvery, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if r.waiting = false; c.ended == nil && r.last.Count > r.reported {
+			c.passOn(r)
+		}
+	})
 }
 
 // countRoutes counts the routes of an UPDATE, and reports whether there are too many now, for which limit.

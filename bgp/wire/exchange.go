@@ -3,6 +3,7 @@ package wire
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -65,7 +66,8 @@ func (p *peer) exchange(c *conn) *Ended {
 // connection is read, so that none is handed over that has ended meanwhile.
 func (p *peer) confirm(c *conn, ours []byte) *Ended {
 	hold, _ := c.open.timers(c.settings)
-	silent := time.Now().Add(hold) // when the peer's silence ends the connection
+	patience := hold // with the peer's silence
+	silent := time.Now().Add(patience)
 	sent, heard := false, false
 	reading := c.read()
 	timer := time.NewTimer(time.Hour)
@@ -79,8 +81,8 @@ func (p *peer) confirm(c *conn, ours []byte) *Ended {
 		may, changed, wait := p.mayConfirm(c, now)
 		if may && !sent {
 			sent = true
-			if limit := now.Add(p.gate.cfg.OpenTimeout); !heard && (hold == 0 || limit.Before(silent)) {
-				silent = limit
+			if most := p.gate.cfg.OpenTimeout; !heard && (hold == 0 || now.Add(most).Before(silent)) {
+				patience, silent = most, now.Add(most)
 			}
 			if err := c.send(keepalive()); err != nil {
 				c.stopReading(reading)
@@ -112,7 +114,7 @@ func (p *peer) confirm(c *conn, ours []byte) *Ended {
 			if end := c.opening(r.message, r.err, bgp.BGP_MSG_KEEPALIVE, subInOpenConfirm); end != nil {
 				return end
 			}
-			heard, silent = true, time.Now().Add(hold)
+			heard, patience, silent = true, hold, time.Now().Add(hold)
 			reading = nil
 			if !sent {
 				reading = c.read()
@@ -121,7 +123,7 @@ func (p *peer) confirm(c *conn, ours []byte) *Ended {
 		case <-timer.C:
 			if timed && !time.Now().Before(silent) {
 				c.stopReading(reading)
-				return c.silence()
+				return silence("KEEPALIVE", patience)
 			}
 		}
 	}
@@ -148,7 +150,7 @@ func (c *conn) opening(m []byte, err error, want byte, sub uint8) *Ended {
 	}
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return c.silence()
+		return silence("OPEN", c.p.gate.cfg.OpenTimeout)
 	case err != nil:
 		return c.refused(err)
 	case m[18] == want:
@@ -172,8 +174,10 @@ func (c *conn) refused(err error) *Ended {
 	return &Ended{Cause: CauseConnection, Err: err}
 }
 
-func (c *conn) silence() *Ended {
-	return &Ended{Cause: CauseSilence, Sent: &Notification{Code: holdCode}}
+// silence is the end of a connection on which the peer has not sent a message in time.
+func silence(missing string, within time.Duration) *Ended {
+	return &Ended{Cause: CauseSilence, Sent: &Notification{Code: holdCode},
+		Detail: fmt.Sprintf("has sent no %s within %s", missing, within)}
 }
 
 // readResult is what read got.

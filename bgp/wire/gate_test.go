@@ -518,3 +518,23 @@ func TestPrefixLimitIsExact(t *testing.T) {
 		}
 	}
 }
+
+// Of a burst of changed UPDATEs the first is reported at once, and the last one within a second or two.
+func TestLastOfABurstIsReported(t *testing.T) {
+	t.Parallel()
+	e := newEnd(t, "10.0.0.1", "10.0.9.2", Peer{Passive: true})
+	other, c := e.establish()
+	go func() { _, _ = io.Copy(io.Discard, c) }()
+	attrs := []byte{0x40, 1, 1, 7, 0x40, 2, 0, 0x40, 3, 4, 10, 0, 0, 2} // ORIGIN 7
+	for i := range 20 {
+		_, _ = other.Write(appendUpdate(nil, update{attrs: attrs, nlri: []byte{24, 10, 0, byte(i)}}))
+	}
+	last := await(e, "the last one", func(m Mended) bool { return m.Count == 20 })
+	if last.First != netip.MustParsePrefix("10.0.19.0/24") {
+		t.Errorf("%+v", last)
+	}
+	if n := count(e, func(Mended) bool { return true }); n > 4 {
+		t.Errorf("%d events", n)
+	}
+	await(e, "the first one", func(m Mended) bool { return m.Count == 1 })
+}
