@@ -30,6 +30,7 @@ func (s *Speaker) newGate(g bgp.Global) *wire.Gate {
 			synced, _ := s.sync.state(time.Now())
 			return tap != nil && tap.restarting.Load() && !synced
 		},
+		Forwarding: s.cfg.Forwarding,
 		Leaving: func(peer netip.Addr, cause wire.Cause) {
 			if tap := s.taps.of(peer.Unmap()); tap != nil {
 				tap.idle.Load().lost(cause, time.Now())

@@ -26,6 +26,21 @@ var ownRestarts = []gracefulCase{
 				t.Errorf("restart time %d s, want 120", c.Time)
 			}
 		}},
+	{"the host has rebooted", "A connects, less than the restart time after it",
+		"sends R=1, F=0; and R=0, F=1 after the restart", "RFC 4724 section 3",
+		func(t *testing.T) {
+			up := func() time.Duration { return time.Minute }
+			l, peers := newGracefulLab(t, Config{RestartDeferral: forever, Forwarding: up}, 1)
+			peers[0].connect(plain)
+			if r, f := gracefulBits(peers[0].open); !r || f {
+				t.Errorf("our OPEN has R=%t F=%t", r, f)
+			}
+			peers[0].endOfRIB()
+			l.awaitSynced()
+			peers[0].lose(fin.end)
+			peers[0].connect(plain)
+			peers[0].wantRestartBits(false)
+		}},
 	{"routes wait for all peers", "A and B send End-of-RIB, one after the other",
 		"sends its routes to both after the second one, and then End-of-RIB", restarting,
 		func(t *testing.T) {

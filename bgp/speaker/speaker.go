@@ -3,6 +3,7 @@ package speaker
 import (
 	"context"
 	"errors"
+	"math"
 	"net/netip"
 	"sync"
 	"time"
@@ -57,6 +58,10 @@ type Config struct {
 	// a filter has a rule about interfaces. Nil: such rules match no learned route.
 	InterfaceOf func(nextHop netip.Addr) string
 
+	// Forwarding returns for how long the kernel has kept the routes of this host, at least: not over a reboot. Nil:
+	// for ever.
+	Forwarding func() time.Duration
+
 	// Again is called when the speaker failed at work that Set had left for later, such as to add a session again: Set
 	// is to be called again. It must not block. Nil: the next Set does the work.
 	Again func()
@@ -74,6 +79,9 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxPrefixes, 500_000)
 	setDefault(&c.PrefixHold, 5*time.Minute)
 	setDefault(&c.MaxWaiting, 1_000_000)
+	if c.Forwarding == nil {
+		c.Forwarding = func() time.Duration { return math.MaxInt64 }
+	}
 	return c
 }
 

@@ -31,7 +31,8 @@ func (p *peer) open(c *conn) {
 
 // exchange returns nil when the connection is established and can be handed over.
 func (p *peer) exchange(c *conn) *Ended {
-	ours, err := ourOpen(c.settings, p.gate.cfg.RouterID, p.gate.cfg.Restarting(p.addr))
+	restarting := p.gate.cfg.Restarting(p.addr)
+	ours, err := ourOpen(c.settings, p.gate.cfg.RouterID, restarting, p.forwards(restarting))
 	if err != nil {
 		return &Ended{Cause: CauseLocal, Err: err}
 	}
@@ -60,6 +61,13 @@ func (p *peer) exchange(c *conn) *Ended {
 		return &Ended{Cause: CauseCollision, Sent: &Notification{Code: ceaseCode, Sub: subCollision}}
 	}
 	return p.confirm(c, ours)
+}
+
+// forwards reports whether this host still forwards by the routes that the peer may have kept. The kernel does so over
+// the end of a session and of the daemon, but not over that of the host. After the restart time the peer has no such
+// routes.
+func (p *peer) forwards(restarting bool) bool {
+	return !restarting || p.gate.cfg.Forwarding() >= time.Duration(p.settings().RestartTime)*time.Second
 }
 
 // confirm exchanges KEEPALIVEs. This side sends its own when the speaker is ready for the session. Until then the

@@ -78,6 +78,8 @@ type Config struct {
 	Accepting func(address netip.AddrPort, err error)
 	// Restarting reports whether this side still restarts, so that its OPENs have the flag R (RFC 4724 section 3).
 	Restarting func(peer netip.Addr) bool
+	// Forwarding returns for how long the kernel has kept the routes of this host, at least.
+	Forwarding func() time.Duration
 	// Leaving is called when the speaker leaves the state Established, on the goroutine of its state machine.
 	Leaving func(peer netip.Addr, cause Cause)
 }

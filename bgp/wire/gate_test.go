@@ -62,6 +62,7 @@ func newEnd(t *testing.T, self, other string, p Peer) *end {
 		Stranger:   func(netip.Addr, netip.Addr) {},
 		Accepting:  func(netip.AddrPort, error) {},
 		Restarting: func(netip.Addr) bool { return false },
+		Forwarding: func() time.Duration { return 0 },
 		Leaving:    func(netip.Addr, Cause) {},
 	})
 	t.Cleanup(e.gate.Close)

@@ -48,15 +48,14 @@ func refuseOpen(sub uint8, data []byte, format string, args ...any) error {
 
 // ourOpen builds the OPEN for a peer. The speaker's own OPEN, which is never sent, also offers extended messages (RFC
 // 8654) and IPv4 routes with IPv6 next hops (RFC 8950). Neither can be offered: see longestLength, and dataplane/route,
-// which takes no such next hop. The flag F is always set: the kernel forwards over the end of a session and of the
-// daemon. Without it a peer would drop our routes after each loss of TCP (RFC 4724 section 4.2).
-func ourOpen(p Peer, routerID netip.Addr, restarting bool) ([]byte, error) {
+// which takes no such next hop. Restarting and forwarding are the flags R and F of RFC 4724 section 3.
+func ourOpen(p Peer, routerID netip.Addr, restarting, forwarding bool) ([]byte, error) {
 	family := familyOf(p.Address)
 	host, _ := os.Hostname()
 	caps := []bgp.ParameterCapabilityInterface{
 		bgp.NewCapMultiProtocol(family), bgp.NewCapRouteRefresh(), bgp.NewCapFourOctetASNumber(p.LocalAS),
 		bgp.NewCapGracefulRestart(restarting, false, p.RestartTime,
-			[]*bgp.CapGracefulRestartTuple{bgp.NewCapGracefulRestartTuple(family, true)}),
+			[]*bgp.CapGracefulRestartTuple{bgp.NewCapGracefulRestartTuple(family, forwarding)}),
 		bgp.NewCapAddPath([]*bgp.CapAddPathTuple{bgp.NewCapAddPathTuple(family, bgp.BGP_ADD_PATH_BOTH)}),
 		bgp.NewCapFQDN(host, ""),
 	}

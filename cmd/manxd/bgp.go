@@ -30,7 +30,8 @@ func newBGP(j *joined, passwords passwordsPart, connected *connectedSubnets, dat
 	var f *follow.Follower
 	s := speaker.New(speaker.Config{Logger: log, GobgpSocket: filepath.Join(j.runDir, "gobgp.sock"), BMP: bmp,
 		MaxPrefixes: j.maxPrefixes, WarnPrefixes: j.warnPrefixes, InterfaceOf: interfaceOf(j.kernel, log),
-		Again: func() { f.Trigger() }}) // it does not run before f does
+		Forwarding: forwarding(uptime, j.kernel.ListRoutes),
+		Again:      func() { f.Trigger() }}) // it does not run before f does
 	agents := []follow.Agent{dataplane.HostAgent}
 	if policy != nil {
 		agents = append(agents, policy.agent)
