@@ -47,15 +47,22 @@ func field[T any](v reflect.Value, name string) (value T, err error) {
 }
 
 // startBgp starts the server. Its channel for connections exists only beside a listener of its own. That one is bound
-// to a multicast address, to which no TCP connection can be made: nobody gets past package wire.
+// to a multicast address, to which no TCP connection can be made: nobody gets past package wire. Its port is below
+// 1024, since every user of the host can occupy the others; without the right to that, any port does.
 func startBgp(ctx context.Context, srv *server.BgpServer, g *api.Global) error {
-	for range 10 {
+	const tries, privileged = 20, 1024
+	low, ports := privileged/2, privileged/2
+	var err error
+	for range tries {
 		address := netip.AddrFrom4([4]byte{239, 255, byte(rand.UintN(256)), byte(rand.UintN(256))})
-		g.ListenAddresses, g.ListenPort = []string{address.String()}, int32(1024+rand.IntN(1<<15))
-		err := srv.StartBgp(ctx, &api.StartBgpRequest{Global: g})
-		if !errors.Is(err, syscall.EADDRINUSE) {
+		g.ListenAddresses, g.ListenPort = []string{address.String()}, int32(low+rand.IntN(ports))
+		err = srv.StartBgp(ctx, &api.StartBgpRequest{Global: g})
+		switch {
+		case errors.Is(err, syscall.EACCES):
+			low, ports = privileged, 1<<15
+		case !errors.Is(err, syscall.EADDRINUSE):
 			return err
 		}
 	}
-	return errors.New("no free port for GoBGP's own listener")
+	return fmt.Errorf("no port for GoBGP's own listener: %w", err)
 }

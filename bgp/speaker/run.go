@@ -15,6 +15,7 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/server"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/gobgppolicy"
@@ -154,8 +155,7 @@ func listenAddresses(g bgp.Global) (list []netip.AddrPort) {
 	configured := g.ListenAddresses
 	if len(configured) == 0 {
 		configured = []netip.Addr{netip.IPv4Unspecified()}
-		if l, err := net.Listen("tcp6", "[::1]:0"); err == nil {
-			_ = l.Close()
+		if hasIPv6() {
 			configured = append(configured, netip.IPv6Unspecified())
 		}
 	}
@@ -165,6 +165,15 @@ func listenAddresses(g bgp.Global) (list []netip.AddrPort) {
 		}
 	}
 	return list
+}
+
+// hasIPv6 reports whether the kernel has IPv6 at all. A failure of another kind shows when the speaker listens.
+func hasIPv6() bool {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return !errors.Is(err, unix.EAFNOSUPPORT)
 }
 
 func explainListen(err error, g bgp.Global) error {

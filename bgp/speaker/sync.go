@@ -131,12 +131,13 @@ func (r *restartSync) tick(now time.Time) {
 	r.done(reason)
 }
 
-// left is how long a peer is still waited for.
+// left is how long a peer is still waited for. A peer that comes and goes does not prolong that without end.
 func (r *restartSync) left(up, now time.Time) time.Duration {
+	window := r.cfg.RestartWindow - now.Sub(r.started)
 	if up.IsZero() {
-		return r.cfg.RestartWindow - now.Sub(r.started)
+		return window
 	}
-	return r.cfg.RestartDeferral - now.Sub(up)
+	return min(r.cfg.RestartDeferral-now.Sub(up), window+r.cfg.RestartDeferral)
 }
 
 func (r *restartSync) state(now time.Time) (bool, string) {

@@ -42,6 +42,7 @@ type conn struct {
 	filter filter
 	out    []byte // for the speaker, next
 	over   bool   // nothing follows out
+	taken  bool   // Read was called
 
 	// Of the speaker's goroutines.
 	sent        record
@@ -194,6 +195,12 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 
 // Read returns the messages of the peer, checked, behind its OPEN and KEEPALIVE.
 func (c *conn) Read(b []byte) (int, error) {
+	if !c.taken {
+		c.taken = true
+		if end := c.doomed(); end != nil { // before the speaker took it
+			c.finish(*end)
+		}
+	}
 	for {
 		if len(c.out) > 0 {
 			n := copy(b, c.out)

@@ -116,6 +116,7 @@ func (p *peer) dial() (*conn, error) {
 	p.emit(Connecting{})
 	d := net.Dialer{Timeout: max(p.gate.cfg.ConnectRetry-time.Second, leastDialTimeout), KeepAlive: -1,
 		ControlContext: func(_ context.Context, _, _ string, c syscall.RawConn) error {
+			portLater(c)
 			return s.protect(c)
 		}}
 	d.SetMultipathTCP(false) // MD5 needs plain TCP

@@ -151,6 +151,9 @@ func (g *Gate) remove(addr netip.Addr) {
 	}
 	delete(g.peers, addr)
 	p.close()
+	if c := p.established(); c != nil { // the speaker may not have taken it yet
+		c.endWith(Ended{Cause: CauseSettings, Sent: &Notification{Code: ceaseCode, Sub: subDeconfigured}})
+	}
 	for _, l := range g.listeners {
 		_ = l.setKey(addr, "") // a key that is left would only keep strangers out
 	}

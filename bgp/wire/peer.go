@@ -141,13 +141,13 @@ func (p *peer) established() *conn {
 // many routers wait for a minute or more after a NOTIFICATION, and a node is often a few seconds later than its router.
 func (p *peer) accept(tcp *net.TCPConn, s Peer, local netip.Addr) {
 	p.mu.Lock()
-	refuse := p.closed || p.held
+	refuse := p.closed || p.held || !p.accepts.Allow()
 	p.mu.Unlock()
 	switch {
+	case refuse:
+		_ = tcp.Close()
 	case s.Source.IsValid() && local != s.Source.Unmap().WithZone(""):
 		p.emit(OtherAddress{Local: local})
-		_ = tcp.Close()
-	case refuse || !p.accepts.Allow():
 		_ = tcp.Close()
 	default:
 		go p.open(newConn(p, s, tcp, true))

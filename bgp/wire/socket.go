@@ -76,6 +76,15 @@ func (p Peer) protect(c syscall.RawConn) error {
 	return setTTL(c, p.Address.Unmap().Is6(), p.TTL, p.MinTTL)
 }
 
+// portLater has the kernel choose the port of a connection when it knows the peer. A port that is chosen before must be
+// free for all peers, and connections of others from the same address could use them up. A kernel without the option
+// chooses before.
+func portLater(c syscall.RawConn) {
+	_ = control(c, func(fd int) error {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+	})
+}
+
 // network is the name for package net of TCP over the family of an address.
 func network(a netip.Addr) string {
 	if a.Unmap().Is4() {

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/fib"
@@ -16,7 +17,9 @@ import (
 // BGPView shows the BGP sessions of this node and their routes.
 type BGPView struct {
 	shown[BGPSource]
-	dataplane *DataplaneView
+	dataplane  *DataplaneView
+	lists      chan struct{} // one for each list of routes that is under way
+	sendWithin time.Duration
 }
 
 // BGPSource is the source of a BGPView.

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -27,8 +28,12 @@ const (
 	wayOut = "out"
 )
 
-// routesPerResponse bounds the size of a response: some 300 KB.
-const routesPerResponse = 1000
+const (
+	routesPerResponse = 1000 // which bounds the size of a response: some 300 KB
+	// Each list that is under way holds the routes of a peer, with 500,000 of them 150 MB.
+	mostLists  = 4
+	sendWithin = 30 * time.Second // for a caller to take one response
+)
 
 // ListPeerRoutes implements manxv1.ManxServer.
 func (v *BGPView) ListPeerRoutes(
@@ -45,6 +50,12 @@ func (v *BGPView) ListPeerRoutes(
 			return err
 		}
 	}
+	select {
+	case v.lists <- struct{}{}:
+	default:
+		return status.Errorf(codes.ResourceExhausted, "%d lists of routes are under way; try again", mostLists)
+	}
+	defer func() { <-v.lists }()
 	q := peerRoutes{bgp: speaker, local: v.workload}
 	switch r.GetDirection() {
 	case routesAdvertised:
@@ -61,11 +72,24 @@ func (v *BGPView) ListPeerRoutes(
 		return status.Error(codes.Unavailable, q.err.Error())
 	}
 	for page := range chunks(q.rows, routesPerResponse) {
-		if err := stream.Send(&manxv1.ListPeerRoutesResponse{Routes: page}); err != nil {
+		if err := v.sendRoutes(stream, page); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// sendRoutes sends a response. It gives up on a caller that takes none for long: the end of the call ends Send, too.
+func (v *BGPView) sendRoutes(stream grpc.ServerStreamingServer[manxv1.ListPeerRoutesResponse],
+	page []*manxv1.PeerRoute) error {
+	sent := make(chan error, 1)
+	go func() { sent <- stream.Send(&manxv1.ListPeerRoutesResponse{Routes: page}) }()
+	select {
+	case err := <-sent:
+		return err
+	case <-time.After(v.sendWithin):
+		return status.Errorf(codes.DeadlineExceeded, "the routes were not read within %s", v.sendWithin)
+	}
 }
 
 // chunks cuts sequences into slices of n, of which the last may be shorter.

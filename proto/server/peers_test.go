@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -233,5 +234,46 @@ func TestManyRoutesOfAPeer(t *testing.T) {
 	}
 	if !slices.Equal(got, want) || !slices.Equal(sizes, []int{routesPerResponse, routesPerResponse, 1}) {
 		t.Errorf("%d routes in %v", len(got), sizes)
+	}
+}
+
+// Callers that do not read hold few lists, and not for long.
+func TestListsThatNobodyReads(t *testing.T) {
+	r := newRig(t)
+	r.server.BGP.sendWithin = 2 * time.Second
+	r.start()
+	r.bgp.set(agreedStatus())
+	peer := netip.MustParseAddr("192.0.2.1")
+	many := make([]speaker.EvaluatedPath, 100*routesPerResponse) // more than the buffers of gRPC take
+	for i := range many {
+		many[i] = evaluated("10.0.0.0/24", true, "default")
+	}
+	r.bgp.received = map[netip.Addr][]speaker.EvaluatedPath{peer: many}
+	request := &manxv1.ListPeerRoutesRequest{Direction: "received", Peer: "x"}
+	var idle []grpc.ServerStreamingClient[manxv1.ListPeerRoutesResponse]
+	for len(r.server.BGP.lists) < mostLists {
+		stream, err := r.client.ListPeerRoutes(r.context(), request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		idle = append(idle, stream)
+		time.Sleep(5 * time.Millisecond)
+	}
+	if _, err := manxv1.PeerRoutes(r.context(), r.client, request); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one list too many: %v", err)
+	}
+	for len(r.server.BGP.lists) > 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, stream := range idle {
+		for {
+			_, err := stream.Recv()
+			if c := status.Code(err); err != nil && c != codes.DeadlineExceeded && c != codes.ResourceExhausted {
+				t.Errorf("a list that was not read: %v", err)
+			}
+			if err != nil {
+				break
+			}
+		}
 	}
 }
