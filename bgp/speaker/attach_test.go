@@ -1,13 +1,11 @@
 package speaker
 
 import (
-	"context"
 	"encoding/binary"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -128,23 +126,7 @@ func TestPeerThatTakesNoData(t *testing.T) {
 	}
 	d.ExportPrefixes = []netip.Prefix{pfx("10.0.0.0/8")}
 	mustSet(t, s, d)
-	small := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.1.172")},
-		Control: func(_, _ string, c syscall.RawConn) error {
-			return c.Control(func(fd uintptr) {
-				_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096)
-			})
-		}}
-	deaf, err := small.DialContext(context.Background(), "tcp", listenOf(d))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer deaf.Close()
-	put(deaf, fakeOptions{as: 64512, id: "10.99.1.172"}.open(), gobgp.NewBGPKeepAliveMessage())
-	for _, m := range []string{"OPEN", "KEEPALIVE"} {
-		if _, err := readMessage(deaf); err != nil {
-			t.Fatalf("no %s: %v", m, err)
-		}
-	}
+	dialDeaf(t, "127.0.1.172", listenOf(d), fakeOptions{as: 64512, id: "10.99.1.172"})
 	reader := dialFake(t, "127.0.1.173", listenOf(d), fakeOptions{as: 64512, id: "10.99.1.173"})
 	noisy := dialFake(t, "127.0.1.174", listenOf(d), fakeOptions{as: 64512, id: "10.99.1.174"})
 	for _, a := range []string{"127.0.1.172", "127.0.1.173", "127.0.1.174"} {

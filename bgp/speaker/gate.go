@@ -31,6 +31,11 @@ func (s *Speaker) newGate(g bgp.Global) *wire.Gate {
 			return tap != nil && tap.restarting.Load() && !synced
 		},
 		Forwarding: s.cfg.Forwarding,
+		Opening: func(peer netip.Addr) {
+			if tap := s.taps.of(peer.Unmap()); tap != nil {
+				drain(tap.outgoing.Load())
+			}
+		},
 		Leaving: func(peer netip.Addr, cause wire.Cause) {
 			if tap := s.taps.of(peer.Unmap()); tap != nil {
 				tap.idle.Load().lost(cause, time.Now())

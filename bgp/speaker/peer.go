@@ -184,7 +184,7 @@ func (r *speakerRun) changeSession(ctx context.Context, s bgp.Session) error {
 		}
 	}
 	r.sessions[addr] = s
-	r.shortenIdle(s)
+	r.mendMachine(s)
 	if err := r.connect(s); err != nil {
 		return errors.Join(err, r.removeSession(ctx, s))
 	}
@@ -214,7 +214,7 @@ func (r *speakerRun) addSession(ctx context.Context, s bgp.Session) error {
 		r.gate.Remove(addr)
 		return err
 	}
-	r.shortenIdle(s)
+	r.mendMachine(s)
 	r.sessions[addr] = s
 	r.log(s).Info("bgp session configured", zap.Uint32("peerAS", s.PeerAS), zap.Bool("passive", s.Passive),
 		zap.Bool("restarting", restarting))

@@ -99,6 +99,9 @@ func (r *speakerRun) start(ctx context.Context) error {
 	if r.conns, err = acceptChannel(r.srv); err != nil {
 		return fmt.Errorf("bgp speaker: %w", err)
 	}
+	if err := checkOutgoing(reflect.TypeFor[server.BgpServer]()); err != nil {
+		return fmt.Errorf("bgp speaker: %w", err)
+	}
 	if err := r.startPolicy(ctx); err != nil {
 		return err
 	}

@@ -80,6 +80,8 @@ type Config struct {
 	Restarting func(peer netip.Addr) bool
 	// Forwarding returns for how long the kernel has kept the routes of this host, at least.
 	Forwarding func() time.Duration
+	// Opening is called before the speaker is Established, on the goroutine of its state machine.
+	Opening func(peer netip.Addr)
 	// Leaving is called when the speaker leaves the state Established, on the goroutine of its state machine.
 	Leaving func(peer netip.Addr, cause Cause)
 }

@@ -63,6 +63,7 @@ func newEnd(t *testing.T, self, other string, p Peer) *end {
 		Accepting:  func(netip.AddrPort, error) {},
 		Restarting: func(netip.Addr) bool { return false },
 		Forwarding: func() time.Duration { return 0 },
+		Opening:    func(netip.Addr) {},
 		Leaving:    func(netip.Addr, Cause) {},
 	})
 	t.Cleanup(e.gate.Close)

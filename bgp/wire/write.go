@@ -26,7 +26,9 @@ func (c *conn) Write(b []byte) (int, error) {
 	}
 	switch kind := b[18]; {
 	case c.swallowed < openingMessages && (kind == bgp.BGP_MSG_OPEN || kind == bgp.BGP_MSG_KEEPALIVE):
-		c.swallowed++
+		if c.swallowed++; c.swallowed == openingMessages {
+			c.p.gate.cfg.Opening(c.p.addr)
+		}
 		return len(b), nil
 	case kind == bgp.BGP_MSG_NOTIFICATION:
 		return c.writeNotification(b)
