@@ -15,6 +15,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/wire"
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
@@ -62,8 +63,8 @@ func TestASymptomDoesNotReplaceItsCause(t *testing.T) {
 // The wire reports the end of a session that lasts a moment before GoBGP reports that it was established.
 func TestTheSideThatSentANotification(t *testing.T) {
 	for want, end := range map[Direction]wire.Ended{
-		DirectionReceived: {Received: &wire.Notification{Code: 6, Sub: 2}},
-		DirectionSent:     {Sent: &wire.Notification{Code: 3, Sub: 1}},
+		DirectionReceived: {Received: &message.Notification{Code: 6, Sub: 2}},
+		DirectionSent:     {Sent: &message.Notification{Code: 3, Sub: 1}},
 		DirectionLocal:    {Cause: wire.CauseConnection},
 	} {
 		l := newMachineLab(false)

@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/bgp"
-	"github.com/manxnet/manx/bgp/wire"
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 func TestAGuessDoesNotReplaceWhatANotificationSaid(t *testing.T) {
 	now := time.Now()
 	e := &entry{session: bgp.Session{Address: netip.MustParseAddr("10.0.0.2"), LocalAS: 64512}}
-	words := receivedWords(e, wire.Notification{Code: 2, Sub: 2})
+	words := receivedWords(e, message.Notification{Code: 2, Sub: 2})
 	e.fail(DirectionReceived, words, now)
 	e.guess(DirectionLocal, "closed without a word", now.Add(5*time.Second))
 	if e.failure.words != words {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/wire"
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // machineLab is a table with one session, and the possible events of the session.
@@ -46,7 +47,7 @@ func newMachineLab(passive bool) *machineLab {
 			l.Wire(labPeer, wire.Up{Open: &wire.Open{AS: 64512, Family: true}})
 			l.Transition(labPeer, gobgp.BGP_FSM_ESTABLISHED, l.now)
 		},
-		"lose":    lose(wire.Ended{Sent: &wire.Notification{Code: 4}}),
+		"lose":    lose(wire.Ended{Sent: &message.Notification{Code: 4}}),
 		"restart": lose(wire.Ended{Graceful: true, RestartTime: time.Minute}),
 		"notified": func() {
 			l.change(labPeer, func(e *entry, _ time.Time) { e.fail(DirectionReceived, "the peer has said why", l.now) })
@@ -127,7 +128,7 @@ func TestOrderOfEvents(t *testing.T) {
 	up := func(l *machineLab) { l.Wire(labPeer, wire.Up{Open: &wire.Open{AS: 64512, Family: true}}) }
 	gobgpIs := func(l *machineLab, s gobgp.FSMState) { l.Transition(labPeer, s, l.now) }
 	limit := wire.Ended{Established: true, Cause: wire.CauseLimit, Detail: "more than 5 prefixes"}
-	changed := wire.Ended{Established: true, Cause: wire.CauseNotification, Sent: &wire.Notification{Code: 6, Sub: 6}}
+	changed := wire.Ended{Established: true, Cause: wire.CauseNotification, Sent: message.Cease(message.SubOtherChange)}
 	for _, c := range []struct {
 		name   string
 		events func(l *machineLab)
@@ -148,10 +149,10 @@ func TestOrderOfEvents(t *testing.T) {
 		}, PhaseFailed, "because its settings changed"},
 		{"the loser of a collision is no failure", func(l *machineLab) {
 			l.Wire(labPeer, wire.Connected{})
-			l.Wire(labPeer, wire.Ended{Received: &wire.Notification{Code: 6, Sub: 7}})
+			l.Wire(labPeer, wire.Ended{Received: &message.Notification{Code: 6, Sub: 7}})
 		}, PhaseConnecting, "connecting to"},
 		{"a refusal stays while the peer refuses connections", func(l *machineLab) {
-			l.Wire(labPeer, wire.Ended{Received: &wire.Notification{Code: 2, Sub: 2}})
+			l.Wire(labPeer, wire.Ended{Received: &message.Notification{Code: 2, Sub: 2}})
 			l.Wire(labPeer, wire.ConnectFailed{Err: syscall.ECONNREFUSED})
 			l.Wire(labPeer, wire.Connected{})
 		}, PhaseFailed, "it expects another AS"},

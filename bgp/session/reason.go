@@ -10,6 +10,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp/wire"
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 func (e *entry) peerName() string {
@@ -81,12 +82,12 @@ func closedWords(e *entry, ev wire.Ended, stranger netip.Addr) string {
 }
 
 // rejected reports whether a NOTIFICATION is a Cease that answers a connection (RFC 4486 section 4).
-func rejected(n wire.Notification) bool {
+func rejected(n message.Notification) bool {
 	return n.Code == gobgp.BGP_ERROR_CEASE && n.Sub == gobgp.BGP_ERROR_SUB_CONNECTION_REJECTED
 }
 
 // collided reports whether a NOTIFICATION ends the loser of a collision.
-func collided(n wire.Notification) bool {
+func collided(n message.Notification) bool {
 	return n.Code == gobgp.BGP_ERROR_CEASE && n.Sub == gobgp.BGP_ERROR_SUB_CONNECTION_COLLISION_RESOLUTION
 }
 
@@ -191,7 +192,7 @@ func refusedWords(e *entry, ev wire.Ended) string {
 }
 
 // sentWords explains a NOTIFICATION with which this side ended a session.
-func sentWords(e *entry, sent wire.Notification, detail string) string {
+func sentWords(e *entry, sent message.Notification, detail string) string {
 	n := fmt.Sprintf("sent NOTIFICATION %d/%d", sent.Code, sent.Sub)
 	name := notificationName(sent.Code, sent.Sub)
 	switch {
@@ -212,7 +213,7 @@ func sentWords(e *entry, sent wire.Notification, detail string) string {
 }
 
 // receivedWords explains a NOTIFICATION that the peer sent.
-func receivedWords(e *entry, received wire.Notification) string {
+func receivedWords(e *entry, received message.Notification) string {
 	code, sub, peer := received.Code, received.Sub, e.peerName()
 	n := fmt.Sprintf("received NOTIFICATION %d/%d", code, sub)
 	switch {

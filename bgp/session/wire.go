@@ -9,6 +9,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp/wire"
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // Wire records an event on the wire of a peer.
@@ -118,12 +119,12 @@ func (e *entry) endedSession(ev wire.Ended, now time.Time, cfg Config) {
 
 // mended adds a warning about a changed UPDATE.
 func (w *warnings) mended(ev wire.Mended) {
-	words := map[wire.Mend]string{
-		wire.MendTooLong:   "%s is too long to be passed on, and is taken as withdrawn: %s",
-		wire.MendWithdrawn: "%s is malformed; its routes are taken as withdrawn (RFC 7606): %s",
-		wire.MendDiscarded: "%s has a malformed attribute, which was removed (RFC 7606): %s",
-		wire.MendFamily:    "%s was not agreed upon, and is ignored: %s",
-	}[ev.Mend]
+	words := map[message.Kind]string{
+		message.TooLong:           "%s is too long to be passed on, and is taken as withdrawn: %s",
+		message.TreatedAsWithdraw: "%s is malformed; its routes are taken as withdrawn (RFC 7606): %s",
+		message.Discarded:         "%s has a malformed attribute, which was removed (RFC 7606): %s",
+		message.OtherFamily:       "%s was not agreed upon, and is ignored: %s",
+	}[ev.Kind]
 	which := "an UPDATE"
 	switch {
 	case ev.Routes == 1:

@@ -12,6 +12,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/bfd"
 	"github.com/manxnet/manx/bgp/wire"
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // paths monitors the paths to peers by BFD, as soon as a session requires it.
@@ -110,12 +111,9 @@ const newSessionTime = 3 * time.Second
 func (s *Speaker) endPath(addr netip.Addr, up time.Time, reason string) {
 	if run := s.current(); run != nil && s.status.BreakPath(addr, up, reason) {
 		s.log.Warn("bgp session ends because BFD found its path broken", zap.Stringer("peer", addr))
-		run.gate.End(addr, wire.Notification{Code: ceaseCode, Sub: subBFDDown}, wire.CauseLocal)
+		run.gate.End(addr, message.Cease(message.SubBFDDown), wire.CauseLocal)
 	}
 }
-
-// The Cease of a session whose path BFD found broken (RFC 9384).
-const ceaseCode, subBFDDown = 6, 10
 
 // pathFirst is how long a session waits after a restart until BFD has its path up.
 const pathFirst = 2 * time.Second

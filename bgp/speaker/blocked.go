@@ -4,10 +4,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp/wire"
+	"github.com/manxnet/manx/bgp/wire/message"
 )
-
-// subOutOfResources is the Cease of RFC 4486 for a peer that takes up too much.
-const subOutOfResources = 8
 
 // blocked follows a peer that does not take data as fast as routes change. It counts from the last moment at which
 // nothing waited.
@@ -36,7 +34,7 @@ func (s *Speaker) endBlocked() {
 		if tap.blocked.waiting(on, s.fib.ChangesByOthers(addr), sent) > uint64(s.cfg.MaxWaiting) {
 			tap.blocked = blocked{}
 			s.log.Warn("bgp session ends because its peer does not take the routes", zap.Stringer("peer", addr))
-			run.gate.End(addr, wire.Notification{Code: ceaseCode, Sub: subOutOfResources}, wire.CauseSendHold)
+			run.gate.End(addr, message.Cease(message.SubNoSpace), wire.CauseSendHold)
 		}
 	}
 }

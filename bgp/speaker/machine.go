@@ -16,8 +16,8 @@ import (
 // setMu held. Only AddPeer, DeletePeer and StopBgp write the map, and the speaker calls all three with setMu held;
 // peer.fsm is written once, before AddPeer returns. The names and types on the way are checked at start.
 
-// machineField returns the offset of a field of GoBGP's FSM, in bytes, or an error if it has none of type T, or GoBGP is
-// not built as expected.
+// machineField returns the offset of a field of GoBGP's FSM, in bytes, or an error if it has none of type T, or GoBGP
+// is not built as expected.
 func machineField[T any](server reflect.Type, name string) (uintptr, error) {
 	neighbors, ok := server.FieldByName("neighborMap")
 	if !ok || neighbors.Type.Kind() != reflect.Map || neighbors.Type.Key() != reflect.TypeFor[netip.Addr]() {

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // Builders of raw messages; their input is not checked.
@@ -22,13 +23,11 @@ func rawMessage(kind byte, length int, body ...byte) []byte {
 	return append(b, body...)
 }
 
-func message(kind byte, body ...byte) []byte { return rawMessage(kind, 19+len(body), body...) }
-
 func rawUpdate(withdrawn, attrs, nlri []byte) []byte {
 	b := binary.BigEndian.AppendUint16(nil, uint16(len(withdrawn)))
 	b = append(b, withdrawn...)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(attrs)))
-	return message(2, append(append(b, attrs...), nlri...)...)
+	return message.New(2, append(append(b, attrs...), nlri...)...)
 }
 
 // attr returns an attribute with its correct length.
@@ -57,22 +56,22 @@ func malformedUpdates() []malformed {
 		{"length 18", rawMessage(2, 18)},
 		{"length 4097", rawMessage(2, 4097, make([]byte, 4078)...)},
 		{"length 65535", rawMessage(2, 65535, make([]byte, 65516)...)},
-		{"type 0", message(0)},
-		{"type 6", message(6)},
-		{"type 255", message(255, 1, 2, 3)},
-		{"KEEPALIVE with a body", message(4, 1, 2, 3)},
-		{"UPDATE of 20 bytes", message(2, 0)},
-		{"OPEN while established", message(1, 4, 0xfc, 0, 0, 240, 10, 0, 0, 2, 0)},
-		{"empty NOTIFICATION", message(3)},
-		{"NOTIFICATION of one byte", message(3, 6)},
-		{"ROUTE-REFRESH without a body", message(5)},
-		{"ROUTE-REFRESH of 3 bytes", message(5, 0, 1, 0)},
-		{"ROUTE-REFRESH of another family", message(5, 0, 99, 0, 99)},
-		{"ROUTE-REFRESH with ORF", message(5, 0, 1, 0, 1, 1, 64, 0, 200, 0)},
-		{"enhanced ROUTE-REFRESH 255", message(5, 0, 1, 255, 1)},
+		{"type 0", message.New(0)},
+		{"type 6", message.New(6)},
+		{"type 255", message.New(255, 1, 2, 3)},
+		{"KEEPALIVE with a body", message.New(4, 1, 2, 3)},
+		{"UPDATE of 20 bytes", message.New(2, 0)},
+		{"OPEN while established", message.New(1, 4, 0xfc, 0, 0, 240, 10, 0, 0, 2, 0)},
+		{"empty NOTIFICATION", message.New(3)},
+		{"NOTIFICATION of one byte", message.New(3, 6)},
+		{"ROUTE-REFRESH without a body", message.New(5)},
+		{"ROUTE-REFRESH of 3 bytes", message.New(5, 0, 1, 0)},
+		{"ROUTE-REFRESH of another family", message.New(5, 0, 99, 0, 99)},
+		{"ROUTE-REFRESH with ORF", message.New(5, 0, 1, 0, 1, 1, 64, 0, 200, 0)},
+		{"enhanced ROUTE-REFRESH 255", message.New(5, 0, 1, 255, 1)},
 		// section 6.3: UPDATE
-		{"withdrawn length beyond the message", message(2, 0xff, 0xff, 0, 0)},
-		{"attribute length beyond the message", message(2, 0, 0, 0xff, 0xff)},
+		{"withdrawn length beyond the message", message.New(2, 0xff, 0xff, 0, 0)},
+		{"attribute length beyond the message", message.New(2, 0, 0, 0xff, 0xff)},
 		{"withdrawn /33", rawUpdate([]byte{33, 10, 0, 0, 0, 0}, nil, nil)},
 		{"withdrawn /255", rawUpdate([]byte{255}, nil, nil)},
 		{"withdrawn cut off", rawUpdate([]byte{24, 10, 0}, nil, nil)},
@@ -158,14 +157,14 @@ func malformedOpens(as uint16) []malformed {
 		b := []byte{version}
 		b = binary.BigEndian.AppendUint16(b, as)
 		b = binary.BigEndian.AppendUint16(b, hold)
-		return message(1, append(append(b, 10, 99, 9, id, optLen), opts...)...)
+		return message.New(1, append(append(b, 10, 99, 9, id, optLen), opts...)...)
 	}
 	capability := func(code byte, value ...byte) []byte {
 		return append([]byte{2, byte(len(value) + 2), code, byte(len(value))}, value...)
 	}
 	with := func(c []byte) []byte { return open(4, as, 240, 9, byte(len(c)), c...) }
 	return []malformed{
-		{"OPEN of 5 bytes", message(1, 4, 0, 0, 0, 0)},
+		{"OPEN of 5 bytes", message.New(1, 4, 0, 0, 0, 0)},
 		{"OPEN version 3", open(3, as, 240, 9, 0)},
 		{"OPEN AS 0", open(4, 0, 240, 9, 0)},
 		{"OPEN hold time 2", open(4, as, 2, 9, 0)},
@@ -193,15 +192,15 @@ func malformedOpens(as uint16) []malformed {
 			open(4, as, 240, 9, 255, 255, 0xff, 0xff, 2, 0, 6, 1, 4, 0)},
 		{"extended optional parameter beyond them", open(4, as, 240, 9, 255, 255, 0, 9, 2, 0xff, 6, 1, 4, 0, 1, 0, 1)},
 		{"two OPENs", join(open(4, as, 240, 9, 0), open(4, as, 240, 9, 0))},
-		{"KEEPALIVE with a body after the OPEN", join(open(4, as, 240, 9, 0), message(4, 1, 2, 3))},
+		{"KEEPALIVE with a body after the OPEN", join(open(4, as, 240, 9, 0), message.New(4, 1, 2, 3))},
 		{"UPDATE before the KEEPALIVE", join(open(4, as, 240, 9, 0), rawUpdate(nil, nil, nil))},
-		{"KEEPALIVE before the OPEN", join(message(4), open(4, as, 240, 9, 0))},
-		{"KEEPALIVE with a body before the OPEN", join(message(4, 1), open(4, as, 240, 9, 0))},
-		{"NOTIFICATION before the OPEN", join(message(3, 6, 5), open(4, as, 240, 9, 0))},
-		{"ROUTE-REFRESH before the OPEN", join(message(5, 0, 1, 0, 1), open(4, as, 240, 9, 0))},
-		{"KEEPALIVE instead of an OPEN", message(4)},
-		{"NOTIFICATION instead of an OPEN", message(3, 2, 2)},
-		{"NOTIFICATION of one byte instead of an OPEN", message(3, 2)},
+		{"KEEPALIVE before the OPEN", join(message.New(4), open(4, as, 240, 9, 0))},
+		{"KEEPALIVE with a body before the OPEN", join(message.New(4, 1), open(4, as, 240, 9, 0))},
+		{"NOTIFICATION before the OPEN", join(message.New(3, 6, 5), open(4, as, 240, 9, 0))},
+		{"ROUTE-REFRESH before the OPEN", join(message.New(5, 0, 1, 0, 1), open(4, as, 240, 9, 0))},
+		{"KEEPALIVE instead of an OPEN", message.New(4)},
+		{"NOTIFICATION instead of an OPEN", message.New(3, 2, 2)},
+		{"NOTIFICATION of one byte instead of an OPEN", message.New(3, 2)},
 		{"UPDATE instead of an OPEN", rawUpdate(nil, nil, nil)},
 		{"a TLS hello", append([]byte{22, 3, 1, 0, 200, 1, 0, 0}, bytes.Repeat([]byte{7}, 64)...)},
 	}
@@ -245,7 +244,7 @@ func TestMalformedMessages(t *testing.T) {
 		}
 		a.write(todo[a].bytes)
 		// A valid message after the malformed one ensures that the speaker has processed the malformed one.
-		a.write(message(4))
+		a.write(message.New(4))
 		a.await(kindClosed, short)
 		if err := complaints(bystanders); err != nil {
 			return fmt.Errorf("%s, or one of those beside it: %w", todo[a].name, err)

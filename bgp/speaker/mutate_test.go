@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // Messages for TestMutatedMessages: valid ones and those of malformedUpdates, changed at random.
@@ -112,7 +114,7 @@ func (m mutator) outOfPlace(d dialect) []byte {
 	family := []byte{0, []byte{1, 2, 25, 99}[m.IntN(4)], []byte{1, 2, 4, 70, 128, 133}[m.IntN(6)]}
 	switch m.IntN(6) {
 	case 0: // ROUTE-REFRESH, of IPv4 and IPv6 too
-		return message(5, 0, family[1], byte(m.IntN(3)), family[2])
+		return message.New(5, 0, family[1], byte(m.IntN(3)), family[2])
 	case 1: // End-of-RIB
 		return rawUpdate(nil, attr(0x80, 15, family...), nil)
 	case 2:
@@ -121,9 +123,9 @@ func (m mutator) outOfPlace(d dialect) []byte {
 	case 3:
 		return m.open(d, 9)
 	case 4:
-		return message(4, make([]byte, 1+m.IntN(9))...)
+		return message.New(4, make([]byte, 1+m.IntN(9))...)
 	}
-	return message(3, slices.Repeat([]byte{byte(1 + m.IntN(8))}, m.IntN(4))...)
+	return message.New(3, slices.Repeat([]byte{byte(1 + m.IntN(8))}, m.IntN(4))...)
 }
 
 // breakParts changes the structure of an UPDATE, with correct lengths.
@@ -204,7 +206,7 @@ func (m mutator) established(d dialect) []byte {
 	var b []byte
 	switch known := malformedUpdates(); m.IntN(14) {
 	case 0: // ROUTE-REFRESH (RFC 2918, RFC 7313)
-		b = message(5, 0, byte(1+m.IntN(2)), byte(m.IntN(3)), 1)
+		b = message.New(5, 0, byte(1+m.IntN(2)), byte(m.IntN(3)), 1)
 	case 1:
 		b = known[m.IntN(len(known))].bytes
 	case 2, 3:
@@ -252,7 +254,7 @@ func (m mutator) open(d dialect, id byte) []byte {
 		length = []byte{255, 255, 0, byte(len(options))}
 	}
 	hold := uint16([]int{0, 3, 90, 240, 65535}[m.IntN(5)])
-	return message(1, join([]byte{4, byte(as >> 8), byte(as), byte(hold >> 8), byte(hold), 10, 99, 8, id}, length,
+	return message.New(1, join([]byte{4, byte(as >> 8), byte(as), byte(hold >> 8), byte(hold), 10, 99, 8, id}, length,
 		options)...)
 }
 

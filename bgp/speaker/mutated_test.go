@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // The environment variables of TestMutatedMessages.
@@ -272,7 +273,7 @@ func (a *attacker) attackOpening(m mutator) error {
 	defer a.disconnect()
 	b := m.opening(a.dialect, byte(a.host()))
 	a.write(b)
-	a.write(message(4))
+	a.write(message.New(4))
 	a.ended++
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		if a.await(kindUpdate, short) != kindNothing {

@@ -17,6 +17,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // TestSlowReaderComesBack: peers request all routes again and again, read none, and end their sessions. The next
@@ -39,7 +40,7 @@ func TestSlowReaderComesBack(t *testing.T) {
 	for i, sess := range d.Sessions {
 		conn := dialDeaf(t, sess.Address.String(), listenOf(d), options(i))
 		awaitSession(t, s, sess.Address.String(), "Established", established)
-		conn.Write(bytes.Repeat(message(gobgp.BGP_MSG_ROUTE_REFRESH, 0, 1, 0, 1), refreshes))
+		conn.Write(bytes.Repeat(message.New(gobgp.BGP_MSG_ROUTE_REFRESH, 0, 1, 0, 1), refreshes))
 		put(conn, gobgp.NewBGPNotificationMessage(gobgp.BGP_ERROR_CEASE, gobgp.BGP_ERROR_SUB_PEER_DECONFIGURED, nil))
 	}
 	for _, sess := range d.Sessions {

@@ -13,6 +13,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // rawPeer is a peer that sends bytes. It reports errors to its caller, so that many can run at once.
@@ -39,9 +40,9 @@ func (p *rawPeer) listen(t *testing.T, port uint16) {
 // refresh requests all routes of the speaker: the response shows that the session works.
 func (p *rawPeer) refresh() []byte {
 	if p.session.Address.Is6() {
-		return message(5, 0, 2, 0, 1)
+		return message.New(5, 0, 2, 0, 1)
 	}
-	return message(5, 0, 1, 0, 1)
+	return message.New(5, 0, 1, 0, 1)
 }
 
 const (

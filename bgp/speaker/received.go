@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"github.com/manxnet/manx/bgp/gobgppolicy"
-	"github.com/manxnet/manx/bgp/wire"
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // received notes which routes in the Adj-RIB-In of one peer are refused. It follows the peer's UPDATEs as a
@@ -36,7 +36,7 @@ func (x *received) begin(up bool) {
 }
 
 // Update takes the routes of an UPDATE.
-func (x *received) Update(withdrawn, announced []wire.Route, nextHop netip.Addr) {
+func (x *received) Update(withdrawn, announced []message.Route, nextHop netip.Addr) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.up || len(x.rules.List) == 0 && len(x.refused) == 0 && x.touched == nil {

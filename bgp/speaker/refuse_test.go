@@ -14,6 +14,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // announce6 builds an UPDATE that announces IPv6 prefixes over MP_REACH_NLRI.
@@ -98,7 +99,7 @@ func TestMartiansAreRefused(t *testing.T) {
 		}
 	}
 	node.send(withdrawal(byNode[1:]...))
-	router.write(message(3, 6, 4)) // NOTIFICATION: its routes are removed
+	router.write(message.New(3, 6, 4)) // NOTIFICATION: its routes are removed
 	awaitRejected(t, s, "link_local 169.254.1.0/24")
 	if node.isClosed() {
 		t.Error("the session was lost")

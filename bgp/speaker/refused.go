@@ -7,7 +7,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/fib"
 	"github.com/manxnet/manx/bgp/gobgppolicy"
-	"github.com/manxnet/manx/bgp/wire"
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // routeKey identifies a route of a peer.
@@ -22,7 +22,7 @@ type refusedRoute struct {
 }
 
 // note records a route if it is refused.
-func (x *received) note(r wire.Route, nextHop netip.Addr, announced bool) {
+func (x *received) note(r message.Route, nextHop netip.Addr, announced bool) {
 	key := routeKey{r.Prefix, r.ID}
 	if x.touched != nil {
 		x.touched[key] = true

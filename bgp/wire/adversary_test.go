@@ -4,12 +4,15 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp/wire/message"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,7 +54,7 @@ func TestFarHostIsNotThePeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_, _ = c.Write(join(mustOpen(t, 64512, "10.0.0.2"), keepalive(), endOfRIB(false)))
+	_, _ = c.Write(slices.Concat(mustOpen(t, 64512, "10.0.0.2"), message.Keepalive(), message.EndOfRIB(false)))
 	e.noSession("the host is too far away")
 }
 
@@ -72,7 +75,7 @@ func TestUnsignedConnectionFromBefore(t *testing.T) {
 				}
 				d := net.Dialer{Timeout: 30 * time.Millisecond, LocalAddr: tcpAddr(a, 0)}
 				if c, err := d.Dial("tcp4", to.String()); err == nil {
-					_, _ = c.Write(join(mustOpen(t, 64513, "10.0.0.2"), keepalive()))
+					_, _ = c.Write(slices.Concat(mustOpen(t, 64513, "10.0.0.2"), message.Keepalive()))
 					connecting.Go(func() { <-stop; _ = c.Close() })
 				}
 			}
@@ -104,9 +107,9 @@ func TestHeldPeerHasNoWayIn(t *testing.T) {
 	if m, err := readMessage(second); err != nil || m[18] != bgp.BGP_MSG_OPEN {
 		t.Fatalf("no OPEN: %x, %v", m, err)
 	}
-	attrs := join(attrOrigin, attr(0x40, 2), attrHop)
-	_, _ = other.Write(appendUpdate(nil, update{attrs: attrs, nlri: []byte{24, 20, 0, 0, 24, 20, 0, 1}}))
-	for m := []byte(nil); len(m) < headerLength || m[18] != bgp.BGP_MSG_NOTIFICATION; {
+	attrs := []byte{0x40, 1, 1, 0, 0x40, 2, 0, 0x40, 3, 4, 10, 0, 0, 2} // ORIGIN, AS_PATH, NEXT_HOP
+	_, _ = other.Write(rawUpdate(nil, attrs, []byte{24, 20, 0, 0, 24, 20, 0, 1}))
+	for m := []byte(nil); len(m) < bgp.BGP_HEADER_LENGTH || m[18] != bgp.BGP_MSG_NOTIFICATION; {
 		var err error
 		if m, err = readMessage(c); err != nil {
 			t.Fatal(err)
@@ -114,7 +117,7 @@ func TestHeldPeerHasNoWayIn(t *testing.T) {
 	}
 	_ = c.Close()
 	e.gate.Ready(e.addr, true)
-	_, _ = second.Write(join(mustOpen(t, 64512, "10.0.0.2"), keepalive()))
+	_, _ = second.Write(slices.Concat(mustOpen(t, 64512, "10.0.0.2"), message.Keepalive()))
 	e.noSession("the peer is held down")
 }
 
@@ -137,7 +140,7 @@ func TestRefusedHandOver(t *testing.T) {
 	e.gate.Ready(e.addr, true)
 	for range 2 {
 		o := e.rawPeer(mustOpen(t, 64512, "10.0.0.2"))
-		_, _ = o.Write(keepalive())
+		_, _ = o.Write(message.Keepalive())
 	}
 	<-refused
 	select {
@@ -155,7 +158,7 @@ func TestIgnoredUpdateIsAKeepalive(t *testing.T) {
 	t.Parallel()
 	e := newEnd(t, "10.0.0.1", "10.0.9.2", Peer{Passive: true})
 	other, c := e.establish()
-	_, _ = other.Write(endOfRIB(true))
+	_, _ = other.Write(message.EndOfRIB(true))
 	if m, err := readMessage(c); err != nil || m[18] != bgp.BGP_MSG_KEEPALIVE {
 		t.Errorf("read %x, %v", m, err)
 	}

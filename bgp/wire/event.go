@@ -3,6 +3,8 @@ package wire
 import (
 	"net/netip"
 	"time"
+
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // Event is something that happened on the wire of one peer. Events of one connection come in order.
@@ -37,7 +39,7 @@ type Ended struct {
 	Opened      bool // the peer's OPEN was accepted
 	Incoming    bool
 	// Sent and Received are the NOTIFICATION with which the connection ended; nil: none.
-	Sent, Received *Notification
+	Sent, Received *message.Notification
 	Detail         string // more about the cause
 	Err            error  // of TCP
 
@@ -52,12 +54,9 @@ type OtherAddress struct{ Local netip.Addr }
 
 // Mended: an UPDATE of the peer was changed before the speaker got it.
 type Mended struct {
-	Mend   Mend
-	Detail string
-	First  netip.Prefix // of its routes; invalid if it has none
-	Routes int          // in the UPDATE
-	Count  int          // of such UPDATEs in this session
-	At     time.Time
+	message.Mend
+	Count int // of such UPDATEs in this session
+	At    time.Time
 }
 
 // Prefixes: the number of the peer's routes is at another level of its limit.
@@ -90,31 +89,3 @@ const (
 	CauseLocal                     // this side wanted it
 	CauseSettings                  // the settings of the session changed, or it was removed
 )
-
-// Mend is the kind of a change of a received UPDATE.
-type Mend int
-
-const (
-	MendTooLong   Mend = iota // its routes became withdrawals: no peer could be sent them
-	MendWithdrawn             // its routes became withdrawals, because an attribute is malformed (RFC 7606)
-	MendDiscarded             // an attribute was removed (RFC 7606)
-	MendFamily                // routes of an address family that the session does not carry were removed
-)
-
-// Notification is the content of a NOTIFICATION message (RFC 4271 section 4.5).
-type Notification struct {
-	Code, Sub uint8
-	Data      []byte
-}
-
-// Text is the shutdown communication of a Cease (RFC 9003), empty if there is none.
-func (n Notification) Text() string {
-	if n.Code != ceaseCode || n.Sub != subShutdown && n.Sub != subReset || len(n.Data) == 0 {
-		return ""
-	}
-	length := int(n.Data[0])
-	if length > len(n.Data)-1 {
-		return ""
-	}
-	return string(n.Data[1 : 1+length])
-}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // open runs the OPEN exchange on a new connection (RFC 4271 section 8.2.2), until it is handed over or ends.
@@ -45,8 +47,8 @@ func (p *peer) exchange(c *conn) *Ended {
 	if e := c.doomed(); e != nil { // before there was a deadline to shorten
 		return e
 	}
-	m, err := c.frames.next()
-	if end := c.opening(m, err, bgp.BGP_MSG_OPEN, subInOpenSent); end != nil {
+	m, err := c.frames.Next()
+	if end := c.opening(m, err, bgp.BGP_MSG_OPEN, message.SubInOpenSent); end != nil {
 		return end
 	}
 	o, err := readOpen(m, c.settings, p.gate.cfg.RouterID)
@@ -58,7 +60,7 @@ func (p *peer) exchange(c *conn) *Ended {
 	p.mu.Unlock()
 	p.emit(Opened{Open: o})
 	if !p.compete(c, time.Now()) {
-		return &Ended{Cause: CauseCollision, Sent: &Notification{Code: ceaseCode, Sub: subCollision}}
+		return &Ended{Cause: CauseCollision, Sent: message.Cease(message.SubCollision)}
 	}
 	return p.confirm(c, ours)
 }
@@ -92,7 +94,7 @@ func (p *peer) confirm(c *conn, ours []byte) *Ended {
 			if most := p.gate.cfg.OpenTimeout; !heard && (hold == 0 || now.Add(most).Before(silent)) {
 				patience, silent = most, now.Add(most)
 			}
-			if err := c.send(keepalive()); err != nil {
+			if err := c.send(message.Keepalive()); err != nil {
 				c.stopReading(reading)
 				return &Ended{Cause: CauseConnection, Err: err}
 			}
@@ -109,7 +111,7 @@ func (p *peer) confirm(c *conn, ours []byte) *Ended {
 			if e := c.doomed(); e != nil {
 				return e
 			}
-			return &Ended{Cause: CauseLocal, Sent: &Notification{Code: ceaseCode, Sub: subRejected},
+			return &Ended{Cause: CauseLocal, Sent: message.Cease(message.SubRejected),
 				Detail: "the speaker has left the state in which it takes connections"}
 		}
 		timed := hold != 0 || sent
@@ -119,7 +121,7 @@ func (p *peer) confirm(c *conn, ours []byte) *Ended {
 		timer.Reset(cmp.Or(wait, time.Hour))
 		select {
 		case r := <-reading:
-			if end := c.opening(r.message, r.err, bgp.BGP_MSG_KEEPALIVE, subInOpenConfirm); end != nil {
+			if end := c.opening(r.message, r.err, bgp.BGP_MSG_KEEPALIVE, message.SubInOpenConfirm); end != nil {
 				return end
 			}
 			heard, patience, silent = true, hold, time.Now().Add(hold)
@@ -164,10 +166,10 @@ func (c *conn) opening(m []byte, err error, want byte, sub uint8) *Ended {
 	case m[18] == want:
 		return nil
 	case m[18] == bgp.BGP_MSG_NOTIFICATION:
-		return &Ended{Cause: CauseNotification, Received: readNotification(m)}
+		return &Ended{Cause: CauseNotification, Received: message.ReadNotification(m)}
 	}
-	return &Ended{Cause: CauseNotification, Sent: &Notification{Code: fsmCode, Sub: sub},
-		Detail: "it sent an " + kindName(m[18]) + " instead of an " + kindName(want)}
+	return &Ended{Cause: CauseNotification, Sent: &message.Notification{Code: message.CodeFSM, Sub: sub},
+		Detail: "it sent an " + message.KindName(m[18]) + " instead of an " + message.KindName(want)}
 }
 
 // refused answers an error of the peer's message, or of the connection.
@@ -184,7 +186,7 @@ func (c *conn) refused(err error) *Ended {
 
 // silence is the end of a connection on which the peer has not sent a message in time.
 func silence(missing string, within time.Duration) *Ended {
-	return &Ended{Cause: CauseSilence, Sent: &Notification{Code: holdCode},
+	return &Ended{Cause: CauseSilence, Sent: &message.Notification{Code: message.CodeHold},
 		Detail: fmt.Sprintf("has sent no %s within %s", missing, within)}
 }
 
@@ -199,7 +201,7 @@ func (c *conn) read() chan readResult {
 	_ = c.tcp.SetReadDeadline(time.Time{})
 	out := make(chan readResult, 1)
 	go func() {
-		m, err := c.frames.next()
+		m, err := c.frames.Next()
 		out <- readResult{m, err}
 	}()
 	return out
@@ -212,7 +214,7 @@ func (c *conn) stopReading(reading chan readResult) {
 	}
 	_ = c.tcp.SetReadDeadline(time.Unix(1, 0))
 	if r := <-reading; r.message != nil {
-		c.frames.back(r.message)
+		c.frames.Back(r.message)
 	}
 	_ = c.tcp.SetReadDeadline(time.Time{})
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // Peer has the settings of a session that concern the wire. Two equal ones need no new connection.
@@ -57,7 +59,7 @@ func (l Limit) level(n int, was Level) Level {
 // are withdrawn.
 type Receiver interface {
 	Begin() // a session comes up
-	Update(withdrawn, announced []Route, nextHop netip.Addr)
+	Update(withdrawn, announced []message.Route, nextHop netip.Addr)
 	End() // it has ended
 }
 
@@ -154,7 +156,7 @@ func (g *Gate) remove(addr netip.Addr) {
 	delete(g.peers, addr)
 	p.close()
 	if c := p.established(); c != nil { // the speaker may not have taken it yet
-		c.endWith(Ended{Cause: CauseSettings, Sent: &Notification{Code: ceaseCode, Sub: subDeconfigured}})
+		c.endWith(Ended{Cause: CauseSettings, Sent: message.Cease(message.SubDeconfigured)})
 	}
 	for _, l := range g.listeners {
 		_ = l.setKey(addr, "") // a key that is left would only keep strangers out
@@ -196,7 +198,7 @@ func (g *Gate) Release(addr netip.Addr) {
 }
 
 // End ends the established session of a peer with a NOTIFICATION. The peer's routes are dropped.
-func (g *Gate) End(addr netip.Addr, n Notification, cause Cause) {
+func (g *Gate) End(addr netip.Addr, n *message.Notification, cause Cause) {
 	if p := g.peer(addr); p != nil {
 		p.end(cause, n)
 	}
@@ -233,10 +235,10 @@ func (g *Gate) Blocked(addr netip.Addr) (blocked bool, sent uint64) {
 // Advertised returns the UPDATEs by which the peer was sent the routes that it has from us, as they were sent; one
 // UPDATE stands for all its routes that were not withdrawn since. ok is false if there is no session, or its routes are
 // not recorded.
-func (g *Gate) Advertised(addr netip.Addr) (list []Sent, ok bool) {
+func (g *Gate) Advertised(addr netip.Addr) (list []message.Sent, ok bool) {
 	if p := g.peer(addr); p != nil {
 		if c := p.established(); c != nil && !c.settings.Unrecorded {
-			return c.sent.list(), true
+			return c.sent.List(), true
 		}
 	}
 	return nil, false

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,8 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 var (
@@ -42,7 +45,7 @@ type counted struct{ announced, withdrawn atomic.Int64 }
 
 func (c *counted) Begin() {}
 func (c *counted) End()   {}
-func (c *counted) Update(withdrawn, announced []Route, _ netip.Addr) {
+func (c *counted) Update(withdrawn, announced []message.Route, _ netip.Addr) {
 	c.withdrawn.Add(int64(len(withdrawn)))
 	c.announced.Add(int64(len(announced)))
 }
@@ -86,7 +89,7 @@ func (e *end) speak(_ context.Context, c net.Conn) {
 		if err != nil {
 			panic(err)
 		}
-		for _, m := range [][]byte{open, keepalive()} {
+		for _, m := range [][]byte{open, message.Keepalive()} {
 			if _, err := c.Write(m); err != nil {
 				return
 			}
@@ -100,17 +103,24 @@ func (e *end) speak(_ context.Context, c net.Conn) {
 }
 
 func readMessage(c io.Reader) ([]byte, error) {
-	m := make([]byte, headerLength)
+	m := make([]byte, bgp.BGP_HEADER_LENGTH)
 	if _, err := io.ReadFull(c, m); err != nil {
 		return nil, err
 	}
-	n, err := checkHeader(m)
-	if err != nil {
-		return nil, err
-	}
-	m = append(m, make([]byte, n-headerLength)...)
-	_, err = io.ReadFull(c, m[headerLength:])
+	n := int(binary.BigEndian.Uint16(m[16:]))
+	m = append(m, make([]byte, max(0, n-bgp.BGP_HEADER_LENGTH))...)
+	_, err := io.ReadFull(c, m[bgp.BGP_HEADER_LENGTH:])
 	return m, err
+}
+
+func rawUpdate(withdrawn, attrs, nlri []byte) []byte {
+	b := binary.BigEndian.AppendUint16(nil, uint16(len(withdrawn)))
+	b = binary.BigEndian.AppendUint16(append(b, withdrawn...), uint16(len(attrs)))
+	return message.New(bgp.BGP_MSG_UPDATE, slices.Concat(b, attrs, nlri)...)
+}
+
+func notification(code, sub uint8) *message.Notification {
+	return &message.Notification{Code: code, Sub: sub}
 }
 
 // await waits for an event.
@@ -274,9 +284,9 @@ func TestHandOverWaitsForTheSpeaker(t *testing.T) {
 	if count(e, func(Up) bool { return true }) != 0 {
 		t.Error("handed over before the KEEPALIVE of the peer")
 	}
-	_, _ = alive.Write(append(keepalive(), endOfRIB(false)...)) // more than the exchange reads
+	_, _ = alive.Write(append(message.Keepalive(), message.EndOfRIB(false)...)) // more than the exchange reads
 	c := e.session()
-	if m, err := readMessage(c); err != nil || string(m) != string(endOfRIB(false)) {
+	if m, err := readMessage(c); err != nil || string(m) != string(message.EndOfRIB(false)) {
 		t.Errorf("behind the exchange came %x, %v", m, err)
 	}
 	for _, a := range []net.Addr{c.LocalAddr(), c.RemoteAddr()} {
@@ -294,7 +304,7 @@ func (e *end) establish(caps ...bgp.ParameterCapabilityInterface) (other *net.TC
 	if m, err := readMessage(other); err != nil || m[18] != bgp.BGP_MSG_KEEPALIVE {
 		e.t.Fatalf("no KEEPALIVE: %x, %v", m, err)
 	}
-	_, _ = other.Write(keepalive())
+	_, _ = other.Write(message.Keepalive())
 	return other, e.session()
 }
 
@@ -305,8 +315,8 @@ func TestInjection(t *testing.T) {
 	other, c := e.establish()
 	got := make(chan []byte)
 	go func() { m, _ := readMessage(c); got <- m }()
-	c.injectMessage(endOfRIB(false))
-	if m := <-got; string(m) != string(endOfRIB(false)) {
+	c.injectMessage(message.EndOfRIB(false))
+	if m := <-got; string(m) != string(message.EndOfRIB(false)) {
 		t.Fatalf("read %x", m)
 	}
 	if !e.gate.Injected(e.addr) || e.gate.Injected(e.addr) {
@@ -317,7 +327,7 @@ func TestInjection(t *testing.T) {
 		t.Errorf("the speaker's deadline is lost: %v", err)
 	}
 	_ = c.SetReadDeadline(time.Time{})
-	_, _ = other.Write(keepalive())
+	_, _ = other.Write(message.Keepalive())
 	if m, err := readMessage(c); err != nil || m[18] != bgp.BGP_MSG_KEEPALIVE {
 		t.Errorf("read %x, %v", m, err)
 	}
@@ -330,15 +340,15 @@ func TestNotificationIsNotLost(t *testing.T) {
 	e := newEnd(t, "10.0.0.1", "10.0.9.2", Peer{Passive: true})
 	other, c := e.establish()
 	for range 1000 {
-		if _, err := other.Write(endOfRIB(false)); err != nil {
+		if _, err := other.Write(message.EndOfRIB(false)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := c.Write((Notification{Code: ceaseCode, Sub: subReset}).message()); err != nil {
+	if _, err := c.Write(message.Cease(message.SubReset).Message()); err != nil {
 		t.Fatal(err)
 	}
 	_ = c.Close()
-	if m, err := readMessage(other); err != nil || m[18] != bgp.BGP_MSG_NOTIFICATION || m[20] != subReset {
+	if m, err := readMessage(other); err != nil || m[18] != bgp.BGP_MSG_NOTIFICATION || m[20] != message.SubReset {
 		t.Errorf("read %x, %v", m, err)
 	}
 }
@@ -361,25 +371,25 @@ func TestEndOfASession(t *testing.T) {
 			Ended{Cause: CauseConnection}},
 		{"NOTIFICATION, with graceful restart", []bgp.ParameterCapabilityInterface{graceful(false, false)},
 			func(o *net.TCPConn, _ *conn) {
-				_, _ = o.Write(Notification{Code: ceaseCode, Sub: subShutdown}.message())
+				_, _ = o.Write(message.Cease(message.SubShutdown).Message())
 			},
-			Ended{Cause: CauseNotification, Received: &Notification{Code: ceaseCode, Sub: subShutdown}}},
+			Ended{Cause: CauseNotification, Received: message.Cease(message.SubShutdown)}},
 		{"malformed NOTIFICATION", nil,
-			func(o *net.TCPConn, _ *conn) { _, _ = o.Write(message(bgp.BGP_MSG_NOTIFICATION)) },
+			func(o *net.TCPConn, _ *conn) { _, _ = o.Write(message.New(bgp.BGP_MSG_NOTIFICATION)) },
 			Ended{Cause: CauseConnection}},
 		{"second OPEN", nil, func(o *net.TCPConn, _ *conn) { _, _ = o.Write(mustOpen(t, 64512, "10.0.0.2")) },
-			Ended{Cause: CauseNotification, Sent: &Notification{Code: fsmCode, Sub: subInEstablished}}},
+			Ended{Cause: CauseNotification, Sent: notification(message.CodeFSM, message.SubInEstablished)}},
 		{"KEEPALIVE with a body", nil,
-			func(o *net.TCPConn, _ *conn) { _, _ = o.Write(message(bgp.BGP_MSG_KEEPALIVE, 0)) },
-			Ended{Cause: CauseNotification, Sent: &Notification{Code: headerCode, Sub: subLength}}},
+			func(o *net.TCPConn, _ *conn) { _, _ = o.Write(message.New(bgp.BGP_MSG_KEEPALIVE, 0)) },
+			Ended{Cause: CauseNotification, Sent: notification(message.CodeHeader, message.SubLength)}},
 		{"no marker", nil, func(o *net.TCPConn, _ *conn) { _, _ = o.Write(make([]byte, 19)) },
-			Ended{Cause: CauseNotification, Sent: &Notification{Code: headerCode, Sub: subMarker}}},
+			Ended{Cause: CauseNotification, Sent: notification(message.CodeHeader, message.SubMarker)}},
 		{"longer than 4,096 bytes", nil, func(o *net.TCPConn, _ *conn) {
-			_, _ = o.Write(message(bgp.BGP_MSG_UPDATE, make([]byte, 5000)...))
-		}, Ended{Cause: CauseNotification, Sent: &Notification{Code: headerCode, Sub: subLength}}},
+			_, _ = o.Write(message.New(bgp.BGP_MSG_UPDATE, make([]byte, 5000)...))
+		}, Ended{Cause: CauseNotification, Sent: notification(message.CodeHeader, message.SubLength)}},
 		{"ended on this side", nil, func(_ *net.TCPConn, c *conn) {
-			c.p.end(CauseLocal, Notification{Code: ceaseCode, Sub: subReset})
-		}, Ended{Cause: CauseLocal, Sent: &Notification{Code: ceaseCode, Sub: subReset}}},
+			c.p.end(CauseLocal, message.Cease(message.SubReset))
+		}, Ended{Cause: CauseLocal, Sent: message.Cease(message.SubReset)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -391,7 +401,7 @@ func TestEndOfASession(t *testing.T) {
 				t.Errorf("the speaker reads %x, %v", m, err)
 			}
 			got := await(e, "the end", func(x Ended) bool { return x.Established })
-			same := func(a, b *Notification) bool {
+			same := func(a, b *message.Notification) bool {
 				return a == nil && b == nil || a != nil && b != nil && a.Code == b.Code && a.Sub == b.Sub
 			}
 			if got.Cause != c.want.Cause || got.Graceful != c.want.Graceful || got.RestartTime != c.want.RestartTime ||
@@ -431,8 +441,8 @@ func TestSendHoldTimer(t *testing.T) {
 	}()
 	stop := make(chan struct{})
 	go func() {
-		filler := appendUpdate(nil, update{withdrawn: make([]byte, 4000)})
-		c.sent.off = true
+		filler := rawUpdate(make([]byte, 4000), nil, nil)
+		c.sent.Off = true
 		for {
 			select {
 			case <-stop:
@@ -452,7 +462,7 @@ func TestSendHoldTimer(t *testing.T) {
 	}
 	close(stop)
 	got := await(e, "the end", func(x Ended) bool { return x.Established })
-	if got.Cause != CauseSendHold || got.Graceful || got.Sent.Code != sendHoldCode {
+	if got.Cause != CauseSendHold || got.Graceful || got.Sent.Code != message.CodeSendHold {
 		t.Errorf("%+v", got)
 	}
 }
@@ -480,15 +490,15 @@ func TestPrefixLimitIsExact(t *testing.T) {
 			}
 			return list
 		}
-		send := func(u update) { _, _ = other.Write(appendUpdate(nil, u)) }
+		send := func(u []byte) { _, _ = other.Write(u) }
 		attrs := []byte{0x40, 1, 1, 0, 0x40, 2, 0, 0x40, 3, 4, 10, 0, 0, 2}
 		go func() {
 			for range 5 {
-				send(update{attrs: attrs, nlri: encoded(0, 85)})
+				send(rawUpdate(nil, attrs, encoded(0, 85)))
 			}
-			send(update{withdrawn: encoded(0, 85)})
-			send(update{attrs: attrs, nlri: encoded(100, 200)})
-			send(update{attrs: attrs, nlri: encoded(200, 201)})
+			send(rawUpdate(encoded(0, 85), nil, nil))
+			send(rawUpdate(nil, attrs, encoded(100, 200)))
+			send(rawUpdate(nil, attrs, encoded(200, 201)))
 		}()
 		kinds := ""
 		for m, err := readMessage(c); err == nil; m, err = readMessage(c) {
@@ -529,7 +539,7 @@ func TestLastOfABurstIsReported(t *testing.T) {
 	go func() { _, _ = io.Copy(io.Discard, c) }()
 	attrs := []byte{0x40, 1, 1, 7, 0x40, 2, 0, 0x40, 3, 4, 10, 0, 0, 2} // ORIGIN 7
 	for i := range 20 {
-		_, _ = other.Write(appendUpdate(nil, update{attrs: attrs, nlri: []byte{24, 10, 0, byte(i)}}))
+		_, _ = other.Write(rawUpdate(nil, attrs, []byte{24, 10, 0, byte(i)}))
 	}
 	last := await(e, "the last one", func(m Mended) bool { return m.Count == 20 })
 	if last.First != netip.MustParsePrefix("10.0.19.0/24") {

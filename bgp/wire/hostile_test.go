@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // The connection of a peer that was removed ends, also if the speaker has not taken it yet: it must not become the
@@ -29,7 +31,7 @@ func TestConnectionOfARemovedPeer(t *testing.T) {
 		if m, err := readMessage(other); err != nil || m[18] != bgp.BGP_MSG_KEEPALIVE {
 			t.Fatalf("no KEEPALIVE: %x, %v", m, err)
 		}
-		_, _ = other.Write(keepalive())
+		_, _ = other.Write(message.Keepalive())
 		var c *conn
 		if taken {
 			c = e.session()
@@ -41,7 +43,8 @@ func TestConnectionOfARemovedPeer(t *testing.T) {
 			t.Errorf("taken %v: the speaker reads %x, %v", taken, m, err)
 		}
 		_ = c.Close()
-		if m, err := readMessage(other); err != nil || m[18] != bgp.BGP_MSG_NOTIFICATION || m[20] != subDeconfigured {
+		m, err := readMessage(other)
+		if err != nil || m[18] != bgp.BGP_MSG_NOTIFICATION || m[20] != message.SubDeconfigured {
 			t.Errorf("taken %v: the peer reads %x, %v", taken, m, err)
 		}
 	}

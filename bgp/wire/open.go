@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // Open is the content of a peer's OPEN that matters for the one family of the session.
@@ -36,14 +38,14 @@ type Open struct {
 
 // openError is an OPEN that is refused, with the NOTIFICATION that answers it.
 type openError struct {
-	notification Notification
+	notification message.Notification
 	text         string
 }
 
 func (e *openError) Error() string { return e.text }
 
 func refuseOpen(sub uint8, data []byte, format string, args ...any) error {
-	return &openError{Notification{openCode, sub, data}, fmt.Sprintf(format, args...)}
+	return &openError{message.Notification{Code: message.CodeOpen, Sub: sub, Data: data}, fmt.Sprintf(format, args...)}
 }
 
 // ourOpen builds the OPEN for a peer. The speaker's own OPEN, which is never sent, also offers extended messages (RFC
@@ -77,9 +79,9 @@ func openMessage(as uint32, hold uint16, id netip.Addr, caps []bgp.ParameterCapa
 
 // readOpen reads and checks an OPEN of a peer (RFC 4271 section 6.2, RFC 6286, RFC 7607, RFC 9072).
 func readOpen(m []byte, p Peer, routerID netip.Addr) (*Open, error) {
-	body := m[headerLength:]
+	body := m[bgp.BGP_HEADER_LENGTH:]
 	if body[0] != 4 {
-		return nil, refuseOpen(subVersion, []byte{0, 4}, "its BGP version is %d", body[0])
+		return nil, refuseOpen(message.SubVersion, []byte{0, 4}, "its BGP version is %d", body[0])
 	}
 	o := &Open{AS: uint32(binary.BigEndian.Uint16(body[1:])), RouterID: netip.AddrFrom4([4]byte(body[5:9])),
 		Hold: time.Duration(binary.BigEndian.Uint16(body[3:])) * time.Second}
@@ -89,15 +91,16 @@ func readOpen(m []byte, p Peer, routerID netip.Addr) (*Open, error) {
 	o.readCapabilities(familyOf(p.Address))
 	switch {
 	case o.AS == 0:
-		return nil, refuseOpen(subPeerAS, nil, "its AS is 0, which RFC 7607 forbids")
+		return nil, refuseOpen(message.SubPeerAS, nil, "its AS is 0, which RFC 7607 forbids")
 	case o.AS != p.PeerAS:
-		return nil, refuseOpen(subPeerAS, nil, "expected AS %d, received AS %d", p.PeerAS, o.AS)
+		return nil, refuseOpen(message.SubPeerAS, nil, "expected AS %d, received AS %d", p.PeerAS, o.AS)
 	case o.RouterID.IsUnspecified():
-		return nil, refuseOpen(subIdentifier, nil, "its router ID is 0.0.0.0")
+		return nil, refuseOpen(message.SubIdentifier, nil, "its router ID is 0.0.0.0")
 	case o.RouterID == routerID && o.AS == p.LocalAS:
-		return nil, refuseOpen(subIdentifier, nil, "its router ID %s is the same as ours", o.RouterID)
+		return nil, refuseOpen(message.SubIdentifier, nil, "its router ID %s is the same as ours", o.RouterID)
 	case o.Hold != 0 && o.Hold < 3*time.Second:
-		return nil, refuseOpen(subHoldTime, nil, "its hold time is %s; RFC 4271 wants 0 or at least 3 s", o.Hold)
+		return nil, refuseOpen(message.SubHoldTime, nil,
+			"its hold time is %s; RFC 4271 wants 0 or at least 3 s", o.Hold)
 	}
 	return o, nil
 }
@@ -126,7 +129,7 @@ func (o *Open) readParameters(b []byte) error {
 			return malformed
 		}
 		if kind != bgp.BGP_OPT_CAPABILITY {
-			return refuseOpen(subParameter, nil, "its optional parameter %d is unknown", kind)
+			return refuseOpen(message.SubParameter, nil, "its optional parameter %d is unknown", kind)
 		}
 		if err := o.decodeCapabilities(b[header : header+n]); err != nil {
 			return err
@@ -284,12 +287,19 @@ func (o *Open) timers(p Peer) (hold, interval time.Duration) {
 }
 
 // refusal is the NOTIFICATION that answers an error of a message before the session is established, and its text.
-func refusal(err error) (n Notification, text string, answer bool) {
+func refusal(err error) (n message.Notification, text string, answer bool) {
 	if e := (&openError{}); errors.As(err, &e) {
 		return e.notification, e.text, true
 	}
-	if e := (&headerError{}); errors.As(err, &e) {
-		return e.notification, e.text, !e.unanswered
+	if e := (&message.HeaderError{}); errors.As(err, &e) {
+		return e.Notification, e.Text, !e.Unanswered
 	}
-	return Notification{}, "", false
+	return message.Notification{}, "", false
+}
+
+func familyOf(a netip.Addr) bgp.Family {
+	if a.Unmap().Is4() {
+		return bgp.RF_IPv4_UC
+	}
+	return bgp.RF_IPv6_UC
 }

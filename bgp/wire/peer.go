@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 const (
@@ -82,7 +84,7 @@ func (p *peer) setHeld(held bool) {
 	p.held, p.failures = held, 0
 	for _, c := range p.opening {
 		if held {
-			c.doom(Ended{Cause: CauseLimit, Sent: &Notification{Code: ceaseCode, Sub: subRejected}})
+			c.doom(Ended{Cause: CauseLimit, Sent: message.Cease(message.SubRejected)})
 		}
 	}
 	p.notify()
@@ -104,7 +106,7 @@ func (p *peer) change(s Peer) {
 	p.s, p.failures = s, 0
 	p.notify()
 	p.mu.Unlock()
-	p.end(CauseSettings, Notification{Code: ceaseCode, Sub: subOtherChange})
+	p.end(CauseSettings, message.Cease(message.SubOtherChange))
 }
 
 func (p *peer) close() {
@@ -118,16 +120,16 @@ func (p *peer) close() {
 }
 
 // end ends all connections. Those in the OPEN exchange close with the same NOTIFICATION.
-func (p *peer) end(cause Cause, n Notification) {
+func (p *peer) end(cause Cause, n *message.Notification) {
 	p.mu.Lock()
 	for _, c := range p.opening {
-		c.doom(Ended{Cause: cause, Sent: &n})
+		c.doom(Ended{Cause: cause, Sent: n})
 	}
 	up := p.up
 	p.notify()
 	p.mu.Unlock()
 	if up != nil {
-		up.endWith(Ended{Cause: cause, Sent: &n})
+		up.endWith(Ended{Cause: cause, Sent: n})
 	}
 }
 
@@ -186,7 +188,7 @@ func (p *peer) forget(c *conn) {
 // 4724 section 5). It returns whether c does.
 func (p *peer) compete(c *conn, now time.Time) bool {
 	p.mu.Lock()
-	lost := Ended{Cause: CauseCollision, Sent: &Notification{Code: ceaseCode, Sub: subCollision}}
+	lost := Ended{Cause: CauseCollision, Sent: message.Cease(message.SubCollision)}
 	var replaced *conn
 	if up := p.up; up != nil && !up.ending() {
 		if !c.incoming || !up.open.Graceful || c.began.Before(p.upAt.Add(replaceAfter)) {
@@ -251,7 +253,7 @@ func (p *peer) handOver(c *conn, now time.Time) bool {
 	p.forget(c)
 	for _, other := range p.opening {
 		if other.open != nil {
-			other.doom(Ended{Cause: CauseCollision, Sent: &Notification{Code: ceaseCode, Sub: subCollision}})
+			other.doom(Ended{Cause: CauseCollision, Sent: message.Cease(message.SubCollision)})
 		}
 	}
 	p.up, p.upAt, p.ready = c, now, false

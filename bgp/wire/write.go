@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // openingMessages is how many messages of the speaker's own OPEN exchange are not sent: its OPEN and its KEEPALIVE. The
@@ -21,7 +23,7 @@ var errHoldTimer = errors.New("the hold timer has expired")
 
 // Write sends one message of the speaker. A failure is reported by Read: one place decides how the session ended.
 func (c *conn) Write(b []byte) (int, error) {
-	if len(b) < headerLength {
+	if len(b) < bgp.BGP_HEADER_LENGTH {
 		return 0, io.ErrShortWrite
 	}
 	switch kind := b[18]; {
@@ -33,9 +35,9 @@ func (c *conn) Write(b []byte) (int, error) {
 	case kind == bgp.BGP_MSG_NOTIFICATION:
 		return c.writeNotification(b)
 	case kind == bgp.BGP_MSG_UPDATE:
-		if m := c.sent.check(b); m != nil {
+		if m := c.sent.Check(b); m != nil {
 			c.write(m)
-			c.routesSent.Add(c.sent.count(m))
+			c.routesSent.Add(c.sent.Count(m))
 		}
 	default:
 		c.write(b)
@@ -44,7 +46,7 @@ func (c *conn) Write(b []byte) (int, error) {
 }
 
 func (c *conn) writeNotification(b []byte) (int, error) {
-	n := readNotification(b)
+	n := message.ReadNotification(b)
 	c.reportEnd(Ended{Cause: CauseNotification, Sent: n, Established: c.established, Opened: true,
 		Incoming: c.incoming})
 	c.mu.Lock()
@@ -52,7 +54,7 @@ func (c *conn) writeNotification(b []byte) (int, error) {
 	_ = c.tcp.SetWriteDeadline(time.Now().Add(time.Second))
 	c.mu.Unlock()
 	_, _ = c.tcp.Write(b)
-	if n.Code == holdCode {
+	if n.Code == message.CodeHold {
 		return 0, errHoldTimer
 	}
 	return len(b), nil
@@ -79,7 +81,7 @@ func (c *conn) write(m []byte) {
 	c.failed = err
 	c.wanted = &Ended{Cause: CauseConnection, Err: err}
 	if time.Since(start) >= c.sendHold {
-		c.wanted = &Ended{Cause: CauseSendHold, Sent: &Notification{Code: sendHoldCode}}
+		c.wanted = &Ended{Cause: CauseSendHold, Sent: &message.Notification{Code: message.CodeSendHold}}
 	}
 	c.wake()
 }
@@ -127,12 +129,12 @@ func (c *conn) Close() error {
 }
 
 // close ends a connection that was not handed over, with a NOTIFICATION if n is one.
-func (c *conn) close(n *Notification) {
+func (c *conn) close(n *message.Notification) {
 	if n == nil {
 		_ = c.tcp.Close()
 		return
 	}
-	_ = c.send(n.message())
+	_ = c.send(n.Message())
 	go linger(c.tcp)
 }
 

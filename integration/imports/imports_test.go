@@ -55,8 +55,9 @@ var allowed = []struct {
 	{"bgp/password", nil},
 	{"bgp/fib", []string{"bgp", "dataplane/prefixtable", "datastore/ownership"}},
 	{"bgp/gobgppolicy", []string{"bgp"}},
-	{"bgp/wire", nil},
-	{"bgp/session", []string{"bgp", "bgp/bfd", "bgp/wire"}},
+	{"bgp/wire/message", nil},
+	{"bgp/wire", []string{"bgp/wire/message"}},
+	{"bgp/session", []string{"bgp", "bgp/bfd", "bgp/wire", "bgp/wire/message"}},
 	{"bgp/...", []string{"datastore/model", "datastore/ownership", "datastore/safefile", "datastore/selector",
 		"dataplane/prefixtable", "dataplane/reconcile", "bgp", "bgp/..."}},
 	{"dataplane/prefixtable", nil},
@@ -139,7 +140,7 @@ var owners = []struct {
 	{"github.com/vishvananda/netlink", nil}, // tests alone: dataplane/kernel/netlink has the codec of all programs
 	{"github.com/google/nftables", []string{"dataplane/kernel/nftables"}},
 	{"github.com/osrg/gobgp/", []string{"bgp/speaker", "bgp/fib", "bgp/gobgppolicy", "bgp/session",
-		"bgp/gobgpapi", "bgp/wire"}}, // package bgp decides without it, also offline
+		"bgp/gobgpapi", "bgp/wire", "bgp/wire/message"}}, // package bgp decides without it, also offline
 }
 
 // unlinked lists programs, and libraries that they must not link, not even indirectly: manxctl plans without GoBGP.

@@ -1,4 +1,4 @@
-package wire
+package message
 
 import (
 	"slices"
@@ -17,11 +17,11 @@ type Sent struct {
 	At      time.Time
 }
 
-// record has the routes that a peer has from us, with their attributes as sent. Withdrawals of others are not sent: the
+// Record has the routes that a peer has from us, with their attributes as sent. Withdrawals of others are not sent: the
 // speaker also withdraws routes that an export policy has kept back.
-type record struct {
-	v6, paths bool
-	off       bool
+type Record struct {
+	V6, Paths bool
+	Off       bool // nothing is recorded, and every withdrawal is sent
 
 	mu      sync.Mutex
 	routes  map[route]*announcement
@@ -35,10 +35,10 @@ type announcement struct {
 	at      time.Time
 }
 
-// check returns an UPDATE as it is to be sent, nil if nothing is left of it. The result is valid until the next call.
-func (r *record) check(m []byte) []byte {
+// Check returns an UPDATE as it is to be sent, nil if nothing is left of it. The result is valid until the next call.
+func (r *Record) Check(m []byte) []byte {
 	u, ok := splitUpdate(m)
-	if r.off || !ok {
+	if r.Off || !ok {
 		return m
 	}
 	var reach, unreach multiprotocol
@@ -63,7 +63,7 @@ func (r *record) check(m []byte) []byte {
 	defer r.mu.Unlock()
 	removed := false
 	withdraw := func(list []byte) (rest []byte) {
-		routes(list, r.v6, r.paths, func(x route, encoded []byte) {
+		routes(list, r.V6, r.Paths, func(x route, encoded []byte) {
 			if r.routes[x] == nil {
 				removed = true
 				return
@@ -86,15 +86,15 @@ func (r *record) check(m []byte) []byte {
 	if hasUnreach {
 		attrs = withoutUnreach(u.attrs)
 		if len(gone) > 0 {
-			attrs = appendUnreach(attrs, r.v6, gone)
+			attrs = appendUnreach(attrs, r.V6, gone)
 		}
 	}
 	r.scratch = appendUpdate(r.scratch[:0], update{withdrawn, attrs, u.nlri})
 	return r.scratch
 }
 
-// count returns the number of routes in an UPDATE.
-func (r *record) count(m []byte) (n uint64) {
+// Count returns the number of routes in an UPDATE.
+func (r *Record) Count(m []byte) (n uint64) {
 	u, _ := splitUpdate(m)
 	lists := [][]byte{u.withdrawn, u.nlri}
 	attributes(u.attrs, func(a attribute) {
@@ -111,7 +111,7 @@ func (r *record) count(m []byte) (n uint64) {
 		}
 	})
 	for _, list := range lists {
-		routes(list, r.v6, r.paths, func(route, []byte) { n++ })
+		routes(list, r.V6, r.Paths, func(route, []byte) { n++ })
 	}
 	return n
 }
@@ -125,7 +125,7 @@ func withoutUnreach(attrs []byte) (kept []byte) {
 	return kept
 }
 
-func (r *record) announce(list, attrs, nextHop []byte) {
+func (r *Record) announce(list, attrs, nextHop []byte) {
 	if len(list) == 0 {
 		return
 	}
@@ -133,21 +133,21 @@ func (r *record) announce(list, attrs, nextHop []byte) {
 		r.routes = map[route]*announcement{}
 	}
 	a := &announcement{slices.Clone(attrs), slices.Clone(nextHop), time.Now()}
-	routes(list, r.v6, r.paths, func(x route, _ []byte) { r.routes[x] = a })
+	routes(list, r.V6, r.Paths, func(x route, _ []byte) { r.routes[x] = a })
 }
 
-// list returns the announcements with the routes that are still theirs.
-func (r *record) list() []Sent {
+// List returns the announcements with the routes that are still theirs.
+func (r *Record) List() []Sent {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	by := map[*announcement][]Route{}
 	for x, a := range r.routes {
-		by[a] = append(by[a], Route{x.prefix(r.v6), x.id})
+		by[a] = append(by[a], Route{x.prefix(r.V6), x.id})
 	}
 	all := make([]Sent, 0, len(by))
 	for a, list := range by {
 		slices.SortFunc(list, func(a, b Route) int { return a.Prefix.Compare(b.Prefix) })
-		all = append(all, Sent{Routes: list, Message: a.message(), Paths: r.paths, At: a.at})
+		all = append(all, Sent{Routes: list, Message: a.message(), Paths: r.Paths, At: a.at})
 	}
 	return all
 }

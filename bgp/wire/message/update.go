@@ -1,4 +1,4 @@
-package wire
+package message
 
 import (
 	"encoding/binary"
@@ -125,7 +125,7 @@ func splitUpdate(m []byte) (u update, ok bool) {
 // appendUpdate builds an UPDATE. Its parts may be slices of another message than the one appended to.
 func appendUpdate(to []byte, u update) []byte {
 	start := len(to)
-	to = append(to, message(bgp.BGP_MSG_UPDATE)...)
+	to = append(to, New(bgp.BGP_MSG_UPDATE)...)
 	to = binary.BigEndian.AppendUint16(to, uint16(len(u.withdrawn)))
 	to = append(to, u.withdrawn...)
 	to = binary.BigEndian.AppendUint16(to, uint16(len(u.attrs)))

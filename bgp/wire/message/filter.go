@@ -1,4 +1,4 @@
-package wire
+package message
 
 import (
 	"bytes"
@@ -9,16 +9,16 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// filter checks the UPDATEs that one peer sends. It changes those that the speaker must not get as they are, and never
+// Filter checks the UPDATEs that one peer sends. It changes those that the speaker must not get as they are, and never
 // makes one longer.
-type filter struct {
-	v6       bool
-	family   bool // the session carries routes of its family
-	paths    bool // with identifiers (RFC 7911)
-	external bool // the peer is in another AS
-	loopback bool // both ends are on loopback addresses, so that next hops may be
-	width    int  // octets of an AS number in the peer's messages
-	growth   func() int
+type Filter struct {
+	V6       bool
+	Family   bool       // the session carries routes of its family
+	Paths    bool       // with identifiers (RFC 7911)
+	External bool       // the peer is in another AS
+	Loopback bool       // both ends are on loopback addresses, so that next hops may be
+	Width    int        // octets of an AS number in the peer's messages
+	Growth   func() int // by how many bytes the attributes may grow before the route is passed on
 
 	parts   parts // of the UPDATE under way
 	scratch []byte
@@ -31,17 +31,35 @@ type Route struct {
 	ID     uint32 // RFC 7911
 }
 
-// finding is the result of a filter.
-type finding struct {
-	message   []byte // for the speaker; nil: nothing is left
-	endOfRIB  bool
-	nextHop   netip.Addr
-	withdrawn []byte // the encoded routes, also those of routes that became withdrawals
-	announced []byte
-	mends     []Mended
-	reset     *Notification // the session must end with it
-	why       string        // of the reset
+// Finding is the result of a Filter.
+type Finding struct {
+	Message   []byte // for the speaker; nil: nothing is left
+	EndOfRIB  bool
+	NextHop   netip.Addr
+	Withdrawn []byte // the encoded routes, also those of routes that became withdrawals
+	Announced []byte
+	Mends     []Mend
+	Reset     *Notification // the session must end with it
+	Why       string        // of the reset
 }
+
+// Mend is a change of a received UPDATE.
+type Mend struct {
+	Kind   Kind
+	Detail string
+	First  netip.Prefix // of its routes; invalid if it has none
+	Routes int          // in the UPDATE
+}
+
+// Kind is that of a Mend.
+type Kind int
+
+const (
+	TooLong           Kind = iota // its routes became withdrawals: no peer could be sent them
+	TreatedAsWithdraw             // its routes became withdrawals, because an attribute is malformed (RFC 7606)
+	Discarded                     // an attribute was removed (RFC 7606)
+	OtherFamily                   // routes of an address family that the session does not carry were removed
+)
 
 // both joins two lists of routes, of which one is nearly always empty.
 func both(a, b []byte) []byte {
@@ -55,8 +73,8 @@ func both(a, b []byte) []byte {
 }
 
 // endSession is for faults after which the session must end (RFC 4271 section 6.3, RFC 7606 section 3).
-func endSession(sub uint8, data []byte, why string) finding {
-	return finding{reset: &Notification{updateCode, sub, data}, why: why}
+func endSession(sub uint8, data []byte, why string) Finding {
+	return Finding{Reset: &Notification{codeUpdate, sub, data}, Why: why}
 }
 
 // parts is an UPDATE while it is checked.
@@ -73,12 +91,12 @@ type parts struct {
 	other            string // the family that was removed
 	seen             [256]bool
 	nextHop          netip.Addr
-	reset            finding // if its reset is set
+	reset            Finding // if its reset is set
 }
 
-// check looks at an UPDATE. What GoBGP gets of it has no fault in the parts that this node uses: GoBGP skips its own
+// Check looks at an UPDATE. What GoBGP gets of it has no fault in the parts that this node uses: GoBGP skips its own
 // checks of a message in which it has discarded an attribute.
-func (f *filter) check(m []byte) finding {
+func (f *Filter) Check(m []byte) Finding {
 	u, ok := splitUpdate(m)
 	if !ok {
 		return endSession(subAttributeList, nil, "the lengths in an UPDATE do not fit")
@@ -86,12 +104,12 @@ func (f *filter) check(m []byte) finding {
 	f.parts = parts{update: u, kept: f.parts.kept[:0]}
 	p := &f.parts
 	if !attributes(u.attrs, func(a attribute) { f.attribute(p, a) }) {
-		if f.v6 || p.hasReach || p.hasUn { // routes may be in the part that cannot be read (RFC 7606 section 4)
+		if f.V6 || p.hasReach || p.hasUn { // routes may be in the part that cannot be read (RFC 7606 section 4)
 			return endSession(subAttributeList, nil, "the attributes of an UPDATE do not fit their lengths")
 		}
 		p.changed, p.withdraw = true, "its attributes do not fit their lengths"
 	}
-	if p.reset.reset != nil {
+	if p.reset.Reset != nil {
 		return p.reset
 	}
 	f.ownFamily(p)
@@ -99,49 +117,49 @@ func (f *filter) check(m []byte) finding {
 	first, count := netip.Prefix{}, 0
 	note := func(r route, _ []byte) {
 		if count++; count == 1 {
-			first = r.prefix(f.v6)
+			first = r.prefix(f.V6)
 		}
 	}
 	for _, list := range [][]byte{p.nlri, p.withdrawn, p.reach.nlri, p.unreach.nlri} {
-		if !routes(list, f.v6, f.paths, note) {
+		if !routes(list, f.V6, f.Paths, note) {
 			return endSession(subNetworkField, nil, "a prefix in an UPDATE is malformed")
 		}
 	}
-	found := finding{nextHop: p.nextHop, announced: announced, withdrawn: withdrawn}
-	mend := func(kind Mend, detail string) {
-		found.mends = append(found.mends, Mended{Mend: kind, Detail: detail, First: first, Routes: count})
+	found := Finding{NextHop: p.nextHop, Announced: announced, Withdrawn: withdrawn}
+	mend := func(kind Kind, detail string) {
+		found.Mends = append(found.Mends, Mend{Kind: kind, Detail: detail, First: first, Routes: count})
 	}
 	if p.other != "" {
-		mend(MendFamily, p.other)
+		mend(OtherFamily, p.other)
 	}
 	if p.remove != "" {
-		mend(MendDiscarded, p.remove)
+		mend(Discarded, p.remove)
 	}
 	if len(announced) > 0 {
 		f.missing(p)
 		if p.withdraw == "" {
 			if words := f.tooLong(p); words != "" {
-				mend(MendTooLong, words)
+				mend(TooLong, words)
 				return f.asWithdrawal(p, found)
 			}
 		}
 		if p.withdraw != "" {
-			mend(MendWithdrawn, p.withdraw)
+			mend(TreatedAsWithdraw, p.withdraw)
 			return f.asWithdrawal(p, found)
 		}
 	}
-	found.message = m
+	found.Message = m
 	if p.changed {
-		found.message = f.rebuild(p)
+		found.Message = f.rebuild(p)
 	}
-	if found.message != nil && len(announced) == 0 && len(withdrawn) == 0 {
-		found.endOfRIB = isEndOfRIB(found.message, f.v6)
+	if found.Message != nil && len(announced) == 0 && len(withdrawn) == 0 {
+		found.EndOfRIB = isEndOfRIB(found.Message, f.V6)
 	}
 	return found
 }
 
 // attribute looks at one attribute, and keeps or removes it.
-func (f *filter) attribute(p *parts, a attribute) {
+func (f *Filter) attribute(p *parts, a attribute) {
 	if p.seen[a.kind] && (a.kind == bgp.BGP_ATTR_TYPE_MP_REACH_NLRI || a.kind == bgp.BGP_ATTR_TYPE_MP_UNREACH_NLRI) {
 		p.reset = endSession(subAttributeList, nil, fmt.Sprintf("attribute %s is there twice", nameOf(a.kind)))
 		return
@@ -154,9 +172,9 @@ func (f *filter) attribute(p *parts, a attribute) {
 		return
 	}
 	_, known := bgp.PathAttrFlags[a.kind]
-	malformed := a.check(f.width, f.external, f.loopback)
+	malformed := a.check(f.Width, f.External, f.Loopback)
 	switch {
-	case f.external && internalOnly(a.kind), a.kind == bgp.BGP_ATTR_TYPE_AIGP, f.width == 4 && fourOctet(a.kind):
+	case f.External && internalOnly(a.kind), a.kind == bgp.BGP_ATTR_TYPE_AIGP, f.Width == 4 && fourOctet(a.kind):
 		p.changed = true
 		return
 	case a.kind == bgp.BGP_ATTR_TYPE_NEXT_HOP && len(p.nlri) == 0: // RFC 4760 section 3
@@ -191,12 +209,12 @@ func (f *filter) attribute(p *parts, a attribute) {
 }
 
 // sets reports whether a path of a peer without 4-octet AS numbers has an AS_SET.
-func (f *filter) sets(p *parts) (found bool) {
+func (f *Filter) sets(p *parts) (found bool) {
 	attributes(p.attrs, func(a attribute) {
 		width := 0
 		switch a.kind {
 		case bgp.BGP_ATTR_TYPE_AS_PATH:
-			width = f.width
+			width = f.Width
 		case bgp.BGP_ATTR_TYPE_AS4_PATH:
 			width = 4
 		default:
@@ -210,25 +228,25 @@ func (f *filter) sets(p *parts) (found bool) {
 }
 
 // multiprotocol keeps the routes of the session's family, and removes those of others.
-func (f *filter) multiprotocol(p *parts, a attribute) {
+func (f *Filter) multiprotocol(p *parts, a attribute) {
 	read := readUnreach
 	if a.kind == bgp.BGP_ATTR_TYPE_MP_REACH_NLRI {
 		read = readReach
 	}
 	m, ok := read(a.value)
-	ok = ok && a.check(f.width, f.external, f.loopback) == ""
+	ok = ok && a.check(f.Width, f.External, f.Loopback) == ""
 	switch {
 	case !ok:
 		p.reset = endSession(subOptional, bytes.Clone(a.whole),
 			fmt.Sprintf("attribute %s is malformed", nameOf(a.kind)))
 		return
-	case m.family != f.own() || !f.family:
+	case m.family != f.own() || !f.Family:
 		p.changed, p.other = true, fmt.Sprintf("it has routes of %s", m.family)
 		return
 	case a.kind == bgp.BGP_ATTR_TYPE_MP_REACH_NLRI:
 		p.reach, p.hasReach = m, true
 		n := len(m.nextHop)
-		if f.v6 && n != 16 && n != 32 || !f.v6 && n != 4 {
+		if f.V6 && n != 16 && n != 32 || !f.V6 && n != 4 {
 			p.changed, p.withdraw = true, fmt.Sprintf("the next hop in attribute %s has length %d", nameOf(a.kind), n)
 		} else {
 			p.nextHop, _ = netip.AddrFromSlice(m.nextHop[:min(n, 16)])
@@ -239,16 +257,16 @@ func (f *filter) multiprotocol(p *parts, a attribute) {
 	p.kept = append(p.kept, a.whole...)
 }
 
-func (f *filter) own() bgp.Family {
-	if f.v6 {
+func (f *Filter) own() bgp.Family {
+	if f.V6 {
 		return bgp.RF_IPv6_UC
 	}
 	return bgp.RF_IPv4_UC
 }
 
 // ownFamily removes IPv4 routes from a session that does not carry them.
-func (f *filter) ownFamily(p *parts) {
-	if f.family && !f.v6 {
+func (f *Filter) ownFamily(p *parts) {
+	if f.Family && !f.V6 {
 		return
 	}
 	if len(p.withdrawn)+len(p.nlri) > 0 {
@@ -263,7 +281,7 @@ func (f *filter) ownFamily(p *parts) {
 }
 
 // missing finds out whether a mandatory attribute is missing (RFC 7606 section 3 (d)).
-func (f *filter) missing(p *parts) {
+func (f *Filter) missing(p *parts) {
 	for _, kind := range []bgp.BGPAttrType{bgp.BGP_ATTR_TYPE_ORIGIN, bgp.BGP_ATTR_TYPE_AS_PATH,
 		bgp.BGP_ATTR_TYPE_NEXT_HOP} {
 		if !p.seen[kind] && (kind != bgp.BGP_ATTR_TYPE_NEXT_HOP || len(p.nlri) > 0) {
@@ -282,17 +300,17 @@ const (
 
 // tooLong returns why routes could not be passed on to a peer in a message; empty: they can. A peer that has no
 // 4-octet AS numbers gets the path twice, as AS_PATH and as AS4_PATH (RFC 6793 section 4.2.2).
-func (f *filter) tooLong(p *parts) string {
-	need := fixedLength + p.length + f.growth()
+func (f *Filter) tooLong(p *parts) string {
+	need := fixedLength + p.length + f.Growth()
 	switch {
-	case f.v6:
+	case f.V6:
 		need += longestV6
 	case !p.hasNextHop:
 		need += longestV4 + 7
 	default:
 		need += longestV4
 	}
-	if f.width == 4 {
+	if f.Width == 4 {
 		need += p.pathLength/2 + 4
 	} else {
 		need += 2*p.pathLength + 4 // it becomes one of four octets each, and such peers get AS4_PATH beside it
@@ -305,10 +323,10 @@ func (f *filter) tooLong(p *parts) string {
 }
 
 // asWithdrawal replaces announced routes by their withdrawals.
-func (f *filter) asWithdrawal(p *parts, found finding) finding {
+func (f *Filter) asWithdrawal(p *parts, found Finding) Finding {
 	u := update{}
 	var lists []byte
-	if f.v6 {
+	if f.V6 {
 		u.attrs = appendUnreach(nil, true, p.unreach.nlri, p.reach.nlri)
 		lists = u.attrs[7:]
 	} else {
@@ -317,12 +335,12 @@ func (f *filter) asWithdrawal(p *parts, found finding) finding {
 		lists = u.withdrawn
 	}
 	f.scratch = appendUpdate(f.scratch[:0], u)
-	found.message, found.announced, found.withdrawn = f.scratch, nil, lists
+	found.Message, found.Announced, found.Withdrawn = f.scratch, nil, lists
 	return found
 }
 
 // rebuild returns the message without the parts that were removed, nil if nothing is left.
-func (f *filter) rebuild(p *parts) []byte {
+func (f *Filter) rebuild(p *parts) []byte {
 	if len(p.withdrawn)+len(p.nlri) == 0 && !p.hasReach && !p.hasUn {
 		return nil // an empty UPDATE would be an End-of-RIB
 	}
@@ -347,18 +365,27 @@ func isEndOfRIB(m []byte, v6 bool) bool {
 	return markers == 1
 }
 
-// list converts encoded routes. The result is valid until the next call.
-func (f *filter) list(encoded []byte) []Route {
+// Routes converts encoded routes. The result is valid until the next call.
+func (f *Filter) Routes(encoded []byte) []Route {
 	f.listed = f.listed[:0]
-	routes(encoded, f.v6, f.paths, func(r route, _ []byte) {
-		f.listed = append(f.listed, Route{r.prefix(f.v6), r.id})
+	routes(encoded, f.V6, f.Paths, func(r route, _ []byte) {
+		f.listed = append(f.listed, Route{r.prefix(f.V6), r.id})
 	})
 	return f.listed
 }
 
-// refreshes reports whether a ROUTE-REFRESH is an ordinary one for the session's family (RFC 2918).
-func (f *filter) refreshes(m []byte) bool {
+// Refreshes reports whether a ROUTE-REFRESH is an ordinary one for the session's family (RFC 2918).
+func (f *Filter) Refreshes(m []byte) bool {
 	b := m[headerLength:]
-	return len(b) == 4 && b[2] == 0 && f.family &&
+	return len(b) == 4 && b[2] == 0 && f.Family &&
 		bgp.NewFamily(binary.BigEndian.Uint16(b), b[3]) == f.own()
+}
+
+// RouteSet has the routes that a peer has announced and not withdrawn.
+type RouteSet map[route]struct{}
+
+// Apply changes the set by an UPDATE that f has checked.
+func (s RouteSet) Apply(f *Filter, u Finding) {
+	routes(u.Withdrawn, f.V6, f.Paths, func(r route, _ []byte) { delete(s, r) })
+	routes(u.Announced, f.V6, f.Paths, func(r route, _ []byte) { s[r] = struct{}{} })
 }
