@@ -109,9 +109,19 @@ func TestAdvertisedRoutesAreAsSent(t *testing.T) {
 			}
 		}
 		if !p.Verdict.Accept || !slices.Equal(p.ASPath, path) || !slices.Equal(p.Communities, communities) ||
+			!slices.Equal(p.Verdict.Route.ASPath, path) || !slices.Equal(p.Verdict.Route.Communities, communities) ||
 			p.NextHop != ip("127.0.0.1") || p.LocalPref != nil || !slices.Equal(communities, []uint32{community}) {
 			t.Errorf("%s is shown with AS path %v, communities %v, next hop %s; sent were %v, %v", p.Prefix, p.ASPath,
 				p.Communities, p.NextHop, path, communities)
+		}
+	}
+	back, err := s.AdvertisedTo(ip("127.0.1.171"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p := range back {
+		if p.Prefix == learned && (p.Verdict.Accept || p.Verdict.Rule != "it was learned from this peer") {
+			t.Errorf("%s: %+v", p.Prefix, p.Verdict)
 		}
 	}
 }

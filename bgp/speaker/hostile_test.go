@@ -53,6 +53,9 @@ func TestLateHandOver(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond) // nothing must happen in this time
 	}
+	if st, _ := s.Session(ip(peer)); st.Flaps > 0 {
+		t.Errorf("the session was up: %+v", st)
+	}
 }
 
 // The lines in the log are bounded, wherever a peer connects.

@@ -2,8 +2,10 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -11,9 +13,9 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/bgp/wire/message"
-	"golang.org/x/sys/unix"
 )
 
 // short is how long a test waits for something that must not happen.
@@ -116,6 +118,10 @@ func TestHeldPeerHasNoWayIn(t *testing.T) {
 		}
 	}
 	_ = c.Close()
+	_ = second.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if m, err := readMessage(second); err != nil || m[18] != bgp.BGP_MSG_NOTIFICATION || m[20] != message.SubRejected {
+		t.Errorf("the connection from before gets %x, %v", m, err)
+	}
 	e.gate.Ready(e.addr, true)
 	_, _ = second.Write(slices.Concat(mustOpen(t, 64512, "10.0.0.2"), message.Keepalive()))
 	e.noSession("the peer is held down")
@@ -138,11 +144,13 @@ func TestRefusedHandOver(t *testing.T) {
 		refused <- struct{}{}
 	}
 	e.gate.Ready(e.addr, true)
-	for range 2 {
+	for i := range 2 {
 		o := e.rawPeer(mustOpen(t, 64512, "10.0.0.2"))
 		_, _ = o.Write(message.Keepalive())
+		if i == 0 {
+			<-refused
+		}
 	}
-	<-refused
 	select {
 	case <-refused:
 		t.Error("a second connection was handed over although the speaker is not in Active")
@@ -161,5 +169,50 @@ func TestIgnoredUpdateIsAKeepalive(t *testing.T) {
 	_, _ = other.Write(message.EndOfRIB(true))
 	if m, err := readMessage(c); err != nil || m[18] != bgp.BGP_MSG_KEEPALIVE {
 		t.Errorf("read %x, %v", m, err)
+	}
+}
+
+// TestLoserWaitsForTheOtherOpen: the connection that would lose a collision is ready first. It does not become the
+// session before the OPEN on the other one.
+func TestLoserWaitsForTheOtherOpen(t *testing.T) {
+	t.Parallel()
+	e := newEnd(t, "10.0.0.1", "10.0.9.2", Peer{Passive: true}) // the peer is greater: the incoming one wins
+	ours, theirs := wires(t)
+	defer theirs.Close()
+	go e.peer.open(newConn(e.peer, e.peer.settings(), ours, false))
+	in := e.rawPeer(nil)
+	for _, c := range []net.Conn{theirs, in} {
+		if m, err := readMessage(c); err != nil || m[18] != bgp.BGP_MSG_OPEN {
+			t.Fatalf("no OPEN: %x, %v", m, err)
+		}
+	}
+	e.gate.Ready(e.addr, true)
+	start := time.Now()
+	_, _ = theirs.Write(slices.Concat(mustOpen(t, 64512, "10.0.0.2"), message.Keepalive()))
+	_ = theirs.SetReadDeadline(start.Add(short))
+	if m, err := readMessage(theirs); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the loser gets %x, %v", m, err)
+	}
+	_, _ = in.Write(slices.Concat(mustOpen(t, 64512, "10.0.0.2"), message.Keepalive()))
+	if c := e.session(); !c.incoming && time.Since(start) < yieldTime { // on a machine that stalls, it may be
+		t.Error("the loser is the session")
+	}
+}
+
+// A number of routes that moves around a limit does not report it again and again.
+func TestLevelOfALimit(t *testing.T) {
+	t.Parallel()
+	limit := Limit{Warn: 80, Most: 100}
+	for _, c := range []struct {
+		n         int
+		was, want Level
+	}{{80, Normal, Normal}, {81, Normal, Many}, {75, Many, Many}, {73, Many, Many}, {72, Many, Normal},
+		{75, Normal, Normal}, {100, Many, Many}, {101, Many, TooMany}, {101, Normal, TooMany}} {
+		if got := limit.level(c.n, c.was); got != c.want {
+			t.Errorf("%d routes, level was %d: %d, want %d", c.n, c.was, got, c.want)
+		}
+	}
+	if got := (Limit{}).level(1<<20, Normal); got != Normal {
+		t.Errorf("without a limit: %d", got)
 	}
 }

@@ -252,7 +252,7 @@ func (p *peer) handOver(c *conn, now time.Time) bool {
 	}
 	p.forget(c)
 	for _, other := range p.opening {
-		if other.open != nil {
+		if other.open != nil { // it has come a moment ago, and compete has not compared it yet
 			other.doom(Ended{Cause: CauseCollision, Sent: message.Cease(message.SubCollision)})
 		}
 	}

@@ -251,7 +251,10 @@ func TestListsThatNobodyReads(t *testing.T) {
 	r.bgp.received = map[netip.Addr][]speaker.EvaluatedPath{peer: many}
 	request := &manxv1.ListPeerRoutesRequest{Direction: "received", Peer: "x"}
 	var idle []grpc.ServerStreamingClient[manxv1.ListPeerRoutesResponse]
-	for len(r.server.BGP.lists) < mostLists {
+	for deadline := time.Now().Add(30 * time.Second); len(r.server.BGP.lists) < mostLists; {
+		if time.Now().After(deadline) {
+			t.Fatal("the lists are not bounded")
+		}
 		stream, err := r.client.ListPeerRoutes(r.context(), request)
 		if err != nil {
 			t.Fatal(err)
@@ -262,8 +265,10 @@ func TestListsThatNobodyReads(t *testing.T) {
 	if _, err := manxv1.PeerRoutes(r.context(), r.client, request); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("one list too many: %v", err)
 	}
-	for len(r.server.BGP.lists) > 0 {
-		time.Sleep(10 * time.Millisecond)
+	for deadline := time.Now().Add(30 * time.Second); len(r.server.BGP.lists) > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a list that nobody reads never ends")
+		}
 	}
 	for _, stream := range idle {
 		for {
