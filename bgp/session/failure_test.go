@@ -106,6 +106,33 @@ func TestAlternatingReasonsAreLoggedOnce(t *testing.T) {
 	}
 }
 
+// A peer with ever new faults fills no disk: of its warnings a few are logged, and the others counted.
+func TestWarningsAreLoggedNowAndThen(t *testing.T) {
+	core, logs := observer.New(zapcore.WarnLevel)
+	table := NewTable(Config{Logger: zap.New(core)})
+	addr := ip("10.0.1.1")
+	table.SetSessions([]bgp.Session{{Address: addr, Source: ip("10.0.2.5")}})
+	now := time.Now()
+	table.mu.Lock()
+	defer table.mu.Unlock()
+	e := table.entries[addr]
+	for i := range 1000 { // a fault a second
+		mend := message.Mend{Kind: message.Discarded, Detail: "a fault"}
+		e.warnings.mended(wire.Mended{Mend: mend, Count: i, At: now})
+		table.refresh(addr, e, now)
+		now = now.Add(time.Second)
+	}
+	if n := logs.Len(); n < warningsAtOnce || n > warningsAtOnce+1000/int(warningEvery.Seconds()) {
+		t.Errorf("%d lines", n)
+	}
+	if last := logs.All()[logs.Len()-1].ContextMap(); last["unlogged"] != int64(warningEvery.Seconds()-1) {
+		t.Errorf("the last line: %v", last)
+	}
+	if !strings.Contains(e.shown.warning, "the 999. such one") {
+		t.Errorf("the status has %q", e.shown.warning)
+	}
+}
+
 // Only a single unknown address can be the peer's. Any number of unknown addresses costs no memory.
 func TestStrangers(t *testing.T) {
 	var s strangers

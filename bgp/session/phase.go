@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/time/rate"
 )
 
 // refresh explains a session anew, and publishes and logs any change.
@@ -17,8 +18,7 @@ func (t *Table) refresh(addr netip.Addr, e *entry, now time.Time) {
 		return
 	}
 	if warning != "" && warning != was.warning {
-		t.log.Warn("bgp session", zap.String("target", "bgp-session"), zap.Stringer("key", addr),
-			zap.String("phase", string(phase)), zap.String("reason", warning))
+		t.warn(addr, e, phase, warning, now)
 	}
 	e.shown = shown{phase, was.since, reason, warning, e.fsm}
 	news := phase == PhaseFailed && e.logged.news(was.reason, reason, now)
@@ -34,6 +34,31 @@ func (t *Table) refresh(addr netip.Addr, e *entry, now time.Time) {
 		e.logged = nil
 	}
 	t.publish(e, now, false)
+}
+
+// A peer can cause new warnings as fast as it sends UPDATEs. Some are logged at once, then one in an interval. The
+// status of the session has the last one in any case.
+const (
+	warningsAtOnce = 10
+	warningEvery   = 30 * time.Second
+)
+
+// warn logs a warning about a session, with the number of those that were not logged before it.
+func (t *Table) warn(addr netip.Addr, e *entry, phase Phase, warning string, now time.Time) {
+	if e.warned == nil {
+		e.warned = rate.NewLimiter(rate.Every(warningEvery), warningsAtOnce)
+	}
+	if !e.warned.AllowN(now, 1) {
+		e.unlogged++
+		return
+	}
+	fields := []zap.Field{zap.String("target", "bgp-session"), zap.Stringer("key", addr),
+		zap.String("phase", string(phase)), zap.String("reason", warning)}
+	if e.unlogged > 0 {
+		fields = append(fields, zap.Int("unlogged", e.unlogged))
+	}
+	e.unlogged = 0
+	t.log.Warn("bgp session", fields...)
 }
 
 // loggedReasons are the last reasons for which a session failed and when they last were so. Reasons that alternate are

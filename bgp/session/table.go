@@ -9,6 +9,7 @@ import (
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"go.uber.org/zap"
+	"golang.org/x/time/rate"
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/bfd"
@@ -59,6 +60,8 @@ type entry struct {
 	warnings warnings
 	shown    shown
 	logged   loggedReasons
+	warned   *rate.Limiter // nil: nothing was
+	unlogged int           // warnings since the last logged one
 }
 
 // warnings are problems of a session that is up.
