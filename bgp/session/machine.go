@@ -110,8 +110,8 @@ type failure struct {
 	by    Direction
 	at    time.Time
 	cause bool // it explains later failures, and names the remedy
-	// unreached: no TCP connection came about. unexplained: the wire has not reported the end yet. outdated: the
-	// session had other settings.
+	// unreached: no TCP connection came about. unexplained: the wire has not reported the end yet. outdated: it does
+	// not explain later failures, since the settings of one side are others now.
 	unreached, unexplained, outdated bool
 	cut                              time.Time // when BFD found the path broken, if that is the failure
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -156,6 +157,22 @@ func TestOrderOfEvents(t *testing.T) {
 			l.Wire(labPeer, wire.ConnectFailed{Err: syscall.ECONNREFUSED})
 			l.Wire(labPeer, wire.Connected{})
 		}, PhaseFailed, "it expects another AS"},
+		{"a change of the peer's settings explains no later failure", func(l *machineLab) {
+			up(l)
+			gobgpIs(l, gobgp.BGP_FSM_ESTABLISHED)
+			l.Wire(labPeer, wire.Ended{Established: true, Cause: wire.CauseNotification,
+				Received: message.Cease(message.SubOtherChange)})
+			gobgpIs(l, gobgp.BGP_FSM_IDLE)
+			l.Wire(labPeer, wire.ConnectFailed{Err: os.ErrDeadlineExceeded})
+		}, PhaseFailed, "no answer"},
+		{"a change of our settings explains no later failure", func(l *machineLab) {
+			up(l)
+			gobgpIs(l, gobgp.BGP_FSM_ESTABLISHED)
+			l.Wire(labPeer, wire.Ended{Established: true, Cause: wire.CauseSettings,
+				Sent: message.Cease(message.SubOtherChange)})
+			gobgpIs(l, gobgp.BGP_FSM_IDLE)
+			l.Wire(labPeer, wire.ConnectFailed{Err: os.ErrDeadlineExceeded})
+		}, PhaseFailed, "no answer"},
 		{"a refusal of a connection is over with the next one", func(l *machineLab) {
 			l.Wire(labPeer, wire.ConnectFailed{Err: syscall.ECONNREFUSED})
 			l.Wire(labPeer, wire.Connected{})
@@ -168,6 +185,20 @@ func TestOrderOfEvents(t *testing.T) {
 		}
 		if held := l.Held(l.now.Add(100 * time.Hour)); (len(held) == 1) != strings.Contains(c.reason, "held") {
 			t.Errorf("%s: released are %v", c.name, held)
+		}
+	}
+}
+
+// A session that is down has no prefixes, unless they are kept for a graceful restart.
+func TestPrefixesOfASessionThatEnded(t *testing.T) {
+	for graceful, want := range map[bool]uint64{false: 0, true: 7} {
+		l := newMachineLab(false)
+		l.Wire(labPeer, wire.Up{Open: &wire.Open{AS: 64512, Family: true}})
+		l.Transition(labPeer, gobgp.BGP_FSM_ESTABLISHED, l.now)
+		l.entries[labPeer].counters.Received = 7
+		l.Wire(labPeer, wire.Ended{Established: true, Cause: wire.CauseConnection, Graceful: graceful})
+		if got := l.entries[labPeer].counters.Received; got != want {
+			t.Errorf("graceful restart %v: %d prefixes", graceful, got)
 		}
 	}
 }

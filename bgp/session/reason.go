@@ -91,6 +91,13 @@ func collided(n message.Notification) bool {
 	return n.Code == gobgp.BGP_ERROR_CEASE && n.Sub == gobgp.BGP_ERROR_SUB_CONNECTION_COLLISION_RESOLUTION
 }
 
+// reconfigured reports whether a NOTIFICATION is a Cease because the peer's settings changed or an administrator reset
+// the session: it is over at once, and explains no later failure.
+func reconfigured(n message.Notification) bool {
+	return n.Code == gobgp.BGP_ERROR_CEASE && (n.Sub == gobgp.BGP_ERROR_SUB_OTHER_CONFIGURATION_CHANGE ||
+		n.Sub == gobgp.BGP_ERROR_SUB_ADMINISTRATIVE_RESET)
+}
+
 func rejectedWords(e *entry, stranger netip.Addr) string {
 	return e.peerName() + " rejects our connections: it probably has no session for our address (received " +
 		"NOTIFICATION 6/5)" + strangerWords(e, stranger)

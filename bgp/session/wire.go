@@ -105,6 +105,8 @@ func (e *entry) endedSession(ev wire.Ended, now time.Time, cfg Config) {
 	e.end = &ev
 	if ev.Graceful {
 		e.kept = now.Add(ev.RestartTime)
+	} else { // the routes are gone, before the next count
+		e.counters.Received, e.counters.Accepted, e.counters.Advertised = 0, 0, 0
 	}
 	if ev.Cause == wire.CauseLimit {
 		e.hold(fmt.Sprintf("%s announced %s; the session is held down for %s", e.peerName(), ev.Detail, cfg.PrefixHold),
@@ -114,6 +116,7 @@ func (e *entry) endedSession(ev wire.Ended, now time.Time, cfg Config) {
 	if e.state == up || e.failure.unexplained {
 		by, words := lossWords(e, ev)
 		e.fail(by, words, now)
+		e.failure.outdated = ev.Cause == wire.CauseSettings || ev.Received != nil && reconfigured(*ev.Received)
 	}
 }
 
