@@ -70,7 +70,7 @@ func (s Session) Wire() Wire {
 		Hold: orDefault(s.HoldSeconds, holdSeconds), Restart: min(orDefault(s.RestartSeconds, defaultRestartSeconds),
 			maxRestartSeconds),
 	}
-	w.Keepalive = orDefault(s.KeepaliveSeconds, w.Hold/3)
+	w.Keepalive = min(orDefault(s.KeepaliveSeconds, w.Hold/3), w.Hold/3) // RFC 4271 section 4.4
 	if w.TTLSecurity == 0 {
 		w.TTL = orDefault(s.MultihopTTL, multihopTTL)
 	}

@@ -56,6 +56,7 @@ func TestCompareSessions(t *testing.T) {
 		"where it comes from": {func(s *Session) { s.From, s.Type = []string{"BGPPeer/a"}, SessionNode },
 			ChangeNone},
 		"next hop is policy": {func(s *Session) { s.NextHop = NextHopSelf }, ChangeNone},
+		"longest keepalive":  {func(s *Session) { s.KeepaliveSeconds = 81 }, ChangeNone},
 		"keepalive":          {func(s *Session) { s.KeepaliveSeconds = 10 }, ChangeDefer},
 		"hold time":          {func(s *Session) { s.HoldSeconds = 90 }, ChangeDefer},
 		"restart time":       {func(s *Session) { s.RestartSeconds = 60 }, ChangeDefer},

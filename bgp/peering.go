@@ -59,6 +59,10 @@ func (c *cluster) peerings(r model.Reader) []*peering {
 		p.restart = c.seconds(p.object, "spec.maxRestartTime", p.spec.MaxRestartTime, maxRestartSeconds,
 			defaultRestartSeconds)
 		p.keepalive = c.seconds(p.object, "spec.keepaliveTime", p.spec.KeepaliveTime, maxKeepaliveSeconds, 0)
+		if p.keepalive > holdSeconds/3 {
+			c.note(p.object, fmt.Sprintf("spec.keepaliveTime = %s is limited to a third of the hold time, %ds",
+				p.spec.KeepaliveTime.Duration, holdSeconds/3))
+		}
 		p.maxPrefixes = c.numberAnnotation(p.object, v.Annotations, annotationMaxPrefixes, math.MaxInt32, 0)
 		p.bfd = c.bfd(p.object, v.Annotations)
 		p.filters = c.existing(p.object, p.spec.Filters)

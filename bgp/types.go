@@ -147,7 +147,7 @@ type Session struct {
 	TTLSecurity uint8 // hops (RFC 5082); 0 for off
 
 	HoldSeconds      uint32
-	KeepaliveSeconds uint32 // 0: a third of the hold time
+	KeepaliveSeconds uint32 // at most, and by default, a third of the hold time
 	RestartSeconds   uint32 // graceful restart time that we announce
 
 	ReflectorClient    bool

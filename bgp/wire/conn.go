@@ -43,9 +43,12 @@ type conn struct {
 	swallowed   int  // messages of the speaker's own OPEN exchange
 	established bool // the speaker's state
 	sendHold    time.Duration
+	every       time.Duration // between KEEPALIVEs of the gate; 0: the speaker's are often enough
+	beat        *time.Timer
 
 	local, remote netip.AddrPort
 
+	writes       sync.Mutex // for the time of a write
 	mu           sync.Mutex
 	wanted       *Ended // the end that somebody wants
 	ended        *Ended // the end as it was reported
@@ -100,7 +103,10 @@ func (c *conn) begin(l Limit, stale staleness) {
 
 // reportUp comes before the hand-over.
 func (c *conn) reportUp() {
-	hold, interval := c.open.timers(c.settings)
+	hold, interval, tooRare := c.open.timers(c.settings)
+	if tooRare {
+		c.every = interval
+	}
 	c.sendHold = max(leastSendHold, 2*hold)
 	c.p.receiver.Begin()
 	c.p.emit(Up{Open: c.open, Local: c.local, Remote: c.remote, Hold: hold, Keepalive: interval})

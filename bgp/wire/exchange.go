@@ -75,7 +75,7 @@ func (p *peer) forwards(restarting bool) bool {
 // confirm exchanges KEEPALIVEs. This side sends its own when the speaker is ready for the session. Until then the
 // connection is read, so that none is handed over that has ended meanwhile.
 func (p *peer) confirm(c *conn, ours []byte) *Ended {
-	hold, _ := c.open.timers(c.settings)
+	hold, _, _ := c.open.timers(c.settings)
 	patience := hold // with the peer's silence
 	silent := time.Now().Add(patience)
 	sent, heard := false, false

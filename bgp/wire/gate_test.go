@@ -550,3 +550,45 @@ func TestLastOfABurstIsReported(t *testing.T) {
 	}
 	await(e, "the first one", func(m Mended) bool { return m.Count == 1 })
 }
+
+// KEEPALIVEs go out as often as the settings have them, also if the speaker, which knows the peer's hold time, sends
+// fewer: at most a third of the hold time apart.
+func TestKeepaliveTime(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		ours, wanted uint16 // seconds
+		theirs       time.Duration
+		want         time.Duration
+		tooRare      bool
+	}{
+		{240, 80, 240 * time.Second, 80 * time.Second, false}, {240, 10, 240 * time.Second, 10 * time.Second, false},
+		{240, 10, 60 * time.Second, 10 * time.Second, true}, {240, 80, 60 * time.Second, 20 * time.Second, false},
+		{240, 300, 300 * time.Second, 80 * time.Second, false}, {240, 0, 90 * time.Second, 30 * time.Second, false},
+		{240, 10, 0, 0, false},
+	} {
+		o := Open{Hold: c.theirs}
+		if _, got, tooRare := o.timers(Peer{Hold: c.ours, Keepalive: c.wanted}); got != c.want || tooRare != c.tooRare {
+			t.Errorf("%+v: %s, %v", c, got, tooRare)
+		}
+	}
+	e := newEnd(t, "10.0.0.1", "10.0.9.2", Peer{Passive: true, Keepalive: 1})
+	e.gate.Ready(e.addr, true)
+	open := mustOpen(t, 64512, "10.0.0.2")
+	copy(open[22:], []byte{0, 90}) // the hold time
+	other := e.rawPeer(open)
+	_, _ = other.Write(message.Keepalive())
+	c := e.session()
+	_ = other.SetReadDeadline(time.Now().Add(20 * time.Second)) // the hold time would be 90 s
+	for range 3 {
+		if m, err := readMessage(other); err != nil || m[18] != bgp.BGP_MSG_KEEPALIVE {
+			t.Fatalf("no KEEPALIVE: %x, %v", m, err)
+		}
+	}
+	if up := await(e, "the session", func(Up) bool { return true }); up.Keepalive != time.Second {
+		t.Errorf("shown are %s", up.Keepalive)
+	}
+	_ = c.Close()
+	if n, err := io.Copy(io.Discard, other); err != nil {
+		t.Errorf("after %d bytes more: %v", n, err)
+	}
+}

@@ -276,14 +276,17 @@ func (o *Open) pathMode() (mode bgp.BGPAddPathMode) {
 	return mode
 }
 
-// timers returns the negotiated hold time, and the time between KEEPALIVEs (RFC 4271 section 4.2).
-func (o *Open) timers(p Peer) (hold, interval time.Duration) {
-	hold = min(o.Hold, time.Duration(p.Hold)*time.Second)
-	interval = time.Duration(p.Keepalive) * time.Second
-	if interval == 0 || hold < time.Duration(p.Hold)*time.Second {
-		interval = hold / 3
+// timers returns the negotiated hold time, and the time between KEEPALIVEs: that of the settings, and at most a third
+// of the hold time (RFC 4271 sections 4.2 and 4.4). tooRare reports whether the speaker sends them less often: with a
+// hold time of the peer it does not use the one of the settings.
+func (o *Open) timers(p Peer) (hold, interval time.Duration, tooRare bool) {
+	ours := time.Duration(p.Hold) * time.Second
+	hold = min(o.Hold, ours)
+	interval = hold / 3
+	if wanted := time.Duration(p.Keepalive) * time.Second; wanted != 0 && wanted < interval {
+		return hold, wanted, hold < ours
 	}
-	return hold, interval
+	return hold, interval, false
 }
 
 // refusal is the NOTIFICATION that answers an error of a message before the session is established, and its text.

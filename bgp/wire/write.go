@@ -62,6 +62,13 @@ func (c *conn) writeNotification(b []byte) (int, error) {
 
 // write sends a message, and ends the session if the peer takes no data for too long (RFC 9687).
 func (c *conn) write(m []byte) {
+	c.writes.Lock()
+	defer c.writes.Unlock()
+	c.writeNow(m)
+}
+
+// writeNow is write for callers that have locked c.writes.
+func (c *conn) writeNow(m []byte) {
 	start := time.Now()
 	c.mu.Lock()
 	if c.notified != nil || c.failed != nil || c.ended != nil {
@@ -86,6 +93,22 @@ func (c *conn) write(m []byte) {
 	c.wake()
 }
 
+// keepalives sends the gate's own, as long as the session is up. Other data does instead of one.
+func (c *conn) keepalives() {
+	if c.ending() {
+		return
+	}
+	if c.writes.TryLock() {
+		c.writeNow(message.Keepalive())
+		c.writes.Unlock()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.beat = time.AfterFunc(c.every, c.keepalives)
+	}
+}
+
 // blocked reports whether a write is under way.
 func (c *conn) blocked() bool {
 	c.mu.Lock()
@@ -95,8 +118,13 @@ func (c *conn) blocked() bool {
 
 // SetWriteDeadline is called by the speaker's state machine: without a deadline when the session is established.
 func (c *conn) SetWriteDeadline(t time.Time) error {
-	if t.IsZero() {
+	if t.IsZero() && !c.established {
 		c.established = true
+		if c.every != 0 {
+			c.mu.Lock()
+			c.beat = time.AfterFunc(c.every, c.keepalives)
+			c.mu.Unlock()
+		}
 	}
 	return nil // write and writeNotification have their own
 }
@@ -109,6 +137,9 @@ func (c *conn) Close() error {
 	c.mu.Lock()
 	again := c.closed
 	c.closed = true
+	if c.beat != nil {
+		c.beat.Stop()
+	}
 	c.mu.Unlock()
 	if again {
 		return nil

@@ -269,6 +269,17 @@ var settings = []difference{
 			}
 			hasText(t, d, "spec.maxRestartTime = 2h0m0s is ignored")
 		}},
+	{name: "`keepaliveTime` above a third of the hold time", calico: "passed on to BIRD, so that the session may end " +
+		"again and again for want of a KEEPALIVE",
+		manx: "a third of the hold time that both sides agreed upon, and a notice if that is always so",
+		why:  "RFC 4271 section 4.4",
+		check: func(t *testing.T) {
+			d := desiredOn(t, "a", a, `peer p {"peerIP":"10.9.9.9","asNumber":65100,"keepaliveTime":"300s"}`)
+			if s := onlySession(t, d); s.Wire().Keepalive != 80 {
+				t.Error(s.Wire().Keepalive)
+			}
+			hasText(t, d, "spec.keepaliveTime = 5m0s is limited to a third of the hold time, 80s")
+		}},
 	{name: "password that cannot be read", calico: "the session runs without one",
 		manx: "the one that was read last stays in use; without one the session stays down, and the reason names the " +
 			"secret and the key", why: "Protection fails closed.",
