@@ -39,6 +39,9 @@ func (r *speakerRun) findOutgoing(s bgp.Session, tap *peerTap) {
 	}
 }
 
+// waiting reports whether a queue has messages. nil has none.
+func waiting(queue *channels.InfiniteChannel) bool { return queue != nil && queue.Len() > 0 }
+
 // drain empties a queue to which nothing is added meanwhile. nil is empty.
 func drain(queue *channels.InfiniteChannel) {
 	for queue != nil {

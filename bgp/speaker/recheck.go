@@ -94,11 +94,22 @@ func (r *speakerRun) recheckNow() {
 type policyInForce struct {
 	desired    bgp.Desired
 	groups     []*gobgppolicy.Group
-	attributes bool // a rule refers to an attribute of a learned route that may change
+	attributes bool                // a rule refers to an attribute of a learned route that may change
+	reflects   bool                // there are reflector clients
+	internal   map[netip.Addr]bool // the internal peers that are no clients
 }
 
 func inForceOf(d bgp.Desired, p gobgppolicy.Policy) *policyInForce {
-	j := &policyInForce{desired: d, groups: p.Groups}
+	j := &policyInForce{desired: d, groups: p.Groups, internal: map[netip.Addr]bool{}}
+	for _, s := range d.Sessions {
+		switch {
+		case s.PeerAS != s.LocalAS:
+		case s.ReflectorClient:
+			j.reflects = true
+		default:
+			j.internal[s.Address.Unmap()] = true
+		}
+	}
 	for _, g := range p.Groups {
 		j.attributes = j.attributes || dependOnAttributes(g.Rules(true))
 	}

@@ -44,6 +44,7 @@ type speakerRun struct {
 	desired           *bgp.Desired // the source of the current policy
 	inForce           atomic.Pointer[policyInForce]
 	rechecks          rechecks
+	leftovers         leftovers
 
 	socket *safefile.Socket // of GoBGP's own API, nil for none
 }

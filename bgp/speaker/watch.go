@@ -17,6 +17,7 @@ func (r *speakerRun) watch(ctx context.Context) error {
 		OnBestPath: func(paths []*apiutil.Path, _ time.Time) {
 			if len(paths) > 0 && live() {
 				r.recheck(paths, r.sp.fib.Knows)
+				r.leaves(paths)
 				r.sp.fib.Update(paths)
 			}
 		},

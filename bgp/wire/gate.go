@@ -244,6 +244,28 @@ func (g *Gate) Advertised(addr netip.Addr) (list []message.Sent, ok bool) {
 	return nil, false
 }
 
+// HasSent reports whether a peer has a route from us. It is false for peers whose routes are not recorded, or have
+// identifiers (RFC 7911).
+func (g *Gate) HasSent(addr netip.Addr, prefix netip.Prefix) bool {
+	if p := g.peer(addr); p != nil {
+		if c := p.established(); c != nil {
+			return c.sent.Has(prefix)
+		}
+	}
+	return false
+}
+
+// Withdraw withdraws a route for which HasSent is true from a peer that has got it before a time. It returns false if
+// that cannot be done now: the peer has got it later, or takes no data.
+func (g *Gate) Withdraw(addr netip.Addr, prefix netip.Prefix, before time.Time) bool {
+	if p := g.peer(addr); p != nil {
+		if c := p.established(); c != nil {
+			return c.withdraw(prefix, before)
+		}
+	}
+	return true
+}
+
 // Offered returns the peer's OPEN of the established session, nil if there is none.
 func (g *Gate) Offered(addr netip.Addr) *Open {
 	if p := g.peer(addr); p != nil {

@@ -35,10 +35,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	case kind == bgp.BGP_MSG_NOTIFICATION:
 		return c.writeNotification(b)
 	case kind == bgp.BGP_MSG_UPDATE:
-		if m := c.sent.Check(b); m != nil {
-			c.write(m)
-			c.routesSent.Add(c.sent.Count(m))
-		}
+		c.pass(b)
 	default:
 		c.write(b)
 	}
@@ -58,6 +55,30 @@ func (c *conn) writeNotification(b []byte) (int, error) {
 		return 0, errHoldTimer
 	}
 	return len(b), nil
+}
+
+// pass sends an UPDATE of the speaker, without the withdrawals that the peer does not need.
+func (c *conn) pass(b []byte) {
+	c.writes.Lock() // the record and the peer see the same order
+	defer c.writes.Unlock()
+	if m := c.sent.Check(b); m != nil {
+		c.writeNow(m)
+		c.routesSent.Add(c.sent.Count(m))
+	}
+}
+
+// withdraw withdraws a route that was sent before a time. It returns false if the route was sent later, or the peer
+// takes no data now.
+func (c *conn) withdraw(prefix netip.Prefix, before time.Time) bool {
+	if !c.writes.TryLock() {
+		return false
+	}
+	defer c.writes.Unlock()
+	m, late := c.sent.Withdraw(prefix, before)
+	if m != nil {
+		c.writeNow(m)
+	}
+	return !late
 }
 
 // write sends a message, and ends the session if the peer takes no data for too long (RFC 9687).

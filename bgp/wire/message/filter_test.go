@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
@@ -280,5 +281,37 @@ func TestRecord(t *testing.T) {
 	other := appendUpdate(nil, update{attrs: appendUnreach(nil, true, []byte{0, 0, 0, 8, 32, 0xfd, 0, 0, 1}, routes6)})
 	if got := v6.Check(other); !bytes.Equal(got, appendUpdate(nil, update{attrs: appendUnreach(nil, true, routes6)})) {
 		t.Errorf("sent %x", got)
+	}
+}
+
+// A route can be withdrawn without the speaker, unless it was sent again meanwhile.
+func TestWithdrawFromRecord(t *testing.T) {
+	t.Parallel()
+	reach33 := attr(0x80, 14, join([]byte{0, 2, 1, 16}, make([]byte, 16), []byte{0, 33, 0xfd, 0, 0, 1, 0})...)
+	for prefix, c := range map[string]struct {
+		v6       bool
+		announce []byte
+		want     []byte
+	}{
+		"10.66.6.0/24": {false, appendUpdate(nil, update{attrs: basic, nlri: nlri24}),
+			appendUpdate(nil, update{withdrawn: nlri24})},
+		"0.0.0.0/0": {false, appendUpdate(nil, update{attrs: basic, nlri: []byte{0}}),
+			appendUpdate(nil, update{withdrawn: []byte{0}})},
+		"fd00:1::/33": {true, appendUpdate(nil, update{attrs: join(attrOrigin, attrPath, reach33)}),
+			appendUpdate(nil, update{attrs: appendUnreach(nil, true, []byte{33, 0xfd, 0, 0, 1, 0})})},
+	} {
+		p := netip.MustParsePrefix(prefix)
+		r := &Record{V6: c.v6}
+		if m, late := r.Withdraw(p, time.Now()); m != nil || late || r.Has(p) {
+			t.Errorf("%s, never sent: %x, %v", prefix, m, late)
+		}
+		before := time.Now()
+		r.Check(c.announce)
+		if m, late := r.Withdraw(p, before); m != nil || !late || !r.Has(p) {
+			t.Errorf("%s, sent later: %x, %v", prefix, m, late)
+		}
+		if m, late := r.Withdraw(p, time.Now().Add(time.Second)); !bytes.Equal(m, c.want) || late || r.Has(p) {
+			t.Errorf("%s: %x, %v, want %x", prefix, m, late, c.want)
+		}
 	}
 }

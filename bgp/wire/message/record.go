@@ -1,6 +1,7 @@
 package message
 
 import (
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -91,6 +92,33 @@ func (r *Record) Check(m []byte) []byte {
 	}
 	r.scratch = appendUpdate(r.scratch[:0], update{withdrawn, attrs, u.nlri})
 	return r.scratch
+}
+
+// Has reports whether the peer has a route without identifier.
+func (r *Record) Has(prefix netip.Prefix) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.Paths && r.routes[routeOf(prefix)] != nil
+}
+
+// Withdraw returns a withdrawal of a route without identifier that was sent before a time, nil if there is none. late
+// reports whether it was sent after that.
+func (r *Record) Withdraw(prefix netip.Prefix, before time.Time) (m []byte, late bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	x := routeOf(prefix)
+	a := r.routes[x]
+	if r.Paths || a == nil {
+		return nil, false
+	}
+	if !a.at.Before(before) {
+		return nil, true
+	}
+	delete(r.routes, x)
+	if r.V6 {
+		return appendUpdate(nil, update{attrs: appendUnreach(nil, true, x.encoded())}), false
+	}
+	return appendUpdate(nil, update{withdrawn: x.encoded()}), false
 }
 
 // Count returns the number of routes in an UPDATE.

@@ -28,6 +28,19 @@ func (r route) prefix(v6 bool) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4(b), int(r.bits))
 }
 
+// routeOf is the route of a masked prefix, without identifier.
+func routeOf(p netip.Prefix) (r route) {
+	var b [16]byte
+	copy(b[:], p.Addr().AsSlice())
+	return route{high: binary.BigEndian.Uint64(b[:]), low: binary.BigEndian.Uint64(b[8:]), bits: uint8(p.Bits())}
+}
+
+// encoded is the route in a message, without identifier.
+func (r route) encoded() []byte {
+	b := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64([]byte{r.bits}, r.high), r.low)
+	return b[:1+(int(r.bits)+7)/8]
+}
+
 // routes calls f with each route of a list in a message, and its bytes. It returns false at a malformed one.
 func routes(list []byte, v6, paths bool, f func(r route, encoded []byte)) bool {
 	most := 32
