@@ -23,7 +23,7 @@ func nodeOfBefore(t *testing.T, addr string, manxPort uint16, passive bool) (por
 		ListenPort: int32(port), ListenAddresses: []string{addr}, Families: []uint32{0, 1}}}); err != nil {
 		t.Fatal(err)
 	}
-	session := Config{}.withDefaults().peerConfig(active("127.0.0.1", manxPort), false)
+	session := Config{}.withDefaults().peerConfig(active("127.0.0.1", manxPort))
 	session.Transport.LocalAddress, session.Transport.PassiveMode = addr, passive
 	if err := srv.AddPeer(ctx, &api.AddPeerRequest{Peer: session}); err != nil {
 		t.Fatal(err)

@@ -117,7 +117,7 @@ func BenchmarkGoBGPAddPeer(b *testing.B) {
 			}
 			add := func(i int) *api.Peer {
 				s := passive(fmt.Sprintf("10.98.%d.%d", i/250, 1+i%250))
-				p := Config{}.withDefaults().peerConfig(s, false)
+				p := Config{}.withDefaults().peerConfig(s)
 				if err := srv.AddPeer(ctx, &api.AddPeerRequest{Peer: p}); err != nil {
 					b.Fatal(err)
 				}

@@ -391,3 +391,34 @@ func (n *birdNet) reconfigure(config string) {
 		n.t.Fatalf("birdc configure: %s", out)
 	}
 }
+
+// TestCrashesInARowUnderBIRD: the speaker is killed again before it may send its End-of-RIB, since another peer is
+// down. BIRD removes what it had kept and not got again, which is nothing (RFC 4724 section 4.2).
+func TestCrashesInARowUnderBIRD(t *testing.T) {
+	t.Parallel()
+	n := newBirdNet(t, []string{"10.77.0.1/24"}, []string{"10.77.0.2/24"})
+	n.start(birdHead + birdSession("ibgp4", "10.77.0.2", 64512, "10.77.0.1", "ipv4", ""))
+	d := birdDesired()
+	d.Originated = d.Originated[:2]
+	d.Sessions = []bgp.Session{birdPeer("10.77.0.2", "10.77.0.1", 64512), birdPeer("10.77.0.9", "10.77.0.1", 64512)}
+	c := startChild(t, n.manx)
+	c.set(d)
+	n.await("show route", "10.244.1.0/26", "10.244.1.64/26")
+	n.watchKernel()
+	for range 3 {
+		c.kill(syscall.SIGKILL)
+		n.await("show protocols all ibgp4", "Neighbor graceful restart active")
+		c = startChild(t, n.manx)
+		c.set(d)
+		n.await("show protocols all ibgp4", "Established")
+		time.Sleep(time.Second) // the routes leave at once; the next crash must not be earlier
+		if c.synced {
+			t.Fatal("the restart is over")
+		}
+	}
+	n.awaitNot("show protocols all ibgp4", "Neighbor graceful restart active") // with our End-of-RIB, after 10 s
+	n.await("show route", "10.244.1.0/26", "10.244.1.64/26")
+	if lost := n.deleted(); len(lost) > 0 {
+		t.Errorf("BIRD deleted %q", lost)
+	}
+}

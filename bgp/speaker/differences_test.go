@@ -96,7 +96,7 @@ func TestCapabilities(t *testing.T) {
 	if got := strings.Join(slices.Compact(names), ","); got != want {
 		t.Errorf("have %s\nwant %s", got, want)
 	}
-	config := s.cfg.peerConfig(d.Sessions[0], false)
+	config := s.cfg.peerConfig(d.Sessions[0])
 	if n := config.AfiSafis[0].AddPaths.Config.SendMax; n != 64 {
 		t.Errorf("at most %d paths for a prefix are sent", n)
 	}

@@ -30,6 +30,12 @@ func (s *Speaker) newGate(g bgp.Global) *wire.Gate {
 			synced, _ := s.sync.state(time.Now())
 			return tap != nil && tap.restarting.Load() && !synced
 		},
+		Deferring: func() bool { return s.sync.deferring(time.Now()) },
+		Deferral:  s.cfg.RestartDeferral,
+		Waiting: func(peer netip.Addr) bool {
+			tap := s.taps.of(peer.Unmap())
+			return tap != nil && waiting(tap.outgoing.Load())
+		},
 		Forwarding: s.cfg.Forwarding,
 		Opening: func(peer netip.Addr) {
 			if tap := s.taps.of(peer.Unmap()); tap != nil {

@@ -87,16 +87,16 @@ func TestPeerThatConnectsToOtherAddresses(t *testing.T) {
 func TestRestartEndsWithAFlappingPeer(t *testing.T) {
 	c := Config{}.withDefaults()
 	done := ""
-	r := newRestartSync(c, func(reason string) { done = reason })
+	r := newRestartSync(c, func(reason string) { done = reason }, func() {})
 	r.begin([]bgp.Session{passive("127.0.0.2")})
 	end := r.started.Add(c.RestartWindow + c.RestartDeferral)
 	for now := r.started; now.Before(end); now = now.Add(c.RestartDeferral / 2) {
-		r.established(ip("127.0.0.2"), now)
+		r.established(ip("127.0.0.2"), false, now)
 		if r.tick(now); done != "" {
 			t.Fatalf("over after %s", now.Sub(r.started))
 		}
 	}
-	r.established(ip("127.0.0.2"), end)
+	r.established(ip("127.0.0.2"), false, end)
 	if r.tick(end); done == "" {
 		t.Error("the restart goes on")
 	}

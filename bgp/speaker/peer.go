@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/osrg/gobgp/v4/api"
 	"go.uber.org/zap"
@@ -23,9 +22,9 @@ func gobgpFamily(a netip.Addr) *api.Family {
 	return &api.Family{Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST}
 }
 
-// peerConfig translates a session for GoBGP. restarting sets the Restart State and Forwarding State bits of the
-// first OPEN (RFC 4724 section 4.1): without them a peer flushes our routes the moment the session is back.
-func (c Config) peerConfig(s bgp.Session, restarting bool) *api.Peer {
+// peerConfig translates a session for GoBGP, which never knows that this side restarts: it would send nothing until
+// all peers have sent their routes. Package wire sends the flags of OPENs, and holds the End-of-RIB back.
+func (c Config) peerConfig(s bgp.Session) *api.Peer {
 	w := s.Wire()
 	family := gobgpFamily(w.Address)
 	p := &api.Peer{
@@ -46,10 +45,8 @@ func (c Config) peerConfig(s bgp.Session, restarting bool) *api.Peer {
 			IdleHoldTimeAfterReset: 1,
 		}},
 		GracefulRestart: &api.GracefulRestart{
-			Enabled:         true,
-			RestartTime:     w.Restart,
-			DeferralTime:    uint32(c.RestartDeferral / time.Second),
-			LocalRestarting: restarting,
+			Enabled:     true,
+			RestartTime: w.Restart,
 		},
 		AfiSafis: []*api.AfiSafi{{
 			Config:            &api.AfiSafiConfig{Family: family, Enabled: true},
@@ -177,7 +174,7 @@ func (r *speakerRun) setSession(ctx context.Context, s bgp.Session) error {
 // changeSession replaces the settings of a session, which ends it.
 func (r *speakerRun) changeSession(ctx context.Context, s bgp.Session) error {
 	addr := s.Address.Unmap()
-	before, after := r.sp.cfg.peerConfig(r.sessions[addr], false), r.sp.cfg.peerConfig(s, false)
+	before, after := r.sp.cfg.peerConfig(r.sessions[addr]), r.sp.cfg.peerConfig(s)
 	if !proto.Equal(before, after) { // without a difference, UpdatePeer would still lose state
 		if _, err := r.srv.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: after}); err != nil {
 			return err
@@ -210,7 +207,7 @@ func (r *speakerRun) addSession(ctx context.Context, s bgp.Session) error {
 	if err := r.connect(s); err != nil { // before GoBGP reports for the first time that it is ready
 		return err
 	}
-	if err := r.srv.AddPeer(ctx, &api.AddPeerRequest{Peer: r.sp.cfg.peerConfig(s, restarting)}); err != nil {
+	if err := r.srv.AddPeer(ctx, &api.AddPeerRequest{Peer: r.sp.cfg.peerConfig(s)}); err != nil {
 		r.gate.Remove(addr)
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 
 func TestReadyDoesNotWaitForPeersThatAreDown(t *testing.T) {
 	dead, live := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
-	r := newRestartSync(Config{}.withDefaults(), func(string) {})
+	r := newRestartSync(Config{}.withDefaults(), func(string) {}, func() {})
 	if ok, _ := r.ready(time.Now()); ok {
 		t.Error("ready before the start")
 	}
@@ -27,7 +27,7 @@ func TestReadyDoesNotWaitForPeersThatAreDown(t *testing.T) {
 		}
 	}
 	check(time.Second, false, false)
-	r.established(live, start.Add(readyWait-time.Second))
+	r.established(live, false, start.Add(readyWait-time.Second))
 	check(readyWait, false, false) // the live peer still sends its routes
 	r.forget(live)                 // it has sent them
 	check(readyWait-time.Second, false, false)
@@ -35,7 +35,8 @@ func TestReadyDoesNotWaitForPeersThatAreDown(t *testing.T) {
 	if _, reason := r.ready(start.Add(readyWait)); !strings.Contains(reason, dead.String()) {
 		t.Errorf("the peer that is waited for is not named: %q", reason)
 	}
-	r.established(dead, start.Add(20*time.Second)) // it still sends its routes, but this node was ready before it came
+	// It still sends its routes, but this node was ready before it came.
+	r.established(dead, false, start.Add(20*time.Second))
 	check(21*time.Second, true, false)
 	r.lost(dead)
 	r.tick(start.Add(121 * time.Second))

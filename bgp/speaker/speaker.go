@@ -132,7 +132,7 @@ func New(cfg Config) *Speaker {
 	s.interfaces.lookup = cfg.InterfaceOf
 	s.status = session.NewTable(session.Config{Logger: cfg.Logger,
 		PrefixHold: cfg.PrefixHold, Path: s.paths.status})
-	s.sync = newRestartSync(cfg, s.syncFinished)
+	s.sync = newRestartSync(cfg, s.syncFinished, s.deferralOver)
 	go s.maintain()
 	return s
 }
@@ -270,4 +270,11 @@ func (s *Speaker) maintain() {
 func (s *Speaker) syncFinished(reason string) {
 	s.log.Info("bgp restart finished", zap.String("reason", reason))
 	s.fib.SweepStale()
+}
+
+// deferralOver has the End-of-RIBs sent that were held back.
+func (s *Speaker) deferralOver() {
+	if run := s.current(); run != nil {
+		run.gate.EndDeferral()
+	}
 }

@@ -16,15 +16,38 @@ import (
 type restartSync struct {
 	cfg  Config
 	done func(reason string)
+	over func() // called when this node may send its End-of-RIB, also more than once
 
 	mu       sync.Mutex
 	started  time.Time
 	finished bool
 	waiting  map[netip.Addr]time.Time // zero: not up yet; otherwise since when it is up
+	exempt   map[netip.Addr]bool      // no End-of-RIB of ours waits for them (RFC 4724 section 4.1)
 }
 
-func newRestartSync(cfg Config, done func(string)) *restartSync {
-	return &restartSync{cfg: cfg, done: done}
+func newRestartSync(cfg Config, done func(string), over func()) *restartSync {
+	return &restartSync{cfg: cfg, done: done, over: over}
+}
+
+// deferring reports whether this node has to wait with its End-of-RIB: for that of a peer which announces graceful
+// restart and has not restarted itself.
+func (r *restartSync) deferring(now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.defers(now)
+}
+
+// defers is deferring for callers that have locked r.
+func (r *restartSync) defers(now time.Time) bool {
+	if r.finished {
+		return false
+	}
+	for addr, up := range r.waiting {
+		if !r.exempt[addr] && r.left(up, now) > 0 {
+			return true
+		}
+	}
+	return r.started.IsZero()
 }
 
 // Synced reports whether routes that are not in Take's results may be removed from the kernel, and if not, the
@@ -73,6 +96,7 @@ func (r *restartSync) begin(sessions []bgp.Session) {
 	defer r.mu.Unlock()
 	r.started, r.finished = time.Now(), false
 	r.waiting = make(map[netip.Addr]time.Time, len(sessions))
+	r.exempt = map[netip.Addr]bool{}
 	for _, s := range sessions {
 		r.waiting[s.Address.Unmap()] = time.Time{}
 	}
@@ -85,17 +109,25 @@ func (r *restartSync) since(now time.Time) time.Duration {
 	return now.Sub(r.started)
 }
 
-// established records that a peer is up.
-func (r *restartSync) established(addr netip.Addr, now time.Time) {
+// established records that a peer is up. exempt: no End-of-RIB of ours waits for it.
+func (r *restartSync) established(addr netip.Addr, exempt bool, now time.Time) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	if _, ok := r.waiting[addr]; ok {
-		r.waiting[addr] = now
+		r.waiting[addr], r.exempt[addr] = now, exempt
+	}
+	may := !r.defers(now)
+	r.mu.Unlock()
+	if may {
+		r.over()
 	}
 }
 
 func (r *restartSync) lost(addr netip.Addr) {
-	r.established(addr, time.Time{})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.waiting[addr]; ok {
+		r.waiting[addr], r.exempt[addr] = time.Time{}, false
+	}
 }
 
 // forget stops waiting for a peer: it has sent its End-of-RIB, or is not wanted any more.
@@ -116,7 +148,11 @@ func (r *restartSync) tick(now time.Time) {
 	var late []string
 	for addr, up := range r.waiting {
 		if r.left(up, now) > 0 {
+			may := !r.defers(now)
 			r.mu.Unlock()
+			if may {
+				r.over()
+			}
 			return
 		}
 		late = append(late, addr.String())
@@ -129,6 +165,7 @@ func (r *restartSync) tick(now time.Time) {
 		reason = "time is up; no End-of-RIB came from " + shortList(late)
 	}
 	r.done(reason)
+	r.over()
 }
 
 // left is how long a peer is still waited for. A peer that comes and goes does not prolong that without end.

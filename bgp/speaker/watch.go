@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"context"
+	"net/netip"
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
@@ -50,7 +51,7 @@ func (s *Speaker) peerEvent(ev *apiutil.WatchEventMessage_PeerEvent, at time.Tim
 	}
 	switch {
 	case now == gobgp.BGP_FSM_ESTABLISHED && was != now:
-		s.sync.established(addr, at)
+		s.sync.established(addr, s.waitsForNothing(addr), at)
 		s.sendAgain(addr)
 	case was == gobgp.BGP_FSM_ESTABLISHED && now != was:
 		s.sync.lost(addr)
@@ -58,4 +59,15 @@ func (s *Speaker) peerEvent(ev *apiutil.WatchEventMessage_PeerEvent, at time.Tim
 	if now != gobgp.BGP_FSM_ESTABLISHED && s.status.HasWaiting(addr) {
 		go s.applyDeferred(addr) // a change of GoBGP from its callback could wait for itself
 	}
+}
+
+// waitsForNothing reports whether no End-of-RIB waits for that of a peer: it announces no graceful restart, or has
+// restarted, too (RFC 4724 section 4.1).
+func (s *Speaker) waitsForNothing(addr netip.Addr) bool {
+	run := s.current()
+	if run == nil {
+		return false
+	}
+	o := run.gate.Offered(addr)
+	return o != nil && (!o.Graceful || o.Restarted)
 }

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/osrg/gobgp/v4/api"
 	"go.uber.org/zap"
 )
 
@@ -49,14 +48,6 @@ func (s *Speaker) sendAgain(addr netip.Addr) {
 		}
 		if tap := s.taps.of(addr); tap == nil || tap.changes.Load() == s.fib.ChangesByOthers(addr) {
 			return // nothing can be lost; a check of each route while a peer sends a full table would be dear
-		}
-		restarting := false
-		err := run.srv.ListPeer(s.ctx, &api.ListPeerRequest{Address: addr.String()}, func(p *api.Peer) {
-			restarting = p.GetGracefulRestart().GetLocalRestarting()
-		})
-		// after a restart, everything is sent later, long after the session is established
-		if err != nil || restarting {
-			return
 		}
 		if err := s.reset(s.ctx, addr, ResetSoftOut); err != nil {
 			s.log.Debug("routes are not sent again", zap.Stringer("peer", addr), zap.Error(err))

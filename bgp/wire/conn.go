@@ -60,6 +60,8 @@ type conn struct {
 	notified     *message.Notification
 	failed       error // of a write
 	announced    message.RouteSet
+	heldBack     *time.Timer // until the End-of-RIB that the speaker has written is sent; nil: none is held back
+	lastWrite    time.Time
 	limit        Limit
 	level        Level
 	stale        *time.Timer

@@ -80,6 +80,12 @@ type Config struct {
 	Accepting func(address netip.AddrPort, err error)
 	// Restarting reports whether this side still restarts, so that its OPENs have the flag R (RFC 4724 section 3).
 	Restarting func(peer netip.Addr) bool
+	// Deferring reports whether End-of-RIBs of this side are held back, until EndDeferral is called, and at most for
+	// the time Deferral (RFC 4724 section 4.1, Selection_Deferral_Timer). The routes themselves are not.
+	Deferring func() bool
+	Deferral  time.Duration
+	// Waiting reports whether the speaker has messages for a peer that it has not written.
+	Waiting func(peer netip.Addr) bool
 	// Forwarding returns for how long the kernel has kept the routes of this host, at least.
 	Forwarding func() time.Duration
 	// Opening is called before the speaker is Established, on the goroutine of its state machine.
@@ -201,6 +207,17 @@ func (g *Gate) Release(addr netip.Addr) {
 func (g *Gate) End(addr netip.Addr, n *message.Notification, cause Cause) {
 	if p := g.peer(addr); p != nil {
 		p.end(cause, n)
+	}
+}
+
+// EndDeferral has the End-of-RIBs sent that were held back.
+func (g *Gate) EndDeferral() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.peers {
+		if c := p.established(); c != nil {
+			c.endDeferral()
+		}
 	}
 }
 

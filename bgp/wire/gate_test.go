@@ -65,6 +65,8 @@ func newEnd(t *testing.T, self, other string, p Peer) *end {
 		Stranger:   func(netip.Addr, netip.Addr) {},
 		Accepting:  func(netip.AddrPort, error) {},
 		Restarting: func(netip.Addr) bool { return false },
+		Deferring:  func() bool { return false },
+		Waiting:    func(netip.Addr) bool { return false },
 		Forwarding: func() time.Duration { return 0 },
 		Opening:    func(netip.Addr) {},
 		Leaving:    func(netip.Addr, Cause) {},

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -34,6 +35,7 @@ func (c *conn) Write(b []byte) (int, error) {
 		return len(b), nil
 	case kind == bgp.BGP_MSG_NOTIFICATION:
 		return c.writeNotification(b)
+	case kind == bgp.BGP_MSG_UPDATE && bytes.Equal(b, message.EndOfRIB(c.filter.V6)) && c.holdBack():
 	case kind == bgp.BGP_MSG_UPDATE:
 		c.pass(b)
 	default:
@@ -102,7 +104,7 @@ func (c *conn) writeNow(m []byte) {
 	_, err := c.tcp.Write(m)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.writing = false
+	c.writing, c.lastWrite = false, time.Now()
 	if err == nil || c.notified != nil || c.wanted != nil {
 		return
 	}
@@ -158,8 +160,10 @@ func (c *conn) Close() error {
 	c.mu.Lock()
 	again := c.closed
 	c.closed = true
-	if c.beat != nil {
-		c.beat.Stop()
+	for _, t := range []*time.Timer{c.beat, c.heldBack} {
+		if t != nil {
+			t.Stop()
+		}
 	}
 	c.mu.Unlock()
 	if again {
