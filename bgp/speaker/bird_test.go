@@ -412,7 +412,10 @@ func TestCrashesInARowUnderBIRD(t *testing.T) {
 		c.set(d)
 		n.await("show protocols all ibgp4", "Established")
 		time.Sleep(time.Second) // the routes leave at once; the next crash must not be earlier
-		if c.synced {
+		c.mu.Lock()
+		over := c.synced
+		c.mu.Unlock()
+		if over {
 			t.Fatal("the restart is over")
 		}
 	}

@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -12,96 +13,120 @@ import (
 	"go.uber.org/zap"
 )
 
-// leftovers are routes that internal peers may still have from this reflector although they should not.
+// leftovers are routes that peers may still have from this node although they should not.
+//
+// Two faults of GoBGP leave them there, for ever: a dead route is used.
 //
 // Fault: the best path of a route is that of a reflector client, and then one of an internal peer that is no client.
 // GoBGP passes the new one on to clients alone (RFC 4456 section 6), and does not withdraw the old one from the other
-// internal peers, not even when all paths are gone: a dead route is used. Shown by TestRouteOfAClientGoes. Can go when
-// GoBGP's filterpath withdraws it.
+// internal peers, not even when all paths are gone. Shown by TestRouteOfAClientGoes. Can go when GoBGP's filterpath
+// withdraws it.
 //
-// The gate has a record of the routes of these peers. A route in it is withdrawn if the table has no path for it now
-// that may be passed on, and the peer got it before that was looked up, with nothing waiting for the peer. Sessions
-// with ADD-PATH are left out: GoBGP withdraws each path there by itself.
+// Fault: the sender of a session puts all messages that wait into one batch, and sends the withdrawals of a batch
+// before its announcements. Of several messages about a route it keeps the last one for each path in the table, not
+// for the route, even where the peer knows no paths: if two paths come and go while a peer reads slowly, the withdrawal
+// of one is sent before the announcement of the other. Shown by TestRouteThatComesAndGoesWhileAPeerReadsNothing. Can go
+// when GoBGP keeps the last message for a route.
+//
+// The gate has a record of the routes that peers have. A route in it is withdrawn if the table has no path for it now
+// that may be passed on, and the peer got it before that was looked up. A peer is looked at when all that was for it is
+// written. Sessions with ADD-PATH have neither fault. The routes of reflector clients are not recorded.
 type leftovers struct {
-	mu      sync.Mutex
-	pending map[leftover]bool
-}
-
-type leftover struct {
-	peer   netip.Addr
-	prefix netip.Prefix
+	mu        sync.Mutex
+	scheduled bool
+	changed   map[netip.Prefix]bool                // to look up for all peers
+	late      map[netip.Addr]map[netip.Prefix]bool // to look up again for peers to which something was under way
 }
 
 // leftoverDelay bounds how often routes that change all the time are looked up.
 const leftoverDelay = 300 * time.Millisecond
 
-// leaves notes best paths that internal peers are not sent, and that may have replaced some that they were sent.
+// leaves notes the prefixes of best paths that have changed so that a peer may be left with a route.
 func (r *speakerRun) leaves(paths []*apiutil.Path) {
 	rules := r.inForce.Load()
-	if rules == nil || !rules.reflects {
+	if rules == nil {
 		return
 	}
 	for _, p := range paths {
 		nlri, ok := p.Nlri.(*gobgp.IPAddrPrefix)
-		if !ok || !rules.internal[p.PeerAddress.Unmap()] {
-			continue
-		}
-		for peer := range rules.internal {
-			if peer.Is4() == nlri.Prefix.Addr().Is4() {
-				r.lookLater(leftover{peer, nlri.Prefix.Masked()})
-			}
+		if ok && (p.Withdrawal || rules.reflects && rules.internal[p.PeerAddress.Unmap()]) {
+			r.lookLater(nlri.Prefix.Masked())
 		}
 	}
 }
 
-func (r *speakerRun) lookLater(l leftover) {
-	if !r.gate.HasSent(l.peer, l.prefix) && !r.waitsFor(l.peer) {
-		return
+func (r *speakerRun) lookLater(prefix netip.Prefix) {
+	l := &r.leftovers
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.changed == nil {
+		l.changed = map[netip.Prefix]bool{}
 	}
-	r.leftovers.mu.Lock()
-	defer r.leftovers.mu.Unlock()
-	if r.leftovers.pending == nil {
-		r.leftovers.pending = map[leftover]bool{}
+	l.changed[prefix] = true
+	r.scheduleLook()
+}
+
+// scheduleLook is called with the leftovers locked.
+func (r *speakerRun) scheduleLook() {
+	if !r.leftovers.scheduled {
+		r.leftovers.scheduled = true
 		time.AfterFunc(leftoverDelay, r.withdrawLeftovers)
 	}
-	r.leftovers.pending[l] = true
-}
-
-// waitsFor reports whether GoBGP has messages for a peer that it has not written.
-func (r *speakerRun) waitsFor(peer netip.Addr) bool {
-	tap := r.sp.taps.of(peer)
-	return tap != nil && waiting(tap.outgoing.Load())
 }
 
 func (r *speakerRun) withdrawLeftovers() {
-	r.leftovers.mu.Lock()
-	pending := r.leftovers.pending
-	r.leftovers.pending = nil
-	r.leftovers.mu.Unlock()
+	l := &r.leftovers
+	l.mu.Lock()
+	changed, late := l.changed, l.late
+	l.scheduled, l.changed, l.late = false, nil, nil
+	l.mu.Unlock()
 	rules := r.inForce.Load()
 	if rules == nil || r.sp.current() != r {
 		return
 	}
-	for l := range pending {
-		r.withdrawLeftover(l, rules)
+	again := map[netip.Addr]map[netip.Prefix]bool{}
+	for _, s := range rules.desired.Sessions {
+		peer := s.Address.Unmap()
+		prefixes := changed
+		if more := late[peer]; more != nil {
+			maps.Copy(more, changed)
+			prefixes = more
+		}
+		if left := r.withdrawFrom(peer, prefixes, rules); len(left) > 0 {
+			again[peer] = left
+		}
+	}
+	if len(again) > 0 {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.late = again
+		r.scheduleLook()
 	}
 }
 
-func (r *speakerRun) withdrawLeftover(l leftover, rules *policyInForce) {
+// withdrawFrom withdraws what is left over at a peer, and returns the prefixes that have to be looked up again.
+func (r *speakerRun) withdrawFrom(peer netip.Addr, prefixes map[netip.Prefix]bool,
+	rules *policyInForce) (again map[netip.Prefix]bool) {
+	if len(prefixes) == 0 {
+		return nil
+	}
 	before := time.Now()
-	if r.waitsFor(l.peer) {
-		r.lookLater(l)
-		return
+	if r.gate.Busy(peer) {
+		return maps.Clone(prefixes)
 	}
-	best, err := r.bestOf(l.prefix)
-	switch {
-	case err != nil, best != nil && !(rules.internal[l.peer] && rules.internal[best.PeerAddress.Unmap()]):
-	case r.gate.Withdraw(l.peer, l.prefix, before):
-		r.sp.log.Debug("bgp: a route is withdrawn that the peer should not have", zap.Stringer("peer", l.peer),
-			zap.Stringer("prefix", l.prefix))
-	default:
-		r.lookLater(l)
+	again = map[netip.Prefix]bool{}
+	for _, prefix := range r.gate.Sent(peer, prefixes) {
+		best, err := r.bestOf(prefix)
+		switch {
+		case err != nil, best != nil && !(rules.reflects && rules.internal[peer] && rules.internal[best.PeerAddress]):
+		case r.gate.Withdraw(peer, prefix, before):
+			r.sp.log.Debug("bgp: a route is withdrawn that the peer should not have", zap.Stringer("peer", peer),
+				zap.Stringer("prefix", prefix))
+		default:
+			again[prefix] = true
+		}
 	}
+	return again
 }
 
 // bestOf returns the best path of a prefix, nil if there is none.
@@ -114,6 +139,7 @@ func (r *speakerRun) bestOf(prefix netip.Prefix) (best *apiutil.Path, err error)
 		Prefixes: []*apiutil.LookupPrefix{{Prefix: prefix.String()}}}, func(_ gobgp.NLRI, paths []*apiutil.Path) {
 		if i := slices.IndexFunc(paths, func(p *apiutil.Path) bool { return p.Best }); i >= 0 {
 			best = paths[i]
+			best.PeerAddress = best.PeerAddress.Unmap()
 		}
 	})
 	return best, err

@@ -24,7 +24,7 @@ import (
 // sessions have the routes of then, no earlier ones.
 func TestSlowReaderComesBack(t *testing.T) {
 	t.Parallel()
-	const peers, routes, refreshes, gone = 8, 500, 400, 10 // half of the peers would get nothing
+	const peers, routes, gone = 6, 500, 10 // half of the peers would get nothing
 	s, d := testSpeaker(t, Config{RestartDeferral: time.Second})
 	for i := range peers {
 		d.Sessions = append(d.Sessions, passive(fmt.Sprintf("127.0.9.%d", 11+i)))
@@ -33,14 +33,13 @@ func TestSlowReaderComesBack(t *testing.T) {
 		return fakeOptions{as: 64512, id: fmt.Sprintf("10.99.9.%d", 11+i), graceful: true}
 	}
 	prefixes := manyPrefixes(routes)
-	for i, p := range prefixes { // each in an UPDATE of its own, so that there is more than the kernel buffers
-		d.Originated = append(d.Originated, bgp.Origin{Prefix: p, LocalPref: uint32(i)})
-	}
+	d.Originated = bulky(prefixes)
 	mustSet(t, s, d)
 	for i, sess := range d.Sessions {
 		conn := dialDeaf(t, sess.Address.String(), listenOf(d), options(i))
 		awaitSession(t, s, sess.Address.String(), "Established", established)
-		conn.Write(bytes.Repeat(message.New(gobgp.BGP_MSG_ROUTE_REFRESH, 0, 1, 0, 1), refreshes))
+		fill(t, s, sess.Address, conn)
+		conn.Write(bytes.Repeat(message.New(gobgp.BGP_MSG_ROUTE_REFRESH, 0, 1, 0, 1), 20))
 		put(conn, gobgp.NewBGPNotificationMessage(gobgp.BGP_ERROR_CEASE, gobgp.BGP_ERROR_SUB_PEER_DECONFIGURED, nil))
 	}
 	for _, sess := range d.Sessions {
@@ -61,6 +60,35 @@ func TestSlowReaderComesBack(t *testing.T) {
 			}
 		}
 		p.mu.Unlock()
+	}
+}
+
+// bulky returns routes that need an UPDATE of a kilobyte each: a few times all of them is more than the kernel buffers.
+func bulky(prefixes []netip.Prefix) (list []bgp.Origin) {
+	for i, p := range prefixes {
+		communities := []uint32{uint32(i)}
+		for c := range uint32(250) {
+			communities = append(communities, 65000<<16|c)
+		}
+		list = append(list, bgp.Origin{Prefix: p, LocalPref: 100, Communities: communities})
+	}
+	return list
+}
+
+// fill requests all routes for a peer that reads nothing, until the kernel takes no more of them.
+func fill(t *testing.T, s *Speaker, peer netip.Addr, conn net.Conn) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for blocked := 0; blocked < 100; time.Sleep(2 * time.Millisecond) {
+		if on, _ := s.current().gate.Blocked(peer); on {
+			blocked++
+			continue
+		}
+		blocked = 0
+		conn.Write(message.New(gobgp.BGP_MSG_ROUTE_REFRESH, 0, 1, 0, 1))
+		if time.Now().After(deadline) {
+			t.Fatal("the peer still takes data")
+		}
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 // remove them if this side is lost again (RFC 4724 section 4.2). The End-of-RIB has to wait until the routes of all
 // peers are here (section 4.1): with it a peer removes what it has kept and not got again.
 
-// quiet is how long nothing must have been written before an End-of-RIB that was held back.
+// quiet is how long nothing must have been written before a message of the gate that has to come behind the speaker's.
 const quiet = 20 * time.Millisecond
 
 // holdBack keeps an End-of-RIB that the speaker writes, if it has to wait, and reports whether it did.
@@ -38,10 +38,9 @@ func (c *conn) endDeferral() {
 
 // sendEndOfRIB sends the End-of-RIB that was held back as soon as the speaker has written what it has for the peer.
 func (c *conn) sendEndOfRIB() {
-	waiting := c.p.gate.cfg.Waiting(c.p.addr)
+	busy := c.p.gate.cfg.Waiting(c.p.addr) || c.busy()
 	c.mu.Lock()
 	over := c.heldBack == nil || c.closed || c.ended != nil
-	busy := waiting || c.writing || time.Since(c.lastWrite) < quiet
 	switch {
 	case over:
 	case busy:

@@ -261,18 +261,28 @@ func (g *Gate) Advertised(addr netip.Addr) (list []message.Sent, ok bool) {
 	return nil, false
 }
 
-// HasSent reports whether a peer has a route from us. It is false for peers whose routes are not recorded, or have
-// identifiers (RFC 7911).
-func (g *Gate) HasSent(addr netip.Addr, prefix netip.Prefix) bool {
+// Busy reports whether something is under way to a peer: the speaker has messages for it, or has just written some.
+func (g *Gate) Busy(addr netip.Addr) bool {
 	if p := g.peer(addr); p != nil {
 		if c := p.established(); c != nil {
-			return c.sent.Has(prefix)
+			return g.cfg.Waiting(addr) || c.busy()
 		}
 	}
 	return false
 }
 
-// Withdraw withdraws a route for which HasSent is true from a peer that has got it before a time. It returns false if
+// Sent returns those of some masked prefixes of which a peer has a route from us; none if its routes are not recorded,
+// or have identifiers (RFC 7911).
+func (g *Gate) Sent(addr netip.Addr, prefixes map[netip.Prefix]bool) []netip.Prefix {
+	if p := g.peer(addr); p != nil {
+		if c := p.established(); c != nil {
+			return c.sent.Among(prefixes)
+		}
+	}
+	return nil
+}
+
+// Withdraw withdraws a route in the result of Sent from a peer that has got it before a time. It returns false if
 // that cannot be done now: the peer has got it later, or takes no data.
 func (g *Gate) Withdraw(addr netip.Addr, prefix netip.Prefix, before time.Time) bool {
 	if p := g.peer(addr); p != nil {

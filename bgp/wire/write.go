@@ -132,6 +132,13 @@ func (c *conn) keepalives() {
 	}
 }
 
+// busy reports whether a write is under way, or the last one was a moment ago.
+func (c *conn) busy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.writing || time.Since(c.lastWrite) < quiet
+}
+
 // blocked reports whether a write is under way.
 func (c *conn) blocked() bool {
 	c.mu.Lock()

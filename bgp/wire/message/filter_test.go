@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -302,15 +303,26 @@ func TestWithdrawFromRecord(t *testing.T) {
 	} {
 		p := netip.MustParsePrefix(prefix)
 		r := &Record{V6: c.v6}
-		if m, late := r.Withdraw(p, time.Now()); m != nil || late || r.Has(p) {
+		has := func() bool {
+			more := map[netip.Prefix]bool{p: true}
+			for i := range 3 { // more than the peer has
+				more[netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i), 0}), 24)] = true
+			}
+			few, many := r.Among(map[netip.Prefix]bool{p: true}), r.Among(more)
+			if !slices.Equal(few, many) {
+				t.Errorf("%s: %v among a few, %v among more", prefix, few, many)
+			}
+			return slices.Contains(few, p)
+		}
+		if m, late := r.Withdraw(p, time.Now()); m != nil || late || has() {
 			t.Errorf("%s, never sent: %x, %v", prefix, m, late)
 		}
 		before := time.Now()
 		r.Check(c.announce)
-		if m, late := r.Withdraw(p, before); m != nil || !late || !r.Has(p) {
+		if m, late := r.Withdraw(p, before); m != nil || !late || !has() {
 			t.Errorf("%s, sent later: %x, %v", prefix, m, late)
 		}
-		if m, late := r.Withdraw(p, time.Now().Add(time.Second)); !bytes.Equal(m, c.want) || late || r.Has(p) {
+		if m, late := r.Withdraw(p, time.Now().Add(time.Second)); !bytes.Equal(m, c.want) || late || has() {
 			t.Errorf("%s: %x, %v, want %x", prefix, m, late, c.want)
 		}
 	}

@@ -94,11 +94,26 @@ func (r *Record) Check(m []byte) []byte {
 	return r.scratch
 }
 
-// Has reports whether the peer has a route without identifier.
-func (r *Record) Has(prefix netip.Prefix) bool {
+// Among returns the prefixes of which the peer has a route without identifier.
+func (r *Record) Among(prefixes map[netip.Prefix]bool) (list []netip.Prefix) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return !r.Paths && r.routes[routeOf(prefix)] != nil
+	switch {
+	case r.Paths:
+	case len(r.routes) < len(prefixes):
+		for x := range r.routes {
+			if p := x.prefix(r.V6); prefixes[p] {
+				list = append(list, p)
+			}
+		}
+	default:
+		for p := range prefixes {
+			if p.Addr().Is6() == r.V6 && r.routes[routeOf(p)] != nil {
+				list = append(list, p)
+			}
+		}
+	}
+	return list
 }
 
 // Withdraw returns a withdrawal of a route without identifier that was sent before a time, nil if there is none. late
