@@ -104,7 +104,8 @@ func (r *speakerRun) withdrawLeftovers() {
 	}
 }
 
-// withdrawFrom withdraws what is left over at a peer, and returns the prefixes that have to be looked up again.
+// withdrawFrom withdraws those of some prefixes that a peer has from this node and should not have. It returns the
+// prefixes that have to be looked up again, because something was under way to the peer.
 func (r *speakerRun) withdrawFrom(peer netip.Addr, prefixes map[netip.Prefix]bool,
 	rules *policyInForce) (again map[netip.Prefix]bool) {
 	if len(prefixes) == 0 {
