@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"encoding/binary"
 	"net"
 	"net/netip"
 	"slices"
@@ -123,47 +122,5 @@ func TestAdvertisedRoutesAreAsSent(t *testing.T) {
 		if p.Prefix == learned && (p.Verdict.Accept || p.Verdict.Rule != "it was learned from this peer") {
 			t.Errorf("%s: %+v", p.Prefix, p.Verdict)
 		}
-	}
-}
-
-// A peer that takes no data loses its session before what waits for it fills the memory. Others are not touched.
-func TestPeerThatTakesNoData(t *testing.T) {
-	t.Parallel()
-	s, d := testSpeaker(t, Config{MaxWaiting: 20_000})
-	d.Sessions = []bgp.Session{passive("127.0.1.172"), passive("127.0.1.173"), passive("127.0.1.174")}
-	for i := range d.Sessions { // routes are passed on among clients
-		d.Sessions[i].ReflectorClient, d.Sessions[i].ReflectorClusterID = true, ip("10.99.0.1")
-	}
-	d.ExportPrefixes = []netip.Prefix{pfx("10.0.0.0/8")}
-	mustSet(t, s, d)
-	dialDeaf(t, "127.0.1.172", listenOf(d), fakeOptions{as: 64512, id: "10.99.1.172"})
-	reader := dialFake(t, "127.0.1.173", listenOf(d), fakeOptions{as: 64512, id: "10.99.1.173"})
-	noisy := dialFake(t, "127.0.1.174", listenOf(d), fakeOptions{as: 64512, id: "10.99.1.174"})
-	for _, a := range []string{"127.0.1.172", "127.0.1.173", "127.0.1.174"} {
-		awaitSession(t, s, a, "Established", established)
-	}
-	done := make(chan struct{})
-	defer func() { <-done }()
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() {
-		defer close(done)
-		for i := uint32(0); ; i++ {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			var b [4]byte
-			binary.BigEndian.PutUint32(b[:], 10<<24|(i%60_000)<<8)
-			noisy.send(update("10.0.0.2", 65000+i, 100, netip.PrefixFrom(netip.AddrFrom4(b), 24)))
-		}
-	}()
-	st := awaitSession(t, s, "127.0.1.172", "the end", func(st SessionStatus) bool { return st.Flaps > 0 })
-	if !strings.Contains(st.LastError, "has taken no data for too long") {
-		t.Errorf("reason %q", st.LastError)
-	}
-	if reader.isClosed() || noisy.isClosed() {
-		t.Error("another session was lost")
 	}
 }

@@ -2,8 +2,11 @@ package speaker
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
+	"slices"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -84,6 +87,70 @@ func processCPU() time.Duration {
 		return 0
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkPassedOn measures from the first UPDATE of an eBGP peer until five others, which read all, get nothing more.
+func BenchmarkPassedOn(b *testing.B) {
+	for _, pack := range []int{500, 1} {
+		b.Run(fmt.Sprintf("per-update=%d", pack), func(b *testing.B) {
+			const routes, receivers = 50_000, 5
+			s, d := testSpeaker(b, Config{Logger: zap.NewNop(), RestartDeferral: time.Second})
+			d.ExportPrefixes = []netip.Prefix{pfx("20.0.0.0/8")}
+			address := func(i int) string { return fmt.Sprintf("127.0.1.%d", 70+i) }
+			for i := range receivers + 1 {
+				sess := passive(address(i))
+				sess.PeerAS, sess.Type = uint32(65001+i), bgp.SessionGlobal
+				d.Sessions = append(d.Sessions, sess)
+			}
+			mustSet(b, s, d)
+			options := func(i int) fakeOptions {
+				return fakeOptions{as: uint32(65001 + i), id: fmt.Sprintf("10.99.3.%d", 1+i)}
+			}
+			sender := dialFake(b, address(0), listenOf(d), options(0))
+			var sent countedBytes
+			for i := 1; i <= receivers; i++ {
+				go func() { _, _ = io.Copy(&sent, dialDeaf(b, address(i), listenOf(d), options(i))) }()
+			}
+			for i := range receivers + 1 {
+				awaitSession(b, s, address(i), "Established", established)
+			}
+			var announced, gone [][]byte
+			for part := range slices.Chunk(manyPrefixes(routes), pack) {
+				u, _ := update("10.0.0.2", 65001, 0, part...).Serialize()
+				w, _ := withdrawal(part...).Serialize()
+				announced, gone = append(announced, u), append(gone, w)
+			}
+			write := func(list [][]byte) {
+				before := sent.Load()
+				for _, u := range list {
+					sender.write(u)
+				}
+				for last := before; last == before || last != sent.Load(); time.Sleep(50 * time.Millisecond) {
+					last = sent.Load()
+				}
+			}
+			cpu, total := time.Duration(0), int64(0)
+			for b.Loop() {
+				start, before := processCPU(), sent.Load()
+				write(announced)
+				cpu, total = cpu+processCPU()-start, total+sent.Load()-before
+				b.StopTimer()
+				write(gone)
+				b.StartTimer()
+			}
+			each := float64(b.N * routes * receivers)
+			b.ReportMetric(float64(cpu.Nanoseconds())/1000/each, "cpu-us/sent-route")
+			b.ReportMetric(float64(total)/each, "bytes/sent-route")
+		})
+	}
+}
+
+// countedBytes counts and discards what is written.
+type countedBytes struct{ atomic.Int64 }
+
+func (c *countedBytes) Write(p []byte) (int, error) {
+	c.Add(int64(len(p)))
+	return len(p), nil
 }
 
 // BenchmarkOriginate measures from Set with one more local prefix until a peer has the UPDATE.

@@ -34,12 +34,19 @@ func (s *Speaker) newGate(g bgp.Global) *wire.Gate {
 		Deferral:  s.cfg.RestartDeferral,
 		Waiting: func(peer netip.Addr) bool {
 			tap := s.taps.of(peer.Unmap())
-			return tap != nil && waiting(tap.outgoing.Load())
+			return tap != nil && tap.outgoing.Load().waiting()
 		},
 		Forwarding: s.cfg.Forwarding,
-		Opening: func(peer netip.Addr) {
+		Opening: func(peer netip.Addr, paths bool) {
 			if tap := s.taps.of(peer.Unmap()); tap != nil {
-				drain(tap.outgoing.Load())
+				tap.adding.Lock()
+				defer tap.adding.Unlock()
+				tap.outgoing.Load().begin(paths)
+			}
+		},
+		Writing: func(peer netip.Addr) {
+			if tap := s.taps.of(peer.Unmap()); tap != nil {
+				tap.outgoing.Load().writes()
 			}
 		},
 		Leaving: func(peer netip.Addr, cause wire.Cause) {

@@ -13,28 +13,20 @@ import (
 	"go.uber.org/zap"
 )
 
-// leftovers are routes that peers may still have from this node although they should not.
-//
-// Two faults of GoBGP leave them there, for ever: a dead route is used.
+// leftovers are routes of reflector clients that internal peers may still have from this node although they should not.
 //
 // Fault: the best path of a route is that of a reflector client, and then one of an internal peer that is no client.
 // GoBGP passes the new one on to clients alone (RFC 4456 section 6), and does not withdraw the old one from the other
-// internal peers, not even when all paths are gone. Shown by TestRouteOfAClientGoes. Can go when GoBGP's filterpath
-// withdraws it.
-//
-// Fault: the sender of a session puts all messages that wait into one batch, and sends the withdrawals of a batch
-// before its announcements. Of several messages about a route it keeps the last one for each path in the table, not
-// for the route, even where the peer knows no paths: if two paths come and go while a peer reads slowly, the withdrawal
-// of one is sent before the announcement of the other. Shown by TestRouteThatComesAndGoesWhileAPeerReadsNothing. Can go
-// when GoBGP keeps the last message for a route.
+// internal peers, not even when all paths are gone: a dead route is used. Shown by TestRouteOfAClientGoes. Can go when
+// GoBGP's filterpath withdraws it.
 //
 // The gate has a record of the routes that peers have. A route in it is withdrawn if the table has no path for it now
 // that may be passed on, and the peer got it before that was looked up. A peer is looked at when all that was for it is
-// written. Sessions with ADD-PATH have neither fault. The routes of reflector clients are not recorded.
+// written. Sessions with ADD-PATH do not have the fault.
 type leftovers struct {
 	mu        sync.Mutex
 	scheduled bool
-	changed   map[netip.Prefix]bool                // to look up for all peers
+	changed   map[netip.Prefix]bool                // to look up for all internal peers that are no clients
 	late      map[netip.Addr]map[netip.Prefix]bool // to look up again for peers to which something was under way
 }
 
@@ -49,7 +41,7 @@ func (r *speakerRun) leaves(paths []*apiutil.Path) {
 	}
 	for _, p := range paths {
 		nlri, ok := p.Nlri.(*gobgp.IPAddrPrefix)
-		if ok && (p.Withdrawal || rules.reflects && rules.internal[p.PeerAddress.Unmap()]) {
+		if ok && rules.reflects && (p.Withdrawal || rules.internal[p.PeerAddress.Unmap()]) {
 			r.lookLater(nlri.Prefix.Masked())
 		}
 	}

@@ -207,14 +207,25 @@ func (r *speakerRun) addSession(ctx context.Context, s bgp.Session) error {
 	if err := r.connect(s); err != nil { // before GoBGP reports for the first time that it is ready
 		return err
 	}
-	if err := r.srv.AddPeer(ctx, &api.AddPeerRequest{Peer: r.sp.cfg.peerConfig(s)}); err != nil {
+	if err := r.addPeer(ctx, s); err != nil {
 		r.gate.Remove(addr)
 		return err
 	}
-	r.mendMachine(s)
 	r.sessions[addr] = s
 	r.log(s).Info("bgp session configured", zap.Uint32("peerAS", s.PeerAS), zap.Bool("passive", s.Passive),
 		zap.Bool("restarting", restarting))
+	return nil
+}
+
+// addPeer adds the peer to GoBGP. Its FSM waits before its first session until it is mended.
+func (r *speakerRun) addPeer(ctx context.Context, s bgp.Session) error {
+	adding := &r.sp.taps.of(s.Address.Unmap()).adding
+	adding.Lock()
+	defer adding.Unlock()
+	if err := r.srv.AddPeer(ctx, &api.AddPeerRequest{Peer: r.sp.cfg.peerConfig(s)}); err != nil {
+		return err
+	}
+	r.mendMachine(s)
 	return nil
 }
 

@@ -6,21 +6,19 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/eapache/channels"
-
 	"github.com/manxnet/manx/bgp"
 )
 
 // peerTap is the speaker's data of a peer for the goroutines of its connections.
 type peerTap struct {
-	idle       atomic.Pointer[idleHold]                 // of the FSM that was made last; nil: none was made
-	outgoing   atomic.Pointer[channels.InfiniteChannel] // of that FSM
-	restarting atomic.Bool                              // the session existed before the restart that is under way
-	withheld   atomic.Bool                              // GoBGP would take a connection, but the path is to be up first
+	idle       atomic.Pointer[idleHold] // of the FSM that was made last; nil: none was made
+	outgoing   atomic.Pointer[outbox]   // of that FSM
+	adding     sync.Mutex               // while GoBGP has the peer and its FSM is not mended yet
+	restarting atomic.Bool              // the session existed before the restart that is under way
+	withheld   atomic.Bool              // GoBGP would take a connection, but the path is to be up first
 	received   received
 	counted    budget        // for counting the prefixes advertised to the peer
 	changes    atomic.Uint64 // of routes of others when the session was not up yet
-	blocked    blocked
 }
 
 // taps holds the taps of all configured sessions.

@@ -50,10 +50,6 @@ type Config struct {
 	// PrefixHold is how long a session stays down after it exceeded MaxPrefixes; default 5 minutes.
 	PrefixHold time.Duration
 
-	// MaxWaiting is how many changes of routes may wait for a peer that takes no data; then its session ends. GoBGP
-	// keeps each of them, some 200 bytes, without a bound. Default 1,000,000.
-	MaxWaiting int
-
 	// InterfaceOf names the interface that traffic to a next hop leaves by, empty if there is none; it is called while
 	// a filter has a rule about interfaces. Nil: such rules match no learned route.
 	InterfaceOf func(nextHop netip.Addr) string
@@ -78,7 +74,6 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.WarnPrefixes, 50_000)
 	setDefault(&c.MaxPrefixes, 500_000)
 	setDefault(&c.PrefixHold, 5*time.Minute)
-	setDefault(&c.MaxWaiting, 1_000_000)
 	if c.Forwarding == nil {
 		c.Forwarding = func() time.Duration { return math.MaxInt64 }
 	}
@@ -260,7 +255,6 @@ func (s *Speaker) maintain() {
 			s.sync.tick(now)
 			s.release(now)
 			s.status.Expire(now)
-			s.endBlocked()
 			s.offerWithheld()
 			s.refreshHops(now)
 		}

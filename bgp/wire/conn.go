@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/manxnet/manx/bgp/wire/message"
@@ -39,7 +38,6 @@ type conn struct {
 
 	// Of the speaker's goroutines.
 	sent        message.Record
-	routesSent  atomic.Uint64
 	swallowed   int  // messages of the speaker's own OPEN exchange
 	established bool // the speaker's state
 	sendHold    time.Duration

@@ -88,8 +88,11 @@ type Config struct {
 	Waiting func(peer netip.Addr) bool
 	// Forwarding returns for how long the kernel has kept the routes of this host, at least.
 	Forwarding func() time.Duration
-	// Opening is called before the speaker is Established, on the goroutine of its state machine.
-	Opening func(peer netip.Addr)
+	// Opening is called before the speaker is Established, on the goroutine of its state machine. paths: routes that
+	// are sent have identifiers (RFC 7911).
+	Opening func(peer netip.Addr, paths bool)
+	// Writing is called by the speaker's sender before each UPDATE, also one that is not sent.
+	Writing func(peer netip.Addr)
 	// Leaving is called when the speaker leaves the state Established, on the goroutine of its state machine.
 	Leaving func(peer netip.Addr, cause Cause)
 }
@@ -237,17 +240,6 @@ func (g *Gate) Close() {
 
 // NotAccepting returns why connections are not accepted, empty if they are.
 func (g *Gate) NotAccepting() string { return g.accepting.why() }
-
-// Blocked reports whether the peer does not take data at this moment although some wait, and how many routes it has
-// been sent in this session.
-func (g *Gate) Blocked(addr netip.Addr) (blocked bool, sent uint64) {
-	if p := g.peer(addr); p != nil {
-		if c := p.established(); c != nil {
-			return c.blocked(), c.routesSent.Load()
-		}
-	}
-	return false, 0
-}
 
 // Advertised returns the UPDATEs by which the peer was sent the routes that it has from us, as they were sent; one
 // UPDATE stands for all its routes that were not withdrawn since. ok is false if there is no session, or its routes are

@@ -27,10 +27,14 @@ func (c *conn) Write(b []byte) (int, error) {
 	if len(b) < bgp.BGP_HEADER_LENGTH {
 		return 0, io.ErrShortWrite
 	}
-	switch kind := b[18]; {
+	kind := b[18]
+	if kind == bgp.BGP_MSG_UPDATE {
+		c.p.gate.cfg.Writing(c.p.addr)
+	}
+	switch {
 	case c.swallowed < openingMessages && (kind == bgp.BGP_MSG_OPEN || kind == bgp.BGP_MSG_KEEPALIVE):
 		if c.swallowed++; c.swallowed == openingMessages {
-			c.p.gate.cfg.Opening(c.p.addr)
+			c.p.gate.cfg.Opening(c.p.addr, c.sent.Paths)
 		}
 		return len(b), nil
 	case kind == bgp.BGP_MSG_NOTIFICATION:
@@ -65,7 +69,6 @@ func (c *conn) pass(b []byte) {
 	defer c.writes.Unlock()
 	if m := c.sent.Check(b); m != nil {
 		c.writeNow(m)
-		c.routesSent.Add(c.sent.Count(m))
 	}
 }
 
@@ -137,13 +140,6 @@ func (c *conn) busy() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.writing || time.Since(c.lastWrite) < quiet
-}
-
-// blocked reports whether a write is under way.
-func (c *conn) blocked() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.writing
 }
 
 // SetWriteDeadline is called by the speaker's state machine: without a deadline when the session is established.

@@ -18,7 +18,7 @@ const (
 	subAttributeList, subUnknown, subOptional, subNetworkField = 1, 2, 9, 10
 	SubInOpenSent, SubInOpenConfirm, SubInEstablished          = 1, 2, 3
 	SubPrefixes, SubShutdown, SubDeconfigured, SubReset        = 1, 2, 3, 4
-	SubRejected, SubOtherChange, SubCollision, SubNoSpace      = 5, 6, 7, 8
+	SubRejected, SubOtherChange, SubCollision                  = 5, 6, 7
 	SubBFDDown                                                 = 10
 
 	headerLength  = bgp.BGP_HEADER_LENGTH

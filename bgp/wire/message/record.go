@@ -136,29 +136,6 @@ func (r *Record) Withdraw(prefix netip.Prefix, before time.Time) (m []byte, late
 	return appendUpdate(nil, update{withdrawn: x.encoded()}), false
 }
 
-// Count returns the number of routes in an UPDATE.
-func (r *Record) Count(m []byte) (n uint64) {
-	u, _ := splitUpdate(m)
-	lists := [][]byte{u.withdrawn, u.nlri}
-	attributes(u.attrs, func(a attribute) {
-		read := readUnreach
-		switch a.kind {
-		case bgp.BGP_ATTR_TYPE_MP_REACH_NLRI:
-			read = readReach
-		case bgp.BGP_ATTR_TYPE_MP_UNREACH_NLRI:
-		default:
-			return
-		}
-		if x, ok := read(a.value); ok {
-			lists = append(lists, x.nlri)
-		}
-	})
-	for _, list := range lists {
-		routes(list, r.V6, r.Paths, func(route, []byte) { n++ })
-	}
-	return n
-}
-
 func withoutUnreach(attrs []byte) (kept []byte) {
 	attributes(attrs, func(a attribute) {
 		if a.kind != bgp.BGP_ATTR_TYPE_MP_UNREACH_NLRI {
