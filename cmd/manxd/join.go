@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"os"
-	"path/filepath"
 	"time"
 
 	"go.uber.org/zap"
@@ -144,7 +143,6 @@ func (o options) nodeConfig() node.Config {
 		KubernetesDatastore: o.datastore == connect.Kubernetes, UsePodCIDR: o.kube.UsePodCIDR,
 		DisableConflictCheck: o.disableConflictCheck, WaitForDatastore: o.waitForDatastore,
 		NoDefaultPools: o.noDefaultPools, Pool4: o.pool4.config(), Pool6: o.pool6.config(), NoIPv6: o.noIPv6(),
-		Directories: []string{"/var/run/calico", filepath.Dir(o.nodeNameFile), filepath.Dir(o.mtuFile)},
 	}
 }
 

@@ -30,6 +30,7 @@ func parts(j *joined) ([]part.Part, error) {
 		return nil, err
 	}
 	return append([]part.Part{
+		newNodeFiles(j),
 		dataplane,
 		part.Optional(policy),
 		newFlowLog(j, policy),

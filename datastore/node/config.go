@@ -35,8 +35,6 @@ type Config struct {
 	// Waiting receives the reason each time that registration has to wait; may be nil.
 	Waiting func(error)
 
-	Directories []string // made if absent
-
 	PollInterval time.Duration // AUTODETECT_POLL_INTERVAL; 0: a minute
 }
 

@@ -6,8 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-
-	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // NameSources are the sources of a node's name.
@@ -58,15 +56,6 @@ func checkName(name string) error {
 	if !valid {
 		return fmt.Errorf("%q cannot be a node's name: want at most 253 of a-z, 0-9, \"-\" and \".\", with a letter "+
 			"or digit first and last; set NODENAME", name)
-	}
-	return nil
-}
-
-// writeName writes the name for the CNI plugin, which compares every byte: there is no newline. Readers see either the
-// old or the whole new file.
-func writeName(path, name string) error {
-	if err := safefile.Replace(path, []byte(name), 0o644); err != nil {
-		return fmt.Errorf("write the nodename file %s: %w", path, err)
 	}
 	return nil
 }

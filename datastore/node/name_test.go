@@ -47,23 +47,3 @@ func TestName(t *testing.T) {
 		})
 	}
 }
-
-func TestWriteName(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lib", "calico", "nodename")
-	for _, name := range []string{"node-long-name", "n2"} {
-		if err := writeName(path, name); err != nil {
-			t.Fatal(err)
-		}
-		b, err := os.ReadFile(path)
-		info, _ := os.Stat(path)
-		if err != nil || string(b) != name || info.Mode() != 0o644 {
-			t.Errorf("got %q mode %s, %v", b, info.Mode(), err)
-		}
-	}
-	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 1 {
-		t.Errorf("left behind: %v", entries)
-	}
-	if err := writeName("/proc/nope/nodename", "n"); err == nil || !strings.Contains(err.Error(), "nodename file") {
-		t.Error(err)
-	}
-}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
-	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // errLocked is the error while ClusterInformation reports that the datastore is not ready: it is being migrated.
@@ -41,9 +40,6 @@ func Register(
 		return Result{}, fmt.Errorf("register node %s: %w", name, err)
 	}
 	log = log.With(zap.String("node", name))
-	if err := makeDirectories(c.Directories); err != nil {
-		return Result{}, err
-	}
 	if err := c.waitForDatastore(ctx, store, log); err != nil {
 		return Result{}, err
 	}
@@ -60,11 +56,6 @@ func Register(
 	}
 	if w := renamed(c.Name.File, name); w != "" {
 		result.Warnings = append(result.Warnings, w)
-	}
-	if c.Name.File != "" {
-		if err := writeName(c.Name.File, name); err != nil {
-			return result, err
-		}
 	}
 	for _, w := range result.Warnings {
 		log.Warn(w)
@@ -91,17 +82,6 @@ func (r *registrar) ensureAll(ctx context.Context, log *zap.Logger) (Result, err
 		return result, err
 	}
 	return result, r.config.ensureDefaults(ctx, r.store, r.name)
-}
-
-func makeDirectories(paths []string) error {
-	for _, path := range paths {
-		d, err := safefile.Make(path, 0o755)
-		if err != nil {
-			return fmt.Errorf("make the directories that Calico's plugins use: %w", err)
-		}
-		_ = d.Close()
-	}
-	return nil
 }
 
 // renamed returns a warning if the name differs from that of an earlier run.

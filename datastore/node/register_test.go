@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -133,7 +132,7 @@ func TestNewCluster(t *testing.T) {
 	c := Config{Name: NameSources{File: filepath.Join(dir, "lib", "nodename"), HostName: func() (string, error) {
 		return "N1", nil
 	}},
-		Directories: []string{filepath.Join(dir, "run")}, Pool4: PoolConfig{IPIP: "CrossSubnet"}}
+		Pool4: PoolConfig{IPIP: "CrossSubnet"}}
 	mustRegister(t, store, c, &fixedHost{interfaces: interfaces("eth0 192.168.9.1/24")})
 	for _, w := range startup(t) {
 		if strings.Contains(w.Key, "tiers") && !reflect.DeepEqual(comparable(t, rawValue(t, client, w.Key)),
@@ -156,12 +155,6 @@ func TestNewCluster(t *testing.T) {
 		if err != nil || !strings.HasSuffix(showPool(o.Value.(*model.IPPool)), want) {
 			t.Errorf("%s: %v, %v", name, o, err)
 		}
-	}
-	if b, err := os.ReadFile(c.Name.File); err != nil || string(b) != "n1" {
-		t.Errorf("nodename file %q, %v", b, err)
-	}
-	if info, err := os.Stat(c.Directories[0]); err != nil || !info.IsDir() {
-		t.Error(err)
 	}
 }
 
@@ -390,7 +383,7 @@ func TestRenamedHostIsTold(t *testing.T) {
 	store := etcdtest.Start(t).Store(t)
 	c := named("new")
 	c.Name.File = filepath.Join(t.TempDir(), "nodename")
-	if err := writeName(c.Name.File, "old"); err != nil {
+	if err := (Files{Name: c.Name.File}).Write("old"); err != nil {
 		t.Fatal(err)
 	}
 	r := mustRegister(t, store, c, &fixedHost{interfaces: interfaces("eth0 10.0.0.1/24")})

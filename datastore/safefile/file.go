@@ -1,6 +1,7 @@
 package safefile
 
 import (
+	"bytes"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -37,7 +38,8 @@ func CheckName(name string) error {
 }
 
 // Replace writes a file with this content and mode in the place of any entry of that name except a folder. Readers see
-// either the old or the whole new file. A link of that name is replaced, not followed.
+// either the old or the whole new file. A link of that name is replaced, not followed. A file of this process's user
+// that is so already is not written: that works on a disk that is full or read-only.
 func (d *Dir) Replace(name string, content []byte, mode fs.FileMode) error {
 	return d.replace(name, content, mode, false)
 }
@@ -45,6 +47,9 @@ func (d *Dir) Replace(name string, content []byte, mode fs.FileMode) error {
 func (d *Dir) replace(name string, content []byte, mode fs.FileMode, durable bool) error {
 	if err := CheckName(name); err != nil {
 		return err
+	}
+	if d.has(name, content, mode) {
+		return nil
 	}
 	f, temporary, err := d.create(mode)
 	if err != nil {
@@ -63,6 +68,21 @@ func (d *Dir) replace(name string, content []byte, mode fs.FileMode, durable boo
 		_ = unix.Unlinkat(d.fd(), temporary, 0)
 	}
 	return err
+}
+
+// has reports whether a file is as Replace would make it.
+func (d *Dir) has(name string, content []byte, mode fs.FileMode) bool {
+	f, st, err := d.open(name, unix.O_RDONLY, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close() //nolint:errcheck // only read
+	if int(st.Uid) != os.Geteuid() || st.Nlink != 1 || st.Mode&0o7777 != uint32(mode.Perm()) ||
+		st.Size != int64(len(content)) {
+		return false
+	}
+	have, err := io.ReadAll(io.LimitReader(f, st.Size+1))
+	return err == nil && bytes.Equal(have, content)
 }
 
 // create creates a file with a random name.
