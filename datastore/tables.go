@@ -35,8 +35,9 @@ type Tables struct {
 	// revision is the newest of the shared clock, 0 while there are several clocks.
 	revision int64
 	oneClock bool
-	// logged is the logged reason of the current loss, empty when all kinds are in sync.
-	logged string
+	// logged is the reason of the current loss that was logged last, empty when all kinds are in sync.
+	logged   string
+	loggedAt time.Time
 }
 
 // Status is the state of the tables relative to the datastore.
@@ -208,9 +209,9 @@ func (t *Tables) lost(e Event) {
 	}
 	t.status.LastError, t.status.LastErrorAt = e.Err, at
 	t.settle()
-	if again := e.Err != nil && e.Err.Error() == t.logged; wasSync && t.status.Complete && !again {
+	if t.status.Complete && t.isNews(e, wasSync, at) {
 		if e.Err != nil {
-			t.logged = e.Err.Error() // logged once for all kinds that are lost together
+			t.logged, t.loggedAt = e.Err.Error(), at
 		}
 		fields := []zap.Field{zap.Int64("revision", t.revision), zap.Error(e.Err)}
 		if len(e.Kinds) > 0 {
@@ -218,6 +219,18 @@ func (t *Tables) lost(e Event) {
 		}
 		t.log.Warn("datastore connection lost, keeping the last state", fields...)
 	}
+}
+
+// reasonInterval is the least time between two different reasons of one loss in the log.
+const reasonInterval = 30 * time.Second
+
+// isNews reports whether a loss is logged: it is new, or its reason has changed. All kinds that are lost
+// together are logged once.
+func (t *Tables) isNews(e Event, wasSync bool, at time.Time) bool {
+	if e.Err == nil {
+		return wasSync
+	}
+	return e.Err.Error() != t.logged && (wasSync || at.Sub(t.loggedAt) >= reasonInterval)
 }
 
 // settle determines whether all kinds are in sync, and if not, why.

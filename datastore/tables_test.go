@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -203,6 +204,33 @@ func TestLastStateStaysWhileTheConnectionIsLost(t *testing.T) {
 	}
 	if st := tables.Status(); !st.InSync || st.Restarts != 1 || st.Objects != 2 {
 		t.Errorf("status %+v", st)
+	}
+}
+
+// The log has the reason of a loss, and those that take its place while it lasts, now and then.
+func TestReasonsOfALossAreLogged(t *testing.T) {
+	core, logged := observer.New(zap.WarnLevel)
+	tables := NewTables(zap.New(core), "")
+	now := time.Now()
+	tables.now = func() time.Time { return now }
+	tables.Apply(update("a", 1), inSync(10))
+	for range 100 { // 200 s
+		tables.Apply(lostEvent("refused"), lostEvent("refused"))
+		now = now.Add(time.Second)
+		tables.Apply(lostEvent("unknown authority"))
+		now = now.Add(time.Second)
+	}
+	var reasons []string
+	for _, e := range logged.All() {
+		reasons = append(reasons, e.ContextMap()["error"].(string))
+	}
+	if n := len(reasons); n < 5 || n > 8 || !slices.Equal(reasons[:3], []string{"refused", "unknown authority",
+		"refused"}) {
+		t.Errorf("logged %q", reasons)
+	}
+	tables.Apply(inSync(11), lostEvent("refused"))
+	if n := logged.Len(); n != len(reasons)+1 {
+		t.Errorf("another loss: %d lines, want %d", n, len(reasons)+1)
 	}
 }
 

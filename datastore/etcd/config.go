@@ -136,7 +136,7 @@ func (c Config) secure() bool {
 	return scheme == "https" || scheme == "" && (c.CAFile != "" || c.CertFile != "")
 }
 
-// tlsConfig reads the TLS files; nil if the endpoints are not encrypted.
+// tlsConfig reads the TLS files; it returns nil if the endpoints are not encrypted.
 func (c Config) tlsConfig() (*tls.Config, error) {
 	if !c.secure() {
 		return nil, nil
@@ -150,13 +150,11 @@ func (c Config) tlsConfig() (*tls.Config, error) {
 		config.RootCAs = pool
 	}
 	if c.CertFile != "" {
-		if _, err := ReadKeyPair(c.CertFile, c.KeyFile); err != nil {
+		cert, err := ReadKeyPair(c.CertFile, c.KeyFile)
+		if err != nil {
 			return nil, err
 		}
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			cert, err := ReadKeyPair(c.CertFile, c.KeyFile)
-			return &cert, err
-		}
+		config.Certificates = []tls.Certificate{cert}
 	}
 	return config, nil
 }

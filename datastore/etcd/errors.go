@@ -126,7 +126,11 @@ func (s *Store) probe(ctx context.Context, endpoint string) error {
 	if scheme == "unix" {
 		network = scheme
 	}
-	err := greet(ctx, network, address, s.tls)
+	config, err := s.config.tlsConfig()
+	if err != nil {
+		return err
+	}
+	err = greet(ctx, network, address, config)
 	var dial *net.OpError
 	switch {
 	case err == nil:

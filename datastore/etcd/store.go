@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/codec"
@@ -34,7 +35,7 @@ const (
 // Store is a datastore.Store over an etcd cluster.
 type Store struct {
 	config  Config
-	tls     *tls.Config
+	tls     *tls.Config // of the files at the start; nil: the endpoints are not encrypted
 	client  *clientv3.Client
 	log     *zap.Logger
 	ctx     context.Context // ends with Close
@@ -74,6 +75,16 @@ func (s *Store) connect(ctx context.Context) error {
 	if err := s.reachable(ctx, dialTimeout); err != nil {
 		return err
 	}
+	// gRPC's own limit is two minutes: too long after the datastore's return.
+	options := []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+			MaxDelay: 2 * time.Second},
+		MinConnectTimeout: dialTimeout,
+	}), grpc.WithChainUnaryInterceptor(forgetToken)}
+	if s.tls != nil {
+		options = append(options,
+			grpc.WithTransportCredentials(&currentTLS{credentials.NewTLS(s.tls), s.config}))
+	}
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints:            s.config.Endpoints,
 		DialTimeout:          dialTimeout,
@@ -84,13 +95,8 @@ func (s *Store) connect(ctx context.Context) error {
 		Username:             s.config.Username,
 		Password:             s.config.Password,
 		Context:              s.ctx,
-		// gRPC's own limit is two minutes: too long after the datastore's return.
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
-				MaxDelay: 2 * time.Second},
-			MinConnectTimeout: dialTimeout,
-		}), grpc.WithChainUnaryInterceptor(forgetToken)},
-		Logger: quietClient(s.log.Named("etcd-client")),
+		DialOptions:          options,
+		Logger:               quietClient(s.log.Named("etcd-client")),
 	})
 	if err != nil {
 		return s.explain(ctx, err)

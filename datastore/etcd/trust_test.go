@@ -317,6 +317,46 @@ func TestReplacedClientCertificateCounts(t *testing.T) {
 	}
 }
 
+// The file of the CA certificate is read for each connection: a client needs no restart when the servers' authority is
+// replaced, and does not trust the old one any longer.
+func TestReplacedAuthorityCounts(t *testing.T) {
+	dir := t.TempDir()
+	e, err := startEmbedded(t, embedded.Config{DataDir: dir, Listen: "127.0.0.1:0"})
+	must(t, err)
+	good := bundle(t, dir)
+	line := newProxy(t, e.Address())
+	good.Endpoints = []string{strings.Replace(line.URL(), "http", "https", 1)}
+	good.RequestTimeout = time.Second
+	content, err := os.ReadFile(good.CAFile)
+	must(t, err)
+	other, err := os.ReadFile(newPKI(t).otherCA)
+	must(t, err)
+	s := open(t, good)
+	a := create(t, s, peer("a", "10.0.0.1"))
+	must(t, os.WriteFile(good.CAFile, other, 0o600))
+	line.cut()
+	line.mend()
+	if _, err := s.Create(t.Context(), peer("b", "10.0.0.1")); err == nil ||
+		!strings.Contains(err.Error(), "is not signed by CA certificate file "+good.CAFile) {
+		t.Errorf("with the certificate of another authority: %v", err)
+	}
+	must(t, os.Remove(good.CAFile))
+	if _, err := s.Create(t.Context(), peer("b", "10.0.0.1")); err == nil ||
+		!strings.Contains(err.Error(), good.CAFile) {
+		t.Errorf("without the file: %v", err)
+	}
+	must(t, os.WriteFile(good.CAFile, content, 0o600))
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		_, err := s.Get(t.Context(), a.Key)
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("with the right certificate: %v", err)
+		}
+	}
+}
+
 // The server does not serve HTTP: with etcd's handlers every user could read the variables and the command line of the
 // process.
 func TestEmbeddedServesNoHTTP(t *testing.T) {
