@@ -58,7 +58,7 @@ func Compute(in Input) Desired {
 		c.note("Node/"+in.Node, "does not exist: this node is not registered, so it has no BGP sessions")
 		return Desired{Notices: c.sortedNotices()}
 	}
-	d := Desired{Global: c.global(in.RouterID), Drain: c.drain()}
+	d := Desired{Global: c.global(in.RouterID), Drain: c.drain(), IPv4: c.me.addrs[ipv4]}
 	p := planner{cluster: c, reader: in.Reader, passwords: in.Passwords, secrets: map[[2]string]secret{}}
 	peerings := c.peerings(in.Reader)
 	d.Sessions, d.Conflicts = settle(p.requests(peerings))

@@ -27,6 +27,7 @@ type Desired struct {
 	Notices    []Notice
 	Originated []Origin     // sorted by prefix
 	Addresses  []netip.Addr // of the node itself and of its tunnel devices; sorted
+	IPv4       netip.Addr   // of the node itself; invalid if it has none
 
 	// The next two decide which learned routes the speaker may pass on to other peers, whatever their type: those that
 	// lie inside one of ExportPrefixes and not inside one of NoExportPrefixes. A default route from one switch

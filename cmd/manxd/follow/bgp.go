@@ -40,24 +40,36 @@ func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, 
 	return period
 }
 
-// decide computes the configuration of BGP. If this host's Node was deleted or is invalid it keeps the previous
-// decision, which keeps the node connected.
+// decide computes the configuration of BGP. If this host's Node was deleted, is invalid or has lost its IPv4 address,
+// it keeps the previous decision, which keeps the node connected. The address is the router ID: without it, all
+// sessions would restart, and again when registration has restored it.
 func (f *Follower) decide(snapshot *datastore.Snapshot) (d bgp.Desired, kept bool) {
 	in := f.config.Settings
 	in.Reader, in.Passwords, in.Connected = snapshot, f.config.Passwords, f.config.Connected()
 	d = bgp.Compute(in)
 	before, at := f.Decided()
-	if d.Global.LocalAS == 0 && before.Global.LocalAS != 0 {
-		before.Notices = []bgp.Notice{{Object: "Node/" + in.Node,
-			Reason: "is not there or cannot be used any more: BGP is kept as it was"}}
+	if why := lost(before, d); why != "" {
+		before.Notices = []bgp.Notice{{Object: "Node/" + in.Node, Reason: why + ": BGP is kept as it was"}}
 		f.desired.Store(&decision{before, at})
-		f.config.Log.Error("the Node of this node is not there or cannot be used any more: BGP is kept as it was",
-			zap.String("node", in.Node))
+		f.config.Log.Error("the Node of this node "+why+": BGP is kept as it was", zap.String("node", in.Node))
 		return before, true
 	}
 	f.logNotices(before.Notices, d.Notices)
 	f.desired.Store(&decision{d, time.Now()})
 	return d, false
+}
+
+// lost returns what this host's Node lacks since a decision, empty if nothing that BGP cannot do without.
+func lost(before, now bgp.Desired) string {
+	switch {
+	case before.Global.LocalAS == 0:
+		return ""
+	case now.Global.LocalAS == 0:
+		return "is not there or cannot be used any more"
+	case before.IPv4.IsValid() && !now.IPv4.IsValid():
+		return "has no IPv4 address any more (if that is meant, restart manxd)"
+	}
+	return ""
 }
 
 // logNotices logs new notices, so that the log shows when a password could not be read.

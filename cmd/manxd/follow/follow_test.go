@@ -261,6 +261,25 @@ func TestNodeDeletedKeepsBGP(t *testing.T) {
 	})
 }
 
+// A Node that is applied without its address restarts nothing.
+func TestNodeWithoutAddressKeepsBGP(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.begin()
+		r.expect("at first", "agent all true changed [] synced true false", mesh)
+		r.tables.Apply(r.put(model.KindNode, "", "n1", `{"bgp":{"ipv6Address":"fd00::1/64"}}`))
+		r.expect("without address", "agent all false changed [n1] synced true false")
+		if n := r.follower.Desired().Notices; len(n) != 1 ||
+			!strings.Contains(n[0].Reason, "has no IPv4 address any more") {
+			t.Errorf("notices %v", n)
+		}
+		r.tables.Apply(r.put(model.KindNode, "", "n1", `{"bgp":{"ipv4Address":"192.0.2.1/24"}}`))
+		r.expect("with it again", "agent all false changed [n1] synced true false", mesh)
+		if n := r.follower.Desired().Notices; len(n) > 0 {
+			t.Errorf("notices %v", n)
+		}
+	})
+}
+
 // A changed password takes effect: at once after a notification, else at the next check. Before that, BGP is not
 // decided again. There are no checks while no session has a password.
 func TestPasswordsChange(t *testing.T) {
