@@ -40,6 +40,12 @@ type Tables struct {
 	loggedAt time.Time
 }
 
+// Rollback is a change of the datastore's revision to an earlier one.
+type Rollback struct {
+	From, To int64
+	At       time.Time
+}
+
 // Status is the state of the tables relative to the datastore.
 type Status struct {
 	// InSync is set if all watched kinds are in sync.
@@ -56,8 +62,10 @@ type Status struct {
 	LastErrorAt time.Time
 	// Lost are the lost kinds while others are in sync: their last state is kept. nil if all are alike.
 	Lost []model.Kind
-	// Restarts counts the full reads after the first.
-	Restarts int
+	// Restarts counts the full reads after the first, Rollbacks those that found an earlier revision than the one
+	// before: the datastore was restored. Only kinds with one clock are compared. Rollback is the last one.
+	Restarts, Rollbacks int
+	Rollback            Rollback
 	// Objects is the number of usable objects, Quarantined of unusable ones.
 	Objects, Quarantined int
 }
@@ -191,6 +199,12 @@ func (t *Tables) inSync(e Event) {
 	}
 	if again {
 		t.status.Restarts++
+	}
+	if before := t.status.Revision; t.oneClock && t.revision < before {
+		t.status.Rollbacks++
+		t.status.Rollback = Rollback{before, t.revision, t.now()}
+		t.log.Error("the datastore is in an earlier state than before: it was restored", zap.Int64("revision", before),
+			zap.Int64("now", t.revision))
 	}
 	t.status.Revision = t.revision
 	t.settle()

@@ -202,7 +202,7 @@ func TestLastStateStaysWhileTheConnectionIsLost(t *testing.T) {
 	if !s.InSync() || changes(s, before) != "a:1>21 b:2>0 c:0>11 " || s.Revision() != 30 {
 		t.Errorf("after: %q at %d", changes(s, before), s.Revision())
 	}
-	if st := tables.Status(); !st.InSync || st.Restarts != 1 || st.Objects != 2 {
+	if st := tables.Status(); !st.InSync || st.Restarts != 1 || st.Objects != 2 || st.Rollbacks != 0 {
 		t.Errorf("status %+v", st)
 	}
 }
@@ -239,6 +239,10 @@ func TestDatastorePutBackToAnEarlierState(t *testing.T) {
 	tables.Apply(lostEvent("restored"), update("a", 3), remove("b", 4), inSync(4))
 	if s := tables.Snapshot(); content(s) != "a=3 " || s.Revision() != 4 {
 		t.Errorf("%q at %d", content(s), s.Revision())
+	}
+	if st := tables.Status(); st.Rollbacks != 1 || st.Rollback.From != 10 || st.Rollback.To != 4 ||
+		st.Rollback.At.IsZero() {
+		t.Errorf("status %+v", st)
 	}
 	tables.Apply(update("b", 5))
 	if s := tables.Snapshot(); content(s) != "a=3 b=5 " {

@@ -220,7 +220,7 @@ func (x *search) take(ctx context.Context, cidr netip.Prefix, b *heldBlock, own 
 			return nil
 		}
 		r := x.request
-		taken := assignNext(block.Block, x.missing(), attribute(r.Handle, r.Attrs), x.reserved.has)
+		taken := assignNext(block.Block, x.missing(), attribute(r.Handle, r.Attrs), x.skips)
 		if len(taken) == 0 {
 			return nil
 		}
@@ -232,6 +232,11 @@ func (x *search) take(ctx context.Context, cidr netip.Prefix, b *heldBlock, own 
 		}
 		return nil
 	})
+}
+
+// skips reports whether an address is not assigned though it is free.
+func (x *search) skips(a netip.Addr) bool {
+	return x.reserved.has(a) || x.request.InUse != nil && x.request.InUse(a)
 }
 
 // commit counts n new addresses of a block in the handle and stores the block.
@@ -328,7 +333,7 @@ func (x *search) inWalkOrder(objects []*model.Object, p pool) []netip.Prefix {
 		if !ok || !within(cidr, p.cidr) {
 			continue
 		}
-		if b, err := x.hold(o); err != nil || freeIn(b.Block, x.reserved.has) == 0 {
+		if b, err := x.hold(o); err != nil || !hasFree(b.Block, x.skips) {
 			continue
 		}
 		if cidr.Addr().Less(start.Addr()) {

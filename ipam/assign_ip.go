@@ -20,11 +20,15 @@ type AddressRequest struct {
 	Attrs   map[string]string
 	// Use is the purpose that the pool must allow; empty for any.
 	Use   v3.IPPoolAllowedUse
+	InUse func(netip.Addr) bool // see Request.InUse
 	Later Later
 }
 
 // ErrAssigned is wrapped by the error of AssignIP for an address that is already assigned.
 var ErrAssigned = errAssigned
+
+// errInUse is wrapped by the error of AssignIP for an address that is free, and in use on the host.
+var errInUse = errors.New("is free in the datastore, and in use on this host")
 
 // AssignIP assigns a given address of an enabled pool. It ignores reservations, selectors and the block limit. A
 // missing block is claimed for the host.
@@ -74,6 +78,9 @@ func (a *Allocator) assignIP(ctx context.Context, r AddressRequest) error {
 		}
 		if err := assignExact(b.Block, r.Address, attribute(r.Handle, r.Attrs)); err != nil {
 			return err
+		}
+		if r.InUse != nil && r.InUse(r.Address) {
+			return fmt.Errorf("%s %w", r.Address, errInUse)
 		}
 		return s.commit(ctx, b, r.Handle, 1, r.Later.in(b.Block, owner))
 	})

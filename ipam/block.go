@@ -218,6 +218,11 @@ func isEmpty(b *model.Block) bool {
 	return true
 }
 
+// hasFree reports whether a block has a free address for which skip is false.
+func hasFree(b *model.Block, skip func(netip.Addr) bool) bool {
+	return slices.ContainsFunc(b.Unallocated, func(o int) bool { return !skip(addressAt(b.CIDR, o)) })
+}
+
 // freeIn counts the free addresses for which skip is false.
 func freeIn(b *model.Block, skip func(netip.Addr) bool) int {
 	n := 0

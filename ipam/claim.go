@@ -67,7 +67,7 @@ func (x *search) nextOwn(ctx context.Context) (heldBlock, error) {
 		case err != nil:
 			x.log.Warn("block is passed over", zap.Stringer("block", cidr), zap.Stringer("owner", x.owner),
 				zap.Error(err))
-		case freeIn(b.Block, x.reserved.has) > 0:
+		case hasFree(b.Block, x.skips):
 			return b, nil
 		}
 	}
@@ -97,7 +97,7 @@ func (x *search) claimNew(ctx context.Context) (heldBlock, error) {
 		if errors.Is(err, errTaken) {
 			continue // another process was faster
 		}
-		if err == nil && freeIn(b.Block, x.reserved.has) == 0 {
+		if err == nil && !hasFree(b.Block, x.skips) {
 			continue
 		}
 		return b, err
@@ -144,7 +144,7 @@ func (x *search) findFree(ctx context.Context) (netip.Prefix, error) {
 			switch {
 			case err != nil:
 				x.log.Warn("block is passed over", zap.Stringer("block", cidr), zap.Error(err))
-			case !x.ahead && ownerOf(b.Block) == x.owner.String() && freeIn(b.Block, x.reserved.has) > 0:
+			case !x.ahead && ownerOf(b.Block) == x.owner.String() && hasFree(b.Block, x.skips):
 				return cidr, nil // another process of this host has just claimed it
 			case isEmpty(b.Block) && ownerOf(b.Block) != x.owner.String():
 				unused = append(unused, b)

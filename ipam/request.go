@@ -51,7 +51,10 @@ type Request struct {
 	Use v3.IPPoolAllowedUse
 	// NamespaceLabels are compared with the pools' namespace selectors; nil counts as no labels.
 	NamespaceLabels map[string]string
-	Later           Later
+	// InUse reports whether the host has an address in use, whatever the datastore has: a restored datastore lacks what
+	// was assigned since. Such an address is not assigned. Nil: none is.
+	InUse func(netip.Addr) bool
+	Later Later
 }
 
 // Later takes over the end of a write that is under way beside the write of the block: the count of the addresses in

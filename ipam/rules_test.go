@@ -251,6 +251,31 @@ func TestReservedAddressesAreSkipped(t *testing.T) {
 	x.refused(err, "2 of 3 IPv4", "is exhausted: 6 of 16 addresses in use, 11 reserved")
 }
 
+// What the host has in use is not assigned, whatever a restored datastore lacks.
+func TestAddressesInUseAreSkipped(t *testing.T) {
+	x := newBench(t, poolObject("p", "10.0.0.0/29", 29))
+	used := func(r *Request) {
+		r.InUse = func(a netip.Addr) bool {
+			return a == netip.MustParseAddr("10.0.0.0") || a == netip.MustParseAddr("10.0.0.2")
+		}
+	}
+	got, err := x.auto("e", "h", 3, used)
+	if err != nil || got != "10.0.0.1/29 10.0.0.3/29 10.0.0.4/29" {
+		t.Errorf("%s, %v", got, err)
+	}
+	request := AddressRequest{Address: netip.MustParseAddr("10.0.0.2"), Host: "e", Handle: "h",
+		InUse: func(netip.Addr) bool { return true }}
+	if err := x.AssignIP(context.Background(), request); !errors.Is(err, errInUse) {
+		t.Errorf("on request: %v", err)
+	}
+	request.InUse = func(netip.Addr) bool { return false }
+	if err := x.AssignIP(context.Background(), request); err != nil {
+		t.Errorf("not in use any more: %v", err)
+	}
+	_, err = x.auto("e", "h", 4, used)
+	x.refused(err, "3 of 4 IPv4")
+}
+
 func TestUnusedBlockIsTakenOverAfterAMinute(t *testing.T) {
 	x := newBench(t, poolObject("p", "10.0.0.0/29", 29),
 		configObject(model.IPAMConfig{StrictAffinity: true, AutoAllocateBlocks: true}))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/manxnet/manx/cni"
 	"github.com/manxnet/manx/cni/engine"
+	"github.com/manxnet/manx/dataplane/podnet"
 )
 
 // buildVersion is set when the binary is linked.
@@ -84,7 +85,7 @@ func (p *plugin) engine(conf *cni.Config) *engine.Engine {
 		Node: (*cni.Config).NodeName, MTUFile: p.mtuFile,
 		Kubernetes: func(conf *cni.Config) (engine.Kubernetes, error) { return p.kubernetes(conf) },
 		Agent:      daemonRuns, Enforced: enforced, Report: reportWait(log), Log: log, Now: p.now,
-		BeforeStep: p.beforeStep,
+		User: podnet.User, BeforeStep: p.beforeStep,
 	})
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/manxnet/manx/cmd/manxd/part"
@@ -31,6 +32,12 @@ func (t *tablesPart) Ready() server.Check { return t.control.Datastore.Ready() }
 func (t *tablesPart) Notices() (list []server.Notice) {
 	for _, text := range t.store.Notices() {
 		list = append(list, server.Notice{Topic: "datastore", Subject: t.datastore, Text: text})
+	}
+	if r := t.tables.Status().Rollback; r.From != 0 {
+		list = append(list, server.Notice{Topic: "datastore", Subject: t.datastore, Since: r.At,
+			Text: fmt.Sprintf("it went back from revision %d to %d: it was restored from an earlier state. The writes "+
+				"between the two are lost, addresses of containers too; those in use on this host are not assigned "+
+				"again. This notice stays until manxd is restarted", r.From, r.To)})
 	}
 	return list
 }

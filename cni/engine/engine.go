@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,6 +56,9 @@ type Config struct {
 	// Lasting is set if this process lives on after a response: the response to Add then waits only for the write of
 	// the block, and Finish waits for the others.
 	Lasting bool
+	// User returns the name of the interface of this host that has an address or leads to a workload with it, empty if
+	// there is none: such an address is not assigned. Nil: not checked.
+	User func(netip.Addr) (string, error)
 	// Assigned is called with each served request. It must not block.
 	Assigned func(ipam.Request)
 	Log      *zap.Logger
@@ -135,6 +139,7 @@ type call struct {
 	store Store
 	own   *container
 	reply *cni.Response
+	used  map[netip.Addr]bool // the results of inUse
 }
 
 // steps are the handlers of the requests.

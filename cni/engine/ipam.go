@@ -189,7 +189,7 @@ func (c *call) assignGiven(ctx context.Context, wanted []netip.Addr, later *writ
 	for _, a := range wanted {
 		all = append(all, netip.PrefixFrom(a, a.BitLen()))
 		err := c.allocator().AssignIP(ctx, ipam.AddressRequest{Address: a, Host: c.work.Node, Handle: c.work.handle(),
-			Attrs: c.attributes(), Use: v3.IPPoolAllowedUseWorkload, Later: c.behind(later)})
+			Attrs: c.attributes(), Use: v3.IPPoolAllowedUseWorkload, InUse: c.inUse, Later: c.behind(later)})
 		if errors.Is(err, ipam.ErrAssigned) && c.has(ctx, a) {
 			continue
 		}
@@ -220,7 +220,7 @@ func (c *call) assignAny(ctx context.Context, pod *facts, later *writes) ([]neti
 	req := ipam.Request{
 		Host: c.work.Node, Handle: c.work.handle(), Attrs: c.attributes(), Use: v3.IPPoolAllowedUseWorkload,
 		Num4: count(v4), Num6: count(v6), NamespaceLabels: pod.namespaceLabels,
-		Later: c.behind(later),
+		InUse: c.inUse, Later: c.behind(later),
 	}
 	var err error
 	if req.Pools4, err = c.pools(ctx, pod.pools(c.conf, ipam.IPv4), ipam.IPv4); err != nil {
@@ -239,9 +239,41 @@ func (c *call) assignAny(ctx context.Context, pod *facts, later *writes) ([]neti
 		return nil, cni.Afterwards(err, c.giveBack(ctx, addresses(got)))
 	}
 	if c.Assigned != nil {
+		req.InUse = nil // of this call
 		c.Assigned(req)
 	}
 	return got, nil
+}
+
+// inUse reports whether another interface of this host than the workload's own has an address, or leads to it.
+func (c *call) inUse(a netip.Addr) bool {
+	if c.User == nil {
+		return false
+	}
+	if used, known := c.used[a]; known {
+		return used
+	}
+	used := c.isUsed(a)
+	if c.used == nil {
+		c.used = map[netip.Addr]bool{}
+	}
+	c.used[a] = used
+	return used
+}
+
+func (c *call) isUsed(a netip.Addr) bool {
+	name, err := c.User(a)
+	if err != nil {
+		c.log.Warn("it is unknown whether an address is in use on this host", zap.Stringer("address", a),
+			zap.Error(err))
+		return false
+	}
+	if name == "" || name == c.work.hostIf(c.prefix()) {
+		return false
+	}
+	c.log.Warn("an address that is free in the datastore is in use on this host, and is not assigned",
+		zap.Stringer("address", a), zap.String("interface", name))
+	return true
 }
 
 func count(wanted bool) int {

@@ -134,6 +134,7 @@ const (
 	metricObjects     = "manx_datastore_objects"
 	metricQuarantined = "manx_datastore_quarantined"
 	metricRestarts    = "manx_datastore_full_reads_total"
+	metricRollbacks   = "manx_datastore_rollbacks_total"
 )
 
 var datastoreMetrics = describe([]description{
@@ -142,6 +143,7 @@ var datastoreMetrics = describe([]description{
 	{metricObjects, "Objects of the datastore in use.", nil},
 	{metricQuarantined, "Objects of the datastore that cannot be used.", nil},
 	{metricRestarts, "Full reads of the datastore after the first.", nil},
+	{metricRollbacks, "Full reads of the datastore that found an earlier state than before.", nil},
 })
 
 // Describe implements prometheus.Collector.
@@ -160,4 +162,5 @@ func (v *DatastoreView) Collect(out chan<- prometheus.Metric) {
 	gauge(metricObjects, float64(st.Objects))
 	gauge(metricQuarantined, float64(st.Quarantined))
 	counter(metricRestarts, float64(st.Restarts))
+	counter(metricRollbacks, float64(st.Rollbacks))
 }

@@ -20,6 +20,7 @@ func TestCluster(t *testing.T) {
 		{Name: "the status commands show the state of the node", Run: (*cluster).testStatus},
 		{Name: "CalicoNodeStatus objects are filled in", Run: (*cluster).testNodeStatus},
 		{Name: "thirty pods at once", Run: (*cluster).testManyPods},
+		{Name: "a restored datastore", Run: (*cluster).testRestoredDatastore},
 		{Name: "a read-only disk", Run: (*cluster).testReadOnlyDisk},
 		{Name: "a second daemon is refused", Run: (*cluster).testTwin},
 	})

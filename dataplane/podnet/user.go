@@ -1,0 +1,19 @@
+package podnet
+
+import "net/netip"
+
+// User returns the name of the interface of this host that has an address, or that leads to a workload with it; empty
+// if there is none. The route to an address behind a gateway is one to another host.
+func User(a netip.Addr) (name string, err error) {
+	s, err := openRtnetlink()
+	if err != nil {
+		return "", err
+	}
+	defer s.close()
+	r, err := s.routeTo(a)
+	if err != nil || r == nil || r.gateway.IsValid() || r.link == 0 {
+		return "", err
+	}
+	l, err := s.numbered(r.link)
+	return l.name, err
+}
