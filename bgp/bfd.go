@@ -3,6 +3,7 @@ package bgp
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -98,8 +99,9 @@ func (c *cluster) durationAnnotation(
 	return d
 }
 
-// watch returns the setting for the session with a peer. It is multihop (RFC 5883) unless both ends are on each other's
-// subnet, so that the two ends of a session between nodes come to the same result.
+// watch returns the setting for the session with a peer. It is multihop (RFC 5883) unless the peer is on a subnet of
+// this host. With a node both have to be on the subnet of the other's Node, so that the two ends come to the same
+// result.
 func (c *cluster) watch(setting bfdSetting, peer netip.Addr) BFD {
 	if !setting.Enabled {
 		return BFD{}
@@ -111,14 +113,15 @@ func (c *cluster) watch(setting bfdSetting, peer netip.Addr) BFD {
 	return b
 }
 
-// neighbours reports whether addr is on our subnet, and we are on its if it is a node's.
+// neighbours reports whether addr is on our subnet, and we are on its if it is a node's; a router may be on any subnet
+// of this host, such as that of a second uplink.
 func (c *cluster) neighbours(addr netip.Addr) bool {
 	f := familyOf(addr)
-	if !c.me.subnet(f).Contains(addr) {
-		return false
+	on := func(subnet netip.Prefix) bool { return subnet.Contains(addr) }
+	if peer := c.byAddr[addr]; peer != nil {
+		return on(c.me.subnet(f)) && peer.subnet(f).Contains(c.me.addrs[f])
 	}
-	peer := c.byAddr[addr]
-	return peer == nil || peer.subnet(f).Contains(c.me.addrs[f])
+	return on(c.me.subnet(f)) || slices.ContainsFunc(c.connected, on)
 }
 
 // subnet is the network of a node's address; invalid if it is not known.

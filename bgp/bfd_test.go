@@ -59,12 +59,13 @@ func TestBFDIsMultihopUnlessBothSeeEachOther(t *testing.T) {
 		n.addrs[ipv4] = p.Addr()
 		return n
 	}
-	c := &cluster{me: mk("10.0.0.1/24"), byAddr: map[netip.Addr]*node{}}
+	c := &cluster{me: mk("10.0.0.1/24"), byAddr: map[netip.Addr]*node{},
+		connected: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("10.0.1.0/24")}}
 	for _, n := range []*node{mk("10.0.0.2/24"), mk("10.0.0.3/32"), mk("10.0.1.4/16")} {
 		c.byAddr[n.addrs[ipv4]] = n
 	}
 	for addr, multihop := range map[string]bool{"10.0.0.2": false, "10.0.0.3": true, "10.0.1.4": true,
-		"10.0.0.254": false, "192.0.2.1": true} {
+		"10.0.0.254": false, "10.0.1.254": false, "192.0.2.1": true} {
 		b := c.watch(bfdSetting{BFD: BFD{Enabled: true}, auto: true}, netip.MustParseAddr(addr))
 		if b.Multihop != multihop {
 			t.Errorf("%s: multihop %t, want %t", addr, b.Multihop, multihop)

@@ -64,7 +64,8 @@ type cluster struct {
 	meshBFD    bfdSetting
 	priorities [families]uint32 // metric of ordinary routes
 
-	clusterIPs string // the setting CALICO_ADVERTISE_CLUSTER_IPS
+	clusterIPs string         // the setting CALICO_ADVERTISE_CLUSTER_IPS
+	connected  []netip.Prefix // see Input
 	filters    map[string]compiled
 
 	notices []Notice

@@ -50,7 +50,7 @@ func Kinds() []model.Kind {
 // depends on the objects only, not on the order in which they came.
 func Compute(in Input) Desired {
 	c := newCluster(in.Reader, in.Node)
-	c.clusterIPs = in.ClusterIPs
+	c.clusterIPs, c.connected = in.ClusterIPs, in.Connected
 	c.felix = felixconfig.Merge(in.Reader, in.Node)
 	c.interfaces = felixconfig.ParseInterfacePrefixes(cmp.Or(in.InterfacePrefix, c.felix.InterfacePrefix))
 	c.filters = compileFilters(in.Reader)

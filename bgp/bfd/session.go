@@ -44,6 +44,14 @@ func (s Session) check() error {
 	return nil
 }
 
+// Kind returns whether the session is multihop, and its port, in words.
+func (s Session) Kind() string {
+	if s.Multihop {
+		return "multihop, UDP 4784"
+	}
+	return "single hop, UDP 3784"
+}
+
 // samePath reports whether two sessions differ in timers at most.
 func (s Session) samePath(o Session) bool {
 	return s.Remote == o.Remote && s.Local == o.Local && s.Multihop == o.Multihop

@@ -71,10 +71,11 @@ type warnings struct {
 	updateAt time.Time
 	prefixes string // that the peer announces many
 	waits    string // the changes that wait for the end of the session
+	path     string // that BFD has not come up
 }
 
 func (w warnings) sentence() string {
-	return joinSentences(joinSentences(w.family, w.update), joinSentences(w.prefixes, w.waits))
+	return joinSentences(joinSentences(w.family, w.update), joinSentences(joinSentences(w.prefixes, w.path), w.waits))
 }
 
 // peer has the values negotiated with the peer, 0 before the first OPEN.
@@ -222,6 +223,17 @@ func (t *Table) Configured(addr netip.Addr, err error) {
 // Waits records the changes that wait for the end of the session; empty: none.
 func (t *Table) Waits(addr netip.Addr, text string) {
 	t.change(addr, func(e *entry, _ time.Time) { e.warnings.waits = text })
+}
+
+// PathMissing records that BFD has not come up since the session is established; empty: it has, or is not required.
+func (t *Table) PathMissing(addr netip.Addr, text string) {
+	t.mu.Lock()
+	e := t.entries[addr]
+	changes := e != nil && e.warnings.path != text
+	t.mu.Unlock()
+	if changes {
+		t.change(addr, func(e *entry, _ time.Time) { e.warnings.path = text })
+	}
 }
 
 // HasWaiting reports whether a change waits for the end of the session.

@@ -1,6 +1,8 @@
 package speaker
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -112,6 +114,22 @@ func (s *Speaker) endPath(addr netip.Addr, up time.Time, reason string) {
 	if run := s.current(); run != nil && s.status.BreakPath(addr, up, reason) {
 		s.log.Warn("bgp session ends because BFD found its path broken", zap.Stringer("peer", addr))
 		run.gate.End(addr, message.Cease(message.SubBFDDown), wire.CauseLocal)
+	}
+}
+
+// pathPatience is how long a session may be established without BFD before there is a warning.
+const pathPatience = 15 * time.Second
+
+// warnOfPaths adds a warning to the sessions for which BFD has not come up.
+func (s *Speaker) warnOfPaths(now time.Time) {
+	for addr := range s.taps.all() {
+		text, up := "", s.status.EstablishedSince(addr)
+		path, watched := s.paths.status(addr)
+		if watched && !up.IsZero() && now.Sub(up) > pathPatience && path.State != bfd.Up && path.LastUp.Before(up) {
+			text = fmt.Sprintf("BFD (%s) has not come up since the session has: %s; the peer's routes stay until the "+
+				"hold timer expires if the path breaks", path.Session.Kind(), cmp.Or(path.Error, path.Reason))
+		}
+		s.status.PathMissing(addr, text)
 	}
 }
 

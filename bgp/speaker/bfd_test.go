@@ -18,6 +18,27 @@ const birdBFD = `protocol bfd watch {
 `
 
 // TestBFDEndsSessions cuts the path to a BIRD with BFD, single hop and multihop. A restart of BIRD is no cut.
+// A path that BFD cannot watch, such as one to a peer without BFD, is a warning of its session.
+func TestBFDThatNeverComesUp(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{})
+	address := uniqueLoopback(t)
+	sess := passive(address)
+	sess.BFD = bgp.BFD{Enabled: true, Transmit: time.Second, Receive: time.Second, Multiplier: 3, Multihop: true}
+	d.Sessions = []bgp.Session{sess}
+	mustSet(t, s, d)
+	dialFake(t, address, listenOf(d), fakeOptions{as: 64512, id: "10.99.6.1"})
+	st := awaitSession(t, s, address, "the warning", func(st SessionStatus) bool { return st.Warning != "" })
+	if !strings.HasPrefix(st.Warning, "BFD (multihop, UDP 4784) has not come up since the session has: ") {
+		t.Errorf("warning %q", st.Warning)
+	}
+	d.Sessions[0].BFD = bgp.BFD{}
+	mustSet(t, s, d)
+	awaitSession(t, s, address, "no warning", func(st SessionStatus) bool {
+		return established(st) && st.Warning == ""
+	})
+}
+
 func TestBFDEndsSessions(t *testing.T) {
 	t.Parallel()
 	n := newBirdNet(t, []string{"10.77.0.1/24", "10.77.0.10/24"}, []string{"10.77.0.2/24", "10.77.0.3/24"})

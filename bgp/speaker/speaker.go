@@ -256,6 +256,7 @@ func (s *Speaker) maintain() {
 			s.release(now)
 			s.status.Expire(now)
 			s.offerWithheld()
+			s.warnOfPaths(now)
 			s.refreshHops(now)
 		}
 	}
