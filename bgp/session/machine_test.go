@@ -58,7 +58,7 @@ func newMachineLab(passive bool) *machineLab {
 		},
 		"too many":  func() { end(wire.Ended{Cause: wire.CauseLimit, Detail: "more than 5 prefixes"}) },
 		"time over": func() { l.Release(labPeer); l.Held(l.now) },
-		"cut":       func() { l.BreakPath(labPeer, l.entries[labPeer].upAt, "no packets") },
+		"cut":       func() { l.BreakPath(labPeer, l.entries[labPeer].upAt, "BFD", "no packets") },
 		"later":     func() { l.now = l.now.Add(time.Hour) },
 		"reset":     func() { l.Reset() },
 		"fatal":     func() { l.SetFatal(errors.New("port 179 is in use")) },

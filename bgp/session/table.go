@@ -285,12 +285,12 @@ func (t *Table) PathChanged(addr netip.Addr) (up time.Time) {
 	return up
 }
 
-// BreakPath records that BFD found the path of a session broken, and reports whether that session is the one
+// BreakPath records that the path of a session is broken, with the finder, and reports whether that session is the one
 // established since up.
-func (t *Table) BreakPath(addr netip.Addr, up time.Time, reason string) (end bool) {
+func (t *Table) BreakPath(addr netip.Addr, up time.Time, finder, reason string) (end bool) {
 	t.change(addr, func(e *entry, now time.Time) {
 		if e.fsm == gobgp.BGP_FSM_ESTABLISHED && e.upAt.Equal(up) {
-			e.breakPath("BFD: the path to "+e.peerName()+" is broken: "+reason, now)
+			e.breakPath(finder+": the path to "+e.peerName()+" is broken: "+reason, now)
 			end = true
 		}
 	})

@@ -111,7 +111,7 @@ const newSessionTime = 3 * time.Second
 
 // endPath ends the session that is up since then.
 func (s *Speaker) endPath(addr netip.Addr, up time.Time, reason string) {
-	if run := s.current(); run != nil && s.status.BreakPath(addr, up, reason) {
+	if run := s.current(); run != nil && s.status.BreakPath(addr, up, "BFD", reason) {
 		s.log.Warn("bgp session ends because BFD found its path broken", zap.Stringer("peer", addr))
 		run.gate.End(addr, message.Cease(message.SubBFDDown), wire.CauseLocal)
 	}

@@ -16,6 +16,7 @@ type peerTap struct {
 	adding     sync.Mutex               // while GoBGP has the peer and its FSM is not mended yet
 	restarting atomic.Bool              // the session existed before the restart that is under way
 	withheld   atomic.Bool              // GoBGP would take a connection, but the path is to be up first
+	uplink     atomic.Pointer[string]   // of the session that came up last: see Config.Uplink; empty for internal peers
 	received   received
 	counted    budget        // for counting the prefixes advertised to the peer
 	changes    atomic.Uint64 // of routes of others when the session was not up yet

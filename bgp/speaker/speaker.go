@@ -54,6 +54,10 @@ type Config struct {
 	// a filter has a rule about interfaces. Nil: such rules match no learned route.
 	InterfaceOf func(nextHop netip.Addr) string
 
+	// Uplink names the interface that a peer is directly connected to, empty if there is none: see UplinkDown. Nil: no
+	// peer is.
+	Uplink func(peer netip.Addr) string
+
 	// Forwarding returns for how long the kernel has kept the routes of this host, at least: not over a reboot. Nil:
 	// for ever.
 	Forwarding func() time.Duration
@@ -74,6 +78,9 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.WarnPrefixes, 50_000)
 	setDefault(&c.MaxPrefixes, 500_000)
 	setDefault(&c.PrefixHold, 5*time.Minute)
+	if c.Uplink == nil {
+		c.Uplink = func(netip.Addr) string { return "" }
+	}
 	if c.Forwarding == nil {
 		c.Forwarding = func() time.Duration { return math.MaxInt64 }
 	}

@@ -53,6 +53,7 @@ func (s *Speaker) peerEvent(ev *apiutil.WatchEventMessage_PeerEvent, at time.Tim
 	case now == gobgp.BGP_FSM_ESTABLISHED && was != now:
 		s.sync.established(addr, s.waitsForNothing(addr), at)
 		s.sendAgain(addr)
+		s.findUplink(addr)
 	case was == gobgp.BGP_FSM_ESTABLISHED && now != was:
 		s.sync.lost(addr)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/cmd/manxd/follow"
 	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -30,8 +31,15 @@ func newBGP(j *joined, passwords passwordsPart, connected *connectedSubnets, dat
 	var f *follow.Follower
 	s := speaker.New(speaker.Config{Logger: log, GobgpSocket: filepath.Join(j.runDir, "gobgp.sock"), BMP: bmp,
 		MaxPrefixes: j.maxPrefixes, WarnPrefixes: j.warnPrefixes, InterfaceOf: interfaceOf(j.kernel, log),
-		Forwarding: forwarding(uptime, j.kernel.ListRoutes),
-		Again:      func() { f.Trigger() }}) // it does not run before f does
+		Uplink: uplinkOf(j.kernel), Forwarding: forwarding(uptime, j.kernel.ListRoutes),
+		Again: func() { f.Trigger() }}) // it does not run before f does
+	dataplane.onLinks = append(dataplane.onLinks, func(events []kernel.Event) {
+		for _, e := range events {
+			if why := whyDown(e); why != "" {
+				s.UplinkDown(e.Link.Name, why)
+			}
+		}
+	})
 	agents := []follow.Agent{dataplane.HostAgent}
 	if policy != nil {
 		agents = append(agents, policy.agent)

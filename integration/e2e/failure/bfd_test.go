@@ -84,7 +84,7 @@ func TestBFD(t *testing.T) {
 	if gone() {
 		t.Fatalf("n1 has no route to %s", block)
 	}
-	c.setCarrier(t, "p1", "down")
+	setCarrier(t, c.ToR1, "p1", "down")
 	cut := time.Now()
 	for !gone() {
 		if time.Since(cut) > limit {
@@ -100,15 +100,15 @@ func TestBFD(t *testing.T) {
 			t.Errorf("n1: BFD with %s is %s: %s; want %s", address, b.GetState(), b.GetReason(), want)
 		}
 	}
-	c.setCarrier(t, "p1", "up")
+	setCarrier(t, c.ToR1, "p1", "up")
 	c.bfdUp(t)
 	c.Reachable(t, "n1-p1", "n2-p1")
 }
 
 // setCarrier sets the router's end of a cable up or down.
-func (c *cluster) setCarrier(t *testing.T, port, state string) {
+func setCarrier(t *testing.T, tor *lab.ToR, port, state string) {
 	t.Helper()
-	if out, err := exec.Command("ip", "-n", c.ToR1.Namespace, "link", "set", port, state).CombinedOutput(); err != nil {
+	if out, err := exec.Command("ip", "-n", tor.Namespace, "link", "set", port, state).CombinedOutput(); err != nil {
 		t.Fatalf("link %s %s: %v: %s", port, state, err, out)
 	}
 }

@@ -18,6 +18,7 @@ func TestCluster(t *testing.T) {
 	c := &cluster{world.NewCluster(t)}
 	world.InOrder(t, c, []world.Step[*cluster]{
 		{Name: "what was changed by hand is repaired", Run: (*cluster).testDrift},
+		{Name: "an interface without carrier ends its session with the router", Run: (*cluster).testCarrier},
 		{Name: "garbage in the datastore concerns nothing else", Run: (*cluster).testGarbage},
 		{Name: "the datastore goes away and comes back", Run: (*cluster).testOutage},
 		{Name: "a restart adopts the routes and prunes leftovers once in sync", Run: (*cluster).testRestart},
