@@ -17,6 +17,10 @@ type Socket string
 // answerTimeout is the time that manxd may take beyond the timeout of the call, which manxd enforces itself.
 const answerTimeout = 10 * time.Second
 
+// readTimeout is the time that manxd may take until it has read a request. It reads each at once, however long the
+// answer takes.
+const readTimeout = 10 * time.Second
+
 // Call implements Backend.
 func (s Socket) Call(ctx context.Context, q *Request) (*Response, error) {
 	end, ok := ctx.Deadline()
@@ -37,6 +41,11 @@ func (s Socket) Call(ctx context.Context, q *Request) (*Response, error) {
 		return nil, err
 	}
 	written := writeText(c, text)
+	if written == nil {
+		if err := c.awaitReader(); err != nil {
+			return nil, err
+		}
+	}
 	r, err := readResponse(c, q.Begin)
 	if err != nil { // a server that refuses a request answers before it has read it
 		err = errors.Join(written, err)
@@ -92,6 +101,24 @@ func connect(path string, until time.Time) (*connection, error) {
 		return nil, fmt.Errorf("connect to %s: %w", path, err)
 	}
 	return c, nil
+}
+
+// awaitReader waits until the other end has read what was written, or has answered. It returns an error if that takes
+// too long: the process does not run, or hangs. Another one must not do its work: it could wake up in the middle.
+func (c *connection) awaitReader() error {
+	for began := time.Now(); ; {
+		ready := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(ready, 500)
+		unread, outqErr := unix.IoctlGetInt(c.fd, unix.SIOCOUTQ)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil || n > 0 || outqErr != nil || unread == 0:
+			return nil
+		case time.Since(began) > readTimeout:
+			return TryAgain("manxd does not read requests: it is stopped, as by SIGSTOP, or hangs; restart it",
+				fmt.Errorf("not read for %s", readTimeout))
+		}
+	}
 }
 
 func (c *connection) close() { _ = unix.Close(c.fd) }

@@ -30,7 +30,7 @@ func forwarding(
 	return func() time.Duration { return math.MaxInt64 }
 }
 
-// uptime is the time since the start of the kernel.
+// uptime is the time since the start of the kernel, with that in which the host slept.
 func uptime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {

@@ -31,6 +31,7 @@ func parts(j *joined) ([]part.Part, error) {
 	}
 	return append([]part.Part{
 		newNodeFiles(j),
+		newSleepWatch(j),
 		dataplane,
 		part.Optional(policy),
 		newFlowLog(j, policy),

@@ -104,6 +104,36 @@ func requestStatus(t *testing.T, path string) {
 	}
 }
 
+// A daemon that does not run is noticed in time, also while the kernel accepts connections for it. One that has read
+// the request may take its time.
+func TestSilentDaemon(t *testing.T) {
+	t.Run("reads nothing", func(t *testing.T) {
+		t.Parallel()
+		path := filepath.Join(t.TempDir(), "cni.sock")
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		began := time.Now()
+		_, err = cni.Socket(path).Call(t.Context(), &cni.Request{Version: 1, Step: cni.StepAdd, Config: []byte("{}")})
+		if err == nil || errors.Is(err, cni.ErrNoAnswer) ||
+			!strings.Contains(err.Error(), "manxd does not read requests") {
+			t.Errorf("error %v", err)
+		}
+		if d := time.Since(began); d > 30*time.Second {
+			t.Errorf("after %s", d)
+		}
+	})
+	t.Run("answers late", func(t *testing.T) {
+		t.Parallel()
+		requestStatus(t, serve(t, &backend{respond: func(context.Context, *cni.Request) *cni.Response {
+			time.Sleep(12 * time.Second) // longer than a request may be unread
+			return &cni.Response{Version: 1}
+		}}))
+	})
+}
+
 // Another user can neither connect nor get a response, even if the mode of the socket allows it.
 func TestOtherUsersAreRefused(t *testing.T) {
 	b := &backend{}

@@ -21,6 +21,7 @@ func TestCluster(t *testing.T) {
 		{Name: "CalicoNodeStatus objects are filled in", Run: (*cluster).testNodeStatus},
 		{Name: "thirty pods at once", Run: (*cluster).testManyPods},
 		{Name: "a restored datastore", Run: (*cluster).testRestoredDatastore},
+		{Name: "a daemon that is stopped", Run: (*cluster).testStoppedDaemon},
 		{Name: "a read-only disk", Run: (*cluster).testReadOnlyDisk},
 		{Name: "a second daemon is refused", Run: (*cluster).testTwin},
 	})
