@@ -63,6 +63,7 @@ func Compute(in Input) Desired {
 	peerings := c.peerings(in.Reader)
 	d.Sessions, d.Conflicts = settle(p.requests(peerings))
 	p.chooseSide(d.Sessions, peerings)
+	c.noteForeignSources(d.Sessions)
 	d.WorkloadPeers = slices.ContainsFunc(peerings, func(b *peering) bool {
 		return b.workloads != nil && b.local(c.me)
 	})
