@@ -20,6 +20,7 @@ var (
 )
 
 func main() {
+	crashBySignal()
 	runtime.MemProfileRate = 0 // nothing reads the profile of allocations, whose records take 1.5 MB
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

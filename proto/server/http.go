@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -31,10 +32,16 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	answer(w, r, ok, "ready", checks)
 }
 
-// livez fails when a part of the daemon does not answer any more: then only a new process helps. That something is not
-// reached yet, or was lost, is no reason to restart. Nor is a change that takes the kernel long (see reading): a new
-// process would begin with it again.
 func (s *Server) livez(w http.ResponseWriter, r *http.Request) {
+	if c := s.Live(r.Context()); r.Context().Err() == nil {
+		answer(w, r, c.OK, "live", []Check{c})
+	}
+}
+
+// Live fails when a part of the daemon does not answer any more: then only a new process helps. That something is not
+// reached yet, or was lost, is no reason to restart. Nor is a change that takes the kernel long (see reading): a new
+// process would begin with it again. Live returns within five seconds, or when ctx ends.
+func (s *Server) Live(ctx context.Context) Check {
 	done := make(chan struct{})
 	go func() {
 		s.Ready() // queries every part
@@ -42,15 +49,14 @@ func (s *Server) livez(w http.ResponseWriter, r *http.Request) {
 	}()
 	timeout := time.NewTimer(s.liveness)
 	defer timeout.Stop()
-	c := Check{Name: "process", OK: true, Reason: "all parts answer"}
 	select {
 	case <-done:
-	case <-r.Context().Done():
-		return
+		return Check{Name: "process", OK: true, Reason: "all parts answer"}
+	case <-ctx.Done():
+		return Check{Name: "process", Reason: ctx.Err().Error()}
 	case <-timeout.C:
-		c.OK, c.Reason = false, fmt.Sprintf("a part of manxd has not answered for %s", s.liveness)
+		return Check{Name: "process", Reason: fmt.Sprintf("a part of manxd has not answered for %s", s.liveness)}
 	}
-	answer(w, r, c.OK, "live", []Check{c})
 }
 
 // answer writes "ok", or one line for each check: "[+]bgp: reason" for a passed one, "[-]bgp: reason" for a failed one.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
@@ -202,6 +203,7 @@ func TestUnit(t *testing.T) {
 		{"pods, policy, flow log, explain --live, bandwidth", (*confined).testPods},
 		{"files and sockets", (*confined).testFiles},
 		{"drain and restart", (*confined).testUnitRestart},
+		{"a daemon that hangs is replaced", (*confined).testUnitHang},
 	} {
 		if !t.Run(test.name, func(t *testing.T) { c := *c; c.t = t; test.run(&c, t); c.checkDenials() }) {
 			return
@@ -394,6 +396,45 @@ func (c *confined) testUnitRestart(t *testing.T) {
 	c.Established(t, c.N1, unitSessions)
 	c.Reachable(t, "n1-p1", "n2-p1")
 	must(t, c.Machine.Restart()) // counts from 0 again
+	must(t, c.N1.Ready(limit))
+}
+
+// testUnitHang stops the daemon, so that it does not report to systemd: systemd starts another one.
+func (c *confined) testUnitHang(t *testing.T) {
+	for name, want := range map[string]string{"Type": "notify", "WatchdogUSec": "40s"} {
+		if have, err := c.Property(name); err != nil || have != want {
+			t.Errorf("%s of the unit is %q, %v; want %q", name, have, err, want)
+		}
+	}
+	must(t, c.Configure(append(strict, "WatchdogSec=4")...)) // sooner than the unit's
+	must(t, c.Machine.Restart())
+	must(t, c.N1.Ready(limit))
+	time.Sleep(6 * time.Second) // longer than WatchdogSec: nothing may happen while it works
+	if n, err := c.Property("NRestarts"); err != nil || n != "0" {
+		t.Errorf("a daemon that works was started again %s times: %v", n, err)
+	}
+	_, err := c.Run("systemctl", "kill", "-s", "STOP", "manxd")
+	must(t, err)
+	eventually(t, func() error {
+		if n, err := c.Property("NRestarts"); err != nil || n != "1" {
+			return fmt.Errorf("started again %s times: %v", n, err)
+		}
+		return nil
+	})
+	must(t, c.N1.Ready(limit))
+	c.Established(t, c.N1, unitSessions)
+	c.Reachable(t, "n1-p1", "n2-p1")
+	_, err = c.Run("systemctl", "kill", "-s", "ABRT", "manxd") // ends it as a panic does
+	must(t, err)
+	eventually(t, func() error {
+		if n, err := c.Property("NRestarts"); err != nil || n != "2" {
+			return fmt.Errorf("started again %s times: %v", n, err)
+		}
+		return nil
+	})
+	must(t, c.N1.Ready(limit))
+	must(t, c.Configure(strict...))
+	must(t, c.Machine.Restart())
 	must(t, c.N1.Ready(limit))
 }
 
