@@ -10,20 +10,20 @@ import (
 	"github.com/manxnet/manx/bgp/wire/message"
 )
 
-// findUplink notes the interface of a session that has come up, if it is an external one: the others may reach their
-// peer another way.
+// findUplink notes the interface of a session that has come up, if it is one with a router in another AS. Nodes may be
+// reached another way, and a workload, whose interface its tenant owns, is no way out.
 func (s *Speaker) findUplink(addr netip.Addr) {
 	tap, name := s.taps.of(addr), ""
 	if tap == nil {
 		return
 	}
-	if st, ok := s.status.Get(addr); ok && st.Session.PeerAS != st.Session.LocalAS {
+	if st, ok := s.status.Get(addr); ok && st.Session.Outsider && st.Session.Workload == "" {
 		name = s.cfg.Uplink(addr)
 	}
 	tap.uplink.Store(&name)
 }
 
-// UplinkDown ends the external sessions with peers that are directly connected to an interface by which no packet
+// UplinkDown ends the sessions with routers in another AS that are directly connected to an interface by which no packet
 // leaves any more, so that the routes of others are used at once. Without a session through another interface there are
 // none, and the sessions stay: the interface may be back before the hold timer expires. why says what happened to the
 // interface.
