@@ -23,10 +23,10 @@ func (s *Speaker) findUplink(addr netip.Addr) {
 	tap.uplink.Store(&name)
 }
 
-// UplinkDown ends the sessions with routers in another AS that are directly connected to an interface by which no packet
-// leaves any more, so that the routes of others are used at once. Without a session through another interface there are
-// none, and the sessions stay: the interface may be back before the hold timer expires. why says what happened to the
-// interface.
+// UplinkDown ends the sessions with routers in another AS that are directly connected to an interface by which no
+// packet leaves any more, so that the routes of others are used at once. Without a session through another interface
+// there are none, and the sessions stay: the interface may be back before the hold timer expires. why says what
+// happened to the interface.
 func (s *Speaker) UplinkDown(name, why string) {
 	run := s.current()
 	if run == nil || name == "" {

@@ -50,8 +50,8 @@ func newCNI(j *joined, policy *policyPart) *cniPart {
 	p.engine = engine.New(engine.Config{Open: p.open, Node: p.nodeOf,
 		Kubernetes: p.kubernetes, Prefix: j.cniPrefix(), MTUFile: j.mtuFile, StatusDir: p.statusDir,
 		News: &j.endpoints, Enforced: p.enforced, Report: p.report,
-		Agent: func(*cni.Config) bool { return p.statusDir() != "" }, Lasting: true, User: podnet.User,
-		Assigned: p.ahead.Assigned,
+		Agent: func(*cni.Config) bool { return p.statusDir() != "" }, Lasting: true,
+		InterfaceWith: podnet.InterfaceWith, Assigned: p.ahead.Assigned,
 		Deferred: filepath.Join(p.runDir, "cni-deferred"), Log: p.log})
 	p.server = cniserver.New(p.engine, p.log)
 	return p

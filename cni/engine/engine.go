@@ -56,9 +56,9 @@ type Config struct {
 	// Lasting is set if this process lives on after a response: the response to Add then waits only for the write of
 	// the block, and Finish waits for the others.
 	Lasting bool
-	// User returns the name of the interface of this host that has an address or leads to a workload with it, empty if
-	// there is none: such an address is not assigned. Nil: not checked.
-	User func(netip.Addr) (string, error)
+	// InterfaceWith returns the name of the interface of this host that has an address or leads to a workload with it,
+	// empty if there is none: such an address is not assigned. Nil: not checked.
+	InterfaceWith func(netip.Addr) (string, error)
 	// Assigned is called with each served request. It must not block.
 	Assigned func(ipam.Request)
 	Log      *zap.Logger

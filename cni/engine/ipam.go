@@ -247,7 +247,7 @@ func (c *call) assignAny(ctx context.Context, pod *facts, later *writes) ([]neti
 
 // inUse reports whether another interface of this host than the workload's own has an address, or leads to it.
 func (c *call) inUse(a netip.Addr) bool {
-	if c.User == nil {
+	if c.InterfaceWith == nil {
 		return false
 	}
 	if used, known := c.used[a]; known {
@@ -262,7 +262,7 @@ func (c *call) inUse(a netip.Addr) bool {
 }
 
 func (c *call) isUsed(a netip.Addr) bool {
-	name, err := c.User(a)
+	name, err := c.InterfaceWith(a)
 	if err != nil {
 		c.log.Warn("it is unknown whether an address is in use on this host", zap.Stringer("address", a),
 			zap.Error(err))

@@ -2,9 +2,9 @@ package podnet
 
 import "net/netip"
 
-// User returns the name of the interface of this host that has an address, or that leads to a workload with it; empty
-// if there is none. The route to an address behind a gateway is one to another host.
-func User(a netip.Addr) (name string, err error) {
+// InterfaceWith returns the name of the interface of this host that has an address, or that leads to a workload with
+// it; empty if there is none. The route to an address behind a gateway is one to another host.
+func InterfaceWith(a netip.Addr) (name string, err error) {
 	s, err := openRtnetlink()
 	if err != nil {
 		return "", err

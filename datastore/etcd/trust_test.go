@@ -292,15 +292,20 @@ func TestEmbeddedClientIsNoServer(t *testing.T) {
 	}
 }
 
-// A certificate that is replaced in its file is used for the next connection, without a restart of the client.
-func TestReplacedClientCertificateCounts(t *testing.T) {
+// throughProxy returns the configuration of a client of an embedded datastore, over a line that can be cut.
+func throughProxy(t *testing.T) (etcd.Config, *proxy) {
+	t.Helper()
 	dir := t.TempDir()
 	e, err := startEmbedded(t, embedded.Config{DataDir: dir, Listen: "127.0.0.1:0"})
 	must(t, err)
-	good := bundle(t, dir)
-	line := newProxy(t, e.Address())
-	good.Endpoints = []string{strings.Replace(line.URL(), "http", "https", 1)}
-	good.RequestTimeout = time.Second
+	c, line := bundle(t, dir), newProxy(t, e.Address())
+	c.Endpoints, c.RequestTimeout = []string{strings.Replace(line.URL(), "http", "https", 1)}, time.Second
+	return c, line
+}
+
+// A certificate that is replaced in its file is used for the next connection, without a restart of the client.
+func TestReplacedClientCertificateCounts(t *testing.T) {
+	good, line := throughProxy(t)
 	s := open(t, good)
 	create(t, s, peer("a", "10.0.0.1"))
 	other := newPKI(t)
@@ -320,13 +325,7 @@ func TestReplacedClientCertificateCounts(t *testing.T) {
 // The file of the CA certificate is read for each connection: a client needs no restart when the servers' authority is
 // replaced, and does not trust the old one any longer.
 func TestReplacedAuthorityCounts(t *testing.T) {
-	dir := t.TempDir()
-	e, err := startEmbedded(t, embedded.Config{DataDir: dir, Listen: "127.0.0.1:0"})
-	must(t, err)
-	good := bundle(t, dir)
-	line := newProxy(t, e.Address())
-	good.Endpoints = []string{strings.Replace(line.URL(), "http", "https", 1)}
-	good.RequestTimeout = time.Second
+	good, line := throughProxy(t)
 	content, err := os.ReadFile(good.CAFile)
 	must(t, err)
 	other, err := os.ReadFile(newPKI(t).otherCA)

@@ -135,6 +135,11 @@ func (c *confined) checkConfined() {
 	c.t.Helper()
 	status, err := os.ReadFile("/proc/" + c.pid() + "/status")
 	must(c.t, err)
+	limits, err := os.ReadFile("/proc/" + c.pid() + "/limits")
+	must(c.t, err)
+	if !regexp.MustCompile(`Max core file size +1 +1 `).Match(limits) {
+		c.t.Errorf("a core dump, with passwords, is possible:\n%s", limits)
+	}
 	// CAP_NET_BIND_SERVICE (10), CAP_NET_ADMIN (12), CAP_SYS_NICE (23)
 	const three = "0000000000801400"
 	for field, want := range map[string]string{"CapInh": three, "CapPrm": three, "CapEff": three,
@@ -386,16 +391,22 @@ func (c *confined) testUnitRestart(t *testing.T) {
 	c.checkDenials()
 	_, err := c.Run("systemctl", "kill", "-s", "KILL", "manxd")
 	must(t, err)
+	c.startedAgain(t, "1")
+	c.Established(t, c.N1, unitSessions)
+	c.Reachable(t, "n1-p1", "n2-p1")
+	must(t, c.Machine.Restart()) // counts from 0 again
+	must(t, c.N1.Ready(limit))
+}
+
+// startedAgain waits until systemd has started the daemon so many times again, and the node is ready.
+func (c *confined) startedAgain(t *testing.T, times string) {
+	t.Helper()
 	eventually(t, func() error {
-		if n, err := c.Property("NRestarts"); err != nil || n != "1" {
+		if n, err := c.Property("NRestarts"); err != nil || n != times {
 			return fmt.Errorf("started again %s times: %v", n, err)
 		}
 		return nil
 	})
-	must(t, c.N1.Ready(limit))
-	c.Established(t, c.N1, unitSessions)
-	c.Reachable(t, "n1-p1", "n2-p1")
-	must(t, c.Machine.Restart()) // counts from 0 again
 	must(t, c.N1.Ready(limit))
 }
 
@@ -415,24 +426,12 @@ func (c *confined) testUnitHang(t *testing.T) {
 	}
 	_, err := c.Run("systemctl", "kill", "-s", "STOP", "manxd")
 	must(t, err)
-	eventually(t, func() error {
-		if n, err := c.Property("NRestarts"); err != nil || n != "1" {
-			return fmt.Errorf("started again %s times: %v", n, err)
-		}
-		return nil
-	})
-	must(t, c.N1.Ready(limit))
+	c.startedAgain(t, "1")
 	c.Established(t, c.N1, unitSessions)
 	c.Reachable(t, "n1-p1", "n2-p1")
 	_, err = c.Run("systemctl", "kill", "-s", "ABRT", "manxd") // ends it as a panic does
 	must(t, err)
-	eventually(t, func() error {
-		if n, err := c.Property("NRestarts"); err != nil || n != "2" {
-			return fmt.Errorf("started again %s times: %v", n, err)
-		}
-		return nil
-	})
-	must(t, c.N1.Ready(limit))
+	c.startedAgain(t, "2")
 	must(t, c.Configure(strict...))
 	must(t, c.Machine.Restart())
 	must(t, c.N1.Ready(limit))
