@@ -113,6 +113,44 @@ func TestComputingOnlyWhatDependsIsComputingAlways(t *testing.T) {
 	}
 }
 
+// The objects whose appearance can change a decision decide the same without all the others: they are what a node needs
+// for a start without the datastore.
+func TestObjectsThatADecisionDependsOnDecideTheSame(t *testing.T) {
+	kept, left := map[model.Kind]int{}, map[model.Kind]int{}
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 12))
+		c := changer{t, r}
+		_, lines := randomCluster(r)
+		set := model.NewSet(world(t, lines...)...)
+		for range 40 {
+			o := c.object()
+			set[o.Key] = o
+		}
+		in := Input{Reader: set, Node: "n0", Refuse: RefuseSettings{Pools: r.IntN(3) == 0}}
+		want := Compute(in)
+		part := model.Set{}
+		for k, o := range set {
+			if set.Get(k) != nil && want.DependsOn("n0", nil, o) {
+				part[k] = o
+				kept[k.Kind]++
+			} else {
+				left[k.Kind]++
+			}
+		}
+		in.Reader = part
+		have := Compute(in)
+		have.Notices, want.Notices = nil, nil // about objects that are not used, too
+		if !reflect.DeepEqual(have, want) {
+			t.Fatalf("seed %d:\n have %+v\n want %+v", seed, have, want)
+		}
+	}
+	for _, kind := range []model.Kind{model.KindBlockAffinity, model.KindWorkloadEndpoint} {
+		if kept[kind] < 20 || left[kind] < 20 {
+			t.Errorf("of %s %d are kept, %d are not: want many of both", kind, kept[kind], left[kind])
+		}
+	}
+}
+
 func valueText(o *model.Object) string {
 	if o == nil {
 		return "nothing"

@@ -67,6 +67,13 @@ func NewPolicy(c PolicyConfig) *PolicyAgent {
 	return a
 }
 
+// SetState is that of Agent. The last state of an earlier run has no policies: the rules of that run stay as they are.
+func (a *PolicyAgent) SetState(s State) {
+	if !s.Last {
+		a.Agent.SetState(s)
+	}
+}
+
 // watch follows changes of the table by others.
 func (a *PolicyAgent) watch(ctx context.Context, works func()) error {
 	return a.rules.WatchRules(ctx, func() {

@@ -35,6 +35,8 @@ type Tables struct {
 	// revision is the newest of the shared clock, 0 while there are several clocks.
 	revision int64
 	oneClock bool
+	// earlier is the revision that an earlier run has read, until the first full read; 0 if it is not known.
+	earlier int64
 	// logged is the reason of the current loss that was logged last, empty when all kinds are in sync.
 	logged   string
 	loggedAt time.Time
@@ -200,7 +202,8 @@ func (t *Tables) inSync(e Event) {
 	if again {
 		t.status.Restarts++
 	}
-	if before := t.status.Revision; t.oneClock && t.revision < before {
+	before := max(t.status.Revision, t.earlier)
+	if t.earlier = 0; t.oneClock && t.revision < before {
 		t.status.Rollbacks++
 		t.status.Rollback = Rollback{before, t.revision, t.now()}
 		t.log.Error("the datastore is in an earlier state than before: it was restored", zap.Int64("revision", before),
@@ -348,6 +351,14 @@ func (t *Tables) WaitInSync(ctx context.Context) (*Snapshot, error) {
 		}
 	}
 	return s, nil
+}
+
+// After sets the revision that an earlier run of the daemon has read. It precedes Run: if the first full read finds an
+// earlier state, that counts as a Rollback.
+func (t *Tables) After(revision int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.earlier = revision
 }
 
 // Status returns the state of the tables relative to the datastore.

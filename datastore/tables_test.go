@@ -256,6 +256,22 @@ func TestDatastorePutBackToAnEarlierState(t *testing.T) {
 	}
 }
 
+// A datastore that was restored while the daemon did not run is noticed at the first full read.
+func TestDatastorePutBackBetweenTwoRuns(t *testing.T) {
+	for first, want := range map[int64]int{49: 1, 50: 0, 51: 0} {
+		tables := NewTables(zap.NewNop(), "")
+		tables.After(50)
+		tables.Apply(update("a", 9), inSync(first))
+		st := tables.Status()
+		if st.Rollbacks != want || want == 1 && (st.Rollback.From != 50 || st.Rollback.To != first) {
+			t.Errorf("at %d: %+v", first, st)
+		}
+		if tables.Apply(lostEvent("restarted"), inSync(first)); tables.Status().Rollbacks != want {
+			t.Errorf("at %d: it counts twice", first)
+		}
+	}
+}
+
 // Any order of the same updates ends in the same tables.
 func TestPermutation(t *testing.T) {
 	var events []Event

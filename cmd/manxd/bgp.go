@@ -21,17 +21,17 @@ type bgpPart struct {
 	view    *server.BGPView
 }
 
-func newBGP(j *joined, passwords passwordsPart, connected *connectedSubnets, dataplane *dataplanePart,
+func newBGP(h *host, passwords passwordsPart, connected *connectedSubnets, dataplane *dataplanePart,
 	policy *policyPart) (*bgpPart, error) {
-	bmp, err := j.bmp(j.name)
+	bmp, err := h.bmp(h.name)
 	if err != nil {
 		return nil, usage(err)
 	}
-	log := j.log.Named("bgp")
+	log := h.log.Named("bgp")
 	var f *follow.Follower
-	s := speaker.New(speaker.Config{Logger: log, GobgpSocket: filepath.Join(j.runDir, "gobgp.sock"), BMP: bmp,
-		MaxPrefixes: j.maxPrefixes, WarnPrefixes: j.warnPrefixes, InterfaceOf: interfaceOf(j.kernel, log),
-		Uplink: uplinkOf(j.kernel), Forwarding: forwarding(uptime, j.kernel.ListRoutes),
+	s := speaker.New(speaker.Config{Logger: log, GobgpSocket: filepath.Join(h.runDir, "gobgp.sock"), BMP: bmp,
+		MaxPrefixes: h.maxPrefixes, WarnPrefixes: h.warnPrefixes, InterfaceOf: interfaceOf(h.kernel, log),
+		Uplink: uplinkOf(h.kernel), Forwarding: forwarding(uptime, h.kernel.ListRoutes),
 		Again: func() { f.Trigger() }}) // it does not run before f does
 	dataplane.onLinks = append(dataplane.onLinks, func(events []kernel.Event) {
 		for _, e := range events {
@@ -45,14 +45,14 @@ func newBGP(j *joined, passwords passwordsPart, connected *connectedSubnets, dat
 		agents = append(agents, policy.agent)
 	}
 	f = follow.New(follow.Config{
-		Settings: bgp.Input{Node: j.name, RouterID: j.routerID, ClusterIPs: j.clusterIPs,
-			InterfacePrefix: j.interfacePrefix, Refuse: j.refuse},
-		Connected: connected.list, Passwords: passwords, Tables: j.tables, Speaker: s,
+		Settings: bgp.Input{Node: h.name, RouterID: h.routerID, ClusterIPs: h.clusterIPs,
+			InterfacePrefix: h.interfacePrefix, Refuse: h.refuse},
+		Connected: connected.list, Passwords: passwords, Tables: h.tables, Speaker: s,
 		Agents: agents, Kinds: part.Kinds(dataplane, part.Optional(policy)), Log: log,
-		Learned: j.routes.Add})
+		Learned: h.routes.Add, Last: h.last.offer, Keep: h.last.keep})
 	connected.changed = f.Trigger
-	j.control.BGP.Show(server.BGPSource{Speaker: s, Desired: f.Desired})
-	return &bgpPart{f, s, j.control.BGP}, nil
+	h.control.BGP.Show(server.BGPSource{Speaker: s, Desired: f.Desired})
+	return &bgpPart{f, s, h.control.BGP}, nil
 }
 
 func (p *bgpPart) Name() string             { return "bgp" }

@@ -13,6 +13,7 @@ import (
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
+	"github.com/manxnet/manx/datastore/safefile"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -25,8 +26,8 @@ func cleanupCommand(o *options) *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove the routes, addresses and rules that manxd leaves in the kernel",
 		Long: `cleanup removes the table inet manx, the routes of protocols 12 and 80 from the main tables, the limits of bandwidth,
-the addresses of tunl0 and the status files of endpoints, for a host that is no longer a Manx node. It fails while manxd
-runs. Interfaces of workloads are removed with their workloads. While the BGP daemon of a calico-node runs on this host,
+the addresses of tunl0, the status files of endpoints, and the state and passwords that were kept for the next start, for
+a host that is no longer a Manx node. It fails while manxd runs. Interfaces of workloads are removed with their workloads. While the BGP daemon of a calico-node runs on this host,
 it removes the table alone: the rest is calico-node's now.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -64,7 +65,7 @@ func cleanup(o options, calico string) error {
 	if calico != "" {
 		fmt.Printf("calico-node runs here (%s): routes, bandwidth limits, addresses and status files of endpoints are "+
 			"its own and stay\n", calico)
-		return removeRules()
+		return errors.Join(removeRules(), o.removeKept())
 	}
 	k, err := kernel.New()
 	if err != nil {
@@ -78,7 +79,12 @@ func cleanup(o options, calico string) error {
 		fmt.Printf("removed %d status files of endpoints\n", files)
 		err = errors.Join(err, fileErr)
 	}
-	return errors.Join(err, removeRules())
+	return errors.Join(err, removeRules(), o.removeKept())
+}
+
+// removeKept removes the files that were kept for the next start of manxd.
+func (o options) removeKept() error {
+	return errors.Join(safefile.Remove(o.lastStateFile()), safefile.Remove(o.passwordsFile()))
 }
 
 // removeRules removes the packet filter. Without nftables there is none.

@@ -21,7 +21,7 @@ func TestOneNodeRecordsClusterEvents(t *testing.T) {
 	}
 	tables.Apply(datastore.Event{Type: datastore.EventInSync})
 	leading := false
-	e := &eventsPart{joined: &joined{daemon: &daemon{name: "n2"}, tables: tables},
+	e := &eventsPart{joined: &joined{host: &host{daemon: &daemon{name: "n2"}, tables: tables}},
 		leads: func() bool { return leading }}
 	if e.reportsCluster() {
 		t.Error("a node that does not lead records them")

@@ -26,9 +26,9 @@ func TestContainersWaitForTheFirstRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = rules.Close() })
-	j := &joined{daemon: &daemon{name: "n1", log: zap.NewNop(), options: options{runDir: t.TempDir(),
-		cni: cniOptions{confDir: t.TempDir(), manage: true}}}, store: emptyStore{},
-		tables: datastore.NewTables(zap.NewNop(), "n1")}
+	d := &daemon{name: "n1", log: zap.NewNop(), options: options{runDir: t.TempDir(),
+		cni: cniOptions{confDir: t.TempDir(), manage: true}}}
+	j := &joined{host: &host{daemon: d, tables: datastore.NewTables(zap.NewNop(), "n1")}, store: emptyStore{}}
 	for _, x := range []struct {
 		policy *policyPart
 		waits  bool

@@ -30,8 +30,8 @@ const connectedPause = time.Second
 const connectedPoll = time.Minute
 
 // newConnected subscribes to the dataplane's events of addresses.
-func newConnected(j *joined, d *dataplanePart) *connectedSubnets {
-	c := newConnectedSubnets(j.kernel.ListAddresses, func() {}, j.log.Named("bgp"))
+func newConnected(h *host, d *dataplanePart) *connectedSubnets {
+	c := newConnectedSubnets(h.kernel.ListAddresses, func() {}, h.log.Named("bgp"))
 	d.onLinks = append(d.onLinks, func([]kernel.Event) { c.readAgain() })
 	return c
 }

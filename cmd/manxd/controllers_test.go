@@ -20,7 +20,7 @@ import (
 
 func TestControllersAreLeftOut(t *testing.T) {
 	for _, mode := range []string{controllersOff, controllersAuto} { // auto: no Kubernetes API is known
-		j := &joined{daemon: &daemon{options: options{controllers: mode}, log: zap.NewNop()}}
+		j := &joined{host: &host{daemon: &daemon{options: options{controllers: mode}, log: zap.NewNop()}}}
 		if c, err := newControllers(j); c != nil || err != nil {
 			t.Errorf("%s: %v, %v", mode, c, err)
 		}
@@ -52,19 +52,21 @@ func TestControllersPart(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	j := &joined{daemon: &daemon{name: "n1", log: zap.NewNop(), options: options{controllers: controllersAuto,
-		datastore: connect.Etcd, interfacePrefix: "cali"}}, store: store, kube: rest}
+	d := &daemon{name: "n1", log: zap.NewNop(), options: options{controllers: controllersAuto, datastore: connect.Etcd,
+		interfacePrefix: "cali"}}
+	j := &joined{host: &host{daemon: d, kube: rest}, store: store}
 	client, err := typed.NewForConfig(rest)
 	if err != nil {
 		t.Fatal(err)
 	}
 	one, labels := int32(1), map[string]string{"k8s-app": "calico-kube-controllers"}
-	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "calico-kube-controllers", Labels: labels}}
-	d.Spec = appsv1.DeploymentSpec{Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: labels},
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "calico-kube-controllers", Labels: labels}}
+	deployment.Spec = appsv1.DeploymentSpec{Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: labels},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "x"}}}}}
 	calicotest.Eventually(t, "calico-kube-controllers are installed", func() bool {
-		_, err := client.AppsV1().Deployments("kube-system").Create(context.Background(), d, metav1.CreateOptions{})
+		_, err := client.AppsV1().Deployments("kube-system").Create(context.Background(), deployment,
+			metav1.CreateOptions{})
 		return err == nil
 	})
 	c, err := newControllers(j)
@@ -80,7 +82,7 @@ func TestControllersPart(t *testing.T) {
 		n := c.Notices()
 		return len(n) == 1 && strings.Contains(n[0].Text, "deployment kube-system/calico-kube-controllers")
 	})
-	if err := client.AppsV1().Deployments("kube-system").Delete(t.Context(), d.Name,
+	if err := client.AppsV1().Deployments("kube-system").Delete(t.Context(), deployment.Name,
 		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func newDaemon(ctx context.Context, o options) (*daemon, error) {
 
 // run opens the listeners for users before any step that may take long.
 func (d *daemon) run(ctx context.Context) error {
-	group := part.NewGroup(d.log, newControlSocket(d), newRemoteControl(d), newWeb(d), newWatchdog(d), &membership{d})
+	group := part.NewGroup(d.log, newControlSocket(d), newRemoteControl(d), newWeb(d), newWatchdog(d), &hostPart{d})
 	group.Show(d.control)
 	if err := group.Run(ctx); err != nil {
 		return err

@@ -17,12 +17,12 @@ type dataplanePart struct {
 	onLinks []func([]kernel.Event) // called as OnLinks says
 }
 
-func newDataplane(j *joined) *dataplanePart {
-	p := &dataplanePart{view: j.control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
-		Kernel: dataplane.KernelOf(j.kernel), NodeName: j.name, Logger: j.log.Named("dataplane"), MTUFile: j.mtuFile,
-		EndpointStatusDir: j.endpointStatusDir, InterfacePrefix: j.interfacePrefix, WithPolicy: j.policy,
-		EndpointNews: &j.endpoints,
-		Repaired:     j.repaired})}
+func newDataplane(h *host) *dataplanePart {
+	p := &dataplanePart{view: h.control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
+		Kernel: dataplane.KernelOf(h.kernel), NodeName: h.name, Logger: h.log.Named("dataplane"), MTUFile: h.mtuFile,
+		EndpointStatusDir: h.endpointStatusDir, InterfacePrefix: h.interfacePrefix, WithPolicy: h.policy,
+		EndpointNews: &h.endpoints,
+		Repaired:     h.repaired})}
 	p.OnLinks(func(events []kernel.Event) {
 		for _, f := range p.onLinks {
 			f(events)

@@ -34,18 +34,18 @@ type flowLog struct {
 }
 
 // newFlowLog returns nil if it is not configured.
-func newFlowLog(j *joined, p *policyPart) part.Part {
-	if p == nil || !j.flowLogOn() {
+func newFlowLog(h *host, p *policyPart) part.Part {
+	if p == nil || !h.flowLogOn() {
 		return nil
 	}
-	f := &flowLog{file: j.options.flowLog, log: j.log.Named("flow-log")}
+	f := &flowLog{file: h.options.flowLog, log: h.log.Named("flow-log")}
 	var lines io.Writer
-	if f.lines = j.flowLogLines(f.log); f.lines != nil {
-		j.reopen.add(f.lines.Reopen)
+	if f.lines = h.flowLogLines(f.log); f.lines != nil {
+		h.reopen.add(f.lines.Reopen)
 		lines = f.lines
 	}
-	f.hub = flowlog.NewHub(j.flowLogRate, lines, p.agent.EndpointOf)
-	j.control.Drops.Show(f.hub)
+	f.hub = flowlog.NewHub(h.flowLogRate, lines, p.agent.EndpointOf)
+	h.control.Drops.Show(f.hub)
 	return f
 }
 

@@ -22,13 +22,13 @@ const (
 )
 
 // newGobgp serves the gobgp command line of version 3 for root and the users of --gobgp-allow-uids.
-func newGobgp(j *joined, b *bgpPart) part.Part {
-	log := j.log.Named("gobgp")
-	users, _ := parseUIDs(j.gobgpUIDs) // checked with the options
+func newGobgp(h *host, b *bgpPart) part.Part {
+	log := h.log.Named("gobgp")
+	users, _ := parseUIDs(h.gobgpUIDs) // checked with the options
 	guard := apiguard.New(apiguard.Config{Users: users, Owner: socketOwner, Log: log,
 		Hint: "only root and the users of --" + gobgpUIDsFlag +
 			" of manxd are served, from the network namespace of the host"})
-	return part.Optional(newPort(gobgpFlag, j.gobgpListen, func(ctx context.Context, l net.Listener) error {
+	return part.Optional(newPort(gobgpFlag, h.gobgpListen, func(ctx context.Context, l net.Listener) error {
 		g := grpc.NewServer(guard.Options()...)
 		gobgpapi.New(b.speaker, log).Register(g)
 		defer context.AfterFunc(ctx, g.Stop)()

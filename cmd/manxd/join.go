@@ -3,15 +3,14 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"time"
 
 	"go.uber.org/zap"
-	"k8s.io/client-go/rest"
 
-	"github.com/manxnet/manx/cmd/manxd/kubenode"
 	"github.com/manxnet/manx/cmd/manxd/part"
-	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
@@ -20,66 +19,72 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// membership is the part that makes this host a node of its cluster. Its errors end the daemon.
-type membership struct{ *daemon }
+// nodePart makes this host a node of its cluster, and runs the parts that need the datastore.
+type nodePart struct{ *host }
 
-func (m *membership) Name() string { return "node" }
+func (n *nodePart) Name() string { return "node" }
 
-func (m *membership) Run(ctx context.Context) error { return part.Fatal(m.join(ctx)) }
+// Run implements part.Part. An error ends the daemon. While BGP can follow the last state, a datastore that cannot be
+// used does not, and once BGP does, nothing that keeps the node from joining: it tries again.
+func (n *nodePart) Run(ctx context.Context) error {
+	err := n.join(ctx)
+	var early *earlyError
+	if errors.As(err, &early) && (early.away && n.last.covers(err) || n.last.inUse() != nil) {
+		n.showWaiting(err)
+		return err
+	}
+	return part.Fatal(err)
+}
+
+// Explain implements part.Explainer.
+func (n *nodePart) Explain(err error) string {
+	return fmt.Sprintf("waiting for the datastore: %v", err)
+}
+
+// earlyError is an error before this host is a node of the cluster: joining it can be repeated.
+type earlyError struct {
+	error
+	away bool // the datastore cannot be used
+}
+
+func (e *earlyError) Unwrap() error { return e.error }
 
 // joined is a node that has joined the cluster: the dependencies of its parts.
 type joined struct {
-	*daemon
+	*host
 	store      datastore.Backend
-	kube       *rest.Config // settings of the Kubernetes API; nil if there is none
-	tables     *datastore.Tables
-	events     *kubenode.Events // about this node; nil without a Kubernetes API
-	kernel     *kernel.Conn
 	config     node.Config
 	registered node.Result
 	tunnels    *node.Tunnels
-	endpoints  endpointstatus.News // the files by which CNI plugins see workloads connected
 }
 
 // join registers the node and runs all parts that depend on the datastore.
-func (d *daemon) join(ctx context.Context) error {
-	kube, err := d.kubernetesAPI(d.log)
+func (n *nodePart) join(ctx context.Context) error {
+	store, closeStore, err := openStore(ctx, n.ofThisNode(), n.showWaiting, n.log)
 	if err != nil {
-		return err
-	}
-	store, closeStore, err := openStore(ctx, d.ofThisNode(), d.showWaiting, d.log)
-	if err != nil {
-		return err
+		var wrong *usageError
+		if errors.As(err, &wrong) || ctx.Err() != nil {
+			return err
+		}
+		return &earlyError{err, true}
 	}
 	defer closeStore()
-	release, err := beTheOnlyDaemon(d.log)
+	n.last.opened()
+	err = n.waitForCalicoNode(ctx, n.kube, func() { n.last.setHold(true) })
+	n.last.setHold(false)
 	if err != nil {
 		return err
 	}
-	defer release()
-	if err := d.waitForCalicoNode(ctx, kube); err != nil {
-		return err
-	}
-	k, err := kernel.New()
-	if err != nil {
-		return err
-	}
-	defer k.Close() //nolint:errcheck // everything has been answered
-	k.ProcSysNet = d.procSysNet
-	j := &joined{daemon: d, store: store, kube: kube, kernel: k, tables: datastore.NewTables(d.log.Named("datastore"),
-		d.name)}
-	if j.events, err = newEvents(j); err != nil {
-		return err
-	}
+	j := &joined{host: n.host, store: store}
 	if err := j.register(ctx); err != nil {
-		return err
+		return &earlyError{err, errors.Is(err, datastore.ErrUnavailable) || errors.Is(err, datastore.ErrUnauthorized)}
 	}
-	parts, err := d.parts(j)
+	parts, err := n.parts(j)
 	if err != nil {
 		return err
 	}
-	group := part.NewGroup(d.log, append([]part.Part{newTables(j, parts)}, parts...)...)
-	group.Show(d.control)
+	group := part.NewGroup(n.log, append([]part.Part{newTables(j, parts)}, parts...)...)
+	group.Show(n.control)
 	return group.Run(ctx)
 }
 
@@ -90,9 +95,11 @@ func (d *daemon) ofThisNode() options {
 	return o
 }
 
-// showWaiting reports why the datastore is not open yet.
-func (d *daemon) showWaiting(err error) {
-	d.control.Datastore.Show(server.DatastoreSource{Type: d.datastore, Waiting: "waiting for it: " + err.Error()})
+// showWaiting reports why the datastore is not open yet, or does not answer.
+func (h *host) showWaiting(err error) {
+	h.control.Datastore.Show(server.DatastoreSource{Type: h.datastore, Waiting: "waiting for it: " + err.Error(),
+		Last: h.last.inUse})
+	h.last.waiting(err)
 }
 
 // register registers the node, with its addresses.

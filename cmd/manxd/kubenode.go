@@ -22,15 +22,15 @@ import (
 func (o options) kubernetesNode(name string) string { return cmp.Or(o.k8sNodeRef, name) }
 
 // newEvents returns Events about this node, nil without a Kubernetes API.
-func newEvents(j *joined) (*kubenode.Events, error) {
-	if j.kube == nil {
+func newEvents(h *host) (*kubenode.Events, error) {
+	if h.kube == nil {
 		return nil, nil
 	}
-	client, err := typedcorev1.NewForConfig(j.kube)
+	client, err := typedcorev1.NewForConfig(h.kube)
 	if err != nil {
 		return nil, fmt.Errorf("events: %w", err)
 	}
-	return kubenode.NewEvents(client, j.kubernetesNode(j.name)), nil
+	return kubenode.NewEvents(client, h.kubernetesNode(h.name)), nil
 }
 
 // kubernetesParts returns the parts that report this node's state to Kubernetes; none without a Kubernetes API.
@@ -46,9 +46,9 @@ func kubernetesParts(j *joined, d *drain, b *bgpPart, p *policyPart, c *clusterC
 }
 
 // repaired reports that changes of another program were undone.
-func (j *joined) repaired(target string, list []reconcile.Repair, more int) {
+func (h *host) repaired(target string, list []reconcile.Repair, more int) {
 	example := list[0]
-	j.events.Warn(kubenode.DriftRepaired, fmt.Sprintf(
+	h.events.Warn(kubenode.DriftRepaired, fmt.Sprintf(
 		"%d changes that another program had made were undone (%s), such as %s: found %s, want %s", len(list)+more,
 		target,
 		example.Key, cmp.Or(example.Found, "nothing"), cmp.Or(example.Wanted, "nothing")))

@@ -6,43 +6,50 @@ import (
 	"github.com/manxnet/manx/cmd/manxd/part"
 )
 
-// parts returns the parts of a node that has joined its cluster, in their order of start. Each has a file or a folder
-// of its own, and gets its dependencies by its constructor. The tables of the datastore start before them, and watch
-// the kinds that they need.
+// hostParts returns the parts that need no datastore, in their order of start. Each part has a file or a folder of its
+// own, and gets its dependencies by its constructor. Nothing on the host is changed before the tables of the datastore
+// are complete, or the last state of an earlier run takes their place.
+func hostParts(h *host) ([]part.Part, error) {
+	h.dataplane = newDataplane(h)
+	var err error
+	if h.filter, err = newPolicy(h, h.dataplane); err != nil {
+		return nil, err
+	}
+	passwords, err := passwordSource(h)
+	if err != nil {
+		return nil, err
+	}
+	connected := newConnected(h, h.dataplane)
+	if h.bgp, err = newBGP(h, passwords, connected, h.dataplane, h.filter); err != nil {
+		return nil, err
+	}
+	return []part.Part{
+		newSleepWatch(h),
+		h.dataplane,
+		part.Optional(h.filter),
+		newFlowLog(h, h.filter),
+		h.bgp,
+		connected,
+		passwords,
+		newGobgp(h, h.bgp),
+		h.last,
+	}, nil
+}
+
+// parts returns the parts of a node that has joined its cluster, in their order of start. The tables of the datastore
+// start before them, and watch the kinds that they and the parts of the host need.
 func parts(j *joined) ([]part.Part, error) {
-	dataplane := newDataplane(j)
-	policy, err := newPolicy(j, dataplane)
-	if err != nil {
-		return nil, err
-	}
-	passwords, err := passwordSource(j)
-	if err != nil {
-		return nil, err
-	}
-	connected := newConnected(j, dataplane)
-	bgp, err := newBGP(j, passwords, connected, dataplane, policy)
-	if err != nil {
-		return nil, err
-	}
 	drain := newDrain(j)
-	orchestrator, err := orchestratorParts(j, drain, bgp, policy)
+	orchestrator, err := orchestratorParts(j, drain)
 	if err != nil {
 		return nil, err
 	}
 	return append([]part.Part{
 		newNodeFiles(j),
-		newSleepWatch(j),
-		dataplane,
-		part.Optional(policy),
-		newFlowLog(j, policy),
 		drain,
-		bgp,
-		connected,
-		passwords,
-		newGobgp(j, bgp),
-		newBirdSocket(j, bgp),
+		newBirdSocket(j, j.bgp),
 		newTunnels(j),
-		newNodeStatus(j, bgp),
+		newNodeStatus(j, j.bgp),
 		newAddresses(j),
 		newRegistration(j),
 		newTakeover(j),
@@ -50,16 +57,16 @@ func parts(j *joined) ([]part.Part, error) {
 }
 
 // orchestratorParts returns the parts for the orchestrator: CNI plugins, and Kubernetes.
-func orchestratorParts(j *joined, drain *drain, bgp *bgpPart, policy *policyPart) ([]part.Part, error) {
+func orchestratorParts(j *joined, drain *drain) ([]part.Part, error) {
 	controllers, err := newControllers(j)
 	if err != nil {
 		return nil, err
 	}
-	cni, err := cniParts(j, policy)
+	cni, err := cniParts(j, j.filter)
 	if err != nil {
 		return nil, err
 	}
-	kubernetes, err := kubernetesParts(j, drain, bgp, policy, controllers)
+	kubernetes, err := kubernetesParts(j, drain, j.bgp, j.filter, controllers)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 
 	"go.uber.org/zap"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -20,17 +21,23 @@ type passwordsPart interface {
 }
 
 // passwordSource returns a folder of passwords if it is set, else Kubernetes' Secrets if its API is known.
-func passwordSource(j *joined) (passwordsPart, error) {
-	log := j.log.Named("bgp")
-	if j.passwordDir != "" || j.kube == nil {
-		return folderPasswords{password.NewFolder(j.passwordDir), log}, nil
+func passwordSource(h *host) (passwordsPart, error) {
+	log := h.log.Named("bgp")
+	if h.passwordDir != "" || h.kube == nil {
+		return folderPasswords{password.NewFolder(h.passwordDir), log}, nil
 	}
-	client, err := typedcorev1.NewForConfig(j.kube)
+	client, err := typedcorev1.NewForConfig(h.kube)
 	if err != nil {
 		return nil, fmt.Errorf("passwords from the Kubernetes API: %w", err)
 	}
-	return secretPasswords{secrets.New(client, kubernetesNamespace(j.namespace), log)}, nil
+	s := secrets.New(secrets.Config{Client: client, Namespace: kubernetesNamespace(h.namespace),
+		File: h.passwordsFile(), Server: h.kube.Host, Log: log})
+	h.last.hurry = s.Hurry
+	return secretPasswords{s}, nil
 }
+
+// passwordsFile is the path of the file that keeps passwords from Secrets for a restart without the Kubernetes API.
+func (o options) passwordsFile() string { return filepath.Join(o.runDir, "bgp-passwords.json") }
 
 // secretPasswords are passwords in Secrets.
 type secretPasswords struct{ *secrets.Secrets }

@@ -26,20 +26,20 @@ type policyPart struct {
 }
 
 // newPolicy returns nil if policy is disabled.
-func newPolicy(j *joined, d *dataplanePart) (*policyPart, error) {
-	if !j.policy {
-		leaveAlone(j.log.Named("policy"))
+func newPolicy(h *host, d *dataplanePart) (*policyPart, error) {
+	if !h.policy {
+		leaveAlone(h.log.Named("policy"))
 		return nil, nil
 	}
 	rules, err := nftables.New()
 	if err != nil {
 		return nil, err
 	}
-	p := &policyPart{rules: rules, view: j.control.Policy,
-		agent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: j.kernel,
+	p := &policyPart{rules: rules, view: h.control.Policy,
+		agent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: h.kernel,
 			Connections: conntrack.New(nil),
-			Policy:      j.policyConfig(j.name), Logger: j.log.Named("policy"), Programmed: j.control.Policy.Programmed,
-			Repaired: j.repaired,
+			Policy:      h.policyConfig(h.name), Logger: h.log.Named("policy"), Programmed: h.control.Policy.Programmed,
+			Repaired: h.repaired,
 			Reached:  d.SetPolicy})}
 	d.onLinks = append(d.onLinks, p.agent.InterfacesChanged)
 	p.view.Show(server.PolicySource{Agent: p.agent, Tracer: rules})

@@ -27,7 +27,7 @@ type sleepWatch struct {
 	at   time.Time // of the end
 }
 
-func newSleepWatch(j *joined) *sleepWatch { return &sleepWatch{log: j.log} }
+func newSleepWatch(h *host) *sleepWatch { return &sleepWatch{log: h.log} }
 
 func (s *sleepWatch) Name() string { return "sleep" }
 

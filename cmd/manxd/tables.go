@@ -18,10 +18,12 @@ type tablesPart struct {
 
 func newTables(j *joined, parts []part.Part) *tablesPart {
 	t := &tablesPart{joined: j}
-	t.kinds = slices.DeleteFunc(part.Kinds(append([]part.Part{t}, parts...)...), func(k model.Kind) bool {
+	all := slices.Concat([]part.Part{t, j.dataplane, part.Optional(j.filter), j.bgp, j.last}, parts)
+	t.kinds = slices.DeleteFunc(part.Kinds(all...), func(k model.Kind) bool {
 		return !j.store.Keeps(k)
 	})
-	j.control.Datastore.Show(server.DatastoreSource{Type: j.datastore, Tables: j.tables, Store: j.store})
+	j.control.Datastore.Show(server.DatastoreSource{Type: j.datastore, Tables: j.tables, Store: j.store,
+		Last: j.last.inUse})
 	return t
 }
 

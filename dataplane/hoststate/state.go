@@ -18,6 +18,9 @@ type State struct {
 	// DatastoreSynced and BGPSynced report whether each has been read as a whole. Leftovers may be removed only with
 	// both.
 	DatastoreSynced, BGPSynced bool
+	// Last is set if Reader has the last state of an earlier run, because the datastore does not answer: it has no
+	// workloads and no policies.
+	Last bool
 }
 
 // Then returns the newer State next for a reader that has not seen s. The slices of s are appended to.

@@ -279,6 +279,49 @@ func Read(path string, limit int64) (content []byte, err error) {
 	return content, err
 }
 
+// ReadTrusted is Read of a file that only root and this process's user can have written. modified is the time of its
+// last Replace or Touch.
+func ReadTrusted(path string, limit int64) (content []byte, modified time.Time, err error) {
+	err = in(path, 0, func(d *Dir, name string) error {
+		f, st, err := d.open(name, unix.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		err = errors.Join(d.CheckOwned(), f.Close())
+		switch {
+		case err != nil:
+		case !trusted(st.Uid):
+			err = fmt.Errorf("%s belongs to user %d, who could change it", path, st.Uid)
+		case st.Mode&0o022 != 0:
+			err = fmt.Errorf("%s has the mode %#o: other users could change it", path, st.Mode&0o7777)
+		case st.Nlink > 1:
+			err = fmt.Errorf("%s has %d names (hard links)", path, st.Nlink)
+		default:
+			modified = time.Unix(st.Mtim.Unix())
+			content, err = d.Read(name, limit)
+		}
+		return err
+	})
+	return content, modified, err
+}
+
+// Touch sets the time of a file to now. It writes no content.
+func Touch(path string) error {
+	return in(path, 0, func(d *Dir, name string) error {
+		now := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_NOW}}
+		return unix.UtimesNanoAt(d.fd(), name, now, unix.AT_SYMLINK_NOFOLLOW)
+	})
+}
+
+// Remove is Dir.Remove of a file by its path. A missing folder is no error.
+func Remove(path string) error {
+	err := in(path, 0, func(d *Dir, name string) error { return d.Remove(name) })
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 // OpenOwn creates the folder of a file if it is missing (mode 0755) and opens the file as Dir.openOwn does.
 func OpenOwn(path string, flag int, mode fs.FileMode) (f *os.File, err error) {
 	err = in(path, 0o755, func(d *Dir, name string) error {

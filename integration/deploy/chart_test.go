@@ -181,10 +181,10 @@ func TestPodSecurity(t *testing.T) {
 		"privileged": nil,
 		"baseline": {`host namespaces (hostNetwork=true)`,
 			`non-default capabilities (container "manxd" must not include "NET_ADMIN", "SYS_NICE" in securityContext.capabilities.add)`,
-			`hostPath volumes (volumes "run-manx", "var-lib-calico", "var-run-calico", "cni-conf-dir", "cni-bin-dir", "proc-sys-net")`},
+			`hostPath volumes (volumes "run-manx", "var-lib-manx", "var-lib-calico", "var-run-calico", "cni-conf-dir", "cni-bin-dir", "proc-sys-net")`},
 		"restricted": {`host namespaces (hostNetwork=true)`,
 			`unrestricted capabilities (container "manxd" must not include "NET_ADMIN", "SYS_NICE" in securityContext.capabilities.add)`,
-			`restricted volume types (volumes "run-manx", "var-lib-calico", "var-run-calico", "cni-conf-dir", "cni-bin-dir", "proc-sys-net" use restricted volume type "hostPath")`,
+			`restricted volume types (volumes "run-manx", "var-lib-manx", "var-lib-calico", "var-run-calico", "cni-conf-dir", "cni-bin-dir", "proc-sys-net" use restricted volume type "hostPath")`,
 			`runAsNonRoot != true (pod or containers "install-cni", "manxd" must set securityContext.runAsNonRoot=true)`,
 			`runAsUser=0 (containers "install-cni", "manxd" must not set runAsUser=0)`},
 	} {

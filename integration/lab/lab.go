@@ -35,6 +35,9 @@ type Spec struct {
 	IPv6 bool
 	// PlainRouters keeps the routers from running BIRD: another program acts as the peer.
 	PlainRouters bool
+	// HardToRs is how many routers, the last ones, have no graceful restart: they drop the routes of a session that
+	// ends.
+	HardToRs int
 	// BFD enables BFD from the routers to the nodes, 3 x 100 ms. The routers keep routes of nodes that restart.
 	BFD bool
 	// TorAS and NodeAS are the AS numbers of the two sides; 65000 and 64512 if unset.

@@ -104,7 +104,11 @@ func (t *ToR) session(b *strings.Builder, name string, subnet netip.Prefix, addr
 	if t.lab.Spec.BFD {
 		b.WriteString("  bfd graceful;\n")
 	}
-	fmt.Fprintf(b, "  graceful restart on; debug { states, events };\n"+
+	graceful := "on"
+	if slices.Index(t.lab.ToRs, t) >= t.lab.Spec.ToRs-t.lab.Spec.HardToRs {
+		graceful = "off"
+	}
+	fmt.Fprintf(b, "  graceful restart "+graceful+"; debug { states, events };\n"+
 		"  %s { import all; export where proto = \"outside\"; };\n}\n", family)
 }
 

@@ -130,8 +130,11 @@ type retries struct {
 // Retry implements manxv1.ManxServer. Objects come first, so that newly usable ones are programmed.
 func (x *retries) Retry(ctx context.Context, _ *manxv1.RetryRequest) (*manxv1.RetryResponse, error) {
 	known, agent, enforcer := x.datastore.now(), x.dataplane.now().Agent, x.policy.now().Agent
-	if known.Tables == nil || known.Store == nil || agent == nil {
+	switch {
+	case agent == nil:
 		return nil, status.Error(codes.Unavailable, "manxd is starting: the dataplane does not run yet")
+	case known.Tables == nil || known.Store == nil:
+		return nil, status.Error(codes.Unavailable, "manxd waits for the datastore, and tries that by itself")
 	}
 	ctx, cancel := context.WithTimeout(ctx, retryPatience)
 	defer cancel()

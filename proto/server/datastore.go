@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -22,6 +23,22 @@ type DatastoreSource struct {
 	Waiting string          // why there are no Tables yet; may be empty
 	Tables  Datastore       // nil: not connected yet
 	Store   datastore.Store // keeps requests about this node; nil: not connected yet
+	// Last returns the state of an earlier run that BGP and routes follow, nil for none; nil: never any.
+	Last func() *LastState
+}
+
+// LastState is the state of the datastore that an earlier run of the daemon has read.
+type LastState struct {
+	Valid    time.Time // when it was known to be valid, within ten minutes
+	Revision int64     // of the datastore; 0 if kinds have separate clocks
+}
+
+// last returns the state of an earlier run that BGP and routes follow, nil for none.
+func (s DatastoreSource) last() *LastState {
+	if s.Last == nil {
+		return nil
+	}
+	return s.Last()
 }
 
 // Datastore has the calls of *datastore.Tables that the view uses.
@@ -42,6 +59,15 @@ func (v *DatastoreView) snapshot() *datastore.Snapshot {
 
 // Ready reports whether the datastore is known as it is.
 func (v *DatastoreView) Ready() Check {
+	c := v.connection()
+	if last := v.now().last(); last != nil && !c.OK {
+		c.Reason = fmt.Sprintf("BGP and routes follow the state of %s, %v old; %s",
+			last.Valid.Local().Format(time.DateTime), time.Since(last.Valid).Round(time.Second), c.Reason)
+	}
+	return c
+}
+
+func (v *DatastoreView) connection() Check {
 	now, c := v.now(), Check{Name: checkDatastore}
 	if now.Tables == nil {
 		c.Reason = cmp.Or(now.Waiting, "not connected yet: manxd is starting")
@@ -93,6 +119,9 @@ func (v *DatastoreView) Checks() []Check { return []Check{v.Ready()} }
 func (v *DatastoreView) status(r *manxv1.GetStatusResponse) {
 	now := v.now()
 	r.Datastore = &manxv1.DatastoreStatus{Type: now.Type, Reason: v.Ready().Reason}
+	if last := now.last(); last != nil {
+		r.Datastore.LastStateUnixMs = unixMs(last.Valid)
+	}
 	if now.Tables == nil {
 		return
 	}
@@ -135,6 +164,8 @@ const (
 	metricQuarantined = "manx_datastore_quarantined"
 	metricRestarts    = "manx_datastore_full_reads_total"
 	metricRollbacks   = "manx_datastore_rollbacks_total"
+	metricLastState   = "manx_datastore_last_state_in_use"
+	metricLastValid   = "manx_datastore_last_state_timestamp_seconds"
 )
 
 var datastoreMetrics = describe([]description{
@@ -144,6 +175,9 @@ var datastoreMetrics = describe([]description{
 	{metricQuarantined, "Objects of the datastore that cannot be used.", nil},
 	{metricRestarts, "Full reads of the datastore after the first.", nil},
 	{metricRollbacks, "Full reads of the datastore that found an earlier state than before.", nil},
+	{metricLastState, "Whether BGP and routes follow the state that an earlier run of manxd has read, because the " +
+		"datastore has not answered since the start.", nil},
+	{metricLastValid, "Time at which that state was known to be valid, while it is in use.", nil},
 })
 
 // Describe implements prometheus.Collector.
@@ -151,12 +185,17 @@ func (*DatastoreView) Describe(out chan<- *prometheus.Desc) { datastoreMetrics.D
 
 // Collect implements prometheus.Collector.
 func (v *DatastoreView) Collect(out chan<- prometheus.Metric) {
-	tables := v.now().Tables
-	if tables == nil {
+	now := v.now()
+	gauge, counter := datastoreMetrics.send(out)
+	last := now.last()
+	gauge(metricLastState, number(last != nil))
+	if last != nil {
+		gauge(metricLastValid, float64(last.Valid.Unix()))
+	}
+	if now.Tables == nil {
 		return
 	}
-	gauge, counter := datastoreMetrics.send(out)
-	st := tables.Status()
+	st := now.Tables.Status()
 	gauge(metricInSync, number(st.InSync))
 	gauge(metricRevision, float64(st.Revision))
 	gauge(metricObjects, float64(st.Objects))

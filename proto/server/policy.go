@@ -55,7 +55,7 @@ func (v *PolicyView) Ready() Check {
 	case st.LastError != "":
 		c.Reason = "the rules cannot be programmed: " + st.LastError
 	case st.Since.IsZero() || st.Transactions == 0 && st.Resyncs == 0:
-		c.Reason = "the rules have not been programmed yet"
+		c.Reason = "no rules were programmed since the start: those of an earlier run stay"
 	default:
 		c.OK, c.Reason = true, "the rules are in the kernel"
 		if st.Revision != 0 {

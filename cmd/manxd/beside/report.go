@@ -77,7 +77,8 @@ func (r *report) Notices() []server.Notice {
 }
 
 // Wait returns when no calico-node is active on this host, and reports the wait until then, to the server and the log.
-func (f Finder) Wait(ctx context.Context, s *server.Server, log *zap.Logger) error {
+// found is called when one is active.
+func (f Finder) Wait(ctx context.Context, s *server.Server, found func(), log *zap.Logger) error {
 	r := &report{node: f.node, waiting: true}
 	shown, unknown := false, ""
 	for {
@@ -99,6 +100,7 @@ func (f Finder) Wait(ctx context.Context, s *server.Server, log *zap.Logger) err
 			return ctx.Err()
 		}
 		if !shown {
+			found()
 			s.Add(r)
 			shown = true
 		}

@@ -2,6 +2,7 @@ package follow
 
 import (
 	"context"
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -14,20 +15,59 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // configure decides BGP, gives the agents their part of the decision, and configures the speaker. It returns the
-// interval between checks whether to decide again, 0 if only changes require it. With all the agents evaluate all
-// objects.
+// interval between checks whether to decide again, 0 if only changes require it. With all, which is the first decision
+// from the datastore, the agents evaluate all objects.
 func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, all bool) time.Duration {
-	d, kept := f.decide(snapshot)
+	d, kept := f.decide(snapshot, !all)
 	f.setState(all, func(s *dataplane.State) {
-		s.Reader, s.All, s.DatastoreSynced = snapshot, all, snapshot.InSync()
+		s.Reader, s.All, s.DatastoreSynced, s.Last = snapshot, all, snapshot.InSync(), false
 		s.Statics, s.Peering = staticRoutes(d.Statics), peeringAddresses(d.Peering)
 	})
 	if kept {
 		return 0
 	}
+	if f.config.Keep != nil {
+		f.config.Keep(snapshot, d)
+	}
+	return f.set(ctx, d)
+}
+
+// configureFromLast is configure for the last state of an earlier run. The agents get its nodes, pools and blocks, and
+// no workloads: those of this host stay in the kernel as they are until the datastore has been read.
+func (f *Follower) configureFromLast(ctx context.Context) time.Duration {
+	d, _ := f.decide(f.last, false)
+	f.setState(true, func(s *dataplane.State) {
+		s.Reader, s.All, s.DatastoreSynced, s.Last = withoutWorkloads{f.last}, true, false, true
+		s.Statics, s.Peering = staticRoutes(d.Statics), peeringAddresses(d.Peering)
+	})
+	return f.set(ctx, d)
+}
+
+// withoutWorkloads is a Reader without WorkloadEndpoints.
+type withoutWorkloads struct{ model.Reader }
+
+// Get implements model.Reader.
+func (w withoutWorkloads) Get(k model.Key) *model.Object {
+	if k.Kind == model.KindWorkloadEndpoint {
+		return nil
+	}
+	return w.Reader.Get(k)
+}
+
+// All implements model.Reader.
+func (w withoutWorkloads) All(kind model.Kind) iter.Seq[*model.Object] {
+	if kind == model.KindWorkloadEndpoint {
+		return func(func(*model.Object) bool) {}
+	}
+	return w.Reader.All(kind)
+}
+
+// set configures the speaker. Its result is that of configure.
+func (f *Follower) set(ctx context.Context, d bgp.Desired) time.Duration {
 	period := f.config.Passwords.EndDecision()
 	if err := f.config.Speaker.Set(ctx, d); err != nil {
 		if text := err.Error(); text != f.failure {
@@ -40,15 +80,15 @@ func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, 
 	return period
 }
 
-// decide computes the configuration of BGP. If this host's Node was deleted, is invalid or has lost its IPv4 address,
-// it keeps the previous decision, which keeps the node connected. The address is the router ID: without it, all
-// sessions would restart, and again when registration has restored it.
-func (f *Follower) decide(snapshot *datastore.Snapshot) (d bgp.Desired, kept bool) {
+// decide computes the configuration of BGP. If this host's Node was deleted, is invalid or has lost its IPv4 address
+// since an earlier decision from the datastore, it keeps that one, which keeps the node connected. The address is the
+// router ID: without it, all sessions would restart, and again when registration has restored it.
+func (f *Follower) decide(r model.Reader, again bool) (d bgp.Desired, kept bool) {
 	in := f.config.Settings
-	in.Reader, in.Passwords, in.Connected = snapshot, f.config.Passwords, f.config.Connected()
+	in.Reader, in.Passwords, in.Connected = r, f.config.Passwords, f.config.Connected()
 	d = bgp.Compute(in)
 	before, at := f.Decided()
-	if why := lost(before, d); why != "" {
+	if why := lost(before, d); why != "" && again {
 		before.Notices = []bgp.Notice{{Object: "Node/" + in.Node, Reason: why + ": BGP is kept as it was"}}
 		f.desired.Store(&decision{before, at})
 		f.config.Log.Error("the Node of this node "+why+": BGP is kept as it was", zap.String("node", in.Node))

@@ -63,7 +63,6 @@ type Passwords interface {
 type Tables interface {
 	Snapshot() *datastore.Snapshot
 	Changed() <-chan struct{}
-	WaitInSync(context.Context) (*datastore.Snapshot, error)
 }
 
 // Config has the parameters of a Follower.
@@ -79,14 +78,20 @@ type Config struct {
 	Kinds []model.Kind
 	// Learned is called with each number of changed routes; may be nil. It must not block.
 	Learned func(n int)
-	Log     *zap.Logger
+	// Last delivers the state that an earlier run has read, at most once, if the datastore does not answer at the
+	// start; nil: never.
+	Last <-chan model.Reader
+	// Keep is called with each snapshot from which BGP was decided, and the decision; may be nil. It must not block.
+	Keep func(*datastore.Snapshot, bgp.Desired)
+	Log  *zap.Logger
 }
 
-// Follower keeps the speaker and the agents up to date. It passes nothing to them before the first full read of the
-// datastore. It is safe for concurrent use.
+// Follower keeps the speaker and the agents up to date. Before the first full read of the datastore it passes nothing
+// to them but the last state of an earlier run. It is safe for concurrent use.
 type Follower struct {
 	config    Config
 	bgpKinds  []model.Kind
+	last      model.Reader // as Last has delivered it; nil: not, or the datastore has been read
 	desired   atomic.Pointer[decision]
 	failure   string          // of the last attempt to configure the speaker, as logged
 	triggered chan struct{}   // holds one token when BGP is to be decided again
@@ -139,12 +144,14 @@ func (f *Follower) Run(ctx context.Context) error {
 
 // followDatastore passes each new snapshot to the agents, and decides BGP again if the snapshot concerns it.
 func (f *Follower) followDatastore(ctx context.Context) error {
-	snapshot, err := f.config.Tables.WaitInSync(ctx)
+	tick := time.NewTicker(time.Hour)
+	defer tick.Stop()
+	again(tick, 0)
+	snapshot, err := f.begin(ctx, tick)
 	if err != nil {
 		return err
 	}
-	tick := time.NewTicker(time.Hour)
-	defer tick.Stop()
+	f.last = nil
 	again(tick, f.configure(ctx, snapshot, true))
 	for {
 		next := f.wait(ctx, snapshot, tick.C)
@@ -160,6 +167,22 @@ func (f *Follower) followDatastore(ctx context.Context) error {
 			again(tick, f.configure(ctx, snapshot, false))
 		}
 	}
+}
+
+// begin returns the first snapshot of the datastore that is in sync. Until then BGP and the routes of this host follow
+// the last state of an earlier run, if there is one and the datastore does not answer.
+func (f *Follower) begin(ctx context.Context, tick *time.Ticker) (*datastore.Snapshot, error) {
+	snapshot := f.config.Tables.Snapshot()
+	for !snapshot.InSync() {
+		snapshot = f.wait(ctx, snapshot, tick.C)
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if f.last != nil && !snapshot.InSync() {
+			again(tick, f.configureFromLast(ctx))
+		}
+	}
+	return snapshot, nil
 }
 
 // again sets the period of a ticker; 0 stops it.
@@ -187,6 +210,7 @@ func (f *Follower) wait(ctx context.Context, last *datastore.Snapshot, tick <-ch
 			}
 		case <-f.config.Passwords.Changed():
 		case <-f.triggered:
+		case f.last = <-f.config.Last:
 		case <-ctx.Done():
 		}
 		return last

@@ -161,6 +161,8 @@ type rig struct {
 	agent     *fakeAgent
 	passwords *fakePasswords
 	tables    *datastore.Tables
+	last      chan model.Reader
+	kept      []int64 // the revisions that Keep was called with
 	follower  *Follower
 	revision  int64
 }
@@ -171,10 +173,11 @@ func bubble(t *testing.T, test func(*rig)) {
 		d := &diary{}
 		r := &rig{t: t, diary: d, speaker: &fakeSpeaker{diary: d, changed: make(chan struct{}, 1)},
 			agent: &fakeAgent{diary: d}, passwords: &fakePasswords{changed: make(chan struct{}, 1)},
-			tables: datastore.NewTables(zap.NewNop(), "")}
+			tables: datastore.NewTables(zap.NewNop(), ""), last: make(chan model.Reader, 1)}
 		r.follower = New(Config{Settings: bgp.Input{Node: "n1"}, Connected: func() []netip.Prefix { return nil },
 			Passwords: r.passwords, Tables: r.tables, Speaker: r.speaker, Agents: []Agent{r.agent},
-			Kinds: []model.Kind{model.KindNetworkPolicy}, Log: zap.NewNop()})
+			Kinds: []model.Kind{model.KindNetworkPolicy}, Last: r.last, Log: zap.NewNop(),
+			Keep: func(s *datastore.Snapshot, _ bgp.Desired) { r.kept = append(r.kept, s.Revision()) }})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.follower.Run(ctx) }()
@@ -236,6 +239,52 @@ func TestNothingBeforeTheDatastoreWasRead(t *testing.T) {
 		r.expect("before the first full read")
 		r.begin()
 		r.expect("after it", "agent all true changed [] synced true true", mesh)
+	})
+}
+
+// While the datastore does not answer, BGP is decided from the last state of an earlier run. The agents get no
+// workloads from it, and may remove nothing. When the datastore has been read, it alone counts, and it alone is kept.
+func TestLastStateUntilTheDatastoreWasRead(t *testing.T) {
+	bubble(t, func(r *rig) {
+		last := model.NewSet(r.put(model.KindNode, "", "n1", `{"bgp":{"ipv4Address":"192.0.2.1/24"}}`).Object,
+			r.put(model.KindNode, "", "n3", `{"bgp":{"ipv4Address":"192.0.2.3/24"}}`).Object,
+			r.put(model.KindWorkloadEndpoint, "ns", "n1-k8s-a-eth0", `{"node":"n1","orchestrator":"k8s","pod":"a",
+				"endpoint":"eth0","interfaceName":"cali1","ipNetworks":["10.0.0.1/32"]}`).Object)
+		const earlier = "speaker AS 64512 sessions [192.0.2.3]"
+		r.last <- last
+		r.expect("from the last state", "agent all true changed [] synced false false", earlier)
+		s := r.agent.state
+		workloads := slices.Collect(s.Reader.All(model.KindWorkloadEndpoint))
+		key := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "ns", Name: "n1-k8s-a-eth0"}
+		if !s.Last || len(workloads) > 0 || s.Reader.Get(key) != nil || s.Reader.Get(
+			model.ResourceKey(model.KindNode, "n3")) == nil {
+			t.Errorf("last %v, workloads %v", s.Last, workloads)
+		}
+		r.follower.Trigger()
+		r.expect("when something else has changed", "agent all true changed [] synced false false", earlier)
+		r.speaker.change(func() { r.speaker.synced = true })
+		r.expect("with all routes", "agent all false changed [] synced false true")
+		if len(r.kept) > 0 {
+			t.Errorf("the last state is kept: %v", r.kept)
+		}
+		r.tables.Apply(r.put(model.KindNode, "", "n9", `{"bgp":{"ipv4Address":"192.0.2.9/24"}}`))
+		r.expect("before the full read")
+		r.tables.Apply(r.drop(model.KindNode, "", "n9"))
+		r.begin()
+		r.expect("after it", "agent all true changed [] synced true true", mesh)
+		if r.agent.state.Last || len(r.kept) != 1 || r.kept[0] != r.revision {
+			t.Errorf("last %v, kept %v, want revision %d", r.agent.state.Last, r.kept, r.revision)
+		}
+	})
+}
+
+// A Node that has lost its address since the last state is not kept as it was: this process starts.
+func TestLastStateDoesNotHoldTheNode(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.last <- model.NewSet(r.put(model.KindNode, "", "n1", `{"bgp":{"ipv4Address":"192.0.2.1/24"}}`).Object)
+		r.expect("from the last state", "agent all true changed [] synced false false", "speaker AS 64512 sessions []")
+		r.begin(r.put(model.KindNode, "", "n1", `{"bgp":{"ipv6Address":"fd00::1/64","asNumber":65001}}`))
+		r.expect("from the datastore", "agent all true changed [] synced true false", "speaker AS 65001 sessions []")
 	})
 }
 

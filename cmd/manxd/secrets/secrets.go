@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -47,11 +48,25 @@ type Secrets struct {
 	stop      context.CancelFunc
 
 	begin     sync.Once
+	giveUp    func()        // closes impatient
 	impatient chan struct{} // closed when no first read waits any more
 
 	mu       sync.Mutex
 	followed map[string]*followed // by the name of the Secret
 	good     map[ref]string
+	kept     map[ref]string // of an earlier process, until the API answers
+	file     *file
+	unkept   string // why passwords are not kept, as logged
+}
+
+// Config has the parameters of Secrets.
+type Config struct {
+	Client    typedcorev1.SecretsGetter
+	Namespace string
+	// File keeps the passwords for a restart while the API does not answer, if it is in a file system in memory.
+	File   string
+	Server string // address of the API to which the passwords belong
+	Log    *zap.Logger
 }
 
 var errNoAnswer = errors.New("the Kubernetes API has not answered yet")
@@ -74,11 +89,22 @@ type followed struct {
 }
 
 // New returns the Secrets of a namespace; Close ends its goroutines.
-func New(client typedcorev1.SecretsGetter, namespace string, log *zap.Logger) *Secrets {
+func New(c Config) *Secrets {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Secrets{namespace: namespace, client: client.Secrets(namespace), log: log, changed: make(chan struct{}, 1),
-		ctx: ctx, stop: stop, impatient: make(chan struct{}), followed: map[string]*followed{}, good: map[ref]string{}}
+	s := &Secrets{namespace: c.Namespace, client: c.Client.Secrets(c.Namespace), log: c.Log,
+		changed: make(chan struct{}, 1), ctx: ctx, stop: stop, impatient: make(chan struct{}),
+		followed: map[string]*followed{}, good: map[ref]string{},
+		file: &file{path: c.File, server: c.Server, namespace: c.Namespace}}
+	s.giveUp = sync.OnceFunc(func() { close(s.impatient) })
+	var err error
+	if s.kept, err = s.file.read(); err != nil {
+		c.Log.Warn("passwords of an earlier run cannot be used", zap.Error(err))
+	}
+	return s
 }
+
+// Hurry ends the waits for the first answer of the API: passwords of an earlier run are used until it comes.
+func (s *Secrets) Hurry() { s.giveUp() }
 
 // Close ends all goroutines.
 func (s *Secrets) Close() { s.stop() }
@@ -102,7 +128,27 @@ func (s *Secrets) EndDecision() (period time.Duration) {
 			period = troublePoll
 		}
 	}
+	s.keep()
 	return period
+}
+
+// keep keeps the passwords of the last decision for the next process.
+func (s *Secrets) keep() {
+	list := maps.Clone(s.good)
+	for at, password := range s.kept {
+		if list[at] == "" {
+			list[at] = password
+		}
+	}
+	maps.DeleteFunc(list, func(at ref, _ string) bool { f := s.followed[at.secret]; return f == nil || !f.wanted })
+	text := ""
+	if err := s.file.write(list); err != nil {
+		text = err.Error()
+	}
+	if text != s.unkept && text != "" {
+		s.log.Warn("passwords are not kept for a restart without the Kubernetes API", zap.String("reason", text))
+	}
+	s.unkept = text
 }
 
 // Outdated reports whether the API's state has changed since the last decision. Changed reports all other changes.
@@ -128,7 +174,7 @@ func (s *Secrets) Password(secret, key string) (string, error) {
 	if problems := validation.NameIsDNSSubdomain(secret, false); len(problems) > 0 {
 		return "", fmt.Errorf("%q cannot be the name of a Secret: %s", secret, problems[0])
 	}
-	s.begin.Do(func() { time.AfterFunc(patience, func() { close(s.impatient) }) })
+	s.begin.Do(func() { time.AfterFunc(patience, s.giveUp) })
 	f := s.follow(secret)
 	select {
 	case <-f.answered:
@@ -143,7 +189,10 @@ func (s *Secrets) Password(secret, key string) (string, error) {
 	if password != "" {
 		s.good[at] = password
 	}
-	return s.good[at], err
+	if f.known {
+		delete(s.kept, at)
+	}
+	return cmp.Or(s.good[at], s.kept[at]), err
 }
 
 // password returns the Secret's password, perhaps together with an error.

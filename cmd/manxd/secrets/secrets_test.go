@@ -1,6 +1,10 @@
 package secrets
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +41,7 @@ type rig struct {
 	server *apiserver.Server
 	admin  *kubernetes.Clientset
 	logs   *observer.ObservedLogs
+	file   string // of kept passwords
 }
 
 func newRig(t *testing.T) *rig {
@@ -80,7 +85,7 @@ func (r *rig) open(config *rest.Config) *Secrets {
 	must(r.T, err)
 	core, logs := observer.New(zapcore.DebugLevel)
 	r.logs = logs
-	s := New(client, namespace, zap.New(core))
+	s := New(Config{Client: client, Namespace: namespace, File: r.file, Server: "here", Log: zap.New(core)})
 	r.Cleanup(s.Close)
 	return s
 }
@@ -116,6 +121,7 @@ func TestSecrets(t *testing.T) {
 	}{
 		{"created, changed, deleted", testPasswordsOfSecrets},
 		{"without the API or the right", testPasswordsWithoutTheAPI},
+		{"kept for the next process", testKeptPasswords},
 		{"named by no decision", testUnnamedSecrets},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -193,6 +199,69 @@ func testPasswordsWithoutTheAPI(t *testing.T, r *rig) {
 	line.Mend()
 	await(t, s, "bgp", "tor", "rotated", "")
 	await(t, away, "bgp", "tor", "rotated", "")
+}
+
+// A process that starts without the API has the passwords of the one before at once, if these were kept in memory. The
+// API's answer counts as soon as it comes.
+func testKeptPasswords(t *testing.T, r *rig) {
+	folder, err := os.MkdirTemp("/dev/shm", "manx-")
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { must(t, os.RemoveAll(folder)) })
+	r.file = filepath.Join(folder, "passwords")
+	r.put("bgp", "tor", "kept")
+	s := r.open(r.server.Config(user))
+	await(t, s, "bgp", "tor", "kept", "")
+	s.EndDecision()
+	if info, err := os.Stat(r.file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("%v, %v", info, err)
+	}
+	written, err := os.ReadFile(r.file)
+	must(t, err)
+
+	line := apiserver.NewLine(t, r.server.URL)
+	line.Cut()
+	next := r.open(r.server.ConfigAt(line.URL, user))
+	next.Hurry()
+	began := time.Now()
+	if got, err := next.Password("bgp", "tor"); got != "kept" || err == nil || time.Since(began) >= patience {
+		t.Errorf("without the API: %q, %v after %v", got, err, time.Since(began))
+	}
+	next.EndDecision()
+	if now, err := os.ReadFile(r.file); err != nil || string(now) != string(written) {
+		t.Errorf("the file is now %s, %v", now, err)
+	}
+	must(t, r.admin.CoreV1().Secrets(namespace).Delete(t.Context(), "bgp", metav1.DeleteOptions{}))
+	line.Mend()
+	await(t, next, "bgp", "tor", "", "there is no Secret")
+	next.EndDecision()
+	if now, err := os.ReadFile(r.file); err != nil || strings.Contains(string(now), "kept") {
+		t.Errorf("the file is now %s, %v", now, err)
+	}
+
+	for content, reason := range map[string]string{"{": "unexpected end", strings.Replace(string(written), "here",
+		"there", 1): "is of the namespace kube-system at there"} {
+		must(t, os.WriteFile(r.file, []byte(content), 0o600))
+		if refused := r.open(r.server.ConfigAt(line.URL, user)); len(refused.kept) > 0 || r.logs.FilterMessageSnippet(
+			"cannot be used").Len() != 1 || !strings.Contains(r.logs.All()[0].ContextMap()["error"].(string), reason) {
+			t.Errorf("%s is used, or the log is %v", content, r.logs.All())
+		}
+	}
+
+	disk := t.TempDir()
+	if inMemory(disk) == nil {
+		return // the whole system is in memory
+	}
+	r.put("bgp", "tor", "kept")
+	r.file = filepath.Join(disk, "passwords")
+	onDisk := r.open(r.server.Config(user))
+	await(t, onDisk, "bgp", "tor", "kept", "")
+	onDisk.EndDecision()
+	if _, err := os.Stat(r.file); !errors.Is(err, fs.ErrNotExist) ||
+		r.logs.FilterMessageSnippet("are not kept").Len() != 1 {
+		t.Errorf("a password on a disk: %v; log: %v", err, r.logs.All())
+	}
 }
 
 // A Secret is not followed after its last use, and is followed again on its next use.

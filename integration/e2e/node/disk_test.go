@@ -14,10 +14,11 @@ import (
 // be are not written; those that are missing are named.
 func (c *cluster) testReadOnlyDisk(t *testing.T) {
 	n := c.N2
-	files := []string{filepath.Join(n.Dir, "nodename"), filepath.Join(n.Dir, "mtu")}
+	files := []string{filepath.Join(n.Dir, "nodename"), filepath.Join(n.Dir, "mtu"),
+		filepath.Join(n.Dir, "data", "last-state.json")}
 	restart := func(within ...string) {
 		t.Helper()
-		n.Manxd().Kill()
+		must(t, n.Manxd().Stop(limit)) // so that the last state on disk is the present one
 		n.Within = within
 		must(t, n.StartManxd())
 		must(t, n.Ready(limit))

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/integration/e2e/world"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // testTwin starts a second daemon on the host of a node, with other folders and settings, as another node and as the
@@ -75,9 +75,9 @@ func (c *cluster) testTwin(t *testing.T) {
 // errors 1.
 func TestRefusesToStart(t *testing.T) {
 	bin := world.Binaries(t)
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	t.Cleanup(func() { _ = taken.Close() })
+	ns := namespace.New(t, "refused") // daemons in one network namespace refuse each other
+	const taken = "127.0.0.1:2379"
+	world.ListenTCP(t, ns, 2379, func(c net.Conn) { _ = c.Close() })
 	file := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(file, nil, 0o600))
 	for _, x := range []struct {
@@ -119,20 +119,19 @@ func TestRefusesToStart(t *testing.T) {
 			[]string{"--embedded-listen=0.0.0.0:0", "--embedded-cert-file=/c", "--embedded-key-file=/k"}, "", 1,
 			[]string{"--embedded-insecure"}},
 		{"open to whom", []string{"--embedded-insecure"}, "", 1, []string{"--embedded-listen=ADDRESS:PORT"}},
-		{"the port of the datastore is taken", []string{"--embedded-listen=" + taken.Addr().String()}, "", 1,
-			[]string{taken.Addr().String(), "in use"}},
+		{"the port of the datastore is taken", []string{"--embedded-listen=" + taken}, "", 1,
+			[]string{taken, "in use"}},
 		{"a file instead of the data folder", []string{"--data-dir=" + file}, "", 1, []string{file}},
 		{"a file instead of the run folder", []string{"--run-dir=" + file}, "", 1, []string{file, "control socket"}},
 		{"a bad node name", []string{"--node-name=Not_A_Name!"}, "", 2, []string{"NODENAME", "Not_A_Name!"}},
 	} {
-		t.Run(x.name, func(t *testing.T) {
-			t.Parallel()
+		t.Run(x.name, func(t *testing.T) { // one after the other
 			dir := t.TempDir()
 			args := append([]string{"--run-dir=" + dir, "--data-dir=" + dir, "--nodename-file=" + dir + "/nodename",
 				"--mtu-file=" + dir + "/mtu",
 				"--gobgp-listen=", "--http-listen=", "--node-name=refused"}, x.args...)
-			cmd := exec.Command(filepath.Join(bin, "manxd"), args...)
-			cmd.Env = []string{x.env}
+			cmd := namespace.Command(ns, filepath.Join(bin, "manxd"), args...)
+			cmd.Env = []string{x.env, "PATH=" + os.Getenv("PATH")}
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
 			must(t, cmd.Start())

@@ -128,7 +128,7 @@ func (w *World) uninstall() error {
 			return err
 		}
 		w.show(n.Name, "links, routes, rules and tables of nftables are as before the installation;\n"+
-			"so are the files but for "+strings.Join(kept, ", "))
+			"so are the files but for "+strings.Join(kept, ", ")+"; "+emptied+" is empty")
 	}
 	if err := eventually(w.nothingInTheAPI); err != nil { // pods take a moment to end
 		return err
@@ -158,8 +158,12 @@ func (w *World) nothingInTheAPI() error {
 // next start of the machine removes.
 var kept = []string{"/var/lib/calico", "/var/log/calico", "/run/calico", "/run/manx"}
 
+// emptied is a folder that stays without content: it is mounted into the container that cleans up.
+const emptied = "/var/lib/manx"
+
 func isKept(line string) bool {
-	return slices.ContainsFunc(kept, func(dir string) bool { return line == dir || strings.HasPrefix(line, dir+"/") })
+	return line == emptied ||
+		slices.ContainsFunc(kept, func(dir string) bool { return line == dir || strings.HasPrefix(line, dir+"/") })
 }
 
 // compareWithBefore compares the node with its state before Manx came.

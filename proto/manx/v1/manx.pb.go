@@ -159,17 +159,20 @@ func (x *Version) GetGo() string {
 }
 
 type DatastoreStatus struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"` // "etcdv3" or "embedded"
-	Connected     bool                   `protobuf:"varint,2,opt,name=connected,proto3" json:"connected,omitempty"`
-	InSync        bool                   `protobuf:"varint,3,opt,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
-	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	Revision      int64                  `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
-	SinceUnixMs   int64                  `protobuf:"varint,6,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
-	Objects       uint32                 `protobuf:"varint,7,opt,name=objects,proto3" json:"objects,omitempty"`
-	Quarantined   uint32                 `protobuf:"varint,8,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Type        string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"` // "etcdv3" or "embedded"
+	Connected   bool                   `protobuf:"varint,2,opt,name=connected,proto3" json:"connected,omitempty"`
+	InSync      bool                   `protobuf:"varint,3,opt,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
+	Reason      string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	Revision    int64                  `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	SinceUnixMs int64                  `protobuf:"varint,6,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
+	Objects     uint32                 `protobuf:"varint,7,opt,name=objects,proto3" json:"objects,omitempty"`
+	Quarantined uint32                 `protobuf:"varint,8,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// When the state that BGP and routes follow in place of the datastore was known to be valid; 0 while they follow the
+	// datastore.
+	LastStateUnixMs int64 `protobuf:"varint,9,opt,name=last_state_unix_ms,json=lastStateUnixMs,proto3" json:"last_state_unix_ms,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *DatastoreStatus) Reset() {
@@ -254,6 +257,13 @@ func (x *DatastoreStatus) GetObjects() uint32 {
 func (x *DatastoreStatus) GetQuarantined() uint32 {
 	if x != nil {
 		return x.Quarantined
+	}
+	return 0
+}
+
+func (x *DatastoreStatus) GetLastStateUnixMs() int64 {
+	if x != nil {
+		return x.LastStateUnixMs
 	}
 	return 0
 }
@@ -6007,7 +6017,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x04manx\x18\x01 \x01(\tR\x04manx\x12\x16\n" +
 	"\x06commit\x18\x02 \x01(\tR\x06commit\x12\x14\n" +
 	"\x05gobgp\x18\x03 \x01(\tR\x05gobgp\x12\x0e\n" +
-	"\x02go\x18\x04 \x01(\tR\x02go\"\xf0\x01\n" +
+	"\x02go\x18\x04 \x01(\tR\x02go\"\x9d\x02\n" +
 	"\x0fDatastoreStatus\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x12\x17\n" +
@@ -6016,7 +6026,8 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\brevision\x18\x05 \x01(\x03R\brevision\x12\"\n" +
 	"\rsince_unix_ms\x18\x06 \x01(\x03R\vsinceUnixMs\x12\x18\n" +
 	"\aobjects\x18\a \x01(\rR\aobjects\x12 \n" +
-	"\vquarantined\x18\b \x01(\rR\vquarantined\"\x12\n" +
+	"\vquarantined\x18\b \x01(\rR\vquarantined\x12+\n" +
+	"\x12last_state_unix_ms\x18\t \x01(\x03R\x0flastStateUnixMs\"\x12\n" +
 	"\x10GetStatusRequest\"\xab\x06\n" +
 	"\x11GetStatusResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/connect"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// newLastStateForTest returns the state of a node with its file in dir.
+func newLastStateForTest(dir string) *lastState {
+	d := &daemon{name: "n1", log: zap.NewNop(), options: options{datastore: connect.Embedded, dataDir: dir}}
+	return newLastState(&host{daemon: d, tables: datastore.NewTables(zap.NewNop(), "n1")})
+}
+
+// BGP begins from the last state as soon as the datastore is known to be away, and in two seconds at the latest. A
+// state that may be outdated has more patience, and a fact that forbids it has no end.
+func TestWhenTheDatastoreCountsAsAway(t *testing.T) {
+	away, never := errors.New("connection refused"), time.Duration(0)
+	missing := &datastore.KeyError{Op: "get", Err: datastore.ErrNotFound}
+	for _, c := range []struct {
+		name string
+		set  func(*lastState)
+		want time.Duration // the first time at which it counts as away
+	}{
+		{"no answer", func(*lastState) {}, time.Second},
+		{"an error", func(l *lastState) { l.waiting(away) }, 100 * time.Millisecond},
+		{"opened, and then nothing", func(l *lastState) { l.opened() }, 2 * time.Second},
+		{"an error before it was opened", func(l *lastState) { l.waiting(away); l.opened() }, 2 * time.Second},
+		{"an error after it was opened", func(l *lastState) { l.opened(); l.waiting(away) }, 100 * time.Millisecond},
+		{"the watch is lost", func(l *lastState) {
+			l.opened()
+			l.tables.Apply(datastore.Event{Type: datastore.EventLost, Err: away})
+		}, 100 * time.Millisecond},
+		{"no such node", func(l *lastState) { l.opened(); l.waiting(missing) }, never},
+		{"no such node, and then away", func(l *lastState) { l.waiting(missing); l.waiting(away) },
+			100 * time.Millisecond},
+		{"a calico-node", func(l *lastState) { l.opened(); l.setHold(true) }, never},
+		{"an old state", func(l *lastState) { l.patience = longPatience; l.waiting(away) }, 30 * time.Second},
+		{"an old state, no answer", func(l *lastState) { l.patience = longPatience }, 30 * time.Second},
+		{"an old state, opened", func(l *lastState) { l.patience = longPatience; l.opened() }, time.Minute},
+	} {
+		l := newLastStateForTest(t.TempDir())
+		c.set(l)
+		got := never
+		for after := 100 * time.Millisecond; after < time.Hour && got == never; after += 100 * time.Millisecond {
+			if l.silent(after) != nil {
+				got = after
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: after %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// The file is written when the objects differ, and has the revision and the time when it is confirmed. A file that a
+// start would refuse is a notice.
+func TestLastStateIsWritten(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	l := newLastStateForTest(dir)
+	node := &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: "192.0.2.1/24"}}}
+	put := func(revision int64) {
+		o := model.NewObject(model.ResourceKey(model.KindNode, "n1"), node)
+		o.Revision = revision
+		l.tables.Apply(datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: revision},
+			datastore.Event{Type: datastore.EventInSync, Revision: revision})
+		l.keep(l.tables.Snapshot(), bgp.Compute(bgp.Input{Reader: l.tables.Snapshot(), Node: "n1"}))
+	}
+	put(7)
+	if !l.write(false) {
+		t.Fatal(l.failure)
+	}
+	content := func() string {
+		b, err := os.ReadFile(l.lastStateFile())
+		must(t, err)
+		return string(b)
+	}
+	first := content()
+	if put(8); !l.write(false) || content() != first {
+		t.Errorf("equal objects are written again: %s", content())
+	}
+	old := time.Now().Add(-2 * time.Hour)
+	must(t, os.Chtimes(l.lastStateFile(), old, old))
+	if again := newLastStateForTest(dir); again.earlier == nil || again.patience != longPatience {
+		t.Errorf("an old file: %+v, %v", again.earlier, again.refused)
+	}
+	if !l.write(true) || !strings.Contains(content(), `"revision":8`) {
+		t.Errorf("confirmed: %s", content())
+	}
+	second := content()
+	must(t, os.Chtimes(l.lastStateFile(), old, old))
+	if !l.write(true) || content() != second {
+		t.Errorf("confirmed again: %s", content())
+	}
+	again := newLastStateForTest(dir)
+	if again.earlier == nil || again.patience != lastPatience || again.earlier.Revision != 8 {
+		t.Errorf("the next start: %+v, %v", again.earlier, again.refused)
+	}
+	if os.Geteuid() != 0 {
+		return // the folder of a user may be another user's to change
+	}
+	must(t, os.Chmod(dir, 0o777))
+	node = &model.Node{}
+	put(9)
+	if l.write(false) || len(l.Notices()) != 1 || !strings.Contains(l.Notices()[0].Text, "is not kept") {
+		t.Errorf("a folder that everybody can change: %v", l.Notices())
+	}
+	must(t, os.Chmod(dir, 0o755))
+	if put(10); !l.write(true) || len(l.Notices()) != 0 {
+		t.Errorf("repaired: %v", l.Notices())
+	}
+}
