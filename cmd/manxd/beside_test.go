@@ -35,10 +35,16 @@ func TestWaitsForCalicoNode(t *testing.T) {
 	must(t, err)
 	pod := func(name, node string) {
 		t.Helper()
-		_, err := admin.CoreV1().Pods("kube-system").Create(t.Context(), &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"k8s-app": "calico-node"}},
-			Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
-			metav1.CreateOptions{})
+		yes := true
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"k8s-app": "calico-node"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "calico-node",
+				UID: "1", Controller: &yes}}},
+			Spec: corev1.PodSpec{NodeName: node, HostNetwork: true,
+				Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+		p, err := admin.CoreV1().Pods("kube-system").Create(t.Context(), p, metav1.CreateOptions{})
+		must(t, err)
+		p.Status.Phase = corev1.PodRunning
+		_, err = admin.CoreV1().Pods("kube-system").UpdateStatus(t.Context(), p, metav1.UpdateOptions{})
 		must(t, err)
 	}
 	remove := func(name string) {
@@ -47,6 +53,11 @@ func TestWaitsForCalicoNode(t *testing.T) {
 		must(t, admin.CoreV1().Pods("kube-system").Delete(t.Context(), name,
 			metav1.DeleteOptions{GracePeriodSeconds: &none}))
 	}
+	// A tenant with the label keeps no node from starting.
+	_, err = admin.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: "innocent", Labels: map[string]string{"k8s-app": "calico-node"}}, Spec: corev1.PodSpec{NodeName: "n1",
+		Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{})
+	must(t, err)
 	pod("calico-node-far", "n2")
 	pod("calico-node-here", "n1")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -75,6 +86,9 @@ func TestWaitsForCalicoNode(t *testing.T) {
 	if text := get("/readyz?verbose"); strings.Contains(text, "[-]calico-node") {
 		t.Errorf("readyz: %s", text)
 	}
+	w.await("notices of a pod with the label", w.notices, "calico-node: the pod default/innocent has the label "+
+		"k8s-app=calico-node on this node and does not count: its namespace is none of Calico's "+
+		"(calico-system, kube-system)")
 	pod("calico-node-late", "n1")
 	w.await("notices of a later calico-node", w.notices, "(the pod kube-system/calico-node-late)")
 	if text := get("/readyz"); strings.Contains(text, "[-]") {

@@ -55,6 +55,7 @@ type options struct {
 	mtuFile                  string
 	procSysNet               string
 	besideCalicoNode         bool
+	calicoNamespaces         string
 	interfacePrefix          string
 	endpointStatusPrefix     string
 	logLevel                 string
@@ -162,6 +163,9 @@ func (o *options) flags(fs *pflag.FlagSet) {
 		"MANX_PROC_SYS_NET")
 	b.bool(&o.besideCalicoNode, "beside-calico-node", false, "program this node while calico-node is active on "+
 		"it; by default manxd waits until it has ended", "MANX_BESIDE_CALICO_NODE")
+	b.string(&o.calicoNamespaces, "calico-namespaces", "", "further namespaces in which pods of calico-node "+
+		"count, comma separated, beside kube-system, calico-system and that of manxd; tenants must not make pods there",
+		"MANX_CALICO_NAMESPACES")
 	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", "", "folder; manxd writes to its "+
 		"endpoint-status, for the CNI plugin, which workloads have policy and routes; none: off; empty: "+
 		"endpointStatusPathPrefix of FelixConfiguration, else "+endpointstatus.DefaultPathPrefix,

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// podSelector selects the pods of calico-node by the label of its manifests and its operator.
+// podSelector selects the pods of calico-node by the label of its manifests and its operator. Every user who may create
+// pods in a namespace may set the label, and the node: see doubt.
 const podSelector = "k8s-app=calico-node"
 
 // sockets are the control sockets of calico-node's BGP daemons.
@@ -25,15 +27,16 @@ var sockets = []string{"/var/run/calico/bird.ctl", "/var/run/calico/bird6.ctl"}
 
 // Finder searches for a calico-node.
 type Finder struct {
-	node    string                 // this host's name in Kubernetes
-	pods    typedcorev1.PodsGetter // nil: pods are not searched
-	sockets []string               // of BGP daemons
+	node       string                 // this host's name in Kubernetes
+	namespaces []string               // those where only administrators make pods
+	pods       typedcorev1.PodsGetter // nil: pods are not searched
+	sockets    []string               // of BGP daemons
 }
 
 // NewFinder returns the Finder for this host, of this name in Kubernetes. It searches pods if kube, the settings of the
-// Kubernetes API, is not nil and can be used.
-func NewFinder(node string, kube *rest.Config) Finder {
-	f := Finder{node: node, sockets: sockets}
+// Kubernetes API, is not nil and can be used. A pod counts as calico-node only in the given namespaces.
+func NewFinder(node string, namespaces []string, kube *rest.Config) Finder {
+	f := Finder{node: node, namespaces: namespaces, sockets: sockets}
 	if kube == nil {
 		return f
 	}
@@ -65,19 +68,36 @@ func (f Finder) find(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("pods with %s on node %s: %w", podSelector, f.node, err)
 	}
 	for i := range list.Items {
-		if name := describe(&list.Items[i]); name != "" {
-			return name, nil
+		if p := &list.Items[i]; f.doubt(p) == "" {
+			return describe(p), nil
 		}
 	}
 	return "", nil
 }
 
-// describe names a pod that runs, or is about to; it returns "" for one that has ended.
-func describe(p *corev1.Pod) string {
-	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
-		return ""
+func describe(p *corev1.Pod) string { return fmt.Sprintf("the pod %s/%s", p.Namespace, p.Name) }
+
+// doubt returns why a pod with the label is not taken for an active calico-node, empty if it is. A tenant can make none
+// of the facts that count: a pod in a namespace of administrators, of a DaemonSet, in the host's network, that the
+// kubelet reports as running.
+func (f Finder) doubt(p *corev1.Pod) string {
+	owner := metav1.GetControllerOf(p)
+	switch {
+	case !slices.Contains(f.namespaces, p.Namespace):
+		return fmt.Sprintf("its namespace is none of Calico's (%s)", strings.Join(f.namespaces, ", "))
+	case owner == nil || owner.Kind != "DaemonSet":
+		return "no DaemonSet has made it"
+	case !p.Spec.HostNetwork:
+		return "it does not use the host's network"
+	case p.Status.Phase != corev1.PodRunning:
+		return fmt.Sprintf("it does not run (phase %s)", p.Status.Phase)
 	}
-	return fmt.Sprintf("the pod %s/%s", p.Namespace, p.Name)
+	return ""
+}
+
+// ended reports whether a pod does not run any more.
+func ended(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
 // BGPDaemon names an active BGP daemon of calico-node on this host; empty for none. Its sockets may be open to root

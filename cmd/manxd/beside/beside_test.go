@@ -1,10 +1,60 @@
 package beside
 
 import (
+	"fmt"
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// A pod keeps a node from starting only with facts that a tenant cannot make. All others are named in one notice.
+func TestDoubtfulPods(t *testing.T) {
+	yes := true
+	genuine := func() *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "calico-node-x",
+			OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "calico-node", Controller: &yes}}}}
+		p.Spec.HostNetwork, p.Status.Phase = true, corev1.PodRunning
+		return p
+	}
+	f := Finder{node: "n1", namespaces: []string{"kube-system"}}
+	if why := f.doubt(genuine()); why != "" {
+		t.Errorf("a calico-node: %s", why)
+	}
+	var pods []*corev1.Pod
+	for want, change := range map[string]func(*corev1.Pod){
+		"its namespace is none of":         func(p *corev1.Pod) { p.Namespace = "evil" },
+		"no DaemonSet has made it":         func(p *corev1.Pod) { p.OwnerReferences = nil },
+		"no DaemonSet":                     func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil },
+		"No DaemonSet":                     func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "ReplicaSet" },
+		"does not use the host's network":  func(p *corev1.Pod) { p.Spec.HostNetwork = false },
+		"it does not run (phase Pending)":  func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending },
+		"it does not run (phase Failed)":   func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
+		"it does not run (phase Succeeded": func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded },
+	} {
+		p := genuine()
+		change(p)
+		if why := f.doubt(p); !strings.Contains(strings.ToLower(why), strings.ToLower(want)) {
+			t.Errorf("%q, want %q", why, want)
+		}
+		pods = append(pods, p)
+	}
+	w := NewWatch(f, zap.NewNop())
+	if w.show(pods); len(w.Checks()) > 0 || len(w.Notices()) != 1 ||
+		!strings.Contains(w.Notices()[0].Text, "(and 5 more such pods)") {
+		t.Errorf("notices %v", w.Notices())
+	}
+	if w.show(append(pods, genuine())); len(w.Notices()) != 2 {
+		t.Errorf("with a calico-node: %v", w.Notices())
+	}
+	if w.show(nil); len(w.Notices()) != 0 {
+		t.Errorf("without pods: %v", fmt.Sprint(w.Notices()))
+	}
+}
 
 // A socket is one of calico-node if BIRD greets there. The file stays behind a killed daemon, other programs may serve
 // something else, or nothing, and Manx itself can serve the socket in BIRD's place.

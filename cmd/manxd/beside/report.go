@@ -23,9 +23,20 @@ type report struct {
 	node    string // this host's name in Kubernetes
 	waiting bool   // no work before it has ended
 
-	mu     sync.Mutex
-	active string
-	since  time.Time
+	mu       sync.Mutex
+	active   string
+	since    time.Time
+	doubtful string // about pods that only look like calico-node; empty for none
+	doubted  time.Time
+}
+
+// doubt records what is said about pods that only look like calico-node; empty for none.
+func (r *report) doubt(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.doubtful != text {
+		r.doubtful, r.doubted = text, time.Now()
+	}
 }
 
 // set records the name of the active calico-node, empty for none. It reports whether the name has changed.
@@ -68,12 +79,16 @@ func (r *report) Checks() []server.Check {
 }
 
 // Notices implements server.Noticer.
-func (r *report) Notices() []server.Notice {
-	text, since := r.text()
-	if text == "" {
-		return nil
+func (r *report) Notices() (list []server.Notice) {
+	if text, since := r.text(); text != "" {
+		list = append(list, server.Notice{Topic: "node", Subject: "calico-node", Text: text, Since: since})
 	}
-	return []server.Notice{{Topic: "node", Subject: "calico-node", Text: text, Since: since}}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.doubtful != "" {
+		list = append(list, server.Notice{Topic: "node", Subject: "calico-node", Text: r.doubtful, Since: r.doubted})
+	}
+	return list
 }
 
 // Wait returns when no calico-node is active on this host, and reports the wait until then, to the server and the log.

@@ -2,13 +2,13 @@ package beside
 
 import (
 	"context"
+	"fmt"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/manxnet/manx/cmd/manxd/kubewatch"
 )
@@ -17,13 +17,13 @@ import (
 // a node without any agent would be worse.
 type Watch struct {
 	*report
-	pods typedcorev1.PodsGetter
-	log  *zap.Logger
+	finder Finder
+	log    *zap.Logger
 }
 
 // NewWatch returns a Watch of the pods of calico-node on the Finder's node. The Finder searches pods.
 func NewWatch(f Finder, log *zap.Logger) *Watch {
-	return &Watch{report: &report{node: f.node}, pods: f.pods, log: log}
+	return &Watch{report: &report{node: f.node}, finder: f, log: log}
 }
 
 func (w *Watch) Name() string { return "calico-node" }
@@ -33,10 +33,10 @@ func (w *Watch) Run(ctx context.Context) error {
 	kubewatch.Follow(ctx, kubewatch.Selection[*corev1.Pod]{
 		Options: options(w.node),
 		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return w.pods.Pods("").List(ctx, o)
+			return w.finder.pods.Pods("").List(ctx, o)
 		},
 		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return w.pods.Pods("").Watch(ctx, o)
+			return w.finder.pods.Pods("").Watch(ctx, o)
 		},
 		Show: w.show,
 		Failed: func(err error) {
@@ -49,12 +49,24 @@ func (w *Watch) Run(ctx context.Context) error {
 }
 
 func (w *Watch) show(pods []*corev1.Pod) {
-	active := ""
+	active, doubtful, more := "", "", 0
 	for _, p := range pods {
-		if active == "" {
+		why := w.finder.doubt(p)
+		switch {
+		case why == "" && active == "":
 			active = describe(p)
+		case why == "" || ended(p):
+		case doubtful == "":
+			doubtful = fmt.Sprintf("%s has the label %s on this node and does not count: %s", describe(p), podSelector,
+				why)
+		default:
+			more++
 		}
 	}
+	if more > 0 {
+		doubtful += fmt.Sprintf(" (and %d more such pods)", more)
+	}
+	w.doubt(doubtful)
 	if w.set(active) && active != "" {
 		text, _ := w.text()
 		w.log.Error(text)
