@@ -54,6 +54,8 @@ type Config struct {
 	// Repaired is called with the undone changes of other programs, and how many more there were; nil: no call. It must
 	// not block.
 	Repaired func(target string, list []reconcile.Repair, more int)
+	// Servers are addresses of servers that the daemon needs, with their names: no workload gets a route for one.
+	Servers map[netip.Addr]string
 	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
 	WithPolicy bool
 }
@@ -101,6 +103,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 		onState:  func(state *hoststate.Host) { h.refused.Take(state, h.now(), h.log) },
 	}
 	h.routes.FollowMissing(h.links.Missing)
+	h.routes.SetServers(c.Servers)
 	h.routes.ForgetConnections(c.Kernel, h.loop, c.Logger)
 	return h
 }

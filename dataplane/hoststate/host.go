@@ -21,6 +21,8 @@ type Host struct {
 	// Foreign reports whether State differs from the one before in objects of other nodes alone, such as their pods: no
 	// target of this host depends on them.
 	Foreign bool
+	// NodesChanged reports whether the addresses of nodes may differ.
+	NodesChanged bool
 
 	Node   string      // the name of this host's
 	Own    *model.Node // nil: there is none
@@ -55,17 +57,17 @@ func (h *Host) Take(next State) {
 	}
 	next.All = next.All || !known
 	h.Foreign = !next.All && len(next.Changed) > 0 && next.sameSettings(h.State)
-	h.State, h.Concerned = next, false
+	h.State, h.Concerned, h.NodesChanged = next, false, false
 	switch {
 	case !h.Known() || h.stateOnly:
 		h.Foreign = false
 	case next.All:
 		h.readAll()
-		h.Concerned = true
+		h.Concerned, h.NodesChanged = true, true
 	default:
 		for _, k := range next.Changed {
 			if k.Kind == model.KindNode {
-				h.nodes = nil
+				h.nodes, h.NodesChanged = nil, true
 			}
 			concerned := h.update(h.Reader, k)
 			h.Concerned = h.Concerned || concerned
@@ -216,14 +218,17 @@ func (h *Host) PoolTable() ippool.Table {
 	return ippool.NewTable(pools...)
 }
 
-// IsNode reports whether an address is a cluster node's. It is only called for routes of protocol 80 that some earlier
-// run left, so the addresses are collected when they are needed.
+// IsNode reports whether an address is a cluster node's. It is called for routes of protocol 80 that some earlier run
+// left, and for addresses of this host's workloads: the addresses are collected when they are needed.
 func (h *Host) IsNode(addr netip.Addr) bool {
 	if h.nodes == nil {
 		h.nodes = map[netip.Addr]bool{}
 		for _, n := range model.All[model.Node](h.Reader, model.KindNode) {
 			h.nodes[n.Spec.BGP.Address(model.IPv4).Addr()] = true
 			h.nodes[n.Spec.BGP.Address(model.IPv6).Addr()] = true
+			for _, a := range n.Spec.Addresses {
+				h.nodes[Address(a.Address).Addr()] = true
+			}
 		}
 	}
 	return h.nodes[addr]

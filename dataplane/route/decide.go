@@ -115,6 +115,9 @@ func (r *rules) static(p netip.Prefix, s *Static) (*kernel.Route, string) {
 
 func (r *rules) workload(p netip.Prefix, s *state) (*kernel.Route, string) {
 	e := r.holder(s.endpoints)
+	if why := r.reserved(p.Addr()); why != "" {
+		return nil, fmt.Sprintf("WorkloadEndpoint %s claims %s: %s", e.Name, p.Addr(), why)
+	}
 	l, ok := r.link(e.Interface)
 	if !ok {
 		return nil, fmt.Sprintf("interface %s does not exist (yet)", e.Interface)

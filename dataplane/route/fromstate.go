@@ -20,17 +20,19 @@ func (t *Target) Health() reconcile.Health {
 	return reconcile.Health{Part: "routes", Failures: t.Failures(), Problem: t.problem()}
 }
 
-// Notices returns none: each route has a row of its own.
-func (t *Target) Notices() []reconcile.Notice { return nil }
-
 // SetState sets the wanted routes of this host from a state.
 func (t *Target) SetState(h *hoststate.Host) {
 	t.Synced(h.DatastoreSynced && h.BGPSynced)
 	if !slices.Equal(t.static, h.Statics) {
 		t.SetStatic(h.Statics)
 	}
+	if h.NodesChanged {
+		t.touchWorkloads()
+	}
 	if h.Concerned {
-		t.Configure(fromState(h))
+		c := fromState(h)
+		c.Servers = t.servers
+		t.Configure(c)
 		t.ipipOff = h.Felix.IPIPEnabled != nil && !*h.Felix.IPIPEnabled
 	}
 }

@@ -12,9 +12,25 @@ type rib struct {
 	routes map[netip.Prefix][]kernel.Route // by metric, lowest first
 	bits   [2][]int                        // the prefix lengths in use, longest first; IPv4 and IPv6
 	count  [2][129]int
+	// gateways counts the routes through each next hop that has a gateway.
+	gateways map[kernel.NextHop]int
 }
 
-func newRIB() *rib { return &rib{routes: map[netip.Prefix][]kernel.Route{}} }
+func newRIB() *rib {
+	return &rib{routes: map[netip.Prefix][]kernel.Route{}, gateways: map[kernel.NextHop]int{}}
+}
+
+// countGateways adds the next hops of a route to those in use, or removes them.
+func (t *rib) countGateways(r kernel.Route, change int) {
+	for _, h := range r.NextHops {
+		if !h.Gateway.IsValid() {
+			continue
+		}
+		if t.gateways[h] += change; t.gateways[h] == 0 {
+			delete(t.gateways, h)
+		}
+	}
+}
 
 func family(a netip.Addr) int {
 	if a.Is4() {
@@ -26,7 +42,9 @@ func family(a netip.Addr) int {
 // put adds r in place of the one that the kernel would replace.
 func (t *rib) put(r kernel.Route) {
 	list := t.routes[r.Dst]
+	t.countGateways(r, +1)
 	if i := slices.IndexFunc(list, func(o kernel.Route) bool { return sameEntry(o, r) }); i >= 0 {
+		t.countGateways(list[i], -1)
 		list[i] = r
 		return
 	}
@@ -47,6 +65,7 @@ func (t *rib) remove(r kernel.Route) bool {
 	if i < 0 {
 		return false
 	}
+	t.countGateways(list[i], -1)
 	if list = slices.Delete(list, i, i+1); len(list) > 0 {
 		t.routes[r.Dst] = list
 		return true

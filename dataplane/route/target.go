@@ -42,6 +42,7 @@ type Target struct {
 	departures map[netip.Prefix]*departure
 	forgetter  forgetter
 	ipipOff    bool                    // by FelixConfiguration
+	servers    map[netip.Addr]string   // see SetServers
 	missing    func() map[string]error // see FollowMissing
 
 	changedLinks bool // something that next hops are resolved with
@@ -81,6 +82,10 @@ func New(k Kernel, now func() time.Time) *Target {
 	t.resync.want(now())
 	return t
 }
+
+// SetServers sets addresses of servers that the daemon needs, with their names: no workload gets a route for one. It
+// precedes the first SetState.
+func (t *Target) SetServers(servers map[netip.Addr]string) { t.servers = servers }
 
 // known gathers the state of the place whose first row is n, as decisions need it.
 func (t *Target) known(n uint32) state {
@@ -296,9 +301,13 @@ func (t *Target) Next() time.Duration {
 
 // readAll reads links, addresses and routes, and compares.
 func (t *Target) readAll(now time.Time) error {
+	own, gateways := t.rules.own, t.rules.rib.gateways
 	err := t.readUnderlay()
 	if err == nil {
 		err = t.table.Resync()
+	}
+	if !maps.Equal(own, t.rules.own) || !maps.Equal(gateways, t.rules.rib.gateways) {
+		t.touchWorkloads()
 	}
 	t.resync.lastErr, t.resync.last = err, now
 	if err != nil {

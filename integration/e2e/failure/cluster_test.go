@@ -20,6 +20,7 @@ func TestCluster(t *testing.T) {
 		{Name: "what was changed by hand is repaired", Run: (*cluster).testDrift},
 		{Name: "an interface without carrier ends its session with the router", Run: (*cluster).testCarrier},
 		{Name: "garbage in the datastore concerns nothing else", Run: (*cluster).testGarbage},
+		{Name: "an endpoint that claims the host's correspondents gets no route", Run: (*cluster).testClaims},
 		{Name: "the datastore goes away and comes back", Run: (*cluster).testOutage},
 		{Name: "an embedded datastore that cannot start takes no sessions with it", Run: (*cluster).testEmbeddedBroken},
 		{Name: "a restart adopts the routes and prunes leftovers once in sync", Run: (*cluster).testRestart},
