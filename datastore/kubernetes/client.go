@@ -117,6 +117,12 @@ func (c *client) read(ctx context.Context, q request) (io.ReadCloser, error) {
 	return prepare(c.lists, q).SetHeader("Connection", "close").Stream(ctx)
 }
 
+// get opens a response as a stream.
+func (c *client) get(ctx context.Context, q request) (io.ReadCloser, error) {
+	q.once = true
+	return prepare(c.rest, q).Stream(ctx)
+}
+
 // stream opens a watch.
 func (c *client) stream(ctx context.Context, q request) (io.ReadCloser, error) {
 	q.once = true

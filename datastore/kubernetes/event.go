@@ -61,7 +61,7 @@ func (f *feed) event(ctx context.Context, r resource, e frame) error {
 		return nil
 	}
 	if revision, same := f.latest.same(e); same {
-		f.at = max(f.at, revision)
+		f.advance(revision)
 		return nil
 	}
 	o, err := r.decode(e.object)
@@ -79,8 +79,13 @@ func (f *feed) event(ctx context.Context, r resource, e frame) error {
 	if !deliver(ctx, o) {
 		return ctx.Err()
 	}
-	f.at = max(f.at, o.Revision)
+	f.advance(o.Revision)
 	return nil
+}
+
+// advance records that a change was delivered.
+func (f *feed) advance(revision int64) {
+	f.at, f.newest = max(f.at, revision), max(f.newest, revision)
 }
 
 // changed delivers a version of an object. A repaired IPAM object loses the key that it had while it was invalid.
@@ -93,6 +98,7 @@ func (f *feed) changed(ctx context.Context, o *model.Object) bool {
 		f.names[name] = o.Key
 	}
 	f.known.set(o.Key, o.Revision)
+	f.newest = max(f.newest, o.Revision)
 	return f.send(ctx, datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: o.Revision})
 }
 

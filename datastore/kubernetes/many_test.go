@@ -3,6 +3,7 @@ package kubernetes_test
 import (
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -39,6 +40,10 @@ func (a loggingTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 		how = kind + " watch with all"
 	case query.Has("watch"): // it begins after the existing objects, maybe after this test
 		return resp, err
+	case query.Get("limit") == "1":
+		how = kind + " one"
+	case query.Get("resourceVersion") == "0":
+		how = kind + " cached"
 	case query.Has("limit"):
 		how = kind + " page"
 	}
@@ -71,16 +76,34 @@ func inSyncOnce(t *testing.T, s *kubernetes.Store, kinds ...model.Kind) (n int) 
 	return 0
 }
 
-// TestManyAtOnce: a kind with many objects in a large cluster is read as one compressed list if the server can serve
-// the list from its cache, and otherwise page by page.
+// fetched returns how many Nodes the server has read from its etcd for lists.
+func fetched(t *testing.T, server *apiserver.Server) (n int) {
+	t.Helper()
+	const metric = `apiserver_storage_list_fetched_objects_total{resource="nodes"} `
+	for line := range strings.Lines(string(server.Request(t, http.MethodGet, "/metrics", nil))) {
+		if text, ok := strings.CutPrefix(line, metric); ok {
+			f, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return int(f)
+		}
+	}
+	t.Fatalf("the server has no metric %s", metric)
+	return 0
+}
+
+// TestManyAtOnce: a kind with many objects in a large cluster is read as one compressed list, which the server serves
+// from its cache, whatever its etcd supports.
 func TestManyAtOnce(t *testing.T) {
 	const nodes = 120
 	for name, c := range map[string]struct {
 		etcd bool // a current version
 		want []string
+		read int // Nodes from etcd
 	}{
-		"etcd of today": {true, []string{"nodes list, compressed", "pods list"}},
-		"old etcd":      {false, []string{"nodes page, compressed", "pods page"}},
+		"etcd of today": {true, []string{"nodes list, compressed", "pods list"}, 0},
+		"old etcd":      {false, []string{"nodes cached, compressed", "nodes one", "pods cached", "pods one"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var server *apiserver.Server
@@ -103,8 +126,12 @@ func TestManyAtOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer s.Close() //nolint:errcheck // it was read
+			before := fetched(t, server)
 			if n := inSyncOnce(t, s, model.KindNode, model.KindWorkloadEndpoint); n != nodes {
 				t.Errorf("%d objects, want %d", n, nodes)
+			}
+			if n := fetched(t, server) - before; n != c.read {
+				t.Errorf("the server has read %d Nodes from its etcd, want %d", n, c.read)
 			}
 			a.mu.Lock()
 			defer a.mu.Unlock()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
+	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,11 +15,37 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// read reads everything page by page.
-func (f *feed) read(ctx context.Context, r resource) error {
-	return f.readBy(ctx, r, func(each func(*model.Object) error) (int64, error) {
+// readPlain reads everything from a server without streaming lists. It reads the list in the server's cache: a list as
+// of now comes from etcd, and costs the server several times as much, for each node of the cluster.
+//
+// A cache may be older than etcd. Two things hold nevertheless:
+//   - A server that does not reach its etcd is not believed: the first list follows a small read of the same kind from
+//     etcd. So the cache is behind by no more than a watch may be.
+//   - What this process has delivered is never taken back by an older cache, such as that of another server of the same
+//     cluster. A later list demands the newest delivered change. A server whose cache does not have it in three seconds
+//     refuses, and then the list comes from etcd page by page. The demand is a change of this very kind, because with
+//     an etcd of version 3.4 a cache learns of no other revision for minutes.
+func (f *feed) readPlain(ctx context.Context, r resource) error {
+	visit := func(each func(*model.Object) error) (int64, error) {
 		return f.store.pages(ctx, r, listing{once: true}, each)
-	})
+	}
+	if !f.asOfNow {
+		q := url.Values{"resourceVersion": {strconv.FormatInt(f.newest, 10)}}
+		if f.newest == 0 {
+			q.Set("limit", strconv.Itoa(pageSize)) // for a server without a cache; one with a cache sends everything
+			if _, err := f.store.latestRevision(ctx, r); err != nil {
+				return err
+			}
+		}
+		visit = func(each func(*model.Object) error) (int64, error) { return f.store.whole(ctx, r, q, each) }
+	}
+	err := f.readBy(ctx, r, visit)
+	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
+		f.asOfNow = true
+	} else if err == nil {
+		f.asOfNow = false
+	}
+	return err
 }
 
 // readBy delivers all objects of a visit, which returns their revision.
@@ -83,7 +111,7 @@ func (r *reading) deliver(ctx context.Context, o *model.Object) bool {
 // complete delivers deletions, and EventInSync at a revision. If that is before the delivered ones, the datastore was
 // restored to an earlier state: then equal revisions prove nothing, and everything is delivered again.
 func (r *reading) complete(ctx context.Context, at int64) error {
-	if at < r.newest() {
+	if at < r.newest {
 		return r.putBack()
 	}
 	if r.present != nil {
@@ -103,15 +131,7 @@ func (r *reading) complete(ctx context.Context, at int64) error {
 // putBack returns the error of a server whose revisions are older than before: all known revisions are invalid.
 func (f *feed) putBack() error {
 	f.known.forget()
-	f.at = 0
+	f.at, f.newest, f.asOfNow = 0, 0, true
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonExpired,
 		Message: "the datastore was put back to an earlier state"}}
-}
-
-// newest returns the highest delivered revision of the existing objects.
-func (f *feed) newest() (n int64) {
-	for _, revision := range f.known.all {
-		n = max(n, revision)
-	}
-	return n
 }

@@ -1,6 +1,8 @@
 package kubernetes
 
 import (
+	"bufio"
+	"bytes"
 	"fmt"
 	"strings"
 
@@ -70,17 +72,29 @@ func (r resource) of(raw []byte) (*model.Object, error) {
 
 // items visits the objects of a page.
 func (r resource) items(raw []byte, each func(*model.Object) error) (listMeta, error) {
-	visit := jsonItems
 	if r.protobuf {
-		visit = protobufItems
+		return protobufItems(raw, r.decoded(each))
 	}
-	return visit(raw, func(item []byte) error {
+	return jsonList(bytes.NewReader(raw), r.decoded(each))
+}
+
+// arriving visits the objects of a list that is read from a stream.
+func (r resource) arriving(in *bufio.Reader, each func(*model.Object) error) (listMeta, error) {
+	if r.protobuf {
+		return protobufList(in, r.decoded(each))
+	}
+	return jsonList(in, r.decoded(each))
+}
+
+// decoded visits the object of each item.
+func (r resource) decoded(each func(*model.Object) error) func(item []byte) error {
+	return func(item []byte) error {
 		o, err := r.decode(item)
 		if err != nil || o == nil {
 			return err
 		}
 		return each(o)
-	})
+	}
 }
 
 const (

@@ -50,9 +50,9 @@ type Store struct {
 	reported map[model.Key]string
 	missing  map[string]bool // requested custom resources that do not exist
 	reached  chan struct{}   // closed when a watch could be opened after a loss
-	// paged are the API groups whose lists are read in pages until the given time, because their server does not
-	// support initial events in a watch.
-	paged  map[string]time.Time
+	// plain are the API groups whose objects are read as plain lists until the given time, because their server does
+	// not support initial events in a watch.
+	plain  map[string]time.Time
 	proven bool // the server is known to support it
 
 	probing singleflight.Group
@@ -87,7 +87,7 @@ func open(ctx context.Context, config Config, r *rest.Config, log *zap.Logger) (
 		return nil, err
 	}
 	s := &Store{config: config, host: r.Host, client: c, log: log, reported: map[model.Key]string{},
-		missing: map[string]bool{}, paged: map[string]time.Time{}, reached: make(chan struct{}),
+		missing: map[string]bool{}, plain: map[string]time.Time{}, reached: make(chan struct{}),
 		api: form.Group(cmp.Or(config.Group, string(form.V1))), found: config.Group != ""}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.discover(ctx); err != nil {
@@ -445,7 +445,7 @@ func (s *Store) pages(ctx context.Context, r resource, l listing, each func(*mod
 		if err != nil {
 			return 0, err
 		}
-		page, err := r.items(raw, func(o *model.Object) error { return each(o) })
+		page, err := r.items(raw, each)
 		if err != nil {
 			return 0, err
 		}

@@ -23,8 +23,8 @@ const (
 	// initialSilence is the time without any initial event after which the server counts as one without
 	// sendInitialEvents.
 	initialSilence = 20 * time.Second
-	// pagedFor is the time of paged lists before streaming is tried again: the server may have been updated.
-	pagedFor = time.Hour
+	// plainFor is the time of plain lists before streaming is tried again: the server may have been updated.
+	plainFor = time.Hour
 )
 
 // errIgnored is the error of a watch without initial events, although the server accepted the parameter.
@@ -34,7 +34,7 @@ var errIgnored = errors.New("the server ignores sendInitialEvents")
 func (s *Store) beginsWithAll(r resource) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !time.Now().Before(s.paged[r.root])
+	return !time.Now().Before(s.plain[r.root])
 }
 
 // cannotStream reports whether an error shows that the server does not support initial events: it ignores the parameter
@@ -52,22 +52,22 @@ func cannotStream(err error) bool {
 		func(name string) bool { return strings.Contains(status.Status().Message, name) })
 }
 
-// cannotBeginWithAll switches an API group to paged lists for a while. Groups may have separate servers.
+// cannotBeginWithAll switches an API group to plain lists for a while. Groups may have separate servers.
 func (s *Store) cannotBeginWithAll(r resource, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !time.Now().Before(s.paged[r.root]) {
-		s.log.Info("the server has no streaming lists, reading page by page", zap.String("group", r.root),
+	if !time.Now().Before(s.plain[r.root]) {
+		s.log.Info("the server has no streaming lists, reading lists from its cache", zap.String("group", r.root),
 			zap.Error(why))
 	}
-	s.paged[r.root] = time.Now().Add(pagedFor)
+	s.plain[r.root] = time.Now().Add(plainFor)
 }
 
 // mayBeginWithAll switches back to streaming.
 func (s *Store) mayBeginWithAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	clear(s.paged)
+	clear(s.plain)
 	s.proven = false
 }
 

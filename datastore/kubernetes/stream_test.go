@@ -29,7 +29,7 @@ type apiProxy struct {
 	mu       sync.Mutex
 	streams  func(w http.ResponseWriter, q url.Values) bool // changes the query, or returns that it has answered
 	streamed int                                            // requests with sendInitialEvents
-	listed   int                                            // requests for lists
+	listed   int                                            // requests for all peers in the server's cache
 	plain    bool                                           // bookmarks do not name their kind
 }
 
@@ -88,7 +88,7 @@ func (f *apiProxy) handle(w http.ResponseWriter, r *http.Request) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	q := r.URL.Query()
-	if n := q.Get("limit"); n != "" && n != "1" { // one object shows the revision after a loss
+	if q.Has("resourceVersion") && !q.Has("watch") {
 		f.listed++
 	}
 	if !q.Has("sendInitialEvents") {
@@ -137,7 +137,7 @@ func ignoreStreams(at int64) func(http.ResponseWriter, url.Values) bool {
 	}
 }
 
-// A server that refuses sendInitialEvents, or ignores it, is read in pages, until the line to it breaks.
+// A server that refuses sendInitialEvents, or ignores it, is read by lists from its cache, until the line to it breaks.
 func TestServersWithoutStreams(t *testing.T) {
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
 	f, want, last := threePeers(t, server)
@@ -161,7 +161,7 @@ func TestServersWithoutStreams(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			f.setStreams(x.streams, x.plain)
 			s := openAt(t, server, f.URL, kubernetes.Config{})
-			m := f.pagedWatch(t, s, want)
+			m := f.listedWatch(t, s, want)
 			again := storetest.Watch(t, s, model.KindBGPPeer)
 			again.UntilInSync()
 			if streamed, listed := f.counts(); streamed != 1 || listed != 2 {
@@ -201,8 +201,8 @@ func threePeers(t *testing.T, server *apiserver.Server) (f *apiProxy, want map[m
 	return newAPIProxy(t, server), want, last
 }
 
-// pagedWatch is a watch that tries a stream and then reads pages; its reader gets no EventLost.
-func (f *apiProxy) pagedWatch(t *testing.T, s *kubernetes.Store, want map[model.Key]int64) *storetest.Mirror {
+// listedWatch is a watch that tries a stream and then reads a list; its reader gets no EventLost.
+func (f *apiProxy) listedWatch(t *testing.T, s *kubernetes.Store, want map[model.Key]int64) *storetest.Mirror {
 	t.Helper()
 	m := storetest.Watch(t, s, model.KindBGPPeer)
 	m.UntilInSync()
@@ -216,6 +216,7 @@ func (f *apiProxy) pagedWatch(t *testing.T, s *kubernetes.Store, want map[model.
 // Without the feature and without validation of the parameter, as before Kubernetes 1.19, the watch begins with the
 // existing objects, and nothing marks their end. Objects that were deleted meanwhile are removed.
 func TestServerBeforeStreams(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint, "--feature-gates=WatchList=false")
 	f, want, _ := threePeers(t, server)
 	f.setStreams(ignoreStreams(0), false)
@@ -237,7 +238,7 @@ func TestServerBeforeStreams(t *testing.T) {
 	}
 }
 
-// An error of another cause does not switch to paged lists.
+// An error of another cause does not switch to plain lists.
 func TestErrorsOfStreamsPass(t *testing.T) {
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
 	server.InstallCRDs(t, form.V1)

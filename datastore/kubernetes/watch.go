@@ -42,9 +42,9 @@ var errConnectionLost = errors.New("the connection was lost")
 // Watch implements datastore.Store.
 //
 // Each kind is followed separately, and has its own clock. At first all objects come as initial events of the watch if
-// the server supports that, and page by page otherwise. A watch that ends continues at its last revision. Only if the
-// server has compacted that is everything read again, and only the differences are delivered, with EventDelete for
-// deleted objects; a change that was undone meanwhile is not reported.
+// the server supports that, and otherwise in a list from its cache. A watch that ends continues at its last revision.
+// Only if the server has compacted that is everything read again, and only the differences are delivered, with
+// EventDelete for deleted objects; a change that was undone meanwhile is not reported.
 //
 // A kind without its CustomResourceDefinition has no objects, and is in sync; its watch starts when the definition
 // appears. Known objects stay until the server reports their deletion.
@@ -96,6 +96,10 @@ type feed struct {
 	// with unusable content has its name as its key.
 	names map[string]model.Key
 	at    int64 // everything up to here was delivered; 0: read everything
+	// newest is the latest revision of a delivered change. asOfNow is set if the next full read must not come from a
+	// cache, because a cache was found to be older, or the datastore was restored.
+	newest  int64
+	asOfNow bool
 	// lost is set if the reader knows of the loss, or has received nothing yet.
 	lost bool
 	// held is an event that waits for the next one, which has arrived: the reader takes both in one step.
@@ -235,7 +239,7 @@ func (f *feed) once(ctx context.Context) error {
 		}
 	}
 	if f.at == 0 {
-		if err := f.read(ctx, r); err != nil {
+		if err := f.readPlain(ctx, r); err != nil {
 			return err
 		}
 	}

@@ -34,39 +34,46 @@ func (f *feed) readWhole(ctx context.Context, r resource) error {
 		return f.followFromStart(ctx, r)
 	}
 	return f.readBy(ctx, r, func(each func(*model.Object) error) (int64, error) {
-		page, err := f.store.whole(ctx, r, each)
-		if err == nil && page.next != "" {
-			return f.store.pages(ctx, r, listing{query: url.Values{"continue": {page.next}}, once: true}, each)
-		}
-		if err != nil {
-			return 0, err
-		}
-		return revisionOfList(page)
+		return f.store.whole(ctx, r, url.Values{}, each)
 	})
 }
 
-// whole visits the objects of a resource as they arrive, in one list.
-func (s *Store) whole(ctx context.Context, r resource, each func(*model.Object) error) (listMeta, error) {
-	ctx, cancel := context.WithTimeout(ctx, wholeTimeout)
-	defer cancel()
-	q := url.Values{}
+// whole visits the objects of a resource as they arrive, in one list with the given parameters. If the server sends a
+// part of it, the rest comes page by page.
+func (s *Store) whole(
+	ctx context.Context, r resource, q url.Values, each func(*model.Object) error,
+) (revision int64, err error) {
 	if r.fields != "" {
 		q.Set("fieldSelector", r.fields)
 	}
-	body, err := s.client.read(ctx, request{verb: http.MethodGet, path: r.path("", ""), accept: r.accept(), query: q})
+	page, err := s.onePage(ctx, r, q, each)
+	if err != nil {
+		return 0, err
+	}
+	if page.next != "" {
+		return s.pages(ctx, r, listing{query: url.Values{"continue": {page.next}}, once: true}, each)
+	}
+	return revisionOfList(page)
+}
+
+// onePage visits the objects of one response as they arrive.
+func (s *Store) onePage(
+	ctx context.Context, r resource, q url.Values, each func(*model.Object) error,
+) (listMeta, error) {
+	ctx, cancel := context.WithTimeout(ctx, wholeTimeout)
+	defer cancel()
+	open := s.client.get
+	if r.many {
+		open = s.client.read
+	}
+	body, err := open(ctx, request{verb: http.MethodGet, path: r.path("", ""), accept: r.accept(), query: q})
 	if err != nil {
 		return listMeta{}, err
 	}
 	in, end := readAhead(body)
 	defer end()
 	defer cancel() // a reading that is given up ends
-	return protobufList(bufio.NewReaderSize(in, aheadBy), func(item []byte) error {
-		o, err := r.decode(item)
-		if err != nil || o == nil {
-			return err
-		}
-		return each(o)
-	})
+	return r.arriving(bufio.NewReaderSize(in, aheadBy), each)
 }
 
 // aheadBy is the number of bytes that readAhead reads at once.

@@ -3,7 +3,9 @@ package kubernetes
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -72,6 +74,36 @@ func TestListThatIsCut(t *testing.T) {
 	}
 	if complete > 2 {
 		t.Errorf("%d lists that are cut count as complete", complete)
+	}
+}
+
+// The same for JSON.
+func TestJSONListThatIsCut(t *testing.T) {
+	const text = `{"kind":"L","metadata":{"resourceVersion":"7","continue":"c"},"items":[{"a":[{}]},{"b":"]}"},{}],"x":{}}`
+	read := func(text string) (items []string, meta listMeta, err error) {
+		meta, err = jsonList(strings.NewReader(text), func(item []byte) error {
+			items = append(items, string(item))
+			return nil
+		})
+		return items, meta, err
+	}
+	items, meta, err := read(text)
+	if want := []string{`{"a":[{}]}`, `{"b":"]}"}`, `{}`}; err != nil || meta != (listMeta{"7", "c"}) ||
+		!slices.Equal(items, want) {
+		t.Errorf("%q, %+v, %v", items, meta, err)
+	}
+	for n := range text {
+		if items, meta, err := read(text[:n]); !errors.Is(err, errMangled) {
+			t.Errorf("%s: %d items, %+v, %v", text[:n], len(items), meta, err)
+		}
+	}
+	for _, x := range []string{"[]", `{"items":{}}`, `{"items":[1,}`} {
+		if _, _, err := read(x); !errors.Is(err, errMangled) {
+			t.Errorf("%s: %v", x, err)
+		}
+	}
+	if items, _, err := read(`{"items":null,"metadata":{}}`); len(items) > 0 || err != nil {
+		t.Errorf("no list: %q, %v", items, err)
 	}
 }
 

@@ -94,20 +94,60 @@ func protobufItems(raw []byte, each func(item []byte) error) (listMeta, error) {
 	return listMeta{m.ResourceVersion, m.Continue}, err
 }
 
-func jsonItems(raw []byte, each func(item []byte) error) (listMeta, error) {
-	var list struct {
-		Metadata metav1.ListMeta   `json:"metadata"`
-		Items    []json.RawMessage `json:"items"`
+// jsonList visits the items of a list that is read from a stream.
+func jsonList(in io.Reader, each func(item []byte) error) (listMeta, error) {
+	d := json.NewDecoder(in)
+	var m metav1.ListMeta
+	err := jsonValues(d, '{', func(name string) error {
+		switch name {
+		case "metadata":
+			return mangled(d.Decode(&m))
+		case "items":
+			return jsonValues(d, '[', func(string) error {
+				var item json.RawMessage
+				if err := d.Decode(&item); err != nil {
+					return mangled(err)
+				}
+				return each(item)
+			})
+		}
+		return mangled(d.Decode(new(json.RawMessage)))
+	})
+	return listMeta{m.ResourceVersion, m.Continue}, err
+}
+
+// jsonValues visits the values of an object, with their names, or those of an array. visit must read the value.
+func jsonValues(d *json.Decoder, opening json.Delim, visit func(name string) error) error {
+	first, err := d.Token()
+	if err != nil || first == nil { // null is an empty one
+		return mangled(err)
 	}
-	if err := json.Unmarshal(raw, &list); err != nil {
-		return listMeta{}, fmt.Errorf("%w: %w", errMangled, err)
+	if first != opening {
+		return fmt.Errorf("%w: %v in place of %v", errMangled, first, opening)
 	}
-	for _, item := range list.Items {
-		if err := each(item); err != nil {
-			return listMeta{}, err
+	for d.More() {
+		name := ""
+		if opening == '{' {
+			t, err := d.Token()
+			if err != nil {
+				return mangled(err)
+			}
+			name, _ = t.(string) // the decoder allows no others
+		}
+		if err := visit(name); err != nil {
+			return err
 		}
 	}
-	return listMeta{list.Metadata.ResourceVersion, list.Metadata.Continue}, nil
+	_, err = d.Token() // the end; a cut list has none
+	return mangled(err)
+}
+
+// mangled is the error of a list that is cut off or is no JSON; nil if err is.
+func mangled(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errMangled, cutOff(err))
 }
 
 // frame is one event of a watch. object is valid until the next one is read.

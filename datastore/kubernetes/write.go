@@ -324,7 +324,9 @@ func (s *Store) UpgradeNode(ctx context.Context, node string) error {
 		return err
 	}
 	var old []*model.Object
-	_, err = s.pages(ctx, r, listing{query: url.Values{"labelSelector": {form.UnlabelledAffinities}}},
+	// The server's cache knows what an earlier release wrote. From etcd it would read the BlockAffinities of all nodes.
+	query := url.Values{"labelSelector": {form.UnlabelledAffinities}, "resourceVersion": {"0"}}
+	_, err = s.pages(ctx, r, listing{query: query},
 		func(o *model.Object) error {
 			if a, ok := o.Key.Affinity(); ok && o.Err == nil && a.Host == node && !form.Deleted(o) {
 				old = append(old, o)

@@ -105,10 +105,15 @@ func load() string {
 	return one
 }
 
-// newKubernetes fills an apiserver behind a line with a delay.
+// newKubernetes fills an apiserver behind a line with a delay. The apiserver has streaming lists.
 func newKubernetes(b *testing.B, c fill.Cluster, away time.Duration, args ...string) *kube {
 	b.Helper()
 	useEtcd(b)
+	return newKubernetesOnAnyEtcd(b, c, away, args...)
+}
+
+func newKubernetesOnAnyEtcd(b *testing.B, c fill.Cluster, away time.Duration, args ...string) *kube {
+	b.Helper()
 	s := newSite(b)
 	audit := filepath.Join(s.node.Dir, "audit")
 	k := &kube{site: s, server: apiserver.Start(b, "--audit-policy-file="+writePolicy(b), "--audit-log-path="+audit),

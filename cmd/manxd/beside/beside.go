@@ -46,9 +46,10 @@ func NewFinder(node string, namespaces []string, kube *rest.Config) Finder {
 	return f
 }
 
-// options select the pods of calico-node on a node.
+// options select the pods of calico-node on a node, in the server's cache. For a list as of now, a server with an etcd
+// of version 3.4 reads and decodes all pods of the cluster.
 func options(node string) metav1.ListOptions {
-	return metav1.ListOptions{LabelSelector: podSelector,
+	return metav1.ListOptions{LabelSelector: podSelector, ResourceVersion: "0",
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()}
 }
 
@@ -61,9 +62,7 @@ func (f Finder) find(ctx context.Context) (string, error) {
 	if f.pods == nil {
 		return "", nil
 	}
-	o := options(f.node)
-	o.ResourceVersion = "0" // from the server's cache
-	list, err := f.pods.Pods("").List(ctx, o)
+	list, err := f.pods.Pods("").List(ctx, options(f.node))
 	if err != nil {
 		return "", fmt.Errorf("pods with %s on node %s: %w", podSelector, f.node, err)
 	}

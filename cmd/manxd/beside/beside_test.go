@@ -1,8 +1,12 @@
 package beside
 
 import (
+	"context"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 )
 
 // A pod keeps a node from starting only with facts that a tenant cannot make. All others are named in one notice.
@@ -87,4 +92,34 @@ func TestSockets(t *testing.T) {
 			t.Errorf("%s, without a listener: %q, %v", c.name, active, err)
 		}
 	}
+}
+
+// The server has the pods of this node in its cache. For a list as of now it may read all pods of the cluster.
+func TestPodsComeFromTheCache(t *testing.T) {
+	lists := make(chan url.Values, 2)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if q := r.URL.Query(); q.Has("watch") {
+			<-r.Context().Done()
+		} else {
+			lists <- q
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte(`{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}`))
+		}
+	}))
+	defer server.Close()
+	f := NewFinder("n1", nil, &rest.Config{Host: server.URL})
+	f.sockets = nil
+	if active, err := f.find(t.Context()); err != nil || active != "" {
+		t.Errorf("%q, %v", active, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- NewWatch(f, zap.NewNop()).Run(ctx) }()
+	for range cap(lists) {
+		if q := <-lists; q.Get("resourceVersion") != "0" || q.Get("fieldSelector") != "spec.nodeName=n1" {
+			t.Errorf("the list is %v", q)
+		}
+	}
+	cancel()
+	<-done
 }

@@ -212,6 +212,22 @@ func (s *Server) Stop() {
 	s.api = nil
 }
 
+// PID is the process ID of the running kube-apiserver.
+func (s *Server) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.api.Pid
+}
+
+// Freeze stops etcd, whose connections stay open and silent, until the returned function is called.
+func (s *Server) Freeze(t testing.TB) (thaw func()) {
+	t.Helper()
+	if err := s.etcd.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	return func() { _ = s.etcd.Signal(unix.SIGCONT) }
+}
+
 // end ends a program with KILL: without its etcd, kube-apiserver takes long to end after TERM.
 func end(p *program) {
 	if p != nil {
