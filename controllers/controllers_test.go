@@ -198,8 +198,8 @@ func TestNodeLabels(t *testing.T) {
 	o, _ = store.Get(t.Context(), o.Key)
 	got := o.Value.(*model.Node)
 	want := map[string]string{"zone": "north", "new": "x", "mine": "stays"}
-	if !maps.Equal(got.Labels, want) || got.Annotations[nodes.AnnotationLabels] != `{"new":"x","zone":"north"}` {
-		t.Errorf("labels %v, annotation %s", got.Labels, got.Annotations[nodes.AnnotationLabels])
+	if !maps.Equal(got.Labels, want) || got.Annotations[model.AnnotationKubeLabels] != `{"new":"x","zone":"north"}` {
+		t.Errorf("labels %v, annotation %s", got.Labels, got.Annotations[model.AnnotationKubeLabels])
 	}
 }
 

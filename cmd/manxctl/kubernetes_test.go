@@ -15,7 +15,7 @@ import (
 )
 
 // TestKubernetesAPI uses a real API server: its log has the version of manxctl, and a Profile made from a Namespace can
-// be applied unchanged, and a change of it is refused.
+// be applied unchanged, and a change of it is refused. A Node can be applied again and again.
 func TestKubernetesAPI(t *testing.T) {
 	server := apiserver.Start(t)
 	server.InstallCRDs(t, form.V1)
@@ -58,4 +58,5 @@ func TestKubernetesAPI(t *testing.T) {
 		t.Errorf("%+v, want the reason of the datastore", refused)
 	}
 	t.Log(refused.err)
+	applyToKubernetes(t, server)
 }

@@ -14,8 +14,8 @@ import (
 var zeroTime metav1.Time
 
 // onTopOf returns the object that is to replace stored: the content of o, with the fields of stored that users do not
-// write: identity, status, annotations of Calico's controllers, and unknown fields.
-func onTopOf(stored, o *model.Object) (*model.Object, error) {
+// write: identity, status, annotations of Calico's controllers, unknown fields, and those that keep copies.
+func onTopOf(stored, o *model.Object, keep func(next, stored any)) (*model.Object, error) {
 	next := stored.Clone() // carries the unknown fields
 	next.Err = nil
 	next.Value = o.Clone().Value
@@ -31,9 +31,23 @@ func onTopOf(stored, o *model.Object) (*model.Object, error) {
 			m.SetOwnerReferences(was.GetOwnerReferences())
 		}
 		keepStatus(next.Value, stored.Value)
+		keep(next.Value, stored.Value)
 	}
 	return next, codec.PrepareUpdate(next)
 }
+
+// keepFilled keeps what a Node's host and Calico's controllers fill in. A file of a user without an address would take
+// the node its BGP until the host registers again, and would never be what is stored.
+func keepFilled(next, stored any) {
+	to, ok := next.(*model.Node)
+	from, there := stored.(*model.Node)
+	if ok && there {
+		to.KeepFilled(from)
+	}
+}
+
+// keepNothing is for a replacement: a field that its file lacks is removed.
+func keepNothing(_, _ any) {}
 
 // keepOwn keeps the annotations of Calico's own programs that a user's file does not contain.
 func keepOwn(annotations, was map[string]string) map[string]string {

@@ -165,7 +165,7 @@ func checkAgainst(ctx context.Context, store datastore.Store, o *model.Object, k
 
 func applyObject(ctx context.Context, store datastore.Store, o *model.Object) (string, error) {
 	for range casRetries {
-		done, err := update(ctx, store, o, "configured")
+		done, err := update(ctx, store, o, keepFilled, "configured")
 		if errors.Is(err, datastore.ErrNotFound) {
 			done, err = createObject(ctx, store, o)
 		}
@@ -178,7 +178,7 @@ func applyObject(ctx context.Context, store datastore.Store, o *model.Object) (s
 
 func replaceObject(ctx context.Context, store datastore.Store, o *model.Object) (string, error) {
 	for range casRetries {
-		done, err := update(ctx, store, o, "replaced")
+		done, err := update(ctx, store, o, keepNothing, "replaced")
 		if !retry(o, err) {
 			return done, err
 		}
@@ -201,9 +201,11 @@ func retry(o *model.Object, err error) bool {
 	return errors.Is(err, datastore.ErrConflict) && o.Metadata().GetResourceVersion() == ""
 }
 
-// update replaces the stored object by o and keeps the fields that o does not have. It does not write an unchanged
-// object, which would notify watchers.
-func update(ctx context.Context, store datastore.Store, o *model.Object, done string) (string, error) {
+// update replaces the stored object by o and keeps the fields that users do not write, and those that keep copies to
+// the next value from the stored one. It does not write an unchanged object, which would notify watchers.
+func update(
+	ctx context.Context, store datastore.Store, o *model.Object, keep func(next, stored any), done string,
+) (string, error) {
 	stored, err := store.Get(ctx, o.Key)
 	if err != nil {
 		return "", err
@@ -211,7 +213,7 @@ func update(ctx context.Context, store datastore.Store, o *model.Object, done st
 	if err := sameObject(o, stored); err != nil {
 		return "", err
 	}
-	next, err := onTopOf(stored, o)
+	next, err := onTopOf(stored, o, keep)
 	if err != nil {
 		return "", err
 	}

@@ -15,9 +15,6 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// AnnotationLabels is the annotation of a Node with the labels from Kubernetes, as a JSON map.
-const AnnotationLabels = "projectcalico.org/kube-labels"
-
 // Labels copies the labels of Kubernetes' nodes to Calico's. It leaves labels alone that were never in Kubernetes. Its
 // unit is Calico's Node.
 type Labels struct{ names nodename.Index }
@@ -97,13 +94,13 @@ func (*Labels) Decide(s loop.State, key model.Key) []change.Change {
 	if m.Annotations == nil {
 		m.Annotations = map[string]string{}
 	}
-	m.Annotations[AnnotationLabels] = string(text)
+	m.Annotations[model.AnnotationKubeLabels] = string(text)
 	return []change.Change{{Old: have, New: next, Reason: "the labels of Kubernetes' node have changed"}}
 }
 
 // synced returns the labels copied from Kubernetes before. ok is false if the annotation is malformed.
 func synced(n *model.Node) (labels map[string]string, ok bool) {
-	text, noted := n.Annotations[AnnotationLabels]
+	text, noted := n.Annotations[model.AnnotationKubeLabels]
 	if !noted {
 		return nil, true
 	}

@@ -26,8 +26,6 @@ const (
 	annotationInterfaces  = calico + "Interfaces"
 	annotationASNumber    = calico + "ASNumber"
 	annotationPublicKey   = calico + "WireguardPublicKey"
-	// annotationKubeLabels is an annotation of Calico's Node only: the labels from Kubernetes, as JSON.
-	annotationKubeLabels = calico + "kube-labels"
 
 	orchestrator = "k8s"
 )
@@ -151,7 +149,8 @@ func (r *nodeReader) labels() {
 	node := r.to.Node
 	node.Labels = union(own, r.from.Labels)
 	kube, _ := json.Marshal(r.from.Labels) // texts can always be encoded
-	node.Annotations = union(r.texts(annotationAnnotations), map[string]string{annotationKubeLabels: string(kube)})
+	node.Annotations = union(r.texts(annotationAnnotations),
+		map[string]string{model.AnnotationKubeLabels: string(kube)})
 }
 
 // texts parses an annotation with a map.
@@ -276,7 +275,7 @@ func NodePatch(o *model.Object) ([]byte, error) {
 	}
 	for annotation, v := range map[string]any{
 		annotationLabels: labels, annotationInterfaces: node.Spec.Interfaces,
-		annotationAnnotations: without(node.Annotations, annotationKubeLabels),
+		annotationAnnotations: without(node.Annotations, model.AnnotationKubeLabels),
 	} {
 		text, err := json.Marshal(v)
 		if err != nil {
@@ -292,14 +291,14 @@ func NodePatch(o *model.Object) ([]byte, error) {
 
 // ownLabels returns the labels of a Node that are not from Kubernetes.
 func ownLabels(n *model.Node) (map[string]string, error) {
-	text := n.Annotations[annotationKubeLabels]
+	text := n.Annotations[model.AnnotationKubeLabels]
 	if text == "" {
 		return n.Labels, nil
 	}
 	var kube map[string]string
 	if err := json.Unmarshal([]byte(text), &kube); err != nil {
 		return nil, model.FieldError{
-			Field: "metadata.annotations[" + annotationKubeLabels + "]", Value: shortened(text),
+			Field: "metadata.annotations[" + model.AnnotationKubeLabels + "]", Value: shortened(text),
 			Rule: "must be a JSON object of texts",
 		}
 	}

@@ -112,7 +112,7 @@ func TestNodeLabels(t *testing.T) {
 		t.Errorf("%v, %v", node.Labels, notices)
 	}
 	if node.Annotations["note"] != "x" ||
-		node.Annotations[annotationKubeLabels] != `{"kubernetes.io/hostname":"n","zone":"east"}` {
+		node.Annotations[model.AnnotationKubeLabels] != `{"kubernetes.io/hostname":"n","zone":"east"}` {
 		t.Errorf("%v", node.Annotations)
 	}
 	c := o.Clone()
@@ -121,11 +121,11 @@ func TestNodeLabels(t *testing.T) {
 	patch, err := NodePatch(c)
 	after, _ := patched(t, n.Annotations, patch, err)
 	if after[annotationLabels] != `{"rack":"r2"}` || after[annotationAnnotations] != `{"note":"x"}` ||
-		after[annotationKubeLabels] != "" {
+		after[model.AnnotationKubeLabels] != "" {
 		t.Errorf("%v", after)
 	}
-	c.Value.(*model.Node).Annotations[annotationKubeLabels] = "cow"
-	if patch, err := NodePatch(c); err == nil || !strings.Contains(err.Error(), annotationKubeLabels) {
+	c.Value.(*model.Node).Annotations[model.AnnotationKubeLabels] = "cow"
+	if patch, err := NodePatch(c); err == nil || !strings.Contains(err.Error(), model.AnnotationKubeLabels) {
 		t.Errorf("%s, %v", patch, err)
 	}
 	if _, err := NodePatch(model.NewObject(model.IPAMConfigKey, &model.IPAMConfig{})); err == nil {
