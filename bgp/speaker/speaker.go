@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/server"
 	"go.uber.org/zap"
 
@@ -225,6 +226,14 @@ func (s *Speaker) Server() *server.BgpServer {
 		return run.srv
 	}
 	return nil
+}
+
+// Answers returns when the GoBGP server has carried out a request that changes nothing, at once if there is no server.
+// All requests, and all changes of sessions and routes, need the same lock, so it does not return if the server hangs.
+func (s *Speaker) Answers() {
+	if run := s.current(); run != nil {
+		_, _ = run.srv.GetBgp(context.Background(), &api.GetBgpRequest{}) // a server that stops is no hang
+	}
 }
 
 // Listening returns the port and the addresses on which peers can connect, in the form of GoBGP's API: -1 if they

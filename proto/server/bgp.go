@@ -20,6 +20,7 @@ type BGPView struct {
 	dataplane  *DataplaneView
 	lists      chan struct{} // one for each list of routes that is under way
 	sendWithin time.Duration
+	answered   reading[struct{}]
 }
 
 // BGPSource is the source of a BGPView.
@@ -40,6 +41,7 @@ type BGP interface {
 	Totals() map[bgp.SessionType]speaker.Totals
 	Strangers() uint64
 	Ready() (bool, string)
+	Answers()
 	ResetSession(context.Context, netip.Addr, speaker.ResetKind) error
 	ClearSession(netip.Addr) (before speaker.SessionStatus, ok bool)
 }
@@ -51,13 +53,15 @@ func (v *BGPView) desired() bgp.Desired {
 	return bgp.Desired{}
 }
 
-// Ready reports whether all routes are known that peers have for a node that restarts (RFC 4724).
+// Ready reports whether all routes are known that peers have for a node that restarts (RFC 4724). It does not return
+// while the speaker hangs, so that /livez fails.
 func (v *BGPView) Ready() Check {
 	c := Check{Name: checkBGP, Reason: notStarted}
 	s := v.now().Speaker
 	if s == nil {
 		return c
 	}
+	v.answered.take(func() struct{} { s.Answers(); return struct{}{} })
 	c.OK, c.Reason = s.Ready()
 	if c.OK && c.Reason == "" {
 		c.Reason = "restart is over, all routes are known"

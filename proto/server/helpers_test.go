@@ -246,6 +246,8 @@ func (s *sessions) ClearSession(a netip.Addr) (speaker.SessionStatus, bool) {
 	return st, ok
 }
 
+func (*sessions) Answers() {}
+
 func (s *sessions) Rejected() []fib.Rejection { return s.refused }
 
 func (s *sessions) finish() {

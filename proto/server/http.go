@@ -39,8 +39,8 @@ func (s *Server) livez(w http.ResponseWriter, r *http.Request) {
 }
 
 // Live fails when a part of the daemon does not answer any more: then only a new process helps. That something is not
-// reached yet, or was lost, is no reason to restart. Nor is a change that takes the kernel long (see reading): a new
-// process would begin with it again. Live returns within five seconds, or when ctx ends.
+// reached yet, or was lost, is no reason to restart. Nor is a change that takes the kernel or the speaker long (see
+// reading): a new process would begin with it again. Live returns within five seconds, or when ctx ends.
 func (s *Server) Live(ctx context.Context) Check {
 	done := make(chan struct{})
 	go func() {

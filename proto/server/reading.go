@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"sync"
 	"time"
 )
@@ -10,11 +11,16 @@ const (
 	patience = 300 * time.Millisecond
 	// longestStep is how long a part may work on one change. Very many rules take the kernel some ten seconds.
 	longestStep = 5 * time.Minute
+	// longestAnswer is how long the BGP speaker may take to answer. It evaluates 500,000 routes of a peer again in
+	// seven seconds on a busy machine, and answers nothing meanwhile.
+	longestAnswer = 2 * time.Minute
 )
 
 // reading keeps the last state of a part that cannot be read during a step. One step may take long: one transaction of
 // very many rules takes the kernel many seconds. Then probes and metrics get the state before. The zero value is ready.
 type reading[T any] struct {
+	longest time.Duration // 0: longestStep
+
 	mu    sync.Mutex
 	last  T
 	began time.Time
@@ -22,12 +28,12 @@ type reading[T any] struct {
 }
 
 // take returns the result of read. If that takes its time, late is true and the state is the one before, the zero value
-// at first. A read that takes longer than longestStep may never end: take waits for it, so that /livez fails. The
+// at first. A read that takes longer than longest may never end: take waits for it, so that /livez fails. The
 // caller must not change the state.
 func (r *reading[T]) take(read func() T) (state T, late bool) {
 	for called := time.Now(); ; {
 		began, done := r.start(read)
-		if busy := time.Since(began); busy < longestStep {
+		if busy := time.Since(began); busy < cmp.Or(r.longest, longestStep) {
 			select {
 			case <-done:
 			case <-time.After(patience - busy):

@@ -68,7 +68,8 @@ func New(c Config) *Server {
 		c.Poll = time.Second
 	}
 	s := &Server{config: c, started: time.Now(), liveness: livenessTimeout, registry: prometheus.NewRegistry(),
-		Datastore: &DatastoreView{}, BGP: &BGPView{lists: make(chan struct{}, mostLists), sendWithin: sendWithin},
+		Datastore: &DatastoreView{}, BGP: &BGPView{lists: make(chan struct{}, mostLists), sendWithin: sendWithin,
+			answered: reading[struct{}]{longest: longestAnswer}},
 		Drops: &DropsView{}}
 	s.Policy = &PolicyView{node: c.Node, log: c.Log, datastore: s.Datastore, programming: newProgramming()}
 	s.Dataplane = &DataplaneView{node: c.Node, datastore: s.Datastore, policy: s.Policy}
