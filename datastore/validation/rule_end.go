@@ -2,6 +2,7 @@ package validation
 
 import (
 	"fmt"
+	"strings"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"github.com/projectcalico/api/pkg/lib/numorstring"
@@ -21,6 +22,12 @@ func (c ruleCheck) entity(field string, e *v3.EntityRule, remote bool) {
 	c.namespaceSelector(field+".namespaceSelector", e.NamespaceSelector)
 	if e.ServiceAccounts != nil {
 		c.plainSelector(field+".serviceAccounts.selector", e.ServiceAccounts.Selector)
+		for i, name := range e.ServiceAccounts.Names {
+			// A selector is made of the names.
+			if strings.ContainsAny(name, `'"`) {
+				c.broken(at(field+".serviceAccounts.names", i), name, "cannot be the name of a ServiceAccount")
+			}
+		}
 	}
 	c.ports(field+".ports", e.Ports)
 	c.ports(field+".notPorts", e.NotPorts)
