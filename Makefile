@@ -124,6 +124,11 @@ graceful: ## the cases of graceful restart, shown by tests; writes the tables of
 	@$(NEED) iproute2 bird2 frr
 	$(GO) test -count=1 -run 'TestGraceful' ./bgp/speaker -write-graceful
 
+.PHONY: uplinks
+uplinks: programs ## losses of hosts with two uplinks, case by case; writes the table of docs/bgp.md (root)
+	@$(NEED) iproute2 nftables bird2
+	$(GO) test -count=1 -v -run TestLosses ./integration/e2e/uplinks -write-table
+
 .PHONY: check
 check: ## gofmt, vet, staticcheck, dead code, import table, lines, parameters, exported names, generated code
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "not gofmt-ed:"; echo "$$out"; exit 1; }
