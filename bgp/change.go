@@ -46,7 +46,7 @@ func (s Session) Equal(o Session) bool {
 		s.RestartSeconds == o.RestartSeconds && s.ReflectorClient == o.ReflectorClient &&
 		s.ReflectorClusterID == o.ReflectorClusterID && s.AllowOwnAS == o.AllowOwnAS && s.NextHop == o.NextHop &&
 		slices.Equal(s.Filters, o.Filters) && s.Outsider == o.Outsider && s.Workload == o.Workload &&
-		s.MaxPrefixes == o.MaxPrefixes && s.BFD == o.BFD
+		s.MaxPrefixes == o.MaxPrefixes && s.Drain == o.Drain && s.BFD == o.BFD
 }
 
 // Wire has the settings of a session that determine its connection and its OPEN, with all defaults applied.

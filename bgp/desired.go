@@ -64,6 +64,7 @@ func Compute(in Input) Desired {
 	d.Sessions, d.Conflicts = settle(p.requests(peerings))
 	p.chooseSide(d.Sessions, peerings)
 	c.noteForeignSources(d.Sessions)
+	c.drainPeers(d.Sessions)
 	d.WorkloadPeers = slices.ContainsFunc(peerings, func(b *peering) bool {
 		return b.workloads != nil && b.local(c.me)
 	})

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // MaxPriority is the LOCAL_PREF of a route with kernel metric 0: LOCAL_PREF = MaxPriority - metric, as BIRD in
@@ -156,6 +158,10 @@ type Session struct {
 	AllowOwnAS         uint32
 	NextHop            NextHopMode
 	Filters            []string // names of BGPFilters that exist, in order
+
+	// Drain is the drain of this peer alone: while it is not InService, the routes of both directions are the last
+	// choice.
+	Drain model.DrainPhase
 
 	Outsider    bool   // the peer is in another AS and no node of the cluster
 	Workload    string // interface of the local workload that the peer is; empty for any other

@@ -59,10 +59,10 @@ func (c changes) isNone() bool {
 
 // decideOwn evaluates the rules for one of our own routes, and collects their changes.
 func (b *policyBuilder) decideOwn(g *Group, o bgp.Origin) ownVerdict {
-	if len(g.filters) == 0 {
-		return ownVerdict{accept: !o.FilterOnly}
+	v := bgp.Verdict{Accept: !o.FilterOnly, Route: o.Candidate()}
+	if len(g.filters) > 0 {
+		v = b.d.Export(g.Session, o.Candidate())
 	}
-	v := b.d.Export(g.Session, o.Candidate())
 	if !v.Accept {
 		return ownVerdict{}
 	}
@@ -83,6 +83,12 @@ func (b *policyBuilder) decideOwn(g *Group, o bgp.Origin) ownVerdict {
 	do.prepend = v.Route.ASPath // it was empty
 	if g.external {
 		do.prepend = BehindOwnAS(g.Session.LocalAS, do.prepend)
+	}
+	if g.drained && b.d.Drain == bgp.DrainNone { // else the route itself is the last choice
+		lastChoice(&do)
+		if slices.Contains(o.Communities, GracefulShutdown) {
+			do.communities = slices.DeleteFunc(do.communities, func(c uint32) bool { return c == GracefulShutdown })
+		}
 	}
 	return ownVerdict{accept: true, do: do}
 }

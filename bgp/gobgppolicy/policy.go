@@ -50,6 +50,7 @@ type Group struct {
 	Peers    []netip.Addr
 	name     string
 	external bool
+	drained  bool          // the peers are drained: the routes of both directions are the last choice
 	filters  []*bgp.Filter // those that sessions name and that exist, in order
 	decided  PeerPolicy    // the statements for these peers
 }
@@ -105,6 +106,9 @@ func (p Policy) Peers() map[netip.Addr]PeerPolicy {
 			mine = k.group.decided
 			mine.Out += string(s.NextHop)
 			mine.In += refused(*s).Text
+			if k.group.drained {
+				mine.Out += "drained"
+			}
 			kinds[k] = mine
 		}
 		peers[PlainAddr(s.Address)] = mine
@@ -123,6 +127,7 @@ func groupsOf(d bgp.Desired) (groups []*Group, of []*Group) {
 		ipv6    bool
 		as      uint32 // of this side; 0: internal
 		filters string
+		drained bool
 	}
 	kinds, byName := map[kind]*Group{}, map[string]*Group{}
 	of = make([]*Group, len(d.Sessions))
@@ -134,7 +139,8 @@ func groupsOf(d bgp.Desired) (groups []*Group, of []*Group) {
 			of[i].Peers = append(of[i].Peers, addr)
 			continue
 		}
-		k := kind{ipv6: addr.Is6(), filters: strings.Join(s.Filters, ",")}
+		k := kind{ipv6: addr.Is6(), filters: strings.Join(s.Filters, ","),
+			drained: s.IsDrained()}
 		if s.PeerAS != s.LocalAS {
 			k.as = s.LocalAS
 		}
@@ -157,12 +163,14 @@ func groupsOf(d bgp.Desired) (groups []*Group, of []*Group) {
 
 // decidedAlike reports whether two sessions are of one group for certain.
 func decidedAlike(a, b *bgp.Session) bool {
-	return a.LocalAS == b.LocalAS && a.PeerAS == b.PeerAS && PlainAddr(a.Address).Is6() == PlainAddr(b.Address).Is6() &&
+	return a.LocalAS == b.LocalAS && a.PeerAS == b.PeerAS &&
+		a.IsDrained() == b.IsDrained() && PlainAddr(a.Address).Is6() == PlainAddr(b.Address).Is6() &&
 		slices.Equal(a.Filters, b.Filters)
 }
 
 func newGroup(s *bgp.Session, filters map[string]*bgp.Filter) *Group {
-	g := &Group{Session: *s, IPv6: PlainAddr(s.Address).Is6(), external: s.PeerAS != s.LocalAS}
+	g := &Group{Session: *s, IPv6: PlainAddr(s.Address).Is6(), external: s.PeerAS != s.LocalAS,
+		drained: s.IsDrained()}
 	for _, name := range s.Filters {
 		if f := filters[name]; f != nil {
 			g.filters = append(g.filters, f)
@@ -179,6 +187,9 @@ func groupName(g *Group) string {
 	}
 	if g.external {
 		kind = fmt.Sprintf("external-AS%d", g.Session.LocalAS)
+	}
+	if g.drained {
+		kind += "-drained"
 	}
 	names := make([]string, 0, len(g.filters))
 	for _, f := range g.filters {

@@ -76,8 +76,11 @@ func (b *policyBuilder) rule(g *Group, guard *api.MatchSet, r bgp.Rule, export b
 		return
 	}
 	do := changesOf(r.Operations)
-	if export {
-		b.draining(&do)
+	switch {
+	case export && (g.drained || b.d.Drain != bgp.DrainNone):
+		lastChoice(&do)
+	case !export && g.drained:
+		do.localPref = LowestLocalPref
 	}
 	if r.Community != nil { // it is there already
 		do.communities = slices.DeleteFunc(do.communities, func(v uint32) bool { return v == *r.Community })
@@ -88,7 +91,7 @@ func (b *policyBuilder) rule(g *Group, guard *api.MatchSet, r bgp.Rule, export b
 	if export && g.external {
 		do.prepend = BehindOwnAS(g.Session.LocalAS, do.prepend)
 	}
-	if !export && g.external && do.localPref != 0 {
+	if !export && g.external && do.localPref != 0 && !g.drained {
 		b.shutDownFirst(g, guard, r, do)
 	}
 	b.accept(r.Name, guard, c, do)
@@ -210,11 +213,8 @@ func (b *policyBuilder) shutDownFirst(g *Group, guard *api.MatchSet, r bgp.Rule,
 	b.accept(r.Name+", graceful shutdown", guard, special, do)
 }
 
-// draining adds the attributes of every route that leaves a draining node.
-func (b *policyBuilder) draining(do *changes) {
-	if b.d.Drain == bgp.DrainNone {
-		return
-	}
+// lastChoice adds the attributes of every route that a draining node sends, or that a drained peer is sent (RFC 8326).
+func lastChoice(do *changes) {
 	if !slices.Contains(do.communities, GracefulShutdown) {
 		do.communities = append(slices.Clone(do.communities), GracefulShutdown)
 	}

@@ -20,7 +20,7 @@ import (
 //	filters of the session            the first rule that matches decides
 //	prefixAdvertisements              add communities, and go on
 //	inside NoExportPrefixes           reject, except elevated routes inside our own blocks
-//	inside ExportPrefixes             accept
+//	inside ExportPrefixes             accept, for drained peers as the last choice
 //	anything else                     reject
 
 // RelayMED is the MULTI_EXIT_DISC of learned routes that are passed on to external peers (RFC 4271 section 5.1.4). All
@@ -119,7 +119,20 @@ func (b *policyBuilder) external() (list []netip.Addr) {
 	return list
 }
 
-const setExternal = "manx-external"
+// drained lists the peers that are drained.
+func (b *policyBuilder) drained() (list []netip.Addr) {
+	for i := range b.d.Sessions {
+		if s := &b.d.Sessions[i]; s.IsDrained() {
+			list = append(list, PlainAddr(s.Address))
+		}
+	}
+	return list
+}
+
+const (
+	setExternal = "manx-external"
+	setDrained  = "manx-drained"
+)
 
 // relayStatements decide about learned routes that no filter decides about, in the order of bgp.Desired.Export.
 func (b *policyBuilder) relayStatements() {
@@ -128,8 +141,12 @@ func (b *policyBuilder) relayStatements() {
 		b.add(fmt.Sprintf("communities of %s", tag.Prefix), nil, c,
 			changes{communities: tag.Communities, large: tag.LargeCommunities})
 	}
-	var do changes
-	b.draining(&do)
+	var do, last changes
+	lastChoice(&last)
+	if b.d.Drain != bgp.DrainNone {
+		do = last
+	}
+	drained := b.drained()
 	hidden := slices.DeleteFunc(slices.Clone(b.d.NoExportPrefixes), func(p netip.Prefix) bool {
 		return slices.Contains(b.d.OwnBlocks, p)
 	})
@@ -142,7 +159,12 @@ func (b *policyBuilder) relayStatements() {
 		rejected := func(c *api.Conditions) {
 			b.append("not exported "+family, nil, c, &api.Actions{RouteAction: reject})
 		}
-		accepted := func(c *api.Conditions) { b.accept("exported "+family, nil, c, do) }
+		accepted := func(c *api.Conditions) {
+			if len(drained) > 0 && b.d.Drain == bgp.DrainNone {
+				b.accept("exported to drained peers "+family, b.neighbours(setDrained, drained), c, last)
+			}
+			b.accept("exported "+family, nil, c, do)
+		}
 		inside("noexport", hidden, false, rejected)
 		inside("own-block", b.d.OwnBlocks, true, rejected)
 		inside("own-blocks", b.d.OwnBlocks, false, func(c *api.Conditions) {
@@ -188,6 +210,10 @@ func (b *policyBuilder) importStatements(groups []*Group) []*api.Statement {
 		b.since()
 		for _, r := range g.Rules(false) {
 			b.rule(g, b.neighbours(g.name, g.Peers), r, false)
+		}
+		if g.drained { // after the rules, which may have LOCAL_PREF as a condition
+			b.append("drained "+g.name, b.neighbours(g.name, g.Peers), &api.Conditions{},
+				&api.Actions{LocalPref: &api.LocalPrefAction{Value: LowestLocalPref}})
 		}
 		g.decided.In = b.since()
 	}

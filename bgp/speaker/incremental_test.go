@@ -62,8 +62,13 @@ func shuffle(l *policyLab, d bgp.Desired) bgp.Desired {
 		s := l.session()
 		if i := slices.IndexFunc(d.Sessions, func(o bgp.Session) bool { return o.Address == s.Address }); i < 0 {
 			d.Sessions = append(d.Sessions, s)
-		} else if d.Sessions[i] = s; l.often(25) {
-			d.Sessions = slices.Delete(d.Sessions, i, i+1)
+		} else {
+			if s.Source == ip("fd00::1") { // refused: a session that exists would run on, unlike from scratch
+				s.Source = d.Sessions[i].Source
+			}
+			if d.Sessions[i] = s; l.often(25) {
+				d.Sessions = slices.Delete(d.Sessions, i, i+1)
+			}
 		}
 	}
 	return d
@@ -77,6 +82,7 @@ func (l *policyLab) session() bgp.Session {
 	s.Filters = pick(l, [][]string{nil, nil, {"f1"}, {"f2", "f1"}})
 	s.KeepaliveSeconds = pick(l, []uint32{0, 0, 20})
 	s.MaxPrefixes = pick(l, []uint32{0, 0, 1000})
+	s.Drain = pick(l, []model.DrainPhase{"", "", model.Draining})
 	s.Type = pick(l, []bgp.SessionType{bgp.SessionMesh, bgp.SessionNode})
 	switch l.rnd.IntN(8) {
 	case 0:

@@ -15,6 +15,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/gobgppolicy"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // policyLab has two peers that announce and two that listen, one of each in another AS. Every prefix comes from one
@@ -216,6 +217,8 @@ func (l *policyLab) change() {
 	l.d.Sessions = slices.Clone(l.d.Sessions)
 	for i := range l.d.Sessions {
 		l.d.Sessions[i].Filters = nil
+		l.d.Sessions[i].Drain = pick(l, []model.DrainPhase{model.InService, model.InService, model.Draining,
+			model.Drained})
 		for _, n := range l.rnd.Perm(4)[:l.rnd.IntN(4)] {
 			l.d.Sessions[i].Filters = append(l.d.Sessions[i].Filters, fmt.Sprintf("f%d", n))
 		}

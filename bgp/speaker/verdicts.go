@@ -170,7 +170,8 @@ func importVerdict(d bgp.Desired, s bgp.Session, t *TablePath, c bgp.Candidate) 
 			"4456 section 8)"}
 	}
 	v := d.Import(s, c)
-	if s.PeerAS != s.LocalAS && slices.Contains(c.Communities, gobgppolicy.GracefulShutdown) {
+	if s.IsDrained() || s.PeerAS != s.LocalAS &&
+		slices.Contains(c.Communities, gobgppolicy.GracefulShutdown) {
 		v.Route.LocalPref = gobgppolicy.LowestLocalPref
 	}
 	return v
@@ -179,12 +180,12 @@ func importVerdict(d bgp.Desired, s bgp.Session, t *TablePath, c bgp.Candidate) 
 // exportVerdict is the decision of the policy about a route towards a peer.
 func exportVerdict(d bgp.Desired, s bgp.Session, c bgp.Candidate) bgp.Verdict {
 	v := d.Export(s, c)
-	switch d.Drain {
-	case bgp.DrainWithdrawn:
+	switch {
+	case d.Drain == bgp.DrainWithdrawn:
 		v.Accept, v.Rule = false, "the node is drained: it announces nothing"
-	case bgp.DrainDraining:
+	case d.Drain == bgp.DrainDraining, s.IsDrained():
 		v.Route.LocalPref = gobgppolicy.LowestLocalPref
-		if c.Source == bgp.SourceOwn {
+		if c.Source == bgp.SourceOwn && d.Drain == bgp.DrainDraining {
 			v.Route.LocalPref = 0
 		}
 		if !slices.Contains(v.Route.Communities, gobgppolicy.GracefulShutdown) {

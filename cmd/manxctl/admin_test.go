@@ -36,12 +36,31 @@ func (d *playedDaemon) Drain(_ context.Context, r *manxv1.DrainRequest) (*manxv1
 		return nil, status.Errorf(codes.InvalidArgument,
 			"node = %q: this is the daemon of node %q, which drains no other", r.GetNode(), "node-1")
 	}
+	if len(r.GetPeers()) > 0 {
+		before, err := d.movePeer(r.GetPeers()[0], "drained")
+		return &manxv1.DrainResponse{Before: before, Peers: r.GetPeers()}, err
+	}
 	before := d.status.GetDrain()
 	d.status.Drain = "withdrawn"
 	return &manxv1.DrainResponse{Before: map[string]string{"withdrawn": "drained"}[before]}, nil
 }
 
-func (d *playedDaemon) Undrain(context.Context, *manxv1.UndrainRequest) (*manxv1.UndrainResponse, error) {
+// movePeer sets the phase of a peer's drain, and returns the one before.
+func (d *playedDaemon) movePeer(address, phase string) (before string, err error) {
+	for _, p := range d.peers {
+		if p.GetAddress() == address {
+			before, p.Drain = p.GetDrain(), phase
+			return before, nil
+		}
+	}
+	return "", status.Errorf(codes.NotFound, "there is no peer %q: the peers are 10.0.0.2 (mesh)", address)
+}
+
+func (d *playedDaemon) Undrain(_ context.Context, r *manxv1.UndrainRequest) (*manxv1.UndrainResponse, error) {
+	if len(r.GetPeers()) > 0 {
+		before, err := d.movePeer(r.GetPeers()[0], "")
+		return &manxv1.UndrainResponse{Before: before, Peers: r.GetPeers()}, err
+	}
 	before := d.status.GetDrain()
 	d.status.Drain = ""
 	return &manxv1.UndrainResponse{Before: map[string]string{"withdrawn": "drained"}[before]}, nil
@@ -135,6 +154,26 @@ func TestDrainThroughTheDaemon(t *testing.T) {
 	})
 	s.run("node", "drain").want(t, 2, "", "wants the name of one node")
 	s.runWithDaemon("node", "drain", "a", "b").want(t, 2, "", "wants the name of one node")
+}
+
+func TestDrainOfAPeerThroughTheDaemon(t *testing.T) {
+	s, _ := newPlayedDaemon(t)
+	s.runWithDaemon("node", "drain", "--peer", "10.0.0.2").want(t, 0,
+		"peer 10.0.0.2: drained: its routes are the last choice\n")
+	s.runWithDaemon("node", "drain", "--peer", "10.0.0.2").want(t, 0, "peer 10.0.0.2: drained already\n")
+	if r := s.runWithDaemon("describe", "peer", "10.0.0.2"); !strings.Contains(r.out, "drained: its routes") {
+		t.Errorf("describe: %+v", r)
+	}
+	s.runWithDaemon("node", "undrain", "--peer", "10.0.0.2").want(t, 0, "peer 10.0.0.2: in service\n")
+	s.runWithDaemon("node", "undrain", "--peer", "10.0.0.2").want(t, 0, "peer 10.0.0.2: in service already\n")
+	s.runWithDaemon("node", "drain", "--peer", "10.0.0.2", "--no-wait").want(t, 0, "peer 10.0.0.2 is to be drained\n")
+	s.runWithDaemon("node", "undrain", "--peer", "10.0.0.2", "--no-wait").want(t, 0,
+		"peer 10.0.0.2 is to come back\n")
+	s.runWithDaemon("node", "drain", "--peer", "tor-9").want(t, 1, "",
+		`there is no peer "tor-9": the peers are 10.0.0.2 (mesh)`)
+	s.runWithDaemon("node", "drain", "--peer", "10.0.0.2", "--timeout", "1s").want(t, 2, "",
+		"--timeout does not go with --peer")
+	s.run("node", "drain", "--peer", "10.0.0.2").want(t, 2, "", "wants the name of one node")
 }
 
 func TestServerFlags(t *testing.T) {

@@ -139,6 +139,9 @@ func describePeer(p *manxv1.Peer, now time.Time) string {
 	s.line("State", "%s (%s) for %s", p.GetPhase(), p.GetState(), ago(p.GetSinceUnixMs(), now))
 	s.line("Reason", "%s", p.GetReason())
 	s.line("Warning", "%s", p.GetWarning())
+	if p.GetDrain() != "" {
+		s.line("Drain", "%s: its routes, and those that it is sent, are the last choice", p.GetDrain())
+	}
 	if p.GetNextAttemptUnixMs() != 0 {
 		s.line("Next attempt", "within %s", until(p.GetNextAttemptUnixMs(), now))
 	}

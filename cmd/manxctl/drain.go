@@ -18,10 +18,11 @@ const answerMargin = 30 * time.Second
 func (c *cli) nodeDrainCommand() *cobra.Command {
 	var timeout time.Duration
 	var noWait bool
+	var peers []string
 	cmd := &cobra.Command{
 		Use:   "drain [NODE]",
-		Short: "Move traffic away from a node before maintenance",
-		Long: "Move traffic away from a node before maintenance.\n\n" +
+		Short: "Move traffic away from a node, or from one of its BGP peers, before maintenance",
+		Long: "Move traffic away from a node, or from one of its BGP peers, before maintenance.\n\n" +
 			"The node first announces its routes as the last choice: with the community GRACEFUL_SHUTDOWN (65535:0, " +
 			"RFC 8326)\n" +
 			"and LOCAL_PREF 0. It withdraws them when almost no packets go to its workloads any more, or after the " +
@@ -29,13 +30,22 @@ func (c *cli) nodeDrainCommand() *cobra.Command {
 			"BGP sessions stay up, and the node can still send. The annotations " + model.AnnotationDrain + " and\n" +
 			model.AnnotationDrained + " of the Node hold the state, so it survives restarts. Workloads are not " +
 			"moved:\nevict them before, for instance with kubectl drain.\n\n" +
+			"With --peer only the routes that are sent to this peer, and those that it sends, become the last " +
+			"choice, so that an\nuplink or a router can be serviced. They are not withdrawn. The command returns " +
+			"when other routers have had time to act.\n\n" +
 			drainTargets,
 		Example: "  manxctl node drain node-1\n  manxctl node drain node-1 --timeout 5m --no-wait\n  manxctl node " +
-			"drain --server node-1:9443 ...",
+			"drain node-1 --peer tor-1\n  manxctl node drain --server node-1:9443 ...",
 		Args: c.oneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if timeout < 0 {
 				return usagef("--timeout %s: want 0s or more", timeout)
+			}
+			if len(peers) > 0 {
+				if cmd.Flags().Changed("timeout") {
+					return usagef("--timeout does not go with --peer: the routes of a peer are not withdrawn")
+				}
+				return c.movePeers(cmd.Context(), args, peers, true, !noWait)
 			}
 			if name, daemon := c.nodeOfDaemon(args); daemon {
 				return c.requestDrain(cmd.Context(), name, timeout, !noWait)
@@ -45,20 +55,26 @@ func (c *cli) nodeDrainCommand() *cobra.Command {
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", model.DefaultDrainTimeout,
 		"withdraw the routes after this time, also if traffic is left")
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until the routes are withdrawn")
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until the routes are withdrawn, or the peer is drained")
+	cmd.Flags().StringSliceVar(&peers, "peer", nil, "drain this BGP peer alone: an address, or the name of a BGPPeer")
 	return cmd
 }
 
 func (c *cli) nodeUndrainCommand() *cobra.Command {
 	var noWait bool
+	var peers []string
 	cmd := &cobra.Command{
 		Use:   "undrain [NODE]",
-		Short: "Bring a drained node back",
+		Short: "Bring a drained node or peer back",
 		Long: "Bring a drained node back: it announces its routes as the last choice and, some seconds later, as " +
 			"before the drain.\n\n" +
+			"With --peer it brings this peer back, at once; the drain of the node goes on.\n\n" +
 			drainTargets,
 		Args: c.oneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(peers) > 0 {
+				return c.movePeers(cmd.Context(), args, peers, false, !noWait)
+			}
 			if name, daemon := c.nodeOfDaemon(args); daemon {
 				return c.requestUndrain(cmd.Context(), name, !noWait)
 			}
@@ -66,6 +82,8 @@ func (c *cli) nodeUndrainCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until the node is in service again")
+	cmd.Flags().StringSliceVar(&peers, "peer", nil,
+		"bring this BGP peer back: an address, or the name of a BGPPeer")
 	return cmd
 }
 

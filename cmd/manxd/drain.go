@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
 
 	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
@@ -28,7 +31,9 @@ func (d *drain) Name() string { return "drain" }
 func (d *drain) Kinds() []model.Kind {
 	return []model.Kind{model.KindNode, model.KindFelixConfiguration}
 }
-func (d *drain) Notices() []server.Notice      { return drainNotice(d.j.name, d.State()) }
+func (d *drain) Notices() []server.Notice {
+	return append(drainNotice(d.j.name, d.State()), peerDrainNotices(d.j.name, d.Peers())...)
+}
 func (d *drain) Run(ctx context.Context) error { return d.Drainer.Run(ctx, d.j.tables) }
 
 // workloadInterfaces returns the prefixes of workloads' host interfaces; flag is --interface-prefix.
@@ -42,4 +47,18 @@ func drainNotice(name string, s node.DrainState) []server.Notice {
 		return nil
 	}
 	return []server.Notice{{Topic: "node", Subject: name, Text: fmt.Sprintf("%s: %s", s.Phase, s.Reason)}}
+}
+
+// peerDrainNotices report the peers that are not in service.
+func peerDrainNotices(name string, peers map[netip.Addr]model.DrainPhase) (list []server.Notice) {
+	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
+		text := "its routes, and those that it is sent, are the last choice"
+		if peers[a] == model.Draining {
+			text += "; waiting for other routers to act"
+		}
+		list = append(list, server.Notice{Topic: "bgp", Subject: "session with " + a.String(),
+			Text: fmt.Sprintf("%s: %s; manxctl node undrain %s --peer %s returns it to service", peers[a], text, name,
+				a)})
+	}
+	return list
 }

@@ -2,6 +2,9 @@ package model
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -14,6 +17,10 @@ const (
 	AnnotationDrainTimeout = "manx.io/drain-timeout"
 	// AnnotationDrained is the state: the time since which the routes are withdrawn, as RFC 3339.
 	AnnotationDrained = "manx.io/drained"
+	// AnnotationDrainPeers requests the drain of BGP peers: their addresses, separated by commas.
+	AnnotationDrainPeers = "manx.io/drain-peers"
+	// AnnotationDrainedPeers is the state: the addresses of the peers that other routers have had time to avoid.
+	AnnotationDrainedPeers = "manx.io/drained-peers"
 )
 
 // DefaultDrainTimeout is the default of AnnotationDrainTimeout.
@@ -57,4 +64,55 @@ func (n *Node) DrainTimeout() (time.Duration, error) {
 			AnnotationDrainTimeout, text)
 	}
 	return d, nil
+}
+
+// DrainPeers returns the addresses of the BGP peers whose drain is requested, sorted; an error names the first entry of
+// the annotation that is no address.
+func (n *Node) DrainPeers() ([]netip.Addr, error) { return addresses(n, AnnotationDrainPeers) }
+
+// DrainedPeers returns the addresses of the drained BGP peers that other routers have had time to avoid, sorted.
+func (n *Node) DrainedPeers() []netip.Addr {
+	list, _ := addresses(n, AnnotationDrainedPeers)
+	return list
+}
+
+// PeerDrainPhase returns the phase of the drain of a BGP peer; a drained one keeps its routes, as the last choice.
+func (n *Node) PeerDrainPhase(peer netip.Addr) DrainPhase {
+	requested, _ := n.DrainPeers()
+	switch {
+	case !slices.Contains(requested, peer):
+		return InService
+	case slices.Contains(n.DrainedPeers(), peer):
+		return Drained
+	}
+	return Draining
+}
+
+func addresses(n *Node, annotation string) (list []netip.Addr, err error) {
+	for text := range strings.SplitSeq(n.Annotations[annotation], ",") {
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		a, wrong := netip.ParseAddr(text)
+		if wrong != nil {
+			if err == nil {
+				err = fmt.Errorf("annotation %s: %.40q is ignored: want the address of a BGP peer", annotation, text)
+			}
+			continue
+		}
+		list = append(list, a.Unmap())
+	}
+	slices.SortFunc(list, netip.Addr.Compare)
+	return slices.Compact(list), err
+}
+
+// AddressList is the value of AnnotationDrainPeers or AnnotationDrainedPeers for some peers.
+func AddressList(peers []netip.Addr) string {
+	peers = slices.Clone(peers)
+	slices.SortFunc(peers, netip.Addr.Compare)
+	texts := make([]string, 0, len(peers))
+	for _, a := range slices.Compact(peers) {
+		texts = append(texts, a.String())
+	}
+	return strings.Join(texts, ",")
 }

@@ -3,6 +3,9 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,8 +15,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Drainer drains this node and brings it back as its annotations request. The advertised routes of each phase follow
-// from the Node; the Drainer determines the end of a phase and records it in the Node.
+// Drainer drains this node, or some of its BGP peers, and brings it back as its annotations request. The advertised
+// routes of each phase follow from the Node; the Drainer determines the end of a phase and records it in the Node.
 type Drainer struct {
 	Store datastore.Store
 	Node  string
@@ -29,6 +32,7 @@ type Drainer struct {
 
 	mu    sync.Mutex
 	state DrainState
+	peers map[netip.Addr]model.DrainPhase
 }
 
 // DrainState is the state of the drain.
@@ -48,6 +52,13 @@ func (d *Drainer) State() DrainState {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.state
+}
+
+// Peers returns the phases of the peers that are drained: Draining or Drained.
+func (d *Drainer) Peers() map[netip.Addr]model.DrainPhase {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.peers
 }
 
 func (d *Drainer) set(s DrainState) {
@@ -72,15 +83,16 @@ func (d *Drainer) Run(ctx context.Context, tables *datastore.Tables) error {
 	if _, err := tables.WaitInSync(ctx); err != nil {
 		return err
 	}
-	w := drainWatch{}
+	w, peers := drainWatch{}, map[netip.Addr]time.Time{}
 	for {
 		snapshot := tables.Snapshot()
-		changed := snapshot.ReplacedOf(model.KindNode)
+		changed, waiting := snapshot.ReplacedOf(model.KindNode), false
 		if n := model.Get[model.Node](snapshot, model.ResourceKey(model.KindNode, d.Node)); n != nil {
 			d.step(ctx, n, &w)
+			waiting = d.stepPeers(ctx, n, peers)
 		}
 		var due time.Time
-		if w.phase == model.Draining || w.phase == model.Returning {
+		if w.phase == model.Draining || w.phase == model.Returning || waiting {
 			due = time.Now().Add(d.Interval)
 		}
 		if err := await(ctx, due, changed, nil); err != nil {
@@ -176,18 +188,69 @@ func (d *Drainer) draining(
 	return false, d.State().Reason
 }
 
-// answer writes the annotation, or removes it. It only logs a failure: the next step tries again.
+// stepPeers evaluates the drain of peers once, and answers it. since has the begin of each drain that this process has
+// seen. waiting: a further step is needed although no annotation changes.
+func (d *Drainer) stepPeers(ctx context.Context, n *model.Node, since map[netip.Addr]time.Time) (waiting bool) {
+	now := time.Now()
+	requested, _ := n.DrainPeers() // package bgp reports the error
+	phases, drained := map[netip.Addr]model.DrainPhase{}, []netip.Addr(nil)
+	for _, a := range requested {
+		if since[a].IsZero() {
+			since[a] = now
+		}
+		phases[a] = n.PeerDrainPhase(a)
+		if phases[a] == model.Drained || now.Sub(since[a]) >= d.Settle {
+			drained = append(drained, a)
+		}
+	}
+	maps.DeleteFunc(since, func(a netip.Addr, _ time.Time) bool { return !slices.Contains(requested, a) })
+	d.setPeers(phases)
+	if answer := model.AddressList(drained); answer != model.AddressList(n.DrainedPeers()) {
+		d.annotate(ctx, model.AnnotationDrainedPeers, answer)
+		return true
+	}
+	return len(drained) < len(requested)
+}
+
+func (d *Drainer) setPeers(phases map[netip.Addr]model.DrainPhase) {
+	d.mu.Lock()
+	before := d.peers
+	d.peers = phases
+	d.mu.Unlock()
+	for a, phase := range phases {
+		if before[a] != phase {
+			d.Log.Info("drain", zap.String("target", "peer"), zap.Stringer("key", a),
+				zap.String("phase", string(phase)))
+		}
+	}
+	for a := range before {
+		if phases[a] == model.InService {
+			d.Log.Info("drain", zap.String("target", "peer"), zap.Stringer("key", a), zap.String("phase", "in service"))
+		}
+	}
+}
+
+// answer writes the annotation, or removes it.
 func (d *Drainer) answer(ctx context.Context, drained string) {
+	d.annotate(ctx, model.AnnotationDrained, drained)
+}
+
+// annotate writes an annotation, or removes it if the value is empty. It only logs a failure: the next step tries
+// again.
+func (d *Drainer) annotate(ctx context.Context, annotation, value string) {
 	key := model.ResourceKey(model.KindNode, d.Node)
 	o, err := d.Store.Get(ctx, key)
 	if err == nil {
 		n, ok := o.Value.(*model.Node)
-		if !ok {
+		switch {
+		case !ok:
 			err = o.Err
-		} else if drained != "" {
-			n.Annotations[model.AnnotationDrained] = drained // the request is one too, so the map exists
-		} else {
-			delete(n.Annotations, model.AnnotationDrained)
+		case value == "":
+			delete(n.Annotations, annotation)
+		case n.Annotations == nil: // the request is gone meanwhile
+			n.Annotations = map[string]string{annotation: value}
+		default:
+			n.Annotations[annotation] = value
 		}
 	}
 	if err == nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/manxnet/manx/datastore"
@@ -34,23 +36,67 @@ func CancelDrain(ctx context.Context, store datastore.Store, name string) (model
 }
 
 func annotate(ctx context.Context, store datastore.Store, name string,
-	change func(map[string]string)) (model.DrainPhase, error) {
+	change func(map[string]string)) (before model.DrainPhase, err error) {
+	err = update(ctx, store, name, func(n *model.Node) {
+		before = n.DrainPhase()
+		change(n.Annotations)
+	})
+	return before, err
+}
+
+// RequestPeerDrain requests the drain of BGP peers of a node, by an annotation of its Node, despite concurrent writers.
+// It returns the phase before that all these peers had reached.
+func RequestPeerDrain(ctx context.Context, store datastore.Store, name string, peers []netip.Addr) (
+	before model.DrainPhase, err error) {
+	err = update(ctx, store, name, func(n *model.Node) {
+		before = model.Drained
+		for _, a := range peers {
+			if phase := n.PeerDrainPhase(a); phase != model.Drained && before != model.InService {
+				before = phase
+			}
+		}
+		requested, _ := n.DrainPeers()
+		n.Annotations[model.AnnotationDrainPeers] = model.AddressList(slices.Concat(requested, peers))
+	})
+	return before, err
+}
+
+// CancelPeerDrain removes the request, so that these peers return to service. It returns InService if none of them was
+// drained before, else Draining.
+func CancelPeerDrain(ctx context.Context, store datastore.Store, name string, peers []netip.Addr) (
+	before model.DrainPhase, err error) {
+	err = update(ctx, store, name, func(n *model.Node) {
+		requested, _ := n.DrainPeers()
+		left := slices.DeleteFunc(slices.Clone(requested), func(a netip.Addr) bool { return slices.Contains(peers, a) })
+		before = model.InService
+		if len(left) < len(requested) {
+			before = model.Draining
+		}
+		n.Annotations[model.AnnotationDrainPeers] = model.AddressList(left)
+		if len(left) == 0 {
+			delete(n.Annotations, model.AnnotationDrainPeers)
+		}
+	})
+	return before, err
+}
+
+// update changes a Node, whose annotations are not nil, despite concurrent writers.
+func update(ctx context.Context, store datastore.Store, name string, change func(*model.Node)) error {
 	for {
 		o, err := store.Get(ctx, model.ResourceKey(model.KindNode, name))
 		if err != nil {
-			return "", err
+			return err
 		}
 		n, ok := o.Value.(*model.Node)
 		if !ok {
-			return "", fmt.Errorf("node %s cannot be read: %w", name, o.Err)
+			return fmt.Errorf("node %s cannot be read: %w", name, o.Err)
 		}
-		before := n.DrainPhase()
 		if n.Annotations == nil {
 			n.Annotations = map[string]string{}
 		}
-		change(n.Annotations)
+		change(n)
 		if _, err = store.Update(ctx, o); !errors.Is(err, datastore.ErrConflict) {
-			return before, err
+			return err
 		}
 	}
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -141,5 +142,59 @@ func TestDrainReads(t *testing.T) {
 				t.Errorf("%d quiet seconds, want %d", w.quiet, c.quiet)
 			}
 		})
+	}
+}
+
+// A drained peer is answered when other routers have had time to act, at once after a restart, and its answer goes with
+// the request.
+func TestDrainOfPeers(t *testing.T) {
+	x := newDrainTest(t)
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	request := func(move func(context.Context, datastore.Store, string, []netip.Addr) (model.DrainPhase, error),
+		want model.DrainPhase, peers ...netip.Addr) {
+		t.Helper()
+		if before, err := move(t.Context(), x.store, "n", peers); err != nil || before != want {
+			t.Errorf("phase before %q, %v; want %q", before, err, want)
+		}
+	}
+	answered := func(want string) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+			o, err := x.store.Get(t.Context(), model.ResourceKey(model.KindNode, "n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			have := o.Value.(*model.Node).Annotations[model.AnnotationDrainedPeers]
+			if have == want {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("answer %q, want %q", have, want)
+			}
+		}
+	}
+	begin := time.Now()
+	request(RequestPeerDrain, model.InService, b, a)
+	answered("192.0.2.1,2001:db8::1")
+	if took := time.Since(begin); took < x.drainer.Settle {
+		t.Errorf("answered after %s, other routers have %s", took, x.drainer.Settle)
+	}
+	request(RequestPeerDrain, model.Drained, a)
+	for deadline := time.Now().Add(time.Minute); x.drainer.Peers()[a] != model.Drained; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("phases %v", x.drainer.Peers())
+		}
+	}
+	if s := x.drainer.State(); s.Phase != model.InService {
+		t.Errorf("the node is %s", s.Phase)
+	}
+	request(CancelPeerDrain, model.Draining, a)
+	answered("2001:db8::1")
+	request(CancelPeerDrain, model.InService, a)
+	x.annotate(func(a map[string]string) { a[model.AnnotationDrainPeers] += ", nonsense" })
+	request(CancelPeerDrain, model.Draining, b)
+	answered("")
+	if have := len(x.drainer.Peers()); have != 0 {
+		t.Errorf("%d peers are drained", have)
 	}
 }

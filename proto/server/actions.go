@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/datastore"
@@ -72,6 +74,9 @@ func (v *BGPView) ClearPeer(_ context.Context, r *manxv1.ClearPeerRequest) (*man
 
 // Drain implements manxv1.ManxServer.
 func (v *NodeView) Drain(ctx context.Context, r *manxv1.DrainRequest) (*manxv1.DrainResponse, error) {
+	if len(r.GetPeers()) > 0 {
+		return v.drainPeers(ctx, r)
+	}
 	timeout := model.DefaultDrainTimeout
 	if r.TimeoutMs != nil {
 		if timeout = time.Duration(r.GetTimeoutMs()) * time.Millisecond; timeout < 0 ||
@@ -91,10 +96,47 @@ const longestDrain = 7 * 24 * time.Hour
 
 // Undrain implements manxv1.ManxServer.
 func (v *NodeView) Undrain(ctx context.Context, r *manxv1.UndrainRequest) (*manxv1.UndrainResponse, error) {
+	if len(r.GetPeers()) > 0 {
+		return v.undrainPeers(ctx, r)
+	}
 	before, err := v.writeDrain(r.GetNode(), func(store datastore.Store, name string) (model.DrainPhase, error) {
 		return registration.CancelDrain(ctx, store, name)
 	})
 	return &manxv1.UndrainResponse{Before: string(before)}, err
+}
+
+func (v *NodeView) drainPeers(ctx context.Context, r *manxv1.DrainRequest) (*manxv1.DrainResponse, error) {
+	if r.TimeoutMs != nil {
+		return nil, status.Error(codes.InvalidArgument, "timeout_ms: the routes of a drained peer are not withdrawn")
+	}
+	if v.bgp.now().Speaker == nil {
+		return nil, status.Error(codes.Unavailable, "manxd is starting: BGP does not run yet")
+	}
+	peers, err := bgp.PeersToDrain(v.bgp.desired().Sessions, r.GetPeers())
+	if err != nil {
+		return nil, status.Error(codes.NotFound, err.Error())
+	}
+	before, err := v.writeDrain(r.GetNode(), func(store datastore.Store, name string) (model.DrainPhase, error) {
+		return registration.RequestPeerDrain(ctx, store, name, peers)
+	})
+	return &manxv1.DrainResponse{Before: string(before), Peers: texts(peers)}, err
+}
+
+func (v *NodeView) undrainPeers(ctx context.Context, r *manxv1.UndrainRequest) (*manxv1.UndrainResponse, error) {
+	var drained []netip.Addr
+	if snapshot := v.datastore.snapshot(); snapshot != nil {
+		if n := model.Get[model.Node](snapshot, model.ResourceKey(model.KindNode, v.node)); n != nil {
+			drained, _ = n.DrainPeers()
+		}
+	}
+	peers, err := bgp.PeersToUndrain(v.bgp.desired().Sessions, drained, r.GetPeers())
+	if err != nil {
+		return nil, status.Error(codes.NotFound, err.Error())
+	}
+	before, err := v.writeDrain(r.GetNode(), func(store datastore.Store, name string) (model.DrainPhase, error) {
+		return registration.CancelPeerDrain(ctx, store, name, peers)
+	})
+	return &manxv1.UndrainResponse{Before: string(before), Peers: texts(peers)}, err
 }
 
 // writeDrain writes the request for a drain, or removes it, if the call is for this node. It returns the phase before.

@@ -156,6 +156,73 @@ func TestDrainAndUndrain(t *testing.T) {
 	}
 }
 
+// TestDrainAndUndrainPeers: addresses and names of BGPPeers end in an annotation; the error of a wrong name lists the
+// peers.
+func TestDrainAndUndrainPeers(t *testing.T) {
+	r := newRig(t)
+	drain := func(names ...string) (*manxv1.DrainResponse, error) {
+		return r.client.Drain(r.context(), &manxv1.DrainRequest{Peers: names})
+	}
+	if _, err := drain("192.0.2.1"); status.Code(err) != codes.Unavailable {
+		t.Errorf("before BGP runs: %v", err)
+	}
+	r.start()
+	r.source.Desired = func() bgp.Desired {
+		return bgp.Desired{Sessions: []bgp.Session{
+			{Address: netip.MustParseAddr("192.0.2.1"), From: []string{"BGPPeer/tor-1"}},
+			{Address: netip.MustParseAddr("2001:db8::1"), From: []string{"BGPPeer/tor-1"}},
+			{Address: netip.MustParseAddr("192.0.2.2"), Type: bgp.SessionMesh,
+				From: []string{"BGPConfiguration/default"}},
+			{Address: netip.MustParseAddr("192.0.2.3"), From: []string{"BGPPeer/pods"}, Workload: "cali1"}}}
+	}
+	r.withStore()
+	annotation := func() string {
+		o, err := r.source.Store.Get(t.Context(), model.ResourceKey(model.KindNode, "node-1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o.Value.(*model.Node).Annotations[model.AnnotationDrainPeers]
+	}
+	const peers = "the peers are 192.0.2.1 (tor-1), 2001:db8::1 (tor-1), 192.0.2.2 (mesh)"
+	for _, wrong := range []string{"tor-2", "192.0.2.9", "pods", "192.0.2.3", "default", ""} {
+		if _, err := drain("tor-1", wrong); status.Code(err) != codes.NotFound ||
+			!strings.Contains(err.Error(), fmt.Sprintf("there is no peer %q: %s", wrong, peers)) {
+			t.Errorf("%q: %v", wrong, err)
+		}
+	}
+	if _, err := r.client.Drain(r.context(), &manxv1.DrainRequest{Peers: []string{"tor-1"},
+		TimeoutMs: proto.Int64(0)}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("a timeout: %v", err)
+	}
+	if a := annotation(); a != "" {
+		t.Fatalf("a refused call changed the Node: %q", a)
+	}
+	got, err := drain("tor-1")
+	if err != nil || got.GetBefore() != "" || !slices.Equal(got.GetPeers(), []string{"192.0.2.1", "2001:db8::1"}) ||
+		annotation() != "192.0.2.1,2001:db8::1" {
+		t.Errorf("drain: %v, %v, annotation %q", got, err, annotation())
+	}
+	if got, err = drain("::ffff:192.0.2.2", "192.0.2.1"); err != nil || got.GetBefore() != "" ||
+		annotation() != "192.0.2.1,192.0.2.2,2001:db8::1" {
+		t.Errorf("drain: %v, %v, annotation %q", got, err, annotation())
+	}
+	if got, err = drain("192.0.2.2"); err != nil || got.GetBefore() != "draining" {
+		t.Errorf("drain again: %v, %v", got, err)
+	}
+	for _, c := range []struct{ name, before, left string }{
+		{"tor-1", "draining", "192.0.2.2"}, {"192.0.2.2", "draining", ""}, {"192.0.2.2", "", ""},
+	} {
+		got, err := r.client.Undrain(r.context(), &manxv1.UndrainRequest{Peers: []string{c.name}})
+		if err != nil || got.GetBefore() != c.before || annotation() != c.left {
+			t.Errorf("undrain %s: %v, %v, annotation %q, want %q", c.name, got, err, annotation(), c.left)
+		}
+	}
+	if _, err := r.client.Undrain(r.context(), &manxv1.UndrainRequest{Peers: []string{"tor-2"}}); err == nil ||
+		!strings.Contains(err.Error(), peers) {
+		t.Errorf("undrain of no peer: %v", err)
+	}
+}
+
 // withStore gives the daemon an etcd that holds its Node.
 func (r *rig) withStore() {
 	r.t.Helper()

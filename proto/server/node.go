@@ -13,6 +13,7 @@ type NodeView struct {
 	shown[NodeSource]
 	node      string
 	datastore *DatastoreView
+	bgp       *BGPView
 }
 
 // NodeSource is the source of a NodeView.

@@ -123,6 +123,7 @@ func sessionRow(st speaker.SessionStatus) *manxv1.Peer {
 		LastError: st.LastError, LastErrorAtUnixMs: unixMs(st.LastErrorAt), LastErrorBy: string(st.LastErrorBy),
 		Prefixes: &manxv1.PeerPrefixes{Received: st.Counters.Received, Accepted: st.Counters.Accepted},
 		Passive:  w.Passive, Source: text(w.Source), Password: w.PasswordFrom,
+		Drain: string(w.Drain),
 	}
 	if b := st.BFD; b != nil {
 		p.Bfd = &manxv1.PeerBFD{State: b.State.String(), Reason: bfdReason(b), SinceUnixMs: unixMs(b.Since),

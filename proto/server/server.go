@@ -74,7 +74,7 @@ func New(c Config) *Server {
 	s.Policy = &PolicyView{node: c.Node, log: c.Log, datastore: s.Datastore, programming: newProgramming()}
 	s.Dataplane = &DataplaneView{node: c.Node, datastore: s.Datastore, policy: s.Policy}
 	s.Policy.dataplane, s.BGP.dataplane = s.Dataplane, s.Dataplane
-	s.Node = &NodeView{node: c.Node, datastore: s.Datastore}
+	s.Node = &NodeView{node: c.Node, datastore: s.Datastore, bgp: s.BGP}
 	s.manx = &manxService{overview: &overview{s}, logLevel: logLevel{c.Level}, DatastoreView: s.Datastore,
 		BGPView:       s.BGP,
 		DataplaneView: s.Dataplane, PolicyView: s.Policy, DropsView: s.Drops, NodeView: s.Node,

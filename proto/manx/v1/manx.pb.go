@@ -1223,8 +1223,11 @@ type Peer struct {
 	Conflicts         []string      `protobuf:"bytes,27,rep,name=conflicts,proto3" json:"conflicts,omitempty"`     // objects that lost this address to another one, or configure it otherwise
 	Notices           []string      `protobuf:"bytes,28,rep,name=notices,proto3" json:"notices,omitempty"`         // about the objects that configure the session
 	Bfd               *PeerBFD      `protobuf:"bytes,29,opt,name=bfd,proto3" json:"bfd,omitempty"`                 // absent if off
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// "draining" or "drained": its routes, and those that it is sent, are the last choice (RFC 8326); drained when other
+	// routers have had time to act. Empty while in service.
+	Drain         string `protobuf:"bytes,30,opt,name=drain,proto3" json:"drain,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Peer) Reset() {
@@ -1458,6 +1461,13 @@ func (x *Peer) GetBfd() *PeerBFD {
 		return x.Bfd
 	}
 	return nil
+}
+
+func (x *Peer) GetDrain() string {
+	if x != nil {
+		return x.Drain
+	}
+	return ""
 }
 
 // PeerConflict is a contradiction between objects that configure the session with one address.
@@ -5672,9 +5682,11 @@ func (x *ClearPeerResponse) GetRestarts() uint64 {
 }
 
 type DrainRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                   // if set, this node's name: a guard against the wrong address
-	TimeoutMs     *int64                 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3,oneof" json:"timeout_ms,omitempty"` // time for traffic to leave; absent: a minute
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Node      string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                   // if set, this node's name: a guard against the wrong address
+	TimeoutMs *int64                 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3,oneof" json:"timeout_ms,omitempty"` // time for traffic to leave; absent: a minute. Not with peers
+	// If set, only these peers are drained: addresses, or names of BGPPeers for all their sessions.
+	Peers         []string `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5723,9 +5735,19 @@ func (x *DrainRequest) GetTimeoutMs() int64 {
 	return 0
 }
 
+func (x *DrainRequest) GetPeers() []string {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
 type DrainResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Before        string                 `protobuf:"bytes,1,opt,name=before,proto3" json:"before,omitempty"` // the phase of the node before: empty in service, "draining", "drained" or "returning"
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The phase of the node before: empty in service, "draining", "drained" or "returning"; of peers the first phase that
+	// one of them was in.
+	Before        string   `protobuf:"bytes,1,opt,name=before,proto3" json:"before,omitempty"`
+	Peers         []string `protobuf:"bytes,2,rep,name=peers,proto3" json:"peers,omitempty"` // the addresses of the peers
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5767,9 +5789,17 @@ func (x *DrainResponse) GetBefore() string {
 	return ""
 }
 
+func (x *DrainResponse) GetPeers() []string {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
 type UndrainRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // as in DrainRequest
+	Peers         []string               `protobuf:"bytes,2,rep,name=peers,proto3" json:"peers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5811,9 +5841,17 @@ func (x *UndrainRequest) GetNode() string {
 	return ""
 }
 
+func (x *UndrainRequest) GetPeers() []string {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
 type UndrainResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Before        string                 `protobuf:"bytes,1,opt,name=before,proto3" json:"before,omitempty"` // as in DrainResponse
+	Peers         []string               `protobuf:"bytes,2,rep,name=peers,proto3" json:"peers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5853,6 +5891,13 @@ func (x *UndrainResponse) GetBefore() string {
 		return x.Before
 	}
 	return ""
+}
+
+func (x *UndrainResponse) GetPeers() []string {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
 }
 
 type RetryRequest struct {
@@ -6136,7 +6181,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\n" +
 	"advertised\x18\x03 \x01(\x04H\x00R\n" +
 	"advertised\x88\x01\x01B\r\n" +
-	"\v_advertised\"\xb9\a\n" +
+	"\v_advertised\"\xcf\a\n" +
 	"\x04Peer\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x12\n" +
@@ -6170,7 +6215,8 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\vdifferences\x18\x1a \x03(\tR\vdifferences\x12\x1c\n" +
 	"\tconflicts\x18\x1b \x03(\tR\tconflicts\x12\x18\n" +
 	"\anotices\x18\x1c \x03(\tR\anotices\x12\"\n" +
-	"\x03bfd\x18\x1d \x01(\v2\x10.manx.v1.PeerBFDR\x03bfd\"n\n" +
+	"\x03bfd\x18\x1d \x01(\v2\x10.manx.v1.PeerBFDR\x03bfd\x12\x14\n" +
+	"\x05drain\x18\x1e \x01(\tR\x05drain\"n\n" +
 	"\fPeerConflict\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04kept\x18\x02 \x01(\tR\x04kept\x12\x18\n" +
@@ -6500,18 +6546,22 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x11ClearPeerResponse\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x14\n" +
 	"\x05flaps\x18\x02 \x01(\x04R\x05flaps\x12\x1a\n" +
-	"\brestarts\x18\x03 \x01(\x04R\brestarts\"U\n" +
+	"\brestarts\x18\x03 \x01(\x04R\brestarts\"k\n" +
 	"\fDrainRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\"\n" +
 	"\n" +
-	"timeout_ms\x18\x02 \x01(\x03H\x00R\ttimeoutMs\x88\x01\x01B\r\n" +
-	"\v_timeout_ms\"'\n" +
+	"timeout_ms\x18\x02 \x01(\x03H\x00R\ttimeoutMs\x88\x01\x01\x12\x14\n" +
+	"\x05peers\x18\x03 \x03(\tR\x05peersB\r\n" +
+	"\v_timeout_ms\"=\n" +
 	"\rDrainResponse\x12\x16\n" +
-	"\x06before\x18\x01 \x01(\tR\x06before\"$\n" +
+	"\x06before\x18\x01 \x01(\tR\x06before\x12\x14\n" +
+	"\x05peers\x18\x02 \x03(\tR\x05peers\":\n" +
 	"\x0eUndrainRequest\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\")\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05peers\x18\x02 \x03(\tR\x05peers\"?\n" +
 	"\x0fUndrainResponse\x12\x16\n" +
-	"\x06before\x18\x01 \x01(\tR\x06before\"\x0e\n" +
+	"\x06before\x18\x01 \x01(\tR\x06before\x12\x14\n" +
+	"\x05peers\x18\x02 \x03(\tR\x05peers\"\x0e\n" +
 	"\fRetryRequest\";\n" +
 	"\rRetryResponse\x12*\n" +
 	"\x05parts\x18\x01 \x03(\v2\x14.manx.v1.RetriedPartR\x05parts\"k\n" +

@@ -104,10 +104,11 @@ type ManxClient interface {
 	ResetPeer(ctx context.Context, in *ResetPeerRequest, opts ...grpc.CallOption) (*ResetPeerResponse, error)
 	// ClearPeer clears the flaps, restarts, message counters and last error of one BGP session.
 	ClearPeer(ctx context.Context, in *ClearPeerRequest, opts ...grpc.CallOption) (*ClearPeerResponse, error)
-	// Drain takes this node out of the network's paths, as the annotation manx.io/drain of its Node does. It returns when
-	// the request is stored; GetStatus has the phase of the drain.
+	// Drain takes this node, or some of its BGP peers, out of the network's paths, as the annotations manx.io/drain and
+	// manx.io/drain-peers of its Node do. It returns when the request is stored; GetStatus has the phase of the node's
+	// drain, GetPeer that of a peer. It fails with NOT_FOUND for a peer that the node does not have.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
-	// Undrain brings the node back. It returns when the request is stored.
+	// Undrain brings the node or the peers back. It returns when the request is stored.
 	Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error)
 	// Retry repeats all failed steps now instead of at their next attempt, and reads quarantined objects again. It
 	// returns the outcome.
@@ -449,10 +450,11 @@ type ManxServer interface {
 	ResetPeer(context.Context, *ResetPeerRequest) (*ResetPeerResponse, error)
 	// ClearPeer clears the flaps, restarts, message counters and last error of one BGP session.
 	ClearPeer(context.Context, *ClearPeerRequest) (*ClearPeerResponse, error)
-	// Drain takes this node out of the network's paths, as the annotation manx.io/drain of its Node does. It returns when
-	// the request is stored; GetStatus has the phase of the drain.
+	// Drain takes this node, or some of its BGP peers, out of the network's paths, as the annotations manx.io/drain and
+	// manx.io/drain-peers of its Node do. It returns when the request is stored; GetStatus has the phase of the node's
+	// drain, GetPeer that of a peer. It fails with NOT_FOUND for a peer that the node does not have.
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
-	// Undrain brings the node back. It returns when the request is stored.
+	// Undrain brings the node or the peers back. It returns when the request is stored.
 	Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error)
 	// Retry repeats all failed steps now instead of at their next attempt, and reads quarantined objects again. It
 	// returns the outcome.
