@@ -22,12 +22,12 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: programs ## static binaries manxd, manxctl, manx-cni, manx-cni-direct in bin/, with their modules (*.cdx.json) and licences
+build: programs ## static binaries manxd, manx-supervise, manxctl, manx-cni, manx-cni-direct in bin/, with their modules (*.cdx.json) and licences
 	@integration/supply/record --if-possible $(VERSION)
 
 .PHONY: programs
 programs: ## the binaries alone
-	$(GO) build $(REPRODUCIBLE) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manxd ./cmd/manxctl ./cmd/manx-cni ./cmd/manx-cni-direct
+	$(GO) build $(REPRODUCIBLE) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manxd ./cmd/manx-supervise ./cmd/manxctl ./cmd/manx-cni ./cmd/manx-cni-direct
 
 .PHONY: sbom
 sbom: programs ## bin/*.cdx.json (CycloneDX) and bin/licenses, an error if they cannot be made

@@ -23,6 +23,7 @@ type daemon struct {
 	control *server.Server
 	reopen  *reopener
 	routes  *memory.RouteChanges
+	ends    *restarted
 	parts   func(*joined) ([]part.Part, error) // of a node that has joined the cluster
 }
 
@@ -57,12 +58,13 @@ func newDaemon(ctx context.Context, o options) (*daemon, error) {
 	control.Add(collectors.NewGoCollector())
 	control.Add(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return &daemon{options: o, name: name, log: log, control: control, reopen: reopen, routes: routes,
-		parts: parts}, nil
+		ends: newRestarted(log), parts: parts}, nil
 }
 
 // run opens the listeners for users before any step that may take long.
 func (d *daemon) run(ctx context.Context) error {
-	group := part.NewGroup(d.log, newControlSocket(d), newRemoteControl(d), newWeb(d), newWatchdog(d), &hostPart{d})
+	group := part.NewGroup(d.log, newControlSocket(d), newRemoteControl(d), newWeb(d), newWatchdog(d), d.ends,
+		&hostPart{d})
 	group.Show(d.control)
 	if err := group.Run(ctx); err != nil {
 		return err

@@ -21,7 +21,7 @@ import (
 // kubernetesNode returns this node's name in Kubernetes.
 func (o options) kubernetesNode(name string) string { return cmp.Or(o.k8sNodeRef, name) }
 
-// newEvents returns Events about this node, nil without a Kubernetes API.
+// newEvents returns Events about this node, nil without a Kubernetes API. The first one is about this process.
 func newEvents(h *host) (*kubenode.Events, error) {
 	if h.kube == nil {
 		return nil, nil
@@ -30,7 +30,9 @@ func newEvents(h *host) (*kubenode.Events, error) {
 	if err != nil {
 		return nil, fmt.Errorf("events: %w", err)
 	}
-	return kubenode.NewEvents(client, h.kubernetesNode(h.name)), nil
+	events := kubenode.NewEvents(client, h.kubernetesNode(h.name))
+	h.ends.report(events)
+	return events, nil
 }
 
 // kubernetesParts returns the parts that report this node's state to Kubernetes; none without a Kubernetes API.

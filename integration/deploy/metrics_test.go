@@ -93,7 +93,8 @@ func program(t *testing.T, name string) string {
 	return path
 }
 
-// scrape runs a real manxd with a peer, an endpoint and a route, and returns the metrics that Prometheus would read.
+// scrape runs a real manxd with a peer, an endpoint and a route, as in a container, and lets it crash once. It returns
+// the metrics that Prometheus would read then.
 func scrape(t *testing.T) string {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -102,8 +103,8 @@ func scrape(t *testing.T) string {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "run", "manxd.sock")
 	var log bytes.Buffer
-	d := exec.Command(program(t, "manxd"), "--data-dir", filepath.Join(dir, "data"), "--run-dir",
-		filepath.Join(dir, "run"),
+	d := exec.Command(program(t, "manx-supervise"), program(t, "manxd"), "--data-dir", filepath.Join(dir, "data"),
+		"--run-dir", filepath.Join(dir, "run"),
 		"--nodename-file", filepath.Join(dir, "nodename"), "--mtu-file", filepath.Join(dir, "mtu"),
 		"--endpoint-status-path-prefix", filepath.Join(dir, "status"), "--node-name", "n1", "--ip", "10.9.0.1/24",
 		"--http-listen", "127.0.0.1:19099", "--gobgp-listen=")
@@ -123,6 +124,10 @@ func scrape(t *testing.T) string {
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
+	// In another process: the threads of this one are in the host's network namespace.
+	fetchInside := func(path string) (string, error) {
+		return inside("", os.Args[0], "-test.run=^TestFetch$", "http://127.0.0.1:19099"+path)
+	}
 	for _, args := range [][]string{{"link", "set", "lo", "up"}, {"addr", "add", "10.9.0.1/24", "dev", "lo"}} {
 		if out, err := inside("", append([]string{"ip"}, args...)...); err != nil {
 			t.Fatalf("%v: %s", err, out)
@@ -139,14 +144,52 @@ func scrape(t *testing.T) string {
 		_, err := inside(objects, program(t, "manxctl"), "--socket", socket, "apply", "-f", "-")
 		return err == nil
 	})
+	// Go prints the goroutines, and ends by SIGABRT.
+	if err := unix.Kill(child(t, d.Process.Pid), unix.SIGSEGV); err != nil {
+		t.Fatal(err)
+	}
 	var text string
+	await("a restart in the metrics", func() bool {
+		text, _ = fetchInside("/metrics")
+		return strings.Contains(text, "\nmanx_restarts_total 1\n") &&
+			strings.Contains(text, "\nmanx_last_restart_timestamp_seconds{reason=\"SIGABRT\"} ")
+	})
 	await("a route and a session in the metrics", func() bool {
-		// In another process: the threads of this one are in the host's network namespace.
-		text, _ = inside("", os.Args[0], "-test.run=^TestFetch$", "http://127.0.0.1:19099/metrics")
+		text, _ = fetchInside("/metrics")
 		return strings.Contains(text, "\nmanx_routes{") && strings.Contains(text, "\nmanx_bgp_session_bfd_up{") &&
 			strings.Contains(text, "\nmanx_bgp_session_last_error_timestamp_seconds{")
 	})
+	status, _ := inside("", program(t, "manxctl"), "--socket", socket, "status")
+	if !strings.Contains(status, "ended unexpectedly (SIGABRT) and was started again in its container, for the 1st") {
+		t.Errorf("no notice of the restart:\n%s", status)
+	}
+	if err := d.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Wait(); err != nil {
+		t.Errorf("the end after SIGTERM: %v", err)
+	}
+	for _, line := range []string{`"logger":"supervise","msg":"manxd ended unexpectedly and is started again","reason":` +
+		`"SIGABRT","restarts":1`, `"msg":"started again after an unexpected end","restarts":1,"reason":"SIGABRT"`,
+		`"msg":"ended; routes, devices and addresses stay in place"`} {
+		if !strings.Contains(log.String(), line) {
+			t.Errorf("the log has no %s:\n%s", line, log.String())
+		}
+	}
 	return text
+}
+
+// child returns the ID of the one child of a process.
+func child(t *testing.T, parent int) (pid int) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", parent, parent))
+	if err == nil {
+		_, err = fmt.Sscan(string(text), &pid)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
 }
 
 // TestFetch is no test: it prints the content at the URL in its last argument.

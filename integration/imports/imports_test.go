@@ -118,6 +118,8 @@ var allowed = []struct {
 	{"cmd/manxd/part", []string{"dataplane/reconcile", "datastore", "datastore/model", "proto/server"}},
 	{"cmd/manxd/beside", []string{"cmd/manxd/kubewatch", "proto/server"}},
 	{"cmd/manxd/memory", nil},
+	{"cmd/manxd/restarts", nil},
+	{"cmd/manx-supervise", []string{"cmd/manxd/restarts"}},
 	{"cmd/manxd/kubenode", []string{"bgp", "bgp/speaker", "dataplane/reconcile", "ipam"}},
 	{"cmd/manxd/distribution", []string{"datastore/node"}},
 	{"cmd/manxd/kubewatch", []string{"dataplane/reconcile"}},

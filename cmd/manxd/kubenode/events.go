@@ -26,6 +26,7 @@ const (
 	PoolNearlyFull Reason = "IPPoolNearlyFull"
 	DriftRepaired  Reason = "DriftRepaired"
 	PolicyRefused  Reason = "PolicyRefused"
+	Restarted      Reason = "DaemonRestarted" // in its container, after an unexpected end
 )
 
 // component is the source of the Events.

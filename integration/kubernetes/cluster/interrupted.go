@@ -73,16 +73,8 @@ func (w *World) containerdKilled() error {
 	if err != nil {
 		return err
 	}
-	id, err := w.daemonOf(node)
+	daemon, err := w.signalDaemon(node, "STOP")
 	if err != nil {
-		return err
-	}
-	daemon, err := node.PID(id)
-	if err != nil {
-		return err
-	}
-	signal := func(name string) error { _, err := node.RunIn("kill", "-"+name, daemon); return err }
-	if err := signal("STOP"); err != nil {
 		return err
 	}
 	err = w.Apply(plainPod("interrupted", node.Name))
@@ -92,7 +84,7 @@ func (w *World) containerdKilled() error {
 	if err == nil {
 		err = node.StopProgram("containerd")
 	}
-	if err := errors.Join(err, signal("CONT")); err != nil {
+	if err := errors.Join(err, w.continueDaemon(node, daemon)); err != nil {
 		return err
 	}
 	if err := eventually(func() error {
