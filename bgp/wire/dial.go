@@ -24,6 +24,9 @@ func (p *peer) dialing() {
 	for p.awaitDial() {
 		c, err := p.dial()
 		if err != nil {
+			p.mu.Lock()
+			p.endConnecting()
+			p.mu.Unlock()
 			if p.gate.ctx.Err() != nil {
 				return
 			}
@@ -35,7 +38,7 @@ func (p *peer) dialing() {
 	}
 }
 
-// awaitDial waits until it is time to connect. It returns false when the peer is gone.
+// awaitDial waits until it is time to connect, and records that this side does. It returns false when the peer is gone.
 func (p *peer) awaitDial() bool {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -55,6 +58,7 @@ func (p *peer) awaitDial() bool {
 			p.nextDial = time.Time{}
 		}
 		changed := p.changed
+		p.connecting = p.connecting || wait <= 0
 		p.mu.Unlock()
 		if wait <= 0 {
 			return true

@@ -233,6 +233,62 @@ func TestForcedCollisions(t *testing.T) {
 	}
 }
 
+// A connection of the peer is not established while one of ours may come to the peer behind it: BIRD would take that
+// for the sign of our restart (RFC 4724 section 5), and end the session.
+func TestPeerHasToAnswerOurConnectionFirst(t *testing.T) {
+	t.Parallel()
+	for _, ids := range [][]string{{"10.0.0.1", "10.0.0.2"}, {"10.0.0.2", "10.0.0.1"}} {
+		t.Run(ids[0], func(t *testing.T) {
+			t.Parallel()
+			e := newEnd(t, ids[0], "10.0.9.2", Peer{Passive: true})
+			e.gate.Ready(e.addr, true)
+			e.peer.mu.Lock()
+			e.peer.connecting = true // the packets are on their way
+			e.peer.mu.Unlock()
+			in := e.rawPeer(mustOpen(t, 64512, ids[1]))
+			silent(t, in, connectTime/2)
+			ours, theirs := wires(t)
+			go e.peer.open(newConn(e.peer, e.peer.settings(), ours, false))
+			silent(t, in, 2*connectTime)
+			survivor := in
+			if ids[0] > ids[1] {
+				survivor = theirs
+			}
+			if m, err := readMessage(theirs); err != nil || m[18] != bgp.BGP_MSG_OPEN {
+				t.Fatalf("%x, %v", m, err)
+			}
+			if _, err := theirs.Write(mustOpen(t, 64512, ids[1])); err != nil {
+				t.Fatal(err)
+			}
+			if m, err := readMessage(survivor); err != nil || m[18] != bgp.BGP_MSG_KEEPALIVE {
+				t.Errorf("the survivor gets %x, %v", m, err)
+			}
+		})
+	}
+	t.Run("no answer", func(t *testing.T) { // from a host that drops our packets
+		t.Parallel()
+		e := newEnd(t, "10.0.0.1", "10.0.9.2", Peer{Passive: true})
+		e.gate.Ready(e.addr, true)
+		e.peer.mu.Lock()
+		e.peer.connecting = true
+		e.peer.mu.Unlock()
+		in := e.rawPeer(mustOpen(t, 64512, "10.0.0.2"))
+		if m, err := readMessage(in); err != nil || m[18] != bgp.BGP_MSG_KEEPALIVE {
+			t.Errorf("%x, %v", m, err)
+		}
+	})
+}
+
+// silent checks that nothing comes on a connection for a time.
+func silent(t *testing.T, c net.Conn, d time.Duration) {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(d))
+	if n, err := c.Read(make([]byte, 1)); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("%d bytes came, %v", n, err)
+	}
+	_ = c.SetReadDeadline(time.Time{})
+}
+
 // rawPeer is the other end of an incoming connection of e.
 func (e *end) rawPeer(open []byte) *net.TCPConn {
 	e.t.Helper()

@@ -15,6 +15,9 @@ const (
 	// yieldTime is how long a connection that would lose a collision waits for the OPEN on the other one. Without it
 	// each end may establish the connection that the other one closes.
 	yieldTime = 2 * time.Second
+	// connectTime is how long a connection of the peer waits for our attempt to connect, which may be on its way to the
+	// peer. A peer that is there answers sooner.
+	connectTime = 200 * time.Millisecond
 	// replaceAfter is how long a session must have been up before a new connection of the peer counts as its restart.
 	// An earlier one is the loser of a collision.
 	replaceAfter = 2 * time.Second
@@ -42,8 +45,9 @@ type peer struct {
 	upAt    time.Time
 	limit   Limit
 
-	failures int       // attempts to connect, since the last session
-	nextDial time.Time // zero: this side does not connect now
+	connecting bool      // this side connects, and the connection is not in the OPEN exchange yet
+	failures   int       // attempts to connect, since the last session
+	nextDial   time.Time // zero: this side does not connect now
 
 	stale    bool // the speaker may keep routes of a lost session
 	injected int  // End-of-RIBs that the speaker has not reported yet
@@ -160,6 +164,9 @@ func (p *peer) accept(tcp *net.TCPConn, s Peer, local netip.Addr) {
 func (p *peer) enter(c *conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !c.incoming {
+		p.endConnecting()
+	}
 	if p.closed || p.held || p.s != c.settings || p.up != nil && !c.incoming {
 		return false
 	}
@@ -235,12 +242,25 @@ func (p *peer) mayConfirm(c *conn, now time.Time) (may bool, changed <-chan stru
 	if !p.ready || p.up != nil || p.held {
 		return false, p.changed, 0
 	}
+	// The peer may come to a connection of ours only after the session is up. It would take it for the sign that we
+	// have restarted, and end the session (RFC 4724 section 5): a second restart, at which routes go. So it has to
+	// answer ours first, whichever of them survives.
 	for _, other := range p.opening {
-		if other.incoming != c.incoming && other.open == nil && !c.beats(other) && now.Before(c.yieldUntil) {
+		if other.incoming != c.incoming && other.open == nil && (c.incoming || !c.beats(other)) &&
+			now.Before(c.yieldUntil) {
 			return false, p.changed, c.yieldUntil.Sub(now)
 		}
 	}
+	if until := c.yieldUntil.Add(connectTime - yieldTime); c.incoming && p.connecting && now.Before(until) {
+		return false, p.changed, until.Sub(now)
+	}
 	return true, p.changed, 0
+}
+
+// endConnecting records that an attempt to connect is over. p is locked.
+func (p *peer) endConnecting() {
+	p.connecting = false
+	p.notify()
 }
 
 // handOver makes c the established session. It returns false if it must not be.
