@@ -69,8 +69,18 @@ mutations: ## 10,000 malformed BGP messages, some ten minutes (SEED=n repeats a 
 	@$(NEED) iproute2
 	MANX_BGP_MUTATIONS=10000 MANX_BGP_SEED=$(SEED) $(GO) test -count=1 -v -timeout 60m -run TestMutatedMessages ./bgp/speaker
 
+# Each for DURATION; SOAK selects one.
 .PHONY: soak
-soak: ## malformed BGP messages for an hour, with new seeds, and progress each minute (DURATION=8h; SEED=n is the first; root)
+soak: $(addprefix soak-,$(or $(SOAK),crashes messages)) ## random faults of a cluster, then malformed BGP messages, for an hour each (SOAK=crashes|messages, DURATION=8h, SEED=n; root)
+
+# With -p 1 go test prints its output at once.
+.PHONY: soak-crashes
+soak-crashes:
+	@$(MAKE) --no-print-directory kubernetes-programs
+	MANX_SOAK=$(or $(DURATION),1h) MANX_SOAK_SEED=$(SEED) integration/kubernetes/test -run TestSoak -timeout 0 -p 1
+
+.PHONY: soak-messages
+soak-messages:
 	@$(NEED) iproute2
 	MANX_BGP_SOAK=$(or $(DURATION),1h) MANX_BGP_SEED=$(SEED) $(GO) test -count=1 -v -timeout 0 -run TestMutatedMessages ./bgp/speaker
 

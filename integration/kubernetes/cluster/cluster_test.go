@@ -3,21 +3,26 @@ package cluster
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/manxnet/manx/integration/kubernetes/lab"
 	hosts "github.com/manxnet/manx/integration/lab"
 )
 
-// TestCluster runs all steps with the shipped image and chart.
+// TestCluster runs all steps with the shipped image and chart, and a minute of the soak.
 func TestCluster(t *testing.T) {
 	binaries(t)
 	install, err := Shipped("../../..", false)
 	if err != nil {
 		t.Skip(err)
 	}
-	steps(t, install)
+	all := Steps()
+	update := slices.IndexFunc(all, func(s Step) bool { return strings.HasPrefix(s.Name, "update") })
+	s := soakPlan{seed: soakSeed(t), duration: time.Minute, apart: crashesApart}
+	run(t, install, slices.Insert(all, update, s.step()))
 }
 
 // TestManifests installs without Helm.
@@ -37,7 +42,7 @@ func TestByHand(t *testing.T) {
 	if os.Getenv("MANX_CLUSTER") != "by-hand" {
 		t.Skip("run it with MANX_CLUSTER=by-hand")
 	}
-	steps(t, byHand{bin})
+	run(t, byHand{bin}, Steps())
 }
 
 // TestAway ends the API server for MANX_AWAY, such as 10m or 1h. It runs if MANX_AWAY is set.
@@ -68,8 +73,6 @@ func binaries(t *testing.T) string {
 	}
 	return bin
 }
-
-func steps(t *testing.T, install Installation) { run(t, install, Steps()) }
 
 // run makes a subtest of each step. A failure ends the run.
 func run(t *testing.T, install Installation, steps []Step) {

@@ -57,6 +57,13 @@ func (f *flow) stop() (map[string]count, error) {
 	return counts, nil
 }
 
+// end ends flows at once: each waits for late replies. stop returns their counts.
+func end(flows []*flow) {
+	for _, f := range flows {
+		_ = f.stdin.Close()
+	}
+}
+
 // flows go on during a disturbance of the cluster.
 func (w *World) startFlows() ([]*flow, error) {
 	server, err := w.podIP("server")
@@ -120,6 +127,7 @@ func (w *World) lossless(what string, flows []*flow, err error, do func() error)
 		time.Sleep(2 * time.Second) // late replies come now
 	}
 	var lines, lost []string
+	end(flows)
 	for _, f := range flows {
 		counts, stopErr := f.stop()
 		if stopErr != nil {

@@ -98,6 +98,7 @@ func pinger(address string) func(context.Context, time.Duration) Count {
 		answered := make(chan map[uint32]bool, 1)
 		go func() { answered <- readReplies(c, id) }()
 		var sent uint32
+		var times []time.Time
 		to := &net.IPAddr{IP: net.ParseIP(address)}
 		sendEvery(ctx, interval, func(seq uint32) {
 			body := binary.BigEndian.AppendUint32(nil, seq)
@@ -109,14 +110,15 @@ func pinger(address string) func(context.Context, time.Duration) Count {
 			if err != nil && len(n.Reasons) < 5 {
 				n.Reasons = append(n.Reasons, err.Error()) // counted as one without a reply
 			}
-			sent = seq
+			sent, times = seq, append(times, time.Now().UTC())
 		})
 		_ = c.SetReadDeadline(time.Now().Add(2 * time.Second))
 		got := <-answered
 		n.Sent, n.Lost = int(sent), int(sent)-len(got)
 		for seq := uint32(1); seq <= sent && len(n.Reasons) < 5; seq++ {
 			if !got[seq] {
-				n.Reasons = append(n.Reasons, fmt.Sprintf("no answer to number %d of %d", seq, sent))
+				n.Reasons = append(n.Reasons, fmt.Sprintf("no answer to number %d of %d, of %s", seq, sent,
+					times[seq-1].Format("15:04:05.000")))
 			}
 		}
 		return n
