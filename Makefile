@@ -71,7 +71,7 @@ mutations: ## 10,000 malformed BGP messages, some ten minutes (SEED=n repeats a 
 
 # Each for DURATION; SOAK selects one.
 .PHONY: soak
-soak: $(addprefix soak-,$(or $(SOAK),crashes messages)) ## random faults of a cluster, then malformed BGP messages, for an hour each (SOAK=crashes|messages, DURATION=8h, SEED=n; root)
+soak: $(addprefix soak-,$(or $(SOAK),crashes messages datastore)) ## for an hour each: random faults of a cluster; malformed BGP messages; starts without the datastore (SOAK=crashes|messages|datastore, DURATION=8h, SEED=n; root)
 
 # With -p 1 go test prints its output at once.
 .PHONY: soak-crashes
@@ -83,6 +83,12 @@ soak-crashes:
 soak-messages:
 	@$(NEED) iproute2
 	MANX_BGP_SOAK=$(or $(DURATION),1h) MANX_BGP_SEED=$(SEED) $(GO) test -count=1 -v -timeout 0 -run TestMutatedMessages ./bgp/speaker
+
+.PHONY: soak-datastore
+soak-datastore: programs
+	@$(NEED) iproute2 iputils-ping bird2 etcd-server
+	MANX_DATASTORE_AWAY=$(or $(DURATION),1h) $(GO) test -count=1 -v -timeout 0 -run TestStartsWithoutTheDatastore \
+	  ./integration/e2e/failure
 
 .PHONY: test-vm
 test-vm: ## the tests that need IPIP, in a booted virtual machine (root)

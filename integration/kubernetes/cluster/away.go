@@ -97,7 +97,48 @@ func (w *World) outageOf(duration time.Duration, before *memory) error {
 			problems = append(problems, fmt.Errorf("%s before the end: %w", time.Until(end).Round(time.Second), err))
 		}
 	}
+	problems = append(problems, w.crashWhileAway(before))
 	return errors.Join(append(problems, w.Return())...)
+}
+
+// crashWhileAway ends each manxd twice without the API server. BGP begins from the last state, and nothing else
+// changes; the sessions count as new from then on.
+func (w *World) crashWhileAway(before *memory) error {
+	for range 2 {
+		ended := map[*lab.Node]string{}
+		for _, n := range w.Workers {
+			pid, err := w.signalDaemon(n, "KILL")
+			if err != nil {
+				return err
+			}
+			ended[n] = pid
+		}
+		for _, n := range w.Workers {
+			if _, err := w.awaitDaemon(n, ended[n]); err != nil {
+				return err
+			}
+		}
+		for _, n := range w.Workers {
+			err := eventually(func() (err error) {
+				out, _ := w.inDaemon(n, "/manxctl", "status") // it fails: the node is not ready
+				if !strings.Contains(out, "BGP and routes follow the state") {
+					return fmt.Errorf("%s does not follow its last state:\n%s", n.Name, out)
+				}
+				before.sessions[n.Name], err = w.sessionsOf(n)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	for _, n := range w.Workers { // the last one was slowest
+		var err error
+		if before.sessions[n.Name], err = w.sessionsOf(n); err != nil {
+			return err
+		}
+	}
+	return w.compareKept(before)
 }
 
 // callsWhileAway calls the CNI plugin: for pod gone like a runtime, and for pod phoenix by kubelet and containerd,
