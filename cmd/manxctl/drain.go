@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -170,14 +171,7 @@ func (c *cli) followDrain(
 		model.InService: "in service",
 	}
 	printed := model.DrainPhase("none yet")
-	for e := range store.Watch(ctx, model.KindNode) {
-		if e.Object == nil || e.Key.Name != name {
-			continue
-		}
-		n, ok := e.Object.Value.(*model.Node)
-		if !ok {
-			continue
-		}
+	for n := range nodeVersions(ctx, store, name) {
 		phase := n.DrainPhase()
 		if phase != printed {
 			printed = phase
@@ -194,4 +188,18 @@ func (c *cli) followDrain(
 			"datastore; manxd follows it when it runs", name, patience)
 	}
 	return ctx.Err()
+}
+
+// nodeVersions yields the present version of a Node and each later one, until ctx ends.
+func nodeVersions(ctx context.Context, store datastore.Store, name string) iter.Seq[*model.Node] {
+	return func(yield func(*model.Node) bool) {
+		for e := range store.Watch(ctx, model.KindNode) {
+			if e.Object == nil || e.Key.Name != name {
+				continue
+			}
+			if n, ok := e.Object.Value.(*model.Node); ok && !yield(n) {
+				return
+			}
+		}
+	}
 }

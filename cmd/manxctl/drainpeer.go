@@ -93,14 +93,7 @@ func (c *cli) followPeers(
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, answerMargin)
 	defer cancel()
-	for e := range store.Watch(ctx, model.KindNode) {
-		if e.Object == nil || e.Key.Name != name {
-			continue
-		}
-		n, ok := e.Object.Value.(*model.Node)
-		if !ok {
-			continue
-		}
+	for n := range nodeVersions(ctx, store, name) {
 		drained := n.DrainedPeers()
 		if !slices.ContainsFunc(peers, func(a netip.Addr) bool { return slices.Contains(drained, a) != drain }) {
 			return c.printPeers(strings.Split(model.AddressList(peers), ","), drain)
