@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -14,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/manxnet/manx/datastore/laststate"
+	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
@@ -60,6 +63,14 @@ func TestWaitsForCalicoNode(t *testing.T) {
 	must(t, err)
 	pod("calico-node-far", "n2")
 	pod("calico-node-here", "n1")
+	// A state of an earlier run is no reason to begin beside calico-node.
+	last := laststate.State{Node: d.name, Origin: laststate.Origin{Type: d.datastore}, Objects: []*model.Object{
+		model.NewObject(model.ResourceKey(model.KindNode, d.name),
+			&model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: "192.0.2.1/24"}}})}}
+	content, _, err := last.Encode()
+	must(t, err)
+	must(t, os.MkdirAll(d.dataDir, 0o700))
+	must(t, os.WriteFile(d.lastStateFile(), content, 0o600))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.run(ctx) }()
@@ -72,6 +83,10 @@ func TestWaitsForCalicoNode(t *testing.T) {
 		"[-]calico-node: calico-node is active on this host "+
 			"(the pod kube-system/calico-node-here)", "kubectl label node n1 manx.io/network=manx", "goes on by itself")
 	w.await("notices", w.notices, "calico-node: calico-node is active on this host")
+	time.Sleep(3 * lastPatience) // longer than the datastore has to be read
+	if text := get("/metrics"); !strings.Contains(text, "manx_datastore_last_state_in_use 0") {
+		t.Errorf("BGP began beside calico-node: %s", text)
+	}
 	if out, err := exec.Command("nft", "list", "tables").CombinedOutput(); err != nil ||
 		strings.Contains(string(out), "manx") {
 		t.Errorf("a waiting daemon has programmed a table: %v %s", err, out)

@@ -17,8 +17,9 @@ import (
 const besideCalicoNode = `set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs /run
-mkdir -p /run/manx /run/calico/endpoint-status
-chown "$2" /run/manx
+mkdir -p /run/manx /run/data /run/calico/endpoint-status
+touch /run/data/last-state.json /run/manx/bgp-passwords.json
+chown -R "$2" /run/manx /run/data
 touch /run/calico/bird.ctl /run/calico/endpoint-status/pod
 mount --bind "$1" /run/calico/bird.ctl
 cp "$0" /run/manxd
@@ -26,13 +27,14 @@ ip link set lo up
 ip route add blackhole 10.65.0.0/26 proto 12
 ip route add blackhole 10.65.0.9/32 proto 80
 nft add table inet manx
-/run/manxd cleanup --run-dir /run/manx
+/run/manxd cleanup --run-dir /run/manx --data-dir /run/data
+find /run/data /run/manx -name '*.json'
 ip route show
 ls /run/calico/endpoint-status
 nft list tables`
 
-// Where a calico-node has taken the node back, the cleanup removes the rules alone. It finds the BGP daemon also if it
-// works as another user, to whom the daemon's socket is closed.
+// Where a calico-node has taken the node back, the cleanup removes the rules and the kept files alone. It finds the BGP
+// daemon also if it works as another user, to whom the daemon's socket is closed.
 func TestCleanupBesideCalicoNode(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("cleaning the kernel needs root")
@@ -59,6 +61,9 @@ func TestCleanupBesideCalicoNode(t *testing.T) {
 			if !strings.Contains(string(out), want) {
 				t.Errorf("folder of user %s: no %q in\n%s", owner, want, out)
 			}
+		}
+		if strings.Contains(string(out), ".json") {
+			t.Errorf("folder of user %s: a kept file is left:\n%s", owner, out)
 		}
 		if !strings.HasSuffix(string(out), "\npod\n") { // the list of tables follows
 			t.Errorf("folder of user %s: the rules are left:\n%s", owner, out)

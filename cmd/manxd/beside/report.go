@@ -26,11 +26,11 @@ type report struct {
 	mu       sync.Mutex
 	active   string
 	since    time.Time
-	doubtful string // about pods that only look like calico-node; empty for none
+	doubtful string // the notice about pods that only look like calico-node; empty for none
 	doubted  time.Time
 }
 
-// doubt records what is said about pods that only look like calico-node; empty for none.
+// doubt records the text of the notice about pods that only look like calico-node, empty for no notice.
 func (r *report) doubt(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
