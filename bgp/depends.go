@@ -62,7 +62,10 @@ func (d Desired) dependsOnWorkload(was, is *model.WorkloadEndpoint) bool {
 		return false
 	}
 	for _, w := range []*model.WorkloadEndpoint{was, is} {
-		for a := range workloadAddresses(w, true) {
+		if w == nil {
+			continue
+		}
+		for a := range workloadAddresses(w, w.Spec.IPNATs) {
 			if !d.hides(hostPrefix(a)) {
 				return true
 			}
@@ -71,22 +74,16 @@ func (d Desired) dependsOnWorkload(was, is *model.WorkloadEndpoint) bool {
 	return false
 }
 
-// workloadAddresses yields the addresses of an endpoint, with floating ones if these are in use; w may be nil.
-func workloadAddresses(w *model.WorkloadEndpoint, floating bool) iter.Seq[netip.Addr] {
+// workloadAddresses yields the addresses of an endpoint: its own and the given floating ones.
+func workloadAddresses(w *model.WorkloadEndpoint, floating []model.IPNAT) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
-		if w == nil {
-			return
-		}
 		for _, text := range w.Spec.IPNetworks {
 			text, _, _ = strings.Cut(text, "/")
 			if a, err := netip.ParseAddr(text); err == nil && !yield(a) {
 				return
 			}
 		}
-		if !floating {
-			return
-		}
-		for _, n := range w.Spec.IPNATs {
+		for _, n := range floating {
 			text, _, _ := strings.Cut(n.ExternalIP, "/")
 			if a, err := netip.ParseAddr(text); err == nil && !yield(a) {
 				return

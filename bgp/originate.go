@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/manxnet/manx/datastore/floating"
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/ownership"
@@ -133,7 +134,7 @@ func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 		if v.Spec.Node != c.me.name || v.Spec.InterfaceName != "" && c.interfaces.Refuse(v.Spec.InterfaceName) != "" {
 			continue // no node routes to it
 		}
-		for a := range workloadAddresses(v, c.felix.UsesFloatingIPs()) {
+		for a := range workloadAddresses(v, c.usedFloating(r, v)) {
 			put(a, v.Spec.InterfaceName)
 		}
 	}
@@ -141,6 +142,15 @@ func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 		put(t.Address, t.Device)
 	}
 	return devices
+}
+
+// usedFloating returns the floating addresses of a workload that are in use.
+func (c *cluster) usedFloating(r model.Reader, v *model.WorkloadEndpoint) []model.IPNAT {
+	if len(v.Spec.IPNATs) == 0 || !c.felix.UsesFloatingIPs() {
+		return nil
+	}
+	used, _ := floating.Read(r).Used(&v.Spec)
+	return used
 }
 
 // insideAny reports whether p equals or lies inside one of the prefixes.

@@ -143,6 +143,9 @@ func TestFloatingAddressesThatMoveOnAreForgottenInTurn(t *testing.T) {
 	on := v3.FloatingIPsEnabled
 	felix.Spec.FloatingIPs = &on
 	config := model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix)
+	pool := model.NewObject(model.ResourceKey(model.KindIPPool, "floating"), &model.IPPool{
+		Spec: model.IPPoolSpec{CIDR: "203.0.113.0/24", Disabled: true}})
+	pool.Metadata().SetAnnotations(map[string]string{"manx.io/floating": "true"})
 	k := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "w"}
 	move := func(external ...string) {
 		w := &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1",
@@ -150,7 +153,7 @@ func TestFloatingAddressesThatMoveOnAreForgottenInTurn(t *testing.T) {
 		for _, e := range external {
 			w.Spec.IPNATs = append(w.Spec.IPNATs, model.IPNAT{InternalIP: "10.0.0.1", ExternalIP: e})
 		}
-		a.set(model.NewSet(config, model.NewObject(k, w)))
+		a.set(model.NewSet(config, pool, model.NewObject(k, w)))
 		a.step()
 	}
 	for range 5 {

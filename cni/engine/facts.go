@@ -152,7 +152,7 @@ func (f *facts) addresses(conf *cni.Config, pod map[string]string, addrs, unmana
 	case len(unmanaged) > 0 && !conf.Features.IPAddrsNoIPAM:
 		return wrongAnnotation(annotationUnmanaged, pod[annotationUnmanaged],
 			"is allowed only with feature_control.ip_addrs_no_ipam in the network configuration")
-	case pod[annotationFloating] != "" && !conf.Features.FloatingIPs && f.pod != nil:
+	case pod[annotationFloating] != "" && !conf.Features.FloatingIPs:
 		return wrongAnnotation(annotationFloating, pod[annotationFloating],
 			"is allowed only with feature_control.floating_ips in the network configuration")
 	}

@@ -116,7 +116,7 @@ func TestKubernetes(t *testing.T) {
 			return n.cache.Begin(), func() {}, nil
 		},
 		Node: func(*cni.Config) (string, error) { return "node-1", nil }})
-	call := func(step cni.Step, name, id string, a *cni.Attachment) *cni.Attachment {
+	try := func(step cni.Step, name, id string, a *cni.Attachment) *cni.Response {
 		t.Helper()
 		text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "net", "datastore_type": "kubernetes",
 			"ipam": map[string]any{"type": "calico-ipam"}, "policy": map[string]any{"type": "k8s"},
@@ -125,7 +125,13 @@ func TestKubernetes(t *testing.T) {
 		r, err := n.engine.Call(t.Context(), &cni.Request{Version: cni.ProtocolVersion, Step: step, ContainerID: id,
 			Netns: "/run/netns/" + id, IfName: "eth0", Args: "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=" + name,
 			Config: text, Attachment: a})
-		if n.must(err); r.Error != nil {
+		n.must(err)
+		return r
+	}
+	call := func(step cni.Step, name, id string, a *cni.Attachment) *cni.Attachment {
+		t.Helper()
+		r := try(step, name, id, a)
+		if r.Error != nil {
 			t.Fatalf("%s %s: %v", step, name, r.Error)
 		}
 		return r.Attachment
@@ -186,15 +192,15 @@ func TestKubernetes(t *testing.T) {
 	pod("thief", map[string]string{"cni.projectcalico.org/containerID": "c3b",
 		"cni.projectcalico.org/podIP": "10.65.0.77", "cni.projectcalico.org/podIPs": "10.65.0.77/32",
 		"cni.projectcalico.org/ipAddrs": `["10.65.0.77"]`})
-	text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "net", "datastore_type": "kubernetes",
-		"ipam": map[string]any{"type": "calico-ipam"}, "policy": map[string]any{"type": "k8s"},
-		"ipam_lock_file": filepath.Join(n.dir, "ipam.lock"), "policy_setup_timeout_seconds": 0})
-	n.must(err)
-	theft, err := n.engine.Call(t.Context(), &cni.Request{Version: cni.ProtocolVersion, Step: cni.StepAdd,
-		ContainerID: "c6", Netns: "/run/netns/c6", IfName: "eth0",
-		Args: "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=thief", Config: text})
-	if n.must(err); theft.Error == nil || !strings.Contains(theft.Error.Error(), "already assigned") {
+	if theft := try(cni.StepAdd, "thief", "c6", nil); theft.Error == nil || !strings.Contains(theft.Error.Error(),
+		"already assigned") {
 		t.Errorf("a pod takes the address of another one: %+v", theft)
+	}
+	// Floating addresses need the permission of the network configuration.
+	pod("floating", map[string]string{"cni.projectcalico.org/floatingIPs": `["10.65.0.77"]`})
+	if r := try(cni.StepAdd, "floating", "c7", nil); r.Error == nil || !strings.Contains(r.Error.Error(),
+		"feature_control.floating_ips") {
+		t.Errorf("a pod with floating addresses: %+v", r)
 	}
 	stopFollowing()
 	<-ended

@@ -257,6 +257,8 @@ func TestForgettingIsRetried(t *testing.T) {
 	felix := &model.FelixConfiguration{}
 	on := v3.FloatingIPsEnabled
 	felix.Spec.FloatingIPs = &on
+	pool := &model.IPPool{Spec: model.IPPoolSpec{CIDR: "203.0.113.0/24", Disabled: true}}
+	pool.Annotations = map[string]string{"manx.io/floating": "true"}
 	h := hoststate.New("here", "")
 	has := func(external ...string) {
 		w := &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1",
@@ -266,6 +268,7 @@ func TestForgettingIsRetried(t *testing.T) {
 		}
 		h.Take(hoststate.State{All: true, Reader: model.NewSet(
 			model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix),
+			model.NewObject(model.ResourceKey(model.KindIPPool, "floating"), pool),
 			model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "w"}, w))})
 		target.SetState(h)
 	}

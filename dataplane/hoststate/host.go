@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/datastore/felixconfig"
+	"github.com/manxnet/manx/datastore/floating"
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/ownership"
@@ -195,16 +196,18 @@ func Address(text string) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// Addresses returns the addresses routed to a workload: its own and, if they are in use, its floating ones.
-func (h *Host) Addresses(w model.WorkloadEndpointSpec) []string {
-	if !h.Felix.UsesFloatingIPs() {
-		return w.IPNetworks
+// Addresses returns the addresses routed to a workload: its own and, if they are in use, its floating ones. refusals
+// has a sentence for each floating one that is not.
+func (h *Host) Addresses(w *model.WorkloadEndpointSpec) (list, refusals []string) {
+	if len(w.IPNATs) == 0 || !h.Felix.UsesFloatingIPs() {
+		return w.IPNetworks, nil
 	}
-	list := slices.Clone(w.IPNetworks)
-	for _, n := range w.IPNATs {
+	list = slices.Clone(w.IPNetworks)
+	used, refusals := floating.Read(h.Reader).Used(w)
+	for _, n := range used {
 		list = append(list, n.ExternalIP)
 	}
-	return list
+	return list, refusals
 }
 
 // PoolTable is the pools as far as it matters for the way to their addresses.

@@ -222,6 +222,7 @@ func (c *Calculator) take(k model.Key, o *model.Object) {
 	switch k.Kind {
 	case model.KindFelixConfiguration, model.KindIPPool:
 		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
+		c.dirty.floating = c.dirty.floating || k.Kind == model.KindIPPool
 	case model.KindBGPConfiguration:
 		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
 		c.bgpPorts.take(k.Name, value[model.BGPConfiguration](o))

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/floating"
 )
 
 const (
@@ -14,8 +15,8 @@ const (
 	floatingOut = "floating-out"
 )
 
-// floating is one address by which a workload can be reached besides its own.
-type floating struct{ external, internal netip.Addr }
+// translation is one address by which a workload can be reached besides its own.
+type translation struct{ external, internal netip.Addr }
 
 // translated is the translations in the table, and the external addresses whose earlier one is obsolete.
 type translated struct {
@@ -24,7 +25,7 @@ type translated struct {
 }
 
 // take records the translations that are to be in the table from now on.
-func (t *translated) take(list []floating) {
+func (t *translated) take(list []translation) {
 	before := t.now
 	t.now = make(map[netip.Addr]netip.Addr, len(list))
 	for _, f := range list {
@@ -47,13 +48,15 @@ func (c *Calculator) Retranslated() []netip.Addr {
 
 // floatings lists the floating addresses of this node's workloads, by external address. If two workloads claim one, the
 // first by internal address has it.
-func (c *Calculator) floatings() []floating {
+func (c *Calculator) floatings() []translation {
 	owner := map[netip.Addr]netip.Addr{}
+	rules := floating.Read(c.reader)
 	for _, e := range c.endpoints {
-		if e.workload == nil {
+		if !floats(e) {
 			continue
 		}
-		for _, n := range e.workload.Spec.IPNATs {
+		used, _ := rules.Used(&e.workload.Spec) // the agent of routes reports the others
+		for _, n := range used {
 			external, err1 := netip.ParseAddr(n.ExternalIP)
 			internal, err2 := netip.ParseAddr(n.InternalIP)
 			if err1 != nil || err2 != nil || external.Is4() != internal.Is4() {
@@ -64,9 +67,9 @@ func (c *Calculator) floatings() []floating {
 			}
 		}
 	}
-	var list []floating
+	var list []translation
 	for _, external := range slices.SortedFunc(maps.Keys(owner), netip.Addr.Compare) {
-		list = append(list, floating{external, owner[external]})
+		list = append(list, translation{external, owner[external]})
 	}
 	return list
 }

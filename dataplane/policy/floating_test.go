@@ -6,12 +6,15 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
+	"github.com/manxnet/manx/datastore/floating"
 	"github.com/manxnet/manx/datastore/model"
 )
 
 // The kernel's connections are removed when a translation ends or changes its target, not when it begins or stays.
 func TestFloatingAddressesThatLeadElsewhere(t *testing.T) {
-	set := model.Set{}
+	pool := &model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.250.0.0/24", Disabled: true}}
+	pool.Annotations = map[string]string{floating.Annotation: "true"}
+	set := model.NewSet(model.NewObject(model.ResourceKey(model.KindIPPool, "floating"), pool))
 	felix := &model.Object{Key: model.ResourceKey(model.KindFelixConfiguration, "default")}
 	enable := func(how v3.FloatingIPType) {
 		f := &model.FelixConfiguration{}
@@ -43,6 +46,12 @@ func TestFloatingAddressesThatLeadElsewhere(t *testing.T) {
 		{"given up by the first", func() model.Key { return translate("b", "") }, "[10.250.0.7]"},
 		{"disabled", func() model.Key { enable(v3.FloatingIPsDisabled); return felix.Key }, "[10.250.0.7]"},
 		{"enabled again", func() model.Key { enable(v3.FloatingIPsEnabled); return felix.Key }, "[]"},
+		{"in a pool whose addresses others can get", func() model.Key {
+			o := model.NewObject(model.ResourceKey(model.KindIPPool, "floating"), &model.IPPool{
+				Spec: model.IPPoolSpec{CIDR: "10.250.0.0/24"}})
+			set[o.Key] = o
+			return o.Key
+		}, "[10.250.0.7]"},
 	} {
 		c.Update(set, step.do())
 		if got := fmt.Sprint(c.Retranslated()); got != step.want {

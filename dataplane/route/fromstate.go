@@ -53,9 +53,10 @@ func fromState(h *hoststate.Host) Config {
 		IsNode:           h.IsNode,
 	}
 	for k, e := range h.Usable() {
+		addresses, refusals := h.Addresses(&e.Spec)
 		c.Endpoints = append(c.Endpoints, Endpoint{
 			Name: k.Namespace + "/" + k.Name, Interface: e.Spec.InterfaceName,
-			Addresses: hostPrefixes(h.Addresses(e.Spec)),
+			Addresses: hostPrefixes(addresses), Refusals: strings.Join(refusals, "\n"),
 		})
 	}
 	slices.SortFunc(c.Endpoints, func(a, b Endpoint) int { return strings.Compare(a.Name, b.Name) })

@@ -3,6 +3,7 @@ package route
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
@@ -70,6 +71,9 @@ func (t *Target) touchWorkloads() {
 // Notices lists the addresses that workloads of this host claim and do not get.
 func (t *Target) Notices() (list []reconcile.Notice) {
 	for _, e := range t.rules.config.Endpoints {
+		for text := range strings.Lines(e.Refusals) {
+			list = append(list, reconcile.Notice{Subject: "WorkloadEndpoint " + e.Name, Text: strings.TrimSpace(text)})
+		}
 		for _, p := range e.prefixes() {
 			if why := t.rules.reserved(p.Addr()); why != "" {
 				list = append(list, reconcile.Notice{Subject: "WorkloadEndpoint " + e.Name, Text: fmt.Sprintf(

@@ -43,6 +43,7 @@ type Endpoint struct {
 	Name      string // namespace/name of the WorkloadEndpoint
 	Interface string
 	Addresses string // host prefixes, separated by spaces: one comparable value
+	Refusals  string // why further ones are not used, a line each
 }
 
 // Config has the datastore's settings. Equal values need no change.

@@ -38,6 +38,7 @@ const (
 var addressAnnotations = []string{
 	"cni.projectcalico.org/ipv4pools", "cni.projectcalico.org/ipv6pools", "cni.projectcalico.org/ipFamilies",
 	"cni.projectcalico.org/ipAddrs", "cni.projectcalico.org/ipAddrsNoIpam", "cni.projectcalico.org/hwAddr",
+	annotationFloatingIPs,
 }
 
 // AddressAnnotations returns the annotations of a pod or a namespace that request addresses for pods.

@@ -52,7 +52,8 @@ status: {podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}`), "cali")
 	if !reflect.DeepEqual(w.Labels, labels) {
 		t.Errorf("labels %v", w.Labels)
 	}
-	if !reflect.DeepEqual(w.Annotations, map[string]string{"k8s.v1.cni.cncf.io/network-status": "[{}]"}) {
+	if !reflect.DeepEqual(w.Annotations, map[string]string{"k8s.v1.cni.cncf.io/network-status": "[{}]",
+		"cni.projectcalico.org/floatingIPs": `["192.0.2.5", "2001:db8::5"]`}) {
 		t.Errorf("annotations %v", w.Annotations)
 	}
 	spec, err := yaml.Marshal(w.Spec)

@@ -35,8 +35,8 @@ func TestFloatingAddresses(t *testing.T) {
 			"{cidr: %q}}", name, cidr)))
 	}
 	for name, cidr := range map[string]string{"floating4": "10.250.0.0/24", "floating6": "fd00:250::/64"} {
-		must(t, n1.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: %s}, spec: "+
-			"{cidr: %q, disabled: true}}", name, cidr)))
+		must(t, n1.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: %s, "+
+			"annotations: {manx.io/floating: 'true'}}, spec: {cidr: %q, disabled: true}}", name, cidr)))
 	}
 	pods := map[string]*lab.Pod{}
 	for name, n := range map[string]*lab.Node{"first": n1, "second": n1, "remote": n2} {

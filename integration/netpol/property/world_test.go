@@ -247,6 +247,10 @@ func (g *generator) object(k model.Key) *model.Object {
 		if g.one(3) && cidr[0] == '1' {
 			p.Spec.IPIPMode = v3.IPIPModeAlways
 		}
+		if g.one(2) { // that of floatingAddress
+			p.Spec = model.IPPoolSpec{CIDR: pick(g, []string{"203.0.113.0/24", "2001:db8:2::/64"}), Disabled: true}
+			p.Annotations = map[string]string{"manx.io/floating": "true"}
+		}
 		v = p
 	case model.KindNode:
 		v = &model.Node{ObjectMeta: m, Spec: model.NodeSpec{
