@@ -54,8 +54,6 @@ type Config struct {
 	// Repaired is called with the undone changes of other programs, and how many more there were; nil: no call. It must
 	// not block.
 	Repaired func(target string, list []reconcile.Repair, more int)
-	// Servers are addresses of servers that the daemon needs, with their names: no workload gets a route for one.
-	Servers map[netip.Addr]string
 	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
 	WithPolicy bool
 }
@@ -103,7 +101,6 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 		onState:  func(state *hoststate.Host) { h.refused.Take(state, h.now(), h.log) },
 	}
 	h.routes.FollowMissing(h.links.Missing)
-	h.routes.SetServers(c.Servers)
 	h.routes.ForgetConnections(c.Kernel, h.loop, c.Logger)
 	return h
 }
@@ -115,6 +112,14 @@ func (h *HostAgent) OnLinks(f func([]kernel.Event)) { h.onLinks = f }
 // SetPolicy sets the endpoints whose policy is in the kernel. Its map belongs to the agent from then on.
 func (h *HostAgent) SetPolicy(p endpointstatus.Policy) {
 	h.files.SetPolicy(p)
+	h.put(func(b *batch) { b.woken = true })
+}
+
+// SetServers sets addresses of servers that the host needs, with their names: no workload gets a route for one.
+func (h *HostAgent) SetServers(servers map[netip.Addr]string) {
+	h.mu.Lock()
+	h.routes.SetServers(servers)
+	h.mu.Unlock()
 	h.put(func(b *batch) { b.woken = true })
 }
 

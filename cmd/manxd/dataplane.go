@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
-	"net/netip"
-	"net/url"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
-	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -16,6 +15,7 @@ import (
 // dataplanePart maintains routes, interfaces and their settings.
 type dataplanePart struct {
 	*dataplane.HostAgent
+	servers *servers
 	view    *server.DataplaneView
 	onLinks []func([]kernel.Event) // called as OnLinks says
 }
@@ -24,8 +24,9 @@ func newDataplane(h *host) *dataplanePart {
 	p := &dataplanePart{view: h.control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
 		Kernel: dataplane.KernelOf(h.kernel), NodeName: h.name, Logger: h.log.Named("dataplane"), MTUFile: h.mtuFile,
 		EndpointStatusDir: h.endpointStatusDir, InterfacePrefix: h.interfacePrefix, WithPolicy: h.policy,
-		EndpointNews: &h.endpoints, Servers: h.servers(),
-		Repaired: h.repaired})}
+		EndpointNews: &h.endpoints, Repaired: h.repaired})}
+	p.servers = newServers(h)
+	p.SetServers(p.servers.addresses())
 	p.OnLinks(func(events []kernel.Event) {
 		for _, f := range p.onLinks {
 			f(events)
@@ -41,25 +42,9 @@ func (p *dataplanePart) Ready() server.Check { return p.view.Ready() }
 func (p *dataplanePart) Kinds() []model.Kind { return hoststate.Kinds() }
 
 // Run implements part.Part.
-func (p *dataplanePart) Run(ctx context.Context) error { return p.HostAgent.Run(ctx) }
-
-// servers returns the addresses of the servers that this daemon is configured with. Names of servers are not resolved.
-func (h *host) servers() map[netip.Addr]string {
-	list := map[netip.Addr]string{}
-	add := func(at, what string) {
-		u, err := url.Parse(at)
-		if err != nil {
-			return
-		}
-		if a, err := netip.ParseAddr(u.Hostname()); err == nil {
-			list[a.Unmap().WithZone("")] = what
-		}
-	}
-	for _, endpoint := range etcd.SplitEndpoints(h.etcdEndpoints) {
-		add(endpoint, "the datastore")
-	}
-	if h.kube != nil {
-		add(h.kube.Host, "the Kubernetes API")
-	}
-	return list
+func (p *dataplanePart) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return p.servers.follow(ctx, p.SetServers) })
+	group.Go(func() error { return p.HostAgent.Run(ctx) })
+	return group.Wait()
 }

@@ -232,6 +232,9 @@ func (h *Host) IsNode(addr netip.Addr) bool {
 			for _, a := range n.Spec.Addresses {
 				h.nodes[Address(a.Address).Addr()] = true
 			}
+			for _, t := range n.TunnelAddresses() {
+				h.nodes[t.Address] = true
+			}
 		}
 	}
 	return h.nodes[addr]

@@ -15,6 +15,7 @@ type State struct {
 	All     bool         // everything may differ
 	Statics []Static     // routes to peers behind a gateway
 	Peering []Peering    // addresses towards workloads that speak BGP
+	Peers   []netip.Addr // the BGP peers that are no workloads of this host
 	// DatastoreSynced and BGPSynced report whether each has been read as a whole. Leftovers may be removed only with
 	// both.
 	DatastoreSynced, BGPSynced bool
@@ -36,7 +37,8 @@ func (s State) Then(next State) State {
 // sameSettings reports whether two states differ in the datastore's objects alone.
 func (s State) sameSettings(other State) bool {
 	return s.DatastoreSynced == other.DatastoreSynced && s.BGPSynced == other.BGPSynced &&
-		slices.Equal(s.Statics, other.Statics) && slices.Equal(s.Peering, other.Peering)
+		slices.Equal(s.Statics, other.Statics) && slices.Equal(s.Peering, other.Peering) &&
+		slices.Equal(s.Peers, other.Peers)
 }
 
 // Static is a route to a BGP peer through a gateway (BGPPeer reachableBy), which has to be on a link of this node.

@@ -16,6 +16,9 @@ func (t *Target) Configure(c Config) {
 	t.rules.config = c
 	clear(t.decided)
 	t.configureBlocks(c.Blocks)
+	if !slices.Equal(old.Blocks, c.Blocks) {
+		t.touchWorkloads() // see reserved
+	}
 	t.configureEndpoints(old.Endpoints, c.Endpoints)
 	if old.Node4 != c.Node4 || old.Node6 != c.Node6 {
 		t.touchLearned(func(netip.Prefix, uint32) bool { return true })
@@ -68,6 +71,7 @@ func (t *Target) configurePools(old, pools ippool.Table) {
 			}
 		}
 	}
+	t.touchWorkloads() // their addresses may be reserved: see reserved
 	t.touchLearned(func(p netip.Prefix, _ uint32) bool {
 		return slices.ContainsFunc(changed, func(pool ippool.Pool) bool { return pool.CIDR.Overlaps(p) })
 	})

@@ -24,6 +24,8 @@ type rules struct {
 	missing        map[string]error            // why the node does not have a tunnel device
 	formerTables   []kernel.Table              // as Tables, of configurations before
 	hops           map[netip.Addr]*hop
+	servers        map[netip.Addr]string // see SetServers
+	peers          []netip.Addr          // of BGP
 }
 
 func (r *rules) setUnderlay(u *underlay) { r.underlay, r.mine.Addresses = u, u.own }

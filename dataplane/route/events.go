@@ -46,7 +46,7 @@ func (t *Target) routeSeen(r kernel.Route) {
 	}
 	t.table.ObserveGone(r.Key()) // if we had one there, it has been replaced
 	t.rules.rib.put(r)
-	t.gatewaysChanged(r)
+	t.correspondentsChanged(r)
 	t.changedLinks = true
 }
 
@@ -55,7 +55,7 @@ func (t *Target) routeGone(r kernel.Route) {
 		return
 	}
 	if t.rules.rib.remove(r) {
-		t.gatewaysChanged(r)
+		t.correspondentsChanged(r)
 		t.changedLinks = true
 		t.table.Retry(r.Key()) // the place may be ours now
 		return

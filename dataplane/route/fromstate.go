@@ -26,13 +26,12 @@ func (t *Target) SetState(h *hoststate.Host) {
 	if !slices.Equal(t.static, h.Statics) {
 		t.SetStatic(h.Statics)
 	}
+	t.setPeers(h.Peers)
 	if h.NodesChanged {
 		t.touchWorkloads()
 	}
 	if h.Concerned {
-		c := fromState(h)
-		c.Servers = t.servers
-		t.Configure(c)
+		t.Configure(fromState(h))
 		t.ipipOff = h.Felix.IPIPEnabled != nil && !*h.Felix.IPIPEnabled
 	}
 }

@@ -3,6 +3,7 @@ package route
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/manxnet/manx/dataplane/kernel"
@@ -21,15 +22,39 @@ func (r *rules) reserved(a netip.Addr) string {
 		return "it is in a range that no workload can have (RFC 6890)"
 	case r.own.Has(a):
 		return "it is an address of this host"
-	case r.config.IsNode != nil && r.config.IsNode(a):
-		return "it is an address of a node of the cluster"
+	case r.config.IsNode != nil && r.config.IsNode(a) && !inAny(r.config.Blocks, a):
+		return "it is an address of a node of the cluster" // in the host's own blocks, IPAM decides whose it is
 	case r.isGateway(a):
 		return "it is a gateway of this host"
+	case r.servers[a] != "":
+		return "it is the address of " + r.servers[a]
+	case r.config.Pools.OfAddress(a) != nil: // an administrator gives addresses of the pool to workloads
+		return ""
+	case slices.Contains(r.peers, a):
+		return "it is a BGP peer, and in no IP pool"
 	}
-	if what := r.config.Servers[a]; what != "" {
-		return "it is the address of " + what
+	if p := r.subnet(a); p.IsValid() {
+		return fmt.Sprintf("it is in subnet %s of this host, and in no IP pool", p)
 	}
 	return ""
+}
+
+// subnet returns the subnet of this host that an address is in, invalid if it is in none. The interfaces of workloads
+// do not count.
+func (r *rules) subnet(a netip.Addr) netip.Prefix {
+	route, ok := r.rib.lookup(a, func(route kernel.Route) bool { return r.isSubnet(route) })
+	if !ok {
+		return netip.Prefix{}
+	}
+	return route.Dst
+}
+
+// isSubnet reports whether a route of the host leads to hosts that are on one of its links.
+func (r *rules) isSubnet(route kernel.Route) bool {
+	return route.Type == kernel.Unicast && route.Dst.Bits() > 0 && !route.Dst.IsSingleIP() &&
+		!slices.ContainsFunc(route.NextHops, func(h kernel.NextHop) bool {
+			return h.Gateway.IsValid() || r.isWorkload(h.Link)
+		})
 }
 
 func inAny(list []netip.Prefix, a netip.Addr) bool {
@@ -52,8 +77,13 @@ func (r *rules) isGateway(a netip.Addr) bool {
 	return false
 }
 
-// gatewaysChanged decides again about workloads that claim the gateways of a route of the host.
-func (t *Target) gatewaysChanged(r kernel.Route) {
+// correspondentsChanged decides again about workloads that claim the gateways of a route of the host, or an address in
+// its subnet.
+func (t *Target) correspondentsChanged(r kernel.Route) {
+	if t.rules.isSubnet(r) {
+		t.touchWorkloads()
+		return
+	}
 	for _, h := range r.NextHops {
 		if h.Gateway.IsValid() {
 			t.touch(netip.PrefixFrom(h.Gateway, h.Gateway.BitLen()))

@@ -42,7 +42,6 @@ type Target struct {
 	departures map[netip.Prefix]*departure
 	forgetter  forgetter
 	ipipOff    bool                    // by FelixConfiguration
-	servers    map[netip.Addr]string   // see SetServers
 	missing    func() map[string]error // see FollowMissing
 
 	changedLinks bool // something that next hops are resolved with
@@ -83,9 +82,21 @@ func New(k Kernel, now func() time.Time) *Target {
 	return t
 }
 
-// SetServers sets addresses of servers that the daemon needs, with their names: no workload gets a route for one. It
-// precedes the first SetState.
-func (t *Target) SetServers(servers map[netip.Addr]string) { t.servers = servers }
+// SetServers sets addresses of servers that the host needs, with their names: no workload gets a route for one.
+func (t *Target) SetServers(servers map[netip.Addr]string) {
+	if !maps.Equal(t.rules.servers, servers) {
+		t.rules.servers = servers
+		t.touchWorkloads()
+	}
+}
+
+// setPeers sets the addresses of BGP peers in the same way.
+func (t *Target) setPeers(peers []netip.Addr) {
+	if !slices.Equal(t.rules.peers, peers) {
+		t.rules.peers = peers
+		t.touchWorkloads()
+	}
+}
 
 // known gathers the state of the place whose first row is n, as decisions need it.
 func (t *Target) known(n uint32) state {

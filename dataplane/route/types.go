@@ -62,8 +62,6 @@ type Config struct {
 	Tables []kernel.Table
 	// IsNode reports whether an address belongs to a node of the cluster. May be nil.
 	IsNode func(netip.Addr) bool
-	// Servers are addresses of servers that the daemon needs, with their names for people.
-	Servers map[netip.Addr]string
 }
 
 // Source is the origin of a desired route.

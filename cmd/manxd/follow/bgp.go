@@ -25,7 +25,7 @@ func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, 
 	d, kept := f.decide(snapshot, !all)
 	f.setState(all, func(s *dataplane.State) {
 		s.Reader, s.All, s.DatastoreSynced, s.Last = snapshot, all, snapshot.InSync(), false
-		s.Statics, s.Peering = staticRoutes(d.Statics), peeringAddresses(d.Peering)
+		s.Statics, s.Peering, s.Peers = staticRoutes(d.Statics), peeringAddresses(d.Peering), peers(d.Sessions)
 	})
 	if kept {
 		return 0
@@ -42,7 +42,7 @@ func (f *Follower) configureFromLast(ctx context.Context) time.Duration {
 	d, _ := f.decide(f.last, false)
 	f.setState(true, func(s *dataplane.State) {
 		s.Reader, s.All, s.DatastoreSynced, s.Last = withoutWorkloads{f.last}, true, false, true
-		s.Statics, s.Peering = staticRoutes(d.Statics), peeringAddresses(d.Peering)
+		s.Statics, s.Peering, s.Peers = staticRoutes(d.Statics), peeringAddresses(d.Peering), peers(d.Sessions)
 	})
 	return f.set(ctx, d)
 }
@@ -135,6 +135,16 @@ func peeringAddresses(peerings []bgp.Peering) []link.Peering {
 	list := make([]link.Peering, len(peerings))
 	for i, p := range peerings {
 		list[i] = link.Peering(p)
+	}
+	return list
+}
+
+// peers lists the peers that are no workloads of this host.
+func peers(sessions []bgp.Session) (list []netip.Addr) {
+	for _, s := range sessions {
+		if s.Workload == "" {
+			list = append(list, s.Address.WithZone(""))
+		}
 	}
 	return list
 }

@@ -256,7 +256,8 @@ func (f *Follower) setState(notify bool, change func(*dataplane.State)) {
 	next.BGPSynced = next.BGPSynced && synced
 	old := f.state
 	if notify || next.DatastoreSynced != old.DatastoreSynced || next.BGPSynced != old.BGPSynced ||
-		!slices.Equal(next.Statics, old.Statics) || !slices.Equal(next.Peering, old.Peering) {
+		!slices.Equal(next.Statics, old.Statics) || !slices.Equal(next.Peering, old.Peering) ||
+		!slices.Equal(next.Peers, old.Peers) {
 		for _, a := range f.config.Agents {
 			a.SetState(next)
 		}

@@ -375,7 +375,8 @@ func TestPasswordsChange(t *testing.T) {
 		r.follower.Trigger()
 		r.expect("when something else has changed", fresh)
 		r.tables.Apply(r.drop(model.KindBGPPeer, "", "tor"))
-		r.expect("no session with a password", "agent all false changed [tor] synced true false", mesh)
+		r.expect("no session with a password", "agent all false changed [tor] synced true false", // a version, and
+			"agent all false changed [] synced true false", mesh) // a peer less
 		word("old")
 		time.Sleep(time.Hour)
 		r.expect("passwords that no session uses")

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/ippool"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// servers finds the addresses of the servers that this host needs: those of its datastore and of the Kubernetes API,
+// with those behind the Service "kubernetes", and its name servers. No workload gets a route for one of them.
+type servers struct {
+	configured map[string]string       // what the server of each configured name or address is
+	resolved   map[string][]netip.Addr // the addresses of each name, as resolved last
+	resolvConf string
+	tables     *datastore.Tables
+}
+
+func newServers(h *host) *servers {
+	s := &servers{configured: map[string]string{}, resolved: map[string][]netip.Addr{}, tables: h.tables,
+		resolvConf: "/etc/resolv.conf"}
+	add := func(at, what string) {
+		if u, err := url.Parse(at); err == nil && u.Hostname() != "" {
+			s.configured[u.Hostname()] = what
+		}
+	}
+	for _, endpoint := range etcd.SplitEndpoints(h.etcdEndpoints) {
+		add(endpoint, "the datastore")
+	}
+	if h.kube != nil {
+		add(h.kube.Host, "the Kubernetes API")
+	}
+	return s
+}
+
+// serversInterval is the time between two searches, and resolveTimeout that for one name.
+const serversInterval, resolveTimeout = time.Minute, 5 * time.Second
+
+// follow gives the addresses to set, now and each minute, until ctx ends.
+func (s *servers) follow(ctx context.Context, set func(map[netip.Addr]string)) error {
+	tick := time.NewTicker(serversInterval)
+	defer tick.Stop()
+	first := make(chan struct{})
+	go func() {
+		defer close(first)
+		_, _ = s.tables.WaitInSync(ctx)
+	}()
+	for {
+		for name := range s.configured {
+			s.resolve(ctx, name)
+		}
+		set(s.addresses())
+		select {
+		case <-first:
+			first = nil
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// resolve resolves a name. After an error its earlier addresses stay.
+func (s *servers) resolve(ctx context.Context, name string) {
+	if _, err := netip.ParseAddr(name); err == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	if found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name); err == nil {
+		s.resolved[name] = found
+	}
+}
+
+// addresses returns the addresses as far as they are known. Those that the host was not configured with do not count
+// inside an IP pool, where a workload may serve them.
+func (s *servers) addresses() map[netip.Addr]string {
+	list := map[netip.Addr]string{}
+	snapshot := s.tables.Snapshot()
+	pools := ippool.Read(snapshot)
+	discovered := func(text, what string) {
+		if a, err := netip.ParseAddr(text); err == nil && pools.OfAddress(a.Unmap().WithZone("")) == nil {
+			list[a.Unmap().WithZone("")] = what
+		}
+	}
+	slice := model.Get[model.EndpointSlice](snapshot, model.Key{Kind: model.KindEndpointSlice, Namespace: "default",
+		Name: "kubernetes"})
+	if slice != nil {
+		for _, e := range slice.Endpoints {
+			for _, text := range e.Addresses {
+				discovered(text, "the Kubernetes API")
+			}
+		}
+	}
+	text, _ := os.ReadFile(s.resolvConf) // without the file the host uses no name server
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == "nameserver" {
+			discovered(f[1], "a name server of this host")
+		}
+	}
+	for name, what := range s.configured {
+		for _, a := range s.resolved[name] {
+			list[a.Unmap().WithZone("")] = what
+		}
+		if a, err := netip.ParseAddr(name); err == nil {
+			list[a.Unmap().WithZone("")] = what
+		}
+	}
+	return list
+}
