@@ -14,6 +14,7 @@ import (
 type reducer struct {
 	node          string // whose endpoints stay whole; all do if it is empty
 	addressesOnly bool   // see NewAddressTables
+	confirmed     confirmations
 	texts         recent[string]
 	common        recent[*model.CommonEndpoint]
 	// The following fields are reused for each endpoint.
@@ -25,7 +26,7 @@ type reducer struct {
 // reduce returns the form of a valid object for the tables.
 func (r *reducer) reduce(o *model.Object) *model.Object {
 	if w, ok := o.Value.(*model.WorkloadEndpoint); !ok || r.node == "" || w.Spec.Node == r.node {
-		return o
+		return r.confirmed.decide(o)
 	}
 	return o.Remote(&r.scratch, r.text, r.share)
 }

@@ -74,7 +74,7 @@ func (t *Tables) Wrote(o *model.Object) {
 	}
 	if _, known := w.objects.get(o.Key); !known {
 		e, isEndpoint := o.Value.(*model.WorkloadEndpoint)
-		if o.Revision <= w.revision || isEndpoint && len(e.Spec.IPNetworks) == 0 {
+		if o.Revision <= w.revision || isEndpoint && len(e.Spec.IPNetworks) == 0 && e.Spec.Claim == nil {
 			return
 		}
 		w.early[o.Key] = o.Revision

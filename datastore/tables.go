@@ -75,7 +75,7 @@ type Status struct {
 // NewTables returns empty tables for a node: of other nodes' WorkloadEndpoints they keep only the fields for policy and
 // routes, with which the endpoints cannot be written. If node is empty everything is kept whole.
 func NewTables(log *zap.Logger, node string) *Tables {
-	t := &Tables{log: log, now: time.Now, reducer: reducer{node: node}}
+	t := &Tables{log: log, now: time.Now, reducer: reducer{node: node, confirmed: confirmations{}}}
 	t.current.Store(newSnapshot())
 	t.status.Since = t.now()
 	return t

@@ -82,6 +82,7 @@ func (w *working) take(e Event, now func() time.Time) bool {
 	case e.Type == EventDelete && newer(goneAt):
 		if good != nil && newer(goodAt) {
 			w.objects.remove(e.Key)
+			delete(w.reducer.confirmed, e.Key)
 		}
 		if w.inSync {
 			w.remember(e)

@@ -156,7 +156,7 @@ func find(ctx context.Context, store datastore.Store, t target, o getOptions) (a
 			errs = append(errs, err)
 			continue
 		}
-		a.objects = append(a.objects, found)
+		a.objects = append(a.objects, withClaim(found))
 	}
 	return a, errs
 }
@@ -172,7 +172,7 @@ func list(ctx context.Context, store datastore.Store, a answer, o getOptions) (a
 	}
 	for _, x := range all {
 		if m := x.Metadata(); o.match.Empty() || m != nil && o.match.Matches(labels.Set(m.GetLabels())) {
-			a.objects = append(a.objects, x)
+			a.objects = append(a.objects, withClaim(x))
 		}
 	}
 	if a.kind.Kind == model.KindTier {
@@ -182,6 +182,17 @@ func list(ctx context.Context, store datastore.Store, a answer, o getOptions) (a
 	}
 	a.revision = revision
 	return a, nil
+}
+
+// withClaim shows a pod's addresses as Calico does: also those that only its annotations name so far.
+func withClaim(o *model.Object) *model.Object {
+	w, ok := o.Value.(*model.WorkloadEndpoint)
+	if !ok || w.Spec.Claim == nil {
+		return o
+	}
+	shown := *o
+	shown.Value = w.Confirmed()
+	return &shown
 }
 
 // tierOrder puts tiers without an order last.

@@ -52,6 +52,7 @@ func newCNI(j *joined, policy *policyPart) *cniPart {
 		News: &j.endpoints, Enforced: p.enforced, Report: p.report,
 		Agent: func(*cni.Config) bool { return p.statusDir() != "" }, Lasting: true,
 		InterfaceWith: podnet.InterfaceWith, Assigned: p.ahead.Assigned,
+		Confirm: j.tables.Confirm, Released: j.tables.Withdraw,
 		Deferred: filepath.Join(p.runDir, "cni-deferred"), Log: p.log})
 	p.server = cniserver.New(p.engine, p.log)
 	return p

@@ -53,6 +53,7 @@ func parts(j *joined) ([]part.Part, error) {
 		newAddresses(j),
 		newRegistration(j),
 		newTakeover(j),
+		part.Optional(newClaims(j)),
 	}, orchestrator...), nil
 }
 

@@ -337,6 +337,7 @@ func (c *call) writeEndpoint(
 		if err := c.mayReplace(stored); err != nil {
 			return err
 		}
+		c.confirm(key, a.Addresses...)
 		if stored == nil {
 			if pod.live {
 				return podGone(c.work)
@@ -358,6 +359,20 @@ func (c *call) writeEndpoint(
 		}
 	}
 	return fmt.Errorf("%s changed %d times while it was being written", key, writeAttempts)
+}
+
+// confirm makes the addresses of an endpoint known to the agent in this process.
+func (c *call) confirm(endpoint model.Key, addresses ...netip.Addr) {
+	if c.Confirm != nil {
+		c.Confirm(endpoint, addresses...)
+	}
+}
+
+// released makes it known to the agent in this process that addresses are not the endpoint's any more.
+func (c *call) released(addresses []netip.Addr) {
+	if key, err := c.work.key(); err == nil && c.Released != nil {
+		c.Released(key, addresses...)
+	}
 }
 
 // podGone returns the error for a pod that Kubernetes does not have (any more).

@@ -59,7 +59,8 @@ func (c *call) releaseAll(ctx context.Context) error {
 
 // releaseHandle releases all addresses of a handle, counted or not.
 func (c *call) releaseHandle(ctx context.Context, handle string) error {
-	if _, err := c.allocator().ReleaseFromHost(ctx, c.work.Node, handle); err != nil {
+	released, err := c.allocator().ReleaseFromHost(ctx, c.work.Node, handle)
+	if c.released(released); err != nil {
 		return fmt.Errorf("release handle %s: %w", handle, err)
 	}
 	return nil
@@ -91,13 +92,17 @@ func (c *call) deleteEndpoint(ctx context.Context) (hostIf string, err error) {
 				zap.String("owner", e.Spec.ContainerID))
 			return "", nil
 		}
-		if e != nil && e.Spec.ContainerID == "" && len(e.Spec.IPNetworks) == 0 && c.store.Keeps(model.KindNamespace) {
+		if e != nil && e.Spec.ContainerID == "" && len(e.Confirmed().Spec.IPNetworks) == 0 &&
+			c.store.Keeps(model.KindNamespace) {
 			return "", nil // a pod of the Kubernetes API that has no container yet
 		}
 		if c.ours(stored) && (c.work.Pod == "" || c.newer() == "") {
 			hostIf = e.Spec.InterfaceName
 		}
 		_, err = c.store.Delete(ctx, stored.Key, stored.Revision)
+		if err == nil {
+			c.confirm(stored.Key)
+		}
 		switch {
 		case err == nil, errors.Is(err, datastore.ErrNotFound):
 			return hostIf, nil
@@ -184,7 +189,7 @@ func (c *call) check(ctx context.Context) error {
 		return err
 	}
 	var problems []error
-	if have := endpointAddresses(e); !sameAddresses(have, want) {
+	if have := endpointAddresses(e.Confirmed()); !sameAddresses(have, want) {
 		problems = append(problems, fmt.Errorf("%s has addresses %v, ADD returned %v", stored.Key, have, want))
 	}
 	if a.HostIf != e.Spec.InterfaceName {

@@ -96,7 +96,7 @@ func (w workload) endpoint(old *model.WorkloadEndpoint, a *cni.Attachment, kuber
 	s := &e.Spec
 	s.Orchestrator, s.Node, s.ContainerID, s.Pod, s.Endpoint = w.orchestrator(), w.Node, w.ContainerID, w.Pod, w.IfName
 	s.InterfaceName, s.MAC = a.HostIf, a.MAC
-	s.IPNetworks = nil
+	s.IPNetworks, s.Claim = nil, nil
 	for _, ip := range a.Addresses {
 		s.IPNetworks = append(s.IPNetworks, netip.PrefixFrom(ip, ip.BitLen()).String())
 	}

@@ -59,6 +59,11 @@ type Config struct {
 	// InterfaceWith returns the name of the interface of this host that has an address or leads to a workload with it,
 	// empty if there is none: such an address is not assigned. Nil: not checked.
 	InterfaceWith func(netip.Addr) (string, error)
+	// Confirm is called with the addresses of a container before its endpoint is written, and without any when the
+	// endpoint is deleted. Nil: an agent in another process reads them from IPAM.
+	Confirm func(endpoint model.Key, addresses ...netip.Addr)
+	// Released is called with the addresses of a container that are released.
+	Released func(endpoint model.Key, addresses ...netip.Addr)
 	// Assigned is called with each served request. It must not block.
 	Assigned func(ipam.Request)
 	Log      *zap.Logger

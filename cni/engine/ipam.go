@@ -302,6 +302,7 @@ func (c *call) giveBack(ctx context.Context, got []netip.Addr) error {
 	for _, a := range got {
 		releases = append(releases, ipam.Release{Address: a, Handle: c.work.handle()})
 	}
+	c.released(got)
 	_, err := c.allocator().ReleaseIPs(ctx, releases...)
 	return err
 }

@@ -115,7 +115,7 @@ func TestKubernetes(t *testing.T) {
 		Open: func(context.Context, *cni.Config) (engine.Store, func(), error) {
 			return n.cache.Begin(), func() {}, nil
 		},
-		Node: func(*cni.Config) (string, error) { return "node-1", nil }})
+		Node: func(*cni.Config) (string, error) { return "node-1", nil }, Confirm: n.tables.Confirm})
 	try := func(step cni.Step, name, id string, a *cni.Attachment) *cni.Response {
 		t.Helper()
 		text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "net", "datastore_type": "kubernetes",
@@ -141,7 +141,7 @@ func TestKubernetes(t *testing.T) {
 		o, err := store.Get(t.Context(), model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop",
 			Name: "node--1-k8s-" + name + "-eth0"})
 		n.must(err)
-		e := o.Value.(*model.WorkloadEndpoint)
+		e := o.Value.(*model.WorkloadEndpoint).Confirmed()
 		return map[string]string{"container": e.Spec.ContainerID, "addresses": strings.Join(e.Spec.IPNetworks, ",")}
 	}
 	// The DEL of a container of an earlier pod of that name leaves the interface, which has the same name.
@@ -212,8 +212,8 @@ func TestKubernetes(t *testing.T) {
 	}
 	// Policy and routes follow the tables, whose watch has ended: an ADD waits for no event of it.
 	if o := n.tables.Snapshot().Get(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop",
-		Name: "node--1-k8s-late-eth0"}); o == nil {
-		t.Error("the tables do not have the endpoint of a pod that the watch has not delivered")
+		Name: "node--1-k8s-late-eth0"}); o == nil || len(o.Workload().Spec.IPNetworks) != 1 {
+		t.Errorf("the tables do not have the address of a pod that the watch has not delivered: %v", o)
 	}
 	for name, id := range map[string]string{"one": "c1", "two": "c2", "fixed": "c3b", "late": "c4", "repeated": "c5"} {
 		call(cni.StepDel, name, id, nil)

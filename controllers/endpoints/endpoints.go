@@ -82,7 +82,7 @@ func (*Endpoints) Decide(s loop.State, key model.Key) []change.Change {
 		return nil
 	}
 	pod := s.Source.Get(origin).Workload()
-	if pod == nil || len(pod.Spec.IPNetworks) == 0 {
+	if pod == nil || len(pod.Confirmed().Spec.IPNetworks) == 0 {
 		return nil // not running: the CNI plugin deletes it
 	}
 	next := have.Clone()

@@ -91,5 +91,5 @@ func (t tableFacts) has(namespace, pod, kubernetesNode string, address netip.Add
 		return false
 	}
 	w := t.source.Get(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: namespace, Name: name}).Workload()
-	return w != nil && hasAddress(w.Spec.IPNetworks, address)
+	return w != nil && hasAddress(w.Confirmed().Spec.IPNetworks, address)
 }

@@ -103,7 +103,7 @@ func evaluatePod(p *model.Pod, kubernetesNode string, address netip.Addr) (reaso
 	if err != nil {
 		return "", true
 	}
-	if w != nil && hasAddress(w.Spec.IPNetworks, address) {
+	if w != nil && hasAddress(w.Confirmed().Spec.IPNetworks, address) {
 		return "", true
 	}
 	if !ended(p) && slices.ContainsFunc(pluginAddresses(p), func(text string) bool { return is(text, address) }) {
@@ -141,7 +141,7 @@ func (c *Collector) endpointHas(ctx context.Context, a *allocation, pod *model.P
 	if !ok {
 		return true, o.Err
 	}
-	return hasAddress(w.Spec.IPNetworks, a.Address), nil
+	return hasAddress(w.Confirmed().Spec.IPNetworks, a.Address), nil
 }
 
 func hasAddress(networks []string, address netip.Addr) bool {

@@ -42,7 +42,8 @@ type Calculator struct {
 	// endpoints are this node's; subjects finds the policies that select them.
 	endpoints  map[model.Key]*endpoint
 	subjects   *labels.Index[*endpoint, ID]
-	interfaces map[string]*claim // of workloads: the claimants of each
+	claimed    map[model.Key]bool // see credible
+	interfaces map[string]*claim  // of workloads: the claimants of each
 	policies   map[ID]*policyState
 	profiles   map[string]*policyState
 	tiers      map[string]tier
@@ -73,6 +74,7 @@ type dirty struct {
 	settings  bool
 	hosts     bool
 	floating  bool
+	claimed   bool
 	tunnel    bool
 }
 
@@ -95,7 +97,7 @@ func New(c Config) *Calculator {
 	calc := &Calculator{
 		config: c, table: ruleset.NewTable(),
 		items: newItems(), sets: map[setKey]*memberSet{},
-		endpoints: map[model.Key]*endpoint{}, interfaces: map[string]*claim{},
+		endpoints: map[model.Key]*endpoint{}, interfaces: map[string]*claim{}, claimed: map[model.Key]bool{},
 		policies: map[ID]*policyState{}, profiles: map[string]*policyState{}, tiers: map[string]tier{},
 		services: map[Service][]namedSlice{}, slices: map[model.Key]Service{},
 		lists: map[string]*list{}, constants: map[string]int{}, bad: map[model.Key]string{},
@@ -222,13 +224,16 @@ func (c *Calculator) take(k model.Key, o *model.Object) {
 	switch k.Kind {
 	case model.KindFelixConfiguration, model.KindIPPool:
 		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
-		c.dirty.floating = c.dirty.floating || k.Kind == model.KindIPPool
+		if k.Kind == model.KindIPPool {
+			c.dirty.claimed, c.dirty.floating = true, true
+		}
 	case model.KindBGPConfiguration:
 		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
 		c.bgpPorts.take(k.Name, value[model.BGPConfiguration](o))
 	case model.KindNode:
 		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
 		c.takeNode(k.Name, value[model.Node](o))
+		c.dirty.claimed = true
 	case model.KindTier:
 		c.takeTier(k.Name, value[model.Tier](o))
 	case model.KindProfile:
@@ -276,6 +281,7 @@ func IsPolicy(k model.Kind) bool {
 // settle brings the table up to date with the received changes.
 func (c *Calculator) settle() {
 	c.settleSettings()
+	c.settleClaimed()
 	if c.dirty.tunnel {
 		c.writeTunnels()
 	}

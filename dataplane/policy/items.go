@@ -128,6 +128,7 @@ func parseNets(texts []string) []netip.Prefix {
 }
 
 func (c *Calculator) takeWorkload(k model.Key, w *model.WorkloadEndpoint) {
+	w = c.credible(k, w)
 	// without addresses it is none, as in Calico
 	if w == nil || w.Spec.InterfaceName == "" || len(w.Spec.IPNetworks) == 0 {
 		c.dropItem(k)

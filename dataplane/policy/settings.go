@@ -297,6 +297,9 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 type nodeNets struct {
 	members *members.Set
 	of      map[string][]netip.Prefix
+	// tunnels are addresses of nodes, too; no set has them. count says how many nodes have an address of either list.
+	tunnels map[string][]netip.Prefix
+	count   map[netip.Prefix]int
 }
 
 func newNodeNets(t *ruleset.Table) nodeNets {
@@ -306,7 +309,8 @@ func newNodeNets(t *ruleset.Table) nodeNets {
 			Origin: ClusterSet})
 	}
 	both := bothSets{{t, hostsSet + "4"}, {t, hostsSet + "6"}}
-	return nodeNets{members: members.New(true, both), of: map[string][]netip.Prefix{}}
+	return nodeNets{members: members.New(true, both), of: map[string][]netip.Prefix{},
+		tunnels: map[string][]netip.Prefix{}, count: map[netip.Prefix]int{}}
 }
 
 // bothSets are the elements of a set for IPv4 and of one for IPv6.
@@ -328,20 +332,37 @@ func (n *nodeNets) set(name string, nets []netip.Prefix) {
 	for _, p := range before {
 		n.members.Remove(ruleset.Element{Prefix: p})
 	}
-	if n.of[name] = nets; len(nets) == 0 {
-		delete(n.of, name)
+	n.replace(n.of, name, nets)
+}
+
+// replace sets one node's addresses in one of the lists.
+func (n *nodeNets) replace(list map[string][]netip.Prefix, name string, nets []netip.Prefix) {
+	for _, p := range list[name] {
+		if n.count[p]--; n.count[p] == 0 {
+			delete(n.count, p)
+		}
+	}
+	for _, p := range nets {
+		n.count[p]++
+	}
+	if list[name] = nets; len(nets) == 0 {
+		delete(list, name)
 	}
 }
 
 // takeNode enters the addresses of a node; nil is gone.
 func (c *Calculator) takeNode(name string, n *model.Node) {
-	var nets []netip.Prefix
+	var nets, tunnels []netip.Prefix
 	if n != nil {
 		for _, a := range nodeAddresses(n) {
 			nets = append(nets, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
+	for _, t := range n.TunnelAddresses() {
+		tunnels = append(tunnels, netip.PrefixFrom(t.Address, t.Address.BitLen()))
+	}
 	c.nodes.set(name, nets)
+	c.nodes.replace(c.nodes.tunnels, name, tunnels)
 }
 
 // bgpPorts are the ports on which nodes of the cluster may listen for BGP, by the BGPConfiguration that sets them. The

@@ -88,6 +88,9 @@ func (c *conversion) pod(o *model.Object, in *model.Pod) {
 		in.Spec.ServiceAccountName = cmp.Or(in.Spec.ServiceAccountName, "default")
 	}
 	w, notices, err := Pod(in, interfacePrefix)
+	if w != nil {
+		w = w.Confirmed() // whoever gives the documents decides about all of them
+	}
 	const noEndpoint = "the pod has no endpoint"
 	c.note(o.Key, notices, err, noEndpoint)
 	switch {

@@ -99,13 +99,23 @@ func Pod(in *model.Pod, prefix string) (*model.WorkloadEndpoint, []Notice, error
 		w.Annotations[annotationNetworks] = status
 	}
 	if !finished(in) {
-		ips := podIPs(n, in)
-		for _, a := range ips {
-			w.Spec.IPNetworks = append(w.Spec.IPNetworks, netip.PrefixFrom(a, a.BitLen()).String())
-		}
-		w.Spec.IPNATs = floatingIPs(n, in, ips)
+		w.Spec.IPNetworks, w.Spec.IPNATs, w.Spec.Claim = podAddresses(n, in)
 	}
 	return w, n.list, nil
+}
+
+// podAddresses returns the addresses of a pod: those of its status, which only the kubelet writes, or else a claim with
+// those of its annotations.
+func podAddresses(n *notices, in *model.Pod) (networks []string, nats []model.IPNAT, claim *model.Claim) {
+	ips, confirmed := podIPs(n, in)
+	for _, a := range ips {
+		networks = append(networks, netip.PrefixFrom(a, a.BitLen()).String())
+	}
+	nats = floatingIPs(n, in, ips)
+	if !confirmed && len(ips) > 0 {
+		return nil, nil, &model.Claim{IPNetworks: networks, IPNATs: nats}
+	}
+	return networks, nats, nil
 }
 
 // InterfaceName returns Calico's name of a pod's host interface.
@@ -139,27 +149,28 @@ func finished(in *model.Pod) bool {
 		})
 }
 
-// podIPs returns the addresses of the first source that names any: the plugin's annotations are set before the status.
-func podIPs(n *notices, in *model.Pod) []netip.Addr {
+// podIPs returns the addresses of the first source that names any, and whether it is the status. The plugin's
+// annotations are set before the status.
+func podIPs(n *notices, in *model.Pod) (ips []netip.Addr, confirmed bool) {
 	status := make([]string, len(in.Status.PodIPs))
 	for i, ip := range in.Status.PodIPs {
 		status[i] = ip.IP
 	}
 	if ips, named := addresses(n, "status.podIPs", status...); named {
-		return ips
+		return ips, true
 	}
 	if ips, named := addresses(n, "status.podIP", in.Status.PodIP); named {
-		return ips
+		return ips, true
 	}
 	for _, a := range []string{AnnotationIPs, AnnotationIP, annotationAWSIPs} {
 		if in.Annotations[a] == "" {
 			continue
 		}
 		if ips, named := addresses(n, annotation(a), strings.Split(in.Annotations[a], ",")...); named {
-			return ips
+			return ips, false
 		}
 	}
-	return nil
+	return nil, false
 }
 
 // addresses parses the addresses of one source, and reports whether it names any.

@@ -106,17 +106,17 @@ serviceAccountName: robot
 
 func TestPodsAddressesComeFromTheFirstThatNamesAny(t *testing.T) {
 	const deleting = `deletionTimestamp: "2026-08-01T10:00:00Z", `
-	for _, c := range []struct{ rule, pod, want, notice string }{
+	for _, c := range []struct{ rule, pod, want, notice string }{ // the want of a claim ends in "claimed"
 		{"status.podIPs", `{status: {podIPs: [{ip: 10.0.0.1}], podIP: 10.0.0.2}}`, "10.0.0.1/32", ""},
 		{"status.podIP",
 			`{status: {podIP: 10.0.0.2}, metadata: {annotations: {cni.projectcalico.org/podIPs: 10.0.0.3/32}}}`,
 			"10.0.0.2/32", ""},
 		{"podIPs",
-			`{metadata: {annotations: {cni.projectcalico.org/podIPs: "10.0.0.3/32,fd00::3/128", cni.projectcalico.org/podIP: 10.0.0.4/32}}}`, "10.0.0.3/32 fd00::3/128", ""},
+			`{metadata: {annotations: {cni.projectcalico.org/podIPs: "10.0.0.3/32,fd00::3/128", cni.projectcalico.org/podIP: 10.0.0.4/32}}}`, "10.0.0.3/32 fd00::3/128 claimed", ""},
 		{"podIP",
-			`{metadata: {annotations: {cni.projectcalico.org/podIPs: "", cni.projectcalico.org/podIP: 10.0.0.4/32, vpc.amazonaws.com/pod-ips: 10.0.0.5}}}`, "10.0.0.4/32", ""},
+			`{metadata: {annotations: {cni.projectcalico.org/podIPs: "", cni.projectcalico.org/podIP: 10.0.0.4/32, vpc.amazonaws.com/pod-ips: 10.0.0.5}}}`, "10.0.0.4/32 claimed", ""},
 		{"AWS", `{metadata: {annotations: {vpc.amazonaws.com/pod-ips: "10.0.0.5, 10.0.0.6"}}}`,
-			"10.0.0.5/32 10.0.0.6/32", ""},
+			"10.0.0.5/32 10.0.0.6/32 claimed", ""},
 		{"none", `{}`, "", ""},
 		{"succeeded", `{status: {podIP: 10.0.0.1, phase: Succeeded}}`, "", ""},
 		{"failed", `{status: {podIP: 10.0.0.1, phase: Failed}}`, "", ""},
@@ -136,7 +136,11 @@ func TestPodsAddressesComeFromTheFirstThatNamesAny(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(w.Spec.IPNetworks, " "); got != c.want || sentences(notices) != c.notice {
+		got := strings.Join(w.Spec.IPNetworks, " ")
+		if w.Spec.Claim != nil {
+			got = strings.Join(append(w.Spec.Claim.IPNetworks, "claimed"), " ")
+		}
+		if got != c.want || sentences(notices) != c.notice {
 			t.Errorf("%s: %q %q", c.rule, got, sentences(notices))
 		}
 	}

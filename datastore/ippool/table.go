@@ -87,6 +87,21 @@ func Read(r model.Reader) Table {
 	return NewTable(pools...)
 }
 
+// ReadForWorkloads returns a Table of all IP pools whose addresses workloads may have.
+func ReadForWorkloads(r model.Reader) Table {
+	var pools []Pool
+	for k, v := range model.All[model.IPPool](r, model.KindIPPool) {
+		uses := v.Spec.AllowedUses
+		if len(uses) > 0 && !slices.Contains(uses, v3.IPPoolAllowedUseWorkload) {
+			continue
+		}
+		if p, err := Parse(k.Name, &v.Spec); err == nil {
+			pools = append(pools, p)
+		}
+	}
+	return NewTable(pools...)
+}
+
 // Of returns the most specific pool that contains p, nil if none does. It does not allocate, and tests each pool at
 // most once: pools are few.
 func (t Table) Of(p netip.Prefix) *Pool {

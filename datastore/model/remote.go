@@ -52,7 +52,7 @@ func (o *Object) Remote(
 		Endpoint: s.Endpoint, ServiceAccountName: s.ServiceAccountName, Profiles: s.Profiles, Ports: s.Ports}
 	e.common = common(scratch)
 	rest := WorkloadEndpointSpec{Workload: s.Workload, IPNATs: s.IPNATs,
-		AllowSpoofedSourcePrefixes: s.AllowSpoofedSourcePrefixes, QoSControls: s.QoSControls}
+		AllowSpoofedSourcePrefixes: s.AllowSpoofedSourcePrefixes, QoSControls: s.QoSControls, Claim: s.Claim}
 	if s.Orchestrator != "k8s" {
 		rest.ContainerID = s.ContainerID // it may identify the workload for people
 	}
@@ -102,8 +102,8 @@ func (o *Object) Workload() *WorkloadEndpoint {
 	}
 	if e.rest != nil {
 		s.Workload, s.ContainerID = e.rest.Workload, e.rest.ContainerID
-		s.IPNATs, s.AllowSpoofedSourcePrefixes, s.QoSControls = e.rest.IPNATs, e.rest.AllowSpoofedSourcePrefixes,
-			e.rest.QoSControls
+		s.IPNATs, s.AllowSpoofedSourcePrefixes, s.QoSControls, s.Claim = e.rest.IPNATs,
+			e.rest.AllowSpoofedSourcePrefixes, e.rest.QoSControls, e.rest.Claim
 	}
 	return w
 }

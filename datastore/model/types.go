@@ -2,6 +2,7 @@ package model
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/projectcalico/api/pkg/lib/numorstring"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -97,6 +98,38 @@ type WorkloadEndpointSpec struct {
 	Ports                      []EndpointPort `json:"ports,omitempty"`
 	AllowSpoofedSourcePrefixes []string       `json:"allowSpoofedSourcePrefixes,omitempty"`
 	QoSControls                *QoSControls   `json:"qosControls,omitempty"`
+	// Claim has addresses that nothing confirms yet. It is never stored.
+	Claim *Claim `json:"-"`
+}
+
+// Claim has the addresses of a pod of the Kubernetes API that only its annotations name. Whoever may change the pod can
+// write them, so they do not count before the status of the pod, or a record of IPAM, confirms them.
+type Claim struct {
+	IPNetworks []string
+	IPNATs     []IPNAT
+}
+
+// Addresses returns the claimed addresses in ascending order.
+func (c *Claim) Addresses() []netip.Addr {
+	var list []netip.Addr
+	for _, text := range c.IPNetworks {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			list = append(list, p.Addr())
+		}
+	}
+	slices.SortFunc(list, netip.Addr.Compare)
+	return list
+}
+
+// Confirmed returns the endpoint with the addresses of its claim as its own. w is not changed.
+func (w *WorkloadEndpoint) Confirmed() *WorkloadEndpoint {
+	if w.Spec.Claim == nil {
+		return w
+	}
+	confirmed := *w
+	confirmed.Spec.IPNetworks, confirmed.Spec.IPNATs = w.Spec.Claim.IPNetworks, w.Spec.Claim.IPNATs
+	confirmed.Spec.Claim = nil
+	return &confirmed
 }
 
 // IPNAT maps an external address to an internal one of the endpoint.

@@ -182,6 +182,9 @@ func quarantined(s *datastore.Snapshot, key model.Key) bool {
 
 // remember caches an object as it is stored.
 func (c *Cache) remember(o *model.Object) {
+	if c.kinds[o.Key.Kind] {
+		o = c.tables.Confirmed(o)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {

@@ -192,6 +192,7 @@ func TestShownByCalicoctl(t *testing.T) {
 			}
 		case model.KindWorkloadEndpoint:
 			o.Metadata().SetAnnotations(nil)
+			o.Value = o.Value.(*model.WorkloadEndpoint).Confirmed()
 		}
 		text, err := json.Marshal(o.Value)
 		if err != nil {

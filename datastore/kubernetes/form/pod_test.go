@@ -39,6 +39,10 @@ func TestEndpoint(t *testing.T) {
 		t.Fatalf("%+v, %v", o, notices)
 	}
 	w := o.Value.(*model.WorkloadEndpoint)
+	if len(w.Spec.IPNetworks) > 0 {
+		t.Errorf("addresses of annotations count: %+v", w)
+	}
+	w = w.Confirmed()
 	if !reflect.DeepEqual(w.Spec.IPNetworks, []string{"10.0.0.7/32", "fd00::7/128"}) || w.Spec.ContainerID != "c1" ||
 		len(w.Spec.Ports) != 1 || w.UID != "u" ||
 		!reflect.DeepEqual(w.Annotations, map[string]string{"cni.projectcalico.org/ipv4pools": `["p"]`}) ||
@@ -83,8 +87,8 @@ func TestEndpoint(t *testing.T) {
 			t.Errorf("%s: %+v, %v", what, o, notices)
 			continue
 		}
-		if o != nil && (len(o.Value.(*model.WorkloadEndpoint).Spec.IPNetworks) > 0) != c.hasAddress || o != nil &&
-			(o.Err != nil) != (c.errors > 0) {
+		if o != nil && (len(o.Value.(*model.WorkloadEndpoint).Confirmed().Spec.IPNetworks) > 0) != c.hasAddress ||
+			o != nil && (o.Err != nil) != (c.errors > 0) {
 			t.Errorf("%s: %+v, %v", what, o.Value, o.Err)
 		}
 	}
@@ -94,6 +98,7 @@ func TestEndpoint(t *testing.T) {
 // container.
 func TestEndpointPatches(t *testing.T) {
 	o, _ := Endpoint(kubePod(nil), config)
+	o.Value = o.Value.(*model.WorkloadEndpoint).Confirmed()
 	patch, err := EndpointPatch(o)
 	after, meta := patched(t, nil, patch, err)
 	if want := map[string]string{conversion.AnnotationIP: "10.0.0.7/32",

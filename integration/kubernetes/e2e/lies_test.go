@@ -4,11 +4,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/ipam"
 )
 
 const (
@@ -26,6 +32,7 @@ func TestAPILies(t *testing.T) {
 	}{
 		{"objects that are nothing", (*world).testGarbage},
 		{"pods that claim what is another's", (*world).testClaims},
+		{"addresses that nothing confirms", (*world).testUnconfirmed},
 		{"a kubelet that writes of another node", (*world).testOtherKubelet},
 		{"invalid NetworkPolicies", (*world).testInvalidPolicies},
 		{"a Node that is deleted and made again", (*world).testNodeAgain},
@@ -177,6 +184,94 @@ func (w *world) testClaims(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// testUnconfirmed has a tenant's pod, whose interface exists, claim addresses in its annotations before the kubelet
+// reports one. Only an address that IPAM has assigned to the pod is routed to it.
+func (w *world) testUnconfirmed(t *testing.T) {
+	assigned, err := ipam.New(w.store, zap.NewNop(), time.Now).AutoAssign(t.Context(), ipam.Request{Host: "n2", Num4: 1,
+		Handle: "k8s-pod-network.claimant", Use: v3.IPPoolAllowedUseWorkload,
+		Attrs: map[string]string{"node": "n2", "namespace": "default", "pod": "claimant"}})
+	must(t, err)
+	own := assigned.V4.Addresses[0].Addr()
+	stranger := own.Next() // of the same block, assigned to nobody
+	elsewhere := netip.MustParseAddr("198.51.100.53")
+	p := &pod{name: "claimant", ns: w.Spec.Name + "-claimant", ip: own,
+		iface: conversion.InterfaceName("cali", "default", "claimant")}
+	claim := func(ip netip.Addr) {
+		w.annotate(t, p.name, map[string]any{"cni.projectcalico.org/podIP": ip.String() + "/32",
+			"cni.projectcalico.org/podIPs": ip.String() + "/32", "cni.projectcalico.org/containerID": "claimant"})
+	}
+	w.apply(t, pods(), map[string]any{"kind": "Pod", "apiVersion": "v1",
+		"metadata": map[string]any{"name": p.name, "labels": map[string]string{"app": "claimant"}},
+		"spec": map[string]any{"nodeName": "n2", "terminationGracePeriodSeconds": 0,
+			"containers": []any{map[string]any{"name": "c", "image": "i"}}}})
+	w.wire(t, w.n2, p)
+	for _, ip := range []netip.Addr{elsewhere, stranger, w.a.ip} {
+		claim(ip)
+		awaitStatus(t, w.n2, "annotations of the pod claim "+ip.String()+"/32, which IPAM has not assigned to it")
+		if r, err := w.n2.Run("ip", "route", "get", ip.String()); err == nil && strings.Contains(r, p.iface) {
+			t.Errorf("%s is routed to the claimant: %s", ip, r)
+		}
+	}
+	w.connected(t)
+	claim(own)
+	until(t, "a route to the address that IPAM has assigned", func() error {
+		r, err := route(w.n2, own.String())
+		if err == nil && !strings.Contains(r, p.iface) {
+			err = fmt.Errorf("the route is %s", r)
+		}
+		return err
+	})
+	until(t, "no notice about it", func() error {
+		if out := status(w.n2); strings.Contains(out, "claim") {
+			return fmt.Errorf("still:\n%s", out)
+		}
+		return nil
+	})
+	w.server.Request(t, http.MethodDelete, pods(p.name), nil)
+	w.testClaimsElsewhere(t)
+}
+
+// testClaimsElsewhere has pods of other nodes claim the address of a, which policy keeps from b, under labels that may
+// reach b.
+func (w *world) testClaimsElsewhere(t *testing.T) {
+	w.apply(t, networkPolicies, onlyFrom("only-friends", "b", "friend", 7))
+	until(t, "the policy", func() error { return hasPolicy(w, "only-friends") })
+	friend := func(name, node string, ip netip.Addr) {
+		w.apply(t, pods(), map[string]any{"kind": "Pod", "apiVersion": "v1",
+			"metadata": map[string]any{"name": name, "labels": map[string]string{"app": "friend"},
+				"annotations": map[string]string{"cni.projectcalico.org/podIP": ip.String() + "/32"}},
+			"spec": map[string]any{"nodeName": node, "terminationGracePeriodSeconds": 0,
+				"containers": []any{map[string]any{"name": "c", "image": "i"}}}})
+	}
+	elements := func() string {
+		out, err := w.n2.Run("nft", "list", "table", "inet", "manx")
+		must(t, err)
+		return out
+	}
+	friend("nowhere", "no-such-node", w.a.ip)
+	friend("outside", "n1", netip.MustParseAddr("198.51.100.54"))
+	friend("node", "n1", w.n1.IP4)
+	credible := netip.MustParseAddr("10.10.99.99") // in a pool, and nobody's
+	friend("starting", "n1", credible)
+	until(t, "the address of a pod that starts elsewhere", func() error {
+		if !strings.Contains(elements(), credible.String()) {
+			return fmt.Errorf("it is in no set")
+		}
+		return nil
+	})
+	if strings.Contains(elements(), "198.51.100.54") {
+		t.Error("an address outside of all pools is in a set")
+	}
+	if w.a.dial(w.b, 7) == nil {
+		t.Error("a reaches b since a pod without a node claims its address")
+	}
+	for _, name := range []string{"nowhere", "outside", "node", "starting"} {
+		w.server.Request(t, http.MethodDelete, pods(name), nil)
+	}
+	w.server.Request(t, http.MethodDelete, networkPolicies+"/only-friends", nil)
+	w.connected(t)
 }
 
 // testOtherKubelet uses the credentials of n1's kubelet and of a user who may edit pods for objects of others.

@@ -1,0 +1,42 @@
+package policy
+
+import (
+	"net/netip"
+
+	"github.com/manxnet/manx/datastore/ippool"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// credible returns another node's pod with those of its claimed addresses that a pod can have: whoever may change a pod
+// can claim any. The pod's node exists, and the address is in a pool for workloads and is no node's. Every other
+// endpoint, and nil, is returned as it is: those of this node are decided about before they come here.
+func (c *Calculator) credible(k model.Key, w *model.WorkloadEndpoint) *model.WorkloadEndpoint {
+	if w == nil || w.Spec.Claim == nil || w.Spec.Node == c.config.Node {
+		delete(c.claimed, k)
+		return w
+	}
+	c.claimed[k] = true
+	confirmed := *w.Confirmed()
+	confirmed.Spec.IPNetworks = nil
+	if c.reader.Get(model.ResourceKey(model.KindNode, w.Spec.Node)) == nil {
+		return &confirmed
+	}
+	pools := ippool.ReadForWorkloads(c.reader)
+	for _, a := range w.Spec.Claim.Addresses() {
+		p := netip.PrefixFrom(a, a.BitLen())
+		if pools.Of(p) != nil && c.nodes.count[p] == 0 {
+			confirmed.Spec.IPNetworks = append(confirmed.Spec.IPNetworks, p.String())
+		}
+	}
+	return &confirmed
+}
+
+// settleClaimed decides again about claims after a change of pools or nodes.
+func (c *Calculator) settleClaimed() {
+	if !c.dirty.claimed {
+		return
+	}
+	for k := range c.claimed {
+		c.takeWorkload(k, c.reader.Get(k).Workload())
+	}
+}
