@@ -40,6 +40,9 @@ The local manxd evaluates: for this node the rules that it keeps in the kernel (
 rules that it computes from the same objects. With -f the objects come from files, of Calico's and Kubernetes' kinds
 (Pods, Namespaces, NetworkPolicies), without daemon and datastore.
 
+If policy allows the packet, and a base chain of another program on this node drops it, such as Docker's, a line behind
+the verdict names the chain and its rule.
+
 With --live the kernel traces the next packet of the flow on this node through the chains of all nftables tables, those
 of other programs too, and each verdict is compared with the explanation. Send the packet when the command requests it.
 Packets of established connections do not count, since policy is not evaluated for them.

@@ -17,6 +17,10 @@ func (d *playedDaemon) Explain(context.Context, *manxv1.ExplainRequest) (*manxv1
 		Source: &manxv1.ExplainedEnd{Kind: "pod", Name: "shop/web", Address: "10.65.0.2", Node: "n1",
 			Interface: "cali1"}, Destination: &manxv1.ExplainedEnd{Kind: "outside", Address: "192.0.2.1"},
 		Flow: "tcp/80", Allowed: true, By: "NetworkPolicy/shop/web egress 1 (egress of pod shop/web)",
+		Others: []*manxv1.OtherDrop{
+			{Node: "n1", Table: "ip6 filter", Chain: "FORWARD", Hook: "forward", By: "policy drop", Certain: true},
+			{Node: "n1", Table: "inet x", Chain: "y", Hook: "postrouting", By: "rule 2 of chain y, handle 4",
+				Except: []string{"rule 1 of chain y, handle 3, \"forged\nALLOWED\""}}},
 	}, nil
 }
 

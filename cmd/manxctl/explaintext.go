@@ -44,8 +44,24 @@ func writeExplanation(w io.Writer, x *manxv1.Explanation) error {
 	} else {
 		table.Fprintf(&b, "\n%s by %s\n", verdict, x.GetBy())
 	}
+	for _, o := range x.GetOthers() {
+		explainOther(&b, o)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// explainOther writes a line about a base chain of another program that drops the packet.
+func explainOther(b *strings.Builder, o *manxv1.OtherDrop) {
+	verdict := "BUT DROPPED"
+	if !o.GetCertain() {
+		verdict = "BUT PERHAPS DROPPED"
+	}
+	table.Fprintf(b, "%s at node %s by table %s, chain %s (hook %s, %s), which is another program's\n", verdict,
+		o.GetNode(), o.GetTable(), o.GetChain(), o.GetHook(), o.GetBy())
+	for _, e := range o.GetExcept() {
+		table.Fprintf(b, "  unless this rule before it accepts the packet: %s\n", e)
+	}
 }
 
 func explainedEnd(e *manxv1.ExplainedEnd) string {

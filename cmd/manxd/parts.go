@@ -23,11 +23,16 @@ func hostParts(h *host) ([]part.Part, error) {
 	if h.bgp, err = newBGP(h, passwords, connected, h.dataplane, h.filter); err != nil {
 		return nil, err
 	}
+	firewalls, err := newFirewalls(h)
+	if err != nil {
+		return nil, err
+	}
 	return []part.Part{
 		newSleepWatch(h),
 		h.dataplane,
 		part.Optional(h.filter),
 		newFlowLog(h, h.filter),
+		part.Optional(firewalls),
 		h.bgp,
 		connected,
 		passwords,

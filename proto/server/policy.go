@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/hostfirewall"
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/ruleset"
@@ -27,6 +28,7 @@ type PolicyView struct {
 	traces      atomic.Int32 // that run
 	programming prometheus.Histogram
 	newest      reading[dataplane.PolicyStatus]
+	firewalls   atomic.Pointer[Firewalls]
 }
 
 // PolicySource is the source of a PolicyView.
@@ -34,6 +36,15 @@ type PolicySource struct {
 	Agent  Policy
 	Tracer FlowTracer // nil: packets cannot be traced
 }
+
+// Firewalls are the rules of other programs on this node.
+type Firewalls interface {
+	// Tables returns their tables in the kernel, as they are now.
+	Tables() ([]*hostfirewall.Table, error)
+}
+
+// ShowFirewalls has explanations include the rules of other programs.
+func (v *PolicyView) ShowFirewalls(f Firewalls) { v.firewalls.Store(&f) }
 
 // Policy has the calls of the policy agent that the view uses.
 type Policy interface {

@@ -2,11 +2,13 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/manxnet/manx/dataplane/hostfirewall"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/policy/explain"
 	"github.com/manxnet/manx/dataplane/route"
@@ -46,7 +48,46 @@ func (v *PolicyView) Explain(_ context.Context, r *manxv1.ExplainRequest) (*manx
 		return nil, status.Error(codes.NotFound, err.Error())
 	}
 	answer.Notes = append(answer.Notes, policyProblems(agent)...)
-	return explanation.Of(answer), nil
+	others := v.others(answer)
+	out := explanation.Of(answer)
+	out.Others = others
+	return out, nil
+}
+
+// others returns the base chains of other programs on this node that drop a packet which policy allows. Rules that may
+// drop it become notes.
+func (v *PolicyView) others(a *explain.Answer) (list []*manxv1.OtherDrop) {
+	firewalls := v.firewalls.Load()
+	hop, here := a.HopAt(v.node)
+	if firewalls == nil || !here || !a.Allowed {
+		return nil
+	}
+	tables, err := (*firewalls).Tables()
+	if err != nil {
+		a.Notes = append(a.Notes, fmt.Sprintf("the rules of other programs on node %s cannot be read: %v", v.node, err))
+		return nil
+	}
+	one := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+	dropped, mayDrop := hostfirewall.Judge(tables, hostfirewall.Packet{
+		In: throughInterface(hop.In), Out: throughInterface(hop.Out), Source: one(hop.Source),
+		Destination: one(hop.Destination), Protocol: a.Flow.Protocol, SourcePort: a.Flow.SourcePort,
+		DestinationPort: a.Flow.Port, State: hostfirewall.StateNew})
+	for _, text := range mayDrop {
+		a.Notes = append(a.Notes, fmt.Sprintf("at node %s, of another program: %s", v.node, text))
+	}
+	for _, d := range dropped {
+		list = append(list, &manxv1.OtherDrop{Node: v.node, Table: d.Table, Chain: d.Chain, Hook: d.Hook, By: d.By,
+			Certain: d.Certain, Except: d.Except})
+	}
+	return list
+}
+
+// throughInterface is an interface of a hop, whose name may not be known.
+func throughInterface(name string) hostfirewall.Interface {
+	if name == explain.OtherInterface {
+		return hostfirewall.Interface{Any: true}
+	}
+	return hostfirewall.Interface{Name: name}
 }
 
 // explainWorld has this daemon's data.

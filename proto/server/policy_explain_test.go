@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/hostfirewall"
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/nft"
 	"github.com/manxnet/manx/dataplane/policy"
@@ -165,5 +166,55 @@ func TestReachNamesTheInterface(t *testing.T) {
 		if got.Prefix != want[0] || device != want[1] || got.Note != want[2] {
 			t.Errorf("%s: %+v through %q, want %v", address, got, device, want)
 		}
+	}
+}
+
+// otherRules are those of another program.
+type otherRules struct {
+	tables []*hostfirewall.Table
+	err    error
+}
+
+func (o otherRules) Tables() ([]*hostfirewall.Table, error) { return o.tables, o.err }
+
+// An explanation has the chains of other programs that drop what policy allows, and only then.
+func TestExplainOtherPrograms(t *testing.T) {
+	r, _ := withPolicy(t)
+	ask := func(flow string) *manxv1.Explanation {
+		t.Helper()
+		x, err := r.client.Explain(t.Context(), &manxv1.ExplainRequest{Source: "192.0.2.1", Destination: "shop/web",
+			Flow: flow})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	chains := map[string]*hostfirewall.Chain{
+		"FORWARD": {Name: "FORWARD", Base: &hostfirewall.Base{Hook: "forward", Drop: true}, Rules: []hostfirewall.Rule{
+			{Number: 1, Verdict: hostfirewall.Accept, Unread: []string{"match set"}}}},
+		"INPUT": {Name: "INPUT", Base: &hostfirewall.Base{Hook: "input", Drop: true}},
+		"pre": {Name: "pre", Base: &hostfirewall.Base{Hook: "prerouting"}, Rules: []hostfirewall.Rule{
+			{Number: 1, Verdict: hostfirewall.Drop, Unread: []string{"fib"}}}},
+	}
+	rules := otherRules{tables: []*hostfirewall.Table{{Family: "ip", Name: "filter", Chains: chains}}}
+	if x := ask("udp/53"); !x.GetAllowed() || len(x.GetOthers()) > 0 {
+		t.Errorf("without other programs: %v", x.GetOthers())
+	}
+	r.server.Policy.ShowFirewalls(rules)
+	x := ask("udp/53")
+	if len(x.GetOthers()) != 1 || !strings.Contains(strings.Join(x.GetNotes(), "\n"), "chain pre may drop it: rule 1") {
+		t.Fatalf("%v, %q", x.GetOthers(), x.GetNotes())
+	}
+	o := x.GetOthers()[0]
+	if o.GetNode() != "node-1" || o.GetTable() != "ip filter" || o.GetChain() != "FORWARD" ||
+		o.GetHook() != "forward" || o.GetBy() != "policy drop" || o.GetCertain() || len(o.GetExcept()) != 1 {
+		t.Errorf("%v", o)
+	}
+	if x := ask("tcp/80"); x.GetAllowed() || len(x.GetOthers()) > 0 {
+		t.Errorf("policy denies it, and yet: %v", x.GetOthers())
+	}
+	r.server.Policy.ShowFirewalls(otherRules{err: errors.New("no such device")})
+	if x := ask("udp/53"); !strings.Contains(strings.Join(x.GetNotes(), "\n"), "cannot be read: no such device") {
+		t.Errorf("%q", x.GetNotes())
 	}
 }

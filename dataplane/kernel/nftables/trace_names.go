@@ -54,6 +54,10 @@ func (n *chainNames) chain(family uint8, table, chain string, handle uint64) *ch
 
 func (k chainKey) about(b *netlink.Builder, table, chain uint16) {
 	b.Buf = append(b.Buf, k.family, unix.NFNETLINK_V0, 0, 0)
+	k.attributes(b, table, chain)
+}
+
+func (k chainKey) attributes(b *netlink.Builder, table, chain uint16) {
 	b.AttrText(table, k.table)
 	b.AttrText(chain, k.chain)
 }

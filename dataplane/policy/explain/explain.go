@@ -36,8 +36,8 @@ func Build(r model.Reader, settings policy.Config, node string) *policy.Calculat
 	return policy.Build(settings, r, interfaces(r, node))
 }
 
-// otherInterface represents one of unknown name.
-const otherInterface = "uplink"
+// OtherInterface represents one of unknown name.
+const OtherInterface = "uplink"
 
 // interfaces returns the interfaces of a node according to HostEndpoints. Its own addresses are on the only one that
 // has a name, or on one of unknown name.
@@ -58,11 +58,11 @@ func interfaces(r model.Reader, node string) map[string][]netip.Addr {
 		case len(names) == 1:
 			links[names[0]] = append(links[names[0]], a)
 		default:
-			links[otherInterface] = append(links[otherInterface], a)
+			links[OtherInterface] = append(links[OtherInterface], a)
 		}
 	}
 	if len(links) == 0 {
-		links[otherInterface] = nil
+		links[OtherInterface] = nil
 	}
 	return links
 }
@@ -255,7 +255,7 @@ func (e *explanation) host(node string, c *policy.Calculator) *ruleset.Host {
 					return iface
 				}
 			}
-			return otherInterface
+			return OtherInterface
 		},
 		OwnsAddress: owns,
 		SourceFor: func(iface string, instead netip.Addr) netip.Addr {

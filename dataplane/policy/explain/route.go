@@ -109,10 +109,10 @@ func (e *explanation) towards(node string, far netip.Addr, c *policy.Calculator)
 		}
 	}
 	if len(names) == 0 {
-		return otherInterface
+		return OtherInterface
 	}
 	slices.Sort(names)
-	if names[0] != otherInterface {
+	if names[0] != OtherInterface {
 		e.note("packets from elsewhere are taken to come to node %s, and to leave it, through %s", node, names[0])
 	}
 	return names[0]

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -162,27 +161,36 @@ func TestBesideOthers(t *testing.T) {
 			t.Errorf("the rules of others changed:\n%s\nwere\n%s", now, before)
 		}
 	}
+	flow := []string{friend.IP4().String(), backend.IP4().String(), "udp/7001"}
 	ok := t.Run("kube-proxy in iptables mode", func(t *testing.T) {
 		load("iptables-restore", kubeProxyIPTables, "--noflush")
 		works(t)
+		reported(t, n2, flow)
 		untouched(t, foreign())
 	})
 	ok = ok && t.Run("Docker beside it", func(t *testing.T) {
 		load("iptables-restore", dockerRules, "--noflush")
 		checkProbes(t, []probe{{"Docker drops what is forwarded, although Manx accepts it", friend.Namespace, service,
 			false}})
-		for _, args := range []string{"-i cali+", "-o cali+"} { // the steps in the documentation
-			_, err := n2.Run("sh", "-c", fmt.Sprintf("iptables -I DOCKER-USER %s -j ACCEPT", args))
-			must(t, err)
-		}
+		reported(t, n2, flow, "table ip filter, chain FORWARD")
+		_, err := n2.Run("sh", "-c", remedy(t, "Docker"))
+		must(t, err)
 		works(t)
+		reported(t, n2, flow)
 		untouched(t, foreign())
 	})
-	_ = ok && t.Run("kube-proxy in nftables mode", func(t *testing.T) {
+	ok = ok && t.Run("kube-proxy in nftables mode", func(t *testing.T) {
 		_, err := n2.Run("sh", "-c", "nft delete table ip nat && nft delete table ip filter")
 		must(t, err)
 		load("nft", kubeProxyNFTables, "-f")
 		works(t)
+		reported(t, n2, flow)
 		untouched(t, foreign())
 	})
+	if ok {
+		hostFirewalls(t, n2, flow, func(t *testing.T, pass bool) {
+			t.Helper()
+			checkProbes(t, []probe{{"a pod to a pod of another node", friend.Namespace, at(backend.IP4(), 7001), pass}})
+		})
+	}
 }

@@ -3469,16 +3469,19 @@ func (x *ExplainRequest) GetIpv6() bool {
 
 // Explanation follows one packet.
 type Explanation struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Source        *ExplainedEnd          `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	Destination   *ExplainedEnd          `protobuf:"bytes,2,opt,name=destination,proto3" json:"destination,omitempty"`
-	Flow          string                 `protobuf:"bytes,3,opt,name=flow,proto3" json:"flow,omitempty"`
-	Stages        []*ExplainedStage      `protobuf:"bytes,4,rep,name=stages,proto3" json:"stages,omitempty"` // where policy is evaluated, in the order of the packet's path
-	Routes        []*ExplainedRoute      `protobuf:"bytes,5,rep,name=routes,proto3" json:"routes,omitempty"`
-	Allowed       bool                   `protobuf:"varint,6,opt,name=allowed,proto3" json:"allowed,omitempty"` // as far as policy decides
-	By            string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`            // the rule that dropped it, or all rules that allowed it
-	Notes         []string               `protobuf:"bytes,8,rep,name=notes,proto3" json:"notes,omitempty"`      // assumptions
-	Live          *LiveTrace             `protobuf:"bytes,9,opt,name=live,proto3" json:"live,omitempty"`        // real packets, added by manxctl; absent in the daemon's response
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Source      *ExplainedEnd          `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	Destination *ExplainedEnd          `protobuf:"bytes,2,opt,name=destination,proto3" json:"destination,omitempty"`
+	Flow        string                 `protobuf:"bytes,3,opt,name=flow,proto3" json:"flow,omitempty"`
+	Stages      []*ExplainedStage      `protobuf:"bytes,4,rep,name=stages,proto3" json:"stages,omitempty"` // where policy is evaluated, in the order of the packet's path
+	Routes      []*ExplainedRoute      `protobuf:"bytes,5,rep,name=routes,proto3" json:"routes,omitempty"`
+	Allowed     bool                   `protobuf:"varint,6,opt,name=allowed,proto3" json:"allowed,omitempty"` // as far as policy decides
+	By          string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`            // the rule that dropped it, or all rules that allowed it
+	Notes       []string               `protobuf:"bytes,8,rep,name=notes,proto3" json:"notes,omitempty"`      // assumptions
+	Live        *LiveTrace             `protobuf:"bytes,9,opt,name=live,proto3" json:"live,omitempty"`        // real packets, added by manxctl; absent in the daemon's response
+	// Base chains of other programs on the daemon's node that drop the packet, although policy allows it. Absent if
+	// policy denies it.
+	Others        []*OtherDrop `protobuf:"bytes,10,rep,name=others,proto3" json:"others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3576,6 +3579,106 @@ func (x *Explanation) GetLive() *LiveTrace {
 	return nil
 }
 
+func (x *Explanation) GetOthers() []*OtherDrop {
+	if x != nil {
+		return x.Others
+	}
+	return nil
+}
+
+// OtherDrop is a base chain of another program that drops an explained packet.
+type OtherDrop struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Table         string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"` // with its family: "ip filter"
+	Chain         string                 `protobuf:"bytes,3,opt,name=chain,proto3" json:"chain,omitempty"`
+	Hook          string                 `protobuf:"bytes,4,opt,name=hook,proto3" json:"hook,omitempty"`
+	By            string                 `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`            // "policy drop", or the rule
+	Certain       bool                   `protobuf:"varint,6,opt,name=certain,proto3" json:"certain,omitempty"` // if not, a rule before it that cannot be read may accept the packet
+	Except        []string               `protobuf:"bytes,7,rep,name=except,proto3" json:"except,omitempty"`    // rules before it that accept some of the packets that were asked about, or may do so
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OtherDrop) Reset() {
+	*x = OtherDrop{}
+	mi := &file_manx_v1_manx_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OtherDrop) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OtherDrop) ProtoMessage() {}
+
+func (x *OtherDrop) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OtherDrop.ProtoReflect.Descriptor instead.
+func (*OtherDrop) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *OtherDrop) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *OtherDrop) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *OtherDrop) GetChain() string {
+	if x != nil {
+		return x.Chain
+	}
+	return ""
+}
+
+func (x *OtherDrop) GetHook() string {
+	if x != nil {
+		return x.Hook
+	}
+	return ""
+}
+
+func (x *OtherDrop) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *OtherDrop) GetCertain() bool {
+	if x != nil {
+		return x.Certain
+	}
+	return false
+}
+
+func (x *OtherDrop) GetExcept() []string {
+	if x != nil {
+		return x.Except
+	}
+	return nil
+}
+
 type ExplainedEnd struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // "pod", "workload", "host" or "outside"
@@ -3591,7 +3694,7 @@ type ExplainedEnd struct {
 
 func (x *ExplainedEnd) Reset() {
 	*x = ExplainedEnd{}
-	mi := &file_manx_v1_manx_proto_msgTypes[48]
+	mi := &file_manx_v1_manx_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3603,7 +3706,7 @@ func (x *ExplainedEnd) String() string {
 func (*ExplainedEnd) ProtoMessage() {}
 
 func (x *ExplainedEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[48]
+	mi := &file_manx_v1_manx_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3616,7 +3719,7 @@ func (x *ExplainedEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedEnd.ProtoReflect.Descriptor instead.
 func (*ExplainedEnd) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{48}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ExplainedEnd) GetKind() string {
@@ -3687,7 +3790,7 @@ type ExplainedStage struct {
 
 func (x *ExplainedStage) Reset() {
 	*x = ExplainedStage{}
-	mi := &file_manx_v1_manx_proto_msgTypes[49]
+	mi := &file_manx_v1_manx_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3699,7 +3802,7 @@ func (x *ExplainedStage) String() string {
 func (*ExplainedStage) ProtoMessage() {}
 
 func (x *ExplainedStage) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[49]
+	mi := &file_manx_v1_manx_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3712,7 +3815,7 @@ func (x *ExplainedStage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedStage.ProtoReflect.Descriptor instead.
 func (*ExplainedStage) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{49}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ExplainedStage) GetNode() string {
@@ -3805,7 +3908,7 @@ type ExplainedTier struct {
 
 func (x *ExplainedTier) Reset() {
 	*x = ExplainedTier{}
-	mi := &file_manx_v1_manx_proto_msgTypes[50]
+	mi := &file_manx_v1_manx_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3817,7 +3920,7 @@ func (x *ExplainedTier) String() string {
 func (*ExplainedTier) ProtoMessage() {}
 
 func (x *ExplainedTier) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[50]
+	mi := &file_manx_v1_manx_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3830,7 +3933,7 @@ func (x *ExplainedTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedTier.ProtoReflect.Descriptor instead.
 func (*ExplainedTier) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{50}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ExplainedTier) GetName() string {
@@ -3881,7 +3984,7 @@ type ExplainedPolicy struct {
 
 func (x *ExplainedPolicy) Reset() {
 	*x = ExplainedPolicy{}
-	mi := &file_manx_v1_manx_proto_msgTypes[51]
+	mi := &file_manx_v1_manx_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3893,7 +3996,7 @@ func (x *ExplainedPolicy) String() string {
 func (*ExplainedPolicy) ProtoMessage() {}
 
 func (x *ExplainedPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[51]
+	mi := &file_manx_v1_manx_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3906,7 +4009,7 @@ func (x *ExplainedPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedPolicy.ProtoReflect.Descriptor instead.
 func (*ExplainedPolicy) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{51}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ExplainedPolicy) GetName() string {
@@ -3956,7 +4059,7 @@ type ExplainedRule struct {
 
 func (x *ExplainedRule) Reset() {
 	*x = ExplainedRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[52]
+	mi := &file_manx_v1_manx_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3968,7 +4071,7 @@ func (x *ExplainedRule) String() string {
 func (*ExplainedRule) ProtoMessage() {}
 
 func (x *ExplainedRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[52]
+	mi := &file_manx_v1_manx_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3981,7 +4084,7 @@ func (x *ExplainedRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedRule.ProtoReflect.Descriptor instead.
 func (*ExplainedRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{52}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ExplainedRule) GetNumber() uint32 {
@@ -4025,7 +4128,7 @@ type ExplainedRoute struct {
 
 func (x *ExplainedRoute) Reset() {
 	*x = ExplainedRoute{}
-	mi := &file_manx_v1_manx_proto_msgTypes[53]
+	mi := &file_manx_v1_manx_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4037,7 +4140,7 @@ func (x *ExplainedRoute) String() string {
 func (*ExplainedRoute) ProtoMessage() {}
 
 func (x *ExplainedRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[53]
+	mi := &file_manx_v1_manx_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4050,7 +4153,7 @@ func (x *ExplainedRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedRoute.ProtoReflect.Descriptor instead.
 func (*ExplainedRoute) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{53}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ExplainedRoute) GetNode() string {
@@ -4102,7 +4205,7 @@ type TraceFlowRequest struct {
 
 func (x *TraceFlowRequest) Reset() {
 	*x = TraceFlowRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[54]
+	mi := &file_manx_v1_manx_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4114,7 +4217,7 @@ func (x *TraceFlowRequest) String() string {
 func (*TraceFlowRequest) ProtoMessage() {}
 
 func (x *TraceFlowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[54]
+	mi := &file_manx_v1_manx_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4127,7 +4230,7 @@ func (x *TraceFlowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceFlowRequest.ProtoReflect.Descriptor instead.
 func (*TraceFlowRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{54}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *TraceFlowRequest) GetSource() string {
@@ -4185,7 +4288,7 @@ type TraceFlowResponse struct {
 
 func (x *TraceFlowResponse) Reset() {
 	*x = TraceFlowResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[55]
+	mi := &file_manx_v1_manx_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4197,7 +4300,7 @@ func (x *TraceFlowResponse) String() string {
 func (*TraceFlowResponse) ProtoMessage() {}
 
 func (x *TraceFlowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[55]
+	mi := &file_manx_v1_manx_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4210,7 +4313,7 @@ func (x *TraceFlowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceFlowResponse.ProtoReflect.Descriptor instead.
 func (*TraceFlowResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{55}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *TraceFlowResponse) GetAnswer() isTraceFlowResponse_Answer {
@@ -4267,7 +4370,7 @@ type TraceArmed struct {
 
 func (x *TraceArmed) Reset() {
 	*x = TraceArmed{}
-	mi := &file_manx_v1_manx_proto_msgTypes[56]
+	mi := &file_manx_v1_manx_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4279,7 +4382,7 @@ func (x *TraceArmed) String() string {
 func (*TraceArmed) ProtoMessage() {}
 
 func (x *TraceArmed) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[56]
+	mi := &file_manx_v1_manx_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4292,7 +4395,7 @@ func (x *TraceArmed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceArmed.ProtoReflect.Descriptor instead.
 func (*TraceArmed) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{56}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *TraceArmed) GetNode() string {
@@ -4346,7 +4449,7 @@ type TracedPacket struct {
 
 func (x *TracedPacket) Reset() {
 	*x = TracedPacket{}
-	mi := &file_manx_v1_manx_proto_msgTypes[57]
+	mi := &file_manx_v1_manx_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4358,7 +4461,7 @@ func (x *TracedPacket) String() string {
 func (*TracedPacket) ProtoMessage() {}
 
 func (x *TracedPacket) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[57]
+	mi := &file_manx_v1_manx_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4371,7 +4474,7 @@ func (x *TracedPacket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedPacket.ProtoReflect.Descriptor instead.
 func (*TracedPacket) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{57}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *TracedPacket) GetSource() string {
@@ -4491,7 +4594,7 @@ type TracedChain struct {
 
 func (x *TracedChain) Reset() {
 	*x = TracedChain{}
-	mi := &file_manx_v1_manx_proto_msgTypes[58]
+	mi := &file_manx_v1_manx_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4503,7 +4606,7 @@ func (x *TracedChain) String() string {
 func (*TracedChain) ProtoMessage() {}
 
 func (x *TracedChain) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[58]
+	mi := &file_manx_v1_manx_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4516,7 +4619,7 @@ func (x *TracedChain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedChain.ProtoReflect.Descriptor instead.
 func (*TracedChain) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{58}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *TracedChain) GetHook() string {
@@ -4601,7 +4704,7 @@ type TracedDecision struct {
 
 func (x *TracedDecision) Reset() {
 	*x = TracedDecision{}
-	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	mi := &file_manx_v1_manx_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4613,7 +4716,7 @@ func (x *TracedDecision) String() string {
 func (*TracedDecision) ProtoMessage() {}
 
 func (x *TracedDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	mi := &file_manx_v1_manx_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4626,7 +4729,7 @@ func (x *TracedDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedDecision.ProtoReflect.Descriptor instead.
 func (*TracedDecision) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{59}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *TracedDecision) GetChain() string {
@@ -4663,7 +4766,7 @@ type TracedRule struct {
 
 func (x *TracedRule) Reset() {
 	*x = TracedRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	mi := &file_manx_v1_manx_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4675,7 +4778,7 @@ func (x *TracedRule) String() string {
 func (*TracedRule) ProtoMessage() {}
 
 func (x *TracedRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	mi := &file_manx_v1_manx_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4688,7 +4791,7 @@ func (x *TracedRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedRule.ProtoReflect.Descriptor instead.
 func (*TracedRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{60}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *TracedRule) GetChain() string {
@@ -4739,7 +4842,7 @@ type LiveTrace struct {
 
 func (x *LiveTrace) Reset() {
 	*x = LiveTrace{}
-	mi := &file_manx_v1_manx_proto_msgTypes[61]
+	mi := &file_manx_v1_manx_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4751,7 +4854,7 @@ func (x *LiveTrace) String() string {
 func (*LiveTrace) ProtoMessage() {}
 
 func (x *LiveTrace) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[61]
+	mi := &file_manx_v1_manx_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4764,7 +4867,7 @@ func (x *LiveTrace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveTrace.ProtoReflect.Descriptor instead.
 func (*LiveTrace) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{61}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *LiveTrace) GetNode() string {
@@ -4808,7 +4911,7 @@ type ListPoliciesRequest struct {
 
 func (x *ListPoliciesRequest) Reset() {
 	*x = ListPoliciesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[62]
+	mi := &file_manx_v1_manx_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4820,7 +4923,7 @@ func (x *ListPoliciesRequest) String() string {
 func (*ListPoliciesRequest) ProtoMessage() {}
 
 func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[62]
+	mi := &file_manx_v1_manx_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4833,7 +4936,7 @@ func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
 func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{62}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ListPoliciesRequest) GetKind() string {
@@ -4874,7 +4977,7 @@ type ListPoliciesResponse struct {
 
 func (x *ListPoliciesResponse) Reset() {
 	*x = ListPoliciesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[63]
+	mi := &file_manx_v1_manx_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4886,7 +4989,7 @@ func (x *ListPoliciesResponse) String() string {
 func (*ListPoliciesResponse) ProtoMessage() {}
 
 func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[63]
+	mi := &file_manx_v1_manx_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4899,7 +5002,7 @@ func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
 func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{63}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ListPoliciesResponse) GetPolicies() []*Policy {
@@ -4938,7 +5041,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_manx_v1_manx_proto_msgTypes[64]
+	mi := &file_manx_v1_manx_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4950,7 +5053,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[64]
+	mi := &file_manx_v1_manx_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4963,7 +5066,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{64}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Policy) GetKind() string {
@@ -5078,7 +5181,7 @@ type PolicyRule struct {
 
 func (x *PolicyRule) Reset() {
 	*x = PolicyRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[65]
+	mi := &file_manx_v1_manx_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5090,7 +5193,7 @@ func (x *PolicyRule) String() string {
 func (*PolicyRule) ProtoMessage() {}
 
 func (x *PolicyRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[65]
+	mi := &file_manx_v1_manx_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5103,7 +5206,7 @@ func (x *PolicyRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyRule.ProtoReflect.Descriptor instead.
 func (*PolicyRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{65}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *PolicyRule) GetDirection() string {
@@ -5157,7 +5260,7 @@ type GetRulesetRequest struct {
 
 func (x *GetRulesetRequest) Reset() {
 	*x = GetRulesetRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[66]
+	mi := &file_manx_v1_manx_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5169,7 +5272,7 @@ func (x *GetRulesetRequest) String() string {
 func (*GetRulesetRequest) ProtoMessage() {}
 
 func (x *GetRulesetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[66]
+	mi := &file_manx_v1_manx_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5182,7 +5285,7 @@ func (x *GetRulesetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRulesetRequest.ProtoReflect.Descriptor instead.
 func (*GetRulesetRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{66}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *GetRulesetRequest) GetElements() uint32 {
@@ -5201,7 +5304,7 @@ type GetRulesetResponse struct {
 
 func (x *GetRulesetResponse) Reset() {
 	*x = GetRulesetResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[67]
+	mi := &file_manx_v1_manx_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5213,7 +5316,7 @@ func (x *GetRulesetResponse) String() string {
 func (*GetRulesetResponse) ProtoMessage() {}
 
 func (x *GetRulesetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[67]
+	mi := &file_manx_v1_manx_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5226,7 +5329,7 @@ func (x *GetRulesetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRulesetResponse.ProtoReflect.Descriptor instead.
 func (*GetRulesetResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{67}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *GetRulesetResponse) GetText() string {
@@ -5250,7 +5353,7 @@ type WatchDropsRequest struct {
 
 func (x *WatchDropsRequest) Reset() {
 	*x = WatchDropsRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[68]
+	mi := &file_manx_v1_manx_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5262,7 +5365,7 @@ func (x *WatchDropsRequest) String() string {
 func (*WatchDropsRequest) ProtoMessage() {}
 
 func (x *WatchDropsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[68]
+	mi := &file_manx_v1_manx_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5275,7 +5378,7 @@ func (x *WatchDropsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDropsRequest.ProtoReflect.Descriptor instead.
 func (*WatchDropsRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{68}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *WatchDropsRequest) GetEndpoint() string {
@@ -5338,7 +5441,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_manx_v1_manx_proto_msgTypes[69]
+	mi := &file_manx_v1_manx_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5350,7 +5453,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[69]
+	mi := &file_manx_v1_manx_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5363,7 +5466,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{69}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Drop) GetTimeUnixMs() int64 {
@@ -5491,7 +5594,7 @@ type ResetPeerRequest struct {
 
 func (x *ResetPeerRequest) Reset() {
 	*x = ResetPeerRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[70]
+	mi := &file_manx_v1_manx_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5503,7 +5606,7 @@ func (x *ResetPeerRequest) String() string {
 func (*ResetPeerRequest) ProtoMessage() {}
 
 func (x *ResetPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[70]
+	mi := &file_manx_v1_manx_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5516,7 +5619,7 @@ func (x *ResetPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetPeerRequest.ProtoReflect.Descriptor instead.
 func (*ResetPeerRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{70}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ResetPeerRequest) GetPeer() string {
@@ -5542,7 +5645,7 @@ type ResetPeerResponse struct {
 
 func (x *ResetPeerResponse) Reset() {
 	*x = ResetPeerResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[71]
+	mi := &file_manx_v1_manx_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5554,7 +5657,7 @@ func (x *ResetPeerResponse) String() string {
 func (*ResetPeerResponse) ProtoMessage() {}
 
 func (x *ResetPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[71]
+	mi := &file_manx_v1_manx_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5567,7 +5670,7 @@ func (x *ResetPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetPeerResponse.ProtoReflect.Descriptor instead.
 func (*ResetPeerResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{71}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ResetPeerResponse) GetPeer() string {
@@ -5586,7 +5689,7 @@ type ClearPeerRequest struct {
 
 func (x *ClearPeerRequest) Reset() {
 	*x = ClearPeerRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[72]
+	mi := &file_manx_v1_manx_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5598,7 +5701,7 @@ func (x *ClearPeerRequest) String() string {
 func (*ClearPeerRequest) ProtoMessage() {}
 
 func (x *ClearPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[72]
+	mi := &file_manx_v1_manx_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5611,7 +5714,7 @@ func (x *ClearPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearPeerRequest.ProtoReflect.Descriptor instead.
 func (*ClearPeerRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{72}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ClearPeerRequest) GetPeer() string {
@@ -5632,7 +5735,7 @@ type ClearPeerResponse struct {
 
 func (x *ClearPeerResponse) Reset() {
 	*x = ClearPeerResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[73]
+	mi := &file_manx_v1_manx_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5644,7 +5747,7 @@ func (x *ClearPeerResponse) String() string {
 func (*ClearPeerResponse) ProtoMessage() {}
 
 func (x *ClearPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[73]
+	mi := &file_manx_v1_manx_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5657,7 +5760,7 @@ func (x *ClearPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearPeerResponse.ProtoReflect.Descriptor instead.
 func (*ClearPeerResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{73}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ClearPeerResponse) GetPeer() string {
@@ -5693,7 +5796,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[74]
+	mi := &file_manx_v1_manx_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5705,7 +5808,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[74]
+	mi := &file_manx_v1_manx_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5718,7 +5821,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{74}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *DrainRequest) GetNode() string {
@@ -5754,7 +5857,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[75]
+	mi := &file_manx_v1_manx_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5766,7 +5869,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[75]
+	mi := &file_manx_v1_manx_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5779,7 +5882,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{75}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *DrainResponse) GetBefore() string {
@@ -5806,7 +5909,7 @@ type UndrainRequest struct {
 
 func (x *UndrainRequest) Reset() {
 	*x = UndrainRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[76]
+	mi := &file_manx_v1_manx_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5818,7 +5921,7 @@ func (x *UndrainRequest) String() string {
 func (*UndrainRequest) ProtoMessage() {}
 
 func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[76]
+	mi := &file_manx_v1_manx_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5831,7 +5934,7 @@ func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
 func (*UndrainRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{76}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *UndrainRequest) GetNode() string {
@@ -5858,7 +5961,7 @@ type UndrainResponse struct {
 
 func (x *UndrainResponse) Reset() {
 	*x = UndrainResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[77]
+	mi := &file_manx_v1_manx_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5870,7 +5973,7 @@ func (x *UndrainResponse) String() string {
 func (*UndrainResponse) ProtoMessage() {}
 
 func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[77]
+	mi := &file_manx_v1_manx_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5883,7 +5986,7 @@ func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
 func (*UndrainResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{77}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *UndrainResponse) GetBefore() string {
@@ -5908,7 +6011,7 @@ type RetryRequest struct {
 
 func (x *RetryRequest) Reset() {
 	*x = RetryRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[78]
+	mi := &file_manx_v1_manx_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5920,7 +6023,7 @@ func (x *RetryRequest) String() string {
 func (*RetryRequest) ProtoMessage() {}
 
 func (x *RetryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[78]
+	mi := &file_manx_v1_manx_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5933,7 +6036,7 @@ func (x *RetryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRequest.ProtoReflect.Descriptor instead.
 func (*RetryRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{78}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{79}
 }
 
 type RetryResponse struct {
@@ -5945,7 +6048,7 @@ type RetryResponse struct {
 
 func (x *RetryResponse) Reset() {
 	*x = RetryResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[79]
+	mi := &file_manx_v1_manx_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5957,7 +6060,7 @@ func (x *RetryResponse) String() string {
 func (*RetryResponse) ProtoMessage() {}
 
 func (x *RetryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[79]
+	mi := &file_manx_v1_manx_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5970,7 +6073,7 @@ func (x *RetryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryResponse.ProtoReflect.Descriptor instead.
 func (*RetryResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{79}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *RetryResponse) GetParts() []*RetriedPart {
@@ -5993,7 +6096,7 @@ type RetriedPart struct {
 
 func (x *RetriedPart) Reset() {
 	*x = RetriedPart{}
-	mi := &file_manx_v1_manx_proto_msgTypes[80]
+	mi := &file_manx_v1_manx_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6005,7 +6108,7 @@ func (x *RetriedPart) String() string {
 func (*RetriedPart) ProtoMessage() {}
 
 func (x *RetriedPart) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[80]
+	mi := &file_manx_v1_manx_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6018,7 +6121,7 @@ func (x *RetriedPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetriedPart.ProtoReflect.Descriptor instead.
 func (*RetriedPart) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{80}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *RetriedPart) GetName() string {
@@ -6344,7 +6447,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12 \n" +
 	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x12\n" +
 	"\x04flow\x18\x03 \x01(\tR\x04flow\x12\x12\n" +
-	"\x04ipv6\x18\x04 \x01(\bR\x04ipv6\"\xd3\x02\n" +
+	"\x04ipv6\x18\x04 \x01(\bR\x04ipv6\"\xff\x02\n" +
 	"\vExplanation\x12-\n" +
 	"\x06source\x18\x01 \x01(\v2\x15.manx.v1.ExplainedEndR\x06source\x127\n" +
 	"\vdestination\x18\x02 \x01(\v2\x15.manx.v1.ExplainedEndR\vdestination\x12\x12\n" +
@@ -6354,7 +6457,17 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\aallowed\x18\x06 \x01(\bR\aallowed\x12\x0e\n" +
 	"\x02by\x18\a \x01(\tR\x02by\x12\x14\n" +
 	"\x05notes\x18\b \x03(\tR\x05notes\x12&\n" +
-	"\x04live\x18\t \x01(\v2\x12.manx.v1.LiveTraceR\x04live\"\xba\x01\n" +
+	"\x04live\x18\t \x01(\v2\x12.manx.v1.LiveTraceR\x04live\x12*\n" +
+	"\x06others\x18\n" +
+	" \x03(\v2\x12.manx.v1.OtherDropR\x06others\"\xa1\x01\n" +
+	"\tOtherDrop\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\tR\x05table\x12\x14\n" +
+	"\x05chain\x18\x03 \x01(\tR\x05chain\x12\x12\n" +
+	"\x04hook\x18\x04 \x01(\tR\x04hook\x12\x0e\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\x12\x18\n" +
+	"\acertain\x18\x06 \x01(\bR\acertain\x12\x16\n" +
+	"\x06except\x18\a \x03(\tR\x06except\"\xba\x01\n" +
 	"\fExplainedEnd\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
@@ -6611,7 +6724,7 @@ func file_manx_v1_manx_proto_rawDescGZIP() []byte {
 	return file_manx_v1_manx_proto_rawDescData
 }
 
-var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 84)
+var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 85)
 var file_manx_v1_manx_proto_goTypes = []any{
 	(*Check)(nil),                    // 0: manx.v1.Check
 	(*Version)(nil),                  // 1: manx.v1.Version
@@ -6661,50 +6774,51 @@ var file_manx_v1_manx_proto_goTypes = []any{
 	(*ReportPolicyWaitResponse)(nil), // 45: manx.v1.ReportPolicyWaitResponse
 	(*ExplainRequest)(nil),           // 46: manx.v1.ExplainRequest
 	(*Explanation)(nil),              // 47: manx.v1.Explanation
-	(*ExplainedEnd)(nil),             // 48: manx.v1.ExplainedEnd
-	(*ExplainedStage)(nil),           // 49: manx.v1.ExplainedStage
-	(*ExplainedTier)(nil),            // 50: manx.v1.ExplainedTier
-	(*ExplainedPolicy)(nil),          // 51: manx.v1.ExplainedPolicy
-	(*ExplainedRule)(nil),            // 52: manx.v1.ExplainedRule
-	(*ExplainedRoute)(nil),           // 53: manx.v1.ExplainedRoute
-	(*TraceFlowRequest)(nil),         // 54: manx.v1.TraceFlowRequest
-	(*TraceFlowResponse)(nil),        // 55: manx.v1.TraceFlowResponse
-	(*TraceArmed)(nil),               // 56: manx.v1.TraceArmed
-	(*TracedPacket)(nil),             // 57: manx.v1.TracedPacket
-	(*TracedChain)(nil),              // 58: manx.v1.TracedChain
-	(*TracedDecision)(nil),           // 59: manx.v1.TracedDecision
-	(*TracedRule)(nil),               // 60: manx.v1.TracedRule
-	(*LiveTrace)(nil),                // 61: manx.v1.LiveTrace
-	(*ListPoliciesRequest)(nil),      // 62: manx.v1.ListPoliciesRequest
-	(*ListPoliciesResponse)(nil),     // 63: manx.v1.ListPoliciesResponse
-	(*Policy)(nil),                   // 64: manx.v1.Policy
-	(*PolicyRule)(nil),               // 65: manx.v1.PolicyRule
-	(*GetRulesetRequest)(nil),        // 66: manx.v1.GetRulesetRequest
-	(*GetRulesetResponse)(nil),       // 67: manx.v1.GetRulesetResponse
-	(*WatchDropsRequest)(nil),        // 68: manx.v1.WatchDropsRequest
-	(*Drop)(nil),                     // 69: manx.v1.Drop
-	(*ResetPeerRequest)(nil),         // 70: manx.v1.ResetPeerRequest
-	(*ResetPeerResponse)(nil),        // 71: manx.v1.ResetPeerResponse
-	(*ClearPeerRequest)(nil),         // 72: manx.v1.ClearPeerRequest
-	(*ClearPeerResponse)(nil),        // 73: manx.v1.ClearPeerResponse
-	(*DrainRequest)(nil),             // 74: manx.v1.DrainRequest
-	(*DrainResponse)(nil),            // 75: manx.v1.DrainResponse
-	(*UndrainRequest)(nil),           // 76: manx.v1.UndrainRequest
-	(*UndrainResponse)(nil),          // 77: manx.v1.UndrainResponse
-	(*RetryRequest)(nil),             // 78: manx.v1.RetryRequest
-	(*RetryResponse)(nil),            // 79: manx.v1.RetryResponse
-	(*RetriedPart)(nil),              // 80: manx.v1.RetriedPart
-	nil,                              // 81: manx.v1.GetStatusResponse.PeersEntry
-	nil,                              // 82: manx.v1.GetStatusResponse.RoutesEntry
-	nil,                              // 83: manx.v1.GetStatusResponse.EndpointsEntry
+	(*OtherDrop)(nil),                // 48: manx.v1.OtherDrop
+	(*ExplainedEnd)(nil),             // 49: manx.v1.ExplainedEnd
+	(*ExplainedStage)(nil),           // 50: manx.v1.ExplainedStage
+	(*ExplainedTier)(nil),            // 51: manx.v1.ExplainedTier
+	(*ExplainedPolicy)(nil),          // 52: manx.v1.ExplainedPolicy
+	(*ExplainedRule)(nil),            // 53: manx.v1.ExplainedRule
+	(*ExplainedRoute)(nil),           // 54: manx.v1.ExplainedRoute
+	(*TraceFlowRequest)(nil),         // 55: manx.v1.TraceFlowRequest
+	(*TraceFlowResponse)(nil),        // 56: manx.v1.TraceFlowResponse
+	(*TraceArmed)(nil),               // 57: manx.v1.TraceArmed
+	(*TracedPacket)(nil),             // 58: manx.v1.TracedPacket
+	(*TracedChain)(nil),              // 59: manx.v1.TracedChain
+	(*TracedDecision)(nil),           // 60: manx.v1.TracedDecision
+	(*TracedRule)(nil),               // 61: manx.v1.TracedRule
+	(*LiveTrace)(nil),                // 62: manx.v1.LiveTrace
+	(*ListPoliciesRequest)(nil),      // 63: manx.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),     // 64: manx.v1.ListPoliciesResponse
+	(*Policy)(nil),                   // 65: manx.v1.Policy
+	(*PolicyRule)(nil),               // 66: manx.v1.PolicyRule
+	(*GetRulesetRequest)(nil),        // 67: manx.v1.GetRulesetRequest
+	(*GetRulesetResponse)(nil),       // 68: manx.v1.GetRulesetResponse
+	(*WatchDropsRequest)(nil),        // 69: manx.v1.WatchDropsRequest
+	(*Drop)(nil),                     // 70: manx.v1.Drop
+	(*ResetPeerRequest)(nil),         // 71: manx.v1.ResetPeerRequest
+	(*ResetPeerResponse)(nil),        // 72: manx.v1.ResetPeerResponse
+	(*ClearPeerRequest)(nil),         // 73: manx.v1.ClearPeerRequest
+	(*ClearPeerResponse)(nil),        // 74: manx.v1.ClearPeerResponse
+	(*DrainRequest)(nil),             // 75: manx.v1.DrainRequest
+	(*DrainResponse)(nil),            // 76: manx.v1.DrainResponse
+	(*UndrainRequest)(nil),           // 77: manx.v1.UndrainRequest
+	(*UndrainResponse)(nil),          // 78: manx.v1.UndrainResponse
+	(*RetryRequest)(nil),             // 79: manx.v1.RetryRequest
+	(*RetryResponse)(nil),            // 80: manx.v1.RetryResponse
+	(*RetriedPart)(nil),              // 81: manx.v1.RetriedPart
+	nil,                              // 82: manx.v1.GetStatusResponse.PeersEntry
+	nil,                              // 83: manx.v1.GetStatusResponse.RoutesEntry
+	nil,                              // 84: manx.v1.GetStatusResponse.EndpointsEntry
 }
 var file_manx_v1_manx_proto_depIdxs = []int32{
 	1,  // 0: manx.v1.GetStatusResponse.version:type_name -> manx.v1.Version
 	2,  // 1: manx.v1.GetStatusResponse.datastore:type_name -> manx.v1.DatastoreStatus
 	0,  // 2: manx.v1.GetStatusResponse.checks:type_name -> manx.v1.Check
-	81, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
-	82, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
-	83, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
+	82, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
+	83, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
+	84, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
 	5,  // 6: manx.v1.GetStatusResponse.policy:type_name -> manx.v1.PolicyStatus
 	6,  // 7: manx.v1.PolicyStatus.refused:type_name -> manx.v1.RefusedRules
 	7,  // 8: manx.v1.Peer.negotiated:type_name -> manx.v1.Negotiated
@@ -6724,77 +6838,78 @@ var file_manx_v1_manx_proto_depIdxs = []int32{
 	12, // 22: manx.v1.WatchResponse.peer:type_name -> manx.v1.Peer
 	21, // 23: manx.v1.WatchResponse.route:type_name -> manx.v1.Route
 	4,  // 24: manx.v1.WatchResponse.status:type_name -> manx.v1.GetStatusResponse
-	48, // 25: manx.v1.Explanation.source:type_name -> manx.v1.ExplainedEnd
-	48, // 26: manx.v1.Explanation.destination:type_name -> manx.v1.ExplainedEnd
-	49, // 27: manx.v1.Explanation.stages:type_name -> manx.v1.ExplainedStage
-	53, // 28: manx.v1.Explanation.routes:type_name -> manx.v1.ExplainedRoute
-	61, // 29: manx.v1.Explanation.live:type_name -> manx.v1.LiveTrace
-	50, // 30: manx.v1.ExplainedStage.tiers:type_name -> manx.v1.ExplainedTier
-	51, // 31: manx.v1.ExplainedTier.policies:type_name -> manx.v1.ExplainedPolicy
-	52, // 32: manx.v1.ExplainedPolicy.rules:type_name -> manx.v1.ExplainedRule
-	56, // 33: manx.v1.TraceFlowResponse.armed:type_name -> manx.v1.TraceArmed
-	57, // 34: manx.v1.TraceFlowResponse.packet:type_name -> manx.v1.TracedPacket
-	58, // 35: manx.v1.TracedPacket.chains:type_name -> manx.v1.TracedChain
-	60, // 36: manx.v1.TracedChain.rules:type_name -> manx.v1.TracedRule
-	59, // 37: manx.v1.TracedChain.decision:type_name -> manx.v1.TracedDecision
-	60, // 38: manx.v1.TracedDecision.rule:type_name -> manx.v1.TracedRule
-	57, // 39: manx.v1.LiveTrace.packets:type_name -> manx.v1.TracedPacket
-	64, // 40: manx.v1.ListPoliciesResponse.policies:type_name -> manx.v1.Policy
-	65, // 41: manx.v1.Policy.rules:type_name -> manx.v1.PolicyRule
-	80, // 42: manx.v1.RetryResponse.parts:type_name -> manx.v1.RetriedPart
-	3,  // 43: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
-	14, // 44: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
-	16, // 45: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
-	18, // 46: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
-	22, // 47: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
-	25, // 48: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
-	28, // 49: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
-	31, // 50: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
-	34, // 51: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
-	36, // 52: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
-	38, // 53: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
-	40, // 54: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
-	42, // 55: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
-	68, // 56: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
-	44, // 57: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
-	46, // 58: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
-	54, // 59: manx.v1.Manx.TraceFlow:input_type -> manx.v1.TraceFlowRequest
-	62, // 60: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
-	66, // 61: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
-	70, // 62: manx.v1.Manx.ResetPeer:input_type -> manx.v1.ResetPeerRequest
-	72, // 63: manx.v1.Manx.ClearPeer:input_type -> manx.v1.ClearPeerRequest
-	74, // 64: manx.v1.Manx.Drain:input_type -> manx.v1.DrainRequest
-	76, // 65: manx.v1.Manx.Undrain:input_type -> manx.v1.UndrainRequest
-	78, // 66: manx.v1.Manx.Retry:input_type -> manx.v1.RetryRequest
-	4,  // 67: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
-	15, // 68: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
-	17, // 69: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
-	19, // 70: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
-	23, // 71: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
-	26, // 72: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
-	29, // 73: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
-	32, // 74: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
-	35, // 75: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
-	37, // 76: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
-	39, // 77: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
-	41, // 78: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
-	43, // 79: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
-	69, // 80: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
-	45, // 81: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
-	47, // 82: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
-	55, // 83: manx.v1.Manx.TraceFlow:output_type -> manx.v1.TraceFlowResponse
-	63, // 84: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
-	67, // 85: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
-	71, // 86: manx.v1.Manx.ResetPeer:output_type -> manx.v1.ResetPeerResponse
-	73, // 87: manx.v1.Manx.ClearPeer:output_type -> manx.v1.ClearPeerResponse
-	75, // 88: manx.v1.Manx.Drain:output_type -> manx.v1.DrainResponse
-	77, // 89: manx.v1.Manx.Undrain:output_type -> manx.v1.UndrainResponse
-	79, // 90: manx.v1.Manx.Retry:output_type -> manx.v1.RetryResponse
-	67, // [67:91] is the sub-list for method output_type
-	43, // [43:67] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	49, // 25: manx.v1.Explanation.source:type_name -> manx.v1.ExplainedEnd
+	49, // 26: manx.v1.Explanation.destination:type_name -> manx.v1.ExplainedEnd
+	50, // 27: manx.v1.Explanation.stages:type_name -> manx.v1.ExplainedStage
+	54, // 28: manx.v1.Explanation.routes:type_name -> manx.v1.ExplainedRoute
+	62, // 29: manx.v1.Explanation.live:type_name -> manx.v1.LiveTrace
+	48, // 30: manx.v1.Explanation.others:type_name -> manx.v1.OtherDrop
+	51, // 31: manx.v1.ExplainedStage.tiers:type_name -> manx.v1.ExplainedTier
+	52, // 32: manx.v1.ExplainedTier.policies:type_name -> manx.v1.ExplainedPolicy
+	53, // 33: manx.v1.ExplainedPolicy.rules:type_name -> manx.v1.ExplainedRule
+	57, // 34: manx.v1.TraceFlowResponse.armed:type_name -> manx.v1.TraceArmed
+	58, // 35: manx.v1.TraceFlowResponse.packet:type_name -> manx.v1.TracedPacket
+	59, // 36: manx.v1.TracedPacket.chains:type_name -> manx.v1.TracedChain
+	61, // 37: manx.v1.TracedChain.rules:type_name -> manx.v1.TracedRule
+	60, // 38: manx.v1.TracedChain.decision:type_name -> manx.v1.TracedDecision
+	61, // 39: manx.v1.TracedDecision.rule:type_name -> manx.v1.TracedRule
+	58, // 40: manx.v1.LiveTrace.packets:type_name -> manx.v1.TracedPacket
+	65, // 41: manx.v1.ListPoliciesResponse.policies:type_name -> manx.v1.Policy
+	66, // 42: manx.v1.Policy.rules:type_name -> manx.v1.PolicyRule
+	81, // 43: manx.v1.RetryResponse.parts:type_name -> manx.v1.RetriedPart
+	3,  // 44: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
+	14, // 45: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
+	16, // 46: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
+	18, // 47: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
+	22, // 48: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
+	25, // 49: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
+	28, // 50: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
+	31, // 51: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
+	34, // 52: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
+	36, // 53: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
+	38, // 54: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
+	40, // 55: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
+	42, // 56: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
+	69, // 57: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
+	44, // 58: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
+	46, // 59: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
+	55, // 60: manx.v1.Manx.TraceFlow:input_type -> manx.v1.TraceFlowRequest
+	63, // 61: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
+	67, // 62: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
+	71, // 63: manx.v1.Manx.ResetPeer:input_type -> manx.v1.ResetPeerRequest
+	73, // 64: manx.v1.Manx.ClearPeer:input_type -> manx.v1.ClearPeerRequest
+	75, // 65: manx.v1.Manx.Drain:input_type -> manx.v1.DrainRequest
+	77, // 66: manx.v1.Manx.Undrain:input_type -> manx.v1.UndrainRequest
+	79, // 67: manx.v1.Manx.Retry:input_type -> manx.v1.RetryRequest
+	4,  // 68: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
+	15, // 69: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
+	17, // 70: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
+	19, // 71: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
+	23, // 72: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
+	26, // 73: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
+	29, // 74: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
+	32, // 75: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
+	35, // 76: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
+	37, // 77: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
+	39, // 78: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
+	41, // 79: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
+	43, // 80: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
+	70, // 81: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
+	45, // 82: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
+	47, // 83: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
+	56, // 84: manx.v1.Manx.TraceFlow:output_type -> manx.v1.TraceFlowResponse
+	64, // 85: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
+	68, // 86: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
+	72, // 87: manx.v1.Manx.ResetPeer:output_type -> manx.v1.ResetPeerResponse
+	74, // 88: manx.v1.Manx.ClearPeer:output_type -> manx.v1.ClearPeerResponse
+	76, // 89: manx.v1.Manx.Drain:output_type -> manx.v1.DrainResponse
+	78, // 90: manx.v1.Manx.Undrain:output_type -> manx.v1.UndrainResponse
+	80, // 91: manx.v1.Manx.Retry:output_type -> manx.v1.RetryResponse
+	68, // [68:92] is the sub-list for method output_type
+	44, // [44:68] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_manx_v1_manx_proto_init() }
@@ -6812,20 +6927,20 @@ func file_manx_v1_manx_proto_init() {
 		(*WatchResponse_Status)(nil),
 		(*WatchResponse_Synced)(nil),
 	}
-	file_manx_v1_manx_proto_msgTypes[55].OneofWrappers = []any{
+	file_manx_v1_manx_proto_msgTypes[56].OneofWrappers = []any{
 		(*TraceFlowResponse_Armed)(nil),
 		(*TraceFlowResponse_Packet)(nil),
 	}
-	file_manx_v1_manx_proto_msgTypes[64].OneofWrappers = []any{}
 	file_manx_v1_manx_proto_msgTypes[65].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[74].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[66].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[75].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_manx_v1_manx_proto_rawDesc), len(file_manx_v1_manx_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   84,
+			NumMessages:   85,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/bgp/bfd"
+	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/cmd/manxd/firewalls"
+	"github.com/manxnet/manx/dataplane/hostfirewall"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// firewallsPart reports rules of other programs that drop packets which policy allows.
+type firewallsPart struct {
+	*host
+	*firewalls.Watch
+	rules *nftables.Conn
+	log   *zap.Logger
+}
+
+// newFirewalls returns nil for a kernel without nf_tables, which has no such rules.
+func newFirewalls(h *host) (*firewallsPart, error) {
+	rules, err := nftables.New()
+	switch {
+	case errors.Is(err, nftables.ErrMissing):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	p := &firewallsPart{host: h, rules: rules, log: h.log.Named("firewalls")}
+	p.Watch = firewalls.New(firewalls.Config{Kernel: rules, InterfaceName: interfaceName, Packets: p.packets,
+		Legacy: []string{"/proc/self/net/ip_tables_names", "/proc/self/net/ip6_tables_names"}, Log: p.log})
+	h.control.Policy.ShowFirewalls(p.Watch)
+	return p, nil
+}
+
+func (p *firewallsPart) Name() string { return "host-firewalls" }
+
+// Close closes the connection to the kernel.
+func (p *firewallsPart) Close() { _ = p.rules.Close() }
+
+func interfaceName(index uint32) string {
+	i, err := net.InterfaceByIndex(int(index))
+	if err != nil {
+		return ""
+	}
+	return i.Name
+}
+
+// packets returns the packets that this node forwards, and those of its own that it cannot do without.
+func (p *firewallsPart) packets() hostfirewall.Host {
+	snapshot := p.tables.Snapshot()
+	var all hostfirewall.Host
+	for _, pool := range model.All[model.IPPool](snapshot, model.KindIPPool) {
+		balancer := len(pool.Spec.AllowedUses) > 0 && !slices.ContainsFunc(pool.Spec.AllowedUses,
+			func(u v3.IPPoolAllowedUse) bool { return u != v3.IPPoolAllowedUseLoadBalancer })
+		if cidr, err := netip.ParsePrefix(pool.Spec.CIDR); err == nil && !balancer {
+			all.Pools = append(all.Pools, cidr.Masked())
+		}
+	}
+	for _, w := range model.All[model.WorkloadEndpoint](snapshot, model.KindWorkloadEndpoint) {
+		if w.Spec.Node == p.name && w.Spec.InterfaceName != "" {
+			all.Workloads = append(all.Workloads, workloadOf(w.Spec))
+		}
+	}
+	if len(all.Workloads) == 0 && !p.besideCalicoNode { // which has rules for each workload
+		all.Workloads = p.futureWorkload(all.Pools)
+	}
+	p.addUplinks(&all)
+	if tunnel := p.tunnelPackets(snapshot, all.Uplinks); tunnel != nil {
+		all.Uplinks, all.Local = append(all.Uplinks, model.DeviceIPIP), append(all.Local, tunnel...)
+	}
+	return all
+}
+
+// addUplinks adds the interfaces to the peers, and the packets of sessions that are down. A node without peers has the
+// interface of its default route.
+func (p *firewallsPart) addUplinks(all *hostfirewall.Host) {
+	add := func(to netip.Addr) string {
+		name, _, err := p.kernel.InterfaceTo(to)
+		if err != nil {
+			return ""
+		}
+		if name != "" && !slices.Contains(all.Uplinks, name) {
+			all.Uplinks = append(all.Uplinks, name)
+		}
+		return name
+	}
+	for _, s := range p.bgp.speaker.Sessions() {
+		if s.Session.Workload != "" {
+			continue
+		}
+		if name := add(s.Session.Address); name != "" {
+			all.Local = append(all.Local, localPackets(s, name)...)
+		}
+	}
+	if len(all.Uplinks) == 0 {
+		for _, outside := range []string{"192.0.2.1", "2001:db8::1"} { // of no network (RFC 5737, RFC 3849)
+			add(netip.MustParseAddr(outside))
+		}
+	}
+}
+
+func workloadOf(spec model.WorkloadEndpointSpec) hostfirewall.Workload {
+	w := hostfirewall.Workload{Interface: spec.InterfaceName}
+	for _, text := range spec.IPNetworks {
+		text, _, _ = strings.Cut(text, "/")
+		if a, err := netip.ParseAddr(text); err == nil {
+			w.Addresses = append(w.Addresses, a.Unmap())
+		}
+	}
+	return w
+}
+
+// futureWorkload stands for the first workload of a node that has none.
+func (p *firewallsPart) futureWorkload(pools []netip.Prefix) []hostfirewall.Workload {
+	prefix, _, _ := strings.Cut(cmp.Or(p.interfacePrefix, "cali"), ",")
+	w := hostfirewall.Workload{Interface: prefix + "00000000000"}
+	for _, pool := range pools {
+		w.Addresses = append(w.Addresses, pool.Addr())
+	}
+	return []hostfirewall.Workload{w}
+}
+
+// localPackets are those of a session that is down, and of its BFD: rules of the host may be the reason.
+func localPackets(s speaker.SessionStatus, iface string) (list []hostfirewall.LocalPackets) {
+	peer := s.Session.Address
+	there := netip.PrefixFrom(peer, peer.BitLen())
+	here := netip.PrefixFrom(peer, 0).Masked()
+	in := hostfirewall.Packet{In: hostfirewall.Interface{Name: iface}, Source: there, Destination: here}
+	out := hostfirewall.Packet{Out: hostfirewall.Interface{Name: iface}, Source: here, Destination: there}
+	add := func(what string, protocol uint8, port uint16) {
+		in.Protocol, out.Protocol, in.DestinationPort, out.DestinationPort = protocol, protocol, port, port
+		list = append(list, hostfirewall.LocalPackets{What: what + " from " + peer.String(), Packet: in},
+			hostfirewall.LocalPackets{What: what + " to " + peer.String(), Packet: out})
+	}
+	const tcp, udp = 6, 17
+	if s.Phase != speaker.PhaseEstablished {
+		add("BGP", tcp, s.Session.Port)
+	}
+	if b := s.BFD; b != nil && b.State != bfd.Up {
+		port := uint16(3784)
+		if b.Session.Multihop {
+			port = 4784
+		}
+		add("BFD", udp, port)
+	}
+	return list
+}
+
+// tunnelPackets are those of IPIP from other nodes; nil if this node has no tunnel.
+func (p *firewallsPart) tunnelPackets(r model.Reader, uplinks []string) (list []hostfirewall.LocalPackets) {
+	own := model.Get[model.Node](r, model.ResourceKey(model.KindNode, p.name))
+	if !own.TunnelAddress(model.DeviceIPIP).IsValid() {
+		return nil
+	}
+	const ipip = 4
+	any4 := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	for key, n := range model.All[model.Node](r, model.KindNode) {
+		if n.Spec.BGP == nil || key.Name == p.name || len(uplinks) == 0 {
+			continue
+		}
+		if a := n.Spec.BGP.Address(model.IPv4).Addr(); a.IsValid() { // all of them get a route by the first uplink
+			list = append(list, hostfirewall.LocalPackets{What: "IPIP from other nodes", Packet: hostfirewall.Packet{
+				In: hostfirewall.Interface{Name: uplinks[0]}, Source: netip.PrefixFrom(a, 32), Destination: any4,
+				Protocol: ipip}})
+		}
+	}
+	return list
+}
