@@ -3,6 +3,7 @@ package datastore
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -72,10 +73,15 @@ const (
 	// reads (after compaction or a lost connection) first deliver the differences, so that every change is delivered
 	// exactly once.
 	EventInSync
+	// EventAlive: the datastore has answered that nothing has changed about Kinds. It answers at least every Heartbeat.
+	EventAlive
 	// EventLost: the connection is lost; the delivered state of Kinds may be out of date until their next EventInSync.
 	// Err is the reason.
 	EventLost
 )
+
+// Heartbeat is the interval at which a datastore shows that it still answers, on a watch without changes.
+const Heartbeat = time.Minute
 
 // Event is one step of a watch.
 type Event struct {
@@ -84,8 +90,8 @@ type Event struct {
 	Object   *model.Object // EventUpdate only
 	Revision int64         // on the clock of the kind
 	Err      error         // EventLost only
-	// Kinds are the kinds of an EventInSync or EventLost. If empty, the event is about all watched kinds, which then
-	// share one clock; otherwise each kind has its own clock.
+	// Kinds are the kinds of an EventInSync, EventAlive or EventLost. If empty, the event is about all watched kinds,
+	// which then share one clock; otherwise each kind has its own clock.
 	Kinds []model.Kind
 	// More is set if the next event follows at once, and both are one step: those of a transaction, or read together.
 	More bool

@@ -64,6 +64,12 @@ type Status struct {
 	LastErrorAt time.Time
 	// Lost are the lost kinds while others are in sync: their last state is kept. nil if all are alike.
 	Lost []model.Kind
+	// Answered is the time of the last answer of the datastore, about any kind: a change, or that there is none. Zero
+	// before the first one.
+	Answered time.Time
+	// Silent is set if that is more than one and a half heartbeats ago, whether or not a loss is known. A kind alone
+	// may be silent for longer: an API server sends no bookmark about a kind of which it has seen no change.
+	Silent bool
 	// Restarts counts the full reads after the first, Rollbacks those that found an earlier revision than the one
 	// before: the datastore was restored. Only kinds with one clock are compared. Rollback is the last one.
 	Restarts, Rollbacks int
@@ -71,6 +77,9 @@ type Status struct {
 	// Objects is the number of usable objects, Quarantined of unusable ones.
 	Objects, Quarantined int
 }
+
+// silence is the time without an answer after which a datastore counts as silent: one heartbeat, which may be late.
+const silence = Heartbeat + Heartbeat/2
 
 // NewTables returns empty tables for a node: of other nodes' WorkloadEndpoints they keep only the fields for policy and
 // routes, with which the endpoints cannot be written. If node is empty everything is kept whole.
@@ -172,6 +181,7 @@ func (t *Tables) Apply(events ...Event) {
 		switch e.Type {
 		case EventUpdate, EventDelete:
 			w := t.of(e.Key.Kind)
+			t.status.Answered = t.now()
 			delete(w.early, e.Key) // from now on the watch reports its deletion
 			if w.take(e, t.now) {
 				w.revision = max(w.revision, e.Revision)
@@ -180,7 +190,10 @@ func (t *Tables) Apply(events ...Event) {
 				}
 			}
 		case EventInSync:
+			t.status.Answered = t.now()
 			t.inSync(e)
+		case EventAlive:
+			t.status.Answered = t.now()
 		case EventLost:
 			t.lost(e)
 		}
@@ -365,5 +378,7 @@ func (t *Tables) After(revision int64) {
 func (t *Tables) Status() Status {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.status
+	s := t.status
+	s.Silent = !s.Answered.IsZero() && t.now().Sub(s.Answered) > silence
+	return s
 }

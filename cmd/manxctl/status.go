@@ -190,6 +190,9 @@ func datastoreText(d *manxv1.DatastoreStatus, now time.Time) string {
 	if since := ago(d.GetSinceUnixMs(), now); since != "" {
 		text += ", for " + since
 	}
+	if answered := ago(d.GetAnsweredUnixMs(), now); answered != "" {
+		text += ", last answer " + answered + " ago"
+	}
 	if d.GetReason() != "" {
 		text += ": " + d.GetReason()
 	}

@@ -184,10 +184,16 @@ func (w *watcher) follow(ctx context.Context) error {
 	defer cancel(nil)
 	w.store.cancelWhenLost(ctx, cancel)
 	events := w.store.client.Watch(ctx, w.from, clientv3.WithRange(w.to), clientv3.WithRev(w.at.revision+1))
+	alive := make(chan struct{}, 1)
+	w.store.watches.Go(func() { w.store.ask(ctx, w.from, alive) })
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-alive:
+			if !w.send(ctx, datastore.Event{Type: datastore.EventAlive}) {
+				return context.Cause(ctx)
+			}
 		case resp, ok := <-events:
 			if !ok {
 				return cmp.Or(context.Cause(ctx), errConnectionLost)
@@ -201,6 +207,31 @@ func (w *watcher) follow(ctx context.Context) error {
 			if !w.deliverEvents(ctx, resp.Events) {
 				return context.Cause(ctx)
 			}
+		}
+	}
+}
+
+// ask requests a key on the connection of a watch at an interval, until ctx ends, and puts a token into alive for each
+// answer of a majority of the cluster. Progress notifications of the watch would do, too, but etcd before 3.4.25 and
+// 3.5.8 may send them ahead of earlier events, which the client then leaves out when it resumes a stream.
+func (s *Store) ask(ctx context.Context, key string, alive chan<- struct{}) {
+	tick := time.NewTicker(datastore.Heartbeat / 2)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		limited, cancel := context.WithTimeout(ctx, s.config.RequestTimeout)
+		_, err := s.client.Get(limited, key, clientv3.WithCountOnly())
+		cancel()
+		if err != nil {
+			continue // the connection is given up, or the reader sees the silence
+		}
+		select {
+		case alive <- struct{}{}:
+		default:
 		}
 	}
 }

@@ -300,3 +300,11 @@ func TestSnapshotsOfSeveralKindsAreOfOneRevision(t *testing.T) {
 		t.Errorf("only %d snapshots, %d restarts: the test proves nothing", different, tables.Status().Restarts)
 	}
 }
+
+// A watch without changes shows that the datastore answers.
+func TestQuietWatchIsAlive(t *testing.T) {
+	t.Parallel() // it waits for half a heartbeat
+	m := watch(t, etcdtest.Start(t).Store(t), model.KindBGPPeer)
+	m.UntilInSync()
+	m.Until("an answer", func() bool { return m.Alive > 0 })
+}

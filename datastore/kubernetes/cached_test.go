@@ -60,6 +60,8 @@ func (p *pair) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case req.URL.Path == "/apis":
 		return answer(http.StatusOK, `{"kind":"APIGroupList","groups":[]}`), nil
+	case req.URL.Path == "/version": // the watch is quiet
+		return answer(http.StatusOK, `{}`), nil
 	case query.Has("sendInitialEvents"):
 		return status(http.StatusUnprocessableEntity, "Invalid", "sendInitialEvents is forbidden for watch", "{}"), nil
 	case query.Has("watch") && p.second && at < 8:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"strconv"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -58,6 +59,9 @@ func (f *feed) event(ctx context.Context, r resource, e frame) error {
 		default:
 			f.at = at
 		}
+		if !f.alive(ctx) {
+			return ctx.Err()
+		}
 		return nil
 	}
 	if revision, same := f.latest.same(e); same {
@@ -81,6 +85,11 @@ func (f *feed) event(ctx context.Context, r resource, e frame) error {
 	}
 	f.advance(o.Revision)
 	return nil
+}
+
+// alive reports to the reader that the server still answers.
+func (f *feed) alive(ctx context.Context) bool {
+	return f.send(ctx, datastore.Event{Type: datastore.EventAlive, Kinds: []model.Kind{f.kind}})
 }
 
 // advance records that a change was delivered.
@@ -168,6 +177,9 @@ func (f *feed) release(ctx context.Context) {
 }
 
 func (f *feed) emit(ctx context.Context, e datastore.Event) bool {
+	if e.Type != datastore.EventLost {
+		f.heard.Store(time.Now().UnixNano())
+	}
 	select {
 	case f.out <- e:
 		return true

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -91,8 +92,8 @@ func BenchmarkLife(b *testing.B) {
 		b.Fatal(err)
 	}
 	out := make(chan datastore.Event, queued)
-	f := &feed{store: s, kind: r.kind, out: out, latest: newLatest("node-1"), known: newRevisions(r.kind),
-		names: map[string]model.Key{}}
+	f := &feed{store: s, kind: r.kind, out: out, heard: new(atomic.Int64), latest: newLatest("node-1"),
+		known: newRevisions(r.kind), names: map[string]model.Key{}}
 	tables := datastore.NewTables(zap.NewNop(), "node-1")
 	tables.Apply(datastore.Event{Type: datastore.EventInSync, Kinds: []model.Kind{r.kind}, Revision: 1})
 	var streams [][]byte
@@ -120,7 +121,8 @@ func TestEventsThatArriveTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := make(chan datastore.Event, queued)
-	f := &feed{store: s, kind: r.kind, out: out, known: newRevisions(r.kind), names: map[string]model.Key{}}
+	f := &feed{store: s, kind: r.kind, out: out, heard: new(atomic.Int64), known: newRevisions(r.kind),
+		names: map[string]model.Key{}}
 	follow := func(stream io.Reader) []datastore.Event {
 		t.Helper()
 		if err := f.follow(t.Context(), r, framesOf(r, stream)); err != nil {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"reflect"
+	"sync/atomic"
 	"testing"
 
 	"go.uber.org/zap"
@@ -34,8 +35,8 @@ func newPodFeed(t *testing.T, node string) *podFeed {
 	}
 	out := make(chan datastore.Event, queued)
 	p := &podFeed{r: r, out: out, tables: datastore.NewTables(zap.NewNop(), "node-1"),
-		feed: &feed{store: s, kind: r.kind, out: out, known: newRevisions(r.kind), names: map[string]model.Key{},
-			latest: newLatest(node)}}
+		feed: &feed{store: s, kind: r.kind, out: out, heard: new(atomic.Int64),
+			known: newRevisions(r.kind), names: map[string]model.Key{}, latest: newLatest(node)}}
 	p.tables.Apply(datastore.Event{Type: datastore.EventInSync, Kinds: []model.Kind{r.kind}, Revision: 1})
 	return p
 }

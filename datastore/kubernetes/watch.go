@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -54,6 +55,7 @@ func (s *Store) Watch(ctx context.Context, kinds ...model.Kind) <-chan datastore
 	out := make(chan datastore.Event, queued)
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.ctx, cancel)
+	var heard atomic.Int64
 	var feeds []*feed
 	err := errors.New("no kind is given")
 	for i, kind := range kinds {
@@ -63,7 +65,7 @@ func (s *Store) Watch(ctx context.Context, kinds ...model.Kind) <-chan datastore
 		if slices.Contains(kinds[:i], kind) {
 			continue
 		}
-		feeds = append(feeds, &feed{store: s, kind: kind, out: out})
+		feeds = append(feeds, &feed{store: s, kind: kind, out: out, heard: &heard})
 	}
 	s.watches.Go(func() {
 		defer close(out)
@@ -77,9 +79,39 @@ func (s *Store) Watch(ctx context.Context, kinds ...model.Kind) <-chan datastore
 		for _, f := range feeds {
 			running.Go(func() { f.run(ctx) })
 		}
+		running.Go(func() { s.ask(ctx, &heard, kinds, out) })
 		running.Wait()
 	})
 	return out
+}
+
+// ask requests the version of the server while no watch has delivered anything for half of a heartbeat: a server sends
+// no bookmark about a kind of which it has seen no change. Each answer is an EventAlive.
+func (s *Store) ask(ctx context.Context, heard *atomic.Int64, kinds []model.Kind, out chan<- datastore.Event) {
+	tick := time.NewTicker(datastore.Heartbeat / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if time.Since(time.Unix(0, heard.Load())) < datastore.Heartbeat/2 {
+			continue
+		}
+		limited, cancel := bounded(ctx)
+		_, err := s.client.do(limited, request{verb: http.MethodGet, path: "/version", accept: "application/json"})
+		cancel()
+		if err != nil && !apierrors.IsForbidden(err) {
+			continue // the watches report why, or the reader sees the silence
+		}
+		heard.Store(time.Now().UnixNano())
+		select {
+		case out <- datastore.Event{Type: datastore.EventAlive, Kinds: kinds}:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // feed follows one kind.
@@ -87,6 +119,7 @@ type feed struct {
 	store *Store
 	kind  model.Kind
 	out   chan<- datastore.Event
+	heard *atomic.Int64 // when any feed of the watch delivered something last, in nanoseconds
 
 	// known are the revisions of the delivered objects that exist.
 	known revisions
@@ -211,10 +244,12 @@ func (f *feed) fail(ctx context.Context, r resource, err error) bool {
 func (f *feed) absent(ctx context.Context, r resource) {
 	_ = f.store.absent(ctx, r)
 	f.at = 0
-	if !f.none {
-		f.none, f.lost = true, false
-		f.send(ctx, datastore.Event{Type: datastore.EventInSync, Kinds: []model.Kind{f.kind}})
+	if f.none {
+		f.alive(ctx) // that the kind is missing is an answer
+		return
 	}
+	f.none, f.lost = true, false
+	f.send(ctx, datastore.Event{Type: datastore.EventInSync, Kinds: []model.Kind{f.kind}})
 }
 
 // once reads everything if necessary, and follows changes until the watch ends. nil: a normal end.

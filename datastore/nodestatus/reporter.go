@@ -96,8 +96,11 @@ func (r *Reporter) next() (next time.Time, ok bool) {
 // take processes one event. A changed status alone causes no report, or two writers would alternate for ever; a deleted
 // one does.
 func (r *Reporter) take(e datastore.Event) {
-	if e.Type == datastore.EventInSync || e.Type == datastore.EventLost {
+	switch e.Type {
+	case datastore.EventInSync, datastore.EventLost:
 		r.reading = e.Type == datastore.EventLost
+		return
+	case datastore.EventAlive:
 		return
 	}
 	r.note(e)

@@ -17,9 +17,9 @@ const Patience = 60 * time.Second
 
 // Mirror is the state of a watch's reader, with all its events.
 type Mirror struct {
-	State        map[model.Key]int64
-	Seen         []datastore.Event
-	InSync, Lost int // counts of events
+	State               map[model.Key]int64
+	Seen                []datastore.Event
+	InSync, Lost, Alive int // counts of events
 
 	t      *testing.T
 	events <-chan datastore.Event
@@ -62,6 +62,10 @@ func (m *Mirror) TakeWaiting() {
 }
 
 func (m *Mirror) take(e datastore.Event) {
+	if e.Type == datastore.EventAlive { // it may come at any time
+		m.Alive++
+		return
+	}
 	m.Seen = append(m.Seen, e)
 	switch e.Type {
 	case datastore.EventUpdate:

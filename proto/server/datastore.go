@@ -92,6 +92,21 @@ func (v *DatastoreView) connection() Check {
 	return c
 }
 
+// Notices reports a datastore that does not answer. While the connection stands the node counts as ready: it forwards
+// packets, and a change of the cluster may be all that it misses.
+func (v *DatastoreView) Notices() []Notice {
+	now := v.now()
+	if now.Tables == nil {
+		return nil
+	}
+	st := now.Tables.Status()
+	if !st.Silent {
+		return nil
+	}
+	return []Notice{{Topic: "datastore", Subject: now.Type, Since: st.Answered, Text: fmt.Sprintf(
+		"no answer from the datastore for %v; the last state is kept", time.Since(st.Answered).Round(time.Second))}}
+}
+
 // kinds names some.
 func kinds(list []model.Kind) string {
 	const most = 5
@@ -129,6 +144,7 @@ func (v *DatastoreView) status(r *manxv1.GetStatusResponse) {
 	d.InSync, d.Revision, d.SinceUnixMs = st.InSync, st.Revision, unixMs(st.Since)
 	d.Connected = st.InSync || st.LastError == nil || len(st.Lost) > 0
 	d.Objects, d.Quarantined = uint32(st.Objects), uint32(st.Quarantined)
+	d.AnsweredUnixMs = unixMs(st.Answered)
 	if st.InSync {
 		d.Reason = ""
 	}
@@ -164,6 +180,7 @@ const (
 	metricQuarantined = "manx_datastore_quarantined"
 	metricRestarts    = "manx_datastore_full_reads_total"
 	metricRollbacks   = "manx_datastore_rollbacks_total"
+	metricAnswered    = "manx_datastore_answered_timestamp_seconds"
 	metricLastState   = "manx_datastore_last_state_in_use"
 	metricLastValid   = "manx_datastore_last_state_timestamp_seconds"
 )
@@ -175,6 +192,7 @@ var datastoreMetrics = describe([]description{
 	{metricQuarantined, "Objects of the datastore that cannot be used.", nil},
 	{metricRestarts, "Full reads of the datastore after the first.", nil},
 	{metricRollbacks, "Full reads of the datastore that found an earlier state than before.", nil},
+	{metricAnswered, "Time of the last answer of the datastore: a change, or that there is none.", nil},
 	{metricLastState, "Whether BGP and routes follow the state that an earlier run of manxd has read, because the " +
 		"datastore has not answered since the start.", nil},
 	{metricLastValid, "Time at which that state was known to be valid, while it is in use.", nil},
@@ -200,6 +218,9 @@ func (v *DatastoreView) Collect(out chan<- prometheus.Metric) {
 	gauge(metricRevision, float64(st.Revision))
 	gauge(metricObjects, float64(st.Objects))
 	gauge(metricQuarantined, float64(st.Quarantined))
+	if !st.Answered.IsZero() {
+		gauge(metricAnswered, float64(st.Answered.UnixMilli())/1000)
+	}
 	counter(metricRestarts, float64(st.Restarts))
 	counter(metricRollbacks, float64(st.Rollbacks))
 }

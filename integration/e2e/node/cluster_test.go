@@ -18,6 +18,7 @@ func TestCluster(t *testing.T) {
 	c := &cluster{world.NewCluster(t)}
 	world.InOrder(t, c, []world.Step[*cluster]{
 		{Name: "the status commands show the state of the node", Run: (*cluster).testStatus},
+		{Name: "a datastore that does not answer", Run: (*cluster).testSilentDatastore},
 		{Name: "CalicoNodeStatus objects are filled in", Run: (*cluster).testNodeStatus},
 		{Name: "thirty pods at once", Run: (*cluster).testManyPods},
 		{Name: "a restored datastore", Run: (*cluster).testRestoredDatastore},

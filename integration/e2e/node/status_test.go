@@ -2,8 +2,11 @@ package node
 
 import (
 	"encoding/json"
+	"fmt"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/manxnet/manx/integration/e2e/world"
 )
@@ -69,5 +72,46 @@ func (c *cluster) testStatus(t *testing.T) {
 	world.Contains(t, "manxctl node endpoints", out, c.Pods["n2-p2"].IP4().String(), "applied")
 	if _, err = c.N2.Manxctl("node", "status", "--nonsense"); world.ExitCode(err) != 2 {
 		t.Errorf("a wrong flag should end manxctl with 2: %v", err)
+	}
+}
+
+// testSilentDatastore loses the packets of the datastore without a trace: connections stay open. Status and a metric
+// show how old the last answer is, long before anything else does. The node stays ready, since it forwards packets.
+func (c *cluster) testSilentDatastore(t *testing.T) {
+	n := c.N2
+	answered := func() float64 { return world.Metric(t, n, "manx_datastore_answered_timestamp_seconds") }
+	_, err := n.Run("sh", "-c", "nft add table ip silent && nft add chain ip silent in "+
+		"'{ type filter hook input priority -10; }' && nft add rule ip silent in tcp sport 2379 drop")
+	must(t, err)
+	defer func() {
+		_, err := n.Run("nft", "delete", "table", "ip", "silent")
+		must(t, err)
+		eventually(t, func() error { // it is asked every half a minute
+			if age := time.Since(time.UnixMilli(int64(answered() * 1000))); age > 5*time.Second {
+				return fmt.Errorf("the datastore is back, and the last answer is %v old", age)
+			}
+			return nil
+		})
+		must(t, n.Ready(limit))
+	}()
+	before := answered()
+	age := regexp.MustCompile(`in sync at revision .*, last answer ([0-9.hms]+) ago`)
+	eventually(t, func() error {
+		out, err := n.Manxctl("status")
+		must(t, err) // the exit code of a node that is ready
+		m := age.FindStringSubmatch(world.LineWith(out, "Datastore:"))
+		if m == nil {
+			return fmt.Errorf("no age of the last answer:\n%s", out)
+		}
+		if d, err := time.ParseDuration(m[1]); err != nil || d < 4*time.Second {
+			return fmt.Errorf("the last answer is %v old (%v)", d, err)
+		}
+		return nil
+	})
+	if now := answered(); now != before {
+		t.Errorf("an answer came at %v, after %v, from a datastore whose packets are lost", now, before)
+	}
+	if page, err := n.Get("/readyz"); err != nil {
+		t.Errorf("/readyz: %v: %s", err, page)
 	}
 }

@@ -25,6 +25,7 @@ type Line struct {
 	mu    sync.Mutex
 	down  bool
 	conns map[net.Conn]bool
+	hush  chan struct{} // closed when the line carries data again; nil: it does
 }
 
 // NewLine opens a line to a URL, which ends with the test.
@@ -48,6 +49,7 @@ func NewLineFrom(t testing.TB, l net.Listener, to string) *Line {
 	go line.serve()
 	t.Cleanup(func() {
 		l.Close() //nolint:errcheck // nobody uses it any more
+		line.Mend()
 		line.Cut()
 	})
 	return line
@@ -67,11 +69,38 @@ func (l *Line) Cut() {
 	clear(l.conns)
 }
 
+// Hush keeps connections open and carries no data until Mend, as a network that loses all packets. New connections are
+// accepted, and get no data.
+func (l *Line) Hush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hush == nil {
+		l.hush = make(chan struct{})
+	}
+}
+
 // Mend lets connections through again.
 func (l *Line) Mend() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.down = false
+	if l.hush != nil {
+		close(l.hush)
+		l.hush = nil
+	}
+}
+
+// hushed waits until the line carries data.
+type hushed struct{ line *Line }
+
+func (h hushed) Write(p []byte) (int, error) {
+	h.line.mu.Lock()
+	wait := h.line.hush
+	h.line.mu.Unlock()
+	if wait != nil {
+		<-wait
+	}
+	return len(p), nil
 }
 
 func (l *Line) serve() {
@@ -92,8 +121,8 @@ func (l *Line) serve() {
 		} else {
 			l.conns[in], l.conns[out] = true, true
 			there, back := delayWriter(out, l.Delay), delayWriter(in, l.Delay)
-			go pipe(there, in, there)
-			go pipe(io.MultiWriter(back, counter{&l.received}), out, back)
+			go pipe(io.MultiWriter(hushed{l}, there), in, there)
+			go pipe(io.MultiWriter(hushed{l}, back, counter{&l.received}), out, back)
 		}
 		l.mu.Unlock()
 	}

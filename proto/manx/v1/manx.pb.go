@@ -171,8 +171,10 @@ type DatastoreStatus struct {
 	// When the state that BGP and routes follow in place of the datastore was known to be valid; 0 while they follow the
 	// datastore.
 	LastStateUnixMs int64 `protobuf:"varint,9,opt,name=last_state_unix_ms,json=lastStateUnixMs,proto3" json:"last_state_unix_ms,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// When the datastore last answered: a change of an object, or that there is none; 0 before the first answer.
+	AnsweredUnixMs int64 `protobuf:"varint,10,opt,name=answered_unix_ms,json=answeredUnixMs,proto3" json:"answered_unix_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DatastoreStatus) Reset() {
@@ -264,6 +266,13 @@ func (x *DatastoreStatus) GetQuarantined() uint32 {
 func (x *DatastoreStatus) GetLastStateUnixMs() int64 {
 	if x != nil {
 		return x.LastStateUnixMs
+	}
+	return 0
+}
+
+func (x *DatastoreStatus) GetAnsweredUnixMs() int64 {
+	if x != nil {
+		return x.AnsweredUnixMs
 	}
 	return 0
 }
@@ -6165,7 +6174,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x04manx\x18\x01 \x01(\tR\x04manx\x12\x16\n" +
 	"\x06commit\x18\x02 \x01(\tR\x06commit\x12\x14\n" +
 	"\x05gobgp\x18\x03 \x01(\tR\x05gobgp\x12\x0e\n" +
-	"\x02go\x18\x04 \x01(\tR\x02go\"\x9d\x02\n" +
+	"\x02go\x18\x04 \x01(\tR\x02go\"\xc7\x02\n" +
 	"\x0fDatastoreStatus\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x12\x17\n" +
@@ -6175,7 +6184,9 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\rsince_unix_ms\x18\x06 \x01(\x03R\vsinceUnixMs\x12\x18\n" +
 	"\aobjects\x18\a \x01(\rR\aobjects\x12 \n" +
 	"\vquarantined\x18\b \x01(\rR\vquarantined\x12+\n" +
-	"\x12last_state_unix_ms\x18\t \x01(\x03R\x0flastStateUnixMs\"\x12\n" +
+	"\x12last_state_unix_ms\x18\t \x01(\x03R\x0flastStateUnixMs\x12(\n" +
+	"\x10answered_unix_ms\x18\n" +
+	" \x01(\x03R\x0eansweredUnixMs\"\x12\n" +
 	"\x10GetStatusRequest\"\xab\x06\n" +
 	"\x11GetStatusResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
