@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -50,6 +51,10 @@ func installer(args []string, getenv func(string) string, out io.Writer) error {
 		"names that are not installed [SKIP_CNI_BINARIES]")
 	update := fs.Bool("update", boolean(getenv("UPDATE_CNI_BINARIES"), true),
 		"replace existing plugins that differ [UPDATE_CNI_BINARIES]")
+	wait := fs.Bool("wait-for-calico-node", false, "of install: replace no plugin of another program while a "+
+		"calico-node is active on this host. Its pod is searched in the Kubernetes API with the settings of manxd "+
+		"(KUBECONFIG or those of this pod, NODENAME, CALICO_K8S_NODE_REF, NAMESPACE, MANX_CALICO_NAMESPACES), unless "+
+		"MANX_BESIDE_CALICO_NODE is true")
 	away := fs.Bool("remove", false, "of install: uninstall")
 	if err := fs.Parse(args[1:]); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
@@ -66,6 +71,15 @@ func installer(args []string, getenv func(string) string, out io.Writer) error {
 	}
 	switch command := args[0]; {
 	case command == "install" && !*away:
+		if *wait && !boolean(getenv("MANX_BESIDE_CALICO_NODE"), false) {
+			f, err := calicoFinder(getenv)
+			if err != nil {
+				return err
+			}
+			if err := waitForCalicoNode(context.Background(), b, f, out); err != nil {
+				return err
+			}
+		}
 		written, err := b.Install()
 		printList(out, "installed", written)
 		return err

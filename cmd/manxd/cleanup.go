@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
-	"github.com/manxnet/manx/cmd/manxd/beside"
+	"github.com/manxnet/manx/controllers/caliconode"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
@@ -33,7 +33,7 @@ rest is calico-node's now.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if calico == "" {
-				calico = beside.BGPDaemon(cmd.Context())
+				calico = caliconode.BGPDaemon(cmd.Context())
 			}
 			err := asOwner(*o, func(o options) error { return cleanup(o, calico) }, "--"+calicoFlag+"="+calico)
 			if err == nil && wait {

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
-	"github.com/manxnet/manx/cmd/manxd/beside"
+	"github.com/manxnet/manx/controllers/caliconode"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/etcd"
@@ -248,7 +248,7 @@ func (l *lastState) covers(err error) bool {
 
 // begin has BGP begin from the earlier state, if there is one, because of err.
 func (l *lastState) begin(err error) {
-	if !l.covers(err) || !l.besideCalicoNode && beside.BGPDaemon(context.Background()) != "" {
+	if !l.covers(err) || !l.besideCalicoNode && caliconode.BGPDaemon(context.Background()) != "" {
 		return
 	}
 	l.mu.Lock()

@@ -20,6 +20,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/manxnet/manx/controllers/caliconode"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -113,15 +114,12 @@ func (a *API) virtual(ctx context.Context, resource, namespace, name string) (o 
 	return o, true, nil
 }
 
-// Places returns the namespaces of Calico's installations, where only administrators make objects.
-func Places() []string { return []string{"kube-system", "calico-system"} }
-
 // Others returns the place of running calico-kube-controllers; empty if there are none.
 func (a *API) Others(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	const label = "k8s-app=calico-kube-controllers"
-	for _, namespace := range Places() {
+	for _, namespace := range caliconode.Places() {
 		// The API's cache is fresh enough.
 		options := metav1.ListOptions{LabelSelector: label, ResourceVersion: "0"}
 		deployments, err := a.Apps.Deployments(namespace).List(ctx, options)
@@ -151,7 +149,7 @@ func (a *API) Others(ctx context.Context) (string, error) {
 func (a *API) OldNodes(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	for _, namespace := range Places() {
+	for _, namespace := range caliconode.Places() {
 		d, err := a.Apps.DaemonSets(namespace).Get(ctx, "calico-node", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			continue

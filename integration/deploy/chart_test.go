@@ -3,6 +3,7 @@ package deploy
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -371,42 +372,88 @@ func TestUpgradeAndRollback(t *testing.T) {
 	}
 }
 
-// Beside calico-node, and beside Calico's definitions of projectcalico.org/v3, the chart is refused, and the message
-// names the remedy.
+// Beside calico-node, wherever it is, and beside Calico's definitions of projectcalico.org/v3, the chart is refused,
+// and the message names the remedy.
 func TestBesideCalico(t *testing.T) {
 	s := apiserver.Start(t)
-	kubectl := filepath.Join(apiserver.Programs(), "kubectl")
 	config := s.Kubeconfig(t, apiserver.Admin)
-	cmd := exec.Command(kubectl, "--kubeconfig", config, "-n", "kube-system", "create", "-f", "-")
-	cmd.Stdin = strings.NewReader(`---
-{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: calico-node}, spec: {selector:
-{matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}}`)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	kubectl := func(stdin string, args ...string) string {
+		cmd := exec.Command(filepath.Join(apiserver.Programs(), "kubectl"), append([]string{"--kubeconfig", config},
+			args...)...)
+		cmd.Stdin = strings.NewReader("---\n" + stdin)
+		out, _ := cmd.CombinedOutput()
+		return string(out)
 	}
-	install := []string{"install", "manx", chart, "--namespace", "kube-system", "--kubeconfig", config,
-		"--dry-run=server"}
-	if out, err := helm(t, install...); err == nil || !strings.Contains(out, "two daemons would fight") {
+	install := func(values ...string) (string, error) {
+		args := []string{"install", "manx", chart, "--namespace", "manx-system", "--kubeconfig", config,
+			"--dry-run=server"}
+		for _, v := range values {
+			args = append(args, "--set-string", v)
+		}
+		return helm(t, args...)
+	}
+	kubectl("", "create", "namespace", "manx-system")
+	const manx, net = `nodeSelector.manx\.io/network=manx`, "calicoNamespaces={net}"
+	for i, c := range []struct{ namespace, name, value string }{
+		{"kube-system", "calico-node", ""}, {"kube-system", "canal", ""}, {"calico-system", "calico-node", ""},
+		{"manx-system", "calico-node", ""}, {"net", "calico-node", net},
+	} {
+		place := c.namespace + "/" + c.name
+		kubectl("", "create", "namespace", c.namespace)
+		out := kubectl(fmt.Sprintf(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: %s, namespace: %s}, spec:
+{selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {nodeSelector: {kubernetes.io/os: linux},
+containers: [{name: c, image: i}]}}}}`, c.name, c.namespace), "create", "-f", "-")
+		if !strings.Contains(out, "created") {
+			t.Fatal(out)
+		}
+		selector := func(value string) {
+			t.Helper()
+			patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"nodeSelector":{"manx.io/network":%q}}}}}`, value)
+			out := kubectl("", "-n", c.namespace, "patch", "daemonset", c.name, "--type", "merge", "-p", patch)
+			if !strings.Contains(out, "patched") {
+				t.Fatal(out)
+			}
+		}
+		refused := func(when string, values ...string) {
+			t.Helper()
+			out, err := install(append(values, c.value)...)
+			if err == nil || !strings.Contains(out, "DaemonSet "+place) || !strings.Contains(out,
+				"two daemons would fight") || !strings.Contains(out, `nodeSelector.manx\.io/network=manx`) {
+				t.Errorf("%s, %s: %v: %s", place, when, err, out)
+			}
+		}
+		refused("on all nodes, Manx on those of a label", manx)
+		if i == 0 {
+			refused("both on all nodes")
+			selector("manx")
+			refused("both on the nodes of Manx", manx)
+			out, err := helm(t, "install", "manx", chart, "--namespace", "manx-system", "--kubeconfig", config,
+				"--dry-run=server", "--set", "cleanup=true")
+			if err != nil {
+				t.Errorf("the cleanup: %v: %s", err, out)
+			}
+		}
+		selector("calico")
+		if i == 0 {
+			refused("on the nodes of a label, Manx on all")
+		}
+		if out, err := install(manx, c.value); err != nil {
+			t.Errorf("%s, node by node: %v: %s", place, err, out)
+		}
+		kubectl("", "-n", c.namespace, "delete", "daemonset", c.name)
+	}
+	if out, err := helm(t, "install", "manx", chart, "--namespace", "kube-system", "--kubeconfig", config); err != nil {
+		t.Errorf("without calico-node: %v: %s", err, out)
+	}
+	t.Run("plugin", func(t *testing.T) { pluginOfCalicoStays(t, config, kubectl) })
+	if out := kubectl("", "create", "-f", "../../deploy/crds/projectcalico.org"); strings.Contains(out, "rror") {
+		t.Fatal(out)
+	}
+	if out, err := install(); err == nil || !strings.Contains(out, "calicoAPIGroup=projectcalico.org/v3") {
 		t.Errorf("%v: %s", err, out)
 	}
-	other := `nodeSelector.manx\.io/network=calico`
-	if out, err := helm(t, append(install, "--set-string", other)...); err == nil ||
-		!strings.Contains(out, "manx.io/network=manx") {
-		t.Errorf("on the nodes of calico-node: %v: %s", err, out)
-	}
-	if out, err := helm(t, append(install, "--set-string", `nodeSelector.manx\.io/network=manx`)...); err != nil {
-		t.Errorf("node by node: %v: %s", err, out)
-	}
-	if out, err := exec.Command(kubectl, "--kubeconfig", config, "create", "-f", "../../deploy/crds/projectcalico.org").
-		CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	install = append(install, "--set-string", `nodeSelector.manx\.io/network=manx`)
-	if out, err := helm(t, install...); err == nil || !strings.Contains(out, "calicoAPIGroup=projectcalico.org/v3") {
-		t.Errorf("%v: %s", err, out)
-	}
-	if out, err := helm(t, append(install, "--skip-crds", "--set",
-		"calicoAPIGroup=projectcalico.org/v3")...); err != nil {
+	if out, err := helm(t, "upgrade", "manx", chart, "--namespace", "kube-system", "--kubeconfig", config,
+		"--skip-crds", "--set", "calicoAPIGroup=projectcalico.org/v3", "--dry-run=server"); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
 }

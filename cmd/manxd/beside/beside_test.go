@@ -3,14 +3,13 @@ package beside
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/controllers/caliconode"
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,8 +25,8 @@ func TestDoubtfulPods(t *testing.T) {
 		p.Spec.HostNetwork, p.Status.Phase = true, corev1.PodRunning
 		return p
 	}
-	f := Finder{node: "n1", namespaces: []string{"kube-system"}}
-	if why := f.doubt(genuine()); why != "" {
+	f := caliconode.Finder{Node: "n1", Namespaces: []string{"kube-system"}}
+	if why := f.Doubt(genuine()); why != "" {
 		t.Errorf("a calico-node: %s", why)
 	}
 	var pods []*corev1.Pod
@@ -43,7 +42,7 @@ func TestDoubtfulPods(t *testing.T) {
 	} {
 		p := genuine()
 		change(p)
-		if why := f.doubt(p); !strings.Contains(strings.ToLower(why), strings.ToLower(want)) {
+		if why := f.Doubt(p); !strings.Contains(strings.ToLower(why), strings.ToLower(want)) {
 			t.Errorf("%q, want %q", why, want)
 		}
 		pods = append(pods, p)
@@ -61,39 +60,6 @@ func TestDoubtfulPods(t *testing.T) {
 	}
 }
 
-// A socket is one of calico-node if BIRD greets there. The file stays behind a killed daemon, other programs may serve
-// something else, or nothing, and Manx itself can serve the socket in BIRD's place.
-func TestSockets(t *testing.T) {
-	dir := t.TempDir()
-	for _, c := range []struct {
-		name, greeting string
-		want           bool
-	}{
-		{"bird", "0001 BIRD v0.3.3+birdv1.6.8 ready.\n", true}, {"manx", "0001 BIRD 1.6.8-manx ready.\n", false},
-		{"other", "hello\n", false}, {"silent", "", false}, {"endless", string(make([]byte, 1<<20)), false},
-	} {
-		path := filepath.Join(dir, c.name)
-		l, err := net.Listen("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
-				go func() { _, _ = conn.Write([]byte(c.greeting)) }()
-			}
-		}()
-		f := Finder{sockets: []string{filepath.Join(dir, "absent"), path}}
-		if active, err := f.find(t.Context()); err != nil || (active == "the BGP daemon behind "+path) != c.want {
-			t.Errorf("%s: %q, %v", c.name, active, err)
-		}
-		l.(*net.UnixListener).SetUnlinkOnClose(false)
-		_ = l.Close()
-		if active, err := f.find(t.Context()); err != nil || active != "" {
-			t.Errorf("%s, without a listener: %q, %v", c.name, active, err)
-		}
-	}
-}
-
 // The server has the pods of this node in its cache. For a list as of now it may read all pods of the cluster.
 func TestPodsComeFromTheCache(t *testing.T) {
 	lists := make(chan url.Values, 2)
@@ -107,9 +73,9 @@ func TestPodsComeFromTheCache(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	f := NewFinder("n1", nil, &rest.Config{Host: server.URL})
-	f.sockets = nil
-	if active, err := f.find(t.Context()); err != nil || active != "" {
+	f := caliconode.NewFinder("n1", nil, &rest.Config{Host: server.URL})
+	f.Sockets = nil
+	if active, err := f.Find(t.Context()); err != nil || active != "" {
 		t.Errorf("%q, %v", active, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,3 +1,4 @@
+// Package beside waits for the end of a calico-node that is active on the host, and reports it.
 package beside
 
 import (
@@ -8,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/controllers/caliconode"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -57,13 +59,8 @@ func (r *report) text() (string, time.Time) {
 	if r.active == "" {
 		return "", r.since
 	}
-	text := fmt.Sprintf("calico-node is active on this host (%s), and two programs must not program one node. Keep "+
-		"it off this "+
-		"node: give its DaemonSet the nodeSelector manx.io/network=calico, that of manx-node manx.io/network=manx, "+
-		"and switch "+
-		"this node over with `kubectl label node %s manx.io/network=manx --overwrite`; on a host without "+
-		"Kubernetes end its "+
-		"service (docs/operations.md, \"Moving a node from calico/node\")", r.active, r.node)
+	text := fmt.Sprintf("calico-node is active on this host (%s), and two programs must not program one node. %s",
+		r.active, caliconode.Remedy(r.node))
 	if r.waiting {
 		return text + ". manxd does nothing before, and goes on by itself then", r.since
 	}
@@ -93,12 +90,12 @@ func (r *report) Notices() (list []server.Notice) {
 
 // Wait returns when no calico-node is active on this host, and reports the wait until then, to the server and the log.
 // found is called when one is active.
-func (f Finder) Wait(ctx context.Context, s *server.Server, found func(), log *zap.Logger) error {
-	r := &report{node: f.node, waiting: true}
+func Wait(ctx context.Context, f caliconode.Finder, s *server.Server, found func(), log *zap.Logger) error {
+	r := &report{node: f.Node, waiting: true}
 	shown, unknown := false, ""
 	for {
 		limited, cancel := context.WithTimeout(ctx, searchTimeout)
-		active, err := f.find(limited)
+		active, err := f.Find(limited)
 		cancel()
 		if err != nil && err.Error() != unknown {
 			unknown = err.Error()

@@ -11,19 +11,20 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/manxnet/manx/cmd/manxd/kubewatch"
+	"github.com/manxnet/manx/controllers/caliconode"
 )
 
 // Watch is a part of the daemon. It reports a calico-node that starts while this node runs. The programmed state stays:
 // a node without any agent would be worse.
 type Watch struct {
 	*report
-	finder Finder
+	finder caliconode.Finder
 	log    *zap.Logger
 }
 
 // NewWatch returns a Watch of the pods of calico-node on the Finder's node. The Finder searches pods.
-func NewWatch(f Finder, log *zap.Logger) *Watch {
-	return &Watch{report: &report{node: f.node}, finder: f, log: log}
+func NewWatch(f caliconode.Finder, log *zap.Logger) *Watch {
+	return &Watch{report: &report{node: f.Node}, finder: f, log: log}
 }
 
 func (w *Watch) Name() string { return "calico-node" }
@@ -31,12 +32,12 @@ func (w *Watch) Name() string { return "calico-node" }
 // Run implements part.Part.
 func (w *Watch) Run(ctx context.Context) error {
 	kubewatch.Follow(ctx, kubewatch.Selection[*corev1.Pod]{
-		Options: options(w.node),
+		Options: caliconode.Options(w.node),
 		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return w.finder.pods.Pods("").List(ctx, o)
+			return w.finder.Pods.Pods("").List(ctx, o)
 		},
 		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return w.finder.pods.Pods("").Watch(ctx, o)
+			return w.finder.Pods.Pods("").Watch(ctx, o)
 		},
 		Show: w.show,
 		Failed: func(err error) {
@@ -51,14 +52,14 @@ func (w *Watch) Run(ctx context.Context) error {
 func (w *Watch) show(pods []*corev1.Pod) {
 	active, doubtful, more := "", "", 0
 	for _, p := range pods {
-		why := w.finder.doubt(p)
+		why := w.finder.Doubt(p)
 		switch {
 		case why == "" && active == "":
-			active = describe(p)
+			active = caliconode.Describe(p)
 		case why == "" || ended(p):
 		case doubtful == "":
-			doubtful = fmt.Sprintf("%s has the label %s on this node and does not count: %s", describe(p), podSelector,
-				why)
+			doubtful = fmt.Sprintf("%s has the label k8s-app=%s on this node and does not count: %s",
+				caliconode.Describe(p), p.Labels["k8s-app"], why)
 		default:
 			more++
 		}
@@ -71,4 +72,9 @@ func (w *Watch) show(pods []*corev1.Pod) {
 		text, _ := w.text()
 		w.log.Error(text)
 	}
+}
+
+// ended reports whether a pod does not run any more.
+func ended(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }

@@ -18,6 +18,24 @@ app.kubernetes.io/name: manx
 {{- end -}}
 {{- end }}
 
+{{- /* Where the API is, and the namespaces in which a calico-node counts: of manxd and of the installation of the plugin. */ -}}
+{{- define "manx.places" -}}
+- name: NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+{{- with .Values.calicoNamespaces }}
+- name: MANX_CALICO_NAMESPACES
+  value: {{ join "," . | quote }}
+{{- end }}
+{{- with .Values.kubernetesAPI.host }}
+- name: KUBERNETES_SERVICE_HOST
+  value: {{ . | quote }}
+- name: KUBERNETES_SERVICE_PORT
+  value: {{ $.Values.kubernetesAPI.port | quote }}
+{{- end }}
+{{- end }}
+
 {{- define "manx.group" -}}
 {{ splitList "/" .Values.calicoAPIGroup | first }}
 {{- end }}
