@@ -48,8 +48,9 @@ type Store struct {
 	api      form.Group
 	found    bool // the server has that group, or a setting names it
 	reported map[model.Key]string
-	missing  map[string]bool // requested custom resources that do not exist
-	reached  chan struct{}   // closed when a watch could be opened after a loss
+	missing  map[string]bool   // requested custom resources that do not exist
+	unread   map[string]string // notices about objects of kinds that Manx does not read, by resource
+	reached  chan struct{}     // closed when a watch could be opened after a loss
 	// plain are the API groups whose objects are read as plain lists until the given time, because their server does
 	// not support initial events in a watch.
 	plain  map[string]time.Time
@@ -87,8 +88,9 @@ func open(ctx context.Context, config Config, r *rest.Config, log *zap.Logger) (
 		return nil, err
 	}
 	s := &Store{config: config, host: r.Host, client: c, log: log, reported: map[model.Key]string{},
-		missing: map[string]bool{}, plain: map[string]time.Time{}, reached: make(chan struct{}),
-		api: form.Group(cmp.Or(config.Group, string(form.V1))), found: config.Group != ""}
+		missing: map[string]bool{}, unread: map[string]string{}, plain: map[string]time.Time{},
+		reached: make(chan struct{}),
+		api:     form.Group(cmp.Or(config.Group, string(form.V1))), found: config.Group != ""}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.discover(ctx); err != nil {
 		s.cancel()
@@ -135,12 +137,15 @@ func (s *Store) group() form.Group {
 	return s.api
 }
 
-// absent records that the server does not have a custom resource, and checks whether it has the other group by now. It
-// returns the error with the name of the missing resource, which Is ErrUnavailable: it may be installed later.
+// absent records that the server does not have a custom resource, unless that is optional, and checks whether it has
+// the other group by now. It returns the error with the name of the missing resource, which Is ErrUnavailable: it may
+// be installed later.
 func (s *Store) absent(ctx context.Context, r resource) error {
 	s.mu.Lock()
-	known, first := s.found, !s.missing[r.String()]
-	s.missing[r.String()] = true
+	known, first := s.found, !r.optional && !s.missing[r.String()]
+	if !r.optional {
+		s.missing[r.String()] = true
+	}
 	s.mu.Unlock()
 	if !known {
 		_ = s.discover(ctx) // the next request reports a failure
@@ -173,6 +178,11 @@ func (s *Store) Notices() (list []string) {
 		list = append(list, "the Kubernetes API lacks CustomResourceDefinitions (objects of theirs that were "+
 			"known before "+
 			"stay, others there are none): "+strings.Join(names, ", "))
+	}
+	for _, plural := range unread {
+		if text := s.unread[plural]; text != "" {
+			list = append(list, text)
+		}
 	}
 	var parts []string
 	for _, text := range s.reported {

@@ -43,11 +43,29 @@ func TestTrouble(t *testing.T) {
 		if n := s.Notices(); len(n) != 1 || !strings.Contains(n[0], "bgppeers") {
 			t.Errorf("notices: %q", n)
 		}
+		// No installation brings the definition of ClusterNetworkPolicy: a cluster without it lacks nothing.
+		if all, _, err := s.List(t.Context(), model.KindClusterNetworkPolicy, ""); err != nil || len(all) > 0 {
+			t.Errorf("list: %v, %v", all, err)
+		}
+		policies := storetest.Watch(t, s, model.KindClusterNetworkPolicy)
+		policies.UntilInSync()
+		if n := s.Notices(); len(n) != 1 || strings.Contains(n[0], "clusternetworkpolicies") {
+			t.Errorf("notices: %q", n)
+		}
 		m := storetest.Watch(t, s, model.KindBGPPeer)
 		m.UntilInSync()
+		server.Define(t, apiserver.ClusterPolicies)
+		server.Request(t, http.MethodPost, "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies",
+			map[string]any{"kind": "ClusterNetworkPolicy", "apiVersion": "policy.networking.k8s.io/v1alpha2",
+				"metadata": map[string]any{"name": "late"}, "spec": map[string]any{"tier": "Admin", "priority": 1,
+					"subject": map[string]any{"namespaces": map[string]any{}}, "ingress": []any{}}})
 		server.InstallCRDs(t, form.V1)
 		a := storetest.Create(t, s, peer("a", "10.0.0.1"))
 		m.UntilState(map[model.Key]int64{a.Key: a.Revision})
+		policies.Until("the first policy", func() bool {
+			_, ok := policies.State[model.ResourceKey(model.KindClusterNetworkPolicy, "late")]
+			return ok
+		})
 		if n := s.Notices(); len(n) > 0 {
 			t.Errorf("notices: %q", n)
 		}

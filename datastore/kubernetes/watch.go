@@ -76,6 +76,9 @@ func (s *Store) Watch(ctx context.Context, kinds ...model.Kind) <-chan datastore
 			return
 		}
 		var running sync.WaitGroup
+		if s.config.Follows && slices.Contains(kinds, model.KindClusterNetworkPolicy) {
+			running.Go(func() { s.followUnread(ctx) })
+		}
 		for _, f := range feeds {
 			running.Go(func() { f.run(ctx) })
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,14 +20,13 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// clusterPolicies are custom resources of Kubernetes.
-var clusterPolicies = form.Resource{Group: "policy.networking.k8s.io", Version: "v1alpha2",
+// ClusterPolicies are custom resources of Kubernetes. The definition is part of no installation of Manx or Calico.
+var ClusterPolicies = form.Resource{Group: "policy.networking.k8s.io", Version: "v1alpha2",
 	Plural: "clusternetworkpolicies",
 	Kind:   "ClusterNetworkPolicy"}
 
-// CRDs returns the custom resources of a group, and ClusterNetworkPolicies.
-func CRDs(g form.Group) []form.Resource {
-	list := []form.Resource{clusterPolicies}
+// CRDs returns the custom resources of a group.
+func CRDs(g form.Group) (list []form.Resource) {
 	seen := map[string]bool{}
 	for _, info := range model.Kinds() {
 		if r, ok := form.CustomResource(g, info.Kind); ok && !seen[r.Plural] {
@@ -41,12 +41,18 @@ func CRDs(g form.Group) []form.Resource {
 // are served.
 func (s *Server) InstallCRDs(t testing.TB, g form.Group, only ...string) {
 	t.Helper()
+	list := slices.DeleteFunc(CRDs(g), func(r form.Resource) bool {
+		return len(only) > 0 && !slices.Contains(only, r.Plural)
+	})
+	s.Define(t, list...)
+}
+
+// Define defines custom resources that accept everything, and waits until they are served.
+func (s *Server) Define(t testing.TB, list ...form.Resource) {
+	t.Helper()
 	admin := s.Raw(t, Admin)
 	var paths []string
-	for _, r := range CRDs(g) {
-		if len(only) > 0 && !contains(only, r.Plural) {
-			continue
-		}
+	for _, r := range list {
 		err := admin.Post().AbsPath(definitions).SetHeader("Content-Type", "application/json").Body(definition(t, r)).
 			Do(t.Context()).Error()
 		if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -77,15 +83,6 @@ func (s *Server) DeleteCRD(t testing.TB, g form.Group, plural string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func contains(list []string, s string) bool {
-	for _, e := range list {
-		if e == s {
-			return true
-		}
-	}
-	return false
 }
 
 // definition is the JSON of a definition without rules.

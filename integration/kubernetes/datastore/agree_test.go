@@ -124,7 +124,7 @@ func dump(t *testing.T, server *apiserver.Server) []manifest.Source {
 	lists := []string{"/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces", "/api/v1/serviceaccounts",
 		"/api/v1/services",
 		"/apis/discovery.k8s.io/v1/endpointslices", "/apis/networking.k8s.io/v1/networkpolicies"}
-	for _, r := range apiserver.CRDs(form.V1) {
+	for _, r := range append(apiserver.CRDs(form.V1), apiserver.ClusterPolicies) {
 		lists = append(lists, "/apis/"+r.Group+"/"+r.Version+"/"+r.Plural)
 	}
 	var files []manifest.Source
@@ -291,6 +291,7 @@ func create(t *testing.T, s datastore.Store, o *model.Object) {
 func TestBackendsAgree(t *testing.T) {
 	server := apiserver.Start(t)
 	server.InstallCRDs(t, form.V1)
+	server.Define(t, apiserver.ClusterPolicies)
 	fill(t, server)
 	s, err := kubernetes.OpenREST(t.Context(), kubernetes.Config{}, server.Config(apiserver.Admin), zap.NewNop())
 	if err != nil {

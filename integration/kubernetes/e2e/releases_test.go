@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -13,20 +15,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/controllers/settings"
+	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/kubernetes/twonodes"
 	"github.com/manxnet/manx/integration/lab"
 	"github.com/manxnet/manx/ipam"
 )
 
 // TestReleases: an administrator lists the released addresses with reasons, on the leader's node and on the other one.
+// The cluster has the definitions that Manx ships, and no others.
 func TestReleases(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, "none")
+	w.installShipped(t)
 	config := settings.Default()
 	config.Spec.Controllers.Node.LeakGracePeriod = &metav1.Duration{Duration: time.Second}
 	_, err := w.store.Create(t.Context(), model.NewObject(model.ResourceKey(model.KindKubeControllers, "default"),
 		config))
 	must(t, err)
 	w.start(t)
+	w.nothingToReport(t)
 	r, err := ipam.New(w.store, zap.NewNop(), time.Now).AutoAssign(t.Context(), ipam.Request{Host: w.n2.Name, Num4: 1,
 		Handle: "k8s-pod-network.sandbox", Use: v3.IPPoolAllowedUseWorkload,
 		Attrs: map[string]string{"node": w.n2.Name, "namespace": "default", "pod": "crashed"}})
@@ -79,6 +86,44 @@ func TestReleases(t *testing.T) {
 		}
 		return nil
 	})
+
+	// Policies that Calico may have enforced, and Manx does not read.
+	const group, version, kind = "policy.networking.k8s.io", "v1alpha1", "AdminNetworkPolicy"
+	w.server.Define(t, form.Resource{Group: group, Version: version, Plural: "adminnetworkpolicies", Kind: kind})
+	w.apply(t, "/apis/"+group+"/"+version+"/adminnetworkpolicies", map[string]any{"kind": kind,
+		"apiVersion": group + "/" + version, "metadata": map[string]any{"name": "deny-all"}})
+	must(t, leader.StartManxd())
+	t.Log(awaitStatus(t, leader, `adminnetworkpolicies.policy.networking.k8s.io of version v1alpha1, such as "deny-all", `+
+		`are not read`))
+}
+
+// installShipped installs the definitions that Manx ships.
+func (w *world) installShipped(t *testing.T) {
+	t.Helper()
+	raw, err := os.ReadFile("../../../deploy/manifests/manx-crds.yaml")
+	must(t, err)
+	for _, doc := range twonodes.Documents(t, string(raw)) {
+		w.server.Request(t, http.MethodPost, definitions, doc)
+	}
+	w.server.InstallCRDs(t, form.V1) // waits until they are served
+}
+
+// nothingToReport checks that a stock installation has no notices and no warnings.
+func (w *world) nothingToReport(t *testing.T) {
+	t.Helper()
+	for _, n := range w.Nodes {
+		if out := status(n); strings.Contains(out, "Notice") {
+			t.Errorf("%s has notices:\n%s", n.Name, out)
+		}
+		if page, err := n.Get("/metrics"); err != nil || !strings.Contains(page, "\nmanx_notices 0\n") {
+			t.Errorf("%s has notices by its metrics: %v", n.Name, err)
+		}
+		for line := range strings.Lines(n.Log()) {
+			if strings.Contains(line, `"level":"warn"`) || strings.Contains(line, `"level":"error"`) {
+				t.Errorf("%s logs %s", n.Name, line)
+			}
+		}
+	}
 }
 
 // releases is the output of the command on a node.

@@ -64,7 +64,8 @@ var Rows = []Row{
 		"felixconfigurations.calico ippools.calico tiers.calico ipamconfigs.calico " +
 		"kubecontrollersconfigurations.calico " +
 		"serviceaccounts/token=manx-cni-plugin@kube-system"},
-	{By: Start, Account: Daemon, Verbs: "list", Resources: "ipamhandles.calico deployments.apps"},
+	{By: Start, Account: Daemon, Verbs: "list", Resources: "ipamhandles.calico deployments.apps " +
+		"adminnetworkpolicies.policy.networking.k8s.io baselineadminnetworkpolicies.policy.networking.k8s.io"},
 	{By: Start, Account: Daemon, Verbs: "patch", Resources: "nodes/status"},
 	{By: Start, Account: Daemon, Verbs: "update", Resources: "kubecontrollersconfigurations.calico " +
 		"kubecontrollersconfigurations/status.calico"},

@@ -112,6 +112,7 @@ func newWorld(t *testing.T, i installation, documents [][]byte) *world {
 	w.server.AddUsers(t, "system:serviceaccount:"+daemon)
 	if i.kubernetes() {
 		w.server.InstallCRDs(t, i.group)
+		w.server.Define(t, apiserver.ClusterPolicies)
 	}
 	for _, d := range documents {
 		w.create(t, d)
