@@ -9,8 +9,8 @@ import (
 
 // rule is a validation or default of the API server beyond the Go types, at the fields of some kinds that a path from
 // spec leads to. "[]" enters a list; a path may begin with several alternatives, as "{ingress,egress}[].action". An
-// empty path is the spec itself. Rules inside of lists, and those about addresses, are manxctl's and manxd's: for the
-// API server the schema would have to bound the length of each list.
+// empty path is the spec itself. Rules about several fields inside of lists are manxctl's and manxd's: for the API
+// server the schema would have to bound the length of each list. No rule is stricter than manxctl.
 type rule struct {
 	kinds string // separated by spaces
 	path  string
@@ -29,13 +29,26 @@ var rules = []rule{
 	{"BGPConfiguration", "programClusterRoutes", enum("Enabled", "Disabled", "EnabledIPIPOnly", "EnabledNoEncapOnly")},
 	{"BGPConfiguration", "serviceLoadBalancerAggregation", def("Enabled")},
 	{"BGPConfiguration", "listenPort", between(1, 65535)},
+	{"BGPConfiguration", "{serviceClusterIPs,serviceExternalIPs,serviceLoadBalancerIPs,prefixAdvertisements}[].cidr",
+		pattern(network)},
+	{"BGPConfiguration", "{localWorkloadPeeringIPV4,localWorkloadPeeringIPV6}", pattern(optional)},
+	{"BGPConfiguration", "ignoredInterfaces[]", pattern(`^([a-zA-Z0-9_.-]|[a-zA-Z0-9_.*-]{2,15})$`)},
 	{"BGPConfiguration", "{ipv4NormalRoutePriority,ipv6NormalRoutePriority}", between(1, 2147483646)},
 	{"BGPFilter", filters + "action", enum("Accept", "Reject")},
 	{"BGPFilter", filters + "matchOperator", enum("Equal", "NotEqual", "In", "NotIn")},
 	{"BGPFilter", filters + "source", enum("RemotePeers")},
 	{"BGPFilter", filters + "peerType", enum("eBGP", "iBGP")},
-	{"BGPFilter", filters + "operations[].addCommunity.value", pattern(`^[0-9]{1,10}:[0-9]{1,10}(:[0-9]{1,10})?$`)},
-	{"BGPFilter", filters + "communities.values[]", pattern(`^[0-9]{1,10}:[0-9]{1,10}(:[0-9]{1,10})?$`)},
+	{"BGPFilter", filters + "operations[].addCommunity.value", pattern(community)},
+	{"BGPFilter", filters + "operations", atMost(10)},
+	{"BGPFilter", filters + "operations[].prependASPath.prefix", both(atLeast(1), atMost(10))},
+	{"BGPFilter", filters + "{priority,operations[].setPriority.value}", between(1, 2147483646)},
+	{"BGPFilter", filters + "communities.values[]", pattern(community)},
+	{"BGPFilter", filters + "communities.values", both(atLeast(1), atMost(1))},
+	{"BGPFilter", "{exportV4,importV4}[].cidr", pattern(networkV4)},
+	{"BGPFilter", "{exportV6,importV6}[].cidr", pattern(networkV6)},
+	{"BGPFilter", "{exportV4,importV4}[].prefixLength.{min,max}", between(0, 32)},
+	{"BGPFilter", "{exportV6,importV6}[].prefixLength.{min,max}", between(0, 128)},
+	{"BGPFilter", filters + "interface", pattern(`^[a-zA-Z0-9_.*-]{0,15}$`)},
 	{"IPPool", "{ipipMode,vxlanMode}", enum("Never", "Always", "CrossSubnet")},
 	{"IPPool", "blockSize", between(0, 128)},
 	{"IPPool", "allowedUses[]", enum("Workload", "Tunnel", "LoadBalancer")},
@@ -43,7 +56,7 @@ var rules = []rule{
 	{"IPPool", "nodeSelector", def("all()")},
 	{"IPPool", "allowedUses", atMost(10)},
 	{"IPPool", "{nodeSelector,namespaceSelector}", longest(1024)},
-	{"IPPool", "cidr", longest(48)},
+	{"IPPool", "cidr", both(longest(48), pattern(cidr))},
 	{"IPPool", "", cel("IPIP and VXLAN exclude each other", on("ipipMode", "Never")+" ? !("+on("vxlanMode", "Never")+
 		") : true")},
 	{"IPPool", "", cel("the block size must be from 20 to 32 for IPv4, from 116 to 128 for IPv6",
@@ -60,6 +73,11 @@ var rules = []rule{
 		"!("+on("namespaceSelector", "")+") || (has(self.allowedUses) && size(self.allowedUses) > 0 && !('Tunnel' in "+
 			"self.allowedUses))")},
 	{"BGPPeer", "reversePeering", enum("Auto", "Manual")},
+	{"BGPPeer", "peerIP", pattern(peerAddress)},
+	{"BGPPeer", "reachableBy", pattern(optional)},
+	{"BGPPeer", "", cel("reachableBy needs peerIP", "!("+on("reachableBy", "")+") || "+on("peerIP", ""))},
+	{"BGPPeer", "sourceAddress", enum("UseNodeIP", "None", "")},
+	{"BGPPeer", "numAllowedLocalASNumbers", atLeastNumber(0)},
 	{"BGPPeer", "", cel("node and nodeSelector exclude each other", "!("+on("node", "")+" && "+on("nodeSelector", "")+
 		")")},
 	{"BGPPeer", "", cel("peerSelector goes with neither peerIP nor asNumber",
@@ -79,7 +97,15 @@ var rules = []rule{
 			"!(has(self.egress) && size(self.egress) > 0 || has(self.types) && 'Egress' in self.types)")},
 	{global, "", cel("namespaceSelector cannot be global()",
 		"!has(self.namespaceSelector) || !self.namespaceSelector.contains('global(')")},
-	{"IPReservation", "reservedCIDRs[]", pattern(`^[0-9a-fA-F:.]+/[0-9]{1,3}$`)},
+	{"IPReservation", "reservedCIDRs[]", pattern(cidr)},
+	{"NetworkSet GlobalNetworkSet", "nets[]", pattern(network)},
+	{policies, directions + "{source,destination}.{nets,notNets}[]", pattern(network)},
+	{policies, directions + "{protocol,notProtocol}", both(pattern(protocol), between(1, 255))},
+	{"HostEndpoint", "expectedIPs[]", pattern(address)},
+	{"HostEndpoint", "interfaceName", pattern(`^([*]|[a-zA-Z0-9_.-]{0,15})$`)},
+	{"HostEndpoint", "", cel("interfaceName or expectedIPs is required", "("+on("interfaceName", "")+
+		") || (has(self.expectedIPs) && size(self.expectedIPs) > 0)")},
+	{"HostEndpoint", "ports[].port", between(1, 65535)},
 	{"IPAMConfiguration IPAMConfig", "strictAffinity", def(false)},
 	{"IPAMConfiguration IPAMConfig", "autoAllocateBlocks", def(true)},
 	{"IPAMConfiguration IPAMConfig", "maxBlocksPerHost", both(between(0, 1000000), def(0))},
@@ -139,6 +165,14 @@ func between(low, high float64) func(*apiextensions.JSONSchemaProps) {
 
 func atMost(n int64) func(*apiextensions.JSONSchemaProps) {
 	return func(s *apiextensions.JSONSchemaProps) { s.MaxItems = &n }
+}
+
+func atLeast(n int64) func(*apiextensions.JSONSchemaProps) {
+	return func(s *apiextensions.JSONSchemaProps) { s.MinItems = &n }
+}
+
+func atLeastNumber(low float64) func(*apiextensions.JSONSchemaProps) {
+	return func(s *apiextensions.JSONSchemaProps) { s.Minimum = &low }
 }
 
 func longest(n int64) func(*apiextensions.JSONSchemaProps) {
