@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/manxnet/manx/cmd/manxd/beside"
@@ -99,6 +100,7 @@ func (e *eventsPart) Notices() []server.Notice {
 func (e *eventsPart) Run(ctx context.Context) error {
 	sessions := kubenode.NewSessions(e.events)
 	policies := kubenode.NewChanges(e.events, kubenode.PolicyRefused)
+	objects := kubenode.NewObjects(e.events)
 	pollSessions := time.NewTicker(sessionsPoll)
 	defer pollSessions.Stop()
 	pollPolicies := time.NewTicker(policyPoll)
@@ -111,6 +113,7 @@ func (e *eventsPart) Run(ctx context.Context) error {
 			return ctx.Err()
 		case now := <-pollSessions.C:
 			sessions.Evaluate(now, e.bgp.speaker.Statuses())
+			objects.Record(now, e.quarantined())
 		case <-pollPolicies.C:
 			policies.Record(e.refusedPolicies())
 		case <-pollPools.C:
@@ -156,6 +159,27 @@ func (e *eventsPart) refusedPolicies() map[string]string {
 	if e.reportsCluster() {
 		for k, why := range status.Bad {
 			list[k.String()] = fmt.Sprintf("%s cannot be used: %s", k, why)
+		}
+	}
+	return list
+}
+
+// quarantined returns the quarantined objects of the Kubernetes API with the reason, on one node of the cluster.
+func (e *eventsPart) quarantined() map[corev1.ObjectReference]string {
+	store, ok := e.store.(interface {
+		Reference(o *model.Object) (corev1.ObjectReference, bool)
+	})
+	if !ok || !e.reportsCluster() {
+		return nil
+	}
+	list := map[corev1.ObjectReference]string{}
+	for q := range e.tables.Snapshot().Quarantined() {
+		if r, ok := store.Reference(q.Object); ok {
+			text := "it cannot be used, as if it did not exist"
+			if q.InUse != 0 {
+				text = "it cannot be used, its last valid version is in use"
+			}
+			list[r] = fmt.Sprintf("%s: %v", text, q.Object.Err)
 		}
 	}
 	return list

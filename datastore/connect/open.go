@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // way is the method to open one datastore.
@@ -89,6 +91,14 @@ type opened struct {
 func (o *opened) Close() error {
 	o.stop()
 	return o.Backend.Close()
+}
+
+// Reference refers to the object of the Kubernetes API that holds o, for Events about it; false if there is none.
+func (o *opened) Reference(about *model.Object) (corev1.ObjectReference, bool) {
+	if k, ok := o.Backend.(*kubernetes.Store); ok {
+		return k.Reference(about)
+	}
+	return corev1.ObjectReference{}, false
 }
 
 // retryInterval is the interval between attempts to reach a datastore that does not answer.

@@ -161,6 +161,21 @@ func (s *Store) customResource(kind model.Kind) (resource, error) {
 		}}, nil
 }
 
+// Reference refers to the custom resource of an object, for Events about it; false if it has none.
+func (s *Store) Reference(o *model.Object) (corev1.ObjectReference, bool) {
+	c, ok := form.CustomResource(s.group(), o.Key.Kind)
+	name, err := form.Name(o.Key)
+	if !ok || err != nil {
+		return corev1.ObjectReference{}, false
+	}
+	r := corev1.ObjectReference{APIVersion: c.Group + "/" + c.Version, Kind: c.Kind, Namespace: o.Key.Namespace,
+		Name: name}
+	if m := o.Metadata(); m != nil {
+		r.UID = form.UID(s.group(), m.GetUID())
+	}
+	return r, true
+}
+
 // isIPAM reports whether a kind is for the assignment of addresses only.
 func isIPAM(kind model.Kind) bool {
 	switch kind {

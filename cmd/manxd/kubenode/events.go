@@ -3,6 +3,7 @@
 package kubenode
 
 import (
+	"cmp"
 	"context"
 	"sync"
 
@@ -26,21 +27,23 @@ const (
 	PoolNearlyFull Reason = "IPPoolNearlyFull"
 	DriftRepaired  Reason = "DriftRepaired"
 	PolicyRefused  Reason = "PolicyRefused"
-	Restarted      Reason = "DaemonRestarted" // in its container, after an unexpected end
+	Restarted      Reason = "DaemonRestarted"   // in its container, after an unexpected end
+	Quarantined    Reason = "ObjectQuarantined" // about an object that Manx cannot use
 )
 
 // component is the source of the Events.
 const component = "manx"
 
-// Limits that protect an apiserver from a faulty node: for each reason a burst of Events, and then one in an interval.
+// Limits that protect an apiserver from a faulty node: for each reason and object a burst of Events, and then one in an
+// interval.
 // Similar ones are counted in one Event (client-go's correlator).
 const (
 	burst       = 10
 	refillEvery = 120
 )
 
-// Events records Events about this host's Node. Recording never blocks: it retries a few times while the apiserver is
-// not available, and drops Events beyond its queue. A nil *Events records nothing.
+// Events records Events about this host's Node, and about objects of the cluster. Recording never blocks: it retries a
+// few times while the apiserver is not available, and drops Events beyond its queue. A nil *Events records nothing.
 type Events struct {
 	node        *corev1.ObjectReference
 	client      typedcorev1.EventsGetter
@@ -62,7 +65,9 @@ func NewEvents(client typedcorev1.EventsGetter, node string) *Events {
 		node: &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}}
 	e.broadcaster = record.NewBroadcaster(record.WithContext(ctx),
 		record.WithCorrelatorOptions(record.CorrelatorOptions{
-			BurstSize: burst, QPS: 1. / refillEvery, SpamKeyFunc: func(e *corev1.Event) string { return e.Reason }}))
+			BurstSize: burst, QPS: 1. / refillEvery, SpamKeyFunc: func(e *corev1.Event) string {
+				return e.Reason + " " + e.InvolvedObject.String()
+			}}))
 	e.recorder = e.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: node}).
 		WithLogger(logr.Discard())
 	e.broadcaster.StartRecordingToSink(sink{e})
@@ -76,22 +81,23 @@ func (e *Events) Close() {
 }
 
 // Warn records an Event that may need an action. text must contain no secret.
-func (e *Events) Warn(r Reason, text string) { e.record(corev1.EventTypeWarning, r, text) }
+func (e *Events) Warn(r Reason, text string) { e.record(nil, corev1.EventTypeWarning, r, text) }
 
 // note records an Event for information. text must contain no secret.
-func (e *Events) note(r Reason, text string) { e.record(corev1.EventTypeNormal, r, text) }
+func (e *Events) note(r Reason, text string) { e.record(nil, corev1.EventTypeNormal, r, text) }
 
 // maxText bounds the text of an Event, in bytes, within the API's limit.
 const maxText = 1000
 
-func (e *Events) record(kind string, r Reason, text string) {
+// record records an Event about an object, or about the Node if that is nil.
+func (e *Events) record(about *corev1.ObjectReference, kind string, r Reason, text string) {
 	if e == nil {
 		return
 	}
 	if len(text) > maxText {
 		text = text[:maxText] + "..."
 	}
-	e.recorder.Event(e.node, kind, string(r), text)
+	e.recorder.Event(cmp.Or(about, e.node), kind, string(r), text)
 }
 
 // Refused returns the API's error for the last Event, nil if it was recorded.

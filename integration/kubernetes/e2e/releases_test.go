@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +19,7 @@ import (
 	"github.com/manxnet/manx/controllers/settings"
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 	"github.com/manxnet/manx/integration/kubernetes/twonodes"
 	"github.com/manxnet/manx/integration/lab"
 	"github.com/manxnet/manx/ipam"
@@ -34,6 +37,10 @@ func TestReleases(t *testing.T) {
 	must(t, err)
 	w.start(t)
 	w.nothingToReport(t)
+	const peers = "/apis/crd.projectcalico.org/v1/bgppeers"
+	w.server.Request(t, http.MethodPost, peers, map[string]any{"kind": "BGPPeer",
+		"apiVersion": "crd.projectcalico.org/v1", "metadata": map[string]any{"name": "tor"},
+		"spec": map[string]any{"peerSelector": "has("}})
 	r, err := ipam.New(w.store, zap.NewNop(), time.Now).AutoAssign(t.Context(), ipam.Request{Host: w.n2.Name, Num4: 1,
 		Handle: "k8s-pod-network.sandbox", Use: v3.IPPoolAllowedUseWorkload,
 		Attrs: map[string]string{"node": w.n2.Name, "namespace": "default", "pod": "crashed"}})
@@ -87,6 +94,8 @@ func TestReleases(t *testing.T) {
 		return nil
 	})
 
+	until(t, "one Event about the object that cannot be used", func() error { return w.described(t, "bgppeer", "tor") })
+
 	// Policies that Calico may have enforced, and Manx does not read.
 	const group, version, kind = "policy.networking.k8s.io", "v1alpha1", "AdminNetworkPolicy"
 	w.server.Define(t, form.Resource{Group: group, Version: version, Plural: "adminnetworkpolicies", Kind: kind})
@@ -95,6 +104,18 @@ func TestReleases(t *testing.T) {
 	must(t, leader.StartManxd())
 	t.Log(awaitStatus(t, leader, `adminnetworkpolicies.policy.networking.k8s.io of version v1alpha1, such as "deny-all", `+
 		`are not read`))
+}
+
+// described checks that kubectl describe shows one Event with the reason why an object is quarantined.
+func (w *world) described(t *testing.T, kind, name string) error {
+	t.Helper()
+	out, err := exec.Command(filepath.Join(apiserver.Programs(), "kubectl"), "--kubeconfig",
+		w.server.Kubeconfig(t, apiserver.Admin), "describe", kind, name).CombinedOutput()
+	if err != nil || strings.Count(string(out), "ObjectQuarantined") != 1 || !strings.Contains(string(out),
+		`spec.peerSelector = "has("`) {
+		return fmt.Errorf("kubectl: %v: %s", err, out)
+	}
+	return nil
 }
 
 // installShipped installs the definitions that Manx ships.
@@ -119,7 +140,7 @@ func (w *world) nothingToReport(t *testing.T) {
 			t.Errorf("%s has notices by its metrics: %v", n.Name, err)
 		}
 		for line := range strings.Lines(n.Log()) {
-			if strings.Contains(line, `"level":"warn"`) || strings.Contains(line, `"level":"error"`) {
+			if strings.Contains(line, "\tWARN\t") || strings.Contains(line, "\tERROR\t") {
 				t.Errorf("%s logs %s", n.Name, line)
 			}
 		}
