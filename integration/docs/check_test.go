@@ -43,6 +43,8 @@ var testMethods = []testMethod{
 	{"helm rollback", checkFiles, "TestUpgradeAndRollback rolls a release back"},
 	{"helm uninstall", checkFiles, "TestCluster uninstalls the chart from a cluster"},
 	{"kubectl", checkFiles, "it needs a cluster: TestCluster, TestManifests, TestBesideCalico"},
+	{"ssh-keygen -Y", checkFiles, "TestImage signs and verifies a statement"},
+	{"sha256sum", checkFiles, "TestImage compares the sum"},
 	{"bin/manx-cni install", checkFiles, "TestPluginAndDaemon installs the plugins into a folder"},
 	{"manx-cni", checkFiles, "TestPluginAndDaemon installs the plugins into a folder"},
 	{"install -", checkFiles, "TestUnit installs the unit on a host of its own"},

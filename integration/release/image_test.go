@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -37,10 +39,74 @@ func TestImage(t *testing.T) {
 		t.Error("two builds differ")
 	}
 	parts := untar(t, archives[0])
+	t.Run("provenance", func(t *testing.T) {
+		checkProvenance(t, filepath.Join(dir, "a"), filepath.Join(dir, "another", "folder of sources"),
+			digestOf(t, parts))
+	})
 	t.Run("docker", func(t *testing.T) { checkDocker(t, parts) })
 	t.Run("containerd", func(t *testing.T) {
 		importImage(t, filepath.Join(dir, "a/bin/image/manx-v1.2.3-amd64.tar"), digestOf(t, parts))
 	})
+}
+
+// checkProvenance checks the statement about an image, which two builds have in common, and verifies it as the document
+// does: a signature with an SSH key, and the sum of the archive.
+func checkProvenance(t *testing.T, one, two, digest string) {
+	const archive, name = "manx-v1.2.3-amd64.tar", "manx-v1.2.3-amd64.tar.intoto.json"
+	folder := filepath.Join(one, "bin/image")
+	raw, err := os.ReadFile(filepath.Join(folder, name))
+	other, otherErr := os.ReadFile(filepath.Join(two, "bin/image", name))
+	if err != nil || otherErr != nil || !bytes.Equal(raw, other) {
+		t.Fatalf("two builds have different statements: %v %v\n%s\n%s", err, otherErr, raw, other)
+	}
+	s := decode[struct {
+		Subject []struct {
+			Name   string
+			Digest map[string]string
+		}
+		Predicate struct {
+			BuildDefinition struct {
+				ExternalParameters   map[string]string
+				ResolvedDependencies []struct {
+					Name        string
+					Digest      map[string]string
+					Annotations map[string]string
+				}
+			}
+		}
+	}](t, raw)
+	content, err := os.ReadFile(filepath.Join(folder, archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Subject) != 2 || s.Subject[0].Name != archive ||
+		s.Subject[0].Digest["sha256"] != fmt.Sprintf("%x", sha256.Sum256(content)) ||
+		s.Subject[1].Name != "manxnet/manx:v1.2.3" || "sha256:"+s.Subject[1].Digest["sha256"] != digest {
+		t.Errorf("subjects %+v, want the archive and the image %s", s.Subject, digest)
+	}
+	b := s.Predicate.BuildDefinition
+	if d := b.ResolvedDependencies; b.ExternalParameters["commit"] != "0123456789ab" || len(d) != 4 ||
+		d[0].Digest["gitCommit"] != "0123456789ab" || d[1].Annotations["version"] != runtime.Version() {
+		t.Errorf("built from %+v", b)
+	}
+	sh := func(command string) error {
+		c := exec.Command("bash", "-euc", command)
+		c.Dir = folder
+		out, err := c.CombinedOutput()
+		t.Logf("%s: %s", command, out)
+		return err
+	}
+	if _, err := exec.LookPath("ssh-keygen"); err != nil {
+		t.Skip(err)
+	}
+	const verify = `ssh-keygen -Y verify -f signers -I release -n file -s ` + name + `.sig <` + name
+	if err := sh(`ssh-keygen -q -t ed25519 -N "" -f key; echo "release $(cat key.pub)" >signers;
+		ssh-keygen -Y sign -f key -n file ` + name + "; " + verify); err != nil {
+		t.Error(err)
+	}
+	if err := sh("sed -i s/0123456789ab/ba9876543210/ " + name + "; " + verify); err == nil {
+		t.Error("a changed statement has a valid signature")
+	}
 }
 
 // untar reads a tar file into memory.
