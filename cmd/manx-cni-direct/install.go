@@ -26,7 +26,8 @@ calico and calico-ipam, manx-cni-direct, and the plugins of --others if that fol
 again. manxd writes the network configuration (see its --cni-conf-dir) when the node can serve pods.
 
 manx-cni uninstall removes the plugins of manx-cni install and the network configuration of manxd, and restores the
-configuration that was there before. It keeps files that another program has changed since.
+configuration that was there before, with the plugins that other programs have chained in the list since. It keeps
+plugins that another program has replaced, and a network configuration that another network has replaced.
 
 Flags, with the environment variables that stand in for them:
 `
@@ -93,9 +94,9 @@ func installer(args []string, getenv func(string) string, out io.Writer) error {
 }
 
 func uninstall(b install.Binaries, conf string, out io.Writer) error {
-	removed, err := install.Folder{Dir: conf}.Remove()
-	if removed {
-		printList(out, "removed the network configuration of", []string{conf})
+	did, err := install.Folder{Dir: conf}.Remove()
+	for _, what := range did {
+		fmt.Fprintln(out, what)
 	}
 	files, binariesErr := b.Remove()
 	printList(out, "removed", files)

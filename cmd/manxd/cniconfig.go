@@ -94,8 +94,8 @@ func newCNIConfig(j *joined) (part.Part, error) {
 		template = install.DefaultTemplate(j.kube != nil)
 	}
 	content, err := install.Conflist(template, j.cniValues())
-	if err == nil && j.policy {
-		content, err = install.RequirePolicy(content)
+	if err == nil {
+		content, err = install.RequirePolicy(content, j.policy)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--cni-network-config: %w", err)

@@ -96,8 +96,9 @@ func TestRefusedTokenIsReplaced(t *testing.T) {
 	}
 	lives := 0
 	folder := install.Folder{Dir: t.TempDir()}
-	k := &install.Keeper{Folder: folder, Name: "10-calico.conflist", Conflist: []byte("{}"),
-		Refresh: time.Hour, Check: time.Second, Ready: func() bool { return true }, Log: zap.NewNop(),
+	k := &install.Keeper{Folder: folder, Name: "10-calico.conflist",
+		Conflist: []byte(`{"name": "net", "plugins": [{"type": "calico"}]}`),
+		Refresh:  time.Hour, Check: time.Second, Ready: func() bool { return true }, Log: zap.NewNop(),
 		Token: func(ctx context.Context) (install.Credential, error) {
 			token := expiring
 			if lives++; lives > 1 {

@@ -21,6 +21,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+const listName = "10-calico.conflist"
+
 const writerEnv = "MANX_TEST_CONFLIST_WRITER"
 
 // TestMain lets the test binary be a process that writes configurations until it is killed.
@@ -30,7 +32,7 @@ func TestMain(m *testing.M) {
 			f := Folder{dir}
 			content, err := Conflist(DefaultTemplate(true), values(i%7))
 			if err == nil {
-				err = f.writeConflist("10-calico.conflist", content)
+				_, _, err = f.writeConflist(listName, "", content)
 			}
 			if err == nil {
 				text, _ := Kubeconfig("https://10.0.0.1", []byte("ca"), false, strings.Repeat(fmt.Sprint(i), 200))
@@ -43,6 +45,12 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(m.Run())
+}
+
+// put writes the conflist.
+func (f Folder) put(content []byte) error {
+	_, _, err := f.writeConflist(listName, "", content)
+	return err
 }
 
 func values(mtu int) map[string]string {
@@ -85,14 +93,14 @@ func TestTokens(t *testing.T) {
 		strings.Contains(string(text), "__") {
 		t.Errorf("conflist is %s", text)
 	}
-	text, err = RequirePolicy(text)
+	text, err = RequirePolicy(text, true)
 	must(t, err)
 	must(t, json.Unmarshal(text, &list))
 	if p := list.Plugins[0]; p["require_policy_table"] != true || p["nodename"] != `odd "name"` ||
 		list.Plugins[1]["require_policy_table"] != nil {
 		t.Errorf("conflist is %s", text)
 	}
-	text, err = RequirePolicy([]byte(`{"plugins":[{"type":"manx","require_policy_table":false}]}`))
+	text, err = RequirePolicy([]byte(`{"plugins":[{"type":"manx","require_policy_table":false}]}`), true)
 	if must(t, err); !strings.Contains(string(text), `"require_policy_table": false`) {
 		t.Errorf("a setting of the template is replaced: %s", text)
 	}
@@ -108,22 +116,22 @@ func TestTokens(t *testing.T) {
 func TestTheConflistThatWasThereComesBack(t *testing.T) {
 	f := Folder{t.TempDir()}
 	const calicos = `{"name":"k8s-pod-network","plugins":[{"type":"calico"}],"is":"Calico's"}`
-	path := filepath.Join(f.Dir, "10-calico.conflist")
+	path := filepath.Join(f.Dir, listName)
 	write(t, path, calicos, 0o600)
 	for mtu := range 3 {
 		content, err := Conflist(DefaultTemplate(true), values(mtu))
 		must(t, err)
-		must(t, f.writeConflist("10-calico.conflist", content))
-		if read(t, path) != string(content) {
+		must(t, f.put(content))
+		if !strings.Contains(read(t, path), fmt.Sprintf(`"mtu": %d`, 1000+mtu)) {
 			t.Error("the conflist is not written")
 		}
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
-	removed, err := f.Remove()
-	if must(t, err); !removed || read(t, path) != calicos {
-		t.Errorf("removed: %v, conflist %s", removed, read(t, path))
+	did, err := f.Remove()
+	if must(t, err); len(did) != 1 || !strings.HasPrefix(did[0], "restored") || read(t, path) != calicos {
+		t.Errorf("%v, conflist %s", did, read(t, path))
 	}
 	entries, err := os.ReadDir(f.Dir)
 	if must(t, err); len(entries) != 1 {
@@ -132,18 +140,19 @@ func TestTheConflistThatWasThereComesBack(t *testing.T) {
 	// Without an earlier conflist nothing stays; a conflist that another program has written since stays.
 	must(t, os.Remove(path))
 	content, _ := Conflist(DefaultTemplate(false), values(1))
-	must(t, f.writeConflist("10-calico.conflist", content))
+	must(t, f.put(content))
 	must(t, f.writeKubeconfig([]byte("x")))
-	if removed, err := f.Remove(); err != nil || !removed {
-		t.Errorf("%v, %v", removed, err)
+	if did, err := f.Remove(); err != nil || len(did) != 1 || !strings.HasPrefix(did[0], "removed") {
+		t.Errorf("%v, %v", did, err)
 	}
 	if entries, _ := os.ReadDir(f.Dir); len(entries) != 0 {
 		t.Errorf("left: %v", entries)
 	}
-	must(t, f.writeConflist("10-calico.conflist", content))
+	must(t, f.put(content))
 	write(t, path, calicos, 0o600)
-	if removed, err := f.Remove(); err != nil || removed || read(t, path) != calicos {
-		t.Errorf("%v, %v: %s", removed, err, read(t, path))
+	if did, err := f.Remove(); err != nil || len(did) != 1 || !strings.HasSuffix(did[0], "stays") ||
+		read(t, path) != calicos {
+		t.Errorf("%v, %v: %s", did, err, read(t, path))
 	}
 }
 
@@ -151,7 +160,7 @@ func TestTheConflistThatWasThereComesBack(t *testing.T) {
 func TestKilledWriter(t *testing.T) {
 	f := Folder{t.TempDir()}
 	const calicos = `{"name":"k8s-pod-network","plugins":[{"type":"calico"}],"is":"Calico's"}`
-	path := filepath.Join(f.Dir, "10-calico.conflist")
+	path := filepath.Join(f.Dir, listName)
 	write(t, path, calicos, 0o600)
 	for range 60 {
 		cmd := exec.Command(os.Args[0])
@@ -192,22 +201,22 @@ func TestFullDisk(t *testing.T) {
 	f := Folder{dir}
 	first, err := Conflist(DefaultTemplate(true), values(1))
 	must(t, err)
-	must(t, f.writeConflist("10-calico.conflist", first))
+	must(t, f.put(first))
 	for i := 0; os.WriteFile(filepath.Join(dir, fmt.Sprint("fill", i)), make([]byte, 4096), 0o600) == nil; i++ {
 	}
 	second, err := Conflist(DefaultTemplate(true), values(2))
 	must(t, err)
-	if err := f.writeConflist("10-calico.conflist", second); !errors.Is(err, unix.ENOSPC) {
+	if err := f.put(second); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("error is %v", err)
 	}
-	if read(t, filepath.Join(dir, "10-calico.conflist")) != string(first) {
+	if read(t, filepath.Join(dir, listName)) != string(first) {
 		t.Error("the conflist that was there is not as it was")
 	}
 	files, _ := filepath.Glob(filepath.Join(dir, "fill*"))
 	for _, file := range files {
 		must(t, os.Remove(file))
 	}
-	must(t, f.writeConflist("10-calico.conflist", second))
+	must(t, f.put(second))
 	if entries, _ := os.ReadDir(dir); len(entries) != 2 {
 		t.Errorf("left: %v", entries)
 	}
@@ -255,12 +264,12 @@ func TestBinaries(t *testing.T) {
 // The configuration is written when the node is ready, the token is refreshed, and removed files are written anew.
 func TestKeeper(t *testing.T) {
 	f := Folder{t.TempDir()}
-	path := filepath.Join(f.Dir, "10-calico.conflist")
+	path := filepath.Join(f.Dir, listName)
 	content, err := Conflist(DefaultTemplate(true), values(1))
 	must(t, err)
 	var ready atomic.Bool
 	var tokens atomic.Int32
-	k := &Keeper{Folder: f, Name: "10-calico.conflist", Conflist: content, Ready: ready.Load, Log: zap.NewNop(),
+	k := &Keeper{Folder: f, Name: listName, Conflist: content, Ready: ready.Load, Log: zap.NewNop(),
 		Refresh: 20 * time.Millisecond, Token: func(context.Context) (Credential, error) {
 			if _, err := os.Stat(path); err == nil && tokens.Load() == 0 {
 				t.Error("the conflist is there before the kubeconfig")
@@ -284,7 +293,7 @@ func TestKeeper(t *testing.T) {
 			}
 		}
 	}
-	until("no conflist", func() bool { return f.present("10-calico.conflist") })
+	until("no conflist", func() bool { return f.present(listName) })
 	until("the token is not refreshed", func() bool {
 		text, _ := os.ReadFile(filepath.Join(f.Dir, KubeconfigName))
 		return strings.Contains(string(text), "token3")
@@ -293,7 +302,7 @@ func TestKeeper(t *testing.T) {
 		t.Errorf("kubeconfig: %v, %v", info, err)
 	}
 	must(t, os.Remove(path))
-	until("the conflist is not written anew", func() bool { return f.present("10-calico.conflist") })
+	until("the conflist is not written anew", func() bool { return f.present(listName) })
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Error(err)

@@ -13,7 +13,8 @@ import (
 // Keeper writes the configuration of the CNI plugins when the node can serve them, and refreshes their token.
 type Keeper struct {
 	Folder
-	// Name is the name of the conflist. OldName is that of a conflist to remove when Name is written.
+	// Name is the name of the conflist. OldName is that of a conflist to remove when Name is written; plugins that
+	// other programs chained in it move to a new Name.
 	Name, OldName string
 	// Conflist is its content.
 	Conflist []byte
@@ -61,7 +62,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		return err
 	}
 	refresh, refused, tokenErr := k.refresh(ctx)
-	if err := k.conflist(); err != nil {
+	if err := k.configure(); err != nil {
 		return err
 	}
 	if tokenErr != nil {
@@ -85,19 +86,24 @@ func (k *Keeper) Run(ctx context.Context) error {
 			}
 		}
 		if !k.present(k.Name) && k.Ready() {
-			if err := k.conflist(); err != nil {
+			if err := k.configure(); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// conflist writes the conflist, as the last of all files: with it the runtime starts to run pods.
-func (k *Keeper) conflist() error {
-	if err := k.writeConflist(k.Name, k.Conflist); err != nil {
+// configure writes the conflist, as the last of all files: with it the runtime starts to run pods.
+func (k *Keeper) configure() error {
+	written, others, err := k.writeConflist(k.Name, k.OldName, k.Conflist)
+	if err != nil {
 		return err
 	}
-	k.Log.Info("network configuration is written", zap.String("file", k.path(k.Name)))
+	what := "network configuration is as it should be"
+	if written {
+		what = "network configuration is written"
+	}
+	k.Log.Info(what, zap.String("file", k.path(k.Name)), zap.Strings("pluginsOfOthers", others))
 	if k.OldName == "" || k.OldName == k.Name {
 		return nil
 	}

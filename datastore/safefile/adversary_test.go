@@ -7,9 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -284,4 +286,82 @@ func TestCheckOwnedNamesWhoElseCouldWrite(t *testing.T) {
 	if err := d.CheckOwned(); err == nil || !strings.Contains(err.Error(), "everybody may write") {
 		t.Errorf("files in a folder like /tmp: %v", err)
 	}
+}
+
+// Another process renames a new file to the same name again and again: ReplaceIf never takes its place unread.
+func TestReplaceIfLosesNoFileOfAnotherProcess(t *testing.T) {
+	dir, err := os.MkdirTemp("/dev/shm", "manx") // in memory, for many rounds
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path, other := filepath.Join(dir, "file"), filepath.Join(dir, "other")
+	put := func(n int) error {
+		return errors.Join(os.WriteFile(other, []byte(strconv.Itoa(n)), 0o600), os.Rename(other, path))
+	}
+	if err := put(0); err != nil {
+		t.Fatal(err)
+	}
+	replaced := 0
+	ended := make(chan error, 1)
+	end := time.Now().Add(time.Second)
+	rounds := 0
+	go func() {
+		for ; time.Now().Before(end); rounds++ {
+			if text, ok := madeOf(path, rounds); !ok {
+				ended <- fmt.Errorf("the file has %q and not what was made of %d", text, rounds)
+				return
+			}
+			if err := put(rounds + 1); err != nil {
+				ended <- err
+				return
+			}
+		}
+		ended <- nil
+	}()
+	for time.Now().Before(end) {
+		was, err := Read(path, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		number, _, _ := strings.Cut(string(was), " ")
+		err = ReplaceIf(path, was, []byte(fmt.Sprint(number, " ", replaced)), 0o600)
+		if err == nil {
+			replaced++
+		} else if !errors.Is(err, ErrChanged) {
+			t.Fatal(err)
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if rounds < 1000 || replaced < 100 {
+		t.Errorf("only %d rounds, %d replacements", rounds, replaced)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := ReplaceIf(path, []byte("x"), []byte("y"), 0o600); !errors.Is(err, ErrChanged) {
+		t.Errorf("of a file that has gone: %v", err)
+	}
+	for _, want := range []error{nil, ErrChanged} {
+		if err := ReplaceIf(path, nil, []byte("y"), 0o600); !errors.Is(err, want) {
+			t.Errorf("of a file that must not be there: %v, want %v", err, want)
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
+// madeOf reports whether a file begins with the number. An older file lies there for a moment before ReplaceIf puts the
+// newer one back.
+func madeOf(path string, number int) (text []byte, ok bool) {
+	for range 1000 {
+		text, _ = os.ReadFile(path)
+		if have, _, _ := strings.Cut(string(text), " "); have == strconv.Itoa(number) {
+			return text, true
+		}
+	}
+	return text, false
 }

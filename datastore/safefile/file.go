@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,24 +52,118 @@ func (d *Dir) replace(name string, content []byte, mode fs.FileMode, durable boo
 	if d.has(name, content, mode) {
 		return nil
 	}
-	f, temporary, err := d.create(mode)
+	temporary, err := d.write(content, mode, durable)
 	if err != nil {
 		return err
+	}
+	if err = unix.Renameat(d.fd(), temporary, d.fd(), name); err != nil {
+		_ = unix.Unlinkat(d.fd(), temporary, 0)
+		return d.inTheWay(name, err)
+	}
+	return nil
+}
+
+// write writes a file with a random name. After an error there is none.
+func (d *Dir) write(content []byte, mode fs.FileMode, durable bool) (name string, err error) {
+	f, name, err := d.create(mode)
+	if err != nil {
+		return "", err
 	}
 	_, err = f.Write(content)
 	if err == nil && durable {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		if err = unix.Renameat(d.fd(), temporary, d.fd(), name); err != nil {
-			err = d.inTheWay(name, err)
+	if err = errors.Join(err, f.Close()); err != nil {
+		_ = unix.Unlinkat(d.fd(), name, 0)
+	}
+	return name, err
+}
+
+// ErrChanged means that another process has changed a file meanwhile.
+var ErrChanged = errors.New("another process has changed the file")
+
+// ReplaceIf is Replace if the file's content is still was; nil: if there is no entry of that name. Otherwise it
+// returns ErrChanged, and the file is as the other process wrote it, even if that was at the same moment.
+func ReplaceIf(path string, was, content []byte, mode fs.FileMode) error {
+	return in(path, 0o755, func(d *Dir, name string) error {
+		d.RemoveLeftovers(time.Now())
+		if err := CheckName(name); err != nil {
+			return err
+		}
+		temporary, err := d.write(content, mode, true)
+		if err != nil {
+			return err
+		}
+		defer unix.Unlinkat(d.fd(), temporary, 0) //nolint:errcheck // it may have taken the file's name
+		if was == nil {
+			return d.renameNew(temporary, name)
+		}
+		return d.exchange(temporary, name, was)
+	})
+}
+
+// renameNew renames a file to a name that has no entry.
+func (d *Dir) renameNew(temporary, name string) error {
+	err := unix.Renameat2(d.fd(), temporary, d.fd(), name, unix.RENAME_NOREPLACE)
+	if unsupported(err) {
+		var st unix.Stat_t
+		if err = d.lstat(name, &st); errors.Is(err, unix.ENOENT) {
+			err = unix.Renameat(d.fd(), temporary, d.fd(), name)
+		} else if err == nil {
+			err = unix.EEXIST
 		}
 	}
-	if err != nil {
-		_ = unix.Unlinkat(d.fd(), temporary, 0)
+	if errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("%s: %w", filepath.Join(d.path, name), ErrChanged)
 	}
-	return err
+	if err != nil {
+		return d.inTheWay(name, err)
+	}
+	return nil
 }
+
+// exchange exchanges a file with the one of that name if that one's content is was.
+func (d *Dir) exchange(temporary, name string, was []byte) error {
+	changed := fmt.Errorf("%s: %w", filepath.Join(d.path, name), ErrChanged)
+	if !d.contains(name, was) {
+		return changed
+	}
+	ours, err := d.Read(temporary, math.MaxInt32)
+	if err != nil {
+		return err
+	}
+	swap := func() error { return unix.Renameat2(d.fd(), temporary, d.fd(), name, unix.RENAME_EXCHANGE) }
+	switch err := swap(); {
+	case unsupported(err):
+		if err = unix.Renameat(d.fd(), temporary, d.fd(), name); err != nil {
+			return d.inTheWay(name, err)
+		}
+		return nil
+	case errors.Is(err, unix.ENOENT):
+		return changed
+	case err != nil:
+		return d.inTheWay(name, err)
+	}
+	if d.contains(temporary, was) {
+		return nil
+	}
+	// A file that came after the check goes back, unless a still newer one has come.
+	for put := ours; ; {
+		held, err := d.Read(temporary, math.MaxInt32)
+		if err = errors.Join(err, swap()); err != nil || d.contains(temporary, put) {
+			return errors.Join(changed, err)
+		}
+		put = held
+	}
+}
+
+func (d *Dir) contains(name string, content []byte) bool {
+	have, err := d.Read(name, int64(len(content)))
+	return err == nil && bytes.Equal(have, content)
+}
+
+// unsupported reports whether the file system has no renames with flags.
+func unsupported(err error) bool { return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) }
 
 // has reports whether a file is as Replace would make it.
 func (d *Dir) has(name string, content []byte, mode fs.FileMode) bool {

@@ -128,7 +128,7 @@ func (s *Socket) move() error {
 
 // renamed falls back to a plain rename on file systems without exchange.
 func (s *Socket) renamed(err error) error {
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
+	if unsupported(err) {
 		err = unix.Renameat(s.private.fd(), "s", s.dir.fd(), s.name)
 	}
 	if err != nil {

@@ -20,6 +20,10 @@ var (
 	Gobgp3    = Program{"gobgp", "github.com/osrg/gobgp/v3/cmd/gobgp", "v3.37.0"}
 	Gobgp4    = Program{"gobgp", "github.com/osrg/gobgp/v4/cmd/gobgp", "v4.8.0"}
 	HostLocal = Program{"host-local", "github.com/containernetworking/plugins/plugins/ipam/host-local", "v1.9.1"}
+	Portmap   = Program{"portmap", "github.com/containernetworking/plugins/plugins/meta/portmap", "v1.9.1"}
+	Bandwidth = Program{"bandwidth", "github.com/containernetworking/plugins/plugins/meta/bandwidth", "v1.9.1"}
+	Tuning    = Program{"tuning", "github.com/containernetworking/plugins/plugins/meta/tuning", "v1.9.1"}
+	SBR       = Program{"sbr", "github.com/containernetworking/plugins/plugins/meta/sbr", "v1.9.1"}
 	Grpcurl   = Program{"grpcurl", "github.com/fullstorydev/grpcurl/cmd/grpcurl", "v1.9.3"}
 )
 

@@ -1,0 +1,154 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/manxnet/manx/integration/e2e/world"
+	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
+	"github.com/manxnet/manx/integration/stock"
+)
+
+// TestChainedPlugins runs plugins of the CNI project behind Manx, as a runtime does: some from the list of calico-node
+// before, one that another program has added since, and all of them after manxd has written a new MTU. The removal
+// gives calico-node's list back, with the added one.
+func TestChainedPlugins(t *testing.T) {
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("h"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
+	n := l.Nodes[0]
+	conf, bin := filepath.Join(n.Dir, "net.d"), filepath.Join(n.Dir, "bin")
+	must(t, errors.Join(os.Mkdir(conf, 0o755), os.Mkdir(bin, 0o755)))
+	for _, p := range []stock.Program{stock.Portmap, stock.Bandwidth, stock.Tuning, stock.SBR} {
+		path, err := p.Path()
+		if err != nil {
+			t.Skip(err)
+		}
+		must(t, os.Symlink(path, filepath.Join(bin, p.Name)))
+	}
+	_, err := n.Run(filepath.Join(l.Spec.Bin, "manx-cni"), "install", "--to="+bin)
+	must(t, err)
+	list := filepath.Join(conf, "10-calico.conflist")
+	const before = `{"name": "net", "cniVersion": "0.3.1", "plugins": [
+  {"type": "calico", "mtu": 1500, "ipam": {"type": "calico-ipam"}},
+  {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
+  {"type": "bandwidth", "ingressRate": 800000000, "ingressBurst": 80000000},
+  {"type": "tuning", "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}}]}`
+	must(t, os.WriteFile(list, []byte(before), 0o600))
+	template, err := json.Marshal(map[string]any{"name": "net", "cniVersion": "1.0.0", "plugins": []any{
+		map[string]any{"type": "calico", "datastore_type": "etcdv3", "mtu": "MTU", "manxd_socket": n.Socket(),
+			"nodename_file": filepath.Join(n.Dir, "nodename"), "ipam_lock_file": filepath.Join(n.Dir, "ipam.lock"),
+			"endpoint_status_dir": filepath.Join(n.Dir, "endpoint-status"),
+			"ipam":                map[string]any{"type": "calico-ipam"}},
+		map[string]any{"type": "portmap", "snat": true, "capabilities": map[string]bool{"portMappings": true}}}})
+	must(t, err)
+	start := func(mtu int, want string) {
+		t.Helper()
+		must(t, n.StartManxd(append(n.EmbedDatastore(), "--no-default-pools", "--cni-conf-dir="+conf,
+			"--cni-network-config="+strings.Replace(string(template), `"MTU"`, "__CNI_MTU__", 1),
+			fmt.Sprint("--cni-mtu=", mtu))...))
+		must(t, n.Ready(limit))
+		eventually(t, func() error {
+			text, err := os.ReadFile(list)
+			if plugins := chain(text); err == nil && plugins != fmt.Sprint(mtu, want) {
+				err = fmt.Errorf("the list has %s", plugins)
+			}
+			return err
+		})
+	}
+	start(1400, " calico portmap bandwidth tuning")
+	must(t, n.Apply(`
+apiVersion: projectcalico.org/v3
+kind: IPPool
+metadata: {name: four}
+spec: {cidr: 10.244.0.0/16}
+---
+apiVersion: projectcalico.org/v3
+kind: Profile
+metadata: {name: net}
+spec:
+  ingress: [{action: Allow}]
+  egress: [{action: Allow}]`))
+	// Another program decodes the list, appends its plugin, and writes the list anew, with its keys in another order.
+	var all map[string]any
+	text, err := os.ReadFile(list)
+	must(t, errors.Join(err, json.Unmarshal(text, &all)))
+	all["plugins"] = append(all["plugins"].([]any), map[string]any{"type": "sbr", "table": 4711})
+	text, err = json.Marshal(all)
+	must(t, errors.Join(err, os.WriteFile(list+".tmp", text, 0o644), os.Rename(list+".tmp", list)))
+	must(t, n.Manxd().Stop(limit))
+	start(1390, " calico portmap bandwidth tuning sbr")
+
+	cnitool, err := exec.Command("go", "tool", "-n", "cnitool").Output()
+	must(t, err)
+	pod := l.Spec.Name + "-pod"
+	must(t, namespace.Add(pod))
+	t.Cleanup(func() { _ = namespace.Remove(pod) })
+	run := func(verb string) (string, error) {
+		cmd := namespace.Command(n.Namespace, strings.TrimSpace(string(cnitool)), verb, "net", "/run/netns/"+pod)
+		cmd.Env = append(os.Environ(), "NETCONFPATH="+conf, "CNI_PATH="+bin,
+			`CAP_ARGS={"portMappings": [{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}]}`)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("cnitool %s: %w: %s", verb, err, out)
+		}
+		return string(out), err
+	}
+	_, err = run("add")
+	must(t, err)
+	world.ListenTCP(t, pod, 80, func(c net.Conn) { c.Close() })
+	if !world.ConnectsTCP(t, l.ToRs[0].Namespace, n.IP4, 8081, true) {
+		t.Error("portmap: no connection to the host port")
+	}
+	for command, want := range map[string]string{"ip link show eth0": "mtu 1390 ", "ip rule": "lookup 4711",
+		"cat /proc/sys/net/ipv4/conf/eth0/arp_notify": "1"} {
+		out, err := namespace.Command(pod, "sh", "-c", command).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("%s: no %q in %s (%v)", command, want, out, err)
+		}
+	}
+	if out, err := n.Run("tc", "qdisc"); err != nil || !strings.Contains(out, "qdisc tbf") {
+		t.Errorf("bandwidth: %s, %v", out, err)
+	}
+	_, err = run("check")
+	must(t, err)
+	_, err = run("del")
+	must(t, err)
+	if out, err := n.Run("sh", "-c", "tc qdisc; ip link"); err != nil || strings.Contains(out, "tbf") ||
+		strings.Contains(out, "cali") {
+		t.Errorf("left after DEL: %s, %v", out, err)
+	}
+
+	must(t, n.Manxd().Stop(limit))
+	out, err := n.Run(filepath.Join(l.Spec.Bin, "manx-cni"), "uninstall", "--to="+bin, "--conf-dir="+conf)
+	must(t, err)
+	text, err = os.ReadFile(list)
+	if must(t, err); chain(text) != "1500 calico portmap bandwidth tuning sbr" ||
+		!strings.Contains(out, "restored the network configuration") {
+		t.Errorf("after the removal the list is %s: %s", text, out)
+	}
+}
+
+// chain returns the MTU and the types of the plugins of a network configuration list.
+func chain(text []byte) string {
+	var list struct {
+		Plugins []struct {
+			Type string
+			MTU  int
+		}
+	}
+	if err := json.Unmarshal(text, &list); err != nil || len(list.Plugins) == 0 {
+		return fmt.Sprintf("%q: %v", text, err)
+	}
+	out := fmt.Sprint(list.Plugins[0].MTU)
+	for _, p := range list.Plugins {
+		out += " " + p.Type
+	}
+	return out
+}
