@@ -51,7 +51,7 @@ func newCNI(j *joined, policy *policyPart) *cniPart {
 		Kubernetes: p.kubernetes, Prefix: j.cniPrefix(), MTUFile: j.mtuFile, StatusDir: p.statusDir,
 		News: &j.endpoints, Enforced: p.enforced, Report: p.report,
 		Agent: func(*cni.Config) bool { return p.statusDir() != "" }, Lasting: true,
-		InterfaceWith: podnet.InterfaceWith, Assigned: p.ahead.Assigned,
+		InterfaceWith: podnet.InterfaceWith, HasInterface: podnet.HasInterface, Assigned: p.ahead.Assigned,
 		Confirm: j.tables.Confirm, Released: j.tables.Withdraw,
 		Deferred: filepath.Join(p.runDir, "cni-deferred"), Log: p.log})
 	p.server = cniserver.New(p.engine, p.log)

@@ -35,7 +35,10 @@ func (c *call) prepare(ctx context.Context) error {
 // add assigns the container's addresses and writes its endpoint. A failure undoes all steps in reverse order, so that
 // the container can be attached again from the start.
 func (c *call) add(ctx context.Context) (err error) {
-	ended := c.attach()
+	ended, err := c.attach()
+	if err != nil {
+		return err
+	}
 	defer func() { ended() }()
 	if _, err := c.settle(ctx); err != nil && ctx.Err() != nil {
 		return err
@@ -52,6 +55,9 @@ func (c *call) add(ctx context.Context) (err error) {
 	stored, err := c.storedEndpoint(ctx)
 	if err == nil && stored == nil {
 		stored, err = c.newPod(ctx)
+	}
+	if err == nil {
+		err = c.checkInterface(ctx, stored)
 	}
 	if err != nil {
 		return err
@@ -231,7 +237,7 @@ func (c *call) describe(a *cni.Attachment, stored *model.Object, pod *facts) err
 		return err
 	}
 	a.HostIf, a.MTU, a.Routes = c.work.hostIf(c.prefix()), mtu, podRoutes(c.conf, a.Addresses)
-	a.Forwarding, a.Exclusive = c.conf.ContainerSettings.AllowIPForwarding, c.work.Pod == ""
+	a.Forwarding, a.Exclusive = c.conf.ContainerSettings.AllowIPForwarding, c.work.Pod == "" || c.exclusive
 	a.MAC = hardwareAddress(c.work).String()
 	if pod.mac != nil {
 		a.MAC = pod.mac.String()

@@ -32,6 +32,9 @@ func newWorkload(network, node, containerID, ifName string, a cni.Args) workload
 	return w
 }
 
+// podID returns NAMESPACE/NAME of the pod.
+func (w workload) podID() string { return w.Namespace + "/" + w.Pod }
+
 func (w workload) orchestrator() string {
 	if w.Pod != "" {
 		return "k8s"

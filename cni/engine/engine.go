@@ -64,6 +64,9 @@ type Config struct {
 	Confirm func(endpoint model.Key, addresses ...netip.Addr)
 	// Released is called with the addresses of a container that are released.
 	Released func(endpoint model.Key, addresses ...netip.Addr)
+	// HasInterface reports whether this host has an interface of that name. The ADD of a pod is refused if its
+	// interface exists and is another pod's. Nil: not checked.
+	HasInterface func(name string) (bool, error)
 	// Assigned is called with each served request. It must not block.
 	Assigned func(ipam.Request)
 	Log      *zap.Logger
@@ -145,6 +148,8 @@ type call struct {
 	own   *container
 	reply *cni.Response
 	used  map[netip.Addr]bool // the results of inUse
+	// exclusive: an interface of this name that leads to another namespace is an error, see checkInterface.
+	exclusive bool
 }
 
 // steps are the handlers of the requests.

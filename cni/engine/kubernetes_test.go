@@ -111,7 +111,9 @@ func TestKubernetes(t *testing.T) {
 		b, ok := o.Value.(*model.Block)
 		return ok && b.Affinity != nil && *b.Affinity == "host:node-1"
 	})
+	interfaces := map[string]bool{} // of the host
 	n.engine = engine.New(engine.Config{Lasting: true, MTUFile: "/nonexistent",
+		HasInterface: func(name string) (bool, error) { return interfaces[name], nil },
 		Open: func(context.Context, *cni.Config) (engine.Store, func(), error) {
 			return n.cache.Begin(), func() {}, nil
 		},
@@ -198,10 +200,25 @@ func TestKubernetes(t *testing.T) {
 	}
 	// Floating addresses need the permission of the network configuration.
 	pod("floating", map[string]string{"cni.projectcalico.org/floatingIPs": `["10.65.0.77"]`})
-	if r := try(cni.StepAdd, "floating", "c7", nil); r.Error == nil || !strings.Contains(r.Error.Error(),
+	if r := try(cni.StepAdd, "floating", "c10", nil); r.Error == nil || !strings.Contains(r.Error.Error(),
 		"feature_control.floating_ips") {
 		t.Errorf("a pod with floating addresses: %+v", r)
 	}
+	// Two pods whose names have the same hash.
+	pod("pod-802106", nil)
+	pod("pod-4351702", nil)
+	first := call(cni.StepAdd, "pod-802106", "c7", nil)
+	call(cni.StepFinish, "pod-802106", "c7", first)
+	interfaces[first.HostIf] = true
+	second := try(cni.StepAdd, "pod-4351702", "c8", nil)
+	if second.Error == nil || !strings.Contains(second.Error.Error(),
+		first.HostIf+" of pod shop/pod-4351702 is in use by shop/pod-802106 on this node") {
+		t.Errorf("a pod gets the interface of another one: %+v", second)
+	}
+	renewed := call(cni.StepAdd, "pod-802106", "c9", nil)
+	call(cni.StepFinish, "pod-802106", "c9", renewed)
+	call(cni.StepDel, "pod-802106", "c7", nil)
+	call(cni.StepRelease, "pod-802106", "c7", nil)
 	stopFollowing()
 	<-ended
 	pod("late", nil) // the kubelet has received it, this process has not
@@ -215,7 +232,8 @@ func TestKubernetes(t *testing.T) {
 		Name: "node--1-k8s-late-eth0"}); o == nil || len(o.Workload().Spec.IPNetworks) != 1 {
 		t.Errorf("the tables do not have the address of a pod that the watch has not delivered: %v", o)
 	}
-	for name, id := range map[string]string{"one": "c1", "two": "c2", "fixed": "c3b", "late": "c4", "repeated": "c5"} {
+	for name, id := range map[string]string{"one": "c1", "two": "c2", "fixed": "c3b", "late": "c4", "repeated": "c5",
+		"pod-802106": "c9"} {
 		call(cni.StepDel, name, id, nil)
 		call(cni.StepRelease, name, id, nil)
 	}

@@ -172,6 +172,37 @@ func TestTwoContainersOfAPod(t *testing.T) {
 	}
 }
 
+// The ADDs of two pods whose names have the same hash meet before either interface exists.
+func TestTwoPodsWithOneInterface(t *testing.T) {
+	n := newNode(t)
+	call := func(pod string, step cni.Step, container string, a *cni.Attachment) (*cni.Attachment, error) {
+		return n.callWithArgs("K8S_POD_NAMESPACE=default;K8S_POD_NAME="+pod, step, container, a, nil)
+	}
+	resume := make(chan struct{})
+	n.store.setHook(func(call string) error {
+		if call == "create WorkloadEndpoint" {
+			<-resume
+		}
+		return nil
+	})
+	a, err := call("pod-796582", cni.StepAdd, "c1", nil)
+	n.must(err)
+	_, err = call("pod-952174", cni.StepAdd, "c2", nil)
+	if err == nil || !strings.Contains(err.Error(), "is in use by default/pod-796582 on this node") {
+		t.Errorf("the ADD of the other pod: %v", err)
+	}
+	close(resume)
+	_, err = call("pod-796582", cni.StepFinish, "c1", a)
+	n.must(err)
+	for _, step := range []cni.Step{cni.StepDel, cni.StepRelease} {
+		_, err := call("pod-796582", step, "c1", nil)
+		n.must(err)
+	}
+	if left := n.leftovers(); left != "" {
+		t.Errorf("left behind:\n%s", left)
+	}
+}
+
 // Deferred work is tried again although no other DEL wakes the engine up.
 func TestDeferredIsTriedAgain(t *testing.T) {
 	n := newNode(t)

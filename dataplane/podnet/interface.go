@@ -17,3 +17,17 @@ func InterfaceWith(a netip.Addr) (name string, err error) {
 	l, err := s.numbered(r.link)
 	return l.name, err
 }
+
+// HasInterface reports whether this host has an interface of that name.
+func HasInterface(name string) (bool, error) {
+	s, err := openRtnetlink()
+	if err != nil {
+		return false, err
+	}
+	defer s.close()
+	_, err = s.named(name)
+	if linkMissing(err) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -87,12 +87,16 @@ spec:
 
 	cnitool, err := exec.Command("go", "tool", "-n", "cnitool").Output()
 	must(t, err)
-	pod := l.Spec.Name + "-pod"
-	must(t, namespace.Add(pod))
-	t.Cleanup(func() { _ = namespace.Remove(pod) })
-	run := func(verb string) (string, error) {
+	pod, other := l.Spec.Name+"-pod", l.Spec.Name+"-other"
+	names := map[string]string{pod: "pod-796582", other: "pod-952174"} // both have the interface caliddf2565c959
+	for name := range names {
+		must(t, namespace.Add(name))
+		t.Cleanup(func() { _ = namespace.Remove(name) })
+	}
+	run := func(verb, pod string) (string, error) {
 		cmd := namespace.Command(n.Namespace, strings.TrimSpace(string(cnitool)), verb, "net", "/run/netns/"+pod)
 		cmd.Env = append(os.Environ(), "NETCONFPATH="+conf, "CNI_PATH="+bin,
+			"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+names[pod],
 			`CAP_ARGS={"portMappings": [{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}]}`)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -100,8 +104,12 @@ spec:
 		}
 		return string(out), err
 	}
-	_, err = run("add")
+	_, err = run("add", pod)
 	must(t, err)
+	if _, err := run("add", other); err == nil || !strings.Contains(err.Error(),
+		"pod default/pod-952174 is in use by default/pod-796582 on this node") {
+		t.Errorf("a pod with the interface of another one: %v", err)
+	}
 	world.ListenTCP(t, pod, 80, func(c net.Conn) { c.Close() })
 	if !world.ConnectsTCP(t, l.ToRs[0].Namespace, n.IP4, 8081, true) {
 		t.Error("portmap: no connection to the host port")
@@ -116,9 +124,9 @@ spec:
 	if out, err := n.Run("tc", "qdisc"); err != nil || !strings.Contains(out, "qdisc tbf") {
 		t.Errorf("bandwidth: %s, %v", out, err)
 	}
-	_, err = run("check")
+	_, err = run("check", pod)
 	must(t, err)
-	_, err = run("del")
+	_, err = run("del", pod)
 	must(t, err)
 	if out, err := n.Run("sh", "-c", "tc qdisc; ip link"); err != nil || strings.Contains(out, "tbf") ||
 		strings.Contains(out, "cali") {

@@ -107,6 +107,16 @@ func (w *world) pluginAlone(t *testing.T) {
 	if !w.loseBlocks(t, "10.11.0.0/28") {
 		t.Error("the plugin alone has not met the block of another node")
 	}
+	// The names of these two have the same hash, and so the same host interface.
+	w.addPod(t, "pod-796582", "")
+	err := w.tryPod(t, "pod-952174", "")
+	if err == nil || !strings.Contains(err.Error(), "caliddf2565c959 of pod default/pod-952174 is in use by "+
+		"default/pod-796582") {
+		t.Errorf("a pod with the interface of another one: %v", err)
+	}
+	w.deletePod(t, "pod-952174")
+	must(t, w.cni(t, "ADD", "pod-796582"))
+	w.deletePod(t, "pod-796582")
 }
 
 // pluginAloneInEtcd calls the plugin without manxd, which serves the datastore here.

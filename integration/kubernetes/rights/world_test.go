@@ -240,13 +240,18 @@ func (w *world) cni(t *testing.T, verb, pod string) error {
 // addPod makes a pod on the node and has the plugin attach it.
 func (w *world) addPod(t *testing.T, pod, annotations string) {
 	t.Helper()
+	must(t, w.tryPod(t, pod, annotations))
+}
+
+func (w *world) tryPod(t *testing.T, pod, annotations string) error {
+	t.Helper()
 	w.create(t, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"namespace":"default",
 		"annotations":{%s}},"spec":{"nodeName":"n1","terminationGracePeriodSeconds":0,
 		"containers":[{"name":"c","image":"i"}]}}`, pod, annotations))
 	ns := w.Spec.Name + "-" + pod
 	must(t, netns.Add(ns))
 	t.Cleanup(func() { _ = netns.Remove(ns) })
-	must(t, w.cni(t, "ADD", pod))
+	return w.cni(t, "ADD", pod)
 }
 
 // deletePod has the plugin detach the pod, and deletes it.
