@@ -6,8 +6,12 @@ import (
 	"slices"
 	"time"
 
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
+
+	"github.com/manxnet/manx/bgp/wire"
+	"github.com/manxnet/manx/bgp/wire/message"
 )
 
 // refresh explains a session anew, and publishes and logs any change.
@@ -27,7 +31,11 @@ func (t *Table) refresh(addr netip.Addr, e *entry, now time.Time) {
 		news = news || phase == PhaseEstablished || was.phase == PhaseEstablished || phase == PhaseRefused
 	}
 	if news {
-		t.log.Info("bgp session", zap.String("target", "bgp-session"), zap.Stringer("key", addr),
+		level := zap.InfoLevel
+		if phase == PhaseRefused || phase == PhaseFailed && !(was.phase == PhaseEstablished && deliberate(e.end)) {
+			level = zap.WarnLevel
+		}
+		t.log.Log(level, "bgp session", zap.String("target", "bgp-session"), zap.Stringer("key", addr),
 			zap.String("phase", string(phase)), zap.String("reason", reason))
 	}
 	if phase == PhaseEstablished {
@@ -35,6 +43,20 @@ func (t *Table) refresh(addr netip.Addr, e *entry, now time.Time) {
 	}
 	t.publish(e, now, false)
 }
+
+// deliberate reports whether an administrator of either side ended a session (RFC 4486: administrative shutdown, peer
+// de-configured, administrative reset, other configuration change).
+func deliberate(end *wire.Ended) bool {
+	if end == nil {
+		return false
+	}
+	return slices.ContainsFunc([]*message.Notification{end.Received, end.Sent}, func(n *message.Notification) bool {
+		return n != nil && n.Code == gobgp.BGP_ERROR_CEASE && slices.Contains(administrative, n.Sub)
+	})
+}
+
+var administrative = []uint8{gobgp.BGP_ERROR_SUB_ADMINISTRATIVE_SHUTDOWN, gobgp.BGP_ERROR_SUB_PEER_DECONFIGURED,
+	gobgp.BGP_ERROR_SUB_ADMINISTRATIVE_RESET, gobgp.BGP_ERROR_SUB_OTHER_CONFIGURATION_CHANGE}
 
 // A peer can cause new warnings as fast as it sends UPDATEs. Some are logged at once, then one in an interval. The
 // status of the session has the last one in any case.
