@@ -29,6 +29,12 @@ build: programs ## static binaries manxd, manx-supervise, manxctl, manx-cni, man
 programs: ## the binaries alone
 	$(GO) build $(REPRODUCIBLE) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manxd ./cmd/manx-supervise ./cmd/manxctl ./cmd/manx-cni ./cmd/manx-cni-direct
 
+# They need manxd, or the local files of a node, for few of their commands: plan, explain -f and apply need none.
+.PHONY: manxctl
+manxctl: ## manxctl for other systems: bin/manxctl-darwin-ARCH, bin/manxctl-windows-ARCH.exe (ARCHS="amd64 arm64")
+	@for os in darwin windows; do for arch in $(ARCHS); do suffix=; test $$os = darwin || suffix=.exe; \
+	GOOS=$$os GOARCH=$$arch $(GO) build $(REPRODUCIBLE) -ldflags '$(LDFLAGS)' -o bin/manxctl-$$os-$$arch$$suffix ./cmd/manxctl || exit 1; done; done
+
 .PHONY: sbom
 sbom: programs ## bin/*.cdx.json (CycloneDX) and bin/licenses, an error if they cannot be made
 	integration/supply/record $(VERSION)
@@ -146,7 +152,7 @@ uplinks: programs ## losses of hosts with two uplinks, case by case; writes the 
 	$(GO) test -count=1 -v -run TestLosses ./integration/e2e/uplinks -write-table
 
 .PHONY: check
-check: ## gofmt, vet, staticcheck, dead code, import table, lines, parameters, exported names, generated code
+check: ## gofmt, vet, staticcheck, dead code, import table, lines, parameters, exported names, other systems, generated code
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "not gofmt-ed:"; echo "$$out"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"runtime"
 	"strings"
 	"time"
 
@@ -81,7 +82,10 @@ func (c *cli) connect(remote *serverFlags) (*grpc.ClientConn, error) {
 		}
 		return grpc.NewClient("passthrough:///"+remote.address, append(options, bounds)...)
 	}
-	if _, err := os.Stat(c.socket); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(c.socket); errors.Is(err, fs.ErrNotExist) && runtime.GOOS != "linux" {
+		return nil, &noDaemonError{c.socket, "there is no such socket: manxd runs on Linux alone; name its host with " +
+			"--server, or a forwarded socket with --socket"}
+	} else if errors.Is(err, fs.ErrNotExist) {
 		return nil, &noDaemonError{c.socket, "there is no such socket: is manxd running on this host? (another " +
 			"place: --socket; another host: --server)"}
 	} else if err != nil {

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"crypto/x509"
 	"errors"
@@ -17,6 +18,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
 )
+
+// dialer opens a connection. It is the type of rest.Config.Dial.
+type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // httpClient returns client-go's client. It reads the file of the certificate authority again when the server shows a
 // certificate of another one: authorities are rotated while programs run. With settings of Config.REST it reads all

@@ -20,9 +20,6 @@ const (
 	gatherUpTo = 256 << 10
 )
 
-// dialer opens a connection. It is the type of rest.Config.Dial.
-type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
-
 // gathered returns config with separate connections that read in batches: for watches, whose events come one by one for
 // as long as the cluster lives.
 func gathered(config *rest.Config) *rest.Config {
