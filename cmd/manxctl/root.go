@@ -97,8 +97,8 @@ func (c *cli) root() *cobra.Command {
 	c.etcd.add(f)
 	root.AddCommand(
 		c.getCommand(), c.describeCommand(), c.applyCommand(), c.createCommand(), c.replaceCommand(), c.deleteCommand(),
-		c.planCommand(), c.explainCommand(), c.dumpCommand(), c.statusCommand(), c.nodeCommand(), c.routesCommand(),
-		c.watchCommand(), c.dropsCommand(), c.logLevelCommand(), c.resyncCommand(), c.resetCommand(),
+		c.planCommand(), c.explainCommand(), c.dumpCommand(), c.statusCommand(), c.healthCommand(), c.nodeCommand(),
+		c.routesCommand(), c.watchCommand(), c.dropsCommand(), c.logLevelCommand(), c.resyncCommand(), c.resetCommand(),
 		c.clearCommand(), c.retryCommand(), c.ipamCommand(), c.versionCommand(),
 	)
 	return root

@@ -215,10 +215,10 @@ func TestPodSecurity(t *testing.T) {
 	}
 }
 
-// The probes call the port that manxd opens, and no port of calico-node: manxd waits beside a calico-node until it
-// ends, and Felix answers 404 to the probes' paths at 9099.
+// The probes ask the control socket: any process of the host could answer at a TCP port. The port of manxd is none of
+// calico-node: manxd waits beside a calico-node until it ends.
 func TestProbesAskManxd(t *testing.T) {
-	const felix = 9099
+	const felix = ":9099"
 	probed := 0
 	for name, values := range settings {
 		for _, d := range find[appsv1.DaemonSet](t, render(t, values), "DaemonSet") {
@@ -226,14 +226,16 @@ func TestProbesAskManxd(t *testing.T) {
 			if c.Name != "manxd" {
 				continue // the cleanup has no probes
 			}
-			i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "MANX_HTTP_LISTEN" })
-			for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+			for want, p := range map[string]*corev1.Probe{"/manxctl health --live": c.LivenessProbe,
+				"/manxctl health --ready": c.ReadinessProbe} {
 				probed++
-				port := p.HTTPGet.Port.IntValue()
-				if port == felix || !strings.HasSuffix(c.Env[i].Value, ":"+p.HTTPGet.Port.String()) {
-					t.Errorf("%s: the probe %s uses port %d, and manxd listens at %s", name, p.HTTPGet.Path, port,
-						c.Env[i].Value)
+				if p.Exec == nil || strings.Join(p.Exec.Command, " ") != want {
+					t.Errorf("%s: the probe is %+v, want %s", name, p, want)
 				}
+			}
+			i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "MANX_HTTP_LISTEN" })
+			if i < 0 || strings.HasSuffix(c.Env[i].Value, felix) {
+				t.Errorf("%s: manxd listens at %+v", name, c.Env)
 			}
 		}
 	}
