@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/manxnet/manx/cni"
 	"github.com/manxnet/manx/cni/engine"
 	"github.com/manxnet/manx/cni/kubeapi"
+	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/kubernetes"
@@ -48,6 +50,11 @@ func openDatastore(
 	if errors.Is(err, connect.ErrNoLocal) {
 		return nil, nil, types.NewError(types.ErrTryAgainLater, "the datastore is not known yet", err.Error()+
 			": start manxd, or set etcd_endpoints in the network configuration or ETCD_ENDPOINTS in the environment")
+	}
+	if errors.Is(err, datastore.ErrUnauthorized) && s.Kube.Kubeconfig != "" {
+		return nil, nil, types.NewError(types.ErrTryAgainLater, "the datastore refuses the token of the plugin",
+			fmt.Sprintf("%v: manxd renews it in %s, and it ends some hours after manxd has: start manxd on this node",
+				err, s.Kube.Kubeconfig))
 	}
 	if err != nil {
 		return nil, nil, err

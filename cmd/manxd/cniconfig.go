@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -17,6 +18,7 @@ import (
 	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/cni/install"
 	"github.com/manxnet/manx/cni/kubeapi"
+	"github.com/manxnet/manx/proto/server"
 )
 
 // cniOptions configure the content and the place of the CNI plugins' configuration.
@@ -61,13 +63,26 @@ func (b binder) cni(o *cniOptions) {
 
 // cniConfig is the part that writes the configuration of the plugins. It is no readiness check: the runtime starts pods
 // as soon as the configuration exists, and it stays when manxd ends, for the next manxd.
-type cniConfig struct{ install.Keeper }
+type cniConfig struct {
+	install.Keeper
+	unbound atomic.Bool // the token in use is not bound to the Node
+}
 
 func (c *cniConfig) Name() string { return "cni-config" }
 
 // Explain implements part.Explainer.
 func (c *cniConfig) Explain(err error) string {
 	return fmt.Sprintf("the configuration of the CNI plugins in %s is not written: %v", c.Dir, err)
+}
+
+// Notices report a token that is good on any host.
+func (c *cniConfig) Notices() []server.Notice {
+	if !c.unbound.Load() {
+		return nil
+	}
+	text := fmt.Sprintf("the Kubernetes API binds no token to a Node (before version 1.31): whoever takes it can use "+
+		"it anywhere, for %v", unboundLifetime)
+	return []server.Notice{{Topic: "daemon", Subject: "token of the CNI plugin", Text: text}}
 }
 
 // cniParts returns the parts that serve and configure the plugins.
@@ -100,11 +115,11 @@ func newCNIConfig(j *joined) (part.Part, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--cni-network-config: %w", err)
 	}
-	c := &cniConfig{install.Keeper{Folder: install.Folder{Dir: o.confDir}, Name: o.name, OldName: o.oldName,
+	c := &cniConfig{Keeper: install.Keeper{Folder: install.Folder{Dir: o.confDir}, Name: o.name, OldName: o.oldName,
 		Conflist: content, TLS: j.cniTLS(), Refresh: o.refresh, Log: j.log.Named("cni"),
 		Ready: func() bool { ready, _ := j.control.Ready(); return ready }}}
 	if j.kube != nil {
-		c.Token = func(ctx context.Context) (install.Credential, error) { return o.credential(ctx, j.kube) }
+		c.Token = func(ctx context.Context) (install.Credential, error) { return c.credential(ctx, j) }
 	}
 	return c, nil
 }
@@ -147,24 +162,36 @@ func (j *joined) cniValues() map[string]string {
 		"ETCD_KEY_FILE": certificate("etcd-key"), "REQUIRE_MTU_FILE": "false"}
 }
 
-// tokenLifetime is the requested lifetime of a token; the server may choose another.
-const tokenLifetime = 24 * time.Hour
+// The requested lifetimes of a token; the server may choose others. A token is renewed when between a quarter and half
+// of its time is over, so the plugin can do without manxd for at least half of it. One that is not bound to the Node is
+// good on any host, and on a node that is gone.
+const (
+	tokenLifetime   = 4 * time.Hour
+	unboundLifetime = time.Hour
+)
 
 // credential requests a token for the plugins, and returns it with its kubeconfig.
-func (o cniOptions) credential(ctx context.Context, config *rest.Config) (install.Credential, error) {
+func (c *cniConfig) credential(ctx context.Context, j *joined) (install.Credential, error) {
+	o, config := j.cni, j.kube
 	api, err := kubeapi.New(config)
 	if err != nil {
 		return install.Credential{}, err
 	}
-	token, err := api.RequestToken(ctx, kubernetesNamespace(o.podNamespace), o.account, tokenLifetime)
+	namespace := kubernetesNamespace(o.podNamespace)
+	token, err := api.RequestToken(ctx, namespace, o.account, j.kubernetesNode(j.name), tokenLifetime)
+	unbound := errors.Is(err, kubeapi.ErrNotBound)
+	if unbound {
+		token, err = api.RequestToken(ctx, namespace, o.account, "", unboundLifetime)
+	}
 	if err != nil {
 		return install.Credential{}, err
 	}
-	server, ca, err := serverOf(config)
+	c.unbound.Store(unbound)
+	host, ca, err := serverOf(config)
 	if err != nil {
 		return install.Credential{}, err
 	}
-	text, err := install.Kubeconfig(server, ca, config.Insecure, token.Token)
+	text, err := install.Kubeconfig(host, ca, config.Insecure, token.Token)
 	return install.Credential{Kubeconfig: text, Expires: token.Expires, Refused: func(ctx context.Context) bool {
 		return kubeapi.Refused(ctx, config, token.Token)
 	}}, err

@@ -102,7 +102,7 @@ func TestRefusedTokenIsReplaced(t *testing.T) {
 		Token: func(ctx context.Context) (install.Credential, error) {
 			token := expiring
 			if lives++; lives > 1 {
-				given, err := api.RequestToken(ctx, "kube-system", "manx-cni-plugin", time.Hour)
+				given, err := api.RequestToken(ctx, "kube-system", "manx-cni-plugin", "", time.Hour)
 				if err != nil {
 					return install.Credential{}, err
 				}

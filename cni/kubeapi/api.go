@@ -6,10 +6,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -63,10 +65,19 @@ type Token struct {
 	Expires time.Time
 }
 
-// RequestToken requests a token for a service account (TokenRequest). The server may choose another lifetime.
-func (a *API) RequestToken(ctx context.Context, namespace, account string, lifetime time.Duration) (Token, error) {
-	request := map[string]any{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-		"spec": map[string]any{"expirationSeconds": int64(lifetime / time.Second)}}
+// ErrNotBound is the error of a server that binds no token to a Node: Kubernetes before 1.31, by default.
+var ErrNotBound = errors.New("the Kubernetes API binds no token to a Node")
+
+// RequestToken requests a token for a service account (TokenRequest). The server may choose another lifetime. The token
+// is bound to the Node of that name, unless node is empty: it ends with the Node, and each request made with it shows
+// the node to the server. The error Is ErrNotBound if the server cannot do that.
+func (a *API) RequestToken(ctx context.Context, namespace, account, node string, lifetime time.Duration,
+) (Token, error) {
+	spec := map[string]any{"expirationSeconds": int64(lifetime / time.Second)}
+	if node != "" {
+		spec["boundObjectRef"] = map[string]string{"kind": "Node", "apiVersion": "v1", "name": node}
+	}
+	request := map[string]any{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
 	var answer struct {
 		Status struct {
 			Token               string      `json:"token"`
@@ -75,6 +86,9 @@ func (a *API) RequestToken(ctx context.Context, namespace, account string, lifet
 	}
 	err := a.do(ctx, http.MethodPost, []string{"namespaces", namespace, "serviceaccounts", account, "token"}, request,
 		&answer)
+	if err != nil && node != "" && strings.Contains(err.Error(), "cannot bind token") {
+		err = fmt.Errorf("%w: %w", ErrNotBound, err)
+	}
 	if err == nil && answer.Status.Token == "" {
 		err = fmt.Errorf("the Kubernetes API gave no token for service account %s/%s", namespace, account)
 	}

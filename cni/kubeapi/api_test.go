@@ -38,19 +38,40 @@ func TestAPI(t *testing.T) {
 	if _, err := api.Pod(t.Context(), "shop", "../../../nodes"); !errors.Is(err, datastore.ErrNotFound) {
 		t.Errorf("a pod that does not exist: %v", err)
 	}
-	token, err := api.RequestToken(t.Context(), "shop", "robot", time.Hour)
+	token, err := api.RequestToken(t.Context(), "shop", "robot", "", time.Hour)
 	if err != nil || strings.Count(token.Token, ".") != 2 || time.Until(token.Expires) < 30*time.Minute {
 		t.Errorf("token: %+v, %v", token, err)
 	}
-	if _, err := api.RequestToken(t.Context(), "shop", "nobody", time.Hour); !errors.Is(err, datastore.ErrNotFound) {
+	if _, err := api.RequestToken(t.Context(), "shop", "nobody", "", time.Hour); !errors.Is(err,
+		datastore.ErrNotFound) {
 		t.Errorf("a token for nobody: %v", err)
 	}
+	server.Request(t, http.MethodPost, "/api/v1/nodes", map[string]any{"metadata": map[string]any{"name": "n1"}})
+	bound, err := api.RequestToken(t.Context(), "shop", "robot", "n1", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kubeapi.Refused(t.Context(), server.Config(apiserver.Admin), bound.Token) {
+		t.Error("the server refuses a token that is bound to a Node")
+	}
+	server.Request(t, http.MethodDelete, "/api/v1/nodes/n1", nil)
+	config := server.Config(apiserver.Admin)
+	for end := time.Now().Add(time.Minute); !kubeapi.Refused(t.Context(), config, bound.Token); {
+		if time.Sleep(100 * time.Millisecond); time.Now().After(end) { // the server keeps answers for 10 s
+			t.Fatal("the server accepts a token whose Node is gone")
+		}
+	}
+	server.Request(t, http.MethodPost, "/api/v1/nodes", map[string]any{"metadata": map[string]any{"name": "n1"}})
+	server.Flags = []string{"--feature-gates=ServiceAccountTokenNodeBinding=false"} // as before Kubernetes 1.31
 	server.AddUsers(t, "stranger")
+	if _, err := api.RequestToken(t.Context(), "shop", "robot", "n1", time.Hour); !errors.Is(err, kubeapi.ErrNotBound) {
+		t.Errorf("a server that binds no token to a Node: %v", err)
+	}
 	stranger, err := kubeapi.New(server.Config("stranger"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stranger.RequestToken(t.Context(), "shop", "robot", time.Hour); !errors.Is(err,
+	if _, err := stranger.RequestToken(t.Context(), "shop", "robot", "", time.Hour); !errors.Is(err,
 		datastore.ErrUnauthorized) ||
 		!strings.Contains(err.Error(), "stranger") {
 		t.Errorf("a stranger: %v", err)

@@ -106,7 +106,7 @@ func pluginOfCalicoStays(t *testing.T, config string, kubectl func(stdin string,
 			t.Fatal(err)
 		}
 		token := strings.TrimSpace(kubectl("", "-n", "kube-system", "create", "token", account))
-		kubectl("", "--kubeconfig", file, "config", "set-credentials", "admin", "--token", token)
+		kubectl("", "--kubeconfig", file, "config", "set-credentials", "user", "--token", token)
 		return file
 	}
 	kubectl("", "create", "namespace", "calico-system")

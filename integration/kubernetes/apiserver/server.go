@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -294,9 +295,16 @@ func (s *Server) Kubeconfig(t testing.TB, user string) string { return s.Kubecon
 // KubeconfigAt writes a kubeconfig of a user for another URL, such as that of a Line.
 func (s *Server) KubeconfigAt(t testing.TB, url, user string) string {
 	t.Helper()
+	return s.KubeconfigWith(t, url, Token(user))
+}
+
+// KubeconfigWith writes a kubeconfig with a token, such as one of AccountToken.
+func (s *Server) KubeconfigWith(t testing.TB, url, token string) string {
+	t.Helper()
+	const user = "user"
 	c := api.NewConfig()
 	c.Clusters["test"] = &api.Cluster{Server: url, CertificateAuthorityData: s.ca.PEM(), TLSServerName: "localhost"}
-	c.AuthInfos[user] = &api.AuthInfo{Token: Token(user)}
+	c.AuthInfos[user] = &api.AuthInfo{Token: token}
 	c.Contexts["test"] = &api.Context{Cluster: "test", AuthInfo: user}
 	c.CurrentContext = "test"
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -304,6 +312,23 @@ func (s *Server) KubeconfigAt(t testing.TB, url, user string) string {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// AccountToken returns a token of a service account, which need not be in AddUsers. It is bound to a Node, which the
+// API server then knows as the node of each request, as that of the token of a pod; or to none, if node is empty.
+func (s *Server) AccountToken(t testing.TB, namespace, account, node string) string {
+	t.Helper()
+	spec := map[string]any{"expirationSeconds": 4 * 3600}
+	if node != "" {
+		spec["boundObjectRef"] = map[string]string{"kind": "Node", "apiVersion": "v1", "name": node}
+	}
+	raw := s.Request(t, http.MethodPost, "/api/v1/namespaces/"+namespace+"/serviceaccounts/"+account+"/token",
+		map[string]any{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec})
+	var answer struct{ Status struct{ Token string } }
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		t.Fatal(err)
+	}
+	return answer.Status.Token
 }
 
 // RotateCA restarts the server with a certificate of a new authority.
