@@ -34,8 +34,8 @@ func (c *cli) releasesCommand() *cobra.Command {
 		Short: "Show the addresses and blocks that the garbage collection released, with the reasons",
 		Long: `Show which addresses and blocks the garbage collection of IPAM released, and why, oldest first.
 
-The node that runs the controllers of the cluster does that. It remembers the last 100 releases since its manxd started;
-its log has all. On another node the command names the node that leads.
+The node or the pod that runs the controllers of the cluster does that. It remembers the last 100 releases since its
+manxd started; its log has all. Elsewhere the command names the leader.
 
 Exit codes: 0 the list, also an empty one, and on a node that does not lead; 1 error, also when manxd takes no part in
 the controllers (--controllers); 2 usage.`,
@@ -61,7 +61,9 @@ func (c *cli) releases(ctx context.Context, format table.Format, heading bool) e
 		if status.Code(err) == codes.Unimplemented {
 			return &exitErr{exitError, "manxd on this node takes no part in the controllers of the cluster: " +
 				"--controllers is " +
-				"off, or auto without a Kubernetes API. Run the command on another node"}
+				"off, or auto without a Kubernetes API. Run the command on another node, or where the controllers " +
+				"run: " +
+				"kubectl -n kube-system exec deployment/manx-controllers -- /manxctl ipam releases"}
 		}
 		return err
 	})

@@ -37,13 +37,20 @@ func run(ctx context.Context, o options) error {
 	return d.run(ctx)
 }
 
+// newDaemon returns the daemon of a node, which is the only one in its network namespace.
 func newDaemon(ctx context.Context, o options) (*daemon, error) {
+	if err := checkForOthers(); err != nil {
+		return nil, err
+	}
+	return newProcess(ctx, o, server.Config{})
+}
+
+// newProcess returns what each long-running mode of manxd has: its log, its name and the control API. config has what
+// the mode adds to the settings of the API.
+func newProcess(ctx context.Context, o options, config server.Config) (*daemon, error) {
 	log, level, err := newLogger(o.logLevel, o.logFormat)
 	if err != nil {
 		return nil, usage(err)
-	}
-	if err := checkForOthers(); err != nil {
-		return nil, err
 	}
 	reopen := reopenOnHangup(ctx, log)
 	routes := memory.NewRouteChanges()
@@ -53,7 +60,8 @@ func newDaemon(ctx context.Context, o options) (*daemon, error) {
 		return nil, err
 	}
 	log.Info("starting", zap.String("version", version), zap.String("node", name), zap.Int("pid", os.Getpid()))
-	control := server.New(server.Config{Node: name, Version: versions(), Log: log.Named("control"), Level: level})
+	config.Node, config.Version, config.Log, config.Level = name, versions(), log.Named("control"), level
+	control := server.New(config)
 	control.Datastore.Show(server.DatastoreSource{Type: o.datastore})
 	control.Add(collectors.NewGoCollector())
 	control.Add(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -86,7 +86,7 @@ Every setting is a flag or the environment variable in brackets behind it.`,
 			return usage(o.check())
 		},
 	})
-	root.AddCommand(config, cleanupCommand(&o), clientCertificateCommand(&o), &cobra.Command{
+	root.AddCommand(config, cleanupCommand(&o), clientCertificateCommand(&o), controllersCommand(&o), &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,

@@ -157,6 +157,7 @@ func TestWrongValues(t *testing.T) {
 		"etcd.endpoints=10.0.0.5:2379":                   "at '/etcd/endpoints'",
 		"etcd.endpoints=http://10.0.0.5:2379":            "etcd.endpoints goes with datastore=etcd alone",
 		"metrics.podMonitor.enabled=true":                "needs http.exposed=true",
+		"http.controllersPort=19099":                     "are the same",
 		"datastore=etcd,etcd.configMap=,etcd.endpoints=": "datastore=etcd needs etcd.endpoints",
 	} {
 		out, err := helm(t, "template", "manx", chart, "--set", value)
@@ -215,15 +216,42 @@ func TestPodSecurity(t *testing.T) {
 	}
 }
 
+// The pod of the controllers violates "restricted" only by the host's network, which it needs before pods have one.
+func TestControllersAreRestricted(t *testing.T) {
+	s := apiserver.Start(t)
+	client, err := kubernetes.NewForConfig(s.Config(apiserver.Admin))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "manx-controllers"},
+		Spec: find[appsv1.Deployment](t, render(t, nil), "Deployment")[0].Spec.Template.Spec}
+	pod.Spec.PriorityClassName = ""
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "restricted",
+		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
+	if _, err := client.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = client.CoreV1().Pods("restricted").Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{"All"}})
+	if err == nil || !strings.HasSuffix(err.Error(), `latest": host namespaces (hostNetwork=true)`) {
+		t.Errorf("%v, want only that the host's network is violated", err)
+	}
+}
+
 // The probes ask the control socket: any process of the host could answer at a TCP port. The port of manxd is none of
 // calico-node: manxd waits beside a calico-node until it ends.
 func TestProbesAskManxd(t *testing.T) {
 	const felix = ":9099"
 	probed := 0
 	for name, values := range settings {
+		var containers []corev1.Container
 		for _, d := range find[appsv1.DaemonSet](t, render(t, values), "DaemonSet") {
-			c := d.Spec.Template.Spec.Containers[0]
-			if c.Name != "manxd" {
+			containers = append(containers, d.Spec.Template.Spec.Containers...)
+		}
+		for _, d := range find[appsv1.Deployment](t, render(t, values), "Deployment") {
+			containers = append(containers, d.Spec.Template.Spec.Containers...)
+		}
+		for _, c := range containers {
+			if c.Name == "clean" {
 				continue // the cleanup has no probes
 			}
 			for want, p := range map[string]*corev1.Probe{"/manxctl health --live": c.LivenessProbe,
@@ -272,6 +300,26 @@ func TestRightsFollowSettings(t *testing.T) {
 	}
 	if !slices.Contains(names(), "manx-controllers") || slices.Contains(names("controllers=off"), "manx-controllers") {
 		t.Error("the role of controllers does not follow the setting")
+	}
+	for name, values := range settings {
+		for _, b := range find[rbacv1.ClusterRoleBinding](t, render(t, values), "ClusterRoleBinding") {
+			if len(b.Subjects) != 1 || b.Subjects[0].Name != b.RoleRef.Name {
+				t.Errorf("%s: the role %s is not for its account alone: %v", name, b.RoleRef.Name, b.Subjects)
+			}
+		}
+	}
+	creates := func(values ...string) bool {
+		for _, r := range find[rbacv1.ClusterRole](t, render(t, values), "ClusterRole") {
+			for _, rule := range r.Rules {
+				if slices.Contains(rule.Resources, "globalnetworkpolicies") && slices.Contains(rule.Verbs, "delete") {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	if !creates() || creates("policyMigration=false") || creates("controllers=off") {
+		t.Error("the right to delete policies does not follow policyMigration")
 	}
 	for _, values := range [][]string{nil, {"bgp.passwordSecrets={tor}"}} {
 		for _, r := range find[rbacv1.Role](t, render(t, values), "Role") {

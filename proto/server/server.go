@@ -34,6 +34,8 @@ type Config struct {
 	Version Version
 	Log     *zap.Logger
 	Level   zap.AtomicLevel // of the daemon's logger
+	// NoNode is set for a program that is no node: BGP, routes and policy have no checks, notices and metrics.
+	NoNode bool
 	// Poll is how often a Watch and a health watch check for changes; one second if zero.
 	Poll time.Duration
 }
@@ -79,7 +81,11 @@ func New(c Config) *Server {
 		BGPView:       s.BGP,
 		DataplaneView: s.Dataplane, PolicyView: s.Policy, DropsView: s.Drops, NodeView: s.Node,
 		retries: &retries{s.Datastore, s.Dataplane, s.Policy}, policyWaits: &policyWaits{log: c.Log}}
-	for _, v := range []any{s.manx.overview, s.Datastore, s.BGP, s.Dataplane, s.Policy, s.Node, s.manx.policyWaits} {
+	views := []any{s.manx.overview, s.Datastore, s.BGP, s.Dataplane, s.Policy, s.Node, s.manx.policyWaits}
+	if c.NoNode {
+		views = views[:2]
+	}
+	for _, v := range views {
 		s.Add(v)
 	}
 	s.views = len(s.shown)

@@ -12,9 +12,9 @@ import (
 // longestBackOff is longer than the kubelet ever waits with a container that ended again and again.
 const longestBackOff = 6 * time.Minute
 
-// daemons is a script for a node that lists the IDs of the processes manxd, without their parents.
+// daemons is a script for a node that lists the IDs of the processes manxd, without their parents and the controllers.
 const daemons = `for p in /proc/[0-9]*; do
-	read -r name <$p/comm && [ "$name" = manxd ] && echo ${p#/proc/}
+	read -r name <$p/comm && [ "$name" = manxd ] && ! grep -qa controllers $p/cmdline && echo ${p#/proc/}
 done 2>/dev/null; true`
 
 // daemon returns the process IDs of manxd, as the node counts.

@@ -39,7 +39,7 @@ func (w *World) withinRights() error {
 	}
 	var grants []rights.Grant
 	for _, g := range rights.Grants(objects) {
-		if g.Account == rights.Daemon || g.Account == rights.Plugin {
+		if g.Account == rights.Daemon || g.Account == rights.Plugin || g.Account == rights.Controllers {
 			grants = append(grants, g)
 		}
 	}

@@ -90,10 +90,19 @@ func (w *World) installManx() error {
 	return w.showOutput("get", "pods", "-n", namespace, "-o", "wide")
 }
 
-// rolledOut waits until the DaemonSet runs its newest revision on all nodes.
+// rolledOut waits until the DaemonSet runs its newest revision on all nodes, and so do the controllers, if they are
+// apart.
 func (w *World) rolledOut() error {
-	_, err := w.Kubectl("rollout", "status", "-n", namespace, "daemonset/manx-node", "--timeout=240s")
-	return err
+	apart, err := w.Kubectl("get", "deployments", "-n", namespace, "-l", "k8s-app=manx-controllers", "-o", "name")
+	if err != nil {
+		return err
+	}
+	for _, name := range append(strings.Fields(apart), "daemonset/manx-node") {
+		if _, err := w.Kubectl("rollout", "status", "-n", namespace, name, "--timeout=240s"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 const workloads = `

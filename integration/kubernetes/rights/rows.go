@@ -9,9 +9,10 @@ import (
 
 // The service accounts of Manx, in the namespace of this installation.
 const (
-	Namespace = "kube-system"
-	Daemon    = Namespace + ":manx-node"
-	Plugin    = Namespace + ":manx-cni-plugin"
+	Namespace   = "kube-system"
+	Daemon      = Namespace + ":manx-node"
+	Plugin      = Namespace + ":manx-cni-plugin"
+	Controllers = Namespace + ":manx-controllers"
 )
 
 // The steps of TestShipped, by which rights are exercised.
@@ -53,25 +54,17 @@ var Rows = []Row{
 			"globalnetworkpolicies.calico globalnetworksets.calico hostendpoints.calico ipamconfigs.calico " +
 			"ippools.calico " +
 			"ipreservations.calico networkpolicies.calico networksets.calico stagedglobalnetworkpolicies.calico " +
-			"stagedkubernetesnetworkpolicies.calico stagednetworkpolicies.calico tiers.calico " +
-			"kubecontrollersconfigurations.calico"},
-	{By: Start, Account: Daemon, Verbs: "watch", Resources: "ipamblocks.calico"},
-	{By: Start, Account: Daemon, Verbs: "get", Resources: "nodes services ipamhandles.calico " +
-		"kubecontrollersconfigurations.calico bgpconfigurations.calico clusterinformations.calico " +
-		"felixconfigurations.calico ipamconfigs.calico tiers.calico configmaps=kubeadm-config@kube-system " +
+			"stagedkubernetesnetworkpolicies.calico stagednetworkpolicies.calico tiers.calico"},
+	{By: Start, Account: Daemon, Verbs: "get", Resources: "nodes ipamhandles.calico " +
+		"bgpconfigurations.calico clusterinformations.calico felixconfigurations.calico " +
+		"ipamconfigs.calico tiers.calico configmaps=kubeadm-config@kube-system " +
 		"configmaps=full-cluster-state@kube-system"},
 	{By: Start, Account: Daemon, Verbs: "create", Resources: "bgpconfigurations.calico clusterinformations.calico " +
 		"felixconfigurations.calico ippools.calico tiers.calico ipamconfigs.calico " +
-		"kubecontrollersconfigurations.calico " +
 		"serviceaccounts/token=manx-cni-plugin@kube-system"},
-	{By: Start, Account: Daemon, Verbs: "list", Resources: "ipamhandles.calico deployments.apps " +
-		"adminnetworkpolicies.policy.networking.k8s.io baselineadminnetworkpolicies.policy.networking.k8s.io"},
+	{By: Start, Account: Daemon, Verbs: "list", Resources: "adminnetworkpolicies.policy.networking.k8s.io " +
+		"baselineadminnetworkpolicies.policy.networking.k8s.io"},
 	{By: Start, Account: Daemon, Verbs: "patch", Resources: "nodes/status"},
-	{By: Start, Account: Daemon, Verbs: "update", Resources: "kubecontrollersconfigurations.calico " +
-		"kubecontrollersconfigurations/status.calico"},
-	{By: Start, Account: Daemon, Verbs: "create", Resources: "leases.coordination.k8s.io@kube-system"},
-	{By: Start, Account: Daemon, Verbs: "get update watch",
-		Resources: "leases.coordination.k8s.io=manx-controllers@kube-system"},
 	{By: Pods, Account: Daemon, Verbs: "get", Resources: "pods namespaces blockaffinities.calico ipamblocks.calico"},
 	{By: Pods, Account: Daemon, Verbs: "list", Resources: "ipamblocks.calico"},
 	{By: Pods, Account: Daemon, Verbs: "patch", Resources: "pods/status"},
@@ -96,14 +89,39 @@ var Rows = []Row{
 		"hostendpoints.calico " +
 		"ippools.calico ipreservations.calico networkpolicies.calico networksets.calico " +
 		"stagedglobalnetworkpolicies.calico stagedkubernetesnetworkpolicies.calico stagednetworkpolicies.calico"},
-	{By: LoadBalancer, Account: Daemon, Verbs: "update", Resources: "services/status"},
-	{By: HostEndpoints, Account: Daemon, Verbs: "create update delete", Resources: "hostendpoints.calico"},
-	{By: OldNames, Account: Daemon, Verbs: "create delete", Resources: "networkpolicies.calico " +
+	{By: Start, Account: Controllers, Verbs: "list watch", Resources: "nodes pods services " +
+		"clusterinformations.calico ippools.calico ipreservations.calico " +
+		"blockaffinities.calico ipamblocks.calico hostendpoints.calico kubecontrollersconfigurations.calico " +
+		"networkpolicies.calico globalnetworkpolicies.calico stagednetworkpolicies.calico " +
+		"stagedglobalnetworkpolicies.calico"},
+	{By: Start, In: "etcd", Account: Controllers, Verbs: "list watch", Resources: "namespaces serviceaccounts " +
+		"networkpolicies.networking.k8s.io"},
+	{By: Start, Account: Controllers, Verbs: "list", Resources: "deployments.apps ipamhandles.calico"},
+	{By: Start, Account: Controllers, Verbs: "create", Resources: "leases.coordination.k8s.io@kube-system " +
+		"kubecontrollersconfigurations.calico"},
+	{By: Start, Account: Controllers, Verbs: "get update watch",
+		Resources: "leases.coordination.k8s.io=manx-controllers@kube-system"},
+	{By: Start, Account: Controllers, Verbs: "get update", Resources: "kubecontrollersconfigurations.calico"},
+	{By: Start, Account: Controllers, Verbs: "update", Resources: "kubecontrollersconfigurations/status.calico"},
+	{By: LoadBalancer, Account: Controllers, Verbs: "update", Resources: "services/status"},
+	{By: LoadBalancer, Account: Controllers, Verbs: "get", Resources: "services namespaces ipamconfigs.calico"},
+	{By: LoadBalancer, Account: Controllers, Verbs: "create update", Resources: "blockaffinities.calico " +
+		"ipamblocks.calico ipamhandles.calico"},
+	{By: LoadBalancer, Account: Controllers, Verbs: "get", Resources: "ipamblocks.calico ipamhandles.calico"},
+	{By: LoadBalancer, Account: Controllers, Verbs: "delete", Resources: "ipamhandles.calico"},
+	{By: NodeGone, Account: Controllers, Verbs: "get delete", Resources: "blockaffinities.calico"},
+	{By: NodeGone, Account: Controllers, Verbs: "delete", Resources: "ipamblocks.calico"},
+	{By: HostEndpoints, Account: Controllers, Verbs: "get create update delete", Resources: "hostendpoints.calico"},
+	{By: OldNames, Account: Controllers, Verbs: "get create delete", Resources: "networkpolicies.calico " +
 		"globalnetworkpolicies.calico stagednetworkpolicies.calico stagedglobalnetworkpolicies.calico"},
-	{By: OldNames, Account: Daemon, Verbs: "get", Resources: "daemonsets.apps=calico-node"},
-	{By: Carried, Account: Daemon, Verbs: "get",
+	{By: OldNames, Account: Controllers, Verbs: "get", Resources: "daemonsets.apps=calico-node"},
+	{By: Carried, Account: Controllers, Verbs: "get",
 		Resources: "serviceaccounts networkpolicies.networking.k8s.io"},
-	{Reason: "a cluster without KubeVirt has no such objects", Account: Daemon, Verbs: "get",
+	{By: Start, In: "kubernetes", Account: Controllers, Verbs: "watch", Resources: "namespaces"},
+	{By: NodeGone, Account: Controllers, Verbs: "get", Resources: "nodes"},
+	{By: NodeGone, In: "kubernetes", Account: Controllers, Verbs: "get", Resources: "pods"},
+	{Reason: "the node of that step has no pods", In: "etcd", Account: Controllers, Verbs: "get", Resources: "pods"},
+	{Reason: "a cluster without KubeVirt has no such objects", Account: Controllers, Verbs: "get",
 		Resources: "virtualmachines.kubevirt.io virtualmachineinstances.kubevirt.io"},
 }
 

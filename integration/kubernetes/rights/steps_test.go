@@ -30,6 +30,9 @@ func (w *world) started(t *testing.T) {
 	w.create(t, []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"kubeadm-config",
 		"namespace":"kube-system"},"data":{}}`))
 	w.start(t)
+	if w.controllers {
+		w.startControllers(w.test)
+	}
 	until(t, "the configuration of the CNI plugin", func() error {
 		_, err := os.Stat(filepath.Join(w.conf, "10-calico.conflist"))
 		return err

@@ -12,12 +12,15 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 	"github.com/manxnet/manx/integration/kubernetes/rights"
 	"github.com/manxnet/manx/integration/kubernetes/twonodes"
 	"github.com/manxnet/manx/integration/lab"
 	netns "github.com/manxnet/manx/integration/namespace"
+	"github.com/manxnet/manx/integration/ports"
 )
 
 const patience = twonodes.Patience
@@ -80,12 +83,14 @@ const (
 	namespace = rights.Namespace
 	daemon    = rights.Daemon
 	plugin    = rights.Plugin
+	alone     = rights.Controllers
 )
 
 // world is a node on which Manx runs with the rights of an installation, and an API server that logs its calls.
 type world struct {
 	*lab.Lab
 	installation
+	test   *testing.T // in which all steps are
 	server *apiserver.Server
 	log    string         // the audit log
 	marked int            // its length when the step began
@@ -102,14 +107,13 @@ func newWorld(t *testing.T, i installation, documents [][]byte) *world {
 	t.Helper()
 	bin := twonodes.Require(t, "ip", "nft")
 	dir := t.TempDir()
-	w := &world{installation: i, log: filepath.Join(dir, "audit.log"), conf: filepath.Join(dir, "net.d"),
+	w := &world{installation: i, test: t, log: filepath.Join(dir, "audit.log"), conf: filepath.Join(dir, "net.d"),
 		bin: filepath.Join(dir, "bin")}
 	policy := filepath.Join(dir, "policy.yaml")
 	must(t, errors.Join(os.Mkdir(w.conf, 0o755), os.Mkdir(w.bin, 0o755),
-		os.WriteFile(policy, []byte(rights.Policy(daemon, plugin)), 0o600)))
+		os.WriteFile(policy, []byte(rights.Policy(daemon, plugin, alone)), 0o600)))
 	w.server = apiserver.Start(t, "--audit-policy-file="+policy, "--audit-log-path="+w.log,
 		"--audit-log-mode=blocking-strict")
-	w.server.AddUsers(t, "system:serviceaccount:"+daemon)
 	if i.kubernetes() {
 		w.server.InstallCRDs(t, i.group)
 		w.server.Define(t, apiserver.ClusterPolicies)
@@ -120,10 +124,10 @@ func newWorld(t *testing.T, i installation, documents [][]byte) *world {
 	l := twonodes.New(t, "r", bin)
 	w.Lab, w.n, w.socket = l, l.Nodes[0], l.Nodes[0].Socket()
 	w.line = twonodes.Line(t, w.n, w.server.URL)
-	w.kube = w.server.KubeconfigAt(t, w.line.URL, "system:serviceaccount:"+daemon)
 	for _, name := range []string{"n1", "n2"} {
 		w.create(t, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Node","metadata":{"name":%q}}`, name))
 	}
+	w.kube = w.server.KubeconfigWith(t, w.line.URL, w.server.AccountToken(t, namespace, "manx-node", "n1"))
 	w.request(t, http.MethodPatch, "/api/v1/nodes/n1/status", fmt.Sprintf(
 		`{"status":{"addresses":[{"type":"InternalIP","address":%q}]}}`, w.n.IP4))
 	return w
@@ -157,11 +161,50 @@ func (w *world) start(t *testing.T) {
 		args = append(args, "--k8s-node-ref=n1")
 		args = append(args, w.n.EmbedDatastore()...)
 	}
-	if !w.controllers {
-		args = append(args, "--controllers=off")
-	}
-	must(t, w.n.StartManxd(args...))
+	must(t, w.n.StartManxd(append(args, "--controllers=off")...))
 	must(t, w.n.Ready(patience))
+}
+
+// startControllers runs the controllers as the chart does, until the test ends.
+func (w *world) startControllers(t *testing.T) {
+	t.Helper()
+	dir, at := t.TempDir(), fmt.Sprintf("127.0.0.1:%d", ports.Free(t, "127.0.0.1"))
+	args := []string{"controllers", "--node-name=manx-controllers-0", "--run-dir=" + filepath.Join(dir, "run"),
+		"--nodename-file=" + filepath.Join(dir, "nodename"), "--http-listen=" + at, "--wait-for-datastore",
+		"--kubeconfig=" + w.server.KubeconfigWith(t, w.server.URL, w.server.AccountToken(t, namespace,
+			"manx-controllers", "n1"))}
+	if w.kubernetes() {
+		args = append(args, "--datastore=kubernetes", "--calico-api-group="+string(w.group))
+	} else {
+		args = append(args, "--datastore=etcdv3", "--etcd-endpoints="+w.n.EtcdSocket())
+	}
+	must(t, os.Mkdir(filepath.Join(dir, "run"), 0o755))
+	log, err := os.Create(filepath.Join(dir, "log"))
+	must(t, err)
+	cmd := exec.Command(filepath.Join(w.Spec.Bin, "manxd"), args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(unix.SIGTERM)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the controllers ended with %v", err)
+		}
+		if t.Failed() {
+			raw, _ := os.ReadFile(log.Name())
+			t.Logf("end of the log of the controllers:\n%s", twonodes.Tail(string(raw), 60))
+		}
+	})
+	until(t, "the controllers", func() error {
+		answer, err := http.Get("http://" + at + "/readyz")
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close() //nolint:errcheck // the status is enough
+		if answer.StatusCode != http.StatusOK {
+			return errors.New(answer.Status)
+		}
+		return nil
+	})
 }
 
 func (w *world) stop(t *testing.T) {

@@ -49,3 +49,49 @@ app.kubernetes.io/name: manx
 {{- define "manx.adopted" -}}
 {{ if and (eq .Values.datastore "etcd") (not .Values.etcd.endpoints) }}true{{ end }}
 {{- end }}
+
+{{- /* Environment variables of the node's daemon and of the controllers: how they reach the datastore. */ -}}
+{{- define "manx.env" -}}
+{{- if eq .Values.datastore "etcd" }}
+- name: DATASTORE_TYPE
+  value: etcdv3
+{{- if include "manx.adopted" . }}
+# As Calico's manifest has it. The node's name comes from /var/lib/calico/nodename, else it is the host's.
+- name: ETCD_ENDPOINTS
+  valueFrom:
+    configMapKeyRef:
+      name: {{ .Values.etcd.configMap }}
+      key: etcd_endpoints
+- name: ETCD_CA_CERT_FILE
+  valueFrom:
+    configMapKeyRef: {name: {{ .Values.etcd.configMap }}, key: etcd_ca, optional: true}
+- name: ETCD_KEY_FILE
+  valueFrom:
+    configMapKeyRef: {name: {{ .Values.etcd.configMap }}, key: etcd_key, optional: true}
+- name: ETCD_CERT_FILE
+  valueFrom:
+    configMapKeyRef: {name: {{ .Values.etcd.configMap }}, key: etcd_cert, optional: true}
+{{- else }}
+- name: ETCD_ENDPOINTS
+  value: {{ .Values.etcd.endpoints | quote }}
+{{- if .Values.etcd.secret }}
+- name: ETCD_CA_CERT_FILE
+  value: /calico-secrets/etcd-ca
+- name: ETCD_KEY_FILE
+  value: /calico-secrets/etcd-key
+- name: ETCD_CERT_FILE
+  value: /calico-secrets/etcd-cert
+{{- end }}
+{{- end }}
+{{- else }}
+- name: DATASTORE_TYPE
+  value: kubernetes
+- name: CALICO_API_GROUP
+  value: {{ .Values.calicoAPIGroup }}
+{{- end }}
+- name: WAIT_FOR_DATASTORE
+  value: "true"
+{{ include "manx.places" . }}
+- name: MANX_LOG_LEVEL
+  value: {{ .Values.logLevel }}
+{{- end }}
