@@ -172,6 +172,9 @@ func (x *search) reclaim(ctx context.Context, unused []heldBlock) (netip.Prefix,
 		if ctx.Err() != nil {
 			return netip.Prefix{}, err
 		}
+		if errors.Is(err, model.ErrUnauthorized) {
+			break // only the controllers take blocks from nodes: an admission policy of the chart
+		}
 		x.log.Debug("unused block stays with its owner", zap.Stringer("block", b.CIDR), zap.Error(err))
 	}
 	return netip.Prefix{}, errNoBlock

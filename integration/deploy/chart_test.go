@@ -158,6 +158,8 @@ func TestWrongValues(t *testing.T) {
 		"etcd.endpoints=http://10.0.0.5:2379":            "etcd.endpoints goes with datastore=etcd alone",
 		"metrics.podMonitor.enabled=true":                "needs http.exposed=true",
 		"http.controllersPort=19099":                     "are the same",
+		"admission.policies=maybe":                       "at '/admission/policies': value must be one of",
+		"admission.annotationWriters={a'b}":              "at '/admission/annotationWriters/0'",
 		"datastore=etcd,etcd.configMap=,etcd.endpoints=": "datastore=etcd needs etcd.endpoints",
 	} {
 		out, err := helm(t, "template", "manx", chart, "--set", value)
@@ -234,6 +236,31 @@ func TestControllersAreRestricted(t *testing.T) {
 	_, err = client.CoreV1().Pods("restricted").Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{"All"}})
 	if err == nil || !strings.HasSuffix(err.Error(), `latest": host namespaces (hostNetwork=true)`) {
 		t.Errorf("%v, want only that the host's network is violated", err)
+	}
+}
+
+// Policies need a server that binds tokens to Nodes.
+func TestAdmissionFollowsTheServer(t *testing.T) {
+	policies := func(args ...string) int {
+		out, err := helm(t, append([]string{"template", "manx", chart}, args...)...)
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return strings.Count(out, "\nkind: ValidatingAdmissionPolicy\n")
+	}
+	for _, c := range []struct {
+		want int
+		args []string
+	}{
+		{0, []string{"--kube-version=1.30.9"}},
+		{8, []string{"--kube-version=1.31.0"}},
+		{2, []string{"--set=datastore=etcd"}},
+		{8, []string{"--kube-version=1.30.9", "--set-string=admission.policies=on"}},
+		{0, []string{"--set-string=admission.policies=off"}},
+	} {
+		if have := policies(c.args...); have != c.want {
+			t.Errorf("%v: %d policies, want %d", c.args, have, c.want)
+		}
 	}
 }
 

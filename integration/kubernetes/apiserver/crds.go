@@ -11,9 +11,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"github.com/manxnet/manx/datastore/kubernetes/form"
@@ -118,7 +117,7 @@ func (s *Server) Raw(t testing.TB, user string) *rest.RESTClient {
 	t.Helper()
 	c := s.Config(user)
 	c.GroupVersion = &schema.GroupVersion{Version: "v1"}
-	c.NegotiatedSerializer = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
+	c.NegotiatedSerializer = scheme.Codecs.WithoutConversion() // for the texts of errors
 	client, err := rest.RESTClientFor(c)
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +152,11 @@ func (s *Server) Try(ctx context.Context, t testing.TB, verb, path string, body 
 			r.SetHeader("Content-Type", "application/merge-patch+json")
 		}
 	}
-	return r.Do(ctx).Raw()
+	result := r.Do(ctx)
+	if err := result.Error(); err != nil { // has the text of the server, unlike that of Raw
+		return nil, err
+	}
+	return result.Raw()
 }
 
 // Forget makes the server lose its history: the server restarts, and etcd compacts all earlier revisions.

@@ -141,7 +141,8 @@ func (w *World) uninstall() error {
 func (w *World) nothingInTheAPI() error {
 	out, err := w.Kubectl("get", "-A", "-o", "name",
 		"clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts,"+
-			"daemonsets,deployments,pods,configmaps,secrets,services,priorityclasses")
+			"daemonsets,deployments,pods,configmaps,secrets,services,priorityclasses,"+
+			"validatingadmissionpolicies,validatingadmissionpolicybindings")
 	if err != nil {
 		return err
 	}

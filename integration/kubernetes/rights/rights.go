@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -51,6 +52,7 @@ type event struct {
 	User             struct{ Username string }
 	ObjectRef        struct{ Resource, Subresource, Namespace, Name, APIGroup string }
 	Annotations      map[string]string
+	ResponseStatus   struct{ Code int }
 	Received         time.Time `json:"requestReceivedTimestamp"`
 }
 
@@ -73,7 +75,8 @@ func Calls(log io.Reader, starting func(time.Time) bool) ([]Call, error) {
 		}
 		o := e.ObjectRef
 		c := Call{Account: account, Verb: e.Verb, Group: o.APIGroup, Resource: o.Resource, Namespace: o.Namespace,
-			Name: o.Name, Denied: e.Annotations["authorization.k8s.io/decision"] == "forbid"}
+			Name: o.Name, Denied: e.Annotations["authorization.k8s.io/decision"] == "forbid" ||
+				e.ResponseStatus.Code == http.StatusForbidden} // by an admission policy
 		if o.Subresource != "" {
 			c.Resource += "/" + o.Subresource
 		}
@@ -88,7 +91,7 @@ func Calls(log io.Reader, starting func(time.Time) bool) ([]Call, error) {
 	return calls, lines.Err()
 }
 
-// Denied returns the calls that the API server refused because of a missing right.
+// Denied returns the calls that the API server refused because of a missing right or by an admission policy.
 func Denied(calls []Call) []Call {
 	return slices.DeleteFunc(slices.Clone(calls), func(c Call) bool { return !c.Denied })
 }

@@ -56,7 +56,8 @@ func (i installation) api() string {
 func (i installation) objects(t *testing.T) (documents [][]byte, grants []rights.Grant) {
 	t.Helper()
 	args := []string{"helm", "template", "manx", "../../../deploy/charts/manx", "--namespace", namespace,
-		"--show-only=templates/rbac.yaml", "--show-only=templates/serviceaccounts.yaml"}
+		"--show-only=templates/rbac.yaml", "--show-only=templates/serviceaccounts.yaml",
+		"--show-only=templates/admission.yaml"}
 	for _, v := range i.values {
 		args = append(args, "--set="+v)
 	}
@@ -93,6 +94,7 @@ type world struct {
 	test   *testing.T // in which all steps are
 	server *apiserver.Server
 	log    string         // the audit log
+	begin  int            // its length before manxd
 	marked int            // its length when the step began
 	needed []rights.Grant // the rights that the step is to use
 	socket string         // the plugin's socket of manxd
@@ -128,6 +130,8 @@ func newWorld(t *testing.T, i installation, documents [][]byte) *world {
 		w.create(t, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Node","metadata":{"name":%q}}`, name))
 	}
 	w.kube = w.server.KubeconfigWith(t, w.line.URL, w.server.AccountToken(t, namespace, "manx-node", "n1"))
+	awaitPolicies(t, w.server)
+	w.begin = len(w.audit(t))
 	w.request(t, http.MethodPatch, "/api/v1/nodes/n1/status", fmt.Sprintf(
 		`{"status":{"addresses":[{"type":"InternalIP","address":%q}]}}`, w.n.IP4))
 	return w
@@ -213,7 +217,7 @@ func (w *world) stop(t *testing.T) {
 }
 
 // calls returns the calls in the audit log so far.
-func (w *world) calls(t *testing.T) []rights.Call { return w.callsFrom(t, 0) }
+func (w *world) calls(t *testing.T) []rights.Call { return w.callsFrom(t, w.begin) }
 
 // callsOfStep returns the calls since the mark.
 func (w *world) callsOfStep(t *testing.T) []rights.Call { return w.callsFrom(t, w.marked) }

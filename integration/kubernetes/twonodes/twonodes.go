@@ -97,7 +97,9 @@ func Documents(t *testing.T, text string) (documents [][]byte) {
 var plurals = map[string]string{"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings",
 	"Role": "roles", "RoleBinding": "rolebindings", "ServiceAccount": "serviceaccounts", "Node": "nodes",
 	"Namespace": "namespaces", "Pod": "pods", "Service": "services", "ConfigMap": "configmaps", "Secret": "secrets",
-	"NetworkPolicy": "networkpolicies", "EndpointSlice": "endpointslices"}
+	"NetworkPolicy": "networkpolicies", "EndpointSlice": "endpointslices",
+	"ValidatingAdmissionPolicy":        "validatingadmissionpolicies",
+	"ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings"}
 
 // Kind returns the kind of an object in JSON.
 func Kind(t *testing.T, raw []byte) string {

@@ -50,6 +50,47 @@ app.kubernetes.io/name: manx
 {{ if and (eq .Values.datastore "etcd") (not .Values.etcd.endpoints) }}true{{ end }}
 {{- end }}
 
+{{- /* Whether there are admission policies. Before Kubernetes 1.31 no token can be bound to a Node. */ -}}
+{{- define "manx.admission" -}}
+{{- $able := and (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1") (semverCompare ">=1.31-0" .Capabilities.KubeVersion.Version) -}}
+{{ if or (eq .Values.admission.policies "on") (and (eq .Values.admission.policies "auto") $able) }}true{{ end }}
+{{- end }}
+
+{{- /* The match condition for requests of nodes' accounts, which are a list. */ -}}
+{{- define "manx.ofNodes" -}}
+- name: of-a-node
+  expression: "request.userInfo.username in [{{ range $i, $a := . }}{{ if $i }}, {{ end }}'{{ $a }}'{{ end }}]"
+{{- end }}
+
+{{- /* The variable node: the node in the token of a request, empty for none. */ -}}
+{{- define "manx.node" -}}
+- name: node
+  expression: "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][0].orValue('')"
+{{- end }}
+
+{{- /* The variable metadata: that of the new and the old object. */ -}}
+{{- define "manx.metadata" -}}
+- name: metadata
+  expression: "[dyn(object), dyn(oldObject)].filter(o, o != null).map(o, o.metadata)"
+{{- end }}
+
+{{- /* No owner and no finalizer: the first lets the garbage collector delete an object, the other keeps it. */ -}}
+{{- define "manx.kept" -}}
+- expression: |-
+    object == null || ['ownerReferences', 'finalizers'].all(k, dyn(object).metadata[?k].orValue([]) ==
+      (oldObject == null ? [] : dyn(oldObject).metadata[?k].orValue([])))
+  messageExpression: "request.resource.resource + ' ' + request.name + ': ownerReferences and finalizers stay'"
+  reason: Forbidden
+{{- end }}
+
+{{- define "manx.claim" -}}
+- expression: variables.node != ''
+  messageExpression: |-
+    'the token of ' + request.userInfo.username + ' names no node: use that of a pod, or one of ' +
+    'kubectl -n {{ .Release.Namespace }} create token manx-node --bound-object-kind Node --bound-object-name NODE'
+  reason: Forbidden
+{{- end }}
+
 {{- /* Environment variables of the node's daemon and of the controllers: how they reach the datastore. */ -}}
 {{- define "manx.env" -}}
 {{- if eq .Values.datastore "etcd" }}
