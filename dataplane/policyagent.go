@@ -101,8 +101,11 @@ func (a *PolicyAgent) programmed(transactions int) {
 	if a.report != nil && (transactions > 0 || a.interfaces == nil || a.target.Fresh()) {
 		if transactions > 0 || a.interfaces == nil {
 			a.interfaces = map[string]bool{}
-			for name := range a.target.Calculator().Workloads() {
-				a.interfaces[name] = true
+			c := a.target.Calculator()
+			for name := range c.Workloads() {
+				if c.Complete(name) {
+					a.interfaces[name] = true
+				}
 			}
 		}
 		a.report(endpointstatus.Policy{Reader: a.target.Reached(), Interfaces: a.interfaces})
@@ -123,6 +126,8 @@ type PolicyStatus struct {
 	Endpoints int
 	// Bad are the objects that cannot be used, with the reason.
 	Bad map[model.Key]string
+	// Closed are the policies above the budget of their namespace, with the reason.
+	Closed map[model.Key]string
 	// Ignored are the endpoints of this node at which policies that select them have no effect, with the reason.
 	Ignored map[model.Key]string
 	// Outdated is why connections go on to the workloads that had their floating addresses, empty if none is known to.
@@ -137,7 +142,8 @@ func (a *PolicyAgent) Status() PolicyStatus {
 	defer a.mu.Unlock()
 	c := a.target.Calculator()
 	return PolicyStatus{Status: a.target.Status(), Revision: a.revision(), Bad: maps.Collect(c.Bad()),
-		Ignored: maps.Collect(c.Ignored()), Outdated: a.target.Outdated(), Endpoints: c.WorkloadCount(),
+		Closed: maps.Collect(c.Closed()), Ignored: maps.Collect(c.Ignored()), Outdated: a.target.Outdated(),
+		Endpoints:   c.WorkloadCount(),
 		MissingLogs: a.target.MissingLogs()}
 }
 
@@ -149,7 +155,7 @@ func (a *PolicyAgent) Revision() int64 {
 }
 
 func (a *PolicyAgent) revision() int64 {
-	if r, ok := a.target.Reached().(interface{ Revision() int64 }); ok {
+	if r, ok := a.target.Complete().(interface{ Revision() int64 }); ok {
 		return r.Revision()
 	}
 	return 0

@@ -125,7 +125,7 @@ func (c *cli) explainFiles(o explainOptions, q explain.Question) (*manxv1.Explan
 	state := plan.Read(sources, "kube-system")
 	objects, remarks := state.AsStored()
 	c.complain(slices.Concat(state.Remarks, remarks))
-	answer, err := explain.Explain(explain.Computed(objects, policy.Config{}), q)
+	answer, err := explain.Explain(explain.Computed(objects, policy.Config{Budget: policy.DefaultBudget}), q)
 	if err != nil {
 		return nil, err
 	}

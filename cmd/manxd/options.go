@@ -15,6 +15,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/kubernetes"
@@ -79,6 +80,7 @@ type options struct {
 
 	policy         bool
 	policyCounters bool
+	policyBudget   policy.Budget
 	toHostAction   string
 	flowLog        string
 	flowLogRate    int
@@ -236,6 +238,14 @@ func (o *options) flags(fs *pflag.FlagSet) {
 		"of workloads passes, and natOutgoing does nothing", "MANX_POLICY")
 	b.bool(&o.policyCounters, "policy-counters", false, "count packets and bytes of every rule of every policy, not "+
 		"only of staged ones", "MANX_POLICY_COUNTERS")
+	budget := policy.DefaultBudget
+	b.int(&o.policyBudget.Rules, "policy-max-rules", budget.Rules, "how many policies and rules one namespace may "+
+		"have in force on this node; further policies drop all packets in their directions; 0: any",
+		"MANX_POLICY_MAX_RULES")
+	b.int(&o.policyBudget.Sets, "policy-max-sets", budget.Sets, "the same for different selectors, named ports and "+
+		"services in these rules", "MANX_POLICY_MAX_SETS")
+	b.int(&o.policyBudget.Elements, "policy-max-elements", budget.Elements, "the same for the members of these, and "+
+		"networks and ports in these rules", "MANX_POLICY_MAX_ELEMENTS")
 	b.string(&o.flowLog, "flow-log", "", "record packets that policy drops, and matches of its Log rules, with the "+
 		"rule: lines of JSON to this file, - for standard output, or stream for the control API (manxctl drops) only; "+
 		"empty: off", "MANX_FLOW_LOG")

@@ -64,7 +64,7 @@ func (o options) policyConfig(node string) policy.Config {
 	if o.flowLogOn() {
 		group = flowLogGroup
 	}
-	return policy.Config{Node: node, Counters: o.policyCounters, FlowLog: group,
+	return policy.Config{Node: node, Counters: o.policyCounters, FlowLog: group, Budget: o.policyBudget,
 		Felix: func(f *model.FelixConfigurationSpec) {
 			f.InterfacePrefix = cmp.Or(o.interfacePrefix, f.InterfacePrefix)
 			if o.toHostAction != "" {
@@ -78,6 +78,8 @@ func (o options) checkPolicy() error {
 	switch {
 	case o.flowLogOn() && !o.policy:
 		return errFlowLogNeedsPolicy
+	case min(o.policyBudget.Rules, o.policyBudget.Sets, o.policyBudget.Elements) < 0:
+		return errors.New("--policy-max-rules, --policy-max-sets and --policy-max-elements: want 0 or more")
 	case o.flowLogRate < 1:
 		return fmt.Errorf("--flow-log-rate=%d: want 1 or more", o.flowLogRate)
 	case o.flowLogMaxSize < 0:

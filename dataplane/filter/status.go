@@ -11,8 +11,13 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Reached is the newest snapshot that all of the kernel's rules have been computed from; nil before there was one.
+// Reached is the newest snapshot that the kernel's rules have been computed from; nil before there was one. A large
+// policy of a namespace may still be that of an earlier one.
 func (t *Target) Reached() model.Reader { return t.reached }
+
+// Complete is the newest snapshot that all of the kernel's rules have been computed from, those of large policies of
+// namespaces too; nil before there was one.
+func (t *Target) Complete() model.Reader { return t.complete }
 
 // Fresh reports, during the call of Programmed, whether Reached may have other versions of this node's workloads than
 // at the one before.

@@ -52,7 +52,10 @@ type Target struct {
 	tried     bool          // since the last Flush began
 	moved     bool          // they were listed since the last computation
 	pause     time.Duration // before the next Flush
-	reached   model.Reader  // that the kernel's rules are computed from
+	reached   model.Reader  // that the kernel's rules are computed from, large policies of namespaces perhaps not yet
+	complete  model.Reader  // that all of the kernel's rules are computed from
+	sliceAt   time.Time     // when the next slice of large policies may be computed
+	fullAt    time.Time     // when policies with too many elements are computed again
 	fresh     bool          // a workload of this node has another version than in the last one that was reached
 
 	missingLogs []string // why rules do not log as they should
@@ -125,6 +128,9 @@ func (t *Target) compute() {
 	if !t.haveLinks || t.reader == nil {
 		return
 	}
+	if !t.calculator.Waiting() { // the change itself comes first
+		defer func() { t.sliceAt = time.Now().Add(time.Millisecond) }()
+	}
 	switch {
 	case t.all:
 		t.calculator.Update(t.reader)
@@ -159,13 +165,21 @@ func (t *Target) Flush() (transactions, refused int, err error) {
 	if !t.haveLinks || t.reader == nil {
 		return 0, 0, nil
 	}
+	start := time.Now()
+	worked := t.computeSlice(start)
 	result, pause := t.table.Flush(t.calculator.Table())
 	t.pause = pause
+	if worked {
+		t.sliceAt = time.Now().Add(time.Since(start)) // other work has at least half of the time
+	}
 	t.translated.add(t.calculator.Retranslated())
 	if result.Err != nil {
 		return result.Transactions, result.Refused, result.Err
 	}
 	t.reached = t.reader
+	if !t.calculator.Waiting() {
+		t.complete = t.reader
+	}
 	t.translated.forget()
 	t.pause = t.translated.next(t.pause)
 	if t.programmed != nil {
@@ -188,7 +202,40 @@ func (t *Target) Next() time.Duration {
 	if t.linksDue && t.needsLinks() && (t.pause == 0 || t.pause > linksRetry) {
 		return linksRetry
 	}
-	return max(t.pause, time.Millisecond)
+	pause := t.pause
+	if t.calculator.Waiting() {
+		pause = min(pause, time.Until(t.sliceAt))
+	} else if t.calculator.HasFull() {
+		pause = min(pause, time.Until(t.fullAt))
+	}
+	return max(pause, time.Millisecond)
+}
+
+// reconsider is the time between two computations of policies with too many elements.
+const reconsider = time.Minute
+
+// computeSlice computes a part of the large policies of namespaces if it is time to, and reports whether it did.
+func (t *Target) computeSlice(now time.Time) bool {
+	switch {
+	case t.calculator.Waiting():
+		if now.Before(t.sliceAt) {
+			return false
+		}
+		t.calculator.Continue()
+	case t.calculator.HasFull():
+		if t.fullAt.IsZero() {
+			t.fullAt = now.Add(reconsider)
+		}
+		if now.Before(t.fullAt) {
+			return false
+		}
+		t.fullAt = now.Add(reconsider)
+		t.calculator.Reconsider()
+	default:
+		t.fullAt = time.Time{}
+		return false
+	}
+	return true
 }
 
 // readLinks passes the host's interfaces to the calculator; a failure is logged once.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"hash/maphash"
 	"iter"
 	"maps"
 	"net/netip"
@@ -26,7 +27,8 @@ var Kinds = []model.Kind{
 }
 
 // Calculator computes the ruleset.Table of one node. The outcome depends on the newest state only, not on the way
-// there, and the cost of an update is proportional to the change. Not safe for concurrent use.
+// there, once nothing waits for Continue or Reconsider, but for the names of sets that several selectors share. The
+// cost of an update is proportional to the change. Not safe for concurrent use.
 type Calculator struct {
 	config Config
 	table  *ruleset.Table
@@ -50,7 +52,13 @@ type Calculator struct {
 	services   map[Service][]namedSlice
 	slices     map[model.Key]Service
 	lists      map[string]*list
-	constants  map[string]int       // how many policies use each set with a fixed content
+	constants  map[string]int    // how many policies use each set with a fixed content
+	spaces     map[string]*space // the namespaces with policies in force on this node
+	waiting    map[*policyState]bool
+	twins      map[uint64]*memberSet // large sets in the table, by the sum of their contributions
+	twinSize   int                   // from which sets are in twins
+	seed       maphash.Seed
+	allowance  int                  // work for policies of namespaces that is left in this step
 	bad        map[model.Key]string // why objects cannot be used
 
 	hosts      hosts
@@ -67,7 +75,9 @@ type dirty struct {
 	policies  map[*policyState]bool
 	endpoints map[*endpoint]bool
 	claims    map[string]bool
-	sets      map[*memberSet]bool // may be of the wrong kind
+	sets      map[*memberSet]bool   // may be of the wrong kind
+	homeless  map[*policyState]bool // name sets that are replaced
+	spaces    map[*space]bool
 	released  map[setKey]bool
 	constants map[string]bool
 	lists     map[string]bool
@@ -88,6 +98,8 @@ type Config struct {
 	FlowLog uint16
 	// NoKernelLog keeps Log rules from writing to the kernel's log, which not every kernel lets them.
 	NoKernelLog bool
+	// Budget bounds what the policies of a namespace cost.
+	Budget Budget
 	// Felix overrides settings of FelixConfiguration objects, as Calico's environment variables do.
 	Felix func(*model.FelixConfigurationSpec)
 }
@@ -101,6 +113,8 @@ func New(c Config) *Calculator {
 		policies: map[ID]*policyState{}, profiles: map[string]*policyState{}, tiers: map[string]tier{},
 		services: map[Service][]namedSlice{}, slices: map[model.Key]Service{},
 		lists: map[string]*list{}, constants: map[string]int{}, bad: map[model.Key]string{},
+		spaces: map[string]*space{}, waiting: map[*policyState]bool{}, twins: map[uint64]*memberSet{},
+		twinSize: twinSize, seed: maphash.MakeSeed(),
 	}
 	calc.nodes = newNodeNets(calc.table)
 	calc.bgpPorts = newBGPPorts(calc.table)
@@ -123,7 +137,8 @@ func Build(c Config, r model.Reader, links map[string][]netip.Addr) *Calculator 
 func (d *dirty) clear() {
 	*d = dirty{
 		policies: map[*policyState]bool{}, endpoints: map[*endpoint]bool{}, claims: map[string]bool{},
-		sets: map[*memberSet]bool{}, released: map[setKey]bool{}, constants: map[string]bool{},
+		sets: map[*memberSet]bool{}, homeless: map[*policyState]bool{}, spaces: map[*space]bool{},
+		released: map[setKey]bool{}, constants: map[string]bool{},
 		lists: map[string]bool{},
 	}
 }
@@ -131,15 +146,17 @@ func (d *dirty) clear() {
 // Table is the outcome. It belongs to the Calculator: take its changes after each Update.
 func (c *Calculator) Table() *ruleset.Table { return c.table }
 
-// Update applies changed objects, all if none are named, and brings the table up to date.
+// Update applies changed objects, all if none are named, and brings the table up to date. After named changes it leaves
+// large policies of namespaces to Continue.
 func (c *Calculator) Update(r model.Reader, changed ...model.Key) {
-	c.reader = r
+	c.reader, c.allowance = r, light
 	if len(changed) > 0 {
 		for _, k := range changed {
 			c.take(k, r.Get(k))
 		}
 	} else {
 		c.takeAll(r)
+		c.allowance = unlimited
 	}
 	c.settle()
 }
@@ -217,7 +234,10 @@ func (c *Calculator) withoutWorkloads(links map[string][]netip.Addr) map[string]
 }
 
 // Settle brings the table up to date after SetInterfaces and SetTunnel.
-func (c *Calculator) Settle() { c.settle() }
+func (c *Calculator) Settle() {
+	c.allowance = light
+	c.settle()
+}
 
 // take adds one object; nil is gone.
 func (c *Calculator) take(k model.Key, o *model.Object) {
@@ -281,10 +301,14 @@ func IsPolicy(k model.Kind) bool {
 // settle brings the table up to date with the received changes.
 func (c *Calculator) settle() {
 	c.settleSettings()
+	if c.everything {
+		c.allowance = unlimited
+	}
 	c.settleClaimed()
 	if c.dirty.tunnel {
 		c.writeTunnels()
 	}
+	c.settleSpaces()
 	c.settleSetKinds()
 	c.settlePolicies()
 	c.settleClaims()

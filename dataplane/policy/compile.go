@@ -31,7 +31,10 @@ type spec struct {
 
 // compile translates a stored policy of any kind. It returns nil for objects without effect: staged deletions, for
 // instance. An error names the field that makes the object unusable.
-func compile(o *model.Object) (*Policy, error) {
+//
+// If maxRules is not 0, a policy of a namespace with more rules comes without them: it is above its budget whatever
+// they are.
+func compile(o *model.Object, maxRules int) (*Policy, error) {
 	s, ok := specOf(o)
 	if !ok {
 		return nil, nil
@@ -50,6 +53,10 @@ func compile(o *model.Object) (*Policy, error) {
 	}
 	p.Text = p.Selector.String()
 	in, out := directions(s)
+	if n := len(s.ingress) + len(s.egress); s.id.Namespace != "" && over(n, maxRules) {
+		p.tooMany, p.Ingress.Applies, p.Egress.Applies = n, in, out
+		return p, nil
+	}
 	if p.Ingress, err = direction(s.id.Namespace, "ingress", in, s.ingress); err != nil {
 		return nil, err
 	}

@@ -176,7 +176,7 @@ func TestSelectorsOfNamespacesAndAccountsAreNotAboutHosts(t *testing.T) {
 		{v3.GlobalNetworkPolicySpec{ServiceAccountSelector: "all()", NamespaceSelector: "all()", Selector: "all()"},
 			false, false, true},
 	} {
-		p, err := compile(globalPolicy("p", c.spec))
+		p, err := compile(globalPolicy("p", c.spec), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +186,7 @@ func TestSelectorsOfNamespacesAndAccountsAreNotAboutHosts(t *testing.T) {
 		}
 	}
 	inside, err := compile(model.NewObject(model.Key{Kind: model.KindNetworkPolicy, Namespace: "default", Name: "p"},
-		&v3.NetworkPolicy{Spec: v3.NetworkPolicySpec{ServiceAccountSelector: "all()"}}))
+		&v3.NetworkPolicy{Spec: v3.NetworkPolicySpec{ServiceAccountSelector: "all()"}}), 0)
 	if err != nil || !inside.Selector.Matches(map[string]string{model.LabelNamespace: "default"}) {
 		t.Errorf("a policy of a namespace leaves out what has no account there: %s, %v", inside.Selector, err)
 	}

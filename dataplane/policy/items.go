@@ -34,7 +34,11 @@ func (c *Calculator) takeItem(
 		before := *it
 		it.nets, it.ports = nets, ports
 		for key := range c.peers.Selectors(it) {
-			c.sets[key].replace(before.contribute(nil, key), it.contribute(nil, key))
+			s := c.sets[key]
+			old, now := before.contribute(nil, key), it.contribute(nil, key)
+			s.weigh(k.Namespace, len(old), -1)
+			s.weigh(k.Namespace, len(now), 1)
+			s.replace(old, now)
 		}
 	}
 	c.peers.SetItem(it, labels, parents)
@@ -84,12 +88,16 @@ func (it *item) contribute(list []ruleset.Element, key setKey) []ruleset.Element
 
 func (c *Calculator) peerStarted(key setKey, it *item) {
 	c.elements = it.contribute(c.elements[:0], key)
-	c.sets[key].replace(nil, c.elements)
+	s := c.sets[key]
+	s.weigh(it.key.Namespace, len(c.elements), 1)
+	s.replace(nil, c.elements)
 }
 
 func (c *Calculator) peerStopped(key setKey, it *item) {
 	c.elements = it.contribute(c.elements[:0], key)
-	c.sets[key].replace(c.elements, nil)
+	s := c.sets[key]
+	s.weigh(it.key.Namespace, len(c.elements), -1)
+	s.replace(c.elements, nil)
 }
 
 func (c *Calculator) takeNetworkSet(k model.Key, s *v3.NetworkSet) {

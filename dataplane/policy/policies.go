@@ -2,6 +2,7 @@ package policy
 
 import (
 	"math"
+	"slices"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
@@ -20,6 +21,11 @@ type policyState struct {
 	active    bool
 	sets      map[setKey]bool // acquired
 	constants map[string]bool
+	cost      *cost  // nil for a policy of no namespace, and before it is counted
+	closed    string // why it has to drop all packets, see Budget; empty if it has not
+	shown     string // why its rules in the table drop all packets
+	full      bool   // because its sets have too many elements
+	computing bool   // it drops all packets until it is complete
 }
 
 // join makes an endpoint subject to the policy.
@@ -42,10 +48,10 @@ func (s *policyState) rest() {
 
 // whole is the policy with its rules.
 func (s *policyState) whole() *Policy {
-	if !s.resting {
+	if !s.resting || s.tooMany > 0 {
 		return s.Policy
 	}
-	p, _ := compileAny(s.object) // that has been done before without an error
+	p, _ := compileAny(s.object, 0) // that has been done before without an error
 	p.ID, p.Selector, p.Text = s.id, s.Selector, s.Text
 	return p
 }
@@ -104,7 +110,7 @@ func (c *Calculator) takePolicy(k model.Key, o *model.Object) {
 	var p *Policy
 	if o != nil {
 		var err error
-		if p, err = compileAny(o); err != nil {
+		if p, err = compileAny(o, c.config.Budget.Rules); err != nil {
 			c.bad[k] = err.Error()
 			if c.policies[id] != nil {
 				return // the last valid version stays in force
@@ -123,19 +129,19 @@ func (c *Calculator) takePolicy(k model.Key, o *model.Object) {
 	} else if s.Policy != nil {
 		c.touchEndpoints(s)
 	}
-	s.Policy, s.object, s.resting = p, o, false
+	s.Policy, s.object, s.resting, s.cost = p, o, false, nil
 	c.dirty.policies[s] = true
 	c.subjects.SetSelector(id, p.Selector)
 	s.rest()
 }
 
 // compileAny compiles Kubernetes' own kinds by way of Calico's.
-func compileAny(o *model.Object) (*Policy, error) {
+func compileAny(o *model.Object, maxRules int) (*Policy, error) {
 	converted, err := conversion.Policy(o)
 	if err != nil || converted == nil {
 		return nil, err
 	}
-	p, err := compile(converted)
+	p, err := compile(converted, maxRules)
 	if p != nil {
 		p.Staged = p.Staged || o.Key.Kind == model.KindStagedKubernetesNetworkPolicy
 	}
@@ -247,10 +253,19 @@ func (c *Calculator) settlePolicies() {
 			c.dirty.policies[p] = true
 		}
 	}
+	var tenants []*policyState
 	for p := range c.dirty.policies {
-		if len(p.endpoints) > 0 {
+		switch {
+		case len(p.endpoints) == 0:
+		case p.cost != nil:
+			tenants = append(tenants, p)
+		default:
 			c.write(p)
 		}
+	}
+	slices.SortFunc(tenants, (*policyState).smaller)
+	for _, p := range tenants {
+		c.settleTenant(p)
 	}
 }
 
@@ -258,14 +273,7 @@ func (c *Calculator) settlePolicies() {
 func (c *Calculator) write(p *policyState) {
 	before, constants := p.sets, p.constants
 	p.sets, p.constants = map[setKey]bool{}, map[string]bool{}
-	for _, in := range []bool{true, false} {
-		chain := c.render(p, in)
-		if chain == nil {
-			c.table.DeleteChain(ChainName(p.id, in))
-			continue
-		}
-		c.setChain(chain)
-	}
+	c.writeChains(p)
 	for key := range before {
 		if !p.sets[key] {
 			c.release(key, p)
@@ -275,13 +283,24 @@ func (c *Calculator) write(p *policyState) {
 	p.active = true
 }
 
+func (c *Calculator) writeChains(p *policyState) {
+	for _, in := range []bool{true, false} {
+		chain := c.render(p, in)
+		if chain == nil {
+			c.table.DeleteChain(ChainName(p.id, in))
+			continue
+		}
+		c.setChain(chain)
+	}
+}
+
 // unwrite removes a policy from the table.
 func (c *Calculator) unwrite(p *policyState) {
 	for key := range p.sets {
 		c.release(key, p)
 	}
 	c.releaseConstants(p.constants)
-	p.sets, p.constants, p.active = nil, nil, false
+	p.sets, p.constants, p.active, p.computing = nil, nil, false, false
 	c.table.DeleteChain(ChainName(p.id, true))
 	c.table.DeleteChain(ChainName(p.id, false))
 }
@@ -292,6 +311,7 @@ func (c *Calculator) collect() {
 		if len(p.endpoints) > 0 {
 			continue
 		}
+		delete(c.waiting, p)
 		if p.active {
 			c.unwrite(p)
 		}
@@ -306,8 +326,13 @@ func (c *Calculator) collect() {
 		}
 	}
 	for key := range c.dirty.released {
-		if s := c.sets[key]; s != nil && len(s.users) == 0 {
+		if s := c.sets[key]; s != nil && len(s.users)+len(s.followers) == 0 {
 			c.dropSet(s)
+		}
+	}
+	for sp := range c.dirty.spaces {
+		if len(sp.policies) == 0 {
+			delete(c.spaces, sp.name)
 		}
 	}
 	for name := range c.dirty.constants {

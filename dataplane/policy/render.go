@@ -21,6 +21,9 @@ func (c *Calculator) render(p *policyState, in bool) *ruleset.Chain {
 	if !d.Applies {
 		return nil
 	}
+	if p.closed != "" || p.computing {
+		return c.closedChain(p, in, chain)
+	}
 	for i := range d.Rules {
 		r := &d.Rules[i]
 		if r.Never != "" {
@@ -36,6 +39,18 @@ func (c *Calculator) render(p *policyState, in bool) *ruleset.Chain {
 		}
 		w.base.Origin = RuleNumber(i + 1)
 		chain.Rules = append(chain.Rules, w.write()...)
+	}
+	return chain
+}
+
+// closedChain drops all packets of a policy that cannot be enforced; a staged one does nothing.
+func (c *Calculator) closedChain(p *policyState, in bool, chain *ruleset.Chain) *ruleset.Chain {
+	why := computingText
+	if p.closed != "" {
+		why = "above the budget of its namespace"
+	}
+	if !p.Staged {
+		chain.Rules = []ruleset.Rule{c.denial(p, in, fmt.Sprintf("%s %s: %s", p.id, DirectionName(in), why))}
 	}
 	return chain
 }
@@ -286,7 +301,7 @@ func (w *ruleWriter) notPorts(e *Entity, f fields, family int) []ruleset.Match {
 
 // acquire returns the name of a set for one family, empty if it has no members and is not in the table.
 func (w *ruleWriter) acquire(key setKey, sel *selector.Selector, family int) string {
-	s := w.calc.acquire(key, w.policy, sel)
+	s := w.calc.acquire(key, w.policy, sel).inTable()
 	if family == 6 {
 		return s.half[1].name
 	}
@@ -294,7 +309,7 @@ func (w *ruleWriter) acquire(key setKey, sel *selector.Selector, family int) str
 }
 
 func (w *ruleWriter) selectorSet(s *selector.Selector, family int) string {
-	return w.acquire(setKey{kind: bySelector, selector: s.String()}, s, family)
+	return w.acquire(selectorKey(s), s, family)
 }
 
 // portSet holds the endpoints with a port of one of these names, of those that sel matches or of all; empty if there is
@@ -303,16 +318,13 @@ func (w *ruleWriter) portSet(names []string, sel *selector.Selector, family int)
 	if len(names) == 0 {
 		return ""
 	}
-	if sel == nil {
-		sel = selector.New(selector.All{})
-	}
-	return w.acquire(setKey{kind: byPort, selector: sel.String(), ports: portNames(names), protocol: w.rule.Protocol},
-		sel, family)
+	key, sel := portKey(names, sel, w.rule.Protocol)
+	return w.acquire(key, sel, family)
 }
 
 func (w *ruleWriter) service(s Service, f fields, family int) ruleset.Match {
 	if f == destinationFields {
-		return ruleset.Match{Field: f.endpoint, Set: w.acquire(setKey{kind: byServicePorts, service: s}, nil, family)}
+		return ruleset.Match{Field: f.endpoint, Set: w.acquire(serviceKey(s, true), nil, family)}
 	}
-	return ruleset.Match{Field: f.address, Set: w.acquire(setKey{kind: byService, service: s}, nil, family)}
+	return ruleset.Match{Field: f.address, Set: w.acquire(serviceKey(s, false), nil, family)}
 }

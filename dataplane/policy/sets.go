@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -75,6 +76,34 @@ type memberSet struct {
 	hash  string
 	users map[*policyState]bool
 	half  [2]half // IPv4, IPv6
+	// spaces are the namespaces of the users, matched counts the items that it has members of, and more the further
+	// networks of those that have several, by the namespace of these.
+	spaces  map[*space]*share
+	matched int
+	more    map[string]int
+
+	sum       uint64     // of the hashes of all contributions
+	leader    *memberSet // that has the same members and is in the table for both; nil if this one is
+	followers map[*memberSet]bool
+	listed    uint64 // the sum under which it is in Calculator.twins, if it is
+}
+
+// weight is the number of elements that count for the policies of a namespace. Networks that other namespaces list do
+// not count: their authors must not close the policies of this one.
+func (s *memberSet) weight(namespace string) int { return s.matched + s.more[namespace] }
+
+// weigh counts an item with n contributions, or with sign -1 withdraws it.
+func (s *memberSet) weigh(namespace string, n, sign int) {
+	s.matched += sign
+	if n <= 1 {
+		return
+	}
+	if s.more == nil {
+		s.more = map[string]int{}
+	}
+	if s.more[namespace] += sign * (n - 1); s.more[namespace] == 0 {
+		delete(s.more, namespace)
+	}
 }
 
 type half struct {
@@ -95,31 +124,75 @@ func index(p netip.Prefix) int {
 func (c *Calculator) acquire(key setKey, user *policyState, sel *selector.Selector) *memberSet {
 	s := c.sets[key]
 	if s == nil {
-		s = &memberSet{calc: c, key: key, hash: shortHash(fmt.Sprint(key.kind, "\x00", key.selector, "\x00", key.ports,
-			"\x00", key.protocol, "\x00", key.service)), users: map[*policyState]bool{}}
-		c.sets[key] = s
-		s.make(0, false)
-		switch key.kind {
-		case byService, byServicePorts:
-			for _, slice := range c.services[key.service] {
-				s.replace(nil, sliceContributions(key, slice.EndpointSlice))
-			}
-		default:
-			c.peers.SetSelector(key, sel)
-		}
+		s = c.newSet(key, sel, math.MaxInt, "")
 		s.settleKind()
 	}
-	s.users[user] = true
-	user.sets[key] = true
+	c.join(s, user)
 	return s
+}
+
+// newSet makes the set of a key, which is not in the table yet, unless it would have more elements than limit for the
+// policies of a namespace.
+func (c *Calculator) newSet(key setKey, sel *selector.Selector, limit int, namespace string) *memberSet {
+	s := &memberSet{calc: c, key: key, hash: shortHash(fmt.Sprint(key.kind, "\x00", key.selector, "\x00", key.ports,
+		"\x00", key.protocol, "\x00", key.service)), users: map[*policyState]bool{}, spaces: map[*space]*share{}}
+	c.sets[key] = s
+	switch key.kind {
+	case byService, byServicePorts:
+		for _, slice := range c.services[key.service] {
+			s.replaceSlice(nil, slice.EndpointSlice)
+		}
+	default:
+		weight := func(it *item) int {
+			if it.key.Namespace == namespace {
+				return max(1, len(it.nets))
+			}
+			return 1
+		}
+		if !c.peers.AddSelector(key, sel, limit, weight) {
+			delete(c.sets, key)
+			return nil
+		}
+	}
+	return s
+}
+
+// join makes a policy a user of a set.
+func (c *Calculator) join(s *memberSet, user *policyState) {
+	if user.sets == nil {
+		user.sets = map[setKey]bool{}
+	}
+	user.sets[s.key] = true
+	if s.users[user] {
+		return
+	}
+	s.users[user] = true
+	if sp := c.spaces[user.id.Namespace]; sp != nil {
+		if s.spaces[sp] == nil {
+			s.spaces[sp] = &share{}
+			c.recount(s, sp)
+		}
+		s.spaces[sp].users++
+	}
 }
 
 // release ends a use; collect removes unused sets.
 func (c *Calculator) release(key setKey, user *policyState) {
 	delete(user.sets, key)
-	if s := c.sets[key]; s != nil {
-		delete(s.users, user)
-		c.dirty.released[key] = true
+	s := c.sets[key]
+	if s == nil {
+		return
+	}
+	c.dirty.released[key] = true
+	if !s.users[user] {
+		return
+	}
+	delete(s.users, user)
+	if sp := c.spaces[user.id.Namespace]; sp != nil && s.spaces[sp] != nil {
+		if s.spaces[sp].users--; s.spaces[sp].users == 0 {
+			sp.elements -= s.spaces[sp].counted
+			delete(s.spaces, sp)
+		}
 	}
 }
 
@@ -154,6 +227,7 @@ func (s tableSet) Has(e ruleset.Element) bool { return s.table.Contains(s.name, 
 // touched.
 func (s *memberSet) replace(before, now []ruleset.Element) {
 	for _, e := range now {
+		s.sum += s.calc.hash(e)
 		h := &s.half[index(e.Prefix)]
 		if h.members != nil {
 			h.members.Add(e)
@@ -161,6 +235,7 @@ func (s *memberSet) replace(before, now []ruleset.Element) {
 		h.size, h.wide = h.size+1, h.wide+wide(e)
 	}
 	for _, e := range before {
+		s.sum -= s.calc.hash(e)
 		h := &s.half[index(e.Prefix)]
 		if h.members != nil {
 			h.members.Remove(e)
@@ -183,7 +258,7 @@ func (s *memberSet) settleKind() bool {
 	changed := false
 	for i := range s.half {
 		h := &s.half[i]
-		needed := i == 0 || s.calc.settings.ipv6 || h.size > 0
+		needed := s.leader == nil && (i == 0 || s.calc.settings.ipv6 || h.size > 0)
 		interval := h.wide > 0 && !s.key.endpoints()
 		if have := h.members != nil; have == needed && (!have || h.members.Interval() == interval) {
 			continue
@@ -229,21 +304,36 @@ func (c *Calculator) settleSetKinds() {
 			c.dirty.sets[s] = true
 		}
 	}
+	c.settleTwins()
 	for s := range c.dirty.sets {
 		if c.sets[s.key] == s && s.settleKind() {
-			for u := range s.users {
-				c.dirty.policies[u] = true
+			c.rehome(s)
+			for f := range s.followers {
+				c.rehome(f)
 			}
 		}
+	}
+}
+
+// rehome has the users of a set written again, since it has another name in the table.
+func (c *Calculator) rehome(s *memberSet) {
+	for u := range s.users {
+		c.dirty.policies[u], c.dirty.homeless[u] = true, true
 	}
 }
 
 // dropSet removes a set from the table.
 func (c *Calculator) dropSet(s *memberSet) {
 	if s.key.kind == bySelector || s.key.kind == byPort {
-		c.peers.DeleteSelector(s.key)
+		c.peers.ForgetSelector(s.key)
 	}
 	delete(c.sets, s.key)
+	c.unlist(s)
+	if l := s.leader; l != nil {
+		if delete(l.followers, s); len(l.users)+len(l.followers) == 0 {
+			c.dropSet(l)
+		}
+	}
 	for _, h := range s.half {
 		c.table.DeleteSet(h.name) // "" is none
 	}
@@ -283,7 +373,7 @@ func (c *Calculator) replaceSlice(service Service, k model.Key, slice *model.End
 	for _, kind := range []setKind{byService, byServicePorts} {
 		key := setKey{kind: kind, service: service}
 		if s := c.sets[key]; s != nil {
-			s.replace(sliceContributions(key, old), sliceContributions(key, slice))
+			s.replaceSlice(old, slice)
 		}
 	}
 	switch {
@@ -301,6 +391,18 @@ func (c *Calculator) replaceSlice(service Service, k model.Key, slice *model.End
 			delete(c.services, service)
 		}
 	}
+}
+
+// replaceSlice changes the elements of one slice; nil is none.
+func (s *memberSet) replaceSlice(old, now *model.EndpointSlice) {
+	before, after := sliceContributions(s.key, old), sliceContributions(s.key, now)
+	if old != nil {
+		s.weigh(s.key.service.Namespace, len(before), -1)
+	}
+	if now != nil {
+		s.weigh(s.key.service.Namespace, len(after), 1)
+	}
+	s.replace(before, after)
 }
 
 func sliceContributions(key setKey, slice *model.EndpointSlice) []ruleset.Element {

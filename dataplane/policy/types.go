@@ -45,6 +45,8 @@ type Policy struct {
 	Ingress, Egress                     Direction
 	// name is its author's name for it; old versions of Calico store it under another one.
 	name string
+	// tooMany is the number of its rules if it is above the budget with these alone: they are left out.
+	tooMany int
 	// Text is the selector as its author wrote it, for people.
 	Text string
 }

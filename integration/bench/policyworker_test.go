@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,6 +31,8 @@ type policyJob struct {
 	// have the objects in tables of the datastore; made on demand if not, so that they are not kept
 	Tables  bool
 	Changes int
+	// Attack is the policy that one tenant changes all the time; nil for no tenants.
+	Attack *tenantPolicy
 }
 
 // policyResult are figures by name.
@@ -84,6 +87,10 @@ type worker struct {
 	tables  *datastore.Tables
 	agent   *dataplane.PolicyAgent
 	cluster cluster
+
+	mu      sync.Mutex
+	awaited string        // an interface
+	there   chan struct{} // is closed when it has its rules in the kernel
 }
 
 // countingRules counts the requests to the kernel.
@@ -137,6 +144,9 @@ func (j policyJob) work(tb testing.TB) policyResult {
 	if j.Changes > 0 {
 		w.changes(r, j.Changes)
 	}
+	if j.Attack != nil {
+		w.tenants(r, *j.Attack)
+	}
 	r["peak-MB"] = statusMB(os.Getpid(), "VmHWM")
 	stop()
 	w.agent = nil
@@ -162,7 +172,7 @@ func (w *worker) start(r policyResult, name string, reader model.Reader) (stop f
 	*w.rules = countingRules{Rules: w.rules.Rules}
 	cpu0, t0 := ownCPU(), time.Now()
 	w.agent = dataplane.NewPolicy(dataplane.PolicyConfig{Rules: w.rules, Logger: zap.NewNop(),
-		Policy: policy.Config{Node: benchNode}})
+		Policy: policy.Config{Node: benchNode, Budget: policy.DefaultBudget}, Reached: w.reported})
 	reached := w.agent.Reached()
 	w.agent.SetState(dataplane.State{Reader: reader, All: true})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -118,6 +118,9 @@ func (v *PolicyView) Notices() []Notice {
 	for k, why := range st.Bad {
 		list = append(list, Notice{Topic: "dataplane", Subject: k.String(), Text: why})
 	}
+	for k, why := range st.Closed {
+		list = append(list, Notice{Topic: "dataplane", Subject: k.String(), Text: why})
+	}
 	for k, why := range st.Ignored {
 		list = append(list, Notice{Topic: "dataplane", Subject: k.String(), Text: why})
 	}
@@ -143,6 +146,7 @@ const (
 	metricPolicyRepairs  = "manx_policy_drift_repairs_total"
 	metricPolicyRefused  = "manx_policy_refused"
 	metricPolicyBad      = "manx_policy_unusable_objects"
+	metricPolicyClosed   = "manx_policy_above_budget"
 	metricPolicyRevision = "manx_policy_revision"
 )
 
@@ -155,6 +159,7 @@ var policyMetrics = describe([]description{
 	{metricPolicyRepairs, "Chains, sets and maps that others had changed and that were brought back.", nil},
 	{metricPolicyRefused, "Parts of the rules that the kernel refuses; what they are about is dropped.", nil},
 	{metricPolicyBad, "Policies, profiles and endpoints that cannot be used.", nil},
+	{metricPolicyClosed, "Policies above the budget of their namespace, which drop all packets in a direction.", nil},
 	{metricPolicyRevision, "Revision of the datastore that is in the kernel's rules.", nil},
 })
 
@@ -184,6 +189,7 @@ func (v *PolicyView) Collect(out chan<- prometheus.Metric) {
 	counter(metricPolicyRepairs, float64(st.DriftRepairs))
 	gauge(metricPolicyRefused, float64(len(st.Refused)))
 	gauge(metricPolicyBad, float64(len(st.Bad)))
+	gauge(metricPolicyClosed, float64(len(st.Closed)))
 	gauge(metricPolicyRevision, float64(st.Revision))
 }
 

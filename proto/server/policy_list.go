@@ -38,6 +38,9 @@ func (v *PolicyView) ListPolicies(
 	}
 	agent.Inspect(func(c *policy.Calculator, t *ruleset.Table) {
 		problems := map[model.Key]string{}
+		for k, why := range c.Closed() {
+			problems[k] = why
+		}
 		for k, why := range c.Bad() {
 			problems[k] = why
 		}

@@ -19,7 +19,7 @@ func (d *Diff) ComparePolicy(from, to model.Set) {
 
 // policyTexts returns the packet filter of a node as text: lists of lines by subject.
 func policyTexts(objects model.Set, node string) map[string][]string {
-	c := explain.Build(objects, policy.Config{}, node)
+	c := explain.Build(objects, policy.Config{Budget: policy.DefaultBudget}, node)
 	all := map[string][]string{}
 	for k := range c.Endpoints() {
 		for _, in := range []bool{true, false} {

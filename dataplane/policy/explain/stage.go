@@ -150,7 +150,9 @@ func (r *reader) policy(s *Stage, chain policy.ChainOf, steps []ruleset.Step) {
 		if id.Kind != model.KindProfile {
 			p.Order = Order(compiled.Order)
 		}
-		r.rules(&p, compiled.Direction(chain.Ingress), steps)
+		if p.Decision = r.calc.WhyClosed(id); p.Decision == "" {
+			r.rules(&p, compiled.Direction(chain.Ingress), steps)
+		}
 	}
 	t := &s.Tiers[len(s.Tiers)-1]
 	t.Policies = append(t.Policies, p)

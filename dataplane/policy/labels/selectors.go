@@ -34,13 +34,44 @@ func (x *Index[I, S]) SetSelector(id S, s *selector.Selector) {
 	}
 	e.selector, e.vain, e.patience = s, 0, firstPatience
 	x.file(e)
+	found, _ := x.search(e, func(*class[I, S]) bool { return true })
+	x.match(e, found)
+}
+
+// AddSelector is SetSelector for a new id, within a limit. It stops and adds nothing, without a callback, once the
+// weight of the matched items is above the limit, and then returns false.
+func (x *Index[I, S]) AddSelector(id S, s *selector.Selector, limit int, weight func(I) int) bool {
+	e := &entry[I, S]{id: id, selector: s, patience: firstPatience}
+	x.file(e)
+	found, within := x.search(e, func(c *class[I, S]) bool {
+		for _, i := range c.items {
+			if limit -= weight(i); limit < 0 {
+				return false
+			}
+		}
+		return true
+	})
+	if !within {
+		x.unfile(e)
+		return false
+	}
+	x.selectors[id] = e
+	x.match(e, found)
+	return true
+}
+
+// Tried counts the evaluations of a selector for a class of items so far: a measure of processor time.
+func (x *Index[I, S]) Tried() uint64 { return x.tried }
+
+// match makes these the classes that a selector matches, and calls back.
+func (x *Index[I, S]) match(e *entry[I, S], found set[class[I, S]]) {
 	before := e.matched
-	e.matched = x.search(e)
+	e.matched = found
 	for c := range before.all() {
 		if !e.matched.has(c) {
 			c.unmatch(e)
 			for _, i := range c.items {
-				x.stopped(id, i)
+				x.stopped(e.id, i)
 			}
 		}
 	}
@@ -48,7 +79,7 @@ func (x *Index[I, S]) SetSelector(id S, s *selector.Selector) {
 		if !before.has(c) {
 			c.matched = append(c.matched, e)
 			for _, i := range c.items {
-				x.started(id, i)
+				x.started(e.id, i)
 			}
 		}
 	}
@@ -56,18 +87,28 @@ func (x *Index[I, S]) SetSelector(id S, s *selector.Selector) {
 
 // DeleteSelector removes a selector.
 func (x *Index[I, S]) DeleteSelector(id S) {
+	for c := range x.forget(id).all() {
+		for _, i := range c.items {
+			x.stopped(id, i)
+		}
+	}
+}
+
+// ForgetSelector removes a selector without callbacks.
+func (x *Index[I, S]) ForgetSelector(id S) { x.forget(id) }
+
+// forget removes a selector and returns the classes that it matched.
+func (x *Index[I, S]) forget(id S) *set[class[I, S]] {
 	e := x.selectors[id]
 	if e == nil {
-		return
+		return &set[class[I, S]]{}
 	}
 	x.unfile(e)
 	delete(x.selectors, id)
 	for c := range e.matched.all() {
 		c.unmatch(e)
-		for _, i := range c.items {
-			x.stopped(id, i)
-		}
 	}
+	return &e.matched
 }
 
 func (c *class[I, S]) unmatch(e *entry[I, S]) {
@@ -81,9 +122,8 @@ func (c *class[I, S]) unmatch(e *entry[I, S]) {
 	}
 }
 
-// search evaluates a selector for the classes that it can match.
-func (x *Index[I, S]) search(e *entry[I, S]) set[class[I, S]] {
-	var found set[class[I, S]]
+// search evaluates a selector for the classes that it can match, until take returns false for one of them.
+func (x *Index[I, S]) search(e *entry[I, S], take func(*class[I, S]) bool) (found set[class[I, S]], all bool) {
 	x.round++
 	for c := range x.candidates(e) {
 		if c.round == x.round {
@@ -92,10 +132,13 @@ func (x *Index[I, S]) search(e *entry[I, S]) set[class[I, S]] {
 		c.round = x.round
 		x.tried++
 		if e.selector.MatchesLabels(c) {
+			if !take(c) {
+				return found, false
+			}
 			found.add(c)
 		}
 	}
-	return found
+	return found, true
 }
 
 // candidates visits the classes that have one of the labels that a match needs, some more than once.

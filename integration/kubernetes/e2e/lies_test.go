@@ -199,7 +199,7 @@ func (w *world) testUnconfirmed(t *testing.T) {
 	p := &pod{name: "claimant", ns: w.Spec.Name + "-claimant", ip: own,
 		iface: conversion.InterfaceName("cali", "default", "claimant")}
 	claim := func(ip netip.Addr) {
-		w.annotate(t, p.name, map[string]any{"cni.projectcalico.org/podIP": ip.String() + "/32",
+		w.annotate(t, pods(p.name), map[string]any{"cni.projectcalico.org/podIP": ip.String() + "/32",
 			"cni.projectcalico.org/podIPs": ip.String() + "/32", "cni.projectcalico.org/containerID": "claimant"})
 	}
 	w.apply(t, pods(), map[string]any{"kind": "Pod", "apiVersion": "v1",

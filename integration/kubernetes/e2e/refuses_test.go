@@ -26,6 +26,7 @@ func TestAPIRefuses(t *testing.T) {
 		{"a token is replaced in its kubeconfig", (*world).testToken},
 		{"the certificate authority is replaced", (*world).testAuthority},
 		{"the right to read one kind is taken away", (*world).testRights},
+		{"a tenant's policy is above the budget", (*world).testPolicyAboveBudget},
 	} {
 		if !t.Run(test.name, func(t *testing.T) { test.run(w, t) }) {
 			break

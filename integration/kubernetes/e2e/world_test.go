@@ -178,14 +178,22 @@ type pod struct {
 	iface    string
 }
 
-func pods(rest ...string) string {
-	return strings.Join(append([]string{"/api/v1/namespaces/default/pods"}, rest...), "/")
+func pods(rest ...string) string { return podsOf("default", rest...) }
+
+func podsOf(namespace string, rest ...string) string {
+	return strings.Join(append([]string{"/api/v1/namespaces", namespace, "pods"}, rest...), "/")
 }
 
 func (w *world) addPod(t *testing.T, n *lab.Node, name string) *pod {
 	t.Helper()
-	p := &pod{name: name, ns: w.Spec.Name + "-" + name, iface: conversion.InterfaceName("cali", "default", name)}
-	w.server.Request(t, http.MethodPost, pods(), map[string]any{"kind": "Pod", "apiVersion": "v1",
+	return w.addPodOf(t, n, "default", name)
+}
+
+// addPodOf makes a pod of a namespace that exists.
+func (w *world) addPodOf(t *testing.T, n *lab.Node, tenant, name string) *pod {
+	t.Helper()
+	p := &pod{name: name, ns: w.Spec.Name + "-" + name, iface: conversion.InterfaceName("cali", tenant, name)}
+	w.server.Request(t, http.MethodPost, podsOf(tenant), map[string]any{"kind": "Pod", "apiVersion": "v1",
 		"metadata": map[string]any{"name": name, "labels": map[string]string{"app": name}},
 		"spec": map[string]any{"nodeName": n.Name, "terminationGracePeriodSeconds": 0,
 			"containers": []any{map[string]any{"name": "c", "image": "i"}}}})
@@ -195,9 +203,9 @@ func (w *world) addPod(t *testing.T, n *lab.Node, name string) *pod {
 	must(t, err)
 	p.ip = assigned.V4.Addresses[0].Addr()
 	w.wire(t, n, p)
-	w.annotate(t, p.name, map[string]any{"cni.projectcalico.org/podIP": p.ip.String() + "/32",
+	w.annotate(t, podsOf(tenant, name), map[string]any{"cni.projectcalico.org/podIP": p.ip.String() + "/32",
 		"cni.projectcalico.org/podIPs": p.ip.String() + "/32", "cni.projectcalico.org/containerID": name})
-	w.server.Request(t, http.MethodPatch, pods(name, "status"), map[string]any{"status": map[string]any{
+	w.server.Request(t, http.MethodPatch, podsOf(tenant, name, "status"), map[string]any{"status": map[string]any{
 		"phase": "Running", "podIP": p.ip.String(), "podIPs": []any{map[string]string{"ip": p.ip.String()}}}})
 	return p
 }
@@ -218,9 +226,9 @@ func (w *world) wire(t *testing.T, n *lab.Node, p *pod) {
 }
 
 // annotate changes a pod like the CNI plugin, or like any user with the right to edit pods.
-func (w *world) annotate(t *testing.T, name string, annotations map[string]any) {
+func (w *world) annotate(t *testing.T, pod string, annotations map[string]any) {
 	t.Helper()
-	w.server.Request(t, http.MethodPatch, pods(name),
+	w.server.Request(t, http.MethodPatch, pod,
 		map[string]any{"metadata": map[string]any{"annotations": annotations}})
 }
 
