@@ -64,6 +64,7 @@ func TestConfigFromEnv(t *testing.T) {
 
 // A server with a certificate of a new authority is trusted as soon as the authority's file has it.
 func TestRotatedAuthority(t *testing.T) {
+	t.Parallel()
 	server := apiserver.Start(t)
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	if err := os.WriteFile(file, server.CA(), 0o600); err != nil {
@@ -94,6 +95,7 @@ func TestRotatedAuthority(t *testing.T) {
 
 // Allocators that work at the same time give no address twice, and leave nothing half-done.
 func TestAllocatorsAtOnce(t *testing.T) {
+	t.Parallel()
 	server := apiserver.Start(t)
 	server.InstallCRDs(t, form.V1)
 	const nodes, each = 2, 20

@@ -139,6 +139,7 @@ func ignoreStreams(at int64) func(http.ResponseWriter, url.Values) bool {
 
 // A server that refuses sendInitialEvents, or ignores it, is read by lists from its cache, until the line to it breaks.
 func TestServersWithoutStreams(t *testing.T) {
+	t.Parallel()
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
 	f, want, last := threePeers(t, server)
 	for i, x := range []struct {
@@ -240,6 +241,7 @@ func TestServerBeforeStreams(t *testing.T) {
 
 // An error of another cause does not switch to plain lists.
 func TestErrorsOfStreamsPass(t *testing.T) {
+	t.Parallel()
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
 	server.InstallCRDs(t, form.V1)
 	f := newAPIProxy(t, server)
@@ -273,6 +275,7 @@ func TestErrorsOfStreamsPass(t *testing.T) {
 
 // If the connection breaks among the initial events, the watch does not go on from the last received change.
 func TestStreamCutAmongInitialEvents(t *testing.T) {
+	t.Parallel()
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
 	server.InstallCRDs(t, form.V1)
 	f := newAPIProxy(t, server)

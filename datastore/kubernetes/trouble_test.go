@@ -26,6 +26,7 @@ const peers = "/apis/crd.projectcalico.org/v1/bgppeers"
 
 // The error of one kind is reported for that kind, and the others continue.
 func TestTrouble(t *testing.T) {
+	t.Parallel()
 	server := apiserver.Start(t)
 	s := openAt(t, server, server.URL, kubernetes.Config{})
 

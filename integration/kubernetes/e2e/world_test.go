@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,9 +53,19 @@ type world struct {
 	a, b    *pod // on n1 and on n2
 }
 
-// newWorld builds the nodes, with definitions of custom resources that accept everything; nothing runs on them yet.
+// atOnce bounds the worlds that exist at the same time: their tests wait more than they compute. worlds counts all.
+var (
+	atOnce = make(chan struct{}, 2)
+	worlds atomic.Int32
+)
+
+// newWorld builds the nodes, with definitions of custom resources that accept everything; nothing runs on them yet. The
+// test runs beside another one.
 func newWorld(t *testing.T, only ...string) *world {
 	t.Helper()
+	t.Parallel()
+	atOnce <- struct{}{}
+	t.Cleanup(func() { <-atOnce })
 	bin := twonodes.Require(t, "ip", "ping")
 	w := &world{ca: newAuthority(t, "first authority")}
 	w.server = apiserver.Start(t, "--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction")
@@ -63,7 +74,7 @@ func newWorld(t *testing.T, only ...string) *world {
 		w.server.InstallCRDs(t, form.V1, only...)
 	}
 	w.rights(t)
-	l := twonodes.New(t, "b", bin)
+	l := twonodes.New(t, "b"+string('a'+worlds.Add(1)-1), bin)
 	w.Lab, w.n1, w.n2 = l, l.Nodes[0], l.Nodes[1]
 	for _, n := range l.Nodes {
 		f := newAPIProxy(t, w.server, w.ca)

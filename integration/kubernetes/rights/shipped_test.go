@@ -52,11 +52,17 @@ func (i installation) renames() bool {
 	return i.kubernetes() && i.controllers && i.api() == "crd.projectcalico.org"
 }
 
+// atOnce bounds the installations that run at the same time, each with an API server: they wait more than they compute.
+var atOnce = make(chan struct{}, 2)
+
 // TestShipped exercises Manx with the rights of the chart: no call is denied, and each right is exercised by the step
 // that the table of rights names.
 func TestShipped(t *testing.T) {
 	for _, i := range installations {
 		t.Run(i.name, func(t *testing.T) {
+			t.Parallel()
+			atOnce <- struct{}{}
+			defer func() { <-atOnce }()
 			documents, grants := i.objects(t)
 			table, err := rights.NewTable(rights.Rows, i.api())
 			must(t, err)

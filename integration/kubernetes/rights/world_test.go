@@ -30,17 +30,19 @@ var must, until = twonodes.Must, twonodes.Until
 // installation is the chart with some values.
 type installation struct {
 	name        string
+	lab         string // the beginning of its lab's name
 	values      []string
 	group       form.Group // of the custom resources; empty with etcd
 	controllers bool
 }
 
 var installations = []installation{
-	{"kubernetes", []string{"bgp.passwordSecrets={tor}"}, form.V1, true},
-	{"kubernetes-v3", []string{"bgp.passwordSecrets={tor}", "calicoAPIGroup=" + string(form.V3)}, form.V3, true},
-	{"kubernetes-no-controllers", []string{"bgp.passwordSecrets={tor}", "controllers=off"}, form.V1, false},
-	{"etcd", []string{"bgp.passwordSecrets={tor}", "datastore=etcd"}, "", true},
-	{"etcd-no-controllers", []string{"bgp.passwordSecrets={tor}", "datastore=etcd", "controllers=off"}, "", false},
+	{"kubernetes", "ra", []string{"bgp.passwordSecrets={tor}"}, form.V1, true},
+	{"kubernetes-v3", "rb", []string{"bgp.passwordSecrets={tor}", "calicoAPIGroup=" + string(form.V3)}, form.V3, true},
+	{"kubernetes-no-controllers", "rc", []string{"bgp.passwordSecrets={tor}", "controllers=off"}, form.V1, false},
+	{"etcd", "rd", []string{"bgp.passwordSecrets={tor}", "datastore=etcd"}, "", true},
+	{"etcd-no-controllers", "re", []string{"bgp.passwordSecrets={tor}", "datastore=etcd", "controllers=off"}, "",
+		false},
 }
 
 // kubernetes reports whether Calico's objects are in the Kubernetes API.
@@ -123,7 +125,7 @@ func newWorld(t *testing.T, i installation, documents [][]byte) *world {
 	for _, d := range documents {
 		w.create(t, d)
 	}
-	l := twonodes.New(t, "r", bin)
+	l := twonodes.New(t, i.lab, bin)
 	w.Lab, w.n, w.socket = l, l.Nodes[0], l.Nodes[0].Socket()
 	w.line = twonodes.Line(t, w.n, w.server.URL)
 	for _, name := range []string{"n1", "n2"} {
