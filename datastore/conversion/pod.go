@@ -163,14 +163,26 @@ func podIPs(n *notices, in *model.Pod) (ips []netip.Addr, confirmed bool) {
 		return ips, true
 	}
 	for _, a := range []string{AnnotationIPs, AnnotationIP, annotationAWSIPs} {
-		if in.Annotations[a] == "" {
+		text := in.Annotations[a]
+		if len(text) > longestList {
+			n.add(wrong(annotation(a), text, "must have at most %d bytes", longestList), "the annotation is left out")
 			continue
 		}
-		if ips, named := addresses(n, annotation(a), strings.Split(in.Annotations[a], ",")...); named {
-			return ips, false
+		if ips, named := addresses(n, annotation(a), strings.Split(text, ",")...); named {
+			return oneOfEachFamily(ips), false
 		}
 	}
 	return nil, false
+}
+
+// oneOfEachFamily returns the first address of each family: the plugin writes no more, and IPAM assigns no more.
+func oneOfEachFamily(ips []netip.Addr) (first []netip.Addr) {
+	for _, ip := range ips {
+		if !slices.ContainsFunc(first, func(have netip.Addr) bool { return have.Is4() == ip.Is4() }) {
+			first = append(first, ip)
+		}
+	}
+	return first
 }
 
 // addresses parses the addresses of one source, and reports whether it names any.
@@ -282,10 +294,17 @@ func sources(n *notices, in *model.Pod) []string {
 	return prefixes
 }
 
+// longestList bounds an annotation with a list or with addresses, in bytes: about 90 networks.
+const longestList = 4 << 10
+
 // annotatedList parses an annotation with a JSON list of strings.
 func annotatedList(n *notices, in *model.Pod, key string) []string {
 	text := in.Annotations[key]
 	if text == "" {
+		return nil
+	}
+	if len(text) > longestList {
+		n.add(wrong(annotation(key), text, "must have at most %d bytes", longestList), "the annotation is left out")
 		return nil
 	}
 	var list []string

@@ -116,7 +116,7 @@ func TestPodsAddressesComeFromTheFirstThatNamesAny(t *testing.T) {
 		{"podIP",
 			`{metadata: {annotations: {cni.projectcalico.org/podIPs: "", cni.projectcalico.org/podIP: 10.0.0.4/32, vpc.amazonaws.com/pod-ips: 10.0.0.5}}}`, "10.0.0.4/32 claimed", ""},
 		{"AWS", `{metadata: {annotations: {vpc.amazonaws.com/pod-ips: "10.0.0.5, 10.0.0.6"}}}`,
-			"10.0.0.5/32 10.0.0.6/32 claimed", ""},
+			"10.0.0.5/32 claimed", ""}, // one of each family
 		{"none", `{}`, "", ""},
 		{"succeeded", `{status: {podIP: 10.0.0.1, phase: Succeeded}}`, "", ""},
 		{"failed", `{status: {podIP: 10.0.0.1, phase: Failed}}`, "", ""},
@@ -302,4 +302,29 @@ func FuzzPod(f *testing.F) {
 			t.Fatalf("quarantined: %v", o.Err)
 		}
 	})
+}
+
+// The author of a pod decides how much of it is wrong: what a node keeps and logs about that has a bound.
+func TestNoticesOfAPodHaveABound(t *testing.T) {
+	ports := strings.TrimSuffix(strings.Repeat("{name: x, containerPort: 70000},", 1_000), ",")
+	long := strings.Repeat("1", 100_000)
+	for _, text := range []string{
+		`{metadata: {annotations: {cni.projectcalico.org/allowedSourcePrefixes: '[` + strings.Repeat(`"",`, 80_000) +
+			`""]'}}, status: {podIP: 10.0.0.1}}`,
+		`{metadata: {annotations: {cni.projectcalico.org/allowedSourcePrefixes: '[` + strings.Repeat(`"",`, 1_000) +
+			`""]'}}, status: {podIP: 10.0.0.1}}`,
+		`{metadata: {annotations: {cni.projectcalico.org/floatingIPs: '["` + long + `"]'}}, status: {podIP: 10.0.0.1}}`,
+		`{metadata: {annotations: {cni.projectcalico.org/podIPs: '` + strings.Repeat("x,", 100_000) + `'}}}`,
+		`{metadata: {annotations: {qos.projectcalico.org/egressBandwidth: '` + long + `'}}, status: {podIP: 10.0.0.1}}`,
+		`{spec: {containers: [{ports: [` + ports + `]}]}, status: {podIP: 10.0.0.1}}`,
+	} {
+		_, list, err := Pod(parsePod(t, text), "cali")
+		if said := sentences(list); err != nil || len(list) == 0 || len(said) > 4096 {
+			t.Errorf("%.120s: %v, %d notices with %d bytes: %.200s", text, err, len(list), len(said), said)
+		}
+	}
+	_, list, _ := Pod(parsePod(t, `{spec: {containers: [{ports: [`+ports+`]}]}, status: {podIP: 10.0.0.1}}`), "cali")
+	if last := list[len(list)-1].String(); !strings.Contains(last, "993 more parts") {
+		t.Errorf("the last of %d notices is %q", len(list), last)
+	}
 }
