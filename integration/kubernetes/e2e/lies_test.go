@@ -209,10 +209,16 @@ func (w *world) testUnconfirmed(t *testing.T) {
 	w.wire(t, w.n2, p)
 	for _, ip := range []netip.Addr{elsewhere, stranger, w.a.ip} {
 		claim(ip)
-		awaitStatus(t, w.n2, "annotations of the pod claim "+ip.String()+"/32, which IPAM has not assigned to it")
-		if r, err := w.n2.Run("ip", "route", "get", ip.String()); err == nil && strings.Contains(r, p.iface) {
-			t.Errorf("%s is routed to the claimant: %s", ip, r)
-		}
+		until(t, "the notice of the claim", func() error {
+			if r, err := w.n2.Run("ip", "route", "get", ip.String()); err == nil && strings.Contains(r, p.iface) {
+				t.Fatalf("%s is routed to the claimant: %s", ip, r)
+			}
+			text := "annotations of the pod claim " + ip.String() + "/32, which IPAM has not assigned to it"
+			if out := status(w.n2); !strings.Contains(out, text) {
+				return fmt.Errorf("no %q in:\n%s", text, out)
+			}
+			return nil
+		})
 	}
 	w.connected(t)
 	claim(own)
