@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
@@ -18,40 +17,10 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-var policyFlags = []string{"--no-default-pools", "--ip=autodetect", "--ip6=autodetect",
-	"--ip-autodetection-method=interface=eth0", "--ip6-autodetection-method=interface=eth0"}
-
 // newPolicyLab makes two nodes of one rack, the first with the datastore, and pods on both.
 func newPolicyLab(t *testing.T, name string, pods map[string]string) *cluster {
 	t.Helper()
-	l := world.NewLab(t, lab.Spec{Name: world.LabName(name), IPv6: true, PlainRouters: true,
-		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
-	c := &cluster{&world.Cluster{Lab: l, N1: l.Nodes[0], N2: l.Nodes[1], ToR1: l.ToRs[0], Pods: map[string]*lab.Pod{}}}
-	must(t, c.N1.StartManxd(append(c.N1.EmbedDatastore(), policyFlags...)...))
-	must(t, c.N1.Ready(limit))
-	must(t, c.N1.Apply(fmt.Sprintf(`
-apiVersion: projectcalico.org/v3
-kind: IPPool
-metadata: {name: pods4}
-spec: {cidr: %s, blockSize: 26, natOutgoing: true}
----
-apiVersion: projectcalico.org/v3
-kind: IPPool
-metadata: {name: pods6}
-spec: {cidr: "%s", blockSize: 122, natOutgoing: true}
-`, world.Pool4, world.Pool6)))
-	must(t, c.N2.StartManxd(append(lab.UseDatastore(c.N1), policyFlags...)...))
-	must(t, c.N2.Ready(limit))
-	c.Etcd = world.DialEtcd(t, c.N1)
-	for _, n := range c.Nodes {
-		// A flood makes many unanswered connections; they should not fill the table.
-		_, err := n.Run("sh", "-c", "echo 2 >/proc/sys/net/netfilter/nf_conntrack_udp_timeout")
-		must(t, err)
-	}
-	for _, name := range slices.Sorted(maps.Keys(pods)) {
-		c.AddPod(t, c.Node(pods[name]), name)
-	}
-	return c
+	return &cluster{world.NewPair(t, name, pods)}
 }
 
 // entry is one object as it is in the datastore; no value: it does not exist.

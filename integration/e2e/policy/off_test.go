@@ -56,5 +56,5 @@ func (c *cluster) testPolicyOff(t *testing.T) {
 func (c *cluster) restart(t *testing.T, more ...string) {
 	t.Helper()
 	must(t, c.N2.Manxd().Stop(limit))
-	must(t, c.N2.StartManxd(slices.Concat(lab.UseDatastore(c.N1), policyFlags, more)...))
+	must(t, c.N2.StartManxd(slices.Concat(lab.UseDatastore(c.N1), world.PairFlags, more)...))
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -41,7 +42,7 @@ func (c *cluster) testStatusFolder(t *testing.T) {
 	must(t, in(n.Dir, "a", "b", "flagged")()) // for ADD has waited for it
 	must(t, in(folder("ignored"))())
 
-	flags := append(lab.UseDatastore(c.N1), policyFlags...)
+	flags := append(lab.UseDatastore(c.N1), world.PairFlags...)
 	restart := func(more ...string) {
 		t.Helper()
 		must(t, n.Manxd().Stop(limit))
