@@ -53,6 +53,7 @@ func (s skewed) RoundTrip(r *http.Request) (*http.Response, error) {
 // Two candidates whose clocks are hours apart never lead at the same time. A leader that is cut off stops before the
 // other one begins, and its late writes are refused.
 func TestLeadersWithSkewedClocks(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	server := apiserver.Start(t)
 	server.InstallCRDs(t, "crd.projectcalico.org/v1", "bgppeers")
 	const ttl = 6 * time.Second

@@ -51,9 +51,13 @@ func clear(t *testing.T, server *apiserver.Server, g form.Group) {
 }
 
 // The distribution's etcd is too old for watches that begin with the existing objects: everything is read in pages.
-func TestStoreInPages(t *testing.T) { runStoreTests(t, form.V1, apiserver.Start(t)) }
+func TestStoreInPages(t *testing.T) {
+	t.Parallel() // it waits for most of its time
+	runStoreTests(t, form.V1, apiserver.Start(t))
+}
 
 func TestStoreByStreams(t *testing.T) {
+	t.Parallel() // the same
 	runStoreTests(t, form.V3, apiserver.StartOn(t, etcdtest.Start(t).Endpoint))
 }
 
