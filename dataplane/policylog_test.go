@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // loggedWorkload is a workload, and a policy that logs and denies its incoming packets.
@@ -166,6 +168,57 @@ func TestVMLogsThatTheKernelLacks(t *testing.T) {
 		}
 	}
 	t.Run("packets", func(t *testing.T) { logPacket(t, rules) })
+}
+
+// A flood of packets that rules log does not keep the reader of NFLOG busy: it reads its share, and the kernel drops
+// the rest.
+func TestFloodOfLoggedPackets(t *testing.T) {
+	h := bareHost(t)
+	rules, err := nftables.Open(namespace.Path(h.name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rules.Close()
+	chain := &ruleset.Chain{Name: "test", Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Filter},
+		Rules: []ruleset.Rule{{Log: ruleset.Log{Group: 86, Prefix: "all"}}}}
+	if err := rules.CommitRules(ruleset.Changes{
+		Chains: []ruleset.ChainChange{{Name: chain.Name, New: chain}}}); err != nil {
+		t.Fatal(err)
+	}
+	var conn net.Conn
+	inside := namespace.Inside(h.name, func() { conn, err = net.Dial("udp", "127.0.0.1:9") })
+	if err := errors.Join(inside, err); err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var heard atomic.Int64
+	var first atomic.Pointer[time.Time]
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		if err := nflog.Read(ctx, rules.Namespace(), 86, func(nflog.Packet) {
+			if now := time.Now(); heard.Add(1) == 1 {
+				first.Store(&now)
+			}
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+	sent := 0
+	waitFor(t, "the first packets", func() bool {
+		_, _ = conn.Write([]byte("x"))
+		sent++
+		return heard.Load() > 0
+	})
+	for began := time.Now(); time.Since(began) < time.Second; sent++ {
+		_, _ = conn.Write([]byte("x")) // the answer that nobody listens is an error of the next one
+	}
+	cancel()
+	reader.Wait()
+	most := nflog.MaxBurst + int64(nflog.MaxRate*time.Since(*first.Load()).Seconds()) + 1
+	if got := heard.Load(); got > most || int64(sent) < 2*most {
+		t.Errorf("%d of %d packets were read, want %d at most of twice as many", got, sent, most)
+	}
 }
 
 // logPacket sends a packet that a rule logs, and waits until both logs have it.

@@ -243,6 +243,26 @@ func TestEndOfTiers(t *testing.T) {
 	}
 }
 
+// Without a setting a Log rule has a limit: a pod that sends without a pause does not fill the kernel's log.
+func TestLogActionIsLimited(t *testing.T) {
+	p := globalPolicy("p", v3.GlobalNetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{{Action: v3.Log}}})
+	for _, c := range []struct {
+		setting string
+		want    uint64 // a second
+	}{{"", logRate}, {"1000000/second", 1000000}} {
+		felix := &model.FelixConfiguration{}
+		if c.setting != "" {
+			felix.Spec.LogActionRateLimit = &c.setting
+		}
+		set := model.NewSet(pod("default", "w", "10.0.0.1", nil), p,
+			model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix))
+		got := Build(Config{Node: testNode}, set, nil).Table().Chain("pi/GlobalNetworkPolicy/p").Rules[0].Log
+		if got.Rate != c.want || got.Per != ruleset.PerSecond || got.Burst == 0 {
+			t.Errorf("%q: the log is %+v, want %d a second", c.setting, got, c.want)
+		}
+	}
+}
+
 func TestLogAction(t *testing.T) {
 	felix := &model.FelixConfiguration{}
 	felix.Spec.LogPrefix = "%t %k %n %p"

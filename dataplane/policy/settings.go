@@ -106,6 +106,7 @@ func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 	if f.VXLANPort != nil && *f.VXLANPort > 0 {
 		s.vxlanPort = uint32(*f.VXLANPort)
 	}
+	s.logRate, s.logBurst = logRate, logBurst
 	if f.LogActionRateLimit != nil {
 		s.logBurst = 5
 		s.logRate, s.logPer = rate(*f.LogActionRateLimit)
@@ -127,6 +128,13 @@ func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 	}
 	return s
 }
+
+// A rule with the Log action logs so many packets a second if no setting says otherwise: a pod that sends without a
+// pause would have the kernel's log written without a pause, too.
+const (
+	logRate  = 50
+	logBurst = 50
+)
 
 func is(b *bool) bool { return b != nil && *b }
 

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
@@ -47,16 +48,24 @@ const logQueue = 1 << 20
 // payload.
 const snapLength = 96
 
+// MaxRate is how many packets are read a second, and MaxBurst how many at once. A flood of denied packets would take a
+// processor else.
+const (
+	MaxRate  = 5000
+	MaxBurst = 500
+)
+
 // Read calls handle with the packets that rules of a network namespace send to a group, until ctx ends, from one
-// goroutine. Packets that come too fast are lost. One process at a time can read a group.
+// goroutine. Packets that come faster than MaxRate are lost. One process at a time can read a group.
 func Read(ctx context.Context, n *netlink.Namespace, group uint16, handle func(Packet)) error {
 	s, err := open(n, group)
 	if err != nil {
 		return fmt.Errorf("read group %d of nflog: %w", group, err)
 	}
-	names := netlink.NewInterfaceNames(n)
+	names, pace := netlink.NewInterfaceNames(n), rate.NewLimiter(MaxRate, MaxBurst)
 	err = s.Follow(ctx, func(m netlink.Message) {
-		if p, ok := parse(m, names.Of); ok {
+		// While this waits, the kernel's queue runs over. Wait fails at the end of ctx alone.
+		if p, ok := parse(m, names.Of); ok && pace.Wait(ctx) == nil {
 			handle(p)
 		}
 	}, func() {}, func() {})
