@@ -2,6 +2,7 @@ package packet
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"net"
 	"slices"
@@ -122,4 +123,25 @@ func (p *Port) Captured(bytesOf string) (found []gopacket.Packet) {
 		}
 	}
 	return found
+}
+
+// Offload asks the kernel to cut a frame into segments, as struct virtio_net_hdr of linux/virtio_net.h does.
+type Offload struct {
+	Kind byte // VIRTIO_NET_HDR_GSO_TCPV4 and the like
+	Size uint16
+	// HeaderLength, ChecksumStart and ChecksumOffset are bytes: of all headers, to the transport header, and in it.
+	HeaderLength, ChecksumStart, ChecksumOffset uint16
+}
+
+// TrySendOffload sends a frame that may be longer than the MTU. It fails where the kernel refuses the frame.
+func (p *Port) TrySendOffload(o Offload, frame []byte) error {
+	if err := unix.SetsockoptInt(p.fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1); err != nil {
+		return err
+	}
+	const needsChecksum = 1 // VIRTIO_NET_HDR_F_NEEDS_CSUM
+	header := []byte{needsChecksum, o.Kind}
+	for _, v := range []uint16{o.HeaderLength, o.Size, o.ChecksumStart, o.ChecksumOffset} {
+		header = binary.NativeEndian.AppendUint16(header, v)
+	}
+	return unix.Send(p.fd, append(header, frame...), 0)
 }

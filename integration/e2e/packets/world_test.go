@@ -1,6 +1,7 @@
 package packets
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
@@ -24,6 +26,7 @@ var hostMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 type pair struct {
 	*world.Cluster
 	outsider *packet.Port
+	uplink   *packet.Port            // of n1
 	ports    map[string]*packet.Port // of the pods
 }
 
@@ -39,6 +42,7 @@ func newPair(t *testing.T, pods map[string]string) *pair {
 		p.ports[name] = packet.Open(t, pod.Namespace, "eth0")
 	}
 	p.outsider = packet.Open(t, p.ToR1.Namespace, "rack1") // the switch of both nodes
+	p.uplink = packet.Open(t, p.N1.Namespace, "eth0")
 	return p
 }
 
@@ -64,4 +68,23 @@ func arrives(t *testing.T, to *packet.Port, what, marker string) []gopacket.Pack
 		t.Error(err)
 	}
 	return got
+}
+
+// enforced waits until a packet of one pod to another is dropped at UDP port 9, while one to port 7 passes.
+func (p *pair) enforced(t *testing.T, from, to string) {
+	t.Helper()
+	port, n := p.ports[from], 0
+	eventually(t, func() error {
+		n++
+		early, late := fmt.Sprintf("early %d", n), fmt.Sprintf("late %d", n)
+		for i, marker := range []string{early, late} {
+			port.Send(t, packet.Frame(t, port.MAC, hostMAC, packet.IP(p.addresses(from)[0], p.addresses(to)[0],
+				layers.IPProtocolUDP, 64), packet.UDP(uint16(2000+n), uint16([]int{9, 7}[i]), marker)...))
+		}
+		arrives(t, p.ports[to], "an allowed packet", late)
+		if len(p.ports[to].Captured(early)) > 0 {
+			return errors.New("the policy is not in force")
+		}
+		return nil
+	})
 }
