@@ -86,8 +86,8 @@ func compare(tb *testing.B, text *strings.Builder, a, b *path, pairs int) {
 			first, second = b, a
 		}
 		start, stolen0 := time.Now(), stealTime()
-		first.stream(time.Second)
-		second.stream(time.Second)
+		first.measure(time.Second)
+		second.measure(time.Second)
 		if (stealTime()-stolen0)*100 > time.Since(start)*time.Duration(runtime.NumCPU()) && left < pairs {
 			left++
 			continue
@@ -110,6 +110,7 @@ type path struct {
 	*testing.B
 	name                 string
 	client, node, server string // network namespaces
+	address              string // of the server
 	results              map[string][]float64
 }
 
@@ -122,8 +123,7 @@ const (
 
 func newPath(b *testing.B, name string) *path {
 	p := &path{B: b, name: name, client: namespace.New(b, "manxpb"), node: namespace.New(b, "manxpb"),
-		server:  namespace.New(b, "manxpb"),
-		results: map[string][]float64{}}
+		server: namespace.New(b, "manxpb"), address: serverAddress}
 	for _, pod := range []struct{ namespace, iface, address string }{{p.client, "cali1", clientAddress},
 		{p.server, "cali2", serverAddress}} {
 		p.ip("-n", p.node, "link", "add", pod.iface, "type", "veth", "peer", "name", "eth0", "netns", pod.namespace)
@@ -136,12 +136,18 @@ func newPath(b *testing.B, name string) *path {
 		p.ip("-n", pod.namespace, "route", "add", "default", "via", "169.254.1.1")
 	}
 	p.ip("netns", "exec", p.node, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+	p.serve()
+	return p
+}
+
+// serve starts the servers of a path.
+func (p *path) serve() {
+	p.results = map[string][]float64{}
 	// Ports are reused at once, and their range is larger, so that the clients do not run out of ports.
 	p.ip("netns", "exec", p.client, "sysctl", "-qw", "net.ipv4.tcp_tw_reuse=1",
 		"net.ipv4.ip_local_port_range=1024 65000")
 	p.background(namespace.Command(p.server, "iperf3", "-s"))
 	p.background(p.connector(p.server, "serve"))
-	return p
 }
 
 func (p *path) ip(args ...string) {
@@ -302,7 +308,7 @@ func (r iperf) cpu(d time.Duration) float64 {
 
 func (p *path) iperf(args ...string) iperf {
 	var r iperf
-	out, err := namespace.Command(p.client, "iperf3", append([]string{"-J", "-c", serverAddress}, args...)...).Output()
+	out, err := namespace.Command(p.client, "iperf3", append([]string{"-J", "-c", p.address}, args...)...).Output()
 	if err == nil {
 		err = json.Unmarshal(out, &r)
 	}
@@ -317,16 +323,18 @@ const connectorVariable = "MANX_BENCH_CONNECTOR"
 // connector is this program in a network namespace as a client or server that opens and closes connections.
 func (p *path) connector(ns, what string) *exec.Cmd {
 	cmd := namespace.Command(ns, os.Args[0], "-test.run=^TestConnector$", "-test.count=1")
-	cmd.Env = append(os.Environ(), connectorVariable+"="+what)
+	server := net.JoinHostPort(p.address, strconv.Itoa(connectPort))
+	cmd.Env = append(os.Environ(), connectorVariable+"="+server+" "+what)
 	return cmd
 }
 
 // TestConnector is that program; the client prints the number of connections.
 func TestConnector(t *testing.T) {
-	what, duration, _ := strings.Cut(os.Getenv(connectorVariable), " ")
+	address, what, _ := strings.Cut(os.Getenv(connectorVariable), " ")
+	what, duration, _ := strings.Cut(what, " ")
 	switch what {
 	case "serve":
-		l, err := net.Listen("tcp4", fmt.Sprint(serverAddress, ":", connectPort))
+		l, err := net.Listen("tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -341,7 +349,7 @@ func TestConnector(t *testing.T) {
 		d, _ := time.ParseDuration(duration)
 		n := 0
 		for end := time.Now().Add(d); time.Now().Before(end); n++ {
-			c, err := net.Dial("tcp4", fmt.Sprint(serverAddress, ":", connectPort))
+			c, err := net.Dial("tcp", address)
 			if err != nil {
 				t.Fatal(err)
 			}
