@@ -20,6 +20,9 @@ const (
 	masqueradeSet = "masquerade"
 	hostsSet      = "hosts"
 	bgpPortsSet   = "bgp-ports"
+	nodePortsSet  = "node-ports"
+	nodesOwn      = "nodes-own"
+	borrowed      = "borrowed-address"
 	loopSet       = "service-loop"
 )
 
@@ -56,6 +59,10 @@ func (c *Calculator) writeBase() {
 	}
 	c.setChain(&ruleset.Chain{Name: "postrouting-nat", Rules: s.masquerade(),
 		Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: natAfterKubeProxy}})
+	c.setChain(&ruleset.Chain{Name: nodesOwn, Rules: s.nodesOwn()})
+	c.setChain(&ruleset.Chain{Name: borrowed, Rules: s.borrowedRules()})
+	c.setChain(&ruleset.Chain{Name: "postrouting-borrowed", Origin: source, Rules: s.borrower(),
+		Base: base(ruleset.Postrouting, natAfterKubeProxy+10)})
 }
 
 // natAfterKubeProxy: kube-proxy clears its masquerade mark in its own chain at 100. Translating earlier would leave the
@@ -220,7 +227,8 @@ func (s *settings) masquerade() []ruleset.Rule {
 	for i, family := range []string{"4", "6"} {
 		m := []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
 			{Field: ruleset.Source, Set: masqueradeSet + family}}
-		rules = append(rules, bgpOfWorkloads(m, family))
+		rules = append(rules, ruleset.Rule{Verdict: jump(nodesOwn),
+			Matches: append(slices.Clone(m), ruleset.Match{Field: ruleset.SourceLocal, Not: true})})
 		m = append(m, ruleset.Match{Field: ruleset.Destination, Not: true, Set: poolsSet + family})
 		if s.natHosts {
 			m = append(m, ruleset.Match{Field: ruleset.Destination, Not: true, Set: hostsSet + family})
@@ -244,17 +252,90 @@ func (s *settings) masquerade() []ruleset.Rule {
 	return rules
 }
 
-// bgpOfWorkloads leaves a workload's connection to a BGP port of a node as it is. With the address of this node it
-// would come from a configured peer, and the other node could take the workload for this node while that session is
-// down.
-func bgpOfWorkloads(from []ruleset.Match, family string) ruleset.Rule {
-	return ruleset.Rule{
-		Matches: append(slices.Clone(from), ruleset.Match{Field: ruleset.SourceLocal, Not: true},
-			ruleset.Match{Field: ruleset.Destination, Set: hostsSet + family},
-			ruleset.Match{Field: ruleset.Protocol, Low: protoTCP},
-			ruleset.Match{Field: ruleset.DestinationPort, Set: bgpPortsSet}),
-		Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "BGP keeps the workload's address",
+// nodePacket is a kind of packet by which others take the sender's address for that of the node itself.
+type nodePacket struct {
+	name    string
+	matches []ruleset.Match
+}
+
+// nodePackets are BGP, BFD and tunnels to everyone, and etcd and WireGuard to nodes.
+func (s *settings) nodePackets() []nodePacket {
+	tcp, udp := ruleset.Match{Field: ruleset.Protocol, Low: protoTCP}, ruleset.Match{Field: ruleset.Protocol,
+		Low: protoUDP}
+	list := []nodePacket{
+		{"BGP", []ruleset.Match{tcp, {Field: ruleset.DestinationPort, Set: bgpPortsSet}}},
+		{"BFD or a tunnel", []ruleset.Match{udp, {Field: ruleset.DestinationPort, Set: nodePortsSet}}},
 	}
+	for i, family := range []string{"4", "6"} {
+		to := []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
+			{Field: ruleset.Destination, Set: hostsSet + family}}
+		list = append(list, nodePacket{"etcd", append(slices.Clone(to), tcp,
+			ruleset.Match{Field: ruleset.DestinationPort, Low: 2379, High: 2380})})
+		for _, port := range s.wireGuardPorts {
+			list = append(list, nodePacket{"WireGuard", append(slices.Clone(to), udp,
+				ruleset.Match{Field: ruleset.DestinationPort, Low: port})})
+		}
+	}
+	return list
+}
+
+// translatable are the protocols that connections of workloads to the outside use. Any other one may be of a tunnel or
+// a router (GRE, ESP, OSPF), to whose peer the node's address may mean the node.
+var translatable = []uint32{protoTCP, protoUDP, protoICMP, protoICMPv6, protoSCTP, protoUDPLite, protoDCCP}
+
+func ofTranslatable(a ruleset.Action) (rules []ruleset.Rule) {
+	for _, p := range translatable {
+		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: p}},
+			Verdict: ruleset.Verdict{Action: a}})
+	}
+	return rules
+}
+
+// nodesOwn leaves a workload's packets as they are where the node is known by its address. With that address the
+// receiver could take the workload for the node: a BGP peer, for instance, ends its session with the node, and accepts
+// the routes of the workload.
+func (s *settings) nodesOwn() []ruleset.Rule {
+	var rules []ruleset.Rule
+	keep := func(name string, m []ruleset.Match) {
+		rules = append(rules, ruleset.Rule{Matches: m, Verdict: ruleset.Verdict{Action: ruleset.Accept},
+			Comment: name + " keeps the workload's address"})
+	}
+	for _, p := range s.nodePackets() {
+		keep(p.name, p.matches)
+	}
+	rules = append(rules, ofTranslatable(ruleset.Return)...)
+	keep("a protocol without translation", nil)
+	return rules
+}
+
+// borrower finds the workloads' packets that have an address of this host, behind all translation: that of other
+// programs, too. Only first packets go further than the first rule.
+func (s *settings) borrower() []ruleset.Rule {
+	rules := []ruleset.Rule{{Matches: []ruleset.Match{established}, Verdict: ruleset.Verdict{Action: ruleset.Accept}}}
+	for _, r := range s.from(jump(borrowed)) {
+		r.Matches = append(r.Matches, ruleset.Match{Field: ruleset.SourceLocal})
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+// borrowedRules drop the packets that nodesOwn would have left with the workload's address, and those from a BGP port:
+// translation may choose it as the source port.
+func (s *settings) borrowedRules() []ruleset.Rule {
+	var rules []ruleset.Rule
+	drop := func(name string, m []ruleset.Match) {
+		comment := name + " of a workload with this node's address"
+		rules = append(rules, ruleset.Rule{Matches: m, Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: comment,
+			Log: s.dropLog(comment)})
+	}
+	for _, p := range s.nodePackets() {
+		drop(p.name, p.matches)
+	}
+	drop("BGP", []ruleset.Match{{Field: ruleset.Protocol, Low: protoTCP},
+		{Field: ruleset.SourcePort, Set: bgpPortsSet}})
+	rules = append(rules, ofTranslatable(ruleset.Return)...)
+	drop("a protocol of routers or tunnels", nil)
+	return rules
 }
 
 // withPorts limits translated ports as configured, for the protocols that have ports.

@@ -18,8 +18,8 @@ import (
 
 // Kinds are the kinds of the objects that rules are computed from.
 var Kinds = []model.Kind{
-	model.KindFelixConfiguration, model.KindIPPool, model.KindNode, model.KindBGPConfiguration, model.KindTier,
-	model.KindProfile,
+	model.KindFelixConfiguration, model.KindIPPool, model.KindNode, model.KindBGPConfiguration, model.KindBGPPeer,
+	model.KindTier, model.KindProfile,
 	model.KindNetworkSet, model.KindGlobalNetworkSet, model.KindWorkloadEndpoint, model.KindHostEndpoint,
 	model.KindEndpointSlice, model.KindNetworkPolicy, model.KindGlobalNetworkPolicy,
 	model.KindStagedNetworkPolicy, model.KindStagedGlobalNetworkPolicy, model.KindStagedKubernetesNetworkPolicy,
@@ -199,8 +199,8 @@ func (c *Calculator) known() []model.Key {
 			keys = append(keys, model.ResourceKey(model.KindNode, name))
 		}
 	}
-	for name := range c.bgpPorts.of {
-		keys = append(keys, model.ResourceKey(model.KindBGPConfiguration, name))
+	for k := range c.bgpPorts.of {
+		keys = append(keys, k)
 	}
 	for k := range c.bad {
 		keys = append(keys, k)
@@ -249,7 +249,9 @@ func (c *Calculator) take(k model.Key, o *model.Object) {
 		}
 	case model.KindBGPConfiguration:
 		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
-		c.bgpPorts.take(k.Name, value[model.BGPConfiguration](o))
+		c.bgpPorts.take(k, listenPort(k.Name, value[model.BGPConfiguration](o)))
+	case model.KindBGPPeer:
+		c.bgpPorts.take(k, peerPort(value[model.BGPPeer](o)))
 	case model.KindNode:
 		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
 		c.takeNode(k.Name, value[model.Node](o))

@@ -278,15 +278,18 @@ func compileRule(namespace string, in *v3.Rule) (Rule, error) {
 }
 
 const (
-	protoICMP   = 1
-	protoTCP    = 6
-	protoUDP    = 17
-	protoICMPv6 = 58
-	protoSCTP   = 132
+	protoICMP    = 1
+	protoTCP     = 6
+	protoUDP     = 17
+	protoDCCP    = 33
+	protoICMPv6  = 58
+	protoSCTP    = 132
+	protoUDPLite = 136
 )
 
 var protocols = map[string]uint8{
-	"tcp": protoTCP, "udp": protoUDP, "icmp": protoICMP, "icmpv6": protoICMPv6, "sctp": protoSCTP, "udplite": 136,
+	"tcp": protoTCP, "udp": protoUDP, "icmp": protoICMP, "icmpv6": protoICMPv6, "sctp": protoSCTP,
+	"udplite": protoUDPLite,
 }
 
 // protocolNumber is 0 for none.

@@ -19,31 +19,33 @@ import (
 
 // settings are the parts of FelixConfiguration, pools and nodes that apply to the rules of every endpoint.
 type settings struct {
-	prefixes     felixconfig.InterfacePrefixes // of workload interfaces
-	toHost       ruleset.Verdict
-	denyVerdict  ruleset.Action
-	flowLog      uint16
-	noKernelLog  bool
-	keepInvalid  bool
-	spoofing     bool // allowed for workloads that request it
-	allowVXLAN   bool
-	allowIPIP    bool
-	vxlanPort    uint32
-	ipip         bool
-	ipv6         bool // there is a pool of IPv6 addresses
-	failsafeIn   []failsafe
-	failsafeOut  []failsafe
-	logPrefix    string
-	logRate      uint64
-	logPer       ruleset.RateUnit
-	logBurst     uint32
-	natPorts     [2]uint16
-	natAddress   netip.Addr
-	natInterface string
-	natHosts     bool // traffic to hosts is not translated either
-	floating     bool
-	loop         ruleset.Action // for service addresses that no endpoint took; Continue for none
-	services     [2]bool        // of IPv4, IPv6: there are such addresses
+	prefixes    felixconfig.InterfacePrefixes // of workload interfaces
+	toHost      ruleset.Verdict
+	denyVerdict ruleset.Action
+	flowLog     uint16
+	noKernelLog bool
+	keepInvalid bool
+	spoofing    bool // allowed for workloads that request it
+	allowVXLAN  bool
+	allowIPIP   bool
+	vxlanPort   uint32
+	// wireGuardPorts are the UDP ports of IPv4 and IPv6.
+	wireGuardPorts []uint32
+	ipip           bool
+	ipv6           bool // there is a pool of IPv6 addresses
+	failsafeIn     []failsafe
+	failsafeOut    []failsafe
+	logPrefix      string
+	logRate        uint64
+	logPer         ruleset.RateUnit
+	logBurst       uint32
+	natPorts       [2]uint16
+	natAddress     netip.Addr
+	natInterface   string
+	natHosts       bool // traffic to hosts is not translated either
+	floating       bool
+	loop           ruleset.Action // for service addresses that no endpoint took; Continue for none
+	services       [2]bool        // of IPv4, IPv6: there are such addresses
 }
 
 // failsafe is a port that stays open on host endpoints, whatever the policy.
@@ -87,7 +89,7 @@ func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 		noKernelLog: c.NoKernelLog,
 		keepInvalid: is(f.DisableConntrackInvalidCheck), spoofing: f.WorkloadSourceSpoofing == "Any",
 		allowVXLAN: is(f.AllowVXLANPacketsFromWorkloads), allowIPIP: is(f.AllowIPIPPacketsFromWorkloads),
-		vxlanPort: 4789, logPrefix: cmp.Or(f.LogPrefix, "calico-packet"),
+		logPrefix:    cmp.Or(f.LogPrefix, "calico-packet"),
 		natInterface: f.IptablesNATOutgoingInterfaceFilter,
 		floating:     f.UsesFloatingIPs(),
 		natHosts:     f.NATOutgoingExclusions != nil && *f.NATOutgoingExclusions == "IPPoolsAndHostIPs",
@@ -103,9 +105,8 @@ func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 	default:
 		s.toHost.Action = s.denyVerdict
 	}
-	if f.VXLANPort != nil && *f.VXLANPort > 0 {
-		s.vxlanPort = uint32(*f.VXLANPort)
-	}
+	s.vxlanPort = portOr(f.VXLANPort, 4789)
+	s.wireGuardPorts = []uint32{portOr(f.WireguardListeningPort, 51820), portOr(f.WireguardListeningPortV6, 51821)}
 	s.logRate, s.logBurst = logRate, logBurst
 	if f.LogActionRateLimit != nil {
 		s.logBurst = 5
@@ -127,6 +128,13 @@ func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 		s.loop = ruleset.Reject
 	}
 	return s
+}
+
+func portOr(configured *int, standard uint32) uint32 {
+	if configured != nil && *configured > 0 && *configured <= 65535 {
+		return uint32(*configured)
+	}
+	return standard
 }
 
 // A rule with the Log action logs so many packets a second if no setting says otherwise: a pod that sends without a
@@ -298,7 +306,18 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 			c.fill(s.name+family, members.Reduce(s.nets[i]))
 		}
 	}
+	c.table.AddSet(ruleset.Set{Name: nodePortsSet, Type: ruleset.Ports, Interval: true,
+		Comment: "ports of BFD and of tunnels between nodes", Origin: ClusterSet})
+	want := map[ruleset.Element]bool{portElement(uint16(c.settings.vxlanPort)): true}
+	for _, port := range nodePorts {
+		want[portElement(port)] = true
+	}
+	c.fillElements(nodePortsSet, want)
 }
+
+// nodePorts are the UDP ports of BFD (RFC 5881, its echo, RFC 5883, RFC 7130), VXLAN (RFC 7348, and Linux' own) and
+// Geneve (RFC 8926).
+var nodePorts = []uint16{3784, 3785, 4784, 6784, 4789, 8472, 6081}
 
 // nodeNets are the addresses of all nodes in the table, by the name of the node; "" has those that settings add. The
 // cost of a change is that of one node.
@@ -373,43 +392,56 @@ func (c *Calculator) takeNode(name string, n *model.Node) {
 	c.nodes.replace(c.nodes.tunnels, name, tunnels)
 }
 
-// bgpPorts are the ports on which nodes of the cluster may listen for BGP, by the BGPConfiguration that sets them. The
-// cost of a change is that of one port.
+// bgpPorts are the ports on which nodes of the cluster and their peers may listen for BGP, by the BGPConfiguration or
+// BGPPeer that sets them. The cost of a change is that of one port.
 type bgpPorts struct {
 	members *members.Set
-	of      map[string]uint16
+	of      map[model.Key]uint16
 }
 
 // bgpPort is the port of RFC 4271, for nodes without a listenPort.
 const bgpPort = 179
 
 func newBGPPorts(t *ruleset.Table) bgpPorts {
-	t.AddSet(ruleset.Set{Name: bgpPortsSet, Type: ruleset.Ports, Interval: true, Comment: "BGP ports of nodes",
-		Origin: ClusterSet})
-	p := bgpPorts{members: members.New(false, tableSet{t, bgpPortsSet}), of: map[string]uint16{}}
+	t.AddSet(ruleset.Set{Name: bgpPortsSet, Type: ruleset.Ports, Interval: true,
+		Comment: "BGP ports of nodes and peers", Origin: ClusterSet})
+	p := bgpPorts{members: members.New(false, tableSet{t, bgpPortsSet}), of: map[model.Key]uint16{}}
 	p.members.Add(portElement(bgpPort))
 	return p
 }
 
 func portElement(port uint16) ruleset.Element { return ruleset.Element{Low: port, High: port} }
 
-// take enters the listenPort of a BGPConfiguration of the cluster or of a node; nil is gone.
-func (p *bgpPorts) take(name string, b *model.BGPConfiguration) {
-	var port uint16
+// listenPort is the port that a BGPConfiguration of the cluster or of a node sets, 0 for none.
+func listenPort(name string, b *model.BGPConfiguration) uint16 {
 	if b != nil && (name == "default" || strings.HasPrefix(name, "node.")) {
-		port = b.Spec.ListenPort
+		return b.Spec.ListenPort
 	}
-	before := p.of[name]
+	return 0
+}
+
+// peerPort is the port of a BGPPeer's peerIP, 0 for none.
+func peerPort(p *model.BGPPeer) uint16 {
+	if p == nil {
+		return 0
+	}
+	peer, _ := model.ParsePeerIP(p.Spec.PeerIP) // no port if it cannot be parsed
+	return peer.Port()
+}
+
+// take enters the port that an object sets; 0 for none.
+func (p *bgpPorts) take(k model.Key, port uint16) {
+	before := p.of[k]
 	if port == before {
 		return
 	}
 	if before != 0 {
 		p.members.Remove(portElement(before))
-		delete(p.of, name)
+		delete(p.of, k)
 	}
 	if port != 0 {
 		p.members.Add(portElement(port))
-		p.of[name] = port
+		p.of[k] = port
 	}
 }
 
@@ -419,6 +451,10 @@ func (c *Calculator) fill(set string, nets []netip.Prefix) {
 	for _, n := range nets {
 		want[ruleset.Element{Prefix: n}] = true
 	}
+	c.fillElements(set, want)
+}
+
+func (c *Calculator) fillElements(set string, want map[ruleset.Element]bool) {
 	for _, e := range slices.Collect(c.table.Elements(set)) {
 		if !want[e] {
 			c.table.RemoveElement(set, e)

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
@@ -30,14 +31,19 @@ func TestWorkloadsDoNotReachLoopbackAddresses(t *testing.T) {
 	}
 }
 
-// With the address of its node, a workload's connection to the BGP port of another node would come from a configured
-// peer.
-func TestBGPOfWorkloadsIsNotMasqueraded(t *testing.T) {
+// With the address of its node, a workload's packets would come from a configured BGP peer, or from one end of a BFD
+// session or of a tunnel.
+func TestPacketsOfTheNodeItselfAreNotBorrowed(t *testing.T) {
 	own, node, peer := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("172.16.0.1"),
 		netip.MustParseAddr("172.16.0.2")
+	felix := &model.FelixConfiguration{}
+	felix.Spec.VXLANPort, felix.Spec.WireguardListeningPort = new(4790), new(51900)
 	objects := model.NewSet(pod("default", "w", "10.0.0.1", nil), nodeAt(1, "172.16.0.1/24"),
 		nodeAt(2, "172.16.0.2/24"), model.NewObject(model.ResourceKey(model.KindIPPool, "pool"),
-			&model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.0.0.0/16", NATOutgoing: true}}))
+			&model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.0.0.0/16", NATOutgoing: true}}),
+		model.NewObject(model.ResourceKey(model.KindBGPPeer, "tor"),
+			&model.BGPPeer{Spec: model.BGPPeerSpec{PeerIP: "192.0.2.9:1793"}}),
+		model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix))
 	ports := func(name string, port uint16) *model.Object {
 		b := &model.BGPConfiguration{}
 		b.Spec.ListenPort = port
@@ -48,26 +54,60 @@ func TestBGPOfWorkloadsIsNotMasqueraded(t *testing.T) {
 	c := Build(Config{Node: testNode}, objects, nil)
 	host := &ruleset.Host{SourceFor: func(string, netip.Addr) netip.Addr { return node },
 		IsLocal: func(a netip.Addr) bool { return a == node }}
+	router := netip.MustParseAddr("192.0.2.1")
 	for _, x := range []struct {
 		name        string
 		destination netip.Addr
 		protocol    uint8
 		port        uint16
-		want        netip.Addr
+		borrowed    bool // translated by Manx, and let through if another program has translated it
 	}{
-		{"BGP to a node", peer, 6, 179, own},
-		{"the cluster's listenPort", peer, 6, 1790, own},
-		{"a node's listenPort", peer, 6, 1791, own},
-		{"that of an object which is ignored", peer, 6, 1792, node},
-		{"another port", peer, 6, 80, node},
-		{"another protocol", peer, 17, 179, node},
-		{"BGP to a router outside", netip.MustParseAddr("192.0.2.1"), 6, 179, node},
+		{"BGP to a node", peer, 6, 179, false},
+		{"BGP to a router", router, 6, 179, false},
+		{"the cluster's listenPort", peer, 6, 1790, false},
+		{"a node's listenPort", router, 6, 1791, false},
+		{"the port of an object which is ignored", peer, 6, 1792, true},
+		{"the port of a peer", router, 6, 1793, false},
+		{"another port", peer, 6, 80, true},
+		{"another protocol", peer, 17, 179, true},
+		{"BFD", router, 17, 3784, false},
+		{"multihop BFD to a node", peer, 17, 4784, false},
+		{"VXLAN", router, 17, 4789, false},
+		{"the cluster's VXLAN", router, 17, 4790, false},
+		{"etcd of a node", peer, 6, 2380, false},
+		{"etcd elsewhere", router, 6, 2380, true},
+		{"WireGuard of a node", peer, 17, 51900, false},
+		{"the standard port of WireGuard", peer, 17, 51820, true},
+		{"WireGuard elsewhere", router, 17, 51900, true},
+		{"ICMP", router, 1, 0, true},
+		{"SCTP", router, 132, 7, true},
+		{"GRE", router, 47, 0, false},
+		{"AH", router, 51, 0, false},
+		{"VRRP", router, 112, 0, false},
 	} {
 		p := ruleset.Packet{In: "caliw", Out: "eth0", Source: own, Destination: x.destination, Protocol: x.protocol,
 			SourcePort: 1025, DestinationPort: x.port}
-		if got := c.Table().Eval(host, ruleset.Postrouting, p, nil); !got.Accepted() || got.Packet.Source != x.want {
-			t.Errorf("%s: %+v, want from %s", x.name, got, x.want)
+		want := own
+		if x.borrowed {
+			want = node
 		}
+		if got := c.Table().Eval(host, ruleset.Postrouting, p, nil); !got.Accepted() || got.Packet.Source != want {
+			t.Errorf("%s: %+v, want from %s", x.name, got, want)
+		}
+		p.Source = node // by another program
+		if got := c.Table().Eval(host, ruleset.Postrouting, p, nil); got.Accepted() != x.borrowed ||
+			!x.borrowed && !strings.HasSuffix(got.By.Comment, " with this node's address") {
+			t.Errorf("%s, translated by another program: %+v, want accepted %t", x.name, got, x.borrowed)
+		}
+		p.In = "" // the node's own
+		if got := c.Table().Eval(host, ruleset.Postrouting, p, nil); !got.Accepted() {
+			t.Errorf("%s of the node itself: %+v", x.name, got)
+		}
+	}
+	p := ruleset.Packet{In: "caliw", Out: "eth0", Source: node, Destination: router, Protocol: 6, SourcePort: 179,
+		DestinationPort: 40000}
+	if got := c.Table().Eval(host, ruleset.Postrouting, p, nil); got.Accepted() {
+		t.Errorf("from a BGP port: %+v", got)
 	}
 }
 
