@@ -142,10 +142,8 @@ func TestVMLogsThatTheKernelLacks(t *testing.T) {
 		load    string
 		missing []string
 	}{
-		{"", []string{"the kernel's log until manxd is started with a kernel that can: .*lacks the expression limit",
-			"the flow log records nothing .*lacks the expression limit"}},
-		{"nft_limit", []string{"the kernel's log .*lacks the expression log",
-			"the flow log .*lacks the expression log"}},
+		{"", []string{"the kernel's log until manxd is started with a kernel that can: .*lacks the expression log",
+			"the flow log records nothing .*lacks the expression log"}},
 		{"nft_log", []string{"the kernel's log .*no such file", "the flow log .*no such file"}},
 		{"nfnetlink_log", []string{"the kernel's log .*no such file"}},
 		{"nf_log_syslog", nil},

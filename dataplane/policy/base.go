@@ -14,6 +14,9 @@ const (
 	toWorkload   = "to-workload"
 	sourceCheck  = "source-check"
 	neighbours   = "neighbour-discovery"
+	limited      = "neighbour-discovery-limited"
+	neighbourMap = "neighbour-limits"
+	unspecified  = "unspecified-source"
 	serviceLoop  = "forward-service-loop"
 
 	poolsSet      = "pools"
@@ -30,22 +33,29 @@ const (
 // a base chain of its own, so that to accept in one of them leads on to the next.
 func (c *Calculator) writeBase() {
 	s := &c.settings
-	for _, m := range []string{fromWorkload, toWorkload, sourceCheck} {
+	for _, m := range []string{fromWorkload, toWorkload, sourceCheck, neighbourMap} {
 		c.table.AddMap(ruleset.Map{Name: m})
 	}
 	c.setChain(dispatch(fromWorkload, false, s.deny("no endpoint is known for this interface", normalOut)))
 	c.setChain(dispatch(toWorkload, true, s.deny("no endpoint is known for this interface", normalIn)))
 	c.setChain(dispatch(sourceCheck, false, s.noReturnRoute()))
 
-	c.setChain(&ruleset.Chain{Name: neighbours, Rules: s.neighbourDiscovery()})
+	c.setChain(&ruleset.Chain{Name: limited, Rules: []ruleset.Rule{
+		{Verdict: ruleset.Verdict{Action: ruleset.Lookup, Map: neighbourMap}},
+		{Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: discoveryComment}}})
+	c.setChain(&ruleset.Chain{Name: neighbours, Rules: s.neighbourDiscovery(ruleset.Verdict{Action: ruleset.Goto,
+		Chain: limited})})
+	c.setChain(&ruleset.Chain{Name: neighbours + "-to-host",
+		Rules: s.neighbourDiscovery(ruleset.Verdict{Action: ruleset.Accept})})
+	c.setChain(&ruleset.Chain{Name: unspecified, Rules: s.unspecifiedRules()})
 	source, destination, host := Stage{Subject: SourceWorkload}, Stage{Subject: DestinationWorkload},
 		Stage{Subject: HostItself}
 	c.setChain(&ruleset.Chain{Name: "prerouting-source", Origin: source, Base: base(ruleset.Prerouting, -300),
-		Rules: slices.Concat([]ruleset.Rule{unspecified(), toNeighbours()}, s.toLoopback(),
-			s.from(jump(sourceCheck)))})
+		Rules: slices.Concat(s.fromUnspecified(), s.toLoopback(), s.from(jump(sourceCheck)))})
 	c.writeTunnels()
 	c.setChain(&ruleset.Chain{Name: "input-from-workload", Origin: source, Base: base(ruleset.Input, 0),
-		Rules: append([]ruleset.Rule{toNeighbours()}, s.closed(s.from(jump(fromWorkload)))...)})
+		Rules: slices.Concat([]ruleset.Rule{toNeighbours(neighbours)}, s.fromLinkLocal(),
+			s.closed(s.from(jump(fromWorkload))))})
 	c.setChain(&ruleset.Chain{Name: "input-to-host", Origin: host, Base: base(ruleset.Input, 1),
 		Rules: s.toHostRules()})
 	c.setChain(&ruleset.Chain{Name: "forward-from-workload", Origin: source, Base: base(ruleset.Forward, 0),
@@ -115,14 +125,39 @@ func (s *settings) to(v ruleset.Verdict) []ruleset.Rule {
 	return rules
 }
 
-// unspecified lets duplicate address detection pass, which has no source address that could be routed.
-func unspecified() ruleset.Rule {
-	return ruleset.Rule{
-		Matches: []ruleset.Match{{Field: ruleset.Family, Low: 6},
-			{Field: ruleset.Source, Prefix: netip.MustParsePrefix("::/128")},
-			{Field: ruleset.Protocol, Low: protoICMPv6}},
-		Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "duplicate address detection",
+// fromUnspecified finds packets from ::, which have no route back.
+func (s *settings) fromUnspecified() []ruleset.Rule {
+	rules := s.from(ruleset.Verdict{Action: ruleset.Goto, Chain: unspecified})
+	for i := range rules {
+		rules[i].Matches = append(rules[i].Matches, ruleset.Match{Field: ruleset.Family, Low: 6},
+			ruleset.Match{Field: ruleset.Source, Prefix: netip.MustParsePrefix("::/128")})
 	}
+	return rules
+}
+
+// unspecifiedRules let a workload find out whether its address is free (RFC 4862), and join the group that this needs
+// (RFC 3590, RFC 3810). The host would answer all other packets, by its default route.
+func (s *settings) unspecifiedRules() []ruleset.Rule {
+	var rules []ruleset.Rule
+	for _, kind := range []uint32{131, 132, 135, 143} {
+		m := append(ofDiscovery(kind), ruleset.Match{Field: ruleset.Destination,
+			Prefix: netip.MustParsePrefix("ff00::/8")})
+		rules = append(rules, ruleset.Rule{Matches: m, Verdict: ruleset.Verdict{Action: ruleset.Accept},
+			Comment: "duplicate address detection"})
+	}
+	return append(rules, ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: spoofed,
+		Log: s.dropLog(spoofed)})
+}
+
+// ofDiscovery matches an ICMPv6 type of neighbour discovery or MLD with the hop limit that shows that no router has
+// passed the packet on: 255 (RFC 4861), or 1 (RFC 2710, RFC 3810).
+func ofDiscovery(kind uint32) []ruleset.Match {
+	hops := uint32(255)
+	if kind <= 132 || kind == 143 {
+		hops = 1
+	}
+	return []ruleset.Match{{Field: ruleset.Family, Low: 6}, {Field: ruleset.Protocol, Low: protoICMPv6},
+		{Field: ruleset.ICMP, Low: kind << 8, Mask: 0xff00}, {Field: ruleset.HopLimit, Low: hops}}
 }
 
 // toLoopback drops packets that workloads send to addresses in 127.0.0.0/8. Their interfaces have route_localnet, so
@@ -144,23 +179,49 @@ func (s *settings) toLoopback() []ruleset.Rule {
 const loopback = "a loopback address of this host"
 
 // toNeighbours spares all other packets the rules about neighbour discovery.
-func toNeighbours() ruleset.Rule {
+func toNeighbours(chain string) ruleset.Rule {
 	return ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: 6},
-		{Field: ruleset.Protocol, Low: protoICMPv6}}, Verdict: jump(neighbours)}
+		{Field: ruleset.Protocol, Low: protoICMPv6}}, Verdict: jump(chain)}
 }
 
-// neighbourDiscovery lets workloads find this host as their router, and join multicast groups, whatever the policy.
-func (s *settings) neighbourDiscovery() []ruleset.Rule {
+const discoveryComment = "neighbour discovery"
+
+// neighbourDiscovery lets workloads find this host as their router, and join multicast groups, whatever the policy. It
+// is for packets that come to this host: none of them is forwarded.
+func (s *settings) neighbourDiscovery(v ruleset.Verdict) []ruleset.Rule {
 	var rules []ruleset.Rule
 	for _, p := range s.prefixes {
 		for _, kind := range []uint32{130, 131, 132, 133, 135, 136} {
-			rules = append(rules, ruleset.Rule{
-				Matches: []ruleset.Match{{Field: ruleset.InInterface, Name: p + "*"}, {Field: ruleset.Family, Low: 6},
-					{Field: ruleset.Protocol, Low: protoICMPv6}, {Field: ruleset.ICMP, Low: kind << 8, Mask: 0xff00}},
-				Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "neighbour discovery"})
+			rules = append(rules, ruleset.Rule{Verdict: v, Comment: discoveryComment,
+				Matches: append([]ruleset.Match{{Field: ruleset.InInterface, Name: p + "*"}}, ofDiscovery(kind)...)})
 		}
 	}
 	return rules
+}
+
+// fromLinkLocal limits what else begins at a link-local address, which the source check cannot hold against a workload:
+// to answer, the host needs an entry in its table of neighbours.
+func (s *settings) fromLinkLocal() []ruleset.Rule {
+	rules := s.from(ruleset.Verdict{Action: ruleset.Lookup, Map: neighbourMap})
+	for i := range rules {
+		rules[i].Matches = append(rules[i].Matches, ruleset.Match{Field: ruleset.Family, Low: 6},
+			ruleset.Match{Field: ruleset.Source, Prefix: netip.MustParsePrefix("fe80::/10")},
+			ruleset.Match{Field: ruleset.ConnState, Mask: ruleset.ConnNew})
+	}
+	return rules
+}
+
+// neighbourLimit bounds the packets of a workload that may each make an entry in the host's table of neighbours, which
+// has 1024 at most, for all interfaces and network namespaces together. The kernel frees entries that are older than
+// five seconds when the table is full, so a workload fills 80 at most. A pod sends about ten such packets when it
+// starts, and then one or two a minute for each of its addresses.
+var neighbourLimit = ruleset.Limit{Packets: 10, Burst: 30}
+
+// neighbourChain is the limit of one workload. The kernel keeps the state in the rule, so nothing else is in the chain:
+// see rates.chains.
+func neighbourChain(iface string) *ruleset.Chain {
+	return &ruleset.Chain{Name: "neighbours/" + iface, Rules: []ruleset.Rule{{Over: neighbourLimit, Counter: true,
+		Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "too many packets of neighbour discovery"}}}
 }
 
 // toHostRules write the rules for packets from workloads to this host that their policies allow.
@@ -168,7 +229,8 @@ func (s *settings) toHostRules() []ruleset.Rule {
 	if s.toHost.Action == ruleset.Accept {
 		return nil
 	}
-	rules := append([]ruleset.Rule{toNeighbours()}, s.from(ruleset.Verdict{Action: ruleset.Accept})...)
+	rules := append([]ruleset.Rule{toNeighbours(neighbours + "-to-host")},
+		s.from(ruleset.Verdict{Action: ruleset.Accept})...)
 	for i := len(rules) - len(s.prefixes); i < len(rules); i++ {
 		rules[i].Matches = append(rules[i].Matches, established)
 	}

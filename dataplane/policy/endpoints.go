@@ -199,6 +199,10 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	} else {
 		c.table.SetVerdict(sourceCheck, iface, ruleset.Verdict{})
 	}
+	limit := neighbourChain(iface)
+	c.setChain(limit)
+	own = append(own, limit.Name)
+	c.table.SetVerdict(neighbourMap, iface, jump(limit.Name))
 	for _, name := range e.own {
 		if !slices.Contains(own, name) {
 			c.table.DeleteChain(name)
@@ -212,7 +216,7 @@ func (c *Calculator) withdraw(e *endpoint) {
 	if e.iface == "" {
 		return
 	}
-	for _, m := range []string{toWorkload, fromWorkload, sourceCheck} {
+	for _, m := range []string{toWorkload, fromWorkload, sourceCheck, neighbourMap} {
 		c.table.SetVerdict(m, e.iface, ruleset.Verdict{})
 	}
 	for _, name := range e.own {

@@ -11,6 +11,7 @@ type Packet struct {
 	Protocol                    uint8
 	SourcePort, DestinationPort uint16 // of TCP, UDP, UDP-Lite, DCCP and SCTP
 	ICMPType, ICMPCode          uint8
+	HopLimit                    uint8 // or TTL
 	// of the connection: ConnEstablished, ..., ConnDNAT, ...; a State of 0 is ConnNew
 	State, Status uint32
 	Mark          uint32

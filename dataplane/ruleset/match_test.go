@@ -23,6 +23,7 @@ func TestMatches(t *testing.T) {
 	six := Packet{Source: addr("fd00::1"), Destination: addr("fd00::2"), Protocol: protoTCP, SourcePort: 1024,
 		DestinationPort: 443}
 	sctp := Packet{Source: addr("10.0.0.1"), Destination: addr("10.0.0.2"), Protocol: protoSCTP, DestinationPort: 443}
+	hop := Packet{Source: addr("fe80::1"), Destination: addr("fe80::2"), Protocol: protoICMPv6, HopLimit: 255}
 	related := ping
 	related.State = ConnRelated
 	dnatted := six
@@ -58,6 +59,9 @@ func TestMatches(t *testing.T) {
 		{"a bit among others of the status", dnatted, Match{Field: ConnStatus, Mask: ConnDNAT}, true},
 		{"trap: not DNATed is a test of the bit, not of the word", dnatted,
 			not(Match{Field: ConnStatus, Mask: ConnDNAT}), false},
+		{"hop limit", hop, Match{Field: HopLimit, Low: 255}, true},
+		{"another hop limit", hop, Match{Field: HopLimit, Low: 254}, false},
+		{"not another hop limit", hop, not(Match{Field: HopLimit, Low: 254}), true},
 		{"a missing set", ping, inSet(Source, "none"), false},
 		{"not in a missing set", ping, not(inSet(Source, "none")), false},
 		{"an unknown field", ping, Match{Field: 99, Not: true}, false},

@@ -79,7 +79,7 @@ func (r *Rule) conditions() []string {
 }
 
 func (m *Match) impliesFamily() bool {
-	return slices.Contains([]Field{Source, Destination, SourceEndpoint, DestinationEndpoint}, m.Field)
+	return slices.Contains([]Field{Source, Destination, SourceEndpoint, DestinationEndpoint, HopLimit}, m.Field)
 }
 
 func (m *Match) impliesProtocol(c context) bool {
@@ -162,6 +162,8 @@ func (m *Match) text(c context) string {
 		return "fib daddr type " + m.not() + "local"
 	case SourceOfOutInterface:
 		return "fib saddr . oif type " + m.not() + "local"
+	case HopLimit:
+		return fmt.Sprintf("%s %s%d", map[uint32]string{4: "ip ttl", 6: "ip6 hoplimit"}[c.family], m.not(), m.Low)
 	}
 	return fmt.Sprintf("field %d", m.Field)
 }

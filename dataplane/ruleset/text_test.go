@@ -147,6 +147,8 @@ func hookRules() map[Base][]named {
 		{Postrouting, Filter, 100}: {
 			rule("fib saddr . oif type != local accept", verdict(Accept),
 				Match{Field: SourceOfOutInterface, Not: true}),
+			rule("ip6 hoplimit 255 accept", verdict(Accept), ipv6, Match{Field: HopLimit, Low: 255}),
+			rule("ip ttl != 1 drop", verdict(Drop), ipv4, Match{Field: HopLimit, Low: 1, Not: true}),
 		},
 		{Postrouting, NAT, 110}: {
 			rule("masquerade", verdict(Masquerade)),
@@ -178,7 +180,7 @@ func TestRuleText(t *testing.T) {
 
 // A name without a rendered rule is a missing case.
 func TestEveryFieldAndActionHasText(t *testing.T) {
-	for f := Family; f <= SourceOfOutInterface; f++ {
+	for f := Family; f <= HopLimit; f++ {
 		if text := (Match{Field: f}).String(); strings.HasPrefix(text, "field") {
 			t.Errorf("field %d: %s", f, text)
 		}

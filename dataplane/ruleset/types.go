@@ -89,6 +89,7 @@ const (
 	SourceLocal          // the source is an address of this host
 	DestinationLocal     // the destination is an address of this host
 	SourceOfOutInterface // the source is an address of the outgoing interface
+	HopLimit             // [Low] the hop limit of IPv6 or the TTL of IPv4; needs a Match of Family before it
 )
 
 // Bits of ConnState and ConnStatus, as the kernel has them.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/gopacket/gopacket"
@@ -28,6 +29,15 @@ func Frame(t testing.TB, from, to net.HardwareAddr, ip gopacket.NetworkLayer,
 		ether.EthernetType = layers.EthernetTypeIPv6
 	}
 	return Bytes(t, ip, append([]gopacket.SerializableLayer{ether, ip.(gopacket.SerializableLayer)}, above...)...)
+}
+
+// Ethernet returns a frame with a complete packet.
+func Ethernet(from, to net.HardwareAddr, ip []byte) []byte {
+	kind := layers.EthernetTypeIPv4
+	if ip[0]>>4 == 6 {
+		kind = layers.EthernetTypeIPv6
+	}
+	return slices.Concat(to, from, []byte{byte(kind >> 8), byte(kind & 0xff)}, ip)
 }
 
 // Bytes returns layers as they are on the wire. ip is what checksums of transports include.

@@ -50,6 +50,13 @@ func (e *encoder) match(m ruleset.Match) error {
 			e.keepBits(host32(m.Mask))
 		}
 		e.compare(m.Not, host32(m.Low&m.Mask))
+	case ruleset.HopLimit:
+		if e.family == 0 {
+			return fmt.Errorf("it matches a hop limit without a family before")
+		}
+		at := map[uint32]uint32{4: 8, 6: 7}[e.family]
+		e.add(&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: 1})
+		e.compare(m.Not, []byte{byte(m.Low)})
 	default:
 		return e.matchRoute(m)
 	}

@@ -52,6 +52,7 @@ var packetMatches = []ruleset.Match{
 	{Field: ruleset.SourceLocal},
 	{Field: ruleset.DestinationLocal},
 	{Field: ruleset.SourceOfOutInterface},
+	{Field: ruleset.HopLimit, Low: 64},
 }
 
 // sentPacket is a packet that the test sends: of UDP from port 4000, or of ICMP.
@@ -72,7 +73,7 @@ var sentPackets = []sentPacket{
 
 func (p sentPacket) packet() ruleset.Packet {
 	r := ruleset.Packet{Out: "e0", Source: addr("10.1.0.5"), Destination: p.destination.Addr(), Mark: p.mark,
-		State: ruleset.ConnNew}
+		State: ruleset.ConnNew, HopLimit: 64}
 	if p.destination.Addr().Is6() {
 		r.Source = addr("fd01::5")
 	}
@@ -161,7 +162,7 @@ func needed(m ruleset.Match) []ruleset.Match {
 		return []ruleset.Match{icmp}
 	case m.Set == "n6/a" || m.Set == "e6/a" || m.Prefix.IsValid() && m.Prefix.Addr().Is6():
 		return []ruleset.Match{ipv6}
-	case m.Set != "" || m.Prefix.IsValid():
+	case m.Set != "" || m.Prefix.IsValid() || m.Field == ruleset.HopLimit:
 		return []ruleset.Match{ipv4}
 	}
 	return nil

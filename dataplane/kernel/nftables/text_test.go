@@ -107,6 +107,8 @@ var ruleTexts = []ruleText{
 		"fib daddr type != local"},
 	{"address of the outgoing interface", matching(ruleset.Match{Field: ruleset.SourceOfOutInterface}),
 		"fib saddr . oif type local"},
+	{"hop limit", matching(ipv6, ruleset.Match{Field: ruleset.HopLimit, Low: 255}), "ip6 hoplimit 255"},
+	{"not this TTL", matching(ipv4, ruleset.Match{Field: ruleset.HopLimit, Not: true, Low: 1}), "ip ttl != 1"},
 
 	{"limit of packets", ruleset.Rule{Over: ruleset.Limit{Packets: 100, Burst: 20}, Verdict: ruleset.Verdict{
 		Action: ruleset.Drop}}, "limit rate over 100/second burst 20 packets drop"},

@@ -118,7 +118,7 @@ func (e *explanation) follow() {
 	a := e.answer
 	e.packet = ruleset.Packet{Source: a.Source.Address, Destination: a.Destination.Address, Protocol: a.Flow.Protocol,
 		SourcePort: a.Flow.SourcePort, DestinationPort: a.Flow.Port, ICMPType: a.Flow.ICMPType,
-		ICMPCode: a.Flow.ICMPCode}
+		ICMPCode: a.Flow.ICMPCode, HopLimit: hopLimit(a.Flow)}
 	if hasPorts(a.Flow.Protocol) && a.Flow.Port == 0 {
 		e.note("no port was given: rules about ports do not match; use %s/PORT",
 			ProtocolName(a.Flow.Protocol))
@@ -133,6 +133,18 @@ func (e *explanation) follow() {
 		e.hop(to, true)
 	}
 	e.conclude()
+}
+
+// hopLimit is the one with which a host sends such a packet: routers do not pass on neighbour discovery and MLD.
+func hopLimit(f Flow) uint8 {
+	switch {
+	case f.Protocol != protoICMPv6:
+	case f.ICMPType >= 130 && f.ICMPType <= 132, f.ICMPType == 143:
+		return 1
+	case f.ICMPType >= 133 && f.ICMPType <= 137:
+		return 255
+	}
+	return 64
 }
 
 // hop evaluates the packet with the rules of one node; last reports whether the destination is there, or the rest of
