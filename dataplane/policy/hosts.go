@@ -113,6 +113,9 @@ func (c *Calculator) settleHosts() {
 		c.clearHosts()
 		return
 	}
+	for _, chain := range discoveryChains() {
+		c.setChain(chain)
+	}
 	used := map[*endpoint][]*list{}
 	get := func(e *endpoint, p purpose) *list {
 		l := c.listFor(e, p)
@@ -187,10 +190,11 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 	}
 	skip(ruleset.Match{Field: field, Name: "lo"})
 	if !s.purpose.forward() {
-		for _, kind := range discovery {
-			skip(ruleset.Match{Field: ruleset.Family, Low: 6}, ruleset.Match{Field: ruleset.Protocol, Low: protoICMPv6},
-				ruleset.Match{Field: ruleset.ICMP, Low: kind << 8, Mask: 0xff00})
+		discovery := hostDiscovery
+		if s.base.Hook == ruleset.Prerouting {
+			discovery = hostDiscoveryEarly
 		}
+		chain.Rules = append(chain.Rules, toNeighbours(discovery))
 	}
 	if !s.all {
 		for _, p := range c.settings.prefixes {
@@ -218,6 +222,29 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 	return chain
 }
 
+// Chains that accept discovery: of packets for this host and from it, and of packets that may not be for this host.
+const (
+	hostDiscovery      = "host-discovery"
+	hostDiscoveryEarly = "host-discovery-early"
+)
+
+// discoveryChains let discovery pass, and nothing that only has its ICMPv6 type and would be forwarded.
+func discoveryChains() []*ruleset.Chain {
+	rest, early := &ruleset.Chain{Name: hostDiscovery}, &ruleset.Chain{Name: hostDiscoveryEarly}
+	for _, kind := range discovery {
+		rest.Rules = append(rest.Rules, ruleset.Rule{Matches: ofDiscovery(kind),
+			Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: discoveryComment})
+	}
+	for _, to := range []ruleset.Match{
+		{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("fe80::/10")},
+		{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("ff00::/8")}, {Field: ruleset.DestinationLocal},
+	} {
+		early.Rules = append(early.Rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: 6}, to},
+			Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: rest.Name}})
+	}
+	return []*ruleset.Chain{rest, early}
+}
+
 // discovery is by which ICMPv6 packets neighbours, routers and groups find each other (RFC 4861, RFC 2710, RFC 3810).
 // Like ARP, it is not up to policy: a host endpoint without a policy for it would lose all neighbours, and failsafe
 // ports with them.
@@ -239,6 +266,9 @@ func (c *Calculator) clearHosts() {
 	for _, s := range hostStages {
 		c.table.DeleteChain(s.name)
 		c.table.DeleteMap(s.name)
+	}
+	for _, chain := range discoveryChains() {
+		c.table.DeleteChain(chain.Name)
 	}
 	for _, e := range c.endpoints {
 		if e.host != nil {

@@ -139,12 +139,32 @@ func TestHostEndpointsKeepTheirNeighbours(t *testing.T) {
 			host := &ruleset.Host{IsLocal: func(a netip.Addr) bool { return a == here }}
 			for kind, want := range map[uint8]bool{128: false, 130: true, 133: true, 134: true, 135: true, 136: true,
 				137: false, 143: true} {
+				hops := uint8(255)
+				if kind < 133 || kind == 143 {
+					hops = 1
+				}
 				in := ruleset.Packet{In: "eth0", Source: router, Destination: here, Protocol: 58, ICMPType: kind,
-					State: ruleset.ConnUntracked}
+					State: ruleset.ConnUntracked, HopLimit: hops}
 				out := ruleset.Packet{Out: "eth0", Source: here, Destination: router, Protocol: 58, ICMPType: kind,
-					State: ruleset.ConnUntracked}
+					State: ruleset.ConnUntracked, HopLimit: hops}
 				if got := table.EvalInput(host, in, nil).Accepted(); got != want {
 					t.Errorf("%s, %+v: type %d gets in: %v, want %v", iface, early, kind, got, want)
+				}
+				group := in
+				group.Destination = netip.MustParseAddr("ff02::1:ff00:1")
+				if got := table.EvalInput(host, group, nil).Accepted(); got != want {
+					t.Errorf("%s, %+v: type %d to a group gets in: %v, want %v", iface, early, kind, got, want)
+				}
+				far := in
+				far.HopLimit = 64
+				if table.EvalInput(host, far, nil).Accepted() {
+					t.Errorf("%s, %+v: type %d gets in after routers", iface, early, kind)
+				}
+				through := in
+				through.Out, through.Destination = "calip", netip.MustParseAddr("fd00::2")
+				if (early.DoNotTrack && iface != "*" || early.PreDNAT) &&
+					table.Eval(host, ruleset.Prerouting, through, nil).Accepted() {
+					t.Errorf("%s, %+v: type %d goes through", iface, early, kind)
 				}
 				if got := table.EvalOutput(host, out, nil).Accepted(); got != want {
 					t.Errorf("%s, %+v: type %d gets out: %v, want %v", iface, early, kind, got, want)
