@@ -169,6 +169,7 @@ func TestFilesWaitForTheVersionOfTheWorkload(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "endpoint-status")
 	w.agent = newHostAgent(Config{Kernel: w.fake, NodeName: "node-1", Logger: zap.NewNop(), WithPolicy: true,
 		EndpointStatusDir: func(string) string { return dir }}, func() time.Time { return w.clock })
+	w.agent.loop.Background = func(f func()) { f() }
 	w.fake.PutLink(kernel.Link{Index: podLink, Name: "cali1", MTU: 1500, Up: true, Running: true})
 	node := nodeObject("node-1", "10.1.0.5/24", "")
 	pod := func(version int64) *model.Object {

@@ -38,6 +38,7 @@ func TestLearnedRoutesFlushRoutesAlone(t *testing.T) {
 		Type: kernel.Unicast, NextHops: []kernel.NextHop{{Link: 2}}})
 	now := time.Unix(1e9, 0)
 	a := newHostAgent(Config{Kernel: fake, NodeName: "node-1", Logger: zap.NewNop()}, func() time.Time { return now })
+	a.loop.Background = func(f func()) { f() }
 	counts := make([]int, len(a.targets))
 	for i, target := range a.targets {
 		if !learns(target) {
@@ -58,6 +59,7 @@ func TestLearnedRoutesFlushRoutesAlone(t *testing.T) {
 
 	a.SetState(State{Reader: baseObjects(), All: true})
 	step("the first state", true)
+	step("connections of its workloads are forgotten", true)
 	announce("192.0.2.0/24")
 	step("a learned route", false)
 	if s, _ := a.Route(netip.MustParsePrefix("192.0.2.0/24")); s.Phase != "applied" {

@@ -238,7 +238,8 @@ func (w *wiring) last() []step {
 		{"check the gateway's hardware address", w.settleMAC},
 	}
 	if !w.Routed {
-		steps = append(steps, step{"add the host's routes", w.hostRoutes})
+		steps = append(steps, step{"forget connections of the addresses", w.forgetConnections},
+			step{"add the host's routes", w.hostRoutes})
 	}
 	return append(steps, step{"forget neighbours that did not answer yet", w.forgetNeighbours})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"runtime"
 	"slices"
@@ -409,4 +410,63 @@ func TestEarlyPacketsDoNotDelayLaterOnes(t *testing.T) {
 
 func (h *podHost) neighbour(p Pod, a netip.Addr) string {
 	return h.ip("-n", h.name, "neigh", "show", a.String(), "dev", p.HostIf)
+}
+
+// Connections of whoever had an address before end before it gets a route; those of other addresses go on.
+func TestAttachForgetsConnectionsOfTheAddresses(t *testing.T) {
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("nftables is not installed")
+	}
+	h := newPodHost(t)
+	h.ip("netns", "exec", h.name, "nft", "add table inet t; add chain inet t o "+
+		"{ type filter hook output priority 0; }; add rule inet t o ct state new counter")
+	connect := func(to string) {
+		t.Helper()
+		h.ip("-n", h.name, "link", "set", "lo", "up")
+		h.ip("-n", h.name, "addr", "add", to, "dev", "lo")
+		err := h.do(func() error {
+			c, err := net.Dial("udp", net.JoinHostPort(to, "7"))
+			if err == nil {
+				_, err = c.Write([]byte("x"))
+				c.Close()
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.ip("-n", h.name, "addr", "del", to, "dev", "lo")
+	}
+	for _, a := range []string{"10.65.0.1", "10.65.0.2", "fd65::1"} {
+		connect(a)
+	}
+	entries := func() (text string) {
+		err := h.do(func() error {
+			b, err := os.ReadFile("/proc/thread-self/net/nf_conntrack")
+			text = string(b)
+			return err
+		})
+		if err != nil {
+			t.Skipf("the kernel does not show its connections: %v", err)
+		}
+		return text
+	}
+	six := "dst=fd65:0000:0000:0000:0000:0000:0000:0001 "
+	if text := entries(); !strings.Contains(text, "dst=10.65.0.1 ") || !strings.Contains(text, six) {
+		t.Fatalf("no connections:\n%s", text)
+	}
+	routed := h.pod("10.65.0.2")
+	routed.Routed = true
+	for _, p := range []Pod{h.pod("10.65.0.1", "fd65::1"), routed} {
+		if _, err := h.attach(p, Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := entries()
+	if strings.Contains(text, "dst=10.65.0.1 ") || strings.Contains(text, six) {
+		t.Errorf("a connection goes on to the next workload with its address:\n%s", text)
+	}
+	if !strings.Contains(text, "dst=10.65.0.2 ") {
+		t.Errorf("a connection is gone whose address the agent routes:\n%s", text)
+	}
 }

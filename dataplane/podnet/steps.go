@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/conntrack"
 )
 
 func (w *wiring) removeOld() error {
@@ -164,6 +166,26 @@ func (w *wiring) settleMAC() error {
 			time.Sleep(100 * time.Millisecond)
 		}
 	}
+}
+
+// forgetConnections deletes what the kernel knows of connections with whoever had the addresses before: established
+// ones pass regardless of policy. Where a route to this interface is there, the agent was faster, and forgot them.
+func (w *wiring) forgetConnections() error {
+	var fresh []netip.Addr
+	for _, a := range w.Addresses {
+		r, err := w.host.routeTo(a)
+		if err != nil {
+			return err
+		}
+		if r == nil || r.link != w.outside.index {
+			fresh = append(fresh, a)
+		}
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	_, err := conntrack.New(nil).ForgetConnections(fresh)
+	return err
 }
 
 func (w *wiring) hostRoutes() error {

@@ -43,6 +43,7 @@ type extras struct {
 	endpoints []*Endpoint   // the first one counts
 	static    *Static       // the route to a peer; nil for none, without a gateway if it is gone
 	served    *kernel.Route // the last route to a local workload with the address, until it departs
+	fresh     bool          // nothing led to the address, and its connections are forgotten
 	note      string        // why there is no route, or a remark about it
 	since     time.Time     // of note
 }
@@ -59,7 +60,7 @@ func (x *extras) via() netip.Addr {
 
 // none reports whether there are no extras.
 func (x *extras) none() bool {
-	return len(x.endpoints) == 0 && x.static == nil && x.served == nil && x.note == ""
+	return len(x.endpoints) == 0 && x.static == nil && x.served == nil && !x.fresh && x.note == ""
 }
 
 func (s *state) source() Source {

@@ -7,10 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
 // move simulates how the address 10.244.1.8 of cali2 moves to another workload.
@@ -88,7 +90,7 @@ func TestAddressOfAWorkloadChangesHands(t *testing.T) {
 		{"to another interface: the old route, the connections, then the new route", func(m *move) {
 			m.owner("cali1")
 			m.flush("moved", "delete "+toCali2)
-			if s := rowOf(m.target, moving); s.Reason != departedNote {
+			if s := rowOf(m.target, moving); s.Reason != (&departure{}).note() {
 				m.t.Errorf("%+v", s)
 			}
 			m.checkDeparted("moved", moving)
@@ -234,4 +236,107 @@ func TestAddressChangedHandsBetweenTwoRuns(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An address that comes to a workload waits for the connections of whoever had it before. One that the kernel routes to
+// the workload's interface already does not, whichever program made the route.
+func TestAddressArrivesAtAWorkload(t *testing.T) {
+	at := func(metric uint32, protocol kernel.Protocol, link int) *kernel.Route {
+		return &kernel.Route{Dst: prefix(moving), Metric: metric, Protocol: protocol, Type: kernel.Unicast,
+			Scope: kernel.ScopeLink, NextHops: []kernel.NextHop{{Link: link}}}
+	}
+	for _, c := range []struct {
+		rule  string
+		route *kernel.Route
+		waits bool
+	}{
+		{"no route", nil, true},
+		{"of an earlier run", at(1024, kernel.ProtocolCalico, 7), false},
+		{"of calico/node", at(0, kernel.ProtocolCalico, 7), false},
+		{"of the CNI plugin", at(1024, kernel.ProtocolBoot, 7), false},
+		{"of an administrator", at(50, 4, 7), false},
+		{"to another node", &kernel.Route{Dst: prefix(moving), Metric: 512, Protocol: kernel.ProtocolBIRD,
+			Type:     kernel.Unicast,
+			NextHops: []kernel.NextHop{{Link: 2, Gateway: netip.MustParseAddr("10.1.0.9")}}}, true},
+		{"to another workload, with another metric", at(0, kernel.ProtocolCalico, 5), true},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			m := &move{t: t, fake: testKernel(), config: Config{WorkloadPrefixes: []string{"cali"}}}
+			m.fake.PutLink(kernel.Link{Index: 7, Name: "cali2", Up: true, Running: true})
+			if c.route != nil {
+				m.fake.PutRoute(*c.route)
+			}
+			m.target = New(m.fake, func() time.Time { return time.Unix(1e9, 0) })
+			loop := reconcile.NewLoop()
+			var background func()
+			loop.Background = func(f func()) { background = f }
+			m.target.ForgetConnections(m.fake, loop, zap.NewNop())
+			m.owner("cali2")
+			served := func() bool {
+				_, _, _ = m.target.Flush()
+				return slices.ContainsFunc(m.fake.Log(), func(s string) bool { return s == "add "+toCali2 })
+			}
+			if c.waits {
+				if served() || background == nil {
+					t.Fatalf("there is a route before the connections are forgotten: %+v", rowOf(m.target, moving))
+				}
+				if s := rowOf(m.target, moving); s.Reason != (&departure{arrived: true}).note() {
+					t.Errorf("%+v", s)
+				}
+				background()
+				if log := m.fake.Log(); !slices.Contains(log, "forget connections of 10.244.1.8") {
+					t.Errorf("%q", log)
+				}
+				background = nil
+				if !served() {
+					t.Error("there is no route after the connections are forgotten")
+				}
+			}
+			for range 3 { // the interface goes down and up, and the address stays
+				_, _, _ = m.target.Flush()
+				m.link(7, "cali2", false)
+				_, _, _ = m.target.Flush()
+				m.link(7, "cali2", true)
+			}
+			if _, _, _ = m.target.Flush(); background != nil {
+				t.Error("connections of a workload that was here are forgotten")
+			}
+		})
+	}
+}
+
+// The connections are forgotten while the interface is made, so that the route need not wait. Those of an address that
+// no workload gets are not.
+func TestConnectionsAreForgottenBeforeTheInterfaceExists(t *testing.T) {
+	m := newMove(t)
+	loop := reconcile.NewLoop()
+	loop.Background = func(f func()) { f() }
+	m.target.ForgetConnections(m.fake, loop, zap.NewNop())
+	m.config.Endpoints = append(m.config.Endpoints[:2:2], Endpoint{Name: "default/of-cali5", Interface: "cali5",
+		Addresses: "10.244.1.20/32 10.1.0.1/32"})
+	m.target.SetServers(map[netip.Addr]string{netip.MustParseAddr("10.1.0.1"): "etcd"})
+	m.target.Configure(m.config)
+	m.flush("without interface", "forget connections of 10.244.1.20")
+	m.flush("without interface")
+	m.link(15, "cali5", true)
+	m.flush("with it", "add 10.244.1.20/32 dev #15 proto 80 scope link metric 1024")
+}
+
+// The CNI plugin makes the route, after it has forgotten the connections, while the address waits for its turn.
+func TestThePluginMakesTheRouteOfAWaitingAddress(t *testing.T) {
+	m := newMove(t)
+	loop := reconcile.NewLoop()
+	loop.Background = func(func()) {} // still busy with another address
+	m.target.ForgetConnections(m.fake, loop, zap.NewNop())
+	m.target.forgetter.forgetting = true
+	m.link(15, "cali5", true)
+	m.config.Endpoints = append(m.config.Endpoints, Endpoint{Name: "default/of-cali5", Interface: "cali5",
+		Addresses: "10.244.1.20/32"})
+	m.target.Configure(m.config)
+	m.flush("it waits")
+	r := kernel.Route{Dst: prefix("10.244.1.20/32"), Metric: 1024, Protocol: kernel.ProtocolBoot, Type: kernel.Unicast,
+		Scope: kernel.ScopeLink, NextHops: []kernel.NextHop{{Link: 15}}}
+	m.fake.PutRoute(r)
+	m.target.Handle([]kernel.Event{{Type: kernel.EventRoute, Route: r}})
+	m.flush("the plugin's route is taken over", "replace 10.244.1.20/32 dev #15 proto 80 scope link metric 1024")
 }

@@ -280,6 +280,7 @@ func (t *Target) Resync() { t.resync.want(t.now()) }
 func (t *Target) Flush() (steps, failures int, err error) {
 	t.updateMissing()
 	t.takeForgotten()
+	t.settleArrived()
 	now := t.now()
 	if t.resync.due(now, t.table.Failures()) {
 		err = t.readAll(now)
@@ -422,7 +423,7 @@ func (t *Target) decideDirty() {
 		p, s := t.table.rows.Prefix(n), t.known(n)
 		route, note := t.decide(n, p, &s)
 		if t.departs(n, p, &s, route) {
-			route, note = 0, departedNote
+			route, note = 0, t.departures[p].note()
 		}
 		t.table.want(n, route)
 		if s.note != note {

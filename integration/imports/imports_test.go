@@ -97,7 +97,7 @@ var allowed = []struct {
 	{"dataplane/endpointstatus", []string{"dataplane/hoststate", "dataplane/kernel", "dataplane/reconcile",
 		"datastore/model", "datastore/safefile"}},
 	{"dataplane/netnslock", nil},
-	{"dataplane/podnet", []string{"dataplane/kernel/netlink"}},
+	{"dataplane/podnet", []string{"dataplane/kernel/conntrack", "dataplane/kernel/netlink"}},
 	{"dataplane/shape", []string{"dataplane/hoststate", "dataplane/reconcile", "dataplane/kernel",
 		"dataplane/kernel/tc"}},
 	{"dataplane/targettest", []string{"dataplane/hoststate", "dataplane/reconcile", "dataplane/kernel",
@@ -175,7 +175,7 @@ func TestUnlinked(t *testing.T) {
 // pluginLinks is all that the CNI plugin links beside the standard library: a runtime starts it twice for each pod, and
 // linked packages are initialized each time.
 var pluginLinks = []string{module + "cmd/manx-cni", module + "cni", module + "dataplane/podnet",
-	module + "datastore/safefile",
+	module + "dataplane/kernel/conntrack", module + "datastore/safefile",
 	module + "dataplane/kernel/netlink", "github.com/containernetworking/cni/pkg/...", "github.com/vishvananda/netns",
 	"golang.org/x/sys/unix"}
 

@@ -14,8 +14,8 @@ import (
 // Connections is the table in which the kernel keeps the connections that pass through the host.
 type Connections interface {
 	// ForgetConnections deletes the connections from and to addresses, before and after translation, so that the next
-	// packet of each begins a new one. It reads the table once for each family, without holding up other work, and
-	// returns how many it deleted.
+	// packet of each begins a new one. It reads the table once, without holding up other work, and returns how many it
+	// deleted.
 	ForgetConnections(addresses []netip.Addr) (int, error)
 }
 
@@ -36,7 +36,10 @@ const (
 const nfgenHeader = 4
 
 // connection is the kernel's identity of an entry of the table.
-type connection struct{ original, zone, id []byte }
+type connection struct {
+	family             byte
+	original, zone, id []byte
+}
 
 // Conn is the table of a network namespace.
 type Conn struct{ namespace *netlink.Namespace }
@@ -53,30 +56,27 @@ func (c *Conn) ForgetConnections(addresses []netip.Addr) (deleted int, err error
 		return 0, err
 	}
 	defer s.Close()
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		wanted := map[string]bool{} // in the kernel's form
-		for _, a := range addresses {
-			if a = a.Unmap(); a.Is4() == (family == unix.AF_INET) {
-				wanted[string(a.AsSlice())] = true
-			}
-		}
-		if len(wanted) == 0 {
-			continue
-		}
-		n, err := forget(s, family, wanted)
-		deleted += n
-		if err != nil {
-			return deleted, fmt.Errorf("forget connections of addresses that left their workloads: %w", err)
-		}
+	wanted := map[string]bool{} // in the kernel's form
+	for _, a := range addresses {
+		wanted[string(a.Unmap().AsSlice())] = true
+	}
+	if len(wanted) == 0 {
+		return 0, nil
+	}
+	if deleted, err = forget(s, wanted); err != nil {
+		return deleted, fmt.Errorf("forget connections of addresses: %w", err)
 	}
 	return deleted, nil
 }
 
-func forget(s *netlink.Socket, family byte, addresses map[string]bool) (deleted int, err error) {
+// header begins a message about connections of a family, or of all of them (unix.AF_UNSPEC).
+func header(b *netlink.Builder, family byte) { b.Buf = append(b.Buf, family, unix.NFNETLINK_V0, 0, 0) }
+
+func forget(s *netlink.Socket, addresses map[string]bool) (deleted int, err error) {
 	var found []connection
-	header := func(b *netlink.Builder) { b.Buf = append(b.Buf, family, unix.NFNETLINK_V0, 0, 0) }
 	// An answer that changes while it is read is good enough: a new connection has no route, and is not established.
-	_, err = s.DumpOnce(ctGet, header, func(m netlink.Message) {
+	// The kernel walks its whole table for each dump, so one of all families takes half the time of two.
+	_, err = s.DumpOnce(ctGet, func(b *netlink.Builder) { header(b, unix.AF_UNSPEC) }, func(m netlink.Message) {
 		if c, ok := connectionOf(m.Data, addresses); ok {
 			found = append(found, c)
 		}
@@ -86,7 +86,7 @@ func forget(s *netlink.Socket, family byte, addresses map[string]bool) (deleted 
 	}
 	for _, c := range found {
 		err := s.Request(ctDelete, 0, func(b *netlink.Builder) {
-			header(b)
+			header(b, c.family)
 			b.Attr(ctOriginal|unix.NLA_F_NESTED, c.original)
 			if c.zone != nil {
 				b.Attr(ctZone, c.zone)
@@ -110,6 +110,7 @@ func connectionOf(data []byte, addresses map[string]bool) (c connection, ok bool
 	if len(data) < nfgenHeader {
 		return c, false
 	}
+	c.family = data[0]
 	for kind, value := range netlink.Attrs(data[nfgenHeader:]) {
 		switch kind {
 		case ctOriginal:
@@ -127,7 +128,7 @@ func connectionOf(data []byte, addresses map[string]bool) (c connection, ok bool
 		return connection{}, false
 	}
 	// The receive buffer is used again.
-	return connection{bytes.Clone(c.original), bytes.Clone(c.zone), bytes.Clone(c.id)}, true
+	return connection{c.family, bytes.Clone(c.original), bytes.Clone(c.zone), bytes.Clone(c.id)}, true
 }
 
 // concerns reports whether one end of a tuple has one of the addresses.

@@ -93,7 +93,7 @@ func TestForgetConnections(t *testing.T) {
 }
 
 // tableIn makes a network namespace and opens its table.
-func tableIn(t *testing.T) (name string, c *Conn) {
+func tableIn(t testing.TB) (name string, c *Conn) {
 	t.Helper()
 	name = nettest.Namespace(t)
 	n, err := netlink.OpenNamespace(nettest.Path(name))
