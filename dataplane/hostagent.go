@@ -54,6 +54,8 @@ type Config struct {
 	// Repaired is called with the undone changes of other programs, and how many more there were; nil: no call. It must
 	// not block.
 	Repaired func(target string, list []reconcile.Repair, more int)
+	// Reassembly is the room for incomplete packets that the host gets; the zero value leaves it as it is.
+	Reassembly link.Reassembly
 	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
 	WithPolicy bool
 }
@@ -79,6 +81,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 		kernel: c.Kernel,
 		links:  link.New(c.Kernel, c.MTUFile, now), routes: route.New(c.Kernel, now), shapes: shape.New(c.Kernel, now),
 	}
+	h.links.BoundReassembly(c.Reassembly)
 	h.files = endpointstatus.NewFiles(endpointstatus.FilesConfig{
 		Folder: c.EndpointStatusDir, WithPolicy: c.WithPolicy, News: c.EndpointNews, Logger: c.Logger, Now: now,
 		Routed: func(e endpointstatus.Endpoint, p netip.Prefix) bool {

@@ -24,7 +24,7 @@ func newDataplane(h *host) *dataplanePart {
 	p := &dataplanePart{view: h.control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
 		Kernel: dataplane.KernelOf(h.kernel), NodeName: h.name, Logger: h.log.Named("dataplane"), MTUFile: h.mtuFile,
 		EndpointStatusDir: h.endpointStatusDir, InterfacePrefix: h.interfacePrefix, WithPolicy: h.policy,
-		EndpointNews: &h.endpoints, Repaired: h.repaired})}
+		EndpointNews: &h.endpoints, Repaired: h.repaired, Reassembly: h.reassemblyRoom()})}
 	p.servers = newServers(h)
 	p.SetServers(p.servers.addresses())
 	p.OnLinks(func(events []kernel.Event) {

@@ -81,6 +81,8 @@ type options struct {
 	policy         bool
 	policyCounters bool
 	policyBudget   policy.Budget
+	maxFragments   int
+	reassembly     struct{ Memory, Time int } // MiB, seconds
 	toHostAction   string
 	flowLog        string
 	flowLogRate    int
@@ -246,6 +248,12 @@ func (o *options) flags(fs *pflag.FlagSet) {
 		"services in these rules", "MANX_POLICY_MAX_SETS")
 	b.int(&o.policyBudget.Elements, "policy-max-elements", budget.Elements, "the same for the members of these, and "+
 		"networks and ports in these rules", "MANX_POLICY_MAX_ELEMENTS")
+	b.int(&o.maxFragments, "workload-max-fragments", 2000, "IP fragments a second, and at once, that one workload may "+
+		"send; more are dropped; 0: any", "MANX_WORKLOAD_MAX_FRAGMENTS")
+	b.int(&o.reassembly.Memory, "reassembly-memory", 64, "MiB for each IP family that this host gets, at least, for "+
+		"packets of which not all fragments have come; 0: as the kernel is set", "MANX_REASSEMBLY_MEMORY")
+	b.int(&o.reassembly.Time, "reassembly-time", 2, "seconds that fragments wait for the rest of their packet, at "+
+		"most; 0: as the kernel is set", "MANX_REASSEMBLY_TIME")
 	b.string(&o.flowLog, "flow-log", "", "record packets that policy drops, and matches of its Log rules, with the "+
 		"rule: lines of JSON to this file, - for standard output, or stream for the control API (manxctl drops) only; "+
 		"empty: off", "MANX_FLOW_LOG")

@@ -12,6 +12,7 @@ import (
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
+	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/model"
@@ -65,12 +66,22 @@ func (o options) policyConfig(node string) policy.Config {
 		group = flowLogGroup
 	}
 	return policy.Config{Node: node, Counters: o.policyCounters, FlowLog: group, Budget: o.policyBudget,
+		Fragments: uint32(o.maxFragments),
 		Felix: func(f *model.FelixConfigurationSpec) {
 			f.InterfacePrefix = cmp.Or(o.interfacePrefix, f.InterfacePrefix)
 			if o.toHostAction != "" {
 				f.DefaultEndpointToHostAction = o.toHostAction
 			}
 		}}
+}
+
+// reassemblyRoom is the room for incomplete packets. Without policy they come from anyone at any rate, and nothing is
+// changed.
+func (o options) reassemblyRoom() link.Reassembly {
+	if !o.policy {
+		return link.Reassembly{}
+	}
+	return link.Reassembly{Memory: o.reassembly.Memory << 20, Time: o.reassembly.Time}
 }
 
 // checkPolicy refuses contradictory settings.
@@ -80,6 +91,9 @@ func (o options) checkPolicy() error {
 		return errFlowLogNeedsPolicy
 	case min(o.policyBudget.Rules, o.policyBudget.Sets, o.policyBudget.Elements) < 0:
 		return errors.New("--policy-max-rules, --policy-max-sets and --policy-max-elements: want 0 or more")
+	case min(o.maxFragments, o.reassembly.Memory, o.reassembly.Time) < 0 || o.maxFragments > 1e6:
+		return errors.New("--workload-max-fragments: want 0 to 1000000; --reassembly-memory and --reassembly-time: " +
+			"want 0 or more")
 	case o.flowLogRate < 1:
 		return fmt.Errorf("--flow-log-rate=%d: want 1 or more", o.flowLogRate)
 	case o.flowLogMaxSize < 0:

@@ -61,6 +61,56 @@ func TestIPv6IsForwardedWhereItIsUsed(t *testing.T) {
 	}
 }
 
+// Variables for reassembly are only set where they leave less room than required, and only where they exist.
+func TestReassembly(t *testing.T) {
+	for _, c := range []struct {
+		rule          string
+		want          Reassembly
+		before, after string // memory of IPv4 and IPv6, time of IPv4 and IPv6; -: there is none
+	}{
+		{"defaults of the kernel", Reassembly{64 << 20, 2}, "4194304 4194304 30 60", "67108864 67108864 2 2"},
+		{"an operator's own values", Reassembly{64 << 20, 2}, "99999999 67108865 1 2", "99999999 67108865 1 2"},
+		{"connections are not tracked", Reassembly{64 << 20, 2}, "4194304 - 30 -", "67108864 - 2 -"},
+		{"kept", Reassembly{}, "4194304 4194304 30 60", "4194304 4194304 30 60"},
+		{"only the time", Reassembly{Time: 5}, "4194304 4194304 30 60", "4194304 4194304 5 5"},
+	} {
+		f := testKernel()
+		names := slices.Concat(reassemblyMemory, reassemblyTime)
+		for i, value := range strings.Fields(c.before) {
+			if value != "-" {
+				f.PutSysctl(names[i], value)
+			}
+		}
+		now := time.Now()
+		target := New(f, "", func() time.Time { return now })
+		target.BoundReassembly(c.want)
+		target.Configure(Config{NoForwarding: true})
+		if _, failures, err := target.Flush(); failures > 0 || err != nil {
+			t.Fatal(c.rule, failures, err)
+		}
+		for i, value := range strings.Fields(c.after) {
+			if got, err := f.Sysctl(names[i]); got != value && (value != "-" || err == nil) {
+				t.Errorf("%s: %s is %s, want %s", c.rule, names[i], got, value)
+			}
+		}
+	}
+	f, now := testKernel(), time.Now()
+	target := New(f, "", func() time.Time { return now })
+	target.BoundReassembly(Reassembly{64 << 20, 2})
+	target.Configure(Config{NoForwarding: true})
+	if _, _, err := target.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	f.PutSysctl(reassemblyTime[1], "60") // the module is loaded
+	now = now.Add(checkEvery)
+	if _, _, err := target.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := f.Sysctl(reassemblyTime[1]); got != "2" {
+		t.Errorf("a variable that came later is %s", got)
+	}
+}
+
 // readOnly is a kernel whose variables cannot be set, as in an unprivileged container.
 type readOnly struct {
 	*kerneltest.Kernel

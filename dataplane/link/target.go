@@ -32,10 +32,13 @@ type Target struct {
 	mtuFile string
 	config  Config
 	peering []Peering
-	table   *reconcile.Table[Key, string]
-	links   map[string]kernel.Link
-	wanted  map[Key]setting
-	ipv6    bool
+	// reassembly bounds what the kernel keeps of incomplete packets; bounded are the settings for it.
+	reassembly Reassembly
+	bounded    []setting
+	table      *reconcile.Table[Key, string]
+	links      map[string]kernel.Link
+	wanted     map[Key]setting
+	ipv6       bool
 
 	stale   bool            // config or links changed
 	touched map[string]bool // interfaces whose settings may have changed
@@ -82,6 +85,9 @@ func (t *Target) Configure(c Config) {
 		}
 	}
 }
+
+// BoundReassembly sets what the kernel keeps of incomplete packets. Call it before the first Flush.
+func (t *Target) BoundReassembly(r Reassembly) { t.reassembly = r }
 
 // setPeering sets the addresses towards workloads that speak BGP.
 func (t *Target) setPeering(list []Peering) {
@@ -180,6 +186,7 @@ func (t *Target) readAll(now time.Time) error {
 	}
 	_, err = t.kernel.Sysctl(forwarding6)
 	t.ipv6 = err == nil
+	t.bounded = t.reassembly.settings(t.kernel)
 	t.decide()
 	return t.table.Resync()
 }
@@ -238,7 +245,7 @@ func (t *Target) observe(k Key) error {
 func (t *Target) decide() (unknown []Key) {
 	fresh := make(map[Key]setting, len(t.wanted))
 	settings := desired(t.config, t.links, t.ipv6, t.mtuFile)
-	for _, s := range append(settings, peeringSettings(t.peering, t.links, t.ipv6)...) {
+	for _, s := range slices.Concat(settings, peeringSettings(t.peering, t.links, t.ipv6), t.bounded) {
 		fresh[s.Key] = s
 		if _, known := t.wanted[s.Key]; !known || t.touched[s.Device] {
 			unknown = append(unknown, s.Key)

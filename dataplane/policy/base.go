@@ -17,6 +17,8 @@ const (
 	limited      = "neighbour-discovery-limited"
 	neighbourMap = "neighbour-limits"
 	unspecified  = "unspecified-source"
+	fragments    = "fragments"
+	early        = "early"
 	serviceLoop  = "forward-service-loop"
 
 	poolsSet      = "pools"
@@ -33,7 +35,7 @@ const (
 // a base chain of its own, so that to accept in one of them leads on to the next.
 func (c *Calculator) writeBase() {
 	s := &c.settings
-	for _, m := range []string{fromWorkload, toWorkload, sourceCheck, neighbourMap} {
+	for _, m := range []string{fromWorkload, toWorkload, sourceCheck, neighbourMap, early} {
 		c.table.AddMap(ruleset.Map{Name: m})
 	}
 	c.setChain(dispatch(fromWorkload, false, s.deny("no endpoint is known for this interface", normalOut)))
@@ -52,6 +54,7 @@ func (c *Calculator) writeBase() {
 		Stage{Subject: HostItself}
 	c.setChain(&ruleset.Chain{Name: "prerouting-source", Origin: source, Base: base(ruleset.Prerouting, -300),
 		Rules: slices.Concat(s.fromUnspecified(), s.toLoopback(), s.from(jump(sourceCheck)))})
+	c.writeFragments(source)
 	c.writeTunnels()
 	c.setChain(&ruleset.Chain{Name: "input-from-workload", Origin: source, Base: base(ruleset.Input, 0),
 		Rules: slices.Concat([]ruleset.Rule{toNeighbours(neighbours)}, s.fromLinkLocal(),
@@ -74,6 +77,46 @@ func (c *Calculator) writeBase() {
 	c.setChain(&ruleset.Chain{Name: "postrouting-borrowed", Origin: source, Rules: s.borrower(),
 		Base: base(ruleset.Postrouting, natAfterKubeProxy+10)})
 }
+
+// beforeReassembly is before connection tracking puts fragments together, at -400.
+const beforeReassembly = -450
+
+// writeFragments writes the rules for fragments of packets from workloads. The kernel keeps fragments until their
+// packet is complete or too old, in little memory, and does so before any other rule of this table.
+func (c *Calculator) writeFragments(source Stage) {
+	s := &c.settings
+	c.setChain(dispatch(early, false, s.deny("no endpoint is known for this interface", untrackedOut)))
+	each := []ruleset.Rule{{Verdict: jump(sourceCheck)}}
+	if s.fragments > 0 {
+		each = append([]ruleset.Rule{{Verdict: jump(early)}}, each...)
+	}
+	c.setChain(&ruleset.Chain{Name: "fragment", Rules: each})
+	var rules []ruleset.Rule
+	for _, family := range []uint32{4, 6} {
+		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: family},
+			{Field: ruleset.Fragment}}, Verdict: jump("fragment")})
+	}
+	c.setChain(&ruleset.Chain{Name: fragments, Rules: rules})
+	c.setChain(&ruleset.Chain{Name: "prerouting-fragments", Origin: source,
+		Base: base(ruleset.Prerouting, beforeReassembly), Rules: s.from(jump(fragments))})
+}
+
+// earlyLimits is the chain that bounds what a workload may send of packets that cost memory of the host before policy
+// sees them.
+func (s *settings) earlyLimits(iface string) *ruleset.Chain {
+	chain := &ruleset.Chain{Name: earlyChain(iface)}
+	if s.fragments > 0 {
+		chain.Rules = append(chain.Rules, ruleset.Rule{
+			Over:    ruleset.Limit{Packets: uint64(s.fragments), Burst: s.fragments},
+			Counter: true, Log: s.dropLog(manyFragments), Verdict: ruleset.Verdict{Action: ruleset.Drop},
+			Comment: manyFragments})
+	}
+	return chain
+}
+
+func earlyChain(iface string) string { return early + "/" + iface }
+
+const manyFragments = "more fragments than a workload may send"
 
 // natAfterKubeProxy: kube-proxy clears its masquerade mark in its own chain at 100. Translating earlier would leave the
 // mark on the packet, and with it on the packet around it in a tunnel.

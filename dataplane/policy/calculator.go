@@ -98,6 +98,8 @@ type Config struct {
 	FlowLog uint16
 	// NoKernelLog keeps Log rules from writing to the kernel's log, which not every kernel lets them.
 	NoKernelLog bool
+	// Fragments is how many IP fragments a workload may send a second, and at once; 0: any number.
+	Fragments uint32
 	// Budget bounds what the policies of a namespace cost.
 	Budget Budget
 	// Felix overrides settings of FelixConfiguration objects, as Calico's environment variables do.

@@ -203,6 +203,10 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	c.setChain(limit)
 	own = append(own, limit.Name)
 	c.table.SetVerdict(neighbourMap, iface, jump(limit.Name))
+	limits := c.settings.earlyLimits(iface)
+	c.setChain(limits)
+	own = append(own, limits.Name)
+	c.table.SetVerdict(early, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: limits.Name})
 	for _, name := range e.own {
 		if !slices.Contains(own, name) {
 			c.table.DeleteChain(name)
@@ -216,7 +220,7 @@ func (c *Calculator) withdraw(e *endpoint) {
 	if e.iface == "" {
 		return
 	}
-	for _, m := range []string{toWorkload, fromWorkload, sourceCheck, neighbourMap} {
+	for _, m := range []string{toWorkload, fromWorkload, sourceCheck, neighbourMap, early} {
 		c.table.SetVerdict(m, e.iface, ruleset.Verdict{})
 	}
 	for _, name := range e.own {

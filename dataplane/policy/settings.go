@@ -46,6 +46,7 @@ type settings struct {
 	floating       bool
 	loop           ruleset.Action // for service addresses that no endpoint took; Continue for none
 	services       [2]bool        // of IPv4, IPv6: there are such addresses
+	fragments      uint32         // that a workload may send a second; 0: any
 }
 
 // failsafe is a port that stays open on host endpoints, whatever the policy.
@@ -86,7 +87,7 @@ func (c *Calculator) felix() model.FelixConfigurationSpec {
 func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 	s := settings{
 		prefixes: felixconfig.ParseInterfacePrefixes(f.InterfacePrefix), denyVerdict: ruleset.Drop, flowLog: c.FlowLog,
-		noKernelLog: c.NoKernelLog,
+		noKernelLog: c.NoKernelLog, fragments: c.Fragments,
 		keepInvalid: is(f.DisableConntrackInvalidCheck), spoofing: f.WorkloadSourceSpoofing == "Any",
 		allowVXLAN: is(f.AllowVXLANPacketsFromWorkloads), allowIPIP: is(f.AllowIPIPPacketsFromWorkloads),
 		logPrefix:    cmp.Or(f.LogPrefix, "calico-packet"),

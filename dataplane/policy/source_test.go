@@ -31,6 +31,42 @@ func TestWorkloadsDoNotReachLoopbackAddresses(t *testing.T) {
 	}
 }
 
+// Fragments of workloads are checked before the kernel keeps them: their rate in the workload's chain, then their
+// source.
+func TestFragmentsOfWorkloads(t *testing.T) {
+	c := Build(Config{Node: testNode, Fragments: 70}, model.NewSet(pod("default", "w", "10.0.0.1", nil)), nil)
+	own, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.9")
+	host := &ruleset.Host{ReturnInterface: func(a netip.Addr) string {
+		return map[netip.Addr]string{own: "caliw", other: "eth0"}[a]
+	}}
+	for _, x := range []struct {
+		iface string
+		from  netip.Addr
+		want  string // the chain that drops it
+	}{{"caliw", own, ""}, {"caliw", other, sourceCheck}, {"caliother", own, early}, {"eth0", own, ""}} {
+		p := ruleset.Packet{In: x.iface, Source: x.from, Destination: netip.MustParseAddr("192.0.2.1"), Protocol: 17,
+			Fragment: true}
+		var trace ruleset.Trace
+		got := c.Table().Eval(host, ruleset.Prerouting, p, &trace)
+		limited := slices.ContainsFunc(trace.Steps, func(s ruleset.Step) bool { return s.Chain == "early/caliw" })
+		if got.Chain != x.want || limited != (x.iface == "caliw") {
+			t.Errorf("from %s by %s: dropped by %q, limited: %v\n%s", x.from, x.iface, got.Chain, limited, &trace)
+		}
+		p.Fragment = false
+		if got := c.Table().Eval(host, ruleset.Prerouting, p, &trace); got.Chain == early {
+			t.Errorf("a whole packet from %s is dropped as a fragment", x.iface)
+		}
+	}
+	want := ruleset.Limit{Packets: 70, Burst: 70}
+	if rules := c.Table().Chain("early/caliw").Rules; len(rules) != 1 || rules[0].Over != want {
+		t.Errorf("the limit is %+v", rules)
+	}
+	c.Update(model.NewSet())
+	if c.Table().Chain("early/caliw") != nil {
+		t.Error("the chain of a workload that left stays")
+	}
+}
+
 // With the address of its node, a workload's packets would come from a configured BGP peer, or from one end of a BFD
 // session or of a tunnel.
 func TestPacketsOfTheNodeItselfAreNotBorrowed(t *testing.T) {

@@ -15,6 +15,8 @@ type Packet struct {
 	// of the connection: ConnEstablished, ..., ConnDNAT, ...; a State of 0 is ConnNew
 	State, Status uint32
 	Mark          uint32
+	// Fragment: it is the first part of a larger packet, or comes as parts whose addresses are these.
+	Fragment bool
 }
 
 // Host has the facts besides the table that a verdict depends on. A nil function has no facts.
@@ -72,6 +74,7 @@ func (t *Table) Eval(h *Host, hook Hook, p Packet, trace *Trace) Result {
 	r := run{table: t, host: h, hook: hook, packet: p, trace: trace}
 	for _, c := range t.hooked[hook] {
 		r.early = c.Base.Priority < -200 && (hook == Prerouting || hook == Output)
+		r.whole = !r.early || c.Base.Priority >= -400
 		if c.Base.Type == NAT && (r.translated || r.packet.State != ConnNew) {
 			continue
 		}
@@ -118,6 +121,7 @@ type run struct {
 	packet     Packet
 	trace      *Trace
 	early      bool // before connection tracking
+	whole      bool // after the reassembly for it
 	translated bool
 	chains     int // that were entered
 

@@ -440,6 +440,27 @@ func TestReturnRoute(t *testing.T) {
 	}
 }
 
+// Connection tracking at -400 puts fragments together.
+func TestFragmentsAreSeenBeforeReassembly(t *testing.T) {
+	for _, c := range []struct {
+		hook     Hook
+		priority int32
+		want     bool
+	}{{Prerouting, -450, true}, {Prerouting, -400, false}, {Output, -401, true}, {Forward, -450, false},
+		{Input, -450, false}} {
+		table := NewTable()
+		table.SetChain(&Chain{Name: "x", Base: &Base{Hook: c.hook, Type: Filter, Priority: c.priority},
+			Rules: []Rule{act(Drop, match(Fragment))}})
+		for _, fragment := range []bool{true, false} {
+			p := Packet{Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.0.0.2"),
+				Fragment: fragment}
+			if got := table.Eval(nil, c.hook, p, nil).Accepted(); got == (c.want && fragment) {
+				t.Errorf("%v at %d: fragment %v accepted: %v", c.hook, c.priority, fragment, got)
+			}
+		}
+	}
+}
+
 func TestTraceText(t *testing.T) {
 	c := outputCase{chains: []*Chain{
 		output("filter-output", 0, act(Accept, Match{Field: ConnState, Mask: ConnEstablished | ConnRelated}), jump("d"),

@@ -76,6 +76,8 @@ func (r *run) compare(m *Match) (is, has bool) {
 		return r.host.OwnsAddress != nil && r.host.OwnsAddress(p.Out, p.Source), true
 	case HopLimit:
 		return uint32(p.HopLimit) == m.Low, true
+	case Fragment:
+		return p.Fragment && !r.whole, true
 	}
 	return false, false
 }

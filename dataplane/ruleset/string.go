@@ -79,7 +79,8 @@ func (r *Rule) conditions() []string {
 }
 
 func (m *Match) impliesFamily() bool {
-	return slices.Contains([]Field{Source, Destination, SourceEndpoint, DestinationEndpoint, HopLimit}, m.Field)
+	return slices.Contains([]Field{Source, Destination, SourceEndpoint, DestinationEndpoint, HopLimit, Fragment},
+		m.Field)
 }
 
 func (m *Match) impliesProtocol(c context) bool {
@@ -164,8 +165,18 @@ func (m *Match) text(c context) string {
 		return "fib saddr . oif type " + m.not() + "local"
 	case HopLimit:
 		return fmt.Sprintf("%s %s%d", map[uint32]string{4: "ip ttl", 6: "ip6 hoplimit"}[c.family], m.not(), m.Low)
+	case Fragment:
+		return m.fragmentText(c)
 	}
 	return fmt.Sprintf("field %d", m.Field)
+}
+
+// fragmentText: more fragments follow, or it has an offset.
+func (m *Match) fragmentText(c context) string {
+	if c.family == 6 {
+		return "exthdr frag " + map[bool]string{false: "exists", true: "missing"}[m.Not]
+	}
+	return "ip frag-off & 0x3fff " + map[bool]string{false: "!=", true: "=="}[m.Not] + " 0x0"
 }
 
 func (m *Match) not() string {

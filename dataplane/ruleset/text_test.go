@@ -91,6 +91,10 @@ func anyHookRules() []named {
 			Not: true}),
 		rule("fib saddr type local accept", accept, match(SourceLocal)),
 		rule("fib daddr type != local accept", accept, Match{Field: DestinationLocal, Not: true}),
+		rule("ip frag-off & 0x3fff != 0x0 accept", accept, ipv4, match(Fragment)),
+		rule("ip frag-off & 0x3fff == 0x0 accept", accept, ipv4, Match{Field: Fragment, Not: true}),
+		rule("exthdr frag exists accept", accept, ipv6, match(Fragment)),
+		rule("exthdr frag missing accept", accept, ipv6, Match{Field: Fragment, Not: true}),
 		rule("continue", Verdict{}),
 		{Rule{Counter: true}, "counter"},
 		{Rule{Over: Limit{Packets: 100, Burst: 5}, Verdict: verdict(Drop)},
@@ -180,7 +184,7 @@ func TestRuleText(t *testing.T) {
 
 // A name without a rendered rule is a missing case.
 func TestEveryFieldAndActionHasText(t *testing.T) {
-	for f := Family; f <= HopLimit; f++ {
+	for f := Family; f <= Fragment; f++ {
 		if text := (Match{Field: f}).String(); strings.HasPrefix(text, "field") {
 			t.Errorf("field %d: %s", f, text)
 		}

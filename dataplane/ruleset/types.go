@@ -90,6 +90,9 @@ const (
 	DestinationLocal     // the destination is an address of this host
 	SourceOfOutInterface // the source is an address of the outgoing interface
 	HopLimit             // [Low] the hop limit of IPv6 or the TTL of IPv4; needs a Match of Family before it
+	// a part of a larger packet; needs a Match of Family before it. Connection tracking puts the parts together, so
+	// that no chain after it (priority -400 at Prerouting and Output) sees any
+	Fragment
 )
 
 // Bits of ConnState and ConnStatus, as the kernel has them.

@@ -57,6 +57,8 @@ func (e *encoder) match(m ruleset.Match) error {
 		at := map[uint32]uint32{4: 8, 6: 7}[e.family]
 		e.add(&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: 1})
 		e.compare(m.Not, []byte{byte(m.Low)})
+	case ruleset.Fragment:
+		return e.matchFragment(m)
 	default:
 		return e.matchRoute(m)
 	}
@@ -251,6 +253,26 @@ func (e *encoder) matchICMP(m ruleset.Match) {
 		e.keepBits(bigEndian(uint16(m.Mask)))
 		e.compare(m.Not, bigEndian(uint16(m.Low&m.Mask)))
 	}
+}
+
+// matchFragment tests the header of IPv4 for "more fragments" or an offset, and IPv6 for a fragment header.
+func (e *encoder) matchFragment(m ruleset.Match) error {
+	switch e.family {
+	case 4:
+		e.add(&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: 6, Len: 2})
+		e.keepBits(bigEndian(0x3fff))
+		e.compare(!m.Not, bigEndian(0))
+	case 6:
+		e.add(&expr.Exthdr{DestRegister: reg1, Type: unix.IPPROTO_FRAGMENT, Len: 1, Flags: unix.NFT_EXTHDR_F_PRESENT})
+		present := byte(1)
+		if m.Not {
+			present = 0
+		}
+		e.compare(false, []byte{present})
+	default:
+		return fmt.Errorf("it matches fragments without a family before")
+	}
+	return nil
 }
 
 // matchRoute looks up the routing table.

@@ -264,12 +264,83 @@ func udpFrame(mac net.HardwareAddr, from, to netip.Addr) []byte {
 	f := append([]byte(mac), 2, 0, 0, 0, 0, 9, 8, 0)
 	header := []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0}
 	header = append(append(header, from.AsSlice()...), to.AsSlice()...)
+	setChecksum(header)
+	return append(append(f, header...), 0x0f, 0xa0, 0, 53, 0, 8, 0, 0)
+}
+
+// setChecksum sets that of a header of IPv4.
+func setChecksum(header []byte) {
+	header[10], header[11] = 0, 0
 	sum := uint32(0)
 	for i := 0; i < len(header); i += 2 {
 		sum += uint32(binary.BigEndian.Uint16(header[i:]))
 	}
+	sum = sum&0xffff + sum>>16
 	binary.BigEndian.PutUint16(header[10:], ^uint16(sum+sum>>16))
-	return append(append(f, header...), 0x0f, 0xa0, 0, 53, 0, 8, 0, 0)
+}
+
+// Fragments are recognized before the kernel puts them together: by a header of their own in IPv6.
+func TestRulesAndFragments(t *testing.T) {
+	ns, n := rulesNS(t)
+	w := ruleset.NewTable()
+	c := &ruleset.Chain{Name: "raw", Base: &ruleset.Base{Hook: ruleset.Prerouting, Type: ruleset.Filter,
+		Priority: -450}}
+	for i, family := range []ruleset.Match{ipv4, ipv6} {
+		source := []string{"10.1.0.9/32", "fd01::9/128"}[i]
+		for _, not := range []bool{false, true} {
+			c.Rules = append(c.Rules, ruleset.Rule{Counter: true, Matches: []ruleset.Match{
+				{Field: ruleset.InInterface, Name: "e0"}, family, {Field: ruleset.Source, Prefix: prefix(source)},
+				{Field: ruleset.Fragment, Not: not}}})
+		}
+	}
+	w.SetChain(c)
+	commitRules(t, n, w.TakeChanges())
+	sameRules(t, n, w)
+	mac := strings.TrimSpace(nettest.Run(t, "ip", "netns", "exec", ns, "cat", "/sys/class/net/e0/address"))
+	to, err := net.ParseMAC(mac)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v4 := func(flags uint16) []byte {
+		f := udpFrame(to, addr("10.1.0.9"), addr("10.1.0.5"))
+		binary.BigEndian.PutUint16(f[14+6:], flags)
+		setChecksum(f[14:34])
+		return f
+	}
+	v6 := func(next byte, payload ...byte) []byte {
+		f := append([]byte(to), 2, 0, 0, 0, 0, 9, 0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(payload)), next, 64)
+		f = append(append(f, addr("fd01::9").AsSlice()...), addr("fd01::5").AsSlice()...)
+		return append(f, payload...)
+	}
+	for _, x := range []struct {
+		name  string
+		frame []byte
+		rule  int // that counts it
+	}{
+		{"more fragments", v4(0x2000), 0}, {"an offset", v4(0x0001), 0}, {"the last offset", v4(0x1fff), 0},
+		{"don't fragment", v4(0x4000), 1}, {"the reserved bit", v4(0x8000), 1}, {"none", v4(0), 1},
+		{"a fragment header", v6(unix.IPPROTO_FRAGMENT, 59, 0, 0, 1, 0, 0, 0, 0), 2},
+		{"behind another header", v6(unix.IPPROTO_DSTOPTS, unix.IPPROTO_FRAGMENT, 0, 1, 4, 0, 0, 0, 0,
+			59, 0, 0, 1, 0, 0, 0, 0), 2},
+		{"no fragment header", v6(unix.IPPROTO_DSTOPTS, 59, 0, 1, 4, 0, 0, 0, 0), 3},
+	} {
+		before, err := n.RuleCounters()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.namespace.Do(func() error { return sendFrame("e0p", x.frame) }); err != nil {
+			t.Fatal(err)
+		}
+		after, err := n.RuleCounters()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range c.Rules {
+			if got := after["raw"][i].Packets - before["raw"][i].Packets; got == 1 != (i == x.rule) {
+				t.Errorf("%s: rule %d counts %d", x.name, i, got)
+			}
+		}
+	}
 }
 
 // sendFrame must run in the namespace.

@@ -109,6 +109,11 @@ var ruleTexts = []ruleText{
 		"fib saddr . oif type local"},
 	{"hop limit", matching(ipv6, ruleset.Match{Field: ruleset.HopLimit, Low: 255}), "ip6 hoplimit 255"},
 	{"not this TTL", matching(ipv4, ruleset.Match{Field: ruleset.HopLimit, Not: true, Low: 1}), "ip ttl != 1"},
+	{"fragment", matching(ipv4, ruleset.Match{Field: ruleset.Fragment}), "ip frag-off & 16383 != 0"},
+	{"no fragment", matching(ipv4, ruleset.Match{Field: ruleset.Fragment, Not: true}), "ip frag-off & 16383 == 0"},
+	{"fragment of IPv6", matching(ipv6, ruleset.Match{Field: ruleset.Fragment}), "exthdr frag exists"},
+	{"no fragment of IPv6", matching(ipv6, ruleset.Match{Field: ruleset.Fragment, Not: true}),
+		"exthdr frag missing"},
 
 	{"limit of packets", ruleset.Rule{Over: ruleset.Limit{Packets: 100, Burst: 20}, Verdict: ruleset.Verdict{
 		Action: ruleset.Drop}}, "limit rate over 100/second burst 20 packets drop"},
