@@ -11,8 +11,8 @@ import (
 )
 
 // Cleanup removes from the host the objects that agents leave there when they end: all routes of protocols 12 and 80 in
-// the tables of a node, the limits of bandwidth, and the addresses of its own devices. Workload interfaces stay: they
-// go with their workloads. It returns how many routes, limits and addresses it removed.
+// the tables of a node, the limits of bandwidth, the addresses of its own devices, and the entries of neighbours.
+// Workload interfaces stay: they go with their workloads. It returns how many routes, limits and addresses it removed.
 func Cleanup(k Kernel) (removed int, err error) {
 	return cleanup(k, route.OwnTables(), link.OwnDevices())
 }
@@ -53,6 +53,13 @@ func cleanup(k Kernel, tables []kernel.Table, devices []string) (removed int, er
 			continue
 		}
 		removed++
+	}
+	neighbours, err := k.ListNeighbours()
+	errs = append(errs, err)
+	for _, n := range neighbours {
+		if n.Own { // the kernel resolves it again when it is needed
+			errs = append(errs, k.RemoveNeighbour(n.Link, n.Address))
+		}
 	}
 	return removed, errors.Join(errs...)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
 	"github.com/manxnet/manx/dataplane/kernel/tc"
 	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/neighbour"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/dataplane/shape"
@@ -68,6 +69,7 @@ type HostAgent struct {
 	links   *link.Target
 	routes  *route.Target
 	shapes  *shape.Target
+	nearby  *neighbour.Target
 	files   *endpointstatus.Files
 	refused hoststate.Refusals
 	onLinks func([]kernel.Event)
@@ -80,6 +82,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	h := &HostAgent{
 		kernel: c.Kernel,
 		links:  link.New(c.Kernel, c.MTUFile, now), routes: route.New(c.Kernel, now), shapes: shape.New(c.Kernel, now),
+		nearby: neighbour.New(c.Kernel, now),
 	}
 	h.links.BoundReassembly(c.Reassembly)
 	h.files = endpointstatus.NewFiles(endpointstatus.FilesConfig{
@@ -92,6 +95,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 		targets: []Target{
 			h.links,
 			h.routes, // need interfaces
+			h.nearby, // needs the routes' next hops
 			h.shapes,
 			h.files, // the files report the state reached
 		},
@@ -104,6 +108,11 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 		onState:  func(state *hoststate.Host) { h.refused.Take(state, h.now(), h.log) },
 	}
 	h.routes.FollowMissing(h.links.Missing)
+	h.routes.FollowNextHops(func(list []kernel.NextHop) {
+		if h.nearby.SetNextHops(list) {
+			h.put(func(b *batch) { b.woken = true }) // a step for learned routes alone would not set them
+		}
+	})
 	h.routes.ForgetConnections(c.Kernel, h.loop, c.Logger)
 	return h
 }

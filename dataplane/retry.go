@@ -7,7 +7,7 @@ import (
 
 // Retried is the result of a retry in one part of the host.
 type Retried struct {
-	Part            string // "routes", "interfaces", "bandwidth", "endpoints" or "policy"
+	Part            string // "routes", "interfaces", "neighbours", "bandwidth", "endpoints" or "policy"
 	Failed, Failing int    // before, and still
 	Reason          string // of one that still fails
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/neighbour"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/dataplane/shape"
@@ -52,7 +53,7 @@ type Learner interface {
 
 var (
 	_, _, _ Target  = (*link.Target)(nil), (*route.Target)(nil), (*shape.Target)(nil)
-	_, _    Target  = (*endpointstatus.Files)(nil), (*filter.Target)(nil)
+	_, _, _ Target  = (*endpointstatus.Files)(nil), (*filter.Target)(nil), (*neighbour.Target)(nil)
 	_       Learner = (*route.Target)(nil)
 )
 

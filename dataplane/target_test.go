@@ -82,10 +82,10 @@ func (r *extendedAgent) health() reconcile.Health {
 func (r *extendedAgent) retry() Retried {
 	r.t.Helper()
 	list, err := r.agent.Retry(r.t.Context())
-	if err != nil || len(list) != 4 || list[0].Part != "routes" || list[3].Part != "roster" {
+	if err != nil || len(list) != 5 || list[0].Part != "routes" || list[4].Part != "roster" {
 		r.t.Fatalf("%+v, %v", list, err)
 	}
-	return list[3]
+	return list[4]
 }
 
 // A target is its own folder and one line in a list. Its agent configures it from the state, has changes by other

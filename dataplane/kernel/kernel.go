@@ -45,6 +45,7 @@ type Kernel interface {
 	Routes
 	Links
 	Sysctls
+	Neighbours
 	watcher
 }
 

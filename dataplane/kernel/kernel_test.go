@@ -290,6 +290,15 @@ func TestVMEnsureIPIP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	n := Neighbour{Link: l.Index, Address: addr("10.0.0.1"), Kind: Unresolved}
+	if err := errors.Join(c.SetUp(l.Index), c.SetNeighbour(n), c.SetNeighbour(n)); err != nil {
+		t.Fatal(err)
+	}
+	n.Own = true
+	all, err := c.ListNeighbours()
+	if err != nil || !slices.ContainsFunc(all, func(o Neighbour) bool { o.MAC = ""; return o == n }) {
+		t.Fatalf("the neighbours are %+v, %v", all, err)
+	}
 	again, err := c.EnsureDevice(Device{"tunl0", "ipip"})
 	if err != nil || again.Index != l.Index || l.Kind != "ipip" {
 		t.Fatal(l, again, err)

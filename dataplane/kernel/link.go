@@ -14,7 +14,9 @@ type Link struct {
 	Up    bool // administratively
 	// Running is false while an interface that is up has no carrier.
 	Running bool
-	MAC     string // "ee:ee:ee:ee:ee:ee"; empty if the link has none
+	// NoARP is set where neighbours have no hardware addresses.
+	NoARP bool
+	MAC   string // "ee:ee:ee:ee:ee:ee"; empty if the link has none
 }
 
 // Address is one address of an interface, with the length of its subnet.

@@ -198,7 +198,7 @@ func parseLink(data []byte) (Link, bool) {
 	}
 	flags := binary.NativeEndian.Uint32(data[8:])
 	l := Link{Index: int(binary.NativeEndian.Uint32(data[4:])), Up: flags&unix.IFF_UP != 0,
-		Running: flags&unix.IFF_RUNNING != 0}
+		Running: flags&unix.IFF_RUNNING != 0, NoARP: flags&unix.IFF_NOARP != 0}
 	for kind, value := range netlink.Attrs(data[unix.SizeofIfInfomsg:]) {
 		switch kind {
 		case unix.IFLA_IFNAME:

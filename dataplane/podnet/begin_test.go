@@ -19,8 +19,9 @@ func (h *podHost) begin(p Pod, o Options) (b *Begun, err error) {
 	return b, err
 }
 
-// indexes matches the numbers of interfaces in the output of ip, which grow.
-var indexes = regexp.MustCompile(`(?m)^\d+:|@if\d+`)
+// indexes matches what differs each time in the output of ip: the numbers of interfaces, which grow, and the hardware
+// address of the workload's end.
+var indexes = regexp.MustCompile(`(?m)^\d+:|@if\d+|dev cali1 lladdr \S+`)
 
 func (h *podHost) unnumbered(p Pod) string { return indexes.ReplaceAllString(h.state(p), "") }
 

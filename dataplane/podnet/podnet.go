@@ -241,7 +241,7 @@ func (w *wiring) last() []step {
 		steps = append(steps, step{"forget connections of the addresses", w.forgetConnections},
 			step{"add the host's routes", w.hostRoutes})
 	}
-	return append(steps, step{"forget neighbours that did not answer yet", w.forgetNeighbours})
+	return append(steps, step{"add the host's neighbours", w.setNeighbours})
 }
 
 func (p Pod) families() (v4, v6 bool) {

@@ -40,6 +40,7 @@ type link struct {
 // Attributes and flags that package unix lacks.
 const (
 	vethInfoPeer = 1      // VETH_INFO_PEER
+	ndaProtocol  = 12     // NDA_PROTOCOL
 	skipStats    = 1 << 3 // RTEXT_FILTER_SKIP_STATS
 )
 
@@ -321,13 +322,14 @@ func ndmsg(b *netlink.Builder, l link, a netip.Addr, state uint16) {
 	b.AttrAddr(unix.NDA_DST, a)
 }
 
+// protocolCalico is the origin of the entries for workloads, by which the agent recognises its own.
+const protocolCalico = 80
+
+// setNeighbour makes a permanent entry.
 func (s rtnetlink) setNeighbour(l link, a netip.Addr, mac net.HardwareAddr) error {
 	return s.Request(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, func(b *netlink.Builder) {
 		ndmsg(b, l, a, unix.NUD_PERMANENT)
 		b.Attr(unix.NDA_LLADDR, mac)
+		b.Attr(ndaProtocol, []byte{protocolCalico})
 	})
-}
-
-func (s rtnetlink) removeNeighbour(l link, a netip.Addr) error {
-	return s.Request(unix.RTM_DELNEIGH, 0, func(b *netlink.Builder) { ndmsg(b, l, a, 0) })
 }

@@ -99,11 +99,16 @@ func (w *wiring) gateway4() error {
 }
 
 // gateway6 gives the host end the address that workloads use as gateway. The kernel derives the same one from the
-// hardware address, but later, and not under every addr_gen_mode.
+// hardware address, but later, and not under every addr_gen_mode. Without its permanent entry the workload could
+// neither ask for the gateway nor answer it while the kernel's neighbour table, one for all namespaces of a host, is
+// full.
 func (w *wiring) gateway6() error {
 	err := w.host.addAddress(w.outside, netip.PrefixFrom(gateway6, 64), unix.IFA_F_NODAD, unix.RT_SCOPE_LINK)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("%s on %s: %w", gateway6, w.HostIf, err)
+	}
+	if err := w.pod.setNeighbour(w.inside, gateway6, hostMAC); err != nil {
+		return fmt.Errorf("neighbour %s in %s: %w", gateway6, w.Netns, err)
 	}
 	return nil
 }
@@ -202,12 +207,12 @@ func (w *wiring) hostRoutes() error {
 	return nil
 }
 
-// forgetNeighbours has the kernel resolve the workload's addresses anew. A packet that came before the workload had its
-// address left an unanswered entry, and the kernel repeats such a request only after a second.
-func (w *wiring) forgetNeighbours() error {
+// setNeighbours makes permanent entries for the workload's addresses: other workloads can fill the kernel's neighbour
+// table, and such entries need no room in it. They also replace unanswered ones of packets that came before the
+// workload had its addresses, which the kernel would ask for again only after a second. The agent keeps them.
+func (w *wiring) setNeighbours() error {
 	for _, a := range w.Addresses {
-		err := w.host.removeNeighbour(w.outside, a)
-		if err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := w.host.setNeighbour(w.outside, a, w.inside.mac); err != nil {
 			return fmt.Errorf("neighbour %s of %s: %w", a, w.HostIf, err)
 		}
 	}

@@ -26,6 +26,7 @@ type rules struct {
 	hops           map[netip.Addr]*hop
 	servers        map[netip.Addr]string // see SetServers
 	peers          []netip.Addr          // of BGP
+	nearby         nearby
 }
 
 func (r *rules) setUnderlay(u *underlay) { r.underlay, r.mine.Addresses = u, u.own }

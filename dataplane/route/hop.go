@@ -36,6 +36,7 @@ func (r *rules) reach(nh netip.Addr, device string) *way {
 	}
 	w := r.resolveWay(nh, device)
 	h.ways = append(h.ways, w)
+	r.nearby.changed = true
 	return w
 }
 

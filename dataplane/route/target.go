@@ -85,7 +85,7 @@ func New(k Kernel, now func() time.Time) *Target {
 // SetServers sets addresses of servers that the host needs, with their names: no workload gets a route for one.
 func (t *Target) SetServers(servers map[netip.Addr]string) {
 	if !maps.Equal(t.rules.servers, servers) {
-		t.rules.servers = servers
+		t.rules.servers, t.rules.nearby.changed = servers, true
 		t.touchWorkloads()
 	}
 }
@@ -93,7 +93,7 @@ func (t *Target) SetServers(servers map[netip.Addr]string) {
 // setPeers sets the addresses of BGP peers in the same way.
 func (t *Target) setPeers(peers []netip.Addr) {
 	if !slices.Equal(t.rules.peers, peers) {
-		t.rules.peers = peers
+		t.rules.peers, t.rules.nearby.changed = peers, true
 		t.touchWorkloads()
 	}
 }
@@ -298,6 +298,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 	t.departLeftovers()
 	t.forgetDeparted()
 	t.forgetUnused()
+	t.publishNextHops()
 	t.resync.answers(t.under, now)
 	return steps, failures, err
 }
@@ -376,6 +377,7 @@ func (t *Target) touchLink(name string) {
 // resolveAgain resolves all next hops again, and decides again about the routes through changed ones.
 func (t *Target) resolveAgain() {
 	clear(t.decided)
+	t.rules.nearby.changed = true
 	changed := map[netip.Addr]bool{}
 	for nh, h := range t.rules.hops {
 		if t.rules.refresh(nh, h) {

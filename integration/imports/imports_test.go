@@ -96,6 +96,7 @@ var allowed = []struct {
 		"datastore/model", "datastore/safefile", "datastore/selector"}},
 	{"dataplane/endpointstatus", []string{"dataplane/hoststate", "dataplane/kernel", "dataplane/reconcile",
 		"datastore/model", "datastore/safefile"}},
+	{"dataplane/neighbour", []string{"dataplane/hoststate", "dataplane/kernel", "dataplane/reconcile"}},
 	{"dataplane/netnslock", nil},
 	{"dataplane/podnet", []string{"dataplane/kernel/conntrack", "dataplane/kernel/netlink"}},
 	{"dataplane/shape", []string{"dataplane/hoststate", "dataplane/reconcile", "dataplane/kernel",

@@ -26,10 +26,15 @@ type Kernel struct {
 	without   map[string]bool // kinds of devices
 	shapes    map[string]tc.Shape
 	noShaping bool
-	calls     map[string]int
-	failures  map[string]map[int]error
-	log       []string
-	watchers  map[int]watcher
+
+	neighbours map[neighbourKey]kernel.Neighbour
+	farEnds    map[int]kernel.FarEnd
+	overflows  kernel.Overflows
+
+	calls    map[string]int
+	failures map[string]map[int]error
+	log      []string
+	watchers map[int]watcher
 }
 
 var (
@@ -53,6 +58,9 @@ func New() *Kernel {
 		failures: map[string]map[int]error{},
 		watchers: map[int]watcher{},
 		without:  map[string]bool{},
+
+		neighbours: map[neighbourKey]kernel.Neighbour{},
+		farEnds:    map[int]kernel.FarEnd{},
 	}
 }
 

@@ -6095,7 +6095,7 @@ func (x *RetryResponse) GetParts() []*RetriedPart {
 // RetriedPart is the outcome for one part of the node. Steps that still fail are repeated automatically.
 type RetriedPart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`        // "routes", "interfaces", "bandwidth", "endpoints", "policy" or "objects"
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`        // "routes", "interfaces", "neighbours", "bandwidth", "endpoints", "policy" or "objects"
 	Failed        uint32                 `protobuf:"varint,2,opt,name=failed,proto3" json:"failed,omitempty"`   // before
 	Failing       uint32                 `protobuf:"varint,3,opt,name=failing,proto3" json:"failing,omitempty"` // after the attempt
 	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`    // of one that still fails
