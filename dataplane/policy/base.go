@@ -17,6 +17,8 @@ const (
 	limited      = "neighbour-discovery-limited"
 	neighbourMap = "neighbour-limits"
 	unspecified  = "unspecified-source"
+	errorsMap    = "icmp-errors"
+	relatedChain = "related-from-workload"
 	fragments    = "fragments"
 	early        = "early"
 	serviceLoop  = "forward-service-loop"
@@ -35,7 +37,7 @@ const (
 // a base chain of its own, so that to accept in one of them leads on to the next.
 func (c *Calculator) writeBase() {
 	s := &c.settings
-	for _, m := range []string{fromWorkload, toWorkload, sourceCheck, neighbourMap, early} {
+	for _, m := range []string{fromWorkload, toWorkload, sourceCheck, neighbourMap, early, errorsMap} {
 		c.table.AddMap(ruleset.Map{Name: m})
 	}
 	c.setChain(dispatch(fromWorkload, false, s.deny("no endpoint is known for this interface", normalOut)))
@@ -49,6 +51,7 @@ func (c *Calculator) writeBase() {
 		Chain: limited})})
 	c.setChain(&ruleset.Chain{Name: neighbours + "-to-host",
 		Rules: s.neighbourDiscovery(ruleset.Verdict{Action: ruleset.Accept})})
+	c.setChain(&ruleset.Chain{Name: relatedChain, Rules: s.related()})
 	c.setChain(&ruleset.Chain{Name: unspecified, Rules: s.unspecifiedRules()})
 	source, destination, host := Stage{Subject: SourceWorkload}, Stage{Subject: DestinationWorkload},
 		Stage{Subject: HostItself}
@@ -265,6 +268,39 @@ var neighbourLimit = ruleset.Limit{Packets: 10, Burst: 30}
 func neighbourChain(iface string) *ruleset.Chain {
 	return &ruleset.Chain{Name: "neighbours/" + iface, Rules: []ruleset.Rule{{Over: neighbourLimit, Counter: true,
 		Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "too many packets of neighbour discovery"}}}
+}
+
+// related finds the ICMP errors about connections. The kernel calls an error related whoever sends it: its quote of a
+// packet is enough, and can be guessed.
+func (s *settings) related() []ruleset.Rule {
+	const redirect = "an ICMP redirect of a workload"
+	errors := ruleset.Verdict{Action: ruleset.Lookup, Map: errorsMap}
+	icmp, icmp6 := ruleset.Match{Field: ruleset.Protocol, Low: protoICMP}, ruleset.Match{Field: ruleset.Protocol,
+		Low: protoICMPv6}
+	return []ruleset.Rule{
+		{Matches: []ruleset.Match{icmp, {Field: ruleset.ICMP, Low: 5 << 8, Mask: 0xff00}},
+			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: redirect, Log: s.dropLog(redirect)},
+		{Matches: []ruleset.Match{icmp}, Verdict: errors},
+		{Matches: []ruleset.Match{icmp6}, Verdict: errors},
+		{Verdict: ruleset.Verdict{Action: ruleset.Accept}},
+	}
+}
+
+const foreignError = "an ICMP error about a connection of others"
+
+// errorsChain lets the errors of a workload pass that are about its own connections: it is the client, or behind all
+// translation the server.
+func (s *settings) errorsChain(iface string, addresses []netip.Prefix) *ruleset.Chain {
+	chain := &ruleset.Chain{Name: "icmp-errors/" + iface}
+	for _, a := range addresses {
+		for _, f := range []ruleset.Field{ruleset.ConnSource, ruleset.ConnReplySource} {
+			chain.Rules = append(chain.Rules, ruleset.Rule{Matches: []ruleset.Match{{Field: f, Prefix: a}},
+				Verdict: ruleset.Verdict{Action: ruleset.Accept}})
+		}
+	}
+	chain.Rules = append(chain.Rules, ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Drop},
+		Comment: foreignError, Log: s.dropLog(foreignError)})
+	return chain
 }
 
 // toHostRules write the rules for packets from workloads to this host that their policies allow.

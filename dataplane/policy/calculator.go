@@ -14,6 +14,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/selector"
 )
 
 // Kinds are the kinds of the objects that rules are computed from.
@@ -37,6 +38,7 @@ type Calculator struct {
 	settings settings
 	nodes    nodeNets
 	bgpPorts bgpPorts
+	routers  map[model.Key]*selector.Selector // of BGPPeers, see routesForOthers
 	// items are all that selectors in rules can name, in the whole cluster.
 	items *btree.BTree[*item]
 	peers *labels.Index[*item, setKey]
@@ -113,6 +115,7 @@ func New(c Config) *Calculator {
 		items: newItems(), sets: map[setKey]*memberSet{},
 		endpoints: map[model.Key]*endpoint{}, interfaces: map[string]*claim{}, claimed: map[model.Key]bool{},
 		policies: map[ID]*policyState{}, profiles: map[string]*policyState{}, tiers: map[string]tier{},
+		routers:  map[model.Key]*selector.Selector{},
 		services: map[Service][]namedSlice{}, slices: map[model.Key]Service{},
 		lists: map[string]*list{}, constants: map[string]int{}, bad: map[model.Key]string{},
 		spaces: map[string]*space{}, waiting: map[*policyState]bool{}, twins: map[uint64]*memberSet{},
@@ -201,6 +204,9 @@ func (c *Calculator) known() []model.Key {
 			keys = append(keys, model.ResourceKey(model.KindNode, name))
 		}
 	}
+	for k := range c.routers {
+		keys = append(keys, k)
+	}
 	for k := range c.bgpPorts.of {
 		keys = append(keys, k)
 	}
@@ -254,6 +260,7 @@ func (c *Calculator) take(k model.Key, o *model.Object) {
 		c.bgpPorts.take(k, listenPort(k.Name, value[model.BGPConfiguration](o)))
 	case model.KindBGPPeer:
 		c.bgpPorts.take(k, peerPort(value[model.BGPPeer](o)))
+		c.takeRouters(k, value[model.BGPPeer](o))
 	case model.KindNode:
 		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
 		c.takeNode(k.Name, value[model.Node](o))

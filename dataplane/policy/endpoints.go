@@ -1,12 +1,14 @@
 package policy
 
 import (
+	"maps"
 	"slices"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/selector"
 )
 
 // endpoint is one of this node's: a workload's or a host's.
@@ -19,6 +21,7 @@ type endpoint struct {
 	held     map[*policyState]bool // profiles that know of it
 	lists    []*list
 	iface    string // in the maps under this name
+	labels   map[string]string
 	own      []string
 }
 
@@ -33,7 +36,7 @@ func (c *Calculator) takeEndpoint(now *endpoint, labels map[string]string) {
 		c.unclaim(e.workload.Spec.InterfaceName, e)
 	}
 	c.dirty.floating = c.dirty.floating || floats(e) || floats(now)
-	e.workload, e.host, e.profiles = now.workload, now.host, now.profiles
+	e.workload, e.host, e.profiles, e.labels = now.workload, now.host, now.profiles, labels
 	c.holdProfiles(e)
 	c.subjects.SetItem(e, labels, now.profiles)
 	c.dirty.endpoints[e] = true
@@ -207,6 +210,14 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	c.setChain(limits)
 	own = append(own, limits.Name)
 	c.table.SetVerdict(early, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: limits.Name})
+	if c.routesForOthers(e) {
+		c.table.SetVerdict(errorsMap, iface, ruleset.Verdict{})
+	} else {
+		chain := c.settings.errorsChain(iface, parseNets(e.workload.Spec.IPNetworks))
+		c.setChain(chain)
+		own = append(own, chain.Name)
+		c.table.SetVerdict(errorsMap, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: chain.Name})
+	}
 	for _, name := range e.own {
 		if !slices.Contains(own, name) {
 			c.table.DeleteChain(name)
@@ -215,12 +226,52 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	e.iface, e.own = iface, own
 }
 
+// takeRouters enters the localWorkloadSelector of a BGPPeer; nil is gone.
+func (c *Calculator) takeRouters(k model.Key, p *model.BGPPeer) {
+	var now *selector.Selector
+	if p != nil && p.Spec.LocalWorkloadSelector != "" {
+		now, _ = selector.Parse(p.Spec.LocalWorkloadSelector) // an invalid one selects none
+	}
+	before := c.routers[k]
+	if before == nil && now == nil || before != nil && now != nil && before.String() == now.String() {
+		return
+	}
+	if c.routers[k] = now; now == nil {
+		delete(c.routers, k)
+	}
+	for _, e := range c.endpoints {
+		if e.workload != nil {
+			c.dirty.endpoints[e] = true
+		}
+	}
+}
+
+// routesForOthers reports whether a workload sends ICMP errors about connections of others as every router does: it
+// may send from other addresses, or announces routes to its node.
+func (c *Calculator) routesForOthers(e *endpoint) bool {
+	if c.settings.spoofing && len(e.workload.Spec.AllowSpoofedSourcePrefixes) > 0 {
+		return true
+	}
+	if len(c.routers) == 0 {
+		return false
+	}
+	labels := map[string]string{model.LabelNamespace: e.key.Namespace,
+		model.LabelOrchestrator: e.workload.Spec.Orchestrator}
+	maps.Copy(labels, e.labels)
+	for _, s := range c.routers {
+		if s.Matches(labels) {
+			return true
+		}
+	}
+	return false
+}
+
 // withdraw takes a workload out of the maps: its traffic in both directions is dropped from then on.
 func (c *Calculator) withdraw(e *endpoint) {
 	if e.iface == "" {
 		return
 	}
-	for _, m := range []string{toWorkload, fromWorkload, sourceCheck, neighbourMap, early} {
+	for _, m := range []string{toWorkload, fromWorkload, sourceCheck, neighbourMap, early, errorsMap} {
 		c.table.SetVerdict(m, e.iface, ruleset.Verdict{})
 	}
 	for _, name := range e.own {

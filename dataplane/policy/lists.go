@@ -240,7 +240,15 @@ func (w *listWriter) add(r ruleset.Rule) {
 // prologue writes the rules before policy.
 func (w *listWriter) prologue() {
 	if !w.purpose.untracked() {
-		w.add(ruleset.Rule{Matches: []ruleset.Match{established}, Verdict: ruleset.Verdict{Action: ruleset.Accept}})
+		known := established
+		if !w.host && w.purpose == normalOut {
+			known.Mask = ruleset.ConnEstablished
+		}
+		w.add(ruleset.Rule{Matches: []ruleset.Match{known}, Verdict: ruleset.Verdict{Action: ruleset.Accept}})
+		if known != established {
+			w.add(ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.ConnState, Mask: ruleset.ConnRelated}},
+				Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: relatedChain}})
+		}
 		if !w.settings.keepInvalid {
 			w.add(ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.ConnState, Mask: ruleset.ConnInvalid}},
 				Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "a packet of no connection"})

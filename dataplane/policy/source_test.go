@@ -194,3 +194,67 @@ func TestAListenPortCostsOnePort(t *testing.T) {
 		}
 	}
 }
+
+// An ICMP error that quotes a packet of a known connection is related to it for the kernel, whoever sends it.
+func TestErrorsOfWorkloadsAreAboutTheirOwnConnections(t *testing.T) {
+	addr := netip.MustParseAddr
+	w := pod("default", "w", "10.0.0.1", map[string]string{"speaks": "bgp"})
+	spec := &w.Value.(*model.WorkloadEndpoint).Spec
+	spec.IPNetworks = append(spec.IPNetworks, "fd00::1/128")
+	spec.AllowSpoofedSourcePrefixes = []string{"192.0.2.0/24"}
+	spoofing := &model.FelixConfiguration{}
+	spoofing.Spec.WorkloadSourceSpoofing = "Any"
+	peer := func(selector string) *model.Object {
+		return model.NewObject(model.ResourceKey(model.KindBGPPeer, "local"),
+			&model.BGPPeer{Spec: model.BGPPeerSpec{LocalWorkloadSelector: selector, ASNumber: 65000}})
+	}
+	objects := model.NewSet(w, pod("default", "v", "10.0.0.2", nil))
+	c := Build(Config{Node: testNode}, objects, nil)
+	own4, own6, other4, other6 := addr("10.0.0.1"), addr("fd00::1"), addr("10.0.0.2"), addr("fd00::2")
+	outside4, outside6 := addr("192.0.2.1"), addr("2001:db8::1")
+	check := func(t *testing.T, routes bool) {
+		t.Helper()
+		for _, x := range []struct {
+			name     string
+			protocol uint8
+			kind     uint8
+			client   netip.Addr
+			server   netip.Addr // behind translation
+			want     bool
+		}{
+			{"about its own connection", 1, 3, own4, outside4, true},
+			{"about its own connection, IPv6", 58, 2, own6, outside6, true},
+			{"as the server", 1, 3, outside4, own4, true},
+			{"as the server, IPv6", 58, 1, outside6, own6, true},
+			{"about others", 1, 3, other4, outside4, routes},
+			{"about others, IPv6", 58, 1, outside6, other6, routes},
+			{"redirect", 1, 5, own4, outside4, false},
+			{"of a helper", 17, 0, other4, outside4, true},
+		} {
+			p := ruleset.Packet{In: "caliw", Out: "caliv", Source: own4, Destination: other4, Protocol: x.protocol,
+				ICMPType: x.kind, State: ruleset.ConnRelated, ConnSource: x.client, ConnReplySource: x.server}
+			if x.client.Is6() {
+				p.Source, p.Destination = own6, other6
+			}
+			if got := c.Table().Eval(nil, ruleset.Forward, p, nil); got.Accepted() != x.want {
+				t.Errorf("%s: %+v, want %t", x.name, got, x.want)
+			}
+			if p.In, p.Out = "eth0", "caliw"; !c.Table().Eval(nil, ruleset.Forward, p, nil).Accepted() {
+				t.Errorf("%s does not get in to the workload", x.name)
+			}
+		}
+	}
+	update := func(o *model.Object) {
+		objects[o.Key] = o
+		c.Update(objects, o.Key)
+	}
+	check(t, false)
+	update(peer("speaks == 'ospf'"))
+	check(t, false)
+	update(peer("speaks == 'bgp'"))
+	check(t, true)
+	update(peer(""))
+	check(t, false)
+	update(model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), spoofing))
+	check(t, true)
+}

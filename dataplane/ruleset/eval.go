@@ -13,8 +13,9 @@ type Packet struct {
 	ICMPType, ICMPCode          uint8
 	HopLimit                    uint8 // or TTL
 	// of the connection: ConnEstablished, ..., ConnDNAT, ...; a State of 0 is ConnNew
-	State, Status uint32
-	Mark          uint32
+	State, Status               uint32
+	ConnSource, ConnReplySource netip.Addr // compared for the states that have a connection; invalid: never equal
+	Mark                        uint32
 	// Fragment: it is the first part of a larger packet, or comes as parts whose addresses are these.
 	Fragment bool
 }

@@ -76,6 +76,10 @@ func (r *run) compare(m *Match) (is, has bool) {
 		return r.host.OwnsAddress != nil && r.host.OwnsAddress(p.Out, p.Source), true
 	case HopLimit:
 		return uint32(p.HopLimit) == m.Low, true
+	case ConnSource:
+		return p.ConnSource == m.Prefix.Addr(), p.ConnSource.BitLen() == m.Prefix.Addr().BitLen()
+	case ConnReplySource:
+		return p.ConnReplySource == m.Prefix.Addr(), p.ConnReplySource.BitLen() == m.Prefix.Addr().BitLen()
 	case Fragment:
 		return p.Fragment && !r.whole, true
 	}

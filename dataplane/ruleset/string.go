@@ -163,6 +163,10 @@ func (m *Match) text(c context) string {
 		return "fib daddr type " + m.not() + "local"
 	case SourceOfOutInterface:
 		return "fib saddr . oif type " + m.not() + "local"
+	case ConnSource:
+		return "ct original " + c.network(m) + "saddr " + m.not() + m.value()
+	case ConnReplySource:
+		return "ct reply " + c.network(m) + "saddr " + m.not() + m.value()
 	case HopLimit:
 		return fmt.Sprintf("%s %s%d", map[uint32]string{4: "ip ttl", 6: "ip6 hoplimit"}[c.family], m.not(), m.Low)
 	case Fragment:

@@ -151,6 +151,9 @@ func hookRules() map[Base][]named {
 		{Postrouting, Filter, 100}: {
 			rule("fib saddr . oif type != local accept", verdict(Accept),
 				Match{Field: SourceOfOutInterface, Not: true}),
+			rule("ct original ip saddr 10.0.0.1 accept", verdict(Accept), net4(ConnSource, "10.0.0.1/32")),
+			rule("ct reply ip6 saddr != fd00::1 drop", verdict(Drop),
+				Match{Field: ConnReplySource, Prefix: netip.MustParsePrefix("fd00::1/128"), Not: true}),
 			rule("ip6 hoplimit 255 accept", verdict(Accept), ipv6, Match{Field: HopLimit, Low: 255}),
 			rule("ip ttl != 1 drop", verdict(Drop), ipv4, Match{Field: HopLimit, Low: 1, Not: true}),
 		},

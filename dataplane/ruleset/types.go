@@ -90,6 +90,9 @@ const (
 	DestinationLocal     // the destination is an address of this host
 	SourceOfOutInterface // the source is an address of the outgoing interface
 	HopLimit             // [Low] the hop limit of IPv6 or the TTL of IPv4; needs a Match of Family before it
+	// [Prefix, a single address] the sender of the connection's first packet, and that of its answer
+	ConnSource
+	ConnReplySource
 	// a part of a larger packet; needs a Match of Family before it. Connection tracking puts the parts together, so
 	// that no chain after it (priority -400 at Prerouting and Output) sees any
 	Fragment

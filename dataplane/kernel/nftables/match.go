@@ -50,6 +50,10 @@ func (e *encoder) match(m ruleset.Match) error {
 			e.keepBits(host32(m.Mask))
 		}
 		e.compare(m.Not, host32(m.Low&m.Mask))
+	case ruleset.ConnSource:
+		return e.matchConnection(m, directionOriginal)
+	case ruleset.ConnReplySource:
+		return e.matchConnection(m, directionReply)
 	case ruleset.HopLimit:
 		if e.family == 0 {
 			return fmt.Errorf("it matches a hop limit without a family before")
@@ -62,6 +66,35 @@ func (e *encoder) match(m ruleset.Match) error {
 	default:
 		return e.matchRoute(m)
 	}
+	return nil
+}
+
+// Directions of a connection (enum ip_conntrack_dir).
+const (
+	directionOriginal = 0
+	directionReply    = 1
+)
+
+// matchConnection compares the source of one direction of the connection. The expression is written here since
+// google/nftables leaves the direction out.
+func (e *encoder) matchConnection(m ruleset.Match, direction uint32) error {
+	if !m.Prefix.IsValid() || !m.Prefix.IsSingleIP() {
+		return fmt.Errorf("it compares the source of a connection with %s, which is no address", m.Prefix)
+	}
+	key := uint32(unix.NFT_CT_SRC_IP)
+	if m.Prefix.Addr().Is6() {
+		key = unix.NFT_CT_SRC_IP6
+	}
+	b := e.out
+	element := b.NestFlagged(unix.NFTA_LIST_ELEM)
+	b.AttrText(unix.NFTA_EXPR_NAME, "ct")
+	data := b.NestFlagged(unix.NFTA_EXPR_DATA)
+	b.AttrBig32(unix.NFTA_CT_KEY, key)
+	b.AttrBig32(unix.NFTA_CT_DREG, reg1)
+	b.Attr(unix.NFTA_CT_DIRECTION, []byte{byte(direction)})
+	b.EndNest(data)
+	b.EndNest(element)
+	e.compare(m.Not, m.Prefix.Addr().AsSlice())
 	return nil
 }
 
