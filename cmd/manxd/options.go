@@ -80,6 +80,7 @@ type options struct {
 
 	policy         bool
 	policyCounters bool
+	checkOutside   bool
 	policyBudget   policy.Budget
 	maxFragments   int
 	reassembly     struct{ Memory, Time int } // MiB, seconds
@@ -240,6 +241,9 @@ func (o *options) flags(fs *pflag.FlagSet) {
 		"of workloads passes, and natOutgoing does nothing", "MANX_POLICY")
 	b.bool(&o.policyCounters, "policy-counters", false, "count packets and bytes of every rule of every policy, not "+
 		"only of staged ones", "MANX_POLICY_COUNTERS")
+	b.bool(&o.checkOutside, "check-outside-sources", true, "drop packets that come from outside with the address of "+
+		"a workload of this node, or with IPv6 of the node itself; false for load balancers and switches that send "+
+		"such packets back", "MANX_CHECK_OUTSIDE_SOURCES")
 	budget := policy.DefaultBudget
 	b.int(&o.policyBudget.Rules, "policy-max-rules", budget.Rules, "how many policies and rules one namespace may "+
 		"have in force on this node; further policies drop all packets in their directions; 0: any",

@@ -66,7 +66,8 @@ func (o options) policyConfig(node string) policy.Config {
 		group = flowLogGroup
 	}
 	return policy.Config{Node: node, Counters: o.policyCounters, FlowLog: group, Budget: o.policyBudget,
-		Fragments: uint32(o.maxFragments),
+		Fragments:    uint32(o.maxFragments),
+		TrustOutside: !o.checkOutside,
 		Felix: func(f *model.FelixConfigurationSpec) {
 			f.InterfacePrefix = cmp.Or(o.interfacePrefix, f.InterfacePrefix)
 			if o.toHostAction != "" {

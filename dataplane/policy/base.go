@@ -18,6 +18,7 @@ const (
 	neighbourMap = "neighbour-limits"
 	unspecified  = "unspecified-source"
 	errorsMap    = "icmp-errors"
+	outside      = "from-outside"
 	relatedChain = "related-from-workload"
 	fragments    = "fragments"
 	early        = "early"
@@ -31,6 +32,8 @@ const (
 	nodesOwn      = "nodes-own"
 	borrowed      = "borrowed-address"
 	loopSet       = "service-loop"
+	localSet      = "local-workloads"
+	ownSet        = "own-addresses6"
 )
 
 // writeBase writes the chains that do not depend on endpoints: where packets enter and which way they go. Each stage is
@@ -56,7 +59,10 @@ func (c *Calculator) writeBase() {
 	source, destination, host := Stage{Subject: SourceWorkload}, Stage{Subject: DestinationWorkload},
 		Stage{Subject: HostItself}
 	c.setChain(&ruleset.Chain{Name: "prerouting-source", Origin: source, Base: base(ruleset.Prerouting, -300),
-		Rules: slices.Concat(s.fromUnspecified(), s.toLoopback(), s.from(jump(sourceCheck)))})
+		Rules: slices.Concat(s.fromUnspecified(), s.toLoopback(), s.from(jump(sourceCheck)), s.fromOutside())})
+	c.table.AddSet(ruleset.Set{Name: ownSet, Type: ruleset.Addresses6, Comment: "addresses of this node",
+		Origin: ClusterSet})
+	c.setChain(&ruleset.Chain{Name: outside, Rules: s.outsideRules()})
 	c.writeFragments(source)
 	c.writeTunnels()
 	c.setChain(&ruleset.Chain{Name: "input-from-workload", Origin: source, Base: base(ruleset.Input, 0),
@@ -268,6 +274,58 @@ var neighbourLimit = ruleset.Limit{Packets: 10, Burst: 30}
 func neighbourChain(iface string) *ruleset.Chain {
 	return &ruleset.Chain{Name: "neighbours/" + iface, Rules: []ruleset.Rule{{Over: neighbourLimit, Counter: true,
 		Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "too many packets of neighbour discovery"}}}
+}
+
+// fromOutside finds packets that come neither from a workload nor from this host itself.
+func (s *settings) fromOutside() []ruleset.Rule {
+	if s.trustOutside {
+		return nil
+	}
+	m := []ruleset.Match{{Field: ruleset.InInterface, Not: true, Name: "lo"}}
+	for _, p := range s.prefixes {
+		m = append(m, ruleset.Match{Field: ruleset.InInterface, Not: true, Name: p + "*"})
+	}
+	return []ruleset.Rule{{Matches: m, Verdict: jump(outside)}}
+}
+
+const returned = "from outside with an address of this node"
+
+// outsideRules drop packets from outside that pretend to come from a workload of this node, or with IPv6 from the host:
+// policy would take them for those. The sets are for speed: what a WorkloadEndpoint claims without a route to it does
+// not count. The kernel itself drops IPv4 packets from an own address (martian source), and has multicast packets that
+// this host sends come in again.
+func (s *settings) outsideRules() []ruleset.Rule {
+	var rules []ruleset.Rule
+	drop := func(m ...ruleset.Match) {
+		rules = append(rules, ruleset.Rule{Matches: m, Verdict: ruleset.Verdict{Action: ruleset.Drop},
+			Comment: returned, Log: s.dropLog(returned)})
+	}
+	for i, family := range []string{"4", "6"} {
+		for _, p := range s.prefixes {
+			drop(ruleset.Match{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
+				ruleset.Match{Field: ruleset.Source, Set: localSet + family},
+				ruleset.Match{Field: ruleset.SourceRoute, Name: p + "*"})
+		}
+	}
+	drop(ruleset.Match{Field: ruleset.Family, Low: 6}, ruleset.Match{Field: ruleset.Source, Set: ownSet},
+		ruleset.Match{Field: ruleset.Destination, Not: true, Prefix: netip.MustParsePrefix("ff00::/8")})
+	return rules
+}
+
+// settleOwn enters this host's own addresses. Link-local ones may be on other links, too.
+func (c *Calculator) settleOwn() {
+	if !c.dirty.hosts {
+		return
+	}
+	want := map[ruleset.Element]bool{}
+	for name, addresses := range c.hostLinks {
+		for _, a := range addresses {
+			if a.Is6() && !a.IsLinkLocalUnicast() && !a.IsLoopback() && !c.isWorkload(name) {
+				want[ruleset.Element{Prefix: netip.PrefixFrom(a, a.BitLen())}] = true
+			}
+		}
+	}
+	c.fillElements(ownSet, want)
 }
 
 // related finds the ICMP errors about connections. The kernel calls an error related whoever sends it: its quote of a

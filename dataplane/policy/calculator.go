@@ -38,6 +38,7 @@ type Calculator struct {
 	settings settings
 	nodes    nodeNets
 	bgpPorts bgpPorts
+	local    nodeNets                         // addresses of this node's workloads, by the name of the workload
 	routers  map[model.Key]*selector.Selector // of BGPPeers, see routesForOthers
 	// items are all that selectors in rules can name, in the whole cluster.
 	items *btree.BTree[*item]
@@ -104,6 +105,8 @@ type Config struct {
 	Fragments uint32
 	// Budget bounds what the policies of a namespace cost.
 	Budget Budget
+	// TrustOutside lets packets in from outside whose source is an address of this host or of one of its workloads.
+	TrustOutside bool
 	// Felix overrides settings of FelixConfiguration objects, as Calico's environment variables do.
 	Felix func(*model.FelixConfigurationSpec)
 }
@@ -122,6 +125,7 @@ func New(c Config) *Calculator {
 		twinSize: twinSize, seed: maphash.MakeSeed(),
 	}
 	calc.nodes = newNodeNets(calc.table)
+	calc.local = newAddressNets(calc.table, localSet, "addresses of workloads of this node", false, EndpointSet)
 	calc.bgpPorts = newBGPPorts(calc.table)
 	calc.hosts.init()
 	calc.dirty.clear()
@@ -323,6 +327,7 @@ func (c *Calculator) settle() {
 	c.settleSetKinds()
 	c.settlePolicies()
 	c.settleClaims()
+	c.settleOwn()
 	c.settleHosts()
 	c.settleEndpoints()
 	c.settleFloating()

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
@@ -210,10 +211,11 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	c.setChain(limits)
 	own = append(own, limits.Name)
 	c.table.SetVerdict(early, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: limits.Name})
+	c.local.set(e.key.String(), singleAddresses(e.workload.Spec.IPNetworks))
 	if c.routesForOthers(e) {
 		c.table.SetVerdict(errorsMap, iface, ruleset.Verdict{})
 	} else {
-		chain := c.settings.errorsChain(iface, parseNets(e.workload.Spec.IPNetworks))
+		chain := c.settings.errorsChain(iface, singleAddresses(e.workload.Spec.IPNetworks))
 		c.setChain(chain)
 		own = append(own, chain.Name)
 		c.table.SetVerdict(errorsMap, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: chain.Name})
@@ -224,6 +226,10 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 		}
 	}
 	e.iface, e.own = iface, own
+}
+
+func singleAddresses(texts []string) []netip.Prefix {
+	return slices.DeleteFunc(parseNets(texts), func(p netip.Prefix) bool { return !p.IsSingleIP() })
 }
 
 // takeRouters enters the localWorkloadSelector of a BGPPeer; nil is gone.
@@ -277,6 +283,7 @@ func (c *Calculator) withdraw(e *endpoint) {
 	for _, name := range e.own {
 		c.table.DeleteChain(name)
 	}
+	c.local.set(e.key.String(), nil)
 	e.iface, e.own = "", nil
 	c.use(e, nil)
 }

@@ -58,4 +58,6 @@ const (
 	MemberSet
 	// ClusterSet has addresses or ports that the settings of the cluster and its node list decide, such as IP pools.
 	ClusterSet
+	// EndpointSet has addresses of this node and of its workloads.
+	EndpointSet
 )

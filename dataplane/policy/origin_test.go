@@ -131,12 +131,14 @@ func TestOriginsOfSets(t *testing.T) {
 			want = LiteralSet
 		case shared:
 			want = MemberSet
+		case strings.HasPrefix(name, localSet) || name == ownSet:
+			want = EndpointSet
 		}
 		if s.Origin != want {
 			t.Errorf("set %s has the origin %v, want %v", name, s.Origin, want)
 		}
 	}
-	for _, o := range []SetOrigin{LiteralSet, MemberSet, ClusterSet} {
+	for _, o := range []SetOrigin{LiteralSet, MemberSet, ClusterSet, EndpointSet} {
 		if seen[o] == 0 {
 			t.Errorf("no set has the origin %d", o)
 		}

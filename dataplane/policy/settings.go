@@ -19,16 +19,17 @@ import (
 
 // settings are the parts of FelixConfiguration, pools and nodes that apply to the rules of every endpoint.
 type settings struct {
-	prefixes    felixconfig.InterfacePrefixes // of workload interfaces
-	toHost      ruleset.Verdict
-	denyVerdict ruleset.Action
-	flowLog     uint16
-	noKernelLog bool
-	keepInvalid bool
-	spoofing    bool // allowed for workloads that request it
-	allowVXLAN  bool
-	allowIPIP   bool
-	vxlanPort   uint32
+	prefixes     felixconfig.InterfacePrefixes // of workload interfaces
+	toHost       ruleset.Verdict
+	denyVerdict  ruleset.Action
+	flowLog      uint16
+	noKernelLog  bool
+	keepInvalid  bool
+	trustOutside bool
+	spoofing     bool // allowed for workloads that request it
+	allowVXLAN   bool
+	allowIPIP    bool
+	vxlanPort    uint32
 	// wireGuardPorts are the UDP ports of IPv4 and IPv6.
 	wireGuardPorts []uint32
 	ipip           bool
@@ -87,7 +88,7 @@ func (c *Calculator) felix() model.FelixConfigurationSpec {
 func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 	s := settings{
 		prefixes: felixconfig.ParseInterfacePrefixes(f.InterfacePrefix), denyVerdict: ruleset.Drop, flowLog: c.FlowLog,
-		noKernelLog: c.NoKernelLog, fragments: c.Fragments,
+		noKernelLog: c.NoKernelLog, fragments: c.Fragments, trustOutside: c.TrustOutside,
 		keepInvalid: is(f.DisableConntrackInvalidCheck), spoofing: f.WorkloadSourceSpoofing == "Any",
 		allowVXLAN: is(f.AllowVXLANPacketsFromWorkloads), allowIPIP: is(f.AllowIPIPPacketsFromWorkloads),
 		logPrefix:    cmp.Or(f.LogPrefix, "calico-packet"),
@@ -331,13 +332,17 @@ type nodeNets struct {
 }
 
 func newNodeNets(t *ruleset.Table) nodeNets {
+	return newAddressNets(t, hostsSet, "addresses of all nodes", true, ClusterSet)
+}
+
+// newAddressNets makes a set for each family; without interval the networks are single addresses.
+func newAddressNets(t *ruleset.Table, name, comment string, interval bool, origin SetOrigin) nodeNets {
 	for i, family := range []string{"4", "6"} {
 		kind := [...]ruleset.SetType{ruleset.Addresses4, ruleset.Addresses6}[i]
-		t.AddSet(ruleset.Set{Name: hostsSet + family, Type: kind, Interval: true, Comment: "addresses of all nodes",
-			Origin: ClusterSet})
+		t.AddSet(ruleset.Set{Name: name + family, Type: kind, Interval: interval, Comment: comment, Origin: origin})
 	}
-	both := bothSets{{t, hostsSet + "4"}, {t, hostsSet + "6"}}
-	return nodeNets{members: members.New(true, both), of: map[string][]netip.Prefix{},
+	both := bothSets{{t, name + "4"}, {t, name + "6"}}
+	return nodeNets{members: members.New(interval, both), of: map[string][]netip.Prefix{},
 		tunnels: map[string][]netip.Prefix{}, count: map[netip.Prefix]int{}}
 }
 

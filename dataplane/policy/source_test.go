@@ -43,7 +43,7 @@ func TestFragmentsOfWorkloads(t *testing.T) {
 		iface string
 		from  netip.Addr
 		want  string // the chain that drops it
-	}{{"caliw", own, ""}, {"caliw", other, sourceCheck}, {"caliother", own, early}, {"eth0", own, ""}} {
+	}{{"caliw", own, ""}, {"caliw", other, sourceCheck}, {"caliother", own, early}, {"eth0", other, ""}} {
 		p := ruleset.Packet{In: x.iface, Source: x.from, Destination: netip.MustParseAddr("192.0.2.1"), Protocol: 17,
 			Fragment: true}
 		var trace ruleset.Trace
@@ -257,4 +257,57 @@ func TestErrorsOfWorkloadsAreAboutTheirOwnConnections(t *testing.T) {
 	check(t, false)
 	update(model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), spoofing))
 	check(t, true)
+}
+
+// From outside, a packet with the address of a workload of this node would be taken for that workload's by policy.
+func TestPacketsFromOutsideWithAnAddressOfThisNode(t *testing.T) {
+	addr := netip.MustParseAddr
+	w := pod("default", "w", "10.0.0.1", nil)
+	spec := &w.Value.(*model.WorkloadEndpoint).Spec
+	spec.IPNetworks = append(spec.IPNetworks, "fd00::1/128")
+	claim := pod("default", "claim", "192.0.2.1", nil) // of an address to which no route leads through its interface
+	links := map[string][]netip.Addr{"eth0": {addr("172.16.0.1"), addr("fd16::1"), addr("fe80::1")},
+		"lo": {addr("::1")}}
+	host := &ruleset.Host{ReturnInterface: func(a netip.Addr) string {
+		if a == addr("10.0.0.1") || a == addr("fd00::1") {
+			return "caliw"
+		}
+		return "eth0"
+	}}
+	objects := model.NewSet(w, claim)
+	for _, trusted := range []bool{false, true} {
+		c := Build(Config{Node: testNode, TrustOutside: trusted}, objects, links)
+		for _, x := range []struct {
+			name, iface, source, destination string
+			want                             bool
+		}{
+			{"a workload", "eth0", "10.0.0.1", "10.0.0.2", trusted},
+			{"a workload, IPv6", "eth0", "fd00::1", "fd00::2", trusted},
+			{"a workload, through a tunnel", "tunl0", "10.0.0.1", "10.0.0.2", trusted},
+			{"the workload itself", "caliw", "10.0.0.1", "10.0.0.2", true},
+			{"the host itself", "lo", "fd16::1", "fd16::1", true},
+			{"the host from outside", "eth0", "fd16::1", "fd00::1", trusted},
+			{"the host's own to a group", "eth0", "fd16::1", "ff02::fb", true},
+			{"a link-local address", "eth0", "fe80::1", "ff02::1", true},
+			{"another workload", "eth0", "10.0.0.9", "10.0.0.1", true},
+			{"an address that a workload claims without a route", "eth0", "192.0.2.1", "10.0.0.1", true},
+			{"nobody", "eth0", "::", "ff02::1", true},
+		} {
+			p := ruleset.Packet{In: x.iface, Source: addr(x.source), Destination: addr(x.destination), Protocol: 17}
+			if got := c.Table().Eval(host, ruleset.Prerouting, p, nil); got.Accepted() != x.want {
+				t.Errorf("%s, trusted %t: %+v", x.name, trusted, got)
+			}
+		}
+	}
+	c := Build(Config{Node: testNode}, objects, links)
+	delete(objects, w.Key)
+	c.Update(objects, w.Key)
+	c.SetInterfaces(map[string][]netip.Addr{"eth0": {addr("fd16::2")}})
+	c.Settle()
+	for source, want := range map[string]bool{"fd00::1": true, "fd16::1": true, "fd16::2": false} {
+		p := ruleset.Packet{In: "eth0", Source: addr(source), Destination: addr("fd00::9"), Protocol: 17}
+		if got := c.Table().Eval(host, ruleset.Prerouting, p, nil).Accepted(); got != want {
+			t.Errorf("from %s after the change: %t", source, got)
+		}
+	}
 }

@@ -25,7 +25,7 @@ type Host struct {
 	// IsLocal reports whether an address is one of this host's. Loopback addresses are, unasked.
 	IsLocal func(netip.Addr) bool
 	// ReturnInterface names the interface that packets to an address leave through, "" if there is no route. If it is
-	// nil, no packet fails the check of the way back.
+	// nil, no packet fails the check of the way back, and none has a SourceRoute.
 	ReturnInterface func(netip.Addr) string
 	// OwnsAddress reports whether an interface has an address.
 	OwnsAddress func(iface string, a netip.Addr) bool

@@ -74,6 +74,8 @@ func (r *run) compare(m *Match) (is, has bool) {
 		return r.isLocal(p.Destination), true
 	case SourceOfOutInterface:
 		return r.host.OwnsAddress != nil && r.host.OwnsAddress(p.Out, p.Source), true
+	case SourceRoute:
+		return r.host.ReturnInterface != nil && matchesName(m.Name, r.host.ReturnInterface(p.Source)), true
 	case HopLimit:
 		return uint32(p.HopLimit) == m.Low, true
 	case ConnSource:

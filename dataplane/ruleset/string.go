@@ -167,6 +167,8 @@ func (m *Match) text(c context) string {
 		return "ct original " + c.network(m) + "saddr " + m.not() + m.value()
 	case ConnReplySource:
 		return "ct reply " + c.network(m) + "saddr " + m.not() + m.value()
+	case SourceRoute:
+		return "fib saddr oifname " + m.not() + quoted(m.Name)
 	case HopLimit:
 		return fmt.Sprintf("%s %s%d", map[uint32]string{4: "ip ttl", 6: "ip6 hoplimit"}[c.family], m.not(), m.Low)
 	case Fragment:

@@ -131,6 +131,7 @@ func hookRules() map[Base][]named {
 	a4, a6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	return map[Base][]named{
 		{Prerouting, Filter, -300}: {
+			rule(`fib saddr oifname "cali*" drop`, verdict(Drop), Match{Field: SourceRoute, Name: "cali*"}),
 			rule("fib saddr . mark . iif oif missing drop", verdict(Drop), match(NoReturnRoute)),
 			rule("fib saddr . mark . iif oif exists accept", verdict(Accept), Match{Field: NoReturnRoute, Not: true}),
 			{Rule{NoTrack: true, Verdict: verdict(Accept)}, "notrack accept"},

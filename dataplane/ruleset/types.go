@@ -93,6 +93,7 @@ const (
 	// [Prefix, a single address] the sender of the connection's first packet, and that of its answer
 	ConnSource
 	ConnReplySource
+	SourceRoute // [Name] packets to the source leave through this interface
 	// a part of a larger packet; needs a Match of Family before it. Connection tracking puts the parts together, so
 	// that no chain after it (priority -400 at Prerouting and Output) sees any
 	Fragment

@@ -77,7 +77,8 @@ func memberTexts(t *ruleset.Table) map[string][]string {
 		s, _, _ := t.Set(name)
 		about := s.Comment
 		switch s.Origin {
-		case policy.LiteralSet: // the texts of the rules have its networks or ports
+		// The texts of the rules have the networks or ports of the one, and the WorkloadEndpoints those of the other.
+		case policy.LiteralSet, policy.EndpointSet:
 			continue
 		case policy.MemberSet:
 			about = "members of " + s.Comment

@@ -29,7 +29,7 @@ func TestPolicyChanges(t *testing.T) {
 	for _, want := range []string{
 		`+ GlobalNetworkPolicy/p in tier default (ignored: doNotTrack has no effect at a host endpoint with ` +
 			`interfaceName "*")` + "\n",
-		"policy: BGP ports of nodes\n      + 1790\n",
+		"policy: BGP ports of nodes and peers\n      + 1790\n",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no %q in\n%s", want, text.String())

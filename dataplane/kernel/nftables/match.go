@@ -322,6 +322,15 @@ func (e *encoder) matchRoute(m ruleset.Match) error {
 		x.FlagDADDR, x.ResultADDRTYPE = true, true
 	case ruleset.SourceOfOutInterface:
 		x.FlagSADDR, x.FlagOIF, x.ResultADDRTYPE = true, true, true
+	case ruleset.SourceRoute:
+		name, prefix := strings.CutSuffix(m.Name, "*")
+		if result = ifname(name); prefix {
+			result = []byte(name)
+		}
+		if name == "" {
+			return fmt.Errorf("it matches the route to the source without an interface")
+		}
+		x.FlagSADDR, x.ResultOIFNAME = true, true
 	default:
 		return fmt.Errorf("field %d is unknown", m.Field)
 	}

@@ -111,6 +111,8 @@ var ruleTexts = []ruleText{
 		"ct original ip saddr 10.0.0.1"},
 	{"not the server", matching(ruleset.Match{Field: ruleset.ConnReplySource, Not: true,
 		Prefix: prefix("fd00::1/128")}), "ct reply ip6 saddr != fd00::1"},
+	{"route to the source", matching(ruleset.Match{Field: ruleset.SourceRoute, Name: "cali*"}),
+		`fib saddr oifname "cali*"`},
 	{"hop limit", matching(ipv6, ruleset.Match{Field: ruleset.HopLimit, Low: 255}), "ip6 hoplimit 255"},
 	{"not this TTL", matching(ipv4, ruleset.Match{Field: ruleset.HopLimit, Not: true, Low: 1}), "ip ttl != 1"},
 	{"fragment", matching(ipv4, ruleset.Match{Field: ruleset.Fragment}), "ip frag-off & 16383 != 0"},

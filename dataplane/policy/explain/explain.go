@@ -228,7 +228,7 @@ func (e *explanation) unreached(read reader, h *ruleset.Host, have []Stage) []St
 	p := read.packet
 	p.In = "" // of no workload
 	var trace ruleset.Trace
-	read.calc.Table().EvalForward(h, p, &trace)
+	read.calc.Table().Eval(h, ruleset.Forward, p, &trace)
 	var more []Stage
 	for _, s := range read.stages(&trace) {
 		if !slices.ContainsFunc(have, func(x Stage) bool { return x.Base == s.Base }) {

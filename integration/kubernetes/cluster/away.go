@@ -365,7 +365,7 @@ var kernelTraces = []string{
 	`ip route show table all | grep -v ' dev lo ' | grep -v 'table local' | sed 's/^/route /'`,
 	`ip rule | sed 's/^/rule /'`,
 	`nft list table inet manx | sed -E 's/counter packets [0-9]+ bytes [0-9]+//; s/ (expires|timeout) [0-9a-z]+//g' |
-		sed -E 's/ *[,}]$//'`,
+		sed -z 's/,\n[[:space:]]*/, /g' | sed -E 's/ *[,}]$//'`, // the elements of a set are one line
 }
 
 func (w *World) kernel(n *lab.Node) ([]string, error) {

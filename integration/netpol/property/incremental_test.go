@@ -152,6 +152,8 @@ func runRandomChanges(t *testing.T, seed uint64) bool {
 		}
 		rest = rest[n:]
 	}
+	calc.SetInterfaces(hostLinks())
+	calc.Settle()
 	if got := text(calc.Table()); got != empty {
 		t.Errorf("seed %d: something is left when all objects are gone: %s", seed, differing(got, empty))
 		return false
