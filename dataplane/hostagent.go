@@ -15,6 +15,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/tc"
 	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/neighbour"
+	"github.com/manxnet/manx/dataplane/owners"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/dataplane/shape"
@@ -59,6 +60,9 @@ type Config struct {
 	Reassembly link.Reassembly
 	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
 	WithPolicy bool
+	// OwnersFile keeps the owners of the cluster's addresses for the next run; empty: nothing does. It is best on a file
+	// system that is empty after a start of the host.
+	OwnersFile string
 }
 
 // HostAgent is the Agent of interfaces, routes, limits of bandwidth and the files that report workloads. It also
@@ -71,6 +75,7 @@ type HostAgent struct {
 	shapes  *shape.Target
 	nearby  *neighbour.Target
 	files   *endpointstatus.Files
+	owners  *owners.Target
 	refused hoststate.Refusals
 	onLinks func([]kernel.Event)
 }
@@ -91,18 +96,22 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 			return h.routes.ServesEndpoint(p, e.Key.Namespace+"/"+e.Key.Name)
 		},
 	})
+	loop := reconcile.NewLoop()
+	h.owners = owners.New(owners.Config{Connections: c.Kernel, Loop: loop, Now: now, Logger: c.Logger,
+		File: c.OwnersFile})
 	h.Agent = &Agent{
 		targets: []Target{
 			h.links,
 			h.routes, // need interfaces
 			h.nearby, // needs the routes' next hops
 			h.shapes,
+			h.owners,
 			h.files, // the files report the state reached
 		},
 		events: source{h.watch, h.eventsLost},
 		voice: voice{zap.WarnLevel, "the kernel is not as it should be, trying again",
 			"the kernel is as it should be"},
-		log: c.Logger, now: now, loop: reconcile.NewLoop(),
+		log: c.Logger, now: now, loop: loop,
 		host: hoststate.New(c.NodeName, c.InterfacePrefix), problems: map[string]string{},
 		repaired: c.Repaired,
 		onState:  func(state *hoststate.Host) { h.refused.Take(state, h.now(), h.log) },
@@ -115,6 +124,12 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	})
 	h.routes.ForgetConnections(c.Kernel, h.loop, c.Logger)
 	return h
+}
+
+// Run is that of Agent.
+func (h *HostAgent) Run(ctx context.Context) error {
+	defer h.owners.Save()
+	return h.Agent.Run(ctx)
 }
 
 // OnLinks sets a function to call with the kernel's events when interfaces or addresses of the host may have changed.

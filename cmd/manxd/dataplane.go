@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
 
@@ -24,7 +25,8 @@ func newDataplane(h *host) *dataplanePart {
 	p := &dataplanePart{view: h.control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
 		Kernel: dataplane.KernelOf(h.kernel), NodeName: h.name, Logger: h.log.Named("dataplane"), MTUFile: h.mtuFile,
 		EndpointStatusDir: h.endpointStatusDir, InterfacePrefix: h.interfacePrefix, WithPolicy: h.policy,
-		EndpointNews: &h.endpoints, Repaired: h.repaired, Reassembly: h.reassemblyRoom()})}
+		EndpointNews: &h.endpoints, Repaired: h.repaired, Reassembly: h.reassemblyRoom(),
+		OwnersFile: h.ownersFile()})}
 	p.servers = newServers(h)
 	p.SetServers(p.servers.addresses())
 	p.OnLinks(func(events []kernel.Event) {
@@ -35,6 +37,9 @@ func newDataplane(h *host) *dataplanePart {
 	p.view.Show(server.DataplaneSource{Agent: p.HostAgent})
 	return p
 }
+
+// ownersFile is the path of the file of the owners of addresses. Those of another datastore have other identities.
+func (o options) ownersFile() string { return filepath.Join(o.runDir, "address-owners-"+o.datastore) }
 
 func (p *dataplanePart) Name() string        { return "dataplane" }
 func (p *dataplanePart) Ready() server.Check { return p.view.Ready() }

@@ -34,7 +34,7 @@ func (t *Target) MissingLogs() []string { return t.missingLogs }
 
 // Outdated is why connections go on to the workloads that had their floating addresses, empty if none is known to.
 func (t *Target) Outdated() string {
-	if err := t.translated.problem(); err != nil {
+	if err := t.translated.Problem(); err != nil {
 		return err.Error()
 	}
 	return ""
@@ -51,7 +51,7 @@ func (t *Target) Health() reconcile.Health {
 		h.Failures++
 		h.Problem = fmt.Errorf("nothing is changed before the host's interfaces are known: %w", t.linksErr)
 	}
-	if err := t.translated.problem(); err != nil {
+	if err := t.translated.Problem(); err != nil {
 		h.Failures++
 		h.Problem = cmp.Or(h.Problem, err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/dataplane/forget"
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
@@ -58,8 +59,8 @@ type Target struct {
 	fullAt    time.Time     // when policies with too many elements are computed again
 	fresh     bool          // a workload of this node has another version than in the last one that was reached
 
-	missingLogs []string // why rules do not log as they should
-	translated  translated
+	missingLogs []string     // why rules do not log as they should
+	translated  forget.Queue // floating addresses that have another owner now or are gone
 }
 
 // New makes a Target, after the kernel has checked which logs rules can write.
@@ -69,7 +70,9 @@ func New(c Config) *Target {
 		links: c.Links, log: c.Logger, calculator: policy.New(c.Policy), table: nft.New(c.Rules, time.Now),
 		programmed: c.Programmed, haveLinks: c.Links == nil, node: c.Policy.Node, linksDue: c.Links != nil,
 		missingLogs: missing,
-		translated:  translated{connections: c.Connections, loop: c.Loop, now: time.Now},
+		// the kernel translates each connection as it did at its beginning
+		translated: forget.Queue{Connections: c.Connections, Loop: c.Loop, Now: time.Now,
+			Trouble: "connections of floating addresses go on to the workloads that had them"},
 	}
 }
 
@@ -115,7 +118,7 @@ func (t *Target) Resync() { t.table.Resync() }
 // kernel.
 func (t *Target) Retry() {
 	t.table.Retry()
-	t.translated.retry()
+	t.translated.Retry()
 	t.linksDue = t.links != nil
 }
 
@@ -172,7 +175,7 @@ func (t *Target) Flush() (transactions, refused int, err error) {
 	if worked {
 		t.sliceAt = time.Now().Add(time.Since(start)) // other work has at least half of the time
 	}
-	t.translated.add(t.calculator.Retranslated())
+	t.translated.Add(t.calculator.Retranslated()...)
 	if result.Err != nil {
 		return result.Transactions, result.Refused, result.Err
 	}
@@ -180,8 +183,8 @@ func (t *Target) Flush() (transactions, refused int, err error) {
 	if !t.calculator.Waiting() {
 		t.complete = t.reader
 	}
-	t.translated.forget()
-	t.pause = t.translated.next(t.pause)
+	t.translated.Flush()
+	t.pause = t.translated.Next(t.pause)
 	if t.programmed != nil {
 		t.programmed(result.Transactions)
 	}

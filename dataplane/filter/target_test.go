@@ -252,8 +252,8 @@ func (c *connections) ForgetConnections(list []netip.Addr) (int, error) {
 func TestForgettingIsRetried(t *testing.T) {
 	now, conns := time.Unix(1000, 0), &connections{failures: 4}
 	target := newTarget(kerneltest.NewRules(), nil, nil)
-	target.translated.connections, target.translated.now = conns, func() time.Time { return now }
-	target.translated.loop.Background = func(f func()) { f() }
+	target.translated.Connections, target.translated.Now = conns, func() time.Time { return now }
+	target.translated.Loop.Background = func(f func()) { f() }
 	felix := &model.FelixConfiguration{}
 	on := v3.FloatingIPsEnabled
 	felix.Spec.FloatingIPs = &on

@@ -2,6 +2,8 @@ package model
 
 import (
 	"errors"
+	"fmt"
+	"hash/fnv"
 	"iter"
 	"reflect"
 	"strings"
@@ -14,6 +16,7 @@ import (
 type remoteEndpoint struct {
 	common *CommonEndpoint // fields shared with similar endpoints
 	node   string
+	owner  uint64 // see Owner
 	// pod, interface and networks, a line each: one piece of memory instead of many small ones
 	own  string
 	rest *WorkloadEndpointSpec // rare fields; nil if there are none
@@ -46,7 +49,7 @@ func (o *Object) Remote(
 	reduced := &struct { // one piece of memory
 		Object
 		endpoint remoteEndpoint
-	}{endpoint: remoteEndpoint{node: text(s.Node), own: own}}
+	}{endpoint: remoteEndpoint{node: text(s.Node), owner: o.Owner(), own: own}}
 	e := &reduced.endpoint
 	*scratch = CommonEndpoint{Namespace: w.Namespace, Labels: w.Labels, Orchestrator: s.Orchestrator,
 		Endpoint: s.Endpoint, ServiceAccountName: s.ServiceAccountName, Profiles: s.Profiles, Ports: s.Ports}
@@ -72,8 +75,23 @@ func SameRemote(a, b *Object) bool {
 	}
 	x, _ := a.Value.(*remoteEndpoint)
 	y, _ := b.Value.(*remoteEndpoint)
-	return x != nil && y != nil && a.Key == b.Key && x.node == y.node && x.own == y.own && x.common == y.common &&
+	return x != nil && y != nil && a.Key == b.Key && x.node == y.node && x.owner == y.owner && x.own == y.own &&
+		x.common == y.common &&
 		x.rest == nil && y.rest == nil
+}
+
+// Owner identifies the workload of a WorkloadEndpoint, whole or reduced: another pod of the same name has another UID.
+// It is the same in each process, and 0 for other objects.
+func (o *Object) Owner() uint64 {
+	switch w := o.Value.(type) {
+	case *remoteEndpoint:
+		return w.owner
+	case *WorkloadEndpoint:
+		h := fnv.New64a()
+		fmt.Fprintf(h, "%s\n%s\n%s", o.Key.Namespace, o.Key.Name, w.UID)
+		return h.Sum64()
+	}
+	return 0
 }
 
 // Workload returns the WorkloadEndpoint of an object, whole or reduced, or nil. It must not be changed, and a reduced
