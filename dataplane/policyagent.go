@@ -27,8 +27,10 @@ type PolicyConfig struct {
 	Links kernel.Links
 	// Connections deletes connections with outdated translation; nil: they stay.
 	Connections conntrack.Connections
-	Policy      policy.Config
-	Logger      *zap.Logger
+	// Entries ends connections that came in while the rules were away; nil: they stay.
+	Entries conntrack.Entries
+	Policy  policy.Config
+	Logger  *zap.Logger
 	// Programmed is called with the time that each change took from its arrival to the kernel, if set.
 	Programmed func(time.Duration)
 	// Repaired is Repaired of Config.
@@ -54,8 +56,9 @@ type PolicyAgent struct {
 func NewPolicy(c PolicyConfig) *PolicyAgent {
 	a := &PolicyAgent{rules: c.Rules, latency: c.Programmed, report: c.Reached, reached: make(chan struct{})}
 	loop := reconcile.NewLoop()
-	a.target = filter.New(filter.Config{Rules: c.Rules, Links: c.Links, Connections: c.Connections, Policy: c.Policy,
-		Loop: loop, Logger: c.Logger, Programmed: a.programmed})
+	a.target = filter.New(filter.Config{Rules: c.Rules, Links: c.Links, Connections: c.Connections, Entries: c.Entries,
+		Policy: c.Policy,
+		Loop:   loop, Logger: c.Logger, Programmed: a.programmed})
 	a.Agent = &Agent{
 		targets: []Target{a.target},
 		events:  source{a.watch, a.changesUnheard},

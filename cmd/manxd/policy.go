@@ -38,8 +38,8 @@ func newPolicy(h *host, d *dataplanePart) (*policyPart, error) {
 	}
 	p := &policyPart{rules: rules, view: h.control.Policy,
 		agent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: h.kernel,
-			Connections: conntrack.New(nil),
-			Policy:      h.policyConfig(h.name), Logger: h.log.Named("policy"), Programmed: h.control.Policy.Programmed,
+			Connections: conntrack.New(nil), Entries: conntrack.New(nil),
+			Policy: h.policyConfig(h.name), Logger: h.log.Named("policy"), Programmed: h.control.Policy.Programmed,
 			Repaired: h.repaired,
 			Reached:  d.SetPolicy})}
 	d.onLinks = append(d.onLinks, p.agent.InterfacesChanged)

@@ -62,4 +62,8 @@ func (t *Target) Health() reconcile.Health {
 func (t *Target) Notices() []reconcile.Notice { return nil }
 
 // Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
-func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }
+// Connections that were ended because of that are one of them.
+func (t *Target) Repairs() (list []reconcile.Repair, more int) {
+	list, more = t.table.Repairs()
+	return append(list, t.unfiltered.take()...), more
+}

@@ -26,9 +26,11 @@ type Config struct {
 	Links kernel.Links // nil: the host has no interfaces that matter
 	// Connections deletes connections with outdated translation; nil: they stay.
 	Connections conntrack.Connections
-	Policy      policy.Config
-	Loop        *reconcile.Loop // that calls Flush
-	Logger      *zap.Logger
+	// Entries ends connections that came in while the rules were away; nil: they stay.
+	Entries conntrack.Entries
+	Policy  policy.Config
+	Loop    *reconcile.Loop // that calls Flush
+	Logger  *zap.Logger
 	// Programmed is called in each Flush that leaves the kernel with all that is wanted, and gets how many transactions
 	// that took. It must not wait.
 	Programmed func(transactions int)
@@ -59,7 +61,8 @@ type Target struct {
 	fullAt    time.Time     // when policies with too many elements are computed again
 	fresh     bool          // a workload of this node has another version than in the last one that was reached
 
-	missingLogs []string     // why rules do not log as they should
+	missingLogs []string // why rules do not log as they should
+	unfiltered  unfiltered
 	translated  forget.Queue // floating addresses that have another owner now or are gone
 }
 
@@ -70,6 +73,7 @@ func New(c Config) *Target {
 		links: c.Links, log: c.Logger, calculator: policy.New(c.Policy), table: nft.New(c.Rules, time.Now),
 		programmed: c.Programmed, haveLinks: c.Links == nil, node: c.Policy.Node, linksDue: c.Links != nil,
 		missingLogs: missing,
+		unfiltered:  unfiltered{entries: c.Entries, loop: c.Loop},
 		// the kernel translates each connection as it did at its beginning
 		translated: forget.Queue{Connections: c.Connections, Loop: c.Loop, Now: time.Now,
 			Trouble: "connections of floating addresses go on to the workloads that had them"},
@@ -185,6 +189,10 @@ func (t *Target) Flush() (transactions, refused int, err error) {
 	}
 	t.translated.Flush()
 	t.pause = t.translated.Next(t.pause)
+	t.unfiltered.step(t.table.TakeLost(), t.calculator, t.reader, t.node)
+	if t.unfiltered.waits() {
+		t.pause = time.Millisecond
+	}
 	if t.programmed != nil {
 		t.programmed(result.Transactions)
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// Queue collects addresses whose connections are to be deleted. Reading the kernel's table takes time, so addresses that
-// come meanwhile are one batch of the next turn. A failure is retried until it succeeds. The zero value deletes
-// none. Call its methods from the loop.
+// Queue collects addresses whose connections are to be deleted. Reading the kernel's table takes time, so addresses
+// that come meanwhile are one batch of the next turn. A failure is retried until it succeeds. The zero value deletes
+// none.
 type Queue struct {
 	Connections conntrack.Connections // nil: connections stay
 	Loop        *reconcile.Loop

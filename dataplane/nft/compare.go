@@ -30,11 +30,11 @@ func (g *Target) compare() error {
 	all := units(a.diff)
 	held := g.held(all)
 	var found []reconcile.Repair
+	lost := false
 	if g.known {
-		found = drift(a.actual, replace(g.table, a.actual, a.diff, func(u unit) bool { return g.refused[u] != nil }),
-			func(u unit) bool {
-				return g.pending[u] || g.refused[u] != nil
-			})
+		requested := func(u unit) bool { return g.pending[u] || g.refused[u] != nil }
+		c := replace(g.table, a.actual, a.diff, func(u unit) bool { return g.refused[u] != nil })
+		found, lost = drift(a.actual, c, requested), lostBase(a.actual, c, requested)
 	}
 	bad, err := a.run(all, held)
 	if err != nil {
@@ -46,6 +46,7 @@ func (g *Target) compare() error {
 	g.refuse(bad, held)
 	g.users = usersOf(g.table, a.diff, func(u unit) bool { return g.refused[u] != nil })
 	g.repaired(found)
+	g.lost = g.lost || lost
 	clear(g.pending)
 	g.known, g.compareAt = true, g.now().Add(g.Compare)
 	return nil

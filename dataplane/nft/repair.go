@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/ruleset"
@@ -22,6 +23,21 @@ func (g *Target) repaired(list []reconcile.Repair) {
 	n := min(len(list), mostRepairs-len(g.repairs))
 	g.repairs = append(g.repairs, list[:n]...)
 	g.moreRepairs += len(list) - n
+}
+
+// TakeLost reports whether packets may have passed without rules since the last call: the kernel has the table again,
+// or a base chain, that another program had removed or changed.
+func (g *Target) TakeLost() bool {
+	lost := g.lost
+	g.lost = false
+	return lost
+}
+
+// lostBase reports whether the kernel lacks a base chain as desired, and no change requested here is why.
+func lostBase(actual *ruleset.Actual, c ruleset.Changes, requested func(unit) bool) bool {
+	return slices.ContainsFunc(c.Chains, func(ch ruleset.ChainChange) bool {
+		return ch.New != nil && ch.New.Base != nil && (actual == nil || !requested(unit{chain, ch.Name}))
+	})
 }
 
 // drift describes the changes not requested here: they undo edits by others.

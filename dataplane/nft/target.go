@@ -46,6 +46,7 @@ type Target struct {
 
 	repairs     []reconcile.Repair
 	moreRepairs int
+	lost        bool // see TakeLost
 	status      Status
 }
 

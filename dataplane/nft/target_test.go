@@ -257,6 +257,46 @@ func TestATableThatOthersDeletedIsOneRepair(t *testing.T) {
 	if list, more := b.target.Repairs(); len(list) != 1 || more != 0 || list[0].Key != "table inet manx" {
 		t.Errorf("repairs: %v, %d more", list, more)
 	}
+	if !b.target.TakeLost() || b.target.TakeLost() {
+		t.Error("it is not reported once that rules were away")
+	}
+}
+
+// Packets pass without a base chain, and by one that another program emptied. They do not pass by other changes.
+func TestBaseChainsThatOthersRemoved(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*ruleset.Actual, string)
+		lost   bool
+	}{
+		"removed": {func(a *ruleset.Actual, base string) { delete(a.Chains, base) }, true},
+		"emptied": {func(a *ruleset.Actual, base string) {
+			c := a.Chains[base]
+			c.Rules = nil
+			a.Chains[base] = c
+		}, true},
+		"another chain": {func(a *ruleset.Actual, _ string) { a.Chains["mine"] = ruleset.ActualChain{} }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			fill(b.table, 3)
+			base := ""
+			for _, ch := range b.table.Chains() {
+				if b.table.Chain(ch).Base != nil && len(b.table.Chain(ch).Rules) > 0 {
+					base = ch
+				}
+			}
+			b.flush()
+			if b.target.TakeLost() {
+				t.Error("lost at the start")
+			}
+			b.edit(func(a *ruleset.Actual) { c.change(a, base) })
+			b.target.Resync()
+			b.flush()
+			if lost := b.target.TakeLost(); lost != c.lost || base == "" {
+				t.Errorf("base chain %q: rules were away: %v, want %v", base, lost, c.lost)
+			}
+		})
+	}
 }
 
 func TestAChangeThatFailsBecauseOthersChangedTheTableRepairsIt(t *testing.T) {

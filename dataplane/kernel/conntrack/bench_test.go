@@ -24,8 +24,8 @@ func (c *Conn) fill(b *testing.B, n int) {
 		client, server := [4]byte{10, 128 | byte(i>>16), byte(i >> 8), byte(i)}, [4]byte{10, 9, byte(i >> 8), byte(i)}
 		err := s.Request(create, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *netlink.Builder) {
 			b.Buf = append(b.Buf, unix.AF_INET, unix.NFNETLINK_V0, 0, 0)
-			tuple(b, ctOriginal, client, server, 40000, 53)
-			tuple(b, ctReply, server, client, 53, 40000)
+			addTuple(b, ctOriginal, client, server, 40000, 53)
+			addTuple(b, ctReply, server, client, 53, 40000)
 			b.AttrBig32(7, 600) // CTA_TIMEOUT
 		})
 		if err != nil {
@@ -34,7 +34,7 @@ func (c *Conn) fill(b *testing.B, n int) {
 	}
 }
 
-func tuple(b *netlink.Builder, kind uint16, from, to [4]byte, fromPort, toPort uint16) {
+func addTuple(b *netlink.Builder, kind uint16, from, to [4]byte, fromPort, toPort uint16) {
 	t := b.NestFlagged(kind)
 	ip := b.NestFlagged(ctTupleIP)
 	b.Attr(1, from[:])

@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -19,6 +20,25 @@ type Connections interface {
 	ForgetConnections(addresses []netip.Addr) (int, error)
 }
 
+// Entries is that table connection by connection.
+type Entries interface {
+	// ListConnections returns the connections that accepts has, and reads the table once.
+	ListConnections(accepts func(Connection) bool) ([]Connection, error)
+	// EndConnections deletes connections that ListConnections returned, unless they have ended. It returns how many it
+	// deleted.
+	EndConnections(list []Connection) (int, error)
+}
+
+// Connection is an entry of the table as its first packet was after translation of the destination.
+type Connection struct {
+	Source, Destination         netip.Addr
+	Protocol                    uint8
+	SourcePort, DestinationPort uint16 // of protocols with ports
+	ICMPType, ICMPCode          uint8
+
+	entry connection
+}
+
 // Numbers of linux/netfilter/nfnetlink_conntrack.h.
 const (
 	ctGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
@@ -29,7 +49,8 @@ const (
 	ctID       = 12
 	ctZone     = 18
 
-	ctTupleIP = 1 // CTA_TUPLE_IP, which holds a source and a destination, each of IPv4 or IPv6
+	ctTupleIP    = 1 // CTA_TUPLE_IP, which holds a source and a destination, each of IPv4 or IPv6
+	ctTupleProto = 2 // CTA_TUPLE_PROTO
 )
 
 // nfgenHeader is the length of struct nfgenmsg, which begins each message of netfilter.
@@ -44,7 +65,10 @@ type connection struct {
 // Conn is the table of a network namespace.
 type Conn struct{ namespace *netlink.Namespace }
 
-var _ Connections = (*Conn)(nil)
+var (
+	_ Connections = (*Conn)(nil)
+	_ Entries     = (*Conn)(nil)
+)
 
 // New returns the table of a network namespace.
 func New(n *netlink.Namespace) *Conn { return &Conn{n} }
@@ -84,7 +108,11 @@ func forget(s *netlink.Socket, addresses map[string]bool) (deleted int, err erro
 	if err != nil {
 		return 0, fmt.Errorf("read the connections: %w", err)
 	}
-	for _, c := range found {
+	return end(s, found)
+}
+
+func end(s *netlink.Socket, list []connection) (deleted int, err error) {
+	for _, c := range list {
 		err := s.Request(ctDelete, 0, func(b *netlink.Builder) {
 			header(b, c.family)
 			b.Attr(ctOriginal|unix.NLA_F_NESTED, c.original)
@@ -144,4 +172,92 @@ func concerns(tuple []byte, addresses map[string]bool) bool {
 		}
 	}
 	return false
+}
+
+// ListConnections implements Entries.
+func (c *Conn) ListConnections(accepts func(Connection) bool) (list []Connection, err error) {
+	s, err := c.namespace.Open(unix.NETLINK_NETFILTER, netlink.RequestQueue)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	_, err = s.DumpOnce(ctGet, func(b *netlink.Builder) { header(b, unix.AF_UNSPEC) }, func(m netlink.Message) {
+		if c, ok := readConnection(m.Data); ok && accepts(c) {
+			e := c.entry
+			c.entry = connection{e.family, bytes.Clone(e.original), bytes.Clone(e.zone), bytes.Clone(e.id)}
+			list = append(list, c)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the connections: %w", err)
+	}
+	return list, nil
+}
+
+// EndConnections implements Entries.
+func (c *Conn) EndConnections(list []Connection) (int, error) {
+	s, err := c.namespace.Open(unix.NETLINK_NETFILTER, netlink.RequestQueue)
+	if err != nil {
+		return 0, err
+	}
+	defer s.Close()
+	entries := make([]connection, len(list))
+	for i := range list {
+		entries[i] = list[i].entry
+	}
+	return end(s, entries)
+}
+
+// tuple is one direction of a connection.
+type tuple struct {
+	source   netip.Addr
+	protocol uint8
+	ports    [2]uint16 // source, destination
+	icmp     [2]uint8  // type, code
+}
+
+// readConnection reads an entry. The result refers to data.
+func readConnection(data []byte) (c Connection, ok bool) {
+	if len(data) < nfgenHeader {
+		return c, false
+	}
+	c.entry.family = data[0]
+	var original, reply tuple
+	for kind, value := range netlink.Attrs(data[nfgenHeader:]) {
+		switch kind {
+		case ctOriginal:
+			c.entry.original, original = value, readTuple(value)
+		case ctReply:
+			reply = readTuple(value)
+		case ctZone:
+			c.entry.zone = value
+		case ctID:
+			c.entry.id = value
+		}
+	}
+	c.Source, c.Destination, c.Protocol = original.source, reply.source, original.protocol
+	c.SourcePort, c.DestinationPort = original.ports[0], reply.ports[0]
+	c.ICMPType, c.ICMPCode = original.icmp[0], original.icmp[1]
+	return c, c.Source.IsValid() && c.Destination.IsValid()
+}
+
+func readTuple(data []byte) (t tuple) {
+	for kind, value := range netlink.Attrs(data) {
+		for part, v := range netlink.Attrs(value) {
+			switch {
+			case kind == ctTupleIP && (part == 1 || part == 3): // CTA_IP_V4_SRC, CTA_IP_V6_SRC
+				t.source, _ = netip.AddrFromSlice(v)
+			case kind != ctTupleProto || len(v) == 0:
+			case part == 1: // CTA_PROTO_NUM
+				t.protocol = v[0]
+			case (part == 2 || part == 3) && len(v) == 2: // CTA_PROTO_SRC_PORT, CTA_PROTO_DST_PORT
+				t.ports[part-2] = binary.BigEndian.Uint16(v)
+			case part == 5 || part == 8: // CTA_PROTO_ICMP_TYPE, CTA_PROTO_ICMPV6_TYPE
+				t.icmp[0] = v[0]
+			case part == 6 || part == 9: // CTA_PROTO_ICMP_CODE, CTA_PROTO_ICMPV6_CODE
+				t.icmp[1] = v[0]
+			}
+		}
+	}
+	return t
 }

@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 	"github.com/manxnet/manx/dataplane/kernel/nettest"
 )
@@ -90,6 +92,26 @@ func TestForgetConnections(t *testing.T) {
 	forget("by the address before translation", 1, "10.9.0.9")
 	translated()
 	forget("by the address after translation", 1, "10.9.0.3")
+
+	translated()
+	connect(t, c, "fd09::1", "fd09::2")
+	list, err := c.ListConnections(func(x Connection) bool { return x.Protocol == unix.IPPROTO_UDP })
+	if err != nil || len(list) != 2 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	for _, x := range list {
+		if x.Source.Is4() && (x.Destination != netip.MustParseAddr("10.9.0.3") || x.DestinationPort != 7) {
+			t.Errorf("%+v: want the destination after translation", x)
+		}
+		if x.Source.Is6() && (x.Source != netip.MustParseAddr("fd09::1") || x.SourcePort == 0) {
+			t.Errorf("%+v", x)
+		}
+	}
+	for _, want := range []int{2, 0} {
+		if n, err := c.EndConnections(list); n != want || err != nil {
+			t.Errorf("%d ended, %v; want %d", n, err, want)
+		}
+	}
 }
 
 // tableIn makes a network namespace and opens its table.
