@@ -189,6 +189,44 @@ func (a *PolicyAgent) EndpointOf(iface string) string {
 	return ""
 }
 
+// Workloads returns the workloads with rules.
+func (a *PolicyAgent) Workloads() []policy.LocalWorkload {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.target.Calculator().LocalWorkloads()
+}
+
+// SetLimited sets the interfaces of the workloads that get no new connections.
+func (a *PolicyAgent) SetLimited(interfaces []string) {
+	a.mu.Lock()
+	a.target.SetLimited(interfaces)
+	a.mu.Unlock()
+	a.put(func(b *batch) { b.woken = true })
+}
+
+// DroppedFragments returns how many fragments of each workload, by its interface, were dropped since its rules were
+// written.
+func (a *PolicyAgent) DroppedFragments() (map[string]uint64, error) {
+	dropped, ids, interfaces := map[string]uint64{}, map[string]string{}, map[string]string{}
+	a.mu.Lock()
+	c := a.target.Calculator()
+	for iface := range c.Workloads() {
+		if chain, id := c.FragmentDrops(iface); id != "" {
+			ids[chain], interfaces[chain] = id, iface
+		}
+	}
+	a.mu.Unlock()
+	counters, err := a.rules.ChainCounters(slices.Collect(maps.Keys(ids)))
+	for chain, list := range counters {
+		for _, counter := range list {
+			if counter.ID == ids[chain] {
+				dropped[interfaces[chain]] = counter.Packets
+			}
+		}
+	}
+	return dropped, err
+}
+
 // Counters returns the values of the rules' counters.
 func (a *PolicyAgent) Counters() (map[string][]nftables.Counter, error) {
 	return a.rules.RuleCounters()

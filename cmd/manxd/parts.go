@@ -32,6 +32,7 @@ func hostParts(h *host) ([]part.Part, error) {
 		h.dataplane,
 		part.Optional(h.filter),
 		newFlowLog(h, h.filter),
+		part.Optional(newOveruse(h, h.filter)),
 		part.Optional(firewalls),
 		h.bgp,
 		connected,

@@ -95,6 +95,8 @@ func (o options) checkPolicy() error {
 	case min(o.maxFragments, o.reassembly.Memory, o.reassembly.Time) < 0 || o.maxFragments > 1e6:
 		return errors.New("--workload-max-fragments: want 0 to 1000000; --reassembly-memory and --reassembly-time: " +
 			"want 0 or more")
+	case o.maxConnections < -1:
+		return fmt.Errorf("--workload-max-connections=%d: want -1 or more", o.maxConnections)
 	case o.flowLogRate < 1:
 		return fmt.Errorf("--flow-log-rate=%d: want 1 or more", o.flowLogRate)
 	case o.flowLogMaxSize < 0:

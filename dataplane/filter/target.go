@@ -115,6 +115,12 @@ func (t *Target) Handle(events []kernel.Event) {
 	}
 }
 
+// SetLimited is SetLimited of policy.Calculator; the next Flush applies it.
+func (t *Target) SetLimited(interfaces []string) {
+	t.calculator.SetLimited(interfaces)
+	t.moved = true
+}
+
 // Resync makes the next Flush compare with all that is in the kernel.
 func (t *Target) Resync() { t.table.Resync() }
 

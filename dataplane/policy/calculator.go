@@ -67,6 +67,7 @@ type Calculator struct {
 	hosts      hosts
 	hostLinks  map[string][]netip.Addr // this host's interfaces and their addresses
 	tunnelUp   bool                    // the IPIP device takes packets
+	limited    map[string]bool         // interfaces of workloads without new connections
 	dirty      dirty
 	everything bool // the settings changed
 	translated translated

@@ -184,6 +184,11 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	var own []string
 	enter := func(m string, l *list, r rates) {
 		target := l.chain()
+		if c.limited[iface] {
+			chain := c.settings.limitedChain(m, iface, target)
+			c.setChain(chain)
+			own, target = append(own, chain.Name), chain.Name
+		}
 		for _, chain := range r.chains(m, iface, target) {
 			c.setChain(chain)
 			own = append(own, chain.Name)

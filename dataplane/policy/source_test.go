@@ -49,8 +49,10 @@ func TestFragmentsOfWorkloads(t *testing.T) {
 		var trace ruleset.Trace
 		got := c.Table().Eval(host, ruleset.Prerouting, p, &trace)
 		limited := slices.ContainsFunc(trace.Steps, func(s ruleset.Step) bool { return s.Chain == "early/caliw" })
-		if got.Chain != x.want || limited != (x.iface == "caliw") {
-			t.Errorf("from %s by %s: dropped by %q, limited: %v\n%s", x.from, x.iface, got.Chain, limited, &trace)
+		later := slices.ContainsFunc(trace.Steps, func(s ruleset.Step) bool { return s.Base != "prerouting-fragments" })
+		if got.Chain != x.want || limited != (x.iface == "caliw") || later != (x.want == "") {
+			t.Errorf("from %s by %s: dropped by %q, limited: %v, by a later base chain: %v\n%s", x.from, x.iface,
+				got.Chain, limited, later, &trace)
 		}
 		p.Fragment = false
 		if got := c.Table().Eval(host, ruleset.Prerouting, p, &trace); got.Chain == early {

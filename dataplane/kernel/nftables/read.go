@@ -208,7 +208,11 @@ func (t *tableReader) readRules(a *ruleset.Actual) error {
 type kernelRule struct{ chain, expressions, userdata []byte }
 
 func (t *tableReader) dumpRules(begin func(), each func(kernelRule)) error {
-	return t.dump(unix.NFT_MSG_GETRULE, begin, ofTable, func(attrs []byte) {
+	return t.dumpSomeRules(begin, ofTable, each)
+}
+
+func (t *tableReader) dumpSomeRules(begin func(), about func(*netlink.Builder), each func(kernelRule)) error {
+	return t.dump(unix.NFT_MSG_GETRULE, begin, about, func(attrs []byte) {
 		var r kernelRule
 		var table []byte
 		for kind, value := range netlink.Attrs(attrs) {
@@ -237,17 +241,45 @@ func (r *Conn) RuleCounters() (map[string][]Counter, error) {
 		if err != nil || !there {
 			return err
 		}
-		return t.dumpRules(func() { clear(counters) }, func(rule kernelRule) {
-			if c, ok := counterOf(rule.expressions); ok {
-				c.ID = ruleID(rule.userdata)
-				counters[string(rule.chain)] = append(counters[string(rule.chain)], c)
-			}
-		})
+		return t.dumpRules(func() { clear(counters) }, func(rule kernelRule) { addCounter(counters, rule) })
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the counters of table inet %s: %w", TableName, err)
 	}
 	return counters, nil
+}
+
+// ChainCounters implements Rules.
+func (r *Conn) ChainCounters(chains []string) (map[string][]Counter, error) {
+	counters := map[string][]Counter{}
+	err := r.reading(func(t *tableReader) error {
+		for _, chain := range chains {
+			about := func(b *netlink.Builder) {
+				ofTable(b)
+				b.AttrText(unix.NFTA_RULE_CHAIN, chain)
+			}
+			err := t.dumpSomeRules(func() { delete(counters, chain) }, about, func(rule kernelRule) {
+				if string(rule.chain) == chain {
+					addCounter(counters, rule)
+				}
+			})
+			if err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read counters of table inet %s: %w", TableName, err)
+	}
+	return counters, nil
+}
+
+func addCounter(counters map[string][]Counter, rule kernelRule) {
+	if c, ok := counterOf(rule.expressions); ok {
+		c.ID = ruleID(rule.userdata)
+		counters[string(rule.chain)] = append(counters[string(rule.chain)], c)
+	}
 }
 
 // counterOf returns the value of the first counter among a rule's expressions.

@@ -31,6 +31,8 @@ type Rules interface {
 	WatchRules(ctx context.Context, handle func()) error
 	// RuleCounters returns packets and bytes of the rules that count, by chain and in the order of the chain's rules.
 	RuleCounters() (map[string][]Counter, error)
+	// ChainCounters is RuleCounters for some chains, at the cost of these alone. Chains that do not exist have none.
+	ChainCounters(chains []string) (map[string][]Counter, error)
 }
 
 // Counter is the counter of a rule.

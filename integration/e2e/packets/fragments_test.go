@@ -24,7 +24,7 @@ import (
 func TestFragments(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, map[string]string{"jailed": "n1", "a": "n1", "b": "n1", "c": "n2"})
-	jail(t, p, "jailed")
+	endpoint := jail(t, p, "jailed")
 	for _, source := range []string{"jailed", "a"} {
 		t.Run("source "+source, func(t *testing.T) {
 			f := p.newFragments(t, "jailed", p.addresses(source), p.addresses("b"))
@@ -45,13 +45,30 @@ func TestFragments(t *testing.T) {
 			largeDatagrams(t, p, "a", to)
 		})
 	}
+	t.Run("named", func(t *testing.T) {
+		t.Parallel() // the counters are read every ten seconds
+		eventually(t, func() error {
+			status, err := p.N1.Manxctl("status")
+			if err == nil && !strings.Contains(status, endpoint+": it sends more than 2000 IP fragments a second") {
+				err = fmt.Errorf("status does not name the pod that floods:\n%s", status)
+			}
+			if page, _ := p.N1.Get("/metrics"); err == nil && !strings.Contains(page,
+				`manx_workload_dropped_fragments_total{workload="`+endpoint+`"} `) {
+				err = errors.New("no metric names the pod that floods")
+			}
+			return err
+		})
+	})
 }
 
-// jail gives a pod a policy that denies all that it sends.
-func jail(t *testing.T, p *pair, pod string) {
+// jail gives a pod a policy that denies all that it sends, and returns the name of its endpoint.
+func jail(t *testing.T, p *pair, pod string) (endpoint string) {
 	t.Helper()
 	w := p.Pods[pod]
-	must(t, w.EditEndpoint(func(r lab.Resource) { r.Label("jailed", "true") }))
+	must(t, w.EditEndpoint(func(r lab.Resource) {
+		r.Label("jailed", "true")
+		endpoint = endpointName(r)
+	}))
 	must(t, w.Node.Apply(`
 apiVersion: projectcalico.org/v3
 kind: GlobalNetworkPolicy
@@ -64,6 +81,13 @@ spec: {selector: has(jailed), types: [Egress], egress: [{action: Deny}]}
 		}
 		return nil
 	})
+	return endpoint
+}
+
+// endpointName is the name of a WorkloadEndpoint as notices and metrics have it.
+func endpointName(r lab.Resource) string {
+	m, _ := r["metadata"].(map[string]any)
+	return fmt.Sprintf("%s/%s", m["namespace"], m["name"])
 }
 
 // largePings fails the test unless five pings of 3000 bytes in a row are answered, in each family, between two pods of
