@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,16 +33,17 @@ func (c *Conn) Watch(ctx context.Context, handle func([]Event), tables ...Table)
 
 // readEvents reads events until ctx ends. Lost ones become EventResync.
 func readEvents(ctx context.Context, s *netlink.Socket, handle func([]Event), tables []Table) error {
-	var events []Event
+	var b eventBatch
+	var p pacer
 	return s.Follow(ctx, func(m netlink.Message) {
 		if e, ok := parseEvent(m, tables); ok {
-			events = append(events, e)
+			b.add(e)
 		}
-	}, func() { events = append(events, Event{Type: EventResync}) }, func() {
-		if len(events) > 0 {
+	}, func() { b.add(Event{Type: EventResync}) }, func() {
+		if events := b.take(); len(events) > 0 {
 			handle(events)
+			p.pause(ctx, time.Now())
 		}
-		events = nil
 	})
 }
 

@@ -207,3 +207,37 @@ func TestNoIPIPIsOneStatus(t *testing.T) {
 		t.Errorf("nobody needs IPIP any more: %v", missing)
 	}
 }
+
+// A workload can take the carrier away from its interface as often as it likes: no setting is read again for that, but
+// at once when the interface itself changes.
+func TestCarrierChangesNoSetting(t *testing.T) {
+	f := testKernel()
+	l := kernel.Link{Index: 7, Name: "cali1", MTU: 1500, Up: true, Running: true}
+	f.PutLink(l)
+	now := time.Unix(1000, 0)
+	target := New(f, "", func() time.Time { return now })
+	target.Configure(Config{NoForwarding: true, Endpoints: []Endpoint{{Interface: "cali1", V4: true}}})
+	flush := func() (reads int) {
+		before := f.Calls("Sysctl")
+		if _, _, err := target.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		return f.Calls("Sysctl") - before
+	}
+	flush()
+	change := func() int {
+		f.PutLink(l)
+		target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})
+		return flush()
+	}
+	for range 100 {
+		l.Running = !l.Running
+		if reads := change(); reads > 0 {
+			t.Fatalf("a change of the carrier has %d variables read", reads)
+		}
+	}
+	l.MTU = 1400
+	if change() == 0 {
+		t.Error("a change of the interface has none read")
+	}
+}

@@ -116,7 +116,9 @@ func (t *Target) Handle(events []kernel.Event) {
 }
 
 func (t *Target) putLink(l kernel.Link) {
-	if t.links[l.Name] == l {
+	old := t.links[l.Name]
+	if old.Running = l.Running; old == l {
+		t.links[l.Name] = l // no setting depends on the carrier, which a workload can take away as often as it likes
 		return
 	}
 	for name, old := range t.links {
