@@ -59,7 +59,7 @@ func TestLearnedRoutesFlushRoutesAlone(t *testing.T) {
 
 	a.SetState(State{Reader: baseObjects(), All: true})
 	step("the first state", true)
-	step("connections of its workloads are forgotten", true)
+	step("the addresses of connections have been read", true)
 	announce("192.0.2.0/24")
 	step("a learned route", false)
 	if s, _ := a.Route(netip.MustParsePrefix("192.0.2.0/24")); s.Phase != "applied" {

@@ -25,7 +25,7 @@ import (
 type Kernel interface {
 	kernel.Kernel
 	tc.Shapes
-	conntrack.Connections
+	conntrack.Table
 }
 
 // KernelOf returns the kernel behind a connection.
@@ -33,7 +33,7 @@ func KernelOf(c *kernel.Conn) Kernel {
 	return struct {
 		kernel.Kernel
 		tc.Shapes
-		conntrack.Connections
+		conntrack.Table
 	}{c, tc.New(c), conntrack.New(c.Namespace())}
 }
 
@@ -60,8 +60,8 @@ type Config struct {
 	Reassembly link.Reassembly
 	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
 	WithPolicy bool
-	// OwnersFile keeps the owners of the cluster's addresses for the next run; empty: nothing does. It is best on a file
-	// system that is empty after a start of the host.
+	// OwnersFile keeps the owners of the cluster's addresses for the next run; empty: nothing does. It is best on a
+	// file system that is empty after a start of the host.
 	OwnersFile string
 }
 
@@ -123,6 +123,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 		}
 	})
 	h.routes.ForgetConnections(c.Kernel, h.loop, c.Logger)
+	h.routes.AddressesWait(h.owners.Waits)
 	return h
 }
 

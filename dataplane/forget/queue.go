@@ -26,7 +26,8 @@ type Queue struct {
 	mu         sync.Mutex
 	stale      []netip.Addr // whose connections are to be forgotten
 	forgetting bool
-	attempts   int // that failed in a row
+	turn       []netip.Addr // of which the connections are being forgotten
+	attempts   int          // that failed in a row
 	retryAt    time.Time
 	ended      time.Time     // the last turn
 	took       time.Duration // that turn
@@ -59,6 +60,13 @@ func (q *Queue) Hurry(rest int, list []netip.Addr) {
 	}
 }
 
+// Has reports whether connections of an address are still to be forgotten.
+func (q *Queue) Has(a netip.Addr) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Contains(q.stale, a) || slices.Contains(q.turn, a)
+}
+
 // Flush begins a turn if it is due.
 func (q *Queue) Flush() {
 	addresses := q.begin()
@@ -81,7 +89,7 @@ func (q *Queue) begin() []netip.Addr {
 	}
 	slices.SortFunc(q.stale, netip.Addr.Compare)
 	addresses := slices.Compact(q.stale)
-	q.stale, q.forgetting = nil, len(addresses) > 0
+	q.stale, q.turn, q.forgetting = nil, addresses, len(addresses) > 0
 	return addresses
 }
 
@@ -97,7 +105,7 @@ func (q *Queue) due() time.Time {
 func (q *Queue) end(addresses []netip.Addr, took time.Duration, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.forgetting, q.err, q.ended, q.took, q.rest = false, nil, q.Now(), took, q.Rest
+	q.turn, q.forgetting, q.err, q.ended, q.took, q.rest = nil, false, nil, q.Now(), took, q.Rest
 	if err == nil {
 		q.attempts = 0
 		return

@@ -10,6 +10,8 @@ import (
 type owner struct {
 	id    uint64 // model.Object.Owner
 	local bool   // it is on this node: package route forgets connections of such addresses, before it moves the route
+	// remote: it was seen on another node. Neither is set for an owner in the file.
+	remote bool
 }
 
 // owners are those of addresses. Two workloads may claim one for a while: Calico releases the address of a pod before
@@ -30,7 +32,7 @@ func (m owners) leave(a netip.Addr, o owner) bool {
 func (m owners) arrive(a netip.Addr, o owner) bool {
 	now, ok := m[a]
 	m[a] = o
-	return ok && now.id != o.id && !o.local
+	return ok && now.id != o.id && (!o.local || now.remote)
 }
 
 // change takes over another version of an endpoint, nil for none. It returns the addresses whose connections are to be
@@ -91,5 +93,6 @@ func ownerOf(o *model.Object, node string) owner {
 	if w == nil {
 		return owner{}
 	}
-	return owner{o.Owner(), w.Spec.Node == node}
+	local := w.Spec.Node == node
+	return owner{o.Owner(), local, !local}
 }

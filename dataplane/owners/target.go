@@ -67,11 +67,15 @@ type Target struct {
 func New(c Config) *Target {
 	return &Target{config: c, owners: owners{}, behind: true, queue: forget.Queue{
 		Connections: c.Connections, Loop: c.Loop, Now: c.Now, Rest: rest,
-		Trouble: "whoever gets a former address of another node's workload may receive what belongs to its connections"}}
+		Trouble: "whoever gets a former address of another node's workload may receive what belongs to its " +
+			"connections"}}
 }
 
 // Name is the target's in logs.
 func (t *Target) Name() string { return "address-owners" }
+
+// Waits reports whether connections of an address with its last workload of another node may still be there.
+func (t *Target) Waits(a netip.Addr) bool { return !t.known || t.queue.Has(a) }
 
 // SetState takes over changed endpoints. The work begins at once: states that concern other nodes alone are not
 // followed by a Flush.

@@ -116,6 +116,8 @@ func TestOwnersChange(t *testing.T) {
 	n.want("addresses outside pools, and of nodes")
 	n.put(true, pod{name: "c"}, pod{"e", "6", "there", "10.244.0.6/32"})
 	n.want("everything is compared", "10.244.0.2")
+	n.put(false, pod{"f", "7", "here", "10.244.0.6/32"})
+	n.want("a pod of this node gets the address of one elsewhere", "10.244.0.6")
 }
 
 // Many changes are one turn after a rest. Where an address passes to somebody else at once, the rest is shorter.

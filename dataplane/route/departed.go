@@ -69,7 +69,7 @@ func (t *Target) departs(n uint32, p netip.Prefix, s *state, route uint32) bool 
 // connections of the time when it was elsewhere: they would be established for the workload. The CNI plugin forgets
 // them itself where it makes the route, and a workload that another program attached keeps its connections.
 func (t *Target) arrives(n uint32, p netip.Prefix, s *state) bool {
-	if t.forgetter.connections == nil || s.fresh {
+	if t.forgetter.connections == nil || s.fresh || !t.forgetter.suspect(p.Addr()) {
 		return false
 	}
 	l, exists := t.rules.link(t.rules.holder(s.endpoints).Interface)
@@ -137,8 +137,8 @@ func (t *Target) departLeftovers() {
 	t.under.removed = nil
 }
 
-// departed returns the addresses that left local workloads, or came to one, and whose routes are out of the kernel, each once: now their
-// connections are to be forgotten, then forgotten is to be called.
+// departed returns the addresses that left local workloads, or came to one, and whose routes are out of the kernel,
+// each once: now their connections are to be forgotten, then forgotten is to be called.
 func (t *Target) departed() []netip.Addr {
 	var list []netip.Addr
 	for p, d := range t.departures {

@@ -269,8 +269,11 @@ func TestAddressArrivesAtAWorkload(t *testing.T) {
 			m.target = New(m.fake, func() time.Time { return time.Unix(1e9, 0) })
 			loop := reconcile.NewLoop()
 			var background func()
-			loop.Background = func(f func()) { background = f }
+			loop.Background = func(f func()) { f() }
+			m.fake.PutConnections(netip.MustParseAddr("10.244.1.8"))
 			m.target.ForgetConnections(m.fake, loop, zap.NewNop())
+			m.target.forgetter.readSuspects()
+			loop.Background = func(f func()) { background = f }
 			m.owner("cali2")
 			served := func() bool {
 				_, _, _ = m.target.Flush()
@@ -311,6 +314,7 @@ func TestConnectionsAreForgottenBeforeTheInterfaceExists(t *testing.T) {
 	m := newMove(t)
 	loop := reconcile.NewLoop()
 	loop.Background = func(f func()) { f() }
+	m.fake.PutConnections(netip.MustParseAddr("10.244.1.20"), netip.MustParseAddr("10.1.0.1"))
 	m.target.ForgetConnections(m.fake, loop, zap.NewNop())
 	m.config.Endpoints = append(m.config.Endpoints[:2:2], Endpoint{Name: "default/of-cali5", Interface: "cali5",
 		Addresses: "10.244.1.20/32 10.1.0.1/32"})
@@ -320,6 +324,43 @@ func TestConnectionsAreForgottenBeforeTheInterfaceExists(t *testing.T) {
 	m.flush("without interface")
 	m.link(15, "cali5", true)
 	m.flush("with it", "add 10.244.1.20/32 dev #15 proto 80 scope link metric 1024")
+}
+
+// The table is read once, at the start: an address of which it had no connections does not wait, unless another part
+// still forgets them.
+func TestAddressWithoutConnectionsDoesNotWait(t *testing.T) {
+	m := newMove(t)
+	loop, waiting := reconcile.NewLoop(), false
+	loop.Background = func(f func()) { f() }
+	m.fake.PutConnections(netip.MustParseAddr("10.244.1.21"))
+	m.target.ForgetConnections(m.fake, loop, zap.NewNop())
+	m.target.AddressesWait(func(netip.Addr) bool { return waiting })
+	m.target.Flush()
+	m.link(15, "cali5", true)
+	for _, step := range []struct {
+		address string
+		waiting bool
+		forgets bool
+	}{{"10.244.1.20", false, false}, {"10.244.1.21", false, true}, {"10.244.1.22", true, true}} {
+		waiting = step.waiting
+		before := m.fake.Calls("ForgetConnections")
+		m.config.Endpoints = append(m.config.Endpoints[:2:2], Endpoint{Name: "default/of-cali5", Interface: "cali5",
+			Addresses: step.address + "/32"})
+		m.target.Configure(m.config)
+		for range 4 {
+			m.target.Flush()
+		}
+		forgot := slices.Contains(m.fake.Log(), "forget connections of "+step.address)
+		if forgot != step.forgets || m.fake.Calls("ForgetConnections") == before && step.forgets {
+			t.Errorf("%s: connections are forgotten: %t", step.address, forgot)
+		}
+		if s := rowOf(m.target, step.address+"/32"); s.Interface != "cali5" || s.Phase != reconcile.Applied {
+			t.Errorf("%s: %+v", step.address, s)
+		}
+	}
+	if n := m.fake.Calls("ConnectedAddresses"); n != 1 {
+		t.Errorf("the table was read %d times", n)
+	}
 }
 
 // The CNI plugin makes the route, after it has forgotten the connections, while the address waits for its turn.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -32,10 +33,13 @@ func TestNoticeOfALimitThatTheKernelCannotDo(t *testing.T) {
 		}
 		return "there is no such notice: " + list.String()
 	})
-	endpoints, err := r.client.ListEndpoints(r.context(), &manxv1.ListEndpointsRequest{})
-	if err != nil || len(endpoints.GetEndpoints()) != 1 || endpoints.GetEndpoints()[0].GetPhase() != "applied" {
-		t.Errorf("the endpoint itself suffers: %v, %v", endpoints, err)
-	}
+	eventually(t, func() string {
+		list, err := r.client.ListEndpoints(r.context(), &manxv1.ListEndpointsRequest{})
+		if err != nil || len(list.GetEndpoints()) != 1 || list.GetEndpoints()[0].GetPhase() != "applied" {
+			return fmt.Sprintf("the endpoint itself suffers: %v, %v", list, err)
+		}
+		return ""
+	})
 }
 
 func TestNoticesOfPolicy(t *testing.T) {

@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +16,13 @@ type Connections interface {
 	// packet of each begins a new one. It reads the table once, without holding up other work, and returns how many it
 	// deleted.
 	ForgetConnections(addresses []netip.Addr) (int, error)
+}
+
+// Table is that table with the addresses in it.
+type Table interface {
+	Connections
+	// ConnectedAddresses returns the addresses of both ends of all connections. It reads the table once.
+	ConnectedAddresses() (map[netip.Addr]bool, error)
 }
 
 // Conn is the table of a network namespace.
@@ -73,17 +81,48 @@ func end(s *netlink.Socket, list []connection) (deleted int, err error) {
 	return deleted, nil
 }
 
+// ConnectedAddresses implements Table.
+func (c *Conn) ConnectedAddresses() (map[netip.Addr]bool, error) {
+	s, err := c.namespace.Open(unix.NETLINK_NETFILTER, netlink.RequestQueue)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	all := map[netip.Addr]bool{}
+	err = each(s, func(e entry) {
+		for _, tuple := range [][]byte{e.original, e.reply} {
+			for end := range ends(tuple) {
+				if a, ok := netip.AddrFromSlice(end); ok {
+					all[a] = true
+				}
+			}
+		}
+	})
+	return all, err
+}
+
 // concerns reports whether one end of a tuple has one of the addresses.
 func concerns(tuple []byte, addresses map[string]bool) bool {
-	for kind, value := range netlink.Attrs(tuple) {
-		if kind != ctTupleIP {
-			continue
-		}
-		for _, end := range netlink.Attrs(value) {
-			if addresses[string(end)] {
-				return true
-			}
+	for end := range ends(tuple) {
+		if addresses[string(end)] {
+			return true
 		}
 	}
 	return false
+}
+
+// ends yields the addresses of a tuple in the kernel's form.
+func ends(tuple []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for kind, value := range netlink.Attrs(tuple) {
+			if kind != ctTupleIP {
+				continue
+			}
+			for _, end := range netlink.Attrs(value) {
+				if !yield(end) {
+					return
+				}
+			}
+		}
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -30,6 +31,7 @@ type Kernel struct {
 	neighbours map[neighbourKey]kernel.Neighbour
 	farEnds    map[int]kernel.FarEnd
 	overflows  kernel.Overflows
+	connected  map[netip.Addr]bool
 
 	calls    map[string]int
 	failures map[string]map[int]error
@@ -38,9 +40,9 @@ type Kernel struct {
 }
 
 var (
-	_ kernel.Kernel         = (*Kernel)(nil)
-	_ tc.Shapes             = (*Kernel)(nil)
-	_ conntrack.Connections = (*Kernel)(nil)
+	_ kernel.Kernel   = (*Kernel)(nil)
+	_ tc.Shapes       = (*Kernel)(nil)
+	_ conntrack.Table = (*Kernel)(nil)
 )
 
 type watcher struct {
@@ -61,6 +63,7 @@ func New() *Kernel {
 
 		neighbours: map[neighbourKey]kernel.Neighbour{},
 		farEnds:    map[int]kernel.FarEnd{},
+		connected:  map[netip.Addr]bool{},
 	}
 }
 
