@@ -61,8 +61,10 @@ func (c *Calculator) writeBase() {
 	c.setChain(&ruleset.Chain{Name: "prerouting-source", Origin: source, Base: base(ruleset.Prerouting, -300),
 		Rules: slices.Concat(s.fromUnspecified(), s.toLoopback(), s.from(jump(sourceCheck)), s.fromOutside())})
 	c.table.AddSet(ruleset.Set{Name: ownSet, Type: ruleset.Addresses6, Comment: "addresses of this node",
-		Origin: ClusterSet})
+		Origin: EndpointSet})
 	c.setChain(&ruleset.Chain{Name: outside, Rules: s.outsideRules()})
+	c.setChain(&ruleset.Chain{Name: "output-source", Origin: host, Rules: s.pretenderRules(),
+		Base: base(ruleset.Output, 0)})
 	c.writeFragments(source)
 	c.writeTunnels()
 	c.setChain(&ruleset.Chain{Name: "input-from-workload", Origin: source, Base: base(ruleset.Input, 0),
@@ -309,6 +311,24 @@ func (s *settings) outsideRules() []ruleset.Rule {
 	}
 	drop(ruleset.Match{Field: ruleset.Family, Low: 6}, ruleset.Match{Field: ruleset.Source, Set: ownSet},
 		ruleset.Match{Field: ruleset.Destination, Not: true, Prefix: netip.MustParsePrefix("ff00::/8")})
+	return rules
+}
+
+const pretended = "from this host with the address of a workload"
+
+// pretenderRules drop packets that a program of this host sends with the address of a workload here: Linux lets every
+// user bind any address of IPv6 (IPV6_FREEBIND). Packets of known connections pass: the host resets connections in the
+// name of workloads.
+func (s *settings) pretenderRules() []ruleset.Rule {
+	if s.trustOutside {
+		return nil
+	}
+	rules := []ruleset.Rule{{Matches: []ruleset.Match{established}, Verdict: ruleset.Verdict{Action: ruleset.Accept}}}
+	for i, family := range []string{"4", "6"} {
+		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
+			{Field: ruleset.Source, Set: localSet + family}, {Field: ruleset.SourceLocal, Not: true}},
+			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: pretended, Log: s.dropLog(pretended)})
+	}
 	return rules
 }
 
