@@ -51,6 +51,7 @@ type Target struct {
 	haveLinks bool          // the host's interfaces have been listed
 	linksDue  bool          // they have to be listed again
 	tunnelDue bool          // since the IPIP device may have changed
+	ownDue    bool          // since this host's addresses may have changed
 	linksErr  error         // why they could not
 	tried     bool          // since the last Flush began
 	moved     bool          // they were listed since the last computation
@@ -112,6 +113,10 @@ func (t *Target) Handle(events []kernel.Event) {
 		e := &events[i]
 		t.linksDue = t.linksDue || e.AboutLinks()
 		t.tunnelDue = t.tunnelDue || e.Type == kernel.EventResync || e.Link.Name == model.DeviceIPIP
+		if e.Type == kernel.EventAddress || e.Type == kernel.EventAddressGone {
+			a := e.Address.Prefix.Addr() // interfaces of workloads have link-local ones
+			t.ownDue = t.ownDue || a.Is6() && !a.IsLinkLocalUnicast()
+		}
 	}
 }
 
@@ -159,7 +164,7 @@ func (t *Target) compute() {
 // needsLinks reports whether rules depend on the host's interfaces. Those of workloads alone do not, so that an
 // interface that comes with a workload does not have all others listed.
 func (t *Target) needsLinks() bool {
-	return !t.haveLinks || t.all || t.tunnelDue || t.calculator.HasHosts() ||
+	return !t.haveLinks || t.all || t.tunnelDue || t.ownDue || t.calculator.HasHosts() ||
 		slices.ContainsFunc(t.changed, func(k model.Key) bool { return k.Kind == model.KindHostEndpoint })
 }
 
@@ -268,7 +273,7 @@ func (t *Target) readLinks() {
 		t.linksErr = err
 		return
 	}
-	t.haveLinks, t.linksDue, t.tunnelDue, t.linksErr, t.moved = true, false, false, nil, true
+	t.haveLinks, t.linksDue, t.tunnelDue, t.ownDue, t.linksErr, t.moved = true, false, false, false, nil, true
 	names, list, tunnel := map[int]string{}, map[string][]netip.Addr{}, false
 	for _, l := range links {
 		names[l.Index], list[l.Name] = l.Name, nil

@@ -62,7 +62,6 @@ func (c *Calculator) writeBase() {
 		Rules: slices.Concat(s.fromUnspecified(), s.toLoopback(), s.from(jump(sourceCheck)), s.fromOutside())})
 	c.table.AddSet(ruleset.Set{Name: ownSet, Type: ruleset.Addresses6, Comment: "addresses of this node",
 		Origin: EndpointSet})
-	c.setChain(&ruleset.Chain{Name: outside, Rules: s.outsideRules()})
 	c.setChain(&ruleset.Chain{Name: "output-source", Origin: host, Rules: s.pretenderRules(),
 		Base: base(ruleset.Output, 0)})
 	c.writeFragments(source)
@@ -183,8 +182,8 @@ func (s *settings) to(v ruleset.Verdict) []ruleset.Rule {
 func (s *settings) fromUnspecified() []ruleset.Rule {
 	rules := s.from(ruleset.Verdict{Action: ruleset.Goto, Chain: unspecified})
 	for i := range rules {
-		rules[i].Matches = append(rules[i].Matches, ruleset.Match{Field: ruleset.Family, Low: 6},
-			ruleset.Match{Field: ruleset.Source, Prefix: netip.MustParsePrefix("::/128")})
+		rules[i].Matches = append([]ruleset.Match{{Field: ruleset.Family, Low: 6},
+			{Field: ruleset.Source, Prefix: netip.MustParsePrefix("::/128")}}, rules[i].Matches...)
 	}
 	return rules
 }
@@ -222,8 +221,8 @@ func (s *settings) toLoopback() []ruleset.Rule {
 	rules := s.from(ruleset.Verdict{Action: ruleset.Drop})
 	for i := range rules {
 		r := &rules[i]
-		r.Matches = append(r.Matches, ruleset.Match{Field: ruleset.Family, Low: 4},
-			ruleset.Match{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("127.0.0.0/8")})
+		r.Matches = append([]ruleset.Match{{Field: ruleset.Family, Low: 4},
+			{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("127.0.0.0/8")}}, r.Matches...)
 		r.Comment = loopback
 		r.Log = s.dropLog(loopback)
 	}
@@ -278,38 +277,34 @@ func neighbourChain(iface string) *ruleset.Chain {
 		Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "too many packets of neighbour discovery"}}}
 }
 
-// fromOutside finds packets that come neither from a workload nor from this host itself.
+const returned = "from outside with an address of this node"
+
+// fromOutside drops packets that come neither from a workload nor from this host itself, and pretend to come from a
+// workload of this node, or with IPv6 from the host: policy would take them for those. The sets, which few packets are
+// in, are for speed: what a WorkloadEndpoint claims without a route to it does not count, nor does an address that left
+// this host. The kernel itself drops IPv4 packets from an own address (martian source), and has multicast packets that
+// this host sends come in again. The rules are in the base chain itself: in a chain of their own that the kernel
+// refuses, all packets from outside would be dropped.
 func (s *settings) fromOutside() []ruleset.Rule {
 	if s.trustOutside {
 		return nil
 	}
-	m := []ruleset.Match{{Field: ruleset.InInterface, Not: true, Name: "lo"}}
+	elsewhere := []ruleset.Match{{Field: ruleset.InInterface, Not: true, Name: "lo"}}
 	for _, p := range s.prefixes {
-		m = append(m, ruleset.Match{Field: ruleset.InInterface, Not: true, Name: p + "*"})
+		elsewhere = append(elsewhere, ruleset.Match{Field: ruleset.InInterface, Not: true, Name: p + "*"})
 	}
-	return []ruleset.Rule{{Matches: m, Verdict: jump(outside)}}
-}
-
-const returned = "from outside with an address of this node"
-
-// outsideRules drop packets from outside that pretend to come from a workload of this node, or with IPv6 from the host:
-// policy would take them for those. The sets are for speed: what a WorkloadEndpoint claims without a route to it does
-// not count. The kernel itself drops IPv4 packets from an own address (martian source), and has multicast packets that
-// this host sends come in again.
-func (s *settings) outsideRules() []ruleset.Rule {
 	var rules []ruleset.Rule
-	drop := func(m ...ruleset.Match) {
-		rules = append(rules, ruleset.Rule{Matches: m, Verdict: ruleset.Verdict{Action: ruleset.Drop},
-			Comment: returned, Log: s.dropLog(returned)})
+	drop := func(family uint32, set string, more ...ruleset.Match) {
+		m := []ruleset.Match{{Field: ruleset.Family, Low: family}, {Field: ruleset.Source, Set: set}}
+		rules = append(rules, ruleset.Rule{Matches: slices.Concat(m, elsewhere, more),
+			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: returned, Log: s.dropLog(returned)})
 	}
 	for i, family := range []string{"4", "6"} {
 		for _, p := range s.prefixes {
-			drop(ruleset.Match{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
-				ruleset.Match{Field: ruleset.Source, Set: localSet + family},
-				ruleset.Match{Field: ruleset.SourceRoute, Name: p + "*"})
+			drop([...]uint32{4, 6}[i], localSet+family, ruleset.Match{Field: ruleset.SourceRoute, Name: p + "*"})
 		}
 	}
-	drop(ruleset.Match{Field: ruleset.Family, Low: 6}, ruleset.Match{Field: ruleset.Source, Set: ownSet},
+	drop(6, ownSet, ruleset.Match{Field: ruleset.SourceLocal},
 		ruleset.Match{Field: ruleset.Destination, Not: true, Prefix: netip.MustParsePrefix("ff00::/8")})
 	return rules
 }

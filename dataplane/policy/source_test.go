@@ -268,14 +268,14 @@ func TestPacketsFromOutsideWithAnAddressOfThisNode(t *testing.T) {
 	spec := &w.Value.(*model.WorkloadEndpoint).Spec
 	spec.IPNetworks = append(spec.IPNetworks, "fd00::1/128")
 	claim := pod("default", "claim", "192.0.2.1", nil) // of an address to which no route leads through its interface
-	links := map[string][]netip.Addr{"eth0": {addr("172.16.0.1"), addr("fd16::1"), addr("fe80::1")},
+	links := map[string][]netip.Addr{"eth0": {addr("172.16.0.1"), addr("fd16::1"), addr("fd16::9"), addr("fe80::1")},
 		"lo": {addr("::1")}}
 	host := &ruleset.Host{ReturnInterface: func(a netip.Addr) string {
 		if a == addr("10.0.0.1") || a == addr("fd00::1") {
 			return "caliw"
 		}
 		return "eth0"
-	}}
+	}, IsLocal: func(a netip.Addr) bool { return a == addr("fd16::1") || a == addr("fd16::2") }}
 	objects := model.NewSet(w, claim)
 	for _, trusted := range []bool{false, true} {
 		c := Build(Config{Node: testNode, TrustOutside: trusted}, objects, links)
@@ -289,6 +289,7 @@ func TestPacketsFromOutsideWithAnAddressOfThisNode(t *testing.T) {
 			{"the workload itself", "caliw", "10.0.0.1", "10.0.0.2", true},
 			{"the host itself", "lo", "fd16::1", "fd16::1", true},
 			{"the host from outside", "eth0", "fd16::1", "fd00::1", trusted},
+			{"an address that just left the host", "eth0", "fd16::9", "fd00::1", true},
 			{"the host's own to a group", "eth0", "fd16::1", "ff02::fb", true},
 			{"a link-local address", "eth0", "fe80::1", "ff02::1", true},
 			{"another workload", "eth0", "10.0.0.9", "10.0.0.1", true},

@@ -1,12 +1,15 @@
 package packets
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/gopacket/gopacket/layers"
 
+	"github.com/manxnet/manx/integration/namespace"
 	"github.com/manxnet/manx/integration/packet"
 )
 
@@ -49,5 +52,52 @@ func TestAddressesOfTheNodeFromOutside(t *testing.T) {
 			}
 		}
 		v.Forget()
+	}
+}
+
+// TestAddressThatMoves: an address of the node counts as its own from when it comes until it leaves.
+func TestAddressThatMoves(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, map[string]string{"a": "n1"})
+	moving := p.N1.IP6.Next().Next().Next().Next()
+	hears := deliveredIn(t, p.N1.Namespace, layers.IPProtocolUDP)
+	ip := func(ns, format string, args ...any) {
+		t.Helper()
+		must(t, namespace.Batch(ns, fmt.Sprintf(format, args...)))
+	}
+	// from reports whether the node hears a machine on the underlay that has the address.
+	from := func(marker string) bool {
+		t.Helper()
+		for _, source := range []netip.Addr{moving, p.outside()[1]} {
+			p.outsider.Send(t, packet.Frame(t, p.outsider.MAC, p.uplink.MAC, packet.IP(source, p.N1.IP6,
+				layers.IPProtocolUDP, 64), packet.UDP(7, 9, marker+" from "+source.String())...))
+		}
+		heard := ""
+		eventually(t, func() error {
+			if heard += strings.Join(hears.with(marker), ""); !strings.Contains(heard, p.outside()[1].String()) {
+				return errors.New("the node does not hear the router")
+			}
+			return nil
+		})
+		return strings.Contains(heard, moving.String())
+	}
+	n := 0
+	until := func(what string, want bool) {
+		t.Helper()
+		eventually(t, func() error {
+			n++
+			if from(fmt.Sprintf("<packet %d>", n)) != want {
+				return fmt.Errorf("%s: packets with the address are heard: %t", what, !want)
+			}
+			return nil
+		})
+	}
+	until("at first", true)
+	ip(p.N1.Namespace, "addr add %s/64 dev eth0 nodad", moving)
+	until("the node has the address", false)
+	ip(p.N1.Namespace, "addr del %s/64 dev eth0", moving)
+	ip(p.ToR1.Namespace, "addr add %s/64 dev rack1 nodad", moving)
+	if !from("<just after>") {
+		t.Error("packets of a machine that took over an address of the node are dropped")
 	}
 }
