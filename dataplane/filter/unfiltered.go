@@ -21,12 +21,16 @@ type unfiltered struct {
 	loop    *reconcile.Loop
 
 	mu      sync.Mutex
-	due     bool // rules were away
+	reads   int // of the kernel's table that are to come
 	busy    bool
 	check   []conntrack.Connection // about which nothing is decided yet
 	denied  []conntrack.Connection
 	repairs []reconcile.Repair
 }
+
+// readsAfter is how often the table is read after rules were away: a packet that was on its way meanwhile may enter its
+// connection during the first read.
+const readsAfter = 2
 
 // checkSlice bounds how many connections are decided about in one Flush.
 const checkSlice = 500
@@ -48,7 +52,9 @@ func (u *unfiltered) step(lost bool, c *policy.Calculator, r model.Reader, node 
 func (u *unfiltered) next(lost bool, c *policy.Calculator, r model.Reader, node string) func() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.due = u.due || lost
+	if lost {
+		u.reads = readsAfter
+	}
 	switch {
 	case u.busy:
 		return nil
@@ -65,8 +71,8 @@ func (u *unfiltered) next(lost bool, c *policy.Calculator, r model.Reader, node 
 		}
 		u.busy = true
 		return u.end
-	case u.due:
-		u.due, u.busy = false, true
+	case u.reads > 0:
+		u.reads, u.busy = u.reads-1, true
 		local, _ := places(c, r, node)
 		return func() { u.list(local) }
 	}
@@ -77,7 +83,7 @@ func (u *unfiltered) next(lost bool, c *policy.Calculator, r model.Reader, node 
 func (u *unfiltered) waits() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return !u.busy && (u.due || len(u.check) > 0)
+	return !u.busy && (u.reads > 0 || len(u.check) > 0)
 }
 
 func (u *unfiltered) list(local map[netip.Addr]string) {

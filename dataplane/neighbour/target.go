@@ -30,6 +30,8 @@ const (
 	firstLook, lastLook = 250 * time.Millisecond, 10 * time.Second
 	// leastLook is the time between two looks that events of the interface, which a workload can cause, lead to.
 	leastLook = 100 * time.Millisecond
+	// lookShare bounds the part of the time that looks take: one in so many.
+	lookShare = 20
 )
 
 // look is what is known of the far end of a workload's interface.
@@ -37,6 +39,7 @@ type look struct {
 	end      kernel.FarEnd
 	at, next time.Time
 	pause    time.Duration
+	slow     bool // the last look took so long that no event makes the next one earlier
 	decide   bool // the desired entries wait for the next look
 }
 
@@ -181,7 +184,10 @@ func (t *Target) decideSoon(index int) {
 		k = &look{}
 		t.looks[index] = k
 	}
-	k.next, k.pause, k.decide = k.at.Add(leastLook), firstLook, true
+	if soon := k.at.Add(leastLook); k.next.IsZero() || soon.Before(k.next) && !k.slow {
+		k.next = soon
+	}
+	k.pause, k.decide = firstLook, true
 	if k.next.Before(t.nextLook) {
 		t.nextLook = k.next
 	}
@@ -272,8 +278,10 @@ func (t *Target) lookAround(now time.Time) {
 	for index, k := range t.looks {
 		if !now.Before(k.next) {
 			before := k.end
-			k.end, _ = t.kernel.FarEnd(index) // what cannot be read is resolved
-			k.at, k.next, k.pause = now, now.Add(k.pause), min(2*k.pause, lastLook)
+			k.end, _ = t.kernel.FarEnd(index)    // what cannot be read is resolved
+			rest := lookShare * t.now().Sub(now) // a workload can have many addresses
+			k.slow = rest > k.pause
+			k.at, k.next, k.pause = now, now.Add(max(k.pause, rest)), min(2*k.pause, lastLook)
 			if !sameEnd(before, k.end) {
 				k.pause, k.decide = firstLook, true
 			}

@@ -54,6 +54,7 @@ type Target struct {
 	behind bool         // states were left out since
 	known  bool         // the first state has been compared with the file
 	node   string
+	wakeAt time.Time // of the next call of Flush
 
 	mu     sync.Mutex // guards the fields below
 	dirty  bool       // the file differs
@@ -179,7 +180,13 @@ func (t *Target) touch() {
 }
 
 // wake has Flush called after a time. The agent calls none after a state that concerns other nodes alone.
-func (t *Target) wake(after time.Duration) { time.AfterFunc(after, t.config.Loop.Trigger) }
+func (t *Target) wake(after time.Duration) {
+	now := t.config.Now()
+	if at := now.Add(after); !now.Before(t.wakeAt) || at.Before(t.wakeAt) {
+		t.wakeAt = at
+		time.AfterFunc(after, t.config.Loop.Trigger)
+	}
+}
 
 // Handle does nothing: no event of the kernel is about owners.
 func (t *Target) Handle([]kernel.Event) {}

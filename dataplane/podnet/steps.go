@@ -189,8 +189,11 @@ func (w *wiring) forgetConnections() error {
 	if len(fresh) == 0 {
 		return nil
 	}
-	_, err := conntrack.New(nil).ForgetConnections(fresh)
-	return err
+	if _, err := conntrack.New(nil).ForgetConnections(fresh); err != nil {
+		// A kernel that does not track connections, or does not show them, refuses this.
+		w.warn("connections of whoever had the addresses before may go on", err)
+	}
+	return nil
 }
 
 func (w *wiring) hostRoutes() error {
