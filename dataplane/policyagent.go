@@ -196,10 +196,10 @@ func (a *PolicyAgent) Workloads() []policy.LocalWorkload {
 	return a.target.Calculator().LocalWorkloads()
 }
 
-// SetLimited sets the interfaces of the workloads that get no new connections.
-func (a *PolicyAgent) SetLimited(interfaces []string) {
+// SetLimited sets which workloads get no new connections in a direction.
+func (a *PolicyAgent) SetLimited(limits []policy.Limit) {
 	a.mu.Lock()
-	a.target.SetLimited(interfaces)
+	a.target.SetLimited(limits)
 	a.mu.Unlock()
 	a.put(func(b *batch) { b.woken = true })
 }
@@ -207,20 +207,20 @@ func (a *PolicyAgent) SetLimited(interfaces []string) {
 // DroppedFragments returns how many fragments of each workload, by its interface, were dropped since its rules were
 // written.
 func (a *PolicyAgent) DroppedFragments() (map[string]uint64, error) {
-	dropped, ids, interfaces := map[string]uint64{}, map[string]string{}, map[string]string{}
+	dropped, ids, interfaces := map[string]uint64{}, map[string][]string{}, map[string]string{}
 	a.mu.Lock()
 	c := a.target.Calculator()
 	for iface := range c.Workloads() {
-		if chain, id := c.FragmentDrops(iface); id != "" {
-			ids[chain], interfaces[chain] = id, iface
+		if chain, rules := c.FragmentDrops(iface); len(rules) > 0 {
+			ids[chain], interfaces[chain] = rules, iface
 		}
 	}
 	a.mu.Unlock()
 	counters, err := a.rules.ChainCounters(slices.Collect(maps.Keys(ids)))
 	for chain, list := range counters {
 		for _, counter := range list {
-			if counter.ID == ids[chain] {
-				dropped[interfaces[chain]] = counter.Packets
+			if slices.Contains(ids[chain], counter.ID) {
+				dropped[interfaces[chain]] += counter.Packets
 			}
 		}
 	}

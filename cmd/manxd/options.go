@@ -253,8 +253,9 @@ func (o *options) flags(fs *pflag.FlagSet) {
 		"services in these rules", "MANX_POLICY_MAX_SETS")
 	b.int(&o.policyBudget.Elements, "policy-max-elements", budget.Elements, "the same for the members of these, and "+
 		"networks and ports in these rules", "MANX_POLICY_MAX_ELEMENTS")
-	b.int(&o.maxConnections, "workload-max-connections", 0, "connections that one workload may have in the kernel's "+
-		"table while that is half full; with more it gets no new ones; 0: a quarter of the table; -1: any",
+	b.int(&o.maxConnections, "workload-max-connections", 0, "connections that one workload may begin, and as many "+
+		"that it may answer, in the kernel's table while that is half full; with more it gets no new ones of that "+
+		"direction; 0: a quarter of the table; -1: any",
 		"MANX_WORKLOAD_MAX_CONNECTIONS")
 	b.int(&o.maxFragments, "workload-max-fragments", 2000, "IP fragments a second, and at once, that one workload may "+
 		"send; more are dropped; 0: any", "MANX_WORKLOAD_MAX_FRAGMENTS")

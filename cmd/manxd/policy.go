@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"go.uber.org/zap"
@@ -66,7 +67,7 @@ func (o options) policyConfig(node string) policy.Config {
 		group = flowLogGroup
 	}
 	return policy.Config{Node: node, Counters: o.policyCounters, FlowLog: group, Budget: o.policyBudget,
-		Fragments:    uint32(o.maxFragments),
+		Fragments:    o.fragments(),
 		TrustOutside: !o.checkOutside,
 		Felix: func(f *model.FelixConfigurationSpec) {
 			f.InterfacePrefix = cmp.Or(o.interfacePrefix, f.InterfacePrefix)
@@ -74,6 +75,12 @@ func (o options) policyConfig(node string) policy.Config {
 				f.DefaultEndpointToHostAction = o.toHostAction
 			}
 		}}
+}
+
+// fragments bounds those of a workload, in bytes so that it takes a quarter of the memory at most.
+func (o options) fragments() policy.Fragments {
+	bytes := o.reassembly.Memory << 20 / 4 / (1 + o.reassembly.Time)
+	return policy.Fragments{Packets: uint32(o.maxFragments), Bytes: uint32(min(bytes, math.MaxUint32))}
 }
 
 // reassemblyRoom is the room for incomplete packets. Without policy they come from anyone at any rate, and nothing is

@@ -121,8 +121,8 @@ func (t *Target) Handle(events []kernel.Event) {
 }
 
 // SetLimited is SetLimited of policy.Calculator; the next Flush applies it.
-func (t *Target) SetLimited(interfaces []string) {
-	t.calculator.SetLimited(interfaces)
+func (t *Target) SetLimited(limits []policy.Limit) {
+	t.calculator.SetLimited(limits)
 	t.moved = true
 }
 

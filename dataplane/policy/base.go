@@ -18,9 +18,8 @@ const (
 	neighbourMap = "neighbour-limits"
 	unspecified  = "unspecified-source"
 	errorsMap    = "icmp-errors"
-	outside      = "from-outside"
 	relatedChain = "related-from-workload"
-	fragments    = "fragments"
+	fragment     = "fragment"
 	early        = "early"
 	serviceLoop  = "forward-service-loop"
 
@@ -97,29 +96,35 @@ func (c *Calculator) writeFragments(source Stage) {
 	s := &c.settings
 	c.setChain(dispatch(early, false, s.deny("no endpoint is known for this interface", untrackedOut)))
 	each := []ruleset.Rule{{Verdict: jump(sourceCheck)}}
-	if s.fragments > 0 {
+	if s.fragments.Packets > 0 {
 		each = append([]ruleset.Rule{{Verdict: jump(early)}}, each...)
 	}
-	c.setChain(&ruleset.Chain{Name: "fragment", Rules: each})
+	c.setChain(&ruleset.Chain{Name: fragment, Rules: each})
 	var rules []ruleset.Rule
-	for _, family := range []uint32{4, 6} {
-		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: family},
-			{Field: ruleset.Fragment}}, Verdict: jump("fragment")})
+	for _, family := range []uint32{4, 6} { // every packet comes here: what few of them have is matched first
+		for _, r := range s.from(jump(fragment)) {
+			r.Matches = append([]ruleset.Match{{Field: ruleset.Family, Low: family}, {Field: ruleset.Fragment}},
+				r.Matches...)
+			rules = append(rules, r)
+		}
 	}
-	c.setChain(&ruleset.Chain{Name: fragments, Rules: rules})
 	c.setChain(&ruleset.Chain{Name: "prerouting-fragments", Origin: source,
-		Base: base(ruleset.Prerouting, beforeReassembly), Rules: s.from(jump(fragments))})
+		Base: base(ruleset.Prerouting, beforeReassembly), Rules: rules})
 }
 
 // earlyLimits is the chain that bounds what a workload may send of packets that cost memory of the host before policy
 // sees them.
 func (s *settings) earlyLimits(iface string) *ruleset.Chain {
 	chain := &ruleset.Chain{Name: earlyChain(iface)}
-	if s.fragments > 0 {
-		chain.Rules = append(chain.Rules, ruleset.Rule{
-			Over:    ruleset.Limit{Packets: uint64(s.fragments), Burst: s.fragments},
-			Counter: true, Log: s.dropLog(manyFragments), Verdict: ruleset.Verdict{Action: ruleset.Drop},
-			Comment: manyFragments})
+	if s.fragments.Packets > 0 {
+		// A packet for segmentation offload is one packet, of up to 64 KB: hence the second limit.
+		for _, over := range []ruleset.Limit{{Packets: uint64(s.fragments.Packets), Burst: s.fragments.Packets},
+			{Bytes: s.fragments.Bytes}} {
+			if over != (ruleset.Limit{}) {
+				chain.Rules = append(chain.Rules, ruleset.Rule{Over: over, Counter: true, Log: s.dropLog(manyFragments),
+					Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: manyFragments})
+			}
+		}
 	}
 	return chain
 }

@@ -67,7 +67,7 @@ type Calculator struct {
 	hosts      hosts
 	hostLinks  map[string][]netip.Addr // this host's interfaces and their addresses
 	tunnelUp   bool                    // the IPIP device takes packets
-	limited    map[string]bool         // interfaces of workloads without new connections
+	limited    map[Limit]bool          // workloads without new connections
 	dirty      dirty
 	everything bool // the settings changed
 	translated translated
@@ -102,8 +102,8 @@ type Config struct {
 	FlowLog uint16
 	// NoKernelLog keeps Log rules from writing to the kernel's log, which not every kernel lets them.
 	NoKernelLog bool
-	// Fragments is how many IP fragments a workload may send a second, and at once; 0: any number.
-	Fragments uint32
+	// Fragments bounds the IP fragments that a workload may send.
+	Fragments Fragments
 	// Budget bounds what the policies of a namespace cost.
 	Budget Budget
 	// TrustOutside lets packets in from outside whose source is an address of this host or of one of its workloads.

@@ -184,7 +184,7 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	var own []string
 	enter := func(m string, l *list, r rates) {
 		target := l.chain()
-		if c.limited[iface] {
+		if c.limited[Limit{iface, m == toWorkload}] {
 			chain := c.settings.limitedChain(m, iface, target)
 			c.setChain(chain)
 			own, target = append(own, chain.Name), chain.Name

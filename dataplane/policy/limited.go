@@ -13,8 +13,13 @@ import (
 type LocalWorkload struct {
 	Key       model.Key
 	Interface string
-	// Sources are the addresses that it may send from.
-	Sources []netip.Prefix
+	Addresses []netip.Addr
+}
+
+// Limit is a workload's interface and a direction in which it gets no new connections.
+type Limit struct {
+	Interface string
+	To        bool // the workload; false: from it
 }
 
 // LocalWorkloads returns the workloads with rules, by interface.
@@ -25,9 +30,9 @@ func (c *Calculator) LocalWorkloads() []LocalWorkload {
 		if e == nil {
 			continue
 		}
-		w := LocalWorkload{Key: e.key, Interface: iface, Sources: parseNets(e.workload.Spec.IPNetworks)}
-		if c.settings.spoofing {
-			w.Sources = append(w.Sources, parseNets(e.workload.Spec.AllowSpoofedSourcePrefixes)...)
+		w := LocalWorkload{Key: e.key, Interface: iface}
+		for _, p := range singleAddresses(e.workload.Spec.IPNetworks) {
+			w.Addresses = append(w.Addresses, p.Addr())
 		}
 		list = append(list, w)
 	}
@@ -35,16 +40,16 @@ func (c *Calculator) LocalWorkloads() []LocalWorkload {
 	return list
 }
 
-// SetLimited sets the interfaces of the workloads that get no new connections in either direction, since they have too
-// many. It takes effect at the next Update or Settle.
-func (c *Calculator) SetLimited(interfaces []string) {
-	now := map[string]bool{}
-	for _, iface := range interfaces {
-		now[iface] = true
+// SetLimited sets which workloads get no new connections in a direction, since they have too many. It takes effect at
+// the next Update or Settle.
+func (c *Calculator) SetLimited(limits []Limit) {
+	now := map[Limit]bool{}
+	for _, l := range limits {
+		now[l] = true
 	}
-	for _, each := range []map[string]bool{now, c.limited} {
-		for iface := range each {
-			if e := c.owner(iface); e != nil && now[iface] != c.limited[iface] {
+	for _, each := range []map[Limit]bool{now, c.limited} {
+		for l := range each {
+			if e := c.owner(l.Interface); e != nil && now[l] != c.limited[l] {
 				c.dirty.endpoints[e] = true
 			}
 		}
@@ -63,16 +68,18 @@ func (s *settings) limitedChain(direction, iface, next string) *ruleset.Chain {
 
 const manyConnections = "the workload has too many connections"
 
-// FragmentDrops returns the chain of a workload's early limits, and the ID of the rule in it that drops fragments; it
-// is empty if there is none.
-func (c *Calculator) FragmentDrops(iface string) (chain, rule string) {
+// Fragments are IP fragments a second, and as many at once, and their bytes; 0: any number.
+type Fragments struct{ Packets, Bytes uint32 }
+
+// FragmentDrops returns the chain of a workload's early limits, and the IDs of the rules in it that drop fragments.
+func (c *Calculator) FragmentDrops(iface string) (chain string, rules []string) {
 	name := earlyChain(iface)
 	if x := c.table.Chain(name); x != nil {
 		for _, r := range x.Rules {
 			if r.Comment == manyFragments {
-				return name, r.ID()
+				rules = append(rules, r.ID())
 			}
 		}
 	}
-	return name, ""
+	return name, rules
 }

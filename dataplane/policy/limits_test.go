@@ -87,7 +87,21 @@ func TestLimitedWorkloads(t *testing.T) {
 	}
 	check("at first", false)
 	c.Table().TakeChanges()
-	c.SetLimited([]string{"cali1", "cali7"})
+	c.SetLimited([]Limit{{"cali1", false}, {"cali7", false}})
+	c.Settle()
+	if accepted("cali1", "eth0", ruleset.ConnNew) || !accepted("eth0", "cali1", ruleset.ConnNew) {
+		t.Error("a workload that began too many connections gets new ones, or those of others do not reach it")
+	}
+	c.SetLimited([]Limit{{"cali1", true}})
+	c.Settle()
+	if !accepted("cali1", "eth0", ruleset.ConnNew) || accepted("eth0", "cali1", ruleset.ConnNew) {
+		t.Error("a workload that answers too many connections gets new ones, or cannot begin any itself")
+	}
+	c.SetLimited(nil)
+	c.Settle()
+	check("no more", false)
+	c.Table().TakeChanges()
+	c.SetLimited([]Limit{{"cali1", false}, {"cali1", true}})
 	c.Settle()
 	check("limited", true)
 	if changes := c.Table().TakeChanges(); len(changes.Chains) != 2 {

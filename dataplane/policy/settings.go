@@ -47,7 +47,7 @@ type settings struct {
 	floating       bool
 	loop           ruleset.Action // for service addresses that no endpoint took; Continue for none
 	services       [2]bool        // of IPv4, IPv6: there are such addresses
-	fragments      uint32         // that a workload may send a second; 0: any
+	fragments      Fragments      // that a workload may send
 }
 
 // failsafe is a port that stays open on host endpoints, whatever the policy.

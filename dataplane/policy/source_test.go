@@ -34,7 +34,8 @@ func TestWorkloadsDoNotReachLoopbackAddresses(t *testing.T) {
 // Fragments of workloads are checked before the kernel keeps them: their rate in the workload's chain, then their
 // source.
 func TestFragmentsOfWorkloads(t *testing.T) {
-	c := Build(Config{Node: testNode, Fragments: 70}, model.NewSet(pod("default", "w", "10.0.0.1", nil)), nil)
+	c := Build(Config{Node: testNode, Fragments: Fragments{70, 9000}},
+		model.NewSet(pod("default", "w", "10.0.0.1", nil)), nil)
 	own, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.9")
 	host := &ruleset.Host{ReturnInterface: func(a netip.Addr) string {
 		return map[netip.Addr]string{own: "caliw", other: "eth0"}[a]
@@ -59,9 +60,10 @@ func TestFragmentsOfWorkloads(t *testing.T) {
 			t.Errorf("a whole packet from %s is dropped as a fragment", x.iface)
 		}
 	}
-	want := ruleset.Limit{Packets: 70, Burst: 70}
-	if rules := c.Table().Chain("early/caliw").Rules; len(rules) != 1 || rules[0].Over != want {
-		t.Errorf("the limit is %+v", rules)
+	rules := c.Table().Chain("early/caliw").Rules
+	if len(rules) != 2 || rules[0].Over != (ruleset.Limit{Packets: 70, Burst: 70}) ||
+		rules[1].Over != (ruleset.Limit{Bytes: 9000}) {
+		t.Errorf("the limits are %+v", rules)
 	}
 	c.Update(model.NewSet())
 	if c.Table().Chain("early/caliw") != nil {

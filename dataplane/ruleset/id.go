@@ -54,6 +54,7 @@ const (
 	tagComment
 	tagLogPer
 	tagLogKernel
+	tagLimitBytes
 )
 
 // appendCanonical appends tag, length and value of each field that is set.
@@ -72,6 +73,7 @@ func (r Rule) appendCanonical(b []byte) []byte {
 	b = appendNumber(b, tagLimitPackets, r.Over.Packets)
 	b = appendNumber(b, tagLimitBurst, uint64(r.Over.Burst))
 	b = appendNumber(b, tagLimitConnections, uint64(r.Over.Connections))
+	b = appendNumber(b, tagLimitBytes, uint64(r.Over.Bytes))
 	b = appendFlag(b, tagCounter, r.Counter)
 	b = appendNumber(b, tagLogGroup, uint64(r.Log.Group))
 	b = appendText(b, tagLogPrefix, r.Log.Prefix)

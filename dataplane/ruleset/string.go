@@ -263,6 +263,8 @@ func (l Limit) text() string {
 		return Limit{Packets: l.Packets, Burst: l.Burst}.text() + " " + Limit{Connections: l.Connections}.text()
 	case l.Connections > 0:
 		return fmt.Sprintf("ct count over %d", l.Connections)
+	case l.Bytes > 0:
+		return fmt.Sprintf("limit rate over %d bytes/second burst %d bytes", l.Bytes, l.Bytes)
 	}
 	return "limit rate over " + rateText(l.Packets, l.Burst, PerSecond)
 }

@@ -123,12 +123,13 @@ type Match struct {
 	Mask      uint32
 }
 
-// Limit holds while the rate, or the number of connections, exceeds it. The zero value is no limit. Eval takes limits
+// Limit holds while a rate, or the number of connections, exceeds it. The zero value is no limit. Eval takes limits
 // as not exceeded.
 type Limit struct {
 	Packets     uint64 // a second
 	Burst       uint32 // packets
 	Connections uint32 // at the same time
+	Bytes       uint32 // a second, and at once; 0: any. Of packets from the IP header on
 }
 
 // Log writes the packet to the kernel's own log, to user space (NFLOG), or both. The zero value writes nothing.

@@ -18,7 +18,9 @@ import (
 )
 
 func TestDecide(t *testing.T) {
-	of := func(a, b int) map[string]int { return map[string]int{"a": a, "b": b} }
+	of := func(a, b int) map[policy.Limit]int {
+		return map[policy.Limit]int{{Interface: "a"}: a, {Interface: "b", To: true}: b}
+	}
 	for _, c := range []struct {
 		name       string
 		usage      usage
@@ -43,15 +45,15 @@ func TestDecide(t *testing.T) {
 		{"a share above half of the table", usage{500, 1000, of(500, 0)}, 900, "", true, ""},
 		{"a table without bound", usage{500, 0, of(500, 0)}, 900, "", false, ""},
 	} {
-		limited := map[string]bool{}
+		limited := map[policy.Limit]bool{}
 		for _, iface := range strings.Fields(c.limited) {
-			limited[iface] = true
+			limited[policy.Limit{Interface: iface, To: iface == "b"}] = true
 		}
 		now, excess := decide(c.usage, c.configured, limited)
 		var got []string
 		for _, iface := range []string{"a", "b", "c"} {
-			if now[iface] {
-				got = append(got, fmt.Sprintf("%s:%d", iface, excess[iface]))
+			if l := (policy.Limit{Interface: iface, To: iface == "b"}); now[l] {
+				got = append(got, fmt.Sprintf("%s:%d", iface, excess[l]))
 			}
 		}
 		if text := strings.Join(got, " "); text != c.want || c.usage.watched(c.configured) != c.watched {
@@ -66,7 +68,8 @@ type host struct {
 	now       time.Time
 	reading   time.Duration // that a reading takes
 	absent    bool
-	count     []int // of each workload
+	count     []int // of connections that each workload began
+	answered  int   // by the second one
 	others    int
 	reads     int
 	unknown   bool // the workloads are not known yet
@@ -81,36 +84,47 @@ func (h *host) Sysctl(name string) (string, error) {
 	case name == sysctlMax:
 		return "1000", nil
 	}
-	n := h.others
+	n := h.others + h.answered
 	for _, x := range h.count {
 		n += x
 	}
 	return fmt.Sprint(n), nil
 }
 
-func (h *host) CountConnections(_ *conntrack.Owners, owners int) ([]int, error) {
+func (h *host) CountConnections(_ conntrack.Owners, owners int) (list []conntrack.Usage, err error) {
 	h.reads++
 	h.now = h.now.Add(h.reading)
-	return h.count[:owners], nil
+	for _, n := range h.count[:owners] {
+		list = append(list, conntrack.Usage{Begun: n})
+	}
+	list[1].Answered = h.answered
+	return list, nil
 }
 
-func (h *host) DeleteConnections(_ *conntrack.Owners, excess []int) (n int, err error) {
+func (h *host) DeleteConnections(_ conntrack.Owners, excess []conntrack.Usage) (n int, err error) {
 	for i, x := range excess {
-		h.count[i] -= x
-		n += x
+		h.count[i] -= x.Begun
+		n += x.Begun + x.Answered
 	}
+	h.answered -= excess[1].Answered
 	return n, nil
 }
 
 func (h *host) Workloads() (list []policy.LocalWorkload) {
 	for i, name := range []string{"a", "b"}[:map[bool]int{false: 2}[h.unknown]] {
 		list = append(list, policy.LocalWorkload{Key: model.Key{Namespace: "ns", Name: name}, Interface: "cali" + name,
-			Sources: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/32", i))}})
+			Addresses: []netip.Addr{netip.MustParseAddr(fmt.Sprintf("10.0.0.%d", i))}})
 	}
 	return list
 }
 
-func (h *host) SetLimited(interfaces []string)               { h.limited = interfaces }
+func (h *host) SetLimited(limits []policy.Limit) {
+	h.limited = nil
+	for _, l := range limits {
+		h.limited = append(h.limited, way(l)+" "+l.Interface)
+	}
+}
+
 func (h *host) DroppedFragments() (map[string]uint64, error) { return maps.Clone(h.fragments), nil }
 
 func newWatch() (*host, *Watch) {
@@ -165,17 +179,19 @@ func TestWatchLimitsConnections(t *testing.T) {
 	h.unknown = true
 	step("half full before the workloads are known", 1, "", 0)
 	h.unknown = false
-	step("half full", 2, "calia", 1, "ns/a: it has 700 connections, and a workload may have 250")
+	step("half full", 2, "from calia", 1,
+		"ns/a: it began 700 connections that the kernel still has, and a workload may have 250")
 	if text := metrics(w); !strings.Contains(text, `ns/a`) || strings.Contains(text, `ns/b`) {
 		t.Errorf("metrics: %s", text)
 	}
 	h.count[0] = 900
-	step("too early for another reading", 3, "calia", 1, "ns/a: it has 700", "connections: the kernel's table")
-	step("a tenth of the time", 4, "calia", 2, "ns/a: it has 900", "920 of at most 1000 entries (ns/a has most, 900)")
+	step("too early for another reading", 3, "from calia", 1, "ns/a: it began 700", "connections: the kernel's table")
+	step("a tenth of the time", 4, "from calia", 2, "ns/a: it began 900",
+		"920 of at most 1000 entries (ns/a has most, 900)")
 	if h.count[0] != 250 || h.count[1] != 20 {
 		t.Errorf("%v connections are left", h.count)
 	}
-	step("its connections were deleted", 6, "calia", 3, "ns/a: it has 250")
+	step("its connections were deleted", 6, "from calia", 3, "ns/a: it began 250")
 	h.count[0] = 180
 	step("most have ended", 8, "", 4)
 	step("nothing to do", 10, "", 4)
@@ -184,6 +200,9 @@ func TestWatchLimitsConnections(t *testing.T) {
 	if h.count[0] != 180 {
 		t.Error("a workload that has no more than its share loses connections")
 	}
+	h.others, h.answered = 100, 300
+	step("others connect to a workload", 14, "to calib", 6,
+		"ns/b: it has 300 connections of others, and a workload may have 250: no new ones reach it")
 }
 
 func TestWatchReportsFragments(t *testing.T) {

@@ -1,14 +1,15 @@
 package overuse
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
-	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,14 +40,14 @@ const (
 
 // Connections is the kernel's table of connections, as *conntrack.Conn.
 type Connections interface {
-	CountConnections(o *conntrack.Owners, owners int) ([]int, error)
-	DeleteConnections(o *conntrack.Owners, excess []int) (int, error)
+	CountConnections(o conntrack.Owners, owners int) ([]conntrack.Usage, error)
+	DeleteConnections(o conntrack.Owners, excess []conntrack.Usage) (int, error)
 }
 
 // Policy is this node's packet filter, as *dataplane.PolicyAgent.
 type Policy interface {
 	Workloads() []policy.LocalWorkload
-	SetLimited(interfaces []string)
+	SetLimited(limits []policy.Limit)
 	DroppedFragments() (map[string]uint64, error)
 }
 
@@ -56,7 +57,8 @@ type Config struct {
 	// Sysctl returns a variable of the kernel; the error wraps fs.ErrNotExist if there is none.
 	Sysctl func(name string) (string, error)
 	Policy Policy
-	// MaxConnections is how many connections a workload may have; 0: a quarter of the table; below 0: any number.
+	// MaxConnections is how many connections a workload may have in each direction; 0: a quarter of the table; below 0:
+	// any number.
 	MaxConnections int
 	// MaxFragments is how many fragments a workload may send a second, for notices.
 	MaxFragments uint32
@@ -69,14 +71,14 @@ type Watch struct {
 	now func() time.Time
 
 	mu        sync.Mutex
-	usage     usage                 // as last read; of is empty before the table was
-	names     map[string]string     // of the workloads, by interface
-	limited   map[string]bool       // interfaces
-	since     map[string]time.Time  // when each was limited
-	full      time.Time             // since when the table is nearly full; zero: it is not
-	readAt    time.Time             // the earliest time of the next reading
-	failure   error                 // of the last reading
-	fragments map[string]*fragments // by interface, of workloads that sent too many
+	usage     usage             // as last read; of is empty before the table was
+	names     map[string]string // of the workloads, by interface
+	limited   map[policy.Limit]bool
+	since     map[policy.Limit]time.Time // when each was limited
+	full      time.Time                  // since when the table is nearly full; zero: it is not
+	readAt    time.Time                  // the earliest time of the next reading
+	failure   error                      // of the last reading
+	fragments map[string]*fragments      // by interface, of workloads that sent too many
 }
 
 // fragments are those of a workload that were dropped.
@@ -89,7 +91,7 @@ type fragments struct {
 
 // New returns a Watch; Run starts it.
 func New(c Config) *Watch {
-	return &Watch{Config: c, now: time.Now, limited: map[string]bool{}, since: map[string]time.Time{},
+	return &Watch{Config: c, now: time.Now, limited: map[policy.Limit]bool{}, since: map[policy.Limit]time.Time{},
 		names: map[string]string{}, fragments: map[string]*fragments{}}
 }
 
@@ -159,35 +161,39 @@ func (w *Watch) size() (u usage, err error) {
 }
 
 // read reads the table, and limits the workloads that have too many connections.
-func (w *Watch) read(u usage, limited map[string]bool) error {
+func (w *Watch) read(u usage, limited map[policy.Limit]bool) error {
 	workloads := w.Policy.Workloads()
 	if len(workloads) == 0 {
 		return nil // none, or not known yet: a reading would put off the one that counts
 	}
-	names, sources := map[string]string{}, make([][]netip.Prefix, len(workloads))
+	names, owners := map[string]string{}, conntrack.Owners{}
 	for i, x := range workloads {
-		names[x.Interface], sources[i] = x.Key.Namespace+"/"+x.Key.Name, x.Sources
+		names[x.Interface] = x.Key.Namespace + "/" + x.Key.Name
+		for _, a := range x.Addresses {
+			owners[a] = i
+		}
 	}
-	owners := conntrack.NewOwners(sources)
 	counts, err := w.Connections.CountConnections(owners, len(workloads))
 	if err != nil {
 		return err
 	}
-	u.of = map[string]int{}
+	u.of = map[policy.Limit]int{}
 	for i, x := range workloads {
-		u.of[x.Interface] = counts[i]
+		u.of[policy.Limit{Interface: x.Interface}] = counts[i].Begun
+		u.of[policy.Limit{Interface: x.Interface, To: true}] = counts[i].Answered
 	}
 	now, excess := decide(u, w.MaxConnections, limited)
 	if !maps.Equal(now, limited) {
-		w.Policy.SetLimited(slices.Sorted(maps.Keys(now)))
+		w.Policy.SetLimited(slices.SortedFunc(maps.Keys(now), compare))
 	}
 	w.take(u, names, now)
 	if len(excess) == 0 {
 		return nil
 	}
-	list := make([]int, len(workloads))
+	list := make([]conntrack.Usage, len(workloads))
 	for i, x := range workloads {
-		list[i] = excess[x.Interface]
+		list[i] = conntrack.Usage{Begun: excess[policy.Limit{Interface: x.Interface}],
+			Answered: excess[policy.Limit{Interface: x.Interface, To: true}]}
 	}
 	n, err := w.Connections.DeleteConnections(owners, list)
 	w.Log.Warn("connections of workloads with too many were deleted, since the table is nearly full",
@@ -196,22 +202,22 @@ func (w *Watch) read(u usage, limited map[string]bool) error {
 }
 
 // take enters the result of a reading, and reports the changes.
-func (w *Watch) take(u usage, names map[string]string, limited map[string]bool) {
+func (w *Watch) take(u usage, names map[string]string, limited map[policy.Limit]bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	share := u.share(w.MaxConnections)
-	for iface := range limited {
-		if !w.limited[iface] {
-			w.since[iface] = w.now()
-			w.Log.Warn("a workload gets no new connections", zap.String("workload", names[iface]),
-				zap.Int("connections", u.of[iface]), zap.Int("share", share))
+	for l := range limited {
+		if !w.limited[l] {
+			w.since[l] = w.now()
+			w.Log.Warn("a workload gets no new connections", zap.String("workload", names[l.Interface]),
+				zap.Bool("of others", l.To), zap.Int("connections", u.of[l]), zap.Int("share", share))
 		}
 	}
-	for iface := range w.limited {
-		if !limited[iface] {
-			delete(w.since, iface)
-			w.Log.Info("a workload gets new connections again", zap.String("workload", w.names[iface]),
-				zap.Int("connections", u.of[iface]), zap.Int("share", share))
+	for l := range w.limited {
+		if !limited[l] {
+			delete(w.since, l)
+			w.Log.Info("a workload gets new connections again", zap.String("workload", w.names[l.Interface]),
+				zap.Bool("of others", l.To), zap.Int("connections", u.of[l]), zap.Int("share", share))
 		}
 	}
 	w.usage, w.names, w.limited = u, names, limited
@@ -277,10 +283,15 @@ func (w *Watch) Notices() []server.Notice {
 			Text: fmt.Sprintf(format, args...)})
 	}
 	share := w.usage.share(w.MaxConnections)
-	for _, iface := range slices.Sorted(maps.Keys(w.limited)) {
-		add(w.names[iface], w.since[iface], "it has %d connections, and a workload may have %d: it gets no new ones "+
-			"in either direction until it has %d; see what it connects to, or raise --workload-max-connections or "+
-			"net.netfilter.nf_conntrack_max", w.usage.of[iface], share, share/4*3)
+	for _, l := range slices.SortedFunc(maps.Keys(w.limited), compare) {
+		text := "it began %d connections that the kernel still has, and a workload may have %d: it can begin no new " +
+			"ones until it has %d; see what it connects to"
+		if l.To {
+			text = "it has %d connections of others, and a workload may have %d: no new ones reach it until it has " +
+				"%d; see who connects to it"
+		}
+		add(w.names[l.Interface], w.since[l], text+", or raise --workload-max-connections or "+
+			"net.netfilter.nf_conntrack_max", w.usage.of[l], share, share/4*3)
 	}
 	if !w.full.IsZero() {
 		who := "no workload of this node has any"
@@ -301,12 +312,25 @@ func (w *Watch) Notices() []server.Notice {
 }
 
 func (w *Watch) largest() (name string, n int) {
-	for _, iface := range slices.Sorted(maps.Keys(w.usage.of)) {
-		if w.usage.of[iface] > n {
-			name, n = w.names[iface], w.usage.of[iface]
+	for _, l := range slices.SortedFunc(maps.Keys(w.usage.of), compare) {
+		if w.usage.of[l] > n {
+			name, n = w.names[l.Interface], w.usage.of[l]
 		}
 	}
 	return name, n
+}
+
+// compare orders limits by interface, those of the workload's own connections first.
+func compare(a, b policy.Limit) int {
+	return cmp.Or(strings.Compare(a.Interface, b.Interface), cmp.Compare(way(a), way(b)))
+}
+
+// way is the value of a limit's label in metrics.
+func way(l policy.Limit) string {
+	if l.To {
+		return "to"
+	}
+	return "from"
 }
 
 var (
@@ -315,8 +339,9 @@ var (
 	metricMost = prometheus.NewDesc("manx_conntrack_max_entries",
 		"Connections that fit into the kernel's table.", nil, nil)
 	metricConnections = prometheus.NewDesc("manx_workload_connections",
-		"Connections of each workload that has more than half of its share, while the table is read.",
-		[]string{"workload"}, nil)
+		"Connections that a workload began (from), or answers (to), if more than half of its share, while the table "+
+			"is read.",
+		[]string{"workload", "direction"}, nil)
 	metricLimited = prometheus.NewDesc("manx_workloads_without_new_connections",
 		"Workloads that have more connections than they may.", nil, nil)
 	metricFragments = prometheus.NewDesc("manx_workload_dropped_fragments_total",
@@ -343,10 +368,10 @@ func (w *Watch) Collect(out chan<- prometheus.Metric) {
 		gauge(metricMost, w.usage.most)
 	}
 	named := map[string]bool{} // two interfaces may be of one workload for a moment
-	for iface, n := range w.usage.of {
-		if name := w.names[iface]; n > w.usage.share(w.MaxConnections)/2 && !named[name] {
-			named[name] = true
-			gauge(metricConnections, n, name)
+	for l, n := range w.usage.of {
+		if name := w.names[l.Interface]; n > w.usage.share(w.MaxConnections)/2 && !named[name+way(l)] {
+			named[name+way(l)] = true
+			gauge(metricConnections, n, name, way(l))
 		}
 	}
 	clear(named)

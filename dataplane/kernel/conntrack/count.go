@@ -10,84 +10,56 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// Owners say which workload an address belongs to, by its number.
-type Owners struct {
-	exact map[string]int // in the kernel's form
-	nets  []ownedNet
-}
+// Owners are workloads by their addresses, each with its number.
+type Owners map[netip.Addr]int
 
-type ownedNet struct {
-	netip.Prefix
-	owner int
-}
-
-// NewOwners returns the owners of networks: the i-th list is that of owner i.
-func NewOwners(networks [][]netip.Prefix) *Owners {
-	o := &Owners{exact: map[string]int{}}
-	for owner, list := range networks {
-		for _, p := range list {
-			if p.IsSingleIP() {
-				o.exact[string(p.Addr().AsSlice())] = owner
-			} else {
-				o.nets = append(o.nets, ownedNet{p, owner})
-			}
-		}
+// of returns the owner of the source of a tuple.
+func (o Owners) of(tuple []byte) (owner int, ok bool) {
+	for end := range ends(tuple) {
+		a, _ := netip.AddrFromSlice(end)
+		owner, ok = o[a]
+		return owner, ok // the source is the first one
 	}
-	return o
+	return 0, false
 }
 
-// of returns the owner of the source of a tuple, -1 for none.
-func (o *Owners) of(tuple []byte) int {
-	for kind, value := range netlink.Attrs(tuple) {
-		if kind != ctTupleIP {
-			continue
-		}
-		for end, address := range netlink.Attrs(value) {
-			if end != ctSource4 && end != ctSource6 {
-				continue
-			}
-			if owner, ok := o.exact[string(address)]; ok {
-				return owner
-			}
-			if len(o.nets) == 0 {
-				continue
-			}
-			a, _ := netip.AddrFromSlice(address)
-			for _, n := range o.nets {
-				if n.Contains(a) {
-					return n.owner
-				}
-			}
-		}
+// Usage is how many connections a workload has: those that it began, and those of others that it answers.
+type Usage struct{ Begun, Answered int }
+
+// way returns the part of the usage that a connection of the owner is in.
+func (u *Usage) way(begun bool) *int {
+	if begun {
+		return &u.Begun
 	}
-	return -1
+	return &u.Answered
 }
 
 // CountConnections reads the whole table and returns the number of connections of each owner. A connection counts once:
 // for the owner of the address that began it, else for that of the address that answers. The size of the table decides
 // the cost.
-func (c *Conn) CountConnections(o *Owners, owners int) ([]int, error) {
-	counts := make([]int, owners)
-	err := c.eachOwned(o, func(owner int, _ connection) error {
-		counts[owner]++
+func (c *Conn) CountConnections(o Owners, owners int) ([]Usage, error) {
+	counts := make([]Usage, owners)
+	err := c.eachOwned(o, func(owner int, begun bool, _ connection) error {
+		*counts[owner].way(begun)++
 		return nil
 	})
 	return counts, err
 }
 
 // DeleteConnections deletes so many connections of each owner as excess says, and returns how many it deleted.
-func (c *Conn) DeleteConnections(o *Owners, excess []int) (deleted int, err error) {
+func (c *Conn) DeleteConnections(o Owners, excess []Usage) (deleted int, err error) {
 	s, err := c.namespace.Open(unix.NETLINK_NETFILTER, netlink.RequestQueue)
 	if err != nil {
 		return 0, err
 	}
 	defer s.Close()
 	remaining := slices.Clone(excess)
-	err = c.eachOwned(o, func(owner int, x connection) error {
-		if remaining[owner] == 0 {
+	err = c.eachOwned(o, func(owner int, begun bool, x connection) error {
+		left := remaining[owner].way(begun)
+		if *left == 0 {
 			return nil
 		}
-		remaining[owner]--
+		*left--
 		ended, err := x.end(s)
 		deleted += ended
 		return err
@@ -97,7 +69,7 @@ func (c *Conn) DeleteConnections(o *Owners, excess []int) (deleted int, err erro
 
 // eachOwned calls f with the connections that have an owner, as far as f returns nil. Their fields point into the
 // receive buffer.
-func (c *Conn) eachOwned(o *Owners, f func(owner int, x connection) error) error {
+func (c *Conn) eachOwned(o Owners, f func(owner int, begun bool, x connection) error) error {
 	s, err := c.namespace.Open(unix.NETLINK_NETFILTER, netlink.RequestQueue)
 	if err != nil {
 		return err
@@ -105,12 +77,13 @@ func (c *Conn) eachOwned(o *Owners, f func(owner int, x connection) error) error
 	defer s.Close()
 	var failed error
 	err = each(s, func(e entry) {
-		owner := o.of(e.original)
-		if owner < 0 {
-			owner = o.of(e.reply)
+		owner, begun := o.of(e.original)
+		answered := false
+		if !begun {
+			owner, answered = o.of(e.reply)
 		}
-		if owner >= 0 && failed == nil {
-			failed = f(owner, e.connection)
+		if (begun || answered) && failed == nil {
+			failed = f(owner, begun, e.connection)
 		}
 	})
 	return cmp.Or(err, failed)

@@ -18,14 +18,10 @@ func TestCountAndDeleteConnections(t *testing.T) {
 		"fd09::2/128"} {
 		nettest.Run(t, "ip", "-n", ns, "addr", "add", a, "dev", "lo")
 	}
-	prefixes := func(texts ...string) (list []netip.Prefix) {
-		for _, text := range texts {
-			list = append(list, netip.MustParsePrefix(text))
-		}
-		return list
+	owners := Owners{}
+	for text, owner := range map[string]int{"10.9.0.1": 0, "fd09::1": 0, "10.9.0.2": 1, "10.9.1.7": 1} {
+		owners[netip.MustParseAddr(text)] = owner
 	}
-	owners := NewOwners([][]netip.Prefix{prefixes("10.9.0.1/32", "fd09::1/128"),
-		prefixes("10.9.0.2/32", "10.9.1.0/24")})
 	for _, x := range []struct {
 		times    int
 		from, to string
@@ -35,19 +31,19 @@ func TestCountAndDeleteConnections(t *testing.T) {
 			connect(t, c, x.from, x.to)
 		}
 	}
-	count := func(what string, want ...int) {
+	count := func(what string, want ...Usage) {
 		t.Helper()
 		if got, err := c.CountConnections(owners, 2); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: %v, %v; want %v", what, got, err, want)
 		}
 	}
-	count("at first", 12, 2)
-	if n, err := c.DeleteConnections(owners, []int{7, 0}); n != 7 || err != nil {
+	count("at first", Usage{9, 3}, Usage{2, 0})
+	if n, err := c.DeleteConnections(owners, []Usage{{5, 2}, {0, 0}}); n != 7 || err != nil {
 		t.Errorf("%d deleted, %v", n, err)
 	}
-	count("without the excess", 5, 2)
-	if n, err := c.DeleteConnections(owners, []int{100, 1}); n != 6 || err != nil {
+	count("without the excess", Usage{4, 1}, Usage{2, 0})
+	if n, err := c.DeleteConnections(owners, []Usage{{100, 100}, {1, 1}}); n != 6 || err != nil {
 		t.Errorf("%d deleted, %v", n, err)
 	}
-	count("in the end", 0, 1)
+	count("in the end", Usage{}, Usage{1, 0})
 }

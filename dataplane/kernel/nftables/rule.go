@@ -69,6 +69,10 @@ func (e *encoder) limit(l ruleset.Limit) {
 		e.add(&expr.Limit{Type: expr.LimitTypePkts, Rate: l.Packets, Unit: expr.LimitTimeSecond, Burst: l.Burst,
 			Over: true})
 	}
+	if l.Bytes > 0 {
+		e.add(&expr.Limit{Type: expr.LimitTypePktBytes, Rate: uint64(l.Bytes), Unit: expr.LimitTimeSecond,
+			Burst: l.Bytes, Over: true})
+	}
 	if l.Connections > 0 {
 		e.add(&expr.Connlimit{Count: l.Connections, Flags: expr.NFT_CONNLIMIT_F_INV})
 	}

@@ -123,6 +123,8 @@ var ruleTexts = []ruleText{
 
 	{"limit of packets", ruleset.Rule{Over: ruleset.Limit{Packets: 100, Burst: 20}, Verdict: ruleset.Verdict{
 		Action: ruleset.Drop}}, "limit rate over 100/second burst 20 packets drop"},
+	{"limit of bytes", ruleset.Rule{Over: ruleset.Limit{Bytes: 4097}, Verdict: ruleset.Verdict{
+		Action: ruleset.Drop}}, "limit rate over 4097 bytes/second burst 4097 bytes drop"},
 	{"limit of connections", ruleset.Rule{Over: ruleset.Limit{Connections: 10}, Verdict: ruleset.Verdict{
 		Action: ruleset.RejectTCP}}, "ct count over 10 reject with tcp reset"},
 	{"counter", ruleset.Rule{Counter: true}, "counter packets 0 bytes 0"},

@@ -55,11 +55,11 @@ func TestConnections(t *testing.T) {
 	must(t, p.Pods["attacker"].EditEndpoint(func(r lab.Resource) { endpoint = endpointName(r) }))
 	eventually(t, func() error {
 		status, err := p.N1.Manxctl("status")
-		if err == nil && !strings.Contains(status, endpoint+": it has ") {
+		if err == nil && !strings.Contains(status, endpoint+": it began ") {
 			err = fmt.Errorf("status does not name the attacker:\n%s", status)
 		}
 		page, errPage := p.N1.Get("/metrics")
-		if errPage == nil && !strings.Contains(page, `manx_workload_connections{workload="`+endpoint+`"} `) {
+		if errPage == nil && !strings.Contains(page, `manx_workload_connections{direction="from",workload="`+endpoint+`"} `) {
 			err = errors.Join(err, errors.New("no metric names the attacker"))
 		}
 		return errors.Join(err, errPage)
@@ -90,6 +90,38 @@ func TestConnections(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestConnectionsOfOthers: whoever sends to a pod from many ports keeps others from it, but the pod can begin
+// connections as before.
+func TestConnectionsOfOthers(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, map[string]string{"evil": "n2", "a": "n1", "b": "n1"})
+	must(t, p.N1.Manxd().Stop(world.Limit))
+	must(t, p.N1.StartManxd(append(append(p.N1.EmbedDatastore(), world.PairFlags...),
+		fmt.Sprintf("--workload-max-connections=%d", share))...))
+	must(t, p.N1.Ready(world.Limit))
+	_, err := p.N1.Run("sh", "-c", "echo 60 >/proc/sys/net/netfilter/nf_conntrack_udp_timeout")
+	must(t, err)
+	var endpoint string
+	must(t, p.Pods["a"].EditEndpoint(func(r lab.Resource) { endpoint = endpointName(r) }))
+	e := p.ports["evil"]
+	sent := 0
+	eventually(t, func() error {
+		for range share {
+			sent++
+			_ = e.TrySend(packet.Frame(t, e.MAC, hostMAC, packet.IP(p.addresses("evil")[0], p.addresses("a")[0],
+				layers.IPProtocolUDP, 64), packet.UDP(uint16(1000+sent%60000), 7, "x")...))
+		}
+		status, err := p.N1.Manxctl("status")
+		if err == nil && !strings.Contains(status, endpoint+": it has ") {
+			err = fmt.Errorf("status does not name the pod:\n%s", status)
+		}
+		return err
+	})
+	for _, to := range p.addresses("b") {
+		p.dial(t, "a", to).Close()
+	}
 }
 
 // dial makes a TCP connection to a pod that echoes.

@@ -39,6 +39,20 @@ func TestFragments(t *testing.T) {
 			p.largePings(t, "right after it")
 		})
 	}
+	t.Run("frames for segmentation offload", func(t *testing.T) {
+		port := packet.Open(t, p.Pods["jailed"].Namespace, "eth0")
+		ip := packet.IP(p.addresses("jailed")[0], p.addresses("b")[0], layers.IPProtocolTCP, 64).(*layers.IPv4)
+		ip.Flags = layers.IPv4MoreFragments
+		frame := packet.Frame(t, port.MAC, hostMAC, ip, &layers.TCP{SrcPort: 5, DstPort: 6, ACK: true, Window: 100},
+			gopacket.Payload(make([]byte, 60000)))
+		whole := packet.Offload{Kind: 1, Size: 1400, HeaderLength: 54, ChecksumStart: 34, ChecksumOffset: 16}
+		for n := range 1500 { // more than 64 MiB
+			binary.BigEndian.PutUint16(frame[18:], uint16(n))
+			setChecksum(frame[14:34])
+			_ = port.TrySendOffload(whole, frame) // the queue may be full
+		}
+		p.largePings(t, "after frames of 60 kB")
+	})
 	for _, to := range p.addresses("b") {
 		t.Run(fmt.Sprintf("service at %s", to), func(t *testing.T) {
 			t.Parallel()
