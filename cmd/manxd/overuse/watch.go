@@ -272,8 +272,8 @@ func (w *Watch) readFragments(now time.Time) {
 	})
 }
 
-// Notices name the workloads that are limited, that which has most of a table that is nearly full, and those that send
-// too many fragments.
+// Notices name the limited workloads, the workload with most connections while the table is nearly full, and the
+// workloads that send too many fragments.
 func (w *Watch) Notices() []server.Notice {
 	w.mu.Lock()
 	defer w.mu.Unlock()
