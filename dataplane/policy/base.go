@@ -101,12 +101,13 @@ func (c *Calculator) writeFragments(source Stage) {
 	}
 	c.setChain(&ruleset.Chain{Name: fragment, Rules: each})
 	var rules []ruleset.Rule
-	for _, family := range []uint32{4, 6} { // every packet comes here: what few of them have is matched first
-		for _, r := range s.from(jump(fragment)) {
-			r.Matches = append([]ruleset.Match{{Field: ruleset.Family, Low: family}, {Field: ruleset.Fragment}},
-				r.Matches...)
-			rules = append(rules, r)
-		}
+	// Every packet comes here. A fragment of IPv4 is cheaper to recognize than an interface, one of IPv6 is not.
+	for _, r := range s.from(jump(fragment)) {
+		v4, v6 := r, r
+		v4.Matches = append([]ruleset.Match{{Field: ruleset.Family, Low: 4}, {Field: ruleset.Fragment}}, r.Matches...)
+		v6.Matches = slices.Concat([]ruleset.Match{{Field: ruleset.Family, Low: 6}}, r.Matches,
+			[]ruleset.Match{{Field: ruleset.Fragment}})
+		rules = append(rules, v4, v6)
 	}
 	c.setChain(&ruleset.Chain{Name: "prerouting-fragments", Origin: source,
 		Base: base(ruleset.Prerouting, beforeReassembly), Rules: rules})
@@ -300,8 +301,10 @@ func (s *settings) fromOutside() []ruleset.Rule {
 	}
 	var rules []ruleset.Rule
 	drop := func(family uint32, set string, more ...ruleset.Match) {
-		m := []ruleset.Match{{Field: ruleset.Family, Low: family}, {Field: ruleset.Source, Set: set}}
-		rules = append(rules, ruleset.Rule{Matches: slices.Concat(m, elsewhere, more),
+		// An interface is cheaper to compare than an address is to look up, and a workload's own is in the set.
+		m := []ruleset.Match{{Field: ruleset.Family, Low: family}}
+		rules = append(rules, ruleset.Rule{Matches: slices.Concat(m, elsewhere,
+			[]ruleset.Match{{Field: ruleset.Source, Set: set}}, more),
 			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: returned, Log: s.dropLog(returned)})
 	}
 	for i, family := range []string{"4", "6"} {
