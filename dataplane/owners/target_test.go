@@ -131,12 +131,18 @@ func TestTurnsAreBounded(t *testing.T) {
 	n.put(false, pod{name: "b"})
 	n.put(false, pod{name: "c"})
 	n.want("then it rests")
+	if b := netip.MustParseAddr("10.244.0.2"); !n.target.Waits(b) || n.target.Waits(b.Next().Next()) {
+		t.Error("an address whose connections are still to be forgotten does not wait, or another one does")
+	}
 	if d := n.target.Next(); d != rest*n.took {
 		t.Errorf("the next turn is in %v", d)
 	}
 	n.now = n.now.Add(rest * n.took)
 	_, _, _ = n.target.Flush()
 	n.want("together", "10.244.0.2", "10.244.0.3")
+	if n.target.Waits(netip.MustParseAddr("10.244.0.2")) {
+		t.Error("an address waits although its connections are forgotten")
+	}
 	n.put(false, pod{name: "d"})
 	n.put(false, pod{"e", "5", "there", "10.244.0.4"})
 	if d := n.target.Next(); d != urgentRest*n.took {

@@ -358,6 +358,13 @@ func TestAddressWithoutConnectionsDoesNotWait(t *testing.T) {
 			t.Errorf("%s: %+v", step.address, s)
 		}
 	}
+	for _, forgotten := range []bool{false, true} {
+		a := netip.MustParseAddr("10.244.1.23")
+		m.target.forgetter.acquit([]netip.Addr{a}, forgotten)
+		if waiting = false; m.target.forgetter.suspect(a) == forgotten {
+			t.Errorf("connections of %s are forgotten: %t, and it waits: %t", a, forgotten, forgotten)
+		}
+	}
 	if n := m.fake.Calls("ConnectedAddresses"); n != 1 {
 		t.Errorf("the table was read %d times", n)
 	}
