@@ -61,7 +61,7 @@ func (c *Calculator) writeBase() {
 		Rules: slices.Concat(s.fromUnspecified(), s.toLoopback(), s.from(jump(sourceCheck)), s.fromOutside())})
 	c.table.AddSet(ruleset.Set{Name: ownSet, Type: ruleset.Addresses6, Comment: "addresses of this node",
 		Origin: EndpointSet})
-	c.setChain(&ruleset.Chain{Name: "output-source", Origin: host, Rules: s.pretenderRules(),
+	c.setChain(&ruleset.Chain{Name: "output-source", Origin: host, Rules: s.fromHost(),
 		Base: base(ruleset.Output, 0)})
 	c.writeFragments(source)
 	c.writeTunnels()
@@ -317,12 +317,12 @@ func (s *settings) fromOutside() []ruleset.Rule {
 	return rules
 }
 
-const pretended = "from this host with the address of a workload"
+const hostAsWorkload = "from this host with the address of a workload"
 
-// pretenderRules drop packets that a program of this host sends with the address of a workload here: Linux lets every
+// fromHost drops packets that a program of this host sends with the address of a workload here: Linux lets every
 // user bind any address of IPv6 (IPV6_FREEBIND). Packets of known connections pass: the host resets connections in the
 // name of workloads.
-func (s *settings) pretenderRules() []ruleset.Rule {
+func (s *settings) fromHost() []ruleset.Rule {
 	if s.trustOutside {
 		return nil
 	}
@@ -330,7 +330,7 @@ func (s *settings) pretenderRules() []ruleset.Rule {
 	for i, family := range []string{"4", "6"} {
 		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
 			{Field: ruleset.Source, Set: localSet + family}, {Field: ruleset.SourceLocal, Not: true}},
-			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: pretended, Log: s.dropLog(pretended)})
+			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: hostAsWorkload, Log: s.dropLog(hostAsWorkload)})
 	}
 	return rules
 }

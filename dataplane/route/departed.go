@@ -69,7 +69,7 @@ func (t *Target) departs(n uint32, p netip.Prefix, s *state, route uint32) bool 
 // connections of the time when it was elsewhere: they would be established for the workload. The CNI plugin forgets
 // them itself where it makes the route, and a workload that another program attached keeps its connections.
 func (t *Target) arrives(n uint32, p netip.Prefix, s *state) bool {
-	if t.forgetter.connections == nil || s.fresh || !t.forgetter.suspect(p.Addr()) {
+	if t.forgetter.connections == nil || s.fresh || !t.forgetter.mayInherit(p.Addr()) {
 		return false
 	}
 	l, exists := t.rules.link(t.rules.holder(s.endpoints).Interface)

@@ -272,7 +272,7 @@ func TestAddressArrivesAtAWorkload(t *testing.T) {
 			loop.Background = func(f func()) { f() }
 			m.fake.PutConnections(netip.MustParseAddr("10.244.1.8"))
 			m.target.ForgetConnections(m.fake, loop, zap.NewNop())
-			m.target.forgetter.readSuspects()
+			m.target.forgetter.readConnected()
 			loop.Background = func(f func()) { background = f }
 			m.owner("cali2")
 			served := func() bool {
@@ -360,8 +360,8 @@ func TestAddressWithoutConnectionsDoesNotWait(t *testing.T) {
 	}
 	for _, forgotten := range []bool{false, true} {
 		a := netip.MustParseAddr("10.244.1.23")
-		m.target.forgetter.acquit([]netip.Addr{a}, forgotten)
-		if waiting = false; m.target.forgetter.suspect(a) == forgotten {
+		m.target.forgetter.noteForgotten([]netip.Addr{a}, forgotten)
+		if waiting = false; m.target.forgetter.mayInherit(a) == forgotten {
 			t.Errorf("connections of %s are forgotten: %t, and it waits: %t", a, forgotten, forgotten)
 		}
 	}

@@ -15,14 +15,14 @@ type forgetter struct {
 	connections conntrack.Table // nil: the owner of the Target calls departed and forgotten
 	loop        *reconcile.Loop
 	log         *zap.Logger
-	reading     bool         // suspects are, or were, being read
+	reading     bool         // connected was or is being read
 	mu          sync.Mutex   // guards the fields below
 	forgetting  bool         // connections are being deleted
 	forgotten   []netip.Addr // whose connections are out of the kernel
-	// suspects are the addresses of which the kernel had connections at the start, or could not forget them: an address
-	// that comes to a workload brings those of its earlier owner only then. nil: any address may be one.
-	suspects map[netip.Addr]bool
-	waits    func(netip.Addr) bool // for somebody else to forget its connections; nil: no address does
+	// connected has the addresses of which the kernel had connections at the start, or could not forget them: only then
+	// does an address that comes to a workload bring those of its earlier owner. nil: any address may.
+	connected map[netip.Addr]bool
+	waits     func(netip.Addr) bool // for somebody else to forget its connections; nil: no address does
 }
 
 // ForgetConnections makes the target delete the connections of addresses that left their workloads, beside the loop
@@ -35,8 +35,8 @@ func (t *Target) ForgetConnections(c conntrack.Table, loop *reconcile.Loop, log 
 // to be forgotten. Call it before the first Flush.
 func (t *Target) AddressesWait(waits func(netip.Addr) bool) { t.forgetter.waits = waits }
 
-// readSuspects reads the addresses of the kernel's connections, once.
-func (f *forgetter) readSuspects() {
+// readConnected reads the addresses of the kernel's connections, once.
+func (f *forgetter) readConnected() {
 	if f.connections == nil || f.reading {
 		return
 	}
@@ -49,27 +49,27 @@ func (f *forgetter) readSuspects() {
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.suspects = all
+		f.connected = all
 	})
 }
 
-// suspect reports whether the kernel may have connections of an address' earlier owner.
-func (f *forgetter) suspect(a netip.Addr) bool {
+// mayInherit reports whether the kernel may have connections of an address' earlier owner.
+func (f *forgetter) mayInherit(a netip.Addr) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.suspects == nil || f.suspects[a] || f.waits != nil && f.waits(a)
+	return f.connected == nil || f.connected[a] || f.waits != nil && f.waits(a)
 }
 
-// acquit takes note that connections of addresses are forgotten, or with false that they are not.
-func (f *forgetter) acquit(addresses []netip.Addr, forgotten bool) {
+// noteForgotten records that connections of addresses are forgotten, or with false that they are not.
+func (f *forgetter) noteForgotten(addresses []netip.Addr, forgotten bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.suspects == nil {
+	if f.connected == nil {
 		return
 	}
 	for _, a := range addresses {
-		if delete(f.suspects, a); !forgotten {
-			f.suspects[a] = true
+		if delete(f.connected, a); !forgotten {
+			f.connected[a] = true
 		}
 	}
 }
@@ -126,14 +126,14 @@ func (f *forgetter) forget(addresses []netip.Addr) {
 		case err == nil:
 			f.log.Debug("forgot the connections of workloads' former addresses", zap.Int("addresses", len(addresses)),
 				zap.Int("connections", n))
-			f.acquit(addresses, true)
+			f.noteForgotten(addresses, true)
 			return
 		case attempt == forgetAttempts:
 			f.log.Warn("connections of workloads' former addresses remain; whoever gets such an address may receive "+
 				"what belongs to them",
 				zap.Stringers("addresses", addresses[:min(len(addresses), 10)]), zap.Int("of", len(addresses)),
 				zap.Error(err))
-			f.acquit(addresses, false)
+			f.noteForgotten(addresses, false)
 			return
 		}
 		<-f.loop.After(reconcile.DefaultBackoff.After(attempt))

@@ -279,7 +279,7 @@ func (t *Target) Resync() { t.resync.want(t.now()) }
 // were tried.
 func (t *Target) Flush() (steps, failures int, err error) {
 	t.updateMissing()
-	t.forgetter.readSuspects()
+	t.forgetter.readConnected()
 	t.takeForgotten()
 	t.settleArrived()
 	now := t.now()
