@@ -12,6 +12,7 @@ import (
 const (
 	fromWorkload = "from-workload"
 	toWorkload   = "to-workload"
+	workloadSent = "sent-by-workload"
 	sourceCheck  = "source-check"
 	neighbours   = "neighbour-discovery"
 	limited      = "neighbour-discovery-limited"
@@ -19,7 +20,6 @@ const (
 	unspecified  = "unspecified-source"
 	errorsMap    = "icmp-errors"
 	relatedChain = "related-from-workload"
-	fragment     = "fragment"
 	early        = "early"
 	serviceLoop  = "forward-service-loop"
 
@@ -29,7 +29,7 @@ const (
 	bgpPortsSet   = "bgp-ports"
 	nodePortsSet  = "node-ports"
 	nodesOwn      = "nodes-own"
-	borrowed      = "borrowed-address"
+	keptSource    = "kept-source"
 	loopSet       = "service-loop"
 	localSet      = "local-workloads"
 	ownSet        = "own-addresses6"
@@ -57,13 +57,15 @@ func (c *Calculator) writeBase() {
 	c.setChain(&ruleset.Chain{Name: unspecified, Rules: s.unspecifiedRules()})
 	source, destination, host := Stage{Subject: SourceWorkload}, Stage{Subject: DestinationWorkload},
 		Stage{Subject: HostItself}
-	c.setChain(&ruleset.Chain{Name: "prerouting-source", Origin: source, Base: base(ruleset.Prerouting, -300),
-		Rules: slices.Concat(s.fromUnspecified(), s.toLoopback(), s.from(jump(sourceCheck)), s.fromOutside())})
+	c.setChain(dispatch(early, false, s.deny("no endpoint is known for this interface", untrackedOut)))
+	c.setChain(&ruleset.Chain{Name: workloadSent, Rules: s.sent()})
+	c.setChain(&ruleset.Chain{Name: "prerouting-source", Origin: source,
+		Base:  base(ruleset.Prerouting, beforeReassembly),
+		Rules: slices.Concat(s.from(ruleset.Verdict{Action: ruleset.Goto, Chain: workloadSent}), s.fromOutside())})
 	c.table.AddSet(ruleset.Set{Name: ownSet, Type: ruleset.Addresses6, Comment: "addresses of this node",
 		Origin: EndpointSet})
 	c.setChain(&ruleset.Chain{Name: "output-source", Origin: host, Rules: s.fromHost(),
 		Base: base(ruleset.Output, 0)})
-	c.writeFragments(source)
 	c.writeTunnels()
 	c.setChain(&ruleset.Chain{Name: "input-from-workload", Origin: source, Base: base(ruleset.Input, 0),
 		Rules: slices.Concat([]ruleset.Rule{toNeighbours(neighbours)}, s.fromLinkLocal(),
@@ -81,36 +83,26 @@ func (c *Calculator) writeBase() {
 	}
 	c.setChain(&ruleset.Chain{Name: "postrouting-nat", Rules: s.masquerade(),
 		Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: natAfterKubeProxy}})
+	c.setChain(&ruleset.Chain{Name: keptSource, Rules: keptSourceRules()})
 	c.setChain(&ruleset.Chain{Name: nodesOwn, Rules: s.nodesOwn()})
-	c.setChain(&ruleset.Chain{Name: borrowed, Rules: s.borrowedRules()})
-	c.setChain(&ruleset.Chain{Name: "postrouting-borrowed", Origin: source, Rules: s.borrower(),
-		Base: base(ruleset.Postrouting, natAfterKubeProxy+10)})
+	c.setChain(&ruleset.Chain{Name: "postrouting-nodes-own", Origin: source, Rules: s.beforeNAT(),
+		Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: natBeforeOthers}})
 }
 
-// beforeReassembly is before connection tracking puts fragments together, at -400.
+// beforeReassembly is before connection tracking puts fragments together, at -400. The kernel keeps fragments until
+// their packet is complete or too old, in little memory: a workload's are checked before.
 const beforeReassembly = -450
 
-// writeFragments writes the rules for fragments of packets from workloads. The kernel keeps fragments until their
-// packet is complete or too old, in little memory, and does so before any other rule of this table.
-func (c *Calculator) writeFragments(source Stage) {
-	s := &c.settings
-	c.setChain(dispatch(early, false, s.deny("no endpoint is known for this interface", untrackedOut)))
-	each := []ruleset.Rule{{Verdict: jump(sourceCheck)}}
-	if s.fragments.Packets > 0 {
-		each = append([]ruleset.Rule{{Verdict: jump(early)}}, each...)
+// sent checks a packet that a workload has sent.
+func (s *settings) sent() []ruleset.Rule {
+	rules := []ruleset.Rule{s.fromUnspecified(), s.toLoopback()}
+	for _, family := range []uint32{4, 6} {
+		if s.fragments.Packets > 0 {
+			rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: family},
+				{Field: ruleset.Fragment}}, Verdict: jump(early)})
+		}
 	}
-	c.setChain(&ruleset.Chain{Name: fragment, Rules: each})
-	var rules []ruleset.Rule
-	// Every packet comes here. A fragment of IPv4 is cheaper to recognize than an interface, one of IPv6 is not.
-	for _, r := range s.from(jump(fragment)) {
-		v4, v6 := r, r
-		v4.Matches = append([]ruleset.Match{{Field: ruleset.Family, Low: 4}, {Field: ruleset.Fragment}}, r.Matches...)
-		v6.Matches = slices.Concat([]ruleset.Match{{Field: ruleset.Family, Low: 6}}, r.Matches,
-			[]ruleset.Match{{Field: ruleset.Fragment}})
-		rules = append(rules, v4, v6)
-	}
-	c.setChain(&ruleset.Chain{Name: "prerouting-fragments", Origin: source,
-		Base: base(ruleset.Prerouting, beforeReassembly), Rules: rules})
+	return append(rules, ruleset.Rule{Verdict: jump(sourceCheck)})
 }
 
 // earlyLimits is the chain that bounds what a workload may send of packets that cost memory of the host before policy
@@ -185,13 +177,10 @@ func (s *settings) to(v ruleset.Verdict) []ruleset.Rule {
 }
 
 // fromUnspecified finds packets from ::, which have no route back.
-func (s *settings) fromUnspecified() []ruleset.Rule {
-	rules := s.from(ruleset.Verdict{Action: ruleset.Goto, Chain: unspecified})
-	for i := range rules {
-		rules[i].Matches = append([]ruleset.Match{{Field: ruleset.Family, Low: 6},
-			{Field: ruleset.Source, Prefix: netip.MustParsePrefix("::/128")}}, rules[i].Matches...)
-	}
-	return rules
+func (s *settings) fromUnspecified() ruleset.Rule {
+	return ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: 6},
+		{Field: ruleset.Source, Prefix: netip.MustParsePrefix("::/128")}},
+		Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: unspecified}}
 }
 
 // unspecifiedRules let a workload find out whether its address is free (RFC 4862), and join the group that this needs
@@ -223,16 +212,10 @@ func ofDiscovery(kind uint32) []ruleset.Match {
 // that a service can be translated to a program at 127.0.0.1. The kernel would deliver all other packets to loopback
 // addresses, too, and programs that listen there trust that only their host reaches them. Translation comes later
 // (-100).
-func (s *settings) toLoopback() []ruleset.Rule {
-	rules := s.from(ruleset.Verdict{Action: ruleset.Drop})
-	for i := range rules {
-		r := &rules[i]
-		r.Matches = append([]ruleset.Match{{Field: ruleset.Family, Low: 4},
-			{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("127.0.0.0/8")}}, r.Matches...)
-		r.Comment = loopback
-		r.Log = s.dropLog(loopback)
-	}
-	return rules
+func (s *settings) toLoopback() ruleset.Rule {
+	return ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: 4},
+		{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("127.0.0.0/8")}},
+		Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: loopback, Log: s.dropLog(loopback)}
 }
 
 const loopback = "a loopback address of this host"
@@ -285,8 +268,8 @@ func neighbourChain(iface string) *ruleset.Chain {
 
 const returned = "from outside with an address of this node"
 
-// fromOutside drops packets that come neither from a workload nor from this host itself, and pretend to come from a
-// workload of this node, or with IPv6 from the host: policy would take them for those. The sets, which few packets are
+// fromOutside drops packets that pretend to come from a workload of this node, or with IPv6 from the host: policy would
+// take them for those. Those that workloads sent have been found before. The sets, which few packets are
 // in, are for speed: what a WorkloadEndpoint claims without a route to it does not count, nor does an address that left
 // this host. The kernel itself drops IPv4 packets from an own address (martian source), and has multicast packets that
 // this host sends come in again. The rules are in the base chain itself: in a chain of their own that the kernel
@@ -295,16 +278,11 @@ func (s *settings) fromOutside() []ruleset.Rule {
 	if s.trustOutside {
 		return nil
 	}
-	elsewhere := []ruleset.Match{{Field: ruleset.InInterface, Not: true, Name: "lo"}}
-	for _, p := range s.prefixes {
-		elsewhere = append(elsewhere, ruleset.Match{Field: ruleset.InInterface, Not: true, Name: p + "*"})
-	}
-	var rules []ruleset.Rule
+	rules := []ruleset.Rule{{Matches: []ruleset.Match{{Field: ruleset.InInterface, Name: "lo"}},
+		Verdict: ruleset.Verdict{Action: ruleset.Accept}}}
 	drop := func(family uint32, set string, more ...ruleset.Match) {
-		// An interface is cheaper to compare than an address is to look up, and a workload's own is in the set.
-		m := []ruleset.Match{{Field: ruleset.Family, Low: family}}
-		rules = append(rules, ruleset.Rule{Matches: slices.Concat(m, elsewhere,
-			[]ruleset.Match{{Field: ruleset.Source, Set: set}}, more),
+		rules = append(rules, ruleset.Rule{Matches: append([]ruleset.Match{{Field: ruleset.Family, Low: family},
+			{Field: ruleset.Source, Set: set}}, more...),
 			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: returned, Log: s.dropLog(returned)})
 	}
 	for i, family := range []string{"4", "6"} {
@@ -449,8 +427,6 @@ func (s *settings) masquerade() []ruleset.Rule {
 	for i, family := range []string{"4", "6"} {
 		m := []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
 			{Field: ruleset.Source, Set: masqueradeSet + family}}
-		rules = append(rules, ruleset.Rule{Verdict: jump(nodesOwn),
-			Matches: append(slices.Clone(m), ruleset.Match{Field: ruleset.SourceLocal, Not: true})})
 		m = append(m, ruleset.Match{Field: ruleset.Destination, Not: true, Set: poolsSet + family})
 		if s.natHosts {
 			m = append(m, ruleset.Match{Field: ruleset.Destination, Not: true, Set: hostsSet + family})
@@ -505,58 +481,53 @@ func (s *settings) nodePackets() []nodePacket {
 // a router (GRE, ESP, OSPF), to whose peer the node's address may mean the node.
 var translatable = []uint32{protoTCP, protoUDP, protoICMP, protoICMPv6, protoSCTP, protoUDPLite, protoDCCP}
 
-func ofTranslatable(a ruleset.Action) (rules []ruleset.Rule) {
-	for _, p := range translatable {
-		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: p}},
-			Verdict: ruleset.Verdict{Action: a}})
+// natBeforeOthers is the least priority that the kernel takes: no other program has translated the connection.
+const natBeforeOthers = -199
+
+// beforeNAT finds the connections of workloads: of this node, and of others on their way through this one, which would
+// have natOutgoing here.
+func (s *settings) beforeNAT() []ruleset.Rule {
+	rules := s.from(jump(nodesOwn))
+	var elsewhere []ruleset.Match
+	for _, p := range s.prefixes {
+		elsewhere = append(elsewhere, ruleset.Match{Field: ruleset.InInterface, Not: true, Name: p + "*"})
+	}
+	for i, family := range []string{"4", "6"} {
+		rules = append(rules, ruleset.Rule{Verdict: jump(nodesOwn), Matches: append([]ruleset.Match{
+			{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]}, {Field: ruleset.Source, Set: masqueradeSet + family},
+			{Field: ruleset.SourceLocal, Not: true}}, elsewhere...)})
 	}
 	return rules
 }
 
-// nodesOwn leaves a workload's packets as they are where the node is known by its address. With that address the
-// receiver could take the workload for the node: a BGP peer, for instance, ends its session with the node, and accepts
-// the routes of the workload.
+// nodesOwn finds a workload's connections by which the receiver could take it for its node, if they had the node's
+// address: a BGP peer, for instance, would end its session with the node, and accept the routes of the workload.
 func (s *settings) nodesOwn() []ruleset.Rule {
 	var rules []ruleset.Rule
-	keep := func(name string, m []ruleset.Match) {
-		rules = append(rules, ruleset.Rule{Matches: m, Verdict: ruleset.Verdict{Action: ruleset.Accept},
-			Comment: name + " keeps the workload's address"})
+	keep := func(name string, m ...ruleset.Match) {
+		rules = append(rules, ruleset.Rule{Matches: m, Comment: name + " keeps the workload's address",
+			Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: keptSource}})
 	}
 	for _, p := range s.nodePackets() {
-		keep(p.name, p.matches)
+		keep(p.name, p.matches...)
 	}
-	rules = append(rules, ofTranslatable(ruleset.Return)...)
-	keep("a protocol without translation", nil)
+	tcp := ruleset.Match{Field: ruleset.Protocol, Low: protoTCP}
+	keep("BGP", tcp, ruleset.Match{Field: ruleset.SourcePort, Set: bgpPortsSet})
+	// The kernel translates each of these ports to any other one of them, BGP's, too.
+	keep("a reserved port", tcp, ruleset.Match{Field: ruleset.SourcePort, Low: 1, High: 511})
+	for _, p := range translatable {
+		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: p}},
+			Verdict: ruleset.Verdict{Action: ruleset.Return}})
+	}
+	keep("a protocol without translation")
 	return rules
 }
 
-// borrower finds the workloads' packets that have an address of this host, behind all translation: that of other
-// programs, too. Only first packets go further than the first rule.
-func (s *settings) borrower() []ruleset.Rule {
-	rules := []ruleset.Rule{{Matches: []ruleset.Match{established}, Verdict: ruleset.Verdict{Action: ruleset.Accept}}}
-	for _, r := range s.from(jump(borrowed)) {
-		r.Matches = append(r.Matches, ruleset.Match{Field: ruleset.SourceLocal})
-		rules = append(rules, r)
+// keptSourceRules keep all programs from translating the source of a connection.
+func keptSourceRules() (rules []ruleset.Rule) {
+	for _, family := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		rules = append(rules, ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.KeepSource, Address: family}})
 	}
-	return rules
-}
-
-// borrowedRules drop the packets that nodesOwn would have left with the workload's address, and those from a BGP port:
-// translation may choose it as the source port.
-func (s *settings) borrowedRules() []ruleset.Rule {
-	var rules []ruleset.Rule
-	drop := func(name string, m []ruleset.Match) {
-		comment := name + " of a workload with this node's address"
-		rules = append(rules, ruleset.Rule{Matches: m, Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: comment,
-			Log: s.dropLog(comment)})
-	}
-	for _, p := range s.nodePackets() {
-		drop(p.name, p.matches)
-	}
-	drop("BGP", []ruleset.Match{{Field: ruleset.Protocol, Low: protoTCP},
-		{Field: ruleset.SourcePort, Set: bgpPortsSet}})
-	rules = append(rules, ofTranslatable(ruleset.Return)...)
-	drop("a protocol of routers or tunnels", nil)
 	return rules
 }
 

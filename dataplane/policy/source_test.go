@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
@@ -50,15 +49,16 @@ func TestFragmentsOfWorkloads(t *testing.T) {
 		var trace ruleset.Trace
 		got := c.Table().Eval(host, ruleset.Prerouting, p, &trace)
 		limited := slices.ContainsFunc(trace.Steps, func(s ruleset.Step) bool { return s.Chain == "early/caliw" })
-		later := slices.ContainsFunc(trace.Steps, func(s ruleset.Step) bool { return s.Base != "prerouting-fragments" })
-		if got.Chain != x.want || limited != (x.iface == "caliw") || later != (x.want == "") {
-			t.Errorf("from %s by %s: dropped by %q, limited: %v, by a later base chain: %v\n%s", x.from, x.iface,
-				got.Chain, limited, later, &trace)
+		if got.Chain != x.want || limited != (x.iface == "caliw") {
+			t.Errorf("from %s by %s: dropped by %q, limited: %v\n%s", x.from, x.iface, got.Chain, limited, &trace)
 		}
 		p.Fragment = false
 		if got := c.Table().Eval(host, ruleset.Prerouting, p, &trace); got.Chain == early {
 			t.Errorf("a whole packet from %s is dropped as a fragment", x.iface)
 		}
+	}
+	if b := c.Table().Chain("prerouting-source").Base; b.Priority >= -400 {
+		t.Errorf("fragments are checked at %d, when the kernel keeps them", b.Priority)
 	}
 	rules := c.Table().Chain("early/caliw").Rules
 	if len(rules) != 2 || rules[0].Over != (ruleset.Limit{Packets: 70, Burst: 70}) ||
@@ -92,15 +92,27 @@ func TestPacketsOfTheNodeItselfAreNotBorrowed(t *testing.T) {
 	objects = model.NewSet(append(slices.Collect(maps.Values(objects)), ports("default", 1790), ports("node.b", 1791),
 		ports("node.c", 1791), ports("of-nobody", 1792))...)
 	c := Build(Config{Node: testNode}, objects, nil)
-	host := &ruleset.Host{SourceFor: func(string, netip.Addr) netip.Addr { return node },
-		IsLocal: func(a netip.Addr) bool { return a == node }}
+	host := &ruleset.Host{SourceFor: func(string, netip.Addr) netip.Addr { return node }}
+	check := func(name string, p ruleset.Packet, borrowed bool) {
+		t.Helper()
+		want := own
+		if borrowed {
+			want = node
+		}
+		for _, iface := range []string{"caliw", "eth1"} { // of another node's workload
+			p.In, p.Out, p.Source = iface, "eth0", own
+			if got := c.Table().Eval(host, ruleset.Postrouting, p, nil); !got.Accepted() || got.Packet.Source != want {
+				t.Errorf("%s, by %s: %+v, want from %s", name, iface, got, want)
+			}
+		}
+	}
 	router := netip.MustParseAddr("192.0.2.1")
 	for _, x := range []struct {
 		name        string
 		destination netip.Addr
 		protocol    uint8
 		port        uint16
-		borrowed    bool // translated by Manx, and let through if another program has translated it
+		borrowed    bool // translated
 	}{
 		{"BGP to a node", peer, 6, 179, false},
 		{"BGP to a router", router, 6, 179, false},
@@ -125,29 +137,12 @@ func TestPacketsOfTheNodeItselfAreNotBorrowed(t *testing.T) {
 		{"AH", router, 51, 0, false},
 		{"VRRP", router, 112, 0, false},
 	} {
-		p := ruleset.Packet{In: "caliw", Out: "eth0", Source: own, Destination: x.destination, Protocol: x.protocol,
-			SourcePort: 1025, DestinationPort: x.port}
-		want := own
-		if x.borrowed {
-			want = node
-		}
-		if got := c.Table().Eval(host, ruleset.Postrouting, p, nil); !got.Accepted() || got.Packet.Source != want {
-			t.Errorf("%s: %+v, want from %s", x.name, got, want)
-		}
-		p.Source = node // by another program
-		if got := c.Table().Eval(host, ruleset.Postrouting, p, nil); got.Accepted() != x.borrowed ||
-			!x.borrowed && !strings.HasSuffix(got.By.Comment, " with this node's address") {
-			t.Errorf("%s, translated by another program: %+v, want accepted %t", x.name, got, x.borrowed)
-		}
-		p.In = "" // the node's own
-		if got := c.Table().Eval(host, ruleset.Postrouting, p, nil); !got.Accepted() {
-			t.Errorf("%s of the node itself: %+v", x.name, got)
-		}
+		check(x.name, ruleset.Packet{Destination: x.destination, Protocol: x.protocol, SourcePort: 1025,
+			DestinationPort: x.port}, x.borrowed)
 	}
-	p := ruleset.Packet{In: "caliw", Out: "eth0", Source: node, Destination: router, Protocol: 6, SourcePort: 179,
-		DestinationPort: 40000}
-	if got := c.Table().Eval(host, ruleset.Postrouting, p, nil); got.Accepted() {
-		t.Errorf("from a BGP port: %+v", got)
+	for port, borrowed := range map[uint16]bool{179: false, 1793: false, 511: false, 512: true, 1794: true} {
+		check(fmt.Sprint("from port ", port), ruleset.Packet{Destination: router, Protocol: 6, SourcePort: port,
+			DestinationPort: 40000}, borrowed)
 	}
 }
 

@@ -176,7 +176,7 @@ func (r *run) base(c *Chain) Action {
 			if !r.enter(v) {
 				return Drop
 			}
-		case Masquerade, SNAT, DNAT:
+		case Masquerade, SNAT, KeepSource, DNAT:
 			r.translate(v)
 			return Accept
 		default:

@@ -161,6 +161,9 @@ func outputCases() []outputCase {
 				nat("n", Postrouting, 0, do(Verdict{Action: SNAT, Address: netip.MustParseAddr("192.0.2.9")}, ipv4)),
 				postrouting(0, mark(1, ipv4, net4(Source, "192.0.2.9/32")),
 					mark(2, ipv4, net4(Source, "192.0.2.1/32")))}},
+		{name: "a source that is kept stays", source: "192.0.2.1", chains: []*Chain{
+			nat("a", Postrouting, -199, do(Verdict{Action: KeepSource, Address: netip.IPv4Unspecified()}, ipv4)),
+			nat("b", Postrouting, 0, do(Verdict{Action: SNAT, Address: netip.MustParseAddr("192.0.2.9")}, ipv4))}},
 		{name: "masquerade takes the interface's address", source: "192.0.2.1",
 			chains: []*Chain{nat("n", Postrouting, 0, act(Masquerade))}},
 

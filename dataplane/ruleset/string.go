@@ -357,6 +357,11 @@ func (v Verdict) text() string {
 		return "masquerade" + v.ports(" to :") + v.random()
 	case SNAT:
 		return v.translation("snat") + v.ports(":") + v.random()
+	case KeepSource:
+		if v.Address.Is4() {
+			return "snat ip to ip saddr"
+		}
+		return "snat ip6 to ip6 saddr"
 	case DNAT:
 		return v.translation("dnat")
 	}
@@ -393,8 +398,9 @@ func (v Verdict) random() string {
 // String names the action as its verdict is rendered, without a target.
 func (a Action) String() string {
 	switch a {
-	case Jump, Goto, Lookup, SNAT, DNAT:
-		return [...]string{Jump: "jump", Goto: "goto", Lookup: "vmap", SNAT: "snat", DNAT: "dnat"}[a]
+	case Jump, Goto, Lookup, SNAT, KeepSource, DNAT:
+		return [...]string{Jump: "jump", Goto: "goto", Lookup: "vmap", SNAT: "snat", KeepSource: "snat to saddr",
+			DNAT: "dnat"}[a]
 	}
 	return Verdict{Action: a}.text()
 }

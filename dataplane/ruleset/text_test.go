@@ -168,6 +168,8 @@ func hookRules() map[Base][]named {
 				Verdict{Action: SNAT, Address: a4, Low: 1000, High: 2000}, ipv4, udp),
 			rule("meta nfproto ipv6 meta l4proto udp snat ip6 to [2001:db8::1]:1000-2000",
 				Verdict{Action: SNAT, Address: a6, Low: 1000, High: 2000}, ipv6, udp),
+			rule("meta nfproto ipv4 snat ip to ip saddr", Verdict{Action: KeepSource, Address: a4}, ipv4),
+			rule("meta nfproto ipv6 snat ip6 to ip6 saddr", Verdict{Action: KeepSource, Address: a6}, ipv6),
 			rule("meta nfproto ipv6 snat ip6 to 2001:db8::1 fully-random",
 				Verdict{Action: SNAT, Address: a6, Random: true}, ipv6),
 		},

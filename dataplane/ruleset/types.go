@@ -177,6 +177,7 @@ const (
 	Lookup            // the verdict that Map has for the interface; goes on with the next rule if it has none
 	Masquerade        // source becomes the outgoing interface's address
 	SNAT              // source becomes Address
+	KeepSource        // source stays: no later chain of type NAT translates it; for the family of Address
 	DNAT              // destination becomes Address
 )
 

@@ -25,17 +25,17 @@ func (e *encoder) match(m ruleset.Match) error {
 		e.add(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg1})
 		e.compare(m.Not, []byte{byte(m.Low)})
 	case ruleset.Source:
-		return e.matchAddress(m, addressAt{v4: 12, v6: 8})
+		return e.matchAddress(m, sourceAt)
 	case ruleset.Destination:
-		return e.matchAddress(m, addressAt{v4: 16, v6: 24})
+		return e.matchAddress(m, destinationAt)
 	case ruleset.SourcePort:
 		return e.matchPort(m, 0)
 	case ruleset.DestinationPort:
 		return e.matchPort(m, 2)
 	case ruleset.SourceEndpoint:
-		return e.matchEndpoint(m, addressAt{v4: 12, v6: 8}, 0)
+		return e.matchEndpoint(m, sourceAt, 0)
 	case ruleset.DestinationEndpoint:
-		return e.matchEndpoint(m, addressAt{v4: 16, v6: 24}, 2)
+		return e.matchEndpoint(m, destinationAt, 2)
 	case ruleset.ICMP:
 		e.matchICMP(m)
 	case ruleset.ConnState:
@@ -175,6 +175,8 @@ func (e *encoder) matchInterface(m ruleset.Match, key expr.MetaKey) {
 
 // addressAt is where an address is in each family's header.
 type addressAt struct{ v4, v6 uint32 }
+
+var sourceAt, destinationAt = addressAt{v4: 12, v6: 8}, addressAt{v4: 16, v6: 24}
 
 func (e *encoder) loadAddress(at addressAt, bytes uint32) {
 	offset := at.v4

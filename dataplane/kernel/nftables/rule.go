@@ -153,7 +153,7 @@ func (e *encoder) verdict(v ruleset.Verdict) error {
 			&expr.Lookup{SourceRegister: reg1, SetName: v.Map, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true})
 	case ruleset.Masquerade:
 		e.masquerade(v)
-	case ruleset.SNAT, ruleset.DNAT:
+	case ruleset.SNAT, ruleset.KeepSource, ruleset.DNAT:
 		return e.translate(v)
 	default:
 		return fmt.Errorf("action %d is unknown", v.Action)
@@ -215,6 +215,11 @@ func (e *encoder) translate(v ruleset.Verdict) error {
 		x.RegProtoMin, x.RegProtoMax = reg2, reg3
 		x.Specified = true
 	}
-	e.add(&expr.Immediate{Register: reg1, Data: v.Address.AsSlice()}, x)
+	if v.Action == ruleset.KeepSource { // translated to itself: the kernel decides once for each connection
+		e.loadAddress(sourceAt, e.addressBytes())
+	} else {
+		e.add(&expr.Immediate{Register: reg1, Data: v.Address.AsSlice()})
+	}
+	e.add(x)
 	return nil
 }

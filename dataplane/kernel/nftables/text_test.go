@@ -165,6 +165,10 @@ var natTexts = []ruleText{
 		"meta l4proto tcp masquerade to :4790-65535 fully-random"},
 	{"snat", ruleset.Rule{Matches: []ruleset.Match{ipv4}, Verdict: ruleset.Verdict{
 		Action: ruleset.SNAT, Address: addr("10.0.0.1")}}, "meta nfproto ipv4 snat ip to 10.0.0.1"},
+	{"the source stays", verdictRule(ruleset.Verdict{Action: ruleset.KeepSource, Address: addr("10.0.0.1")}),
+		"snat ip to ip saddr"},
+	{"the source of IPv6 stays", verdictRule(ruleset.Verdict{Action: ruleset.KeepSource, Address: addr("::")}),
+		"snat ip6 to ip6 saddr"},
 	{"snat to ports", ruleset.Rule{Matches: []ruleset.Match{ipv6, tcp}, Verdict: ruleset.Verdict{
 		Action: ruleset.SNAT, Address: addr("fd00::1"), Low: 1000, High: 2000, Random: true}},
 		"meta nfproto ipv6 meta l4proto tcp snat ip6 to [fd00::1]:1000-2000 fully-random"},
