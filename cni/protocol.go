@@ -40,6 +40,10 @@ const (
 	StepIPAMCheck Step = "ipam-check"
 )
 
+// Steps are all steps.
+var Steps = []Step{StepPrepare, StepAdd, StepFinish, StepAbort, StepDel, StepRelease, StepCheck, StepStatus, StepGC,
+	StepIPAMAdd, StepIPAMDel, StepIPAMCheck}
+
 // Request is one request.
 type Request struct {
 	Version int  `json:"version"`

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
@@ -59,6 +60,12 @@ func newCNI(j *joined, policy *policyPart) *cniPart {
 }
 
 func (p *cniPart) Name() string { return "cni" }
+
+// Describe implements prometheus.Collector.
+func (p *cniPart) Describe(out chan<- *prometheus.Desc) { p.server.Describe(out) }
+
+// Collect implements prometheus.Collector.
+func (p *cniPart) Collect(out chan<- prometheus.Metric) { p.server.Collect(out) }
 
 // Kinds returns the kinds that an ADD reads from the tables instead of the datastore.
 func (p *cniPart) Kinds() []model.Kind {

@@ -65,6 +65,9 @@ func newProcess(ctx context.Context, o options, config server.Config) (*daemon, 
 	control.Datastore.Show(server.DatastoreSource{Type: o.datastore})
 	control.Add(collectors.NewGoCollector())
 	control.Add(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	requests := newAPIRequests()
+	control.Add(requests)
+	o.kube.Requested = func(verb, code string) { requests.WithLabelValues(verb, code).Inc() }
 	return &daemon{options: o, name: name, log: log, control: control, reopen: reopen, routes: routes,
 		ends: newRestarted(log), parts: parts}, nil
 }

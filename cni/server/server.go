@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
@@ -37,12 +39,34 @@ type Server struct {
 
 	calls, connections chan struct{}
 	refusals           budget
+	seconds            *prometheus.HistogramVec
 }
 
 // New returns a Server.
 func New(backend cni.Backend, log *zap.Logger) *Server {
 	return &Server{Backend: backend, Log: log, calls: make(chan struct{}, maxCalls),
-		connections: make(chan struct{}, maxConnections)}
+		connections: make(chan struct{}, maxConnections),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "manx_cni_request_seconds",
+			Help:    "Time of the requests of CNI plugins, by step and outcome (ok, error).",
+			Buckets: []float64{.005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60}}, []string{"step", "outcome"})}
+}
+
+// Describe implements prometheus.Collector.
+func (s *Server) Describe(out chan<- *prometheus.Desc) { s.seconds.Describe(out) }
+
+// Collect implements prometheus.Collector.
+func (s *Server) Collect(out chan<- prometheus.Metric) { s.seconds.Collect(out) }
+
+// count counts a request.
+func (s *Server) count(step cni.Step, r *cni.Response, d time.Duration) {
+	if !slices.Contains(cni.Steps, step) {
+		step = "unknown"
+	}
+	outcome := "ok"
+	if r.Error != nil {
+		outcome = "error"
+	}
+	s.seconds.WithLabelValues(string(step), outcome).Observe(d.Seconds())
 }
 
 // Serve serves requests until ctx ends. It closes the listener, and then waits for the current requests.
@@ -107,10 +131,12 @@ func (s *Server) serve(ctx context.Context, c *net.UnixConn) {
 		}
 	}
 	go hangup(c, cancel)
+	began := time.Now()
 	answer, err := s.Backend.Call(ctx, q)
 	if err != nil {
 		answer = failure(err.Error(), types.ErrInternal)
 	}
+	s.count(q.Step, answer, time.Since(began))
 	if err := write(c, answer); err == nil || q.Step != cni.StepAdd || answer.Error != nil {
 		return
 	}

@@ -68,6 +68,11 @@ func (b *backend) count(step cni.Step) (n int) {
 
 func serve(t *testing.T, b *backend) (path string) {
 	t.Helper()
+	return serveWith(t, New(b, zap.NewNop()))
+}
+
+func serveWith(t *testing.T, s *Server) (path string) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("the server serves root alone")
 	}
@@ -86,7 +91,7 @@ func serve(t *testing.T, b *backend) (path string) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- New(b, zap.NewNop()).Serve(ctx, l) }()
+	go func() { done <- s.Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {

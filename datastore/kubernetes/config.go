@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -52,6 +53,9 @@ type Config struct {
 	// LeaseTTL is the time after the end of a leader that did not resign until another candidate can lead, in whole
 	// seconds; 15 s if zero.
 	LeaseTTL time.Duration
+	// Requested, which may be nil, is called for each request, with its verb (the method in lower case, or watch) and
+	// the HTTP status, or error if there is no response. It may be called concurrently.
+	Requested func(verb, code string)
 	// Log receives responses of the server that are not followed exactly; may be nil.
 	Log *zap.Logger
 }
@@ -163,6 +167,9 @@ func (c Config) REST() (*rest.Config, error) {
 	}
 	r.UserAgent = cmp.Or(c.UserAgent, UserAgent("", ""))
 	r.Wrap(renewal(rest.CopyConfig(r), c.load))
+	if c.Requested != nil {
+		r.Wrap(func(next http.RoundTripper) http.RoundTripper { return counting{next, c.Requested} })
+	}
 	r.Wrap(throttling(c.Log))
 	return r, nil
 }

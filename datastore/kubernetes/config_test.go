@@ -3,17 +3,21 @@ package kubernetes_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"go.uber.org/zap"
+	"k8s.io/client-go/rest"
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/kubernetes"
@@ -59,6 +63,48 @@ func TestConfigFromEnv(t *testing.T) {
 	}
 	if r, err = (kubernetes.Config{Endpoint: "https://h:1"}).REST(); err != nil || r.QPS != -1 {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// Requests are counted by verb and status, and a watch is none of the other reads.
+func TestRequestsAreCounted(t *testing.T) {
+	t.Parallel()
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			w.WriteHeader(http.StatusConflict)
+		}
+	}))
+	defer api.Close()
+	var mu sync.Mutex
+	got := map[string]int{}
+	config, err := kubernetes.Config{Endpoint: api.URL, Requested: func(verb, code string) {
+		mu.Lock()
+		defer mu.Unlock()
+		got[verb+" "+code]++
+	}}.REST()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := func(method, path string) {
+		req, err := http.NewRequestWithContext(t.Context(), method, api.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, err := client.Do(req); err == nil {
+			_ = resp.Body.Close()
+		}
+	}
+	request(http.MethodGet, "/api/v1/pods?watch=true&resourceVersion=1")
+	request(http.MethodGet, "/api/v1/pods")
+	request(http.MethodPut, "/api/v1/pods/a")
+	api.Close()
+	request(http.MethodGet, "/api/v1/pods")
+	if want := map[string]int{"watch 200": 1, "get 200": 1, "put 409": 1, "get error": 1}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 

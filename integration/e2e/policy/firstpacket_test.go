@@ -182,6 +182,11 @@ spec: {cidr: "fd00:244::/64"}
 		t.Errorf("waits are not counted:\n%s", lines(m, "manx_cni_"))
 	}
 
+	// The daemon has served the ADD of server alone.
+	if m := metrics(); !strings.Contains(m, "\nmanx_cni_request_seconds_count{outcome=\"ok\",step=\"add\"} 1\n") {
+		t.Errorf("ADDs are not counted:\n%s", lines(m, "manx_cni_"))
+	}
+
 	// Without a report ADD gives up in time with an error.
 	_, err = n.AddPod("unheard", func(conf map[string]any) {
 		conf["policy_setup_timeout_seconds"], conf["endpoint_status_dir"] = 1, filepath.Join(n.Dir, "nothing-here")

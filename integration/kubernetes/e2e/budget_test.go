@@ -79,8 +79,9 @@ func (w *world) testPolicyAboveBudget(t *testing.T) {
 			!strings.Contains(explained, "): it drops all packets in its directions: with it the policies") {
 			t.Errorf("%v\n%s", err, explained)
 		}
-		if page, err := w.n1.Get("/metrics"); err != nil || !strings.Contains(page, "manx_policy_above_budget 1\n") {
-			t.Errorf("no metric of it, %v", err)
+		if page, err := w.n1.Get("/metrics"); err != nil || !strings.Contains(page, "manx_policy_above_budget 1\n") ||
+			!strings.Contains(page, `manx_kubernetes_requests_total{code="200",verb="watch"}`) {
+			t.Errorf("no metric of it, or of watches, %v", err)
 		}
 		must(t, w.asTenant(t, http.MethodPatch, x.path+"/large", map[string]any{"spec": x.policy(2)["spec"]}))
 		until(t, "b reaches e again", func() error { return w.b.dial(e, 7) })
