@@ -42,6 +42,7 @@ var testMethods = []testMethod{
 	{"helm upgrade", checkChart, "TestCluster upgrades the chart in a cluster"},
 	{"helm rollback", checkFiles, "TestUpgradeAndRollback rolls a release back"},
 	{"helm uninstall", checkFiles, "TestCluster uninstalls the chart from a cluster"},
+	{"kubeadm", checkFiles, "the clusters of the tests are made without kubeadm"},
 	{"kubectl", checkFiles, "it needs a cluster: TestCluster, TestManifests, TestBesideCalico"},
 	{"ssh-keygen -Y", checkFiles, "TestImage signs and verifies a statement"},
 	{"sha256sum", checkFiles, "TestImage compares the sum"},
