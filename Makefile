@@ -61,8 +61,7 @@ peers:
 .PHONY: test
 test: peers build ## every test, with the race detector; installs Debian packages, lists skipped tests with the reason (root)
 	@integration/run-tests ./...
-	@$(MAKE) --no-print-directory test-vm
-	@$(MAKE) --no-print-directory test-cluster
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-vm test-cluster
 
 .PHONY: conformance
 conformance: build ## every cell of the NetworkPolicy tables against the kernel, in all modes (root)
