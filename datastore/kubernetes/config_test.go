@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -194,5 +195,50 @@ func TestAllocatorsAtOnce(t *testing.T) {
 	}
 	if used != nodes*each {
 		t.Errorf("the blocks have %d addresses, want %d", used, nodes*each)
+	}
+}
+
+// A cluster with definitions of both groups goes on with the one that has its objects, as a program finds it at its
+// start; without any, Calico's programs use the older one.
+func TestGroupInForce(t *testing.T) {
+	t.Parallel()
+	server := apiserver.Start(t)
+	server.InstallCRDs(t, form.V3)
+	start := func() *kubernetes.Store { return openAt(t, server, server.URL, kubernetes.Config{}) }
+	peers := func(s *kubernetes.Store) (names []string) {
+		all, _, err := s.List(t.Context(), model.KindBGPPeer, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range all {
+			names = append(names, o.Key.Name)
+		}
+		return names
+	}
+	storetest.Create(t, start(), peer("newer", "10.0.0.1"))
+	add := func(g form.Group) {
+		server.Request(t, http.MethodPost, "/apis/"+string(g)+"/clusterinformations", map[string]any{
+			"apiVersion": string(g), "kind": "ClusterInformation", "metadata": map[string]any{"name": "default"}})
+	}
+	add(form.V3)
+	server.InstallCRDs(t, form.V1)
+	if got := peers(start()); !slices.Equal(got, []string{"newer"}) {
+		t.Errorf("beside empty definitions of %s: %q", form.V1, got)
+	}
+	add(form.V1)
+	s := start()
+	storetest.Create(t, s, peer("older", "10.0.0.2"))
+	if got := peers(s); !slices.Equal(got, []string{"older"}) {
+		t.Errorf("with objects of both: %q", got)
+	}
+	for _, g := range []form.Group{form.V1, form.V3} {
+		server.Request(t, http.MethodDelete, "/apis/"+string(g)+"/clusterinformations/default", nil)
+	}
+	if got := peers(start()); !slices.Equal(got, []string{"older"}) {
+		t.Errorf("with no ClusterInformation: %q", got)
+	}
+	if got := peers(openAt(t, server, server.URL, kubernetes.Config{Group: string(form.V3)})); !slices.Equal(got,
+		[]string{"newer"}) {
+		t.Errorf("a setting names %s: %q", form.V3, got)
 	}
 }

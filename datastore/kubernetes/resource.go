@@ -24,7 +24,6 @@ type resource struct {
 	protobuf   bool
 	many       bool   // numerous in a large cluster, so that efficient reads matter
 	custom     bool   // absent without a CustomResourceDefinition
-	optional   bool   // no installation of Manx or Calico brings its CustomResourceDefinition
 	fields     string // selects those with objects, empty for all
 	// decode converts one; nil if it is irrelevant. The error is for one without a key.
 	decode func(raw []byte) (*model.Object, error)
@@ -130,7 +129,7 @@ func (s *Store) resource(kind model.Kind) (resource, error) {
 		r.decode = typed(keptSpec, s.networkPolicy)
 	case model.KindClusterNetworkPolicy:
 		r.root, r.plural, r.protobuf, r.custom = policyRoot, "clusternetworkpolicies", false, true
-		r.optional, r.decode = true, s.clusterPolicy
+		r.decode = s.clusterPolicy
 	default:
 		return s.customResource(kind)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/singleflight"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
 	"github.com/manxnet/manx/datastore"
@@ -90,7 +91,7 @@ func open(ctx context.Context, config Config, r *rest.Config, log *zap.Logger) (
 	s := &Store{config: config, host: r.Host, client: c, log: log, reported: map[model.Key]string{},
 		missing: map[string]bool{}, unread: map[string]string{}, plain: map[string]time.Time{},
 		reached: make(chan struct{}),
-		api:     form.Group(cmp.Or(config.Group, string(form.V1))), found: config.Group != ""}
+		api:     form.Group(cmp.Or(config.Group, string(form.V3))), found: config.Group != ""}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.discover(ctx); err != nil {
 		s.cancel()
@@ -103,8 +104,8 @@ func open(ctx context.Context, config Config, r *rest.Config, log *zap.Logger) (
 	return s, nil
 }
 
-// discover detects the group of custom resources. The newer one is used only if the older one is missing: with both, a
-// server in front of the older one presents its objects in the newer form.
+// discover detects the group of custom resources. With both, a server in front of the older one usually presents its
+// objects in the newer form.
 func (s *Store) discover(ctx context.Context) error {
 	limited, cancel := bounded(ctx)
 	defer cancel()
@@ -116,18 +117,43 @@ func (s *Store) discover(ctx context.Context) error {
 		s.log.Warn("the API groups cannot be listed", zap.Error(err)) // it answers, but incompletely
 		return nil
 	}
+	v1, _, _ := strings.Cut(string(form.V1), "/")
+	v3, _, _ := strings.Cut(string(form.V3), "/")
+	api := form.V3
+	if groups[v1] {
+		api = form.V1
+	}
+	if groups[v1] && groups[v3] && s.config.Group == "" {
+		if api, err = s.populated(limited); err != nil {
+			return s.explain(ctx, err)
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.found {
 		return nil
 	}
-	v1, _, _ := strings.Cut(string(form.V1), "/")
-	v3, _, _ := strings.Cut(string(form.V3), "/")
-	s.api, s.found = form.V1, groups[v1] || groups[v3]
-	if groups[v3] && !groups[v1] {
-		s.api = form.V3
+	if s.api != api {
+		clear(s.missing)
 	}
+	s.api, s.found = api, groups[v1] || groups[v3]
 	return nil
+}
+
+// populated returns the group of a cluster with both: the first one that has the cluster's ClusterInformation.
+// So definitions of the older group that come into a cluster with the newer one do not take its policies away.
+func (s *Store) populated(ctx context.Context) (form.Group, error) {
+	for _, g := range []form.Group{form.V1, form.V3} {
+		_, err := s.client.do(ctx, request{verb: http.MethodGet, accept: asJSON,
+			path: "/apis/" + string(g) + "/clusterinformations/default"})
+		if err == nil || apierrors.IsForbidden(err) {
+			return g, nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return "", err
+		}
+	}
+	return form.V1, nil
 }
 
 // group returns the API group of the custom resources in use.
@@ -137,13 +163,14 @@ func (s *Store) group() form.Group {
 	return s.api
 }
 
-// absent records that the server does not have a custom resource, unless that is optional, and checks whether it has
-// the other group by now. It returns the error with the name of the missing resource, which Is ErrUnavailable: it may
-// be installed later.
+// absent records that the server does not have a custom resource of Calico, and checks whether it has the other group
+// by now. ClusterNetworkPolicy comes with no installation, and does not count as missing. The error has the name of the
+// missing resource, and Is ErrUnavailable: it may be installed later.
 func (s *Store) absent(ctx context.Context, r resource) error {
 	s.mu.Lock()
-	known, first := s.found, !r.optional && !s.missing[r.String()]
-	if !r.optional {
+	known, counts := s.found, r.root == "/apis/"+string(s.api) // not the group of before
+	first := counts && !s.missing[r.String()]
+	if counts {
 		s.missing[r.String()] = true
 	}
 	s.mu.Unlock()

@@ -32,7 +32,7 @@ func TestTrouble(t *testing.T) {
 
 	t.Run("definitions are missing", func(t *testing.T) {
 		if _, err := s.Create(t.Context(), peer("a", "10.0.0.1")); !errors.Is(err, datastore.ErrUnavailable) ||
-			!strings.Contains(err.Error(), "bgppeers.crd.projectcalico.org") {
+			!strings.Contains(err.Error(), "bgppeers.projectcalico.org") {
 			t.Errorf("create: %v", err)
 		}
 		if _, err := s.Get(t.Context(), peer("a", "").Key); !errors.Is(err, datastore.ErrNotFound) {
@@ -61,6 +61,9 @@ func TestTrouble(t *testing.T) {
 				"metadata": map[string]any{"name": "late"}, "spec": map[string]any{"tier": "Admin", "priority": 1,
 					"subject": map[string]any{"namespaces": map[string]any{}}, "ingress": []any{}}})
 		server.InstallCRDs(t, form.V1)
+		if _, _, err := s.List(t.Context(), model.KindBGPPeer, ""); err != nil { // finds the group
+			t.Error(err)
+		}
 		a := storetest.Create(t, s, peer("a", "10.0.0.1"))
 		m.UntilState(map[model.Key]int64{a.Key: a.Revision})
 		policies.Until("the first policy", func() bool {

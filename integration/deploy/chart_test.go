@@ -44,7 +44,8 @@ var settings = map[string][]string{
 	"etcd":         {"datastore=etcd", "etcd.endpoints=https://10.0.0.5:2379\\,https://10.0.0.6:2379"},
 	"adopted etcd": {"datastore=etcd"},
 	"cleanup":      {"cleanup=true"},
-	"v3":           {"calicoAPIGroup=projectcalico.org/v3"},
+	"v1":           {"calicoAPIGroup=crd.projectcalico.org/v1"},
+	"v3":           {"calicoAPIGroup=projectcalico.org/v3", "crds.install=on"},
 	"dual stack": {"node.ip6=autodetect", "pools.ipv4.cidr=10.244.0.0/16", "pools.ipv6.cidr=fd00:10:244::/56",
 		"node.asNumber=65010.7"},
 	"everything": {"controllers=off", "http.exposed=true", "metrics.podMonitor.enabled=true", "pools.create=false",
@@ -253,9 +254,10 @@ func TestAdmissionFollowsTheServer(t *testing.T) {
 		args []string
 	}{
 		{0, []string{"--kube-version=1.30.9"}},
-		{8, []string{"--kube-version=1.31.0"}},
+		{9, []string{"--kube-version=1.31.0"}}, // pools of both groups
+		{8, []string{"--api-versions=crd.projectcalico.org/v1"}},
 		{2, []string{"--set=datastore=etcd"}},
-		{8, []string{"--kube-version=1.30.9", "--set-string=admission.policies=on"}},
+		{9, []string{"--kube-version=1.30.9", "--set-string=admission.policies=on"}},
 		{0, []string{"--set-string=admission.policies=off"}},
 	} {
 		if have := policies(c.args...); have != c.want {
@@ -376,47 +378,6 @@ func TestManifestsAreCurrent(t *testing.T) {
 	}
 }
 
-// The chart does not change existing definitions.
-func TestExistingDefinitionsStay(t *testing.T) {
-	s := apiserver.Start(t)
-	kubectl := filepath.Join(apiserver.Programs(), "kubectl")
-	config := s.Kubeconfig(t, apiserver.Admin)
-	calico := `---
-{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition,
-metadata: {name: ippools.crd.projectcalico.org, labels: {of: calico}}, spec: {group: crd.projectcalico.org, scope: Cluster,
-names: {kind: IPPool, listKind: IPPoolList, plural: ippools, singular: ippool}, versions: [{name: v1, served: true,
-storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]}}`
-	run := func(stdin string, args ...string) string {
-		cmd := exec.Command(kubectl, append([]string{"--kubeconfig", config}, args...)...)
-		cmd.Stdin = strings.NewReader(stdin)
-		out, _ := cmd.CombinedOutput()
-		return string(out)
-	}
-	run(calico, "create", "-f", "-")
-	// The DaemonSet's pods do not start here, because the cluster has no node.
-	if out, err := helm(t, "install", "manx", chart, "--namespace", "kube-system", "--kubeconfig", config); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	run("", "create", "-f", "../../deploy/manifests/manx-crds.yaml")
-	if of := run("", "get", "crd", "ippools.crd.projectcalico.org", "-o",
-		"jsonpath={.metadata.labels.of}"); of != "calico" {
-		t.Errorf("the definition was replaced: label %q", of)
-	}
-	if out := run("", "get", "crd", "tiers.crd.projectcalico.org", "-o", "name"); !strings.Contains(out, "tiers") {
-		t.Errorf("a definition that was missing is still missing: %s", out)
-	}
-	if out, err := helm(t, "upgrade", "manx", chart, "--namespace", "kube-system", "--kubeconfig", config, "--set",
-		"logLevel=debug"); err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
-	if out, err := helm(t, "uninstall", "manx", "--namespace", "kube-system", "--kubeconfig", config); err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
-	if out := run("", "get", "crd", "tiers.crd.projectcalico.org", "-o", "name"); !strings.Contains(out, "tiers") {
-		t.Errorf("uninstalling took the definitions, and with them the cluster's objects: %s", out)
-	}
-}
-
 // The documented upgrade keeps the values of the release, and a rollback brings the earlier ones back.
 func TestUpgradeAndRollback(t *testing.T) {
 	s := apiserver.Start(t)
@@ -443,14 +404,13 @@ func TestUpgradeAndRollback(t *testing.T) {
 			t.Errorf("%v: AS %q, level %q, want %q", step.args, as, level, step.level)
 		}
 	}
-	get := exec.Command(kubectl, "--kubeconfig", config, "get", "crd", "tiers.crd.projectcalico.org")
+	get := exec.Command(kubectl, "--kubeconfig", config, "get", "crd", "tiers.projectcalico.org")
 	if out, err := get.CombinedOutput(); err != nil {
 		t.Errorf("a definition is gone: %v: %s", err, out)
 	}
 }
 
-// Beside calico-node, wherever it is, and beside Calico's definitions of projectcalico.org/v3, the chart is refused,
-// and the message names the remedy.
+// Beside calico-node, wherever it is, the chart is refused, and the message names the remedy.
 func TestBesideCalico(t *testing.T) {
 	s := apiserver.Start(t)
 	config := s.Kubeconfig(t, apiserver.Admin)
@@ -523,14 +483,4 @@ containers: [{name: c, image: i}]}}}}`, c.name, c.namespace), "create", "-f", "-
 		t.Errorf("without calico-node: %v: %s", err, out)
 	}
 	t.Run("plugin", func(t *testing.T) { pluginOfCalicoStays(t, config, kubectl) })
-	if out := kubectl("", "create", "-f", "../../deploy/crds/projectcalico.org"); strings.Contains(out, "rror") {
-		t.Fatal(out)
-	}
-	if out, err := install(); err == nil || !strings.Contains(out, "calicoAPIGroup=projectcalico.org/v3") {
-		t.Errorf("%v: %s", err, out)
-	}
-	if out, err := helm(t, "upgrade", "manx", chart, "--namespace", "kube-system", "--kubeconfig", config,
-		"--skip-crds", "--set", "calicoAPIGroup=projectcalico.org/v3", "--dry-run=server"); err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
 }

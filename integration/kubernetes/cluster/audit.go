@@ -17,7 +17,7 @@ type allocation struct {
 
 // allocations returns all allocations in the blocks of the cluster.
 func (w *World) allocations() ([]allocation, error) {
-	out, err := w.Kubectl("get", "ipamblocks.crd.projectcalico.org", "-o", "json")
+	out, err := w.Kubectl("get", "ipamblocks.projectcalico.org", "-o", "json")
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (w *World) allocations() ([]allocation, error) {
 
 // handles returns the numbers of addresses, by handle and block.
 func (w *World) handles() (map[string]int, error) {
-	out, err := w.Kubectl("get", "ipamhandles.crd.projectcalico.org", "-o", "json")
+	out, err := w.Kubectl("get", "ipamhandles.projectcalico.org", "-o", "json")
 	if err != nil {
 		return nil, err
 	}

@@ -450,7 +450,7 @@ func (w *World) memory() (*memory, error) {
 	for _, a := range all {
 		m.objects[a.address.String()] = a.handle
 	}
-	affinities, err := w.Kubectl("get", "blockaffinities.crd.projectcalico.org", "-o", "jsonpath={.items[*].spec}")
+	affinities, err := w.Kubectl("get", "blockaffinities.projectcalico.org", "-o", "jsonpath={.items[*].spec}")
 	m.objects["affinities"] = affinities
 	return m, err
 }

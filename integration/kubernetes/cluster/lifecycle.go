@@ -134,7 +134,7 @@ func (w *World) uninstall() error {
 		return err
 	}
 	w.show("the Kubernetes API", "the definitions stay, and the objects with them:")
-	return w.showOutput("get", "ippools.crd.projectcalico.org,bgppeers.crd.projectcalico.org", "--ignore-not-found")
+	return w.showOutput("get", "ippools.projectcalico.org,bgppeers.projectcalico.org", "--ignore-not-found")
 }
 
 // nothingInTheAPI searches for objects of an installation beside custom resources and their definitions.

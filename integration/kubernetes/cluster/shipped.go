@@ -83,7 +83,7 @@ func (s shipped) Prepare(c *lab.Cluster) error { return c.Import(s.archive) }
 
 // Store applies the object as a custom resource of the Kubernetes API.
 func (s shipped) Store(c *lab.Cluster, yaml string) error {
-	return c.Apply(strings.ReplaceAll(yaml, "projectcalico.org/v3", "crd.projectcalico.org/v1"))
+	return c.Apply(yaml)
 }
 
 // helm installs the chart.

@@ -17,7 +17,7 @@ func TestDefinitions(t *testing.T) {
 	for i, n := range w.Nodes {
 		must(t, n.StartManxd(w.arguments(i)...))
 	}
-	t.Log(awaitStatus(t, w.n1, "crd.projectcalico.org", "CustomResourceDefinition"))
+	t.Log(awaitStatus(t, w.n1, ".projectcalico.org", "CustomResourceDefinition"))
 	w.server.Request(t, http.MethodPost, definitions, otherVersion("bgpfilters", "BGPFilter", "v1beta1"))
 	w.server.InstallCRDs(t, form.V1, "ippools", "bgppeers", "bgpconfigurations", "blockaffinities", "ipamblocks",
 		"ipamhandles", "ipamconfigs", "clusterinformations", "felixconfigurations", "globalnetworkpolicies", "tiers")

@@ -37,9 +37,9 @@ func TestReleases(t *testing.T) {
 	must(t, err)
 	w.start(t)
 	w.nothingToReport(t)
-	const peers = "/apis/crd.projectcalico.org/v1/bgppeers"
+	const peers = "/apis/projectcalico.org/v3/bgppeers"
 	w.server.Request(t, http.MethodPost, peers, map[string]any{"kind": "BGPPeer",
-		"apiVersion": "crd.projectcalico.org/v1", "metadata": map[string]any{"name": "tor"},
+		"apiVersion": "projectcalico.org/v3", "metadata": map[string]any{"name": "tor"},
 		"spec": map[string]any{"peerSelector": "has("}})
 	r, err := ipam.New(w.store, zap.NewNop(), time.Now).AutoAssign(t.Context(), ipam.Request{Host: w.n2.Name, Num4: 1,
 		Handle: "k8s-pod-network.sandbox", Use: v3.IPPoolAllowedUseWorkload,
@@ -126,7 +126,7 @@ func (w *world) installShipped(t *testing.T) {
 	for _, doc := range twonodes.Documents(t, string(raw)) {
 		w.server.Request(t, http.MethodPost, definitions, doc)
 	}
-	w.server.InstallCRDs(t, form.V1) // waits until they are served
+	w.server.InstallCRDs(t, form.V3) // waits until they are served
 }
 
 // nothingToReport checks that a stock installation has no notices and no warnings.

@@ -286,7 +286,7 @@ func guarded(t *testing.T) (s *apiserver.Server, policies [][]byte) {
 	s = apiserver.Start(t, "--authorization-mode=Node")
 	s.InstallCRDs(t, "crd.projectcalico.org/v1", "blockaffinities", "ipamblocks", "caliconodestatuses",
 		"felixconfigurations", "clusterinformations", "ippools", "globalnetworkpolicies", "hostendpoints")
-	documents, _ := installations[0].objects(t)
+	documents, _ := installation{}.objects(t) // of both groups, since Helm does not know the cluster
 	for _, d := range documents {
 		if strings.HasPrefix(twonodes.Kind(t, d), "ValidatingAdmissionPolicy") {
 			policies = append(policies, d)

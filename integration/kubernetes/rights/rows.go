@@ -121,6 +121,8 @@ var Rows = []Row{
 	{By: NodeGone, Account: Controllers, Verbs: "get", Resources: "nodes"},
 	{By: NodeGone, In: "kubernetes", Account: Controllers, Verbs: "get", Resources: "pods"},
 	{Reason: "the node of that step has no pods", In: "etcd", Account: Controllers, Verbs: "get", Resources: "pods"},
+	{Reason: "a cluster with definitions of one group has no other", In: "kubernetes", Account: Controllers,
+		Verbs: "get", Resources: "clusterinformations.calico"},
 	{Reason: "a cluster without KubeVirt has no such objects", Account: Controllers, Verbs: "get",
 		Resources: "virtualmachines.kubevirt.io virtualmachineinstances.kubevirt.io"},
 }

@@ -36,10 +36,13 @@ type installation struct {
 	controllers bool
 }
 
+// v1 is what the chart finds out by itself in a cluster that has this group.
+const v1 = "calicoAPIGroup=" + string(form.V1)
+
 var installations = []installation{
-	{"kubernetes", "ra", []string{"bgp.passwordSecrets={tor}"}, form.V1, true},
+	{"kubernetes", "ra", []string{"bgp.passwordSecrets={tor}", v1}, form.V1, true},
 	{"kubernetes-v3", "rb", []string{"bgp.passwordSecrets={tor}", "calicoAPIGroup=" + string(form.V3)}, form.V3, true},
-	{"kubernetes-no-controllers", "rc", []string{"bgp.passwordSecrets={tor}", "controllers=off"}, form.V1, false},
+	{"kubernetes-no-controllers", "rc", []string{"bgp.passwordSecrets={tor}", "controllers=off", v1}, form.V1, false},
 	{"etcd", "rd", []string{"bgp.passwordSecrets={tor}", "datastore=etcd"}, "", true},
 	{"etcd-no-controllers", "re", []string{"bgp.passwordSecrets={tor}", "datastore=etcd", "controllers=off"}, "",
 		false},

@@ -36,13 +36,43 @@ app.kubernetes.io/name: manx
 {{- end }}
 {{- end }}
 
-{{- define "manx.group" -}}
-{{ splitList "/" .Values.calicoAPIGroup | first }}
+{{- /* Whether Helm knows the kinds of the cluster: it asks the server, or Argo CD has told it (--api-versions). */ -}}
+{{- define "manx.known" -}}
+{{ if .Capabilities.APIVersions.Has "v1/Pod" }}true{{ end }}
 {{- end }}
 
-{{- /* The name of the allocator's configuration in the group. */ -}}
+{{- /* Whether Helm can look up objects of the cluster, which Argo CD's cannot: each cluster has this namespace. */ -}}
+{{- define "manx.online" -}}
+{{ if lookup "v1" "Namespace" "" "kube-system" }}true{{ end }}
+{{- end }}
+
+{{- /* The API groups in which Calico's custom resources may be, for rights and policies: the one in force, which is
+       crd.projectcalico.org where the cluster has it, as manxd detects it, or both where that cannot be known. */ -}}
+{{- define "manx.groups" -}}
+{{- if ne .Values.calicoAPIGroup "auto" -}}
+{{ splitList "/" .Values.calicoAPIGroup | first }}
+{{- else if .Capabilities.APIVersions.Has "crd.projectcalico.org/v1" -}}
+crd.projectcalico.org
+{{- else if include "manx.online" . -}}
+projectcalico.org
+{{- else -}}
+crd.projectcalico.org, projectcalico.org
+{{- end -}}
+{{- end }}
+
+{{- /* The group in force with its version; empty where manxd has to detect it. */ -}}
+{{- define "manx.group" -}}
+{{- $groups := include "manx.groups" . -}}
+{{- if not (contains "," $groups) -}}
+{{ $groups }}/{{ if eq $groups "projectcalico.org" }}v3{{ else }}v1{{ end }}
+{{- end -}}
+{{- end }}
+
+{{- /* The names of the allocator's configuration in the groups. */ -}}
 {{- define "manx.ipamconfigs" -}}
-{{ if eq (include "manx.group" .) "projectcalico.org" }}ipamconfigurations{{ else }}ipamconfigs{{ end }}
+{{- $groups := include "manx.groups" . -}}
+{{ if contains "," $groups }}ipamconfigs, ipamconfigurations
+{{- else if eq $groups "projectcalico.org" }}ipamconfigurations{{ else }}ipamconfigs{{ end }}
 {{- end }}
 
 {{- /* Whether etcd's settings come from the ConfigMap of an installation of Calico. */ -}}
@@ -127,8 +157,10 @@ app.kubernetes.io/name: manx
 {{- else }}
 - name: DATASTORE_TYPE
   value: kubernetes
+{{- with include "manx.group" . }}
 - name: CALICO_API_GROUP
-  value: {{ .Values.calicoAPIGroup }}
+  value: {{ . }}
+{{- end }}
 {{- end }}
 - name: WAIT_FOR_DATASTORE
   value: "true"
