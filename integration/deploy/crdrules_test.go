@@ -65,6 +65,18 @@ var badFields = []struct{ kind, spec, field, value string }{
 	{"StagedNetworkPolicy", `{ingress: [{action: Allow, notProtocol: 0}]}`, "spec.ingress[0].notProtocol", "0"},
 }
 
+// testUnknownFields: a misspelled example is refused, so an accepted one is valid.
+func (a *api) testUnknownFields(t *testing.T) {
+	for _, kind := range []string{"BGPFilter", "FelixConfiguration", "HostEndpoint"} {
+		o := decode(t, fmt.Appendf(nil, "{apiVersion: %s/v3, kind: %s, metadata: {name: x}, spec: {mispelled: 1}}",
+			groupV3, kind))
+		if _, err := a.put(o); err == nil {
+			t.Errorf("%s: an unknown field is accepted", kind)
+			_ = a.on(o).Delete(t.Context(), "x", metav1.DeleteOptions{})
+		}
+	}
+}
+
 // testWrongFields: a wrong field is refused by the API server and by manxctl, with its name and its value.
 func (a *api) testWrongFields(t *testing.T) {
 	for _, b := range badFields {

@@ -34,6 +34,7 @@ const (
 // api is a real API server with the definitions of deploy/crds.
 type api struct {
 	t         *testing.T
+	server    *apiserver.Server
 	client    dynamic.Interface
 	resources map[string]resource // by API version and kind
 }
@@ -50,7 +51,7 @@ func startAPI(t *testing.T, groups ...string) *api {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &api{t: t, client: client, resources: map[string]resource{}}
+	a := &api{t: t, server: s, client: client, resources: map[string]resource{}}
 	for _, group := range groups {
 		a.define(group)
 	}
@@ -298,6 +299,7 @@ func TestDefinitionsRefuse(t *testing.T) {
 	a := startAPI(t, groupV3)
 	a.namespaces("shop", "default")
 	t.Run("a wrong field", a.testWrongFields)
+	t.Run("an unknown field", a.testUnknownFields)
 	page, err := os.ReadFile("../../docs/kubernetes.md")
 	if err != nil {
 		t.Fatal(err)

@@ -2,13 +2,11 @@ package deploy
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 )
@@ -137,18 +135,5 @@ func fieldsOfSchema(schema map[string]any, path string, to map[string]bool) {
 	properties, _ := schema["properties"].(map[string]any)
 	for name, s := range properties {
 		fieldsOfSchema(s.(map[string]any), path+"."+name, to)
-	}
-}
-
-// A misspelled example is refused, so an accepted one is valid.
-func TestDefinitionsRefuseUnknownFields(t *testing.T) {
-	a := startAPI(t, groupV3)
-	for _, kind := range []string{"BGPFilter", "FelixConfiguration", "HostEndpoint"} {
-		o := decode(t, fmt.Appendf(nil, "{apiVersion: %s/v3, kind: %s, metadata: {name: x}, spec: {mispelled: 1}}",
-			groupV3, kind))
-		if _, err := a.put(o); err == nil {
-			t.Errorf("%s: an unknown field is accepted", kind)
-			_ = a.on(o).Delete(t.Context(), "x", metav1.DeleteOptions{})
-		}
 	}
 }

@@ -26,33 +26,35 @@ type kind struct {
 	namespaced   bool
 	status       bool // a subresource
 	selectable   []string
+	short        string // names that Calico's users type, separated by spaces
 }
 
 var tier = []string{".spec.tier"}
 
 var kinds = []kind{
-	{"bgpconfigurations", "BGPConfiguration", "model", false, false, nil},
-	{"bgpfilters", "BGPFilter", "model", false, false, nil},
-	{"bgppeers", "BGPPeer", "model", false, false, nil},
-	{"blockaffinities", "BlockAffinity", "ipam", false, false, nil},
-	{"caliconodestatuses", "CalicoNodeStatus", "calico", false, true, nil},
-	{"clusterinformations", "ClusterInformation", "calico", false, false, nil},
-	{"felixconfigurations", "FelixConfiguration", "model", false, false, nil},
-	{"globalnetworkpolicies", "GlobalNetworkPolicy", "calico", false, false, tier},
-	{"globalnetworksets", "GlobalNetworkSet", "calico", false, false, nil},
-	{"hostendpoints", "HostEndpoint", "calico", false, false, nil},
-	{"ipamblocks", "IPAMBlock", "ipam", false, false, nil},
-	{"ipamconfigurations", "IPAMConfiguration", "model", false, false, nil},
-	{"ipamhandles", "IPAMHandle", "ipam", false, false, nil},
-	{"ippools", "IPPool", "model", false, true, nil},
-	{"ipreservations", "IPReservation", "calico", false, false, nil},
-	{"kubecontrollersconfigurations", "KubeControllersConfiguration", "model", false, true, nil},
-	{"networkpolicies", "NetworkPolicy", "calico", true, false, tier},
-	{"networksets", "NetworkSet", "calico", true, false, nil},
-	{"stagedglobalnetworkpolicies", "StagedGlobalNetworkPolicy", "calico", false, false, tier},
-	{"stagedkubernetesnetworkpolicies", "StagedKubernetesNetworkPolicy", "calico", true, false, nil},
-	{"stagednetworkpolicies", "StagedNetworkPolicy", "calico", true, false, tier},
-	{"tiers", "Tier", "model", false, true, nil},
+	{"bgpconfigurations", "BGPConfiguration", "model", false, false, nil, "bgpconfig bgpconfigs"},
+	{"bgpfilters", "BGPFilter", "model", false, false, nil, "bgpf bgpfs"},
+	{"bgppeers", "BGPPeer", "model", false, false, nil, "bgpp"},
+	{"blockaffinities", "BlockAffinity", "ipam", false, false, nil, ""},
+	{"caliconodestatuses", "CalicoNodeStatus", "calico", false, true, nil, "nodestatus"},
+	{"clusterinformations", "ClusterInformation", "calico", false, false, nil, "clusterinfo"},
+	{"felixconfigurations", "FelixConfiguration", "model", false, false, nil, "felixconfig felixconfigs"},
+	{"globalnetworkpolicies", "GlobalNetworkPolicy", "calico", false, false, tier, "gnp gnps"},
+	{"globalnetworksets", "GlobalNetworkSet", "calico", false, false, nil, "gns gnetset"},
+	{"hostendpoints", "HostEndpoint", "calico", false, false, nil, "hep heps"},
+	{"ipamblocks", "IPAMBlock", "ipam", false, false, nil, ""},
+	{"ipamconfigurations", "IPAMConfiguration", "model", false, false, nil, "ipamconfig"},
+	{"ipamhandles", "IPAMHandle", "ipam", false, false, nil, ""},
+	{"ippools", "IPPool", "model", false, true, nil, "ipp"},
+	{"ipreservations", "IPReservation", "calico", false, false, nil, "reservation reservations"},
+	{"kubecontrollersconfigurations", "KubeControllersConfiguration", "model", false, true, nil,
+		"kcc kubecontrollersconfig"},
+	{"networkpolicies", "NetworkPolicy", "calico", true, false, tier, "cnp"},
+	{"networksets", "NetworkSet", "calico", true, false, nil, "netset netsets"},
+	{"stagedglobalnetworkpolicies", "StagedGlobalNetworkPolicy", "calico", false, false, tier, "sgnp sgnps"},
+	{"stagedkubernetesnetworkpolicies", "StagedKubernetesNetworkPolicy", "calico", true, false, nil, "sknp"},
+	{"stagednetworkpolicies", "StagedNetworkPolicy", "calico", true, false, tier, "snp scnp"},
+	{"tiers", "Tier", "model", false, true, nil, ""},
 }
 
 // inV1 is the kind as the group crd.projectcalico.org has it.
@@ -60,6 +62,7 @@ func (k kind) inV1() kind {
 	switch k.kind {
 	case "IPAMConfiguration":
 		k.plural, k.kind, k.source = "ipamconfigs", "IPAMConfig", "model.IPAMConfiguration"
+		k.short = "" // the singular is ipamconfig
 	case "BlockAffinity":
 		k.source = "ipam.BlockAffinityV1"
 	}

@@ -142,6 +142,9 @@ func (s *schemas) definition(g group, k kind) (*apiextensions.CustomResourceDefi
 		Name: g.version, Served: true, Storage: true,
 		Schema: &apiextensions.CustomResourceValidation{OpenAPIV3Schema: schema},
 	}
+	if version.AdditionalPrinterColumns, err = printerColumns(k, schema); err != nil {
+		return nil, err
+	}
 	if k.status {
 		version.Subresources = &apiextensions.CustomResourceSubresources{
 			Status: &apiextensions.CustomResourceSubresourceStatus{},
@@ -161,6 +164,7 @@ func (s *schemas) definition(g group, k kind) (*apiextensions.CustomResourceDefi
 			Group: g.name, Scope: scope,
 			Names: apiextensions.CustomResourceDefinitionNames{
 				Kind: k.kind, ListKind: k.kind + "List", Plural: k.plural, Singular: strings.ToLower(k.kind),
+				ShortNames: strings.Fields(k.short), Categories: []string{category},
 			},
 			Versions: []apiextensions.CustomResourceDefinitionVersion{version},
 		},

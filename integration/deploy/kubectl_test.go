@@ -1,0 +1,93 @@
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+)
+
+func (a *api) kubectl(args ...string) string {
+	a.t.Helper()
+	cmd := exec.Command(filepath.Join(apiserver.Programs(), "kubectl"),
+		append([]string{"--kubeconfig", a.server.Kubeconfig(a.t, apiserver.Admin)}, args...)...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		a.t.Errorf("kubectl %v: %v", args, err)
+	}
+	return string(out)
+}
+
+// kubectl shows each kind with columns, by its short names and by the category of all.
+func TestKubectlShows(t *testing.T) {
+	a := startAPI(t, groupV3)
+	text, err := os.ReadFile("testdata/columns.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	items, _, _ := unstructured.NestedSlice(decode(t, text).Object, "items")
+	shown := map[string]bool{} // kinds
+	for _, item := range items {
+		o := &unstructured.Unstructured{Object: item.(map[string]any)}
+		o.SetAPIVersion(groupV3 + "/v3")
+		if _, err := a.put(o); err != nil {
+			t.Fatal(err)
+		}
+		shown[o.GetKind()] = true
+	}
+	var short []string
+	for _, d := range readDefinitions(t, groupV3) {
+		kind, _, _ := unstructured.NestedString(d.Object, "spec", "names", "kind")
+		if !shown[kind] {
+			t.Errorf("no object of kind %s", kind)
+		}
+		names, _, _ := unstructured.NestedStringSlice(d.Object, "spec", "names", "shortNames")
+		short = append(short, names...)
+		for _, name := range names {
+			// manxctl has the names, too. There cnp is ClusterNetworkPolicy, as Kubernetes' definition of that has it.
+			if info, _ := model.Lookup(model.Kind(kind)); name != "cnp" && !slices.Contains(info.Aliases, name) {
+				t.Errorf("manxctl has not the name %s of %s", name, kind)
+			}
+		}
+	}
+	want, err := os.ReadFile("testdata/columns.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tables(a.kubectl("get", "calico", "-A", "-o", "wide")); got != string(want) {
+		t.Errorf("kubectl get calico -A -o wide: got\n%s\nwant\n%s", got, want)
+	}
+	if len(short) < 20 {
+		t.Errorf("only these short names: %v", short)
+	}
+	page, err := os.ReadFile("../../docs/kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := "$ kubectl get bgpp\n" + tables(a.kubectl("get", "bgpp")); !strings.Contains(tables(string(page)), got) {
+		t.Errorf("docs/kubernetes.md shows something else than\n%s", got)
+	}
+	a.kubectl("get", "-A", strings.Join(short, ",")) // fails for a name that is none
+	got, plain := tables(a.kubectl("get", "gnp")), "NAME  TIER  ORDER  AGE\ndeny-smtp  default  12.5  AGE\n"
+	if got != plain {
+		t.Errorf("kubectl get gnp: got\n%s\nwant\n%s", got, plain)
+	}
+}
+
+var (
+	ages   = regexp.MustCompile(`(?m)\b\d+[smhdy]\w*$|\b\d+y?\d+d\b`)
+	spaces = regexp.MustCompile(` {2,}`)
+)
+
+// tables returns what kubectl prints without ages and widths of columns.
+func tables(out string) string {
+	return spaces.ReplaceAllString(ages.ReplaceAllString(out, "AGE"), "  ")
+}
