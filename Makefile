@@ -174,7 +174,7 @@ image: build ## container images bin/image/manx-VERSION-ARCH.tar without an engi
 	integration/deploy/image $(VERSION) $(COMMIT) $(ARCHS)
 
 .PHONY: crds
-crds: ## generate the CustomResourceDefinitions of deploy/crds from the Go types
+crds: ## generate the CustomResourceDefinitions of deploy/crds, and docs/objects.md, from the Go types
 	integration/deploy/crds
 
 .PHONY: manifests

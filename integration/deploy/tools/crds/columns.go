@@ -83,15 +83,14 @@ func printerColumns(k kind, schema *apiextensions.JSONSchemaProps) ([]apiextensi
 		if !at(schema, c.path, func(s *apiextensions.JSONSchemaProps) { field = *s }) {
 			return nil, fmt.Errorf("the column %s is about %s, which it does not have", c.name, c.path)
 		}
-		d := apiextensions.CustomResourceColumnDefinition{Name: c.name, JSONPath: "." + c.path, Type: columnType(field),
-			Description: field.Description}
+		d := apiextensions.CustomResourceColumnDefinition{Name: c.name, JSONPath: "." + c.path, Type: columnType(field)}
 		if c.wide {
 			d.Priority = 1
 		}
 		list = append(list, d)
 	}
 	return append(list, apiextensions.CustomResourceColumnDefinition{Name: "Age", Type: "date",
-		JSONPath: ".metadata.creationTimestamp", Description: "The time since the object was created."}), nil
+		JSONPath: ".metadata.creationTimestamp"}), nil
 }
 
 func columnType(s apiextensions.JSONSchemaProps) string {

@@ -1,7 +1,9 @@
-// Command crds writes the CustomResourceDefinitions of deploy/crds: one file for each kind, once for each API group.
-// The schemas come from the Go types in use, without the descriptions of their authors.
+// Command crds writes the CustomResourceDefinitions of deploy/crds, one file for each kind and API group, and the
+// reference page of their fields. The schemas come from the Go types in use, with the sentences of sentences.yaml in
+// place of the descriptions of the types' authors.
 //
-//	crds ROOT FOLDER    reads the packages of the module at ROOT, writes below FOLDER; runs in its own module
+//	crds ROOT FOLDER PAGE    reads the packages of the module at ROOT, writes below FOLDER, and the file PAGE; runs in
+//	                         its own module
 package main
 
 import (
@@ -22,21 +24,25 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: crds ROOT FOLDER")
+	if len(os.Args) != 4 {
+		fmt.Fprintln(os.Stderr, "usage: crds ROOT FOLDER PAGE")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Args[2]); err != nil {
+	if err := run(os.Args[1], os.Args[2], os.Args[3]); err != nil {
 		fmt.Fprintln(os.Stderr, "crds:", err)
 		os.Exit(1)
 	}
 }
 
-func run(root, folder string) error {
+func run(root, folder, file string) error {
 	s, err := load(root)
 	if err != nil {
 		return err
 	}
+	if s.sentences, err = readSentences(); err != nil {
+		return err
+	}
+	list := map[string]*apiextensions.JSONSchemaProps{} // the kinds of the newer group
 	for _, g := range groups {
 		dir := filepath.Join(folder, g.folder)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -47,12 +53,15 @@ func run(root, folder string) error {
 			if err != nil {
 				return fmt.Errorf("%s of %s: %w", k.kind, g.name, err)
 			}
+			if !g.v1() {
+				list[k.kind] = definition.Spec.Versions[0].Schema.OpenAPIV3Schema
+			}
 			if err := write(filepath.Join(dir, definition.Spec.Names.Plural+".yaml"), definition); err != nil {
 				return err
 			}
 		}
 	}
-	return nil
+	return os.WriteFile(file, []byte(page(s.sentences, list)), 0o644)
 }
 
 // write writes a definition without its status, which is the API server's.
@@ -70,8 +79,9 @@ func write(path string, definition *apiextensions.CustomResourceDefinition) erro
 
 // schemas finds the schema of a Go type.
 type schemas struct {
-	parser   *crd.Parser
-	packages map[string]*loader.Package
+	parser    *crd.Parser
+	packages  map[string]*loader.Package
+	sentences []sentences
 }
 
 func load(root string) (*schemas, error) {
@@ -96,7 +106,7 @@ func load(root string) (*schemas, error) {
 	crd.AddKnownTypes(p)
 	p.PackageOverrides[numbersPackage] = numbers
 	p.PackageOverrides[ipamPackage] = ordinals
-	s := &schemas{p, map[string]*loader.Package{}}
+	s := &schemas{parser: p, packages: map[string]*loader.Package{}}
 	for _, pkg := range slices.Concat(project, own) {
 		if len(pkg.Errors) > 0 {
 			return nil, pkg.Errors[0]
@@ -171,7 +181,7 @@ func (s *schemas) definition(g group, k kind) (*apiextensions.CustomResourceDefi
 	}, nil
 }
 
-// schema returns the schema of a kind's Go type, without descriptions.
+// schema returns the schema of a kind's Go type, with our descriptions.
 func (s *schemas) schema(k kind) (*apiextensions.JSONSchemaProps, error) {
 	path, name := k.goType()
 	pkg := s.packages[path]
@@ -192,6 +202,9 @@ func (s *schemas) schema(k kind) (*apiextensions.JSONSchemaProps, error) {
 	crd.EditSchema(schema, mender{})
 	if path := addRules(k.kind, schema); path != "" {
 		return nil, fmt.Errorf("a rule is about spec.%s, which it does not have", path)
+	}
+	if err := describe(k.kind, schema, s.sentences); err != nil {
+		return nil, err
 	}
 	// Objects of a group have a status only if it is a subresource there.
 	schema.Required = nil
