@@ -184,7 +184,7 @@ func (c *cli) retryCommand() *cobra.Command {
 bandwidth, endpoints and rules of policy that the kernel refused. manxd also reads quarantined objects of the datastore
 again. Objects without an error do not change. The exit code is 4 if an attempt still fails; manxd repeats it by
 itself.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := table.ParseFormat(output, table.Table, table.JSON, table.YAML)
 			if err != nil {

@@ -137,7 +137,7 @@ func TestRetryCommand(t *testing.T) {
 	if r := s.runWithDaemon("retry", "-o", "json"); r.code != 4 || !strings.Contains(r.out, `"failing": 1`) {
 		t.Errorf("as JSON: %+v", r)
 	}
-	s.runWithDaemon("retry", "routes").want(t, 2, "", "unknown command")
+	s.runWithDaemon("retry", "routes").want(t, 2, "", `manxctl retry takes no argument: "routes"`)
 	s.runWithDaemon("retry", "-o", "wide").want(t, 2, "", "output format")
 }
 

@@ -256,7 +256,7 @@ kind: BGPPeer
 func TestOneRefusedObjectDoesNotBlockTheOthers(t *testing.T) {
 	s, _ := newShell(t)
 	invalid := strings.NewReplacer("tor-1", "tor-2", "192.0.2.1", "not-an-address").Replace(peer)
-	s.pipe(invalid+"---\n"+peer, "apply", "-f", "-").want(t, 1, "bgppeer/tor-1 created\n", "standard input: ",
+	s.pipe(invalid+"---\n"+peer, "apply", "-f", "-").want(t, 1, "bgppeer/tor-1 created\n", "standard input:7: ",
 		"BGPPeer tor-2", "spec.peerIP", "not-an-address")
 }
 

@@ -432,7 +432,7 @@ func TestAgainstTheRealServer(t *testing.T) {
 	}
 	s.runWithDaemon("loglevel").want(t, 0, "info\n")
 	s.runWithDaemon("loglevel", "debug").want(t, 0, "log level is debug, was info\n")
-	s.runWithDaemon("loglevel", "loud").want(t, 1, "", `level = "loud": want debug, info, warn or error`)
+	s.runWithDaemon("loglevel", "loud").want(t, 2, "", `log level "loud": want debug, info, warn or error`)
 	s.runWithDaemon("resync").want(t, 1, "", "manxd is starting: the dataplane does not run yet")
 	s.runWithDaemon("routes").want(t, 0, "", "No routes found.")
 	if out := s.runWithDaemon("version").out; !strings.Contains(out, "Client: dev (commit unknown, Go ") ||

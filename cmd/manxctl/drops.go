@@ -26,7 +26,7 @@ The first packet of a flow is printed at once, the number of further ones every 
 --flow-log=stream, or with a file for the same lines.
 
 Exit codes: 0 interrupted, or manxd ended; 1 error, also when manxd has no flow log; 2 usage.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := table.ParseFormat(output, table.Table, table.JSON)
 			if err != nil {

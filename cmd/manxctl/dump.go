@@ -13,7 +13,7 @@ func (c *cli) dumpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dump",
 		Short: "Print the state that the local manxd keeps in the kernel",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(c.dumpRulesetCommand())
@@ -26,7 +26,7 @@ func (c *cli) dumpRulesetCommand() *cobra.Command {
 		Use: "ruleset",
 		Short: "Print the nftables rules that the local manxd wants; \"nft list table inet manx\" prints " +
 			"those in the kernel",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.daemonFor(cmd.Context(), 0, func(ctx context.Context, m manxv1.ManxClient) error {
 				r, err := m.GetRuleset(ctx, &manxv1.GetRulesetRequest{Elements: elements})

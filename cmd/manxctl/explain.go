@@ -54,7 +54,7 @@ exist, or with --live the kernel disagrees or no packet came; 2 usage.`,
   manxctl explain pod/shop/web-0 node/node-2 icmp
   manxctl explain shop/web-0 shop/db-0 tcp/5432 --live
   manxctl explain shop/web-0 8.8.8.8 udp/53 -f cluster/`,
-		Args: cobra.RangeArgs(2, 3),
+		Args: sourceAndDestination,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			changed := cmd.Flags().Changed("live-timeout") || cmd.Flags().Changed("live-packets")
 			if err := o.live.check(len(o.files.paths) > 0, changed); err != nil {
@@ -71,6 +71,20 @@ exist, or with --live the kernel disagrees or no packet came; 2 usage.`,
 	cmd.Flags().BoolVarP(&o.ipv6, "ipv6", "6", false, "IPv6 where both ends have both families")
 	outputFlag(cmd, &o.output, planText, table.JSON, table.YAML)
 	return cmd
+}
+
+// sourceAndDestination is the rule of arguments of explain.
+func sourceAndDestination(_ *cobra.Command, args []string) error {
+	const example = "for instance \"manxctl explain shop/web shop/db tcp/5432\""
+	switch len(args) {
+	case 0:
+		return usagef("name SOURCE and DESTINATION, %s", example)
+	case 1:
+		return usagef("name the DESTINATION after SOURCE %q, %s", args[0], example)
+	case 2, 3:
+		return nil
+	}
+	return usagef("%q is too much: want SOURCE, DESTINATION and PROTOCOL/PORT, %s", args[3], example)
 }
 
 func (c *cli) explainFlow(ctx context.Context, o explainOptions, args []string) error {

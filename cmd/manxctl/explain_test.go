@@ -65,7 +65,10 @@ func TestExplainRefuses(t *testing.T) {
 		{"web fd00:65:1::99", 0, ""},
 		{"other fd00::1", 1, "has only IPv4"},
 		{"192.0.2.1 192.0.2.2", 1, "neither 192.0.2.1 nor 192.0.2.2"},
-		{"web", 2, "accepts between 2 and 3"},
+		{"", 2, "name SOURCE and DESTINATION, for instance"},
+		{"web", 2, `name the DESTINATION after SOURCE "web"`},
+		{"web db tcp/80 now", 2, `"now" is too much`},
+		{"web db 5432", 2, `"5432" is not a protocol; did you mean tcp/5432?`},
 	} {
 		r := s.run(append([]string{"explain", "-f", explainFiles}, strings.Fields(c.args)...)...)
 		if r.code != c.code || !strings.Contains(r.err, c.text) {

@@ -26,7 +26,7 @@ func (c *cli) healthCommand() *cobra.Command {
 			"for the probes of Kubernetes. It asks the control socket, which no other user can take, and not a\n" +
 			"TCP port.\n\n" +
 			"The exit code is 4 if the check fails, or if manxd does not answer within five seconds.",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			check := c.ready
 			switch {

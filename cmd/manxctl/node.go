@@ -17,7 +17,7 @@ func (c *cli) nodeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
 		Short: "Show the local node; drain a node",
-		Args:  cobra.NoArgs,
+		Args:  onlyCommands,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(c.nodeStatusCommand(), c.nodeAddressesCommand(), c.nodeProblemsCommand(), c.nodeEndpointsCommand(),
@@ -30,7 +30,7 @@ func (c *cli) nodeStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the BGP sessions of this node with the reasons of their states",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := table.ParseFormat(output, table.Table, table.Wide, table.JSON, table.YAML)
 			if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -17,6 +18,9 @@ func (c *cli) logLevelCommand() *cobra.Command {
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: cobra.FixedCompletions(levels, cobra.ShellCompDirectiveNoFileComp),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && !slices.Contains(levels, args[0]) {
+				return usagef("log level %q: want debug, info, warn or error", args[0])
+			}
 			return c.daemon(cmd.Context(), func(ctx context.Context, m manxv1.ManxClient) error {
 				if len(args) == 0 {
 					r, err := m.GetLogLevel(ctx, &manxv1.GetLogLevelRequest{})
@@ -39,7 +43,7 @@ func (c *cli) resyncCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "resync",
 		Short: "Compare the kernel with the wanted state now, and repair it",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.daemon(cmd.Context(), func(ctx context.Context, m manxv1.ManxClient) error {
 				r, err := m.Resync(ctx, &manxv1.ResyncRequest{})

@@ -28,7 +28,7 @@ func (q query[M]) command(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   q.use,
 		Short: q.short,
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := table.ParseFormat(output, table.Table, table.JSON, table.YAML)
 			if err != nil {

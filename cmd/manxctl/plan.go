@@ -48,7 +48,7 @@ Exit codes: 0 no error and no difference; 1 error; 2 usage; 3 with --against: th
   manxctl plan --node node-1 -f nodes.yaml -f peers.yaml -o json
   manxctl plan --node node-1 -f new/ --against current/
   kubectl get bgppeers,nodes,blockaffinities -o yaml | manxctl plan --node node-1 -f -`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error { return c.plan(o) },
 	}
 	o.files.add(cmd)

@@ -19,7 +19,7 @@ func (c *cli) ipamCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ipam",
 		Short: "Show events of IP address management",
-		Args:  cobra.NoArgs,
+		Args:  onlyCommands,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(c.releasesCommand())
@@ -40,7 +40,7 @@ manxd started; its log has all. Elsewhere the command names the leader.
 Exit codes: 0 the list, also an empty one, and on a node that does not lead; 1 error, also when manxd takes no part in
 the controllers (--controllers); 2 usage.`,
 		Example: "  manxctl ipam releases\n  manxctl ipam releases -o json",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := table.ParseFormat(output, table.Table, table.JSON, table.YAML)
 			if err != nil {

@@ -86,10 +86,13 @@ func (c *cli) root() *cobra.Command {
 			"reasons",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Args:          onlyCommands,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetHelpCommand(&cobra.Command{Hidden: true})
+	root.Version = version
+	root.SetVersionTemplate("manxctl " + clientVersion().line())
+	root.SetHelpCommand(helpCommand())
+	root.SetFlagErrorFunc(flagError)
 	f := root.PersistentFlags()
 	f.StringVar(&c.socket, "socket", "/run/manx/manxd.sock", "control socket of the local manxd")
 	c.socketFlag = f.Lookup("socket")
@@ -97,9 +100,9 @@ func (c *cli) root() *cobra.Command {
 	c.etcd.add(f)
 	root.AddCommand(
 		c.getCommand(), c.describeCommand(), c.applyCommand(), c.createCommand(), c.replaceCommand(), c.deleteCommand(),
-		c.planCommand(), c.explainCommand(), c.dumpCommand(), c.statusCommand(), c.healthCommand(), c.nodeCommand(),
-		c.routesCommand(), c.watchCommand(), c.dropsCommand(), c.logLevelCommand(), c.resyncCommand(), c.resetCommand(),
-		c.clearCommand(), c.retryCommand(), c.ipamCommand(), c.versionCommand(),
+		c.diffCommand(), c.planCommand(), c.explainCommand(), c.dumpCommand(), c.statusCommand(), c.healthCommand(),
+		c.nodeCommand(), c.routesCommand(), c.watchCommand(), c.dropsCommand(), c.logLevelCommand(), c.resyncCommand(),
+		c.resetCommand(), c.clearCommand(), c.retryCommand(), c.ipamCommand(), c.versionCommand(),
 	)
 	return root
 }

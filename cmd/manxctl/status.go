@@ -26,7 +26,7 @@ func (c *cli) statusCommand() *cobra.Command {
 			"The exit code is 4 if the node is not ready, manxd does not answer, a route or endpoint failed, or all " +
 			"BGP sessions\n" +
 			"are down. A session that is down is listed, but does not change the exit code.",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := table.ParseFormat(output, table.Table, table.JSON, table.YAML)
 			if err != nil {

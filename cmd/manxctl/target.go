@@ -65,6 +65,9 @@ func findKind(word string) (model.KindInfo, error) {
 			return model.KindInfo{}, usagef("kind %q %v", word, model.ErrKubernetes)
 		}
 	}
+	if hint := model.KindHint(word); hint != "" {
+		return model.KindInfo{}, usagef("kind %q is not known: %s", word, hint)
+	}
 	return model.KindInfo{}, usagef("kind %q is not known. The kinds are: %s", word, strings.Join(kindNames(), ", "))
 }
 

@@ -26,20 +26,28 @@ type versionInfo struct {
 	Go      string `json:"go"`
 }
 
+// clientVersion is that of this program.
+func clientVersion() versionInfo {
+	return versionInfo{Version: version, Commit: commit, Go: strings.TrimPrefix(runtime.Version(), "go")}
+}
+
+func (v versionInfo) line() string {
+	return fmt.Sprintf("%s (commit %s, Go %s)\n", v.Version, v.Commit, v.Go)
+}
+
 func (c *cli) versionCommand() *cobra.Command {
 	var output string
 	var clientOnly bool
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show the version of manxctl, of the local manxd and of its GoBGP",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := table.ParseFormat(output, table.Table, table.JSON, table.YAML)
 			if err != nil {
 				return usagef("%v", err)
 			}
-			v := versions{Client: versionInfo{Version: version, Commit: commit,
-				Go: strings.TrimPrefix(runtime.Version(), "go")}}
+			v := versions{Client: clientVersion()}
 			if !clientOnly {
 				c.daemonVersion(cmd.Context(), &v)
 			}
@@ -72,11 +80,10 @@ func (c *cli) daemonVersion(ctx context.Context, v *versions) {
 }
 
 func (c *cli) printVersions(v versions) error {
-	text := fmt.Sprintf("Client: %s (commit %s, Go %s)\n", v.Client.Version, v.Client.Commit, v.Client.Go)
+	text := "Client: " + v.Client.line()
 	switch {
 	case v.Daemon != nil:
-		text += fmt.Sprintf("Daemon: %s (commit %s, Go %s)\nGoBGP:  %s\n", v.Daemon.Version, v.Daemon.Commit,
-			v.Daemon.Go, v.Daemon.GoBGP)
+		text += fmt.Sprintf("Daemon: %sGoBGP:  %s\n", v.Daemon.line(), v.Daemon.GoBGP)
 	case v.Reason != "":
 		text += "Daemon: unknown: " + v.Reason + "\n"
 	}

@@ -18,7 +18,7 @@ func (c *cli) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
 		Short: "Print the BGP sessions and routes of this node, and then each change",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := table.ParseFormat(output, table.Table, table.JSON)
 			if err != nil {

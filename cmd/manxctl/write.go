@@ -12,6 +12,7 @@ import (
 	"github.com/manxnet/manx/cmd/manxctl/manifest"
 	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/validation"
 )
@@ -44,12 +45,19 @@ func (c *cli) replaceCommand() *cobra.Command {
 func (c *cli) writeCommand(verb, short string, write writer) *cobra.Command {
 	var f files
 	var ns namespaces
+	dry := dryNo
 	cmd := &cobra.Command{
 		Use:   verb + " -f FILE",
 		Short: short,
+		Long: short + `. If a file cannot be read or has an unknown field, nothing is written. An object with a value that breaks a
+rule is refused, with file and line, and the others are written.
+
+--dry-run (or --dry-run=client) checks the files alone, without a datastore. --dry-run=server reads the datastore, too,
+checks the rules that need its other objects, and shows what would be done. Neither writes, and neither checks whether
+you have the right to write.`,
 		Example: fmt.Sprintf("  manxctl %s -f pool.yaml\n  manxctl %s -f cluster/ -R\n"+
-			"  cat peers.json | manxctl %s -f -", verb, verb, verb),
-		Args: cobra.NoArgs,
+			"  cat peers.json | manxctl %s -f -\n  manxctl %s -f cluster/ --dry-run", verb, verb, verb, verb),
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(f.paths) == 0 {
 				return usagef("%s needs -f FILE, -f FOLDER or -f -", verb)
@@ -61,9 +69,16 @@ func (c *cli) writeCommand(verb, short string, write writer) *cobra.Command {
 			if err := c.refuseForeign(docs); err != nil {
 				return err
 			}
-			return c.writeAll(cmd.Context(), docs, write)
+			switch dry {
+			case dryNo:
+				return c.writeAll(cmd.Context(), docs, write)
+			case dryServer:
+				return c.writeDry(cmd.Context(), docs, write)
+			}
+			return c.checkAll(docs)
 		},
 	}
+	dry.add(cmd)
 	f.add(cmd)
 	cmd.Flags().StringVarP(&ns.name, "namespace", "n", "", "namespace of documents that name none (\"default\" "+
 		"if not given)")
@@ -84,18 +99,56 @@ func (c *cli) refuseForeign(docs []manifest.Document) error {
 	return nil
 }
 
+// invalid returns the rules that each document breaks, whatever is stored.
+func invalid(docs []manifest.Document) []error {
+	var errs []error
+	for _, d := range docs {
+		if err := codec.PrepareUpdate(d.Object.Clone()); err != nil {
+			errs = append(errs, d.Invalid(err)...)
+		}
+	}
+	return errs
+}
+
+// checkAll checks documents without a datastore.
+func (c *cli) checkAll(docs []manifest.Document) error {
+	if errs := invalid(docs); len(errs) > 0 {
+		return c.report(errs)
+	}
+	for _, d := range docs {
+		if err := table.Names(c.out, []*model.Object{d.Object}, "valid (dry run)"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openFor opens the datastore for documents. Without one it reports what is wrong with them, too: no datastore is
+// needed for that.
+func (c *cli) openFor(ctx context.Context, docs []manifest.Document) (datastore.Store, error) {
+	store, err := c.open(ctx)
+	if err == nil {
+		return store, nil
+	}
+	return nil, c.report(append(invalid(docs), err))
+}
+
 // writeAll continues after an error and reports all of them.
 func (c *cli) writeAll(ctx context.Context, docs []manifest.Document, write writer) error {
-	store, err := c.open(ctx)
+	store, err := c.openFor(ctx, docs)
 	if err != nil {
 		return err
 	}
 	defer store.Close() //nolint:errcheck // every write has been answered
+	return c.writeTo(ctx, store, docs, write)
+}
+
+func (c *cli) writeTo(ctx context.Context, store datastore.Store, docs []manifest.Document, write writer) error {
 	var errs []error
 	for _, d := range docs {
 		done, err := write(ctx, store, d.Object)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", d.Source, err))
+			errs = append(errs, d.Invalid(err)...)
 			continue
 		}
 		if err := table.Names(c.out, []*model.Object{d.Object}, done); err != nil {

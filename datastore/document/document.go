@@ -199,7 +199,7 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 	info, ok := model.LookupDocument(head.APIVersion, head.Kind)
 	if !ok || !info.Resource {
 		return nil, d.fail(d.lineOf(append(slices.Clone(path), "kind")),
-			fmt.Errorf("kind = %q: must be one of %s", head.Kind, resourceKinds()))
+			unknownKind(head.Kind))
 	}
 	if head.APIVersion != "" && head.APIVersion != info.APIVersion {
 		return nil, d.fail(d.lineOf(append(slices.Clone(path), "apiVersion")),
@@ -249,6 +249,14 @@ func revisionIn(k model.Kind, resourceVersion string) (int64, error) {
 		}
 	}
 	return strconv.ParseInt(resourceVersion, 10, 64)
+}
+
+// unknownKind has the kind that is meant perhaps, or else all of them.
+func unknownKind(kind string) error {
+	if hint := model.KindHint(kind); hint != "" {
+		return fmt.Errorf("kind = %q is not known: %s", kind, hint)
+	}
+	return fmt.Errorf("kind = %q: must be one of %s", kind, resourceKinds())
 }
 
 func resourceKinds() string {

@@ -93,7 +93,12 @@ func TestMistakesInDocuments(t *testing.T) {
 		{"number out of range", "kind: BGPConfiguration\nmetadata: {name: b}\nspec:\n  listenPort: 70000\n",
 			[]string{"line 4: spec.listenPort"}},
 		{"unknown kind", first + "kind: Teer\nmetadata: {name: b}\n",
-			[]string{`document 2, line 4: kind = "Teer": must be one of Node, IPPool`}},
+			[]string{`document 2, line 4: kind = "Teer" is not known: did you mean Tier?`}},
+		{"kind like none", first + "kind: Pigeon\nmetadata: {name: b}\n",
+			[]string{`document 2, line 4: kind = "Pigeon": must be one of Node, IPPool`}},
+		{"kind of another product", first + "apiVersion: cilium.io/v2\nkind: CiliumBGPClusterConfig\n",
+			[]string{`document 2, line 5: kind = "CiliumBGPClusterConfig" is not known: it is another product's; the ` +
+				"kind for that is BGPPeer here"}},
 		{"kind that users do not write", "kind: IPAMBlock\n", []string{`kind = "IPAMBlock"`}},
 		{"no kind", "metadata: {name: b}\n", []string{"document 1, line 1: kind is missing"}},
 		{"API version", "kind: Tier\napiVersion: projectcalico.org/v9\n",

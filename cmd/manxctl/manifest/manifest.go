@@ -16,6 +16,22 @@ import (
 type Document struct {
 	Source string // file, or "standard input"
 	Object *model.Object
+
+	text document.Object
+}
+
+// Invalid returns the rules that err, an error about the object, names as broken, each with the file and line of its
+// field; err itself with the file if it is no *model.InvalidError.
+func (d Document) Invalid(err error) []error {
+	var invalid *model.InvalidError
+	if !errors.As(err, &invalid) {
+		return []error{fmt.Errorf("%s: %w", d.Source, err)}
+	}
+	var errs []error
+	for _, f := range invalid.Fields {
+		errs = append(errs, fmt.Errorf("%s:%d: %s is invalid: %w", d.Source, d.text.Line(f.Field), invalid.Key, f))
+	}
+	return errs
 }
 
 // Source is a file, or standard input, with its content.
@@ -89,13 +105,24 @@ func filesOf(dir string, recursive bool) ([]string, error) {
 
 // decode is strict.
 func (s Source) decode() ([]Document, []error) {
-	objects, err := document.Parse(s.Text)
-	if err != nil {
-		return nil, mistakes(s.Name, err)
+	var docs []Document
+	var errs []error
+	for text, err := range document.Objects(s.Text) {
+		var o *model.Object
+		if err == nil {
+			o, err = text.Decode()
+		}
+		if err != nil {
+			errs = append(errs, mistakes(s.Name, err)...)
+			continue
+		}
+		docs = append(docs, Document{Source: s.Name, Object: o, text: text})
 	}
-	docs := make([]Document, len(objects))
-	for i, o := range objects {
-		docs[i] = Document{Source: s.Name, Object: o}
+	switch {
+	case len(errs) > 0:
+		return nil, errs
+	case len(docs) == 0:
+		return nil, []error{fmt.Errorf("%s: there is no object in the input", s.Name)}
 	}
 	return docs, nil
 }

@@ -119,6 +119,9 @@ func (e *explanation) follow() {
 	e.packet = ruleset.Packet{Source: a.Source.Address, Destination: a.Destination.Address, Protocol: a.Flow.Protocol,
 		SourcePort: a.Flow.SourcePort, DestinationPort: a.Flow.Port, ICMPType: a.Flow.ICMPType,
 		ICMPCode: a.Flow.ICMPCode, HopLimit: hopLimit(a.Flow)}
+	if _, known := protocolNames[a.Flow.Protocol]; !known {
+		e.note("%[1]d is the number of an IP protocol; port %[1]d is tcp/%[1]d or udp/%[1]d", a.Flow.Protocol)
+	}
 	if hasPorts(a.Flow.Protocol) && a.Flow.Port == 0 {
 		e.note("no port was given: rules about ports do not match; use %s/PORT",
 			ProtocolName(a.Flow.Protocol))

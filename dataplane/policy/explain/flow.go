@@ -61,7 +61,13 @@ func ParseFlow(text string) (Flow, error) {
 	}
 	if f.Protocol == 0 {
 		n, err := strconv.ParseUint(name, 10, 8)
-		if err != nil || n == 0 {
+		port, _ := strconv.ParseUint(name, 10, 16)
+		switch {
+		case (err != nil || n == 0) && port > 0 && !more:
+			return f, fmt.Errorf("%q is not a protocol; did you mean tcp/%d? %s", text, port, want)
+		case (err != nil || n == 0) && !more:
+			return f, fmt.Errorf("%q is not a protocol: %s", text, want)
+		case err != nil || n == 0:
 			return f, fmt.Errorf("%q: %q is not a protocol: %s", text, name, want)
 		}
 		f.Protocol = uint8(n)

@@ -1,0 +1,110 @@
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestMistakes checks that the error of a wrong command line names the mistake and what is meant.
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	s := shell{t: t}
+	for _, c := range []struct {
+		args string
+		text string
+	}{
+		{"aply -f x", `unknown command "aply" for "manxctl"; did you mean "apply"?`},
+		{"validate -f x", `unknown command "validate" for "manxctl"; did you mean "apply --dry-run"?`},
+		{"gett peers", `did you mean "get"?`},
+		{"drain n1", `did you mean "node drain"?`},
+		{"node drian n1 --timeout=1s", `unknown command "drian" for "manxctl node"; did you mean "node drain"?`},
+		{"nodes drain", `did you mean "node"?`},
+		{"ipam release", `did you mean "ipam releases"?`},
+		{"help gett", `did you mean "get"?`},
+		{"--vresion", "unknown flag: --vresion"},
+		{"get peers --dwon", "unknown flag: --dwon"},
+		{"status extra", `manxctl status takes no argument: "extra"`},
+		{"loglevel verbose", `log level "verbose": want debug, info, warn or error`},
+		{"get IPool", `kind "IPool" is not known: did you mean IPPool?`},
+		{"get bgppers", `did you mean BGPPeer?`},
+		{"get CiliumNetworkPolicies", "it is another product's; the kind for that is NetworkPolicy here"},
+		{"get AdminNetworkPolicy", "the kind for that is ClusterNetworkPolicy or GlobalNetworkPolicy here"},
+		{"explain web db 80 tcp", `"tcp" is too much`},
+		{"apply -f x --dry-run=maybe", "want none, client, server"},
+	} {
+		r := s.run(strings.Fields(c.args)...)
+		if r.code != 2 || !strings.Contains(r.err, c.text) || r.out != "" {
+			t.Errorf("%s: exit code %d, want 2; %q, want %q", c.args, r.code, r.err, c.text)
+		}
+	}
+	if r := s.run("help", "node", "drain"); r.code != 0 || r.out != s.must("node", "drain", "--help") {
+		t.Errorf("help node drain: exit code %d\n%s%s", r.code, r.out, r.err)
+	}
+	if out := s.must("--version"); !strings.HasPrefix(out, "manxctl dev (commit unknown, Go ") {
+		t.Errorf("--version prints %q", out)
+	}
+	if out := s.must("__complete", "help", "node", "dra"); !strings.Contains(out, "drain\t") {
+		t.Errorf("help completes with %s", out)
+	}
+}
+
+const invalidPeers = `apiVersion: projectcalico.org/v3
+kind: BGPPeer
+metadata: {name: good}
+spec: {peerIP: 10.0.1.1, asNumber: 65001}
+---
+apiVersion: projectcalico.org/v3
+kind: BGPPeer
+metadata: {name: bad}
+spec:
+  asNumber: 65001
+  peerIP: 10.0.1.300
+`
+
+// TestFilesAreCheckedWithoutDatastore: a value that breaks a rule is reported with file and line, and no datastore is
+// needed for that.
+func TestFilesAreCheckedWithoutDatastore(t *testing.T) {
+	t.Parallel()
+	s := shell{t: t}
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	if err := os.WriteFile(bad, []byte(invalidPeers), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const rule = `bad.yaml:11: BGPPeer bad is invalid: spec.peerIP = "10.0.1.300": must be an IP address`
+	for _, verb := range []string{"create", "apply", "replace"} {
+		s.run(verb, "-f", bad, "--dry-run").want(t, 1, "", rule)
+		s.run(verb, "-f", bad).want(t, 1, "", rule, "no datastore is set")
+	}
+	s.run("diff", "-f", bad).want(t, 1, "", rule, "no datastore is set")
+	good, _, _ := strings.Cut(invalidPeers, "---\n")
+	s.pipe(good, "apply", "-f", "-", "--dry-run=client").want(t, 0, "bgppeer/good valid (dry run)\n")
+}
+
+// TestDryRunAndDiff: neither writes, both say what apply would do, and later documents see earlier ones.
+func TestDryRunAndDiff(t *testing.T) {
+	t.Parallel()
+	s, _ := newShell(t)
+	const kept = "apiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: tor}\n" +
+		"spec: {peerIP: 10.0.1.1, asNumber: 65001}\n"
+	s.mustPipe(kept, "create", "-f", "-")
+	changed := strings.Replace(kept, "65001", "65002", 1)
+	more := "---\napiVersion: projectcalico.org/v3\nkind: Tier\nmetadata: {name: platform}\nspec: {order: 5}\n" +
+		"---\n" + resource("GlobalNetworkPolicy", "name: platform.web", "tier: platform, selector: all()")
+	s.pipe(changed+more, "apply", "-f", "-", "--dry-run=server").want(t, 0, "bgppeer/tor configured (server dry run)\n"+
+		"tier/platform created (server dry run)\nglobalnetworkpolicy/platform.web created (server dry run)\n")
+	s.pipe(changed, "create", "-f", "-", "--dry-run=server").want(t, 1, "", "exists")
+	s.pipe(kept, "diff", "-f", "-").want(t, 0, "")
+	r := s.pipe(changed+more, "diff", "-f", "-")
+	for _, line := range []string{"--- stored BGPPeer tor\n", "-  asNumber: 65001\n", "+  asNumber: 65002\n",
+		"+++ files  Tier platform\n", "+  order: 5\n"} {
+		if r.code != 3 || !strings.Contains(r.out, line) {
+			t.Errorf("exit code %d, want 3, and %q:\n%s%s", r.code, line, r.out, r.err)
+		}
+	}
+	s.pipe(invalidPeers, "diff", "-f", "-").want(t, 1, s.pipe(strings.Split(invalidPeers, "---\n")[0], "diff", "-f",
+		"-").out, "standard input:11: BGPPeer bad is invalid")
+	s.run("get", "bgppeers", "--no-headers").want(t, 0, "tor   10.0.1.1   (global)   65001\n") // nothing was written
+	s.run("get", "gnp").want(t, 0, "", "No globalnetworkpolicies found.")
+}
