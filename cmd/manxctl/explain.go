@@ -3,12 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"slices"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
-	"github.com/manxnet/manx/cmd/manxctl/manifest"
-	"github.com/manxnet/manx/cmd/manxctl/plan"
+	"github.com/manxnet/manx/cmd/manxctl/policytest"
 	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/policy/explain"
@@ -21,6 +20,7 @@ type explainOptions struct {
 	files  files
 	output string
 	ipv6   bool
+	expect string
 	live   liveOptions
 }
 
@@ -48,17 +48,21 @@ of other programs too, and each verdict is compared with the explanation. Send t
 Packets of established connections do not count, since policy is not evaluated for them.
 
 Exit codes: 0 explained, with either verdict, and with --live the kernel agrees; 1 error, such as an end that does not
-exist, or with --live the kernel disagrees or no packet came; 2 usage.`,
+exist, or with --live the kernel disagrees or no packet came; 2 usage; 5 with --expect the verdict is another.`,
 		Example: `  manxctl explain shop/web-0 shop/db-0 tcp/5432
   manxctl explain 10.0.0.7 shop/web-0 tcp/80 -o json
   manxctl explain pod/shop/web-0 node/node-2 icmp
   manxctl explain shop/web-0 shop/db-0 tcp/5432 --live
+  manxctl explain shop/web-0 shop/db-0 tcp/5432 --expect allow
   manxctl explain shop/web-0 8.8.8.8 udp/53 -f cluster/`,
 		Args: sourceAndDestination,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			changed := cmd.Flags().Changed("live-timeout") || cmd.Flags().Changed("live-packets")
 			if err := o.live.check(len(o.files.paths) > 0, changed); err != nil {
 				return err
+			}
+			if _, err := policytest.ParseVerdict(cmp.Or(o.expect, "allow")); err != nil {
+				return usagef("--expect %v", err)
 			}
 			return c.explainFlow(cmd.Context(), o, args)
 		},
@@ -69,6 +73,9 @@ exist, or with --live the kernel disagrees or no packet came; 2 usage.`,
 	cmd.Flags().DurationVar(&o.live.timeout, "live-timeout", liveTimeout, "how long to wait for packets")
 	cmd.Flags().Uint32Var(&o.live.packets, "live-packets", livePackets, "how many packets to wait for")
 	cmd.Flags().BoolVarP(&o.ipv6, "ipv6", "6", false, "IPv6 where both ends have both families")
+	cmd.Flags().StringVar(&o.expect, "expect", "", "allow or deny: end with exit code 5 if policy does otherwise")
+	_ = cmd.RegisterFlagCompletionFunc("expect", cobra.FixedCompletions([]string{"allow", "deny"},
+		cobra.ShellCompDirectiveNoFileComp))
 	outputFlag(cmd, &o.output, planText, table.JSON, table.YAML)
 	return cmd
 }
@@ -115,30 +122,52 @@ func (c *cli) explainFlow(ctx context.Context, o explainOptions, args []string) 
 	case err != nil:
 		return err
 	case format != planText && !o.live.on:
-		return c.printStructured(format, answer)
-	case format == planText:
-		if err := writeExplanation(c.out, answer); err != nil || !o.live.on {
+		if err := c.printStructured(format, answer); err != nil {
 			return err
 		}
+		return o.asExpected(answer)
+	case format == planText:
+		if err := writeExplanation(c.out, answer); err != nil {
+			return err
+		}
+		if !o.live.on {
+			return o.asExpected(answer)
+		}
 	}
-	return c.confirm(ctx, o.live, format, &manxv1.TraceFlowRequest{Source: args[0], Destination: args[1], Flow: flow,
+	err = c.confirm(ctx, o.live, format, &manxv1.TraceFlowRequest{Source: args[0], Destination: args[1], Flow: flow,
 		Ipv6: o.ipv6}, answer)
+	if err != nil {
+		return err
+	}
+	return o.asExpected(answer)
+}
+
+// asExpected compares the verdict of policy with that of --expect. A base chain of another program that drops the
+// packet for certain counts as deny.
+func (o explainOptions) asExpected(x *manxv1.Explanation) error {
+	if o.expect == "" {
+		return nil
+	}
+	want, err := policytest.ParseVerdict(o.expect)
+	if err != nil {
+		return err
+	}
+	arrives := x.GetAllowed()
+	for _, other := range x.GetOthers() {
+		arrives = arrives && !other.GetCertain()
+	}
+	if arrives == want {
+		return nil
+	}
+	return &exitErr{exitUnexpected, fmt.Sprintf("the verdict is not %s, which --expect wants", o.expect)}
 }
 
 // explainFiles evaluates a question from files only.
 func (c *cli) explainFiles(o explainOptions, q explain.Question) (*manxv1.Explanation, error) {
-	var sources []manifest.Source
-	var errs []error
-	for _, p := range o.files.paths {
-		s, e := manifest.Read(p, c.in, o.files.recursive)
-		sources, errs = append(sources, s...), append(errs, e...)
+	objects, err := c.storedFrom(o.files)
+	if err != nil {
+		return nil, err
 	}
-	if len(errs) > 0 {
-		return nil, c.report(errs)
-	}
-	state := plan.Read(sources, "kube-system")
-	objects, remarks := state.AsStored()
-	c.complain(slices.Concat(state.Remarks, remarks))
 	answer, err := explain.Explain(explain.Computed(objects, policy.Config{Budget: policy.DefaultBudget}), q)
 	if err != nil {
 		return nil, err

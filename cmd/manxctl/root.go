@@ -17,6 +17,8 @@ const (
 	exitUsage     = 2
 	exitDifferent = 3
 	exitUnhealthy = 4
+	// exitUnexpected: policy decides otherwise than --expect or a test wants.
+	exitUnexpected = 5
 )
 
 // cli is the state that all commands share.
@@ -100,9 +102,9 @@ func (c *cli) root() *cobra.Command {
 	c.etcd.add(f)
 	root.AddCommand(
 		c.getCommand(), c.describeCommand(), c.applyCommand(), c.createCommand(), c.replaceCommand(), c.deleteCommand(),
-		c.diffCommand(), c.planCommand(), c.explainCommand(), c.dumpCommand(), c.statusCommand(), c.healthCommand(),
-		c.nodeCommand(), c.routesCommand(), c.watchCommand(), c.dropsCommand(), c.logLevelCommand(), c.resyncCommand(),
-		c.resetCommand(), c.clearCommand(), c.retryCommand(), c.ipamCommand(), c.versionCommand(),
+		c.diffCommand(), c.planCommand(), c.explainCommand(), c.testCommand(), c.dumpCommand(), c.statusCommand(),
+		c.healthCommand(), c.nodeCommand(), c.routesCommand(), c.watchCommand(), c.dropsCommand(), c.logLevelCommand(),
+		c.resyncCommand(), c.resetCommand(), c.clearCommand(), c.retryCommand(), c.ipamCommand(), c.versionCommand(),
 	)
 	return root
 }

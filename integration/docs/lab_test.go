@@ -98,8 +98,9 @@ spec: {orchestrator: k8s, node: node-1, pod: other, endpoint: eth0, interfaceNam
 const (
 	peers = `{"apiVersion": "projectcalico.org/v3", "kind": "BGPPeer", "metadata": {"name": "spine"},
  "spec": {"peerIP": "10.0.1.77", "asNumber": 65077}}`
-	pool = `{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: more}, spec: {cidr: 10.245.0.0/16}}`
-	node = `{apiVersion: projectcalico.org/v3, kind: Node, metadata: {name: node-1},
+	policyTests = "- {from: shop/web, to: shop/db, port: tcp/5432, expect: deny}"
+	pool        = `{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: more}, spec: {cidr: 10.245.0.0/16}}`
+	node        = `{apiVersion: projectcalico.org/v3, kind: Node, metadata: {name: node-1},
  spec: {bgp: {ipv4Address: 10.200.1.11/24}}}`
 )
 
@@ -193,7 +194,7 @@ func (e *example) fillFolder(t *testing.T) {
 	}
 	for name, text := range map[string]string{"world/world.yaml": world, "world/documented.yaml": documented,
 		"pools-and-peers.yaml": pool + "\n---\n" + peers, "pool.yaml": pool, "peers.yaml": peers, "peers.json": peers,
-		"nodes.yaml": node, "change.yaml": peers, "policies/world.yaml": world,
+		"policy-tests.yaml": policyTests, "nodes.yaml": node, "change.yaml": peers, "policies/world.yaml": world,
 		"cluster/world.yaml": world, "cluster/node.yaml": node, "cluster/sub/peers.json": peers,
 		"new/node.yaml": node, "new/peers.yaml": peers, "current/node.yaml": node,
 		"current/world.yaml": world} {
@@ -244,7 +245,9 @@ func (e *example) try(t *testing.T, c command) {
 		codes = []int{124}
 	case has("retry"):
 		codes = []int{0, 4} // 4: something still fails, such as the pods that have no interface
-	case has("plan"):
+	case has("test"), has("--expect"):
+		codes = []int{0, 5} // 5: a verdict is another
+	case has("plan"), has("diff"):
 		codes = []int{0, 3} // 3: the change changes something
 	case has("create"):
 		c.text = "manxctl delete -s -R -f cluster/ -f pool.yaml && " + c.text

@@ -1,0 +1,2 @@
+// Package policytest reads files of expected verdicts and compares them with those of policy.
+package policytest
