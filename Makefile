@@ -43,10 +43,12 @@ sbom: programs ## bin/*.cdx.json (CycloneDX) and bin/licenses, an error if they 
 vulncheck: programs ## known vulnerabilities in the linked code (the script's status: 3 some, 75 database out of reach)
 	@integration/supply/vulncheck
 
+# It builds what its nodes run, once: the same flags for all share what the compiler keeps.
 .PHONY: demo
-demo: build ## three nodes and a BIRD top-of-rack in network namespaces (KEEP=1 leaves them running; root)
+demo: ## three nodes and a BIRD top-of-rack in network namespaces (KEEP=1 leaves them running; root)
 	@$(NEED) iproute2 iputils-ping bird2 gobgpd
-	$(GO) run ./integration/demo $(if $(KEEP),--keep)
+	$(GO) build $(REPRODUCIBLE) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manxd ./cmd/manxctl ./cmd/manx-cni
+	$(GO) run $(REPRODUCIBLE) ./integration/demo $(if $(KEEP),--keep)
 
 .PHONY: demo-down
 demo-down: ## remove the lab of `make demo KEEP=1` (root)

@@ -35,6 +35,7 @@ var testMethods = []testMethod{
 	{"sudo go run", checkGo, "TestKernelGivesTheCells and `make conformance` run it"},
 	{"go run", checkGo, "`make test-k8s-e2e` and the tests run these programs"},
 	{"go test", checkGo, "make test runs it"},
+	{"go build", checkGo, "make programs and make demo run it"},
 	{"go", checkHelp, "a command of Go"},
 	{"BENCH=", checkBenchmark, "benchmarks take minutes"},
 	{"helm show", checkChart, ""},
