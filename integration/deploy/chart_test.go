@@ -53,7 +53,12 @@ var settings = map[string][]string{
 		"policy.enabled=false", "policy.counters=true", "policy.flowLog=-", "kubernetesAPI.host=10.0.0.1",
 		"image.digest=sha256:" + strings.Repeat("0", 64), "extraEnv[0].name=MANX_BMP_COLLECTOR",
 		"extraEnv[0].value=10.0.0.9:1790", "updateStrategy.rollingUpdate.maxUnavailable=10%",
-		"podAnnotations.a=b", "podLabels.c=d", "image.pullSecrets[0].name=registry"},
+		"podAnnotations.a=b", "podLabels.c=d", "image.pullSecrets[0].name=registry",
+		"global.imagePullSecrets={mirror}",
+		"global.imageRegistry=mirror.example.com:5000", "podSecurityContext.seLinuxOptions.type=spc_t",
+		"extraEnv[1].name=IP", "extraEnv[1].value=10.0.0.7", "metrics.dashboards.enabled=true",
+		"extraVolumes[0].name=control", "extraVolumes[0].secret.secretName=control",
+		"extraVolumeMounts[0].name=control", "extraVolumeMounts[0].mountPath=/control"},
 }
 
 // render returns the objects of the chart with settings. The test ends if helm reports an error.
@@ -113,12 +118,32 @@ func TestChartIsAccepted(t *testing.T) {
 				}
 				file.WriteString("---\n" + string(text))
 			}
-			cmd := exec.Command(kubectl, "--kubeconfig", config, "apply", "--dry-run=server", "--validate=strict", "-f",
-				"-")
-			cmd.Stdin = &file
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Errorf("%v: %s", err, out)
+			text := file.String()
+			apply := func(args ...string) string {
+				cmd := exec.Command(kubectl, append([]string{"--kubeconfig", config}, append(args, "-f", "-")...)...)
+				cmd.Stdin = strings.NewReader(text)
+				out, err := cmd.CombinedOutput()
+				if err != nil {
+					t.Errorf("%v: %v: %s", args, err, out)
+				}
+				return string(out)
 			}
+			apply("apply", "--dry-run=server", "--validate=strict")
+			if name != "defaults" && name != "everything" {
+				return
+			}
+			// Argo CD and Flux render without a cluster and apply on the server, again and again.
+			version := []string{"get", "-o", "jsonpath={.items[*].metadata.resourceVersion}"}
+			apply("apply", "--server-side", "--validate=strict")
+			before := apply(version...)
+			apply("apply", "--server-side")
+			if after := apply(version...); after != before || len(strings.Fields(after)) < 10 {
+				t.Errorf("the same objects, applied again, have other versions: %s, then %s", before, after)
+			}
+			if out := apply("diff", "--server-side"); out != "" {
+				t.Errorf("applied objects differ: %s", out)
+			}
+			apply("delete", "--wait=false")
 		})
 	}
 	for _, args := range [][]string{{"-f", "../../deploy/manifests/manx-kubernetes.yaml"},
@@ -162,11 +187,112 @@ func TestWrongValues(t *testing.T) {
 		"admission.policies=maybe":                       "at '/admission/policies': value must be one of",
 		"admission.annotationWriters={a'b}":              "at '/admission/annotationWriters/0'",
 		"datastore=etcd,etcd.configMap=,etcd.endpoints=": "datastore=etcd needs etcd.endpoints",
+		"updateStrategy.rollingUpdate.maxUnavailable=0":  "/maxUnavailable': minimum: got 0, want 1",
+		"updateStrategy.rollingUpdate.maxUnavailable=0%": "at '/updateStrategy/rollingUpdate/maxUnavailable'",
+		"podLabels.k8s-app=manx":                         "at '/podLabels/k8s-app': false schema",
+		`podLabels.app\.kubernetes\.io/name=x`:           "at '/podLabels/app.kubernetes.io~1name': false schema",
+		"podLabels.a=b c":                                "at '/podLabels/a'",
+		"pools.ipv4.cidr=10.244.0.0/33":                  "at '/pools/ipv4/cidr'",
+		"pools.ipv4.cidr=10.244.0/16":                    "at '/pools/ipv4/cidr'",
+		"pools.ipv6.cidr=fd00::/129":                     "at '/pools/ipv6/cidr'",
+		"pools.ipv6.cidr=10.244.0.0/16":                  "at '/pools/ipv6/cidr'",
+		"affinity.nodeAffinity=x":                        "at '/affinity/nodeAffinity': got string, want object",
+		"affinity.nodeAfinity.x=y":                       "at '/affinity': additional properties 'nodeAfinity'",
+		"tolerations[0].operator=Any":                    "at '/tolerations/0/operator'",
+		"policy.flowLog=flows":                           "at '/policy/flowLog'",
+		"policy.flowLog=/var/log/flows":                  "is in no folder of extraVolumeMounts",
+		"global.imageRegistry=https://mirror":            "at '/global/imageRegistry'",
+		"global.imagePullSecrets={A_B}":                  "at '/global/imagePullSecrets/0'",
+		"extraEnv[0].name=A,extraEnv[1].name=A":          "extraEnv has the variable A twice",
+		"extraVolumes[0].name=run-manx":                  "at '/extraVolumes/0/name'",
+		"podSecurityContext.seLinuxOptions.typ=x":        "at '/podSecurityContext/seLinuxOptions'",
+		"podSecurityContext.runAsUser=5":                 "at '/podSecurityContext/runAsUser'",
 	} {
 		out, err := helm(t, "template", "manx", chart, "--set", value)
 		if err == nil || !strings.Contains(out, says) {
 			t.Errorf("%s: %v, and helm prints %q, want %q", value, err, out, says)
 		}
+	}
+}
+
+// What users of other charts set has its effect here, too.
+func TestCommonValues(t *testing.T) {
+	objects := render(t, append(slices.Clone(settings["everything"]), "controllers=auto",
+		"policy.flowLog=/control/flows", "image.repository=docker.io/manxnet/manx", "image.digest=",
+		"extraEnv[2].name=NODENAME", "extraEnv[2].value=n1",
+		"image.pullSecrets[1].name=mirror", "metrics.dashboards.labels.folder=net"))
+	var pods []corev1.PodSpec
+	for _, d := range find[appsv1.DaemonSet](t, objects, "DaemonSet") {
+		pods = append(pods, d.Spec.Template.Spec)
+		if o := d.Spec.Template.Spec.SecurityContext; o.SELinuxOptions == nil || o.SELinuxOptions.Type != "spc_t" ||
+			o.SeccompProfile == nil || o.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+			t.Errorf("the security context is %+v", o)
+		}
+		last := d.Spec.Template.Spec.Containers[0].VolumeMounts
+		if m := last[len(last)-1]; m.Name != "control" || m.MountPath != "/control" {
+			t.Errorf("the last mount is %+v", m)
+		}
+		volumes := d.Spec.Template.Spec.Volumes
+		if v := volumes[len(volumes)-1]; v.Name != "control" || v.Secret == nil || v.Secret.SecretName != "control" {
+			t.Errorf("the last volume is %+v", v)
+		}
+	}
+	for _, d := range find[appsv1.Deployment](t, objects, "Deployment") {
+		pods = append(pods, d.Spec.Template.Spec)
+	}
+	if len(pods) != 2 {
+		t.Fatalf("%d kinds of pods, want two", len(pods))
+	}
+	env := func(c corev1.Container, name string) string {
+		value := "not set"
+		for _, e := range c.Env {
+			if e.Name == name {
+				value = e.Value + e.ValueFrom.String()
+			}
+		}
+		return strings.TrimSuffix(value, "nil")
+	}
+	for _, p := range pods {
+		secrets := []corev1.LocalObjectReference{{Name: "mirror"}, {Name: "registry"}}
+		if !slices.Equal(p.ImagePullSecrets, secrets) {
+			t.Errorf("the pull secrets are %v", p.ImagePullSecrets)
+		}
+		for _, c := range slices.Concat(p.InitContainers, p.Containers) {
+			if !strings.HasPrefix(c.Image, "mirror.example.com:5000/manxnet/manx:v") {
+				t.Errorf("%s: the image is %s", c.Name, c.Image)
+			}
+			seen := map[string]bool{}
+			for _, e := range c.Env {
+				if seen[e.Name] {
+					t.Errorf("%s: %s is twice in the list", c.Name, e.Name)
+				}
+				seen[e.Name] = true
+			}
+			if ip := env(c, "IP"); ip != "10.0.0.7" {
+				t.Errorf("%s: IP is %s", c.Name, ip)
+			}
+		}
+	}
+	if name := env(pods[0].Containers[0], "NODENAME"); name != "n1" {
+		t.Errorf("manxd: NODENAME is %s", name)
+	}
+	if name := env(pods[1].Containers[0], "NODENAME"); !strings.Contains(name, "metadata.name") {
+		t.Errorf("the controllers: NODENAME is %s", name)
+	}
+	maps := find[corev1.ConfigMap](t, objects, "ConfigMap")
+	for _, m := range maps {
+		if m.Labels["grafana_dashboard"] != "1" || m.Labels["folder"] != "net" || len(m.Data) != 1 {
+			t.Errorf("%s: labels %v, %d files", m.Name, m.Labels, len(m.Data))
+		}
+		for name, text := range m.Data {
+			want, err := os.ReadFile("../../deploy/grafana/" + strings.TrimPrefix(name, "manx-"))
+			if err != nil || text != string(want) {
+				t.Errorf("%s is no dashboard of deploy/grafana: %v", name, err)
+			}
+		}
+	}
+	if files, err := filepath.Glob("../../deploy/grafana/*.json"); err != nil || len(maps) != len(files) {
+		t.Errorf("%d ConfigMaps for the dashboards %v", len(maps), files)
 	}
 }
 

@@ -10,12 +10,46 @@ k8s-app: manx-node
 app.kubernetes.io/name: manx
 {{- end }}
 
+{{- /* With global.imageRegistry, the registry in the repository's name counts no more. */ -}}
 {{- define "manx.image" -}}
-{{- if .Values.image.digest -}}
-{{ .Values.image.repository }}@{{ .Values.image.digest }}
-{{- else -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- $repository := .Values.image.repository -}}
+{{- with (.Values.global).imageRegistry -}}
+{{- $repository = printf "%s/%s" . (regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" $repository "") -}}
 {{- end -}}
+{{- if .Values.image.digest -}}
+{{ $repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ $repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{- define "manx.pullSecrets" -}}
+{{- $names := list -}}
+{{- range concat (default list (.Values.global).imagePullSecrets) .Values.image.pullSecrets -}}
+{{- if kindIs "string" . -}}
+{{- $names = append $names . -}}
+{{- else -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- end -}}
+{{- with uniq $names -}}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end -}}
+{{- end }}
+
+{{- /* The list of variables .env without those that .extra names, then .extra: a name twice in the list would be refused by
+       server-side apply. */ -}}
+{{- define "manx.override" -}}
+{{- $names := dict -}}
+{{- range .extra }}{{ $_ := set $names .name true }}{{ end -}}
+{{- $list := list -}}
+{{- range fromYamlArray .env -}}
+{{- if not (hasKey $names .name) }}{{ $list = append $list . }}{{ end -}}
+{{- end -}}
+{{- with concat $list .extra }}{{ toYaml . }}{{ end -}}
 {{- end }}
 
 {{- /* Where the API is, and the namespaces in which a calico-node counts: of manxd and of the installation of the plugin. */ -}}
