@@ -215,6 +215,41 @@ func TestWrongValues(t *testing.T) {
 	}
 }
 
+// Each value has a description in the schema and a row in the chart's README.
+func TestValuesAreDescribed(t *testing.T) {
+	read := func(name string) []byte {
+		text, err := os.ReadFile(filepath.Join(chart, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	readme, rows := string(read("README.md")), 0
+	var check func(path string, values any, schema map[string]any)
+	check = func(path string, values any, schema map[string]any) {
+		properties, _ := schema["properties"].(map[string]any)
+		if fields, ok := values.(map[string]any); ok && (path == "" || schema["additionalProperties"] == false) {
+			for name, value := range fields {
+				of, _ := properties[name].(map[string]any)
+				check(strings.TrimPrefix(path+"."+name, "."), value, of)
+			}
+			return
+		}
+		text, _ := schema["description"].(string)
+		if len(properties) > 0 && path == "global" {
+			return // it may have values of other charts
+		}
+		row := strings.Contains(readme, "| `"+path+"` | ") && strings.Contains(readme, " | "+text+" |")
+		if rows++; text == "" || !row {
+			t.Errorf("%s: description %q, or no row of README.md", path, text)
+		}
+	}
+	check("", decode(t, read("values.yaml")).Object, decode(t, read("values.schema.json")).Object)
+	if rows < 60 {
+		t.Errorf("only %d values", rows)
+	}
+}
+
 // What users of other charts set has its effect here, too.
 func TestCommonValues(t *testing.T) {
 	objects := render(t, append(slices.Clone(settings["everything"]), "controllers=auto",
