@@ -215,6 +215,47 @@ func TestWrongValues(t *testing.T) {
 	}
 }
 
+// In another namespace all objects are there, except the Role for kubeadm's settings, and the policies are about the
+// accounts there. kustomize cannot do that, as the page says.
+func TestAnotherNamespace(t *testing.T) {
+	out, err := helm(t, "template", "manx", chart, "--namespace", "net")
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	moved := 0
+	for document := range strings.SplitSeq(out, "\n---\n") {
+		o := decode(t, []byte(document))
+		if namespace := o.GetNamespace(); o.GetName() == "manx-node-detect" && namespace != "kube-system" ||
+			o.GetName() != "manx-node-detect" && namespace != "" && namespace != "net" {
+			t.Errorf("%s %s is in %s", o.GetKind(), o.GetName(), namespace)
+		} else if namespace == "net" {
+			moved++
+		}
+	}
+	const account = "system:serviceaccount:%s:manx-node'"
+	if moved < 5 || strings.Count(out, fmt.Sprintf(account, "net")) < 5 ||
+		strings.Contains(out, fmt.Sprintf(account, "kube-system")) {
+		t.Errorf("%d objects are in the namespace, or the policies are about other accounts", moved)
+	}
+	base := t.TempDir()
+	for _, name := range []string{"kustomization.yaml", "manx-kubernetes.yaml"} {
+		text, err := os.ReadFile("../../deploy/kustomize/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "kustomization.yaml" {
+			text = append(text, "namespace: net\n"...)
+		}
+		if err := os.WriteFile(filepath.Join(base, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	built, err := exec.Command(filepath.Join(apiserver.Programs(), "kubectl"), "kustomize", base).CombinedOutput()
+	if err != nil || !strings.Contains(string(built), fmt.Sprintf(account, "kube-system")) {
+		t.Errorf("kustomize changes the policies, against the page: %v", err)
+	}
+}
+
 // Each value has a description in the schema and a row in the chart's README.
 func TestValuesAreDescribed(t *testing.T) {
 	read := func(name string) []byte {

@@ -41,6 +41,7 @@ var testMethods = []testMethod{
 	{"helm show", checkChart, ""},
 	{"helm install", checkChart, "TestCluster installs the chart in a cluster"},
 	{"helm upgrade", checkChart, "TestCluster upgrades the chart in a cluster"},
+	{"helm template", checkChart, "TestAnotherNamespace renders it"},
 	{"helm rollback", checkFiles, "TestUpgradeAndRollback rolls a release back"},
 	{"helm uninstall", checkFiles, "TestCluster uninstalls the chart from a cluster"},
 	{"kubeadm", checkFiles, "the clusters of the tests are made without kubeadm"},
