@@ -41,7 +41,11 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require golang.org/x/telemetry v0.0.0-20260924152758-ed294f943157 // indirect
+require (
+	github.com/moby/spdystream v0.5.1 // indirect
+	github.com/mxk/go-flowrate v0.0.0-20140419014527-cca7078d478f // indirect
+	golang.org/x/telemetry v0.0.0-20260924152758-ed294f943157 // indirect
+)
 
 require (
 	github.com/BurntSushi/toml v1.5.0 // indirect

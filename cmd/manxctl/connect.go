@@ -53,6 +53,9 @@ func (c *cli) open(ctx context.Context) (datastore.Store, error) {
 	s.Over, s.OverKube, s.RunDir = c.etcd.overrides, c.etcd.kube, filepath.Dir(c.socket)
 	s.OverKube.UserAgent = kubernetes.UserAgent("manxctl", version)
 	s.Over.Endpoints = etcd.SplitEndpoints(c.etcd.endpoints)
+	if c.plugin && s.Type == "" && len(s.Etcd.Endpoints)+len(s.Over.Endpoints) == 0 {
+		s.Type, s.RunDir = connect.Kubernetes, "" // and not the datastore of a manxd on this host
+	}
 	s.Warn = func(text string) {
 		fmt.Fprintln(c.err, "Warning:", text) //nolint:errcheck // nowhere to report it
 	}
@@ -62,4 +65,14 @@ func (c *cli) open(ctx context.Context) (datastore.Store, error) {
 			"--kubeconfig, KUBECONFIG or a file with --config", err)
 	}
 	return store, err
+}
+
+// contextNamespace returns the namespace of the kubeconfig's context; empty if it names none. The errors of the
+// kubeconfig are those of open.
+func (c *cli) contextNamespace() string {
+	kube, err := c.kubeconfig()
+	if err != nil {
+		return ""
+	}
+	return kube.Namespace()
 }

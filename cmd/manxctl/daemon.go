@@ -82,6 +82,10 @@ func (c *cli) connect(remote *serverFlags) (*grpc.ClientConn, error) {
 		}
 		return grpc.NewClient("passthrough:///"+remote.address, append(options, bounds)...)
 	}
+	if c.plugin && !c.socketFlag.Changed {
+		return nil, usagef("kubectl manx does not run this command on nodes: use \"kubectl exec\" into the pod of " +
+			"manx-node on the node, or name a daemon with --socket or --server")
+	}
 	if _, err := os.Stat(c.socket); errors.Is(err, fs.ErrNotExist) && runtime.GOOS != "linux" {
 		return nil, &noDaemonError{c.socket, "there is no such socket: manxd runs on Linux alone; name its host with " +
 			"--server, or a forwarded socket with --socket"}

@@ -22,6 +22,7 @@ addresses and those of its tunnels, its blocks, its host endpoints, BGPPeers tha
 configuration. A tier with policies cannot be deleted.`,
 		Example: "  manxctl delete bgppeer tor-1\n  manxctl delete -f peers.yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			ns.context = c.namespace
 			keys, err := c.deleteKeys(f, ns, args)
 			if err != nil {
 				return err

@@ -16,7 +16,7 @@ func (c *cli) dumpCommand() *cobra.Command {
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.dumpRulesetCommand())
+	cmd.AddCommand(c.onNodes(c.dumpRulesetCommand(), namedNodes, passOn))
 	return cmd
 }
 

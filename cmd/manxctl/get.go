@@ -29,6 +29,7 @@ type getOptions struct {
 	noHeaders  bool
 	showLabels bool
 	watch      bool
+	down       bool // peers: only those that are not established
 
 	format table.Format
 	match  labels.Selector
@@ -46,8 +47,9 @@ func (c *cli) getCommand() *cobra.Command {
 			if err := o.parse(); err != nil {
 				return err
 			}
+			o.namespaces.context = c.namespace
 			if len(args) > 0 && isPeers(args[0]) {
-				return c.getPeers(cmd.Context(), o, args[1:])
+				return c.getPeersAnywhere(cmd, o, args[1:])
 			}
 			if o.isAllPolicies(args) && !o.watch {
 				return c.getPolicies(cmd.Context(), o)

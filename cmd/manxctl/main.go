@@ -15,7 +15,7 @@ var (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	c := &cli{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv}
+	c := &cli{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv, plugin: isPlugin(os.Args[0])}
 	code := c.run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)

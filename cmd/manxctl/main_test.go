@@ -59,11 +59,14 @@ func newShell(t *testing.T) (shell, *etcdtest.Server) {
 func (s shell) run(args ...string) result { return s.pipe("", args...) }
 
 // pipe runs a command with standard input.
-func (s shell) pipe(stdin string, args ...string) result {
+func (s shell) pipe(stdin string, args ...string) result { return s.program(binary, stdin, args...) }
+
+// program is pipe with another program.
+func (s shell) program(program, stdin string, args ...string) result {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.t.TempDir(), "TZ=UTC"}, s.env...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var out, errOut bytes.Buffer

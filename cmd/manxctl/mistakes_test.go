@@ -18,7 +18,7 @@ func TestMistakes(t *testing.T) {
 		{"aply -f x", `unknown command "aply" for "manxctl"; did you mean "apply"?`},
 		{"validate -f x", `unknown command "validate" for "manxctl"; did you mean "apply --dry-run"?`},
 		{"gett peers", `did you mean "get" or "test"?`},
-		{"drain n1", `did you mean "node drain"?`},
+		{"problems", `did you mean "node problems"?`},
 		{"node drian n1 --timeout=1s", `unknown command "drian" for "manxctl node"; did you mean "node drain"?`},
 		{"nodes drain", `did you mean "node"?`},
 		{"ipam release", `did you mean "ipam releases"?`},

@@ -20,8 +20,11 @@ func (c *cli) nodeCommand() *cobra.Command {
 		Args:  onlyCommands,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.nodeStatusCommand(), c.nodeAddressesCommand(), c.nodeProblemsCommand(), c.nodeEndpointsCommand(),
-		c.nodeDrainCommand(), c.nodeUndrainCommand())
+	for _, sub := range []*cobra.Command{c.nodeStatusCommand(), c.nodeAddressesCommand(), c.nodeProblemsCommand(),
+		c.nodeEndpointsCommand()} {
+		cmd.AddCommand(c.onNodes(sub, namedNodes, passOn))
+	}
+	cmd.AddCommand(c.nodeDrainCommand(), c.nodeUndrainCommand())
 	return cmd
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -20,10 +21,10 @@ func isPeers(word string) bool {
 
 // getPeers prints the BGP sessions of this node, or those named.
 func (c *cli) getPeers(ctx context.Context, o getOptions, names []string) error {
+	if err := o.forPeers(); err != nil {
+		return err
+	}
 	switch {
-	case len(o.files.paths) > 0 || o.namespaces.given() || o.selector != "" || o.showLabels:
-		return usagef("peers are the BGP sessions of this node: -f, -n, -A, -l and --show-labels are for objects of " +
-			"the datastore")
 	case o.watch && len(names) > 0:
 		return usagef("-w is for all peers")
 	case o.watch && (o.format == table.YAML || o.format == table.Name):
@@ -46,9 +47,34 @@ func (c *cli) getPeers(ctx context.Context, o getOptions, names []string) error 
 		}
 		return nil
 	})
+	if away := (*noDaemonError)(nil); o.down && errors.As(err, &away) {
+		return &exitErr{exitUnhealthy, err.Error()}
+	}
 	if err != nil {
 		return err
 	}
+	if !o.down {
+		return c.printSessions(o, answer)
+	}
+	answer.Peers = slices.DeleteFunc(answer.GetPeers(), func(p *manxv1.Peer) bool {
+		return p.GetState() == established
+	})
+	if err := c.printSessions(o, answer); err != nil || len(answer.GetPeers()) == 0 {
+		return err
+	}
+	return &exitErr{exitUnhealthy, ""}
+}
+
+// forPeers refuses flags for objects of the datastore.
+func (o getOptions) forPeers() error {
+	if len(o.files.paths) > 0 || o.namespaces.given() || o.selector != "" || o.showLabels {
+		return usagef("peers are the BGP sessions of this node: -f, -n, -A, -l and --show-labels are for objects of " +
+			"the datastore")
+	}
+	return nil
+}
+
+func (c *cli) printSessions(o getOptions, answer *manxv1.ListPeersResponse) error {
 	switch o.format {
 	case table.JSON, table.YAML:
 		return c.printStructured(o.format, answer)

@@ -26,6 +26,10 @@ type cli struct {
 	in       io.Reader
 	out, err io.Writer
 	env      func(string) string
+	// plugin is set if kubectl runs this program: the cluster of the kubeconfig is meant, not this host. namespace is
+	// then that of its context.
+	plugin    bool
+	namespace string
 
 	socket     string // of the local daemon
 	socketFlag *pflag.Flag
@@ -53,7 +57,12 @@ func (c *cli) run(ctx context.Context, args []string) int {
 	root.SetOut(c.out)
 	root.SetErr(c.err)
 	ran := false
-	root.PersistentPreRun = func(*cobra.Command, []string) { ran = true }
+	root.PersistentPreRun = func(*cobra.Command, []string) {
+		ran = true
+		if c.plugin {
+			c.namespace = c.contextNamespace()
+		}
+	}
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
@@ -61,7 +70,11 @@ func (c *cli) run(ctx context.Context, args []string) int {
 	code := codeOf(err, ran)
 	var e *exitErr
 	if !errors.As(err, &e) || e.text != "" {
-		fmt.Fprintln(c.err, "Error:", err) //nolint:errcheck // nowhere to report it
+		text := err.Error()
+		if c.plugin {
+			text = inPlugin(text)
+		}
+		fmt.Fprintln(c.err, "Error:", text) //nolint:errcheck // nowhere to report it
 	}
 	if code == exitUsage {
 		fmt.Fprintf(c.err, "See '%s --help'.\n", cmd.CommandPath()) //nolint:errcheck // nowhere to report it
@@ -101,10 +114,25 @@ func (c *cli) root() *cobra.Command {
 	c.server.add(f)
 	c.etcd.add(f)
 	root.AddCommand(
-		c.getCommand(), c.describeCommand(), c.applyCommand(), c.createCommand(), c.replaceCommand(), c.deleteCommand(),
-		c.diffCommand(), c.planCommand(), c.explainCommand(), c.testCommand(), c.dumpCommand(), c.statusCommand(),
-		c.healthCommand(), c.nodeCommand(), c.routesCommand(), c.watchCommand(), c.dropsCommand(), c.logLevelCommand(),
-		c.resyncCommand(), c.resetCommand(), c.clearCommand(), c.retryCommand(), c.ipamCommand(), c.versionCommand(),
+		c.getCommand(), c.onNodes(c.describeCommand(), everyNode, passOn), c.applyCommand(), c.createCommand(),
+		c.replaceCommand(), c.deleteCommand(), c.diffCommand(), c.planCommand(),
+		c.onNodes(c.explainCommand(), ownNode, explainOnNode), c.testCommand(), c.dumpCommand(),
+		c.onNodes(c.statusCommand(), everyNode, statusOfNodes), c.healthCommand(), c.nodeCommand(),
+		c.peersCommand(), brief(c.nodeDrainCommand()), brief(c.nodeUndrainCommand()),
+		c.onNodes(c.routesCommand(), namedNodes, passOn),
+		c.onNodes(c.watchCommand(), oneNode, passOn), c.onNodes(c.dropsCommand(), everyNode, dropsOfNodes),
+		c.onNodes(c.logLevelCommand(), oneNode, passOn), c.onNodes(c.resyncCommand(), oneNode, passOn),
+		c.onNodes(c.resetCommand(), oneNode, passOn), c.onNodes(c.clearCommand(), oneNode, passOn),
+		c.onNodes(c.retryCommand(), oneNode, passOn), c.ipamCommand(), c.versionCommand(),
 	)
+	if c.plugin {
+		asPlugin(root)
+	}
 	return root
+}
+
+// brief leaves out the examples of a command that is there under "node", too.
+func brief(cmd *cobra.Command) *cobra.Command {
+	cmd.Example = ""
+	return cmd
 }

@@ -51,13 +51,31 @@ func (c *cli) status(ctx context.Context, format table.Format) error {
 	if format == table.Table {
 		err = writeStatus(c.out, s, peers, notices, time.Now())
 	} else {
-		err = c.printStructured(format, s)
+		err = table.Value(c.out, format, statusData(s, peers, notices))
 	}
 	if err == nil && len(unhealthy(s)) > 0 {
 		return &exitErr{exitUnhealthy, ""}
 	}
 	return err
 }
+
+// statusData is the output of "status -o json": the daemon's status, and the sessions and notices that the text shows.
+func statusData(s *manxv1.GetStatusResponse, peers []*manxv1.Peer, notices []*manxv1.Notice) any {
+	sessions, texts := []any{}, []any{}
+	for _, p := range peers {
+		if troubled(p) {
+			sessions = append(sessions, view(p))
+		}
+	}
+	for _, n := range notices {
+		texts = append(texts, view(n))
+	}
+	return append(viewMessage(s.ProtoReflect()).(fields), field{"troubledSessions", sessions},
+		field{"noticeList", texts})
+}
+
+// troubled reports whether a session is not up, or has a warning.
+func troubled(p *manxv1.Peer) bool { return p.GetState() != established || p.GetWarning() != "" }
 
 func (c *cli) queryStatus(
 	ctx context.Context,
@@ -127,7 +145,7 @@ func writeStatus(
 	line("Datastore", "%s", datastoreText(s.GetDatastore(), now))
 	line("BGP", "%s", counts(s.GetPeers(), established, "session"))
 	for _, p := range peers {
-		if p.GetState() != established || p.GetWarning() != "" {
+		if troubled(p) {
 			line("", "%s %s for %s: %s", peerName(p), p.GetState(), ago(p.GetSinceUnixMs(), now),
 				strings.Join(present(p.GetReason(), p.GetWarning()), "; "))
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -84,6 +85,8 @@ func kindNames() []string {
 type namespaces struct {
 	name string
 	all  bool
+	// context is the namespace of the kubeconfig's context, as plugin of kubectl; empty: "default".
+	context string
 }
 
 // given reports whether the user chose namespaces.
@@ -91,10 +94,7 @@ func (n namespaces) given() bool { return n.all || n.name != "" }
 
 // orDefault returns the namespace for one object.
 func (n namespaces) orDefault() string {
-	if n.name == "" {
-		return "default"
-	}
-	return n.name
+	return cmp.Or(n.name, n.context, "default")
 }
 
 // fit refuses namespaces for kinds without one.

@@ -48,6 +48,9 @@ func (c *cli) versionCommand() *cobra.Command {
 				return usagef("%v", err)
 			}
 			v := versions{Client: clientVersion()}
+			if remote, _ := c.remote(); c.plugin && remote == nil && !c.socketFlag.Changed {
+				clientOnly = true // "status" has the versions of the nodes
+			}
 			if !clientOnly {
 				c.daemonVersion(cmd.Context(), &v)
 			}

@@ -62,6 +62,7 @@ you have the right to write.`,
 			if len(f.paths) == 0 {
 				return usagef("%s needs -f FILE, -f FOLDER or -f -", verb)
 			}
+			ns.context = c.namespace
 			docs, err := c.load(f, ns)
 			if err != nil {
 				return err

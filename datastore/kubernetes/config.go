@@ -206,8 +206,32 @@ func (c Config) name() string {
 	return "Kubernetes API " + c.Endpoint
 }
 
+// Namespace returns the namespace of the kubeconfig's context; empty if it names none, or cannot be read.
+func (c Config) Namespace() string {
+	if !c.Set() {
+		return ""
+	}
+	k, err := c.client()
+	if err != nil {
+		return ""
+	}
+	namespace, given, err := k.Namespace()
+	if err != nil || !given && namespace == "default" {
+		return ""
+	}
+	return namespace
+}
+
 // merged returns the kubeconfig merged with the other settings.
 func (c Config) merged() (*rest.Config, error) {
+	k, err := c.client()
+	if err != nil {
+		return nil, err
+	}
+	return k.ClientConfig()
+}
+
+func (c Config) client() (clientcmd.ClientConfig, error) {
 	over := &clientcmd.ConfigOverrides{CurrentContext: c.Context, ClusterInfo: api.Cluster{
 		Server: c.Endpoint, CertificateAuthority: c.CAFile, InsecureSkipTLSVerify: c.Insecure,
 	}, AuthInfo: api.AuthInfo{
@@ -218,7 +242,7 @@ func (c Config) merged() (*rest.Config, error) {
 		if err != nil {
 			return nil, err
 		}
-		return clientcmd.NewDefaultClientConfig(*parsed, over).ClientConfig()
+		return clientcmd.NewDefaultClientConfig(*parsed, over), nil
 	}
 	rules := &clientcmd.ClientConfigLoadingRules{}
 	for _, file := range filepath.SplitList(c.Kubeconfig) {
@@ -230,5 +254,5 @@ func (c Config) merged() (*rest.Config, error) {
 	if len(rules.Precedence) == 1 {
 		rules = &clientcmd.ClientConfigLoadingRules{ExplicitPath: rules.Precedence[0]}
 	}
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, over).ClientConfig()
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, over), nil
 }

@@ -45,6 +45,7 @@ var testMethods = []testMethod{
 	{"helm rollback", checkFiles, "TestUpgradeAndRollback rolls a release back"},
 	{"helm uninstall", checkFiles, "TestCluster uninstalls the chart from a cluster"},
 	{"kubeadm", checkFiles, "the clusters of the tests are made without kubeadm"},
+	{"kubectl manx", checkPlugin, "it needs a cluster: TestCluster"},
 	{"kubectl", checkFiles, "it needs a cluster: TestCluster, TestManifests, TestBesideCalico"},
 	{"ssh-keygen -Y", checkFiles, "TestImage signs and verifies a statement"},
 	{"sha256sum", checkFiles, "TestImage compares the sum"},
@@ -171,6 +172,14 @@ func checkFlags(t *testing.T, c command) {
 	}
 	if slices.Contains([]string{"node", "ipam"}, usage[1]) && len(args) > 1 && usage[2] != args[1] {
 		t.Errorf("%s: manxctl %s has no command %s", c.text, usage[1], args[1])
+	}
+}
+
+// checkPlugin is checkFlags for manxctl as plugin of kubectl.
+func checkPlugin(t *testing.T, c command) {
+	c.text = "manxctl " + strings.TrimPrefix(strings.TrimPrefix(c.text, "kubectl manx"), " ")
+	if c.text != "manxctl " {
+		checkFlags(t, c)
 	}
 }
 
