@@ -44,6 +44,22 @@ func Allocations(b *model.Block) iter.Seq[Allocation] {
 	}
 }
 
+// Find returns the assignment of an address in its block. ok is false if it is not assigned; then released is the time
+// of its release while it cools down, else zero.
+func Find(b *model.Block, addr netip.Addr) (a Allocation, released time.Time, ok bool) {
+	for x := range Allocations(b) {
+		if x.Address == addr {
+			return x, time.Time{}, true
+		}
+	}
+	if o := ordinalOf(b.CIDR, addr); b.CIDR.Contains(addr) && o < len(b.Allocations) {
+		if i := b.Allocations[o]; i != nil && *i >= 0 && *i < len(b.Attributes) && b.Attributes[*i].ReleasedAt != nil {
+			released = b.Attributes[*i].ReleasedAt.Time
+		}
+	}
+	return Allocation{}, released, false
+}
+
 // OwnerOf returns the owner of a block. ok is false for a block without owner.
 func OwnerOf(b *model.Block) (owner Owner, ok bool) { return parseOwner(ownerOf(b)) }
 

@@ -18,11 +18,11 @@ import (
 func (c *cli) ipamCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ipam",
-		Short: "Show events of IP address management",
+		Short: "Show pools and addresses of IP address management, and what was released",
 		Args:  onlyCommands,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.releasesCommand())
+	cmd.AddCommand(c.releasesCommand(), c.ipamShowCommand())
 	return cmd
 }
 
