@@ -47,7 +47,7 @@ configuration. A tier with policies cannot be deleted.`,
 			}
 			return nil
 		},
-		ValidArgsFunction: completeKind,
+		ValidArgsFunction: c.completeObjects,
 	}
 	f.add(cmd)
 	cmd.Flags().StringVarP(&ns.name, "namespace", "n", "", "namespace of namespaced kinds (\"default\" if not given)")

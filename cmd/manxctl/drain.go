@@ -37,7 +37,8 @@ func (c *cli) nodeDrainCommand() *cobra.Command {
 			drainTargets,
 		Example: "  manxctl node drain node-1\n  manxctl node drain node-1 --timeout 5m --no-wait\n  manxctl node " +
 			"drain node-1 --peer tor-1\n  manxctl node drain --server node-1:9443 ...",
-		Args: c.oneNode,
+		Args:              c.oneNode,
+		ValidArgsFunction: c.completeNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if timeout < 0 {
 				return usagef("--timeout %s: want 0s or more", timeout)
@@ -71,7 +72,8 @@ func (c *cli) nodeUndrainCommand() *cobra.Command {
 			"before the drain.\n\n" +
 			"With --peer it brings this peer back, at once; the drain of the node goes on.\n\n" +
 			drainTargets,
-		Args: c.oneNode,
+		Args:              c.oneNode,
+		ValidArgsFunction: c.completeNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(peers) > 0 {
 				return c.movePeers(cmd.Context(), args, peers, false, !noWait)

@@ -31,8 +31,9 @@ type getOptions struct {
 	watch      bool
 	down       bool // peers: only those that are not established
 
-	format table.Format
-	match  labels.Selector
+	format   table.Format
+	template *table.Template // instead of the format
+	match    labels.Selector
 }
 
 func (c *cli) getCommand() *cobra.Command {
@@ -42,13 +43,18 @@ func (c *cli) getCommand() *cobra.Command {
 		Short: "Show objects of the datastore, the BGP sessions of this node (peers), or all policies with " +
 			"their effect here (policies)",
 		Example: "  manxctl get peers -w\n  manxctl get bgppeers\n  manxctl get node node-1 -o yaml\n" +
-			"  manxctl get weps -A -o wide\n  manxctl get policies",
+			"  manxctl get weps -A -o wide\n  manxctl get policies\n" +
+			"  manxctl get node node-1 -o jsonpath='{.spec.bgp.ipv4Address}'\n" +
+			"  manxctl get ippools -o custom-columns=NAME:.metadata.name,CIDR:.spec.cidr",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(); err != nil {
 				return err
 			}
 			o.namespaces.context = c.namespace
 			if len(args) > 0 && isPeers(args[0]) {
+				if o.template != nil {
+					return usagef("-o %s is for objects of the datastore: use \"get peers -o json\"", o.output)
+				}
 				return c.getPeersAnywhere(cmd, o, args[1:])
 			}
 			if o.isAllPolicies(args) && !o.watch {
@@ -59,11 +65,14 @@ func (c *cli) getCommand() *cobra.Command {
 			}
 			return c.get(cmd.Context(), o, args)
 		},
-		ValidArgsFunction: completeKind,
+		ValidArgsFunction: c.completeObjects,
 	}
 	o.files.add(cmd)
 	f := cmd.Flags()
-	f.StringVarP(&o.output, "output", "o", "", "table, wide, yaml, json or name")
+	f.StringVarP(&o.output, "output", "o", "", "table, wide, yaml, json, name, or of objects of the datastore "+
+		"jsonpath=TEMPLATE, go-template=TEMPLATE or custom-columns=HEADING:PATH,...")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "yaml", "json",
+		"name", "jsonpath=", "go-template=", "custom-columns="}, cobra.ShellCompDirectiveNoFileComp))
 	f.StringVarP(&o.namespaces.name, "namespace", "n", "", "namespace of namespaced kinds (\"default\" if not given)")
 	f.BoolVarP(&o.namespaces.all, "all-namespaces", "A", false, "objects of all namespaces")
 	f.StringVarP(&o.selector, "selector", "l", "", "only objects with these labels, for instance app=web,tier!=db")
@@ -74,7 +83,12 @@ func (c *cli) getCommand() *cobra.Command {
 }
 
 func (o *getOptions) parse() (err error) {
-	if o.format, err = table.ParseFormat(o.output); err != nil {
+	if o.template, err = table.ParseTemplate(o.output); err != nil {
+		return usagef("%v", err)
+	}
+	if o.template != nil {
+		o.format = table.JSON
+	} else if o.format, err = table.ParseFormat(o.output); err != nil {
 		return usagef("%v", err)
 	}
 	if o.match, err = labels.Parse(o.selector); err != nil {
@@ -229,10 +243,14 @@ func (c *cli) print(ctx context.Context, store datastore.Store, a answer, o getO
 	if a.kind.Kind == model.KindNode && o.format == table.Wide {
 		opts.InheritAS = inheritedAS(ctx, store)
 	}
+	if a.named && len(a.objects) == 0 {
+		return nil
+	}
+	if o.template != nil {
+		return o.template.Write(c.out, a.kind.Kind, a.objects, a.revision,
+			table.Options{NoHeading: o.noHeaders, Named: a.named})
+	}
 	if a.named {
-		if len(a.objects) == 0 {
-			return nil
-		}
 		return table.Named(c.out, a.kind.Kind, a.objects, opts)
 	}
 	if len(a.objects) == 0 && (o.format == table.Table || o.format == table.Wide) {

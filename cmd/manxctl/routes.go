@@ -43,6 +43,9 @@ func (c *cli) routesCommand() *cobra.Command {
 	cmd.Flags().StringVar(&request.Within, "within", "", "only prefixes inside this one")
 	cmd.Flags().StringSliceVar(&request.Phases, "phase", nil, "only routes in these phases: "+oneOf(routePhases))
 	cmd.Flags().StringSliceVar(&request.Sources, "source", nil, "only routes of these sources: "+oneOf(routeSources))
+	_ = cmd.RegisterFlagCompletionFunc("phase", cobra.FixedCompletions(routePhases, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("source", cobra.FixedCompletions(routeSources,
+		cobra.ShellCompDirectiveNoFileComp))
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		for _, p := range request.Phases {
 			if !slices.Contains(routePhases, p) {

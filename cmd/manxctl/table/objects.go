@@ -21,6 +21,7 @@ type Options struct {
 	Namespace bool   // tables begin with the namespace
 	Labels    bool   // tables end with the labels
 	InheritAS string // the AS number of nodes that have none of their own
+	Named     bool   // templates get an object that was requested by name as itself, and not in a list
 }
 
 // Objects prints the objects of a list of one kind: YAML and JSON as one list object of the given revision.
