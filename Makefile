@@ -4,12 +4,14 @@ SHELL       := /bin/bash
 export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+# The version has one place, the chart's appVersion: chart, manifests and documents name the image that is built.
+VERSION ?= $(shell sed -n 's/^appVersion: //p' deploy/charts/manx/Chart.yaml)
+COMMIT  ?= $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown)
 # Builds are reproducible in any folder, from a checkout and from an archive: the programs contain no path of this
 # machine (-trimpath) and no state of git (-buildvcs=false; the linker gets VERSION and COMMIT).
 REPRODUCIBLE := -trimpath -buildvcs=false
 ARCHS   ?= amd64 arm64
+SYSTEMS ?= linux darwin windows
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.buildVersion=$(VERSION) -X main.commit=$(COMMIT)
 GO      := go
 # Debian packages that targets need. Missing ones are installed first, without starting their services.
@@ -64,6 +66,12 @@ peers:
 test: peers build ## every test, with the race detector; installs Debian packages, lists skipped tests with the reason (root)
 	@integration/run-tests ./...
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-vm test-cluster
+
+# Packages whose tests wait for other programs, such as kube-apiserver, are left out.
+.PHONY: test-quick
+test-quick: ## the tests that need no root and no other program
+	$(GO) test $$($(GO) list ./bgp/... ./cmd/... ./cni/... ./controllers/... ./dataplane/... ./datastore/... ./ipam/... ./proto/... \
+	  ./integration/imports ./integration/lint | grep -v -e /datastore/kubernetes$$ -e /datastore/etcd$$)
 
 .PHONY: conformance
 conformance: build ## every cell of the NetworkPolicy tables against the kernel, in all modes (root)
@@ -174,6 +182,21 @@ proto: ## generate the Go code of proto/manx/v1
 .PHONY: image
 image: build ## container images bin/image/manx-VERSION-ARCH.tar without an engine (ARCHS="amd64 arm64")
 	integration/deploy/image $(VERSION) $(COMMIT) $(ARCHS)
+
+.PHONY: release
+release: sbom ## all files of a release in dist/: images, chart, deb, rpm, manxctl, records, sums (VERSION must be the chart's)
+	@integration/release/build '$(VERSION)' '$(COMMIT)' '$(ARCHS)' '$(SYSTEMS)'
+
+.PHONY: same-sums
+same-sums: ## compare two releases: ONE=folder OTHER=folder
+	cd '$(ONE)' && sha256sum --check --quiet --strict SHA256SUMS
+	cd '$(OTHER)' && sha256sum --check --quiet --strict SHA256SUMS
+	diff '$(ONE)/SHA256SUMS' '$(OTHER)/SHA256SUMS'
+
+.PHONY: version
+version: ## VERSION=v1.2.3: the version that chart, manifests and documents name
+	@integration/release/version '$(VERSION)'
+	@integration/deploy/manifests
 
 .PHONY: crds
 crds: ## generate the CustomResourceDefinitions of deploy/crds, and docs/objects.md, from the Go types

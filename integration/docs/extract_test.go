@@ -30,10 +30,10 @@ type command struct {
 // languages are the permitted languages of blocks. A block without a language would hide its commands from these tests.
 var languages = []string{"sh", "console", "text", "ini", "json", "yaml", "go"}
 
-// documents are README.md and all pages below docs/.
+// documents are those at the root and all pages below docs/.
 func documents(t *testing.T) []string {
 	t.Helper()
-	files := []string{"README.md"}
+	files := []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "MAINTAINERS.md"}
 	for _, pattern := range []string{"docs/*.md", "docs/decisions/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {

@@ -162,7 +162,7 @@ func (m *Machine) Log() string {
 
 // Run runs a program as root of the machine and returns its output.
 func (m *Machine) Run(name string, args ...string) (string, error) {
-	return command("nsenter", append([]string{"-t", m.pid, "-m", "-p", "-n", "-C", "--", name}, args...)...)
+	return command("nsenter", append([]string{"-t", m.pid, "-m", "-u", "-i", "-p", "-n", "-C", "--", name}, args...)...)
 }
 
 // Property is a property of the unit, as systemctl(1) shows it.

