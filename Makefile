@@ -59,7 +59,7 @@ demo-down: ## remove the lab of `make demo KEEP=1` (root)
 # Programs of others that tests run beside Manx: this names a wrong one in PATH before a test waits for it.
 .PHONY: peers
 peers:
-	@$(NEED) iproute2 iputils-ping nftables bird2 gobgpd etcd-server frr openbgpd exabgp prometheus-bird-exporter pmacct iperf3 iptables openssl systemd procps gcc libc6-dev prometheus ufw
+	@$(NEED) iproute2 iputils-ping nftables bird2 gobgpd etcd-server frr openbgpd exabgp prometheus-bird-exporter pmacct iperf3 iptables openssl systemd procps gcc libc6-dev prometheus ufw ansible-core
 	@$(GO) run ./integration/peers/check
 
 .PHONY: test

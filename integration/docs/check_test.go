@@ -54,6 +54,7 @@ var testMethods = []testMethod{
 	{"apt install ./dist/", checkFiles, "TestRelease installs the package on a fresh machine"},
 	{`"${EDITOR:-vi}"`, checkFiles, "it is for a person"},
 	{"[ -e /etc/manx/manxd.env ]", checkFiles, "TestByHand runs the whole block on a fresh machine"},
+	{"ansible-playbook", checkFiles, "TestAnsible runs it against three machines"},
 	{"manx-cni", checkFiles, "TestPluginAndDaemon installs the plugins into a folder"},
 	{"install -", checkFiles, "TestByHand runs the whole block on a fresh machine"},
 	{"systemd-sysusers", checkFiles, "TestUnit does it on a host of its own"},
