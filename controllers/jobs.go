@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/manxnet/manx/controllers/deletions"
 	"github.com/manxnet/manx/controllers/endpoints"
 	"github.com/manxnet/manx/controllers/hostendpoints"
 	"github.com/manxnet/manx/controllers/ipamgc"
@@ -26,7 +27,7 @@ func kindsOf(inKubernetes, noIPAM bool) (store, source []model.Kind) {
 	store = append(store, model.KindKubeControllers, model.KindHostEndpoint)
 	store = append(store, policynames.Kinds()...)
 	if inKubernetes {
-		return append(store, model.KindWorkloadEndpoint), nil
+		return append(store, model.KindWorkloadEndpoint, model.KindTier), nil
 	}
 	return append(store, model.KindProfile, model.KindWorkloadEndpoint),
 		append(source, model.KindNamespace, model.KindServiceAccount, model.KindKubernetesNetworkPolicy)
@@ -46,6 +47,10 @@ func (w *worker) jobs(run settings.Running) (map[string]job, error) {
 			return nil, err
 		}
 		jobs[hosts.Name()] = w.loop(hosts, n.Hosts, 0)
+	}
+	if w.InKubernetes {
+		c := &deletions.Controller{Now: time.Now}
+		jobs[c.Name()] = w.loop(c, nil, 0)
 	}
 	if w.source == nil || w.Kube == nil {
 		return jobs, nil

@@ -123,7 +123,7 @@ func TestKubernetesAsDatastore(t *testing.T) {
 			s.EnvironmentVars["DATASTORE_TYPE"] == "kubernetes"
 	})
 	if got := strings.Join(m.State().Controllers,
-		" "); got != "loadbalancer node-hostendpoints node-ipam policy-names" {
+		" "); got != "deletions loadbalancer node-hostendpoints node-ipam policy-names" {
 		t.Error("these run:", got)
 	}
 }

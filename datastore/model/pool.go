@@ -35,6 +35,9 @@ func (p *IPPool) WithDefaults() *IPPool {
 	return &c
 }
 
+// ConditionAllocatable is the type of the condition that forbids, by the status False, to assign addresses of a pool.
+const ConditionAllocatable = "Allocatable"
+
 // Allocatable reports whether addresses may be assigned from the pool: it is neither disabled nor being deleted, and
 // its status does not forbid it.
 func (p *IPPool) Allocatable() bool {
@@ -43,7 +46,7 @@ func (p *IPPool) Allocatable() bool {
 	}
 	if p.Status != nil {
 		for _, c := range p.Status.Conditions {
-			if c.Type == "Allocatable" && c.Status == "False" {
+			if c.Type == ConditionAllocatable && c.Status == "False" {
 				return false
 			}
 		}

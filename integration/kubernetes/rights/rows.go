@@ -30,6 +30,7 @@ const (
 	OldNames       = "policies have names of before Calico 3.32"
 	Carried        = "objects of Kubernetes are carried to etcd"
 	NodeGone       = "a node goes"
+	Deletions      = "a pool and a tier of Calico's controllers are deleted"
 )
 
 // Row is a set of rights and the step of TestShipped that exercises it. A row without a step has a reason.
@@ -93,7 +94,7 @@ var Rows = []Row{
 		"clusterinformations.calico ippools.calico ipreservations.calico " +
 		"blockaffinities.calico ipamblocks.calico hostendpoints.calico kubecontrollersconfigurations.calico " +
 		"networkpolicies.calico globalnetworkpolicies.calico stagednetworkpolicies.calico " +
-		"stagedglobalnetworkpolicies.calico"},
+		"stagedglobalnetworkpolicies.calico tiers.calico"},
 	{By: Start, In: "etcd", Account: Controllers, Verbs: "list watch", Resources: "namespaces serviceaccounts " +
 		"networkpolicies.networking.k8s.io"},
 	{By: Start, Account: Controllers, Verbs: "list", Resources: "deployments.apps ipamhandles.calico"},
@@ -109,6 +110,8 @@ var Rows = []Row{
 		"ipamblocks.calico ipamhandles.calico"},
 	{By: LoadBalancer, Account: Controllers, Verbs: "get", Resources: "ipamblocks.calico ipamhandles.calico"},
 	{By: LoadBalancer, Account: Controllers, Verbs: "delete", Resources: "ipamhandles.calico"},
+	{By: Deletions, Account: Controllers, Verbs: "update",
+		Resources: "ippools.calico ippools/status.calico tiers.calico"},
 	{By: NodeGone, Account: Controllers, Verbs: "get delete", Resources: "blockaffinities.calico"},
 	{By: NodeGone, Account: Controllers, Verbs: "delete", Resources: "ipamblocks.calico"},
 	{By: HostEndpoints, Account: Controllers, Verbs: "get create update delete", Resources: "hostendpoints.calico"},
@@ -121,6 +124,8 @@ var Rows = []Row{
 	{By: NodeGone, Account: Controllers, Verbs: "get", Resources: "nodes"},
 	{By: NodeGone, In: "kubernetes", Account: Controllers, Verbs: "get", Resources: "pods"},
 	{Reason: "the node of that step has no pods", In: "etcd", Account: Controllers, Verbs: "get", Resources: "pods"},
+	{Reason: "a pool and a tier are read again only after another writer was faster", Account: Controllers,
+		Verbs: "get", Resources: "ippools.calico tiers.calico"},
 	{Reason: "a cluster with definitions of one group has no other", In: "kubernetes", Account: Controllers,
 		Verbs: "get", Resources: "clusterinformations.calico"},
 	{Reason: "a cluster without KubeVirt has no such objects", Account: Controllers, Verbs: "get",

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/integration/kubernetes/rights"
 )
 
@@ -44,6 +45,7 @@ var steps = []step{
 	{rights.Carried, both(withEtcd, controlling), (*world).mirrorObjects},
 	{rights.NodeGone, both(inKubernetes, controlling), (*world).nodeGone},
 	{rights.NodeGone, both(withEtcd, controlling), (*world).nodeGoneFromEtcd},
+	{rights.Deletions, installation.inV3, (*world).deletions},
 	{rights.Retry, inKubernetes, (*world).storeInvalid},
 }
 
@@ -51,6 +53,9 @@ var steps = []step{
 func (i installation) renames() bool {
 	return i.kubernetes() && i.controllers && i.api() == "crd.projectcalico.org"
 }
+
+// inV3 reports whether calico-kube-controllers may have given finalizers to custom resources.
+func (i installation) inV3() bool { return i.controllers && i.group == form.V3 }
 
 // atOnce bounds the installations that run at the same time, each with an API server: they wait more than they compute.
 var atOnce = make(chan struct{}, 2)
@@ -156,6 +161,9 @@ func where(names []string) string {
 	var text []string
 	has := func(name string) bool { return slices.Contains(names, name) }
 	for _, of := range []string{"kubernetes", "etcd"} {
+		if of == "kubernetes" && !has(of) && has("kubernetes-v3") {
+			text = append(text, "kubernetes with projectcalico.org, controllers")
+		}
 		if !has(of) {
 			continue
 		}
