@@ -33,7 +33,9 @@ func (c *cli) explainCommand() *cobra.Command {
 order with the first condition that does not match, then the routes, and last the verdict.
 
 An end is an address, a pod (NAMESPACE/POD, or POD if there is only one), a WorkloadEndpoint, a HostEndpoint or a node.
-pod/NAMESPACE/POD, wep/NAMESPACE/NAME, hep/NAME and node/NAME are exact. The flow is tcp/80, udp/53, sctp/5000, icmp,
+pod/NAMESPACE/POD, wep/NAMESPACE/NAME, hep/NAME and node/NAME are exact. DESTINATION may be a Service, svc/NAMESPACE/NAME
+or NAME.NAMESPACE.svc: then each ready endpoint is evaluated, and the output is about one that policy denies, if there
+is any. The flow is tcp/80, udp/53, sctp/5000, icmp,
 icmp/TYPE/CODE or the number of a protocol; the default is tcp.
 
 The local manxd evaluates: for this node the rules that it keeps in the kernel ("as programmed"), for the other node

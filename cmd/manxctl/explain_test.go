@@ -122,3 +122,31 @@ spec:
 		t.Errorf("exit code %d: %q%s", r.code, r.out, r.err)
 	}
 }
+
+// TestExplainServices: each endpoint of a service is evaluated, with the endpoints' port.
+func TestExplainServices(t *testing.T) {
+	t.Parallel()
+	s := shell{t: t}
+	for _, c := range []struct {
+		args string
+		code int
+		text string
+	}{
+		{"shop/web svc/shop/db tcp/80 --expect allow", 0, "by tcp/5432\nNote: ready endpoints of service shop/db for " +
+			"tcp/80: 1; policy allows 1 of them, and this is about 10.65.1.1\n"},
+		{"shop/web svc/shop/db tcp/5432", 1, "service shop/db has no port tcp/5432"},
+		{"shop/web db.shop.svc.cluster.local tcp/80 --expect allow", 0, "to pod shop/db"},
+		{"shop/other db.shop.svc tcp/80 --expect deny", 0, "to pod shop/db"},
+		{"shop/web svc/shop/mixed tcp/5432 --expect deny", 0, "to pod shop/other"},
+		{"shop/web svc/shop/mixed tcp/5432", 0, "policy allows 1 of them, and this is about 10.65.0.2"},
+		{"shop/web svc/shop/mixed tcp/81", 1, "has no endpoint with tcp/81: the ports of its endpoints are tcp/5432"},
+		{"shop/web svc/shop/down tcp/5432", 1, "service shop/down has no ready endpoint"},
+		{"shop/web svc/shop/none tcp/5432", 1, "there is no EndpointSlice of service shop/none"},
+	} {
+		r := s.run(append([]string{"explain", "-f", explainFiles, "-f", "testdata/explain/services.yaml"},
+			strings.Fields(c.args)...)...)
+		if r.code != c.code || !strings.Contains(r.out+r.err, c.text) {
+			t.Errorf("%s: exit code %d, want %d and %q\n%s%s", c.args, r.code, c.code, c.text, r.out, r.err)
+		}
+	}
+}

@@ -75,7 +75,13 @@ type Question struct {
 }
 
 // Explain follows the first packet of a connection. The error is why there is no such packet.
+//
+// The destination may be a service: then the answer is about one of its endpoints, one that policy denies if there is
+// any.
 func Explain(w World, q Question) (*Answer, error) {
+	if namespace, name, ok := serviceName(q.Destination); ok {
+		return explainService(w, q, namespace, name)
+	}
 	source, err := findEnd(w.Objects, q.Source)
 	if err != nil {
 		return nil, fmt.Errorf("source: %w", err)
