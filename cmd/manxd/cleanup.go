@@ -88,11 +88,14 @@ func (o options) removeKept() error {
 	return errors.Join(safefile.Remove(o.lastStateFile()), safefile.Remove(o.passwordsFile()))
 }
 
-// removeRules removes the packet filter. Without nftables there is none.
+// removeRules removes the packet filter, also one that cannot be read. Without nftables there is none.
 func removeRules() error {
 	rules, err := nftables.New()
 	if err == nil {
 		defer rules.Close() //nolint:errcheck // everything has been answered
+		if table, readErr := rules.ReadRules(); readErr == nil && table == nil {
+			return nil
+		}
 		err = rules.DeleteRules()
 	}
 	switch {

@@ -78,7 +78,8 @@ func TestCleanupWaits(t *testing.T) {
 	}
 	dir := t.TempDir()
 	c := exec.Command("sh", "-c",
-		`ip link set lo up && exec "$0" cleanup --wait --run-dir "$1" --endpoint-status-path-prefix "$2"`,
+		`ip link set lo up && nft add table inet manx && `+
+			`exec "$0" cleanup --wait --run-dir "$1" --endpoint-status-path-prefix "$2"`,
 		program(t, "manxd"), filepath.Join(dir, "run"), filepath.Join(dir, "status"))
 	c.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
 	c.Stderr = os.Stderr

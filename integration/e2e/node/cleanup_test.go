@@ -47,6 +47,10 @@ func TestCleanup(t *testing.T) {
 	if !strings.Contains(out, "removed the table inet manx") {
 		t.Errorf("manxd cleanup printed %q", out)
 	}
+	again, err := n.Run(filepath.Join(l.Spec.Bin, "manxd"), "cleanup", "--run-dir="+filepath.Join(n.Dir, "run"))
+	if err != nil || strings.Contains(again, "removed the table") {
+		t.Errorf("a second manxd cleanup, which has nothing to remove, printed %q, %v", again, err)
+	}
 	if tables, err := n.Run("nft", "list", "tables"); err != nil || strings.Contains(tables, "manx") {
 		t.Errorf("tables that are left: %q, %v", tables, err)
 	}
