@@ -237,10 +237,20 @@ func (t *Target) observe(k Key) error {
 	}
 	if ok {
 		t.table.Observe(k, v)
-	} else {
-		t.table.ObserveGone(k)
+		return nil
 	}
+	if k.Kind == Sysctl && t.gone(k.Device) {
+		t.forget(k.Device)
+		t.table.Unset(k) // first: it went with the interface, and no other program took it away
+	}
+	t.table.ObserveGone(k)
 	return nil
+}
+
+// forget takes note of the end of an interface before its event, so that nothing is wanted of it any more.
+func (t *Target) forget(device string) {
+	delete(t.links, device)
+	t.touch(device)
 }
 
 // decide sets the desired settings in the table. It returns the settings whose actual value may not be known.
@@ -409,11 +419,26 @@ func (t *Target) apply(s reconcile.Step[Key, string]) error {
 		}
 		return fmt.Errorf("interface %s does not exist", s.Key.Device)
 	case Sysctl:
-		return t.setSysctl(s.Key.Name, s.New)
+		err := t.setSysctl(s.Key.Name, s.New)
+		if errors.Is(err, fs.ErrNotExist) && t.gone(s.Key.Device) {
+			t.forget(s.Key.Device)
+			return nil
+		}
+		return err
 	case File:
 		return writeFile(s.Key.Name, s.New)
 	}
 	return fmt.Errorf("unknown kind of setting %q", s.Key.Kind)
+}
+
+// gone reports whether an interface has left since its last event, as that of a pod that ends. Each interface has the
+// variable.
+func (t *Target) gone(device string) bool {
+	if device == "" {
+		return false
+	}
+	_, err := t.kernel.Sysctl("net/ipv4/conf/" + device + "/forwarding")
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 func (t *Target) setSysctl(name, value string) error {

@@ -13,11 +13,24 @@ func (f *Kernel) PutLink(l kernel.Link) {
 	f.mu.Lock()
 	old, existed := f.links[l.Index]
 	f.links[l.Index] = l
+	for name, value := range ofInterface(l.Name) {
+		if _, ok := f.sysctls[name]; !ok {
+			f.sysctls[name] = value
+		}
+	}
 	if existed && old.Up && !l.Up {
 		f.flush(l.Index)
 	}
 	f.mu.Unlock()
 	f.notify(kernel.Event{Type: kernel.EventLink, Link: l})
+}
+
+// ofInterface are variables that come and go with an interface, with the kernel's defaults.
+func ofInterface(name string) map[string]string {
+	conf := "net/ipv4/conf/" + name + "/"
+	return map[string]string{conf + "forwarding": "0", conf + "proxy_arp": "0", conf + "rp_filter": "0",
+		conf + "route_localnet": "0", "net/ipv4/neigh/" + name + "/proxy_delay": "80",
+		"net/ipv6/conf/" + name + "/accept_ra": "1"}
 }
 
 // DropLink removes an interface with its addresses and routes. As in the kernel, the removal of the routes has no
@@ -26,6 +39,9 @@ func (f *Kernel) DropLink(index int) {
 	f.mu.Lock()
 	l := f.links[index]
 	delete(f.links, index)
+	for name := range ofInterface(l.Name) {
+		delete(f.sysctls, name)
+	}
 	f.addresses = slices.DeleteFunc(f.addresses, func(a kernel.Address) bool { return a.Link == index })
 	f.flush(index)
 	f.mu.Unlock()
