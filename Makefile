@@ -63,7 +63,7 @@ peers:
 	@$(GO) run ./integration/peers/check
 
 .PHONY: test
-test: peers build ## every test, with the race detector; installs Debian packages, lists skipped tests with the reason (root)
+test: peers build ## every test, the product's with the race detector; installs Debian packages, lists skipped tests with the reason (root)
 	@integration/run-tests ./...
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-vm test-cluster
 
@@ -165,7 +165,7 @@ check: ## gofmt, vet, staticcheck, dead code, import table, lines, parameters, e
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "not gofmt-ed:"; echo "$$out"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	$(GO) test -count=1 ./integration/imports ./integration/lint
+	$(if $(filter test,$(MAKECMDGOALS)),,$(GO) test -count=1 ./integration/imports ./integration/lint) # `make test` has them
 	@dead=$$($(GO) tool deadcode -test ./...); test -z "$$dead" || { echo "nothing calls:"; echo "$$dead"; exit 1; }
 	@$(NEED) protobuf-compiler
 	proto/generate.sh --check
