@@ -53,6 +53,7 @@ func TestRelease(t *testing.T) {
 		t.Errorf("two builds have different sums: %v\n%s", err, out)
 	}
 	parts := untar(t, files[0]["manx-v1.2.3-amd64.tar"])
+	t.Run("record of a program", func(t *testing.T) { checkRecord(t, filepath.Join(archive, "bin")) })
 	t.Run("provenance", func(t *testing.T) { checkProvenance(t, archive, checkout, digestOf(t, parts)) })
 	t.Run("docker", func(t *testing.T) { checkDocker(t, parts) })
 	t.Run("containerd", func(t *testing.T) {
@@ -120,6 +121,17 @@ func checkSums(t *testing.T, dist string, files map[string][]byte) {
 			!strings.Contains(statement, fmt.Sprintf(`{"name": %q, "digest": {"sha256": %q}}`, name, sum)) {
 			t.Errorf("the provenance of the release does not name %s with its sum", name)
 		}
+	}
+}
+
+// checkRecord compares the list of modules of a program, which is kept over builds, with a new one.
+func checkRecord(t *testing.T, bin string) {
+	if out, err := command(bin, "tools/cyclonedx-gomod", "bin", "-json", "-licenses", "-std", "-noserial",
+		"-version", "v1.2.3", "-output", "new.json", "manx-cni"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if out, err := command(bin, "diff", "-I", `"timestamp"`, "manx-cni.cdx.json", "new.json"); err != nil {
+		t.Errorf("%v:\n%s", err, out)
 	}
 }
 
