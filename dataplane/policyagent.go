@@ -135,8 +135,8 @@ type PolicyStatus struct {
 	Ignored map[model.Key]string
 	// Outdated is why connections go on to the workloads that had their floating addresses, empty if none is known to.
 	Outdated string
-	// MissingLogs lists the logs that this kernel does not support, and why.
-	MissingLogs []string
+	// Missing lists the logs and counters that this kernel does not support, and why.
+	Missing []string
 }
 
 // Status returns the state of the packet filter. Its cost follows the size of the table.
@@ -146,8 +146,8 @@ func (a *PolicyAgent) Status() PolicyStatus {
 	c := a.target.Calculator()
 	return PolicyStatus{Status: a.target.Status(), Revision: a.revision(), Bad: maps.Collect(c.Bad()),
 		Closed: maps.Collect(c.Closed()), Ignored: maps.Collect(c.Ignored()), Outdated: a.target.Outdated(),
-		Endpoints:   c.WorkloadCount(),
-		MissingLogs: a.target.MissingLogs()}
+		Endpoints: c.WorkloadCount(),
+		Missing:   a.target.Missing()}
 }
 
 // Revision is the datastore's that is in the kernel, for people: it is compared with none of another kind.
@@ -223,6 +223,17 @@ func (a *PolicyAgent) DroppedFragments() (map[string]uint64, error) {
 				dropped[interfaces[chain]] += counter.Packets
 			}
 		}
+	}
+	return dropped, err
+}
+
+// Dropped returns how many packets the rules have dropped since the table was made, by reason. Its cost is that of the
+// reasons.
+func (a *PolicyAgent) Dropped() (map[policy.Reason]uint64, error) {
+	counters, err := a.rules.NamedCounters()
+	dropped := map[policy.Reason]uint64{}
+	for _, why := range policy.Reasons {
+		dropped[why] = counters[why.Counter()].Packets
 	}
 	return dropped, err
 }

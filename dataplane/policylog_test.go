@@ -92,8 +92,8 @@ func TestRulesThatCannotLogChangeNoVerdict(t *testing.T) {
 			if !st.InSync || len(st.Refused) > 0 || rules.Commits() != 1 {
 				t.Errorf("in sync %v after %d transactions, refused %v", st.InSync, rules.Commits(), st.Refused)
 			}
-			if !slices.EqualFunc(st.MissingLogs, c.missing, strings.Contains) {
-				t.Errorf("missing are %q, want %q", st.MissingLogs, c.missing)
+			if !slices.EqualFunc(st.Missing, c.missing, strings.Contains) {
+				t.Errorf("missing are %q, want %q", st.Missing, c.missing)
 			}
 			a.Inspect(func(_ *policy.Calculator, table *ruleset.Table) {
 				list := table.Chain("pi/GlobalNetworkPolicy/p").Rules
@@ -103,6 +103,25 @@ func TestRulesThatCannotLogChangeNoVerdict(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A kernel without counters that rules share has all rules without them.
+func TestNoNamedCounters(t *testing.T) {
+	rules := kerneltest.NewRules()
+	rules.Refuse(func(changes ruleset.Changes) error {
+		if len(changes.Counters()) > 0 {
+			return unix.EOPNOTSUPP
+		}
+		return nil
+	})
+	set := model.NewSet()
+	a := NewPolicy(PolicyConfig{Rules: rules, Logger: zap.NewNop(), Policy: policy.Config{Node: "here"}})
+	a.set(set)
+	a.step()
+	if st := a.Status(); !st.InSync || len(st.Refused) > 0 || len(st.Missing) != 1 ||
+		!strings.HasPrefix(st.Missing[0], "manx_dropped_packets_total counts nothing") {
+		t.Errorf("in sync %t, refused %v, missing %q", st.InSync, st.Refused, st.Missing)
 	}
 }
 
@@ -159,7 +178,7 @@ func TestVMLogsThatTheKernelLacks(t *testing.T) {
 		if st := a.Status(); !st.InSync || len(st.Refused) > 0 {
 			t.Errorf("with %s: in sync %v: %s; refused %v", c.load, st.InSync, st.LastError, st.Refused)
 		}
-		if got := a.Status().MissingLogs; !slices.EqualFunc(got, c.missing, func(got, want string) bool {
+		if got := a.Status().Missing; !slices.EqualFunc(got, c.missing, func(got, want string) bool {
 			return regexp.MustCompile(want).MatchString(got)
 		}) {
 			t.Errorf("with %s: missing are %q, want %q", c.load, got, c.missing)

@@ -29,8 +29,8 @@ func (t *Target) Calculator() *policy.Calculator { return t.calculator }
 // Status returns the status of the kernel's table. Its cost follows the size of the table.
 func (t *Target) Status() nft.Status { return t.table.Status() }
 
-// MissingLogs lists the kinds of log that this kernel does not support, with the reasons.
-func (t *Target) MissingLogs() []string { return t.missingLogs }
+// Missing lists the kinds of log and counter that this kernel does not support, with the reasons.
+func (t *Target) Missing() []string { return t.missing }
 
 // Outdated is why connections go on to the workloads that had their floating addresses, empty if none is known to.
 func (t *Target) Outdated() string {

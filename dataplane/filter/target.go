@@ -62,19 +62,23 @@ type Target struct {
 	fullAt    time.Time     // when policies with too many elements are computed again
 	fresh     bool          // a workload of this node has another version than in the last one that was reached
 
-	missingLogs []string // why rules do not log as they should
-	unfiltered  unfiltered
-	translated  forget.Queue // floating addresses that have another owner now or are gone
+	missing    []string // why rules do not log or count as they should
+	unfiltered unfiltered
+	translated forget.Queue // floating addresses that have another owner now or are gone
 }
 
-// New makes a Target, after the kernel has checked which logs rules can write.
+// New makes a Target, after the kernel has checked which logs rules can write and whether they can share a counter.
 func New(c Config) *Target {
-	missing := c.withoutLogs()
+	missing := c.withoutExtras()
+	table := nft.New(c.Rules, time.Now)
+	if !c.Policy.NoNamedCounters {
+		table.Refused = policy.DroppedRefused.Counter()
+	}
 	return &Target{
-		links: c.Links, log: c.Logger, calculator: policy.New(c.Policy), table: nft.New(c.Rules, time.Now),
+		links: c.Links, log: c.Logger, calculator: policy.New(c.Policy), table: table,
 		programmed: c.Programmed, haveLinks: c.Links == nil, node: c.Policy.Node, linksDue: c.Links != nil,
-		missingLogs: missing,
-		unfiltered:  unfiltered{entries: c.Entries, loop: c.Loop},
+		missing:    missing,
+		unfiltered: unfiltered{entries: c.Entries, loop: c.Loop},
 		// the kernel translates each connection as it did at its beginning
 		translated: forget.Queue{Connections: c.Connections, Loop: c.Loop, Now: time.Now,
 			Trouble: "connections of floating addresses go on to the workloads that had them"},

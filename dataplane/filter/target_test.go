@@ -37,6 +37,35 @@ func (l *links) ListLinks() ([]kernel.Link, error) {
 	return l.Kernel.ListLinks()
 }
 
+// A kernel that does not count, and loses answers, still gets its table.
+func TestCountersThatMayBeMissing(t *testing.T) {
+	for _, c := range []struct {
+		lost   int // answers
+		counts bool
+		off    bool
+	}{{0, true, false}, {checks - 1, true, false}, {checks - 1, false, true}, {checks, true, true}, {0, false, true}} {
+		rules := kerneltest.NewRules()
+		lost := c.lost
+		rules.Refuse(func(ch ruleset.Changes) error {
+			if ch.Chains[0].New.Rules[0].CountedBy == "" {
+				return nil
+			}
+			if lost--; lost >= 0 {
+				return fmt.Errorf("check: %w", nftables.ErrUncertain)
+			}
+			if !c.counts {
+				return unix.EOPNOTSUPP
+			}
+			return nil
+		})
+		config := Config{Rules: rules, Logger: zap.NewNop()}
+		missing := config.withoutExtras()
+		if config.Policy.NoNamedCounters != c.off || (len(missing) > 0) != c.off {
+			t.Errorf("%+v: counters are off: %v, missing is %q", c, config.Policy.NoNamedCounters, missing)
+		}
+	}
+}
+
 func newTarget(rules nftables.Rules, l kernel.Links, programmed func(int)) *Target {
 	return New(Config{Rules: rules, Links: l, Policy: policy.Config{Node: "here"}, Loop: reconcile.NewLoop(),
 		Logger: zap.NewNop(), Programmed: programmed})

@@ -33,7 +33,7 @@ func (g *Target) compare() error {
 	lost := false
 	if g.known {
 		requested := func(u unit) bool { return g.pending[u] || g.refused[u] != nil }
-		c := replace(g.table, a.actual, a.diff, func(u unit) bool { return g.refused[u] != nil })
+		c := g.replace(a.actual, a.diff, func(u unit) bool { return g.refused[u] != nil })
 		found, lost = drift(a.actual, c, requested), lostBase(a.actual, c, requested)
 	}
 	bad, err := a.run(all, held)
@@ -82,7 +82,7 @@ func (a *comparison) try(replaced func(unit) bool) (refused, fatal error) {
 			return nil, err
 		}
 	}
-	c := replace(a.g.table, a.actual, a.diff, replaced)
+	c := a.g.replace(a.actual, a.diff, replaced)
 	if c.Empty() {
 		return nil, nil
 	}

@@ -11,26 +11,27 @@ import (
 const refusedComment = "refused by the kernel, all is dropped"
 
 // closed is the replacement for a chain's refused content: nothing passes.
-func closed(name string, base *ruleset.Base) *ruleset.Chain {
+func closed(name string, base *ruleset.Base, counter string) *ruleset.Chain {
 	return &ruleset.Chain{Name: name, Base: base, Rules: []ruleset.Rule{
-		{Counter: true, Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: refusedComment},
+		{Counter: true, CountedBy: counter, Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: refusedComment},
 	}}
 }
 
-// replace returns c, the difference between t and actual, with replacements for the units for which replaced returns
-// true, so that nothing opens:
+// replace returns c, the difference between the table and actual, with replacements for the units for which replaced
+// returns true, so that nothing opens:
 //   - a chain drops all; so do the chains that name a refused set;
 //   - a set keeps its old content, or is not made;
 //   - a map loses the entries that change: packets without an entry are dropped;
 //   - a base chain stays as it is, since to drop all in it would cut off the host. A new one is not made, except where
 //     packets are forwarded: there it drops all;
 //   - an obsolete object that is still used stays as it is.
-func replace(t *ruleset.Table, actual *ruleset.Actual, c ruleset.Changes, replaced func(unit) bool) ruleset.Changes {
+func (g *Target) replace(actual *ruleset.Actual, c ruleset.Changes, replaced func(unit) bool) ruleset.Changes {
+	t := g.table
 	users := usersOf(t, c, replaced)
 	var r ruleset.Changes
 	for _, ch := range c.Chains {
 		if replaced(unit{chain, ch.Name}) || users[ch.Name] != "" {
-			r.Chains = appendClosed(r.Chains, actual, ch)
+			r.Chains = g.appendClosed(r.Chains, actual, ch)
 		} else {
 			r.Chains = append(r.Chains, ch)
 		}
@@ -38,7 +39,7 @@ func replace(t *ruleset.Table, actual *ruleset.Actual, c ruleset.Changes, replac
 	}
 	for name := range users {
 		ch := t.Chain(name)
-		r.Chains = appendClosed(r.Chains, actual,
+		r.Chains = g.appendClosed(r.Chains, actual,
 			ruleset.ChainChange{Name: name, Old: &ruleset.Chain{Name: name, Base: ch.Base}, New: ch})
 	}
 	slices.SortFunc(r.Chains, func(a, b ruleset.ChainChange) int { return strings.Compare(a.Name, b.Name) })
@@ -83,7 +84,8 @@ func usersOf(t *ruleset.Table, c ruleset.Changes, replaced func(unit) bool) map[
 }
 
 // appendClosed appends the changes that make a chain drop all, if that is allowed and not so already.
-func appendClosed(list []ruleset.ChainChange, actual *ruleset.Actual, ch ruleset.ChainChange) []ruleset.ChainChange {
+func (g *Target) appendClosed(list []ruleset.ChainChange, actual *ruleset.Actual,
+	ch ruleset.ChainChange) []ruleset.ChainChange {
 	var base *ruleset.Base
 	switch {
 	case ch.New == nil:
@@ -95,7 +97,7 @@ func appendClosed(list []ruleset.ChainChange, actual *ruleset.Actual, ch ruleset
 			return list
 		}
 	}
-	ch.New = closed(ch.Name, base)
+	ch.New = closed(ch.Name, base, g.Refused)
 	if ch.Old != nil && isClosed(actual, ch) {
 		return list
 	}

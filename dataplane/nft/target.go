@@ -26,6 +26,8 @@ type Target struct {
 	Compare time.Duration
 	// OnCommit, if set, is called for each transaction that the kernel accepted, with its duration.
 	OnCommit func(d time.Duration, c ruleset.Changes)
+	// Refused names the counter of packets that are dropped in place of refused rules; empty for none.
+	Refused string
 
 	kernel  nftables.Rules
 	now     func() time.Time

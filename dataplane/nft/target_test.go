@@ -29,6 +29,7 @@ type bench struct {
 func newBench(t *testing.T) *bench {
 	b := &bench{T: t, fake: kerneltest.NewRules(), table: ruleset.NewTable(), time: time.Unix(1000, 0)}
 	b.target = New(b.fake, func() time.Time { return b.time })
+	b.target.Refused = "dropped-refused"
 	return b
 }
 
@@ -85,7 +86,7 @@ func (b *bench) kernelHas(name string) []string {
 
 func (b *bench) isClosed(name string) bool {
 	b.Helper()
-	return slices.Equal(b.kernelHas(name), []string{closed(name, nil).Rules[0].ID()})
+	return slices.Equal(b.kernelHas(name), []string{closed(name, nil, b.target.Refused).Rules[0].ID()})
 }
 
 func rule(comment string, v ruleset.Verdict, m ...ruleset.Match) ruleset.Rule {

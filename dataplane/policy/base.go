@@ -42,8 +42,11 @@ func (c *Calculator) writeBase() {
 	for _, m := range []string{fromWorkload, toWorkload, sourceCheck, neighbourMap, early, errorsMap} {
 		c.table.AddMap(ruleset.Map{Name: m})
 	}
-	c.setChain(dispatch(fromWorkload, false, s.deny("no endpoint is known for this interface", normalOut)))
-	c.setChain(dispatch(toWorkload, true, s.deny("no endpoint is known for this interface", normalIn)))
+	unknown := func(p purpose) ruleset.Rule {
+		return s.deny("no endpoint is known for this interface", droppedUnknown, p)
+	}
+	c.setChain(dispatch(fromWorkload, false, unknown(normalOut)))
+	c.setChain(dispatch(toWorkload, true, unknown(normalIn)))
 	c.setChain(dispatch(sourceCheck, false, s.noReturnRoute()))
 
 	c.setChain(&ruleset.Chain{Name: limited, Rules: []ruleset.Rule{
@@ -57,7 +60,7 @@ func (c *Calculator) writeBase() {
 	c.setChain(&ruleset.Chain{Name: unspecified, Rules: s.unspecifiedRules()})
 	source, destination, host := Stage{Subject: SourceWorkload}, Stage{Subject: DestinationWorkload},
 		Stage{Subject: HostItself}
-	c.setChain(dispatch(early, false, s.deny("no endpoint is known for this interface", untrackedOut)))
+	c.setChain(dispatch(early, false, unknown(untrackedOut)))
 	c.setChain(&ruleset.Chain{Name: workloadSent, Rules: s.sent()})
 	c.setChain(&ruleset.Chain{Name: "prerouting-source", Origin: source,
 		Base:  base(ruleset.Prerouting, beforeReassembly),
@@ -115,7 +118,8 @@ func (s *settings) earlyLimits(iface string) *ruleset.Chain {
 			{Bytes: s.fragments.Bytes}} {
 			if over != (ruleset.Limit{}) {
 				chain.Rules = append(chain.Rules, ruleset.Rule{Over: over, Counter: true, Log: s.dropLog(manyFragments),
-					Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: manyFragments})
+					CountedBy: droppedFragments.Counter(), Verdict: ruleset.Verdict{Action: ruleset.Drop},
+					Comment: manyFragments})
 			}
 		}
 	}
@@ -161,6 +165,7 @@ func (s *settings) closed(jumps []ruleset.Rule) []ruleset.Rule {
 	rules := jumps
 	for _, r := range jumps {
 		r.Verdict, r.Comment = ruleset.Verdict{Action: ruleset.Drop}, "nothing has decided"
+		r.CountedBy = droppedUndecided.Counter()
 		rules = append(rules, r)
 	}
 	return rules
@@ -194,7 +199,7 @@ func (s *settings) unspecifiedRules() []ruleset.Rule {
 			Comment: "duplicate address detection"})
 	}
 	return append(rules, ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: spoofed,
-		Log: s.dropLog(spoofed)})
+		Log: s.dropLog(spoofed), CountedBy: droppedSource.Counter()})
 }
 
 // ofDiscovery matches an ICMPv6 type of neighbour discovery or MLD with the hop limit that shows that no router has
@@ -215,7 +220,8 @@ func ofDiscovery(kind uint32) []ruleset.Match {
 func (s *settings) toLoopback() ruleset.Rule {
 	return ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: 4},
 		{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("127.0.0.0/8")}},
-		Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: loopback, Log: s.dropLog(loopback)}
+		Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: loopback, Log: s.dropLog(loopback),
+		CountedBy: droppedLoopback.Counter()}
 }
 
 const loopback = "a loopback address of this host"
@@ -263,7 +269,8 @@ var neighbourLimit = ruleset.Limit{Packets: 10, Burst: 30}
 // see rates.chains.
 func neighbourChain(iface string) *ruleset.Chain {
 	return &ruleset.Chain{Name: "neighbours/" + iface, Rules: []ruleset.Rule{{Over: neighbourLimit, Counter: true,
-		Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "too many packets of neighbour discovery"}}}
+		CountedBy: droppedNeighbours.Counter(), Verdict: ruleset.Verdict{Action: ruleset.Drop},
+		Comment: "too many packets of neighbour discovery"}}}
 }
 
 const returned = "from outside with an address of this node"
@@ -283,7 +290,8 @@ func (s *settings) fromOutside() []ruleset.Rule {
 	drop := func(family uint32, set string, more ...ruleset.Match) {
 		rules = append(rules, ruleset.Rule{Matches: append([]ruleset.Match{{Field: ruleset.Family, Low: family},
 			{Field: ruleset.Source, Set: set}}, more...),
-			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: returned, Log: s.dropLog(returned)})
+			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: returned, Log: s.dropLog(returned),
+			CountedBy: droppedBorrowed.Counter()})
 	}
 	for i, family := range []string{"4", "6"} {
 		for _, p := range s.prefixes {
@@ -308,7 +316,8 @@ func (s *settings) fromHost() []ruleset.Rule {
 	for i, family := range []string{"4", "6"} {
 		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
 			{Field: ruleset.Source, Set: localSet + family}, {Field: ruleset.SourceLocal, Not: true}},
-			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: hostAsWorkload, Log: s.dropLog(hostAsWorkload)})
+			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: hostAsWorkload, Log: s.dropLog(hostAsWorkload),
+			CountedBy: droppedBorrowed.Counter()})
 	}
 	return rules
 }
@@ -338,7 +347,8 @@ func (s *settings) related() []ruleset.Rule {
 		Low: protoICMPv6}
 	return []ruleset.Rule{
 		{Matches: []ruleset.Match{icmp, {Field: ruleset.ICMP, Low: 5 << 8, Mask: 0xff00}},
-			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: redirect, Log: s.dropLog(redirect)},
+			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: redirect, Log: s.dropLog(redirect),
+			CountedBy: droppedICMP.Counter()},
 		{Matches: []ruleset.Match{icmp}, Verdict: errors},
 		{Matches: []ruleset.Match{icmp6}, Verdict: errors},
 		{Verdict: ruleset.Verdict{Action: ruleset.Accept}},
@@ -358,7 +368,7 @@ func (s *settings) errorsChain(iface string, addresses []netip.Prefix) *ruleset.
 		}
 	}
 	chain.Rules = append(chain.Rules, ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Drop},
-		Comment: foreignError, Log: s.dropLog(foreignError)})
+		Comment: foreignError, Log: s.dropLog(foreignError), CountedBy: droppedICMP.Counter()})
 	return chain
 }
 
@@ -373,7 +383,7 @@ func (s *settings) toHostRules() []ruleset.Rule {
 		rules[i].Matches = append(rules[i].Matches, established)
 	}
 	for _, r := range s.from(s.toHost) {
-		r.Comment = "defaultEndpointToHostAction"
+		r.Comment, r.CountedBy = "defaultEndpointToHostAction", droppedToHost.Counter()
 		rules = append(rules, r)
 	}
 	return rules
@@ -395,6 +405,7 @@ func (s *settings) foreignTunnels(up bool) []ruleset.Rule {
 		Matches: []ruleset.Match{{Field: ruleset.Family, Low: 4}, {Field: ruleset.Protocol, Low: protoIPIP},
 			{Field: ruleset.DestinationLocal}, {Field: ruleset.Source, Not: true, Set: hostsSet + "4"}},
 		Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "IPIP from a host that is no node",
+		CountedBy: droppedTunnel.Counter(),
 	}}
 }
 
@@ -411,7 +422,7 @@ func (s *settings) serviceLoop() []ruleset.Rule {
 				Matches: []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
 					{Field: ruleset.Destination, Set: loopSet + family}},
 				Verdict: ruleset.Verdict{Action: s.loop}, Comment: "a service address that nobody serves",
-				Origin: Unserved{}})
+				CountedBy: droppedService.Counter(), Origin: Unserved{}})
 		}
 	}
 	return rules

@@ -102,6 +102,8 @@ type Config struct {
 	FlowLog uint16
 	// NoKernelLog keeps Log rules from writing to the kernel's log, which not every kernel lets them.
 	NoKernelLog bool
+	// NoNamedCounters leaves packets that are dropped uncounted, as a kernel without such counters needs.
+	NoNamedCounters bool
 	// Fragments bounds the IP fragments that a workload may send.
 	Fragments Fragments
 	// Budget bounds what the policies of a namespace cost.

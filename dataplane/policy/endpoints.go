@@ -304,9 +304,9 @@ type rates struct {
 // is when policies change.
 func (l rates) chains(direction, iface, next string) []*ruleset.Chain {
 	limits := &ruleset.Chain{Name: "limits-" + direction + "/" + iface}
-	add := func(over ruleset.Limit, a ruleset.Action, comment string, m ...ruleset.Match) {
+	add := func(over ruleset.Limit, a ruleset.Action, why Reason, comment string, m ...ruleset.Match) {
 		limits.Rules = append(limits.Rules, ruleset.Rule{Matches: m, Over: over, Verdict: ruleset.Verdict{Action: a},
-			Comment: comment})
+			CountedBy: why.Counter(), Comment: comment})
 	}
 	if l.packets > 0 {
 		burst := l.burst
@@ -314,13 +314,15 @@ func (l rates) chains(direction, iface, next string) []*ruleset.Chain {
 			burst = 5
 		}
 		over := ruleset.Limit{Packets: uint64(l.packets), Burst: uint32(min(burst, model.QoSRanges.PacketBurst.Most))}
-		add(over, ruleset.Drop, "packet rate limit")
+		add(over, ruleset.Drop, droppedPacketRate, "packet rate limit")
 	}
 	if l.connections > 0 {
 		over := ruleset.Limit{Connections: uint32(min(l.connections, model.QoSRanges.MaxConnections.Most))}
-		add(ruleset.Limit{}, ruleset.Return, "", established)
-		add(over, ruleset.RejectTCP, "connection limit", ruleset.Match{Field: ruleset.Protocol, Low: protoTCP})
-		add(over, ruleset.Drop, "connection limit")
+		limits.Rules = append(limits.Rules, ruleset.Rule{Matches: []ruleset.Match{established},
+			Verdict: ruleset.Verdict{Action: ruleset.Return}})
+		add(over, ruleset.RejectTCP, droppedConnection, "connection limit",
+			ruleset.Match{Field: ruleset.Protocol, Low: protoTCP})
+		add(over, ruleset.Drop, droppedConnection, "connection limit")
 	}
 	if limits.Rules == nil {
 		return nil

@@ -62,7 +62,8 @@ func (c *Calculator) SetLimited(limits []Limit) {
 func (s *settings) limitedChain(direction, iface, next string) *ruleset.Chain {
 	return &ruleset.Chain{Name: "limited-" + direction + "/" + iface, Rules: []ruleset.Rule{
 		{Matches: []ruleset.Match{{Field: ruleset.ConnState, Mask: ruleset.ConnNew}}, Log: s.dropLog(manyConnections),
-			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: manyConnections},
+			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: manyConnections,
+			CountedBy: droppedConnection.Counter()},
 		{Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: next}}}}
 }
 

@@ -251,7 +251,8 @@ func (w *listWriter) prologue() {
 		}
 		if !w.settings.keepInvalid {
 			w.add(ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.ConnState, Mask: ruleset.ConnInvalid}},
-				Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "a packet of no connection"})
+				Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "a packet of no connection",
+				CountedBy: droppedInvalid.Counter()})
 		}
 	}
 	if w.host && !w.purpose.forward() {
@@ -289,7 +290,7 @@ func (w *listWriter) tier(t tierList) {
 		}
 	}
 	if enforced && !t.pass {
-		w.deny("end of tier "+t.name, TierEnd(t.name))
+		w.deny("end of tier "+t.name, droppedAtTierEnd, TierEnd(t.name))
 	}
 	if t.canPass(in) {
 		if !enforced || t.pass {
@@ -309,13 +310,13 @@ func (w *listWriter) end() {
 	for _, p := range w.profiles {
 		w.add(ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Jump, Chain: ChainName(p.id, w.purpose.in())}})
 	}
-	w.deny("no policy and no profile allows it", nil)
+	w.deny("no policy and no profile allows it", droppedByDefault, nil)
 }
 
 // deny drops packets that reach it. Packets from host endpoints are evaluated at postrouting, too, where the kernel
 // cannot answer.
-func (w *listWriter) deny(comment string, origin ruleset.Origin) {
-	r := w.settings.deny(comment, w.purpose)
+func (w *listWriter) deny(comment string, why Reason, origin ruleset.Origin) {
+	r := w.settings.deny(comment, why, w.purpose)
 	r.Origin = origin
 	if w.host && w.purpose == normalOut {
 		r.Verdict.Action = ruleset.Drop

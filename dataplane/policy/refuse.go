@@ -6,6 +6,9 @@ import "github.com/manxnet/manx/dataplane/ruleset"
 // the same host often misses the ICMP error to its first packet, because it is still busy with sending it, but not a
 // reset.
 func (c *Calculator) setChain(chain *ruleset.Chain) {
+	if c.config.NoNamedCounters {
+		chain.Rules = uncounted(chain.Rules)
+	}
 	var rules []ruleset.Rule
 	for i, r := range chain.Rules {
 		if r.Verdict.Action != ruleset.Reject {

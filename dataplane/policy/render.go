@@ -14,7 +14,7 @@ import (
 func (c *Calculator) render(p *policyState, in bool) *ruleset.Chain {
 	chain := &ruleset.Chain{Name: ChainName(p.id, in), Origin: ChainOf{ID: p.id, Ingress: in}}
 	if p.Policy == nil {
-		chain.Rules = []ruleset.Rule{c.denial(p, in, p.id.String()+" does not exist")}
+		chain.Rules = []ruleset.Rule{c.denial(p, in, droppedUnusable, p.id.String()+" does not exist")}
 		return chain
 	}
 	d := p.Direction(in)
@@ -50,7 +50,8 @@ func (c *Calculator) closedChain(p *policyState, in bool, chain *ruleset.Chain) 
 		why = "above the budget of its namespace"
 	}
 	if !p.Staged {
-		chain.Rules = []ruleset.Rule{c.denial(p, in, fmt.Sprintf("%s %s: %s", p.id, DirectionName(in), why))}
+		chain.Rules = []ruleset.Rule{c.denial(p, in, droppedUnusable, fmt.Sprintf("%s %s: %s", p.id,
+			DirectionName(in), why))}
 	}
 	return chain
 }
@@ -71,8 +72,8 @@ func (c *Calculator) effect(p *policyState, r *Rule, in bool, comment string) *r
 		}
 		out.Verdict.Action = ruleset.Accept
 	case r.Action == Deny:
-		deny := c.denial(p, in, comment)
-		out.Verdict, out.Log = deny.Verdict, deny.Log
+		deny := c.denial(p, in, DroppedByPolicy, comment)
+		out.Verdict, out.Log, out.CountedBy = deny.Verdict, deny.Log, deny.CountedBy
 	case r.Action == Pass:
 		if p.id.Kind == "Profile" {
 			return nil // there is nothing after profiles
@@ -87,8 +88,8 @@ func (c *Calculator) effect(p *policyState, r *Rule, in bool, comment string) *r
 
 // denial is how a policy's chain drops packets: silently if the kernel cannot answer them, before connections are
 // tracked or translated, and at postrouting, where packets from host endpoints are evaluated again.
-func (c *Calculator) denial(p *policyState, in bool, comment string) ruleset.Rule {
-	r := c.settings.deny(comment, normalIn)
+func (c *Calculator) denial(p *policyState, in bool, why Reason, comment string) ruleset.Rule {
+	r := c.settings.deny(comment, why, normalIn)
 	early := p.Policy != nil && (p.DoNotTrack || p.PreDNAT)
 	if r.Verdict.Action != ruleset.Drop && (early || !in && p.hasHost()) {
 		r.Verdict.Action = ruleset.Drop

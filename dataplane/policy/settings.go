@@ -215,8 +215,8 @@ func (s *settings) failsafes(p purpose) []ruleset.Rule {
 }
 
 // deny is the rule by which policy drops packets.
-func (s *settings) deny(comment string, p purpose) ruleset.Rule {
-	r := ruleset.Rule{Verdict: ruleset.Verdict{Action: s.denyVerdict}, Comment: comment}
+func (s *settings) deny(comment string, why Reason, p purpose) ruleset.Rule {
+	r := ruleset.Rule{Verdict: ruleset.Verdict{Action: s.denyVerdict}, Comment: comment, CountedBy: why.Counter()}
 	if p.untracked() || p == preDNAT {
 		r.Verdict.Action = ruleset.Drop
 	}
@@ -228,7 +228,7 @@ func (s *settings) deny(comment string, p purpose) ruleset.Rule {
 func (s *settings) noReturnRoute() ruleset.Rule {
 	return ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.NoReturnRoute}}, Verdict: ruleset.Verdict{
 		Action: ruleset.Drop},
-		Comment: spoofed, Log: s.dropLog(spoofed)}
+		Comment: spoofed, Log: s.dropLog(spoofed), CountedBy: droppedSource.Counter()}
 }
 
 const spoofed = "the source is not this workload's"
@@ -239,11 +239,13 @@ func (s *settings) tunnelsFromWorkloads() []ruleset.Rule {
 	if !s.allowVXLAN {
 		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: protoUDP},
 			{Field: ruleset.DestinationPort, Low: s.vxlanPort}},
-			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "VXLAN from a workload"})
+			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "VXLAN from a workload",
+			CountedBy: droppedTunnel.Counter()})
 	}
 	if !s.allowIPIP {
 		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: protoIPIP}},
-			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "IPIP from a workload"})
+			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "IPIP from a workload",
+			CountedBy: droppedTunnel.Counter()})
 	}
 	return rules
 }

@@ -39,6 +39,29 @@ type MapChange struct {
 // Empty reports whether there is nothing to do.
 func (c Changes) Empty() bool { return len(c.Chains) == 0 && len(c.Sets) == 0 && len(c.Maps) == 0 }
 
+// Counters returns the names of the counters that the new rules name, in order.
+func (c Changes) Counters() []string {
+	return countersOf(func(yield func(*Chain) bool) {
+		for _, ch := range c.Chains {
+			if ch.New != nil && !yield(ch.New) {
+				return
+			}
+		}
+	})
+}
+
+func countersOf(chains iter.Seq[*Chain]) []string {
+	names := map[string]bool{}
+	for c := range chains {
+		for i := range c.Rules {
+			if name := c.Rules[i].CountedBy; name != "" {
+				names[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
 // TakeChanges returns the changes since its last call, and clears them.
 func (t *Table) TakeChanges() Changes {
 	var c Changes

@@ -55,6 +55,7 @@ const (
 	tagLogPer
 	tagLogKernel
 	tagLimitBytes
+	tagCountedBy
 )
 
 // appendCanonical appends tag, length and value of each field that is set.
@@ -75,6 +76,7 @@ func (r Rule) appendCanonical(b []byte) []byte {
 	b = appendNumber(b, tagLimitConnections, uint64(r.Over.Connections))
 	b = appendNumber(b, tagLimitBytes, uint64(r.Over.Bytes))
 	b = appendFlag(b, tagCounter, r.Counter)
+	b = appendText(b, tagCountedBy, r.CountedBy)
 	b = appendNumber(b, tagLogGroup, uint64(r.Log.Group))
 	b = appendText(b, tagLogPrefix, r.Log.Prefix)
 	kernelLog := tagLogKernel

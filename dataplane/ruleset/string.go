@@ -284,6 +284,9 @@ func (r *Rule) effects() []string {
 	if r.Counter {
 		words = append(words, "counter")
 	}
+	if r.CountedBy != "" {
+		words = append(words, "counter name "+quoted(r.CountedBy))
+	}
 	if r.Log.Enabled() {
 		words = append(words, r.Log.text())
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -23,6 +24,9 @@ func (t *Table) Text(w io.Writer, o TextOptions) error {
 		o.Name = "manx"
 	}
 	p.line(0, "table inet %s {", printable(o.Name))
+	for _, name := range countersOf(maps.Values(t.chains)) {
+		p.counter(name)
+	}
 	for _, name := range t.Sets() {
 		p.set(t.sets[name])
 	}
@@ -64,6 +68,13 @@ func (p *printer) line(depth int, format string, args ...any) {
 
 var setTypes = [...]string{Addresses4: "ipv4_addr", Addresses6: "ipv6_addr", Ports: "inet_service",
 	Endpoints4: "ipv4_addr . inet_proto . inet_service", Endpoints6: "ipv6_addr . inet_proto . inet_service"}
+
+// counter is there for rules to name it.
+func (p *printer) counter(name string) {
+	p.next()
+	p.line(1, "counter %s {", printable(name))
+	p.line(1, "}")
+}
 
 func (p *printer) set(s *setState) {
 	p.next()

@@ -97,6 +97,7 @@ func anyHookRules() []named {
 		rule("exthdr frag missing accept", accept, ipv6, Match{Field: Fragment, Not: true}),
 		rule("continue", Verdict{}),
 		{Rule{Counter: true}, "counter"},
+		{Rule{CountedBy: "dropped-policy", Verdict: verdict(Drop)}, `counter name "dropped-policy" drop`},
 		{Rule{Over: Limit{Packets: 100, Burst: 5}, Verdict: verdict(Drop)},
 			"limit rate over 100/second burst 5 packets drop"},
 		{Rule{Over: Limit{Connections: 10}, Verdict: verdict(Drop)}, "ct count over 10 drop"},

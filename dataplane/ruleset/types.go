@@ -53,10 +53,13 @@ type Rule struct {
 	Matches []Match
 	Over    Limit // matches only above this limit
 	Counter bool
-	Log     Log
-	Mark    Mark
-	NoTrack bool
-	Verdict Verdict
+	// CountedBy names a counter of the table that counts the packets, too. Rules may share one. It keeps its value when
+	// they change, unlike that of Counter.
+	CountedBy string
+	Log       Log
+	Mark      Mark
+	NoTrack   bool
+	Verdict   Verdict
 	// Comment names the owner of the rule, such as "NetworkPolicy/default/web ingress 1", for people.
 	Comment string
 	// Origin is the same for programs.
@@ -241,8 +244,8 @@ func (r Rule) equal(o Rule) bool {
 			return false
 		}
 	}
-	return r.Over == o.Over && r.Counter == o.Counter && r.Log == o.Log && r.Mark == o.Mark && r.NoTrack == o.NoTrack &&
-		r.Verdict == o.Verdict && r.Comment == o.Comment
+	return r.Over == o.Over && r.Counter == o.Counter && r.CountedBy == o.CountedBy && r.Log == o.Log &&
+		r.Mark == o.Mark && r.NoTrack == o.NoTrack && r.Verdict == o.Verdict && r.Comment == o.Comment
 }
 
 // Equal reports whether two chains are the same.

@@ -44,14 +44,14 @@ func TestNoticeOfALimitThatTheKernelCannotDo(t *testing.T) {
 
 func TestNoticesOfPolicy(t *testing.T) {
 	r, p := withPolicy(t)
-	p.status = dataplane.PolicyStatus{MissingLogs: []string{"the flow log records nothing"},
+	p.status = dataplane.PolicyStatus{Missing: []string{"the flow log records nothing"},
 		Ignored:  map[model.Key]string{model.ResourceKey(model.KindHostEndpoint, "h"): "ignored: a policy"},
 		Outdated: "connections go on"}
 	list, err := r.client.ListNotices(r.context(), &manxv1.ListNoticesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"log: the flow log records nothing", "HostEndpoint h: ignored: a policy",
+	for _, want := range []string{"rules: the flow log records nothing", "HostEndpoint h: ignored: a policy",
 		"floating addresses: connections go on"} {
 		if !slices.ContainsFunc(list.GetNotices(), func(n *manxv1.Notice) bool {
 			return n.GetTopic() == "dataplane" && n.GetSubject()+": "+n.GetText() == want

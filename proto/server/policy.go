@@ -51,6 +51,7 @@ type Policy interface {
 	Status() dataplane.PolicyStatus
 	Inspect(func(*policy.Calculator, *ruleset.Table))
 	Counters() (map[string][]nftables.Counter, error)
+	Dropped() (map[policy.Reason]uint64, error)
 	Retry(context.Context) (dataplane.Retried, error)
 }
 
@@ -131,8 +132,8 @@ func (v *PolicyView) Notices() []Notice {
 		list = append(list, Notice{Topic: "dataplane", Subject: r.Comment, Since: r.Since,
 			Text: "the kernel refuses its rules (" + r.Object + "), everything it is about is dropped: " + r.Reason})
 	}
-	for _, text := range st.MissingLogs {
-		list = append(list, Notice{Topic: "dataplane", Subject: "log", Text: text})
+	for _, text := range st.Missing {
+		list = append(list, Notice{Topic: "dataplane", Subject: "rules", Text: text})
 	}
 	return list
 }
@@ -166,6 +167,7 @@ var policyMetrics = describe([]description{
 // Describe implements prometheus.Collector.
 func (v *PolicyView) Describe(out chan<- *prometheus.Desc) {
 	policyMetrics.Describe(out)
+	policyCounters.Describe(out)
 	v.programming.Describe(out)
 }
 
@@ -191,6 +193,8 @@ func (v *PolicyView) Collect(out chan<- prometheus.Metric) {
 	gauge(metricPolicyBad, float64(len(st.Bad)))
 	gauge(metricPolicyClosed, float64(len(st.Closed)))
 	gauge(metricPolicyRevision, float64(st.Revision))
+	_, counter = policyCounters.send(out)
+	v.collectCounters(agent, counter)
 }
 
 // newProgramming makes the histogram of how long changes of policy take.

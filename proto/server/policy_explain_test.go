@@ -36,6 +36,11 @@ func (r *rules) Retry(context.Context) (dataplane.Retried, error) {
 	return dataplane.Retried{Part: "policy", Failed: 1, Failing: 1, Reason: "chain x: no such file"}, nil
 }
 func (r *rules) Counters() (map[string][]nftables.Counter, error) { return r.counters, r.err }
+
+func (r *rules) Dropped() (map[policy.Reason]uint64, error) {
+	return map[policy.Reason]uint64{policy.DroppedByPolicy: 7, policy.Reason("source_check"): 0}, r.err
+}
+
 func (r *rules) count(chain string, rule int, packets, bytes uint64) { // rules of a chain count from 0
 	id := r.calc.Table().Chain(chain).Rules[rule].ID()
 	r.counters[chain] = append(r.counters[chain], nftables.Counter{ID: id, Packets: packets, Bytes: bytes})

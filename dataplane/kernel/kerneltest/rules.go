@@ -334,5 +334,8 @@ func (f *Rules) WatchRules(ctx context.Context, handle func()) error {
 // ChainCounters implements Rules; nothing counts.
 func (f *Rules) ChainCounters([]string) (map[string][]nftables.Counter, error) { return nil, nil }
 
+// NamedCounters implements Rules; nothing counts.
+func (f *Rules) NamedCounters() (map[string]nftables.Counter, error) { return nil, nil }
+
 // RuleCounters implements Rules; nothing counts.
 func (f *Rules) RuleCounters() (map[string][]nftables.Counter, error) { return nil, nil }

@@ -103,6 +103,9 @@ func (r *Conn) batchOf(c ruleset.Changes) (*batch, error) {
 	for _, chain := range kept.chains {
 		b.rawRules(chain)
 	}
+	for _, name := range c.Counters() {
+		b.addCounter(name)
+	}
 	if err := b.addChains(c.Chains); err != nil {
 		return nil, err
 	}
@@ -174,6 +177,16 @@ func (b *batch) addChains(changes []ruleset.ChainChange) error {
 		}
 	}
 	return nil
+}
+
+// addCounter makes a counter unless there is one of that name, which goes on.
+func (b *batch) addCounter(name string) {
+	b.message(unix.NFT_MSG_NEWOBJ, unix.NLM_F_CREATE, operation{verb: "add", kind: "counter", name: name})
+	b.AttrText(unix.NFTA_OBJ_TABLE, TableName)
+	b.AttrText(unix.NFTA_OBJ_NAME, name)
+	b.AttrBig32(unix.NFTA_OBJ_TYPE, unix.NFT_OBJECT_COUNTER)
+	b.EndNest(b.NestFlagged(unix.NFTA_OBJ_DATA))
+	b.End()
 }
 
 func (b *batch) addChain(c *ruleset.Chain) error { return b.addChainTo(TableName, c) }

@@ -362,3 +362,65 @@ func sendFrame(device string, frames ...[]byte) error {
 	}
 	return nil
 }
+
+// Rules of several chains share a counter, which goes on when they change, and when no rule names it for a while. It
+// begins anew with the table, and a check makes none.
+func TestNamedCounters(t *testing.T) {
+	ns, n := rulesNS(t)
+	nettest.Run(t, "ip", "-n", ns, "neigh", "replace", "10.1.0.9", "lladdr", "02:00:00:00:00:09", "dev", "e0")
+	rule := func(port uint32, counter string) ruleset.Rule {
+		return ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: unix.IPPROTO_UDP},
+			{Field: ruleset.DestinationPort, Low: port}}, CountedBy: counter}
+	}
+	w := ruleset.NewTable()
+	set := func(name string, rules ...ruleset.Rule) {
+		w.SetChain(&ruleset.Chain{Name: name, Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Filter},
+			Rules: rules})
+	}
+	count := func(what string, want map[string]uint64) {
+		t.Helper()
+		for _, p := range sentPackets[:2] { // to ports 53 and 80
+			if err := n.namespace.Do(p.send); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := n.NamedCounters()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, packets := range want {
+			if got[name].Packets != packets || (got[name].Bytes == 0) != (packets == 0) {
+				t.Errorf("%s: %s is %+v, want %d packets", what, name, got[name], packets)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("%s: the counters are %v, want %v", what, got, want)
+		}
+	}
+	if got, err := n.NamedCounters(); len(got) != 0 || err != nil {
+		t.Errorf("without a table: %v, %v", got, err)
+	}
+	set("a", rule(53, "both"), rule(54, "none"))
+	set("b", rule(80, "both"))
+	if err := n.CheckRules(w.Difference(nil)); err != nil {
+		t.Fatal(err)
+	}
+	count("checked", nil)
+	commitRules(t, n, w.TakeChanges())
+	count("two rules", map[string]uint64{"both": 2, "none": 0})
+	set("a", rule(54, "both"), rule(53, "new"))
+	commitRules(t, n, w.TakeChanges())
+	count("one rule, written anew", map[string]uint64{"both": 3, "none": 0, "new": 1})
+	set("a")
+	w.DeleteChain("b")
+	commitRules(t, n, w.TakeChanges())
+	count("no rule", map[string]uint64{"both": 3, "none": 0, "new": 1})
+	set("a", rule(80, "both"))
+	commitRules(t, n, w.TakeChanges())
+	count("a rule again", map[string]uint64{"both": 4, "none": 0, "new": 1})
+	if err := n.DeleteRules(); err != nil {
+		t.Fatal(err)
+	}
+	commitRules(t, n, w.Difference(nil))
+	count("a new table", map[string]uint64{"both": 1})
+}

@@ -275,6 +275,28 @@ func (r *Conn) ChainCounters(chains []string) (map[string][]Counter, error) {
 	return counters, nil
 }
 
+// NamedCounters implements Rules.
+func (r *Conn) NamedCounters() (map[string]Counter, error) {
+	counters := map[string]Counter{}
+	about := func(b *netlink.Builder) {
+		b.AttrText(unix.NFTA_OBJ_TABLE, TableName)
+		b.AttrBig32(unix.NFTA_OBJ_TYPE, unix.NFT_OBJECT_COUNTER)
+	}
+	err := r.reading(func(t *tableReader) error {
+		return t.dump(unix.NFT_MSG_GETOBJ, func() { clear(counters) }, about, func(attrs []byte) {
+			l := attrList(attrs)
+			c, ok := counterValue(l[unix.NFTA_OBJ_DATA])
+			if ok && text(l[unix.NFTA_OBJ_TABLE]) == TableName {
+				counters[text(l[unix.NFTA_OBJ_NAME])] = c
+			}
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the named counters of table inet %s: %w", TableName, err)
+	}
+	return counters, nil
+}
+
 func addCounter(counters map[string][]Counter, rule kernelRule) {
 	if c, ok := counterOf(rule.expressions); ok {
 		c.ID = ruleID(rule.userdata)
@@ -290,11 +312,18 @@ func counterOf(expressions []byte) (Counter, bool) {
 			continue
 		}
 		_, data, _, _ = netlink.NextAttr(data)
-		l := attrList(data)
-		bytes, packets := l[unix.NFTA_COUNTER_BYTES], l[unix.NFTA_COUNTER_PACKETS]
-		if len(bytes) == 8 && len(packets) == 8 {
-			return Counter{Packets: binary.BigEndian.Uint64(packets), Bytes: binary.BigEndian.Uint64(bytes)}, true
+		if c, ok := counterValue(data); ok {
+			return c, true
 		}
 	}
 	return Counter{}, false
+}
+
+func counterValue(attrs []byte) (Counter, bool) {
+	l := attrList(attrs)
+	bytes, packets := l[unix.NFTA_COUNTER_BYTES], l[unix.NFTA_COUNTER_PACKETS]
+	if len(bytes) != 8 || len(packets) != 8 {
+		return Counter{}, false
+	}
+	return Counter{Packets: binary.BigEndian.Uint64(packets), Bytes: binary.BigEndian.Uint64(bytes)}, true
 }

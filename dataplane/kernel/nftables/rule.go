@@ -28,6 +28,9 @@ func encodeRule(b *netlink.Builder, r ruleset.Rule) error {
 	if r.Counter {
 		e.add(&expr.Counter{})
 	}
+	if r.CountedBy != "" {
+		e.add(&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: r.CountedBy})
+	}
 	e.log(r.Log)
 	e.mark(r.Mark)
 	if r.NoTrack {

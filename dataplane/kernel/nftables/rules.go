@@ -33,10 +33,12 @@ type Rules interface {
 	RuleCounters() (map[string][]Counter, error)
 	// ChainCounters is RuleCounters for some chains, at the cost of these alone. Chains that do not exist have none.
 	ChainCounters(chains []string) (map[string][]Counter, error)
+	// NamedCounters returns the counters that rules name in CountedBy. Its cost is that of their number.
+	NamedCounters() (map[string]Counter, error)
 }
 
-// Counter is the counter of a rule.
+// Counter is the counter of a rule, or one that rules name.
 type Counter struct {
-	ID             string // of the rule
+	ID             string // of the rule; empty for a named one
 	Packets, Bytes uint64
 }

@@ -128,6 +128,8 @@ var ruleTexts = []ruleText{
 	{"limit of connections", ruleset.Rule{Over: ruleset.Limit{Connections: 10}, Verdict: ruleset.Verdict{
 		Action: ruleset.RejectTCP}}, "ct count over 10 reject with tcp reset"},
 	{"counter", ruleset.Rule{Counter: true}, "counter packets 0 bytes 0"},
+	{"shared counter", ruleset.Rule{CountedBy: "dropped-policy", Verdict: ruleset.Verdict{Action: ruleset.Drop}},
+		`counter name "dropped-policy" drop`},
 	{"log", ruleset.Rule{Log: ruleset.Log{Group: 2, Prefix: "calico-packet: "}},
 		`log prefix "calico-packet: " group 2 snaplen 128`},
 	{"some in the log", ruleset.Rule{Log: ruleset.Log{Kernel: "calico-packet: ", Rate: 5, Burst: 10}},

@@ -364,7 +364,8 @@ var kernelTraces = []string{
 	`ip -o link | awk -F '[:@] *' '/cali|tunl|vxlan/{print "link " $2}'`,
 	`ip route show table all | grep -v ' dev lo ' | grep -v 'table local' | sed 's/^/route /'`,
 	`ip rule | sed 's/^/rule /'`,
-	`nft list table inet manx | sed -E 's/counter packets [0-9]+ bytes [0-9]+//; s/ (expires|timeout) [0-9a-z]+//g' |
+	`nft list table inet manx | sed '/^\tcounter /,/^\t}/d' |
+		sed -E 's/counter packets [0-9]+ bytes [0-9]+//; s/ (expires|timeout) [0-9a-z]+//g' |
 		sed -z 's/,\n[[:space:]]*/, /g' | sed -E 's/ *[,}]$//'`, // the elements of a set are one line
 }
 
