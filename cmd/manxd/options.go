@@ -241,7 +241,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.bool(&o.policy, "policy", true, "enforce policy: keep the table inet manx of nftables; with false all traffic "+
 		"of workloads passes, and natOutgoing does nothing", "MANX_POLICY")
 	b.bool(&o.policyCounters, "policy-counters", false, "count packets and bytes of every rule of every policy, not "+
-		"only of staged ones", "MANX_POLICY_COUNTERS")
+		"only of staged ones; metrics then name the policies", "MANX_POLICY_COUNTERS")
 	b.bool(&o.checkOutside, "check-outside-sources", true, "drop packets that come from outside with the address of "+
 		"a workload of this node, or with IPv6 of the node itself; false for load balancers and switches that send "+
 		"such packets back", "MANX_CHECK_OUTSIDE_SOURCES")

@@ -28,6 +28,7 @@ type PolicyView struct {
 	traces      atomic.Int32 // that run
 	programming prometheus.Histogram
 	newest      reading[dataplane.PolicyStatus]
+	busiest     reading[[]countedRule]
 	firewalls   atomic.Pointer[Firewalls]
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -208,12 +209,15 @@ func TestExplain(t *testing.T) {
 	t.Run("counters", func(t *testing.T) {
 		out, err := n2.Manxctl("describe", "gnp", "first.server")
 		must(t, err)
-		for _, line := range strings.Split(out, "\n") {
-			if strings.Contains(line, "2. Allow tcp to port 7002") && strings.Contains(line, ": packets 1,") {
-				return
-			}
+		if !slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool {
+			return strings.Contains(line, "2. Allow tcp to port 7002") && strings.Contains(line, ": packets 1,")
+		}) {
+			t.Errorf("one connection to port 7002 is not counted once:\n%s", out)
 		}
-		t.Errorf("one connection to port 7002 is not counted once:\n%s", out)
+		if n := world.Metric(t, n2, `manx_policy_rule_packets_total{direction="ingress",kind="GlobalNetworkPolicy",`+
+			`namespace="",policy="first.server",rule="2"}`); n != 1 {
+			t.Errorf("the metric of one connection to port 7002 is %v", n)
+		}
 	})
 	t.Run("ruleset", func(t *testing.T) {
 		out, err := n2.Manxctl("dump", "ruleset", "--elements", "1")
