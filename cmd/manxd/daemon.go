@@ -48,7 +48,8 @@ func newDaemon(ctx context.Context, o options) (*daemon, error) {
 // newProcess returns what each long-running mode of manxd has: its log, its name and the control API. config has what
 // the mode adds to the settings of the API.
 func newProcess(ctx context.Context, o options, config server.Config) (*daemon, error) {
-	log, level, err := newLogger(o.logLevel, o.logFormat)
+	lines := newLogLines()
+	log, level, err := newLogger(o.logLevel, o.logFormat, lines)
 	if err != nil {
 		return nil, usage(err)
 	}
@@ -67,6 +68,7 @@ func newProcess(ctx context.Context, o options, config server.Config) (*daemon, 
 	control.Add(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	requests := newAPIRequests()
 	control.Add(requests)
+	control.Add(lines)
 	o.kube.Requested = func(verb, code string) { requests.WithLabelValues(verb, code).Inc() }
 	return &daemon{options: o, name: name, log: log, control: control, reopen: reopen, routes: routes,
 		ends: newRestarted(log), parts: parts}, nil

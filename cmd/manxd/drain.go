@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/node"
@@ -35,6 +37,25 @@ func (d *drain) Notices() []server.Notice {
 	return append(drainNotice(d.j.name, d.State()), peerDrainNotices(d.j.name, d.Peers())...)
 }
 func (d *drain) Run(ctx context.Context) error { return d.Drainer.Run(ctx, d.j.tables) }
+
+var metricDrain = prometheus.NewDesc("manx_node_drain_phase",
+	"1 for the phase that the node is in, 0 for the others: in_service, draining, drained.", []string{"phase"}, nil)
+
+// Describe implements prometheus.Collector.
+func (*drain) Describe(out chan<- *prometheus.Desc) { out <- metricDrain }
+
+// Collect implements prometheus.Collector.
+func (d *drain) Collect(out chan<- prometheus.Metric) {
+	now := d.State().Phase
+	for _, phase := range []model.DrainPhase{model.InService, model.Draining, model.Drained} {
+		value := 0.0
+		if phase == now {
+			value = 1
+		}
+		out <- prometheus.MustNewConstMetric(metricDrain, prometheus.GaugeValue, value,
+			cmp.Or(string(phase), "in_service"))
+	}
+}
 
 // workloadInterfaces returns the prefixes of workloads' host interfaces; flag is --interface-prefix.
 func workloadInterfaces(r model.Reader, name, flag string) felixconfig.InterfacePrefixes {

@@ -4,12 +4,24 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
-// newLogger logs to standard error, as JSON unless that is a terminal. The level can be changed later.
-func newLogger(level, format string) (*zap.Logger, zap.AtomicLevel, error) {
+// newLogLines counts the lines of the log.
+func newLogLines() *prometheus.CounterVec {
+	lines := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "manx_log_lines_total",
+		Help: "Lines of the log, by level."}, []string{"level"})
+	for _, l := range []zapcore.Level{zap.InfoLevel, zap.WarnLevel, zap.ErrorLevel} {
+		lines.WithLabelValues(l.String())
+	}
+	return lines
+}
+
+// newLogger logs to standard error, as JSON unless that is a terminal, and counts the lines. The level can be changed
+// later.
+func newLogger(level, format string, lines *prometheus.CounterVec) (*zap.Logger, zap.AtomicLevel, error) {
 	if level == "warning" { // Calico's spelling
 		level = "warn"
 	}
@@ -30,5 +42,9 @@ func newLogger(level, format string) (*zap.Logger, zap.AtomicLevel, error) {
 		enc.EncodeLevel = zapcore.CapitalLevelEncoder
 		encoder = zapcore.NewConsoleEncoder(enc)
 	}
-	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), at)), at, nil
+	count := zap.Hooks(func(e zapcore.Entry) error {
+		lines.WithLabelValues(e.Level.String()).Inc()
+		return nil
+	})
+	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), at), count), at, nil
 }

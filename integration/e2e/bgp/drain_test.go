@@ -28,6 +28,7 @@ func (c *cluster) testDrain(t *testing.T) {
 		return nil
 	})
 	c.awaitStatus(t, n, "packets/s go to workloads")
+	inPhase(t, n, "draining")
 	if sent, lost := f.Stop(t); lost > 0 {
 		t.Errorf("%d of %d pings lost while traffic could still leave, want 0", lost, sent)
 	}
@@ -45,6 +46,7 @@ func (c *cluster) testDrain(t *testing.T) {
 	must(t, n.Ready(limit))
 	c.Established(t, n, world.Sessions)
 	c.awaitStatus(t, n, "routes are withdrawn")
+	inPhase(t, n, "drained")
 	watch.Stop()
 	if text := watch.Text(t); strings.Contains(text, block.String()) {
 		t.Errorf("a drained node announced %s after its restart:\n%s", block, text)
@@ -56,6 +58,18 @@ func (c *cluster) testDrain(t *testing.T) {
 	c.torHas(t, c.ToR1, "-4", block, true)
 	c.awaitBIRD(t, c.ToR1, block, "(65535,0)", false)
 	c.Settled(t)
+	inPhase(t, n, "in_service")
+}
+
+// inPhase fails the test unless the metric has the node in this phase alone.
+func inPhase(t *testing.T, n *lab.Node, want string) {
+	t.Helper()
+	for _, phase := range []string{"in_service", "draining", "drained"} {
+		got := world.Metric(t, n, fmt.Sprintf("manx_node_drain_phase{phase=%q}", phase))
+		if got == 1 != (phase == want) {
+			t.Errorf("the metric of phase %s is %v, want the node %s", phase, got, want)
+		}
+	}
 }
 
 // awaitBIRD waits until a router's output about a prefix has, or lacks, a text.
