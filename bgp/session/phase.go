@@ -31,6 +31,7 @@ func (t *Table) refresh(addr netip.Addr, e *entry, now time.Time) {
 		news = news || phase == PhaseEstablished || was.phase == PhaseEstablished || phase == PhaseRefused
 	}
 	if news {
+		t.record(e, was, phase, reason, now)
 		level := zap.InfoLevel
 		if phase == PhaseRefused || phase == PhaseFailed && !(was.phase == PhaseEstablished && deliberate(e.end)) {
 			level = zap.WarnLevel

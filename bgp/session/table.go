@@ -38,6 +38,7 @@ type Table struct {
 	gone               map[bgp.SessionType]Totals // of sessions that are no longer wanted
 	strangers          strangers
 	strangeConnections uint64
+	history            history
 }
 
 // entry is one session: its configuration, its state, and its published status.
@@ -51,6 +52,9 @@ type entry struct {
 	failure   failure
 	kept      time.Time   // routes are kept until then although the session is down
 	end       *wire.Ended // of the last session; nil: it has not ended
+	routes    fate        // of the last session
+	last      *Transition // nil: none was recorded
+	began     time.Time   // when the phase in which last ended began
 	peer      peer
 
 	flaps, restarts uint64
@@ -103,7 +107,7 @@ type shown struct {
 // NewTable makes a table without sessions.
 func NewTable(cfg Config) *Table {
 	return &Table{log: cfg.Logger, cfg: cfg, entries: map[netip.Addr]*entry{}, watchers: map[*watcher]bool{},
-		gone: map[bgp.SessionType]Totals{}}
+		gone: map[bgp.SessionType]Totals{}, history: history{of: map[netip.Addr]int{}}}
 }
 
 // SetSessions makes the table hold exactly the wanted sessions. It returns those that are new or have changed, and the
@@ -130,6 +134,8 @@ func (t *Table) SetSessions(want []bgp.Session) (changed []bgp.Session, gone []n
 		e := t.entries[addr]
 		delete(t.entries, addr)
 		t.gone[e.session.Type] = t.gone[e.session.Type].plus(e)
+		e.setFate(routesWithdrawn)
+		t.record(e, e.shown, phaseRemoved, "neither the mesh nor a BGPPeer configures it any more", now)
 		t.publish(e, now, true)
 	}
 	return changed, gone
@@ -172,6 +178,8 @@ func (t *Table) Reset() {
 	for addr, e := range t.entries {
 		if e.fsm == gobgp.BGP_FSM_ESTABLISHED {
 			e.flaps++
+			e.setFate(routesKept) // until the new speaker has learned them
+			t.record(e, e.shown, PhaseConnecting, "the BGP speaker of this node restarts", now)
 		}
 		e.fsm, e.since, e.state = gobgp.BGP_FSM_IDLE, now, e.state.onReset()
 		t.refresh(addr, e, now)
@@ -326,7 +334,7 @@ func (t *Table) Transition(addr netip.Addr, now gobgp.FSMState, at time.Time) (w
 
 func (e *entry) established(at time.Time) {
 	e.state = e.state.onEstablished()
-	e.upAt, e.kept, e.failure.cut = at, time.Time{}, time.Time{}
+	e.upAt, e.kept, e.failure.cut, e.routes = at, time.Time{}, time.Time{}, ""
 	if !e.state.heldDown() {
 		e.dialBy = time.Time{}
 	}
@@ -341,6 +349,7 @@ func (e *entry) lost(at time.Time) {
 	if end.Graceful {
 		e.restarts++
 	}
+	e.setFate(routesAfter(end.Graceful))
 	if e.state != ending || e.failure.at.Before(e.upAt) {
 		by, words := lossWords(e, *end)
 		e.fail(by, words, at)

@@ -103,6 +103,7 @@ func (e *entry) endedOpening(ev wire.Ended, now time.Time, t *Table) {
 // endedSession records the end of a session. GoBGP's event follows, and may come before that of its beginning, too.
 func (e *entry) endedSession(ev wire.Ended, now time.Time, cfg Config) {
 	e.end = &ev
+	e.setFate(routesAfter(ev.Graceful))
 	if ev.Graceful {
 		e.kept = now.Add(ev.RestartTime)
 	} else { // the routes are gone, before the next count

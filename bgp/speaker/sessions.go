@@ -15,6 +15,7 @@ type (
 	Phase         = session.Phase
 	Counters      = session.Counters
 	Totals        = session.Totals
+	Transition    = session.Transition
 )
 
 const (
@@ -51,6 +52,10 @@ func (s *Speaker) Session(addr netip.Addr) (SessionStatus, bool) {
 	s.countPeer(addr)
 	return s.status.Get(addr)
 }
+
+// History returns the last transitions of the session with an address, or of all sessions if it is invalid, oldest
+// first. It outlives the session, and a restart of the speaker.
+func (s *Speaker) History(addr netip.Addr) []Transition { return s.status.History(addr.Unmap()) }
 
 // WatchSessions sends the status of all sessions, and then each one that changes, until ctx is done; then the channel
 // is closed. A slow reader misses intermediate states, never the last one.

@@ -140,6 +140,25 @@ func (d *playedDaemon) GetPeer(_ context.Context, r *manxv1.GetPeerRequest) (*ma
 	return nil, status.Errorf(codes.NotFound, "there is no session with %s", r.GetAddress())
 }
 
+func (d *playedDaemon) ListPeerTransitions(
+	_ context.Context, r *manxv1.ListPeerTransitionsRequest,
+) (*manxv1.ListPeerTransitionsResponse, error) {
+	const at = 1772600767000
+	all := &manxv1.ListPeerTransitionsResponse{}
+	for _, x := range []*manxv1.PeerTransition{
+		{AtUnixMs: at, Address: "192.0.2.1", From: "Connecting", To: "Established", LastedMs: 2100, Bfd: "Up",
+			Reason: "established with AS 64513, router ID 192.0.2.1", RequestedBy: []string{"BGPPeer/tor-1"}},
+		{AtUnixMs: at + 3_600_000, Address: "192.0.2.1", From: "Established", To: "Failed", LastedMs: 3_600_000,
+			Flaps: 1, Routes: "kept", Bfd: "Down", Reason: "the connection was lost", RequestedBy: []string{
+				"BGPPeer/tor-1"}},
+	} {
+		if r.GetPeer() == "" || r.GetPeer() == "tor-1" || r.GetPeer() == x.GetAddress() {
+			all.Transitions = append(all.Transitions, x)
+		}
+	}
+	return all, nil
+}
+
 func (d *playedDaemon) ListRoutes(_ context.Context, r *manxv1.ListRoutesRequest) (*manxv1.ListRoutesResponse, error) {
 	d.routeRequests <- r
 	if d.many > 0 {
@@ -304,7 +323,7 @@ func TestOutputOfQuestionsToTheDaemon(t *testing.T) {
 		"node-status-json": {"node", "status", "-o", "json"}, "node-status": {"node", "status"},
 		"node-addresses":      {"node", "addresses"},
 		"node-addresses-json": {"node", "addresses", "-o", "json"}, "node-problems": {"node", "problems"},
-		"routes": {"routes"},
+		"routes": {"routes"}, "history": {"history"}, "history-json": {"history", "peer", "tor-1", "-o", "json"},
 		"status": {"status"}, "status-json": {"status", "-o", "json"}, "status-yaml": {"status", "-o", "yaml"},
 	} {
 		r := s.runWithDaemon(args...)
@@ -328,6 +347,7 @@ func TestOutputOfQuestionsToTheDaemon(t *testing.T) {
 		t.Errorf("requested %v, want %v", got, want)
 	}
 	golden(t, "drops-json", s.runWithDaemon("drops", "-o", "json").out)
+	s.runWithDaemon("history", "peer", "10.0.0.2").want(t, 0, "", "No changes so far.")
 	s.runWithDaemon("node", "endpoints").want(t, 0, "", "This node has no workload endpoints.")
 }
 

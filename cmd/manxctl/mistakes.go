@@ -13,7 +13,8 @@ var otherWords = map[string][]string{
 	"validate": {"apply --dry-run"}, "lint": {"apply --dry-run"}, "check": {"health", "apply --dry-run"},
 	"ls": {"get"}, "list": {"get"}, "show": {"get", "describe"}, "rm": {"delete"}, "edit": {"get -o yaml", "apply"},
 	"patch": {"get -o yaml", "apply"}, "label": {"get -o yaml", "apply"}, "trace": {"explain --live"},
-	"logs": {"drops", "loglevel"}, "cordon": {"node drain"}, "uncordon": {"node undrain"}, "bgp": {"get peers"},
+	"logs": {"drops", "history", "loglevel"}, "events": {"history", "watch"},
+	"cordon": {"node drain"}, "uncordon": {"node undrain"}, "bgp": {"get peers"},
 }
 
 // unknownCommand is the error about a word that is no command of cmd, with those that are meant perhaps.

@@ -31,6 +31,8 @@ func TestMistakes(t *testing.T) {
 		{"get bgppers", `did you mean BGPPeer?`},
 		{"get CiliumNetworkPolicies", "it is another product's; the kind for that is NetworkPolicy here"},
 		{"get AdminNetworkPolicy", "the kind for that is ClusterNetworkPolicy or GlobalNetworkPolicy here"},
+		{"history tor-1", "want peer NAME or peer/NAME"},
+		{"history peer", "name a peer"},
 		{"explain web db 80 tcp", `"tcp" is too much`},
 		{"apply -f x --dry-run=maybe", "want none, client, server"},
 	} {

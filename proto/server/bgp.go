@@ -34,6 +34,7 @@ type BGPSource struct {
 type BGP interface {
 	Sessions() []speaker.SessionStatus
 	Session(netip.Addr) (speaker.SessionStatus, bool)
+	History(netip.Addr) []speaker.Transition
 	WatchSessions(context.Context) <-chan speaker.SessionEvent
 	ReceivedFrom(netip.Addr) (iter.Seq[speaker.EvaluatedPath], error)
 	AdvertisedTo(netip.Addr) (iter.Seq[speaker.EvaluatedPath], error)

@@ -158,6 +158,7 @@ type sessions struct {
 
 	received, sent map[netip.Addr][]speaker.EvaluatedPath
 	refused        []fib.Rejection
+	history        []speaker.Transition
 }
 
 var _ BGP = (*sessions)(nil)
@@ -192,6 +193,15 @@ func (s *sessions) Session(a netip.Addr) (speaker.SessionStatus, bool) {
 	defer s.mu.Unlock()
 	st, ok := s.list[a]
 	return st, ok
+}
+
+func (s *sessions) History(a netip.Addr) (list []speaker.Transition) {
+	for _, x := range s.history {
+		if !a.IsValid() || x.Address == a {
+			list = append(list, x)
+		}
+	}
+	return list
 }
 
 func (s *sessions) WatchSessions(ctx context.Context) <-chan speaker.SessionEvent {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/fib"
@@ -114,6 +115,43 @@ func TestConflictIsTellingBothObjects(t *testing.T) {
 		if got := [3]int{len(l.GetPeers()), len(l.GetConflicts()), len(l.GetNotices())}; err != nil || got != want {
 			t.Errorf("%q has %v sessions, conflicts and notices, want %v (%v)", object, got, want, err)
 		}
+	}
+}
+
+// The history of a peer is found by its address and by the object that configured it then.
+func TestPeerTransitions(t *testing.T) {
+	r := newRig(t)
+	if _, err := r.client.ListPeerTransitions(r.context(), &manxv1.ListPeerTransitionsRequest{}); status.Code(err) !=
+		codes.Unavailable {
+		t.Errorf("before BGP runs: %v", err)
+	}
+	r.start()
+	gone, there := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	r.bgp.history = []speaker.Transition{
+		{At: since, Address: gone, RequestedBy: []string{"BGPPeer/x"}, From: speaker.PhaseEstablished,
+			To: speaker.PhaseFailed, Lasted: time.Minute, Reason: "hold timer expired", Flaps: 3, Routes: "kept",
+			BFD: "Down"},
+		{At: since, Address: there, RequestedBy: []string{"BGPPeer/y"}, To: speaker.PhaseFailed}}
+	r.bgp.set(session("192.0.2.3", bgp.SessionMesh, speaker.PhaseConnecting, "Idle", ""))
+	for peer, want := range map[string]int{"": 2, "x": 1, "192.0.2.1": 1, "::ffff:192.0.2.1": 1, "y": 1,
+		"192.0.2.3": 0} {
+		got, err := r.client.ListPeerTransitions(r.context(), &manxv1.ListPeerTransitionsRequest{Peer: peer})
+		if err != nil || len(got.GetTransitions()) != want {
+			t.Errorf("%q: %v, %v, want %d", peer, got, err, want)
+		}
+	}
+	for _, peer := range []string{"z", "192.0.2.4"} {
+		_, err := r.client.ListPeerTransitions(r.context(), &manxv1.ListPeerTransitionsRequest{Peer: peer})
+		if status.Code(err) != codes.NotFound {
+			t.Errorf("%q: %v", peer, err)
+		}
+	}
+	all, err := r.client.ListPeerTransitions(r.context(), &manxv1.ListPeerTransitionsRequest{Peer: "x"})
+	want := &manxv1.PeerTransition{AtUnixMs: since.UnixMilli(), Address: "192.0.2.1",
+		RequestedBy: []string{"BGPPeer/x"}, From: "Established", To: "Failed", LastedMs: 60_000,
+		Reason: "hold timer expired", Flaps: 3, Routes: "kept", Bfd: "Down"}
+	if err != nil || !proto.Equal(all.GetTransitions()[0], want) {
+		t.Errorf("transition is %v, want %v (%v)", all, want, err)
 	}
 }
 

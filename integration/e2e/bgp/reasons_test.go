@@ -41,6 +41,9 @@ var troubles = []world.Trouble{
 		Reason: "hold timer expired: nothing was heard from", By: "sent"}, // its kernel accepts the next connection
 }
 
+// killed is a session with a BIRD that ends without a word, and would restart gracefully.
+var killed = world.Trouble{Address: 41, Peer: "asNumber: 65000", Bird: "graceful restart on;"}
+
 // TestReasonsOfSessions queries, for each failing session, the reason, the side that reported it, and the time of the
 // next attempt.
 func TestReasonsOfSessions(t *testing.T) {
@@ -57,11 +60,11 @@ func TestReasonsOfSessions(t *testing.T) {
 		return netip.AddrFrom4(a)
 	}
 	birds := map[byte]*world.TroubleBIRD{}
-	for _, x := range troubles {
+	for _, x := range append(troubles, killed) {
 		birds[x.Address] = x.StartBIRD(t, n, tor, at)
 	}
 	peersOf := ""
-	for _, x := range troubles {
+	for _, x := range append(troubles, killed) {
 		address := at(x.Address).String()
 		if x.Name == "nobody listens" {
 			address += ":1790"
@@ -106,8 +109,41 @@ func TestReasonsOfSessions(t *testing.T) {
 	}
 	out, err := n.Manxctl("get", "peers")
 	must(t, err)
-	if strings.Count(out, "\n") != len(troubles)+1 {
+	if strings.Count(out, "\n") != len(troubles)+2 {
 		t.Errorf("manxctl get peers:\n%s", out)
 	}
 	t.Logf("\n%s", out)
+	historyOfSessions(t, n, birds, at)
+}
+
+// historyOfSessions wants what TestReasonsOfSessions has done to sessions, a session that comes back, and one whose
+// routes are kept.
+func historyOfSessions(t *testing.T, n *lab.Node, birds map[byte]*world.TroubleBIRD, at func(byte) netip.Addr) {
+	birds[37].Command(t, "enable", "p37")
+	up := func(p *manxv1.Peer) bool { return p.GetPhase() == "Established" }
+	world.AwaitPeer(t, n, at(37), "up", up)
+	world.AwaitPeer(t, n, at(killed.Address), "up", up)
+	must(t, birds[killed.Address].Process.Kill())
+	world.AwaitPeer(t, n, at(killed.Address), "down", func(p *manxv1.Peer) bool { return p.GetPhase() == "Failed" })
+	for last, want := range map[byte][]string{
+		37: {"Established Failed 1 withdrawn: %s ended the session: administrative shutdown",
+			"Failed Established 1 -: established with AS 65000"},
+		39:             {"Established Failed 1 withdrawn: hold timer expired: nothing was heard from %s"},
+		killed.Address: {"Established Failed 1 kept: connection with %s lost"},
+	} {
+		out, err := n.Manxctl("history", "peer", fmt.Sprintf("p%d", last), "--no-headers")
+		must(t, err)
+		t.Logf("\n%s", out)
+		want = append([]string{"Connecting Established 0 -: established with AS 65000"}, want...)
+		for line := range strings.Lines(out) { // AT PEER FROM TO AFTER FLAPS ROUTES BFD REASON
+			f := strings.Fields(line)
+			got := fmt.Sprintf("%s %s %s %s: %s", f[2], f[3], f[5], f[6], strings.Join(f[8:], " "))
+			if len(want) > 0 && strings.HasPrefix(got, strings.ReplaceAll(want[0], "%s", at(last).String())) {
+				want = want[1:]
+			}
+		}
+		if len(want) > 0 {
+			t.Errorf("the history of p%d lacks %q", last, want)
+		}
+	}
 }

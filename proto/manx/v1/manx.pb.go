@@ -1986,6 +1986,212 @@ func (x *PeerRoute) GetExtendedCommunities() []string {
 	return nil
 }
 
+type ListPeerTransitionsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Peer          string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"` // its address, or the name of a BGPPeer; empty for all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPeerTransitionsRequest) Reset() {
+	*x = ListPeerTransitionsRequest{}
+	mi := &file_manx_v1_manx_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPeerTransitionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPeerTransitionsRequest) ProtoMessage() {}
+
+func (x *ListPeerTransitionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPeerTransitionsRequest.ProtoReflect.Descriptor instead.
+func (*ListPeerTransitionsRequest) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ListPeerTransitionsRequest) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+type ListPeerTransitionsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Transitions   []*PeerTransition      `protobuf:"bytes,1,rep,name=transitions,proto3" json:"transitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPeerTransitionsResponse) Reset() {
+	*x = ListPeerTransitionsResponse{}
+	mi := &file_manx_v1_manx_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPeerTransitionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPeerTransitionsResponse) ProtoMessage() {}
+
+func (x *ListPeerTransitionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPeerTransitionsResponse.ProtoReflect.Descriptor instead.
+func (*ListPeerTransitionsResponse) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListPeerTransitionsResponse) GetTransitions() []*PeerTransition {
+	if x != nil {
+		return x.Transitions
+	}
+	return nil
+}
+
+// PeerTransition is a change of the phase of a session, or of the reason why it is down.
+type PeerTransition struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	AtUnixMs    int64                  `protobuf:"varint,1,opt,name=at_unix_ms,json=atUnixMs,proto3" json:"at_unix_ms,omitempty"`
+	Address     string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`                            // of the peer
+	RequestedBy []string               `protobuf:"bytes,3,rep,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"` // then; as in Peer
+	From        string                 `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`                                  // the phase before, as in Peer; empty for a new session
+	To          string                 `protobuf:"bytes,5,opt,name=to,proto3" json:"to,omitempty"`                                      // the phase, or "Removed": the session is not configured any more
+	LastedMs    int64                  `protobuf:"varint,6,opt,name=lasted_ms,json=lastedMs,proto3" json:"lasted_ms,omitempty"`         // how long the session was in the phase before
+	Reason      string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`                              // of the new phase
+	Flaps       uint64                 `protobuf:"varint,8,opt,name=flaps,proto3" json:"flaps,omitempty"`                               // as in Peer, with this one
+	// What became of the peer's routes when an established session ended: "kept" for a graceful restart, or "withdrawn".
+	Routes        string `protobuf:"bytes,9,opt,name=routes,proto3" json:"routes,omitempty"`
+	Bfd           string `protobuf:"bytes,10,opt,name=bfd,proto3" json:"bfd,omitempty"` // the state of BFD then; empty if off
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerTransition) Reset() {
+	*x = PeerTransition{}
+	mi := &file_manx_v1_manx_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerTransition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerTransition) ProtoMessage() {}
+
+func (x *PeerTransition) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerTransition.ProtoReflect.Descriptor instead.
+func (*PeerTransition) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *PeerTransition) GetAtUnixMs() int64 {
+	if x != nil {
+		return x.AtUnixMs
+	}
+	return 0
+}
+
+func (x *PeerTransition) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *PeerTransition) GetRequestedBy() []string {
+	if x != nil {
+		return x.RequestedBy
+	}
+	return nil
+}
+
+func (x *PeerTransition) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *PeerTransition) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *PeerTransition) GetLastedMs() int64 {
+	if x != nil {
+		return x.LastedMs
+	}
+	return 0
+}
+
+func (x *PeerTransition) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PeerTransition) GetFlaps() uint64 {
+	if x != nil {
+		return x.Flaps
+	}
+	return 0
+}
+
+func (x *PeerTransition) GetRoutes() string {
+	if x != nil {
+		return x.Routes
+	}
+	return ""
+}
+
+func (x *PeerTransition) GetBfd() string {
+	if x != nil {
+		return x.Bfd
+	}
+	return ""
+}
+
 type Route struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Prefix        string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
@@ -2003,7 +2209,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_manx_v1_manx_proto_msgTypes[21]
+	mi := &file_manx_v1_manx_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2015,7 +2221,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[21]
+	mi := &file_manx_v1_manx_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2028,7 +2234,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{21}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Route) GetPrefix() string {
@@ -2106,7 +2312,7 @@ type ListRoutesRequest struct {
 
 func (x *ListRoutesRequest) Reset() {
 	*x = ListRoutesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[22]
+	mi := &file_manx_v1_manx_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2118,7 +2324,7 @@ func (x *ListRoutesRequest) String() string {
 func (*ListRoutesRequest) ProtoMessage() {}
 
 func (x *ListRoutesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[22]
+	mi := &file_manx_v1_manx_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2131,7 +2337,7 @@ func (x *ListRoutesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoutesRequest.ProtoReflect.Descriptor instead.
 func (*ListRoutesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{22}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListRoutesRequest) GetWithin() string {
@@ -2164,7 +2370,7 @@ type ListRoutesResponse struct {
 
 func (x *ListRoutesResponse) Reset() {
 	*x = ListRoutesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[23]
+	mi := &file_manx_v1_manx_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2176,7 +2382,7 @@ func (x *ListRoutesResponse) String() string {
 func (*ListRoutesResponse) ProtoMessage() {}
 
 func (x *ListRoutesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[23]
+	mi := &file_manx_v1_manx_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2189,7 +2395,7 @@ func (x *ListRoutesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoutesResponse.ProtoReflect.Descriptor instead.
 func (*ListRoutesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{23}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListRoutesResponse) GetRoutes() []*Route {
@@ -2215,7 +2421,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_manx_v1_manx_proto_msgTypes[24]
+	mi := &file_manx_v1_manx_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2227,7 +2433,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[24]
+	mi := &file_manx_v1_manx_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2240,7 +2446,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{24}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Endpoint) GetNamespace() string {
@@ -2307,7 +2513,7 @@ type ListEndpointsRequest struct {
 
 func (x *ListEndpointsRequest) Reset() {
 	*x = ListEndpointsRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[25]
+	mi := &file_manx_v1_manx_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2319,7 +2525,7 @@ func (x *ListEndpointsRequest) String() string {
 func (*ListEndpointsRequest) ProtoMessage() {}
 
 func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[25]
+	mi := &file_manx_v1_manx_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2332,7 +2538,7 @@ func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsRequest.ProtoReflect.Descriptor instead.
 func (*ListEndpointsRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{25}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{28}
 }
 
 type ListEndpointsResponse struct {
@@ -2344,7 +2550,7 @@ type ListEndpointsResponse struct {
 
 func (x *ListEndpointsResponse) Reset() {
 	*x = ListEndpointsResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[26]
+	mi := &file_manx_v1_manx_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2356,7 +2562,7 @@ func (x *ListEndpointsResponse) String() string {
 func (*ListEndpointsResponse) ProtoMessage() {}
 
 func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[26]
+	mi := &file_manx_v1_manx_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2369,7 +2575,7 @@ func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsResponse.ProtoReflect.Descriptor instead.
 func (*ListEndpointsResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{26}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListEndpointsResponse) GetEndpoints() []*Endpoint {
@@ -2393,7 +2599,7 @@ type AddressCandidate struct {
 
 func (x *AddressCandidate) Reset() {
 	*x = AddressCandidate{}
-	mi := &file_manx_v1_manx_proto_msgTypes[27]
+	mi := &file_manx_v1_manx_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2405,7 +2611,7 @@ func (x *AddressCandidate) String() string {
 func (*AddressCandidate) ProtoMessage() {}
 
 func (x *AddressCandidate) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[27]
+	mi := &file_manx_v1_manx_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2418,7 +2624,7 @@ func (x *AddressCandidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressCandidate.ProtoReflect.Descriptor instead.
 func (*AddressCandidate) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{27}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AddressCandidate) GetFamily() string {
@@ -2471,7 +2677,7 @@ type ListAddressesRequest struct {
 
 func (x *ListAddressesRequest) Reset() {
 	*x = ListAddressesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[28]
+	mi := &file_manx_v1_manx_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2483,7 +2689,7 @@ func (x *ListAddressesRequest) String() string {
 func (*ListAddressesRequest) ProtoMessage() {}
 
 func (x *ListAddressesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[28]
+	mi := &file_manx_v1_manx_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2496,7 +2702,7 @@ func (x *ListAddressesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAddressesRequest.ProtoReflect.Descriptor instead.
 func (*ListAddressesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{28}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{31}
 }
 
 type ListAddressesResponse struct {
@@ -2508,7 +2714,7 @@ type ListAddressesResponse struct {
 
 func (x *ListAddressesResponse) Reset() {
 	*x = ListAddressesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[29]
+	mi := &file_manx_v1_manx_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2520,7 +2726,7 @@ func (x *ListAddressesResponse) String() string {
 func (*ListAddressesResponse) ProtoMessage() {}
 
 func (x *ListAddressesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[29]
+	mi := &file_manx_v1_manx_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2533,7 +2739,7 @@ func (x *ListAddressesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAddressesResponse.ProtoReflect.Descriptor instead.
 func (*ListAddressesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{29}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListAddressesResponse) GetAddresses() []*AddressCandidate {
@@ -2557,7 +2763,7 @@ type QuarantinedObject struct {
 
 func (x *QuarantinedObject) Reset() {
 	*x = QuarantinedObject{}
-	mi := &file_manx_v1_manx_proto_msgTypes[30]
+	mi := &file_manx_v1_manx_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2569,7 +2775,7 @@ func (x *QuarantinedObject) String() string {
 func (*QuarantinedObject) ProtoMessage() {}
 
 func (x *QuarantinedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[30]
+	mi := &file_manx_v1_manx_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2582,7 +2788,7 @@ func (x *QuarantinedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedObject.ProtoReflect.Descriptor instead.
 func (*QuarantinedObject) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{30}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *QuarantinedObject) GetKind() string {
@@ -2635,7 +2841,7 @@ type ListQuarantinedRequest struct {
 
 func (x *ListQuarantinedRequest) Reset() {
 	*x = ListQuarantinedRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[31]
+	mi := &file_manx_v1_manx_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2647,7 +2853,7 @@ func (x *ListQuarantinedRequest) String() string {
 func (*ListQuarantinedRequest) ProtoMessage() {}
 
 func (x *ListQuarantinedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[31]
+	mi := &file_manx_v1_manx_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2660,7 +2866,7 @@ func (x *ListQuarantinedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantinedRequest.ProtoReflect.Descriptor instead.
 func (*ListQuarantinedRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{31}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{34}
 }
 
 type ListQuarantinedResponse struct {
@@ -2672,7 +2878,7 @@ type ListQuarantinedResponse struct {
 
 func (x *ListQuarantinedResponse) Reset() {
 	*x = ListQuarantinedResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[32]
+	mi := &file_manx_v1_manx_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2684,7 +2890,7 @@ func (x *ListQuarantinedResponse) String() string {
 func (*ListQuarantinedResponse) ProtoMessage() {}
 
 func (x *ListQuarantinedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[32]
+	mi := &file_manx_v1_manx_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2697,7 +2903,7 @@ func (x *ListQuarantinedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantinedResponse.ProtoReflect.Descriptor instead.
 func (*ListQuarantinedResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{32}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListQuarantinedResponse) GetObjects() []*QuarantinedObject {
@@ -2719,7 +2925,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_manx_v1_manx_proto_msgTypes[33]
+	mi := &file_manx_v1_manx_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2731,7 +2937,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[33]
+	mi := &file_manx_v1_manx_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2744,7 +2950,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{33}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Notice) GetTopic() string {
@@ -2783,7 +2989,7 @@ type ListNoticesRequest struct {
 
 func (x *ListNoticesRequest) Reset() {
 	*x = ListNoticesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[34]
+	mi := &file_manx_v1_manx_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2795,7 +3001,7 @@ func (x *ListNoticesRequest) String() string {
 func (*ListNoticesRequest) ProtoMessage() {}
 
 func (x *ListNoticesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[34]
+	mi := &file_manx_v1_manx_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2808,7 +3014,7 @@ func (x *ListNoticesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNoticesRequest.ProtoReflect.Descriptor instead.
 func (*ListNoticesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{34}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{37}
 }
 
 type ListNoticesResponse struct {
@@ -2820,7 +3026,7 @@ type ListNoticesResponse struct {
 
 func (x *ListNoticesResponse) Reset() {
 	*x = ListNoticesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[35]
+	mi := &file_manx_v1_manx_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2832,7 +3038,7 @@ func (x *ListNoticesResponse) String() string {
 func (*ListNoticesResponse) ProtoMessage() {}
 
 func (x *ListNoticesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[35]
+	mi := &file_manx_v1_manx_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2845,7 +3051,7 @@ func (x *ListNoticesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNoticesResponse.ProtoReflect.Descriptor instead.
 func (*ListNoticesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{35}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListNoticesResponse) GetNotices() []*Notice {
@@ -2867,7 +3073,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[36]
+	mi := &file_manx_v1_manx_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2879,7 +3085,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[36]
+	mi := &file_manx_v1_manx_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2892,7 +3098,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{36}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WatchRequest) GetStatus() bool {
@@ -2933,7 +3139,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[37]
+	mi := &file_manx_v1_manx_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2945,7 +3151,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[37]
+	mi := &file_manx_v1_manx_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2958,7 +3164,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{37}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchResponse) GetEvent() isWatchResponse_Event {
@@ -3070,7 +3276,7 @@ type GetLogLevelRequest struct {
 
 func (x *GetLogLevelRequest) Reset() {
 	*x = GetLogLevelRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[38]
+	mi := &file_manx_v1_manx_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3288,7 @@ func (x *GetLogLevelRequest) String() string {
 func (*GetLogLevelRequest) ProtoMessage() {}
 
 func (x *GetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[38]
+	mi := &file_manx_v1_manx_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,7 +3301,7 @@ func (x *GetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*GetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{38}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{41}
 }
 
 type GetLogLevelResponse struct {
@@ -3107,7 +3313,7 @@ type GetLogLevelResponse struct {
 
 func (x *GetLogLevelResponse) Reset() {
 	*x = GetLogLevelResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[39]
+	mi := &file_manx_v1_manx_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3119,7 +3325,7 @@ func (x *GetLogLevelResponse) String() string {
 func (*GetLogLevelResponse) ProtoMessage() {}
 
 func (x *GetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[39]
+	mi := &file_manx_v1_manx_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3132,7 +3338,7 @@ func (x *GetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*GetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{39}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetLogLevelResponse) GetLevel() string {
@@ -3151,7 +3357,7 @@ type SetLogLevelRequest struct {
 
 func (x *SetLogLevelRequest) Reset() {
 	*x = SetLogLevelRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[40]
+	mi := &file_manx_v1_manx_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3163,7 +3369,7 @@ func (x *SetLogLevelRequest) String() string {
 func (*SetLogLevelRequest) ProtoMessage() {}
 
 func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[40]
+	mi := &file_manx_v1_manx_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3176,7 +3382,7 @@ func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{40}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SetLogLevelRequest) GetLevel() string {
@@ -3195,7 +3401,7 @@ type SetLogLevelResponse struct {
 
 func (x *SetLogLevelResponse) Reset() {
 	*x = SetLogLevelResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[41]
+	mi := &file_manx_v1_manx_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3207,7 +3413,7 @@ func (x *SetLogLevelResponse) String() string {
 func (*SetLogLevelResponse) ProtoMessage() {}
 
 func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[41]
+	mi := &file_manx_v1_manx_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3220,7 +3426,7 @@ func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{41}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SetLogLevelResponse) GetPrevious() string {
@@ -3238,7 +3444,7 @@ type ResyncRequest struct {
 
 func (x *ResyncRequest) Reset() {
 	*x = ResyncRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[42]
+	mi := &file_manx_v1_manx_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3250,7 +3456,7 @@ func (x *ResyncRequest) String() string {
 func (*ResyncRequest) ProtoMessage() {}
 
 func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[42]
+	mi := &file_manx_v1_manx_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3263,7 +3469,7 @@ func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResyncRequest.ProtoReflect.Descriptor instead.
 func (*ResyncRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{42}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{45}
 }
 
 type ResyncResponse struct {
@@ -3276,7 +3482,7 @@ type ResyncResponse struct {
 
 func (x *ResyncResponse) Reset() {
 	*x = ResyncResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[43]
+	mi := &file_manx_v1_manx_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3288,7 +3494,7 @@ func (x *ResyncResponse) String() string {
 func (*ResyncResponse) ProtoMessage() {}
 
 func (x *ResyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[43]
+	mi := &file_manx_v1_manx_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3301,7 +3507,7 @@ func (x *ResyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResyncResponse.ProtoReflect.Descriptor instead.
 func (*ResyncResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{43}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ResyncResponse) GetResults() []string {
@@ -3322,7 +3528,7 @@ type ReportPolicyWaitRequest struct {
 
 func (x *ReportPolicyWaitRequest) Reset() {
 	*x = ReportPolicyWaitRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[44]
+	mi := &file_manx_v1_manx_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3334,7 +3540,7 @@ func (x *ReportPolicyWaitRequest) String() string {
 func (*ReportPolicyWaitRequest) ProtoMessage() {}
 
 func (x *ReportPolicyWaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[44]
+	mi := &file_manx_v1_manx_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3347,7 +3553,7 @@ func (x *ReportPolicyWaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportPolicyWaitRequest.ProtoReflect.Descriptor instead.
 func (*ReportPolicyWaitRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{44}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ReportPolicyWaitRequest) GetEndpoint() string {
@@ -3379,7 +3585,7 @@ type ReportPolicyWaitResponse struct {
 
 func (x *ReportPolicyWaitResponse) Reset() {
 	*x = ReportPolicyWaitResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[45]
+	mi := &file_manx_v1_manx_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3391,7 +3597,7 @@ func (x *ReportPolicyWaitResponse) String() string {
 func (*ReportPolicyWaitResponse) ProtoMessage() {}
 
 func (x *ReportPolicyWaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[45]
+	mi := &file_manx_v1_manx_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3404,7 +3610,7 @@ func (x *ReportPolicyWaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportPolicyWaitResponse.ProtoReflect.Descriptor instead.
 func (*ReportPolicyWaitResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{45}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{48}
 }
 
 type ExplainRequest struct {
@@ -3420,7 +3626,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[46]
+	mi := &file_manx_v1_manx_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3432,7 +3638,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[46]
+	mi := &file_manx_v1_manx_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3445,7 +3651,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{46}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ExplainRequest) GetSource() string {
@@ -3497,7 +3703,7 @@ type Explanation struct {
 
 func (x *Explanation) Reset() {
 	*x = Explanation{}
-	mi := &file_manx_v1_manx_proto_msgTypes[47]
+	mi := &file_manx_v1_manx_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3509,7 +3715,7 @@ func (x *Explanation) String() string {
 func (*Explanation) ProtoMessage() {}
 
 func (x *Explanation) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[47]
+	mi := &file_manx_v1_manx_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3522,7 +3728,7 @@ func (x *Explanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Explanation.ProtoReflect.Descriptor instead.
 func (*Explanation) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{47}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Explanation) GetSource() *ExplainedEnd {
@@ -3611,7 +3817,7 @@ type OtherDrop struct {
 
 func (x *OtherDrop) Reset() {
 	*x = OtherDrop{}
-	mi := &file_manx_v1_manx_proto_msgTypes[48]
+	mi := &file_manx_v1_manx_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3623,7 +3829,7 @@ func (x *OtherDrop) String() string {
 func (*OtherDrop) ProtoMessage() {}
 
 func (x *OtherDrop) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[48]
+	mi := &file_manx_v1_manx_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3636,7 +3842,7 @@ func (x *OtherDrop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OtherDrop.ProtoReflect.Descriptor instead.
 func (*OtherDrop) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{48}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *OtherDrop) GetNode() string {
@@ -3703,7 +3909,7 @@ type ExplainedEnd struct {
 
 func (x *ExplainedEnd) Reset() {
 	*x = ExplainedEnd{}
-	mi := &file_manx_v1_manx_proto_msgTypes[49]
+	mi := &file_manx_v1_manx_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3715,7 +3921,7 @@ func (x *ExplainedEnd) String() string {
 func (*ExplainedEnd) ProtoMessage() {}
 
 func (x *ExplainedEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[49]
+	mi := &file_manx_v1_manx_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3728,7 +3934,7 @@ func (x *ExplainedEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedEnd.ProtoReflect.Descriptor instead.
 func (*ExplainedEnd) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{49}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ExplainedEnd) GetKind() string {
@@ -3799,7 +4005,7 @@ type ExplainedStage struct {
 
 func (x *ExplainedStage) Reset() {
 	*x = ExplainedStage{}
-	mi := &file_manx_v1_manx_proto_msgTypes[50]
+	mi := &file_manx_v1_manx_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3811,7 +4017,7 @@ func (x *ExplainedStage) String() string {
 func (*ExplainedStage) ProtoMessage() {}
 
 func (x *ExplainedStage) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[50]
+	mi := &file_manx_v1_manx_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3824,7 +4030,7 @@ func (x *ExplainedStage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedStage.ProtoReflect.Descriptor instead.
 func (*ExplainedStage) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{50}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ExplainedStage) GetNode() string {
@@ -3917,7 +4123,7 @@ type ExplainedTier struct {
 
 func (x *ExplainedTier) Reset() {
 	*x = ExplainedTier{}
-	mi := &file_manx_v1_manx_proto_msgTypes[51]
+	mi := &file_manx_v1_manx_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3929,7 +4135,7 @@ func (x *ExplainedTier) String() string {
 func (*ExplainedTier) ProtoMessage() {}
 
 func (x *ExplainedTier) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[51]
+	mi := &file_manx_v1_manx_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3942,7 +4148,7 @@ func (x *ExplainedTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedTier.ProtoReflect.Descriptor instead.
 func (*ExplainedTier) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{51}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ExplainedTier) GetName() string {
@@ -3993,7 +4199,7 @@ type ExplainedPolicy struct {
 
 func (x *ExplainedPolicy) Reset() {
 	*x = ExplainedPolicy{}
-	mi := &file_manx_v1_manx_proto_msgTypes[52]
+	mi := &file_manx_v1_manx_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4005,7 +4211,7 @@ func (x *ExplainedPolicy) String() string {
 func (*ExplainedPolicy) ProtoMessage() {}
 
 func (x *ExplainedPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[52]
+	mi := &file_manx_v1_manx_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4018,7 +4224,7 @@ func (x *ExplainedPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedPolicy.ProtoReflect.Descriptor instead.
 func (*ExplainedPolicy) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{52}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ExplainedPolicy) GetName() string {
@@ -4068,7 +4274,7 @@ type ExplainedRule struct {
 
 func (x *ExplainedRule) Reset() {
 	*x = ExplainedRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[53]
+	mi := &file_manx_v1_manx_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4080,7 +4286,7 @@ func (x *ExplainedRule) String() string {
 func (*ExplainedRule) ProtoMessage() {}
 
 func (x *ExplainedRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[53]
+	mi := &file_manx_v1_manx_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4093,7 +4299,7 @@ func (x *ExplainedRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedRule.ProtoReflect.Descriptor instead.
 func (*ExplainedRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{53}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ExplainedRule) GetNumber() uint32 {
@@ -4137,7 +4343,7 @@ type ExplainedRoute struct {
 
 func (x *ExplainedRoute) Reset() {
 	*x = ExplainedRoute{}
-	mi := &file_manx_v1_manx_proto_msgTypes[54]
+	mi := &file_manx_v1_manx_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4149,7 +4355,7 @@ func (x *ExplainedRoute) String() string {
 func (*ExplainedRoute) ProtoMessage() {}
 
 func (x *ExplainedRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[54]
+	mi := &file_manx_v1_manx_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4162,7 +4368,7 @@ func (x *ExplainedRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedRoute.ProtoReflect.Descriptor instead.
 func (*ExplainedRoute) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{54}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ExplainedRoute) GetNode() string {
@@ -4214,7 +4420,7 @@ type TraceFlowRequest struct {
 
 func (x *TraceFlowRequest) Reset() {
 	*x = TraceFlowRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[55]
+	mi := &file_manx_v1_manx_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4226,7 +4432,7 @@ func (x *TraceFlowRequest) String() string {
 func (*TraceFlowRequest) ProtoMessage() {}
 
 func (x *TraceFlowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[55]
+	mi := &file_manx_v1_manx_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4239,7 +4445,7 @@ func (x *TraceFlowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceFlowRequest.ProtoReflect.Descriptor instead.
 func (*TraceFlowRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{55}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *TraceFlowRequest) GetSource() string {
@@ -4297,7 +4503,7 @@ type TraceFlowResponse struct {
 
 func (x *TraceFlowResponse) Reset() {
 	*x = TraceFlowResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[56]
+	mi := &file_manx_v1_manx_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4309,7 +4515,7 @@ func (x *TraceFlowResponse) String() string {
 func (*TraceFlowResponse) ProtoMessage() {}
 
 func (x *TraceFlowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[56]
+	mi := &file_manx_v1_manx_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4322,7 +4528,7 @@ func (x *TraceFlowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceFlowResponse.ProtoReflect.Descriptor instead.
 func (*TraceFlowResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{56}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *TraceFlowResponse) GetAnswer() isTraceFlowResponse_Answer {
@@ -4379,7 +4585,7 @@ type TraceArmed struct {
 
 func (x *TraceArmed) Reset() {
 	*x = TraceArmed{}
-	mi := &file_manx_v1_manx_proto_msgTypes[57]
+	mi := &file_manx_v1_manx_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4391,7 +4597,7 @@ func (x *TraceArmed) String() string {
 func (*TraceArmed) ProtoMessage() {}
 
 func (x *TraceArmed) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[57]
+	mi := &file_manx_v1_manx_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4404,7 +4610,7 @@ func (x *TraceArmed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceArmed.ProtoReflect.Descriptor instead.
 func (*TraceArmed) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{57}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *TraceArmed) GetNode() string {
@@ -4458,7 +4664,7 @@ type TracedPacket struct {
 
 func (x *TracedPacket) Reset() {
 	*x = TracedPacket{}
-	mi := &file_manx_v1_manx_proto_msgTypes[58]
+	mi := &file_manx_v1_manx_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4470,7 +4676,7 @@ func (x *TracedPacket) String() string {
 func (*TracedPacket) ProtoMessage() {}
 
 func (x *TracedPacket) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[58]
+	mi := &file_manx_v1_manx_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4483,7 +4689,7 @@ func (x *TracedPacket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedPacket.ProtoReflect.Descriptor instead.
 func (*TracedPacket) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{58}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *TracedPacket) GetSource() string {
@@ -4603,7 +4809,7 @@ type TracedChain struct {
 
 func (x *TracedChain) Reset() {
 	*x = TracedChain{}
-	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	mi := &file_manx_v1_manx_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4615,7 +4821,7 @@ func (x *TracedChain) String() string {
 func (*TracedChain) ProtoMessage() {}
 
 func (x *TracedChain) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	mi := &file_manx_v1_manx_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4628,7 +4834,7 @@ func (x *TracedChain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedChain.ProtoReflect.Descriptor instead.
 func (*TracedChain) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{59}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *TracedChain) GetHook() string {
@@ -4713,7 +4919,7 @@ type TracedDecision struct {
 
 func (x *TracedDecision) Reset() {
 	*x = TracedDecision{}
-	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	mi := &file_manx_v1_manx_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4725,7 +4931,7 @@ func (x *TracedDecision) String() string {
 func (*TracedDecision) ProtoMessage() {}
 
 func (x *TracedDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	mi := &file_manx_v1_manx_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4738,7 +4944,7 @@ func (x *TracedDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedDecision.ProtoReflect.Descriptor instead.
 func (*TracedDecision) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{60}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *TracedDecision) GetChain() string {
@@ -4775,7 +4981,7 @@ type TracedRule struct {
 
 func (x *TracedRule) Reset() {
 	*x = TracedRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[61]
+	mi := &file_manx_v1_manx_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4787,7 +4993,7 @@ func (x *TracedRule) String() string {
 func (*TracedRule) ProtoMessage() {}
 
 func (x *TracedRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[61]
+	mi := &file_manx_v1_manx_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4800,7 +5006,7 @@ func (x *TracedRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedRule.ProtoReflect.Descriptor instead.
 func (*TracedRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{61}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *TracedRule) GetChain() string {
@@ -4851,7 +5057,7 @@ type LiveTrace struct {
 
 func (x *LiveTrace) Reset() {
 	*x = LiveTrace{}
-	mi := &file_manx_v1_manx_proto_msgTypes[62]
+	mi := &file_manx_v1_manx_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4863,7 +5069,7 @@ func (x *LiveTrace) String() string {
 func (*LiveTrace) ProtoMessage() {}
 
 func (x *LiveTrace) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[62]
+	mi := &file_manx_v1_manx_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4876,7 +5082,7 @@ func (x *LiveTrace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveTrace.ProtoReflect.Descriptor instead.
 func (*LiveTrace) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{62}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *LiveTrace) GetNode() string {
@@ -4920,7 +5126,7 @@ type ListPoliciesRequest struct {
 
 func (x *ListPoliciesRequest) Reset() {
 	*x = ListPoliciesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[63]
+	mi := &file_manx_v1_manx_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4932,7 +5138,7 @@ func (x *ListPoliciesRequest) String() string {
 func (*ListPoliciesRequest) ProtoMessage() {}
 
 func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[63]
+	mi := &file_manx_v1_manx_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4945,7 +5151,7 @@ func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
 func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{63}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ListPoliciesRequest) GetKind() string {
@@ -4986,7 +5192,7 @@ type ListPoliciesResponse struct {
 
 func (x *ListPoliciesResponse) Reset() {
 	*x = ListPoliciesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[64]
+	mi := &file_manx_v1_manx_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4998,7 +5204,7 @@ func (x *ListPoliciesResponse) String() string {
 func (*ListPoliciesResponse) ProtoMessage() {}
 
 func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[64]
+	mi := &file_manx_v1_manx_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5011,7 +5217,7 @@ func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
 func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{64}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ListPoliciesResponse) GetPolicies() []*Policy {
@@ -5050,7 +5256,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_manx_v1_manx_proto_msgTypes[65]
+	mi := &file_manx_v1_manx_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5062,7 +5268,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[65]
+	mi := &file_manx_v1_manx_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5075,7 +5281,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{65}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Policy) GetKind() string {
@@ -5190,7 +5396,7 @@ type PolicyRule struct {
 
 func (x *PolicyRule) Reset() {
 	*x = PolicyRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[66]
+	mi := &file_manx_v1_manx_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5202,7 +5408,7 @@ func (x *PolicyRule) String() string {
 func (*PolicyRule) ProtoMessage() {}
 
 func (x *PolicyRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[66]
+	mi := &file_manx_v1_manx_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5215,7 +5421,7 @@ func (x *PolicyRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyRule.ProtoReflect.Descriptor instead.
 func (*PolicyRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{66}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *PolicyRule) GetDirection() string {
@@ -5269,7 +5475,7 @@ type GetRulesetRequest struct {
 
 func (x *GetRulesetRequest) Reset() {
 	*x = GetRulesetRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[67]
+	mi := &file_manx_v1_manx_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5281,7 +5487,7 @@ func (x *GetRulesetRequest) String() string {
 func (*GetRulesetRequest) ProtoMessage() {}
 
 func (x *GetRulesetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[67]
+	mi := &file_manx_v1_manx_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5294,7 +5500,7 @@ func (x *GetRulesetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRulesetRequest.ProtoReflect.Descriptor instead.
 func (*GetRulesetRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{67}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *GetRulesetRequest) GetElements() uint32 {
@@ -5313,7 +5519,7 @@ type GetRulesetResponse struct {
 
 func (x *GetRulesetResponse) Reset() {
 	*x = GetRulesetResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[68]
+	mi := &file_manx_v1_manx_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5325,7 +5531,7 @@ func (x *GetRulesetResponse) String() string {
 func (*GetRulesetResponse) ProtoMessage() {}
 
 func (x *GetRulesetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[68]
+	mi := &file_manx_v1_manx_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5338,7 +5544,7 @@ func (x *GetRulesetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRulesetResponse.ProtoReflect.Descriptor instead.
 func (*GetRulesetResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{68}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *GetRulesetResponse) GetText() string {
@@ -5362,7 +5568,7 @@ type WatchDropsRequest struct {
 
 func (x *WatchDropsRequest) Reset() {
 	*x = WatchDropsRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[69]
+	mi := &file_manx_v1_manx_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5374,7 +5580,7 @@ func (x *WatchDropsRequest) String() string {
 func (*WatchDropsRequest) ProtoMessage() {}
 
 func (x *WatchDropsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[69]
+	mi := &file_manx_v1_manx_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5387,7 +5593,7 @@ func (x *WatchDropsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDropsRequest.ProtoReflect.Descriptor instead.
 func (*WatchDropsRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{69}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *WatchDropsRequest) GetEndpoint() string {
@@ -5450,7 +5656,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_manx_v1_manx_proto_msgTypes[70]
+	mi := &file_manx_v1_manx_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5462,7 +5668,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[70]
+	mi := &file_manx_v1_manx_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5475,7 +5681,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{70}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Drop) GetTimeUnixMs() int64 {
@@ -5603,7 +5809,7 @@ type ResetPeerRequest struct {
 
 func (x *ResetPeerRequest) Reset() {
 	*x = ResetPeerRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[71]
+	mi := &file_manx_v1_manx_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5615,7 +5821,7 @@ func (x *ResetPeerRequest) String() string {
 func (*ResetPeerRequest) ProtoMessage() {}
 
 func (x *ResetPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[71]
+	mi := &file_manx_v1_manx_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5628,7 +5834,7 @@ func (x *ResetPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetPeerRequest.ProtoReflect.Descriptor instead.
 func (*ResetPeerRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{71}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ResetPeerRequest) GetPeer() string {
@@ -5654,7 +5860,7 @@ type ResetPeerResponse struct {
 
 func (x *ResetPeerResponse) Reset() {
 	*x = ResetPeerResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[72]
+	mi := &file_manx_v1_manx_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5666,7 +5872,7 @@ func (x *ResetPeerResponse) String() string {
 func (*ResetPeerResponse) ProtoMessage() {}
 
 func (x *ResetPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[72]
+	mi := &file_manx_v1_manx_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5679,7 +5885,7 @@ func (x *ResetPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetPeerResponse.ProtoReflect.Descriptor instead.
 func (*ResetPeerResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{72}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ResetPeerResponse) GetPeer() string {
@@ -5698,7 +5904,7 @@ type ClearPeerRequest struct {
 
 func (x *ClearPeerRequest) Reset() {
 	*x = ClearPeerRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[73]
+	mi := &file_manx_v1_manx_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5710,7 +5916,7 @@ func (x *ClearPeerRequest) String() string {
 func (*ClearPeerRequest) ProtoMessage() {}
 
 func (x *ClearPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[73]
+	mi := &file_manx_v1_manx_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5723,7 +5929,7 @@ func (x *ClearPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearPeerRequest.ProtoReflect.Descriptor instead.
 func (*ClearPeerRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{73}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ClearPeerRequest) GetPeer() string {
@@ -5744,7 +5950,7 @@ type ClearPeerResponse struct {
 
 func (x *ClearPeerResponse) Reset() {
 	*x = ClearPeerResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[74]
+	mi := &file_manx_v1_manx_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5756,7 +5962,7 @@ func (x *ClearPeerResponse) String() string {
 func (*ClearPeerResponse) ProtoMessage() {}
 
 func (x *ClearPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[74]
+	mi := &file_manx_v1_manx_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5769,7 +5975,7 @@ func (x *ClearPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearPeerResponse.ProtoReflect.Descriptor instead.
 func (*ClearPeerResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{74}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ClearPeerResponse) GetPeer() string {
@@ -5805,7 +6011,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[75]
+	mi := &file_manx_v1_manx_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5817,7 +6023,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[75]
+	mi := &file_manx_v1_manx_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5830,7 +6036,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{75}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *DrainRequest) GetNode() string {
@@ -5866,7 +6072,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[76]
+	mi := &file_manx_v1_manx_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5878,7 +6084,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[76]
+	mi := &file_manx_v1_manx_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5891,7 +6097,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{76}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *DrainResponse) GetBefore() string {
@@ -5918,7 +6124,7 @@ type UndrainRequest struct {
 
 func (x *UndrainRequest) Reset() {
 	*x = UndrainRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[77]
+	mi := &file_manx_v1_manx_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5930,7 +6136,7 @@ func (x *UndrainRequest) String() string {
 func (*UndrainRequest) ProtoMessage() {}
 
 func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[77]
+	mi := &file_manx_v1_manx_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5943,7 +6149,7 @@ func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
 func (*UndrainRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{77}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *UndrainRequest) GetNode() string {
@@ -5970,7 +6176,7 @@ type UndrainResponse struct {
 
 func (x *UndrainResponse) Reset() {
 	*x = UndrainResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[78]
+	mi := &file_manx_v1_manx_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5982,7 +6188,7 @@ func (x *UndrainResponse) String() string {
 func (*UndrainResponse) ProtoMessage() {}
 
 func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[78]
+	mi := &file_manx_v1_manx_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5995,7 +6201,7 @@ func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
 func (*UndrainResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{78}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *UndrainResponse) GetBefore() string {
@@ -6020,7 +6226,7 @@ type RetryRequest struct {
 
 func (x *RetryRequest) Reset() {
 	*x = RetryRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[79]
+	mi := &file_manx_v1_manx_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6032,7 +6238,7 @@ func (x *RetryRequest) String() string {
 func (*RetryRequest) ProtoMessage() {}
 
 func (x *RetryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[79]
+	mi := &file_manx_v1_manx_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6045,7 +6251,7 @@ func (x *RetryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRequest.ProtoReflect.Descriptor instead.
 func (*RetryRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{79}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{82}
 }
 
 type RetryResponse struct {
@@ -6057,7 +6263,7 @@ type RetryResponse struct {
 
 func (x *RetryResponse) Reset() {
 	*x = RetryResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[80]
+	mi := &file_manx_v1_manx_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6069,7 +6275,7 @@ func (x *RetryResponse) String() string {
 func (*RetryResponse) ProtoMessage() {}
 
 func (x *RetryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[80]
+	mi := &file_manx_v1_manx_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6082,7 +6288,7 @@ func (x *RetryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryResponse.ProtoReflect.Descriptor instead.
 func (*RetryResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{80}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *RetryResponse) GetParts() []*RetriedPart {
@@ -6105,7 +6311,7 @@ type RetriedPart struct {
 
 func (x *RetriedPart) Reset() {
 	*x = RetriedPart{}
-	mi := &file_manx_v1_manx_proto_msgTypes[81]
+	mi := &file_manx_v1_manx_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6117,7 +6323,7 @@ func (x *RetriedPart) String() string {
 func (*RetriedPart) ProtoMessage() {}
 
 func (x *RetriedPart) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[81]
+	mi := &file_manx_v1_manx_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6130,7 +6336,7 @@ func (x *RetriedPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetriedPart.ProtoReflect.Descriptor instead.
 func (*RetriedPart) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{81}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *RetriedPart) GetName() string {
@@ -6369,7 +6575,24 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\tdirection\x18\r \x01(\tR\tdirection\x121\n" +
 	"\x14extended_communities\x18\x0e \x03(\tR\x13extendedCommunitiesB\r\n" +
 	"\v_local_prefB\x06\n" +
-	"\x04_med\"\xf4\x01\n" +
+	"\x04_med\"0\n" +
+	"\x1aListPeerTransitionsRequest\x12\x12\n" +
+	"\x04peer\x18\x01 \x01(\tR\x04peer\"X\n" +
+	"\x1bListPeerTransitionsResponse\x129\n" +
+	"\vtransitions\x18\x01 \x03(\v2\x17.manx.v1.PeerTransitionR\vtransitions\"\x84\x02\n" +
+	"\x0ePeerTransition\x12\x1c\n" +
+	"\n" +
+	"at_unix_ms\x18\x01 \x01(\x03R\batUnixMs\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12!\n" +
+	"\frequested_by\x18\x03 \x03(\tR\vrequestedBy\x12\x12\n" +
+	"\x04from\x18\x04 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x05 \x01(\tR\x02to\x12\x1b\n" +
+	"\tlasted_ms\x18\x06 \x01(\x03R\blastedMs\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x14\n" +
+	"\x05flaps\x18\b \x01(\x04R\x05flaps\x12\x16\n" +
+	"\x06routes\x18\t \x01(\tR\x06routes\x12\x10\n" +
+	"\x03bfd\x18\n" +
+	" \x01(\tR\x03bfd\"\xf4\x01\n" +
 	"\x05Route\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x18\n" +
 	"\adesired\x18\x02 \x01(\tR\adesired\x12\x16\n" +
@@ -6693,12 +6916,13 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06failed\x18\x02 \x01(\rR\x06failed\x12\x18\n" +
 	"\afailing\x18\x03 \x01(\rR\afailing\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason2\x8f\r\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason2\xf1\r\n" +
 	"\x04Manx\x12B\n" +
 	"\tGetStatus\x12\x19.manx.v1.GetStatusRequest\x1a\x1a.manx.v1.GetStatusResponse\x12B\n" +
 	"\tListPeers\x12\x19.manx.v1.ListPeersRequest\x1a\x1a.manx.v1.ListPeersResponse\x12<\n" +
 	"\aGetPeer\x12\x17.manx.v1.GetPeerRequest\x1a\x18.manx.v1.GetPeerResponse\x12S\n" +
-	"\x0eListPeerRoutes\x12\x1e.manx.v1.ListPeerRoutesRequest\x1a\x1f.manx.v1.ListPeerRoutesResponse0\x01\x12E\n" +
+	"\x0eListPeerRoutes\x12\x1e.manx.v1.ListPeerRoutesRequest\x1a\x1f.manx.v1.ListPeerRoutesResponse0\x01\x12`\n" +
+	"\x13ListPeerTransitions\x12#.manx.v1.ListPeerTransitionsRequest\x1a$.manx.v1.ListPeerTransitionsResponse\x12E\n" +
 	"\n" +
 	"ListRoutes\x12\x1a.manx.v1.ListRoutesRequest\x1a\x1b.manx.v1.ListRoutesResponse\x12N\n" +
 	"\rListEndpoints\x12\x1d.manx.v1.ListEndpointsRequest\x1a\x1e.manx.v1.ListEndpointsResponse\x12N\n" +
@@ -6735,101 +6959,104 @@ func file_manx_v1_manx_proto_rawDescGZIP() []byte {
 	return file_manx_v1_manx_proto_rawDescData
 }
 
-var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 85)
+var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 88)
 var file_manx_v1_manx_proto_goTypes = []any{
-	(*Check)(nil),                    // 0: manx.v1.Check
-	(*Version)(nil),                  // 1: manx.v1.Version
-	(*DatastoreStatus)(nil),          // 2: manx.v1.DatastoreStatus
-	(*GetStatusRequest)(nil),         // 3: manx.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),        // 4: manx.v1.GetStatusResponse
-	(*PolicyStatus)(nil),             // 5: manx.v1.PolicyStatus
-	(*RefusedRules)(nil),             // 6: manx.v1.RefusedRules
-	(*Negotiated)(nil),               // 7: manx.v1.Negotiated
-	(*Wanted)(nil),                   // 8: manx.v1.Wanted
-	(*PeerMessages)(nil),             // 9: manx.v1.PeerMessages
-	(*PeerBFD)(nil),                  // 10: manx.v1.PeerBFD
-	(*PeerPrefixes)(nil),             // 11: manx.v1.PeerPrefixes
-	(*Peer)(nil),                     // 12: manx.v1.Peer
-	(*PeerConflict)(nil),             // 13: manx.v1.PeerConflict
-	(*ListPeersRequest)(nil),         // 14: manx.v1.ListPeersRequest
-	(*ListPeersResponse)(nil),        // 15: manx.v1.ListPeersResponse
-	(*GetPeerRequest)(nil),           // 16: manx.v1.GetPeerRequest
-	(*GetPeerResponse)(nil),          // 17: manx.v1.GetPeerResponse
-	(*ListPeerRoutesRequest)(nil),    // 18: manx.v1.ListPeerRoutesRequest
-	(*ListPeerRoutesResponse)(nil),   // 19: manx.v1.ListPeerRoutesResponse
-	(*PeerRoute)(nil),                // 20: manx.v1.PeerRoute
-	(*Route)(nil),                    // 21: manx.v1.Route
-	(*ListRoutesRequest)(nil),        // 22: manx.v1.ListRoutesRequest
-	(*ListRoutesResponse)(nil),       // 23: manx.v1.ListRoutesResponse
-	(*Endpoint)(nil),                 // 24: manx.v1.Endpoint
-	(*ListEndpointsRequest)(nil),     // 25: manx.v1.ListEndpointsRequest
-	(*ListEndpointsResponse)(nil),    // 26: manx.v1.ListEndpointsResponse
-	(*AddressCandidate)(nil),         // 27: manx.v1.AddressCandidate
-	(*ListAddressesRequest)(nil),     // 28: manx.v1.ListAddressesRequest
-	(*ListAddressesResponse)(nil),    // 29: manx.v1.ListAddressesResponse
-	(*QuarantinedObject)(nil),        // 30: manx.v1.QuarantinedObject
-	(*ListQuarantinedRequest)(nil),   // 31: manx.v1.ListQuarantinedRequest
-	(*ListQuarantinedResponse)(nil),  // 32: manx.v1.ListQuarantinedResponse
-	(*Notice)(nil),                   // 33: manx.v1.Notice
-	(*ListNoticesRequest)(nil),       // 34: manx.v1.ListNoticesRequest
-	(*ListNoticesResponse)(nil),      // 35: manx.v1.ListNoticesResponse
-	(*WatchRequest)(nil),             // 36: manx.v1.WatchRequest
-	(*WatchResponse)(nil),            // 37: manx.v1.WatchResponse
-	(*GetLogLevelRequest)(nil),       // 38: manx.v1.GetLogLevelRequest
-	(*GetLogLevelResponse)(nil),      // 39: manx.v1.GetLogLevelResponse
-	(*SetLogLevelRequest)(nil),       // 40: manx.v1.SetLogLevelRequest
-	(*SetLogLevelResponse)(nil),      // 41: manx.v1.SetLogLevelResponse
-	(*ResyncRequest)(nil),            // 42: manx.v1.ResyncRequest
-	(*ResyncResponse)(nil),           // 43: manx.v1.ResyncResponse
-	(*ReportPolicyWaitRequest)(nil),  // 44: manx.v1.ReportPolicyWaitRequest
-	(*ReportPolicyWaitResponse)(nil), // 45: manx.v1.ReportPolicyWaitResponse
-	(*ExplainRequest)(nil),           // 46: manx.v1.ExplainRequest
-	(*Explanation)(nil),              // 47: manx.v1.Explanation
-	(*OtherDrop)(nil),                // 48: manx.v1.OtherDrop
-	(*ExplainedEnd)(nil),             // 49: manx.v1.ExplainedEnd
-	(*ExplainedStage)(nil),           // 50: manx.v1.ExplainedStage
-	(*ExplainedTier)(nil),            // 51: manx.v1.ExplainedTier
-	(*ExplainedPolicy)(nil),          // 52: manx.v1.ExplainedPolicy
-	(*ExplainedRule)(nil),            // 53: manx.v1.ExplainedRule
-	(*ExplainedRoute)(nil),           // 54: manx.v1.ExplainedRoute
-	(*TraceFlowRequest)(nil),         // 55: manx.v1.TraceFlowRequest
-	(*TraceFlowResponse)(nil),        // 56: manx.v1.TraceFlowResponse
-	(*TraceArmed)(nil),               // 57: manx.v1.TraceArmed
-	(*TracedPacket)(nil),             // 58: manx.v1.TracedPacket
-	(*TracedChain)(nil),              // 59: manx.v1.TracedChain
-	(*TracedDecision)(nil),           // 60: manx.v1.TracedDecision
-	(*TracedRule)(nil),               // 61: manx.v1.TracedRule
-	(*LiveTrace)(nil),                // 62: manx.v1.LiveTrace
-	(*ListPoliciesRequest)(nil),      // 63: manx.v1.ListPoliciesRequest
-	(*ListPoliciesResponse)(nil),     // 64: manx.v1.ListPoliciesResponse
-	(*Policy)(nil),                   // 65: manx.v1.Policy
-	(*PolicyRule)(nil),               // 66: manx.v1.PolicyRule
-	(*GetRulesetRequest)(nil),        // 67: manx.v1.GetRulesetRequest
-	(*GetRulesetResponse)(nil),       // 68: manx.v1.GetRulesetResponse
-	(*WatchDropsRequest)(nil),        // 69: manx.v1.WatchDropsRequest
-	(*Drop)(nil),                     // 70: manx.v1.Drop
-	(*ResetPeerRequest)(nil),         // 71: manx.v1.ResetPeerRequest
-	(*ResetPeerResponse)(nil),        // 72: manx.v1.ResetPeerResponse
-	(*ClearPeerRequest)(nil),         // 73: manx.v1.ClearPeerRequest
-	(*ClearPeerResponse)(nil),        // 74: manx.v1.ClearPeerResponse
-	(*DrainRequest)(nil),             // 75: manx.v1.DrainRequest
-	(*DrainResponse)(nil),            // 76: manx.v1.DrainResponse
-	(*UndrainRequest)(nil),           // 77: manx.v1.UndrainRequest
-	(*UndrainResponse)(nil),          // 78: manx.v1.UndrainResponse
-	(*RetryRequest)(nil),             // 79: manx.v1.RetryRequest
-	(*RetryResponse)(nil),            // 80: manx.v1.RetryResponse
-	(*RetriedPart)(nil),              // 81: manx.v1.RetriedPart
-	nil,                              // 82: manx.v1.GetStatusResponse.PeersEntry
-	nil,                              // 83: manx.v1.GetStatusResponse.RoutesEntry
-	nil,                              // 84: manx.v1.GetStatusResponse.EndpointsEntry
+	(*Check)(nil),                       // 0: manx.v1.Check
+	(*Version)(nil),                     // 1: manx.v1.Version
+	(*DatastoreStatus)(nil),             // 2: manx.v1.DatastoreStatus
+	(*GetStatusRequest)(nil),            // 3: manx.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),           // 4: manx.v1.GetStatusResponse
+	(*PolicyStatus)(nil),                // 5: manx.v1.PolicyStatus
+	(*RefusedRules)(nil),                // 6: manx.v1.RefusedRules
+	(*Negotiated)(nil),                  // 7: manx.v1.Negotiated
+	(*Wanted)(nil),                      // 8: manx.v1.Wanted
+	(*PeerMessages)(nil),                // 9: manx.v1.PeerMessages
+	(*PeerBFD)(nil),                     // 10: manx.v1.PeerBFD
+	(*PeerPrefixes)(nil),                // 11: manx.v1.PeerPrefixes
+	(*Peer)(nil),                        // 12: manx.v1.Peer
+	(*PeerConflict)(nil),                // 13: manx.v1.PeerConflict
+	(*ListPeersRequest)(nil),            // 14: manx.v1.ListPeersRequest
+	(*ListPeersResponse)(nil),           // 15: manx.v1.ListPeersResponse
+	(*GetPeerRequest)(nil),              // 16: manx.v1.GetPeerRequest
+	(*GetPeerResponse)(nil),             // 17: manx.v1.GetPeerResponse
+	(*ListPeerRoutesRequest)(nil),       // 18: manx.v1.ListPeerRoutesRequest
+	(*ListPeerRoutesResponse)(nil),      // 19: manx.v1.ListPeerRoutesResponse
+	(*PeerRoute)(nil),                   // 20: manx.v1.PeerRoute
+	(*ListPeerTransitionsRequest)(nil),  // 21: manx.v1.ListPeerTransitionsRequest
+	(*ListPeerTransitionsResponse)(nil), // 22: manx.v1.ListPeerTransitionsResponse
+	(*PeerTransition)(nil),              // 23: manx.v1.PeerTransition
+	(*Route)(nil),                       // 24: manx.v1.Route
+	(*ListRoutesRequest)(nil),           // 25: manx.v1.ListRoutesRequest
+	(*ListRoutesResponse)(nil),          // 26: manx.v1.ListRoutesResponse
+	(*Endpoint)(nil),                    // 27: manx.v1.Endpoint
+	(*ListEndpointsRequest)(nil),        // 28: manx.v1.ListEndpointsRequest
+	(*ListEndpointsResponse)(nil),       // 29: manx.v1.ListEndpointsResponse
+	(*AddressCandidate)(nil),            // 30: manx.v1.AddressCandidate
+	(*ListAddressesRequest)(nil),        // 31: manx.v1.ListAddressesRequest
+	(*ListAddressesResponse)(nil),       // 32: manx.v1.ListAddressesResponse
+	(*QuarantinedObject)(nil),           // 33: manx.v1.QuarantinedObject
+	(*ListQuarantinedRequest)(nil),      // 34: manx.v1.ListQuarantinedRequest
+	(*ListQuarantinedResponse)(nil),     // 35: manx.v1.ListQuarantinedResponse
+	(*Notice)(nil),                      // 36: manx.v1.Notice
+	(*ListNoticesRequest)(nil),          // 37: manx.v1.ListNoticesRequest
+	(*ListNoticesResponse)(nil),         // 38: manx.v1.ListNoticesResponse
+	(*WatchRequest)(nil),                // 39: manx.v1.WatchRequest
+	(*WatchResponse)(nil),               // 40: manx.v1.WatchResponse
+	(*GetLogLevelRequest)(nil),          // 41: manx.v1.GetLogLevelRequest
+	(*GetLogLevelResponse)(nil),         // 42: manx.v1.GetLogLevelResponse
+	(*SetLogLevelRequest)(nil),          // 43: manx.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),         // 44: manx.v1.SetLogLevelResponse
+	(*ResyncRequest)(nil),               // 45: manx.v1.ResyncRequest
+	(*ResyncResponse)(nil),              // 46: manx.v1.ResyncResponse
+	(*ReportPolicyWaitRequest)(nil),     // 47: manx.v1.ReportPolicyWaitRequest
+	(*ReportPolicyWaitResponse)(nil),    // 48: manx.v1.ReportPolicyWaitResponse
+	(*ExplainRequest)(nil),              // 49: manx.v1.ExplainRequest
+	(*Explanation)(nil),                 // 50: manx.v1.Explanation
+	(*OtherDrop)(nil),                   // 51: manx.v1.OtherDrop
+	(*ExplainedEnd)(nil),                // 52: manx.v1.ExplainedEnd
+	(*ExplainedStage)(nil),              // 53: manx.v1.ExplainedStage
+	(*ExplainedTier)(nil),               // 54: manx.v1.ExplainedTier
+	(*ExplainedPolicy)(nil),             // 55: manx.v1.ExplainedPolicy
+	(*ExplainedRule)(nil),               // 56: manx.v1.ExplainedRule
+	(*ExplainedRoute)(nil),              // 57: manx.v1.ExplainedRoute
+	(*TraceFlowRequest)(nil),            // 58: manx.v1.TraceFlowRequest
+	(*TraceFlowResponse)(nil),           // 59: manx.v1.TraceFlowResponse
+	(*TraceArmed)(nil),                  // 60: manx.v1.TraceArmed
+	(*TracedPacket)(nil),                // 61: manx.v1.TracedPacket
+	(*TracedChain)(nil),                 // 62: manx.v1.TracedChain
+	(*TracedDecision)(nil),              // 63: manx.v1.TracedDecision
+	(*TracedRule)(nil),                  // 64: manx.v1.TracedRule
+	(*LiveTrace)(nil),                   // 65: manx.v1.LiveTrace
+	(*ListPoliciesRequest)(nil),         // 66: manx.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),        // 67: manx.v1.ListPoliciesResponse
+	(*Policy)(nil),                      // 68: manx.v1.Policy
+	(*PolicyRule)(nil),                  // 69: manx.v1.PolicyRule
+	(*GetRulesetRequest)(nil),           // 70: manx.v1.GetRulesetRequest
+	(*GetRulesetResponse)(nil),          // 71: manx.v1.GetRulesetResponse
+	(*WatchDropsRequest)(nil),           // 72: manx.v1.WatchDropsRequest
+	(*Drop)(nil),                        // 73: manx.v1.Drop
+	(*ResetPeerRequest)(nil),            // 74: manx.v1.ResetPeerRequest
+	(*ResetPeerResponse)(nil),           // 75: manx.v1.ResetPeerResponse
+	(*ClearPeerRequest)(nil),            // 76: manx.v1.ClearPeerRequest
+	(*ClearPeerResponse)(nil),           // 77: manx.v1.ClearPeerResponse
+	(*DrainRequest)(nil),                // 78: manx.v1.DrainRequest
+	(*DrainResponse)(nil),               // 79: manx.v1.DrainResponse
+	(*UndrainRequest)(nil),              // 80: manx.v1.UndrainRequest
+	(*UndrainResponse)(nil),             // 81: manx.v1.UndrainResponse
+	(*RetryRequest)(nil),                // 82: manx.v1.RetryRequest
+	(*RetryResponse)(nil),               // 83: manx.v1.RetryResponse
+	(*RetriedPart)(nil),                 // 84: manx.v1.RetriedPart
+	nil,                                 // 85: manx.v1.GetStatusResponse.PeersEntry
+	nil,                                 // 86: manx.v1.GetStatusResponse.RoutesEntry
+	nil,                                 // 87: manx.v1.GetStatusResponse.EndpointsEntry
 }
 var file_manx_v1_manx_proto_depIdxs = []int32{
 	1,  // 0: manx.v1.GetStatusResponse.version:type_name -> manx.v1.Version
 	2,  // 1: manx.v1.GetStatusResponse.datastore:type_name -> manx.v1.DatastoreStatus
 	0,  // 2: manx.v1.GetStatusResponse.checks:type_name -> manx.v1.Check
-	82, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
-	83, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
-	84, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
+	85, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
+	86, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
+	87, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
 	5,  // 6: manx.v1.GetStatusResponse.policy:type_name -> manx.v1.PolicyStatus
 	6,  // 7: manx.v1.PolicyStatus.refused:type_name -> manx.v1.RefusedRules
 	7,  // 8: manx.v1.Peer.negotiated:type_name -> manx.v1.Negotiated
@@ -6841,86 +7068,89 @@ var file_manx_v1_manx_proto_depIdxs = []int32{
 	13, // 14: manx.v1.ListPeersResponse.conflicts:type_name -> manx.v1.PeerConflict
 	12, // 15: manx.v1.GetPeerResponse.peer:type_name -> manx.v1.Peer
 	20, // 16: manx.v1.ListPeerRoutesResponse.routes:type_name -> manx.v1.PeerRoute
-	21, // 17: manx.v1.ListRoutesResponse.routes:type_name -> manx.v1.Route
-	24, // 18: manx.v1.ListEndpointsResponse.endpoints:type_name -> manx.v1.Endpoint
-	27, // 19: manx.v1.ListAddressesResponse.addresses:type_name -> manx.v1.AddressCandidate
-	30, // 20: manx.v1.ListQuarantinedResponse.objects:type_name -> manx.v1.QuarantinedObject
-	33, // 21: manx.v1.ListNoticesResponse.notices:type_name -> manx.v1.Notice
-	12, // 22: manx.v1.WatchResponse.peer:type_name -> manx.v1.Peer
-	21, // 23: manx.v1.WatchResponse.route:type_name -> manx.v1.Route
-	4,  // 24: manx.v1.WatchResponse.status:type_name -> manx.v1.GetStatusResponse
-	49, // 25: manx.v1.Explanation.source:type_name -> manx.v1.ExplainedEnd
-	49, // 26: manx.v1.Explanation.destination:type_name -> manx.v1.ExplainedEnd
-	50, // 27: manx.v1.Explanation.stages:type_name -> manx.v1.ExplainedStage
-	54, // 28: manx.v1.Explanation.routes:type_name -> manx.v1.ExplainedRoute
-	62, // 29: manx.v1.Explanation.live:type_name -> manx.v1.LiveTrace
-	48, // 30: manx.v1.Explanation.others:type_name -> manx.v1.OtherDrop
-	51, // 31: manx.v1.ExplainedStage.tiers:type_name -> manx.v1.ExplainedTier
-	52, // 32: manx.v1.ExplainedTier.policies:type_name -> manx.v1.ExplainedPolicy
-	53, // 33: manx.v1.ExplainedPolicy.rules:type_name -> manx.v1.ExplainedRule
-	57, // 34: manx.v1.TraceFlowResponse.armed:type_name -> manx.v1.TraceArmed
-	58, // 35: manx.v1.TraceFlowResponse.packet:type_name -> manx.v1.TracedPacket
-	59, // 36: manx.v1.TracedPacket.chains:type_name -> manx.v1.TracedChain
-	61, // 37: manx.v1.TracedChain.rules:type_name -> manx.v1.TracedRule
-	60, // 38: manx.v1.TracedChain.decision:type_name -> manx.v1.TracedDecision
-	61, // 39: manx.v1.TracedDecision.rule:type_name -> manx.v1.TracedRule
-	58, // 40: manx.v1.LiveTrace.packets:type_name -> manx.v1.TracedPacket
-	65, // 41: manx.v1.ListPoliciesResponse.policies:type_name -> manx.v1.Policy
-	66, // 42: manx.v1.Policy.rules:type_name -> manx.v1.PolicyRule
-	81, // 43: manx.v1.RetryResponse.parts:type_name -> manx.v1.RetriedPart
-	3,  // 44: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
-	14, // 45: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
-	16, // 46: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
-	18, // 47: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
-	22, // 48: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
-	25, // 49: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
-	28, // 50: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
-	31, // 51: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
-	34, // 52: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
-	36, // 53: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
-	38, // 54: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
-	40, // 55: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
-	42, // 56: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
-	69, // 57: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
-	44, // 58: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
-	46, // 59: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
-	55, // 60: manx.v1.Manx.TraceFlow:input_type -> manx.v1.TraceFlowRequest
-	63, // 61: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
-	67, // 62: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
-	71, // 63: manx.v1.Manx.ResetPeer:input_type -> manx.v1.ResetPeerRequest
-	73, // 64: manx.v1.Manx.ClearPeer:input_type -> manx.v1.ClearPeerRequest
-	75, // 65: manx.v1.Manx.Drain:input_type -> manx.v1.DrainRequest
-	77, // 66: manx.v1.Manx.Undrain:input_type -> manx.v1.UndrainRequest
-	79, // 67: manx.v1.Manx.Retry:input_type -> manx.v1.RetryRequest
-	4,  // 68: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
-	15, // 69: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
-	17, // 70: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
-	19, // 71: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
-	23, // 72: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
-	26, // 73: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
-	29, // 74: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
-	32, // 75: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
-	35, // 76: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
-	37, // 77: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
-	39, // 78: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
-	41, // 79: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
-	43, // 80: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
-	70, // 81: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
-	45, // 82: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
-	47, // 83: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
-	56, // 84: manx.v1.Manx.TraceFlow:output_type -> manx.v1.TraceFlowResponse
-	64, // 85: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
-	68, // 86: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
-	72, // 87: manx.v1.Manx.ResetPeer:output_type -> manx.v1.ResetPeerResponse
-	74, // 88: manx.v1.Manx.ClearPeer:output_type -> manx.v1.ClearPeerResponse
-	76, // 89: manx.v1.Manx.Drain:output_type -> manx.v1.DrainResponse
-	78, // 90: manx.v1.Manx.Undrain:output_type -> manx.v1.UndrainResponse
-	80, // 91: manx.v1.Manx.Retry:output_type -> manx.v1.RetryResponse
-	68, // [68:92] is the sub-list for method output_type
-	44, // [44:68] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	23, // 17: manx.v1.ListPeerTransitionsResponse.transitions:type_name -> manx.v1.PeerTransition
+	24, // 18: manx.v1.ListRoutesResponse.routes:type_name -> manx.v1.Route
+	27, // 19: manx.v1.ListEndpointsResponse.endpoints:type_name -> manx.v1.Endpoint
+	30, // 20: manx.v1.ListAddressesResponse.addresses:type_name -> manx.v1.AddressCandidate
+	33, // 21: manx.v1.ListQuarantinedResponse.objects:type_name -> manx.v1.QuarantinedObject
+	36, // 22: manx.v1.ListNoticesResponse.notices:type_name -> manx.v1.Notice
+	12, // 23: manx.v1.WatchResponse.peer:type_name -> manx.v1.Peer
+	24, // 24: manx.v1.WatchResponse.route:type_name -> manx.v1.Route
+	4,  // 25: manx.v1.WatchResponse.status:type_name -> manx.v1.GetStatusResponse
+	52, // 26: manx.v1.Explanation.source:type_name -> manx.v1.ExplainedEnd
+	52, // 27: manx.v1.Explanation.destination:type_name -> manx.v1.ExplainedEnd
+	53, // 28: manx.v1.Explanation.stages:type_name -> manx.v1.ExplainedStage
+	57, // 29: manx.v1.Explanation.routes:type_name -> manx.v1.ExplainedRoute
+	65, // 30: manx.v1.Explanation.live:type_name -> manx.v1.LiveTrace
+	51, // 31: manx.v1.Explanation.others:type_name -> manx.v1.OtherDrop
+	54, // 32: manx.v1.ExplainedStage.tiers:type_name -> manx.v1.ExplainedTier
+	55, // 33: manx.v1.ExplainedTier.policies:type_name -> manx.v1.ExplainedPolicy
+	56, // 34: manx.v1.ExplainedPolicy.rules:type_name -> manx.v1.ExplainedRule
+	60, // 35: manx.v1.TraceFlowResponse.armed:type_name -> manx.v1.TraceArmed
+	61, // 36: manx.v1.TraceFlowResponse.packet:type_name -> manx.v1.TracedPacket
+	62, // 37: manx.v1.TracedPacket.chains:type_name -> manx.v1.TracedChain
+	64, // 38: manx.v1.TracedChain.rules:type_name -> manx.v1.TracedRule
+	63, // 39: manx.v1.TracedChain.decision:type_name -> manx.v1.TracedDecision
+	64, // 40: manx.v1.TracedDecision.rule:type_name -> manx.v1.TracedRule
+	61, // 41: manx.v1.LiveTrace.packets:type_name -> manx.v1.TracedPacket
+	68, // 42: manx.v1.ListPoliciesResponse.policies:type_name -> manx.v1.Policy
+	69, // 43: manx.v1.Policy.rules:type_name -> manx.v1.PolicyRule
+	84, // 44: manx.v1.RetryResponse.parts:type_name -> manx.v1.RetriedPart
+	3,  // 45: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
+	14, // 46: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
+	16, // 47: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
+	18, // 48: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
+	21, // 49: manx.v1.Manx.ListPeerTransitions:input_type -> manx.v1.ListPeerTransitionsRequest
+	25, // 50: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
+	28, // 51: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
+	31, // 52: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
+	34, // 53: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
+	37, // 54: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
+	39, // 55: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
+	41, // 56: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
+	43, // 57: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
+	45, // 58: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
+	72, // 59: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
+	47, // 60: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
+	49, // 61: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
+	58, // 62: manx.v1.Manx.TraceFlow:input_type -> manx.v1.TraceFlowRequest
+	66, // 63: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
+	70, // 64: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
+	74, // 65: manx.v1.Manx.ResetPeer:input_type -> manx.v1.ResetPeerRequest
+	76, // 66: manx.v1.Manx.ClearPeer:input_type -> manx.v1.ClearPeerRequest
+	78, // 67: manx.v1.Manx.Drain:input_type -> manx.v1.DrainRequest
+	80, // 68: manx.v1.Manx.Undrain:input_type -> manx.v1.UndrainRequest
+	82, // 69: manx.v1.Manx.Retry:input_type -> manx.v1.RetryRequest
+	4,  // 70: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
+	15, // 71: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
+	17, // 72: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
+	19, // 73: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
+	22, // 74: manx.v1.Manx.ListPeerTransitions:output_type -> manx.v1.ListPeerTransitionsResponse
+	26, // 75: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
+	29, // 76: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
+	32, // 77: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
+	35, // 78: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
+	38, // 79: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
+	40, // 80: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
+	42, // 81: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
+	44, // 82: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
+	46, // 83: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
+	73, // 84: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
+	48, // 85: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
+	50, // 86: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
+	59, // 87: manx.v1.Manx.TraceFlow:output_type -> manx.v1.TraceFlowResponse
+	67, // 88: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
+	71, // 89: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
+	75, // 90: manx.v1.Manx.ResetPeer:output_type -> manx.v1.ResetPeerResponse
+	77, // 91: manx.v1.Manx.ClearPeer:output_type -> manx.v1.ClearPeerResponse
+	79, // 92: manx.v1.Manx.Drain:output_type -> manx.v1.DrainResponse
+	81, // 93: manx.v1.Manx.Undrain:output_type -> manx.v1.UndrainResponse
+	83, // 94: manx.v1.Manx.Retry:output_type -> manx.v1.RetryResponse
+	70, // [70:95] is the sub-list for method output_type
+	45, // [45:70] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_manx_v1_manx_proto_init() }
@@ -6930,7 +7160,7 @@ func file_manx_v1_manx_proto_init() {
 	}
 	file_manx_v1_manx_proto_msgTypes[11].OneofWrappers = []any{}
 	file_manx_v1_manx_proto_msgTypes[20].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[37].OneofWrappers = []any{
+	file_manx_v1_manx_proto_msgTypes[40].OneofWrappers = []any{
 		(*WatchResponse_Peer)(nil),
 		(*WatchResponse_PeerGone)(nil),
 		(*WatchResponse_Route)(nil),
@@ -6938,20 +7168,20 @@ func file_manx_v1_manx_proto_init() {
 		(*WatchResponse_Status)(nil),
 		(*WatchResponse_Synced)(nil),
 	}
-	file_manx_v1_manx_proto_msgTypes[56].OneofWrappers = []any{
+	file_manx_v1_manx_proto_msgTypes[59].OneofWrappers = []any{
 		(*TraceFlowResponse_Armed)(nil),
 		(*TraceFlowResponse_Packet)(nil),
 	}
-	file_manx_v1_manx_proto_msgTypes[65].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[66].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[75].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[68].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[69].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[78].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_manx_v1_manx_proto_rawDesc), len(file_manx_v1_manx_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   85,
+			NumMessages:   88,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

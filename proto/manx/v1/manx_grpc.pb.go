@@ -27,30 +27,31 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Manx_GetStatus_FullMethodName        = "/manx.v1.Manx/GetStatus"
-	Manx_ListPeers_FullMethodName        = "/manx.v1.Manx/ListPeers"
-	Manx_GetPeer_FullMethodName          = "/manx.v1.Manx/GetPeer"
-	Manx_ListPeerRoutes_FullMethodName   = "/manx.v1.Manx/ListPeerRoutes"
-	Manx_ListRoutes_FullMethodName       = "/manx.v1.Manx/ListRoutes"
-	Manx_ListEndpoints_FullMethodName    = "/manx.v1.Manx/ListEndpoints"
-	Manx_ListAddresses_FullMethodName    = "/manx.v1.Manx/ListAddresses"
-	Manx_ListQuarantined_FullMethodName  = "/manx.v1.Manx/ListQuarantined"
-	Manx_ListNotices_FullMethodName      = "/manx.v1.Manx/ListNotices"
-	Manx_Watch_FullMethodName            = "/manx.v1.Manx/Watch"
-	Manx_GetLogLevel_FullMethodName      = "/manx.v1.Manx/GetLogLevel"
-	Manx_SetLogLevel_FullMethodName      = "/manx.v1.Manx/SetLogLevel"
-	Manx_Resync_FullMethodName           = "/manx.v1.Manx/Resync"
-	Manx_WatchDrops_FullMethodName       = "/manx.v1.Manx/WatchDrops"
-	Manx_ReportPolicyWait_FullMethodName = "/manx.v1.Manx/ReportPolicyWait"
-	Manx_Explain_FullMethodName          = "/manx.v1.Manx/Explain"
-	Manx_TraceFlow_FullMethodName        = "/manx.v1.Manx/TraceFlow"
-	Manx_ListPolicies_FullMethodName     = "/manx.v1.Manx/ListPolicies"
-	Manx_GetRuleset_FullMethodName       = "/manx.v1.Manx/GetRuleset"
-	Manx_ResetPeer_FullMethodName        = "/manx.v1.Manx/ResetPeer"
-	Manx_ClearPeer_FullMethodName        = "/manx.v1.Manx/ClearPeer"
-	Manx_Drain_FullMethodName            = "/manx.v1.Manx/Drain"
-	Manx_Undrain_FullMethodName          = "/manx.v1.Manx/Undrain"
-	Manx_Retry_FullMethodName            = "/manx.v1.Manx/Retry"
+	Manx_GetStatus_FullMethodName           = "/manx.v1.Manx/GetStatus"
+	Manx_ListPeers_FullMethodName           = "/manx.v1.Manx/ListPeers"
+	Manx_GetPeer_FullMethodName             = "/manx.v1.Manx/GetPeer"
+	Manx_ListPeerRoutes_FullMethodName      = "/manx.v1.Manx/ListPeerRoutes"
+	Manx_ListPeerTransitions_FullMethodName = "/manx.v1.Manx/ListPeerTransitions"
+	Manx_ListRoutes_FullMethodName          = "/manx.v1.Manx/ListRoutes"
+	Manx_ListEndpoints_FullMethodName       = "/manx.v1.Manx/ListEndpoints"
+	Manx_ListAddresses_FullMethodName       = "/manx.v1.Manx/ListAddresses"
+	Manx_ListQuarantined_FullMethodName     = "/manx.v1.Manx/ListQuarantined"
+	Manx_ListNotices_FullMethodName         = "/manx.v1.Manx/ListNotices"
+	Manx_Watch_FullMethodName               = "/manx.v1.Manx/Watch"
+	Manx_GetLogLevel_FullMethodName         = "/manx.v1.Manx/GetLogLevel"
+	Manx_SetLogLevel_FullMethodName         = "/manx.v1.Manx/SetLogLevel"
+	Manx_Resync_FullMethodName              = "/manx.v1.Manx/Resync"
+	Manx_WatchDrops_FullMethodName          = "/manx.v1.Manx/WatchDrops"
+	Manx_ReportPolicyWait_FullMethodName    = "/manx.v1.Manx/ReportPolicyWait"
+	Manx_Explain_FullMethodName             = "/manx.v1.Manx/Explain"
+	Manx_TraceFlow_FullMethodName           = "/manx.v1.Manx/TraceFlow"
+	Manx_ListPolicies_FullMethodName        = "/manx.v1.Manx/ListPolicies"
+	Manx_GetRuleset_FullMethodName          = "/manx.v1.Manx/GetRuleset"
+	Manx_ResetPeer_FullMethodName           = "/manx.v1.Manx/ResetPeer"
+	Manx_ClearPeer_FullMethodName           = "/manx.v1.Manx/ClearPeer"
+	Manx_Drain_FullMethodName               = "/manx.v1.Manx/Drain"
+	Manx_Undrain_FullMethodName             = "/manx.v1.Manx/Undrain"
+	Manx_Retry_FullMethodName               = "/manx.v1.Manx/Retry"
 )
 
 // ManxClient is the client API for Manx service.
@@ -68,6 +69,10 @@ type ManxClient interface {
 	// ListPeerRoutes sends the BGP routes of one peer, or the rejected ones, sorted by prefix, each with the rule that
 	// accepted or rejected it. They come in several responses, since a peer may have very many.
 	ListPeerRoutes(ctx context.Context, in *ListPeerRoutesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListPeerRoutesResponse], error)
+	// ListPeerTransitions returns the last changes of the phases of BGP sessions, oldest first, also of sessions that are
+	// not configured any more: since the daemon started, at most 32 of a session and 4096 in all. It fails with NOT_FOUND
+	// for a peer that the node does not have and did not have.
+	ListPeerTransitions(ctx context.Context, in *ListPeerTransitionsRequest, opts ...grpc.CallOption) (*ListPeerTransitionsResponse, error)
 	// ListRoutes returns the desired and the actual kernel routes of this node, sorted by prefix.
 	ListRoutes(ctx context.Context, in *ListRoutesRequest, opts ...grpc.CallOption) (*ListRoutesResponse, error)
 	// ListEndpoints returns the workload endpoints of this node, sorted by namespace and name.
@@ -171,6 +176,16 @@ func (c *manxClient) ListPeerRoutes(ctx context.Context, in *ListPeerRoutesReque
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Manx_ListPeerRoutesClient = grpc.ServerStreamingClient[ListPeerRoutesResponse]
+
+func (c *manxClient) ListPeerTransitions(ctx context.Context, in *ListPeerTransitionsRequest, opts ...grpc.CallOption) (*ListPeerTransitionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPeerTransitionsResponse)
+	err := c.cc.Invoke(ctx, Manx_ListPeerTransitions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
 
 func (c *manxClient) ListRoutes(ctx context.Context, in *ListRoutesRequest, opts ...grpc.CallOption) (*ListRoutesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -414,6 +429,10 @@ type ManxServer interface {
 	// ListPeerRoutes sends the BGP routes of one peer, or the rejected ones, sorted by prefix, each with the rule that
 	// accepted or rejected it. They come in several responses, since a peer may have very many.
 	ListPeerRoutes(*ListPeerRoutesRequest, grpc.ServerStreamingServer[ListPeerRoutesResponse]) error
+	// ListPeerTransitions returns the last changes of the phases of BGP sessions, oldest first, also of sessions that are
+	// not configured any more: since the daemon started, at most 32 of a session and 4096 in all. It fails with NOT_FOUND
+	// for a peer that the node does not have and did not have.
+	ListPeerTransitions(context.Context, *ListPeerTransitionsRequest) (*ListPeerTransitionsResponse, error)
 	// ListRoutes returns the desired and the actual kernel routes of this node, sorted by prefix.
 	ListRoutes(context.Context, *ListRoutesRequest) (*ListRoutesResponse, error)
 	// ListEndpoints returns the workload endpoints of this node, sorted by namespace and name.
@@ -480,6 +499,9 @@ func (UnimplementedManxServer) GetPeer(context.Context, *GetPeerRequest) (*GetPe
 }
 func (UnimplementedManxServer) ListPeerRoutes(*ListPeerRoutesRequest, grpc.ServerStreamingServer[ListPeerRoutesResponse]) error {
 	return status.Error(codes.Unimplemented, "method ListPeerRoutes not implemented")
+}
+func (UnimplementedManxServer) ListPeerTransitions(context.Context, *ListPeerTransitionsRequest) (*ListPeerTransitionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPeerTransitions not implemented")
 }
 func (UnimplementedManxServer) ListRoutes(context.Context, *ListRoutesRequest) (*ListRoutesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRoutes not implemented")
@@ -626,6 +648,24 @@ func _Manx_ListPeerRoutes_Handler(srv interface{}, stream grpc.ServerStream) err
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Manx_ListPeerRoutesServer = grpc.ServerStreamingServer[ListPeerRoutesResponse]
+
+func _Manx_ListPeerTransitions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPeerTransitionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManxServer).ListPeerTransitions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Manx_ListPeerTransitions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManxServer).ListPeerTransitions(ctx, req.(*ListPeerTransitionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _Manx_ListRoutes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListRoutesRequest)
@@ -984,6 +1024,10 @@ var Manx_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetPeer",
 			Handler:    _Manx_GetPeer_Handler,
+		},
+		{
+			MethodName: "ListPeerTransitions",
+			Handler:    _Manx_ListPeerTransitions_Handler,
 		},
 		{
 			MethodName: "ListRoutes",
