@@ -131,6 +131,27 @@ func TestNodesOfACluster(t *testing.T) {
 	w := newNodesWorld(t)
 	w.hostile.does(nil, func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadGateway) })
 
+	t.Run("diags", func(t *testing.T) {
+		for _, name := range []string{"n1", "n2", "n3"} {
+			go func() { <-w.daemons[name].routeRequests; <-w.daemons[name].peerRouteRequests }()
+		}
+		file := filepath.Join(t.TempDir(), "all.tar.gz")
+		r := w.kubectl(t, "oncall", "diags", "-o", file)
+		packed, err := os.ReadFile(file)
+		if err != nil || r.code != 4 || r.out != "" || !strings.Contains(r.err, "n5: "+absentN5) {
+			t.Fatalf("exit code %d, %v\n%s%s", r.code, err, r.out, r.err)
+		}
+		files := untar(t, packed)
+		for _, name := range []string{"n1", "n2", "n3"} {
+			of := untar(t, []byte(files["manx-diags/"+name+".tar.gz"]))
+			if !strings.Contains(of["manx-diags/status.json"], `"node": "node-1"`) {
+				t.Errorf("no status of %s in %v", name, of)
+			}
+		}
+		if !strings.Contains(files["manx-diags/n5.error"], absentN5) || len(files) != 6 {
+			t.Errorf("files are %d, and of n5 %q", len(files), files["manx-diags/n5.error"])
+		}
+	})
 	t.Run("status", func(t *testing.T) {
 		r := w.kubectl(t, "oncall", "status")
 		row(t, r, "NODE VERSION READY BGP ROUTES POLICY NOTICES")
@@ -205,6 +226,8 @@ func TestNodesOfACluster(t *testing.T) {
 		w.kubectl(t, "oncall", "resync").want(t, 2, "", "name a node with --node\n")
 		w.kubectl(t, "oncall", "resync", "-A").want(t, 2, "", "unknown shorthand flag: 'A'", "See 'kubectl manx resync")
 		w.kubectl(t, "oncall", "get", "policies").want(t, 2, "", "does not run this command on nodes")
+		row(t, w.kubectl(t, "oncall", "history", "peer", "tor-1"), "2026-03-04T06:06:07Z 192.0.2.1 Established Failed "+
+			"1h0m 1 kept Down the connection was lost")
 		described := w.kubectl(t, "oncall", "describe", "peer", "192.0.2.1")
 		if described.code != 4 || !strings.Contains(described.out, "n2:\n  Session with 192.0.2.1:1179\n") ||
 			!strings.Contains(described.out, "n1, n3: there is no session with 192.0.2.1") {

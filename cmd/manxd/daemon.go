@@ -62,6 +62,7 @@ func newProcess(ctx context.Context, o options, config server.Config) (*daemon, 
 	}
 	log.Info("starting", zap.String("version", version), zap.String("node", name), zap.Int("pid", os.Getpid()))
 	config.Node, config.Version, config.Log, config.Level = name, versions(), log.Named("control"), level
+	config.Settings = o.settings
 	control := server.New(config)
 	control.Datastore.Show(server.DatastoreSource{Type: o.datastore})
 	control.Add(collectors.NewGoCollector())

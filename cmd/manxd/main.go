@@ -51,7 +51,6 @@ func usage(err error) error {
 
 func rootCommand() *cobra.Command {
 	var o options
-	var used map[string]string
 	root := &cobra.Command{
 		Use:   "manxd",
 		Short: "Calico-compatible node networking in one process, without BIRD",
@@ -63,8 +62,9 @@ Every setting is a flag or the environment variable in brackets behind it.`,
 		Version:       fmt.Sprintf("%s (%s)", version, commit),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
-			used, err = fromEnvironment(cmd.Flags(), os.Getenv)
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			used, err := fromEnvironment(cmd.Flags(), os.Getenv)
+			o.settings = settingsOf(cmd.Flags(), used)
 			return usage(err)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -81,8 +81,8 @@ Every setting is a flag or the environment variable in brackets behind it.`,
 		Use:   "explain",
 		Short: "Print every setting with its value and its source",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			explain(cmd.Flags(), used)
+		RunE: func(*cobra.Command, []string) error {
+			explain(o.settings)
 			return usage(o.check())
 		},
 	})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/proto/server"
 )
 
 // options are the settings of the daemon. Each has a flag; most can come from the environment, under calico/node's name
@@ -93,6 +93,8 @@ type options struct {
 
 	noDefaultPools bool
 	pool4, pool6   poolOptions
+
+	settings []server.Setting // the above as texts
 }
 
 // poolOptions configure the default pool of one family.
@@ -425,28 +427,6 @@ func checkPrefixes(flag, list string) error {
 		}
 	}
 	return nil
-}
-
-// explain prints every setting, its value and its source.
-func explain(fs *pflag.FlagSet, used map[string]string) {
-	fs.VisitAll(func(f *pflag.Flag) {
-		envs, ok := f.Annotations[envAnnotation]
-		if !ok {
-			return
-		}
-		source := "default"
-		if f.Changed {
-			source = "flag"
-		} else if env := used[f.Name]; env != "" {
-			source = "environment " + env
-		}
-		value := f.Value.String()
-		if strings.Contains(f.Name, "password") && !strings.HasSuffix(f.Name, "-dir") &&
-			!strings.HasSuffix(f.Name, "-file") && value != "" {
-			value = "(set)"
-		}
-		fmt.Fprintf(os.Stdout, "%-28s %-28q %-34s %s\n", f.Name, value, source, strings.Join(envs, " "))
-	})
 }
 
 // endpointStatusDir returns the folder of the endpoint status files for the CNI plugin, given endpointStatusPathPrefix

@@ -1,6 +1,42 @@
 package main
 
-import "testing"
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+// The settings that the control API shows have no passwords, wherever they come from.
+func TestSettingsWithoutPasswords(t *testing.T) {
+	fs := pflag.NewFlagSet("manxd", pflag.ContinueOnError)
+	(&options{}).flags(fs)
+	if err := fs.Parse([]string{"--etcd-password=hunter2", "--etcd-endpoints=http://a:1,https://root:hunter2@b:2",
+		"--etcd-password-file=/etc/pw"}); err != nil {
+		t.Fatal(err)
+	}
+	used, err := fromEnvironment(fs, func(name string) string {
+		return map[string]string{"NODENAME": "n1", "KUBECONFIG": "https://u:hunter2@c/"}[name]
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for _, s := range settingsOf(fs, used) {
+		found[s.Name] = s.Value + " by " + s.Source
+		if strings.Contains(s.Value, "hunter2") {
+			t.Errorf("%+v", s)
+		}
+	}
+	for name, want := range map[string]string{"etcd-password": "(set) by flag",
+		"node-name":      "n1 by environment NODENAME",
+		"etcd-endpoints": "http://a:1,https://(set)@b:2 by flag", "etcd-password-file": "/etc/pw by flag",
+		"log-level": "info by default"} {
+		if found[name] != want {
+			t.Errorf("%s is %q, want %q", name, found[name], want)
+		}
+	}
+}
 
 func TestEndpointStatusDir(t *testing.T) {
 	for _, x := range []struct{ flag, felix, want string }{

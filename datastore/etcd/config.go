@@ -88,6 +88,13 @@ func (c Config) check() error {
 		return errors.New("etcd endpoints are missing: set --etcd-endpoints or ETCD_ENDPOINTS, for instance " +
 			"http://10.0.0.1:2379")
 	}
+	for _, e := range c.Endpoints { // before any message that has an endpoint
+		scheme, host := splitEndpoint(e)
+		if at := strings.LastIndexByte(host, '@'); at >= 0 && scheme != "unix" {
+			// Not even the host is named: a comma in the password would make a part of it a host.
+			return errors.New("an etcd endpoint has a user or a password: there are settings of their own for these")
+		}
+	}
 	schemes := map[string]string{}
 	for _, e := range c.Endpoints {
 		scheme, host := splitEndpoint(e)

@@ -255,6 +255,8 @@ func (e *example) try(t *testing.T, c command) {
 		c.text = "manxctl apply -R -f cluster/ -f pool.yaml && " + c.text
 	case has("delete"):
 		c.text = "manxctl apply -f peers.yaml && " + c.text
+	case has("diags"):
+		c.text = "rm -f n2.tar.gz && " + c.text // it overwrites nothing
 	}
 	e.succeeds(t, c, codes...)
 	must(t, e.restore())

@@ -40,6 +40,7 @@ var access = map[string]Role{
 	manxv1.Manx_ListAddresses_FullMethodName:       RoleRead,
 	manxv1.Manx_ListQuarantined_FullMethodName:     RoleRead,
 	manxv1.Manx_ListNotices_FullMethodName:         RoleRead,
+	manxv1.Manx_ListSettings_FullMethodName:        RoleRead,
 	manxv1.Manx_Watch_FullMethodName:               RoleRead,
 	manxv1.Manx_GetLogLevel_FullMethodName:         RoleRead,
 	manxv1.Manx_WatchDrops_FullMethodName:          RoleRead,

@@ -45,6 +45,16 @@ func (o *overview) status() *manxv1.GetStatusResponse {
 	return r
 }
 
+// ListSettings implements manxv1.ManxServer.
+func (o *overview) ListSettings(context.Context, *manxv1.ListSettingsRequest) (*manxv1.ListSettingsResponse, error) {
+	r := &manxv1.ListSettingsResponse{}
+	for _, x := range o.server.config.Settings {
+		r.Settings = append(r.Settings, &manxv1.Setting{Name: x.Name, Value: x.Value, Source: x.Source,
+			Environment: x.Environment})
+	}
+	return r, nil
+}
+
 // ListNotices implements manxv1.ManxServer.
 func (o *overview) ListNotices(context.Context, *manxv1.ListNoticesRequest) (*manxv1.ListNoticesResponse, error) {
 	r := &manxv1.ListNoticesResponse{}

@@ -28,12 +28,20 @@ type Version struct {
 	Manx, Commit, GoBGP, Go string
 }
 
+// Setting is a setting of the running program.
+type Setting struct {
+	Name, Value, Source string
+	Environment         []string // the variables that set it
+}
+
 // Config has the settings of a Server.
 type Config struct {
 	Node    string
 	Version Version
-	Log     *zap.Logger
-	Level   zap.AtomicLevel // of the daemon's logger
+	// Settings are those in force, without passwords.
+	Settings []Setting
+	Log      *zap.Logger
+	Level    zap.AtomicLevel // of the daemon's logger
 	// NoNode is set for a program that is no node: BGP, routes and policy have no checks, notices and metrics.
 	NoNode bool
 	// Poll is how often a Watch and a health watch check for changes; one second if zero.

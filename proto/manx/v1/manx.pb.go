@@ -3061,6 +3061,155 @@ func (x *ListNoticesResponse) GetNotices() []*Notice {
 	return nil
 }
 
+type ListSettingsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSettingsRequest) Reset() {
+	*x = ListSettingsRequest{}
+	mi := &file_manx_v1_manx_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSettingsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSettingsRequest) ProtoMessage() {}
+
+func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
+func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{39}
+}
+
+type ListSettingsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Settings      []*Setting             `protobuf:"bytes,1,rep,name=settings,proto3" json:"settings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSettingsResponse) Reset() {
+	*x = ListSettingsResponse{}
+	mi := &file_manx_v1_manx_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSettingsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSettingsResponse) ProtoMessage() {}
+
+func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
+func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *ListSettingsResponse) GetSettings() []*Setting {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+// Setting is a flag of manxd.
+type Setting struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`               // of the flag
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`             // "(set)" for a password
+	Source        string                 `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`           // "default", "flag", or "environment NAME"
+	Environment   []string               `protobuf:"bytes,4,rep,name=environment,proto3" json:"environment,omitempty"` // the variables that set it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Setting) Reset() {
+	*x = Setting{}
+	mi := &file_manx_v1_manx_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Setting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Setting) ProtoMessage() {}
+
+func (x *Setting) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Setting.ProtoReflect.Descriptor instead.
+func (*Setting) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *Setting) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Setting) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *Setting) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Setting) GetEnvironment() []string {
+	if x != nil {
+		return x.Environment
+	}
+	return nil
+}
+
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The watched kinds; if none is set, all three are.
@@ -3073,7 +3222,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[39]
+	mi := &file_manx_v1_manx_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3085,7 +3234,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[39]
+	mi := &file_manx_v1_manx_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3098,7 +3247,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{39}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WatchRequest) GetStatus() bool {
@@ -3139,7 +3288,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[40]
+	mi := &file_manx_v1_manx_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3151,7 +3300,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[40]
+	mi := &file_manx_v1_manx_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3164,7 +3313,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{40}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WatchResponse) GetEvent() isWatchResponse_Event {
@@ -3276,7 +3425,7 @@ type GetLogLevelRequest struct {
 
 func (x *GetLogLevelRequest) Reset() {
 	*x = GetLogLevelRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[41]
+	mi := &file_manx_v1_manx_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3288,7 +3437,7 @@ func (x *GetLogLevelRequest) String() string {
 func (*GetLogLevelRequest) ProtoMessage() {}
 
 func (x *GetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[41]
+	mi := &file_manx_v1_manx_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3301,7 +3450,7 @@ func (x *GetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*GetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{41}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{44}
 }
 
 type GetLogLevelResponse struct {
@@ -3313,7 +3462,7 @@ type GetLogLevelResponse struct {
 
 func (x *GetLogLevelResponse) Reset() {
 	*x = GetLogLevelResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[42]
+	mi := &file_manx_v1_manx_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3325,7 +3474,7 @@ func (x *GetLogLevelResponse) String() string {
 func (*GetLogLevelResponse) ProtoMessage() {}
 
 func (x *GetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[42]
+	mi := &file_manx_v1_manx_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3338,7 +3487,7 @@ func (x *GetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*GetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{42}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GetLogLevelResponse) GetLevel() string {
@@ -3357,7 +3506,7 @@ type SetLogLevelRequest struct {
 
 func (x *SetLogLevelRequest) Reset() {
 	*x = SetLogLevelRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[43]
+	mi := &file_manx_v1_manx_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3369,7 +3518,7 @@ func (x *SetLogLevelRequest) String() string {
 func (*SetLogLevelRequest) ProtoMessage() {}
 
 func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[43]
+	mi := &file_manx_v1_manx_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3382,7 +3531,7 @@ func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{43}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SetLogLevelRequest) GetLevel() string {
@@ -3401,7 +3550,7 @@ type SetLogLevelResponse struct {
 
 func (x *SetLogLevelResponse) Reset() {
 	*x = SetLogLevelResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[44]
+	mi := &file_manx_v1_manx_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3413,7 +3562,7 @@ func (x *SetLogLevelResponse) String() string {
 func (*SetLogLevelResponse) ProtoMessage() {}
 
 func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[44]
+	mi := &file_manx_v1_manx_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3426,7 +3575,7 @@ func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{44}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SetLogLevelResponse) GetPrevious() string {
@@ -3444,7 +3593,7 @@ type ResyncRequest struct {
 
 func (x *ResyncRequest) Reset() {
 	*x = ResyncRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[45]
+	mi := &file_manx_v1_manx_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3456,7 +3605,7 @@ func (x *ResyncRequest) String() string {
 func (*ResyncRequest) ProtoMessage() {}
 
 func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[45]
+	mi := &file_manx_v1_manx_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3469,7 +3618,7 @@ func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResyncRequest.ProtoReflect.Descriptor instead.
 func (*ResyncRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{45}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{48}
 }
 
 type ResyncResponse struct {
@@ -3482,7 +3631,7 @@ type ResyncResponse struct {
 
 func (x *ResyncResponse) Reset() {
 	*x = ResyncResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[46]
+	mi := &file_manx_v1_manx_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3494,7 +3643,7 @@ func (x *ResyncResponse) String() string {
 func (*ResyncResponse) ProtoMessage() {}
 
 func (x *ResyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[46]
+	mi := &file_manx_v1_manx_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3507,7 +3656,7 @@ func (x *ResyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResyncResponse.ProtoReflect.Descriptor instead.
 func (*ResyncResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{46}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ResyncResponse) GetResults() []string {
@@ -3528,7 +3677,7 @@ type ReportPolicyWaitRequest struct {
 
 func (x *ReportPolicyWaitRequest) Reset() {
 	*x = ReportPolicyWaitRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[47]
+	mi := &file_manx_v1_manx_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3540,7 +3689,7 @@ func (x *ReportPolicyWaitRequest) String() string {
 func (*ReportPolicyWaitRequest) ProtoMessage() {}
 
 func (x *ReportPolicyWaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[47]
+	mi := &file_manx_v1_manx_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3553,7 +3702,7 @@ func (x *ReportPolicyWaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportPolicyWaitRequest.ProtoReflect.Descriptor instead.
 func (*ReportPolicyWaitRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{47}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ReportPolicyWaitRequest) GetEndpoint() string {
@@ -3585,7 +3734,7 @@ type ReportPolicyWaitResponse struct {
 
 func (x *ReportPolicyWaitResponse) Reset() {
 	*x = ReportPolicyWaitResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[48]
+	mi := &file_manx_v1_manx_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3597,7 +3746,7 @@ func (x *ReportPolicyWaitResponse) String() string {
 func (*ReportPolicyWaitResponse) ProtoMessage() {}
 
 func (x *ReportPolicyWaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[48]
+	mi := &file_manx_v1_manx_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3610,7 +3759,7 @@ func (x *ReportPolicyWaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportPolicyWaitResponse.ProtoReflect.Descriptor instead.
 func (*ReportPolicyWaitResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{48}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{51}
 }
 
 type ExplainRequest struct {
@@ -3626,7 +3775,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[49]
+	mi := &file_manx_v1_manx_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3638,7 +3787,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[49]
+	mi := &file_manx_v1_manx_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3651,7 +3800,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{49}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ExplainRequest) GetSource() string {
@@ -3703,7 +3852,7 @@ type Explanation struct {
 
 func (x *Explanation) Reset() {
 	*x = Explanation{}
-	mi := &file_manx_v1_manx_proto_msgTypes[50]
+	mi := &file_manx_v1_manx_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3715,7 +3864,7 @@ func (x *Explanation) String() string {
 func (*Explanation) ProtoMessage() {}
 
 func (x *Explanation) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[50]
+	mi := &file_manx_v1_manx_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3728,7 +3877,7 @@ func (x *Explanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Explanation.ProtoReflect.Descriptor instead.
 func (*Explanation) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{50}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Explanation) GetSource() *ExplainedEnd {
@@ -3817,7 +3966,7 @@ type OtherDrop struct {
 
 func (x *OtherDrop) Reset() {
 	*x = OtherDrop{}
-	mi := &file_manx_v1_manx_proto_msgTypes[51]
+	mi := &file_manx_v1_manx_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3829,7 +3978,7 @@ func (x *OtherDrop) String() string {
 func (*OtherDrop) ProtoMessage() {}
 
 func (x *OtherDrop) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[51]
+	mi := &file_manx_v1_manx_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3842,7 +3991,7 @@ func (x *OtherDrop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OtherDrop.ProtoReflect.Descriptor instead.
 func (*OtherDrop) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{51}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *OtherDrop) GetNode() string {
@@ -3909,7 +4058,7 @@ type ExplainedEnd struct {
 
 func (x *ExplainedEnd) Reset() {
 	*x = ExplainedEnd{}
-	mi := &file_manx_v1_manx_proto_msgTypes[52]
+	mi := &file_manx_v1_manx_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3921,7 +4070,7 @@ func (x *ExplainedEnd) String() string {
 func (*ExplainedEnd) ProtoMessage() {}
 
 func (x *ExplainedEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[52]
+	mi := &file_manx_v1_manx_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3934,7 +4083,7 @@ func (x *ExplainedEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedEnd.ProtoReflect.Descriptor instead.
 func (*ExplainedEnd) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{52}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ExplainedEnd) GetKind() string {
@@ -4005,7 +4154,7 @@ type ExplainedStage struct {
 
 func (x *ExplainedStage) Reset() {
 	*x = ExplainedStage{}
-	mi := &file_manx_v1_manx_proto_msgTypes[53]
+	mi := &file_manx_v1_manx_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4017,7 +4166,7 @@ func (x *ExplainedStage) String() string {
 func (*ExplainedStage) ProtoMessage() {}
 
 func (x *ExplainedStage) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[53]
+	mi := &file_manx_v1_manx_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4030,7 +4179,7 @@ func (x *ExplainedStage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedStage.ProtoReflect.Descriptor instead.
 func (*ExplainedStage) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{53}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ExplainedStage) GetNode() string {
@@ -4123,7 +4272,7 @@ type ExplainedTier struct {
 
 func (x *ExplainedTier) Reset() {
 	*x = ExplainedTier{}
-	mi := &file_manx_v1_manx_proto_msgTypes[54]
+	mi := &file_manx_v1_manx_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4135,7 +4284,7 @@ func (x *ExplainedTier) String() string {
 func (*ExplainedTier) ProtoMessage() {}
 
 func (x *ExplainedTier) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[54]
+	mi := &file_manx_v1_manx_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4148,7 +4297,7 @@ func (x *ExplainedTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedTier.ProtoReflect.Descriptor instead.
 func (*ExplainedTier) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{54}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ExplainedTier) GetName() string {
@@ -4199,7 +4348,7 @@ type ExplainedPolicy struct {
 
 func (x *ExplainedPolicy) Reset() {
 	*x = ExplainedPolicy{}
-	mi := &file_manx_v1_manx_proto_msgTypes[55]
+	mi := &file_manx_v1_manx_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4211,7 +4360,7 @@ func (x *ExplainedPolicy) String() string {
 func (*ExplainedPolicy) ProtoMessage() {}
 
 func (x *ExplainedPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[55]
+	mi := &file_manx_v1_manx_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4224,7 +4373,7 @@ func (x *ExplainedPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedPolicy.ProtoReflect.Descriptor instead.
 func (*ExplainedPolicy) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{55}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ExplainedPolicy) GetName() string {
@@ -4274,7 +4423,7 @@ type ExplainedRule struct {
 
 func (x *ExplainedRule) Reset() {
 	*x = ExplainedRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[56]
+	mi := &file_manx_v1_manx_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4286,7 +4435,7 @@ func (x *ExplainedRule) String() string {
 func (*ExplainedRule) ProtoMessage() {}
 
 func (x *ExplainedRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[56]
+	mi := &file_manx_v1_manx_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4299,7 +4448,7 @@ func (x *ExplainedRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedRule.ProtoReflect.Descriptor instead.
 func (*ExplainedRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{56}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ExplainedRule) GetNumber() uint32 {
@@ -4343,7 +4492,7 @@ type ExplainedRoute struct {
 
 func (x *ExplainedRoute) Reset() {
 	*x = ExplainedRoute{}
-	mi := &file_manx_v1_manx_proto_msgTypes[57]
+	mi := &file_manx_v1_manx_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4355,7 +4504,7 @@ func (x *ExplainedRoute) String() string {
 func (*ExplainedRoute) ProtoMessage() {}
 
 func (x *ExplainedRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[57]
+	mi := &file_manx_v1_manx_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4368,7 +4517,7 @@ func (x *ExplainedRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedRoute.ProtoReflect.Descriptor instead.
 func (*ExplainedRoute) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{57}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ExplainedRoute) GetNode() string {
@@ -4420,7 +4569,7 @@ type TraceFlowRequest struct {
 
 func (x *TraceFlowRequest) Reset() {
 	*x = TraceFlowRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[58]
+	mi := &file_manx_v1_manx_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4432,7 +4581,7 @@ func (x *TraceFlowRequest) String() string {
 func (*TraceFlowRequest) ProtoMessage() {}
 
 func (x *TraceFlowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[58]
+	mi := &file_manx_v1_manx_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4445,7 +4594,7 @@ func (x *TraceFlowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceFlowRequest.ProtoReflect.Descriptor instead.
 func (*TraceFlowRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{58}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *TraceFlowRequest) GetSource() string {
@@ -4503,7 +4652,7 @@ type TraceFlowResponse struct {
 
 func (x *TraceFlowResponse) Reset() {
 	*x = TraceFlowResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	mi := &file_manx_v1_manx_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4515,7 +4664,7 @@ func (x *TraceFlowResponse) String() string {
 func (*TraceFlowResponse) ProtoMessage() {}
 
 func (x *TraceFlowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	mi := &file_manx_v1_manx_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4528,7 +4677,7 @@ func (x *TraceFlowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceFlowResponse.ProtoReflect.Descriptor instead.
 func (*TraceFlowResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{59}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *TraceFlowResponse) GetAnswer() isTraceFlowResponse_Answer {
@@ -4585,7 +4734,7 @@ type TraceArmed struct {
 
 func (x *TraceArmed) Reset() {
 	*x = TraceArmed{}
-	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	mi := &file_manx_v1_manx_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4597,7 +4746,7 @@ func (x *TraceArmed) String() string {
 func (*TraceArmed) ProtoMessage() {}
 
 func (x *TraceArmed) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	mi := &file_manx_v1_manx_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4610,7 +4759,7 @@ func (x *TraceArmed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceArmed.ProtoReflect.Descriptor instead.
 func (*TraceArmed) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{60}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *TraceArmed) GetNode() string {
@@ -4664,7 +4813,7 @@ type TracedPacket struct {
 
 func (x *TracedPacket) Reset() {
 	*x = TracedPacket{}
-	mi := &file_manx_v1_manx_proto_msgTypes[61]
+	mi := &file_manx_v1_manx_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4676,7 +4825,7 @@ func (x *TracedPacket) String() string {
 func (*TracedPacket) ProtoMessage() {}
 
 func (x *TracedPacket) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[61]
+	mi := &file_manx_v1_manx_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4689,7 +4838,7 @@ func (x *TracedPacket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedPacket.ProtoReflect.Descriptor instead.
 func (*TracedPacket) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{61}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *TracedPacket) GetSource() string {
@@ -4809,7 +4958,7 @@ type TracedChain struct {
 
 func (x *TracedChain) Reset() {
 	*x = TracedChain{}
-	mi := &file_manx_v1_manx_proto_msgTypes[62]
+	mi := &file_manx_v1_manx_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4821,7 +4970,7 @@ func (x *TracedChain) String() string {
 func (*TracedChain) ProtoMessage() {}
 
 func (x *TracedChain) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[62]
+	mi := &file_manx_v1_manx_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4834,7 +4983,7 @@ func (x *TracedChain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedChain.ProtoReflect.Descriptor instead.
 func (*TracedChain) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{62}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *TracedChain) GetHook() string {
@@ -4919,7 +5068,7 @@ type TracedDecision struct {
 
 func (x *TracedDecision) Reset() {
 	*x = TracedDecision{}
-	mi := &file_manx_v1_manx_proto_msgTypes[63]
+	mi := &file_manx_v1_manx_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4931,7 +5080,7 @@ func (x *TracedDecision) String() string {
 func (*TracedDecision) ProtoMessage() {}
 
 func (x *TracedDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[63]
+	mi := &file_manx_v1_manx_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4944,7 +5093,7 @@ func (x *TracedDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedDecision.ProtoReflect.Descriptor instead.
 func (*TracedDecision) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{63}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *TracedDecision) GetChain() string {
@@ -4981,7 +5130,7 @@ type TracedRule struct {
 
 func (x *TracedRule) Reset() {
 	*x = TracedRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[64]
+	mi := &file_manx_v1_manx_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4993,7 +5142,7 @@ func (x *TracedRule) String() string {
 func (*TracedRule) ProtoMessage() {}
 
 func (x *TracedRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[64]
+	mi := &file_manx_v1_manx_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5006,7 +5155,7 @@ func (x *TracedRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedRule.ProtoReflect.Descriptor instead.
 func (*TracedRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{64}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *TracedRule) GetChain() string {
@@ -5057,7 +5206,7 @@ type LiveTrace struct {
 
 func (x *LiveTrace) Reset() {
 	*x = LiveTrace{}
-	mi := &file_manx_v1_manx_proto_msgTypes[65]
+	mi := &file_manx_v1_manx_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5069,7 +5218,7 @@ func (x *LiveTrace) String() string {
 func (*LiveTrace) ProtoMessage() {}
 
 func (x *LiveTrace) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[65]
+	mi := &file_manx_v1_manx_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5082,7 +5231,7 @@ func (x *LiveTrace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveTrace.ProtoReflect.Descriptor instead.
 func (*LiveTrace) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{65}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *LiveTrace) GetNode() string {
@@ -5126,7 +5275,7 @@ type ListPoliciesRequest struct {
 
 func (x *ListPoliciesRequest) Reset() {
 	*x = ListPoliciesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[66]
+	mi := &file_manx_v1_manx_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5138,7 +5287,7 @@ func (x *ListPoliciesRequest) String() string {
 func (*ListPoliciesRequest) ProtoMessage() {}
 
 func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[66]
+	mi := &file_manx_v1_manx_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5151,7 +5300,7 @@ func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
 func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{66}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ListPoliciesRequest) GetKind() string {
@@ -5192,7 +5341,7 @@ type ListPoliciesResponse struct {
 
 func (x *ListPoliciesResponse) Reset() {
 	*x = ListPoliciesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[67]
+	mi := &file_manx_v1_manx_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5204,7 +5353,7 @@ func (x *ListPoliciesResponse) String() string {
 func (*ListPoliciesResponse) ProtoMessage() {}
 
 func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[67]
+	mi := &file_manx_v1_manx_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5217,7 +5366,7 @@ func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
 func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{67}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ListPoliciesResponse) GetPolicies() []*Policy {
@@ -5256,7 +5405,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_manx_v1_manx_proto_msgTypes[68]
+	mi := &file_manx_v1_manx_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5268,7 +5417,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[68]
+	mi := &file_manx_v1_manx_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5281,7 +5430,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{68}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Policy) GetKind() string {
@@ -5396,7 +5545,7 @@ type PolicyRule struct {
 
 func (x *PolicyRule) Reset() {
 	*x = PolicyRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[69]
+	mi := &file_manx_v1_manx_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5408,7 +5557,7 @@ func (x *PolicyRule) String() string {
 func (*PolicyRule) ProtoMessage() {}
 
 func (x *PolicyRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[69]
+	mi := &file_manx_v1_manx_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5421,7 +5570,7 @@ func (x *PolicyRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyRule.ProtoReflect.Descriptor instead.
 func (*PolicyRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{69}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *PolicyRule) GetDirection() string {
@@ -5475,7 +5624,7 @@ type GetRulesetRequest struct {
 
 func (x *GetRulesetRequest) Reset() {
 	*x = GetRulesetRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[70]
+	mi := &file_manx_v1_manx_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5487,7 +5636,7 @@ func (x *GetRulesetRequest) String() string {
 func (*GetRulesetRequest) ProtoMessage() {}
 
 func (x *GetRulesetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[70]
+	mi := &file_manx_v1_manx_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5500,7 +5649,7 @@ func (x *GetRulesetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRulesetRequest.ProtoReflect.Descriptor instead.
 func (*GetRulesetRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{70}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *GetRulesetRequest) GetElements() uint32 {
@@ -5519,7 +5668,7 @@ type GetRulesetResponse struct {
 
 func (x *GetRulesetResponse) Reset() {
 	*x = GetRulesetResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[71]
+	mi := &file_manx_v1_manx_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5531,7 +5680,7 @@ func (x *GetRulesetResponse) String() string {
 func (*GetRulesetResponse) ProtoMessage() {}
 
 func (x *GetRulesetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[71]
+	mi := &file_manx_v1_manx_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5544,7 +5693,7 @@ func (x *GetRulesetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRulesetResponse.ProtoReflect.Descriptor instead.
 func (*GetRulesetResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{71}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *GetRulesetResponse) GetText() string {
@@ -5568,7 +5717,7 @@ type WatchDropsRequest struct {
 
 func (x *WatchDropsRequest) Reset() {
 	*x = WatchDropsRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[72]
+	mi := &file_manx_v1_manx_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5580,7 +5729,7 @@ func (x *WatchDropsRequest) String() string {
 func (*WatchDropsRequest) ProtoMessage() {}
 
 func (x *WatchDropsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[72]
+	mi := &file_manx_v1_manx_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5593,7 +5742,7 @@ func (x *WatchDropsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDropsRequest.ProtoReflect.Descriptor instead.
 func (*WatchDropsRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{72}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *WatchDropsRequest) GetEndpoint() string {
@@ -5656,7 +5805,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_manx_v1_manx_proto_msgTypes[73]
+	mi := &file_manx_v1_manx_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5668,7 +5817,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[73]
+	mi := &file_manx_v1_manx_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5681,7 +5830,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{73}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Drop) GetTimeUnixMs() int64 {
@@ -5809,7 +5958,7 @@ type ResetPeerRequest struct {
 
 func (x *ResetPeerRequest) Reset() {
 	*x = ResetPeerRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[74]
+	mi := &file_manx_v1_manx_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5821,7 +5970,7 @@ func (x *ResetPeerRequest) String() string {
 func (*ResetPeerRequest) ProtoMessage() {}
 
 func (x *ResetPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[74]
+	mi := &file_manx_v1_manx_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5834,7 +5983,7 @@ func (x *ResetPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetPeerRequest.ProtoReflect.Descriptor instead.
 func (*ResetPeerRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{74}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ResetPeerRequest) GetPeer() string {
@@ -5860,7 +6009,7 @@ type ResetPeerResponse struct {
 
 func (x *ResetPeerResponse) Reset() {
 	*x = ResetPeerResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[75]
+	mi := &file_manx_v1_manx_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5872,7 +6021,7 @@ func (x *ResetPeerResponse) String() string {
 func (*ResetPeerResponse) ProtoMessage() {}
 
 func (x *ResetPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[75]
+	mi := &file_manx_v1_manx_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5885,7 +6034,7 @@ func (x *ResetPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetPeerResponse.ProtoReflect.Descriptor instead.
 func (*ResetPeerResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{75}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ResetPeerResponse) GetPeer() string {
@@ -5904,7 +6053,7 @@ type ClearPeerRequest struct {
 
 func (x *ClearPeerRequest) Reset() {
 	*x = ClearPeerRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[76]
+	mi := &file_manx_v1_manx_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5916,7 +6065,7 @@ func (x *ClearPeerRequest) String() string {
 func (*ClearPeerRequest) ProtoMessage() {}
 
 func (x *ClearPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[76]
+	mi := &file_manx_v1_manx_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5929,7 +6078,7 @@ func (x *ClearPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearPeerRequest.ProtoReflect.Descriptor instead.
 func (*ClearPeerRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{76}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ClearPeerRequest) GetPeer() string {
@@ -5950,7 +6099,7 @@ type ClearPeerResponse struct {
 
 func (x *ClearPeerResponse) Reset() {
 	*x = ClearPeerResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[77]
+	mi := &file_manx_v1_manx_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5962,7 +6111,7 @@ func (x *ClearPeerResponse) String() string {
 func (*ClearPeerResponse) ProtoMessage() {}
 
 func (x *ClearPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[77]
+	mi := &file_manx_v1_manx_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5975,7 +6124,7 @@ func (x *ClearPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearPeerResponse.ProtoReflect.Descriptor instead.
 func (*ClearPeerResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{77}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ClearPeerResponse) GetPeer() string {
@@ -6011,7 +6160,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[78]
+	mi := &file_manx_v1_manx_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6023,7 +6172,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[78]
+	mi := &file_manx_v1_manx_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6036,7 +6185,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{78}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *DrainRequest) GetNode() string {
@@ -6072,7 +6221,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[79]
+	mi := &file_manx_v1_manx_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6084,7 +6233,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[79]
+	mi := &file_manx_v1_manx_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6097,7 +6246,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{79}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *DrainResponse) GetBefore() string {
@@ -6124,7 +6273,7 @@ type UndrainRequest struct {
 
 func (x *UndrainRequest) Reset() {
 	*x = UndrainRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[80]
+	mi := &file_manx_v1_manx_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6136,7 +6285,7 @@ func (x *UndrainRequest) String() string {
 func (*UndrainRequest) ProtoMessage() {}
 
 func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[80]
+	mi := &file_manx_v1_manx_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6149,7 +6298,7 @@ func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
 func (*UndrainRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{80}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *UndrainRequest) GetNode() string {
@@ -6176,7 +6325,7 @@ type UndrainResponse struct {
 
 func (x *UndrainResponse) Reset() {
 	*x = UndrainResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[81]
+	mi := &file_manx_v1_manx_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6188,7 +6337,7 @@ func (x *UndrainResponse) String() string {
 func (*UndrainResponse) ProtoMessage() {}
 
 func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[81]
+	mi := &file_manx_v1_manx_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6201,7 +6350,7 @@ func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
 func (*UndrainResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{81}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *UndrainResponse) GetBefore() string {
@@ -6226,7 +6375,7 @@ type RetryRequest struct {
 
 func (x *RetryRequest) Reset() {
 	*x = RetryRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[82]
+	mi := &file_manx_v1_manx_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6238,7 +6387,7 @@ func (x *RetryRequest) String() string {
 func (*RetryRequest) ProtoMessage() {}
 
 func (x *RetryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[82]
+	mi := &file_manx_v1_manx_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6251,7 +6400,7 @@ func (x *RetryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRequest.ProtoReflect.Descriptor instead.
 func (*RetryRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{82}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{85}
 }
 
 type RetryResponse struct {
@@ -6263,7 +6412,7 @@ type RetryResponse struct {
 
 func (x *RetryResponse) Reset() {
 	*x = RetryResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[83]
+	mi := &file_manx_v1_manx_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6275,7 +6424,7 @@ func (x *RetryResponse) String() string {
 func (*RetryResponse) ProtoMessage() {}
 
 func (x *RetryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[83]
+	mi := &file_manx_v1_manx_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6288,7 +6437,7 @@ func (x *RetryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryResponse.ProtoReflect.Descriptor instead.
 func (*RetryResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{83}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *RetryResponse) GetParts() []*RetriedPart {
@@ -6311,7 +6460,7 @@ type RetriedPart struct {
 
 func (x *RetriedPart) Reset() {
 	*x = RetriedPart{}
-	mi := &file_manx_v1_manx_proto_msgTypes[84]
+	mi := &file_manx_v1_manx_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6323,7 +6472,7 @@ func (x *RetriedPart) String() string {
 func (*RetriedPart) ProtoMessage() {}
 
 func (x *RetriedPart) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[84]
+	mi := &file_manx_v1_manx_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6336,7 +6485,7 @@ func (x *RetriedPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetriedPart.ProtoReflect.Descriptor instead.
 func (*RetriedPart) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{84}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *RetriedPart) GetName() string {
@@ -6648,7 +6797,15 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\rsince_unix_ms\x18\x04 \x01(\x03R\vsinceUnixMs\"\x14\n" +
 	"\x12ListNoticesRequest\"@\n" +
 	"\x13ListNoticesResponse\x12)\n" +
-	"\anotices\x18\x01 \x03(\v2\x0f.manx.v1.NoticeR\anotices\"T\n" +
+	"\anotices\x18\x01 \x03(\v2\x0f.manx.v1.NoticeR\anotices\"\x15\n" +
+	"\x13ListSettingsRequest\"D\n" +
+	"\x14ListSettingsResponse\x12,\n" +
+	"\bsettings\x18\x01 \x03(\v2\x10.manx.v1.SettingR\bsettings\"m\n" +
+	"\aSetting\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\x12 \n" +
+	"\venvironment\x18\x04 \x03(\tR\venvironment\"T\n" +
 	"\fWatchRequest\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\bR\x06status\x12\x14\n" +
 	"\x05peers\x18\x02 \x01(\bR\x05peers\x12\x16\n" +
@@ -6916,7 +7073,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06failed\x18\x02 \x01(\rR\x06failed\x12\x18\n" +
 	"\afailing\x18\x03 \x01(\rR\afailing\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason2\xf1\r\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason2\xbe\x0e\n" +
 	"\x04Manx\x12B\n" +
 	"\tGetStatus\x12\x19.manx.v1.GetStatusRequest\x1a\x1a.manx.v1.GetStatusResponse\x12B\n" +
 	"\tListPeers\x12\x19.manx.v1.ListPeersRequest\x1a\x1a.manx.v1.ListPeersResponse\x12<\n" +
@@ -6928,7 +7085,8 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\rListEndpoints\x12\x1d.manx.v1.ListEndpointsRequest\x1a\x1e.manx.v1.ListEndpointsResponse\x12N\n" +
 	"\rListAddresses\x12\x1d.manx.v1.ListAddressesRequest\x1a\x1e.manx.v1.ListAddressesResponse\x12T\n" +
 	"\x0fListQuarantined\x12\x1f.manx.v1.ListQuarantinedRequest\x1a .manx.v1.ListQuarantinedResponse\x12H\n" +
-	"\vListNotices\x12\x1b.manx.v1.ListNoticesRequest\x1a\x1c.manx.v1.ListNoticesResponse\x128\n" +
+	"\vListNotices\x12\x1b.manx.v1.ListNoticesRequest\x1a\x1c.manx.v1.ListNoticesResponse\x12K\n" +
+	"\fListSettings\x12\x1c.manx.v1.ListSettingsRequest\x1a\x1d.manx.v1.ListSettingsResponse\x128\n" +
 	"\x05Watch\x12\x15.manx.v1.WatchRequest\x1a\x16.manx.v1.WatchResponse0\x01\x12H\n" +
 	"\vGetLogLevel\x12\x1b.manx.v1.GetLogLevelRequest\x1a\x1c.manx.v1.GetLogLevelResponse\x12H\n" +
 	"\vSetLogLevel\x12\x1b.manx.v1.SetLogLevelRequest\x1a\x1c.manx.v1.SetLogLevelResponse\x129\n" +
@@ -6959,7 +7117,7 @@ func file_manx_v1_manx_proto_rawDescGZIP() []byte {
 	return file_manx_v1_manx_proto_rawDescData
 }
 
-var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 88)
+var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 91)
 var file_manx_v1_manx_proto_goTypes = []any{
 	(*Check)(nil),                       // 0: manx.v1.Check
 	(*Version)(nil),                     // 1: manx.v1.Version
@@ -7000,63 +7158,66 @@ var file_manx_v1_manx_proto_goTypes = []any{
 	(*Notice)(nil),                      // 36: manx.v1.Notice
 	(*ListNoticesRequest)(nil),          // 37: manx.v1.ListNoticesRequest
 	(*ListNoticesResponse)(nil),         // 38: manx.v1.ListNoticesResponse
-	(*WatchRequest)(nil),                // 39: manx.v1.WatchRequest
-	(*WatchResponse)(nil),               // 40: manx.v1.WatchResponse
-	(*GetLogLevelRequest)(nil),          // 41: manx.v1.GetLogLevelRequest
-	(*GetLogLevelResponse)(nil),         // 42: manx.v1.GetLogLevelResponse
-	(*SetLogLevelRequest)(nil),          // 43: manx.v1.SetLogLevelRequest
-	(*SetLogLevelResponse)(nil),         // 44: manx.v1.SetLogLevelResponse
-	(*ResyncRequest)(nil),               // 45: manx.v1.ResyncRequest
-	(*ResyncResponse)(nil),              // 46: manx.v1.ResyncResponse
-	(*ReportPolicyWaitRequest)(nil),     // 47: manx.v1.ReportPolicyWaitRequest
-	(*ReportPolicyWaitResponse)(nil),    // 48: manx.v1.ReportPolicyWaitResponse
-	(*ExplainRequest)(nil),              // 49: manx.v1.ExplainRequest
-	(*Explanation)(nil),                 // 50: manx.v1.Explanation
-	(*OtherDrop)(nil),                   // 51: manx.v1.OtherDrop
-	(*ExplainedEnd)(nil),                // 52: manx.v1.ExplainedEnd
-	(*ExplainedStage)(nil),              // 53: manx.v1.ExplainedStage
-	(*ExplainedTier)(nil),               // 54: manx.v1.ExplainedTier
-	(*ExplainedPolicy)(nil),             // 55: manx.v1.ExplainedPolicy
-	(*ExplainedRule)(nil),               // 56: manx.v1.ExplainedRule
-	(*ExplainedRoute)(nil),              // 57: manx.v1.ExplainedRoute
-	(*TraceFlowRequest)(nil),            // 58: manx.v1.TraceFlowRequest
-	(*TraceFlowResponse)(nil),           // 59: manx.v1.TraceFlowResponse
-	(*TraceArmed)(nil),                  // 60: manx.v1.TraceArmed
-	(*TracedPacket)(nil),                // 61: manx.v1.TracedPacket
-	(*TracedChain)(nil),                 // 62: manx.v1.TracedChain
-	(*TracedDecision)(nil),              // 63: manx.v1.TracedDecision
-	(*TracedRule)(nil),                  // 64: manx.v1.TracedRule
-	(*LiveTrace)(nil),                   // 65: manx.v1.LiveTrace
-	(*ListPoliciesRequest)(nil),         // 66: manx.v1.ListPoliciesRequest
-	(*ListPoliciesResponse)(nil),        // 67: manx.v1.ListPoliciesResponse
-	(*Policy)(nil),                      // 68: manx.v1.Policy
-	(*PolicyRule)(nil),                  // 69: manx.v1.PolicyRule
-	(*GetRulesetRequest)(nil),           // 70: manx.v1.GetRulesetRequest
-	(*GetRulesetResponse)(nil),          // 71: manx.v1.GetRulesetResponse
-	(*WatchDropsRequest)(nil),           // 72: manx.v1.WatchDropsRequest
-	(*Drop)(nil),                        // 73: manx.v1.Drop
-	(*ResetPeerRequest)(nil),            // 74: manx.v1.ResetPeerRequest
-	(*ResetPeerResponse)(nil),           // 75: manx.v1.ResetPeerResponse
-	(*ClearPeerRequest)(nil),            // 76: manx.v1.ClearPeerRequest
-	(*ClearPeerResponse)(nil),           // 77: manx.v1.ClearPeerResponse
-	(*DrainRequest)(nil),                // 78: manx.v1.DrainRequest
-	(*DrainResponse)(nil),               // 79: manx.v1.DrainResponse
-	(*UndrainRequest)(nil),              // 80: manx.v1.UndrainRequest
-	(*UndrainResponse)(nil),             // 81: manx.v1.UndrainResponse
-	(*RetryRequest)(nil),                // 82: manx.v1.RetryRequest
-	(*RetryResponse)(nil),               // 83: manx.v1.RetryResponse
-	(*RetriedPart)(nil),                 // 84: manx.v1.RetriedPart
-	nil,                                 // 85: manx.v1.GetStatusResponse.PeersEntry
-	nil,                                 // 86: manx.v1.GetStatusResponse.RoutesEntry
-	nil,                                 // 87: manx.v1.GetStatusResponse.EndpointsEntry
+	(*ListSettingsRequest)(nil),         // 39: manx.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),        // 40: manx.v1.ListSettingsResponse
+	(*Setting)(nil),                     // 41: manx.v1.Setting
+	(*WatchRequest)(nil),                // 42: manx.v1.WatchRequest
+	(*WatchResponse)(nil),               // 43: manx.v1.WatchResponse
+	(*GetLogLevelRequest)(nil),          // 44: manx.v1.GetLogLevelRequest
+	(*GetLogLevelResponse)(nil),         // 45: manx.v1.GetLogLevelResponse
+	(*SetLogLevelRequest)(nil),          // 46: manx.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),         // 47: manx.v1.SetLogLevelResponse
+	(*ResyncRequest)(nil),               // 48: manx.v1.ResyncRequest
+	(*ResyncResponse)(nil),              // 49: manx.v1.ResyncResponse
+	(*ReportPolicyWaitRequest)(nil),     // 50: manx.v1.ReportPolicyWaitRequest
+	(*ReportPolicyWaitResponse)(nil),    // 51: manx.v1.ReportPolicyWaitResponse
+	(*ExplainRequest)(nil),              // 52: manx.v1.ExplainRequest
+	(*Explanation)(nil),                 // 53: manx.v1.Explanation
+	(*OtherDrop)(nil),                   // 54: manx.v1.OtherDrop
+	(*ExplainedEnd)(nil),                // 55: manx.v1.ExplainedEnd
+	(*ExplainedStage)(nil),              // 56: manx.v1.ExplainedStage
+	(*ExplainedTier)(nil),               // 57: manx.v1.ExplainedTier
+	(*ExplainedPolicy)(nil),             // 58: manx.v1.ExplainedPolicy
+	(*ExplainedRule)(nil),               // 59: manx.v1.ExplainedRule
+	(*ExplainedRoute)(nil),              // 60: manx.v1.ExplainedRoute
+	(*TraceFlowRequest)(nil),            // 61: manx.v1.TraceFlowRequest
+	(*TraceFlowResponse)(nil),           // 62: manx.v1.TraceFlowResponse
+	(*TraceArmed)(nil),                  // 63: manx.v1.TraceArmed
+	(*TracedPacket)(nil),                // 64: manx.v1.TracedPacket
+	(*TracedChain)(nil),                 // 65: manx.v1.TracedChain
+	(*TracedDecision)(nil),              // 66: manx.v1.TracedDecision
+	(*TracedRule)(nil),                  // 67: manx.v1.TracedRule
+	(*LiveTrace)(nil),                   // 68: manx.v1.LiveTrace
+	(*ListPoliciesRequest)(nil),         // 69: manx.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),        // 70: manx.v1.ListPoliciesResponse
+	(*Policy)(nil),                      // 71: manx.v1.Policy
+	(*PolicyRule)(nil),                  // 72: manx.v1.PolicyRule
+	(*GetRulesetRequest)(nil),           // 73: manx.v1.GetRulesetRequest
+	(*GetRulesetResponse)(nil),          // 74: manx.v1.GetRulesetResponse
+	(*WatchDropsRequest)(nil),           // 75: manx.v1.WatchDropsRequest
+	(*Drop)(nil),                        // 76: manx.v1.Drop
+	(*ResetPeerRequest)(nil),            // 77: manx.v1.ResetPeerRequest
+	(*ResetPeerResponse)(nil),           // 78: manx.v1.ResetPeerResponse
+	(*ClearPeerRequest)(nil),            // 79: manx.v1.ClearPeerRequest
+	(*ClearPeerResponse)(nil),           // 80: manx.v1.ClearPeerResponse
+	(*DrainRequest)(nil),                // 81: manx.v1.DrainRequest
+	(*DrainResponse)(nil),               // 82: manx.v1.DrainResponse
+	(*UndrainRequest)(nil),              // 83: manx.v1.UndrainRequest
+	(*UndrainResponse)(nil),             // 84: manx.v1.UndrainResponse
+	(*RetryRequest)(nil),                // 85: manx.v1.RetryRequest
+	(*RetryResponse)(nil),               // 86: manx.v1.RetryResponse
+	(*RetriedPart)(nil),                 // 87: manx.v1.RetriedPart
+	nil,                                 // 88: manx.v1.GetStatusResponse.PeersEntry
+	nil,                                 // 89: manx.v1.GetStatusResponse.RoutesEntry
+	nil,                                 // 90: manx.v1.GetStatusResponse.EndpointsEntry
 }
 var file_manx_v1_manx_proto_depIdxs = []int32{
 	1,  // 0: manx.v1.GetStatusResponse.version:type_name -> manx.v1.Version
 	2,  // 1: manx.v1.GetStatusResponse.datastore:type_name -> manx.v1.DatastoreStatus
 	0,  // 2: manx.v1.GetStatusResponse.checks:type_name -> manx.v1.Check
-	85, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
-	86, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
-	87, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
+	88, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
+	89, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
+	90, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
 	5,  // 6: manx.v1.GetStatusResponse.policy:type_name -> manx.v1.PolicyStatus
 	6,  // 7: manx.v1.PolicyStatus.refused:type_name -> manx.v1.RefusedRules
 	7,  // 8: manx.v1.Peer.negotiated:type_name -> manx.v1.Negotiated
@@ -7074,83 +7235,86 @@ var file_manx_v1_manx_proto_depIdxs = []int32{
 	30, // 20: manx.v1.ListAddressesResponse.addresses:type_name -> manx.v1.AddressCandidate
 	33, // 21: manx.v1.ListQuarantinedResponse.objects:type_name -> manx.v1.QuarantinedObject
 	36, // 22: manx.v1.ListNoticesResponse.notices:type_name -> manx.v1.Notice
-	12, // 23: manx.v1.WatchResponse.peer:type_name -> manx.v1.Peer
-	24, // 24: manx.v1.WatchResponse.route:type_name -> manx.v1.Route
-	4,  // 25: manx.v1.WatchResponse.status:type_name -> manx.v1.GetStatusResponse
-	52, // 26: manx.v1.Explanation.source:type_name -> manx.v1.ExplainedEnd
-	52, // 27: manx.v1.Explanation.destination:type_name -> manx.v1.ExplainedEnd
-	53, // 28: manx.v1.Explanation.stages:type_name -> manx.v1.ExplainedStage
-	57, // 29: manx.v1.Explanation.routes:type_name -> manx.v1.ExplainedRoute
-	65, // 30: manx.v1.Explanation.live:type_name -> manx.v1.LiveTrace
-	51, // 31: manx.v1.Explanation.others:type_name -> manx.v1.OtherDrop
-	54, // 32: manx.v1.ExplainedStage.tiers:type_name -> manx.v1.ExplainedTier
-	55, // 33: manx.v1.ExplainedTier.policies:type_name -> manx.v1.ExplainedPolicy
-	56, // 34: manx.v1.ExplainedPolicy.rules:type_name -> manx.v1.ExplainedRule
-	60, // 35: manx.v1.TraceFlowResponse.armed:type_name -> manx.v1.TraceArmed
-	61, // 36: manx.v1.TraceFlowResponse.packet:type_name -> manx.v1.TracedPacket
-	62, // 37: manx.v1.TracedPacket.chains:type_name -> manx.v1.TracedChain
-	64, // 38: manx.v1.TracedChain.rules:type_name -> manx.v1.TracedRule
-	63, // 39: manx.v1.TracedChain.decision:type_name -> manx.v1.TracedDecision
-	64, // 40: manx.v1.TracedDecision.rule:type_name -> manx.v1.TracedRule
-	61, // 41: manx.v1.LiveTrace.packets:type_name -> manx.v1.TracedPacket
-	68, // 42: manx.v1.ListPoliciesResponse.policies:type_name -> manx.v1.Policy
-	69, // 43: manx.v1.Policy.rules:type_name -> manx.v1.PolicyRule
-	84, // 44: manx.v1.RetryResponse.parts:type_name -> manx.v1.RetriedPart
-	3,  // 45: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
-	14, // 46: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
-	16, // 47: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
-	18, // 48: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
-	21, // 49: manx.v1.Manx.ListPeerTransitions:input_type -> manx.v1.ListPeerTransitionsRequest
-	25, // 50: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
-	28, // 51: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
-	31, // 52: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
-	34, // 53: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
-	37, // 54: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
-	39, // 55: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
-	41, // 56: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
-	43, // 57: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
-	45, // 58: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
-	72, // 59: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
-	47, // 60: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
-	49, // 61: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
-	58, // 62: manx.v1.Manx.TraceFlow:input_type -> manx.v1.TraceFlowRequest
-	66, // 63: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
-	70, // 64: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
-	74, // 65: manx.v1.Manx.ResetPeer:input_type -> manx.v1.ResetPeerRequest
-	76, // 66: manx.v1.Manx.ClearPeer:input_type -> manx.v1.ClearPeerRequest
-	78, // 67: manx.v1.Manx.Drain:input_type -> manx.v1.DrainRequest
-	80, // 68: manx.v1.Manx.Undrain:input_type -> manx.v1.UndrainRequest
-	82, // 69: manx.v1.Manx.Retry:input_type -> manx.v1.RetryRequest
-	4,  // 70: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
-	15, // 71: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
-	17, // 72: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
-	19, // 73: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
-	22, // 74: manx.v1.Manx.ListPeerTransitions:output_type -> manx.v1.ListPeerTransitionsResponse
-	26, // 75: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
-	29, // 76: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
-	32, // 77: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
-	35, // 78: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
-	38, // 79: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
-	40, // 80: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
-	42, // 81: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
-	44, // 82: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
-	46, // 83: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
-	73, // 84: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
-	48, // 85: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
-	50, // 86: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
-	59, // 87: manx.v1.Manx.TraceFlow:output_type -> manx.v1.TraceFlowResponse
-	67, // 88: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
-	71, // 89: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
-	75, // 90: manx.v1.Manx.ResetPeer:output_type -> manx.v1.ResetPeerResponse
-	77, // 91: manx.v1.Manx.ClearPeer:output_type -> manx.v1.ClearPeerResponse
-	79, // 92: manx.v1.Manx.Drain:output_type -> manx.v1.DrainResponse
-	81, // 93: manx.v1.Manx.Undrain:output_type -> manx.v1.UndrainResponse
-	83, // 94: manx.v1.Manx.Retry:output_type -> manx.v1.RetryResponse
-	70, // [70:95] is the sub-list for method output_type
-	45, // [45:70] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	41, // 23: manx.v1.ListSettingsResponse.settings:type_name -> manx.v1.Setting
+	12, // 24: manx.v1.WatchResponse.peer:type_name -> manx.v1.Peer
+	24, // 25: manx.v1.WatchResponse.route:type_name -> manx.v1.Route
+	4,  // 26: manx.v1.WatchResponse.status:type_name -> manx.v1.GetStatusResponse
+	55, // 27: manx.v1.Explanation.source:type_name -> manx.v1.ExplainedEnd
+	55, // 28: manx.v1.Explanation.destination:type_name -> manx.v1.ExplainedEnd
+	56, // 29: manx.v1.Explanation.stages:type_name -> manx.v1.ExplainedStage
+	60, // 30: manx.v1.Explanation.routes:type_name -> manx.v1.ExplainedRoute
+	68, // 31: manx.v1.Explanation.live:type_name -> manx.v1.LiveTrace
+	54, // 32: manx.v1.Explanation.others:type_name -> manx.v1.OtherDrop
+	57, // 33: manx.v1.ExplainedStage.tiers:type_name -> manx.v1.ExplainedTier
+	58, // 34: manx.v1.ExplainedTier.policies:type_name -> manx.v1.ExplainedPolicy
+	59, // 35: manx.v1.ExplainedPolicy.rules:type_name -> manx.v1.ExplainedRule
+	63, // 36: manx.v1.TraceFlowResponse.armed:type_name -> manx.v1.TraceArmed
+	64, // 37: manx.v1.TraceFlowResponse.packet:type_name -> manx.v1.TracedPacket
+	65, // 38: manx.v1.TracedPacket.chains:type_name -> manx.v1.TracedChain
+	67, // 39: manx.v1.TracedChain.rules:type_name -> manx.v1.TracedRule
+	66, // 40: manx.v1.TracedChain.decision:type_name -> manx.v1.TracedDecision
+	67, // 41: manx.v1.TracedDecision.rule:type_name -> manx.v1.TracedRule
+	64, // 42: manx.v1.LiveTrace.packets:type_name -> manx.v1.TracedPacket
+	71, // 43: manx.v1.ListPoliciesResponse.policies:type_name -> manx.v1.Policy
+	72, // 44: manx.v1.Policy.rules:type_name -> manx.v1.PolicyRule
+	87, // 45: manx.v1.RetryResponse.parts:type_name -> manx.v1.RetriedPart
+	3,  // 46: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
+	14, // 47: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
+	16, // 48: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
+	18, // 49: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
+	21, // 50: manx.v1.Manx.ListPeerTransitions:input_type -> manx.v1.ListPeerTransitionsRequest
+	25, // 51: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
+	28, // 52: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
+	31, // 53: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
+	34, // 54: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
+	37, // 55: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
+	39, // 56: manx.v1.Manx.ListSettings:input_type -> manx.v1.ListSettingsRequest
+	42, // 57: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
+	44, // 58: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
+	46, // 59: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
+	48, // 60: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
+	75, // 61: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
+	50, // 62: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
+	52, // 63: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
+	61, // 64: manx.v1.Manx.TraceFlow:input_type -> manx.v1.TraceFlowRequest
+	69, // 65: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
+	73, // 66: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
+	77, // 67: manx.v1.Manx.ResetPeer:input_type -> manx.v1.ResetPeerRequest
+	79, // 68: manx.v1.Manx.ClearPeer:input_type -> manx.v1.ClearPeerRequest
+	81, // 69: manx.v1.Manx.Drain:input_type -> manx.v1.DrainRequest
+	83, // 70: manx.v1.Manx.Undrain:input_type -> manx.v1.UndrainRequest
+	85, // 71: manx.v1.Manx.Retry:input_type -> manx.v1.RetryRequest
+	4,  // 72: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
+	15, // 73: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
+	17, // 74: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
+	19, // 75: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
+	22, // 76: manx.v1.Manx.ListPeerTransitions:output_type -> manx.v1.ListPeerTransitionsResponse
+	26, // 77: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
+	29, // 78: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
+	32, // 79: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
+	35, // 80: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
+	38, // 81: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
+	40, // 82: manx.v1.Manx.ListSettings:output_type -> manx.v1.ListSettingsResponse
+	43, // 83: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
+	45, // 84: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
+	47, // 85: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
+	49, // 86: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
+	76, // 87: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
+	51, // 88: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
+	53, // 89: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
+	62, // 90: manx.v1.Manx.TraceFlow:output_type -> manx.v1.TraceFlowResponse
+	70, // 91: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
+	74, // 92: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
+	78, // 93: manx.v1.Manx.ResetPeer:output_type -> manx.v1.ResetPeerResponse
+	80, // 94: manx.v1.Manx.ClearPeer:output_type -> manx.v1.ClearPeerResponse
+	82, // 95: manx.v1.Manx.Drain:output_type -> manx.v1.DrainResponse
+	84, // 96: manx.v1.Manx.Undrain:output_type -> manx.v1.UndrainResponse
+	86, // 97: manx.v1.Manx.Retry:output_type -> manx.v1.RetryResponse
+	72, // [72:98] is the sub-list for method output_type
+	46, // [46:72] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_manx_v1_manx_proto_init() }
@@ -7160,7 +7324,7 @@ func file_manx_v1_manx_proto_init() {
 	}
 	file_manx_v1_manx_proto_msgTypes[11].OneofWrappers = []any{}
 	file_manx_v1_manx_proto_msgTypes[20].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[40].OneofWrappers = []any{
+	file_manx_v1_manx_proto_msgTypes[43].OneofWrappers = []any{
 		(*WatchResponse_Peer)(nil),
 		(*WatchResponse_PeerGone)(nil),
 		(*WatchResponse_Route)(nil),
@@ -7168,20 +7332,20 @@ func file_manx_v1_manx_proto_init() {
 		(*WatchResponse_Status)(nil),
 		(*WatchResponse_Synced)(nil),
 	}
-	file_manx_v1_manx_proto_msgTypes[59].OneofWrappers = []any{
+	file_manx_v1_manx_proto_msgTypes[62].OneofWrappers = []any{
 		(*TraceFlowResponse_Armed)(nil),
 		(*TraceFlowResponse_Packet)(nil),
 	}
-	file_manx_v1_manx_proto_msgTypes[68].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[69].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[78].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[71].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[72].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[81].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_manx_v1_manx_proto_rawDesc), len(file_manx_v1_manx_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   88,
+			NumMessages:   91,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -37,6 +37,7 @@ const (
 	Manx_ListAddresses_FullMethodName       = "/manx.v1.Manx/ListAddresses"
 	Manx_ListQuarantined_FullMethodName     = "/manx.v1.Manx/ListQuarantined"
 	Manx_ListNotices_FullMethodName         = "/manx.v1.Manx/ListNotices"
+	Manx_ListSettings_FullMethodName        = "/manx.v1.Manx/ListSettings"
 	Manx_Watch_FullMethodName               = "/manx.v1.Manx/Watch"
 	Manx_GetLogLevel_FullMethodName         = "/manx.v1.Manx/GetLogLevel"
 	Manx_SetLogLevel_FullMethodName         = "/manx.v1.Manx/SetLogLevel"
@@ -83,6 +84,8 @@ type ManxClient interface {
 	ListQuarantined(ctx context.Context, in *ListQuarantinedRequest, opts ...grpc.CallOption) (*ListQuarantinedResponse, error)
 	// ListNotices returns facts for an operator that belong to no single object: conflicts, missing kernel features.
 	ListNotices(ctx context.Context, in *ListNoticesRequest, opts ...grpc.CallOption) (*ListNoticesResponse, error)
+	// ListSettings returns the settings of the daemon as they are in force, without passwords.
+	ListSettings(ctx context.Context, in *ListSettingsRequest, opts ...grpc.CallOption) (*ListSettingsResponse, error)
 	// Watch sends all existing objects, then a synced event, and then every change.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 	// GetLogLevel and SetLogLevel read and change the log level of the running daemon: debug, info, warn or error.
@@ -231,6 +234,16 @@ func (c *manxClient) ListNotices(ctx context.Context, in *ListNoticesRequest, op
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListNoticesResponse)
 	err := c.cc.Invoke(ctx, Manx_ListNotices_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *manxClient) ListSettings(ctx context.Context, in *ListSettingsRequest, opts ...grpc.CallOption) (*ListSettingsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListSettingsResponse)
+	err := c.cc.Invoke(ctx, Manx_ListSettings_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -443,6 +456,8 @@ type ManxServer interface {
 	ListQuarantined(context.Context, *ListQuarantinedRequest) (*ListQuarantinedResponse, error)
 	// ListNotices returns facts for an operator that belong to no single object: conflicts, missing kernel features.
 	ListNotices(context.Context, *ListNoticesRequest) (*ListNoticesResponse, error)
+	// ListSettings returns the settings of the daemon as they are in force, without passwords.
+	ListSettings(context.Context, *ListSettingsRequest) (*ListSettingsResponse, error)
 	// Watch sends all existing objects, then a synced event, and then every change.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	// GetLogLevel and SetLogLevel read and change the log level of the running daemon: debug, info, warn or error.
@@ -517,6 +532,9 @@ func (UnimplementedManxServer) ListQuarantined(context.Context, *ListQuarantined
 }
 func (UnimplementedManxServer) ListNotices(context.Context, *ListNoticesRequest) (*ListNoticesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListNotices not implemented")
+}
+func (UnimplementedManxServer) ListSettings(context.Context, *ListSettingsRequest) (*ListSettingsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListSettings not implemented")
 }
 func (UnimplementedManxServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
@@ -753,6 +771,24 @@ func _Manx_ListNotices_Handler(srv interface{}, ctx context.Context, dec func(in
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ManxServer).ListNotices(ctx, req.(*ListNoticesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Manx_ListSettings_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListSettingsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManxServer).ListSettings(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Manx_ListSettings_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManxServer).ListSettings(ctx, req.(*ListSettingsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1048,6 +1084,10 @@ var Manx_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListNotices",
 			Handler:    _Manx_ListNotices_Handler,
+		},
+		{
+			MethodName: "ListSettings",
+			Handler:    _Manx_ListSettings_Handler,
 		},
 		{
 			MethodName: "GetLogLevel",

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/manxnet/manx/proto/server"
+)
+
+// settingsOf lists every setting with its value and its source; used has the variables that set flags. Passwords are
+// "(set)", also in URLs.
+func settingsOf(fs *pflag.FlagSet, used map[string]string) (list []server.Setting) {
+	fs.VisitAll(func(f *pflag.Flag) {
+		envs, ok := f.Annotations[envAnnotation]
+		if !ok {
+			return
+		}
+		source := "default"
+		if f.Changed {
+			source = "flag"
+		} else if env := used[f.Name]; env != "" {
+			source = "environment " + env
+		}
+		value := userinfo.ReplaceAllString(f.Value.String(), "://(set)@")
+		if strings.Contains(f.Name, "password") && !strings.HasSuffix(f.Name, "-dir") &&
+			!strings.HasSuffix(f.Name, "-file") && value != "" {
+			value = "(set)"
+		}
+		list = append(list, server.Setting{Name: f.Name, Value: value, Source: source, Environment: envs})
+	})
+	return list
+}
+
+// userinfo is what a URL has before the host.
+var userinfo = regexp.MustCompile(`://[^/\s,@]+@`)
+
+// explain prints every setting, its value and its source.
+func explain(settings []server.Setting) {
+	for _, s := range settings {
+		fmt.Fprintf(os.Stdout, "%-28s %-28q %-34s %s\n", s.Name, s.Value, s.Source, strings.Join(s.Environment, " "))
+	}
+}
