@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -129,7 +131,11 @@ func (c *cli) explainFlow(ctx context.Context, o explainOptions, args []string) 
 		}
 		return o.asExpected(answer)
 	case format == planText:
-		if err := writeExplanation(c.out, answer); err != nil {
+		var b strings.Builder
+		if err := writeExplanation(&b, answer); err != nil {
+			return err
+		}
+		if _, err := io.WriteString(c.out, c.colorVerdicts(b.String())); err != nil {
 			return err
 		}
 		if !o.live.on {

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"strings"
@@ -184,7 +183,7 @@ func (r nodesRun) peers(cmd *cobra.Command, o getOptions, names []string) error 
 			Nodes []nodePeers `json:"nodes"`
 		}{list})
 	} else {
-		err = writeNodePeers(r.out, list, !o.noHeaders, time.Now())
+		err = r.writeNodePeers(list, !o.noHeaders, time.Now())
 	}
 	if err == nil && !healthy {
 		return &exitErr{exitUnhealthy, ""}
@@ -192,7 +191,7 @@ func (r nodesRun) peers(cmd *cobra.Command, o getOptions, names []string) error 
 	return err
 }
 
-func writeNodePeers(w io.Writer, list []nodePeers, heading bool, now time.Time) error {
+func (r nodesRun) writeNodePeers(list []nodePeers, heading bool, now time.Time) error {
 	g := &table.Grid{Heading: []string{"NODE", "PEER", "TYPE", "AS", "PHASE", "SINCE", "FLAPS", "RECEIVED", "ACCEPTED",
 		"REASON"}}
 	for _, n := range list {
@@ -210,8 +209,11 @@ func writeNodePeers(w io.Writer, list []nodePeers, heading bool, now time.Time) 
 		}
 	}
 	if len(g.Rows) == 0 {
-		_, err := fmt.Fprintln(w, "No peers found.")
+		_, err := fmt.Fprintln(r.out, "No peers found.")
 		return err
 	}
-	return g.Write(w, heading)
+	if !r.colored() {
+		return g.Write(r.out, heading)
+	}
+	return r.colorPhases(g).Write(r.cli.out, heading) // r.out would take colors out; cells cannot have any
 }

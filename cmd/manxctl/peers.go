@@ -90,7 +90,7 @@ func (c *cli) printSessions(o getOptions, answer *manxv1.ListPeersResponse) erro
 		fmt.Fprintln(c.err, "No peers found.") //nolint:errcheck // nowhere to report it
 		return nil
 	}
-	return peerGrid(answer.GetPeers(), o.format == table.Wide, time.Now()).Write(c.out, !o.noHeaders)
+	return c.colorPhases(peerGrid(answer.GetPeers(), o.format == table.Wide, time.Now())).Write(c.out, !o.noHeaders)
 }
 
 // peerGrid returns the table of sessions; its columns are the same for all sessions.

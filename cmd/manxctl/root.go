@@ -30,6 +30,7 @@ type cli struct {
 	// then that of its context.
 	plugin    bool
 	namespace string
+	color     colorMode
 
 	socket     string // of the local daemon
 	socketFlag *pflag.Flag
@@ -113,6 +114,7 @@ func (c *cli) root() *cobra.Command {
 	c.socketFlag = f.Lookup("socket")
 	c.server.add(f)
 	c.etcd.add(f)
+	c.addColorFlag(root)
 	root.AddCommand(
 		c.getCommand(), c.onNodes(c.describeCommand(), everyNode, passOn), c.applyCommand(), c.createCommand(),
 		c.replaceCommand(), c.deleteCommand(), c.diffCommand(), c.planCommand(),

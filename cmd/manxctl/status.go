@@ -49,7 +49,10 @@ func (c *cli) status(ctx context.Context, format table.Format) error {
 		return err
 	}
 	if format == table.Table {
-		err = writeStatus(c.out, s, peers, notices, time.Now())
+		var b strings.Builder
+		if err = writeStatus(&b, s, peers, notices, time.Now()); err == nil {
+			_, err = io.WriteString(c.out, c.colorVerdicts(b.String()))
+		}
 	} else {
 		err = table.Value(c.out, format, statusData(s, peers, notices))
 	}

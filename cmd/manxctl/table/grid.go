@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
@@ -12,6 +13,16 @@ import (
 type Grid struct {
 	Heading []string
 	Rows    [][]string
+
+	colors map[int]func(cell string) Color // by column; nil: none
+}
+
+// Color makes the cells of a column stand out.
+func (g *Grid) Color(heading string, of func(cell string) Color) {
+	if g.colors == nil {
+		g.colors = map[int]func(string) Color{}
+	}
+	g.colors[slices.Index(g.Heading, heading)] = of
 }
 
 // Add appends a row.
@@ -22,10 +33,10 @@ func (g *Grid) Write(w io.Writer, heading bool) error {
 	var b bytes.Buffer
 	t := tabwriter.NewWriter(&b, 5, 1, 3, ' ', 0)
 	if heading {
-		writeRow(t, g.Heading)
+		g.writeRow(t, g.Heading, true)
 	}
 	for _, r := range g.Rows {
-		writeRow(t, r)
+		g.writeRow(t, r, false)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -33,9 +44,15 @@ func (g *Grid) Write(w io.Writer, heading bool) error {
 	return writeTrimmed(w, &b)
 }
 
-func writeRow(w io.Writer, cells []string) {
-	for _, c := range cells {
-		io.WriteString(w, OneLine(c)+"\t") //nolint:errcheck // reported by Flush
+func (g *Grid) writeRow(w io.Writer, cells []string, heading bool) {
+	for i, c := range cells {
+		c = OneLine(c)
+		if of := g.colors[i]; of != nil && heading {
+			c = plain.Paint(c)
+		} else if of != nil {
+			c = of(c).Paint(c)
+		}
+		io.WriteString(w, c+"\t") //nolint:errcheck // reported by Flush
 	}
 	io.WriteString(w, "\n") //nolint:errcheck // reported by Flush
 }
