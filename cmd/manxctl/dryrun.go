@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -50,11 +51,15 @@ func (c *cli) writeDry(ctx context.Context, docs []manifest.Document, write writ
 		return err
 	}
 	defer store.Close() //nolint:errcheck // nothing was written
-	return c.writeTo(ctx, newDryStore(store), docs,
+	err = c.writeTo(ctx, newDryStore(store), docs,
 		func(ctx context.Context, s datastore.Store, o *model.Object) (string, error) {
 			done, err := write(ctx, s, o)
 			return done + " (server dry run)", err
 		})
+	if unused := ignored(docs); len(unused) > 0 {
+		return errors.Join(err, c.report(unused))
+	}
+	return err
 }
 
 // dryStore is a datastore with the writes of a command, which it keeps for itself: a later object of the files may

@@ -110,3 +110,58 @@ func TestDryRunAndDiff(t *testing.T) {
 	s.run("get", "bgppeers", "--no-headers").want(t, 0, "tor   10.0.1.1   (global)   65001\n") // nothing was written
 	s.run("get", "gnp").want(t, 0, "", "No globalnetworkpolicies found.")
 }
+
+const ignoredSettings = `apiVersion: projectcalico.org/v3
+kind: BGPPeer
+metadata:
+  name: tor
+  annotations:
+    example.com/other: "1"
+    manx.io/max-prefix: "10"
+    manx.io/max-prefixes: many
+spec: {peerIP: 10.0.1.1, asNumber: 65001, filters: [stored-elsewhere], nodeSelector: rack == '1'}
+---
+apiVersion: projectcalico.org/v3
+kind: BGPPeer
+metadata: {name: racks}
+spec:
+  peerSelector: all()
+  keepaliveTime: 90s
+  numAllowedLocalASNumbers: 1
+---
+apiVersion: projectcalico.org/v3
+kind: BGPConfiguration
+metadata: {name: default}
+spec: {asNumber: 64512, serviceClusterIPs: [{cidr: 10.96.0.0/12}]}
+`
+
+// TestIgnoredSettings: what a datastore takes and manxd does not use is an error of a dry run, and a warning of apply.
+func TestIgnoredSettings(t *testing.T) {
+	t.Parallel()
+	s, _ := newShell(t)
+	file := filepath.Join(t.TempDir(), "f.yaml")
+	if err := os.WriteFile(file, []byte(ignoredSettings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	found := []string{
+		file + ":7: BGPPeer/tor: annotation manx.io/max-prefix is ignored: it has no meaning on a BGPPeer",
+		file + `:8: BGPPeer/tor: annotation manx.io/max-prefixes = "many" is ignored: want a number`,
+		file + ":16: BGPPeer/racks: spec.keepaliveTime = 1m30s is limited to",
+		file + ":17: BGPPeer/racks: spec.numAllowedLocalASNumbers has no effect",
+	}
+	r := shell{t: t}.run("apply", "-f", file, "--dry-run")
+	r.want(t, 1, "", found...)
+	if n := strings.Count(r.err, "\n"); n != len(found) {
+		t.Errorf("%d lines, want %d:\n%s", n, len(found), r.err)
+	}
+	s.mustPipe("apiVersion: projectcalico.org/v3\nkind: BGPFilter\nmetadata: {name: stored-elsewhere}\n", "create",
+		"-f", "-")
+	r = s.run("apply", "-f", file, "--dry-run=server")
+	r.want(t, 1, "bgppeer/tor created (server dry run)\nbgppeer/racks created (server dry run)\n"+
+		"bgpconfiguration/default created (server dry run)\n", found...)
+	r = s.run("apply", "-f", file)
+	r.want(t, 0, "bgppeer/tor created\nbgppeer/racks created\nbgpconfiguration/default created\n", found...)
+	if n := strings.Count(r.err, "Warning: "); n != len(found) {
+		t.Errorf("%d warnings, want %d:\n%s", n, len(found), r.err)
+	}
+}

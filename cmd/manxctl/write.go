@@ -50,7 +50,8 @@ func (c *cli) writeCommand(verb, short string, write writer) *cobra.Command {
 		Use:   verb + " -f FILE",
 		Short: short,
 		Long: short + `. If a file cannot be read or has an unknown field, nothing is written. An object with a value that breaks a
-rule is refused, with file and line, and the others are written.
+rule is refused, with file and line, and the others are written. A setting that manxd would not use, such as a misspelt
+annotation manx.io/..., is written with a warning, and an error of a dry run.
 
 --dry-run (or --dry-run=client) checks the files alone, without a datastore. --dry-run=server reads the datastore, too,
 checks the rules that need its other objects, and shows what would be done. Neither writes, and neither checks whether
@@ -113,7 +114,7 @@ func invalid(docs []manifest.Document) []error {
 
 // checkAll checks documents without a datastore.
 func (c *cli) checkAll(docs []manifest.Document) error {
-	if errs := invalid(docs); len(errs) > 0 {
+	if errs := append(invalid(docs), ignored(docs)...); len(errs) > 0 {
 		return c.report(errs)
 	}
 	for _, d := range docs {
@@ -141,6 +142,9 @@ func (c *cli) writeAll(ctx context.Context, docs []manifest.Document, write writ
 		return err
 	}
 	defer store.Close() //nolint:errcheck // every write has been answered
+	for _, w := range ignored(docs) {
+		fmt.Fprintln(c.err, "Warning:", w) //nolint:errcheck // nowhere to report it
+	}
 	return c.writeTo(ctx, store, docs, write)
 }
 

@@ -49,10 +49,16 @@ func typeError(err error) (field, reason string) {
 	return t.Field, fmt.Sprintf("%s: a %s does not fit here, it must be a %s", t.Field, t.Value, t.Type)
 }
 
-var fieldParts = regexp.MustCompile(`[^.\[\]]+`)
+var fieldParts = regexp.MustCompile(`"[^"]*"|[^.\[\]"]+`)
 
-// splitField splits "spec.communities[0].name".
-func splitField(field string) []string { return fieldParts.FindAllString(field, -1) }
+// splitField splits "spec.communities[0].name", and `metadata.annotations["a.b/c"]`.
+func splitField(field string) []string {
+	parts := fieldParts.FindAllString(field, -1)
+	for i, p := range parts {
+		parts[i] = strings.Trim(p, `"`)
+	}
+	return parts
+}
 
 // lineOf returns the line of a field, or of the innermost existing part of its path.
 func (d document) lineOf(path []string) int {

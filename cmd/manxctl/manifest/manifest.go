@@ -29,10 +29,13 @@ func (d Document) Invalid(err error) []error {
 	}
 	var errs []error
 	for _, f := range invalid.Fields {
-		errs = append(errs, fmt.Errorf("%s:%d: %s is invalid: %w", d.Source, d.text.Line(f.Field), invalid.Key, f))
+		errs = append(errs, fmt.Errorf("%s: %s is invalid: %w", d.At(f.Field), invalid.Key, f))
 	}
 	return errs
 }
+
+// At returns the file and line of a field, as FILE:LINE; those of the document for the empty field.
+func (d Document) At(field string) string { return fmt.Sprintf("%s:%d", d.Source, d.text.Line(field)) }
 
 // Source is a file, or standard input, with its content.
 type Source struct {
