@@ -119,7 +119,7 @@ func (x *search) prepare(ctx context.Context) error {
 		}
 	}
 	x.blocks, x.owned = x.own, len(x.own)
-	x.limit = blockLimit(x.request.MaxBlocks, x.config.MaxBlocksPerHost)
+	x.limit = BlockLimit(x.request.MaxBlocks, x.config.MaxBlocksPerHost)
 	return nil
 }
 
@@ -187,8 +187,8 @@ func (x *search) giveUp(ctx context.Context, cidr netip.Prefix) {
 	}
 }
 
-// blockLimit returns the smaller of the positive limits of request and configuration, or defaultMaxBlocks.
-func blockLimit(requested, configured int) int {
+// BlockLimit returns the smaller of the positive limits of request and configuration, or defaultMaxBlocks.
+func BlockLimit(requested, configured int) int {
 	switch {
 	case requested > 0 && configured > 0:
 		return min(requested, configured)

@@ -202,7 +202,7 @@ func TestBlockLimitComesBeforeBorrowing(t *testing.T) {
 
 func TestBlockLimit(t *testing.T) {
 	for _, c := range []struct{ request, config, want int }{{0, 0, 20}, {0, 3, 3}, {5, 0, 5}, {5, 3, 3}, {2, 3, 2}} {
-		if got := blockLimit(c.request, c.config); got != c.want {
+		if got := BlockLimit(c.request, c.config); got != c.want {
 			t.Errorf("requested %d, configured %d: %d, want %d", c.request, c.config, got, c.want)
 		}
 	}
@@ -475,8 +475,27 @@ func TestUtilization(t *testing.T) {
 	if six.Capacity.String() != "18446744073709551616" || six.Reserved.String() != "9223372036854775808" {
 		t.Errorf("pool six: %+v", six)
 	}
+	if p.ReservedInUse != 0 || p.Free().String() != "12" {
+		t.Errorf("pool p: %s free, %+v", p.Free(), p)
+	}
 	if orphans.Name != "" || orphans.InUse != 1 || len(orphans.Blocks) != 1 {
 		t.Errorf("orphans: %+v", orphans)
+	}
+}
+
+// An address that is reserved while it is in use counts once.
+func TestUtilizationOfReservedInUse(t *testing.T) {
+	x := newBench(t, poolObject("p", "10.0.0.0/29", 29), reservation("10.0.0.0/30"))
+	ip := netip.MustParseAddr("10.0.0.1")
+	if err := x.AssignIP(context.Background(), AddressRequest{Address: ip, Host: "e", Handle: "h"}); err != nil {
+		t.Fatal(err)
+	}
+	usage, err := x.Utilization(context.Background())
+	if err != nil || len(usage) != 1 {
+		t.Fatalf("%v, %v", usage, err)
+	}
+	if u := usage[0]; u.InUse != 1 || u.ReservedInUse != 1 || u.Free().String() != "4" {
+		t.Errorf("%s free, %+v", u.Free(), u)
 	}
 }
 

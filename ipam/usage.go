@@ -19,9 +19,20 @@ type PoolUsage struct {
 	Capacity *big.Int
 	// Reserved is the number of these addresses that IPReservations exclude from assignment.
 	Reserved *big.Int
-	// InUse counts the addresses that are assigned or cooling down.
-	InUse  int
-	Blocks []BlockUsage
+	// InUse counts the addresses that are assigned or cooling down, and ReservedInUse those of them that were assigned
+	// before they were reserved, or on request.
+	InUse         int
+	ReservedInUse int
+	Blocks        []BlockUsage
+}
+
+// Free returns the number of addresses that can still be assigned: neither in use nor reserved.
+func (u PoolUsage) Free() *big.Int {
+	n := new(big.Int).Sub(u.Capacity, big.NewInt(int64(u.InUse-u.ReservedInUse)))
+	if u.Reserved != nil {
+		n.Sub(n, u.Reserved)
+	}
+	return n
 }
 
 // BlockUsage is the utilization of a block.
@@ -76,6 +87,7 @@ func (s session) usageOf(ctx context.Context, pools []pool, reserved reservation
 			continue
 		}
 		usage[i].InUse += use.InUse
+		usage[i].ReservedInUse += int(reserved.sizeIn(b.CIDR).Int64()) - use.Reserved
 		usage[i].Blocks = append(usage[i].Blocks, use)
 	}
 	if len(orphans) > 0 {
@@ -136,13 +148,12 @@ func (x *search) explain(ctx context.Context) []string {
 }
 
 func explainPool(u PoolUsage, strict bool) string {
-	free := new(big.Int).Sub(u.Capacity, big.NewInt(int64(u.InUse)))
 	text := fmt.Sprintf("%d of %s addresses in use", u.InUse, u.Capacity)
 	if u.Reserved.Sign() > 0 {
 		text += fmt.Sprintf(", %s reserved", u.Reserved)
 	}
 	switch {
-	case free.Sign() == 0 || free.Cmp(u.Reserved) <= 0:
+	case u.Free().Sign() <= 0:
 		return fmt.Sprintf("pool %s (%s) is exhausted: %s; release addresses or add a pool", u.Name, u.CIDR, text)
 	case strict:
 		return fmt.Sprintf("pool %s (%s) has no block left: %s, but the free ones are in blocks of other hosts and "+

@@ -54,6 +54,7 @@ type playedDaemon struct {
 	mu            sync.Mutex // of the following fields, in tests and while a request is answered
 	status        *manxv1.GetStatusResponse
 	peers         []*manxv1.Peer
+	endpoints     []*manxv1.Endpoint
 	routeRequests chan *manxv1.ListRoutesRequest
 
 	peerRouteRequests chan *manxv1.ListPeerRoutesRequest
@@ -229,7 +230,7 @@ func (d *playedDaemon) ListQuarantined(
 func (d *playedDaemon) ListEndpoints(
 	context.Context, *manxv1.ListEndpointsRequest,
 ) (*manxv1.ListEndpointsResponse, error) {
-	return &manxv1.ListEndpointsResponse{}, nil
+	return &manxv1.ListEndpointsResponse{Endpoints: d.endpoints}, nil
 }
 
 // newPlayedDaemon returns a healthy node with four sessions, one of which is up. Its times are so far in the past that

@@ -17,19 +17,41 @@ import (
 func (c *cli) describeCommand() *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
-		Use: "describe peer ADDRESS|NAME... | bgppeer NAME... | POLICYKIND NAME...",
-		Short: "Show a BGP session (configured, negotiated, differences) or a policy (endpoints here, " +
-			"counters of each rule)",
+		Use:   "describe peer|bgppeer|endpoint|node|pool|POLICYKIND NAME...",
+		Short: "Show a BGP session, a pod's endpoint, a node, a pool or a policy, with reasons",
+		Long: `Show all about one thing, with reasons:
+
+  peer ADDRESS|NAME, bgppeer NAME   the session as configured and negotiated, and the differences
+  endpoint POD|NAMESPACE/POD        the pod's addresses and since when, its state at its node, the policies that apply;
+                                    of a pod without an address the cause; also of an address: who has it
+  node NAME                         its state and troubles, its blocks, the pools that it takes addresses from
+  pool NAME                         its use, its selectors, its blocks and their owners
+  KIND NAME                         of a policy: the endpoints at this node, the counters of each rule
+
+Endpoints, nodes and pools come from the datastore, and the state of a node from its manxd: the local one knows its own
+node alone.
+
+Exit codes: 0 shown; 1 error, such as an object that does not exist; 2 usage; 4 for nodes of a cluster, if one does not
+answer.`,
 		Example: "  manxctl describe peer 10.0.1.1\n  manxctl describe bgppeer tor-1\n" +
+			"  manxctl describe endpoint shop/web\n  manxctl describe endpoint 10.244.3.17\n" +
+			"  manxctl describe node n2\n  manxctl describe pool default-ipv4-ippool\n" +
 			"  manxctl describe networkpolicy web -n shop\n  manxctl describe gnp deny-all",
-		Args: cobra.MinimumNArgs(2),
+		Args:              describeUsage,
+		ValidArgsFunction: c.completeDescribe,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			args = kindAndName(args)
 			kind := strings.ToLower(args[0])
 			if k, ok := policyKind(kind); ok {
 				return c.describePolicies(cmd.Context(), k, namespace, args[1:])
 			}
-			if !isPeers(kind) && !slices.Contains([]string{"bgppeer", "bgppeers"}, kind) {
-				return usagef("describe %s: want peer, bgppeer or a kind of policy", args[0])
+			if k := describedKind(kind); k != "" {
+				within := ""
+				if cmd.Flags().Changed("namespace") {
+					within = namespace
+				}
+				d := &describer{out: c.out, states: statesHere{c}}
+				return c.describeObjects(cmd.Context(), d, k, within, args[1:])
 			}
 			return c.daemon(cmd.Context(), func(ctx context.Context, m manxv1.ManxClient) error {
 				for i, name := range args[1:] {
@@ -51,7 +73,8 @@ func (c *cli) describeCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace of policies that have one")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace of policies that have one, and of an "+
+		"endpoint")
 	return cmd
 }
 
@@ -123,12 +146,12 @@ func addresses(peers []*manxv1.Peer) (list []string) {
 // sections writes paragraphs of named lines.
 type sections struct{ strings.Builder }
 
-func (s *sections) heading(text string) { fmt.Fprintf(s, "%s\n", text) }
+func (s *sections) heading(text string) { fmt.Fprintln(s, table.OneLine(text)) }
 
-// line writes a line unless its text is empty.
+// line writes a line unless its text is empty. The name may have that of an object.
 func (s *sections) line(name, format string, args ...any) {
 	if text := fmt.Sprintf(format, args...); text != "" {
-		fmt.Fprintf(s, "  %-18s%s\n", name+":", table.OneLine(text))
+		table.Fprintf(s, "  %-18s%s\n", name+":", text)
 	}
 }
 

@@ -171,6 +171,12 @@ func (c *cli) showAddress(ctx context.Context, store datastore.Store, addr netip
 	}
 	var s sections
 	s.heading(x.Address)
+	x.write(&s)
+	_, err = fmt.Fprint(c.out, s.String())
+	return err
+}
+
+func (x addressState) write(s *sections) {
 	s.line("State", "%s", x.State)
 	s.line("Owner", "%s", x.Owner)
 	s.line("Node", "%s", x.Node)
@@ -181,21 +187,23 @@ func (c *cli) showAddress(ctx context.Context, store datastore.Store, addr netip
 	s.line("Pool", "%s", x.Pool)
 	s.line("Block", "%s%s", x.Block, when(x.BlockOf != "", " of "+x.BlockOf))
 	s.line("Note", "%s", x.Note)
-	_, err = fmt.Fprint(c.out, s.String())
-	return err
 }
 
 func findAddress(ctx context.Context, store datastore.Store, addr netip.Addr) (addressState, error) {
-	x := addressState{Address: addr.String(), State: "free"}
 	var all []*model.Object
 	for _, kind := range []model.Kind{model.KindIPPool, model.KindIPAMBlock, model.KindWorkloadEndpoint} {
 		list, _, err := store.List(ctx, kind, "")
 		if err != nil {
-			return x, err
+			return addressState{}, err
 		}
 		all = append(all, list...)
 	}
-	objects := model.NewSet(all...)
+	return addressAmong(model.NewSet(all...), addr)
+}
+
+// addressAmong returns what pools, blocks and workload endpoints have about an address.
+func addressAmong(objects model.Reader, addr netip.Addr) (addressState, error) {
+	x := addressState{Address: addr.String(), State: "free"}
 	for k, p := range model.All[model.IPPool](objects, model.KindIPPool) {
 		if cidr, err := netip.ParsePrefix(p.Spec.CIDR); err == nil && cidr.Contains(addr) {
 			x.Pool = k.Name + " (" + p.Spec.CIDR + ")"

@@ -34,6 +34,11 @@ func TestMistakes(t *testing.T) {
 		{"history tor-1", "want peer NAME or peer/NAME"},
 		{"history peer", "name a peer"},
 		{"explain web db 80 tcp", `"tcp" is too much`},
+		{"describe", `name what to describe (peer, bgppeer, endpoint, node, pool or a kind of policy) and its name`},
+		{"describe service web", "describe service: want peer, bgppeer, endpoint, node, pool or a kind of policy"},
+		{"describe pod", `name the one to describe, for instance "manxctl describe pod shop/web"`},
+		{"describe peer", `for instance "manxctl describe peer 10.0.1.1"`},
+		{"describe 10.0.1.1", `want "describe peer 10.0.1.1" for a BGP session, or "describe endpoint 10.0.1.1"`},
 		{"apply -f x --dry-run=maybe", "want none, client, server"},
 	} {
 		r := s.run(strings.Fields(c.args)...)

@@ -34,7 +34,7 @@ func newNodesWorld(t *testing.T) *nodesWorld {
 	if err := os.Symlink(binary, filepath.Join(w.plugin, "kubectl-manx")); err != nil {
 		t.Fatal(err)
 	}
-	w.server.AddUsers(t, "oncall", "reader")
+	w.server.AddUsers(t, "oncall", "reader", "sre")
 	for _, name := range []string{"n1", "n2", "n3"} {
 		s, d := newPlayedDaemon(t)
 		w.daemons[name] = d
@@ -269,6 +269,7 @@ func TestNodesOfACluster(t *testing.T) {
 	})
 	t.Run("hostile node", func(t *testing.T) { testHostileNode(t, w) })
 	t.Run("datastore", func(t *testing.T) { testPluginDatastore(t, w) })
+	t.Run("describe", func(t *testing.T) { testPluginDescribe(t, w) })
 }
 
 func (r result) wantNode(t *testing.T, name string) {

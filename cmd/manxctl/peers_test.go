@@ -59,7 +59,6 @@ func TestPeersAreTheSessionsOfThisNode(t *testing.T) {
 	s.runWithDaemon("describe", "bgppeer", "nobody").want(t, 1, "",
 		"Error: BGPPeer/nobody configures no session of this node")
 	s.runWithDaemon("describe", "bgppeer", "10.0.0.2").want(t, 2, "", `want "describe peer 10.0.0.2"`)
-	s.runWithDaemon("describe", "node", "n1").want(t, 2, "", "describe node: want peer, bgppeer or a kind of policy")
 	s.runWithDaemon("get", "peers", "-l", "a=b").want(t, 2, "", "peers are the BGP sessions of this node")
 	s.runWithDaemon("get", "peers", "-w", "-o", "yaml").want(t, 2, "", "-w goes with")
 	s.runWithDaemon("get", "peers", "10.0.0.2", "-w").want(t, 2, "", "-w is for all peers")

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/manxnet/manx/cmd/manxctl/fleet"
 )
 
 // Exit codes are stable, for scripts.
@@ -75,7 +77,7 @@ func (c *cli) run(ctx context.Context, args []string) int {
 		if c.plugin {
 			text = inPlugin(text)
 		}
-		fmt.Fprintln(c.err, "Error:", text) //nolint:errcheck // nowhere to report it
+		fmt.Fprintln(fleet.Clean(c.err), "Error:", text) //nolint:errcheck // nowhere to report it
 	}
 	if code == exitUsage {
 		fmt.Fprintf(c.err, "See '%s --help'.\n", cmd.CommandPath()) //nolint:errcheck // nowhere to report it
@@ -116,7 +118,7 @@ func (c *cli) root() *cobra.Command {
 	c.etcd.add(f)
 	c.addColorFlag(root)
 	root.AddCommand(
-		c.getCommand(), c.onNodes(c.describeCommand(), everyNode, passOn), c.applyCommand(), c.createCommand(),
+		c.getCommand(), c.onNodes(c.describeCommand(), everyNode, describeOnNodes), c.applyCommand(), c.createCommand(),
 		c.replaceCommand(), c.deleteCommand(), c.diffCommand(), c.planCommand(),
 		c.onNodes(c.explainCommand(), ownNode, explainOnNode), c.testCommand(), c.dumpCommand(),
 		c.onNodes(c.statusCommand(), everyNode, statusOfNodes), c.healthCommand(), c.nodeCommand(),

@@ -44,8 +44,10 @@ func TestTemplatesAndCompletion(t *testing.T) {
 		"get bgppeers ": "tor-1\ntor-2\n", "get bgppeers tor-1 ": "tor-2\n", "delete bgppeer ": "tor-1\ntor-2\n",
 		"node drain ": "n1\n", "get np -n shop ": "web\n", "get np ": "", "get pigeons ": "",
 		"get bgppeers -o ": "table\nwide\nyaml\njson\nname\njsonpath=\ngo-template=\ncustom-columns=\n",
-		"routes --phase ":  "pending\napplied\nfailed\nblocked\nleftover\nremoving\n",
-		"routes --source ": "bgp\nblock\nworkload\nstatic\n",
+		"describe node ":   "n1\n", "describe bgppeer ": "tor-1\ntor-2\n", "describe pool ": "",
+		"describe np -n shop ": "web\n",
+		"routes --phase ":      "pending\napplied\nfailed\nblocked\nleftover\nremoving\n",
+		"routes --source ":     "bgp\nblock\nworkload\nstatic\n",
 	} {
 		out := s.must(append([]string{"__complete"}, strings.Split(args, " ")...)...)
 		offered, _, _ := strings.Cut(out, ":4\n")

@@ -15,6 +15,7 @@ import (
 	"github.com/manxnet/manx/cmd/manxctl/policytest"
 	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -115,8 +116,13 @@ func (c *cli) policyObjects(ctx context.Context, f files) (model.Reader, error) 
 		return nil, err
 	}
 	defer store.Close() //nolint:errcheck // nothing was written
-	var all []*model.Object
-	for _, kind := range policy.Kinds {
+	return c.readKinds(ctx, store, policy.Kinds...)
+}
+
+// readKinds returns the objects of these kinds that can be used, and warns of the others. It reads each kind once.
+func (c *cli) readKinds(ctx context.Context, store datastore.Store, kinds ...model.Kind) (model.Set, error) {
+	objects := model.Set{}
+	for _, kind := range kinds {
 		list, _, err := store.List(ctx, kind, "")
 		switch {
 		case errors.Is(err, model.ErrKubernetes), errors.Is(err, model.ErrNotFound):
@@ -124,17 +130,15 @@ func (c *cli) policyObjects(ctx context.Context, f files) (model.Reader, error) 
 		case err != nil:
 			return nil, err
 		}
-		all = append(all, list...)
-	}
-	var usable []*model.Object
-	for _, o := range all {
-		if o.Err == nil {
-			usable = append(usable, o)
-			continue
+		for _, o := range list {
+			if o.Err == nil {
+				objects[o.Key] = o
+				continue
+			}
+			c.complain([]string{fmt.Sprintf("Warning: %s cannot be used and is left out: %v", o.Key, o.Err)})
 		}
-		c.complain([]string{fmt.Sprintf("Warning: %s cannot be used and is left out: %v", o.Key, o.Err)})
 	}
-	return model.NewSet(usable...), nil
+	return objects, nil
 }
 
 // storedFrom reads files as a daemon would read its datastore with these objects.

@@ -52,7 +52,7 @@ func (p *Pools) Evaluate(ctx context.Context) error {
 	}
 	wrong := map[string]string{}
 	for _, u := range usage {
-		if free := free(u); u.Name != "" && free.Cmp(percent(u.Capacity, 100-nearlyFull)) < 0 {
+		if u.Name != "" && u.Free().Cmp(percent(u.Capacity, 100-nearlyFull)) < 0 {
 			wrong[u.Name] = fmt.Sprintf("the IPPool %s (%s) is nearly full: more than %d %% of its addresses are in "+
 				"use or reserved",
 				u.Name, u.CIDR, nearlyFull)
@@ -60,15 +60,6 @@ func (p *Pools) Evaluate(ctx context.Context) error {
 	}
 	p.changes.Record(wrong)
 	return nil
-}
-
-// free returns the number of addresses that can still be assigned.
-func free(u ipam.PoolUsage) *big.Int {
-	n := new(big.Int).Sub(u.Capacity, big.NewInt(int64(u.InUse)))
-	if u.Reserved != nil {
-		n.Sub(n, u.Reserved)
-	}
-	return n
 }
 
 func percent(n *big.Int, p int64) *big.Int {
