@@ -270,6 +270,7 @@ func TestNodesOfACluster(t *testing.T) {
 	t.Run("hostile node", func(t *testing.T) { testHostileNode(t, w) })
 	t.Run("datastore", func(t *testing.T) { testPluginDatastore(t, w) })
 	t.Run("describe", func(t *testing.T) { testPluginDescribe(t, w) })
+	t.Run("plan", func(t *testing.T) { testPluginPlan(t, w) })
 }
 
 func (r result) wantNode(t *testing.T, name string) {

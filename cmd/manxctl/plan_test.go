@@ -3,6 +3,7 @@ package main_test
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -126,6 +127,28 @@ func TestPlanKeepsPasswordsSecret(t *testing.T) {
 			if strings.Contains(r.out+r.err, value) {
 				t.Errorf("%s: %q is shown:\n%s%s", format, value, r.out, r.err)
 			}
+		}
+	}
+}
+
+// TestPlanPrintsTextsOfOthersInLines: a tenant's policy neither controls the terminal nor forges lines of a plan.
+func TestPlanPrintsTextsOfOthersInLines(t *testing.T) {
+	node := resource("Node", "name: n1", "bgp: {ipv4Address: 10.0.0.1/24}")
+	now := filepath.Join(t.TempDir(), "now.yaml")
+	if err := os.WriteFile(now, []byte(node), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	evil := `app != 'x\u001b[2J\nNode n9: forged'`
+	then := node + resource("NetworkPolicy", "name: web, namespace: shop", `selector: all(), ingress: [{action: Allow, `+
+		`source: {selector: "`+evil+`"}}]`) +
+		resource("WorkloadEndpoint", "name: n1-k8s-p-eth0, namespace: shop", "orchestrator: k8s, node: n1, pod: p, "+
+			"endpoint: eth0, interfaceName: cali1, ipNetworks: [10.9.0.1/32]") +
+		resource("BGPPeer", `name: tor`, `peerIP: 10.0.0.9, asNumber: 65001, nodeSelector: "`+evil+` ("`)
+	for _, scope := range []string{"--node=n1", "--all-nodes"} {
+		r := shell{t: t}.pipe(then, "plan", scope, "-f", "-", "--against", now)
+		if r.code != 3 || strings.Contains(r.out+r.err, "\x1b") || strings.Contains(r.out+r.err, "\nNode n9") ||
+			!strings.Contains(r.out, "x [2J Node n9: forged") {
+			t.Errorf("%s: exit code %d\n%q\n%q", scope, r.code, r.out, r.err)
 		}
 	}
 }

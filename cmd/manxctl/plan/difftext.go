@@ -7,12 +7,15 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/manxnet/manx/cmd/manxctl/table"
 )
 
 // WriteText writes the difference for people: "+" is new, "-" is deleted, "~" changes.
 func (d Diff) WriteText(w io.Writer) error {
 	var b strings.Builder
-	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	// Names and selectors are texts of whoever may write objects.
+	line := func(format string, args ...any) { table.Fprintf(&b, format+"\n", args...) }
 	changed := func(fields []Field) {
 		for _, f := range fields {
 			line("      %s: %s -> %s", f.Field, valueText(f.From), valueText(f.To))

@@ -7,6 +7,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/cmd/manxctl/manifest"
 	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/document"
@@ -22,7 +23,7 @@ type State struct {
 	// on a State.
 	Remarks []string
 
-	passwords passwords
+	passwords bgp.PasswordSource
 }
 
 // Nodes returns the names of the nodes, sorted.

@@ -13,7 +13,8 @@ import (
 // WriteText writes the plan for people.
 func (p Plan) WriteText(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Node %s: AS %d, router ID %s, port %d\n", p.Node, p.BGP.LocalAS, p.BGP.RouterID, p.BGP.ListenPort)
+	table.Fprintf(&b, "Node %s: AS %d, router ID %s, port %d\n", p.Node, p.BGP.LocalAS, p.BGP.RouterID,
+		p.BGP.ListenPort)
 	section(&b, "Sessions", len(p.BGP.Sessions), p.sessionGrid())
 	if len(p.BGP.Conflicts) > 0 {
 		section(&b, "Conflicts", len(p.BGP.Conflicts), p.conflictGrid())

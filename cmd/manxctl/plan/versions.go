@@ -13,7 +13,8 @@ import (
 
 // state selects one version of each object.
 func (r *reader) state() State {
-	s := State{Objects: model.Set{}, passwords: passwords{}}
+	secrets := passwords{}
+	s := State{Objects: model.Set{}, passwords: secrets}
 	for key, versions := range r.found {
 		slices.SortFunc(versions, newest)
 		best := versions[0]
@@ -24,7 +25,7 @@ func (r *reader) state() State {
 			}
 		}
 		if best.object == nil {
-			s.passwords[key.Name] = best.secret
+			secrets[key.Name] = best.secret
 			continue
 		}
 		s.Objects[key] = best.object
