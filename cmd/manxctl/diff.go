@@ -27,7 +27,7 @@ routes and rules see "manxctl plan".
 
 Exit codes: 0 no difference; 1 error; 2 usage; 3 there are differences.`,
 		Example: "  manxctl diff -f peers.yaml\n  manxctl diff -f cluster/ -R",
-		Args:    noArgs,
+		Args:    filesOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(f.paths) == 0 {
 				return usagef("diff needs -f FILE, -f FOLDER or -f -")

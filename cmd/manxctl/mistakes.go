@@ -76,6 +76,14 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return usagef("%s takes no argument: %q", cmd.CommandPath(), args[0])
 }
 
+// filesOnly is noArgs for a command that reads the files of -f.
+func filesOnly(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return usagef("%s takes no argument: %q; did you mean \"-f %s\"?", cmd.CommandPath(), args[0], args[0])
+}
+
 // flagError names an unknown command before the unknown flag behind it: "validate -f x" is no mistake about -f.
 func flagError(cmd *cobra.Command, err error) error {
 	if words := cmd.Flags().Args(); cmd.HasAvailableSubCommands() && len(words) > 0 {

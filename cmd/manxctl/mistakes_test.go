@@ -34,6 +34,9 @@ func TestMistakes(t *testing.T) {
 		{"history tor-1", "want peer NAME or peer/NAME"},
 		{"history peer", "name a peer"},
 		{"explain web db 80 tcp", `"tcp" is too much`},
+		{"apply x.yaml", `manxctl apply takes no argument: "x.yaml"; did you mean "-f x.yaml"?`},
+		{"diff x.yaml", `did you mean "-f x.yaml"?`},
+		{"plan --node=n1 x.yaml", `did you mean "-f x.yaml"?`},
 		{"describe", `name what to describe (peer, bgppeer, endpoint, node, pool or a kind of policy) and its name`},
 		{"describe service web", "describe service: want peer, bgppeer, endpoint, node, pool or a kind of policy"},
 		{"describe pod", `name the one to describe, for instance "manxctl describe pod shop/web"`},
@@ -54,6 +57,28 @@ func TestMistakes(t *testing.T) {
 	}
 	if out := s.must("__complete", "help", "node", "dra"); !strings.Contains(out, "drain\t") {
 		t.Errorf("help completes with %s", out)
+	}
+}
+
+// TestHelpOfThePlugin: on a laptop there is no "this node", and no local manxd that would answer.
+func TestHelpOfThePlugin(t *testing.T) {
+	t.Parallel()
+	plugin := filepath.Join(t.TempDir(), "kubectl-manx")
+	if err := os.Symlink(binary, plugin); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"", "status", "peers", "routes", "drops", "explain", "describe", "node",
+		"node endpoints", "watch", "loglevel", "dump"} {
+		r := shell{t: t}.program(plugin, "", append(strings.Fields(command), "--help")...)
+		own, _, _ := strings.Cut(r.out, "Global Flags:")
+		if command == "" {
+			own, _, _ = strings.Cut(r.out, "\nFlags:")
+		}
+		for _, wrong := range []string{"this node", "local manxd", "local node", "manxctl"} {
+			if r.code != 0 || strings.Contains(own, wrong) {
+				t.Errorf("the help of %q has %q (exit code %d):\n%s", command, wrong, r.code, own)
+			}
+		}
 	}
 }
 

@@ -35,7 +35,8 @@ func (c *cli) peersCommand() *cobra.Command {
 	f.StringVarP(&o.output, "output", "o", "", "table, wide, yaml, json or name")
 	f.BoolVar(&o.noHeaders, "no-headers", false, "tables without the heading")
 	return c.onNodes(cmd, everyNode, func(r nodesRun, cmd *cobra.Command, args []string) (err error) {
-		if o.format, err = table.ParseFormat(o.output, table.Table, table.JSON, table.YAML); err != nil {
+		if o.format, err = table.ParseFormat(o.output, table.Table, table.Wide, table.JSON,
+			table.YAML); err != nil {
 			return usagef("%v", err)
 		}
 		return r.peers(cmd, o, args)
@@ -57,7 +58,7 @@ func (c *cli) getPeersAnywhere(cmd *cobra.Command, o getOptions, names []string)
 	if err := o.forPeers(); err != nil {
 		return err
 	}
-	if _, err := table.ParseFormat(string(o.format), table.Table, table.JSON, table.YAML); err != nil {
+	if _, err := table.ParseFormat(string(o.format), table.Table, table.Wide, table.JSON, table.YAML); err != nil {
 		return usagef("%v", err)
 	}
 	r, err := c.openNodes(flags, everyNode)
@@ -85,6 +86,26 @@ type nodeSession struct {
 		Accepted uint64 `json:"accepted"`
 	} `json:"prefixes"`
 	RequestedBy []string `json:"requestedBy"`
+	LocalAS     uint32   `json:"localAs"`
+	Source      string   `json:"source"`
+	LastError   string   `json:"lastError"`
+	LastErrorBy string   `json:"lastErrorBy"`
+	BFD         *struct {
+		State string `json:"state"`
+	} `json:"bfd"`
+}
+
+// wide returns the further columns of -o wide.
+func (s nodeSession) wide() (cells []string) {
+	bfd := ""
+	if s.BFD != nil {
+		bfd = s.BFD.State
+	}
+	for _, text := range []string{utoa(s.LocalAS), s.State, bfd, s.Source, s.LastErrorBy, s.LastError,
+		strings.Join(s.RequestedBy, ",")} {
+		cells = append(cells, dash(short(text)))
+	}
+	return cells
 }
 
 // name returns the address, and the port if it is not BGP's default.
@@ -183,7 +204,7 @@ func (r nodesRun) peers(cmd *cobra.Command, o getOptions, names []string) error 
 			Nodes []nodePeers `json:"nodes"`
 		}{list})
 	} else {
-		err = r.writeNodePeers(list, !o.noHeaders, time.Now())
+		err = r.writeNodePeers(list, o.format == table.Wide, !o.noHeaders, time.Now())
 	}
 	if err == nil && !healthy {
 		return &exitErr{exitUnhealthy, ""}
@@ -191,21 +212,30 @@ func (r nodesRun) peers(cmd *cobra.Command, o getOptions, names []string) error 
 	return err
 }
 
-func (r nodesRun) writeNodePeers(list []nodePeers, heading bool, now time.Time) error {
-	g := &table.Grid{Heading: []string{"NODE", "PEER", "TYPE", "AS", "PHASE", "SINCE", "FLAPS", "RECEIVED", "ACCEPTED",
-		"REASON"}}
+func (r nodesRun) writeNodePeers(list []nodePeers, wide, heading bool, now time.Time) error {
+	g := &table.Grid{Heading: []string{"NODE", "PEER", "TYPE", "AS", "PHASE", "SINCE", "FLAPS", "RECEIVED", "ACCEPTED"}}
+	if wide {
+		g.Heading = append(g.Heading, "LOCAL-AS", "STATE", "BFD", "SOURCE", "LAST-ERROR-BY", "LAST-ERROR",
+			"REQUESTED-BY")
+	}
+	g.Heading = append(g.Heading, "REASON")
 	for _, n := range list {
 		if n.Error != "" {
-			g.Add(n.Node, "-", "-", "-", "unknown", "-", "-", "-", "-", n.Error)
+			row := slices.Repeat([]string{"-"}, len(g.Heading))
+			row[0], row[4], row[len(row)-1] = n.Node, "unknown", n.Error
+			g.Add(row...)
 		}
 		for _, s := range n.sessions {
 			received, accepted := uint64(0), uint64(0)
 			if s.Prefixes != nil {
 				received, accepted = s.Prefixes.Received, s.Prefixes.Accepted
 			}
-			g.Add(n.Node, short(s.name()), short(s.Type), utoa(s.PeerAS), short(s.Phase), dash(s.age(now)),
-				fmt.Sprint(s.Flaps), fmt.Sprint(received), fmt.Sprint(accepted),
-				short(strings.Join(present(s.Reason, s.Warning), "; ")))
+			row := []string{n.Node, short(s.name()), short(s.Type), utoa(s.PeerAS), short(s.Phase), dash(s.age(now)),
+				fmt.Sprint(s.Flaps), fmt.Sprint(received), fmt.Sprint(accepted)}
+			if wide {
+				row = append(row, s.wide()...)
+			}
+			g.Add(append(row, short(strings.Join(present(s.Reason, s.Warning), "; ")))...)
 		}
 	}
 	if len(g.Rows) == 0 {

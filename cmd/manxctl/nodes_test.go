@@ -208,6 +208,10 @@ func TestNodesOfACluster(t *testing.T) {
 		}
 		row(t, w.kubectl(t, "oncall", "get", "peers", "10.0.0.2"),
 			"n1 10.0.0.2 mesh 64512 Established AGE 1 3 2 routes are exchanged")
+		r = w.kubectl(t, "oncall", "peers", "-o", "wide")
+		row(t, r, "n2 192.0.2.1:1179 global 64513 Failed AGE 0 0 0 64512 Active - - - - BGPPeer/tor-1 connection "+
+			"refused by 192.0.2.1: nothing listens on port 1179")
+		row(t, r, "n5 - - - unknown - - - - - - - - - - - "+absentN5)
 		w.kubectl(t, "oncall", "peers", "--node", "n1", "--down").want(t, 0, "No peers found.\n")
 		if r := w.kubectl(t, "oncall", "peers", "-o", "json", "--node", "n2", "--down"); r.code != 4 ||
 			strings.Count(r.out, `"address"`) != 2 {

@@ -65,7 +65,7 @@ Exit codes: 0 no error and no difference; 1 error; 2 usage; 3 with --against: th
   manxctl plan --node node-1 -f new/ --against current/
   manxctl plan --all-nodes -f new/ --against cluster
   kubectl get bgppeers,nodes,blockaffinities -o yaml | manxctl plan --node node-1 -f -`,
-		Args: noArgs,
+		Args: filesOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.plan(cmd.Context(), o) },
 	}
 	o.files.add(cmd)

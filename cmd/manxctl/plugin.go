@@ -22,6 +22,10 @@ func isPlugin(program string) bool {
 
 var ownName = regexp.MustCompile(`\bmanxctl\b`)
 
+// ofNodes are words of the help for those who are on no node.
+var ofNodes = strings.NewReplacer("this node", "the node", "the local manxd", "the node's manxd", "The local manxd",
+	"The node's manxd", "the local node", "a node")
+
 // asPlugin renames the program in all of its help.
 func asPlugin(root *cobra.Command) {
 	root.Use = pluginFile
@@ -30,10 +34,14 @@ func asPlugin(root *cobra.Command) {
 }
 
 func rename(cmd *cobra.Command) {
-	for _, text := range []*string{&cmd.Short, &cmd.Long, &cmd.Example} {
-		*text = inPlugin(*text)
+	word := inPlugin
+	if cmd.HasParent() { // the flags of the program itself are about this host
+		word = func(text string) string { return ofNodes.Replace(inPlugin(text)) }
 	}
-	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { f.Usage = inPlugin(f.Usage) })
+	for _, text := range []*string{&cmd.Short, &cmd.Long, &cmd.Example} {
+		*text = word(*text)
+	}
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { f.Usage = word(f.Usage) })
 	for _, sub := range cmd.Commands() {
 		rename(sub)
 	}

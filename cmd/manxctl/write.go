@@ -58,7 +58,7 @@ checks the rules that need its other objects, and shows what would be done. Neit
 you have the right to write.`,
 		Example: fmt.Sprintf("  manxctl %s -f pool.yaml\n  manxctl %s -f cluster/ -R\n"+
 			"  cat peers.json | manxctl %s -f -\n  manxctl %s -f cluster/ --dry-run", verb, verb, verb, verb),
-		Args: noArgs,
+		Args: filesOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(f.paths) == 0 {
 				return usagef("%s needs -f FILE, -f FOLDER or -f -", verb)
