@@ -142,16 +142,16 @@ test-k8s-e2e: $(if $(RESUME),,programs image) kubernetes-programs ## Kubernetes'
 	  $(if $(PARALLEL),--parallel $(PARALLEL))
 
 .PHONY: interop
-interop: build ## the matrix of Manx beside routers of other projects; writes the table of docs/bgp.md (root)
+interop: build ## the matrix of Manx beside routers of other projects; writes the table of docs/interoperability.md (root)
 	@$(NEED) iproute2 iputils-ping nftables bird2 frr openbgpd exabgp gobgpd
 	$(GO) test -count=1 -v ./integration/interop -write-table
 
 .PHONY: differences
-differences: ## the differences from calico/node, shown by tests; writes the lists of docs/bgp.md and decision 0003
+differences: ## the differences from calico/node, shown by tests; writes the lists of docs/differences.md and decision 0003
 	$(GO) test -count=1 ./integration/differences -write-differences
 
 .PHONY: graceful
-graceful: ## the cases of graceful restart, shown by tests; writes the tables of docs/bgp.md (root)
+graceful: ## the cases of graceful restart, shown by tests; writes the tables of docs/graceful-restart.md (root)
 	@$(NEED) iproute2 bird2 frr
 	$(GO) test -count=1 -run 'TestGraceful' ./bgp/speaker -write-graceful
 

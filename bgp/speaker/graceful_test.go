@@ -16,9 +16,9 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-var writeGraceful = flag.Bool("write-graceful", false, "write the cases of graceful restart into docs/bgp.md")
+var writeGraceful = flag.Bool("write-graceful", false, "write the cases into docs/graceful-restart.md")
 
-// gracefulCase is a row of the table in docs/bgp.md, with the test that shows it.
+// gracefulCase is a row of the table in docs/graceful-restart.md, with the test that shows it.
 type gracefulCase struct {
 	name    string
 	happens string // to the session, in order
@@ -27,7 +27,7 @@ type gracefulCase struct {
 	run     func(*testing.T)
 }
 
-// gracefulGroup is a table of docs/bgp.md.
+// gracefulGroup is a table of docs/graceful-restart.md.
 type gracefulGroup struct {
 	name, intro string
 	columns     [2]string // of happens and result
@@ -52,7 +52,7 @@ func gracefulGroups() []gracefulGroup {
 	}
 }
 
-// TestGracefulRestart runs the cases of the table in docs/bgp.md.
+// TestGracefulRestart runs the cases of the table in docs/graceful-restart.md.
 func TestGracefulRestart(t *testing.T) {
 	t.Parallel()
 	// Rows mostly wait for timers: more of them run at once than the flag -parallel lets in.
@@ -71,7 +71,7 @@ func TestGracefulRestart(t *testing.T) {
 }
 
 const (
-	gracefulPage = "../../docs/bgp.md"
+	gracefulPage = "../../docs/graceful-restart.md"
 	gracefulHead = "<!-- cases of graceful restart -->\n"
 	gracefulEnd  = "<!-- end of the cases -->\n"
 )
@@ -80,7 +80,7 @@ func gracefulText() string {
 	var b strings.Builder
 	b.WriteString("Written by `make graceful` from `bgp/speaker`, where a test shows each row.\n")
 	for _, g := range gracefulGroups() {
-		fmt.Fprintf(&b, "\n#### %s\n\n", g.name)
+		fmt.Fprintf(&b, "\n### %s\n\n", g.name)
 		if g.intro != "" {
 			b.WriteString(g.intro + "\n")
 		}

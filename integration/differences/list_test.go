@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-var write = flag.Bool("write-differences", false, "write the lists into docs/bgp.md and decision 0003")
+var write = flag.Bool("write-differences", false, "write the lists into docs/differences.md and decision 0003")
 
 // difference is one behaviour of calico/node, as a fact, and that of Manx, as its check shows.
 type difference struct {
@@ -94,7 +94,7 @@ func behaviours() string {
 		"The reasons are in\n" +
 		"[decision 0003](decisions/0003-differences-from-calico-node.md).\n")
 	for _, th := range themes {
-		fmt.Fprintf(&b, "\n### %s\n\n| | calico/node | Manx |\n|---|---|---|\n", th.name)
+		fmt.Fprintf(&b, "\n## %s\n\n| | calico/node | Manx |\n|---|---|---|\n", th.name)
 		for _, d := range th.list {
 			fmt.Fprintf(&b, "| %s | %s | %s |\n", d.name, d.calico, cmp.Or(d.manx, "the same"))
 		}
@@ -105,8 +105,8 @@ func behaviours() string {
 // reasons returns the list for the decision record.
 func reasons() string {
 	var b strings.Builder
-	b.WriteString("Written by `make differences`. docs/bgp.md says of each how the two behave.\n\n| difference | why " +
-		"|\n|---|---|\n")
+	b.WriteString("Written by `make differences`. docs/differences.md says of each how the two behave.\n\n" +
+		"| difference | why |\n|---|---|\n")
 	for _, th := range themes {
 		for _, d := range th.list {
 			same := ""
@@ -122,7 +122,7 @@ func reasons() string {
 // TestListsInTheDocumentation fails when the documentation has other lists; -write-differences corrects them.
 func TestListsInTheDocumentation(t *testing.T) {
 	for file, want := range map[string]string{
-		"../../docs/bgp.md": behaviours(),
+		"../../docs/differences.md":                                 behaviours(),
 		"../../docs/decisions/0003-differences-from-calico-node.md": reasons(),
 	} {
 		b, err := os.ReadFile(file)

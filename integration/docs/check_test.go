@@ -120,7 +120,13 @@ func TestCommands(t *testing.T) {
 
 // The tests that the table names as tests of a command exist.
 func TestNamedTests(t *testing.T) {
-	exist := slices.Concat(testsLike(t, root+"/integration", "."), testsLike(t, root+"/cni", "."))
+	exist := slices.Concat(testsLike(t, root+"/integration", "."), testsLike(t, root+"/cni", "."),
+		testsLike(t, root+"/cmd", "."))
+	for prefix, name := range otherOutputs {
+		if !slices.Contains(exist, name) {
+			t.Errorf("%q: there is no %s", prefix, name)
+		}
+	}
 	for _, w := range testMethods {
 		for _, name := range regexp.MustCompile(`\bTest\w+`).FindAllString(w.reason, -1) {
 			if !slices.Contains(exist, name) {
@@ -226,7 +232,7 @@ func checkTarget(t *testing.T, c command) {
 			t.Errorf("%s: nothing reads %s", c.text, name)
 		}
 		if name == "BENCH" {
-			checkBenchmark(t, command{c.where, "BENCH=" + value, true})
+			checkBenchmark(t, command{where: c.where, text: "BENCH=" + value, whole: true})
 		}
 	}
 }

@@ -24,7 +24,8 @@ type block struct {
 type command struct {
 	where string
 	text  string
-	whole bool // the command is complete: in a sentence it may end before its arguments
+	whole bool   // the command is complete: in a sentence it may end before its arguments
+	shows string // the output that the page shows, if it does
 }
 
 // languages are the permitted languages of blocks. A block without a language would hide its commands from these tests.
@@ -84,16 +85,18 @@ func split(t *testing.T, file string) (blocks []block, sentences []string) {
 func (b block) commands() (list []command) {
 	text := strings.ReplaceAll(b.text, "\\\n", " ")
 	if b.language == "sh" && strings.HasPrefix(strings.TrimSpace(text), "for ") {
-		return []command{{b.where, strings.TrimSpace(text), true}}
+		return []command{{where: b.where, text: strings.TrimSpace(text), whole: true}}
 	}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		prompted, isPrompted := strings.CutPrefix(line, "$ ")
 		switch {
 		case b.language == "console" && isPrompted:
-			list = append(list, command{b.where, prompted, true})
+			list = append(list, command{where: b.where, text: prompted, whole: true})
+		case b.language == "console" && len(list) > 0:
+			list[len(list)-1].shows += line + "\n"
 		case b.language == "sh" && line != "" && !strings.HasPrefix(line, "#"):
-			list = append(list, command{b.where, line, true})
+			list = append(list, command{where: b.where, text: line, whole: true})
 		}
 	}
 	return list
@@ -111,7 +114,7 @@ func inSentences(file string, lines []string) (list []command) {
 		for j, part := range strings.Split(strings.ReplaceAll(line, `\|`, "|"), "`") {
 			if j > 0 {
 				if inside && shown.MatchString(text) {
-					list = append(list, command{fmt.Sprintf("%s:%d", file, i+1), text, false})
+					list = append(list, command{where: fmt.Sprintf("%s:%d", file, i+1), text: text})
 				}
 				inside, text = !inside, ""
 			}
@@ -130,7 +133,8 @@ func inHelp(t *testing.T, manxctl string, words ...string) (list []command) {
 		t.Fatalf("manxctl %s --help: %v\n%s", strings.Join(words, " "), err, out)
 	}
 	for line := range strings.Lines(section(string(out), "Examples:\n")) {
-		list = append(list, command{"manxctl " + strings.Join(words, " ") + " --help", strings.TrimSpace(line), true})
+		list = append(list, command{
+			where: "manxctl " + strings.Join(words, " ") + " --help", text: strings.TrimSpace(line), whole: true})
 	}
 	for line := range strings.Lines(section(string(out), "Available Commands:\n")) {
 		if name := strings.Fields(line)[0]; name != "completion" && name != "help" {

@@ -238,6 +238,9 @@ func (e *example) shell(text string) (string, error) {
 func (e *example) try(t *testing.T, c command) {
 	codes := []int{0}
 	text, _, _ := strings.Cut(c.text, " #")
+	if otherOutput(c) {
+		c.shows = ""
+	}
 	has := func(w string) bool { return slices.Contains(strings.Fields(text), w) }
 	switch {
 	case has("watch") || has("drops") || has("monitor") || has("--live") || has("-w"):
@@ -274,6 +277,9 @@ func (e *example) succeeds(t *testing.T, c command, codes ...int) {
 		}
 		if !slices.Contains(codes, code) {
 			return fmt.Errorf("%s: %s: exit code %d, want %d\n%s", c.where, c.text, code, codes, out)
+		}
+		if missing := missingForms(c.shows, out, e.names.Replace); len(missing) > 0 {
+			return fmt.Errorf("%s: %s: no line has the form of %q\n%s", c.where, c.text, missing, out)
 		}
 		return nil
 	})

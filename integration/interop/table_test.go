@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-var write = flag.Bool("write-table", false, "write the table into docs/bgp.md")
+var write = flag.Bool("write-table", false, "write the table into docs/interoperability.md")
 
 const (
-	document    = "../../docs/bgp.md"
+	document    = "../../docs/interoperability.md"
 	tableHead   = "<!-- interoperability table -->\n"
 	tableEnd    = "<!-- end of the table -->\n"
 	passed      = "yes"
