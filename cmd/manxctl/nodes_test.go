@@ -180,6 +180,26 @@ func TestNodesOfACluster(t *testing.T) {
 		w.kubectl(t, "oncall", "status", "--node", "n9").want(t, 1, "", `no pod of manx-node runs on node "n9"`)
 	})
 
+	t.Run("headings of the pages", func(t *testing.T) {
+		shown := map[string]string{}
+		for _, page := range []string{"quickstart.md", "kubectl-manx.md"} {
+			text, err := os.ReadFile("../../docs/" + page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range regexp.MustCompile(`(?m)^\$ kubectl manx (status|peers)\b.*\n(NODE .*)$`).FindAllStringSubmatch(
+				string(text), -1) {
+				shown[strings.Join(strings.Fields(m[2]), " ")] = m[1]
+			}
+		}
+		if len(shown) != 2 {
+			t.Errorf("the pages show %q, want a heading for each of two commands", shown)
+		}
+		for heading, command := range shown {
+			row(t, w.kubectl(t, "oncall", command), heading)
+		}
+	})
+
 	t.Run("status as data", func(t *testing.T) {
 		r := w.kubectl(t, "oncall", "status", "-o", "json")
 		var data struct {

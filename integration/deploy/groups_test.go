@@ -146,12 +146,12 @@ func (c *cluster) apply() {
 	}
 }
 
-// A fresh cluster gets projectcalico.org/v3, so that documents are applied as they are written; upgrades and
-// uninstalling keep the group and the objects.
+// A fresh cluster gets projectcalico.org/v3, so that documents are applied as they are written, those of the quickstart
+// first; upgrades and uninstalling keep the group and the objects.
 func TestFreshCluster(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
-	c.helm("install", "manx", chart)
+	c.runQuickstart()
 	c.has("installed", groupV3)
 	c.apply()
 	c.read()

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,18 +21,23 @@ var fenced = regexp.MustCompile("(?ms)^```([a-z]+)\n(.*?)^```$")
 func TestQuickstartSwitch(t *testing.T) {
 	page, err := os.ReadFile("../../docs/quickstart.md")
 	must(t, err)
-	var config string
+	var config, status string
 	var objects []string
 	for _, m := range fenced.FindAllStringSubmatch(string(page), -1) {
 		switch {
 		case m[1] == "yaml":
 			objects = append(objects, m[2])
+		case strings.Contains(m[2], "/manxctl node status\n"):
+			_, status, _ = strings.Cut(m[2], "/manxctl node status\n")
 		case strings.Contains(m[2], "route-map from-nodes"):
 			config = m[2]
 		}
 	}
 	if config == "" || len(objects) < 3 {
 		t.Fatalf("the page has this configuration of FRR: %q, and %d blocks of objects", config, len(objects))
+	}
+	if !strings.Contains(status, "| 10.0.1.1 ") {
+		t.Fatalf("the page has this status of a node: %q", status)
 	}
 	bin, missing := lab.Require("ip", frrFolder+"bgpd", "vtysh")
 	if missing != nil {
@@ -84,6 +90,19 @@ func TestQuickstartSwitch(t *testing.T) {
 	}
 	if gr := f.vtysh("show bgp neighbors 10.0.1.11"); !strings.Contains(gr, "Remote GR Mode: Restart") {
 		t.Errorf("graceful restart: %s", gr)
+	}
+	form := func(line string) string {
+		return regexp.MustCompile(`\d+:\d+:\d+`).ReplaceAllString(strings.Join(strings.Fields(line), " "), "TIME")
+	}
+	out, err := n1.Manxctl("node", "status")
+	var rows []string
+	for line := range strings.Lines(out) {
+		rows = append(rows, form(line))
+	}
+	for line := range strings.Lines(status) {
+		if !strings.HasPrefix(line, "+") && !slices.Contains(rows, form(line)) {
+			t.Errorf("the page shows %q, there is (%v)\n%s", line, err, out)
+		}
 	}
 	eventually(t, func() error {
 		want := blocks["10.0.1.12"].String() + " via 10.0.1.12 "
