@@ -118,13 +118,23 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// The tests that the table names as tests of a command exist.
+// The tests that the table names as tests of a command exist, and those that a page names.
 func TestNamedTests(t *testing.T) {
-	exist := slices.Concat(testsLike(t, root+"/integration", "."), testsLike(t, root+"/cni", "."),
-		testsLike(t, root+"/cmd", "."))
+	exist := testsLike(t, root, ".")
 	for prefix, name := range otherOutputs {
 		if !slices.Contains(exist, name) {
 			t.Errorf("%q: there is no %s", prefix, name)
+		}
+	}
+	for _, file := range documents(t) {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(string(text), -1) {
+			if !slices.ContainsFunc(exist, func(have string) bool { return strings.HasPrefix(have, name) }) {
+				t.Errorf("%s: there is no %s", file, name)
+			}
 		}
 	}
 	for _, w := range testMethods {

@@ -23,6 +23,7 @@ var (
 	Portmap   = Program{"portmap", "github.com/containernetworking/plugins/plugins/meta/portmap", "v1.9.1"}
 	Bandwidth = Program{"bandwidth", "github.com/containernetworking/plugins/plugins/meta/bandwidth", "v1.9.1"}
 	Tuning    = Program{"tuning", "github.com/containernetworking/plugins/plugins/meta/tuning", "v1.9.1"}
+	PTP       = Program{"ptp", "github.com/containernetworking/plugins/plugins/main/ptp", "v1.9.1"}
 	SBR       = Program{"sbr", "github.com/containernetworking/plugins/plugins/meta/sbr", "v1.9.1"}
 	Grpcurl   = Program{"grpcurl", "github.com/fullstorydev/grpcurl/cmd/grpcurl", "v1.9.3"}
 )

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,15 +18,30 @@ import (
 	"github.com/manxnet/manx/integration/stock"
 )
 
+// multus is a stand-in for Multus in the folder of plugins: it delegates to the network that manxd configures, as eth0,
+// and to a further one, as net1. Paths: the further network's folder, cnitool.
+const multus = `#!/bin/sh
+verb=$(echo "$CNI_COMMAND" | tr A-Z a-z)
+first() { CNI_IFNAME=eth0 "%[2]s" "$verb" net "$CNI_NETNS"; }
+second() { NETCONFPATH=%[1]s CNI_IFNAME=net1 "%[2]s" "$verb" second "$CNI_NETNS" >/dev/null; }
+case "$verb" in
+add) result=$(first) && second && echo "$result" ;;
+del) second && first ;;
+check) first && second ;;
+esac
+`
+
 // TestChainedPlugins runs plugins of the CNI project behind Manx, as a runtime does: some from the list of calico-node
-// before, one that another program has added since, and all of them after manxd has written a new MTU. The removal
-// gives calico-node's list back, with the added one.
+// before, one that another program has added since, and all of them after manxd has written a new MTU. A stand-in for
+// Multus calls Manx, and a further plugin of the project. The removal gives calico-node's list back, with the added
+// one.
 func TestChainedPlugins(t *testing.T) {
 	l := world.NewLab(t, lab.Spec{Name: world.LabName("h"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	n := l.Nodes[0]
 	conf, bin := filepath.Join(n.Dir, "net.d"), filepath.Join(n.Dir, "bin")
 	must(t, errors.Join(os.Mkdir(conf, 0o755), os.Mkdir(bin, 0o755)))
-	for _, p := range []stock.Program{stock.Portmap, stock.Bandwidth, stock.Tuning, stock.SBR} {
+	for _, p := range []stock.Program{stock.Portmap, stock.Bandwidth, stock.Tuning, stock.SBR, stock.PTP,
+		stock.HostLocal} {
 		path, err := p.Path()
 		if err != nil {
 			t.Skip(err)
@@ -87,6 +103,14 @@ spec:
 
 	cnitool, err := exec.Command("go", "tool", "-n", "cnitool").Output()
 	must(t, err)
+	second, chosen := filepath.Join(n.Dir, "second"), filepath.Join(conf, "00-multus.conf")
+	const multusConf = `{"name": "multus", "cniVersion": "1.0.0", "type": "multus"}`
+	must(t, errors.Join(os.Mkdir(second, 0o755), os.WriteFile(chosen, []byte(multusConf), 0o600),
+		os.WriteFile(filepath.Join(bin, "multus"), fmt.Appendf(nil, multus, second, strings.TrimSpace(string(cnitool))),
+			0o755),
+		os.WriteFile(filepath.Join(second, "second.conflist"), fmt.Appendf(nil, `{"name": "second", "cniVersion": "1.0.0",
+  "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "dataDir": %q, "subnet": "10.99.0.0/24"}}]}`, second),
+			0o600)))
 	pod, other := l.Spec.Name+"-pod", l.Spec.Name+"-other"
 	names := map[string]string{pod: "pod-796582", other: "pod-952174"} // both have the interface caliddf2565c959
 	for name := range names {
@@ -94,7 +118,7 @@ spec:
 		t.Cleanup(func() { _ = namespace.Remove(name) })
 	}
 	run := func(verb, pod string) (string, error) {
-		cmd := namespace.Command(n.Namespace, strings.TrimSpace(string(cnitool)), verb, "net", "/run/netns/"+pod)
+		cmd := namespace.Command(n.Namespace, strings.TrimSpace(string(cnitool)), verb, "multus", "/run/netns/"+pod)
 		cmd.Env = append(os.Environ(), "NETCONFPATH="+conf, "CNI_PATH="+bin,
 			"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+names[pod],
 			`CAP_ARGS={"portMappings": [{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}]}`)
@@ -114,7 +138,11 @@ spec:
 	if !world.ConnectsTCP(t, l.ToRs[0].Namespace, n.IP4, 8081, true) {
 		t.Error("portmap: no connection to the host port")
 	}
-	for command, want := range map[string]string{"ip link show eth0": "mtu 1390 ", "ip rule": "lookup 4711",
+	if !world.ConnectsTCP(t, n.Namespace, netip.MustParseAddr("10.99.0.2"), 80, true) {
+		t.Error("multus: no connection to the address of the second network")
+	}
+	for command, want := range map[string]string{"ip addr show net1": "inet 10.99.0.2",
+		"ip link show eth0": "mtu 1390 ", "ip rule": "lookup 4711",
 		"cat /proc/sys/net/ipv4/conf/eth0/arp_notify": "1"} {
 		out, err := namespace.Command(pod, "sh", "-c", command).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), want) {
@@ -140,6 +168,9 @@ spec:
 	if must(t, err); chain(text) != "1500 calico portmap bandwidth tuning sbr" ||
 		!strings.Contains(out, "restored the network configuration") {
 		t.Errorf("after the removal the list is %s: %s", text, out)
+	}
+	if text, err = os.ReadFile(chosen); err != nil || string(text) != multusConf {
+		t.Errorf("after the removal the file of Multus is %s, %v", text, err)
 	}
 }
 

@@ -102,7 +102,8 @@ spec: {selector: role == 'backend', types: [Ingress], ingress: [
   {action: Allow, protocol: UDP, source: {nets: [10.200.0.0/16]}, destination: {ports: [7001]}}]}
 `
 
-// TestBesideOthers loads the rules of kube-proxy, in both of its modes, and of Docker beside Manx's.
+// TestBesideOthers loads the rules of kube-proxy, in both of its modes, of NodeLocal DNSCache and of Docker beside
+// Manx's.
 func TestBesideOthers(t *testing.T) {
 	if _, missing := lab.Require("iptables-restore"); missing != nil {
 		t.Skip(missing)
@@ -168,6 +169,7 @@ func TestBesideOthers(t *testing.T) {
 		reported(t, n2, flow)
 		untouched(t, foreign())
 	})
+	ok = ok && t.Run("NodeLocal DNSCache beside it", func(t *testing.T) { c.testNodeLocalDNS(t, "friend", load) })
 	ok = ok && t.Run("Docker beside it", func(t *testing.T) {
 		load("iptables-restore", dockerRules, "--noflush")
 		checkProbes(t, []probe{{"Docker drops what is forwarded, although Manx accepts it", friend.Namespace, service,
