@@ -96,7 +96,7 @@ func TestWaitsForCalicoNode(t *testing.T) {
 	}
 	remove("calico-node-here")
 	w.await("readyz after the end of calico-node", func() string { return get("/readyz?verbose") },
-		"[+]bgp", "[+]dataplane: the kernel is kept",
+		"[+]bgp", "[+]dataplane: the kernel has the wanted devices and routes",
 		"[+]policy: the rules are in the kernel")
 	if text := get("/readyz?verbose"); strings.Contains(text, "[-]calico-node") {
 		t.Errorf("readyz: %s", text)

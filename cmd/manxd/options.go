@@ -138,8 +138,8 @@ func (o *options) flags(fs *pflag.FlagSet) {
 		"CALICO_ETCD_PASSWORD", "ETCD_PASSWORD")
 	b.string(&o.etcdPasswordFile, "etcd-password-file", "", "file that holds the password for etcd",
 		"CALICO_ETCD_PASSWORD_FILE", "ETCD_PASSWORD_FILE")
-	b.bool(&o.waitForDatastore, "wait-for-datastore", false, "at start, wait for the datastore instead of giving up",
-		"WAIT_FOR_DATASTORE")
+	b.bool(&o.waitForDatastore, "wait-for-datastore", false, "at start, wait for the datastore instead of "+
+		"ending with an error", "WAIT_FOR_DATASTORE")
 
 	b.string(&o.dataDir, "data-dir", "/var/lib/manx", "folder of the embedded datastore", "MANX_DATA_DIR")
 	b.string(&o.embeddedListen, "embedded-listen", "",
@@ -158,8 +158,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.gobgpListen, gobgpFlag, "127.0.0.1:50051", "ADDRESS:PORT for the stock gobgp command line (version "+
 		"3); empty: off", "MANX_GOBGP_LISTEN")
 	b.string(&o.gobgpUIDs, gobgpUIDsFlag, "", "user IDs, comma separated, that --gobgp-listen serves "+
-		"beside root",
-		"MANX_GOBGP_ALLOW_UIDS")
+		"in addition to root", "MANX_GOBGP_ALLOW_UIDS")
 	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "ADDRESS:PORT of health and metrics; empty: off",
 		"MANX_HTTP_LISTEN")
 	b.control(&o.control)

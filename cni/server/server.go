@@ -113,7 +113,7 @@ func (s *Server) serve(ctx context.Context, c *net.UnixConn) {
 	q := &cni.Request{}
 	_ = c.SetReadDeadline(time.Now().Add(requestTimeout))
 	if err := cni.ReadFrame(c, q); err != nil {
-		s.refuse(c, "the question cannot be read: "+err.Error(), types.ErrDecodingFailure)
+		s.refuse(c, "the request of the CNI plugin cannot be read: "+err.Error(), types.ErrDecodingFailure)
 		return
 	}
 	select {

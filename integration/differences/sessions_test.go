@@ -11,7 +11,7 @@ import (
 var sessions = []difference{
 	{name: "AS of a mesh peer that has none of its own", calico: "the AS of the node that peers with it",
 		manx: "the AS of the cluster",
-		why: "The peer says the cluster's AS in its OPEN; with calico/node's choice the session never comes up when " +
+		why: "The peer's OPEN has the AS of the cluster; with calico/node's choice the session never comes up when " +
 			"the local node has an AS of its own.",
 		check: func(t *testing.T) {
 			hasSessions(t, desiredOn(t, "a", `node a {"bgp":{"ipv4Address":"10.0.0.1/24","asNumber":65001}}`, b,
@@ -143,7 +143,7 @@ var sessions = []difference{
 				t.Errorf("by %s", s.Via)
 			}
 		}},
-	{name: "BGPPeers that differ in `reachableBy` alone", calico: "the gateway of the one that counts, or none",
+	{name: "BGPPeers that differ only in `reachableBy`", calico: "the gateway of the one that counts, or none",
 		manx: "the gateway of the first that has one",
 		why:  "They want the same session.",
 		check: func(t *testing.T) {
@@ -173,9 +173,9 @@ var sessions = []difference{
 				t.Error(d.Global.RouterID)
 			}
 		}},
-	{name: "`CALICO_ROUTER_ID` that is no IPv4 address",
+	{name: "`CALICO_ROUTER_ID` that is not an IPv4 address",
 		calico: "written into BIRD's configuration, which is then invalid", manx: "ignored, and a notice says so",
-		why: "The sessions are worth more than the setting.",
+		why: "One wrong setting should not end all sessions of the node.",
 		check: func(t *testing.T) {
 			d := bgp.Compute(bgp.Input{Reader: world(t, a), Node: "a", RouterID: "ten"})
 			hasText(t, d, `CALICO_ROUTER_ID = "ten" is ignored`)
@@ -183,10 +183,10 @@ var sessions = []difference{
 				t.Error(d.Global.RouterID)
 			}
 		}},
-	{name: "`routeReflectorClusterID` that is no IPv4 address",
+	{name: "`routeReflectorClusterID` that is not an IPv4 address",
 		calico: "written into BIRD's configuration, which is then invalid",
 		manx:   "the node is in no mesh and reflects nothing, and a notice says so",
-		why:    "The other sessions of the node are worth more than the setting.",
+		why:    "One wrong setting should not end all sessions of the node.",
 		check: func(t *testing.T) {
 			d := desiredOn(t, "a", `node a {"bgp":{"ipv4Address":"10.0.0.1/24","routeReflectorClusterID":"x"}}`, b,
 				`peer p {"peerIP":"10.9.9.9","asNumber":64512}`)

@@ -59,7 +59,7 @@ func (v *DataplaneView) Ready() Check {
 	case notForwarding(st.Settings) != "":
 		c.Reason = notForwarding(st.Settings)
 	default:
-		c.OK, c.Reason = true, "the kernel is kept as datastore and BGP want it"
+		c.OK, c.Reason = true, "the kernel has the wanted devices and routes"
 		if n := st.FailedRoutes + st.FailedSettings; n > 0 {
 			c.Reason += fmt.Sprintf(", except for failed ones, which are tried again (%d)", n)
 		}

@@ -27,7 +27,7 @@ func TestDocumentedRoles(t *testing.T) {
 			continue
 		}
 		r := map[string]Role{"read": RoleRead, "admin": RoleAdmin,
-			"on the socket alone": RoleLocal}[strings.TrimSpace(cells[1])]
+			"only on the socket": RoleLocal}[strings.TrimSpace(cells[1])]
 		rows[r] = map[string]bool{}
 		for _, word := range strings.FieldsFunc(cells[2], func(c rune) bool { return strings.ContainsRune(" ,;", c) }) {
 			rows[r][word] = true

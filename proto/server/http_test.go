@@ -91,7 +91,7 @@ func TestReadyzSaysWhatIsMissing(t *testing.T) {
 	want("/readiness", http.StatusOK, "ok\n")
 	want("/readyz?verbose", http.StatusOK, "[+]datastore: in sync at revision 9\n"+
 		"[+]bgp: restart is over, all routes are known\n"+
-		"[+]dataplane: the kernel is kept as datastore and BGP want it\nok\n")
+		"[+]dataplane: the kernel has the wanted devices and routes\nok\n")
 
 	// Neighbours that are down do not make this node unhealthy.
 	r.bgp.set(session("192.0.2.2", bgp.SessionMesh, speaker.PhaseFailed, "Active", "connection refused"))
@@ -101,7 +101,7 @@ func TestReadyzSaysWhatIsMissing(t *testing.T) {
 	want("/readyz", http.StatusServiceUnavailable, "[-]datastore: connection lost, the last state is kept: "+
 		"connection refused\n"+
 		"[+]bgp: restart is over, all routes are known\n"+
-		"[+]dataplane: the kernel is kept as datastore and BGP want it\nnot ready\n")
+		"[+]dataplane: the kernel has the wanted devices and routes\nnot ready\n")
 	want("/liveness", http.StatusOK, "ok\n")
 	if c, _ := get("/"); c != http.StatusNotFound {
 		t.Errorf("/: %d", c)
@@ -134,7 +134,7 @@ func TestLivezFailsWhenAPartHangs(t *testing.T) {
 				t.Errorf("%s: %s: %d\n%swant %d and %s", when, path, w.Code, got, code, body)
 			}
 		}
-		const fine = "[+]dataplane: the kernel is kept as datastore and BGP want it"
+		const fine = "[+]dataplane: the kernel has the wanted devices and routes"
 		want("at first", "/readyz", http.StatusServiceUnavailable, fine+"\n")
 		gate <- struct{}{}
 		for start := time.Now(); time.Since(start) < longestStep-10*time.Second; time.Sleep(10 * time.Second) {
@@ -223,7 +223,7 @@ func TestProbesDuringALongStep(t *testing.T) {
 	}
 	release()
 	eventually(t, func() string {
-		return want("[+]dataplane: the kernel is kept as datastore and BGP want it",
+		return want("[+]dataplane: the kernel has the wanted devices and routes",
 			"[+]policy: the rules are in the kernel, as of revision 9")
 	})
 }
