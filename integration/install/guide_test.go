@@ -1,6 +1,7 @@
 package install
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -29,37 +30,61 @@ func steps(t *testing.T, section string) (blocks []string) {
 	return blocks
 }
 
-// TestByHand follows the user guide on a fresh machine: the daemon first starts with the settings of the host, and
-// everything can be taken away again.
+// TestByHand follows the user guide on a fresh machine, with an etcd of three members that want certificates: the daemon
+// first starts with the settings of the host, which are those of manxd.env without their comment signs. It goes on while
+// each member is away in turn, and everything can be taken away again.
 func TestByHand(t *testing.T) {
 	t.Parallel() // it has a lab of its own
-	_, list := machines(t, "g", "n1")
+	l, list := machines(t, "g", "n1")
 	m := list[0]
+	e := newEtcd(t, l)
 	blocks := steps(t, "### From the sources")
 	if len(blocks) != 2 {
 		t.Fatalf("%d blocks of commands, want those before and after the settings: %q", len(blocks), blocks)
 	}
-	if out, err := m.Run("bash", "-euc", "cd /mnt\n"+blocks[0]); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	run := func(script string) string {
+		t.Helper()
+		out, err := m.Run("bash", "-euc", script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
 	}
+	run("cd /mnt\n" + blocks[0])
 	if out, err := m.Run("sh", "-c", "systemctl is-active manxd || test -e /var/lib/manx/etcd"); err == nil {
 		t.Errorf("manxd has started without its settings: %s", out)
 	}
-	if _, err := m.Run("sh", "-c", "echo NO_DEFAULT_POOLS=true >>/etc/manx/manxd.env"); err != nil {
-		t.Fatal(err)
-	}
+	e.copyTo(t, m)
+	run(`sed -i 's/^#\(ETCD_\|NO_DEFAULT\)/\1/' /etc/manx/manxd.env; eval "$(sed -n 's/^#   //p' /etc/manx/manxd.env)"`)
 	enable, status, _ := strings.Cut(blocks[1], "\n")
-	if out, err := m.Run("bash", "-euc", enable); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	run(enable)
 	if err := lab.Eventually(limit, func() error { _, err := m.Run("bash", "-euc", status); return err }); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := m.Run("manxctl", "get", "ippools"); err != nil || !strings.Contains(out, "No ippools found") {
-		t.Errorf("manxd did not read its settings: %v\n%s", err, out)
+	if out := run("test ! -e /var/lib/manx/etcd && manxctl get ippools"); !strings.Contains(out, "No ippools found") {
+		t.Errorf("manxd did not read its settings: %s", out)
 	}
-	out, err := m.Run("manx-cni", "uninstall")
-	if err != nil || !strings.Contains(out, "removed /opt/cni/bin/calico\n") {
-		t.Errorf("%v\n%s", err, out)
+	before := run("systemctl show -P MainPID manxd")
+	// The switch answers at the first of these addresses alone; one session is enough for `manxctl status`.
+	for i, ip := range []string{l.Nodes[0].Gateway(), memberIPs[0], memberIPs[1]} {
+		e.members[i].Kill()
+		peer := fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: p%d}, spec: {peerIP: %s, "+
+			"asNumber: 65000}}", i, ip)
+		if err := lab.Eventually(limit, func() error {
+			if _, err := m.Run("sh", "-euc", `echo "$1" | manxctl apply -f -`, "sh", peer); err != nil {
+				return err
+			}
+			_, err := m.Run("bash", "-euc", "manxctl status; manxctl get peers "+ip)
+			return err
+		}); err != nil {
+			t.Errorf("while the member %s is away: %v", memberIPs[i], err)
+		}
+		e.start(t, i)
+	}
+	if after := run("systemctl show -P MainPID manxd"); after != before {
+		t.Errorf("manxd was restarted: process %s, then %s", before, after)
+	}
+	if out := run("manx-cni uninstall"); !strings.Contains(out, "removed /opt/cni/bin/calico\n") {
+		t.Error(out)
 	}
 }
