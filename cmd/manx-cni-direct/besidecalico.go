@@ -40,6 +40,31 @@ func calicoFinder(getenv func(string) string) (caliconode.Finder, error) {
 			getenv("MANX_CALICO_NAMESPACES")), kube), nil
 }
 
+// besideError refuses the installation of plugins beside an active calico-node.
+type besideError struct {
+	stay   []string // the plugins
+	active string   // the program
+}
+
+func (e *besideError) Error() string {
+	return fmt.Sprintf("%s: not replaced, and no plugin is installed: calico-node is active on this host (%s), and its "+
+		"pods need its plugins. End it, then run `manx-cni install` again; with MANX_BESIDE_CALICO_NODE=true it replaces "+
+		"them at once", strings.Join(e.stay, ", "), e.active)
+}
+
+// refuseBesideCalicoNode returns a besideError if the installation would replace plugins of another program while the
+// BGP daemon of a calico-node runs on this host. It needs no Kubernetes API.
+func refuseBesideCalicoNode(ctx context.Context, b install.Binaries) error {
+	replaced, err := b.Replaced()
+	if err != nil || len(replaced) == 0 {
+		return err
+	}
+	if active := caliconode.BGPDaemon(ctx); active != "" {
+		return &besideError{replaced, active}
+	}
+	return nil
+}
+
 // waitForCalicoNode returns when plugins can be installed: their installation replaces none of another program, or no
 // calico-node is active on this host. While that is not known it waits, too. It prints each new reason.
 func waitForCalicoNode(ctx context.Context, b install.Binaries, f caliconode.Finder, out io.Writer) error {

@@ -24,6 +24,8 @@ const (
 const installUsage = `manx-cni install copies the CNI plugins into the folders of the container runtime: manx-cni under the names manx-cni,
 calico and calico-ipam, manx-cni-direct, and the plugins of --others if that folder exists. It does not write equal files
 again. manxd writes the network configuration (see its --cni-conf-dir) when the node can serve pods.
+While the BGP daemon of a calico-node runs on this host, no plugin of another program is replaced: nothing is installed,
+and the exit code is 3. MANX_BESIDE_CALICO_NODE=true turns that off.
 
 manx-cni uninstall removes the plugins of manx-cni install and the network configuration of manxd, and restores the
 configuration that was there before, with the plugins that other programs have chained in the list since. It keeps
@@ -52,10 +54,9 @@ func installer(args []string, getenv func(string) string, out io.Writer) error {
 		"names that are not installed [SKIP_CNI_BINARIES]")
 	update := fs.Bool("update", boolean(getenv("UPDATE_CNI_BINARIES"), true),
 		"replace existing plugins that differ [UPDATE_CNI_BINARIES]")
-	wait := fs.Bool("wait-for-calico-node", false, "of install: replace no plugin of another program while a "+
-		"calico-node is active on this host. Its pod is searched in the Kubernetes API with the settings of manxd "+
-		"(KUBECONFIG or those of this pod, NODENAME, CALICO_K8S_NODE_REF, NAMESPACE, MANX_CALICO_NAMESPACES), unless "+
-		"MANX_BESIDE_CALICO_NODE is true")
+	wait := fs.Bool("wait-for-calico-node", false, "of install: wait for the end of the calico-node instead, whose "+
+		"pod is also searched in the Kubernetes API with the settings of manxd (KUBECONFIG or those of this pod, NODENAME, "+
+		"CALICO_K8S_NODE_REF, NAMESPACE, MANX_CALICO_NAMESPACES)")
 	away := fs.Bool("remove", false, "of install: uninstall")
 	if err := fs.Parse(args[1:]); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
@@ -72,12 +73,8 @@ func installer(args []string, getenv func(string) string, out io.Writer) error {
 	}
 	switch command := args[0]; {
 	case command == "install" && !*away:
-		if *wait && !boolean(getenv("MANX_BESIDE_CALICO_NODE"), false) {
-			f, err := calicoFinder(getenv)
-			if err != nil {
-				return err
-			}
-			if err := waitForCalicoNode(context.Background(), b, f, out); err != nil {
+		if !boolean(getenv("MANX_BESIDE_CALICO_NODE"), false) {
+			if err := awaitEndOfCalicoNode(context.Background(), b, *wait, getenv, out); err != nil {
 				return err
 			}
 		}
@@ -91,6 +88,20 @@ func installer(args []string, getenv func(string) string, out io.Writer) error {
 		return nil
 	}
 	return fmt.Errorf("%q is no command: want install, uninstall, -t, -v, or none for a call of CNI", args[0])
+}
+
+// awaitEndOfCalicoNode returns nil if the installation takes no plugin from an active calico-node, after a wait for its
+// end if that is wanted.
+func awaitEndOfCalicoNode(ctx context.Context, b install.Binaries, wait bool, getenv func(string) string,
+	out io.Writer) error {
+	if !wait {
+		return refuseBesideCalicoNode(ctx, b)
+	}
+	f, err := calicoFinder(getenv)
+	if err != nil {
+		return err
+	}
+	return waitForCalicoNode(ctx, b, f, out)
 }
 
 func uninstall(b install.Binaries, conf string, out io.Writer) error {

@@ -50,6 +50,10 @@ func command(p *plugin, args []string) int {
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
+		var beside *besideError
+		if errors.As(err, &beside) {
+			return 3
+		}
 		return 1
 	}
 	return 0

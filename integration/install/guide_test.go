@@ -87,4 +87,33 @@ func TestByHand(t *testing.T) {
 	if out := run("manx-cni uninstall"); !strings.Contains(out, "removed /opt/cni/bin/calico\n") {
 		t.Error(out)
 	}
+	packageBesideCalicoNode(t, m)
+}
+
+// packageBesideCalicoNode runs the script of the package on a machine where a calico-node is active, and after its end.
+// Its pods need its plugins; the plugins that it has left behind are replaced.
+func packageBesideCalicoNode(t *testing.T, m *lab.Machine) {
+	t.Helper()
+	const script = "sh /mnt/deploy/packages/postinstall configure; ls /opt/cni/bin"
+	if _, err := m.Run("sh", "-euc", `echo Calico >/opt/cni/bin/calico; chmod 755 /opt/cni/bin/calico
+echo "protocol device {}" >/tmp/bird.conf
+bird -c /tmp/bird.conf -s /var/run/calico/bird.ctl`); err != nil {
+		t.Fatal(err)
+	}
+	out, err := m.Run("sh", "-euc", script)
+	for _, want := range []string{"/opt/cni/bin/calico: not replaced", "behind /var/run/calico/bird.ctl",
+		"manx: no CNI plugin is installed; when calico-node has ended here: manx-cni install\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("beside calico-node, its output lacks %q: %v\n%s", want, err, out)
+		}
+	}
+	if text, err := m.Run("cat", "/opt/cni/bin/calico"); text != "Calico\n" || strings.Contains(out, "\nmanx-cni") {
+		t.Errorf("Calico's plugin was replaced, or others were installed: %v\n%s", err, out)
+	}
+	if _, err := m.Run("birdc", "-s", "/var/run/calico/bird.ctl", "down"); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := m.Run("sh", "-euc", script); err != nil || !strings.Contains(out, "installed /opt/cni/bin/calico\n") {
+		t.Errorf("after the end of calico-node: %v\n%s", err, out)
+	}
 }
