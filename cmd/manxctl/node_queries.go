@@ -3,6 +3,8 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -19,6 +21,7 @@ type query[M proto.Message] struct {
 	request    func(context.Context, manxv1.ManxClient) (M, error)
 	grid       func(M) *table.Grid
 	none       string        // text for an empty response
+	instead    string        // the command that answers without a daemon
 	limit      time.Duration // how long the daemon may take
 }
 
@@ -40,6 +43,10 @@ func (q query[M]) command(c *cli) *cobra.Command {
 					answer, err = q.request(ctx, m)
 					return err
 				})
+			var noDaemon *noDaemonError
+			if q.instead != "" && errors.As(err, &noDaemon) {
+				return fmt.Errorf("%w; without a daemon: %s", err, q.instead)
+			}
 			if err != nil {
 				return err
 			}
@@ -66,7 +73,7 @@ func (c *cli) nodeAddressesCommand() *cobra.Command {
 		request: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListAddressesResponse, error) {
 			return m.ListAddresses(ctx, &manxv1.ListAddressesRequest{})
 		},
-		grid: addressGrid, none: "No addresses found.",
+		grid: addressGrid, none: "No addresses found.", instead: "manxd config addresses",
 	}.command(c)
 }
 

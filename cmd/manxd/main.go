@@ -64,7 +64,7 @@ Every setting is a flag or the environment variable in brackets behind it.`,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			used, err := fromEnvironment(cmd.Flags(), os.Getenv)
-			o.settings = settingsOf(cmd.Flags(), used)
+			o.settings = settingsOf(cmd.Flags(), used, envFile{})
 			return usage(err)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -76,23 +76,14 @@ Every setting is a flag or the environment variable in brackets behind it.`,
 	}
 	o.flags(root.PersistentFlags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	config := &cobra.Command{Use: "config", Short: "Show the settings"}
-	config.AddCommand(&cobra.Command{
-		Use:   "explain",
-		Short: "Print every setting with its value and its source",
-		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			explain(o.settings)
-			return usage(o.check())
-		},
-	})
-	root.AddCommand(config, cleanupCommand(&o), clientCertificateCommand(&o), controllersCommand(&o), &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		Run: func(*cobra.Command, []string) {
-			fmt.Printf("manxd %s (%s)\n", version, commit)
-		},
-	})
+	root.AddCommand(configCommand(&o), cleanupCommand(&o), clientCertificateCommand(&o), controllersCommand(&o),
+		&cobra.Command{
+			Use:   "version",
+			Short: "Print the version",
+			Args:  cobra.NoArgs,
+			Run: func(*cobra.Command, []string) {
+				fmt.Printf("manxd %s (%s)\n", version, commit)
+			},
+		})
 	return root
 }

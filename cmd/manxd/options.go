@@ -360,8 +360,7 @@ func (o *options) check() error {
 	switch o.datastore {
 	case "embedded":
 		if o.etcdEndpoints != "" {
-			return fmt.Errorf("--etcd-endpoints=%s does not go with --datastore=embedded: either is enough",
-				o.etcdEndpoints)
+			return errors.New("--etcd-endpoints does not go with --datastore=embedded: either is enough")
 		}
 	case "etcdv3":
 		if o.etcdEndpoints == "" {

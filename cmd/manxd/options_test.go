@@ -11,7 +11,9 @@ import (
 func TestSettingsWithoutPasswords(t *testing.T) {
 	fs := pflag.NewFlagSet("manxd", pflag.ContinueOnError)
 	(&options{}).flags(fs)
-	if err := fs.Parse([]string{"--etcd-password=hunter2", "--etcd-endpoints=http://a:1,https://root:hunter2@b:2",
+	if err := fs.Parse([]string{"--etcd-password=hunter2",
+		"--etcd-endpoints=http://a:1,https://root:@hunter2',hunter2@b:2",
+		"--k8s-api-endpoint=root:hunter2@hunter2@c:6443",
 		"--etcd-password-file=/etc/pw"}); err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +24,7 @@ func TestSettingsWithoutPasswords(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := map[string]string{}
-	for _, s := range settingsOf(fs, used) {
+	for _, s := range settingsOf(fs, used, envFile{}) {
 		found[s.Name] = s.Value + " by " + s.Source
 		if strings.Contains(s.Value, "hunter2") {
 			t.Errorf("%+v", s)
@@ -30,8 +32,9 @@ func TestSettingsWithoutPasswords(t *testing.T) {
 	}
 	for name, want := range map[string]string{"etcd-password": "(set) by flag",
 		"node-name":      "n1 by environment NODENAME",
-		"etcd-endpoints": "http://a:1,https://(set)@b:2 by flag", "etcd-password-file": "/etc/pw by flag",
-		"log-level": "info by default"} {
+		"etcd-endpoints": "http://a:1,https://(hidden)@b:2 by flag", "etcd-password-file": "/etc/pw by flag",
+		"k8s-api-endpoint": "(hidden)@c:6443 by flag",
+		"log-level":        "info by default"} {
 		if found[name] != want {
 			t.Errorf("%s is %q, want %q", name, found[name], want)
 		}

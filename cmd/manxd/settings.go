@@ -3,17 +3,17 @@ package main
 import (
 	"fmt"
 	"os"
-	"regexp"
 	"strings"
 
 	"github.com/spf13/pflag"
 
+	"github.com/manxnet/manx/datastore/userinfo"
 	"github.com/manxnet/manx/proto/server"
 )
 
 // settingsOf lists every setting with its value and its source; used has the variables that set flags. Passwords are
-// "(set)", also in URLs.
-func settingsOf(fs *pflag.FlagSet, used map[string]string) (list []server.Setting) {
+// "(set)", and "(hidden)" in endpoints.
+func settingsOf(fs *pflag.FlagSet, used map[string]string, file envFile) (list []server.Setting) {
 	fs.VisitAll(func(f *pflag.Flag) {
 		envs, ok := f.Annotations[envAnnotation]
 		if !ok {
@@ -23,9 +23,9 @@ func settingsOf(fs *pflag.FlagSet, used map[string]string) (list []server.Settin
 		if f.Changed {
 			source = "flag"
 		} else if env := used[f.Name]; env != "" {
-			source = "environment " + env
+			source = file.source(env)
 		}
-		value := userinfo.ReplaceAllString(f.Value.String(), "://(set)@")
+		value := string(userinfo.Hide([]byte(f.Value.String())))
 		if strings.Contains(f.Name, "password") && !strings.HasSuffix(f.Name, "-dir") &&
 			!strings.HasSuffix(f.Name, "-file") && value != "" {
 			value = "(set)"
@@ -34,9 +34,6 @@ func settingsOf(fs *pflag.FlagSet, used map[string]string) (list []server.Settin
 	})
 	return list
 }
-
-// userinfo is what a URL has before the host.
-var userinfo = regexp.MustCompile(`://[^/\s,@]+@`)
 
 // explain prints every setting, its value and its source.
 func explain(settings []server.Setting) {

@@ -195,6 +195,32 @@ func (r *registrar) fill(ctx context.Context, n *model.Node) (candidates []Candi
 	if n.Spec.BGP != nil {
 		bgp = *n.Spec.BGP
 	}
+	candidates, warnings, err = r.fillAddresses(ctx, &bgp)
+	if err != nil {
+		return candidates, warnings, err
+	}
+	as, err := r.config.asNumber()
+	if err != nil {
+		return candidates, warnings, err
+	}
+	if as != nil {
+		bgp.ASNumber = as
+	}
+	n.Spec.BGP = &bgp
+	if r.config.K8sNodeRef != "" {
+		n.Spec.OrchRefs = withKubernetesRef(n.Spec.OrchRefs, r.config.K8sNodeRef)
+	}
+	interfaces, err := r.host.Interfaces()
+	if err != nil {
+		return candidates, warnings, err
+	}
+	n.Spec.Interfaces = nodeInterfaces(&r.config, interfaces)
+	return candidates, warnings, nil
+}
+
+// fillAddresses sets the addresses. There must be one.
+func (r *registrar) fillAddresses(ctx context.Context, bgp *model.NodeBGPSpec) (candidates []Candidate,
+	warnings []string, err error) {
 	for _, f := range []struct {
 		family Family
 		field  *string
@@ -214,23 +240,15 @@ func (r *registrar) fill(ctx context.Context, n *model.Node) (candidates []Candi
 			errors.New(strings.Join(append([]string{"the node has neither an IPv4 nor an IPv6 address: set IP or IP6"},
 				warnings...), "; "))
 	}
-	as, err := r.config.asNumber()
-	if err != nil {
-		return candidates, warnings, err
-	}
-	if as != nil {
-		bgp.ASNumber = as
-	}
-	n.Spec.BGP = &bgp
-	if r.config.K8sNodeRef != "" {
-		n.Spec.OrchRefs = withKubernetesRef(n.Spec.OrchRefs, r.config.K8sNodeRef)
-	}
-	interfaces, err := r.host.Interfaces()
-	if err != nil {
-		return candidates, warnings, err
-	}
-	n.Spec.Interfaces = nodeInterfaces(&r.config, interfaces)
 	return candidates, warnings, nil
+}
+
+// Candidates returns every address of the host, IPv4 first, with the reason why Register would choose it or not, if the
+// Node had no address yet. An error reports that none would be chosen, or not the required one.
+func Candidates(ctx context.Context, c Config, host HostAddresses) ([]Candidate, error) {
+	r := registrar{config: c, host: host}
+	candidates, _, err := r.fillAddresses(ctx, &model.NodeBGPSpec{})
+	return candidates, err
 }
 
 func withKubernetesRef(refs []model.OrchRef, name string) []model.OrchRef {

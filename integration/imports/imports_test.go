@@ -20,6 +20,7 @@ var allowed = []struct {
 }{
 	{"datastore/selector", nil},
 	{"datastore/safefile", nil},
+	{"datastore/userinfo", nil},
 	{"datastore/model", nil},
 	{"datastore/document", []string{"datastore/model"}},
 	{"datastore/felixconfig", []string{"datastore/model", "datastore/selector"}},

@@ -56,6 +56,7 @@ func TestByHand(t *testing.T) {
 	}
 	e.copyTo(t, m)
 	run(`sed -i 's/^#\(ETCD_\|NO_DEFAULT\)/\1/' /etc/manx/manxd.env; eval "$(sed -n 's/^#   //p' /etc/manx/manxd.env)"`)
+	beforeTheStart(t, m, l.Nodes[0].IP4.String())
 	enable, status, _ := strings.Cut(blocks[1], "\n")
 	run(enable)
 	if err := lab.Eventually(limit, func() error { _, err := m.Run("bash", "-euc", status); return err }); err != nil {
@@ -88,6 +89,25 @@ func TestByHand(t *testing.T) {
 		t.Error(out)
 	}
 	packageBesideCalicoNode(t, m)
+}
+
+// beforeTheStart looks at the settings and at the address that the node will have.
+func beforeTheStart(t *testing.T, m *lab.Machine, address string) {
+	t.Helper()
+	for _, c := range []struct{ command, want string }{
+		{"manxd config explain", `etcd-endpoints +"https://10\.0\.0\.5:2379,\S+" +manxd\.env ETCD_ENDPOINTS `},
+		{"manxd config explain", `no-default-pools +"true" +manxd\.env NO_DEFAULT_POOLS `},
+		{"NO_DEFAULT_POOLS=false manxd config explain --env-file=", `no-default-pools +"false" +environment NO_DEFAULT`},
+		{"manxd config addresses", address + `/24 +eth0 +first-found +\* +chosen: first address on the interface`},
+		{"manxctl node addresses || true", "manxd cannot be reached at .*; without a daemon: manxd config addresses\n"},
+		{"setpriv --reuid=65534 --clear-groups manxd config explain || true",
+			"manxd.env: permission denied: run the command as root, or with --env-file=\n"},
+	} {
+		out, err := m.Run("bash", "-euc", c.command)
+		if err != nil || !regexp.MustCompile(c.want).MatchString(out) {
+			t.Errorf("%s: want %s: %v\n%s", c.command, c.want, err, out)
+		}
+	}
 }
 
 // packageBesideCalicoNode runs the script of the package on a machine where a calico-node is active, and after its end.

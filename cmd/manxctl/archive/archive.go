@@ -3,14 +3,16 @@ package archive
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"regexp"
 	"time"
+
+	"github.com/manxnet/manx/datastore/userinfo"
 )
 
 // mostBytes bounds a file of an archive.
@@ -34,7 +36,7 @@ func New(w io.Writer, folder string, now time.Time) *Archive {
 // Add adds a text, without what looks like a user and a password before a host. Of a longer one than mostBytes the rest
 // is left out.
 func (a *Archive) Add(name string, text []byte) {
-	a.AddRaw(name, userinfo.ReplaceAll(cut(text), []byte("${1}(hidden)@")))
+	a.AddRaw(name, userinfo.Hide(cut(text, mostBytes)))
 }
 
 // AddRaw adds a file as it is.
@@ -54,17 +56,16 @@ func (a *Archive) Close() error {
 	return errors.Join(a.err, a.tar.Close(), a.gzip.Close())
 }
 
-// userinfo is what a URL has before the host, and USER:PASSWORD@ without a URL.
-var userinfo = regexp.MustCompile(`(://)[^/\s"'@]+@|[^/\s"'@:]+:[^/\s"'@]+@`)
-
 // leftOut is the end of a text that is too long.
 const leftOut = "\n... the rest is left out: it is too long\n"
 
-func cut(text []byte) []byte {
-	if len(text) <= mostBytes {
+// cut shortens a text, between words: half of a password before a host would not be known as one.
+func cut(text []byte, most int) []byte {
+	if len(text) <= most {
 		return text
 	}
-	return append(text[:mostBytes:mostBytes], leftOut...)
+	end := bytes.LastIndexAny(text[:most], " \t\n") + 1
+	return append(text[:end:end], leftOut...)
 }
 
 // Bounded is the begin of an output, which may be longer than mostBytes.

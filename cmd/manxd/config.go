@@ -1,0 +1,91 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/node"
+)
+
+// configCommand shows the settings, and what they lead to, before manxd starts with them.
+func configCommand(o *options) *cobra.Command {
+	var path string
+	var file envFile
+	var used map[string]string
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Show the settings",
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if file, err = readEnvFile(path); err != nil {
+				return err
+			}
+			used, err = fromEnvironment(cmd.Flags(), file.get)
+			return usage(err)
+		},
+	}
+	cmd.PersistentFlags().StringVar(&path, "env-file", unitSettings, "settings of the systemd unit, which take the place "+
+		"of the environment's; a missing file has none; empty: the environment alone")
+	cmd.AddCommand(&cobra.Command{
+		Use:   "explain",
+		Short: "Print every setting with its value and its source",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			explain(settingsOf(cmd.Flags(), used, file))
+			return usage(o.check())
+		},
+	}, &cobra.Command{
+		Use:   "addresses",
+		Short: "Print every address of this host, with the reason why it would become the node's or not",
+		Long: `Print every address of this host, with the reason why it would become the node's or not.
+
+The command needs no daemon and no datastore. It does not know a Node that is stored: without IP, manxd keeps the
+address that the Node has. While manxd runs, "manxctl node addresses" shows its choice.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return usage(err)
+			}
+			return o.printAddresses(cmd.Context(), os.Stdout)
+		},
+	})
+	return cmd
+}
+
+// printAddresses prints the candidates. The error explains why none would be chosen.
+func (o *options) printAddresses(ctx context.Context, out io.Writer) error {
+	config := o.nodeConfig()
+	if o.detectsFromKubernetes() {
+		kube, err := o.kubernetesAPI(zap.NewNop())
+		if err != nil {
+			return err
+		}
+		name, _, err := node.Name(o.nameSources())
+		if kube != nil && err == nil {
+			config.Kubernetes, err = kubernetesAddress(kube, cmp.Or(o.k8sNodeRef, name))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	candidates, err := node.Candidates(ctx, config, node.System{})
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "FAMILY\tADDRESS\tINTERFACE\tMETHOD\tCHOSEN\tREASON")
+	for _, c := range candidates {
+		chosen := ""
+		if c.Chosen {
+			chosen = "*"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", c.Family, c.Address, c.Interface, c.Method, chosen, c.Reason)
+	}
+	if flushErr := w.Flush(); flushErr != nil {
+		return flushErr
+	}
+	return err
+}
