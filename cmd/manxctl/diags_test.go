@@ -128,5 +128,8 @@ func TestDiagsFile(t *testing.T) {
 	if _, err := os.Lstat(target); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the target of the link: %v", err)
 	}
+	if r := s.program("sh", "", "-c", binary+" diags -o - --socket=/nowhere/manxd.sock >/dev/null"); r.code != 0 {
+		t.Errorf("to /dev/null, which is no terminal: exit code %d\n%s", r.code, r.err)
+	}
 	s.runWithDaemon("diags").want(t, 2, "", "name the file to write with -o FILE.tar.gz")
 }

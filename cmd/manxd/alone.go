@@ -14,8 +14,9 @@ import (
 
 func controllersCommand(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use:   "controllers",
-		Short: "Run the controllers of the cluster alone, without a node",
+		Use:         "controllers",
+		Annotations: map[string]string{logsAnnotation: "yes"},
+		Short:       "Run the controllers of the cluster alone, without a node",
 		Long: `controllers takes part in the election of the controllers, and runs them while it leads, as manxd itself does unless
 --controllers is off. It changes nothing on this host, needs no privileges and runs beside manxd: give it another
 --run-dir and another port of --http-listen. --node-name is its name in the election, and must be unique.`,

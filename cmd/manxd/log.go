@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/term"
 )
 
 // newLogLines counts the lines of the log.
@@ -29,16 +30,10 @@ func newLogger(level, format string, lines *prometheus.CounterVec) (*zap.Logger,
 	if err != nil {
 		return nil, at, fmt.Errorf("--log-level=%s: want debug, info, warn or error", level)
 	}
-	if format == "" {
-		format = "json"
-		if st, err := os.Stderr.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
-			format = "text"
-		}
-	}
 	enc := zap.NewProductionEncoderConfig()
 	enc.TimeKey, enc.EncodeTime = "time", zapcore.ISO8601TimeEncoder
 	encoder := zapcore.NewJSONEncoder(enc)
-	if format == "text" {
+	if logFormat(format) == "text" {
 		enc.EncodeLevel = zapcore.CapitalLevelEncoder
 		encoder = zapcore.NewConsoleEncoder(enc)
 	}
@@ -47,4 +42,15 @@ func newLogger(level, format string, lines *prometheus.CounterVec) (*zap.Logger,
 		return nil
 	})
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), at), count), at, nil
+}
+
+// logFormat returns the format of the log for a setting: without one text on a terminal, else JSON.
+func logFormat(setting string) string {
+	if setting != "" {
+		return setting
+	}
+	if term.IsTerminal(int(os.Stderr.Fd())) { // its mode is not enough: /dev/null is a character device, too
+		return "text"
+	}
+	return "json"
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -32,6 +33,20 @@ manx_log_lines_total{level="warn"} 1
 `
 	if err := testutil.CollectAndCompare(lines, strings.NewReader(want)); err != nil {
 		t.Error(err)
+	}
+}
+
+// /dev/null is a character device and no terminal.
+func TestLogFormatWithoutATerminal(t *testing.T) {
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stderr := os.Stderr
+	defer func() { os.Stderr = stderr; _ = null.Close() }()
+	os.Stderr = null
+	if got := logFormat(""); got != "json" {
+		t.Errorf("the format is %q", got)
 	}
 }
 

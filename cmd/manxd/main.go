@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
 )
 
 // Set by the linker.
@@ -24,8 +25,8 @@ func main() {
 	runtime.MemProfileRate = 0 // nothing reads the profile of allocations, whose records take 1.5 MB
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := rootCommand().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "manxd:", err)
+	if cmd, err := rootCommand().ExecuteContextC(ctx); err != nil {
+		printError(cmd, err)
 		var wrong *usageError
 		if errors.As(err, &wrong) {
 			os.Exit(2)
@@ -36,6 +37,20 @@ func main() {
 	// routes until the next start (RFC 4724).
 	os.Exit(0)
 }
+
+// printError prints the error with which the process ends. Those of a process that logs JSON are a line of its log.
+func printError(cmd *cobra.Command, err error) {
+	if cmd.Annotations[logsAnnotation] != "" && logFormat(cmd.Flag(logFormatFlag).Value.String()) == "json" {
+		if log, _, logErr := newLogger("info", "json", newLogLines()); logErr == nil {
+			log.Error("manxd ends", zap.Error(err))
+			return
+		}
+	}
+	fmt.Fprintln(os.Stderr, "manxd:", err)
+}
+
+// logsAnnotation marks the commands that run until they are ended, and log.
+const logsAnnotation = "logs"
 
 // usageError is an invalid setting, for which a restart is useless. The exit code is 2.
 type usageError struct{ error }
@@ -52,8 +67,9 @@ func usage(err error) error {
 func rootCommand() *cobra.Command {
 	var o options
 	root := &cobra.Command{
-		Use:   "manxd",
-		Short: "Calico-compatible node networking in one process, without BIRD",
+		Use:         "manxd",
+		Annotations: map[string]string{logsAnnotation: "yes"},
+		Short:       "Calico-compatible node networking in one process, without BIRD",
 		Long: `manxd registers this host in the Calico datastore, runs its BGP sessions, programs its routes and the
 IPIP device, enforces policy, and serves the CNI plugin. When it ends, it leaves routes and rules in the kernel.
 

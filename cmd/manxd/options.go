@@ -108,7 +108,10 @@ type poolOptions struct {
 	disableBGPExport string
 }
 
-const envAnnotation = "env"
+const (
+	envAnnotation = "env"
+	logFormatFlag = "log-format"
+)
 
 // flags defines all flags on a set, with their environment variables.
 func (o *options) flags(fs *pflag.FlagSet) {
@@ -182,7 +185,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 			"FelixConfiguration, else "+felixconfig.DefaultInterfacePrefix, "FELIX_INTERFACEPREFIX")
 	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL",
 		"CALICO_STARTUP_LOGLEVEL")
-	b.string(&o.logFormat, "log-format", "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")
+	b.string(&o.logFormat, logFormatFlag, "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")
 	b.string(&o.passwordDir, "bgp-password-dir", "", "folder of BGP passwords: DIR/SECRET/KEY, as Kubernetes "+
 		"mounts secrets", "MANX_BGP_PASSWORD_DIR")
 

@@ -10,6 +10,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // Config configures access to etcd. All Calico data is below /calico/; no other prefix is supported.
@@ -176,7 +178,7 @@ func (c Config) password() (string, error) {
 	}
 	f, err := os.Open(c.PasswordFile)
 	if err != nil {
-		return "", fmt.Errorf("etcd password file: %w", err)
+		return "", fmt.Errorf("etcd password file: %w", safefile.Refused(err))
 	}
 	defer f.Close()
 	content, err := io.ReadAll(io.LimitReader(f, maxPassword+1))
@@ -229,7 +231,7 @@ const expiryNotice = 30 * 24 * time.Hour
 func ReadCA(file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("etcd CA certificate file: %w", err)
+		return nil, fmt.Errorf("etcd CA certificate file: %w", safefile.Refused(err))
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
@@ -242,7 +244,7 @@ func ReadCA(file string) (*x509.CertPool, error) {
 func ReadKeyPair(certFile, keyFile string) (tls.Certificate, error) {
 	for what, file := range map[string]string{"certificate": certFile, "key": keyFile} {
 		if _, err := os.ReadFile(file); err != nil {
-			return tls.Certificate{}, fmt.Errorf("etcd %s file: %w", what, err)
+			return tls.Certificate{}, fmt.Errorf("etcd %s file: %w", what, safefile.Refused(err))
 		}
 	}
 	cert, err := tls.LoadX509KeyPair(certFile, keyFile)

@@ -21,3 +21,6 @@ func (*Dir) Close() error { return nil }
 
 // Replace replaces a file, on Linux.
 func Replace(string, []byte, fs.FileMode) error { return errNotLinux }
+
+// Refused explains a missing permission, on Linux.
+func Refused(err error) error { return err }

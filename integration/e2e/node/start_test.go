@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -141,12 +142,17 @@ func TestRefusesToStart(t *testing.T) {
 			if world.ExitCode(err) != x.code {
 				t.Errorf("ended with %v, want exit code %d", err, x.code)
 			}
-			last := world.Tail(stderr.String(), 1)
-			world.Contains(t, "the last line", last, append(x.texts, "manxd: ")...)
+			// It is a line of the log, like those before it.
+			var last struct{ Level, Msg, Error string }
+			line := world.Tail(stderr.String(), 1)
+			if err := json.Unmarshal([]byte(line), &last); err != nil || last.Level != "error" || last.Msg != "manxd ends" {
+				t.Errorf("the last line is %q: %v", line, err)
+			}
+			world.Contains(t, "the last line", last.Error, x.texts...)
 			if strings.Contains(stderr.String(), "panic") {
 				t.Error(stderr.String())
 			}
-			t.Log(last)
+			t.Log(last.Error)
 		})
 	}
 }
