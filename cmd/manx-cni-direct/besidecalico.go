@@ -47,9 +47,9 @@ type besideError struct {
 }
 
 func (e *besideError) Error() string {
-	return fmt.Sprintf("%s: not replaced, and no plugin is installed: calico-node is active on this host (%s), and its "+
-		"pods need its plugins. End it, then run `manx-cni install` again; with MANX_BESIDE_CALICO_NODE=true it replaces "+
-		"them at once", strings.Join(e.stay, ", "), e.active)
+	return fmt.Sprintf("%s: not replaced, and no plugin is installed: calico-node is active on this host (%s), and "+
+		"its pods need its plugins. End it, then run `manx-cni install` again; with MANX_BESIDE_CALICO_NODE=true it "+
+		"replaces them at once", strings.Join(e.stay, ", "), e.active)
 }
 
 // refuseBesideCalicoNode returns a besideError if the installation would replace plugins of another program while the

@@ -55,8 +55,8 @@ func installer(args []string, getenv func(string) string, out io.Writer) error {
 	update := fs.Bool("update", boolean(getenv("UPDATE_CNI_BINARIES"), true),
 		"replace existing plugins that differ [UPDATE_CNI_BINARIES]")
 	wait := fs.Bool("wait-for-calico-node", false, "of install: wait for the end of the calico-node instead, whose "+
-		"pod is also searched in the Kubernetes API with the settings of manxd (KUBECONFIG or those of this pod, NODENAME, "+
-		"CALICO_K8S_NODE_REF, NAMESPACE, MANX_CALICO_NAMESPACES)")
+		"pod is also searched in the Kubernetes API with the settings of manxd (KUBECONFIG or those of this pod, "+
+		"NODENAME, CALICO_K8S_NODE_REF, NAMESPACE, MANX_CALICO_NAMESPACES)")
 	away := fs.Bool("remove", false, "of install: uninstall")
 	if err := fs.Parse(args[1:]); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {

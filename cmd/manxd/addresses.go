@@ -16,16 +16,16 @@ import (
 // addresses detects the addresses of this node repeatedly, as configured.
 type addresses struct {
 	*joined
-	candidates atomic.Pointer[[]node.Candidate]
-	last       string // as text
+	result atomic.Pointer[node.Result]
+	last   string // addresses as text
 }
 
 func newAddresses(j *joined) *addresses {
 	a := &addresses{joined: j}
-	a.candidates.Store(&j.registered.Candidates)
+	a.result.Store(&j.registered)
 	a.last = addressesText(j.registered.Node)
 	j.control.Node.Show(server.NodeSource{
-		Addresses: func() []server.AddressCandidate { return shown(*a.candidates.Load()) },
+		Addresses: func() []server.AddressCandidate { return shown(a.result.Load().Candidates) },
 	})
 	return a
 }
@@ -39,9 +39,17 @@ func (a *addresses) Run(ctx context.Context) error {
 	return nil
 }
 
+// Notices implements server.Noticer: what registration and detection warned of last, such as a failed detection.
+func (a *addresses) Notices() (list []server.Notice) {
+	for _, text := range a.result.Load().Warnings {
+		list = append(list, server.Notice{Topic: "node", Subject: a.name, Text: text})
+	}
+	return list
+}
+
 // changed applies a new result.
 func (a *addresses) changed(r node.Result) {
-	a.candidates.Store(&r.Candidates)
+	a.result.Store(&r)
 	was := a.last
 	if a.last = addressesText(r.Node); a.last != was {
 		a.events.Warn(kubenode.AddressChanged, fmt.Sprintf("the addresses of this node are now %s; they were %s",

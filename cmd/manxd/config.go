@@ -30,8 +30,8 @@ func configCommand(o *options) *cobra.Command {
 			return usage(err)
 		},
 	}
-	cmd.PersistentFlags().StringVar(&path, "env-file", unitSettings, "settings of the systemd unit, which take the place "+
-		"of the environment's; a missing file has none; empty: the environment alone")
+	cmd.PersistentFlags().StringVar(&path, "env-file", unitSettings, "settings of the systemd unit, which take the "+
+		"place of the environment's; a missing file has none; empty: the environment alone")
 	cmd.AddCommand(&cobra.Command{
 		Use:   "explain",
 		Short: "Print every setting with its value and its source",
@@ -48,18 +48,16 @@ func configCommand(o *options) *cobra.Command {
 The command needs no daemon and no datastore. It does not know a Node that is stored: without IP, manxd keeps the
 address that the Node has. While manxd runs, "manxctl node addresses" shows its choice.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return usage(err)
-			}
-			return o.printAddresses(cmd.Context(), os.Stdout)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.printAddresses(cmd.Context(), os.Stdout) },
 	})
 	return cmd
 }
 
 // printAddresses prints the candidates. The error explains why none would be chosen.
 func (o *options) printAddresses(ctx context.Context, out io.Writer) error {
+	if err := o.check(); err != nil {
+		return usage(err)
+	}
 	config := o.nodeConfig()
 	if o.detectsFromKubernetes() {
 		kube, err := o.kubernetesAPI(zap.NewNop())

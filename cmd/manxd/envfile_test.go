@@ -7,7 +7,8 @@ import (
 )
 
 func TestEnvFile(t *testing.T) {
-	got, err := parseEnvFile("# A=1\n; B=2\n\n  IP = 10.0.0.1 \nEMPTY=\nQ=\"a # b\"\nS='{\"a\": 1}'\nJ={\"a\": \"b=c\"}\nIP=10.0.0.2")
+	got, err := parseEnvFile("# A=1\n; B=2\n\n  IP = 10.0.0.1 \nEMPTY=\n" +
+		"Q=\"a # b\"\nS='{\"a\": 1}'\nJ={\"a\": \"b=c\"}\nIP=10.0.0.2")
 	want := map[string]string{"IP": "10.0.0.2", "EMPTY": "", "Q": "a # b", "S": `{"a": 1}`, "J": `{"a": "b=c"}`}
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("%q, %v", got, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/node"
+	"github.com/manxnet/manx/proto/server"
 )
 
 // registration registers this host again when its Node was deleted, or created again by another program.
@@ -21,6 +22,15 @@ func newRegistration(j *joined) registration { return registration{j} }
 
 func (r registration) Name() string        { return "registration" }
 func (r registration) Kinds() []model.Kind { return []model.Kind{model.KindNode} }
+
+// Notices implements server.Noticer: an AS number of the Node that the next start replaces.
+func (r registration) Notices() []server.Notice {
+	n := model.Get[model.Node](r.tables.Snapshot(), model.ResourceKey(model.KindNode, r.name))
+	if text := r.config.ReplacesAS(n); text != "" {
+		return []server.Notice{{Topic: "node", Subject: r.name, Text: text}}
+	}
+	return nil
+}
 
 // Run implements part.Part.
 func (r registration) Run(ctx context.Context) error {

@@ -121,7 +121,8 @@ func (k *Keeper) logOutcome(before string, err error) string {
 // last one. A Node that another program has created gets the AS number if it has none: a kubelet, for instance, does
 // not set it, and with another one the sessions of this node would end.
 func (k *Keeper) again(ctx context.Context, now, last *model.Node) error {
-	r := registrar{config: k.Config, name: k.Registered.Name, store: k.Store, host: k.Host}
+	r := registrar{config: k.Config, name: k.Registered.Name, store: k.Store, host: k.Host,
+		log: k.Log.With(zap.String("node", k.Registered.Name))}
 	if as := asOf(last); as != nil && now != nil && asOf(now) == nil && r.config.AS == "" {
 		r.config.AS = as.String()
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/projectcalico/api/pkg/lib/numorstring"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // Check refuses settings that can never work, before any query of the host or the datastore. The error names the
@@ -65,4 +67,14 @@ func (c *Config) asNumber() (*numorstring.ASNumber, error) {
 		return nil, fmt.Errorf("AS = %q: want a number from 1 to 4294967295, or two of 16 bits as HIGH.LOW", c.AS)
 	}
 	return &as, nil
+}
+
+// ReplacesAS returns a sentence if the configured AS number is another one than a Node has, empty if not.
+func (c *Config) ReplacesAS(n *model.Node) string {
+	as, err := c.asNumber()
+	if has := asOf(n); err == nil && as != nil && has != nil && *has != *as {
+		return fmt.Sprintf("AS number %s of the Node does not last: AS=%s in the settings of this host replaces it at "+
+			"each start; change AS there, or remove it", has, c.AS)
+	}
+	return ""
 }

@@ -23,13 +23,14 @@ type Monitor struct {
 // Run detects the addresses again at each poll interval, while they are autodetected, and updates the Node after a
 // change. It returns when ctx ends, or at once if no address is autodetected.
 //
-// An error never changes the Node: it keeps its address, and the error is logged.
+// An error never changes the Node: it keeps its address, and the error is logged and a warning of the result.
 func (m Monitor) Run(ctx context.Context) {
 	if !m.Config.autodetects() {
 		return
 	}
 	registered, log := m.Registered, m.Log
-	r := registrar{config: m.Config, name: registered.Name, store: m.Store, host: m.Host}
+	r := registrar{config: m.Config, name: registered.Name, store: m.Store, host: m.Host,
+		log: log.With(zap.String("node", registered.Name))}
 	ticker := time.NewTicker(m.Config.pollInterval())
 	defer ticker.Stop()
 	logged := strings.Join(registered.Warnings, "; ") // Register has logged them
@@ -40,16 +41,20 @@ func (m Monitor) Run(ctx context.Context) {
 		case <-ticker.C:
 		}
 		result, err := r.ensureNode(ctx)
-		problem, message := strings.Join(result.Warnings, "; "), "the node's addresses need attention"
+		problem, message := strings.Join(result.Warnings, "; "), "the Node needs attention"
 		if err != nil {
 			problem, message = err.Error(), "the node's addresses cannot be updated; it keeps those it has"
 		}
-		if problem != logged && problem != "" && ctx.Err() == nil {
+		if ctx.Err() != nil {
+			return
+		}
+		if problem != logged && problem != "" {
 			log.Warn(message, zap.String("reason", problem))
 		}
 		logged = problem
 		if err != nil {
-			continue
+			result = registered
+			result.Warnings = []string{message + ": " + problem}
 		}
 		result.Name, result.NameFrom = registered.Name, registered.NameFrom
 		if addressesChanged(registered.Node, result.Node) {

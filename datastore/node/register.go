@@ -43,7 +43,7 @@ func Register(
 	if err := c.waitForDatastore(ctx, store, log); err != nil {
 		return Result{}, err
 	}
-	r := registrar{config: c, name: name, store: store, host: host}
+	r := registrar{config: c, name: name, store: store, host: host, log: log}
 	var result Result
 	// Existing objects stay unchanged, so that all of it can be repeated: definitions of a datastore may come late.
 	err = c.waitFor(ctx, "the datastore", log, func() (bool, error) {
@@ -161,6 +161,7 @@ type registrar struct {
 	name   string
 	store  datastore.Store
 	host   HostAddresses
+	log    *zap.Logger
 }
 
 // ensureNode creates or updates the Node. It does not write an unchanged one.
@@ -202,6 +203,9 @@ func (r *registrar) fill(ctx context.Context, n *model.Node) (candidates []Candi
 	as, err := r.config.asNumber()
 	if err != nil {
 		return candidates, warnings, err
+	}
+	if replaced := r.config.ReplacesAS(n); replaced != "" {
+		r.log.Warn(replaced) // no warning that stays: from now on the Node has the configured number
 	}
 	if as != nil {
 		bgp.ASNumber = as

@@ -183,6 +183,20 @@ func TestRestart(t *testing.T) {
 		`{"kind":"ClusterInformation","apiVersion":"projectcalico.org/v3","metadata":{"name":"default"},"spec":{"clusterGUID":"x","clusterType":"k8s,bgp","calicoVersion":"v3.99.0","datastoreReady":true,"future":1}}`)
 	c := named("n1")
 	c.AS, c.K8sNodeRef, c.ClusterType = "1.10", "kn1", "bgp, manual"
+	if r := mustRegister(t, store, c, host); len(r.Warnings) != 0 {
+		t.Errorf("a Node without an AS number: %q", r.Warnings)
+	}
+	c.AS = "65547"
+	core, logged := observer.New(zapcore.WarnLevel)
+	r, err := Register(t.Context(), c, store, host, zap.New(core))
+	if err != nil || len(r.Warnings) != 0 { // it has the configured one now
+		t.Errorf("a Node with another AS number: %q, %v", r.Warnings, err)
+	}
+	if all := logged.All(); len(all) != 1 ||
+		!strings.HasPrefix(all[0].Message, "AS number 65546 of the Node does not last: AS=65547 in the settings") {
+		t.Errorf("the log of another AS number: %v", all)
+	}
+	c.AS = "1.10"
 	mustRegister(t, store, c, host)
 	got := rawValue(t, client, key)
 	for _, want := range []string{`"rack":"7"`, `"novelty":{"a":[1]}`, `"ipv4VXLANTunnelAddr":"10.9.9.9"`,
@@ -463,16 +477,19 @@ func TestMonitor(t *testing.T) {
 	until("no address: the Node keeps it", "10.0.0.2/24")
 	host.set("eth0 10.0.0.77/24") // another node's
 	for refused := false; !refused; {
-		select {
-		case r := <-results:
-			if r.Node.Spec.BGP.IPv4Address != "10.0.0.2/24" {
-				t.Fatalf("took another node's address: %+v", r.Node.Spec.BGP)
-			}
-		case refused = <-warned:
+		r := <-results
+		if r.Node.Spec.BGP.IPv4Address != "10.0.0.2/24" {
+			t.Fatalf("took another node's address: %+v", r.Node.Spec.BGP)
 		}
+		refused = len(r.Warnings) == 1 && strings.Contains(r.Warnings[0], "cannot be updated") &&
+			strings.Contains(r.Warnings[0], "10.0.0.77 is already used by node other")
 	}
+	<-warned // the log has it, too
 	host.set("eth0 10.0.0.3/24")
 	until("after a conflict", "10.0.0.3/24")
+	if r := <-results; len(r.Warnings) != 0 {
+		t.Errorf("the conflict is over: %q", r.Warnings)
+	}
 	cancel()
 	<-done
 

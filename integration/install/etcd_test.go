@@ -95,8 +95,8 @@ func (e *etcdCluster) copyTo(t *testing.T, m *lab.Machine) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.Run("sh", "-euc", `umask 077; mkdir -p /etc/manx/etcd; printf %s "$2" >"/etc/manx/etcd/$1"`, "sh",
-			name, string(text)); err != nil {
+		if _, err := m.Run("sh", "-euc", `umask 077; mkdir -p /etc/manx/etcd; printf %s "$2" >"/etc/manx/etcd/$1"`,
+			"sh", name, string(text)); err != nil {
 			t.Fatal(err)
 		}
 	}

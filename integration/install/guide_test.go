@@ -30,9 +30,9 @@ func steps(t *testing.T, section string) (blocks []string) {
 	return blocks
 }
 
-// TestByHand follows the user guide on a fresh machine, with an etcd of three members that want certificates: the daemon
-// first starts with the settings of the host, which are those of manxd.env without their comment signs. It goes on while
-// each member is away in turn, and everything can be taken away again.
+// TestByHand follows the user guide on a fresh machine, with an etcd of three members that want certificates: the
+// daemon first starts with the settings of the host, which are those of manxd.env without their comment signs. It goes
+// on while each member is away in turn, and everything can be taken away again.
 func TestByHand(t *testing.T) {
 	t.Parallel() // it has a lab of its own
 	l, list := machines(t, "g", "n1")
@@ -56,6 +56,7 @@ func TestByHand(t *testing.T) {
 	}
 	e.copyTo(t, m)
 	run(`sed -i 's/^#\(ETCD_\|NO_DEFAULT\)/\1/' /etc/manx/manxd.env; eval "$(sed -n 's/^#   //p' /etc/manx/manxd.env)"`)
+	run("echo AS=64512 >>/etc/manx/manxd.env")
 	beforeTheStart(t, m, l.Nodes[0].IP4.String())
 	enable, status, _ := strings.Cut(blocks[1], "\n")
 	run(enable)
@@ -69,8 +70,8 @@ func TestByHand(t *testing.T) {
 	// The switch answers at the first of these addresses alone; one session is enough for `manxctl status`.
 	for i, ip := range []string{l.Nodes[0].Gateway(), memberIPs[0], memberIPs[1]} {
 		e.members[i].Kill()
-		peer := fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: p%d}, spec: {peerIP: %s, "+
-			"asNumber: 65000}}", i, ip)
+		peer := fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: p%d}, spec: {peerIP: "+
+			"%s, asNumber: 65000}}", i, ip)
 		if err := lab.Eventually(limit, func() error {
 			if _, err := m.Run("sh", "-euc", `echo "$1" | manxctl apply -f -`, "sh", peer); err != nil {
 				return err
@@ -81,6 +82,18 @@ func TestByHand(t *testing.T) {
 			t.Errorf("while the member %s is away: %v", memberIPs[i], err)
 		}
 		e.start(t, i)
+	}
+	// The setting takes the place of the Node's AS number at the next start.
+	run(`echo '{apiVersion: projectcalico.org/v3, kind: Node, metadata: {name: n1}, spec: {bgp: {asNumber: 64999}}}' |
+		manxctl apply -f -`)
+	if err := lab.Eventually(limit, func() error {
+		out, _ := m.Run("manxctl", "status") // the switch refuses that AS number
+		if !strings.Contains(out, "Notice:     n1: AS number 64999 of the Node does not last: AS=64512 ") {
+			return fmt.Errorf("no notice about the AS number:\n%s", out)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
 	}
 	if after := run("systemctl show -P MainPID manxd"); after != before {
 		t.Errorf("manxd was restarted: process %s, then %s", before, after)
@@ -97,7 +110,7 @@ func beforeTheStart(t *testing.T, m *lab.Machine, address string) {
 	for _, c := range []struct{ command, want string }{
 		{"manxd config explain", `etcd-endpoints +"https://10\.0\.0\.5:2379,\S+" +manxd\.env ETCD_ENDPOINTS `},
 		{"manxd config explain", `no-default-pools +"true" +manxd\.env NO_DEFAULT_POOLS `},
-		{"NO_DEFAULT_POOLS=false manxd config explain --env-file=", `no-default-pools +"false" +environment NO_DEFAULT`},
+		{"NO_DEFAULT_POOLS=false manxd config explain --env-file=", `no-default-pools +"false" +environment NO_DEF`},
 		{"manxd config addresses", address + `/24 +eth0 +first-found +\* +chosen: first address on the interface`},
 		{"manxctl node addresses || true", "manxd cannot be reached at .*; without a daemon: manxd config addresses\n"},
 		{"setpriv --reuid=65534 --clear-groups manxd config explain || true",
@@ -133,7 +146,8 @@ bird -c /tmp/bird.conf -s /var/run/calico/bird.ctl`); err != nil {
 	if _, err := m.Run("birdc", "-s", "/var/run/calico/bird.ctl", "down"); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := m.Run("sh", "-euc", script); err != nil || !strings.Contains(out, "installed /opt/cni/bin/calico\n") {
+	if out, err := m.Run("sh", "-euc", script); err != nil ||
+		!strings.Contains(out, "installed /opt/cni/bin/calico\n") {
 		t.Errorf("after the end of calico-node: %v\n%s", err, out)
 	}
 }

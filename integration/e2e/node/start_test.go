@@ -145,7 +145,8 @@ func TestRefusesToStart(t *testing.T) {
 			// It is a line of the log, like those before it.
 			var last struct{ Level, Msg, Error string }
 			line := world.Tail(stderr.String(), 1)
-			if err := json.Unmarshal([]byte(line), &last); err != nil || last.Level != "error" || last.Msg != "manxd ends" {
+			if err := json.Unmarshal([]byte(line), &last); err != nil ||
+				last.Level != "error" || last.Msg != "manxd ends" {
 				t.Errorf("the last line is %q: %v", line, err)
 			}
 			world.Contains(t, "the last line", last.Error, x.texts...)
