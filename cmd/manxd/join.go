@@ -149,7 +149,8 @@ func (o options) nodeConfig() node.Config {
 		AS: o.as, K8sNodeRef: o.k8sNodeRef, ClusterType: o.clusterTypes(),
 		KubernetesDatastore: o.datastore == connect.Kubernetes, UsePodCIDR: o.kube.UsePodCIDR,
 		DisableConflictCheck: o.disableConflictCheck, WaitForDatastore: o.waitForDatastore,
-		NoDefaultPools: o.noDefaultPools, Pool4: o.pool4.config(), Pool6: o.pool6.config(), NoIPv6: o.noIPv6(),
+		NoDefaultPools: o.noDefaultPools, NoBGPConfiguration: o.noBGPConfiguration,
+		Pool4: o.pool4.config(), Pool6: o.pool6.config(), NoIPv6: o.noIPv6(),
 	}
 }
 

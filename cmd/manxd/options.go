@@ -91,8 +91,8 @@ type options struct {
 
 	flowLogMaxSize, flowLogMaxFiles int
 
-	noDefaultPools bool
-	pool4, pool6   poolOptions
+	noDefaultPools, noBGPConfiguration bool
+	pool4, pool6                       poolOptions
 
 	settings []server.Setting // the above as texts
 }
@@ -281,6 +281,8 @@ func (o *options) flags(fs *pflag.FlagSet) {
 		"FelixConfiguration, else Drop", "FELIX_DEFAULTENDPOINTTOHOSTACTION")
 
 	b.bool(&o.noDefaultPools, "no-default-pools", false, "do not create a pool when there is none", "NO_DEFAULT_POOLS")
+	b.bool(&o.noBGPConfiguration, "no-default-bgp-configuration", false, "do not create the BGPConfiguration default "+
+		"when there is none", "MANX_NO_DEFAULT_BGP_CONFIGURATION")
 	b.pool(&o.pool4, "4", 26)
 	b.pool(&o.pool6, "6", 122)
 }

@@ -81,9 +81,11 @@ func (c *Config) ensureDefaults(ctx context.Context, store datastore.Store, name
 			return err
 		}
 	}
-	if _, err := ensure(ctx, store, model.ResourceKey(model.KindBGPConfiguration, "default"),
-		ifNew(func(*model.BGPConfiguration) {})); err != nil {
-		return err
+	if !c.NoBGPConfiguration {
+		if _, err := ensure(ctx, store, model.ResourceKey(model.KindBGPConfiguration, "default"),
+			ifNew(func(*model.BGPConfiguration) {})); err != nil {
+			return err
+		}
 	}
 	if c.UsePodCIDR {
 		return nil

@@ -25,8 +25,10 @@ type Config struct {
 
 	ClusterType    string // CLUSTER_TYPE: added to that of ClusterInformation
 	NoDefaultPools bool   // NO_DEFAULT_POOLS
-	Pool4, Pool6   PoolConfig
-	NoIPv6         bool // the kernel has no IPv6, or FELIX_IPV6SUPPORT is false: no IPv6 pool is made
+	// NoBGPConfiguration leaves the BGPConfiguration default to others. MANX_NO_DEFAULT_BGP_CONFIGURATION
+	NoBGPConfiguration bool
+	Pool4, Pool6       PoolConfig
+	NoIPv6             bool // the kernel has no IPv6, or FELIX_IPV6SUPPORT is false: no IPv6 pool is made
 
 	// KubernetesDatastore is set if Kubernetes has the Nodes: then the kubelet creates that of this host.
 	KubernetesDatastore bool

@@ -308,6 +308,21 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// The BGPConfiguration that a chart is about to make is not made before it.
+func TestNoBGPConfiguration(t *testing.T) {
+	server := etcdtest.Start(t)
+	client, store := server.Client(t), server.Store(t)
+	c := named("n1")
+	c.NoBGPConfiguration = true
+	mustRegister(t, store, c, &fixedHost{interfaces: interfaces("eth0 10.0.0.1/24")})
+	if got := rawValue(t, client, v3root+"bgpconfigurations/default"); got != "" {
+		t.Errorf("there is a BGPConfiguration: %s", got)
+	}
+	if rawValue(t, client, v3root+"felixconfigurations/default") == "" {
+		t.Error("there is no FelixConfiguration")
+	}
+}
+
 func TestPoolThatCannotBeReadIsAPool(t *testing.T) {
 	server := etcdtest.Start(t)
 	client, store := server.Client(t), server.Store(t)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,6 +39,8 @@ func helm(t *testing.T, args ...string) (string, error) {
 	return out.String() + errs.String(), err
 }
 
+const objectsAlone = "objects"
+
 // settings are sets of values that users have.
 var settings = map[string][]string{
 	"defaults":     nil,
@@ -48,6 +51,12 @@ var settings = map[string][]string{
 	"v3":           {"calicoAPIGroup=projectcalico.org/v3", "crds.install=on"},
 	"dual stack": {"node.ip6=autodetect", "pools.ipv4.cidr=10.244.0.0/16", "pools.ipv6.cidr=fd00:10:244::/56",
 		"node.asNumber=65010.7"},
+	// TestArgoCD and TestObjectsByValues apply them, after their definitions.
+	objectsAlone: {"calicoAPIGroup=projectcalico.org/v3", "pools.create=false",
+		"bgp.peers[0].name=tor", "bgp.peers[0].spec.peerIP=10.0.1.1:1179", "bgp.peers[0].spec.asNumber=4200000001",
+		"bgp.configuration.spec.asNumber=64513", "bgp.filters[0].name=none",
+		"bgp.filters[0].spec.importV4[0].action=Reject", "pools.objects[0].name=pods",
+		"pools.objects[0].spec.cidr=10.244.0.0/16"},
 	"everything": {"controllers=off", "http.exposed=true", "metrics.podMonitor.enabled=true", "pools.create=false",
 		"metrics.prometheusRule.enabled=true", "bgp.passwordSecrets={mesh,tor}", "bgp.refuseDefaultRoute=true",
 		"policy.enabled=false", "policy.counters=true", "policy.flowLog=-", "kubernetesAPI.host=10.0.0.1",
@@ -106,6 +115,9 @@ func TestChartIsAccepted(t *testing.T) {
 	kubectl := filepath.Join(apiserver.Programs(), "kubectl")
 	config := s.Kubeconfig(t, apiserver.Admin)
 	for name, values := range settings {
+		if name == objectsAlone {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			var file bytes.Buffer
 			for _, o := range render(t, values) {
@@ -171,7 +183,11 @@ func TestChartLint(t *testing.T) {
 
 // Wrong values are refused before the installation, with the place and the rule.
 func TestWrongValues(t *testing.T) {
-	for value, says := range map[string]string{
+	const (
+		peer = "bgp.peers[0].name=tor,calicoAPIGroup=projectcalico.org/v3,bgp.peers[0].spec."
+		pool = "pools.objects[0].name=b,calicoAPIGroup=projectcalico.org/v3,pools.objects[0].spec."
+	)
+	cases := map[string]string{
 		"controllers=maybe":                              "at '/controllers': value must be one of 'auto', 'on', 'off'",
 		"policy.endpointToHostAction=Maybe":              "at '/policy/endpointToHostAction': value must be one of",
 		"image.tagg=v1":                                  "at '/image': additional properties 'tagg' not allowed",
@@ -207,11 +223,88 @@ func TestWrongValues(t *testing.T) {
 		"extraVolumes[0].name=run-manx":                  "at '/extraVolumes/0/name'",
 		"podSecurityContext.seLinuxOptions.typ=x":        "at '/podSecurityContext/seLinuxOptions'",
 		"podSecurityContext.runAsUser=5":                 "at '/podSecurityContext/runAsUser'",
-	} {
-		out, err := helm(t, "template", "manx", chart, "--set", value)
-		if err == nil || !strings.Contains(out, says) {
-			t.Errorf("%s: %v, and helm prints %q, want %q", value, err, out, says)
+		"pools.ipv4.cidr=10.244.1.0/16":                  "pools.ipv4.cidr=10.244.1.0/16 has bits set beyond its length",
+		"pools.ipv6.cidr=fd00:1:2:3::/48":                "pools.ipv6.cidr=fd00:1:2:3::/48 has bits set beyond its length",
+		"pools.ipv6.cidr=fd00:1:2:c000::/49":             "has bits set beyond its length",
+		"image.tag=-v1":                                  "at '/image/tag'",
+		"image.repository=manxnet/manx:v1":               "at '/image/repository'",
+		"image.repository=https://mirror/manx":           "at '/image/repository'",
+		"global.imageRegistry=mirror:65536":              "at '/global/imageRegistry'",
+		"node.ip=10.0.0.999":                             "at '/node/ip'",
+		"node.ip6=10.0.0.1":                              "at '/node/ip6'",
+		"kubernetesAPI.host=https://10.0.0.1":            "at '/kubernetesAPI/host'",
+		"kubernetesAPI.port=65536":                       "at '/kubernetesAPI/port'",
+		"datastore=etcd,etcd.endpoints=https://a:70000":  "at '/etcd/endpoints'",
+		peer + "peerIP=10.0.1.300":                       "at '/bgp/peers/0/spec/peerIP': '10.0.1.300' does not match",
+		peer + "asNumber=4294967296":                     "at '/bgp/peers/0/spec/asNumber': maximum",
+		peer + "perIP=10.0.1.1":                          "at '/bgp/peers/0/spec': additional properties 'perIP' not allowed",
+		peer + "nextHopMode=self":                        "at '/bgp/peers/0/spec/nextHopMode': value must be one of",
+		peer + "peerIP=10.0.1.1:0":                       "bgp.peers, tor: spec.peerIP 10.0.1.1:0: the port must be 1 to 65535",
+		peer + "peerIP=[fd00::1]:65536":                  "bgp.peers, tor: spec.peerIP [fd00::1]:65536: the port must be",
+		peer + "password.secretKeyRef.key=k," + peer + "password.secretKeyRef.name=tor": "bgp.passwordSecrets lacks tor",
+		"bgp.peers[0].name=Tor,bgp.peers[0].spec.asNumber=1":                            "at '/bgp/peers/0/name'",
+		"bgp.peers[0].name=tor": "missing property 'spec'",
+		peer + "asNumber=1,bgp.peers[1].name=tor,bgp.peers[1].spec.asNumber=2": "the name is twice in the list",
+		"bgp.configuration.asNumber=64512":                                     "'asNumber' not allowed",
+		"bgp.configuration.spec.asNumber=0x":                                   "got string, want integer",
+		"bgp.filters[0].name=a,bgp.filters[0].spec.importV4[0].action=Drop":    "/spec/importV4/0/action'",
+		pool + "cidr=10.246.0.0/16":                                            "set pools.create=false",
+		"pools.create=false," + pool + "cidr=10.246.1.0/16":                    "pools.objects, b: spec.cidr",
+		"pools.create=false," + pool + "ipipMode=Never":                        "missing property 'cidr'",
+		"datastore=etcd," + peer + "asNumber=1":                                "datastore=etcd has none",
+		"crds.install=only," + peer + "asNumber=1":                             "is for a release of definitions",
+		"bgp.peers[0].name=tor,bgp.peers[0].spec.asNumber=1":                   "set calicoAPIGroup to the group",
+	}
+	// The schema reports all wrong values at once: those of different places share a run. The checks report one.
+	for len(cases) > 0 {
+		var values []string
+		places := map[string]bool{} // that are set in this run
+		for _, value := range slices.Sorted(maps.Keys(cases)) {
+			var own []string
+			for part := range strings.SplitSeq(value, ",") {
+				name, _, _ := strings.Cut(part, "=")
+				top, _, _ := strings.Cut(name, "[")
+				own = append(own, top)
+			}
+			shares := strings.Contains(cases[value], "at '/") && len(own) == 1
+			if taken := slices.ContainsFunc(own, func(p string) bool { return places[p] }); taken ||
+				len(values) > 0 && (!shares || places[""]) {
+				continue
+			}
+			for _, p := range own {
+				places[p] = true
+			}
+			places[""] = places[""] || !shares
+			values = append(values, value)
 		}
+		args := []string{"template", "manx", chart}
+		for _, v := range values {
+			args = append(args, "--set", v)
+		}
+		out, err := helm(t, args...)
+		for _, v := range values {
+			if says := cases[v]; err == nil || !strings.Contains(out, says) {
+				t.Errorf("%s: %v, and helm prints %.2000q, want %q", v, err, out, says)
+			}
+			delete(cases, v)
+		}
+	}
+}
+
+// Annotations of the values are not instead of the chart's own: without these, Helm would delete an object.
+func TestAnnotationsOfObjects(t *testing.T) {
+	out, err := helm(t, "template", "manx", chart, "--show-only", "templates/objects.yaml", "--set",
+		"calicoAPIGroup=projectcalico.org/v3,bgp.peers[0].name=tor,bgp.peers[0].spec.asNumber=1", "--set",
+		`bgp.peers[0].annotations.helm\.sh/resource-policy=delete,bgp.peers[0].annotations.rack=r7`)
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var o unstructured.Unstructured
+	if err := yaml.UnmarshalStrict([]byte(out), &o.Object); err != nil { // refuses a key that is there twice
+		t.Fatalf("%v: %s", err, out)
+	}
+	if a := o.GetAnnotations(); a["helm.sh/resource-policy"] != "keep" || a["rack"] != "r7" {
+		t.Errorf("annotations are %v", a)
 	}
 }
 

@@ -214,6 +214,9 @@ func TestExistingGroupStays(t *testing.T) {
 	check("upgraded")
 	c.helm("upgrade", "manx", chart, "--reuse-values", "--set", "crds=null")
 	check("upgraded with the values of an earlier chart")
+	o := c.byValues()
+	o.release("upgrade")
+	o.stored("in this group")
 	c.helm("uninstall", "manx")
 	c.must("get", "crd", "tiers.crd.projectcalico.org")
 	c.must("create", "-f", "../../deploy/crds/projectcalico.org")
@@ -267,7 +270,7 @@ func TestManifestsFollowTheCluster(t *testing.T) {
 	}
 }
 
-// `helm template` brings definitions to a cluster that it was told about, as Argo CD tells it, and twice the same.
+// `helm template`, with which Argo CD renders, has definitions only if they are wanted, and twice the same.
 func TestTemplateWithoutCluster(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -276,11 +279,17 @@ func TestTemplateWithoutCluster(t *testing.T) {
 	}{
 		{nil, ""},
 		{[]string{"--set-string=crds.install=on"}, groupV3},
-		{[]string{"--api-versions=v1/Pod"}, groupV3},
-		{[]string{"--api-versions=v1/Pod", "--api-versions=projectcalico.org/v3"}, groupV3},
-		{[]string{"--api-versions=v1/Pod", "--api-versions=crd.projectcalico.org/v1"}, groupV1},
-		{[]string{"--api-versions=v1/Pod", "--set-string=crds.install=off"}, ""},
-		{[]string{"--api-versions=v1/Pod", "--set=datastore=etcd"}, ""},
+		{[]string{"--set-string=crds.install=only"}, groupV3},
+		{[]string{"--set-string=crds.install=on", "--set=calicoAPIGroup=crd.projectcalico.org/v1"}, groupV1},
+		// Definitions that are there cannot be told from missing ones.
+		{[]string{"--api-versions=v1/Pod"}, ""},
+		{[]string{"--api-versions=v1/Pod", "--api-versions=crd.projectcalico.org/v1"}, ""},
+		{[]string{"--api-versions=v1/Pod", "--set-string=crds.install=on"}, groupV3},
+		{[]string{"--api-versions=v1/Pod", "--api-versions=projectcalico.org/v3", "--set-string=crds.install=on"},
+			groupV3},
+		{[]string{"--api-versions=v1/Pod", "--api-versions=crd.projectcalico.org/v1", "--set-string=crds.install=on",
+			"--set=calicoAPIGroup=crd.projectcalico.org/v1"}, groupV1},
+		{[]string{"--set-string=crds.install=on", "--set=datastore=etcd"}, ""},
 	} {
 		out, err := helm(t, append([]string{"template", "manx", chart}, c.args...)...)
 		if err != nil {
@@ -301,7 +310,8 @@ func TestTemplateWithoutCluster(t *testing.T) {
 		}
 	}
 	render := func(more ...string) string {
-		out, err := helm(t, append([]string{"template", "manx", chart, "--api-versions=v1/Pod"}, more...)...)
+		out, err := helm(t, append([]string{"template", "manx", chart, "--api-versions=v1/Pod",
+			"--set-string=crds.install=on"}, more...)...)
 		if err != nil {
 			t.Fatal(out)
 		}

@@ -355,7 +355,10 @@ func checkChart(t *testing.T, c command) {
 	args := words(c.text)[1:]
 	if args[0] != "show" {
 		args[0] = "template"
-		args = slices.DeleteFunc(args, func(w string) bool { return strings.HasSuffix(w, "reuse-values") })
+		// TestObjectsByValues installs the page's values.
+		args = slices.DeleteFunc(args, func(w string) bool {
+			return strings.HasSuffix(w, "reuse-values") || w == "-f" || w == "values.yaml"
+		})
 	}
 	if out, err := run(t, "integration/deploy/tool", append([]string{"helm"}, args...)...); err != nil {
 		t.Errorf("%s: %v\n%s", c.text, err, out)

@@ -65,6 +65,11 @@
 - name: NO_DEFAULT_POOLS
   value: "true"
 {{- end }}
+{{- if .Values.bgp.configuration }}
+# The release has it, and Helm takes over none that manxd has made.
+- name: MANX_NO_DEFAULT_BGP_CONFIGURATION
+  value: "true"
+{{- end }}
 {{- if not .Values.policy.enabled }}
 - name: MANX_POLICY
   value: "false"

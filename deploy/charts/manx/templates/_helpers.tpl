@@ -102,6 +102,68 @@ crd.projectcalico.org, projectcalico.org
 {{- end -}}
 {{- end }}
 
+{{- /* The group of objects that are rendered. */ -}}
+{{- define "manx.objectGroup" -}}
+{{ include "manx.group" . | default "projectcalico.org/v3" }}
+{{- end }}
+
+{{- /* What becomes of definitions: auto, on, only or off. */ -}}
+{{- define "manx.definitions" -}}
+{{ (.Values.crds).install | default "auto" }}
+{{- end }}
+
+{{- /* Whether the release has more than definitions. */ -}}
+{{- define "manx.all" -}}
+{{ if ne (include "manx.definitions" .) "only" }}true{{ end }}
+{{- end }}
+
+{{- /* The objects of Calico's kinds in the values, as {objects: [{kind, place, value}]} in JSON. */ -}}
+{{- define "manx.objects" -}}
+{{- $list := list -}}
+{{- with .Values.bgp.configuration -}}
+{{- $list = append $list (dict "kind" "BGPConfiguration" "place" "bgp.configuration" "value" (merge (dict "name" "default") .)) -}}
+{{- end -}}
+{{- range $place, $kind := dict "bgp.filters" "BGPFilter" "bgp.peers" "BGPPeer" "pools.objects" "IPPool" -}}
+{{- $path := splitList "." $place -}}
+{{- range index $.Values (first $path) (last $path) -}}
+{{- $list = append $list (dict "kind" $kind "place" (printf "%s, %s" $place .name) "value" .) -}}
+{{- end -}}
+{{- end -}}
+{{ dict "objects" $list | toJson }}
+{{- end }}
+
+{{- /* The annotations by which Helm and Argo CD never delete an object. */ -}}
+{{- define "manx.stays" -}}
+helm.sh/resource-policy: keep
+argocd.argoproj.io/sync-options: Prune=false,Delete=false
+{{- end }}
+
+{{- /* "true" if an address with the length of a prefix, such as 10.0.0.1/8, has bits beyond that length. */ -}}
+{{- define "manx.hostBits" -}}
+{{- $parts := splitList "/" . -}}
+{{- $length := last $parts | int -}}
+{{- $width := 8 -}}
+{{- $groups := splitList "." (first $parts) -}}
+{{- if contains ":" . -}}
+{{- $width = 16 -}}
+{{- $halves := splitList "::" (first $parts) -}}
+{{- $groups = list -}}
+{{- range $i, $half := $halves -}}
+{{- $own := splitList ":" $half | compact -}}
+{{- if eq $i 1 -}}
+{{- range until (max 0 (sub 8 (add (len $groups) (len $own))) | int) }}{{ $groups = append $groups "0" }}{{ end -}}
+{{- end -}}
+{{- $groups = concat $groups $own -}}
+{{- end -}}
+{{- end -}}
+{{- range $i, $group := $groups -}}
+{{- $size := 1 -}}
+{{- range until (min $width (max 0 (sub (mul (add1 $i) $width) $length)) | int) }}{{ $size = mul 2 $size }}{{ end -}}
+{{- if eq $width 16 }}{{ $group = printf "0x%s" $group }}{{ end -}}
+{{- if mod (int64 $group) $size }}true{{ end -}}
+{{- end -}}
+{{- end }}
+
 {{- /* The names of the allocator's configuration in the groups. */ -}}
 {{- define "manx.ipamconfigs" -}}
 {{- $groups := include "manx.groups" . -}}
@@ -117,7 +179,7 @@ crd.projectcalico.org, projectcalico.org
 {{- /* Whether there are admission policies. Before Kubernetes 1.31 no token can be bound to a Node. */ -}}
 {{- define "manx.admission" -}}
 {{- $able := and (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1") (semverCompare ">=1.31-0" .Capabilities.KubeVersion.Version) -}}
-{{ if or (eq .Values.admission.policies "on") (and (eq .Values.admission.policies "auto") $able) }}true{{ end }}
+{{ if and (include "manx.all" .) (or (eq .Values.admission.policies "on") (and (eq .Values.admission.policies "auto") $able)) }}true{{ end }}
 {{- end }}
 
 {{- /* The match condition for requests of nodes' accounts, which are a list. */ -}}

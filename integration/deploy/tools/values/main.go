@@ -1,5 +1,5 @@
 // Command values carries the comments of a chart's values.yaml into its values.schema.json, as descriptions, and into
-// its README.md, as a table. A value without a comment is an error.
+// its README.md, as a table. A value without a comment is an error. The schemas of objects come from their definitions.
 //
 //	values CHART FOLDER    reads values.yaml and values.schema.json of the folder CHART, and writes into FOLDER
 package main
@@ -41,6 +41,9 @@ func run(chart, folder string) error {
 	}
 	var schema map[string]any
 	if err := json.Unmarshal(raw, &schema); err != nil {
+		return err
+	}
+	if err := define(schema, filepath.Join(chart, "../../crds/projectcalico.org")); err != nil {
 		return err
 	}
 	rows, err := describe("", file.Content[0], schema)

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// objects are the kinds that values may have, with the names of their definitions.
+var objects = map[string]string{
+	"BGPPeer": "bgppeers", "BGPConfiguration": "bgpconfigurations", "BGPFilter": "bgpfilters", "IPPool": "ippools",
+}
+
+// define adds the specs of the objects to the definitions of a schema, as the CustomResourceDefinitions in a folder
+// have them: what the API server refuses, Helm refuses before.
+func define(schema map[string]any, folder string) error {
+	definitions, _ := schema["definitions"].(map[string]any)
+	for kind, plural := range objects {
+		text, err := os.ReadFile(filepath.Join(folder, plural+".yaml"))
+		if err != nil {
+			return err
+		}
+		var crd struct {
+			Spec struct {
+				Versions []struct {
+					Schema struct {
+						OpenAPI struct {
+							Properties map[string]map[string]any `json:"properties"`
+						} `json:"openAPIV3Schema"`
+					} `json:"schema"`
+				} `json:"versions"`
+			} `json:"spec"`
+		}
+		if err := yaml.Unmarshal(text, &crd); err != nil {
+			return fmt.Errorf("%s: %w", plural, err)
+		}
+		if len(crd.Spec.Versions) != 1 || crd.Spec.Versions[0].Schema.OpenAPI.Properties["spec"] == nil {
+			return fmt.Errorf("%s: want one version with a spec", plural)
+		}
+		definitions[kind] = strict(crd.Spec.Versions[0].Schema.OpenAPI.Properties["spec"])
+	}
+	return nil
+}
+
+// strict turns the schema of a definition into one of a value: what only API servers know goes, and unknown fields are
+// errors.
+func strict(schema map[string]any) map[string]any {
+	for name := range schema {
+		if strings.HasPrefix(name, "x-kubernetes-") || name == "format" || name == "default" {
+			delete(schema, name)
+		}
+	}
+	if properties, ok := schema["properties"].(map[string]any); ok {
+		for _, of := range properties {
+			strict(of.(map[string]any))
+		}
+		schema["additionalProperties"] = false
+	}
+	for _, below := range []string{"items", "additionalProperties"} {
+		if of, ok := schema[below].(map[string]any); ok {
+			strict(of)
+		}
+	}
+	return schema
+}
