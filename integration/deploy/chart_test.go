@@ -73,7 +73,7 @@ var settings = map[string][]string{
 // render returns the objects of the chart with settings. The test ends if helm reports an error.
 func render(t *testing.T, values []string) (objects []*unstructured.Unstructured) {
 	t.Helper()
-	args := []string{"template", "manx", chart, "--namespace", "kube-system"}
+	args := []string{"template", "manx", chart, "--namespace", "kube-system", "--skip-tests"}
 	for _, v := range values {
 		args = append(args, "--set", v)
 	}

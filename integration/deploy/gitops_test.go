@@ -107,7 +107,8 @@ func asFile(t *testing.T, values any) string {
 // argo renders the chart as Argo CD does: without a look at the cluster, of which it knows the kinds.
 func (c *cluster) argo(values string, more ...string) string {
 	c.Helper()
-	args := append([]string{"template", "manx", chart, "--namespace", "kube-system", "-f", values}, more...)
+	args := append([]string{"template", "manx", chart, "--namespace", "kube-system", "--skip-tests",
+		"-f", values}, more...)
 	for version := range strings.FieldsSeq(c.must("api-versions")) {
 		args = append(args, "--api-versions", version)
 	}
@@ -169,7 +170,8 @@ func TestArgoCD(t *testing.T) {
 		t.Error("a sync without a word about definitions would replace them")
 	}
 	if out, err := helm(t, "template", chart, "--api-versions=v1/Pod", "--api-versions=crd.projectcalico.org/v1",
-		"--set-string=crds.install=on"); err == nil || !strings.Contains(out, "crds.install=on: the cluster has definitions") {
+		"--set-string=crds.install=on"); err == nil ||
+		!strings.Contains(out, "crds.install=on: the cluster has definitions") {
 		t.Errorf("beside the older group: %v: %.300s", err, out)
 	}
 	c.must("delete", "crd", "tiers.projectcalico.org")

@@ -77,8 +77,8 @@ func (o objectsByValues) stored(when string) {
 		p.Spec.ASNumber != 4200000001 || p.Annotations["manx.io/bfd"] != "on" {
 		o.Errorf("%s: the peer is %+v", when, p)
 	}
-	if c := read(model.KindBGPConfiguration, "default").(*model.BGPConfiguration); c.Spec.NodeToNodeMeshEnabled == nil ||
-		*c.Spec.NodeToNodeMeshEnabled {
+	if c := read(model.KindBGPConfiguration, "default").(*model.BGPConfiguration); c.Spec.NodeToNodeMeshEnabled ==
+		nil || *c.Spec.NodeToNodeMeshEnabled {
 		o.Errorf("%s: the configuration is %+v", when, c.Spec)
 	}
 	if f := read(model.KindBGPFilter, "to-switch").(*model.BGPFilter); len(f.Spec.ExportV4) != 3 {
@@ -114,8 +114,8 @@ func (c *cluster) run(command string) {
 }
 
 // Peers, pools and so on come with the values of the page into a fresh cluster, by the page's commands. They stay
-// through upgrades, rollbacks and uninstalling. Helm would silently ignore the values of an object that is there before:
-// the chart refuses that, with a command that helps.
+// through upgrades, rollbacks and uninstalling. Helm would silently ignore the values of an object that is there
+// before: the chart refuses that, with a command that helps.
 func TestObjectsByValues(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)

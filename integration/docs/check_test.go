@@ -45,6 +45,7 @@ var testMethods = []testMethod{
 	{"helm upgrade", checkChart, "TestCluster upgrades the chart in a cluster"},
 	{"helm template", checkChart, "TestAnotherNamespace renders it"},
 	{"helm rollback", checkFiles, "TestUpgradeAndRollback rolls a release back"},
+	{"helm test", checkFiles, "TestHelmTest, and TestCluster with real kubelets"},
 	{"helm uninstall", checkFiles, "TestCluster uninstalls the chart from a cluster"},
 	{"kubeadm", checkFiles, "TestFreshCluster compares its flags: the clusters of the tests are made without kubeadm"},
 	{"kubectl manx", checkPlugin, "it needs a cluster: TestCluster"},

@@ -103,6 +103,14 @@ func (h helm) Install(c *lab.Cluster) error {
 	return h.helm(c, "install", "manx", h.chart(), "--set=image.tag="+h.version, "--set=pools.ipv4.cidr="+lab.PodCIDR)
 }
 
+// helmTest is `helm test`, where Helm has installed Manx.
+func (w *World) helmTest() error {
+	if h, ok := w.install.(helm); ok {
+		return h.helm(w.Cluster, "test", "manx", "--timeout=120s")
+	}
+	return nil
+}
+
 // Update is `helm upgrade` with another annotation of the pods, so that all pods are replaced.
 func (h helm) Update(c *lab.Cluster) error {
 	return h.helm(c, "upgrade", "manx", h.chart(), "--reuse-values", "--set=podAnnotations.revision=second")

@@ -29,6 +29,7 @@ func Steps() []Step {
 		{"a NetworkPolicy holds, and Manx names the rule that it is", (*World).networkPolicy},
 		{"pods and policies come and go: no notice, and no line of the log above info", (*World).silent},
 		{"kubectl manx shows all nodes, and explains a connection on the node of its source", (*World).kubectlPlugin},
+		{"helm test: a pod finds all nodes ready", (*World).helmTest},
 	}, interruptions(), []Step{
 		{"update Manx on all nodes under traffic: nothing is lost", (*World).update},
 		{"drain node3, switch it off and on: it is back with a pod that all reach", (*World).reboot},
