@@ -7,6 +7,7 @@ import (
 	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/validation/validationtest"
 )
 
 const isolate = `apiVersion: policy.networking.k8s.io/v1alpha2
@@ -68,7 +69,7 @@ func TestClusterNetworkPolicyRules(t *testing.T) {
 		{"port", "number: 9090", "number: 65536", "spec.ingress[0].protocols[0].tcp.destinationPort.number"},
 		{"range the wrong way round", "start: 1, end: 1024", "start: 5, end: 5",
 			`range.start = "5": must be below end, which is 5`},
-		{"26 networks", `"fd00::/8"`, numbered("10.0.%d.0/24", 25), "can have at most 25 entries"},
+		{"26 networks", `"fd00::/8"`, validationtest.Numbered("10.0.%d.0/24", 25), "can have at most 25 entries"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			if !strings.Contains(isolate, c.from) {

@@ -345,8 +345,7 @@ func TestDefinitionsRefuse(t *testing.T) {
 	}
 }
 
-// leftToManxctl begins the list of the page: rules about several fields of elements of lists, names, and texts that a
-// pattern cannot judge.
+// leftToManxctl begins the list of the page.
 const leftToManxctl = "left to `manxctl`:\n\n```text\n"
 
 func refusedByManxctl(t *testing.T, text []byte) bool {

@@ -25,6 +25,7 @@ var allowed = []struct {
 	{"datastore/document", []string{"datastore/model"}},
 	{"datastore/felixconfig", []string{"datastore/model", "datastore/selector"}},
 	{"datastore/validation", []string{"datastore/model", "datastore/selector"}},
+	{"datastore/validation/validationtest", []string{"datastore/model"}},
 	{"datastore/codec", []string{"datastore/model", "datastore/validation"}},
 	{"datastore/ippool", []string{"datastore/model"}},
 	{"datastore/floating", []string{"datastore/ippool", "datastore/model"}},

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"encoding/json"
+	"slices"
 	"strings"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -9,17 +9,16 @@ import (
 
 // rule is a validation or default of the API server beyond the Go types, at the fields of some kinds that a path from
 // spec leads to. "[]" enters a list; a path may begin with several alternatives, as "{ingress,egress}[].action". An
-// empty path is the spec itself. Rules about several fields inside of lists are manxctl's and manxd's: for the API
-// server the schema would have to bound the length of each list. No rule is stricter than manxctl.
+// empty path is the spec itself, "/" the whole object. Rules in the Common Expression Language have a budget, which the
+// API server computes from the longest lists and texts that the schema allows: where manxctl sets no limit, such a rule
+// is manxctl's and manxd's alone. No rule is stricter than manxctl.
 type rule struct {
 	kinds string // separated by spaces
 	path  string
 	apply func(*apiextensions.JSONSchemaProps)
 }
 
-const policies = "NetworkPolicy GlobalNetworkPolicy StagedNetworkPolicy StagedGlobalNetworkPolicy"
-const global = "GlobalNetworkPolicy StagedGlobalNetworkPolicy"
-const staged = "StagedNetworkPolicy StagedGlobalNetworkPolicy StagedKubernetesNetworkPolicy"
+const wholeObject = "/"
 
 // rules are Calico's, as far as one field decides.
 var rules = []rule{
@@ -30,8 +29,28 @@ var rules = []rule{
 	{"BGPConfiguration", "serviceLoadBalancerAggregation", def("Enabled")},
 	{"BGPConfiguration", "listenPort", between(1, 65535)},
 	{"BGPConfiguration", "{serviceClusterIPs,serviceExternalIPs,serviceLoadBalancerIPs,prefixAdvertisements}[].cidr",
-		pattern(network)},
-	{"BGPConfiguration", "{localWorkloadPeeringIPV4,localWorkloadPeeringIPV6}", pattern(optional)},
+		pattern(cidr)},
+	{"BGPConfiguration", "localWorkloadPeeringIPV4", pattern(optional4)},
+	{"BGPConfiguration", "localWorkloadPeeringIPV6", pattern(optional6)},
+	{"BGPConfiguration", "communities[]", needs("name")},
+	{"BGPConfiguration", "communities[].name", pattern(name)},
+	{"BGPConfiguration", "communities[].value", pattern(community)},
+	{"BGPConfiguration", "{communities,prefixAdvertisements}", atMost(500)},
+	{"BGPConfiguration", "", cel("communities are of no use without prefixAdvertisements",
+		"!("+filled("self.communities")+") || "+filled("self.prefixAdvertisements"))},
+	{"BGPConfiguration", "prefixAdvertisements[].communities", both(atLeast(1), atMost(50))},
+	{"BGPConfiguration", "prefixAdvertisements[].communities[]", pattern(nameOrCommunity)},
+	{"BGPConfiguration", "prefixAdvertisements[].cidr", both(longest(longestCIDR), network4)},
+	{"BGPConfiguration", "", cel("nodeMeshPassword and nodeMeshMaxRestartTime need a mesh",
+		"!(has(self.nodeToNodeMeshEnabled) && !self.nodeToNodeMeshEnabled) || "+
+			"!(has(self.nodeMeshPassword) || has(self.nodeMeshMaxRestartTime))")},
+	{"BGPConfiguration", "nodeMeshMaxRestartTime", notNegative},
+	{"BGPConfiguration", wholeObject, cel("nodeToNodeMeshEnabled, asNumber, nodeMeshPassword, nodeMeshMaxRestartTime "+
+		"and the ranges of Services can only be set in the BGPConfiguration named default",
+		"self.metadata.name == 'default' || !has(self.spec) || !(has(self.spec.nodeToNodeMeshEnabled) || "+
+			"has(self.spec.asNumber) || has(self.spec.nodeMeshPassword) || has(self.spec.nodeMeshMaxRestartTime) || "+
+			filled("self.spec.serviceClusterIPs")+" || "+filled("self.spec.serviceExternalIPs")+" || "+
+			filled("self.spec.serviceLoadBalancerIPs")+")")},
 	{"BGPConfiguration", "ignoredInterfaces[]", pattern(`^([a-zA-Z0-9_.-]|[a-zA-Z0-9_.*-]{2,15})$`)},
 	{"BGPConfiguration", "{ipv4NormalRoutePriority,ipv6NormalRoutePriority}", between(1, 2147483646)},
 	{"BGPFilter", filters + "action", enum("Accept", "Reject")},
@@ -48,6 +67,18 @@ var rules = []rule{
 	{"BGPFilter", "{exportV6,importV6}[].cidr", pattern(networkV6)},
 	{"BGPFilter", "{exportV4,importV4}[].prefixLength.{min,max}", between(0, 32)},
 	{"BGPFilter", "{exportV6,importV6}[].prefixLength.{min,max}", between(0, 128)},
+	{"BGPFilter", strings.TrimSuffix(filters, "."), cel("cidr and matchOperator need each other",
+		"("+on("cidr", "")+") == has(self.matchOperator)")},
+	{"BGPFilter", strings.TrimSuffix(filters, "."), cel("prefixLength needs cidr with the matchOperator In or NotIn",
+		"!has(self.prefixLength) || has(self.matchOperator) && self.matchOperator.endsWith('In')")},
+	{"BGPFilter", filters + "prefixLength", cel("min must not exceed max",
+		"!has(self.min) || !has(self.max) || self.min <= self.max")},
+	{"BGPFilter", strings.TrimSuffix(filters, "."), cel("operations go with the action Accept only",
+		"self.action == 'Accept' || !("+filled("self.operations")+")")},
+	{"BGPFilter", filters + "operations[]", func(s *apiextensions.JSONSchemaProps) {
+		one := int64(1)
+		s.MinProperties, s.MaxProperties = &one, &one
+	}},
 	{"BGPFilter", filters + "interface", pattern(`^[a-zA-Z0-9_.*-]{0,15}$`)},
 	{"IPPool", "{ipipMode,vxlanMode}", enum("Never", "Always", "CrossSubnet")},
 	{"IPPool", "blockSize", between(0, 128)},
@@ -57,6 +88,14 @@ var rules = []rule{
 	{"IPPool", "allowedUses", atMost(10)},
 	{"IPPool", "{nodeSelector,namespaceSelector}", longest(1024)},
 	{"IPPool", "cidr", both(longest(48), pattern(cidr))},
+	{"IPPool", "cidr", network4},
+	{"IPPool", "cidr", cel("the range overlaps the link-local addresses, 169.254.0.0/16 or fe80::/10",
+		"!self.matches('^[fF][eE][89abAB][0-9a-fA-F]:') && ("+ofV4("self", "("+base+") > 2852061183 || ("+base+") + "+
+			"("+size+") <= 2851995648")+")")},
+	{"IPPool", "", cel("the pool is smaller than one block: use a greater blockSize",
+		"!self.cidr.contains('/') || has(self.disabled) && self.disabled || int(self.cidr.split('/')[1]) <= ("+
+			"has(self.blockSize) && self.blockSize != 0 ? self.blockSize : (self.cidr.contains(':') ? 122 : 26))")},
+	{"IPPool", "", cel("IPIP exists for IPv4 only", "!self.cidr.contains(':') || !("+on("ipipMode", "Never")+")")},
 	{"IPPool", "", cel("IPIP and VXLAN exclude each other", on("ipipMode", "Never")+" ? !("+on("vxlanMode", "Never")+
 		") : true")},
 	{"IPPool", "", cel("the block size must be from 20 to 32 for IPv4, from 116 to 128 for IPv6",
@@ -64,9 +103,10 @@ var rules = []rule{
 			"self.blockSize >= 20 && self.blockSize <= 32)")},
 	{"IPPool", "", cel("nodeSelector cannot have global()", "!has(self.nodeSelector) || "+
 		"!self.nodeSelector.contains('global(')")},
-	{"IPPool", "", cel("LoadBalancer goes with no other use, with no encapsulation and not with disableBGPExport",
+	{"IPPool", "", cel("LoadBalancer goes with no other use, with no encapsulation, not with disableBGPExport, "+
+		"and with the nodeSelector all() only",
 		"!has(self.allowedUses) || !('LoadBalancer' in self.allowedUses) || (self.allowedUses.all(u, u == "+
-			"'LoadBalancer') && "+
+			"'LoadBalancer') && (!has(self.nodeSelector) || self.nodeSelector in ['', 'all()']) && "+
 			"!("+on("ipipMode", "Never")+") && !("+on("vxlanMode", "Never")+") && !(has(self.disableBGPExport) && "+
 			"self.disableBGPExport))")},
 	{"IPPool", "", cel("namespaceSelector does not go with the use Tunnel: name the uses",
@@ -76,6 +116,15 @@ var rules = []rule{
 	{"BGPPeer", "peerIP", pattern(peerAddress)},
 	{"BGPPeer", "reachableBy", pattern(optional)},
 	{"BGPPeer", "", cel("reachableBy needs peerIP", "!("+on("reachableBy", "")+") || "+on("peerIP", ""))},
+	{"BGPPeer", "", cel("reachableBy must be of the same family as peerIP",
+		"!("+on("reachableBy", "")+" && "+on("peerIP", "")+") || self.peerIP.matches('(?i):ffff:') || "+
+			"self.reachableBy.matches('(?i):ffff:') || self.peerIP.contains('.') == self.reachableBy.contains('.')")},
+	{"BGPPeer", "{nodeSelector,peerSelector,localWorkloadSelector}", longest(maxSelector)},
+	{"BGPPeer", "{maxRestartTime,keepaliveTime}", notNegative},
+	{"BGPPeer", "node", pattern(optionalName)},
+	{"BGPPeer", "filters[]", pattern(name)},
+	{"BGPPeer", "", cel("localWorkloadSelector needs asNumber",
+		"!("+on("localWorkloadSelector", "")+") || has(self.asNumber) && self.asNumber != 0")},
 	{"BGPPeer", "sourceAddress", enum("UseNodeIP", "None", "")},
 	{"BGPPeer", "numAllowedLocalASNumbers", atLeastNumber(0)},
 	{"BGPPeer", "", cel("node and nodeSelector exclude each other", "!("+on("node", "")+" && "+on("nodeSelector", "")+
@@ -86,120 +135,99 @@ var rules = []rule{
 		"!("+on("localWorkloadSelector", "")+") || !("+on("peerIP", "")+" || "+on("peerSelector", "")+")")},
 	{"BGPPeer", "", cel("keepOriginalNextHop and nextHopMode exclude each other",
 		"!(has(self.keepOriginalNextHop) && self.keepOriginalNextHop && has(self.nextHopMode))")},
+	{"FelixConfiguration", wholeObject, cel("nodeSelector goes with neither the name default nor node.NAME, "+
+		"whose nodes follow from the name",
+		"!has(self.spec) || !has(self.spec.nodeSelector) || self.spec.nodeSelector == '' || "+
+			"self.metadata.name != 'default' && !self.metadata.name.startsWith('node.')")},
+	{"FelixConfiguration", "nodeSelector", longest(maxSelector)},
+	{"FelixConfiguration", "{deviceRouteSourceAddress,natOutgoingAddress}", pattern(optional4)},
+	{"FelixConfiguration", "deviceRouteSourceAddressIPv6", pattern(optional6)},
+	{"FelixConfiguration", "routeTableRange", cel("must be within 1 to 250, min not above max",
+		"self.min >= 1 && self.max <= 250 && self.min <= self.max")},
+	{"FelixConfiguration", "{wireguardListeningPort,wireguardListeningPortV6}", between(1, 65535)},
+	{"FelixConfiguration", "wireguardRoutingRulePriority", between(1, 32765)},
+	{"FelixConfiguration", "{ipv4NormalRoutePriority,ipv4ElevatedRoutePriority,ipv6NormalRoutePriority," +
+		"ipv6ElevatedRoutePriority}", between(1, 2147483646)},
+	{"FelixConfiguration", "healthTimeoutOverrides[].name", pattern(`^[a-zA-Z0-9_ -]+$`)},
+	{"FelixConfiguration", "{featureGates,featureDetectOverride}", pattern(keyValues)},
+	{"FelixConfiguration", "kubeNodePortRanges", atMost(7)},
+	{"FelixConfiguration", "kubeNodePortRanges[]", pattern(`^[0-9]+(:[0-9]+)?$`)},
+	{"FelixConfiguration", "{wireguardInterfaceName,wireguardInterfaceNameV6}", pattern(`^[a-zA-Z0-9_.-]{0,15}$`)},
+	// The text is compiled only if it is evaluated.
+	{"FelixConfiguration", "mtuIfacePattern", both(longest(maxSelector), cel("must be a regular expression",
+		"''.matches(self) in [true, false]"))},
 	{"FelixConfiguration", "", cel("routeTableRange and routeTableRanges exclude each other",
 		"!(has(self.routeTableRange) && has(self.routeTableRanges))")},
-	{global, "types", atMost(2)},
-	{global, "namespaceSelector", longest(1024)},
-	{global, "", cel("doNotTrack and preDNAT need applyOnForward", "!(has(self.doNotTrack) && self.doNotTrack || "+
-		"has(self.preDNAT) && self.preDNAT) || (has(self.applyOnForward) && self.applyOnForward)")},
-	{global, "", cel("preDNAT goes with neither egress rules nor the type Egress",
-		"!(has(self.preDNAT) && self.preDNAT) || "+
-			"!(has(self.egress) && size(self.egress) > 0 || has(self.types) && 'Egress' in self.types)")},
-	{global, "", cel("namespaceSelector cannot be global()",
-		"!has(self.namespaceSelector) || !self.namespaceSelector.contains('global(')")},
 	{"IPReservation", "reservedCIDRs[]", pattern(cidr)},
 	{"NetworkSet GlobalNetworkSet", "nets[]", pattern(network)},
-	{policies, directions + "{source,destination}.{nets,notNets}[]", pattern(network)},
-	{policies, directions + "{protocol,notProtocol}", both(pattern(protocol), between(1, 255))},
 	{"HostEndpoint", "expectedIPs[]", pattern(address)},
 	{"HostEndpoint", "interfaceName", pattern(`^([*]|[a-zA-Z0-9_.-]{0,15})$`)},
 	{"HostEndpoint", "", cel("interfaceName or expectedIPs is required", "("+on("interfaceName", "")+
 		") || (has(self.expectedIPs) && size(self.expectedIPs) > 0)")},
 	{"HostEndpoint", "ports[].port", between(1, 65535)},
+	{"HostEndpoint", "ports[].name", pattern(`^[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?$`)},
+	{"HostEndpoint", "ports[].protocol", enum("TCP", "UDP", "SCTP", 6, 17, 132, "6", "17", "132")},
+	{"HostEndpoint", "node", pattern(name)},
+	{"HostEndpoint", "profiles[]", pattern(name)},
 	{"IPAMConfiguration IPAMConfig", "strictAffinity", def(false)},
 	{"IPAMConfiguration IPAMConfig", "autoAllocateBlocks", def(true)},
 	{"IPAMConfiguration IPAMConfig", "maxBlocksPerHost", both(between(0, 1000000), def(0))},
 	{"IPAMConfiguration IPAMConfig", "ipCooldownSeconds", between(0, 1200)},
 	{"IPAMConfiguration IPAMConfig", "kubeVirtVMAddressPersistence", enum("Enabled", "Disabled")},
-	{"Tier", "defaultAction", def("Deny")},
+	{"Tier", "defaultAction", both(enum("Deny", "Pass"), def("Deny"))},
+	{"Tier", wholeObject, cel("order and defaultAction of a built-in tier are 1000000 and Deny in default, 1000 "+
+		"and Pass in kube-admin, 10000000 and Pass in kube-baseline", builtIn("default", "1000000.0", "Deny")+" && "+
+		builtIn("kube-admin", "1000.0", "Pass")+" && "+builtIn("kube-baseline", "10000000.0", "Pass"))},
+	{"KubeControllersConfiguration ClusterInformation IPAMConfiguration IPAMConfig", wholeObject,
+		cel("the name must be default: there is only one", "self.metadata.name == 'default'")},
+	{"KubeControllersConfiguration", controllers + "loadBalancer.assignIPs", enum("AllServices",
+		"RequestedServicesOnly", "")},
+	{"KubeControllersConfiguration", controllers + "migration.policyNameMigrator", enum("Enabled", "Disabled", "")},
+	{"KubeControllersConfiguration", controllers + "node.syncLabels", enum("Enabled", "Disabled", "")},
+	{"KubeControllersConfiguration", controllers + "node.hostEndpoint.{autoCreate,createDefaultHostEndpoint}",
+		enum("Enabled", "Disabled", "")},
+	{"KubeControllersConfiguration", "healthChecks", enum("Enabled", "Disabled", "")},
+	{"KubeControllersConfiguration", "{prometheusMetricsPort,debugProfilePort}", between(0, 65535)},
+	{"KubeControllersConfiguration", templates, needs("generateName")},
+	{"KubeControllersConfiguration", templates + ".generateName", pattern(name)},
+	{"KubeControllersConfiguration", templates + ".interfaceCIDRs[]", pattern(network)},
+	{"KubeControllersConfiguration", templates, cel("interfacePattern or interfaceCIDRs is required",
+		filled("self.interfaceCIDRs")+" || "+on("interfacePattern", ""))},
 	{"FelixConfiguration", "logActionRateLimit", pattern(`^[1-9][0-9]{0,3}/(second|minute|hour|day)$`)},
-	{policies, "tier", def("default")},
-	{policies, "types[]", enum("Ingress", "Egress")},
-	{policies, "performanceHints[]", enum("AssumeNeededOnEveryNode")},
-	{policies, directions + "action", enum("Allow", "Deny", "Log", "Pass")},
-	{policies, directions + "ipVersion", enum(4, 6)},
-	{policies, directions + "{icmp,notICMP}.type", between(0, 254)},
-	{policies, directions + "{icmp,notICMP}.code", between(0, 255)},
-	{staged, "stagedAction", both(enum("Set", "Delete", "Learn", "Ignore"), def("Set"))},
-	{"HostEndpoint", "node", func(s *apiextensions.JSONSchemaProps) { one := int64(1); s.MinLength = &one }},
 	{"CalicoNodeStatus", "updatePeriodSeconds", between(0, 86400)},
 	{"CalicoNodeStatus", "classes[]", enum("Agent", "BGP", "Routes")},
+	{"CalicoNodeStatus", "classes", both(atMost(3), once)},
+	{"CalicoNodeStatus", "node", pattern(name)},
 }
 
 const (
-	filters    = "{exportV4,importV4,exportV6,importV6}[]."
-	directions = "{ingress,egress}[]."
+	controllers = "controllers."
+	templates   = controllers + "node.hostEndpoint.templates[]"
 )
 
+// notNegative is for a duration.
+var notNegative = cel("cannot be negative", "!self.startsWith('-')")
+
+// builtIn is true for every tier but the one of that name with other settings.
+func builtIn(name, order, action string) string {
+	return "(self.metadata.name != '" + name + "' || !has(self.spec) || (!has(self.spec.order) || self.spec.order == " +
+		order + ") && (!has(self.spec.defaultAction) || self.spec.defaultAction == '" + action + "'))"
+}
+
+const filters = "{exportV4,importV4,exportV6,importV6}[]."
+
 // required are fields that an object needs, although the Go types declare them optional.
-var required = map[string][]string{"HostEndpoint": {"node"}}
-
-func value(v any) apiextensions.JSON {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // the rules are constants
-	}
-	return apiextensions.JSON{Raw: raw}
-}
-
-func enum(values ...any) func(*apiextensions.JSONSchemaProps) {
-	return func(s *apiextensions.JSONSchemaProps) {
-		s.Enum = nil
-		for _, v := range values {
-			s.Enum = append(s.Enum, value(v))
-		}
-	}
-}
-
-func def(v any) func(*apiextensions.JSONSchemaProps) {
-	return func(s *apiextensions.JSONSchemaProps) { j := value(v); s.Default = &j }
-}
-
-func pattern(p string) func(*apiextensions.JSONSchemaProps) {
-	return func(s *apiextensions.JSONSchemaProps) { s.Pattern = p }
-}
-
-func between(low, high float64) func(*apiextensions.JSONSchemaProps) {
-	return func(s *apiextensions.JSONSchemaProps) { s.Minimum, s.Maximum = &low, &high }
-}
-
-func atMost(n int64) func(*apiextensions.JSONSchemaProps) {
-	return func(s *apiextensions.JSONSchemaProps) { s.MaxItems = &n }
-}
-
-func atLeast(n int64) func(*apiextensions.JSONSchemaProps) {
-	return func(s *apiextensions.JSONSchemaProps) { s.MinItems = &n }
-}
-
-func atLeastNumber(low float64) func(*apiextensions.JSONSchemaProps) {
-	return func(s *apiextensions.JSONSchemaProps) { s.Minimum = &low }
-}
-
-func longest(n int64) func(*apiextensions.JSONSchemaProps) {
-	return func(s *apiextensions.JSONSchemaProps) { s.MaxLength = &n }
-}
-
-// cel is a rule in the Common Expression Language.
-func cel(message, rule string) func(*apiextensions.JSONSchemaProps) {
-	return func(s *apiextensions.JSONSchemaProps) {
-		s.XValidations = append(s.XValidations, apiextensions.ValidationRule{Rule: rule, Message: message})
-	}
-}
-
-// on is true if a field is there and not an empty value.
-func on(field, nothing string) string {
-	return "has(self." + field + ") && self." + field + " != '" + nothing + "'"
-}
-
-func both(a, b func(*apiextensions.JSONSchemaProps)) func(*apiextensions.JSONSchemaProps) {
-	return func(s *apiextensions.JSONSchemaProps) { a(s); b(s) }
-}
+var required = map[string][]string{"HostEndpoint": {"node"}, "CalicoNodeStatus": {"node", "classes"}}
 
 // addRules adds the rules to the schema of a kind, and returns the path of one that leads nowhere.
 func addRules(kind string, schema *apiextensions.JSONSchemaProps) (nowhere string) {
 	spec := schema.Properties["spec"]
-	for _, r := range rules {
+	for _, r := range slices.Concat(rules, policyRules) {
 		if !contains(r.kinds, kind) {
+			continue
+		}
+		if r.path == wholeObject {
+			r.apply(schema)
 			continue
 		}
 		for _, path := range expand(r.path) {
