@@ -33,8 +33,7 @@ func main() {
 	flag.BoolVar(&o.table, "table", false,
 		"run nothing; write the table of what earlier runs with the same image found")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // its end is an interrupt
 	go func() {
 		<-ctx.Done()
 		_ = lab.Remove(labName)
