@@ -78,10 +78,11 @@ func (p *Plugin) run(do func(*call, context.Context) error) func(*skel.CmdArgs) 
 		if err = do(c, ctx); err == nil {
 			return nil
 		}
-		c.log("failed", "error", err.Error())
-		if errors.Is(err, ErrNoAnswer) {
+		if errors.Is(err, ErrNoAnswer) { // no failure yet: the call is repeated without manxd
+			c.log("manxd does not answer", "reason", err.Error())
 			return err
 		}
+		c.log("failed", "error", err.Error())
 		return Coded(err)
 	}
 }
