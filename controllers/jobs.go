@@ -49,7 +49,7 @@ func (w *worker) jobs(run settings.Running) (map[string]job, error) {
 		jobs[hosts.Name()] = w.loop(hosts, n.Hosts, 0)
 	}
 	if w.InKubernetes {
-		c := &deletions.Controller{Now: time.Now}
+		c := &deletions.Controller{Store: w.Store, Now: time.Now}
 		jobs[c.Name()] = w.loop(c, nil, 0)
 	}
 	if w.source == nil || w.Kube == nil {

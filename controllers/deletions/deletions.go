@@ -3,6 +3,7 @@
 package deletions
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"time"
@@ -23,6 +24,8 @@ const (
 
 // Controller is the controller. Its units are pools and tiers.
 type Controller struct {
+	// Store is read again before a deletion ends: the watch of another kind may be behind.
+	Store datastore.Store
 	// Now is usually time.Now.
 	Now func() time.Time
 }
@@ -66,17 +69,38 @@ func (c *Controller) Decide(s loop.State, unit model.Key) (list []change.Change)
 				continue // as every pool in crd.projectcalico.org
 			}
 			if v.DeletionTimestamp != nil && !assigned(s.Store, v) {
-				list = append(list, finished(o, ofPool, "the pool is deleted, and no address of it is assigned"))
+				end := finished(o, ofPool, "the pool is deleted, and no address of it is assigned")
+				end.Unless = c.still(func(r model.Reader) bool { return assigned(r, v) }, model.KindIPAMBlock)
+				list = append(list, end)
 			} else if next, differs := c.condition(s.Store, o, v); differs {
 				list = append(list, next)
 			}
 		case *model.Tier:
 			if v.DeletionTimestamp != nil && slices.Contains(v.Finalizers, ofTier) && !populated(s.Store, v.Name) {
-				list = append(list, finished(o, ofTier, "the tier is deleted, and has no policies"))
+				end := finished(o, ofTier, "the tier is deleted, and has no policies")
+				end.Unless = c.still(func(r model.Reader) bool { return populated(r, v.Name) }, policies()...)
+				list = append(list, end)
 			}
 		}
 	}
 	return list
+}
+
+// still evaluates a condition with the objects that the datastore has now.
+func (c *Controller) still(holds func(model.Reader) bool, kinds ...model.Kind) func(context.Context) (bool, error) {
+	return func(ctx context.Context) (bool, error) {
+		now := model.Set{}
+		for _, kind := range kinds {
+			objects, _, err := c.Store.List(ctx, kind, "")
+			if err != nil {
+				return false, err
+			}
+			for _, o := range objects {
+				now[o.Key] = o
+			}
+		}
+		return holds(now), nil
+	}
 }
 
 // finished removes a finalizer.

@@ -19,6 +19,7 @@ import (
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/kubernetes/form"
+	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 	"github.com/manxnet/manx/ipam"
 )
@@ -50,7 +51,7 @@ func TestDeletionsEnd(t *testing.T) {
 			"Allocatable","status":"False","reason":"Was","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`))
 	}
 
-	c := &deletions.Controller{Now: time.Now}
+	c := &deletions.Controller{Store: s, Now: time.Now}
 	kinds, _ := c.Kinds()
 	tables, none := datastore.NewTables(zap.NewNop(), ""), datastore.NewTables(zap.NewNop(), "")
 	none.Apply(datastore.Event{Type: datastore.EventInSync})
@@ -83,6 +84,18 @@ func TestDeletionsEnd(t *testing.T) {
 	calicotest.Eventually(t, "nothing more is assigned", func() bool {
 		return strings.Contains(pool("old"), `"Terminating"`)
 	})
+	// The watch of blocks may be behind that of pools.
+	deleted, err := s.Get(t.Context(), model.ResourceKey(model.KindIPPool, "old"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	early := c.Decide(loop.State{Store: model.NewSet(deleted)}, c.All(loop.State{})[0])
+	if len(early) != 1 {
+		t.Fatalf("decisions without blocks: %v", early)
+	}
+	if done, err := early[0].Apply(t.Context(), s); done || err != nil {
+		t.Errorf("a pool with an address was released: %t, %v", done, err)
+	}
 	if raw, err := api.Try(t.Context(), t, http.MethodGet, calico+"tiers/old", nil); err != nil {
 		t.Errorf("a tier with a policy is gone: %v: %s", err, raw)
 	}
