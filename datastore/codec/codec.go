@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"strconv"
+	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -20,6 +21,11 @@ func Decode(key model.Key, raw []byte, revision int64) *model.Object {
 	info, ok := model.Lookup(key.Kind)
 	if !ok {
 		o.Err = fmt.Errorf("%s: unknown kind", key)
+		return o
+	}
+	// Neither a label of a metric nor a text of protobuf can have other bytes: they would end manxd or fail an answer.
+	if !utf8.ValidString(key.Namespace) || !utf8.ValidString(key.Name) {
+		o.Err = fmt.Errorf("%q: the key is not valid UTF-8", key)
 		return o
 	}
 	value, err := decodeValue(info, key, raw)

@@ -349,6 +349,11 @@ func TestQuarantine(t *testing.T) {
 			"is there twice"},
 		{"block that lost an address is used", model.Key{Kind: model.KindIPAMBlock, Name: "10.0.0.0/31"}, block(`[0,null]`, `[]`),
 			""},
+		{"name that is not UTF-8", model.ResourceKey(model.KindTier, "x\xff"), `{}`,
+			`"Tier x\xff": the key is not valid UTF-8`},
+		{"namespace that is not UTF-8", model.Key{Kind: model.KindNetworkPolicy, Namespace: "ns\xff", Name: "x"}, `{}`,
+			`"NetworkPolicy ns\xff/x": the key is not valid UTF-8`},
+		{"name in another script is used", model.ResourceKey(model.KindTier, "ä"), `{}`, ""},
 		{"kind that nobody knows", model.Key{Kind: "Foo", Name: "x"}, `{}`, "unknown kind"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {

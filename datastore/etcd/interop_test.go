@@ -3,6 +3,7 @@ package etcd_test
 import (
 	"encoding/json"
 	"testing"
+	"unicode/utf8"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -222,10 +223,19 @@ func TestMalformedValuesAtEveryKind(t *testing.T) {
 	odd := put("/calico/ipam/v2/assignment/ipv4/block/not-a-block", "{}")
 	put("/calico/resources/v3/projectcalico.org/workloadendpoints/no-namespace", "{}")
 	put("/calico/resources/v3/projectcalico.org/cows/elsie", "moo")
-	last := put("/calico/resources/v3/projectcalico.org/bgppeers/", "{}")
+	put("/calico/resources/v3/projectcalico.org/bgppeers/", "{}")
+	// A name that no answer and no metric can hold.
+	binary := model.ResourceKey(model.KindTier, "x\xff")
+	last := put("/calico/resources/v3/projectcalico.org/tiers/x\xff", "{}")
+	if o := at(last).Get(binary); o != nil {
+		t.Errorf("%q is used", o.Key)
+	}
 	n := 0
-	for range at(last).Quarantined() {
+	for q := range at(last).Quarantined() {
 		n++
+		if !utf8.ValidString(q.Object.Err.Error()) {
+			t.Errorf("a reason is not valid UTF-8: %q", q.Object.Err)
+		}
 	}
 	if n < 2 {
 		t.Errorf("%d of the invalid keys are in quarantine since revision %d", n, odd)

@@ -112,7 +112,7 @@ func ParsePath(path string) (k model.Key, ok bool, err error) {
 	}
 	k, err = rules[kind].parse(prefix, rest)
 	if err != nil {
-		return model.Key{Kind: kind, Name: rest}, true, fmt.Errorf("key %s: %w", path, err)
+		return model.Key{Kind: kind, Name: rest}, true, fmt.Errorf("key %q: %w", path, err)
 	}
 	return k, true, nil
 }

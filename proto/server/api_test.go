@@ -61,7 +61,7 @@ func TestStatusSumsUp(t *testing.T) {
 			Method: "first-found", Chosen: true, Reason: "first"}}
 	}
 	r.show()
-	bad := object(t, model.KindBGPPeer, "", "broken", `{"spec":`)
+	bad := object(t, model.KindBGPPeer, "", "broken\xff", `{"spec":{}}`)
 	r.store(node(t), pod(t, "web", "cali1", "10.65.0.1/32"), pod(t, "gone", "cali9", "10.65.0.2/32"), bad)
 	r.bgp.set(session("192.0.2.1", bgp.SessionGlobal, speaker.PhaseEstablished, "Established", "up"))
 	r.bgp.set(session("192.0.2.2", bgp.SessionMesh, speaker.PhaseFailed, "Active", "connection refused"))
@@ -96,7 +96,7 @@ func TestStatusSumsUp(t *testing.T) {
 	}
 
 	quarantined, err := r.client.ListQuarantined(r.context(), &manxv1.ListQuarantinedRequest{})
-	if err != nil || len(quarantined.GetObjects()) != 1 || quarantined.GetObjects()[0].GetName() != "broken" ||
+	if err != nil || len(quarantined.GetObjects()) != 1 || quarantined.GetObjects()[0].GetName() != "broken\uFFFD" ||
 		quarantined.GetObjects()[0].GetReason() == "" {
 		t.Errorf("quarantined: %v, %v", quarantined, err)
 	}

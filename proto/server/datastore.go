@@ -166,12 +166,16 @@ func (v *DatastoreView) ListQuarantined(
 			reason += fmt.Sprintf("; the last valid version, of revision %d, stays in use", q.InUse)
 		}
 		r.Objects = append(r.Objects, &manxv1.QuarantinedObject{
-			Kind: string(k.Kind), Namespace: k.Namespace, Name: k.Name,
-			Revision: q.Object.Revision, Reason: reason, SinceUnixMs: unixMs(q.Since),
+			Kind: string(k.Kind), Namespace: printable(k.Namespace), Name: printable(k.Name),
+			Revision: q.Object.Revision, Reason: printable(reason), SinceUnixMs: unixMs(q.Since),
 		})
 	}
 	return r, nil
 }
+
+// printable replaces bytes that are not UTF-8, as in a key that another program wrote: protobuf fails the whole answer
+// for one such text.
+func printable(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 const (
 	metricInSync      = "manx_datastore_in_sync"
