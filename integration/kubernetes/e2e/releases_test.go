@@ -140,7 +140,9 @@ func (w *world) nothingToReport(t *testing.T) {
 			t.Errorf("%s has notices by its metrics: %v", n.Name, err)
 		}
 		for line := range strings.Lines(n.Log()) {
-			if strings.Contains(line, "\tWARN\t") || strings.Contains(line, "\tERROR\t") {
+			// The node that starts first finds nothing at the other one.
+			if (strings.Contains(line, "\tWARN\t") || strings.Contains(line, "\tERROR\t")) &&
+				!strings.Contains(line, "connection refused by 10.200.1.") {
 				t.Errorf("%s logs %s", n.Name, line)
 			}
 		}
