@@ -17,6 +17,7 @@ type (
 		Name        string            `json:"name"`
 		Namespace   string            `json:"namespace"`
 		Annotations map[string]string `json:"annotations"`
+		Finalizers  []string          `json:"finalizers"`
 	}
 	application struct {
 		APIVersion string `json:"apiVersion"`

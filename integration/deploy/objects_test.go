@@ -74,14 +74,14 @@ func (o objectsByValues) stored(when string) {
 		return object.Value
 	}
 	if p := read(model.KindBGPPeer, "rack-a").(*model.BGPPeer); p.Spec.PeerIP != "10.0.1.1" ||
-		p.Spec.ASNumber != 4200000001 || p.Annotations["manx.io/bfd"] != "on" {
+		p.Spec.ASNumber != 4200000001 || p.Annotations["manx.io/bfd"] != "true" {
 		o.Errorf("%s: the peer is %+v", when, p)
 	}
 	if c := read(model.KindBGPConfiguration, "default").(*model.BGPConfiguration); c.Spec.NodeToNodeMeshEnabled ==
 		nil || *c.Spec.NodeToNodeMeshEnabled {
 		o.Errorf("%s: the configuration is %+v", when, c.Spec)
 	}
-	if f := read(model.KindBGPFilter, "to-switch").(*model.BGPFilter); len(f.Spec.ExportV4) != 3 {
+	if f := read(model.KindBGPFilter, "to-switch").(*model.BGPFilter); len(f.Spec.ExportV4) != 1 {
 		o.Errorf("%s: the filter is %+v", when, f.Spec)
 	}
 	for _, name := range []string{"pods", "public"} {

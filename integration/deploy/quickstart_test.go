@@ -91,13 +91,15 @@ func (c *cluster) quickstartStep(reader *exec.Cmd, command, output, yaml string,
 	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		cmd := *reader
 		cmd.Args = []string{"bash", "-c", command}
-		out, err := cmd.CombinedOutput()
+		var warnings strings.Builder
+		cmd.Stderr = &warnings
+		out, err := cmd.Output()
 		real = string(out)
 		if missing = differentForm(output, real); err == nil && missing == "" {
 			break
 		}
 		if time.Now().After(end) {
-			c.Fatalf("%s: %v: the page shows %q, there is\n%s", command, err, missing, real)
+			c.Fatalf("%s: %v: the page shows %q, there is\n%s%s", command, err, missing, real, warnings.String())
 		}
 	}
 	if strings.HasPrefix(command, "helm install ") {
@@ -164,6 +166,9 @@ func (c *cluster) addQuickstartNodes() {
 // playDaemonSet plays the controller of DaemonSets and the pod of n1.
 func (c *cluster) playDaemonSet() {
 	c.Helper()
+	// manxd makes it at its first start.
+	c.server.Request(c, http.MethodPost, "/apis/"+groupV3+"/v3/bgpconfigurations", map[string]any{
+		"apiVersion": groupV3 + "/v3", "kind": "BGPConfiguration", "metadata": map[string]any{"name": "default"}})
 	c.must("-n", "kube-system", "patch", "daemonset", "manx-node", "--subresource=status", "--type=merge", "-p",
 		`{"status":{"observedGeneration":1,"desiredNumberScheduled":4,"currentNumberScheduled":4,`+
 			`"updatedNumberScheduled":4,"numberAvailable":4,"numberReady":4,"numberMisscheduled":0}}`)
