@@ -69,8 +69,10 @@ func fromStatus(code int32, err error) error {
 	switch {
 	case isGone(err):
 		return &apiError{datastore.ErrUnavailable, text}
-	case strings.Contains(text, "failed to find resource referenced by paramKind"):
-		// An admission policy is older than the definition of its parameters, for some seconds of an installation.
+	case strings.Contains(text, "failed to find resource referenced by paramKind"),
+		strings.Contains(text, "not yet synced to use for admission"):
+		// An admission policy is older than the definition of its parameters, or the API server has not listed these
+		// yet, for some seconds of an installation.
 		return &apiError{datastore.ErrUnavailable, "the Kubernetes API refuses it for now: " + text}
 	case code == http.StatusNotFound:
 		return &apiError{datastore.ErrNotFound, cmp.Or(text, datastore.ErrNotFound.Error())}

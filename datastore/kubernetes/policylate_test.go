@@ -15,6 +15,8 @@ func TestPolicyBeforeItsParameters(t *testing.T) {
 		"no second pool": false,
 		"failed to configure policy: failed to find resource referenced by paramKind: 'projectcalico.org/v3, " +
 			"Kind=IPPool'": true,
+		"failed to configure binding: paramKind kind `projectcalico.org/v3, Kind=IPPool` not yet synced to use for " +
+			"admission": true,
 	} {
 		err := fromStatus(http.StatusUnprocessableEntity, errors.New(denied+"denied request: "+text))
 		if errors.Is(err, datastore.ErrUnavailable) != temporary {
