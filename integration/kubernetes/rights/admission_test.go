@@ -367,16 +367,27 @@ func TestTheTokenOfANode(t *testing.T) {
 		check(nowhere, "without a node", a)
 	}
 	// A second pool of a family changes the way to addresses of the first one.
-	s.Request(t, http.MethodPost, calico+"ippools", []byte(`{"apiVersion":"crd.projectcalico.org/v1","kind":"IPPool",
-		"metadata":{"name":"pods"},"spec":{"cidr":"10.0.0.0/16"}}`))
-	second := ofOwnNode[len(ofOwnNode)-1]
-	until(t, "no second pool", func() error {
-		err := do(t.Context(), t, s, own, second)
-		if err == nil || !strings.Contains(err.Error(), "pods is a pool of its family") {
-			return fmt.Errorf("%s: %v", second.what, err)
-		}
-		return nil
-	})
+	pool := ofOwnNode[len(ofOwnNode)-1]
+	first := func(name string, second attempt) {
+		s.Request(t, http.MethodPost, calico+"ippools", fmt.Appendf(nil, `{"apiVersion":"crd.projectcalico.org/v1",
+			"kind":"IPPool","metadata":{"name":%q},"spec":{"cidr":"10.0.0.0/16"}}`, name))
+		until(t, "no second pool", func() error {
+			err := do(t.Context(), t, s, own, second)
+			if err == nil || !strings.Contains(err.Error(), name+" is a pool of its family") {
+				return fmt.Errorf("%s: %v", second.what, err)
+			}
+			return nil
+		})
+	}
+	other := pool
+	other.body = strings.Replace(pool.body, "default-ipv4-ippool", "default-ipv6-ippool", 1)
+	first("default-ipv4-ippool", other)
+	// All nodes of a fresh cluster make its default pool at once: it exists, and nothing is forbidden.
+	if err := do(t.Context(), t, s, own, pool); !apierrors.IsAlreadyExists(err) {
+		t.Errorf("the pool that another node has just made: %v", err)
+	}
+	s.Request(t, http.MethodDelete, calico+"ippools/default-ipv4-ippool", nil)
+	first("pods", pool)
 	// The plugin's rights are fewer.
 	plugins := s.AccountToken(t, namespace, "manx-cni-plugin", "n1")
 	of := func(list []attempt) (some []attempt) {
