@@ -388,3 +388,72 @@ func TestThePluginMakesTheRouteOfAWaitingAddress(t *testing.T) {
 	m.target.Handle([]kernel.Event{{Type: kernel.EventRoute, Route: r}})
 	m.flush("the plugin's route is taken over", "replace 10.244.1.20/32 dev #15 proto 80 scope link metric 1024")
 }
+
+// duringApply calls a function while a Flush changes routes.
+type duringApply struct {
+	*kerneltest.Kernel
+	do func()
+}
+
+func (d *duringApply) ApplyRoutes(ops []kernel.RouteOp) []error {
+	d.do()
+	return d.Kernel.ApplyRoutes(ops)
+}
+
+// The connections of one batch are forgotten while a Flush is under way, which begins the next batch, and that one ends
+// before the next Flush: no address waits for ever.
+func TestTwoBatchesEndBetweenTwoFlushes(t *testing.T) {
+	const other = "10.244.1.20"
+	during := &duringApply{Kernel: testKernel(), do: func() {}}
+	m := &move{t: t, fake: during.Kernel, config: testConfig()}
+	m.fake.PutConnections(netip.MustParseAddr("10.244.1.8"), netip.MustParseAddr(other))
+	m.fake.PutLink(kernel.Link{Index: 7, Name: "cali2", Up: true, Running: true})
+	m.fake.PutLink(kernel.Link{Index: 15, Name: "cali5", Up: true, Running: true})
+	m.target = New(during, func() time.Time { return time.Unix(1e9, 0) })
+	m.target.Synced(true)
+	loop := reconcile.NewLoop()
+	var batches []func()
+	loop.Background = func(f func()) { batches = append(batches, f) }
+	m.target.ForgetConnections(m.fake, loop, zap.NewNop())
+	end := func() {
+		for _, f := range batches {
+			f()
+		}
+		batches = nil
+	}
+	endpoints := func(more ...Endpoint) {
+		m.config.Endpoints = append(m.config.Endpoints[:len(m.config.Endpoints):len(m.config.Endpoints)], more...)
+		m.target.Configure(m.config)
+		_, _, _ = m.target.Flush()
+	}
+	without := m.config.Endpoints
+	at := func(name, a string) Endpoint {
+		return Endpoint{Name: "default/of-" + name, Interface: name, Addresses: a + "/32"}
+	}
+	for range 3 {
+		endpoints(at("cali5", other))
+		end()
+	}
+	m.owner("")
+	_, _, _ = m.target.Flush() // begins the batch of the first address
+	if len(batches) != 1 {
+		t.Fatalf("%d batches began", len(batches))
+	}
+	during.do = end
+	m.config.Endpoints = slices.DeleteFunc(slices.Clone(without),
+		func(e Endpoint) bool { return e.Addresses == moving })
+	endpoints() // the other address leaves, too
+	if len(batches) != 1 {
+		t.Fatalf("%d batches began", len(batches))
+	}
+	during.do = func() {}
+	end()
+	for range 3 {
+		endpoints(at("cali2", "10.244.1.8"), at("cali5", other))
+	}
+	for _, a := range []string{moving, other + "/32"} {
+		if s := rowOf(m.target, a); s.Phase != reconcile.Applied {
+			t.Errorf("%s: %+v", a, s)
+		}
+	}
+}

@@ -100,7 +100,9 @@ func (t *Target) forgetDeparted() {
 		f.forget(addresses)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.forgetting, f.forgotten = false, addresses
+		f.forgetting = false
+		// The Flush that begins the next batch may have looked for results before these came.
+		f.forgotten = append(f.forgotten, addresses...)
 	})
 }
 
