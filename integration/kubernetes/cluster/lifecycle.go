@@ -128,7 +128,7 @@ func (w *World) uninstall() error {
 			return err
 		}
 		w.show(n.Name, "links, routes, rules and tables of nftables are as before the installation;\n"+
-			"so are the files but for "+strings.Join(kept, ", ")+"; "+emptied+" is empty")
+			"so are the files but for "+strings.Join(kept, ", ")+"; empty are "+strings.Join(emptied, ", "))
 	}
 	if err := eventually(w.nothingInTheAPI); err != nil { // pods take a moment to end
 		return err
@@ -159,11 +159,12 @@ func (w *World) nothingInTheAPI() error {
 // next start of the machine removes.
 var kept = []string{"/var/lib/calico", "/var/log/calico", "/run/calico", "/run/manx"}
 
-// emptied is a folder that stays without content: it is mounted into the container that cleans up.
-const emptied = "/var/lib/manx"
+// emptied are folders that stay without content: the first is mounted into the container that cleans up, and the others
+// are the runtime's, which makes them at its first ADD.
+var emptied = []string{"/var/lib/manx", "/var/lib/cni", "/var/lib/cni/results"}
 
 func isKept(line string) bool {
-	return line == emptied ||
+	return slices.Contains(emptied, line) ||
 		slices.ContainsFunc(kept, func(dir string) bool { return line == dir || strings.HasPrefix(line, dir+"/") })
 }
 
