@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/manxnet/manx/dataplane/kernel/device"
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
@@ -17,6 +18,7 @@ type Conn struct {
 	ProcSysNet string
 
 	namespace *netlink.Namespace
+	device    device.Handle // for requests that come once for a device or an address
 
 	mu     sync.Mutex // guards the fields below: one request at a time
 	sock   *netlink.Socket
@@ -44,11 +46,16 @@ func Open(path string) (*Conn, error) {
 }
 
 func connect(namespace *netlink.Namespace) (*Conn, error) {
-	s, err := namespace.Open(unix.NETLINK_ROUTE, netlink.RequestQueue)
+	c := &Conn{namespace: namespace}
+	err := namespace.Do(func() (err error) { c.device, err = device.Open(); return err })
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{namespace: namespace, sock: s}, nil
+	if c.sock, err = namespace.Open(unix.NETLINK_ROUTE, netlink.RequestQueue); err != nil {
+		c.device.Close()
+		return nil, err
+	}
+	return c, nil
 }
 
 // Namespace is the one that c is connected to, which is closed with c.
@@ -63,6 +70,7 @@ func (c *Conn) Close() error {
 	}
 	c.sock.Close()
 	c.sock = nil
+	c.device.Close()
 	return c.namespace.Close()
 }
 

@@ -7,9 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/manxnet/manx/dataplane/kernel/netlink"
+	"github.com/manxnet/manx/dataplane/kernel/device"
 	"github.com/manxnet/manx/dataplane/kernel/nettest"
 )
 
@@ -123,7 +121,11 @@ func TestAFlappingInterfaceCausesFewBatches(t *testing.T) {
 	const times = 4000
 	start := time.Now()
 	for i := range times {
-		if err := other.setLink(index, uint32(i%2*unix.IFF_UP), unix.IFF_UP, func(*netlink.Builder) {}); err != nil {
+		set := other.device.LinkSetDown
+		if i%2 == 1 {
+			set = other.device.LinkSetUp
+		}
+		if err := set(device.At(index)); err != nil {
 			t.Fatal(err)
 		}
 	}

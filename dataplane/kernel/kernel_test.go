@@ -243,7 +243,7 @@ func TestWatchReportsOthersOnly(t *testing.T) {
 }
 
 func TestLinksAddressesSysctls(t *testing.T) {
-	_, c := testNS(t)
+	name, c := testNS(t)
 	e0 := linkIndex(t, c, "e0")
 	a := Address{Link: e0, Prefix: prefix("172.16.0.1/32")}
 	for range 2 { // both are safe to repeat
@@ -251,8 +251,15 @@ func TestLinksAddressesSysctls(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	wide := Address{Link: e0, Prefix: prefix("172.17.0.1/24")}
+	if err := c.AddAddress(wide); err != nil {
+		t.Fatal(err)
+	}
+	if out := nettest.Run(t, "ip", "-n", name, "addr", "show", "to", "172.17.0.1"); strings.Contains(out, "brd") {
+		t.Errorf("the address has a broadcast address that nobody requested: %s", out)
+	}
 	addresses, err := c.ListAddresses()
-	if err != nil || !slices.Contains(addresses, a) ||
+	if err != nil || !slices.Contains(addresses, a) || !slices.Contains(addresses, wide) ||
 		!slices.Contains(addresses, Address{Link: e0, Prefix: prefix("fd01::5/64")}) {
 		t.Fatal(addresses, err)
 	}

@@ -7,8 +7,10 @@ import (
 	"net"
 	"net/netip"
 
+	vnetlink "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/manxnet/manx/dataplane/kernel/device"
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
@@ -62,15 +64,9 @@ func (c *Conn) EnsureDevice(d Device) (Link, error) {
 	if l, ok := linkNamed(links, d.Name); ok {
 		return d.Check(l)
 	}
-	err = c.With(func(s *netlink.Socket) error {
-		return s.Request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *netlink.Builder) {
-			b.Buf = append(b.Buf, make([]byte, unix.SizeofIfInfomsg)...)
-			b.AttrText(unix.IFLA_IFNAME, d.Name)
-			nest := b.Nest(unix.IFLA_LINKINFO)
-			b.Attr(unix.IFLA_INFO_KIND, []byte(d.Kind))
-			b.EndNest(nest)
-		})
-	})
+	attrs := vnetlink.NewLinkAttrs()
+	attrs.Name = d.Name
+	err = c.device.LinkAdd(&vnetlink.GenericLink{LinkAttrs: attrs, LinkType: d.Kind})
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return Link{}, fmt.Errorf("create interface %s: %w", d.Name, NoKindError{d.Kind})
 	}
@@ -105,7 +101,11 @@ func linkNamed(links []Link, name string) (Link, bool) {
 
 // LinkNamed queries one interface over a socket of rtnetlink. The error Is unix.ENODEV if there is none.
 func LinkNamed(s *netlink.Socket, name string) (Link, error) {
-	l, err := queryLink(s, 0, func(b *netlink.Builder) { b.AttrText(unix.IFLA_IFNAME, name) })
+	var l Link
+	err := s.Query(unix.RTM_GETLINK, 0, func(b *netlink.Builder) {
+		b.Buf = append(b.Buf, make([]byte, unix.SizeofIfInfomsg)...)
+		b.AttrText(unix.IFLA_IFNAME, name)
+	}, func(m netlink.Message) { l, _ = parseLink(m.Data) })
 	if err == nil && l.Name != name {
 		err = unix.ENODEV
 	}
@@ -115,21 +115,9 @@ func LinkNamed(s *netlink.Socket, name string) (Link, error) {
 	return l, nil
 }
 
-// queryLink queries the interface with an index, or, if that is 0, with the attributes.
-func queryLink(s *netlink.Socket, index uint32, attrs func(*netlink.Builder)) (l Link, err error) {
-	err = s.Query(unix.RTM_GETLINK, 0, func(b *netlink.Builder) {
-		b.Buf = append(b.Buf, 0, 0, 0, 0)
-		b.Buf = binary.NativeEndian.AppendUint32(b.Buf, index)
-		b.Buf = append(b.Buf, 0, 0, 0, 0, 0, 0, 0, 0)
-		attrs(b)
-	}, func(m netlink.Message) { l, _ = parseLink(m.Data) })
-	return l, err
-}
-
 // SetMTU implements Links.
 func (c *Conn) SetMTU(link, mtu int) error {
-	err := c.setLink(link, 0, 0, func(b *netlink.Builder) { b.Attr32(unix.IFLA_MTU, uint32(mtu)) })
-	if err != nil {
+	if err := c.device.LinkSetMTU(device.At(link), mtu); err != nil {
 		return fmt.Errorf("set MTU %d of interface %d: %w", mtu, link, err)
 	}
 	return nil
@@ -137,27 +125,15 @@ func (c *Conn) SetMTU(link, mtu int) error {
 
 // SetUp implements Links.
 func (c *Conn) SetUp(link int) error {
-	if err := c.setLink(link, unix.IFF_UP, unix.IFF_UP, func(*netlink.Builder) {}); err != nil {
+	if err := c.device.LinkSetUp(device.At(link)); err != nil {
 		return fmt.Errorf("set interface %d up: %w", link, err)
 	}
 	return nil
 }
 
-func (c *Conn) setLink(link int, flags, change uint32, attrs func(*netlink.Builder)) error {
-	return c.With(func(s *netlink.Socket) error {
-		return s.Request(unix.RTM_NEWLINK, 0, func(b *netlink.Builder) {
-			b.Buf = append(b.Buf, 0, 0, 0, 0)
-			for _, v := range []uint32{uint32(link), flags, change} {
-				b.Buf = binary.NativeEndian.AppendUint32(b.Buf, v)
-			}
-			attrs(b)
-		})
-	})
-}
-
 // AddAddress implements Links.
 func (c *Conn) AddAddress(a Address) error {
-	err := c.changeAddress(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, a)
+	err := c.device.AddrAdd(device.At(a.Link), a.form())
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("add address %s to interface %d: %w", a.Prefix, a.Link, err)
 	}
@@ -166,30 +142,20 @@ func (c *Conn) AddAddress(a Address) error {
 
 // DeleteAddress implements Links.
 func (c *Conn) DeleteAddress(a Address) error {
-	err := c.changeAddress(unix.RTM_DELADDR, 0, a)
+	err := c.device.AddrDel(device.At(a.Link), a.form())
 	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("remove address %s from interface %d: %w", a.Prefix, a.Link, err)
 	}
 	return nil
 }
 
-func (c *Conn) changeAddress(kind uint16, flags int, a Address) error {
-	family := byte(unix.AF_INET)
-	if a.Prefix.Addr().Is6() {
-		family = unix.AF_INET6
+// form returns the address in the library's form, without the broadcast address that the library would add.
+func (a Address) form() *vnetlink.Addr {
+	f := &vnetlink.Addr{IPNet: device.IPNet(a.Prefix), Broadcast: net.IPv4zero}
+	if a.Peer.IsValid() {
+		f.Peer = device.IPNet(netip.PrefixFrom(a.Peer, a.Prefix.Bits()))
 	}
-	return c.With(func(s *netlink.Socket) error {
-		return s.Request(kind, flags, func(b *netlink.Builder) {
-			b.Buf = append(b.Buf, family, byte(a.Prefix.Bits()), 0, unix.RT_SCOPE_UNIVERSE)
-			b.Buf = binary.NativeEndian.AppendUint32(b.Buf, uint32(a.Link))
-			b.AttrAddr(unix.IFA_LOCAL, a.Prefix.Addr())
-			other := a.Prefix.Addr()
-			if a.Peer.IsValid() {
-				other = a.Peer
-			}
-			b.AttrAddr(unix.IFA_ADDRESS, other)
-		})
-	})
+	return f
 }
 
 func parseLink(data []byte) (Link, bool) {

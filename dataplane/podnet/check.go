@@ -4,10 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/manxnet/manx/dataplane/kernel/device"
 )
 
 // Check compares the result of Attach with the present state and returns every difference that would keep packets from
@@ -30,46 +35,49 @@ func Check(p Pod) error {
 // checkLinks finds both ends and makes sure that they belong together.
 func (w *wiring) checkLinks() error {
 	var err error
-	if w.outside, err = w.host.named(w.HostIf); err != nil {
+	if w.outside, err = w.host.LinkByName(w.HostIf); err != nil {
 		return fmt.Errorf("interface %s is missing on the host: %w", w.HostIf, err)
 	}
-	if w.inside, err = w.pod.named(w.IfName); err != nil {
+	if w.inside, err = w.pod.LinkByName(w.IfName); err != nil {
 		return fmt.Errorf("interface %s is missing in %s: %w", w.IfName, w.Netns, err)
 	}
-	out, in := w.outside, w.inside
+	out, in := w.outside.Attrs(), w.inside.Attrs()
 	var problems []error
-	if out.kind != "veth" || in.kind != "veth" || out.peer != in.index || in.peer != out.index {
+	if w.outside.Type() != "veth" || w.inside.Type() != "veth" ||
+		out.ParentIndex != in.Index || in.ParentIndex != out.Index {
 		problems = append(problems, fmt.Errorf("%s is not the other end of %s in %s", w.HostIf, w.IfName, w.Netns))
 	}
-	if !out.up {
+	if out.Flags&net.FlagUp == 0 {
 		problems = append(problems, fmt.Errorf("%s is down", w.HostIf))
 	}
-	if !in.up {
+	if in.Flags&net.FlagUp == 0 {
 		problems = append(problems, fmt.Errorf("%s in %s is down", w.IfName, w.Netns))
 	}
-	if !bytes.Equal(out.mac, hostMAC) {
-		problems = append(problems, fmt.Errorf("%s has hardware address %s, want %s", w.HostIf, out.mac,
+	if !bytes.Equal(out.HardwareAddr, hostMAC) {
+		problems = append(problems, fmt.Errorf("%s has hardware address %s, want %s", w.HostIf, out.HardwareAddr,
 			hostMAC))
 	}
-	if w.MAC != nil && !bytes.Equal(in.mac, w.MAC) {
+	if w.MAC != nil && !bytes.Equal(in.HardwareAddr, w.MAC) {
 		problems = append(problems, fmt.Errorf("%s in %s has hardware address %s, want %s", w.IfName, w.Netns,
-			in.mac, w.MAC))
+			in.HardwareAddr, w.MAC))
 	}
 	return errors.Join(problems...)
 }
 
 func (w *wiring) checkInside() error {
-	has, err := w.pod.addresses(w.inside)
+	has, err := device.Whole(func() ([]netlink.Addr, error) { return w.pod.AddrList(w.inside, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("addresses of %s in %s: %w", w.IfName, w.Netns, err)
 	}
 	var problems []error
 	for _, a := range w.Addresses {
-		if !has[a] {
+		if !slices.ContainsFunc(has, func(h netlink.Addr) bool { return device.Prefix(h.IPNet).Addr() == a }) {
 			problems = append(problems, fmt.Errorf("%s in %s lacks address %s", w.IfName, w.Netns, a))
 		}
 	}
-	routes, err := w.pod.routes()
+	routes, err := device.Whole(func() ([]netlink.Route, error) {
+		return w.pod.RouteList(w.inside, netlink.FAMILY_ALL)
+	})
 	if err != nil {
 		return errors.Join(append(problems, fmt.Errorf("routes of %s: %w", w.Netns, err))...)
 	}
@@ -81,13 +89,9 @@ func (w *wiring) checkInside() error {
 	return errors.Join(problems...)
 }
 
-func (w *wiring) hasRoute(routes []route, dst netip.Prefix) bool {
-	gateway := gateway6
-	if dst.Addr().Is4() {
-		gateway = gateway4
-	}
-	return slices.ContainsFunc(routes, func(r route) bool {
-		return r.link == w.inside.index && r.gateway == gateway && r.dst == dst
+func (w *wiring) hasRoute(routes []netlink.Route, dst netip.Prefix) bool {
+	return slices.ContainsFunc(routes, func(r netlink.Route) bool {
+		return device.Gateway(&r) == gatewayOf(dst) && device.Prefix(r.Dst) == dst
 	})
 }
 
@@ -97,8 +101,8 @@ func (w *wiring) checkHostRoutes() error {
 	}
 	var problems []error
 	for _, a := range w.Addresses {
-		r, err := w.host.routeTo(a)
-		if err != nil || r == nil || r.link != w.outside.index {
+		r, err := routeTo(w.host, a)
+		if err != nil || r == nil || r.LinkIndex != w.outside.Attrs().Index {
 			problems = append(problems, errors.Join(fmt.Errorf("this host has no route to %s by %s", a, w.HostIf), err))
 		}
 	}

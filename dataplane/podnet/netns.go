@@ -1,7 +1,6 @@
 package podnet
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +8,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/device"
 )
 
 // ErrNoNetns: the path does not name a network namespace, or not any more.
@@ -75,21 +76,15 @@ func Detach(path, ifName, hostIf string) error {
 }
 
 func detachInside(ns *namespace, path, ifName string) error {
-	h, err := ns.rtnetlink()
-	if err != nil {
-		return fmt.Errorf("open netlink in %s: %w", path, err)
+	var h device.Handle
+	if err := ns.do(func() (err error) { h, err = device.Open(); return err }); err != nil {
+		return fmt.Errorf("in %s: %w", path, err)
 	}
-	defer h.close()
+	defer h.Close()
 	if err := removeVeth(h, ifName); err != nil {
 		return fmt.Errorf("in %s: %w", path, err)
 	}
 	return nil
-}
-
-// rtnetlink opens a socket in the namespace.
-func (n *namespace) rtnetlink() (s rtnetlink, err error) {
-	err = n.do(func() (err error) { s, err = openRtnetlink(); return err })
-	return s, err
 }
 
 // detachOutside removes hostIf. ns is the workload's namespace; nil if it is not known (any more).
@@ -97,41 +92,40 @@ func detachOutside(ns *namespace, hostIf string) error {
 	if hostIf == "" {
 		return nil
 	}
-	h, err := openRtnetlink()
+	h, err := device.Open()
 	if err != nil {
-		return fmt.Errorf("open netlink: %w", err)
+		return err
 	}
-	defer h.close()
+	defer h.Close()
 	if ns == nil {
 		return removeVeth(h, hostIf)
 	}
-	link, err := h.named(hostIf)
-	if linkMissing(err) {
+	link, err := h.LinkByName(hostIf)
+	if device.Missing(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("read interface %s: %w", hostIf, err)
 	}
-	if id, err := h.numberOf(ns.fd); err != nil || id < 0 || link.namespace != id {
+	if id, err := h.GetNetNsIdByFd(ns.fd); err != nil || id < 0 || link.Attrs().NetNsID != id {
 		return err
 	}
 	return removeVeth(h, hostIf)
 }
 
 // removeVeth removes a veth by name; anything else of that name is not ours and stays.
-func removeVeth(h rtnetlink, name string) error {
-	link, err := h.named(name)
-	if linkMissing(err) {
+func removeVeth(h device.Handle, name string) error {
+	link, err := h.LinkByName(name)
+	if device.Missing(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("read interface %s: %w", name, err)
 	}
-	if link.kind != "veth" {
-		return fmt.Errorf("interface %s is a %s, not a veth: it is not ours to remove", name,
-			cmp.Or(link.kind, "device"))
+	if link.Type() != "veth" {
+		return fmt.Errorf("interface %s is a %s, not a veth: it is not ours to remove", name, link.Type())
 	}
-	if err := h.remove(link); err != nil && !linkMissing(err) {
+	if err := h.LinkDel(link); err != nil && !device.Missing(err) {
 		return fmt.Errorf("remove interface %s: %w", name, err)
 	}
 	return nil

@@ -7,6 +7,10 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/manxnet/manx/dataplane/kernel/device"
 )
 
 // Pod describes how one interface of a workload is wired to its host: a veth pair, the addresses of the workload,
@@ -122,7 +126,7 @@ func (w *wiring) finish() (net.HardwareAddr, error) {
 		return nil, err
 	}
 	defer w.close()
-	return w.inside.mac, nil
+	return w.inside.Attrs().HardwareAddr, nil
 }
 
 // run does steps. After an error it removes what was created, and closes w.
@@ -156,10 +160,11 @@ type wiring struct {
 	warn    func(what string, err error)
 	before  func(step string) error
 	ns      *namespace
-	host    rtnetlink // in our namespace
-	pod     rtnetlink // in the workload's; opened by enter
-	outside link      // the host end, once created
-	inside  link      // the workload's end
+	host    device.Handle     // in our namespace
+	known   device.Neighbours // the same
+	pod     device.Handle     // in the workload's; opened by enter
+	outside netlink.Link      // the host end, once created
+	inside  netlink.Link      // the workload's end
 }
 
 func open(p Pod, o Options) (*wiring, error) {
@@ -171,9 +176,12 @@ func open(p Pod, o Options) (*wiring, error) {
 	if w.warn == nil {
 		w.warn = func(string, error) {}
 	}
-	if w.host, err = openRtnetlink(); err != nil {
+	if w.host, err = device.Open(); err == nil {
+		w.known, err = device.OpenNeighbours()
+	}
+	if err != nil {
 		w.close()
-		return nil, fmt.Errorf("open netlink: %w", err)
+		return nil, err
 	}
 	return w, nil
 }
@@ -182,9 +190,9 @@ func open(p Pod, o Options) (*wiring, error) {
 // thread.
 func (w *wiring) enter(fn func() error) error {
 	return w.ns.do(func() (err error) {
-		if w.pod.Socket == nil {
-			if w.pod, err = openRtnetlink(); err != nil {
-				return fmt.Errorf("open netlink in %s: %w", w.Netns, err)
+		if !w.pod.IsOpen() {
+			if w.pod, err = device.Open(); err != nil {
+				return fmt.Errorf("in %s: %w", w.Netns, err)
 			}
 		}
 		return fn()
@@ -193,15 +201,16 @@ func (w *wiring) enter(fn func() error) error {
 
 // reach opens w.pod.
 func (w *wiring) reach() error {
-	if w.pod.Socket != nil {
+	if w.pod.IsOpen() {
 		return nil
 	}
 	return w.enter(func() error { return nil })
 }
 
 func (w *wiring) close() {
-	w.host.close()
-	w.pod.close()
+	w.host.Close()
+	w.known.Close()
+	w.pod.Close()
 	w.ns.close()
 }
 
@@ -258,10 +267,10 @@ func (p Pod) families() (v4, v6 bool) {
 
 // undo removes the created objects: with one end goes the other, and its addresses and routes on both sides.
 func (w *wiring) undo() error {
-	if w.outside.index == 0 {
+	if w.outside == nil {
 		return nil
 	}
-	if err := w.host.remove(w.outside); err != nil && !linkMissing(err) {
+	if err := w.host.LinkDel(w.outside); err != nil && !device.Missing(err) {
 		return fmt.Errorf("clean up: remove %s: %w", w.HostIf, err)
 	}
 	return nil

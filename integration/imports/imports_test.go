@@ -70,7 +70,8 @@ var allowed = []struct {
 	{"dataplane/ruleset", nil},
 	{"dataplane/kernel/netlink", nil},
 	{"dataplane/kernel/nettest", []string{"integration/namespace"}},
-	{"dataplane/kernel", []string{"dataplane/kernel/netlink"}},
+	{"dataplane/kernel/device", nil},
+	{"dataplane/kernel", []string{"dataplane/kernel/device", "dataplane/kernel/netlink"}},
 	{"dataplane/kernel/tc", []string{"dataplane/kernel", "dataplane/kernel/netlink"}},
 	{"dataplane/kernel/conntrack", []string{"dataplane/kernel/netlink"}},
 	{"dataplane/kernel/sockdiag", []string{"dataplane/kernel/netlink"}},
@@ -104,7 +105,7 @@ var allowed = []struct {
 		"datastore/model", "datastore/safefile"}},
 	{"dataplane/neighbour", []string{"dataplane/hoststate", "dataplane/kernel", "dataplane/reconcile"}},
 	{"dataplane/netnslock", nil},
-	{"dataplane/podnet", []string{"dataplane/kernel/conntrack", "dataplane/kernel/netlink"}},
+	{"dataplane/podnet", []string{"dataplane/kernel/conntrack", "dataplane/kernel/device"}},
 	{"dataplane/shape", []string{"dataplane/hoststate", "dataplane/reconcile", "dataplane/kernel",
 		"dataplane/kernel/tc"}},
 	{"dataplane/targettest", []string{"dataplane/hoststate", "dataplane/reconcile", "dataplane/kernel",
@@ -153,7 +154,7 @@ var owners = []struct {
 	library string
 	owners  []string
 }{
-	{"github.com/vishvananda/netlink", nil}, // tests alone: dataplane/kernel/netlink has the codec of all programs
+	{"github.com/vishvananda/netlink", []string{"dataplane/kernel", "dataplane/kernel/device", "dataplane/podnet"}},
 	{"github.com/google/nftables", []string{"dataplane/kernel/nftables"}},
 	{"github.com/osrg/gobgp/", []string{"bgp/speaker", "bgp/fib", "bgp/gobgppolicy", "bgp/session",
 		"bgp/gobgpapi", "bgp/wire", "bgp/wire/message"}}, // package bgp decides without it, also offline
@@ -184,8 +185,9 @@ func TestUnlinked(t *testing.T) {
 // linked packages are initialized each time.
 var pluginLinks = []string{module + "cmd/manx-cni", module + "cni", module + "dataplane/podnet",
 	module + "dataplane/kernel/conntrack", module + "datastore/safefile",
-	module + "dataplane/kernel/netlink", "github.com/containernetworking/cni/pkg/...", "github.com/vishvananda/netns",
-	"golang.org/x/sys/unix"}
+	module + "dataplane/kernel/device", module + "dataplane/kernel/netlink",
+	"github.com/containernetworking/cni/pkg/...", "github.com/vishvananda/netlink",
+	"github.com/vishvananda/netlink/nl", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}
 
 func TestThePluginIsThin(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}",
