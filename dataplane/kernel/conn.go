@@ -61,6 +61,9 @@ func connect(namespace *netlink.Namespace) (*Conn, error) {
 // Namespace is the one that c is connected to, which is closed with c.
 func (c *Conn) Namespace() *netlink.Namespace { return c.namespace }
 
+// Device makes requests about single devices in the namespace of c. It is closed with c.
+func (c *Conn) Device() device.Handle { return c.device }
+
 // Close releases the connection. Nothing that was made in the kernel goes away.
 func (c *Conn) Close() error {
 	c.mu.Lock()

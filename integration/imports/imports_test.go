@@ -72,7 +72,7 @@ var allowed = []struct {
 	{"dataplane/kernel/nettest", []string{"integration/namespace"}},
 	{"dataplane/kernel/device", nil},
 	{"dataplane/kernel", []string{"dataplane/kernel/device", "dataplane/kernel/netlink"}},
-	{"dataplane/kernel/tc", []string{"dataplane/kernel", "dataplane/kernel/netlink"}},
+	{"dataplane/kernel/tc", []string{"dataplane/kernel", "dataplane/kernel/device", "dataplane/kernel/netlink"}},
 	{"dataplane/kernel/conntrack", []string{"dataplane/kernel/netlink"}},
 	{"dataplane/kernel/sockdiag", []string{"dataplane/kernel/netlink"}},
 	{"dataplane/kernel/nflog", []string{"dataplane/kernel/netlink"}},
@@ -154,7 +154,8 @@ var owners = []struct {
 	library string
 	owners  []string
 }{
-	{"github.com/vishvananda/netlink", []string{"dataplane/kernel", "dataplane/kernel/device", "dataplane/podnet"}},
+	{"github.com/vishvananda/netlink", []string{"dataplane/kernel", "dataplane/kernel/device", "dataplane/kernel/tc",
+		"dataplane/podnet"}},
 	{"github.com/google/nftables", []string{"dataplane/kernel/nftables"}},
 	{"github.com/osrg/gobgp/", []string{"bgp/speaker", "bgp/fib", "bgp/gobgppolicy", "bgp/session",
 		"bgp/gobgpapi", "bgp/wire", "bgp/wire/message"}}, // package bgp decides without it, also offline

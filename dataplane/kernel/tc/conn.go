@@ -1,14 +1,16 @@
 package tc
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 
+	vnetlink "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/device"
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
@@ -20,11 +22,14 @@ var _ Shapes = (*Conn)(nil)
 // New returns a Conn that sends its requests over the connection of k.
 func New(k *kernel.Conn) *Conn { return &Conn{k} }
 
-// socket is one of rtnetlink.
-type socket struct{ *netlink.Socket }
+// socket is one of rtnetlink, for token buckets and filters, with the requests about devices.
+type socket struct {
+	*netlink.Socket
+	device device.Handle
+}
 
 func (c *Conn) with(f func(socket) error) error {
-	return c.kernel.With(func(s *netlink.Socket) error { return f(socket{s}) })
+	return c.kernel.With(func(s *netlink.Socket) error { return f(socket{s, c.kernel.Device()}) })
 }
 
 // ListShapes implements Shapes.
@@ -129,37 +134,27 @@ func (s socket) setRedirectShape(device string, shape Shape) error {
 }
 
 func (s socket) ensureRedirectDevice(name string, mtu int) (kernel.Link, error) {
-	body := func(b *netlink.Builder) {
-		b.Buf = append(b.Buf, 0, 0, 0, 0)
-		for _, v := range []uint32{0, unix.IFF_UP, unix.IFF_UP} {
-			b.Buf = binary.NativeEndian.AppendUint32(b.Buf, v)
-		}
-		b.AttrText(unix.IFLA_IFNAME, name)
-		b.Attr32(unix.IFLA_MTU, uint32(mtu))
-	}
-	err := s.Request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *netlink.Builder) {
-		body(b)
-		nest := b.Nest(unix.IFLA_LINKINFO)
-		b.Attr(unix.IFLA_INFO_KIND, []byte("ifb"))
-		b.EndNest(nest)
-	})
-	if errors.Is(err, unix.EEXIST) {
-		err = s.Request(unix.RTM_NEWLINK, 0, body)
-	}
-	if err := lacking(err, "devices through which received packets can be redirected (module ifb)"); err != nil {
-		return kernel.Link{}, err
+	attrs := vnetlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.Flags = name, mtu, net.FlagUp
+	err := s.device.LinkAdd(&vnetlink.Ifb{LinkAttrs: attrs})
+	exists := errors.Is(err, unix.EEXIST)
+	if err != nil && !exists {
+		return kernel.Link{}, lacking(err, "devices through which received packets can be redirected (module ifb)")
 	}
 	l, err := kernel.LinkNamed(s.Socket, name)
 	if err == nil && !isRedirectDevice(l) {
 		err = fmt.Errorf("interface %s is of kind %q, not ifb: remove or rename it", name, l.Kind)
 	}
-	return l, err
+	if err != nil || !exists {
+		return l, err
+	}
+	return l, errors.Join(s.device.LinkSetMTU(device.At(l.Index), mtu), s.device.LinkSetUp(device.At(l.Index)))
 }
 
 // RemoveShape implements Shapes.
-func (c *Conn) RemoveShape(device string, shape Shape) error {
+func (c *Conn) RemoveShape(name string, shape Shape) error {
 	err := c.with(func(s socket) error {
-		link, err := kernel.LinkNamed(s.Socket, device)
+		link, err := kernel.LinkNamed(s.Socket, name)
 		gone := errors.Is(err, unix.ENODEV)
 		switch {
 		case err != nil && !gone:
@@ -170,15 +165,10 @@ func (c *Conn) RemoveShape(device string, shape Shape) error {
 		if err := s.removeRedirects(shape.From, link.Index); err != nil || gone {
 			return err
 		}
-		return s.Request(unix.RTM_DELLINK, 0, func(b *netlink.Builder) {
-			b.Buf = append(b.Buf, 0, 0, 0, 0)
-			for _, v := range []uint32{uint32(link.Index), 0, 0} {
-				b.Buf = binary.NativeEndian.AppendUint32(b.Buf, v)
-			}
-		})
+		return s.device.LinkDel(device.At(link.Index))
 	})
 	if err != nil {
-		return fmt.Errorf("end the limit on the bandwidth of %s: %w", shape.Interface(device), err)
+		return fmt.Errorf("end the limit on the bandwidth of %s: %w", shape.Interface(name), err)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	vnetlink "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
@@ -12,11 +13,9 @@ import (
 
 // Constants of linux/pkt_sched.h that x/sys lacks.
 const (
-	tcRoot          = 0xFFFFFFFF // parent of a device's send queue
-	tcIngress       = 0xFFFFFFF1 // parent of the queue for received packets
-	tcIngressHandle = 0xFFFF0000
-	tcaKind         = 1
-	tcaOptions      = 2
+	tcRoot     = 0xFFFFFFFF // parent of a device's send queue
+	tcaKind    = 1
+	tcaOptions = 2
 
 	tbfParms, tbfRate64, tbfPeakRate64 = 1, 4, 5
 	linkLayerEthernet                  = 1
@@ -154,12 +153,15 @@ func (s socket) removeBucket(link int) error {
 	return err
 }
 
+// ingress is the queue for what a device receives.
+func ingress(link int) *vnetlink.Ingress {
+	return &vnetlink.Ingress{QdiscAttrs: vnetlink.QdiscAttrs{LinkIndex: link, Parent: vnetlink.HANDLE_INGRESS,
+		Handle: vnetlink.MakeHandle(0xffff, 0)}}
+}
+
 // ensureIngress makes sure that a device's received packets can be filtered. Another program may have done so.
 func (s socket) ensureIngress(link int) error {
-	err := s.Request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *netlink.Builder) {
-		appendHeader(b, link, tcIngressHandle, tcIngress, 0)
-		b.AttrText(tcaKind, "ingress")
-	})
+	err := s.device.QdiscAdd(ingress(link))
 	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}
@@ -167,10 +169,7 @@ func (s socket) ensureIngress(link int) error {
 }
 
 func (s socket) removeIngress(link int) error {
-	err := s.Request(unix.RTM_DELQDISC, 0, func(b *netlink.Builder) {
-		appendHeader(b, link, tcIngressHandle, tcIngress, 0)
-		b.AttrText(tcaKind, "ingress")
-	})
+	err := s.device.QdiscDel(ingress(link))
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
 		return nil // it is gone, or another program's clsact
 	}
