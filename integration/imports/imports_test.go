@@ -136,7 +136,7 @@ var allowed = []struct {
 	{"cmd/manxd/distribution", []string{"datastore/node"}},
 	{"cmd/manxd/firewalls", []string{"dataplane/hostfirewall", "dataplane/kernel/nftables", "proto/server"}},
 	{"cmd/manxd/overuse", []string{"dataplane/kernel/conntrack", "dataplane/policy", "proto/server"}},
-	{"cmd/manxd/kubewatch", []string{"dataplane/reconcile"}},
+	{"cmd/manxd/kubewatch", nil},
 	{"cmd/manxd/secrets", []string{"bgp/password", "cmd/manxd/kubewatch", "datastore/safefile"}},
 	{"cmd/manxd/follow", []string{"bgp", "dataplane", "dataplane/link", "dataplane/reconcile", "dataplane/route",
 		"datastore", "datastore/model"}},

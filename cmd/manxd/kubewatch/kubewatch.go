@@ -1,148 +1,97 @@
-// Package kubewatch follows a few objects of the Kubernetes API by a selector.
+// Package kubewatch follows a few objects of the Kubernetes API by a selector, with client-go's reflector.
 package kubewatch
 
 import (
 	"context"
-	"fmt"
-	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"time"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-
-	"github.com/manxnet/manx/dataplane/reconcile"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 )
 
 // Selection are the objects to follow; they should be few, since each change passes all of them.
 type Selection[T metav1.Object] struct {
-	// Options have the selectors.
+	// Options have the selectors, and "0" as the version of lists that may come from the cache of an API server, which
+	// may lag: without it no old password replaces a newer one.
 	Options metav1.ListOptions
 	List    func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	Watch   func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	// Show receives all objects, sorted by namespace and name, after each change. Failed receives the reason why they
-	// are not known, or not followed any more, and nil after the next Show. Both are called from one goroutine.
+	// are not known, or not followed any more, and nil once they are followed again. The calls come one at a time.
 	Show   func([]T)
 	Failed func(error)
 }
 
-// backoff is the pause of Follow after a failure.
-var backoff = reconcile.Backoff{Min: time.Second, Max: 30 * time.Second}
-
-// watchFor is the minimum duration of one watch, and half of its maximum, so that the watches of nodes start at
-// different times. A watch continues where the one before has ended.
-const watchFor = 5 * time.Minute
-
-// Follow follows a selection until ctx ends.
+// Follow follows a selection until ctx ends. The reflector waits longer after each failure, a minute at most, and
+// spreads the attempts of many nodes.
 func Follow[T metav1.Object](ctx context.Context, s Selection[T]) {
-	for failures := 0; ctx.Err() == nil; {
-		began := time.Now()
-		err := s.follow(ctx)
-		if ctx.Err() != nil {
+	failing := false
+	failed := func(err error) {
+		if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || err == nil && !failing {
 			return
 		}
-		if time.Since(began) > backoff.Max {
-			failures = 0
-		}
-		if !expired(err) {
-			s.Failed(err)
-		}
-		failures++
-		select {
-		case <-ctx.Done():
-		case <-time.After(jitter(backoff.After(failures))):
-		}
+		failing = err != nil
+		s.Failed(err)
 	}
+	source := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.ResourceVersion, o.ResourceVersionMatch = s.Options.ResourceVersion, ""
+			list, err := s.List(ctx, s.selected(o))
+			if err != nil {
+				failed(err)
+			}
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			w, err := s.Watch(ctx, s.selected(o))
+			failed(err)
+			return w, err
+		},
+	}
+	store := &shown[T]{cache.NewStore(cache.MetaNamespaceKeyFunc), s.Show}
+	quiet := klog.NewContext(ctx, logr.Discard()) // Failed has the reasons
+	cache.NewReflectorWithOptions(source, nil, store, cache.ReflectorOptions{}).RunWithContext(quiet)
 }
 
-func expired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
+// selected adds the selectors to the options of a request.
+func (s Selection[T]) selected(o metav1.ListOptions) metav1.ListOptions {
+	o.LabelSelector, o.FieldSelector = s.Options.LabelSelector, s.Options.FieldSelector
+	return o
+}
 
-// jitter spreads the reconnections of nodes.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
+// shown shows the objects of a store after each change.
+type shown[T metav1.Object] struct {
+	cache.Store
+	show func([]T)
+}
 
-// follow lists, and then watches until an error.
-func (s Selection[T]) follow(ctx context.Context) error {
-	list, err := s.List(ctx, s.Options)
+func (s *shown[T]) Add(o any) error    { return s.changed(s.Store.Add(o)) }
+func (s *shown[T]) Update(o any) error { return s.changed(s.Store.Update(o)) }
+func (s *shown[T]) Delete(o any) error { return s.changed(s.Store.Delete(o)) }
+
+// Replace implements cache.ReflectorStore.
+func (s *shown[T]) Replace(list []any, version string) error {
+	return s.changed(s.Store.Replace(list, version))
+}
+
+func (s *shown[T]) changed(err error) error {
 	if err != nil {
 		return err
 	}
-	objects, version, err := read[T](list)
-	if err != nil {
-		return err
-	}
-	s.show(objects)
-	s.Failed(nil)
-	for {
-		if version, err = s.watchFrom(ctx, version, objects); err != nil {
-			return err
+	var all []T
+	for _, o := range s.List() {
+		if o, ok := o.(T); ok {
+			all = append(all, o)
 		}
 	}
-}
-
-// read splits a list.
-func read[T metav1.Object](list runtime.Object) (map[string]T, string, error) {
-	accessor, err := meta.ListAccessor(list)
-	if err != nil {
-		return nil, "", err
-	}
-	items, err := meta.ExtractList(list)
-	if err != nil {
-		return nil, "", err
-	}
-	objects := map[string]T{}
-	for _, item := range items {
-		o, ok := item.(T)
-		if !ok {
-			return nil, "", fmt.Errorf("the list has a %T", item)
-		}
-		objects[key(o)] = o
-	}
-	return objects, accessor.GetResourceVersion(), nil
-}
-
-func key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
-
-func (s Selection[T]) show(objects map[string]T) {
-	s.Show(slices.SortedFunc(maps.Values(objects), func(a, b T) int { return strings.Compare(key(a), key(b)) }))
-}
-
-// watchFrom follows changes after a version. It returns the version that it reached, and an error if no watch can
-// continue from there.
-func (s Selection[T]) watchFrom(ctx context.Context, version string, objects map[string]T) (string, error) {
-	o := s.Options
-	seconds := int64((watchFor + rand.N(watchFor)).Seconds())
-	o.ResourceVersion, o.AllowWatchBookmarks, o.TimeoutSeconds = version, true, &seconds
-	began := time.Now()
-	w, err := s.Watch(ctx, o)
-	if err != nil {
-		return version, err
-	}
-	defer w.Stop()
-	for e := range w.ResultChan() {
-		if e.Type == watch.Error {
-			return version, apierrors.FromObject(e.Object)
-		}
-		o, ok := e.Object.(T)
-		if !ok {
-			return version, fmt.Errorf("the watch has a %T", e.Object)
-		}
-		version = o.GetResourceVersion()
-		switch e.Type {
-		case watch.Added, watch.Modified:
-			objects[key(o)] = o
-			s.show(objects)
-		case watch.Deleted:
-			delete(objects, key(o))
-			s.show(objects)
-		}
-	}
-	if time.Since(began) < time.Second { // a server that ends each watch at once
-		return version, fmt.Errorf("the watch ended after %s", time.Since(began).Round(time.Millisecond))
-	}
-	return version, nil
+	key := func(o T) string { return o.GetNamespace() + "/" + o.GetName() }
+	slices.SortFunc(all, func(a, b T) int { return strings.Compare(key(a), key(b)) })
+	s.show(all)
+	return nil
 }
