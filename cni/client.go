@@ -1,10 +1,13 @@
 package cni
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"time"
 
@@ -27,22 +30,25 @@ func (s Socket) Call(ctx context.Context, q *Request) (*Response, error) {
 	if !ok {
 		end = time.Now().Add(callTimeout)
 	}
-	c, err := connect(string(s), end.Add(answerTimeout))
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: string(s), Net: "unix"})
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):
 		return nil, fmt.Errorf("%w: %w", ErrNoAnswer, err)
 	case err != nil:
 		return nil, err
 	}
-	defer c.close()
+	defer c.Close() //nolint:errcheck // everything was read
+	if err := c.SetDeadline(end.Add(answerTimeout)); err != nil {
+		return nil, err
+	}
 	q.Early = q.Begin != nil
-	text, err := q.text()
+	text, err := json.Marshal(q)
 	if err != nil {
 		return nil, err
 	}
-	written := writeText(c, text)
+	written := WriteFrame(c, json.RawMessage(text))
 	if written == nil {
-		if err := c.awaitReader(); err != nil {
+		if err := awaitReader(c); err != nil {
 			return nil, err
 		}
 	}
@@ -71,45 +77,22 @@ func readResponse(c io.Reader, begin func(*Attachment)) (*Response, error) {
 	return r, err
 }
 
-// connection is a connection to a unix socket. It blocks its thread: a plugin has nothing else to do, and the poller of
-// package net would cost it more than the calls themselves.
-type connection struct {
-	fd    int
-	until time.Time
-}
-
-// connect opens a connection whose calls fail with os.ErrDeadlineExceeded if they begin after the given time. Each
-// waits at most as long as there was until then.
-func connect(path string, until time.Time) (*connection, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	c := &connection{fd, until}
-	// Without SOCK_NONBLOCK a server that accepts no connection any more would be waited for.
-	if err = unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err == nil {
-		err = unix.SetNonblock(fd, false)
-	}
-	wait := unix.NsecToTimeval(max(time.Until(until), time.Millisecond).Nanoseconds())
-	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
-		if err == nil {
-			err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &wait)
-		}
-	}
-	if err != nil {
-		c.close()
-		return nil, fmt.Errorf("connect to %s: %w", path, err)
-	}
-	return c, nil
-}
-
 // awaitReader waits until the other end has read what was written, or has answered. It returns an error if that takes
 // too long: the process does not run, or hangs. Another one must not do its work: it could wake up in the middle.
-func (c *connection) awaitReader() error {
+func awaitReader(c *net.UnixConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	failed := raw.Control(func(fd uintptr) { err = untilRead(int(fd)) })
+	return cmp.Or(err, failed)
+}
+
+func untilRead(fd int) error {
 	for began := time.Now(); ; {
-		ready := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}
+		ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(ready, 500)
-		unread, outqErr := unix.IoctlGetInt(c.fd, unix.SIOCOUTQ)
+		unread, outqErr := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil || n > 0 || outqErr != nil || unread == 0:
@@ -119,39 +102,4 @@ func (c *connection) awaitReader() error {
 				fmt.Errorf("not read for %s", readTimeout))
 		}
 	}
-}
-
-func (c *connection) close() { _ = unix.Close(c.fd) }
-
-// Read implements io.Reader.
-func (c *connection) Read(b []byte) (int, error) {
-	n, err := c.do(func() (int, error) { return unix.Read(c.fd, b) })
-	if err == nil && n == 0 && len(b) > 0 {
-		return 0, io.EOF
-	}
-	return n, err
-}
-
-// Write implements io.Writer.
-func (c *connection) Write(b []byte) (n int, err error) {
-	for n < len(b) && err == nil {
-		var more int
-		more, err = c.do(func() (int, error) { return unix.SendmsgN(c.fd, b[n:], nil, nil, unix.MSG_NOSIGNAL) })
-		n += more
-	}
-	return n, err
-}
-
-func (c *connection) do(call func() (int, error)) (int, error) {
-	for time.Now().Before(c.until) {
-		n, err := call()
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case errors.Is(err, unix.EAGAIN):
-			return 0, os.ErrDeadlineExceeded
-		}
-		return max(n, 0), err
-	}
-	return 0, os.ErrDeadlineExceeded
 }

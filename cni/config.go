@@ -133,12 +133,21 @@ func (c *Config) OwnIPAM() bool { return c.IPAM.Type == "calico-ipam" || c.IPAM.
 
 // ParseConfig parses and checks a network configuration; the error has a CNI code.
 func ParseConfig(stdin []byte) (*Config, error) {
+	c, err := parseConfig(stdin)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.validate()
+}
+
+// parseConfig parses a network configuration. The server of the plugin's requests checks it.
+func parseConfig(stdin []byte) (*Config, error) {
 	c := &Config{}
 	if err := json.Unmarshal(stdin, c); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration cannot be read", err.Error())
 	}
 	c.setDefaults()
-	return c, c.validate()
+	return c, nil
 }
 
 func (c *Config) setDefaults() {
@@ -154,37 +163,6 @@ func (c *Config) setDefaults() {
 	if c.ManxdSocket == "" {
 		c.ManxdSocket = defaultSocket
 	}
-}
-
-// outline are the members of a network configuration that every call of the plugin needs. It is short, because the
-// plugin pays for the number of members. The server of its requests reads and validates all of them.
-type outline struct {
-	CNIVersion string `json:"cniVersion"`
-	Name       string `json:"name"`
-	IPAM       struct {
-		Type string `json:"type"`
-	} `json:"ipam"`
-	ManxdSocket    string `json:"manxd_socket"`
-	NumQueues      int    `json:"num_queues"`
-	LogLevel       string `json:"log_level"`
-	LogFilePath    string `json:"log_file_path"`
-	LogFileMaxSize int    `json:"log_file_max_size"`
-	LogFileMaxAge  int    `json:"log_file_max_age"`
-	LogFileMaxN    int    `json:"log_file_max_count"`
-}
-
-// parseOutline returns a Config that has the members of outline alone; the error has a CNI code.
-func parseOutline(stdin []byte) (*Config, error) {
-	var o outline
-	if err := json.Unmarshal(stdin, &o); err != nil {
-		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration cannot be read", err.Error())
-	}
-	c := &Config{IPAM: IPAM{Type: o.IPAM.Type}, ManxdSocket: o.ManxdSocket, NumQueues: o.NumQueues,
-		LogLevel: o.LogLevel, LogFilePath: o.LogFilePath, LogFileMaxSize: o.LogFileMaxSize,
-		LogFileMaxAge: o.LogFileMaxAge, LogFileMaxN: o.LogFileMaxN}
-	c.CNIVersion, c.Name = o.CNIVersion, o.Name
-	c.setDefaults()
-	return c, nil
 }
 
 func (c *Config) validate() error {

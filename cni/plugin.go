@@ -55,7 +55,7 @@ func (p *Plugin) Funcs(ipam bool) skel.CNIFuncs {
 type call struct {
 	*Plugin
 	args    *skel.CmdArgs
-	conf    *Config // see parseOutline
+	conf    *Config // unchecked
 	backend Backend
 	begun   *podnet.Begun // the interface while its addresses are being assigned, if it could be begun
 }
@@ -63,10 +63,10 @@ type call struct {
 // run prepares a call, and converts its error or panic into a CNI error.
 func (p *Plugin) run(do func(*call, context.Context) error) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) (err error) {
-		ctx := within(callTimeout)
-		defer ctx.cancel()
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+		defer cancel()
 		c := &call{Plugin: p, args: args}
-		if c.conf, err = parseOutline(args.StdinData); err != nil {
+		if c.conf, err = parseConfig(args.StdinData); err != nil {
 			return Coded(err)
 		}
 		c.backend = p.Backend(c.conf)

@@ -56,7 +56,7 @@ type Request struct {
 	// InterfacePrefix is the prefix of host interface names from the plugin's environment; empty if not set.
 	InterfacePrefix string `json:"interfacePrefix,omitempty"`
 	// Config is the network configuration from the runtime.
-	Config json.RawMessage `json:"config"`
+	Config json.RawMessage `json:"config,omitempty"`
 	// Attachment is the response to Add, for Finish and Abort; for Add it has the addresses of another IPAM plugin.
 	Attachment *Attachment `json:"attachment,omitempty"`
 	// Previous are the addresses of prevResult, for the checks.
@@ -127,15 +127,11 @@ func WriteFrame(w io.Writer, value any) error {
 	if err != nil {
 		return err
 	}
-	return writeText(w, text)
-}
-
-func writeText(w io.Writer, text []byte) error {
 	if len(text) > MaxFrame {
 		return fmt.Errorf("%d bytes are more than the %d of one frame", len(text), MaxFrame)
 	}
 	frame := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(text)), uint32(len(text)))
-	_, err := w.Write(append(frame, text...)) // one write: no half frame waits for the next
+	_, err = w.Write(append(frame, text...)) // one write: no half frame waits for the next
 	return err
 }
 
