@@ -49,7 +49,7 @@ func newBGP(h *host, passwords passwordsPart, connected *connectedSubnets, datap
 			InterfacePrefix: h.interfacePrefix, Refuse: h.refuse},
 		Connected: connected.list, Passwords: passwords, Tables: h.tables, Speaker: s,
 		Agents: agents, Kinds: part.Kinds(dataplane, part.Optional(policy)), Log: log,
-		Learned: h.routes.Add, Last: h.last.offer, Keep: h.last.keep})
+		Last: h.last.offer, Keep: h.last.keep})
 	connected.changed = f.Trigger
 	h.control.BGP.Show(server.BGPSource{Speaker: s, Desired: f.Desired})
 	return &bgpPart{f, s, h.control.BGP}, nil

@@ -22,7 +22,6 @@ type daemon struct {
 	log     *zap.Logger
 	control *server.Server
 	reopen  *reopener
-	routes  *memory.RouteChanges
 	ends    *restarted
 	parts   func(*joined) ([]part.Part, error) // of a node that has joined the cluster
 }
@@ -54,8 +53,7 @@ func newProcess(ctx context.Context, o options, config server.Config) (*daemon, 
 		return nil, usage(err)
 	}
 	reopen := reopenOnHangup(ctx, log)
-	routes := memory.NewRouteChanges()
-	go memory.Tune(ctx, routes)
+	go memory.Tune(ctx)
 	name, _, err := node.Name(o.nameSources())
 	if err != nil {
 		return nil, err
@@ -71,7 +69,7 @@ func newProcess(ctx context.Context, o options, config server.Config) (*daemon, 
 	control.Add(requests)
 	control.Add(lines)
 	o.kube.Requested = func(verb, code string) { requests.WithLabelValues(verb, code).Inc() }
-	return &daemon{options: o, name: name, log: log, control: control, reopen: reopen, routes: routes,
+	return &daemon{options: o, name: name, log: log, control: control, reopen: reopen,
 		ends: newRestarted(log), parts: parts}, nil
 }
 

@@ -181,9 +181,6 @@ func (f *Follower) passLearned() (count int) {
 		}
 		f.learned = learnedRoutes(f.learned[:0], routes)
 		count += len(routes)
-		if f.config.Learned != nil {
-			f.config.Learned(len(routes))
-		}
 		for _, a := range f.config.Agents {
 			a.Learn(f.learned)
 		}

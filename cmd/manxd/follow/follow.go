@@ -76,8 +76,6 @@ type Config struct {
 	Agents    []Agent
 	// Kinds are the kinds that agents use.
 	Kinds []model.Kind
-	// Learned is called with each number of changed routes; may be nil. It must not block.
-	Learned func(n int)
 	// Last delivers the state that an earlier run has read, at most once, if the datastore does not answer at the
 	// start; nil: never.
 	Last <-chan model.Reader
