@@ -218,6 +218,7 @@ func TestThePluginIsThin(t *testing.T) {
 
 type listed struct {
 	ImportPath   string
+	Doc          string // the first sentence of the comment
 	Imports      []string
 	TestImports  []string
 	XTestImports []string
@@ -225,7 +226,7 @@ type listed struct {
 
 func packages(t *testing.T) []listed {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", module+"...")
+	cmd := exec.Command("go", "list", "-json=ImportPath,Doc,Imports,TestImports,XTestImports", module+"...")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
