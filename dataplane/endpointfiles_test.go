@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -60,15 +61,19 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	if content() != "" {
 		t.Fatal("there is a file before there is an interface")
 	}
-	signal := news.Next()
+	_, connected, signal := news.Status(file)
+	if connected {
+		t.Error("it is connected before there is an interface")
+	}
 	h.pod("cali1")
 	select {
 	case <-signal:
-		if content() != one {
-			t.Errorf("at the signal the file has %q", content())
+		s, connected, _ := news.Status(file)
+		if !connected || !slices.Equal(s.IPv4Nets, []string{"10.244.1.7/32"}) {
+			t.Errorf("at the signal the status is %+v, %t", s, connected)
 		}
 	case <-time.After(time.Minute):
-		t.Error("no signal of a new file")
+		t.Error("no signal of a new status")
 	}
 	waitFor(t, "the file", func() bool { return content() == one })
 

@@ -48,7 +48,7 @@ type Config struct {
 	// /var/run/calico/endpoint-status, given endpointStatusPathPrefix of FelixConfiguration; empty, or nil: no folder.
 	// A folder that depends on the prefix is used only while nobody but root can change its content.
 	EndpointStatusDir func(prefix string) string
-	// EndpointNews signals changes in that folder; may be nil.
+	// EndpointNews receives the same in memory; may be nil.
 	EndpointNews *endpointstatus.News
 	// InterfacePrefix is the prefix of the names of workloads' interfaces, in place of FelixConfiguration's; empty:
 	// FelixConfiguration's.

@@ -28,7 +28,7 @@ type host struct {
 	tables    *datastore.Tables
 	events    *kubenode.Events // about this node; nil without a Kubernetes API
 	kernel    *kernel.Conn
-	endpoints endpointstatus.News // the files by which CNI plugins see workloads connected
+	endpoints endpointstatus.News // the connected workloads, for the CNI
 	last      *lastState
 
 	dataplane *dataplanePart

@@ -44,7 +44,7 @@ type Config struct {
 	MTUFile string
 	// StatusDir returns the folder of the agent's endpoint status files, unless the network configuration sets one.
 	StatusDir func() string
-	// News signals changes of these files if the agent is in this process; nil if it is not.
+	// News has the same in memory if the agent is in this process; nil if it is not. The files are not read then.
 	News *endpointstatus.News
 	// Agent reports whether an agent writes these files for a network, if the folder does not exist yet.
 	Agent func(*cni.Config) bool

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,8 +27,7 @@ const (
 	// policyPoll is the poll interval for the agent's file. Watching the folder would take an inotify instance for each
 	// starting container; a host has few of them.
 	policyPoll = 10 * time.Millisecond
-	// firstPoll is the interval of the first firstPolls polls, for the time that the agent needs at least. The agent of
-	// this process signals its changes, so it needs none of them.
+	// firstPoll is the interval of the first firstPolls polls, for the time that the agent needs at least.
 	firstPoll, firstPolls = 2 * time.Millisecond, 25
 )
 
@@ -47,11 +47,17 @@ func (c *call) waitForPolicy(ctx context.Context, mac net.HardwareAddr, ips []ne
 		c.log.Warn("policy is not waited for", zap.Error(err))
 		return
 	}
-	path := filepath.Join(c.statusDir(), name)
 	began := time.Now()
 	// The configured time applies, not the remaining time of the call.
 	ctx = context.WithoutCancel(ctx)
-	err = c.waitForFile(ctx, path, timeout, func(s endpointstatus.Status) bool { return describes(s, mac, ips) })
+	wait, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	right := func(s endpointstatus.Status) bool { return describes(s, mac, ips) }
+	if c.News != nil && (c.conf.EndpointStatusDir == "" || c.conf.EndpointStatusDir == c.agentDir()) {
+		err = waitForNews(wait, c.News, name, right)
+	} else {
+		err = waitForFile(wait, filepath.Join(c.statusDir(), name), right)
+	}
 	waited := time.Since(began)
 	if err != nil {
 		c.log.Warn("policy and routes are not in the kernel yet; the container starts, and has no connections "+
@@ -70,12 +76,15 @@ func (c *call) statusDir() string {
 	if dir := c.conf.EndpointStatusDir; dir != "" {
 		return dir
 	}
-	if c.StatusDir != nil {
-		if dir := c.StatusDir(); dir != "" {
-			return dir
-		}
+	return cmp.Or(c.agentDir(), filepath.Join(endpointstatus.DefaultPathPrefix, endpointstatus.FolderName))
+}
+
+// agentDir returns the folder of the files of this host's agent, empty if it is not known.
+func (c *call) agentDir() string {
+	if c.StatusDir == nil {
+		return ""
 	}
-	return filepath.Join(endpointstatus.DefaultPathPrefix, endpointstatus.FolderName)
+	return c.StatusDir()
 }
 
 // policyWait returns the time to wait; 0 disables the wait. The default depends on whether an agent writes the files:
@@ -90,21 +99,33 @@ func (c *call) policyWait() time.Duration {
 	return 0
 }
 
-// waitForFile waits until the file at path has a matching status. An empty file, as early versions of Calico's agent
-// write it, always matches.
-func (e *Engine) waitForFile(
-	ctx context.Context, path string, timeout time.Duration, right func(endpointstatus.Status) bool,
+// waitForNews waits until the agent of this process has connected the workload, or ctx ends.
+func waitForNews(
+	ctx context.Context, news *endpointstatus.News, name string, right func(endpointstatus.Status) bool,
 ) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+	for {
+		s, connected, next := news.Status(name)
+		if connected && right(s) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			if connected {
+				return fmt.Errorf("the status of the workload %w", errOtherContainer)
+			}
+			return errors.New("the agents have not programmed them")
+		case <-next:
+		}
+	}
+}
+
+// waitForFile waits until the file at path has a matching status, or ctx ends. An empty file, as early versions of
+// Calico's agent write it, always matches.
+func waitForFile(ctx context.Context, path string, right func(endpointstatus.Status) bool) error {
 	ticker := time.NewTicker(firstPoll)
 	defer ticker.Stop()
 	for n := 0; ; n++ {
-		var changed <-chan struct{}
-		if e.News != nil {
-			changed = e.News.Next()
-		}
-		if n == firstPolls || n == 0 && e.News != nil {
+		if n == firstPolls {
 			ticker.Reset(policyPoll)
 		}
 		err := checkFile(path, right)
@@ -114,7 +135,6 @@ func (e *Engine) waitForFile(
 		select {
 		case <-ctx.Done():
 			return err
-		case <-changed:
 		case <-ticker.C:
 		}
 	}

@@ -26,7 +26,7 @@ type FilesConfig struct {
 	Routed func(Endpoint, netip.Prefix) bool
 	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
 	WithPolicy bool
-	News       *News // notified of changed files; may be nil
+	News       *News // receives the same in memory; may be nil
 	Logger     *zap.Logger
 	Now        func() time.Time
 }
@@ -191,19 +191,19 @@ func (f *Files) Flush() (steps, failures int, err error) {
 	if f.moveDue || (f.refused != nil || f.failing != nil) && !f.now().Before(f.checkAt) {
 		f.move()
 	}
+	policy := f.policy.Load()
+	f.notePolicy(policy)
+	connected := decide(f.endpoints, func(e Endpoint) bool {
+		return policy == nil || policy.Interfaces[e.Interface] && f.protects(e)
+	}, f.routed)
+	f.news.set(connected)
 	if f.target == nil {
 		return 0, 0, nil
 	}
-	policy := f.policy.Load()
-	f.notePolicy(policy)
 	// Files of an earlier run stay until the policy that they report can be checked: a restart changes nothing.
 	f.target.Synced(f.synced && (policy == nil || policy.Reader != nil))
-	f.target.Set(decide(f.endpoints, func(e Endpoint) bool {
-		return policy == nil || policy.Interfaces[e.Interface] && f.protects(e)
-	}, f.routed))
-	if steps, failures, err = f.target.Flush(); steps > 0 {
-		f.news.changed()
-	}
+	f.target.Set(connected)
+	steps, failures, err = f.target.Flush()
 	f.note(cmp.Or(err, f.target.Problem()))
 	return steps, failures, err
 }

@@ -32,6 +32,15 @@ func (c *cluster) testReadOnlyDisk(t *testing.T) {
 		strings.Contains(out, "read-only") {
 		t.Errorf("with the files of before: %v\n%s", err, out)
 	}
+	// The plugins of manxd do not wait for the file by which other plugins see a workload connected.
+	before := len(n.Log())
+	p, err := n.AddPod("read-only")
+	must(t, err)
+	if log := n.Log()[before:]; !strings.Contains(log, "policy and routes are in the kernel") ||
+		strings.Contains(log, "policy and routes are not in the kernel yet") {
+		t.Errorf("the ADD of a container waited for a file: %s", log)
+	}
+	must(t, p.Delete())
 	for _, f := range files {
 		must(t, os.Remove(f))
 	}
