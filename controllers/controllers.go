@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/manxnet/manx/controllers/deletions"
 	"github.com/manxnet/manx/controllers/ipamgc"
 	"github.com/manxnet/manx/controllers/loop"
 	"github.com/manxnet/manx/controllers/settings"
@@ -27,6 +28,9 @@ type Kube interface {
 	ipamgc.Pods
 	// Others names other running controllers with the same tasks, empty for none.
 	Others(ctx context.Context) (string, error)
+	// Ending names a pod of Manx, or of other controllers that are not to stay, which has not ended yet; empty for
+	// none.
+	Ending(ctx context.Context) (string, error)
 	// OldNodes names agents that may not know today's names of policies, empty for none.
 	OldNodes(ctx context.Context) (string, error)
 	// Services returns the client for services and namespaces.
@@ -139,6 +143,43 @@ func (m *Manager) Run(ctx context.Context) error {
 		m.Log.Warn("this node does not run the controllers any more", zap.Error(err))
 		if err != nil && !errors.Is(err, datastore.ErrNotLeading) && !errors.Is(err, context.Canceled) {
 			return err
+		}
+	}
+}
+
+// Leave removes the finalizers that the controllers have given, for a cluster that Manx leaves, and returns their
+// number. It leads the election, and waits until no pod of Manx is left: another candidate would lead afterwards, and
+// give them again. It does not know candidates outside of pods. While calico-kube-controllers are to run the finalizers
+// are theirs and stay; others has their place then.
+func (m *Manager) Leave(ctx context.Context) (removed int, others string, err error) {
+	l, err := m.Store.Campaign(ctx, election, m.Node)
+	if err != nil {
+		return 0, "", err
+	}
+	defer l.Resign(context.WithoutCancel(ctx)) //nolint:errcheck // else the lease runs out
+	if err = m.waitForPods(l.Context()); err != nil {
+		return 0, "", err
+	}
+	if others, err = m.Kube.Others(l.Context()); err != nil || others != "" {
+		return 0, others, err
+	}
+	removed, err = deletions.Release(l.Context(), m.Store)
+	return removed, "", err
+}
+
+// waitForPods waits until pods that may give finalizers have ended.
+func (m *Manager) waitForPods(ctx context.Context) error {
+	for said := ""; ; pause(ctx, min(m.CheckInterval, 2*time.Second)) {
+		pod, err := m.Kube.Ending(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err != nil || pod == "" {
+			return err
+		}
+		if pod != said {
+			m.Log.Info("the finalizers stay until it has ended", zap.String("pod", pod))
+			said = pod
 		}
 	}
 }

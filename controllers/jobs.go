@@ -4,6 +4,9 @@ import (
 	"context"
 	"time"
 
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/manxnet/manx/controllers/deletions"
 	"github.com/manxnet/manx/controllers/endpoints"
 	"github.com/manxnet/manx/controllers/hostendpoints"
@@ -49,7 +52,7 @@ func (w *worker) jobs(run settings.Running) (map[string]job, error) {
 		jobs[hosts.Name()] = w.loop(hosts, n.Hosts, 0)
 	}
 	if w.InKubernetes {
-		c := &deletions.Controller{Store: w.Store, Now: time.Now}
+		c := &deletions.Controller{Store: w.Store, Native: w.native, Now: time.Now}
 		jobs[c.Name()] = w.loop(c, nil, 0)
 	}
 	if w.source == nil || w.Kube == nil {
@@ -67,6 +70,18 @@ func (w *worker) jobs(run settings.Running) (map[string]job, error) {
 		jobs["policy-names"] = job{true, func(ctx context.Context) error { return c.Run(ctx, w.tables) }}
 	}
 	return jobs, nil
+}
+
+// native reports whether an object is a custom resource of projectcalico.org/v3.
+func (w *worker) native(o *model.Object) bool {
+	s, ok := w.Store.(interface {
+		Reference(*model.Object) (corev1.ObjectReference, bool)
+	})
+	if !ok {
+		return false
+	}
+	r, ok := s.Reference(o)
+	return ok && r.APIVersion == v3.GroupVersionCurrent
 }
 
 // loop returns the job of a controller that works from the tables. with identifies its configuration.

@@ -122,6 +122,10 @@ func TestKubernetesAsDatastore(t *testing.T) {
 		return s.RunningConfig != nil && s.RunningConfig.Controllers.Node.SyncLabels == "Disabled" &&
 			s.EnvironmentVars["DATASTORE_TYPE"] == "kubernetes"
 	})
+	pool, err := store.Get(ctx, model.ResourceKey(model.KindIPPool, "pods"))
+	if v, ok := pool.Value.(*model.IPPool); err != nil || !ok || len(v.Finalizers) > 0 || v.Status != nil {
+		t.Errorf("a pool of crd.projectcalico.org/v1 has finalizers or conditions: %s, %v", pool.Raw, err)
+	}
 	if got := strings.Join(m.State().Controllers,
 		" "); got != "deletions loadbalancer node-hostendpoints node-ipam policy-names" {
 		t.Error("these run:", got)

@@ -37,6 +37,7 @@ func (k *kube) Pod(context.Context, string, string) (*model.Pod, error) {
 }
 func (k *kube) VirtualMachine(context.Context, string, string) (bool, error) { return true, nil }
 func (k *kube) OldNodes(context.Context) (string, error)                     { return "", nil }
+func (k *kube) Ending(context.Context) (string, error)                       { return "", nil }
 func (k *kube) Others(context.Context) (string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

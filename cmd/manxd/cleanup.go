@@ -20,8 +20,11 @@ import (
 // calicoFlag hands the name of the active calico-node on to the process of another user, which cannot open its sockets.
 const calicoFlag = "calico-node"
 
+// clusterFlag selects what Manx leaves in the cluster's objects.
+const clusterFlag = "cluster"
+
 func cleanupCommand(o *options) *cobra.Command {
-	wait, calico := false, ""
+	wait, cluster, calico := false, false, ""
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove the routes, addresses and rules that manxd leaves in the kernel",
@@ -29,9 +32,18 @@ func cleanupCommand(o *options) *cobra.Command {
 the addresses of tunl0, the status files of endpoints, and the state and passwords that were kept for the next start, for
 a host that is no longer a Manx node. It fails while manxd runs. Interfaces of workloads are removed with their
 workloads. While the BGP daemon of a calico-node runs on this host, it removes the table and what was kept alone: the
-rest is calico-node's now.`,
+rest is calico-node's now.
+
+With --cluster, cleanup changes nothing on this host. It removes the finalizers that the controllers have given to the
+pools and tiers of a Kubernetes cluster; without that, kubectl waits forever when it deletes a pool or a tier. End every
+manxd and "manxd controllers" of the cluster first, since the next one that leads gives the finalizers again. The command
+waits for their pods, and leaves the finalizers to calico-kube-controllers that have a Deployment. It does not see a
+manxd outside of a pod. --node-name is the name of the command in the election.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cluster {
+				return leaveCluster(cmd.Context(), *o)
+			}
 			if calico == "" {
 				calico = caliconode.BGPDaemon(cmd.Context())
 			}
@@ -44,6 +56,8 @@ rest is calico-node's now.`,
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false,
 		"wait for a signal afterwards, for a DaemonSet that cleans nodes: it would restart pods that end")
+	cmd.Flags().BoolVar(&cluster, clusterFlag, false,
+		"remove the finalizers of the cluster's pools and tiers, and nothing of this host")
 	cmd.Flags().StringVar(&calico, calicoFlag, "", "the active calico-node, as root has found it")
 	_ = cmd.Flags().MarkHidden(calicoFlag)
 	return cmd

@@ -1,5 +1,5 @@
-// Package deletions ends the deletion of pools and tiers that calico-kube-controllers have given a finalizer, and keeps
-// the condition of such pools current.
+// Package deletions gives pools and tiers the finalizers of calico-kube-controllers, ends the deletion of those that
+// have one, and keeps the condition of pools current.
 package deletions
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Calico's finalizers. calico-kube-controllers add them to custom resources of projectcalico.org/v3.
+// Calico's finalizers. Calico 3.32 and later have them on custom resources of projectcalico.org/v3.
 const (
 	ofPool = "projectcalico.org/ippool-finalizer"
 	ofTier = "projectcalico.org/tier-controller"
@@ -26,6 +26,9 @@ const (
 type Controller struct {
 	// Store is read again before a deletion ends: the watch of another kind may be behind.
 	Store datastore.Store
+	// Native reports whether an object is a custom resource of projectcalico.org/v3, which gets a finalizer and a
+	// condition. The API server then waits for this controller before it removes the object. nil: none is.
+	Native func(*model.Object) bool
 	// Now is usually time.Now.
 	Now func() time.Time
 }
@@ -63,27 +66,60 @@ func (*Controller) All(loop.State) []model.Key {
 // Decide implements loop.Controller.
 func (c *Controller) Decide(s loop.State, unit model.Key) (list []change.Change) {
 	for o := range s.Store.All(unit.Kind) {
+		var next change.Change
 		switch v := o.Value.(type) {
 		case *model.IPPool:
-			if !slices.Contains(v.Finalizers, ofPool) {
-				continue // as every pool in crd.projectcalico.org
-			}
-			if v.DeletionTimestamp != nil && !assigned(s.Store, v) {
-				end := finished(o, ofPool, "the pool is deleted, and no address of it is assigned")
-				end.Unless = c.still(func(r model.Reader) bool { return assigned(r, v) }, model.KindIPAMBlock)
-				list = append(list, end)
-			} else if next, differs := c.condition(s.Store, o, v); differs {
-				list = append(list, next)
-			}
+			next = c.pool(s.Store, o, v)
 		case *model.Tier:
-			if v.DeletionTimestamp != nil && slices.Contains(v.Finalizers, ofTier) && !populated(s.Store, v.Name) {
-				end := finished(o, ofTier, "the tier is deleted, and has no policies")
-				end.Unless = c.still(func(r model.Reader) bool { return populated(r, v.Name) }, policies()...)
-				list = append(list, end)
-			}
+			next = c.tier(s.Store, o, v)
+		}
+		if next.New != nil {
+			list = append(list, next)
 		}
 	}
 	return list
+}
+
+func (c *Controller) native(o *model.Object) bool { return c.Native != nil && c.Native(o) }
+
+// tier ends the deletion of a tier, or sees to its finalizer.
+func (c *Controller) tier(r model.Reader, o *model.Object, t *model.Tier) change.Change {
+	has := slices.Contains(t.Finalizers, ofTier)
+	switch {
+	case t.DeletionTimestamp == nil && !has && c.native(o):
+		return added(o, ofTier, "a deletion of the tier waits until it has no policies")
+	case t.DeletionTimestamp != nil && has && !populated(r, t.Name):
+		end := removed(o, ofTier, "the tier is deleted, and has no policies")
+		end.Unless = c.still(func(r model.Reader) bool { return populated(r, t.Name) }, policies()...)
+		return end
+	}
+	return change.Change{}
+}
+
+// pool ends the deletion of a pool, or sees to its finalizer and its condition. A pool inside of an older one gets no
+// finalizer: the addresses in its range are those of the older one, and its deletion mends the overlap.
+func (c *Controller) pool(r model.Reader, o *model.Object, p *model.IPPool) change.Change {
+	has, native := slices.Contains(p.Finalizers, ofPool), c.native(o)
+	foreign := native && overlapped(r, p) != ""
+	if p.DeletionTimestamp != nil && has && (foreign || !assigned(r, p)) {
+		end := removed(o, ofPool, "the pool is deleted, and no address of it is assigned")
+		if !foreign {
+			end.Unless = c.still(func(r model.Reader) bool { return assigned(r, p) }, model.KindIPAMBlock)
+		}
+		return end
+	}
+	if !has && !native {
+		return change.Change{} // as every pool in crd.projectcalico.org
+	}
+	next := change.Change{}
+	switch {
+	case !native || p.DeletionTimestamp != nil:
+	case foreign && has:
+		next = removed(o, ofPool, "the addresses in its range are those of an older pool")
+	case !foreign && !has:
+		next = added(o, ofPool, "a deletion of the pool waits until no address of it is assigned")
+	}
+	return c.condition(r, o, next)
 }
 
 // still evaluates a condition with the objects that the datastore has now.
@@ -103,8 +139,16 @@ func (c *Controller) still(holds func(model.Reader) bool, kinds ...model.Kind) f
 	}
 }
 
-// finished removes a finalizer.
-func finished(o *model.Object, finalizer, reason string) change.Change {
+// added adds a finalizer.
+func added(o *model.Object, finalizer, reason string) change.Change {
+	next := o.Clone()
+	m := next.Metadata()
+	m.SetFinalizers(append(slices.Clone(m.GetFinalizers()), finalizer))
+	return change.Change{Old: o, New: next, Reason: reason}
+}
+
+// removed removes a finalizer.
+func removed(o *model.Object, finalizer, reason string) change.Change {
 	next := o.Clone()
 	m := next.Metadata()
 	m.SetFinalizers(slices.DeleteFunc(m.GetFinalizers(), func(f string) bool { return f == finalizer }))
@@ -138,48 +182,78 @@ func populated(r model.Reader, tier string) bool {
 	return false
 }
 
-// condition brings the condition Allocatable of a pool up to date.
-func (c *Controller) condition(r model.Reader, o *model.Object, p *model.IPPool) (change.Change, bool) {
-	if p.Status == nil {
-		return change.Change{}, false
+// condition brings the condition Allocatable of a pool up to date, beside the change next if that is one. Only a custom
+// resource of projectcalico.org/v3 gets the condition.
+func (c *Controller) condition(r model.Reader, o *model.Object, next change.Change) change.Change {
+	p := o.Value.(*model.IPPool)
+	want := verdict(r, p)
+	i := -1
+	if p.Status != nil {
+		i = slices.IndexFunc(p.Status.Conditions, func(c metav1.Condition) bool { return c.Type == want.Type })
 	}
-	i := slices.IndexFunc(p.Status.Conditions, func(c metav1.Condition) bool {
-		return c.Type == model.ConditionAllocatable
-	})
-	status, reason, message := verdict(r, p)
-	if i < 0 || p.Status.Conditions[i].Status == status {
-		return change.Change{}, false
+	if i < 0 && !c.native(o) {
+		return next
 	}
-	next := o.Clone()
-	at := &next.Value.(*model.IPPool).Status.Conditions[i]
-	at.Status, at.Reason, at.Message = status, reason, message
-	at.LastTransitionTime = metav1.NewTime(c.Now().Truncate(time.Second))
-	return change.Change{Old: o, New: next, Reason: message}, true
+	want.LastTransitionTime = metav1.NewTime(c.Now().Truncate(time.Second))
+	if i >= 0 && p.Status.Conditions[i].Status == want.Status {
+		if want.Status == metav1.ConditionTrue || p.Status.Conditions[i].Reason == want.Reason {
+			return next
+		}
+		want.LastTransitionTime = p.Status.Conditions[i].LastTransitionTime
+	}
+	if next.New == nil {
+		next = change.Change{Old: o, New: o.Clone(), Reason: want.Message}
+	}
+	to := next.New.Value.(*model.IPPool)
+	if to.Status == nil {
+		to.Status = &model.IPPoolStatus{}
+	}
+	if i < 0 {
+		to.Status.Conditions = append(to.Status.Conditions, want)
+	} else {
+		to.Status.Conditions[i] = want
+	}
+	return next
 }
 
 // verdict decides whether addresses may be assigned from a pool.
-func verdict(r model.Reader, p *model.IPPool) (status metav1.ConditionStatus, reason, message string) {
+func verdict(r model.Reader, p *model.IPPool) metav1.Condition {
+	no := func(reason, message string) metav1.Condition {
+		return metav1.Condition{Type: model.ConditionAllocatable, Status: metav1.ConditionFalse, Reason: reason,
+			Message: message}
+	}
 	if p.DeletionTimestamp != nil {
-		return metav1.ConditionFalse, "Terminating", "the pool is being deleted"
+		return no("Terminating", "the pool is being deleted")
 	}
 	if p.Spec.Disabled {
-		return metav1.ConditionFalse, "Disabled", "the pool is disabled"
+		return no("Disabled", "the pool is disabled")
 	}
+	if _, err := netip.ParsePrefix(p.Spec.CIDR); err != nil {
+		return no("InvalidCIDR", "the CIDR cannot be read")
+	}
+	if other := overlapped(r, p); other != "" {
+		return no("CIDROverlap", "the CIDR overlaps that of the older pool "+other)
+	}
+	return metav1.Condition{Type: model.ConditionAllocatable, Status: metav1.ConditionTrue, Reason: "Allocatable",
+		Message: "addresses can be assigned"}
+}
+
+// overlapped returns an older pool in use whose range overlaps, empty for none.
+func overlapped(r model.Reader, p *model.IPPool) string {
 	own, err := netip.ParsePrefix(p.Spec.CIDR)
 	if err != nil {
-		return metav1.ConditionFalse, "InvalidCIDR", "the CIDR cannot be read"
+		return ""
 	}
 	for o := range r.All(model.KindIPPool) {
 		other, ok := o.Value.(*model.IPPool)
-		if !ok || other.Name == p.Name {
+		if !ok || other.Name == p.Name || other.Spec.Disabled {
 			continue
 		}
-		cidr, err := netip.ParsePrefix(other.Spec.CIDR)
-		if err == nil && cidr.Overlaps(own) && older(other, p) {
-			return metav1.ConditionFalse, "CIDROverlap", "the CIDR overlaps that of the older pool " + other.Name
+		if cidr, err := netip.ParsePrefix(other.Spec.CIDR); err == nil && cidr.Overlaps(own) && older(other, p) {
+			return other.Name
 		}
 	}
-	return metav1.ConditionTrue, "Allocatable", "addresses can be assigned"
+	return ""
 }
 
 // older orders pools.
@@ -188,4 +262,36 @@ func older(a, b *model.IPPool) bool {
 		return a.Name < b.Name
 	}
 	return a.CreationTimestamp.Before(&b.CreationTimestamp)
+}
+
+// Release removes the finalizers of all pools and tiers, and returns their number. Afterwards a deletion waits for
+// nobody; one that has waited ends.
+func Release(ctx context.Context, store datastore.Store) (removedFrom int, err error) {
+	for _, of := range []struct {
+		kind      model.Kind
+		finalizer string
+	}{{model.KindIPPool, ofPool}, {model.KindTier, ofTier}} {
+		for again := true; again; {
+			again = false
+			objects, _, err := store.List(ctx, of.kind, "")
+			if err != nil {
+				return removedFrom, err
+			}
+			for _, o := range objects {
+				if m := o.Metadata(); m == nil || !slices.Contains(m.GetFinalizers(), of.finalizer) {
+					continue
+				}
+				done, err := removed(o, of.finalizer, "").Apply(ctx, store)
+				switch {
+				case err != nil:
+					return removedFrom, err
+				case done:
+					removedFrom++
+				default:
+					again = true // another writer was faster
+				}
+			}
+		}
+	}
+	return removedFrom, nil
 }

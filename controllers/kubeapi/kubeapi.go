@@ -29,6 +29,8 @@ import (
 type API struct {
 	Core corev1client.CoreV1Interface
 	Apps appsv1client.AppsV1Interface
+	// Namespace is that of Manx's pods, for Ending.
+	Namespace string
 }
 
 // timeout bounds one request.
@@ -114,31 +116,73 @@ func (a *API) virtual(ctx context.Context, resource, namespace, name string) (o 
 	return o, true, nil
 }
 
+// calico selects calico-kube-controllers, from the API's cache, which is fresh enough.
+var calico = metav1.ListOptions{LabelSelector: "k8s-app=calico-kube-controllers", ResourceVersion: "0"}
+
 // Others returns the place of running calico-kube-controllers; empty if there are none.
 func (a *API) Others(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	const label = "k8s-app=calico-kube-controllers"
 	for _, namespace := range caliconode.Places() {
-		// The API's cache is fresh enough.
-		options := metav1.ListOptions{LabelSelector: label, ResourceVersion: "0"}
-		deployments, err := a.Apps.Deployments(namespace).List(ctx, options)
+		place, err := a.deployment(ctx, namespace)
+		if place == "" && err == nil {
+			place, err = a.pod(ctx, namespace, calico)
+		}
 		if err != nil {
-			return "", fmt.Errorf("deployments of namespace %s: %w", namespace, err)
+			return "", err
 		}
-		for _, d := range deployments.Items {
-			if d.DeletionTimestamp == nil && (d.Spec.Replicas == nil || *d.Spec.Replicas > 0) {
-				return fmt.Sprintf("calico-kube-controllers run (deployment %s/%s)", namespace, d.Name), nil
-			}
+		if place != "" {
+			return fmt.Sprintf("calico-kube-controllers run (%s)", place), nil
 		}
-		pods, err := a.Core.Pods(namespace).List(ctx, options)
-		if err != nil {
-			return "", fmt.Errorf("pods of namespace %s: %w", namespace, err)
+	}
+	return "", nil
+}
+
+// Ending returns the place of a pod that has not ended: of Manx in a.Namespace, or of calico-kube-controllers where no
+// Deployment is to run them; empty if there are none.
+func (a *API) Ending(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	place, err := a.pod(ctx, a.Namespace, metav1.ListOptions{LabelSelector: "k8s-app in (manx-controllers,manx-node)"})
+	if place != "" || err != nil {
+		return place, err
+	}
+	for _, namespace := range caliconode.Places() {
+		if place, err = a.deployment(ctx, namespace); place != "" || err != nil {
+			return "", err // these stay
 		}
-		for _, p := range pods.Items {
-			if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
-				return fmt.Sprintf("calico-kube-controllers run (pod %s/%s)", namespace, p.Name), nil
-			}
+	}
+	for _, namespace := range caliconode.Places() {
+		if place, err = a.pod(ctx, namespace, calico); place != "" || err != nil {
+			return place, err
+		}
+	}
+	return "", nil
+}
+
+// deployment returns the place of a Deployment that is to run calico-kube-controllers; empty if there is none.
+func (a *API) deployment(ctx context.Context, namespace string) (string, error) {
+	deployments, err := a.Apps.Deployments(namespace).List(ctx, calico)
+	if err != nil {
+		return "", fmt.Errorf("deployments of namespace %s: %w", namespace, err)
+	}
+	for _, d := range deployments.Items {
+		if d.DeletionTimestamp == nil && (d.Spec.Replicas == nil || *d.Spec.Replicas > 0) {
+			return fmt.Sprintf("deployment %s/%s", namespace, d.Name), nil
+		}
+	}
+	return "", nil
+}
+
+// pod returns the place of a pod that has not ended; empty if there is none.
+func (a *API) pod(ctx context.Context, namespace string, options metav1.ListOptions) (string, error) {
+	pods, err := a.Core.Pods(namespace).List(ctx, options)
+	if err != nil {
+		return "", fmt.Errorf("pods of namespace %s: %w", namespace, err)
+	}
+	for _, p := range pods.Items {
+		if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			return fmt.Sprintf("pod %s/%s", namespace, p.Name), nil
 		}
 	}
 	return "", nil

@@ -156,6 +156,9 @@ func (s *Store) populated(ctx context.Context) (form.Group, error) {
 	return form.V1, nil
 }
 
+// Group returns the API group of the custom resources in use.
+func (s *Store) Group() form.Group { return s.group() }
+
 // group returns the API group of the custom resources in use.
 func (s *Store) group() form.Group {
 	s.mu.Lock()

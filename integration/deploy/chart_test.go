@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
@@ -610,6 +611,55 @@ func TestCleanupEndsWithThePlugin(t *testing.T) {
 		}
 		if want := []string{"/manxd cleanup", "/manx-cni uninstall"}; !slices.Equal(order, want) {
 			t.Errorf("%s: the steps are %q, want %q", d.Name, order, want)
+		}
+	}
+}
+
+// The cleanup has a Job for the finalizers exactly where there may be any, also those from before controllers=off, with
+// an account of its own.
+func TestCleanupOfFinalizers(t *testing.T) {
+	v3 := "calicoAPIGroup=projectcalico.org/v3"
+	for _, c := range []struct {
+		values []string
+		want   bool
+	}{{[]string{"cleanup=true"}, true}, {[]string{"cleanup=true", v3}, true}, {[]string{v3}, false},
+		{[]string{"cleanup=true", "calicoAPIGroup=crd.projectcalico.org/v1"}, false},
+		{[]string{"cleanup=true", v3, "controllers=off"}, true}, {[]string{"cleanup=true", "datastore=etcd"}, false}} {
+		out := render(t, c.values)
+		jobs, accounts := find[batchv1.Job](t, out, "Job"), find[corev1.ServiceAccount](t, out, "ServiceAccount")
+		has := slices.ContainsFunc(accounts, func(a *corev1.ServiceAccount) bool {
+			return a.Name == "manx-cleanup"
+		})
+		if (len(jobs) == 1) != c.want || has != c.want {
+			t.Errorf("%v: %d Jobs, an account: %t", c.values, len(jobs), has)
+			continue
+		}
+		for _, j := range jobs {
+			p := j.Spec.Template.Spec
+			if p.ServiceAccountName != "manx-cleanup" || !slices.Equal(p.Containers[0].Command,
+				[]string{"/manxd", "cleanup", "--cluster"}) || !p.HostNetwork {
+				t.Errorf("%v: the Job is %+v", c.values, p)
+			}
+		}
+	}
+}
+
+// The template of a Job cannot be changed: another one has another name, and the same one the same.
+func TestCleanupJobsHaveNamesOfTheirTemplates(t *testing.T) {
+	name := func(values ...string) string {
+		jobs := find[batchv1.Job](t, render(t, append(values, "cleanup=true")), "Job")
+		if len(jobs) != 1 || jobs[0].Spec.TTLSecondsAfterFinished == nil {
+			t.Fatalf("%v: %d Jobs, or one that stays", values, len(jobs))
+		}
+		return jobs[0].Name
+	}
+	first := name()
+	if again := name("podLabels.team=nodes"); again != first {
+		t.Errorf("the same Job has the names %s and %s", first, again)
+	}
+	for _, change := range []string{"image.tag=v9", "logLevel=debug", "image.pullSecrets={a}"} {
+		if other := name(change); other == first {
+			t.Errorf("with %s the Job has another template and the name %s as before", change, other)
 		}
 	}
 }

@@ -80,12 +80,13 @@ func split(t *testing.T, file string) (blocks []block, sentences []string) {
 	return blocks, sentences
 }
 
-// commands returns the commands of a block: the lines of sh, joined where a line ends in a backslash, and a loop as a
-// whole; of console the lines after the prompt "$ ".
+// commands returns the commands of a block: the lines of sh, joined where a line ends in a backslash, and a block that
+// begins or ends with a loop as a whole; of console the lines after the prompt "$ ".
 func (b block) commands() (list []command) {
 	text := strings.ReplaceAll(b.text, "\\\n", " ")
-	if b.language == "sh" && strings.HasPrefix(strings.TrimSpace(text), "for ") {
-		return []command{{where: b.where, text: strings.TrimSpace(text), whole: true}}
+	whole := strings.TrimSpace(text)
+	if b.language == "sh" && (strings.HasPrefix(whole, "for ") || strings.HasSuffix(whole, "\ndone")) {
+		return []command{{where: b.where, text: whole, whole: true}}
 	}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)

@@ -127,9 +127,13 @@ func (h helm) Uninstall(c *lab.Cluster) error {
 	return h.helm(c, "uninstall", "manx", "--wait")
 }
 
-// cleanedUp waits until the cleanup DaemonSet has finished on all nodes.
+// cleanedUp waits until the cleanup DaemonSet has finished on all nodes, and the Job that removes finalizers.
 func cleanedUp(c *lab.Cluster) error {
 	_, err := c.Kubectl("rollout", "status", "-n", namespace, "daemonset/manx-cleanup", "--timeout=180s")
+	if err == nil {
+		_, err = c.Kubectl("wait", "-n", namespace, "--for=condition=complete", "job", "-l", "k8s-app=manx-cleanup",
+			"--timeout=180s")
+	}
 	return err
 }
 

@@ -13,6 +13,7 @@ const (
 	Daemon      = Namespace + ":manx-node"
 	Plugin      = Namespace + ":manx-cni-plugin"
 	Controllers = Namespace + ":manx-controllers"
+	Cleanup     = Namespace + ":manx-cleanup"
 )
 
 // The steps of TestShipped, by which rights are exercised.
@@ -30,7 +31,8 @@ const (
 	OldNames       = "policies have names of before Calico 3.32"
 	Carried        = "objects of Kubernetes are carried to etcd"
 	NodeGone       = "a node goes"
-	Deletions      = "a pool and a tier of Calico's controllers are deleted"
+	Deletions      = "a pool and a tier come, and are deleted"
+	Leave          = "Manx leaves the cluster"
 )
 
 // Row is a set of rights and the step of TestShipped that exercises it. A row without a step has a reason.
@@ -124,7 +126,14 @@ var Rows = []Row{
 	{By: NodeGone, Account: Controllers, Verbs: "get", Resources: "nodes"},
 	{By: NodeGone, In: "kubernetes", Account: Controllers, Verbs: "get", Resources: "pods"},
 	{Reason: "the node of that step has no pods", In: "etcd", Account: Controllers, Verbs: "get", Resources: "pods"},
-	{Reason: "a pool and a tier are read again only after another writer was faster", Account: Controllers,
+	{Reason: "it is used only if another writer changes a pool or a tier at the same moment", Account: Controllers,
+		Verbs: "get", Resources: "ippools.calico tiers.calico"},
+	{By: Leave, Account: Cleanup, Verbs: "list", Resources: "pods deployments.apps"},
+	{By: Leave, Account: Cleanup, Verbs: "list update", Resources: "ippools.calico tiers.calico"},
+	{By: Leave, Account: Cleanup, Verbs: "create", Resources: "leases.coordination.k8s.io@kube-system"},
+	{By: Leave, Account: Cleanup, Verbs: "get update watch",
+		Resources: "leases.coordination.k8s.io=manx-controllers@kube-system"},
+	{Reason: "it is used only if another writer changes a pool or a tier at the same moment", Account: Cleanup,
 		Verbs: "get", Resources: "ippools.calico tiers.calico"},
 	{Reason: "a cluster with definitions of one group has no other", In: "kubernetes", Account: Controllers,
 		Verbs: "get", Resources: "clusterinformations.calico"},

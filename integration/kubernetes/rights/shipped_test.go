@@ -54,7 +54,7 @@ func (i installation) renames() bool {
 	return i.kubernetes() && i.controllers && i.api() == "crd.projectcalico.org"
 }
 
-// inV3 reports whether calico-kube-controllers may have given finalizers to custom resources.
+// inV3 reports whether the controllers give finalizers to custom resources.
 func (i installation) inV3() bool { return i.controllers && i.group == form.V3 }
 
 // atOnce bounds the installations that run at the same time, each with an API server: they wait more than they compute.
@@ -119,7 +119,7 @@ func TestRightsHaveRows(t *testing.T) {
 	type row struct{ account, right, by string }
 	in := map[row][]string{}
 	used := map[int]bool{}
-	for _, i := range installations {
+	for _, i := range append(slices.Clone(installations), leaving) {
 		_, grants := i.objects(t)
 		table, err := rights.NewTable(rights.Rows, i.api())
 		must(t, err)
@@ -161,6 +161,9 @@ func where(names []string) string {
 	var text []string
 	has := func(name string) bool { return slices.Contains(names, name) }
 	for _, of := range []string{"kubernetes", "etcd"} {
+		if of == "kubernetes" && has(leaving.name) {
+			return "kubernetes with projectcalico.org, `cleanup=true`"
+		}
 		if of == "kubernetes" && !has(of) && has("kubernetes-v3") {
 			text = append(text, "kubernetes with projectcalico.org, controllers")
 		}

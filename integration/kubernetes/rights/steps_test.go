@@ -275,16 +275,16 @@ func (w *world) nodeStatus(t *testing.T) {
 	w.remove(t, "caliconodestatuses", "", "n1")
 }
 
-// deletions deletes objects with the finalizers of calico-kube-controllers, which have left.
+// deletions makes a pool and a tier, and deletes them when the controllers have given them finalizers.
 func (w *world) deletions(t *testing.T) {
-	w.request(t, http.MethodPost, w.customPath("tiers"), fmt.Sprintf(`{"apiVersion":%q,"kind":"Tier",
-		"metadata":{"name":"old","finalizers":["projectcalico.org/tier-controller"]},"spec":{"order":5}}`, w.group))
-	w.request(t, http.MethodPost, w.customPath("ippools"), fmt.Sprintf(`{"apiVersion":%q,"kind":"IPPool",
-		"metadata":{"name":"old","finalizers":["projectcalico.org/ippool-finalizer"]},"spec":{"cidr":"10.77.0.0/24"}}`,
-		w.group))
-	w.request(t, http.MethodPatch, w.customPath("ippools", "old", "status"), `{"status":{"conditions":[
-		{"type":"Allocatable","status":"False","reason":"Was","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
-	until(t, "the pool's condition", func() error { return w.has(t, w.customPath("ippools", "old"), `"True"`) })
+	w.put(t, "tiers", "Tier", "", "old", `{"order":5}`)
+	w.put(t, "ippools", "IPPool", "", "old", `{"cidr":"10.77.0.0/24"}`)
+	until(t, "the tier's finalizer", func() error {
+		return w.has(t, w.customPath("tiers", "old"), "projectcalico.org/tier-controller")
+	})
+	for _, text := range []string{"projectcalico.org/ippool-finalizer", "Allocatable"} {
+		until(t, "the pool's "+text, func() error { return w.has(t, w.customPath("ippools", "old"), text) })
+	}
 	for _, plural := range []string{"ippools", "tiers"} {
 		w.request(t, http.MethodDelete, w.customPath(plural, "old"), "")
 		until(t, "the end of "+plural, func() error {

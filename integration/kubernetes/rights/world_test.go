@@ -34,19 +34,26 @@ type installation struct {
 	values      []string
 	group       form.Group // of the custom resources; empty with etcd
 	controllers bool
+	templates   []string // of the chart; nil: those of a node and the controllers
 }
 
 // v1 is what the chart finds out by itself in a cluster that has this group.
 const v1 = "calicoAPIGroup=" + string(form.V1)
 
 var installations = []installation{
-	{"kubernetes", "ra", []string{"bgp.passwordSecrets={tor}", v1}, form.V1, true},
-	{"kubernetes-v3", "rb", []string{"bgp.passwordSecrets={tor}", "calicoAPIGroup=" + string(form.V3)}, form.V3, true},
-	{"kubernetes-no-controllers", "rc", []string{"bgp.passwordSecrets={tor}", "controllers=off", v1}, form.V1, false},
-	{"etcd", "rd", []string{"bgp.passwordSecrets={tor}", "datastore=etcd"}, "", true},
+	{"kubernetes", "ra", []string{"bgp.passwordSecrets={tor}", v1}, form.V1, true, nil},
+	{"kubernetes-v3", "rb", []string{"bgp.passwordSecrets={tor}", "calicoAPIGroup=" + string(form.V3)}, form.V3, true,
+		nil},
+	{"kubernetes-no-controllers", "rc", []string{"bgp.passwordSecrets={tor}", "controllers=off", v1}, form.V1, false,
+		nil},
+	{"etcd", "rd", []string{"bgp.passwordSecrets={tor}", "datastore=etcd"}, "", true, nil},
 	{"etcd-no-controllers", "re", []string{"bgp.passwordSecrets={tor}", "datastore=etcd", "controllers=off"}, "",
-		false},
+		false, nil},
 }
+
+// leaving is the account of what runs last of Manx in a cluster.
+var leaving = installation{"leaving", "", []string{"cleanup=true", "calicoAPIGroup=" + string(form.V3)}, form.V3, false,
+	[]string{"cleanup"}}
 
 // kubernetes reports whether Calico's objects are in the Kubernetes API.
 func (i installation) kubernetes() bool { return i.group != "" }
@@ -60,9 +67,14 @@ func (i installation) api() string {
 // objects are the accounts and roles of the chart, and their rights.
 func (i installation) objects(t *testing.T) (documents [][]byte, grants []rights.Grant) {
 	t.Helper()
-	args := []string{"helm", "template", "manx", "../../../deploy/charts/manx", "--namespace", namespace,
-		"--show-only=templates/rbac.yaml", "--show-only=templates/serviceaccounts.yaml",
-		"--show-only=templates/admission.yaml"}
+	args := []string{"helm", "template", "manx", "../../../deploy/charts/manx", "--namespace", namespace}
+	templates := i.templates
+	if templates == nil {
+		templates = []string{"rbac", "serviceaccounts", "admission"}
+	}
+	for _, name := range templates {
+		args = append(args, "--show-only=templates/"+name+".yaml")
+	}
 	for _, v := range i.values {
 		args = append(args, "--set="+v)
 	}

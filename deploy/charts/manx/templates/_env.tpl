@@ -130,12 +130,16 @@
 {{- end }}
 
 {{- /* These are the chart's alone: extraEnv does not change them. */ -}}
-{{- define "manx.controllersEnv" -}}
+{{- define "manx.candidateEnv" -}}
 # Its name in the election.
 - name: NODENAME
   valueFrom:
     fieldRef:
       fieldPath: metadata.name
+{{- end }}
+
+{{- define "manx.controllersEnv" -}}
+{{ include "manx.candidateEnv" . }}
 - name: MANX_CONTROLLERS
   value: {{ .Values.controllers | quote }}
 - name: MANX_HTTP_LISTEN
