@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/manxnet/manx/controllers/deletions"
@@ -55,6 +56,8 @@ type Config struct {
 	// Compactor compacts the datastore, nil if the datastore compacts itself or keeps no old revisions.
 	Compactor datastore.Compactor
 	Log       *zap.Logger
+	// Report, if set, receives again and again the custom resources that break a rule for writers, with the rules.
+	Report func(map[corev1.ObjectReference]string)
 	// Ended is called when controllers have ended and nothing refers to their tables any more; may be nil.
 	Ended func()
 	// CheckInterval is the interval between checks for other controllers; default 30 s.
@@ -79,6 +82,8 @@ type State struct {
 	Since   time.Time
 	// Yielding names the controllers to which it leaves the work, Problem the reason why it cannot do it.
 	Yielding, Problem string
+	// Unread is the reason why broken rules of some objects are not reported, although the controllers work.
+	Unread string
 	// Controllers are the running ones.
 	Controllers []string
 }
@@ -239,7 +244,7 @@ func (m *Manager) workUntilOthersCome(ctx context.Context) error {
 		if m.yields(ctx) {
 			cancel()
 			<-done
-			m.set(func(s *State) { s.Controllers = nil })
+			m.set(func(s *State) { s.Unread, s.Controllers = "", nil })
 			return nil
 		}
 	}

@@ -249,6 +249,30 @@ func TestLeaveWaitsForPods(t *testing.T) {
 	}
 }
 
+// Where other programs assign addresses (USE_POD_CIDR), blocks are not read. A deleted pool still ends.
+func TestPoolsWithoutIPAM(t *testing.T) {
+	t.Parallel()
+	f := newFinalized(t)
+	var err error
+	f.store, err = kubernetes.OpenREST(t.Context(), kubernetes.Config{UsePodCIDR: true}, f.api.Config(apiserver.Admin),
+		zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.store.Close() }) //nolint:errcheck // the test is over
+	m := f.manager("first")
+	m.NoIPAM = true
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = m.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	f.create("ippools", "IPPool", "pods", `{"cidr":"10.7.0.0/24"}`)
+	calicotest.Eventually(t, "the finalizer", func() bool { return f.has("ippool/pods", poolFinalizer) })
+	if out, err := f.kubectl("delete", "ippool/pods", "--timeout=20s"); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 // Where Manx has gone without that, the commands of the page end the deletions that wait. The finalizers of other
 // programs stay.
 func TestFinalizersByHand(t *testing.T) {

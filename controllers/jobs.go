@@ -2,6 +2,9 @@ package controllers
 
 import (
 	"context"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
@@ -14,9 +17,11 @@ import (
 	"github.com/manxnet/manx/controllers/loadbalancer"
 	"github.com/manxnet/manx/controllers/loop"
 	"github.com/manxnet/manx/controllers/mirror"
+	"github.com/manxnet/manx/controllers/mistakes"
 	"github.com/manxnet/manx/controllers/nodes"
 	"github.com/manxnet/manx/controllers/policynames"
 	"github.com/manxnet/manx/controllers/settings"
+	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/ipam"
 )
@@ -30,7 +35,11 @@ func kindsOf(inKubernetes, noIPAM bool) (store, source []model.Kind) {
 	store = append(store, model.KindKubeControllers, model.KindHostEndpoint)
 	store = append(store, policynames.Kinds()...)
 	if inKubernetes {
-		return append(store, model.KindWorkloadEndpoint, model.KindTier), nil
+		ending, _ := (&deletions.Controller{NoIPAM: noIPAM}).Kinds()
+		judged, _ := mistakes.Kinds()
+		store = append(append(append(store, ending...), judged...), model.KindWorkloadEndpoint)
+		slices.Sort(store)
+		return slices.Compact(store), nil
 	}
 	return append(store, model.KindProfile, model.KindWorkloadEndpoint),
 		append(source, model.KindNamespace, model.KindServiceAccount, model.KindKubernetesNetworkPolicy)
@@ -52,8 +61,11 @@ func (w *worker) jobs(run settings.Running) (map[string]job, error) {
 		jobs[hosts.Name()] = w.loop(hosts, n.Hosts, 0)
 	}
 	if w.InKubernetes {
-		c := &deletions.Controller{Store: w.Store, Native: w.native, Now: time.Now}
+		c := &deletions.Controller{Store: w.Store, Native: w.native, NoIPAM: w.NoIPAM, Now: time.Now}
 		jobs[c.Name()] = w.loop(c, nil, 0)
+		if w.Report != nil {
+			jobs["object-rules"] = job{true, w.reportMistakes}
+		}
 	}
 	if w.source == nil || w.Kube == nil {
 		return jobs, nil
@@ -72,16 +84,69 @@ func (w *worker) jobs(run settings.Running) (map[string]job, error) {
 	return jobs, nil
 }
 
-// native reports whether an object is a custom resource of projectcalico.org/v3.
-func (w *worker) native(o *model.Object) bool {
+// reference refers to the custom resource of an object; false if it has none.
+func (w *worker) reference(o *model.Object) (corev1.ObjectReference, bool) {
 	s, ok := w.Store.(interface {
 		Reference(*model.Object) (corev1.ObjectReference, bool)
 	})
 	if !ok {
-		return false
+		return corev1.ObjectReference{}, false
 	}
-	r, ok := s.Reference(o)
+	return s.Reference(o)
+}
+
+// native reports whether an object is a custom resource of projectcalico.org/v3.
+func (w *worker) native(o *model.Object) bool {
+	r, ok := w.reference(o)
 	return ok && r.APIVersion == v3.GroupVersionCurrent
+}
+
+// reportInterval is the interval between reports of broken rules, which bounds their rate.
+const reportInterval = 5 * time.Second
+
+// reportMistakes reports custom resources that break a rule until ctx ends. It reads further kinds, which no controller
+// needs: if one of them cannot be read, the controllers work, and the objects of their kinds are reported. Of objects
+// that come together one may be there before another that it names, so a mistake is reported when it has lasted for an
+// interval.
+func (w *worker) reportMistakes(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel(nil)
+	_, kinds := mistakes.Kinds()
+	kinds = slices.DeleteFunc(kinds, func(k model.Kind) bool { return !w.Store.Keeps(k) })
+	group.Go(func() { cancel(w.further.Run(ctx, w.Store, kinds...)) })
+	var here, there mistakes.Finder
+	var last map[corev1.ObjectReference]string
+	for ctx.Err() == nil {
+		for t, f := range map[*datastore.Tables]*mistakes.Finder{w.tables: &here, w.further: &there} {
+			if s := t.Snapshot(); s.InSync() {
+				f.Update(s)
+			}
+		}
+		if here.Ready() || there.Ready() {
+			now := w.referred(&here, &there)
+			lasting := maps.Clone(now)
+			maps.DeleteFunc(lasting, func(r corev1.ObjectReference, text string) bool { return last[r] != text })
+			w.Report(lasting)
+			last = now
+		}
+		pause(ctx, reportInterval)
+	}
+	return context.Cause(ctx)
+}
+
+// referred returns the texts about custom resources.
+func (w *worker) referred(finders ...*mistakes.Finder) map[corev1.ObjectReference]string {
+	list := map[corev1.ObjectReference]string{}
+	for _, f := range finders {
+		for o, text := range f.All() {
+			if r, ok := w.reference(o); ok {
+				list[r] = text
+			}
+		}
+	}
+	return list
 }
 
 // loop returns the job of a controller that works from the tables. with identifies its configuration.

@@ -27,9 +27,10 @@ type worker struct {
 	*Manager
 	source    datastore.Store // nil without a Kubernetes API
 	ownSource bool
-	// tables mirror the store, sourceTables the source.
-	tables, sourceTables *datastore.Tables
-	running              map[string]*running
+	// tables mirror the store, sourceTables the source. further have the kinds of the store that only reports need.
+	tables, sourceTables, further *datastore.Tables
+
+	running map[string]*running
 }
 
 // running is a running controller with its configuration.
@@ -67,6 +68,7 @@ func (w *worker) run(ctx context.Context) error {
 	kinds, sourceKinds := kindsOf(w.InKubernetes, w.NoIPAM)
 	w.tables = w.newTables()
 	w.sourceTables = w.tables
+	w.further = datastore.NewTables(w.Log.Named("object-rules"), "")
 	group.Go(func() { cancel(w.tables.Run(ctx, w.Store, kinds...)) })
 	switch {
 	case w.source == nil:
@@ -138,8 +140,15 @@ func (w *worker) note(problem error) {
 	if problem != nil {
 		text = problem.Error()
 	}
+	unread := ""
+	if st := w.further.Status(); !st.InSync && st.LastError != nil {
+		unread = st.LastError.Error()
+	}
+	if unread != "" && unread != w.State().Unread {
+		w.Log.Warn("some objects that break a rule have no Events", zap.String("reason", unread))
+	}
 	w.set(func(s *State) {
-		s.Problem, s.Controllers = text, slices.Sorted(maps.Keys(w.running))
+		s.Problem, s.Unread, s.Controllers = text, unread, slices.Sorted(maps.Keys(w.running))
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/manxnet/manx/cmd/manxd/kubenode"
 	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
@@ -63,6 +64,9 @@ func (a *controllersAlone) run(ctx context.Context) error {
 	}
 	defer closeStore()
 	h := &host{daemon: a.daemon, kube: kube, tables: datastore.NewTables(a.log.Named("datastore"), a.name)}
+	if h.events, err = newEvents(h); err != nil {
+		return err
+	}
 	j := &joined{host: h, store: store}
 	controllers, err := newControllers(j)
 	if err != nil {
@@ -73,9 +77,25 @@ func (a *controllersAlone) run(ctx context.Context) error {
 			"known"))
 	}
 	a.control.Datastore.Show(server.DatastoreSource{Type: a.datastore, Tables: h.tables, Store: store})
-	group := part.NewGroup(a.log, &connection{j}, controllers)
+	parts := []part.Part{&connection{j}, controllers}
+	if h.events != nil {
+		parts = append(parts, writtenEvents{h.events})
+	}
+	group := part.NewGroup(a.log, parts...)
 	group.Show(a.control)
 	return group.Run(ctx)
+}
+
+// writtenEvents are the Events that the controllers record.
+type writtenEvents struct{ *kubenode.Events }
+
+func (w writtenEvents) Name() string             { return "events" }
+func (w writtenEvents) Notices() []server.Notice { return refusedEvents(w.Events) }
+
+// Run implements part.Part.
+func (w writtenEvents) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // connection shows whether the datastore answers, by one small object of it: a leader has the tables that it needs, and

@@ -10,7 +10,9 @@ import (
 
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/manxnet/manx/cmd/manxd/kubenode"
 	"github.com/manxnet/manx/controllers"
 	"github.com/manxnet/manx/controllers/kubeapi"
 	"github.com/manxnet/manx/controllers/settings"
@@ -75,6 +77,10 @@ func newControllers(j *joined) (*clusterControllers, error) {
 		}
 		config.Source = j.kubernetesSource
 	}
+	if j.events != nil {
+		invalid := kubenode.NewObjects(j.events, kubenode.Invalid)
+		config.Report = func(list map[corev1.ObjectReference]string) { invalid.Record(time.Now(), list) }
+	}
 	return &clusterControllers{Manager: controllers.New(config)}, nil
 }
 
@@ -96,10 +102,15 @@ func (c *clusterControllers) Notices() []server.Notice {
 	case s.Yielding != "":
 		text = "the controllers of Manx rest on this node: " + s.Yielding
 	}
-	if text == "" {
-		return nil
+	var list []server.Notice
+	if text != "" {
+		list = append(list, server.Notice{Topic: "daemon", Subject: "controllers", Text: text, Since: s.Since})
 	}
-	return []server.Notice{{Topic: "daemon", Subject: "controllers", Text: text, Since: s.Since}}
+	if s.Leading && s.Unread != "" {
+		list = append(list, server.Notice{Topic: "daemon", Subject: "object-rules", Since: s.Since,
+			Text: "some objects that break a rule have no Events: " + s.Unread})
+	}
+	return list
 }
 
 // Register implements server.Service.

@@ -58,6 +58,7 @@ func (d *daemon) runHost(ctx context.Context) error {
 	if h.events, err = newEvents(h); err != nil {
 		return err
 	}
+	h.ends.report(h.events)
 	h.last = newLastState(h)
 	d.control.Datastore.Show(server.DatastoreSource{Type: d.datastore, Last: h.last.inUse})
 	parts, err := hostParts(h)

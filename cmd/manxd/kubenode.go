@@ -22,7 +22,7 @@ import (
 // kubernetesNode returns this node's name in Kubernetes.
 func (o options) kubernetesNode(name string) string { return cmp.Or(o.k8sNodeRef, name) }
 
-// newEvents returns Events about this node, nil without a Kubernetes API. The first one is about this process.
+// newEvents returns Events about this node, nil without a Kubernetes API.
 func newEvents(h *host) (*kubenode.Events, error) {
 	if h.kube == nil {
 		return nil, nil
@@ -31,9 +31,7 @@ func newEvents(h *host) (*kubenode.Events, error) {
 	if err != nil {
 		return nil, fmt.Errorf("events: %w", err)
 	}
-	events := kubenode.NewEvents(client, h.kubernetesNode(h.name))
-	h.ends.report(events)
-	return events, nil
+	return kubenode.NewEvents(client, h.kubernetesNode(h.name)), nil
 }
 
 // kubernetesParts returns the parts that report this node's state to Kubernetes; none without a Kubernetes API.
@@ -87,8 +85,10 @@ func (e *eventsPart) Close()              { e.events.Close() }
 func (e *eventsPart) Kinds() []model.Kind { return []model.Kind{model.KindNode} }
 
 // Notices report that the API refuses Events.
-func (e *eventsPart) Notices() []server.Notice {
-	err := e.events.Refused()
+func (e *eventsPart) Notices() []server.Notice { return refusedEvents(e.events) }
+
+func refusedEvents(events *kubenode.Events) []server.Notice {
+	err := events.Refused()
 	if err == nil {
 		return nil
 	}
@@ -100,7 +100,7 @@ func (e *eventsPart) Notices() []server.Notice {
 func (e *eventsPart) Run(ctx context.Context) error {
 	sessions := kubenode.NewSessions(e.events)
 	policies := kubenode.NewChanges(e.events, kubenode.PolicyRefused)
-	objects := kubenode.NewObjects(e.events)
+	objects := kubenode.NewObjects(e.events, kubenode.Quarantined)
 	pollSessions := time.NewTicker(sessionsPoll)
 	defer pollSessions.Stop()
 	pollPolicies := time.NewTicker(policyPoll)

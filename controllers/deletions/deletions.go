@@ -4,6 +4,8 @@ package deletions
 
 import (
 	"context"
+	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -29,6 +31,8 @@ type Controller struct {
 	// Native reports whether an object is a custom resource of projectcalico.org/v3, which gets a finalizer and a
 	// condition. The API server then waits for this controller before it removes the object. nil: none is.
 	Native func(*model.Object) bool
+	// NoIPAM is set if another program assigns pods' addresses: then there are no blocks.
+	NoIPAM bool
 	// Now is usually time.Now.
 	Now func() time.Time
 }
@@ -37,17 +41,19 @@ type Controller struct {
 func (*Controller) Name() string { return "deletions" }
 
 // Kinds implements loop.Controller.
-func (*Controller) Kinds() (store, source []model.Kind) {
-	return append(policies(), model.KindIPPool, model.KindIPAMBlock, model.KindTier), nil
+func (c *Controller) Kinds() (store, source []model.Kind) {
+	return append(append(model.PolicyKinds(), model.KindTier), c.poolKinds()...), nil
 }
 
-// policies are the kinds whose objects are in tiers.
-func policies() []model.Kind {
-	return []model.Kind{model.KindNetworkPolicy, model.KindGlobalNetworkPolicy, model.KindStagedNetworkPolicy,
-		model.KindStagedGlobalNetworkPolicy}
+// poolKinds are the kinds on which the deletion of a pool depends.
+func (c *Controller) poolKinds() []model.Kind {
+	if c.NoIPAM {
+		return []model.Kind{model.KindIPPool}
+	}
+	return []model.Kind{model.KindIPPool, model.KindIPAMBlock}
 }
 
-// every is the unit of all pools, and of all tiers: what a block or a policy was part of.
+// every has the unit of all pools and that of all tiers: a deleted block or policy does not tell its pool or tier.
 var every = map[model.Kind]model.Key{model.KindIPPool: {Kind: model.KindIPPool}, model.KindTier: {Kind: model.KindTier}}
 
 // Touched implements loop.Controller. Pools depend on each other and on blocks, tiers on policies.
@@ -90,22 +96,24 @@ func (c *Controller) tier(r model.Reader, o *model.Object, t *model.Tier) change
 		return added(o, ofTier, "a deletion of the tier waits until it has no policies")
 	case t.DeletionTimestamp != nil && has && !populated(r, t.Name):
 		end := removed(o, ofTier, "the tier is deleted, and has no policies")
-		end.Unless = c.still(func(r model.Reader) bool { return populated(r, t.Name) }, policies()...)
+		end.Unless = c.still(func(r model.Reader) bool { return populated(r, t.Name) }, model.PolicyKinds()...)
 		return end
 	}
 	return change.Change{}
 }
 
 // pool ends the deletion of a pool, or sees to its finalizer and its condition. A pool inside of an older one gets no
-// finalizer: the addresses in its range are those of the older one, and its deletion mends the overlap.
+// finalizer: all addresses in its range are those of the older one, and its deletion mends the overlap.
 func (c *Controller) pool(r model.Reader, o *model.Object, p *model.IPPool) change.Change {
 	has, native := slices.Contains(p.Finalizers, ofPool), c.native(o)
-	foreign := native && overlapped(r, p) != ""
-	if p.DeletionTimestamp != nil && has && (foreign || !assigned(r, p)) {
+	inner := func(r model.Reader) bool {
+		cidr, err := netip.ParsePrefix(p.Spec.CIDR)
+		return err == nil && native && inside(r, p, cidr)
+	}
+	used := func(r model.Reader) bool { return !inner(r) && assigned(r, p) }
+	if p.DeletionTimestamp != nil && has && !used(r) {
 		end := removed(o, ofPool, "the pool is deleted, and no address of it is assigned")
-		if !foreign {
-			end.Unless = c.still(func(r model.Reader) bool { return assigned(r, p) }, model.KindIPAMBlock)
-		}
+		end.Unless = c.still(used, c.poolKinds()...)
 		return end
 	}
 	if !has && !native {
@@ -114,15 +122,18 @@ func (c *Controller) pool(r model.Reader, o *model.Object, p *model.IPPool) chan
 	next := change.Change{}
 	switch {
 	case !native || p.DeletionTimestamp != nil:
-	case foreign && has:
+	case inner(r) && has:
 		next = removed(o, ofPool, "the addresses in its range are those of an older pool")
-	case !foreign && !has:
+		next.Unless = c.still(func(r model.Reader) bool { return !inner(r) }, model.KindIPPool)
+	case !inner(r) && !has:
 		next = added(o, ofPool, "a deletion of the pool waits until no address of it is assigned")
 	}
 	return c.condition(r, o, next)
 }
 
-// still evaluates a condition with the objects that the datastore has now.
+// still evaluates a condition with the objects that the datastore has now. It fails if a block or a policy cannot be
+// read: that may be the one for which a deletion has to wait. Without a pool that cannot be read, a deletion waits for
+// more.
 func (c *Controller) still(holds func(model.Reader) bool, kinds ...model.Kind) func(context.Context) (bool, error) {
 	return func(ctx context.Context) (bool, error) {
 		now := model.Set{}
@@ -132,6 +143,9 @@ func (c *Controller) still(holds func(model.Reader) bool, kinds ...model.Kind) f
 				return false, err
 			}
 			for _, o := range objects {
+				if o.Err != nil && kind != model.KindIPPool {
+					return false, fmt.Errorf("%s cannot be read: %w", o.Key, o.Err)
+				}
 				now[o.Key] = o
 			}
 		}
@@ -155,7 +169,8 @@ func removed(o *model.Object, finalizer, reason string) change.Change {
 	return change.Change{Old: o, New: next, Reason: reason}
 }
 
-// assigned reports whether an address of a pool is assigned.
+// assigned reports whether an address of a pool is assigned. The addresses of blocks inside of an older pool are those
+// of that pool.
 func assigned(r model.Reader, p *model.IPPool) bool {
 	pool, err := netip.ParsePrefix(p.Spec.CIDR)
 	if err != nil {
@@ -163,7 +178,8 @@ func assigned(r model.Reader, p *model.IPPool) bool {
 	}
 	for o := range r.All(model.KindIPAMBlock) {
 		b, ok := o.Value.(*model.Block)
-		if ok && pool.Overlaps(b.CIDR) && slices.ContainsFunc(b.Allocations, func(a *int) bool { return a != nil }) {
+		if ok && pool.Overlaps(b.CIDR) && slices.ContainsFunc(b.Allocations, func(a *int) bool { return a != nil }) &&
+			!inside(r, p, b.CIDR) {
 			return true
 		}
 	}
@@ -172,7 +188,7 @@ func assigned(r model.Reader, p *model.IPPool) bool {
 
 // populated reports whether a tier has policies.
 func populated(r model.Reader, tier string) bool {
-	for _, kind := range policies() {
+	for _, kind := range model.PolicyKinds() {
 		for o := range r.All(kind) {
 			if model.PolicyTier(o.Value) == tier {
 				return true
@@ -231,29 +247,50 @@ func verdict(r model.Reader, p *model.IPPool) metav1.Condition {
 	if _, err := netip.ParsePrefix(p.Spec.CIDR); err != nil {
 		return no("InvalidCIDR", "the CIDR cannot be read")
 	}
-	if other := overlapped(r, p); other != "" {
+	if other := Overlapped(r, p); other != "" {
 		return no("CIDROverlap", "the CIDR overlaps that of the older pool "+other)
 	}
 	return metav1.Condition{Type: model.ConditionAllocatable, Status: metav1.ConditionTrue, Reason: "Allocatable",
 		Message: "addresses can be assigned"}
 }
 
-// overlapped returns an older pool in use whose range overlaps, empty for none.
-func overlapped(r model.Reader, p *model.IPPool) string {
+// Overlapped returns an older pool in use whose range overlaps, empty for none.
+func Overlapped(r model.Reader, p *model.IPPool) string {
 	own, err := netip.ParsePrefix(p.Spec.CIDR)
 	if err != nil {
 		return ""
 	}
-	for o := range r.All(model.KindIPPool) {
-		other, ok := o.Value.(*model.IPPool)
-		if !ok || other.Name == p.Name || other.Spec.Disabled {
-			continue
-		}
-		if cidr, err := netip.ParsePrefix(other.Spec.CIDR); err == nil && cidr.Overlaps(own) && older(other, p) {
+	for other, cidr := range olderThan(r, p) {
+		if cidr.Overlaps(own) {
 			return other.Name
 		}
 	}
 	return ""
+}
+
+// inside reports whether a part of the range of a pool is inside of an older pool in use.
+func inside(r model.Reader, p *model.IPPool, part netip.Prefix) bool {
+	for _, cidr := range olderThan(r, p) {
+		if cidr.Bits() <= part.Bits() && cidr.Overlaps(part) {
+			return true
+		}
+	}
+	return false
+}
+
+// olderThan visits the older pools in use, with their ranges.
+func olderThan(r model.Reader, p *model.IPPool) iter.Seq2[*model.IPPool, netip.Prefix] {
+	return func(yield func(*model.IPPool, netip.Prefix) bool) {
+		for o := range r.All(model.KindIPPool) {
+			other, ok := o.Value.(*model.IPPool)
+			if !ok || other.Name == p.Name || other.Spec.Disabled || !older(other, p) {
+				continue
+			}
+			if cidr, err := netip.ParsePrefix(other.Spec.CIDR); err == nil && !yield(other, cidr) {
+				return
+			}
+		}
+	}
 }
 
 // older orders pools.

@@ -5,6 +5,7 @@ package kubenode
 import (
 	"cmp"
 	"context"
+	"strings"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -29,6 +30,7 @@ const (
 	PolicyRefused  Reason = "PolicyRefused"
 	Restarted      Reason = "DaemonRestarted"   // in its container, after an unexpected end
 	Quarantined    Reason = "ObjectQuarantined" // about an object that Manx cannot use
+	Invalid        Reason = "ObjectInvalid"     // about an object that is used although it breaks a rule
 )
 
 // component is the source of the Events.
@@ -95,7 +97,7 @@ func (e *Events) record(about *corev1.ObjectReference, kind string, r Reason, te
 		return
 	}
 	if len(text) > maxText {
-		text = text[:maxText] + "..."
+		text = strings.ToValidUTF8(text[:maxText], "") + "..." // the cut may be inside of a character
 	}
 	e.recorder.Event(cmp.Or(about, e.node), kind, string(r), text)
 }

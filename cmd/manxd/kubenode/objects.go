@@ -18,9 +18,10 @@ const (
 	renewal = 50 * time.Minute
 )
 
-// Objects records Events about objects of the API that no node can use. kubectl describe shows them at the object.
+// Objects records Events about objects of the API that are faulty. kubectl describe shows them at the object.
 type Objects struct {
 	events   *Events
+	reason   Reason
 	recorded map[corev1.ObjectReference]fault
 }
 
@@ -30,8 +31,8 @@ type fault struct {
 }
 
 // NewObjects returns Objects that have recorded nothing.
-func NewObjects(e *Events) *Objects {
-	return &Objects{events: e, recorded: map[corev1.ObjectReference]fault{}}
+func NewObjects(e *Events, r Reason) *Objects {
+	return &Objects{events: e, reason: r, recorded: map[corev1.ObjectReference]fault{}}
 }
 
 // Record records Events about new and changed faults, and about those whose last Event is old. A call records a few,
@@ -51,6 +52,6 @@ func (o *Objects) Record(now time.Time, wrong map[corev1.ObjectReference]string)
 			return
 		}
 		o.recorded[r] = fault{wrong[r], now}
-		o.events.record(&r, corev1.EventTypeWarning, Quarantined, wrong[r])
+		o.events.record(&r, corev1.EventTypeWarning, o.reason, wrong[r])
 	}
 }

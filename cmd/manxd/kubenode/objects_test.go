@@ -2,8 +2,10 @@ package kubenode
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
@@ -14,7 +16,7 @@ import (
 func TestObjectsAreRecordedSlowly(t *testing.T) {
 	const many = 12
 	recorder := record.NewFakeRecorder(10 * many)
-	o := NewObjects(&Events{recorder: recorder})
+	o := NewObjects(&Events{recorder: recorder}, Quarantined)
 	wrong := map[corev1.ObjectReference]string{}
 	for i := range many {
 		wrong[corev1.ObjectReference{Kind: "BGPPeer", Name: fmt.Sprint(i)}] = "it cannot be used"
@@ -48,7 +50,7 @@ func TestObjectsAreRecordedSlowly(t *testing.T) {
 // Objects whose fault changes all the time keep no other one waiting for its Event.
 func TestChangingObjectsKeepNoOtherWaiting(t *testing.T) {
 	recorder := record.NewFakeRecorder(100)
-	o := NewObjects(&Events{recorder: recorder})
+	o := NewObjects(&Events{recorder: recorder}, Quarantined)
 	patient := corev1.ObjectReference{Kind: "BGPPeer", Name: "z"}
 	now := time.Now()
 	for call := range 3 {
@@ -60,5 +62,15 @@ func TestChangingObjectsKeepNoOtherWaiting(t *testing.T) {
 	}
 	if o.recorded[patient].text == "" {
 		t.Error("the last object by name has no Event")
+	}
+}
+
+// The API refuses a text that is too long or is not UTF-8: a long one is cut between characters.
+func TestLongTextsAreCutBetweenCharacters(t *testing.T) {
+	recorder := record.NewFakeRecorder(1)
+	(&Events{recorder: recorder}).Warn(Invalid, "x"+strings.Repeat("ä", maxText))
+	text := <-recorder.Events
+	if !utf8.ValidString(text) || len(text) > maxText+100 || !strings.HasSuffix(text, "ä...") {
+		t.Errorf("%d bytes, valid: %t: %q", len(text), utf8.ValidString(text), text)
 	}
 }

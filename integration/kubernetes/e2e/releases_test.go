@@ -41,6 +41,9 @@ func TestReleases(t *testing.T) {
 	w.server.Request(t, http.MethodPost, peers, map[string]any{"kind": "BGPPeer",
 		"apiVersion": "projectcalico.org/v3", "metadata": map[string]any{"name": "tor"},
 		"spec": map[string]any{"peerSelector": "has("}})
+	w.server.Request(t, http.MethodPost, "/apis/projectcalico.org/v3/globalnetworkpolicies", map[string]any{
+		"kind": "GlobalNetworkPolicy", "apiVersion": "projectcalico.org/v3",
+		"metadata": map[string]any{"name": "nowhere.deny"}, "spec": map[string]any{"tier": "nowhere"}})
 	r, err := ipam.New(w.store, zap.NewNop(), time.Now).AutoAssign(t.Context(), ipam.Request{Host: w.n2.Name, Num4: 1,
 		Handle: "k8s-pod-network.sandbox", Use: v3.IPPoolAllowedUseWorkload,
 		Attrs: map[string]string{"node": w.n2.Name, "namespace": "default", "pod": "crashed"}})
@@ -94,7 +97,12 @@ func TestReleases(t *testing.T) {
 		return nil
 	})
 
-	until(t, "one Event about the object that cannot be used", func() error { return w.described(t, "bgppeer", "tor") })
+	until(t, "one Event about the object that cannot be used", func() error {
+		return w.described(t, "bgppeer/tor", "ObjectQuarantined", `spec.peerSelector = "has("`)
+	})
+	until(t, "one Event about the object that breaks a rule", func() error {
+		return w.described(t, "gnp/nowhere.deny", "ObjectInvalid", `spec.tier = "nowhere": must be a tier that exists`)
+	})
 
 	// Policies that Calico may have enforced, and Manx does not read.
 	const group, version, kind = "policy.networking.k8s.io", "v1alpha1", "AdminNetworkPolicy"
@@ -106,13 +114,12 @@ func TestReleases(t *testing.T) {
 		`are not read`))
 }
 
-// described checks that kubectl describe shows one Event with the reason why an object is quarantined.
-func (w *world) described(t *testing.T, kind, name string) error {
+// described checks that kubectl describe shows one Event of a reason, with a text.
+func (w *world) described(t *testing.T, object, reason, text string) error {
 	t.Helper()
 	out, err := exec.Command(filepath.Join(apiserver.Programs(), "kubectl"), "--kubeconfig",
-		w.server.Kubeconfig(t, apiserver.Admin), "describe", kind, name).CombinedOutput()
-	if err != nil || strings.Count(string(out), "ObjectQuarantined") != 1 || !strings.Contains(string(out),
-		`spec.peerSelector = "has("`) {
+		w.server.Kubeconfig(t, apiserver.Admin), "describe", object).CombinedOutput()
+	if err != nil || strings.Count(string(out), reason) != 1 || !strings.Contains(string(out), text) {
 		return fmt.Errorf("kubectl: %v: %s", err, out)
 	}
 	return nil

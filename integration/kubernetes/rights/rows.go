@@ -32,6 +32,7 @@ const (
 	Carried        = "objects of Kubernetes are carried to etcd"
 	NodeGone       = "a node goes"
 	Deletions      = "a pool and a tier come, and are deleted"
+	Mistakes       = "an object breaks a rule, another one, and the first again"
 	Leave          = "Manx leaves the cluster"
 )
 
@@ -96,7 +97,10 @@ var Rows = []Row{
 		"clusterinformations.calico ippools.calico ipreservations.calico " +
 		"blockaffinities.calico ipamblocks.calico hostendpoints.calico kubecontrollersconfigurations.calico " +
 		"networkpolicies.calico globalnetworkpolicies.calico stagednetworkpolicies.calico " +
-		"stagedglobalnetworkpolicies.calico tiers.calico"},
+		"stagedglobalnetworkpolicies.calico tiers.calico bgpconfigurations.calico bgpfilters.calico bgppeers.calico " +
+		"caliconodestatuses.calico felixconfigurations.calico globalnetworksets.calico networksets.calico " +
+		"stagedkubernetesnetworkpolicies.calico"},
+	{By: Mistakes, Account: Controllers, Verbs: "create patch", Resources: "events"},
 	{By: Start, In: "etcd", Account: Controllers, Verbs: "list watch", Resources: "namespaces serviceaccounts " +
 		"networkpolicies.networking.k8s.io"},
 	{By: Start, Account: Controllers, Verbs: "list", Resources: "deployments.apps ipamhandles.calico"},

@@ -46,6 +46,7 @@ var steps = []step{
 	{rights.NodeGone, both(inKubernetes, controlling), (*world).nodeGone},
 	{rights.NodeGone, both(withEtcd, controlling), (*world).nodeGoneFromEtcd},
 	{rights.Deletions, installation.inV3, (*world).deletions},
+	{rights.Mistakes, both(inKubernetes, controlling), (*world).mistakes},
 	{rights.Retry, inKubernetes, (*world).storeInvalid},
 }
 

@@ -1,6 +1,7 @@
 package rights_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/kubernetes/form"
@@ -294,6 +296,36 @@ func (w *world) deletions(t *testing.T) {
 			return nil
 		})
 	}
+}
+
+// mistakes makes a policy of a tier that does not exist, in one way and in another, and mends it.
+func (w *world) mistakes(t *testing.T) {
+	path := w.customPath("globalnetworkpolicies", "nowhere.deny")
+	w.put(t, "globalnetworkpolicies", "GlobalNetworkPolicy", "", "nowhere.deny", `{"tier":"nowhere"}`)
+	for i, tier := range []string{"nowhere", "elsewhere", "nowhere"} {
+		w.request(t, http.MethodPatch, path, `{"spec":{"tier":"`+tier+`"}}`)
+		until(t, "an Event with "+tier, func() error {
+			var all []string
+			for _, e := range w.invalid(t) {
+				all = append(all, fmt.Sprint(e.InvolvedObject.Name, e.Count, e.Message))
+				if strings.Contains(e.Message, fmt.Sprintf("spec.tier = %q", tier)) && int(e.Count) == 1+i/2 {
+					return nil
+				}
+			}
+			return fmt.Errorf("there are %v", all)
+		})
+	}
+	if all := w.invalid(t); len(all) != 2 {
+		t.Errorf("%d Events about one policy with two problems: %v", len(all), all)
+	}
+	w.remove(t, "globalnetworkpolicies", "", "nowhere.deny")
+}
+
+// invalid are the Events about objects that break rules.
+func (w *world) invalid(t *testing.T) []corev1.Event {
+	var list corev1.EventList
+	must(t, json.Unmarshal(w.request(t, http.MethodGet, "/api/v1/namespaces/default/events", ""), &list))
+	return slices.DeleteFunc(list.Items, func(e corev1.Event) bool { return e.Reason != "ObjectInvalid" })
 }
 
 // nodeGone leaves the blocks and addresses of a deleted node. The controllers release them.
