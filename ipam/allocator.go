@@ -84,7 +84,7 @@ type session struct {
 }
 
 func (a *Allocator) begin(ctx context.Context) (session, error) {
-	c, err := a.readConfig(ctx)
+	c, err := a.Config(ctx)
 	if err != nil {
 		return session{}, err
 	}
@@ -95,8 +95,8 @@ func (a *Allocator) begin(ctx context.Context) (session, error) {
 	return s, nil
 }
 
-// readConfig returns the allocator's configuration, with Calico's defaults if there is none.
-func (a *Allocator) readConfig(ctx context.Context) (model.IPAMConfig, error) {
+// Config returns the allocator's configuration, with Calico's defaults if there is none.
+func (a *Allocator) Config(ctx context.Context) (model.IPAMConfig, error) {
 	o, err := a.store.Get(ctx, model.IPAMConfigKey)
 	if errors.Is(err, model.ErrNotFound) {
 		return model.IPAMConfig{AutoAllocateBlocks: true}, nil

@@ -28,14 +28,8 @@ func (x *search) nextBlock(ctx context.Context) (heldBlock, error) {
 	if !errors.Is(err, errNoBlock) {
 		return b, err
 	}
-	if x.owned >= x.limit {
-		return heldBlock{}, fmt.Errorf("%w: %s has %d blocks in %s and all are full, the limit is %d; release "+
-			"addresses, or raise maxBlocksPerHost or the block size",
-			errBlockLimit, x.owner, x.owned, poolNames(x.pools), x.limit)
-	}
-	if !x.config.AutoAllocateBlocks {
-		return heldBlock{}, fmt.Errorf("%s needs another block, but auto_allocate_blocks is off in the IPAM "+
-			"configuration", x.owner)
+	if err := WhyNoBlock(x.owner, x.owned, x.limit, x.config); err != nil {
+		return heldBlock{}, fmt.Errorf("%s: %w", poolNames(x.pools), err)
 	}
 	if b, err = x.claimNew(ctx); err == nil {
 		x.owned++

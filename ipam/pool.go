@@ -12,7 +12,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore/model"
-	"github.com/manxnet/manx/datastore/selector"
 )
 
 // errNoPool is wrapped by errors that explain why no pool can serve a request.
@@ -55,19 +54,10 @@ func allows(o *model.IPPool, use v3.IPPoolAllowedUse) bool {
 // allows the purpose and selects the node. The error is about a malformed node selector.
 func Usable(o *model.IPPool, use v3.IPPoolAllowedUse, nodeLabels map[string]string) (bool, error) {
 	o = o.WithDefaults()
-	if !o.Allocatable() || !allows(o, use) {
+	if whyShut(o) != "" || !allows(o, use) {
 		return false, nil
 	}
 	return selects(o.Spec.NodeSelector, nodeLabels)
-}
-
-// selects evaluates a selector; an empty one selects everything.
-func selects(expression string, labels map[string]string) (bool, error) {
-	s, err := selector.Parse(expression)
-	if err != nil {
-		return false, fmt.Errorf("selector %q: %w", expression, err)
-	}
-	return s.Matches(labels), nil
 }
 
 // readPools lists all pools in name order. It logs and skips unusable pools.
@@ -108,76 +98,70 @@ func poolOf(pools []pool, addr netip.Addr) *pool {
 func choosePools(all []pool, r *Request, family Family, nodeLabels map[string]string) ([]pool, error) {
 	var candidates []pool
 	for _, p := range all {
-		if family.has(p.cidr.Addr()) && p.object.Allocatable() {
+		if family.has(p.cidr.Addr()) {
 			candidates = append(candidates, p)
 		}
 	}
 	if len(candidates) == 0 {
-		return nil, fmt.Errorf("%w: there is no enabled %s pool; create one, or enable one", errNoPool, family)
+		return nil, fmt.Errorf("%w: there is no %s pool; create one", errNoPool, family)
 	}
-	chosen, err := pickRequested(candidates, r.pools(family))
-	if err == nil && chosen == nil {
-		chosen, err = pickMatching(candidates, r, family, nodeLabels)
+	if requested := r.pools(family); len(requested) > 0 {
+		return pickRequested(candidates, requested, r.Use)
 	}
-	if err != nil {
-		return nil, err
-	}
-	names := poolNames(chosen)
-	chosen = slices.DeleteFunc(chosen, func(p pool) bool { return !allows(p.object, r.Use) })
-	if len(chosen) == 0 {
-		return nil, fmt.Errorf("%w: none of %s allows use %q; add it to spec.allowedUses", errNoPool, names, r.Use)
-	}
-	return chosen, nil
+	return pickMatching(candidates, family, Asker{Node: r.Host, Use: r.Use, NodeLabels: nodeLabels,
+		NamespaceLabels: r.NamespaceLabels})
 }
 
-// pickRequested returns the pools that a request names, in its order; nil if it names none.
-func pickRequested(candidates []pool, requested []netip.Prefix) ([]pool, error) {
+// pickRequested returns those of the pools that a request names that are for its use, in its order.
+func pickRequested(candidates []pool, requested []netip.Prefix, use v3.IPPoolAllowedUse) ([]pool, error) {
 	var chosen []pool
+	var reasons []string
 	for _, want := range requested {
-		i := slices.IndexFunc(candidates, func(p pool) bool { return p.cidr == want.Masked() })
+		is := func(p pool) bool { return p.cidr == want.Masked() }
+		i := slices.IndexFunc(candidates, func(p pool) bool { return is(p) && whyShut(p.object) == "" })
 		if i < 0 {
-			return nil, fmt.Errorf("%w: pool %s was requested, but it does not exist or is disabled; enabled are %s",
-				errNoPool, want, poolNames(candidates))
+			i = slices.IndexFunc(candidates, is)
 		}
-		chosen = append(chosen, candidates[i])
+		if i < 0 {
+			return nil, fmt.Errorf("%w: pool %s was requested, but it does not exist; there are %s", errNoPool, want,
+				poolNames(candidates))
+		}
+		p := candidates[i]
+		if why := whyShut(p.object); why != "" {
+			return nil, fmt.Errorf("%w: %s was requested: %s", errNoPool, p, why)
+		}
+		if why := whyUnused(p.object, use); why != "" {
+			reasons = append(reasons, fmt.Sprintf("%s: %s", p, why))
+		} else {
+			chosen = append(chosen, p)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("%w: of those that were requested: %s", errNoPool, strings.Join(reasons, "; "))
 	}
 	return chosen, nil
 }
 
-func pickMatching(candidates []pool, r *Request, family Family, nodeLabels map[string]string) ([]pool, error) {
+// pickMatching returns the pools whose rules let an asker have an address.
+func pickMatching(candidates []pool, family Family, a Asker) ([]pool, error) {
 	var chosen []pool
 	var reasons []string
 	for _, p := range candidates {
-		ok, why, err := matches(p, nodeLabels, r.NamespaceLabels)
-		if err != nil {
+		why, err := whyNot(p.object, a)
+		switch {
+		case err != nil:
 			return nil, fmt.Errorf("%s: %w", p, err)
-		}
-		if ok {
+		case why != "":
+			reasons = append(reasons, fmt.Sprintf("%s: %s", p, why))
+		default:
 			chosen = append(chosen, p)
-		} else {
-			reasons = append(reasons, fmt.Sprintf("%s %s", p, why))
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("%w: of the %s pools none is for node %s: %s", errNoPool, family, r.Host,
+		return nil, fmt.Errorf("%w: of the %s pools none is for node %s: %s", errNoPool, family, a.Node,
 			strings.Join(reasons, "; "))
 	}
 	return chosen, nil
-}
-
-// matches reports whether a pool selects a node and a namespace, and why not.
-func matches(p pool, nodeLabels, namespaceLabels map[string]string) (ok bool, why string, err error) {
-	spec := p.object.Spec
-	if *spec.AssignmentMode != v3.Automatic {
-		return false, "is only used on request (assignmentMode " + string(*spec.AssignmentMode) + ")", nil
-	}
-	if ok, err = selects(spec.NodeSelector, nodeLabels); err != nil || !ok {
-		return false, fmt.Sprintf("selects nodes with %s", spec.NodeSelector), err
-	}
-	if ok, err = selects(spec.NamespaceSelector, namespaceLabels); err != nil || !ok {
-		return false, fmt.Sprintf("selects namespaces with %s", spec.NamespaceSelector), err
-	}
-	return true, "", nil
 }
 
 func poolNames(pools []pool) string {

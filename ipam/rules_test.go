@@ -122,13 +122,13 @@ func TestPoolSelection(t *testing.T) {
 			poolObject("z", "10.0.0.0/29", 29), poolObject("c", "10.1.0.0/29", 29),
 			poolObject("b", "10.2.0.0/29", 29, selecting("rack == 'r2'")),
 			poolObject("e", "10.3.0.0/29", 29, disabled)}, want: "10.1.0.0/29"},
-		{name: "no pool", refused: []string{"no enabled IPv4 pool"}},
+		{name: "no pool", refused: []string{"there is no IPv4 pool"}},
 		{name: "none selects the node", pools: []*model.Object{
 			poolObject("p", "10.0.0.0/29", 29, selecting("rack == 'r2'"))},
-			refused: []string{"node e", "pool p (10.0.0.0/29) selects nodes with rack == 'r2'"}},
+			refused: []string{"pool p (10.0.0.0/29): its nodeSelector \"rack == 'r2'\" does not select node e"}},
 		{name: "one that is only used on request is not used",
 			pools:   []*model.Object{poolObject("p", "10.0.0.0/29", 29, manual)},
-			refused: []string{"assignmentMode Manual"}},
+			refused: []string{"assignmentMode is Manual"}},
 		{name: "one that is asked for is used whatever it selects", change: pools4("10.2.0.0/29"), want: "10.2.0.0/29",
 			pools: []*model.Object{
 				poolObject("p", "10.0.0.0/29", 29), poolObject("q", "10.2.0.0/29", 29, selecting("rack == 'r2'"),
@@ -143,11 +143,12 @@ func TestPoolSelection(t *testing.T) {
 		{name: "one that is asked for must be enabled", change: pools4("10.0.0.0/29"),
 			refused: []string{"10.0.0.0/29", "disabled"},
 			pools:   []*model.Object{poolObject("p", "10.0.0.0/29", 29, disabled), poolObject("q", "10.2.0.0/29", 29)}},
-		{name: "a pool must allow the use", refused: []string{"pool p (10.0.0.0/29)", `use "Workload"`},
+		{name: "a pool must allow the use", refused: []string{"pool p (10.0.0.0/29): its allowedUses lack Workload"},
 			pools: []*model.Object{poolObject("p", "10.0.0.0/29", 29, func(p *model.IPPoolSpec) {
 				p.AllowedUses = []v3.IPPoolAllowedUse{tunnel}
 			})}},
-		{name: "a namespace without labels does not match", refused: []string{"selects namespaces with team == 'x'"},
+		{name: "a namespace without labels does not match",
+			refused: []string{"its namespaceSelector is \"team == 'x'\""},
 			pools: []*model.Object{
 				poolObject("p", "10.0.0.0/29", 29, func(p *model.IPPoolSpec) {
 					p.NamespaceSelector = "team == 'x'"
@@ -164,7 +165,7 @@ func TestPoolSelection(t *testing.T) {
 			refused: []string{"node ghost is not in the datastore"}},
 		{name: "the use must be given", change: func(r *Request) { r.Use = "" },
 			refused: []string{"Workload, Tunnel or LoadBalancer"}},
-		{name: "a pool that may not be allocated from", refused: []string{"no enabled"},
+		{name: "a pool that may not be allocated from", refused: []string{"its condition Allocatable is False"},
 			pools: []*model.Object{func() *model.Object {
 				o := poolObject("p", "10.0.0.0/29", 29)
 				o.Value.(*model.IPPool).Status = &model.IPPoolStatus{
@@ -225,7 +226,7 @@ func TestExhaustedPoolIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := x.auto("e", "h", 1)
-	x.refused(err, "pool p (10.0.0.0/26) is exhausted: 64 of 64 addresses in use")
+	x.refused(err, "pool p (10.0.0.0/26): full: 64 of 64 addresses in use")
 }
 
 // An existing configuration applies as it is: a missing auto_allocate_blocks is false.
@@ -248,7 +249,7 @@ func TestReservedAddressesAreSkipped(t *testing.T) {
 		t.Errorf("a reserved address can be requested: %v", err)
 	}
 	_, err := x.auto("e", "h", 3)
-	x.refused(err, "2 of 3 IPv4", "is exhausted: 6 of 16 addresses in use, 11 reserved")
+	x.refused(err, "2 of 3 IPv4", "full: 6 of 16 addresses in use or cooling down (37%), 11 reserved")
 }
 
 // What the host has in use is not assigned, whatever a restored datastore lacks.
@@ -325,7 +326,7 @@ func TestFamiliesSucceedApart(t *testing.T) {
 	if result.V4.Short() != nil || len(result.V6.Addresses) != 4 {
 		t.Errorf("result %v", result)
 	}
-	x.refused(result.Short(), "4 of 5 IPv6", "pool six (fd00::/126) is exhausted: 4 of 4")
+	x.refused(result.Short(), "4 of 5 IPv6", "pool six (fd00::/126): full: 4 of 4")
 
 	// IPv6 is not tried if IPv4 addresses cannot be assigned.
 	update(x, model.ResourceKey(model.KindIPPool, "four"), func(p *model.IPPool) { p.Spec.Disabled = true })

@@ -142,22 +142,11 @@ func (x *search) explain(ctx context.Context) []string {
 		if u.Name == "" {
 			continue
 		}
-		reasons = append(reasons, explainPool(u, x.config.StrictAffinity))
+		why := u.WhyNone(x.owner, x.config.StrictAffinity)
+		if why == "" {
+			why = "it had no free address when it was tried: " + u.Text() + " by now"
+		}
+		reasons = append(reasons, fmt.Sprintf("pool %s (%s): %s", u.Name, u.CIDR, why))
 	}
 	return reasons
-}
-
-func explainPool(u PoolUsage, strict bool) string {
-	text := fmt.Sprintf("%d of %s addresses in use", u.InUse, u.Capacity)
-	if u.Reserved.Sign() > 0 {
-		text += fmt.Sprintf(", %s reserved", u.Reserved)
-	}
-	switch {
-	case u.Free().Sign() <= 0:
-		return fmt.Sprintf("pool %s (%s) is exhausted: %s; release addresses or add a pool", u.Name, u.CIDR, text)
-	case strict:
-		return fmt.Sprintf("pool %s (%s) has no block left: %s, but the free ones are in blocks of other hosts and "+
-			"strict affinity forbids to borrow them", u.Name, u.CIDR, text)
-	}
-	return fmt.Sprintf("pool %s (%s) had no free address when it was tried: %s by now", u.Name, u.CIDR, text)
 }

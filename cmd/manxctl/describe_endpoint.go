@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
 	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/policy/explain"
@@ -195,7 +197,7 @@ func (d *describer) address(s *sections, network string) {
 	x.write(s)
 	for _, u := range d.usage {
 		if u.Name != "" && u.CIDR.Contains(p.Addr()) {
-			s.line("Pool's use", "%s", poolText(u))
+			s.line("Pool's use", "%s", u.Text())
 		}
 	}
 }
@@ -224,16 +226,19 @@ func (d *describer) whyNoAddress(ctx context.Context, s *sections, key model.Key
 	if n, ok := d.objects[model.ResourceKey(model.KindNode, w.Spec.Node)]; ok {
 		labels = n.Metadata().GetLabels()
 	}
+	v := serving{asker: ipam.Asker{Node: w.Spec.Node, Use: v3.IPPoolAllowedUseWorkload, NodeLabels: labels,
+		NamespaceLabels: namespaceLabels(d.objects, key.Namespace)}}
 	served := false
 	for _, u := range d.usage {
 		pool := model.Get[model.IPPool](d.objects, model.ResourceKey(model.KindIPPool, u.Name))
 		if pool == nil {
 			continue
 		}
-		why := whyNotFor(pool, u, w.Spec.Node, labels, namespaceLabels(d.objects, key.Namespace))
+		why := v.whyNot(pool, u, d.config.StrictAffinity)
 		served = served || why == ""
-		s.line("Pool "+u.Name, "%s", dashOr(why, "can serve it: "+poolText(u)))
+		s.line("Pool "+u.Name, "%s", dashOr(why, "can serve it: "+u.Text()))
 	}
+	s.line("No further block", "%s", v.whyNoBlock(d.config))
 	if !served {
 		s.line("Cause", "no pool serves it, unless its annotations or the CNI configuration name one")
 	}

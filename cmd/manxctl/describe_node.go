@@ -3,9 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/ipam"
@@ -80,21 +81,16 @@ func (d *describer) nodeAddresses(s *sections, name string, n *model.Node) error
 		fmt.Sprintf(", %d without an address: they start, or ended", without)))
 	s.line("Borrowed", "%s", d.borrowed(name))
 	limit := ipam.BlockLimit(0, d.config.MaxBlocksPerHost)
+	v := serving{asker: ipam.Asker{Node: name, Use: v3.IPPoolAllowedUseWorkload, NodeLabels: n.Labels,
+		AnyNamespace: true}}
 	var blocks []ipam.BlockUsage
 	for _, u := range d.usage {
-		own := slices.DeleteFunc(slices.Clone(u.Blocks), func(b ipam.BlockUsage) bool {
-			return b.Owner != ipam.Host(name).String()
-		})
-		blocks = append(blocks, own...)
-		pool := model.Get[model.IPPool](d.objects, model.ResourceKey(model.KindIPPool, u.Name))
-		if pool == nil {
-			continue
+		blocks = append(blocks, ownBlocks(u, ipam.Host(name))...)
+		if pool := model.Get[model.IPPool](d.objects, model.ResourceKey(model.KindIPPool, u.Name)); pool != nil {
+			s.line("Pool "+u.Name, "%s", dashOr(v.whyNot(pool, u, d.config.StrictAffinity), u.Text()))
 		}
-		p := pool.WithDefaults()
-		p.Spec.NamespaceSelector = "" // concerns pods, not the node
-		text := whyNotFor(p, u, name, n.Labels, nil)
-		s.line("Pool "+u.Name, "%s", dashOr(text, poolText(u)))
 	}
+	s.line("No further block", "%s", v.whyNoBlock(d.config))
 	s.line("Blocks", "%d; of each family at most %d%s", len(blocks), limit, when(d.config.StrictAffinity,
 		"; strict affinity: it borrows no address"))
 	return writeBlocks(s, blocks, false)

@@ -162,16 +162,12 @@ func (c *cli) readFor(ctx context.Context, d *describer, store datastore.Store, 
 	if d.objects, err = c.readKinds(ctx, store, describedKinds[kind]...); err != nil {
 		return err
 	}
-	if d.usage, err = ipam.New(store, nil, nil).Utilization(ctx); err != nil {
+	a := ipam.New(store, nil, nil)
+	if d.usage, err = a.Utilization(ctx); err != nil {
 		return err
 	}
-	o, err := store.Get(ctx, model.IPAMConfigKey)
-	if err == nil {
-		if config, ok := o.Value.(*model.IPAMConfig); ok {
-			d.config = *config
-		}
-	}
-	return nil // the limits of IPAM are then the defaults
+	d.config, err = a.Config(ctx)
+	return err
 }
 
 // describeOnNodes describes objects of the cluster's datastore with the rights of the user, and asks the node that they
@@ -214,19 +210,6 @@ func (s statesOfNodes) status(ctx context.Context, node string) fleet.Answer {
 
 func (s statesOfNodes) endpoints(ctx context.Context, node string) fleet.Answer {
 	return s.ask(ctx, node, "node", "endpoints", "--output=json")
-}
-
-// poolText returns "2 of 64 addresses in use (3%)".
-func poolText(u ipam.PoolUsage) string {
-	s := stateOf(u, nil)
-	text := fmt.Sprintf("%d of %s addresses in use or cooling down", s.Used, s.Size)
-	if s.percent != "" {
-		text += " (" + s.percent + ")"
-	}
-	if u.Reserved.Sign() > 0 {
-		text += fmt.Sprintf(", %s reserved", s.Reserved)
-	}
-	return text
 }
 
 // sinceText returns the time of an object's creation, for "since when".

@@ -29,7 +29,7 @@ func (d *describer) pool(name string) (string, error) {
 	var s sections
 	s.heading("IPPool " + name)
 	s.line("CIDR", "%s, blocks of /%d", p.Spec.CIDR, p.Spec.BlockSize)
-	s.line("State", "%s", dashOr(whyClosed(p), "addresses are assigned"))
+	s.line("State", "%s", dashOr(ipam.WhyClosed(p), "addresses are assigned"))
 	s.line("Created", "%s", sinceText(o))
 	if parsed, err := ippool.Parse(name, &stored.Spec); err == nil {
 		s.line("Encapsulation", "IPIP %s, VXLAN %s", encapsulated[parsed.IPIP], encapsulated[parsed.VXLAN])
@@ -48,7 +48,7 @@ func (d *describer) pool(name string) (string, error) {
 		return s.String(), nil
 	}
 	u := d.usage[i]
-	s.line("Use", "%s", poolText(u))
+	s.line("Use", "%s", u.Text())
 	s.line("Blocks", "%d, %s more can be taken", len(u.Blocks), dashOr(stateOf(u, p).FreeBlocks, "no"))
 	if len(u.Blocks) == 0 {
 		return s.String(), nil
@@ -122,52 +122,56 @@ func selectorMatches(text string, labels map[string]string) (bool, error) {
 	return sel.Matches(labels), nil
 }
 
-// whyClosed returns why nothing is assigned from a pool for anybody; empty if something is.
-func whyClosed(p *model.IPPool) string {
+// serving are the pools of which an asker can have an address, as far as their rules go.
+type serving struct {
+	asker ipam.Asker
+	pools []ipam.PoolUsage
+}
+
+// whyNot returns why a pool gives the asker no address, by the decision of an ADD; empty if it can have one.
+func (v *serving) whyNot(o *model.IPPool, u ipam.PoolUsage, strict bool) string {
+	why, err := ipam.WhyNot(o, v.asker)
 	switch {
-	case p.Spec.Disabled:
-		return "disabled: nothing is assigned"
-	case p.DeletionTimestamp != nil:
-		return "being deleted: nothing is assigned"
-	case !p.Allocatable():
-		return "its condition " + model.ConditionAllocatable + " is False: nothing is assigned"
-	case p.Spec.AssignmentMode != nil && *p.Spec.AssignmentMode == v3.Manual:
-		return "its assignmentMode is Manual: addresses are assigned on request alone"
+	case err != nil:
+		return err.Error()
+	case why != "":
+		return why
+	}
+	v.pools = append(v.pools, u)
+	return u.WhyNone(ipam.Host(v.asker.Node), strict)
+}
+
+// whyNoBlock returns why the node gets no further block of these pools although its own ones are full; empty if it may
+// take one, or needs none.
+func (v *serving) whyNoBlock(c model.IPAMConfig) string {
+	owner := ipam.Host(v.asker.Node)
+	for _, family := range []ipam.Family{ipam.IPv4, ipam.IPv6} {
+		var own []ipam.BlockUsage
+		pools := 0
+		for _, u := range v.pools {
+			if ipam.FamilyOf(u.CIDR.Addr()) == family {
+				pools++
+				own = append(own, ownBlocks(u, owner)...)
+			}
+		}
+		if pools == 0 || ipam.HasFree(owner, own) {
+			continue
+		}
+		if err := ipam.WhyNoBlock(owner, len(own), ipam.BlockLimit(0, c.MaxBlocksPerHost), c); err != nil {
+			return err.Error()
+		}
 	}
 	return ""
 }
 
-// refusesAll is what a selector that cannot be read does to the other pools.
-const refusesAll = ", and until it can IPAM refuses all requests of its family that name no pool"
-
-// whyNotFor returns why a pod at a node gets no address of a pool; empty if it can get one. namespace has the labels of
-// the pod's namespace; nil if they are not known.
-func whyNotFor(pool *model.IPPool, u ipam.PoolUsage, node string, labels, namespace map[string]string) string {
-	p := pool.WithDefaults()
-	why := whyClosed(p)
-	nodeOK, nodeErr := selectorMatches(p.Spec.NodeSelector, labels)
-	nsOK, nsErr := selectorMatches(p.Spec.NamespaceSelector, namespace)
-	switch {
-	case why != "":
-	case !slices.Contains(p.Spec.AllowedUses, v3.IPPoolAllowedUseWorkload):
-		why = "not for workloads (allowedUses)"
-	case nodeErr != nil:
-		why = fmt.Sprintf("its nodeSelector cannot be read%s: %v", refusesAll, nodeErr)
-	case !nodeOK:
-		why = fmt.Sprintf("its nodeSelector %q does not select node %s", p.Spec.NodeSelector, node)
-	case nsErr != nil:
-		why = fmt.Sprintf("its namespaceSelector cannot be read%s: %v", refusesAll, nsErr)
-	case !nsOK && namespace == nil: // IPAM, too, takes unknown labels for none
-		why = fmt.Sprintf("its namespaceSelector is %q, and the labels of the namespace are not known",
-			p.Spec.NamespaceSelector)
-	case !nsOK:
-		why = fmt.Sprintf("its namespaceSelector %q does not select the namespace", p.Spec.NamespaceSelector)
-	default:
-		if u.Free().Sign() <= 0 {
-			why = "full: " + poolText(u)
+// ownBlocks returns the blocks of a pool that an owner has.
+func ownBlocks(u ipam.PoolUsage, owner ipam.Owner) (own []ipam.BlockUsage) {
+	for _, b := range u.Blocks {
+		if b.Owner == owner.String() {
+			own = append(own, b)
 		}
 	}
-	return why
+	return own
 }
 
 // namespaceLabels returns the labels of a namespace, from its profile; nil if there is none.

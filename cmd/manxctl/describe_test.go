@@ -133,7 +133,7 @@ func TestDescribeObjects(t *testing.T) {
 		"Pool racks: its nodeSelector \"rack == 'b'\" does not select node node-1",
 		"Pool small: full: 4 of 4 addresses in use or cooling down (100%)",
 		"Pool teams: 0 of 256 addresses in use or cooling down (0%)",
-		"Pool tunnels: not for workloads (allowedUses)", "Blocks: 1; of each family at most 20",
+		"Pool tunnels: its allowedUses lack Workload", "Blocks: 1; of each family at most 20",
 		"10.99.0.0/28 1 of 16 in use")
 	describe("node", "node-2").wantLines(t, 0, "Node node-2",
 		"Ready: unknown: manxd here is that of node node-1: run this on node node-2", "10.98.0.0/30 4 of 4 in use")
@@ -214,7 +214,7 @@ func testPluginDescribe(t *testing.T, w *nodesWorld) {
 		"Pool racks: its nodeSelector \"rack == 'b'\" does not select node n1",
 		"Pool small: full: 4 of 4 addresses in use or cooling down (100%)",
 		"Pool teams: its namespaceSelector \"team == 'blue'\" does not select the namespace",
-		"Pool tunnels: not for workloads (allowedUses)",
+		"Pool tunnels: its allowedUses lack Workload",
 		"Event: FailedCreatePodSandBox, 12 times, last TIME: plugin type=\"calico\" failed (add): [2Jfull Node n1: "+
 			"forged")
 	w.server.Request(t, http.MethodPost, "/api/v1/namespaces/default/pods", map[string]any{

@@ -120,10 +120,7 @@ func stateOf(u ipam.PoolUsage, object *model.IPPool) poolState {
 		return s
 	}
 	s.CIDR = u.CIDR.String()
-	if u.Capacity.Sign() > 0 {
-		percent := new(big.Int).Mul(big.NewInt(int64(u.InUse)), big.NewInt(100))
-		s.percent = percent.Div(percent, u.Capacity).String() + "%"
-	}
+	s.percent = u.Percent()
 	if object == nil {
 		return s // deleted between the two reads
 	}
