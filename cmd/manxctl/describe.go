@@ -15,7 +15,7 @@ import (
 )
 
 func (c *cli) describeCommand() *cobra.Command {
-	var namespace string
+	var namespace, output string
 	cmd := &cobra.Command{
 		Use:   "describe peer|bgppeer|endpoint|node|pool|POLICYKIND NAME...",
 		Short: "Show a BGP session, a pod's endpoint, a node, a pool or a policy, with reasons",
@@ -29,13 +29,13 @@ func (c *cli) describeCommand() *cobra.Command {
   KIND NAME                         of a policy: the endpoints at this node, the counters of each rule
 
 Endpoints, nodes and pools come from the datastore, and the state of a node from its manxd: the local one knows its own
-node alone.
+node alone. They have -o json and -o yaml.
 
 Exit codes: 0 shown; 1 error, such as an object that does not exist; 2 usage; 4 for nodes of a cluster, if one does not
 answer.`,
 		Example: "  manxctl describe peer 10.0.1.1\n  manxctl describe bgppeer tor-1\n" +
 			"  manxctl describe endpoint shop/web\n  manxctl describe endpoint 10.244.3.17\n" +
-			"  manxctl describe node n2\n  manxctl describe pool default-ipv4-ippool\n" +
+			"  manxctl describe node n2 -o json\n  manxctl describe pool default-ipv4-ippool\n" +
 			"  manxctl describe networkpolicy web -n shop\n  manxctl describe gnp deny-all",
 		Args:              describeUsage,
 		ValidArgsFunction: c.completeDescribe,
@@ -50,7 +50,11 @@ answer.`,
 				if cmd.Flags().Changed("namespace") {
 					within = namespace
 				}
-				d := &describer{out: c.out, states: statesHere{c}}
+				format, err := table.ParseFormat(output, describeFormats...)
+				if err != nil {
+					return usagef("%v", err)
+				}
+				d := &describer{out: c.out, format: format, states: statesHere{c}}
 				return c.describeObjects(cmd.Context(), d, k, within, args[1:])
 			}
 			return c.daemon(cmd.Context(), func(ctx context.Context, m manxv1.ManxClient) error {
@@ -73,6 +77,7 @@ answer.`,
 			})
 		},
 	}
+	outputFlag(cmd, &output, describeFormats...)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace of policies that have one, and of an "+
 		"endpoint")
 	return cmd

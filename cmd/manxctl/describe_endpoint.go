@@ -18,36 +18,148 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
+// endpointDescription is an element of "describe endpoint -o json". The fields from Object to Interface are empty for a
+// pod without a WorkloadEndpoint, and all but Assignments for an address that no endpoint has.
+type endpointDescription struct {
+	Pod            string          `json:"pod,omitempty"`    // NAMESPACE/NAME, of the endpoint if it is not that of a pod
+	Object         string          `json:"object,omitempty"` // the WorkloadEndpoint
+	Created        string          `json:"created,omitempty"`
+	Node           string          `json:"node,omitempty"`
+	Interface      string          `json:"interface,omitempty"`
+	ServiceAccount string          `json:"serviceAccount,omitempty"`
+	Addresses      []string        `json:"addresses"`
+	Claimed        []string        `json:"claimed,omitempty"`
+	State          *endpointState  `json:"state,omitempty"`
+	Assignments    []assignment    `json:"assignments"` // what IPAM has about the addresses
+	NoAddress      *noAddress      `json:"noAddress,omitempty"`
+	Ingress        []appliedPolicy `json:"ingressPolicies"` // in the order of evaluation
+	Egress         []appliedPolicy `json:"egressPolicies"`
+}
+
+// endpointState is the state of an endpoint at its node. Without a phase Unknown has the reason.
+type endpointState struct {
+	Phase   string `json:"phase,omitempty"`
+	Reason  string `json:"reason,omitempty"`
+	Since   string `json:"since,omitempty"`
+	Unknown string `json:"unknown,omitempty"`
+}
+
+// assignment is an address of an endpoint, and how full its pool is.
+type assignment struct {
+	addressState
+	PoolUse *poolState `json:"poolUse,omitempty"`
+	Unknown string     `json:"unknown,omitempty"` // why IPAM has nothing about it
+
+	use string
+}
+
+// noAddress is why a pod has no address.
+type noAddress struct {
+	PodPhase string `json:"podPhase,omitempty"`
+	Ended    bool   `json:"ended"` // then its addresses were released
+	// Assigned are addresses that IPAM has for the pod: it starts, or ended.
+	Assigned       []addressState `json:"assigned"`
+	Pools          []poolChoice   `json:"pools"`
+	NoFurtherBlock string         `json:"noFurtherBlock,omitempty"`
+	Cause          string         `json:"cause,omitempty"`
+	Events         []string       `json:"events"` // the last Warnings about the pod
+	NoEvents       string         `json:"noEvents,omitempty"`
+
+	see string
+}
+
+// poolChoice is whether a pool gives a pod or a node addresses.
+type poolChoice struct {
+	poolState
+	Serves bool   `json:"serves"`
+	Reason string `json:"reason,omitempty"` // why not
+
+	use string
+}
+
+// appliedPolicy is a policy that applies to an endpoint.
+type appliedPolicy struct {
+	Policy  string `json:"policy"` // KIND/NAMESPACE/NAME
+	Tier    string `json:"tier,omitempty"`
+	Order   string `json:"order,omitempty"`
+	Staged  bool   `json:"staged"`
+	Since   string `json:"since,omitempty"`
+	Ignored string `json:"ignored,omitempty"` // why it has no effect
+}
+
 // endpoint describes the endpoint of a pod, of a workload, or of an address.
-func (d *describer) endpoint(ctx context.Context, namespace, name string) (string, error) {
+func (d *describer) endpoint(ctx context.Context, namespace, name string) (*endpointDescription, error) {
 	key, w, err := findEndpoint(d.objects, namespace, name)
 	if errors.Is(err, model.ErrNotFound) {
 		return d.withoutEndpoint(ctx, namespace, name, err)
 	}
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	var s sections
-	s.heading("Endpoint " + workloadName(key, w))
-	s.line("Object", "%s", key)
-	s.line("Created", "%s", sinceText(d.objects[key]))
-	s.line("Node", "%s", orNone(w.Spec.Node))
-	s.line("Interface", "%s", w.Spec.InterfaceName)
-	s.line("Service account", "%s", w.Spec.ServiceAccountName)
-	s.line("Addresses", "%s", orNone(strings.Join(w.Spec.IPNetworks, ", ")))
+	x := &endpointDescription{Pod: workloadName(key, w), Object: key.String(), Created: sinceText(d.objects[key]),
+		Node: w.Spec.Node, Interface: w.Spec.InterfaceName, ServiceAccount: w.Spec.ServiceAccountName,
+		Addresses: slices.Clone(w.Spec.IPNetworks), Assignments: []assignment{}}
 	if w.Spec.Claim != nil {
-		s.line("Claimed", "%s: the pod's annotations have it, and its status does not yet", strings.Join(
-			w.Spec.Claim.IPNetworks, ", "))
+		x.Claimed = w.Spec.Claim.IPNetworks
 	}
-	d.endpointOnNode(ctx, &s, key, w)
+	if w.Spec.Node != "" {
+		x.State = d.endpointOnNode(ctx, key, w)
+	}
 	for _, network := range w.Spec.IPNetworks {
-		d.address(&s, network)
+		if p, err := netip.ParsePrefix(network); err == nil {
+			x.Assignments = append(x.Assignments, d.assignment(p.Addr()))
+		}
 	}
 	if len(w.Spec.IPNetworks) == 0 {
-		d.whyNoAddress(ctx, &s, key, w)
+		x.Addresses, x.NoAddress = []string{}, d.whyNoAddress(ctx, key, w)
 	}
-	d.policies(&s, key, w)
-	return s.String(), nil
+	c := explain.Build(d.objects, policy.Config{Budget: policy.DefaultBudget}, w.Spec.Node)
+	x.Ingress, x.Egress = d.policies(c, key, true), d.policies(c, key, false)
+	return x, nil
+}
+
+func (x *endpointDescription) write(s *sections) error {
+	switch {
+	case x.Object == "" && x.NoAddress == nil:
+		for _, a := range x.Assignments {
+			s.heading("Address " + a.Address)
+			a.write(s)
+		}
+		return nil
+	case x.Object == "":
+		s.heading("Pod " + x.Pod)
+		s.line("Phase", "%s", x.NoAddress.PodPhase)
+		s.line("Node", "%s", orNone(x.Node))
+		s.line("Address", "%s", x.NoAddress.Cause)
+		x.NoAddress.writeEvents(s)
+		return nil
+	}
+	s.heading("Endpoint " + x.Pod)
+	s.line("Object", "%s", x.Object)
+	s.line("Created", "%s", x.Created)
+	s.line("Node", "%s", orNone(x.Node))
+	s.line("Interface", "%s", x.Interface)
+	s.line("Service account", "%s", x.ServiceAccount)
+	s.line("Addresses", "%s", orNone(strings.Join(x.Addresses, ", ")))
+	if len(x.Claimed) > 0 {
+		s.line("Claimed", "%s: the pod's annotations have it, and its status does not yet", strings.Join(x.Claimed,
+			", "))
+	}
+	if x.State != nil {
+		s.heading("On node " + x.Node)
+		x.State.write(s)
+	}
+	for _, a := range x.Assignments {
+		s.heading("Address " + a.Address)
+		a.write(s)
+	}
+	if x.NoAddress != nil {
+		s.heading("Why it has no address")
+		x.NoAddress.write(s)
+	}
+	writePolicies(s, "Ingress", x.Ingress)
+	writePolicies(s, "Egress", x.Egress)
+	return nil
 }
 
 // findEndpoint returns the endpoint that a name is for: an address, POD, or NAMESPACE/POD, where POD may be the name of
@@ -105,120 +217,128 @@ func workloadName(k model.Key, w *model.WorkloadEndpoint) string {
 }
 
 // withoutEndpoint explains why a pod has no endpoint, as far as the Kubernetes API knows, or who has an address.
-func (d *describer) withoutEndpoint(ctx context.Context, namespace, name string, none error) (string, error) {
+func (d *describer) withoutEndpoint(
+	ctx context.Context, namespace, name string, none error,
+) (*endpointDescription, error) {
+	x := &endpointDescription{Addresses: []string{}, Assignments: []assignment{}, Ingress: []appliedPolicy{},
+		Egress: []appliedPolicy{}}
 	if a, err := netip.ParseAddr(name); err == nil {
-		x, err := addressAmong(d.objects, a.Unmap())
-		if err != nil {
-			return "", err
-		}
-		var s sections
-		s.heading("Address " + x.Address)
-		x.write(&s)
-		return s.String(), nil
+		state, err := addressAmong(d.objects, a.Unmap())
+		x.Assignments = append(x.Assignments, assignment{addressState: state})
+		return x, err
 	}
 	if ns, rest, ok := strings.Cut(name, "/"); ok {
 		namespace, name = ns, rest
 	}
 	if d.pods == nil || namespace == "" {
-		return "", none
+		return nil, none
 	}
 	pod, err := d.pods.Pod(ctx, namespace, name)
 	if err != nil || pod == nil {
-		return "", errors.Join(none, err)
+		return nil, errors.Join(none, err)
 	}
-	var s sections
-	s.heading("Pod " + namespace + "/" + name)
-	s.line("Phase", "%s", short(pod.Phase))
-	s.line("Node", "%s", short(orNone(pod.Node)))
+	x.Pod, x.Node = namespace+"/"+name, short(pod.Node)
+	why := newNoAddress(pod.Phase, pod.Ended())
 	switch {
 	case pod.HostNetwork:
-		s.line("Address", "that of its node: it uses the host's network; HostEndpoints have the policies of the host")
+		why.Cause = "that of its node: it uses the host's network; HostEndpoints have the policies of the host"
 	case pod.Node == "":
-		s.line("Address", "none: the pod has no node yet: %s", short(dashOr(pod.Unscheduled,
-			"nothing has scheduled it")))
+		why.Cause = "none: the pod has no node yet: " + short(dashOr(pod.Unscheduled, "nothing has scheduled it"))
 	default:
-		s.line("Address", "none: the pod has no WorkloadEndpoint")
+		why.Cause = "none: the pod has no WorkloadEndpoint"
 	}
-	d.warnings(ctx, &s, namespace, name)
-	return s.String(), nil
+	d.warnings(ctx, why, namespace, name)
+	x.NoAddress = why
+	return x, nil
 }
 
-// endpointOnNode prints the state of the endpoint at its node.
-func (d *describer) endpointOnNode(ctx context.Context, s *sections, key model.Key, w *model.WorkloadEndpoint) {
-	if w.Spec.Node == "" {
-		return
-	}
-	s.heading("On node " + w.Spec.Node)
+func newNoAddress(phase string, ended bool) *noAddress {
+	return &noAddress{PodPhase: short(phase), Ended: ended, Assigned: []addressState{}, Pools: []poolChoice{},
+		Events: []string{}}
+}
+
+// endpointOnNode returns the state of the endpoint at its node.
+func (d *describer) endpointOnNode(ctx context.Context, key model.Key, w *model.WorkloadEndpoint) *endpointState {
 	a := d.states.endpoints(ctx, w.Spec.Node)
 	if why := whyNone(a); why != "" {
 		d.silent = true
-		s.line("State", "unknown: %s", why)
-		return
+		return &endpointState{Unknown: why}
 	}
 	var answer struct {
 		Endpoints []struct {
 			Namespace string `json:"namespace"`
 			Name      string `json:"name"`
-			Phase     string `json:"phase"`
-			Reason    string `json:"reason"`
-			Since     string `json:"since"`
+			endpointState
 		} `json:"endpoints"`
 	}
 	if err := lenient(a.Stdout, &answer); err != nil {
 		d.silent = true
-		s.line("State", "unknown: its answer cannot be read: %s", short(err.Error()))
-		return
+		return &endpointState{Unknown: "its answer cannot be read: " + short(err.Error())}
 	}
 	for _, e := range answer.Endpoints {
 		if e.Namespace == key.Namespace && e.Name == key.Name {
-			age := (nodeSession{Since: e.Since}).age(time.Now())
-			s.line("State", "%s%s", short(e.Phase), when(age != "", " for "+age))
-			s.line("Reason", "%s", short(e.Reason))
-			return
+			return &endpointState{Phase: short(e.Phase), Reason: short(e.Reason), Since: short(e.Since)}
 		}
 	}
-	s.line("State", "manxd there does not know the endpoint (yet): see \"manxctl node problems --node %s\"",
-		w.Spec.Node)
+	return &endpointState{Unknown: "manxd there does not know the endpoint (yet): see \"manxctl node problems --node " +
+		w.Spec.Node + "\""}
 }
 
-// address prints who has an address of the endpoint, since when, and how full its pool is.
-func (d *describer) address(s *sections, network string) {
-	p, err := netip.ParsePrefix(network)
-	if err != nil {
+func (x *endpointState) write(s *sections) {
+	if x.Phase == "" {
+		s.line("State", "unknown: %s", x.Unknown)
 		return
 	}
-	s.heading("Address " + p.Addr().String())
-	x, err := addressAmong(d.objects, p.Addr())
+	age := (nodeSession{Since: x.Since}).age(time.Now())
+	s.line("State", "%s%s", x.Phase, when(age != "", " for "+age))
+	s.line("Reason", "%s", x.Reason)
+}
+
+// assignment returns who has an address of the endpoint, since when, and how full its pool is.
+func (d *describer) assignment(a netip.Addr) assignment {
+	state, err := addressAmong(d.objects, a)
 	if err != nil {
-		s.line("State", "%s", err)
-		return
+		return assignment{addressState: addressState{Address: a.String()}, Unknown: err.Error()}
 	}
-	x.Address, x.Endpoint = "", ""
-	x.write(s)
+	state.Endpoint = ""
+	x := assignment{addressState: state}
 	for _, u := range d.usage {
-		if u.Name != "" && u.CIDR.Contains(p.Addr()) {
-			s.line("Pool's use", "%s", u.Text())
+		if u.Name != "" && u.CIDR.Contains(a) {
+			pool := stateOf(u, d.ipPool(u.Name))
+			x.PoolUse, x.use = &pool, u.Text()
 		}
 	}
+	return x
 }
 
-// whyNoAddress prints what keeps a pod from an address: an assignment that is under way, the pools, and the pod's
+func (x assignment) write(s *sections) {
+	s.line("State", "%s", x.Unknown)
+	x.addressState.write(s)
+	s.line("Pool's use", "%s", x.use)
+}
+
+// ipPool returns a pool; nil if there is none.
+func (d *describer) ipPool(name string) *model.IPPool {
+	return model.Get[model.IPPool](d.objects, model.ResourceKey(model.KindIPPool, name))
+}
+
+// whyNoAddress returns what keeps a pod from an address: an assignment that is under way, the pools, and the pod's
 // Events.
-func (d *describer) whyNoAddress(ctx context.Context, s *sections, key model.Key, w *model.WorkloadEndpoint) {
-	s.heading("Why it has no address")
+func (d *describer) whyNoAddress(ctx context.Context, key model.Key, w *model.WorkloadEndpoint) *noAddress {
+	x := newNoAddress("", false)
 	if d.pods != nil {
 		if pod, err := d.pods.Pod(ctx, key.Namespace, w.Spec.Pod); err == nil && pod != nil {
-			s.line("Phase", "%s%s", short(pod.Phase), when(pod.Ended(), ": its addresses were released when it ended"))
-			if pod.Ended() {
-				return
+			if x = newNoAddress(pod.Phase, pod.Ended()); x.Ended {
+				return x
 			}
 		}
 	}
 	for _, b := range model.All[model.Block](d.objects, model.KindIPAMBlock) {
 		for a := range ipam.Allocations(b) {
 			if a.Attrs["namespace"] == key.Namespace && a.Attrs["pod"] != "" && a.Attrs["pod"] == w.Spec.Pod {
-				s.line("Assigned", "%s to handle %s since %s: the pod starts, or ended", a.Address, a.Handle,
-					dash(a.Attrs["timestamp"]))
+				state := addressState{Address: a.Address.String()}
+				state.in(b, a.Address)
+				x.Assigned = append(x.Assigned, state)
 			}
 		}
 	}
@@ -226,69 +346,80 @@ func (d *describer) whyNoAddress(ctx context.Context, s *sections, key model.Key
 	if n, ok := d.objects[model.ResourceKey(model.KindNode, w.Spec.Node)]; ok {
 		labels = n.Metadata().GetLabels()
 	}
-	v := serving{asker: ipam.Asker{Node: w.Spec.Node, Use: v3.IPPoolAllowedUseWorkload, NodeLabels: labels,
-		NamespaceLabels: namespaceLabels(d.objects, key.Namespace)}}
-	served := false
-	for _, u := range d.usage {
-		pool := model.Get[model.IPPool](d.objects, model.ResourceKey(model.KindIPPool, u.Name))
-		if pool == nil {
-			continue
-		}
-		why := v.whyNot(pool, u, d.config.StrictAffinity)
-		served = served || why == ""
-		s.line("Pool "+u.Name, "%s", dashOr(why, "can serve it: "+u.Text()))
-	}
-	s.line("No further block", "%s", v.whyNoBlock(d.config))
-	if !served {
-		s.line("Cause", "no pool serves it, unless its annotations or the CNI configuration name one")
+	x.Pools, x.NoFurtherBlock = d.poolChoices(ipam.Asker{Node: w.Spec.Node, Use: v3.IPPoolAllowedUseWorkload,
+		NodeLabels: labels, NamespaceLabels: namespaceLabels(d.objects, key.Namespace)})
+	if !slices.ContainsFunc(x.Pools, func(p poolChoice) bool { return p.Serves }) {
+		x.Cause = "no pool serves it, unless its annotations or the CNI configuration name one"
 	}
 	if d.pods == nil {
-		s.line("See", "the Events of the pod (kubectl describe pod), and the log of manxd on the node")
-		return
+		x.see = "the Events of the pod (kubectl describe pod), and the log of manxd on the node"
+		return x
 	}
-	d.warnings(ctx, s, key.Namespace, w.Spec.Pod)
+	d.warnings(ctx, x, key.Namespace, w.Spec.Pod)
+	return x
 }
 
-// warnings prints the last Warnings about a pod, among them the errors of its ADDs.
-func (d *describer) warnings(ctx context.Context, s *sections, namespace, pod string) {
+func (x *noAddress) write(s *sections) {
+	s.line("Phase", "%s%s", x.PodPhase, when(x.Ended, ": its addresses were released when it ended"))
+	for _, a := range x.Assigned {
+		s.line("Assigned", "%s to handle %s since %s: the pod starts, or ended", a.Address, a.Handle, dash(a.Since))
+	}
+	for _, p := range x.Pools {
+		s.line("Pool "+p.Pool, "%s", dashOr(p.Reason, "can serve it: "+p.use))
+	}
+	s.line("No further block", "%s", x.NoFurtherBlock)
+	s.line("Cause", "%s", x.Cause)
+	s.line("See", "%s", x.see)
+	x.writeEvents(s)
+}
+
+func (x *noAddress) writeEvents(s *sections) {
+	if x.NoEvents != "" {
+		s.line("Events", "not shown: %s", x.NoEvents)
+	}
+	for _, text := range x.Events {
+		s.line("Event", "%s", text)
+	}
+}
+
+// warnings adds the last Warnings about a pod, among them the errors of its ADDs.
+func (d *describer) warnings(ctx context.Context, x *noAddress, namespace, pod string) {
 	list, err := d.pods.PodWarnings(ctx, namespace, pod)
 	if err != nil {
-		s.line("Events", "not shown: %s", short(err.Error()))
+		x.NoEvents = short(err.Error())
 	}
 	for _, text := range list {
-		s.line("Event", "%s", short(text))
+		x.Events = append(x.Events, short(text))
 	}
 }
 
-// policies prints which policies apply to an endpoint, in the order of evaluation, and since when they exist.
-func (d *describer) policies(s *sections, key model.Key, w *model.WorkloadEndpoint) {
-	c := explain.Build(d.objects, policy.Config{Budget: policy.DefaultBudget}, w.Spec.Node)
-	for _, ingress := range []bool{true, false} {
-		direction := policy.DirectionName(ingress)
-		s.heading(strings.ToUpper(direction[:1]) + direction[1:] + " policies, in order")
-		list := c.PoliciesOf(key, ingress)
-		for i, id := range list {
-			fmt.Fprintf(s, "  %d. %s\n", i+1, table.OneLine(d.policyText(c, key, id)))
+// policies returns which policies apply to an endpoint, in the order of evaluation, and since when they exist.
+func (d *describer) policies(c *policy.Calculator, key model.Key, ingress bool) []appliedPolicy {
+	list := []appliedPolicy{}
+	for _, id := range c.PoliciesOf(key, ingress) {
+		x := appliedPolicy{Policy: id.String(), Ignored: c.WhyIgnored(key, id),
+			Since: sinceText(d.objects[model.Key{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name}])}
+		if p, _ := c.Policy(id); p != nil && p.Tier != "" {
+			x.Tier, x.Order, x.Staged = p.Tier, explain.Order(p.Order), p.Staged
 		}
-		if len(list) == 0 {
-			s.line("None", "nothing is programmed for it while it has no address")
-		}
+		list = append(list, x)
 	}
+	return list
 }
 
-func (d *describer) policyText(c *policy.Calculator, key model.Key, id policy.ID) string {
-	text := id.String()
-	if p, _ := c.Policy(id); p != nil && p.Tier != "" {
-		text += fmt.Sprintf(" in tier %s, order %s", p.Tier, explain.Order(p.Order))
-		if p.Staged {
-			text += ", staged: counted, not enforced"
+func writePolicies(s *sections, direction string, list []appliedPolicy) {
+	s.heading(direction + " policies, in order")
+	for i, p := range list {
+		text := p.Policy
+		if p.Tier != "" {
+			text += fmt.Sprintf(" in tier %s, order %s", p.Tier, p.Order)
 		}
+		text += when(p.Staged, ", staged: counted, not enforced")
+		text += when(p.Since != "", ", since "+p.Since)
+		text += when(p.Ignored != "", " (ignored: "+p.Ignored+")")
+		fmt.Fprintf(s, "  %d. %s\n", i+1, table.OneLine(text))
 	}
-	if since := sinceText(d.objects[model.Key{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name}]); since != "" {
-		text += ", since " + since
+	if len(list) == 0 {
+		s.line("None", "nothing is programmed for it while it has no address")
 	}
-	if why := c.WhyIgnored(key, id); why != "" {
-		text += " (ignored: " + why + ")"
-	}
-	return text
 }

@@ -12,46 +12,101 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
+// nodeDescription is an element of "describe node -o json".
+type nodeDescription struct {
+	Node            string           `json:"node"`
+	Created         string           `json:"created,omitempty"`
+	ASNumber        uint32           `json:"asNumber,omitempty"` // of its own
+	ClusterID       string           `json:"routeReflectorClusterID,omitempty"`
+	Addresses       []string         `json:"addresses"`
+	TunnelAddresses []string         `json:"tunnelAddresses"`
+	Drain           string           `json:"drain,omitempty"`
+	State           nodeSummary      `json:"state"`
+	Endpoints       int              `json:"endpoints"`
+	WithoutAddress  int              `json:"endpointsWithoutAddress"`
+	Borrowed        int              `json:"borrowedAddresses"` // in blocks of others
+	Pools           []poolChoice     `json:"pools"`
+	NoFurtherBlock  string           `json:"noFurtherBlock,omitempty"`
+	Blocks          []describedBlock `json:"blocks"`
+	BlockLimit      int              `json:"blockLimit"` // of each family
+	StrictAffinity  bool             `json:"strictAffinity"`
+}
+
 // node describes a node: its configuration, its state, its blocks and the pools that serve it.
-func (d *describer) node(ctx context.Context, name string) (string, error) {
+func (d *describer) node(ctx context.Context, name string) (*nodeDescription, error) {
 	o := d.objects[model.ResourceKey(model.KindNode, name)]
 	if o == nil {
-		return "", d.noSuch(model.KindNode, name)
+		return nil, d.noSuch(model.KindNode, name)
 	}
 	n := o.Value.(*model.Node)
-	var s sections
-	s.heading("Node " + name)
-	s.line("Created", "%s", sinceText(o))
-	var addresses []string
+	x := &nodeDescription{Node: name, Created: sinceText(o), Addresses: []string{}, TunnelAddresses: []string{},
+		Drain: string(n.DrainPhase())}
 	if b := n.Spec.BGP; b != nil {
 		for _, family := range []model.Family{model.IPv4, model.IPv6} {
 			if a := b.Address(family); a.IsValid() {
-				addresses = append(addresses, a.String())
+				x.Addresses = append(x.Addresses, a.String())
 			}
 		}
 		if b.ASNumber != nil {
-			s.line("AS number", "%d", uint32(*b.ASNumber))
+			x.ASNumber = uint32(*b.ASNumber)
 		}
-		s.line("Route reflector", "%s", b.RouteReflectorClusterID)
+		x.ClusterID = b.RouteReflectorClusterID
 	}
-	s.line("Addresses", "%s", orNone(strings.Join(addresses, ", ")))
-	var tunnels []string
 	for _, t := range n.TunnelAddresses() {
-		tunnels = append(tunnels, fmt.Sprint(t.Address))
+		x.TunnelAddresses = append(x.TunnelAddresses, fmt.Sprint(t.Address))
 	}
-	s.line("Tunnel addresses", "%s", strings.Join(tunnels, ", "))
-	s.line("Drain", "%s", string(n.DrainPhase()))
-	d.nodeState(ctx, &s, name)
-	err := d.nodeAddresses(&s, name, n)
-	return s.String(), err
+	x.State = summaryOf(d.states.status(ctx, name), time.Now())
+	d.silent = d.silent || !x.State.Answered
+	for _, w := range model.AllWorkloads(d.objects) {
+		if w.Spec.Node == name {
+			x.Endpoints++
+			if len(w.Spec.IPNetworks) == 0 {
+				x.WithoutAddress++
+			}
+		}
+	}
+	x.Borrowed = d.borrowed(name)
+	x.Pools, x.NoFurtherBlock = d.poolChoices(ipam.Asker{Node: name, Use: v3.IPPoolAllowedUseWorkload,
+		NodeLabels: n.Labels, AnyNamespace: true})
+	var blocks []ipam.BlockUsage
+	for _, u := range d.usage {
+		blocks = append(blocks, ownBlocks(u, ipam.Host(name))...)
+	}
+	x.Blocks = fullestFirst(blocks)
+	x.BlockLimit, x.StrictAffinity = ipam.BlockLimit(0, d.config.MaxBlocksPerHost), d.config.StrictAffinity
+	return x, nil
 }
 
-// nodeState prints what manxd of the node knows.
-func (d *describer) nodeState(ctx context.Context, s *sections, name string) {
+func (x *nodeDescription) write(s *sections) error {
+	s.heading("Node " + x.Node)
+	s.line("Created", "%s", x.Created)
+	if x.ASNumber != 0 {
+		s.line("AS number", "%d", x.ASNumber)
+	}
+	s.line("Route reflector", "%s", x.ClusterID)
+	s.line("Addresses", "%s", orNone(strings.Join(x.Addresses, ", ")))
+	s.line("Tunnel addresses", "%s", strings.Join(x.TunnelAddresses, ", "))
+	s.line("Drain", "%s", x.Drain)
 	s.heading("State")
-	x := summaryOf(d.states.status(ctx, name), time.Now())
+	x.State.writeTo(s)
+	s.heading("Addresses")
+	s.line("Endpoints", "%d%s", x.Endpoints, when(x.WithoutAddress > 0,
+		fmt.Sprintf(", %d without an address: they start, or ended", x.WithoutAddress)))
+	if x.Borrowed > 0 {
+		s.line("Borrowed", "%d in blocks of others", x.Borrowed)
+	}
+	for _, p := range x.Pools {
+		s.line("Pool "+p.Pool, "%s", dashOr(p.Reason, p.use))
+	}
+	s.line("No further block", "%s", x.NoFurtherBlock)
+	s.line("Blocks", "%d; of each family at most %d%s", len(x.Blocks), x.BlockLimit, when(x.StrictAffinity,
+		"; strict affinity: it borrows no address"))
+	return writeBlocks(s, x.Blocks, false)
+}
+
+// writeTo prints what manxd of the node knows.
+func (x *nodeSummary) writeTo(s *sections) {
 	if !x.Answered {
-		d.silent = true
 		s.line("Ready", "unknown: %s", strings.Join(x.Troubles, "; "))
 		return
 	}
@@ -65,40 +120,8 @@ func (d *describer) nodeState(ctx context.Context, s *sections, name string) {
 	}
 }
 
-// nodeAddresses prints the endpoints of a node, its blocks, and the pools that it takes addresses from.
-func (d *describer) nodeAddresses(s *sections, name string, n *model.Node) error {
-	s.heading("Addresses")
-	endpoints, without := 0, 0
-	for _, w := range model.AllWorkloads(d.objects) {
-		if w.Spec.Node == name {
-			endpoints++
-			if len(w.Spec.IPNetworks) == 0 {
-				without++
-			}
-		}
-	}
-	s.line("Endpoints", "%d%s", endpoints, when(without > 0,
-		fmt.Sprintf(", %d without an address: they start, or ended", without)))
-	s.line("Borrowed", "%s", d.borrowed(name))
-	limit := ipam.BlockLimit(0, d.config.MaxBlocksPerHost)
-	v := serving{asker: ipam.Asker{Node: name, Use: v3.IPPoolAllowedUseWorkload, NodeLabels: n.Labels,
-		AnyNamespace: true}}
-	var blocks []ipam.BlockUsage
-	for _, u := range d.usage {
-		blocks = append(blocks, ownBlocks(u, ipam.Host(name))...)
-		if pool := model.Get[model.IPPool](d.objects, model.ResourceKey(model.KindIPPool, u.Name)); pool != nil {
-			s.line("Pool "+u.Name, "%s", dashOr(v.whyNot(pool, u, d.config.StrictAffinity), u.Text()))
-		}
-	}
-	s.line("No further block", "%s", v.whyNoBlock(d.config))
-	s.line("Blocks", "%d; of each family at most %d%s", len(blocks), limit, when(d.config.StrictAffinity,
-		"; strict affinity: it borrows no address"))
-	return writeBlocks(s, blocks, false)
-}
-
 // borrowed counts the addresses that the node has in blocks of others.
-func (d *describer) borrowed(name string) string {
-	count := 0
+func (d *describer) borrowed(name string) (count int) {
 	for _, b := range model.All[model.Block](d.objects, model.KindIPAMBlock) {
 		if owner, ok := ipam.OwnerOf(b); ok && owner == ipam.Host(name) {
 			continue
@@ -109,8 +132,5 @@ func (d *describer) borrowed(name string) string {
 			}
 		}
 	}
-	if count == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%d in blocks of others", count)
+	return count
 }

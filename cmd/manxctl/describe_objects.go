@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -13,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/manxnet/manx/cmd/manxctl/fleet"
+	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
@@ -25,6 +28,8 @@ const (
 	describedNode     = "node"
 	describedPool     = "pool"
 )
+
+var describeFormats = []table.Format{table.Table, table.JSON, table.YAML}
 
 // describedKind returns which of them a word is for; empty for none.
 func describedKind(word string) string {
@@ -41,7 +46,7 @@ func describedKind(word string) string {
 }
 
 // describeUsage is the rule of arguments of describe.
-func describeUsage(_ *cobra.Command, args []string) error {
+func describeUsage(cmd *cobra.Command, args []string) error {
 	const want = "peer, bgppeer, endpoint, node, pool or a kind of policy"
 	args = kindAndName(args)
 	if len(args) == 0 {
@@ -58,6 +63,8 @@ func describeUsage(_ *cobra.Command, args []string) error {
 			"pod that has the address", word, word, word)
 	case !known:
 		return usagef("describe %s: want %s", args[0], want)
+	case describedKind(word) == "" && cmd.Flags().Changed("output"):
+		return usagef("describe %s has text alone: --output is for endpoint, node and pool", args[0])
 	case len(args) == 1:
 		return usagef("describe %s: name the one to describe, for instance \"manxctl describe %s %s\"", args[0],
 			args[0], describedExample(word))
@@ -107,6 +114,7 @@ type podReader interface {
 // describer prints objects of the datastore, and what a node knows about them.
 type describer struct {
 	out     io.Writer
+	format  table.Format // table: text
 	objects model.Set
 	usage   []ipam.PoolUsage
 	config  model.IPAMConfig
@@ -132,30 +140,56 @@ func (c *cli) describeObjects(ctx context.Context, d *describer, kind, namespace
 	if err := c.readFor(ctx, d, store, kind); err != nil {
 		return fmt.Errorf("%w (with --node NODE this is read with the rights of manxd there)", err)
 	}
-	for i, name := range names {
-		if i > 0 {
-			fmt.Fprintln(d.out) //nolint:errcheck // reported below
-		}
-		var text string
+	var list []description
+	for _, name := range names {
+		var x description
 		switch kind {
 		case describedEndpoint:
-			text, err = d.endpoint(ctx, namespace, name)
+			x, err = d.endpoint(ctx, namespace, name)
 		case describedNode:
-			text, err = d.node(ctx, name)
+			x, err = d.node(ctx, name)
 		case describedPool:
-			text, err = d.pool(name)
+			x, err = d.pool(name)
 		}
 		if err != nil {
-			return err
+			return errors.Join(d.print(c, kind, list), err)
 		}
-		if _, err := io.WriteString(d.out, c.named(text)); err != nil {
-			return err
-		}
+		list = append(list, x)
+	}
+	if err := d.print(c, kind, list); err != nil {
+		return err
 	}
 	if d.silent && d.pods != nil {
 		return &exitErr{exitUnhealthy, ""}
 	}
 	return nil
+}
+
+// description is one object with all that describe shows about it. Its exported fields are the output of -o json, and
+// write prints the same as text.
+type description interface{ write(s *sections) error }
+
+// print prints descriptions as text, or as an object with one list.
+func (d *describer) print(c *cli, kind string, list []description) error {
+	if len(list) == 0 {
+		return nil
+	}
+	var b bytes.Buffer
+	if d.format != table.Table {
+		if err := table.Value(&b, d.format, map[string][]description{kind + "s": list}); err != nil {
+			return err
+		}
+	} else {
+		for i, x := range list {
+			var s sections
+			if err := x.write(&s); err != nil {
+				return err
+			}
+			b.WriteString(when(i > 0, "\n") + s.String())
+		}
+	}
+	_, err := io.WriteString(d.out, c.named(b.String()))
+	return err
 }
 
 func (c *cli) readFor(ctx context.Context, d *describer, store datastore.Store, kind string) (err error) {
@@ -181,12 +215,17 @@ func describeOnNodes(r nodesRun, cmd *cobra.Command, args []string) error {
 	case r.flags.all:
 		return usagef("describe %s reads the datastore once: leave out --all-nodes", args[0])
 	}
+	word, _ := cmd.Flags().GetString("output")
+	format, err := table.ParseFormat(word, describeFormats...)
+	if err != nil {
+		return usagef("%v", err)
+	}
 	namespace := r.namespace
 	if f := cmd.Flags().Lookup("namespace"); f.Changed {
 		namespace = f.Value.String()
 	}
-	return r.describeObjects(cmd.Context(), &describer{out: r.out, states: statesOfNodes{r}, pods: r.cluster}, kind,
-		namespace, args[1:])
+	return r.describeObjects(cmd.Context(), &describer{out: r.out, format: format, states: statesOfNodes{r},
+		pods: r.cluster}, kind, namespace, args[1:])
 }
 
 // statesOfNodes asks nodes of a cluster.

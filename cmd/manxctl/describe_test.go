@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/netip"
 	"regexp"
@@ -19,6 +20,9 @@ import (
 )
 
 var times = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`)
+
+// inText is the age of a session in a line about a trouble.
+var inText = regexp.MustCompile(`down for [0-9dhms]+:`)
 
 // wantLines expects lines of a description, in this order, whatever the times and the widths of columns.
 func (r result) wantLines(t *testing.T, code int, lines ...string) {
@@ -113,8 +117,8 @@ func TestDescribeObjects(t *testing.T) {
 			"2. Profile/kns.shop")
 	}
 	describe("pod", "web", "-n", "shop").wantLines(t, 0, "Endpoint shop/web")
-	describe("pod/other/web").wantLines(t, 0, "Endpoint other/web", "State: manxd there does not know the endpoint "+
-		"(yet): see \"manxctl node problems --node node-1\"",
+	describe("pod/other/web").wantLines(t, 0, "Endpoint other/web", "State: unknown: manxd there does not know "+
+		"the endpoint (yet): see \"manxctl node problems --node node-1\"",
 		"Note: a WorkloadEndpoint has the address, and it is not assigned: another one may get it")
 	describe("pod", "web").want(t, 1, "",
 		`"web" is the name of 2 endpoints: name one of other/node--1-k8s-web-eth0, shop/`)
@@ -146,6 +150,21 @@ func TestDescribeObjects(t *testing.T) {
 		"IPPool small", "Blocks: 1, 0 more can be taken", "Blocks, fullest first", "10.98.0.0/30 4 of 4 in use node-2")
 	describe("pool", "x").want(t, 1, "",
 		`there is no IPPool "x"; there are: closed, pods, racks, small, teams, tunnels`)
+
+	// The same as data: an endpoint with an address, an address without an endpoint, nodes and pools.
+	for name, args := range map[string][]string{"endpoint": {"shop/web", "10.98.0.2"}, "node": {"node-1", "node-2"},
+		"pool": {"racks", "small"}} {
+		for _, format := range []string{"json", "yaml"} {
+			r := describe(append([]string{name, "-o", format}, args...)...)
+			if r.code != 0 {
+				t.Errorf("describe %s -o %s: exit code %d: %s", name, format, r.code, r.err)
+			}
+			golden(t, "describe-"+name+"-"+format, inText.ReplaceAllString(times.ReplaceAllString(r.out, "TIME"),
+				"down for AGE:"))
+		}
+	}
+	describe("endpoint", "shop/web", "-o", "wide").want(t, 2, "", `output format "wide" is not known here`)
+	describe("gnp", "x", "-o", "json").want(t, 2, "", "describe gnp has text alone")
 
 	if out := s.must("__complete", "describe", "endpoint", ""); !strings.HasPrefix(out, "other/web\nshop/web\n") {
 		t.Errorf("endpoints are completed with %s", out)
@@ -217,6 +236,25 @@ func testPluginDescribe(t *testing.T, w *nodesWorld) {
 		"Pool tunnels: its allowedUses lack Workload",
 		"Event: FailedCreatePodSandBox, 12 times, last TIME: plugin type=\"calico\" failed (add): [2Jfull Node n1: "+
 			"forged")
+	var data struct {
+		Endpoints []struct {
+			NoAddress struct {
+				Pools []struct {
+					Pool, Reason string
+					Serves       bool
+				}
+				Events []string
+			}
+		}
+	}
+	out := w.kubectl(t, "sre", "describe", "pod/default/waits", "-o", "json").out
+	if err := json.Unmarshal([]byte(out), &data); err != nil || len(data.Endpoints) != 1 {
+		t.Fatalf("%v in\n%s", err, out)
+	}
+	if why := data.Endpoints[0].NoAddress; len(why.Pools) != 6 || len(why.Events) != 1 || !why.Pools[1].Serves ||
+		why.Pools[3].Reason != "full: 4 of 4 addresses in use or cooling down (100%)" {
+		t.Errorf("why the pod has no address: %+v", why)
+	}
 	w.server.Request(t, http.MethodPost, "/api/v1/namespaces/default/pods", map[string]any{
 		"metadata": map[string]any{"name": "later"},
 		"spec":     map[string]any{"containers": []any{map[string]any{"name": "c", "image": "i"}}}})
@@ -227,6 +265,10 @@ func testPluginDescribe(t *testing.T, w *nodesWorld) {
 	// The node that does not answer is a line; so is the lack of rights, with what helps.
 	w.kubectl(t, "sre", "describe", "node", "n5").wantLines(t, 4, "Node n5", "Ready: unknown: "+absentN5,
 		"Endpoints: 2, 2 without an address: they start, or ended")
+	r := w.kubectl(t, "sre", "describe", "node", "n5", "-o", "yaml")
+	if !strings.Contains(r.out, "answered: false") || r.code != 4 {
+		t.Errorf("exit code %d\n%s%s", r.code, r.out, r.err)
+	}
 	w.kubectl(t, "sre", "describe", "node", "n2").wantLines(t, 0, "Ready: yes", "BGP: 1/4 (!) sessions up",
 		"10.99.0.0/28 1 of 16 in use")
 	w.kubectl(t, "sre", "describe", "pool", "pods").wantLines(t, 0, "10.99.0.0/28 1 of 16 in use n2")
