@@ -86,7 +86,9 @@ func newControllers(j *joined) (*clusterControllers, error) {
 
 // kubernetesSource opens the Kubernetes API as a store, beside another datastore.
 func (j *joined) kubernetesSource(ctx context.Context) (datastore.Store, error) {
-	return kubernetes.OpenREST(ctx, j.options.kubernetes(), j.kube, j.log.Named("kubernetes"))
+	config := j.options.kubernetes()
+	config.Rewatched = nil // it counts the watches of the datastore
+	return kubernetes.OpenREST(ctx, config, j.kube, j.log.Named("kubernetes"))
 }
 
 func (c *clusterControllers) Name() string { return "controllers" }

@@ -65,9 +65,11 @@ func newProcess(ctx context.Context, o options, config server.Config) (*daemon, 
 	control.Datastore.Show(server.DatastoreSource{Type: o.datastore})
 	control.Add(collectors.NewGoCollector())
 	control.Add(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	requests := newAPIRequests()
+	requests, restarts := newAPIRequests(), newWatchRestarts()
 	control.Add(requests)
+	control.Add(restarts)
 	control.Add(lines)
+	o.rewatched, o.kube.Rewatched = restarts.Inc, restarts.Inc
 	o.kube.Requested = func(verb, code string) { requests.WithLabelValues(verb, code).Inc() }
 	return &daemon{options: o, name: name, log: log, control: control, reopen: reopen,
 		ends: newRestarted(log), parts: parts}, nil

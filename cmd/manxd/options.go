@@ -30,6 +30,7 @@ type options struct {
 	kube         kubernetes.Config
 	controllers  string
 
+	rewatched        func() // of the datastore: a watch begins again
 	datastore        string
 	etcdEndpoints    string
 	etcdCAFile       string

@@ -20,6 +20,7 @@ func openStore(ctx context.Context, o options, waiting func(error), log *zap.Log
 	if err != nil {
 		return nil, nil, err
 	}
+	config.Rewatched = o.rewatched
 	settings := connect.Settings{
 		Type: o.datastore, Etcd: config, Kube: o.kubernetes(), Wait: o.waitForDatastore, Waiting: waiting,
 		Warn: func(text string) { log.Warn("datastore: " + text) },

@@ -28,6 +28,9 @@ type Config struct {
 	// LeaseTTL is the time after the end of a leader that did not resign until another candidate can lead, in whole
 	// seconds; 15 s if zero. etcd may raise it to one and a half of its own election timeout.
 	LeaseTTL time.Duration
+	// Rewatched, which may be nil, is called for each watch that begins again after it had ended. It may be called
+	// concurrently.
+	Rewatched func() `json:"-"`
 }
 
 // ConfigFromEnv reads Calico's environment variables. A variable with the prefix CALICO_ takes priority. getenv is

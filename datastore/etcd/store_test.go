@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,13 +33,15 @@ func runStoreTests(t *testing.T, direct etcd.Config, endpoint string) {
 			t.Fatal(err)
 		}
 		line := newProxy(t, endpoint)
+		var again atomic.Int64
 		remote := etcd.Config{Endpoints: []string{line.URL()}, RequestTimeout: 5 * time.Second,
-			LeaseTTL: storetest.ShortLease}
+			LeaseTTL: storetest.ShortLease, Rewatched: func() { again.Add(1) }}
 		return storetest.System{
 			Open:       func(t *testing.T) datastore.Backend { return open(t, direct) },
 			OpenRemote: func(t *testing.T) datastore.Backend { return open(t, remote) },
 			Cut:        line.cut, Mend: line.mend,
-			Forget: func(t *testing.T) { compact(t, plain) },
+			Forget:    func(t *testing.T) { compact(t, plain) },
+			Rewatched: func() int { return int(again.Load()) },
 		}
 	})
 }

@@ -71,6 +71,8 @@ type watcher struct {
 
 	known map[string]struct{} // paths of all delivered objects that exist; nil before the first read
 	at    position            // everything up to here was delivered
+
+	followed bool // a watch has begun before
 }
 
 // cover determines the keys of the kinds.
@@ -184,6 +186,10 @@ func (w *watcher) follow(ctx context.Context) error {
 	defer cancel(nil)
 	w.store.cancelWhenLost(ctx, cancel)
 	events := w.store.client.Watch(ctx, w.from, clientv3.WithRange(w.to), clientv3.WithRev(w.at.revision+1))
+	if again := w.store.config.Rewatched; again != nil && w.followed {
+		again()
+	}
+	w.followed = true
 	alive := make(chan struct{}, 1)
 	w.store.watches.Go(func() { w.store.ask(ctx, w.from, alive) })
 	for {

@@ -56,6 +56,9 @@ type Config struct {
 	// Requested, which may be nil, is called for each request, with its verb (the method in lower case, or watch) and
 	// the HTTP status, or error if there is no response. It may be called concurrently.
 	Requested func(verb, code string)
+	// Rewatched, which may be nil, is called for each watch that begins again after it had ended. It may be called
+	// concurrently.
+	Rewatched func()
 	// Log receives responses of the server that are not followed exactly; may be nil.
 	Log *zap.Logger
 }

@@ -23,6 +23,10 @@ func (f *feed) inSync(ctx context.Context) bool {
 // reader.
 func (f *feed) follow(ctx context.Context, r resource, events frames) error {
 	defer func() { f.hold = false; f.release(ctx) }()
+	if again := f.store.config.Rewatched; again != nil && f.followed {
+		again()
+	}
+	f.followed = true
 	for {
 		if !events.ready() {
 			f.release(ctx)

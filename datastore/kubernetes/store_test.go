@@ -3,6 +3,7 @@ package kubernetes_test
 import (
 	"net/http"
 	"os"
+	"sync/atomic"
 	"testing"
 
 	"go.uber.org/zap"
@@ -67,15 +68,18 @@ func runStoreTests(t *testing.T, g form.Group, server *apiserver.Server) {
 	storetest.Run(t, func(t *testing.T) storetest.System {
 		clear(t, server, g)
 		line := apiserver.NewLine(t, server.URL)
+		var again atomic.Int64
 		return storetest.System{
 			Open: func(t *testing.T) datastore.Backend {
 				return openAt(t, server, server.URL, kubernetes.Config{LeaseTTL: storetest.LongLease})
 			},
 			OpenRemote: func(t *testing.T) datastore.Backend {
-				return openAt(t, server, line.URL, kubernetes.Config{LeaseTTL: storetest.ShortLease})
+				return openAt(t, server, line.URL, kubernetes.Config{LeaseTTL: storetest.ShortLease,
+					Rewatched: func() { again.Add(1) }})
 			},
 			Cut: line.Cut, Mend: line.Mend,
-			Forget: func(t *testing.T) { server.Forget(t) },
+			Forget:    func(t *testing.T) { server.Forget(t) },
+			Rewatched: func() int { return int(again.Load()) },
 		}
 	})
 }

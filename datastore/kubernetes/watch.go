@@ -143,6 +143,8 @@ type feed struct {
 	hold bool
 	// none is set if the reader knows that there are no objects because the kind is missing.
 	none bool
+	// followed is set if a watch has begun before.
+	followed bool
 }
 
 func (f *feed) run(ctx context.Context) {

@@ -22,6 +22,8 @@ type System struct {
 	Cut, Mend func()
 	// Forget makes the datastore drop its history, so that a disconnected reader has to read everything again.
 	Forget func(*testing.T)
+	// Rewatched returns how often watches of clients behind the line have begun again; nil if that is not counted.
+	Rewatched func() int
 }
 
 // LongLease is longer than any test: a candidate that leads before did not wait for the expiry of a lease.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -101,6 +102,9 @@ func watchForgotten(t *testing.T, x System) {
 	c := Create(t, direct, peer("c", "10.0.0.3"))
 	m := Watch(t, s, model.KindBGPPeer)
 	m.UntilInSync()
+	if x.Rewatched != nil && x.Rewatched() != 0 {
+		t.Errorf("%d watches began again on a good line", x.Rewatched())
+	}
 	x.Cut()
 	m.Until("the loss", func() bool { return m.Lost > 0 })
 	if err := m.Seen[len(m.Seen)-1].Err; !errors.Is(err, datastore.ErrUnavailable) {
@@ -123,6 +127,11 @@ func watchForgotten(t *testing.T, x System) {
 	}
 	if got := m.Of(b.Key); !strings.HasPrefix(got, fmt.Sprintf("u%d d", b.Revision)) {
 		t.Errorf("b was deleted, but its events are %s", got)
+	}
+	for end := time.Now().Add(Patience); x.Rewatched != nil && x.Rewatched() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("a watch has begun again, and is not counted")
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 func (c *cluster) testOutage(t *testing.T) {
 	n := c.N2
 	sessionsBefore, before := world.Peers(t, n), world.Measure(t, n)
+	watchesBefore := watchRestarts(t, n)
 	watch := world.WatchRoutes(t, n)
 	defer watch.Stop()
 	f := &world.Flows{}
@@ -62,6 +63,10 @@ func (c *cluster) testOutage(t *testing.T) {
 	back := time.Now()
 	must(t, n.Ready(limit))
 	t.Logf("n2 in sync %.1f s after n1 was ready", time.Since(back).Seconds())
+	if again := watchRestarts(t, n); again <= watchesBefore {
+		t.Errorf("watches of n2 began again %d times before its etcd was gone, and %d times by now", watchesBefore,
+			again)
+	}
 	for key, value := range c.Raw(t, "/calico/") {
 		if strings.Contains(key, "outage") || strings.Contains(value, c.Spec.Name+"-outage") {
 			t.Errorf("the failed ADD left %s: %s", key, value)
@@ -93,4 +98,19 @@ func (c *cluster) testOutage(t *testing.T) {
 	must(t, p.Delete())
 	delete(c.Pods, "after")
 	world.Stable(t, n, before)
+}
+
+// watchRestarts returns the counter of watches that began again.
+func watchRestarts(t *testing.T, n *lab.Node) (count int) {
+	t.Helper()
+	page, err := n.Get("/metrics")
+	must(t, err)
+	const name = "manx_datastore_watch_restarts_total"
+	for line := range strings.Lines(page) {
+		if n, _ := fmt.Sscanf(line, name+" %d", &count); n == 1 {
+			return count
+		}
+	}
+	t.Fatalf("no %s on /metrics", name)
+	return 0
 }

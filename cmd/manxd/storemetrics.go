@@ -8,3 +8,9 @@ func newAPIRequests() *prometheus.CounterVec {
 		Help: "Requests to the Kubernetes API, by verb and HTTP status; a watch counts when it begins."},
 		[]string{"verb", "code"})
 }
+
+// newWatchRestarts counts the watches of the datastore, of either type, that begin again.
+func newWatchRestarts() prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: "manx_datastore_watch_restarts_total",
+		Help: "Watches of the datastore that began again after they had ended."})
+}
