@@ -229,6 +229,8 @@ func drain(touched <-chan name, dirty map[name]bool) {
 	}
 }
 
+var errNoPool = errors.New("there is no IP pool with allowedUses LoadBalancer")
+
 // pass processes Services. again is set if a complete pass is due soon.
 func (c *Controller) pass(ctx context.Context, dirty map[name]bool) (again bool) {
 	for n := range dirty {
@@ -238,7 +240,11 @@ func (c *Controller) pass(ctx context.Context, dirty map[name]bool) (again bool)
 			text, again = err.Error(), true
 		}
 		if text != c.logged[n] && text != "" && ctx.Err() == nil {
-			c.Log.Warn("service does not have the addresses that it is to have", zap.Stringer("service", n),
+			level := zap.WarnLevel
+			if text == errNoPool.Error() {
+				level = zap.InfoLevel // another program may assign the addresses of Services here
+			}
+			c.Log.Log(level, "service does not have the addresses that it is to have", zap.Stringer("service", n),
 				zap.Error(err))
 		}
 		if c.logged[n] = text; text == "" {
@@ -313,7 +319,7 @@ func (c *Controller) serve(ctx context.Context, n name, s *corev1.Service) error
 	case !managed(s, c.RequestedOnly), len(c.pools) == 0:
 		if len(have) == 0 {
 			if managed(s, c.RequestedOnly) {
-				return errors.New("there is no IP pool with allowedUses LoadBalancer")
+				return errNoPool
 			}
 			return nil
 		}

@@ -135,6 +135,14 @@ func TestBesideMetalLB(t *testing.T) {
 		t.Errorf("an address of MetalLB's pool is one of Manx: %s", out)
 	}
 
+	for _, n := range w.Nodes {
+		for line := range strings.Lines(n.Log()) {
+			if strings.Contains(line, "WARN\tcontrollers.loadbalancer") {
+				t.Errorf("that MetalLB assigns is no fault: %s", line)
+			}
+		}
+	}
+
 	// A second speaker on the node takes the session with a peer away: for the peer the node has restarted.
 	if out := session(t, w.n1, n2); !strings.Contains(out, "Established") {
 		t.Fatalf("the session of manxd: %s", out)
