@@ -31,7 +31,7 @@ type Queue struct {
 	retryAt    time.Time
 	ended      time.Time     // the last turn
 	took       time.Duration // that turn
-	rest       int           // after it
+	rest       int           // after it: less than Rest if addresses that came since its start are urgent
 	err        error         // of the last attempt
 }
 
@@ -89,7 +89,9 @@ func (q *Queue) begin() []netip.Addr {
 	}
 	slices.SortFunc(q.stale, netip.Addr.Compare)
 	addresses := slices.Compact(q.stale)
-	q.stale, q.turn, q.forgetting = nil, addresses, len(addresses) > 0
+	if len(addresses) > 0 {
+		q.stale, q.turn, q.forgetting, q.rest = nil, addresses, true, q.Rest
+	}
 	return addresses
 }
 
@@ -105,7 +107,7 @@ func (q *Queue) due() time.Time {
 func (q *Queue) end(addresses []netip.Addr, took time.Duration, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.turn, q.forgetting, q.err, q.ended, q.took, q.rest = nil, false, nil, q.Now(), took, q.Rest
+	q.turn, q.forgetting, q.err, q.ended, q.took = nil, false, nil, q.Now(), took
 	if err == nil {
 		q.attempts = 0
 		return
