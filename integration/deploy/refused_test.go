@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -74,6 +75,8 @@ func TestRefusedByBoth(t *testing.T) {
 			t.Errorf("%s: refused, although %s: %v", row.Rule, why, err)
 		case err == nil:
 			t.Errorf("%s: the API server accepts what manxctl refuses because of %s", row.Rule, row.Want)
+		case !apierrors.IsInvalid(err):
+			t.Errorf("%s: refused as %s: %v", row.Rule, apierrors.ReasonForError(err), err)
 		default:
 			refused++
 		}
