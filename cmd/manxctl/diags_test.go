@@ -1,40 +1,14 @@
 package main_test
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-)
 
-// untar returns the files of an archive by name.
-func untar(t *testing.T, packed []byte) map[string]string {
-	t.Helper()
-	z, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := map[string]string{}
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return files
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[h.Name] = string(text)
-	}
-}
+	"github.com/manxnet/manx/integration/untar"
+)
 
 // TestDiags: what is missing is a file that says so, what looks like a password in the daemon's words is hidden, and
 // nothing of the caller's own credentials is there.
@@ -64,7 +38,7 @@ func TestDiags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := untar(t, packed)
+	files := untar.Files[string](t, packed)
 	for part, want := range map[string]string{"status.json": `"node": "node-1"`,
 		"peers.json":   "https://(hidden)@10.0.0.9/",
 		"history.json": "Established", "ipam-releases.json.error": "unknown service", "versions.json": `"client"`,
@@ -99,7 +73,7 @@ func TestDiags(t *testing.T) {
 	if packed, err = os.ReadFile(filepath.Join(dir, "kernel.tar.gz")); err != nil {
 		t.Fatal(err)
 	}
-	files = untar(t, packed)
+	files = untar.Files[string](t, packed)
 	if len(r.err) > 20_000 || strings.Contains(r.err, "\x1b") || strings.Contains(r.err, "\nforged") ||
 		len(files["manx-diags/kernel/nft-table.txt.error"]) < 100_000 {
 		t.Errorf("a program with much to say: %.1000q, %d bytes", r.err, len(r.err))

@@ -15,6 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 	"github.com/manxnet/manx/integration/ports"
+	"github.com/manxnet/manx/integration/untar"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -141,9 +142,9 @@ func TestNodesOfACluster(t *testing.T) {
 		if err != nil || r.code != 4 || r.out != "" || !strings.Contains(r.err, "n5: "+absentN5) {
 			t.Fatalf("exit code %d, %v\n%s%s", r.code, err, r.out, r.err)
 		}
-		files := untar(t, packed)
+		files := untar.Files[string](t, packed)
 		for _, name := range []string{"n1", "n2", "n3"} {
-			of := untar(t, []byte(files["manx-diags/"+name+".tar.gz"]))
+			of := untar.Files[string](t, []byte(files["manx-diags/"+name+".tar.gz"]))
 			if !strings.Contains(of["manx-diags/status.json"], `"node": "node-1"`) {
 				t.Errorf("no status of %s in %v", name, of)
 			}

@@ -146,6 +146,7 @@ var allowed = []struct {
 	{"integration/jsonlines", nil},
 	{"integration/peers", nil},
 	{"integration/ports", nil},
+	{"integration/untar", nil},
 	{"integration/...", []string{"..."}},
 }
 

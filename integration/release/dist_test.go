@@ -52,7 +52,7 @@ func TestRelease(t *testing.T) {
 	if out, err := command(checkout, "make", same...); err != nil {
 		t.Errorf("two builds have different sums: %v\n%s", err, out)
 	}
-	parts := untar(t, files[0]["manx-v1.2.3-amd64.tar"])
+	parts := reproducible(t, files[0]["manx-v1.2.3-amd64.tar"])
 	t.Run("record of a program", func(t *testing.T) { checkRecord(t, filepath.Join(archive, "bin")) })
 	t.Run("provenance", func(t *testing.T) { checkProvenance(t, archive, checkout, digestOf(t, parts)) })
 	t.Run("docker", func(t *testing.T) { checkDocker(t, parts) })

@@ -3,12 +3,10 @@ package release
 import (
 	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/integration/untar"
 )
 
 // checkProvenance checks the statement about an image, which two builds have in common, and verifies it as the document
@@ -81,25 +81,14 @@ func checkProvenance(t *testing.T, one, two, digest string) {
 	}
 }
 
-// untar reads a tar file into memory.
-func untar(t *testing.T, archive []byte) map[string][]byte {
+// reproducible reads an archive that has neither an owner nor a time of its build.
+func reproducible(t *testing.T, archive []byte) map[string][]byte {
 	t.Helper()
-	parts := map[string][]byte{}
-	for r := tar.NewReader(bytes.NewReader(archive)); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return parts
-		}
-		if err == nil {
-			parts[h.Name], err = io.ReadAll(r)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	return untar.Files[[]byte](t, archive, func(h *tar.Header) {
 		if h.Uid != 0 || h.Gid != 0 || h.ModTime.Unix() != 0 {
 			t.Errorf("%s belongs to %d:%d and is of %s", h.Name, h.Uid, h.Gid, h.ModTime)
 		}
-	}
+	})
 }
 
 func decode[T any](t *testing.T, raw []byte) (v T) {
@@ -146,17 +135,7 @@ func checkDocker(t *testing.T, parts map[string][]byte) {
 	}
 	content := map[string][]byte{}
 	for _, layer := range images[0].Layers {
-		z, err := gzip.NewReader(bytes.NewReader(parts[layer]))
-		if err != nil {
-			t.Fatal(err)
-		}
-		raw, err := io.ReadAll(z)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for name, b := range untar(t, raw) {
-			content[name] = b
-		}
+		maps.Copy(content, reproducible(t, parts[layer]))
 	}
 	for _, program := range []string{"manxd", "manxctl", "manx-cni", "manx-cni-direct", "gobgp"} {
 		if !bytes.HasPrefix(content[program], []byte("\x7fELF")) {

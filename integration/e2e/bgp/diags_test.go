@@ -1,11 +1,7 @@
 package bgp
 
 import (
-	"archive/tar"
-	"compress/gzip"
-	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -14,6 +10,7 @@ import (
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/untar"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -57,7 +54,9 @@ func TestDiagsHaveNoSecrets(t *testing.T) {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		t.Logf("%s: %s", node.Name, out)
-		files := unpack(t, name)
+		packed, err := os.ReadFile(name)
+		must(t, err)
+		files := untar.Files[string](t, packed)
 		for part, text := range want {
 			if !strings.Contains(files["manx-diags/"+part], text) {
 				t.Errorf("%s of %s lacks %q: %s%s", part, node.Name, text, files["manx-diags/"+part],
@@ -69,25 +68,5 @@ func TestDiagsHaveNoSecrets(t *testing.T) {
 				t.Errorf("%s of %s has a secret: %s", part, node.Name, world.LineWith(text, secret))
 			}
 		}
-	}
-}
-
-func unpack(t *testing.T, name string) map[string]string {
-	t.Helper()
-	f, err := os.Open(name)
-	must(t, err)
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	must(t, err)
-	files := map[string]string{}
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return files
-		}
-		must(t, err)
-		text, err := io.ReadAll(r)
-		must(t, err)
-		files[h.Name] = string(text)
 	}
 }
