@@ -40,7 +40,10 @@ func helm(t *testing.T, args ...string) (string, error) {
 	return out.String() + errs.String(), err
 }
 
-const objectsAlone = "objects"
+const (
+	objectsAlone = "objects"
+	ownLabels    = "own labels, contexts and objects"
+)
 
 // settings are sets of values that users have.
 var settings = map[string][]string{
@@ -69,6 +72,13 @@ var settings = map[string][]string{
 		"extraEnv[1].name=IP", "extraEnv[1].value=10.0.0.7", "metrics.dashboards.enabled=true",
 		"extraVolumes[0].name=control", "extraVolumes[0].secret.secretName=control",
 		"extraVolumeMounts[0].name=control", "extraVolumeMounts[0].mountPath=/control"},
+	ownLabels: {"commonLabels.team=net", `commonLabels.example\.com/tier=1a`, "podLabels.team=nodes",
+		"securityContext.seLinuxOptions.type=spc_t", "securityContext.appArmorProfile.type=Unconfined",
+		"controllersPodSecurityContext.seLinuxOptions.level=s0:c5", "controllersPodSecurityContext.runAsUser=1000",
+		"controllersSecurityContext.seLinuxOptions.type=container_t",
+		"extraObjects[0].apiVersion=v1", "extraObjects[0].kind=ConfigMap",
+		"extraObjects[0].metadata.name=about-{{ .Release.Name }}", "extraObjects[0].metadata.labels.team=docs",
+		"extraObjects[0].metadata.namespace=kube-system", `extraObjects[0].data.image=is {{ include "manx.image" . }}`},
 }
 
 // render returns the objects of the chart with settings. The test ends if helm reports an error.
@@ -142,7 +152,7 @@ func TestChartIsAccepted(t *testing.T) {
 				return string(out)
 			}
 			apply("apply", "--dry-run=server", "--validate=strict")
-			if name != "defaults" && name != "everything" {
+			if !slices.Contains([]string{"defaults", "everything", ownLabels}, name) {
 				return
 			}
 			// Argo CD and Flux render without a cluster and apply on the server, again and again.
@@ -224,6 +234,15 @@ func TestWrongValues(t *testing.T) {
 		"extraVolumes[0].name=run-manx":                  "at '/extraVolumes/0/name'",
 		"podSecurityContext.seLinuxOptions.typ=x":        "at '/podSecurityContext/seLinuxOptions'",
 		"podSecurityContext.runAsUser=5":                 "at '/podSecurityContext/runAsUser'",
+		"securityContext.privileged=true":                "at '/securityContext': additional properties 'privileged'",
+		"controllersSecurityContext.runAsUser=0":         "additional properties 'runAsUser' not allowed",
+		"controllersPodSecurityContext.runAsUser=0":      "at '/controllersPodSecurityContext/runAsUser': minimum",
+		"controllersPodSecurityContext.runAsNonRoot=no":  "at '/controllersPodSecurityContext/runAsNonRoot'",
+		"commonLabels.k8s-app=manx":                      "at '/commonLabels/k8s-app': false schema",
+		"commonLabels.a=b c":                             "at '/commonLabels/a'",
+		"commonLabels.-a=b":                              "at '/commonLabels': additional properties '-a' not allowed",
+		"extraObjects[0].kind=Secret":                    "at '/extraObjects/0': missing properties",
+		"extraObjects=Secret":                            "at '/extraObjects': got string, want array",
 		"pools.ipv4.cidr=10.244.1.0/16":                  "pools.ipv4.cidr=10.244.1.0/16 has bits set",
 		"pools.ipv6.cidr=fd00:1:2:3::/48":                "pools.ipv6.cidr=fd00:1:2:3::/48 has bits set",
 		"pools.ipv6.cidr=fd00:1:2:c000::/49":             "has bits set beyond its length",

@@ -3,7 +3,21 @@ app.kubernetes.io/name: manx
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
 {{- end }}
+{{- end }}
+
+{{- /* .of with labels that have precedence, for an object whose labels the values name: a key may be there once. */ -}}
+{{- define "manx.labelsWith" -}}
+{{- toYaml (merge (dict) (default dict .labels) (include "manx.labels" .of | fromYaml)) -}}
+{{- end }}
+
+{{- /* Labels of pods beside those by which they are selected: commonLabels and .labels. */ -}}
+{{- define "manx.podLabels" -}}
+{{- with merge (dict) (default dict .labels) (default dict .of.Values.commonLabels) }}{{ toYaml . }}{{ end -}}
+{{- end }}
+
 
 {{- define "manx.selector" -}}
 k8s-app: manx-node
