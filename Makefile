@@ -199,7 +199,7 @@ version: ## VERSION=v1.2.3: the version that chart, manifests and documents name
 	@integration/deploy/manifests
 
 .PHONY: crds
-crds: ## generate the CustomResourceDefinitions of deploy/crds, and docs/objects.md, from the Go types
+crds: ## generate the CustomResourceDefinitions of deploy/crds, deploy/schemas and docs/objects.md, from the Go types
 	integration/deploy/crds
 
 .PHONY: manifests

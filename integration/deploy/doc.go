@@ -1,3 +1,3 @@
-// Package deploy tests the contents of deploy/: the CustomResourceDefinitions, the chart, the manifests, the image, the
-// alerts and the dashboards, against real programs of Kubernetes and Prometheus.
+// Package deploy tests the contents of deploy/: the CustomResourceDefinitions, the schemas for editors, the chart, the
+// manifests, the image, the alerts and the dashboards, against real programs of Kubernetes and Prometheus.
 package deploy

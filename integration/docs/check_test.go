@@ -50,6 +50,7 @@ var testMethods = []testMethod{
 	{"kubeadm", checkFiles, "TestFreshCluster compares its flags: the clusters of the tests are made without kubeadm"},
 	{"kubectl manx", checkPlugin, "it needs a cluster: TestCluster"},
 	{"kubectl", checkFiles, "it needs a cluster: TestFreshCluster runs the quickstart's; TestCluster, TestManifests"},
+	{"kubeconform", checkFiles, "TestSchemasOfThePage runs it"},
 	{"ssh-keygen -Y", checkFiles, "TestRelease signs and verifies a statement"},
 	{"sha256sum", checkFiles, "TestRelease compares the sum"},
 	{"apt install ./dist/", checkFiles, "TestRelease installs the package on a fresh machine"},

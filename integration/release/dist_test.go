@@ -102,7 +102,8 @@ func readFiles(t *testing.T, dir string) map[string][]byte {
 func checkSums(t *testing.T, dist string, files map[string][]byte) {
 	for _, want := range []string{"manx-1.2.3.tgz", "manx-v1.2.3-amd64.deb", "manx-v1.2.3-amd64.rpm",
 		"manx-v1.2.3-amd64.tar", "manx-v1.2.3-amd64.cdx.json", "manx-v1.2.3-licenses.tar.gz",
-		"manxctl-v1.2.3-linux-amd64.tar.gz", "manx-kubernetes.yaml", "manx-crds.yaml", "SHA256SUMS"} {
+		"manxctl-v1.2.3-linux-amd64.tar.gz", "manx-kubernetes.yaml", "manx-crds.yaml",
+		"manx-v1.2.3-schemas.tar.gz", "SHA256SUMS"} {
 		if len(files[want]) == 0 {
 			t.Errorf("the release has no %s", want)
 		}

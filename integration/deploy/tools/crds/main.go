@@ -1,9 +1,9 @@
-// Command crds writes the CustomResourceDefinitions of deploy/crds, one file for each kind and API group, and the
-// reference page of their fields. The schemas come from the Go types in use, with the sentences of sentences.yaml in
-// place of the descriptions of the types' authors.
+// Command crds writes the CustomResourceDefinitions of deploy/crds, one file for each kind and API group, the
+// reference page of their fields, and their JSON schemas for editors. The schemas come from the Go types in use, with
+// the sentences of sentences.yaml in place of the descriptions of the types' authors.
 //
-//	crds ROOT FOLDER PAGE    reads the packages of the module at ROOT, writes below FOLDER, and the file PAGE; runs in
-//	                         its own module
+//	crds ROOT FOLDER    reads the packages of the module at ROOT, and writes crds, schemas and objects.md in FOLDER;
+//	                    runs in its own module
 package main
 
 import (
@@ -24,17 +24,17 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 4 {
-		fmt.Fprintln(os.Stderr, "usage: crds ROOT FOLDER PAGE")
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: crds ROOT FOLDER")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Args[2], os.Args[3]); err != nil {
+	if err := run(os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, "crds:", err)
 		os.Exit(1)
 	}
 }
 
-func run(root, folder, file string) error {
+func run(root, folder string) error {
 	s, err := load(root)
 	if err != nil {
 		return err
@@ -42,9 +42,9 @@ func run(root, folder, file string) error {
 	if s.sentences, err = readSentences(); err != nil {
 		return err
 	}
-	list := map[string]*apiextensions.JSONSchemaProps{} // the kinds of the newer group
+	var newer []*apiextensions.CustomResourceDefinition // of the group that users write
 	for _, g := range groups {
-		dir := filepath.Join(folder, g.folder)
+		dir := filepath.Join(folder, "crds", g.folder)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -54,14 +54,17 @@ func run(root, folder, file string) error {
 				return fmt.Errorf("%s of %s: %w", k.kind, g.name, err)
 			}
 			if !g.v1() {
-				list[k.kind] = definition.Spec.Versions[0].Schema.OpenAPIV3Schema
+				newer = append(newer, definition)
 			}
 			if err := write(filepath.Join(dir, definition.Spec.Names.Plural+".yaml"), definition); err != nil {
 				return err
 			}
 		}
 	}
-	return os.WriteFile(file, []byte(page(s.sentences, list)), 0o644)
+	if err := editors(filepath.Join(folder, "schemas"), newer); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(folder, "objects.md"), []byte(page(s.sentences, newer)), 0o644)
 }
 
 // write writes a definition without its status, which is the API server's.

@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/manxnet/manx/integration/deploy/tools/jsonschema"
 )
 
 // objects are the kinds that values may have, with the names of their definitions.
@@ -40,29 +41,11 @@ func define(schema map[string]any, folder string) error {
 		if len(crd.Spec.Versions) != 1 || crd.Spec.Versions[0].Schema.OpenAPI.Properties["spec"] == nil {
 			return fmt.Errorf("%s: want one version with a spec", plural)
 		}
-		definitions[kind] = strict(crd.Spec.Versions[0].Schema.OpenAPI.Properties["spec"])
+		spec := crd.Spec.Versions[0].Schema.OpenAPI.Properties["spec"]
+		if err := jsonschema.Strict(spec); err != nil {
+			return fmt.Errorf("%s: %w", plural, err)
+		}
+		definitions[kind] = spec
 	}
 	return nil
-}
-
-// strict turns the schema of a definition into one of a value: what only API servers know goes, and unknown fields are
-// errors.
-func strict(schema map[string]any) map[string]any {
-	for name := range schema {
-		if strings.HasPrefix(name, "x-kubernetes-") || name == "format" || name == "default" {
-			delete(schema, name)
-		}
-	}
-	if properties, ok := schema["properties"].(map[string]any); ok {
-		for _, of := range properties {
-			strict(of.(map[string]any))
-		}
-		schema["additionalProperties"] = false
-	}
-	for _, below := range []string{"items", "additionalProperties"} {
-		if of, ok := schema[below].(map[string]any); ok {
-			strict(of)
-		}
-	}
-	return schema
 }
