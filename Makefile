@@ -12,7 +12,10 @@ COMMIT  ?= $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/de
 REPRODUCIBLE := -trimpath -buildvcs=false
 ARCHS   ?= amd64 arm64
 SYSTEMS ?= linux darwin windows
-LDFLAGS := -s -w -X main.version=$(VERSION) -X main.buildVersion=$(VERSION) -X main.commit=$(COMMIT)
+# What programs print: a build between releases is no release. Files and images have VERSION alone.
+PRINTED = $(if $(filter file,$(origin VERSION)),$(or $(TAGGED),$(VERSION)-dev+$(COMMIT)),$(VERSION))
+TAGGED  = $(filter $(VERSION),$(shell git describe --exact-match --dirty --tags --match='$(VERSION)' 2>/dev/null))
+LDFLAGS = -s -w -X main.version=$(PRINTED) -X main.buildVersion=$(PRINTED) -X main.commit=$(COMMIT)
 GO      := go
 # Debian packages that targets need. Missing ones are installed first, without starting their services.
 NEED    := integration/debian-need
@@ -181,9 +184,10 @@ proto: ## generate the Go code of proto/manx/v1
 
 .PHONY: image
 image: build ## container images bin/image/manx-VERSION-ARCH.tar without an engine (ARCHS="amd64 arm64")
-	integration/deploy/image $(VERSION) $(COMMIT) $(ARCHS)
+	PRINTED='$(PRINTED)' integration/deploy/image $(VERSION) $(COMMIT) $(ARCHS)
 
 .PHONY: release
+release: PRINTED = $(VERSION)
 release: sbom ## all files of a release in dist/: images, chart, deb, rpm, manxctl, records, sums (VERSION must be the chart's)
 	@integration/release/build '$(VERSION)' '$(COMMIT)' '$(ARCHS)' '$(SYSTEMS)'
 

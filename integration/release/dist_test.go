@@ -249,6 +249,58 @@ func freshHost(t *testing.T, shared string) *lab.Machine {
 	return m
 }
 
+// checkPrinted: programs print the version alone if somebody names it, in a release, and of the commit with its tag. A
+// build of any other commit says which one.
+func checkPrinted(t *testing.T, version string) {
+	dir := filepath.Join(t.TempDir(), "sources")
+	copySources(t, dir)
+	git := func(args ...string) {
+		run(t, dir, "git", append([]string{"-c", "user.name=t", "-c", "user.email=t@example.org"}, args...)...)
+	}
+	git("init", "-q")
+	git("add", "-A")
+	git("commit", "-q", "-m", "sources")
+	head, err := command(dir, "git", "rev-parse", "--short=12", "HEAD")
+	if err != nil {
+		t.Fatal(head)
+	}
+	head = strings.TrimSpace(head)
+	linker := regexp.MustCompile(`-X main\.version=(\S+) -X main\.buildVersion=(\S+) -X main\.commit=(\S+)'`)
+	prints := func(want string, args ...string) {
+		t.Helper()
+		out, err := command(dir, "make", append([]string{"-n"}, args...)...)
+		flags := linker.FindStringSubmatch(out)
+		if err != nil || flags == nil || flags[1] != want || flags[2] != want {
+			t.Errorf("make %v links %q, want %s: %v", args, flags, want, err)
+		}
+		image := "PRINTED='" + want + "' integration/deploy/image " + version + " "
+		if slices.Contains(args, "image") && !strings.Contains(out, image) {
+			t.Errorf("make %v has no %s", args, image)
+		}
+	}
+	dev := version + "-dev+" + head
+	prints(dev, "programs")
+	prints(dev, "image")
+	prints(version, "release")
+	prints("v9.9.9", "programs", "VERSION=v9.9.9")
+	out, err := command(dir, "go", "run", "-ldflags=-X main.buildVersion="+dev, "./cmd/manx-cni", "--version")
+	if err != nil || out != dev+"\n" {
+		t.Errorf("manx-cni prints %q: %v", out, err)
+	}
+	git("tag", version)
+	prints(version, "programs")
+	prints(version, "image")
+	if err := os.WriteFile(filepath.Join(dir, "README.md"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	prints(dev+"-dirty", "programs")
+	git("commit", "-q", "-a", "-m", "more")
+	if head, err = command(dir, "git", "rev-parse", "--short=12", "HEAD"); err != nil {
+		t.Fatal(head)
+	}
+	prints(version+"-dev+"+strings.TrimSpace(head), "programs")
+}
+
 // TestVersion: the version that is built without a setting is the one that chart, manifests and documents name.
 func TestVersion(t *testing.T) {
 	chart, err := os.ReadFile(filepath.Join(source, chartFile))
@@ -263,6 +315,7 @@ func TestVersion(t *testing.T) {
 	if err != nil || !strings.Contains(out, "integration/deploy/image "+named[1]+" ") {
 		t.Errorf("`make image` does not build %s: %v\n%s", named[1], err, out)
 	}
+	t.Run("printed", func(t *testing.T) { checkPrinted(t, named[1]) })
 	documents, err := filepath.Glob(filepath.Join(source, "docs/*.md"))
 	if err != nil {
 		t.Fatal(err)
