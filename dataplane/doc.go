@@ -1,3 +1,3 @@
-// Package dataplane runs the agents that keep this host's state, each kind by a Target, as the datastore and BGP
-// require.
+// Package dataplane runs the agents that keep the state of this host as the datastore and BGP require: a Target for
+// each kind of state.
 package dataplane

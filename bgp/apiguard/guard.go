@@ -52,7 +52,7 @@ func CallerOf(ctx context.Context) Caller {
 
 // Config names the users that are admitted.
 type Config struct {
-	Users []uint32 // beside root
+	Users []uint32 // root is always admitted
 	// Owner returns the owner of a connection, as the kernel reports it. An error: the owner is not known for certain.
 	Owner func(*net.TCPConn) (Caller, error)
 	Hint  string // for who is refused: how to be admitted

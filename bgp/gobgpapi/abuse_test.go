@@ -434,7 +434,7 @@ func TestSoftResetsAreLimited(t *testing.T) {
 		}
 	}
 	if done < 6 || done > 100 {
-		t.Errorf("%d of 200 resets are done, want 6 at once and some more", done)
+		t.Errorf("%d of 200 resets are done, want 6 in a row and some more", done)
 	}
 	lines := logs.FilterMessageSnippet("softly reset").All()
 	if len(lines) != done {

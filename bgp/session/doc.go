@@ -1,2 +1,3 @@
-// Package session derives the state of each BGP session, and its cause, from the events and log messages of GoBGP.
+// Package session derives the state of each BGP session, and its cause, from the events on its connections and those of
+// GoBGP.
 package session

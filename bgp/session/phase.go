@@ -59,7 +59,7 @@ func deliberate(end *wire.Ended) bool {
 var administrative = []uint8{gobgp.BGP_ERROR_SUB_ADMINISTRATIVE_SHUTDOWN, gobgp.BGP_ERROR_SUB_PEER_DECONFIGURED,
 	gobgp.BGP_ERROR_SUB_ADMINISTRATIVE_RESET, gobgp.BGP_ERROR_SUB_OTHER_CONFIGURATION_CHANGE}
 
-// A peer can cause new warnings as fast as it sends UPDATEs. Some are logged at once, then one in an interval. The
+// A peer can cause new warnings as fast as it sends UPDATEs. The first ones are logged, then one in an interval. The
 // status of the session has the last one in any case.
 const (
 	warningsAtOnce = 10

@@ -225,7 +225,7 @@ func TestResetLimit(t *testing.T) {
 	}
 	for range 3 {
 		if _, err := allow("10.0.0.1", 1); err == nil || !strings.Contains(err.Error(),
-			"one session: 6 at once, then one in 10s; try again in 11s") {
+			"one session: 6 in a row, then one in 10s; try again in 11s") {
 			t.Errorf("one too many: %v", err)
 		}
 	}

@@ -38,12 +38,12 @@ func (l *ResetLimit) Allow(peer netip.Addr, n int, now time.Time) (refused uint6
 	}
 	all := l.all.ReserveN(now, min(n, resetsAtOnce))
 	wait := all.DelayFrom(now)
-	of := fmt.Sprintf("all sessions together: %d at once, then one in %s", resetsAtOnce, resetEvery)
+	of := fmt.Sprintf("all sessions together: %d in a row, then one in %s", resetsAtOnce, resetEvery)
 	var one *rate.Reservation
 	if peer.IsValid() {
 		one = l.of(peer).ReserveN(now, min(n, peerResets))
 		if d := one.DelayFrom(now); d > wait {
-			wait, of = d, fmt.Sprintf("one session: %d at once, then one in %s", peerResets, peerResetEvery)
+			wait, of = d, fmt.Sprintf("one session: %d in a row, then one in %s", peerResets, peerResetEvery)
 		}
 	}
 	if wait > 0 {

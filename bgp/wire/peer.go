@@ -21,7 +21,7 @@ const (
 	// replaceAfter is how long a session must have been up before a new connection of the peer counts as its restart.
 	// An earlier one is the loser of a collision.
 	replaceAfter = 2 * time.Second
-	// Connections of one peer that are let into the OPEN exchange: some at once, then one in an interval.
+	// Connections of one peer that are let into the OPEN exchange: a burst, and then one in an interval.
 	acceptsAtOnce = 20
 	acceptEvery   = 500 * time.Millisecond
 )

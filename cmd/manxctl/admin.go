@@ -179,8 +179,8 @@ func (c *cli) retryCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "retry",
-		Short: "Repeat now every attempt that failed",
-		Long: `Repeat now every attempt that failed and waits for its next time: routes, settings of interfaces, limits of
+		Short: "Repeat failed attempts now",
+		Long: `Repeat failed attempts now instead of at their next time: routes, settings of interfaces, limits of
 bandwidth, endpoints and rules of policy that the kernel refused. manxd also reads quarantined objects of the datastore
 again. Objects without an error do not change. The exit code is 4 if an attempt still fails; manxd repeats it by
 itself.`,

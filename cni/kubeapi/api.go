@@ -1,4 +1,4 @@
-// Package kubeapi reads single objects from the Kubernetes API for CNI, and requests a token for it.
+// Package kubeapi reads single objects from the Kubernetes API for CNI, and requests the tokens of the CNI plugin.
 package kubeapi
 
 import (

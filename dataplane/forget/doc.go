@@ -1,2 +1,3 @@
-// Package forget deletes connections of addresses that belong to somebody else now, beside a loop.
+// Package forget deletes the tracked connections of addresses whose owner has changed, in batches and beside the loop
+// of a target.
 package forget

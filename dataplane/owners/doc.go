@@ -1,3 +1,3 @@
-// Package owners follows which workload of the cluster has each address, and has this host forget connections with an
-// address that another workload has now.
+// Package owners follows which workload of the cluster has each address, and deletes the tracked connections of this
+// host with an address that another workload has now.
 package owners

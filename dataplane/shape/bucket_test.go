@@ -32,7 +32,7 @@ func TestBuckets(t *testing.T) {
 		"peak rate by the packet": {limit{Bandwidth: 10e6, Burst: 800e3, PeakRate: 20e6},
 			tc.TokenBucket{Rate: 1_250_000, Buffer: 1_250_000, PeakRate: 2_500_000, PeakBuffer: 9463,
 				Limit: 64_014}},
-		"a peak rate that is none": {limit{Bandwidth: 10e6, Burst: 800e3, PeakRate: 10e6, MinBurst: 5000},
+		"a useless peak rate": {limit{Bandwidth: 10e6, Burst: 800e3, PeakRate: 10e6, MinBurst: 5000},
 			tc.TokenBucket{Rate: 1_250_000, Buffer: 1_250_000, Limit: 131_250}},
 		"less than a byte": {limit{Bandwidth: 1, Burst: 12112}, tc.TokenBucket{Rate: 1, Buffer: math.MaxUint32,
 			Limit: 1514}},

@@ -67,7 +67,7 @@ egress: [{action: Deny, to: [{networks: [10.0.0.5/8]}, {networks: ["fd00::/8"]}]
 			pod + " in all()\n[Ingress]", `protocols[0] = "2": must have exactly one of`},
 		{"a protocol that is not known", all + `ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{}]}]`,
 			pod + " in all()\n[Ingress]\nin Deny", `protocols[0] = "0"`},
-		{"a port that is none", all +
+		{"an invalid port", all +
 			`ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {number: 65536}}}]}]`, pod + " in all()\n[Ingress]\nin Deny", `protocols[0].udp.destinationPort = "65536-65536"`},
 		{"a range the wrong way round", all +
 			`ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {range: {start: 9, end: 8}}}}]}]`, pod + " in all()\n[Ingress]\nin Deny", `"9-8"`},

@@ -139,7 +139,7 @@ ingress: [{ports: [{port: 82}, {port: 81}, {port: 80}, {port: 100, endPort: 200}
 			pod + "\n[Ingress]", `matchExpressions[0].values`},
 		{"Exists with values",
 			`{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}}]}]}`, pod + "\n[Ingress]", `namespaceSelector.matchExpressions[0].values = "b"`},
-		{"a key that is none",
+		{"an invalid key",
 			`{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {"a) || all(": b}}}]}]}`,
 			pod + "\n[Ingress]", `namespaceSelector.matchLabels`},
 		{"end without beginning", `{podSelector: {}, ingress: [{ports: [{endPort: 80}]}]}`, pod + "\n[Ingress]",

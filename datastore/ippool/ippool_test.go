@@ -76,7 +76,7 @@ func TestMostSpecificPool(t *testing.T) {
 		}
 	}
 	if table.OfAddress(netip.Addr{}) != nil {
-		t.Error("an address that is none is in a pool")
+		t.Error("an invalid address is in a pool")
 	}
 	backwards := slices.Clone([]Pool(table))
 	slices.Reverse(backwards)

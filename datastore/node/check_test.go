@@ -21,7 +21,7 @@ func TestSettingsThatCanNeverWork(t *testing.T) {
 		"address of the other family": {Config{IP: "fd00::1"}, []string{"IP:", "IPv4"}},
 		"unknown method": {Config{IPMethod: "foo"},
 			[]string{"IP_AUTODETECTION_METHOD", `"foo"`, "first-found"}},
-		"expression that is none": {Config{IP: "autodetect", IPMethod: "interface=("},
+		"invalid expression": {Config{IP: "autodetect", IPMethod: "interface=("},
 			[]string{"IP_AUTODETECTION_METHOD", "interface=("}},
 		"unknown method for IPv6": {Config{IP6: "autodetect", IP6Method: "cidr=10"},
 			[]string{"IP6_AUTODETECTION_METHOD", "cidr=10"}},

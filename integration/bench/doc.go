@@ -1,2 +1,2 @@
-// Package bench holds the benchmarks that run whole programs, Manx beside BIRD, in one run.
+// Package bench has the benchmarks of whole programs; Manx and BIRD are measured in the same run.
 package bench

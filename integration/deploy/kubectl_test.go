@@ -87,7 +87,7 @@ func TestKubectlShows(t *testing.T) {
 			t.Errorf("kubectl explain %s: want %q in\n%s", field, want, out)
 		}
 	}
-	a.kubectl("get", "-A", strings.Join(short, ",")) // fails for a name that is none
+	a.kubectl("get", "-A", strings.Join(short, ",")) // fails for an unknown name
 	got, plain := tables(a.kubectl("get", "gnp")), "NAME  TIER  ORDER  AGE\ndeny-smtp  default  12.5  AGE\n"
 	if got != plain {
 		t.Errorf("kubectl get gnp: got\n%s\nwant\n%s", got, plain)

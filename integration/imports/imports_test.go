@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os/exec"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -219,6 +220,7 @@ func TestThePluginIsThin(t *testing.T) {
 
 type listed struct {
 	ImportPath   string
+	Name         string
 	Doc          string // the first sentence of the comment
 	Imports      []string
 	TestImports  []string
@@ -227,7 +229,7 @@ type listed struct {
 
 func packages(t *testing.T) []listed {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-json=ImportPath,Doc,Imports,TestImports,XTestImports", module+"...")
+	cmd := exec.Command("go", "list", "-json=ImportPath,Name,Doc,Imports,TestImports,XTestImports", module+"...")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -263,6 +265,19 @@ func matches(row, pkg string) bool {
 	}
 	tree, ok := strings.CutSuffix(row, "/...")
 	return row == pkg || ok && (pkg == tree || strings.HasPrefix(pkg, tree+"/"))
+}
+
+// TestPackagesSayWhatTheyHold: each package has a sentence that go doc shows.
+func TestPackagesSayWhatTheyHold(t *testing.T) {
+	for _, p := range packages(t) {
+		begins := "Package " + p.Name + " "
+		if p.Name == "main" {
+			begins = "Command " + path.Base(p.ImportPath) + " "
+		}
+		if !strings.HasPrefix(p.Doc, begins) {
+			t.Errorf("the comment of %s is %q, want one that begins with %q", p.ImportPath, p.Doc, begins)
+		}
+	}
 }
 
 func TestImportTable(t *testing.T) {

@@ -1,5 +1,5 @@
-// Command races classifies the reports of Go's race detector: a report that lies in GoBGP alone, or in GoBGP and a
-// library that it changes under the feet of others, is counted if it is on the list known.txt. Every other report is an
+// Command races classifies the reports of Go's race detector. A report about GoBGP only, or about GoBGP and a library
+// whose data it changes while others read them, is counted if it is on the list known.txt. Every other report is an
 // error.
 //
 //	races FOLDER   classifies the files in FOLDER, which GORACE=log_path=FOLDER/report has filled

@@ -1,4 +1,4 @@
-// Package explanation writes an explanation of what becomes of a packet in the messages of the control API.
+// Package explanation converts the explanation of a verdict on a packet into messages of the control API.
 package explanation
 
 import (

@@ -163,7 +163,7 @@ func TestRoutesAreFiltered(t *testing.T) {
 	}
 	if _, err := r.client.ListRoutes(r.context(), &manxv1.ListRoutesRequest{Within: "10.65/16"}); status.Code(
 		err) != codes.InvalidArgument {
-		t.Errorf("a prefix that is none: %v", err)
+		t.Errorf("an invalid prefix: %v", err)
 	}
 	row, err := r.client.ListRoutes(r.context(), &manxv1.ListRoutesRequest{Sources: []string{"bgp"}})
 	if err != nil {
@@ -207,7 +207,7 @@ func TestPeerInFull(t *testing.T) {
 	}
 	if _, err := r.client.GetPeer(r.context(), &manxv1.GetPeerRequest{Address: "tor"}); status.Code(
 		err) != codes.InvalidArgument {
-		t.Errorf("an address that is none: %v", err)
+		t.Errorf("an invalid address: %v", err)
 	}
 }
 

@@ -463,6 +463,6 @@ func TestRemoteWithoutFilesOrNamesIsRefused(t *testing.T) {
 	r = x.remote
 	r.KeyFile = r.CertFile
 	if r.Readable() == nil {
-		t.Error("a key that is none")
+		t.Error("an invalid key")
 	}
 }

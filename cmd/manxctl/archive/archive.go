@@ -1,4 +1,4 @@
-// Package archive writes a compressed archive of texts for a report, without what looks like a secret.
+// Package archive writes texts into a compressed archive for a report, and hides those parts that look like a secret.
 package archive
 
 import (

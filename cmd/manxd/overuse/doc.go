@@ -1,3 +1,3 @@
-// Package overuse keeps one workload from taking all of what its host's kernel has for everybody: the table of
-// connections. It also reports workloads that send too many fragments, which rules bound.
+// Package overuse limits workloads that fill the kernel's table of tracked connections, which all workloads of a host
+// share, and reports those that send too many fragments.
 package overuse

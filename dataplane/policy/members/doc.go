@@ -1,2 +1,3 @@
-// Package members counts the contributions to a set, and keeps networks that overlap from reaching the kernel.
+// Package members keeps the members of a set while each comes from several sources, and joins networks that overlap,
+// which the kernel refuses in one set.
 package members

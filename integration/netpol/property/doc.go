@@ -1,3 +1,3 @@
-// Package property holds policy against itself at random: the calculator's steps against a fresh start, Eval against
-// the semantics written down once more, and the kernel against Eval.
+// Package property tests policy with random policies and packets: the calculator's steps against a fresh start, Eval
+// against a second implementation of the semantics, and the kernel against Eval.
 package property

@@ -1,3 +1,5 @@
+// Package manxv1 has the messages and services of the control API, generated from its proto files, and calls that join
+// the responses of a stream.
 package manxv1
 
 import (
