@@ -390,6 +390,12 @@ var since = regexp.MustCompile(`"uptime":\s*\{?\s*("seconds":\s*)?"?(\d+)`)
 // sessionsOf returns the times when the BGP sessions of a node came up.
 func (w *World) sessionsOf(n *lab.Node) (string, error) {
 	out, err := w.inDaemon(n, "/gobgp", "neighbor", "-j")
+	for range 5 { // ctr 1.6 loses the output of a program that ends at once, now and then
+		if err != nil || out != "" {
+			break
+		}
+		out, err = w.inDaemon(n, "/gobgp", "neighbor", "-j")
+	}
 	if err != nil {
 		return "", err
 	}
