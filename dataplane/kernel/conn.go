@@ -61,8 +61,14 @@ func connect(namespace *netlink.Namespace) (*Conn, error) {
 // Namespace is the one that c is connected to, which is closed with c.
 func (c *Conn) Namespace() *netlink.Namespace { return c.namespace }
 
-// Device makes requests about single devices in the namespace of c. It is closed with c.
+// Device makes requests about single devices in the namespace of c. Call it, and use the result, only within With: the
+// library would serve a request after Close in the namespace of the calling thread.
 func (c *Conn) Device() device.Handle { return c.device }
+
+// onDevice runs f with exclusive use of c.
+func (c *Conn) onDevice(f func(device.Handle) error) error {
+	return c.With(func(*netlink.Socket) error { return f(c.device) })
+}
 
 // Close releases the connection. Nothing that was made in the kernel goes away.
 func (c *Conn) Close() error {

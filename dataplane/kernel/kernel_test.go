@@ -287,6 +287,30 @@ func TestLinksAddressesSysctls(t *testing.T) {
 	}
 }
 
+// A request after Close must not act on the interfaces of the calling thread's namespace.
+func TestClosedConnMakesNoRequest(t *testing.T) {
+	name, c := testNS(t)
+	other, err := Open(nettest.Path(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e0 := linkIndex(t, c, "e0")
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, ensured := other.EnsureDevice(Device{"e9", "bridge"})
+	_, _, looked := other.InterfaceTo(addr("127.0.0.1"))
+	_, counted := other.SentPackets(func(string) bool { return true })
+	for what, err := range map[string]error{"SetMTU": other.SetMTU(e0, 1400), "SetUp": other.SetUp(e0),
+		"AddAddress":    other.AddAddress(Address{Link: 1, Prefix: prefix("127.9.9.9/32")}),
+		"DeleteAddress": other.DeleteAddress(Address{Link: 1, Prefix: prefix("127.9.9.9/32")}),
+		"EnsureDevice":  ensured, "InterfaceTo": looked, "SentPackets": counted} {
+		if !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%s after Close: %v", what, err)
+		}
+	}
+}
+
 // A kernel with the device creates it, a kernel without it returns one precise error.
 func TestVMEnsureIPIP(t *testing.T) {
 	_, c := testNS(t)

@@ -3,13 +3,19 @@ package kernel
 import (
 	"fmt"
 
+	vnetlink "github.com/vishvananda/netlink"
+
 	"github.com/manxnet/manx/dataplane/kernel/device"
 )
 
 // SentPackets returns how many packets were sent so far on the interfaces whose names match. For the host's
 // side of workload interfaces these are the packets that the workloads received.
 func (c *Conn) SentPackets(match func(name string) bool) (sum uint64, err error) {
-	links, err := device.Whole(c.device.LinkList)
+	var links []vnetlink.Link
+	err = c.onDevice(func(h device.Handle) (err error) {
+		links, err = device.Whole(h.LinkList)
+		return err
+	})
 	if err != nil {
 		return 0, fmt.Errorf("read interface counters: %w", err)
 	}

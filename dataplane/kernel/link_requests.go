@@ -66,7 +66,9 @@ func (c *Conn) EnsureDevice(d Device) (Link, error) {
 	}
 	attrs := vnetlink.NewLinkAttrs()
 	attrs.Name = d.Name
-	err = c.device.LinkAdd(&vnetlink.GenericLink{LinkAttrs: attrs, LinkType: d.Kind})
+	err = c.onDevice(func(h device.Handle) error {
+		return h.LinkAdd(&vnetlink.GenericLink{LinkAttrs: attrs, LinkType: d.Kind})
+	})
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return Link{}, fmt.Errorf("create interface %s: %w", d.Name, NoKindError{d.Kind})
 	}
@@ -117,7 +119,7 @@ func LinkNamed(s *netlink.Socket, name string) (Link, error) {
 
 // SetMTU implements Links.
 func (c *Conn) SetMTU(link, mtu int) error {
-	if err := c.device.LinkSetMTU(device.At(link), mtu); err != nil {
+	if err := c.onDevice(func(h device.Handle) error { return h.LinkSetMTU(device.At(link), mtu) }); err != nil {
 		return fmt.Errorf("set MTU %d of interface %d: %w", mtu, link, err)
 	}
 	return nil
@@ -125,7 +127,7 @@ func (c *Conn) SetMTU(link, mtu int) error {
 
 // SetUp implements Links.
 func (c *Conn) SetUp(link int) error {
-	if err := c.device.LinkSetUp(device.At(link)); err != nil {
+	if err := c.onDevice(func(h device.Handle) error { return h.LinkSetUp(device.At(link)) }); err != nil {
 		return fmt.Errorf("set interface %d up: %w", link, err)
 	}
 	return nil
@@ -133,7 +135,7 @@ func (c *Conn) SetUp(link int) error {
 
 // AddAddress implements Links.
 func (c *Conn) AddAddress(a Address) error {
-	err := c.device.AddrAdd(device.At(a.Link), a.form())
+	err := c.onDevice(func(h device.Handle) error { return h.AddrAdd(device.At(a.Link), a.form()) })
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("add address %s to interface %d: %w", a.Prefix, a.Link, err)
 	}
@@ -142,7 +144,7 @@ func (c *Conn) AddAddress(a Address) error {
 
 // DeleteAddress implements Links.
 func (c *Conn) DeleteAddress(a Address) error {
-	err := c.device.AddrDel(device.At(a.Link), a.form())
+	err := c.onDevice(func(h device.Handle) error { return h.AddrDel(device.At(a.Link), a.form()) })
 	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("remove address %s from interface %d: %w", a.Prefix, a.Link, err)
 	}

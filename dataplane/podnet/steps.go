@@ -107,7 +107,7 @@ func (w *wiring) gateway4() error {
 	return w.gatewayIs(gateway4)
 }
 
-// gatewayIs gives the workload the permanent neighbour entry of a gateway.
+// gatewayIs gives the workload the permanent neighbour entry of a gateway. It has no origin: nothing reads one there.
 func (w *wiring) gatewayIs(a netip.Addr) error {
 	err := w.pod.NeighSet(&netlink.Neigh{LinkIndex: w.inside.Attrs().Index, State: unix.NUD_PERMANENT,
 		IP: a.AsSlice(), HardwareAddr: hostMAC})

@@ -168,8 +168,14 @@ func (s socket) ensureIngress(link int) error {
 	return lacking(err, "filters on what an interface receives (module sch_ingress)")
 }
 
+// removeIngress is own code: the library's request does not name the kind, and would remove another program's clsact,
+// which has the same handle and parent.
 func (s socket) removeIngress(link int) error {
-	err := s.device.QdiscDel(ingress(link))
+	of := ingress(link)
+	err := s.Request(unix.RTM_DELQDISC, 0, func(b *netlink.Builder) {
+		appendHeader(b, link, of.Handle, of.Parent, 0)
+		b.AttrText(tcaKind, of.Type())
+	})
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
 		return nil // it is gone, or another program's clsact
 	}

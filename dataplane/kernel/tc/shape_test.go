@@ -178,6 +178,26 @@ func TestShapesOfOthersStay(t *testing.T) {
 	}
 }
 
+// The queue of another program stays also while it filters only what the interface sends.
+func TestQueueWithoutIngressFiltersOfOthersStays(t *testing.T) {
+	ns, c := connection(t)
+	nettest.Run(t, "tc", "-n", ns, "qdisc", "add", "dev", "e0", "clsact")
+	nettest.Run(t, "tc", "-n", ns, "filter", "add", "dev", "e0", "egress", "prio", "7", "protocol", "ip", "u32",
+		"match", "u32", "0", "0", "flowid", "1:1")
+	show := func() string {
+		return tc(t, ns, "qdisc", "show", "dev", "e0") + tc(t, ns, "filter", "show", "dev", "e0", "egress")
+	}
+	before := show()
+	device := RedirectDevice("e0")
+	skipWithout(t, c.SetShape(device, Shape{From: "e0", TokenBucket: tenMegabit}))
+	if err := c.RemoveShape(device, Shape{From: "e0"}); err != nil {
+		t.Fatal(err)
+	}
+	if after := show(); after != before {
+		t.Errorf("others' queues and filters are\n%s\nand were\n%s", after, before)
+	}
+}
+
 func TestShapeNeedsItsInterface(t *testing.T) {
 	_, c := connection(t)
 	for device, s := range map[string]Shape{"nosuch": {TokenBucket: tenMegabit}, RedirectDevice("nosuch"): {
