@@ -3,6 +3,7 @@ package conntrack
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/manxnet/manx/dataplane/kernel/nettest"
@@ -16,7 +17,7 @@ func TestCountAndDeleteConnections(t *testing.T) {
 	nft(t, ns, "add rule inet t o ct state new counter")
 	for _, a := range []string{"10.9.0.1/32", "10.9.0.2/32", "10.9.0.3/32", "10.9.1.7/32", "fd09::1/128",
 		"fd09::2/128"} {
-		nettest.Run(t, "ip", "-n", ns, "addr", "add", a, "dev", "lo")
+		addAddress(t, ns, a)
 	}
 	owners := Owners{}
 	for text, owner := range map[string]int{"10.9.0.1": 0, "fd09::1": 0, "10.9.0.2": 1, "10.9.1.7": 1} {
@@ -46,4 +47,14 @@ func TestCountAndDeleteConnections(t *testing.T) {
 		t.Errorf("%d deleted, %v", n, err)
 	}
 	count("in the end", Usage{}, Usage{1, 0})
+}
+
+// addAddress gives an address to the loopback device; it can be used at once.
+func addAddress(t *testing.T, ns, address string) {
+	t.Helper()
+	args := []string{"-n", ns, "addr", "add", address, "dev", "lo"}
+	if strings.Contains(address, ":") {
+		args = append(args, "nodad")
+	}
+	nettest.Run(t, append([]string{"ip"}, args...)...)
 }

@@ -52,7 +52,7 @@ func TestForgetConnections(t *testing.T) {
 	nft(t, ns, "add rule inet t d ip daddr 10.9.0.9 dnat to 10.9.0.3")
 	for _, a := range []string{"10.9.0.1/32", "10.9.0.2/32", "10.9.0.3/32", "10.9.0.9/32", "fd09::1/128",
 		"fd09::2/128"} {
-		nettest.Run(t, "ip", "-n", ns, "addr", "add", a, "dev", "lo")
+		addAddress(t, ns, a)
 	}
 	forget := func(what string, want int, addresses ...string) {
 		t.Helper()
