@@ -69,20 +69,18 @@ func (n *Node) StartManxd(args ...string) error {
 	if len(args) > 0 {
 		n.args = args
 	}
-	all := append([]string{
-		"--node-name=" + n.Name,
-		"--run-dir=" + filepath.Join(n.Dir, "run"),
-		"--data-dir=" + n.dataDir(),
-		"--nodename-file=" + filepath.Join(n.Dir, "nodename"),
-		"--mtu-file=" + filepath.Join(n.Dir, "mtu"),
-		"--endpoint-status-path-prefix=" + n.Dir,
-		"--log-format=text",
-		"--wait-for-datastore",
-	}, n.args...)
+	all := slices.Concat(n.Flags(), []string{"--log-format=text", "--wait-for-datastore"}, n.args)
 	command := slices.Concat(n.Within, []string{filepath.Join(n.lab.Spec.Bin, "manxd")}, all)
 	p, err := n.lab.start("manxd", n.Dir, namespace.Command(n.Namespace, command[0], command[1:]...))
 	n.manxd = p
 	return err
+}
+
+// Flags are the flags of manxd with the name and the folders of the node.
+func (n *Node) Flags() []string {
+	return []string{"--node-name=" + n.Name, "--run-dir=" + filepath.Join(n.Dir, "run"), "--data-dir=" + n.dataDir(),
+		"--nodename-file=" + filepath.Join(n.Dir, "nodename"), "--mtu-file=" + filepath.Join(n.Dir, "mtu"),
+		"--endpoint-status-path-prefix=" + n.Dir}
 }
 
 // Manxd is the running daemon.

@@ -183,3 +183,6 @@ func (p *Pod) ip(family func(netip.Addr) bool) netip.Addr {
 	}
 	return netip.Addr{}
 }
+
+// Interface is the name of the pod's interface on its node.
+func (p *Pod) Interface() string { return "cali" + p.containerID()[:11] }
