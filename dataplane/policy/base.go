@@ -389,6 +389,12 @@ func (s *settings) toHostRules() []ruleset.Rule {
 	return rules
 }
 
+func (c *Calculator) settleTunnels() {
+	if c.dirty.tunnel {
+		c.writeTunnels()
+	}
+}
+
 // writeTunnels writes the chain for tunnelled packets that come to this host.
 func (c *Calculator) writeTunnels() {
 	c.setChain(&ruleset.Chain{Name: "input-tunnels", Origin: Stage{Subject: HostItself},

@@ -34,6 +34,7 @@ type Calculator struct {
 	config Config
 	table  *ruleset.Table
 	reader model.Reader
+	steps  []step
 
 	settings settings
 	nodes    nodeNets
@@ -117,7 +118,7 @@ type Config struct {
 // New makes a Calculator with an empty state: nothing is allowed or forbidden before the first Update.
 func New(c Config) *Calculator {
 	calc := &Calculator{
-		config: c, table: ruleset.NewTable(),
+		config: c, table: ruleset.NewTable(), steps: steps,
 		items: newItems(), sets: map[setKey]*memberSet{},
 		endpoints: map[model.Key]*endpoint{}, interfaces: map[string]*claim{}, claimed: map[model.Key]bool{},
 		policies: map[ID]*policyState{}, profiles: map[string]*policyState{}, tiers: map[string]tier{},
@@ -316,25 +317,36 @@ func IsPolicy(k model.Kind) bool {
 	return false
 }
 
+// step is one part of settle. after names earlier steps without which its outcome is wrong: TestOrderOfSteps moves it
+// before each of them.
+type step struct {
+	name  string
+	run   func(*Calculator)
+	after []string
+}
+
+// A step marks work only for later ones. The first three and spaces have no order among each other, but stand before
+// the steps for which they mark endpoints, policies and sets.
+var steps = []step{
+	{name: "settings", run: (*Calculator).settleSettings},
+	{name: "claimed", run: (*Calculator).settleClaimed},
+	{name: "tunnels", run: (*Calculator).settleTunnels},
+	{name: "spaces", run: (*Calculator).settleSpaces},
+	{name: "set kinds", run: (*Calculator).settleSetKinds},
+	{name: "policies", run: (*Calculator).settlePolicies, after: []string{"settings", "set kinds"}},
+	{name: "claims", run: (*Calculator).settleClaims, after: []string{"settings"}},
+	{name: "own addresses", run: (*Calculator).settleOwn, after: []string{"settings"}},
+	{name: "hosts", run: (*Calculator).settleHosts, after: []string{"settings"}},
+	{name: "endpoints", run: (*Calculator).settleEndpoints, after: []string{"claims"}},
+	{name: "floating", run: (*Calculator).settleFloating, after: []string{"settings"}},
+	{name: "collect", run: (*Calculator).collect, after: []string{"policies", "hosts", "endpoints"}},
+}
+
 // settle brings the table up to date with the received changes.
 func (c *Calculator) settle() {
-	c.settleSettings()
-	if c.everything {
-		c.allowance = unlimited
+	for _, s := range c.steps {
+		s.run(c)
 	}
-	c.settleClaimed()
-	if c.dirty.tunnel {
-		c.writeTunnels()
-	}
-	c.settleSpaces()
-	c.settleSetKinds()
-	c.settlePolicies()
-	c.settleClaims()
-	c.settleOwn()
-	c.settleHosts()
-	c.settleEndpoints()
-	c.settleFloating()
-	c.collect()
 	c.dirty.clear()
 	c.everything = false
 }

@@ -520,4 +520,7 @@ func (c *Calculator) settleSettings() {
 	c.everything = c.everything || fmt.Sprint(c.settings) != before
 	c.dirty.hosts = true
 	c.writeBase()
+	if c.everything {
+		c.allowance = unlimited
+	}
 }
