@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
 )

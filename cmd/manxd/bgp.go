@@ -7,7 +7,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/cmd/manxd/follow"
-	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"

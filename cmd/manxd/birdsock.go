@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/manxnet/manx/bgp/birdsock"
-	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/daemon/part"
 )
 
 // birdSocket serves the control sockets of both of BIRD's daemons.

@@ -15,9 +15,9 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/cni/install"
 	"github.com/manxnet/manx/cni/kubeapi"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/proto/server"
 )
 

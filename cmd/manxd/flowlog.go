@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/flowlog"
 	"github.com/manxnet/manx/dataplane/kernel/nflog"
 	"github.com/manxnet/manx/dataplane/policy"

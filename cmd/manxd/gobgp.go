@@ -12,7 +12,7 @@ import (
 
 	"github.com/manxnet/manx/bgp/apiguard"
 	"github.com/manxnet/manx/bgp/gobgpapi"
-	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/kernel/sockdiag"
 )
 

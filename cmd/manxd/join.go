@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"

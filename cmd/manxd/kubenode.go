@@ -12,7 +12,7 @@ import (
 
 	"github.com/manxnet/manx/cmd/manxd/beside"
 	"github.com/manxnet/manx/cmd/manxd/kubenode"
-	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/ipam"

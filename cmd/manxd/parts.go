@@ -3,7 +3,7 @@ package main
 import (
 	"slices"
 
-	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/daemon/part"
 )
 
 // hostParts returns the parts that need no datastore, in their order of start. Each part has a file or a folder of its

@@ -10,8 +10,8 @@ import (
 
 	"github.com/manxnet/manx/bgp/password"
 	"github.com/manxnet/manx/cmd/manxd/follow"
-	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/cmd/manxd/secrets"
+	"github.com/manxnet/manx/daemon/part"
 )
 
 // passwordsPart provides the passwords of BGP sessions.

@@ -1,6 +1,6 @@
 package main
 
-import "github.com/manxnet/manx/cmd/manxd/part"
+import "github.com/manxnet/manx/daemon/part"
 
 const httpFlag = "http-listen"
 

@@ -38,7 +38,8 @@ func TestHandWritten(t *testing.T) {
 		t.Fatalf("the table has the packages %v: has its form changed?", listed)
 	}
 	found := map[string]string{} // by package: what shows it
-	for _, top := range []string{"bgp", "cmd", "cni", "controllers", "dataplane", "datastore", "ipam", "proto"} {
+	for _, top := range []string{"bgp", "cmd", "cni", "controllers", "daemon", "dataplane", "datastore", "ipam",
+		"proto"} {
 		findByHand(t, top, found)
 	}
 	for pkg, why := range found {

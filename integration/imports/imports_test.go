@@ -128,7 +128,7 @@ var allowed = []struct {
 		"datastore/...", "datastore", "controllers/caliconode"}},
 	{"cmd/manxctl/...", []string{"proto/manx/v1", "proto/explanation", "datastore/...", "datastore", "ipam", "bgp",
 		"dataplane/policy", "dataplane/policy/explain", "dataplane/ruleset", "cmd/manxctl/..."}},
-	{"cmd/manxd/part", []string{"dataplane/reconcile", "datastore", "datastore/model", "proto/server"}},
+	{"daemon/part", []string{"dataplane/reconcile", "datastore", "datastore/model", "proto/server"}},
 	{"cmd/manxd/beside", []string{"cmd/manxd/kubewatch", "controllers/caliconode", "proto/server"}},
 	{"cmd/manxd/memory", nil},
 	{"cmd/manxd/restarts", nil},

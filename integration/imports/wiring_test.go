@@ -18,7 +18,18 @@ var tables = map[string]bool{"options.flags": true, "rootCommand": true}
 
 func TestWiringIsShort(t *testing.T) {
 	functions := 0
-	err := filepath.WalkDir("../../cmd/manxd", func(path string, e fs.DirEntry, err error) error {
+	for _, folder := range []string{"../../cmd/manxd", "../../daemon"} {
+		functions += checkWiring(t, folder)
+	}
+	if functions < 100 {
+		t.Fatalf("only %d functions were read", functions)
+	}
+}
+
+// checkWiring checks the functions below a folder, and returns their number.
+func checkWiring(t *testing.T, folder string) (functions int) {
+	t.Helper()
+	err := filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
@@ -40,9 +51,10 @@ func TestWiringIsShort(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil || functions < 100 {
-		t.Fatalf("%d functions were read: %v", functions, err)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return functions
 }
 
 // nameOf is FUNCTION or TYPE.METHOD.

@@ -318,11 +318,11 @@ const (
 
 // unusedFor has the exported names that no other package uses, each with the reason for its export.
 var unusedFor = map[string]string{
-	"cmd/manxd/part.Closer":                     contract,
-	"cmd/manxd/part.Explainer":                  contract,
-	"cmd/manxd/part.Opener":                     contract,
-	"cmd/manxd/part.Ready":                      contract,
-	"cmd/manxd/part.Watcher":                    contract,
+	"daemon/part.Closer":                     contract,
+	"daemon/part.Explainer":                  contract,
+	"daemon/part.Opener":                     contract,
+	"daemon/part.Ready":                      contract,
+	"daemon/part.Watcher":                    contract,
 	"dataplane.Learner":                         contract,
 	"dataplane.Target":                          contract,
 	"dataplane/kernel/nftables.StateUntracked":  enumeration,
