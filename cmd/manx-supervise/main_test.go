@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/manxnet/manx/cmd/manxd/restarts"
+	"github.com/manxnet/manx/daemon/restarts"
 )
 
 const patience = 30 * time.Second

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/manxnet/manx/cmd/manxctl/table"
+	"github.com/manxnet/manx/table"
 )
 
 // colorMode is the flag --color.

@@ -5,9 +5,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/table"
 )
 
 func (c *cli) deleteCommand() *cobra.Command {

@@ -11,11 +11,11 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
-	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/policy/explain"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/ipam"
+	"github.com/manxnet/manx/table"
 )
 
 // endpointDescription is an element of "describe endpoint -o json". The fields from Object to Interface are empty for a

@@ -15,11 +15,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/manxnet/manx/cmd/manxctl/fleet"
-	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/ipam"
+	"github.com/manxnet/manx/table"
 )
 
 // What describe shows from the datastore.

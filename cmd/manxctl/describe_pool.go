@@ -8,11 +8,11 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
-	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/selector"
 	"github.com/manxnet/manx/ipam"
+	"github.com/manxnet/manx/table"
 )
 
 // mostBlocks bounds the blocks in the text of a description.

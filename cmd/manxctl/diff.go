@@ -9,10 +9,10 @@ import (
 	"github.com/pmezard/go-difflib/difflib"
 	"github.com/spf13/cobra"
 
-	"github.com/manxnet/manx/cmd/manxctl/manifest"
-	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/manifest"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/table"
 )
 
 func (c *cli) diffCommand() *cobra.Command {

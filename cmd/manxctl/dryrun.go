@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/manxnet/manx/cmd/manxctl/manifest"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/codec"
+	"github.com/manxnet/manx/datastore/manifest"
 	"github.com/manxnet/manx/datastore/model"
 )
 

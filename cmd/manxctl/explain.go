@@ -10,11 +10,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/manxnet/manx/cmd/manxctl/policytest"
-	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/policy/explain"
 	"github.com/manxnet/manx/proto/explanation"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+	"github.com/manxnet/manx/table"
 )
 
 // explainOptions are the flags of explain.

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/table"
 )
 
 // defaultAS is the AS number of a cluster that sets none.

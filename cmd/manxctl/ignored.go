@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/bgp"
-	"github.com/manxnet/manx/cmd/manxctl/manifest"
 	"github.com/manxnet/manx/datastore/codec"
+	"github.com/manxnet/manx/datastore/manifest"
 	"github.com/manxnet/manx/datastore/model"
 )
 

@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/manxnet/manx/cmd/manxctl/fleet"
-	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/table"
 )
 
 // nodeFlags select the nodes of a command about daemons.

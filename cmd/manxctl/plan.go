@@ -14,11 +14,11 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/cmd/manxctl/fleet"
-	"github.com/manxnet/manx/cmd/manxctl/manifest"
-	"github.com/manxnet/manx/cmd/manxctl/plan"
-	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/datastore/manifest"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/plan"
+	"github.com/manxnet/manx/table"
 )
 
 // planText is plan's format for people.

@@ -10,13 +10,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/manxnet/manx/cmd/manxctl/manifest"
-	"github.com/manxnet/manx/cmd/manxctl/plan"
 	"github.com/manxnet/manx/cmd/manxctl/policytest"
-	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/manifest"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/plan"
+	"github.com/manxnet/manx/table"
 )
 
 // junitFormat is the output for CI systems.

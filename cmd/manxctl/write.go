@@ -9,12 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/manxnet/manx/cmd/manxctl/manifest"
-	"github.com/manxnet/manx/cmd/manxctl/table"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/codec"
+	"github.com/manxnet/manx/datastore/manifest"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/validation"
+	"github.com/manxnet/manx/table"
 )
 
 // writer stores one object and returns a word for the result.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/manxnet/manx/cmd/manxd/kubenode"
+	"github.com/manxnet/manx/daemon/kubenode"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/node"
 	"github.com/manxnet/manx/proto/server"

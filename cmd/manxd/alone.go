@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/manxnet/manx/cmd/manxd/kubenode"
+	"github.com/manxnet/manx/daemon/kubenode"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"

@@ -5,8 +5,8 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/manxnet/manx/cmd/manxd/beside"
 	"github.com/manxnet/manx/controllers/caliconode"
+	"github.com/manxnet/manx/daemon/besidecalico"
 )
 
 // waitForCalicoNode returns when no calico-node is active on this host, or at once with --beside-calico-node. found is
@@ -15,7 +15,7 @@ func (d *daemon) waitForCalicoNode(ctx context.Context, kube *rest.Config, found
 	if d.besideCalicoNode {
 		return nil
 	}
-	return beside.Wait(ctx, d.finder(kube), d.control, found, d.log)
+	return besidecalico.Wait(ctx, d.finder(kube), d.control, found, d.log)
 }
 
 func (d *daemon) finder(kube *rest.Config) caliconode.Finder {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
-	"github.com/manxnet/manx/cmd/manxd/follow"
+	"github.com/manxnet/manx/daemon/follow"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore/model"

@@ -12,10 +12,10 @@ import (
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/manxnet/manx/cmd/manxd/kubenode"
 	"github.com/manxnet/manx/controllers"
 	"github.com/manxnet/manx/controllers/kubeapi"
 	"github.com/manxnet/manx/controllers/settings"
+	"github.com/manxnet/manx/daemon/kubenode"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/kubernetes"

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
 
-	"github.com/manxnet/manx/cmd/manxd/memory"
+	"github.com/manxnet/manx/daemon/footprint"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/datastore/node"
 	"github.com/manxnet/manx/proto/server"
@@ -53,7 +53,7 @@ func newProcess(ctx context.Context, o options, config server.Config) (*daemon, 
 		return nil, usage(err)
 	}
 	reopen := reopenOnHangup(ctx, log)
-	go memory.Tune(ctx)
+	go footprint.Tune(ctx)
 	name, _, err := node.Name(o.nameSources())
 	if err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ import (
 
 	"github.com/manxnet/manx/bgp/bfd"
 	"github.com/manxnet/manx/bgp/speaker"
-	"github.com/manxnet/manx/cmd/manxd/firewalls"
+	"github.com/manxnet/manx/daemon/firewalls"
 	"github.com/manxnet/manx/dataplane/hostfirewall"
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/datastore/model"

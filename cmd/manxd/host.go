@@ -5,7 +5,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/manxnet/manx/cmd/manxd/kubenode"
+	"github.com/manxnet/manx/daemon/kubenode"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"

@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
-	"github.com/manxnet/manx/cmd/manxd/beside"
-	"github.com/manxnet/manx/cmd/manxd/kubenode"
+	"github.com/manxnet/manx/daemon/besidecalico"
+	"github.com/manxnet/manx/daemon/kubenode"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/datastore/model"
@@ -43,7 +43,7 @@ func kubernetesParts(j *joined, d *drain, b *bgpPart, p *policyPart, c *clusterC
 	if err != nil {
 		return nil, err
 	}
-	return []part.Part{newEventsPart(j, b, p, c), condition, beside.NewWatch(j.finder(j.kube), j.log)}, nil
+	return []part.Part{newEventsPart(j, b, p, c), condition, besidecalico.NewWatch(j.finder(j.kube), j.log)}, nil
 }
 
 // repaired reports that changes of another program were undone.

@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/manxnet/manx/cmd/manxd/distribution"
+	"github.com/manxnet/manx/daemon/distribution"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/node"

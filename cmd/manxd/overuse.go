@@ -1,7 +1,7 @@
 package main
 
 import (
-	"github.com/manxnet/manx/cmd/manxd/overuse"
+	"github.com/manxnet/manx/daemon/overuse"
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
 )
 

@@ -9,8 +9,8 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/manxnet/manx/bgp/password"
-	"github.com/manxnet/manx/cmd/manxd/follow"
-	"github.com/manxnet/manx/cmd/manxd/secrets"
+	"github.com/manxnet/manx/daemon/bgpsecrets"
+	"github.com/manxnet/manx/daemon/follow"
 	"github.com/manxnet/manx/daemon/part"
 )
 
@@ -30,7 +30,7 @@ func passwordSource(h *host) (passwordsPart, error) {
 	if err != nil {
 		return nil, fmt.Errorf("passwords from the Kubernetes API: %w", err)
 	}
-	s := secrets.New(secrets.Config{Client: client, Namespace: kubernetesNamespace(h.namespace),
+	s := bgpsecrets.New(bgpsecrets.Config{Client: client, Namespace: kubernetesNamespace(h.namespace),
 		File: h.passwordsFile(), Server: h.kube.Host, Log: log})
 	h.last.hurry = s.Hurry
 	return secretPasswords{s}, nil
@@ -40,7 +40,7 @@ func passwordSource(h *host) (passwordsPart, error) {
 func (o options) passwordsFile() string { return filepath.Join(o.runDir, "bgp-passwords.json") }
 
 // secretPasswords are passwords in Secrets.
-type secretPasswords struct{ *secrets.Secrets }
+type secretPasswords struct{ *bgpsecrets.Secrets }
 
 func (secretPasswords) Name() string { return "passwords" }
 

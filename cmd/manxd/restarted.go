@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/manxnet/manx/cmd/manxd/kubenode"
-	"github.com/manxnet/manx/cmd/manxd/restarts"
+	"github.com/manxnet/manx/daemon/kubenode"
+	"github.com/manxnet/manx/daemon/restarts"
 	"github.com/manxnet/manx/proto/server"
 )
 

@@ -12,9 +12,9 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/manxnet/manx/cmd/manxctl/plan"
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/plan"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 

@@ -18,8 +18,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
-	"github.com/manxnet/manx/cmd/manxctl/manifest"
-	"github.com/manxnet/manx/cmd/manxctl/plan"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/policy/explain"
 	"github.com/manxnet/manx/dataplane/ruleset"
@@ -30,9 +28,11 @@ import (
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/kubernetes/form"
+	"github.com/manxnet/manx/datastore/manifest"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/jsonlines"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+	"github.com/manxnet/manx/plan"
 )
 
 // written are the objects that Calico's programs and an API server wrote, and calicoctl's output of them.

@@ -1,5 +1,5 @@
-// Package secrets reads the MD5 passwords of BGP sessions (RFC 2385) from Kubernetes' Secrets, and follows them.
-package secrets
+// Package bgpsecrets reads the MD5 passwords of BGP sessions (RFC 2385) from Kubernetes' Secrets, and follows them.
+package bgpsecrets
 
 import (
 	"cmp"
@@ -21,7 +21,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/manxnet/manx/bgp/password"
-	"github.com/manxnet/manx/cmd/manxd/kubewatch"
+	"github.com/manxnet/manx/daemon/kubewatch"
 )
 
 const (

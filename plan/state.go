@@ -8,10 +8,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/manxnet/manx/bgp"
-	"github.com/manxnet/manx/cmd/manxctl/manifest"
 	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/document"
 	"github.com/manxnet/manx/datastore/kubernetes/form"
+	"github.com/manxnet/manx/datastore/manifest"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/validation"
 )

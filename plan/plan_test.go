@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/manxnet/manx/cmd/manxctl/manifest"
 	"github.com/manxnet/manx/datastore/document"
+	"github.com/manxnet/manx/datastore/manifest"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -17,7 +17,7 @@ import (
 func documents(t *testing.T) []manifest.Source {
 	t.Helper()
 	var docs []manifest.Source
-	for _, path := range []string{"../testdata/plan/cluster", "../testdata/plan/change.yaml"} {
+	for _, path := range []string{"../cmd/manxctl/testdata/plan/cluster", "../cmd/manxctl/testdata/plan/change.yaml"} {
 		sources, errs := manifest.Read(path, nil, false)
 		if len(errs) > 0 {
 			t.Fatal(errs)

@@ -1,4 +1,4 @@
-package beside
+package besidecalico
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/manxnet/manx/cmd/manxd/kubewatch"
 	"github.com/manxnet/manx/controllers/caliconode"
+	"github.com/manxnet/manx/daemon/kubewatch"
 )
 
 // Watch is a part of the daemon. It reports a calico-node that starts while this node runs. The programmed state stays:

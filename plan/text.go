@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/manxnet/manx/cmd/manxctl/table"
+	"github.com/manxnet/manx/table"
 )
 
 // WriteText writes the plan for people.

@@ -1,5 +1,5 @@
-// Package memory bounds the memory of the daemon: garbage is collected early, and unused memory returns to the host.
-package memory
+// Package footprint bounds the memory of the daemon: garbage is collected early, and unused memory returns to the host.
+package footprint
 
 import (
 	"context"

@@ -1,5 +1,5 @@
-// Package beside waits for the end of a calico-node that is active on the host, and reports it.
-package beside
+// Package besidecalico waits for the end of a calico-node that is active on the host, and reports it.
+package besidecalico
 
 import (
 	"context"

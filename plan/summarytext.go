@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/manxnet/manx/cmd/manxctl/table"
+	"github.com/manxnet/manx/table"
 )
 
 // WriteText writes a line for each node that changes, and the totals.
