@@ -37,7 +37,7 @@ func configCommand(o *options) *cobra.Command {
 		Short: "Print every setting with its value and its source",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			explain(settingsOf(cmd.Flags(), used, file))
+			explain(cmd.OutOrStdout(), settingsOf(cmd.Flags(), used, file))
 			return usage(o.check())
 		},
 	}, &cobra.Command{

@@ -1,11 +1,44 @@
 package main
 
 import (
+	"bytes"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
 )
+
+// Flags, their variables, texts and defaults are a contract with those who run manxd. testdata has the output of the
+// commands that show them.
+func TestSettingsAsUsersSeeThem(t *testing.T) {
+	for file, args := range map[string][]string{"help.txt": {"--help"},
+		"explain.txt": {"config", "explain", "--env-file="}} {
+		want, err := os.ReadFile("testdata/" + file)
+		must(t, err)
+		root := rootCommand()
+		root.PersistentFlags().VisitAll(func(f *pflag.Flag) {
+			for _, env := range f.Annotations[envAnnotation] {
+				t.Setenv(env, "") // as if it was not set
+			}
+		})
+		var out bytes.Buffer
+		root.SetOut(&out)
+		root.SetArgs(args)
+		must(t, root.Execute())
+		if out.String() == string(want) {
+			continue
+		}
+		have := strings.Split(out.String(), "\n")
+		for _, line := range strings.Split(string(want), "\n") {
+			if !slices.Contains(have, line) {
+				t.Errorf("%s: missing or in another order: %q", file, line)
+			}
+		}
+		t.Errorf("manxd %s prints something else than testdata/%s", strings.Join(args, " "), file)
+	}
+}
 
 // The settings that the control API shows have no passwords, wherever they come from.
 func TestSettingsWithoutPasswords(t *testing.T) {

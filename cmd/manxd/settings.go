@@ -2,7 +2,7 @@ package main
 
 import (
 	"fmt"
-	"os"
+	"io"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -36,8 +36,8 @@ func settingsOf(fs *pflag.FlagSet, used map[string]string, file envFile) (list [
 }
 
 // explain prints every setting, its value and its source.
-func explain(settings []server.Setting) {
+func explain(out io.Writer, settings []server.Setting) {
 	for _, s := range settings {
-		fmt.Fprintf(os.Stdout, "%-28s %-28q %-34s %s\n", s.Name, s.Value, s.Source, strings.Join(s.Environment, " "))
+		fmt.Fprintf(out, "%-28s %-28q %-34s %s\n", s.Name, s.Value, s.Source, strings.Join(s.Environment, " "))
 	}
 }
