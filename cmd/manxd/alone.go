@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-func controllersCommand(o *options) *cobra.Command {
+func controllersCommand(o *options, shown *[]server.Setting) *cobra.Command {
 	return &cobra.Command{
 		Use:         "controllers",
 		Annotations: map[string]string{logsAnnotation: "yes"},
@@ -26,14 +26,14 @@ func controllersCommand(o *options) *cobra.Command {
 			if err := o.check(); err != nil {
 				return usage(err)
 			}
-			return runControllers(cmd.Context(), *o)
+			return runControllers(cmd.Context(), *o, *shown)
 		},
 	}
 }
 
 // runControllers serves the control API, and runs the controllers until ctx ends or the datastore fails permanently.
-func runControllers(ctx context.Context, o options) error {
-	d, err := newProcess(ctx, o, server.Config{NoNode: true})
+func runControllers(ctx context.Context, o options, shown []server.Setting) error {
+	d, err := newProcess(ctx, o, server.Config{NoNode: true, Settings: shown})
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,8 @@ func (a *controllersAlone) run(ctx context.Context) error {
 		return err
 	}
 	store, closeStore, err := openStore(ctx, a.ofThisNode(), func(err error) {
-		a.control.Datastore.Show(server.DatastoreSource{Type: a.datastore, Waiting: "waiting for it: " + err.Error()})
+		a.control.Datastore.Show(server.DatastoreSource{Type: a.options.datastore.kind,
+			Waiting: "waiting for it: " + err.Error()})
 	}, a.log)
 	if err != nil {
 		return err
@@ -76,7 +77,7 @@ func (a *controllersAlone) run(ctx context.Context) error {
 		return usage(errors.New("there is nothing to run: --controllers is off, or auto and no Kubernetes API is " +
 			"known"))
 	}
-	a.control.Datastore.Show(server.DatastoreSource{Type: a.datastore, Tables: h.tables, Store: store})
+	a.control.Datastore.Show(server.DatastoreSource{Type: a.options.datastore.kind, Tables: h.tables, Store: store})
 	parts := []part.Part{&connection{j}, controllers}
 	if h.events != nil {
 		parts = append(parts, writtenEvents{h.events})

@@ -32,7 +32,7 @@ func TestWaitsForCalicoNode(t *testing.T) {
 	api := apiserver.Start(t)
 	admin, err := kubernetes.NewForConfig(api.Config(apiserver.Admin))
 	must(t, err)
-	d.kube.Kubeconfig = api.Kubeconfig(t, apiserver.Admin)
+	d.options.datastore.kube.Kubeconfig = api.Kubeconfig(t, apiserver.Admin)
 	_, err = admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}},
 		metav1.CreateOptions{})
 	must(t, err)
@@ -64,13 +64,14 @@ func TestWaitsForCalicoNode(t *testing.T) {
 	pod("calico-node-far", "n2")
 	pod("calico-node-here", "n1")
 	// A state of an earlier run is no reason to begin beside calico-node.
-	last := laststate.State{Node: d.name, Origin: laststate.Origin{Type: d.datastore}, Objects: []*model.Object{
-		model.NewObject(model.ResourceKey(model.KindNode, d.name),
-			&model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: "192.0.2.1/24"}}})}}
+	last := laststate.State{Node: d.name, Origin: laststate.Origin{Type: d.options.datastore.kind},
+		Objects: []*model.Object{
+			model.NewObject(model.ResourceKey(model.KindNode, d.name),
+				&model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: "192.0.2.1/24"}}})}}
 	content, _, err := last.Encode()
 	must(t, err)
-	must(t, os.MkdirAll(d.dataDir, 0o700))
-	must(t, os.WriteFile(d.lastStateFile(), content, 0o600))
+	must(t, os.MkdirAll(d.options.datastore.dataDir, 0o700))
+	must(t, os.WriteFile(d.options.datastore.lastStateFile(), content, 0o600))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.run(ctx) }()

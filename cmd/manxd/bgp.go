@@ -2,16 +2,103 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net/netip"
 	"path/filepath"
+	"strings"
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/follow"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
 )
+
+// bgpOptions are this node's settings of BGP.
+type bgpOptions struct {
+	routerID                  string
+	clusterIPs                string
+	maxPrefixes, warnPrefixes int // of one peer
+	refuse                    bgp.RefuseSettings
+	bmpCollectors, bmpPolicy  string
+}
+
+const clusterIPsFlag = "advertise-cluster-ips"
+
+// Flags implements group.
+func (o *bgpOptions) Flags(s envflag.Set) {
+	s.String(&o.bmpCollectors, "bmp-collector", "", "BMP collectors (RFC 7854) for sessions and routes: "+
+		"ADDRESS:PORT, comma separated", "MANX_BMP_COLLECTOR")
+	s.String(&o.bmpPolicy, "bmp-policy", "pre-policy", "routes for BMP collectors: pre-policy (as received), "+
+		"post-policy (as accepted), local-rib (as chosen, RFC 9069) or all", "MANX_BMP_POLICY")
+	s.String(&o.routerID, "router-id", "", "BGP router ID: an IPv4 address, or hash; empty: the node's IPv4 address",
+		"CALICO_ROUTER_ID")
+	s.String(&o.clusterIPs, clusterIPsFlag, "", "cluster IPs of services to advertise: prefixes, comma separated; "+
+		"empty: serviceClusterIPs of BGPConfiguration", "CALICO_ADVERTISE_CLUSTER_IPS")
+	o.limitFlags(s)
+}
+
+// limitFlags adds the flags about routes of peers to a set.
+func (o *bgpOptions) limitFlags(s envflag.Set) {
+	s.Int(&o.maxPrefixes, "bgp-max-prefixes", 500_000, "limit of prefixes of one BGP peer; above it the session "+
+		"is shut down for five minutes. A BGPPeer's annotation manx.io/max-prefixes overrides it",
+		"MANX_BGP_MAX_PREFIXES")
+	s.Int(&o.warnPrefixes, "bgp-warn-prefixes", 50_000, "prefixes of one BGP peer above which its status "+
+		"shows a warning", "MANX_BGP_WARN_PREFIXES")
+	s.Bool(&o.refuse.Default, "bgp-refuse-default-route", false,
+		"refuse default routes from BGP peers. BGPConfiguration's annotation manx.io/refuse-default-route overrides it",
+		"MANX_BGP_REFUSE_DEFAULT_ROUTE")
+	s.Bool(&o.refuse.Connected, "bgp-refuse-connected-routes", false,
+		"refuse routes of BGP peers inside subnets that this host is on; annotation manx.io/refuse-connected-routes",
+		"MANX_BGP_REFUSE_CONNECTED_ROUTES")
+	s.Bool(&o.refuse.Pools, "bgp-refuse-pool-routes", false,
+		"refuse routes of external BGP peers inside IP pools, except whole blocks of nodes; annotation "+
+			"manx.io/refuse-pool-routes", "MANX_BGP_REFUSE_POOL_ROUTES")
+	s.Int(&o.refuse.Longest[0], "bgp-max-prefix-length-v4", 0,
+		"refuse longer IPv4 prefixes from BGP peers; 0: any length; annotation manx.io/max-prefix-length-v4",
+		"MANX_BGP_MAX_PREFIX_LENGTH_V4")
+	s.Int(&o.refuse.Longest[1], "bgp-max-prefix-length-v6", 0,
+		"refuse longer IPv6 prefixes from BGP peers; 0: any length; annotation manx.io/max-prefix-length-v6",
+		"MANX_BGP_MAX_PREFIX_LENGTH_V6")
+}
+
+// Check implements group.
+func (o *bgpOptions) Check() error {
+	_, err := o.bmp("")
+	return errors.Join(o.checkRouteLimits(), checkPrefixes(clusterIPsFlag, o.clusterIPs), err)
+}
+
+// checkRouteLimits refuses limits that no table could meet.
+func (o *bgpOptions) checkRouteLimits() error {
+	for flag, n := range map[string]int{"bgp-max-prefixes": o.maxPrefixes, "bgp-warn-prefixes": o.warnPrefixes} {
+		if n < 1 {
+			return fmt.Errorf("--%s=%d: want 1 or more", flag, n)
+		}
+	}
+	for i, flag := range []string{"bgp-max-prefix-length-v4", "bgp-max-prefix-length-v6"} {
+		if n, most := o.refuse.Longest[i], []int{32, 128}[i]; n < 0 || n > most {
+			return fmt.Errorf("--%s=%d: want 1 to %d, or 0 for any length", flag, n, most)
+		}
+	}
+	return nil
+}
+
+// checkPrefixes refuses a malformed list of prefixes.
+func checkPrefixes(flag, list string) error {
+	if list == "" {
+		return nil
+	}
+	for text := range strings.SplitSeq(list, ",") {
+		if _, err := netip.ParsePrefix(strings.TrimSpace(text)); err != nil {
+			return fmt.Errorf("--%s=%s: %q is no prefix: want ADDRESS/LENGTH, several with commas", flag, list, text)
+		}
+	}
+	return nil
+}
 
 // bgpPart runs BGP according to the datastore, and passes its state and the learned routes to the agents of the
 // dataplane.
@@ -23,15 +110,17 @@ type bgpPart struct {
 
 func newBGP(h *host, passwords passwordsPart, connected *connectedSubnets, dataplane *dataplanePart,
 	policy *policyPart) (*bgpPart, error) {
-	bmp, err := h.bmp(h.name)
+	bmp, err := h.options.bgp.bmp(h.name)
 	if err != nil {
 		return nil, usage(err)
 	}
 	log := h.log.Named("bgp")
 	var f *follow.Follower
-	s := speaker.New(speaker.Config{Logger: log, GobgpSocket: filepath.Join(h.runDir, "gobgp.sock"), BMP: bmp,
-		MaxPrefixes: h.maxPrefixes, WarnPrefixes: h.warnPrefixes, InterfaceOf: interfaceOf(h.kernel, log),
-		Uplink: uplinkOf(h.kernel), Forwarding: forwarding(uptime, h.kernel.ListRoutes),
+	s := speaker.New(speaker.Config{Logger: log, GobgpSocket: filepath.Join(h.options.host.runDir, "gobgp.sock"),
+		BMP:         bmp,
+		MaxPrefixes: h.options.bgp.maxPrefixes, WarnPrefixes: h.options.bgp.warnPrefixes,
+		InterfaceOf: interfaceOf(h.kernel, log),
+		Uplink:      uplinkOf(h.kernel), Forwarding: forwarding(uptime, h.kernel.ListRoutes),
 		Again: func() { f.Trigger() }}) // it does not run before f does
 	dataplane.onLinks = append(dataplane.onLinks, func(events []kernel.Event) {
 		for _, e := range events {
@@ -45,8 +134,8 @@ func newBGP(h *host, passwords passwordsPart, connected *connectedSubnets, datap
 		agents = append(agents, policy.agent)
 	}
 	f = follow.New(follow.Config{
-		Settings: bgp.Input{Node: h.name, RouterID: h.routerID, ClusterIPs: h.clusterIPs,
-			InterfacePrefix: h.interfacePrefix, Refuse: h.refuse},
+		Settings: bgp.Input{Node: h.name, RouterID: h.options.bgp.routerID, ClusterIPs: h.options.bgp.clusterIPs,
+			InterfacePrefix: h.options.host.interfacePrefix, Refuse: h.options.bgp.refuse},
 		Connected: connected.list, Passwords: passwords, Tables: h.tables, Speaker: s,
 		Agents: agents, Kinds: part.Kinds(dataplane, part.Optional(policy)), Log: log,
 		Last: h.last.offer, Keep: h.last.keep})

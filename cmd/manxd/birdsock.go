@@ -10,8 +10,21 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/manxnet/manx/bgp/birdsock"
+	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/part"
 )
+
+// birdOptions configure the socket that answers as BIRD does.
+type birdOptions struct{ socket string }
+
+// Flags implements group.
+func (o *birdOptions) Flags(s envflag.Set) {
+	s.String(&o.socket, "bird-socket", "", "path of a socket that answers BIRD's show commands, such as "+
+		"/var/run/calico/bird.ctl (IPv6: bird6.ctl beside it); empty: off", "MANX_BIRD_SOCKET")
+}
+
+// Check implements group.
+func (o *birdOptions) Check() error { return nil }
 
 // birdSocket serves the control sockets of both of BIRD's daemons.
 type birdSocket struct {
@@ -22,10 +35,10 @@ type birdSocket struct {
 
 // newBirdSocket returns nil if it is not configured.
 func newBirdSocket(j *joined, b *bgpPart) part.Part {
-	if j.birdSocket == "" {
+	if j.options.bird.socket == "" {
 		return nil
 	}
-	return &birdSocket{path: j.birdSocket, log: j.log.Named("bird-socket"), source: birdsock.Source{
+	return &birdSocket{path: j.options.bird.socket, log: j.log.Named("bird-socket"), source: birdsock.Source{
 		Version: version, Started: time.Now(), Sessions: b.speaker.Sessions, Session: b.speaker.Session,
 		Table: b.speaker.Table, Desired: b.Decided}}
 }

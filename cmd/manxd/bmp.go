@@ -9,7 +9,7 @@ import (
 )
 
 // bmp parses the BMP collectors.
-func (o options) bmp(node string) ([]speaker.BMP, error) {
+func (o *bgpOptions) bmp(node string) ([]speaker.BMP, error) {
 	policy, err := speaker.ParseBMPPolicy(o.bmpPolicy)
 	if err != nil {
 		return nil, fmt.Errorf("--bmp-policy: %w", err)

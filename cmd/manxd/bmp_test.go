@@ -14,7 +14,7 @@ func TestBMPFlags(t *testing.T) {
 		{"192.0.2.1:0", "all", "want ADDRESS:PORT"},
 		{"", "both", "--bmp-policy"},
 	} {
-		list, err := options{bmpCollectors: tc.collectors, bmpPolicy: tc.policy}.bmp("n")
+		list, err := (&bgpOptions{bmpCollectors: tc.collectors, bmpPolicy: tc.policy}).bmp("n")
 		switch {
 		case tc.wrong == "" && (err != nil || len(list) != strings.Count(tc.collectors, "179")):
 			t.Errorf("%q, %q: %v, %v", tc.collectors, tc.policy, list, err)

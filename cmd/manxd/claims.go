@@ -48,7 +48,7 @@ type claim struct {
 
 // newClaims returns nil if endpoints are not pods.
 func newClaims(j *joined) *claims {
-	if j.datastore != connect.Kubernetes {
+	if j.options.datastore.kind != connect.Kubernetes {
 		return nil
 	}
 	return &claims{joined: j, log: j.log.Named("claims"), open: map[model.Key]*claim{}}

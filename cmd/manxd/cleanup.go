@@ -72,7 +72,7 @@ func cleanup(o options, calico string) error {
 		return fmt.Errorf("nothing is removed while manxd runs: %w", err)
 	}
 	defer release()
-	socket, err := server.Listen(filepath.Join(o.runDir, "manxd.sock"))
+	socket, err := server.Listen(filepath.Join(o.host.runDir, "manxd.sock"))
 	if err != nil {
 		return fmt.Errorf("nothing is removed while manxd runs: %w", err)
 	}
@@ -89,7 +89,7 @@ func cleanup(o options, calico string) error {
 	defer k.Close() //nolint:errcheck // everything has been answered
 	n, err := dataplane.Cleanup(dataplane.KernelOf(k))
 	fmt.Printf("removed %d routes, bandwidth limits and addresses\n", n)
-	if dir := o.endpointStatusDir(""); dir != "" {
+	if dir := o.host.endpointStatusDir(""); dir != "" {
 		files, fileErr := endpointstatus.Cleanup(dir)
 		fmt.Printf("removed %d status files of endpoints\n", files)
 		err = errors.Join(err, fileErr)
@@ -99,7 +99,7 @@ func cleanup(o options, calico string) error {
 
 // removeKept removes the files that were kept for the next start of manxd.
 func (o options) removeKept() error {
-	return errors.Join(safefile.Remove(o.lastStateFile()), safefile.Remove(o.passwordsFile()))
+	return errors.Join(safefile.Remove(o.datastore.lastStateFile()), safefile.Remove(o.host.passwordsFile()))
 }
 
 // removeRules removes the packet filter, also one that cannot be read. Without nftables there is none.

@@ -31,14 +31,14 @@ A certificate cannot be taken back. To shut out all clients, end manxd, remove t
 start manxd, and make new certificates.`,
 		Args: func(cmd *cobra.Command, args []string) error { return usage(cobra.ExactArgs(2)(cmd, args)) },
 		RunE: func(cmd *cobra.Command, args []string) error {
-			authority, err := embedded.Authority(o.dataDir)
+			authority, err := embedded.Authority(o.datastore.dataDir)
 			if err != nil {
 				return err
 			}
 			if err := authority.WriteClient(args[1], args[0], validFor); err != nil {
 				return fmt.Errorf("client certificate: %w", err)
 			}
-			return explainBundle(cmd.OutOrStdout(), o.embeddedListen, args[0], args[1], validFor)
+			return explainBundle(cmd.OutOrStdout(), o.datastore.embeddedListen, args[0], args[1], validFor)
 		},
 	}
 	cmd.Flags().DurationVar(&validFor, "valid-for", validFor,

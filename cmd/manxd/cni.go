@@ -49,12 +49,13 @@ func newCNI(j *joined, policy *policyPart) *cniPart {
 	p.cache = warm.New(j.store, j.tables, kinds, p.ownBlock)
 	p.ahead = ipam.NewKeeper(func() *ipam.Allocator { return ipam.New(p.cache.Begin(), p.log, time.Now) }, p.log)
 	p.engine = engine.New(engine.Config{Open: p.open, Node: p.nodeOf,
-		Kubernetes: p.kubernetes, Prefix: j.cniPrefix(), MTUFile: j.mtuFile, StatusDir: p.statusDir,
-		News: &j.endpoints, Enforced: p.enforced, Report: p.report,
+		Kubernetes: p.kubernetes, Prefix: j.host.options.host.cniPrefix(), MTUFile: j.options.host.mtuFile,
+		StatusDir: p.statusDir,
+		News:      &j.endpoints, Enforced: p.enforced, Report: p.report,
 		Agent: func(*cni.Config) bool { return p.statusDir() != "" }, Lasting: true,
 		InterfaceWith: podnet.InterfaceWith, HasInterface: podnet.HasInterface, Assigned: p.ahead.Assigned,
 		Confirm: j.tables.Confirm, Released: j.tables.Withdraw,
-		Deferred: filepath.Join(p.runDir, "cni-deferred"), Log: p.log})
+		Deferred: filepath.Join(p.options.host.runDir, "cni-deferred"), Log: p.log})
 	p.server = cniserver.New(p.engine, p.log)
 	return p
 }
@@ -79,7 +80,7 @@ func (p *cniPart) Ready() server.Check {
 	return server.Check{Name: "cni", OK: true, Reason: "plugins are served at " + p.socket()}
 }
 
-func (p *cniPart) socket() string { return filepath.Join(p.runDir, cni.SocketName) }
+func (p *cniPart) socket() string { return filepath.Join(p.options.host.runDir, cni.SocketName) }
 
 // Open implements part.Opener.
 func (p *cniPart) Open() (err error) {
@@ -152,7 +153,7 @@ func (p *cniPart) nodeOf(c *cni.Config) (string, error) {
 }
 
 // cniPrefix returns the prefix of host interface names; empty if it is not configured.
-func (o options) cniPrefix() string {
+func (o *hostOptions) cniPrefix() string {
 	first, _, _ := strings.Cut(o.interfacePrefix, ",")
 	return first
 }
@@ -167,13 +168,13 @@ func (p *cniPart) kubernetes(*cni.Config) (engine.Kubernetes, error) {
 // statusDir returns the folder of the endpoint status files: the one of FelixConfiguration, or the default if that is
 // unsafe; empty for none.
 func (p *cniPart) statusDir() string {
-	prefix, usual := "", p.endpointStatusDir("")
+	prefix, usual := "", p.host.options.host.endpointStatusDir("")
 	if o := p.tables.Snapshot().Get(model.ResourceKey(model.KindFelixConfiguration, "default")); o != nil {
 		if f, ok := o.Value.(*model.FelixConfiguration); ok {
 			prefix = f.Spec.EndpointStatusPathPrefix
 		}
 	}
-	dir := p.endpointStatusDir(prefix)
+	dir := p.host.options.host.endpointStatusDir(prefix)
 	if dir == usual || dir == "" || safefile.CheckOwned(dir) == nil {
 		return dir
 	}

@@ -26,17 +26,17 @@ func TestContainersWaitForTheFirstRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = rules.Close() })
-	d := &daemon{name: "n1", log: zap.NewNop(), options: options{runDir: t.TempDir(),
+	d := &daemon{name: "n1", log: zap.NewNop(), options: options{host: hostOptions{runDir: t.TempDir()},
 		cni: cniOptions{confDir: t.TempDir(), manage: true}}}
 	j := &joined{host: &host{daemon: d, tables: datastore.NewTables(zap.NewNop(), "n1")}, store: emptyStore{}}
 	for _, x := range []struct {
 		policy *policyPart
 		waits  bool
 	}{{nil, false}, {&policyPart{rules: rules}, true}} {
-		j.options.policy = x.policy != nil
+		j.options.policy.on = x.policy != nil
 		enforced := newCNI(j, x.policy).engine.Enforced
 		if err := enforced(nil); (err != nil) != x.waits {
-			t.Errorf("policy %v: before the rules exist: %v", j.options.policy, err)
+			t.Errorf("policy %v: before the rules exist: %v", j.options.policy.on, err)
 		}
 		config, err := newCNIConfig(j)
 		if err != nil {
@@ -44,7 +44,7 @@ func TestContainersWaitForTheFirstRules(t *testing.T) {
 		}
 		content := string(config.(*cniConfig).Conflist)
 		if strings.Contains(content, `"require_policy_table": true`) != x.waits {
-			t.Errorf("policy %v: the network configuration is %s", j.options.policy, content)
+			t.Errorf("policy %v: the network configuration is %s", j.options.policy.on, content)
 		}
 		if !x.waits {
 			continue

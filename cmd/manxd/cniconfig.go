@@ -17,7 +17,9 @@ import (
 
 	"github.com/manxnet/manx/cni/install"
 	"github.com/manxnet/manx/cni/kubeapi"
+	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/part"
+	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -35,31 +37,35 @@ type cniOptions struct {
 
 const cniConfFlag = "cni-conf-dir"
 
-func (b binder) cni(o *cniOptions) {
-	b.string(&o.confDir, cniConfFlag, "",
+// Flags implements group.
+func (o *cniOptions) Flags(s envflag.Set) {
+	s.String(&o.confDir, cniConfFlag, "",
 		"folder where the network configuration of the container runtime is written, "+
 			"with a kubeconfig for the plugins, once this node is ready; empty: nowhere", "MANX_CNI_CONF_DIR")
-	b.string(&o.netDir, "cni-net-dir", "/etc/cni/net.d", "path of --cni-conf-dir as the plugins see it", "CNI_NET_DIR")
-	b.string(&o.name, "cni-conf-name", "10-calico.conflist", "name of the network configuration", "CNI_CONF_NAME")
-	b.string(&o.oldName, "cni-old-conf-name", "", "an earlier network configuration to remove", "CNI_OLD_CONF_NAME")
-	b.string(&o.template, "cni-network-config", "", "the network configuration, with Calico's tokens such as "+
+	s.String(&o.netDir, "cni-net-dir", "/etc/cni/net.d", "path of --cni-conf-dir as the plugins see it", "CNI_NET_DIR")
+	s.String(&o.name, "cni-conf-name", "10-calico.conflist", "name of the network configuration", "CNI_CONF_NAME")
+	s.String(&o.oldName, "cni-old-conf-name", "", "an earlier network configuration to remove", "CNI_OLD_CONF_NAME")
+	s.String(&o.template, "cni-network-config", "", "the network configuration, with Calico's tokens such as "+
 		"__CNI_MTU__; "+
 		"empty: one with Calico's IPAM, policy of Kubernetes and port mappings", "CNI_NETWORK_CONFIG")
-	b.string(&o.templateAt, "cni-network-config-file", "", "file with the network configuration",
+	s.String(&o.templateAt, "cni-network-config-file", "", "file with the network configuration",
 		"CNI_NETWORK_CONFIG_FILE")
-	b.int(&o.mtu, "cni-mtu", 0, "value of __CNI_MTU__; 0: detected by this node", "CNI_MTU")
-	b.string(&o.logLevel, "cni-log-level", "info", "value of __LOG_LEVEL__", "LOG_LEVEL")
-	b.string(&o.logFile, "cni-log-file", "/var/log/calico/cni/cni.log", "value of __LOG_FILE_PATH__", "LOG_FILE_PATH")
-	b.bool(&o.manage, "cni-manage", true, "write the files of the --cni flags", "CALICO_MANAGE_CNI")
-	b.string(&o.account, "cni-service-account", "manx-cni-plugin", "service account of the plugins' token",
+	s.Int(&o.mtu, "cni-mtu", 0, "value of __CNI_MTU__; 0: detected by this node", "CNI_MTU")
+	s.String(&o.logLevel, "cni-log-level", "info", "value of __LOG_LEVEL__", "LOG_LEVEL")
+	s.String(&o.logFile, "cni-log-file", "/var/log/calico/cni/cni.log", "value of __LOG_FILE_PATH__", "LOG_FILE_PATH")
+	s.Bool(&o.manage, "cni-manage", true, "write the files of the --cni flags", "CALICO_MANAGE_CNI")
+	s.String(&o.account, "cni-service-account", "manx-cni-plugin", "service account of the plugins' token",
 		"CALICO_CNI_SERVICE_ACCOUNT")
-	b.string(&o.podNamespace, "cni-service-account-namespace", "", "namespace of that service account; empty: "+
+	s.String(&o.podNamespace, "cni-service-account-namespace", "", "namespace of that service account; empty: "+
 		"this pod's, else kube-system",
 		"POD_NAMESPACE")
-	b.duration(&o.refresh, "cni-token-refresh-interval", 0, "how often the token is refreshed; 0: after a "+
+	s.Duration(&o.refresh, "cni-token-refresh-interval", 0, "how often the token is refreshed; 0: after a "+
 		"quarter of the "+
 		"time that it has left", "CNI_TOKEN_REFRESH_INTERVAL")
 }
+
+// Check implements group.
+func (o *cniOptions) Check() error { return nil }
 
 // cniConfig is the part that writes the configuration of the plugins. It is no readiness check: the runtime starts pods
 // as soon as the configuration exists, and it stays when manxd ends, for the next manxd.
@@ -93,7 +99,7 @@ func cniParts(j *joined, policy *policyPart) ([]part.Part, error) {
 
 // newCNIConfig returns nil if another program writes it.
 func newCNIConfig(j *joined) (part.Part, error) {
-	o := j.cni
+	o := j.options.cni
 	if o.confDir == "" || !o.manage {
 		return nil, nil
 	}
@@ -110,13 +116,13 @@ func newCNIConfig(j *joined) (part.Part, error) {
 	}
 	content, err := install.Conflist(template, j.cniValues())
 	if err == nil {
-		content, err = install.RequirePolicy(content, j.policy)
+		content, err = install.RequirePolicy(content, j.options.policy.on)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--cni-network-config: %w", err)
 	}
 	c := &cniConfig{Keeper: install.Keeper{Folder: install.Folder{Dir: o.confDir}, Name: o.name, OldName: o.oldName,
-		Conflist: content, TLS: j.cniTLS(), Refresh: o.refresh, Log: j.log.Named("cni"),
+		Conflist: content, TLS: j.options.datastore.cniTLS(), Refresh: o.refresh, Log: j.log.Named("cni"),
 		Ready: func() bool { ready, _ := j.control.Ready(); return ready }}}
 	if j.kube != nil {
 		c.Token = func(ctx context.Context) (install.Credential, error) { return c.credential(ctx, j) }
@@ -125,11 +131,11 @@ func newCNIConfig(j *joined) (part.Part, error) {
 }
 
 // cniTLS returns the plugins' certificates for etcd, by the name of their copies.
-func (o options) cniTLS() map[string]string {
+func (o *datastoreOptions) cniTLS() map[string]string {
 	files := map[string]string{}
 	for name, file := range map[string]string{"etcd-ca": o.etcdCAFile, "etcd-cert": o.etcdCertFile,
 		"etcd-key": o.etcdKeyFile} {
-		if file != "" && o.datastore == "etcdv3" {
+		if file != "" && o.kind == connect.Etcd {
 			files[name] = file
 		}
 	}
@@ -138,18 +144,18 @@ func (o options) cniTLS() map[string]string {
 
 // cniValues returns the values of the tokens of a network configuration.
 func (j *joined) cniValues() map[string]string {
-	o := j.cni
+	o := j.options.cni
 	host := func(name string) string { return filepath.Join(o.netDir, name) }
-	copied := j.cniTLS()
+	copied := j.options.datastore.cniTLS()
 	certificate := func(name string) string {
 		if copied[name] == "" {
 			return ""
 		}
 		return host(install.TLSFolder + "/" + name)
 	}
-	datastore := j.datastore
-	if datastore == "embedded" {
-		datastore = "etcdv3"
+	datastore := j.options.datastore.kind
+	if datastore == connect.Embedded {
+		datastore = connect.Etcd
 	}
 	address, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	return map[string]string{"LOG_LEVEL": o.logLevel, "LOG_FILE_PATH": o.logFile, "LOG_FILE_MAX_SIZE": "100",
@@ -157,8 +163,9 @@ func (j *joined) cniValues() map[string]string {
 		"KUBERNETES_NODE_NAME": j.name,
 		"KUBECONFIG_FILEPATH":  host(install.KubeconfigName), "CNI_MTU": strconv.Itoa(o.mtu),
 		"KUBERNETES_SERVICE_HOST": address, "KUBERNETES_SERVICE_PORT": port, "SERVICEACCOUNT_TOKEN": "",
-		"CALICO_API_GROUP": os.Getenv("CALICO_API_GROUP"), "ETCD_ENDPOINTS": j.etcdEndpoints, "ETCD_DISCOVERY_SRV": "",
-		"ETCD_CERT_FILE": certificate("etcd-cert"), "ETCD_CA_CERT_FILE": certificate("etcd-ca"),
+		"CALICO_API_GROUP": os.Getenv("CALICO_API_GROUP"), "ETCD_ENDPOINTS": j.options.datastore.etcdEndpoints,
+		"ETCD_DISCOVERY_SRV": "",
+		"ETCD_CERT_FILE":     certificate("etcd-cert"), "ETCD_CA_CERT_FILE": certificate("etcd-ca"),
 		"ETCD_KEY_FILE": certificate("etcd-key"), "REQUIRE_MTU_FILE": "false"}
 }
 
@@ -172,7 +179,7 @@ const (
 
 // credential requests a token for the plugins, and returns it with its kubeconfig.
 func (c *cniConfig) credential(ctx context.Context, j *joined) (install.Credential, error) {
-	o, config := j.cni, j.kube
+	o, config := j.options.cni, j.kube
 	api, err := kubeapi.New(config)
 	if err != nil {
 		return install.Credential{}, err

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/datastore/node"
 )
 
@@ -26,7 +27,7 @@ func configCommand(o *options) *cobra.Command {
 			if file, err = readEnvFile(path); err != nil {
 				return err
 			}
-			used, err = fromEnvironment(cmd.Flags(), file.get)
+			used, err = envflag.FromEnvironment(cmd.Flags(), file.get)
 			return usage(err)
 		},
 	}
@@ -59,14 +60,14 @@ func (o *options) printAddresses(ctx context.Context, out io.Writer) error {
 		return usage(err)
 	}
 	config := o.nodeConfig()
-	if o.detectsFromKubernetes() {
+	if o.node.detectsFromKubernetes() {
 		kube, err := o.kubernetesAPI(zap.NewNop())
 		if err != nil {
 			return err
 		}
-		name, _, err := node.Name(o.nameSources())
+		name, _, err := node.Name(o.node.nameSources())
 		if kube != nil && err == nil {
-			config.Kubernetes, err = kubernetesAddress(kube, cmp.Or(o.k8sNodeRef, name))
+			config.Kubernetes, err = kubernetesAddress(kube, cmp.Or(o.node.kubernetesName, name))
 		}
 		if err != nil {
 			return err

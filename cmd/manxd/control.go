@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -20,22 +21,23 @@ type controlOptions struct {
 	admins, readers           string
 }
 
-func (b binder) control(o *controlOptions) {
-	b.string(&o.listen, controlFlag, "", "ADDRESS:PORT where the control API is served to other hosts, over mutual "+
+// Flags implements group.
+func (o *controlOptions) Flags(s envflag.Set) {
+	s.String(&o.listen, controlFlag, "", "ADDRESS:PORT where the control API is served to other hosts, over mutual "+
 		"TLS alone; empty: nowhere", "MANX_CONTROL_LISTEN")
-	b.string(&o.caFile, "control-ca-file", "", "CA that signs the certificates of callers of --control-listen",
+	s.String(&o.caFile, "control-ca-file", "", "CA that signs the certificates of callers of --control-listen",
 		"MANX_CONTROL_CA_FILE")
-	b.string(&o.certFile, "control-cert-file", "", "certificate of --control-listen; files that change are read again",
+	s.String(&o.certFile, "control-cert-file", "", "certificate of --control-listen; files that change are read again",
 		"MANX_CONTROL_CERT_FILE")
-	b.string(&o.keyFile, "control-key-file", "", "key of --control-cert-file", "MANX_CONTROL_KEY_FILE")
-	b.string(&o.admins, "control-admins", "",
+	s.String(&o.keyFile, "control-key-file", "", "key of --control-cert-file", "MANX_CONTROL_KEY_FILE")
+	s.String(&o.admins, "control-admins", "",
 		"names in certificates (common name, DNS name or URI, compared exactly; comma separated) whose owners may "+
 			"call everything", "MANX_CONTROL_ADMINS")
-	b.string(&o.readers, "control-readers", "", "names in certificates, as for --control-admins, whose "+
+	s.String(&o.readers, "control-readers", "", "names in certificates, as for --control-admins, whose "+
 		"owners may only read", "MANX_CONTROL_READERS")
 }
 
-func (o controlOptions) remote() server.Remote {
+func (o *controlOptions) remote() server.Remote {
 	return server.Remote{CAFile: o.caFile, CertFile: o.certFile, KeyFile: o.keyFile, Admins: names(o.admins),
 		Readers: names(o.readers)}
 }
@@ -50,8 +52,8 @@ func names(list string) (all []string) {
 	return all
 }
 
-// check refuses a listener without any permitted user.
-func (o controlOptions) check() error {
+// Check implements group. It refuses a listener without any permitted user.
+func (o *controlOptions) Check() error {
 	if o.listen == "" {
 		return nil
 	}
@@ -74,7 +76,7 @@ func newControlSocket(d *daemon) *controlSocket { return &controlSocket{daemon: 
 func (c *controlSocket) Name() string { return "control" }
 
 func (c *controlSocket) Open() (err error) {
-	c.listener, err = server.Listen(filepath.Join(c.runDir, "manxd.sock"))
+	c.listener, err = server.Listen(filepath.Join(c.options.host.runDir, "manxd.sock"))
 	return part.Fatal(err)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/manxnet/manx/controllers"
 	"github.com/manxnet/manx/controllers/kubeapi"
 	"github.com/manxnet/manx/controllers/settings"
+	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/kubenode"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
@@ -30,20 +31,23 @@ const (
 	controllersOff  = "off"
 )
 
-// controllersFlag defines the flag.
-func (b binder) controllers(mode *string) {
-	b.string(mode, "controllers", controllersAuto, "take part in the work of calico-kube-controllers: auto (where "+
+// controllersOptions say whether this node is a candidate for the work of calico-kube-controllers.
+type controllersOptions struct{ mode string }
+
+// Flags implements group.
+func (o *controllersOptions) Flags(s envflag.Set) {
+	s.String(&o.mode, "controllers", controllersAuto, "take part in the work of calico-kube-controllers: auto (where "+
 		"a Kubernetes API is known, while calico-kube-controllers do not run), on or off", "MANX_CONTROLLERS")
 }
 
-// checkControllers refuses invalid settings of the controllers, also in the variables of calico-kube-controllers.
-func (o *options) checkControllers() error {
-	switch o.controllers {
+// Check implements group. It also refuses invalid variables of calico-kube-controllers.
+func (o *controllersOptions) Check() error {
+	switch o.mode {
 	case controllersOff:
 		return nil
 	case controllersAuto, controllersOn:
 	default:
-		return fmt.Errorf("--controllers=%s: want auto, on or off", o.controllers)
+		return fmt.Errorf("--controllers=%s: want auto, on or off", o.mode)
 	}
 	_, err := settings.FromEnv(os.LookupEnv)
 	return err
@@ -57,18 +61,19 @@ type clusterControllers struct {
 
 // newControllers returns nil if the settings disable the controllers.
 func newControllers(j *joined) (*clusterControllers, error) {
-	if j.controllers == controllersOff || j.controllers == controllersAuto && j.kube == nil {
+	if j.options.controllers.mode == controllersOff || j.options.controllers.mode == controllersAuto && j.kube == nil {
 		return nil, nil
 	}
 	env, err := settings.FromEnv(os.LookupEnv)
 	if err != nil {
 		return nil, usage(err)
 	}
-	config := controllers.Config{Node: j.name, Store: j.store, InKubernetes: j.datastore == connect.Kubernetes,
-		Always: j.controllers == controllersOn, Env: env, Log: j.log.Named("controllers"),
+	config := controllers.Config{Node: j.name, Store: j.store,
+		InKubernetes: j.options.datastore.kind == connect.Kubernetes,
+		Always:       j.options.controllers.mode == controllersOn, Env: env, Log: j.log.Named("controllers"),
 		Ended: debug.FreeOSMemory} // tables of the whole cluster, and nothing is allocated afterwards
-	config.NoIPAM = config.InKubernetes && j.options.kube.UsePodCIDR
-	if j.datastore != "embedded" { // it compacts itself
+	config.NoIPAM = config.InKubernetes && j.options.datastore.kube.UsePodCIDR
+	if j.options.datastore.kind != connect.Embedded { // it compacts itself
 		config.Compactor = datastore.CompactorOf(j.store)
 	}
 	if j.kube != nil {

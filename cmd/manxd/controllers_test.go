@@ -20,7 +20,8 @@ import (
 
 func TestControllersAreLeftOut(t *testing.T) {
 	for _, mode := range []string{controllersOff, controllersAuto} { // auto: no Kubernetes API is known
-		j := &joined{host: &host{daemon: &daemon{options: options{controllers: mode}, log: zap.NewNop()}}}
+		j := &joined{host: &host{daemon: &daemon{options: options{controllers: controllersOptions{mode}},
+			log: zap.NewNop()}}}
 		if c, err := newControllers(j); c != nil || err != nil {
 			t.Errorf("%s: %v, %v", mode, c, err)
 		}
@@ -28,16 +29,16 @@ func TestControllersAreLeftOut(t *testing.T) {
 }
 
 func TestControllersSettings(t *testing.T) {
-	o := options{controllers: "sometimes"}
-	if err := o.checkControllers(); err == nil || !strings.Contains(err.Error(), "sometimes") {
+	o := controllersOptions{"sometimes"}
+	if err := o.Check(); err == nil || !strings.Contains(err.Error(), "sometimes") {
 		t.Error(err)
 	}
 	t.Setenv("SYNC_NODE_LABELS", "perhaps")
-	o.controllers = controllersAuto
-	if err := o.checkControllers(); err == nil || !strings.Contains(err.Error(), "SYNC_NODE_LABELS") {
+	o.mode = controllersAuto
+	if err := o.Check(); err == nil || !strings.Contains(err.Error(), "SYNC_NODE_LABELS") {
 		t.Error(err)
 	}
-	if o.controllers = controllersOff; o.checkControllers() != nil {
+	if o.mode = controllersOff; o.Check() != nil {
 		t.Error("settings of disabled controllers are checked")
 	}
 }
@@ -52,8 +53,8 @@ func TestControllersPart(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	d := &daemon{name: "n1", log: zap.NewNop(), options: options{controllers: controllersAuto, datastore: connect.Etcd,
-		interfacePrefix: "cali"}}
+	d := &daemon{name: "n1", log: zap.NewNop(), options: options{controllers: controllersOptions{controllersAuto},
+		datastore: datastoreOptions{kind: connect.Etcd}, host: hostOptions{interfacePrefix: "cali"}}}
 	j := &joined{host: &host{daemon: d, kube: rest}, store: store}
 	client, err := typed.NewForConfig(rest)
 	if err != nil {

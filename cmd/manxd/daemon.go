@@ -27,9 +27,9 @@ type daemon struct {
 }
 
 // run runs the daemon: it serves the control API, joins the cluster, and then maintains this host until ctx ends or a
-// part fails permanently.
-func run(ctx context.Context, o options) error {
-	d, err := newDaemon(ctx, o)
+// part fails permanently. shown are the settings as texts.
+func run(ctx context.Context, o options, shown []server.Setting) error {
+	d, err := newDaemon(ctx, o, shown)
 	if err != nil {
 		return err
 	}
@@ -37,40 +37,39 @@ func run(ctx context.Context, o options) error {
 }
 
 // newDaemon returns the daemon of a node, which is the only one in its network namespace.
-func newDaemon(ctx context.Context, o options) (*daemon, error) {
+func newDaemon(ctx context.Context, o options, shown []server.Setting) (*daemon, error) {
 	if err := checkForOthers(); err != nil {
 		return nil, err
 	}
-	return newProcess(ctx, o, server.Config{})
+	return newProcess(ctx, o, server.Config{Settings: shown})
 }
 
 // newProcess returns what each long-running mode of manxd has: its log, its name and the control API. config has what
 // the mode adds to the settings of the API.
 func newProcess(ctx context.Context, o options, config server.Config) (*daemon, error) {
 	lines := newLogLines()
-	log, level, err := newLogger(o.logLevel, o.logFormat, lines)
+	log, level, err := newLogger(o.log, lines)
 	if err != nil {
 		return nil, usage(err)
 	}
 	reopen := reopenOnHangup(ctx, log)
 	go footprint.Tune(ctx)
-	name, _, err := node.Name(o.nameSources())
+	name, _, err := node.Name(o.node.nameSources())
 	if err != nil {
 		return nil, err
 	}
 	log.Info("starting", zap.String("version", version), zap.String("node", name), zap.Int("pid", os.Getpid()))
 	config.Node, config.Version, config.Log, config.Level = name, versions(), log.Named("control"), level
-	config.Settings = o.settings
 	control := server.New(config)
-	control.Datastore.Show(server.DatastoreSource{Type: o.datastore})
+	control.Datastore.Show(server.DatastoreSource{Type: o.datastore.kind})
 	control.Add(collectors.NewGoCollector())
 	control.Add(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	requests, restarts := newAPIRequests(), newWatchRestarts()
 	control.Add(requests)
 	control.Add(restarts)
 	control.Add(lines)
-	o.rewatched, o.kube.Rewatched = restarts.Inc, restarts.Inc
-	o.kube.Requested = func(verb, code string) { requests.WithLabelValues(verb, code).Inc() }
+	o.datastore.rewatched, o.datastore.kube.Rewatched = restarts.Inc, restarts.Inc
+	o.datastore.kube.Requested = func(verb, code string) { requests.WithLabelValues(verb, code).Inc() }
 	return &daemon{options: o, name: name, log: log, control: control, reopen: reopen,
 		ends: newRestarted(log), parts: parts}, nil
 }

@@ -57,7 +57,7 @@ func daemonForTest(t *testing.T, dir string) *daemon {
 	must(t, fs.Parse([]string{"--node-name=n1", "--run-dir=" + dir + "/run", "--data-dir=" + dir + "/data",
 		"--nodename-file=" + dir + "/nodename", "--mtu-file=" + dir + "/mtu", "--endpoint-status-path-prefix=" + dir}))
 	must(t, o.check())
-	d, err := newDaemon(t.Context(), o)
+	d, err := newDaemon(t.Context(), o, nil)
 	must(t, err)
 	return d
 }

@@ -23,9 +23,11 @@ type dataplanePart struct {
 
 func newDataplane(h *host) *dataplanePart {
 	p := &dataplanePart{view: h.control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
-		Kernel: dataplane.KernelOf(h.kernel), NodeName: h.name, Logger: h.log.Named("dataplane"), MTUFile: h.mtuFile,
-		EndpointStatusDir: h.endpointStatusDir, InterfacePrefix: h.interfacePrefix, WithPolicy: h.policy,
-		EndpointNews: &h.endpoints, Repaired: h.repaired, Reassembly: h.reassemblyRoom(),
+		Kernel: dataplane.KernelOf(h.kernel), NodeName: h.name, Logger: h.log.Named("dataplane"),
+		MTUFile:           h.options.host.mtuFile,
+		EndpointStatusDir: h.options.host.endpointStatusDir, InterfacePrefix: h.options.host.interfacePrefix,
+		WithPolicy:   h.options.policy.on,
+		EndpointNews: &h.endpoints, Repaired: h.repaired, Reassembly: h.options.policy.reassemblyRoom(),
 		OwnersFile: h.ownersFile()})}
 	p.servers = newServers(h)
 	p.SetServers(p.servers.addresses())
@@ -39,7 +41,9 @@ func newDataplane(h *host) *dataplanePart {
 }
 
 // ownersFile is the path of the file of the owners of addresses. Those of another datastore have other identities.
-func (o options) ownersFile() string { return filepath.Join(o.runDir, "address-owners-"+o.datastore) }
+func (o options) ownersFile() string {
+	return filepath.Join(o.host.runDir, "address-owners-"+o.datastore.kind)
+}
 
 func (p *dataplanePart) Name() string        { return "dataplane" }
 func (p *dataplanePart) Ready() server.Check { return p.view.Ready() }

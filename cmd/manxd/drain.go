@@ -25,7 +25,8 @@ type drain struct {
 func newDrain(j *joined) *drain {
 	return &drain{j: j, Drainer: &node.Drainer{Store: j.store, Node: j.name, Log: j.log.Named("drain"),
 		Packets: func() (uint64, error) {
-			return j.kernel.SentPackets(workloadInterfaces(j.tables.Snapshot(), j.name, j.interfacePrefix).Match)
+			return j.kernel.SentPackets(workloadInterfaces(j.tables.Snapshot(), j.name,
+				j.options.host.interfacePrefix).Match)
 		}}}
 }
 

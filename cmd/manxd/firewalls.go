@@ -72,7 +72,7 @@ func (p *firewallsPart) packets() hostfirewall.Host {
 			all.Workloads = append(all.Workloads, workloadOf(w.Spec))
 		}
 	}
-	if len(all.Workloads) == 0 && !p.besideCalicoNode { // which has rules for each workload
+	if len(all.Workloads) == 0 && !p.options.calico.beside { // which has rules for each workload
 		all.Workloads = p.futureWorkload(all.Pools)
 	}
 	p.addUplinks(&all)
@@ -123,7 +123,7 @@ func workloadOf(spec model.WorkloadEndpointSpec) hostfirewall.Workload {
 
 // futureWorkload stands for the first workload of a node that has none.
 func (p *firewallsPart) futureWorkload(pools []netip.Prefix) []hostfirewall.Workload {
-	prefix, _, _ := strings.Cut(cmp.Or(p.interfacePrefix, "cali"), ",")
+	prefix, _, _ := strings.Cut(cmp.Or(p.options.host.interfacePrefix, "cali"), ",")
 	w := hostfirewall.Workload{Interface: prefix + "00000000000"}
 	for _, pool := range pools {
 		w.Addresses = append(w.Addresses, pool.Addr())

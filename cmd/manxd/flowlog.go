@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/flowlog"
 	"github.com/manxnet/manx/dataplane/kernel/nflog"
@@ -22,8 +23,42 @@ import (
 // flowLogGroup is the NFLOG group for packets that policy drops or logs; calico/node uses 1 and 2.
 const flowLogGroup = 86
 
-// flowLogOn reports whether the flow log is configured.
-func (o options) flowLogOn() bool { return o.flowLog != "" }
+// flowLogOptions choose the place of the flow log, and limit it.
+type flowLogOptions struct {
+	to       string // a file, "-" or "stream"; empty: off
+	rate     int    // flows a second
+	maxSize  int    // MiB
+	maxFiles int
+}
+
+// Flags implements group.
+func (o *flowLogOptions) Flags(s envflag.Set) {
+	s.String(&o.to, "flow-log", "", "record packets that policy drops, and matches of its Log rules, with the "+
+		"rule: lines of JSON to this file, - for standard output, or stream for the control API (manxctl drops) only; "+
+		"empty: off", "MANX_FLOW_LOG")
+	s.Int(&o.rate, "flow-log-rate", 100, "flows a second that are recorded at most; the others are counted",
+		"MANX_FLOW_LOG_RATE")
+	s.Int(&o.maxSize, "flow-log-max-size", 100,
+		"size in MiB from which the flow log begins a new file; 0: never", "MANX_FLOW_LOG_MAX_SIZE")
+	s.Int(&o.maxFiles, "flow-log-max-files", 10, "earlier files of the flow log that are kept; 0: all",
+		"MANX_FLOW_LOG_MAX_FILES")
+}
+
+// Check implements group.
+func (o *flowLogOptions) Check() error {
+	switch {
+	case o.rate < 1:
+		return fmt.Errorf("--flow-log-rate=%d: want 1 or more", o.rate)
+	case o.maxSize < 0:
+		return fmt.Errorf("--flow-log-max-size=%d: want 0 or more", o.maxSize)
+	case o.maxFiles < 0:
+		return fmt.Errorf("--flow-log-max-files=%d: want 0 or more", o.maxFiles)
+	}
+	return nil
+}
+
+// on reports whether the flow log is configured.
+func (o *flowLogOptions) on() bool { return o.to != "" }
 
 // flowLog reports packets that policy drops and logs.
 type flowLog struct {
@@ -35,30 +70,30 @@ type flowLog struct {
 
 // newFlowLog returns nil if it is not configured.
 func newFlowLog(h *host, p *policyPart) part.Part {
-	if p == nil || !h.flowLogOn() {
+	if p == nil || !h.options.flowLog.on() {
 		return nil
 	}
-	f := &flowLog{file: h.options.flowLog, log: h.log.Named("flow-log")}
+	f := &flowLog{file: h.options.flowLog.to, log: h.log.Named("flow-log")}
 	var lines io.Writer
-	if f.lines = h.flowLogLines(f.log); f.lines != nil {
+	if f.lines = h.options.flowLog.lines(f.log); f.lines != nil {
 		h.reopen.add(f.lines.Reopen)
 		lines = f.lines
 	}
-	f.hub = flowlog.NewHub(h.flowLogRate, lines, p.agent.EndpointOf)
+	f.hub = flowlog.NewHub(h.options.flowLog.rate, lines, p.agent.EndpointOf)
 	h.control.Drops.Show(f.hub)
 	return f
 }
 
-// flowLogLines opens the destination of the lines; nil for none.
-func (o options) flowLogLines(log *zap.Logger) *flowlog.Lines {
-	switch o.flowLog {
+// lines opens the destination of the lines; nil for none.
+func (o *flowLogOptions) lines(log *zap.Logger) *flowlog.Lines {
+	switch o.to {
 	case "", "stream":
 		return nil
 	case "-":
-		return flowlog.NewLines(o.flowLog, os.Stdout, log)
+		return flowlog.NewLines(o.to, os.Stdout, log)
 	}
-	return flowlog.NewLines(o.flowLog, safefile.NewLog(safefile.LogConfig{
-		Path: o.flowLog, Mode: 0o640, MaxSize: int64(o.flowLogMaxSize) << 20, MaxFiles: o.flowLogMaxFiles,
+	return flowlog.NewLines(o.to, safefile.NewLog(safefile.LogConfig{
+		Path: o.to, Mode: 0o640, MaxSize: int64(o.maxSize) << 20, MaxFiles: o.maxFiles,
 	}), log)
 }
 

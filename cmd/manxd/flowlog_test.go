@@ -12,8 +12,8 @@ import (
 )
 
 // openFlowLog opens the log of these settings.
-func openFlowLog(o options) *flowLog {
-	return &flowLog{lines: o.flowLogLines(zap.NewNop()), file: o.flowLog}
+func openFlowLog(o flowLogOptions) *flowLog {
+	return &flowLog{lines: o.lines(zap.NewNop()), file: o.to}
 }
 
 func content(t *testing.T, path string) string {
@@ -31,7 +31,7 @@ func TestFlowLogIsNotWrittenThroughALink(t *testing.T) {
 	if err := errors.Join(os.WriteFile(precious, []byte("precious"), 0o600), os.Symlink(precious, path)); err != nil {
 		t.Fatal(err)
 	}
-	f := openFlowLog(options{flowLog: path})
+	f := openFlowLog(flowLogOptions{to: path})
 	fmt.Fprintln(f.lines, "a line")
 	if n := f.Notices(); len(n) != 1 || n[0].Subject != "--flow-log="+path || n[0].Since.IsZero() ||
 		!strings.Contains(n[0].Text, "is a symbolic link") {
@@ -45,7 +45,7 @@ func TestFlowLogIsNotWrittenThroughALink(t *testing.T) {
 func TestFlowLogRotatesAndReopens(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "drops.json")
-	f := openFlowLog(options{flowLog: path, flowLogMaxSize: 1, flowLogMaxFiles: 2})
+	f := openFlowLog(flowLogOptions{to: path, maxSize: 1, maxFiles: 2})
 	for i := range 5 * 1024 {
 		fmt.Fprintf(f.lines, "%01023d\n", i)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/manxnet/manx/bgp/apiguard"
 	"github.com/manxnet/manx/bgp/gobgpapi"
+	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/kernel/sockdiag"
 )
@@ -21,14 +22,25 @@ const (
 	gobgpUIDsFlag = "gobgp-allow-uids"
 )
 
+// gobgpOptions configure the service for the gobgp command line.
+type gobgpOptions struct{ listen, users string }
+
+// Flags implements group.
+func (o *gobgpOptions) Flags(s envflag.Set) {
+	s.String(&o.listen, gobgpFlag, "127.0.0.1:50051", "ADDRESS:PORT for the stock gobgp command line (version "+
+		"3); empty: off", "MANX_GOBGP_LISTEN")
+	s.String(&o.users, gobgpUIDsFlag, "", "user IDs, comma separated, that --gobgp-listen serves "+
+		"in addition to root", "MANX_GOBGP_ALLOW_UIDS")
+}
+
 // newGobgp serves the gobgp command line of version 3 for root and the users of --gobgp-allow-uids.
 func newGobgp(h *host, b *bgpPart) part.Part {
 	log := h.log.Named("gobgp")
-	users, _ := parseUIDs(h.gobgpUIDs) // checked with the options
+	users, _ := parseUIDs(h.options.gobgp.users) // checked with the options
 	guard := apiguard.New(apiguard.Config{Users: users, Owner: socketOwner, Log: log,
 		Hint: "only root and the users of --" + gobgpUIDsFlag +
 			" of manxd are served, from the network namespace of the host"})
-	return part.Optional(newPort(gobgpFlag, h.gobgpListen, func(ctx context.Context, l net.Listener) error {
+	return part.Optional(newPort(gobgpFlag, h.options.gobgp.listen, func(ctx context.Context, l net.Listener) error {
 		g := grpc.NewServer(guard.Options()...)
 		gobgpapi.New(b.speaker, log).Register(g)
 		defer context.AfterFunc(ctx, g.Stop)()
@@ -47,18 +59,18 @@ func socketOwner(c *net.TCPConn) (apiguard.Caller, error) {
 	return apiguard.Caller{UID: owner.UID, Process: process}, err
 }
 
-// checkGobgp requires loopback, where the kernel knows the user of the peer, and a list of users.
-func (o options) checkGobgp() error {
-	if _, err := parseUIDs(o.gobgpUIDs); err != nil {
+// Check implements group. It requires loopback, where the kernel knows the user of the peer, and a list of users.
+func (o *gobgpOptions) Check() error {
+	if _, err := parseUIDs(o.users); err != nil {
 		return err
 	}
-	if o.gobgpListen == "" {
+	if o.listen == "" {
 		return nil
 	}
-	at, err := netip.ParseAddrPort(o.gobgpListen)
+	at, err := netip.ParseAddrPort(o.listen)
 	if err != nil || !at.Addr().IsLoopback() {
 		return fmt.Errorf("--%s=%s: want a loopback ADDRESS:PORT, because only there it is known which user connects",
-			gobgpFlag, o.gobgpListen)
+			gobgpFlag, o.listen)
 	}
 	return nil
 }

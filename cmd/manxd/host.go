@@ -53,14 +53,14 @@ func (d *daemon) runHost(ctx context.Context) error {
 		return err
 	}
 	defer k.Close() //nolint:errcheck // everything has been answered
-	k.ProcSysNet = d.procSysNet
+	k.ProcSysNet = d.options.host.procSysNet
 	h := &host{daemon: d, kube: kube, kernel: k, tables: datastore.NewTables(d.log.Named("datastore"), d.name)}
 	if h.events, err = newEvents(h); err != nil {
 		return err
 	}
 	h.ends.report(h.events)
 	h.last = newLastState(h)
-	d.control.Datastore.Show(server.DatastoreSource{Type: d.datastore, Last: h.last.inUse})
+	d.control.Datastore.Show(server.DatastoreSource{Type: d.options.datastore.kind, Last: h.last.inUse})
 	parts, err := hostParts(h)
 	if err != nil {
 		return err

@@ -5,13 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/daemon/part"
-	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/node"
@@ -91,14 +89,15 @@ func (n *nodePart) join(ctx context.Context) error {
 // ofThisNode returns the settings with the name of this node, whose tables reduce the pods of other nodes.
 func (d *daemon) ofThisNode() options {
 	o := d.options
-	o.kube.Node = d.name
+	o.datastore.kube.Node = d.name
 	return o
 }
 
 // showWaiting reports why the datastore is not open yet, or does not answer.
 func (h *host) showWaiting(err error) {
-	h.control.Datastore.Show(server.DatastoreSource{Type: h.datastore, Waiting: "waiting for it: " + err.Error(),
-		Last: h.last.inUse})
+	h.control.Datastore.Show(server.DatastoreSource{Type: h.options.datastore.kind,
+		Waiting: "waiting for it: " + err.Error(),
+		Last:    h.last.inUse})
 	h.last.waiting(err)
 }
 
@@ -106,8 +105,8 @@ func (h *host) showWaiting(err error) {
 func (j *joined) register(ctx context.Context) (err error) {
 	j.config = j.nodeConfig()
 	j.completeConfig(ctx)
-	if j.detectsFromKubernetes() && j.kube != nil {
-		j.config.Kubernetes, err = kubernetesAddress(j.kube, cmp.Or(j.k8sNodeRef, j.name))
+	if j.options.node.detectsFromKubernetes() && j.kube != nil {
+		j.config.Kubernetes, err = kubernetesAddress(j.kube, cmp.Or(j.options.node.kubernetesName, j.name))
 		if err != nil {
 			return err
 		}
@@ -131,47 +130,19 @@ func (j *joined) register(ctx context.Context) (err error) {
 
 // tunnelTypes returns the tunnels with addresses from IPAM.
 func (o options) tunnelTypes() []node.TunnelType {
-	if o.kube.UsePodCIDR {
+	if o.datastore.kube.UsePodCIDR {
 		return nil // Kubernetes' ranges decide
 	}
 	return []node.TunnelType{node.TunnelIPIP}
 }
 
-func (o options) nameSources() node.NameSources {
-	return node.NameSources{Configured: o.nodeName, File: o.nodeNameFile, HostName: os.Hostname,
-		Env: os.Getenv("HOSTNAME")}
-}
-
+// nodeConfig returns the settings of registration.
 func (o options) nodeConfig() node.Config {
-	return node.Config{
-		Name: o.nameSources(),
-		IP:   o.ip, IP6: o.ip6, IPMethod: o.ipMethod, IP6Method: o.ip6Method, PollInterval: o.pollInterval,
-		AS: o.as, K8sNodeRef: o.k8sNodeRef, ClusterType: o.clusterTypes(),
-		KubernetesDatastore: o.datastore == connect.Kubernetes, UsePodCIDR: o.kube.UsePodCIDR,
-		DisableConflictCheck: o.disableConflictCheck, WaitForDatastore: o.waitForDatastore,
-		NoDefaultPools: o.noDefaultPools, NoBGPConfiguration: o.noBGPConfiguration,
-		Pool4: o.pool4.config(), Pool6: o.pool6.config(), NoIPv6: o.noIPv6(),
+	c := o.node.config()
+	c.KubernetesDatastore, c.UsePodCIDR = o.datastore.kind == connect.Kubernetes, o.datastore.kube.UsePodCIDR
+	c.WaitForDatastore, c.NoIPv6 = o.datastore.wait, o.host.noIPv6()
+	if c.KubernetesDatastore {
+		c.ClusterType += ",kdd"
 	}
-}
-
-// clusterTypes returns the cluster types for ClusterInformation.
-func (o options) clusterTypes() string {
-	if o.datastore == connect.Kubernetes {
-		return o.clusterType + ",kdd"
-	}
-	return o.clusterType
-}
-
-// noIPv6 reports whether the default IPv6 pool is disabled, by calico/node's rule.
-func (o options) noIPv6() bool {
-	if os.Getenv("FELIX_IPV6SUPPORT") == "false" {
-		return true
-	}
-	return !kernel.HasIPv6(o.procSysNet)
-}
-
-func (p poolOptions) config() node.PoolConfig {
-	return node.PoolConfig{CIDR: p.cidr, BlockSize: p.blockSize, IPIP: p.ipip, VXLAN: p.vxlan,
-		NATOutgoing:      p.natOutgoing,
-		DisableBGPExport: p.disableBGPExport, NodeSelector: p.nodeSelector}
+	return c
 }

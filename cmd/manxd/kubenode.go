@@ -20,7 +20,7 @@ import (
 )
 
 // kubernetesNode returns this node's name in Kubernetes.
-func (o options) kubernetesNode(name string) string { return cmp.Or(o.k8sNodeRef, name) }
+func (o options) kubernetesNode(name string) string { return cmp.Or(o.node.kubernetesName, name) }
 
 // newEvents returns Events about this node, nil without a Kubernetes API.
 func newEvents(h *host) (*kubenode.Events, error) {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/manxnet/manx/daemon/distribution"
+	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/node"
@@ -27,25 +28,19 @@ import (
 // kubernetesTimeout bounds one request to the Kubernetes API.
 const kubernetesTimeout = 10 * time.Second
 
-// detectsFromKubernetes reports whether an address is detected from Kubernetes.
-func (o options) detectsFromKubernetes() bool {
-	const method = "kubernetes-internal-ip"
-	return o.ipMethod == method || o.ip6Method == method
-}
-
 // kubernetesAPI returns the settings of the Kubernetes API, nil if there is none. Invalid settings are an error only if
 // the API is needed, as the datastore or for an address.
 func (o options) kubernetesAPI(log *zap.Logger) (*rest.Config, error) {
-	o.kube.Log = log
-	config, err := o.kube.REST()
+	o.datastore.kube.Log = log
+	config, err := o.datastore.kube.REST()
 	switch {
 	case err == nil:
 		return config, nil
-	case o.datastore == connect.Kubernetes:
+	case o.datastore.kind == connect.Kubernetes:
 		return nil, usage(err)
 	case errors.Is(err, kubernetes.ErrNoKubernetes):
 		return nil, nil
-	case o.detectsFromKubernetes():
+	case o.node.detectsFromKubernetes():
 		return nil, err
 	}
 	log.Warn("the Kubernetes API cannot be used", zap.Error(err))
@@ -54,43 +49,38 @@ func (o options) kubernetesAPI(log *zap.Logger) (*rest.Config, error) {
 
 // kubernetes returns the settings of the Kubernetes API as the datastore.
 func (o options) kubernetes() kubernetes.Config {
-	c := o.kube
-	c.InterfacePrefix, _, _ = strings.Cut(o.interfacePrefix, ",")
+	c := o.datastore.kube
+	c.InterfacePrefix, _, _ = strings.Cut(o.host.interfacePrefix, ",")
 	c.Follows = true
 	return c
 }
 
-// kubernetes defines the flags for access to the Kubernetes API.
-func (b binder) kubernetes(c *kubernetes.Config) {
+// kubernetesFlags adds the flags for access to the Kubernetes API to a set.
+func kubernetesFlags(s envflag.Set, c *kubernetes.Config) {
 	c.UserAgent = kubernetes.UserAgent("manxd", version)
 	both := func(env string) []string { return []string{"CALICO_" + env, env} }
-	b.string(&c.Kubeconfig, "kubeconfig", "", "kubeconfig of the Kubernetes API; empty: the credentials of this pod",
+	s.String(&c.Kubeconfig, "kubeconfig", "", "kubeconfig of the Kubernetes API; empty: the credentials of this pod",
 		both("KUBECONFIG")...)
-	b.string(&c.Context, "k8s-context", "", "context of the kubeconfig, if not its current one",
+	s.String(&c.Context, "k8s-context", "", "context of the kubeconfig, if not its current one",
 		both("K8S_CURRENT_CONTEXT")...)
-	b.string(&c.Endpoint, "k8s-api-endpoint", "", "URL of the Kubernetes API, in place of the kubeconfig's",
+	s.String(&c.Endpoint, "k8s-api-endpoint", "", "URL of the Kubernetes API, in place of the kubeconfig's",
 		both("K8S_API_ENDPOINT")...)
-	b.string(&c.CAFile, "k8s-ca-file", "", "CA that signs the certificate of the Kubernetes API",
+	s.String(&c.CAFile, "k8s-ca-file", "", "CA that signs the certificate of the Kubernetes API",
 		both("K8S_CA_FILE")...)
-	b.string(&c.CertFile, "k8s-cert-file", "", "client certificate for the Kubernetes API", both("K8S_CERT_FILE")...)
-	b.string(&c.KeyFile, "k8s-key-file", "", "key of --k8s-cert-file", both("K8S_KEY_FILE")...)
-	b.string(&c.TokenFile, "k8s-token-file", "", "file that holds a token for the Kubernetes API, read again when it "+
+	s.String(&c.CertFile, "k8s-cert-file", "", "client certificate for the Kubernetes API", both("K8S_CERT_FILE")...)
+	s.String(&c.KeyFile, "k8s-key-file", "", "key of --k8s-cert-file", both("K8S_KEY_FILE")...)
+	s.String(&c.TokenFile, "k8s-token-file", "", "file that holds a token for the Kubernetes API, read again when it "+
 		"changes", "MANX_K8S_TOKEN_FILE")
-	b.bool(&c.Insecure, "k8s-insecure-skip-tls-verify", false, "do not verify the certificate of the Kubernetes API",
+	s.Bool(&c.Insecure, "k8s-insecure-skip-tls-verify", false, "do not verify the certificate of the Kubernetes API",
 		both("K8S_INSECURE_SKIP_TLS_VERIFY")...)
-	b.float32(&c.QPS, "k8s-client-qps", 0, "limit of requests per second to the Kubernetes API; 0: no limit of the "+
+	s.Float32(&c.QPS, "k8s-client-qps", 0, "limit of requests per second to the Kubernetes API; 0: no limit of the "+
 		"client", both("K8S_CLIENT_QPS")...)
-	b.int(&c.Burst, "k8s-client-burst", 0, "limit of requests at once, with --k8s-client-qps; 0: 100",
+	s.Int(&c.Burst, "k8s-client-burst", 0, "limit of requests at once, with --k8s-client-qps; 0: 100",
 		both("K8S_CLIENT_BURST")...)
-	b.bool(&c.UsePodCIDR, "use-pod-cidr", false, "another plugin takes the addresses of pods out of the nodes' pod "+
+	s.Bool(&c.UsePodCIDR, "use-pod-cidr", false, "another plugin takes the addresses of pods out of the nodes' pod "+
 		"CIDRs, with the Kubernetes datastore", both("USE_POD_CIDR")...)
-	b.string(&c.Group, "calico-api-group", "", "API group of Calico's custom resources, crd.projectcalico.org/v1 or "+
+	s.String(&c.Group, "calico-api-group", "", "API group of Calico's custom resources, crd.projectcalico.org/v1 or "+
 		"projectcalico.org/v3; empty: as the API has them", "CALICO_API_GROUP")
-}
-
-func (b binder) float32(p *float32, name string, value float32, usage string, envs ...string) {
-	b.fs.Float32Var(p, name, value, usage)
-	b.env(name, envs)
 }
 
 // kubernetesAddress returns the lookup of a Kubernetes node's InternalIP.
@@ -150,7 +140,7 @@ func internalIP(n *corev1.Node, family node.Family) (netip.Addr, error) {
 
 // completeConfig sets missing settings of this node from the cluster.
 func (j *joined) completeConfig(ctx context.Context) {
-	if j.datastore == connect.Kubernetes {
+	if j.options.datastore.kind == connect.Kubernetes {
 		j.config.ClusterType = strings.TrimPrefix(j.config.ClusterType+",kdd", ",")
 	}
 	if j.kube == nil {

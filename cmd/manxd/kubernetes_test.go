@@ -54,20 +54,20 @@ func TestKubernetesInternalIP(t *testing.T) {
 		}
 	}
 	// A missing kubeconfig is an error only for a setting that needs it.
-	o := options{kube: kubernetes.Config{Kubeconfig: filepath.Join(t.TempDir(), "none")}}
+	o := options{datastore: datastoreOptions{kube: kubernetes.Config{Kubeconfig: filepath.Join(t.TempDir(), "none")}}}
 	if api, err := o.kubernetesAPI(zap.NewNop()); api != nil || err != nil {
 		t.Errorf("a missing kubeconfig that nothing needs: %v", err)
 	}
-	o.ipMethod = "kubernetes-internal-ip"
+	o.node.ipMethod = "kubernetes-internal-ip"
 	if _, err := o.kubernetesAPI(zap.NewNop()); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("a missing kubeconfig: %v", err)
 	}
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	o.kube.Kubeconfig = ""
+	o.datastore.kube.Kubeconfig = ""
 	if api, err := o.kubernetesAPI(zap.NewNop()); api != nil || err != nil {
 		t.Errorf("outside of a cluster: %v", err)
 	}
-	o.datastore = connect.Kubernetes
+	o.datastore.kind = connect.Kubernetes
 	if _, err := o.kubernetesAPI(zap.NewNop()); !errors.Is(err, kubernetes.ErrNoKubernetes) {
 		t.Errorf("outside of a cluster, with the datastore there: %v", err)
 	}

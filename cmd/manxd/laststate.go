@@ -74,14 +74,14 @@ type kept struct {
 }
 
 // lastStateFile is the path of the file.
-func (o options) lastStateFile() string { return filepath.Join(o.dataDir, "last-state.json") }
+func (o *datastoreOptions) lastStateFile() string { return filepath.Join(o.dataDir, "last-state.json") }
 
 func newLastState(h *host) *lastState {
 	l := &lastState{host: h, log: h.log.Named("last-state"), offer: make(chan model.Reader, 1),
 		changed: make(chan struct{}, 1), hurry: func() {}, patience: lastPatience}
 	var err error
 	if l.origin, err = h.lastOrigin(); err == nil {
-		l.earlier, err = laststate.Read(h.lastStateFile(), h.name, l.origin, l.Kinds())
+		l.earlier, err = laststate.Read(h.options.datastore.lastStateFile(), h.name, l.origin, l.Kinds())
 	}
 	if err == nil {
 		h.tables.After(l.earlier.Revision)
@@ -100,10 +100,10 @@ func newLastState(h *host) *lastState {
 
 // lastOrigin identifies the datastore by the settings of this host.
 func (h *host) lastOrigin() (laststate.Origin, error) {
-	o := laststate.Origin{Type: h.datastore}
+	o := laststate.Origin{Type: h.options.datastore.kind}
 	var authorities []byte
 	var err error
-	switch h.datastore {
+	switch h.options.datastore.kind {
 	case connect.Embedded:
 	case connect.Kubernetes:
 		o.Servers, authorities = []string{h.kube.Host}, h.kube.CAData
@@ -111,9 +111,9 @@ func (h *host) lastOrigin() (laststate.Origin, error) {
 			authorities, err = os.ReadFile(h.kube.CAFile)
 		}
 	default:
-		o.Servers = etcd.SplitEndpoints(h.etcdEndpoints)
-		if h.etcdCAFile != "" {
-			authorities, err = os.ReadFile(h.etcdCAFile)
+		o.Servers = etcd.SplitEndpoints(h.options.datastore.etcdEndpoints)
+		if h.options.datastore.etcdCAFile != "" {
+			authorities, err = os.ReadFile(h.options.datastore.etcdCAFile)
 		}
 	}
 	for block, rest := pem.Decode(authorities); block != nil; block, rest = pem.Decode(rest) {
@@ -248,7 +248,7 @@ func (l *lastState) covers(err error) bool {
 
 // begin has BGP begin from the earlier state, if there is one, because of err.
 func (l *lastState) begin(err error) {
-	if !l.covers(err) || !l.besideCalicoNode && caliconode.BGPDaemon(context.Background()) != "" {
+	if !l.covers(err) || !l.options.calico.beside && caliconode.BGPDaemon(context.Background()) != "" {
 		return
 	}
 	l.mu.Lock()
@@ -329,16 +329,16 @@ func (l *lastState) writeState(k kept, confirm bool) error {
 	}
 	if hash == l.written && (!confirm || s.Revision == l.revision) {
 		if confirm {
-			return safefile.Touch(l.lastStateFile())
+			return safefile.Touch(l.options.datastore.lastStateFile())
 		}
 		return nil
 	}
-	if err := safefile.Replace(l.lastStateFile(), content, 0o600); err != nil {
+	if err := safefile.Replace(l.options.datastore.lastStateFile(), content, 0o600); err != nil {
 		return err
 	}
 	l.written, l.revision = hash, s.Revision
 	// A start would refuse a file that others can change, for instance: now the reason can be removed.
-	_, err = laststate.Read(l.lastStateFile(), l.name, l.origin, l.Kinds())
+	_, err = laststate.Read(l.options.datastore.lastStateFile(), l.name, l.origin, l.Kinds())
 	return err
 }
 
@@ -362,17 +362,17 @@ func (l *lastState) Notices() (list []server.Notice) {
 		list = append(list, server.Notice{Topic: topic, Subject: subject, Since: since, Text: text})
 	}
 	if l.failure != nil {
-		add("daemon", l.lastStateFile(), l.failed, fmt.Sprintf(
+		add("daemon", l.options.datastore.lastStateFile(), l.failed, fmt.Sprintf(
 			"is not kept: a restart without the datastore would have no BGP, or an old one: %v", l.failure))
 	}
 	switch {
 	case !l.since.IsZero():
-		add("datastore", l.datastore, l.since, fmt.Sprintf("has not been read since the start of manxd (%v): BGP and "+
-			"routes follow the state of %s, whose last change was at %s; policy and workloads stay as they are in the "+
-			"kernel, and no workload can be added", l.why, l.earlier.Valid.Local().Format(time.DateTime),
-			l.earlier.Written.Local().Format(time.DateTime)))
+		add("datastore", l.options.datastore.kind, l.since, fmt.Sprintf("has not been read since the start of manxd "+
+			"(%v): BGP and routes follow the state of %s, whose last change was at %s; policy and workloads stay as "+
+			"they are in the kernel, and no workload can be added", l.why,
+			l.earlier.Valid.Local().Format(time.DateTime), l.earlier.Written.Local().Format(time.DateTime)))
 	case l.why != nil && l.refused != nil:
-		add("datastore", l.lastStateFile(), time.Time{}, fmt.Sprintf(
+		add("datastore", l.options.datastore.lastStateFile(), time.Time{}, fmt.Sprintf(
 			"BGP waits for the datastore, because the last state cannot be used: %v", l.refused))
 	}
 	return list

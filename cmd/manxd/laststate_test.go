@@ -18,7 +18,8 @@ import (
 
 // newLastStateForTest returns the state of a node with its file in dir.
 func newLastStateForTest(dir string) *lastState {
-	d := &daemon{name: "n1", log: zap.NewNop(), options: options{datastore: connect.Embedded, dataDir: dir}}
+	d := &daemon{name: "n1", log: zap.NewNop(), options: options{
+		datastore: datastoreOptions{kind: connect.Embedded, dataDir: dir}}}
 	return newLastState(&host{daemon: d, tables: datastore.NewTables(zap.NewNop(), "n1")})
 }
 
@@ -81,7 +82,7 @@ func TestLastStateIsWritten(t *testing.T) {
 		t.Fatal(l.failure)
 	}
 	content := func() string {
-		b, err := os.ReadFile(l.lastStateFile())
+		b, err := os.ReadFile(l.options.datastore.lastStateFile())
 		must(t, err)
 		return string(b)
 	}
@@ -90,7 +91,7 @@ func TestLastStateIsWritten(t *testing.T) {
 		t.Errorf("equal objects are written again: %s", content())
 	}
 	old := time.Now().Add(-2 * time.Hour)
-	must(t, os.Chtimes(l.lastStateFile(), old, old))
+	must(t, os.Chtimes(l.options.datastore.lastStateFile(), old, old))
 	if again := newLastStateForTest(dir); again.earlier == nil || again.patience != longPatience {
 		t.Errorf("an old file: %+v, %v", again.earlier, again.refused)
 	}
@@ -98,7 +99,7 @@ func TestLastStateIsWritten(t *testing.T) {
 		t.Errorf("confirmed: %s", content())
 	}
 	second := content()
-	must(t, os.Chtimes(l.lastStateFile(), old, old))
+	must(t, os.Chtimes(l.options.datastore.lastStateFile(), old, old))
 	if !l.write(true) || content() != second {
 		t.Errorf("confirmed again: %s", content())
 	}

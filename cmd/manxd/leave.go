@@ -15,7 +15,7 @@ import (
 
 // checkCluster checks the options of leaveCluster.
 func (o options) checkCluster() error {
-	if o.datastore != connect.Kubernetes {
+	if o.datastore.kind != connect.Kubernetes {
 		return fmt.Errorf("--%s is for the Kubernetes API as the datastore: objects elsewhere have no finalizers",
 			clusterFlag)
 	}
@@ -27,7 +27,7 @@ func leaveCluster(ctx context.Context, o options) error {
 	if err := o.checkCluster(); err != nil {
 		return usage(err)
 	}
-	log, _, err := newLogger(o.logLevel, o.logFormat, newLogLines())
+	log, _, err := newLogger(o.log, newLogLines())
 	if err != nil {
 		return usage(err)
 	}
@@ -35,12 +35,12 @@ func leaveCluster(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	name, _, err := node.Name(o.nameSources())
+	name, _, err := node.Name(o.node.nameSources())
 	api, also := kubeapi.New(config)
 	if err = errors.Join(err, also); err != nil {
 		return err
 	}
-	store, err := kubernetes.OpenREST(ctx, o.kube, config, log)
+	store, err := kubernetes.OpenREST(ctx, o.datastore.kube, config, log)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func leaveCluster(ctx context.Context, o options) error {
 		fmt.Printf("the pools and tiers of this cluster are in %s, where they have no finalizers\n", store.Group())
 		return nil
 	}
-	api.Namespace = kubernetesNamespace(o.namespace)
+	api.Namespace = kubernetesNamespace(o.host.namespace)
 	m := controllers.New(controllers.Config{Node: name, Store: store, Kube: api, Log: log})
 	removed, others, err := m.Leave(ctx)
 	switch {

@@ -8,7 +8,29 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/term"
+
+	"github.com/manxnet/manx/daemon/envflag"
 )
+
+const logFormatFlag = "log-format"
+
+// logOptions configure the log.
+type logOptions struct{ level, format string }
+
+// Flags implements group.
+func (o *logOptions) Flags(s envflag.Set) {
+	s.String(&o.level, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL",
+		"CALICO_STARTUP_LOGLEVEL")
+	s.String(&o.format, logFormatFlag, "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")
+}
+
+// Check implements group.
+func (o *logOptions) Check() error {
+	if o.format != "" && o.format != "json" && o.format != "text" {
+		return fmt.Errorf("--log-format=%s: want json or text", o.format)
+	}
+	return nil
+}
 
 // newLogLines counts the lines of the log.
 func newLogLines() *prometheus.CounterVec {
@@ -22,7 +44,8 @@ func newLogLines() *prometheus.CounterVec {
 
 // newLogger logs to standard error, as JSON unless that is a terminal, and counts the lines. The level can be changed
 // later.
-func newLogger(level, format string, lines *prometheus.CounterVec) (*zap.Logger, zap.AtomicLevel, error) {
+func newLogger(o logOptions, lines *prometheus.CounterVec) (*zap.Logger, zap.AtomicLevel, error) {
+	level := o.level
 	if level == "warning" { // Calico's spelling
 		level = "warn"
 	}
@@ -33,7 +56,7 @@ func newLogger(level, format string, lines *prometheus.CounterVec) (*zap.Logger,
 	enc := zap.NewProductionEncoderConfig()
 	enc.TimeKey, enc.EncodeTime = "time", zapcore.ISO8601TimeEncoder
 	encoder := zapcore.NewJSONEncoder(enc)
-	if logFormat(format) == "text" {
+	if logFormat(o.format) == "text" {
 		enc.EncodeLevel = zapcore.CapitalLevelEncoder
 		encoder = zapcore.NewConsoleEncoder(enc)
 	}

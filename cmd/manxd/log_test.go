@@ -15,7 +15,7 @@ import (
 // Lines that are written count by their level, those of loggers with a name, too; lines below the level do not.
 func TestLogLinesCount(t *testing.T) {
 	lines := newLogLines()
-	log, level, err := newLogger("warn", "json", lines)
+	log, level, err := newLogger(logOptions{"warn", "json"}, lines)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/daemon/envflag"
+	"github.com/manxnet/manx/proto/server"
 )
 
 // Set by the linker.
@@ -41,7 +44,7 @@ func main() {
 // printError prints the error with which the process ends. Those of a process that logs JSON are a line of its log.
 func printError(cmd *cobra.Command, err error) {
 	if cmd.Annotations[logsAnnotation] != "" && logFormat(cmd.Flag(logFormatFlag).Value.String()) == "json" {
-		if log, _, logErr := newLogger("info", "json", newLogLines()); logErr == nil {
+		if log, _, logErr := newLogger(logOptions{"info", "json"}, newLogLines()); logErr == nil {
 			log.Error("manxd ends", zap.Error(err))
 			return
 		}
@@ -66,6 +69,7 @@ func usage(err error) error {
 
 func rootCommand() *cobra.Command {
 	var o options
+	var shown []server.Setting
 	root := &cobra.Command{
 		Use:         "manxd",
 		Annotations: map[string]string{logsAnnotation: "yes"},
@@ -79,20 +83,20 @@ Every setting is a flag or the environment variable in brackets behind it.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			used, err := fromEnvironment(cmd.Flags(), os.Getenv)
-			o.settings = settingsOf(cmd.Flags(), used, envFile{})
+			used, err := envflag.FromEnvironment(cmd.Flags(), os.Getenv)
+			shown = settingsOf(cmd.Flags(), used, envFile{})
 			return usage(err)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
 				return usage(err)
 			}
-			return run(cmd.Context(), o)
+			return run(cmd.Context(), o, shown)
 		},
 	}
 	o.flags(root.PersistentFlags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.AddCommand(configCommand(&o), cleanupCommand(&o), clientCertificateCommand(&o), controllersCommand(&o),
+	root.AddCommand(configCommand(&o), cleanupCommand(&o), clientCertificateCommand(&o), controllersCommand(&o, &shown),
 		&cobra.Command{
 			Use:   "version",
 			Short: "Print the version",

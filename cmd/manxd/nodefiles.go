@@ -15,8 +15,9 @@ type nodeFiles struct {
 }
 
 func newNodeFiles(j *joined) nodeFiles {
-	return nodeFiles{node.Files{Name: j.nodeNameFile,
-		Folders: []string{"/var/run/calico", filepath.Dir(j.nodeNameFile), filepath.Dir(j.mtuFile)}}, j.name}
+	return nodeFiles{node.Files{Name: j.options.node.nameFile,
+		Folders: []string{"/var/run/calico", filepath.Dir(j.options.node.nameFile),
+			filepath.Dir(j.options.host.mtuFile)}}, j.name}
 }
 
 func (f nodeFiles) Name() string { return "node-files" }

@@ -8,6 +8,9 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"github.com/manxnet/manx/daemon/envflag"
+	"github.com/manxnet/manx/dataplane/kernel"
 )
 
 // Flags, their variables, texts and defaults are a contract with those who run manxd. testdata has the output of the
@@ -19,7 +22,8 @@ func TestSettingsAsUsersSeeThem(t *testing.T) {
 		must(t, err)
 		root := rootCommand()
 		root.PersistentFlags().VisitAll(func(f *pflag.Flag) {
-			for _, env := range f.Annotations[envAnnotation] {
+			variables, _ := envflag.Variables(f)
+			for _, env := range variables {
 				t.Setenv(env, "") // as if it was not set
 			}
 		})
@@ -50,7 +54,7 @@ func TestSettingsWithoutPasswords(t *testing.T) {
 		"--etcd-password-file=/etc/pw"}); err != nil {
 		t.Fatal(err)
 	}
-	used, err := fromEnvironment(fs, func(name string) string {
+	used, err := envflag.FromEnvironment(fs, func(name string) string {
 		return map[string]string{"NODENAME": "n1", "KUBECONFIG": "https://u:hunter2@c/"}[name]
 	})
 	if err != nil {
@@ -74,6 +78,38 @@ func TestSettingsWithoutPasswords(t *testing.T) {
 	}
 }
 
+// All wrong settings are reported at once.
+func TestWrongSettings(t *testing.T) {
+	var o options
+	fs := pflag.NewFlagSet("manxd", pflag.ContinueOnError)
+	o.flags(fs)
+	must(t, fs.Parse([]string{"--datastore=paper", "--flow-log=-", "--policy=false", "--gobgp-listen=10.0.0.1:1"}))
+	err := o.check()
+	for _, want := range []string{"--datastore=paper: want", "--flow-log needs --policy",
+		"--gobgp-listen=10.0.0.1:1: want"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in the error %v", want, err)
+		}
+	}
+}
+
+// Settings of the default IPv6 pool do not count on a host that gets none.
+func TestPoolOfAFamilyThatIsOff(t *testing.T) {
+	if !kernel.HasIPv6(kernel.DefaultProcSysNet) {
+		t.Skip("this kernel has no IPv6")
+	}
+	for _, off := range []bool{false, true} {
+		var o options
+		fs := pflag.NewFlagSet("manxd", pflag.ContinueOnError)
+		o.flags(fs)
+		must(t, fs.Parse([]string{"--ipv6pool-block-size=7"}))
+		t.Setenv("FELIX_IPV6SUPPORT", map[bool]string{true: "false"}[off])
+		if err := o.check(); (err == nil) != off {
+			t.Errorf("IPv6 off is %v: %v", off, err)
+		}
+	}
+}
+
 func TestEndpointStatusDir(t *testing.T) {
 	for _, x := range []struct{ flag, felix, want string }{
 		{"", "", "/var/run/calico/endpoint-status"},
@@ -83,7 +119,7 @@ func TestEndpointStatusDir(t *testing.T) {
 		{"", "none", ""},
 		{"None", "/felix", ""},
 	} {
-		o := options{endpointStatusPrefix: x.flag}
+		o := hostOptions{endpointStatusPrefix: x.flag}
 		if got := o.endpointStatusDir(x.felix); got != x.want {
 			t.Errorf("flag %q, FelixConfiguration %q: %q, want %q", x.flag, x.felix, got, x.want)
 		}

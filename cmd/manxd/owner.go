@@ -14,7 +14,7 @@ import (
 // CAP_NET_ADMIN only: with more it would have to distrust the files that manxd created as another user. That process
 // gets args behind the arguments of this one.
 func asOwner(o options, do func(options) error, args ...string) error {
-	info, err := os.Stat(o.runDir)
+	info, err := os.Stat(o.host.runDir)
 	if err != nil || os.Geteuid() != 0 {
 		return do(o)
 	}

@@ -10,9 +10,22 @@ import (
 
 	"github.com/manxnet/manx/bgp/password"
 	"github.com/manxnet/manx/daemon/bgpsecrets"
+	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/follow"
 	"github.com/manxnet/manx/daemon/part"
 )
+
+// passwordOptions choose the source of the passwords of BGP sessions.
+type passwordOptions struct{ dir string }
+
+// Flags implements group.
+func (o *passwordOptions) Flags(s envflag.Set) {
+	s.String(&o.dir, "bgp-password-dir", "", "folder of BGP passwords: DIR/SECRET/KEY, as Kubernetes "+
+		"mounts secrets", "MANX_BGP_PASSWORD_DIR")
+}
+
+// Check implements group.
+func (o *passwordOptions) Check() error { return nil }
 
 // passwordsPart provides the passwords of BGP sessions.
 type passwordsPart interface {
@@ -23,21 +36,21 @@ type passwordsPart interface {
 // passwordSource returns a folder of passwords if it is set, else Kubernetes' Secrets if its API is known.
 func passwordSource(h *host) (passwordsPart, error) {
 	log := h.log.Named("bgp")
-	if h.passwordDir != "" || h.kube == nil {
-		return folderPasswords{password.NewFolder(h.passwordDir), log}, nil
+	if h.options.passwords.dir != "" || h.kube == nil {
+		return folderPasswords{password.NewFolder(h.options.passwords.dir), log}, nil
 	}
 	client, err := typedcorev1.NewForConfig(h.kube)
 	if err != nil {
 		return nil, fmt.Errorf("passwords from the Kubernetes API: %w", err)
 	}
-	s := bgpsecrets.New(bgpsecrets.Config{Client: client, Namespace: kubernetesNamespace(h.namespace),
-		File: h.passwordsFile(), Server: h.kube.Host, Log: log})
+	s := bgpsecrets.New(bgpsecrets.Config{Client: client, Namespace: kubernetesNamespace(h.options.host.namespace),
+		File: h.options.host.passwordsFile(), Server: h.kube.Host, Log: log})
 	h.last.hurry = s.Hurry
 	return secretPasswords{s}, nil
 }
 
 // passwordsFile is the path of the file that keeps passwords from Secrets for a restart without the Kubernetes API.
-func (o options) passwordsFile() string { return filepath.Join(o.runDir, "bgp-passwords.json") }
+func (o *hostOptions) passwordsFile() string { return filepath.Join(o.runDir, "bgp-passwords.json") }
 
 // secretPasswords are passwords in Secrets.
 type secretPasswords struct{ *bgpsecrets.Secrets }

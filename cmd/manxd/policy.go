@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
@@ -20,6 +21,50 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
+// policyOptions are this node's settings of the packet filter.
+type policyOptions struct {
+	on           bool
+	counters     bool
+	checkOutside bool
+	toHostAction string
+	budget       policy.Budget
+	maxFragments int                        // of one workload
+	reassembly   struct{ Memory, Time int } // MiB, seconds
+}
+
+// Flags implements group.
+func (o *policyOptions) Flags(s envflag.Set) {
+	s.Bool(&o.on, "policy", true, "enforce policy: keep the table inet manx of nftables; with false all traffic "+
+		"of workloads passes, and natOutgoing does nothing", "MANX_POLICY")
+	s.Bool(&o.counters, "policy-counters", false, "count packets and bytes of every rule of every policy, not "+
+		"only of staged ones; metrics then name the policies", "MANX_POLICY_COUNTERS")
+	s.Bool(&o.checkOutside, "check-outside-sources", true, "drop packets that come from outside with the address of "+
+		"a workload of this node, or with IPv6 of the node itself; false for load balancers and switches that send "+
+		"such packets back", "MANX_CHECK_OUTSIDE_SOURCES")
+	s.String(&o.toHostAction, "endpoint-to-host-action", "", "action for traffic from workloads to this host "+
+		"that their policies allow: Drop, Accept or Return; empty: defaultEndpointToHostAction of "+
+		"FelixConfiguration, else Drop", "FELIX_DEFAULTENDPOINTTOHOSTACTION")
+	o.limitFlags(s)
+}
+
+// limitFlags adds the flags of limits to a set.
+func (o *policyOptions) limitFlags(s envflag.Set) {
+	budget := policy.DefaultBudget
+	s.Int(&o.budget.Rules, "policy-max-rules", budget.Rules, "how many policies and rules one namespace may "+
+		"have in force on this node; further policies drop all packets in their directions; 0: any",
+		"MANX_POLICY_MAX_RULES")
+	s.Int(&o.budget.Sets, "policy-max-sets", budget.Sets, "the same for different selectors, named ports and "+
+		"services in these rules", "MANX_POLICY_MAX_SETS")
+	s.Int(&o.budget.Elements, "policy-max-elements", budget.Elements, "the same for the members of these, and "+
+		"networks and ports in these rules", "MANX_POLICY_MAX_ELEMENTS")
+	s.Int(&o.maxFragments, "workload-max-fragments", 2000, "IP fragments a second, and at once, that one workload may "+
+		"send; more are dropped; 0: any", "MANX_WORKLOAD_MAX_FRAGMENTS")
+	s.Int(&o.reassembly.Memory, "reassembly-memory", 64, "MiB for each IP family that this host gets, at least, for "+
+		"packets of which not all fragments have come; 0: as the kernel is set", "MANX_REASSEMBLY_MEMORY")
+	s.Int(&o.reassembly.Time, "reassembly-time", 2, "seconds that fragments wait for the rest of their packet, at "+
+		"most; 0: as the kernel is set", "MANX_REASSEMBLY_TIME")
+}
+
 // policyPart maintains the packet filter.
 type policyPart struct {
 	agent *dataplane.PolicyAgent
@@ -29,7 +74,7 @@ type policyPart struct {
 
 // newPolicy returns nil if policy is disabled.
 func newPolicy(h *host, d *dataplanePart) (*policyPart, error) {
-	if !h.policy {
+	if !h.options.policy.on {
 		leaveAlone(h.log.Named("policy"))
 		return nil, nil
 	}
@@ -63,53 +108,43 @@ func (p *policyPart) Close() { _ = p.rules.Close() }
 // policyConfig returns the administrator's settings of this node's packet filter.
 func (o options) policyConfig(node string) policy.Config {
 	group := uint16(0)
-	if o.flowLogOn() {
+	if o.flowLog.on() {
 		group = flowLogGroup
 	}
-	return policy.Config{Node: node, Counters: o.policyCounters, FlowLog: group, Budget: o.policyBudget,
-		Fragments:    o.fragments(),
-		TrustOutside: !o.checkOutside,
+	return policy.Config{Node: node, Counters: o.policy.counters, FlowLog: group, Budget: o.policy.budget,
+		Fragments:    o.policy.fragments(),
+		TrustOutside: !o.policy.checkOutside,
 		Felix: func(f *model.FelixConfigurationSpec) {
-			f.InterfacePrefix = cmp.Or(o.interfacePrefix, f.InterfacePrefix)
-			if o.toHostAction != "" {
-				f.DefaultEndpointToHostAction = o.toHostAction
+			f.InterfacePrefix = cmp.Or(o.host.interfacePrefix, f.InterfacePrefix)
+			if o.policy.toHostAction != "" {
+				f.DefaultEndpointToHostAction = o.policy.toHostAction
 			}
 		}}
 }
 
 // fragments bounds those of a workload, in bytes so that it takes a quarter of the memory at most.
-func (o options) fragments() policy.Fragments {
+func (o *policyOptions) fragments() policy.Fragments {
 	bytes := o.reassembly.Memory << 20 / 4 / (1 + o.reassembly.Time)
 	return policy.Fragments{Packets: uint32(o.maxFragments), Bytes: uint32(min(bytes, math.MaxUint32))}
 }
 
 // reassemblyRoom is the room for incomplete packets. Without policy they come from anyone at any rate, and nothing is
 // changed.
-func (o options) reassemblyRoom() link.Reassembly {
-	if !o.policy {
+func (o *policyOptions) reassemblyRoom() link.Reassembly {
+	if !o.on {
 		return link.Reassembly{}
 	}
 	return link.Reassembly{Memory: o.reassembly.Memory << 20, Time: o.reassembly.Time}
 }
 
-// checkPolicy refuses contradictory settings.
-func (o options) checkPolicy() error {
+// Check implements group.
+func (o *policyOptions) Check() error {
 	switch {
-	case o.flowLogOn() && !o.policy:
-		return errFlowLogNeedsPolicy
-	case min(o.policyBudget.Rules, o.policyBudget.Sets, o.policyBudget.Elements) < 0:
+	case min(o.budget.Rules, o.budget.Sets, o.budget.Elements) < 0:
 		return errors.New("--policy-max-rules, --policy-max-sets and --policy-max-elements: want 0 or more")
 	case min(o.maxFragments, o.reassembly.Memory, o.reassembly.Time) < 0 || o.maxFragments > 1e6:
 		return errors.New("--workload-max-fragments: want 0 to 1000000; --reassembly-memory and --reassembly-time: " +
 			"want 0 or more")
-	case o.maxConnections < -1:
-		return fmt.Errorf("--workload-max-connections=%d: want -1 or more", o.maxConnections)
-	case o.flowLogRate < 1:
-		return fmt.Errorf("--flow-log-rate=%d: want 1 or more", o.flowLogRate)
-	case o.flowLogMaxSize < 0:
-		return fmt.Errorf("--flow-log-max-size=%d: want 0 or more", o.flowLogMaxSize)
-	case o.flowLogMaxFiles < 0:
-		return fmt.Errorf("--flow-log-max-files=%d: want 0 or more", o.flowLogMaxFiles)
 	}
 	switch strings.ToLower(o.toHostAction) {
 	case "", "drop", "accept", "return":

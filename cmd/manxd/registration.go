@@ -43,10 +43,10 @@ var errKubeletRegisters = errors.New("the kubelet makes the Node: it does so whe
 
 // mayCreate returns the reason why the Node must not be created, nil if it may.
 func (r registration) mayCreate(ctx context.Context) error {
-	if r.datastore == connect.Kubernetes {
+	if r.options.datastore.kind == connect.Kubernetes {
 		return errKubeletRegisters
 	}
-	if r.kube == nil || r.k8sNodeRef == "" {
+	if r.kube == nil || r.options.node.kubernetesName == "" {
 		return nil
 	}
 	client, err := typedcorev1.NewForConfig(r.kube)
@@ -55,10 +55,11 @@ func (r registration) mayCreate(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, kubernetesTimeout)
 	defer cancel()
-	_, err = client.Nodes().Get(ctx, r.k8sNodeRef, metav1.GetOptions{})
+	_, err = client.Nodes().Get(ctx, r.options.node.kubernetesName, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("no Node %s in Kubernetes: this host was taken out of the cluster", r.k8sNodeRef)
+		return fmt.Errorf("no Node %s in Kubernetes: this host was taken out of the cluster",
+			r.options.node.kubernetesName)
 	case apierrors.IsForbidden(err):
 		return nil // unknown
 	}

@@ -32,7 +32,7 @@ func newServers(h *host) *servers {
 			s.configured[u.Hostname()] = what
 		}
 	}
-	for _, endpoint := range etcd.SplitEndpoints(h.etcdEndpoints) {
+	for _, endpoint := range etcd.SplitEndpoints(h.options.datastore.etcdEndpoints) {
 		add(endpoint, "the datastore")
 	}
 	if h.kube != nil {

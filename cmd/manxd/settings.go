@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/datastore/userinfo"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -15,7 +16,7 @@ import (
 // "(set)", and "(hidden)" in endpoints.
 func settingsOf(fs *pflag.FlagSet, used map[string]string, file envFile) (list []server.Setting) {
 	fs.VisitAll(func(f *pflag.Flag) {
-		envs, ok := f.Annotations[envAnnotation]
+		envs, ok := envflag.Variables(f)
 		if !ok {
 			return
 		}

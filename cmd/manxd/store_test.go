@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 )
@@ -31,7 +32,7 @@ func TestPasswordFile(t *testing.T) {
 	var o options
 	fs := pflag.NewFlagSet("manxd", pflag.ContinueOnError)
 	o.flags(fs)
-	if _, err := fromEnvironment(fs, func(name string) string { return env[name] }); err != nil {
+	if _, err := envflag.FromEnvironment(fs, func(name string) string { return env[name] }); err != nil {
 		t.Fatal(err)
 	}
 	if err := o.check(); err != nil {
@@ -58,7 +59,7 @@ func TestPasswordFile(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o.waitForDatastore = true // a wait does not fill the file
+	o.datastore.wait = true // a wait does not fill the file
 	if _, _, err := openStore(context.Background(), o, func(error) {}, zap.NewNop()); err == nil ||
 		!strings.Contains(err.Error(), file+" is empty") {
 		t.Errorf("with an empty file: %v", err)

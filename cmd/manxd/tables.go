@@ -22,7 +22,7 @@ func newTables(j *joined, parts []part.Part) *tablesPart {
 	t.kinds = slices.DeleteFunc(part.Kinds(all...), func(k model.Kind) bool {
 		return !j.store.Keeps(k)
 	})
-	j.control.Datastore.Show(server.DatastoreSource{Type: j.datastore, Tables: j.tables, Store: j.store,
+	j.control.Datastore.Show(server.DatastoreSource{Type: j.options.datastore.kind, Tables: j.tables, Store: j.store,
 		Last: j.last.inUse})
 	return t
 }
@@ -33,10 +33,10 @@ func (t *tablesPart) Ready() server.Check { return t.control.Datastore.Ready() }
 // Notices are about the datastore as a whole.
 func (t *tablesPart) Notices() (list []server.Notice) {
 	for _, text := range t.store.Notices() {
-		list = append(list, server.Notice{Topic: "datastore", Subject: t.datastore, Text: text})
+		list = append(list, server.Notice{Topic: "datastore", Subject: t.options.datastore.kind, Text: text})
 	}
 	if r := t.tables.Status().Rollback; r.From != 0 {
-		list = append(list, server.Notice{Topic: "datastore", Subject: t.datastore, Since: r.At,
+		list = append(list, server.Notice{Topic: "datastore", Subject: t.options.datastore.kind, Since: r.At,
 			Text: fmt.Sprintf("it went back from revision %d to %d: it was restored from an earlier state. The writes "+
 				"between the two are lost, addresses of containers too; those in use on this host are not assigned "+
 				"again. This notice stays until manxd is restarted", r.From, r.To)})

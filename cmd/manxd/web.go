@@ -1,10 +1,25 @@
 package main
 
-import "github.com/manxnet/manx/daemon/part"
+import (
+	"github.com/manxnet/manx/daemon/envflag"
+	"github.com/manxnet/manx/daemon/part"
+)
 
 const httpFlag = "http-listen"
 
+// webOptions configure the listener for health and metrics.
+type webOptions struct{ listen string }
+
+// Flags implements group.
+func (o *webOptions) Flags(s envflag.Set) {
+	s.String(&o.listen, httpFlag, "127.0.0.1:9099", "ADDRESS:PORT of health and metrics; empty: off",
+		"MANX_HTTP_LISTEN")
+}
+
+// Check implements group.
+func (o *webOptions) Check() error { return checkListen(httpFlag, o.listen) }
+
 // newWeb serves health and metrics.
 func newWeb(d *daemon) part.Part {
-	return part.Optional(newPort(httpFlag, d.httpListen, d.control.ServeWeb))
+	return part.Optional(newPort(httpFlag, d.options.web.listen, d.control.ServeWeb))
 }

@@ -129,6 +129,7 @@ var allowed = []struct {
 		"table"}},
 	{"daemon/part", []string{"dataplane/reconcile", "datastore", "datastore/model", "proto/server"}},
 	{"daemon/besidecalico", []string{"daemon/kubewatch", "controllers/caliconode", "proto/server"}},
+	{"daemon/envflag", nil},
 	{"daemon/footprint", nil},
 	{"daemon/restarts", nil},
 	{"daemon/kubenode", []string{"bgp", "bgp/speaker", "dataplane/reconcile", "ipam"}},

@@ -13,8 +13,8 @@ import (
 // wiringLines is the limit of lines of a function of the daemon: a new part is one line in a list.
 const wiringLines = 40
 
-// tables are functions that are lists of settings and of commands.
-var tables = map[string]bool{"options.flags": true, "rootCommand": true}
+// tables are functions that are lists of commands.
+var tables = map[string]bool{"rootCommand": true}
 
 func TestWiringIsShort(t *testing.T) {
 	functions := 0

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/manxnet/manx/daemon/envflag"
+	"github.com/manxnet/manx/dataplane/endpointstatus"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/datastore/felixconfig"
+)
+
+// hostOptions have the places on this host where manxd and its workloads meet others.
+type hostOptions struct {
+	runDir               string
+	mtuFile              string
+	procSysNet           string
+	interfacePrefix      string
+	endpointStatusPrefix string
+	namespace            string // of this daemon's pod, and of the Secrets that it reads
+}
+
+const procSysNetFlag = "proc-sys-net"
+
+// Flags implements group.
+func (o *hostOptions) Flags(s envflag.Set) {
+	s.String(&o.runDir, "run-dir", "/run/manx", "folder of the control sockets", "MANX_RUN_DIR")
+	s.String(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "file with the MTU of pods, for the CNI plugin",
+		"MANX_MTU_FILE")
+	s.String(&o.procSysNet, procSysNetFlag, kernel.DefaultProcSysNet,
+		"folder of the kernel's network settings; in a container where it is read-only: the mounted folder of the host",
+		"MANX_PROC_SYS_NET")
+	s.String(&o.endpointStatusPrefix, "endpoint-status-path-prefix", "", "folder; manxd writes to its "+
+		"endpoint-status, for the CNI plugin, which workloads have policy and routes; none: off; empty: "+
+		"endpointStatusPathPrefix of FelixConfiguration, else "+endpointstatus.DefaultPathPrefix,
+		"FELIX_ENDPOINTSTATUSPATHPREFIX")
+	s.String(&o.interfacePrefix, "interface-prefix", "",
+		"prefixes of the names of workloads' interfaces, comma separated; empty: interfacePrefix of "+
+			"FelixConfiguration, else "+felixconfig.DefaultInterfacePrefix, "FELIX_INTERFACEPREFIX")
+	s.String(&o.namespace, "namespace", "", "namespace of the Secrets with BGP passwords, used with a "+
+		"Kubernetes API and without --bgp-password-dir; empty: that of this pod, else kube-system", "NAMESPACE",
+		"POD_NAMESPACE")
+}
+
+// Check implements group. It refuses a folder without network settings.
+func (o *hostOptions) Check() error {
+	if err := kernel.CheckProcSysNet(o.procSysNet); err != nil {
+		return fmt.Errorf("--%s=%s: %w", procSysNetFlag, o.procSysNet, err)
+	}
+	return nil
+}
+
+// noIPv6 reports whether the default IPv6 pool is disabled, by calico/node's rule.
+func (o *hostOptions) noIPv6() bool {
+	return os.Getenv("FELIX_IPV6SUPPORT") == "false" || !kernel.HasIPv6(o.procSysNet)
+}
+
+// endpointStatusDir returns the folder of the endpoint status files for the CNI plugin, given endpointStatusPathPrefix
+// of FelixConfiguration; empty for none.
+func (o *hostOptions) endpointStatusDir(felix string) string {
+	prefix := cmp.Or(o.endpointStatusPrefix, felix, endpointstatus.DefaultPathPrefix)
+	if strings.EqualFold(prefix, "none") {
+		return ""
+	}
+	return filepath.Join(prefix, endpointstatus.FolderName)
+}
