@@ -10,10 +10,12 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/daemon/bus"
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/follow"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -115,14 +117,13 @@ func newBGP(h *host, passwords passwordsPart, connected *connectedSubnets, datap
 		return nil, usage(err)
 	}
 	log := h.log.Named("bgp")
-	var f *follow.Follower
 	s := speaker.New(speaker.Config{Logger: log, GobgpSocket: filepath.Join(h.options.host.runDir, "gobgp.sock"),
 		BMP:         bmp,
 		MaxPrefixes: h.options.bgp.maxPrefixes, WarnPrefixes: h.options.bgp.warnPrefixes,
 		InterfaceOf: interfaceOf(h.kernel, log),
 		Uplink:      uplinkOf(h.kernel), Forwarding: forwarding(uptime, h.kernel.ListRoutes),
-		Again: func() { f.Trigger() }}) // it does not run before f does
-	dataplane.onLinks = append(dataplane.onLinks, func(events []kernel.Event) {
+		Again: func() { h.bus.Undecided.Publish(struct{}{}) }})
+	h.bus.Links.Subscribe(func(events []kernel.Event) {
 		for _, e := range events {
 			if why := whyDown(e); why != "" {
 				s.UplinkDown(e.Link.Name, why)
@@ -133,13 +134,18 @@ func newBGP(h *host, passwords passwordsPart, connected *connectedSubnets, datap
 	if policy != nil {
 		agents = append(agents, policy.agent)
 	}
-	f = follow.New(follow.Config{
+	last := make(chan model.Reader, 1)
+	h.bus.LastState.Subscribe(func(r model.Reader) { last <- r })
+	f := follow.New(follow.Config{
 		Settings: bgp.Input{Node: h.name, RouterID: h.options.bgp.routerID, ClusterIPs: h.options.bgp.clusterIPs,
 			InterfacePrefix: h.options.host.interfacePrefix, Refuse: h.options.bgp.refuse},
 		Connected: connected.list, Passwords: passwords, Tables: h.tables, Speaker: s,
 		Agents: agents, Kinds: part.Kinds(dataplane, part.Optional(policy)), Log: log,
-		Last: h.last.offer, Keep: h.last.keep})
-	connected.changed = f.Trigger
+		Last: last,
+		Keep: func(s *datastore.Snapshot, d bgp.Desired) {
+			h.bus.Decided.Publish(bus.Decision{Snapshot: s, Desired: d})
+		}})
+	h.bus.Undecided.Subscribe(func(struct{}) { f.Trigger() })
 	h.control.BGP.Show(server.BGPSource{Speaker: s, Desired: f.Desired})
 	return &bgpPart{f, s, h.control.BGP}, nil
 }

@@ -29,10 +29,10 @@ const connectedPause = time.Second
 // connectedPoll is the interval between reads of the addresses without an event.
 const connectedPoll = time.Minute
 
-// newConnected subscribes to the dataplane's events of addresses.
-func newConnected(h *host, d *dataplanePart) *connectedSubnets {
-	c := newConnectedSubnets(h.kernel.ListAddresses, func() {}, h.log.Named("bgp"))
-	d.onLinks = append(d.onLinks, func([]kernel.Event) { c.readAgain() })
+// newConnected follows the events of addresses, and has BGP decided again when the subnets have changed.
+func newConnected(h *host) *connectedSubnets {
+	c := newConnectedSubnets(h.kernel.ListAddresses, func() { h.bus.Undecided.Publish(struct{}{}) }, h.log.Named("bgp"))
+	h.bus.Links.Subscribe(func([]kernel.Event) { c.readAgain() })
 	return c
 }
 

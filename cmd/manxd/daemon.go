@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/daemon/bus"
 	"github.com/manxnet/manx/daemon/footprint"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/datastore/node"
@@ -21,6 +22,7 @@ type daemon struct {
 	name    string // of this node
 	log     *zap.Logger
 	control *server.Server
+	bus     *bus.Bus
 	reopen  *reopener
 	ends    *restarted
 	parts   func(*joined) ([]part.Part, error) // of a node that has joined the cluster
@@ -70,7 +72,7 @@ func newProcess(ctx context.Context, o options, config server.Config) (*daemon, 
 	control.Add(lines)
 	o.datastore.rewatched, o.datastore.kube.Rewatched = restarts.Inc, restarts.Inc
 	o.datastore.kube.Requested = func(verb, code string) { requests.WithLabelValues(verb, code).Inc() }
-	return &daemon{options: o, name: name, log: log, control: control, reopen: reopen,
+	return &daemon{options: o, name: name, log: log, control: control, bus: new(bus.Bus), reopen: reopen,
 		ends: newRestarted(log), parts: parts}, nil
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/hoststate"
-	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -18,7 +17,6 @@ type dataplanePart struct {
 	*dataplane.HostAgent
 	servers *servers
 	view    *server.DataplaneView
-	onLinks []func([]kernel.Event) // called as OnLinks says
 }
 
 func newDataplane(h *host) *dataplanePart {
@@ -31,11 +29,8 @@ func newDataplane(h *host) *dataplanePart {
 		OwnersFile: h.ownersFile()})}
 	p.servers = newServers(h)
 	p.SetServers(p.servers.addresses())
-	p.OnLinks(func(events []kernel.Event) {
-		for _, f := range p.onLinks {
-			f(events)
-		}
-	})
+	p.OnLinks(h.bus.Links.Publish)
+	h.bus.PolicyReached.Subscribe(p.SetPolicy)
 	p.view.Show(server.DataplaneSource{Agent: p.HostAgent})
 	return p
 }

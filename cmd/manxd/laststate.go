@@ -17,6 +17,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/controllers/caliconode"
+	"github.com/manxnet/manx/daemon/bus"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/etcd"
@@ -48,37 +49,29 @@ type lastState struct {
 	origin laststate.Origin
 	log    *zap.Logger
 
-	earlier  *laststate.State // nil: there is none that can be used
-	patience time.Duration    // with the datastore, before the earlier state is used
-	refused  error            // why not; nil if there is no file
-	offer    chan model.Reader
-	hurry    func()            // ends waits for passwords: their source does not answer either
+	earlier  *laststate.State  // nil: there is none that can be used
+	patience time.Duration     // with the datastore, before the earlier state is used
+	refused  error             // why not; nil if there is no file
 	written  [sha256.Size]byte // the hash of the objects in the file
 	revision int64             // there
 	changed  chan struct{}     // holds one token when latest is new
 
 	mu      sync.Mutex
-	open    bool      // the datastore has been opened
-	hold    bool      // it is known that BGP must not begin
-	why     error     // the datastore does not answer, or may not be read
-	since   time.Time // when BGP began from the earlier state; zero: it did not
-	latest  kept      // the last decision from the datastore
-	failure error     // of the last write
+	open    bool         // the datastore has been opened
+	hold    bool         // it is known that BGP must not begin
+	why     error        // the datastore does not answer, or may not be read
+	since   time.Time    // when BGP began from the earlier state; zero: it did not
+	latest  bus.Decision // the last one from the datastore
+	failure error        // of the last write
 	failed  time.Time
-}
-
-// kept is a snapshot, with the decision that says which of its objects count.
-type kept struct {
-	snapshot *datastore.Snapshot
-	decision bgp.Desired
 }
 
 // lastStateFile is the path of the file.
 func (o *datastoreOptions) lastStateFile() string { return filepath.Join(o.dataDir, "last-state.json") }
 
 func newLastState(h *host) *lastState {
-	l := &lastState{host: h, log: h.log.Named("last-state"), offer: make(chan model.Reader, 1),
-		changed: make(chan struct{}, 1), hurry: func() {}, patience: lastPatience}
+	l := &lastState{host: h, log: h.log.Named("last-state"),
+		changed: make(chan struct{}, 1), patience: lastPatience}
 	var err error
 	if l.origin, err = h.lastOrigin(); err == nil {
 		l.earlier, err = laststate.Read(h.options.datastore.lastStateFile(), h.name, l.origin, l.Kinds())
@@ -95,6 +88,7 @@ func newLastState(h *host) *lastState {
 		l.refused = err
 		l.log.Warn("the last state of an earlier run cannot be used", zap.Error(err))
 	}
+	h.bus.Decided.Subscribe(l.keep)
 	return l
 }
 
@@ -257,12 +251,11 @@ func (l *lastState) begin(err error) {
 		return
 	}
 	l.since = time.Now()
-	l.hurry()
 	l.log.Warn("the datastore has not been read: BGP and routes follow the last state, policy and workloads stay as "+
 		"they are in the kernel", zap.Time("valid", l.earlier.Valid), zap.Time("lastChange", l.earlier.Written),
 		zap.Int64("revision", l.earlier.Revision),
 		zap.Int("objects", len(l.earlier.Objects)), zap.Error(err))
-	l.offer <- model.NewSet(l.earlier.Objects...)
+	l.bus.LastState.Publish(model.NewSet(l.earlier.Objects...))
 }
 
 // end records that the datastore has been read: the earlier state is not used any more.
@@ -286,10 +279,10 @@ func (l *lastState) inUse() *server.LastState {
 	return &server.LastState{Valid: l.earlier.Valid, Revision: l.earlier.Revision}
 }
 
-// keep has a snapshot written soon. It implements Keep of follow.Config.
-func (l *lastState) keep(s *datastore.Snapshot, d bgp.Desired) {
+// keep has the snapshot of a decision written soon.
+func (l *lastState) keep(d bus.Decision) {
 	l.mu.Lock()
-	l.latest = kept{s, d}
+	l.latest = d
 	l.mu.Unlock()
 	select {
 	case l.changed <- struct{}{}:
@@ -304,9 +297,9 @@ func (l *lastState) write(confirm bool) bool {
 	k := l.latest
 	l.mu.Unlock()
 	if now := l.tables.Snapshot(); confirm && now.InSync() { // what has changed since does not matter to BGP
-		k.snapshot = now
+		k.Snapshot = now
 	}
-	if k.snapshot == nil {
+	if k.Snapshot == nil {
 		return true
 	}
 	err := l.writeState(k, confirm)
@@ -320,8 +313,8 @@ func (l *lastState) write(confirm bool) bool {
 	return err == nil
 }
 
-func (l *lastState) writeState(k kept, confirm bool) error {
-	s := laststate.State{Node: l.name, Origin: l.origin, Written: time.Now(), Revision: k.snapshot.Revision(),
+func (l *lastState) writeState(k bus.Decision, confirm bool) error {
+	s := laststate.State{Node: l.name, Origin: l.origin, Written: time.Now(), Revision: k.Snapshot.Revision(),
 		Objects: l.objects(k)}
 	content, hash, err := s.Encode()
 	if err != nil {
@@ -343,10 +336,10 @@ func (l *lastState) writeState(k kept, confirm bool) error {
 }
 
 // objects returns the objects that the file has: those whose absence could change the decision.
-func (l *lastState) objects(k kept) (list []*model.Object) {
+func (l *lastState) objects(k bus.Decision) (list []*model.Object) {
 	for _, kind := range l.Kinds() {
-		for o := range k.snapshot.All(kind) {
-			if kind == model.KindClusterInformation || k.decision.DependsOn(l.name, nil, o) {
+		for o := range k.Snapshot.All(kind) {
+			if kind == model.KindClusterInformation || k.Desired.DependsOn(l.name, nil, o) {
 				list = append(list, o)
 			}
 		}

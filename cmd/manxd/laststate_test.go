@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/daemon/bus"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/model"
@@ -18,7 +19,7 @@ import (
 
 // newLastStateForTest returns the state of a node with its file in dir.
 func newLastStateForTest(dir string) *lastState {
-	d := &daemon{name: "n1", log: zap.NewNop(), options: options{
+	d := &daemon{name: "n1", log: zap.NewNop(), bus: new(bus.Bus), options: options{
 		datastore: datastoreOptions{kind: connect.Embedded, dataDir: dir}}}
 	return newLastState(&host{daemon: d, tables: datastore.NewTables(zap.NewNop(), "n1")})
 }
@@ -75,7 +76,8 @@ func TestLastStateIsWritten(t *testing.T) {
 		o.Revision = revision
 		l.tables.Apply(datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: revision},
 			datastore.Event{Type: datastore.EventInSync, Revision: revision})
-		l.keep(l.tables.Snapshot(), bgp.Compute(bgp.Input{Reader: l.tables.Snapshot(), Node: "n1"}))
+		l.bus.Decided.Publish(bus.Decision{Snapshot: l.tables.Snapshot(),
+			Desired: bgp.Compute(bgp.Input{Reader: l.tables.Snapshot(), Node: "n1"})})
 	}
 	put(7)
 	if !l.write(false) {

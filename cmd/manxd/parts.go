@@ -12,14 +12,14 @@ import (
 func hostParts(h *host) ([]part.Part, error) {
 	h.dataplane = newDataplane(h)
 	var err error
-	if h.filter, err = newPolicy(h, h.dataplane); err != nil {
+	if h.filter, err = newPolicy(h); err != nil {
 		return nil, err
 	}
 	passwords, err := passwordSource(h)
 	if err != nil {
 		return nil, err
 	}
-	connected := newConnected(h, h.dataplane)
+	connected := newConnected(h)
 	if h.bgp, err = newBGP(h, passwords, connected, h.dataplane, h.filter); err != nil {
 		return nil, err
 	}

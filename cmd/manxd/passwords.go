@@ -13,6 +13,7 @@ import (
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/follow"
 	"github.com/manxnet/manx/daemon/part"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // passwordOptions choose the source of the passwords of BGP sessions.
@@ -45,7 +46,7 @@ func passwordSource(h *host) (passwordsPart, error) {
 	}
 	s := bgpsecrets.New(bgpsecrets.Config{Client: client, Namespace: kubernetesNamespace(h.options.host.namespace),
 		File: h.options.host.passwordsFile(), Server: h.kube.Host, Log: log})
-	h.last.hurry = s.Hurry
+	h.bus.LastState.Subscribe(func(model.Reader) { s.Hurry() }) // their source does not answer either
 	return secretPasswords{s}, nil
 }
 

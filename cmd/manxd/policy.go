@@ -73,7 +73,7 @@ type policyPart struct {
 }
 
 // newPolicy returns nil if policy is disabled.
-func newPolicy(h *host, d *dataplanePart) (*policyPart, error) {
+func newPolicy(h *host) (*policyPart, error) {
 	if !h.options.policy.on {
 		leaveAlone(h.log.Named("policy"))
 		return nil, nil
@@ -87,8 +87,8 @@ func newPolicy(h *host, d *dataplanePart) (*policyPart, error) {
 			Connections: conntrack.New(nil), Entries: conntrack.New(nil),
 			Policy: h.policyConfig(h.name), Logger: h.log.Named("policy"), Programmed: h.control.Policy.Programmed,
 			Repaired: h.repaired,
-			Reached:  d.SetPolicy})}
-	d.onLinks = append(d.onLinks, p.agent.InterfacesChanged)
+			Reached:  h.bus.PolicyReached.Publish})}
+	h.bus.Links.Subscribe(p.agent.InterfacesChanged)
 	p.view.Show(server.PolicySource{Agent: p.agent, Tracer: rules})
 	return p, nil
 }

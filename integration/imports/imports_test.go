@@ -129,6 +129,7 @@ var allowed = []struct {
 		"table"}},
 	{"daemon/part", []string{"dataplane/reconcile", "datastore", "datastore/model", "proto/server"}},
 	{"daemon/besidecalico", []string{"daemon/kubewatch", "controllers/caliconode", "proto/server"}},
+	{"daemon/bus", []string{"bgp", "dataplane/endpointstatus", "dataplane/kernel", "datastore", "datastore/model"}},
 	{"daemon/envflag", nil},
 	{"daemon/footprint", nil},
 	{"daemon/restarts", nil},

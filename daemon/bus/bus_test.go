@@ -1,0 +1,20 @@
+package bus
+
+import (
+	"slices"
+	"testing"
+)
+
+// Subscribers get each value that is published after their subscription, in the order of the subscriptions.
+func TestTopic(t *testing.T) {
+	var topic Topic[int]
+	var got []int
+	topic.Publish(1)
+	topic.Subscribe(func(n int) { got = append(got, n) })
+	topic.Publish(2)
+	topic.Subscribe(func(n int) { got = append(got, 10*n) })
+	topic.Publish(3)
+	if want := []int{2, 3, 30}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
