@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
@@ -27,13 +28,13 @@ import (
 // beacon is a part with everything that a part can have: readiness, a notice, a metric, a watched kind and a gRPC
 // service.
 type beacon struct {
-	*joined
+	deps.Deps
 	prometheus.Collector
 	broken chan struct{}
 }
 
-func newBeacon(j *joined) *beacon {
-	b := &beacon{joined: j, broken: make(chan struct{})}
+func newBeacon(d deps.Deps) *beacon {
+	b := &beacon{Deps: d, broken: make(chan struct{})}
 	b.Collector = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "manx_beacon_lit", Help: "Always 1."},
 		func() float64 { return 1 })
 	return b
@@ -88,7 +89,7 @@ func (b *beacon) Register(r grpc.ServiceRegistrar) {
 // reservations returns the names of the IPReservations in the tables.
 func (b *beacon) reservations() string {
 	var names []string
-	for o := range b.tables.Snapshot().All(model.KindIPReservation) {
+	for o := range b.Tables.Snapshot().All(model.KindIPReservation) {
 		names = append(names, o.Key.Name)
 	}
 	return strings.Join(names, " ")
@@ -100,12 +101,11 @@ func TestAddedPart(t *testing.T) {
 		runInNamespaces(t, "MANX_TEST_ADDED_PART")
 		return
 	}
-	dir, began := t.TempDir(), make(chan *joined, 1)
+	dir, began := t.TempDir(), make(chan deps.Deps, 1)
 	d := daemonForTest(t, dir)
-	d.parts = func(j *joined) ([]part.Part, error) {
-		list, err := parts(j)
+	d.added = func(j deps.Deps) []part.Part {
 		began <- j
-		return append(list, newBeacon(j)), err
+		return []part.Part{newBeacon(j)}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -122,7 +122,7 @@ func TestAddedPart(t *testing.T) {
 	w.await("notices", w.notices, "beacon: can be seen from afar")
 
 	reservation := model.NewObject(model.ResourceKey(model.KindIPReservation, "kept"), new(v3.IPReservation))
-	if _, err := j.store.Create(ctx, reservation); err != nil {
+	if _, err := j.Store.Create(ctx, reservation); err != nil {
 		t.Fatal(err)
 	}
 	w.await("the call", func() string { return w.call(beaconLight) }, "kept")
@@ -146,14 +146,13 @@ func TestClosedStoreEndsTheDaemon(t *testing.T) {
 		return
 	}
 	d := daemonForTest(t, t.TempDir())
-	d.parts = func(j *joined) ([]part.Part, error) {
-		list, err := parts(j)
+	d.added = func(j deps.Deps) []part.Part {
 		go func() {
-			if _, err := j.tables.WaitInSync(t.Context()); err == nil {
-				_ = j.store.Close()
+			if _, err := j.Tables.WaitInSync(t.Context()); err == nil {
+				_ = j.Store.Close()
 			}
 		}()
-		return list, err
+		return nil
 	}
 	if err := d.run(t.Context()); err == nil || !strings.Contains(err.Error(), "the store was closed") {
 		t.Errorf("the daemon ended with %v", err)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/kubenode"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/node"
@@ -15,16 +16,17 @@ import (
 
 // addresses detects the addresses of this node repeatedly, as configured.
 type addresses struct {
-	*joined
+	deps.Deps
+	*membership
 	result atomic.Pointer[node.Result]
 	last   string // addresses as text
 }
 
-func newAddresses(j *joined) *addresses {
-	a := &addresses{joined: j}
-	a.result.Store(&j.registered)
-	a.last = addressesText(j.registered.Node)
-	j.control.Node.Show(server.NodeSource{
+func newAddresses(d deps.Deps, m *membership) *addresses {
+	a := &addresses{Deps: d, membership: m}
+	a.result.Store(&m.registered)
+	a.last = addressesText(m.registered.Node)
+	d.Control.Node.Show(server.NodeSource{
 		Addresses: func() []server.AddressCandidate { return shown(a.result.Load().Candidates) },
 	})
 	return a
@@ -34,15 +36,15 @@ func (a *addresses) Name() string { return "addresses" }
 
 // Run returns at once if no address is detected.
 func (a *addresses) Run(ctx context.Context) error {
-	node.Monitor{Config: a.config, Registered: a.registered, Store: a.store, Host: node.System{}, Changed: a.changed,
-		Log: a.log.Named("node")}.Run(ctx)
+	node.Monitor{Config: a.config, Registered: a.registered, Store: a.Store, Host: node.System{}, Changed: a.changed,
+		Log: a.Log.Named("node")}.Run(ctx)
 	return nil
 }
 
 // Notices implements server.Noticer: what registration and detection warned of last, such as a failed detection.
 func (a *addresses) Notices() (list []server.Notice) {
 	for _, text := range a.result.Load().Warnings {
-		list = append(list, server.Notice{Topic: "node", Subject: a.name, Text: text})
+		list = append(list, server.Notice{Topic: "node", Subject: a.Node.Name, Text: text})
 	}
 	return list
 }
@@ -52,7 +54,7 @@ func (a *addresses) changed(r node.Result) {
 	a.result.Store(&r)
 	was := a.last
 	if a.last = addressesText(r.Node); a.last != was {
-		a.events.Warn(kubenode.AddressChanged, fmt.Sprintf("the addresses of this node are now %s; they were %s",
+		a.Events.Warn(kubenode.AddressChanged, fmt.Sprintf("the addresses of this node are now %s; they were %s",
 			a.last, was))
 	}
 }

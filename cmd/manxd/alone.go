@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/kubenode"
 	"github.com/manxnet/manx/daemon/part"
-	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -37,9 +37,8 @@ func runControllers(ctx context.Context, o options, shown []server.Setting) erro
 	if err != nil {
 		return err
 	}
-	group := part.NewGroup(d.log, newControlSocket(d), newRemoteControl(d), newWeb(d), newWatchdog(d),
-		&controllersAlone{d})
-	group.Show(d.control)
+	group := part.NewGroup(d.deps.Log, append(d.listeners(), &controllersAlone{d})...)
+	group.Show(d.deps.Control)
 	return group.Run(ctx)
 }
 
@@ -51,25 +50,24 @@ func (a *controllersAlone) Name() string { return "cluster" }
 // Run implements part.Part.
 func (a *controllersAlone) Run(ctx context.Context) error { return part.Fatal(a.run(ctx)) }
 
-func (a *controllersAlone) run(ctx context.Context) error {
-	kube, err := a.kubernetesAPI(a.log)
-	if err != nil {
+func (a *controllersAlone) run(ctx context.Context) (err error) {
+	deps := a.deps
+	if deps.Kube, err = a.options.kubernetesAPI(deps.Log); err != nil {
 		return err
 	}
 	store, closeStore, err := openStore(ctx, a.ofThisNode(), func(err error) {
-		a.control.Datastore.Show(server.DatastoreSource{Type: a.options.datastore.kind,
+		deps.Control.Datastore.Show(server.DatastoreSource{Type: deps.Node.Datastore,
 			Waiting: "waiting for it: " + err.Error()})
-	}, a.log)
+	}, deps.Log)
 	if err != nil {
 		return err
 	}
 	defer closeStore()
-	h := &host{daemon: a.daemon, kube: kube, tables: datastore.NewTables(a.log.Named("datastore"), a.name)}
-	if h.events, err = newEvents(h); err != nil {
+	deps.Store = store
+	if deps.Events, err = newEvents(deps); err != nil {
 		return err
 	}
-	j := &joined{host: h, store: store}
-	controllers, err := newControllers(j)
+	controllers, err := newControllers(deps, a.options.controllers, a.options.kubernetes())
 	if err != nil {
 		return err
 	}
@@ -77,13 +75,13 @@ func (a *controllersAlone) run(ctx context.Context) error {
 		return usage(errors.New("there is nothing to run: --controllers is off, or auto and no Kubernetes API is " +
 			"known"))
 	}
-	a.control.Datastore.Show(server.DatastoreSource{Type: a.options.datastore.kind, Tables: h.tables, Store: store})
-	parts := []part.Part{&connection{j}, controllers}
-	if h.events != nil {
-		parts = append(parts, writtenEvents{h.events})
+	deps.Control.Datastore.Show(server.DatastoreSource{Type: deps.Node.Datastore, Tables: deps.Tables, Store: store})
+	parts := []part.Part{&connection{deps}, controllers}
+	if deps.Events != nil {
+		parts = append(parts, writtenEvents{deps.Events})
 	}
-	group := part.NewGroup(a.log, parts...)
-	group.Show(a.control)
+	group := part.NewGroup(deps.Log, parts...)
+	group.Show(deps.Control)
 	return group.Run(ctx)
 }
 
@@ -101,12 +99,12 @@ func (w writtenEvents) Run(ctx context.Context) error {
 
 // connection shows whether the datastore answers, by one small object of it: a leader has the tables that it needs, and
 // another candidate waits.
-type connection struct{ *joined }
+type connection struct{ deps.Deps }
 
 func (c *connection) Name() string        { return "datastore" }
-func (c *connection) Ready() server.Check { return c.control.Datastore.Ready() }
+func (c *connection) Ready() server.Check { return c.Control.Datastore.Ready() }
 
 // Run implements part.Part.
 func (c *connection) Run(ctx context.Context) error {
-	return part.Fatal(c.tables.Run(ctx, c.store, model.KindClusterInformation))
+	return part.Fatal(c.Tables.Run(ctx, c.Store, model.KindClusterInformation))
 }

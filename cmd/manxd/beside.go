@@ -3,10 +3,9 @@ package main
 import (
 	"context"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/manxnet/manx/controllers/caliconode"
 	"github.com/manxnet/manx/daemon/besidecalico"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
 )
 
@@ -30,18 +29,14 @@ func (o *calicoOptions) Check() error { return nil }
 
 // waitForCalicoNode returns when no calico-node is active on this host, or at once with --beside-calico-node. found is
 // called when one is active.
-func (d *daemon) waitForCalicoNode(ctx context.Context, kube *rest.Config, found func()) error {
-	if d.options.calico.beside {
+func waitForCalicoNode(ctx context.Context, d deps.Deps, o calicoOptions, found func()) error {
+	if o.beside {
 		return nil
 	}
-	return besidecalico.Wait(ctx, d.finder(kube), d.control, found, d.log)
+	return besidecalico.Wait(ctx, calicoFinder(d, o), d.Control, found, d.Log)
 }
 
-func (d *daemon) finder(kube *rest.Config) caliconode.Finder {
-	return caliconode.NewFinder(d.kubernetesNode(d.name), d.placesOfCalico(), kube)
-}
-
-// placesOfCalico returns the namespaces where a pod may be one of calico-node.
-func (o options) placesOfCalico() []string {
-	return caliconode.Namespaces(kubernetesNamespace(o.host.namespace), o.calico.namespaces)
+// calicoFinder finds the calico-node that is active on this host.
+func calicoFinder(d deps.Deps, o calicoOptions) caliconode.Finder {
+	return caliconode.NewFinder(d.Node.Kubernetes, caliconode.Namespaces(d.Node.Namespace, o.namespaces), d.Kube)
 }

@@ -64,9 +64,9 @@ func TestWaitsForCalicoNode(t *testing.T) {
 	pod("calico-node-far", "n2")
 	pod("calico-node-here", "n1")
 	// A state of an earlier run is no reason to begin beside calico-node.
-	last := laststate.State{Node: d.name, Origin: laststate.Origin{Type: d.options.datastore.kind},
+	last := laststate.State{Node: d.deps.Node.Name, Origin: laststate.Origin{Type: d.options.datastore.kind},
 		Objects: []*model.Object{
-			model.NewObject(model.ResourceKey(model.KindNode, d.name),
+			model.NewObject(model.ResourceKey(model.KindNode, d.deps.Node.Name),
 				&model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: "192.0.2.1/24"}}})}}
 	content, _, err := last.Encode()
 	must(t, err)

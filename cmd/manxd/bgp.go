@@ -11,9 +11,9 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/daemon/bus"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/follow"
-	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
@@ -110,44 +110,46 @@ type bgpPart struct {
 	view    *server.BGPView
 }
 
-func newBGP(h *host, passwords passwordsPart, connected *connectedSubnets, dataplane *dataplanePart,
-	policy *policyPart) (*bgpPart, error) {
-	bmp, err := h.options.bgp.bmp(h.name)
+func newBGP(d deps.Deps, o bgpOptions, passwords passwordsPart, connected *connectedSubnets, agents []follower) (
+	*bgpPart, error) {
+	bmp, err := o.bmp(d.Node.Name)
 	if err != nil {
 		return nil, usage(err)
 	}
-	log := h.log.Named("bgp")
-	s := speaker.New(speaker.Config{Logger: log, GobgpSocket: filepath.Join(h.options.host.runDir, "gobgp.sock"),
-		BMP:         bmp,
-		MaxPrefixes: h.options.bgp.maxPrefixes, WarnPrefixes: h.options.bgp.warnPrefixes,
-		InterfaceOf: interfaceOf(h.kernel, log),
-		Uplink:      uplinkOf(h.kernel), Forwarding: forwarding(uptime, h.kernel.ListRoutes),
-		Again: func() { h.bus.Undecided.Publish(struct{}{}) }})
-	h.bus.Links.Subscribe(func(events []kernel.Event) {
+	log := d.Log.Named("bgp")
+	s := speaker.New(speaker.Config{Logger: log, GobgpSocket: filepath.Join(d.Node.RunDir, "gobgp.sock"), BMP: bmp,
+		MaxPrefixes: o.maxPrefixes, WarnPrefixes: o.warnPrefixes, InterfaceOf: interfaceOf(d.Kernel, log),
+		Uplink: uplinkOf(d.Kernel), Forwarding: forwarding(uptime, d.Kernel.ListRoutes),
+		Again: func() { d.Bus.Undecided.Publish(struct{}{}) }})
+	d.Bus.Links.Subscribe(func(events []kernel.Event) {
 		for _, e := range events {
 			if why := whyDown(e); why != "" {
 				s.UplinkDown(e.Link.Name, why)
 			}
 		}
 	})
-	agents := []follow.Agent{dataplane.HostAgent}
-	if policy != nil {
-		agents = append(agents, policy.agent)
+	f := newFollower(d, o, agents, follow.Config{Connected: connected.list, Passwords: passwords, Speaker: s, Log: log})
+	d.Control.BGP.Show(server.BGPSource{Speaker: s, Desired: f.Desired})
+	return &bgpPart{f, s, d.Control.BGP}, nil
+}
+
+// newFollower completes the settings of a Follower, and connects it to the bus.
+func newFollower(d deps.Deps, o bgpOptions, agents []follower, c follow.Config) *follow.Follower {
+	c.Settings = bgp.Input{Node: d.Node.Name, RouterID: o.routerID, ClusterIPs: o.clusterIPs,
+		InterfacePrefix: d.Node.InterfacePrefix, Refuse: o.refuse}
+	c.Tables = d.Tables
+	for _, a := range agents {
+		c.Agents, c.Kinds = append(c.Agents, a), append(c.Kinds, a.Kinds()...)
 	}
 	last := make(chan model.Reader, 1)
-	h.bus.LastState.Subscribe(func(r model.Reader) { last <- r })
-	f := follow.New(follow.Config{
-		Settings: bgp.Input{Node: h.name, RouterID: h.options.bgp.routerID, ClusterIPs: h.options.bgp.clusterIPs,
-			InterfacePrefix: h.options.host.interfacePrefix, Refuse: h.options.bgp.refuse},
-		Connected: connected.list, Passwords: passwords, Tables: h.tables, Speaker: s,
-		Agents: agents, Kinds: part.Kinds(dataplane, part.Optional(policy)), Log: log,
-		Last: last,
-		Keep: func(s *datastore.Snapshot, d bgp.Desired) {
-			h.bus.Decided.Publish(bus.Decision{Snapshot: s, Desired: d})
-		}})
-	h.bus.Undecided.Subscribe(func(struct{}) { f.Trigger() })
-	h.control.BGP.Show(server.BGPSource{Speaker: s, Desired: f.Desired})
-	return &bgpPart{f, s, h.control.BGP}, nil
+	d.Bus.LastState.Subscribe(func(r model.Reader) { last <- r })
+	c.Last = last
+	c.Keep = func(s *datastore.Snapshot, desired bgp.Desired) {
+		d.Bus.Decided.Publish(bus.Decision{Snapshot: s, Desired: desired})
+	}
+	f := follow.New(c)
+	d.Bus.Undecided.Subscribe(func(struct{}) { f.Trigger() })
+	return f
 }
 
 func (p *bgpPart) Name() string             { return "bgp" }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/manxnet/manx/bgp/birdsock"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/part"
 )
@@ -34,11 +35,11 @@ type birdSocket struct {
 }
 
 // newBirdSocket returns nil if it is not configured.
-func newBirdSocket(j *joined, b *bgpPart) part.Part {
-	if j.options.bird.socket == "" {
+func newBirdSocket(d deps.Deps, o birdOptions, b *bgpPart) part.Part {
+	if o.socket == "" {
 		return nil
 	}
-	return &birdSocket{path: j.options.bird.socket, log: j.log.Named("bird-socket"), source: birdsock.Source{
+	return &birdSocket{path: o.socket, log: d.Log.Named("bird-socket"), source: birdsock.Source{
 		Version: version, Started: time.Now(), Sessions: b.speaker.Sessions, Session: b.speaker.Session,
 		Table: b.speaker.Table, Desired: b.Decided}}
 }

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/model"
@@ -22,7 +23,7 @@ import (
 // those of the containers that it attaches; the others, such as those attached while this process was away, need a
 // record of IPAM. Other claims wait for the kubelet's status of the pod.
 type claims struct {
-	*joined
+	deps.Deps
 	log *zap.Logger
 
 	mu   sync.Mutex
@@ -47,11 +48,11 @@ type claim struct {
 }
 
 // newClaims returns nil if endpoints are not pods.
-func newClaims(j *joined) *claims {
-	if j.options.datastore.kind != connect.Kubernetes {
+func newClaims(d deps.Deps) *claims {
+	if d.Node.Datastore != connect.Kubernetes {
 		return nil
 	}
-	return &claims{joined: j, log: j.log.Named("claims"), open: map[model.Key]*claim{}}
+	return &claims{Deps: d, log: d.Log.Named("claims"), open: map[model.Key]*claim{}}
 }
 
 func (c *claims) Name() string { return "claims" }
@@ -65,7 +66,7 @@ func (c *claims) Run(ctx context.Context) error {
 	defer pause.Stop()
 	var seen *datastore.Snapshot
 	for {
-		now := c.tables.Snapshot()
+		now := c.Tables.Snapshot()
 		c.follow(now, seen)
 		seen = now
 		var due <-chan time.Time
@@ -91,7 +92,7 @@ func (c *claims) follow(now, before *datastore.Snapshot) {
 			continue
 		}
 		w := change.New.Workload()
-		if w == nil || w.Spec.Node != c.name || w.Spec.Claim == nil {
+		if w == nil || w.Spec.Node != c.Node.Name || w.Spec.Claim == nil {
 			delete(c.open, change.Key)
 			continue
 		}
@@ -121,9 +122,9 @@ func (c *claims) readNext(ctx context.Context) {
 			return
 		}
 		addresses := open.endpoint.Spec.Claim.Addresses()
-		c.tables.Confirm(key, addresses...)
+		c.Tables.Confirm(key, addresses...)
 		if c.record(ctx, open.endpoint) != nil { // released between the read and the confirmation
-			c.tables.Withdraw(key, addresses...)
+			c.Tables.Withdraw(key, addresses...)
 		}
 		return
 	}
@@ -134,7 +135,7 @@ var errNoRecord = errors.New("IPAM has no such record")
 // record returns nil if IPAM has assigned the claimed addresses to the pod. The pod's name and namespace in the record
 // are those of the ADD; the handle would be no proof, since the container in it is named by an annotation, too.
 func (c *claims) record(ctx context.Context, w *model.WorkloadEndpoint) error {
-	allocator := ipam.New(c.store, c.log, time.Now)
+	allocator := ipam.New(c.Store, c.log, time.Now)
 	addresses := w.Spec.Claim.Addresses()
 	if len(addresses) == 0 {
 		return errNoRecord
@@ -147,7 +148,8 @@ func (c *claims) record(ctx context.Context, w *model.WorkloadEndpoint) error {
 			return errNoRecord
 		case err != nil:
 			return err
-		case has.Attrs["namespace"] != w.Namespace || has.Attrs["pod"] != w.Spec.Pod || has.Attrs["node"] != c.name:
+		case has.Attrs["namespace"] != w.Namespace || has.Attrs["pod"] != w.Spec.Pod ||
+			has.Attrs["node"] != c.Node.Name:
 			return errNoRecord
 		}
 	}

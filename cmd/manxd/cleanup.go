@@ -99,7 +99,7 @@ func cleanup(o options, calico string) error {
 
 // removeKept removes the files that were kept for the next start of manxd.
 func (o options) removeKept() error {
-	return errors.Join(safefile.Remove(o.datastore.lastStateFile()), safefile.Remove(o.host.passwordsFile()))
+	return errors.Join(safefile.Remove(o.datastore.lastStateFile()), safefile.Remove(passwordsFile(o.host.runDir)))
 }
 
 // removeRules removes the packet filter, also one that cannot be read. Without nftables there is none.

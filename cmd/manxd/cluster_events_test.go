@@ -6,6 +6,7 @@ import (
 	"go.uber.org/zap"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -21,7 +22,7 @@ func TestOneNodeRecordsClusterEvents(t *testing.T) {
 	}
 	tables.Apply(datastore.Event{Type: datastore.EventInSync})
 	leading := false
-	e := &eventsPart{joined: &joined{host: &host{daemon: &daemon{name: "n2"}, tables: tables}},
+	e := &eventsPart{Deps: deps.Deps{Node: deps.Node{Name: "n2"}, Tables: tables},
 		leads: func() bool { return leading }}
 	if e.reportsCluster() {
 		t.Error("a node that does not lead records them")
@@ -32,7 +33,7 @@ func TestOneNodeRecordsClusterEvents(t *testing.T) {
 	if e.leads = nil; e.reportsCluster() {
 		t.Error("n2 records them without an election")
 	}
-	if e.name = "n1"; !e.reportsCluster() {
+	if e.Node.Name = "n1"; !e.reportsCluster() {
 		t.Error("n1 does not record them without an election")
 	}
 }

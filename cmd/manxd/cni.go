@@ -19,6 +19,7 @@ import (
 	"github.com/manxnet/manx/cni/engine"
 	"github.com/manxnet/manx/cni/kubeapi"
 	cniserver "github.com/manxnet/manx/cni/server"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/dataplane/podnet"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/safefile"
@@ -29,7 +30,8 @@ import (
 
 // cniPart serves the CNI plugins of this host, with the datastore and addresses in memory.
 type cniPart struct {
-	*joined
+	deps.Deps
+	host     hostOptions
 	log      *zap.Logger
 	cache    *warm.Cache
 	engine   *engine.Engine
@@ -40,22 +42,22 @@ type cniPart struct {
 	enforces atomic.Bool                       // the rules exist
 }
 
-func newCNI(j *joined, policy *policyPart) *cniPart {
-	p := &cniPart{joined: j, log: j.log.Named("cni")}
+func newCNI(d deps.Deps, o hostOptions, policy *policyPart) *cniPart {
+	p := &cniPart{Deps: d, host: o, log: d.Log.Named("cni")}
 	if policy != nil {
 		p.rules = policy.rules
 	}
-	kinds := slices.DeleteFunc(p.Kinds(), func(k model.Kind) bool { return !j.store.Keeps(k) })
-	p.cache = warm.New(j.store, j.tables, kinds, p.ownBlock)
+	kinds := slices.DeleteFunc(p.Kinds(), func(k model.Kind) bool { return !d.Store.Keeps(k) })
+	p.cache = warm.New(d.Store, d.Tables, kinds, p.ownBlock)
 	p.ahead = ipam.NewKeeper(func() *ipam.Allocator { return ipam.New(p.cache.Begin(), p.log, time.Now) }, p.log)
 	p.engine = engine.New(engine.Config{Open: p.open, Node: p.nodeOf,
-		Kubernetes: p.kubernetes, Prefix: j.host.options.host.cniPrefix(), MTUFile: j.options.host.mtuFile,
+		Kubernetes: p.kubernetes, Prefix: o.cniPrefix(), MTUFile: o.mtuFile,
 		StatusDir: p.statusDir,
-		News:      &j.endpoints, Enforced: p.enforced, Report: p.report,
+		News:      &d.Bus.Endpoints, Enforced: p.enforced, Report: p.report,
 		Agent: func(*cni.Config) bool { return p.statusDir() != "" }, Lasting: true,
 		InterfaceWith: podnet.InterfaceWith, HasInterface: podnet.HasInterface, Assigned: p.ahead.Assigned,
-		Confirm: j.tables.Confirm, Released: j.tables.Withdraw,
-		Deferred: filepath.Join(p.options.host.runDir, "cni-deferred"), Log: p.log})
+		Confirm: d.Tables.Confirm, Released: d.Tables.Withdraw,
+		Deferred: filepath.Join(p.Node.RunDir, "cni-deferred"), Log: p.log})
 	p.server = cniserver.New(p.engine, p.log)
 	return p
 }
@@ -80,7 +82,7 @@ func (p *cniPart) Ready() server.Check {
 	return server.Check{Name: "cni", OK: true, Reason: "plugins are served at " + p.socket()}
 }
 
-func (p *cniPart) socket() string { return filepath.Join(p.options.host.runDir, cni.SocketName) }
+func (p *cniPart) socket() string { return filepath.Join(p.Node.RunDir, cni.SocketName) }
 
 // Open implements part.Opener.
 func (p *cniPart) Open() (err error) {
@@ -109,19 +111,19 @@ func (p *cniPart) Close() { p.engine.Wait() }
 // repair completes interrupted writes of an earlier process: handles that do not count all of their addresses. A
 // container with an endpoint has a complete handle. The DEL of a container also finds its uncounted addresses.
 func (p *cniPart) repair(ctx context.Context) {
-	if _, err := p.tables.WaitInSync(ctx); err != nil {
+	if _, err := p.Tables.WaitInSync(ctx); err != nil {
 		return
 	}
 	known := map[string]bool{}
-	for o := range p.tables.Snapshot().All(model.KindWorkloadEndpoint) {
-		if e, ok := o.Value.(*model.WorkloadEndpoint); ok && e.Spec.Node == p.name {
+	for o := range p.Tables.Snapshot().All(model.KindWorkloadEndpoint) {
+		if e, ok := o.Value.(*model.WorkloadEndpoint); ok && e.Spec.Node == p.Node.Name {
 			known[e.Spec.ContainerID] = true
 		}
 	}
 	complete := func(handle string) bool { // NETWORK.CONTAINER
 		return known[handle[strings.LastIndex(handle, ".")+1:]]
 	}
-	n, err := ipam.New(p.cache.Begin(), p.log, time.Now).CountHandles(ctx, p.name, complete)
+	n, err := ipam.New(p.cache.Begin(), p.log, time.Now).CountHandles(ctx, p.Node.Name, complete)
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
@@ -139,17 +141,17 @@ func (p *cniPart) open(context.Context, *cni.Config) (engine.Store, func(), erro
 // ownBlock reports whether a block belongs to this node: then it is cached.
 func (p *cniPart) ownBlock(o *model.Object) bool {
 	b, ok := o.Value.(*model.Block)
-	return ok && o.Err == nil && b.Affinity != nil && *b.Affinity == ipam.Host(p.name).String()
+	return ok && o.Err == nil && b.Affinity != nil && *b.Affinity == ipam.Host(p.Node.Name).String()
 }
 
 // nodeOf returns this node's name. It refuses a network configuration with another name, which would put containers on
 // the wrong node.
 func (p *cniPart) nodeOf(c *cni.Config) (string, error) {
-	if c.Nodename != "" && c.Nodename != p.name {
+	if c.Nodename != "" && c.Nodename != p.Node.Name {
 		return "", fmt.Errorf("nodename = %q in the network configuration: manxd on this host is node %q", c.Nodename,
-			p.name)
+			p.Node.Name)
 	}
-	return p.name, nil
+	return p.Node.Name, nil
 }
 
 // cniPrefix returns the prefix of host interface names; empty if it is not configured.
@@ -159,22 +161,22 @@ func (o *hostOptions) cniPrefix() string {
 }
 
 func (p *cniPart) kubernetes(*cni.Config) (engine.Kubernetes, error) {
-	if p.kube == nil {
+	if p.Kube == nil {
 		return nil, errors.New("manxd knows none: set --kubeconfig (KUBECONFIG)")
 	}
-	return kubeapi.New(p.kube)
+	return kubeapi.New(p.Kube)
 }
 
 // statusDir returns the folder of the endpoint status files: the one of FelixConfiguration, or the default if that is
 // unsafe; empty for none.
 func (p *cniPart) statusDir() string {
-	prefix, usual := "", p.host.options.host.endpointStatusDir("")
-	if o := p.tables.Snapshot().Get(model.ResourceKey(model.KindFelixConfiguration, "default")); o != nil {
+	prefix, usual := "", p.host.endpointStatusDir("")
+	if o := p.Tables.Snapshot().Get(model.ResourceKey(model.KindFelixConfiguration, "default")); o != nil {
 		if f, ok := o.Value.(*model.FelixConfiguration); ok {
 			prefix = f.Spec.EndpointStatusPathPrefix
 		}
 	}
-	dir := p.host.options.host.endpointStatusDir(prefix)
+	dir := p.host.endpointStatusDir(prefix)
 	if dir == usual || dir == "" || safefile.CheckOwned(dir) == nil {
 		return dir
 	}
@@ -192,5 +194,5 @@ func (p *cniPart) enforced(*cni.Config) error {
 }
 
 func (p *cniPart) report(_ context.Context, _ *cni.Config, endpoint string, waited time.Duration, timedOut bool) {
-	p.control.PolicyWaited(endpoint, waited, timedOut)
+	p.Control.PolicyWaited(endpoint, waited, timedOut)
 }

@@ -7,6 +7,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/daemon/bus"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
@@ -26,25 +28,25 @@ func TestContainersWaitForTheFirstRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = rules.Close() })
-	d := &daemon{name: "n1", log: zap.NewNop(), options: options{host: hostOptions{runDir: t.TempDir()},
-		cni: cniOptions{confDir: t.TempDir(), manage: true}}}
-	j := &joined{host: &host{daemon: d, tables: datastore.NewTables(zap.NewNop(), "n1")}, store: emptyStore{}}
+	o := options{cni: cniOptions{confDir: t.TempDir(), manage: true}}
+	d := deps.Deps{Node: deps.Node{Name: "n1", RunDir: t.TempDir()}, Store: emptyStore{},
+		Tables: datastore.NewTables(zap.NewNop(), "n1"), Log: zap.NewNop(), Bus: new(bus.Bus)}
 	for _, x := range []struct {
 		policy *policyPart
 		waits  bool
 	}{{nil, false}, {&policyPart{rules: rules}, true}} {
-		j.options.policy.on = x.policy != nil
-		enforced := newCNI(j, x.policy).engine.Enforced
+		o.policy.on = x.policy != nil
+		enforced := newCNI(d, o.host, x.policy).engine.Enforced
 		if err := enforced(nil); (err != nil) != x.waits {
-			t.Errorf("policy %v: before the rules exist: %v", j.options.policy.on, err)
+			t.Errorf("policy %v: before the rules exist: %v", o.policy.on, err)
 		}
-		config, err := newCNIConfig(j)
+		config, err := newCNIConfig(d, o.cni, o.datastore, o.policy.on)
 		if err != nil {
 			t.Fatal(err)
 		}
 		content := string(config.(*cniConfig).Conflist)
 		if strings.Contains(content, `"require_policy_table": true`) != x.waits {
-			t.Errorf("policy %v: the network configuration is %s", j.options.policy.on, content)
+			t.Errorf("policy %v: the network configuration is %s", o.policy.on, content)
 		}
 		if !x.waits {
 			continue

@@ -17,6 +17,7 @@ import (
 
 	"github.com/manxnet/manx/cni/install"
 	"github.com/manxnet/manx/cni/kubeapi"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/datastore/connect"
@@ -91,15 +92,8 @@ func (c *cniConfig) Notices() []server.Notice {
 	return []server.Notice{{Topic: "daemon", Subject: "token of the CNI plugin", Text: text}}
 }
 
-// cniParts returns the parts that serve and configure the plugins.
-func cniParts(j *joined, policy *policyPart) ([]part.Part, error) {
-	config, err := newCNIConfig(j)
-	return []part.Part{newCNI(j, policy), config}, err
-}
-
 // newCNIConfig returns nil if another program writes it.
-func newCNIConfig(j *joined) (part.Part, error) {
-	o := j.options.cni
+func newCNIConfig(d deps.Deps, o cniOptions, store datastoreOptions, withPolicy bool) (part.Part, error) {
 	if o.confDir == "" || !o.manage {
 		return nil, nil
 	}
@@ -112,20 +106,20 @@ func newCNIConfig(j *joined) (part.Part, error) {
 		template = string(text)
 	}
 	if template == "" {
-		template = install.DefaultTemplate(j.kube != nil)
+		template = install.DefaultTemplate(d.Kube != nil)
 	}
-	content, err := install.Conflist(template, j.cniValues())
+	content, err := install.Conflist(template, o.values(d, store))
 	if err == nil {
-		content, err = install.RequirePolicy(content, j.options.policy.on)
+		content, err = install.RequirePolicy(content, withPolicy)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--cni-network-config: %w", err)
 	}
 	c := &cniConfig{Keeper: install.Keeper{Folder: install.Folder{Dir: o.confDir}, Name: o.name, OldName: o.oldName,
-		Conflist: content, TLS: j.options.datastore.cniTLS(), Refresh: o.refresh, Log: j.log.Named("cni"),
-		Ready: func() bool { ready, _ := j.control.Ready(); return ready }}}
-	if j.kube != nil {
-		c.Token = func(ctx context.Context) (install.Credential, error) { return c.credential(ctx, j) }
+		Conflist: content, TLS: store.cniTLS(), Refresh: o.refresh, Log: d.Log.Named("cni"),
+		Ready: func() bool { ready, _ := d.Control.Ready(); return ready }}}
+	if d.Kube != nil {
+		c.Token = func(ctx context.Context) (install.Credential, error) { return c.credential(ctx, d, o) }
 	}
 	return c, nil
 }
@@ -142,28 +136,27 @@ func (o *datastoreOptions) cniTLS() map[string]string {
 	return files
 }
 
-// cniValues returns the values of the tokens of a network configuration.
-func (j *joined) cniValues() map[string]string {
-	o := j.options.cni
+// values returns the values of the tokens of a network configuration.
+func (o *cniOptions) values(d deps.Deps, store datastoreOptions) map[string]string {
 	host := func(name string) string { return filepath.Join(o.netDir, name) }
-	copied := j.options.datastore.cniTLS()
+	copied := store.cniTLS()
 	certificate := func(name string) string {
 		if copied[name] == "" {
 			return ""
 		}
 		return host(install.TLSFolder + "/" + name)
 	}
-	datastore := j.options.datastore.kind
+	datastore := d.Node.Datastore
 	if datastore == connect.Embedded {
 		datastore = connect.Etcd
 	}
 	address, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	return map[string]string{"LOG_LEVEL": o.logLevel, "LOG_FILE_PATH": o.logFile, "LOG_FILE_MAX_SIZE": "100",
 		"LOG_FILE_MAX_AGE": "30", "LOG_FILE_MAX_COUNT": "10", "DATASTORE_TYPE": datastore,
-		"KUBERNETES_NODE_NAME": j.name,
+		"KUBERNETES_NODE_NAME": d.Node.Name,
 		"KUBECONFIG_FILEPATH":  host(install.KubeconfigName), "CNI_MTU": strconv.Itoa(o.mtu),
 		"KUBERNETES_SERVICE_HOST": address, "KUBERNETES_SERVICE_PORT": port, "SERVICEACCOUNT_TOKEN": "",
-		"CALICO_API_GROUP": os.Getenv("CALICO_API_GROUP"), "ETCD_ENDPOINTS": j.options.datastore.etcdEndpoints,
+		"CALICO_API_GROUP": os.Getenv("CALICO_API_GROUP"), "ETCD_ENDPOINTS": store.etcdEndpoints,
 		"ETCD_DISCOVERY_SRV": "",
 		"ETCD_CERT_FILE":     certificate("etcd-cert"), "ETCD_CA_CERT_FILE": certificate("etcd-ca"),
 		"ETCD_KEY_FILE": certificate("etcd-key"), "REQUIRE_MTU_FILE": "false"}
@@ -178,14 +171,13 @@ const (
 )
 
 // credential requests a token for the plugins, and returns it with its kubeconfig.
-func (c *cniConfig) credential(ctx context.Context, j *joined) (install.Credential, error) {
-	o, config := j.options.cni, j.kube
-	api, err := kubeapi.New(config)
+func (c *cniConfig) credential(ctx context.Context, d deps.Deps, o cniOptions) (install.Credential, error) {
+	api, err := kubeapi.New(d.Kube)
 	if err != nil {
 		return install.Credential{}, err
 	}
 	namespace := kubernetesNamespace(o.podNamespace)
-	token, err := api.RequestToken(ctx, namespace, o.account, j.kubernetesNode(j.name), tokenLifetime)
+	token, err := api.RequestToken(ctx, namespace, o.account, d.Node.Kubernetes, tokenLifetime)
 	unbound := errors.Is(err, kubeapi.ErrNotBound)
 	if unbound {
 		token, err = api.RequestToken(ctx, namespace, o.account, "", unboundLifetime)
@@ -194,13 +186,13 @@ func (c *cniConfig) credential(ctx context.Context, j *joined) (install.Credenti
 		return install.Credential{}, err
 	}
 	c.unbound.Store(unbound)
-	host, ca, err := serverOf(config)
+	host, ca, err := serverOf(d.Kube)
 	if err != nil {
 		return install.Credential{}, err
 	}
-	text, err := install.Kubeconfig(host, ca, config.Insecure, token.Token)
+	text, err := install.Kubeconfig(host, ca, d.Kube.Insecure, token.Token)
 	return install.Credential{Kubeconfig: text, Expires: token.Expires, Refused: func(ctx context.Context) bool {
-		return kubeapi.Refused(ctx, config, token.Token)
+		return kubeapi.Refused(ctx, d.Kube, token.Token)
 	}}, err
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/dataplane/kernel"
 )
 
@@ -30,9 +31,9 @@ const connectedPause = time.Second
 const connectedPoll = time.Minute
 
 // newConnected follows the events of addresses, and has BGP decided again when the subnets have changed.
-func newConnected(h *host) *connectedSubnets {
-	c := newConnectedSubnets(h.kernel.ListAddresses, func() { h.bus.Undecided.Publish(struct{}{}) }, h.log.Named("bgp"))
-	h.bus.Links.Subscribe(func([]kernel.Event) { c.readAgain() })
+func newConnected(d deps.Deps) *connectedSubnets {
+	c := newConnectedSubnets(d.Kernel.ListAddresses, func() { d.Bus.Undecided.Publish(struct{}{}) }, d.Log.Named("bgp"))
+	d.Bus.Links.Subscribe(func([]kernel.Event) { c.readAgain() })
 	return c
 }
 

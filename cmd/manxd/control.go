@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/proto/server"
@@ -67,28 +68,27 @@ func (o *controlOptions) Check() error {
 // controlSocket serves the control API on this host. Without it no operator could query the daemon, or end it in order:
 // its failure ends the daemon.
 type controlSocket struct {
-	*daemon
+	deps.Deps
 	listener net.Listener
 }
 
-func newControlSocket(d *daemon) *controlSocket { return &controlSocket{daemon: d} }
+func newControlSocket(d deps.Deps) *controlSocket { return &controlSocket{Deps: d} }
 
 func (c *controlSocket) Name() string { return "control" }
 
 func (c *controlSocket) Open() (err error) {
-	c.listener, err = server.Listen(filepath.Join(c.options.host.runDir, "manxd.sock"))
+	c.listener, err = server.Listen(filepath.Join(c.Node.RunDir, "manxd.sock"))
 	return part.Fatal(err)
 }
 
 func (c *controlSocket) Run(ctx context.Context) error {
-	return part.Fatal(c.control.Serve(ctx, c.listener))
+	return part.Fatal(c.Control.Serve(ctx, c.listener))
 }
 
 // newRemoteControl serves the control API to other hosts, as soon as there are certificates.
-func newRemoteControl(d *daemon) part.Part {
-	o := d.options.control
+func newRemoteControl(d deps.Deps, o controlOptions) part.Part {
 	p := newPort(controlFlag, o.listen, func(ctx context.Context, l net.Listener) error {
-		return d.control.ServeRemote(ctx, l, o.remote())
+		return d.Control.ServeRemote(ctx, l, o.remote())
 	})
 	if p != nil {
 		p.ready = o.remote().Readable

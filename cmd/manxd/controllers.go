@@ -15,6 +15,7 @@ import (
 	"github.com/manxnet/manx/controllers"
 	"github.com/manxnet/manx/controllers/kubeapi"
 	"github.com/manxnet/manx/controllers/settings"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/kubenode"
 	"github.com/manxnet/manx/datastore"
@@ -59,41 +60,42 @@ type clusterControllers struct {
 	*controllers.Manager
 }
 
-// newControllers returns nil if the settings disable the controllers.
-func newControllers(j *joined) (*clusterControllers, error) {
-	if j.options.controllers.mode == controllersOff || j.options.controllers.mode == controllersAuto && j.kube == nil {
+// newControllers returns nil if the settings disable the controllers. kube are the settings of the Kubernetes API.
+func newControllers(d deps.Deps, o controllersOptions, kube kubernetes.Config) (*clusterControllers, error) {
+	if o.mode == controllersOff || o.mode == controllersAuto && d.Kube == nil {
 		return nil, nil
 	}
 	env, err := settings.FromEnv(os.LookupEnv)
 	if err != nil {
 		return nil, usage(err)
 	}
-	config := controllers.Config{Node: j.name, Store: j.store,
-		InKubernetes: j.options.datastore.kind == connect.Kubernetes,
-		Always:       j.options.controllers.mode == controllersOn, Env: env, Log: j.log.Named("controllers"),
+	config := controllers.Config{Node: d.Node.Name, Store: d.Store,
+		InKubernetes: d.Node.Datastore == connect.Kubernetes,
+		Always:       o.mode == controllersOn, Env: env, Log: d.Log.Named("controllers"),
 		Ended: debug.FreeOSMemory} // tables of the whole cluster, and nothing is allocated afterwards
-	config.NoIPAM = config.InKubernetes && j.options.datastore.kube.UsePodCIDR
-	if j.options.datastore.kind != connect.Embedded { // it compacts itself
-		config.Compactor = datastore.CompactorOf(j.store)
+	config.NoIPAM = config.InKubernetes && kube.UsePodCIDR
+	if d.Node.Datastore != connect.Embedded { // it compacts itself
+		config.Compactor = datastore.CompactorOf(d.Store)
 	}
-	if j.kube != nil {
-		if config.Kube, err = kubeapi.New(j.kube); err != nil {
+	if d.Kube != nil {
+		if config.Kube, err = kubeapi.New(d.Kube); err != nil {
 			return nil, err
 		}
-		config.Source = j.kubernetesSource
+		config.Source = kubernetesSource(d, kube)
 	}
-	if j.events != nil {
-		invalid := kubenode.NewObjects(j.events, kubenode.Invalid)
+	if d.Events != nil {
+		invalid := kubenode.NewObjects(d.Events, kubenode.Invalid)
 		config.Report = func(list map[corev1.ObjectReference]string) { invalid.Record(time.Now(), list) }
 	}
 	return &clusterControllers{Manager: controllers.New(config)}, nil
 }
 
 // kubernetesSource opens the Kubernetes API as a store, beside another datastore.
-func (j *joined) kubernetesSource(ctx context.Context) (datastore.Store, error) {
-	config := j.options.kubernetes()
+func kubernetesSource(d deps.Deps, config kubernetes.Config) func(context.Context) (datastore.Store, error) {
 	config.Rewatched = nil // it counts the watches of the datastore
-	return kubernetes.OpenREST(ctx, config, j.kube, j.log.Named("kubernetes"))
+	return func(ctx context.Context) (datastore.Store, error) {
+		return kubernetes.OpenREST(ctx, config, d.Kube, d.Log.Named("kubernetes"))
+	}
 }
 
 func (c *clusterControllers) Name() string { return "controllers" }

@@ -12,17 +12,18 @@ import (
 	typed "k8s.io/client-go/kubernetes"
 
 	"github.com/manxnet/manx/controllers/calicotest"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
+	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
 func TestControllersAreLeftOut(t *testing.T) {
 	for _, mode := range []string{controllersOff, controllersAuto} { // auto: no Kubernetes API is known
-		j := &joined{host: &host{daemon: &daemon{options: options{controllers: controllersOptions{mode}},
-			log: zap.NewNop()}}}
-		if c, err := newControllers(j); c != nil || err != nil {
+		c, err := newControllers(deps.Deps{Log: zap.NewNop()}, controllersOptions{mode}, kubernetes.Config{})
+		if c != nil || err != nil {
 			t.Errorf("%s: %v, %v", mode, c, err)
 		}
 	}
@@ -53,9 +54,7 @@ func TestControllersPart(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	d := &daemon{name: "n1", log: zap.NewNop(), options: options{controllers: controllersOptions{controllersAuto},
-		datastore: datastoreOptions{kind: connect.Etcd}, host: hostOptions{interfacePrefix: "cali"}}}
-	j := &joined{host: &host{daemon: d, kube: rest}, store: store}
+	d := deps.Deps{Node: deps.Node{Name: "n1", Datastore: connect.Etcd}, Kube: rest, Store: store, Log: zap.NewNop()}
 	client, err := typed.NewForConfig(rest)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +69,7 @@ func TestControllersPart(t *testing.T) {
 			metav1.CreateOptions{})
 		return err == nil
 	})
-	c, err := newControllers(j)
+	c, err := newControllers(d, controllersOptions{controllersAuto}, kubernetes.Config{InterfacePrefix: "cali"})
 	if err != nil {
 		t.Fatal(err)
 	}

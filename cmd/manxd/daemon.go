@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"runtime"
@@ -10,22 +11,21 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/daemon/bus"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/footprint"
 	"github.com/manxnet/manx/daemon/part"
+	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/node"
 	"github.com/manxnet/manx/proto/server"
 )
 
 // daemon has the state from the start to the end of the process.
 type daemon struct {
-	options
-	name    string // of this node
-	log     *zap.Logger
-	control *server.Server
-	bus     *bus.Bus
+	options options
+	deps    deps.Deps // as far as they are there from the start: Node, Tables, Control, Log and Bus
 	reopen  *reopener
 	ends    *restarted
-	parts   func(*joined) ([]part.Part, error) // of a node that has joined the cluster
+	added   func(deps.Deps) []part.Part // further parts of a node that has joined the cluster; nil: none
 }
 
 // run runs the daemon: it serves the control API, joins the cluster, and then maintains this host until ctx ends or a
@@ -72,20 +72,28 @@ func newProcess(ctx context.Context, o options, config server.Config) (*daemon, 
 	control.Add(lines)
 	o.datastore.rewatched, o.datastore.kube.Rewatched = restarts.Inc, restarts.Inc
 	o.datastore.kube.Requested = func(verb, code string) { requests.WithLabelValues(verb, code).Inc() }
-	return &daemon{options: o, name: name, log: log, control: control, bus: new(bus.Bus), reopen: reopen,
-		ends: newRestarted(log), parts: parts}, nil
+	return &daemon{options: o, reopen: reopen, ends: newRestarted(log), deps: deps.Deps{
+		Node: deps.Node{Name: name, Kubernetes: cmp.Or(o.node.kubernetesName, name),
+			Namespace: kubernetesNamespace(o.host.namespace), Datastore: o.datastore.kind, RunDir: o.host.runDir,
+			InterfacePrefix: o.host.interfacePrefix},
+		Tables: datastore.NewTables(log.Named("datastore"), name), Control: control, Log: log, Bus: new(bus.Bus)}}, nil
 }
 
 // run opens the listeners for users before any step that may take long.
 func (d *daemon) run(ctx context.Context) error {
-	group := part.NewGroup(d.log, newControlSocket(d), newRemoteControl(d), newWeb(d), newWatchdog(d), d.ends,
-		&hostPart{d})
-	group.Show(d.control)
+	group := part.NewGroup(d.deps.Log, append(d.listeners(), d.ends, &hostPart{d})...)
+	group.Show(d.deps.Control)
 	if err := group.Run(ctx); err != nil {
 		return err
 	}
-	d.log.Info("ended; routes, devices and addresses stay in place")
+	d.deps.Log.Info("ended; routes, devices and addresses stay in place")
 	return nil
+}
+
+// listeners returns the parts that serve users, and the watchdog.
+func (d *daemon) listeners() []part.Part {
+	return []part.Part{newControlSocket(d.deps), newRemoteControl(d.deps, d.options.control), newWeb(d.deps, d.options.web),
+		newWatchdog(d.deps)}
 }
 
 func versions() server.Version {

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/datastore/model"
@@ -19,26 +20,21 @@ type dataplanePart struct {
 	view    *server.DataplaneView
 }
 
-func newDataplane(h *host) *dataplanePart {
-	p := &dataplanePart{view: h.control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
-		Kernel: dataplane.KernelOf(h.kernel), NodeName: h.name, Logger: h.log.Named("dataplane"),
-		MTUFile:           h.options.host.mtuFile,
-		EndpointStatusDir: h.options.host.endpointStatusDir, InterfacePrefix: h.options.host.interfacePrefix,
-		WithPolicy:   h.options.policy.on,
-		EndpointNews: &h.endpoints, Repaired: h.repaired, Reassembly: h.options.policy.reassemblyRoom(),
-		OwnersFile: h.ownersFile()})}
-	p.servers = newServers(h)
-	p.SetServers(p.servers.addresses())
-	p.OnLinks(h.bus.Links.Publish)
-	h.bus.PolicyReached.Subscribe(p.SetPolicy)
-	p.view.Show(server.DataplaneSource{Agent: p.HostAgent})
-	return p
+func newDataplane(d deps.Deps, o hostOptions, p policyOptions, s *servers) *dataplanePart {
+	a := &dataplanePart{servers: s, view: d.Control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
+		Kernel: dataplane.KernelOf(d.Kernel), NodeName: d.Node.Name, Logger: d.Log.Named("dataplane"),
+		MTUFile: o.mtuFile, EndpointStatusDir: o.endpointStatusDir, InterfacePrefix: d.Node.InterfacePrefix,
+		WithPolicy: p.on, EndpointNews: &d.Bus.Endpoints, Repaired: repairedBy(d.Events),
+		Reassembly: p.reassemblyRoom(), OwnersFile: ownersFile(d.Node)})}
+	a.SetServers(s.addresses())
+	a.OnLinks(d.Bus.Links.Publish)
+	d.Bus.PolicyReached.Subscribe(a.SetPolicy)
+	a.view.Show(server.DataplaneSource{Agent: a.HostAgent})
+	return a
 }
 
 // ownersFile is the path of the file of the owners of addresses. Those of another datastore have other identities.
-func (o options) ownersFile() string {
-	return filepath.Join(o.host.runDir, "address-owners-"+o.datastore.kind)
-}
+func ownersFile(n deps.Node) string { return filepath.Join(n.RunDir, "address-owners-"+n.Datastore) }
 
 func (p *dataplanePart) Name() string        { return "dataplane" }
 func (p *dataplanePart) Ready() server.Check { return p.view.Ready() }

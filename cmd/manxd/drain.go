@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/node"
@@ -19,14 +20,14 @@ import (
 // drain takes this node out of service, and back, according to its Node.
 type drain struct {
 	*node.Drainer
-	j *joined
+	deps deps.Deps
 }
 
-func newDrain(j *joined) *drain {
-	return &drain{j: j, Drainer: &node.Drainer{Store: j.store, Node: j.name, Log: j.log.Named("drain"),
+func newDrain(d deps.Deps) *drain {
+	return &drain{deps: d, Drainer: &node.Drainer{Store: d.Store, Node: d.Node.Name, Log: d.Log.Named("drain"),
 		Packets: func() (uint64, error) {
-			return j.kernel.SentPackets(workloadInterfaces(j.tables.Snapshot(), j.name,
-				j.options.host.interfacePrefix).Match)
+			return d.Kernel.SentPackets(
+				workloadInterfaces(d.Tables.Snapshot(), d.Node.Name, d.Node.InterfacePrefix).Match)
 		}}}
 }
 
@@ -35,9 +36,9 @@ func (d *drain) Kinds() []model.Kind {
 	return []model.Kind{model.KindNode, model.KindFelixConfiguration}
 }
 func (d *drain) Notices() []server.Notice {
-	return append(drainNotice(d.j.name, d.State()), peerDrainNotices(d.j.name, d.Peers())...)
+	return append(drainNotice(d.deps.Node.Name, d.State()), peerDrainNotices(d.deps.Node.Name, d.Peers())...)
 }
-func (d *drain) Run(ctx context.Context) error { return d.Drainer.Run(ctx, d.j.tables) }
+func (d *drain) Run(ctx context.Context) error { return d.Drainer.Run(ctx, d.deps.Tables) }
 
 var metricDrain = prometheus.NewDesc("manx_node_drain_phase",
 	"1 for the phase that the node is in, 0 for the others: in_service, draining, drained.", []string{"phase"}, nil)

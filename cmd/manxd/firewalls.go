@@ -13,6 +13,7 @@ import (
 
 	"github.com/manxnet/manx/bgp/bfd"
 	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/firewalls"
 	"github.com/manxnet/manx/dataplane/hostfirewall"
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
@@ -21,14 +22,16 @@ import (
 
 // firewallsPart reports rules of other programs that drop packets which policy allows.
 type firewallsPart struct {
-	*host
+	deps.Deps
 	*firewalls.Watch
-	rules *nftables.Conn
-	log   *zap.Logger
+	sessions     func() []speaker.SessionStatus
+	besideCalico bool
+	rules        *nftables.Conn
+	log          *zap.Logger
 }
 
 // newFirewalls returns nil for a kernel without nf_tables, which has no such rules.
-func newFirewalls(h *host) (*firewallsPart, error) {
+func newFirewalls(d deps.Deps, sessions func() []speaker.SessionStatus, besideCalico bool) (*firewallsPart, error) {
 	rules, err := nftables.New()
 	switch {
 	case errors.Is(err, nftables.ErrMissing):
@@ -36,10 +39,11 @@ func newFirewalls(h *host) (*firewallsPart, error) {
 	case err != nil:
 		return nil, err
 	}
-	p := &firewallsPart{host: h, rules: rules, log: h.log.Named("firewalls")}
+	p := &firewallsPart{Deps: d, sessions: sessions, besideCalico: besideCalico, rules: rules, log: d.Log.Named(
+		"firewalls")}
 	p.Watch = firewalls.New(firewalls.Config{Kernel: rules, InterfaceName: interfaceName, Packets: p.packets,
 		Legacy: []string{"/proc/self/net/ip_tables_names", "/proc/self/net/ip6_tables_names"}, Log: p.log})
-	h.control.Policy.ShowFirewalls(p.Watch)
+	d.Control.Policy.ShowFirewalls(p.Watch)
 	return p, nil
 }
 
@@ -58,7 +62,7 @@ func interfaceName(index uint32) string {
 
 // packets returns the packets that this node forwards, and those of its own that it cannot do without.
 func (p *firewallsPart) packets() hostfirewall.Host {
-	snapshot := p.tables.Snapshot()
+	snapshot := p.Deps.Tables.Snapshot()
 	var all hostfirewall.Host
 	for _, pool := range model.All[model.IPPool](snapshot, model.KindIPPool) {
 		balancer := len(pool.Spec.AllowedUses) > 0 && !slices.ContainsFunc(pool.Spec.AllowedUses,
@@ -68,11 +72,11 @@ func (p *firewallsPart) packets() hostfirewall.Host {
 		}
 	}
 	for _, w := range model.All[model.WorkloadEndpoint](snapshot, model.KindWorkloadEndpoint) {
-		if w.Spec.Node == p.name && w.Spec.InterfaceName != "" {
+		if w.Spec.Node == p.Node.Name && w.Spec.InterfaceName != "" {
 			all.Workloads = append(all.Workloads, workloadOf(w.Spec))
 		}
 	}
-	if len(all.Workloads) == 0 && !p.options.calico.beside { // which has rules for each workload
+	if len(all.Workloads) == 0 && !p.besideCalico { // which has rules for each workload
 		all.Workloads = p.futureWorkload(all.Pools)
 	}
 	p.addUplinks(&all)
@@ -86,7 +90,7 @@ func (p *firewallsPart) packets() hostfirewall.Host {
 // interface of its default route.
 func (p *firewallsPart) addUplinks(all *hostfirewall.Host) {
 	add := func(to netip.Addr) string {
-		name, _, err := p.kernel.InterfaceTo(to)
+		name, _, err := p.Kernel.InterfaceTo(to)
 		if err != nil {
 			return ""
 		}
@@ -95,7 +99,7 @@ func (p *firewallsPart) addUplinks(all *hostfirewall.Host) {
 		}
 		return name
 	}
-	for _, s := range p.bgp.speaker.Sessions() {
+	for _, s := range p.sessions() {
 		if s.Session.Workload != "" {
 			continue
 		}
@@ -123,7 +127,7 @@ func workloadOf(spec model.WorkloadEndpointSpec) hostfirewall.Workload {
 
 // futureWorkload stands for the first workload of a node that has none.
 func (p *firewallsPart) futureWorkload(pools []netip.Prefix) []hostfirewall.Workload {
-	prefix, _, _ := strings.Cut(cmp.Or(p.options.host.interfacePrefix, "cali"), ",")
+	prefix, _, _ := strings.Cut(cmp.Or(p.Node.InterfacePrefix, "cali"), ",")
 	w := hostfirewall.Workload{Interface: prefix + "00000000000"}
 	for _, pool := range pools {
 		w.Addresses = append(w.Addresses, pool.Addr())
@@ -159,14 +163,14 @@ func localPackets(s speaker.SessionStatus, iface string) (list []hostfirewall.Lo
 
 // tunnelPackets are those of IPIP from other nodes; nil if this node has no tunnel.
 func (p *firewallsPart) tunnelPackets(r model.Reader, uplinks []string) (list []hostfirewall.LocalPackets) {
-	own := model.Get[model.Node](r, model.ResourceKey(model.KindNode, p.name))
+	own := model.Get[model.Node](r, model.ResourceKey(model.KindNode, p.Node.Name))
 	if !own.TunnelAddress(model.DeviceIPIP).IsValid() {
 		return nil
 	}
 	const ipip = 4
 	any4 := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	for key, n := range model.All[model.Node](r, model.KindNode) {
-		if n.Spec.BGP == nil || key.Name == p.name || len(uplinks) == 0 {
+		if n.Spec.BGP == nil || key.Name == p.Node.Name || len(uplinks) == 0 {
 			continue
 		}
 		if a := n.Spec.BGP.Address(model.IPv4).Addr(); a.IsValid() { // all of them get a route by the first uplink

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/flowlog"
@@ -60,6 +61,14 @@ func (o *flowLogOptions) Check() error {
 // on reports whether the flow log is configured.
 func (o *flowLogOptions) on() bool { return o.to != "" }
 
+// group returns the NFLOG group of the packets that policy drops or logs, 0 for none.
+func (o *flowLogOptions) group() uint16 {
+	if o.on() {
+		return flowLogGroup
+	}
+	return 0
+}
+
 // flowLog reports packets that policy drops and logs.
 type flowLog struct {
 	hub   *flowlog.Hub
@@ -69,18 +78,18 @@ type flowLog struct {
 }
 
 // newFlowLog returns nil if it is not configured.
-func newFlowLog(h *host, p *policyPart) part.Part {
-	if p == nil || !h.options.flowLog.on() {
+func newFlowLog(d deps.Deps, o flowLogOptions, p *policyPart, reopen *reopener) part.Part {
+	if p == nil || !o.on() {
 		return nil
 	}
-	f := &flowLog{file: h.options.flowLog.to, log: h.log.Named("flow-log")}
+	f := &flowLog{file: o.to, log: d.Log.Named("flow-log")}
 	var lines io.Writer
-	if f.lines = h.options.flowLog.lines(f.log); f.lines != nil {
-		h.reopen.add(f.lines.Reopen)
+	if f.lines = o.lines(f.log); f.lines != nil {
+		reopen.add(f.lines.Reopen)
 		lines = f.lines
 	}
-	f.hub = flowlog.NewHub(h.options.flowLog.rate, lines, p.agent.EndpointOf)
-	h.control.Drops.Show(f.hub)
+	f.hub = flowlog.NewHub(o.rate, lines, p.PolicyAgent.EndpointOf)
+	d.Control.Drops.Show(f.hub)
 	return f
 }
 

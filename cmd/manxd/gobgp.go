@@ -12,6 +12,8 @@ import (
 
 	"github.com/manxnet/manx/bgp/apiguard"
 	"github.com/manxnet/manx/bgp/gobgpapi"
+	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/kernel/sockdiag"
@@ -34,15 +36,15 @@ func (o *gobgpOptions) Flags(s envflag.Set) {
 }
 
 // newGobgp serves the gobgp command line of version 3 for root and the users of --gobgp-allow-uids.
-func newGobgp(h *host, b *bgpPart) part.Part {
-	log := h.log.Named("gobgp")
-	users, _ := parseUIDs(h.options.gobgp.users) // checked with the options
+func newGobgp(d deps.Deps, o gobgpOptions, s *speaker.Speaker) part.Part {
+	log := d.Log.Named("gobgp")
+	users, _ := parseUIDs(o.users) // checked with the options
 	guard := apiguard.New(apiguard.Config{Users: users, Owner: socketOwner, Log: log,
 		Hint: "only root and the users of --" + gobgpUIDsFlag +
 			" of manxd are served, from the network namespace of the host"})
-	return part.Optional(newPort(gobgpFlag, h.options.gobgp.listen, func(ctx context.Context, l net.Listener) error {
+	return part.Optional(newPort(gobgpFlag, o.listen, func(ctx context.Context, l net.Listener) error {
 		g := grpc.NewServer(guard.Options()...)
-		gobgpapi.New(b.speaker, log).Register(g)
+		gobgpapi.New(s, log).Register(g)
 		defer context.AfterFunc(ctx, g.Stop)()
 		defer g.Stop()
 		if err := g.Serve(guard.Listener(l)); err != nil && ctx.Err() == nil {

@@ -1,14 +1,15 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
@@ -18,7 +19,11 @@ import (
 )
 
 // nodePart makes this host a node of its cluster, and runs the parts that need the datastore.
-type nodePart struct{ *host }
+type nodePart struct {
+	*daemon
+	deps deps.Deps
+	host *host
+}
 
 func (n *nodePart) Name() string { return "node" }
 
@@ -27,7 +32,7 @@ func (n *nodePart) Name() string { return "node" }
 func (n *nodePart) Run(ctx context.Context) error {
 	err := n.join(ctx)
 	var early *earlyError
-	if errors.As(err, &early) && (early.away && n.last.covers(err) || n.last.inUse() != nil) {
+	if errors.As(err, &early) && (early.away && n.host.last.covers(err) || n.host.last.inUse() != nil) {
 		n.showWaiting(err)
 		return err
 	}
@@ -47,10 +52,8 @@ type earlyError struct {
 
 func (e *earlyError) Unwrap() error { return e.error }
 
-// joined is a node that has joined the cluster: the dependencies of its parts.
-type joined struct {
-	*host
-	store      datastore.Backend
+// membership is the registration of this node in its cluster.
+type membership struct {
 	config     node.Config
 	registered node.Result
 	tunnels    *node.Tunnels
@@ -58,7 +61,8 @@ type joined struct {
 
 // join registers the node and runs all parts that depend on the datastore.
 func (n *nodePart) join(ctx context.Context) error {
-	store, closeStore, err := openStore(ctx, n.ofThisNode(), n.showWaiting, n.log)
+	deps := n.deps
+	store, closeStore, err := openStore(ctx, n.ofThisNode(), n.showWaiting, deps.Log)
 	if err != nil {
 		var wrong *usageError
 		if errors.As(err, &wrong) || ctx.Err() != nil {
@@ -67,65 +71,68 @@ func (n *nodePart) join(ctx context.Context) error {
 		return &earlyError{err, true}
 	}
 	defer closeStore()
-	n.last.opened()
-	err = n.waitForCalicoNode(ctx, n.kube, func() { n.last.setHold(true) })
-	n.last.setHold(false)
+	n.host.last.opened()
+	err = waitForCalicoNode(ctx, deps, n.options.calico, func() { n.host.last.setHold(true) })
+	n.host.last.setHold(false)
 	if err != nil {
 		return err
 	}
-	j := &joined{host: n.host, store: store}
-	if err := j.register(ctx); err != nil {
+	deps.Store = store
+	m, err := n.register(ctx, deps)
+	if err != nil {
 		return &earlyError{err, errors.Is(err, datastore.ErrUnavailable) || errors.Is(err, datastore.ErrUnauthorized)}
 	}
-	parts, err := n.parts(j)
+	parts, err := newNode(&n.options, deps, n.host, m)
 	if err != nil {
 		return err
 	}
-	group := part.NewGroup(n.log, append([]part.Part{newTables(j, parts)}, parts...)...)
-	group.Show(n.control)
+	if n.added != nil {
+		parts = append(parts, n.added(deps)...)
+	}
+	tables := newTables(deps, n.host.last, slices.Concat(n.host.parts, parts))
+	group := part.NewGroup(deps.Log, append([]part.Part{tables}, parts...)...)
+	group.Show(deps.Control)
 	return group.Run(ctx)
 }
 
 // ofThisNode returns the settings with the name of this node, whose tables reduce the pods of other nodes.
 func (d *daemon) ofThisNode() options {
 	o := d.options
-	o.datastore.kube.Node = d.name
+	o.datastore.kube.Node = d.deps.Node.Name
 	return o
 }
 
 // showWaiting reports why the datastore is not open yet, or does not answer.
-func (h *host) showWaiting(err error) {
-	h.control.Datastore.Show(server.DatastoreSource{Type: h.options.datastore.kind,
-		Waiting: "waiting for it: " + err.Error(),
-		Last:    h.last.inUse})
-	h.last.waiting(err)
+func (n *nodePart) showWaiting(err error) {
+	n.deps.Control.Datastore.Show(server.DatastoreSource{Type: n.deps.Node.Datastore,
+		Waiting: "waiting for it: " + err.Error(), Last: n.host.last.inUse})
+	n.host.last.waiting(err)
 }
 
 // register registers the node, with its addresses.
-func (j *joined) register(ctx context.Context) (err error) {
-	j.config = j.nodeConfig()
-	j.completeConfig(ctx)
-	if j.options.node.detectsFromKubernetes() && j.kube != nil {
-		j.config.Kubernetes, err = kubernetesAddress(j.kube, cmp.Or(j.options.node.kubernetesName, j.name))
-		if err != nil {
-			return err
+func (n *nodePart) register(ctx context.Context, deps deps.Deps) (m *membership, err error) {
+	m = &membership{config: n.options.nodeConfig()}
+	completeConfig(ctx, deps, &m.config)
+	if n.options.node.detectsFromKubernetes() && deps.Kube != nil {
+		if m.config.Kubernetes, err = kubernetesAddress(deps.Kube, deps.Node.Kubernetes); err != nil {
+			return nil, err
 		}
 	}
-	j.config.Waiting = j.showWaiting
-	j.registered, err = node.Register(ctx, j.config, j.store, node.System{}, j.log.Named("node"))
+	m.config.Waiting = n.showWaiting
+	m.registered, err = node.Register(ctx, m.config, deps.Store, node.System{}, deps.Log.Named("node"))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := j.store.UpgradeNode(ctx, j.name); err != nil {
-		return err
+	if err := deps.Store.UpgradeNode(ctx, deps.Node.Name); err != nil {
+		return nil, err
 	}
-	j.tunnels = &node.Tunnels{Store: j.store, IPAM: ipam.New(j.store, j.log.Named("ipam"), time.Now), Node: j.name,
-		Types: j.tunnelTypes(), Log: j.log.Named("tunnels")}
-	if err := j.tunnels.Ensure(ctx); err != nil {
+	m.tunnels = &node.Tunnels{Store: deps.Store, IPAM: ipam.New(deps.Store, deps.Log.Named("ipam"), time.Now),
+		Node: deps.Node.Name, Types: n.options.tunnelTypes(), Log: deps.Log.Named("tunnels")}
+	if err := m.tunnels.Ensure(ctx); err != nil {
 		// Its part tries again; a node without a tunnel address is still useful for pools without a tunnel.
-		j.log.Error("no tunnel address yet", zap.Error(err))
+		deps.Log.Error("no tunnel address yet", zap.Error(err))
 	}
-	return nil
+	return m, nil
 }
 
 // tunnelTypes returns the tunnels with addresses from IPAM.

@@ -11,6 +11,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/manxnet/manx/daemon/besidecalico"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/kubenode"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/reconcile"
@@ -19,40 +20,38 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// kubernetesNode returns this node's name in Kubernetes.
-func (o options) kubernetesNode(name string) string { return cmp.Or(o.node.kubernetesName, name) }
-
 // newEvents returns Events about this node, nil without a Kubernetes API.
-func newEvents(h *host) (*kubenode.Events, error) {
-	if h.kube == nil {
+func newEvents(d deps.Deps) (*kubenode.Events, error) {
+	if d.Kube == nil {
 		return nil, nil
 	}
-	client, err := typedcorev1.NewForConfig(h.kube)
+	client, err := typedcorev1.NewForConfig(d.Kube)
 	if err != nil {
 		return nil, fmt.Errorf("events: %w", err)
 	}
-	return kubenode.NewEvents(client, h.kubernetesNode(h.name)), nil
+	return kubenode.NewEvents(client, d.Node.Kubernetes), nil
 }
 
 // kubernetesParts returns the parts that report this node's state to Kubernetes; none without a Kubernetes API.
-func kubernetesParts(j *joined, d *drain, b *bgpPart, p *policyPart, c *clusterControllers) ([]part.Part, error) {
-	if j.kube == nil {
+func kubernetesParts(d deps.Deps, o calicoOptions, events *eventsPart, drain *drain) ([]part.Part, error) {
+	if d.Kube == nil {
 		return nil, nil
 	}
-	condition, err := newNetworkCondition(j, d)
+	condition, err := newNetworkCondition(d, drain)
 	if err != nil {
 		return nil, err
 	}
-	return []part.Part{newEventsPart(j, b, p, c), condition, besidecalico.NewWatch(j.finder(j.kube), j.log)}, nil
+	return []part.Part{events, condition, besidecalico.NewWatch(calicoFinder(d, o), d.Log)}, nil
 }
 
-// repaired reports that changes of another program were undone.
-func (h *host) repaired(target string, list []reconcile.Repair, more int) {
-	example := list[0]
-	h.events.Warn(kubenode.DriftRepaired, fmt.Sprintf(
-		"%d changes that another program had made were undone (%s), such as %s: found %s, want %s", len(list)+more,
-		target,
-		example.Key, cmp.Or(example.Found, "nothing"), cmp.Or(example.Wanted, "nothing")))
+// repairedBy returns the function that reports changes of another program which a target has undone.
+func repairedBy(events *kubenode.Events) func(target string, list []reconcile.Repair, more int) {
+	return func(target string, list []reconcile.Repair, more int) {
+		example := list[0]
+		events.Warn(kubenode.DriftRepaired, fmt.Sprintf(
+			"%d changes that another program had made were undone (%s), such as %s: found %s, want %s", len(list)+more,
+			target, example.Key, cmp.Or(example.Found, "nothing"), cmp.Or(example.Wanted, "nothing")))
+	}
 }
 
 const (
@@ -63,7 +62,7 @@ const (
 
 // eventsPart reports Events that no other part reports.
 type eventsPart struct {
-	*joined
+	deps.Deps
 	bgp    *bgpPart
 	policy *policyPart
 	pools  *kubenode.Pools
@@ -71,21 +70,21 @@ type eventsPart struct {
 	leads func() bool
 }
 
-func newEventsPart(j *joined, b *bgpPart, p *policyPart, c *clusterControllers) *eventsPart {
+func newEventsPart(d deps.Deps, b *bgpPart, p *policyPart, c *clusterControllers) *eventsPart {
 	var leads func() bool
 	if c != nil {
 		leads = func() bool { return c.State().Leading }
 	}
-	return &eventsPart{joined: j, bgp: b, policy: p, leads: leads,
-		pools: kubenode.NewPools(j.events, ipam.New(j.store, j.log.Named("ipam"), time.Now).Utilization)}
+	return &eventsPart{Deps: d, bgp: b, policy: p, leads: leads,
+		pools: kubenode.NewPools(d.Events, ipam.New(d.Store, d.Log.Named("ipam"), time.Now).Utilization)}
 }
 
 func (e *eventsPart) Name() string        { return "events" }
-func (e *eventsPart) Close()              { e.events.Close() }
+func (e *eventsPart) Close()              { e.Events.Close() }
 func (e *eventsPart) Kinds() []model.Kind { return []model.Kind{model.KindNode} }
 
 // Notices report that the API refuses Events.
-func (e *eventsPart) Notices() []server.Notice { return refusedEvents(e.events) }
+func (e *eventsPart) Notices() []server.Notice { return refusedEvents(e.Events) }
 
 func refusedEvents(events *kubenode.Events) []server.Notice {
 	err := events.Refused()
@@ -98,9 +97,9 @@ func refusedEvents(events *kubenode.Events) []server.Notice {
 
 // Run implements part.Part.
 func (e *eventsPart) Run(ctx context.Context) error {
-	sessions := kubenode.NewSessions(e.events)
-	policies := kubenode.NewChanges(e.events, kubenode.PolicyRefused)
-	objects := kubenode.NewObjects(e.events, kubenode.Quarantined)
+	sessions := kubenode.NewSessions(e.Events)
+	policies := kubenode.NewChanges(e.Events, kubenode.PolicyRefused)
+	objects := kubenode.NewObjects(e.Events, kubenode.Quarantined)
 	pollSessions := time.NewTicker(sessionsPoll)
 	defer pollSessions.Stop()
 	pollPolicies := time.NewTicker(policyPoll)
@@ -118,7 +117,7 @@ func (e *eventsPart) Run(ctx context.Context) error {
 			policies.Record(e.refusedPolicies())
 		case <-pollPools.C:
 			if err := e.countPools(ctx); err != nil {
-				e.log.Debug("pools cannot be counted", zap.Error(err))
+				e.Log.Debug("pools cannot be counted", zap.Error(err))
 			}
 		}
 	}
@@ -131,8 +130,8 @@ func (e *eventsPart) reportsCluster() bool {
 	if e.leads != nil {
 		return e.leads()
 	}
-	for o := range e.tables.Snapshot().All(model.KindNode) {
-		return o.Key.Name == e.name
+	for o := range e.Tables.Snapshot().All(model.KindNode) {
+		return o.Key.Name == e.Node.Name
 	}
 	return false
 }
@@ -151,7 +150,7 @@ func (e *eventsPart) refusedPolicies() map[string]string {
 	if e.policy == nil {
 		return list
 	}
-	status := e.policy.agent.Status()
+	status := e.policy.Status()
 	for _, r := range status.Refused {
 		list[r.Comment] = fmt.Sprintf("the kernel refuses rules of %s (%s), everything they are about is dropped: %s",
 			r.Comment, r.Object, r.Reason)
@@ -166,14 +165,14 @@ func (e *eventsPart) refusedPolicies() map[string]string {
 
 // quarantined returns the quarantined objects of the Kubernetes API with the reason, on one node of the cluster.
 func (e *eventsPart) quarantined() map[corev1.ObjectReference]string {
-	store, ok := e.store.(interface {
+	store, ok := e.Store.(interface {
 		Reference(o *model.Object) (corev1.ObjectReference, bool)
 	})
 	if !ok || !e.reportsCluster() {
 		return nil
 	}
 	list := map[corev1.ObjectReference]string{}
-	for q := range e.tables.Snapshot().Quarantined() {
+	for q := range e.Tables.Snapshot().Quarantined() {
 		if r, ok := store.Reference(q.Object); ok {
 			text := "it cannot be used, as if it did not exist"
 			if q.InUse != 0 {
@@ -188,18 +187,18 @@ func (e *eventsPart) quarantined() map[corev1.ObjectReference]string {
 // networkCondition maintains the condition NetworkUnavailable of the Node.
 type networkCondition struct {
 	*kubenode.Condition
-	*joined
+	deps.Deps
 }
 
-func newNetworkCondition(j *joined, d *drain) (*networkCondition, error) {
-	client, err := typedcorev1.NewForConfig(j.kube)
+func newNetworkCondition(d deps.Deps, drain *drain) (*networkCondition, error) {
+	client, err := typedcorev1.NewForConfig(d.Kube)
 	if err != nil {
 		return nil, fmt.Errorf("condition of the Node: %w", err)
 	}
-	c := &networkCondition{joined: j}
-	c.Condition = &kubenode.Condition{Client: client, Node: j.kubernetesNode(j.name), Log: j.log.Named("node"),
-		Ready:    func() bool { ready, _ := j.control.Ready(); return ready },
-		Identity: c.identity, OutOfService: func() string { return outOfService(d.State().Phase) }}
+	c := &networkCondition{Deps: d}
+	c.Condition = &kubenode.Condition{Client: client, Node: d.Node.Kubernetes, Log: d.Log.Named("node"),
+		Ready:    func() bool { ready, _ := d.Control.Ready(); return ready },
+		Identity: c.identity, OutOfService: func() string { return outOfService(drain.State().Phase) }}
 	return c, nil
 }
 
@@ -217,7 +216,7 @@ func (c *networkCondition) Run(ctx context.Context) error { return c.Condition.R
 
 // identity returns the identity of the Node in the datastore.
 func (c *networkCondition) identity() string {
-	if n := model.Get[model.Node](c.tables.Snapshot(), model.ResourceKey(model.KindNode, c.joined.name)); n != nil {
+	if n := model.Get[model.Node](c.Tables.Snapshot(), model.ResourceKey(model.KindNode, c.Deps.Node.Name)); n != nil {
 		return string(n.UID)
 	}
 	return ""

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/distribution"
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/datastore/connect"
@@ -139,18 +140,18 @@ func internalIP(n *corev1.Node, family node.Family) (netip.Addr, error) {
 }
 
 // completeConfig sets missing settings of this node from the cluster.
-func (j *joined) completeConfig(ctx context.Context) {
-	if j.options.datastore.kind == connect.Kubernetes {
-		j.config.ClusterType = strings.TrimPrefix(j.config.ClusterType+",kdd", ",")
+func completeConfig(ctx context.Context, d deps.Deps, config *node.Config) {
+	if d.Node.Datastore == connect.Kubernetes {
+		config.ClusterType = strings.TrimPrefix(config.ClusterType+",kdd", ",")
 	}
-	if j.kube == nil {
+	if d.Kube == nil {
 		return
 	}
-	log := j.log.Named("node")
-	d := distribution.Detect(ctx, j.kube, log)
-	if d.Unknown != nil {
+	log := d.Log.Named("node")
+	found := distribution.Detect(ctx, d.Kube, log)
+	if found.Unknown != nil {
 		log.Warn("it is not known which addresses the cluster has for pods: no default pool is made now",
-			zap.Error(d.Unknown))
+			zap.Error(found.Unknown))
 	}
-	d.Apply(&j.config)
+	found.Apply(config)
 }

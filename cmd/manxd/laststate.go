@@ -14,10 +14,12 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"k8s.io/client-go/rest"
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/controllers/caliconode"
 	"github.com/manxnet/manx/daemon/bus"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/etcd"
@@ -45,9 +47,11 @@ const (
 // lastState keeps the objects from which BGP and the routes of this host are decided in a file. When the datastore does
 // not answer at a start, BGP begins from the file of an earlier run.
 type lastState struct {
-	*host
-	origin laststate.Origin
-	log    *zap.Logger
+	deps.Deps
+	datastore    datastoreOptions
+	besideCalico bool
+	origin       laststate.Origin
+	log          *zap.Logger
 
 	earlier  *laststate.State  // nil: there is none that can be used
 	patience time.Duration     // with the datastore, before the earlier state is used
@@ -69,15 +73,15 @@ type lastState struct {
 // lastStateFile is the path of the file.
 func (o *datastoreOptions) lastStateFile() string { return filepath.Join(o.dataDir, "last-state.json") }
 
-func newLastState(h *host) *lastState {
-	l := &lastState{host: h, log: h.log.Named("last-state"),
+func newLastState(d deps.Deps, o datastoreOptions, besideCalico bool) *lastState {
+	l := &lastState{Deps: d, datastore: o, besideCalico: besideCalico, log: d.Log.Named("last-state"),
 		changed: make(chan struct{}, 1), patience: lastPatience}
 	var err error
-	if l.origin, err = h.lastOrigin(); err == nil {
-		l.earlier, err = laststate.Read(h.options.datastore.lastStateFile(), h.name, l.origin, l.Kinds())
+	if l.origin, err = o.lastOrigin(d.Kube); err == nil {
+		l.earlier, err = laststate.Read(o.lastStateFile(), d.Node.Name, l.origin, l.Kinds())
 	}
 	if err == nil {
-		h.tables.After(l.earlier.Revision)
+		d.Tables.After(l.earlier.Revision)
 		if time.Since(l.earlier.Valid) > lastFresh {
 			l.patience = longPatience
 		}
@@ -88,33 +92,33 @@ func newLastState(h *host) *lastState {
 		l.refused = err
 		l.log.Warn("the last state of an earlier run cannot be used", zap.Error(err))
 	}
-	h.bus.Decided.Subscribe(l.keep)
+	d.Bus.Decided.Subscribe(l.keep)
 	return l
 }
 
 // lastOrigin identifies the datastore by the settings of this host.
-func (h *host) lastOrigin() (laststate.Origin, error) {
-	o := laststate.Origin{Type: h.options.datastore.kind}
+func (o *datastoreOptions) lastOrigin(kube *rest.Config) (laststate.Origin, error) {
+	from := laststate.Origin{Type: o.kind}
 	var authorities []byte
 	var err error
-	switch h.options.datastore.kind {
+	switch o.kind {
 	case connect.Embedded:
 	case connect.Kubernetes:
-		o.Servers, authorities = []string{h.kube.Host}, h.kube.CAData
-		if len(authorities) == 0 && h.kube.CAFile != "" {
-			authorities, err = os.ReadFile(h.kube.CAFile)
+		from.Servers, authorities = []string{kube.Host}, kube.CAData
+		if len(authorities) == 0 && kube.CAFile != "" {
+			authorities, err = os.ReadFile(kube.CAFile)
 		}
 	default:
-		o.Servers = etcd.SplitEndpoints(h.options.datastore.etcdEndpoints)
-		if h.options.datastore.etcdCAFile != "" {
-			authorities, err = os.ReadFile(h.options.datastore.etcdCAFile)
+		from.Servers = etcd.SplitEndpoints(o.etcdEndpoints)
+		if o.etcdCAFile != "" {
+			authorities, err = os.ReadFile(o.etcdCAFile)
 		}
 	}
 	for block, rest := pem.Decode(authorities); block != nil; block, rest = pem.Decode(rest) {
 		sum := sha256.Sum256(block.Bytes)
-		o.Authorities = append(o.Authorities, hex.EncodeToString(sum[:]))
+		from.Authorities = append(from.Authorities, hex.EncodeToString(sum[:]))
 	}
-	return o, err
+	return from, err
 }
 
 func (l *lastState) Name() string { return "last-state" }
@@ -127,7 +131,7 @@ func (l *lastState) Run(ctx context.Context) error {
 	if err := l.watchStart(ctx); err != nil {
 		return err
 	}
-	if origin, err := l.lastOrigin(); err == nil { // files may have been repaired meanwhile
+	if origin, err := l.datastore.lastOrigin(l.Kube); err == nil { // files may have been repaired meanwhile
 		l.origin = origin
 	}
 	err := l.maintain(ctx)
@@ -171,7 +175,7 @@ func (l *lastState) watchStart(ctx context.Context) error {
 	tick := time.NewTicker(lastPoll)
 	defer tick.Stop()
 	for started := time.Now(); ; {
-		snapshot := l.tables.Snapshot()
+		snapshot := l.Tables.Snapshot()
 		if snapshot.InSync() {
 			l.end()
 			return nil
@@ -193,7 +197,7 @@ func (l *lastState) silent(after time.Duration) error {
 	l.mu.Lock()
 	open, hold, why := l.open, l.hold, l.why
 	l.mu.Unlock()
-	switch status := l.tables.Status(); {
+	switch status := l.Tables.Status(); {
 	case hold, l.patience > lastPatience && after < l.patience:
 		return nil
 	case why != nil:
@@ -242,7 +246,7 @@ func (l *lastState) covers(err error) bool {
 
 // begin has BGP begin from the earlier state, if there is one, because of err.
 func (l *lastState) begin(err error) {
-	if !l.covers(err) || !l.options.calico.beside && caliconode.BGPDaemon(context.Background()) != "" {
+	if !l.covers(err) || !l.besideCalico && caliconode.BGPDaemon(context.Background()) != "" {
 		return
 	}
 	l.mu.Lock()
@@ -255,7 +259,7 @@ func (l *lastState) begin(err error) {
 		"they are in the kernel", zap.Time("valid", l.earlier.Valid), zap.Time("lastChange", l.earlier.Written),
 		zap.Int64("revision", l.earlier.Revision),
 		zap.Int("objects", len(l.earlier.Objects)), zap.Error(err))
-	l.bus.LastState.Publish(model.NewSet(l.earlier.Objects...))
+	l.Bus.LastState.Publish(model.NewSet(l.earlier.Objects...))
 }
 
 // end records that the datastore has been read: the earlier state is not used any more.
@@ -296,7 +300,7 @@ func (l *lastState) write(confirm bool) bool {
 	l.mu.Lock()
 	k := l.latest
 	l.mu.Unlock()
-	if now := l.tables.Snapshot(); confirm && now.InSync() { // what has changed since does not matter to BGP
+	if now := l.Tables.Snapshot(); confirm && now.InSync() { // what has changed since does not matter to BGP
 		k.Snapshot = now
 	}
 	if k.Snapshot == nil {
@@ -314,7 +318,7 @@ func (l *lastState) write(confirm bool) bool {
 }
 
 func (l *lastState) writeState(k bus.Decision, confirm bool) error {
-	s := laststate.State{Node: l.name, Origin: l.origin, Written: time.Now(), Revision: k.Snapshot.Revision(),
+	s := laststate.State{Node: l.Node.Name, Origin: l.origin, Written: time.Now(), Revision: k.Snapshot.Revision(),
 		Objects: l.objects(k)}
 	content, hash, err := s.Encode()
 	if err != nil {
@@ -322,16 +326,16 @@ func (l *lastState) writeState(k bus.Decision, confirm bool) error {
 	}
 	if hash == l.written && (!confirm || s.Revision == l.revision) {
 		if confirm {
-			return safefile.Touch(l.options.datastore.lastStateFile())
+			return safefile.Touch(l.datastore.lastStateFile())
 		}
 		return nil
 	}
-	if err := safefile.Replace(l.options.datastore.lastStateFile(), content, 0o600); err != nil {
+	if err := safefile.Replace(l.datastore.lastStateFile(), content, 0o600); err != nil {
 		return err
 	}
 	l.written, l.revision = hash, s.Revision
 	// A start would refuse a file that others can change, for instance: now the reason can be removed.
-	_, err = laststate.Read(l.options.datastore.lastStateFile(), l.name, l.origin, l.Kinds())
+	_, err = laststate.Read(l.datastore.lastStateFile(), l.Node.Name, l.origin, l.Kinds())
 	return err
 }
 
@@ -339,7 +343,7 @@ func (l *lastState) writeState(k bus.Decision, confirm bool) error {
 func (l *lastState) objects(k bus.Decision) (list []*model.Object) {
 	for _, kind := range l.Kinds() {
 		for o := range k.Snapshot.All(kind) {
-			if kind == model.KindClusterInformation || k.Desired.DependsOn(l.name, nil, o) {
+			if kind == model.KindClusterInformation || k.Desired.DependsOn(l.Node.Name, nil, o) {
 				list = append(list, o)
 			}
 		}
@@ -355,17 +359,17 @@ func (l *lastState) Notices() (list []server.Notice) {
 		list = append(list, server.Notice{Topic: topic, Subject: subject, Since: since, Text: text})
 	}
 	if l.failure != nil {
-		add("daemon", l.options.datastore.lastStateFile(), l.failed, fmt.Sprintf(
+		add("daemon", l.datastore.lastStateFile(), l.failed, fmt.Sprintf(
 			"is not kept: a restart without the datastore would have no BGP, or an old one: %v", l.failure))
 	}
 	switch {
 	case !l.since.IsZero():
-		add("datastore", l.options.datastore.kind, l.since, fmt.Sprintf("has not been read since the start of manxd "+
+		add("datastore", l.Node.Datastore, l.since, fmt.Sprintf("has not been read since the start of manxd "+
 			"(%v): BGP and routes follow the state of %s, whose last change was at %s; policy and workloads stay as "+
 			"they are in the kernel, and no workload can be added", l.why,
 			l.earlier.Valid.Local().Format(time.DateTime), l.earlier.Written.Local().Format(time.DateTime)))
 	case l.why != nil && l.refused != nil:
-		add("datastore", l.options.datastore.lastStateFile(), time.Time{}, fmt.Sprintf(
+		add("datastore", l.datastore.lastStateFile(), time.Time{}, fmt.Sprintf(
 			"BGP waits for the datastore, because the last state cannot be used: %v", l.refused))
 	}
 	return list

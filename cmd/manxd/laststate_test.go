@@ -12,6 +12,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/daemon/bus"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/model"
@@ -19,9 +20,9 @@ import (
 
 // newLastStateForTest returns the state of a node with its file in dir.
 func newLastStateForTest(dir string) *lastState {
-	d := &daemon{name: "n1", log: zap.NewNop(), bus: new(bus.Bus), options: options{
-		datastore: datastoreOptions{kind: connect.Embedded, dataDir: dir}}}
-	return newLastState(&host{daemon: d, tables: datastore.NewTables(zap.NewNop(), "n1")})
+	d := deps.Deps{Node: deps.Node{Name: "n1", Datastore: connect.Embedded}, Log: zap.NewNop(), Bus: new(bus.Bus),
+		Tables: datastore.NewTables(zap.NewNop(), "n1")}
+	return newLastState(d, datastoreOptions{kind: connect.Embedded, dataDir: dir}, false)
 }
 
 // BGP begins from the last state as soon as the datastore is known to be away, and in two seconds at the latest. A
@@ -41,7 +42,7 @@ func TestWhenTheDatastoreCountsAsAway(t *testing.T) {
 		{"an error after it was opened", func(l *lastState) { l.opened(); l.waiting(away) }, 100 * time.Millisecond},
 		{"the watch is lost", func(l *lastState) {
 			l.opened()
-			l.tables.Apply(datastore.Event{Type: datastore.EventLost, Err: away})
+			l.Tables.Apply(datastore.Event{Type: datastore.EventLost, Err: away})
 		}, 100 * time.Millisecond},
 		{"no such node", func(l *lastState) { l.opened(); l.waiting(missing) }, never},
 		{"no such node, and then away", func(l *lastState) { l.waiting(missing); l.waiting(away) },
@@ -74,17 +75,17 @@ func TestLastStateIsWritten(t *testing.T) {
 	put := func(revision int64) {
 		o := model.NewObject(model.ResourceKey(model.KindNode, "n1"), node)
 		o.Revision = revision
-		l.tables.Apply(datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: revision},
+		l.Tables.Apply(datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: revision},
 			datastore.Event{Type: datastore.EventInSync, Revision: revision})
-		l.bus.Decided.Publish(bus.Decision{Snapshot: l.tables.Snapshot(),
-			Desired: bgp.Compute(bgp.Input{Reader: l.tables.Snapshot(), Node: "n1"})})
+		l.Bus.Decided.Publish(bus.Decision{Snapshot: l.Tables.Snapshot(),
+			Desired: bgp.Compute(bgp.Input{Reader: l.Tables.Snapshot(), Node: "n1"})})
 	}
 	put(7)
 	if !l.write(false) {
 		t.Fatal(l.failure)
 	}
 	content := func() string {
-		b, err := os.ReadFile(l.options.datastore.lastStateFile())
+		b, err := os.ReadFile(l.datastore.lastStateFile())
 		must(t, err)
 		return string(b)
 	}
@@ -93,7 +94,7 @@ func TestLastStateIsWritten(t *testing.T) {
 		t.Errorf("equal objects are written again: %s", content())
 	}
 	old := time.Now().Add(-2 * time.Hour)
-	must(t, os.Chtimes(l.options.datastore.lastStateFile(), old, old))
+	must(t, os.Chtimes(l.datastore.lastStateFile(), old, old))
 	if again := newLastStateForTest(dir); again.earlier == nil || again.patience != longPatience {
 		t.Errorf("an old file: %+v, %v", again.earlier, again.refused)
 	}
@@ -101,7 +102,7 @@ func TestLastStateIsWritten(t *testing.T) {
 		t.Errorf("confirmed: %s", content())
 	}
 	second := content()
-	must(t, os.Chtimes(l.options.datastore.lastStateFile(), old, old))
+	must(t, os.Chtimes(l.datastore.lastStateFile(), old, old))
 	if !l.write(true) || content() != second {
 		t.Errorf("confirmed again: %s", content())
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/datastore/node"
 )
 
@@ -14,10 +15,9 @@ type nodeFiles struct {
 	name string
 }
 
-func newNodeFiles(j *joined) nodeFiles {
-	return nodeFiles{node.Files{Name: j.options.node.nameFile,
-		Folders: []string{"/var/run/calico", filepath.Dir(j.options.node.nameFile),
-			filepath.Dir(j.options.host.mtuFile)}}, j.name}
+func newNodeFiles(d deps.Deps, nameFile, mtuFile string) nodeFiles {
+	return nodeFiles{node.Files{Name: nameFile,
+		Folders: []string{"/var/run/calico", filepath.Dir(nameFile), filepath.Dir(mtuFile)}}, d.Node.Name}
 }
 
 func (f nodeFiles) Name() string { return "node-files" }

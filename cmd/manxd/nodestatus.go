@@ -13,6 +13,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/nodestatus"
@@ -26,10 +27,10 @@ const statusGrace = 30 * time.Second
 // nodeStatus fills in CalicoNodeStatus objects about this node.
 type nodeStatus struct{ *nodestatus.Reporter }
 
-func newNodeStatus(j *joined, b *bgpPart) *nodeStatus {
-	return &nodeStatus{&nodestatus.Reporter{Store: j.store, Node: j.name,
-		Facts: nodeFacts{b, j.kernel, time.Now()}.gather,
-		Log:   j.log.Named("node-status"), Retry: time.Second}}
+func newNodeStatus(d deps.Deps, b *bgpPart) *nodeStatus {
+	return &nodeStatus{&nodestatus.Reporter{Store: d.Store, Node: d.Node.Name,
+		Facts: nodeFacts{b, d.Kernel, time.Now()}.gather,
+		Log:   d.Log.Named("node-status"), Retry: time.Second}}
 }
 
 func (n *nodeStatus) Name() string                  { return "node-status" }

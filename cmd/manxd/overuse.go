@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/overuse"
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
@@ -31,14 +32,14 @@ func (o *overuseOptions) Check() error {
 type overusePart struct{ *overuse.Watch }
 
 // newOveruse returns nil without policy, whose rules limit workloads.
-func newOveruse(h *host, p *policyPart) *overusePart {
+func newOveruse(d deps.Deps, p *policyPart, maxConnections, maxFragments int) *overusePart {
 	if p == nil {
 		return nil
 	}
 	return &overusePart{overuse.New(overuse.Config{
-		Connections: conntrack.New(nil), Sysctl: h.kernel.Sysctl, Policy: p.agent,
-		MaxConnections: h.options.overuse.maxConnections, MaxFragments: uint32(h.options.policy.maxFragments),
-		Log: h.log.Named("overuse"),
+		Connections: conntrack.New(nil), Sysctl: d.Kernel.Sysctl, Policy: p.PolicyAgent,
+		MaxConnections: maxConnections, MaxFragments: uint32(maxFragments),
+		Log: d.Log.Named("overuse"),
 	})}
 }
 

@@ -3,79 +3,111 @@ package main
 import (
 	"slices"
 
+	"github.com/manxnet/manx/daemon/deps"
+	"github.com/manxnet/manx/daemon/follow"
 	"github.com/manxnet/manx/daemon/part"
 )
 
-// hostParts returns the parts that need no datastore, in their order of start. Each part has a file or a folder of its
-// own, and gets its dependencies by its constructor. Nothing on the host is changed before the tables of the datastore
-// are complete, or the last state of an earlier run takes their place.
-func hostParts(h *host) ([]part.Part, error) {
-	h.dataplane = newDataplane(h)
+// host has the parts that need no datastore.
+type host struct {
+	parts []part.Part // in their order of start
+
+	// those that parts of the node use
+	dataplane *dataplanePart
+	policy    *policyPart // nil: policy is disabled
+	bgp       *bgpPart
+	last      *lastState
+}
+
+// newHost makes the parts that need no datastore. Each part has a file of its own, and gets its dependencies by its
+// constructor. Nothing on the host is changed before the tables of the datastore are complete, or the last state of an
+// earlier run takes their place.
+func newHost(d *daemon, deps deps.Deps) (*host, error) {
+	o := &d.options
+	h := &host{last: newLastState(deps, o.datastore, o.calico.beside),
+		dataplane: newDataplane(deps, o.host, o.policy, newServers(deps, o.datastore.etcdEndpoints))}
 	var err error
-	if h.filter, err = newPolicy(h); err != nil {
+	if h.policy, err = newPolicy(deps, o.policy, o.flowLog.group()); err != nil {
 		return nil, err
 	}
-	passwords, err := passwordSource(h)
+	passwords, err := passwordSource(deps, o.passwords)
 	if err != nil {
 		return nil, err
 	}
-	connected := newConnected(h)
-	if h.bgp, err = newBGP(h, passwords, connected, h.dataplane, h.filter); err != nil {
+	connected := newConnected(deps)
+	if h.bgp, err = newBGP(deps, o.bgp, passwords, connected, h.agents()); err != nil {
 		return nil, err
 	}
-	firewalls, err := newFirewalls(h)
+	firewalls, err := newFirewalls(deps, h.bgp.speaker.Sessions, o.calico.beside)
 	if err != nil {
 		return nil, err
 	}
-	return []part.Part{
-		newSleepWatch(h),
+	h.parts = []part.Part{
+		newSleepWatch(deps),
 		h.dataplane,
-		part.Optional(h.filter),
-		newFlowLog(h, h.filter),
-		part.Optional(newOveruse(h, h.filter)),
+		part.Optional(h.policy),
+		newFlowLog(deps, o.flowLog, h.policy, d.reopen),
+		part.Optional(newOveruse(deps, h.policy, o.overuse.maxConnections, o.policy.maxFragments)),
 		part.Optional(firewalls),
 		h.bgp,
 		connected,
 		passwords,
-		newGobgp(h, h.bgp),
+		newGobgp(deps, o.gobgp, h.bgp.speaker),
 		h.last,
-	}, nil
+	}
+	return h, nil
 }
 
-// parts returns the parts of a node that has joined its cluster, in their order of start. The tables of the datastore
+// agents returns the parts that follow the datastore and the routes of BGP, and program them.
+func (h *host) agents() []follower {
+	list := []follower{h.dataplane}
+	if h.policy != nil {
+		list = append(list, h.policy)
+	}
+	return list
+}
+
+// follower is a part that is an agent of package follow.
+type follower interface {
+	follow.Agent
+	part.Watcher
+}
+
+// newNode makes the parts of a node that has joined its cluster, in their order of start. The tables of the datastore
 // start before them, and watch the kinds that they and the parts of the host need.
-func parts(j *joined) ([]part.Part, error) {
-	drain := newDrain(j)
-	orchestrator, err := orchestratorParts(j, drain)
+func newNode(o *options, deps deps.Deps, h *host, m *membership) ([]part.Part, error) {
+	drain := newDrain(deps)
+	orchestrator, err := orchestratorParts(o, deps, h, drain)
 	if err != nil {
 		return nil, err
 	}
 	return append([]part.Part{
-		newNodeFiles(j),
+		newNodeFiles(deps, o.node.nameFile, o.host.mtuFile),
 		drain,
-		newBirdSocket(j, j.bgp),
-		newTunnels(j),
-		newNodeStatus(j, j.bgp),
-		newAddresses(j),
-		newRegistration(j),
-		newTakeover(j),
-		part.Optional(newClaims(j)),
+		newBirdSocket(deps, o.bird, h.bgp),
+		newTunnels(deps, m.tunnels),
+		newNodeStatus(deps, h.bgp),
+		newAddresses(deps, m),
+		newRegistration(deps, m),
+		newTakeover(deps, m),
+		part.Optional(newClaims(deps)),
 	}, orchestrator...), nil
 }
 
 // orchestratorParts returns the parts for the orchestrator: CNI plugins, and Kubernetes.
-func orchestratorParts(j *joined, drain *drain) ([]part.Part, error) {
-	controllers, err := newControllers(j)
+func orchestratorParts(o *options, deps deps.Deps, h *host, drain *drain) ([]part.Part, error) {
+	controllers, err := newControllers(deps, o.controllers, o.kubernetes())
 	if err != nil {
 		return nil, err
 	}
-	cni, err := cniParts(j, j.filter)
+	config, err := newCNIConfig(deps, o.cni, o.datastore, o.policy.on)
 	if err != nil {
 		return nil, err
 	}
-	kubernetes, err := kubernetesParts(j, drain, j.bgp, j.filter, controllers)
+	kubernetes, err := kubernetesParts(deps, o.calico, newEventsPart(deps, h.bgp, h.policy, controllers), drain)
 	if err != nil {
 		return nil, err
 	}
-	return slices.Concat([]part.Part{part.Optional(controllers)}, cni, kubernetes), nil
+	return slices.Concat([]part.Part{part.Optional(controllers), newCNI(deps, o.host, h.policy), config}, kubernetes),
+		nil
 }

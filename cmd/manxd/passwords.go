@@ -10,6 +10,7 @@ import (
 
 	"github.com/manxnet/manx/bgp/password"
 	"github.com/manxnet/manx/daemon/bgpsecrets"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/follow"
 	"github.com/manxnet/manx/daemon/part"
@@ -35,23 +36,23 @@ type passwordsPart interface {
 }
 
 // passwordSource returns a folder of passwords if it is set, else Kubernetes' Secrets if its API is known.
-func passwordSource(h *host) (passwordsPart, error) {
-	log := h.log.Named("bgp")
-	if h.options.passwords.dir != "" || h.kube == nil {
-		return folderPasswords{password.NewFolder(h.options.passwords.dir), log}, nil
+func passwordSource(d deps.Deps, o passwordOptions) (passwordsPart, error) {
+	log := d.Log.Named("bgp")
+	if o.dir != "" || d.Kube == nil {
+		return folderPasswords{password.NewFolder(o.dir), log}, nil
 	}
-	client, err := typedcorev1.NewForConfig(h.kube)
+	client, err := typedcorev1.NewForConfig(d.Kube)
 	if err != nil {
 		return nil, fmt.Errorf("passwords from the Kubernetes API: %w", err)
 	}
-	s := bgpsecrets.New(bgpsecrets.Config{Client: client, Namespace: kubernetesNamespace(h.options.host.namespace),
-		File: h.options.host.passwordsFile(), Server: h.kube.Host, Log: log})
-	h.bus.LastState.Subscribe(func(model.Reader) { s.Hurry() }) // their source does not answer either
+	s := bgpsecrets.New(bgpsecrets.Config{Client: client, Namespace: d.Node.Namespace,
+		File: passwordsFile(d.Node.RunDir), Server: d.Kube.Host, Log: log})
+	d.Bus.LastState.Subscribe(func(model.Reader) { s.Hurry() }) // their source does not answer either
 	return secretPasswords{s}, nil
 }
 
 // passwordsFile is the path of the file that keeps passwords from Secrets for a restart without the Kubernetes API.
-func (o *hostOptions) passwordsFile() string { return filepath.Join(o.runDir, "bgp-passwords.json") }
+func passwordsFile(runDir string) string { return filepath.Join(runDir, "bgp-passwords.json") }
 
 // secretPasswords are passwords in Secrets.
 type secretPasswords struct{ *bgpsecrets.Secrets }

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
@@ -67,29 +68,30 @@ func (o *policyOptions) limitFlags(s envflag.Set) {
 
 // policyPart maintains the packet filter.
 type policyPart struct {
-	agent *dataplane.PolicyAgent
+	*dataplane.PolicyAgent
 	rules *nftables.Conn
 	view  *server.PolicyView
 }
 
-// newPolicy returns nil if policy is disabled.
-func newPolicy(h *host) (*policyPart, error) {
-	if !h.options.policy.on {
-		leaveAlone(h.log.Named("policy"))
+// newPolicy returns nil if policy is disabled. group is the NFLOG group of the flow log, 0 for none.
+func newPolicy(d deps.Deps, o policyOptions, group uint16) (*policyPart, error) {
+	if !o.on {
+		leaveAlone(d.Log.Named("policy"))
 		return nil, nil
 	}
 	rules, err := nftables.New()
 	if err != nil {
 		return nil, err
 	}
-	p := &policyPart{rules: rules, view: h.control.Policy,
-		agent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: h.kernel,
-			Connections: conntrack.New(nil), Entries: conntrack.New(nil),
-			Policy: h.policyConfig(h.name), Logger: h.log.Named("policy"), Programmed: h.control.Policy.Programmed,
-			Repaired: h.repaired,
-			Reached:  h.bus.PolicyReached.Publish})}
-	h.bus.Links.Subscribe(p.agent.InterfacesChanged)
-	p.view.Show(server.PolicySource{Agent: p.agent, Tracer: rules})
+	config := o.config(d.Node)
+	config.FlowLog = group
+	p := &policyPart{rules: rules, view: d.Control.Policy,
+		PolicyAgent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: d.Kernel,
+			Connections: conntrack.New(nil), Entries: conntrack.New(nil), Policy: config,
+			Logger: d.Log.Named("policy"), Programmed: d.Control.Policy.Programmed, Repaired: repairedBy(d.Events),
+			Reached: d.Bus.PolicyReached.Publish})}
+	d.Bus.Links.Subscribe(p.InterfacesChanged)
+	p.view.Show(server.PolicySource{Agent: p.PolicyAgent, Tracer: rules})
 	return p, nil
 }
 
@@ -100,24 +102,19 @@ func (p *policyPart) Ready() server.Check { return p.view.Ready() }
 func (p *policyPart) Kinds() []model.Kind { return policy.Kinds }
 
 // Run implements part.Part.
-func (p *policyPart) Run(ctx context.Context) error { return p.agent.Run(ctx) }
+func (p *policyPart) Run(ctx context.Context) error { return p.PolicyAgent.Run(ctx) }
 
 // Close closes the connection to the kernel; the rules stay.
 func (p *policyPart) Close() { _ = p.rules.Close() }
 
-// policyConfig returns the administrator's settings of this node's packet filter.
-func (o options) policyConfig(node string) policy.Config {
-	group := uint16(0)
-	if o.flowLog.on() {
-		group = flowLogGroup
-	}
-	return policy.Config{Node: node, Counters: o.policy.counters, FlowLog: group, Budget: o.policy.budget,
-		Fragments:    o.policy.fragments(),
-		TrustOutside: !o.policy.checkOutside,
+// config returns the administrator's settings of this node's packet filter.
+func (o *policyOptions) config(n deps.Node) policy.Config {
+	return policy.Config{Node: n.Name, Counters: o.counters, Budget: o.budget, Fragments: o.fragments(),
+		TrustOutside: !o.checkOutside,
 		Felix: func(f *model.FelixConfigurationSpec) {
-			f.InterfacePrefix = cmp.Or(o.host.interfacePrefix, f.InterfacePrefix)
-			if o.policy.toHostAction != "" {
-				f.DefaultEndpointToHostAction = o.policy.toHostAction
+			f.InterfacePrefix = cmp.Or(n.InterfacePrefix, f.InterfacePrefix)
+			if o.toHostAction != "" {
+				f.DefaultEndpointToHostAction = o.toHostAction
 			}
 		}}
 }

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/node"
@@ -16,50 +17,53 @@ import (
 )
 
 // registration registers this host again when its Node was deleted, or created again by another program.
-type registration struct{ *joined }
+type registration struct {
+	deps.Deps
+	*membership
+}
 
-func newRegistration(j *joined) registration { return registration{j} }
+func newRegistration(d deps.Deps, m *membership) registration { return registration{d, m} }
 
 func (r registration) Name() string        { return "registration" }
 func (r registration) Kinds() []model.Kind { return []model.Kind{model.KindNode} }
 
 // Notices implements server.Noticer: an AS number of the Node that the next start replaces.
 func (r registration) Notices() []server.Notice {
-	n := model.Get[model.Node](r.tables.Snapshot(), model.ResourceKey(model.KindNode, r.name))
+	n := model.Get[model.Node](r.Tables.Snapshot(), model.ResourceKey(model.KindNode, r.Node.Name))
 	if text := r.config.ReplacesAS(n); text != "" {
-		return []server.Notice{{Topic: "node", Subject: r.name, Text: text}}
+		return []server.Notice{{Topic: "node", Subject: r.Node.Name, Text: text}}
 	}
 	return nil
 }
 
 // Run implements part.Part.
 func (r registration) Run(ctx context.Context) error {
-	k := &node.Keeper{Config: r.config, Registered: r.registered, Store: r.store, Host: node.System{},
-		MayCreate: r.mayCreate, Log: r.log.Named("node")}
-	return k.Run(ctx, r.tables)
+	k := &node.Keeper{Config: r.config, Registered: r.registered, Store: r.Store, Host: node.System{},
+		MayCreate: r.mayCreate, Log: r.Log.Named("node")}
+	return k.Run(ctx, r.Tables)
 }
 
 var errKubeletRegisters = errors.New("the kubelet makes the Node: it does so when it is started again")
 
 // mayCreate returns the reason why the Node must not be created, nil if it may.
 func (r registration) mayCreate(ctx context.Context) error {
-	if r.options.datastore.kind == connect.Kubernetes {
+	if r.Node.Datastore == connect.Kubernetes {
 		return errKubeletRegisters
 	}
-	if r.kube == nil || r.options.node.kubernetesName == "" {
+	if r.Kube == nil || r.config.K8sNodeRef == "" {
 		return nil
 	}
-	client, err := typedcorev1.NewForConfig(r.kube)
+	client, err := typedcorev1.NewForConfig(r.Kube)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, kubernetesTimeout)
 	defer cancel()
-	_, err = client.Nodes().Get(ctx, r.options.node.kubernetesName, metav1.GetOptions{})
+	_, err = client.Nodes().Get(ctx, r.config.K8sNodeRef, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("no Node %s in Kubernetes: this host was taken out of the cluster",
-			r.options.node.kubernetesName)
+			r.config.K8sNodeRef)
 	case apierrors.IsForbidden(err):
 		return nil // unknown
 	}

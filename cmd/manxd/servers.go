@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/ippool"
@@ -24,19 +25,19 @@ type servers struct {
 	tables     *datastore.Tables
 }
 
-func newServers(h *host) *servers {
-	s := &servers{configured: map[string]string{}, resolved: map[string][]netip.Addr{}, tables: h.tables,
+func newServers(d deps.Deps, etcdEndpoints string) *servers {
+	s := &servers{configured: map[string]string{}, resolved: map[string][]netip.Addr{}, tables: d.Tables,
 		resolvConf: "/etc/resolv.conf"}
 	add := func(at, what string) {
 		if u, err := url.Parse(at); err == nil && u.Hostname() != "" {
 			s.configured[u.Hostname()] = what
 		}
 	}
-	for _, endpoint := range etcd.SplitEndpoints(h.options.datastore.etcdEndpoints) {
+	for _, endpoint := range etcd.SplitEndpoints(etcdEndpoints) {
 		add(endpoint, "the datastore")
 	}
-	if h.kube != nil {
-		add(h.kube.Host, "the Kubernetes API")
+	if d.Kube != nil {
+		add(d.Kube.Host, "the Kubernetes API")
 	}
 	return s
 }

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -27,7 +28,7 @@ type sleepWatch struct {
 	at   time.Time // of the end
 }
 
-func newSleepWatch(h *host) *sleepWatch { return &sleepWatch{log: h.log} }
+func newSleepWatch(d deps.Deps) *sleepWatch { return &sleepWatch{log: d.Log} }
 
 func (s *sleepWatch) Name() string { return "sleep" }
 

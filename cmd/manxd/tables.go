@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
@@ -12,31 +13,31 @@ import (
 
 // tablesPart maintains the tables of the datastore, with the kinds that parts need.
 type tablesPart struct {
-	*joined
+	deps.Deps
 	kinds []model.Kind
 }
 
-func newTables(j *joined, parts []part.Part) *tablesPart {
-	t := &tablesPart{joined: j}
-	all := slices.Concat([]part.Part{t, j.dataplane, part.Optional(j.filter), j.bgp, j.last}, parts)
+func newTables(d deps.Deps, last *lastState, parts []part.Part) *tablesPart {
+	t := &tablesPart{Deps: d}
+	all := append([]part.Part{t}, parts...)
 	t.kinds = slices.DeleteFunc(part.Kinds(all...), func(k model.Kind) bool {
-		return !j.store.Keeps(k)
+		return !d.Store.Keeps(k)
 	})
-	j.control.Datastore.Show(server.DatastoreSource{Type: j.options.datastore.kind, Tables: j.tables, Store: j.store,
-		Last: j.last.inUse})
+	d.Control.Datastore.Show(server.DatastoreSource{Type: d.Node.Datastore, Tables: d.Tables, Store: d.Store,
+		Last: last.inUse})
 	return t
 }
 
 func (t *tablesPart) Name() string        { return "datastore" }
-func (t *tablesPart) Ready() server.Check { return t.control.Datastore.Ready() }
+func (t *tablesPart) Ready() server.Check { return t.Control.Datastore.Ready() }
 
 // Notices are about the datastore as a whole.
 func (t *tablesPart) Notices() (list []server.Notice) {
-	for _, text := range t.store.Notices() {
-		list = append(list, server.Notice{Topic: "datastore", Subject: t.options.datastore.kind, Text: text})
+	for _, text := range t.Store.Notices() {
+		list = append(list, server.Notice{Topic: "datastore", Subject: t.Node.Datastore, Text: text})
 	}
-	if r := t.tables.Status().Rollback; r.From != 0 {
-		list = append(list, server.Notice{Topic: "datastore", Subject: t.options.datastore.kind, Since: r.At,
+	if r := t.Tables.Status().Rollback; r.From != 0 {
+		list = append(list, server.Notice{Topic: "datastore", Subject: t.Node.Datastore, Since: r.At,
 			Text: fmt.Sprintf("it went back from revision %d to %d: it was restored from an earlier state. The writes "+
 				"between the two are lost, addresses of containers too; those in use on this host are not assigned "+
 				"again. This notice stays until manxd is restarted", r.From, r.To)})
@@ -51,5 +52,5 @@ func (t *tablesPart) Kinds() []model.Kind {
 
 // Run only fails permanently: the store was closed, and is not opened again.
 func (t *tablesPart) Run(ctx context.Context) error {
-	return part.Fatal(t.tables.Run(ctx, t.store, t.kinds...))
+	return part.Fatal(t.Tables.Run(ctx, t.Store, t.kinds...))
 }

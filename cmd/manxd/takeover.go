@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/node"
 	"github.com/manxnet/manx/proto/server"
@@ -10,20 +11,20 @@ import (
 
 // takeover reports that another host has taken over the Node of this one.
 type takeover struct {
-	*joined
+	deps.Deps
 	*node.TakeoverWatch
 }
 
-func newTakeover(j *joined) *takeover {
-	return &takeover{joined: j, TakeoverWatch: &node.TakeoverWatch{Config: j.config, Registered: j.registered,
-		Host: node.System{}, Log: j.log.Named("node")}}
+func newTakeover(d deps.Deps, m *membership) *takeover {
+	return &takeover{Deps: d, TakeoverWatch: &node.TakeoverWatch{Config: m.config, Registered: m.registered,
+		Host: node.System{}, Log: d.Log.Named("node")}}
 }
 
 func (t *takeover) Name() string        { return "node-address" }
 func (t *takeover) Kinds() []model.Kind { return []model.Kind{model.KindNode} }
 
 // Run implements part.Part.
-func (t *takeover) Run(ctx context.Context) error { return t.TakeoverWatch.Run(ctx, t.tables) }
+func (t *takeover) Run(ctx context.Context) error { return t.TakeoverWatch.Run(ctx, t.Tables) }
 
 // Checks implements server.Checker: other nodes' packets for this node go elsewhere.
 func (t *takeover) Checks() []server.Check {

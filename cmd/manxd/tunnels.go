@@ -3,14 +3,19 @@ package main
 import (
 	"context"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/node"
 )
 
 // tunnels maintains an address for each tunnel device of this node.
-type tunnels struct{ *joined }
+type tunnels struct {
+	deps.Deps
+	*node.Tunnels
+}
 
-func newTunnels(j *joined) tunnels { return tunnels{j} }
+func newTunnels(d deps.Deps, t *node.Tunnels) tunnels { return tunnels{d, t} }
 
 func (t tunnels) Name() string                  { return "tunnels" }
 func (t tunnels) Kinds() []model.Kind           { return []model.Kind{model.KindNode, model.KindIPPool} }
-func (t tunnels) Run(ctx context.Context) error { return t.joined.tunnels.Run(ctx, t.tables) }
+func (t tunnels) Run(ctx context.Context) error { return t.Tunnels.Run(ctx, t.Tables) }

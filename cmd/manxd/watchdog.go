@@ -7,6 +7,7 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -18,7 +19,7 @@ type watchdog struct {
 	log  *zap.Logger
 }
 
-func newWatchdog(d *daemon) *watchdog { return &watchdog{d.control.Live, d.log} }
+func newWatchdog(d deps.Deps) *watchdog { return &watchdog{d.Control.Live, d.Log} }
 
 func (w *watchdog) Name() string { return "watchdog" }
 

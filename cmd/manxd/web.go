@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/part"
 )
@@ -20,6 +21,6 @@ func (o *webOptions) Flags(s envflag.Set) {
 func (o *webOptions) Check() error { return checkListen(httpFlag, o.listen) }
 
 // newWeb serves health and metrics.
-func newWeb(d *daemon) part.Part {
-	return part.Optional(newPort(httpFlag, d.options.web.listen, d.control.ServeWeb))
+func newWeb(d deps.Deps, o webOptions) part.Part {
+	return part.Optional(newPort(httpFlag, o.listen, d.Control.ServeWeb))
 }

@@ -23,6 +23,8 @@ type Bus struct {
 	LastState Topic[model.Reader]
 	// PolicyReached has the endpoints whose policy is in the kernel.
 	PolicyReached Topic[endpointstatus.Policy]
+	// Endpoints has the connected workloads.
+	Endpoints endpointstatus.News
 }
 
 // Decision is a decision about BGP, with the snapshot of the datastore from which it was made.

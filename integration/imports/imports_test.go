@@ -130,6 +130,7 @@ var allowed = []struct {
 	{"daemon/part", []string{"dataplane/reconcile", "datastore", "datastore/model", "proto/server"}},
 	{"daemon/besidecalico", []string{"daemon/kubewatch", "controllers/caliconode", "proto/server"}},
 	{"daemon/bus", []string{"bgp", "dataplane/endpointstatus", "dataplane/kernel", "datastore", "datastore/model"}},
+	{"daemon/deps", []string{"daemon/bus", "daemon/kubenode", "dataplane/kernel", "datastore", "proto/server"}},
 	{"daemon/envflag", nil},
 	{"daemon/footprint", nil},
 	{"daemon/restarts", nil},

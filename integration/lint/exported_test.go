@@ -318,11 +318,10 @@ const (
 
 // unusedFor has the exported names that no other package uses, each with the reason for its export.
 var unusedFor = map[string]string{
-	"daemon/part.Closer":                     contract,
-	"daemon/part.Explainer":                  contract,
-	"daemon/part.Opener":                     contract,
-	"daemon/part.Ready":                      contract,
-	"daemon/part.Watcher":                    contract,
+	"daemon/part.Closer":                        contract,
+	"daemon/part.Explainer":                     contract,
+	"daemon/part.Opener":                        contract,
+	"daemon/part.Ready":                         contract,
 	"dataplane.Learner":                         contract,
 	"dataplane.Target":                          contract,
 	"dataplane/kernel/nftables.StateUntracked":  enumeration,
