@@ -26,10 +26,11 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	h := newHost(t)
 	dir := filepath.Join(t.TempDir(), "endpoint-status")
 	core, repairs := observer.New(zapcore.WarnLevel)
-	news := &endpointstatus.News{}
+	told := make(chan map[model.Key]endpointstatus.Status, 100)
 	start := func() (*HostAgent, func()) {
 		a := New(Config{Kernel: KernelOf(h.open()), NodeName: "node-1", Logger: zap.New(core),
-			EndpointStatusDir: func(string) string { return dir }, EndpointNews: news, WithPolicy: true})
+			EndpointStatusDir: func(string) string { return dir },
+			Connected:         func(m map[model.Key]endpointstatus.Status) { told <- m }, WithPolicy: true})
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- a.Run(ctx) }()
@@ -61,19 +62,18 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	if content() != "" {
 		t.Fatal("there is a file before there is an interface")
 	}
-	_, connected, signal := news.Status(file)
-	if connected {
-		t.Error("it is connected before there is an interface")
+	if len(told) > 0 {
+		t.Errorf("before there is an interface, connected are %v", <-told)
 	}
 	h.pod("cali1")
 	select {
-	case <-signal:
-		s, connected, _ := news.Status(file)
+	case statuses := <-told:
+		s, connected := statuses[pod(7, "10.244.1.7/32").Key]
 		if !connected || !slices.Equal(s.IPv4Nets, []string{"10.244.1.7/32"}) {
-			t.Errorf("at the signal the status is %+v, %t", s, connected)
+			t.Errorf("connected are %v", statuses)
 		}
 	case <-time.After(time.Minute):
-		t.Error("no signal of a new status")
+		t.Error("nothing is told about a connected workload")
 	}
 	waitFor(t, "the file", func() bool { return content() == one })
 

@@ -19,6 +19,7 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/dataplane/shape"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // Kernel has the kernel calls of a HostAgent. KernelOf is the real one, *kerneltest.Kernel the one for tests.
@@ -48,8 +49,8 @@ type Config struct {
 	// /var/run/calico/endpoint-status, given endpointStatusPathPrefix of FelixConfiguration; empty, or nil: no folder.
 	// A folder that depends on the prefix is used only while nobody but root can change its content.
 	EndpointStatusDir func(prefix string) string
-	// EndpointNews receives the same in memory; may be nil.
-	EndpointNews *endpointstatus.News
+	// Connected is called with the same when it has changed; may be nil. It must not block.
+	Connected func(map[model.Key]endpointstatus.Status)
 	// InterfacePrefix is the prefix of the names of workloads' interfaces, in place of FelixConfiguration's; empty:
 	// FelixConfiguration's.
 	InterfacePrefix string
@@ -91,7 +92,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	}
 	h.links.BoundReassembly(c.Reassembly)
 	h.files = endpointstatus.NewFiles(endpointstatus.FilesConfig{
-		Folder: c.EndpointStatusDir, WithPolicy: c.WithPolicy, News: c.EndpointNews, Logger: c.Logger, Now: now,
+		Folder: c.EndpointStatusDir, WithPolicy: c.WithPolicy, Connected: c.Connected, Logger: c.Logger, Now: now,
 		Routed: func(e endpointstatus.Endpoint, p netip.Prefix) bool {
 			return h.routes.ServesEndpoint(p, e.Key.Namespace+"/"+e.Key.Name)
 		},

@@ -88,7 +88,8 @@ func (p *plugin) engine(conf *cni.Config) *engine.Engine {
 		},
 		Node: (*cni.Config).NodeName, MTUFile: p.mtuFile,
 		Kubernetes: func(conf *cni.Config) (engine.Kubernetes, error) { return p.kubernetes(conf) },
-		Agent:      daemonRuns, Enforced: enforced, Report: reportWait(log), Log: log, Now: p.now,
+		Agent:      agentReports, Connected: connected, Enforced: enforced, Report: reportWait(log), Log: log,
+		Now:           p.now,
 		InterfaceWith: podnet.InterfaceWith, HasInterface: podnet.HasInterface, BeforeStep: p.beforeStep,
 	})
 }

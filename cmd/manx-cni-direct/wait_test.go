@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"google.golang.org/grpc"
 
+	"github.com/manxnet/manx/cni"
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/namespace"
@@ -195,6 +196,26 @@ func TestNoContainerStartsBeforePolicy(t *testing.T) {
 	h.must(call(plugin.funcs(false).Status))
 	p.mustAdd()
 	h.must(p.del())
+}
+
+// An agent that writes files is waited for, and a manxd that has not made their folder yet.
+func TestWhoReports(t *testing.T) {
+	dir := t.TempDir()
+	c := &cni.Config{EndpointStatusDir: filepath.Join(dir, "endpoint-status"), ManxdSocket: filepath.Join(dir, "sock")}
+	if agentReports(c) {
+		t.Error("neither a folder nor manxd is there")
+	}
+	l, err := net.Listen("unix", c.ManxdSocket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !agentReports(c) {
+		t.Error("manxd is not found")
+	}
+	_ = l.Close()
+	if err := os.Mkdir(c.EndpointStatusDir, 0o755); err != nil || !agentReports(c) {
+		t.Errorf("the folder is not found: %v", err)
+	}
 }
 
 func TestAnAgentThatSaysNothingDoesNotFailAdd(t *testing.T) {

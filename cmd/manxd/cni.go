@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,7 +21,9 @@ import (
 	"github.com/manxnet/manx/cni/engine"
 	"github.com/manxnet/manx/cni/kubeapi"
 	cniserver "github.com/manxnet/manx/cni/server"
+	"github.com/manxnet/manx/daemon/bus"
 	"github.com/manxnet/manx/daemon/deps"
+	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/podnet"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/safefile"
@@ -51,10 +55,8 @@ func newCNI(d deps.Deps, o hostOptions, policy *policyPart) *cniPart {
 	p.cache = warm.New(d.Store, d.Tables, kinds, p.ownBlock)
 	p.ahead = ipam.NewKeeper(func() *ipam.Allocator { return ipam.New(p.cache.Begin(), p.log, time.Now) }, p.log)
 	p.engine = engine.New(engine.Config{Open: p.open, Node: p.nodeOf,
-		Kubernetes: p.kubernetes, Prefix: o.cniPrefix(), MTUFile: o.mtuFile,
-		StatusDir: p.statusDir,
-		News:      &d.Bus.Endpoints, Enforced: p.enforced, Report: p.report,
-		Agent: func(*cni.Config) bool { return p.statusDir() != "" }, Lasting: true,
+		Kubernetes: p.kubernetes, Prefix: o.cniPrefix(), MTUFile: o.mtuFile, Agent: p.agentReports,
+		Connected: p.connected, Enforced: p.enforced, Report: p.report, Lasting: true,
 		InterfaceWith: podnet.InterfaceWith, HasInterface: podnet.HasInterface, Assigned: p.ahead.Assigned,
 		Confirm: d.Tables.Confirm, Released: d.Tables.Withdraw,
 		Deferred: filepath.Join(p.Node.RunDir, "cni-deferred"), Log: p.log})
@@ -181,6 +183,45 @@ func (p *cniPart) statusDir() string {
 		return dir
 	}
 	return usual
+}
+
+// agentReports implements engine.Config.Agent. The files of a folder may be another agent's.
+func (p *cniPart) agentReports(c *cni.Config) bool {
+	own := p.statusDir()
+	_, err := os.Stat(cmp.Or(c.EndpointStatusDir, own, endpointstatus.DefaultFolder))
+	return err == nil || own != ""
+}
+
+// connected implements engine.Config.Connected. The agents of this daemon are followed in memory; only a folder that
+// the network configuration names, and that is not theirs, has files of another agent.
+func (p *cniPart) connected(c *cni.Config, w engine.Container) (func(context.Context) error, error) {
+	if _, err := endpointstatus.FileName(w.Endpoint); err != nil {
+		return nil, err // the agents do not report it
+	}
+	workload := endpointstatus.Workload(w)
+	if dir := c.EndpointStatusDir; dir != "" && dir != p.statusDir() {
+		return func(ctx context.Context) error { return endpointstatus.WaitForFile(ctx, dir, workload) }, nil
+	}
+	return func(ctx context.Context) error { return awaitConnected(ctx, p.Bus, workload) }, nil
+}
+
+// awaitConnected returns when the agents of this process have connected a workload, or an error when ctx ends before.
+func awaitConnected(ctx context.Context, b *bus.Bus, w endpointstatus.Workload) error {
+	for {
+		statuses, next := b.Connected.Get()
+		s, connected := statuses[w.Endpoint]
+		if connected && s.Describes(w) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			if connected {
+				return fmt.Errorf("the status of the workload %w", endpointstatus.ErrOtherContainer)
+			}
+			return errors.New("the agents have not programmed them")
+		case <-next:
+		}
+	}
 }
 
 // enforced implements engine.Config.Enforced. Once the rules exist the policy agent keeps them.

@@ -24,7 +24,7 @@ func newDataplane(d deps.Deps, o hostOptions, p policyOptions, s *servers) *data
 	a := &dataplanePart{servers: s, view: d.Control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
 		Kernel: dataplane.KernelOf(d.Kernel), NodeName: d.Node.Name, Logger: d.Log.Named("dataplane"),
 		MTUFile: o.mtuFile, EndpointStatusDir: o.endpointStatusDir, InterfacePrefix: d.Node.InterfacePrefix,
-		WithPolicy: p.on, EndpointNews: &d.Bus.Endpoints, Repaired: repairedBy(d.Events),
+		WithPolicy: p.on, Connected: d.Bus.Connected.Publish, Repaired: repairedBy(d.Events),
 		Reassembly: p.reassemblyRoom(), OwnersFile: ownersFile(d.Node)})}
 	a.SetServers(s.addresses())
 	a.OnLinks(d.Bus.Links.Publish)

@@ -14,7 +14,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/cni"
-	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/ipam"
@@ -42,12 +41,12 @@ type Config struct {
 	// Prefix is the prefix of host interface names unless the plugin's environment sets one; empty for cali.
 	Prefix  string
 	MTUFile string
-	// StatusDir returns the folder of the agent's endpoint status files, unless the network configuration sets one.
-	StatusDir func() string
-	// News has the same in memory if the agent is in this process; nil if it is not. The files are not read then.
-	News *endpointstatus.News
-	// Agent reports whether an agent writes these files for a network, if the folder does not exist yet.
+	// Agent reports whether an agent of this host says when the containers of a network have policy and routes. ADD
+	// waits then, unless the network configuration sets the time. Nil: there is no agent.
 	Agent func(*cni.Config) bool
+	// Connected returns the wait until the agent says so about a container; the error is why it never will. The wait
+	// returns an error if its context ends before.
+	Connected func(*cni.Config, Container) (wait func(context.Context) error, err error)
 	// Enforced returns nil if the kernel has rules of policy, or needs none for a network. Without rules all packets of
 	// a container pass, so ADD fails with the error. Nil: not checked.
 	Enforced func(*cni.Config) error

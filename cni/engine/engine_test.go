@@ -4,13 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,7 +16,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/cni"
-	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -107,12 +102,11 @@ func FuzzQuestion(f *testing.F) {
 }
 
 func TestWhenToWait(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "endpoint-status")
 	agent := false
 	e := New(Config{Agent: func(*cni.Config) bool { return agent }})
 	expect := func(what string, seconds any, want time.Duration) {
 		t.Helper()
-		conf := map[string]any{"name": "n", "ipam": map[string]any{"type": "calico-ipam"}, "endpoint_status_dir": dir}
+		conf := map[string]any{"name": "n", "ipam": map[string]any{"type": "calico-ipam"}}
 		if seconds != nil {
 			conf["policy_setup_timeout_seconds"] = seconds
 		}
@@ -128,46 +122,10 @@ func TestWhenToWait(t *testing.T) {
 			t.Errorf("%s: %s, want %s", what, have, want)
 		}
 	}
-	expect("neither an agent nor its folder", nil, 0)
+	expect("no agent", nil, 0)
 	expect("configured", 3, 3*time.Second)
 	expect("more than any runtime waits", 1<<40, time.Hour)
 	agent = true
-	expect("manxd listens", nil, defaultPolicyWait)
-	expect("manxd listens, but 0", 0, 0)
-	agent = false
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	expect("an agent writes files", nil, defaultPolicyWait)
-	expect("an agent writes files, but 0", 0, 0)
-}
-
-func TestWhichFileIsRight(t *testing.T) {
-	mac, _ := net.ParseMAC("02:00:00:00:00:0a")
-	ips := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}
-	for name, c := range map[string]struct {
-		content string
-		want    bool
-	}{
-		"as written by Manx and Calico": {
-			`{"ifaceName":"cali1","mac":"02:00:00:00:00:0A","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"],"bgpPeerName":"x"}`, true},
-		"empty, of an early Calico": {``, true},
-		"without MAC": {
-			`{"ifaceName":"cali1","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"]}`, true},
-		"MAC of an earlier container": {
-			`{"mac":"02:00:00:00:00:0b","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"]}`, false},
-		"addresses of an earlier container": {
-			`{"mac":"02:00:00:00:00:0a","ipv4Nets":["10.0.0.2/32"],"ipv6Nets":["fd00::1/128"]}`, false},
-		"one family is missing": {`{"mac":"02:00:00:00:00:0a","ipv4Nets":["10.0.0.1/32"]}`, false},
-		"half written":          {`{"mac":"02:00`, false},
-	} {
-		path := filepath.Join(t.TempDir(), "file")
-		if err := os.WriteFile(path, []byte(c.content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		err := checkFile(path, func(s endpointstatus.Status) bool { return describes(s, mac, ips) })
-		if (err == nil) != c.want {
-			t.Errorf("%s: %v", name, fmt.Sprint(err))
-		}
-	}
+	expect("an agent", nil, defaultPolicyWait)
+	expect("an agent, but 0", 0, 0)
 }

@@ -23,8 +23,8 @@ type Bus struct {
 	LastState Topic[model.Reader]
 	// PolicyReached has the endpoints whose policy is in the kernel.
 	PolicyReached Topic[endpointstatus.Policy]
-	// Endpoints has the connected workloads.
-	Endpoints endpointstatus.News
+	// Connected has the workloads with policy and routes in the kernel.
+	Connected Latest[map[model.Key]endpointstatus.Status]
 }
 
 // Decision is a decision about BGP, with the snapshot of the datastore from which it was made.
@@ -54,4 +54,33 @@ func (t *Topic[T]) Publish(value T) {
 	for _, f := range t.subscribers {
 		f(value)
 	}
+}
+
+// Latest has the value that was published last, for those who wait for the right one. It is safe for concurrent use.
+type Latest[T any] struct {
+	mu    sync.Mutex
+	value T
+	next  chan struct{} // nil: nobody waits
+}
+
+// Publish replaces the value.
+func (l *Latest[T]) Publish(value T) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.value = value
+	if l.next != nil {
+		close(l.next)
+		l.next = nil
+	}
+}
+
+// Get returns the value, the zero value before the first one, and a channel that is closed when the next one is
+// published.
+func (l *Latest[T]) Get() (value T, next <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.next == nil {
+		l.next = make(chan struct{})
+	}
+	return l.value, l.next
 }

@@ -18,3 +18,22 @@ func TestTopic(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
+
+// The value stays for those who come later, and the next one ends their wait.
+func TestLatest(t *testing.T) {
+	var latest Latest[string]
+	value, next := latest.Get()
+	if value != "" {
+		t.Errorf("at first it is %q", value)
+	}
+	go latest.Publish("one")
+	<-next
+	if value, next = latest.Get(); value != "one" {
+		t.Errorf("it is %q, want one", value)
+	}
+	select {
+	case <-next:
+		t.Error("a wait ended without a value")
+	default:
+	}
+}

@@ -2,6 +2,7 @@ package endpointstatus
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -26,9 +27,11 @@ type FilesConfig struct {
 	Routed func(Endpoint, netip.Prefix) bool
 	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
 	WithPolicy bool
-	News       *News // receives the same in memory; may be nil
-	Logger     *zap.Logger
-	Now        func() time.Time
+	// Connected is called with the status of all connected workloads when it has changed; may be nil. Nobody changes
+	// the map afterwards.
+	Connected func(map[model.Key]Status)
+	Logger    *zap.Logger
+	Now       func() time.Time
 }
 
 // Files report to CNI plugins which workloads are connected and protected, in the folder that the state chooses.
@@ -36,7 +39,7 @@ type FilesConfig struct {
 type Files struct {
 	folder func(prefix string) string
 	routed func(Endpoint, netip.Prefix) bool
-	news   *News
+	tell   func(map[model.Key]Status)
 	log    *zap.Logger
 	now    func() time.Time
 
@@ -53,6 +56,7 @@ type Files struct {
 
 	policy    atomic.Pointer[Policy] // nil: policy is not programmed
 	protected map[model.Key]int64    // the versions of endpoints whose policy has been in the kernel
+	connected map[string]string      // the files that tell has had
 }
 
 // checkFolderEvery is the interval between checks of a refused folder.
@@ -60,7 +64,7 @@ const checkFolderEvery = 10 * time.Second
 
 // NewFiles makes Files, without any file yet.
 func NewFiles(c FilesConfig) *Files {
-	f := &Files{folder: c.Folder, routed: c.Routed, news: c.News, log: c.Logger, now: c.Now}
+	f := &Files{folder: c.Folder, routed: c.Routed, tell: c.Connected, log: c.Logger, now: c.Now}
 	if c.WithPolicy {
 		f.policy.Store(&Policy{})
 	}
@@ -196,7 +200,7 @@ func (f *Files) Flush() (steps, failures int, err error) {
 	connected := decide(f.endpoints, func(e Endpoint) bool {
 		return policy == nil || policy.Interfaces[e.Interface] && f.protects(e)
 	}, f.routed)
-	f.news.set(connected)
+	f.publish(connected)
 	if f.target == nil {
 		return 0, 0, nil
 	}
@@ -206,6 +210,21 @@ func (f *Files) Flush() (steps, failures int, err error) {
 	steps, failures, err = f.target.Flush()
 	f.note(cmp.Or(err, f.target.Problem()))
 	return steps, failures, err
+}
+
+// publish tells the status of the workloads that have a file.
+func (f *Files) publish(files map[string]string) {
+	if f.tell == nil || maps.Equal(files, f.connected) {
+		return
+	}
+	f.connected = files
+	statuses := make(map[model.Key]Status, len(files))
+	for _, e := range f.endpoints {
+		if _, ok := files[e.file]; ok {
+			statuses[e.Key] = e.status
+		}
+	}
+	f.tell(statuses)
 }
 
 // notePolicy records the endpoints whose policy is in the kernel, each in the version known here. Policy may go on to a

@@ -20,6 +20,9 @@ const DefaultPathPrefix = "/var/run/calico"
 // FolderName is the name of the files' folder below the path prefix.
 const FolderName = "endpoint-status"
 
+// DefaultFolder is the folder of the files unless a setting chooses another one.
+const DefaultFolder = DefaultPathPrefix + "/" + FolderName
+
 // Status is the content of a file, with Calico's names. Calico's bgpPeerName, for a program that configures BIRD from
 // the files, is left out.
 type Status struct {
@@ -74,6 +77,7 @@ type Endpoint struct {
 	Addresses []netip.Prefix
 
 	file, content string
+	status        Status
 }
 
 // newEndpoint makes an Endpoint. mac is the workload's. The error is about a value that cannot be in a file, or in its
@@ -92,7 +96,7 @@ func newEndpoint(k model.Key, revision int64, iface, mac string, addresses []net
 		}
 	}
 	return Endpoint{Key: k, Revision: revision, Interface: iface, Addresses: addresses, file: file,
-		content: s.String()}, err
+		content: s.String(), status: s}, err
 }
 
 // Policy lists the endpoints whose policy is in the kernel. The zero value: it is not known yet.
