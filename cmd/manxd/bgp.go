@@ -110,7 +110,7 @@ type bgpPart struct {
 	view    *server.BGPView
 }
 
-func newBGP(d deps.Deps, o bgpOptions, passwords passwordsPart, connected *connectedSubnets, agents []follower) (
+func newBGP(d deps.Deps, o bgpOptions, passwords passwordsPart, connected func() []netip.Prefix, agents []follower) (
 	*bgpPart, error) {
 	bmp, err := o.bmp(d.Node.Name)
 	if err != nil {
@@ -128,7 +128,7 @@ func newBGP(d deps.Deps, o bgpOptions, passwords passwordsPart, connected *conne
 			}
 		}
 	})
-	f := newFollower(d, o, agents, follow.Config{Connected: connected.list, Passwords: passwords, Speaker: s, Log: log})
+	f := newFollower(d, o, agents, follow.Config{Connected: connected, Passwords: passwords, Speaker: s, Log: log})
 	d.Control.BGP.Show(server.BGPSource{Speaker: s, Desired: f.Desired})
 	return &bgpPart{f, s, d.Control.BGP}, nil
 }

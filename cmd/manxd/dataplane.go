@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/manxnet/manx/daemon/deps"
+	"github.com/manxnet/manx/daemon/hostservers"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/datastore/model"
@@ -16,17 +17,17 @@ import (
 // dataplanePart maintains routes, interfaces and their settings.
 type dataplanePart struct {
 	*dataplane.HostAgent
-	servers *servers
+	servers *hostservers.Servers
 	view    *server.DataplaneView
 }
 
-func newDataplane(d deps.Deps, o hostOptions, p policyOptions, s *servers) *dataplanePart {
+func newDataplane(d deps.Deps, o hostOptions, p policyOptions, s *hostservers.Servers) *dataplanePart {
 	a := &dataplanePart{servers: s, view: d.Control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
 		Kernel: dataplane.KernelOf(d.Kernel), NodeName: d.Node.Name, Logger: d.Log.Named("dataplane"),
 		MTUFile: o.mtuFile, EndpointStatusDir: o.endpointStatusDir, InterfacePrefix: d.Node.InterfacePrefix,
 		WithPolicy: p.on, Connected: d.Bus.Connected.Publish, Repaired: repairedBy(d.Events),
 		Reassembly: p.reassemblyRoom(), OwnersFile: ownersFile(d.Node)})}
-	a.SetServers(s.addresses())
+	a.SetServers(s.Addresses())
 	a.OnLinks(d.Bus.Links.Publish)
 	d.Bus.PolicyReached.Subscribe(a.SetPolicy)
 	a.view.Show(server.DataplaneSource{Agent: a.HostAgent})
@@ -44,7 +45,7 @@ func (p *dataplanePart) Kinds() []model.Kind { return hoststate.Kinds() }
 // Run implements part.Part.
 func (p *dataplanePart) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return p.servers.follow(ctx, p.SetServers) })
+	group.Go(func() error { return p.servers.Follow(ctx, p.SetServers) })
 	group.Go(func() error { return p.HostAgent.Run(ctx) })
 	return group.Wait()
 }

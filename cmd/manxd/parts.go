@@ -3,8 +3,11 @@ package main
 import (
 	"slices"
 
+	"github.com/manxnet/manx/daemon/claims"
+	"github.com/manxnet/manx/daemon/connected"
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/follow"
+	"github.com/manxnet/manx/daemon/hostservers"
 	"github.com/manxnet/manx/daemon/part"
 )
 
@@ -25,7 +28,7 @@ type host struct {
 func newHost(d *daemon, deps deps.Deps) (*host, error) {
 	o := &d.options
 	h := &host{last: newLastState(deps, o.datastore, o.calico.beside),
-		dataplane: newDataplane(deps, o.host, o.policy, newServers(deps, o.datastore.etcdEndpoints))}
+		dataplane: newDataplane(deps, o.host, o.policy, hostservers.New(deps, o.datastore.etcdEndpoints))}
 	var err error
 	if h.policy, err = newPolicy(deps, o.policy, o.flowLog.group()); err != nil {
 		return nil, err
@@ -34,8 +37,8 @@ func newHost(d *daemon, deps deps.Deps) (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	connected := newConnected(deps)
-	if h.bgp, err = newBGP(deps, o.bgp, passwords, connected, h.agents()); err != nil {
+	subnets := connected.New(deps)
+	if h.bgp, err = newBGP(deps, o.bgp, passwords, subnets.List, h.agents()); err != nil {
 		return nil, err
 	}
 	firewalls, err := newFirewalls(deps, h.bgp.speaker.Sessions, o.calico.beside)
@@ -50,7 +53,7 @@ func newHost(d *daemon, deps deps.Deps) (*host, error) {
 		part.Optional(newOveruse(deps, h.policy, o.overuse.maxConnections, o.policy.maxFragments)),
 		part.Optional(firewalls),
 		h.bgp,
-		connected,
+		subnets,
 		passwords,
 		newGobgp(deps, o.gobgp, h.bgp.speaker),
 		h.last,
@@ -90,7 +93,7 @@ func newNode(o *options, deps deps.Deps, h *host, m *membership) ([]part.Part, e
 		newAddresses(deps, m),
 		newRegistration(deps, m),
 		newTakeover(deps, m),
-		part.Optional(newClaims(deps)),
+		part.Optional(claims.New(deps)),
 	}, orchestrator...), nil
 }
 

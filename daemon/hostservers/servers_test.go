@@ -1,4 +1,4 @@
-package main
+package hostservers
 
 import (
 	"context"
@@ -36,20 +36,20 @@ func TestServersOfAHost(t *testing.T) {
 		put(model.Key{Kind: model.KindEndpointSlice, Namespace: "evil", Name: "kubernetes"}, &model.EndpointSlice{
 			Endpoints: []model.Endpoint{{Addresses: []string{"198.51.100.7"}}}}),
 		datastore.Event{Type: datastore.EventInSync, Revision: 1})
-	s := &servers{configured: map[string]string{"10.244.0.1": "the datastore", "localhost": "the Kubernetes API"},
+	s := &Servers{configured: map[string]string{"10.244.0.1": "the datastore", "localhost": "the Kubernetes API"},
 		resolved: map[string][]netip.Addr{}, tables: tables, resolvConf: file}
 	want := map[netip.Addr]string{}
 	for text, what := range map[string]string{"192.0.2.53": "a name server of this host",
 		"fe80::53": "a name server of this host", "198.51.100.6": "the Kubernetes API", "10.244.0.1": "the datastore"} {
 		want[netip.MustParseAddr(text)] = what
 	}
-	if got := s.addresses(); !maps.Equal(got, want) {
+	if got := s.Addresses(); !maps.Equal(got, want) {
 		t.Errorf("before names are resolved: %v, want %v", got, want)
 	}
 	s.resolve(t.Context(), "localhost")
 	s.resolve(t.Context(), "no-such-name.invalid")
 	want[netip.MustParseAddr("127.0.0.1")] = "the Kubernetes API"
-	got := s.addresses()
+	got := s.Addresses()
 	delete(got, netip.IPv6Loopback()) // some hosts have it, too
 	if !maps.Equal(got, want) {
 		t.Errorf("after names are resolved: %v, want %v", got, want)
@@ -60,11 +60,11 @@ func TestServersOfAHost(t *testing.T) {
 func TestServersAreFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tables := datastore.NewTables(zap.NewNop(), "n1")
-		s := &servers{configured: map[string]string{"192.0.2.1": "the datastore"}, tables: tables}
+		s := &Servers{configured: map[string]string{"192.0.2.1": "the datastore"}, tables: tables}
 		ctx, cancel := context.WithCancel(t.Context())
 		var sets atomic.Int32
 		ended := make(chan error)
-		go func() { ended <- s.follow(ctx, func(map[netip.Addr]string) { sets.Add(1) }) }()
+		go func() { ended <- s.Follow(ctx, func(map[netip.Addr]string) { sets.Add(1) }) }()
 		expect := func(when string, want int32) {
 			t.Helper()
 			synctest.Wait()

@@ -1,4 +1,5 @@
-package main
+// Package connected tracks the connected subnets of this host; routes of peers inside them are refused.
+package connected
 
 import (
 	"context"
@@ -13,8 +14,8 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 )
 
-// connectedSubnets tracks the connected subnets of this host; routes of peers inside them are refused.
-type connectedSubnets struct {
+// Subnets are a part of the daemon.
+type Subnets struct {
 	addresses func() ([]kernel.Address, error)
 	changed   func() // called after a change of the subnets; must not block
 	log       *zap.Logger
@@ -23,29 +24,29 @@ type connectedSubnets struct {
 	subnets atomic.Pointer[[]netip.Prefix]
 }
 
-// connectedPause is the minimum interval between reads of the addresses: a node that starts many workloads has as many
+// pause is the minimum interval between reads of the addresses: a node that starts many workloads has as many
 // new interfaces.
-const connectedPause = time.Second
+const pause = time.Second
 
-// connectedPoll is the interval between reads of the addresses without an event.
-const connectedPoll = time.Minute
+// poll is the interval between reads of the addresses without an event.
+const poll = time.Minute
 
-// newConnected follows the events of addresses, and has BGP decided again when the subnets have changed.
-func newConnected(d deps.Deps) *connectedSubnets {
-	c := newConnectedSubnets(d.Kernel.ListAddresses, func() { d.Bus.Undecided.Publish(struct{}{}) }, d.Log.Named("bgp"))
+// New follows the events of addresses, and has BGP decided again when the subnets have changed.
+func New(d deps.Deps) *Subnets {
+	c := newSubnets(d.Kernel.ListAddresses, func() { d.Bus.Undecided.Publish(struct{}{}) }, d.Log.Named("bgp"))
 	d.Bus.Links.Subscribe(func([]kernel.Event) { c.readAgain() })
 	return c
 }
 
-func newConnectedSubnets(addresses func() ([]kernel.Address, error), changed func(),
-	log *zap.Logger) *connectedSubnets {
-	c := &connectedSubnets{addresses: addresses, changed: changed, log: log, changes: make(chan struct{}, 1)}
+func newSubnets(addresses func() ([]kernel.Address, error), changed func(),
+	log *zap.Logger) *Subnets {
+	c := &Subnets{addresses: addresses, changed: changed, log: log, changes: make(chan struct{}, 1)}
 	c.read()
 	return c
 }
 
-// list returns the subnets, sorted.
-func (c *connectedSubnets) list() []netip.Prefix {
+// List returns the subnets, sorted.
+func (c *Subnets) List() []netip.Prefix {
 	if s := c.subnets.Load(); s != nil {
 		return *s
 	}
@@ -53,7 +54,7 @@ func (c *connectedSubnets) list() []netip.Prefix {
 }
 
 // readAgain triggers a read of the addresses.
-func (c *connectedSubnets) readAgain() {
+func (c *Subnets) readAgain() {
 	select {
 	case c.changes <- struct{}{}:
 	default:
@@ -61,37 +62,37 @@ func (c *connectedSubnets) readAgain() {
 }
 
 // Name implements part.Part.
-func (c *connectedSubnets) Name() string { return "connected" }
+func (c *Subnets) Name() string { return "connected" }
 
 // Run tracks the addresses until ctx ends.
-func (c *connectedSubnets) Run(ctx context.Context) error {
+func (c *Subnets) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-c.changes:
-		case <-time.After(connectedPoll): // events may have been lost
+		case <-time.After(poll): // events may have been lost
 		}
 		if c.read() {
 			c.changed()
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(connectedPause):
+		case <-time.After(pause):
 		}
 	}
 }
 
 // read reports whether the subnets have changed. After a failed read the last ones stay.
-func (c *connectedSubnets) read() bool {
+func (c *Subnets) read() bool {
 	addresses, err := c.addresses()
 	if err != nil {
 		c.log.Warn("the addresses of this host cannot be read, trying again", zap.Error(err))
-		time.AfterFunc(connectedPause, c.readAgain)
+		time.AfterFunc(pause, c.readAgain)
 		return false
 	}
 	subnets := subnetsOf(addresses)
-	if slices.Equal(subnets, c.list()) {
+	if slices.Equal(subnets, c.List()) {
 		return false
 	}
 	c.subnets.Store(&subnets)

@@ -1,4 +1,4 @@
-package main
+package connected
 
 import (
 	"context"
@@ -38,7 +38,7 @@ func TestConnectedSubnetsSurviveAnError(t *testing.T) {
 	changed := make(chan struct{}, 10)
 	set(addressList("10.0.0.5/24"))
 	var failed atomic.Int64
-	c := newConnectedSubnets(func() ([]kernel.Address, error) {
+	c := newSubnets(func() ([]kernel.Address, error) {
 		if list := *now.Load(); list != nil {
 			return list, nil
 		}
@@ -55,7 +55,7 @@ func TestConnectedSubnetsSurviveAnError(t *testing.T) {
 			t.Fatal("after an error the addresses are not read again")
 		}
 	}
-	if got := c.list(); len(got) != 1 || got[0] != netip.MustParsePrefix("10.0.0.0/24") {
+	if got := c.List(); len(got) != 1 || got[0] != netip.MustParsePrefix("10.0.0.0/24") {
 		t.Errorf("after an error: %v", got)
 	}
 	set(addressList("10.0.0.5/24", "10.7.0.1/16"))
@@ -64,7 +64,7 @@ func TestConnectedSubnetsSurviveAnError(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("the new subnet was not found")
 	}
-	if got := c.list(); len(got) != 2 {
+	if got := c.List(); len(got) != 2 {
 		t.Errorf("%v, want two subnets", got)
 	}
 }

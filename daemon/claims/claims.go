@@ -1,4 +1,5 @@
-package main
+// Package claims confirms addresses that pods of this node have by their annotations alone.
+package claims
 
 import (
 	"context"
@@ -19,10 +20,10 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// claims confirms addresses that pods of this node have by their annotations alone. The engine of this process confirms
-// those of the containers that it attaches; the others, such as those attached while this process was away, need a
-// record of IPAM. Other claims wait for the kubelet's status of the pod.
-type claims struct {
+// Part is a part of the daemon. The CNI engine confirms the addresses of the containers that it attaches; the others,
+// such as those attached while this process was away, need a record of IPAM. Other claims wait for the kubelet's status
+// of the pod.
+type Part struct {
 	deps.Deps
 	log *zap.Logger
 
@@ -47,21 +48,22 @@ type claim struct {
 	refused  bool      // there is no such record
 }
 
-// newClaims returns nil if endpoints are not pods.
-func newClaims(d deps.Deps) *claims {
+// New returns the part, nil if endpoints are not pods.
+func New(d deps.Deps) *Part {
 	if d.Node.Datastore != connect.Kubernetes {
 		return nil
 	}
-	return &claims{Deps: d, log: d.Log.Named("claims"), open: map[model.Key]*claim{}}
+	return &Part{Deps: d, log: d.Log.Named("claims"), open: map[model.Key]*claim{}}
 }
 
-func (c *claims) Name() string { return "claims" }
+// Name implements part.Part.
+func (c *Part) Name() string { return "claims" }
 
 // Kinds implements part.Watcher.
-func (c *claims) Kinds() []model.Kind { return []model.Kind{model.KindWorkloadEndpoint} }
+func (c *Part) Kinds() []model.Kind { return []model.Kind{model.KindWorkloadEndpoint} }
 
 // Run implements part.Part.
-func (c *claims) Run(ctx context.Context) error {
+func (c *Part) Run(ctx context.Context) error {
 	pause := time.NewTicker(claimsPause)
 	defer pause.Stop()
 	var seen *datastore.Snapshot
@@ -84,7 +86,7 @@ func (c *claims) Run(ctx context.Context) error {
 }
 
 // follow takes over the claims that are new or gone.
-func (c *claims) follow(now, before *datastore.Snapshot) {
+func (c *Part) follow(now, before *datastore.Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for change := range now.Changes(before) {
@@ -108,7 +110,7 @@ func (c *claims) follow(now, before *datastore.Snapshot) {
 }
 
 // readNext reads the record of one claim that is due.
-func (c *claims) readNext(ctx context.Context) {
+func (c *Part) readNext(ctx context.Context) {
 	now := time.Now()
 	for key, open := range c.open {
 		if open.next.After(now) {
@@ -134,7 +136,7 @@ var errNoRecord = errors.New("IPAM has no such record")
 
 // record returns nil if IPAM has assigned the claimed addresses to the pod. The pod's name and namespace in the record
 // are those of the ADD; the handle would be no proof, since the container in it is named by an annotation, too.
-func (c *claims) record(ctx context.Context, w *model.WorkloadEndpoint) error {
+func (c *Part) record(ctx context.Context, w *model.WorkloadEndpoint) error {
 	allocator := ipam.New(c.Store, c.log, time.Now)
 	addresses := w.Spec.Claim.Addresses()
 	if len(addresses) == 0 {
@@ -157,7 +159,7 @@ func (c *claims) record(ctx context.Context, w *model.WorkloadEndpoint) error {
 }
 
 // Notices implements server.Noticer.
-func (c *claims) Notices() (list []server.Notice) {
+func (c *Part) Notices() (list []server.Notice) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key, open := range c.open {

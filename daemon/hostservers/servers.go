@@ -1,4 +1,6 @@
-package main
+// Package hostservers finds the addresses of the servers that this host needs: those of its datastore and of the
+// Kubernetes API, and its name servers.
+package hostservers
 
 import (
 	"context"
@@ -16,17 +18,18 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// servers finds the addresses of the servers that this host needs: those of its datastore and of the Kubernetes API,
-// with those behind the Service "kubernetes", and its name servers. No workload gets a route for one of them.
-type servers struct {
+// Servers are the servers of a host, with those behind the Service "kubernetes". No workload gets a route for one of
+// them.
+type Servers struct {
 	configured map[string]string       // what the server of each configured name or address is
 	resolved   map[string][]netip.Addr // the addresses of each name, as resolved last
 	resolvConf string
 	tables     *datastore.Tables
 }
 
-func newServers(d deps.Deps, etcdEndpoints string) *servers {
-	s := &servers{configured: map[string]string{}, resolved: map[string][]netip.Addr{}, tables: d.Tables,
+// New returns the servers of the settings: the URLs of etcd, separated by commas, and the Kubernetes API.
+func New(d deps.Deps, etcdEndpoints string) *Servers {
+	s := &Servers{configured: map[string]string{}, resolved: map[string][]netip.Addr{}, tables: d.Tables,
 		resolvConf: "/etc/resolv.conf"}
 	add := func(at, what string) {
 		if u, err := url.Parse(at); err == nil && u.Hostname() != "" {
@@ -45,8 +48,8 @@ func newServers(d deps.Deps, etcdEndpoints string) *servers {
 // serversInterval is the time between two searches, and resolveTimeout that for one name.
 const serversInterval, resolveTimeout = time.Minute, 5 * time.Second
 
-// follow gives the addresses to set, now and each minute, until ctx ends.
-func (s *servers) follow(ctx context.Context, set func(map[netip.Addr]string)) error {
+// Follow gives the addresses to set, now and each minute, until ctx ends.
+func (s *Servers) Follow(ctx context.Context, set func(map[netip.Addr]string)) error {
 	tick := time.NewTicker(serversInterval)
 	defer tick.Stop()
 	first := make(chan struct{})
@@ -58,7 +61,7 @@ func (s *servers) follow(ctx context.Context, set func(map[netip.Addr]string)) e
 		for name := range s.configured {
 			s.resolve(ctx, name)
 		}
-		set(s.addresses())
+		set(s.Addresses())
 		select {
 		case <-first:
 			first = nil
@@ -70,7 +73,7 @@ func (s *servers) follow(ctx context.Context, set func(map[netip.Addr]string)) e
 }
 
 // resolve resolves a name. After an error its earlier addresses stay.
-func (s *servers) resolve(ctx context.Context, name string) {
+func (s *Servers) resolve(ctx context.Context, name string) {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return
 	}
@@ -81,9 +84,9 @@ func (s *servers) resolve(ctx context.Context, name string) {
 	}
 }
 
-// addresses returns the addresses as far as they are known. Those that the host was not configured with do not count
+// Addresses returns the addresses as far as they are known. Those that the host was not configured with do not count
 // inside an IP pool, where a workload may serve them.
-func (s *servers) addresses() map[netip.Addr]string {
+func (s *Servers) Addresses() map[netip.Addr]string {
 	list := map[netip.Addr]string{}
 	snapshot := s.tables.Snapshot()
 	pools := ippool.Read(snapshot)
