@@ -84,7 +84,7 @@ func TestWaitsForCalicoNode(t *testing.T) {
 		"[-]calico-node: calico-node is active on this host "+
 			"(the pod kube-system/calico-node-here)", "kubectl label node n1 manx.io/network=manx", "goes on by itself")
 	w.await("notices", w.notices, "calico-node: calico-node is active on this host")
-	time.Sleep(3 * lastPatience) // longer than the datastore has to be read
+	time.Sleep(3 * time.Second) // longer than the datastore has to be read
 	if text := get("/metrics"); !strings.Contains(text, "manx_datastore_last_state_in_use 0") {
 		t.Errorf("BGP began beside calico-node: %s", text)
 	}

@@ -39,8 +39,8 @@ func newFirewalls(d deps.Deps, sessions func() []speaker.SessionStatus, besideCa
 	case err != nil:
 		return nil, err
 	}
-	p := &firewallsPart{Deps: d, sessions: sessions, besideCalico: besideCalico, rules: rules, log: d.Log.Named(
-		"firewalls")}
+	p := &firewallsPart{Deps: d, sessions: sessions, besideCalico: besideCalico, rules: rules,
+		log: d.Log.Named("firewalls")}
 	p.Watch = firewalls.New(firewalls.Config{Kernel: rules, InterfaceName: interfaceName, Packets: p.packets,
 		Legacy: []string{"/proc/self/net/ip_tables_names", "/proc/self/net/ip6_tables_names"}, Log: p.log})
 	d.Control.Policy.ShowFirewalls(p.Watch)

@@ -41,7 +41,7 @@ func (d *daemon) runHost(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	deps.Control.Datastore.Show(server.DatastoreSource{Type: deps.Node.Datastore, Last: host.last.inUse})
+	deps.Control.Datastore.Show(server.DatastoreSource{Type: deps.Node.Datastore, Last: host.last.InUse})
 	group := part.NewGroup(deps.Log, append(host.parts, &nodePart{daemon: d, deps: deps, host: host})...)
 	group.Show(deps.Control)
 	return group.Run(ctx)

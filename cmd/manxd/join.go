@@ -32,7 +32,7 @@ func (n *nodePart) Name() string { return "node" }
 func (n *nodePart) Run(ctx context.Context) error {
 	err := n.join(ctx)
 	var early *earlyError
-	if errors.As(err, &early) && (early.away && n.host.last.covers(err) || n.host.last.inUse() != nil) {
+	if errors.As(err, &early) && (early.away && n.host.last.Covers(err) || n.host.last.InUse() != nil) {
 		n.showWaiting(err)
 		return err
 	}
@@ -71,9 +71,9 @@ func (n *nodePart) join(ctx context.Context) error {
 		return &earlyError{err, true}
 	}
 	defer closeStore()
-	n.host.last.opened()
-	err = waitForCalicoNode(ctx, deps, n.options.calico, func() { n.host.last.setHold(true) })
-	n.host.last.setHold(false)
+	n.host.last.Opened()
+	err = waitForCalicoNode(ctx, deps, n.options.calico, func() { n.host.last.SetHold(true) })
+	n.host.last.SetHold(false)
 	if err != nil {
 		return err
 	}
@@ -105,8 +105,8 @@ func (d *daemon) ofThisNode() options {
 // showWaiting reports why the datastore is not open yet, or does not answer.
 func (n *nodePart) showWaiting(err error) {
 	n.deps.Control.Datastore.Show(server.DatastoreSource{Type: n.deps.Node.Datastore,
-		Waiting: "waiting for it: " + err.Error(), Last: n.host.last.inUse})
-	n.host.last.waiting(err)
+		Waiting: "waiting for it: " + err.Error(), Last: n.host.last.InUse})
+	n.host.last.Waiting(err)
 }
 
 // register registers the node, with its addresses.

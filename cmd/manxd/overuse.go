@@ -38,8 +38,7 @@ func newOveruse(d deps.Deps, p *policyPart, maxConnections, maxFragments int) *o
 	}
 	return &overusePart{overuse.New(overuse.Config{
 		Connections: conntrack.New(nil), Sysctl: d.Kernel.Sysctl, Policy: p.PolicyAgent,
-		MaxConnections: maxConnections, MaxFragments: uint32(maxFragments),
-		Log: d.Log.Named("overuse"),
+		MaxConnections: maxConnections, MaxFragments: uint32(maxFragments), Log: d.Log.Named("overuse"),
 	})}
 }
 

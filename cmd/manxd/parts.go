@@ -8,7 +8,9 @@ import (
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/follow"
 	"github.com/manxnet/manx/daemon/hostservers"
+	"github.com/manxnet/manx/daemon/lastrun"
 	"github.com/manxnet/manx/daemon/part"
+	"github.com/manxnet/manx/datastore/laststate"
 )
 
 // host has the parts that need no datastore.
@@ -19,15 +21,17 @@ type host struct {
 	dataplane *dataplanePart
 	policy    *policyPart // nil: policy is disabled
 	bgp       *bgpPart
-	last      *lastState
+	last      *lastrun.Part
 }
 
-// newHost makes the parts that need no datastore. Each part has a file of its own, and gets its dependencies by its
-// constructor. Nothing on the host is changed before the tables of the datastore are complete, or the last state of an
-// earlier run takes their place.
+// newHost makes the parts that need no datastore. Each part has a file or a package of its own, and gets its
+// dependencies by its constructor. Nothing on the host is changed before the tables of the datastore are complete, or
+// the last state of an earlier run takes their place.
 func newHost(d *daemon, deps deps.Deps) (*host, error) {
 	o := &d.options
-	h := &host{last: newLastState(deps, o.datastore, o.calico.beside),
+	last := lastrun.Config{Path: o.datastore.lastStateFile(), BesideCalico: o.calico.beside,
+		Origin: func() (laststate.Origin, error) { return o.datastore.origin(deps.Kube) }}
+	h := &host{last: lastrun.New(deps, last),
 		dataplane: newDataplane(deps, o.host, o.policy, hostservers.New(deps, o.datastore.etcdEndpoints))}
 	var err error
 	if h.policy, err = newPolicy(deps, o.policy, o.flowLog.group()); err != nil {

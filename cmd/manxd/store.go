@@ -2,10 +2,16 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"go.uber.org/zap"
+	"k8s.io/client-go/rest"
 
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/datastore"
@@ -13,6 +19,7 @@ import (
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/etcd/embedded"
 	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/datastore/laststate"
 )
 
 // datastoreOptions choose the datastore, and the Kubernetes API.
@@ -160,4 +167,32 @@ func (o *datastoreOptions) etcd(ctx context.Context, log *zap.Logger) (config et
 			log.Error("embedded datastore did not stop cleanly", zap.Error(err))
 		}
 	}, nil
+}
+
+// lastStateFile is the path of the state that is kept for the next run.
+func (o *datastoreOptions) lastStateFile() string { return filepath.Join(o.dataDir, "last-state.json") }
+
+// origin identifies the datastore for the state that is kept for the next run.
+func (o *datastoreOptions) origin(kube *rest.Config) (laststate.Origin, error) {
+	from := laststate.Origin{Type: o.kind}
+	var authorities []byte
+	var err error
+	switch o.kind {
+	case connect.Embedded:
+	case connect.Kubernetes:
+		from.Servers, authorities = []string{kube.Host}, kube.CAData
+		if len(authorities) == 0 && kube.CAFile != "" {
+			authorities, err = os.ReadFile(kube.CAFile)
+		}
+	default:
+		from.Servers = etcd.SplitEndpoints(o.etcdEndpoints)
+		if o.etcdCAFile != "" {
+			authorities, err = os.ReadFile(o.etcdCAFile)
+		}
+	}
+	for block, rest := pem.Decode(authorities); block != nil; block, rest = pem.Decode(rest) {
+		sum := sha256.Sum256(block.Bytes)
+		from.Authorities = append(from.Authorities, hex.EncodeToString(sum[:]))
+	}
+	return from, err
 }

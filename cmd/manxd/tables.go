@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/daemon/deps"
+	"github.com/manxnet/manx/daemon/lastrun"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
@@ -17,14 +18,14 @@ type tablesPart struct {
 	kinds []model.Kind
 }
 
-func newTables(d deps.Deps, last *lastState, parts []part.Part) *tablesPart {
+func newTables(d deps.Deps, last *lastrun.Part, parts []part.Part) *tablesPart {
 	t := &tablesPart{Deps: d}
 	all := append([]part.Part{t}, parts...)
 	t.kinds = slices.DeleteFunc(part.Kinds(all...), func(k model.Kind) bool {
 		return !d.Store.Keeps(k)
 	})
 	d.Control.Datastore.Show(server.DatastoreSource{Type: d.Node.Datastore, Tables: d.Tables, Store: d.Store,
-		Last: last.inUse})
+		Last: last.InUse})
 	return t
 }
 

@@ -136,6 +136,8 @@ var allowed = []struct {
 	{"daemon/connected", []string{"daemon/deps", "dataplane/kernel"}},
 	{"daemon/hostservers", []string{"daemon/deps", "datastore", "datastore/etcd", "datastore/ippool",
 		"datastore/model"}},
+	{"daemon/lastrun", []string{"bgp", "controllers/caliconode", "daemon/bus", "daemon/deps", "datastore",
+		"datastore/laststate", "datastore/model", "datastore/safefile", "proto/server"}},
 	{"daemon/envflag", nil},
 	{"daemon/footprint", nil},
 	{"daemon/restarts", nil},

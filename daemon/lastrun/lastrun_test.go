@@ -1,4 +1,4 @@
-package main
+package lastrun
 
 import (
 	"errors"
@@ -15,14 +15,23 @@ import (
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
+	"github.com/manxnet/manx/datastore/laststate"
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// newLastStateForTest returns the state of a node with its file in dir.
-func newLastStateForTest(dir string) *lastState {
+// newForTest returns the part of a node with its file in dir.
+func newForTest(dir string) *Part {
 	d := deps.Deps{Node: deps.Node{Name: "n1", Datastore: connect.Embedded}, Log: zap.NewNop(), Bus: new(bus.Bus),
 		Tables: datastore.NewTables(zap.NewNop(), "n1")}
-	return newLastState(d, datastoreOptions{kind: connect.Embedded, dataDir: dir}, false)
+	origin := func() (laststate.Origin, error) { return laststate.Origin{Type: connect.Embedded}, nil }
+	return New(d, Config{Path: filepath.Join(dir, "last-state.json"), Origin: origin})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // BGP begins from the last state as soon as the datastore is known to be away, and in two seconds at the latest. A
@@ -32,27 +41,27 @@ func TestWhenTheDatastoreCountsAsAway(t *testing.T) {
 	missing := &datastore.KeyError{Op: "get", Err: datastore.ErrNotFound}
 	for _, c := range []struct {
 		name string
-		set  func(*lastState)
+		set  func(*Part)
 		want time.Duration // the first time at which it counts as away
 	}{
-		{"no answer", func(*lastState) {}, time.Second},
-		{"an error", func(l *lastState) { l.waiting(away) }, 100 * time.Millisecond},
-		{"opened, and then nothing", func(l *lastState) { l.opened() }, 2 * time.Second},
-		{"an error before it was opened", func(l *lastState) { l.waiting(away); l.opened() }, 2 * time.Second},
-		{"an error after it was opened", func(l *lastState) { l.opened(); l.waiting(away) }, 100 * time.Millisecond},
-		{"the watch is lost", func(l *lastState) {
-			l.opened()
+		{"no answer", func(*Part) {}, time.Second},
+		{"an error", func(l *Part) { l.Waiting(away) }, 100 * time.Millisecond},
+		{"opened, and then nothing", func(l *Part) { l.Opened() }, 2 * time.Second},
+		{"an error before it was opened", func(l *Part) { l.Waiting(away); l.Opened() }, 2 * time.Second},
+		{"an error after it was opened", func(l *Part) { l.Opened(); l.Waiting(away) }, 100 * time.Millisecond},
+		{"the watch is lost", func(l *Part) {
+			l.Opened()
 			l.Tables.Apply(datastore.Event{Type: datastore.EventLost, Err: away})
 		}, 100 * time.Millisecond},
-		{"no such node", func(l *lastState) { l.opened(); l.waiting(missing) }, never},
-		{"no such node, and then away", func(l *lastState) { l.waiting(missing); l.waiting(away) },
+		{"no such node", func(l *Part) { l.Opened(); l.Waiting(missing) }, never},
+		{"no such node, and then away", func(l *Part) { l.Waiting(missing); l.Waiting(away) },
 			100 * time.Millisecond},
-		{"a calico-node", func(l *lastState) { l.opened(); l.setHold(true) }, never},
-		{"an old state", func(l *lastState) { l.patience = longPatience; l.waiting(away) }, 30 * time.Second},
-		{"an old state, no answer", func(l *lastState) { l.patience = longPatience }, 30 * time.Second},
-		{"an old state, opened", func(l *lastState) { l.patience = longPatience; l.opened() }, time.Minute},
+		{"a calico-node", func(l *Part) { l.Opened(); l.SetHold(true) }, never},
+		{"an old state", func(l *Part) { l.patience = longPatience; l.Waiting(away) }, 30 * time.Second},
+		{"an old state, no answer", func(l *Part) { l.patience = longPatience }, 30 * time.Second},
+		{"an old state, opened", func(l *Part) { l.patience = longPatience; l.Opened() }, time.Minute},
 	} {
-		l := newLastStateForTest(t.TempDir())
+		l := newForTest(t.TempDir())
 		c.set(l)
 		got := never
 		for after := 100 * time.Millisecond; after < time.Hour && got == never; after += 100 * time.Millisecond {
@@ -70,7 +79,7 @@ func TestWhenTheDatastoreCountsAsAway(t *testing.T) {
 // start would refuse is a notice.
 func TestLastStateIsWritten(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	l := newLastStateForTest(dir)
+	l := newForTest(dir)
 	node := &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: "192.0.2.1/24"}}}
 	put := func(revision int64) {
 		o := model.NewObject(model.ResourceKey(model.KindNode, "n1"), node)
@@ -85,7 +94,7 @@ func TestLastStateIsWritten(t *testing.T) {
 		t.Fatal(l.failure)
 	}
 	content := func() string {
-		b, err := os.ReadFile(l.datastore.lastStateFile())
+		b, err := os.ReadFile(l.config.Path)
 		must(t, err)
 		return string(b)
 	}
@@ -94,20 +103,20 @@ func TestLastStateIsWritten(t *testing.T) {
 		t.Errorf("equal objects are written again: %s", content())
 	}
 	old := time.Now().Add(-2 * time.Hour)
-	must(t, os.Chtimes(l.datastore.lastStateFile(), old, old))
-	if again := newLastStateForTest(dir); again.earlier == nil || again.patience != longPatience {
+	must(t, os.Chtimes(l.config.Path, old, old))
+	if again := newForTest(dir); again.earlier == nil || again.patience != longPatience {
 		t.Errorf("an old file: %+v, %v", again.earlier, again.refused)
 	}
 	if !l.write(true) || !strings.Contains(content(), `"revision":8`) {
 		t.Errorf("confirmed: %s", content())
 	}
 	second := content()
-	must(t, os.Chtimes(l.datastore.lastStateFile(), old, old))
+	must(t, os.Chtimes(l.config.Path, old, old))
 	if !l.write(true) || content() != second {
 		t.Errorf("confirmed again: %s", content())
 	}
-	again := newLastStateForTest(dir)
-	if again.earlier == nil || again.patience != lastPatience || again.earlier.Revision != 8 {
+	again := newForTest(dir)
+	if again.earlier == nil || again.patience != shortPatience || again.earlier.Revision != 8 {
 		t.Errorf("the next start: %+v, %v", again.earlier, again.refused)
 	}
 	if os.Geteuid() != 0 {

@@ -1,28 +1,23 @@
-package main
+// Package lastrun keeps the state from which BGP and routes are decided for the next run of the daemon, and has BGP
+// begin from that of the run before when the datastore does not answer.
+package lastrun
 
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
-	"k8s.io/client-go/rest"
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/controllers/caliconode"
 	"github.com/manxnet/manx/daemon/bus"
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/datastore"
-	"github.com/manxnet/manx/datastore/connect"
-	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/laststate"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/safefile"
@@ -30,28 +25,35 @@ import (
 )
 
 const (
-	// lastPatience is the time that the datastore has to answer at a start, and twice that to be read as a whole. It is
-	// longPatience for a state that has not been valid for lastFresh: other nodes may have its blocks by now.
-	lastPatience, longPatience, lastFresh = time.Second, 30 * time.Second, time.Hour
-	// lastConfirm is the interval at which the time of the file shows that its state is still valid.
-	lastConfirm = 10 * time.Minute
-	// lastPoll is the interval between checks, before the first full read, that the datastore still answers.
-	lastPoll = 200 * time.Millisecond
-	// lastDelay is the time from a change to the write of the file: many changes come together. lastShare bounds the
+	// shortPatience is the time that the datastore has to answer at a start, and twice that to be read as a whole. It
+	// is longPatience for a state that has not been valid for fresh: other nodes may have its blocks by now.
+	shortPatience, longPatience, fresh = time.Second, 30 * time.Second, time.Hour
+	// confirmEvery is the interval at which the time of the file shows that its state is still valid.
+	confirmEvery = 10 * time.Minute
+	// poll is the interval between checks, before the first full read, that the datastore still answers.
+	poll = 200 * time.Millisecond
+	// delay is the time from a change to the write of the file: many changes come together. share bounds the
 	// share of the time that writing takes: one part in so many.
-	lastDelay, lastShare = time.Second, 50
-	// lastRetry is the pause before a failed write is tried again.
-	lastRetry = 30 * time.Second
+	delay, share = time.Second, 50
+	// retry is the pause before a failed write is tried again.
+	retry = 30 * time.Second
 )
 
-// lastState keeps the objects from which BGP and the routes of this host are decided in a file. When the datastore does
-// not answer at a start, BGP begins from the file of an earlier run.
-type lastState struct {
+// Config has the settings of a Part.
+type Config struct {
+	Path string // of the file
+	// Origin identifies the datastore by the settings of this host.
+	Origin func() (laststate.Origin, error)
+	// BesideCalico has BGP begin although a calico-node may be active on this host.
+	BesideCalico bool
+}
+
+// Part is the part of the daemon. Its methods are safe for concurrent use.
+type Part struct {
 	deps.Deps
-	datastore    datastoreOptions
-	besideCalico bool
-	origin       laststate.Origin
-	log          *zap.Logger
+	config Config
+	origin laststate.Origin
+	log    *zap.Logger
 
 	earlier  *laststate.State  // nil: there is none that can be used
 	patience time.Duration     // with the datastore, before the earlier state is used
@@ -70,19 +72,17 @@ type lastState struct {
 	failed  time.Time
 }
 
-// lastStateFile is the path of the file.
-func (o *datastoreOptions) lastStateFile() string { return filepath.Join(o.dataDir, "last-state.json") }
-
-func newLastState(d deps.Deps, o datastoreOptions, besideCalico bool) *lastState {
-	l := &lastState{Deps: d, datastore: o, besideCalico: besideCalico, log: d.Log.Named("last-state"),
-		changed: make(chan struct{}, 1), patience: lastPatience}
+// New reads the file of an earlier run.
+func New(d deps.Deps, c Config) *Part {
+	l := &Part{Deps: d, config: c, log: d.Log.Named("last-state"), changed: make(chan struct{}, 1),
+		patience: shortPatience}
 	var err error
-	if l.origin, err = o.lastOrigin(d.Kube); err == nil {
-		l.earlier, err = laststate.Read(o.lastStateFile(), d.Node.Name, l.origin, l.Kinds())
+	if l.origin, err = c.Origin(); err == nil {
+		l.earlier, err = laststate.Read(c.Path, d.Node.Name, l.origin, l.Kinds())
 	}
 	if err == nil {
 		d.Tables.After(l.earlier.Revision)
-		if time.Since(l.earlier.Valid) > lastFresh {
+		if time.Since(l.earlier.Valid) > fresh {
 			l.patience = longPatience
 		}
 		l.revision = l.earlier.Revision
@@ -96,42 +96,18 @@ func newLastState(d deps.Deps, o datastoreOptions, besideCalico bool) *lastState
 	return l
 }
 
-// lastOrigin identifies the datastore by the settings of this host.
-func (o *datastoreOptions) lastOrigin(kube *rest.Config) (laststate.Origin, error) {
-	from := laststate.Origin{Type: o.kind}
-	var authorities []byte
-	var err error
-	switch o.kind {
-	case connect.Embedded:
-	case connect.Kubernetes:
-		from.Servers, authorities = []string{kube.Host}, kube.CAData
-		if len(authorities) == 0 && kube.CAFile != "" {
-			authorities, err = os.ReadFile(kube.CAFile)
-		}
-	default:
-		from.Servers = etcd.SplitEndpoints(o.etcdEndpoints)
-		if o.etcdCAFile != "" {
-			authorities, err = os.ReadFile(o.etcdCAFile)
-		}
-	}
-	for block, rest := pem.Decode(authorities); block != nil; block, rest = pem.Decode(rest) {
-		sum := sha256.Sum256(block.Bytes)
-		from.Authorities = append(from.Authorities, hex.EncodeToString(sum[:]))
-	}
-	return from, err
-}
-
-func (l *lastState) Name() string { return "last-state" }
+// Name implements part.Part.
+func (l *Part) Name() string { return "last-state" }
 
 // Kinds returns the kinds of the file. ClusterInformation tells a person of which cluster it is.
-func (l *lastState) Kinds() []model.Kind { return append(bgp.Kinds(), model.KindClusterInformation) }
+func (l *Part) Kinds() []model.Kind { return append(bgp.Kinds(), model.KindClusterInformation) }
 
 // Run implements part.Part. When it ends the file is as the datastore is.
-func (l *lastState) Run(ctx context.Context) error {
+func (l *Part) Run(ctx context.Context) error {
 	if err := l.watchStart(ctx); err != nil {
 		return err
 	}
-	if origin, err := l.datastore.lastOrigin(l.Kube); err == nil { // files may have been repaired meanwhile
+	if origin, err := l.config.Origin(); err == nil { // files may have been repaired meanwhile
 		l.origin = origin
 	}
 	err := l.maintain(ctx)
@@ -140,9 +116,9 @@ func (l *lastState) Run(ctx context.Context) error {
 }
 
 // maintain writes the file after each change.
-func (l *lastState) maintain(ctx context.Context) error {
-	pause := lastDelay
-	confirm := time.NewTicker(lastConfirm)
+func (l *Part) maintain(ctx context.Context) error {
+	pause := delay
+	confirm := time.NewTicker(confirmEvery)
 	defer confirm.Stop()
 	for {
 		select {
@@ -161,9 +137,9 @@ func (l *lastState) maintain(ctx context.Context) error {
 			}
 			began := time.Now()
 			if again = !l.write(false); again {
-				pause = lastRetry
+				pause = retry
 			} else {
-				pause = max(lastDelay, lastShare*time.Since(began))
+				pause = max(delay, share*time.Since(began))
 			}
 		}
 	}
@@ -171,8 +147,8 @@ func (l *lastState) maintain(ctx context.Context) error {
 
 // watchStart returns when the datastore has been read for the first time. It has BGP begin from the earlier state if
 // the datastore does not answer.
-func (l *lastState) watchStart(ctx context.Context) error {
-	tick := time.NewTicker(lastPoll)
+func (l *Part) watchStart(ctx context.Context) error {
+	tick := time.NewTicker(poll)
 	defer tick.Stop()
 	for started := time.Now(); ; {
 		snapshot := l.Tables.Snapshot()
@@ -193,12 +169,12 @@ func (l *lastState) watchStart(ctx context.Context) error {
 }
 
 // silent returns why the datastore counts as away so long after the start, nil if it does not.
-func (l *lastState) silent(after time.Duration) error {
+func (l *Part) silent(after time.Duration) error {
 	l.mu.Lock()
 	open, hold, why := l.open, l.hold, l.why
 	l.mu.Unlock()
 	switch status := l.Tables.Status(); {
-	case hold, l.patience > lastPatience && after < l.patience:
+	case hold, l.patience > shortPatience && after < l.patience:
 		return nil
 	case why != nil:
 		return why
@@ -212,23 +188,23 @@ func (l *lastState) silent(after time.Duration) error {
 	return nil
 }
 
-// opened records that the datastore has been opened.
-func (l *lastState) opened() {
+// Opened records that the datastore has been opened.
+func (l *Part) Opened() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open, l.why = true, nil
 }
 
-// setHold sets whether it is known that BGP must not begin, although the datastore has not been read.
-func (l *lastState) setHold(hold bool) {
+// SetHold sets whether it is known that BGP must not begin, although the datastore has not been read.
+func (l *Part) SetHold(hold bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.hold = hold
 }
 
-// waiting records why the node waits for the datastore. A datastore that answers that this node does not exist is not
+// Waiting records why the node waits for the datastore. A datastore that answers that this node does not exist is not
 // away.
-func (l *lastState) waiting(err error) {
+func (l *Part) Waiting(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.why, l.hold = err, errors.Is(err, datastore.ErrNotFound); l.hold {
@@ -236,17 +212,17 @@ func (l *lastState) waiting(err error) {
 	}
 }
 
-// covers records why the datastore does not answer, and reports whether there is an earlier state for that time.
-func (l *lastState) covers(err error) bool {
-	l.waiting(err)
+// Covers records why the datastore does not answer, and reports whether there is an earlier state for that time.
+func (l *Part) Covers(err error) bool {
+	l.Waiting(err)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.earlier != nil
 }
 
 // begin has BGP begin from the earlier state, if there is one, because of err.
-func (l *lastState) begin(err error) {
-	if !l.covers(err) || !l.besideCalico && caliconode.BGPDaemon(context.Background()) != "" {
+func (l *Part) begin(err error) {
+	if !l.Covers(err) || !l.config.BesideCalico && caliconode.BGPDaemon(context.Background()) != "" {
 		return
 	}
 	l.mu.Lock()
@@ -263,7 +239,7 @@ func (l *lastState) begin(err error) {
 }
 
 // end records that the datastore has been read: the earlier state is not used any more.
-func (l *lastState) end() {
+func (l *Part) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.since.IsZero() {
@@ -273,8 +249,8 @@ func (l *lastState) end() {
 	l.since, l.earlier, l.refused = time.Time{}, nil, nil
 }
 
-// inUse returns the state that BGP and routes follow in place of the datastore, nil for none.
-func (l *lastState) inUse() *server.LastState {
+// InUse returns the state that BGP and routes follow in place of the datastore, nil for none.
+func (l *Part) InUse() *server.LastState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.since.IsZero() {
@@ -284,7 +260,7 @@ func (l *lastState) inUse() *server.LastState {
 }
 
 // keep has the snapshot of a decision written soon.
-func (l *lastState) keep(d bus.Decision) {
+func (l *Part) keep(d bus.Decision) {
 	l.mu.Lock()
 	l.latest = d
 	l.mu.Unlock()
@@ -296,7 +272,7 @@ func (l *lastState) keep(d bus.Decision) {
 
 // write writes the latest state, unless the file has the same objects. With confirm the file shows that they are still
 // valid: it gets the time, and the revision of the datastore. The result is false after a failure.
-func (l *lastState) write(confirm bool) bool {
+func (l *Part) write(confirm bool) bool {
 	l.mu.Lock()
 	k := l.latest
 	l.mu.Unlock()
@@ -317,7 +293,7 @@ func (l *lastState) write(confirm bool) bool {
 	return err == nil
 }
 
-func (l *lastState) writeState(k bus.Decision, confirm bool) error {
+func (l *Part) writeState(k bus.Decision, confirm bool) error {
 	s := laststate.State{Node: l.Node.Name, Origin: l.origin, Written: time.Now(), Revision: k.Snapshot.Revision(),
 		Objects: l.objects(k)}
 	content, hash, err := s.Encode()
@@ -326,21 +302,21 @@ func (l *lastState) writeState(k bus.Decision, confirm bool) error {
 	}
 	if hash == l.written && (!confirm || s.Revision == l.revision) {
 		if confirm {
-			return safefile.Touch(l.datastore.lastStateFile())
+			return safefile.Touch(l.config.Path)
 		}
 		return nil
 	}
-	if err := safefile.Replace(l.datastore.lastStateFile(), content, 0o600); err != nil {
+	if err := safefile.Replace(l.config.Path, content, 0o600); err != nil {
 		return err
 	}
 	l.written, l.revision = hash, s.Revision
 	// A start would refuse a file that others can change, for instance: now the reason can be removed.
-	_, err = laststate.Read(l.datastore.lastStateFile(), l.Node.Name, l.origin, l.Kinds())
+	_, err = laststate.Read(l.config.Path, l.Node.Name, l.origin, l.Kinds())
 	return err
 }
 
 // objects returns the objects that the file has: those whose absence could change the decision.
-func (l *lastState) objects(k bus.Decision) (list []*model.Object) {
+func (l *Part) objects(k bus.Decision) (list []*model.Object) {
 	for _, kind := range l.Kinds() {
 		for o := range k.Snapshot.All(kind) {
 			if kind == model.KindClusterInformation || k.Desired.DependsOn(l.Node.Name, nil, o) {
@@ -352,14 +328,14 @@ func (l *lastState) objects(k bus.Decision) (list []*model.Object) {
 }
 
 // Notices implements server.Noticer.
-func (l *lastState) Notices() (list []server.Notice) {
+func (l *Part) Notices() (list []server.Notice) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	add := func(topic, subject string, since time.Time, text string) {
 		list = append(list, server.Notice{Topic: topic, Subject: subject, Since: since, Text: text})
 	}
 	if l.failure != nil {
-		add("daemon", l.datastore.lastStateFile(), l.failed, fmt.Sprintf(
+		add("daemon", l.config.Path, l.failed, fmt.Sprintf(
 			"is not kept: a restart without the datastore would have no BGP, or an old one: %v", l.failure))
 	}
 	switch {
@@ -369,7 +345,7 @@ func (l *lastState) Notices() (list []server.Notice) {
 			"they are in the kernel, and no workload can be added", l.why,
 			l.earlier.Valid.Local().Format(time.DateTime), l.earlier.Written.Local().Format(time.DateTime)))
 	case l.why != nil && l.refused != nil:
-		add("datastore", l.datastore.lastStateFile(), time.Time{}, fmt.Sprintf(
+		add("datastore", l.config.Path, time.Time{}, fmt.Sprintf(
 			"BGP waits for the datastore, because the last state cannot be used: %v", l.refused))
 	}
 	return list
