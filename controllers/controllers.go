@@ -19,6 +19,7 @@ import (
 	"github.com/manxnet/manx/controllers/loop"
 	"github.com/manxnet/manx/controllers/settings"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/retry"
 )
 
 // election is the name of the election.
@@ -174,7 +175,7 @@ func (m *Manager) Leave(ctx context.Context) (removed int, others string, err er
 
 // waitForPods waits until pods that may give finalizers have ended.
 func (m *Manager) waitForPods(ctx context.Context) error {
-	for said := ""; ; pause(ctx, min(m.CheckInterval, 2*time.Second)) {
+	for said := ""; ; retry.Sleep(ctx, min(m.CheckInterval, 2*time.Second)) {
 		pod, err := m.Kube.Ending(ctx)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -193,7 +194,7 @@ func (m *Manager) waitForPods(ctx context.Context) error {
 func (m *Manager) lead(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if m.yields(ctx) {
-			pause(ctx, m.CheckInterval)
+			retry.Sleep(ctx, m.CheckInterval)
 			continue
 		}
 		err := m.workUntilOthersCome(ctx)
@@ -203,7 +204,7 @@ func (m *Manager) lead(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			m.set(func(s *State) { s.Problem = err.Error() })
 			m.Log.Warn("the controllers cannot work, trying again", zap.Error(err))
-			pause(ctx, 5*time.Second)
+			retry.Sleep(ctx, 5*time.Second)
 		}
 	}
 	return context.Cause(ctx)
@@ -247,13 +248,6 @@ func (m *Manager) workUntilOthersCome(ctx context.Context) error {
 			m.set(func(s *State) { s.Unread, s.Controllers = "", nil })
 			return nil
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
 	}
 }
 

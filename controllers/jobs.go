@@ -24,6 +24,7 @@ import (
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/ipam"
+	"github.com/manxnet/manx/retry"
 )
 
 // kindsOf returns the kinds in a leader's tables, of the store and of the source.
@@ -131,7 +132,7 @@ func (w *worker) reportMistakes(ctx context.Context) error {
 			w.Report(lasting)
 			last = now
 		}
-		pause(ctx, reportInterval)
+		retry.Sleep(ctx, reportInterval)
 	}
 	return context.Cause(ctx)
 }

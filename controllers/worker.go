@@ -17,6 +17,7 @@ import (
 	"github.com/manxnet/manx/controllers/settings"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/retry"
 )
 
 // configKey is the key of the controllers' configuration.
@@ -89,7 +90,7 @@ func (w *worker) run(ctx context.Context) error {
 		}
 		if problem := w.follow(ctx, s); problem != nil && ctx.Err() == nil {
 			w.note(problem)
-			pause(ctx, time.Second)
+			retry.Sleep(ctx, time.Second)
 			s = nil // again
 			continue
 		}
@@ -189,8 +190,8 @@ func (w *worker) makeConfig(ctx context.Context) error {
 
 // job is a controller to run.
 type job struct {
-	with any // identifies the configuration
-	run  func(context.Context) error
+	with any                         // identifies the configuration
+	run  func(context.Context) error // until the context ends
 }
 
 // apply starts, ends and restarts controllers as configured.
@@ -215,6 +216,9 @@ func (w *worker) apply(ctx context.Context, run settings.Running) error {
 	return nil
 }
 
+// backoff is the pause before a failed controller runs again.
+var backoff = retry.Backoff{Min: 5 * time.Second, Max: time.Minute}
+
 // start runs a controller until it is cancelled. It restarts a failed one.
 func (w *worker) start(ctx context.Context, name string, j job) *running {
 	ctx, cancel := context.WithCancel(ctx)
@@ -222,12 +226,10 @@ func (w *worker) start(ctx context.Context, name string, j job) *running {
 	w.Log.Info("controller runs", zap.String("controller", name), zap.Any("configuration", j.with))
 	go func() {
 		defer close(r.done)
-		for ctx.Err() == nil {
-			if err := j.run(ctx); err != nil && ctx.Err() == nil {
-				w.Log.Warn("controller failed, it runs again", zap.String("controller", name), zap.Error(err))
-			}
-			pause(ctx, 5*time.Second)
-		}
+		_ = backoff.Repeat(ctx, j.run, func(err error) bool {
+			w.Log.Warn("controller failed, it runs again", zap.String("controller", name), zap.Error(err))
+			return true
+		})
 	}()
 	return r
 }

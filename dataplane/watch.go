@@ -8,7 +8,8 @@ import (
 )
 
 // keepWatching calls watch until ctx ends, after a pause when it fails, which grows while it fails in a row. watch
-// calls works for each event it receives. report gets each failure, and nil when watch works again.
+// calls works for each event it receives. report gets each failure, and nil when watch works again. It is no
+// retry.Backoff.Repeat, since its pauses are those of the agent's clock.
 func keepWatching(
 	ctx context.Context, after func(time.Duration) <-chan time.Time, report func(error), watch func(works func()) error,
 ) {
@@ -24,10 +25,7 @@ func keepWatching(
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		if time.Since(started) > reconcile.DefaultBackoff.Max {
-			failures = 0 // it worked for a while
-		}
-		failures++
+		failures = reconcile.DefaultBackoff.Count(failures, time.Since(started))
 		report(err)
 		select {
 		case <-ctx.Done():

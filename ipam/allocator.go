@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/retry"
 )
 
 // Store has the methods of a datastore that the allocator uses: single objects with compare-and-swap revisions. Its
@@ -114,19 +115,16 @@ func (a *Allocator) Config(ctx context.Context) (model.IPAMConfig, error) {
 // maxTries is the maximum number of attempts of a write that conflicts.
 const maxTries = 100
 
-// retry repeats try after conflicts, with increasing random pauses that spread concurrent writers.
-func retry(ctx context.Context, what string, try func() error) error {
+// repeat repeats try after conflicts, with random pauses that spread concurrent writers. They grow by a millisecond,
+// not as those of a retry.Backoff: a conflict means that another writer was faster, so the datastore is well.
+func repeat(ctx context.Context, what string, try func() error) error {
 	var err error
 	for i := range maxTries {
 		if err = try(); !errors.Is(err, model.ErrConflict) {
 			return err
 		}
-		pause := time.NewTimer(rand.N(time.Duration(min(i+1, 20)) * time.Millisecond))
-		select {
-		case <-ctx.Done():
-			pause.Stop()
+		if !retry.Sleep(ctx, rand.N(time.Duration(min(i+1, 20))*time.Millisecond)) {
 			return fmt.Errorf("%s: %w (last try: %w)", what, ctx.Err(), err)
-		case <-pause.C:
 		}
 	}
 	return fmt.Errorf("%s: gave up after %d tries, too many others write at the same time: %w", what, maxTries, err)

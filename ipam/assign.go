@@ -178,7 +178,7 @@ func (x *search) deselected(p pool, labels map[string]string) bool {
 
 // giveUp releases an empty block of this host. An error is ignored: the next assignment tries again.
 func (x *search) giveUp(ctx context.Context, cidr netip.Prefix) {
-	err := retry(ctx, "release block "+cidr.String(), func() error {
+	err := repeat(ctx, "release block "+cidr.String(), func() error {
 		return x.releaseAffinity(ctx, x.owner, cidr, true, nil)
 	})
 	if err != nil && !errors.Is(err, ErrNotEmpty) && !errors.Is(err, model.ErrNotFound) {
@@ -203,7 +203,7 @@ func BlockLimit(requested, configured int) int {
 // take assigns as many of the missing addresses as the block has. b is the block if it was already read. A block that
 // is deleted or has another owner by then yields none.
 func (x *search) take(ctx context.Context, cidr netip.Prefix, b *heldBlock, own bool) error {
-	return retry(ctx, "assign from block "+cidr.String(), func() error {
+	return repeat(ctx, "assign from block "+cidr.String(), func() error {
 		if b == nil {
 			read, err := x.getBlock(ctx, cidr)
 			if errors.Is(err, model.ErrNotFound) {

@@ -68,7 +68,7 @@ func (a *Allocator) assignIP(ctx context.Context, r AddressRequest) error {
 	}
 	owner := ownerFor(r.Host, r.Use)
 	cidr := blockOf(r.Address, p.blockBits)
-	return retry(ctx, "assign from block "+cidr.String(), func() error {
+	return repeat(ctx, "assign from block "+cidr.String(), func() error {
 		b, err := s.getOrClaim(ctx, owner, cidr)
 		if err != nil {
 			return err
@@ -93,7 +93,7 @@ func (s session) getOrClaim(ctx context.Context, owner Owner, cidr netip.Prefix)
 		return b, err
 	}
 	// A disturbed claim starts again with the affinity: a block must not be used before its affinity is confirmed.
-	err = retry(ctx, "claim block "+cidr.String(), func() error {
+	err = repeat(ctx, "claim block "+cidr.String(), func() error {
 		o, err := s.pendingAffinity(ctx, owner.affinity(cidr))
 		if err == nil {
 			b, err = s.createBlock(ctx, o, owner)

@@ -70,7 +70,7 @@ func (x *search) nextOwn(ctx context.Context) (heldBlock, error) {
 
 // ownBlock completes an interrupted claim, if any, and returns the block.
 func (x *search) ownBlock(ctx context.Context, cidr netip.Prefix) (b heldBlock, err error) {
-	err = retry(ctx, "confirm block "+cidr.String(), func() error {
+	err = repeat(ctx, "confirm block "+cidr.String(), func() error {
 		o, err := x.getAffinity(ctx, x.owner.affinity(cidr))
 		if err == nil {
 			b, err = x.blockOfAffinity(ctx, o, x.owner)
@@ -101,7 +101,7 @@ func (x *search) claimNew(ctx context.Context) (heldBlock, error) {
 }
 
 func (x *search) claim(ctx context.Context, cidr netip.Prefix) (b heldBlock, err error) {
-	err = retry(ctx, "claim block "+cidr.String(), func() error {
+	err = repeat(ctx, "claim block "+cidr.String(), func() error {
 		o, err := x.pendingAffinity(ctx, x.owner.affinity(cidr))
 		if err == nil {
 			b, err = x.blockOfAffinity(ctx, o, x.owner)

@@ -96,7 +96,7 @@ func (a *Allocator) CollectCold(ctx context.Context, cidr netip.Prefix) (freed i
 	if err != nil {
 		return 0, fmt.Errorf("collect in block %s: %w", cidr, err)
 	}
-	err = retry(ctx, "collect in block "+cidr.String(), func() error {
+	err = repeat(ctx, "collect in block "+cidr.String(), func() error {
 		o, err := s.store.Get(ctx, model.BlockKey(cidr))
 		if err != nil {
 			return wrap("read block %s", cidr.String(), err)
@@ -152,7 +152,7 @@ func (a *Allocator) SettleHandle(ctx context.Context, id string) error {
 
 // dropEmptyHandle deletes a handle whose counts are all zero.
 func (s session) dropEmptyHandle(ctx context.Context, id string) error {
-	return retry(ctx, "settle handle "+id, func() error {
+	return repeat(ctx, "settle handle "+id, func() error {
 		o, h, err := s.getHandle(ctx, id)
 		if errors.Is(err, model.ErrNotFound) || err == nil && len(h.Block) > 0 {
 			return nil

@@ -35,7 +35,7 @@ func (s session) raiseHandle(ctx context.Context, id string, cidr netip.Prefix, 
 	if id == "" {
 		return nil
 	}
-	return retry(ctx, "count in handle "+id, func() error {
+	return repeat(ctx, "count in handle "+id, func() error {
 		// Nearly every handle is a new container's: create it first, and read it only if it exists.
 		value := &model.Handle{Block: map[string]int{cidr.String(): n}}
 		_, err := s.store.Create(ctx, model.NewObject(model.HandleKey(id), value))
@@ -57,7 +57,7 @@ func (s session) lowerHandle(ctx context.Context, id string, cidr netip.Prefix, 
 	if id == "" {
 		return nil
 	}
-	return retry(ctx, "count in handle "+id, func() error {
+	return repeat(ctx, "count in handle "+id, func() error {
 		o, h, err := s.getHandle(ctx, id)
 		if errors.Is(err, model.ErrNotFound) {
 			return nil
@@ -91,7 +91,7 @@ func (s session) putHandle(ctx context.Context, o *model.Object, h *model.Handle
 // An assignment under way is counted but not in the block yet. Writing the unchanged block makes it conflict and start
 // again. The handle is written only if its count has not changed since before the block was read.
 func (s session) settleHandle(ctx context.Context, id string, cidr netip.Prefix) error {
-	return retry(ctx, "settle handle "+id, func() error {
+	return repeat(ctx, "settle handle "+id, func() error {
 		o, h, err := s.getHandle(ctx, id)
 		if errors.Is(err, model.ErrNotFound) {
 			return nil

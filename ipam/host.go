@@ -81,7 +81,7 @@ func (a *Allocator) countHandle(ctx context.Context, handle string, block netip.
 	if err != nil {
 		return 0, fmt.Errorf("count in handle %s: %w", handle, err)
 	}
-	err = retry(ctx, "count in handle "+handle, func() error {
+	err = repeat(ctx, "count in handle "+handle, func() error {
 		b, err := s.getBlock(ctx, block.Masked())
 		if errors.Is(err, model.ErrNotFound) {
 			return nil

@@ -103,7 +103,7 @@ func (a *Allocator) ReleaseAffinity(ctx context.Context, owner Owner, cidr netip
 	if err != nil {
 		return fmt.Errorf("release block %s of %s: %w", cidr, owner, err)
 	}
-	return retry(ctx, "release block "+cidr.String(), func() error {
+	return repeat(ctx, "release block "+cidr.String(), func() error {
 		return s.releaseAffinity(ctx, owner, cidr, mustBeEmpty, nil)
 	})
 }

@@ -116,7 +116,7 @@ func (s session) releaseGroup(
 ) error {
 	var plan releasePlan
 	var b heldBlock
-	err := retry(ctx, "release in block "+cidr.String(), func() error {
+	err := repeat(ctx, "release in block "+cidr.String(), func() error {
 		var err error
 		b, err = s.getBlock(ctx, cidr)
 		if errors.Is(err, model.ErrNotFound) {
@@ -232,7 +232,7 @@ func (s session) keepConsistent(ctx context.Context, pools []pool, b heldBlock) 
 	if selected, err := selects(p.object.Spec.NodeSelector, labels); err != nil || selected {
 		return
 	}
-	err = retry(ctx, "release block "+b.CIDR.String(), func() error {
+	err = repeat(ctx, "release block "+b.CIDR.String(), func() error {
 		return s.releaseAffinity(ctx, owner, b.CIDR, true, nil)
 	})
 	if err != nil && !errors.Is(err, ErrNotEmpty) && !errors.Is(err, model.ErrNotFound) {
@@ -282,7 +282,7 @@ func (s session) releaseHandleIn(
 ) ([]netip.Addr, error) {
 	var ordinals []int
 	var b heldBlock
-	err := retry(ctx, "release in block "+cidr.String(), func() error {
+	err := repeat(ctx, "release in block "+cidr.String(), func() error {
 		var err error
 		ordinals = nil
 		if b, err = s.getBlock(ctx, cidr); err != nil {

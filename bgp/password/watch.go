@@ -8,6 +8,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/retry"
 )
 
 // watchRetry is the pause before a failed watch of a folder is tried again.
@@ -25,10 +27,7 @@ func (f *Folder) Watch(ctx context.Context, log *zap.Logger) {
 			log.Debug("the folder of passwords cannot be watched, trying again", zap.String("folder", f.dir),
 				zap.Error(err))
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(watchRetry):
-		}
+		retry.Sleep(ctx, watchRetry)
 	}
 }
 

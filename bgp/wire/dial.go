@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/retry"
 )
 
 const (
@@ -86,10 +88,7 @@ func (p *peer) mayDial() bool {
 
 // backOff is the time before the next attempt to connect, with jitter (RFC 4271 section 10). p is locked.
 func (p *peer) backOff() time.Duration {
-	wait := firstDial
-	for range min(p.failures, 16) {
-		wait = min(2*wait, p.gate.cfg.ConnectRetry)
-	}
+	wait := retry.Backoff{Min: firstDial, Max: p.gate.cfg.ConnectRetry}.After(p.failures + 1)
 	return time.Duration((0.75 + rand.Float64()/4) * float64(wait))
 }
 

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/manxnet/manx/retry"
 )
 
 // acceptRetry is how long a listener waits after a failure to accept a connection.
@@ -78,10 +80,7 @@ func (l *listener) run() {
 		case err != nil:
 			failing = true
 			l.report(err)
-			select {
-			case <-time.After(acceptRetry):
-			case <-l.gate.ctx.Done():
-			}
+			retry.Sleep(l.gate.ctx, acceptRetry)
 		default:
 			failing = false
 			l.report(nil)

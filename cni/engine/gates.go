@@ -9,6 +9,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/retry"
 )
 
 const (
@@ -30,11 +32,9 @@ func (c *call) waitForGates(ctx context.Context, pause, timeout time.Duration) e
 				break
 			}
 			c.log.Info("waiting for a readiness gate", zap.String("url", url), zap.Error(err))
-			select {
-			case <-ctx.Done():
+			if !retry.Sleep(ctx, pause) {
 				return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("readiness gate %s does not open", url),
 					err.Error())
-			case <-time.After(pause):
 			}
 		}
 	}
@@ -48,13 +48,8 @@ func (c *call) waitForRules(ctx context.Context) error {
 	defer cancel()
 	for {
 		err := c.enforced()
-		if err == nil || !c.Lasting {
+		if err == nil || !c.Lasting || !retry.Sleep(ctx, rulesPoll) {
 			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(rulesPoll):
 		}
 	}
 }

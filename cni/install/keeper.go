@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/retry"
 )
 
 // Keeper writes the configuration of the CNI plugins when the node can serve them, and refreshes their token.
@@ -54,8 +56,8 @@ const (
 // Run runs until ctx ends. An error names the file that could not be written; the previous file stays.
 func (k *Keeper) Run(ctx context.Context) error {
 	for !k.Ready() {
-		if err := sleep(ctx, readyPoll); err != nil {
-			return err
+		if !retry.Sleep(ctx, readyPoll) {
+			return ctx.Err()
 		}
 	}
 	if err := k.copyTLS(k.TLS); err != nil {
@@ -69,8 +71,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 		return tokenErr // plugins are served by manxd; without it they cannot reach the API
 	}
 	for check := k.nextCheck(); ; {
-		if err := sleep(ctx, min(conflistPoll, time.Until(refresh), time.Until(check))); err != nil {
-			return err
+		if !retry.Sleep(ctx, min(conflistPoll, time.Until(refresh), time.Until(check))) {
+			return ctx.Err()
 		}
 		if !time.Now().Before(check) {
 			check = k.nextCheck()
@@ -135,15 +137,4 @@ func (k *Keeper) refresh(ctx context.Context) (again time.Time, refused func(con
 		wait = max(time.Until(c.Expires)/4, shortestRefresh)
 	}
 	return time.Now().Add(wait + rand.N(wait)), c.Refused, nil // not all nodes at once
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(max(d, 0))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

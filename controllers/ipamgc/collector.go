@@ -15,6 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/ipam"
+	"github.com/manxnet/manx/retry"
 )
 
 // Collector releases unused addresses and blocks. Any number may run concurrently: each release is a compare-and-swap
@@ -104,10 +105,7 @@ func (c *Collector) wait(ctx context.Context, store, source *datastore.Snapshot,
 	if settle == 0 {
 		settle = time.Second
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(settle):
-	}
+	retry.Sleep(ctx, settle)
 }
 
 // ready reports whether the datastore may be written: it is locked during an upgrade.

@@ -3,6 +3,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"github.com/manxnet/manx/controllers/change"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/retry"
 )
 
 // State is the basis of a decision. Source is empty if there is none.
@@ -46,21 +48,15 @@ type Runner struct {
 	Counts *Counts
 
 	dirty    map[model.Key]struct{}
-	failures map[model.Key]failure
-}
-
-// failure is a unit with a failed write.
-type failure struct {
-	text  string
-	times int
-	next  time.Time
+	failures *retry.Failures[model.Key] // units with a failed write
 }
 
 const longestRetry = time.Minute
 
 // Run works until ctx ends.
 func (r *Runner) Run(ctx context.Context, store, source *datastore.Tables) error {
-	r.dirty, r.failures = map[model.Key]struct{}{}, map[model.Key]failure{}
+	r.dirty = map[model.Key]struct{}{}
+	r.failures = retry.NewFailures[model.Key](retry.Backoff{Min: cmp.Or(r.Retry, time.Second), Max: longestRetry})
 	var was, wasSource *datastore.Snapshot
 	var next time.Time
 	for ctx.Err() == nil {
@@ -76,8 +72,11 @@ func (r *Runner) Run(ctx context.Context, store, source *datastore.Tables) error
 			}
 			r.pass(ctx, state)
 			wake = next
+			if again, ok := r.failures.Next(); ok && again.Before(next) {
+				wake = again
+			}
 		}
-		r.wait(ctx, now, nowSource, r.earliest(wake))
+		r.wait(ctx, now, nowSource, wake)
 	}
 	return ctx.Err()
 }
@@ -121,12 +120,7 @@ func (r *Runner) touch(keys ...model.Key) {
 
 // pass decides changed units, and failed units that are due.
 func (r *Runner) pass(ctx context.Context, state State) {
-	now := time.Now()
-	for unit, f := range r.failures {
-		if !now.Before(f.next) {
-			r.dirty[unit] = struct{}{}
-		}
-	}
+	r.failures.Due(time.Now(), func(unit model.Key) { r.touch(unit) })
 	units := r.dirty
 	r.dirty = map[model.Key]struct{}{}
 	for unit := range maps.Keys(units) {
@@ -154,30 +148,12 @@ func (r *Runner) settle(ctx context.Context, state State, unit model.Key) error 
 // note records a failure, and logs it once.
 func (r *Runner) note(unit model.Key, err error) {
 	if err == nil || errors.Is(err, context.Canceled) {
-		delete(r.failures, unit)
+		r.failures.Forgive(unit)
 		return
 	}
-	f := r.failures[unit]
-	if f.text != err.Error() {
+	if r.failures.Add(unit, err, time.Now()) {
 		r.Log.Warn("an object cannot be brought up to date, trying again", zap.Stringer("unit", unit), zap.Error(err))
 	}
-	first := r.Retry
-	if first <= 0 {
-		first = time.Second
-	}
-	f.next = time.Now().Add(min(first<<min(f.times, 6), longestRetry))
-	f.text, f.times = err.Error(), f.times+1
-	r.failures[unit] = f
-}
-
-// earliest returns the time of the next work without a change; zero: none.
-func (r *Runner) earliest(wake time.Time) time.Time {
-	for _, f := range r.failures {
-		if wake.IsZero() || f.next.Before(wake) {
-			wake = f.next
-		}
-	}
-	return wake
 }
 
 // wait returns when there is a newer snapshot than one of these, or at the given time.

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
-	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/retry"
 )
 
 // The reasons and the message of the condition NetworkUnavailable are Calico's, which other programs know, and which
@@ -61,12 +61,12 @@ type written struct {
 	recheck       time.Time
 }
 
-var writeBackoff = reconcile.Backoff{Min: 2 * time.Second, Max: 5 * time.Minute}
+var writeBackoff = retry.Backoff{Min: 2 * time.Second, Max: 5 * time.Minute}
 
 // Run maintains the condition until ctx ends.
 func (c *Condition) Run(ctx context.Context) error {
 	for !c.Ready() {
-		if !pause(ctx, readyPoll) {
+		if !retry.Sleep(ctx, readyPoll) {
 			return ctx.Err()
 		}
 	}
@@ -85,18 +85,9 @@ func (c *Condition) Run(ctx context.Context) error {
 				wait = writeBackoff.After(failures)
 			}
 		}
-		if !pause(ctx, wait) {
+		if !retry.Sleep(ctx, wait) {
 			return ctx.Err()
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 

@@ -10,14 +10,14 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/proto/server"
+	"github.com/manxnet/manx/retry"
 )
 
 // backoff is the pause before a failed part runs again. After it has worked for the longest pause, the next pause is
 // the shortest.
-var backoff = reconcile.Backoff{Min: time.Second, Max: 30 * time.Second}
+var backoff = retry.Backoff{Min: time.Second, Max: 30 * time.Second}
 
 const (
 	// reopen is the pause before a failed Open is tried again.
@@ -133,39 +133,36 @@ func (m *member) open() error {
 
 // keep keeps an opened part running, after an error or not, until ctx ends, Run returns nil, or it fails permanently.
 func (m *member) keep(ctx context.Context, err error) error {
-	pause, failures := reopen, 0
-	for {
-		if err == nil {
-			m.up()
-			started := time.Now()
-			err = m.Run(ctx)
-			if time.Since(started) >= backoff.Max {
-				failures = 0
+	opened := func() error { return err } // the part was opened once
+	err = backoff.Repeat(ctx, func(ctx context.Context) error {
+		err := opened()
+		opened = m.open
+		for ; err != nil; err = m.open() {
+			if isFatal(err) {
+				return err
 			}
-			failures++
-			pause = backoff.After(failures)
+			m.down(err)
+			if !retry.Sleep(ctx, reopen) {
+				return nil
+			}
 		}
-		switch {
-		case err == nil:
-			return nil
-		case ctx.Err() != nil:
-			if !errors.Is(err, context.Canceled) {
-				m.log.Warn("part ended with an error", zap.Error(err))
-			}
-			return nil
-		case isFatal(err):
-			return err
+		m.up()
+		err = m.Run(ctx)
+		if ctx.Err() != nil && err != nil && !errors.Is(err, context.Canceled) {
+			m.log.Warn("part ended with an error", zap.Error(err))
+		}
+		return err
+	}, func(err error) bool {
+		if isFatal(err) {
+			return false
 		}
 		m.down(err)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause):
-		}
-		if err = m.open(); err != nil {
-			pause = reopen
-		}
+		return true
+	})
+	if ctx.Err() != nil {
+		return nil
 	}
+	return err
 }
 
 // down records why the part does not run.

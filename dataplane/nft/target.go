@@ -9,6 +9,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/retry"
 )
 
 const (
@@ -31,7 +32,7 @@ type Target struct {
 
 	kernel  nftables.Rules
 	now     func() time.Time
-	backoff reconcile.Backoff
+	backoff retry.Backoff
 
 	table     *ruleset.Table
 	stale     bool          // the kernel's content is unknown

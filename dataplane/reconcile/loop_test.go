@@ -42,12 +42,3 @@ func TestLoopCoalescesTriggers(t *testing.T) {
 	release <- 0
 	<-done
 }
-
-func TestBackoffGrowsToItsMaximum(t *testing.T) {
-	b := Backoff{Min: 100, Max: 1000}
-	for failures, want := range map[int]time.Duration{1: 100, 2: 200, 4: 800, 5: 1000, 1 << 30: 1000} {
-		if got := b.After(failures); got != want {
-			t.Errorf("after %d failures: %d, want %d", failures, got, want)
-		}
-	}
-}

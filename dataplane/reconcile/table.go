@@ -4,7 +4,12 @@ import (
 	"fmt"
 	"iter"
 	"time"
+
+	"github.com/manxnet/manx/retry"
 )
+
+// DefaultBackoff suits the kernel: quick enough for races, slow enough to wait for an administrator.
+var DefaultBackoff = retry.Backoff{Min: 100 * time.Millisecond, Max: 30 * time.Second}
 
 // Table has the desired and the actual state of the objects of one target, and the steps between them. The cost of each
 // method is proportional to the change, except for Resync, Prune and All, which read everything. Not safe for
@@ -17,7 +22,7 @@ type Table[K comparable, V any] struct {
 	entries  map[K]*entry[K, V]
 	dirty    []*entry[K, V]
 	removals []*entry[K, V] // of the flush that is under way
-	failed   *Failures[K]
+	failed   *retry.Failures[K]
 	revision uint64
 	prune    bool
 	compared bool // with all that the target has, at least once
@@ -42,11 +47,11 @@ type entry[K comparable, V any] struct {
 
 // NewTable makes a table for a target whose values equal compares. now is the clock.
 func NewTable[K comparable, V any](
-	applier Applier[K, V], equal func(a, b V) bool, now func() time.Time, backoff Backoff,
+	applier Applier[K, V], equal func(a, b V) bool, now func() time.Time, backoff retry.Backoff,
 ) *Table[K, V] {
 	return &Table[K, V]{
 		applier: applier, equal: equal, now: now,
-		entries: map[K]*entry[K, V]{}, failed: NewFailures[K](backoff),
+		entries: map[K]*entry[K, V]{}, failed: retry.NewFailures[K](backoff),
 	}
 }
 

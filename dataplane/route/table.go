@@ -9,6 +9,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/prefixtable"
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/retry"
 )
 
 // table has for each route the desired and the actual state, and the pending step. It keeps the contract of
@@ -23,7 +24,7 @@ type table struct {
 	dirty    []uint32 // rows
 	removals []uint32 // of the flush that is under way
 	steps    []step
-	failed   *reconcile.Failures[uint32]
+	failed   *retry.Failures[uint32]
 	revision uint64
 	prune    bool
 	compared bool // with all that the kernel has, at least once
@@ -38,8 +39,8 @@ type step struct {
 	row uint32
 }
 
-func newTable(k *kernelTarget, now func() time.Time, backoff reconcile.Backoff) *table {
-	t := &table{rows: prefixtable.New[row](), kernel: k, now: now, failed: reconcile.NewFailures[uint32](backoff),
+func newTable(k *kernelTarget, now func() time.Time, backoff retry.Backoff) *table {
+	t := &table{rows: prefixtable.New[row](), kernel: k, now: now, failed: retry.NewFailures[uint32](backoff),
 		followers: map[*Changes]bool{}}
 	k.table = t
 	return t

@@ -13,6 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/retry"
 )
 
 // way is the method to open one datastore.
@@ -119,10 +120,8 @@ func (s Settings) wait(ctx context.Context, w way, log *zap.Logger) (datastore.B
 			logged = text
 			log.Warn("waiting for the datastore", zap.Error(err))
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, retryInterval) {
 			return nil, ctx.Err()
-		case <-time.After(retryInterval):
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/retry"
 )
 
 // Lease has the datastore's operations for one campaign. Calls are sequential, except for Taken, which runs
@@ -43,12 +44,10 @@ const (
 	renewals, reserve = 3, 5
 	// scatter spreads the candidates after a leader's end, so that most find the next one in place.
 	scatter = 100 * time.Millisecond
-
-	// Bounds of the pause before another call to a datastore that does not answer.
-	minDelay, maxDelay = 50 * time.Millisecond, 10 * time.Second
-	// stable is the time of success after which the next pause is the shortest.
-	stable = 10 * time.Second
 )
+
+// backoff is the pause before another call to a datastore that does not answer.
+var backoff = retry.Backoff{Min: 50 * time.Millisecond, Max: 10 * time.Second, Spread: true}
 
 // End returns the time at which a leader stops if its lease was claimed or renewed by a call sent at the given time.
 func End(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl - ttl/reserve) }
@@ -95,9 +94,9 @@ func (c Campaign) Run(ctx context.Context, lease Lease) (datastore.Leadership, e
 // win returns when the candidate leads.
 func (c Campaign) win(ctx context.Context, lease Lease) (until time.Time, err error) {
 	logged := ""
-	for delay := minDelay; ; {
+	for failures := 0; ; {
 		err := lease.Free(ctx)
-		if err == nil && !sleep(ctx, rand.N(scatter)) {
+		if err == nil && !retry.Sleep(ctx, rand.N(scatter)) {
 			err = context.Cause(ctx)
 		}
 		if err == nil {
@@ -115,7 +114,7 @@ func (c Campaign) win(ctx context.Context, lease Lease) (until time.Time, err er
 		case errors.Is(err, datastore.ErrUnauthorized):
 			return until, err
 		case errors.Is(err, ErrTaken):
-			delay = minDelay
+			failures = 0
 			continue
 		}
 		if text := err.Error(); text != logged {
@@ -123,10 +122,10 @@ func (c Campaign) win(ctx context.Context, lease Lease) (until time.Time, err er
 			c.Log.Warn("there is no leader, and this candidate cannot become it, trying again",
 				zap.String("election", c.Election), zap.Error(err))
 		}
-		if !sleep(ctx, delay/2+rand.N(delay)) {
+		failures++
+		if !retry.Sleep(ctx, backoff.After(failures)) {
 			return until, context.Cause(ctx)
 		}
-		delay = min(2*delay, maxDelay)
 	}
 }
 
@@ -155,7 +154,7 @@ func (l *leadership) hold() {
 			l.lost("its entry in the datastore is gone")
 		}
 	})
-	for sleep(l.ctx, Every(l.TTL)) {
+	for retry.Sleep(l.ctx, Every(l.TTL)) {
 		for {
 			until, err := l.lease.Renew(l.ctx)
 			if err == nil {
@@ -165,7 +164,7 @@ func (l *leadership) hold() {
 			if errors.Is(err, datastore.ErrNotLeading) {
 				l.cancel(err)
 			}
-			if !sleep(l.ctx, Every(l.TTL)/10) {
+			if !retry.Sleep(l.ctx, Every(l.TTL)/10) {
 				return
 			}
 		}
@@ -185,24 +184,7 @@ func (l *leadership) Resign(ctx context.Context) error {
 // Persist calls once until it succeeds. It continues after lost connections, and fails when ctx ends or the datastore
 // refuses.
 func Persist(ctx context.Context, once func(context.Context) error) error {
-	for delay := minDelay; ; delay = min(2*delay, maxDelay) {
-		began := time.Now()
-		err := once(ctx)
-		switch {
-		case err == nil:
-			return nil
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case errors.Is(err, datastore.ErrUnauthorized):
-			return err
-		}
-		if time.Since(began) > stable {
-			delay = minDelay
-		}
-		if !sleep(ctx, delay/2+rand.N(delay)) {
-			return context.Cause(ctx)
-		}
-	}
+	return backoff.Repeat(ctx, once, func(err error) bool { return !errors.Is(err, datastore.ErrUnauthorized) })
 }
 
 // Observe implements the method of datastore.Elector. follow calls each with the leader's current name, empty for none,
@@ -233,20 +215,10 @@ func (c Campaign) Observe(ctx context.Context, follow func(context.Context, func
 				return
 			}
 			c.Log.Warn("the leader cannot be observed", zap.String("election", c.Election), zap.Error(err))
-			if !sleep(ctx, maxDelay) {
+			if !retry.Sleep(ctx, backoff.Max) {
 				return
 			}
 		}
 	})
 	return out
-}
-
-// sleep waits for d. It returns false if ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }

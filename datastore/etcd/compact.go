@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/retry"
 )
 
 // compactKey holds the current revision at the time of the last compaction; the number of its writes distinguishes
@@ -28,7 +29,7 @@ func (s *Store) Compact(ctx context.Context, period time.Duration) error {
 	}
 	var at compaction
 	for {
-		if !sleep(ctx, period) {
+		if !retry.Sleep(ctx, period) {
 			return ctx.Err()
 		}
 		next, err := s.compactOnce(ctx, at)

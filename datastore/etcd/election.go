@@ -57,16 +57,6 @@ func (s *Store) explained(ctx context.Context, err error) error {
 	return s.explain(ctx, err)
 }
 
-// sleep waits, and returns false if ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
-}
-
 // lease implements election.Lease.
 type lease struct {
 	store          *Store

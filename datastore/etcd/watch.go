@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -16,16 +15,14 @@ import (
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/retry"
 )
 
-const (
-	minDelay = 50 * time.Millisecond
-	maxDelay = 10 * time.Second
-	// stable is the lifetime of a watch after which the next failure counts as the first.
-	stable = 10 * time.Second
-	// queued is the number of events that may wait for the reader, so that it can take them in batches.
-	queued = 1024
-)
+// watchBackoff is the pause before a watch that has ended begins again.
+var watchBackoff = retry.Backoff{Min: 50 * time.Millisecond, Max: 10 * time.Second, Spread: true}
+
+// queued is the number of events that may wait for the reader, so that it can take them in batches.
+const queued = 1024
 
 var errConnectionLost = errors.New("the connection was lost")
 
@@ -102,30 +99,15 @@ func (w *watcher) cover(kinds []model.Kind) error {
 }
 
 func (w *watcher) run(ctx context.Context) {
-	delay := minDelay
-	for {
-		began := time.Now()
-		err := w.refresh(ctx)
-		if err == nil {
-			err = w.follow(ctx)
+	_ = watchBackoff.Repeat(ctx, func(ctx context.Context) error {
+		if err := w.refresh(ctx); err != nil {
+			return err
 		}
-		if ctx.Err() != nil {
-			return
-		}
-		if !w.send(ctx, datastore.Event{Type: datastore.EventLost, Revision: w.at.revision,
-			Err: w.store.explain(ctx, err)}) {
-			return
-		}
-		if time.Since(began) > stable {
-			delay = minDelay
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(delay/2 + rand.N(delay)): // jitter: a thousand nodes lose the same server at once
-		}
-		delay = min(2*delay, maxDelay)
-	}
+		return w.follow(ctx)
+	}, func(err error) bool {
+		return w.send(ctx, datastore.Event{Type: datastore.EventLost, Revision: w.at.revision,
+			Err: w.store.explain(ctx, err)})
+	})
 }
 
 // refresh reads the stored objects and delivers the differences to those delivered before, page by page: a large

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/retry"
 )
 
 // unreadInterval is the shortest interval between searches for objects of unread kinds, and half of the longest one.
@@ -25,7 +27,7 @@ func (s *Store) followUnread(ctx context.Context) {
 		for _, plural := range unread {
 			s.findUnread(ctx, plural)
 		}
-		if !sleep(ctx, unreadInterval+rand.N(unreadInterval)) {
+		if !retry.Sleep(ctx, unreadInterval+rand.N(unreadInterval)) {
 			return
 		}
 	}

@@ -20,13 +20,13 @@ import (
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/retry"
 )
 
+// watchBackoff is the pause before a watch that has ended begins again.
+var watchBackoff = retry.Backoff{Min: 100 * time.Millisecond, Max: 15 * time.Second, Spread: true}
+
 const (
-	minDelay = 100 * time.Millisecond
-	maxDelay = 15 * time.Second
-	// stable is the lifetime of a watch after which the next failure counts as the first.
-	stable = 10 * time.Second
 	// queued is the number of events that may wait for the reader, so that it can take them in batches.
 	queued = 1024
 	// lifetime is the minimum requested duration of a watch, and half of the maximum: watches end now and then, so that
@@ -152,18 +152,15 @@ func (f *feed) run(ctx context.Context) {
 	if f.kind == model.KindWorkloadEndpoint {
 		f.latest = newLatest(f.store.config.Node)
 	}
-	delay := minDelay
-	for {
+	for ends := 0; ; {
 		began := time.Now()
 		err := f.once(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > stable {
-			delay = minDelay
-		}
-		wait := delay/2 + rand.N(delay) // jitter: a thousand nodes lose the same server at once
-		exact := false                  // the server set Retry-After
+		ends = watchBackoff.Count(ends, time.Since(began))
+		wait := watchBackoff.After(ends)
+		exact := false // the server set Retry-After
 		switch r, _ := f.store.resource(f.kind); {
 		case err == nil: // a normal end: continue from there
 			wait = min(wait, time.Second)
@@ -178,7 +175,7 @@ func (f *feed) run(ctx context.Context) {
 				return
 			}
 			if isGone(err) { // it exists, and was deleted with all its objects at once
-				delay, wait = minDelay, rand.N(time.Second)
+				ends, wait = 0, rand.N(time.Second)
 			}
 			if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 				after, _ := retryAfter(seconds)
@@ -188,7 +185,6 @@ func (f *feed) run(ctx context.Context) {
 		if !f.store.sleepUntilReached(ctx, wait, exact) {
 			return
 		}
-		delay = min(2*delay, maxDelay)
 	}
 }
 
@@ -196,7 +192,7 @@ func (f *feed) run(ctx context.Context) {
 // a Retry-After it waits exactly that long. It returns false if ctx ended.
 func (s *Store) sleepUntilReached(ctx context.Context, d time.Duration, exact bool) bool {
 	if exact {
-		return sleep(ctx, d)
+		return retry.Sleep(ctx, d)
 	}
 	s.mu.Lock()
 	reached := s.reached
@@ -205,7 +201,7 @@ func (s *Store) sleepUntilReached(ctx context.Context, d time.Duration, exact bo
 	case <-ctx.Done():
 		return false
 	case <-reached:
-		return sleep(ctx, rand.N(minDelay))
+		return retry.Sleep(ctx, rand.N(watchBackoff.Min))
 	case <-time.After(d):
 		return true
 	}
@@ -218,16 +214,6 @@ func (s *Store) opened(r resource) {
 	delete(s.missing, r.String())
 	close(s.reached)
 	s.reached = make(chan struct{})
-}
-
-// sleep waits for d. It returns false if ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
 
 // fail reports the loss of the kind to the reader.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/retry"
 )
 
 // errLocked is the error while ClusterInformation reports that the datastore is not ready: it is being migrated.
@@ -133,10 +134,8 @@ func (c *Config) waitFor(ctx context.Context, what string, log *zap.Logger, try 
 			logged = err.Error()
 			log.Warn("waiting for "+what, zap.Error(err))
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, retryInterval) {
 			return fmt.Errorf("waiting for %s: %w", what, err)
-		case <-time.After(retryInterval):
 		}
 	}
 }

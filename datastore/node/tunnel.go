@@ -14,6 +14,7 @@ import (
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/ipam"
+	"github.com/manxnet/manx/retry"
 )
 
 // Tunnels maintains the addresses of this node's tunnel devices: one from a pool that uses the tunnel, as long as there
@@ -29,11 +30,8 @@ type Tunnels struct {
 	Log            *zap.Logger
 }
 
-// retryAfter is the pause after a failure, doubled up to maxRetryAfter.
-const (
-	retryAfter    = time.Second
-	maxRetryAfter = 30 * time.Second
-)
+// tunnelBackoff is the pause before another attempt to set the tunnel addresses.
+var tunnelBackoff = retry.Backoff{Min: time.Second, Max: 30 * time.Second}
 
 var errNoNode = fmt.Errorf("there is no such Node: %w", datastore.ErrNotFound)
 
@@ -76,18 +74,17 @@ func (i tunnelInputs) equal(other tunnelInputs) bool {
 
 // ensureUntilDone repeats Ensure until it succeeds or ctx ends.
 func (t *Tunnels) ensureUntilDone(ctx context.Context) error {
-	for pause := retryAfter; ; pause = min(2*pause, maxRetryAfter) {
-		err := t.Ensure(ctx)
-		if err == nil || errors.Is(err, errNoNode) { // its creation is a change
-			return nil
+	err := tunnelBackoff.Repeat(ctx, t.Ensure, func(err error) bool {
+		if errors.Is(err, errNoNode) { // its creation is a change
+			return false
 		}
-		t.Log.Warn("tunnel addresses are not as they should be", zap.Error(err), zap.Duration("retry", pause))
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pause):
-		}
+		t.Log.Warn("tunnel addresses are not as they should be, trying again", zap.Error(err))
+		return true
+	})
+	if errors.Is(err, errNoNode) {
+		return nil
 	}
+	return err
 }
 
 // Ensure sets the tunnel addresses: it assigns missing ones, writes the Node once, and then releases unused ones. If

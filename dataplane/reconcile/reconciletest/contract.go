@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/retry"
 )
 
 // Table is a table of a target whose objects have names and numbers.
@@ -34,7 +35,7 @@ type Table interface {
 const round = 2048
 
 // Backoff is the backoff of tables under test.
-var Backoff = reconcile.Backoff{Min: time.Second, Max: 4 * time.Second}
+var Backoff = retry.Backoff{Min: time.Second, Max: 4 * time.Second}
 
 // Run checks that tables fulfil the contract. newTable makes a table on a target and a clock.
 func Run(t *testing.T, newTable func(*Store, func() time.Time) Table) {

@@ -1,26 +1,11 @@
-package reconcile
+package retry
 
 import (
 	"fmt"
 	"time"
 )
 
-// Backoff is the time before a failed object is tried again: Min, doubled with each failure, up to Max.
-type Backoff struct{ Min, Max time.Duration }
-
-// DefaultBackoff suits the kernel: quick enough for races, slow enough to wait for an administrator.
-var DefaultBackoff = Backoff{Min: 100 * time.Millisecond, Max: 30 * time.Second}
-
-// After returns the pause after so many failures in a row.
-func (b Backoff) After(failures int) time.Duration {
-	d := b.Min
-	for ; failures > 1 && d < b.Max; failures-- {
-		d *= 2
-	}
-	return min(d, b.Max)
-}
-
-// Failures are the objects of a target whose last attempt failed, and when each is tried again. K names objects.
+// Failures are the objects whose last attempt failed, and when each is tried again. K names objects.
 type Failures[K comparable] struct {
 	backoff Backoff
 	failed  map[K]*failure
