@@ -27,12 +27,12 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: programs ## static binaries manxd, manx-supervise, manxctl, manx-cni, manx-cni-direct in bin/, with their modules (*.cdx.json) and licences
+build: programs ## static binaries manxd, manx-supervise, manxctl, manx-cni, manx-cni-direct, manx-birdsock in bin/, with their modules (*.cdx.json) and licences
 	@integration/supply/record --if-possible $(VERSION)
 
 .PHONY: programs
 programs: ## the binaries alone
-	$(GO) build $(REPRODUCIBLE) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manxd ./cmd/manx-supervise ./cmd/manxctl ./cmd/manx-cni ./cmd/manx-cni-direct
+	$(GO) build $(REPRODUCIBLE) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manxd ./cmd/manx-supervise ./cmd/manxctl ./cmd/manx-cni ./cmd/manx-cni-direct ./cmd/manx-birdsock
 
 # They need manxd, or the local files of a node, for few of their commands: plan, explain -f and apply need none.
 .PHONY: manxctl

@@ -18,8 +18,8 @@ const (
 	extendedNotTransitive = 0x40
 )
 
-// Name is "rt" for a route target, "ro" for a route origin, and empty for others (RFC 4360 sections 4 and 5).
-func (c ExtendedCommunity) Name() string {
+// name is "rt" for a route target, "ro" for a route origin, and empty for others (RFC 4360 sections 4 and 5).
+func (c ExtendedCommunity) name() string {
 	if c[0] > extendedFourOctetAS { // those that are not transitive have no such subtypes (RFC 7153 section 5.2)
 		return ""
 	}
@@ -42,7 +42,7 @@ func (c ExtendedCommunity) Administrator() (global string, local uint32, ok bool
 
 // String is for example "rt:64512:100", or "0x" and all octets for those without a name.
 func (c ExtendedCommunity) String() string {
-	if name := c.Name(); name != "" {
+	if name := c.name(); name != "" {
 		global, local, _ := c.Administrator()
 		return fmt.Sprintf("%s:%s:%d", name, global, local)
 	}

@@ -125,3 +125,14 @@ func TestEndpointStatusDir(t *testing.T) {
 		}
 	}
 }
+
+// A setting of an earlier version is refused with the program that has its work.
+func TestBirdSocketNamesTheProgram(t *testing.T) {
+	if err := (&birdOptions{}).Check(); err != nil {
+		t.Errorf("without the setting: %v", err)
+	}
+	err := (&birdOptions{socket: "/run/bird.ctl"}).Check()
+	if err == nil || !strings.Contains(err.Error(), "manx-birdsock --socket /run/bird.ctl") {
+		t.Errorf("with the setting: %v", err)
+	}
+}

@@ -91,7 +91,6 @@ func newNode(o *options, deps deps.Deps, h *host, m *membership) ([]part.Part, e
 	return append([]part.Part{
 		newNodeFiles(deps, o.node.nameFile, o.host.mtuFile),
 		drain,
-		newBirdSocket(deps, o.bird, h.bgp),
 		newTunnels(deps, m.tunnels),
 		newNodeStatus(deps, h.bgp),
 		newAddresses(deps, m),

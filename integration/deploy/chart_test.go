@@ -61,6 +61,7 @@ var settings = map[string][]string{
 		"bgp.configuration.spec.asNumber=64513", "bgp.filters[0].name=none",
 		"bgp.filters[0].spec.importV4[0].action=Reject", "pools.objects[0].name=pods",
 		"pools.objects[0].spec.cidr=10.244.0.0/16"},
+	"birdsock": {"bgp.birdSocket=true"},
 	"everything": {"controllers=off", "http.exposed=true", "metrics.podMonitor.enabled=true", "pools.create=false",
 		"metrics.prometheusRule.enabled=true", "bgp.passwordSecrets={mesh,tor}", "bgp.refuseDefaultRoute=true",
 		"policy.enabled=false", "policy.counters=true", "policy.flowLog=-", "kubernetesAPI.host=10.0.0.1",
@@ -595,8 +596,8 @@ func TestProbesAskManxd(t *testing.T) {
 			containers = append(containers, d.Spec.Template.Spec.Containers...)
 		}
 		for _, c := range containers {
-			if c.Name == "clean" {
-				continue // the cleanup has no probes
+			if c.Name == "clean" || c.Name == "birdsock" {
+				continue // they are no daemon of the node
 			}
 			for want, p := range map[string]*corev1.Probe{"/manxctl health --live": c.LivenessProbe,
 				"/manxctl health --ready": c.ReadinessProbe} {
@@ -613,6 +614,35 @@ func TestProbesAskManxd(t *testing.T) {
 	}
 	if probed == 0 {
 		t.Error("no probe was found")
+	}
+}
+
+// The container for BIRD's clients is there on request. It has no capabilities, and only the folders of the sockets.
+func TestBirdSocketIsAContainer(t *testing.T) {
+	of := func(values []string) (list []corev1.Container) {
+		for _, c := range find[appsv1.DaemonSet](t, render(t, values), "DaemonSet")[0].Spec.Template.Spec.Containers {
+			if c.Name == "birdsock" {
+				list = append(list, c)
+			}
+		}
+		return list
+	}
+	if list := of(nil); len(list) > 0 {
+		t.Errorf("without the value: %+v", list)
+	}
+	list := of(settings["birdsock"])
+	if len(list) != 1 {
+		t.Fatalf("%d containers", len(list))
+	}
+	c, mounts := list[0], []string{}
+	for _, m := range c.VolumeMounts {
+		mounts = append(mounts, m.MountPath)
+	}
+	if !slices.Equal(c.Command, []string{"/manx-birdsock"}) ||
+		!slices.Equal(mounts, []string{"/run/manx", "/var/run/calico"}) ||
+		!slices.Equal(c.SecurityContext.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+		len(c.SecurityContext.Capabilities.Add) > 0 {
+		t.Errorf("the container is %+v", c)
 	}
 }
 

@@ -155,6 +155,7 @@ var allowed = []struct {
 		"dataplane/podnet", "proto/manx/v1", "datastore/...", "datastore", "controllers/caliconode"}},
 	{"cmd/manxctl/...", []string{"proto/manx/v1", "proto/explanation", "datastore/...", "datastore", "ipam", "bgp",
 		"dataplane/policy", "dataplane/policy/explain", "dataplane/ruleset", "cmd/manxctl/...", "plan", "table"}},
+	{"cmd/manx-birdsock", []string{"bgp", "datastore/safefile", "proto/manx/v1"}},
 	{"cmd/manx-supervise", []string{"daemon/restarts"}},
 	{"cmd/manxd", []string{"..."}},
 	{"docs/examples/...", []string{"proto/manx/v1"}},

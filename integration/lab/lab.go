@@ -111,7 +111,7 @@ func New(spec Spec) (*Lab, error) {
 
 // inMemory keeps the programs' files off the disk: a datastore waits for the disk at each change, and shared disks can
 // take many seconds. If the mount fails, the files are on the disk.
-func inMemory(dir string) { _ = syscall.Mount("manx-lab", dir, "tmpfs", 0, "size=1g,mode=0755") }
+func inMemory(dir string) { _ = syscall.Mount("manx-lab", dir, "tmpfs", 0, "size=2g,mode=0755") }
 
 func (l *Lab) saveState(keep bool) error {
 	if err := os.MkdirAll(stateDir, 0o755); err != nil {

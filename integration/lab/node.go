@@ -83,6 +83,13 @@ func (n *Node) Flags() []string {
 		"--endpoint-status-path-prefix=" + n.Dir}
 }
 
+// StartBirdsock runs manx-birdsock beside the node's daemon, with its socket for IPv4 at a path.
+func (n *Node) StartBirdsock(path string) error {
+	_, err := n.lab.start("manx-birdsock", n.Dir, namespace.Command(n.Namespace,
+		filepath.Join(n.lab.Spec.Bin, "manx-birdsock"), "--socket="+path, "--manxd="+n.Socket()))
+	return err
+}
+
 // Manxd is the running daemon.
 func (n *Node) Manxd() *Process { return n.manxd }
 

@@ -83,7 +83,9 @@ func (m *Machine) install(deploy string) error {
 		m.copy(filepath.Join(deploy, "manxd.service"), "etc/systemd/system/manxd.service", 0o644),
 		m.copy(filepath.Join(deploy, "manx-sysusers.conf"), "etc/sysusers.d/manx.conf", 0o644),
 		m.copy(filepath.Join(deploy, "manx-tmpfiles.conf"), "etc/tmpfiles.d/manx.conf", 0o644),
+		m.copy(filepath.Join(deploy, "manx-birdsock.service"), "etc/systemd/system/manx-birdsock.service", 0o644),
 		m.copy(filepath.Join(m.node.lab.Spec.Bin, "manxd"), "usr/local/bin/manxd", 0o755),
+		m.copy(filepath.Join(m.node.lab.Spec.Bin, "manx-birdsock"), "usr/local/bin/manx-birdsock", 0o755),
 		os.Symlink("../manxd.service", filepath.Join(m.root,
 			"etc/systemd/system/multi-user.target.wants/manxd.service")))
 	// No service of the host is started: these targets replace the ones that the unit and systemd name.

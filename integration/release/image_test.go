@@ -137,7 +137,7 @@ func checkDocker(t *testing.T, parts map[string][]byte) {
 	for _, layer := range images[0].Layers {
 		maps.Copy(content, reproducible(t, parts[layer]))
 	}
-	for _, program := range []string{"manxd", "manxctl", "manx-cni", "manx-cni-direct", "gobgp"} {
+	for _, program := range []string{"manxd", "manxctl", "manx-cni", "manx-cni-direct", "manx-birdsock", "gobgp"} {
 		if !bytes.HasPrefix(content[program], []byte("\x7fELF")) {
 			t.Errorf("/%s is no program", program)
 		}

@@ -16,7 +16,7 @@ import (
 
 const source = "../.."
 
-var programs = []string{"manxd", "manxctl", "manx-cni", "manx-cni-direct"}
+var programs = []string{"manxd", "manxctl", "manx-cni", "manx-cni-direct", "manx-birdsock"}
 
 // copySources copies the files of the project, and no built ones but the tools, which would take minutes.
 func copySources(t *testing.T, to string) {

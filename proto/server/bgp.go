@@ -38,6 +38,7 @@ type BGP interface {
 	WatchSessions(context.Context) <-chan speaker.SessionEvent
 	ReceivedFrom(netip.Addr) (iter.Seq[speaker.EvaluatedPath], error)
 	AdvertisedTo(netip.Addr) (iter.Seq[speaker.EvaluatedPath], error)
+	Table(ipv6 bool) ([]*speaker.TablePath, error)
 	Rejected() []fib.Rejection
 	Totals() map[bgp.SessionType]speaker.Totals
 	Strangers() uint64

@@ -157,6 +157,7 @@ type sessions struct {
 	resetErr error
 
 	received, sent map[netip.Addr][]speaker.EvaluatedPath
+	table          map[bool][]*speaker.TablePath // by whether it is that of IPv6
 	refused        []fib.Rejection
 	history        []speaker.Transition
 }
@@ -226,6 +227,8 @@ func (s *sessions) ReceivedFrom(a netip.Addr) (iter.Seq[speaker.EvaluatedPath], 
 func (s *sessions) AdvertisedTo(a netip.Addr) (iter.Seq[speaker.EvaluatedPath], error) {
 	return slices.Values(s.sent[a]), nil
 }
+
+func (s *sessions) Table(ipv6 bool) ([]*speaker.TablePath, error) { return s.table[ipv6], nil }
 
 func (*sessions) Strangers() uint64 { return 4 }
 

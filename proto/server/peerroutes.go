@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane/route"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
@@ -23,6 +24,7 @@ const (
 	routesAdvertised = "advertised"
 	routesReceived   = "received"
 	routesRejected   = "rejected"
+	routesTable      = "table"
 
 	wayIn  = "in"
 	wayOut = "out"
@@ -44,7 +46,7 @@ func (v *BGPView) ListPeerRoutes(
 		return status.Error(codes.Unavailable, "BGP is not running yet")
 	}
 	var peer netip.Addr
-	if r.GetPeer() != "" || r.GetDirection() != routesRejected {
+	if r.GetPeer() != "" || r.GetDirection() != routesRejected && r.GetDirection() != routesTable {
 		var err error
 		if peer, err = findPeer(speaker, r.GetPeer()); err != nil {
 			return err
@@ -64,9 +66,11 @@ func (v *BGPView) ListPeerRoutes(
 		q.received(peer, func(p *manxv1.PeerRoute) bool { return true })
 	case routesRejected:
 		q.rejected(peer)
+	case routesTable:
+		q.table(peer, r.GetFamily())
 	default:
-		return status.Errorf(codes.InvalidArgument, "direction = %q: want %s, %s or %s", r.GetDirection(),
-			routesAdvertised, routesReceived, routesRejected)
+		return status.Errorf(codes.InvalidArgument, "direction = %q: want %s, %s, %s or %s", r.GetDirection(),
+			routesAdvertised, routesReceived, routesRejected, routesTable)
 	}
 	if q.err != nil {
 		return status.Error(codes.Unavailable, q.err.Error())
@@ -245,6 +249,37 @@ func (q *peerRoutes) rejected(peer netip.Addr) {
 		return netip.MustParsePrefix(a.GetPrefix()).Compare(netip.MustParsePrefix(b.GetPrefix()))
 	})
 	q.rows = []iter.Seq[*manxv1.PeerRoute]{slices.Values(all)}
+}
+
+// table adds the routes of a family, or of both: all, or those from a peer.
+func (q *peerRoutes) table(peer netip.Addr, family string) {
+	for i, name := range []string{familyIPv4, familyIPv6} {
+		if family != "" && family != name {
+			continue
+		}
+		paths, err := q.bgp.Table(i == 1)
+		q.err = cmp.Or(q.err, err)
+		q.rows = append(q.rows, func(yield func(*manxv1.PeerRoute) bool) {
+			for _, p := range paths {
+				if from := p.Peer.Unmap(); (!peer.IsValid() || from == peer.Unmap()) && !yield(tableRoute(p, from)) {
+					return
+				}
+			}
+		})
+	}
+}
+
+func tableRoute(p *speaker.TablePath, from netip.Addr) *manxv1.PeerRoute {
+	r := routeOf(speaker.EvaluatedPath{TablePath: p, Verdict: bgp.Verdict{Accept: true}}, from, "")
+	r.Best = &p.Best
+	if p.OriginatorID.IsValid() {
+		id := p.OriginatorID.String()
+		r.OriginatorId = &id
+	}
+	for _, id := range p.ClusterList {
+		r.ClusterList = append(r.ClusterList, text(id))
+	}
+	return r
 }
 
 func routeOf(p speaker.EvaluatedPath, peer netip.Addr, way string) *manxv1.PeerRoute {

@@ -156,12 +156,14 @@ func negotiated(st speaker.SessionStatus) *manxv1.Negotiated {
 	}
 }
 
+const familyIPv4, familyIPv6 = "IPv4", "IPv6"
+
 // family is the address family of a, as people write it.
 func family(a netip.Addr) string {
 	if a.Unmap().Is4() {
-		return "IPv4"
+		return familyIPv4
 	}
-	return "IPv6"
+	return familyIPv6
 }
 
 // bfdReason is the cause of the state of BFD, with the dropped packets: a wrong setting shows there, too.

@@ -239,6 +239,50 @@ func TestRoutesOfAPeer(t *testing.T) {
 	}
 }
 
+func TestTable(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.bgp.set(agreedStatus())
+	peer := netip.MustParseAddr("192.0.2.1")
+	own, learned, other := evaluated("10.8.0.0/26", true, "").TablePath, evaluated("10.1.0.0/16", true, "").TablePath,
+		evaluated("fd00::/64", true, "").TablePath
+	own.Best, own.NextHop = true, netip.IPv4Unspecified()
+	learned.Peer, learned.OriginatorID, learned.ClusterList = peer, netip.MustParseAddr("192.0.2.7"),
+		[]netip.Addr{netip.MustParseAddr("192.0.2.8")}
+	r.bgp.table = map[bool][]*speaker.TablePath{false: {learned, own}, true: {other}}
+	for _, c := range []struct {
+		family, peer string
+		want         []string
+	}{
+		{"", "", []string{"10.1.0.0/16", "10.8.0.0/26", "fd00::/64"}},
+		{"IPv4", "", []string{"10.1.0.0/16", "10.8.0.0/26"}},
+		{"IPv6", "", []string{"fd00::/64"}},
+		{"", "192.0.2.1", []string{"10.1.0.0/16"}},
+	} {
+		a, err := manxv1.PeerRoutes(r.context(), r.client, &manxv1.ListPeerRoutesRequest{Direction: "table",
+			Family: c.family, Peer: c.peer})
+		var got []string
+		for _, x := range a.GetRoutes() {
+			got = append(got, x.GetPrefix())
+		}
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%s of %q: %v, %q, want %q", c.family, c.peer, err, got, c.want)
+		}
+	}
+	a, err := manxv1.PeerRoutes(r.context(), r.client, &manxv1.ListPeerRoutesRequest{Direction: "table",
+		Family: "IPv4"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x := a.GetRoutes()[0]; x.GetBest() || x.GetPeer() != "192.0.2.1" || x.GetOriginatorId() != "192.0.2.7" ||
+		!slices.Equal(x.GetClusterList(), []string{"192.0.2.8"}) || x.GetDirection() != "" || !x.GetAccepted() {
+		t.Errorf("the learned route is %v", x)
+	}
+	if x := a.GetRoutes()[1]; !x.GetBest() || x.GetPeer() != "" || x.GetOriginatorId() != "" {
+		t.Errorf("the route of this node is %v", x)
+	}
+}
+
 // Routes come in pieces, so that nobody holds all of very many at once; none is lost where two pieces meet.
 func TestManyRoutesOfAPeer(t *testing.T) {
 	r := newRig(t)

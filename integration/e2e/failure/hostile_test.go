@@ -3,7 +3,6 @@ package failure
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,17 +31,14 @@ func TestHostileHost(t *testing.T) {
 	must(t, errors.Join(os.Mkdir(h.theirs, 0o755), os.Chown(h.theirs, world.Nobody, world.Nobody),
 		os.WriteFile(h.precious, []byte("precious"), 0o600)))
 	h.args = append(h.n.EmbedDatastore(), "--ipv4pool-cidr=10.244.0.0/16",
-		"--flow-log="+filepath.Join(h.n.Dir, "log", "drops.json"),
-		"--bird-socket="+filepath.Join(h.n.Dir, "bird.ctl"))
+		"--flow-log="+filepath.Join(h.n.Dir, "log", "drops.json"))
 	must(t, os.Mkdir(filepath.Join(h.n.Dir, "log"), 0o755))
-	must(t, os.WriteFile(filepath.Join(h.n.Dir, "bird.ctl"), []byte("precious"), 0o600))
 	must(t, h.n.StartManxd(h.args...))
 	must(t, h.n.Ready(limit))
 	for _, test := range []struct {
 		name string
 		run  func(*hostile, *testing.T)
 	}{
-		{"what is no socket stays", (*hostile).testBirdSocket},
 		{"endpoints that name interfaces of the host", (*hostile).testInterfaces},
 		{"the flow log", (*hostile).testFlowLog},
 		{"a folder of another user", (*hostile).testStatusFolder},
@@ -83,17 +79,6 @@ func (h *hostile) awaitNotice(t *testing.T, yes bool, words ...string) {
 		}
 		return nil
 	})
-}
-
-func (h *hostile) testBirdSocket(t *testing.T) {
-	path := filepath.Join(h.n.Dir, "bird.ctl")
-	if content, err := os.ReadFile(path); err != nil || string(content) != "precious" {
-		t.Errorf("the file in the place of the socket is now %q, %v", content, err)
-	}
-	world.Contains(t, "the log", h.n.Log(), "--bird-socket is not served", "is no socket but a regular file")
-	if info, err := os.Lstat(filepath.Join(h.n.Dir, "bird6.ctl")); err != nil || info.Mode() != fs.ModeSocket|0o600 {
-		t.Errorf("the socket for IPv6 is %v, %v", info, err)
-	}
 }
 
 func (h *hostile) testInterfaces(t *testing.T) {

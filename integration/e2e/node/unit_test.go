@@ -194,7 +194,7 @@ spec: {cidr: "fd00:10:244::/112", blockSize: 124, natOutgoing: true}
 // TestUnit runs all functions under the shipped unit, which systemd itself confines: nothing is denied.
 func TestUnit(t *testing.T) {
 	t.Parallel() // it has a lab of its own, and mostly waits
-	c := newConfined(t, fmt.Sprintf(unitPools, "Never"), strict, "--bird-socket=/var/run/calico/bird.ctl",
+	c := newConfined(t, fmt.Sprintf(unitPools, "Never"), strict,
 		"--flow-log=/var/log/manx/flows.json", "--flow-log-rate=1000", "--policy-counters")
 	c.checkConfined()
 	c.gtsm = c.router(world.Trouble{Address: 41, Bird: "ttl security on;"})
@@ -346,10 +346,19 @@ func (c *confined) testPods(t *testing.T) {
 
 // testFiles checks which files others can read, and reaches the daemon as root does.
 func (c *confined) testFiles(t *testing.T) {
+	if out, err := c.Run("systemctl", "start", "manx-birdsock"); err != nil {
+		t.Errorf("manx-birdsock: %v %s", err, out)
+	}
+	eventually(t, func() error { _, err := os.Stat(c.Path("run/calico/bird6.ctl")); return err })
+	// Members of the group manx read the keys in /etc/manx: users of BIRD's socket have another one.
+	if out, err := c.Run("stat", "-c", "%U:%G", "/run/calico/bird.ctl"); err != nil ||
+		strings.TrimSpace(out) != "manx:manx-bird" {
+		t.Errorf("bird.ctl belongs to %s %v", out, err)
+	}
 	modes := map[string]os.FileMode{
 		"var/lib/manx": 0o700, "var/log/manx": 0o750, "var/log/manx/flows.json": 0o640, "run/manx": 0o755,
 		"run/manx/manxd.sock": 0o600, "run/manx/gobgp.sock": 0o600,
-		"run/calico/bird.ctl": 0o600, "var/lib/calico/nodename": 0o644, "var/lib/calico/mtu": 0o644,
+		"run/calico/bird.ctl": 0o660, "var/lib/calico/nodename": 0o644, "var/lib/calico/mtu": 0o644,
 		"run/calico/endpoint-status": 0o755, "run/calico": 0o775, "etc/manx": 0o750,
 	}
 	ofRoot := []string{"etc/manx", "run/calico"}

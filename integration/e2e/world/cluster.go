@@ -94,9 +94,9 @@ func NewCluster(t *testing.T) *Cluster {
 	Must(t, c.N1.Ready(Limit))
 	Must(t, c.N1.Apply(c.resources()))
 	for _, n := range c.Nodes[1:] {
-		Must(t, n.StartManxd(append(lab.UseDatastore(c.N1), append(flags, "--bgp-password-dir="+Secrets(n),
-			"--bird-socket="+BIRDSocket(n))...)...))
+		Must(t, n.StartManxd(append(lab.UseDatastore(c.N1), append(flags, "--bgp-password-dir="+Secrets(n))...)...))
 	}
+	Must(t, c.N2.StartBirdsock(BIRDSocket(c.N2)))
 	c.Etcd = DialEtcd(t, c.N1)
 	for _, n := range c.Nodes {
 		Must(t, n.Ready(Limit))
@@ -311,7 +311,7 @@ func InOrder[T any](t *testing.T, shared T, steps []Step[T]) {
 	}
 }
 
-// BIRDSocket returns the socket of a node's manxd for clients of BIRD for IPv4.
+// BIRDSocket returns the socket of a node for clients of BIRD for IPv4.
 func BIRDSocket(n *lab.Node) string { return filepath.Join(n.Dir, "bird.ctl") }
 
 func BIRDSocket6(n *lab.Node) string { return filepath.Join(n.Dir, "bird6.ctl") }

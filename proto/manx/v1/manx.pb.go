@@ -1742,9 +1742,12 @@ func (x *GetPeerResponse) GetPeer() *Peer {
 }
 
 type ListPeerRoutesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Direction     string                 `protobuf:"bytes,1,opt,name=direction,proto3" json:"direction,omitempty"` // "advertised" to the peer, "received" from it, or "rejected"
-	Peer          string                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`           // its address, or the name of a BGPPeer with one session; with "rejected" empty for all
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "advertised" to the peer, "received" from it, "rejected", or "table": all accepted routes, those of this node, too,
+	// the best of each prefix first.
+	Direction     string `protobuf:"bytes,1,opt,name=direction,proto3" json:"direction,omitempty"`
+	Peer          string `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`     // its address, or the name of a BGPPeer with one session; with "rejected" and "table" empty for all
+	Family        string `protobuf:"bytes,3,opt,name=family,proto3" json:"family,omitempty"` // with "table": "IPv4" or "IPv6"; empty for both
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1789,6 +1792,13 @@ func (x *ListPeerRoutesRequest) GetDirection() string {
 func (x *ListPeerRoutesRequest) GetPeer() string {
 	if x != nil {
 		return x.Peer
+	}
+	return ""
+}
+
+func (x *ListPeerRoutesRequest) GetFamily() string {
+	if x != nil {
+		return x.Family
 	}
 	return ""
 }
@@ -1841,7 +1851,7 @@ func (x *ListPeerRoutesResponse) GetRoutes() []*PeerRoute {
 type PeerRoute struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
 	Prefix              string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	Peer                string                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"` // its sender, or its possible receiver
+	Peer                string                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"` // its sender, or its possible receiver; empty for a route of this node
 	Accepted            bool                   `protobuf:"varint,3,opt,name=accepted,proto3" json:"accepted,omitempty"`
 	Rule                string                 `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"` // the rule that accepted or rejected it
 	NextHop             string                 `protobuf:"bytes,5,opt,name=next_hop,json=nextHop,proto3" json:"next_hop,omitempty"`
@@ -1852,10 +1862,14 @@ type PeerRoute struct {
 	Communities         []string               `protobuf:"bytes,10,rep,name=communities,proto3" json:"communities,omitempty"`                                   // "64512:100"
 	LargeCommunities    []string               `protobuf:"bytes,11,rep,name=large_communities,json=largeCommunities,proto3" json:"large_communities,omitempty"` // "64512:1:2"
 	SinceUnixMs         int64                  `protobuf:"varint,12,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
-	Direction           string                 `protobuf:"bytes,13,opt,name=direction,proto3" json:"direction,omitempty"`                                                // "in" or "out"
+	Direction           string                 `protobuf:"bytes,13,opt,name=direction,proto3" json:"direction,omitempty"`                                                // "in" or "out"; empty in the table
 	ExtendedCommunities []string               `protobuf:"bytes,14,rep,name=extended_communities,json=extendedCommunities,proto3" json:"extended_communities,omitempty"` // "rt:64512:100", "ro:192.0.2.1:7", "0x030c000000000008"
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// In the table alone.
+	Best          *bool    `protobuf:"varint,15,opt,name=best,proto3,oneof" json:"best,omitempty"`                                    // of its prefix; with "table"
+	OriginatorId  *string  `protobuf:"bytes,16,opt,name=originator_id,json=originatorId,proto3,oneof" json:"originator_id,omitempty"` // of a reflected route (RFC 4456); with "table"
+	ClusterList   []string `protobuf:"bytes,17,rep,name=cluster_list,json=clusterList,proto3" json:"cluster_list,omitempty"`          // with "table"
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PeerRoute) Reset() {
@@ -1982,6 +1996,27 @@ func (x *PeerRoute) GetDirection() string {
 func (x *PeerRoute) GetExtendedCommunities() []string {
 	if x != nil {
 		return x.ExtendedCommunities
+	}
+	return nil
+}
+
+func (x *PeerRoute) GetBest() bool {
+	if x != nil && x.Best != nil {
+		return *x.Best
+	}
+	return false
+}
+
+func (x *PeerRoute) GetOriginatorId() string {
+	if x != nil && x.OriginatorId != nil {
+		return *x.OriginatorId
+	}
+	return ""
+}
+
+func (x *PeerRoute) GetClusterList() []string {
+	if x != nil {
+		return x.ClusterList
 	}
 	return nil
 }
@@ -6700,12 +6735,13 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x0eGetPeerRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\"4\n" +
 	"\x0fGetPeerResponse\x12!\n" +
-	"\x04peer\x18\x01 \x01(\v2\r.manx.v1.PeerR\x04peer\"I\n" +
+	"\x04peer\x18\x01 \x01(\v2\r.manx.v1.PeerR\x04peer\"a\n" +
 	"\x15ListPeerRoutesRequest\x12\x1c\n" +
 	"\tdirection\x18\x01 \x01(\tR\tdirection\x12\x12\n" +
-	"\x04peer\x18\x02 \x01(\tR\x04peer\"D\n" +
+	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x16\n" +
+	"\x06family\x18\x03 \x01(\tR\x06family\"D\n" +
 	"\x16ListPeerRoutesResponse\x12*\n" +
-	"\x06routes\x18\x01 \x03(\v2\x12.manx.v1.PeerRouteR\x06routes\"\xc9\x03\n" +
+	"\x06routes\x18\x01 \x03(\v2\x12.manx.v1.PeerRouteR\x06routes\"\xca\x04\n" +
 	"\tPeerRoute\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x1a\n" +
@@ -6722,9 +6758,14 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x11large_communities\x18\v \x03(\tR\x10largeCommunities\x12\"\n" +
 	"\rsince_unix_ms\x18\f \x01(\x03R\vsinceUnixMs\x12\x1c\n" +
 	"\tdirection\x18\r \x01(\tR\tdirection\x121\n" +
-	"\x14extended_communities\x18\x0e \x03(\tR\x13extendedCommunitiesB\r\n" +
+	"\x14extended_communities\x18\x0e \x03(\tR\x13extendedCommunities\x12\x17\n" +
+	"\x04best\x18\x0f \x01(\bH\x02R\x04best\x88\x01\x01\x12(\n" +
+	"\roriginator_id\x18\x10 \x01(\tH\x03R\foriginatorId\x88\x01\x01\x12!\n" +
+	"\fcluster_list\x18\x11 \x03(\tR\vclusterListB\r\n" +
 	"\v_local_prefB\x06\n" +
-	"\x04_med\"0\n" +
+	"\x04_medB\a\n" +
+	"\x05_bestB\x10\n" +
+	"\x0e_originator_id\"0\n" +
 	"\x1aListPeerTransitionsRequest\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\"X\n" +
 	"\x1bListPeerTransitionsResponse\x129\n" +

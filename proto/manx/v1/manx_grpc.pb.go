@@ -67,8 +67,9 @@ type ManxClient interface {
 	ListPeers(ctx context.Context, in *ListPeersRequest, opts ...grpc.CallOption) (*ListPeersResponse, error)
 	// GetPeer returns one BGP session, or NOT_FOUND.
 	GetPeer(ctx context.Context, in *GetPeerRequest, opts ...grpc.CallOption) (*GetPeerResponse, error)
-	// ListPeerRoutes sends the BGP routes of one peer, or the rejected ones, sorted by prefix, each with the rule that
-	// accepted or rejected it. They come in several responses, since a peer may have very many.
+	// ListPeerRoutes sends the BGP routes of one peer, the rejected ones, or all in the table, sorted by prefix. Those of
+	// a peer and the rejected ones have the rule that accepted or rejected them. They come in several responses, since a
+	// peer may have very many.
 	ListPeerRoutes(ctx context.Context, in *ListPeerRoutesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListPeerRoutesResponse], error)
 	// ListPeerTransitions returns the last changes of the phases of BGP sessions, oldest first, also of sessions that are
 	// not configured any more: since the daemon started, at most 32 of a session and 4096 in all. It fails with NOT_FOUND
@@ -439,8 +440,9 @@ type ManxServer interface {
 	ListPeers(context.Context, *ListPeersRequest) (*ListPeersResponse, error)
 	// GetPeer returns one BGP session, or NOT_FOUND.
 	GetPeer(context.Context, *GetPeerRequest) (*GetPeerResponse, error)
-	// ListPeerRoutes sends the BGP routes of one peer, or the rejected ones, sorted by prefix, each with the rule that
-	// accepted or rejected it. They come in several responses, since a peer may have very many.
+	// ListPeerRoutes sends the BGP routes of one peer, the rejected ones, or all in the table, sorted by prefix. Those of
+	// a peer and the rejected ones have the rule that accepted or rejected them. They come in several responses, since a
+	// peer may have very many.
 	ListPeerRoutes(*ListPeerRoutesRequest, grpc.ServerStreamingServer[ListPeerRoutesResponse]) error
 	// ListPeerTransitions returns the last changes of the phases of BGP sessions, oldest first, also of sessions that are
 	// not configured any more: since the daemon started, at most 32 of a session and 4096 in all. It fails with NOT_FOUND

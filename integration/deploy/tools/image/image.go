@@ -29,7 +29,7 @@ type platformImage struct {
 var seldom = []string{"gobgp"}
 
 // needed has the programs that an image requires.
-var needed = []string{"gobgp", "manxd", "manx-supervise", "manxctl", "manx-cni"}
+var needed = []string{"gobgp", "manxd", "manx-supervise", "manxctl", "manx-cni", "manx-birdsock"}
 
 // programsOf lists the programs for an architecture, by layer.
 func (s settings) programsOf(arch string) (layers [2][]string, err error) {

@@ -1,4 +1,4 @@
-package birdsock
+package main
 
 import (
 	"bufio"
