@@ -34,24 +34,24 @@ func (s *Speaker) newGate(g bgp.Global) *wire.Gate {
 		Deferral:  s.cfg.RestartDeferral,
 		Waiting: func(peer netip.Addr) bool {
 			tap := s.taps.of(peer.Unmap())
-			return tap != nil && tap.outgoing.Load().waiting()
+			return tap != nil && tap.outgoing.Load().Waiting() > 0
 		},
 		Forwarding: s.cfg.Forwarding,
 		Opening: func(peer netip.Addr, paths bool) {
 			if tap := s.taps.of(peer.Unmap()); tap != nil {
 				tap.adding.Lock()
 				defer tap.adding.Unlock()
-				tap.outgoing.Load().begin(paths)
+				tap.outgoing.Load().Begin(paths)
 			}
 		},
 		Writing: func(peer netip.Addr) {
 			if tap := s.taps.of(peer.Unmap()); tap != nil {
-				tap.outgoing.Load().writes()
+				tap.outgoing.Load().Writes()
 			}
 		},
 		Leaving: func(peer netip.Addr, cause wire.Cause) {
 			if tap := s.taps.of(peer.Unmap()); tap != nil {
-				tap.idle.Load().lost(cause, time.Now())
+				tap.idle.Load().Lost(cause, time.Now())
 			}
 		},
 	})

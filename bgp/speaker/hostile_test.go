@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgpinside"
 )
 
 // A connection that is handed over late is not the session of a peer that has a password by then.
@@ -111,7 +112,7 @@ func TestPortsOfOtherUsers(t *testing.T) {
 	go srv.Serve()
 	defer srv.Stop()
 	g := &api.Global{Asn: 64512, RouterId: "10.0.0.1"}
-	if err := startBgp(context.Background(), srv, g); err != nil || g.ListenPort >= 1024 {
+	if _, err := gobgpinside.Start(context.Background(), srv, g); err != nil || g.ListenPort >= 1024 {
 		t.Errorf("GoBGP's own listener has port %d, %v", g.ListenPort, err)
 	}
 	runtime.LockOSThread() // and never unlocked: the thread ends with the test

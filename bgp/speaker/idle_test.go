@@ -1,19 +1,18 @@
 package speaker
 
 import (
-	"net/netip"
-	"reflect"
 	"testing"
 	"time"
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
-	"github.com/osrg/gobgp/v4/pkg/server"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
-	"golang.org/x/time/rate"
 
 	"github.com/manxnet/manx/bgp"
-	"github.com/manxnet/manx/bgp/wire"
+)
+
+// As package gobgpinside has them.
+const (
+	idleAfterLoss = 5 * time.Second
+	quickReturns  = 3
 )
 
 const (
@@ -132,67 +131,6 @@ func TestPeerThatCeasesHasToWait(t *testing.T) {
 	r.establish()
 	if !isBack(back) {
 		t.Error("a peer that ended the session with a Cease is taken back before one that did so earlier")
-	}
-}
-
-func TestChangedGoBGPIsLeftAlone(t *testing.T) {
-	type fsm struct{ idleHoldTime float64 }
-	type peer struct{ fsm *fsm }
-	type seconds struct{ idleHoldTime int }
-	type peerOfSeconds struct{ fsm *seconds }
-	type renamed struct{ machine *fsm }
-	_, _, _ = fsm{}.idleHoldTime, peerOfSeconds{}.fsm, renamed{}.machine
-	_, _ = seconds{}.idleHoldTime, peer{}.fsm
-	for _, c := range []struct {
-		server any
-		ok     bool
-	}{
-		{server.BgpServer{}, true},
-		{struct{ neighborMap map[netip.Addr]*peer }{}, true},
-		{struct{ neighbors map[netip.Addr]*peer }{}, false},
-		{struct{ neighborMap map[string]*peer }{}, false},
-		{struct{ neighborMap map[netip.Addr]peer }{}, false},
-		{struct{ neighborMap map[netip.Addr]*renamed }{}, false},
-		{struct{ neighborMap map[netip.Addr]*peerOfSeconds }{}, false},
-	} {
-		core, logs := observer.New(zap.WarnLevel)
-		ok := checkIdle(zap.New(core), reflect.TypeOf(c.server))
-		if ok != c.ok || (logs.Len() == 0) != c.ok {
-			t.Errorf("%T: usable %v, %d log lines; want usable %v", c.server, ok, logs.Len(), c.ok)
-		}
-	}
-}
-
-func TestTimeInIdleThatIsNotGoBGPsIsLeftAlone(t *testing.T) {
-	hold := func(seconds *float64, internal bool) *idleHold {
-		return &idleHold{seconds: seconds, internal: internal,
-			returns: rate.NewLimiter(rate.Every(idleAfterLoss), quickReturns)}
-	}
-	for _, c := range []struct {
-		seconds, want float64
-		cause         wire.Cause
-		internal      bool
-	}{
-		{5, 0, wire.CauseConnection, true}, {5, 0, wire.CauseReplaced, true}, {5, 5, wire.CauseConnection, false},
-		{5, 5, wire.CauseNotification, true}, {5, 5, wire.CauseSettings, true}, {5, 0, wire.CauseLocal, false},
-		{30, 30, wire.CauseConnection, true}, {1, 1, wire.CauseConnection, true},
-	} {
-		seconds := c.seconds
-		hold(&seconds, c.internal).lost(c.cause, time.Now())
-		if seconds != c.want {
-			t.Errorf("%+v: %v s", c, seconds)
-		}
-	}
-	hold(nil, true).lost(wire.CauseConnection, time.Now()) // nothing to change
-	var five float64
-	h := hold(&five, true)
-	start := time.Now()
-	for i, after := range []time.Duration{0, 0, 0, 0, idleAfterLoss, idleAfterLoss} {
-		five = 5
-		h.lost(wire.CauseConnection, start.Add(after))
-		if quick, want := five == 0, i < quickReturns || i == 4; quick != want {
-			t.Errorf("loss %d after %s: at once %v, want %v", i, after, quick, want)
-		}
 	}
 }
 

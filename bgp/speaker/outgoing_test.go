@@ -6,15 +6,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/eapache/channels"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
@@ -164,10 +161,9 @@ func TestPeerThatTakesNoData(t *testing.T) {
 				}
 			}
 			reader.await("all changes", last(reader))
-			outgoing, waiting := s.taps.of(ip(addresses[0])).outgoing.Load(), 0
-			outgoing.call(func(b *batch) { waiting = len(b.at) })
-			if waiting == 0 || waiting > routes || outgoing.changes.Len() > 0 {
-				t.Errorf("%d changes wait, and %d are not merged", waiting, outgoing.changes.Len())
+			// one more counts for the batch that the sender has
+			if n := s.taps.of(ip(addresses[0])).outgoing.Load().Waiting(); n <= 1 || n > routes+1 {
+				t.Errorf("%d changes wait for %d routes", n, routes)
 			}
 			if !paths { // the tests do not read messages with identifiers
 				late := lateReader(t, conn, options(0))
@@ -288,7 +284,7 @@ func fill(t *testing.T, s *Speaker, peer netip.Addr, conn net.Conn) {
 	deadline := time.Now().Add(time.Minute)
 	outgoing := s.taps.of(peer).outgoing.Load()
 	for blocked := 0; blocked < 100; time.Sleep(2 * time.Millisecond) {
-		if outgoing.batches.Len() > 0 { // the sender does not come to it
+		if outgoing.Waiting() > 0 { // the sender does not come to it
 			blocked++
 			continue
 		}
@@ -321,33 +317,4 @@ func dialDeaf(t testing.TB, local, speaker string, o fakeOptions) net.Conn {
 		}
 	}
 	return conn
-}
-
-func TestDrain(t *testing.T) {
-	queue := channels.NewInfiniteChannel()
-	for round := range 100 {
-		for i := range 100 {
-			queue.In() <- i
-		}
-		if drain(queue); queue.Len() != 0 {
-			t.Fatalf("round %d: %d messages remain", round, queue.Len())
-		}
-	}
-	queue.In() <- 1
-	queue.Close()
-	drain(queue)
-	if _, open := <-queue.Out(); open {
-		t.Error("a message of a closed queue remains")
-	}
-	drain(queue)
-}
-
-func TestQueueOfAnotherGoBGP(t *testing.T) {
-	type machine struct{ outgoingCh chan any }
-	type peer struct{ fsm *machine }
-	_, _ = machine{}.outgoingCh, peer{}.fsm
-	err := checkOutgoing(reflect.TypeFor[struct{ neighborMap map[netip.Addr]*peer }]())
-	if err == nil || !strings.Contains(err.Error(), "has no outgoingCh of type") {
-		t.Errorf("error %v", err)
-	}
 }

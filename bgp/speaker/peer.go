@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgpinside"
 )
 
 const addPathSendMax = 64
@@ -227,6 +228,17 @@ func (r *speakerRun) addPeer(ctx context.Context, s bgp.Session) error {
 	}
 	r.mendMachine(s)
 	return nil
+}
+
+// mendMachine mends the FSM of a session that was just added or changed. setMu is held.
+func (r *speakerRun) mendMachine(s bgp.Session) {
+	tap := r.sp.taps.of(s.Address.Unmap())
+	if tap == nil {
+		return
+	}
+	w := s.Wire()
+	tap.idle.Store(gobgpinside.NewIdle(r.srv, w.Address, w.PeerAS == w.LocalAS))
+	tap.outgoing.Store(gobgpinside.NewOutbox(r.srv, w.Address, tap.outgoing.Load()))
 }
 
 func (r *speakerRun) removeSession(ctx context.Context, s bgp.Session) error {

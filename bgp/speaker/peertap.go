@@ -7,16 +7,17 @@ import (
 	"sync/atomic"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgpinside"
 )
 
 // peerTap is the speaker's data of a peer for the goroutines of its connections.
 type peerTap struct {
-	idle       atomic.Pointer[idleHold] // of the FSM that was made last; nil: none was made
-	outgoing   atomic.Pointer[outbox]   // of that FSM
-	adding     sync.Mutex               // while GoBGP has the peer and its FSM is not mended yet
-	restarting atomic.Bool              // the session existed before the restart that is under way
-	withheld   atomic.Bool              // GoBGP would take a connection, but the path is to be up first
-	uplink     atomic.Pointer[string]   // of the session that came up last: see Config.Uplink; empty for internal peers
+	idle       atomic.Pointer[gobgpinside.Idle]   // of the FSM that was made last; nil: none was made
+	outgoing   atomic.Pointer[gobgpinside.Outbox] // of that FSM
+	adding     sync.Mutex                         // while GoBGP has the peer and its FSM is not mended yet
+	restarting atomic.Bool                        // the session existed before the restart that is under way
+	withheld   atomic.Bool                        // GoBGP would take a connection, but the path is to be up first
+	uplink     atomic.Pointer[string]             // of the last session: see Config.Uplink; empty for internal peers
 	received   received
 	counted    budget        // for counting the prefixes advertised to the peer
 	changes    atomic.Uint64 // of routes of others when the session was not up yet

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"reflect"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgpinside"
 	"github.com/manxnet/manx/bgp/gobgppolicy"
 	"github.com/manxnet/manx/bgp/wire"
 	"github.com/manxnet/manx/datastore/safefile"
@@ -63,7 +63,7 @@ func startRun(ctx context.Context, sp *Speaker, g bgp.Global) (*speakerRun, erro
 		return nil, fmt.Errorf("bgp speaker: start with %s: %w", g, explainListen(err, g))
 	}
 	readers := newReaders()
-	opts := []server.ServerOption{server.LoggerOption(slog.New(newLogBridge(sp.log)), new(slog.LevelVar))}
+	opts := []server.ServerOption{server.LoggerOption(slog.New(gobgpinside.LogHandler(sp.log)), new(slog.LevelVar))}
 	sock, err := prepareSocket(sp.cfg.GobgpSocket)
 	if err != nil {
 		sp.log.Error("BGP goes on without this socket", zap.Error(err))
@@ -72,7 +72,9 @@ func startRun(ctx context.Context, sp *Speaker, g bgp.Global) (*speakerRun, erro
 		opts = append(opts, server.GrpcListenAddress("unix://"+sock.Address()),
 			server.GrpcOption(readOnlyOptions(sp, readers)))
 	}
-	checkIdle(sp.log, reflect.TypeFor[server.BgpServer]())
+	if err := gobgpinside.CheckIdle(); err != nil {
+		sp.log.Warn("bgp sessions come back later after a restart of their peer", zap.Error(err))
+	}
 	srv := server.NewBgpServer(opts...)
 	go srv.Serve()
 	run := &speakerRun{sp: sp, srv: srv, gate: gate, readers: readers, global: g,
@@ -93,15 +95,9 @@ func (r *speakerRun) start(ctx context.Context) error {
 		Families:         []uint32{0, 1}, // IPv4 and IPv6 unicast; each more family costs memory for every peer
 		UseMultiplePaths: true,
 	}
-	if err := startBgp(ctx, r.srv, global); err != nil {
-		return fmt.Errorf("bgp speaker: start with %s: %w", r.global, err)
-	}
 	var err error
-	if r.conns, err = acceptChannel(r.srv); err != nil {
-		return fmt.Errorf("bgp speaker: %w", err)
-	}
-	if err := checkOutgoing(reflect.TypeFor[server.BgpServer]()); err != nil {
-		return fmt.Errorf("bgp speaker: %w", err)
+	if r.conns, err = gobgpinside.Start(ctx, r.srv, global); err != nil {
+		return fmt.Errorf("bgp speaker: start with %s: %w", r.global, err)
 	}
 	if err := r.startPolicy(ctx); err != nil {
 		return err

@@ -21,10 +21,10 @@ import (
 //
 // Those that are too big for this file have one of their own, with the same three facts:
 //
-//   - A peer that was lost is kept out for five seconds, also when it only restarts: idle.go.
 //   - A reflected route that comes back can become the best: bgp/fib/peers.go.
 //   - The withdrawal of a route that the policy rejects since it changed is lost: recheck.go.
-//   - The handling of connections: attach.go, package wire.
+//
+// All that needs the inside of GoBGP is in package gobgpinside. docs/gobgp.md lists both kinds.
 
 // again has Set called again.
 func (s *Speaker) again() {

@@ -64,6 +64,7 @@ var allowed = []struct {
 	{"bgp/gobgppolicy", []string{"bgp"}},
 	{"bgp/wire/message", nil},
 	{"bgp/wire", []string{"bgp/wire/message"}},
+	{"bgp/gobgpinside", []string{"bgp/wire"}},
 	{"bgp/session", []string{"bgp", "bgp/bfd", "bgp/wire", "bgp/wire/message"}},
 	{"bgp/...", []string{"datastore/model", "datastore/ownership", "datastore/safefile", "datastore/selector",
 		"dataplane/prefixtable", "bgp", "bgp/..."}},
@@ -179,7 +180,8 @@ var owners = []struct {
 		"dataplane/podnet"}},
 	{"github.com/google/nftables", []string{"dataplane/kernel/nftables"}},
 	{"github.com/osrg/gobgp/", []string{"bgp/speaker", "bgp/fib", "bgp/gobgppolicy", "bgp/session",
-		"bgp/gobgpapi", "bgp/wire", "bgp/wire/message"}}, // package bgp decides without it, also offline
+		"bgp/gobgpinside", "bgp/gobgpapi", "bgp/wire",
+		"bgp/wire/message"}}, // package bgp decides without it, also offline
 }
 
 // unlinked lists programs, and libraries that they must not link, not even indirectly: manxctl plans without GoBGP.
@@ -233,6 +235,24 @@ func TestThePluginIsThin(t *testing.T) {
 	for _, heavy := range []string{"net/http", "crypto/tls"} {
 		if slices.Contains(strings.Fields(string(out)), heavy) {
 			t.Errorf("manx-cni links %s, which makes it slower to start", heavy)
+		}
+	}
+}
+
+// TestOneDoorIntoGoBGP: what GoBGP does not export is known to one package.
+func TestOneDoorIntoGoBGP(t *testing.T) {
+	const door = "bgp/gobgpinside"
+	for _, p := range packages(t) {
+		pkg := strings.TrimPrefix(p.ImportPath, module)
+		if pkg == door || !slices.ContainsFunc(p.Imports, func(i string) bool {
+			return strings.HasPrefix(i, "github.com/osrg/gobgp/")
+		}) {
+			continue
+		}
+		for _, tool := range []string{"unsafe", "reflect", "github.com/eapache/channels"} {
+			if slices.Contains(p.Imports, tool) {
+				t.Errorf("%s uses GoBGP and imports %s: that is left to %s", pkg, tool, door)
+			}
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package speaker
+package gobgpinside
 
 import (
 	"net/netip"
@@ -26,7 +26,7 @@ type playedMessage struct{ Paths []*playedPath }
 // playedSession has both ends of an outbox.
 type playedSession struct {
 	t             *testing.T
-	outbox        *outbox
+	outbox        *Outbox
 	table, sender *channels.InfiniteChannel
 	n             int
 }
@@ -34,7 +34,7 @@ type playedSession struct {
 func playSession(t *testing.T, paths bool) *playedSession {
 	field := channels.NewInfiniteChannel()
 	s := &playedSession{t: t, outbox: newOutbox(&field), sender: field}
-	s.outbox.begin(paths)
+	s.outbox.Begin(paths)
 	s.table = field
 	return s
 }
@@ -83,7 +83,8 @@ func (s *playedSession) waits(n int) {
 // TestOutbox: GoBGP's sender has never two messages to merge, and gets the last change of each route.
 func TestOutbox(t *testing.T) {
 	t.Parallel()
-	a, b, end := playedPath{prefix: pfx("10.0.0.0/24")}, playedPath{prefix: pfx("10.0.1.0/24")}, playedPath{}
+	a := playedPath{prefix: netip.MustParsePrefix("10.0.0.0/24")}
+	b, end := playedPath{prefix: netip.MustParsePrefix("10.0.1.0/24")}, playedPath{}
 	a2 := a
 	a2.id = 2
 	t.Run("one batch at a time", func(t *testing.T) {
@@ -93,20 +94,20 @@ func TestOutbox(t *testing.T) {
 		s.put(a, b)
 		last := [][]int{s.put(b), s.put(a2), s.put(end)}
 		s.waits(0)
-		if !s.outbox.waiting() {
+		if s.outbox.Waiting() == 0 {
 			t.Error("nothing waits")
 		}
-		s.outbox.writes()
+		s.outbox.Writes()
 		s.waits(1)
 		more := s.put(a)
-		s.outbox.writes() // the batch before has several UPDATEs
+		s.outbox.Writes() // the batch before has several UPDATEs
 		s.waits(1)
 		s.take(last...)
 		s.waits(0)
-		s.outbox.writes()
+		s.outbox.Writes()
 		s.take(more)
-		s.outbox.writes()
-		if s.outbox.waiting() {
+		s.outbox.Writes()
+		if s.outbox.Waiting() > 0 {
 			t.Error("something waits")
 		}
 	})
@@ -123,8 +124,8 @@ func TestOutbox(t *testing.T) {
 		s.waits(1)
 		s.put(b)
 		s.sender.In() <- "the end" // GoBGP's own mark
-		s.outbox.begin(false)
-		if s.waits(0); s.outbox.waiting() {
+		s.outbox.Begin(false)
+		if s.waits(0); s.outbox.Waiting() > 0 {
 			t.Error("something waits")
 		}
 		s.take(s.put(a))
@@ -135,7 +136,7 @@ func TestOutbox(t *testing.T) {
 		s.take(s.put(a))
 		s.put(a)
 		last := [][]int{s.put(a2), s.put(a)}
-		s.outbox.writes()
+		s.outbox.Writes()
 		s.take(last...)
 	})
 	t.Run("a message of another kind", func(t *testing.T) {
@@ -154,10 +155,29 @@ func TestOutbox(t *testing.T) {
 		s.table.Close()
 		for range s.sender.Out() { // until it is closed
 		}
-		s.outbox.begin(false)
-		s.outbox.writes()
-		if s.outbox.waiting() {
+		s.outbox.Begin(false)
+		s.outbox.Writes()
+		if s.outbox.Waiting() > 0 {
 			t.Error("something waits")
 		}
 	})
+}
+
+func TestDrain(t *testing.T) {
+	queue := channels.NewInfiniteChannel()
+	for round := range 100 {
+		for i := range 100 {
+			queue.In() <- i
+		}
+		if drain(queue); queue.Len() != 0 {
+			t.Fatalf("round %d: %d messages remain", round, queue.Len())
+		}
+	}
+	queue.In() <- 1
+	queue.Close()
+	drain(queue)
+	if _, open := <-queue.Out(); open {
+		t.Error("a message of a closed queue remains")
+	}
+	drain(queue)
 }

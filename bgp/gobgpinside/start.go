@@ -1,4 +1,4 @@
-package speaker
+package gobgpinside
 
 import (
 	"context"
@@ -22,11 +22,24 @@ import (
 //
 // So package wire owns the connections, and GoBGP gets those on which the OPEN exchange is finished. It takes them from
 // the channel of its listeners, BgpServer.acceptCh, which has no exported way in. GoBGP writes the field in StartBgp
-// alone; it is read once, by reflection, after that has returned. If the field is not as expected, the speaker does not
-// start: there is no other way of running a session.
+// alone; it is read once, by reflection, after that has returned. If the field is not as expected, BGP does not start:
+// there is no other way of running a session.
 
-// acceptChannel returns the channel from which a started server takes connections.
-func acceptChannel(srv *server.BgpServer) (chan net.Conn, error) {
+// Start starts a server, and returns the channel from which it takes established connections. It sets the listen
+// address and port of g. It fails if this GoBGP is not built as expected; the server has to be stopped then, too.
+func Start(ctx context.Context, srv *server.BgpServer, g *api.Global) (chan net.Conn, error) {
+	if err := startBgp(ctx, srv, g); err != nil {
+		return nil, err
+	}
+	conns, err := acceptChannel(srv)
+	if err != nil {
+		return nil, err
+	}
+	return conns, checkOutbox(reflect.TypeFor[server.BgpServer]())
+}
+
+// acceptChannel returns the channel from which a started server takes connections. srv points to a server.BgpServer.
+func acceptChannel(srv any) (chan net.Conn, error) {
 	conns, err := field[chan net.Conn](reflect.ValueOf(srv).Elem(), "acceptCh")
 	if err == nil && conns == nil {
 		err = errors.New("it has no channel for connections")

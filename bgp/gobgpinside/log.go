@@ -1,4 +1,4 @@
-package speaker
+package gobgpinside
 
 import (
 	"context"
@@ -14,7 +14,8 @@ type logBridge struct {
 	attrs []slog.Attr
 }
 
-func newLogBridge(log *zap.Logger) *logBridge { return &logBridge{log: log.Named("gobgp")} }
+// LogHandler returns a handler for GoBGP's log.
+func LogHandler(log *zap.Logger) slog.Handler { return &logBridge{log: log.Named("gobgp")} }
 
 func (b *logBridge) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
 
@@ -26,7 +27,7 @@ func (b *logBridge) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 func (b *logBridge) Handle(_ context.Context, rec slog.Record) error {
 	switch rec.Message {
-	case "failed to stop BGP server", // speakerRun.stop has stopped it already, in a better way
+	case "failed to stop BGP server", // the speaker has stopped it already, in a better way
 		"call set policy": // for each session when the policy changes
 		return nil
 	}

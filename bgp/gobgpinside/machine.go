@@ -1,20 +1,16 @@
-package speaker
+package gobgpinside
 
 import (
 	"fmt"
 	"net/netip"
 	"reflect"
 	"unsafe"
-
-	"github.com/osrg/gobgp/v4/pkg/server"
-
-	"github.com/manxnet/manx/bgp"
 )
 
-// idle.go and outgoing.go mend the FSM of a peer in GoBGP, to which no exported way leads.
-// The speaker goes that way by reflection: BgpServer.neighborMap and peer.fsm, after AddPeer has returned and with
-// setMu held. Only AddPeer, DeletePeer and StopBgp write the map, and the speaker calls all three with setMu held;
-// peer.fsm is written once, before AddPeer returns. The names and types on the way are checked at start.
+// idle.go and outbox.go mend the FSM of a peer in GoBGP, to which no exported way leads. They go that way by
+// reflection: BgpServer.neighborMap and peer.fsm, after AddPeer has returned. Only AddPeer, DeletePeer and StopBgp
+// write the map, and the caller has a lock around all three; peer.fsm is written once, before AddPeer returns. The
+// names and types on the way are checked first: another GoBGP is left alone.
 
 // machineField returns the offset of a field of GoBGP's FSM, in bytes, or an error if it has none of type T, or GoBGP
 // is not built as expected.
@@ -49,13 +45,15 @@ func pointee(t reflect.Type) (reflect.Type, error) {
 	return t.Elem(), nil
 }
 
-// ofMachine returns a field of the FSM of a peer; nil if there is no such peer, or GoBGP is not built as expected.
-func ofMachine[T any](srv *server.BgpServer, peer netip.Addr, name string) *T {
-	offset, err := machineField[T](reflect.TypeFor[server.BgpServer](), name)
+// ofMachine returns a field of the FSM of a peer; nil if there is no such peer, or GoBGP is not built as expected. srv
+// points to a server.BgpServer.
+func ofMachine[T any](srv any, peer netip.Addr, name string) *T {
+	v := reflect.ValueOf(srv).Elem()
+	offset, err := machineField[T](v.Type(), name)
 	if err != nil {
 		return nil
 	}
-	p := reflect.ValueOf(srv).Elem().FieldByName("neighborMap").MapIndex(reflect.ValueOf(peer))
+	p := v.FieldByName("neighborMap").MapIndex(reflect.ValueOf(peer))
 	if !p.IsValid() || p.IsNil() {
 		return nil
 	}
@@ -64,12 +62,4 @@ func ofMachine[T any](srv *server.BgpServer, peer netip.Addr, name string) *T {
 		return nil
 	}
 	return (*T)(unsafe.Add(fsm.UnsafePointer(), offset))
-}
-
-// mendMachine mends the FSM of a session that was just added or changed. setMu is held.
-func (r *speakerRun) mendMachine(s bgp.Session) {
-	if tap := r.sp.taps.of(s.Address.Unmap()); tap != nil {
-		r.shortenIdle(s, tap)
-		r.findOutgoing(s, tap)
-	}
 }

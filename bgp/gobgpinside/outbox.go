@@ -1,4 +1,4 @@
-package speaker
+package gobgpinside
 
 import (
 	"fmt"
@@ -11,8 +11,7 @@ import (
 
 	"github.com/eapache/channels"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
-
-	"github.com/manxnet/manx/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
 )
 
 // Fault: routes that a session could not send any more are sent at the beginning of the next one, though they may have
@@ -29,11 +28,11 @@ import (
 // TestRouteThatComesAndGoesWhileAPeerReadsNothing and TestRouteThatChangesWhileAPeerReadsNothing. Can go when GoBGP
 // keeps the last message for a route.
 
-// outbox stands between the table of GoBGP and the sender of one session. The table puts changes in. The outbox merges
+// Outbox stands between the table of GoBGP and the sender of one session. The table puts changes in. The outbox merges
 // those that wait, and passes them to the sender as one message when the sender has taken the one before: the sender
 // never has two to merge. For each route one change waits, so that no more waits for a peer that reads slowly than the
 // table has routes.
-type outbox struct {
+type Outbox struct {
 	field *(*channels.InfiniteChannel) // of the FSM: the queue into which the table puts its messages
 
 	begun   atomic.Bool
@@ -55,31 +54,33 @@ const (
 	unsentBatch = time.Second
 )
 
-// checkOutgoing returns an error if GoBGP's queue of outgoing messages cannot be replaced.
-func checkOutgoing(server reflect.Type) error {
+// checkOutbox returns an error if GoBGP's queue of outgoing messages cannot be replaced.
+func checkOutbox(server reflect.Type) error {
 	if _, err := machineField[*channels.InfiniteChannel](server, outgoingField); err != nil {
 		return fmt.Errorf("this GoBGP does not queue outgoing messages as expected: %w", err)
 	}
 	return nil
 }
 
-// findOutgoing finds the queue of a session that was just added or changed. setMu is held.
-func (r *speakerRun) findOutgoing(s bgp.Session, tap *peerTap) {
-	field := ofMachine[*channels.InfiniteChannel](r.srv, s.Wire().Address, outgoingField)
-	if old := tap.outgoing.Load(); field != nil && (old == nil || old.field != field) {
-		tap.outgoing.Store(newOutbox(field))
+// NewOutbox returns the outbox of a peer that was just added or changed: the one that it had if GoBGP still uses its
+// queue.
+func NewOutbox(srv *server.BgpServer, peer netip.Addr, old *Outbox) *Outbox {
+	field := ofMachine[*channels.InfiniteChannel](srv, peer, outgoingField)
+	if field == nil || old != nil && old.field == field {
+		return old
 	}
+	return newOutbox(field)
 }
 
-func newOutbox(field **channels.InfiniteChannel) *outbox {
-	return &outbox{field: field, calls: make(chan func(*batch)), taken: make(chan struct{}, 1),
+func newOutbox(field **channels.InfiniteChannel) *Outbox {
+	return &Outbox{field: field, calls: make(chan func(*batch)), taken: make(chan struct{}, 1),
 		done: make(chan struct{})}
 }
 
-// begin prepares the outbox for a session, with path identifiers or without; nothing of the one before is left. The
+// Begin prepares the outbox for a session, with path identifiers or without; nothing of the one before is left. The
 // gate calls it on the goroutine of the FSM, in OpenSent or OpenConfirm: other goroutines use the field only when the
 // session is established, and the sender of the session before has ended. nil does nothing.
-func (o *outbox) begin(paths bool) {
+func (o *Outbox) Begin(paths bool) {
 	if o == nil {
 		return
 	}
@@ -99,17 +100,23 @@ func (o *outbox) begin(paths bool) {
 	})
 }
 
-// waiting reports whether something waits for the session, or was passed to the sender and not written yet.
-func (o *outbox) waiting() (is bool) {
+// Waiting returns how many changes wait for the session; a batch that was passed to the sender and is not written yet
+// counts as one.
+func (o *Outbox) Waiting() (n int) {
 	if o == nil || !o.begun.Load() {
-		return false
+		return 0
 	}
-	o.call(func(b *batch) { is = !b.empty() || !o.free() || o.changes.Len() > 0 })
-	return is
+	o.call(func(b *batch) {
+		n = len(b.at) + o.changes.Len()
+		if !o.free() {
+			n++
+		}
+	})
+	return n
 }
 
 // call has f called on the outbox's goroutine, and returns after that, or when the outbox has ended.
-func (o *outbox) call(f func(*batch)) {
+func (o *Outbox) call(f func(*batch)) {
 	called := make(chan struct{})
 	select {
 	case o.calls <- func(b *batch) { f(b); close(called) }:
@@ -118,9 +125,9 @@ func (o *outbox) call(f func(*batch)) {
 	}
 }
 
-// writes is called by the sender, with an UPDATE: it has taken all that was in the queue, and merged it. nil does
+// Writes is called by the sender, with an UPDATE: it has taken all that was in the queue, and merged it. nil does
 // nothing.
-func (o *outbox) writes() {
+func (o *Outbox) Writes() {
 	if o == nil || !o.begun.Load() {
 		return
 	}
@@ -136,14 +143,14 @@ func (o *outbox) writes() {
 }
 
 // free reports whether a batch may be passed.
-func (o *outbox) free() bool {
+func (o *Outbox) free() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return !o.passed
 }
 
 // run ends when GoBGP closes the queue, with the FSM.
-func (o *outbox) run() {
+func (o *Outbox) run() {
 	defer close(o.done)
 	defer drain(o.batches)
 	defer o.batches.Close()
@@ -174,7 +181,7 @@ func (o *outbox) run() {
 			patience.Reset(unsentBatch)
 			if o.batches.Len() == 0 {
 				if idle++; idle > 1 {
-					o.writes()
+					o.Writes()
 				}
 			}
 		}
@@ -188,7 +195,7 @@ func (o *outbox) run() {
 }
 
 // pass gives the sender a batch.
-func (o *outbox) pass(b *batch) {
+func (o *Outbox) pass(b *batch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.batches.In() <- b.take()
@@ -219,15 +226,15 @@ type outgoingPath interface {
 
 func (b *batch) empty() bool { return len(b.at) == 0 }
 
-// add merges a message with the batch. It returns false for one of another kind.
+// add merges a message with the batch. It returns false for one of another kind, which is passed on as it is.
 func (b *batch) add(m any) bool {
 	v := reflect.ValueOf(m)
 	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
 		return false
 	}
 	list := v.Elem().FieldByName("Paths")
-	if !list.IsValid() || list.Kind() != reflect.Slice ||
-		!list.Type().Elem().Implements(reflect.TypeFor[outgoingPath]()) {
+	if !list.IsValid() || list.Kind() != reflect.Slice || !isPath(list.Type().Elem(), b.paths) ||
+		!b.empty() && list.Type() != b.merged.Type() {
 		return false
 	}
 	if b.empty() {
@@ -248,6 +255,16 @@ func (b *batch) add(m any) bool {
 		b.merged = reflect.Append(b.merged, p)
 	}
 	return true
+}
+
+// isPath reports whether a type is that of GoBGP's paths; with keys, if it also has the method that names a path in the
+// table, with an answer that can be compared.
+func isPath(t reflect.Type, keys bool) bool {
+	if t.Kind() != reflect.Pointer || !t.Implements(reflect.TypeFor[outgoingPath]()) {
+		return false
+	}
+	m, ok := t.MethodByName("GetLocalKey")
+	return !keys || ok && m.Type.NumIn() == 1 && m.Type.NumOut() == 1 && m.Type.Out(0).Comparable()
 }
 
 func (b *batch) key(v reflect.Value) outgoingKey {
