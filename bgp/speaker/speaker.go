@@ -100,6 +100,9 @@ func setDefault[T comparable](v *T, def T) {
 //
 // No end of the process or of the Speaker sends a NOTIFICATION: peers with graceful restart keep our routes until the
 // next start (RFC 4724), and a Cease would make them drop the routes at once.
+//
+// Lock order: Speaker.setMu, peerTap.adding, received.reading, readers.mu, taps.mu, conflicts.mu; then one of the
+// others, under which none is taken.
 type Speaker struct {
 	cfg    Config
 	log    *zap.Logger
@@ -143,6 +146,20 @@ func New(cfg Config) *Speaker {
 // Set configures the speaker as d requires. It is idempotent and touches only the differences from the previous Set: an
 // unchanged session costs two comparisons. A failure is reported, does not stop the rest of the work, and is tried
 // again by the next Set. Only a change of d.Global restarts the whole speaker, gracefully if the peers can.
+//
+// The order of its steps counts (TestOrderOfSet):
+//   - status.SetSessions: finds the differences, from which all others work
+//   - setTaps: the data of each peer, which all others look up
+//   - fib.Configure: before a server delivers a route
+//   - restart: makes the server that all others change
+//   - setLimits: compares with the sessions as they were
+//   - setPaths: after a restart, BFD before BGP (withhold)
+//   - setRefusals: before a session brings a route that is refused
+//   - require: notes what differs
+//   - set: policy, routes, sessions, in that order
+//   - check: the routes that came before, once GoBGP has the policy
+//   - setPaths: BFD of the sessions that there are now
+//   - sync.tick: a node without peers is ready at once
 func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 	s.setMu.Lock()
 	defer s.setMu.Unlock()
@@ -237,7 +254,7 @@ func (s *Speaker) Answers() {
 }
 
 // Listening returns the port and the addresses on which peers can connect, in the form of GoBGP's API: -1 if they
-// cannot. GoBGP's own listener is of no use (startBgp).
+// cannot. GoBGP's own listener is of no use (gobgpinside.Start).
 func (s *Speaker) Listening() (port int32, addresses []string) {
 	run := s.current()
 	if run == nil || run.global.ListenPort == 0 {
