@@ -246,12 +246,19 @@ func (a *Agent) report(target string, err error) {
 	a.problems[target] = problem
 }
 
-// health returns the health of the targets in their order, without those that keep no object at present.
+// health returns the health of the parts in the order of their targets, without those that keep no object at present.
 func (a *Agent) health() []reconcile.Health {
 	var list []reconcile.Health
 	for _, t := range a.targets {
-		if h := t.Health(); h.Part != "" {
+		h := t.Health()
+		i := slices.IndexFunc(list, func(o reconcile.Health) bool { return o.Part == h.Part })
+		switch {
+		case h.Part == "":
+		case i < 0:
 			list = append(list, h)
+		default:
+			list[i].Failures += h.Failures
+			list[i].Problem = cmp.Or(list[i].Problem, h.Problem)
 		}
 	}
 	return list
@@ -261,6 +268,19 @@ func (a *Agent) notices() []Notice {
 	var list []Notice
 	for _, t := range a.targets {
 		list = slices.Concat(list, t.Notices())
+	}
+	return list
+}
+
+// objects returns the objects of all targets that list theirs.
+func (a *Agent) objects() []Object {
+	var list []Object
+	for _, t := range a.targets {
+		if l, ok := t.(Lister); ok {
+			for _, r := range l.Rows() {
+				list = append(list, Object{Target: t.Name(), Row: r})
+			}
+		}
 	}
 	return list
 }

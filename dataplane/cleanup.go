@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/dataplane/kernel"
-	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/route"
 )
 
@@ -14,7 +14,7 @@ import (
 // the tables of a node, the limits of bandwidth, the addresses of its own devices, and the entries of neighbours.
 // Workload interfaces stay: they go with their workloads. It returns how many routes, limits and addresses it removed.
 func Cleanup(k Kernel) (removed int, err error) {
-	return cleanup(k, route.OwnTables(), link.OwnDevices())
+	return cleanup(k, route.OwnTables(), overlay.DeviceNames())
 }
 
 func cleanup(k Kernel, tables []kernel.Table, devices []string) (removed int, err error) {

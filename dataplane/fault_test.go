@@ -89,7 +89,7 @@ func (w *world) run() {
 		after := w.fake.Calls("ApplyRoutes") + w.fake.Calls("SetSysctl") + w.fake.Calls("AddAddress") +
 			w.fake.Calls("DeleteAddress")
 		if before == after && w.agent.inbox.empty() && w.agent.Status().Started && w.agent.Status().LastError == "" &&
-			w.agent.routes.Failures()+w.agent.links.Failures() == 0 {
+			w.agent.Status().Failed == 0 {
 			if idle++; idle > 3 {
 				return
 			}
@@ -258,7 +258,7 @@ func TestStatusSaysWhatFailed(t *testing.T) {
 			t.Errorf("%s: %q", s.Prefix, s.Reason)
 		}
 	}
-	if n := w.agent.Status().FailedRoutes; n == 0 {
+	if n := w.agent.Status().Failed; n == 0 {
 		t.Error("no failed routes are reported")
 	}
 	w.run()
@@ -294,10 +294,10 @@ func TestNoIPIP(t *testing.T) {
 			t.Errorf("%s: %s %q", prefix, s.Phase, s.Reason)
 		}
 	}
-	settings := w.agent.Status().Settings
-	if len(settings) == 0 || settings[0].Phase != reconcile.Failed ||
-		!strings.Contains(settings[0].Reason, kernel.ErrNoIPIP.Error()) {
-		t.Errorf("%+v", settings)
+	objects := w.agent.Status().Objects
+	if len(objects) == 0 || objects[0].Key != "device tunl0" || objects[0].Phase != reconcile.Failed ||
+		!strings.Contains(objects[0].Reason, kernel.ErrNoIPIP.Error()) {
+		t.Errorf("%+v", objects)
 	}
 }
 

@@ -8,17 +8,20 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/dataplane/device"
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
 	"github.com/manxnet/manx/dataplane/kernel/tc"
-	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/mtufile"
 	"github.com/manxnet/manx/dataplane/neighbour"
 	"github.com/manxnet/manx/dataplane/owners"
+	"github.com/manxnet/manx/dataplane/peering"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/dataplane/shape"
+	"github.com/manxnet/manx/dataplane/sysctl"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -58,7 +61,7 @@ type Config struct {
 	// not block.
 	Repaired func(target string, list []reconcile.Repair, more int)
 	// Reassembly is the room for incomplete packets that the host gets; the zero value leaves it as it is.
-	Reassembly link.Reassembly
+	Reassembly sysctl.Reassembly
 	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
 	WithPolicy bool
 	// OwnersFile keeps the owners of the cluster's addresses for the next run; empty: nothing does. It is best on a
@@ -71,10 +74,8 @@ type Config struct {
 type HostAgent struct {
 	*Agent
 	kernel  Kernel
-	links   *link.Target
+	sysctls *sysctl.Target
 	routes  *route.Target
-	shapes  *shape.Target
-	nearby  *neighbour.Target
 	files   *endpointstatus.Files
 	owners  *owners.Target
 	refused hoststate.Refusals
@@ -85,12 +86,9 @@ type HostAgent struct {
 func New(c Config) *HostAgent { return newHostAgent(c, time.Now) }
 
 func newHostAgent(c Config, now func() time.Time) *HostAgent {
-	h := &HostAgent{
-		kernel: c.Kernel,
-		links:  link.New(c.Kernel, c.MTUFile, now), routes: route.New(c.Kernel, now), shapes: shape.New(c.Kernel, now),
-		nearby: neighbour.New(c.Kernel, now),
-	}
-	h.links.BoundReassembly(c.Reassembly)
+	h := &HostAgent{kernel: c.Kernel, routes: route.New(c.Kernel, now),
+		sysctls: sysctl.New(c.Kernel, c.Reassembly, now)}
+	devices, nearby := device.New(c.Kernel, now), neighbour.New(c.Kernel, now)
 	h.files = endpointstatus.NewFiles(endpointstatus.FilesConfig{
 		Folder: c.EndpointStatusDir, WithPolicy: c.WithPolicy, Connected: c.Connected, Logger: c.Logger, Now: now,
 		Routed: func(e endpointstatus.Endpoint, p netip.Prefix) bool {
@@ -102,10 +100,13 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 		File: c.OwnersFile})
 	h.Agent = &Agent{
 		targets: []Target{
-			h.links,
+			devices,
+			h.sysctls,
+			peering.New(c.Kernel, now), // where IPv6 is disabled, no address can be added
+			mtufile.New(c.Kernel, c.MTUFile, now),
 			h.routes, // need interfaces
-			h.nearby, // needs the routes' next hops
-			h.shapes,
+			nearby,   // needs the routes' next hops
+			shape.New(c.Kernel, now),
 			h.owners,
 			h.files, // the files report the state reached
 		},
@@ -117,9 +118,9 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 		repaired: c.Repaired,
 		onState:  func(state *hoststate.Host) { h.refused.Take(state, h.now(), h.log) },
 	}
-	h.routes.FollowMissing(h.links.Missing)
+	h.routes.FollowMissing(devices.Missing)
 	h.routes.FollowNextHops(func(list []kernel.NextHop) {
-		if h.nearby.SetNextHops(list) {
+		if nearby.SetNextHops(list) {
 			h.put(func(b *batch) { b.woken = true }) // a step for learned routes alone would not set them
 		}
 	})
@@ -184,13 +185,14 @@ type Status struct {
 	Started bool
 	// Synced is set while leftovers may be removed.
 	Synced bool
-	// FailedRoutes and FailedSettings are tried again.
-	FailedRoutes, FailedSettings int
+	// Failed is the number of routes, and of interfaces and their settings, that are tried again.
+	Failed int
+	// NotForwarding is why this host should be a router and is none; empty if that is not so.
+	NotForwarding string
 	// LastError is the error of the last failed read or watch of the kernel, empty if both work.
 	LastError string
-	Settings  []link.Status
-	// FailedLimits are the limits of bandwidth that are tried again.
-	FailedLimits []shape.Failure
+	// Objects are those of the targets that list theirs.
+	Objects []Object
 	// RefusedEndpoints are the workloads of this host that get no route, no rules and no settings; Subject is the text
 	// of their key.
 	RefusedEndpoints []Notice
@@ -205,8 +207,13 @@ func (h *HostAgent) Status() Status {
 	listed, err := h.routes.Listed()
 	s := Status{
 		Started: listed && h.host.Known(), Synced: h.host.DatastoreSynced && h.host.BGPSynced,
-		FailedRoutes: h.routes.Failures(), FailedSettings: h.links.Failures(), Settings: h.links.Statuses(),
-		FailedLimits: h.shapes.Failed(), RefusedEndpoints: h.refused.List(), Notices: h.notices(),
+		NotForwarding: h.sysctls.NotForwarding(), Objects: h.objects(), RefusedEndpoints: h.refused.List(),
+		Notices: h.notices(),
+	}
+	for _, x := range h.health() {
+		if x.Part == "routes" || x.Part == "interfaces" {
+			s.Failed += x.Failures
+		}
 	}
 	for _, err := range []error{err, h.watchErr} {
 		if err != nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -32,7 +32,7 @@ func TestAddressesTowardsWorkloadsThatSpeakBGP(t *testing.T) {
 				strings.Count(out, "fd00:1::1/128") == n-1
 		})
 	}
-	both := []link.Peering{{Interface: "cali1", Address: netip.MustParseAddr("169.254.1.1")},
+	both := []hoststate.Peering{{Interface: "cali1", Address: netip.MustParseAddr("169.254.1.1")},
 		{Interface: "cali1", Address: netip.MustParseAddr("fd00:1::1")},
 		{Interface: "cali2", Address: netip.MustParseAddr("169.254.1.1")}}
 	a.peering(both)
@@ -54,7 +54,7 @@ func TestAddressesTowardsWorkloadsThatSpeakBGP(t *testing.T) {
 	a.peering(nil)
 	want("cali2", "169.254.9.9/32")
 	settle(t, a)
-	if s := a.Status(); s.FailedSettings != 0 {
+	if s := a.Status(); s.Failed != 0 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -48,14 +48,14 @@ func TestRetryDoesNotWait(t *testing.T) {
 		w.clock = w.clock.Add(time.Minute)
 		w.agent.step()
 	}
-	before := w.agent.Status().FailedRoutes
+	before := w.agent.Status().Failed
 	if r := w.retried("routes"); before == 0 || r.Failed != before || r.Failing != before ||
 		!strings.Contains(r.Reason, "operation not permitted") {
 		t.Fatalf("while the kernel refuses: %+v, %d had failed", r, before)
 	}
 	w.fake.Heal()
 	w.agent.step()
-	if n := w.agent.Status().FailedRoutes; n != before {
+	if n := w.agent.Status().Failed; n != before {
 		t.Fatalf("%d routes fail without a retry, want %d: the test proves nothing", n, before)
 	}
 	if r := w.retried("routes"); r != (Retried{Part: "routes", Failed: before}) {

@@ -3,7 +3,7 @@ package dataplane
 import (
 	"sync"
 
-	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -35,4 +35,4 @@ func (a *Agent) synced(datastore, bgp bool) {
 
 func (a *Agent) statics(list []route.Static) { a.changeState(func(s *State) { s.Statics = list }) }
 
-func (a *Agent) peering(list []link.Peering) { a.changeState(func(s *State) { s.Peering = list }) }
+func (a *Agent) peering(list []hoststate.Peering) { a.changeState(func(s *State) { s.Peering = list }) }

@@ -3,15 +3,18 @@ package dataplane
 import (
 	"time"
 
+	"github.com/manxnet/manx/dataplane/device"
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/filter"
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
-	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/mtufile"
 	"github.com/manxnet/manx/dataplane/neighbour"
+	"github.com/manxnet/manx/dataplane/peering"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/dataplane/shape"
+	"github.com/manxnet/manx/dataplane/sysctl"
 )
 
 // Target keeps one kind of object on this host as desired: routes, say, or files. An Agent calls its methods one at a
@@ -51,10 +54,24 @@ type Learner interface {
 	OnlyLearned() bool
 }
 
+// Lister is a Target that lists its objects for people. One with very many, such as the routes, has calls of its own.
+type Lister interface {
+	// Rows returns the objects that are wanted or there.
+	Rows() []reconcile.Row
+}
+
+// Object is an object of a target.
+type Object struct {
+	Target string // its Name
+	reconcile.Row
+}
+
 var (
-	_, _, _ Target  = (*link.Target)(nil), (*route.Target)(nil), (*shape.Target)(nil)
+	_, _, _ Target  = (*device.Target)(nil), (*route.Target)(nil), (*shape.Target)(nil)
 	_, _, _ Target  = (*endpointstatus.Files)(nil), (*filter.Target)(nil), (*neighbour.Target)(nil)
+	_, _, _ Target  = (*sysctl.Target)(nil), (*mtufile.Target)(nil), (*peering.Target)(nil)
 	_       Learner = (*route.Target)(nil)
+	_, _    Lister  = (*device.Target)(nil), (*sysctl.Target)(nil)
 )
 
 // State is the desired state of this host: the datastore, and the decisions for BGP that follow from it.

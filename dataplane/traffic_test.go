@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/dataplane/kernel"
-	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
@@ -101,9 +100,9 @@ func TestPodTrafficWithoutEncapsulation(t *testing.T) {
 		return v == "1"
 	})
 	mtuFile := ""
-	for _, s := range p.agents[1].Status().Settings {
-		if s.Kind == link.File {
-			mtuFile = s.Name
+	for _, s := range p.agents[1].Status().Objects {
+		if file, ok := strings.CutPrefix(s.Key, "file "); ok {
+			mtuFile = file
 		}
 		if s.Phase != reconcile.Applied {
 			t.Errorf("%+v", s)

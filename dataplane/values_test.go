@@ -2,7 +2,6 @@ package dataplane
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
-	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 )
@@ -59,86 +57,6 @@ func (k *targetLoop) until(t *testing.T, what string, ok func() bool) {
 		}
 	}
 	t.Fatalf("waited in vain for %s", what)
-}
-
-// Two devices of the real kernel are created and kept beside each other, with their own MTU and addresses. A third
-// device is unavailable on a kernel without IPIP.
-func TestTwoDevicesAreKept(t *testing.T) {
-	h := newHost(t)
-	c := h.open()
-	links := link.New(c, "", time.Now)
-	device := func(name string, mtu int, addresses ...string) link.OwnDevice {
-		d := link.OwnDevice{Device: kernel.Device{Name: name, Kind: "bridge"}, MTU: mtu, Up: true}
-		for _, a := range addresses {
-			d.Addresses = append(d.Addresses, netip.MustParsePrefix(a))
-		}
-		return d
-	}
-	config := link.Config{NoForwarding: true, Devices: []link.OwnDevice{
-		device("first.test", 1400, "10.244.1.1/32"), device("second.test", 1350, "10.245.1.1/32", "fd10::1/128"),
-		link.IPIP(netip.MustParseAddr("10.246.1.1"), 0)}}
-	links.Configure(config)
-	k := startTarget(t, c, links)
-	shows := func(dev string, mtu int, addresses ...string) func() bool {
-		return func() bool {
-			out := h.showDevice(dev)
-			for _, a := range addresses {
-				if !strings.Contains(out, " "+a+" ") {
-					return false
-				}
-			}
-			n := strings.Count(out, " inet ") + strings.Count(out, " inet6 ") - strings.Count(out, " inet6 fe80")
-			return n == len(addresses) && strings.Contains(out, fmt.Sprintf("mtu %d ", mtu)) &&
-				strings.Contains(out, ",UP")
-		}
-	}
-	first, second := shows("first.test", 1400, "10.244.1.1/32"),
-		shows("second.test", 1350, "10.245.1.1/32", "fd10::1/128")
-	h.ip("link add first.test type bridge") // left by an earlier run, with an address
-	h.ip("addr add 192.0.2.1/24 dev first.test")
-	k.until(t, "the first device", first)
-	k.until(t, "the second device", second)
-	h.ip("addr add 192.0.2.2/24 dev second.test")
-	h.ip("addr add fd99::2/64 dev second.test nodad")
-	h.ip("addr add 10.244.1.1/32 dev second.test") // it belongs to the first one
-	h.ip("addr add 192.0.2.3/24 dev eth0")
-	h.ip("addr del 10.244.1.1/32 dev first.test")
-	h.ip("link set second.test mtu 1200")
-	h.ip("link set first.test down")
-	k.until(t, "the second device to be repaired", second)
-	k.until(t, "the first device to be repaired", first)
-	if out := h.showDevice("eth0"); !strings.Contains(out, "192.0.2.3/24") || !strings.Contains(out, "10.1.0.5/24") {
-		t.Errorf("addresses of a device that is not ours:\n%s", out)
-	}
-	h.ip("link del second.test")
-	k.until(t, "the second device to be made again", second)
-	if _, err := c.EnsureDevice(kernel.Device{Name: link.TunnelDevice, Kind: "ipip"}); errors.Is(err,
-		kernel.ErrNoIPIP) {
-		if missing := links.Missing(); len(missing) != 1 || !errors.Is(missing[link.TunnelDevice], kernel.ErrNoIPIP) {
-			t.Errorf("missing: %v", missing)
-		}
-		for _, s := range links.Statuses() {
-			if (s.Phase == reconcile.Applied) == (s.Device == link.TunnelDevice) {
-				t.Errorf("%s is %s: %s", s.Key, s.Phase, s.Reason)
-			}
-		}
-	}
-	config.Devices = config.Devices[:1]
-	links.Configure(config)
-	k.until(t, "the second device to lose its addresses", shows("second.test", 1350))
-	k.until(t, "the first device to stay", first)
-}
-
-// showDevice returns the output of ip(8) about a device, a line for the device and one for each address; empty if it
-// does not exist.
-func (h *host) showDevice(dev string) (lines string) {
-	h.t.Helper()
-	for line := range strings.Lines(h.ip("-o link show") + h.ip("-o addr show")) {
-		if f := strings.Fields(line); len(f) > 1 && strings.TrimSuffix(f[1], ":") == dev {
-			lines += line
-		}
-	}
-	return lines
 }
 
 // table is a routing table of IPv4 as ip(8) prints it.

@@ -15,9 +15,9 @@ import (
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
-	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/dataplane/sysctl"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -127,11 +127,11 @@ func (o *policyOptions) fragments() policy.Fragments {
 
 // reassemblyRoom is the room for incomplete packets. Without policy they come from anyone at any rate, and nothing is
 // changed.
-func (o *policyOptions) reassemblyRoom() link.Reassembly {
+func (o *policyOptions) reassemblyRoom() sysctl.Reassembly {
 	if !o.on {
-		return link.Reassembly{}
+		return sysctl.Reassembly{}
 	}
-	return link.Reassembly{Memory: o.reassembly.Memory << 20, Time: o.reassembly.Time}
+	return sysctl.Reassembly{Memory: o.reassembly.Memory << 20, Time: o.reassembly.Time}
 }
 
 // Check implements group.

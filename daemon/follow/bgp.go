@@ -11,7 +11,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/dataplane"
-	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore"
@@ -131,10 +131,10 @@ func staticRoutes(statics []bgp.Static) []route.Static {
 }
 
 // peeringAddresses converts the addresses towards workloads.
-func peeringAddresses(peerings []bgp.Peering) []link.Peering {
-	list := make([]link.Peering, len(peerings))
+func peeringAddresses(peerings []bgp.Peering) []hoststate.Peering {
+	list := make([]hoststate.Peering, len(peerings))
 	for i, p := range peerings {
-		list[i] = link.Peering(p)
+		list[i] = hoststate.Peering(p)
 	}
 	return list
 }

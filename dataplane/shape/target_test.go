@@ -2,14 +2,17 @@ package shape
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/dataplane/kernel/tc"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 type rig struct {
@@ -17,6 +20,7 @@ type rig struct {
 	kernel *kerneltest.Kernel
 	target *Target
 	now    time.Time
+	synced bool
 }
 
 func newRig(t *testing.T) *rig {
@@ -25,6 +29,21 @@ func newRig(t *testing.T) *rig {
 	r.kernel.PutLink(kernel.Link{Index: 3, Name: "cali2", MTU: 1500, Up: true})
 	r.target = New(r.kernel, func() time.Time { return r.now })
 	return r
+}
+
+// configure passes a state with these workloads to the target.
+func (r *rig) configure(list []endpoint) {
+	objects := model.Set{}
+	for i, e := range list {
+		k := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: fmt.Sprint(i)}
+		objects[k] = model.NewObject(k, &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "n1",
+			InterfaceName: e.Interface, QoSControls: &model.QoSControls{
+				IngressBandwidth: e.Ingress.Bandwidth, IngressBurst: e.Ingress.Burst,
+				EgressBandwidth: e.Egress.Bandwidth, EgressBurst: e.Egress.Burst}}})
+	}
+	h := hoststate.New("n1", "")
+	h.Take(hoststate.State{Reader: objects, All: true, DatastoreSynced: r.synced})
+	r.target.SetState(h)
 }
 
 func (r *rig) flush(want ...string) {
@@ -52,14 +71,15 @@ var (
 
 func TestLimitsFollowTheConfiguration(t *testing.T) {
 	r := newRig(t)
+	r.configure(nil)
 	r.flush()
-	r.target.configure([]endpoint{both, none, absent})
+	r.configure([]endpoint{both, none, absent})
 	r.flush("shape cali1: 1000000 bytes/s", "shape "+out1+": 10000000 bytes/s from cali1")
-	r.target.configure([]endpoint{both, in, absent})
+	r.configure([]endpoint{both, in, absent})
 	r.flush("shape cali2: 1000000 bytes/s")
-	r.target.configure([]endpoint{{Interface: "cali1", Ingress: fast}, in})
+	r.configure([]endpoint{{Interface: "cali1", Ingress: fast}, in})
 	r.flush("shape cali1: 10000000 bytes/s", "end shape "+out1)
-	r.target.configure(nil)
+	r.configure(nil)
 	r.flush("end shape cali1", "end shape cali2")
 	if next := r.target.Next(); next < time.Minute {
 		t.Errorf("without limits the kernel is checked again in %s", next)
@@ -71,15 +91,16 @@ func TestLimitsOfAnEarlierRunAreAdoptedOrRemovedOnceInSync(t *testing.T) {
 	r.kernel.PutShape("cali1", tc.Shape{TokenBucket: slow.bucket(1500)})
 	r.kernel.PutShape(out1, tc.Shape{From: "cali1", TokenBucket: slow.bucket(1500)})
 	r.kernel.PutShape(tc.RedirectDevice("gone"), tc.Shape{})
-	r.target.configure([]endpoint{both})
+	r.configure([]endpoint{both})
 	r.flush("shape " + out1 + ": 10000000 bytes/s from cali1")
-	r.target.synced(true)
+	r.synced = true
+	r.configure([]endpoint{both})
 	r.flush("end shape " + tc.RedirectDevice("gone"))
 }
 
 func TestLimitsComeWithTheInterface(t *testing.T) {
 	r := newRig(t)
-	r.target.configure([]endpoint{absent})
+	r.configure([]endpoint{absent})
 	r.flush()
 	l := kernel.Link{Index: 9, Name: "cali9", MTU: 1500, Up: true}
 	r.kernel.PutLink(l)
@@ -95,7 +116,7 @@ func TestLimitsComeWithTheInterface(t *testing.T) {
 
 func TestLimitsThatOthersRemoveComeBack(t *testing.T) {
 	r := newRig(t)
-	r.target.configure([]endpoint{in})
+	r.configure([]endpoint{in})
 	r.flush("shape cali2: 1000000 bytes/s")
 	if err := r.kernel.RemoveShape("cali2", tc.Shape{}); err != nil {
 		t.Fatal(err)
@@ -112,12 +133,12 @@ func TestLimitsThatOthersRemoveComeBack(t *testing.T) {
 func TestWhatTheKernelCannotDoKeepsNothingElseFromWorking(t *testing.T) {
 	r := newRig(t)
 	r.kernel.WithoutShaping()
-	r.target.configure([]endpoint{both, in})
+	r.configure([]endpoint{both, in})
 	r.flush("shape cali1: 1000000 bytes/s", "shape cali2: 1000000 bytes/s")
-	failed := r.target.Failed()
-	if err := r.target.problem(); !errors.Is(err, tc.ErrNoShaping) || len(failed) != 1 ||
-		failed[0].Interface != "cali1" ||
-		!strings.Contains(failed[0].Reason, "the bandwidth of cali1: not supported by this kernel") {
+	failed := r.target.Notices()
+	if err := r.target.Health().Problem; !errors.Is(err, tc.ErrNoShaping) || len(failed) != 1 ||
+		failed[0].Subject != "bandwidth of cali1" ||
+		!strings.Contains(failed[0].Text, "the bandwidth of cali1: not supported by this kernel") {
 		t.Errorf("failures are %v, %v", failed, err)
 	}
 }

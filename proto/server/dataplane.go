@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/manxnet/manx/dataplane"
-	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
@@ -56,26 +55,16 @@ func (v *DataplaneView) Ready() Check {
 		c.Reason = "the kernel cannot be read or watched: " + st.LastError
 	case !st.Started:
 		c.Reason = "the kernel has not been brought to the state of the datastore yet"
-	case notForwarding(st.Settings) != "":
-		c.Reason = notForwarding(st.Settings)
+	case st.NotForwarding != "":
+		c.Reason = st.NotForwarding
 	default:
 		c.OK, c.Reason = true, "the kernel has the wanted devices and routes"
-		if n := st.FailedRoutes + st.FailedSettings; n > 0 {
-			c.Reason += fmt.Sprintf(", except for failed ones, which are tried again (%d)", n)
+		if st.Failed > 0 {
+			c.Reason += fmt.Sprintf(", except for failed ones, which are tried again (%d)", st.Failed)
 		}
 	}
 	c.Reason = asOf(c.Reason, late)
 	return c
-}
-
-// notForwarding reports that this host should be a router and is none, empty if that is not so.
-func notForwarding(settings []link.Status) string {
-	for _, s := range settings {
-		if s.Forwarding() && s.Phase == reconcile.Failed && s.Actual != s.Desired {
-			return fmt.Sprintf("this host does not forward packets: %s", s.Reason)
-		}
-	}
-	return ""
 }
 
 // Checks implements Checker.
@@ -115,21 +104,12 @@ func (v *DataplaneView) Notices() (all []Notice) {
 		return nil
 	}
 	status, _ := v.newest.take(agent.Status)
-	for _, f := range status.FailedLimits {
-		all = append(all, Notice{Topic: "dataplane", Subject: "bandwidth of " + f.Interface, Text: f.Reason,
-			Since: f.Since})
-	}
 	for _, n := range status.Notices {
 		all = append(all, Notice{Topic: "dataplane", Subject: n.Subject, Text: n.Text, Since: n.Since})
 	}
 	if v.policy.now().Agent == nil { // which reports the same
 		for _, n := range status.RefusedEndpoints {
 			all = append(all, Notice{Topic: "dataplane", Subject: n.Subject, Text: n.Text, Since: n.Since})
-		}
-	}
-	for _, x := range status.Settings {
-		if (x.Phase == reconcile.Failed || x.Phase == reconcile.Blocked) && !x.ReadOnly {
-			all = append(all, Notice{Topic: "dataplane", Subject: x.Key.String(), Text: x.Reason, Since: x.Since})
 		}
 	}
 	return all

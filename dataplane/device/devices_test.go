@@ -1,15 +1,16 @@
-package link
+package device
 
 import (
 	"errors"
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 func prefixes(list ...string) (ps []netip.Prefix) {
@@ -19,21 +20,18 @@ func prefixes(list ...string) (ps []netip.Prefix) {
 	return ps
 }
 
-// overlay is a second device beside tunl0, of another kind and with addresses of both families.
-func overlay(addresses ...string) OwnDevice {
-	return OwnDevice{
-		Device: kernel.Device{Name: "overlay.test", Kind: "bridge"}, MTU: 1400, Addresses: prefixes(addresses...),
-		Up: true,
-	}
+// second is a second device beside tunl0, of another kind and with addresses of both families.
+func second(addresses ...string) overlay.Device {
+	return overlay.Device{Name: "overlay.test", Kind: "bridge", MTU: 1400, Addresses: prefixes(addresses...)}
 }
 
 // newTwoDevices returns a Target on a fake kernel in which two devices are possible. flush returns its steps in order
 // of text. addAddress adds an address as another program does.
-func newTwoDevices(t *testing.T) (f *kerneltest.Kernel, target *Target, flush func() []string, addAddress func(device,
-	address string)) {
+func newTwoDevices(t *testing.T) (
+	f *kerneltest.Kernel, target *testTarget, flush func() []string, addAddress func(device, address string),
+) {
 	f = testKernel()
-	f.PutSysctl("net/ipv4/conf/overlay.test/rp_filter", "1")
-	target = New(f, "", time.Now)
+	target = newTestTarget(f)
 	flush = func() []string {
 		t.Helper()
 		f.Log()
@@ -42,7 +40,7 @@ func newTwoDevices(t *testing.T) (f *kerneltest.Kernel, target *Target, flush fu
 			target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})
 		}
 		if _, failures, err := target.Flush(); err != nil || failures > 0 {
-			t.Fatal(failures, err, target.Statuses())
+			t.Fatal(failures, err, target.Rows())
 		}
 		log := f.Log()
 		slices.Sort(log)
@@ -63,19 +61,14 @@ func newTwoDevices(t *testing.T) (f *kerneltest.Kernel, target *Target, flush fu
 
 func TestTwoDevicesBesideEachOther(t *testing.T) {
 	f, target, flush, addAddress := newTwoDevices(t)
-	config := tunnelConfig("10.244.1.1")
-	config.NoForwarding = true
-	config.Devices = append(config.Devices, overlay("10.245.1.1/32", "fd10::1/128"))
-	target.Configure(config)
+	target.configure(ipip("10.244.1.1"), second("10.245.1.1/32", "fd10::1/128"))
 	want := []string{"SetMTU overlay.test", "SetUp overlay.test", "SetUp tunl0",
 		"add address 10.244.1.1/32", "add address 10.245.1.1/32",
-		"add address fd10::1/128", "create overlay.test", "create tunl0",
-		"sysctl net/ipv4/conf/overlay.test/rp_filter=2",
-		"sysctl net/ipv4/conf/tunl0/rp_filter=2"}
+		"add address fd10::1/128", "create overlay.test", "create tunl0"}
 	if log := flush(); !slices.Equal(log, want) {
 		t.Fatalf("%q, want\n%q", log, want)
 	}
-	for _, s := range target.Statuses() {
+	for _, s := range target.Rows() {
 		if s.Phase != reconcile.Applied {
 			t.Errorf("%+v", s)
 		}
@@ -96,8 +89,7 @@ func TestTwoDevicesBesideEachOther(t *testing.T) {
 	if n := len(addresses); n != 5 {
 		t.Errorf("%d addresses remain: %v", n, addresses)
 	}
-	config.Devices = config.Devices[:1]
-	target.Configure(config)
+	target.configure(ipip("10.244.1.1"))
 	if log := flush(); !slices.Equal(log, []string{"remove address 10.245.1.1/32", "remove address fd10::1/128"}) {
 		t.Errorf("the second device is not wanted any more: %q", log)
 	}
@@ -115,9 +107,8 @@ func TestLeftoversOnBothDevices(t *testing.T) {
 	for link, a := range map[int]string{8: "192.0.2.8/32", 9: "192.0.2.9/32", 2: "192.0.2.2/24"} {
 		f.PutAddress(kernel.Address{Link: link, Prefix: netip.MustParsePrefix(a)})
 	}
-	target.Configure(Config{NoForwarding: true, Devices: []OwnDevice{overlay()}})
-	want := []string{"remove address 192.0.2.8/32", "remove address 192.0.2.9/32",
-		"sysctl net/ipv4/conf/overlay.test/rp_filter=2"}
+	target.configure(second())
+	want := []string{"remove address 192.0.2.8/32", "remove address 192.0.2.9/32"}
 	if log := flush(); !slices.Equal(log, want) {
 		t.Errorf("%q, want %q", log, want)
 	}
@@ -127,19 +118,17 @@ func TestLeftoversOnBothDevices(t *testing.T) {
 func TestOneDeviceIsMissing(t *testing.T) {
 	f, target, _, _ := newTwoDevices(t)
 	f.WithoutIPIP()
-	config := tunnelConfig("10.244.1.1")
-	config.Devices = append(config.Devices, overlay("10.245.1.1/32"))
-	target.Configure(config)
+	target.configure(ipip("10.244.1.1"), second("10.245.1.1/32"))
 	_, _, _ = target.Flush()
-	if missing := target.Missing(); len(missing) != 1 || !errors.Is(missing[TunnelDevice], kernel.ErrNoIPIP) {
+	if missing := target.Missing(); len(missing) != 1 || !errors.Is(missing[model.DeviceIPIP], kernel.ErrNoIPIP) {
 		t.Errorf("%v", missing)
 	}
-	for _, s := range target.Statuses() {
-		if (s.Phase == reconcile.Applied) == (s.Device == TunnelDevice) {
+	for _, s := range target.Rows() {
+		if (s.Phase == reconcile.Applied) == (s.Key == "device tunl0") {
 			t.Errorf("%s is %s: %s", s.Key, s.Phase, s.Reason)
 		}
 	}
-	l := kernel.Link{Index: 77, Name: TunnelDevice, Kind: "ipip", MTU: 1480}
+	l := kernel.Link{Index: 77, Name: model.DeviceIPIP, Kind: "ipip", MTU: 1480}
 	f.PutLink(l) // another program loaded the module
 	target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})
 	target.Retry()
@@ -151,15 +140,12 @@ func TestOneDeviceIsMissing(t *testing.T) {
 func TestKeyNames(t *testing.T) {
 	p := netip.MustParsePrefix("10.244.1.1/32")
 	for _, c := range []struct {
-		key  Key
+		key  key
 		want string
 	}{
-		{Key{Kind: Device, Device: "tunl0"}, "device tunl0"}, {Key{Kind: MTU, Device: "tunl0"}, "mtu tunl0"},
-		{Key{Kind: Up, Device: "tunl0"}, "up tunl0"},
-		{Key{Kind: Address, Device: "tunl0", Address: p}, "address 10.244.1.1/32"},
-		{peeringKey("cali1", p), "peering cali1 10.244.1.1/32"},
-		{Key{Kind: File, Name: "/var/lib/calico/mtu"}, "file /var/lib/calico/mtu"},
-		{sysctl("tunl0", "net/ipv4/conf/tunl0/rp_filter"), "sysctl net/ipv4/conf/tunl0/rp_filter"},
+		{key{Kind: exists, Device: "tunl0"}, "device tunl0"}, {key{Kind: mtu, Device: "tunl0"}, "mtu tunl0"},
+		{key{Kind: up, Device: "tunl0"}, "up tunl0"},
+		{key{Kind: address, Device: "tunl0", Address: p}, "address 10.244.1.1/32"},
 	} {
 		if got := c.key.String(); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)

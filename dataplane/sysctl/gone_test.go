@@ -1,4 +1,4 @@
-package link
+package sysctl
 
 import (
 	"errors"
@@ -8,7 +8,6 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
-	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
 // An interface leaves, and its event is still on the way while an earlier one is handled. Its settings are no fault,
@@ -17,8 +16,8 @@ func TestSettingsOfAnInterfaceThatLeft(t *testing.T) {
 	k := testKernel()
 	l := kernel.Link{Index: 7, Name: "cali1", Up: true}
 	k.PutLink(l)
-	target := New(k, "", time.Now)
-	target.Configure(Config{Endpoints: []Endpoint{{Interface: "cali1", V4: true}}})
+	target := New(k, Reassembly{}, time.Now)
+	configure(target, true, "cali1")
 	flush := func(when string) {
 		t.Helper()
 		_, failures, err := target.Flush()
@@ -54,8 +53,8 @@ func TestMissingVariable(t *testing.T) {
 			k.PutLink(kernel.Link{Index: 7, Name: "cali1", Up: true})
 		}
 		k.Fail("SetSysctl", 1, fs.ErrNotExist)
-		target := New(k, "", time.Now)
-		err := target.apply(reconcile.Step[Key, string]{New: "1", Key: sysctl("cali1", "net/ipv4/conf/cali1/rare")})
+		target := New(k, Reassembly{}, time.Now)
+		err := target.set(key{"cali1", "net/ipv4/conf/cali1/rare"}, "1")
 		if errors.Is(err, fs.ErrNotExist) != exists {
 			t.Errorf("interface exists: %t, error %v", exists, err)
 		}

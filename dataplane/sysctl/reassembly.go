@@ -1,4 +1,4 @@
-package link
+package sysctl
 
 import (
 	"errors"
@@ -23,7 +23,8 @@ var (
 )
 
 // settings returns the variables that exist with their values, the present ones where those are within the bounds.
-func (r Reassembly) settings(k kernel.Sysctls) (list []setting) {
+func (r Reassembly) settings(k kernel.Sysctls) map[key]string {
+	want := map[key]string{}
 	add := func(names []string, bound int, choose func(a, b int) int) {
 		for _, name := range names {
 			text, err := k.Sysctl(name)
@@ -34,10 +35,10 @@ func (r Reassembly) settings(k kernel.Sysctls) (list []setting) {
 			if now, err := strconv.Atoi(text); err == nil {
 				value = choose(now, bound)
 			}
-			list = append(list, setting{sysctl("", name), strconv.Itoa(value)})
+			want[key{Name: name}] = strconv.Itoa(value)
 		}
 	}
 	add(reassemblyMemory, r.Memory, func(now, least int) int { return max(now, least) })
 	add(reassemblyTime, r.Time, func(now, most int) int { return min(now, most) })
-	return list
+	return want
 }

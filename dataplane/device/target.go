@@ -1,0 +1,216 @@
+package device
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/manxnet/manx/dataplane/driver"
+	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/overlay"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Target keeps the devices. Not safe for concurrent use.
+type Target struct {
+	*driver.Driver[key, string]
+	kernel   kernel.Links
+	now      func() time.Time
+	devices  func(*hoststate.Host) []overlay.Device
+	families map[string]model.Family // of the addresses on devices that are this node's own
+	missing  map[string]error        // devices that the kernel cannot make
+
+	unencrypted time.Time // since when WireGuard is configured; zero: it is not
+}
+
+// New makes a Target; now is the clock.
+func New(k kernel.Links, now func() time.Time) *Target {
+	families := map[string]model.Family{}
+	for _, o := range overlay.All() {
+		families[o.Device] = o.Family
+	}
+	return newTarget(k, now, (*hoststate.Host).Overlays, families)
+}
+
+func newTarget(
+	k kernel.Links, now func() time.Time, devices func(*hoststate.Host) []overlay.Device,
+	families map[string]model.Family,
+) *Target {
+	t := &Target{kernel: k, now: now, devices: devices, families: families, missing: map[string]error{}}
+	t.Driver = driver.New(t, driver.Config{Name: "device", Part: "interfaces", ListLinks: k.ListLinks, Now: now,
+		Prune: driver.Always}) // an undesired address on an own device is an earlier one
+	return t
+}
+
+// SetState applies a state.
+func (t *Target) SetState(h *hoststate.Host) {
+	t.Driver.SetState(h)
+	encrypted := false
+	for _, enabled := range []*bool{h.Felix.WireguardEnabled, h.Felix.WireguardEnabledV6} {
+		encrypted = encrypted || enabled != nil && *enabled
+	}
+	switch {
+	case !encrypted:
+		t.unencrypted = time.Time{}
+	case t.unencrypted.IsZero():
+		t.unencrypted = t.now()
+	}
+}
+
+// Notices returns the failures, and the missing encryption.
+func (t *Target) Notices() []reconcile.Notice {
+	list := t.Driver.Notices()
+	if !t.unencrypted.IsZero() {
+		list = append(list, reconcile.Notice{Subject: "WireGuard", Since: t.unencrypted,
+			Text: "FelixConfiguration sets wireguardEnabled or wireguardEnabledV6, which Manx does not support: the " +
+				"traffic between this node and others is not encrypted"})
+	}
+	return list
+}
+
+// Handle takes over kernel events.
+func (t *Target) Handle(events []kernel.Event) {
+	t.Driver.Handle(events)
+	for i := range events {
+		if e := &events[i]; e.Type != kernel.EventAddress && e.Type != kernel.EventAddressGone {
+			continue
+		} else if _, own := t.families[t.LinkName(e.Address.Link)]; own {
+			t.Resync()
+		}
+	}
+}
+
+// Desired implements driver.Objects: of a device that does not exist yet, that it shall.
+func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[key]string {
+	host := h.UplinkMTU(links)
+	want := map[key]string{}
+	for _, d := range t.devices(h) {
+		want[key{Kind: exists, Device: d.Name}] = d.Kind
+		if _, there := links[d.Name]; !there {
+			continue
+		}
+		want[key{Kind: mtu, Device: d.Name}] = strconv.Itoa(d.MTUOn(host))
+		want[key{Kind: up, Device: d.Name}] = "up"
+		for _, a := range d.Addresses {
+			want[key{Kind: address, Device: d.Name, Address: a}] = ""
+		}
+	}
+	return want
+}
+
+// List implements driver.Objects: the properties of the desired devices, and the addresses of all that are own.
+func (t *Target) List() (map[key]string, error) {
+	have, own := map[key]string{}, map[int]string{}
+	for k := range t.Wanted() {
+		l := t.Link(k.Device)
+		switch {
+		case l.Index == 0:
+		case k.Kind == exists:
+			have[k] = l.Kind
+		case k.Kind == mtu:
+			have[k] = strconv.Itoa(l.MTU)
+		case k.Kind == up && l.Up:
+			have[k] = "up"
+		}
+	}
+	for name := range t.families {
+		if l := t.Link(name); l.Index != 0 {
+			own[l.Index] = name
+		}
+	}
+	if len(own) == 0 {
+		return have, nil
+	}
+	addresses, err := t.kernel.ListAddresses()
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range addresses {
+		if name, ok := own[a.Link]; ok && t.decides(name, a.Prefix.Addr()) {
+			have[key{Kind: address, Device: name, Address: a.Prefix}] = ""
+		}
+	}
+	return have, nil
+}
+
+// decides reports whether it is decided here which such addresses a device has: the kernel makes link-local ones of
+// IPv6 itself.
+func (t *Target) decides(device string, a netip.Addr) bool {
+	family := model.IPv4
+	if a.Is6() {
+		family = model.IPv6
+	}
+	own := t.families[device]
+	return (own == 0 || own == family) && (a.Is4() || !a.IsLinkLocalUnicast())
+}
+
+// Apply implements driver.Objects.
+func (t *Target) Apply(steps []reconcile.Step[key, string]) []error {
+	order := make([]int, len(steps))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Compare(slices.Index(kindOrder, steps[a].Key.Kind), slices.Index(kindOrder, steps[b].Key.Kind))
+	})
+	errs := make([]error, len(steps))
+	for _, i := range order {
+		errs[i] = t.apply(steps[i])
+	}
+	return errs
+}
+
+func (t *Target) apply(s reconcile.Step[key, string]) error {
+	l := t.Link(s.Key.Device)
+	if s.Action == reconcile.Remove {
+		if s.Key.Kind != address || l.Index == 0 {
+			return nil // a device stays as it is when it is not needed any more
+		}
+		return t.kernel.DeleteAddress(kernel.Address{Link: l.Index, Prefix: s.Key.Address})
+	}
+	switch s.Key.Kind {
+	case exists:
+		return t.makeDevice(kernel.Device{Name: s.Key.Device, Kind: s.New})
+	case mtu:
+		n, err := strconv.Atoi(s.New)
+		if err != nil {
+			return err
+		}
+		return t.kernel.SetMTU(l.Index, n)
+	case address:
+		return t.kernel.AddAddress(kernel.Address{Link: l.Index, Prefix: s.Key.Address})
+	case up:
+		return t.kernel.SetUp(l.Index)
+	}
+	return fmt.Errorf("unknown kind of property %q", s.Key.Kind)
+}
+
+func (t *Target) makeDevice(d kernel.Device) error {
+	l, err := t.kernel.EnsureDevice(d)
+	delete(t.missing, d.Name)
+	var none kernel.NoKindError
+	if errors.As(err, &none) {
+		t.missing[d.Name] = none
+	}
+	if err == nil {
+		t.SeeLink(l)
+	}
+	return err
+}
+
+// Missing returns, for each desired device that this kernel cannot make, the reason.
+func (t *Target) Missing() map[string]error {
+	why := map[string]error{}
+	for name, err := range t.missing {
+		if _, wanted := t.Wanted()[key{Kind: exists, Device: name}]; wanted {
+			why[name] = err
+		}
+	}
+	return why
+}

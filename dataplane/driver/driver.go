@@ -1,0 +1,267 @@
+package driver
+
+import (
+	"time"
+
+	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/reconcile"
+)
+
+// Objects are the objects of one kind on a host. A key with a method "Link() string" belongs to the interface of that
+// name: the object is read again when the interface comes, goes or changes.
+type Objects[K, V comparable] interface {
+	// Desired returns the objects that the host should have while it has these interfaces, by name. Its result depends
+	// on nothing else, except what Look has read.
+	Desired(h *hoststate.Host, links map[string]kernel.Link) map[K]V
+	// List and Apply are those of reconcile.Applier. An undesired object is removed by Apply, or left as it is.
+	reconcile.Applier[K, V]
+}
+
+// Objects may have these methods, too.
+type (
+	// A follower decides itself which states it may differ with; the others differ with those that concern the host.
+	follower interface{ Follows(*hoststate.Host) bool }
+	// A looker reads more of the host before each comparison.
+	looker interface{ Look() error }
+	// A reader reads one object, so that a change of an interface has only its own objects read.
+	reader[K, V comparable] interface {
+		Read(k K) (v V, ok bool, err error)
+	}
+)
+
+// Config has the parameters of a Driver.
+type Config struct {
+	// Name is that of the target in logs, in the control API and in metrics.
+	Name string
+	// Part names the objects in the results of a retry. Targets may have a part together.
+	Part string
+	// Every is the time between two comparisons; 0: 10 s.
+	Every time.Duration
+	// Prune reports whether objects of earlier runs may be removed; nil: as soon as the datastore has been read.
+	Prune func(*hoststate.Host) bool
+	// ListLinks lists the host's interfaces.
+	ListLinks func() ([]kernel.Link, error)
+	// Now is the clock.
+	Now func() time.Time
+}
+
+const (
+	checkEvery = 10 * time.Second
+	// rounds bounds the rounds of a Flush, of which each may make the next one possible: a device has an MTU once it
+	// exists.
+	rounds = 4
+)
+
+// Driver keeps the objects as desired. Types embed it, and have its methods as those of an agent's target; they pass
+// themselves as Objects. Not safe for concurrent use.
+type Driver[K, V comparable] struct {
+	reconcile.Checked[K, V]
+	config  Config
+	objects Objects[K, V]
+	host    *hoststate.Host
+	links   map[string]kernel.Link
+	wanted  map[K]V
+	stale   bool            // the desired objects may differ
+	touched map[string]bool // interfaces whose objects may differ
+}
+
+// New makes a Driver of objects.
+func New[K, V comparable](objects Objects[K, V], c Config) *Driver[K, V] {
+	if c.Every == 0 {
+		c.Every = checkEvery
+	}
+	if c.Prune == nil {
+		c.Prune = func(h *hoststate.Host) bool { return h.DatastoreSynced }
+	}
+	return &Driver[K, V]{config: c, objects: objects, links: map[string]kernel.Link{}, touched: map[string]bool{},
+		Checked: reconcile.NewChecked(objects, c.Part, c.Every, c.Now)}
+}
+
+// Always is a Config.Prune: objects of earlier runs may be removed at any time.
+func Always(*hoststate.Host) bool { return true }
+
+// Name is the target's in logs.
+func (d *Driver[K, V]) Name() string { return d.config.Name }
+
+// SetState applies a state.
+func (d *Driver[K, V]) SetState(h *hoststate.Host) {
+	d.host = h
+	d.Table.Prune(d.config.Prune(h))
+	follows := h.Concerned
+	if f, ok := d.objects.(follower); ok {
+		follows = f.Follows(h)
+	}
+	d.stale = d.stale || follows
+}
+
+// Handle takes over kernel events about interfaces.
+func (d *Driver[K, V]) Handle(events []kernel.Event) {
+	for i := range events {
+		switch e := &events[i]; e.Type {
+		case kernel.EventResync:
+			d.Resync()
+		case kernel.EventLink:
+			d.SeeLink(e.Link)
+		case kernel.EventLinkGone:
+			if d.links[e.Link.Name].Index == e.Link.Index {
+				d.LoseLink(e.Link.Name)
+			}
+		}
+	}
+}
+
+// SeeLink takes over an interface.
+func (d *Driver[K, V]) SeeLink(l kernel.Link) {
+	old := d.links[l.Name]
+	if old.Running = l.Running; old == l {
+		d.links[l.Name] = l // no object depends on the carrier, which a workload can take away as often as it likes
+		return
+	}
+	for name, old := range d.links {
+		if old.Index == l.Index && name != l.Name {
+			d.LoseLink(name)
+		}
+	}
+	d.links[l.Name] = l
+	d.Touch(l.Name)
+}
+
+// LoseLink takes note of the end of an interface, also before its event: nothing is wanted of it any more.
+func (d *Driver[K, V]) LoseLink(name string) {
+	delete(d.links, name)
+	d.Touch(name)
+}
+
+// Touch has the objects of an interface read again.
+func (d *Driver[K, V]) Touch(link string) { d.touched[link], d.stale = true, true }
+
+// Link returns an interface by its name; its Index is 0 if there is none.
+func (d *Driver[K, V]) Link(name string) kernel.Link { return d.links[name] }
+
+// LinkName returns the name of an interface, empty if there is none.
+func (d *Driver[K, V]) LinkName(index int) string {
+	for name, l := range d.links {
+		if l.Index == index {
+			return name
+		}
+	}
+	return ""
+}
+
+// Wanted returns the desired objects. They must not be changed.
+func (d *Driver[K, V]) Wanted() map[K]V { return d.wanted }
+
+// Flush applies the desired objects. It returns the number of changes that were tried and of failures.
+func (d *Driver[K, V]) Flush() (steps, failures int, err error) {
+	for range rounds {
+		if d.Due() {
+			err = d.Compare(d.look)
+		} else if d.stale {
+			err = d.follow()
+		}
+		if err != nil {
+			return steps, failures, err
+		}
+		n, failed := d.Table.Flush()
+		steps, failures = steps+n, failures+failed
+		if !d.stale {
+			break
+		}
+	}
+	d.Rest()
+	return steps, failures, nil
+}
+
+// Next returns how long the next Flush may wait if nothing happens before.
+func (d *Driver[K, V]) Next() time.Duration {
+	if d.stale {
+		return time.Millisecond
+	}
+	return d.Checked.Next()
+}
+
+// look reads the host before a comparison.
+func (d *Driver[K, V]) look() error {
+	links, err := d.config.ListLinks()
+	if err != nil {
+		return err
+	}
+	clear(d.links)
+	for _, l := range links {
+		d.links[l.Name] = l
+	}
+	if l, ok := d.objects.(looker); ok {
+		if err := l.Look(); err != nil {
+			return err
+		}
+	}
+	d.decide()
+	return nil
+}
+
+// follow decides again, and reads the objects that may differ.
+func (d *Driver[K, V]) follow() error {
+	unknown := d.decide()
+	if len(unknown) == 0 {
+		return nil
+	}
+	r, ok := d.objects.(reader[K, V])
+	if !ok {
+		return d.Compare(d.look)
+	}
+	for _, k := range unknown {
+		if err := d.observe(r, k); err != nil {
+			d.Resync()
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Driver[K, V]) observe(r reader[K, V], k K) error {
+	v, ok, err := r.Read(k)
+	if err != nil {
+		return err
+	}
+	if ok {
+		d.Table.Observe(k, v)
+		return nil
+	}
+	if name := linkOf(k); name != "" && d.links[name].Index == 0 {
+		d.Table.Unset(k) // first: it went with the interface, and no other program took it away
+	}
+	d.Table.ObserveGone(k)
+	return nil
+}
+
+// decide sets the desired objects in the table. It returns those whose actual value may not be known.
+func (d *Driver[K, V]) decide() (unknown []K) {
+	fresh := d.objects.Desired(d.host, d.links)
+	for k, v := range fresh {
+		if _, known := d.wanted[k]; !known || d.touched[linkOf(k)] {
+			unknown = append(unknown, k)
+		}
+		d.Table.Set(k, v)
+	}
+	for k := range d.wanted {
+		if _, still := fresh[k]; still {
+			continue
+		}
+		d.Table.Unset(k)
+		if d.touched[linkOf(k)] {
+			unknown = append(unknown, k)
+		}
+	}
+	d.wanted, d.stale = fresh, false
+	clear(d.touched)
+	return unknown
+}
+
+// linkOf returns the interface that an object belongs to, empty for none.
+func linkOf(k any) string {
+	if k, ok := k.(interface{ Link() string }); ok {
+		return k.Link()
+	}
+	return ""
+}

@@ -1,0 +1,2 @@
+// Package mtufile keeps the file from which the CNI plugin reads the MTU of workloads.
+package mtufile
