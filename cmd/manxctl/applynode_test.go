@@ -42,7 +42,7 @@ func (h host) start(t *testing.T, store datastore.Store, kube bool) {
 		t.Fatal(err)
 	}
 	tunnels := &node.Tunnels{Store: store, IPAM: ipam.New(store, zap.NewNop(), time.Now), Node: "n1",
-		Types: []node.TunnelType{node.TunnelIPIP}, Log: zap.NewNop()}
+		Types: node.TunnelTypes(model.DeviceIPIP), Log: zap.NewNop()}
 	if err := tunnels.Ensure(t.Context()); err != nil {
 		t.Fatal(err)
 	}

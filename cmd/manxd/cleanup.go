@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -13,6 +14,7 @@ import (
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
+	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/datastore/safefile"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -29,7 +31,7 @@ func cleanupCommand(o *options) *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove the routes, addresses and rules that manxd leaves in the kernel",
 		Long: `cleanup removes the table inet manx, the routes of protocols 12 and 80 from the main tables, the limits of bandwidth,
-the addresses of tunl0, the status files of endpoints, and the state and passwords that were kept for the next start, for
+the addresses of ` + strings.Join(overlay.DeviceNames(), ", ") + `, the status files of endpoints, and the state and passwords that were kept for the next start, for
 a host that is no longer a Manx node. It fails while manxd runs. Interfaces of workloads are removed with their
 workloads. While the BGP daemon of a calico-node runs on this host, it removes the table and what was kept alone: the
 rest is calico-node's now.

@@ -17,6 +17,8 @@ import (
 	"github.com/manxnet/manx/daemon/firewalls"
 	"github.com/manxnet/manx/dataplane/hostfirewall"
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
+	"github.com/manxnet/manx/dataplane/overlay"
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -80,9 +82,7 @@ func (p *firewallsPart) packets() hostfirewall.Host {
 		all.Workloads = p.futureWorkload(all.Pools)
 	}
 	p.addUplinks(&all)
-	if tunnel := p.tunnelPackets(snapshot, all.Uplinks); tunnel != nil {
-		all.Uplinks, all.Local = append(all.Uplinks, model.DeviceIPIP), append(all.Local, tunnel...)
-	}
+	p.addTunnels(&all, snapshot)
 	return all
 }
 
@@ -161,23 +161,28 @@ func localPackets(s speaker.SessionStatus, iface string) (list []hostfirewall.Lo
 	return list
 }
 
-// tunnelPackets are those of IPIP from other nodes; nil if this node has no tunnel.
-func (p *firewallsPart) tunnelPackets(r model.Reader, uplinks []string) (list []hostfirewall.LocalPackets) {
+// addTunnels adds the devices of this node's overlays, and the packets of other nodes in them.
+func (p *firewallsPart) addTunnels(all *hostfirewall.Host, r model.Reader) {
 	own := model.Get[model.Node](r, model.ResourceKey(model.KindNode, p.Node.Name))
-	if !own.TunnelAddress(model.DeviceIPIP).IsValid() {
-		return nil
-	}
-	const ipip = 4
-	any4 := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	for key, n := range model.All[model.Node](r, model.KindNode) {
-		if n.Spec.BGP == nil || key.Name == p.Node.Name || len(uplinks) == 0 {
+	felix, uplinks := felixconfig.Merge(r, p.Node.Name), all.Uplinks
+	for _, o := range overlay.All() {
+		if len(uplinks) == 0 || !own.TunnelAddress(o.Device).IsValid() {
 			continue
 		}
-		if a := n.Spec.BGP.Address(model.IPv4).Addr(); a.IsValid() { // all of them get a route by the first uplink
-			list = append(list, hostfirewall.LocalPackets{What: "IPIP from other nodes", Packet: hostfirewall.Packet{
-				In: hostfirewall.Interface{Name: uplinks[0]}, Source: netip.PrefixFrom(a, 32), Destination: any4,
-				Protocol: ipip}})
+		packets, before := o.Packets(&felix), len(all.Local)
+		for key, n := range model.All[model.Node](r, model.KindNode) {
+			a := n.Spec.BGP.Address(o.Family).Addr()
+			if !a.IsValid() || key.Name == p.Node.Name {
+				continue
+			}
+			all.Local = append(all.Local, hostfirewall.LocalPackets{What: o.Name + " from other nodes",
+				Packet: hostfirewall.Packet{
+					In:     hostfirewall.Interface{Name: uplinks[0]}, // all of them get a route by the first uplink
+					Source: netip.PrefixFrom(a, a.BitLen()), Destination: netip.PrefixFrom(a, 0).Masked(),
+					Protocol: packets.Protocol, DestinationPort: packets.Port}})
+		}
+		if len(all.Local) > before {
+			all.Uplinks = append(all.Uplinks, o.Device)
 		}
 	}
-	return list
 }

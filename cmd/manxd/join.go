@@ -11,6 +11,7 @@ import (
 
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/part"
+	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/node"
@@ -140,7 +141,7 @@ func (o options) tunnelTypes() []node.TunnelType {
 	if o.datastore.kube.UsePodCIDR {
 		return nil // Kubernetes' ranges decide
 	}
-	return []node.TunnelType{node.TunnelIPIP}
+	return node.TunnelTypes(overlay.DeviceNames()...)
 }
 
 // nodeConfig returns the settings of registration.

@@ -15,6 +15,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/nft"
+	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/datastore/model"
@@ -50,7 +51,7 @@ type Target struct {
 	changed   []model.Key   // these are
 	haveLinks bool          // the host's interfaces have been listed
 	linksDue  bool          // they have to be listed again
-	tunnelDue bool          // since the IPIP device may have changed
+	tunnelDue bool          // since the device of an overlay may have changed
 	ownDue    bool          // since this host's addresses may have changed
 	linksErr  error         // why they could not
 	tried     bool          // since the last Flush began
@@ -108,7 +109,7 @@ func (t *Target) isOwn(k model.Key) bool {
 }
 
 // Handle takes over kernel events: host endpoints depend on the host's interfaces and addresses, and the guard of the
-// IPIP device on whether that is up.
+// overlays on whether their devices are up.
 func (t *Target) Handle(events []kernel.Event) {
 	if t.links == nil {
 		return
@@ -116,7 +117,7 @@ func (t *Target) Handle(events []kernel.Event) {
 	for i := range events {
 		e := &events[i]
 		t.linksDue = t.linksDue || e.AboutLinks()
-		t.tunnelDue = t.tunnelDue || e.Type == kernel.EventResync || e.Link.Name == model.DeviceIPIP
+		t.tunnelDue = t.tunnelDue || e.Type == kernel.EventResync || overlay.IsDevice(e.Link.Name)
 		if e.Type == kernel.EventAddress || e.Type == kernel.EventAddressGone {
 			a := e.Address.Prefix.Addr() // interfaces of workloads have link-local ones
 			t.ownDue = t.ownDue || a.Is6() && !a.IsLinkLocalUnicast()
@@ -278,10 +279,12 @@ func (t *Target) readLinks() {
 		return
 	}
 	t.haveLinks, t.linksDue, t.tunnelDue, t.ownDue, t.linksErr, t.moved = true, false, false, false, nil, true
-	names, list, tunnel := map[int]string{}, map[string][]netip.Addr{}, false
+	names, list, tunnels := map[int]string{}, map[string][]netip.Addr{}, map[string]bool{}
 	for _, l := range links {
 		names[l.Index], list[l.Name] = l.Name, nil
-		tunnel = tunnel || l.Name == model.DeviceIPIP && l.Up
+		if overlay.IsDevice(l.Name) {
+			tunnels[l.Name] = l.Up
+		}
 	}
 	for _, x := range addresses {
 		if name := names[x.Link]; name != "" {
@@ -289,5 +292,5 @@ func (t *Target) readLinks() {
 		}
 	}
 	t.calculator.SetInterfaces(list)
-	t.calculator.SetTunnel(tunnel)
+	t.calculator.SetTunnels(tunnels)
 }

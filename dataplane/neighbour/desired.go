@@ -8,6 +8,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/overlay"
 )
 
 // key names an entry.
@@ -74,7 +75,7 @@ func ofNextHops(l kernel.Link, addresses map[netip.Addr]bool) map[netip.Addr]ent
 	for a := range addresses {
 		switch {
 		case !l.Up || !l.Running:
-		case l.Kind == "ipip": // other interfaces without ARP mostly have one neighbour
+		case overlay.NoMAC(l.Kind): // other interfaces without ARP mostly have one neighbour
 			list[a] = entry{NoMAC: true}
 		case !l.NoARP:
 			maps.Copy(list, resolved(a))

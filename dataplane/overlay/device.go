@@ -23,12 +23,12 @@ type Device struct {
 // which may be nil.
 func Devices(f *model.FelixConfigurationSpec, pools ippool.Table, own *model.Node) []Device {
 	var list []Device
-	for _, o := range All() {
+	for _, o := range all {
 		if !o.Used(f, pools) {
 			continue
 		}
 		d := Device{Name: o.Device, Kind: o.Kind, Family: o.Family, Overhead: o.Overhead}
-		if mtu := o.mtu(f); mtu != nil {
+		if mtu := o.Settings(f).MTU; mtu != nil {
 			d.MTU = *mtu
 		}
 		if a := own.TunnelAddress(o.Device); a.IsValid() {

@@ -1,6 +1,9 @@
 package overlay
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -14,31 +17,62 @@ type Overlay struct {
 	// Device and Kind are the name and the kind of the device. Every address of the overlay's family on it, and every
 	// route of Calico's protocol through it, is the node's own to remove.
 	Device, Kind string
-	// Family is that of the device's addresses, and of the outer packets.
+	// Family is that of the device's addresses, and of the outer packets, which the nodes' addresses of this family may
+	// send.
 	Family model.Family
 	// Overhead is the size of the headers that it adds, in bytes.
 	Overhead int
-
-	setting string // of FelixConfiguration, for enabled
-	enabled func(*model.FelixConfigurationSpec) *bool
-	mtu     func(*model.FelixConfigurationSpec) *int
+	// NoMAC is set if neighbours on the device have no hardware addresses.
+	NoMAC bool
+	// Packets returns the outer packets with these settings.
+	Packets func(*model.FelixConfigurationSpec) Packets
+	// Settings are those of a node.
+	Settings func(*model.FelixConfigurationSpec) Settings
 }
 
-// All returns the overlays that this version makes.
-func All() []Overlay {
-	return []Overlay{{
-		Name: "IPIP", Encapsulation: ippool.IPIP, Device: model.DeviceIPIP, Kind: "ipip", Family: model.IPv4,
-		Overhead: 20, // an IPv4 header
-		setting:  "ipipEnabled",
-		enabled:  func(f *model.FelixConfigurationSpec) *bool { return f.IPIPEnabled },
-		mtu:      func(f *model.FelixConfigurationSpec) *int { return f.IPIPMTU },
-	}}
+// Settings are the part of FelixConfiguration about an overlay.
+type Settings struct {
+	// Enabled has the name of the setting, and On its value: nil for an overlay that a node has while a pool needs it.
+	Enabled string
+	On      *bool
+	// MTU is that of the device, nil or 0 for the host's less the overhead.
+	MTU *int
+}
+
+var all = []Overlay{ipip}
+
+// ipip carries packets between IPv4 addresses only.
+var ipip = Overlay{
+	Name: "IPIP", Encapsulation: ippool.IPIP, Device: model.DeviceIPIP, Kind: "ipip", Family: model.IPv4,
+	Overhead: 20, // an IPv4 header
+	NoMAC:    true, Packets: ipipPackets,
+	Settings: func(f *model.FelixConfigurationSpec) Settings {
+		return Settings{Enabled: "ipipEnabled", On: f.IPIPEnabled, MTU: f.IPIPMTU}
+	},
+}
+
+// All returns the overlays that this version makes. The list must not be changed.
+func All() []Overlay { return all }
+
+// Makes reports whether there is an overlay for an encapsulation.
+func Makes(e ippool.Encapsulation) bool {
+	return slices.ContainsFunc(all, func(o Overlay) bool { return o.Encapsulation == e })
+}
+
+// IsDevice reports whether an interface of that name is the device of an overlay.
+func IsDevice(name string) bool {
+	return slices.ContainsFunc(all, func(o Overlay) bool { return o.Device == name })
+}
+
+// NoMAC reports whether neighbours on devices of a kind have no hardware addresses.
+func NoMAC(kind string) bool {
+	return slices.ContainsFunc(all, func(o Overlay) bool { return o.Kind == kind && o.NoMAC })
 }
 
 // DeviceNames returns the names of the overlays' devices.
 func DeviceNames() []string {
 	var names []string
-	for _, o := range All() {
+	for _, o := range all {
 		names = append(names, o.Device)
 	}
 	return names
@@ -46,8 +80,19 @@ func DeviceNames() []string {
 
 // Used reports whether a node with these settings, in a cluster with these pools, has the overlay.
 func (o Overlay) Used(f *model.FelixConfigurationSpec, pools ippool.Table) bool {
-	if on := o.enabled(f); on != nil {
+	if on := o.Settings(f).On; on != nil {
 		return *on
 	}
 	return pools.Use(o.Encapsulation)
+}
+
+// Disabled returns, by device, why settings disable overlays.
+func Disabled(f *model.FelixConfigurationSpec) map[string]error {
+	why := map[string]error{}
+	for _, o := range all {
+		if s := o.Settings(f); s.On != nil && !*s.On {
+			why[o.Device] = fmt.Errorf("%s is switched off (FelixConfiguration, %s: false)", o.Name, s.Enabled)
+		}
+	}
+	return why
 }

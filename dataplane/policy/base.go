@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
-	"github.com/manxnet/manx/datastore/model"
 )
 
 // Names of maps and of the chains that look interfaces up in them.
@@ -398,21 +397,24 @@ func (c *Calculator) settleTunnels() {
 // writeTunnels writes the chain for tunnelled packets that come to this host.
 func (c *Calculator) writeTunnels() {
 	c.setChain(&ruleset.Chain{Name: "input-tunnels", Origin: Stage{Subject: HostItself},
-		Base: base(ruleset.Input, -1), Rules: c.settings.foreignTunnels(c.tunnelUp)})
+		Base: base(ruleset.Input, -1), Rules: c.settings.foreignTunnels(c.tunnelsUp)})
 }
 
-// foreignTunnels drops tunnelled packets that do not come from a node of the cluster. The device takes packets from
-// anyone while it is up, and it stays up when IPIP is no longer in use: some nodes learn of that later.
-func (s *settings) foreignTunnels(up bool) []ruleset.Rule {
-	if !s.ipip && !up {
-		return nil
+// foreignTunnels drops tunnelled packets that do not come from a node of the cluster. A device takes packets from
+// anyone while it is up, and it stays up when its overlay is no longer in use: some nodes learn of that later.
+func (s *settings) foreignTunnels(up map[string]bool) (rules []ruleset.Rule) {
+	for _, t := range s.tunnels {
+		if t.used || up[t.device] {
+			rules = append(rules, ruleset.Rule{
+				Matches: t.matches(ruleset.Match{Field: ruleset.DestinationLocal},
+					ruleset.Match{Field: ruleset.Source, Not: true, Set: t.nodes()}),
+				Verdict:   ruleset.Verdict{Action: ruleset.Drop},
+				Comment:   t.packets.Name + " from a host that is no node",
+				CountedBy: droppedTunnel.Counter(),
+			})
+		}
 	}
-	return []ruleset.Rule{{
-		Matches: []ruleset.Match{{Field: ruleset.Family, Low: 4}, {Field: ruleset.Protocol, Low: protoIPIP},
-			{Field: ruleset.DestinationLocal}, {Field: ruleset.Source, Not: true, Set: hostsSet + "4"}},
-		Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "IPIP from a host that is no node",
-		CountedBy: droppedTunnel.Counter(),
-	}}
+	return rules
 }
 
 // serviceLoop stops packets to untranslated addresses of services: their route would lead in circles. No host answers
@@ -457,12 +459,14 @@ func (s *settings) masquerade() []ruleset.Rule {
 		}
 		rules = append(rules, s.withPorts(ruleset.Rule{Matches: m, Verdict: v, Comment: "natOutgoing"})...)
 	}
-	if s.ipip {
-		rules = append(rules, ruleset.Rule{
-			Matches: []ruleset.Match{{Field: ruleset.OutInterface, Name: model.DeviceIPIP},
-				{Field: ruleset.SourceLocal},
-				{Field: ruleset.SourceOfOutInterface, Not: true}},
-			Verdict: ruleset.Verdict{Action: ruleset.Masquerade, Random: true}, Comment: "the tunnel's own address"})
+	for _, t := range s.tunnels {
+		if t.used {
+			rules = append(rules, ruleset.Rule{
+				Matches: []ruleset.Match{{Field: ruleset.OutInterface, Name: t.device}, {Field: ruleset.SourceLocal},
+					{Field: ruleset.SourceOfOutInterface, Not: true}},
+				Verdict: ruleset.Verdict{Action: ruleset.Masquerade, Random: true},
+				Comment: "the tunnel's own address"})
+		}
 	}
 	return rules
 }

@@ -10,6 +10,7 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"k8s.io/utils/third_party/forked/golang/btree"
 
+	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/policy/labels"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/conversion"
@@ -67,7 +68,7 @@ type Calculator struct {
 
 	hosts      hosts
 	hostLinks  map[string][]netip.Addr // this host's interfaces and their addresses
-	tunnelUp   bool                    // the IPIP device takes packets
+	tunnelsUp  map[string]bool         // the devices of overlays that take packets
 	limited    map[Limit]bool          // workloads without new connections
 	dirty      dirty
 	everything bool // the settings changed
@@ -111,6 +112,8 @@ type Config struct {
 	Budget Budget
 	// TrustOutside lets packets in from outside whose source is an address of this host or of one of its workloads.
 	TrustOutside bool
+	// Overlays are those between nodes; nil: all of this version.
+	Overlays []overlay.Overlay
 	// Felix overrides settings of FelixConfiguration objects, as Calico's environment variables do.
 	Felix func(*model.FelixConfigurationSpec)
 }
@@ -232,10 +235,11 @@ func (c *Calculator) SetInterfaces(links map[string][]netip.Addr) {
 	c.hostLinks = links
 }
 
-// SetTunnel sets whether this host's IPIP device is up, whoever uses it. It takes effect at the next Update or Settle.
-func (c *Calculator) SetTunnel(up bool) {
-	c.dirty.tunnel = c.dirty.tunnel || up != c.tunnelUp
-	c.tunnelUp = up
+// SetTunnels sets which devices of overlays are up on this host, whoever uses them. It takes effect at the next Update
+// or Settle.
+func (c *Calculator) SetTunnels(up map[string]bool) {
+	c.dirty.tunnel = c.dirty.tunnel || !maps.Equal(up, c.tunnelsUp)
+	c.tunnelsUp = up
 }
 
 // withoutWorkloads returns the interfaces that may have a host endpoint.
@@ -249,7 +253,7 @@ func (c *Calculator) withoutWorkloads(links map[string][]netip.Addr) map[string]
 	return own
 }
 
-// Settle brings the table up to date after SetInterfaces and SetTunnel.
+// Settle brings the table up to date after SetInterfaces and SetTunnels.
 func (c *Calculator) Settle() {
 	c.allowance = light
 	c.settle()

@@ -203,9 +203,9 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 	}
 	switch s.name {
 	case "host-in":
-		c.settings.tunnels(skip, ruleset.Source, ruleset.DestinationLocal)
+		c.settings.skipTunnels(skip, ruleset.Source, ruleset.DestinationLocal)
 	case "host-out":
-		c.settings.tunnels(skip, ruleset.Destination, ruleset.SourceLocal)
+		c.settings.skipTunnels(skip, ruleset.Destination, ruleset.SourceLocal)
 		skip(ruleset.Match{Field: ruleset.ConnStatus, Mask: ruleset.ConnDNAT})
 	case "host-out-translated":
 		// An untracked packet is not translated, and has no status to match.
@@ -250,12 +250,13 @@ func discoveryChains() []*ruleset.Chain {
 // ports with them.
 var discovery = []uint32{130, 131, 132, 133, 134, 135, 136, 143}
 
-// tunnels lets the nodes' packets between each other pass, in which those of workloads travel: a policy that is about
-// the hosts would cut the workloads off.
-func (s *settings) tunnels(skip func(...ruleset.Match), other, own ruleset.Field) {
-	if s.ipip {
-		skip(ruleset.Match{Field: ruleset.Family, Low: 4}, ruleset.Match{Field: ruleset.Protocol, Low: protoIPIP},
-			ruleset.Match{Field: own}, ruleset.Match{Field: other, Set: hostsSet + "4"})
+// skipTunnels lets the nodes' packets between each other pass, in which those of workloads travel: a policy that is
+// about the hosts would cut the workloads off.
+func (s *settings) skipTunnels(skip func(...ruleset.Match), other, own ruleset.Field) {
+	for _, t := range s.tunnels {
+		if t.used {
+			skip(t.matches(ruleset.Match{Field: own}, ruleset.Match{Field: other, Set: t.nodes()})...)
+		}
 	}
 }
 

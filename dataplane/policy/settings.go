@@ -10,6 +10,7 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
+	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/policy/members"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/felixconfig"
@@ -26,13 +27,11 @@ type settings struct {
 	noKernelLog  bool
 	keepInvalid  bool
 	trustOutside bool
-	spoofing     bool // allowed for workloads that request it
-	allowVXLAN   bool
-	allowIPIP    bool
-	vxlanPort    uint32
+	spoofing     bool              // allowed for workloads that request it
+	imitable     []overlay.Packets // that workloads may not send, unless allowed
+	tunnels      []tunnel
 	// wireGuardPorts are the UDP ports of IPv4 and IPv6.
 	wireGuardPorts []uint32
-	ipip           bool
 	ipv6           bool // there is a pool of IPv6 addresses
 	failsafeIn     []failsafe
 	failsafeOut    []failsafe
@@ -90,7 +89,7 @@ func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 		prefixes: felixconfig.ParseInterfacePrefixes(f.InterfacePrefix), denyVerdict: ruleset.Drop, flowLog: c.FlowLog,
 		noKernelLog: c.NoKernelLog, fragments: c.Fragments, trustOutside: c.TrustOutside,
 		keepInvalid: is(f.DisableConntrackInvalidCheck), spoofing: f.WorkloadSourceSpoofing == "Any",
-		allowVXLAN: is(f.AllowVXLANPacketsFromWorkloads), allowIPIP: is(f.AllowIPIPPacketsFromWorkloads),
+		imitable:     overlay.Imitable(f),
 		logPrefix:    cmp.Or(f.LogPrefix, "calico-packet"),
 		natInterface: f.IptablesNATOutgoingInterfaceFilter,
 		floating:     f.UsesFloatingIPs(),
@@ -107,7 +106,6 @@ func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 	default:
 		s.toHost.Action = s.denyVerdict
 	}
-	s.vxlanPort = portOr(f.VXLANPort, 4789)
 	s.wireGuardPorts = []uint32{portOr(f.WireguardListeningPort, 51820), portOr(f.WireguardListeningPortV6, 51821)}
 	s.logRate, s.logBurst = logRate, logBurst
 	if f.LogActionRateLimit != nil {
@@ -236,21 +234,15 @@ const spoofed = "the source is not this workload's"
 // tunnelsFromWorkloads keeps workloads from sending packets that look like the tunnels' between nodes.
 func (s *settings) tunnelsFromWorkloads() []ruleset.Rule {
 	var rules []ruleset.Rule
-	if !s.allowVXLAN {
-		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: protoUDP},
-			{Field: ruleset.DestinationPort, Low: s.vxlanPort}},
-			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "VXLAN from a workload",
-			CountedBy: droppedTunnel.Counter()})
-	}
-	if !s.allowIPIP {
-		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: protoIPIP}},
-			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "IPIP from a workload",
-			CountedBy: droppedTunnel.Counter()})
+	for _, p := range s.imitable {
+		if !p.FromWorkloads {
+			rules = append(rules, ruleset.Rule{Matches: matchesOf(p),
+				Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: p.Name + " from a workload",
+				CountedBy: droppedTunnel.Counter()})
+		}
 	}
 	return rules
 }
-
-const protoIPIP = 4
 
 func familyOf(p netip.Prefix) ruleset.Match {
 	if p.Addr().Is4() {
@@ -262,6 +254,7 @@ func familyOf(p netip.Prefix) ruleset.Match {
 // systemSets writes the sets that depend on the settings.
 func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 	var pools, masquerade, loop [2][]netip.Prefix
+	var table ippool.Table
 	put := func(list *[2][]netip.Prefix, p netip.Prefix) { list[index(p)] = append(list[index(p)], p) }
 	if c.reader != nil {
 		for k, p := range model.All[model.IPPool](c.reader, model.KindIPPool) {
@@ -270,7 +263,7 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 				continue
 			}
 			c.settings.ipv6 = c.settings.ipv6 || pool.CIDR.Addr().Is6()
-			c.settings.ipip = c.settings.ipip || pool.Encapsulation() == ippool.IPIP
+			table = append(table, pool)
 			if ippool.ForLoadBalancers(&p.Spec) {
 				continue
 			}
@@ -287,9 +280,7 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 		}
 	}
 	c.settings.services = [2]bool{len(loop[0]) > 0, len(loop[1]) > 0}
-	if f.IPIPEnabled != nil {
-		c.settings.ipip = *f.IPIPEnabled
-	}
+	c.settings.tunnels = tunnelsOf(c.config.Overlays, f, table)
 	var external []netip.Prefix
 	if f.ExternalNodesCIDRList != nil {
 		external = parseNets(*f.ExternalNodesCIDRList)
@@ -312,9 +303,14 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 	}
 	c.table.AddSet(ruleset.Set{Name: nodePortsSet, Type: ruleset.Ports, Interval: true,
 		Comment: "ports of BFD and of tunnels between nodes", Origin: ClusterSet})
-	want := map[ruleset.Element]bool{portElement(uint16(c.settings.vxlanPort)): true}
+	want := map[ruleset.Element]bool{}
 	for _, port := range nodePorts {
 		want[portElement(port)] = true
+	}
+	for _, p := range c.settings.imitable {
+		if p.Port != 0 {
+			want[portElement(p.Port)] = true
+		}
 	}
 	c.fillElements(nodePortsSet, want)
 }

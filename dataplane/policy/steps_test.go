@@ -62,7 +62,7 @@ func differs(t *testing.T, order []step, seed uint64, rounds int) (different boo
 	c, set := New(Config{Node: testNode}), model.Set{}
 	c.steps = order
 	for range rounds {
-		links, up := uplinks[r.IntN(2)], r.IntN(2) == 0
+		links, up := uplinks[r.IntN(2)], map[string]bool{"tunl0": r.IntN(2) == 0}
 		var changed []model.Key
 		for range 1 + r.IntN(3) {
 			o := usable(r)
@@ -73,7 +73,7 @@ func differs(t *testing.T, order []step, seed uint64, rounds int) (different boo
 			}
 		}
 		c.SetInterfaces(links)
-		c.SetTunnel(up)
+		c.SetTunnels(up)
 		c.Update(set, changed...)
 		for len(c.waiting) > 0 {
 			c.Continue()
@@ -81,7 +81,7 @@ func differs(t *testing.T, order []step, seed uint64, rounds int) (different boo
 		c.Table().TakeChanges()
 		fresh := New(Config{Node: testNode})
 		fresh.SetInterfaces(links)
-		fresh.SetTunnel(up)
+		fresh.SetTunnels(up)
 		fresh.Update(set)
 		if tableText(t, c) != tableText(t, fresh) {
 			return true

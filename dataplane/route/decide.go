@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/ownership"
 )
@@ -191,7 +192,7 @@ func (r *rules) throughPool(pool *ippool.Pool, ipv6 bool, learned []netip.Addr, 
 		return nil, note
 	}
 	route := &kernel.Route{Metric: metric, Protocol: kernel.ProtocolBIRD, Type: kernel.Unicast, NextHops: hops}
-	if pool.Encapsulation() == ippool.IPIP {
+	if pool.Encapsulation() != ippool.Direct {
 		route.Protocol = kernel.ProtocolCalico
 	}
 	if ipv6 && route.Metric == 0 {
@@ -200,11 +201,17 @@ func (r *rules) throughPool(pool *ippool.Pool, ipv6 bool, learned []netip.Addr, 
 	return route, note
 }
 
+// unsupported reports whether no overlay carries the packets of a pool.
+func unsupported(pool *ippool.Pool) bool {
+	e := pool.Encapsulation()
+	return e != ippool.Direct && !overlay.Makes(e)
+}
+
 // nextHops resolves all next hops that can be resolved.
 func (r *rules) nextHops(learned []netip.Addr, pool *ippool.Pool) (hops []kernel.NextHop, note string) {
-	if pool.Encapsulation() == ippool.VXLAN {
-		return nil, fmt.Sprintf("pool %s uses VXLAN (vxlanMode), which this version does not program; use ipipMode "+
-			"or no encapsulation", pool.Name)
+	if unsupported(pool) {
+		return nil, fmt.Sprintf("pool %s uses %v (vxlanMode), which this version does not program; use ipipMode "+
+			"or no encapsulation", pool.Name, pool.Encapsulation())
 	}
 	if len(learned) == 1 {
 		return r.nextHop(learned[0], pool)

@@ -1,13 +1,13 @@
 package route
 
 import (
-	"errors"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -32,11 +32,9 @@ func (t *Target) SetState(h *hoststate.Host) {
 	}
 	if h.Concerned {
 		t.Configure(fromState(h))
-		t.ipipOff = h.Felix.IPIPEnabled != nil && !*h.Felix.IPIPEnabled
+		t.disabled = overlay.Disabled(&h.Felix)
 	}
 }
-
-var errIPIPDisabled = errors.New("IPIP is switched off (FelixConfiguration, ipipEnabled: false)")
 
 // fromState returns the routes that the datastore configures for this host.
 func fromState(h *hoststate.Host) Config {

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/reconcile"
-	"github.com/manxnet/manx/datastore/ippool"
 )
 
 // errHeld is in the error about a route whose place in the table another owner has taken.
@@ -66,11 +66,11 @@ func (t *kernelTarget) owns(r kernel.Route) bool {
 
 func (t *kernelTarget) ownsCalico(r kernel.Route) bool {
 	pool := t.rules.config.Pools.Of(r.Dst)
-	foreign := r.Type == kernel.Unicast && pool.Encapsulation() == ippool.VXLAN
+	foreign := r.Type == kernel.Unicast && unsupported(pool)
 	for _, h := range r.NextHops {
 		name := t.rules.linkName(h.Link)
 		switch {
-		case ownTunnel(name) || t.rules.isWorkload(h.Link) || begins(name, t.rules.formerPrefixes):
+		case overlay.IsDevice(name) || t.rules.isWorkload(h.Link) || begins(name, t.rules.formerPrefixes):
 			return true
 		case strings.HasPrefix(name, "vxlan") || strings.HasPrefix(name, "wireguard.") ||
 			strings.HasPrefix(name, "wg-"):

@@ -41,7 +41,7 @@ type Target struct {
 
 	departures map[netip.Prefix]*departure
 	forgetter  forgetter
-	ipipOff    bool                    // by FelixConfiguration
+	disabled   map[string]error        // tunnel devices, by FelixConfiguration
 	missing    func() map[string]error // see FollowMissing
 
 	changedLinks bool // something that next hops are resolved with
@@ -255,10 +255,8 @@ func (t *Target) updateMissing() {
 	if t.missing != nil {
 		why = t.missing()
 	}
-	if t.ipipOff {
-		why[tunnelDevice] = errIPIPDisabled
-	}
-	if t.missing != nil || t.ipipOff {
+	maps.Copy(why, t.disabled)
+	if t.missing != nil || len(t.disabled) > 0 {
 		t.setMissing(why)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/datastore/ippool"
-	"github.com/manxnet/manx/datastore/model"
 )
 
 // defaultWorkloadMetric is the metric of routes to local workloads, unless FelixConfiguration's ipv4NormalRoutePriority
@@ -19,12 +18,6 @@ const (
 	staticMetric4 = 0
 	staticMetric6 = kernel.RouteMetric6
 )
-
-// tunnelDevice is the one IPIP device of a node.
-const tunnelDevice = model.DeviceIPIP
-
-// ownTunnel reports whether Manx makes the tunnel device of that name: routes of protocol 80 through it are its own.
-func ownTunnel(name string) bool { return name == tunnelDevice }
 
 // Learned is the outcome of best path selection for one prefix: its equal-cost next hops. Without next hops the
 // prefix is withdrawn.

@@ -10,6 +10,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/datastore/ippool"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // A next hop has a way for each device that leads to it. Each missing device has its own reason.
@@ -31,7 +32,7 @@ func TestWaysToANextHop(t *testing.T) {
 	step := func(what, direct, tunnel, other string) {
 		t.Helper()
 		_, _, _ = target.Flush()
-		for device, want := range map[string]string{directly: direct, tunnelDevice: tunnel, second: other} {
+		for device, want := range map[string]string{directly: direct, model.DeviceIPIP: tunnel, second: other} {
 			if got := text(device); got != want {
 				t.Errorf("%s: through %q: %q, want %q", what, device, got, want)
 			}
@@ -46,7 +47,7 @@ func TestWaysToANextHop(t *testing.T) {
 	if log := f.Log(); len(log) != 0 {
 		t.Errorf("a route through the other device is written again: %q", log)
 	}
-	down := kernel.Link{Index: 4, Name: tunnelDevice}
+	down := kernel.Link{Index: 4, Name: model.DeviceIPIP}
 	f.PutLink(down)
 	target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: down}})
 	target.setMissing(nil)

@@ -87,7 +87,7 @@ func (x tunnelTest) pool(name, cidr string, change ...func(*model.IPPoolSpec)) {
 
 func (x tunnelTest) tunnels(types ...TunnelType) *Tunnels {
 	if len(types) == 0 {
-		types = []TunnelType{TunnelIPIP}
+		types = []TunnelType{tunnelIPIP}
 	}
 	return &Tunnels{Store: x.store, IPAM: x.alloc, Node: "n", Types: types, Log: zap.NewNop()}
 }
@@ -106,7 +106,7 @@ func (x tunnelTest) address() string {
 	if err != nil {
 		x.Fatal(err)
 	}
-	return TunnelIPIP.get(n)
+	return tunnelIPIP.get(n)
 }
 
 // addressesOf lists the addresses of a handle, as text.
@@ -213,11 +213,11 @@ func TestTunnelAddressOfOthersIsNotTaken(t *testing.T) {
 func TestTunnelAddressAfterAnInterruption(t *testing.T) {
 	x := newTunnelTest(t)
 	x.pool("ipip", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize = 29 })
-	if _, err := x.tunnels().assign(context.Background(), TunnelIPIP,
+	if _, err := x.tunnels().assign(context.Background(), tunnelIPIP,
 		[]netip.Prefix{netip.MustParsePrefix("10.4.0.0/29")}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := x.tunnels().assign(context.Background(), TunnelIPIP,
+	if _, err := x.tunnels().assign(context.Background(), tunnelIPIP,
 		[]netip.Prefix{netip.MustParsePrefix("10.4.0.0/29")}); err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +307,7 @@ func (x tunnelTest) await(ctx context.Context, tables *datastore.Tables, address
 	s := tables.Snapshot()
 	for {
 		n := model.Get[model.Node](s, model.ResourceKey(model.KindNode, "n"))
-		if n != nil && TunnelIPIP.get(n) == address && s.Revision() > 0 && x.address() == address {
+		if n != nil && tunnelIPIP.get(n) == address && s.Revision() > 0 && x.address() == address {
 			return
 		}
 		var err error

@@ -2,6 +2,7 @@ package node
 
 import (
 	"net/netip"
+	"slices"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"go.uber.org/zap"
@@ -15,6 +16,7 @@ import (
 // that a node that changes from one to the other keeps its addresses.
 type TunnelType struct {
 	name      string
+	device    string
 	family    ipam.Family
 	handle    string
 	attribute string
@@ -34,7 +36,8 @@ func (k TunnelType) handleOf(node string) string { return k.handle + node }
 // The tunnels of Calico. tunnelTypes has them in the order in which Calico assigns their addresses.
 var (
 	tunnelWireguard = TunnelType{
-		name: "WireGuard", family: ipam.IPv4, handle: "wireguard-tunnel-addr-", attribute: "wireguardTunnelAddress",
+		name: "WireGuard", device: model.DeviceWireguard, family: ipam.IPv4,
+		handle: "wireguard-tunnel-addr-", attribute: "wireguardTunnelAddress",
 		uses: func(*ippool.Pool) bool { return true },
 		wanted: func(n *model.Node, hostEncryption bool) bool {
 			return n.Status.WireguardPublicKey != "" && !hostEncryption
@@ -42,7 +45,8 @@ var (
 		field: wireguardField(func(w *model.NodeWireguard) *string { return &w.InterfaceIPv4Address }),
 	}
 	tunnelWireguardV6 = TunnelType{
-		name: "WireGuard IPv6", family: ipam.IPv6, handle: "wireguard-v6-tunnel-addr-",
+		name: "WireGuard IPv6", device: model.DeviceWireguardV6, family: ipam.IPv6,
+		handle:    "wireguard-v6-tunnel-addr-",
 		attribute: "wireguardV6TunnelAddress",
 		uses:      func(*ippool.Pool) bool { return true },
 		wanted: func(n *model.Node, hostEncryption bool) bool {
@@ -50,8 +54,9 @@ var (
 		},
 		field: wireguardField(func(w *model.NodeWireguard) *string { return &w.InterfaceIPv6Address }),
 	}
-	TunnelIPIP = TunnelType{
-		name: "IPIP", family: ipam.IPv4, handle: "ipip-tunnel-addr-", attribute: "ipipTunnelAddress",
+	tunnelIPIP = TunnelType{
+		name: "IPIP", device: model.DeviceIPIP, family: ipam.IPv4,
+		handle: "ipip-tunnel-addr-", attribute: "ipipTunnelAddress",
 		uses: encapsulates(ippool.IPIP),
 		field: func(n *model.Node, create bool) *string {
 			if n.Spec.BGP == nil {
@@ -64,17 +69,29 @@ var (
 		},
 	}
 	tunnelVXLAN = TunnelType{
-		name: "VXLAN", family: ipam.IPv4, handle: "vxlan-tunnel-addr-", attribute: "vxlanTunnelAddress",
+		name: "VXLAN", device: model.DeviceVXLAN, family: ipam.IPv4,
+		handle: "vxlan-tunnel-addr-", attribute: "vxlanTunnelAddress",
 		uses:  encapsulates(ippool.VXLAN),
 		field: func(n *model.Node, _ bool) *string { return &n.Spec.IPv4VXLANTunnelAddr },
 	}
 	tunnelVXLANV6 = TunnelType{
-		name: "VXLAN IPv6", family: ipam.IPv6, handle: "vxlan-v6-tunnel-addr-", attribute: "vxlanV6TunnelAddress",
+		name: "VXLAN IPv6", device: model.DeviceVXLANV6, family: ipam.IPv6,
+		handle: "vxlan-v6-tunnel-addr-", attribute: "vxlanV6TunnelAddress",
 		uses:  encapsulates(ippool.VXLAN),
 		field: func(n *model.Node, _ bool) *string { return &n.Spec.IPv6VXLANTunnelAddr },
 	}
-	tunnelTypes = []TunnelType{tunnelWireguard, tunnelWireguardV6, TunnelIPIP, tunnelVXLAN, tunnelVXLANV6}
+	tunnelTypes = []TunnelType{tunnelWireguard, tunnelWireguardV6, tunnelIPIP, tunnelVXLAN, tunnelVXLANV6}
 )
+
+// TunnelTypes returns the tunnels with these devices, in the order in which Calico assigns their addresses.
+func TunnelTypes(devices ...string) (list []TunnelType) {
+	for _, k := range tunnelTypes {
+		if slices.Contains(devices, k.device) {
+			list = append(list, k)
+		}
+	}
+	return list
+}
 
 func encapsulates(e ippool.Encapsulation) func(*ippool.Pool) bool {
 	return func(p *ippool.Pool) bool { return p.Encapsulation() == e }
