@@ -272,15 +272,30 @@ func (a *Agent) notices() []Notice {
 	return list
 }
 
-// objects returns the objects of all targets that list theirs.
-func (a *Agent) objects() []Object {
+// Objects returns the objects of the targets that list theirs, or of the one with a name; empty: of all.
+func (a *Agent) Objects(target string) []Object {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	var list []Object
 	for _, t := range a.targets {
-		if l, ok := t.(Lister); ok {
+		if l, ok := t.(lister); ok && (target == "" || target == t.Name()) {
 			for _, r := range l.Rows() {
 				list = append(list, Object{Target: t.Name(), Row: r})
 			}
 		}
 	}
 	return list
+}
+
+// ObjectCounts returns, for each of these targets, how many objects are in each phase.
+func (a *Agent) ObjectCounts() map[string]map[reconcile.Phase]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	counts := map[string]map[reconcile.Phase]int{}
+	for _, t := range a.targets {
+		if l, ok := t.(lister); ok {
+			counts[t.Name()] = l.Counts()
+		}
+	}
+	return counts
 }

@@ -294,7 +294,7 @@ func TestNoIPIP(t *testing.T) {
 			t.Errorf("%s: %s %q", prefix, s.Phase, s.Reason)
 		}
 	}
-	objects := w.agent.Status().Objects
+	objects := w.agent.Objects("device")
 	if len(objects) == 0 || objects[0].Key != "device tunl0" || objects[0].Phase != reconcile.Failed ||
 		!strings.Contains(objects[0].Reason, kernel.ErrNoIPIP.Error()) {
 		t.Errorf("%+v", objects)

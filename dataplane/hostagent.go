@@ -191,8 +191,6 @@ type Status struct {
 	NotForwarding string
 	// LastError is the error of the last failed read or watch of the kernel, empty if both work.
 	LastError string
-	// Objects are those of the targets that list theirs.
-	Objects []Object
 	// RefusedEndpoints are the workloads of this host that get no route, no rules and no settings; Subject is the text
 	// of their key.
 	RefusedEndpoints []Notice
@@ -207,8 +205,7 @@ func (h *HostAgent) Status() Status {
 	listed, err := h.routes.Listed()
 	s := Status{
 		Started: listed && h.host.Known(), Synced: h.host.DatastoreSynced && h.host.BGPSynced,
-		NotForwarding: h.sysctls.NotForwarding(), Objects: h.objects(), RefusedEndpoints: h.refused.List(),
-		Notices: h.notices(),
+		NotForwarding: h.sysctls.NotForwarding(), RefusedEndpoints: h.refused.List(), Notices: h.notices(),
 	}
 	for _, x := range h.health() {
 		if x.Part == "routes" || x.Part == "interfaces" {

@@ -54,10 +54,12 @@ type Learner interface {
 	OnlyLearned() bool
 }
 
-// Lister is a Target that lists its objects for people. One with very many, such as the routes, has calls of its own.
-type Lister interface {
+// lister is a Target that lists its objects for people. One with very many, such as the routes, has calls of its own.
+type lister interface {
 	// Rows returns the objects that are wanted or there.
 	Rows() []reconcile.Row
+	// Counts returns how many of them are in each phase.
+	Counts() map[reconcile.Phase]int
 }
 
 // Object is an object of a target.
@@ -71,7 +73,8 @@ var (
 	_, _, _ Target  = (*endpointstatus.Files)(nil), (*filter.Target)(nil), (*neighbour.Target)(nil)
 	_, _, _ Target  = (*sysctl.Target)(nil), (*mtufile.Target)(nil), (*peering.Target)(nil)
 	_       Learner = (*route.Target)(nil)
-	_, _    Lister  = (*device.Target)(nil), (*sysctl.Target)(nil)
+	_, _    lister  = (*device.Target)(nil), (*sysctl.Target)(nil)
+	_, _    lister  = (*endpointstatus.Files)(nil), (*neighbour.Target)(nil)
 )
 
 // State is the desired state of this host: the datastore, and the decisions for BGP that follow from it.

@@ -100,7 +100,7 @@ func TestPodTrafficWithoutEncapsulation(t *testing.T) {
 		return v == "1"
 	})
 	mtuFile := ""
-	for _, s := range p.agents[1].Status().Objects {
+	for _, s := range p.agents[1].Objects("") {
 		if file, ok := strings.CutPrefix(s.Key, "file "); ok {
 			mtuFile = file
 		}

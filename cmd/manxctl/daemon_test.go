@@ -220,6 +220,22 @@ func (d *playedDaemon) ListAddresses(
 	}}, nil
 }
 
+func (d *playedDaemon) ListHostObjects(
+	_ context.Context, q *manxv1.ListHostObjectsRequest,
+) (*manxv1.ListHostObjectsResponse, error) {
+	r := &manxv1.ListHostObjectsResponse{Objects: []*manxv1.HostObject{
+		{Target: "device", Name: "mtu tunl0", Phase: "failed", Reason: "set the MTU: operation not permitted",
+			Desired: "1480", Actual: "1500"},
+		{Target: "sysctl", Name: "sysctl net/ipv4/ip_forward", Phase: "applied", Desired: "1", Actual: "1"},
+	}}
+	if q.GetTarget() != "" {
+		r.Objects = slices.DeleteFunc(r.Objects, func(x *manxv1.HostObject) bool {
+			return x.GetTarget() != q.GetTarget()
+		})
+	}
+	return r, nil
+}
+
 func (d *playedDaemon) ListQuarantined(
 	context.Context, *manxv1.ListQuarantinedRequest,
 ) (*manxv1.ListQuarantinedResponse, error) {
@@ -325,6 +341,7 @@ func TestOutputOfQuestionsToTheDaemon(t *testing.T) {
 		"node-addresses":      {"node", "addresses"},
 		"node-addresses-json": {"node", "addresses", "-o", "json"}, "node-problems": {"node", "problems"},
 		"routes": {"routes"}, "history": {"history"}, "history-json": {"history", "peer", "tor-1", "-o", "json"},
+		"hostobjects": {"get", "hostobjects"}, "hostobjects-wide": {"get", "hostobjects", "sysctl", "-o", "wide"},
 		"status": {"status"}, "status-json": {"status", "-o", "json"}, "status-yaml": {"status", "-o", "yaml"},
 	} {
 		r := s.runWithDaemon(args...)

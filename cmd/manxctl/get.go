@@ -40,8 +40,8 @@ func (c *cli) getCommand() *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
 		Use: "get KIND [NAME...] | KIND/NAME... | -f FILE",
-		Short: "Show objects of the datastore, the BGP sessions of this node (peers), or all policies with " +
-			"their effect here (policies)",
+		Short: "Show objects of the datastore, the BGP sessions of this node (peers), the objects that it keeps in " +
+			"the kernel (hostobjects), or all policies with their effect here (policies)",
 		Example: "  manxctl get peers -w\n  manxctl get bgppeers\n  manxctl get node node-1 -o yaml\n" +
 			"  manxctl get weps -A -o wide\n  manxctl get policies\n" +
 			"  manxctl get node node-1 -o jsonpath='{.spec.bgp.ipv4Address}'\n" +
@@ -56,6 +56,9 @@ func (c *cli) getCommand() *cobra.Command {
 					return usagef("-o %s is for objects of the datastore: use \"get peers -o json\"", o.output)
 				}
 				return c.getPeersAnywhere(cmd, o, args[1:])
+			}
+			if len(args) > 0 && isHostObjects(args[0]) && o.template == nil && !o.watch {
+				return c.getHostObjects(cmd.Context(), o, args[1:])
 			}
 			if o.isAllPolicies(args) && !o.watch {
 				return c.getPolicies(cmd.Context(), o)

@@ -43,7 +43,8 @@ func newTarget(
 	families map[string]model.Family,
 ) *Target {
 	t := &Target{kernel: k, now: now, devices: devices, families: families, missing: map[string]error{}}
-	t.Driver = driver.New(t, driver.Config{Name: "device", Part: "interfaces", ListLinks: k.ListLinks, Now: now,
+	t.Driver = driver.New(t, driver.Config[key, string]{
+		Name: "device", Part: "interfaces", ListLinks: k.ListLinks, Now: now,
 		Prune: driver.Always}) // an undesired address on an own device is an earlier one
 	return t
 }

@@ -12,26 +12,14 @@ import (
 // name: the object is read again when the interface comes, goes or changes.
 type Objects[K, V comparable] interface {
 	// Desired returns the objects that the host should have while it has these interfaces, by name. Its result depends
-	// on nothing else, except what Look has read.
+	// on nothing else, except what Config.Look has read.
 	Desired(h *hoststate.Host, links map[string]kernel.Link) map[K]V
 	// List and Apply are those of reconcile.Applier. An undesired object is removed by Apply, or left as it is.
 	reconcile.Applier[K, V]
 }
 
-// Objects may have these methods, too.
-type (
-	// A follower decides itself which states it may differ with; the others differ with those that concern the host.
-	follower interface{ Follows(*hoststate.Host) bool }
-	// A looker reads more of the host before each comparison.
-	looker interface{ Look() error }
-	// A reader reads one object, so that a change of an interface has only its own objects read.
-	reader[K, V comparable] interface {
-		Read(k K) (v V, ok bool, err error)
-	}
-)
-
 // Config has the parameters of a Driver.
-type Config struct {
+type Config[K, V comparable] struct {
 	// Name is that of the target in logs, in the control API and in metrics.
 	Name string
 	// Part names the objects in the results of a retry. Targets may have a part together.
@@ -40,6 +28,12 @@ type Config struct {
 	Every time.Duration
 	// Prune reports whether objects of earlier runs may be removed; nil: as soon as the datastore has been read.
 	Prune func(*hoststate.Host) bool
+	// Follows reports whether the objects may differ with a state; nil: if the state concerns the host.
+	Follows func(*hoststate.Host) bool
+	// Look reads more of the host before each comparison; nil: nothing.
+	Look func()
+	// Read reads one object, so that a change of an interface has only its own objects read; nil: List reads all.
+	Read func(K) (v V, ok bool, err error)
 	// ListLinks lists the host's interfaces.
 	ListLinks func() ([]kernel.Link, error)
 	// Now is the clock.
@@ -57,7 +51,7 @@ const (
 // themselves as Objects. Not safe for concurrent use.
 type Driver[K, V comparable] struct {
 	reconcile.Checked[K, V]
-	config  Config
+	config  Config[K, V]
 	objects Objects[K, V]
 	host    *hoststate.Host
 	links   map[string]kernel.Link
@@ -67,12 +61,15 @@ type Driver[K, V comparable] struct {
 }
 
 // New makes a Driver of objects.
-func New[K, V comparable](objects Objects[K, V], c Config) *Driver[K, V] {
+func New[K, V comparable](objects Objects[K, V], c Config[K, V]) *Driver[K, V] {
 	if c.Every == 0 {
 		c.Every = checkEvery
 	}
 	if c.Prune == nil {
 		c.Prune = func(h *hoststate.Host) bool { return h.DatastoreSynced }
+	}
+	if c.Follows == nil {
+		c.Follows = func(h *hoststate.Host) bool { return h.Concerned }
 	}
 	return &Driver[K, V]{config: c, objects: objects, links: map[string]kernel.Link{}, touched: map[string]bool{},
 		Checked: reconcile.NewChecked(objects, c.Part, c.Every, c.Now)}
@@ -88,11 +85,7 @@ func (d *Driver[K, V]) Name() string { return d.config.Name }
 func (d *Driver[K, V]) SetState(h *hoststate.Host) {
 	d.host = h
 	d.Table.Prune(d.config.Prune(h))
-	follows := h.Concerned
-	if f, ok := d.objects.(follower); ok {
-		follows = f.Follows(h)
-	}
-	d.stale = d.stale || follows
+	d.stale = d.stale || d.config.Follows(h)
 }
 
 // Handle takes over kernel events about interfaces.
@@ -191,10 +184,8 @@ func (d *Driver[K, V]) look() error {
 	for _, l := range links {
 		d.links[l.Name] = l
 	}
-	if l, ok := d.objects.(looker); ok {
-		if err := l.Look(); err != nil {
-			return err
-		}
+	if d.config.Look != nil {
+		d.config.Look()
 	}
 	d.decide()
 	return nil
@@ -206,12 +197,11 @@ func (d *Driver[K, V]) follow() error {
 	if len(unknown) == 0 {
 		return nil
 	}
-	r, ok := d.objects.(reader[K, V])
-	if !ok {
+	if d.config.Read == nil {
 		return d.Compare(d.look)
 	}
 	for _, k := range unknown {
-		if err := d.observe(r, k); err != nil {
+		if err := d.observe(k); err != nil {
 			d.Resync()
 			return err
 		}
@@ -219,8 +209,8 @@ func (d *Driver[K, V]) follow() error {
 	return nil
 }
 
-func (d *Driver[K, V]) observe(r reader[K, V], k K) error {
-	v, ok, err := r.Read(k)
+func (d *Driver[K, V]) observe(k K) error {
+	v, ok, err := d.config.Read(k)
 	if err != nil {
 		return err
 	}

@@ -208,7 +208,7 @@ func (f *Files) Flush() (steps, failures int, err error) {
 	f.target.Synced(f.synced && (policy == nil || policy.Reader != nil))
 	f.target.Set(connected)
 	steps, failures, err = f.target.Flush()
-	f.note(cmp.Or(err, f.target.Problem()))
+	f.note(cmp.Or(err, f.target.Health().Problem))
 	return steps, failures, err
 }
 
@@ -274,7 +274,23 @@ func (f *Files) Health() reconcile.Health {
 	if f.target == nil {
 		return reconcile.Health{}
 	}
-	return reconcile.Health{Part: "endpoints", Failures: f.target.Failures(), Problem: f.target.Problem()}
+	return f.target.Health()
+}
+
+// Rows returns the files.
+func (f *Files) Rows() []reconcile.Row {
+	if f.target == nil {
+		return nil
+	}
+	return f.target.Rows()
+}
+
+// Counts returns how many files are in each phase.
+func (f *Files) Counts() map[reconcile.Phase]int {
+	if f.target == nil {
+		return nil
+	}
+	return f.target.Counts()
 }
 
 // Notices report why files are missing or outdated.

@@ -30,20 +30,17 @@ func makeFolder(path string) (*safefile.Dir, error) { return safefile.Make(path,
 
 // target keeps the files of one folder. Not safe for concurrent use.
 type target struct {
-	dir     string
-	owned   bool
-	now     func() time.Time
-	table   *reconcile.Table[string, string]
-	wanted  map[string]string
-	checkAt time.Time
-	lastErr error
+	reconcile.Checked[string, string]
+	dir    string
+	owned  bool
+	now    func() time.Time
+	wanted map[string]string
 }
 
 // newTarget makes a target for the folder dir, which is made when it is needed; now is the clock.
 func newTarget(dir string, now func() time.Time) *target {
 	t := &target{dir: dir, now: now}
-	equal := func(a, b string) bool { return a == b }
-	t.table = reconcile.NewTable(t, equal, now, reconcile.DefaultBackoff)
+	t.Checked = reconcile.NewChecked(t, "endpoints", checkEvery, now)
 	return t
 }
 
@@ -55,57 +52,17 @@ func (t *target) RequireOwned() { t.owned = true }
 func (t *target) Set(files map[string]string) {
 	for name := range t.wanted {
 		if _, still := files[name]; !still {
-			t.table.Unset(name)
+			t.Table.Unset(name)
 		}
 	}
 	for name, content := range files {
-		t.table.Set(name, content)
+		t.Table.Set(name, content)
 	}
 	t.wanted = files
 }
 
 // Synced sets whether the datastore has been read in full: then files of an earlier run may be removed.
-func (t *target) Synced(yes bool) { t.table.Prune(yes) }
-
-// Retry makes the next Flush retry failed steps, and read everything again.
-func (t *target) Retry() {
-	t.table.RetryAll()
-	t.Resync()
-}
-
-// Resync makes the next Flush read the folder again.
-func (t *target) Resync() { t.checkAt = time.Time{} }
-
-// Flush applies the desired files to the folder. It returns how many files it tried to change and how many of them
-// failed.
-func (t *target) Flush() (steps, failures int, err error) {
-	if now := t.now(); !now.Before(t.checkAt) {
-		t.checkAt = now.Add(checkEvery)
-		if t.lastErr = t.table.Resync(); t.lastErr != nil {
-			return 0, 0, t.lastErr
-		}
-	}
-	steps, failures = t.table.Flush()
-	return steps, failures, nil
-}
-
-// Next returns how long the next Flush may wait if nothing happens before.
-func (t *target) Next() time.Duration {
-	at := t.checkAt
-	if retry, ok := t.table.Next(); ok && retry.Before(at) {
-		at = retry
-	}
-	return max(at.Sub(t.now()), time.Millisecond)
-}
-
-// Failures is the number of files that could not be written or removed.
-func (t *target) Failures() int { return t.table.Failures() }
-
-// Problem returns the failures, nil if there are none.
-func (t *target) Problem() error { return t.table.Problem() }
-
-// Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
-func (t *target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }
+func (t *target) Synced(yes bool) { t.Table.Prune(yes) }
 
 // longestStatus bounds how much of a file is read, in bytes; those of this package are far shorter.
 const longestStatus = 64 << 10

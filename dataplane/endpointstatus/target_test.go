@@ -117,7 +117,7 @@ func TestAFolderThatCannotBeMadeIsReportedAndTriedAgain(t *testing.T) {
 	target := f.target()
 	target.Set(map[string]string{web: one})
 	if _, _, err := target.Flush(); err == nil {
-		if target.Problem() == nil {
+		if target.Health().Problem == nil {
 			t.Fatal("nothing is reported")
 		}
 	}

@@ -31,7 +31,8 @@ type Target struct {
 // the clock.
 func New(k kernel.Links, file string, now func() time.Time) *Target {
 	t := &Target{path: path(file)}
-	t.Driver = driver.New(t, driver.Config{Name: "mtu-file", Part: "interfaces", ListLinks: k.ListLinks, Now: now})
+	t.Driver = driver.New(t, driver.Config[path, string]{
+		Name: "mtu-file", Part: "interfaces", ListLinks: k.ListLinks, Now: now})
 	return t
 }
 

@@ -45,9 +45,9 @@ type look struct {
 
 // Target keeps the entries. Report changes to it, then call Flush. Not safe for concurrent use.
 type Target struct {
+	reconcile.Checked[key, entry]
 	kernel    Kernel
 	now       func() time.Time
-	table     *reconcile.Table[key, entry]
 	workloads map[string][]netip.Addr // by interface
 	hops      map[int]map[netip.Addr]bool
 	linkLocal map[int]map[netip.Addr]bool // of hops
@@ -55,7 +55,6 @@ type Target struct {
 	looks     map[int]*look // at workloads' interfaces
 	wanted    map[int]map[netip.Addr]entry
 	nextLook  time.Time
-	checkAt   time.Time
 	settledAt time.Time // zero: next hops are settled
 	overflow  overflow
 }
@@ -64,28 +63,22 @@ type Target struct {
 func New(k Kernel, now func() time.Time) *Target {
 	t := &Target{kernel: k, now: now, workloads: map[string][]netip.Addr{}, links: map[int]kernel.Link{},
 		looks: map[int]*look{}, wanted: map[int]map[netip.Addr]entry{}, nextLook: now()}
-	equal := func(a, b entry) bool { return a == b }
-	t.table = reconcile.NewTable(t, equal, now, reconcile.DefaultBackoff)
+	t.Checked = reconcile.NewChecked(t, "neighbours", checkEvery, now)
 	return t
 }
 
 // Name is the target's in logs.
 func (t *Target) Name() string { return "neighbour" }
 
-// Health returns the health of the entries.
-func (t *Target) Health() reconcile.Health {
-	return reconcile.Health{Part: "neighbours", Failures: t.table.Failures(), Problem: t.table.Problem()}
-}
-
 // Repairs returns none: most entries that are gone were removed by the kernel, with the carrier of their interface.
 func (t *Target) Repairs() (list []reconcile.Repair, more int) {
-	t.table.Repairs()
+	t.Table.Repairs()
 	return nil, 0
 }
 
 // SetState sets the workloads of this host from a state.
 func (t *Target) SetState(h *hoststate.Host) {
-	t.table.Prune(h.DatastoreSynced && h.BGPSynced)
+	t.Table.Prune(h.DatastoreSynced && h.BGPSynced)
 	if h.Concerned {
 		t.setWorkloads(workloadsOf(h))
 	}
@@ -163,7 +156,7 @@ func (t *Target) linkSeen(l kernel.Link) {
 func (t *Target) flushed(link int, which func(entry) bool) {
 	for a, e := range t.wanted[link] {
 		if which(e) {
-			t.table.ObserveGone(key{link, a})
+			t.Table.ObserveGone(key{link, a})
 		}
 	}
 }
@@ -205,56 +198,38 @@ func (t *Target) decide(index int) {
 	}
 	for a := range t.wanted[index] {
 		if _, still := fresh[a]; !still {
-			t.table.Unset(key{index, a})
+			t.Table.Unset(key{index, a})
 		}
 	}
 	for a, e := range fresh {
-		t.table.Set(key{index, a}, e)
+		t.Table.Set(key{index, a}, e)
 	}
 	if t.wanted[index] = fresh; len(fresh) == 0 {
 		delete(t.wanted, index)
 	}
 }
 
-// Retry makes the next Flush retry failed steps, and read everything again.
-func (t *Target) Retry() {
-	t.table.RetryAll()
-	t.Resync()
-}
-
-// Resync makes the next Flush read everything again.
-func (t *Target) Resync() { t.checkAt = time.Time{} }
-
 // Flush applies the desired entries. It returns how many changes were tried and how many of them failed.
 func (t *Target) Flush() (steps, failures int, err error) {
 	now := t.now()
-	if !now.Before(t.nextRead()) {
-		if err := t.read(now); err != nil {
-			t.checkAt = now.Add(settled)
+	if !t.settledAt.IsZero() && !now.Before(t.settledAt) {
+		t.settledAt = time.Time{}
+		t.Resync()
+	}
+	if t.Due() {
+		if err := t.Compare(func() error { return t.read(now) }); err != nil {
 			return 0, 0, err
 		}
 	}
 	if !now.Before(t.nextLook) {
 		t.lookAround(now)
 	}
-	steps, failures = t.table.Flush()
+	steps, failures = t.Table.Flush()
 	return steps, failures, nil
 }
 
-// nextRead returns when the tables are read again.
-func (t *Target) nextRead() time.Time {
-	if t.settledAt.IsZero() || t.checkAt.Before(t.settledAt) {
-		return t.checkAt
-	}
-	return t.settledAt
-}
-
-// read reads the interfaces and the tables.
+// read reads the interfaces, and whether the tables were full.
 func (t *Target) read(now time.Time) error {
-	t.checkAt = now.Add(checkEvery)
-	if !now.Before(t.settledAt) {
-		t.settledAt = time.Time{}
-	}
 	links, err := t.kernel.ListLinks()
 	if err != nil {
 		return err
@@ -269,7 +244,7 @@ func (t *Target) read(now time.Time) error {
 		t.decideSoon(index)
 	}
 	t.overflow.read(t.kernel, now)
-	return t.table.Resync()
+	return nil
 }
 
 // lookAround looks at the far ends of those interfaces whose time has come.
@@ -358,12 +333,12 @@ func (t *Target) Apply(steps []reconcile.Step[key, entry]) []error {
 
 // Next returns how long the next Flush may wait if nothing happens before.
 func (t *Target) Next() time.Duration {
-	at := t.nextRead()
-	if len(t.looks) > 0 && t.nextLook.Before(at) {
-		at = t.nextLook
+	next := t.Checked.Next()
+	if len(t.looks) > 0 {
+		next = min(next, t.nextLook.Sub(t.now()))
 	}
-	if retry, ok := t.table.Next(); ok && retry.Before(at) {
-		at = retry
+	if !t.settledAt.IsZero() {
+		next = min(next, t.settledAt.Sub(t.now()))
 	}
-	return max(at.Sub(t.now()), time.Millisecond)
+	return max(next, time.Millisecond)
 }

@@ -38,18 +38,16 @@ type Target struct {
 // New makes a Target; now is the clock.
 func New(k Kernel, now func() time.Time) *Target {
 	t := &Target{kernel: k}
-	t.Driver = driver.New(t, driver.Config{Name: "peering", Part: "interfaces", ListLinks: k.ListLinks, Now: now})
+	t.Driver = driver.New(t, driver.Config[key, string]{
+		Name: "peering", Part: "interfaces", Look: t.look, ListLinks: k.ListLinks, Now: now,
+		// The addresses follow from BGP, not from the objects of this host.
+		Follows: func(*hoststate.Host) bool { return true }})
 	return t
 }
 
-// Follows implements driver.Objects: the addresses follow from BGP, not from the objects of this host.
-func (t *Target) Follows(*hoststate.Host) bool { return true }
-
-// Look implements driver.Objects.
-func (t *Target) Look() error {
+func (t *Target) look() {
 	_, err := t.kernel.Sysctl("net/ipv6/conf/all/forwarding")
 	t.ipv6 = err == nil
-	return nil
 }
 
 // Desired implements driver.Objects: those of the interfaces that exist.

@@ -95,13 +95,14 @@ func (c *Checked[K, V]) Health() Health {
 	return Health{Part: c.Part, Failures: c.Table.Failures(), Problem: c.Table.Problem()}
 }
 
-// Notices returns one for each object that is not as desired and cannot be made so, in order.
+// Notices returns one for each object that is not as desired and cannot be made so, by their names.
 func (c *Checked[K, V]) Notices() (list []Notice) {
-	for _, r := range c.Rows() {
-		if r.Phase == Failed || r.Phase == Removing && r.Reason != "" {
-			list = append(list, Notice{Subject: r.Key, Text: r.Reason, Since: r.Since})
+	for k, s := range c.Table.All() {
+		if s.Phase == Failed || s.Phase == Removing && s.Reason != "" {
+			list = append(list, Notice{Subject: fmt.Sprint(k), Text: s.Reason, Since: s.Since})
 		}
 	}
+	slices.SortFunc(list, func(a, b Notice) int { return cmp.Compare(a.Subject, b.Subject) })
 	return list
 }
 
@@ -133,4 +134,13 @@ func (c *Checked[K, V]) Rows() []Row {
 	}
 	slices.SortFunc(rows, func(a, b Row) int { return cmp.Compare(a.Key, b.Key) })
 	return rows
+}
+
+// Counts returns how many objects are in each phase.
+func (c *Checked[K, V]) Counts() map[Phase]int {
+	counts := map[Phase]int{}
+	for _, s := range c.Table.All() {
+		counts[s.Phase]++
+	}
+	return counts
 }

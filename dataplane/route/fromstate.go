@@ -17,7 +17,7 @@ func (t *Target) Name() string { return "route" }
 
 // Health returns the health of the routes.
 func (t *Target) Health() reconcile.Health {
-	return reconcile.Health{Part: "routes", Failures: t.Failures(), Problem: t.problem()}
+	return reconcile.Health{Part: "routes", Failures: t.table.Failures(), Problem: t.table.Problem()}
 }
 
 // SetState sets the wanted routes of this host from a state.

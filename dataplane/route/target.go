@@ -493,12 +493,6 @@ func (t *Target) forgetUnused() {
 	}
 }
 
-// Failures is the number of routes that the kernel refused.
-func (t *Target) Failures() int { return t.table.Failures() }
-
-// problem returns the failures, nil if there are none.
-func (t *Target) problem() error { return t.table.Problem() }
-
 // Listed reports whether the kernel has been read at least once, and the error of the last reading.
 func (t *Target) Listed() (bool, error) { return t.resync.listed, t.resync.lastErr }
 

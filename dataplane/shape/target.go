@@ -41,7 +41,8 @@ type Target struct {
 // New makes a Target; now is the clock.
 func New(k Kernel, now func() time.Time) *Target {
 	t := &Target{kernel: k}
-	t.Driver = driver.New(t, driver.Config{Name: "shape", Part: "bandwidth", ListLinks: k.ListLinks, Now: now})
+	t.Driver = driver.New(t, driver.Config[device, tc.Shape]{
+		Name: "shape", Part: "bandwidth", ListLinks: k.ListLinks, Now: now})
 	return t
 }
 

@@ -35,16 +35,16 @@ type Target struct {
 // New makes a Target; now is the clock.
 func New(k Kernel, r Reassembly, now func() time.Time) *Target {
 	t := &Target{kernel: k, reassembly: r}
-	t.Driver = driver.New(t, driver.Config{Name: "sysctl", Part: "interfaces", ListLinks: k.ListLinks, Now: now})
+	t.Driver = driver.New(t, driver.Config[key, string]{
+		Name: "sysctl", Part: "interfaces", Look: t.look, Read: t.readOne, ListLinks: k.ListLinks, Now: now})
 	return t
 }
 
-// Look implements driver.Objects.
-func (t *Target) Look() error {
+// look reads whether the kernel has IPv6, and its room for incomplete packets.
+func (t *Target) look() {
 	_, err := t.kernel.Sysctl(forwarding6.Name)
 	t.ipv6 = err == nil
 	t.bounded = t.reassembly.settings(t.kernel)
-	return nil
 }
 
 // Desired implements driver.Objects.
@@ -69,8 +69,8 @@ func (t *Target) List() (map[key]string, error) {
 	return have, nil
 }
 
-// Read implements driver.Objects.
-func (t *Target) Read(k key) (value string, ok bool, err error) {
+// readOne reads a variable. One that is missing because its interface has left is not wanted any more.
+func (t *Target) readOne(k key) (value string, ok bool, err error) {
 	value, ok, err = t.read(k)
 	if err == nil && !ok && t.gone(k.Interface) {
 		t.LoseLink(k.Interface)

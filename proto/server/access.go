@@ -36,6 +36,7 @@ var access = map[string]Role{
 	manxv1.Manx_ListPeerRoutes_FullMethodName:      RoleRead,
 	manxv1.Manx_ListPeerTransitions_FullMethodName: RoleRead,
 	manxv1.Manx_ListRoutes_FullMethodName:          RoleRead,
+	manxv1.Manx_ListHostObjects_FullMethodName:     RoleRead,
 	manxv1.Manx_ListEndpoints_FullMethodName:       RoleRead,
 	manxv1.Manx_ListAddresses_FullMethodName:       RoleRead,
 	manxv1.Manx_ListQuarantined_FullMethodName:     RoleRead,

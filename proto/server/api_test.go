@@ -105,6 +105,12 @@ func TestStatusSumsUp(t *testing.T) {
 		!addresses.GetAddresses()[0].GetChosen() {
 		t.Errorf("addresses: %v, %v", addresses, err)
 	}
+	objects, err := r.client.ListHostObjects(r.context(), &manxv1.ListHostObjectsRequest{Target: "sysctl"})
+	if i := slices.IndexFunc(objects.GetObjects(), func(x *manxv1.HostObject) bool {
+		return x.GetName() == "sysctl net/ipv4/ip_forward" && x.GetDesired() == "1" && x.GetTarget() == "sysctl"
+	}); err != nil || i < 0 || objects.GetObjects()[i].GetPhase() != "applied" {
+		t.Errorf("host objects: %v, %v", objects, err)
+	}
 	notices, err := r.client.ListNotices(r.context(), &manxv1.ListNoticesRequest{})
 	if err != nil || len(notices.GetNotices()) != 2 || notices.GetNotices()[0].GetText() != "BGPPeer/a is kept, "+
 		"BGPPeer/b dropped: two AS numbers" {

@@ -36,6 +36,8 @@ type Dataplane interface {
 	Routes() []route.Status
 	FollowRoutes() *dataplane.RouteChanges
 	RouteCounts() map[reconcile.Phase]int
+	Objects(target string) []dataplane.Object
+	ObjectCounts() map[string]map[reconcile.Phase]int
 	Route(netip.Prefix) (route.Status, bool)
 	RouteTo(netip.Addr) (route.Status, bool)
 	Resync()
@@ -80,8 +82,9 @@ func (v *DataplaneView) status(r *manxv1.GetStatusResponse) {
 	}
 }
 
-// tally has the numbers of routes and endpoints in each phase.
+// tally has the numbers of routes, endpoints and other objects in each phase.
 type tally struct {
+	objects   map[string]map[reconcile.Phase]int // by target
 	routes    map[reconcile.Phase]int
 	endpoints map[string]int
 }
@@ -89,7 +92,7 @@ type tally struct {
 func (v *DataplaneView) count() tally {
 	all := tally{endpoints: map[string]int{}}
 	if agent := v.now().Agent; agent != nil {
-		all.routes = agent.RouteCounts()
+		all.routes, all.objects = agent.RouteCounts(), agent.ObjectCounts()
 	}
 	for _, e := range v.endpoints() {
 		all.endpoints[e.GetPhase()]++
@@ -115,6 +118,22 @@ func (v *DataplaneView) Notices() (all []Notice) {
 	return all
 }
 
+// ListHostObjects implements manxv1.ManxServer.
+func (v *DataplaneView) ListHostObjects(
+	_ context.Context, q *manxv1.ListHostObjectsRequest,
+) (*manxv1.ListHostObjectsResponse, error) {
+	agent := v.now().Agent
+	if agent == nil {
+		return nil, status.Error(codes.Unavailable, "manxd is starting: the dataplane does not run yet")
+	}
+	r := &manxv1.ListHostObjectsResponse{}
+	for _, x := range agent.Objects(q.GetTarget()) {
+		r.Objects = append(r.Objects, &manxv1.HostObject{Target: x.Target, Name: x.Key, Phase: string(x.Phase),
+			Reason: x.Reason, Desired: x.Desired, Actual: x.Actual, SinceUnixMs: unixMs(x.Since)})
+	}
+	return r, nil
+}
+
 // Resync implements manxv1.ManxServer.
 func (v *DataplaneView) Resync(context.Context, *manxv1.ResyncRequest) (*manxv1.ResyncResponse, error) {
 	agent := v.now().Agent
@@ -128,13 +147,16 @@ func (v *DataplaneView) Resync(context.Context, *manxv1.ResyncRequest) (*manxv1.
 }
 
 const (
-	metricRoutes    = "manx_routes"
-	metricEndpoints = "manx_endpoints"
+	metricRoutes      = "manx_routes"
+	metricEndpoints   = "manx_endpoints"
+	metricHostObjects = "manx_host_objects"
 )
 
 var dataplaneMetrics = describe([]description{
 	{metricRoutes, "Routes that are wanted or there, by phase.", []string{"phase"}},
 	{metricEndpoints, "Workload endpoints of this node, by phase.", []string{"phase"}},
+	{metricHostObjects, "Objects on this host that are wanted or there, by target and phase.",
+		[]string{"target", "phase"}},
 })
 
 // Describe implements prometheus.Collector.
@@ -149,5 +171,10 @@ func (v *DataplaneView) Collect(out chan<- prometheus.Metric) {
 	}
 	for phase, n := range all.endpoints {
 		gauge(metricEndpoints, float64(n), phase)
+	}
+	for target, phases := range all.objects {
+		for phase, n := range phases {
+			gauge(metricHostObjects, float64(n), target, string(phase))
+		}
 	}
 }

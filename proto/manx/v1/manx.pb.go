@@ -2704,6 +2704,187 @@ func (x *AddressCandidate) GetMethod() string {
 	return ""
 }
 
+// HostObject is an object in the kernel or in a file that this node keeps: a device, a sysctl, a neighbour.
+type HostObject struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Target        string                 `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"` // which part of the dataplane keeps it
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Phase         string                 `protobuf:"bytes,3,opt,name=phase,proto3" json:"phase,omitempty"`
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	Desired       string                 `protobuf:"bytes,5,opt,name=desired,proto3" json:"desired,omitempty"` // empty: not wanted
+	Actual        string                 `protobuf:"bytes,6,opt,name=actual,proto3" json:"actual,omitempty"`   // empty: not there
+	SinceUnixMs   int64                  `protobuf:"varint,7,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostObject) Reset() {
+	*x = HostObject{}
+	mi := &file_manx_v1_manx_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostObject) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostObject) ProtoMessage() {}
+
+func (x *HostObject) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostObject.ProtoReflect.Descriptor instead.
+func (*HostObject) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *HostObject) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *HostObject) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *HostObject) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *HostObject) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *HostObject) GetDesired() string {
+	if x != nil {
+		return x.Desired
+	}
+	return ""
+}
+
+func (x *HostObject) GetActual() string {
+	if x != nil {
+		return x.Actual
+	}
+	return ""
+}
+
+func (x *HostObject) GetSinceUnixMs() int64 {
+	if x != nil {
+		return x.SinceUnixMs
+	}
+	return 0
+}
+
+type ListHostObjectsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Target        string                 `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"` // only of this one; empty: of all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListHostObjectsRequest) Reset() {
+	*x = ListHostObjectsRequest{}
+	mi := &file_manx_v1_manx_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListHostObjectsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListHostObjectsRequest) ProtoMessage() {}
+
+func (x *ListHostObjectsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListHostObjectsRequest.ProtoReflect.Descriptor instead.
+func (*ListHostObjectsRequest) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *ListHostObjectsRequest) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+type ListHostObjectsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Objects       []*HostObject          `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListHostObjectsResponse) Reset() {
+	*x = ListHostObjectsResponse{}
+	mi := &file_manx_v1_manx_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListHostObjectsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListHostObjectsResponse) ProtoMessage() {}
+
+func (x *ListHostObjectsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListHostObjectsResponse.ProtoReflect.Descriptor instead.
+func (*ListHostObjectsResponse) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ListHostObjectsResponse) GetObjects() []*HostObject {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
 type ListAddressesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2712,7 +2893,7 @@ type ListAddressesRequest struct {
 
 func (x *ListAddressesRequest) Reset() {
 	*x = ListAddressesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[31]
+	mi := &file_manx_v1_manx_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2724,7 +2905,7 @@ func (x *ListAddressesRequest) String() string {
 func (*ListAddressesRequest) ProtoMessage() {}
 
 func (x *ListAddressesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[31]
+	mi := &file_manx_v1_manx_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2737,7 +2918,7 @@ func (x *ListAddressesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAddressesRequest.ProtoReflect.Descriptor instead.
 func (*ListAddressesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{31}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{34}
 }
 
 type ListAddressesResponse struct {
@@ -2749,7 +2930,7 @@ type ListAddressesResponse struct {
 
 func (x *ListAddressesResponse) Reset() {
 	*x = ListAddressesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[32]
+	mi := &file_manx_v1_manx_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2761,7 +2942,7 @@ func (x *ListAddressesResponse) String() string {
 func (*ListAddressesResponse) ProtoMessage() {}
 
 func (x *ListAddressesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[32]
+	mi := &file_manx_v1_manx_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2774,7 +2955,7 @@ func (x *ListAddressesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAddressesResponse.ProtoReflect.Descriptor instead.
 func (*ListAddressesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{32}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListAddressesResponse) GetAddresses() []*AddressCandidate {
@@ -2798,7 +2979,7 @@ type QuarantinedObject struct {
 
 func (x *QuarantinedObject) Reset() {
 	*x = QuarantinedObject{}
-	mi := &file_manx_v1_manx_proto_msgTypes[33]
+	mi := &file_manx_v1_manx_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2810,7 +2991,7 @@ func (x *QuarantinedObject) String() string {
 func (*QuarantinedObject) ProtoMessage() {}
 
 func (x *QuarantinedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[33]
+	mi := &file_manx_v1_manx_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2823,7 +3004,7 @@ func (x *QuarantinedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedObject.ProtoReflect.Descriptor instead.
 func (*QuarantinedObject) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{33}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *QuarantinedObject) GetKind() string {
@@ -2876,7 +3057,7 @@ type ListQuarantinedRequest struct {
 
 func (x *ListQuarantinedRequest) Reset() {
 	*x = ListQuarantinedRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[34]
+	mi := &file_manx_v1_manx_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2888,7 +3069,7 @@ func (x *ListQuarantinedRequest) String() string {
 func (*ListQuarantinedRequest) ProtoMessage() {}
 
 func (x *ListQuarantinedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[34]
+	mi := &file_manx_v1_manx_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2901,7 +3082,7 @@ func (x *ListQuarantinedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantinedRequest.ProtoReflect.Descriptor instead.
 func (*ListQuarantinedRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{34}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{37}
 }
 
 type ListQuarantinedResponse struct {
@@ -2913,7 +3094,7 @@ type ListQuarantinedResponse struct {
 
 func (x *ListQuarantinedResponse) Reset() {
 	*x = ListQuarantinedResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[35]
+	mi := &file_manx_v1_manx_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2925,7 +3106,7 @@ func (x *ListQuarantinedResponse) String() string {
 func (*ListQuarantinedResponse) ProtoMessage() {}
 
 func (x *ListQuarantinedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[35]
+	mi := &file_manx_v1_manx_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2938,7 +3119,7 @@ func (x *ListQuarantinedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantinedResponse.ProtoReflect.Descriptor instead.
 func (*ListQuarantinedResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{35}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListQuarantinedResponse) GetObjects() []*QuarantinedObject {
@@ -2960,7 +3141,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_manx_v1_manx_proto_msgTypes[36]
+	mi := &file_manx_v1_manx_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2972,7 +3153,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[36]
+	mi := &file_manx_v1_manx_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2985,7 +3166,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{36}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Notice) GetTopic() string {
@@ -3024,7 +3205,7 @@ type ListNoticesRequest struct {
 
 func (x *ListNoticesRequest) Reset() {
 	*x = ListNoticesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[37]
+	mi := &file_manx_v1_manx_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3036,7 +3217,7 @@ func (x *ListNoticesRequest) String() string {
 func (*ListNoticesRequest) ProtoMessage() {}
 
 func (x *ListNoticesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[37]
+	mi := &file_manx_v1_manx_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3049,7 +3230,7 @@ func (x *ListNoticesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNoticesRequest.ProtoReflect.Descriptor instead.
 func (*ListNoticesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{37}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{40}
 }
 
 type ListNoticesResponse struct {
@@ -3061,7 +3242,7 @@ type ListNoticesResponse struct {
 
 func (x *ListNoticesResponse) Reset() {
 	*x = ListNoticesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[38]
+	mi := &file_manx_v1_manx_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3073,7 +3254,7 @@ func (x *ListNoticesResponse) String() string {
 func (*ListNoticesResponse) ProtoMessage() {}
 
 func (x *ListNoticesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[38]
+	mi := &file_manx_v1_manx_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3086,7 +3267,7 @@ func (x *ListNoticesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNoticesResponse.ProtoReflect.Descriptor instead.
 func (*ListNoticesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{38}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListNoticesResponse) GetNotices() []*Notice {
@@ -3104,7 +3285,7 @@ type ListSettingsRequest struct {
 
 func (x *ListSettingsRequest) Reset() {
 	*x = ListSettingsRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[39]
+	mi := &file_manx_v1_manx_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3116,7 +3297,7 @@ func (x *ListSettingsRequest) String() string {
 func (*ListSettingsRequest) ProtoMessage() {}
 
 func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[39]
+	mi := &file_manx_v1_manx_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3129,7 +3310,7 @@ func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
 func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{39}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{42}
 }
 
 type ListSettingsResponse struct {
@@ -3141,7 +3322,7 @@ type ListSettingsResponse struct {
 
 func (x *ListSettingsResponse) Reset() {
 	*x = ListSettingsResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[40]
+	mi := &file_manx_v1_manx_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3153,7 +3334,7 @@ func (x *ListSettingsResponse) String() string {
 func (*ListSettingsResponse) ProtoMessage() {}
 
 func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[40]
+	mi := &file_manx_v1_manx_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3166,7 +3347,7 @@ func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
 func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{40}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListSettingsResponse) GetSettings() []*Setting {
@@ -3189,7 +3370,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_manx_v1_manx_proto_msgTypes[41]
+	mi := &file_manx_v1_manx_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3201,7 +3382,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[41]
+	mi := &file_manx_v1_manx_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3214,7 +3395,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{41}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Setting) GetName() string {
@@ -3257,7 +3438,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[42]
+	mi := &file_manx_v1_manx_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3269,7 +3450,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[42]
+	mi := &file_manx_v1_manx_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3282,7 +3463,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{42}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WatchRequest) GetStatus() bool {
@@ -3323,7 +3504,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[43]
+	mi := &file_manx_v1_manx_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3335,7 +3516,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[43]
+	mi := &file_manx_v1_manx_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3348,7 +3529,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{43}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WatchResponse) GetEvent() isWatchResponse_Event {
@@ -3460,7 +3641,7 @@ type GetLogLevelRequest struct {
 
 func (x *GetLogLevelRequest) Reset() {
 	*x = GetLogLevelRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[44]
+	mi := &file_manx_v1_manx_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3472,7 +3653,7 @@ func (x *GetLogLevelRequest) String() string {
 func (*GetLogLevelRequest) ProtoMessage() {}
 
 func (x *GetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[44]
+	mi := &file_manx_v1_manx_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3485,7 +3666,7 @@ func (x *GetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*GetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{44}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{47}
 }
 
 type GetLogLevelResponse struct {
@@ -3497,7 +3678,7 @@ type GetLogLevelResponse struct {
 
 func (x *GetLogLevelResponse) Reset() {
 	*x = GetLogLevelResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[45]
+	mi := &file_manx_v1_manx_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3509,7 +3690,7 @@ func (x *GetLogLevelResponse) String() string {
 func (*GetLogLevelResponse) ProtoMessage() {}
 
 func (x *GetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[45]
+	mi := &file_manx_v1_manx_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3522,7 +3703,7 @@ func (x *GetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*GetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{45}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetLogLevelResponse) GetLevel() string {
@@ -3541,7 +3722,7 @@ type SetLogLevelRequest struct {
 
 func (x *SetLogLevelRequest) Reset() {
 	*x = SetLogLevelRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[46]
+	mi := &file_manx_v1_manx_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3553,7 +3734,7 @@ func (x *SetLogLevelRequest) String() string {
 func (*SetLogLevelRequest) ProtoMessage() {}
 
 func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[46]
+	mi := &file_manx_v1_manx_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3566,7 +3747,7 @@ func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{46}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SetLogLevelRequest) GetLevel() string {
@@ -3585,7 +3766,7 @@ type SetLogLevelResponse struct {
 
 func (x *SetLogLevelResponse) Reset() {
 	*x = SetLogLevelResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[47]
+	mi := &file_manx_v1_manx_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3597,7 +3778,7 @@ func (x *SetLogLevelResponse) String() string {
 func (*SetLogLevelResponse) ProtoMessage() {}
 
 func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[47]
+	mi := &file_manx_v1_manx_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3610,7 +3791,7 @@ func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{47}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SetLogLevelResponse) GetPrevious() string {
@@ -3628,7 +3809,7 @@ type ResyncRequest struct {
 
 func (x *ResyncRequest) Reset() {
 	*x = ResyncRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[48]
+	mi := &file_manx_v1_manx_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3640,7 +3821,7 @@ func (x *ResyncRequest) String() string {
 func (*ResyncRequest) ProtoMessage() {}
 
 func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[48]
+	mi := &file_manx_v1_manx_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3653,7 +3834,7 @@ func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResyncRequest.ProtoReflect.Descriptor instead.
 func (*ResyncRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{48}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{51}
 }
 
 type ResyncResponse struct {
@@ -3666,7 +3847,7 @@ type ResyncResponse struct {
 
 func (x *ResyncResponse) Reset() {
 	*x = ResyncResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[49]
+	mi := &file_manx_v1_manx_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3678,7 +3859,7 @@ func (x *ResyncResponse) String() string {
 func (*ResyncResponse) ProtoMessage() {}
 
 func (x *ResyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[49]
+	mi := &file_manx_v1_manx_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3691,7 +3872,7 @@ func (x *ResyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResyncResponse.ProtoReflect.Descriptor instead.
 func (*ResyncResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{49}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ResyncResponse) GetResults() []string {
@@ -3712,7 +3893,7 @@ type ReportPolicyWaitRequest struct {
 
 func (x *ReportPolicyWaitRequest) Reset() {
 	*x = ReportPolicyWaitRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[50]
+	mi := &file_manx_v1_manx_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3724,7 +3905,7 @@ func (x *ReportPolicyWaitRequest) String() string {
 func (*ReportPolicyWaitRequest) ProtoMessage() {}
 
 func (x *ReportPolicyWaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[50]
+	mi := &file_manx_v1_manx_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3737,7 +3918,7 @@ func (x *ReportPolicyWaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportPolicyWaitRequest.ProtoReflect.Descriptor instead.
 func (*ReportPolicyWaitRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{50}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ReportPolicyWaitRequest) GetEndpoint() string {
@@ -3769,7 +3950,7 @@ type ReportPolicyWaitResponse struct {
 
 func (x *ReportPolicyWaitResponse) Reset() {
 	*x = ReportPolicyWaitResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[51]
+	mi := &file_manx_v1_manx_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3781,7 +3962,7 @@ func (x *ReportPolicyWaitResponse) String() string {
 func (*ReportPolicyWaitResponse) ProtoMessage() {}
 
 func (x *ReportPolicyWaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[51]
+	mi := &file_manx_v1_manx_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3794,7 +3975,7 @@ func (x *ReportPolicyWaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportPolicyWaitResponse.ProtoReflect.Descriptor instead.
 func (*ReportPolicyWaitResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{51}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{54}
 }
 
 type ExplainRequest struct {
@@ -3810,7 +3991,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[52]
+	mi := &file_manx_v1_manx_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3822,7 +4003,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[52]
+	mi := &file_manx_v1_manx_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3835,7 +4016,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{52}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ExplainRequest) GetSource() string {
@@ -3887,7 +4068,7 @@ type Explanation struct {
 
 func (x *Explanation) Reset() {
 	*x = Explanation{}
-	mi := &file_manx_v1_manx_proto_msgTypes[53]
+	mi := &file_manx_v1_manx_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3899,7 +4080,7 @@ func (x *Explanation) String() string {
 func (*Explanation) ProtoMessage() {}
 
 func (x *Explanation) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[53]
+	mi := &file_manx_v1_manx_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3912,7 +4093,7 @@ func (x *Explanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Explanation.ProtoReflect.Descriptor instead.
 func (*Explanation) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{53}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Explanation) GetSource() *ExplainedEnd {
@@ -4001,7 +4182,7 @@ type OtherDrop struct {
 
 func (x *OtherDrop) Reset() {
 	*x = OtherDrop{}
-	mi := &file_manx_v1_manx_proto_msgTypes[54]
+	mi := &file_manx_v1_manx_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4013,7 +4194,7 @@ func (x *OtherDrop) String() string {
 func (*OtherDrop) ProtoMessage() {}
 
 func (x *OtherDrop) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[54]
+	mi := &file_manx_v1_manx_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4026,7 +4207,7 @@ func (x *OtherDrop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OtherDrop.ProtoReflect.Descriptor instead.
 func (*OtherDrop) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{54}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *OtherDrop) GetNode() string {
@@ -4093,7 +4274,7 @@ type ExplainedEnd struct {
 
 func (x *ExplainedEnd) Reset() {
 	*x = ExplainedEnd{}
-	mi := &file_manx_v1_manx_proto_msgTypes[55]
+	mi := &file_manx_v1_manx_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4105,7 +4286,7 @@ func (x *ExplainedEnd) String() string {
 func (*ExplainedEnd) ProtoMessage() {}
 
 func (x *ExplainedEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[55]
+	mi := &file_manx_v1_manx_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4118,7 +4299,7 @@ func (x *ExplainedEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedEnd.ProtoReflect.Descriptor instead.
 func (*ExplainedEnd) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{55}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ExplainedEnd) GetKind() string {
@@ -4189,7 +4370,7 @@ type ExplainedStage struct {
 
 func (x *ExplainedStage) Reset() {
 	*x = ExplainedStage{}
-	mi := &file_manx_v1_manx_proto_msgTypes[56]
+	mi := &file_manx_v1_manx_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4201,7 +4382,7 @@ func (x *ExplainedStage) String() string {
 func (*ExplainedStage) ProtoMessage() {}
 
 func (x *ExplainedStage) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[56]
+	mi := &file_manx_v1_manx_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4214,7 +4395,7 @@ func (x *ExplainedStage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedStage.ProtoReflect.Descriptor instead.
 func (*ExplainedStage) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{56}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ExplainedStage) GetNode() string {
@@ -4307,7 +4488,7 @@ type ExplainedTier struct {
 
 func (x *ExplainedTier) Reset() {
 	*x = ExplainedTier{}
-	mi := &file_manx_v1_manx_proto_msgTypes[57]
+	mi := &file_manx_v1_manx_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4319,7 +4500,7 @@ func (x *ExplainedTier) String() string {
 func (*ExplainedTier) ProtoMessage() {}
 
 func (x *ExplainedTier) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[57]
+	mi := &file_manx_v1_manx_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4332,7 +4513,7 @@ func (x *ExplainedTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedTier.ProtoReflect.Descriptor instead.
 func (*ExplainedTier) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{57}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ExplainedTier) GetName() string {
@@ -4383,7 +4564,7 @@ type ExplainedPolicy struct {
 
 func (x *ExplainedPolicy) Reset() {
 	*x = ExplainedPolicy{}
-	mi := &file_manx_v1_manx_proto_msgTypes[58]
+	mi := &file_manx_v1_manx_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4395,7 +4576,7 @@ func (x *ExplainedPolicy) String() string {
 func (*ExplainedPolicy) ProtoMessage() {}
 
 func (x *ExplainedPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[58]
+	mi := &file_manx_v1_manx_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4408,7 +4589,7 @@ func (x *ExplainedPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedPolicy.ProtoReflect.Descriptor instead.
 func (*ExplainedPolicy) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{58}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ExplainedPolicy) GetName() string {
@@ -4458,7 +4639,7 @@ type ExplainedRule struct {
 
 func (x *ExplainedRule) Reset() {
 	*x = ExplainedRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	mi := &file_manx_v1_manx_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4470,7 +4651,7 @@ func (x *ExplainedRule) String() string {
 func (*ExplainedRule) ProtoMessage() {}
 
 func (x *ExplainedRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	mi := &file_manx_v1_manx_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4483,7 +4664,7 @@ func (x *ExplainedRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedRule.ProtoReflect.Descriptor instead.
 func (*ExplainedRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{59}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ExplainedRule) GetNumber() uint32 {
@@ -4527,7 +4708,7 @@ type ExplainedRoute struct {
 
 func (x *ExplainedRoute) Reset() {
 	*x = ExplainedRoute{}
-	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	mi := &file_manx_v1_manx_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4539,7 +4720,7 @@ func (x *ExplainedRoute) String() string {
 func (*ExplainedRoute) ProtoMessage() {}
 
 func (x *ExplainedRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	mi := &file_manx_v1_manx_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4552,7 +4733,7 @@ func (x *ExplainedRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedRoute.ProtoReflect.Descriptor instead.
 func (*ExplainedRoute) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{60}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ExplainedRoute) GetNode() string {
@@ -4604,7 +4785,7 @@ type TraceFlowRequest struct {
 
 func (x *TraceFlowRequest) Reset() {
 	*x = TraceFlowRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[61]
+	mi := &file_manx_v1_manx_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4616,7 +4797,7 @@ func (x *TraceFlowRequest) String() string {
 func (*TraceFlowRequest) ProtoMessage() {}
 
 func (x *TraceFlowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[61]
+	mi := &file_manx_v1_manx_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4629,7 +4810,7 @@ func (x *TraceFlowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceFlowRequest.ProtoReflect.Descriptor instead.
 func (*TraceFlowRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{61}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *TraceFlowRequest) GetSource() string {
@@ -4687,7 +4868,7 @@ type TraceFlowResponse struct {
 
 func (x *TraceFlowResponse) Reset() {
 	*x = TraceFlowResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[62]
+	mi := &file_manx_v1_manx_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4699,7 +4880,7 @@ func (x *TraceFlowResponse) String() string {
 func (*TraceFlowResponse) ProtoMessage() {}
 
 func (x *TraceFlowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[62]
+	mi := &file_manx_v1_manx_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4712,7 +4893,7 @@ func (x *TraceFlowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceFlowResponse.ProtoReflect.Descriptor instead.
 func (*TraceFlowResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{62}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *TraceFlowResponse) GetAnswer() isTraceFlowResponse_Answer {
@@ -4769,7 +4950,7 @@ type TraceArmed struct {
 
 func (x *TraceArmed) Reset() {
 	*x = TraceArmed{}
-	mi := &file_manx_v1_manx_proto_msgTypes[63]
+	mi := &file_manx_v1_manx_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4781,7 +4962,7 @@ func (x *TraceArmed) String() string {
 func (*TraceArmed) ProtoMessage() {}
 
 func (x *TraceArmed) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[63]
+	mi := &file_manx_v1_manx_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4794,7 +4975,7 @@ func (x *TraceArmed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceArmed.ProtoReflect.Descriptor instead.
 func (*TraceArmed) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{63}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *TraceArmed) GetNode() string {
@@ -4848,7 +5029,7 @@ type TracedPacket struct {
 
 func (x *TracedPacket) Reset() {
 	*x = TracedPacket{}
-	mi := &file_manx_v1_manx_proto_msgTypes[64]
+	mi := &file_manx_v1_manx_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4860,7 +5041,7 @@ func (x *TracedPacket) String() string {
 func (*TracedPacket) ProtoMessage() {}
 
 func (x *TracedPacket) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[64]
+	mi := &file_manx_v1_manx_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4873,7 +5054,7 @@ func (x *TracedPacket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedPacket.ProtoReflect.Descriptor instead.
 func (*TracedPacket) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{64}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *TracedPacket) GetSource() string {
@@ -4993,7 +5174,7 @@ type TracedChain struct {
 
 func (x *TracedChain) Reset() {
 	*x = TracedChain{}
-	mi := &file_manx_v1_manx_proto_msgTypes[65]
+	mi := &file_manx_v1_manx_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5005,7 +5186,7 @@ func (x *TracedChain) String() string {
 func (*TracedChain) ProtoMessage() {}
 
 func (x *TracedChain) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[65]
+	mi := &file_manx_v1_manx_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5018,7 +5199,7 @@ func (x *TracedChain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedChain.ProtoReflect.Descriptor instead.
 func (*TracedChain) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{65}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *TracedChain) GetHook() string {
@@ -5103,7 +5284,7 @@ type TracedDecision struct {
 
 func (x *TracedDecision) Reset() {
 	*x = TracedDecision{}
-	mi := &file_manx_v1_manx_proto_msgTypes[66]
+	mi := &file_manx_v1_manx_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5115,7 +5296,7 @@ func (x *TracedDecision) String() string {
 func (*TracedDecision) ProtoMessage() {}
 
 func (x *TracedDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[66]
+	mi := &file_manx_v1_manx_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5128,7 +5309,7 @@ func (x *TracedDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedDecision.ProtoReflect.Descriptor instead.
 func (*TracedDecision) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{66}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *TracedDecision) GetChain() string {
@@ -5165,7 +5346,7 @@ type TracedRule struct {
 
 func (x *TracedRule) Reset() {
 	*x = TracedRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[67]
+	mi := &file_manx_v1_manx_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5177,7 +5358,7 @@ func (x *TracedRule) String() string {
 func (*TracedRule) ProtoMessage() {}
 
 func (x *TracedRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[67]
+	mi := &file_manx_v1_manx_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5190,7 +5371,7 @@ func (x *TracedRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedRule.ProtoReflect.Descriptor instead.
 func (*TracedRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{67}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *TracedRule) GetChain() string {
@@ -5241,7 +5422,7 @@ type LiveTrace struct {
 
 func (x *LiveTrace) Reset() {
 	*x = LiveTrace{}
-	mi := &file_manx_v1_manx_proto_msgTypes[68]
+	mi := &file_manx_v1_manx_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5253,7 +5434,7 @@ func (x *LiveTrace) String() string {
 func (*LiveTrace) ProtoMessage() {}
 
 func (x *LiveTrace) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[68]
+	mi := &file_manx_v1_manx_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5266,7 +5447,7 @@ func (x *LiveTrace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveTrace.ProtoReflect.Descriptor instead.
 func (*LiveTrace) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{68}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *LiveTrace) GetNode() string {
@@ -5310,7 +5491,7 @@ type ListPoliciesRequest struct {
 
 func (x *ListPoliciesRequest) Reset() {
 	*x = ListPoliciesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[69]
+	mi := &file_manx_v1_manx_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5322,7 +5503,7 @@ func (x *ListPoliciesRequest) String() string {
 func (*ListPoliciesRequest) ProtoMessage() {}
 
 func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[69]
+	mi := &file_manx_v1_manx_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5335,7 +5516,7 @@ func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
 func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{69}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListPoliciesRequest) GetKind() string {
@@ -5376,7 +5557,7 @@ type ListPoliciesResponse struct {
 
 func (x *ListPoliciesResponse) Reset() {
 	*x = ListPoliciesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[70]
+	mi := &file_manx_v1_manx_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5388,7 +5569,7 @@ func (x *ListPoliciesResponse) String() string {
 func (*ListPoliciesResponse) ProtoMessage() {}
 
 func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[70]
+	mi := &file_manx_v1_manx_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5401,7 +5582,7 @@ func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
 func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{70}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ListPoliciesResponse) GetPolicies() []*Policy {
@@ -5440,7 +5621,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_manx_v1_manx_proto_msgTypes[71]
+	mi := &file_manx_v1_manx_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5452,7 +5633,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[71]
+	mi := &file_manx_v1_manx_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5465,7 +5646,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{71}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Policy) GetKind() string {
@@ -5580,7 +5761,7 @@ type PolicyRule struct {
 
 func (x *PolicyRule) Reset() {
 	*x = PolicyRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[72]
+	mi := &file_manx_v1_manx_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5592,7 +5773,7 @@ func (x *PolicyRule) String() string {
 func (*PolicyRule) ProtoMessage() {}
 
 func (x *PolicyRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[72]
+	mi := &file_manx_v1_manx_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5605,7 +5786,7 @@ func (x *PolicyRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyRule.ProtoReflect.Descriptor instead.
 func (*PolicyRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{72}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *PolicyRule) GetDirection() string {
@@ -5659,7 +5840,7 @@ type GetRulesetRequest struct {
 
 func (x *GetRulesetRequest) Reset() {
 	*x = GetRulesetRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[73]
+	mi := &file_manx_v1_manx_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5671,7 +5852,7 @@ func (x *GetRulesetRequest) String() string {
 func (*GetRulesetRequest) ProtoMessage() {}
 
 func (x *GetRulesetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[73]
+	mi := &file_manx_v1_manx_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5684,7 +5865,7 @@ func (x *GetRulesetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRulesetRequest.ProtoReflect.Descriptor instead.
 func (*GetRulesetRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{73}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *GetRulesetRequest) GetElements() uint32 {
@@ -5703,7 +5884,7 @@ type GetRulesetResponse struct {
 
 func (x *GetRulesetResponse) Reset() {
 	*x = GetRulesetResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[74]
+	mi := &file_manx_v1_manx_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5715,7 +5896,7 @@ func (x *GetRulesetResponse) String() string {
 func (*GetRulesetResponse) ProtoMessage() {}
 
 func (x *GetRulesetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[74]
+	mi := &file_manx_v1_manx_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5728,7 +5909,7 @@ func (x *GetRulesetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRulesetResponse.ProtoReflect.Descriptor instead.
 func (*GetRulesetResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{74}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *GetRulesetResponse) GetText() string {
@@ -5752,7 +5933,7 @@ type WatchDropsRequest struct {
 
 func (x *WatchDropsRequest) Reset() {
 	*x = WatchDropsRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[75]
+	mi := &file_manx_v1_manx_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5764,7 +5945,7 @@ func (x *WatchDropsRequest) String() string {
 func (*WatchDropsRequest) ProtoMessage() {}
 
 func (x *WatchDropsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[75]
+	mi := &file_manx_v1_manx_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5777,7 +5958,7 @@ func (x *WatchDropsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDropsRequest.ProtoReflect.Descriptor instead.
 func (*WatchDropsRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{75}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *WatchDropsRequest) GetEndpoint() string {
@@ -5840,7 +6021,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_manx_v1_manx_proto_msgTypes[76]
+	mi := &file_manx_v1_manx_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5852,7 +6033,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[76]
+	mi := &file_manx_v1_manx_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5865,7 +6046,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{76}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *Drop) GetTimeUnixMs() int64 {
@@ -5993,7 +6174,7 @@ type ResetPeerRequest struct {
 
 func (x *ResetPeerRequest) Reset() {
 	*x = ResetPeerRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[77]
+	mi := &file_manx_v1_manx_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6005,7 +6186,7 @@ func (x *ResetPeerRequest) String() string {
 func (*ResetPeerRequest) ProtoMessage() {}
 
 func (x *ResetPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[77]
+	mi := &file_manx_v1_manx_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6018,7 +6199,7 @@ func (x *ResetPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetPeerRequest.ProtoReflect.Descriptor instead.
 func (*ResetPeerRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{77}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ResetPeerRequest) GetPeer() string {
@@ -6044,7 +6225,7 @@ type ResetPeerResponse struct {
 
 func (x *ResetPeerResponse) Reset() {
 	*x = ResetPeerResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[78]
+	mi := &file_manx_v1_manx_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6056,7 +6237,7 @@ func (x *ResetPeerResponse) String() string {
 func (*ResetPeerResponse) ProtoMessage() {}
 
 func (x *ResetPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[78]
+	mi := &file_manx_v1_manx_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6069,7 +6250,7 @@ func (x *ResetPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetPeerResponse.ProtoReflect.Descriptor instead.
 func (*ResetPeerResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{78}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ResetPeerResponse) GetPeer() string {
@@ -6088,7 +6269,7 @@ type ClearPeerRequest struct {
 
 func (x *ClearPeerRequest) Reset() {
 	*x = ClearPeerRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[79]
+	mi := &file_manx_v1_manx_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6100,7 +6281,7 @@ func (x *ClearPeerRequest) String() string {
 func (*ClearPeerRequest) ProtoMessage() {}
 
 func (x *ClearPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[79]
+	mi := &file_manx_v1_manx_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6113,7 +6294,7 @@ func (x *ClearPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearPeerRequest.ProtoReflect.Descriptor instead.
 func (*ClearPeerRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{79}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ClearPeerRequest) GetPeer() string {
@@ -6134,7 +6315,7 @@ type ClearPeerResponse struct {
 
 func (x *ClearPeerResponse) Reset() {
 	*x = ClearPeerResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[80]
+	mi := &file_manx_v1_manx_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6146,7 +6327,7 @@ func (x *ClearPeerResponse) String() string {
 func (*ClearPeerResponse) ProtoMessage() {}
 
 func (x *ClearPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[80]
+	mi := &file_manx_v1_manx_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6159,7 +6340,7 @@ func (x *ClearPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearPeerResponse.ProtoReflect.Descriptor instead.
 func (*ClearPeerResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{80}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *ClearPeerResponse) GetPeer() string {
@@ -6195,7 +6376,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[81]
+	mi := &file_manx_v1_manx_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6207,7 +6388,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[81]
+	mi := &file_manx_v1_manx_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6220,7 +6401,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{81}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *DrainRequest) GetNode() string {
@@ -6256,7 +6437,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[82]
+	mi := &file_manx_v1_manx_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6268,7 +6449,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[82]
+	mi := &file_manx_v1_manx_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6281,7 +6462,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{82}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *DrainResponse) GetBefore() string {
@@ -6308,7 +6489,7 @@ type UndrainRequest struct {
 
 func (x *UndrainRequest) Reset() {
 	*x = UndrainRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[83]
+	mi := &file_manx_v1_manx_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6320,7 +6501,7 @@ func (x *UndrainRequest) String() string {
 func (*UndrainRequest) ProtoMessage() {}
 
 func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[83]
+	mi := &file_manx_v1_manx_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6333,7 +6514,7 @@ func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
 func (*UndrainRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{83}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *UndrainRequest) GetNode() string {
@@ -6360,7 +6541,7 @@ type UndrainResponse struct {
 
 func (x *UndrainResponse) Reset() {
 	*x = UndrainResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[84]
+	mi := &file_manx_v1_manx_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6372,7 +6553,7 @@ func (x *UndrainResponse) String() string {
 func (*UndrainResponse) ProtoMessage() {}
 
 func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[84]
+	mi := &file_manx_v1_manx_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6385,7 +6566,7 @@ func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
 func (*UndrainResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{84}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *UndrainResponse) GetBefore() string {
@@ -6410,7 +6591,7 @@ type RetryRequest struct {
 
 func (x *RetryRequest) Reset() {
 	*x = RetryRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[85]
+	mi := &file_manx_v1_manx_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6422,7 +6603,7 @@ func (x *RetryRequest) String() string {
 func (*RetryRequest) ProtoMessage() {}
 
 func (x *RetryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[85]
+	mi := &file_manx_v1_manx_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6435,7 +6616,7 @@ func (x *RetryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRequest.ProtoReflect.Descriptor instead.
 func (*RetryRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{85}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{88}
 }
 
 type RetryResponse struct {
@@ -6447,7 +6628,7 @@ type RetryResponse struct {
 
 func (x *RetryResponse) Reset() {
 	*x = RetryResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[86]
+	mi := &file_manx_v1_manx_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6459,7 +6640,7 @@ func (x *RetryResponse) String() string {
 func (*RetryResponse) ProtoMessage() {}
 
 func (x *RetryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[86]
+	mi := &file_manx_v1_manx_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6472,7 +6653,7 @@ func (x *RetryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryResponse.ProtoReflect.Descriptor instead.
 func (*RetryResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{86}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *RetryResponse) GetParts() []*RetriedPart {
@@ -6495,7 +6676,7 @@ type RetriedPart struct {
 
 func (x *RetriedPart) Reset() {
 	*x = RetriedPart{}
-	mi := &file_manx_v1_manx_proto_msgTypes[87]
+	mi := &file_manx_v1_manx_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6507,7 +6688,7 @@ func (x *RetriedPart) String() string {
 func (*RetriedPart) ProtoMessage() {}
 
 func (x *RetriedPart) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[87]
+	mi := &file_manx_v1_manx_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6520,7 +6701,7 @@ func (x *RetriedPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetriedPart.ProtoReflect.Descriptor instead.
 func (*RetriedPart) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{87}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *RetriedPart) GetName() string {
@@ -6817,7 +6998,20 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\tinterface\x18\x03 \x01(\tR\tinterface\x12\x16\n" +
 	"\x06chosen\x18\x04 \x01(\bR\x06chosen\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x16\n" +
-	"\x06method\x18\x06 \x01(\tR\x06method\"\x16\n" +
+	"\x06method\x18\x06 \x01(\tR\x06method\"\xbc\x01\n" +
+	"\n" +
+	"HostObject\x12\x16\n" +
+	"\x06target\x18\x01 \x01(\tR\x06target\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05phase\x18\x03 \x01(\tR\x05phase\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
+	"\adesired\x18\x05 \x01(\tR\adesired\x12\x16\n" +
+	"\x06actual\x18\x06 \x01(\tR\x06actual\x12\"\n" +
+	"\rsince_unix_ms\x18\a \x01(\x03R\vsinceUnixMs\"0\n" +
+	"\x16ListHostObjectsRequest\x12\x16\n" +
+	"\x06target\x18\x01 \x01(\tR\x06target\"H\n" +
+	"\x17ListHostObjectsResponse\x12-\n" +
+	"\aobjects\x18\x01 \x03(\v2\x13.manx.v1.HostObjectR\aobjects\"\x16\n" +
 	"\x14ListAddressesRequest\"P\n" +
 	"\x15ListAddressesResponse\x127\n" +
 	"\taddresses\x18\x01 \x03(\v2\x19.manx.v1.AddressCandidateR\taddresses\"\xb1\x01\n" +
@@ -7114,7 +7308,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06failed\x18\x02 \x01(\rR\x06failed\x12\x18\n" +
 	"\afailing\x18\x03 \x01(\rR\afailing\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason2\xbe\x0e\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason2\x94\x0f\n" +
 	"\x04Manx\x12B\n" +
 	"\tGetStatus\x12\x19.manx.v1.GetStatusRequest\x1a\x1a.manx.v1.GetStatusResponse\x12B\n" +
 	"\tListPeers\x12\x19.manx.v1.ListPeersRequest\x1a\x1a.manx.v1.ListPeersResponse\x12<\n" +
@@ -7122,7 +7316,8 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x0eListPeerRoutes\x12\x1e.manx.v1.ListPeerRoutesRequest\x1a\x1f.manx.v1.ListPeerRoutesResponse0\x01\x12`\n" +
 	"\x13ListPeerTransitions\x12#.manx.v1.ListPeerTransitionsRequest\x1a$.manx.v1.ListPeerTransitionsResponse\x12E\n" +
 	"\n" +
-	"ListRoutes\x12\x1a.manx.v1.ListRoutesRequest\x1a\x1b.manx.v1.ListRoutesResponse\x12N\n" +
+	"ListRoutes\x12\x1a.manx.v1.ListRoutesRequest\x1a\x1b.manx.v1.ListRoutesResponse\x12T\n" +
+	"\x0fListHostObjects\x12\x1f.manx.v1.ListHostObjectsRequest\x1a .manx.v1.ListHostObjectsResponse\x12N\n" +
 	"\rListEndpoints\x12\x1d.manx.v1.ListEndpointsRequest\x1a\x1e.manx.v1.ListEndpointsResponse\x12N\n" +
 	"\rListAddresses\x12\x1d.manx.v1.ListAddressesRequest\x1a\x1e.manx.v1.ListAddressesResponse\x12T\n" +
 	"\x0fListQuarantined\x12\x1f.manx.v1.ListQuarantinedRequest\x1a .manx.v1.ListQuarantinedResponse\x12H\n" +
@@ -7158,7 +7353,7 @@ func file_manx_v1_manx_proto_rawDescGZIP() []byte {
 	return file_manx_v1_manx_proto_rawDescData
 }
 
-var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 91)
+var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 94)
 var file_manx_v1_manx_proto_goTypes = []any{
 	(*Check)(nil),                       // 0: manx.v1.Check
 	(*Version)(nil),                     // 1: manx.v1.Version
@@ -7191,74 +7386,77 @@ var file_manx_v1_manx_proto_goTypes = []any{
 	(*ListEndpointsRequest)(nil),        // 28: manx.v1.ListEndpointsRequest
 	(*ListEndpointsResponse)(nil),       // 29: manx.v1.ListEndpointsResponse
 	(*AddressCandidate)(nil),            // 30: manx.v1.AddressCandidate
-	(*ListAddressesRequest)(nil),        // 31: manx.v1.ListAddressesRequest
-	(*ListAddressesResponse)(nil),       // 32: manx.v1.ListAddressesResponse
-	(*QuarantinedObject)(nil),           // 33: manx.v1.QuarantinedObject
-	(*ListQuarantinedRequest)(nil),      // 34: manx.v1.ListQuarantinedRequest
-	(*ListQuarantinedResponse)(nil),     // 35: manx.v1.ListQuarantinedResponse
-	(*Notice)(nil),                      // 36: manx.v1.Notice
-	(*ListNoticesRequest)(nil),          // 37: manx.v1.ListNoticesRequest
-	(*ListNoticesResponse)(nil),         // 38: manx.v1.ListNoticesResponse
-	(*ListSettingsRequest)(nil),         // 39: manx.v1.ListSettingsRequest
-	(*ListSettingsResponse)(nil),        // 40: manx.v1.ListSettingsResponse
-	(*Setting)(nil),                     // 41: manx.v1.Setting
-	(*WatchRequest)(nil),                // 42: manx.v1.WatchRequest
-	(*WatchResponse)(nil),               // 43: manx.v1.WatchResponse
-	(*GetLogLevelRequest)(nil),          // 44: manx.v1.GetLogLevelRequest
-	(*GetLogLevelResponse)(nil),         // 45: manx.v1.GetLogLevelResponse
-	(*SetLogLevelRequest)(nil),          // 46: manx.v1.SetLogLevelRequest
-	(*SetLogLevelResponse)(nil),         // 47: manx.v1.SetLogLevelResponse
-	(*ResyncRequest)(nil),               // 48: manx.v1.ResyncRequest
-	(*ResyncResponse)(nil),              // 49: manx.v1.ResyncResponse
-	(*ReportPolicyWaitRequest)(nil),     // 50: manx.v1.ReportPolicyWaitRequest
-	(*ReportPolicyWaitResponse)(nil),    // 51: manx.v1.ReportPolicyWaitResponse
-	(*ExplainRequest)(nil),              // 52: manx.v1.ExplainRequest
-	(*Explanation)(nil),                 // 53: manx.v1.Explanation
-	(*OtherDrop)(nil),                   // 54: manx.v1.OtherDrop
-	(*ExplainedEnd)(nil),                // 55: manx.v1.ExplainedEnd
-	(*ExplainedStage)(nil),              // 56: manx.v1.ExplainedStage
-	(*ExplainedTier)(nil),               // 57: manx.v1.ExplainedTier
-	(*ExplainedPolicy)(nil),             // 58: manx.v1.ExplainedPolicy
-	(*ExplainedRule)(nil),               // 59: manx.v1.ExplainedRule
-	(*ExplainedRoute)(nil),              // 60: manx.v1.ExplainedRoute
-	(*TraceFlowRequest)(nil),            // 61: manx.v1.TraceFlowRequest
-	(*TraceFlowResponse)(nil),           // 62: manx.v1.TraceFlowResponse
-	(*TraceArmed)(nil),                  // 63: manx.v1.TraceArmed
-	(*TracedPacket)(nil),                // 64: manx.v1.TracedPacket
-	(*TracedChain)(nil),                 // 65: manx.v1.TracedChain
-	(*TracedDecision)(nil),              // 66: manx.v1.TracedDecision
-	(*TracedRule)(nil),                  // 67: manx.v1.TracedRule
-	(*LiveTrace)(nil),                   // 68: manx.v1.LiveTrace
-	(*ListPoliciesRequest)(nil),         // 69: manx.v1.ListPoliciesRequest
-	(*ListPoliciesResponse)(nil),        // 70: manx.v1.ListPoliciesResponse
-	(*Policy)(nil),                      // 71: manx.v1.Policy
-	(*PolicyRule)(nil),                  // 72: manx.v1.PolicyRule
-	(*GetRulesetRequest)(nil),           // 73: manx.v1.GetRulesetRequest
-	(*GetRulesetResponse)(nil),          // 74: manx.v1.GetRulesetResponse
-	(*WatchDropsRequest)(nil),           // 75: manx.v1.WatchDropsRequest
-	(*Drop)(nil),                        // 76: manx.v1.Drop
-	(*ResetPeerRequest)(nil),            // 77: manx.v1.ResetPeerRequest
-	(*ResetPeerResponse)(nil),           // 78: manx.v1.ResetPeerResponse
-	(*ClearPeerRequest)(nil),            // 79: manx.v1.ClearPeerRequest
-	(*ClearPeerResponse)(nil),           // 80: manx.v1.ClearPeerResponse
-	(*DrainRequest)(nil),                // 81: manx.v1.DrainRequest
-	(*DrainResponse)(nil),               // 82: manx.v1.DrainResponse
-	(*UndrainRequest)(nil),              // 83: manx.v1.UndrainRequest
-	(*UndrainResponse)(nil),             // 84: manx.v1.UndrainResponse
-	(*RetryRequest)(nil),                // 85: manx.v1.RetryRequest
-	(*RetryResponse)(nil),               // 86: manx.v1.RetryResponse
-	(*RetriedPart)(nil),                 // 87: manx.v1.RetriedPart
-	nil,                                 // 88: manx.v1.GetStatusResponse.PeersEntry
-	nil,                                 // 89: manx.v1.GetStatusResponse.RoutesEntry
-	nil,                                 // 90: manx.v1.GetStatusResponse.EndpointsEntry
+	(*HostObject)(nil),                  // 31: manx.v1.HostObject
+	(*ListHostObjectsRequest)(nil),      // 32: manx.v1.ListHostObjectsRequest
+	(*ListHostObjectsResponse)(nil),     // 33: manx.v1.ListHostObjectsResponse
+	(*ListAddressesRequest)(nil),        // 34: manx.v1.ListAddressesRequest
+	(*ListAddressesResponse)(nil),       // 35: manx.v1.ListAddressesResponse
+	(*QuarantinedObject)(nil),           // 36: manx.v1.QuarantinedObject
+	(*ListQuarantinedRequest)(nil),      // 37: manx.v1.ListQuarantinedRequest
+	(*ListQuarantinedResponse)(nil),     // 38: manx.v1.ListQuarantinedResponse
+	(*Notice)(nil),                      // 39: manx.v1.Notice
+	(*ListNoticesRequest)(nil),          // 40: manx.v1.ListNoticesRequest
+	(*ListNoticesResponse)(nil),         // 41: manx.v1.ListNoticesResponse
+	(*ListSettingsRequest)(nil),         // 42: manx.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),        // 43: manx.v1.ListSettingsResponse
+	(*Setting)(nil),                     // 44: manx.v1.Setting
+	(*WatchRequest)(nil),                // 45: manx.v1.WatchRequest
+	(*WatchResponse)(nil),               // 46: manx.v1.WatchResponse
+	(*GetLogLevelRequest)(nil),          // 47: manx.v1.GetLogLevelRequest
+	(*GetLogLevelResponse)(nil),         // 48: manx.v1.GetLogLevelResponse
+	(*SetLogLevelRequest)(nil),          // 49: manx.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),         // 50: manx.v1.SetLogLevelResponse
+	(*ResyncRequest)(nil),               // 51: manx.v1.ResyncRequest
+	(*ResyncResponse)(nil),              // 52: manx.v1.ResyncResponse
+	(*ReportPolicyWaitRequest)(nil),     // 53: manx.v1.ReportPolicyWaitRequest
+	(*ReportPolicyWaitResponse)(nil),    // 54: manx.v1.ReportPolicyWaitResponse
+	(*ExplainRequest)(nil),              // 55: manx.v1.ExplainRequest
+	(*Explanation)(nil),                 // 56: manx.v1.Explanation
+	(*OtherDrop)(nil),                   // 57: manx.v1.OtherDrop
+	(*ExplainedEnd)(nil),                // 58: manx.v1.ExplainedEnd
+	(*ExplainedStage)(nil),              // 59: manx.v1.ExplainedStage
+	(*ExplainedTier)(nil),               // 60: manx.v1.ExplainedTier
+	(*ExplainedPolicy)(nil),             // 61: manx.v1.ExplainedPolicy
+	(*ExplainedRule)(nil),               // 62: manx.v1.ExplainedRule
+	(*ExplainedRoute)(nil),              // 63: manx.v1.ExplainedRoute
+	(*TraceFlowRequest)(nil),            // 64: manx.v1.TraceFlowRequest
+	(*TraceFlowResponse)(nil),           // 65: manx.v1.TraceFlowResponse
+	(*TraceArmed)(nil),                  // 66: manx.v1.TraceArmed
+	(*TracedPacket)(nil),                // 67: manx.v1.TracedPacket
+	(*TracedChain)(nil),                 // 68: manx.v1.TracedChain
+	(*TracedDecision)(nil),              // 69: manx.v1.TracedDecision
+	(*TracedRule)(nil),                  // 70: manx.v1.TracedRule
+	(*LiveTrace)(nil),                   // 71: manx.v1.LiveTrace
+	(*ListPoliciesRequest)(nil),         // 72: manx.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),        // 73: manx.v1.ListPoliciesResponse
+	(*Policy)(nil),                      // 74: manx.v1.Policy
+	(*PolicyRule)(nil),                  // 75: manx.v1.PolicyRule
+	(*GetRulesetRequest)(nil),           // 76: manx.v1.GetRulesetRequest
+	(*GetRulesetResponse)(nil),          // 77: manx.v1.GetRulesetResponse
+	(*WatchDropsRequest)(nil),           // 78: manx.v1.WatchDropsRequest
+	(*Drop)(nil),                        // 79: manx.v1.Drop
+	(*ResetPeerRequest)(nil),            // 80: manx.v1.ResetPeerRequest
+	(*ResetPeerResponse)(nil),           // 81: manx.v1.ResetPeerResponse
+	(*ClearPeerRequest)(nil),            // 82: manx.v1.ClearPeerRequest
+	(*ClearPeerResponse)(nil),           // 83: manx.v1.ClearPeerResponse
+	(*DrainRequest)(nil),                // 84: manx.v1.DrainRequest
+	(*DrainResponse)(nil),               // 85: manx.v1.DrainResponse
+	(*UndrainRequest)(nil),              // 86: manx.v1.UndrainRequest
+	(*UndrainResponse)(nil),             // 87: manx.v1.UndrainResponse
+	(*RetryRequest)(nil),                // 88: manx.v1.RetryRequest
+	(*RetryResponse)(nil),               // 89: manx.v1.RetryResponse
+	(*RetriedPart)(nil),                 // 90: manx.v1.RetriedPart
+	nil,                                 // 91: manx.v1.GetStatusResponse.PeersEntry
+	nil,                                 // 92: manx.v1.GetStatusResponse.RoutesEntry
+	nil,                                 // 93: manx.v1.GetStatusResponse.EndpointsEntry
 }
 var file_manx_v1_manx_proto_depIdxs = []int32{
 	1,  // 0: manx.v1.GetStatusResponse.version:type_name -> manx.v1.Version
 	2,  // 1: manx.v1.GetStatusResponse.datastore:type_name -> manx.v1.DatastoreStatus
 	0,  // 2: manx.v1.GetStatusResponse.checks:type_name -> manx.v1.Check
-	88, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
-	89, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
-	90, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
+	91, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
+	92, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
+	93, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
 	5,  // 6: manx.v1.GetStatusResponse.policy:type_name -> manx.v1.PolicyStatus
 	6,  // 7: manx.v1.PolicyStatus.refused:type_name -> manx.v1.RefusedRules
 	7,  // 8: manx.v1.Peer.negotiated:type_name -> manx.v1.Negotiated
@@ -7273,89 +7471,92 @@ var file_manx_v1_manx_proto_depIdxs = []int32{
 	23, // 17: manx.v1.ListPeerTransitionsResponse.transitions:type_name -> manx.v1.PeerTransition
 	24, // 18: manx.v1.ListRoutesResponse.routes:type_name -> manx.v1.Route
 	27, // 19: manx.v1.ListEndpointsResponse.endpoints:type_name -> manx.v1.Endpoint
-	30, // 20: manx.v1.ListAddressesResponse.addresses:type_name -> manx.v1.AddressCandidate
-	33, // 21: manx.v1.ListQuarantinedResponse.objects:type_name -> manx.v1.QuarantinedObject
-	36, // 22: manx.v1.ListNoticesResponse.notices:type_name -> manx.v1.Notice
-	41, // 23: manx.v1.ListSettingsResponse.settings:type_name -> manx.v1.Setting
-	12, // 24: manx.v1.WatchResponse.peer:type_name -> manx.v1.Peer
-	24, // 25: manx.v1.WatchResponse.route:type_name -> manx.v1.Route
-	4,  // 26: manx.v1.WatchResponse.status:type_name -> manx.v1.GetStatusResponse
-	55, // 27: manx.v1.Explanation.source:type_name -> manx.v1.ExplainedEnd
-	55, // 28: manx.v1.Explanation.destination:type_name -> manx.v1.ExplainedEnd
-	56, // 29: manx.v1.Explanation.stages:type_name -> manx.v1.ExplainedStage
-	60, // 30: manx.v1.Explanation.routes:type_name -> manx.v1.ExplainedRoute
-	68, // 31: manx.v1.Explanation.live:type_name -> manx.v1.LiveTrace
-	54, // 32: manx.v1.Explanation.others:type_name -> manx.v1.OtherDrop
-	57, // 33: manx.v1.ExplainedStage.tiers:type_name -> manx.v1.ExplainedTier
-	58, // 34: manx.v1.ExplainedTier.policies:type_name -> manx.v1.ExplainedPolicy
-	59, // 35: manx.v1.ExplainedPolicy.rules:type_name -> manx.v1.ExplainedRule
-	63, // 36: manx.v1.TraceFlowResponse.armed:type_name -> manx.v1.TraceArmed
-	64, // 37: manx.v1.TraceFlowResponse.packet:type_name -> manx.v1.TracedPacket
-	65, // 38: manx.v1.TracedPacket.chains:type_name -> manx.v1.TracedChain
-	67, // 39: manx.v1.TracedChain.rules:type_name -> manx.v1.TracedRule
-	66, // 40: manx.v1.TracedChain.decision:type_name -> manx.v1.TracedDecision
-	67, // 41: manx.v1.TracedDecision.rule:type_name -> manx.v1.TracedRule
-	64, // 42: manx.v1.LiveTrace.packets:type_name -> manx.v1.TracedPacket
-	71, // 43: manx.v1.ListPoliciesResponse.policies:type_name -> manx.v1.Policy
-	72, // 44: manx.v1.Policy.rules:type_name -> manx.v1.PolicyRule
-	87, // 45: manx.v1.RetryResponse.parts:type_name -> manx.v1.RetriedPart
-	3,  // 46: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
-	14, // 47: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
-	16, // 48: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
-	18, // 49: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
-	21, // 50: manx.v1.Manx.ListPeerTransitions:input_type -> manx.v1.ListPeerTransitionsRequest
-	25, // 51: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
-	28, // 52: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
-	31, // 53: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
-	34, // 54: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
-	37, // 55: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
-	39, // 56: manx.v1.Manx.ListSettings:input_type -> manx.v1.ListSettingsRequest
-	42, // 57: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
-	44, // 58: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
-	46, // 59: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
-	48, // 60: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
-	75, // 61: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
-	50, // 62: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
-	52, // 63: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
-	61, // 64: manx.v1.Manx.TraceFlow:input_type -> manx.v1.TraceFlowRequest
-	69, // 65: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
-	73, // 66: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
-	77, // 67: manx.v1.Manx.ResetPeer:input_type -> manx.v1.ResetPeerRequest
-	79, // 68: manx.v1.Manx.ClearPeer:input_type -> manx.v1.ClearPeerRequest
-	81, // 69: manx.v1.Manx.Drain:input_type -> manx.v1.DrainRequest
-	83, // 70: manx.v1.Manx.Undrain:input_type -> manx.v1.UndrainRequest
-	85, // 71: manx.v1.Manx.Retry:input_type -> manx.v1.RetryRequest
-	4,  // 72: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
-	15, // 73: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
-	17, // 74: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
-	19, // 75: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
-	22, // 76: manx.v1.Manx.ListPeerTransitions:output_type -> manx.v1.ListPeerTransitionsResponse
-	26, // 77: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
-	29, // 78: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
-	32, // 79: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
-	35, // 80: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
-	38, // 81: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
-	40, // 82: manx.v1.Manx.ListSettings:output_type -> manx.v1.ListSettingsResponse
-	43, // 83: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
-	45, // 84: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
-	47, // 85: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
-	49, // 86: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
-	76, // 87: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
-	51, // 88: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
-	53, // 89: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
-	62, // 90: manx.v1.Manx.TraceFlow:output_type -> manx.v1.TraceFlowResponse
-	70, // 91: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
-	74, // 92: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
-	78, // 93: manx.v1.Manx.ResetPeer:output_type -> manx.v1.ResetPeerResponse
-	80, // 94: manx.v1.Manx.ClearPeer:output_type -> manx.v1.ClearPeerResponse
-	82, // 95: manx.v1.Manx.Drain:output_type -> manx.v1.DrainResponse
-	84, // 96: manx.v1.Manx.Undrain:output_type -> manx.v1.UndrainResponse
-	86, // 97: manx.v1.Manx.Retry:output_type -> manx.v1.RetryResponse
-	72, // [72:98] is the sub-list for method output_type
-	46, // [46:72] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	31, // 20: manx.v1.ListHostObjectsResponse.objects:type_name -> manx.v1.HostObject
+	30, // 21: manx.v1.ListAddressesResponse.addresses:type_name -> manx.v1.AddressCandidate
+	36, // 22: manx.v1.ListQuarantinedResponse.objects:type_name -> manx.v1.QuarantinedObject
+	39, // 23: manx.v1.ListNoticesResponse.notices:type_name -> manx.v1.Notice
+	44, // 24: manx.v1.ListSettingsResponse.settings:type_name -> manx.v1.Setting
+	12, // 25: manx.v1.WatchResponse.peer:type_name -> manx.v1.Peer
+	24, // 26: manx.v1.WatchResponse.route:type_name -> manx.v1.Route
+	4,  // 27: manx.v1.WatchResponse.status:type_name -> manx.v1.GetStatusResponse
+	58, // 28: manx.v1.Explanation.source:type_name -> manx.v1.ExplainedEnd
+	58, // 29: manx.v1.Explanation.destination:type_name -> manx.v1.ExplainedEnd
+	59, // 30: manx.v1.Explanation.stages:type_name -> manx.v1.ExplainedStage
+	63, // 31: manx.v1.Explanation.routes:type_name -> manx.v1.ExplainedRoute
+	71, // 32: manx.v1.Explanation.live:type_name -> manx.v1.LiveTrace
+	57, // 33: manx.v1.Explanation.others:type_name -> manx.v1.OtherDrop
+	60, // 34: manx.v1.ExplainedStage.tiers:type_name -> manx.v1.ExplainedTier
+	61, // 35: manx.v1.ExplainedTier.policies:type_name -> manx.v1.ExplainedPolicy
+	62, // 36: manx.v1.ExplainedPolicy.rules:type_name -> manx.v1.ExplainedRule
+	66, // 37: manx.v1.TraceFlowResponse.armed:type_name -> manx.v1.TraceArmed
+	67, // 38: manx.v1.TraceFlowResponse.packet:type_name -> manx.v1.TracedPacket
+	68, // 39: manx.v1.TracedPacket.chains:type_name -> manx.v1.TracedChain
+	70, // 40: manx.v1.TracedChain.rules:type_name -> manx.v1.TracedRule
+	69, // 41: manx.v1.TracedChain.decision:type_name -> manx.v1.TracedDecision
+	70, // 42: manx.v1.TracedDecision.rule:type_name -> manx.v1.TracedRule
+	67, // 43: manx.v1.LiveTrace.packets:type_name -> manx.v1.TracedPacket
+	74, // 44: manx.v1.ListPoliciesResponse.policies:type_name -> manx.v1.Policy
+	75, // 45: manx.v1.Policy.rules:type_name -> manx.v1.PolicyRule
+	90, // 46: manx.v1.RetryResponse.parts:type_name -> manx.v1.RetriedPart
+	3,  // 47: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
+	14, // 48: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
+	16, // 49: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
+	18, // 50: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
+	21, // 51: manx.v1.Manx.ListPeerTransitions:input_type -> manx.v1.ListPeerTransitionsRequest
+	25, // 52: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
+	32, // 53: manx.v1.Manx.ListHostObjects:input_type -> manx.v1.ListHostObjectsRequest
+	28, // 54: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
+	34, // 55: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
+	37, // 56: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
+	40, // 57: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
+	42, // 58: manx.v1.Manx.ListSettings:input_type -> manx.v1.ListSettingsRequest
+	45, // 59: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
+	47, // 60: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
+	49, // 61: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
+	51, // 62: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
+	78, // 63: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
+	53, // 64: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
+	55, // 65: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
+	64, // 66: manx.v1.Manx.TraceFlow:input_type -> manx.v1.TraceFlowRequest
+	72, // 67: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
+	76, // 68: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
+	80, // 69: manx.v1.Manx.ResetPeer:input_type -> manx.v1.ResetPeerRequest
+	82, // 70: manx.v1.Manx.ClearPeer:input_type -> manx.v1.ClearPeerRequest
+	84, // 71: manx.v1.Manx.Drain:input_type -> manx.v1.DrainRequest
+	86, // 72: manx.v1.Manx.Undrain:input_type -> manx.v1.UndrainRequest
+	88, // 73: manx.v1.Manx.Retry:input_type -> manx.v1.RetryRequest
+	4,  // 74: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
+	15, // 75: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
+	17, // 76: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
+	19, // 77: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
+	22, // 78: manx.v1.Manx.ListPeerTransitions:output_type -> manx.v1.ListPeerTransitionsResponse
+	26, // 79: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
+	33, // 80: manx.v1.Manx.ListHostObjects:output_type -> manx.v1.ListHostObjectsResponse
+	29, // 81: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
+	35, // 82: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
+	38, // 83: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
+	41, // 84: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
+	43, // 85: manx.v1.Manx.ListSettings:output_type -> manx.v1.ListSettingsResponse
+	46, // 86: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
+	48, // 87: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
+	50, // 88: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
+	52, // 89: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
+	79, // 90: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
+	54, // 91: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
+	56, // 92: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
+	65, // 93: manx.v1.Manx.TraceFlow:output_type -> manx.v1.TraceFlowResponse
+	73, // 94: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
+	77, // 95: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
+	81, // 96: manx.v1.Manx.ResetPeer:output_type -> manx.v1.ResetPeerResponse
+	83, // 97: manx.v1.Manx.ClearPeer:output_type -> manx.v1.ClearPeerResponse
+	85, // 98: manx.v1.Manx.Drain:output_type -> manx.v1.DrainResponse
+	87, // 99: manx.v1.Manx.Undrain:output_type -> manx.v1.UndrainResponse
+	89, // 100: manx.v1.Manx.Retry:output_type -> manx.v1.RetryResponse
+	74, // [74:101] is the sub-list for method output_type
+	47, // [47:74] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_manx_v1_manx_proto_init() }
@@ -7365,7 +7566,7 @@ func file_manx_v1_manx_proto_init() {
 	}
 	file_manx_v1_manx_proto_msgTypes[11].OneofWrappers = []any{}
 	file_manx_v1_manx_proto_msgTypes[20].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[43].OneofWrappers = []any{
+	file_manx_v1_manx_proto_msgTypes[46].OneofWrappers = []any{
 		(*WatchResponse_Peer)(nil),
 		(*WatchResponse_PeerGone)(nil),
 		(*WatchResponse_Route)(nil),
@@ -7373,20 +7574,20 @@ func file_manx_v1_manx_proto_init() {
 		(*WatchResponse_Status)(nil),
 		(*WatchResponse_Synced)(nil),
 	}
-	file_manx_v1_manx_proto_msgTypes[62].OneofWrappers = []any{
+	file_manx_v1_manx_proto_msgTypes[65].OneofWrappers = []any{
 		(*TraceFlowResponse_Armed)(nil),
 		(*TraceFlowResponse_Packet)(nil),
 	}
-	file_manx_v1_manx_proto_msgTypes[71].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[72].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[81].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[74].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[75].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[84].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_manx_v1_manx_proto_rawDesc), len(file_manx_v1_manx_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   91,
+			NumMessages:   94,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -33,6 +33,7 @@ const (
 	Manx_ListPeerRoutes_FullMethodName      = "/manx.v1.Manx/ListPeerRoutes"
 	Manx_ListPeerTransitions_FullMethodName = "/manx.v1.Manx/ListPeerTransitions"
 	Manx_ListRoutes_FullMethodName          = "/manx.v1.Manx/ListRoutes"
+	Manx_ListHostObjects_FullMethodName     = "/manx.v1.Manx/ListHostObjects"
 	Manx_ListEndpoints_FullMethodName       = "/manx.v1.Manx/ListEndpoints"
 	Manx_ListAddresses_FullMethodName       = "/manx.v1.Manx/ListAddresses"
 	Manx_ListQuarantined_FullMethodName     = "/manx.v1.Manx/ListQuarantined"
@@ -77,6 +78,8 @@ type ManxClient interface {
 	ListPeerTransitions(ctx context.Context, in *ListPeerTransitionsRequest, opts ...grpc.CallOption) (*ListPeerTransitionsResponse, error)
 	// ListRoutes returns the desired and the actual kernel routes of this node, sorted by prefix.
 	ListRoutes(ctx context.Context, in *ListRoutesRequest, opts ...grpc.CallOption) (*ListRoutesResponse, error)
+	// ListHostObjects returns the desired and the actual objects on this host, except routes and rules, by target.
+	ListHostObjects(ctx context.Context, in *ListHostObjectsRequest, opts ...grpc.CallOption) (*ListHostObjectsResponse, error)
 	// ListEndpoints returns the workload endpoints of this node, sorted by namespace and name.
 	ListEndpoints(ctx context.Context, in *ListEndpointsRequest, opts ...grpc.CallOption) (*ListEndpointsResponse, error)
 	// ListAddresses returns all candidates for the node's addresses, and why each was selected or skipped.
@@ -195,6 +198,16 @@ func (c *manxClient) ListRoutes(ctx context.Context, in *ListRoutesRequest, opts
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListRoutesResponse)
 	err := c.cc.Invoke(ctx, Manx_ListRoutes_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *manxClient) ListHostObjects(ctx context.Context, in *ListHostObjectsRequest, opts ...grpc.CallOption) (*ListHostObjectsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListHostObjectsResponse)
+	err := c.cc.Invoke(ctx, Manx_ListHostObjects_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -450,6 +463,8 @@ type ManxServer interface {
 	ListPeerTransitions(context.Context, *ListPeerTransitionsRequest) (*ListPeerTransitionsResponse, error)
 	// ListRoutes returns the desired and the actual kernel routes of this node, sorted by prefix.
 	ListRoutes(context.Context, *ListRoutesRequest) (*ListRoutesResponse, error)
+	// ListHostObjects returns the desired and the actual objects on this host, except routes and rules, by target.
+	ListHostObjects(context.Context, *ListHostObjectsRequest) (*ListHostObjectsResponse, error)
 	// ListEndpoints returns the workload endpoints of this node, sorted by namespace and name.
 	ListEndpoints(context.Context, *ListEndpointsRequest) (*ListEndpointsResponse, error)
 	// ListAddresses returns all candidates for the node's addresses, and why each was selected or skipped.
@@ -522,6 +537,9 @@ func (UnimplementedManxServer) ListPeerTransitions(context.Context, *ListPeerTra
 }
 func (UnimplementedManxServer) ListRoutes(context.Context, *ListRoutesRequest) (*ListRoutesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRoutes not implemented")
+}
+func (UnimplementedManxServer) ListHostObjects(context.Context, *ListHostObjectsRequest) (*ListHostObjectsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListHostObjects not implemented")
 }
 func (UnimplementedManxServer) ListEndpoints(context.Context, *ListEndpointsRequest) (*ListEndpointsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListEndpoints not implemented")
@@ -701,6 +719,24 @@ func _Manx_ListRoutes_Handler(srv interface{}, ctx context.Context, dec func(int
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ManxServer).ListRoutes(ctx, req.(*ListRoutesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Manx_ListHostObjects_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListHostObjectsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManxServer).ListHostObjects(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Manx_ListHostObjects_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManxServer).ListHostObjects(ctx, req.(*ListHostObjectsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1070,6 +1106,10 @@ var Manx_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListRoutes",
 			Handler:    _Manx_ListRoutes_Handler,
+		},
+		{
+			MethodName: "ListHostObjects",
+			Handler:    _Manx_ListHostObjects_Handler,
 		},
 		{
 			MethodName: "ListEndpoints",
