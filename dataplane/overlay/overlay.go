@@ -83,7 +83,9 @@ func (o Overlay) Used(f *model.FelixConfigurationSpec, pools ippool.Table) bool 
 	if on := o.Settings(f).On; on != nil {
 		return *on
 	}
-	return pools.Use(o.Encapsulation)
+	return slices.ContainsFunc(pools, func(p ippool.Pool) bool {
+		return p.Encapsulation() == o.Encapsulation && p.CIDR.Addr().Is4() == (o.Family == model.IPv4)
+	})
 }
 
 // Disabled returns, by device, why settings disable overlays.

@@ -115,8 +115,3 @@ func (t Table) Of(p netip.Prefix) *Pool {
 
 // OfAddress returns the most specific pool that contains an address, nil if none does.
 func (t Table) OfAddress(a netip.Addr) *Pool { return t.Of(netip.PrefixFrom(a, a.BitLen())) }
-
-// Use reports whether any pool's packets can have this encapsulation.
-func (t Table) Use(e Encapsulation) bool {
-	return slices.ContainsFunc(t, func(p Pool) bool { return p.Encapsulation() == e })
-}
