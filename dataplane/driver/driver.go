@@ -55,6 +55,7 @@ type Driver[K, V comparable] struct {
 	objects Objects[K, V]
 	host    *hoststate.Host
 	links   map[string]kernel.Link
+	names   map[int]string // of links, by index
 	wanted  map[K]V
 	stale   bool            // the desired objects may differ
 	touched map[string]bool // interfaces whose objects may differ
@@ -71,7 +72,8 @@ func New[K, V comparable](objects Objects[K, V], c Config[K, V]) *Driver[K, V] {
 	if c.Follows == nil {
 		c.Follows = func(h *hoststate.Host) bool { return h.Concerned }
 	}
-	return &Driver[K, V]{config: c, objects: objects, links: map[string]kernel.Link{}, touched: map[string]bool{},
+	return &Driver[K, V]{config: c, objects: objects, links: map[string]kernel.Link{}, names: map[int]string{},
+		touched: map[string]bool{},
 		Checked: reconcile.NewChecked(objects, c.Part, c.Every, c.Now)}
 }
 
@@ -111,17 +113,17 @@ func (d *Driver[K, V]) SeeLink(l kernel.Link) {
 		d.links[l.Name] = l // no object depends on the carrier, which a workload can take away as often as it likes
 		return
 	}
-	for name, old := range d.links {
-		if old.Index == l.Index && name != l.Name {
-			d.LoseLink(name)
-		}
+	if before := d.names[l.Index]; before != "" && before != l.Name {
+		d.LoseLink(before)
 	}
-	d.links[l.Name] = l
+	delete(d.names, old.Index) // another interface had the name
+	d.links[l.Name], d.names[l.Index] = l, l.Name
 	d.Touch(l.Name)
 }
 
 // LoseLink takes note of the end of an interface, also before its event: nothing is wanted of it any more.
 func (d *Driver[K, V]) LoseLink(name string) {
+	delete(d.names, d.links[name].Index)
 	delete(d.links, name)
 	d.Touch(name)
 }
@@ -133,14 +135,7 @@ func (d *Driver[K, V]) Touch(link string) { d.touched[link], d.stale = true, tru
 func (d *Driver[K, V]) Link(name string) kernel.Link { return d.links[name] }
 
 // LinkName returns the name of an interface, empty if there is none.
-func (d *Driver[K, V]) LinkName(index int) string {
-	for name, l := range d.links {
-		if l.Index == index {
-			return name
-		}
-	}
-	return ""
-}
+func (d *Driver[K, V]) LinkName(index int) string { return d.names[index] }
 
 // Wanted returns the desired objects. They must not be changed.
 func (d *Driver[K, V]) Wanted() map[K]V { return d.wanted }
@@ -181,8 +176,9 @@ func (d *Driver[K, V]) look() error {
 		return err
 	}
 	clear(d.links)
+	clear(d.names)
 	for _, l := range links {
-		d.links[l.Name] = l
+		d.links[l.Name], d.names[l.Index] = l, l.Name
 	}
 	if d.config.Look != nil {
 		d.config.Look()
@@ -239,7 +235,10 @@ func (d *Driver[K, V]) decide() (unknown []K) {
 			continue
 		}
 		d.Table.Unset(k)
-		if d.touched[linkOf(k)] {
+		switch name := linkOf(k); {
+		case d.touched[name] && d.links[name].Index == 0:
+			d.Table.ObserveGone(k) // it went with the interface
+		case d.touched[name]:
 			unknown = append(unknown, k)
 		}
 	}
