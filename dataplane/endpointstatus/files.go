@@ -89,10 +89,8 @@ func (f *Files) SetState(h *hoststate.Host) {
 	f.protected = make(map[model.Key]int64, len(before))
 	for k, e := range h.Usable() {
 		var addresses []netip.Prefix
-		for _, text := range e.Spec.IPNetworks {
-			if p := hoststate.Address(text); p.IsValid() {
-				addresses = append(addresses, p.Masked())
-			}
+		for _, p := range e.Networks {
+			addresses = append(addresses, p.Masked())
 		}
 		o := h.Reader.Get(k)
 		if o == nil {

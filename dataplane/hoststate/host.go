@@ -3,11 +3,12 @@ package hoststate
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/manxnet/manx/datastore/felixconfig"
-	"github.com/manxnet/manx/datastore/floating"
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/ownership"
@@ -35,7 +36,7 @@ type Host struct {
 	ownPrefix  string
 	stateOnly  bool
 
-	endpoints map[model.Key]*model.WorkloadEndpoint
+	endpoints map[model.Key]*Endpoint
 	nodes     map[netip.Addr]bool // see IsNode
 }
 
@@ -88,7 +89,7 @@ func (h *Host) readAll() {
 	h.Own, h.nodes, h.Felix = nil, nil, model.FelixConfigurationSpec{}
 	h.Interfaces = felixconfig.ParseInterfacePrefixes(h.ownPrefix)
 	h.Pools, h.Blocks = map[string]*model.IPPool{}, map[netip.Prefix]bool{}
-	h.endpoints = map[model.Key]*model.WorkloadEndpoint{}
+	h.endpoints = map[model.Key]*Endpoint{}
 	for _, kind := range Kinds() {
 		for o := range h.Reader.All(kind) {
 			h.update(h.Reader, o.Key)
@@ -116,13 +117,14 @@ func (h *Host) update(r model.Reader, k model.Key) bool {
 		return h.updateAffinity(r, k)
 	case model.KindWorkloadEndpoint:
 		e := model.Get[model.WorkloadEndpoint](r, k)
-		if e != nil && e.Spec.Node != h.Node {
-			e = nil
+		if e != nil && e.Spec.Node == h.Node {
+			h.endpoints[k] = newEndpoint(e)
+			return true
 		}
-		if e == nil && h.endpoints[k] == nil {
+		if h.endpoints[k] == nil {
 			return false
 		}
-		put(h.endpoints, k, e)
+		delete(h.endpoints, k)
 	default:
 		return false
 	}
@@ -134,16 +136,21 @@ func (h *Host) setFelix(r model.Reader) {
 	h.Interfaces = felixconfig.ParseInterfacePrefixes(cmp.Or(h.ownPrefix, h.Felix.InterfacePrefix))
 }
 
-// Usable visits the endpoints that are acted upon: those whose interface may be a workload's. One without an interface
-// has none yet.
-func (h *Host) Usable() iter.Seq2[model.Key, *model.WorkloadEndpoint] {
-	return func(yield func(model.Key, *model.WorkloadEndpoint) bool) {
-		for k, e := range h.endpoints {
+// Usable visits the endpoints that are acted upon, in the order of their names: those whose interface may be a
+// workload's. One without an interface has none yet.
+func (h *Host) Usable() iter.Seq2[model.Key, *Endpoint] {
+	return func(yield func(model.Key, *Endpoint) bool) {
+		for _, k := range slices.SortedFunc(maps.Keys(h.endpoints), byName) {
+			e := h.endpoints[k]
 			if e.Spec.InterfaceName != "" && h.Interfaces.Refuse(e.Spec.InterfaceName) == "" && !yield(k, e) {
 				return
 			}
 		}
 	}
+}
+
+func byName(a, b model.Key) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
 
 // refusal returns why an endpoint is not acted upon, empty if it is.
@@ -183,31 +190,6 @@ func (h *Host) BGPSpec() *model.NodeBGPSpec {
 		return &model.NodeBGPSpec{}
 	}
 	return h.Own.Spec.BGP
-}
-
-// Address parses "10.0.0.5/24"; without a length it is a subnet of its own.
-func Address(text string) netip.Prefix {
-	if p, err := netip.ParsePrefix(text); err == nil {
-		return p
-	}
-	if a, err := netip.ParseAddr(text); err == nil {
-		return netip.PrefixFrom(a, a.BitLen())
-	}
-	return netip.Prefix{}
-}
-
-// Addresses returns the addresses routed to a workload: its own and, if they are in use, its floating ones. refusals
-// has a sentence for each floating one that is not.
-func (h *Host) Addresses(w *model.WorkloadEndpointSpec) (list, refusals []string) {
-	if len(w.IPNATs) == 0 || !h.Felix.UsesFloatingIPs() {
-		return w.IPNetworks, nil
-	}
-	list = slices.Clone(w.IPNetworks)
-	used, refusals := floating.Read(h.Reader).Used(w)
-	for _, n := range used {
-		list = append(list, n.ExternalIP)
-	}
-	return list, refusals
 }
 
 // PoolTable is the pools as far as it matters for the way to their addresses.

@@ -44,8 +44,8 @@ func workloadsOf(h *hoststate.Host) map[string][]netip.Addr {
 	all := map[string][]netip.Addr{}
 	for _, e := range h.Usable() {
 		name := e.Spec.InterfaceName
-		for _, text := range e.Spec.IPNetworks {
-			if p := hoststate.Address(text); p.IsValid() && p.IsSingleIP() {
+		for _, p := range e.Networks {
+			if p.IsSingleIP() {
 				all[name] = append(all[name], p.Addr())
 			}
 		}

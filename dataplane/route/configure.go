@@ -103,37 +103,34 @@ func (t *Target) blockChanged(b netip.Prefix) {
 }
 
 func (t *Target) configureEndpoints(old, endpoints []Endpoint) {
-	keep := make(map[Endpoint]bool, len(endpoints))
-	for _, e := range endpoints {
-		keep[e] = true
-	}
-	had := make(map[Endpoint]bool, len(old))
+	keep, had := byName(endpoints), byName(old)
 	for _, e := range old {
-		had[e] = true
-		if !keep[e] {
+		if k := keep[e.Name]; k == nil || !k.equal(&e) {
 			t.dropEndpoint(e)
 		}
 	}
 	for _, e := range endpoints {
-		if !had[e] {
+		if k := had[e.Name]; k == nil || !k.equal(&e) {
 			t.addEndpoint(e)
 		}
 	}
 }
 
-// prefixes returns the addresses of an endpoint as host prefixes.
-func (e Endpoint) prefixes() []netip.Prefix {
-	var list []netip.Prefix
-	for _, text := range strings.Fields(e.Addresses) {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			list = append(list, p.Masked())
-		}
+func byName(list []Endpoint) map[string]*Endpoint {
+	m := make(map[string]*Endpoint, len(list))
+	for i := range list {
+		m[list[i].Name] = &list[i]
 	}
-	return list
+	return m
+}
+
+func (e *Endpoint) equal(o *Endpoint) bool {
+	return e.Name == o.Name && e.Interface == o.Interface && e.Refusals == o.Refusals &&
+		slices.Equal(e.Addresses, o.Addresses)
 }
 
 func (t *Target) addEndpoint(e Endpoint) {
-	for _, p := range e.prefixes() {
+	for _, p := range e.Addresses {
 		s := t.own(t.table.first(inMain(p)))
 		s.endpoints = append(s.endpoints, &e)
 		slices.SortFunc(s.endpoints, func(a, b *Endpoint) int { return strings.Compare(a.Name, b.Name) })
@@ -163,13 +160,13 @@ func (t *Target) claim(p netip.Prefix) {
 }
 
 func (t *Target) dropEndpoint(e Endpoint) {
-	for _, p := range e.prefixes() {
+	for _, p := range e.Addresses {
 		n := t.table.find(inMain(p))
 		if n == 0 || !t.table.row(n).is(rowExtras) {
 			continue
 		}
 		s := t.own(n)
-		s.endpoints = slices.DeleteFunc(s.endpoints, func(o *Endpoint) bool { return *o == e })
+		s.endpoints = slices.DeleteFunc(s.endpoints, func(o *Endpoint) bool { return o.Name == e.Name })
 		if !slices.ContainsFunc(s.endpoints, func(o *Endpoint) bool { return o.Interface == e.Interface }) {
 			delete(t.byLink[e.Interface], p)
 			if len(t.byLink[e.Interface]) == 0 {

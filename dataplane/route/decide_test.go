@@ -33,6 +33,13 @@ func via(dst, gateway string, link int, protocol kernel.Protocol) kernel.Route {
 	return r
 }
 
+func prefixes(list ...string) (ps []netip.Prefix) {
+	for _, text := range list {
+		ps = append(ps, prefix(text))
+	}
+	return ps
+}
+
 // testKernel is node 10.1.0.5/24 on eth0 (#2) and 10.3.0.5/24 on eth1 (#3), with a default route and tunl0 (#4).
 func testKernel() *kerneltest.Kernel {
 	f := kerneltest.New()
@@ -67,11 +74,11 @@ func testConfig() Config {
 		),
 		Blocks: []netip.Prefix{prefix("10.244.1.0/26"), prefix("fd10:1::/122"), prefix("10.244.9.9/32")},
 		Endpoints: []Endpoint{
-			{Name: "default/a", Interface: "cali1", Addresses: "10.244.1.7/32 fd10:1::7/128"},
-			{Name: "default/b", Interface: "cali2", Addresses: "10.244.1.8/32"},
-			{Name: "default/c", Interface: "cali3", Addresses: "10.244.1.9/32"},
-			{Name: "default/d", Interface: "cali1", Addresses: "10.244.1.7/32 nonsense"},
-			{Name: "a-claim/x", Interface: "cali3", Addresses: "10.244.1.7/32"}, // claims it, does not exist
+			{Name: "default/a", Interface: "cali1", Addresses: prefixes("10.244.1.7/32", "fd10:1::7/128")},
+			{Name: "default/b", Interface: "cali2", Addresses: prefixes("10.244.1.8/32")},
+			{Name: "default/c", Interface: "cali3", Addresses: prefixes("10.244.1.9/32")},
+			{Name: "default/d", Interface: "cali1", Addresses: prefixes("10.244.1.7/32")},
+			{Name: "a-claim/x", Interface: "cali3", Addresses: prefixes("10.244.1.7/32")}, // claims it, does not exist
 		},
 		WorkloadPrefixes: []string{"cali"},
 	}

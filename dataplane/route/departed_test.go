@@ -38,10 +38,10 @@ func newMove(t *testing.T) *move {
 // owner assigns the address to an interface; empty: to none.
 func (m *move) owner(name string) {
 	m.config.Endpoints = slices.DeleteFunc(slices.Clone(m.config.Endpoints),
-		func(e Endpoint) bool { return e.Addresses == moving })
+		func(e Endpoint) bool { return e.Addresses[0] == prefix(moving) })
 	if name != "" {
 		m.config.Endpoints = append(m.config.Endpoints, Endpoint{Name: "default/of-" + name, Interface: name,
-			Addresses: moving})
+			Addresses: prefixes(moving)})
 	}
 	m.target.Configure(m.config)
 }
@@ -317,7 +317,7 @@ func TestConnectionsAreForgottenBeforeTheInterfaceExists(t *testing.T) {
 	m.fake.PutConnections(netip.MustParseAddr("10.244.1.20"), netip.MustParseAddr("10.1.0.1"))
 	m.target.ForgetConnections(m.fake, loop, zap.NewNop())
 	m.config.Endpoints = append(m.config.Endpoints[:2:2], Endpoint{Name: "default/of-cali5", Interface: "cali5",
-		Addresses: "10.244.1.20/32 10.1.0.1/32"})
+		Addresses: prefixes("10.244.1.20/32", "10.1.0.1/32")})
 	m.target.SetServers(map[netip.Addr]string{netip.MustParseAddr("10.1.0.1"): "etcd"})
 	m.target.Configure(m.config)
 	m.flush("without interface", "forget connections of 10.244.1.20")
@@ -345,7 +345,7 @@ func TestAddressWithoutConnectionsDoesNotWait(t *testing.T) {
 		waiting = step.waiting
 		before := m.fake.Calls("ForgetConnections")
 		m.config.Endpoints = append(m.config.Endpoints[:2:2], Endpoint{Name: "default/of-cali5", Interface: "cali5",
-			Addresses: step.address + "/32"})
+			Addresses: prefixes(step.address + "/32")})
 		m.target.Configure(m.config)
 		for range 4 {
 			m.target.Flush()
@@ -379,7 +379,7 @@ func TestThePluginMakesTheRouteOfAWaitingAddress(t *testing.T) {
 	m.target.forgetter.forgetting = true
 	m.link(15, "cali5", true)
 	m.config.Endpoints = append(m.config.Endpoints, Endpoint{Name: "default/of-cali5", Interface: "cali5",
-		Addresses: "10.244.1.20/32"})
+		Addresses: prefixes("10.244.1.20/32")})
 	m.target.Configure(m.config)
 	m.flush("it waits")
 	r := kernel.Route{Dst: prefix("10.244.1.20/32"), Metric: 1024, Protocol: kernel.ProtocolBoot, Type: kernel.Unicast,
@@ -428,7 +428,7 @@ func TestTwoBatchesEndBetweenTwoFlushes(t *testing.T) {
 	}
 	without := m.config.Endpoints
 	at := func(name, a string) Endpoint {
-		return Endpoint{Name: "default/of-" + name, Interface: name, Addresses: a + "/32"}
+		return Endpoint{Name: "default/of-" + name, Interface: name, Addresses: prefixes(a + "/32")}
 	}
 	for range 3 {
 		endpoints(at("cali5", other))
@@ -441,7 +441,7 @@ func TestTwoBatchesEndBetweenTwoFlushes(t *testing.T) {
 	}
 	during.do = end
 	m.config.Endpoints = slices.DeleteFunc(slices.Clone(without),
-		func(e Endpoint) bool { return e.Addresses == moving })
+		func(e Endpoint) bool { return e.Addresses[0] == prefix(moving) })
 	endpoints() // the other address leaves, too
 	if len(batches) != 1 {
 		t.Fatalf("%d batches began", len(batches))

@@ -55,7 +55,7 @@ func TestFollowersKnowAllRows(t *testing.T) {
 			case 3:
 				config.Endpoints = append([]Endpoint(nil), testConfig().Endpoints...)
 				for _, name := range []string{"cali1", "cali2", "caliold"}[:r.IntN(4)] {
-					e := Endpoint{Name: "x/" + name, Interface: name, Addresses: p}
+					e := Endpoint{Name: "x/" + name, Interface: name, Addresses: prefixes(p)}
 					config.Endpoints = append(config.Endpoints, e)
 				}
 				target.Configure(config)

@@ -50,25 +50,22 @@ func fromState(h *hoststate.Host) Config {
 		IsNode:           h.IsNode,
 	}
 	for k, e := range h.Usable() {
-		addresses, refusals := h.Addresses(&e.Spec)
+		addresses, refusals := h.Addresses(e)
 		c.Endpoints = append(c.Endpoints, Endpoint{
 			Name: k.Namespace + "/" + k.Name, Interface: e.Spec.InterfaceName,
-			Addresses: hostPrefixes(addresses), Refusals: strings.Join(refusals, "\n"),
+			Addresses: masked(addresses), Refusals: strings.Join(refusals, "\n"),
 		})
 	}
 	slices.SortFunc(c.Endpoints, func(a, b Endpoint) int { return strings.Compare(a.Name, b.Name) })
 	return c
 }
 
-// hostPrefixes writes an endpoint's addresses as Endpoint has them; Calico accepts them without a length, too.
-func hostPrefixes(networks []string) string {
-	var list []string
-	for _, text := range networks {
-		if p := hoststate.Address(text); p.IsValid() {
-			list = append(list, p.String())
-		}
+func masked(list []netip.Prefix) []netip.Prefix {
+	fresh := make([]netip.Prefix, len(list))
+	for i, p := range list {
+		fresh[i] = p.Masked()
 	}
-	return strings.Join(list, " ")
+	return fresh
 }
 
 func metric(p *int) uint32 {

@@ -104,7 +104,7 @@ func (t *Target) Notices() (list []reconcile.Notice) {
 		for text := range strings.Lines(e.Refusals) {
 			list = append(list, reconcile.Notice{Subject: "WorkloadEndpoint " + e.Name, Text: strings.TrimSpace(text)})
 		}
-		for _, p := range e.prefixes() {
+		for _, p := range e.Addresses {
 			if why := t.rules.reserved(p.Addr()); why != "" {
 				list = append(list, reconcile.Notice{Subject: "WorkloadEndpoint " + e.Name, Text: fmt.Sprintf(
 					"claims %s, which is not routed to a workload: %s", p.Addr(), why)})

@@ -31,9 +31,10 @@ func TestReservedAddresses(t *testing.T) {
 	target.setPeers([]netip.Addr{addr("192.0.2.9"), addr("10.245.3.1")})
 	e := Endpoint{Name: "evil/pod", Interface: "cali1"}
 	for a := range claims {
-		e.Addresses += " " + netip.PrefixFrom(addr(a), addr(a).BitLen()).String()
+		e.Addresses = append(e.Addresses, netip.PrefixFrom(addr(a), addr(a).BitLen()))
 	}
-	e.Addresses += " 198.51.100.7/32 10.245.3.1/32" // the second is a peer in a pool: a workload that speaks BGP
+	// The second is a peer in a pool: a workload that speaks BGP.
+	e.Addresses = append(e.Addresses, prefixes("198.51.100.7/32", "10.245.3.1/32")...)
 	c.Endpoints = append(c.Endpoints, e)
 	target.Configure(c)
 	_, _, _ = target.Flush()
@@ -63,7 +64,8 @@ func TestReservedAddressesThatComeAndGo(t *testing.T) {
 	c := testConfig()
 	node := netip.Addr{}
 	c.IsNode = func(a netip.Addr) bool { return a == node }
-	c.Endpoints = append(c.Endpoints, Endpoint{Name: "evil/pod", Interface: "cali1", Addresses: "198.51.100.7/32"})
+	c.Endpoints = append(c.Endpoints, Endpoint{Name: "evil/pod", Interface: "cali1",
+		Addresses: prefixes("198.51.100.7/32")})
 	target.Configure(c)
 	has := func(what string, want bool) {
 		t.Helper()

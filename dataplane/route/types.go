@@ -31,12 +31,12 @@ type Learned struct {
 // Static is a route to a BGP peer through a gateway (BGPPeer reachableBy), which has to be on a link of this node.
 type Static = hoststate.Static
 
-// Endpoint is a workload's interface on this node.
+// Endpoint is a workload's interface on this node. Its name is unique.
 type Endpoint struct {
 	Name      string // namespace/name of the WorkloadEndpoint
 	Interface string
-	Addresses string // host prefixes, separated by spaces: one comparable value
-	Refusals  string // why further ones are not used, a line each
+	Addresses []netip.Prefix // without host bits
+	Refusals  string         // why further ones are not used, a line each
 }
 
 // Config has the datastore's settings. Equal values need no change.

@@ -56,9 +56,11 @@ func desired(h *hoststate.Host, links map[string]kernel.Link, kernel6 bool) map[
 			want[forwarding6] = "1"
 		}
 	}
+	seen := map[string]bool{} // of several endpoints, the first has the interface, as in policy
 	for _, e := range ends {
-		if _, exists := links[e.Interface]; exists {
+		if _, exists := links[e.Interface]; exists && !seen[e.Interface] {
 			e.put(want, kernel6)
+			seen[e.Interface] = true
 		}
 	}
 	return want
@@ -67,10 +69,8 @@ func desired(h *hoststate.Host, links map[string]kernel.Link, kernel6 bool) map[
 func endpoints(h *hoststate.Host) (list []endpoint) {
 	for _, e := range h.Usable() {
 		end := endpoint{Interface: e.Spec.InterfaceName, Spoof: len(e.Spec.AllowSpoofedSourcePrefixes) > 0}
-		for _, text := range e.Spec.IPNetworks {
-			if p := hoststate.Address(text); p.IsValid() {
-				end.V4, end.V6 = end.V4 || p.Addr().Is4(), end.V6 || p.Addr().Is6()
-			}
+		for _, p := range e.Networks {
+			end.V4, end.V6 = end.V4 || p.Addr().Is4(), end.V6 || p.Addr().Is6()
 		}
 		list = append(list, end)
 	}

@@ -36,8 +36,9 @@ func learnAll(t *testing.T, l route.Learned, pools ...ippool.Pool) route.Status 
 		Type: kernel.Unicast, NextHops: []kernel.NextHop{{Link: 2}}})
 	target := route.New(f, time.Now)
 	target.Configure(route.Config{Node4: netip.MustParsePrefix("10.0.0.1/24"), Pools: ippool.NewTable(pools...),
-		Blocks:           []netip.Prefix{netip.MustParsePrefix("10.1.0.0/26")},
-		Endpoints:        []route.Endpoint{{Name: "default/w", Interface: "cali1", Addresses: "10.1.0.5/32"}},
+		Blocks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/26")},
+		Endpoints: []route.Endpoint{{Name: "default/w", Interface: "cali1",
+			Addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.5/32")}}},
 		WorkloadPrefixes: []string{"cali"}})
 	target.Learn([]route.Learned{l})
 	if _, failures, err := target.Flush(); failures != 0 || err != nil {
