@@ -38,7 +38,7 @@ func (c *Checked[K, V]) Resync() { c.checkAt = time.Time{} }
 
 // Retry makes the next Flush retry failed steps, and compare.
 func (c *Checked[K, V]) Retry() {
-	c.Table.RetryAll()
+	c.Table.retryAll()
 	c.Resync()
 }
 
@@ -92,7 +92,7 @@ func (c *Checked[K, V]) Rest() {
 
 // Health returns the health of the objects.
 func (c *Checked[K, V]) Health() Health {
-	return Health{Part: c.Part, Failures: c.Table.Failures(), Problem: c.Table.Problem()}
+	return Health{Part: c.Part, Failures: c.Table.Failures(), Problem: c.Table.problem()}
 }
 
 // Notices returns one for each object that is not as desired and cannot be made so, by their names.

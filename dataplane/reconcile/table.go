@@ -113,9 +113,9 @@ func (t *Table[K, V]) Retry(k K) {
 	}
 }
 
-// RetryAll makes the next Flush try everything that failed, without waiting for its time; how long later attempts wait
+// retryAll makes the next Flush try everything that failed, without waiting for its time; how long later attempts wait
 // starts again from the shortest time.
-func (t *Table[K, V]) RetryAll() { t.failed.All(t.retry) }
+func (t *Table[K, V]) retryAll() { t.failed.All(t.retry) }
 
 func (t *Table[K, V]) retry(k K) { t.touch(t.entries[k]) }
 
@@ -218,8 +218,8 @@ func (t *Table[K, V]) Len() int { return len(t.entries) }
 // Failures is the number of objects whose last attempt failed.
 func (t *Table[K, V]) Failures() int { return t.failed.Len() }
 
-// Problem returns how many objects failed, with the reason of one of them, the same one as long as it fails; nil if
+// problem returns how many objects failed, with the reason of one of them, the same one as long as it fails; nil if
 // none did.
-func (t *Table[K, V]) Problem() error {
+func (t *Table[K, V]) problem() error {
 	return t.failed.Problem(func(k K) string { return fmt.Sprint(k) })
 }
