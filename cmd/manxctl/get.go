@@ -57,7 +57,7 @@ func (c *cli) getCommand() *cobra.Command {
 				}
 				return c.getPeersAnywhere(cmd, o, args[1:])
 			}
-			if len(args) > 0 && isHostObjects(args[0]) && o.template == nil && !o.watch {
+			if len(args) > 0 && isHostObjects(args[0]) && !o.watch {
 				return c.getHostObjects(cmd.Context(), o, args[1:])
 			}
 			if o.isAllPolicies(args) && !o.watch {
@@ -282,5 +282,5 @@ func completeKind(_ *cobra.Command, args []string, _ string) ([]string, cobra.Sh
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return append(kindNames(), "peers", "policies"), cobra.ShellCompDirectiveNoFileComp
+	return append(kindNames(), "peers", "policies", "hostobjects"), cobra.ShellCompDirectiveNoFileComp
 }

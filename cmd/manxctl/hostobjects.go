@@ -18,9 +18,10 @@ func isHostObjects(word string) bool {
 
 // getHostObjects prints the objects of all targets of the daemon, or of those named.
 func (c *cli) getHostObjects(ctx context.Context, o getOptions, targets []string) error {
-	if len(o.files.paths) > 0 || o.namespaces.given() || o.selector != "" || o.showLabels || o.format == table.Name {
-		return usagef("host objects are those that manxd keeps on this host: -f, -n, -A, -l, --show-labels and " +
-			"-o name are for objects of the datastore")
+	if len(o.files.paths) > 0 || o.namespaces.given() || o.selector != "" || o.showLabels || o.format == table.Name ||
+		o.template != nil {
+		return usagef("host objects are those that manxd keeps on this host: -f, -n, -A, -l, --show-labels, " +
+			"templates and -o name are for objects of the datastore")
 	}
 	if len(targets) == 0 {
 		targets = []string{""}

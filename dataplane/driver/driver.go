@@ -24,8 +24,6 @@ type Config[K, V comparable] struct {
 	Name string
 	// Part names the objects in the results of a retry. Targets may have a part together.
 	Part string
-	// Every is the time between two comparisons; 0: 10 s.
-	Every time.Duration
 	// Prune reports whether objects of earlier runs may be removed; nil: as soon as the datastore has been read.
 	Prune func(*hoststate.Host) bool
 	// Follows reports whether the objects may differ with a state; nil: if the state concerns the host.
@@ -41,6 +39,7 @@ type Config[K, V comparable] struct {
 }
 
 const (
+	// checkEvery is the time between two comparisons: the kernel has no events for most changes.
 	checkEvery = 10 * time.Second
 	// rounds bounds the rounds of a Flush, of which each may make the next one possible: a device has an MTU once it
 	// exists.
@@ -63,9 +62,6 @@ type Driver[K, V comparable] struct {
 
 // New makes a Driver of objects.
 func New[K, V comparable](objects Objects[K, V], c Config[K, V]) *Driver[K, V] {
-	if c.Every == 0 {
-		c.Every = checkEvery
-	}
 	if c.Prune == nil {
 		c.Prune = func(h *hoststate.Host) bool { return h.DatastoreSynced }
 	}
@@ -74,7 +70,7 @@ func New[K, V comparable](objects Objects[K, V], c Config[K, V]) *Driver[K, V] {
 	}
 	return &Driver[K, V]{config: c, objects: objects, links: map[string]kernel.Link{}, names: map[int]string{},
 		touched: map[string]bool{},
-		Checked: reconcile.NewChecked(objects, c.Part, c.Every, c.Now)}
+		Checked: reconcile.NewChecked(objects, c.Part, checkEvery, c.Now)}
 }
 
 // Always is a Config.Prune: objects of earlier runs may be removed at any time.
@@ -158,7 +154,7 @@ func (d *Driver[K, V]) Flush() (steps, failures int, err error) {
 		}
 	}
 	d.Rest()
-	return steps, failures, nil
+	return steps, failures, d.Failure()
 }
 
 // Next returns how long the next Flush may wait if nothing happens before.

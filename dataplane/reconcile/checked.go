@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/manxnet/manx/retry"
 )
 
-// readAgain is the pause after a failed comparison.
+// readAgain is the pause after a failed comparison, which grows while it fails in a row.
 const readAgain = time.Second
 
 // idle is the pause between comparisons while there is no object.
@@ -22,6 +24,8 @@ type Checked[K, V comparable] struct {
 	every   time.Duration
 	now     func() time.Time
 	checkAt time.Time
+	failed  int   // comparisons in a row
+	failure error // of the last comparison
 }
 
 // NewChecked makes a Checked that is compared at least every so often, the first time with the first Flush. now is the
@@ -48,19 +52,26 @@ func (c *Checked[K, V]) Due() bool { return !c.now().Before(c.checkAt) }
 // Compare compares with all that exists, after prepare, which may be nil. After an error of either it is due again
 // soon, and nothing is changed.
 func (c *Checked[K, V]) Compare(prepare func() error) error {
-	now := c.now()
-	c.checkAt = now.Add(readAgain)
 	if prepare != nil {
-		if err := prepare(); err != nil {
-			return err
-		}
+		c.failure = prepare()
+	} else {
+		c.failure = nil
 	}
-	if err := c.Table.Resync(); err != nil {
-		return err
+	if c.failure == nil {
+		c.failure = c.Table.Resync()
 	}
-	c.checkAt = now.Add(c.every)
-	return nil
+	pause := c.every
+	if c.failed++; c.failure == nil {
+		c.failed = 0
+	} else {
+		pause = retry.Backoff{Min: readAgain, Max: c.every}.After(c.failed)
+	}
+	c.checkAt = c.now().Add(pause)
+	return c.failure
 }
+
+// Failure returns the error of the last comparison, also while changes are applied between two of them.
+func (c *Checked[K, V]) Failure() error { return c.failure }
 
 // Flush compares if that is due, and applies the desired objects. It returns the number of changes that were tried and
 // of failures.
@@ -71,7 +82,7 @@ func (c *Checked[K, V]) Flush() (steps, failures int, err error) {
 		}
 	}
 	steps, failures = c.Table.Flush()
-	return steps, failures, nil
+	return steps, failures, c.failure
 }
 
 // Next returns how long the next Flush may wait if nothing happens before.

@@ -46,6 +46,19 @@ func New(k Kernel, now func() time.Time) *Target {
 	return t
 }
 
+// Handle also has the limit of the traffic from a workload compared when its interface was made again: the limit is
+// kept on another device.
+func (t *Target) Handle(events []kernel.Event) {
+	for i := range events {
+		l := events[i].Link
+		name := tc.RedirectDevice(l.Name)
+		if _, limited := t.Wanted()[device(name)]; limited && t.Link(l.Name).Index != l.Index {
+			t.Touch(name)
+		}
+	}
+	t.Driver.Handle(events)
+}
+
 // Desired implements driver.Objects: the limits of the workloads whose interfaces exist.
 func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[device]tc.Shape {
 	return desired(fromState(h), links)
@@ -53,12 +66,16 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[de
 
 // desired returns the limits of the endpoints whose interfaces exist, by device.
 func desired(endpoints []endpoint, links map[string]kernel.Link) map[device]tc.Shape {
-	shapes := map[device]tc.Shape{}
+	shapes, seen := map[device]tc.Shape{}, map[string]bool{}
 	for _, e := range endpoints {
 		l, ok := links[e.Interface]
 		if !ok {
 			continue
 		}
+		if seen[l.Name] { // of several endpoints, the first has the interface, as in policy
+			continue
+		}
+		seen[l.Name] = true
 		if e.Ingress.Bandwidth > 0 {
 			shapes[device(l.Name)] = tc.Shape{TokenBucket: e.Ingress.bucket(l.MTU)}
 		}

@@ -114,6 +114,31 @@ func TestLimitsComeWithTheInterface(t *testing.T) {
 	}
 }
 
+// The limit of the traffic from a workload is kept on another device than the workload's.
+func TestLimitOfAnInterfaceThatIsMadeAgain(t *testing.T) {
+	r := newRig(t)
+	r.configure([]endpoint{{Interface: "cali1", Egress: fast}})
+	r.flush("shape " + out1 + ": 10000000 bytes/s from cali1")
+	if err := r.kernel.RemoveShape(out1, tc.Shape{From: "cali1"}); err != nil {
+		t.Fatal(err)
+	}
+	r.kernel.Log()
+	again := kernel.Link{Index: 7, Name: "cali1", MTU: 1500, Up: true}
+	r.kernel.PutLink(again)
+	r.target.Handle([]kernel.Event{{Type: kernel.EventLinkGone, Link: kernel.Link{Index: 2, Name: "cali1"}},
+		{Type: kernel.EventLink, Link: again}})
+	r.flush("shape " + out1 + ": 10000000 bytes/s from cali1")
+}
+
+// Of two endpoints with one interface, the first by its name has it, whatever the order of a map.
+func TestFirstEndpointHasTheInterface(t *testing.T) {
+	for range 20 {
+		r := newRig(t)
+		r.configure([]endpoint{{Interface: "cali1", Ingress: fast}, {Interface: "cali1", Ingress: slow}})
+		r.flush("shape cali1: 10000000 bytes/s")
+	}
+}
+
 func TestLimitsThatOthersRemoveComeBack(t *testing.T) {
 	r := newRig(t)
 	r.configure([]endpoint{in})
