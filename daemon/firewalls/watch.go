@@ -80,13 +80,14 @@ func New(c Config) *Watch { return &Watch{Config: c} }
 // Run looks for rules that drop packets, until ctx ends.
 func (w *Watch) Run(ctx context.Context) error {
 	var evaluated time.Time
+	var of uint32 // the generation that was evaluated; Tables may have read a later one
 	var last error
 	for {
 		began := time.Now()
-		_, changed, err := w.read(false)
-		if changed || err != nil || last != nil || began.Sub(evaluated) > again {
+		_, generation, err := w.read(false)
+		if generation != of || err != nil || last != nil || began.Sub(evaluated) > again {
 			w.evaluate(err)
-			evaluated = began
+			evaluated, of = began, generation
 		}
 		last = err
 		select {
@@ -103,22 +104,22 @@ func (w *Watch) Tables() ([]*hostfirewall.Table, error) {
 	return tables, err
 }
 
-// read returns the tables, after reading them again if nftables has changed; with settle, unless they are fresh.
-func (w *Watch) read(settle bool) (tables []*hostfirewall.Table, changed bool, err error) {
+// read returns the tables and their generation, after reading them again if nftables has changed; with settle, unless
+// they are fresh.
+func (w *Watch) read(settle bool) (tables []*hostfirewall.Table, generation uint32, err error) {
 	w.reading.Lock()
 	defer w.reading.Unlock()
-	generation, err := w.Kernel.Generation()
-	if err != nil {
-		return nil, false, err
+	if generation, err = w.Kernel.Generation(); err != nil {
+		return nil, 0, err
 	}
 	if w.generation != 0 && (generation == w.generation || settle && time.Since(w.readAt) < fresh) {
-		return w.tables, false, nil
+		return w.tables, w.generation, nil
 	}
 	if tables, err = w.Kernel.ReadOthers(w.InterfaceName); err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	w.tables, w.generation, w.readAt = tables, generation, time.Now()
-	return tables, true, nil
+	return tables, generation, nil
 }
 
 // evaluate finds the chains that drop packets of this node.
