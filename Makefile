@@ -73,7 +73,7 @@ test: peers build ## every test, the product's with the race detector; installs 
 # Packages whose tests wait for other programs, such as kube-apiserver, are left out.
 .PHONY: test-quick
 test-quick: ## the tests that need no root and no other program
-	$(GO) test $$($(GO) list ./bgp/... ./cmd/... ./cni/... ./controllers/... ./daemon/... ./dataplane/... ./datastore/... ./ipam/... ./plan/... ./proto/... ./retry ./table/... \
+	$(GO) test $$($(GO) list ./bgp/... ./cmd/... ./cni/... ./controllers/... ./daemon/... ./dataplane/... ./datastore/... ./ipam/... ./plan/... ./proto/... ./retry \
 	  ./integration/imports ./integration/lint | grep -v -e /datastore/kubernetes$$ -e /datastore/etcd$$)
 
 .PHONY: conformance

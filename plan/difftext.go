@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/manxnet/manx/table"
+	"github.com/manxnet/manx/datastore/table"
 )
 
 // WriteText writes the difference for people: "+" is new, "-" is deleted, "~" changes.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/manxnet/manx/table"
+	"github.com/manxnet/manx/datastore/table"
 )
 
 // WriteText writes a line for each node that changes, and the totals.

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/manxnet/manx/table"
+	"github.com/manxnet/manx/datastore/table"
 )
 
 // WriteText writes the plan for people.

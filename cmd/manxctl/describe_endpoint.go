@@ -14,8 +14,8 @@ import (
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/policy/explain"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/table"
 	"github.com/manxnet/manx/ipam"
-	"github.com/manxnet/manx/table"
 )
 
 // endpointDescription is an element of "describe endpoint -o json". The fields from Object to Interface are empty for a

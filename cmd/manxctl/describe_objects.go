@@ -18,8 +18,8 @@ import (
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/table"
 	"github.com/manxnet/manx/ipam"
-	"github.com/manxnet/manx/table"
 )
 
 // What describe shows from the datastore.

@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/selector"
+	"github.com/manxnet/manx/datastore/table"
 	"github.com/manxnet/manx/ipam"
-	"github.com/manxnet/manx/table"
 )
 
 // mostBlocks bounds the blocks in the text of a description.

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/manxnet/manx/cmd/manxctl/archive"
+	"github.com/manxnet/manx/datastore/table"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
-	"github.com/manxnet/manx/table"
 )
 
 // diagsTimeout bounds a program that shows a part of the kernel's state.

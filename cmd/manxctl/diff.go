@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/manifest"
 	"github.com/manxnet/manx/datastore/model"
-	"github.com/manxnet/manx/table"
+	"github.com/manxnet/manx/datastore/table"
 )
 
 func (c *cli) diffCommand() *cobra.Command {

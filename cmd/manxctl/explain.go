@@ -12,9 +12,9 @@ import (
 	"github.com/manxnet/manx/cmd/manxctl/policytest"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/policy/explain"
+	"github.com/manxnet/manx/datastore/table"
 	"github.com/manxnet/manx/proto/explanation"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
-	"github.com/manxnet/manx/table"
 )
 
 // explainOptions are the flags of explain.

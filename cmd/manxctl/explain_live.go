@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/manxnet/manx/datastore/table"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
-	"github.com/manxnet/manx/table"
 )
 
 // liveOptions are the flags of explain for real packets.

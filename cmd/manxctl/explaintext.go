@@ -5,8 +5,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/manxnet/manx/datastore/table"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
-	"github.com/manxnet/manx/table"
 )
 
 // writeExplanation writes an explanation for people: the ends, the decision of each stage, the path, and last the

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/manxnet/manx/table"
+	"github.com/manxnet/manx/datastore/table"
 )
 
 // outputFlag adds -o with the formats that a command knows, the default first.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/manxnet/manx/datastore/table"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
-	"github.com/manxnet/manx/table"
 )
 
 // isHostObjects reports whether the word is for the objects that the daemon keeps on this host.

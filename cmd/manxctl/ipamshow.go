@@ -12,8 +12,8 @@ import (
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/table"
 	"github.com/manxnet/manx/ipam"
-	"github.com/manxnet/manx/table"
 )
 
 func (c *cli) ipamShowCommand() *cobra.Command {

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/manxnet/manx/datastore/table"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
-	"github.com/manxnet/manx/table"
 )
 
 // query is a command with one request to the daemon, whose response it prints.

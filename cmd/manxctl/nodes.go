@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/cmd/manxctl/fleet"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/kubernetes"
-	"github.com/manxnet/manx/table"
+	"github.com/manxnet/manx/datastore/table"
 )
 
 // nodeFlags select the nodes of a command about daemons.

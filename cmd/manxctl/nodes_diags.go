@@ -10,7 +10,7 @@ import (
 
 	"github.com/manxnet/manx/cmd/manxctl/archive"
 	"github.com/manxnet/manx/cmd/manxctl/fleet"
-	"github.com/manxnet/manx/table"
+	"github.com/manxnet/manx/datastore/table"
 )
 
 // The nodes whose archives are in memory at a time, how many bytes each may have, and how long it may take.

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/manxnet/manx/cmd/manxctl/fleet"
-	"github.com/manxnet/manx/table"
+	"github.com/manxnet/manx/datastore/table"
 )
 
 // mostStreams is the number of nodes whose events are followed at a time.

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/manxnet/manx/cmd/manxctl/fleet"
-	"github.com/manxnet/manx/table"
+	"github.com/manxnet/manx/datastore/table"
 )
 
 // nodesData is the output of a command on several nodes with -o json.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/manxnet/manx/datastore/table"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
-	"github.com/manxnet/manx/table"
 )
 
 // isPeers reports whether the word is for the sessions of this node, which are no objects of the datastore.

@@ -17,8 +17,8 @@ import (
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore/manifest"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/table"
 	"github.com/manxnet/manx/plan"
-	"github.com/manxnet/manx/table"
 )
 
 // planText is plan's format for people.

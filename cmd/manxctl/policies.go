@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/table"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
-	"github.com/manxnet/manx/table"
 )
 
 // isAllPolicies reports whether get is for the daemon's state of all policies. "policies" is also a short name of

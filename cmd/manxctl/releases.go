@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/manxnet/manx/datastore/table"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
-	"github.com/manxnet/manx/table"
 )
 
 func (c *cli) ipamCommand() *cobra.Command {

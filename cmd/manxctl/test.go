@@ -15,8 +15,8 @@ import (
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/manifest"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/table"
 	"github.com/manxnet/manx/plan"
-	"github.com/manxnet/manx/table"
 )
 
 // junitFormat is the output for CI systems.

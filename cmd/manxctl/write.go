@@ -13,8 +13,8 @@ import (
 	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/manifest"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/table"
 	"github.com/manxnet/manx/datastore/validation"
-	"github.com/manxnet/manx/table"
 )
 
 // writer stores one object and returns a word for the result.

@@ -18,12 +18,12 @@ var decided = []struct {
 }{
 	{[]string{"IPv4Address", "IPv6Address"}, "model.NodeBGPSpec.Address", []string{
 		"datastore/model/", "datastore/validation/", "datastore/node/register.go", "proto/server/node.go",
-		"table/columns.go", "datastore/kubernetes/form/node.go",
+		"datastore/table/columns.go", "datastore/kubernetes/form/node.go",
 		"bgp/cluster.go", // only for the text of a notice
 	}},
 	{[]string{"IPIPMode", "VXLANMode"}, "ippool.Parse", []string{
 		"datastore/model/", "datastore/validation/", "datastore/ippool/", "datastore/node/pools.go",
-		"table/",
+		"datastore/table/",
 	}},
 	{[]string{"Applicable"}, "felixconfig.Merge", []string{
 		"bgp/elevated.go", // which names the object with the wrong value

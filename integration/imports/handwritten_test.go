@@ -39,7 +39,7 @@ func TestHandWritten(t *testing.T) {
 	}
 	found := map[string]string{} // by package: what shows it
 	for _, top := range []string{"bgp", "cmd", "cni", "controllers", "daemon", "dataplane", "datastore", "ipam",
-		"plan", "proto", "retry", "table"} {
+		"plan", "proto", "retry"} {
 		findByHand(t, top, found)
 	}
 	for pkg, why := range found {
