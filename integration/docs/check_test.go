@@ -32,6 +32,7 @@ var testMethods = []testMethod{
 	{"gobgp", nil, ""},
 	{"make", checkTarget, "the tests call themselves through make"},
 	{"sudo make", checkTarget, "the tests call themselves through make"},
+	{"sudo integration/debian-need", checkFiles, "the Makefile calls it for the packages of the tests"},
 	{"sudo go run", checkGo, "TestKernelGivesTheCells and `make conformance` run it"},
 	{"go run", checkGo, "`make test-k8s-e2e` and the tests run these programs"},
 	{"go test", checkGo, "make test runs it"},
