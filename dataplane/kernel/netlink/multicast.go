@@ -3,8 +3,8 @@ package netlink
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/bits"
-	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -15,36 +15,36 @@ const longestBurst = 1000
 
 // Follow reads messages from s until ctx ends; then s is closed. It calls each for each message, lost when some did not
 // fit into the queue, and end after each burst.
+//
+// It waits in a thread of its own. The runtime's poller would wake up for each datagram, also while end pauses.
 func (s *Socket) Follow(ctx context.Context, each func(Message), lost, end func()) error {
-	if err := unix.SetNonblock(s.fd, true); err != nil {
-		s.Close()
-		return err
+	defer s.Close()
+	var stop [2]int // a pipe, whose writing end is closed when ctx ends
+	if err := unix.Pipe2(stop[:], unix.O_CLOEXEC); err != nil {
+		return fmt.Errorf("make a pipe: %w", err)
 	}
-	f := os.NewFile(uintptr(s.fd), "netlink") // waits in the runtime's poller, so that closing wakes it up
-	stop := context.AfterFunc(ctx, func() { _ = f.Close() })
+	defer unix.Close(stop[0])
+	cancel := context.AfterFunc(ctx, func() { _ = unix.Close(stop[1]) })
 	defer func() {
-		if stop() {
-			_ = f.Close()
+		if cancel() {
+			_ = unix.Close(stop[1])
 		}
 	}()
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
+	ready := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}, {Fd: int32(stop[0])}}
 	for {
-		var failure error
-		err := raw.Read(func(uintptr) bool {
-			var some bool
-			some, failure = s.drain(each, lost)
-			return some || failure != nil
-		})
+		if _, err := unix.Poll(ready, -1); err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("wait for messages: %w", err)
+		}
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err := errors.Join(err, failure); err != nil {
+		some, err := s.drain(each, lost)
+		if err != nil {
 			return err
 		}
-		end()
+		if some {
+			end()
+		}
 	}
 }
 
