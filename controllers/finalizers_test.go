@@ -112,7 +112,9 @@ func TestDeletionsWait(t *testing.T) {
 	calicotest.Eventually(t, "the pool has a finalizer and can be used", func() bool {
 		return f.has("ippool/pods", poolFinalizer, `"type": "Allocatable"`, `"status": "True"`)
 	})
-	calicotest.Eventually(t, "the tier has a finalizer", func() bool { return f.has("tier/web", tierFinalizer) })
+	calicotest.Eventually(t, "the tier has a finalizer and is ready", func() bool {
+		return f.has("tier/web", tierFinalizer, `"type": "Ready"`, `"status": "True"`)
+	})
 
 	a := ipam.New(f.store, zap.NewNop(), time.Now)
 	address := netip.MustParseAddr("10.7.0.20")
@@ -141,8 +143,9 @@ func TestDeletionsWait(t *testing.T) {
 	if err == nil && len(given.V4.Addresses) > 0 {
 		t.Errorf("addresses of a pool that is being deleted were assigned: %v", given.V4.Addresses)
 	}
-	calicotest.Eventually(t, "the condition says it", func() bool {
-		return f.has("ippool/pods", `"reason": "Terminating"`)
+	calicotest.Eventually(t, "the conditions say it", func() bool {
+		return f.has("ippool/pods", `"reason": "Terminating"`) && f.has("tier/web", `"reason": "Terminating"`,
+			`"message": "the deletion of the tier waits for the deletion of 1 policy"`, `"status": "False"`)
 	})
 
 	if _, err := a.ReleaseIPs(t.Context(), ipam.Release{Address: address}); err != nil {

@@ -1,5 +1,5 @@
 // Package deletions gives pools and tiers the finalizers of calico-kube-controllers, ends the deletion of those that
-// have one, and keeps the condition of pools current.
+// have one, and keeps the conditions of both current.
 package deletions
 
 import (
@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/controllers/change"
@@ -88,18 +89,30 @@ func (c *Controller) Decide(s loop.State, unit model.Key) (list []change.Change)
 
 func (c *Controller) native(o *model.Object) bool { return c.Native != nil && c.Native(o) }
 
-// tier ends the deletion of a tier, or sees to its finalizer.
+// tier ends the deletion of a tier, or sees to its finalizer and its condition.
 func (c *Controller) tier(r model.Reader, o *model.Object, t *model.Tier) change.Change {
-	has := slices.Contains(t.Finalizers, ofTier)
-	switch {
-	case t.DeletionTimestamp == nil && !has && c.native(o):
-		return added(o, ofTier, "a deletion of the tier waits until it has no policies")
-	case t.DeletionTimestamp != nil && has && !populated(r, t.Name):
+	has, native := slices.Contains(t.Finalizers, ofTier), c.native(o)
+	used := func(r model.Reader) bool { return policiesIn(r, t.Name) > 0 }
+	if t.DeletionTimestamp != nil && has && !used(r) {
 		end := removed(o, ofTier, "the tier is deleted, and has no policies")
-		end.Unless = c.still(func(r model.Reader) bool { return populated(r, t.Name) }, model.PolicyKinds()...)
+		end.Unless = c.still(used, model.PolicyKinds()...)
 		return end
 	}
-	return change.Change{}
+	next := change.Change{}
+	if t.DeletionTimestamp == nil && !has && native {
+		next = added(o, ofTier, "a deletion of the tier waits until it has no policies")
+	}
+	var have []metav1.Condition
+	if t.Status != nil {
+		have = t.Status.Conditions
+	}
+	conditions := c.conditions(have, tierVerdict(r, t), native)
+	if conditions == nil {
+		return next
+	}
+	next = written(o, next)
+	next.New.Value.(*model.Tier).Status = &model.TierStatus{Conditions: conditions}
+	return next
 }
 
 // pool ends the deletion of a pool, or sees to its finalizer and its condition. A pool inside of an older one gets no
@@ -128,7 +141,17 @@ func (c *Controller) pool(r model.Reader, o *model.Object, p *model.IPPool) chan
 	case !inner(r) && !has:
 		next = added(o, ofPool, "a deletion of the pool waits until no address of it is assigned")
 	}
-	return c.condition(r, o, next)
+	var have []metav1.Condition
+	if p.Status != nil {
+		have = p.Status.Conditions
+	}
+	conditions := c.conditions(have, poolVerdict(r, p), native)
+	if conditions == nil {
+		return next
+	}
+	next = written(o, next)
+	next.New.Value.(*model.IPPool).Status = &model.IPPoolStatus{Conditions: conditions}
+	return next
 }
 
 // still evaluates a condition with the objects that the datastore has now. It fails if a block or a policy cannot be
@@ -186,54 +209,60 @@ func assigned(r model.Reader, p *model.IPPool) bool {
 	return false
 }
 
-// populated reports whether a tier has policies.
-func populated(r model.Reader, tier string) bool {
+// policiesIn returns how many policies a tier has.
+func policiesIn(r model.Reader, tier string) (n int) {
 	for _, kind := range model.PolicyKinds() {
 		for o := range r.All(kind) {
 			if model.PolicyTier(o.Value) == tier {
-				return true
+				n++
 			}
 		}
 	}
-	return false
+	return n
 }
 
-// condition brings the condition Allocatable of a pool up to date, beside the change next if that is one. Only a custom
-// resource of projectcalico.org/v3 gets the condition.
-func (c *Controller) condition(r model.Reader, o *model.Object, next change.Change) change.Change {
-	p := o.Value.(*model.IPPool)
-	want := verdict(r, p)
-	i := -1
-	if p.Status != nil {
-		i = slices.IndexFunc(p.Status.Conditions, func(c metav1.Condition) bool { return c.Type == want.Type })
-	}
-	if i < 0 && !c.native(o) {
-		return next
+// conditions returns the conditions of an object with want among them, or nil if they can stay as they are. Another
+// program may have written the same status with other words. Only a custom resource of projectcalico.org/v3 gets a
+// condition that it does not have.
+func (c *Controller) conditions(have []metav1.Condition, want metav1.Condition, native bool) []metav1.Condition {
+	old := meta.FindStatusCondition(have, want.Type)
+	switch {
+	case old == nil && !native:
+		return nil
+	case old == nil || old.Status != want.Status:
+	case want.Status == metav1.ConditionTrue || old.Reason == want.Reason && old.Message == want.Message:
+		return nil
 	}
 	want.LastTransitionTime = metav1.NewTime(c.Now().Truncate(time.Second))
-	if i >= 0 && p.Status.Conditions[i].Status == want.Status {
-		if want.Status == metav1.ConditionTrue || p.Status.Conditions[i].Reason == want.Reason {
-			return next
-		}
-		want.LastTransitionTime = p.Status.Conditions[i].LastTransitionTime
-	}
+	next := slices.Clone(have)
+	meta.SetStatusCondition(&next, want)
+	return next
+}
+
+// written returns the change next, or if it is none, one that writes the conditions of an object.
+func written(o *model.Object, next change.Change) change.Change {
 	if next.New == nil {
-		next = change.Change{Old: o, New: o.Clone(), Reason: want.Message}
-	}
-	to := next.New.Value.(*model.IPPool)
-	if to.Status == nil {
-		to.Status = &model.IPPoolStatus{}
-	}
-	if i < 0 {
-		to.Status.Conditions = append(to.Status.Conditions, want)
-	} else {
-		to.Status.Conditions[i] = want
+		return change.Change{Old: o, New: o.Clone(), Reason: "its conditions are brought up to date"}
 	}
 	return next
 }
 
-// verdict decides whether addresses may be assigned from a pool.
-func verdict(r model.Reader, p *model.IPPool) metav1.Condition {
+// tierVerdict decides whether a tier can be used.
+func tierVerdict(r model.Reader, t *model.Tier) metav1.Condition {
+	if t.DeletionTimestamp == nil {
+		return metav1.Condition{Type: model.ConditionReady, Status: metav1.ConditionTrue, Reason: "Ready",
+			Message: "policies of the tier are evaluated"}
+	}
+	policies := "1 policy"
+	if n := policiesIn(r, t.Name); n != 1 {
+		policies = fmt.Sprintf("%d policies", n)
+	}
+	return metav1.Condition{Type: model.ConditionReady, Status: metav1.ConditionFalse, Reason: "Terminating",
+		Message: "the deletion of the tier waits for the deletion of " + policies}
+}
+
+// poolVerdict decides whether addresses may be assigned from a pool.
+func poolVerdict(r model.Reader, p *model.IPPool) metav1.Condition {
 	no := func(reason, message string) metav1.Condition {
 		return metav1.Condition{Type: model.ConditionAllocatable, Status: metav1.ConditionFalse, Reason: reason,
 			Message: message}

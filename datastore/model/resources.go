@@ -121,7 +121,11 @@ type Tier struct {
 	Status            *TierStatus `json:"status,omitempty"`
 }
 
+// ConditionReady is the type of the condition of a tier that is false while its deletion waits.
+const ConditionReady = "Ready"
+
 // TierStatus is the status of a tier.
 type TierStatus struct {
+	// Conditions may have "Ready".
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }

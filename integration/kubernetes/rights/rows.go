@@ -117,7 +117,7 @@ var Rows = []Row{
 	{By: LoadBalancer, Account: Controllers, Verbs: "get", Resources: "ipamblocks.calico ipamhandles.calico"},
 	{By: LoadBalancer, Account: Controllers, Verbs: "delete", Resources: "ipamhandles.calico"},
 	{By: Deletions, Account: Controllers, Verbs: "update",
-		Resources: "ippools.calico ippools/status.calico tiers.calico"},
+		Resources: "ippools.calico ippools/status.calico tiers.calico tiers/status.calico"},
 	{By: NodeGone, Account: Controllers, Verbs: "get delete", Resources: "blockaffinities.calico"},
 	{By: NodeGone, Account: Controllers, Verbs: "delete", Resources: "ipamblocks.calico"},
 	{By: HostEndpoints, Account: Controllers, Verbs: "get create update delete", Resources: "hostendpoints.calico"},
