@@ -197,7 +197,7 @@ func (e *example) fillFolder(t *testing.T) {
 		"policy-tests.yaml": policyTests, "nodes.yaml": node, "change.yaml": peers, "policies/world.yaml": world,
 		"cluster/world.yaml": world, "cluster/node.yaml": node, "cluster/sub/peers.json": peers,
 		"new/node.yaml": node, "new/peers.yaml": peers, "current/node.yaml": node,
-		"current/world.yaml": world} {
+		"current/world.yaml": world, "hosts.yaml": documented, "host.yaml": documented} {
 		path := filepath.Join(e.folder(), name)
 		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		must(t, os.WriteFile(path, []byte(e.names.Replace(text)), 0o644))
