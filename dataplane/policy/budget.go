@@ -120,28 +120,12 @@ func extraSets(s *selector.Selector) int {
 	if s == nil {
 		return 0
 	}
-	return conditions(s.Root()) / conditionsOfOne
-}
-
-func conditions(n selector.Node) int {
 	sum := 0
-	switch n := n.(type) {
-	case selector.In:
-		return max(1, len(n.Values))
-	case selector.Not:
-		return conditions(n.Operand)
-	case selector.And:
-		for _, o := range n.Operands {
-			sum += conditions(o)
-		}
-		return sum
-	case selector.Or:
-		for _, o := range n.Operands {
-			sum += conditions(o)
-		}
-		return sum
+	for n := range s.Conditions() {
+		in, _ := n.(selector.In)
+		sum += max(1, len(in.Values))
 	}
-	return 1
+	return sum / conditionsOfOne
 }
 
 // space is the policies of one namespace that select endpoints of this node.

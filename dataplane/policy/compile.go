@@ -113,113 +113,52 @@ func directions(s spec) (ingress, egress bool) {
 // all() in its selectors covers every endpoint in a namespace, and in one that selects service accounts every endpoint
 // that has one: as in Calico, neither covers host endpoints.
 func subject(s spec) (*selector.Selector, error) {
-	text := s.selector
+	selected, err1 := parsed("spec.selector", s.selector)
+	namespaces, err2 := parsed("spec.namespaceSelector", s.namespaceSelector)
+	accounts, err3 := parsed("spec.serviceAccountSelector", s.serviceAccountSelector)
+	if err := cmp.Or(err1, err2, err3); err != nil {
+		return nil, err
+	}
 	if s.id.Namespace != "" {
-		own := fmt.Sprintf("%s == '%s'", model.LabelNamespace, s.id.Namespace)
-		text = both(text, own)
+		selected = selector.Both(selected, ownNamespace(s.id.Namespace))
 	}
-	var err error
-	if s.namespaceSelector != "" {
-		scope, err := namespaceScope("", s.namespaceSelector)
-		if err != nil {
-			return nil, fmt.Errorf("spec.namespaceSelector: %w", err)
-		}
-		if text, err = confined(text, model.LabelNamespace); err != nil {
-			return nil, fmt.Errorf("spec.selector: %w", err)
-		}
-		text = both(text, scope)
+	if namespaces != nil {
+		selected = selector.Both(selected.Replace(selector.All{}, anyNamespace), scope(namespaces))
 	}
-	if s.serviceAccountSelector != "" {
-		accounts, err := prefixed(s.serviceAccountSelector, model.ServiceAccountLabelPrefix)
-		if err != nil {
-			return nil, fmt.Errorf("spec.serviceAccountSelector: %w", err)
-		}
-		text = both(text, accounts)
+	if accounts != nil {
+		selected = selector.Both(selected, accounts.Prefixed(model.ServiceAccountLabelPrefix))
 		if s.id.Namespace == "" {
-			if text, err = confined(text, model.LabelServiceAccount); err != nil {
-				return nil, fmt.Errorf("spec.selector: %w", err)
-			}
+			selected = selected.Replace(selector.All{}, selector.Has{Label: model.LabelServiceAccount})
 		}
 	}
-	parsed, err := selector.Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("spec.selector: %w", err)
+	if selected == nil {
+		return selector.New(selector.All{}), nil
 	}
-	return parsed, nil
+	return selected, nil
 }
 
-// confined makes all() in a selector match the items that have a label.
-func confined(text, label string) (string, error) {
-	if strings.TrimSpace(text) == "" {
-		return "", nil
+// parsed parses the selector of a field; nil for one that is not set.
+func parsed(field, text string) (*selector.Selector, error) {
+	if text == "" {
+		return nil, nil
 	}
 	s, err := selector.Parse(text)
 	if err != nil {
-		return "", err
+		return nil, fmt.Errorf("%s: %w", field, err)
 	}
-	return selector.New(rewrite(s.Root(), func(n selector.Node) selector.Node {
-		if _, ok := n.(selector.All); ok {
-			return selector.Has{Label: label}
-		}
-		return n
-	})).String(), nil
+	return s, nil
 }
 
-// both joins two selectors; an empty one adds nothing.
-func both(a, b string) string {
-	switch {
-	case strings.TrimSpace(a) == "":
-		return b
-	case strings.TrimSpace(b) == "":
-		return a
-	}
-	return "(" + a + ") && (" + b + ")"
+var anyNamespace = selector.Has{Label: model.LabelNamespace}
+
+func ownNamespace(name string) *selector.Selector {
+	return selector.New(selector.Comparison{Label: model.LabelNamespace, Op: selector.Equal, Value: name})
 }
 
-// prefixed puts a prefix before every label name of a selector.
-func prefixed(text, prefix string) (string, error) {
-	s, err := selector.Parse(text)
-	if err != nil {
-		return "", err
-	}
-	return selector.New(prefixNode(s.Root(), prefix)).String(), nil
-}
-
-func prefixNode(n selector.Node, prefix string) selector.Node {
-	return rewrite(n, func(n selector.Node) selector.Node {
-		switch n := n.(type) {
-		case selector.Has:
-			n.Label = prefix + n.Label
-			return n
-		case selector.Comparison:
-			n.Label = prefix + n.Label
-			return n
-		case selector.In:
-			n.Label = prefix + n.Label
-			return n
-		}
-		return n
-	})
-}
-
-// rewrite replaces each condition of a selector with the result of leaf.
-func rewrite(n selector.Node, leaf func(selector.Node) selector.Node) selector.Node {
-	list := func(in []selector.Node) []selector.Node {
-		out := make([]selector.Node, len(in))
-		for i, n := range in {
-			out[i] = rewrite(n, leaf)
-		}
-		return out
-	}
-	switch n := n.(type) {
-	case selector.Not:
-		return selector.Not{Operand: rewrite(n.Operand, leaf)}
-	case selector.And:
-		return selector.And{Operands: list(n.Operands)}
-	case selector.Or:
-		return selector.Or{Operands: list(n.Operands)}
-	}
-	return leaf(n)
+// scope makes a selector of namespaces one of the objects in them: all() selects those in any, global() those in none.
+func scope(namespaces *selector.Selector) *selector.Selector {
+	return namespaces.Prefixed(model.NamespaceLabelPrefix).Replace(selector.All{}, anyNamespace).
+		Replace(selector.Global{}, selector.Not{Operand: anyNamespace})
 }
 
 func direction(namespace, name string, applies bool, rules []v3.Rule) (Direction, error) {
@@ -334,16 +273,13 @@ func entity(namespace string, in *v3.EntityRule) (Entity, error) {
 	if e.Selector, err = peers(namespace, in); err != nil {
 		return e, err
 	}
-	if in.NotSelector != "" {
-		if e.NotSelector, err = selector.Parse(in.NotSelector); err != nil {
-			return e, fmt.Errorf("notSelector: %w", err)
-		}
+	if e.NotSelector, err = parsed("notSelector", in.NotSelector); err != nil {
+		return e, err
 	}
 	if e.Selector != nil && e.NotSelector != nil {
 		// Together they select endpoints that the one selects and the other does not, as in Calico: an address counts
 		// if a selected endpoint has it, whoever else has it, too. On its own, notSelector is about addresses.
-		e.Selector = selector.New(selector.And{
-			Operands: []selector.Node{e.Selector.Root(), selector.Not{Operand: e.NotSelector.Root()}}})
+		e.Selector = selector.Both(e.Selector, selector.New(selector.Not{Operand: e.NotSelector.Root()}))
 		e.NotSelector = nil
 	}
 	e.Ports, e.NotPorts = ports(in.Ports), ports(in.NotPorts)
@@ -357,65 +293,28 @@ func entity(namespace string, in *v3.EntityRule) (Entity, error) {
 // policy's entity is not limited to the namespace; otherwise it is, unless a field widens it. notSelector alone does
 // count.
 func peers(namespace string, in *v3.EntityRule) (*selector.Selector, error) {
-	scope, err := namespaceScope(namespace, in.NamespaceSelector)
-	if err != nil {
-		return nil, fmt.Errorf("namespaceSelector: %w", err)
+	var a v3.ServiceAccountMatch
+	if in.ServiceAccounts != nil {
+		a = *in.ServiceAccounts
 	}
-	accounts := ""
-	if a := in.ServiceAccounts; a != nil {
-		if a.Selector != "" {
-			if accounts, err = prefixed(a.Selector, model.ServiceAccountLabelPrefix); err != nil {
-				return nil, fmt.Errorf("serviceAccounts.selector: %w", err)
-			}
-		}
-		if len(a.Names) > 0 {
-			quoted := make([]string, len(a.Names))
-			for i, n := range a.Names {
-				quoted[i] = "'" + n + "'"
-			}
-			accounts = both(accounts, model.LabelServiceAccount+" in {"+strings.Join(quoted, ", ")+"}")
-		}
+	namespaces, err1 := parsed("namespaceSelector", in.NamespaceSelector)
+	accounts, err2 := parsed("serviceAccounts.selector", a.Selector)
+	selected, err3 := parsed("selector", in.Selector)
+	if err := cmp.Or(err1, err2, err3); err != nil {
+		return nil, err
 	}
-	body := both(accounts, in.Selector)
-	text := body
-	if scope != "" && (body != "" || in.NotSelector != "" || in.NamespaceSelector != "") {
-		text = both(scope, body)
+	accounts = accounts.Prefixed(model.ServiceAccountLabelPrefix)
+	if len(a.Names) > 0 {
+		accounts = selector.Both(accounts, selector.OneOf(model.LabelServiceAccount, a.Names))
 	}
-	if text == "" {
-		return nil, nil
-	}
-	s, err := selector.Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("selector: %w", err)
-	}
-	return s, nil
-}
-
-func namespaceScope(namespace, text string) (string, error) {
+	selected = selector.Both(accounts, selected)
 	switch {
-	case text == "" && namespace == "":
-		return "", nil
-	case text == "":
-		return model.LabelNamespace + " == '" + namespace + "'", nil
+	case namespaces != nil:
+		return selector.Both(scope(namespaces), selected), nil
+	case namespace != "" && (selected != nil || in.NotSelector != ""):
+		return selector.Both(ownNamespace(namespace), selected), nil
 	}
-	s, err := selector.Parse(text)
-	if err != nil {
-		return "", err
-	}
-	return selector.New(scopeNode(s.Root())).String(), nil
-}
-
-// scopeNode: all() selects all namespaces, global() objects in none.
-func scopeNode(n selector.Node) selector.Node {
-	return rewrite(n, func(n selector.Node) selector.Node {
-		switch n.(type) {
-		case selector.All:
-			return selector.Has{Label: model.LabelNamespace}
-		case selector.Global:
-			return selector.Not{Operand: selector.Has{Label: model.LabelNamespace}}
-		}
-		return prefixNode(n, model.NamespaceLabelPrefix)
-	})
+	return selected, nil
 }
 
 func nets(texts []string) ([]netip.Prefix, error) {

@@ -1,2 +1,2 @@
-// Package selector parses, prints and evaluates Calico's label selectors.
+// Package selector parses, composes, prints and evaluates Calico's label selectors.
 package selector

@@ -1,9 +1,6 @@
 package selector
 
-import (
-	"fmt"
-	"slices"
-)
+import "fmt"
 
 // maxDepth bounds the nesting of a selector, as written and in its canonical form, so that no input exhausts the stack.
 const maxDepth = 1000
@@ -17,7 +14,7 @@ type syntaxError struct {
 func (e *syntaxError) Error() string { return fmt.Sprintf("at position %d: %s", e.Position, e.Reason) }
 
 const (
-	operands  = `a label, has(LABEL), all(), global(), "!" or "("`
+	operand   = `a label, has(LABEL), all(), global(), "!" or "("`
 	operators = `==, !=, contains, starts with, ends with, in or not in`
 )
 
@@ -51,22 +48,15 @@ func parse(text string) (Node, error) {
 
 // depth returns the depth of parentheses of the canonical form.
 func depth(n Node) int {
-	var operands []Node
-	switch n := n.(type) {
-	case Not:
-		return depth(n.Operand)
-	case And:
-		operands = n.Operands
-	case Or:
-		operands = n.Operands
-	default:
-		return 0
-	}
 	deepest := 0
-	for _, o := range operands {
+	for _, o := range operands(n) {
 		deepest = max(deepest, depth(o))
 	}
-	return deepest + 1
+	switch n.(type) {
+	case And, Or:
+		return deepest + 1
+	}
+	return deepest
 }
 
 func (p *parser) advance() error {
@@ -139,10 +129,7 @@ func (p *parser) unary() (Node, error) {
 	if err != nil || !negated {
 		return n, err
 	}
-	if inner, ok := n.(Not); ok { // !(!x): as a text without the parentheses it would be !!x, which is x
-		return inner.Operand, nil
-	}
-	return Not{Operand: n}, nil
+	return negation(n), nil
 }
 
 func (p *parser) primary() (Node, error) {
@@ -158,7 +145,7 @@ func (p *parser) primary() (Node, error) {
 	case tokLabel:
 		return p.comparison()
 	}
-	return nil, p.expected(operands)
+	return nil, p.expected(operand)
 }
 
 func (p *parser) group() (Node, error) {
@@ -248,6 +235,5 @@ func (p *parser) set() ([]string, error) {
 	if _, err := p.take(tokRightBrace, `a string in quotes, "," or "}"`); err != nil {
 		return nil, err
 	}
-	slices.Sort(values)
-	return slices.Compact(values), nil
+	return unique(values), nil
 }

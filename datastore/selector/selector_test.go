@@ -223,14 +223,56 @@ func TestNoInputExhaustsTheStack(t *testing.T) {
 	}
 }
 
-func TestRewrittenLabels(t *testing.T) {
-	s := New(And{Operands: []Node{Has{Label: "pcns.a"}, Comparison{Label: "pcns.b", Op: Equal, Value: "c"}}})
-	again, err := Parse("has(pcns.a) && pcns.b == 'c'")
+func parsed(t *testing.T, text string) *Selector {
+	t.Helper()
+	s, err := Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.String() != again.String() {
-		t.Errorf("%s and %s differ", s, again)
+	return s
+}
+
+// The canonical text of a composed selector is that of a parsed one, so it identifies both.
+func TestComposition(t *testing.T) {
+	has := Has{Label: "in"}
+	for _, c := range []struct {
+		rule string
+		got  *Selector
+		want string
+	}{
+		{"both", Both(parsed(t, "has(a) || has(b)"), parsed(t, "!has(c)")), `((has(a) || has(b)) && !has(c))`},
+		{"both keeps groups", Both(parsed(t, "has(a) && has(b)"), parsed(t, "has(c)")),
+			`((has(a) && has(b)) && has(c))`},
+		{"nothing and one", Both(nil, parsed(t, "has(a)")), `has(a)`},
+		{"one and nothing", Both(parsed(t, "has(a)"), nil), `has(a)`},
+		{"prefix", parsed(t, "has(a) && !(b == 'x' || c in {'y'}) && all()").Prefixed("p."),
+			`(has(p.a) && !(p.b == "x" || p.c in {"y"}) && all())`},
+		{"all() replaced", parsed(t, "all() && !all() && global()").Replace(All{}, has),
+			`(has(in) && !has(in) && global())`},
+		{"two negations cancel out", parsed(t, "!global() || a in {}").Replace(Global{}, Not{Operand: has}),
+			`(has(in) || a in {})`},
+		{"values are sorted and unique", OneOf("a", []string{"c", "b", "c"}), `a in {"b", "c"}`},
+		{"values without a text", OneOf("a", []string{`"'`, "b", "'"}), `a in {"'", "b"}`},
+	} {
+		if got := c.got.String(); got != c.want || parsed(t, got).String() != c.want {
+			t.Errorf("%s: %s, want %s", c.rule, got, c.want)
+		}
+	}
+	if s := (*Selector)(nil); Both(s, s) != nil || s.Prefixed("p.") != nil || s.Replace(All{}, has) != nil {
+		t.Error("something is made of nothing")
+	}
+}
+
+func TestConditions(t *testing.T) {
+	var got []string
+	for n := range parsed(t, "has(a) && !(has(b) || !all() || c == 'd') && e in {'f'}").Conditions() {
+		got = append(got, canonical(n))
+		if len(got) == 4 {
+			break
+		}
+	}
+	if all := strings.Join(got, ", "); all != `has(a), has(b), all(), c == "d"` {
+		t.Error(all)
 	}
 }
 

@@ -134,7 +134,7 @@ func checkStages(c *check, p policy) {
 
 // plainSelector is selector for a field in which global() is undefined.
 func (c *check) plainSelector(field, text string) {
-	if s := c.selector(field, text); s != nil && hasGlobal(s.Root()) {
+	if s := c.selector(field, text); s != nil && hasGlobal(s) {
 		c.broken(field, text, "cannot contain global(), which has its place in the namespaceSelector of a rule's "+
 			"source or destination")
 	}
@@ -146,29 +146,15 @@ func (c *check) namespaceSelector(field, text string) {
 	if s == nil {
 		return
 	}
-	if _, alone := s.Root().(selector.Global); !alone && hasGlobal(s.Root()) {
+	if _, alone := s.Root().(selector.Global); !alone && hasGlobal(s) {
 		c.broken(field, text, "global() must stand alone: it excludes namespaces, so no other selector can "+
 			"apply to them")
 	}
 }
 
-func hasGlobal(n selector.Node) bool {
-	switch n := n.(type) {
-	case selector.Global:
-		return true
-	case selector.Not:
-		return hasGlobal(n.Operand)
-	case selector.And:
-		return anyGlobal(n.Operands)
-	case selector.Or:
-		return anyGlobal(n.Operands)
-	}
-	return false
-}
-
-func anyGlobal(operands []selector.Node) bool {
-	for _, o := range operands {
-		if hasGlobal(o) {
+func hasGlobal(s *selector.Selector) bool {
+	for n := range s.Conditions() {
+		if n == selector.Node(selector.Global{}) {
 			return true
 		}
 	}
