@@ -51,7 +51,6 @@ func compile(o *model.Object, maxRules int) (*Policy, error) {
 	if p.Selector, err = subject(s); err != nil {
 		return nil, err
 	}
-	p.Text = p.Selector.String()
 	in, out := directions(s)
 	if n := len(s.ingress) + len(s.egress); s.id.Namespace != "" && over(n, maxRules) {
 		p.tooMany, p.Ingress.Applies, p.Egress.Applies = n, in, out

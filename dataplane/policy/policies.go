@@ -52,7 +52,7 @@ func (s *policyState) whole() *Policy {
 		return s.Policy
 	}
 	p, _ := compileAny(s.object, 0) // that has been done before without an error
-	p.ID, p.Selector, p.Text = s.id, s.Selector, s.Text
+	p.ID, p.Selector = s.id, s.Selector
 	return p
 }
 

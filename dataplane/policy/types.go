@@ -47,8 +47,6 @@ type Policy struct {
 	name string
 	// tooMany is the number of its rules if it is above the budget with these alone: they are left out.
 	tooMany int
-	// Text is the selector as its author wrote it, for people.
-	Text string
 }
 
 // Direction is the half of a policy about packets to (ingress) or from (egress) an endpoint.

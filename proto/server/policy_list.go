@@ -143,7 +143,7 @@ func sum(a *uint64, b uint64) *uint64 {
 }
 
 func (l policyLister) details(p *policy.Policy, row *manxv1.Policy) {
-	row.Selector = p.Text
+	row.Selector = p.Selector.String()
 	for k := range l.calc.Subjects(p.ID) {
 		row.Selected = append(row.Selected, k.String())
 	}
