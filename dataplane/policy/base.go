@@ -44,50 +44,51 @@ func (c *Calculator) writeBase() {
 	unknown := func(p purpose) ruleset.Rule {
 		return s.deny("no endpoint is known for this interface", droppedUnknown, p)
 	}
-	c.setChain(dispatch(fromWorkload, false, unknown(normalOut)))
-	c.setChain(dispatch(toWorkload, true, unknown(normalIn)))
-	c.setChain(dispatch(sourceCheck, false, s.noReturnRoute()))
+	c.table.SetChain(dispatch(fromWorkload, false, unknown(normalOut)))
+	c.table.SetChain(dispatch(toWorkload, true, unknown(normalIn)))
+	c.table.SetChain(dispatch(sourceCheck, false, s.noReturnRoute()))
 
-	c.setChain(&ruleset.Chain{Name: limited, Rules: []ruleset.Rule{
+	c.table.SetChain(&ruleset.Chain{Name: limited, Rules: []ruleset.Rule{
 		{Verdict: ruleset.Verdict{Action: ruleset.Lookup, Map: neighbourMap}},
 		{Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: discoveryComment}}})
-	c.setChain(&ruleset.Chain{Name: neighbours, Rules: s.neighbourDiscovery(ruleset.Verdict{Action: ruleset.Goto,
+	c.table.SetChain(&ruleset.Chain{Name: neighbours, Rules: s.neighbourDiscovery(ruleset.Verdict{Action: ruleset.Goto,
 		Chain: limited})})
-	c.setChain(&ruleset.Chain{Name: neighbours + "-to-host",
+	c.table.SetChain(&ruleset.Chain{Name: neighbours + "-to-host",
 		Rules: s.neighbourDiscovery(ruleset.Verdict{Action: ruleset.Accept})})
-	c.setChain(&ruleset.Chain{Name: relatedChain, Rules: s.related()})
-	c.setChain(&ruleset.Chain{Name: unspecified, Rules: s.unspecifiedRules()})
+	c.table.SetChain(&ruleset.Chain{Name: relatedChain, Rules: s.related()})
+	c.table.SetChain(&ruleset.Chain{Name: unspecified, Rules: s.unspecifiedRules()})
 	source, destination, host := Stage{Subject: SourceWorkload}, Stage{Subject: DestinationWorkload},
 		Stage{Subject: HostItself}
-	c.setChain(dispatch(early, false, unknown(untrackedOut)))
-	c.setChain(&ruleset.Chain{Name: workloadSent, Rules: s.sent()})
-	c.setChain(&ruleset.Chain{Name: "prerouting-source", Origin: source,
+	c.table.SetChain(dispatch(early, false, unknown(untrackedOut)))
+	c.table.SetChain(&ruleset.Chain{Name: workloadSent, Rules: s.sent()})
+	c.table.SetChain(&ruleset.Chain{Name: "prerouting-source", Origin: source,
 		Base:  base(ruleset.Prerouting, beforeReassembly),
 		Rules: slices.Concat(s.from(ruleset.Verdict{Action: ruleset.Goto, Chain: workloadSent}), s.fromOutside())})
 	c.table.AddSet(ruleset.Set{Name: ownSet, Type: ruleset.Addresses6, Comment: "addresses of this node",
 		Origin: EndpointSet})
-	c.setChain(&ruleset.Chain{Name: "output-source", Origin: host, Rules: s.fromHost(),
+	c.table.SetChain(&ruleset.Chain{Name: "output-source", Origin: host, Rules: s.fromHost(),
 		Base: base(ruleset.Output, 0)})
 	c.writeTunnels()
-	c.setChain(&ruleset.Chain{Name: "input-from-workload", Origin: source, Base: base(ruleset.Input, 0),
+	c.table.SetChain(&ruleset.Chain{Name: "input-from-workload", Origin: source, Base: base(ruleset.Input, 0),
 		Rules: slices.Concat([]ruleset.Rule{toNeighbours(neighbours)}, s.fromLinkLocal(),
 			s.closed(s.from(jump(fromWorkload))))})
-	c.setChain(&ruleset.Chain{Name: "input-to-host", Origin: host, Base: base(ruleset.Input, 1),
+	c.table.SetChain(&ruleset.Chain{Name: "input-to-host", Origin: host, Base: base(ruleset.Input, 1),
 		Rules: s.toHostRules()})
-	c.setChain(&ruleset.Chain{Name: "forward-from-workload", Origin: source, Base: base(ruleset.Forward, 0),
+	c.table.SetChain(&ruleset.Chain{Name: "forward-from-workload", Origin: source, Base: base(ruleset.Forward, 0),
 		Rules: s.closed(s.from(jump(fromWorkload)))})
-	c.setChain(&ruleset.Chain{Name: "forward-to-workload", Origin: destination, Base: base(ruleset.Forward, 1),
+	c.table.SetChain(&ruleset.Chain{Name: "forward-to-workload", Origin: destination, Base: base(ruleset.Forward, 1),
 		Rules: s.closed(s.to(jump(toWorkload)))})
 	if rules := s.serviceLoop(); len(rules) > 0 {
-		c.setChain(&ruleset.Chain{Name: serviceLoop, Origin: destination, Base: base(ruleset.Forward, 3), Rules: rules})
+		c.table.SetChain(&ruleset.Chain{Name: serviceLoop, Origin: destination, Rules: rules,
+			Base: base(ruleset.Forward, 3)})
 	} else {
 		c.table.DeleteChain(serviceLoop)
 	}
-	c.setChain(&ruleset.Chain{Name: "postrouting-nat", Rules: s.masquerade(),
+	c.table.SetChain(&ruleset.Chain{Name: "postrouting-nat", Rules: s.masquerade(),
 		Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: natAfterKubeProxy}})
-	c.setChain(&ruleset.Chain{Name: keptSource, Rules: keptSourceRules()})
-	c.setChain(&ruleset.Chain{Name: nodesOwn, Rules: s.nodesOwn()})
-	c.setChain(&ruleset.Chain{Name: "postrouting-nodes-own", Origin: source, Rules: s.beforeNAT(),
+	c.table.SetChain(&ruleset.Chain{Name: keptSource, Rules: keptSourceRules()})
+	c.table.SetChain(&ruleset.Chain{Name: nodesOwn, Rules: s.nodesOwn()})
+	c.table.SetChain(&ruleset.Chain{Name: "postrouting-nodes-own", Origin: source, Rules: s.beforeNAT(),
 		Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: natBeforeOthers}})
 }
 
@@ -334,7 +335,7 @@ func (c *Calculator) settleOwn() {
 			}
 		}
 	}
-	c.fillElements(ownSet, want)
+	c.table.fillElements(ownSet, want)
 }
 
 // related finds the ICMP errors about connections. The kernel calls an error related whoever sends it: its quote of a
@@ -396,7 +397,7 @@ func (c *Calculator) settleTunnels() {
 
 // writeTunnels writes the chain for tunnelled packets that come to this host.
 func (c *Calculator) writeTunnels() {
-	c.setChain(&ruleset.Chain{Name: "input-tunnels", Origin: Stage{Subject: HostItself},
+	c.table.SetChain(&ruleset.Chain{Name: "input-tunnels", Origin: Stage{Subject: HostItself},
 		Base: base(ruleset.Input, -1), Rules: c.settings.foreignTunnels(c.tunnelsUp)})
 }
 

@@ -33,7 +33,7 @@ var Kinds = []model.Kind{
 // cost of an update is proportional to the change. Not safe for concurrent use.
 type Calculator struct {
 	config Config
-	table  *ruleset.Table
+	table  output
 	reader model.Reader
 	steps  []step
 
@@ -121,7 +121,7 @@ type Config struct {
 // New makes a Calculator with an empty state: nothing is allowed or forbidden before the first Update.
 func New(c Config) *Calculator {
 	calc := &Calculator{
-		config: c, table: ruleset.NewTable(), steps: steps,
+		config: c, table: output{ruleset.NewTable(), c.NoNamedCounters}, steps: steps,
 		items: newItems(), sets: map[setKey]*memberSet{},
 		endpoints: map[model.Key]*endpoint{}, interfaces: map[string]*claim{}, claimed: map[model.Key]bool{},
 		policies: map[ID]*policyState{}, profiles: map[string]*policyState{}, tiers: map[string]tier{},
@@ -131,9 +131,9 @@ func New(c Config) *Calculator {
 		spaces: map[string]*space{}, waiting: map[*policyState]bool{}, twins: map[uint64]*memberSet{},
 		twinSize: twinSize, seed: maphash.MakeSeed(),
 	}
-	calc.nodes = newNodeNets(calc.table)
-	calc.local = newAddressNets(calc.table, localSet, "addresses of workloads of this node", false, EndpointSet)
-	calc.bgpPorts = newBGPPorts(calc.table)
+	calc.nodes = newNodeNets(calc.table.Table)
+	calc.local = newAddressNets(calc.table.Table, localSet, "addresses of workloads of this node", false, EndpointSet)
+	calc.bgpPorts = newBGPPorts(calc.table.Table)
 	calc.hosts.init()
 	calc.dirty.clear()
 	calc.dirty.settings = true
@@ -160,7 +160,7 @@ func (d *dirty) clear() {
 }
 
 // Table is the outcome. It belongs to the Calculator: take its changes after each Update.
-func (c *Calculator) Table() *ruleset.Table { return c.table }
+func (c *Calculator) Table() *ruleset.Table { return c.table.Table }
 
 // Update applies changed objects, all if none are named, and brings the table up to date. After named changes it leaves
 // large policies of namespaces to Continue.

@@ -186,11 +186,11 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 		target := l.chain()
 		if c.limited[Limit{iface, m == toWorkload}] {
 			chain := c.settings.limitedChain(m, iface, target)
-			c.setChain(chain)
+			c.table.SetChain(chain)
 			own, target = append(own, chain.Name), chain.Name
 		}
 		for _, chain := range r.chains(m, iface, target) {
-			c.setChain(chain)
+			c.table.SetChain(chain)
 			own = append(own, chain.Name)
 			target = chain.Name
 		}
@@ -202,18 +202,18 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	enter(toWorkload, in, rates{q.IngressPacketRate, q.IngressPacketBurst, q.IngressMaxConnections})
 	enter(fromWorkload, out, rates{q.EgressPacketRate, q.EgressPacketBurst, q.EgressMaxConnections})
 	if chain := c.spoofing(e, iface); chain != nil {
-		c.setChain(chain)
+		c.table.SetChain(chain)
 		own = append(own, chain.Name)
 		c.table.SetVerdict(sourceCheck, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: chain.Name})
 	} else {
 		c.table.SetVerdict(sourceCheck, iface, ruleset.Verdict{})
 	}
 	limit := neighbourChain(iface)
-	c.setChain(limit)
+	c.table.SetChain(limit)
 	own = append(own, limit.Name)
 	c.table.SetVerdict(neighbourMap, iface, jump(limit.Name))
 	limits := c.settings.earlyLimits(iface)
-	c.setChain(limits)
+	c.table.SetChain(limits)
 	own = append(own, limits.Name)
 	c.table.SetVerdict(early, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: limits.Name})
 	c.local.set(e.key.String(), singleAddresses(e.workload.Spec.IPNetworks))
@@ -221,7 +221,7 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 		c.table.SetVerdict(errorsMap, iface, ruleset.Verdict{})
 	} else {
 		chain := c.settings.errorsChain(iface, singleAddresses(e.workload.Spec.IPNetworks))
-		c.setChain(chain)
+		c.table.SetChain(chain)
 		own = append(own, chain.Name)
 		c.table.SetVerdict(errorsMap, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: chain.Name})
 	}

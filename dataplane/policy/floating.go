@@ -102,11 +102,11 @@ func (c *Calculator) settleFloating() {
 				{Field: ruleset.Destination, Prefix: internal}},
 			Verdict: ruleset.Verdict{Action: ruleset.SNAT, Address: f.external}, Comment: "floating address"})
 	}
-	c.setChain(in)
-	c.setChain(out)
+	c.table.SetChain(in)
+	c.table.SetChain(out)
 	for name, hook := range map[string]ruleset.Hook{"prerouting-floating": ruleset.Prerouting,
 		"output-floating": ruleset.Output} {
-		c.setChain(&ruleset.Chain{Name: name, Base: &ruleset.Base{Hook: hook, Type: ruleset.NAT, Priority: -100},
+		c.table.SetChain(&ruleset.Chain{Name: name, Base: &ruleset.Base{Hook: hook, Type: ruleset.NAT, Priority: -100},
 			Rules: []ruleset.Rule{{Verdict: jump(floatingIn)}}})
 	}
 }

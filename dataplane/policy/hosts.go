@@ -114,7 +114,7 @@ func (c *Calculator) settleHosts() {
 		return
 	}
 	for _, chain := range discoveryChains() {
-		c.setChain(chain)
+		c.table.SetChain(chain)
 	}
 	used := map[*endpoint][]*list{}
 	get := func(e *endpoint, p purpose) *list {
@@ -140,7 +140,7 @@ func (c *Calculator) settleHosts() {
 		if all != nil && !stage.own {
 			rest = get(all, stage.purpose)
 		}
-		c.setChain(c.stageChain(stage, rest))
+		c.table.SetChain(c.stageChain(stage, rest))
 	}
 	for _, e := range c.endpoints {
 		if e.host != nil {

@@ -207,7 +207,7 @@ func (c *Calculator) writeList(l *list) {
 	}
 	w.end()
 	for i, chain := range w.done {
-		c.setChain(chain)
+		c.table.SetChain(chain)
 		if i >= len(l.chains) {
 			l.chains = append(l.chains, chain.Name)
 		}

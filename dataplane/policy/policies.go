@@ -290,7 +290,7 @@ func (c *Calculator) writeChains(p *policyState) {
 			c.table.DeleteChain(ChainName(p.id, in))
 			continue
 		}
-		c.setChain(chain)
+		c.table.SetChain(chain)
 	}
 }
 

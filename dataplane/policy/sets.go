@@ -206,7 +206,7 @@ func (s *memberSet) make(i int, interval bool) {
 		prefix = "n"
 	}
 	name := fmt.Sprintf("%s%d/%s", prefix, [...]int{4, 6}[i], s.hash)
-	table := s.calc.table
+	table := s.calc.table.Table
 	table.AddSet(ruleset.Set{Name: name, Type: kind, Interval: interval, Comment: s.key.String(),
 		Origin: MemberSet})
 	s.half[i].name = name

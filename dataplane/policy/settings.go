@@ -298,7 +298,7 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 			kind := [...]ruleset.SetType{ruleset.Addresses4, ruleset.Addresses6}[i]
 			c.table.AddSet(ruleset.Set{Name: s.name + family, Type: kind, Interval: true, Comment: s.comment,
 				Origin: ClusterSet})
-			c.fill(s.name+family, members.Reduce(s.nets[i]))
+			c.table.fill(s.name+family, members.Reduce(s.nets[i]))
 		}
 	}
 	c.table.AddSet(ruleset.Set{Name: nodePortsSet, Type: ruleset.Ports, Interval: true,
@@ -312,7 +312,7 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 			want[portElement(p.Port)] = true
 		}
 	}
-	c.fillElements(nodePortsSet, want)
+	c.table.fillElements(nodePortsSet, want)
 }
 
 // nodePorts are the UDP ports of BFD (RFC 5881, its echo, RFC 5883, RFC 7130), VXLAN (RFC 7348, and Linux' own) and
@@ -446,26 +446,6 @@ func (p *bgpPorts) take(k model.Key, port uint16) {
 	if port != 0 {
 		p.members.Add(portElement(port))
 		p.of[k] = port
-	}
-}
-
-// fill makes nets the content of a set.
-func (c *Calculator) fill(set string, nets []netip.Prefix) {
-	want := map[ruleset.Element]bool{}
-	for _, n := range nets {
-		want[ruleset.Element{Prefix: n}] = true
-	}
-	c.fillElements(set, want)
-}
-
-func (c *Calculator) fillElements(set string, want map[ruleset.Element]bool) {
-	for _, e := range slices.Collect(c.table.Elements(set)) {
-		if !want[e] {
-			c.table.RemoveElement(set, e)
-		}
-	}
-	for e := range want {
-		c.table.AddElement(set, e)
 	}
 }
 

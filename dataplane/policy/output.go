@@ -1,12 +1,23 @@
 package policy
 
-import "github.com/manxnet/manx/dataplane/ruleset"
+import (
+	"net/netip"
+	"slices"
 
-// setChain writes a chain. Clients whose packets are refused rather than dropped should notice at once: a TCP client on
+	"github.com/manxnet/manx/dataplane/ruleset"
+)
+
+// output is the table, with the form that all chains get.
+type output struct {
+	*ruleset.Table
+	uncounted bool // without named counters
+}
+
+// SetChain writes a chain. Clients whose packets are refused rather than dropped should notice at once: a TCP client on
 // the same host often misses the ICMP error to its first packet, because it is still busy with sending it, but not a
 // reset.
-func (c *Calculator) setChain(chain *ruleset.Chain) {
-	if c.config.NoNamedCounters {
+func (o output) SetChain(chain *ruleset.Chain) {
+	if o.uncounted {
 		chain.Rules = uncounted(chain.Rules)
 	}
 	var rules []ruleset.Rule
@@ -25,7 +36,7 @@ func (c *Calculator) setChain(chain *ruleset.Chain) {
 	if rules != nil {
 		chain.Rules = rules
 	}
-	c.table.SetChain(chain)
+	o.Table.SetChain(chain)
 }
 
 // refusals are the rules for a rule that rejects: TCP gets a reset, everything else ICMP port unreachable.
@@ -46,4 +57,24 @@ func refusals(r ruleset.Rule) []ruleset.Rule {
 	// The protocol first: the kernel reads addresses and ports in the order of the conditions.
 	reset.Matches = append([]ruleset.Match{{Field: ruleset.Protocol, Low: protoTCP}}, r.Matches...)
 	return []ruleset.Rule{reset, r}
+}
+
+// fill makes nets the content of a set.
+func (o output) fill(set string, nets []netip.Prefix) {
+	want := map[ruleset.Element]bool{}
+	for _, n := range nets {
+		want[ruleset.Element{Prefix: n}] = true
+	}
+	o.fillElements(set, want)
+}
+
+func (o output) fillElements(set string, want map[ruleset.Element]bool) {
+	for _, e := range slices.Collect(o.Elements(set)) {
+		if !want[e] {
+			o.RemoveElement(set, e)
+		}
+	}
+	for e := range want {
+		o.AddElement(set, e)
+	}
 }
