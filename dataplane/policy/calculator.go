@@ -57,7 +57,7 @@ type Calculator struct {
 	services   map[Service][]namedSlice
 	slices     map[model.Key]Service
 	lists      map[string]*list
-	constants  map[string]int    // how many policies use each set with a fixed content
+	literals   literals
 	spaces     map[string]*space // the namespaces with policies in force on this node
 	waiting    map[*policyState]bool
 	twins      map[uint64]*memberSet // large sets in the table, by the sum of their contributions
@@ -70,14 +70,14 @@ type Calculator struct {
 	hostLinks  map[string][]netip.Addr // this host's interfaces and their addresses
 	tunnelsUp  map[string]bool         // the devices of overlays that take packets
 	limited    map[Limit]bool          // workloads without new connections
-	dirty      dirty
+	dirty      work
 	everything bool // the settings changed
 	translated translated
 	elements   []ruleset.Element // reused buffers
 }
 
-// dirty lists the work of the next settle.
-type dirty struct {
+// work is that of the next settle.
+type work struct {
 	policies  map[*policyState]bool
 	endpoints map[*endpoint]bool
 	claims    map[string]bool
@@ -85,7 +85,6 @@ type dirty struct {
 	homeless  map[*policyState]bool // name sets that are replaced
 	spaces    map[*space]bool
 	released  map[setKey]bool
-	constants map[string]bool
 	lists     map[string]bool
 	settings  bool
 	hosts     bool
@@ -127,12 +126,13 @@ func New(c Config) *Calculator {
 		policies: map[ID]*policyState{}, profiles: map[string]*policyState{}, tiers: map[string]tier{},
 		routers:  map[model.Key]*selector.Selector{},
 		services: map[Service][]namedSlice{}, slices: map[model.Key]Service{},
-		lists: map[string]*list{}, constants: map[string]int{}, bad: map[model.Key]string{},
+		lists: map[string]*list{}, bad: map[model.Key]string{},
 		spaces: map[string]*space{}, waiting: map[*policyState]bool{}, twins: map[uint64]*memberSet{},
 		twinSize: twinSize, seed: maphash.MakeSeed(),
 	}
 	calc.nodes = newNodeNets(calc.table.Table)
 	calc.local = newAddressNets(calc.table.Table, localSet, "addresses of workloads of this node", false, EndpointSet)
+	calc.literals = literals{table: calc.table.Table, users: map[string]int{}}
 	calc.bgpPorts = newBGPPorts(calc.table.Table)
 	calc.hosts.init()
 	calc.dirty.clear()
@@ -150,12 +150,12 @@ func Build(c Config, r model.Reader, links map[string][]netip.Addr) *Calculator 
 	return calc
 }
 
-func (d *dirty) clear() {
-	*d = dirty{
+func (d *work) clear() {
+	*d = work{
 		policies: map[*policyState]bool{}, endpoints: map[*endpoint]bool{}, claims: map[string]bool{},
 		sets: map[*memberSet]bool{}, homeless: map[*policyState]bool{}, spaces: map[*space]bool{},
-		released: map[setKey]bool{}, constants: map[string]bool{},
-		lists: map[string]bool{},
+		released: map[setKey]bool{},
+		lists:    map[string]bool{},
 	}
 }
 

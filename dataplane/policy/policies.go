@@ -20,12 +20,12 @@ type policyState struct {
 	endpoints map[*endpoint]bool
 	active    bool
 	sets      map[setKey]bool // acquired
-	constants map[string]bool
-	cost      *cost  // nil for a policy of no namespace, and before it is counted
-	closed    string // why it has to drop all packets, see Budget; empty if it has not
-	shown     string // why its rules in the table drop all packets
-	full      bool   // because its sets have too many elements
-	computing bool   // it drops all packets until it is complete
+	literals  map[string]bool // used
+	cost      *cost           // nil for a policy of no namespace, and before it is counted
+	closed    string          // why it has to drop all packets, see Budget; empty if it has not
+	shown     string          // why its rules in the table drop all packets
+	full      bool            // because its sets have too many elements
+	computing bool            // it drops all packets until it is complete
 }
 
 // join makes an endpoint subject to the policy.
@@ -271,15 +271,15 @@ func (c *Calculator) settlePolicies() {
 
 // write renders a policy's chains and settles which sets it uses.
 func (c *Calculator) write(p *policyState) {
-	before, constants := p.sets, p.constants
-	p.sets, p.constants = map[setKey]bool{}, map[string]bool{}
+	before, literals := p.sets, p.literals
+	p.sets, p.literals = map[setKey]bool{}, map[string]bool{}
 	c.writeChains(p)
 	for key := range before {
 		if !p.sets[key] {
 			c.release(key, p)
 		}
 	}
-	c.releaseConstants(constants)
+	c.literals.release(literals)
 	p.active = true
 }
 
@@ -299,8 +299,8 @@ func (c *Calculator) unwrite(p *policyState) {
 	for key := range p.sets {
 		c.release(key, p)
 	}
-	c.releaseConstants(p.constants)
-	p.sets, p.constants, p.active, p.computing = nil, nil, false, false
+	c.literals.release(p.literals)
+	p.sets, p.literals, p.active, p.computing = nil, nil, false, false
 	c.table.DeleteChain(ChainName(p.id, true))
 	c.table.DeleteChain(ChainName(p.id, false))
 }
@@ -335,12 +335,7 @@ func (c *Calculator) collect() {
 			delete(c.spaces, sp.name)
 		}
 	}
-	for name := range c.dirty.constants {
-		if c.constants[name] == 0 {
-			delete(c.constants, name)
-			c.table.DeleteSet(name)
-		}
-	}
+	c.literals.collect()
 }
 
 // ChainName names the chain of a policy or profile for one direction. nftables allows 255 characters.

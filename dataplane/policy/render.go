@@ -273,8 +273,8 @@ func (w *ruleWriter) nets(all []netip.Prefix, not bool, f fields, family int) (m
 	if family == 6 {
 		name, kind = "c6", ruleset.Addresses6
 	}
-	return []ruleset.Match{{Field: f.address, Not: not, Set: w.calc.constant(name, kind, elements, "networks of rules",
-		w.policy)}}, true
+	return []ruleset.Match{{Field: f.address, Not: not, Set: w.calc.literals.use(w.policy, name, kind, elements,
+		"networks of rules")}}, true
 }
 
 func (w *ruleWriter) numbers(ranges [][2]uint16, f fields, not bool) ruleset.Match {
@@ -285,8 +285,8 @@ func (w *ruleWriter) numbers(ranges [][2]uint16, f fields, not bool) ruleset.Mat
 	for i, r := range ranges {
 		elements[i] = ruleset.Element{Low: r[0], High: r[1]}
 	}
-	return ruleset.Match{Field: f.port, Not: not, Set: w.calc.constant("p", ruleset.Ports, elements, "ports of rules",
-		w.policy)}
+	return ruleset.Match{Field: f.port, Not: not, Set: w.calc.literals.use(w.policy, "p", ruleset.Ports, elements,
+		"ports of rules")}
 }
 
 func (w *ruleWriter) notPorts(e *Entity, f fields, family int) []ruleset.Match {

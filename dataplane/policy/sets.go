@@ -431,38 +431,6 @@ func sliceContributions(key setKey, slice *model.EndpointSlice) []ruleset.Elemen
 	return list
 }
 
-// constant makes a set with a fixed content, shared by all who need the same; name begins with prefix.
-func (c *Calculator) constant(
-	prefix string, kind ruleset.SetType, elements []ruleset.Element, comment string, user *policyState,
-) string {
-	var text strings.Builder
-	for _, e := range elements {
-		fmt.Fprintln(&text, e.Prefix, e.Protocol, e.Low, e.High)
-	}
-	name := prefix + "/" + shortHash(text.String())
-	if !user.constants[name] {
-		user.constants[name] = true
-		c.constants[name]++
-	}
-	if _, _, ok := c.table.Set(name); ok {
-		return name
-	}
-	c.table.AddSet(ruleset.Set{Name: name, Type: kind, Interval: true, Comment: comment, Origin: LiteralSet})
-	for _, e := range elements {
-		c.table.AddElement(name, e)
-	}
-	return name
-}
-
-// releaseConstants ends the use of constant sets.
-func (c *Calculator) releaseConstants(names map[string]bool) {
-	for name := range names {
-		if c.constants[name]--; c.constants[name] == 0 {
-			c.dirty.constants[name] = true
-		}
-	}
-}
-
 // shortHash names content; 80 bits are enough for the sets and chains of a node.
 func shortHash(text string) string {
 	sum := sha256.Sum256([]byte(text))
