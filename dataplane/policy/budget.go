@@ -148,9 +148,11 @@ func (c *Calculator) settleSpaces() {
 	for p := range c.dirty.policies {
 		c.enroll(p)
 	}
-	for s := range c.dirty.sets {
+	for s := range c.sets.dirty {
 		for sp := range s.spaces {
-			c.recount(s, sp)
+			if s.recount(sp); over(sp.literals+sp.elements, c.config.Budget.Elements) {
+				c.dirty.spaces[sp] = true
+			}
 		}
 	}
 	for sp := range c.dirty.spaces {
@@ -176,7 +178,7 @@ func (c *Calculator) enroll(p *policyState) {
 		sp = &space{name: p.id.Namespace, policies: map[*policyState]bool{}}
 		c.spaces[sp.name] = sp
 	}
-	if !sp.policies[p] || p.cost == nil {
+	if p.space = sp; !sp.policies[p] || p.cost == nil {
 		p.cost = costOf(p.Policy)
 		sp.policies[p] = true
 		sp.again, c.dirty.spaces[sp] = true, true
@@ -184,14 +186,11 @@ func (c *Calculator) enroll(p *policyState) {
 }
 
 // recount takes over the present number of a set's elements.
-func (c *Calculator) recount(s *memberSet, sp *space) {
+func (s *memberSet) recount(sp *space) {
 	sh := s.spaces[sp]
 	now := s.weight(sp.name)
 	sp.elements += now - sh.counted
 	sh.counted = now
-	if b := c.config.Budget.Elements; b > 0 && sp.literals+sp.elements > b {
-		c.dirty.spaces[sp] = true
-	}
 }
 
 // plan closes the policies of a namespace beyond the budget. The smallest policies get it first, so that a large one
@@ -217,7 +216,7 @@ func (c *Calculator) plan(sp *space) {
 			}
 			fresh = append(fresh, n.key)
 			nowSets += n.sets
-			if s := c.sets[n.key]; s != nil {
+			if s := c.sets.of[n.key]; s != nil {
 				nowElements += s.weight(sp.name)
 			}
 		}
@@ -327,7 +326,7 @@ func (c *Calculator) Reconsider() {
 			}
 		}
 	}
-	c.allowance = slice
+	c.sets.allowance = slice
 	c.settle()
 }
 
@@ -353,14 +352,14 @@ func (c *Calculator) Continue() {
 	for p := range c.waiting {
 		c.dirty.policies[p] = true
 	}
-	c.allowance = slice
+	c.sets.allowance = slice
 	c.settle()
 }
 
 // settleTenant writes a policy of a namespace if the work that is left for this step suffices.
 func (c *Calculator) settleTenant(p *policyState) {
 	complete := p.closed != "" || c.prepare(p)
-	homeless := c.dirty.homeless[p] // the table must not go on to name its former sets
+	homeless := c.sets.homeless[p] // the table must not go on to name its former sets
 	if !complete || p.closed == "" && !homeless && c.tooMuch(p) {
 		c.waiting[p] = true
 		if !p.active || homeless {
@@ -372,13 +371,13 @@ func (c *Calculator) settleTenant(p *policyState) {
 	p.computing, p.shown = false, p.closed
 	c.write(p)
 	if p.closed == "" {
-		c.allowance -= p.cost.rules * unitsOfRule
+		c.sets.allowance -= p.cost.rules * unitsOfRule
 	}
 }
 
 // tooMuch leaves a policy to a later step, unless nothing else has been done in this one.
 func (c *Calculator) tooMuch(p *policyState) bool {
-	return c.allowance < slice && p.cost.rules*unitsOfRule > c.allowance
+	return c.sets.allowance < slice && p.cost.rules*unitsOfRule > c.sets.allowance
 }
 
 // prepare makes the sets of a policy. It returns false if the work for this step is used up. The policy is closed if
@@ -389,20 +388,20 @@ func (c *Calculator) prepare(p *policyState) bool {
 		if p.sets[n.key] {
 			continue
 		}
-		if c.sets[n.key] == nil && c.allowance <= 0 {
+		if c.sets.of[n.key] == nil && c.sets.allowance <= 0 {
 			return false
 		}
 		left := math.MaxInt
 		if b := c.config.Budget.Elements; b > 0 {
 			left = b - sp.literals - sp.elements
 		}
-		before := c.peers.Tried()
+		before := c.sets.peers.Tried()
 		within := c.acquireWithin(n, p, left)
-		c.allowance -= int(c.peers.Tried() - before)
+		c.sets.allowance -= int(c.sets.peers.Tried() - before)
 		if within {
 			continue
 		}
-		c.allowance -= unitsOfSet
+		c.sets.allowance -= unitsOfSet
 		if c.dropObsolete(p) {
 			return false // its former sets are gone at the end of this step
 		}
@@ -415,23 +414,23 @@ func (c *Calculator) prepare(p *policyState) bool {
 
 // acquireWithin acquires a set unless it has more elements than limit.
 func (c *Calculator) acquireWithin(n need, p *policyState, limit int) bool {
-	s := c.sets[n.key]
+	s := c.sets.of[n.key]
 	if s == nil {
-		if s = c.newSet(n.key, n.selector, limit, p.id.Namespace); s == nil {
+		if s = c.sets.newSet(n.key, n.selector, limit, p.id.Namespace); s == nil {
 			return false
 		}
-		c.allowance -= unitsOfSet + s.matched
-		if !c.follow(s) {
+		c.sets.allowance -= unitsOfSet + s.matched
+		if !c.sets.twins.follow(s) {
 			s.settleKind()
-			c.list(s)
-			c.allowance -= unitsOfElement * s.weight(p.id.Namespace)
+			c.sets.twins.list(s)
+			c.sets.allowance -= unitsOfElement * s.weight(p.id.Namespace)
 		}
 	}
 	if sp := c.spaces[p.id.Namespace]; s.spaces[sp] == nil && s.weight(sp.name) > limit {
-		c.dirty.released[n.key] = true
+		c.sets.released.add(n.key)
 		return false
 	}
-	c.join(s, p)
+	s.join(p)
 	return true
 }
 
@@ -445,7 +444,7 @@ func (c *Calculator) dropObsolete(p *policyState) bool {
 	for key := range p.sets {
 		if !needed[key] {
 			obsolete = true
-			c.release(key, p)
+			c.sets.release(key, p)
 		}
 	}
 	if obsolete {

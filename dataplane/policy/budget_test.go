@@ -89,7 +89,7 @@ func TestPolicyAboveTheBudgetClosesItsOwnPodsAlone(t *testing.T) {
 	small := allowFrom("good", "small", v3.EntityRule{NamespaceSelector: "all()"})
 	set[small.Key] = small
 	c := Build(Config{Node: testNode, Budget: DefaultBudget}, set, nil)
-	before := c.peers.Tried()
+	before := c.sets.peers.Tried()
 	for _, n := range []int{2000, 10_000} {
 		large := allowFrom("evil", "large", without(n)...)
 		set[large.Key] = large
@@ -106,8 +106,8 @@ func TestPolicyAboveTheBudgetClosesItsOwnPodsAlone(t *testing.T) {
 		if n > DefaultBudget.Rules && len(p.Ingress.Rules) > 0 {
 			t.Error("rules above the limit are compiled")
 		}
-		if c.Waiting() || c.peers.Tried() != before || len(c.sets) != 1 {
-			t.Errorf("%d selectors were evaluated, there are %d sets", c.peers.Tried()-before, len(c.sets))
+		if c.Waiting() || c.sets.peers.Tried() != before || len(c.sets.of) != 1 {
+			t.Errorf("%d selectors were evaluated, there are %d sets", c.sets.peers.Tried()-before, len(c.sets.of))
 		}
 	}
 	shrunk := allowFrom("evil", "large", without(2)...)
@@ -120,8 +120,8 @@ func TestPolicyAboveTheBudgetClosesItsOwnPodsAlone(t *testing.T) {
 	for _, name := range []string{"e", "g"} {
 		delete(set, podOn(map[string]string{"e": "evil", "g": "good"}[name], name, "", "", nil).Key)
 	}
-	if c.Update(set); len(c.spaces) != 0 || len(c.sets) != 0 {
-		t.Errorf("%d namespaces and %d sets are left without pods", len(c.spaces), len(c.sets))
+	if c.Update(set); len(c.spaces) != 0 || len(c.sets.of) != 0 {
+		t.Errorf("%d namespaces and %d sets are left without pods", len(c.spaces), len(c.sets.of))
 	}
 }
 
@@ -174,9 +174,9 @@ func TestStagedPoliciesAboveTheBudgetDropNothing(t *testing.T) {
 	o := model.NewObject(model.Key{Kind: model.KindStagedNetworkPolicy, Namespace: "evil", Name: "staged"}, p)
 	set[o.Key] = o
 	c := Build(Config{Node: testNode, Budget: Budget{Sets: 9}}, set, nil)
-	if got := closed(c); !passes(c, "calie", false) || len(c.sets) > 0 ||
+	if got := closed(c); !passes(c, "calie", false) || len(c.sets.of) > 0 ||
 		!strings.Contains(got, "it is not evaluated") {
-		t.Errorf("packets pass: %v, %d sets, %q", passes(c, "calie", false), len(c.sets), got)
+		t.Errorf("packets pass: %v, %d sets, %q", passes(c, "calie", false), len(c.sets.of), got)
 	}
 }
 
@@ -191,7 +191,7 @@ func TestMembersCountAsTheyCome(t *testing.T) {
 		t.Helper()
 		c.finish()
 		sum := 0
-		for _, s := range c.sets {
+		for _, s := range c.sets.of {
 			sum += s.weight("evil")
 		}
 		sp := c.spaces["evil"]
@@ -289,7 +289,7 @@ func TestLargePoliciesAreComputedInSteps(t *testing.T) {
 			passes(c, "calie", false), closed(c))
 	}
 	delete(set, first.Key)
-	if c.Update(set, first.Key); len(c.waiting) > 0 || c.spaces["evil"] != nil || len(c.twins) > 0 {
+	if c.Update(set, first.Key); len(c.waiting) > 0 || c.spaces["evil"] != nil || len(c.sets.twins.of) > 0 {
 		t.Error("something is left of a deleted policy")
 	}
 }
@@ -332,7 +332,7 @@ func TestSetsThatAreSharedHaveTheirMembers(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		set := cluster(5)
 		c := New(Config{Node: testNode, Budget: Budget{Elements: 40 + int(seed)}})
-		c.twinSize = 1
+		c.sets.twins.least = 1
 		c.Update(set)
 		random := func() (e v3.EntityRule) {
 			switch r.IntN(6) {
@@ -384,7 +384,7 @@ func TestSetsThatAreSharedHaveTheirMembers(t *testing.T) {
 				c.Reconsider()
 			}
 			if r.IntN(2) == 0 {
-				c.allowance = 0
+				c.sets.allowance = 0
 				c.finish()
 			}
 			checkSets(t, c)
@@ -395,10 +395,10 @@ func TestSetsThatAreSharedHaveTheirMembers(t *testing.T) {
 // checkSets compares the table with what each set ought to have, and the sums with what they add up.
 func checkSets(t *testing.T, c *Calculator) {
 	t.Helper()
-	for key, s := range c.sets {
+	for key, s := range c.sets.of {
 		for i, h := range s.inTable().half {
 			want := map[ruleset.Element]bool{}
-			for it := range c.peers.Matches(key) {
+			for it := range c.sets.peers.Matches(key) {
 				for _, e := range it.contribute(nil, key) {
 					want[e] = want[e] || index(e.Prefix) == i
 				}
@@ -439,7 +439,7 @@ func checkSets(t *testing.T, c *Calculator) {
 	}
 	for _, sp := range c.spaces {
 		sum := 0
-		for _, s := range c.sets {
+		for _, s := range c.sets.of {
 			if s.spaces[sp] != nil {
 				sum += s.weight(sp.name)
 			}

@@ -1,14 +1,12 @@
 package policy
 
 import (
-	"hash/maphash"
 	"iter"
 	"maps"
 	"net/netip"
 	"slices"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
-	"k8s.io/utils/third_party/forked/golang/btree"
 
 	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/policy/labels"
@@ -42,10 +40,7 @@ type Calculator struct {
 	bgpPorts bgpPorts
 	local    nodeNets                         // addresses of this node's workloads, by the name of the workload
 	routers  map[model.Key]*selector.Selector // of BGPPeers, see routesForOthers
-	// items are all that selectors in rules can name, in the whole cluster.
-	items *btree.BTree[*item]
-	peers *labels.Index[*item, setKey]
-	sets  map[setKey]*memberSet
+	sets     *memberSets
 	// endpoints are this node's; subjects finds the policies that select them.
 	endpoints  map[model.Key]*endpoint
 	subjects   *labels.Index[*endpoint, ID]
@@ -54,16 +49,10 @@ type Calculator struct {
 	policies   map[ID]*policyState
 	profiles   map[string]*policyState
 	tiers      map[string]tier
-	services   map[Service][]namedSlice
-	slices     map[model.Key]Service
 	lists      map[string]*list
 	literals   literals
 	spaces     map[string]*space // the namespaces with policies in force on this node
 	waiting    map[*policyState]bool
-	twins      map[uint64]*memberSet // large sets in the table, by the sum of their contributions
-	twinSize   int                   // from which sets are in twins
-	seed       maphash.Seed
-	allowance  int                  // work for policies of namespaces that is left in this step
 	bad        map[model.Key]string // why objects cannot be used
 
 	hosts      hosts
@@ -73,7 +62,6 @@ type Calculator struct {
 	dirty      work
 	everything bool // the settings changed
 	translated translated
-	elements   []ruleset.Element // reused buffers
 }
 
 // work is that of the next settle.
@@ -81,10 +69,7 @@ type work struct {
 	policies  map[*policyState]bool
 	endpoints map[*endpoint]bool
 	claims    map[string]bool
-	sets      map[*memberSet]bool   // may be of the wrong kind
-	homeless  map[*policyState]bool // name sets that are replaced
 	spaces    map[*space]bool
-	released  map[setKey]bool
 	lists     map[string]bool
 	settings  bool
 	hosts     bool
@@ -121,23 +106,20 @@ type Config struct {
 func New(c Config) *Calculator {
 	calc := &Calculator{
 		config: c, table: output{ruleset.NewTable(), c.NoNamedCounters}, steps: steps,
-		items: newItems(), sets: map[setKey]*memberSet{},
 		endpoints: map[model.Key]*endpoint{}, interfaces: map[string]*claim{}, claimed: map[model.Key]bool{},
 		policies: map[ID]*policyState{}, profiles: map[string]*policyState{}, tiers: map[string]tier{},
-		routers:  map[model.Key]*selector.Selector{},
-		services: map[Service][]namedSlice{}, slices: map[model.Key]Service{},
-		lists: map[string]*list{}, bad: map[model.Key]string{},
-		spaces: map[string]*space{}, waiting: map[*policyState]bool{}, twins: map[uint64]*memberSet{},
-		twinSize: twinSize, seed: maphash.MakeSeed(),
+		routers: map[model.Key]*selector.Selector{},
+		lists:   map[string]*list{}, bad: map[model.Key]string{},
+		spaces: map[string]*space{}, waiting: map[*policyState]bool{},
 	}
 	calc.nodes = newNodeNets(calc.table.Table)
 	calc.local = newAddressNets(calc.table.Table, localSet, "addresses of workloads of this node", false, EndpointSet)
+	calc.sets = newMemberSets(calc.table.Table, &calc.settings)
 	calc.literals = literals{table: calc.table.Table, users: map[string]int{}}
 	calc.bgpPorts = newBGPPorts(calc.table.Table)
 	calc.hosts.init()
 	calc.dirty.clear()
 	calc.dirty.settings = true
-	calc.peers = labels.New(calc.peerStarted, calc.peerStopped)
 	calc.subjects = labels.New(calc.subjectStarted, calc.subjectStopped)
 	return calc
 }
@@ -153,9 +135,8 @@ func Build(c Config, r model.Reader, links map[string][]netip.Addr) *Calculator 
 func (d *work) clear() {
 	*d = work{
 		policies: map[*policyState]bool{}, endpoints: map[*endpoint]bool{}, claims: map[string]bool{},
-		sets: map[*memberSet]bool{}, homeless: map[*policyState]bool{}, spaces: map[*space]bool{},
-		released: map[setKey]bool{},
-		lists:    map[string]bool{},
+		spaces: map[*space]bool{},
+		lists:  map[string]bool{},
 	}
 }
 
@@ -165,14 +146,14 @@ func (c *Calculator) Table() *ruleset.Table { return c.table.Table }
 // Update applies changed objects, all if none are named, and brings the table up to date. After named changes it leaves
 // large policies of namespaces to Continue.
 func (c *Calculator) Update(r model.Reader, changed ...model.Key) {
-	c.reader, c.allowance = r, light
+	c.reader, c.sets.allowance = r, light
 	if len(changed) > 0 {
 		for _, k := range changed {
 			c.take(k, r.Get(k))
 		}
 	} else {
 		c.takeAll(r)
-		c.allowance = unlimited
+		c.sets.allowance = unlimited
 	}
 	c.settle()
 }
@@ -194,7 +175,7 @@ func (c *Calculator) takeAll(r model.Reader) {
 // known lists all objects that were taken.
 func (c *Calculator) known() []model.Key {
 	var keys []model.Key
-	c.items.Ascend(func(it *item) bool {
+	c.sets.items.Ascend(func(it *item) bool {
 		keys = append(keys, it.key)
 		return true
 	})
@@ -207,7 +188,7 @@ func (c *Calculator) known() []model.Key {
 	for name := range c.tiers {
 		keys = append(keys, model.ResourceKey(model.KindTier, name))
 	}
-	for k := range c.slices {
+	for k := range c.sets.services.of {
 		keys = append(keys, k)
 	}
 	for name := range c.nodes.of {
@@ -255,7 +236,7 @@ func (c *Calculator) withoutWorkloads(links map[string][]netip.Addr) map[string]
 
 // Settle brings the table up to date after SetInterfaces and SetTunnels.
 func (c *Calculator) Settle() {
-	c.allowance = light
+	c.sets.allowance = light
 	c.settle()
 }
 
@@ -286,15 +267,15 @@ func (c *Calculator) take(k model.Key, o *model.Object) {
 	case model.KindServiceAccount:
 		c.takeProfile(conversion.ServiceAccountProfile(k.Namespace, k.Name), conversion.Profile(o))
 	case model.KindNetworkSet:
-		c.takeNetworkSet(k, value[v3.NetworkSet](o))
+		c.sets.takeNetworkSet(k, value[v3.NetworkSet](o))
 	case model.KindGlobalNetworkSet:
-		c.takeGlobalNetworkSet(k, value[v3.GlobalNetworkSet](o))
+		c.sets.takeGlobalNetworkSet(k, value[v3.GlobalNetworkSet](o))
 	case model.KindWorkloadEndpoint:
 		c.takeWorkload(k, o.Workload())
 	case model.KindHostEndpoint:
 		c.takeHost(k, value[v3.HostEndpoint](o))
 	case model.KindEndpointSlice:
-		c.takeSlice(k, value[model.EndpointSlice](o))
+		c.sets.takeSlice(k, value[model.EndpointSlice](o))
 	default:
 		if IsPolicy(k.Kind) {
 			c.takePolicy(k, o)

@@ -19,34 +19,34 @@ type item struct {
 }
 
 // takeItem adds the data of an object that selectors match; nets nil and labels nil for none.
-func (c *Calculator) takeItem(
+func (m *memberSets) takeItem(
 	k model.Key, labels map[string]string, parents []string, nets []netip.Prefix,
 	ports []model.EndpointPort,
 ) {
 	fresh := &item{key: k}
-	it, ok := c.items.Get(fresh)
+	it, ok := m.items.Get(fresh)
 	if !ok {
 		it = fresh
-		c.items.ReplaceOrInsert(it)
+		m.items.ReplaceOrInsert(it)
 	}
 	nets = sortedNets(nets)
 	if !slices.Equal(it.nets, nets) || !slices.Equal(it.ports, ports) {
 		before := *it
 		it.nets, it.ports = nets, ports
-		for key := range c.peers.Selectors(it) {
-			s := c.sets[key]
+		for key := range m.peers.Selectors(it) {
+			s := m.of[key]
 			old, now := before.contribute(nil, key), it.contribute(nil, key)
 			s.weigh(k.Namespace, len(old), -1)
 			s.weigh(k.Namespace, len(now), 1)
 			s.replace(old, now)
 		}
 	}
-	c.peers.SetItem(it, labels, parents)
+	m.peers.SetItem(it, labels, parents)
 }
 
-func (c *Calculator) dropItem(k model.Key) {
-	if it, ok := c.items.Delete(&item{key: k}); ok {
-		c.peers.DeleteItem(it)
+func (m *memberSets) dropItem(k model.Key) {
+	if it, ok := m.items.Delete(&item{key: k}); ok {
+		m.peers.DeleteItem(it)
 	}
 }
 
@@ -86,23 +86,23 @@ func (it *item) contribute(list []ruleset.Element, key setKey) []ruleset.Element
 	return list
 }
 
-func (c *Calculator) peerStarted(key setKey, it *item) {
-	c.elements = it.contribute(c.elements[:0], key)
-	s := c.sets[key]
-	s.weigh(it.key.Namespace, len(c.elements), 1)
-	s.replace(nil, c.elements)
+func (m *memberSets) peerStarted(key setKey, it *item) {
+	m.elements = it.contribute(m.elements[:0], key)
+	s := m.of[key]
+	s.weigh(it.key.Namespace, len(m.elements), 1)
+	s.replace(nil, m.elements)
 }
 
-func (c *Calculator) peerStopped(key setKey, it *item) {
-	c.elements = it.contribute(c.elements[:0], key)
-	s := c.sets[key]
-	s.weigh(it.key.Namespace, len(c.elements), -1)
-	s.replace(c.elements, nil)
+func (m *memberSets) peerStopped(key setKey, it *item) {
+	m.elements = it.contribute(m.elements[:0], key)
+	s := m.of[key]
+	s.weigh(it.key.Namespace, len(m.elements), -1)
+	s.replace(m.elements, nil)
 }
 
-func (c *Calculator) takeNetworkSet(k model.Key, s *v3.NetworkSet) {
+func (m *memberSets) takeNetworkSet(k model.Key, s *v3.NetworkSet) {
 	if s == nil {
-		c.dropItem(k)
+		m.dropItem(k)
 		return
 	}
 	labels := map[string]string{}
@@ -113,15 +113,15 @@ func (c *Calculator) takeNetworkSet(k model.Key, s *v3.NetworkSet) {
 	}
 	labels[model.LabelNamespace] = k.Namespace
 	// Labels of the namespace select its network sets, too.
-	c.takeItem(k, labels, []string{"kns." + k.Namespace}, parseNets(s.Spec.Nets), nil)
+	m.takeItem(k, labels, []string{"kns." + k.Namespace}, parseNets(s.Spec.Nets), nil)
 }
 
-func (c *Calculator) takeGlobalNetworkSet(k model.Key, s *v3.GlobalNetworkSet) {
+func (m *memberSets) takeGlobalNetworkSet(k model.Key, s *v3.GlobalNetworkSet) {
 	if s == nil {
-		c.dropItem(k)
+		m.dropItem(k)
 		return
 	}
-	c.takeItem(k, s.Labels, nil, parseNets(s.Spec.Nets), nil)
+	m.takeItem(k, s.Labels, nil, parseNets(s.Spec.Nets), nil)
 }
 
 // parseNets leaves out unreadable texts: validation has reported them.
@@ -139,12 +139,12 @@ func (c *Calculator) takeWorkload(k model.Key, w *model.WorkloadEndpoint) {
 	w = c.credible(k, w)
 	// without addresses it is none, as in Calico
 	if w == nil || w.Spec.InterfaceName == "" || len(w.Spec.IPNetworks) == 0 {
-		c.dropItem(k)
+		c.sets.dropItem(k)
 		c.dropEndpoint(k)
 		return
 	}
 	labels := w.OwnLabels()
-	c.takeItem(k, labels, w.Spec.Profiles, parseNets(w.Spec.IPNetworks), w.Spec.Ports)
+	c.sets.takeItem(k, labels, w.Spec.Profiles, parseNets(w.Spec.IPNetworks), w.Spec.Ports)
 	if w.Spec.Node != c.config.Node {
 		c.dropEndpoint(k)
 		return
@@ -154,7 +154,7 @@ func (c *Calculator) takeWorkload(k model.Key, w *model.WorkloadEndpoint) {
 
 func (c *Calculator) takeHost(k model.Key, h *v3.HostEndpoint) {
 	if h == nil {
-		c.dropItem(k)
+		c.sets.dropItem(k)
 		c.dropEndpoint(k)
 		return
 	}
@@ -162,7 +162,7 @@ func (c *Calculator) takeHost(k model.Key, h *v3.HostEndpoint) {
 	for _, p := range h.Spec.Ports {
 		ports = append(ports, model.EndpointPort{Name: p.Name, Protocol: p.Protocol, Port: p.Port})
 	}
-	c.takeItem(k, h.Labels, h.Spec.Profiles, parseNets(h.Spec.ExpectedIPs), ports)
+	c.sets.takeItem(k, h.Labels, h.Spec.Profiles, parseNets(h.Spec.ExpectedIPs), ports)
 	if h.Spec.Node != c.config.Node {
 		c.dropEndpoint(k)
 		return

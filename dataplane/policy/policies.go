@@ -21,6 +21,7 @@ type policyState struct {
 	active    bool
 	sets      map[setKey]bool // acquired
 	literals  map[string]bool // used
+	space     *space          // of its namespace, while it is active; nil for one of no namespace
 	cost      *cost           // nil for a policy of no namespace, and before it is counted
 	closed    string          // why it has to drop all packets, see Budget; empty if it has not
 	shown     string          // why its rules in the table drop all packets
@@ -187,7 +188,7 @@ func (c *Calculator) takeProfile(name string, v *v3.Profile) {
 	k := model.ResourceKey(model.KindProfile, name)
 	delete(c.bad, k)
 	if v == nil {
-		c.peers.SetParent(name, nil)
+		c.sets.peers.SetParent(name, nil)
 		c.subjects.SetParent(name, nil)
 		if s := c.profiles[name]; s != nil {
 			s.Policy = builtInProfile(name)
@@ -199,7 +200,7 @@ func (c *Calculator) takeProfile(name string, v *v3.Profile) {
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	c.peers.SetParent(name, labels)
+	c.sets.peers.SetParent(name, labels)
 	c.subjects.SetParent(name, labels)
 	s := c.profile(name)
 	c.dirty.policies[s] = true
@@ -276,7 +277,7 @@ func (c *Calculator) write(p *policyState) {
 	c.writeChains(p)
 	for key := range before {
 		if !p.sets[key] {
-			c.release(key, p)
+			c.sets.release(key, p)
 		}
 	}
 	c.literals.release(literals)
@@ -297,10 +298,10 @@ func (c *Calculator) writeChains(p *policyState) {
 // unwrite removes a policy from the table.
 func (c *Calculator) unwrite(p *policyState) {
 	for key := range p.sets {
-		c.release(key, p)
+		c.sets.release(key, p)
 	}
 	c.literals.release(p.literals)
-	p.sets, p.literals, p.active, p.computing = nil, nil, false, false
+	p.sets, p.literals, p.space, p.active, p.computing = nil, nil, nil, false, false
 	c.table.DeleteChain(ChainName(p.id, true))
 	c.table.DeleteChain(ChainName(p.id, false))
 }
@@ -325,11 +326,7 @@ func (c *Calculator) collect() {
 			c.dropList(l)
 		}
 	}
-	for key := range c.dirty.released {
-		if s := c.sets[key]; s != nil && len(s.users)+len(s.followers) == 0 {
-			c.dropSet(s)
-		}
-	}
+	c.sets.collect()
 	for sp := range c.dirty.spaces {
 		if len(sp.policies) == 0 {
 			delete(c.spaces, sp.name)

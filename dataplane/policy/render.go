@@ -302,7 +302,7 @@ func (w *ruleWriter) notPorts(e *Entity, f fields, family int) []ruleset.Match {
 
 // acquire returns the name of a set for one family, empty if it has no members and is not in the table.
 func (w *ruleWriter) acquire(key setKey, sel *selector.Selector, family int) string {
-	s := w.calc.acquire(key, w.policy, sel).inTable()
+	s := w.calc.sets.acquire(key, w.policy, sel).inTable()
 	if family == 6 {
 		return s.half[1].name
 	}

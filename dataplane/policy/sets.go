@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/utils/third_party/forked/golang/btree"
+
+	"github.com/manxnet/manx/dataplane/policy/labels"
 	"github.com/manxnet/manx/dataplane/policy/members"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/model"
@@ -68,10 +71,35 @@ func (k setKey) names(port string) bool {
 // endpoints reports whether elements have protocol and port.
 func (k setKey) endpoints() bool { return k.kind == byPort || k.kind == byServicePorts }
 
+// memberSets are the sets whose members come from the datastore, and all that rules can name, in the whole cluster.
+type memberSets struct {
+	table    *ruleset.Table
+	settings *settings
+	of       map[setKey]*memberSet
+	items    *btree.BTree[*item]
+	peers    *labels.Index[*item, setKey] // finds the items that the selectors of sets match
+	services services
+	twins    twins
+	// allowance is the work for policies of namespaces that is left in this step.
+	allowance int
+
+	dirty    dirty[*memberSet]   // may be of the wrong kind
+	homeless dirty[*policyState] // name sets that are replaced
+	released dirty[setKey]
+	elements []ruleset.Element // a reused buffer
+}
+
+func newMemberSets(t *ruleset.Table, s *settings) *memberSets {
+	m := &memberSets{table: t, settings: s, of: map[setKey]*memberSet{}, items: newItems(), twins: newTwins(),
+		services: services{map[Service][]namedSlice{}, map[model.Key]Service{}}}
+	m.peers = labels.New(m.peerStarted, m.peerStopped)
+	return m
+}
+
 // memberSet is a set whose members come from the datastore: one in the table for each family. In clusters without IPv6
 // that of IPv6 is not in the table while it is empty, nor are the rules that can only match its members.
 type memberSet struct {
-	calc  *Calculator
+	in    *memberSets
 	key   setKey
 	hash  string
 	users map[*policyState]bool
@@ -85,7 +113,7 @@ type memberSet struct {
 	sum       uint64     // of the hashes of all contributions
 	leader    *memberSet // that has the same members and is in the table for both; nil if this one is
 	followers map[*memberSet]bool
-	listed    uint64 // the sum under which it is in Calculator.twins, if it is
+	listed    uint64 // the sum under which it is in memberSets.twins, if it is
 }
 
 // weight is the number of elements that count for the policies of a namespace. Networks that other namespaces list do
@@ -121,25 +149,25 @@ func index(p netip.Prefix) int {
 }
 
 // acquire makes the set of a key for one user more.
-func (c *Calculator) acquire(key setKey, user *policyState, sel *selector.Selector) *memberSet {
-	s := c.sets[key]
+func (m *memberSets) acquire(key setKey, user *policyState, sel *selector.Selector) *memberSet {
+	s := m.of[key]
 	if s == nil {
-		s = c.newSet(key, sel, math.MaxInt, "")
+		s = m.newSet(key, sel, math.MaxInt, "")
 		s.settleKind()
 	}
-	c.join(s, user)
+	s.join(user)
 	return s
 }
 
 // newSet makes the set of a key, which is not in the table yet, unless it would have more elements than limit for the
 // policies of a namespace.
-func (c *Calculator) newSet(key setKey, sel *selector.Selector, limit int, namespace string) *memberSet {
-	s := &memberSet{calc: c, key: key, hash: shortHash(fmt.Sprint(key.kind, "\x00", key.selector, "\x00", key.ports,
+func (m *memberSets) newSet(key setKey, sel *selector.Selector, limit int, namespace string) *memberSet {
+	s := &memberSet{in: m, key: key, hash: shortHash(fmt.Sprint(key.kind, "\x00", key.selector, "\x00", key.ports,
 		"\x00", key.protocol, "\x00", key.service)), users: map[*policyState]bool{}, spaces: map[*space]*share{}}
-	c.sets[key] = s
+	m.of[key] = s
 	switch key.kind {
 	case byService, byServicePorts:
-		for _, slice := range c.services[key.service] {
+		for _, slice := range m.services.slices[key.service] {
 			s.replaceSlice(nil, slice.EndpointSlice)
 		}
 	default:
@@ -149,8 +177,8 @@ func (c *Calculator) newSet(key setKey, sel *selector.Selector, limit int, names
 			}
 			return 1
 		}
-		if !c.peers.AddSelector(key, sel, limit, weight) {
-			delete(c.sets, key)
+		if !m.peers.AddSelector(key, sel, limit, weight) {
+			delete(m.of, key)
 			return nil
 		}
 	}
@@ -158,7 +186,7 @@ func (c *Calculator) newSet(key setKey, sel *selector.Selector, limit int, names
 }
 
 // join makes a policy a user of a set.
-func (c *Calculator) join(s *memberSet, user *policyState) {
+func (s *memberSet) join(user *policyState) {
 	if user.sets == nil {
 		user.sets = map[setKey]bool{}
 	}
@@ -167,28 +195,28 @@ func (c *Calculator) join(s *memberSet, user *policyState) {
 		return
 	}
 	s.users[user] = true
-	if sp := c.spaces[user.id.Namespace]; sp != nil {
+	if sp := user.space; sp != nil {
 		if s.spaces[sp] == nil {
 			s.spaces[sp] = &share{}
-			c.recount(s, sp)
+			s.recount(sp)
 		}
 		s.spaces[sp].users++
 	}
 }
 
 // release ends a use; collect removes unused sets.
-func (c *Calculator) release(key setKey, user *policyState) {
+func (m *memberSets) release(key setKey, user *policyState) {
 	delete(user.sets, key)
-	s := c.sets[key]
+	s := m.of[key]
 	if s == nil {
 		return
 	}
-	c.dirty.released[key] = true
+	m.released.add(key)
 	if !s.users[user] {
 		return
 	}
 	delete(s.users, user)
-	if sp := c.spaces[user.id.Namespace]; sp != nil && s.spaces[sp] != nil {
+	if sp := user.space; sp != nil && s.spaces[sp] != nil {
 		if s.spaces[sp].users--; s.spaces[sp].users == 0 {
 			sp.elements -= s.spaces[sp].counted
 			delete(s.spaces, sp)
@@ -206,7 +234,7 @@ func (s *memberSet) make(i int, interval bool) {
 		prefix = "n"
 	}
 	name := fmt.Sprintf("%s%d/%s", prefix, [...]int{4, 6}[i], s.hash)
-	table := s.calc.table.Table
+	table := s.in.table
 	table.AddSet(ruleset.Set{Name: name, Type: kind, Interval: interval, Comment: s.key.String(),
 		Origin: MemberSet})
 	s.half[i].name = name
@@ -227,7 +255,7 @@ func (s tableSet) Has(e ruleset.Element) bool { return s.table.Contains(s.name, 
 // touched.
 func (s *memberSet) replace(before, now []ruleset.Element) {
 	for _, e := range now {
-		s.sum += s.calc.hash(e)
+		s.sum += s.in.twins.hash(e)
 		h := &s.half[index(e.Prefix)]
 		if h.members != nil {
 			h.members.Add(e)
@@ -235,14 +263,14 @@ func (s *memberSet) replace(before, now []ruleset.Element) {
 		h.size, h.wide = h.size+1, h.wide+wide(e)
 	}
 	for _, e := range before {
-		s.sum -= s.calc.hash(e)
+		s.sum -= s.in.twins.hash(e)
 		h := &s.half[index(e.Prefix)]
 		if h.members != nil {
 			h.members.Remove(e)
 		}
 		h.size, h.wide = h.size-1, h.wide-wide(e)
 	}
-	s.calc.dirty.sets[s] = true
+	s.in.dirty.add(s)
 }
 
 func wide(e ruleset.Element) int {
@@ -258,18 +286,18 @@ func (s *memberSet) settleKind() bool {
 	changed := false
 	for i := range s.half {
 		h := &s.half[i]
-		needed := s.leader == nil && (i == 0 || s.calc.settings.ipv6 || h.size > 0)
+		needed := s.leader == nil && (i == 0 || s.in.settings.ipv6 || h.size > 0)
 		interval := h.wide > 0 && !s.key.endpoints()
 		if have := h.members != nil; have == needed && (!have || h.members.Interval() == interval) {
 			continue
 		}
 		if h.members != nil {
-			s.calc.table.DeleteSet(h.name)
+			s.in.table.DeleteSet(h.name)
 			h.name, h.members = "", nil
 		}
 		if needed {
 			s.make(i, interval)
-			s.calc.contribute(s, i)
+			s.contribute(i)
 		}
 		changed = true
 	}
@@ -277,7 +305,7 @@ func (s *memberSet) settleKind() bool {
 }
 
 // contribute fills one half anew.
-func (c *Calculator) contribute(s *memberSet, i int) {
+func (s *memberSet) contribute(i int) {
 	add := func(list []ruleset.Element) {
 		for _, e := range list {
 			if index(e.Prefix) == i {
@@ -287,56 +315,81 @@ func (c *Calculator) contribute(s *memberSet, i int) {
 	}
 	switch s.key.kind {
 	case byService, byServicePorts:
-		for _, slice := range c.services[s.key.service] {
+		for _, slice := range s.in.services.slices[s.key.service] {
 			add(sliceContributions(s.key, slice.EndpointSlice))
 		}
 	default:
-		for it := range c.peers.Matches(s.key) {
-			c.elements = it.contribute(c.elements[:0], s.key)
-			add(c.elements)
+		m := s.in
+		for it := range m.peers.Matches(s.key) {
+			m.elements = it.contribute(m.elements[:0], s.key)
+			add(m.elements)
 		}
 	}
 }
 
 func (c *Calculator) settleSetKinds() {
-	if c.everything {
-		for _, s := range c.sets {
-			c.dirty.sets[s] = true
+	c.sets.settle(c.everything)
+	for p := range c.sets.homeless {
+		c.dirty.policies[p] = true
+	}
+}
+
+// settle makes the sets that changed, or all, be of the right kind.
+func (m *memberSets) settle(all bool) {
+	if all {
+		for _, s := range m.of {
+			m.dirty.add(s)
 		}
 	}
-	c.settleTwins()
-	for s := range c.dirty.sets {
-		if c.sets[s.key] == s && s.settleKind() {
-			c.rehome(s)
+	m.settleTwins()
+	for s := range m.dirty {
+		if m.of[s.key] == s && s.settleKind() {
+			m.rehome(s)
 			for f := range s.followers {
-				c.rehome(f)
+				m.rehome(f)
 			}
 		}
 	}
 }
 
 // rehome has the users of a set written again, since it has another name in the table.
-func (c *Calculator) rehome(s *memberSet) {
+func (m *memberSets) rehome(s *memberSet) {
 	for u := range s.users {
-		c.dirty.policies[u], c.dirty.homeless[u] = true, true
+		m.homeless.add(u)
 	}
 }
 
-// dropSet removes a set from the table.
-func (c *Calculator) dropSet(s *memberSet) {
-	if s.key.kind == bySelector || s.key.kind == byPort {
-		c.peers.ForgetSelector(s.key)
+// collect removes the sets that nobody uses any more.
+func (m *memberSets) collect() {
+	for key := range m.released {
+		if s := m.of[key]; s != nil && len(s.users)+len(s.followers) == 0 {
+			m.dropSet(s)
+		}
 	}
-	delete(c.sets, s.key)
-	c.unlist(s)
+	m.dirty, m.homeless, m.released = nil, nil, nil
+}
+
+// dropSet removes a set from the table.
+func (m *memberSets) dropSet(s *memberSet) {
+	if s.key.kind == bySelector || s.key.kind == byPort {
+		m.peers.ForgetSelector(s.key)
+	}
+	delete(m.of, s.key)
+	m.twins.unlist(s)
 	if l := s.leader; l != nil {
 		if delete(l.followers, s); len(l.users)+len(l.followers) == 0 {
-			c.dropSet(l)
+			m.dropSet(l)
 		}
 	}
 	for _, h := range s.half {
-		c.table.DeleteSet(h.name) // "" is none
+		m.table.DeleteSet(h.name) // "" is none
 	}
+}
+
+// services are the endpoints of services.
+type services struct {
+	slices map[Service][]namedSlice
+	of     map[model.Key]Service // the service of each slice
 }
 
 // namedSlice is one of the slices of a service, of which most have one: slices are in the service's namespace.
@@ -346,25 +399,25 @@ type namedSlice struct {
 }
 
 // takeSlice enters endpoints of a service.
-func (c *Calculator) takeSlice(k model.Key, slice *model.EndpointSlice) {
+func (m *memberSets) takeSlice(k model.Key, slice *model.EndpointSlice) {
 	service := Service{Namespace: k.Namespace}
 	if slice != nil {
 		if service.Name = slice.Labels[model.LabelServiceName]; service.Name == "" {
 			slice = nil // rules name services
 		}
 	}
-	was, known := c.slices[k]
+	was, known := m.services.of[k]
 	if known && (slice == nil || was != service) {
-		c.replaceSlice(was, k, nil)
+		m.replaceSlice(was, k, nil)
 	}
 	if slice != nil {
-		c.slices[k] = service
-		c.replaceSlice(service, k, slice)
+		m.services.of[k] = service
+		m.replaceSlice(service, k, slice)
 	}
 }
 
-func (c *Calculator) replaceSlice(service Service, k model.Key, slice *model.EndpointSlice) {
-	all := c.services[service]
+func (m *memberSets) replaceSlice(service Service, k model.Key, slice *model.EndpointSlice) {
+	all := m.services.slices[service]
 	at := slices.IndexFunc(all, func(s namedSlice) bool { return s.name == k.Name })
 	var old *model.EndpointSlice
 	if at >= 0 {
@@ -372,7 +425,7 @@ func (c *Calculator) replaceSlice(service Service, k model.Key, slice *model.End
 	}
 	for _, kind := range []setKind{byService, byServicePorts} {
 		key := setKey{kind: kind, service: service}
-		if s := c.sets[key]; s != nil {
+		if s := m.of[key]; s != nil {
 			s.replaceSlice(old, slice)
 		}
 	}
@@ -380,15 +433,15 @@ func (c *Calculator) replaceSlice(service Service, k model.Key, slice *model.End
 	case slice != nil && at >= 0:
 		all[at].EndpointSlice = slice
 	case slice != nil:
-		c.services[service] = append(all, namedSlice{k.Name, slice})
+		m.services.slices[service] = append(all, namedSlice{k.Name, slice})
 	default:
-		delete(c.slices, k)
+		delete(m.services.of, k)
 		if at >= 0 {
 			all = slices.Delete(all, at, at+1)
-			c.services[service] = all
+			m.services.slices[service] = all
 		}
 		if len(all) == 0 {
-			delete(c.services, service)
+			delete(m.services.slices, service)
 		}
 	}
 }

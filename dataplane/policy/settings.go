@@ -497,6 +497,6 @@ func (c *Calculator) settleSettings() {
 	c.dirty.hosts = true
 	c.writeBase()
 	if c.everything {
-		c.allowance = unlimited
+		c.sets.allowance = unlimited
 	}
 }

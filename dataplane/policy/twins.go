@@ -10,9 +10,18 @@ import (
 // the same members. Smaller sets are cheap, and many of them differ as soon as one pod comes.
 const twinSize = 64
 
+// twins are the large sets in the table, by the sum of their contributions.
+type twins struct {
+	of    map[uint64]*memberSet
+	least int // size of a set
+	seed  maphash.Seed
+}
+
+func newTwins() twins { return twins{map[uint64]*memberSet{}, twinSize, maphash.MakeSeed()} }
+
 // hash is the part of a contribution in memberSet.sum. Its seed is secret, so nobody can choose members whose sums are
 // the same.
-func (c *Calculator) hash(e ruleset.Element) uint64 { return maphash.Comparable(c.seed, e) }
+func (t *twins) hash(e ruleset.Element) uint64 { return maphash.Comparable(t.seed, e) }
 
 // inTable is the set in the table that has the members of this one.
 func (s *memberSet) inTable() *memberSet {
@@ -25,23 +34,23 @@ func (s *memberSet) inTable() *memberSet {
 func (s *memberSet) size() int { return s.half[0].size + s.half[1].size }
 
 // list makes a set known to others with the same members.
-func (c *Calculator) list(s *memberSet) {
-	if s.key.kind == bySelector && s.size() >= c.twinSize && c.twins[s.sum] == nil {
+func (t *twins) list(s *memberSet) {
+	if s.key.kind == bySelector && s.size() >= t.least && t.of[s.sum] == nil {
 		s.listed = s.sum
-		c.twins[s.sum] = s
+		t.of[s.sum] = s
 	}
 }
 
-func (c *Calculator) unlist(s *memberSet) {
-	if c.twins[s.listed] == s {
-		delete(c.twins, s.listed)
+func (t *twins) unlist(s *memberSet) {
+	if t.of[s.listed] == s {
+		delete(t.of, s.listed)
 	}
 }
 
 // follow lets a set that is not in the table be represented by one with the same members, if there is one.
-func (c *Calculator) follow(s *memberSet) bool {
-	l := c.twins[s.sum]
-	if l == nil || l == s || s.key.kind != bySelector || s.size() < c.twinSize || l.size() != s.size() {
+func (t *twins) follow(s *memberSet) bool {
+	l := t.of[s.sum]
+	if l == nil || l == s || s.key.kind != bySelector || s.size() < t.least || l.size() != s.size() {
 		return false
 	}
 	if l.followers == nil {
@@ -53,24 +62,24 @@ func (c *Calculator) follow(s *memberSet) bool {
 }
 
 // settleTwins separates the sets whose members are no longer the same.
-func (c *Calculator) settleTwins() {
+func (m *memberSets) settleTwins() {
 	var moved []*memberSet
-	for s := range c.dirty.sets {
-		if c.twins[s.listed] == s && s.listed != s.sum {
-			c.unlist(s)
+	for s := range m.dirty {
+		if m.twins.of[s.listed] == s && s.listed != s.sum {
+			m.twins.unlist(s)
 			moved = append(moved, s)
 		}
 	}
 	for _, s := range moved {
-		c.list(s)
+		m.twins.list(s)
 	}
-	for s := range c.dirty.sets {
+	for s := range m.dirty {
 		if l := s.leader; l != nil && l.sum != s.sum {
-			c.separate(s)
+			m.separate(s)
 		}
 		for f := range s.followers {
 			if f.sum != s.sum {
-				c.separate(f)
+				m.separate(f)
 			}
 		}
 	}
@@ -78,25 +87,25 @@ func (c *Calculator) settleTwins() {
 
 // separate finds another set with the same members for one that follows, or puts it in the table. When the work for
 // this step is used up, policies of namespaces lose the set instead, and wait.
-func (c *Calculator) separate(s *memberSet) {
+func (m *memberSets) separate(s *memberSet) {
 	l := s.leader
 	s.leader = nil
 	delete(l.followers, s)
 	if len(l.users)+len(l.followers) == 0 {
-		c.dirty.released[l.key] = true
+		m.released.add(l.key)
 	}
-	c.rehome(s)
+	m.rehome(s)
 	switch {
-	case c.follow(s):
-	case c.allowance <= 0 && s.onlyTenants():
+	case m.twins.follow(s):
+	case m.allowance <= 0 && s.onlyTenants():
 		for u := range s.users {
-			c.release(s.key, u)
+			m.release(s.key, u)
 		}
-		c.dropSet(s)
+		m.dropSet(s)
 	default:
-		c.allowance -= unitsOfSet + unitsOfElement*s.size()
+		m.allowance -= unitsOfSet + unitsOfElement*s.size()
 		s.settleKind()
-		c.list(s)
+		m.twins.list(s)
 	}
 }
 
