@@ -143,45 +143,67 @@ type share struct {
 	counted int // elements of the set in space.elements
 }
 
+// spaces are the namespaces with policies in force on this node.
+type spaces struct {
+	of    map[string]*space
+	dirty dirty[*space]
+}
+
+// again has the budget of a namespace shared out anew.
+func (s *spaces) again(sp *space) {
+	sp.again = true
+	s.dirty.add(sp)
+}
+
+// collect forgets the namespaces without policies.
+func (s *spaces) collect() {
+	for sp := range s.dirty {
+		if len(sp.policies) == 0 {
+			delete(s.of, sp.name)
+		}
+	}
+	s.dirty = nil
+}
+
 // settleSpaces decides which policies of the namespaces that changed are closed.
 func (c *Calculator) settleSpaces() {
-	for p := range c.dirty.policies {
-		c.enroll(p)
+	for p := range c.policies.dirty {
+		c.spaces.enroll(p)
 	}
 	for s := range c.sets.dirty {
 		for sp := range s.spaces {
 			if s.recount(sp); over(sp.literals+sp.elements, c.config.Budget.Elements) {
-				c.dirty.spaces[sp] = true
+				c.spaces.dirty.add(sp)
 			}
 		}
 	}
-	for sp := range c.dirty.spaces {
+	for sp := range c.spaces.dirty {
 		c.plan(sp)
 	}
 }
 
 // enroll counts a policy in its namespace while it selects an endpoint of this node.
-func (c *Calculator) enroll(p *policyState) {
+func (s *spaces) enroll(p *policyState) {
 	if p.id.Namespace == "" {
 		return
 	}
-	sp := c.spaces[p.id.Namespace]
+	sp := s.of[p.id.Namespace]
 	if p.Policy == nil || len(p.endpoints) == 0 {
 		if sp != nil && sp.policies[p] {
 			delete(sp.policies, p)
-			sp.again, c.dirty.spaces[sp] = true, true
+			s.again(sp)
 		}
 		p.cost, p.closed, p.shown, p.full = nil, "", "", false
 		return
 	}
 	if sp == nil {
 		sp = &space{name: p.id.Namespace, policies: map[*policyState]bool{}}
-		c.spaces[sp.name] = sp
+		s.of[sp.name] = sp
 	}
 	if p.space = sp; !sp.policies[p] || p.cost == nil {
 		p.cost = costOf(p.Policy)
 		sp.policies[p] = true
-		sp.again, c.dirty.spaces[sp] = true, true
+		s.again(sp)
 	}
 }
 
@@ -205,7 +227,7 @@ func (c *Calculator) plan(sp *space) {
 		}
 		if over(rules+p.cost.rules, b.Rules) { // and so are all that follow: their sets are not counted
 			p.full = false
-			c.close(p, overText(sp.name, "rules", rules+p.cost.rules, b.Rules))
+			c.policies.close(p, overText(sp.name, "rules", rules+p.cost.rules, b.Rules))
 			continue
 		}
 		var fresh []setKey
@@ -228,7 +250,7 @@ func (c *Calculator) plan(sp *space) {
 			closed = overText(sp.name, "elements", nowElements, b.Elements)
 		}
 		p.full = closed != "" && over(nowElements, b.Elements)
-		c.close(p, closed)
+		c.policies.close(p, closed)
 		if closed == "" {
 			rules, sets, elements, literals = rules+p.cost.rules, nowSets, nowElements, literals+p.cost.literals
 			for _, key := range fresh {
@@ -247,17 +269,17 @@ func overText(namespace, what string, n, limit int) string {
 }
 
 // close closes a policy for a reason, or opens it.
-func (c *Calculator) close(p *policyState, why string) {
+func (s *policies) close(p *policyState, why string) {
 	if p.closed != why {
 		p.closed = why
-		c.dirty.policies[p] = true
+		s.dirty.add(p)
 	}
 }
 
 // Closed visits the policies that are above the budget of their namespace, with the reason.
 func (c *Calculator) Closed() iter.Seq2[model.Key, string] {
 	return func(yield func(model.Key, string) bool) {
-		for _, sp := range c.spaces {
+		for _, sp := range c.spaces.of {
 			for p := range sp.policies {
 				if p.shown != "" && !p.computing && !yield(p.key(), p.effect()) {
 					return
@@ -270,7 +292,7 @@ func (c *Calculator) Closed() iter.Seq2[model.Key, string] {
 // WhyClosed returns why a policy drops all packets in its directions, or is not evaluated if it is staged; empty if its
 // rules are in force.
 func (c *Calculator) WhyClosed(id ID) string {
-	if s := c.policies[id]; s != nil && s.Policy != nil && s.shown != "" {
+	if s := c.policies.of[id]; s != nil && s.Policy != nil && s.shown != "" {
 		return s.effect()
 	}
 	return ""
@@ -306,7 +328,7 @@ func (c *Calculator) Complete(iface string) bool {
 // HasFull reports whether policies are closed because their sets have too many elements. Reconsider finds out whether
 // they have fewer now.
 func (c *Calculator) HasFull() bool {
-	for _, sp := range c.spaces {
+	for _, sp := range c.spaces.of {
 		for p := range sp.policies {
 			if p.full {
 				return true
@@ -319,10 +341,10 @@ func (c *Calculator) HasFull() bool {
 // Reconsider lets the policies that HasFull is about be computed again, step by step. Their sets are not kept, so
 // nothing reports that they have become smaller.
 func (c *Calculator) Reconsider() {
-	for _, sp := range c.spaces {
+	for _, sp := range c.spaces.of {
 		for p := range sp.policies {
 			if p.full {
-				sp.again, c.dirty.spaces[sp] = true, true
+				c.spaces.again(sp)
 			}
 		}
 	}
@@ -343,14 +365,14 @@ const (
 )
 
 // Waiting reports whether policies wait for Continue.
-func (c *Calculator) Waiting() bool { return len(c.waiting) > 0 }
+func (c *Calculator) Waiting() bool { return len(c.policies.waiting) > 0 }
 
 // Continue computes a part of the policies that have waited since an Update because they are too large for it: not more
 // than one set, or one policy whose sets are complete, above some milliseconds of work. A new policy drops all packets
 // in its directions until it is complete, and a changed one stays as it was.
 func (c *Calculator) Continue() {
-	for p := range c.waiting {
-		c.dirty.policies[p] = true
+	for p := range c.policies.waiting {
+		c.policies.dirty.add(p)
 	}
 	c.sets.allowance = slice
 	c.settle()
@@ -361,13 +383,13 @@ func (c *Calculator) settleTenant(p *policyState) {
 	complete := p.closed != "" || c.prepare(p)
 	homeless := c.sets.homeless[p] // the table must not go on to name its former sets
 	if !complete || p.closed == "" && !homeless && c.tooMuch(p) {
-		c.waiting[p] = true
+		c.policies.waiting[p] = true
 		if !p.active || homeless {
 			c.writeComputing(p)
 		}
 		return
 	}
-	delete(c.waiting, p)
+	delete(c.policies.waiting, p)
 	p.computing, p.shown = false, p.closed
 	c.write(p)
 	if p.closed == "" {
@@ -383,7 +405,7 @@ func (c *Calculator) tooMuch(p *policyState) bool {
 // prepare makes the sets of a policy. It returns false if the work for this step is used up. The policy is closed if
 // they have too many elements.
 func (c *Calculator) prepare(p *policyState) bool {
-	sp := c.spaces[p.id.Namespace]
+	sp := p.space
 	for _, n := range p.cost.needs {
 		if p.sets[n.key] {
 			continue
@@ -426,7 +448,7 @@ func (c *Calculator) acquireWithin(n need, p *policyState, limit int) bool {
 			c.sets.allowance -= unitsOfElement * s.weight(p.id.Namespace)
 		}
 	}
-	if sp := c.spaces[p.id.Namespace]; s.spaces[sp] == nil && s.weight(sp.name) > limit {
+	if sp := p.space; s.spaces[sp] == nil && s.weight(sp.name) > limit {
 		c.sets.released.add(n.key)
 		return false
 	}

@@ -114,14 +114,14 @@ func TestPolicyAboveTheBudgetClosesItsOwnPodsAlone(t *testing.T) {
 	set[shrunk.Key] = shrunk
 	c.Update(set, shrunk.Key)
 	c.finish()
-	if !passes(c, "calie", false) || closed(c) != "" || len(c.spaces) != 2 {
+	if !passes(c, "calie", false) || closed(c) != "" || len(c.spaces.of) != 2 {
 		t.Errorf("after it has shrunk: %v, %q", passes(c, "calie", false), closed(c))
 	}
 	for _, name := range []string{"e", "g"} {
 		delete(set, podOn(map[string]string{"e": "evil", "g": "good"}[name], name, "", "", nil).Key)
 	}
-	if c.Update(set); len(c.spaces) != 0 || len(c.sets.of) != 0 {
-		t.Errorf("%d namespaces and %d sets are left without pods", len(c.spaces), len(c.sets.of))
+	if c.Update(set); len(c.spaces.of) != 0 || len(c.sets.of) != 0 {
+		t.Errorf("%d namespaces and %d sets are left without pods", len(c.spaces.of), len(c.sets.of))
 	}
 }
 
@@ -194,7 +194,7 @@ func TestMembersCountAsTheyCome(t *testing.T) {
 		for _, s := range c.sets.of {
 			sum += s.weight("evil")
 		}
-		sp := c.spaces["evil"]
+		sp := c.spaces.of["evil"]
 		if passes(c, "calie", false) != open || (closed(c) == "") != open || c.HasFull() == open ||
 			sp.elements != sum || sum > 300 || open != (sum > 0) {
 			t.Fatalf("%s: open %v, closed: %q, %d elements, counted %d", what, passes(c, "calie", false), closed(c),
@@ -289,7 +289,7 @@ func TestLargePoliciesAreComputedInSteps(t *testing.T) {
 			passes(c, "calie", false), closed(c))
 	}
 	delete(set, first.Key)
-	if c.Update(set, first.Key); len(c.waiting) > 0 || c.spaces["evil"] != nil || len(c.sets.twins.of) > 0 {
+	if c.Update(set, first.Key); len(c.policies.waiting) > 0 || c.spaces.of["evil"] != nil || len(c.sets.twins.of) > 0 {
 		t.Error("something is left of a deleted policy")
 	}
 }
@@ -423,7 +423,7 @@ func checkSets(t *testing.T, c *Calculator) {
 			t.Fatalf("the set of %s is not used", key)
 		}
 		for sp := range s.spaces {
-			if c.spaces[sp.name] != sp {
+			if c.spaces.of[sp.name] != sp {
 				t.Fatalf("the set of %s is used by namespace %s, which has no policies", key, sp.name)
 			}
 		}
@@ -437,7 +437,7 @@ func checkSets(t *testing.T, c *Calculator) {
 			}
 		}
 	}
-	for _, sp := range c.spaces {
+	for _, sp := range c.spaces.of {
 		sum := 0
 		for _, s := range c.sets.of {
 			if s.spaces[sp] != nil {
@@ -453,7 +453,7 @@ func checkSets(t *testing.T, c *Calculator) {
 				needs[n.key] = true
 			}
 			for key := range p.sets {
-				if !needs[key] && !c.waiting[p] {
+				if !needs[key] && !c.policies.waiting[p] {
 					t.Fatalf("%s uses the set of %s, which does not count", p.id, key)
 				}
 			}

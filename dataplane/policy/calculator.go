@@ -46,13 +46,10 @@ type Calculator struct {
 	subjects   *labels.Index[*endpoint, ID]
 	claimed    map[model.Key]bool // see credible
 	interfaces map[string]*claim  // of workloads: the claimants of each
-	policies   map[ID]*policyState
-	profiles   map[string]*policyState
-	tiers      map[string]tier
+	policies   policies
 	lists      map[string]*list
 	literals   literals
-	spaces     map[string]*space // the namespaces with policies in force on this node
-	waiting    map[*policyState]bool
+	spaces     spaces
 	bad        map[model.Key]string // why objects cannot be used
 
 	hosts      hosts
@@ -66,10 +63,8 @@ type Calculator struct {
 
 // work is that of the next settle.
 type work struct {
-	policies  map[*policyState]bool
 	endpoints map[*endpoint]bool
 	claims    map[string]bool
-	spaces    map[*space]bool
 	lists     map[string]bool
 	settings  bool
 	hosts     bool
@@ -107,10 +102,9 @@ func New(c Config) *Calculator {
 	calc := &Calculator{
 		config: c, table: output{ruleset.NewTable(), c.NoNamedCounters}, steps: steps,
 		endpoints: map[model.Key]*endpoint{}, interfaces: map[string]*claim{}, claimed: map[model.Key]bool{},
-		policies: map[ID]*policyState{}, profiles: map[string]*policyState{}, tiers: map[string]tier{},
+		policies: newPolicies(), spaces: spaces{of: map[string]*space{}},
 		routers: map[model.Key]*selector.Selector{},
 		lists:   map[string]*list{}, bad: map[model.Key]string{},
-		spaces: map[string]*space{}, waiting: map[*policyState]bool{},
 	}
 	calc.nodes = newNodeNets(calc.table.Table)
 	calc.local = newAddressNets(calc.table.Table, localSet, "addresses of workloads of this node", false, EndpointSet)
@@ -134,9 +128,8 @@ func Build(c Config, r model.Reader, links map[string][]netip.Addr) *Calculator 
 
 func (d *work) clear() {
 	*d = work{
-		policies: map[*policyState]bool{}, endpoints: map[*endpoint]bool{}, claims: map[string]bool{},
-		spaces: map[*space]bool{},
-		lists:  map[string]bool{},
+		endpoints: map[*endpoint]bool{}, claims: map[string]bool{},
+		lists: map[string]bool{},
 	}
 }
 
@@ -179,13 +172,13 @@ func (c *Calculator) known() []model.Key {
 		keys = append(keys, it.key)
 		return true
 	})
-	for id := range c.policies {
+	for id := range c.policies.of {
 		keys = append(keys, model.Key{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name})
 	}
-	for name := range c.profiles {
+	for name := range c.policies.profiles {
 		keys = append(keys, model.ResourceKey(model.KindProfile, name))
 	}
-	for name := range c.tiers {
+	for name := range c.policies.tiers {
 		keys = append(keys, model.ResourceKey(model.KindTier, name))
 	}
 	for k := range c.sets.services.of {

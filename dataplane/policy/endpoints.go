@@ -54,15 +54,15 @@ func floats(e *endpoint) bool { return e.workload != nil && len(e.workload.Spec.
 func (c *Calculator) holdProfiles(e *endpoint) {
 	now := map[*policyState]bool{}
 	for _, name := range e.profiles {
-		p := c.profile(name)
+		p := c.policies.profile(name)
 		now[p] = true
 		p.join(e)
-		c.dirty.policies[p] = true
+		c.policies.dirty.add(p)
 	}
 	for p := range e.held {
 		if !now[p] {
 			delete(p.endpoints, e)
-			c.dirty.policies[p] = true
+			c.policies.dirty.add(p)
 		}
 	}
 	e.held = now

@@ -30,7 +30,7 @@ func (c *Calculator) Interfaces() map[string][]netip.Addr { return c.hostLinks }
 // selects; those that select none come without their rules, which Policy has.
 func (c *Calculator) Policies() iter.Seq2[*Policy, int] {
 	return func(yield func(*Policy, int) bool) {
-		for _, s := range c.policies {
+		for _, s := range c.policies.of {
 			if s.Policy != nil && !yield(s.Policy, len(s.endpoints)) {
 				return
 			}
@@ -41,10 +41,7 @@ func (c *Calculator) Policies() iter.Seq2[*Policy, int] {
 // Policy returns a policy or profile, nil if there is none that can be used, and the number of this node's endpoints
 // that it is about.
 func (c *Calculator) Policy(id ID) (p *Policy, endpoints int) {
-	s := c.policies[id]
-	if id.Kind == model.KindProfile {
-		s = c.profiles[id.Name]
-	}
+	s := c.policies.get(id)
 	if s == nil {
 		return nil, 0
 	}
@@ -54,10 +51,7 @@ func (c *Calculator) Policy(id ID) (p *Policy, endpoints int) {
 // Subjects visits the endpoints of this node that a policy or profile is about.
 func (c *Calculator) Subjects(id ID) iter.Seq[model.Key] {
 	return func(yield func(model.Key) bool) {
-		s := c.policies[id]
-		if id.Kind == model.KindProfile {
-			s = c.profiles[id.Name]
-		}
+		s := c.policies.get(id)
 		if s == nil {
 			return
 		}
@@ -72,7 +66,7 @@ func (c *Calculator) Subjects(id ID) iter.Seq[model.Key] {
 // Profiles visits the profiles that this node's endpoints have, whether they exist or not.
 func (c *Calculator) Profiles() iter.Seq[ID] {
 	return func(yield func(ID) bool) {
-		for _, s := range c.profiles {
+		for _, s := range c.policies.profiles {
 			if s.active && !yield(s.id) {
 				return
 			}
@@ -89,7 +83,7 @@ type TierInfo struct {
 
 // Tier describes a tier, also one that does not exist.
 func (c *Calculator) Tier(name string) TierInfo {
-	t := c.tier(name)
+	t := c.policies.tier(name)
 	return TierInfo{Order: t.order, Pass: t.pass, Exists: t.exists}
 }
 
@@ -115,7 +109,7 @@ func (e *endpoint) whyIgnored(p *Policy) string {
 
 // WhyIgnored returns why a policy has no effect at an endpoint of this node that it selects, empty if it has.
 func (c *Calculator) WhyIgnored(k model.Key, id ID) string {
-	e, s := c.endpoints[k], c.policies[id]
+	e, s := c.endpoints[k], c.policies.of[id]
 	if e == nil || s == nil || !e.policies[s] {
 		return ""
 	}

@@ -89,7 +89,7 @@ func (c *Calculator) listFor(e *endpoint, p purpose) *list {
 	l := &list{purpose: p, host: host, tiers: c.tiersOf(e, p), users: map[*endpoint]int{}}
 	if p.normal() {
 		for _, name := range e.profiles {
-			l.profiles = append(l.profiles, c.profile(name))
+			l.profiles = append(l.profiles, c.policies.profile(name))
 		}
 	}
 	l.key = l.text()
@@ -136,7 +136,7 @@ func (c *Calculator) tiersOf(e *endpoint, p purpose) []tierList {
 	var tiers []tierList
 	for name, policies := range byTier {
 		slices.SortFunc(policies, func(a, b *policyState) int { return a.less(b.Policy) })
-		t := tierList{tier: c.tier(name), policies: policies}
+		t := tierList{tier: c.policies.tier(name), policies: policies}
 		if p.untracked() || p == preDNAT {
 			t.pass = true // these only ever add exceptions
 		}

@@ -10,6 +10,28 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
+// policies are those of the whole cluster, the profiles and the tiers.
+type policies struct {
+	of       map[ID]*policyState
+	profiles map[string]*policyState
+	tiers    map[string]tier
+	waiting  map[*policyState]bool // for Continue
+	dirty    dirty[*policyState]
+}
+
+func newPolicies() policies {
+	return policies{of: map[ID]*policyState{}, profiles: map[string]*policyState{}, tiers: map[string]tier{},
+		waiting: map[*policyState]bool{}}
+}
+
+// get returns the state of a policy or profile; nil if there is none.
+func (s *policies) get(id ID) *policyState {
+	if id.Kind == model.KindProfile {
+		return s.profiles[id.Name]
+	}
+	return s.of[id]
+}
+
 // policyState is a policy or profile and its objects in the table. It is active, that is, in the table, while endpoints
 // of this node are subject to it. Most policies of a big cluster never are: their rules are not kept.
 type policyState struct {
@@ -66,21 +88,21 @@ type tier struct {
 }
 
 func (c *Calculator) takeTier(name string, t *model.Tier) {
-	before := c.tier(name)
+	before := c.policies.tier(name)
 	if t == nil {
-		delete(c.tiers, name)
+		delete(c.policies.tiers, name)
 	} else {
 		order := math.Inf(1)
 		if t.Spec.Order != nil {
 			order = *t.Spec.Order
 		}
-		c.tiers[name] = tier{name: name, exists: true, order: order, pass: t.Spec.DefaultAction != nil &&
+		c.policies.tiers[name] = tier{name: name, exists: true, order: order, pass: t.Spec.DefaultAction != nil &&
 			*t.Spec.DefaultAction == v3.Pass}
 	}
-	if c.tier(name) == before {
+	if c.policies.tier(name) == before {
 		return
 	}
-	for _, p := range c.policies {
+	for _, p := range c.policies.of {
 		if p.Tier == name {
 			c.touchEndpoints(p)
 		}
@@ -95,8 +117,8 @@ var builtIn = map[string]tier{
 }
 
 // tier returns a tier. One that is missing comes last and denies, so that a deleted tier opens nothing.
-func (c *Calculator) tier(name string) tier {
-	if t, ok := c.tiers[name]; ok {
+func (s *policies) tier(name string) tier {
+	if t, ok := s.tiers[name]; ok {
 		return t
 	}
 	if t, ok := builtIn[name]; ok {
@@ -113,7 +135,7 @@ func (c *Calculator) takePolicy(k model.Key, o *model.Object) {
 		var err error
 		if p, err = compileAny(o, c.config.Budget.Rules); err != nil {
 			c.bad[k] = err.Error()
-			if c.policies[id] != nil {
+			if c.policies.of[id] != nil {
 				return // the last valid version stays in force
 			}
 		}
@@ -123,15 +145,15 @@ func (c *Calculator) takePolicy(k model.Key, o *model.Object) {
 		return
 	}
 	p.ID = id
-	s := c.policies[id]
+	s := c.policies.of[id]
 	if s == nil {
 		s = &policyState{id: id}
-		c.policies[id] = s
+		c.policies.of[id] = s
 	} else if s.Policy != nil {
 		c.touchEndpoints(s)
 	}
 	s.Policy, s.object, s.resting, s.cost = p, o, false, nil
-	c.dirty.policies[s] = true
+	c.policies.dirty.add(s)
 	c.subjects.SetSelector(id, p.Selector)
 	s.rest()
 }
@@ -150,30 +172,30 @@ func compileAny(o *model.Object, maxRules int) (*Policy, error) {
 }
 
 func (c *Calculator) dropPolicy(id ID) {
-	s := c.policies[id]
+	s := c.policies.of[id]
 	if s == nil {
 		return
 	}
 	c.subjects.DeleteSelector(id) // its endpoints are called back
-	delete(c.policies, id)
-	c.dirty.policies[s] = true
+	delete(c.policies.of, id)
+	c.policies.dirty.add(s)
 }
 
 // subjectStarted and subjectStopped are the index's callbacks about the policies that select this node's endpoints.
 func (c *Calculator) subjectStarted(id ID, e *endpoint) {
-	if p := c.policies[id]; p != nil {
+	if p := c.policies.of[id]; p != nil {
 		p.join(e)
 		e.policies[p] = true
-		c.dirty.policies[p] = true
+		c.policies.dirty.add(p)
 		c.dirty.endpoints[e] = true
 	}
 }
 
 func (c *Calculator) subjectStopped(id ID, e *endpoint) {
-	if p := c.policies[id]; p != nil {
+	if p := c.policies.of[id]; p != nil {
 		delete(p.endpoints, e)
 		delete(e.policies, p)
-		c.dirty.policies[p] = true
+		c.policies.dirty.add(p)
 		c.dirty.endpoints[e] = true
 	}
 }
@@ -190,9 +212,9 @@ func (c *Calculator) takeProfile(name string, v *v3.Profile) {
 	if v == nil {
 		c.sets.peers.SetParent(name, nil)
 		c.subjects.SetParent(name, nil)
-		if s := c.profiles[name]; s != nil {
+		if s := c.policies.profiles[name]; s != nil {
 			s.Policy = builtInProfile(name)
-			c.dirty.policies[s] = true
+			c.policies.dirty.add(s)
 		}
 		return
 	}
@@ -202,8 +224,8 @@ func (c *Calculator) takeProfile(name string, v *v3.Profile) {
 	}
 	c.sets.peers.SetParent(name, labels)
 	c.subjects.SetParent(name, labels)
-	s := c.profile(name)
-	c.dirty.policies[s] = true
+	s := c.policies.profile(name)
+	c.policies.dirty.add(s)
 	p, err := compileProfile(name, v)
 	if err != nil {
 		c.bad[k] = err.Error()
@@ -225,14 +247,14 @@ func compileProfile(name string, v *v3.Profile) (*Policy, error) {
 func profileID(name string) ID { return ID{Kind: model.KindProfile, Name: name} }
 
 // profile returns the state of a profile, whether it exists or not.
-func (c *Calculator) profile(name string) *policyState {
-	s := c.profiles[name]
-	if s == nil {
-		s = &policyState{id: profileID(name), Policy: builtInProfile(name)}
-		c.profiles[name] = s
-		c.dirty.policies[s] = true
+func (s *policies) profile(name string) *policyState {
+	p := s.profiles[name]
+	if p == nil {
+		p = &policyState{id: profileID(name), Policy: builtInProfile(name)}
+		s.profiles[name] = p
+		s.dirty.add(p)
 	}
-	return s
+	return p
 }
 
 // builtInProfile is the content of a profile that is not stored: nil except for the one that exists in every cluster.
@@ -247,15 +269,15 @@ func builtInProfile(name string) *Policy {
 // settlePolicies writes the chains of the policies that changed and are needed, and removes those of the others.
 func (c *Calculator) settlePolicies() {
 	if c.everything {
-		for _, p := range c.policies {
-			c.dirty.policies[p] = true
+		for _, p := range c.policies.of {
+			c.policies.dirty.add(p)
 		}
-		for _, p := range c.profiles {
-			c.dirty.policies[p] = true
+		for _, p := range c.policies.profiles {
+			c.policies.dirty.add(p)
 		}
 	}
 	var tenants []*policyState
-	for p := range c.dirty.policies {
+	for p := range c.policies.dirty {
 		switch {
 		case len(p.endpoints) == 0:
 		case p.cost != nil:
@@ -308,30 +330,27 @@ func (c *Calculator) unwrite(p *policyState) {
 
 // collect removes unreferenced objects. It comes last, when all needed objects have been written.
 func (c *Calculator) collect() {
-	for p := range c.dirty.policies {
+	for p := range c.policies.dirty {
 		if len(p.endpoints) > 0 {
 			continue
 		}
-		delete(c.waiting, p)
+		delete(c.policies.waiting, p)
 		if p.active {
 			c.unwrite(p)
 		}
 		p.rest()
 		if p.Policy == nil && p.id.Kind == model.KindProfile {
-			delete(c.profiles, p.id.Name)
+			delete(c.policies.profiles, p.id.Name)
 		}
 	}
+	c.policies.dirty = nil
 	for name := range c.dirty.lists {
 		if l := c.lists[name]; l != nil && len(l.users) == 0 {
 			c.dropList(l)
 		}
 	}
 	c.sets.collect()
-	for sp := range c.dirty.spaces {
-		if len(sp.policies) == 0 {
-			delete(c.spaces, sp.name)
-		}
-	}
+	c.spaces.collect()
 	c.literals.collect()
 }
 

@@ -44,7 +44,7 @@ func TestRulesOfPoliciesThatSelectNothingHereAreNotKept(t *testing.T) {
 			delete(objects, step.change.Key)
 		}
 		c.Update(objects, step.change.Key)
-		if n := len(c.policies[id].Ingress.Rules); n != step.kept {
+		if n := len(c.policies.of[id].Ingress.Rules); n != step.kept {
 			t.Errorf("%s: %d rules are kept, want %d", step.name, n, step.kept)
 		}
 		p, n := c.Policy(id)

@@ -330,7 +330,7 @@ func (s *memberSet) contribute(i int) {
 func (c *Calculator) settleSetKinds() {
 	c.sets.settle(c.everything)
 	for p := range c.sets.homeless {
-		c.dirty.policies[p] = true
+		c.policies.dirty.add(p)
 	}
 }
 

@@ -75,7 +75,7 @@ func differs(t *testing.T, order []step, seed uint64, rounds int) (different boo
 		c.SetInterfaces(links)
 		c.SetTunnels(up)
 		c.Update(set, changed...)
-		for len(c.waiting) > 0 {
+		for len(c.policies.waiting) > 0 {
 			c.Continue()
 		}
 		c.Table().TakeChanges()
