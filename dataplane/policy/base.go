@@ -330,7 +330,7 @@ func (c *Calculator) settleOwn() {
 	want := map[ruleset.Element]bool{}
 	for name, addresses := range c.hostLinks {
 		for _, a := range addresses {
-			if a.Is6() && !a.IsLinkLocalUnicast() && !a.IsLoopback() && !c.isWorkload(name) {
+			if a.Is6() && !a.IsLinkLocalUnicast() && !a.IsLoopback() && !c.settings.isWorkload(name) {
 				want[ruleset.Element{Prefix: netip.PrefixFrom(a, a.BitLen())}] = true
 			}
 		}

@@ -313,7 +313,7 @@ const computingText = "its rules are being computed"
 
 // Complete reports whether no policy of the workload at an interface waits to be computed for the first time.
 func (c *Calculator) Complete(iface string) bool {
-	e := c.owner(iface)
+	e := c.endpoints.owner(iface)
 	if e == nil {
 		return true
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
-	"github.com/manxnet/manx/datastore/selector"
 )
 
 // Kinds are the kinds of the objects that rules are computed from.
@@ -35,27 +34,22 @@ type Calculator struct {
 	reader model.Reader
 	steps  []step
 
-	settings settings
-	nodes    nodeNets
-	bgpPorts bgpPorts
-	local    nodeNets                         // addresses of this node's workloads, by the name of the workload
-	routers  map[model.Key]*selector.Selector // of BGPPeers, see routesForOthers
-	sets     *memberSets
-	// endpoints are this node's; subjects finds the policies that select them.
-	endpoints  map[model.Key]*endpoint
-	subjects   *labels.Index[*endpoint, ID]
-	claimed    map[model.Key]bool // see credible
-	interfaces map[string]*claim  // of workloads: the claimants of each
-	policies   policies
-	lists      map[string]*list
-	literals   literals
-	spaces     spaces
-	bad        map[model.Key]string // why objects cannot be used
+	settings  settings
+	nodes     nodeNets
+	bgpPorts  bgpPorts
+	sets      *memberSets
+	endpoints endpoints
+	subjects  *labels.Index[*endpoint, ID] // the policies that select an endpoint
+	claimed   map[model.Key]bool           // see credible
+	policies  policies
+	lists     lists
+	literals  literals
+	spaces    spaces
+	bad       map[model.Key]string // why objects cannot be used
 
 	hosts      hosts
 	hostLinks  map[string][]netip.Addr // this host's interfaces and their addresses
 	tunnelsUp  map[string]bool         // the devices of overlays that take packets
-	limited    map[Limit]bool          // workloads without new connections
 	dirty      work
 	everything bool // the settings changed
 	translated translated
@@ -63,14 +57,11 @@ type Calculator struct {
 
 // work is that of the next settle.
 type work struct {
-	endpoints map[*endpoint]bool
-	claims    map[string]bool
-	lists     map[string]bool
-	settings  bool
-	hosts     bool
-	floating  bool
-	claimed   bool
-	tunnel    bool
+	settings bool
+	hosts    bool
+	floating bool
+	claimed  bool
+	tunnel   bool
 }
 
 // Config has the settings of the node's administrator.
@@ -101,18 +92,17 @@ type Config struct {
 func New(c Config) *Calculator {
 	calc := &Calculator{
 		config: c, table: output{ruleset.NewTable(), c.NoNamedCounters}, steps: steps,
-		endpoints: map[model.Key]*endpoint{}, interfaces: map[string]*claim{}, claimed: map[model.Key]bool{},
+		claimed:  map[model.Key]bool{},
 		policies: newPolicies(), spaces: spaces{of: map[string]*space{}},
-		routers: map[model.Key]*selector.Selector{},
-		lists:   map[string]*list{}, bad: map[model.Key]string{},
+		bad: map[model.Key]string{},
 	}
 	calc.nodes = newNodeNets(calc.table.Table)
-	calc.local = newAddressNets(calc.table.Table, localSet, "addresses of workloads of this node", false, EndpointSet)
+	calc.endpoints = newEndpoints(calc.table.Table, &calc.settings)
+	calc.lists = lists{table: calc.table.Table, of: map[string]*list{}}
 	calc.sets = newMemberSets(calc.table.Table, &calc.settings)
 	calc.literals = literals{table: calc.table.Table, users: map[string]int{}}
 	calc.bgpPorts = newBGPPorts(calc.table.Table)
 	calc.hosts.init()
-	calc.dirty.clear()
 	calc.dirty.settings = true
 	calc.subjects = labels.New(calc.subjectStarted, calc.subjectStopped)
 	return calc
@@ -124,13 +114,6 @@ func Build(c Config, r model.Reader, links map[string][]netip.Addr) *Calculator 
 	calc.SetInterfaces(links)
 	calc.Update(r)
 	return calc
-}
-
-func (d *work) clear() {
-	*d = work{
-		endpoints: map[*endpoint]bool{}, claims: map[string]bool{},
-		lists: map[string]bool{},
-	}
 }
 
 // Table is the outcome. It belongs to the Calculator: take its changes after each Update.
@@ -189,7 +172,7 @@ func (c *Calculator) known() []model.Key {
 			keys = append(keys, model.ResourceKey(model.KindNode, name))
 		}
 	}
-	for k := range c.routers {
+	for k := range c.endpoints.routers {
 		keys = append(keys, k)
 	}
 	for k := range c.bgpPorts.of {
@@ -220,7 +203,7 @@ func (c *Calculator) SetTunnels(up map[string]bool) {
 func (c *Calculator) withoutWorkloads(links map[string][]netip.Addr) map[string][]netip.Addr {
 	own := map[string][]netip.Addr{}
 	for name, addresses := range links {
-		if !c.isWorkload(name) {
+		if !c.settings.isWorkload(name) {
 			own[name] = addresses
 		}
 	}
@@ -246,7 +229,7 @@ func (c *Calculator) take(k model.Key, o *model.Object) {
 		c.bgpPorts.take(k, listenPort(k.Name, value[model.BGPConfiguration](o)))
 	case model.KindBGPPeer:
 		c.bgpPorts.take(k, peerPort(value[model.BGPPeer](o)))
-		c.takeRouters(k, value[model.BGPPeer](o))
+		c.endpoints.takeRouters(k, value[model.BGPPeer](o))
 	case model.KindNode:
 		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
 		c.takeNode(k.Name, value[model.Node](o))
@@ -325,7 +308,7 @@ func (c *Calculator) settle() {
 	for _, s := range c.steps {
 		s.run(c)
 	}
-	c.dirty.clear()
+	c.dirty = work{}
 	c.everything = false
 }
 
@@ -362,7 +345,7 @@ func (c *Calculator) WorkloadCount() int {
 
 // Workload names the endpoint that has an interface, nil if none is known.
 func (c *Calculator) Workload(iface string) *model.Key {
-	if e := c.owner(iface); e != nil {
+	if e := c.endpoints.owner(iface); e != nil {
 		return &e.key
 	}
 	return nil

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -11,6 +12,42 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/selector"
 )
+
+// endpoints are this node's: of workloads and of the host.
+type endpoints struct {
+	settings   *settings
+	of         map[model.Key]*endpoint
+	interfaces map[string]*claim                // of workloads: the claimants of each
+	addresses  nodeNets                         // of workloads, by the name of the workload
+	limited    map[Limit]bool                   // workloads without new connections
+	routers    map[model.Key]*selector.Selector // of BGPPeers, see routesForOthers
+	dirty      dirty[*endpoint]
+	claims     dirty[string] // interfaces with other claimants
+}
+
+func newEndpoints(t *ruleset.Table, s *settings) endpoints {
+	return endpoints{settings: s, of: map[model.Key]*endpoint{}, interfaces: map[string]*claim{},
+		routers:   map[model.Key]*selector.Selector{},
+		addresses: newAddressNets(t, localSet, "addresses of workloads of this node", false, EndpointSet)}
+}
+
+// hosts visits those of the host.
+func (s *endpoints) hosts() iter.Seq[*endpoint] {
+	return func(yield func(*endpoint) bool) {
+		for _, e := range s.of {
+			if e.host != nil && !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// touch has the endpoints of a policy settled.
+func (s *endpoints) touch(p *policyState) {
+	for e := range p.endpoints {
+		s.dirty.add(e)
+	}
+}
 
 // endpoint is one of this node's: a workload's or a host's.
 type endpoint struct {
@@ -28,21 +65,21 @@ type endpoint struct {
 
 // takeEndpoint enters a new version of an endpoint.
 func (c *Calculator) takeEndpoint(now *endpoint, labels map[string]string) {
-	e := c.endpoints[now.key]
+	e := c.endpoints.of[now.key]
 	if e == nil {
 		e = &endpoint{key: now.key, policies: map[*policyState]bool{}, held: map[*policyState]bool{}}
-		c.endpoints[now.key] = e
+		c.endpoints.of[now.key] = e
 	}
 	if e.workload != nil && now.workload != nil && e.workload.Spec.InterfaceName != now.workload.Spec.InterfaceName {
-		c.unclaim(e.workload.Spec.InterfaceName, e)
+		c.endpoints.unclaim(e.workload.Spec.InterfaceName, e)
 	}
 	c.dirty.floating = c.dirty.floating || floats(e) || floats(now)
 	e.workload, e.host, e.profiles, e.labels = now.workload, now.host, now.profiles, labels
 	c.holdProfiles(e)
 	c.subjects.SetItem(e, labels, now.profiles)
-	c.dirty.endpoints[e] = true
+	c.endpoints.dirty.add(e)
 	if e.workload != nil {
-		c.claim(e.workload.Spec.InterfaceName, e)
+		c.endpoints.claim(e.workload.Spec.InterfaceName, e)
 	} else {
 		c.dirty.hosts = true
 	}
@@ -69,7 +106,7 @@ func (c *Calculator) holdProfiles(e *endpoint) {
 }
 
 func (c *Calculator) dropEndpoint(k model.Key) {
-	e := c.endpoints[k]
+	e := c.endpoints.of[k]
 	if e == nil {
 		return
 	}
@@ -77,49 +114,49 @@ func (c *Calculator) dropEndpoint(k model.Key) {
 	c.dirty.floating = c.dirty.floating || floats(e)
 	c.holdProfiles(e)
 	c.subjects.DeleteItem(e)
-	delete(c.endpoints, k)
+	delete(c.endpoints.of, k)
 	delete(c.bad, k)
-	delete(c.dirty.endpoints, e)
+	delete(c.endpoints.dirty, e)
 	if e.workload != nil {
-		c.unclaim(e.workload.Spec.InterfaceName, e)
+		c.endpoints.unclaim(e.workload.Spec.InterfaceName, e)
 		c.withdraw(e)
 	} else {
 		c.dirty.hosts = true
 	}
-	c.use(e, nil)
+	c.lists.use(e, nil)
 }
 
 // claim lists the endpoints that claim an interface. If there are several, the first one by key has it, the others
 // wait.
 type claim struct{ endpoints []*endpoint }
 
-func (c *Calculator) claim(iface string, e *endpoint) {
-	cl := c.interfaces[iface]
+func (s *endpoints) claim(iface string, e *endpoint) {
+	cl := s.interfaces[iface]
 	if cl == nil {
 		cl = &claim{}
-		c.interfaces[iface] = cl
+		s.interfaces[iface] = cl
 	}
 	if !slices.Contains(cl.endpoints, e) {
 		cl.endpoints = append(cl.endpoints, e)
-		slices.SortFunc(cl.endpoints, func(a, b *endpoint) int { return compareKeys(a.key, b.key) })
+		slices.SortFunc(cl.endpoints, compareEndpoints)
 	}
-	c.dirty.claims[iface] = true
+	s.claims.add(iface)
 }
 
-func (c *Calculator) unclaim(iface string, e *endpoint) {
-	if cl := c.interfaces[iface]; cl != nil {
+func (s *endpoints) unclaim(iface string, e *endpoint) {
+	if cl := s.interfaces[iface]; cl != nil {
 		cl.endpoints = slices.DeleteFunc(cl.endpoints, func(x *endpoint) bool { return x == e })
 		if len(cl.endpoints) == 0 {
-			delete(c.interfaces, iface)
+			delete(s.interfaces, iface)
 		}
 	}
-	c.dirty.claims[iface] = true
+	s.claims.add(iface)
 }
 
 // settleClaims determines the owner of each interface whose claims changed.
 func (c *Calculator) settleClaims() {
-	for iface := range c.dirty.claims {
-		cl := c.interfaces[iface]
+	for iface := range c.endpoints.claims {
+		cl := c.endpoints.interfaces[iface]
 		if cl == nil {
 			continue
 		}
@@ -136,14 +173,15 @@ func (c *Calculator) settleClaims() {
 					", which comes first"
 				c.withdraw(e)
 			}
-			c.dirty.endpoints[e] = true
+			c.endpoints.dirty.add(e)
 		}
 	}
+	c.endpoints.claims = nil
 }
 
 // owner is the endpoint that has the interface. An interface of no workload has none.
-func (c *Calculator) owner(iface string) *endpoint {
-	if cl := c.interfaces[iface]; cl != nil && c.settings.prefixes.Refuse(iface) == "" {
+func (s *endpoints) owner(iface string) *endpoint {
+	if cl := s.interfaces[iface]; cl != nil && s.settings.prefixes.Refuse(iface) == "" {
 		return cl.endpoints[0]
 	}
 	return nil
@@ -152,22 +190,25 @@ func (c *Calculator) owner(iface string) *endpoint {
 // settleEndpoints gives every workload that changed its lists of policies.
 func (c *Calculator) settleEndpoints() {
 	if c.everything {
-		for _, e := range c.endpoints {
-			c.dirty.endpoints[e] = true
+		for _, e := range c.endpoints.of {
+			c.endpoints.dirty.add(e)
 		}
 	}
 	// First all leave the interfaces that they no longer have: one may take over the interface of another.
-	for e := range c.dirty.endpoints {
+	for e := range c.endpoints.dirty {
 		if e.workload != nil && e.iface != e.workload.Spec.InterfaceName {
 			c.withdraw(e)
 		}
 	}
-	for e := range c.dirty.endpoints {
+	for e := range c.endpoints.dirty {
 		if e.workload != nil {
 			c.settleWorkload(e)
 		}
 	}
+	c.endpoints.dirty = nil
 }
+
+func compareEndpoints(a, b *endpoint) int { return compareKeys(a.key, b.key) }
 
 func compareKeys(a, b model.Key) int {
 	return slices.Compare([]string{string(a.Kind), a.Namespace, a.Name}, []string{string(b.Kind), b.Namespace, b.Name})
@@ -175,16 +216,16 @@ func compareKeys(a, b model.Key) int {
 
 func (c *Calculator) settleWorkload(e *endpoint) {
 	iface := e.workload.Spec.InterfaceName
-	if c.owner(iface) != e {
+	if c.endpoints.owner(iface) != e {
 		return
 	}
 	in, out := c.listFor(e, normalIn), c.listFor(e, normalOut)
-	c.use(e, []*list{in, out})
+	c.lists.use(e, []*list{in, out})
 	q := e.workload.Spec.QoSControls
 	var own []string
 	enter := func(m string, l *list, r rates) {
 		target := l.chain()
-		if c.limited[Limit{iface, m == toWorkload}] {
+		if c.endpoints.limited[Limit{iface, m == toWorkload}] {
 			chain := c.settings.limitedChain(m, iface, target)
 			c.table.SetChain(chain)
 			own, target = append(own, chain.Name), chain.Name
@@ -216,8 +257,8 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	c.table.SetChain(limits)
 	own = append(own, limits.Name)
 	c.table.SetVerdict(early, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: limits.Name})
-	c.local.set(e.key.String(), singleAddresses(e.workload.Spec.IPNetworks))
-	if c.routesForOthers(e) {
+	c.endpoints.addresses.set(e.key.String(), singleAddresses(e.workload.Spec.IPNetworks))
+	if c.endpoints.routesForOthers(e) {
 		c.table.SetVerdict(errorsMap, iface, ruleset.Verdict{})
 	} else {
 		chain := c.settings.errorsChain(iface, singleAddresses(e.workload.Spec.IPNetworks))
@@ -238,39 +279,39 @@ func singleAddresses(texts []string) []netip.Prefix {
 }
 
 // takeRouters enters the localWorkloadSelector of a BGPPeer; nil is gone.
-func (c *Calculator) takeRouters(k model.Key, p *model.BGPPeer) {
+func (s *endpoints) takeRouters(k model.Key, p *model.BGPPeer) {
 	var now *selector.Selector
 	if p != nil && p.Spec.LocalWorkloadSelector != "" {
 		now, _ = selector.Parse(p.Spec.LocalWorkloadSelector) // an invalid one selects none
 	}
-	before := c.routers[k]
+	before := s.routers[k]
 	if before == nil && now == nil || before != nil && now != nil && before.String() == now.String() {
 		return
 	}
-	if c.routers[k] = now; now == nil {
-		delete(c.routers, k)
+	if s.routers[k] = now; now == nil {
+		delete(s.routers, k)
 	}
-	for _, e := range c.endpoints {
+	for _, e := range s.of {
 		if e.workload != nil {
-			c.dirty.endpoints[e] = true
+			s.dirty.add(e)
 		}
 	}
 }
 
 // routesForOthers reports whether a workload sends ICMP errors about connections of others as every router does: it
 // may send from other addresses, or announces routes to its node.
-func (c *Calculator) routesForOthers(e *endpoint) bool {
-	if c.settings.spoofing && len(e.workload.Spec.AllowSpoofedSourcePrefixes) > 0 {
+func (s *endpoints) routesForOthers(e *endpoint) bool {
+	if s.settings.spoofing && len(e.workload.Spec.AllowSpoofedSourcePrefixes) > 0 {
 		return true
 	}
-	if len(c.routers) == 0 {
+	if len(s.routers) == 0 {
 		return false
 	}
 	labels := map[string]string{model.LabelNamespace: e.key.Namespace,
 		model.LabelOrchestrator: e.workload.Spec.Orchestrator}
 	maps.Copy(labels, e.labels)
-	for _, s := range c.routers {
-		if s.Matches(labels) {
+	for _, router := range s.routers {
+		if router.Matches(labels) {
 			return true
 		}
 	}
@@ -288,9 +329,9 @@ func (c *Calculator) withdraw(e *endpoint) {
 	for _, name := range e.own {
 		c.table.DeleteChain(name)
 	}
-	c.local.set(e.key.String(), nil)
+	c.endpoints.addresses.set(e.key.String(), nil)
 	e.iface, e.own = "", nil
-	c.use(e, nil)
+	c.lists.use(e, nil)
 }
 
 // rates are the limits of one endpoint in one direction; 0 for none.

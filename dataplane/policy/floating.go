@@ -51,7 +51,7 @@ func (c *Calculator) Retranslated() []netip.Addr {
 func (c *Calculator) floatings() []translation {
 	owner := map[netip.Addr]netip.Addr{}
 	rules := floating.Read(c.reader)
-	for _, e := range c.endpoints {
+	for _, e := range c.endpoints.of {
 		if !floats(e) {
 			continue
 		}

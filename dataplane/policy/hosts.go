@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -46,24 +45,19 @@ var hostStages = []hostStage{
 // interfaces.
 func (c *Calculator) matchHosts() (own map[string]*endpoint, all *endpoint) {
 	own = map[string]*endpoint{}
-	keys := slices.SortedFunc(maps.Keys(c.endpoints), compareKeys)
-	for _, k := range keys {
-		e := c.endpoints[k]
-		if e.host == nil {
-			continue
-		}
-		delete(c.bad, k)
+	for _, e := range slices.SortedFunc(c.endpoints.hosts(), compareEndpoints) {
+		delete(c.bad, e.key)
 		if e.host.Spec.InterfaceName == model.AllInterfaces {
 			if all == nil {
 				all = e
 			} else {
-				c.bad[k] = `"*" is also ` + all.key.String() + "'s, which comes first"
+				c.bad[e.key] = `"*" is also ` + all.key.String() + "'s, which comes first"
 			}
 			continue
 		}
 		matched := false
 		for iface, addrs := range c.hostLinks {
-			if iface == "lo" || c.isWorkload(iface) || !matchesHost(e, iface, addrs) {
+			if iface == "lo" || c.settings.isWorkload(iface) || !matchesHost(e, iface, addrs) {
 				continue
 			}
 			matched = true
@@ -72,10 +66,10 @@ func (c *Calculator) matchHosts() (own map[string]*endpoint, all *endpoint) {
 			}
 		}
 		if !matched {
-			c.bad[k] = "it selects no interface of this host"
+			c.bad[e.key] = "it selects no interface of this host"
 			if name := e.host.Spec.InterfaceName; name != "" {
 				// It will be there before its policy is needed.
-				if own[name] == nil && !c.isWorkload(name) {
+				if own[name] == nil && !c.settings.isWorkload(name) {
 					own[name] = e
 				}
 			}
@@ -84,9 +78,7 @@ func (c *Calculator) matchHosts() (own map[string]*endpoint, all *endpoint) {
 	return own, all
 }
 
-func (c *Calculator) isWorkload(iface string) bool {
-	return c.settings.prefixes.Match(iface)
-}
+func (s *settings) isWorkload(iface string) bool { return s.prefixes.Match(iface) }
 
 func matchesHost(e *endpoint, iface string, addrs []netip.Addr) bool {
 	if name := e.host.Spec.InterfaceName; name != "" {
@@ -102,7 +94,7 @@ func matchesHost(e *endpoint, iface string, addrs []netip.Addr) bool {
 
 // settleHosts writes the stages for host endpoints again if one of them, or an interface, changed.
 func (c *Calculator) settleHosts() {
-	for e := range c.dirty.endpoints {
+	for e := range c.endpoints.dirty {
 		c.dirty.hosts = c.dirty.hosts || e.host != nil
 	}
 	if !c.dirty.hosts {
@@ -142,10 +134,8 @@ func (c *Calculator) settleHosts() {
 		}
 		c.table.SetChain(c.stageChain(stage, rest))
 	}
-	for _, e := range c.endpoints {
-		if e.host != nil {
-			c.use(e, used[e])
-		}
+	for e := range c.endpoints.hosts() {
+		c.lists.use(e, used[e])
 	}
 	c.hosts.written = true
 }
@@ -271,10 +261,8 @@ func (c *Calculator) clearHosts() {
 	for _, chain := range discoveryChains() {
 		c.table.DeleteChain(chain.Name)
 	}
-	for _, e := range c.endpoints {
-		if e.host != nil {
-			c.use(e, nil)
-		}
+	for e := range c.endpoints.hosts() {
+		c.lists.use(e, nil)
 	}
 	c.hosts.written = false
 	c.hosts.init()

@@ -15,10 +15,8 @@ func (c *Calculator) Config() Config { return c.config }
 
 // HasHosts reports whether this node has host endpoints.
 func (c *Calculator) HasHosts() bool {
-	for _, e := range c.endpoints {
-		if e.host != nil {
-			return true
-		}
+	for range c.endpoints.hosts() {
+		return true
 	}
 	return false
 }
@@ -88,7 +86,7 @@ func (c *Calculator) Tier(name string) TierInfo {
 }
 
 // IsWorkload reports whether an interface of that name is a workload's.
-func (c *Calculator) IsWorkload(iface string) bool { return c.isWorkload(iface) }
+func (c *Calculator) IsWorkload(iface string) bool { return c.settings.isWorkload(iface) }
 
 // NodeAddresses are the addresses of a node itself.
 func NodeAddresses(n *model.Node) []netip.Addr { return nodeAddresses(n) }
@@ -97,7 +95,7 @@ func NodeAddresses(n *model.Node) []netip.Addr { return nodeAddresses(n) }
 func (p *Policy) Compare(o *Policy) int { return p.less(o) }
 
 // Endpoints visits this node's endpoints: of workloads and of the host.
-func (c *Calculator) Endpoints() iter.Seq[model.Key] { return maps.Keys(c.endpoints) }
+func (c *Calculator) Endpoints() iter.Seq[model.Key] { return maps.Keys(c.endpoints.of) }
 
 // whyIgnored is why a policy has no effect at an endpoint that it selects, as in Calico; empty if it has.
 func (e *endpoint) whyIgnored(p *Policy) string {
@@ -109,7 +107,7 @@ func (e *endpoint) whyIgnored(p *Policy) string {
 
 // WhyIgnored returns why a policy has no effect at an endpoint of this node that it selects, empty if it has.
 func (c *Calculator) WhyIgnored(k model.Key, id ID) string {
-	e, s := c.endpoints[k], c.policies.of[id]
+	e, s := c.endpoints.of[k], c.policies.of[id]
 	if e == nil || s == nil || !e.policies[s] {
 		return ""
 	}
@@ -120,7 +118,7 @@ func (c *Calculator) WhyIgnored(k model.Key, id ID) string {
 // reason.
 func (c *Calculator) Ignored() iter.Seq2[model.Key, string] {
 	return func(yield func(model.Key, string) bool) {
-		for k, e := range c.endpoints {
+		for k, e := range c.endpoints.of {
 			var names []string
 			why := ""
 			for s := range e.policies {
@@ -140,7 +138,7 @@ func (c *Calculator) Ignored() iter.Seq2[model.Key, string] {
 // order of evaluation. A host's policies about untracked or translated packets come first. WhyIgnored knows those
 // without effect.
 func (c *Calculator) PoliciesOf(k model.Key, ingress bool) []ID {
-	e := c.endpoints[k]
+	e := c.endpoints.of[k]
 	if e == nil {
 		return nil
 	}

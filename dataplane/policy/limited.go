@@ -26,7 +26,7 @@ type Limit struct {
 func (c *Calculator) LocalWorkloads() []LocalWorkload {
 	var list []LocalWorkload
 	for iface := range c.Workloads() {
-		e := c.owner(iface)
+		e := c.endpoints.owner(iface)
 		if e == nil {
 			continue
 		}
@@ -47,14 +47,14 @@ func (c *Calculator) SetLimited(limits []Limit) {
 	for _, l := range limits {
 		now[l] = true
 	}
-	for _, each := range []map[Limit]bool{now, c.limited} {
+	for _, each := range []map[Limit]bool{now, c.endpoints.limited} {
 		for l := range each {
-			if e := c.owner(l.Interface); e != nil && now[l] != c.limited[l] {
-				c.dirty.endpoints[e] = true
+			if e := c.endpoints.owner(l.Interface); e != nil && now[l] != c.endpoints.limited[l] {
+				c.endpoints.dirty.add(e)
 			}
 		}
 	}
-	c.limited = now
+	c.endpoints.limited = now
 }
 
 // limitedChain drops the first packets of connections, and sends others on to the policies. The rules of a workload

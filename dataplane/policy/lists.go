@@ -83,6 +83,13 @@ type tierList struct {
 
 func (l *list) chain() string { return l.name }
 
+// lists are those in the table.
+type lists struct {
+	table  *ruleset.Table
+	of     map[string]*list
+	unused dirty[*list]
+}
+
 // listFor returns the list of an endpoint, which exists once however many have it.
 func (c *Calculator) listFor(e *endpoint, p purpose) *list {
 	host := e.host != nil
@@ -93,7 +100,7 @@ func (c *Calculator) listFor(e *endpoint, p purpose) *list {
 		}
 	}
 	l.key = l.text()
-	if have := c.lists[l.key]; have != nil {
+	if have := c.lists.of[l.key]; have != nil {
 		if c.everything {
 			c.writeList(have)
 		}
@@ -104,7 +111,7 @@ func (c *Calculator) listFor(e *endpoint, p purpose) *list {
 	if host {
 		l.name = "host-" + l.name
 	}
-	c.lists[l.key] = l
+	c.lists.of[l.key] = l
 	c.writeList(l)
 	return l
 }
@@ -162,24 +169,30 @@ func (t tier) less(o tier) int {
 }
 
 // use makes these the lists of an endpoint.
-func (c *Calculator) use(e *endpoint, lists []*list) {
-	for _, l := range lists {
+func (s *lists) use(e *endpoint, now []*list) {
+	for _, l := range now {
 		l.users[e]++
 	}
 	for _, l := range e.lists {
 		if l.users[e]--; l.users[e] == 0 {
 			delete(l.users, e)
-			c.dirty.lists[l.key] = true
+			s.unused.add(l)
 		}
 	}
-	e.lists = lists
+	e.lists = now
 }
 
-func (c *Calculator) dropList(l *list) {
-	delete(c.lists, l.key)
-	for _, name := range l.chains {
-		c.table.DeleteChain(name)
+// collect removes the lists that no endpoint has any more.
+func (s *lists) collect() {
+	for l := range s.unused {
+		if len(l.users) == 0 {
+			delete(s.of, l.key)
+			for _, name := range l.chains {
+				s.table.DeleteChain(name)
+			}
+		}
 	}
+	s.unused = nil
 }
 
 // passMark is the bit of a packet's mark for packets that a policy passed to the next tier. It is one of those that

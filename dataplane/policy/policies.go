@@ -104,7 +104,7 @@ func (c *Calculator) takeTier(name string, t *model.Tier) {
 	}
 	for _, p := range c.policies.of {
 		if p.Tier == name {
-			c.touchEndpoints(p)
+			c.endpoints.touch(p)
 		}
 	}
 }
@@ -150,7 +150,7 @@ func (c *Calculator) takePolicy(k model.Key, o *model.Object) {
 		s = &policyState{id: id}
 		c.policies.of[id] = s
 	} else if s.Policy != nil {
-		c.touchEndpoints(s)
+		c.endpoints.touch(s)
 	}
 	s.Policy, s.object, s.resting, s.cost = p, o, false, nil
 	c.policies.dirty.add(s)
@@ -187,7 +187,7 @@ func (c *Calculator) subjectStarted(id ID, e *endpoint) {
 		p.join(e)
 		e.policies[p] = true
 		c.policies.dirty.add(p)
-		c.dirty.endpoints[e] = true
+		c.endpoints.dirty.add(e)
 	}
 }
 
@@ -196,13 +196,7 @@ func (c *Calculator) subjectStopped(id ID, e *endpoint) {
 		delete(p.endpoints, e)
 		delete(e.policies, p)
 		c.policies.dirty.add(p)
-		c.dirty.endpoints[e] = true
-	}
-}
-
-func (c *Calculator) touchEndpoints(p *policyState) {
-	for e := range p.endpoints {
-		c.dirty.endpoints[e] = true
+		c.endpoints.dirty.add(e)
 	}
 }
 
@@ -344,11 +338,7 @@ func (c *Calculator) collect() {
 		}
 	}
 	c.policies.dirty = nil
-	for name := range c.dirty.lists {
-		if l := c.lists[name]; l != nil && len(l.users) == 0 {
-			c.dropList(l)
-		}
-	}
+	c.lists.collect()
 	c.sets.collect()
 	c.spaces.collect()
 	c.literals.collect()

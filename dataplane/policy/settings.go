@@ -488,8 +488,8 @@ func (c *Calculator) settleSettings() {
 	before, prefixes := fmt.Sprint(c.settings), c.settings.prefixes
 	c.settings = readSettings(&f, c.config)
 	if !slices.Equal(prefixes, c.settings.prefixes) {
-		for iface := range c.interfaces { // it may be a workload's now, or no more
-			c.dirty.claims[iface] = true
+		for iface := range c.endpoints.interfaces { // it may be a workload's now, or no more
+			c.endpoints.claims.add(iface)
 		}
 	}
 	c.systemSets(&f)
