@@ -37,7 +37,7 @@ const (
 // writeBase writes the chains that do not depend on endpoints: where packets enter and which way they go. Each stage is
 // a base chain of its own, so that to accept in one of them leads on to the next.
 func (c *Calculator) writeBase() {
-	s := &c.settings
+	s := &c.settings.settings
 	for _, m := range []string{fromWorkload, toWorkload, sourceCheck, neighbourMap, early, errorsMap} {
 		c.table.AddMap(ruleset.Map{Name: m})
 	}
@@ -324,11 +324,11 @@ func (s *settings) fromHost() []ruleset.Rule {
 
 // settleOwn enters this host's own addresses. Link-local ones may be on other links, too.
 func (c *Calculator) settleOwn() {
-	if !c.dirty.hosts {
+	if !c.hosts.dirty {
 		return
 	}
 	want := map[ruleset.Element]bool{}
-	for name, addresses := range c.hostLinks {
+	for name, addresses := range c.hosts.links {
 		for _, a := range addresses {
 			if a.Is6() && !a.IsLinkLocalUnicast() && !a.IsLoopback() && !c.settings.isWorkload(name) {
 				want[ruleset.Element{Prefix: netip.PrefixFrom(a, a.BitLen())}] = true
@@ -390,7 +390,7 @@ func (s *settings) toHostRules() []ruleset.Rule {
 }
 
 func (c *Calculator) settleTunnels() {
-	if c.dirty.tunnel {
+	if c.tunnels.dirty {
 		c.writeTunnels()
 	}
 }
@@ -398,7 +398,8 @@ func (c *Calculator) settleTunnels() {
 // writeTunnels writes the chain for tunnelled packets that come to this host.
 func (c *Calculator) writeTunnels() {
 	c.table.SetChain(&ruleset.Chain{Name: "input-tunnels", Origin: Stage{Subject: HostItself},
-		Base: base(ruleset.Input, -1), Rules: c.settings.foreignTunnels(c.tunnelsUp)})
+		Base: base(ruleset.Input, -1), Rules: c.settings.foreignTunnels(c.tunnels.up)})
+	c.tunnels.dirty = false
 }
 
 // foreignTunnels drops tunnelled packets that do not come from a node of the cluster. A device takes packets from

@@ -34,34 +34,21 @@ type Calculator struct {
 	reader model.Reader
 	steps  []step
 
-	settings  settings
-	nodes     nodeNets
-	bgpPorts  bgpPorts
-	sets      *memberSets
-	endpoints endpoints
-	subjects  *labels.Index[*endpoint, ID] // the policies that select an endpoint
-	claimed   map[model.Key]bool           // see credible
-	policies  policies
-	lists     lists
-	literals  literals
-	spaces    spaces
-	bad       map[model.Key]string // why objects cannot be used
-
+	settings   currentSettings
+	nodes      nodeNets
+	bgpPorts   bgpPorts
+	claimed    claimed
+	sets       *memberSets
+	literals   literals
+	endpoints  endpoints
+	subjects   *labels.Index[*endpoint, ID] // the policies that select an endpoint
+	lists      lists
+	policies   policies
+	spaces     spaces
 	hosts      hosts
-	hostLinks  map[string][]netip.Addr // this host's interfaces and their addresses
-	tunnelsUp  map[string]bool         // the devices of overlays that take packets
-	dirty      work
-	everything bool // the settings changed
+	tunnels    tunnelDevices
 	translated translated
-}
-
-// work is that of the next settle.
-type work struct {
-	settings bool
-	hosts    bool
-	floating bool
-	claimed  bool
-	tunnel   bool
+	bad        map[model.Key]string // why objects cannot be used
 }
 
 // Config has the settings of the node's administrator.
@@ -92,18 +79,18 @@ type Config struct {
 func New(c Config) *Calculator {
 	calc := &Calculator{
 		config: c, table: output{ruleset.NewTable(), c.NoNamedCounters}, steps: steps,
-		claimed:  map[model.Key]bool{},
-		policies: newPolicies(), spaces: spaces{of: map[string]*space{}},
+		claimed: claimed{of: map[model.Key]bool{}}, policies: newPolicies(), spaces: spaces{of: map[string]*space{}},
 		bad: map[model.Key]string{},
 	}
-	calc.nodes = newNodeNets(calc.table.Table)
-	calc.endpoints = newEndpoints(calc.table.Table, &calc.settings)
-	calc.lists = lists{table: calc.table.Table, of: map[string]*list{}}
-	calc.sets = newMemberSets(calc.table.Table, &calc.settings)
-	calc.literals = literals{table: calc.table.Table, users: map[string]int{}}
-	calc.bgpPorts = newBGPPorts(calc.table.Table)
+	t, s := calc.table.Table, &calc.settings.settings
+	calc.settings.dirty = true
+	calc.nodes = newNodeNets(t)
+	calc.bgpPorts = newBGPPorts(t)
+	calc.sets = newMemberSets(t, s)
+	calc.literals = literals{table: t, users: map[string]int{}}
+	calc.endpoints = newEndpoints(t, s)
+	calc.lists = lists{table: t, of: map[string]*list{}}
 	calc.hosts.init()
-	calc.dirty.settings = true
 	calc.subjects = labels.New(calc.subjectStarted, calc.subjectStopped)
 	return calc
 }
@@ -135,7 +122,7 @@ func (c *Calculator) Update(r model.Reader, changed ...model.Key) {
 }
 
 func (c *Calculator) takeAll(r model.Reader) {
-	c.dirty.settings = true // their sources may be gone
+	c.settings.dirty = true // their sources may be gone
 	for _, k := range c.known() {
 		if r.Get(k) == nil {
 			c.take(k, nil)
@@ -164,39 +151,30 @@ func (c *Calculator) known() []model.Key {
 	for name := range c.policies.tiers {
 		keys = append(keys, model.ResourceKey(model.KindTier, name))
 	}
-	for k := range c.sets.services.of {
-		keys = append(keys, k)
-	}
 	for name := range c.nodes.of {
 		if name != "" {
 			keys = append(keys, model.ResourceKey(model.KindNode, name))
 		}
 	}
-	for k := range c.endpoints.routers {
-		keys = append(keys, k)
-	}
-	for k := range c.bgpPorts.of {
-		keys = append(keys, k)
-	}
-	for k := range c.bad {
-		keys = append(keys, k)
-	}
-	return keys
+	keys = slices.AppendSeq(keys, maps.Keys(c.sets.services.of))
+	keys = slices.AppendSeq(keys, maps.Keys(c.endpoints.routers))
+	keys = slices.AppendSeq(keys, maps.Keys(c.bgpPorts.of))
+	return slices.AppendSeq(keys, maps.Keys(c.bad))
 }
 
 // SetInterfaces sets the host's interfaces and their addresses, which decides about HostEndpoints. It takes effect at
 // the next Update or Settle.
 func (c *Calculator) SetInterfaces(links map[string][]netip.Addr) {
-	c.dirty.hosts = c.dirty.hosts || !maps.EqualFunc(c.withoutWorkloads(c.hostLinks), c.withoutWorkloads(links),
+	c.hosts.dirty = c.hosts.dirty || !maps.EqualFunc(c.withoutWorkloads(c.hosts.links), c.withoutWorkloads(links),
 		slices.Equal[[]netip.Addr])
-	c.hostLinks = links
+	c.hosts.links = links
 }
 
 // SetTunnels sets which devices of overlays are up on this host, whoever uses them. It takes effect at the next Update
 // or Settle.
 func (c *Calculator) SetTunnels(up map[string]bool) {
-	c.dirty.tunnel = c.dirty.tunnel || !maps.Equal(up, c.tunnelsUp)
-	c.tunnelsUp = up
+	c.tunnels.dirty = c.tunnels.dirty || !maps.Equal(up, c.tunnels.up)
+	c.tunnels.up = up
 }
 
 // withoutWorkloads returns the interfaces that may have a host endpoint.
@@ -218,22 +196,18 @@ func (c *Calculator) Settle() {
 
 // take adds one object; nil is gone.
 func (c *Calculator) take(k model.Key, o *model.Object) {
+	c.settings.dirty = c.settings.dirty || c.concernsSettings(k)
 	switch k.Kind {
-	case model.KindFelixConfiguration, model.KindIPPool:
-		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
-		if k.Kind == model.KindIPPool {
-			c.dirty.claimed, c.dirty.floating = true, true
-		}
+	case model.KindIPPool:
+		c.claimed.dirty, c.translated.dirty = true, true
 	case model.KindBGPConfiguration:
-		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
 		c.bgpPorts.take(k, listenPort(k.Name, value[model.BGPConfiguration](o)))
 	case model.KindBGPPeer:
 		c.bgpPorts.take(k, peerPort(value[model.BGPPeer](o)))
 		c.endpoints.takeRouters(k, value[model.BGPPeer](o))
 	case model.KindNode:
-		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
 		c.takeNode(k.Name, value[model.Node](o))
-		c.dirty.claimed = true
+		c.claimed.dirty = true
 	case model.KindTier:
 		c.takeTier(k.Name, value[model.Tier](o))
 	case model.KindProfile:
@@ -278,6 +252,16 @@ func IsPolicy(k model.Kind) bool {
 	return false
 }
 
+// dirty is what has changed since the last settle.
+type dirty[T comparable] map[T]bool
+
+func (d *dirty[T]) add(x T) {
+	if *d == nil {
+		*d = dirty[T]{}
+	}
+	(*d)[x] = true
+}
+
 // step is one part of settle. after names earlier steps without which its outcome is wrong: TestOrderOfSteps moves it
 // before each of them.
 type step struct {
@@ -308,8 +292,7 @@ func (c *Calculator) settle() {
 	for _, s := range c.steps {
 		s.run(c)
 	}
-	c.dirty = work{}
-	c.everything = false
+	c.settings.changed = false
 }
 
 // Bad visits the objects that cannot be used, with the reason.

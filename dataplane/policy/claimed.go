@@ -7,15 +7,21 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
+// claimed are the pods of other nodes that claim addresses.
+type claimed struct {
+	of    map[model.Key]bool
+	dirty bool // what a claim is measured by changed
+}
+
 // credible returns another node's pod with those of its claimed addresses that a pod can have: whoever may change a pod
 // can claim any. The pod's node exists, and the address is in a pool for workloads and is no node's. Every other
 // endpoint, and nil, is returned as it is: those of this node are decided about before they come here.
 func (c *Calculator) credible(k model.Key, w *model.WorkloadEndpoint) *model.WorkloadEndpoint {
 	if w == nil || w.Spec.Claim == nil || w.Spec.Node == c.config.Node {
-		delete(c.claimed, k)
+		delete(c.claimed.of, k)
 		return w
 	}
-	c.claimed[k] = true
+	c.claimed.of[k] = true
 	confirmed := *w.Confirmed()
 	confirmed.Spec.IPNetworks = nil
 	if c.reader.Get(model.ResourceKey(model.KindNode, w.Spec.Node)) == nil {
@@ -33,10 +39,11 @@ func (c *Calculator) credible(k model.Key, w *model.WorkloadEndpoint) *model.Wor
 
 // settleClaimed decides again about claims after a change of pools or nodes.
 func (c *Calculator) settleClaimed() {
-	if !c.dirty.claimed {
+	if !c.claimed.dirty {
 		return
 	}
-	for k := range c.claimed {
+	c.claimed.dirty = false
+	for k := range c.claimed.of {
 		c.takeWorkload(k, c.reader.Get(k).Workload())
 	}
 }

@@ -73,7 +73,7 @@ func (c *Calculator) takeEndpoint(now *endpoint, labels map[string]string) {
 	if e.workload != nil && now.workload != nil && e.workload.Spec.InterfaceName != now.workload.Spec.InterfaceName {
 		c.endpoints.unclaim(e.workload.Spec.InterfaceName, e)
 	}
-	c.dirty.floating = c.dirty.floating || floats(e) || floats(now)
+	c.translated.dirty = c.translated.dirty || floats(e) || floats(now)
 	e.workload, e.host, e.profiles, e.labels = now.workload, now.host, now.profiles, labels
 	c.holdProfiles(e)
 	c.subjects.SetItem(e, labels, now.profiles)
@@ -81,7 +81,7 @@ func (c *Calculator) takeEndpoint(now *endpoint, labels map[string]string) {
 	if e.workload != nil {
 		c.endpoints.claim(e.workload.Spec.InterfaceName, e)
 	} else {
-		c.dirty.hosts = true
+		c.hosts.dirty = true
 	}
 }
 
@@ -111,7 +111,7 @@ func (c *Calculator) dropEndpoint(k model.Key) {
 		return
 	}
 	e.profiles = nil
-	c.dirty.floating = c.dirty.floating || floats(e)
+	c.translated.dirty = c.translated.dirty || floats(e)
 	c.holdProfiles(e)
 	c.subjects.DeleteItem(e)
 	delete(c.endpoints.of, k)
@@ -121,7 +121,7 @@ func (c *Calculator) dropEndpoint(k model.Key) {
 		c.endpoints.unclaim(e.workload.Spec.InterfaceName, e)
 		c.withdraw(e)
 	} else {
-		c.dirty.hosts = true
+		c.hosts.dirty = true
 	}
 	c.lists.use(e, nil)
 }
@@ -189,7 +189,7 @@ func (s *endpoints) owner(iface string) *endpoint {
 
 // settleEndpoints gives every workload that changed its lists of policies.
 func (c *Calculator) settleEndpoints() {
-	if c.everything {
+	if c.settings.changed {
 		for _, e := range c.endpoints.of {
 			c.endpoints.dirty.add(e)
 		}

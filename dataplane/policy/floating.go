@@ -22,6 +22,7 @@ type translation struct{ external, internal netip.Addr }
 type translated struct {
 	now     map[netip.Addr]netip.Addr
 	changed []netip.Addr
+	dirty   bool
 }
 
 // take records the translations that are to be in the table from now on.
@@ -77,9 +78,10 @@ func (c *Calculator) floatings() []translation {
 // settleFloating writes the translation of floating addresses: to the workload for every source, and from it for a
 // workload that reaches itself by its own.
 func (c *Calculator) settleFloating() {
-	if !c.dirty.floating && !c.everything {
+	if !c.translated.dirty && !c.settings.changed {
 		return
 	}
+	c.translated.dirty = false
 	if !c.settings.floating {
 		c.translated.take(nil)
 		for _, name := range []string{"prerouting-floating", "output-floating", floatingIn, floatingOut} {

@@ -8,10 +8,12 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// hosts has the objects written for host endpoints: none while there are none.
+// hosts has the interfaces of this host, and the objects written for host endpoints: none while there are none.
 type hosts struct {
+	links    map[string][]netip.Addr    // interfaces and their addresses
 	verdicts map[string]map[string]bool // interfaces in each map
 	written  bool
+	dirty    bool
 }
 
 func (h *hosts) init() { h.verdicts = map[string]map[string]bool{} }
@@ -56,7 +58,7 @@ func (c *Calculator) matchHosts() (own map[string]*endpoint, all *endpoint) {
 			continue
 		}
 		matched := false
-		for iface, addrs := range c.hostLinks {
+		for iface, addrs := range c.hosts.links {
 			if iface == "lo" || c.settings.isWorkload(iface) || !matchesHost(e, iface, addrs) {
 				continue
 			}
@@ -95,11 +97,12 @@ func matchesHost(e *endpoint, iface string, addrs []netip.Addr) bool {
 // settleHosts writes the stages for host endpoints again if one of them, or an interface, changed.
 func (c *Calculator) settleHosts() {
 	for e := range c.endpoints.dirty {
-		c.dirty.hosts = c.dirty.hosts || e.host != nil
+		c.hosts.dirty = c.hosts.dirty || e.host != nil
 	}
-	if !c.dirty.hosts {
+	if !c.hosts.dirty {
 		return
 	}
+	c.hosts.dirty = false
 	own, all := c.matchHosts()
 	if len(own) == 0 && all == nil {
 		c.clearHosts()

@@ -22,7 +22,7 @@ func (c *Calculator) HasHosts() bool {
 }
 
 // Interfaces returns the interfaces of the last SetInterfaces, with their addresses. Callers must not change them.
-func (c *Calculator) Interfaces() map[string][]netip.Addr { return c.hostLinks }
+func (c *Calculator) Interfaces() map[string][]netip.Addr { return c.hosts.links }
 
 // Policies visits all policies of the cluster that can be used, with the number of this node's endpoints that each
 // selects; those that select none come without their rules, which Policy has.

@@ -101,7 +101,7 @@ func (c *Calculator) listFor(e *endpoint, p purpose) *list {
 	}
 	l.key = l.text()
 	if have := c.lists.of[l.key]; have != nil {
-		if c.everything {
+		if c.settings.changed {
 			c.writeList(have)
 		}
 		return have
@@ -212,7 +212,7 @@ var (
 
 // writeList renders the chains of a list: one, and one more after each tier that can be left by Pass.
 func (c *Calculator) writeList(l *list) {
-	w := listWriter{list: l, settings: &c.settings}
+	w := listWriter{list: l, settings: &c.settings.settings}
 	w.start()
 	w.prologue()
 	for _, t := range l.tiers {

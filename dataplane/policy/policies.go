@@ -262,7 +262,7 @@ func builtInProfile(name string) *Policy {
 
 // settlePolicies writes the chains of the policies that changed and are needed, and removes those of the others.
 func (c *Calculator) settlePolicies() {
-	if c.everything {
+	if c.settings.changed {
 		for _, p := range c.policies.of {
 			c.policies.dirty.add(p)
 		}

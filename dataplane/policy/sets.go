@@ -328,7 +328,7 @@ func (s *memberSet) contribute(i int) {
 }
 
 func (c *Calculator) settleSetKinds() {
-	c.sets.settle(c.everything)
+	c.sets.settle(c.settings.changed)
 	for p := range c.sets.homeless {
 		c.policies.dirty.add(p)
 	}

@@ -49,6 +49,13 @@ type settings struct {
 	fragments      Fragments      // that a workload may send
 }
 
+// currentSettings are those in force.
+type currentSettings struct {
+	settings
+	dirty   bool // an object that they come from changed
+	changed bool // in this settle: everything is written again
+}
+
 // failsafe is a port that stays open on host endpoints, whatever the policy.
 type failsafe struct {
 	protocol uint8
@@ -59,7 +66,7 @@ type failsafe struct {
 var defaultFailsafeIn = "tcp:22,udp:68,tcp:179,tcp:2379,tcp:2380,tcp:5473,tcp:6443,tcp:6666,tcp:6667"
 var defaultFailsafeOut = "udp:53,udp:67,tcp:179,tcp:2379,tcp:2380,tcp:5473,tcp:6443,tcp:6666,tcp:6667"
 
-// concernsSettings reports whether an object of a kind that decides about settings is one that does on this node.
+// concernsSettings reports whether an object decides about the settings of this node.
 func (c *Calculator) concernsSettings(k model.Key) bool {
 	switch k.Kind {
 	case model.KindFelixConfiguration:
@@ -69,7 +76,7 @@ func (c *Calculator) concernsSettings(k model.Key) bool {
 	case model.KindNode:
 		return k.Name == c.config.Node // its labels select FelixConfigurations
 	}
-	return true
+	return k.Kind == model.KindIPPool
 }
 
 // felix merges the settings of the cluster, of the node's kind and of the node; those of the node's administrator win.
@@ -481,22 +488,23 @@ func serviceNets(b *model.BGPConfiguration) []netip.Prefix {
 
 // settleSettings reads the settings again if they may have changed.
 func (c *Calculator) settleSettings() {
-	if !c.dirty.settings {
+	if !c.settings.dirty {
 		return
 	}
+	c.settings.dirty = false
 	f := c.felix()
-	before, prefixes := fmt.Sprint(c.settings), c.settings.prefixes
-	c.settings = readSettings(&f, c.config)
+	before, prefixes := fmt.Sprint(c.settings.settings), c.settings.prefixes
+	c.settings.settings = readSettings(&f, c.config)
 	if !slices.Equal(prefixes, c.settings.prefixes) {
 		for iface := range c.endpoints.interfaces { // it may be a workload's now, or no more
 			c.endpoints.claims.add(iface)
 		}
 	}
 	c.systemSets(&f)
-	c.everything = c.everything || fmt.Sprint(c.settings) != before
-	c.dirty.hosts = true
+	c.settings.changed = fmt.Sprint(c.settings.settings) != before
+	c.hosts.dirty = true
 	c.writeBase()
-	if c.everything {
+	if c.settings.changed {
 		c.sets.allowance = unlimited
 	}
 }

@@ -9,6 +9,12 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
+// tunnelDevices are the devices of overlays.
+type tunnelDevices struct {
+	up    map[string]bool // they take packets
+	dirty bool
+}
+
 // tunnel is an overlay as far as it matters for rules.
 type tunnel struct {
 	device  string
