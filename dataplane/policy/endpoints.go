@@ -17,7 +17,7 @@ import (
 type endpoints struct {
 	settings   *settings
 	of         map[model.Key]*endpoint
-	interfaces map[string]*claim                // of workloads: the claimants of each
+	interfaces map[string][]*endpoint           // of workloads: the claimants of each
 	addresses  nodeNets                         // of workloads, by the name of the workload
 	limited    map[Limit]bool                   // workloads without new connections
 	routers    map[model.Key]*selector.Selector // of BGPPeers, see routesForOthers
@@ -26,7 +26,7 @@ type endpoints struct {
 }
 
 func newEndpoints(t *ruleset.Table, s *settings) endpoints {
-	return endpoints{settings: s, of: map[model.Key]*endpoint{}, interfaces: map[string]*claim{},
+	return endpoints{settings: s, of: map[model.Key]*endpoint{}, interfaces: map[string][]*endpoint{},
 		routers:   map[model.Key]*selector.Selector{},
 		addresses: newAddressNets(t, localSet, "addresses of workloads of this node", false, EndpointSet)}
 }
@@ -126,29 +126,19 @@ func (c *Calculator) dropEndpoint(k model.Key) {
 	c.lists.use(e, nil)
 }
 
-// claim lists the endpoints that claim an interface. If there are several, the first one by key has it, the others
-// wait.
-type claim struct{ endpoints []*endpoint }
-
+// claim lets an endpoint claim an interface. If several do, the first one by key has it, the others wait.
 func (s *endpoints) claim(iface string, e *endpoint) {
-	cl := s.interfaces[iface]
-	if cl == nil {
-		cl = &claim{}
-		s.interfaces[iface] = cl
-	}
-	if !slices.Contains(cl.endpoints, e) {
-		cl.endpoints = append(cl.endpoints, e)
-		slices.SortFunc(cl.endpoints, compareEndpoints)
+	if list := s.interfaces[iface]; !slices.Contains(list, e) {
+		s.interfaces[iface] = append(list, e)
+		slices.SortFunc(s.interfaces[iface], compareEndpoints)
 	}
 	s.claims.add(iface)
 }
 
 func (s *endpoints) unclaim(iface string, e *endpoint) {
-	if cl := s.interfaces[iface]; cl != nil {
-		cl.endpoints = slices.DeleteFunc(cl.endpoints, func(x *endpoint) bool { return x == e })
-		if len(cl.endpoints) == 0 {
-			delete(s.interfaces, iface)
-		}
+	s.interfaces[iface] = slices.DeleteFunc(s.interfaces[iface], func(x *endpoint) bool { return x == e })
+	if len(s.interfaces[iface]) == 0 {
+		delete(s.interfaces, iface)
 	}
 	s.claims.add(iface)
 }
@@ -156,12 +146,8 @@ func (s *endpoints) unclaim(iface string, e *endpoint) {
 // settleClaims determines the owner of each interface whose claims changed.
 func (c *Calculator) settleClaims() {
 	for iface := range c.endpoints.claims {
-		cl := c.endpoints.interfaces[iface]
-		if cl == nil {
-			continue
-		}
-		refused := c.settings.prefixes.Refuse(iface)
-		for i, e := range cl.endpoints {
+		claimants, refused := c.endpoints.interfaces[iface], c.settings.prefixes.Refuse(iface)
+		for i, e := range claimants {
 			switch {
 			case refused != "":
 				c.bad[e.key] = refused
@@ -169,7 +155,7 @@ func (c *Calculator) settleClaims() {
 			case i == 0:
 				delete(c.bad, e.key)
 			default:
-				c.bad[e.key] = "its interface " + iface + " is also that of " + cl.endpoints[0].key.String() +
+				c.bad[e.key] = "its interface " + iface + " is also that of " + claimants[0].key.String() +
 					", which comes first"
 				c.withdraw(e)
 			}
@@ -181,8 +167,8 @@ func (c *Calculator) settleClaims() {
 
 // owner is the endpoint that has the interface. An interface of no workload has none.
 func (s *endpoints) owner(iface string) *endpoint {
-	if cl := s.interfaces[iface]; cl != nil && s.settings.prefixes.Refuse(iface) == "" {
-		return cl.endpoints[0]
+	if claimants := s.interfaces[iface]; len(claimants) > 0 && s.settings.prefixes.Refuse(iface) == "" {
+		return claimants[0]
 	}
 	return nil
 }
@@ -223,17 +209,18 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	c.lists.use(e, []*list{in, out})
 	q := e.workload.Spec.QoSControls
 	var own []string
+	write := func(chain *ruleset.Chain) string {
+		c.table.SetChain(chain)
+		own = append(own, chain.Name)
+		return chain.Name
+	}
 	enter := func(m string, l *list, r rates) {
 		target := l.chain()
 		if c.endpoints.limited[Limit{iface, m == toWorkload}] {
-			chain := c.settings.limitedChain(m, iface, target)
-			c.table.SetChain(chain)
-			own, target = append(own, chain.Name), chain.Name
+			target = write(c.settings.limitedChain(m, iface, target))
 		}
 		for _, chain := range r.chains(m, iface, target) {
-			c.table.SetChain(chain)
-			own = append(own, chain.Name)
-			target = chain.Name
+			target = write(chain)
 		}
 		c.table.SetVerdict(m, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: target})
 	}
@@ -242,30 +229,23 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	}
 	enter(toWorkload, in, rates{q.IngressPacketRate, q.IngressPacketBurst, q.IngressMaxConnections})
 	enter(fromWorkload, out, rates{q.EgressPacketRate, q.EgressPacketBurst, q.EgressMaxConnections})
-	if chain := c.spoofing(e, iface); chain != nil {
-		c.table.SetChain(chain)
-		own = append(own, chain.Name)
-		c.table.SetVerdict(sourceCheck, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: chain.Name})
-	} else {
-		c.table.SetVerdict(sourceCheck, iface, ruleset.Verdict{})
+	special := func(m string, chain *ruleset.Chain) { // nil: as for an interface that the map does not have
+		v := ruleset.Verdict{}
+		if chain != nil {
+			v = ruleset.Verdict{Action: ruleset.Goto, Chain: write(chain)}
+		}
+		c.table.SetVerdict(m, iface, v)
 	}
-	limit := neighbourChain(iface)
-	c.table.SetChain(limit)
-	own = append(own, limit.Name)
-	c.table.SetVerdict(neighbourMap, iface, jump(limit.Name))
-	limits := c.settings.earlyLimits(iface)
-	c.table.SetChain(limits)
-	own = append(own, limits.Name)
-	c.table.SetVerdict(early, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: limits.Name})
-	c.endpoints.addresses.set(e.key.String(), singleAddresses(e.workload.Spec.IPNetworks))
-	if c.endpoints.routesForOthers(e) {
-		c.table.SetVerdict(errorsMap, iface, ruleset.Verdict{})
-	} else {
-		chain := c.settings.errorsChain(iface, singleAddresses(e.workload.Spec.IPNetworks))
-		c.table.SetChain(chain)
-		own = append(own, chain.Name)
-		c.table.SetVerdict(errorsMap, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: chain.Name})
+	special(sourceCheck, c.spoofing(e, iface))
+	c.table.SetVerdict(neighbourMap, iface, jump(write(neighbourChain(iface))))
+	special(early, c.settings.earlyLimits(iface))
+	addresses := singleAddresses(e.workload.Spec.IPNetworks)
+	c.endpoints.addresses.set(e.key.String(), addresses)
+	var errors *ruleset.Chain
+	if !c.endpoints.routesForOthers(e) {
+		errors = c.settings.errorsChain(iface, addresses)
 	}
+	special(errorsMap, errors)
 	for _, name := range e.own {
 		if !slices.Contains(own, name) {
 			c.table.DeleteChain(name)
