@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
 
+	"github.com/manxnet/manx/datastore/floating"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/ownership"
 )
@@ -41,55 +41,34 @@ func nodesDiffer(a, b *model.Node) bool {
 	return a == nil || b == nil || !reflect.DeepEqual(a.Labels, b.Labels) || !reflect.DeepEqual(a.Spec.BGP, b.Spec.BGP)
 }
 
-// workloadOn is the endpoint of an object if it is on this node, otherwise nil.
-func workloadOn(node string, o *model.Object) *model.WorkloadEndpoint {
-	if w := valueOf[model.WorkloadEndpoint](o); w != nil && w.Spec.Node == node {
+// workloadOn is the workload of an object if it is on this node, otherwise nil.
+func workloadOn(node string, o *model.Object) *model.Workload {
+	if w := o.Workload(); w != nil && w.Node == node {
 		return w
 	}
 	return nil
 }
 
-// dependsOnWorkload compares two endpoints of this node; nil: none.
-func (d Desired) dependsOnWorkload(was, is *model.WorkloadEndpoint) bool {
+// dependsOnWorkload compares two workloads of this node; nil: none.
+func (d Desired) dependsOnWorkload(was, is *model.Workload) bool {
 	if was == nil && is == nil {
 		return false
 	}
 	if d.WorkloadPeers {
 		return true
 	}
-	if was != nil && is != nil && was.Spec.InterfaceName == is.Spec.InterfaceName &&
-		slices.Equal(was.Spec.IPNetworks, is.Spec.IPNetworks) && slices.Equal(was.Spec.IPNATs, is.Spec.IPNATs) {
+	if was != nil && is != nil && was.Interface == is.Interface &&
+		slices.Equal(was.Networks, is.Networks) && slices.Equal(was.IPNATs, is.IPNATs) {
 		return false
 	}
-	for _, w := range []*model.WorkloadEndpoint{was, is} {
-		if w == nil {
-			continue
-		}
-		for a := range workloadAddresses(w, w.Spec.IPNATs) {
-			if !d.hides(hostPrefix(a)) {
-				return true
-			}
+	shown := func(a netip.Addr) bool { return a.IsValid() && !d.hides(hostPrefix(a)) }
+	for _, w := range []*model.Workload{was, is} {
+		if w != nil && (slices.ContainsFunc(w.Networks, func(p netip.Prefix) bool { return shown(p.Addr()) }) ||
+			slices.ContainsFunc(w.IPNATs, func(n model.IPNAT) bool { return shown(floating.External(n)) })) {
+			return true
 		}
 	}
 	return false
-}
-
-// workloadAddresses yields the addresses of an endpoint: its own and the given floating ones.
-func workloadAddresses(w *model.WorkloadEndpoint, floating []model.IPNAT) iter.Seq[netip.Addr] {
-	return func(yield func(netip.Addr) bool) {
-		for _, text := range w.Spec.IPNetworks {
-			text, _, _ = strings.Cut(text, "/")
-			if a, err := netip.ParseAddr(text); err == nil && !yield(a) {
-				return
-			}
-		}
-		for _, n := range floating {
-			text, _, _ := strings.Cut(n.ExternalIP, "/")
-			if a, err := netip.ParseAddr(text); err == nil && !yield(a) {
-				return
-			}
-		}
-	}
 }
 
 // hides reports whether the address of a workload is not originated, whichever interface it is on. An ordinary route

@@ -130,12 +130,15 @@ func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 			devices[p] = device
 		}
 	}
-	for _, v := range model.All[model.WorkloadEndpoint](r, model.KindWorkloadEndpoint) {
-		if v.Spec.Node != c.me.name || v.Spec.InterfaceName != "" && c.interfaces.Refuse(v.Spec.InterfaceName) != "" {
+	for _, w := range model.AllWorkloads(r) {
+		if w.Node != c.me.name || w.Interface != "" && c.interfaces.Refuse(w.Interface) != "" {
 			continue // no node routes to it
 		}
-		for a := range workloadAddresses(v, c.usedFloating(r, v)) {
-			put(a, v.Spec.InterfaceName)
+		for _, p := range w.Networks {
+			put(p.Addr(), w.Interface)
+		}
+		for _, t := range c.usedFloating(r, w) {
+			put(t.External, w.Interface)
 		}
 	}
 	for _, t := range c.me.object.TunnelAddresses() {
@@ -145,11 +148,11 @@ func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 }
 
 // usedFloating returns the floating addresses of a workload that are in use.
-func (c *cluster) usedFloating(r model.Reader, v *model.WorkloadEndpoint) []model.IPNAT {
-	if len(v.Spec.IPNATs) == 0 || !c.felix.UsesFloatingIPs() {
+func (c *cluster) usedFloating(r model.Reader, w *model.Workload) []floating.Translation {
+	if len(w.IPNATs) == 0 || !c.felix.UsesFloatingIPs() {
 		return nil
 	}
-	used, _ := floating.Read(r).Used(&v.Spec)
+	used, _ := floating.Read(r).Used(w.IPNATs)
 	return used
 }
 

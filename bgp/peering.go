@@ -36,7 +36,7 @@ type peering struct {
 	// ... or a set of nodes ...
 	remote func(*node) bool
 	// ... or workloads of each node that it applies to.
-	workloads func(*model.Object) bool
+	workloads func(model.Key, *model.Workload) bool
 
 	via                netip.Addr // gateway to addr (reachableBy); invalid: none
 	restart, keepalive uint32     // seconds

@@ -18,18 +18,14 @@ func nodesMatching(field, text string) (func(*node) bool, error) {
 }
 
 // workloadsMatching reads a selector over the labels of WorkloadEndpoints; the namespace counts as a label, too.
-func workloadsMatching(field, text string) (func(*model.Object) bool, error) {
+func workloadsMatching(field, text string) (func(model.Key, *model.Workload) bool, error) {
 	s, err := selector.Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s = %q is no selector: %w", field, text, err)
 	}
-	return func(o *model.Object) bool {
-		w, ok := o.Value.(*model.WorkloadEndpoint)
-		if !ok {
-			return false
-		}
-		labels := map[string]string{"projectcalico.org/namespace": o.Key.Namespace,
-			"projectcalico.org/orchestrator": w.Spec.Orchestrator}
+	return func(k model.Key, w *model.Workload) bool {
+		labels := map[string]string{"projectcalico.org/namespace": k.Namespace,
+			"projectcalico.org/orchestrator": w.Orchestrator}
 		maps.Copy(labels, w.OwnLabels())
 		return s.Matches(labels)
 	}, nil

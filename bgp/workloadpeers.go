@@ -16,22 +16,21 @@ import (
 func (p *planner) forwardWorkloads(b *peering) []request {
 	var ws []request
 	lacks := [families]bool{}
-	for o := range p.reader.All(model.KindWorkloadEndpoint) {
-		e, ok := o.Value.(*model.WorkloadEndpoint)
-		if !ok || e.Spec.Node != p.me.name || e.Spec.InterfaceName == "" || !b.workloads(o) {
+	for k, w := range model.AllWorkloads(p.reader) {
+		if w.Node != p.me.name || w.Interface == "" || !b.workloads(k, w) {
 			continue
 		}
-		if reason := p.interfaces.Refuse(e.Spec.InterfaceName); reason != "" {
-			p.note(o.Key.String(), reason)
+		if reason := p.interfaces.Refuse(w.Interface); reason != "" {
+			p.note(k.String(), reason)
 			continue
 		}
-		for f, addr := range firstAddresses(e.Spec.IPNetworks) {
+		for f, addr := range firstAddresses(w.Networks) {
 			switch {
 			case !addr.IsValid():
 			case !p.me.addrs[f].IsValid():
 				lacks[f] = true
 			default:
-				ws = append(ws, p.workload(b, addr, e.Spec.InterfaceName))
+				ws = append(ws, p.workload(b, addr, w.Interface))
 			}
 		}
 	}
@@ -52,14 +51,10 @@ func (p *planner) workload(b *peering, addr netip.Addr, link string) request {
 }
 
 // firstAddresses returns the first address of each family, invalid where there is none.
-func firstAddresses(networks []string) (first [families]netip.Addr) {
-	for _, text := range networks {
-		addr, err := netip.ParseAddr(text)
-		if n, bad := netip.ParsePrefix(text); bad == nil {
-			addr, err = n.Addr(), nil
-		}
-		if addr = addr.Unmap(); err == nil && !first[familyOf(addr)].IsValid() {
-			first[familyOf(addr)] = addr
+func firstAddresses(networks []netip.Prefix) (first [families]netip.Addr) {
+	for _, n := range networks {
+		if f := familyOf(n.Addr()); !first[f].IsValid() {
+			first[f] = n.Addr()
 		}
 	}
 	return first

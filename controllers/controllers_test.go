@@ -235,7 +235,7 @@ func TestNodeDeleter(t *testing.T) {
 	others := 0
 	for _, w := range model.AllWorkloads(read(store)) {
 		others++
-		if w.Spec.Node == "h1" {
+		if w.Node == "h1" {
 			t.Error("an endpoint of h1 is left")
 		}
 	}

@@ -124,7 +124,7 @@ func TestKubernetesBesideEtcd(t *testing.T) {
 	endpoint := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop", Name: "n1-k8s-web--1-eth0"}
 	calicotest.Eventually(t, "the endpoint has the pod's labels", func() bool {
 		w := get(endpoint).Workload()
-		return w != nil && w.Labels["app"] == "web" && slices.Contains(w.Spec.Profiles, "ksa.shop.robot")
+		return w != nil && w.Labels["app"] == "web" && slices.Contains(w.Profiles, "ksa.shop.robot")
 	})
 	calicotest.Eventually(t, "the Node has Kubernetes' labels", func() bool {
 		return get(model.ResourceKey(model.KindNode, "n1")).Value.(*model.Node).Labels["zone"] == "k1"

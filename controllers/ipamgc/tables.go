@@ -37,7 +37,7 @@ func (c *Collector) take(store, source iter.Seq[datastore.Change]) {
 		case model.KindWorkloadEndpoint:
 			for _, o := range []*model.Object{ch.Old, ch.New} {
 				if w := o.Workload(); w != nil {
-					c.touch(w.Spec.Node)
+					c.touch(w.Node)
 				}
 			}
 		}
@@ -91,5 +91,5 @@ func (t tableFacts) has(namespace, pod, kubernetesNode string, address netip.Add
 		return false
 	}
 	w := t.source.Get(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: namespace, Name: name}).Workload()
-	return w != nil && hasAddress(w.Confirmed().Spec.IPNetworks, address)
+	return w != nil && w.Confirmed().Has(address)
 }

@@ -103,10 +103,11 @@ func evaluatePod(p *model.Pod, kubernetesNode string, address netip.Addr) (reaso
 	if err != nil {
 		return "", true
 	}
-	if w != nil && hasAddress(w.Confirmed().Spec.IPNetworks, address) {
+	same := func(text string) bool { return is(text, address) }
+	if w != nil && slices.ContainsFunc(w.Confirmed().Spec.IPNetworks, same) {
 		return "", true
 	}
-	if !ended(p) && slices.ContainsFunc(pluginAddresses(p), func(text string) bool { return is(text, address) }) {
+	if !ended(p) && slices.ContainsFunc(pluginAddresses(p), same) {
 		return "", true // the plugin is ahead of the kubelet
 	}
 	return addressUnused, false
@@ -137,15 +138,11 @@ func (c *Collector) endpointHas(ctx context.Context, a *allocation, pod *model.P
 	if err != nil {
 		return true, err
 	}
-	w, ok := o.Value.(*model.WorkloadEndpoint)
-	if !ok {
+	w := o.Workload()
+	if w == nil {
 		return true, o.Err
 	}
-	return hasAddress(w.Confirmed().Spec.IPNetworks, a.Address), nil
-}
-
-func hasAddress(networks []string, address netip.Addr) bool {
-	return slices.ContainsFunc(networks, func(text string) bool { return is(text, address) })
+	return w.Confirmed().Has(a.Address), nil
 }
 
 // is compares an address with a text: the address or a CIDR of it only.

@@ -105,7 +105,7 @@ func (w *world) setPod(p *model.Pod) {
 func (w *world) dropEndpoint(pod string) {
 	list, _, _ := w.source.List(context.Background(), model.KindWorkloadEndpoint, "")
 	for _, o := range list {
-		if o.Workload().Spec.Pod == pod {
+		if o.Workload().Pod == pod {
 			w.source.Remove(o.Key)
 		}
 	}

@@ -139,7 +139,7 @@ func (d *Deleter) Touched(ch datastore.Change, source bool) []model.Key {
 		return touched(&d.names, ch, source)
 	}
 	if w := ch.Old.Workload(); w != nil && ch.New == nil {
-		return []model.Key{model.ResourceKey(model.KindNode, w.Spec.Node)}
+		return []model.Key{model.ResourceKey(model.KindNode, w.Node)}
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (d *Deleter) Decide(s loop.State, key model.Key) []change.Change {
 	reason := "node " + ref + " does not exist in Kubernetes"
 	var list []change.Change
 	for o := range s.Store.All(model.KindWorkloadEndpoint) {
-		if w := o.Workload(); w != nil && w.Spec.Node == key.Name {
+		if w := o.Workload(); w != nil && w.Node == key.Name {
 			list = append(list, change.Change{Old: o, Reason: reason, Unless: d.exists(ref)})
 		}
 	}

@@ -41,7 +41,7 @@ const (
 
 // claim is an endpoint whose addresses are only claimed.
 type claim struct {
-	endpoint *model.WorkloadEndpoint
+	endpoint *model.Workload
 	since    time.Time
 	read     time.Time // of its endpoint, last
 	next     time.Time // of the next read
@@ -94,14 +94,14 @@ func (c *Part) follow(now, before *datastore.Snapshot) {
 			continue
 		}
 		w := change.New.Workload()
-		if w == nil || w.Spec.Node != c.Node.Name || w.Spec.Claim == nil {
+		if w == nil || w.Node != c.Node.Name || w.Claim == nil {
 			delete(c.open, change.Key)
 			continue
 		}
 		next := &claim{endpoint: w, since: time.Now()}
 		if was := c.open[change.Key]; was != nil {
 			next.read, next.next = was.read, was.read.Add(endpointPause)
-			if slices.Equal(was.endpoint.Spec.Claim.IPNetworks, w.Spec.Claim.IPNetworks) {
+			if slices.Equal(was.endpoint.Claim.IPNetworks, w.Claim.IPNetworks) {
 				next.since, next.next, next.refused = was.since, was.next, was.refused
 			}
 		}
@@ -123,7 +123,7 @@ func (c *Part) readNext(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		addresses := open.endpoint.Spec.Claim.Addresses()
+		addresses := open.endpoint.Claim.Addresses()
 		c.Tables.Confirm(key, addresses...)
 		if c.record(ctx, open.endpoint) != nil { // released between the read and the confirmation
 			c.Tables.Withdraw(key, addresses...)
@@ -136,9 +136,9 @@ var errNoRecord = errors.New("IPAM has no such record")
 
 // record returns nil if IPAM has assigned the claimed addresses to the pod. The pod's name and namespace in the record
 // are those of the ADD; the handle would be no proof, since the container in it is named by an annotation, too.
-func (c *Part) record(ctx context.Context, w *model.WorkloadEndpoint) error {
+func (c *Part) record(ctx context.Context, w *model.Workload) error {
 	allocator := ipam.New(c.Store, c.log, time.Now)
-	addresses := w.Spec.Claim.Addresses()
+	addresses := w.Claim.Addresses()
 	if len(addresses) == 0 {
 		return errNoRecord
 	}
@@ -150,7 +150,7 @@ func (c *Part) record(ctx context.Context, w *model.WorkloadEndpoint) error {
 			return errNoRecord
 		case err != nil:
 			return err
-		case has.Attrs["namespace"] != w.Namespace || has.Attrs["pod"] != w.Spec.Pod ||
+		case has.Attrs["namespace"] != w.Namespace || has.Attrs["pod"] != w.Pod ||
 			has.Attrs["node"] != c.Node.Name:
 			return errNoRecord
 		}
@@ -166,7 +166,7 @@ func (c *Part) Notices() (list []server.Notice) {
 		if open.refused {
 			list = append(list, server.Notice{Topic: "endpoints", Subject: key.String(), Since: open.since,
 				Text: fmt.Sprintf("annotations of the pod claim %s, which IPAM has not assigned to it: the pod has no "+
-					"address before the kubelet reports one", strings.Join(open.endpoint.Spec.Claim.IPNetworks, ", "))})
+					"address before the kubelet reports one", strings.Join(open.endpoint.Claim.IPNetworks, ", "))})
 		}
 	}
 	return list

@@ -96,7 +96,7 @@ func (f *Files) SetState(h *hoststate.Host) {
 		if o == nil {
 			continue
 		}
-		end, err := newEndpoint(k, o.Revision, e.Spec.InterfaceName, e.Spec.MAC, addresses)
+		end, err := newEndpoint(k, o.Revision, e.Interface, e.MAC, addresses)
 		if err != nil {
 			f.log.Debug("the status file of a workload cannot be written", zap.Stringer("key", k), zap.Error(err))
 			f.untold = append(f.untold,

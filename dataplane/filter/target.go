@@ -104,8 +104,8 @@ func (t *Target) isOwn(k model.Key) bool {
 	if k.Kind != model.KindWorkloadEndpoint {
 		return false
 	}
-	o := t.reader.Get(k)
-	return o != nil && o.Workload() != nil && o.Workload().Spec.Node == t.node
+	w := t.reader.Get(k).Workload()
+	return w != nil && w.Node == t.node
 }
 
 // Handle takes over kernel events: host endpoints depend on the host's interfaces and addresses, and the guard of the

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/reconcile"
@@ -127,11 +126,11 @@ func (u *unfiltered) take() []reconcile.Repair {
 func places(c *policy.Calculator, r model.Reader, node string) (local map[netip.Addr]string, own map[netip.Addr]bool) {
 	local, own = map[netip.Addr]string{}, map[netip.Addr]bool{}
 	for _, w := range model.AllWorkloads(r) {
-		if w.Spec.Node != node || !c.IsWorkload(w.Spec.InterfaceName) {
+		if w.Node != node || !c.IsWorkload(w.Interface) {
 			continue
 		}
-		for _, text := range w.Spec.IPNetworks {
-			local[hoststate.Address(text).Addr()] = w.Spec.InterfaceName
+		for _, p := range w.Networks {
+			local[p.Addr()] = w.Interface
 		}
 	}
 	for _, list := range c.Interfaces() {

@@ -36,7 +36,7 @@ type Host struct {
 	ownPrefix  string
 	stateOnly  bool
 
-	endpoints map[model.Key]*Endpoint
+	endpoints map[model.Key]*model.Workload
 	nodes     map[netip.Addr]bool // see IsNode
 }
 
@@ -89,7 +89,7 @@ func (h *Host) readAll() {
 	h.Own, h.nodes, h.Felix = nil, nil, model.FelixConfigurationSpec{}
 	h.Interfaces = felixconfig.ParseInterfacePrefixes(h.ownPrefix)
 	h.Pools, h.Blocks = map[string]*model.IPPool{}, map[netip.Prefix]bool{}
-	h.endpoints = map[model.Key]*Endpoint{}
+	h.endpoints = map[model.Key]*model.Workload{}
 	for _, kind := range Kinds() {
 		for o := range h.Reader.All(kind) {
 			h.update(h.Reader, o.Key)
@@ -116,9 +116,8 @@ func (h *Host) update(r model.Reader, k model.Key) bool {
 	case model.KindBlockAffinity:
 		return h.updateAffinity(r, k)
 	case model.KindWorkloadEndpoint:
-		e := model.Get[model.WorkloadEndpoint](r, k)
-		if e != nil && e.Spec.Node == h.Node {
-			h.endpoints[k] = newEndpoint(e)
+		if w := r.Get(k).Workload(); w != nil && w.Node == h.Node {
+			h.endpoints[k] = w
 			return true
 		}
 		if h.endpoints[k] == nil {
@@ -138,11 +137,11 @@ func (h *Host) setFelix(r model.Reader) {
 
 // Usable visits the endpoints that are acted upon, in the order of their names: those whose interface may be a
 // workload's. One without an interface has none yet.
-func (h *Host) Usable() iter.Seq2[model.Key, *Endpoint] {
-	return func(yield func(model.Key, *Endpoint) bool) {
+func (h *Host) Usable() iter.Seq2[model.Key, *model.Workload] {
+	return func(yield func(model.Key, *model.Workload) bool) {
 		for _, k := range slices.SortedFunc(maps.Keys(h.endpoints), byName) {
-			e := h.endpoints[k]
-			if e.Spec.InterfaceName != "" && h.Interfaces.Refuse(e.Spec.InterfaceName) == "" && !yield(k, e) {
+			w := h.endpoints[k]
+			if w.Interface != "" && h.Interfaces.Refuse(w.Interface) == "" && !yield(k, w) {
 				return
 			}
 		}
@@ -155,11 +154,11 @@ func byName(a, b model.Key) int {
 
 // refusal returns why an endpoint is not acted upon, empty if it is.
 func (h *Host) refusal(k model.Key) string {
-	e := h.endpoints[k]
-	if e == nil || e.Spec.InterfaceName == "" {
+	w := h.endpoints[k]
+	if w == nil || w.Interface == "" {
 		return ""
 	}
-	return h.Interfaces.Refuse(e.Spec.InterfaceName)
+	return h.Interfaces.Refuse(w.Interface)
 }
 
 func put[K comparable, V any](m map[K]*V, k K, v *V) {
@@ -212,7 +211,7 @@ func (h *Host) IsNode(addr netip.Addr) bool {
 			h.nodes[n.Spec.BGP.Address(model.IPv4).Addr()] = true
 			h.nodes[n.Spec.BGP.Address(model.IPv6).Addr()] = true
 			for _, a := range n.Spec.Addresses {
-				h.nodes[Address(a.Address).Addr()] = true
+				h.nodes[address(a.Address)] = true
 			}
 			for _, t := range n.TunnelAddresses() {
 				h.nodes[t.Address] = true
@@ -220,4 +219,11 @@ func (h *Host) IsNode(addr netip.Addr) bool {
 		}
 	}
 	return h.nodes[addr]
+}
+
+func address(text string) netip.Addr {
+	for _, p := range model.Networks([]string{text}) {
+		return p.Addr()
+	}
+	return netip.Addr{}
 }

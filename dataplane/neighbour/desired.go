@@ -43,7 +43,7 @@ func (e entry) String() string {
 func workloadsOf(h *hoststate.Host) map[string][]netip.Addr {
 	all := map[string][]netip.Addr{}
 	for _, e := range h.Usable() {
-		name := e.Spec.InterfaceName
+		name := e.Interface
 		for _, p := range e.Networks {
 			if p.IsSingleIP() {
 				all[name] = append(all[name], p.Addr())

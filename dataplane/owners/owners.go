@@ -93,6 +93,6 @@ func ownerOf(o *model.Object, node string) owner {
 	if w == nil {
 		return owner{}
 	}
-	local := w.Spec.Node == node
+	local := w.Node == node
 	return owner{o.Owner(), local, !local}
 }

@@ -154,9 +154,8 @@ func (t *Target) addresses(h *hoststate.Host, o *model.Object) (list []netip.Add
 	if w == nil {
 		return nil
 	}
-	for _, text := range w.Spec.IPNetworks {
-		p := hoststate.Address(text)
-		if p.IsValid() && p.IsSingleIP() && t.pools.Of(p) != nil && !h.IsNode(p.Addr()) &&
+	for _, p := range w.Networks {
+		if p.IsSingleIP() && t.pools.Of(p) != nil && !h.IsNode(p.Addr()) &&
 			!slices.Contains(list, p.Addr()) {
 			list = append(list, p.Addr())
 		}

@@ -16,22 +16,22 @@ type claimed struct {
 // credible returns another node's pod with those of its claimed addresses that a pod can have: whoever may change a pod
 // can claim any. The pod's node exists, and the address is in a pool for workloads and is no node's. Every other
 // endpoint, and nil, is returned as it is: those of this node are decided about before they come here.
-func (c *Calculator) credible(k model.Key, w *model.WorkloadEndpoint) *model.WorkloadEndpoint {
-	if w == nil || w.Spec.Claim == nil || w.Spec.Node == c.config.Node {
+func (c *Calculator) credible(k model.Key, w *model.Workload) *model.Workload {
+	if w == nil || w.Claim == nil || w.Node == c.config.Node {
 		delete(c.claimed.of, k)
 		return w
 	}
 	c.claimed.of[k] = true
 	confirmed := *w.Confirmed()
-	confirmed.Spec.IPNetworks = nil
-	if c.reader.Get(model.ResourceKey(model.KindNode, w.Spec.Node)) == nil {
+	confirmed.Networks = nil
+	if c.reader.Get(model.ResourceKey(model.KindNode, w.Node)) == nil {
 		return &confirmed
 	}
 	pools := ippool.ReadForWorkloads(c.reader)
-	for _, a := range w.Spec.Claim.Addresses() {
+	for _, a := range w.Claim.Addresses() {
 		p := netip.PrefixFrom(a, a.BitLen())
 		if pools.Of(p) != nil && c.nodes.count[p] == 0 {
-			confirmed.Spec.IPNetworks = append(confirmed.Spec.IPNetworks, p.String())
+			confirmed.Networks = append(confirmed.Networks, p)
 		}
 	}
 	return &confirmed

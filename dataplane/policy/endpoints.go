@@ -52,7 +52,7 @@ func (s *endpoints) touch(p *policyState) {
 // endpoint is one of this node's: a workload's or a host's.
 type endpoint struct {
 	key      model.Key
-	workload *model.WorkloadEndpoint // one of them is set
+	workload *model.Workload // one of them is set
 	host     *v3.HostEndpoint
 	profiles []string
 	policies map[*policyState]bool
@@ -70,8 +70,8 @@ func (c *Calculator) takeEndpoint(now *endpoint, labels map[string]string) {
 		e = &endpoint{key: now.key, policies: map[*policyState]bool{}, held: map[*policyState]bool{}}
 		c.endpoints.of[now.key] = e
 	}
-	if e.workload != nil && now.workload != nil && e.workload.Spec.InterfaceName != now.workload.Spec.InterfaceName {
-		c.endpoints.unclaim(e.workload.Spec.InterfaceName, e)
+	if e.workload != nil && now.workload != nil && e.workload.Interface != now.workload.Interface {
+		c.endpoints.unclaim(e.workload.Interface, e)
 	}
 	c.translated.dirty = c.translated.dirty || floats(e) || floats(now)
 	e.workload, e.host, e.profiles, e.labels = now.workload, now.host, now.profiles, labels
@@ -79,13 +79,13 @@ func (c *Calculator) takeEndpoint(now *endpoint, labels map[string]string) {
 	c.subjects.SetItem(e, labels, now.profiles)
 	c.endpoints.dirty.add(e)
 	if e.workload != nil {
-		c.endpoints.claim(e.workload.Spec.InterfaceName, e)
+		c.endpoints.claim(e.workload.Interface, e)
 	} else {
 		c.hosts.dirty = true
 	}
 }
 
-func floats(e *endpoint) bool { return e.workload != nil && len(e.workload.Spec.IPNATs) > 0 }
+func floats(e *endpoint) bool { return e.workload != nil && len(e.workload.IPNATs) > 0 }
 
 // holdProfiles makes the endpoint's profiles needed.
 func (c *Calculator) holdProfiles(e *endpoint) {
@@ -118,7 +118,7 @@ func (c *Calculator) dropEndpoint(k model.Key) {
 	delete(c.bad, k)
 	delete(c.endpoints.dirty, e)
 	if e.workload != nil {
-		c.endpoints.unclaim(e.workload.Spec.InterfaceName, e)
+		c.endpoints.unclaim(e.workload.Interface, e)
 		c.withdraw(e)
 	} else {
 		c.hosts.dirty = true
@@ -182,7 +182,7 @@ func (c *Calculator) settleEndpoints() {
 	}
 	// First all leave the interfaces that they no longer have: one may take over the interface of another.
 	for e := range c.endpoints.dirty {
-		if e.workload != nil && e.iface != e.workload.Spec.InterfaceName {
+		if e.workload != nil && e.iface != e.workload.Interface {
 			c.withdraw(e)
 		}
 	}
@@ -201,13 +201,13 @@ func compareKeys(a, b model.Key) int {
 }
 
 func (c *Calculator) settleWorkload(e *endpoint) {
-	iface := e.workload.Spec.InterfaceName
+	iface := e.workload.Interface
 	if c.endpoints.owner(iface) != e {
 		return
 	}
 	in, out := c.listFor(e, normalIn), c.listFor(e, normalOut)
 	c.lists.use(e, []*list{in, out})
-	q := e.workload.Spec.QoSControls
+	q := e.workload.QoSControls
 	var own []string
 	write := func(chain *ruleset.Chain) string {
 		c.table.SetChain(chain)
@@ -239,7 +239,7 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	special(sourceCheck, c.spoofing(e, iface))
 	c.table.SetVerdict(neighbourMap, iface, jump(write(neighbourChain(iface))))
 	special(early, c.settings.earlyLimits(iface))
-	addresses := singleAddresses(e.workload.Spec.IPNetworks)
+	addresses := singleAddresses(e.workload)
 	c.endpoints.addresses.set(e.key.String(), addresses)
 	var errors *ruleset.Chain
 	if !c.endpoints.routesForOthers(e) {
@@ -254,8 +254,8 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	e.iface, e.own = iface, own
 }
 
-func singleAddresses(texts []string) []netip.Prefix {
-	return slices.DeleteFunc(parseNets(texts), func(p netip.Prefix) bool { return !p.IsSingleIP() })
+func singleAddresses(w *model.Workload) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(w.Networks), func(p netip.Prefix) bool { return !p.IsSingleIP() })
 }
 
 // takeRouters enters the localWorkloadSelector of a BGPPeer; nil is gone.
@@ -281,14 +281,14 @@ func (s *endpoints) takeRouters(k model.Key, p *model.BGPPeer) {
 // routesForOthers reports whether a workload sends ICMP errors about connections of others as every router does: it
 // may send from other addresses, or announces routes to its node.
 func (s *endpoints) routesForOthers(e *endpoint) bool {
-	if s.settings.spoofing && len(e.workload.Spec.AllowSpoofedSourcePrefixes) > 0 {
+	if s.settings.spoofing && len(e.workload.AllowSpoofedSourcePrefixes) > 0 {
 		return true
 	}
 	if len(s.routers) == 0 {
 		return false
 	}
 	labels := map[string]string{model.LabelNamespace: e.key.Namespace,
-		model.LabelOrchestrator: e.workload.Spec.Orchestrator}
+		model.LabelOrchestrator: e.workload.Orchestrator}
 	maps.Copy(labels, e.labels)
 	for _, router := range s.routers {
 		if router.Matches(labels) {
@@ -354,11 +354,11 @@ func (l rates) chains(direction, iface, next string) []*ruleset.Chain {
 
 // spoofing lets a workload send from the prefixes that it is allowed to pretend to.
 func (c *Calculator) spoofing(e *endpoint, iface string) *ruleset.Chain {
-	if len(e.workload.Spec.AllowSpoofedSourcePrefixes) == 0 || !c.settings.spoofing {
+	if len(e.workload.AllowSpoofedSourcePrefixes) == 0 || !c.settings.spoofing {
 		return nil
 	}
 	chain := &ruleset.Chain{Name: "source/" + iface}
-	for _, p := range parseNets(e.workload.Spec.AllowSpoofedSourcePrefixes) {
+	for _, p := range parseNets(e.workload.AllowSpoofedSourcePrefixes) {
 		chain.Rules = append(chain.Rules, ruleset.Rule{
 			Matches: []ruleset.Match{familyOf(p), {Field: ruleset.Source, Prefix: p}}, Verdict: ruleset.Verdict{
 				Action: ruleset.Accept},

@@ -56,15 +56,13 @@ func (c *Calculator) floatings() []translation {
 		if !floats(e) {
 			continue
 		}
-		used, _ := rules.Used(&e.workload.Spec) // the agent of routes reports the others
-		for _, n := range used {
-			external, err1 := netip.ParseAddr(n.ExternalIP)
-			internal, err2 := netip.ParseAddr(n.InternalIP)
-			if err1 != nil || err2 != nil || external.Is4() != internal.Is4() {
+		used, _ := rules.Used(e.workload.IPNATs) // the agent of routes reports the others
+		for _, t := range used {
+			if !t.Internal.IsValid() || t.External.Is4() != t.Internal.Is4() {
 				continue
 			}
-			if have, ok := owner[external]; !ok || strings.Compare(internal.String(), have.String()) < 0 {
-				owner[external] = internal
+			if have, ok := owner[t.External]; !ok || strings.Compare(t.Internal.String(), have.String()) < 0 {
+				owner[t.External] = t.Internal
 			}
 		}
 	}

@@ -56,7 +56,12 @@ func newItems() *btree.BTree[*item] {
 	return btree.New(degree, func(a, b *item) bool { return compareKeys(a.key, b.key) < 0 })
 }
 
+// sortedNets returns nets in order, each once. nets may be those of an object in the tables, and stay as they are.
 func sortedNets(nets []netip.Prefix) []netip.Prefix {
+	if len(nets) < 2 {
+		return nets
+	}
+	nets = slices.Clone(nets)
 	slices.SortFunc(nets, netip.Prefix.Compare)
 	return slices.Compact(nets)
 }
@@ -135,21 +140,21 @@ func parseNets(texts []string) []netip.Prefix {
 	return list
 }
 
-func (c *Calculator) takeWorkload(k model.Key, w *model.WorkloadEndpoint) {
+func (c *Calculator) takeWorkload(k model.Key, w *model.Workload) {
 	w = c.credible(k, w)
 	// without addresses it is none, as in Calico
-	if w == nil || w.Spec.InterfaceName == "" || len(w.Spec.IPNetworks) == 0 {
+	if w == nil || w.Interface == "" || len(w.Networks) == 0 {
 		c.sets.dropItem(k)
 		c.dropEndpoint(k)
 		return
 	}
 	labels := w.OwnLabels()
-	c.sets.takeItem(k, labels, w.Spec.Profiles, parseNets(w.Spec.IPNetworks), w.Spec.Ports)
-	if w.Spec.Node != c.config.Node {
+	c.sets.takeItem(k, labels, w.Profiles, w.Networks, w.Ports)
+	if w.Node != c.config.Node {
 		c.dropEndpoint(k)
 		return
 	}
-	c.takeEndpoint(&endpoint{key: k, workload: w, profiles: w.Spec.Profiles}, labels)
+	c.takeEndpoint(&endpoint{key: k, workload: w, profiles: w.Profiles}, labels)
 }
 
 func (c *Calculator) takeHost(k model.Key, h *v3.HostEndpoint) {

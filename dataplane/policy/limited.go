@@ -31,7 +31,7 @@ func (c *Calculator) LocalWorkloads() []LocalWorkload {
 			continue
 		}
 		w := LocalWorkload{Key: e.key, Interface: iface}
-		for _, p := range singleAddresses(e.workload.Spec.IPNetworks) {
+		for _, p := range singleAddresses(e.workload) {
 			w.Addresses = append(w.Addresses, p.Addr())
 		}
 		list = append(list, w)

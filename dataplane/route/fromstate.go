@@ -52,7 +52,7 @@ func fromState(h *hoststate.Host) Config {
 	for k, e := range h.Usable() {
 		addresses, refusals := h.Addresses(e)
 		c.Endpoints = append(c.Endpoints, Endpoint{
-			Name: k.Namespace + "/" + k.Name, Interface: e.Spec.InterfaceName,
+			Name: k.Namespace + "/" + k.Name, Interface: e.Interface,
 			Addresses: masked(addresses), Refusals: strings.Join(refusals, "\n"),
 		})
 	}

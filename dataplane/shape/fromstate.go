@@ -6,9 +6,9 @@ import "github.com/manxnet/manx/dataplane/hoststate"
 func fromState(h *hoststate.Host) []endpoint {
 	var list []endpoint
 	for _, e := range h.Usable() {
-		if q := e.Spec.QoSControls; q != nil {
+		if q := e.QoSControls; q != nil {
 			list = append(list, endpoint{
-				Interface: e.Spec.InterfaceName,
+				Interface: e.Interface,
 				Ingress: limit{Bandwidth: q.IngressBandwidth, Burst: q.IngressBurst, PeakRate: q.IngressPeakrate,
 					MinBurst: q.IngressMinburst},
 				Egress: limit{Bandwidth: q.EgressBandwidth, Burst: q.EgressBurst, PeakRate: q.EgressPeakrate,

@@ -68,7 +68,7 @@ func desired(h *hoststate.Host, links map[string]kernel.Link, kernel6 bool) map[
 
 func endpoints(h *hoststate.Host) (list []endpoint) {
 	for _, e := range h.Usable() {
-		end := endpoint{Interface: e.Spec.InterfaceName, Spoof: len(e.Spec.AllowSpoofedSourcePrefixes) > 0}
+		end := endpoint{Interface: e.Interface, Spoof: len(e.AllowSpoofedSourcePrefixes) > 0}
 		for _, p := range e.Networks {
 			end.V4, end.V6 = end.V4 || p.Addr().Is4(), end.V6 || p.Addr().Is6()
 		}

@@ -31,31 +31,44 @@ func Read(r model.Reader) Rules {
 	return rules
 }
 
+// Translation is a floating address that is used, and the own address of the workload that it stands for.
+type Translation struct {
+	External netip.Addr
+	Internal netip.Addr // invalid if it is malformed
+}
+
 // Used returns those floating addresses of a workload that are used, and why the others are not, one sentence each. The
 // author of a pod writes them, so an address is used only from an IP pool that an administrator has marked for that,
 // and disabled, so that IPAM assigns none of it. A pool may also be disabled because it is being emptied, or because it
 // names networks that need no translation: then its addresses are those of others.
-func (r Rules) Used(w *model.WorkloadEndpointSpec) (used []model.IPNAT, refusals []string) {
-	for i, n := range w.IPNATs {
-		if why := r.refuse(n); why != "" {
+func (r Rules) Used(nats []model.IPNAT) (used []Translation, refusals []string) {
+	for i, n := range nats {
+		external := External(n)
+		if why := r.refuse(external); why != "" {
 			refusals = append(refusals, fmt.Sprintf("the floating address %s is not used: %s", n.ExternalIP, why))
 			continue
 		}
 		if len(used) == most {
 			return used, append(refusals, fmt.Sprintf("%d of its floating addresses are not used: a workload can have "+
-				"%d", len(w.IPNATs)-i, most))
+				"%d", len(nats)-i, most))
 		}
-		used = append(used, n)
+		internal, _ := netip.ParseAddr(n.InternalIP)
+		used = append(used, Translation{external, internal})
 	}
 	return used, refusals
 }
 
-func (r Rules) refuse(n model.IPNAT) string {
+// External returns the floating address of a translation, invalid if it is malformed.
+func External(n model.IPNAT) netip.Addr {
 	text, _, _ := strings.Cut(n.ExternalIP, "/")
-	external, err := netip.ParseAddr(text)
+	external, _ := netip.ParseAddr(text)
+	return external
+}
+
+func (r Rules) refuse(external netip.Addr) string {
 	p := r.pools.OfAddress(external)
 	switch {
-	case err != nil:
+	case !external.IsValid():
 		return "it is not an address"
 	case p == nil:
 		return "it is in no IP pool"

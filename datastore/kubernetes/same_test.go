@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"reflect"
 	"sync/atomic"
@@ -157,10 +156,10 @@ func TestLeftOutVersionsAreNotMissed(t *testing.T) {
 }
 
 // endpoints are the endpoints of tables: those of the own node with their revisions.
-func endpoints(tables *datastore.Tables) map[model.Key]model.WorkloadEndpoint {
-	list := map[model.Key]model.WorkloadEndpoint{}
-	for k, w := range maps.Collect(model.AllWorkloads(tables.Snapshot())) {
-		list[k] = *w
+func endpoints(tables *datastore.Tables) map[model.Key]any {
+	list := map[model.Key]any{}
+	for o := range tables.Snapshot().All(model.KindWorkloadEndpoint) {
+		list[o.Key] = o.Value
 	}
 	return list
 }

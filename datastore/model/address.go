@@ -66,6 +66,14 @@ func (n *Node) TunnelAddress(device string) netip.Addr {
 // ParseAddress parses a host's ADDRESS or ADDRESS/LENGTH, the form of NodeBGPSpec.Address. It returns an invalid prefix
 // for anything else, also for an address with a zone.
 func ParseAddress(text string, f Family) netip.Prefix {
+	if p := parseNetwork(text); p.Addr().Is4() == (f == IPv4) {
+		return p
+	}
+	return netip.Prefix{}
+}
+
+// parseNetwork parses ADDRESS or ADDRESS/LENGTH of either family. It returns an invalid prefix for anything else.
+func parseNetwork(text string) netip.Prefix {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
 		a, err := netip.ParseAddr(text)
@@ -77,8 +85,19 @@ func ParseAddress(text string, f Family) netip.Prefix {
 	if a := p.Addr(); a.Is4In6() {
 		p = netip.PrefixFrom(a.Unmap(), p.Bits()-96) // invalid if the length ends before the IPv4 address begins
 	}
-	if !p.IsValid() || p.Addr().Is4() != (f == IPv4) {
+	if !p.IsValid() {
 		return netip.Prefix{}
 	}
 	return p
+}
+
+// Networks parses the addresses of an endpoint, as ParseAddress does. It leaves out malformed ones.
+func Networks(texts []string) []netip.Prefix {
+	list := make([]netip.Prefix, 0, len(texts))
+	for _, text := range texts {
+		if p := parseNetwork(text); p.IsValid() {
+			list = append(list, p)
+		}
+	}
+	return list
 }

@@ -18,8 +18,8 @@ type Object struct {
 	// Revision is the datastore's revision of the last write, 0 for an object that was never stored. It is comparable
 	// only within a kind.
 	Revision int64
-	// Value points to the kind's type (*Node, *BGPPeer, *v3.Profile, *Block, ...), or is a *remoteEndpoint (see
-	// Workload). Nil when Err is set and nothing could be decoded.
+	// Value points to the kind's type (*Node, *BGPPeer, *v3.Profile, *Block, ...), or is a *Workload (of
+	// another node). Nil when Err is set and nothing could be decoded.
 	Value any
 	// Err is the reason why the stored entry cannot be used. Such an object is quarantined: shown, but never used.
 	Err error

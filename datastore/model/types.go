@@ -112,10 +112,8 @@ type Claim struct {
 // Addresses returns the claimed addresses in ascending order.
 func (c *Claim) Addresses() []netip.Addr {
 	var list []netip.Addr
-	for _, text := range c.IPNetworks {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			list = append(list, p.Addr())
-		}
+	for _, p := range Networks(c.IPNetworks) {
+		list = append(list, p.Addr())
 	}
 	slices.SortFunc(list, netip.Addr.Compare)
 	return list

@@ -27,8 +27,8 @@ func InheritedLabel(name string) bool {
 // OwnLabels returns the labels of a workload that selectors see, without the inherited ones. It drops labels that look
 // inherited, and takes the service account from the spec: otherwise the labels of a pod could pretend another namespace
 // or account. Callers must not change the map.
-func (w *WorkloadEndpoint) OwnLabels() map[string]string {
-	account := w.Spec.ServiceAccountName
+func (w *CommonEndpoint) OwnLabels() map[string]string {
+	account := w.ServiceAccountName
 	pretends := false
 	for name := range w.Labels {
 		pretends = pretends || InheritedLabel(name)

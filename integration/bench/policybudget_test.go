@@ -109,7 +109,7 @@ func (w *worker) tenants(r policyResult, p tenantPolicy) {
 	cpu0, start := ownCPU(), time.Now()
 	for i := 0; time.Since(start) < seconds*time.Second; i++ {
 		o := podOn(benchNode, w.cluster.remotes+1001+2*(i%50), "v1")
-		there := w.await(o.Workload().Spec.InterfaceName)
+		there := w.await(o.Workload().Interface)
 		begin := time.Now()
 		apply(o.Key, o)
 		select {

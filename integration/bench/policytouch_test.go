@@ -86,7 +86,7 @@ func TestAChangeTouchesOnlyWhatItIsAbout(t *testing.T) {
 		for _, o := range []*model.Object{pod, nil} {
 			c := apply(pod.Key, o)
 			shared := slices.DeleteFunc(chains(c), func(name string) bool {
-				return strings.HasSuffix(name, "/"+pod.Workload().Spec.InterfaceName) // limits and checks of its own
+				return strings.HasSuffix(name, "/"+pod.Workload().Interface) // limits and checks of its own
 			})
 			if len(shared) > 2 || len(c.Chains) > 5 || len(c.Maps) != 5 {
 				t.Errorf("%s: chains %v, %d maps", fmt.Sprint(o != nil), chains(c), len(c.Maps))

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -55,8 +54,8 @@ func (v *DataplaneView) endpoint(key model.Key, e model.WorkloadEndpointSpec,
 		x.Phase, x.Reason, x.SinceUnixMs = string(reconcile.Blocked), n.Text, unixMs(n.Since)
 		return x
 	}
-	for i, address := range e.IPNetworks {
-		r := v.workloadRoute(address)
+	for i, p := range model.Networks(e.IPNetworks) {
+		r := v.workloadRoute(p)
 		if i == 0 || worse(r.Phase, reconcile.Phase(x.Phase)) {
 			x.Phase, x.Reason, x.SinceUnixMs = string(r.Phase), r.Reason, unixMs(r.Since)
 		}
@@ -64,25 +63,15 @@ func (v *DataplaneView) endpoint(key model.Key, e model.WorkloadEndpointSpec,
 	return x
 }
 
-// workloadRoute is the state of the route to an address of a workload, which may come without a prefix length.
-func (v *DataplaneView) workloadRoute(address string) route.Status {
-	none := route.Status{Status: reconcile.Status{Phase: reconcile.Pending, Reason: "no route to " + address +
-		" has been decided yet"}}
-	p, err := netip.ParsePrefix(address)
-	if err != nil {
-		a, err := netip.ParseAddr(address)
-		if err != nil {
-			none.Reason = fmt.Sprintf("%q is no address", address)
-			return none
-		}
-		p = netip.PrefixFrom(a, a.BitLen())
-	}
+// workloadRoute is the state of the route to an address of a workload.
+func (v *DataplaneView) workloadRoute(p netip.Prefix) route.Status {
 	if agent := v.now().Agent; agent != nil {
 		if r, ok := agent.Route(p.Masked()); ok {
 			return r
 		}
 	}
-	return none
+	return route.Status{Status: reconcile.Status{Phase: reconcile.Pending, Reason: "no route to " + p.String() +
+		" has been decided yet"}}
 }
 
 // worse orders phases by severity.

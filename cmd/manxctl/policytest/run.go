@@ -66,9 +66,9 @@ func ends(r model.Reader, name string) []string {
 	}
 	var found []string
 	for k, w := range model.AllWorkloads(r) {
-		pod := w.Spec.Pod
+		pod := w.Pod
 		if pod == "" {
-			pod = w.Spec.Workload
+			pod = w.Workload
 		}
 		full := k.Namespace + "/" + pod
 		if ok, _ := path.Match(name, full); ok && pod != "" {

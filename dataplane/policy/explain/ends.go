@@ -87,7 +87,7 @@ func named(r model.Reader, name string, want func(string) bool) []End {
 	var found []End
 	is := func(namespace, x string) bool { return x != "" && (name == x || name == namespace+"/"+x) }
 	for k, w := range model.AllWorkloads(r) {
-		pod := is(k.Namespace, w.Spec.Pod) || is(k.Namespace, w.Spec.Workload) || is(k.Namespace, w.Spec.ContainerID)
+		pod := is(k.Namespace, w.Pod) || is(k.Namespace, w.Workload) || is(k.Namespace, w.ContainerID)
 		if pod && want("pod") || is(k.Namespace, k.Name) && want("wep") {
 			found = append(found, workload(k, w))
 		}
@@ -134,14 +134,21 @@ func byAddress(r model.Reader, a netip.Addr) End {
 	return End{Kind: kindOutside, addresses: []netip.Addr{a}}
 }
 
-func workload(k model.Key, w *model.WorkloadEndpoint) End {
-	e := End{Kind: kindWorkload, Name: k.Namespace + "/" + k.Name, Endpoint: k.String(), Node: w.Spec.Node,
-		Interface: w.Spec.InterfaceName,
-		Profiles:  w.Spec.Profiles, addresses: addresses(w.Spec.IPNetworks)}
-	if w.Spec.Pod != "" {
-		e.Kind, e.Name = kindPod, k.Namespace+"/"+w.Spec.Pod
+func workload(k model.Key, w *model.Workload) End {
+	e := End{Kind: kindWorkload, Name: k.Namespace + "/" + k.Name, Endpoint: k.String(), Node: w.Node,
+		Interface: w.Interface,
+		Profiles:  w.Profiles, addresses: addressesOf(w)}
+	if w.Pod != "" {
+		e.Kind, e.Name = kindPod, k.Namespace+"/"+w.Pod
 	}
 	return e
+}
+
+func addressesOf(w *model.Workload) (list []netip.Addr) {
+	for _, p := range w.Networks {
+		list = append(list, p.Addr())
+	}
+	return list
 }
 
 func host(r model.Reader, node string) End {
