@@ -60,6 +60,9 @@ type Config struct {
 	// Repaired is called with the undone changes of other programs, and how many more there were; nil: no call. It must
 	// not block.
 	Repaired func(target string, list []reconcile.Repair, more int)
+	// Links is called with the kernel's events when interfaces or addresses of the host may have changed; nil: no call.
+	// It must not block, nor keep or change the events.
+	Links func([]kernel.Event)
 	// Reassembly is the room for incomplete packets that the host gets; the zero value leaves it as it is.
 	Reassembly sysctl.Reassembly
 	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
@@ -70,7 +73,7 @@ type Config struct {
 }
 
 // HostAgent is the Agent of interfaces, routes, limits of bandwidth and the files that report workloads. It also
-// watches the kernel for others; see OnLinks.
+// watches the kernel for others; see Config.Links.
 type HostAgent struct {
 	*Agent
 	kernel  Kernel
@@ -79,14 +82,14 @@ type HostAgent struct {
 	files   *endpointstatus.Files
 	owners  *owners.Target
 	refused hoststate.Refusals
-	onLinks func([]kernel.Event)
+	links   func([]kernel.Event)
 }
 
 // New makes a HostAgent; Run starts it.
 func New(c Config) *HostAgent { return newHostAgent(c, time.Now) }
 
 func newHostAgent(c Config, now func() time.Time) *HostAgent {
-	h := &HostAgent{kernel: c.Kernel, routes: route.New(c.Kernel, now),
+	h := &HostAgent{kernel: c.Kernel, links: c.Links, routes: route.New(c.Kernel, now),
 		sysctls: sysctl.New(c.Kernel, c.Reassembly, now)}
 	devices, nearby := device.New(c.Kernel, now), neighbour.New(c.Kernel, now)
 	h.files = endpointstatus.NewFiles(endpointstatus.FilesConfig{
@@ -135,10 +138,6 @@ func (h *HostAgent) Run(ctx context.Context) error {
 	return h.Agent.Run(ctx)
 }
 
-// OnLinks sets a function to call with the kernel's events when interfaces or addresses of the host may have changed.
-// Call it before Run; f must not block, nor keep or change the events.
-func (h *HostAgent) OnLinks(f func([]kernel.Event)) { h.onLinks = f }
-
 // SetPolicy sets the endpoints whose policy is in the kernel. Its map belongs to the agent from then on.
 func (h *HostAgent) SetPolicy(p endpointstatus.Policy) {
 	h.files.SetPolicy(p)
@@ -156,8 +155,8 @@ func (h *HostAgent) SetServers(servers map[netip.Addr]string) {
 func (h *HostAgent) watch(ctx context.Context, works func()) error {
 	return h.kernel.Watch(ctx, func(events []kernel.Event) {
 		works()
-		if h.onLinks != nil && slices.ContainsFunc(events, kernel.Event.AboutLinks) {
-			h.onLinks(events)
+		if h.links != nil && slices.ContainsFunc(events, kernel.Event.AboutLinks) {
+			h.links(events)
 		}
 		h.addEvents(events)
 	}, route.OwnTables()...)

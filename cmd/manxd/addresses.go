@@ -23,9 +23,8 @@ type addresses struct {
 }
 
 func newAddresses(d deps.Deps, m *membership) *addresses {
-	a := &addresses{Deps: d, membership: m}
+	a := &addresses{Deps: d, membership: m, last: addressesText(m.registered.Node)}
 	a.result.Store(&m.registered)
-	a.last = addressesText(m.registered.Node)
 	d.Control.Node.Show(server.NodeSource{
 		Addresses: func() []server.AddressCandidate { return shown(a.result.Load().Candidates) },
 	})

@@ -84,7 +84,7 @@ func cleanup(o options, calico string) error {
 			"its own and stay\n", calico)
 		return errors.Join(removeRules(), o.removeKept())
 	}
-	k, err := kernel.New()
+	k, err := kernel.New("")
 	if err != nil {
 		return err
 	}

@@ -26,9 +26,8 @@ func newDataplane(d deps.Deps, o hostOptions, p policyOptions, s *hostservers.Se
 		Kernel: dataplane.KernelOf(d.Kernel), NodeName: d.Node.Name, Logger: d.Log.Named("dataplane"),
 		MTUFile: o.mtuFile, EndpointStatusDir: o.endpointStatusDir, InterfacePrefix: d.Node.InterfacePrefix,
 		WithPolicy: p.on, Connected: d.Bus.Connected.Publish, Repaired: repairedBy(d.Events),
-		Reassembly: p.reassemblyRoom(), OwnersFile: ownersFile(d.Node)})}
+		Links: d.Bus.Links.Publish, Reassembly: p.reassemblyRoom(), OwnersFile: ownersFile(d.Node)})}
 	a.SetServers(s.Addresses())
-	a.OnLinks(d.Bus.Links.Publish)
 	d.Bus.PolicyReached.Subscribe(a.SetPolicy)
 	a.view.Show(server.DataplaneSource{Agent: a.HostAgent})
 	return a

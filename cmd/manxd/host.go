@@ -28,11 +28,10 @@ func (d *daemon) runHost(ctx context.Context) (err error) {
 		return err
 	}
 	defer release()
-	if deps.Kernel, err = kernel.New(); err != nil {
+	if deps.Kernel, err = kernel.New(d.options.host.procSysNet); err != nil {
 		return err
 	}
 	defer deps.Kernel.Close() //nolint:errcheck // everything has been answered
-	deps.Kernel.ProcSysNet = d.options.host.procSysNet
 	if deps.Events, err = newEvents(deps); err != nil {
 		return err
 	}

@@ -14,11 +14,9 @@ import (
 
 // Conn is the kernel of one network namespace. It is safe for concurrent use.
 type Conn struct {
-	// ProcSysNet is the folder of the variables of the network; empty: DefaultProcSysNet. Set it before the first use.
-	ProcSysNet string
-
 	namespace *netlink.Namespace
 	device    device.Handle // for requests that come once for a device or an address
+	sysctls   procSysNet
 
 	mu     sync.Mutex // guards the fields below: one request at a time
 	sock   *netlink.Socket
@@ -28,8 +26,9 @@ type Conn struct {
 
 var _ Kernel = (*Conn)(nil)
 
-// New connects to the network namespace of the process.
-func New() (*Conn, error) { return connect(nil) }
+// New connects to the network namespace of the process. sysctls is the folder of the variables of the network; empty:
+// DefaultProcSysNet.
+func New(sysctls string) (*Conn, error) { return connect(nil, procSysNet(sysctls)) }
 
 // Open connects to the network namespace at path, such as /run/netns/x or /proc/1/ns/net.
 func Open(path string) (*Conn, error) {
@@ -37,7 +36,7 @@ func Open(path string) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := connect(namespace)
+	c, err := connect(namespace, "")
 	if err != nil {
 		_ = namespace.Close()
 		return nil, fmt.Errorf("network namespace %s: %w", path, err)
@@ -45,8 +44,8 @@ func Open(path string) (*Conn, error) {
 	return c, nil
 }
 
-func connect(namespace *netlink.Namespace) (*Conn, error) {
-	c := &Conn{namespace: namespace}
+func connect(namespace *netlink.Namespace, sysctls procSysNet) (*Conn, error) {
+	c := &Conn{namespace: namespace, sysctls: sysctls}
 	err := namespace.Do(func() (err error) { c.device, err = device.Open(); return err })
 	if err != nil {
 		return nil, err

@@ -6,7 +6,7 @@ import (
 )
 
 func TestSentPacketsGrowWithTraffic(t *testing.T) {
-	c, err := New()
+	c, err := New("")
 	if err != nil {
 		t.Skip(err)
 	}

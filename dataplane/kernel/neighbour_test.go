@@ -110,7 +110,7 @@ func TestOverflowsAreCounted(t *testing.T) {
 	if n := tableFulls(strings.ReplaceAll(stat, "table_fulls", "other")); n != 0 {
 		t.Errorf("without the column: %d", n)
 	}
-	c, err := New()
+	c, err := New("")
 	if err != nil {
 		t.Fatal(err)
 	}

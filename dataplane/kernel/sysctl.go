@@ -87,7 +87,7 @@ const sysctlPrefix = "net/"
 // Sysctl implements Sysctls.
 func (c *Conn) Sysctl(name string) (value string, err error) {
 	err = c.namespace.Do(func() error {
-		value, err = c.sysctls().read(strings.TrimPrefix(name, sysctlPrefix))
+		value, err = c.sysctls.read(strings.TrimPrefix(name, sysctlPrefix))
 		return err
 	})
 	if err != nil {
@@ -98,11 +98,9 @@ func (c *Conn) Sysctl(name string) (value string, err error) {
 
 // SetSysctl implements Sysctls.
 func (c *Conn) SetSysctl(name, value string) error {
-	err := c.namespace.Do(func() error { return c.sysctls().write(strings.TrimPrefix(name, sysctlPrefix), value) })
+	err := c.namespace.Do(func() error { return c.sysctls.write(strings.TrimPrefix(name, sysctlPrefix), value) })
 	if err != nil {
 		return fmt.Errorf("set sysctl %s to %s: %w", name, value, err)
 	}
 	return nil
 }
-
-func (c *Conn) sysctls() procSysNet { return procSysNet(c.ProcSysNet) }
