@@ -207,18 +207,3 @@ type Origin struct {
 	Shared           bool        // other nodes may announce it, too (an address of a service)
 	Blackhole        bool        // the kernel gets a blackhole route for its unassigned addresses
 }
-
-// Route is the outcome of best path selection for one prefix that other speakers announced.
-type Route struct {
-	Prefix netip.Prefix
-	// Paths are the equal-cost best paths, sorted by next hop and peer; none: the prefix is gone.
-	Paths []Path
-	// Metric is the kernel metric: MaxPriority - LOCAL_PREF.
-	Metric uint32
-}
-
-// Path is one way to a prefix.
-type Path struct {
-	NextHop netip.Addr
-	Peer    netip.Addr
-}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/reconcile"
-	"github.com/manxnet/manx/dataplane/route"
 )
 
 // Agent keeps its targets at the desired state, in their order: a target may need those before it. Its methods are safe
@@ -60,9 +60,9 @@ func (a *Agent) SetState(s State) {
 	a.put(func(b *batch) { b.state, b.hasState = b.state.Then(s), true })
 }
 
-// Learn passes changes of BGP routes to the agent: the whole new state of each prefix; one without next hops is gone.
-// The agent copies the changes; their next hops are not changed afterwards.
-func (a *Agent) Learn(changes []route.Learned) {
+// Learn passes changes of BGP routes to the agent: the whole new state of each prefix; one without paths is gone.
+// The agent copies the changes; their paths are not changed afterwards.
+func (a *Agent) Learn(changes []locrib.Route) {
 	if !slices.ContainsFunc(a.targets, learns) {
 		return
 	}
@@ -154,13 +154,13 @@ func learns(t Target) bool {
 	return ok
 }
 
-func (a *Agent) learn(learned []route.Learned) {
-	if len(learned) == 0 {
+func (a *Agent) learn(routes []locrib.Route) {
+	if len(routes) == 0 {
 		return
 	}
 	for _, t := range a.targets {
 		if l, ok := t.(Learner); ok {
-			l.Learn(learned)
+			l.Learn(routes)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
-	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/dataplane/locrib"
 )
 
 // blocks makes n different /26 prefixes.
@@ -93,10 +93,10 @@ func BenchmarkLearn(b *testing.B) {
 				a.set(baseObjects())
 				a.synced(true, true)
 				settle(b, a)
-				changes := make([]route.Learned, n)
-				hop := []netip.Addr{netip.MustParseAddr("10.1.0.9")}
+				changes := make([]locrib.Route, n)
+				paths := []locrib.Path{{NextHop: netip.MustParseAddr("10.1.0.9")}}
 				for i, p := range blocks(n) {
-					changes[i] = route.Learned{Prefix: p, NextHops: hop, Metric: 1024}
+					changes[i] = locrib.Route{Prefix: p, Paths: paths, Metric: 1024}
 				}
 				start, before := time.Now(), cpu()
 				for i := 0; i < n; i += 500 {

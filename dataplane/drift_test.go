@@ -12,8 +12,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/reconcile"
-	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -25,7 +25,7 @@ func (h *host) simple() (a *HostAgent, stop func(), want []string) {
 	h.pod("cali1")
 	a, stop = h.agent()
 	a.set(baseObjects())
-	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
+	a.Learn([]locrib.Route{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	want = []string{
 		defaultRoute,
 		"10.244.1.7 dev cali1 proto 80 scope link metric 1024",
@@ -67,7 +67,7 @@ func TestDriftOfIPv6SiblingsIsRepaired(t *testing.T) {
 	h.pod("cali1")
 	a, _ := h.agent()
 	a.set(baseObjects())
-	a.Learn([]route.Learned{learned("fd10::4:0/122", 1024, "fd01::9", "fd01::10")})
+	a.Learn([]locrib.Route{learned("fd10::4:0/122", 1024, "fd01::9", "fd01::10")})
 	want := []string{
 		"fd10::1:7 dev cali1 proto 80 metric 1024 pref medium", "blackhole fd10::1:0/122 dev lo proto bird metric " +
 			"1024 pref medium",
@@ -97,7 +97,7 @@ func TestForeignRouteKeepsItsPlace(t *testing.T) {
 	a, _ := h.agent()
 	a.set(baseObjects())
 	a.synced(true, true)
-	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9"), learned("fd10::2:0/122", 1024, "fd01::9")})
+	a.Learn([]locrib.Route{learned("10.244.2.0/26", 1024, "10.1.0.9"), learned("fd10::2:0/122", 1024, "fd01::9")})
 	common := []string{
 		defaultRoute, "10.99.0.0/26 via 10.1.0.44 dev eth0 proto 80",
 		"10.244.1.7 dev cali1 proto 80 scope link metric 1024", "blackhole 10.244.1.0/26 proto bird",
@@ -132,14 +132,14 @@ func TestAdoptThenPrune(t *testing.T) {
 	before := h.main("-4")
 	a, _ := h.agent()
 	// Without a state nothing changes, not even if both are in sync.
-	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
+	a.Learn([]locrib.Route{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	a.synced(true, true)
 	a.synced(false, false)
 	waitFor(t, "the inbox to be read", func() bool { return a.inbox.empty() })
 	h.eventually("-4", before...)
 
 	a.set(baseObjects())
-	a.Learn([]route.Learned{learned("10.244.3.0/26", 1024, "10.1.0.9"), learned("10.244.4.0/26", 1024, "10.1.0.9")})
+	a.Learn([]locrib.Route{learned("10.244.3.0/26", 1024, "10.1.0.9"), learned("10.244.4.0/26", 1024, "10.1.0.9")})
 	kept := []string{
 		defaultRoute,
 		"10.244.1.7 dev cali1 proto 80 scope link metric 1024",
@@ -176,9 +176,9 @@ func TestChanges(t *testing.T) {
 	a.synced(true, true)
 	pod := "10.244.1.7 dev cali1 proto 80 scope link metric 1024"
 	block := "blackhole 10.244.1.0/26 proto bird"
-	a.Learn([]route.Learned{learned("10.244.2.0/26", 512, "10.1.0.9")})
+	a.Learn([]locrib.Route{learned("10.244.2.0/26", 512, "10.1.0.9")})
 	h.eventually("-4", defaultRoute, pod, block, "10.244.2.0/26 via 10.1.0.9 dev eth0 proto bird metric 512")
-	a.Learn([]route.Learned{learned("10.244.2.0/26", 0)})
+	a.Learn([]locrib.Route{learned("10.244.2.0/26", 0)})
 	h.eventually("-4", defaultRoute, pod, block)
 	// A workload whose interface appears later than its endpoint.
 	late := endpointObject("late", "node-1", "cali9", "10.244.1.20/32")
@@ -199,7 +199,7 @@ func TestChanges(t *testing.T) {
 	delete(next, gone)
 	delete(next, late.Key)
 	a.set(next, gone, late.Key)
-	a.Learn([]route.Learned{learned("10.244.1.0/26", 1024, "10.1.0.9")})
+	a.Learn([]locrib.Route{learned("10.244.1.0/26", 1024, "10.1.0.9")})
 	h.eventually("-4", defaultRoute, pod, "10.244.1.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024")
 }
 
@@ -215,7 +215,7 @@ func TestHelperAgent(t *testing.T) {
 	a, _ := h.agent()
 	a.set(baseObjects())
 	a.synced(true, true)
-	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
+	a.Learn([]locrib.Route{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
 	<-stop
@@ -246,7 +246,7 @@ func TestKilledAgentLeavesEverything(t *testing.T) {
 	events := countRouteEvents(t, c)
 	a, _ := h.agent()
 	a.set(baseObjects())
-	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
+	a.Learn([]locrib.Route{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	settle(t, a)
 	a.synced(true, true)
 	settle(t, a)
@@ -269,7 +269,7 @@ func TestRouteOfTheCNIPluginIsTakenOver(t *testing.T) {
 	go func() { done <- b.Run(ctx) }()
 	defer func() { cancel(); <-done }()
 	b.set(baseObjects())
-	b.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
+	b.Learn([]locrib.Route{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	settle(t, b)
 	before := k.lists.Load()
 	h.pod("cali3")

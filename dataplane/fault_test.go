@@ -18,6 +18,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
@@ -146,11 +147,11 @@ func (w *world) events() []func() {
 		func() { w.agent.synced(true, true) },
 		func() { w.fake.PutRoute(leftover) },
 		func() { w.fake.PutLink(kernel.Link{Index: podLink, Name: "cali1", MTU: 1500, Up: true, Running: true}) },
-		func() { w.agent.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9", "10.1.0.8")}) },
-		func() { w.agent.Learn([]route.Learned{learned("10.244.3.0/26", 512, "10.1.0.9")}) },
-		func() { w.agent.Learn([]route.Learned{learned("10.245.3.0/26", 1024, "10.1.0.9")}) }, // same subnet
-		func() { w.agent.Learn([]route.Learned{learned("10.245.4.0/26", 1024, "10.2.0.9")}) }, // by the tunnel
-		func() { w.agent.Learn([]route.Learned{learned("10.244.1.0/26", 1024, "10.1.0.9")}) }, // own block: refused
+		func() { w.agent.Learn([]locrib.Route{learned("10.244.2.0/26", 1024, "10.1.0.9", "10.1.0.8")}) },
+		func() { w.agent.Learn([]locrib.Route{learned("10.244.3.0/26", 512, "10.1.0.9")}) },
+		func() { w.agent.Learn([]locrib.Route{learned("10.245.3.0/26", 1024, "10.1.0.9")}) }, // same subnet
+		func() { w.agent.Learn([]locrib.Route{learned("10.245.4.0/26", 1024, "10.2.0.9")}) }, // by the tunnel
+		func() { w.agent.Learn([]locrib.Route{learned("10.244.1.0/26", 1024, "10.1.0.9")}) }, // own block: refused
 	}
 }
 
@@ -332,7 +333,7 @@ func TestIPIPDisabledByConfiguration(t *testing.T) {
 	f.Spec.IPIPEnabled = &off
 	s[k] = object(k, f)
 	w.agent.set(s)
-	w.agent.Learn([]route.Learned{learned("10.245.4.0/26", 1024, "10.1.1.9")})
+	w.agent.Learn([]locrib.Route{learned("10.245.4.0/26", 1024, "10.1.1.9")})
 	w.agent.step()
 	const want = "IPIP is switched off (FelixConfiguration, ipipEnabled: false); pool ipip cannot be used on this node"
 	for _, s := range w.agent.Routes() {

@@ -13,8 +13,8 @@ import (
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/reconcile"
-	"github.com/manxnet/manx/dataplane/route"
 )
 
 // flushCounter counts the flushes of a target.
@@ -55,7 +55,7 @@ func TestLearnedRoutesFlushRoutesAlone(t *testing.T) {
 			}
 		}
 	}
-	announce := func(prefix string) { a.Learn([]route.Learned{learned(prefix, 1024, "10.1.0.9")}) }
+	announce := func(prefix string) { a.Learn([]locrib.Route{learned(prefix, 1024, "10.1.0.9")}) }
 
 	a.SetState(State{Reader: baseObjects(), All: true})
 	step("the first state", true)
@@ -108,7 +108,7 @@ func TestAgentWaitsForMoreRoutesUnlessEnoughWait(t *testing.T) {
 		routes, waits int
 	}{{false, 1, 0}, {false, fullBatch, 0}, {true, 1, 1}, {true, fullBatch - 1, 1}, {true, fullBatch, 0}} {
 		for n := range x.routes {
-			a.Learn([]route.Learned{learned(fmt.Sprintf("192.0.%d.%d/32", i, n), 1024, "10.1.0.9")})
+			a.Learn([]locrib.Route{learned(fmt.Sprintf("192.0.%d.%d/32", i, n), 1024, "10.1.0.9")})
 		}
 		a.burst, waits = reconcile.Burst{}, 0
 		if x.busy {

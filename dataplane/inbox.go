@@ -5,21 +5,21 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
-	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/dataplane/locrib"
 )
 
 // inbox collects the agent's inputs until it has time.
 type inbox struct {
 	mu    sync.Mutex
 	next  batch
-	spare []route.Learned // for the learned routes of the batch after the next
+	spare []locrib.Route // for the learned routes of the batch after the next
 }
 
 type batch struct {
 	since    time.Time // when the first of the inputs below came
 	hasState bool      // state came, too
 	state    State
-	learned  []route.Learned
+	learned  []locrib.Route
 	events   []kernel.Event
 	resync   bool
 	woken    bool               // a change that targets read themselves
@@ -48,7 +48,7 @@ func (i *inbox) take() batch {
 const mostSpare = 1 << 12
 
 // giveBack returns the buffer from take after use.
-func (i *inbox) giveBack(learned []route.Learned) {
+func (i *inbox) giveBack(learned []locrib.Route) {
 	if cap(learned) > mostSpare {
 		return
 	}

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
@@ -169,10 +170,10 @@ func endpointObject(name, node, iface string, nets ...string) *model.Object {
 		&model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: node, InterfaceName: iface, IPNetworks: nets}})
 }
 
-func learned(prefix string, metric uint32, hops ...string) route.Learned {
-	l := route.Learned{Prefix: netip.MustParsePrefix(prefix), Metric: metric}
+func learned(prefix string, metric uint32, hops ...string) locrib.Route {
+	l := locrib.Route{Prefix: netip.MustParsePrefix(prefix), Metric: metric}
 	for _, h := range hops {
-		l.NextHops = append(l.NextHops, netip.MustParseAddr(h))
+		l.Paths = append(l.Paths, locrib.Path{NextHop: netip.MustParseAddr(h)})
 	}
 	return l
 }
@@ -195,7 +196,7 @@ func TestNodeRoutes(t *testing.T) {
 	h.pod("cali1")
 	a, stop := h.agent()
 	a.set(baseObjects())
-	a.Learn([]route.Learned{
+	a.Learn([]locrib.Route{
 		learned("10.244.2.0/26", 1024, "10.1.0.9"),
 		learned("10.244.3.0/26", 1024, "10.2.0.9"), // behind the gateway
 		learned("10.244.4.0/26", 1024, "10.1.0.9", "10.1.0.10"),

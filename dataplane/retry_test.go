@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/policy"
-	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -39,7 +39,7 @@ func TestRetryDoesNotWait(t *testing.T) {
 	w := newWorld(t)
 	w.agent.set(cluster())
 	p := netip.MustParsePrefix("10.77.0.0/26")
-	w.agent.Learn([]route.Learned{{Prefix: p, NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.7")},
+	w.agent.Learn([]locrib.Route{{Prefix: p, Paths: []locrib.Path{{NextHop: netip.MustParseAddr("10.1.0.7")}},
 		Metric: 1024}})
 	for i := range 1000 {
 		w.fake.Fail("ApplyRoutes", i, unix.EPERM)

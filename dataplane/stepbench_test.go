@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/policy"
-	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -25,10 +25,10 @@ func BenchmarkLearnStep(b *testing.B) {
 	a := newHostAgent(Config{Kernel: fake, NodeName: "node-1", Logger: zap.NewNop()}, func() time.Time { return now })
 	a.SetState(State{Reader: baseObjects(), All: true})
 	a.step()
-	hop := []netip.Addr{netip.MustParseAddr("10.1.0.9")}
-	list := make([][]route.Learned, 1000)
+	paths := []locrib.Path{{NextHop: netip.MustParseAddr("10.1.0.9")}}
+	list := make([][]locrib.Route, 1000)
 	for i, p := range blocks(len(list)) {
-		list[i] = []route.Learned{{Prefix: p, NextHops: hop, Metric: 1024}}
+		list[i] = []locrib.Route{{Prefix: p, Paths: paths, Metric: 1024}}
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {

@@ -8,6 +8,7 @@ import (
 	"github.com/manxnet/manx/dataplane/filter"
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/mtufile"
 	"github.com/manxnet/manx/dataplane/neighbour"
 	"github.com/manxnet/manx/dataplane/peering"
@@ -49,7 +50,7 @@ type Target interface {
 // Learner is a Target that receives the routes that BGP has learned.
 type Learner interface {
 	// Learn sets the whole new state of each prefix. It may keep next hops, but not the slice.
-	Learn([]route.Learned)
+	Learn([]locrib.Route)
 	// OnlyLearned reports whether only learned routes wait for the next Flush: then no other target is concerned.
 	OnlyLearned() bool
 }

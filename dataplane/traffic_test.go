@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/reconcile"
-	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -71,8 +71,8 @@ func pairState(i int, ipip string) model.Set {
 
 // exchange takes the place of BGP.
 func (p *pair) exchange() {
-	p.agents[0].Learn([]route.Learned{learned("10.244.2.0/26", 1024, pairNodes[1])})
-	p.agents[1].Learn([]route.Learned{learned("10.244.1.0/26", 1024, pairNodes[0])})
+	p.agents[0].Learn([]locrib.Route{learned("10.244.2.0/26", 1024, pairNodes[1])})
+	p.agents[1].Learn([]locrib.Route{learned("10.244.1.0/26", 1024, pairNodes[0])})
 }
 
 func (p *pair) ping() {

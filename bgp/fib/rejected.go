@@ -7,12 +7,13 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/dataplane/locrib"
 )
 
 // Rejection is a path that other speakers announced and that this node does not use.
 type Rejection struct {
 	Prefix netip.Prefix
-	Path   bgp.Path
+	Path   locrib.Path
 	Class  RejectClass
 	Reason string
 }
@@ -83,7 +84,7 @@ func (f *Table) Rejected() []Rejection {
 		for _, stored := range f.paths(n) {
 			p := f.path(stored).fibPath
 			if class, reason := f.refuse(prefix, p); class != "" && class != RejectService {
-				list = append(list, Rejection{Prefix: prefix, Path: bgp.Path{NextHop: p.nextHop, Peer: p.peer},
+				list = append(list, Rejection{Prefix: prefix, Path: locrib.Path{NextHop: p.nextHop, Peer: p.peer},
 					Class: class, Reason: reason})
 			}
 		}
@@ -97,5 +98,5 @@ func (f *Table) Conflict(prefix netip.Prefix, path *apiutil.Path) Rejection {
 	defer f.mu.Unlock()
 	p := learnedPath(path)
 	class, reason := f.refuse(prefix, p)
-	return Rejection{Prefix: prefix, Path: bgp.Path{NextHop: p.nextHop, Peer: p.peer}, Class: class, Reason: reason}
+	return Rejection{Prefix: prefix, Path: locrib.Path{NextHop: p.nextHop, Peer: p.peer}, Class: class, Reason: reason}
 }

@@ -10,6 +10,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/prefixtable"
 	"github.com/manxnet/manx/datastore/ownership"
 )
@@ -27,7 +28,7 @@ type Table struct {
 	mine       ownership.Set
 	services   services
 	peers      map[netip.Addr]peerFacts
-	taken      []bgp.Route // by the last Take
+	taken      []locrib.Route // by the last Take
 	scratch    []storedPath
 	usable     []storedPath
 	last       struct { // whose attributes were looked up last: those of an UPDATE have many routes
@@ -74,7 +75,7 @@ type fibPath struct {
 // it.
 type pathAttributes struct {
 	fibPath
-	paths [1]bgp.Path
+	paths [1]locrib.Path
 }
 
 // New makes an empty table.
@@ -171,7 +172,7 @@ func (f *Table) number(p fibPath) uint32 {
 	if f.last.number == 0 || f.last.fibPath != p {
 		f.last.fibPath = p
 		f.last.number = f.attributes.Number(p, func() *pathAttributes {
-			return &pathAttributes{fibPath: p, paths: [1]bgp.Path{{NextHop: p.nextHop, Peer: p.peer}}}
+			return &pathAttributes{fibPath: p, paths: [1]locrib.Path{{NextHop: p.nextHop, Peer: p.peer}}}
 		})
 	}
 	return f.last.number
@@ -276,7 +277,7 @@ func (f *Table) touch(n uint32) {
 // Take returns up to limit changed prefixes (0: all), in the order of their changes, each with its complete current set
 // of paths; no paths: the prefix is gone. It returns nil if nothing changed. If more are left, Changed fires again. The
 // slice is valid until the next Take, the paths for good.
-func (f *Table) Take(limit int) []bgp.Route {
+func (f *Table) Take(limit int) []locrib.Route {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	count := len(f.dirty)
@@ -309,8 +310,8 @@ func (f *Table) Take(limit int) []bgp.Route {
 
 // route turns the paths of a prefix into a route; of several groups of paths the one with the highest preference
 // counts.
-func (f *Table) route(n uint32) bgp.Route {
-	r := bgp.Route{Prefix: f.rows.Prefix(n)}
+func (f *Table) route(n uint32) locrib.Route {
+	r := locrib.Route{Prefix: f.rows.Prefix(n)}
 	best := uint32(0)
 	usable := f.usable[:0]
 	for _, stored := range f.paths(n) {
@@ -337,8 +338,8 @@ func (f *Table) route(n uint32) bgp.Route {
 }
 
 // equalPaths returns the paths of a preference, sorted.
-func (f *Table) equalPaths(usable []storedPath, localPref uint32) []bgp.Path {
-	list := make([]bgp.Path, 0, len(usable))
+func (f *Table) equalPaths(usable []storedPath, localPref uint32) []locrib.Path {
+	list := make([]locrib.Path, 0, len(usable))
 	for _, stored := range usable {
 		if p := f.path(stored); p.localPref == localPref {
 			list = append(list, p.paths[0])
@@ -348,7 +349,7 @@ func (f *Table) equalPaths(usable []storedPath, localPref uint32) []bgp.Path {
 	return slices.Compact(list) // one peer may send one next hop twice (RFC 7911)
 }
 
-func comparePaths(a, b bgp.Path) int {
+func comparePaths(a, b locrib.Path) int {
 	return cmp.Or(a.NextHop.Compare(b.NextHop), a.Peer.Compare(b.Peer))
 }
 
@@ -381,10 +382,10 @@ func (f *Table) SweepStale() {
 }
 
 // Snapshot returns all prefixes with usable paths, in no order, and leaves Take alone.
-func (f *Table) Snapshot() []bgp.Route {
+func (f *Table) Snapshot() []locrib.Route {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	routes := make([]bgp.Route, 0, f.rows.Len())
+	routes := make([]locrib.Route, 0, f.rows.Len())
 	for n := range f.rows.All() {
 		if r := f.route(n); len(r.Paths) > 0 {
 			routes = append(routes, r)

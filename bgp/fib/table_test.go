@@ -12,6 +12,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/dataplane/locrib"
 )
 
 func best(prefix, peer, nextHop string, lp, id uint32) *apiutil.Path {
@@ -67,7 +68,7 @@ func TestFIBAnyOrder(t *testing.T) {
 		best("10.1.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0), best("10.1.0.0/24", "10.0.0.3", "10.0.0.3", 100, 0),
 		best("10.1.0.0/24", "10.0.0.3", "10.0.0.3", 100, 7), best("10.1.0.0/24", "10.0.0.4", "10.0.0.1", 100, 1),
 	}
-	var want []bgp.Path
+	var want []locrib.Path
 	var permute func(done, rest []*apiutil.Path)
 	permute = func(done, rest []*apiutil.Path) {
 		if len(rest) == 0 {

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/integration/ports"
 )
 
@@ -413,7 +414,7 @@ func awaitSession(t testing.TB, s *Speaker, addr string, what string, cond func(
 func established(st SessionStatus) bool { return st.Phase == PhaseEstablished }
 
 // routeTable applies the results of Take.
-type routeTable map[netip.Prefix]bgp.Route
+type routeTable map[netip.Prefix]locrib.Route
 
 // awaitRoutes updates a table until it meets a condition.
 func awaitRoutes(t testing.TB, s *Speaker, table routeTable, what string, cond func() bool) {
@@ -443,12 +444,12 @@ func awaitRoutesFor(t testing.TB, s *Speaker, table routeTable, most time.Durati
 	}
 }
 
-func firstRoutes(table routeTable) (list []bgp.Route) {
+func firstRoutes(table routeTable) (list []locrib.Route) {
 	for _, r := range table {
 		if len(list) < 5 {
 			list = append(list, r)
 		}
 	}
-	slices.SortFunc(list, func(a, b bgp.Route) int { return a.Prefix.Compare(b.Prefix) })
+	slices.SortFunc(list, func(a, b locrib.Route) int { return a.Prefix.Compare(b.Prefix) })
 	return list
 }

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/dataplane/locrib"
 )
 
 // A speaker in another process can be killed like a real one, and may be in a network namespace. The test binary runs
@@ -38,7 +39,7 @@ func TestMain(m *testing.M) {
 type childLine struct {
 	Set     *string        `json:",omitempty"` // error text of a Set, or empty
 	Session *SessionStatus `json:",omitempty"`
-	Routes  []bgp.Route    `json:",omitempty"`
+	Routes  []locrib.Route `json:",omitempty"`
 	Synced  bool           `json:",omitempty"`
 }
 
@@ -226,7 +227,7 @@ func (c *child) session(a netip.Addr) SessionStatus {
 	return c.sessions[a]
 }
 
-func (c *child) route(p netip.Prefix) bgp.Route {
+func (c *child) route(p netip.Prefix) locrib.Route {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.routes[p]

@@ -8,6 +8,7 @@ import (
 	"github.com/manxnet/manx/bgp/fib"
 	"github.com/manxnet/manx/bgp/gobgppolicy"
 	"github.com/manxnet/manx/bgp/wire/message"
+	"github.com/manxnet/manx/dataplane/locrib"
 )
 
 // routeKey identifies a route of a peer.
@@ -50,7 +51,7 @@ func (s *Speaker) refusedRoutes() (list []fib.Rejection) {
 	for peer, x := range s.taps.received() {
 		x.mu.Lock()
 		for key, r := range x.refused {
-			list = append(list, fib.Rejection{Prefix: key.prefix, Path: bgp.Path{NextHop: r.nextHop, Peer: peer},
+			list = append(list, fib.Rejection{Prefix: key.prefix, Path: locrib.Path{NextHop: r.nextHop, Peer: peer},
 				Class: fib.RejectClass(r.rule.Class), Reason: r.rule.Reason})
 		}
 		x.mu.Unlock()

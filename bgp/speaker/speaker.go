@@ -15,6 +15,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/fib"
 	"github.com/manxnet/manx/bgp/session"
+	"github.com/manxnet/manx/dataplane/locrib"
 )
 
 // Config holds the settings of a Speaker. Zero values select the defaults that are named beside the fields.
@@ -230,10 +231,10 @@ func (s *Speaker) current() *speakerRun {
 func (s *Speaker) Changed() <-chan struct{} { return s.fib.Changed() }
 
 // Take returns changed learned routes: see fib.Table.Take.
-func (s *Speaker) Take(limit int) []bgp.Route { return s.fib.Take(limit) }
+func (s *Speaker) Take(limit int) []locrib.Route { return s.fib.Take(limit) }
 
 // Snapshot returns all prefixes with usable paths, in no order, and leaves Take alone.
-func (s *Speaker) Snapshot() []bgp.Route { return s.fib.Snapshot() }
+func (s *Speaker) Snapshot() []locrib.Route { return s.fib.Snapshot() }
 
 // Server returns the GoBGP server, nil before the first successful Set. Only the API in bgp/gobgpapi may use it, and
 // only to read, and paths by Speaker.ListPath alone: the Speaker does not see changes made through it. A later Set may

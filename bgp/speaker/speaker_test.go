@@ -6,6 +6,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/dataplane/locrib"
 )
 
 func TestRoutesBothWays(t *testing.T) {
@@ -46,7 +47,7 @@ func TestRoutesBothWays(t *testing.T) {
 	awaitRoutes(t, s, table, "two routes", func() bool { return len(table) == 2 })
 	r := table[pfx("10.244.1.0/26")]
 	if r.Metric != 1024 || len(r.Paths) != 1 ||
-		r.Paths[0] != (bgp.Path{NextHop: ip("10.0.0.2"), Peer: ip("127.0.1.2")}) {
+		r.Paths[0] != (locrib.Path{NextHop: ip("10.0.0.2"), Peer: ip("127.0.1.2")}) {
 		t.Errorf("route %+v, want metric 1024 via 10.0.0.2 of 127.0.1.2", r)
 	}
 	p.send(withdrawal(pfx("10.244.1.0/26")))

@@ -15,6 +15,7 @@ import (
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/nodestatus"
 	"github.com/manxnet/manx/proto/server"
@@ -108,9 +109,9 @@ func statusSessions(sessions []speaker.SessionStatus) []nodestatus.Session {
 
 // statusRoutes lists the kernel's routes, which are used for forwarding, and the learned routes that are not in the
 // kernel.
-func statusRoutes(inKernel []kernel.Route, links []kernel.Link, learned []bgp.Route, sessions []speaker.SessionStatus,
-	own []bgp.Origin) []nodestatus.Route {
-	t := routeFacts{interfaces: map[int]string{}, mesh: map[netip.Addr]bool{}, paths: map[netip.Prefix][]bgp.Path{}}
+func statusRoutes(inKernel []kernel.Route, links []kernel.Link, learned []locrib.Route,
+	sessions []speaker.SessionStatus, own []bgp.Origin) []nodestatus.Route {
+	t := routeFacts{interfaces: map[int]string{}, mesh: map[netip.Addr]bool{}, paths: map[netip.Prefix][]locrib.Path{}}
 	for _, l := range links {
 		t.interfaces[l.Index] = l.Name
 	}
@@ -150,7 +151,7 @@ func statusRoutes(inKernel []kernel.Route, links []kernel.Link, learned []bgp.Ro
 type routeFacts struct {
 	interfaces map[int]string
 	mesh       map[netip.Addr]bool
-	paths      map[netip.Prefix][]bgp.Path // as learned
+	paths      map[netip.Prefix][]locrib.Path // as learned
 }
 
 // learned reports whether BGP created a route.
@@ -179,7 +180,7 @@ func (t routeFacts) used(r kernel.Route) (list []nodestatus.Route) {
 		if t.learned(r) {
 			from := t.paths[r.Dst]
 			// A gateway may stand for the next hop.
-			at := max(0, slices.IndexFunc(from, func(p bgp.Path) bool { return p.NextHop == hop.Gateway }))
+			at := max(0, slices.IndexFunc(from, func(p locrib.Path) bool { return p.NextHop == hop.Gateway }))
 			x.Peer, x.Source = from[at].Peer, t.source(from[at].Peer)
 		}
 		list = append(list, x)

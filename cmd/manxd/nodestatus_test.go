@@ -10,6 +10,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/locrib"
 )
 
 func TestStatusRoutes(t *testing.T) {
@@ -39,13 +40,13 @@ func TestStatusRoutes(t *testing.T) {
 		route("ff00::/8", kernel.ProtocolKernel, via("", 2)),
 		route("fd00::/64", kernel.ProtocolKernel, via("", 2)),
 	}
-	path := func(nextHop, peer string) bgp.Path { return bgp.Path{NextHop: ip(nextHop), Peer: ip(peer)} }
-	learned := []bgp.Route{
-		{Prefix: pfx("10.1.0.0/26"), Paths: []bgp.Path{path("192.0.2.12", "192.0.2.12")}},
-		{Prefix: pfx("10.2.0.0/26"), Paths: []bgp.Path{path("192.0.2.12", "192.0.2.12"),
+	path := func(nextHop, peer string) locrib.Path { return locrib.Path{NextHop: ip(nextHop), Peer: ip(peer)} }
+	learned := []locrib.Route{
+		{Prefix: pfx("10.1.0.0/26"), Paths: []locrib.Path{path("192.0.2.12", "192.0.2.12")}},
+		{Prefix: pfx("10.2.0.0/26"), Paths: []locrib.Path{path("192.0.2.12", "192.0.2.12"),
 			path("192.0.2.13", "192.0.2.99")}},
-		{Prefix: pfx("10.3.0.0/26"), Paths: []bgp.Path{path("198.51.100.7", "192.0.2.99")}},
-		{Prefix: pfx("10.4.0.0/26"), Paths: []bgp.Path{path("192.0.2.12", "192.0.2.12")}},
+		{Prefix: pfx("10.3.0.0/26"), Paths: []locrib.Path{path("198.51.100.7", "192.0.2.99")}},
+		{Prefix: pfx("10.4.0.0/26"), Paths: []locrib.Path{path("192.0.2.12", "192.0.2.12")}},
 	}
 	sessions := []speaker.SessionStatus{
 		{Session: bgp.Session{Address: ip("192.0.2.12"), Type: bgp.SessionMesh}, State: "Established"},

@@ -179,38 +179,9 @@ func (f *Follower) passLearned() (count int) {
 		if len(routes) == 0 {
 			return count
 		}
-		f.learned = learnedRoutes(f.learned[:0], routes)
 		count += len(routes)
 		for _, a := range f.config.Agents {
-			a.Learn(f.learned)
+			a.Learn(routes)
 		}
 	}
-}
-
-// learnedRoutes converts routes and appends them to a list.
-func learnedRoutes(learned []route.Learned, routes []bgp.Route) []route.Learned {
-	learned = slices.Grow(learned, len(routes))
-	var hops []netip.Addr
-	for _, r := range routes {
-		l := learnedRoute(r, hops)
-		learned = append(learned, l)
-		hops = l.NextHops
-	}
-	return learned
-}
-
-// learnedRoute converts r. Consecutive routes mostly have the same next hops: then it reuses before, those of the last
-// route.
-func learnedRoute(r bgp.Route, before []netip.Addr) route.Learned {
-	l := route.Learned{Prefix: r.Prefix, Metric: r.Metric}
-	if slices.EqualFunc(r.Paths, before, func(p bgp.Path, nh netip.Addr) bool { return p.NextHop == nh }) {
-		l.NextHops = before
-		return l
-	}
-	for _, p := range r.Paths { // sorted by next hop
-		if n := len(l.NextHops); n == 0 || l.NextHops[n-1] != p.NextHop {
-			l.NextHops = append(l.NextHops, p.NextHop)
-		}
-	}
-	return l
 }

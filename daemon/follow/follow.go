@@ -15,7 +15,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/dataplane"
-	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -34,7 +34,7 @@ type Speaker interface {
 	// Changed receives when Take has routes, and when Synced changes.
 	Changed() <-chan struct{}
 	// Take returns up to most prefixes that changed, each with all its paths. The slice is valid until the next call.
-	Take(most int) []bgp.Route
+	Take(most int) []locrib.Route
 	// Synced reports whether Take has returned all routes that peers advertise after a start, and why not.
 	Synced() (bool, string)
 }
@@ -42,9 +42,8 @@ type Speaker interface {
 // Agent maintains a part of the kernel's state. Its methods do not block.
 type Agent interface {
 	SetState(dataplane.State)
-	// Learn passes the new state of prefixes; one without next hops is withdrawn. It may keep next hops, but not the
-	// slice.
-	Learn([]route.Learned)
+	// Learn passes the new state of prefixes; one without paths is withdrawn. It may keep paths, but not the slice.
+	Learn([]locrib.Route)
 }
 
 // Passwords are the passwords of BGP sessions.
@@ -91,9 +90,8 @@ type Follower struct {
 	bgpKinds  []model.Kind
 	last      model.Reader // as Last has delivered it; nil: not, or the datastore has been read
 	desired   atomic.Pointer[decision]
-	failure   string          // of the last attempt to configure the speaker, as logged
-	triggered chan struct{}   // holds one token when BGP is to be decided again
-	learned   []route.Learned // a buffer of followBGP
+	failure   string        // of the last attempt to configure the speaker, as logged
+	triggered chan struct{} // holds one token when BGP is to be decided again
 
 	mu    sync.Mutex
 	state dataplane.State // as passed to the agents

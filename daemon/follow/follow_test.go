@@ -16,6 +16,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/codec"
@@ -43,7 +44,7 @@ type fakeSpeaker struct {
 	err     error
 	synced  bool
 	desired bgp.Desired
-	routes  []bgp.Route
+	routes  []locrib.Route
 }
 
 func (s *fakeSpeaker) Set(_ context.Context, d bgp.Desired) error {
@@ -60,7 +61,7 @@ func (s *fakeSpeaker) Set(_ context.Context, d bgp.Desired) error {
 
 func (s *fakeSpeaker) Changed() <-chan struct{} { return s.changed }
 
-func (s *fakeSpeaker) Take(most int) []bgp.Route {
+func (s *fakeSpeaker) Take(most int) []locrib.Route {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := min(most, len(s.routes))
@@ -92,7 +93,7 @@ type fakeAgent struct {
 
 	mu      sync.Mutex
 	state   dataplane.State
-	learned []route.Learned
+	learned []locrib.Route
 }
 
 func (a *fakeAgent) SetState(s dataplane.State) {
@@ -106,7 +107,7 @@ func (a *fakeAgent) SetState(s dataplane.State) {
 	a.diary.write("agent all %t changed %v synced %t %t", s.All, names, s.DatastoreSynced, s.BGPSynced)
 }
 
-func (a *fakeAgent) Learn(list []route.Learned) {
+func (a *fakeAgent) Learn(list []locrib.Route) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.learned = append(a.learned, list...)
@@ -480,7 +481,7 @@ func TestSyncedIsPassedOnAndWithdrawn(t *testing.T) {
 		r.tables.Apply(r.put(model.KindNetworkPolicy, "ns", "web", `{"selector":"all()"}`))
 		r.expect("a change that comes before the routes", "agent all false changed [web] synced true false")
 		r.speaker.change(func() {
-			r.speaker.routes = []bgp.Route{{Prefix: netip.MustParsePrefix("10.65.1.0/26")}}
+			r.speaker.routes = []locrib.Route{{Prefix: netip.MustParsePrefix("10.65.1.0/26")}}
 		})
 		r.expect("the routes, then their completeness", "agent learns 1",
 			"agent all false changed [] synced true true")
@@ -519,12 +520,12 @@ func TestLearnedRoutesComeInBatches(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.begin()
 		r.expect("at first", "agent all true changed [] synced true false", mesh)
-		hop := func(a string) bgp.Path { return bgp.Path{NextHop: netip.MustParseAddr(a)} }
+		hop := func(a string) locrib.Path { return locrib.Path{NextHop: netip.MustParseAddr(a)} }
 		a := netip.MustParseAddr("10.0.0.0")
 		r.speaker.change(func() {
 			for range routeBatch + 2 {
-				r.speaker.routes = append(r.speaker.routes, bgp.Route{Prefix: netip.PrefixFrom(a, 32), Metric: 1024,
-					Paths: []bgp.Path{hop("192.0.2.2"), hop("192.0.2.2"), hop("192.0.2.3")}})
+				r.speaker.routes = append(r.speaker.routes, locrib.Route{Prefix: netip.PrefixFrom(a, 32), Metric: 1024,
+					Paths: []locrib.Path{hop("192.0.2.2"), hop("192.0.2.2"), hop("192.0.2.3")}})
 				a = a.Next()
 			}
 			r.speaker.routes[routeBatch].Paths = nil // gone
@@ -536,7 +537,7 @@ func TestLearnedRoutesComeInBatches(t *testing.T) {
 			if i == routeBatch {
 				want = nil
 			}
-			if !slices.Equal(l.NextHops, want) || l.Metric != 1024 || !l.Prefix.IsValid() {
+			if !slices.Equal(l.AppendNextHops(nil), want) || l.Metric != 1024 || !l.Prefix.IsValid() {
 				t.Fatalf("route %d is %v", i, l)
 			}
 		}
@@ -552,8 +553,8 @@ func TestManyLearnedRoutesAreCollected(t *testing.T) {
 		learn := func(n int) {
 			r.speaker.change(func() {
 				for range n {
-					r.speaker.routes = append(r.speaker.routes, bgp.Route{Prefix: netip.PrefixFrom(a, 32),
-						Paths: []bgp.Path{{NextHop: netip.MustParseAddr("192.0.2.2")}}})
+					r.speaker.routes = append(r.speaker.routes, locrib.Route{Prefix: netip.PrefixFrom(a, 32),
+						Paths: []locrib.Path{{NextHop: netip.MustParseAddr("192.0.2.2")}}})
 					a = a.Next()
 				}
 			})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/datastore/ippool"
 )
@@ -16,10 +17,10 @@ import (
 func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-func learned(p string, metric uint32, hops ...string) Learned {
-	l := Learned{Prefix: prefix(p), Metric: metric}
+func learned(p string, metric uint32, hops ...string) locrib.Route {
+	l := locrib.Route{Prefix: prefix(p), Metric: metric}
 	for _, h := range hops {
-		l.NextHops = append(l.NextHops, addr(h))
+		l.Paths = append(l.Paths, locrib.Path{NextHop: addr(h)})
 	}
 	return l
 }
@@ -105,7 +106,7 @@ func rowOf(t *Target, p string) Status {
 func TestRules(t *testing.T) {
 	for _, c := range []struct {
 		rule    string
-		learned Learned
+		learned locrib.Route
 		want    string // the route, or the reason
 		phase   reconcile.Phase
 	}{
@@ -177,7 +178,7 @@ func TestRules(t *testing.T) {
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			target, _ := testTarget(testKernel())
-			target.Learn([]Learned{c.learned})
+			target.Learn([]locrib.Route{c.learned})
 			if _, failures, err := target.Flush(); failures != 0 || err != nil {
 				t.Fatal(failures, err)
 			}
@@ -226,16 +227,16 @@ func TestLocalRoutes(t *testing.T) {
 func TestCostFollowsTheChange(t *testing.T) {
 	f := testKernel()
 	target, _ := testTarget(f)
-	var all []Learned
+	var all []locrib.Route
 	for i := range 5000 {
 		all = append(all, learned(fmt.Sprintf("10.%d.%d.0/24", 50+i/250, i%250), 1024, "10.1.0.9"))
 	}
 	target.Learn(all)
 	_, _, _ = target.Flush()
 	before, _ := f.Calls("ApplyRoutes"), f.Log()
-	target.Learn([]Learned{learned("10.50.7.0/24", 1024, "10.1.0.10")})
+	target.Learn([]locrib.Route{learned("10.50.7.0/24", 1024, "10.1.0.10")})
 	_, _, _ = target.Flush()
-	target.Learn([]Learned{learned("10.50.8.0/24", 1024, "10.1.0.9")}) // the same again
+	target.Learn([]locrib.Route{learned("10.50.8.0/24", 1024, "10.1.0.9")}) // the same again
 	_, _, _ = target.Flush()
 	if n := f.Calls("ApplyRoutes") - before; n != 1 {
 		t.Errorf("%d operations for one change: %q", n, f.Log())
@@ -259,10 +260,10 @@ func TestCostFollowsTheChange(t *testing.T) {
 func TestMetricChangeHasNoGap(t *testing.T) {
 	f := testKernel()
 	target, advance := testTarget(f)
-	target.Learn([]Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
+	target.Learn([]locrib.Route{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	_, _, _ = target.Flush()
 	f.Log()
-	target.Learn([]Learned{learned("10.244.2.0/26", 512, "10.1.0.9")})
+	target.Learn([]locrib.Route{learned("10.244.2.0/26", 512, "10.1.0.9")})
 	f.Fail("ApplyRoutes", f.Calls("ApplyRoutes")+1, fmt.Errorf("no"))
 	_, failures, _ := target.Flush()
 	if _, kept := f.Route(kernel.RouteKey{Dst: prefix("10.244.2.0/26"), Metric: 1024}); !kept || failures != 2 {
@@ -329,7 +330,7 @@ func TestOwnership(t *testing.T) {
 func TestTowardsAnAddress(t *testing.T) {
 	f := testKernel()
 	target, _ := testTarget(f)
-	target.Learn([]Learned{learned("10.244.0.0/16", 9, "10.1.0.9"), learned("10.244.2.0/26", 9, "10.1.0.8"),
+	target.Learn([]locrib.Route{learned("10.244.0.0/16", 9, "10.1.0.9"), learned("10.244.2.0/26", 9, "10.1.0.8"),
 		learned("10.244.2.7/32", 9, "10.99.0.9"), learned("fd10:2::/122", 9, "fd01::9")})
 	_, _, _ = target.Flush()
 	for address, want := range map[string]string{

@@ -12,6 +12,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
@@ -111,7 +112,7 @@ func TestAddressOfAWorkloadChangesHands(t *testing.T) {
 			m.checkDeparted("new")
 		}},
 		{"to another node", func(m *move) {
-			m.target.Learn([]Learned{learned(moving, 512, "10.1.0.9")})
+			m.target.Learn([]locrib.Route{learned(moving, 512, "10.1.0.9")})
 			m.flush("the local workload counts")
 			m.owner("")
 			m.flush("gone", "delete "+toCali2)
@@ -124,9 +125,9 @@ func TestAddressOfAWorkloadChangesHands(t *testing.T) {
 			m.flush("gone", "delete "+toCali2)
 			m.checkDeparted("gone", moving)
 			m.confirmDeparted()
-			m.target.Learn([]Learned{learned(moving, 512, "10.1.0.9")})
+			m.target.Learn([]locrib.Route{learned(moving, 512, "10.1.0.9")})
 			m.flush("learned", "add "+byAnother)
-			m.target.Learn([]Learned{learned(moving, 512, "10.3.0.9")})
+			m.target.Learn([]locrib.Route{learned(moving, 512, "10.3.0.9")})
 			m.flush("moved", "replace "+strings.Replace(byAnother, "10.1.0.9 dev #2", "10.3.0.9 dev #3", 1))
 			m.checkDeparted("moved")
 			m.owner("cali1")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/locrib"
 )
 
 // After any events, a follower of the changes has the existing rows.
@@ -49,9 +50,9 @@ func TestFollowersKnowAllRows(t *testing.T) {
 			p := fmt.Sprintf("10.%d.2.%d/32", 244+r.IntN(3), r.IntN(3))
 			switch r.IntN(8) {
 			case 0, 1:
-				target.Learn([]Learned{learned(p, uint32(5+r.IntN(2)), hops[r.IntN(4)])})
+				target.Learn([]locrib.Route{learned(p, uint32(5+r.IntN(2)), hops[r.IntN(4)])})
 			case 2:
-				target.Learn([]Learned{learned(p, 0)})
+				target.Learn([]locrib.Route{learned(p, 0)})
 			case 3:
 				config.Endpoints = append([]Endpoint(nil), testConfig().Endpoints...)
 				for _, name := range []string{"cali1", "cali2", "caliold"}[:r.IntN(4)] {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/locrib"
 )
 
 // quietKernel accepts every change of a route and stores none.
@@ -20,12 +21,12 @@ func (quietKernel) ApplyRoutes([]kernel.RouteOp) []error { return nil }
 func BenchmarkLearn100k(b *testing.B) {
 	const n = 100_000
 	b.ReportAllocs()
-	changes := make([]Learned, n)
-	hops := []netip.Addr{addr("10.1.0.9")}
+	changes := make([]locrib.Route, n)
+	paths := []locrib.Path{{NextHop: addr("10.1.0.9")}}
 	for i := range changes {
 		v := uint32(20<<24) + uint32(i)<<6
 		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)}), 26)
-		changes[i] = Learned{Prefix: p, NextHops: hops, Metric: 1024}
+		changes[i] = locrib.Route{Prefix: p, Paths: paths, Metric: 1024}
 	}
 	var kept uint64
 	for range b.N {

@@ -96,11 +96,11 @@ type learntKey struct {
 	others string
 }
 
-func keyOfLearned(l *Learned) learntKey {
-	k := learntKey{l.NextHops[0], l.Metric, ""}
-	if len(l.NextHops) > 1 {
+func (l *learnt) key() learntKey {
+	k := learntKey{l.hops[0], l.metric, ""}
+	if len(l.hops) > 1 {
 		var b []byte
-		for _, nh := range l.NextHops[1:] {
+		for _, nh := range l.hops[1:] {
 			b = append(nh.AppendTo(b), ' ')
 		}
 		k.others = string(b)

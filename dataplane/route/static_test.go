@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
@@ -57,7 +58,7 @@ func TestLearnedThroughAStaticRoute(t *testing.T) {
 			t.Errorf("static: %q, want %q", got, wantStatic)
 		}
 	}
-	target.Learn([]Learned{learned("10.244.2.0/26", 1024, "192.0.2.9"), learned("192.0.2.9/32", 1024, "10.1.0.9")})
+	target.Learn([]locrib.Route{learned("10.244.2.0/26", 1024, "192.0.2.9"), learned("192.0.2.9/32", 1024, "10.1.0.9")})
 	flush("10.244.2.0/26 via 10.1.0.1 dev eth0 proto bird metric 1024",
 		"192.0.2.9/32 via 10.1.0.9 dev eth0 proto bird metric 1024")
 	target.SetStatic([]Static{{Prefix: prefix("192.0.2.9/32"), Via: addr("10.3.0.1")}})

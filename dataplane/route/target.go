@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/prefixtable"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/datastore/ippool"
@@ -38,6 +39,7 @@ type Target struct {
 		*learnt
 		number uint32
 	}
+	hops []netip.Addr // a buffer of number
 
 	departures map[netip.Prefix]*departure
 	forgetter  forgetter
@@ -182,13 +184,13 @@ func (t *Target) setStatic(r Static) {
 }
 
 // Learn takes over changes of learned routes.
-func (t *Target) Learn(changes []Learned) {
+func (t *Target) Learn(changes []locrib.Route) {
 	for i := range changes {
-		l := &changes[i]
-		p := inMain(l.Prefix.Masked())
-		if len(l.NextHops) > 0 {
+		r := &changes[i]
+		p := inMain(r.Prefix.Masked())
+		if len(r.Paths) > 0 {
 			n := t.table.first(p)
-			t.table.row(n).learned = t.number(l)
+			t.table.row(n).learned = t.number(r)
 			t.touchRow(n)
 		} else if n := t.table.find(p); n != 0 && t.table.row(n).desired() {
 			t.touchRow(n)
@@ -198,9 +200,11 @@ func (t *Target) Learn(changes []Learned) {
 }
 
 // number returns the number of the learned data of a prefix.
-func (t *Target) number(l *Learned) uint32 {
-	if last := &t.last; last.number == 0 || last.metric != l.Metric || !slices.Equal(last.hops, l.NextHops) {
-		last.number = t.learnt.Number(keyOfLearned(l), func() *learnt { return &learnt{l.NextHops, l.Metric} })
+func (t *Target) number(r *locrib.Route) uint32 {
+	l := learnt{r.AppendNextHops(t.hops[:0]), r.Metric}
+	t.hops = l.hops
+	if last := &t.last; last.number == 0 || last.metric != l.metric || !slices.Equal(last.hops, l.hops) {
+		last.number = t.learnt.Number(l.key(), func() *learnt { return &learnt{slices.Clone(l.hops), l.metric} })
 		last.learnt = *t.learnt.At(last.number)
 	}
 	return t.last.number

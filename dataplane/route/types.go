@@ -19,15 +19,6 @@ const (
 	staticMetric6 = kernel.RouteMetric6
 )
 
-// Learned is the outcome of best path selection for one prefix: its equal-cost next hops. Without next hops the
-// prefix is withdrawn.
-type Learned struct {
-	Prefix   netip.Prefix
-	NextHops []netip.Addr
-	// Metric is the metric of the kernel's route; the lowest wins.
-	Metric uint32
-}
-
 // Static is a route to a BGP peer through a gateway (BGPPeer reachableBy), which has to be on a link of this node.
 type Static = hoststate.Static
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
@@ -39,7 +40,7 @@ func TestWaysToANextHop(t *testing.T) {
 		}
 	}
 	const direct = "10.245.2.0/26 via 10.1.0.1 dev eth0 proto 0"
-	target.Learn([]Learned{learned("10.245.2.0/26", 1024, "10.2.0.9")}) // keeps the resolution in use
+	target.Learn([]locrib.Route{learned("10.245.2.0/26", 1024, "10.2.0.9")}) // keeps the resolution in use
 	step("both devices are up", direct, byTunnel, bySecond)
 	f.Log()
 	target.setMissing(map[string]error{second: errors.New("no such thing")})
@@ -116,7 +117,7 @@ func TestTheSamePrefixInTwoTables(t *testing.T) {
 	have(first, foreign, second)
 	// A learned route for the same prefix takes the place that main's static one leaves, with another metric; the
 	// failure to add it keeps the old one, and does not hold up the removal in the second table.
-	target.Learn([]Learned{learned("192.0.2.9/32", 77, "10.1.0.9")})
+	target.Learn([]locrib.Route{learned("192.0.2.9/32", 77, "10.1.0.9")})
 	target.SetStatic(nil)
 	f.Fail("ApplyRoutes", f.Calls("ApplyRoutes")+1, errors.New("no"))
 	_, _, _ = target.Flush()
@@ -147,7 +148,7 @@ func TestRoutesOfOthersInASecondTable(t *testing.T) {
 	f.PutRoute(other)
 	f.PutRoute(holder)
 	target, advance := tableTarget(f, 100)
-	target.Learn([]Learned{learned("10.244.2.0/26", 1024, "10.2.0.9")})
+	target.Learn([]locrib.Route{learned("10.244.2.0/26", 1024, "10.2.0.9")})
 	target.SetStatic([]Static{staticTo("192.0.2.9/32", "10.1.0.4", 100), staticTo("192.0.2.9/32", "10.1.0.3")})
 	_, failures, _ := target.Flush()
 	if s := rowOf(target, "10.244.2.0/26"); s.Desired != "10.244.2.0/26 via 10.1.0.1 dev eth0 proto bird metric 1024" {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/ippool"
@@ -21,11 +22,11 @@ func learn(t *testing.T, prefix, nextHop string, pools ...ippool.Pool) route.Sta
 
 func learnMetric(t *testing.T, prefix, nextHop string, metric uint32, pools ...ippool.Pool) route.Status {
 	t.Helper()
-	return learnAll(t, route.Learned{Prefix: netip.MustParsePrefix(prefix),
-		NextHops: []netip.Addr{netip.MustParseAddr(nextHop)}, Metric: metric}, pools...)
+	return learnAll(t, locrib.Route{Prefix: netip.MustParsePrefix(prefix),
+		Paths: []locrib.Path{{NextHop: netip.MustParseAddr(nextHop)}}, Metric: metric}, pools...)
 }
 
-func learnAll(t *testing.T, l route.Learned, pools ...ippool.Pool) route.Status {
+func learnAll(t *testing.T, l locrib.Route, pools ...ippool.Pool) route.Status {
 	t.Helper()
 	f := kerneltest.New()
 	f.PutLink(kernel.Link{Index: 2, Name: "eth0", Up: true, Running: true})
@@ -40,7 +41,7 @@ func learnAll(t *testing.T, l route.Learned, pools ...ippool.Pool) route.Status 
 		Endpoints: []route.Endpoint{{Name: "default/w", Interface: "cali1",
 			Addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.5/32")}}},
 		WorkloadPrefixes: []string{"cali"}})
-	target.Learn([]route.Learned{l})
+	target.Learn([]locrib.Route{l})
 	if _, failures, err := target.Flush(); failures != 0 || err != nil {
 		t.Fatal(failures, err)
 	}
@@ -107,9 +108,9 @@ var kernelRoutes = []difference{
 	{name: "next hops of one route", calico: "16 at most", manx: "as many as there are equal paths",
 		why: "The kernel takes more.",
 		check: func(t *testing.T) {
-			l := route.Learned{Prefix: netip.MustParsePrefix("10.1.2.0/26"), Metric: 1024}
+			l := locrib.Route{Prefix: netip.MustParsePrefix("10.1.2.0/26"), Metric: 1024}
 			for i := range byte(20) {
-				l.NextHops = append(l.NextHops, netip.AddrFrom4([4]byte{10, 0, 0, 100 + i}))
+				l.Paths = append(l.Paths, locrib.Path{NextHop: netip.AddrFrom4([4]byte{10, 0, 0, 100 + i})})
 			}
 			if s := learnAll(t, l); strings.Count(s.Desired, "via 10.0.0.1") != 20 {
 				t.Error(s.Desired)

@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
-	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
@@ -257,8 +257,8 @@ func TestRetry(t *testing.T) {
 	for i := range 1000 {
 		r.kernel.Fail("ApplyRoutes", i, unix.EPERM)
 	}
-	r.agent.Learn([]route.Learned{{Prefix: netip.MustParsePrefix("10.65.1.0/26"),
-		NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.7")}, Metric: 1024}})
+	r.agent.Learn([]locrib.Route{{Prefix: netip.MustParsePrefix("10.65.1.0/26"),
+		Paths: []locrib.Path{{NextHop: netip.MustParseAddr("10.1.0.7")}}, Metric: 1024}})
 	phase := func() string {
 		x, _ := r.agent.Route(netip.MustParsePrefix("10.65.1.0/26"))
 		return string(x.Phase)

@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
-	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/datastore/model"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
@@ -130,8 +130,8 @@ func TestRoutesAreFiltered(t *testing.T) {
 	r := newRig(t)
 	r.start()
 	r.store(node(t), pod(t, "web", "cali1", "10.65.0.1/32"), pod(t, "gone", "cali9", "10.66.0.2/32"))
-	r.agent.Learn([]route.Learned{{Prefix: netip.MustParsePrefix("10.65.1.0/26"),
-		NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.7")}, Metric: 1024}})
+	r.agent.Learn([]locrib.Route{{Prefix: netip.MustParsePrefix("10.65.1.0/26"),
+		Paths: []locrib.Path{{NextHop: netip.MustParseAddr("10.1.0.7")}}, Metric: 1024}})
 	prefixes := func(q *manxv1.ListRoutesRequest) []string {
 		response, err := r.client.ListRoutes(r.context(), q)
 		if err != nil {

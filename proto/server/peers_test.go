@@ -18,6 +18,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/fib"
 	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/dataplane/locrib"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -185,7 +186,7 @@ func TestRoutesOfAPeer(t *testing.T) {
 	}
 	r.bgp.sent = map[netip.Addr][]speaker.EvaluatedPath{
 		one: {evaluated("10.8.0.0/26", true, "own"), evaluated("10.9.0.0/26", false, "not inside a pool")}}
-	r.bgp.refused = []fib.Rejection{{Prefix: netip.MustParsePrefix("10.3.0.0/16"), Path: bgp.Path{Peer: one},
+	r.bgp.refused = []fib.Rejection{{Prefix: netip.MustParsePrefix("10.3.0.0/16"), Path: locrib.Path{Peer: one},
 		Reason: "the next hop is this node"}}
 	r.bgp.set(agreedStatus())
 	mesh := session("192.0.2.2", bgp.SessionMesh, speaker.PhaseEstablished, "Established", "up")
