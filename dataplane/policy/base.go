@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -99,10 +100,10 @@ const beforeReassembly = -450
 // sent checks a packet that a workload has sent.
 func (s *settings) sent() []ruleset.Rule {
 	rules := []ruleset.Rule{s.fromUnspecified(), s.toLoopback()}
-	for _, family := range []uint32{4, 6} {
+	for _, family := range families {
 		if s.fragments.Packets > 0 {
-			rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: family},
-				{Field: ruleset.Fragment}}, Verdict: jump(early)})
+			rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{ofFamily(family), {Field: ruleset.Fragment}},
+				Verdict: jump(early)})
 		}
 	}
 	return append(rules, ruleset.Rule{Verdict: jump(sourceCheck)})
@@ -150,11 +151,14 @@ func dispatch(name string, out bool, miss ruleset.Rule) *ruleset.Chain {
 }
 
 // from are rules for packets that come from workloads.
-func (s *settings) from(v ruleset.Verdict) []ruleset.Rule {
-	var rules []ruleset.Rule
+func (s *settings) from(v ruleset.Verdict) []ruleset.Rule { return s.workloads(ruleset.InInterface, v) }
+
+// to are rules for packets that go to workloads.
+func (s *settings) to(v ruleset.Verdict) []ruleset.Rule { return s.workloads(ruleset.OutInterface, v) }
+
+func (s *settings) workloads(f ruleset.Field, v ruleset.Verdict) (rules []ruleset.Rule) {
 	for _, p := range s.prefixes {
-		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.InInterface, Name: p + "*"}},
-			Verdict: v})
+		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: f, Name: p + "*"}}, Verdict: v})
 	}
 	return rules
 }
@@ -167,16 +171,6 @@ func (s *settings) closed(jumps []ruleset.Rule) []ruleset.Rule {
 		r.Verdict, r.Comment = ruleset.Verdict{Action: ruleset.Drop}, "nothing has decided"
 		r.CountedBy = droppedUndecided.Counter()
 		rules = append(rules, r)
-	}
-	return rules
-}
-
-// to are rules for packets that go to workloads.
-func (s *settings) to(v ruleset.Verdict) []ruleset.Rule {
-	var rules []ruleset.Rule
-	for _, p := range s.prefixes {
-		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.OutInterface, Name: p + "*"}},
-			Verdict: v})
 	}
 	return rules
 }
@@ -198,8 +192,7 @@ func (s *settings) unspecifiedRules() []ruleset.Rule {
 		rules = append(rules, ruleset.Rule{Matches: m, Verdict: ruleset.Verdict{Action: ruleset.Accept},
 			Comment: "duplicate address detection"})
 	}
-	return append(rules, ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: spoofed,
-		Log: s.dropLog(spoofed), CountedBy: droppedSource.Counter()})
+	return append(rules, s.drop(spoofed, droppedSource))
 }
 
 // ofDiscovery matches an ICMPv6 type of neighbour discovery or MLD with the hop limit that shows that no router has
@@ -218,13 +211,9 @@ func ofDiscovery(kind uint32) []ruleset.Match {
 // addresses, too, and programs that listen there trust that only their host reaches them. Translation comes later
 // (-100).
 func (s *settings) toLoopback() ruleset.Rule {
-	return ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: 4},
-		{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("127.0.0.0/8")}},
-		Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: loopback, Log: s.dropLog(loopback),
-		CountedBy: droppedLoopback.Counter()}
+	return s.drop("a loopback address of this host", droppedLoopback, ofFamily(4),
+		ruleset.Match{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("127.0.0.0/8")})
 }
-
-const loopback = "a loopback address of this host"
 
 // toNeighbours spares all other packets the rules about neighbour discovery.
 func toNeighbours(chain string) ruleset.Rule {
@@ -273,8 +262,6 @@ func neighbourChain(iface string) *ruleset.Chain {
 		Comment: "too many packets of neighbour discovery"}}}
 }
 
-const returned = "from outside with an address of this node"
-
 // fromOutside drops packets that pretend to come from a workload of this node, or with IPv6 from the host: policy would
 // take them for those. Those that workloads sent have been found before. The sets, which few packets are
 // in, are for speed: what a WorkloadEndpoint claims without a route to it does not count, nor does an address that left
@@ -287,23 +274,19 @@ func (s *settings) fromOutside() []ruleset.Rule {
 	}
 	rules := []ruleset.Rule{{Matches: []ruleset.Match{{Field: ruleset.InInterface, Name: "lo"}},
 		Verdict: ruleset.Verdict{Action: ruleset.Accept}}}
-	drop := func(family uint32, set string, more ...ruleset.Match) {
-		rules = append(rules, ruleset.Rule{Matches: append([]ruleset.Match{{Field: ruleset.Family, Low: family},
-			{Field: ruleset.Source, Set: set}}, more...),
-			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: returned, Log: s.dropLog(returned),
-			CountedBy: droppedBorrowed.Counter()})
+	drop := func(from []ruleset.Match, more ...ruleset.Match) {
+		rules = append(rules, s.drop("from outside with an address of this node", droppedBorrowed,
+			append(from, more...)...))
 	}
-	for i, family := range []string{"4", "6"} {
+	for _, family := range families {
 		for _, p := range s.prefixes {
-			drop([...]uint32{4, 6}[i], localSet+family, ruleset.Match{Field: ruleset.SourceRoute, Name: p + "*"})
+			drop(ofSet(family, ruleset.Source, localSet), ruleset.Match{Field: ruleset.SourceRoute, Name: p + "*"})
 		}
 	}
-	drop(6, ownSet, ruleset.Match{Field: ruleset.SourceLocal},
+	drop([]ruleset.Match{ofFamily(6), {Field: ruleset.Source, Set: ownSet}}, ruleset.Match{Field: ruleset.SourceLocal},
 		ruleset.Match{Field: ruleset.Destination, Not: true, Prefix: netip.MustParsePrefix("ff00::/8")})
 	return rules
 }
-
-const hostAsWorkload = "from this host with the address of a workload"
 
 // fromHost drops packets that a program of this host sends with the address of a workload here: Linux lets every
 // user bind any address of IPv6 (IPV6_FREEBIND). Packets of known connections pass: the host resets connections in the
@@ -313,11 +296,9 @@ func (s *settings) fromHost() []ruleset.Rule {
 		return nil
 	}
 	rules := []ruleset.Rule{{Matches: []ruleset.Match{established}, Verdict: ruleset.Verdict{Action: ruleset.Accept}}}
-	for i, family := range []string{"4", "6"} {
-		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
-			{Field: ruleset.Source, Set: localSet + family}, {Field: ruleset.SourceLocal, Not: true}},
-			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: hostAsWorkload, Log: s.dropLog(hostAsWorkload),
-			CountedBy: droppedBorrowed.Counter()})
+	for _, family := range families {
+		rules = append(rules, s.drop("from this host with the address of a workload", droppedBorrowed,
+			append(ofSet(family, ruleset.Source, localSet), ruleset.Match{Field: ruleset.SourceLocal, Not: true})...))
 	}
 	return rules
 }
@@ -341,21 +322,17 @@ func (c *Calculator) settleOwn() {
 // related finds the ICMP errors about connections. The kernel calls an error related whoever sends it: its quote of a
 // packet is enough, and can be guessed.
 func (s *settings) related() []ruleset.Rule {
-	const redirect = "an ICMP redirect of a workload"
 	errors := ruleset.Verdict{Action: ruleset.Lookup, Map: errorsMap}
 	icmp, icmp6 := ruleset.Match{Field: ruleset.Protocol, Low: protoICMP}, ruleset.Match{Field: ruleset.Protocol,
 		Low: protoICMPv6}
 	return []ruleset.Rule{
-		{Matches: []ruleset.Match{icmp, {Field: ruleset.ICMP, Low: 5 << 8, Mask: 0xff00}},
-			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: redirect, Log: s.dropLog(redirect),
-			CountedBy: droppedICMP.Counter()},
+		s.drop("an ICMP redirect of a workload", droppedICMP, icmp,
+			ruleset.Match{Field: ruleset.ICMP, Low: 5 << 8, Mask: 0xff00}),
 		{Matches: []ruleset.Match{icmp}, Verdict: errors},
 		{Matches: []ruleset.Match{icmp6}, Verdict: errors},
 		{Verdict: ruleset.Verdict{Action: ruleset.Accept}},
 	}
 }
-
-const foreignError = "an ICMP error about a connection of others"
 
 // errorsChain lets the errors of a workload pass that are about its own connections: it is the client, or behind all
 // translation the server.
@@ -367,8 +344,7 @@ func (s *settings) errorsChain(iface string, addresses []netip.Prefix) *ruleset.
 				Verdict: ruleset.Verdict{Action: ruleset.Accept}})
 		}
 	}
-	chain.Rules = append(chain.Rules, ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Drop},
-		Comment: foreignError, Log: s.dropLog(foreignError), CountedBy: droppedICMP.Counter()})
+	chain.Rules = append(chain.Rules, s.drop("an ICMP error about a connection of others", droppedICMP))
 	return chain
 }
 
@@ -426,11 +402,9 @@ func (s *settings) serviceLoop() []ruleset.Rule {
 		return nil
 	}
 	rules := []ruleset.Rule{{Matches: []ruleset.Match{established}, Verdict: ruleset.Verdict{Action: ruleset.Accept}}}
-	for i, family := range []string{"4", "6"} {
+	for i, family := range families {
 		if s.services[i] {
-			rules = append(rules, ruleset.Rule{
-				Matches: []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
-					{Field: ruleset.Destination, Set: loopSet + family}},
+			rules = append(rules, ruleset.Rule{Matches: ofSet(family, ruleset.Destination, loopSet),
 				Verdict: ruleset.Verdict{Action: s.loop}, Comment: "a service address that nobody serves",
 				CountedBy: droppedService.Counter(), Origin: Unserved{}})
 		}
@@ -445,18 +419,17 @@ func (s *settings) masquerade() []ruleset.Rule {
 	if s.floating {
 		rules = append(rules, ruleset.Rule{Verdict: jump(floatingOut)})
 	}
-	for i, family := range []string{"4", "6"} {
-		m := []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
-			{Field: ruleset.Source, Set: masqueradeSet + family}}
-		m = append(m, ruleset.Match{Field: ruleset.Destination, Not: true, Set: poolsSet + family})
+	for _, family := range families {
+		m := append(ofSet(family, ruleset.Source, masqueradeSet),
+			ruleset.Match{Field: ruleset.Destination, Not: true, Set: poolsSet + fmt.Sprint(family)})
 		if s.natHosts {
-			m = append(m, ruleset.Match{Field: ruleset.Destination, Not: true, Set: hostsSet + family})
+			m = append(m, ruleset.Match{Field: ruleset.Destination, Not: true, Set: hostsSet + fmt.Sprint(family)})
 		}
 		if s.natInterface != "" {
 			m = append(m, ruleset.Match{Field: ruleset.OutInterface, Name: wildcard(s.natInterface)})
 		}
 		v := ruleset.Verdict{Action: ruleset.Masquerade, Random: true}
-		if s.natAddress.IsValid() && s.natAddress.Is4() == (family == "4") {
+		if s.natAddress.IsValid() && s.natAddress.Is4() == (family == 4) {
 			v = ruleset.Verdict{Action: ruleset.SNAT, Address: s.natAddress, Random: true}
 		}
 		rules = append(rules, s.withPorts(ruleset.Rule{Matches: m, Verdict: v, Comment: "natOutgoing"})...)
@@ -487,9 +460,8 @@ func (s *settings) nodePackets() []nodePacket {
 		{"BGP", []ruleset.Match{tcp, {Field: ruleset.DestinationPort, Set: bgpPortsSet}}},
 		{"BFD or a tunnel", []ruleset.Match{udp, {Field: ruleset.DestinationPort, Set: nodePortsSet}}},
 	}
-	for i, family := range []string{"4", "6"} {
-		to := []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
-			{Field: ruleset.Destination, Set: hostsSet + family}}
+	for _, family := range families {
+		to := ofSet(family, ruleset.Destination, hostsSet)
 		list = append(list, nodePacket{"etcd", append(slices.Clone(to), tcp,
 			ruleset.Match{Field: ruleset.DestinationPort, Low: 2379, High: 2380})})
 		for _, port := range s.wireGuardPorts {
@@ -515,10 +487,9 @@ func (s *settings) beforeNAT() []ruleset.Rule {
 	for _, p := range s.prefixes {
 		elsewhere = append(elsewhere, ruleset.Match{Field: ruleset.InInterface, Not: true, Name: p + "*"})
 	}
-	for i, family := range []string{"4", "6"} {
-		rules = append(rules, ruleset.Rule{Verdict: jump(nodesOwn), Matches: append([]ruleset.Match{
-			{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]}, {Field: ruleset.Source, Set: masqueradeSet + family},
-			{Field: ruleset.SourceLocal, Not: true}}, elsewhere...)})
+	for _, family := range families {
+		m := append(ofSet(family, ruleset.Source, masqueradeSet), ruleset.Match{Field: ruleset.SourceLocal, Not: true})
+		rules = append(rules, ruleset.Rule{Verdict: jump(nodesOwn), Matches: append(m, elsewhere...)})
 	}
 	return rules
 }

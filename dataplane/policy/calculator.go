@@ -80,7 +80,7 @@ func New(c Config) *Calculator {
 	calc := &Calculator{
 		config: c, table: output{ruleset.NewTable(), c.NoNamedCounters}, steps: steps,
 		claimed: claimed{of: map[model.Key]bool{}}, policies: newPolicies(), spaces: spaces{of: map[string]*space{}},
-		bad: map[model.Key]string{},
+		hosts: hosts{verdicts: map[string]map[string]bool{}}, bad: map[model.Key]string{},
 	}
 	t, s := calc.table.Table, &calc.settings.settings
 	calc.settings.dirty = true
@@ -90,7 +90,6 @@ func New(c Config) *Calculator {
 	calc.literals = literals{table: t, users: map[string]int{}}
 	calc.endpoints = newEndpoints(t, s)
 	calc.lists = lists{table: t, of: map[string]*list{}}
-	calc.hosts.init()
 	calc.subjects = labels.New(calc.subjectStarted, calc.subjectStopped)
 	return calc
 }
@@ -110,13 +109,12 @@ func (c *Calculator) Table() *ruleset.Table { return c.table.Table }
 // large policies of namespaces to Continue.
 func (c *Calculator) Update(r model.Reader, changed ...model.Key) {
 	c.reader, c.sets.allowance = r, light
-	if len(changed) > 0 {
-		for _, k := range changed {
-			c.take(k, r.Get(k))
-		}
-	} else {
+	if len(changed) == 0 {
 		c.takeAll(r)
 		c.sets.allowance = unlimited
+	}
+	for _, k := range changed {
+		c.take(k, r.Get(k))
 	}
 	c.settle()
 }
@@ -296,15 +294,7 @@ func (c *Calculator) settle() {
 }
 
 // Bad visits the objects that cannot be used, with the reason.
-func (c *Calculator) Bad() iter.Seq2[model.Key, string] {
-	return func(yield func(model.Key, string) bool) {
-		for k, why := range c.bad {
-			if !yield(k, why) {
-				return
-			}
-		}
-	}
-}
+func (c *Calculator) Bad() iter.Seq2[model.Key, string] { return maps.All(c.bad) }
 
 // Workloads visits the interfaces of the workloads whose endpoints are known.
 func (c *Calculator) Workloads() iter.Seq[string] {

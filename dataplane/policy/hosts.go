@@ -16,8 +16,6 @@ type hosts struct {
 	dirty    bool
 }
 
-func (h *hosts) init() { h.verdicts = map[string]map[string]bool{} }
-
 // hostStage is one place where host endpoints' policies are evaluated.
 type hostStage struct {
 	name    string // of the base chain and of its map
@@ -268,5 +266,5 @@ func (c *Calculator) clearHosts() {
 		c.lists.use(e, nil)
 	}
 	c.hosts.written = false
-	c.hosts.init()
+	clear(c.hosts.verdicts)
 }

@@ -61,13 +61,10 @@ func (c *Calculator) SetLimited(limits []Limit) {
 // without limit have no part of it: the check would cost others time.
 func (s *settings) limitedChain(direction, iface, next string) *ruleset.Chain {
 	return &ruleset.Chain{Name: "limited-" + direction + "/" + iface, Rules: []ruleset.Rule{
-		{Matches: []ruleset.Match{{Field: ruleset.ConnState, Mask: ruleset.ConnNew}}, Log: s.dropLog(manyConnections),
-			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: manyConnections,
-			CountedBy: droppedConnection.Counter()},
+		s.drop("the workload has too many connections", droppedConnection,
+			ruleset.Match{Field: ruleset.ConnState, Mask: ruleset.ConnNew}),
 		{Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: next}}}}
 }
-
-const manyConnections = "the workload has too many connections"
 
 // Fragments are IP fragments a second, and as many at once, and their bytes; 0: any number.
 type Fragments struct{ Packets, Bytes uint32 }

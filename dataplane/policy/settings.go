@@ -229,11 +229,15 @@ func (s *settings) deny(comment string, why Reason, p purpose) ruleset.Rule {
 	return r
 }
 
+// drop is a rule that drops packets whatever the settings are.
+func (s *settings) drop(comment string, why Reason, m ...ruleset.Match) ruleset.Rule {
+	return ruleset.Rule{Matches: m, Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: comment,
+		Log: s.dropLog(comment), CountedBy: why.Counter()}
+}
+
 // noReturnRoute drops packets whose source is not routed to where they come from.
 func (s *settings) noReturnRoute() ruleset.Rule {
-	return ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.NoReturnRoute}}, Verdict: ruleset.Verdict{
-		Action: ruleset.Drop},
-		Comment: spoofed, Log: s.dropLog(spoofed), CountedBy: droppedSource.Counter()}
+	return s.drop(spoofed, droppedSource, ruleset.Match{Field: ruleset.NoReturnRoute})
 }
 
 const spoofed = "the source is not this workload's"
@@ -251,11 +255,15 @@ func (s *settings) tunnelsFromWorkloads() []ruleset.Rule {
 	return rules
 }
 
-func familyOf(p netip.Prefix) ruleset.Match {
-	if p.Addr().Is4() {
-		return ruleset.Match{Field: ruleset.Family, Low: 4}
-	}
-	return ruleset.Match{Field: ruleset.Family, Low: 6}
+func familyOf(p netip.Prefix) ruleset.Match { return ofFamily(families[index(p)]) }
+
+var families = []uint32{4, 6}
+
+func ofFamily(family uint32) ruleset.Match { return ruleset.Match{Field: ruleset.Family, Low: family} }
+
+// ofSet matches an address that is in the set for a family.
+func ofSet(family uint32, f ruleset.Field, set string) []ruleset.Match {
+	return []ruleset.Match{ofFamily(family), {Field: f, Set: set + fmt.Sprint(family)}}
 }
 
 // systemSets writes the sets that depend on the settings.

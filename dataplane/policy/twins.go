@@ -17,8 +17,6 @@ type twins struct {
 	seed  maphash.Seed
 }
 
-func newTwins() twins { return twins{map[uint64]*memberSet{}, twinSize, maphash.MakeSeed()} }
-
 // hash is the part of a contribution in memberSet.sum. Its seed is secret, so nobody can choose members whose sums are
 // the same.
 func (t *twins) hash(e ruleset.Element) uint64 { return maphash.Comparable(t.seed, e) }
