@@ -48,49 +48,45 @@ func (c *Calculator) writeBase() {
 	c.table.SetChain(dispatch(fromWorkload, false, unknown(normalOut)))
 	c.table.SetChain(dispatch(toWorkload, true, unknown(normalIn)))
 	c.table.SetChain(dispatch(sourceCheck, false, s.noReturnRoute()))
-
-	c.table.SetChain(&ruleset.Chain{Name: limited, Rules: []ruleset.Rule{
-		{Verdict: ruleset.Verdict{Action: ruleset.Lookup, Map: neighbourMap}},
-		{Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: discoveryComment}}})
-	c.table.SetChain(&ruleset.Chain{Name: neighbours, Rules: s.neighbourDiscovery(ruleset.Verdict{Action: ruleset.Goto,
-		Chain: limited})})
-	c.table.SetChain(&ruleset.Chain{Name: neighbours + "-to-host",
-		Rules: s.neighbourDiscovery(ruleset.Verdict{Action: ruleset.Accept})})
-	c.table.SetChain(&ruleset.Chain{Name: relatedChain, Rules: s.related()})
-	c.table.SetChain(&ruleset.Chain{Name: unspecified, Rules: s.unspecifiedRules()})
-	source, destination, host := Stage{Subject: SourceWorkload}, Stage{Subject: DestinationWorkload},
-		Stage{Subject: HostItself}
 	c.table.SetChain(dispatch(early, false, unknown(untrackedOut)))
-	c.table.SetChain(&ruleset.Chain{Name: workloadSent, Rules: s.sent()})
-	c.table.SetChain(&ruleset.Chain{Name: "prerouting-source", Origin: source,
-		Base:  base(ruleset.Prerouting, beforeReassembly),
-		Rules: slices.Concat(s.from(ruleset.Verdict{Action: ruleset.Goto, Chain: workloadSent}), s.fromOutside())})
 	c.table.AddSet(ruleset.Set{Name: ownSet, Type: ruleset.Addresses6, Comment: "addresses of this node",
 		Origin: EndpointSet})
-	c.table.SetChain(&ruleset.Chain{Name: "output-source", Origin: host, Rules: s.fromHost(),
-		Base: base(ruleset.Output, 0)})
+
+	chain := func(name string, origin ruleset.Origin, b *ruleset.Base, rules ...[]ruleset.Rule) {
+		c.table.SetChain(&ruleset.Chain{Name: name, Origin: origin, Base: b, Rules: slices.Concat(rules...)})
+	}
+	accept := ruleset.Verdict{Action: ruleset.Accept}
+	chain(limited, nil, nil, []ruleset.Rule{{Verdict: ruleset.Verdict{Action: ruleset.Lookup, Map: neighbourMap}},
+		{Verdict: accept, Comment: discoveryComment}})
+	chain(neighbours, nil, nil, s.neighbourDiscovery(ruleset.Verdict{Action: ruleset.Goto, Chain: limited}))
+	chain(neighbours+"-to-host", nil, nil, s.neighbourDiscovery(accept))
+	chain(relatedChain, nil, nil, s.related())
+	chain(unspecified, nil, nil, s.unspecifiedRules())
+	chain(workloadSent, nil, nil, s.sent())
+	chain(keptSource, nil, nil, keptSourceRules())
+	chain(nodesOwn, nil, nil, s.nodesOwn())
+
+	source, destination, host := Stage{Subject: SourceWorkload}, Stage{Subject: DestinationWorkload},
+		Stage{Subject: HostItself}
+	chain("prerouting-source", source, base(ruleset.Prerouting, beforeReassembly),
+		s.from(ruleset.Verdict{Action: ruleset.Goto, Chain: workloadSent}), s.fromOutside())
+	chain("output-source", host, base(ruleset.Output, 0), s.fromHost())
 	c.writeTunnels()
-	c.table.SetChain(&ruleset.Chain{Name: "input-from-workload", Origin: source, Base: base(ruleset.Input, 0),
-		Rules: slices.Concat([]ruleset.Rule{toNeighbours(neighbours)}, s.fromLinkLocal(),
-			s.closed(s.from(jump(fromWorkload))))})
-	c.table.SetChain(&ruleset.Chain{Name: "input-to-host", Origin: host, Base: base(ruleset.Input, 1),
-		Rules: s.toHostRules()})
-	c.table.SetChain(&ruleset.Chain{Name: "forward-from-workload", Origin: source, Base: base(ruleset.Forward, 0),
-		Rules: s.closed(s.from(jump(fromWorkload)))})
-	c.table.SetChain(&ruleset.Chain{Name: "forward-to-workload", Origin: destination, Base: base(ruleset.Forward, 1),
-		Rules: s.closed(s.to(jump(toWorkload)))})
+	chain("input-from-workload", source, base(ruleset.Input, 0), []ruleset.Rule{toNeighbours(neighbours)},
+		s.fromLinkLocal(), s.closed(s.from(jump(fromWorkload))))
+	chain("input-to-host", host, base(ruleset.Input, 1), s.toHostRules())
+	chain("forward-from-workload", source, base(ruleset.Forward, 0), s.closed(s.from(jump(fromWorkload))))
+	chain("forward-to-workload", destination, base(ruleset.Forward, 1), s.closed(s.to(jump(toWorkload))))
 	if rules := s.serviceLoop(); len(rules) > 0 {
-		c.table.SetChain(&ruleset.Chain{Name: serviceLoop, Origin: destination, Rules: rules,
-			Base: base(ruleset.Forward, 3)})
+		chain(serviceLoop, destination, base(ruleset.Forward, 3), rules)
 	} else {
 		c.table.DeleteChain(serviceLoop)
 	}
-	c.table.SetChain(&ruleset.Chain{Name: "postrouting-nat", Rules: s.masquerade(),
-		Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: natAfterKubeProxy}})
-	c.table.SetChain(&ruleset.Chain{Name: keptSource, Rules: keptSourceRules()})
-	c.table.SetChain(&ruleset.Chain{Name: nodesOwn, Rules: s.nodesOwn()})
-	c.table.SetChain(&ruleset.Chain{Name: "postrouting-nodes-own", Origin: source, Rules: s.beforeNAT(),
-		Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: natBeforeOthers}})
+	nat := func(priority int32) *ruleset.Base {
+		return &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: priority}
+	}
+	chain("postrouting-nat", nil, nat(natAfterKubeProxy), s.masquerade())
+	chain("postrouting-nodes-own", source, nat(natBeforeOthers), s.beforeNAT())
 }
 
 // beforeReassembly is before connection tracking puts fragments together, at -400. The kernel keeps fragments until
@@ -308,15 +304,15 @@ func (c *Calculator) settleOwn() {
 	if !c.hosts.dirty {
 		return
 	}
-	want := map[ruleset.Element]bool{}
+	var own []ruleset.Element
 	for name, addresses := range c.hosts.links {
 		for _, a := range addresses {
 			if a.Is6() && !a.IsLinkLocalUnicast() && !a.IsLoopback() && !c.settings.isWorkload(name) {
-				want[ruleset.Element{Prefix: netip.PrefixFrom(a, a.BitLen())}] = true
+				own = append(own, ruleset.Element{Prefix: netip.PrefixFrom(a, a.BitLen())})
 			}
 		}
 	}
-	c.table.fillElements(ownSet, want)
+	c.table.fill(ownSet, own)
 }
 
 // related finds the ICMP errors about connections. The kernel calls an error related whoever sends it: its quote of a

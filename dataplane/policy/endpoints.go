@@ -215,7 +215,7 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 		return chain.Name
 	}
 	enter := func(m string, l *list, r rates) {
-		target := l.chain()
+		target := l.name
 		if c.endpoints.limited[Limit{iface, m == toWorkload}] {
 			target = write(c.settings.limitedChain(m, iface, target))
 		}

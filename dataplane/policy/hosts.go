@@ -120,7 +120,7 @@ func (c *Calculator) settleHosts() {
 		want := map[string]bool{}
 		for iface, e := range own {
 			c.table.SetVerdict(stage.name, iface,
-				ruleset.Verdict{Action: ruleset.Goto, Chain: get(e, stage.purpose).chain()})
+				ruleset.Verdict{Action: ruleset.Goto, Chain: get(e, stage.purpose).name})
 			want[iface] = true
 		}
 		for iface := range c.hosts.verdicts[stage.name] {
@@ -208,7 +208,7 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 		Verdict: ruleset.Verdict{Action: ruleset.Lookup, Map: s.name, Out: s.out}})
 	if rest != nil {
 		chain.Rules = append(chain.Rules, ruleset.Rule{
-			Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: rest.chain()}})
+			Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: rest.name}})
 	}
 	return chain
 }

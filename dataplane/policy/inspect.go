@@ -88,12 +88,6 @@ func (c *Calculator) Tier(name string) TierInfo {
 // IsWorkload reports whether an interface of that name is a workload's.
 func (c *Calculator) IsWorkload(iface string) bool { return c.settings.isWorkload(iface) }
 
-// NodeAddresses are the addresses of a node itself.
-func NodeAddresses(n *model.Node) []netip.Addr { return nodeAddresses(n) }
-
-// Compare orders the policies of a tier as they are evaluated.
-func (p *Policy) Compare(o *Policy) int { return p.less(o) }
-
 // Endpoints visits this node's endpoints: of workloads and of the host.
 func (c *Calculator) Endpoints() iter.Seq[model.Key] { return maps.Keys(c.endpoints.of) }
 

@@ -1,8 +1,8 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -81,8 +81,6 @@ type tierList struct {
 	policies []*policyState
 }
 
-func (l *list) chain() string { return l.name }
-
 // lists are those in the table.
 type lists struct {
 	table  *ruleset.Table
@@ -142,7 +140,7 @@ func (c *Calculator) tiersOf(e *endpoint, p purpose) []tierList {
 	}
 	var tiers []tierList
 	for name, policies := range byTier {
-		slices.SortFunc(policies, func(a, b *policyState) int { return a.less(b.Policy) })
+		slices.SortFunc(policies, func(a, b *policyState) int { return a.Compare(b.Policy) })
 		t := tierList{tier: c.policies.tier(name), policies: policies}
 		if p.untracked() || p == preDNAT {
 			t.pass = true // these only ever add exceptions
@@ -156,16 +154,12 @@ func (c *Calculator) tiersOf(e *endpoint, p purpose) []tierList {
 // less orders tiers: those that exist, then by order, then by name.
 func (t tier) less(o tier) int {
 	switch {
-	case t.exists != o.exists && t.exists:
+	case t.exists && !o.exists:
 		return -1
-	case t.exists != o.exists:
-		return 1
-	case t.order < o.order || (math.IsInf(o.order, 1) && !math.IsInf(t.order, 1)):
-		return -1
-	case t.order > o.order:
+	case !t.exists && o.exists:
 		return 1
 	}
-	return strings.Compare(t.name, o.name)
+	return cmp.Or(cmp.Compare(t.order, o.order), strings.Compare(t.name, o.name))
 }
 
 // use makes these the lists of an endpoint.

@@ -59,16 +59,12 @@ func refusals(r ruleset.Rule) []ruleset.Rule {
 	return []ruleset.Rule{reset, r}
 }
 
-// fill makes nets the content of a set.
-func (o output) fill(set string, nets []netip.Prefix) {
+// fill makes elements the content of a set.
+func (o output) fill(set string, elements []ruleset.Element) {
 	want := map[ruleset.Element]bool{}
-	for _, n := range nets {
-		want[ruleset.Element{Prefix: n}] = true
+	for _, e := range elements {
+		want[e] = true
 	}
-	o.fillElements(set, want)
-}
-
-func (o output) fillElements(set string, want map[ruleset.Element]bool) {
 	for _, e := range slices.Collect(o.Elements(set)) {
 		if !want[e] {
 			o.RemoveElement(set, e)
@@ -77,4 +73,12 @@ func (o output) fillElements(set string, want map[ruleset.Element]bool) {
 	for e := range want {
 		o.AddElement(set, e)
 	}
+}
+
+func elementsOf(nets []netip.Prefix) []ruleset.Element {
+	list := make([]ruleset.Element, len(nets))
+	for i, n := range nets {
+		list[i].Prefix = n
+	}
+	return list
 }

@@ -92,11 +92,7 @@ func (c *Calculator) takeTier(name string, t *model.Tier) {
 	if t == nil {
 		delete(c.policies.tiers, name)
 	} else {
-		order := math.Inf(1)
-		if t.Spec.Order != nil {
-			order = *t.Spec.Order
-		}
-		c.policies.tiers[name] = tier{name: name, exists: true, order: order, pass: t.Spec.DefaultAction != nil &&
+		c.policies.tiers[name] = tier{name: name, exists: true, order: orderOf(t.Spec.Order), pass: t.Spec.DefaultAction != nil &&
 			*t.Spec.DefaultAction == v3.Pass}
 	}
 	if c.policies.tier(name) == before {

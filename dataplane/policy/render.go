@@ -265,15 +265,11 @@ func (w *ruleWriter) nets(all []netip.Prefix, not bool, f fields, family int) (m
 	case len(own) == 1:
 		return []ruleset.Match{{Field: f.address, Not: not, Prefix: own[0]}}, true
 	}
-	elements := make([]ruleset.Element, len(own))
-	for i, n := range own {
-		elements[i].Prefix = n
-	}
 	name, kind := "c4", ruleset.Addresses4
 	if family == 6 {
 		name, kind = "c6", ruleset.Addresses6
 	}
-	return []ruleset.Match{{Field: f.address, Not: not, Set: w.calc.literals.use(w.policy, name, kind, elements,
+	return []ruleset.Match{{Field: f.address, Not: not, Set: w.calc.literals.use(w.policy, name, kind, elementsOf(own),
 		"networks of rules")}}, true
 }
 

@@ -409,6 +409,7 @@ func (m *memberSets) takeSlice(k model.Key, slice *model.EndpointSlice) {
 	}
 	was, known := m.services.of[k]
 	if known && (slice == nil || was != service) {
+		delete(m.services.of, k)
 		m.replaceSlice(was, k, nil)
 	}
 	if slice != nil {
@@ -419,30 +420,20 @@ func (m *memberSets) takeSlice(k model.Key, slice *model.EndpointSlice) {
 
 func (m *memberSets) replaceSlice(service Service, k model.Key, slice *model.EndpointSlice) {
 	all := m.services.slices[service]
-	at := slices.IndexFunc(all, func(s namedSlice) bool { return s.name == k.Name })
 	var old *model.EndpointSlice
-	if at >= 0 {
+	if at := slices.IndexFunc(all, func(s namedSlice) bool { return s.name == k.Name }); at >= 0 {
 		old = all[at].EndpointSlice
+		all = slices.Delete(all, at, at+1)
+	}
+	if slice != nil {
+		all = append(all, namedSlice{k.Name, slice})
+	}
+	if m.services.slices[service] = all; len(all) == 0 {
+		delete(m.services.slices, service)
 	}
 	for _, kind := range []setKind{byService, byServicePorts} {
-		key := setKey{kind: kind, service: service}
-		if s := m.of[key]; s != nil {
+		if s := m.of[setKey{kind: kind, service: service}]; s != nil {
 			s.replaceSlice(old, slice)
-		}
-	}
-	switch {
-	case slice != nil && at >= 0:
-		all[at].EndpointSlice = slice
-	case slice != nil:
-		m.services.slices[service] = append(all, namedSlice{k.Name, slice})
-	default:
-		delete(m.services.of, k)
-		if at >= 0 {
-			all = slices.Delete(all, at, at+1)
-			m.services.slices[service] = all
-		}
-		if len(all) == 0 {
-			delete(m.services.slices, service)
 		}
 	}
 }

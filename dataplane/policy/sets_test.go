@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/model"
@@ -68,6 +69,39 @@ func TestSetsOfIPv6AreThereWhenTheyAreNeeded(t *testing.T) {
 		again, _ := text(Build(Config{Node: "here"}, objects, nil).Table())
 		if have, _ := text(table); again != have {
 			t.Errorf("%s: computed at once it is\n%s\nstep by step\n%s", step.name, again, have)
+		}
+	}
+}
+
+// The sets of a service follow its slices: they come, change, leave and go to another service.
+func TestSetsFollowSlices(t *testing.T) {
+	slice := func(name, service, address string) *model.Object {
+		return model.NewObject(model.Key{Kind: model.KindEndpointSlice, Namespace: "default", Name: name},
+			&model.EndpointSlice{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{model.LabelServiceName: service}},
+				Endpoints:  []model.Endpoint{{Addresses: []string{address}}}})
+	}
+	rule := func(service string) v3.Rule {
+		return v3.Rule{Action: v3.Allow, Source: v3.EntityRule{
+			Services: &v3.ServiceMatch{Namespace: "default", Name: service}}}
+	}
+	objects := model.NewSet(pod("default", "a", "10.0.0.9", nil), globalPolicy("p",
+		v3.GlobalNetworkPolicySpec{Types: twoTypes, Ingress: []v3.Rule{rule("s"), rule("u")}}))
+	c := Build(Config{Node: testNode}, objects, nil)
+	for _, step := range []struct {
+		change *model.Object
+		gone   bool
+	}{
+		{slice("1", "s", "10.0.0.1"), false}, {slice("2", "s", "10.0.0.2"), false}, {slice("1", "s", "10.0.0.3"), false},
+		{slice("2", "s", ""), true}, {slice("2", "s", "10.0.0.2"), false}, {slice("1", "u", "10.0.0.3"), false},
+		{slice("2", "u", "10.0.0.3"), false}, {slice("1", "u", ""), true}, {slice("2", "", "10.0.0.3"), false},
+	} {
+		if objects[step.change.Key] = step.change; step.gone {
+			delete(objects, step.change.Key)
+		}
+		c.Update(objects, step.change.Key)
+		if have, want := tableText(t, c), tableText(t, Build(c.Config(), objects, nil)); have != want {
+			t.Errorf("%+v: computed at once it is\n%s\nstep by step\n%s", step.change.Value, want, have)
 		}
 	}
 }

@@ -309,25 +309,23 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 		{poolsSet, pools, "all IP pools"}, {masqueradeSet, masquerade, "IP pools with natOutgoing"},
 		{loopSet, loop, "addresses of services"},
 	} {
-		for i, family := range []string{"4", "6"} {
-			kind := [...]ruleset.SetType{ruleset.Addresses4, ruleset.Addresses6}[i]
-			c.table.AddSet(ruleset.Set{Name: s.name + family, Type: kind, Interval: true, Comment: s.comment,
-				Origin: ClusterSet})
-			c.table.fill(s.name+family, members.Reduce(s.nets[i]))
+		addSets(c.table.Table, s.name, s.comment, true, ClusterSet)
+		for i, family := range families {
+			c.table.fill(s.name+fmt.Sprint(family), elementsOf(members.Reduce(s.nets[i])))
 		}
 	}
 	c.table.AddSet(ruleset.Set{Name: nodePortsSet, Type: ruleset.Ports, Interval: true,
 		Comment: "ports of BFD and of tunnels between nodes", Origin: ClusterSet})
-	want := map[ruleset.Element]bool{}
+	var ports []ruleset.Element
 	for _, port := range nodePorts {
-		want[portElement(port)] = true
+		ports = append(ports, portElement(port))
 	}
 	for _, p := range c.settings.imitable {
 		if p.Port != 0 {
-			want[portElement(p.Port)] = true
+			ports = append(ports, portElement(p.Port))
 		}
 	}
-	c.table.fillElements(nodePortsSet, want)
+	c.table.fill(nodePortsSet, ports)
 }
 
 // nodePorts are the UDP ports of BFD (RFC 5881, its echo, RFC 5883, RFC 7130), VXLAN (RFC 7348, and Linux' own) and
@@ -350,13 +348,17 @@ func newNodeNets(t *ruleset.Table) nodeNets {
 
 // newAddressNets makes a set for each family; without interval the networks are single addresses.
 func newAddressNets(t *ruleset.Table, name, comment string, interval bool, origin SetOrigin) nodeNets {
-	for i, family := range []string{"4", "6"} {
-		kind := [...]ruleset.SetType{ruleset.Addresses4, ruleset.Addresses6}[i]
-		t.AddSet(ruleset.Set{Name: name + family, Type: kind, Interval: interval, Comment: comment, Origin: origin})
-	}
+	addSets(t, name, comment, interval, origin)
 	both := bothSets{{t, name + "4"}, {t, name + "6"}}
 	return nodeNets{members: members.New(interval, both), of: map[string][]netip.Prefix{},
 		tunnels: map[string][]netip.Prefix{}, count: map[netip.Prefix]int{}}
+}
+
+func addSets(t *ruleset.Table, name, comment string, interval bool, origin SetOrigin) {
+	for i, kind := range []ruleset.SetType{ruleset.Addresses4, ruleset.Addresses6} {
+		t.AddSet(ruleset.Set{Name: name + fmt.Sprint(families[i]), Type: kind, Interval: interval, Comment: comment,
+			Origin: origin})
+	}
 }
 
 // bothSets are the elements of a set for IPv4 and of one for IPv6.
@@ -400,7 +402,7 @@ func (n *nodeNets) replace(list map[string][]netip.Prefix, name string, nets []n
 func (c *Calculator) takeNode(name string, n *model.Node) {
 	var nets, tunnels []netip.Prefix
 	if n != nil {
-		for _, a := range nodeAddresses(n) {
+		for _, a := range NodeAddresses(n) {
 			nets = append(nets, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
@@ -464,7 +466,8 @@ func (p *bgpPorts) take(k model.Key, port uint16) {
 	}
 }
 
-func nodeAddresses(n *model.Node) []netip.Addr {
+// NodeAddresses are the addresses of a node itself.
+func NodeAddresses(n *model.Node) []netip.Addr {
 	var list []netip.Addr
 	for _, family := range []model.Family{model.IPv4, model.IPv6} {
 		if p := n.Spec.BGP.Address(family); p.IsValid() {

@@ -108,8 +108,8 @@ type PortList struct {
 
 func (p PortList) empty() bool { return len(p.Ranges) == 0 && len(p.Names) == 0 }
 
-// less orders policies inside a tier.
-func (p *Policy) less(o *Policy) int {
+// Compare orders the policies of a tier as they are evaluated.
+func (p *Policy) Compare(o *Policy) int {
 	switch {
 	case p.Order < o.Order:
 		return -1
