@@ -218,6 +218,6 @@ func (s *Snapshot) keysSince(since *Snapshot) []model.Key {
 		}
 		keys, at = append(keys, step.changed...), step.to
 	}
-	slices.SortFunc(keys, compareKeys)
+	slices.SortFunc(keys, model.Key.Compare)
 	return slices.Compact(keys)
 }

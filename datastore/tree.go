@@ -1,9 +1,6 @@
 package datastore
 
 import (
-	"cmp"
-	"strings"
-
 	"k8s.io/utils/third_party/forked/golang/btree"
 
 	"github.com/manxnet/manx/datastore/model"
@@ -21,21 +18,16 @@ const degree = 16
 
 func newObjects() tree[*model.Object] {
 	return tree[*model.Object]{
-		BTree: btree.New(degree, func(a, b *model.Object) bool { return compareKeys(a.Key, b.Key) < 0 }),
+		BTree: btree.New(degree, func(a, b *model.Object) bool { return a.Key.Compare(b.Key) < 0 }),
 		at:    func(k model.Key) *model.Object { return &model.Object{Key: k} },
 	}
 }
 
 func newQuarantine() tree[Quarantined] {
 	return tree[Quarantined]{
-		BTree: btree.New(degree, func(a, b Quarantined) bool { return compareKeys(a.Object.Key, b.Object.Key) < 0 }),
+		BTree: btree.New(degree, func(a, b Quarantined) bool { return a.Object.Key.Compare(b.Object.Key) < 0 }),
 		at:    func(k model.Key) Quarantined { return Quarantined{Object: &model.Object{Key: k}} },
 	}
-}
-
-func compareKeys(a, b model.Key) int {
-	return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Namespace, b.Namespace),
-		strings.Compare(a.Name, b.Name))
 }
 
 func (t tree[T]) clone() tree[T]                 { return tree[T]{BTree: t.Clone(), at: t.at} }

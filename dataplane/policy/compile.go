@@ -15,18 +15,11 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// spec has the fields that all kinds of policy share.
+// spec is a policy of any kind in the fields of a global one.
 type spec struct {
-	id                                  ID
-	tier                                string
-	order                               *float64
-	selector                            string
-	namespaceSelector                   string
-	serviceAccountSelector              string
-	types                               []v3.PolicyType
-	ingress, egress                     []v3.Rule
-	staged                              bool
-	doNotTrack, preDNAT, applyOnForward bool
+	v3.GlobalNetworkPolicySpec
+	id     ID
+	staged bool
 }
 
 // compile translates a stored policy of any kind. It returns nil for objects without effect: staged deletions, for
@@ -40,8 +33,8 @@ func compile(o *model.Object, maxRules int) (*Policy, error) {
 		return nil, nil
 	}
 	p := &Policy{
-		ID: s.id, Tier: cmp.Or(s.tier, "default"), Order: orderOf(s.order), Staged: s.staged,
-		DoNotTrack: s.doNotTrack, PreDNAT: s.preDNAT, ApplyOnForward: s.applyOnForward || s.doNotTrack || s.preDNAT,
+		ID: s.id, Tier: cmp.Or(s.Tier, "default"), Order: orderOf(s.Order), Staged: s.staged,
+		DoNotTrack: s.DoNotTrack, PreDNAT: s.PreDNAT, ApplyOnForward: s.ApplyOnForward || s.DoNotTrack || s.PreDNAT,
 		name: s.id.Name,
 	}
 	if m := o.Metadata(); m != nil && m.GetName() != "" {
@@ -52,46 +45,46 @@ func compile(o *model.Object, maxRules int) (*Policy, error) {
 		return nil, err
 	}
 	in, out := directions(s)
-	if n := len(s.ingress) + len(s.egress); s.id.Namespace != "" && over(n, maxRules) {
+	if n := len(s.Ingress) + len(s.Egress); s.id.Namespace != "" && over(n, maxRules) {
 		p.tooMany, p.Ingress.Applies, p.Egress.Applies = n, in, out
 		return p, nil
 	}
-	if p.Ingress, err = direction(s.id.Namespace, "ingress", in, s.ingress); err != nil {
+	if p.Ingress, err = direction(s.id.Namespace, "ingress", in, s.Ingress); err != nil {
 		return nil, err
 	}
-	if p.Egress, err = direction(s.id.Namespace, "egress", out, s.egress); err != nil {
+	if p.Egress, err = direction(s.id.Namespace, "egress", out, s.Egress); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-func specOf(o *model.Object) (spec, bool) {
-	id := ID{Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: o.Key.Name}
+func specOf(o *model.Object) (s spec, ok bool) {
+	s.id = ID{Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: o.Key.Name}
 	switch v := o.Value.(type) {
-	case *v3.NetworkPolicy:
-		s := v.Spec
-		return spec{id: id, tier: s.Tier, order: s.Order, selector: s.Selector,
-			serviceAccountSelector: s.ServiceAccountSelector,
-			types:                  s.Types, ingress: s.Ingress, egress: s.Egress}, true
-	case *v3.StagedNetworkPolicy:
-		s := v.Spec
-		return spec{id: id, tier: s.Tier, order: s.Order, selector: s.Selector,
-				serviceAccountSelector: s.ServiceAccountSelector,
-				types:                  s.Types, ingress: s.Ingress, egress: s.Egress, staged: true},
-			enforceable(s.StagedAction)
 	case *v3.GlobalNetworkPolicy:
-		s := v.Spec
-		return spec{id: id, tier: s.Tier, order: s.Order, selector: s.Selector, namespaceSelector: s.NamespaceSelector,
-			serviceAccountSelector: s.ServiceAccountSelector, types: s.Types, ingress: s.Ingress, egress: s.Egress,
-			doNotTrack: s.DoNotTrack, preDNAT: s.PreDNAT, applyOnForward: s.ApplyOnForward}, true
+		s.GlobalNetworkPolicySpec = v.Spec
+		return s, true
+	case *v3.NetworkPolicy:
+		p := &v.Spec
+		s.GlobalNetworkPolicySpec = v3.GlobalNetworkPolicySpec{Tier: p.Tier, Order: p.Order, Selector: p.Selector,
+			ServiceAccountSelector: p.ServiceAccountSelector, Types: p.Types, Ingress: p.Ingress, Egress: p.Egress}
+		return s, true
+	case *v3.StagedNetworkPolicy:
+		p := &v.Spec
+		s.staged = true
+		s.GlobalNetworkPolicySpec = v3.GlobalNetworkPolicySpec{Tier: p.Tier, Order: p.Order, Selector: p.Selector,
+			ServiceAccountSelector: p.ServiceAccountSelector, Types: p.Types, Ingress: p.Ingress, Egress: p.Egress}
+		return s, enforceable(p.StagedAction)
 	case *v3.StagedGlobalNetworkPolicy:
-		s := v.Spec
-		return spec{id: id, tier: s.Tier, order: s.Order, selector: s.Selector, namespaceSelector: s.NamespaceSelector,
-				serviceAccountSelector: s.ServiceAccountSelector, types: s.Types, ingress: s.Ingress, egress: s.Egress,
-				doNotTrack: s.DoNotTrack, preDNAT: s.PreDNAT, applyOnForward: s.ApplyOnForward, staged: true},
-			enforceable(s.StagedAction)
+		p := &v.Spec
+		s.staged = true
+		s.GlobalNetworkPolicySpec = v3.GlobalNetworkPolicySpec{Tier: p.Tier, Order: p.Order, Selector: p.Selector,
+			ServiceAccountSelector: p.ServiceAccountSelector, Types: p.Types, Ingress: p.Ingress, Egress: p.Egress,
+			NamespaceSelector: p.NamespaceSelector, DoNotTrack: p.DoNotTrack, PreDNAT: p.PreDNAT,
+			ApplyOnForward: p.ApplyOnForward}
+		return s, enforceable(p.StagedAction)
 	}
-	return spec{}, false
+	return s, false
 }
 
 // enforceable: a staged policy for a change to come, not for a deletion or nothing.
@@ -102,19 +95,19 @@ func enforceable(a v3.StagedAction) bool {
 // directions infers the types when the author left them out: egress rules imply egress; ingress is implied unless there
 // are only egress rules.
 func directions(s spec) (ingress, egress bool) {
-	if len(s.types) == 0 {
-		return len(s.ingress) > 0 || len(s.egress) == 0, len(s.egress) > 0
+	if len(s.Types) == 0 {
+		return len(s.Ingress) > 0 || len(s.Egress) == 0, len(s.Egress) > 0
 	}
-	return slices.Contains(s.types, v3.PolicyTypeIngress), slices.Contains(s.types, v3.PolicyTypeEgress)
+	return slices.Contains(s.Types, v3.PolicyTypeIngress), slices.Contains(s.Types, v3.PolicyTypeEgress)
 }
 
 // subject is the selector of the endpoints that the policy applies to. In a global policy that selects namespaces,
 // all() in its selectors covers every endpoint in a namespace, and in one that selects service accounts every endpoint
 // that has one: as in Calico, neither covers host endpoints.
 func subject(s spec) (*selector.Selector, error) {
-	selected, err1 := parsed("spec.selector", s.selector)
-	namespaces, err2 := parsed("spec.namespaceSelector", s.namespaceSelector)
-	accounts, err3 := parsed("spec.serviceAccountSelector", s.serviceAccountSelector)
+	selected, err1 := parsed("spec.selector", s.Selector)
+	namespaces, err2 := parsed("spec.namespaceSelector", s.NamespaceSelector)
+	accounts, err3 := parsed("spec.serviceAccountSelector", s.ServiceAccountSelector)
 	if err := cmp.Or(err1, err2, err3); err != nil {
 		return nil, err
 	}

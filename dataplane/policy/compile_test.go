@@ -42,28 +42,25 @@ func TestSelectorsOfRules(t *testing.T) {
 
 func TestSubjects(t *testing.T) {
 	for _, c := range []struct {
-		s    spec
-		want string
+		namespace, selector, namespaces, accounts string
+		want                                      string // "": refused
 	}{
-		{spec{}, "all()"},
-		{spec{id: ID{Namespace: "ns"}, serviceAccountSelector: "all()"},
+		{"", "", "", "", "all()"},
+		{"ns", "", "", "all()",
 			`(projectcalico.org/namespace == "ns" && all())`},
-		{spec{selector: "has(a) || all()", namespaceSelector: "has(b)"},
+		{"", "has(a) || all()", "has(b)", "",
 			"((has(a) || has(projectcalico.org/namespace)) && has(pcns.b))"},
-		{spec{serviceAccountSelector: "all()"}, "has(projectcalico.org/serviceaccount)"},
-		{spec{selector: "!all()", namespaceSelector: "all()", serviceAccountSelector: "has(c)"},
+		{"", "", "", "all()", "has(projectcalico.org/serviceaccount)"},
+		{"", "!all()", "all()", "has(c)",
 			"((!has(projectcalico.org/namespace) && has(projectcalico.org/namespace)) && has(pcsa.c))"},
+		{"ns", "has(a)) || (has(b)", "", "", ""}, // would reach beyond its namespace
+		{"", "", "(", "", ""},
+		{"", "", "", "(", ""},
 	} {
-		if s, err := subject(c.s); err != nil || s.String() != c.want {
-			t.Errorf("%+v: %v, %v", c.s, s, err)
-		}
-	}
-	for _, s := range []spec{
-		{id: ID{Namespace: "ns"}, selector: "has(a)) || (has(b)"}, // would reach beyond its namespace
-		{namespaceSelector: "("}, {serviceAccountSelector: "("},
-	} {
-		if got, err := subject(s); err == nil {
-			t.Errorf("%+v: %s", s, got)
+		s, err := subject(spec{id: ID{Namespace: c.namespace}, GlobalNetworkPolicySpec: v3.GlobalNetworkPolicySpec{
+			Selector: c.selector, NamespaceSelector: c.namespaces, ServiceAccountSelector: c.accounts}})
+		if err == nil != (c.want != "") || err == nil && s.String() != c.want {
+			t.Errorf("%+v: %v, %v", c, s, err)
 		}
 	}
 }

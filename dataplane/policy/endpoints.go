@@ -194,11 +194,7 @@ func (c *Calculator) settleEndpoints() {
 	c.endpoints.dirty = nil
 }
 
-func compareEndpoints(a, b *endpoint) int { return compareKeys(a.key, b.key) }
-
-func compareKeys(a, b model.Key) int {
-	return slices.Compare([]string{string(a.Kind), a.Namespace, a.Name}, []string{string(b.Kind), b.Namespace, b.Name})
-}
+func compareEndpoints(a, b *endpoint) int { return a.key.Compare(b.key) }
 
 func (c *Calculator) settleWorkload(e *endpoint) {
 	iface := e.workload.Interface

@@ -53,7 +53,7 @@ func (m *memberSets) dropItem(k model.Key) {
 // newItems makes a tree of items by key, which takes less memory than a map: the keys are not there twice.
 func newItems() *btree.BTree[*item] {
 	const degree = 32
-	return btree.New(degree, func(a, b *item) bool { return compareKeys(a.key, b.key) < 0 })
+	return btree.New(degree, func(a, b *item) bool { return a.key.Compare(b.key) < 0 })
 }
 
 // sortedNets returns nets in order, each once. nets may be those of an object in the tables, and stay as they are.

@@ -91,7 +91,8 @@ type memberSets struct {
 }
 
 func newMemberSets(t *ruleset.Table, s *settings) *memberSets {
-	m := &memberSets{table: t, settings: s, of: map[setKey]*memberSet{}, items: newItems(), twins: twins{map[uint64]*memberSet{}, twinSize, maphash.MakeSeed()},
+	m := &memberSets{table: t, settings: s, of: map[setKey]*memberSet{}, items: newItems(),
+		twins:    twins{map[uint64]*memberSet{}, twinSize, maphash.MakeSeed()},
 		services: services{map[Service][]namedSlice{}, map[model.Key]Service{}}}
 	m.peers = labels.New(m.peerStarted, m.peerStopped)
 	return m

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -58,6 +59,12 @@ type Key struct {
 	Kind      Kind
 	Namespace string // only for namespaced kinds
 	Name      string
+}
+
+// Compare orders keys by kind, namespace and name.
+func (k Key) Compare(o Key) int {
+	return cmp.Or(strings.Compare(string(k.Kind), string(o.Kind)), strings.Compare(k.Namespace, o.Namespace),
+		strings.Compare(k.Name, o.Name))
 }
 
 // String returns the key as users write it, for messages: "BGPPeer tor-1", "WorkloadEndpoint default/x".
