@@ -55,10 +55,9 @@ func (c *Calculator) writeBase() {
 	chain := func(name string, origin ruleset.Origin, b *ruleset.Base, rules ...[]ruleset.Rule) {
 		c.table.SetChain(&ruleset.Chain{Name: name, Origin: origin, Base: b, Rules: slices.Concat(rules...)})
 	}
-	accept := ruleset.Verdict{Action: ruleset.Accept}
 	chain(limited, nil, nil, []ruleset.Rule{{Verdict: ruleset.Verdict{Action: ruleset.Lookup, Map: neighbourMap}},
 		{Verdict: accept, Comment: discoveryComment}})
-	chain(neighbours, nil, nil, s.neighbourDiscovery(ruleset.Verdict{Action: ruleset.Goto, Chain: limited}))
+	chain(neighbours, nil, nil, s.neighbourDiscovery(goTo(limited)))
 	chain(neighbours+"-to-host", nil, nil, s.neighbourDiscovery(accept))
 	chain(relatedChain, nil, nil, s.related())
 	chain(unspecified, nil, nil, s.unspecifiedRules())
@@ -69,7 +68,7 @@ func (c *Calculator) writeBase() {
 	source, destination, host := Stage{Subject: SourceWorkload}, Stage{Subject: DestinationWorkload},
 		Stage{Subject: HostItself}
 	chain("prerouting-source", source, base(ruleset.Prerouting, beforeReassembly),
-		s.from(ruleset.Verdict{Action: ruleset.Goto, Chain: workloadSent}), s.fromOutside())
+		s.from(goTo(workloadSent)), s.fromOutside())
 	chain("output-source", host, base(ruleset.Output, 0), s.fromHost())
 	c.writeTunnels()
 	chain("input-from-workload", source, base(ruleset.Input, 0), []ruleset.Rule{toNeighbours(neighbours)},
@@ -135,6 +134,9 @@ func base(h ruleset.Hook, priority int32) *ruleset.Base {
 	return &ruleset.Base{Hook: h, Type: ruleset.Filter, Priority: priority}
 }
 
+var accept = ruleset.Verdict{Action: ruleset.Accept}
+
+func goTo(chain string) ruleset.Verdict { return ruleset.Verdict{Action: ruleset.Goto, Chain: chain} }
 func jump(chain string) ruleset.Verdict { return ruleset.Verdict{Action: ruleset.Jump, Chain: chain} }
 
 // dispatch finds the chain of an interface's endpoint. A lookup in the base chain itself would not do: a packet that
@@ -174,8 +176,7 @@ func (s *settings) closed(jumps []ruleset.Rule) []ruleset.Rule {
 // fromUnspecified finds packets from ::, which have no route back.
 func (s *settings) fromUnspecified() ruleset.Rule {
 	return ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: 6},
-		{Field: ruleset.Source, Prefix: netip.MustParsePrefix("::/128")}},
-		Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: unspecified}}
+		{Field: ruleset.Source, Prefix: netip.MustParsePrefix("::/128")}}, Verdict: goTo(unspecified)}
 }
 
 // unspecifiedRules let a workload find out whether its address is free (RFC 4862), and join the group that this needs
@@ -185,8 +186,7 @@ func (s *settings) unspecifiedRules() []ruleset.Rule {
 	for _, kind := range []uint32{131, 132, 135, 143} {
 		m := append(ofDiscovery(kind), ruleset.Match{Field: ruleset.Destination,
 			Prefix: netip.MustParsePrefix("ff00::/8")})
-		rules = append(rules, ruleset.Rule{Matches: m, Verdict: ruleset.Verdict{Action: ruleset.Accept},
-			Comment: "duplicate address detection"})
+		rules = append(rules, ruleset.Rule{Matches: m, Verdict: accept, Comment: "duplicate address detection"})
 	}
 	return append(rules, s.drop(spoofed, droppedSource))
 }
@@ -268,8 +268,7 @@ func (s *settings) fromOutside() []ruleset.Rule {
 	if s.trustOutside {
 		return nil
 	}
-	rules := []ruleset.Rule{{Matches: []ruleset.Match{{Field: ruleset.InInterface, Name: "lo"}},
-		Verdict: ruleset.Verdict{Action: ruleset.Accept}}}
+	rules := []ruleset.Rule{{Matches: []ruleset.Match{{Field: ruleset.InInterface, Name: "lo"}}, Verdict: accept}}
 	drop := func(from []ruleset.Match, more ...ruleset.Match) {
 		rules = append(rules, s.drop("from outside with an address of this node", droppedBorrowed,
 			append(from, more...)...))
@@ -291,7 +290,7 @@ func (s *settings) fromHost() []ruleset.Rule {
 	if s.trustOutside {
 		return nil
 	}
-	rules := []ruleset.Rule{{Matches: []ruleset.Match{established}, Verdict: ruleset.Verdict{Action: ruleset.Accept}}}
+	rules := []ruleset.Rule{{Matches: []ruleset.Match{established}, Verdict: accept}}
 	for _, family := range families {
 		rules = append(rules, s.drop("from this host with the address of a workload", droppedBorrowed,
 			append(ofSet(family, ruleset.Source, localSet), ruleset.Match{Field: ruleset.SourceLocal, Not: true})...))
@@ -326,7 +325,7 @@ func (s *settings) related() []ruleset.Rule {
 			ruleset.Match{Field: ruleset.ICMP, Low: 5 << 8, Mask: 0xff00}),
 		{Matches: []ruleset.Match{icmp}, Verdict: errors},
 		{Matches: []ruleset.Match{icmp6}, Verdict: errors},
-		{Verdict: ruleset.Verdict{Action: ruleset.Accept}},
+		{Verdict: accept},
 	}
 }
 
@@ -337,7 +336,7 @@ func (s *settings) errorsChain(iface string, addresses []netip.Prefix) *ruleset.
 	for _, a := range addresses {
 		for _, f := range []ruleset.Field{ruleset.ConnSource, ruleset.ConnReplySource} {
 			chain.Rules = append(chain.Rules, ruleset.Rule{Matches: []ruleset.Match{{Field: f, Prefix: a}},
-				Verdict: ruleset.Verdict{Action: ruleset.Accept}})
+				Verdict: accept})
 		}
 	}
 	chain.Rules = append(chain.Rules, s.drop("an ICMP error about a connection of others", droppedICMP))
@@ -349,8 +348,7 @@ func (s *settings) toHostRules() []ruleset.Rule {
 	if s.toHost.Action == ruleset.Accept {
 		return nil
 	}
-	rules := append([]ruleset.Rule{toNeighbours(neighbours + "-to-host")},
-		s.from(ruleset.Verdict{Action: ruleset.Accept})...)
+	rules := append([]ruleset.Rule{toNeighbours(neighbours + "-to-host")}, s.from(accept)...)
 	for i := len(rules) - len(s.prefixes); i < len(rules); i++ {
 		rules[i].Matches = append(rules[i].Matches, established)
 	}
@@ -397,7 +395,7 @@ func (s *settings) serviceLoop() []ruleset.Rule {
 	if s.loop == ruleset.Continue || s.services == [2]bool{} {
 		return nil
 	}
-	rules := []ruleset.Rule{{Matches: []ruleset.Match{established}, Verdict: ruleset.Verdict{Action: ruleset.Accept}}}
+	rules := []ruleset.Rule{{Matches: []ruleset.Match{established}, Verdict: accept}}
 	for i, family := range families {
 		if s.services[i] {
 			rules = append(rules, ruleset.Rule{Matches: ofSet(family, ruleset.Destination, loopSet),
@@ -496,7 +494,7 @@ func (s *settings) nodesOwn() []ruleset.Rule {
 	var rules []ruleset.Rule
 	keep := func(name string, m ...ruleset.Match) {
 		rules = append(rules, ruleset.Rule{Matches: m, Comment: name + " keeps the workload's address",
-			Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: keptSource}})
+			Verdict: goTo(keptSource)})
 	}
 	for _, p := range s.nodePackets() {
 		keep(p.name, p.matches...)

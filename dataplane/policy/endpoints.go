@@ -218,7 +218,7 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 		for _, chain := range r.chains(m, iface, target) {
 			target = write(chain)
 		}
-		c.table.SetVerdict(m, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: target})
+		c.table.SetVerdict(m, iface, goTo(target))
 	}
 	if q == nil {
 		q = &model.QoSControls{}
@@ -228,7 +228,7 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	special := func(m string, chain *ruleset.Chain) { // nil: as for an interface that the map does not have
 		v := ruleset.Verdict{}
 		if chain != nil {
-			v = ruleset.Verdict{Action: ruleset.Goto, Chain: write(chain)}
+			v = goTo(write(chain))
 		}
 		c.table.SetVerdict(m, iface, v)
 	}
@@ -345,7 +345,7 @@ func (l rates) chains(direction, iface, next string) []*ruleset.Chain {
 		return nil
 	}
 	return []*ruleset.Chain{limits, {Name: "qos-" + direction + "/" + iface, Rules: []ruleset.Rule{
-		{Verdict: jump(limits.Name)}, {Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: next}}}}}
+		{Verdict: jump(limits.Name)}, {Verdict: goTo(next)}}}}
 }
 
 // spoofing lets a workload send from the prefixes that it is allowed to pretend to.
@@ -356,8 +356,7 @@ func (c *Calculator) spoofing(e *endpoint, iface string) *ruleset.Chain {
 	chain := &ruleset.Chain{Name: "source/" + iface}
 	for _, p := range parseNets(e.workload.AllowSpoofedSourcePrefixes) {
 		chain.Rules = append(chain.Rules, ruleset.Rule{
-			Matches: []ruleset.Match{familyOf(p), {Field: ruleset.Source, Prefix: p}}, Verdict: ruleset.Verdict{
-				Action: ruleset.Accept},
+			Matches: []ruleset.Match{familyOf(p), {Field: ruleset.Source, Prefix: p}}, Verdict: accept,
 			Comment: "allowed source prefix"})
 	}
 	chain.Rules = append(chain.Rules, c.settings.noReturnRoute())

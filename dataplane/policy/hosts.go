@@ -119,8 +119,7 @@ func (c *Calculator) settleHosts() {
 		c.table.AddMap(ruleset.Map{Name: stage.name})
 		want := map[string]bool{}
 		for iface, e := range own {
-			c.table.SetVerdict(stage.name, iface,
-				ruleset.Verdict{Action: ruleset.Goto, Chain: get(e, stage.purpose).name})
+			c.table.SetVerdict(stage.name, iface, goTo(get(e, stage.purpose).name))
 			want[iface] = true
 		}
 		for iface := range c.hosts.verdicts[stage.name] {
@@ -165,7 +164,6 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 	if s.out {
 		field = ruleset.OutInterface
 	}
-	accept := ruleset.Verdict{Action: ruleset.Accept}
 	skip := func(m ...ruleset.Match) { chain.Rules = append(chain.Rules, ruleset.Rule{Matches: m, Verdict: accept}) }
 	switch s.name {
 	case "host-untracked-in", "host-untracked-out":
@@ -208,7 +206,7 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 		Verdict: ruleset.Verdict{Action: ruleset.Lookup, Map: s.name, Out: s.out}})
 	if rest != nil {
 		chain.Rules = append(chain.Rules, ruleset.Rule{
-			Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: rest.name}})
+			Verdict: goTo(rest.name)})
 	}
 	return chain
 }
@@ -224,14 +222,14 @@ func discoveryChains() []*ruleset.Chain {
 	rest, early := &ruleset.Chain{Name: hostDiscovery}, &ruleset.Chain{Name: hostDiscoveryEarly}
 	for _, kind := range discovery {
 		rest.Rules = append(rest.Rules, ruleset.Rule{Matches: ofDiscovery(kind),
-			Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: discoveryComment})
+			Verdict: accept, Comment: discoveryComment})
 	}
 	for _, to := range []ruleset.Match{
 		{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("fe80::/10")},
 		{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("ff00::/8")}, {Field: ruleset.DestinationLocal},
 	} {
 		early.Rules = append(early.Rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: 6}, to},
-			Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: rest.Name}})
+			Verdict: goTo(rest.Name)})
 	}
 	return []*ruleset.Chain{rest, early}
 }

@@ -63,7 +63,7 @@ func (s *settings) limitedChain(direction, iface, next string) *ruleset.Chain {
 	return &ruleset.Chain{Name: "limited-" + direction + "/" + iface, Rules: []ruleset.Rule{
 		s.drop("the workload has too many connections", droppedConnection,
 			ruleset.Match{Field: ruleset.ConnState, Mask: ruleset.ConnNew}),
-		{Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: next}}}}
+		{Verdict: goTo(next)}}}
 }
 
 // Fragments are IP fragments a second, and as many at once, and their bytes; 0: any number.

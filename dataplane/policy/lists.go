@@ -239,9 +239,9 @@ func (w *listWriter) start() {
 	w.done = append(w.done, &ruleset.Chain{Name: name, Origin: EndpointChain{}})
 }
 
-func (w *listWriter) add(r ruleset.Rule) {
+func (w *listWriter) add(rules ...ruleset.Rule) {
 	chain := w.done[len(w.done)-1]
-	chain.Rules = append(chain.Rules, r)
+	chain.Rules = append(chain.Rules, rules...)
 }
 
 // prologue writes the rules before policy.
@@ -251,10 +251,10 @@ func (w *listWriter) prologue() {
 		if !w.host && w.purpose == normalOut {
 			known.Mask = ruleset.ConnEstablished
 		}
-		w.add(ruleset.Rule{Matches: []ruleset.Match{known}, Verdict: ruleset.Verdict{Action: ruleset.Accept}})
+		w.add(ruleset.Rule{Matches: []ruleset.Match{known}, Verdict: accept})
 		if known != established {
 			w.add(ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.ConnState, Mask: ruleset.ConnRelated}},
-				Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: relatedChain}})
+				Verdict: goTo(relatedChain)})
 		}
 		if !w.settings.keepInvalid {
 			w.add(ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.ConnState, Mask: ruleset.ConnInvalid}},
@@ -263,14 +263,10 @@ func (w *listWriter) prologue() {
 		}
 	}
 	if w.host && !w.purpose.forward() {
-		for _, r := range w.settings.failsafes(w.purpose) {
-			w.add(r)
-		}
+		w.add(w.settings.failsafes(w.purpose)...)
 	}
 	if !w.host && w.purpose == normalOut {
-		for _, r := range w.settings.tunnelsFromWorkloads() {
-			w.add(r)
-		}
+		w.add(w.settings.tunnelsFromWorkloads()...)
 	}
 	if slices.ContainsFunc(w.tiers, func(t tierList) bool { return t.canPass(w.purpose.in()) }) {
 		w.add(ruleset.Rule{Mark: unmark})
@@ -291,8 +287,7 @@ func (w *listWriter) tier(t tierList) {
 		}
 		enforced = true
 		if p.hasPass(in) {
-			w.add(ruleset.Rule{Matches: []ruleset.Match{passed}, Mark: unmark, Verdict: ruleset.Verdict{
-				Action: ruleset.Goto, Chain: next},
+			w.add(ruleset.Rule{Matches: []ruleset.Match{passed}, Mark: unmark, Verdict: goTo(next),
 				Comment: "passed by " + p.id.String()})
 		}
 	}
@@ -301,7 +296,7 @@ func (w *listWriter) tier(t tierList) {
 	}
 	if t.canPass(in) {
 		if !enforced || t.pass {
-			w.add(ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: next}})
+			w.add(ruleset.Rule{Verdict: goTo(next)})
 		}
 		w.start()
 	}
@@ -311,7 +306,7 @@ func (w *listWriter) tier(t tierList) {
 func (w *listWriter) end() {
 	if !w.purpose.normal() {
 		// Untracked and pre-DNAT policy only adds exceptions; forwarded packets are allowed unless a tier forbids them.
-		w.add(ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "no policy decides"})
+		w.add(ruleset.Rule{Verdict: accept, Comment: "no policy decides"})
 		return
 	}
 	for _, p := range w.profiles {

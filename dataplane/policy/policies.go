@@ -92,8 +92,8 @@ func (c *Calculator) takeTier(name string, t *model.Tier) {
 	if t == nil {
 		delete(c.policies.tiers, name)
 	} else {
-		c.policies.tiers[name] = tier{name: name, exists: true, order: orderOf(t.Spec.Order), pass: t.Spec.DefaultAction != nil &&
-			*t.Spec.DefaultAction == v3.Pass}
+		c.policies.tiers[name] = tier{name: name, exists: true, order: orderOf(t.Spec.Order),
+			pass: t.Spec.DefaultAction != nil && *t.Spec.DefaultAction == v3.Pass}
 	}
 	if c.policies.tier(name) == before {
 		return

@@ -92,7 +92,8 @@ func TestSetsFollowSlices(t *testing.T) {
 		change *model.Object
 		gone   bool
 	}{
-		{slice("1", "s", "10.0.0.1"), false}, {slice("2", "s", "10.0.0.2"), false}, {slice("1", "s", "10.0.0.3"), false},
+		{slice("1", "s", "10.0.0.1"), false}, {slice("2", "s", "10.0.0.2"), false},
+		{slice("1", "s", "10.0.0.3"), false},
 		{slice("2", "s", ""), true}, {slice("2", "s", "10.0.0.2"), false}, {slice("1", "u", "10.0.0.3"), false},
 		{slice("2", "u", "10.0.0.3"), false}, {slice("1", "u", ""), true}, {slice("2", "", "10.0.0.3"), false},
 	} {

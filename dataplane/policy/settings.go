@@ -201,8 +201,7 @@ func (s *settings) failsafes(p purpose) []ruleset.Rule {
 			}
 			m = append(m, ruleset.Match{Field: ruleset.Protocol, Low: uint32(f.protocol)},
 				ruleset.Match{Field: port, Low: uint32(f.port)})
-			rules = append(rules, ruleset.Rule{Matches: m, Verdict: ruleset.Verdict{Action: ruleset.Accept},
-				Comment: comment})
+			rules = append(rules, ruleset.Rule{Matches: m, Verdict: accept, Comment: comment})
 		}
 	}
 	if p.in() {

@@ -35,14 +35,11 @@ func (s *Selector) Prefixed(prefix string) *Selector {
 	return s.rewrite(func(n Node) Node {
 		switch n := n.(type) {
 		case Has:
-			n.Label = prefix + n.Label
-			return n
+			return Has{prefix + n.Label}
 		case Comparison:
-			n.Label = prefix + n.Label
-			return n
+			return Comparison{prefix + n.Label, n.Op, n.Value}
 		case In:
-			n.Label = prefix + n.Label
-			return n
+			return In{prefix + n.Label, n.Values, n.Not}
 		}
 		return n
 	})
