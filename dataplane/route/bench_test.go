@@ -31,7 +31,7 @@ func BenchmarkDecide100kRoutes(b *testing.B) {
 				a := netip.AddrFrom4([4]byte{30, byte(i % pools), byte(i >> 8), byte(i) & 0xc0})
 				prefixes[i] = netip.PrefixFrom(a, 26)
 			}
-			s := &state{learned: []netip.Addr{addr("10.1.0.9")}, metric: 1024, extras: nothing}
+			s := &state{learned: []netip.Addr{addr("10.1.0.9")}, metric: 1024, extras: noExtras}
 			b.ReportAllocs()
 			b.ResetTimer()
 			for i := range b.N {

@@ -17,18 +17,18 @@ func (t *Target) Configure(c Config) {
 	clear(t.decided)
 	t.configureBlocks(c.Blocks)
 	if !slices.Equal(old.Blocks, c.Blocks) {
-		t.touchWorkloads() // see reserved
+		t.decideWorkloadsAgain() // see reserved
 	}
 	t.configureEndpoints(old.Endpoints, c.Endpoints)
 	if old.Node4 != c.Node4 || old.Node6 != c.Node6 {
-		t.touchLearned(func(netip.Prefix, uint32) bool { return true })
+		t.decideLearnedAgain(func(netip.Prefix, uint32) bool { return true })
 	}
 	if !slices.Equal(old.Pools, c.Pools) {
 		t.configurePools(old.Pools, c.Pools)
 	}
 	if old.WorkloadMetric4 != c.WorkloadMetric4 || old.WorkloadMetric6 != c.WorkloadMetric6 {
 		for name := range t.byLink {
-			t.touchLink(name)
+			t.decideLinkAgain(name)
 		}
 	}
 	if !slices.Equal(old.Tables, c.Tables) {
@@ -54,7 +54,7 @@ func (t *Target) configureTables(old []kernel.Table) {
 	}
 	for n := range t.extras {
 		if t.table.row(n).table != kernel.MainTable {
-			t.touchRow(n)
+			t.decideRowAgain(n)
 		}
 	}
 	t.Resync()
@@ -71,26 +71,26 @@ func (t *Target) configurePools(old, pools ippool.Table) {
 			}
 		}
 	}
-	t.touchWorkloads() // their addresses may be reserved: see reserved
-	t.touchLearned(func(p netip.Prefix, _ uint32) bool {
+	t.decideWorkloadsAgain() // their addresses may be reserved: see reserved
+	t.decideLearnedAgain(func(p netip.Prefix, _ uint32) bool {
 		return slices.ContainsFunc(changed, func(pool ippool.Pool) bool { return pool.CIDR.Overlaps(p) })
 	})
 	t.Resync()
 }
 
 func (t *Target) configureBlocks(blocks []netip.Prefix) {
-	old, fresh := t.rules.mine.Blocks, ownership.NewBlocks(blocks...)
-	t.rules.mine.Blocks = fresh
+	old, fresh := t.rules.ownership.Blocks, ownership.NewBlocks(blocks...)
+	t.rules.ownership.Blocks = fresh
 	for b := range fresh.All() {
 		if !old.All()[b] {
-			t.table.row(t.table.first(inMain(b))).flags |= rowBlock
+			t.table.row(t.table.rows.putPlace(inMain(b))).flags |= rowBlock
 			t.blockChanged(b)
 		}
 	}
 	for b := range old.All() {
 		if !fresh.All()[b] {
-			t.touch(b)
-			t.table.row(t.table.find(inMain(b))).flags &^= rowBlock
+			t.decideAgain(b)
+			t.table.row(t.table.rows.findPlace(inMain(b))).flags &^= rowBlock
 			t.blockChanged(b)
 		}
 	}
@@ -98,8 +98,8 @@ func (t *Target) configureBlocks(blocks []netip.Prefix) {
 
 // blockChanged decides again about the block and about others' announcements inside of it.
 func (t *Target) blockChanged(b netip.Prefix) {
-	t.touch(b)
-	t.touchLearned(func(p netip.Prefix, _ uint32) bool { return b.Overlaps(p) && p.Bits() >= b.Bits() })
+	t.decideAgain(b)
+	t.decideLearnedAgain(func(p netip.Prefix, _ uint32) bool { return b.Overlaps(p) && p.Bits() >= b.Bits() })
 }
 
 func (t *Target) configureEndpoints(old, endpoints []Endpoint) {
@@ -131,7 +131,7 @@ func (e *Endpoint) equal(o *Endpoint) bool {
 
 func (t *Target) addEndpoint(e Endpoint) {
 	for _, p := range e.Addresses {
-		s := t.own(t.table.first(inMain(p)))
+		s := t.extrasOf(t.table.rows.putPlace(inMain(p)))
 		s.endpoints = append(s.endpoints, &e)
 		slices.SortFunc(s.endpoints, func(a, b *Endpoint) int { return strings.Compare(a.Name, b.Name) })
 		if t.byLink[e.Interface] == nil {
@@ -145,7 +145,7 @@ func (t *Target) addEndpoint(e Endpoint) {
 
 // workloadChanged decides again about the address, and about routes through it.
 func (t *Target) workloadChanged(p netip.Prefix) {
-	t.touch(p)
+	t.decideAgain(p)
 	t.changedLinks = t.changedLinks || t.rules.hops[p.Addr()] != nil
 }
 
@@ -161,11 +161,11 @@ func (t *Target) claim(p netip.Prefix) {
 
 func (t *Target) dropEndpoint(e Endpoint) {
 	for _, p := range e.Addresses {
-		n := t.table.find(inMain(p))
+		n := t.table.rows.findPlace(inMain(p))
 		if n == 0 || !t.table.row(n).is(rowExtras) {
 			continue
 		}
-		s := t.own(n)
+		s := t.extrasOf(n)
 		s.endpoints = slices.DeleteFunc(s.endpoints, func(o *Endpoint) bool { return o.Name == e.Name })
 		if !slices.ContainsFunc(s.endpoints, func(o *Endpoint) bool { return o.Interface == e.Interface }) {
 			delete(t.byLink[e.Interface], p)

@@ -12,6 +12,17 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile/reconciletest"
 )
 
+// Set, Unset and Status have the routes of a table by their keys; a Target has their rows.
+func (t *table) Set(r *kernel.Route)     { t.setDesired(t.rows.putRoute(r.Key()), t.shapes.number(r)) }
+func (t *table) Unset(k kernel.RouteKey) { t.setDesired(t.rows.findRoute(k), 0) }
+
+func (t *table) Status(k kernel.RouteKey) reconcile.Status {
+	if n := t.rows.findRoute(k); n != 0 {
+		return t.status(n)
+	}
+	return reconcile.Status{}
+}
+
 // contract is the table of routes as the tests of the contract see it: objects are routes to one address each, and
 // their values are interfaces.
 type contract struct {
@@ -42,7 +53,7 @@ func (c *contract) Status(key string) reconcile.Status { return c.table.Status(c
 
 func (c *contract) Phases() map[string]reconcile.Phase {
 	phases := map[string]reconcile.Phase{}
-	for n := range c.All() {
+	for n := range c.rows.withRoute() {
 		phases[c.names[c.table.key(n).Dst]] = c.status(n).Phase
 	}
 	return phases

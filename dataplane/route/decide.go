@@ -18,7 +18,7 @@ import (
 type rules struct {
 	config Config
 	*underlay
-	mine           ownership.Set               // with the addresses of the underlay
+	ownership      ownership.Set               // with the addresses of the underlay
 	formerPrefixes []string                    // as WorkloadPrefixes, of configurations before
 	workloadAt     func(netip.Addr) string     // the interface of a local workload
 	gatewayTo      func(netip.Addr) netip.Addr // the gateway of the static route to a peer
@@ -30,14 +30,14 @@ type rules struct {
 	nearby         nearby
 }
 
-func (r *rules) setUnderlay(u *underlay) { r.underlay, r.mine.Addresses = u, u.own }
+func (r *rules) setUnderlay(u *underlay) { r.underlay, r.ownership.Addresses = u, u.own }
 
 // state is the input of the rules for one prefix in one table.
 type state struct {
 	learned []netip.Addr // BGP's next hops; none: not learned
 	metric  uint32       // of the learned route
 	block   bool
-	*extras // never nil: nothing is shared by all that have none of it
+	*extras // never nil: noExtras is shared by all that have none of it
 }
 
 // extras are the data that few prefixes have.
@@ -50,7 +50,7 @@ type extras struct {
 	since     time.Time     // of note
 }
 
-var nothing = &extras{}
+var noExtras = &extras{}
 
 // via is the gateway to the peer that has the address, invalid if there is none.
 func (x *extras) via() netip.Addr {
@@ -175,7 +175,7 @@ func (r *rules) blackhole(p netip.Prefix) *kernel.Route {
 }
 
 func (r *rules) learned(p netip.Prefix, s *state) (*kernel.Route, string) {
-	if note := r.mine.Refuse(p); note != "" {
+	if note := r.ownership.Refuse(p); note != "" {
 		return nil, note
 	}
 	route, note := r.throughPool(r.config.Pools.Of(p), p.Addr().Is6(), s.learned, s.metric)

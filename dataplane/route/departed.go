@@ -41,26 +41,26 @@ func (t *Target) departs(n uint32, p netip.Prefix, s *state, route uint32) bool 
 		}
 		return false
 	case local:
-		fresh := t.table.with(n, route)
+		fresh := t.table.routeOf(n, route)
 		link := fresh.NextHops[0].Link
 		if last == nil && t.arrives(n, p, s) {
 			t.arrive(p)
 			return true
 		}
 		if last == nil || last.NextHops[0].Link == link {
-			t.own(n).served, t.own(n).fresh = &fresh, false
+			t.extrasOf(n).served, t.extrasOf(n).fresh = &fresh, false
 			return false
 		}
 	case last == nil:
 		if s.fresh {
-			t.own(n).fresh = false
+			t.extrasOf(n).fresh = false
 		}
 		return false
 	}
-	if t.table.wanted(n) == 0 { // an earlier run made it, or it is gone already
-		t.withdraw(last)
+	if t.table.desiredIn(n) == 0 { // an earlier run made it, or it is gone already
+		t.table.Remove(last.Key())
 	}
-	t.own(n).served = nil
+	t.extrasOf(n).served = nil
 	t.departures[p] = &departure{key: last.Key()}
 	return true
 }
@@ -78,7 +78,7 @@ func (t *Target) arrives(n uint32, p netip.Prefix, s *state) bool {
 			slices.ContainsFunc(r.NextHops, func(h kernel.NextHop) bool { return exists && h.Link == l.Index })
 	}
 	for m := n; m != 0; m = t.table.row(m).next {
-		if t.table.row(m).have != 0 && by(t.table.has(m)) {
+		if t.table.row(m).have != 0 && by(t.table.actual(m)) {
 			return false
 		}
 	}
@@ -95,7 +95,7 @@ func (t *Target) settleArrived() {
 	for p, d := range t.departures {
 		if _, there := t.table.Get(d.key); d.arrived && !d.returned && there {
 			delete(t.departures, p)
-			t.touch(p)
+			t.decideAgain(p)
 		}
 	}
 }
@@ -103,7 +103,7 @@ func (t *Target) settleArrived() {
 // servedBy returns the last route to a local workload with the address of p: our own, or the one that an earlier run
 // left.
 func (t *Target) servedBy(n uint32, p netip.Prefix, s *state) *kernel.Route {
-	if s.served != nil || t.table.wanted(n) != 0 {
+	if s.served != nil || t.table.desiredIn(n) != 0 {
 		return s.served
 	}
 	have, ok := t.table.Get(kernel.RouteKey{Dst: p, Metric: t.rules.config.workloadMetric(p.Addr())})
@@ -118,19 +118,11 @@ func (r *rules) toWorkload(k *kernel.Route) bool {
 	return k.Table == kernel.MainTable && k.Dst.IsSingleIP() && len(k.NextHops) == 1 && r.isWorkload(k.NextHops[0].Link)
 }
 
-// withdraw removes a route that is in the kernel, even if an earlier run made it.
-func (t *Target) withdraw(r *kernel.Route) {
-	if have, ok := t.table.Get(r.Key()); ok {
-		t.table.Set(&have)
-		t.table.Unset(r.Key())
-	}
-}
-
 // departLeftovers records the addresses whose routes of an earlier run were removed as no longer desired.
 func (t *Target) departLeftovers() {
 	for _, r := range t.under.removed {
-		n := t.table.find(inMain(r.Dst))
-		if t.departures[r.Dst] == nil && (n == 0 || t.table.wanted(n) == 0 && t.known(n).served == nil) {
+		n := t.table.rows.findPlace(inMain(r.Dst))
+		if t.departures[r.Dst] == nil && (n == 0 || t.table.desiredIn(n) == 0 && t.stateOf(n).served == nil) {
 			t.departures[r.Dst] = &departure{key: r.Key()}
 		}
 	}
@@ -155,9 +147,9 @@ func (t *Target) forgotten(addresses []netip.Addr) {
 	for _, a := range addresses {
 		p := netip.PrefixFrom(a, a.BitLen())
 		delete(t.departures, p)
-		if n := t.table.find(inMain(p)); n != 0 && len(t.known(n).endpoints) > 0 {
-			t.own(n).fresh = true
+		if n := t.table.rows.findPlace(inMain(p)); n != 0 && len(t.stateOf(n).endpoints) > 0 {
+			t.extrasOf(n).fresh = true
 		}
-		t.touch(p)
+		t.decideAgain(p)
 	}
 }

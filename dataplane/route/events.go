@@ -80,11 +80,11 @@ func (t *Target) linkSeen(l kernel.Link) {
 		return
 	}
 	t.rules.putLink(l)
-	t.table.noteAll() // rows name interfaces
+	t.table.notifyAll() // rows name interfaces
 	t.changedLinks = true
-	t.touchLink(l.Name)
+	t.decideLinkAgain(l.Name)
 	if known && old.Name != l.Name {
-		t.touchLink(old.Name)
+		t.decideLinkAgain(old.Name)
 	}
 	if known && old.Up && !l.Up {
 		t.flushed(l, func(hops []kernel.NextHop) bool {
@@ -101,9 +101,9 @@ func (t *Target) linkGone(l kernel.Link) {
 		return slices.ContainsFunc(hops, func(h kernel.NextHop) bool { return h.Link == l.Index })
 	})
 	t.rules.dropLink(l.Index)
-	t.table.noteAll()
+	t.table.notifyAll()
 	t.changedLinks = true
-	t.touchLink(l.Name)
+	t.decideLinkAgain(l.Name)
 }
 
 // flushed forgets the routes that the kernel removed with an interface: of IPv4 routes there are no events.
@@ -118,19 +118,19 @@ func (t *Target) flushed(l kernel.Link, gone func([]kernel.NextHop) bool) {
 		return
 	}
 	lost := map[uint32]bool{} // by shape
-	for n := range t.table.All() {
+	for n := range t.table.rows.withRoute() {
 		number := t.table.row(n).have
 		if number == 0 {
 			continue
 		}
 		is, known := lost[number]
 		if !known {
-			hops := t.table.shape(number).NextHops
+			hops := t.table.shapes.get(number).NextHops
 			is = len(hops) > 0 && gone(hops)
 			lost[number] = is
 		}
 		if is {
-			t.table.observeGone(n)
+			t.table.setActual(n, 0)
 		}
 	}
 	t.forgetForeign(gone)
@@ -161,6 +161,6 @@ func (t *Target) address(a netip.Addr, change int) {
 	}
 	if before != (t.rules.own[a] > 0) {
 		t.changedLinks = true
-		t.touch(netip.PrefixFrom(a, a.BitLen()))
+		t.decideAgain(netip.PrefixFrom(a, a.BitLen()))
 	}
 }

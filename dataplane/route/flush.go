@@ -14,7 +14,7 @@ const round = 2048
 func (t *table) Flush() (steps, failures int) {
 	now := t.now()
 	t.kernel.failed = nil
-	t.failed.Due(now, t.touch)
+	t.failed.Due(now, t.enqueue)
 	do := func(n uint32, action reconcile.Action) {
 		t.steps = append(t.steps, step{action, n})
 		if len(t.steps) == round {
@@ -54,14 +54,14 @@ func (t *table) plan(n uint32, now time.Time, do func(uint32, reconcile.Action))
 	switch {
 	case r.want != 0 && r.have == 0:
 		do(n, reconcile.Add)
-	case r.want != 0 && !t.same(r.want, r.have):
+	case r.want != 0 && !t.shapes.equal(r.want, r.have):
 		do(n, reconcile.Change)
 	case r.want != 0:
-		t.settle(n)
+		t.reached(n)
 	case r.have != 0 && (t.prune || !r.is(rowAdopted)):
 		t.removals = append(t.removals, n)
 	case r.have == 0:
-		t.forget(n)
+		t.drop(n)
 	}
 }
 
@@ -72,7 +72,7 @@ func (t *table) apply(now time.Time) (failures int) {
 	}
 	errs := t.kernel.apply(t.steps)
 	for i, s := range t.steps {
-		t.note(s.row)
+		t.notify(s.row)
 		if errs == nil || errs[i] == nil {
 			t.succeed(s, now)
 			continue
@@ -87,39 +87,33 @@ func (t *table) apply(now time.Time) (failures int) {
 }
 
 func (t *table) succeed(s step, now time.Time) {
-	t.repaired(s)
+	t.recordRepair(s)
 	r := t.row(s.row)
 	if s.Action == reconcile.Remove {
 		r.have = 0
-		t.forget(s.row)
+		t.drop(s.row)
 		return
 	}
 	r.changedAt(now)
-	t.settle(s.row)
+	t.reached(s.row)
 }
 
-// settle: the route is as desired.
-func (t *table) settle(n uint32) {
+// reached records that a route is as desired.
+func (t *table) reached(n uint32) {
 	t.failed.Forgive(n)
 	r := t.row(n)
 	r.have = r.want
 	r.flags &^= rowDrifted
 }
 
-// forget drops a route that is neither wanted nor there.
-func (t *table) forget(n uint32) {
+// drop forgets a route that is neither desired nor there.
+func (t *table) drop(n uint32) {
 	t.failed.Forgive(n)
-	r := t.row(n)
-	if r.is(rowRoute) {
-		t.routes--
-	}
-	r.flags &^= rowRoute | rowAdopted | rowDrifted
-	r.metric, r.since, r.revision = 0, wide{}, wide{}
-	t.release(n)
+	t.rows.dropRoute(n)
 }
 
-// repaired records a step that undid changes by others.
-func (t *table) repaired(s step) {
+// recordRepair records a step that undid changes by others.
+func (t *table) recordRepair(s step) {
 	if r := t.row(s.row); !r.is(rowDrifted) {
 		return
 	} else {
@@ -128,10 +122,10 @@ func (t *table) repaired(s step) {
 	t.repairs.Add(func() reconcile.Repair {
 		r := reconcile.Repair{Key: t.key(s.row).String()}
 		if s.Action != reconcile.Add {
-			r.Found = t.has(s.row).String()
+			r.Found = t.actual(s.row).String()
 		}
 		if s.Action != reconcile.Remove {
-			r.Wanted = t.wants(s.row).String()
+			r.Wanted = t.wanted(s.row).String()
 		}
 		return r
 	})

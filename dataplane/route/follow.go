@@ -31,7 +31,7 @@ func (t *Target) Changed(c *Changes) (rows []Status, all bool) {
 			break
 		}
 		row := Status{Prefix: p.dst, Table: p.table}
-		if n := t.table.find(p); n != 0 && (t.table.row(n).desired() || t.anyRoute(n) != 0) {
+		if n := t.table.rows.findPlace(p); n != 0 && (t.table.row(n).desired() || t.anyRoute(n) != 0) {
 			row = t.line(n)
 		}
 		rows = append(rows, row)
@@ -43,8 +43,8 @@ func (t *Target) Changed(c *Changes) (rows []Status, all bool) {
 // Gone reports whether there is no such row any more.
 func (s Status) Gone() bool { return s.Phase == "" }
 
-// note marks a row as changed for followers.
-func (t *table) note(n uint32) {
+// notify marks a row as changed for followers.
+func (t *table) notify(n uint32) {
 	for c := range t.followers {
 		if c.all {
 			continue
@@ -54,8 +54,8 @@ func (t *table) note(n uint32) {
 	}
 }
 
-// noteAll marks every row as changed for followers.
-func (t *table) noteAll() {
+// notifyAll marks every row as changed for followers.
+func (t *table) notifyAll() {
 	for c := range t.followers {
 		c.all = true
 	}

@@ -28,7 +28,7 @@ func (t *Target) SetState(h *hoststate.Host) {
 	}
 	t.setPeers(h.Peers)
 	if h.NodesChanged {
-		t.touchWorkloads()
+		t.decideWorkloadsAgain()
 	}
 	if h.Concerned {
 		t.Configure(fromState(h))

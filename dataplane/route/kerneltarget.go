@@ -121,7 +121,7 @@ func (t *kernelTarget) apply(steps []step) []error {
 		if s.Action != reconcile.Remove || errs != nil && errs[i] != nil {
 			continue
 		}
-		if old := t.table.has(s.row); t.rules.toWorkload(&old) {
+		if old := t.table.actual(s.row); t.rules.toWorkload(&old) {
 			t.removed = append(t.removed, old)
 		}
 	}
@@ -166,11 +166,11 @@ func (t *kernelTarget) op(s step) (kernel.RouteOp, error) {
 		if len(t.failed) > 0 && t.failed[placeOf(t.table.key(s.row))] {
 			return kernel.RouteOp{}, errors.New("kept until the route that takes its place is in the kernel")
 		}
-		return kernel.RouteOp{Verb: kernel.DeleteRoute, Route: t.table.has(s.row)}, nil
+		return kernel.RouteOp{Verb: kernel.DeleteRoute, Route: t.table.actual(s.row)}, nil
 	case reconcile.Change:
-		return kernel.RouteOp{Verb: kernel.ReplaceRoute, Route: t.table.wants(s.row)}, nil
+		return kernel.RouteOp{Verb: kernel.ReplaceRoute, Route: t.table.wanted(s.row)}, nil
 	}
-	fresh := t.table.wants(s.row)
+	fresh := t.table.wanted(s.row)
 	if r, held := t.rules.rib.holder(fresh.Key()); held {
 		return kernel.RouteOp{}, fmt.Errorf("the place of the route (prefix and metric) %w: %q; it is used once that "+
 			"one is gone",

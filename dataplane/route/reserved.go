@@ -81,20 +81,20 @@ func (r *rules) isGateway(a netip.Addr) bool {
 // its subnet.
 func (t *Target) correspondentsChanged(r kernel.Route) {
 	if t.rules.isSubnet(r) {
-		t.touchWorkloads()
+		t.decideWorkloadsAgain()
 		return
 	}
 	for _, h := range r.NextHops {
 		if h.Gateway.IsValid() {
-			t.touch(netip.PrefixFrom(h.Gateway, h.Gateway.BitLen()))
+			t.decideAgain(netip.PrefixFrom(h.Gateway, h.Gateway.BitLen()))
 		}
 	}
 }
 
-// touchWorkloads decides again about the addresses of all workloads.
-func (t *Target) touchWorkloads() {
+// decideWorkloadsAgain decides again about the addresses of all workloads.
+func (t *Target) decideWorkloadsAgain() {
 	for name := range t.byLink {
-		t.touchLink(name)
+		t.decideLinkAgain(name)
 	}
 }
 

@@ -109,7 +109,7 @@ func TestReservedAddressesThatComeAndGo(t *testing.T) {
 	target.setPeers(nil)
 	has("a BGP peer no more", true)
 	node = addr("198.51.100.7")
-	target.touchWorkloads()
+	target.decideWorkloadsAgain()
 	has("a node", false)
 	mine := c
 	mine.Blocks = append(slices.Clone(c.Blocks), prefix("198.51.100.0/26"))
@@ -118,7 +118,7 @@ func TestReservedAddressesThatComeAndGo(t *testing.T) {
 	target.Configure(c)
 	has("the block is gone", false)
 	node = netip.Addr{}
-	target.touchWorkloads()
+	target.decideWorkloadsAgain()
 	has("a node no more", true)
 	// What the kernel has is read from time to time: events may be lost.
 	f.PutRoute(gateway)

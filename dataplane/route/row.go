@@ -2,7 +2,6 @@ package route
 
 import (
 	"net/netip"
-	"strconv"
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
@@ -11,8 +10,7 @@ import (
 // row is the data of one prefix in one of the kernel's tables: the learned route, and one route in its desired and
 // actual state. There may be a million rows: they have no pointers, and numbers in place of shared values.
 //
-// The first row of a prefix, which prefixtable.Table finds, is of main. Further routes of the prefix, with another
-// metric or in another table, have rows of their own behind it.
+// Further routes of the prefix, with another metric or in another table, have rows of their own: see rows.
 type row struct {
 	learned    uint32 // in Target.learnt; 0: nothing
 	want, have uint32 // in table.shapes; 0: no route is wanted, or there
@@ -51,38 +49,6 @@ func (r *row) is(f rowFlags) bool { return r.flags&f != 0 }
 func (r *row) desired() bool { return r.learned != 0 || r.is(rowBlock|rowExtras|rowUndecided) }
 
 func (r *row) changedAt(at time.Time) { r.since.set(uint64(at.UnixNano())) }
-
-// shape is the part that many routes share: all but the prefix.
-type shape struct{ kernel.Route }
-
-// shapeKey is the identity of a shape. Two with the same next hops in another order are different, and Equal.
-type shapeKey struct {
-	metric   uint32
-	table    kernel.Table
-	protocol kernel.Protocol
-	kind     kernel.RouteType
-	scope    kernel.Scope
-	src      netip.Addr
-	hops     int
-	hop      kernel.NextHop // the first one
-	others   string
-}
-
-func keyOfShape(r *kernel.Route) shapeKey {
-	k := shapeKey{r.Metric, r.Table, r.Protocol, r.Type, r.Scope, r.Src, len(r.NextHops), kernel.NextHop{}, ""}
-	if len(r.NextHops) > 0 {
-		k.hop = r.NextHops[0]
-	}
-	if len(r.NextHops) > 1 {
-		var b []byte
-		for _, h := range r.NextHops[1:] {
-			b = append(strconv.AppendInt(append(h.Gateway.AppendTo(b), ' '), int64(h.Link), 10), ' ')
-			b = append(strconv.AppendBool(b, h.OnLink), ' ')
-		}
-		k.others = string(b)
-	}
-	return k
-}
 
 // learnt is the learned data that many prefixes share.
 type learnt struct {

@@ -50,20 +50,9 @@ func (t *Target) places() iter.Seq2[place, uint32] {
 	}
 }
 
-// routesOf visits the rows of the routes in the place that row n is the first one of.
-func (t *Target) routesOf(n uint32) iter.Seq[uint32] {
-	return func(yield func(uint32) bool) {
-		for in := t.table.row(n).table; n != 0; n = t.table.row(n).next {
-			if r := t.table.row(n); r.is(rowRoute) && r.table == in && !yield(n) {
-				return
-			}
-		}
-	}
-}
-
 // anyRoute is the row of a route in the place that row n is the first one of, 0 if there is none.
 func (t *Target) anyRoute(n uint32) uint32 {
-	for m := range t.routesOf(n) {
+	for m := range t.table.rows.ofPlace(n) {
 		return m
 	}
 	return 0
@@ -86,7 +75,7 @@ func (t *Target) Counts() map[reconcile.Phase]int {
 
 // Status returns the row of a prefix in main, false if there is none.
 func (t *Target) Status(p netip.Prefix) (Status, bool) {
-	n := t.table.find(inMain(p))
+	n := t.table.rows.findPlace(inMain(p))
 	if n == 0 || !t.table.row(n).desired() {
 		return Status{}, false
 	}
@@ -101,7 +90,7 @@ func (t *Target) Towards(a netip.Addr) (Status, bool) {
 		if err != nil {
 			break
 		}
-		if n := t.table.find(inMain(p)); n != 0 {
+		if n := t.table.rows.findPlace(inMain(p)); n != 0 {
 			if row := t.line(n); len(row.Actual) > 0 {
 				return row, true
 			}
@@ -113,9 +102,9 @@ func (t *Target) Towards(a netip.Addr) (Status, bool) {
 // line returns the Status of the place whose first row is n.
 func (t *Target) line(n uint32) Status {
 	row := Status{Prefix: t.table.rows.Prefix(n), Table: t.table.row(n).table}
-	wanted := uint32(0)
+	desired := uint32(0)
 	if t.table.row(n).desired() {
-		s := t.known(n)
+		s := t.stateOf(n)
 		row.Source = s.source()
 		row.NextHops = s.learned
 		if row.Source == SourceStatic {
@@ -125,13 +114,13 @@ func (t *Target) line(n uint32) Status {
 			row.Endpoint = t.rules.holder(s.endpoints).Name
 		}
 		row.Status = t.statusOf(n)
-		if wanted = t.table.wanted(n); wanted != 0 {
-			row.Desired = t.table.wants(wanted).Text(t.rules.linkName)
-			t.addActual(&row, wanted)
+		if desired = t.table.desiredIn(n); desired != 0 {
+			row.Desired = t.table.wanted(desired).Text(t.rules.linkName)
+			t.addActual(&row, desired)
 		}
 	}
-	for m := range t.routesOf(n) {
-		if m == wanted {
+	for m := range t.table.rows.ofPlace(n) {
+		if m == desired {
 			continue
 		}
 		t.addActual(&row, m)
@@ -147,7 +136,7 @@ func (t *Target) addActual(s *Status, n uint32) {
 	if t.table.row(n).have == 0 {
 		return
 	}
-	r := t.table.has(n)
+	r := t.table.actual(n)
 	if len(s.Actual) == 0 && len(r.NextHops) > 0 {
 		s.Interface = t.rules.linkName(r.NextHops[0].Link)
 	}
@@ -156,12 +145,12 @@ func (t *Target) addActual(s *Status, n uint32) {
 
 // statusOf returns the status of a desired place.
 func (t *Target) statusOf(n uint32) reconcile.Status {
-	s := t.known(n)
-	wanted := t.table.wanted(n)
-	if wanted == 0 {
+	s := t.stateOf(n)
+	desired := t.table.desiredIn(n)
+	if desired == 0 {
 		return reconcile.Status{Phase: t.phase(n), Reason: s.note, Since: s.since}
 	}
-	status := t.table.status(wanted)
+	status := t.table.status(desired)
 	if status.Reason == "" {
 		status.Reason = s.note
 	}
@@ -170,11 +159,11 @@ func (t *Target) statusOf(n uint32) reconcile.Status {
 
 // phase returns the phase of a desired place.
 func (t *Target) phase(n uint32) reconcile.Phase {
-	if wanted := t.table.wanted(n); wanted != 0 {
-		phase, _ := t.table.facts(wanted).Phase()
+	if desired := t.table.desiredIn(n); desired != 0 {
+		phase, _ := t.table.facts(desired).Phase()
 		return phase
 	}
-	if t.known(n).note == "" {
+	if t.stateOf(n).note == "" {
 		return reconcile.Pending
 	}
 	return reconcile.Blocked
@@ -182,10 +171,10 @@ func (t *Target) phase(n uint32) reconcile.Phase {
 
 // ServesEndpoint reports whether the kernel has the route to an address of the endpoint of that name (namespace/name).
 func (t *Target) ServesEndpoint(p netip.Prefix, name string) bool {
-	n := t.table.find(inMain(p))
+	n := t.table.rows.findPlace(inMain(p))
 	if n == 0 {
 		return false
 	}
-	s := t.known(n)
+	s := t.stateOf(n)
 	return s.source() == SourceWorkload && t.rules.holder(s.endpoints).Name == name && t.phase(n) == reconcile.Applied
 }

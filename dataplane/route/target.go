@@ -88,7 +88,7 @@ func New(k Kernel, now func() time.Time) *Target {
 func (t *Target) SetServers(servers map[netip.Addr]string) {
 	if !maps.Equal(t.rules.servers, servers) {
 		t.rules.servers, t.rules.nearby.changed = servers, true
-		t.touchWorkloads()
+		t.decideWorkloadsAgain()
 	}
 }
 
@@ -96,14 +96,14 @@ func (t *Target) SetServers(servers map[netip.Addr]string) {
 func (t *Target) setPeers(peers []netip.Addr) {
 	if !slices.Equal(t.rules.peers, peers) {
 		t.rules.peers, t.rules.nearby.changed = peers, true
-		t.touchWorkloads()
+		t.decideWorkloadsAgain()
 	}
 }
 
-// known gathers the state of the place whose first row is n, as decisions need it.
-func (t *Target) known(n uint32) state {
+// stateOf gathers the state of the place whose first row is n, as decisions need it.
+func (t *Target) stateOf(n uint32) state {
 	r := t.table.row(n)
-	s := state{block: r.is(rowBlock), extras: nothing}
+	s := state{block: r.is(rowBlock), extras: noExtras}
 	if r.learned != 0 {
 		l := *t.learnt.At(r.learned)
 		s.learned, s.metric = l.hops, l.metric
@@ -114,8 +114,8 @@ func (t *Target) known(n uint32) state {
 	return s
 }
 
-// own returns the extras of a row, which may be changed.
-func (t *Target) own(n uint32) *extras {
+// extrasOf returns the extras of a row, which may be changed.
+func (t *Target) extrasOf(n uint32) *extras {
 	x := t.extras[n]
 	if x == nil {
 		x = &extras{}
@@ -125,31 +125,31 @@ func (t *Target) own(n uint32) *extras {
 	return x
 }
 
-// disown forgets the extras of a row.
-func (t *Target) disown(n uint32) {
+// dropExtras forgets the extras of a row.
+func (t *Target) dropExtras(n uint32) {
 	delete(t.extras, n)
 	t.table.row(n).flags &^= rowExtras
 }
 
-// host returns the extras of an address in main, read-only ones if it has none.
-func (t *Target) host(a netip.Addr) *extras {
-	n := t.table.find(inMain(netip.PrefixFrom(a.WithZone(""), a.BitLen())))
+// extrasAt returns the extras of an address in main, read-only ones if it has none.
+func (t *Target) extrasAt(a netip.Addr) *extras {
+	n := t.table.rows.findPlace(inMain(netip.PrefixFrom(a.WithZone(""), a.BitLen())))
 	if n == 0 || !t.table.row(n).is(rowExtras) {
-		return nothing
+		return noExtras
 	}
 	return t.extras[n]
 }
 
 // workloadAt returns the interface of the local workload that has the address, if any.
 func (t *Target) workloadAt(a netip.Addr) string {
-	if x := t.host(a); len(x.endpoints) > 0 {
+	if x := t.extrasAt(a); len(x.endpoints) > 0 {
 		return t.rules.holder(x.endpoints).Interface
 	}
 	return ""
 }
 
 // gatewayTo returns the gateway of the static route to an address, an invalid one if there is none.
-func (t *Target) gatewayTo(a netip.Addr) netip.Addr { return t.host(a).via() }
+func (t *Target) gatewayTo(a netip.Addr) netip.Addr { return t.extrasAt(a).via() }
 
 // SetStatic sets the routes to peers, each with another prefix in its table.
 func (t *Target) SetStatic(list []Static) {
@@ -169,17 +169,17 @@ func (t *Target) SetStatic(list []Static) {
 // setStatic takes over one of them; without a gateway it is gone.
 func (t *Target) setStatic(r Static) {
 	var before netip.Addr
-	n := t.table.find(placeOfStatic(r))
+	n := t.table.rows.findPlace(placeOfStatic(r))
 	if n != 0 {
-		s := t.known(n)
+		s := t.stateOf(n)
 		before = s.via()
 	}
 	if before == r.Via {
 		return
 	}
-	n = t.table.put(placeOfStatic(r))
-	t.own(n).static = &r
-	t.touchRow(n)
+	n = t.table.rows.putPlace(placeOfStatic(r))
+	t.extrasOf(n).static = &r
+	t.decideRowAgain(n)
 	t.changedLinks = true // routes learned from the peer go the same way
 }
 
@@ -189,11 +189,11 @@ func (t *Target) Learn(changes []locrib.Route) {
 		r := &changes[i]
 		p := inMain(r.Prefix.Masked())
 		if len(r.Paths) > 0 {
-			n := t.table.first(p)
+			n := t.table.rows.putPlace(p)
 			t.table.row(n).learned = t.number(r)
-			t.touchRow(n)
-		} else if n := t.table.find(p); n != 0 && t.table.row(n).desired() {
-			t.touchRow(n)
+			t.decideRowAgain(n)
+		} else if n := t.table.rows.findPlace(p); n != 0 && t.table.row(n).desired() {
+			t.decideRowAgain(n)
 			t.table.row(n).learned = 0
 		}
 	}
@@ -215,26 +215,27 @@ func (t *Target) OnlyLearned() bool {
 	return t.resync.listed && !t.changedLinks && len(t.departures) == 0 && t.table.Failures() == 0
 }
 
-// touch makes the next Flush decide about p in main again, if it is desired.
-func (t *Target) touch(p netip.Prefix) {
-	if n := t.table.find(inMain(p)); n != 0 && t.table.row(n).desired() {
-		t.touchRow(n)
+// decideAgain makes the next Flush decide about p in main again, if it is desired.
+func (t *Target) decideAgain(p netip.Prefix) {
+	if n := t.table.rows.findPlace(inMain(p)); n != 0 && t.table.row(n).desired() {
+		t.decideRowAgain(n)
 	}
 }
 
-func (t *Target) touchRow(n uint32) {
-	t.table.note(n)
+func (t *Target) decideRowAgain(n uint32) {
+	t.table.notify(n)
 	if r := t.table.row(n); !r.is(rowUndecided) {
 		r.flags |= rowUndecided
 		t.dirty = append(t.dirty, n)
 	}
 }
 
-// touchLearned makes a learned prefix dirty if which accepts it; learned is the number of its next hops and metric.
-func (t *Target) touchLearned(which func(p netip.Prefix, learned uint32) bool) {
+// decideLearnedAgain decides again about the learned prefixes that which accepts; learned is the number of their next
+// hops and metric.
+func (t *Target) decideLearnedAgain(which func(p netip.Prefix, learned uint32) bool) {
 	for n := range t.table.rows.All() {
 		if r := t.table.row(n); r.learned != 0 && which(t.table.rows.Prefix(n), r.learned) {
-			t.touchRow(n)
+			t.decideRowAgain(n)
 		}
 	}
 }
@@ -323,7 +324,7 @@ func (t *Target) readAll(now time.Time) error {
 		err = t.table.Resync()
 	}
 	if !maps.Equal(own, t.rules.own) || !maps.Equal(gateways, t.rules.rib.gateways) {
-		t.touchWorkloads()
+		t.decideWorkloadsAgain()
 	}
 	t.resync.lastErr, t.resync.last = err, now
 	if err != nil {
@@ -353,27 +354,27 @@ func (t *Target) readUnderlay() error {
 		fresh.own[a.Prefix.Addr()]++
 	}
 	if !maps.Equal(t.rules.links, fresh.links) {
-		t.table.noteAll() // rows name interfaces
+		t.table.notifyAll() // rows name interfaces
 	}
-	t.retouchLinks(t.rules.underlay, fresh)
+	t.decideChangedLinksAgain(t.rules.underlay, fresh)
 	t.rules.setUnderlay(fresh)
 	return nil
 }
 
-// retouchLinks makes the workload routes of interfaces that came, went or changed dirty.
-func (t *Target) retouchLinks(old, fresh *underlay) {
+// decideChangedLinksAgain makes the workload routes of interfaces that came, went or changed dirty.
+func (t *Target) decideChangedLinksAgain(old, fresh *underlay) {
 	for name := range t.byLink {
 		a, _ := old.link(name)
 		b, _ := fresh.link(name)
 		if a.Index != b.Index || a.Up != b.Up {
-			t.touchLink(name)
+			t.decideLinkAgain(name)
 		}
 	}
 }
 
-func (t *Target) touchLink(name string) {
+func (t *Target) decideLinkAgain(name string) {
 	for p := range t.byLink[name] {
-		t.touch(p)
+		t.decideAgain(p)
 	}
 }
 
@@ -394,11 +395,11 @@ func (t *Target) resolveAgain() {
 	for _, r := range t.static {
 		used[r.Via] = true
 		if changed[r.Via] {
-			t.touchRow(t.table.put(placeOfStatic(r)))
+			t.decideRowAgain(t.table.rows.putPlace(placeOfStatic(r)))
 		}
 	}
 	hits := map[uint32]bool{} // by the number of the learned data
-	t.touchLearned(func(_ netip.Prefix, learned uint32) bool {
+	t.decideLearnedAgain(func(_ netip.Prefix, learned uint32) bool {
 		hit, known := hits[learned]
 		if !known {
 			for _, nh := range (*t.learnt.At(learned)).hops {
@@ -423,22 +424,22 @@ func (t *Target) decideDirty() {
 	}
 	now := t.now()
 	for _, n := range t.dirty {
-		t.table.note(n)
+		t.table.notify(n)
 		t.table.row(n).flags &^= rowUndecided
-		p, s := t.table.rows.Prefix(n), t.known(n)
+		p, s := t.table.rows.Prefix(n), t.stateOf(n)
 		route, note := t.decide(n, p, &s)
 		if t.departs(n, p, &s, route) {
 			route, note = 0, t.departures[p].note()
 		}
-		t.table.want(n, route)
+		t.table.setDesiredIn(n, route)
 		if s.note != note {
-			x := t.own(n)
+			x := t.extrasOf(n)
 			if x.note, x.since = note, now; x.none() {
-				t.disown(n)
+				t.dropExtras(n)
 			}
 		}
 		if s.source() == SourceNone {
-			t.drop(n)
+			t.forgetPlace(n)
 		}
 	}
 	if t.dirty = t.dirty[:0]; cap(t.dirty) > 1<<14 {
@@ -451,32 +452,25 @@ func (t *Target) decideDirty() {
 func (t *Target) decide(n uint32, p netip.Prefix, s *state) (shape uint32, note string) {
 	if s.source() != SourceBGP {
 		route, note := t.rules.decide(p, s)
-		return t.shapeOf(route), note
+		return t.table.shapes.number(route), note
 	}
-	if note := t.rules.mine.Refuse(p); note != "" {
+	if note := t.rules.ownership.Refuse(p); note != "" {
 		return 0, note
 	}
 	q := question{t.table.row(n).learned, t.rules.config.Pools.Of(p), p.Addr().Is6()}
 	a, known := t.decided[q]
 	if !known {
 		route, note := t.rules.throughPool(q.pool, q.ipv6, s.learned, s.metric)
-		a = answer{t.shapeOf(route), note}
+		a = answer{t.table.shapes.number(route), note}
 		t.decided[q] = a
 	}
 	return a.shape, a.note
 }
 
-func (t *Target) shapeOf(r *kernel.Route) uint32 {
-	if r == nil {
-		return 0
-	}
-	return t.table.number(r)
-}
-
-// drop removes the desired state of a place.
-func (t *Target) drop(n uint32) {
-	t.disown(n)
-	t.table.release(n)
+// forgetPlace removes the desired state of a place.
+func (t *Target) forgetPlace(n uint32) {
+	t.dropExtras(n)
+	t.table.rows.release(n)
 }
 
 // forgetUnused forgets shared values that no row has any more, if they may be many.
