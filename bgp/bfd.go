@@ -119,15 +119,7 @@ func (c *cluster) neighbours(addr netip.Addr) bool {
 	f := familyOf(addr)
 	on := func(subnet netip.Prefix) bool { return subnet.Contains(addr) }
 	if peer := c.byAddr[addr]; peer != nil {
-		return on(c.me.subnet(f)) && peer.subnet(f).Contains(c.me.addrs[f])
+		return on(c.me.subnets[f]) && peer.subnets[f].Contains(c.me.addrs[f])
 	}
-	return on(c.me.subnet(f)) || slices.ContainsFunc(c.connected, on)
-}
-
-// subnet is the network of a node's address; invalid if it is not known.
-func (n *node) subnet(family int) netip.Prefix {
-	if n.object == nil {
-		return netip.Prefix{}
-	}
-	return n.object.Spec.BGP.Address(familyNumbers[family]).Masked()
+	return on(c.me.subnets[f]) || slices.ContainsFunc(c.connected, on)
 }

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/manxnet/manx/datastore/model"
 )
 
 func TestBFDAnnotations(t *testing.T) {
@@ -55,8 +53,8 @@ func TestBFDAnnotations(t *testing.T) {
 func TestBFDIsMultihopUnlessBothSeeEachOther(t *testing.T) {
 	mk := func(addr string) *node {
 		p := netip.MustParsePrefix(addr)
-		n := &node{object: &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: addr}}}}
-		n.addrs[ipv4] = p.Addr()
+		n := &node{}
+		n.addrs[ipv4], n.subnets[ipv4] = p.Addr(), p.Masked()
 		return n
 	}
 	c := &cluster{me: mk("10.0.0.1/24"), byAddr: map[netip.Addr]*node{},

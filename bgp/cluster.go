@@ -43,6 +43,7 @@ func familyOf(a netip.Addr) int {
 type node struct {
 	name      string
 	addrs     [families]netip.Addr
+	subnets   [families]netip.Prefix // of addrs
 	as        uint32
 	port      uint16
 	portIsSet bool // by the node's own BGPConfiguration
@@ -167,7 +168,9 @@ func (c *cluster) nodeAddr(n *node, family int, field, text string) netip.Addr {
 	if text == "" {
 		return netip.Addr{}
 	}
-	a := n.object.Spec.BGP.Address(familyNumbers[family]).Addr()
+	p := n.object.Spec.BGP.Address(familyNumbers[family])
+	a := p.Addr()
+	n.subnets[family] = p.Masked()
 	if !a.IsValid() {
 		c.note("Node/"+n.name, fmt.Sprintf("spec.bgp.%s = %q is ignored: want an %s address with prefix length",
 			field, text, familyNames[family]))

@@ -208,10 +208,8 @@ func (h *Host) IsNode(addr netip.Addr) bool {
 	if h.nodes == nil {
 		h.nodes = map[netip.Addr]bool{}
 		for _, n := range model.All[model.Node](h.Reader, model.KindNode) {
-			h.nodes[n.Spec.BGP.Address(model.IPv4).Addr()] = true
-			h.nodes[n.Spec.BGP.Address(model.IPv6).Addr()] = true
-			for _, a := range n.Spec.Addresses {
-				h.nodes[address(a.Address)] = true
+			for _, a := range n.Addresses() {
+				h.nodes[a] = true
 			}
 			for _, t := range n.TunnelAddresses() {
 				h.nodes[t.Address] = true
@@ -219,11 +217,4 @@ func (h *Host) IsNode(addr netip.Addr) bool {
 		}
 	}
 	return h.nodes[addr]
-}
-
-func address(text string) netip.Addr {
-	for _, p := range model.Networks([]string{text}) {
-		return p.Addr()
-	}
-	return netip.Addr{}
 }

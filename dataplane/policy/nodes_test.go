@@ -64,7 +64,7 @@ func TestANodeCostsOneNode(t *testing.T) {
 		if r.read > 1 {
 			t.Errorf("%s: %d objects are read, want the node alone", step.name, r.read)
 		}
-		address := NodeAddresses(step.o.Value.(*model.Node))[0]
+		address := step.o.Value.(*model.Node).Addresses()[0]
 		if got := inSet(c, hostsSet+"4", address); got != step.has {
 			t.Errorf("%s: %s is among the addresses of nodes: %t, want %t", step.name, address, got, step.has)
 		}
@@ -111,7 +111,7 @@ func TestNodesInAnyOrder(t *testing.T) {
 		}
 		var want, got []netip.Prefix
 		for _, n := range model.All[model.Node](set, model.KindNode) {
-			want = append(want, netip.PrefixFrom(NodeAddresses(n)[0], 32))
+			want = append(want, netip.PrefixFrom(n.Addresses()[0], 32))
 		}
 		if set[external.Key] != nil {
 			want = append(want, netip.MustParsePrefix("192.0.2.8/30"))

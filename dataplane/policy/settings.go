@@ -401,7 +401,7 @@ func (n *nodeNets) replace(list map[string][]netip.Prefix, name string, nets []n
 func (c *Calculator) takeNode(name string, n *model.Node) {
 	var nets, tunnels []netip.Prefix
 	if n != nil {
-		for _, a := range NodeAddresses(n) {
+		for _, a := range n.Addresses() {
 			nets = append(nets, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
@@ -463,23 +463,6 @@ func (p *bgpPorts) take(k model.Key, port uint16) {
 		p.members.Add(portElement(port))
 		p.of[k] = port
 	}
-}
-
-// NodeAddresses are the addresses of a node itself.
-func NodeAddresses(n *model.Node) []netip.Addr {
-	var list []netip.Addr
-	for _, family := range []model.Family{model.IPv4, model.IPv6} {
-		if p := n.Spec.BGP.Address(family); p.IsValid() {
-			list = append(list, p.Addr())
-		}
-	}
-	for _, a := range n.Spec.Addresses {
-		text, _, _ := strings.Cut(a.Address, "/")
-		if a, err := netip.ParseAddr(text); err == nil {
-			list = append(list, a.Unmap())
-		}
-	}
-	return list
 }
 
 func serviceNets(b *model.BGPConfiguration) []netip.Prefix {

@@ -24,6 +24,22 @@ func (b *NodeBGPSpec) Address(f Family) netip.Prefix {
 	return ParseAddress(b.IPv4Address, f)
 }
 
+// Addresses lists the addresses of a node itself, of BGP and of its spec, without malformed ones.
+func (n *Node) Addresses() []netip.Addr {
+	var list []netip.Addr
+	for _, f := range []Family{IPv4, IPv6} {
+		if p := n.Spec.BGP.Address(f); p.IsValid() {
+			list = append(list, p.Addr())
+		}
+	}
+	for _, a := range n.Spec.Addresses {
+		if p := parseNetwork(a.Address); p.IsValid() {
+			list = append(list, p.Addr())
+		}
+	}
+	return list
+}
+
 // TunnelAddress is the address that a node has on one of its tunnel devices.
 type TunnelAddress struct {
 	Device  string

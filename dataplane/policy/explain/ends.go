@@ -8,7 +8,6 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
-	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -154,14 +153,14 @@ func addressesOf(w *model.Workload) (list []netip.Addr) {
 func host(r model.Reader, node string) End {
 	e := End{Kind: kindHost, Name: node, Node: node}
 	if n := model.Get[model.Node](r, model.ResourceKey(model.KindNode, node)); n != nil {
-		e.addresses = policy.NodeAddresses(n)
+		e.addresses = n.Addresses()
 	}
 	return e
 }
 
 // nodeAddresses returns the addresses that packets of the node itself may have, also in its tunnels.
 func nodeAddresses(n *model.Node) []netip.Addr {
-	list := policy.NodeAddresses(n)
+	list := n.Addresses()
 	for _, t := range n.TunnelAddresses() {
 		list = append(list, t.Address)
 	}
