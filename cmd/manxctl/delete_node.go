@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
@@ -50,11 +49,17 @@ func releaseNode(ctx context.Context, store datastore.Store, node *model.Object)
 		model.ResourceKey(model.KindFelixConfiguration, "node."+name),
 		model.ResourceKey(model.KindBGPConfiguration, "node."+name),
 	}
-	addresses := tunnelAddresses(node)
+	addresses := map[netip.Addr]bool{}
+	value, _ := node.Value.(*model.Node)
+	for _, t := range value.TunnelAddresses() {
+		addresses[t.Address] = true
+	}
 	err := eachOf(ctx, store, model.KindWorkloadEndpoint, func(k model.Key, e *model.WorkloadEndpoint) {
 		if e.Spec.Node == name {
 			keys = append(keys, k)
-			addresses = append(addresses, e.Spec.IPNetworks...)
+			for _, p := range model.Networks(e.Spec.IPNetworks) {
+				addresses[p.Addr()] = true
+			}
 		}
 	})
 	if err != nil {
@@ -92,25 +97,9 @@ func eachOf[T any](ctx context.Context, store datastore.Store, kind model.Kind, 
 	return err
 }
 
-func tunnelAddresses(o *model.Object) (list []string) {
-	n, _ := o.Value.(*model.Node)
-	for _, t := range n.TunnelAddresses() {
-		list = append(list, t.Address.String())
-	}
-	return list
-}
-
 // releaseAddresses releases the node's blocks, and those of the addresses that are assigned on it. An object that is
-// out of date may name an address that a container of another node has by now. It ignores malformed addresses, which
-// cannot be assigned.
-func releaseAddresses(ctx context.Context, store datastore.Store, node string, texts []string) error {
-	named := map[netip.Addr]bool{}
-	for _, text := range texts {
-		address, _, _ := strings.Cut(text, "/")
-		if a, err := netip.ParseAddr(address); err == nil {
-			named[a] = true
-		}
-	}
+// out of date may name an address that a container of another node has by now.
+func releaseAddresses(ctx context.Context, store datastore.Store, node string, named map[netip.Addr]bool) error {
 	var releases []ipam.Release
 	err := eachOf(ctx, store, model.KindIPAMBlock, func(_ model.Key, b *model.Block) {
 		for a := range ipam.Allocations(b) {
