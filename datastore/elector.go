@@ -43,6 +43,9 @@ type Backend interface {
 	// Keeps reports whether the datastore stores a kind, so that Watch can follow it. Calico's datastore in etcd does
 	// not store Kubernetes' kinds, for instance.
 	Keeps(kind model.Kind) bool
+	// Source names for a person from where Watch reads a kind: the endpoints of etcd, or the resource and the server of
+	// the Kubernetes API. It is empty for a kind that the datastore does not keep.
+	Source(kind model.Kind) string
 	// UpgradeNode converts the entries that older releases wrote for a node to this release's form. It may be called
 	// again.
 	UpgradeNode(ctx context.Context, node string) error

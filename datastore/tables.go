@@ -153,7 +153,7 @@ func (t *Tables) expect(kinds []model.Kind) {
 func (t *Tables) of(kind model.Kind) *working {
 	i, ok := slices.BinarySearchFunc(t.work, kind, func(w *working, k model.Kind) int { return cmp.Compare(w.kind, k) })
 	if !ok {
-		t.work = slices.Insert(t.work, i, newWorking(kind, &t.reducer, t.others))
+		t.work = slices.Insert(t.work, i, newWorking(kind, &t.reducer, t.others, t.now()))
 	}
 	return t.work[i]
 }
@@ -181,7 +181,7 @@ func (t *Tables) Apply(events ...Event) {
 		switch e.Type {
 		case EventUpdate, EventDelete:
 			w := t.of(e.Key.Kind)
-			t.status.Answered = t.now()
+			t.answered(w)
 			delete(w.early, e.Key) // from now on the watch reports its deletion
 			if w.take(e, t.now) {
 				w.revision = max(w.revision, e.Revision)
@@ -190,15 +190,23 @@ func (t *Tables) Apply(events ...Event) {
 				}
 			}
 		case EventInSync:
-			t.status.Answered = t.now()
+			t.answered(t.concerned(e)...)
 			t.inSync(e)
 		case EventAlive:
-			t.status.Answered = t.now()
+			t.answered(t.concerned(e)...)
 		case EventLost:
 			t.lost(e)
 		}
 	}
 	t.publish()
+}
+
+// answered records that the datastore has answered about kinds.
+func (t *Tables) answered(list ...*working) {
+	t.status.Answered = t.now()
+	for _, w := range list {
+		w.answered = t.status.Answered
+	}
 }
 
 func (t *Tables) inSync(e Event) {
@@ -231,7 +239,9 @@ func (t *Tables) lost(e Event) {
 	t.publish()
 	wasSync, at := len(e.Kinds) == 0 && t.others, t.now()
 	for _, w := range t.concerned(e) {
-		wasSync = wasSync || w.inSync
+		if w.inSync {
+			wasSync, w.since = true, at
+		}
 		w.inSync, w.lost, w.lostAt = false, e.Err, at
 	}
 	if len(e.Kinds) == 0 {

@@ -21,15 +21,16 @@ type working struct {
 	// that reads everything again does not report the deletion of an object that it never delivered.
 	early map[model.Key]int64
 
-	inSync, read bool // now; at least once
-	lost         error
-	lostAt       time.Time
+	inSync, read    bool      // now; at least once
+	since, answered time.Time // of inSync's last change; of the last event but a loss
+	lost            error
+	lostAt          time.Time
 }
 
-func newWorking(kind model.Kind, r *reducer, inSync bool) *working {
+func newWorking(kind model.Kind, r *reducer, inSync bool, at time.Time) *working {
 	w := &working{
 		view:    view{kind: kind, objects: newObjects(), quarantined: newQuarantine()},
-		reducer: r, deleted: map[model.Key]int64{}, early: map[model.Key]int64{}, inSync: inSync,
+		reducer: r, deleted: map[model.Key]int64{}, early: map[model.Key]int64{}, inSync: inSync, since: at,
 	}
 	w.shown = &view{kind: kind, objects: newObjects(), quarantined: newQuarantine(), later: make(chan struct{})}
 	return w
@@ -136,6 +137,9 @@ func (w *working) synced(revision int64, now func() time.Time) {
 		}
 	}
 	w.moved = w.moved || w.revision != revision || !w.inSync
+	if !w.inSync {
+		w.since = now()
+	}
 	w.revision, w.inSync, w.read = revision, true, true
 	w.lost = nil
 	clear(w.deleted)

@@ -188,6 +188,7 @@ func (d *playedDaemon) Watch(_ *manxv1.WatchRequest, stream grpc.ServerStreaming
 	var peer *manxv1.Peer
 	var status *manxv1.GetStatusResponse
 	d.change(func() { peer, status = proto.CloneOf(d.peers[1]), proto.CloneOf(d.status) })
+	status.Datastore.Kinds = nil
 	for _, e := range []*manxv1.WatchResponse{
 		{Event: &manxv1.WatchResponse_Peer{Peer: peer}},
 		{Event: &manxv1.WatchResponse_Synced{Synced: true}},
@@ -263,7 +264,12 @@ func newPlayedDaemon(t *testing.T) (shell, *playedDaemon) {
 			Ready:   true,
 			Version: &manxv1.Version{Manx: "v1.0.0", Commit: "abc", Gobgp: "v4.8.0", Go: "1.26"},
 			Datastore: &manxv1.DatastoreStatus{Type: "embedded", Connected: true, InSync: true, Revision: 4711,
-				Objects: 42, Quarantined: 1},
+				Objects: 42, Quarantined: 1, Kinds: []*manxv1.KindStatus{
+					{Kind: "IPPool", Source: "https://10.0.0.9:2379", SinceUnixMs: since, AnsweredUnixMs: since,
+						Objects: 2, Revision: 4700, Reason: "connection refused"},
+					{Kind: "Node", Source: "https://10.0.0.9:2379", InSync: true, SinceUnixMs: since,
+						AnsweredUnixMs: since, Objects: 40, Quarantined: 1, Revision: 4711},
+				}},
 			Checks:    []*manxv1.Check{{Name: "datastore", Ok: true, Reason: "in sync"}},
 			Peers:     map[string]uint32{"Established": 1, "Active": 2, "Connect": 1},
 			Routes:    map[string]uint32{"applied": 12, "blocked": 1},
@@ -353,6 +359,7 @@ func TestOutputOfQuestionsToTheDaemon(t *testing.T) {
 			<-d.routeRequests
 		}
 	}
+	golden(t, "status-wide", wideAges(s.runWithDaemon("status", "-o", "wide").out))
 	golden(t, "node-status-wide", wideAges(s.runWithDaemon("node", "status", "-o", "wide").out))
 	watched := s.runWithDaemon("watch")
 	golden(t, "watch", clocks.ReplaceAllString(watched.out, "CLOCK"))

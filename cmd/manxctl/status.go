@@ -28,14 +28,14 @@ func (c *cli) statusCommand() *cobra.Command {
 			"are down. A session that is down is listed, but does not change the exit code.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			format, err := table.ParseFormat(output, table.Table, table.JSON, table.YAML)
+			format, err := table.ParseFormat(output, table.Table, table.Wide, table.JSON, table.YAML)
 			if err != nil {
 				return usagef("%v", err)
 			}
 			return c.status(cmd.Context(), format)
 		},
 	}
-	outputFlag(cmd, &output, table.Table, table.JSON, table.YAML)
+	outputFlag(cmd, &output, table.Table, table.Wide, table.JSON, table.YAML)
 	return cmd
 }
 
@@ -48,9 +48,14 @@ func (c *cli) status(ctx context.Context, format table.Format) error {
 	if err != nil {
 		return err
 	}
-	if format == table.Table {
+	if format == table.Table || format == table.Wide {
 		var b strings.Builder
-		if err = writeStatus(&b, s, peers, notices, time.Now()); err == nil {
+		err = writeStatus(&b, s, peers, notices, time.Now())
+		if err == nil && format == table.Wide {
+			b.WriteByte('\n')
+			err = kindGrid(s.GetDatastore().GetKinds(), time.Now()).Write(&b, true)
+		}
+		if err == nil {
 			_, err = io.WriteString(c.out, c.colorVerdicts(b.String()))
 		}
 	} else {
@@ -221,6 +226,21 @@ func datastoreText(d *manxv1.DatastoreStatus, now time.Time) string {
 		text += fmt.Sprintf("; %s cannot be used: see manxctl node problems", plural(n, "object"))
 	}
 	return text
+}
+
+// kindGrid returns the table of the kinds of the datastore.
+func kindGrid(kinds []*manxv1.KindStatus, now time.Time) *table.Grid {
+	g := &table.Grid{Heading: []string{"KIND", "IN-SYNC", "FOR", "LAST-ANSWER", "OBJECTS", "REVISION", "SOURCE",
+		"REASON"}}
+	for _, k := range kinds {
+		inSync := "no"
+		if k.GetInSync() {
+			inSync = "yes"
+		}
+		g.Add(k.GetKind(), inSync, dash(ago(k.GetSinceUnixMs(), now)), dash(ago(k.GetAnsweredUnixMs(), now)),
+			utoa(k.GetObjects()), strconv.FormatInt(k.GetRevision(), 10), dash(k.GetSource()), k.GetReason())
+	}
+	return g
 }
 
 // counts formats "3 sessions: 2 Established, 1 Active", the good state first.

@@ -75,7 +75,8 @@ func (a *controllersAlone) run(ctx context.Context) (err error) {
 		return usage(errors.New("there is nothing to run: --controllers is off, or auto and no Kubernetes API is " +
 			"known"))
 	}
-	deps.Control.Datastore.Show(server.DatastoreSource{Type: deps.Node.Datastore, Tables: deps.Tables, Store: store})
+	deps.Control.Datastore.Show(server.DatastoreSource{Type: deps.Node.Datastore, Tables: deps.Tables, Store: store,
+		SourceOf: store.Source})
 	parts := []part.Part{&connection{deps}, controllers}
 	if deps.Events != nil {
 		parts = append(parts, writtenEvents{deps.Events})

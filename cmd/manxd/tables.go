@@ -25,7 +25,7 @@ func newTables(d deps.Deps, last *lastrun.Part, parts []part.Part) *tablesPart {
 		return !d.Store.Keeps(k)
 	})
 	d.Control.Datastore.Show(server.DatastoreSource{Type: d.Node.Datastore, Tables: d.Tables, Store: d.Store,
-		Last: last.InUse})
+		SourceOf: d.Store.Source, Last: last.InUse})
 	return t
 }
 

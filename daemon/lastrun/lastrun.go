@@ -256,7 +256,15 @@ func (l *Part) InUse() *server.LastState {
 	if l.since.IsZero() {
 		return nil
 	}
-	return &server.LastState{Valid: l.earlier.Valid, Revision: l.earlier.Revision}
+	objects := map[model.Kind]int{}
+	for _, kind := range l.Kinds() {
+		objects[kind] = 0
+	}
+	for _, o := range l.earlier.Objects {
+		objects[o.Key.Kind]++
+	}
+	return &server.LastState{Valid: l.earlier.Valid, Revision: l.earlier.Revision, File: l.config.Path, Objects: objects,
+		Since: l.since}
 }
 
 // keep has the snapshot of a decision written soon.

@@ -119,6 +119,11 @@ func TestLastStateIsWritten(t *testing.T) {
 	if again.earlier == nil || again.patience != shortPatience || again.earlier.Revision != 8 {
 		t.Errorf("the next start: %+v, %v", again.earlier, again.refused)
 	}
+	again.config.BesideCalico = true
+	again.begin(errors.New("no answer"))
+	if s := again.InUse(); s == nil || s.File != l.config.Path || s.Since.IsZero() || s.Objects[model.KindNode] != 1 {
+		t.Errorf("in use: %+v", s)
+	}
 	if os.Geteuid() != 0 {
 		return // the folder of a user may be another user's to change
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -116,6 +117,14 @@ func (s *Store) connect(ctx context.Context) error {
 func (s *Store) Keeps(kind model.Kind) bool {
 	_, err := Prefixes(kind, "")
 	return err == nil
+}
+
+// Source implements datastore.Backend.
+func (s *Store) Source(kind model.Kind) string {
+	if !s.Keeps(kind) {
+		return ""
+	}
+	return strings.Join(s.config.Endpoints, ", ")
 }
 
 // UpgradeNode implements datastore.Backend. It does nothing.

@@ -231,6 +231,15 @@ func (s *Store) Keeps(kind model.Kind) bool {
 	return err == nil
 }
 
+// Source implements datastore.Backend.
+func (s *Store) Source(kind model.Kind) string {
+	r, err := s.resource(kind)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("%s at %s", r, s.host)
+}
+
 // logNotices logs the unused parts of an object, once until it changes.
 func (s *Store) logNotices(o *model.Object, notices []conversion.Notice) {
 	if o == nil {

@@ -279,7 +279,12 @@ func (f *feed) once(ctx context.Context) error {
 		return err
 	}
 	defer stream.Close() //nolint:errcheck // it was read
-	if f.lost && !f.inSync(ctx) {
+	// A watch that goes on where it ended is an answer, perhaps the only one about a kind that does not change.
+	opened := f.alive
+	if f.lost {
+		opened = f.inSync
+	}
+	if !opened(ctx) {
 		return ctx.Err()
 	}
 	return f.follow(ctx, r, framesOf(r, stream))

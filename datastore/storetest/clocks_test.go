@@ -193,6 +193,8 @@ func (c *client) Keeps(kind model.Kind) bool {
 	return ok
 }
 
+func (c *client) Source(model.Kind) string { return "memory" }
+
 func (c *client) Notices() []string { return nil }
 
 func (c *client) UpgradeNode(context.Context, string) error { return nil }

@@ -23,6 +23,8 @@ type DatastoreSource struct {
 	Waiting string          // why there are no Tables yet; may be empty
 	Tables  Datastore       // nil: not connected yet
 	Store   datastore.Store // keeps requests about this node; nil: not connected yet
+	// SourceOf names for a person from where a kind is read; nil: it is not known.
+	SourceOf func(model.Kind) string
 	// Last returns the state of an earlier run that BGP and routes follow, nil for none; nil: never any.
 	Last func() *LastState
 }
@@ -31,6 +33,9 @@ type DatastoreSource struct {
 type LastState struct {
 	Valid    time.Time // when it was known to be valid, within ten minutes
 	Revision int64     // of the datastore; 0 if kinds have separate clocks
+	File     string
+	Objects  map[model.Kind]int // their number, for each kind that the file has
+	Since    time.Time          // BGP and routes follow it
 }
 
 // last returns the state of an earlier run that BGP and routes follow, nil for none.
@@ -44,6 +49,7 @@ func (s DatastoreSource) last() *LastState {
 // Datastore has the calls of *datastore.Tables that the view uses.
 type Datastore interface {
 	Status() datastore.Status
+	Kinds() []datastore.KindStatus
 	Snapshot() *datastore.Snapshot
 	Reread(context.Context, datastore.Store) (datastore.Reread, error)
 }
@@ -56,6 +62,9 @@ func (v *DatastoreView) snapshot() *datastore.Snapshot {
 	}
 	return tables.Snapshot()
 }
+
+// beingRead is the reason of objects that the datastore has not delivered yet, without a fault.
+const beingRead = "being read for the first time"
 
 // Ready reports whether the datastore is known as it is.
 func (v *DatastoreView) Ready() Check {
@@ -87,7 +96,7 @@ func (v *DatastoreView) connection() Check {
 	case st.LastError != nil:
 		c.Reason = fmt.Sprintf("connection lost, the last state is kept: %v", st.LastError)
 	default:
-		c.Reason = "being read for the first time"
+		c.Reason = beingRead
 	}
 	return c
 }
@@ -133,7 +142,7 @@ func (v *DatastoreView) Checks() []Check { return []Check{v.Ready()} }
 
 func (v *DatastoreView) status(r *manxv1.GetStatusResponse) {
 	now := v.now()
-	r.Datastore = &manxv1.DatastoreStatus{Type: now.Type, Reason: v.Ready().Reason}
+	r.Datastore = &manxv1.DatastoreStatus{Type: now.Type, Reason: v.Ready().Reason, Kinds: v.kinds()}
 	if last := now.last(); last != nil {
 		r.Datastore.LastStateUnixMs = unixMs(last.Valid)
 	}
@@ -185,6 +194,8 @@ const (
 	metricRestarts    = "manx_datastore_full_reads_total"
 	metricRollbacks   = "manx_datastore_rollbacks_total"
 	metricAnswered    = "manx_datastore_answered_timestamp_seconds"
+	metricKindInSync  = "manx_datastore_kind_in_sync"
+	metricKindAnswer  = "manx_datastore_kind_answered_timestamp_seconds"
 	metricLastState   = "manx_datastore_last_state_in_use"
 	metricLastValid   = "manx_datastore_last_state_timestamp_seconds"
 )
@@ -197,6 +208,9 @@ var datastoreMetrics = describe([]description{
 	{metricRestarts, "Full reads of the datastore after the first.", nil},
 	{metricRollbacks, "Full reads of the datastore that found an earlier state than before.", nil},
 	{metricAnswered, "Time of the last answer of the datastore: a change, or that there is none.", nil},
+	{metricKindInSync, "Whether the state of a kind is complete and up to date.", []string{"kind"}},
+	{metricKindAnswer, "Time of the last answer of the datastore about a kind: a change, or that there is none.",
+		[]string{"kind"}},
 	{metricLastState, "Whether BGP and routes follow the state that an earlier run of manxd has read, because the " +
 		"datastore has not answered since the start.", nil},
 	{metricLastValid, "Time at which that state was known to be valid, while it is in use.", nil},
@@ -224,6 +238,12 @@ func (v *DatastoreView) Collect(out chan<- prometheus.Metric) {
 	gauge(metricQuarantined, float64(st.Quarantined))
 	if !st.Answered.IsZero() {
 		gauge(metricAnswered, float64(st.Answered.UnixMilli())/1000)
+	}
+	for _, k := range now.Tables.Kinds() {
+		gauge(metricKindInSync, number(k.InSync), string(k.Kind))
+		if !k.Answered.IsZero() {
+			gauge(metricKindAnswer, float64(k.Answered.UnixMilli())/1000, string(k.Kind))
+		}
 	}
 	counter(metricRestarts, float64(st.Restarts))
 	counter(metricRollbacks, float64(st.Rollbacks))

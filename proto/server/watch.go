@@ -79,7 +79,9 @@ type watcher struct {
 // update sends the differences.
 func (w *watcher) update() error {
 	if w.request.GetStatus() {
-		if now := w.overview.status(); !proto.Equal(now, w.status) {
+		now := w.overview.status()
+		now.Datastore.Kinds = nil // each change of an object is an answer about its kind
+		if !proto.Equal(now, w.status) {
 			w.status = now
 			if err := w.send(&manxv1.WatchResponse{Event: &manxv1.WatchResponse_Status{Status: now}}); err != nil {
 				return err

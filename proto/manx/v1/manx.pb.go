@@ -173,8 +173,10 @@ type DatastoreStatus struct {
 	LastStateUnixMs int64 `protobuf:"varint,9,opt,name=last_state_unix_ms,json=lastStateUnixMs,proto3" json:"last_state_unix_ms,omitempty"`
 	// When the datastore last answered: a change of an object, or that there is none; 0 before the first answer.
 	AnsweredUnixMs int64 `protobuf:"varint,10,opt,name=answered_unix_ms,json=answeredUnixMs,proto3" json:"answered_unix_ms,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// How the objects in use stand to their source, kind by kind, in the order of the kinds' names; empty in Watch.
+	Kinds         []*KindStatus `protobuf:"bytes,11,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DatastoreStatus) Reset() {
@@ -277,6 +279,126 @@ func (x *DatastoreStatus) GetAnsweredUnixMs() int64 {
 	return 0
 }
 
+func (x *DatastoreStatus) GetKinds() []*KindStatus {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+// KindStatus shows how the objects of one kind stand to their source.
+type KindStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The endpoints of etcd, the resource and the server of the Kubernetes API, or the file with the state of an earlier
+	// run, which BGP and routes follow in place of the datastore.
+	Source      string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	InSync      bool   `protobuf:"varint,3,opt,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
+	SinceUnixMs int64  `protobuf:"varint,4,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"` // of the last change of in_sync
+	Reason      string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`                                 // why it is not in sync; empty if it is
+	Objects     uint32 `protobuf:"varint,6,opt,name=objects,proto3" json:"objects,omitempty"`                              // in use
+	Quarantined uint32 `protobuf:"varint,7,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Revision    int64  `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"` // on the clock of the kind, up to which the objects are complete; 0: not known
+	// When the source last answered about the kind: a change of an object, or that there is none; 0 before the first
+	// answer. The objects may be older than those of the source by the time since then. For a file: when it was valid.
+	AnsweredUnixMs int64 `protobuf:"varint,9,opt,name=answered_unix_ms,json=answeredUnixMs,proto3" json:"answered_unix_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *KindStatus) Reset() {
+	*x = KindStatus{}
+	mi := &file_manx_v1_manx_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KindStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KindStatus) ProtoMessage() {}
+
+func (x *KindStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KindStatus.ProtoReflect.Descriptor instead.
+func (*KindStatus) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *KindStatus) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *KindStatus) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *KindStatus) GetInSync() bool {
+	if x != nil {
+		return x.InSync
+	}
+	return false
+}
+
+func (x *KindStatus) GetSinceUnixMs() int64 {
+	if x != nil {
+		return x.SinceUnixMs
+	}
+	return 0
+}
+
+func (x *KindStatus) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *KindStatus) GetObjects() uint32 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *KindStatus) GetQuarantined() uint32 {
+	if x != nil {
+		return x.Quarantined
+	}
+	return 0
+}
+
+func (x *KindStatus) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *KindStatus) GetAnsweredUnixMs() int64 {
+	if x != nil {
+		return x.AnsweredUnixMs
+	}
+	return 0
+}
+
 type GetStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -285,7 +407,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[3]
+	mi := &file_manx_v1_manx_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -297,7 +419,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[3]
+	mi := &file_manx_v1_manx_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -310,7 +432,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{3}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{4}
 }
 
 type GetStatusResponse struct {
@@ -338,7 +460,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[4]
+	mi := &file_manx_v1_manx_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -350,7 +472,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[4]
+	mi := &file_manx_v1_manx_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -363,7 +485,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{4}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetStatusResponse) GetNode() string {
@@ -498,7 +620,7 @@ type PolicyStatus struct {
 
 func (x *PolicyStatus) Reset() {
 	*x = PolicyStatus{}
-	mi := &file_manx_v1_manx_proto_msgTypes[5]
+	mi := &file_manx_v1_manx_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -510,7 +632,7 @@ func (x *PolicyStatus) String() string {
 func (*PolicyStatus) ProtoMessage() {}
 
 func (x *PolicyStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[5]
+	mi := &file_manx_v1_manx_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -523,7 +645,7 @@ func (x *PolicyStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyStatus.ProtoReflect.Descriptor instead.
 func (*PolicyStatus) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{5}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PolicyStatus) GetInSync() bool {
@@ -616,7 +738,7 @@ type RefusedRules struct {
 
 func (x *RefusedRules) Reset() {
 	*x = RefusedRules{}
-	mi := &file_manx_v1_manx_proto_msgTypes[6]
+	mi := &file_manx_v1_manx_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -628,7 +750,7 @@ func (x *RefusedRules) String() string {
 func (*RefusedRules) ProtoMessage() {}
 
 func (x *RefusedRules) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[6]
+	mi := &file_manx_v1_manx_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -641,7 +763,7 @@ func (x *RefusedRules) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefusedRules.ProtoReflect.Descriptor instead.
 func (*RefusedRules) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{6}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RefusedRules) GetObject() string {
@@ -695,7 +817,7 @@ type Negotiated struct {
 
 func (x *Negotiated) Reset() {
 	*x = Negotiated{}
-	mi := &file_manx_v1_manx_proto_msgTypes[7]
+	mi := &file_manx_v1_manx_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -707,7 +829,7 @@ func (x *Negotiated) String() string {
 func (*Negotiated) ProtoMessage() {}
 
 func (x *Negotiated) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[7]
+	mi := &file_manx_v1_manx_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -720,7 +842,7 @@ func (x *Negotiated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Negotiated.ProtoReflect.Descriptor instead.
 func (*Negotiated) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{7}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Negotiated) GetHoldSeconds() uint32 {
@@ -843,7 +965,7 @@ type Wanted struct {
 
 func (x *Wanted) Reset() {
 	*x = Wanted{}
-	mi := &file_manx_v1_manx_proto_msgTypes[8]
+	mi := &file_manx_v1_manx_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -855,7 +977,7 @@ func (x *Wanted) String() string {
 func (*Wanted) ProtoMessage() {}
 
 func (x *Wanted) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[8]
+	mi := &file_manx_v1_manx_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -868,7 +990,7 @@ func (x *Wanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wanted.ProtoReflect.Descriptor instead.
 func (*Wanted) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{8}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Wanted) GetSource() string {
@@ -974,7 +1096,7 @@ type PeerMessages struct {
 
 func (x *PeerMessages) Reset() {
 	*x = PeerMessages{}
-	mi := &file_manx_v1_manx_proto_msgTypes[9]
+	mi := &file_manx_v1_manx_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -986,7 +1108,7 @@ func (x *PeerMessages) String() string {
 func (*PeerMessages) ProtoMessage() {}
 
 func (x *PeerMessages) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[9]
+	mi := &file_manx_v1_manx_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -999,7 +1121,7 @@ func (x *PeerMessages) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerMessages.ProtoReflect.Descriptor instead.
 func (*PeerMessages) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{9}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PeerMessages) GetIn() uint64 {
@@ -1048,7 +1170,7 @@ type PeerBFD struct {
 
 func (x *PeerBFD) Reset() {
 	*x = PeerBFD{}
-	mi := &file_manx_v1_manx_proto_msgTypes[10]
+	mi := &file_manx_v1_manx_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1060,7 +1182,7 @@ func (x *PeerBFD) String() string {
 func (*PeerBFD) ProtoMessage() {}
 
 func (x *PeerBFD) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[10]
+	mi := &file_manx_v1_manx_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1073,7 +1195,7 @@ func (x *PeerBFD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerBFD.ProtoReflect.Descriptor instead.
 func (*PeerBFD) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{10}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PeerBFD) GetState() string {
@@ -1150,7 +1272,7 @@ type PeerPrefixes struct {
 
 func (x *PeerPrefixes) Reset() {
 	*x = PeerPrefixes{}
-	mi := &file_manx_v1_manx_proto_msgTypes[11]
+	mi := &file_manx_v1_manx_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1162,7 +1284,7 @@ func (x *PeerPrefixes) String() string {
 func (*PeerPrefixes) ProtoMessage() {}
 
 func (x *PeerPrefixes) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[11]
+	mi := &file_manx_v1_manx_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1175,7 +1297,7 @@ func (x *PeerPrefixes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrefixes.ProtoReflect.Descriptor instead.
 func (*PeerPrefixes) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{11}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PeerPrefixes) GetReceived() uint64 {
@@ -1241,7 +1363,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_manx_v1_manx_proto_msgTypes[12]
+	mi := &file_manx_v1_manx_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1253,7 +1375,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[12]
+	mi := &file_manx_v1_manx_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1266,7 +1388,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{12}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Peer) GetAddress() string {
@@ -1492,7 +1614,7 @@ type PeerConflict struct {
 
 func (x *PeerConflict) Reset() {
 	*x = PeerConflict{}
-	mi := &file_manx_v1_manx_proto_msgTypes[13]
+	mi := &file_manx_v1_manx_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1504,7 +1626,7 @@ func (x *PeerConflict) String() string {
 func (*PeerConflict) ProtoMessage() {}
 
 func (x *PeerConflict) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[13]
+	mi := &file_manx_v1_manx_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1517,7 +1639,7 @@ func (x *PeerConflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerConflict.ProtoReflect.Descriptor instead.
 func (*PeerConflict) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{13}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PeerConflict) GetAddress() string {
@@ -1558,7 +1680,7 @@ type ListPeersRequest struct {
 
 func (x *ListPeersRequest) Reset() {
 	*x = ListPeersRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[14]
+	mi := &file_manx_v1_manx_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1570,7 +1692,7 @@ func (x *ListPeersRequest) String() string {
 func (*ListPeersRequest) ProtoMessage() {}
 
 func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[14]
+	mi := &file_manx_v1_manx_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1583,7 +1705,7 @@ func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersRequest.ProtoReflect.Descriptor instead.
 func (*ListPeersRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{14}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListPeersRequest) GetRequestedBy() string {
@@ -1604,7 +1726,7 @@ type ListPeersResponse struct {
 
 func (x *ListPeersResponse) Reset() {
 	*x = ListPeersResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[15]
+	mi := &file_manx_v1_manx_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1616,7 +1738,7 @@ func (x *ListPeersResponse) String() string {
 func (*ListPeersResponse) ProtoMessage() {}
 
 func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[15]
+	mi := &file_manx_v1_manx_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1629,7 +1751,7 @@ func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersResponse.ProtoReflect.Descriptor instead.
 func (*ListPeersResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{15}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListPeersResponse) GetPeers() []*Peer {
@@ -1662,7 +1784,7 @@ type GetPeerRequest struct {
 
 func (x *GetPeerRequest) Reset() {
 	*x = GetPeerRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[16]
+	mi := &file_manx_v1_manx_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1674,7 +1796,7 @@ func (x *GetPeerRequest) String() string {
 func (*GetPeerRequest) ProtoMessage() {}
 
 func (x *GetPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[16]
+	mi := &file_manx_v1_manx_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1687,7 +1809,7 @@ func (x *GetPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeerRequest.ProtoReflect.Descriptor instead.
 func (*GetPeerRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{16}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetPeerRequest) GetAddress() string {
@@ -1706,7 +1828,7 @@ type GetPeerResponse struct {
 
 func (x *GetPeerResponse) Reset() {
 	*x = GetPeerResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[17]
+	mi := &file_manx_v1_manx_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +1840,7 @@ func (x *GetPeerResponse) String() string {
 func (*GetPeerResponse) ProtoMessage() {}
 
 func (x *GetPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[17]
+	mi := &file_manx_v1_manx_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +1853,7 @@ func (x *GetPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeerResponse.ProtoReflect.Descriptor instead.
 func (*GetPeerResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{17}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetPeerResponse) GetPeer() *Peer {
@@ -1754,7 +1876,7 @@ type ListPeerRoutesRequest struct {
 
 func (x *ListPeerRoutesRequest) Reset() {
 	*x = ListPeerRoutesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[18]
+	mi := &file_manx_v1_manx_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1766,7 +1888,7 @@ func (x *ListPeerRoutesRequest) String() string {
 func (*ListPeerRoutesRequest) ProtoMessage() {}
 
 func (x *ListPeerRoutesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[18]
+	mi := &file_manx_v1_manx_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1779,7 +1901,7 @@ func (x *ListPeerRoutesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeerRoutesRequest.ProtoReflect.Descriptor instead.
 func (*ListPeerRoutesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{18}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListPeerRoutesRequest) GetDirection() string {
@@ -1812,7 +1934,7 @@ type ListPeerRoutesResponse struct {
 
 func (x *ListPeerRoutesResponse) Reset() {
 	*x = ListPeerRoutesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[19]
+	mi := &file_manx_v1_manx_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1824,7 +1946,7 @@ func (x *ListPeerRoutesResponse) String() string {
 func (*ListPeerRoutesResponse) ProtoMessage() {}
 
 func (x *ListPeerRoutesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[19]
+	mi := &file_manx_v1_manx_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1837,7 +1959,7 @@ func (x *ListPeerRoutesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeerRoutesResponse.ProtoReflect.Descriptor instead.
 func (*ListPeerRoutesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{19}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListPeerRoutesResponse) GetRoutes() []*PeerRoute {
@@ -1874,7 +1996,7 @@ type PeerRoute struct {
 
 func (x *PeerRoute) Reset() {
 	*x = PeerRoute{}
-	mi := &file_manx_v1_manx_proto_msgTypes[20]
+	mi := &file_manx_v1_manx_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1886,7 +2008,7 @@ func (x *PeerRoute) String() string {
 func (*PeerRoute) ProtoMessage() {}
 
 func (x *PeerRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[20]
+	mi := &file_manx_v1_manx_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1899,7 +2021,7 @@ func (x *PeerRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRoute.ProtoReflect.Descriptor instead.
 func (*PeerRoute) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{20}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PeerRoute) GetPrefix() string {
@@ -2030,7 +2152,7 @@ type ListPeerTransitionsRequest struct {
 
 func (x *ListPeerTransitionsRequest) Reset() {
 	*x = ListPeerTransitionsRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[21]
+	mi := &file_manx_v1_manx_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2042,7 +2164,7 @@ func (x *ListPeerTransitionsRequest) String() string {
 func (*ListPeerTransitionsRequest) ProtoMessage() {}
 
 func (x *ListPeerTransitionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[21]
+	mi := &file_manx_v1_manx_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2055,7 +2177,7 @@ func (x *ListPeerTransitionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeerTransitionsRequest.ProtoReflect.Descriptor instead.
 func (*ListPeerTransitionsRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{21}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListPeerTransitionsRequest) GetPeer() string {
@@ -2074,7 +2196,7 @@ type ListPeerTransitionsResponse struct {
 
 func (x *ListPeerTransitionsResponse) Reset() {
 	*x = ListPeerTransitionsResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[22]
+	mi := &file_manx_v1_manx_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2086,7 +2208,7 @@ func (x *ListPeerTransitionsResponse) String() string {
 func (*ListPeerTransitionsResponse) ProtoMessage() {}
 
 func (x *ListPeerTransitionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[22]
+	mi := &file_manx_v1_manx_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2099,7 +2221,7 @@ func (x *ListPeerTransitionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeerTransitionsResponse.ProtoReflect.Descriptor instead.
 func (*ListPeerTransitionsResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{22}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListPeerTransitionsResponse) GetTransitions() []*PeerTransition {
@@ -2129,7 +2251,7 @@ type PeerTransition struct {
 
 func (x *PeerTransition) Reset() {
 	*x = PeerTransition{}
-	mi := &file_manx_v1_manx_proto_msgTypes[23]
+	mi := &file_manx_v1_manx_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2141,7 +2263,7 @@ func (x *PeerTransition) String() string {
 func (*PeerTransition) ProtoMessage() {}
 
 func (x *PeerTransition) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[23]
+	mi := &file_manx_v1_manx_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2154,7 +2276,7 @@ func (x *PeerTransition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerTransition.ProtoReflect.Descriptor instead.
 func (*PeerTransition) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{23}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PeerTransition) GetAtUnixMs() int64 {
@@ -2244,7 +2366,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_manx_v1_manx_proto_msgTypes[24]
+	mi := &file_manx_v1_manx_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2378,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[24]
+	mi := &file_manx_v1_manx_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2391,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{24}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Route) GetPrefix() string {
@@ -2347,7 +2469,7 @@ type ListRoutesRequest struct {
 
 func (x *ListRoutesRequest) Reset() {
 	*x = ListRoutesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[25]
+	mi := &file_manx_v1_manx_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2359,7 +2481,7 @@ func (x *ListRoutesRequest) String() string {
 func (*ListRoutesRequest) ProtoMessage() {}
 
 func (x *ListRoutesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[25]
+	mi := &file_manx_v1_manx_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2372,7 +2494,7 @@ func (x *ListRoutesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoutesRequest.ProtoReflect.Descriptor instead.
 func (*ListRoutesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{25}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListRoutesRequest) GetWithin() string {
@@ -2405,7 +2527,7 @@ type ListRoutesResponse struct {
 
 func (x *ListRoutesResponse) Reset() {
 	*x = ListRoutesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[26]
+	mi := &file_manx_v1_manx_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2417,7 +2539,7 @@ func (x *ListRoutesResponse) String() string {
 func (*ListRoutesResponse) ProtoMessage() {}
 
 func (x *ListRoutesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[26]
+	mi := &file_manx_v1_manx_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2430,7 +2552,7 @@ func (x *ListRoutesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoutesResponse.ProtoReflect.Descriptor instead.
 func (*ListRoutesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{26}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListRoutesResponse) GetRoutes() []*Route {
@@ -2456,7 +2578,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_manx_v1_manx_proto_msgTypes[27]
+	mi := &file_manx_v1_manx_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2468,7 +2590,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[27]
+	mi := &file_manx_v1_manx_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2481,7 +2603,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{27}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Endpoint) GetNamespace() string {
@@ -2548,7 +2670,7 @@ type ListEndpointsRequest struct {
 
 func (x *ListEndpointsRequest) Reset() {
 	*x = ListEndpointsRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[28]
+	mi := &file_manx_v1_manx_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2560,7 +2682,7 @@ func (x *ListEndpointsRequest) String() string {
 func (*ListEndpointsRequest) ProtoMessage() {}
 
 func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[28]
+	mi := &file_manx_v1_manx_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2573,7 +2695,7 @@ func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsRequest.ProtoReflect.Descriptor instead.
 func (*ListEndpointsRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{28}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{29}
 }
 
 type ListEndpointsResponse struct {
@@ -2585,7 +2707,7 @@ type ListEndpointsResponse struct {
 
 func (x *ListEndpointsResponse) Reset() {
 	*x = ListEndpointsResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[29]
+	mi := &file_manx_v1_manx_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2597,7 +2719,7 @@ func (x *ListEndpointsResponse) String() string {
 func (*ListEndpointsResponse) ProtoMessage() {}
 
 func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[29]
+	mi := &file_manx_v1_manx_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2610,7 +2732,7 @@ func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsResponse.ProtoReflect.Descriptor instead.
 func (*ListEndpointsResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{29}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListEndpointsResponse) GetEndpoints() []*Endpoint {
@@ -2634,7 +2756,7 @@ type AddressCandidate struct {
 
 func (x *AddressCandidate) Reset() {
 	*x = AddressCandidate{}
-	mi := &file_manx_v1_manx_proto_msgTypes[30]
+	mi := &file_manx_v1_manx_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2646,7 +2768,7 @@ func (x *AddressCandidate) String() string {
 func (*AddressCandidate) ProtoMessage() {}
 
 func (x *AddressCandidate) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[30]
+	mi := &file_manx_v1_manx_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2659,7 +2781,7 @@ func (x *AddressCandidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressCandidate.ProtoReflect.Descriptor instead.
 func (*AddressCandidate) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{30}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AddressCandidate) GetFamily() string {
@@ -2720,7 +2842,7 @@ type HostObject struct {
 
 func (x *HostObject) Reset() {
 	*x = HostObject{}
-	mi := &file_manx_v1_manx_proto_msgTypes[31]
+	mi := &file_manx_v1_manx_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2732,7 +2854,7 @@ func (x *HostObject) String() string {
 func (*HostObject) ProtoMessage() {}
 
 func (x *HostObject) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[31]
+	mi := &file_manx_v1_manx_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2745,7 +2867,7 @@ func (x *HostObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostObject.ProtoReflect.Descriptor instead.
 func (*HostObject) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{31}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *HostObject) GetTarget() string {
@@ -2806,7 +2928,7 @@ type ListHostObjectsRequest struct {
 
 func (x *ListHostObjectsRequest) Reset() {
 	*x = ListHostObjectsRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[32]
+	mi := &file_manx_v1_manx_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2818,7 +2940,7 @@ func (x *ListHostObjectsRequest) String() string {
 func (*ListHostObjectsRequest) ProtoMessage() {}
 
 func (x *ListHostObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[32]
+	mi := &file_manx_v1_manx_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2831,7 +2953,7 @@ func (x *ListHostObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHostObjectsRequest.ProtoReflect.Descriptor instead.
 func (*ListHostObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{32}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListHostObjectsRequest) GetTarget() string {
@@ -2850,7 +2972,7 @@ type ListHostObjectsResponse struct {
 
 func (x *ListHostObjectsResponse) Reset() {
 	*x = ListHostObjectsResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[33]
+	mi := &file_manx_v1_manx_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2862,7 +2984,7 @@ func (x *ListHostObjectsResponse) String() string {
 func (*ListHostObjectsResponse) ProtoMessage() {}
 
 func (x *ListHostObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[33]
+	mi := &file_manx_v1_manx_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2875,7 +2997,7 @@ func (x *ListHostObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHostObjectsResponse.ProtoReflect.Descriptor instead.
 func (*ListHostObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{33}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListHostObjectsResponse) GetObjects() []*HostObject {
@@ -2893,7 +3015,7 @@ type ListAddressesRequest struct {
 
 func (x *ListAddressesRequest) Reset() {
 	*x = ListAddressesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[34]
+	mi := &file_manx_v1_manx_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2905,7 +3027,7 @@ func (x *ListAddressesRequest) String() string {
 func (*ListAddressesRequest) ProtoMessage() {}
 
 func (x *ListAddressesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[34]
+	mi := &file_manx_v1_manx_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2918,7 +3040,7 @@ func (x *ListAddressesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAddressesRequest.ProtoReflect.Descriptor instead.
 func (*ListAddressesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{34}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{35}
 }
 
 type ListAddressesResponse struct {
@@ -2930,7 +3052,7 @@ type ListAddressesResponse struct {
 
 func (x *ListAddressesResponse) Reset() {
 	*x = ListAddressesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[35]
+	mi := &file_manx_v1_manx_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2942,7 +3064,7 @@ func (x *ListAddressesResponse) String() string {
 func (*ListAddressesResponse) ProtoMessage() {}
 
 func (x *ListAddressesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[35]
+	mi := &file_manx_v1_manx_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2955,7 +3077,7 @@ func (x *ListAddressesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAddressesResponse.ProtoReflect.Descriptor instead.
 func (*ListAddressesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{35}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListAddressesResponse) GetAddresses() []*AddressCandidate {
@@ -2979,7 +3101,7 @@ type QuarantinedObject struct {
 
 func (x *QuarantinedObject) Reset() {
 	*x = QuarantinedObject{}
-	mi := &file_manx_v1_manx_proto_msgTypes[36]
+	mi := &file_manx_v1_manx_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2991,7 +3113,7 @@ func (x *QuarantinedObject) String() string {
 func (*QuarantinedObject) ProtoMessage() {}
 
 func (x *QuarantinedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[36]
+	mi := &file_manx_v1_manx_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3004,7 +3126,7 @@ func (x *QuarantinedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedObject.ProtoReflect.Descriptor instead.
 func (*QuarantinedObject) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{36}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *QuarantinedObject) GetKind() string {
@@ -3057,7 +3179,7 @@ type ListQuarantinedRequest struct {
 
 func (x *ListQuarantinedRequest) Reset() {
 	*x = ListQuarantinedRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[37]
+	mi := &file_manx_v1_manx_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3069,7 +3191,7 @@ func (x *ListQuarantinedRequest) String() string {
 func (*ListQuarantinedRequest) ProtoMessage() {}
 
 func (x *ListQuarantinedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[37]
+	mi := &file_manx_v1_manx_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3082,7 +3204,7 @@ func (x *ListQuarantinedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantinedRequest.ProtoReflect.Descriptor instead.
 func (*ListQuarantinedRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{37}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{38}
 }
 
 type ListQuarantinedResponse struct {
@@ -3094,7 +3216,7 @@ type ListQuarantinedResponse struct {
 
 func (x *ListQuarantinedResponse) Reset() {
 	*x = ListQuarantinedResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[38]
+	mi := &file_manx_v1_manx_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3106,7 +3228,7 @@ func (x *ListQuarantinedResponse) String() string {
 func (*ListQuarantinedResponse) ProtoMessage() {}
 
 func (x *ListQuarantinedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[38]
+	mi := &file_manx_v1_manx_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3119,7 +3241,7 @@ func (x *ListQuarantinedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantinedResponse.ProtoReflect.Descriptor instead.
 func (*ListQuarantinedResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{38}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListQuarantinedResponse) GetObjects() []*QuarantinedObject {
@@ -3141,7 +3263,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_manx_v1_manx_proto_msgTypes[39]
+	mi := &file_manx_v1_manx_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3153,7 +3275,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[39]
+	mi := &file_manx_v1_manx_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3166,7 +3288,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{39}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Notice) GetTopic() string {
@@ -3205,7 +3327,7 @@ type ListNoticesRequest struct {
 
 func (x *ListNoticesRequest) Reset() {
 	*x = ListNoticesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[40]
+	mi := &file_manx_v1_manx_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3217,7 +3339,7 @@ func (x *ListNoticesRequest) String() string {
 func (*ListNoticesRequest) ProtoMessage() {}
 
 func (x *ListNoticesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[40]
+	mi := &file_manx_v1_manx_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3230,7 +3352,7 @@ func (x *ListNoticesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNoticesRequest.ProtoReflect.Descriptor instead.
 func (*ListNoticesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{40}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{41}
 }
 
 type ListNoticesResponse struct {
@@ -3242,7 +3364,7 @@ type ListNoticesResponse struct {
 
 func (x *ListNoticesResponse) Reset() {
 	*x = ListNoticesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[41]
+	mi := &file_manx_v1_manx_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3254,7 +3376,7 @@ func (x *ListNoticesResponse) String() string {
 func (*ListNoticesResponse) ProtoMessage() {}
 
 func (x *ListNoticesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[41]
+	mi := &file_manx_v1_manx_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3267,7 +3389,7 @@ func (x *ListNoticesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNoticesResponse.ProtoReflect.Descriptor instead.
 func (*ListNoticesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{41}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListNoticesResponse) GetNotices() []*Notice {
@@ -3285,7 +3407,7 @@ type ListSettingsRequest struct {
 
 func (x *ListSettingsRequest) Reset() {
 	*x = ListSettingsRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[42]
+	mi := &file_manx_v1_manx_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3297,7 +3419,7 @@ func (x *ListSettingsRequest) String() string {
 func (*ListSettingsRequest) ProtoMessage() {}
 
 func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[42]
+	mi := &file_manx_v1_manx_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3310,7 +3432,7 @@ func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
 func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{42}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{43}
 }
 
 type ListSettingsResponse struct {
@@ -3322,7 +3444,7 @@ type ListSettingsResponse struct {
 
 func (x *ListSettingsResponse) Reset() {
 	*x = ListSettingsResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[43]
+	mi := &file_manx_v1_manx_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3334,7 +3456,7 @@ func (x *ListSettingsResponse) String() string {
 func (*ListSettingsResponse) ProtoMessage() {}
 
 func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[43]
+	mi := &file_manx_v1_manx_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3347,7 +3469,7 @@ func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
 func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{43}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListSettingsResponse) GetSettings() []*Setting {
@@ -3370,7 +3492,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_manx_v1_manx_proto_msgTypes[44]
+	mi := &file_manx_v1_manx_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3382,7 +3504,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[44]
+	mi := &file_manx_v1_manx_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3395,7 +3517,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{44}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Setting) GetName() string {
@@ -3438,7 +3560,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[45]
+	mi := &file_manx_v1_manx_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3450,7 +3572,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[45]
+	mi := &file_manx_v1_manx_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3463,7 +3585,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{45}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WatchRequest) GetStatus() bool {
@@ -3504,7 +3626,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[46]
+	mi := &file_manx_v1_manx_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3516,7 +3638,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[46]
+	mi := &file_manx_v1_manx_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3529,7 +3651,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{46}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *WatchResponse) GetEvent() isWatchResponse_Event {
@@ -3641,7 +3763,7 @@ type GetLogLevelRequest struct {
 
 func (x *GetLogLevelRequest) Reset() {
 	*x = GetLogLevelRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[47]
+	mi := &file_manx_v1_manx_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3653,7 +3775,7 @@ func (x *GetLogLevelRequest) String() string {
 func (*GetLogLevelRequest) ProtoMessage() {}
 
 func (x *GetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[47]
+	mi := &file_manx_v1_manx_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3666,7 +3788,7 @@ func (x *GetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*GetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{47}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{48}
 }
 
 type GetLogLevelResponse struct {
@@ -3678,7 +3800,7 @@ type GetLogLevelResponse struct {
 
 func (x *GetLogLevelResponse) Reset() {
 	*x = GetLogLevelResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[48]
+	mi := &file_manx_v1_manx_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3690,7 +3812,7 @@ func (x *GetLogLevelResponse) String() string {
 func (*GetLogLevelResponse) ProtoMessage() {}
 
 func (x *GetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[48]
+	mi := &file_manx_v1_manx_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3703,7 +3825,7 @@ func (x *GetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*GetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{48}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetLogLevelResponse) GetLevel() string {
@@ -3722,7 +3844,7 @@ type SetLogLevelRequest struct {
 
 func (x *SetLogLevelRequest) Reset() {
 	*x = SetLogLevelRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[49]
+	mi := &file_manx_v1_manx_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3734,7 +3856,7 @@ func (x *SetLogLevelRequest) String() string {
 func (*SetLogLevelRequest) ProtoMessage() {}
 
 func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[49]
+	mi := &file_manx_v1_manx_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3747,7 +3869,7 @@ func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{49}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SetLogLevelRequest) GetLevel() string {
@@ -3766,7 +3888,7 @@ type SetLogLevelResponse struct {
 
 func (x *SetLogLevelResponse) Reset() {
 	*x = SetLogLevelResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[50]
+	mi := &file_manx_v1_manx_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3778,7 +3900,7 @@ func (x *SetLogLevelResponse) String() string {
 func (*SetLogLevelResponse) ProtoMessage() {}
 
 func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[50]
+	mi := &file_manx_v1_manx_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3791,7 +3913,7 @@ func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{50}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SetLogLevelResponse) GetPrevious() string {
@@ -3809,7 +3931,7 @@ type ResyncRequest struct {
 
 func (x *ResyncRequest) Reset() {
 	*x = ResyncRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[51]
+	mi := &file_manx_v1_manx_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3821,7 +3943,7 @@ func (x *ResyncRequest) String() string {
 func (*ResyncRequest) ProtoMessage() {}
 
 func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[51]
+	mi := &file_manx_v1_manx_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3834,7 +3956,7 @@ func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResyncRequest.ProtoReflect.Descriptor instead.
 func (*ResyncRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{51}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{52}
 }
 
 type ResyncResponse struct {
@@ -3847,7 +3969,7 @@ type ResyncResponse struct {
 
 func (x *ResyncResponse) Reset() {
 	*x = ResyncResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[52]
+	mi := &file_manx_v1_manx_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3859,7 +3981,7 @@ func (x *ResyncResponse) String() string {
 func (*ResyncResponse) ProtoMessage() {}
 
 func (x *ResyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[52]
+	mi := &file_manx_v1_manx_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3872,7 +3994,7 @@ func (x *ResyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResyncResponse.ProtoReflect.Descriptor instead.
 func (*ResyncResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{52}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ResyncResponse) GetResults() []string {
@@ -3893,7 +4015,7 @@ type ReportPolicyWaitRequest struct {
 
 func (x *ReportPolicyWaitRequest) Reset() {
 	*x = ReportPolicyWaitRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[53]
+	mi := &file_manx_v1_manx_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3905,7 +4027,7 @@ func (x *ReportPolicyWaitRequest) String() string {
 func (*ReportPolicyWaitRequest) ProtoMessage() {}
 
 func (x *ReportPolicyWaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[53]
+	mi := &file_manx_v1_manx_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3918,7 +4040,7 @@ func (x *ReportPolicyWaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportPolicyWaitRequest.ProtoReflect.Descriptor instead.
 func (*ReportPolicyWaitRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{53}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ReportPolicyWaitRequest) GetEndpoint() string {
@@ -3950,7 +4072,7 @@ type ReportPolicyWaitResponse struct {
 
 func (x *ReportPolicyWaitResponse) Reset() {
 	*x = ReportPolicyWaitResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[54]
+	mi := &file_manx_v1_manx_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3962,7 +4084,7 @@ func (x *ReportPolicyWaitResponse) String() string {
 func (*ReportPolicyWaitResponse) ProtoMessage() {}
 
 func (x *ReportPolicyWaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[54]
+	mi := &file_manx_v1_manx_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3975,7 +4097,7 @@ func (x *ReportPolicyWaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportPolicyWaitResponse.ProtoReflect.Descriptor instead.
 func (*ReportPolicyWaitResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{54}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{55}
 }
 
 type ExplainRequest struct {
@@ -3991,7 +4113,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[55]
+	mi := &file_manx_v1_manx_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4003,7 +4125,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[55]
+	mi := &file_manx_v1_manx_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4016,7 +4138,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{55}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ExplainRequest) GetSource() string {
@@ -4068,7 +4190,7 @@ type Explanation struct {
 
 func (x *Explanation) Reset() {
 	*x = Explanation{}
-	mi := &file_manx_v1_manx_proto_msgTypes[56]
+	mi := &file_manx_v1_manx_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4080,7 +4202,7 @@ func (x *Explanation) String() string {
 func (*Explanation) ProtoMessage() {}
 
 func (x *Explanation) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[56]
+	mi := &file_manx_v1_manx_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4093,7 +4215,7 @@ func (x *Explanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Explanation.ProtoReflect.Descriptor instead.
 func (*Explanation) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{56}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Explanation) GetSource() *ExplainedEnd {
@@ -4182,7 +4304,7 @@ type OtherDrop struct {
 
 func (x *OtherDrop) Reset() {
 	*x = OtherDrop{}
-	mi := &file_manx_v1_manx_proto_msgTypes[57]
+	mi := &file_manx_v1_manx_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4194,7 +4316,7 @@ func (x *OtherDrop) String() string {
 func (*OtherDrop) ProtoMessage() {}
 
 func (x *OtherDrop) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[57]
+	mi := &file_manx_v1_manx_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4207,7 +4329,7 @@ func (x *OtherDrop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OtherDrop.ProtoReflect.Descriptor instead.
 func (*OtherDrop) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{57}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *OtherDrop) GetNode() string {
@@ -4274,7 +4396,7 @@ type ExplainedEnd struct {
 
 func (x *ExplainedEnd) Reset() {
 	*x = ExplainedEnd{}
-	mi := &file_manx_v1_manx_proto_msgTypes[58]
+	mi := &file_manx_v1_manx_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4286,7 +4408,7 @@ func (x *ExplainedEnd) String() string {
 func (*ExplainedEnd) ProtoMessage() {}
 
 func (x *ExplainedEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[58]
+	mi := &file_manx_v1_manx_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4299,7 +4421,7 @@ func (x *ExplainedEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedEnd.ProtoReflect.Descriptor instead.
 func (*ExplainedEnd) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{58}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ExplainedEnd) GetKind() string {
@@ -4370,7 +4492,7 @@ type ExplainedStage struct {
 
 func (x *ExplainedStage) Reset() {
 	*x = ExplainedStage{}
-	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	mi := &file_manx_v1_manx_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4382,7 +4504,7 @@ func (x *ExplainedStage) String() string {
 func (*ExplainedStage) ProtoMessage() {}
 
 func (x *ExplainedStage) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	mi := &file_manx_v1_manx_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4395,7 +4517,7 @@ func (x *ExplainedStage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedStage.ProtoReflect.Descriptor instead.
 func (*ExplainedStage) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{59}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ExplainedStage) GetNode() string {
@@ -4488,7 +4610,7 @@ type ExplainedTier struct {
 
 func (x *ExplainedTier) Reset() {
 	*x = ExplainedTier{}
-	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	mi := &file_manx_v1_manx_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4500,7 +4622,7 @@ func (x *ExplainedTier) String() string {
 func (*ExplainedTier) ProtoMessage() {}
 
 func (x *ExplainedTier) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	mi := &file_manx_v1_manx_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4513,7 +4635,7 @@ func (x *ExplainedTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedTier.ProtoReflect.Descriptor instead.
 func (*ExplainedTier) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{60}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ExplainedTier) GetName() string {
@@ -4564,7 +4686,7 @@ type ExplainedPolicy struct {
 
 func (x *ExplainedPolicy) Reset() {
 	*x = ExplainedPolicy{}
-	mi := &file_manx_v1_manx_proto_msgTypes[61]
+	mi := &file_manx_v1_manx_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4576,7 +4698,7 @@ func (x *ExplainedPolicy) String() string {
 func (*ExplainedPolicy) ProtoMessage() {}
 
 func (x *ExplainedPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[61]
+	mi := &file_manx_v1_manx_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4589,7 +4711,7 @@ func (x *ExplainedPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedPolicy.ProtoReflect.Descriptor instead.
 func (*ExplainedPolicy) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{61}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ExplainedPolicy) GetName() string {
@@ -4639,7 +4761,7 @@ type ExplainedRule struct {
 
 func (x *ExplainedRule) Reset() {
 	*x = ExplainedRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[62]
+	mi := &file_manx_v1_manx_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4651,7 +4773,7 @@ func (x *ExplainedRule) String() string {
 func (*ExplainedRule) ProtoMessage() {}
 
 func (x *ExplainedRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[62]
+	mi := &file_manx_v1_manx_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4664,7 +4786,7 @@ func (x *ExplainedRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedRule.ProtoReflect.Descriptor instead.
 func (*ExplainedRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{62}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ExplainedRule) GetNumber() uint32 {
@@ -4708,7 +4830,7 @@ type ExplainedRoute struct {
 
 func (x *ExplainedRoute) Reset() {
 	*x = ExplainedRoute{}
-	mi := &file_manx_v1_manx_proto_msgTypes[63]
+	mi := &file_manx_v1_manx_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4720,7 +4842,7 @@ func (x *ExplainedRoute) String() string {
 func (*ExplainedRoute) ProtoMessage() {}
 
 func (x *ExplainedRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[63]
+	mi := &file_manx_v1_manx_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4733,7 +4855,7 @@ func (x *ExplainedRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedRoute.ProtoReflect.Descriptor instead.
 func (*ExplainedRoute) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{63}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ExplainedRoute) GetNode() string {
@@ -4785,7 +4907,7 @@ type TraceFlowRequest struct {
 
 func (x *TraceFlowRequest) Reset() {
 	*x = TraceFlowRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[64]
+	mi := &file_manx_v1_manx_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4797,7 +4919,7 @@ func (x *TraceFlowRequest) String() string {
 func (*TraceFlowRequest) ProtoMessage() {}
 
 func (x *TraceFlowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[64]
+	mi := &file_manx_v1_manx_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4810,7 +4932,7 @@ func (x *TraceFlowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceFlowRequest.ProtoReflect.Descriptor instead.
 func (*TraceFlowRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{64}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *TraceFlowRequest) GetSource() string {
@@ -4868,7 +4990,7 @@ type TraceFlowResponse struct {
 
 func (x *TraceFlowResponse) Reset() {
 	*x = TraceFlowResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[65]
+	mi := &file_manx_v1_manx_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4880,7 +5002,7 @@ func (x *TraceFlowResponse) String() string {
 func (*TraceFlowResponse) ProtoMessage() {}
 
 func (x *TraceFlowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[65]
+	mi := &file_manx_v1_manx_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4893,7 +5015,7 @@ func (x *TraceFlowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceFlowResponse.ProtoReflect.Descriptor instead.
 func (*TraceFlowResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{65}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *TraceFlowResponse) GetAnswer() isTraceFlowResponse_Answer {
@@ -4950,7 +5072,7 @@ type TraceArmed struct {
 
 func (x *TraceArmed) Reset() {
 	*x = TraceArmed{}
-	mi := &file_manx_v1_manx_proto_msgTypes[66]
+	mi := &file_manx_v1_manx_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4962,7 +5084,7 @@ func (x *TraceArmed) String() string {
 func (*TraceArmed) ProtoMessage() {}
 
 func (x *TraceArmed) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[66]
+	mi := &file_manx_v1_manx_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4975,7 +5097,7 @@ func (x *TraceArmed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceArmed.ProtoReflect.Descriptor instead.
 func (*TraceArmed) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{66}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *TraceArmed) GetNode() string {
@@ -5029,7 +5151,7 @@ type TracedPacket struct {
 
 func (x *TracedPacket) Reset() {
 	*x = TracedPacket{}
-	mi := &file_manx_v1_manx_proto_msgTypes[67]
+	mi := &file_manx_v1_manx_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5041,7 +5163,7 @@ func (x *TracedPacket) String() string {
 func (*TracedPacket) ProtoMessage() {}
 
 func (x *TracedPacket) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[67]
+	mi := &file_manx_v1_manx_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5054,7 +5176,7 @@ func (x *TracedPacket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedPacket.ProtoReflect.Descriptor instead.
 func (*TracedPacket) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{67}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *TracedPacket) GetSource() string {
@@ -5174,7 +5296,7 @@ type TracedChain struct {
 
 func (x *TracedChain) Reset() {
 	*x = TracedChain{}
-	mi := &file_manx_v1_manx_proto_msgTypes[68]
+	mi := &file_manx_v1_manx_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5186,7 +5308,7 @@ func (x *TracedChain) String() string {
 func (*TracedChain) ProtoMessage() {}
 
 func (x *TracedChain) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[68]
+	mi := &file_manx_v1_manx_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5199,7 +5321,7 @@ func (x *TracedChain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedChain.ProtoReflect.Descriptor instead.
 func (*TracedChain) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{68}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *TracedChain) GetHook() string {
@@ -5284,7 +5406,7 @@ type TracedDecision struct {
 
 func (x *TracedDecision) Reset() {
 	*x = TracedDecision{}
-	mi := &file_manx_v1_manx_proto_msgTypes[69]
+	mi := &file_manx_v1_manx_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5296,7 +5418,7 @@ func (x *TracedDecision) String() string {
 func (*TracedDecision) ProtoMessage() {}
 
 func (x *TracedDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[69]
+	mi := &file_manx_v1_manx_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5309,7 +5431,7 @@ func (x *TracedDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedDecision.ProtoReflect.Descriptor instead.
 func (*TracedDecision) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{69}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *TracedDecision) GetChain() string {
@@ -5346,7 +5468,7 @@ type TracedRule struct {
 
 func (x *TracedRule) Reset() {
 	*x = TracedRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[70]
+	mi := &file_manx_v1_manx_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5358,7 +5480,7 @@ func (x *TracedRule) String() string {
 func (*TracedRule) ProtoMessage() {}
 
 func (x *TracedRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[70]
+	mi := &file_manx_v1_manx_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5371,7 +5493,7 @@ func (x *TracedRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedRule.ProtoReflect.Descriptor instead.
 func (*TracedRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{70}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *TracedRule) GetChain() string {
@@ -5422,7 +5544,7 @@ type LiveTrace struct {
 
 func (x *LiveTrace) Reset() {
 	*x = LiveTrace{}
-	mi := &file_manx_v1_manx_proto_msgTypes[71]
+	mi := &file_manx_v1_manx_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5434,7 +5556,7 @@ func (x *LiveTrace) String() string {
 func (*LiveTrace) ProtoMessage() {}
 
 func (x *LiveTrace) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[71]
+	mi := &file_manx_v1_manx_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5447,7 +5569,7 @@ func (x *LiveTrace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveTrace.ProtoReflect.Descriptor instead.
 func (*LiveTrace) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{71}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *LiveTrace) GetNode() string {
@@ -5491,7 +5613,7 @@ type ListPoliciesRequest struct {
 
 func (x *ListPoliciesRequest) Reset() {
 	*x = ListPoliciesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[72]
+	mi := &file_manx_v1_manx_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5503,7 +5625,7 @@ func (x *ListPoliciesRequest) String() string {
 func (*ListPoliciesRequest) ProtoMessage() {}
 
 func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[72]
+	mi := &file_manx_v1_manx_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5516,7 +5638,7 @@ func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
 func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{72}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ListPoliciesRequest) GetKind() string {
@@ -5557,7 +5679,7 @@ type ListPoliciesResponse struct {
 
 func (x *ListPoliciesResponse) Reset() {
 	*x = ListPoliciesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[73]
+	mi := &file_manx_v1_manx_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5569,7 +5691,7 @@ func (x *ListPoliciesResponse) String() string {
 func (*ListPoliciesResponse) ProtoMessage() {}
 
 func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[73]
+	mi := &file_manx_v1_manx_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5582,7 +5704,7 @@ func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
 func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{73}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListPoliciesResponse) GetPolicies() []*Policy {
@@ -5621,7 +5743,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_manx_v1_manx_proto_msgTypes[74]
+	mi := &file_manx_v1_manx_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5633,7 +5755,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[74]
+	mi := &file_manx_v1_manx_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5646,7 +5768,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{74}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Policy) GetKind() string {
@@ -5761,7 +5883,7 @@ type PolicyRule struct {
 
 func (x *PolicyRule) Reset() {
 	*x = PolicyRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[75]
+	mi := &file_manx_v1_manx_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5773,7 +5895,7 @@ func (x *PolicyRule) String() string {
 func (*PolicyRule) ProtoMessage() {}
 
 func (x *PolicyRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[75]
+	mi := &file_manx_v1_manx_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5786,7 +5908,7 @@ func (x *PolicyRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyRule.ProtoReflect.Descriptor instead.
 func (*PolicyRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{75}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *PolicyRule) GetDirection() string {
@@ -5840,7 +5962,7 @@ type GetRulesetRequest struct {
 
 func (x *GetRulesetRequest) Reset() {
 	*x = GetRulesetRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[76]
+	mi := &file_manx_v1_manx_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5852,7 +5974,7 @@ func (x *GetRulesetRequest) String() string {
 func (*GetRulesetRequest) ProtoMessage() {}
 
 func (x *GetRulesetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[76]
+	mi := &file_manx_v1_manx_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5865,7 +5987,7 @@ func (x *GetRulesetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRulesetRequest.ProtoReflect.Descriptor instead.
 func (*GetRulesetRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{76}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *GetRulesetRequest) GetElements() uint32 {
@@ -5884,7 +6006,7 @@ type GetRulesetResponse struct {
 
 func (x *GetRulesetResponse) Reset() {
 	*x = GetRulesetResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[77]
+	mi := &file_manx_v1_manx_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5896,7 +6018,7 @@ func (x *GetRulesetResponse) String() string {
 func (*GetRulesetResponse) ProtoMessage() {}
 
 func (x *GetRulesetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[77]
+	mi := &file_manx_v1_manx_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5909,7 +6031,7 @@ func (x *GetRulesetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRulesetResponse.ProtoReflect.Descriptor instead.
 func (*GetRulesetResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{77}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *GetRulesetResponse) GetText() string {
@@ -5933,7 +6055,7 @@ type WatchDropsRequest struct {
 
 func (x *WatchDropsRequest) Reset() {
 	*x = WatchDropsRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[78]
+	mi := &file_manx_v1_manx_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5945,7 +6067,7 @@ func (x *WatchDropsRequest) String() string {
 func (*WatchDropsRequest) ProtoMessage() {}
 
 func (x *WatchDropsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[78]
+	mi := &file_manx_v1_manx_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5958,7 +6080,7 @@ func (x *WatchDropsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDropsRequest.ProtoReflect.Descriptor instead.
 func (*WatchDropsRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{78}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *WatchDropsRequest) GetEndpoint() string {
@@ -6021,7 +6143,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_manx_v1_manx_proto_msgTypes[79]
+	mi := &file_manx_v1_manx_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6033,7 +6155,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[79]
+	mi := &file_manx_v1_manx_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6046,7 +6168,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{79}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Drop) GetTimeUnixMs() int64 {
@@ -6174,7 +6296,7 @@ type ResetPeerRequest struct {
 
 func (x *ResetPeerRequest) Reset() {
 	*x = ResetPeerRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[80]
+	mi := &file_manx_v1_manx_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6186,7 +6308,7 @@ func (x *ResetPeerRequest) String() string {
 func (*ResetPeerRequest) ProtoMessage() {}
 
 func (x *ResetPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[80]
+	mi := &file_manx_v1_manx_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6199,7 +6321,7 @@ func (x *ResetPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetPeerRequest.ProtoReflect.Descriptor instead.
 func (*ResetPeerRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{80}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ResetPeerRequest) GetPeer() string {
@@ -6225,7 +6347,7 @@ type ResetPeerResponse struct {
 
 func (x *ResetPeerResponse) Reset() {
 	*x = ResetPeerResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[81]
+	mi := &file_manx_v1_manx_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6237,7 +6359,7 @@ func (x *ResetPeerResponse) String() string {
 func (*ResetPeerResponse) ProtoMessage() {}
 
 func (x *ResetPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[81]
+	mi := &file_manx_v1_manx_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6250,7 +6372,7 @@ func (x *ResetPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetPeerResponse.ProtoReflect.Descriptor instead.
 func (*ResetPeerResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{81}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ResetPeerResponse) GetPeer() string {
@@ -6269,7 +6391,7 @@ type ClearPeerRequest struct {
 
 func (x *ClearPeerRequest) Reset() {
 	*x = ClearPeerRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[82]
+	mi := &file_manx_v1_manx_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6281,7 +6403,7 @@ func (x *ClearPeerRequest) String() string {
 func (*ClearPeerRequest) ProtoMessage() {}
 
 func (x *ClearPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[82]
+	mi := &file_manx_v1_manx_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6294,7 +6416,7 @@ func (x *ClearPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearPeerRequest.ProtoReflect.Descriptor instead.
 func (*ClearPeerRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{82}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *ClearPeerRequest) GetPeer() string {
@@ -6315,7 +6437,7 @@ type ClearPeerResponse struct {
 
 func (x *ClearPeerResponse) Reset() {
 	*x = ClearPeerResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[83]
+	mi := &file_manx_v1_manx_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6327,7 +6449,7 @@ func (x *ClearPeerResponse) String() string {
 func (*ClearPeerResponse) ProtoMessage() {}
 
 func (x *ClearPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[83]
+	mi := &file_manx_v1_manx_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6340,7 +6462,7 @@ func (x *ClearPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearPeerResponse.ProtoReflect.Descriptor instead.
 func (*ClearPeerResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{83}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ClearPeerResponse) GetPeer() string {
@@ -6376,7 +6498,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[84]
+	mi := &file_manx_v1_manx_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6388,7 +6510,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[84]
+	mi := &file_manx_v1_manx_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6401,7 +6523,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{84}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *DrainRequest) GetNode() string {
@@ -6437,7 +6559,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[85]
+	mi := &file_manx_v1_manx_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6449,7 +6571,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[85]
+	mi := &file_manx_v1_manx_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6462,7 +6584,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{85}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *DrainResponse) GetBefore() string {
@@ -6489,7 +6611,7 @@ type UndrainRequest struct {
 
 func (x *UndrainRequest) Reset() {
 	*x = UndrainRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[86]
+	mi := &file_manx_v1_manx_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6501,7 +6623,7 @@ func (x *UndrainRequest) String() string {
 func (*UndrainRequest) ProtoMessage() {}
 
 func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[86]
+	mi := &file_manx_v1_manx_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6514,7 +6636,7 @@ func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
 func (*UndrainRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{86}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *UndrainRequest) GetNode() string {
@@ -6541,7 +6663,7 @@ type UndrainResponse struct {
 
 func (x *UndrainResponse) Reset() {
 	*x = UndrainResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[87]
+	mi := &file_manx_v1_manx_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6553,7 +6675,7 @@ func (x *UndrainResponse) String() string {
 func (*UndrainResponse) ProtoMessage() {}
 
 func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[87]
+	mi := &file_manx_v1_manx_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6566,7 +6688,7 @@ func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
 func (*UndrainResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{87}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *UndrainResponse) GetBefore() string {
@@ -6591,7 +6713,7 @@ type RetryRequest struct {
 
 func (x *RetryRequest) Reset() {
 	*x = RetryRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[88]
+	mi := &file_manx_v1_manx_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6603,7 +6725,7 @@ func (x *RetryRequest) String() string {
 func (*RetryRequest) ProtoMessage() {}
 
 func (x *RetryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[88]
+	mi := &file_manx_v1_manx_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6616,7 +6738,7 @@ func (x *RetryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRequest.ProtoReflect.Descriptor instead.
 func (*RetryRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{88}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{89}
 }
 
 type RetryResponse struct {
@@ -6628,7 +6750,7 @@ type RetryResponse struct {
 
 func (x *RetryResponse) Reset() {
 	*x = RetryResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[89]
+	mi := &file_manx_v1_manx_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6640,7 +6762,7 @@ func (x *RetryResponse) String() string {
 func (*RetryResponse) ProtoMessage() {}
 
 func (x *RetryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[89]
+	mi := &file_manx_v1_manx_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6653,7 +6775,7 @@ func (x *RetryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryResponse.ProtoReflect.Descriptor instead.
 func (*RetryResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{89}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *RetryResponse) GetParts() []*RetriedPart {
@@ -6676,7 +6798,7 @@ type RetriedPart struct {
 
 func (x *RetriedPart) Reset() {
 	*x = RetriedPart{}
-	mi := &file_manx_v1_manx_proto_msgTypes[90]
+	mi := &file_manx_v1_manx_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6688,7 +6810,7 @@ func (x *RetriedPart) String() string {
 func (*RetriedPart) ProtoMessage() {}
 
 func (x *RetriedPart) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[90]
+	mi := &file_manx_v1_manx_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6701,7 +6823,7 @@ func (x *RetriedPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetriedPart.ProtoReflect.Descriptor instead.
 func (*RetriedPart) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{90}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *RetriedPart) GetName() string {
@@ -6745,7 +6867,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x04manx\x18\x01 \x01(\tR\x04manx\x12\x16\n" +
 	"\x06commit\x18\x02 \x01(\tR\x06commit\x12\x14\n" +
 	"\x05gobgp\x18\x03 \x01(\tR\x05gobgp\x12\x0e\n" +
-	"\x02go\x18\x04 \x01(\tR\x02go\"\xc7\x02\n" +
+	"\x02go\x18\x04 \x01(\tR\x02go\"\xf2\x02\n" +
 	"\x0fDatastoreStatus\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x12\x17\n" +
@@ -6757,7 +6879,19 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\vquarantined\x18\b \x01(\rR\vquarantined\x12+\n" +
 	"\x12last_state_unix_ms\x18\t \x01(\x03R\x0flastStateUnixMs\x12(\n" +
 	"\x10answered_unix_ms\x18\n" +
-	" \x01(\x03R\x0eansweredUnixMs\"\x12\n" +
+	" \x01(\x03R\x0eansweredUnixMs\x12)\n" +
+	"\x05kinds\x18\v \x03(\v2\x13.manx.v1.KindStatusR\x05kinds\"\x8f\x02\n" +
+	"\n" +
+	"KindStatus\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\x12\x17\n" +
+	"\ain_sync\x18\x03 \x01(\bR\x06inSync\x12\"\n" +
+	"\rsince_unix_ms\x18\x04 \x01(\x03R\vsinceUnixMs\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x18\n" +
+	"\aobjects\x18\x06 \x01(\rR\aobjects\x12 \n" +
+	"\vquarantined\x18\a \x01(\rR\vquarantined\x12\x1a\n" +
+	"\brevision\x18\b \x01(\x03R\brevision\x12(\n" +
+	"\x10answered_unix_ms\x18\t \x01(\x03R\x0eansweredUnixMs\"\x12\n" +
 	"\x10GetStatusRequest\"\xab\x06\n" +
 	"\x11GetStatusResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
@@ -7353,210 +7487,212 @@ func file_manx_v1_manx_proto_rawDescGZIP() []byte {
 	return file_manx_v1_manx_proto_rawDescData
 }
 
-var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 94)
+var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 95)
 var file_manx_v1_manx_proto_goTypes = []any{
 	(*Check)(nil),                       // 0: manx.v1.Check
 	(*Version)(nil),                     // 1: manx.v1.Version
 	(*DatastoreStatus)(nil),             // 2: manx.v1.DatastoreStatus
-	(*GetStatusRequest)(nil),            // 3: manx.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),           // 4: manx.v1.GetStatusResponse
-	(*PolicyStatus)(nil),                // 5: manx.v1.PolicyStatus
-	(*RefusedRules)(nil),                // 6: manx.v1.RefusedRules
-	(*Negotiated)(nil),                  // 7: manx.v1.Negotiated
-	(*Wanted)(nil),                      // 8: manx.v1.Wanted
-	(*PeerMessages)(nil),                // 9: manx.v1.PeerMessages
-	(*PeerBFD)(nil),                     // 10: manx.v1.PeerBFD
-	(*PeerPrefixes)(nil),                // 11: manx.v1.PeerPrefixes
-	(*Peer)(nil),                        // 12: manx.v1.Peer
-	(*PeerConflict)(nil),                // 13: manx.v1.PeerConflict
-	(*ListPeersRequest)(nil),            // 14: manx.v1.ListPeersRequest
-	(*ListPeersResponse)(nil),           // 15: manx.v1.ListPeersResponse
-	(*GetPeerRequest)(nil),              // 16: manx.v1.GetPeerRequest
-	(*GetPeerResponse)(nil),             // 17: manx.v1.GetPeerResponse
-	(*ListPeerRoutesRequest)(nil),       // 18: manx.v1.ListPeerRoutesRequest
-	(*ListPeerRoutesResponse)(nil),      // 19: manx.v1.ListPeerRoutesResponse
-	(*PeerRoute)(nil),                   // 20: manx.v1.PeerRoute
-	(*ListPeerTransitionsRequest)(nil),  // 21: manx.v1.ListPeerTransitionsRequest
-	(*ListPeerTransitionsResponse)(nil), // 22: manx.v1.ListPeerTransitionsResponse
-	(*PeerTransition)(nil),              // 23: manx.v1.PeerTransition
-	(*Route)(nil),                       // 24: manx.v1.Route
-	(*ListRoutesRequest)(nil),           // 25: manx.v1.ListRoutesRequest
-	(*ListRoutesResponse)(nil),          // 26: manx.v1.ListRoutesResponse
-	(*Endpoint)(nil),                    // 27: manx.v1.Endpoint
-	(*ListEndpointsRequest)(nil),        // 28: manx.v1.ListEndpointsRequest
-	(*ListEndpointsResponse)(nil),       // 29: manx.v1.ListEndpointsResponse
-	(*AddressCandidate)(nil),            // 30: manx.v1.AddressCandidate
-	(*HostObject)(nil),                  // 31: manx.v1.HostObject
-	(*ListHostObjectsRequest)(nil),      // 32: manx.v1.ListHostObjectsRequest
-	(*ListHostObjectsResponse)(nil),     // 33: manx.v1.ListHostObjectsResponse
-	(*ListAddressesRequest)(nil),        // 34: manx.v1.ListAddressesRequest
-	(*ListAddressesResponse)(nil),       // 35: manx.v1.ListAddressesResponse
-	(*QuarantinedObject)(nil),           // 36: manx.v1.QuarantinedObject
-	(*ListQuarantinedRequest)(nil),      // 37: manx.v1.ListQuarantinedRequest
-	(*ListQuarantinedResponse)(nil),     // 38: manx.v1.ListQuarantinedResponse
-	(*Notice)(nil),                      // 39: manx.v1.Notice
-	(*ListNoticesRequest)(nil),          // 40: manx.v1.ListNoticesRequest
-	(*ListNoticesResponse)(nil),         // 41: manx.v1.ListNoticesResponse
-	(*ListSettingsRequest)(nil),         // 42: manx.v1.ListSettingsRequest
-	(*ListSettingsResponse)(nil),        // 43: manx.v1.ListSettingsResponse
-	(*Setting)(nil),                     // 44: manx.v1.Setting
-	(*WatchRequest)(nil),                // 45: manx.v1.WatchRequest
-	(*WatchResponse)(nil),               // 46: manx.v1.WatchResponse
-	(*GetLogLevelRequest)(nil),          // 47: manx.v1.GetLogLevelRequest
-	(*GetLogLevelResponse)(nil),         // 48: manx.v1.GetLogLevelResponse
-	(*SetLogLevelRequest)(nil),          // 49: manx.v1.SetLogLevelRequest
-	(*SetLogLevelResponse)(nil),         // 50: manx.v1.SetLogLevelResponse
-	(*ResyncRequest)(nil),               // 51: manx.v1.ResyncRequest
-	(*ResyncResponse)(nil),              // 52: manx.v1.ResyncResponse
-	(*ReportPolicyWaitRequest)(nil),     // 53: manx.v1.ReportPolicyWaitRequest
-	(*ReportPolicyWaitResponse)(nil),    // 54: manx.v1.ReportPolicyWaitResponse
-	(*ExplainRequest)(nil),              // 55: manx.v1.ExplainRequest
-	(*Explanation)(nil),                 // 56: manx.v1.Explanation
-	(*OtherDrop)(nil),                   // 57: manx.v1.OtherDrop
-	(*ExplainedEnd)(nil),                // 58: manx.v1.ExplainedEnd
-	(*ExplainedStage)(nil),              // 59: manx.v1.ExplainedStage
-	(*ExplainedTier)(nil),               // 60: manx.v1.ExplainedTier
-	(*ExplainedPolicy)(nil),             // 61: manx.v1.ExplainedPolicy
-	(*ExplainedRule)(nil),               // 62: manx.v1.ExplainedRule
-	(*ExplainedRoute)(nil),              // 63: manx.v1.ExplainedRoute
-	(*TraceFlowRequest)(nil),            // 64: manx.v1.TraceFlowRequest
-	(*TraceFlowResponse)(nil),           // 65: manx.v1.TraceFlowResponse
-	(*TraceArmed)(nil),                  // 66: manx.v1.TraceArmed
-	(*TracedPacket)(nil),                // 67: manx.v1.TracedPacket
-	(*TracedChain)(nil),                 // 68: manx.v1.TracedChain
-	(*TracedDecision)(nil),              // 69: manx.v1.TracedDecision
-	(*TracedRule)(nil),                  // 70: manx.v1.TracedRule
-	(*LiveTrace)(nil),                   // 71: manx.v1.LiveTrace
-	(*ListPoliciesRequest)(nil),         // 72: manx.v1.ListPoliciesRequest
-	(*ListPoliciesResponse)(nil),        // 73: manx.v1.ListPoliciesResponse
-	(*Policy)(nil),                      // 74: manx.v1.Policy
-	(*PolicyRule)(nil),                  // 75: manx.v1.PolicyRule
-	(*GetRulesetRequest)(nil),           // 76: manx.v1.GetRulesetRequest
-	(*GetRulesetResponse)(nil),          // 77: manx.v1.GetRulesetResponse
-	(*WatchDropsRequest)(nil),           // 78: manx.v1.WatchDropsRequest
-	(*Drop)(nil),                        // 79: manx.v1.Drop
-	(*ResetPeerRequest)(nil),            // 80: manx.v1.ResetPeerRequest
-	(*ResetPeerResponse)(nil),           // 81: manx.v1.ResetPeerResponse
-	(*ClearPeerRequest)(nil),            // 82: manx.v1.ClearPeerRequest
-	(*ClearPeerResponse)(nil),           // 83: manx.v1.ClearPeerResponse
-	(*DrainRequest)(nil),                // 84: manx.v1.DrainRequest
-	(*DrainResponse)(nil),               // 85: manx.v1.DrainResponse
-	(*UndrainRequest)(nil),              // 86: manx.v1.UndrainRequest
-	(*UndrainResponse)(nil),             // 87: manx.v1.UndrainResponse
-	(*RetryRequest)(nil),                // 88: manx.v1.RetryRequest
-	(*RetryResponse)(nil),               // 89: manx.v1.RetryResponse
-	(*RetriedPart)(nil),                 // 90: manx.v1.RetriedPart
-	nil,                                 // 91: manx.v1.GetStatusResponse.PeersEntry
-	nil,                                 // 92: manx.v1.GetStatusResponse.RoutesEntry
-	nil,                                 // 93: manx.v1.GetStatusResponse.EndpointsEntry
+	(*KindStatus)(nil),                  // 3: manx.v1.KindStatus
+	(*GetStatusRequest)(nil),            // 4: manx.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),           // 5: manx.v1.GetStatusResponse
+	(*PolicyStatus)(nil),                // 6: manx.v1.PolicyStatus
+	(*RefusedRules)(nil),                // 7: manx.v1.RefusedRules
+	(*Negotiated)(nil),                  // 8: manx.v1.Negotiated
+	(*Wanted)(nil),                      // 9: manx.v1.Wanted
+	(*PeerMessages)(nil),                // 10: manx.v1.PeerMessages
+	(*PeerBFD)(nil),                     // 11: manx.v1.PeerBFD
+	(*PeerPrefixes)(nil),                // 12: manx.v1.PeerPrefixes
+	(*Peer)(nil),                        // 13: manx.v1.Peer
+	(*PeerConflict)(nil),                // 14: manx.v1.PeerConflict
+	(*ListPeersRequest)(nil),            // 15: manx.v1.ListPeersRequest
+	(*ListPeersResponse)(nil),           // 16: manx.v1.ListPeersResponse
+	(*GetPeerRequest)(nil),              // 17: manx.v1.GetPeerRequest
+	(*GetPeerResponse)(nil),             // 18: manx.v1.GetPeerResponse
+	(*ListPeerRoutesRequest)(nil),       // 19: manx.v1.ListPeerRoutesRequest
+	(*ListPeerRoutesResponse)(nil),      // 20: manx.v1.ListPeerRoutesResponse
+	(*PeerRoute)(nil),                   // 21: manx.v1.PeerRoute
+	(*ListPeerTransitionsRequest)(nil),  // 22: manx.v1.ListPeerTransitionsRequest
+	(*ListPeerTransitionsResponse)(nil), // 23: manx.v1.ListPeerTransitionsResponse
+	(*PeerTransition)(nil),              // 24: manx.v1.PeerTransition
+	(*Route)(nil),                       // 25: manx.v1.Route
+	(*ListRoutesRequest)(nil),           // 26: manx.v1.ListRoutesRequest
+	(*ListRoutesResponse)(nil),          // 27: manx.v1.ListRoutesResponse
+	(*Endpoint)(nil),                    // 28: manx.v1.Endpoint
+	(*ListEndpointsRequest)(nil),        // 29: manx.v1.ListEndpointsRequest
+	(*ListEndpointsResponse)(nil),       // 30: manx.v1.ListEndpointsResponse
+	(*AddressCandidate)(nil),            // 31: manx.v1.AddressCandidate
+	(*HostObject)(nil),                  // 32: manx.v1.HostObject
+	(*ListHostObjectsRequest)(nil),      // 33: manx.v1.ListHostObjectsRequest
+	(*ListHostObjectsResponse)(nil),     // 34: manx.v1.ListHostObjectsResponse
+	(*ListAddressesRequest)(nil),        // 35: manx.v1.ListAddressesRequest
+	(*ListAddressesResponse)(nil),       // 36: manx.v1.ListAddressesResponse
+	(*QuarantinedObject)(nil),           // 37: manx.v1.QuarantinedObject
+	(*ListQuarantinedRequest)(nil),      // 38: manx.v1.ListQuarantinedRequest
+	(*ListQuarantinedResponse)(nil),     // 39: manx.v1.ListQuarantinedResponse
+	(*Notice)(nil),                      // 40: manx.v1.Notice
+	(*ListNoticesRequest)(nil),          // 41: manx.v1.ListNoticesRequest
+	(*ListNoticesResponse)(nil),         // 42: manx.v1.ListNoticesResponse
+	(*ListSettingsRequest)(nil),         // 43: manx.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),        // 44: manx.v1.ListSettingsResponse
+	(*Setting)(nil),                     // 45: manx.v1.Setting
+	(*WatchRequest)(nil),                // 46: manx.v1.WatchRequest
+	(*WatchResponse)(nil),               // 47: manx.v1.WatchResponse
+	(*GetLogLevelRequest)(nil),          // 48: manx.v1.GetLogLevelRequest
+	(*GetLogLevelResponse)(nil),         // 49: manx.v1.GetLogLevelResponse
+	(*SetLogLevelRequest)(nil),          // 50: manx.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),         // 51: manx.v1.SetLogLevelResponse
+	(*ResyncRequest)(nil),               // 52: manx.v1.ResyncRequest
+	(*ResyncResponse)(nil),              // 53: manx.v1.ResyncResponse
+	(*ReportPolicyWaitRequest)(nil),     // 54: manx.v1.ReportPolicyWaitRequest
+	(*ReportPolicyWaitResponse)(nil),    // 55: manx.v1.ReportPolicyWaitResponse
+	(*ExplainRequest)(nil),              // 56: manx.v1.ExplainRequest
+	(*Explanation)(nil),                 // 57: manx.v1.Explanation
+	(*OtherDrop)(nil),                   // 58: manx.v1.OtherDrop
+	(*ExplainedEnd)(nil),                // 59: manx.v1.ExplainedEnd
+	(*ExplainedStage)(nil),              // 60: manx.v1.ExplainedStage
+	(*ExplainedTier)(nil),               // 61: manx.v1.ExplainedTier
+	(*ExplainedPolicy)(nil),             // 62: manx.v1.ExplainedPolicy
+	(*ExplainedRule)(nil),               // 63: manx.v1.ExplainedRule
+	(*ExplainedRoute)(nil),              // 64: manx.v1.ExplainedRoute
+	(*TraceFlowRequest)(nil),            // 65: manx.v1.TraceFlowRequest
+	(*TraceFlowResponse)(nil),           // 66: manx.v1.TraceFlowResponse
+	(*TraceArmed)(nil),                  // 67: manx.v1.TraceArmed
+	(*TracedPacket)(nil),                // 68: manx.v1.TracedPacket
+	(*TracedChain)(nil),                 // 69: manx.v1.TracedChain
+	(*TracedDecision)(nil),              // 70: manx.v1.TracedDecision
+	(*TracedRule)(nil),                  // 71: manx.v1.TracedRule
+	(*LiveTrace)(nil),                   // 72: manx.v1.LiveTrace
+	(*ListPoliciesRequest)(nil),         // 73: manx.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),        // 74: manx.v1.ListPoliciesResponse
+	(*Policy)(nil),                      // 75: manx.v1.Policy
+	(*PolicyRule)(nil),                  // 76: manx.v1.PolicyRule
+	(*GetRulesetRequest)(nil),           // 77: manx.v1.GetRulesetRequest
+	(*GetRulesetResponse)(nil),          // 78: manx.v1.GetRulesetResponse
+	(*WatchDropsRequest)(nil),           // 79: manx.v1.WatchDropsRequest
+	(*Drop)(nil),                        // 80: manx.v1.Drop
+	(*ResetPeerRequest)(nil),            // 81: manx.v1.ResetPeerRequest
+	(*ResetPeerResponse)(nil),           // 82: manx.v1.ResetPeerResponse
+	(*ClearPeerRequest)(nil),            // 83: manx.v1.ClearPeerRequest
+	(*ClearPeerResponse)(nil),           // 84: manx.v1.ClearPeerResponse
+	(*DrainRequest)(nil),                // 85: manx.v1.DrainRequest
+	(*DrainResponse)(nil),               // 86: manx.v1.DrainResponse
+	(*UndrainRequest)(nil),              // 87: manx.v1.UndrainRequest
+	(*UndrainResponse)(nil),             // 88: manx.v1.UndrainResponse
+	(*RetryRequest)(nil),                // 89: manx.v1.RetryRequest
+	(*RetryResponse)(nil),               // 90: manx.v1.RetryResponse
+	(*RetriedPart)(nil),                 // 91: manx.v1.RetriedPart
+	nil,                                 // 92: manx.v1.GetStatusResponse.PeersEntry
+	nil,                                 // 93: manx.v1.GetStatusResponse.RoutesEntry
+	nil,                                 // 94: manx.v1.GetStatusResponse.EndpointsEntry
 }
 var file_manx_v1_manx_proto_depIdxs = []int32{
-	1,  // 0: manx.v1.GetStatusResponse.version:type_name -> manx.v1.Version
-	2,  // 1: manx.v1.GetStatusResponse.datastore:type_name -> manx.v1.DatastoreStatus
-	0,  // 2: manx.v1.GetStatusResponse.checks:type_name -> manx.v1.Check
-	91, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
-	92, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
-	93, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
-	5,  // 6: manx.v1.GetStatusResponse.policy:type_name -> manx.v1.PolicyStatus
-	6,  // 7: manx.v1.PolicyStatus.refused:type_name -> manx.v1.RefusedRules
-	7,  // 8: manx.v1.Peer.negotiated:type_name -> manx.v1.Negotiated
-	11, // 9: manx.v1.Peer.prefixes:type_name -> manx.v1.PeerPrefixes
-	9,  // 10: manx.v1.Peer.messages:type_name -> manx.v1.PeerMessages
-	8,  // 11: manx.v1.Peer.wanted:type_name -> manx.v1.Wanted
-	10, // 12: manx.v1.Peer.bfd:type_name -> manx.v1.PeerBFD
-	12, // 13: manx.v1.ListPeersResponse.peers:type_name -> manx.v1.Peer
-	13, // 14: manx.v1.ListPeersResponse.conflicts:type_name -> manx.v1.PeerConflict
-	12, // 15: manx.v1.GetPeerResponse.peer:type_name -> manx.v1.Peer
-	20, // 16: manx.v1.ListPeerRoutesResponse.routes:type_name -> manx.v1.PeerRoute
-	23, // 17: manx.v1.ListPeerTransitionsResponse.transitions:type_name -> manx.v1.PeerTransition
-	24, // 18: manx.v1.ListRoutesResponse.routes:type_name -> manx.v1.Route
-	27, // 19: manx.v1.ListEndpointsResponse.endpoints:type_name -> manx.v1.Endpoint
-	31, // 20: manx.v1.ListHostObjectsResponse.objects:type_name -> manx.v1.HostObject
-	30, // 21: manx.v1.ListAddressesResponse.addresses:type_name -> manx.v1.AddressCandidate
-	36, // 22: manx.v1.ListQuarantinedResponse.objects:type_name -> manx.v1.QuarantinedObject
-	39, // 23: manx.v1.ListNoticesResponse.notices:type_name -> manx.v1.Notice
-	44, // 24: manx.v1.ListSettingsResponse.settings:type_name -> manx.v1.Setting
-	12, // 25: manx.v1.WatchResponse.peer:type_name -> manx.v1.Peer
-	24, // 26: manx.v1.WatchResponse.route:type_name -> manx.v1.Route
-	4,  // 27: manx.v1.WatchResponse.status:type_name -> manx.v1.GetStatusResponse
-	58, // 28: manx.v1.Explanation.source:type_name -> manx.v1.ExplainedEnd
-	58, // 29: manx.v1.Explanation.destination:type_name -> manx.v1.ExplainedEnd
-	59, // 30: manx.v1.Explanation.stages:type_name -> manx.v1.ExplainedStage
-	63, // 31: manx.v1.Explanation.routes:type_name -> manx.v1.ExplainedRoute
-	71, // 32: manx.v1.Explanation.live:type_name -> manx.v1.LiveTrace
-	57, // 33: manx.v1.Explanation.others:type_name -> manx.v1.OtherDrop
-	60, // 34: manx.v1.ExplainedStage.tiers:type_name -> manx.v1.ExplainedTier
-	61, // 35: manx.v1.ExplainedTier.policies:type_name -> manx.v1.ExplainedPolicy
-	62, // 36: manx.v1.ExplainedPolicy.rules:type_name -> manx.v1.ExplainedRule
-	66, // 37: manx.v1.TraceFlowResponse.armed:type_name -> manx.v1.TraceArmed
-	67, // 38: manx.v1.TraceFlowResponse.packet:type_name -> manx.v1.TracedPacket
-	68, // 39: manx.v1.TracedPacket.chains:type_name -> manx.v1.TracedChain
-	70, // 40: manx.v1.TracedChain.rules:type_name -> manx.v1.TracedRule
-	69, // 41: manx.v1.TracedChain.decision:type_name -> manx.v1.TracedDecision
-	70, // 42: manx.v1.TracedDecision.rule:type_name -> manx.v1.TracedRule
-	67, // 43: manx.v1.LiveTrace.packets:type_name -> manx.v1.TracedPacket
-	74, // 44: manx.v1.ListPoliciesResponse.policies:type_name -> manx.v1.Policy
-	75, // 45: manx.v1.Policy.rules:type_name -> manx.v1.PolicyRule
-	90, // 46: manx.v1.RetryResponse.parts:type_name -> manx.v1.RetriedPart
-	3,  // 47: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
-	14, // 48: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
-	16, // 49: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
-	18, // 50: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
-	21, // 51: manx.v1.Manx.ListPeerTransitions:input_type -> manx.v1.ListPeerTransitionsRequest
-	25, // 52: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
-	32, // 53: manx.v1.Manx.ListHostObjects:input_type -> manx.v1.ListHostObjectsRequest
-	28, // 54: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
-	34, // 55: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
-	37, // 56: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
-	40, // 57: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
-	42, // 58: manx.v1.Manx.ListSettings:input_type -> manx.v1.ListSettingsRequest
-	45, // 59: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
-	47, // 60: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
-	49, // 61: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
-	51, // 62: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
-	78, // 63: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
-	53, // 64: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
-	55, // 65: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
-	64, // 66: manx.v1.Manx.TraceFlow:input_type -> manx.v1.TraceFlowRequest
-	72, // 67: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
-	76, // 68: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
-	80, // 69: manx.v1.Manx.ResetPeer:input_type -> manx.v1.ResetPeerRequest
-	82, // 70: manx.v1.Manx.ClearPeer:input_type -> manx.v1.ClearPeerRequest
-	84, // 71: manx.v1.Manx.Drain:input_type -> manx.v1.DrainRequest
-	86, // 72: manx.v1.Manx.Undrain:input_type -> manx.v1.UndrainRequest
-	88, // 73: manx.v1.Manx.Retry:input_type -> manx.v1.RetryRequest
-	4,  // 74: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
-	15, // 75: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
-	17, // 76: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
-	19, // 77: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
-	22, // 78: manx.v1.Manx.ListPeerTransitions:output_type -> manx.v1.ListPeerTransitionsResponse
-	26, // 79: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
-	33, // 80: manx.v1.Manx.ListHostObjects:output_type -> manx.v1.ListHostObjectsResponse
-	29, // 81: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
-	35, // 82: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
-	38, // 83: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
-	41, // 84: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
-	43, // 85: manx.v1.Manx.ListSettings:output_type -> manx.v1.ListSettingsResponse
-	46, // 86: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
-	48, // 87: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
-	50, // 88: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
-	52, // 89: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
-	79, // 90: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
-	54, // 91: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
-	56, // 92: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
-	65, // 93: manx.v1.Manx.TraceFlow:output_type -> manx.v1.TraceFlowResponse
-	73, // 94: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
-	77, // 95: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
-	81, // 96: manx.v1.Manx.ResetPeer:output_type -> manx.v1.ResetPeerResponse
-	83, // 97: manx.v1.Manx.ClearPeer:output_type -> manx.v1.ClearPeerResponse
-	85, // 98: manx.v1.Manx.Drain:output_type -> manx.v1.DrainResponse
-	87, // 99: manx.v1.Manx.Undrain:output_type -> manx.v1.UndrainResponse
-	89, // 100: manx.v1.Manx.Retry:output_type -> manx.v1.RetryResponse
-	74, // [74:101] is the sub-list for method output_type
-	47, // [47:74] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	3,  // 0: manx.v1.DatastoreStatus.kinds:type_name -> manx.v1.KindStatus
+	1,  // 1: manx.v1.GetStatusResponse.version:type_name -> manx.v1.Version
+	2,  // 2: manx.v1.GetStatusResponse.datastore:type_name -> manx.v1.DatastoreStatus
+	0,  // 3: manx.v1.GetStatusResponse.checks:type_name -> manx.v1.Check
+	92, // 4: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
+	93, // 5: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
+	94, // 6: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
+	6,  // 7: manx.v1.GetStatusResponse.policy:type_name -> manx.v1.PolicyStatus
+	7,  // 8: manx.v1.PolicyStatus.refused:type_name -> manx.v1.RefusedRules
+	8,  // 9: manx.v1.Peer.negotiated:type_name -> manx.v1.Negotiated
+	12, // 10: manx.v1.Peer.prefixes:type_name -> manx.v1.PeerPrefixes
+	10, // 11: manx.v1.Peer.messages:type_name -> manx.v1.PeerMessages
+	9,  // 12: manx.v1.Peer.wanted:type_name -> manx.v1.Wanted
+	11, // 13: manx.v1.Peer.bfd:type_name -> manx.v1.PeerBFD
+	13, // 14: manx.v1.ListPeersResponse.peers:type_name -> manx.v1.Peer
+	14, // 15: manx.v1.ListPeersResponse.conflicts:type_name -> manx.v1.PeerConflict
+	13, // 16: manx.v1.GetPeerResponse.peer:type_name -> manx.v1.Peer
+	21, // 17: manx.v1.ListPeerRoutesResponse.routes:type_name -> manx.v1.PeerRoute
+	24, // 18: manx.v1.ListPeerTransitionsResponse.transitions:type_name -> manx.v1.PeerTransition
+	25, // 19: manx.v1.ListRoutesResponse.routes:type_name -> manx.v1.Route
+	28, // 20: manx.v1.ListEndpointsResponse.endpoints:type_name -> manx.v1.Endpoint
+	32, // 21: manx.v1.ListHostObjectsResponse.objects:type_name -> manx.v1.HostObject
+	31, // 22: manx.v1.ListAddressesResponse.addresses:type_name -> manx.v1.AddressCandidate
+	37, // 23: manx.v1.ListQuarantinedResponse.objects:type_name -> manx.v1.QuarantinedObject
+	40, // 24: manx.v1.ListNoticesResponse.notices:type_name -> manx.v1.Notice
+	45, // 25: manx.v1.ListSettingsResponse.settings:type_name -> manx.v1.Setting
+	13, // 26: manx.v1.WatchResponse.peer:type_name -> manx.v1.Peer
+	25, // 27: manx.v1.WatchResponse.route:type_name -> manx.v1.Route
+	5,  // 28: manx.v1.WatchResponse.status:type_name -> manx.v1.GetStatusResponse
+	59, // 29: manx.v1.Explanation.source:type_name -> manx.v1.ExplainedEnd
+	59, // 30: manx.v1.Explanation.destination:type_name -> manx.v1.ExplainedEnd
+	60, // 31: manx.v1.Explanation.stages:type_name -> manx.v1.ExplainedStage
+	64, // 32: manx.v1.Explanation.routes:type_name -> manx.v1.ExplainedRoute
+	72, // 33: manx.v1.Explanation.live:type_name -> manx.v1.LiveTrace
+	58, // 34: manx.v1.Explanation.others:type_name -> manx.v1.OtherDrop
+	61, // 35: manx.v1.ExplainedStage.tiers:type_name -> manx.v1.ExplainedTier
+	62, // 36: manx.v1.ExplainedTier.policies:type_name -> manx.v1.ExplainedPolicy
+	63, // 37: manx.v1.ExplainedPolicy.rules:type_name -> manx.v1.ExplainedRule
+	67, // 38: manx.v1.TraceFlowResponse.armed:type_name -> manx.v1.TraceArmed
+	68, // 39: manx.v1.TraceFlowResponse.packet:type_name -> manx.v1.TracedPacket
+	69, // 40: manx.v1.TracedPacket.chains:type_name -> manx.v1.TracedChain
+	71, // 41: manx.v1.TracedChain.rules:type_name -> manx.v1.TracedRule
+	70, // 42: manx.v1.TracedChain.decision:type_name -> manx.v1.TracedDecision
+	71, // 43: manx.v1.TracedDecision.rule:type_name -> manx.v1.TracedRule
+	68, // 44: manx.v1.LiveTrace.packets:type_name -> manx.v1.TracedPacket
+	75, // 45: manx.v1.ListPoliciesResponse.policies:type_name -> manx.v1.Policy
+	76, // 46: manx.v1.Policy.rules:type_name -> manx.v1.PolicyRule
+	91, // 47: manx.v1.RetryResponse.parts:type_name -> manx.v1.RetriedPart
+	4,  // 48: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
+	15, // 49: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
+	17, // 50: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
+	19, // 51: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
+	22, // 52: manx.v1.Manx.ListPeerTransitions:input_type -> manx.v1.ListPeerTransitionsRequest
+	26, // 53: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
+	33, // 54: manx.v1.Manx.ListHostObjects:input_type -> manx.v1.ListHostObjectsRequest
+	29, // 55: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
+	35, // 56: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
+	38, // 57: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
+	41, // 58: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
+	43, // 59: manx.v1.Manx.ListSettings:input_type -> manx.v1.ListSettingsRequest
+	46, // 60: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
+	48, // 61: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
+	50, // 62: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
+	52, // 63: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
+	79, // 64: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
+	54, // 65: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
+	56, // 66: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
+	65, // 67: manx.v1.Manx.TraceFlow:input_type -> manx.v1.TraceFlowRequest
+	73, // 68: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
+	77, // 69: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
+	81, // 70: manx.v1.Manx.ResetPeer:input_type -> manx.v1.ResetPeerRequest
+	83, // 71: manx.v1.Manx.ClearPeer:input_type -> manx.v1.ClearPeerRequest
+	85, // 72: manx.v1.Manx.Drain:input_type -> manx.v1.DrainRequest
+	87, // 73: manx.v1.Manx.Undrain:input_type -> manx.v1.UndrainRequest
+	89, // 74: manx.v1.Manx.Retry:input_type -> manx.v1.RetryRequest
+	5,  // 75: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
+	16, // 76: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
+	18, // 77: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
+	20, // 78: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
+	23, // 79: manx.v1.Manx.ListPeerTransitions:output_type -> manx.v1.ListPeerTransitionsResponse
+	27, // 80: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
+	34, // 81: manx.v1.Manx.ListHostObjects:output_type -> manx.v1.ListHostObjectsResponse
+	30, // 82: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
+	36, // 83: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
+	39, // 84: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
+	42, // 85: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
+	44, // 86: manx.v1.Manx.ListSettings:output_type -> manx.v1.ListSettingsResponse
+	47, // 87: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
+	49, // 88: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
+	51, // 89: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
+	53, // 90: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
+	80, // 91: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
+	55, // 92: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
+	57, // 93: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
+	66, // 94: manx.v1.Manx.TraceFlow:output_type -> manx.v1.TraceFlowResponse
+	74, // 95: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
+	78, // 96: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
+	82, // 97: manx.v1.Manx.ResetPeer:output_type -> manx.v1.ResetPeerResponse
+	84, // 98: manx.v1.Manx.ClearPeer:output_type -> manx.v1.ClearPeerResponse
+	86, // 99: manx.v1.Manx.Drain:output_type -> manx.v1.DrainResponse
+	88, // 100: manx.v1.Manx.Undrain:output_type -> manx.v1.UndrainResponse
+	90, // 101: manx.v1.Manx.Retry:output_type -> manx.v1.RetryResponse
+	75, // [75:102] is the sub-list for method output_type
+	48, // [48:75] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_manx_v1_manx_proto_init() }
@@ -7564,9 +7700,9 @@ func file_manx_v1_manx_proto_init() {
 	if File_manx_v1_manx_proto != nil {
 		return
 	}
-	file_manx_v1_manx_proto_msgTypes[11].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[20].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[46].OneofWrappers = []any{
+	file_manx_v1_manx_proto_msgTypes[12].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[21].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[47].OneofWrappers = []any{
 		(*WatchResponse_Peer)(nil),
 		(*WatchResponse_PeerGone)(nil),
 		(*WatchResponse_Route)(nil),
@@ -7574,20 +7710,20 @@ func file_manx_v1_manx_proto_init() {
 		(*WatchResponse_Status)(nil),
 		(*WatchResponse_Synced)(nil),
 	}
-	file_manx_v1_manx_proto_msgTypes[65].OneofWrappers = []any{
+	file_manx_v1_manx_proto_msgTypes[66].OneofWrappers = []any{
 		(*TraceFlowResponse_Armed)(nil),
 		(*TraceFlowResponse_Packet)(nil),
 	}
-	file_manx_v1_manx_proto_msgTypes[74].OneofWrappers = []any{}
 	file_manx_v1_manx_proto_msgTypes[75].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[84].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[76].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[85].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_manx_v1_manx_proto_rawDesc), len(file_manx_v1_manx_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   94,
+			NumMessages:   95,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
