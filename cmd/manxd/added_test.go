@@ -41,7 +41,7 @@ func newBeacon(d deps.Deps) *beacon {
 }
 
 func (b *beacon) Name() string         { return "beacon" }
-func (b *beacon) Kinds() []model.Kind  { return []model.Kind{model.KindIPReservation} }
+func (b *beacon) Needs() part.Needs    { return part.AllOf(model.KindIPReservation) }
 func (b *beacon) Ready() server.Check  { return server.Check{Name: "beacon", OK: true, Reason: "lit"} }
 func (b *beacon) Explain(error) string { return "out, lit again soon" }
 

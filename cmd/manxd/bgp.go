@@ -14,6 +14,7 @@ import (
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/follow"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
@@ -139,7 +140,7 @@ func newFollower(d deps.Deps, o bgpOptions, agents []follower, c follow.Config) 
 		InterfacePrefix: d.Node.InterfacePrefix, Refuse: o.refuse}
 	c.Tables = d.Tables
 	for _, a := range agents {
-		c.Agents, c.Kinds = append(c.Agents, a), append(c.Kinds, a.Kinds()...)
+		c.Agents, c.Kinds = append(c.Agents, a), append(c.Kinds, a.Needs().Kinds()...)
 	}
 	last := make(chan model.Reader, 1)
 	d.Bus.LastState.Subscribe(func(r model.Reader) { last <- r })
@@ -154,7 +155,7 @@ func newFollower(d deps.Deps, o bgpOptions, agents []follower, c follow.Config) 
 
 func (p *bgpPart) Name() string             { return "bgp" }
 func (p *bgpPart) Ready() server.Check      { return p.view.Ready() }
-func (p *bgpPart) Kinds() []model.Kind      { return bgp.Kinds() }
+func (p *bgpPart) Needs() part.Needs        { return part.AllOf(bgp.Kinds()...) }
 func (p *bgpPart) Notices() []server.Notice { return refusedRoutes(p.speaker.Rejected()) }
 
 // Run implements part.Part.

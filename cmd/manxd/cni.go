@@ -23,6 +23,7 @@ import (
 	cniserver "github.com/manxnet/manx/cni/server"
 	"github.com/manxnet/manx/daemon/bus"
 	"github.com/manxnet/manx/daemon/deps"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/podnet"
 	"github.com/manxnet/manx/datastore/model"
@@ -51,7 +52,7 @@ func newCNI(d deps.Deps, o hostOptions, policy *policyPart) *cniPart {
 	if policy != nil {
 		p.rules = policy.rules
 	}
-	kinds := slices.DeleteFunc(p.Kinds(), func(k model.Kind) bool { return !d.Store.Keeps(k) })
+	kinds := slices.DeleteFunc(p.Needs().Kinds(), func(k model.Kind) bool { return !d.Store.Keeps(k) })
 	p.cache = warm.New(d.Store, d.Tables, kinds, p.ownBlock)
 	p.ahead = ipam.NewKeeper(func() *ipam.Allocator { return ipam.New(p.cache.Begin(), p.log, time.Now) }, p.log)
 	p.engine = engine.New(engine.Config{Open: p.open, Node: p.nodeOf,
@@ -72,11 +73,11 @@ func (p *cniPart) Describe(out chan<- *prometheus.Desc) { p.server.Describe(out)
 // Collect implements prometheus.Collector.
 func (p *cniPart) Collect(out chan<- prometheus.Metric) { p.server.Collect(out) }
 
-// Kinds returns the kinds that an ADD reads from the tables instead of the datastore.
-func (p *cniPart) Kinds() []model.Kind {
-	return []model.Kind{model.KindClusterInformation, model.KindNode, model.KindIPPool, model.KindIPReservation,
-		model.KindIPAMConfig, model.KindBlockAffinity, model.KindWorkloadEndpoint, model.KindProfile,
-		model.KindNamespace}
+// Needs returns the kinds that an ADD reads from the tables instead of the datastore.
+func (p *cniPart) Needs() part.Needs {
+	return append(part.AllOf(model.KindClusterInformation, model.KindNode, model.KindIPPool, model.KindIPReservation,
+		model.KindIPAMConfig, model.KindProfile, model.KindNamespace),
+		part.OwnOf(model.KindBlockAffinity, model.KindWorkloadEndpoint)...)
 }
 
 // Ready implements part.Ready: while the socket is not served plugins use the datastore directly.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/hostservers"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/datastore/model"
@@ -39,7 +40,16 @@ func ownersFile(n deps.Node) string { return filepath.Join(n.RunDir, "address-ow
 func (p *dataplanePart) Name() string        { return "dataplane" }
 func (p *dataplanePart) Ready() server.Check { return p.view.Ready() }
 
-func (p *dataplanePart) Kinds() []model.Kind { return hoststate.Kinds() }
+// Needs implements part.Watcher: of blocks the host's own are enough, but the owners of addresses may be anywhere.
+func (p *dataplanePart) Needs() part.Needs {
+	needs := part.AllOf(hoststate.Kinds()...)
+	for i := range needs {
+		if needs[i].Kind == model.KindBlockAffinity {
+			needs[i].Scope = part.Own
+		}
+	}
+	return needs
+}
 
 // Run implements part.Part.
 func (p *dataplanePart) Run(ctx context.Context) error {

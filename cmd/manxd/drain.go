@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/manxnet/manx/daemon/deps"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/node"
@@ -32,8 +33,8 @@ func newDrain(d deps.Deps) *drain {
 }
 
 func (d *drain) Name() string { return "drain" }
-func (d *drain) Kinds() []model.Kind {
-	return []model.Kind{model.KindNode, model.KindFelixConfiguration}
+func (d *drain) Needs() part.Needs {
+	return append(part.OwnOf(model.KindNode), part.AllOf(model.KindFelixConfiguration)...)
 }
 func (d *drain) Notices() []server.Notice {
 	return append(drainNotice(d.deps.Node.Name, d.State()), peerDrainNotices(d.deps.Node.Name, d.Peers())...)

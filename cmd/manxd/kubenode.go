@@ -79,9 +79,9 @@ func newEventsPart(d deps.Deps, b *bgpPart, p *policyPart, c *clusterControllers
 		pools: kubenode.NewPools(d.Events, ipam.New(d.Store, d.Log.Named("ipam"), time.Now).Utilization)}
 }
 
-func (e *eventsPart) Name() string        { return "events" }
-func (e *eventsPart) Close()              { e.Events.Close() }
-func (e *eventsPart) Kinds() []model.Kind { return []model.Kind{model.KindNode} }
+func (e *eventsPart) Name() string      { return "events" }
+func (e *eventsPart) Close()            { e.Events.Close() }
+func (e *eventsPart) Needs() part.Needs { return part.AllOf(model.KindNode) }
 
 // Notices report that the API refuses Events.
 func (e *eventsPart) Notices() []server.Notice { return refusedEvents(e.Events) }
@@ -211,7 +211,7 @@ func outOfService(phase model.DrainPhase) string {
 }
 
 func (c *networkCondition) Name() string                  { return "network-condition" }
-func (c *networkCondition) Kinds() []model.Kind           { return []model.Kind{model.KindNode} }
+func (c *networkCondition) Needs() part.Needs             { return part.OwnOf(model.KindNode) }
 func (c *networkCondition) Run(ctx context.Context) error { return c.Condition.Run(ctx) }
 
 // identity returns the identity of the Node in the datastore.

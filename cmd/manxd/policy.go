@@ -12,6 +12,7 @@ import (
 
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
@@ -98,8 +99,8 @@ func newPolicy(d deps.Deps, o policyOptions, group uint16) (*policyPart, error) 
 func (p *policyPart) Name() string        { return "policy" }
 func (p *policyPart) Ready() server.Check { return p.view.Ready() }
 
-// Kinds returns the kinds on which the packet filter depends.
-func (p *policyPart) Kinds() []model.Kind { return policy.Kinds }
+// Needs returns the kinds on which the packet filter depends.
+func (p *policyPart) Needs() part.Needs { return part.AllOf(policy.Kinds...) }
 
 // Run implements part.Part.
 func (p *policyPart) Run(ctx context.Context) error { return p.PolicyAgent.Run(ctx) }

@@ -10,6 +10,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/manxnet/manx/daemon/deps"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/node"
@@ -24,8 +25,10 @@ type registration struct {
 
 func newRegistration(d deps.Deps, m *membership) registration { return registration{d, m} }
 
-func (r registration) Name() string        { return "registration" }
-func (r registration) Kinds() []model.Kind { return []model.Kind{model.KindNode} }
+func (r registration) Name() string { return "registration" }
+
+// Needs implements part.Watcher: an address of this host may be another node's.
+func (r registration) Needs() part.Needs { return part.AllOf(model.KindNode) }
 
 // Notices implements server.Noticer: an AS number of the Node that the next start replaces.
 func (r registration) Notices() []server.Notice {

@@ -21,7 +21,7 @@ type tablesPart struct {
 func newTables(d deps.Deps, last *lastrun.Part, parts []part.Part) *tablesPart {
 	t := &tablesPart{Deps: d}
 	all := append([]part.Part{t}, parts...)
-	t.kinds = slices.DeleteFunc(part.Kinds(all...), func(k model.Kind) bool {
+	t.kinds = slices.DeleteFunc(part.Merged(all...).Kinds(), func(k model.Kind) bool {
 		return !d.Store.Keeps(k)
 	})
 	d.Control.Datastore.Show(server.DatastoreSource{Type: d.Node.Datastore, Tables: d.Tables, Store: d.Store,
@@ -46,9 +46,9 @@ func (t *tablesPart) Notices() (list []server.Notice) {
 	return list
 }
 
-// Kinds returns the kinds that the control API shows for the whole cluster.
-func (t *tablesPart) Kinds() []model.Kind {
-	return []model.Kind{model.KindNode, model.KindClusterInformation}
+// Needs returns the kinds that the control API shows for the whole cluster; explanations name whose a block is.
+func (t *tablesPart) Needs() part.Needs {
+	return part.AllOf(model.KindNode, model.KindClusterInformation, model.KindBlockAffinity)
 }
 
 // Run only fails permanently: the store was closed, and is not opened again.

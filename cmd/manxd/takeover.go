@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/manxnet/manx/daemon/deps"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/node"
 	"github.com/manxnet/manx/proto/server"
@@ -20,8 +21,8 @@ func newTakeover(d deps.Deps, m *membership) *takeover {
 		Host: node.System{}, Log: d.Log.Named("node")}}
 }
 
-func (t *takeover) Name() string        { return "node-address" }
-func (t *takeover) Kinds() []model.Kind { return []model.Kind{model.KindNode} }
+func (t *takeover) Name() string      { return "node-address" }
+func (t *takeover) Needs() part.Needs { return part.AllOf(model.KindNode) }
 
 // Run implements part.Part.
 func (t *takeover) Run(ctx context.Context) error { return t.TakeoverWatch.Run(ctx, t.Tables) }

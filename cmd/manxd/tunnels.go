@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/manxnet/manx/daemon/deps"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/node"
 )
@@ -16,6 +17,8 @@ type tunnels struct {
 
 func newTunnels(d deps.Deps, t *node.Tunnels) tunnels { return tunnels{d, t} }
 
-func (t tunnels) Name() string                  { return "tunnels" }
-func (t tunnels) Kinds() []model.Kind           { return []model.Kind{model.KindNode, model.KindIPPool} }
+func (t tunnels) Name() string { return "tunnels" }
+func (t tunnels) Needs() part.Needs {
+	return append(part.OwnOf(model.KindNode), part.AllOf(model.KindIPPool)...)
+}
 func (t tunnels) Run(ctx context.Context) error { return t.Tunnels.Run(ctx, t.Tables) }

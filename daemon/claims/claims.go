@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/daemon/deps"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/model"
@@ -59,8 +60,8 @@ func New(d deps.Deps) *Part {
 // Name implements part.Part.
 func (c *Part) Name() string { return "claims" }
 
-// Kinds implements part.Watcher.
-func (c *Part) Kinds() []model.Kind { return []model.Kind{model.KindWorkloadEndpoint} }
+// Needs implements part.Watcher.
+func (c *Part) Needs() part.Needs { return part.OwnOf(model.KindWorkloadEndpoint) }
 
 // Run implements part.Part.
 func (c *Part) Run(ctx context.Context) error {

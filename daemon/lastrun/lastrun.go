@@ -17,6 +17,7 @@ import (
 	"github.com/manxnet/manx/controllers/caliconode"
 	"github.com/manxnet/manx/daemon/bus"
 	"github.com/manxnet/manx/daemon/deps"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/laststate"
 	"github.com/manxnet/manx/datastore/model"
@@ -78,7 +79,7 @@ func New(d deps.Deps, c Config) *Part {
 		patience: shortPatience}
 	var err error
 	if l.origin, err = c.Origin(); err == nil {
-		l.earlier, err = laststate.Read(c.Path, d.Node.Name, l.origin, l.Kinds())
+		l.earlier, err = laststate.Read(c.Path, d.Node.Name, l.origin, kinds())
 	}
 	if err == nil {
 		d.Tables.After(l.earlier.Revision)
@@ -99,8 +100,11 @@ func New(d deps.Deps, c Config) *Part {
 // Name implements part.Part.
 func (l *Part) Name() string { return "last-state" }
 
-// Kinds returns the kinds of the file. ClusterInformation tells a person of which cluster it is.
-func (l *Part) Kinds() []model.Kind { return append(bgp.Kinds(), model.KindClusterInformation) }
+// kinds are those of the file. ClusterInformation tells a person of which cluster it is.
+func kinds() []model.Kind { return append(bgp.Kinds(), model.KindClusterInformation) }
+
+// Needs implements part.Watcher.
+func (l *Part) Needs() part.Needs { return part.AllOf(kinds()...) }
 
 // Run implements part.Part. When it ends the file is as the datastore is.
 func (l *Part) Run(ctx context.Context) error {
@@ -257,14 +261,14 @@ func (l *Part) InUse() *server.LastState {
 		return nil
 	}
 	objects := map[model.Kind]int{}
-	for _, kind := range l.Kinds() {
+	for _, kind := range kinds() {
 		objects[kind] = 0
 	}
 	for _, o := range l.earlier.Objects {
 		objects[o.Key.Kind]++
 	}
-	return &server.LastState{Valid: l.earlier.Valid, Revision: l.earlier.Revision, File: l.config.Path, Objects: objects,
-		Since: l.since}
+	return &server.LastState{Valid: l.earlier.Valid, Revision: l.earlier.Revision, File: l.config.Path,
+		Objects: objects, Since: l.since}
 }
 
 // keep has the snapshot of a decision written soon.
@@ -319,13 +323,13 @@ func (l *Part) writeState(k bus.Decision, confirm bool) error {
 	}
 	l.written, l.revision = hash, s.Revision
 	// A start would refuse a file that others can change, for instance: now the reason can be removed.
-	_, err = laststate.Read(l.config.Path, l.Node.Name, l.origin, l.Kinds())
+	_, err = laststate.Read(l.config.Path, l.Node.Name, l.origin, kinds())
 	return err
 }
 
 // objects returns the objects that the file has: those whose absence could change the decision.
 func (l *Part) objects(k bus.Decision) (list []*model.Object) {
-	for _, kind := range l.Kinds() {
+	for _, kind := range kinds() {
 		for o := range k.Snapshot.All(kind) {
 			if kind == model.KindClusterInformation || k.Desired.DependsOn(l.Node.Name, nil, o) {
 				list = append(list, o)

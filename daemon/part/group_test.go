@@ -309,14 +309,19 @@ func TestPartThatIsDownIsShown(t *testing.T) {
 
 type needs struct {
 	actor
-	kinds []model.Kind
+	list Needs
 }
 
-func (n *needs) Kinds() []model.Kind { return n.kinds }
+func (n *needs) Needs() Needs { return n.list }
 
-func TestKindsAreThoseOfAllParts(t *testing.T) {
-	got := Kinds(&needs{kinds: []model.Kind{"B", "A"}}, nil, &actor{}, &needs{kinds: []model.Kind{"A", "C", "B"}})
-	if want := []model.Kind{"B", "A", "C"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+// Each kind that a part needs is there once. One part that needs all objects is enough.
+func TestNeedsAreThoseOfAllParts(t *testing.T) {
+	got := Merged(&needs{list: append(AllOf("B"), OwnOf("A", "D")...)}, nil, &actor{},
+		&needs{list: append(AllOf("A", "C"), OwnOf("B", "D")...)})
+	if want := (Needs{{"B", All}, {"A", All}, {"D", Own}, {"C", All}}); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if kinds := got.Kinds(); !slices.Equal(kinds, []model.Kind{"B", "A", "D", "C"}) {
+		t.Errorf("kinds %q", kinds)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -36,8 +35,8 @@ type Closer interface{ Close() }
 // Explainer returns the text of the notice and the log line for an error of its Open or Run.
 type Explainer interface{ Explain(error) string }
 
-// Watcher is a part that needs objects of some kinds in the tables of the datastore.
-type Watcher interface{ Kinds() []model.Kind }
+// Watcher is a part that needs objects in the tables of the datastore: there may be more, never fewer.
+type Watcher interface{ Needs() Needs }
 
 // Fatal marks an error as permanent: it ends the daemon. It returns nil for nil.
 func Fatal(err error) error {
@@ -54,24 +53,6 @@ func (f *fatal) Unwrap() error { return f.error }
 func isFatal(err error) bool {
 	var f *fatal
 	return errors.As(err, &f)
-}
-
-// Kinds returns the kinds that parts need, each once, in the order of the parts.
-func Kinds(parts ...Part) []model.Kind {
-	var list []model.Kind
-	seen := map[model.Kind]bool{}
-	for _, p := range parts {
-		w, ok := p.(Watcher)
-		if !ok {
-			continue
-		}
-		for _, k := range w.Kinds() {
-			if !seen[k] {
-				seen[k], list = true, append(list, k)
-			}
-		}
-	}
-	return list
 }
 
 // Optional returns p as a Part, nil if the settings disable it.

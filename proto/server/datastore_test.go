@@ -71,7 +71,8 @@ func TestKindsOfTheDatastore(t *testing.T) {
 		datastore.Event{Type: datastore.EventLost, Err: errors.New("no right to list"),
 			Kinds: []model.Kind{model.KindIPPool}})
 	var last *LastState
-	r.server.Datastore.Show(DatastoreSource{Type: "kubernetes", Tables: r.tables, Last: func() *LastState { return last },
+	r.server.Datastore.Show(DatastoreSource{Type: "kubernetes", Tables: r.tables,
+		Last:     func() *LastState { return last },
 		SourceOf: func(k model.Kind) string { return string(k) + "s at https://joe:secret@10.0.0.1" }})
 	kinds := func() string {
 		t.Helper()
