@@ -60,6 +60,7 @@ type cluster struct {
 
 	interfaces felixconfig.InterfacePrefixes         // of workloads
 	felix      model.FelixConfigurationSpec          // the settings in force for this node
+	host       *felixconfig.Local                    // those of them that this host itself has; nil: none
 	config     model.BGPConfigurationSpec            // "default"
 	perNode    map[string]model.BGPConfigurationSpec // "node.<name>"
 	meshBFD    bfdSetting

@@ -20,9 +20,8 @@ type Input struct {
 	// ClusterIPs is the setting CALICO_ADVERTISE_CLUSTER_IPS: CIDRs, comma separated, instead of those of
 	// serviceClusterIPs; empty for the latter.
 	ClusterIPs string
-	// InterfacePrefix is the setting FELIX_INTERFACEPREFIX, instead of interfacePrefix of FelixConfiguration; empty for
-	// the latter.
-	InterfacePrefix string
+	// Felix has the settings of this host, which come before those of FelixConfigurations; nil: none.
+	Felix *felixconfig.Local
 	// Refuse selects the routes refused from peers if annotations of BGPConfiguration select none.
 	Refuse RefuseSettings
 	// Connected are the subnets that the host is on.
@@ -51,8 +50,8 @@ func Kinds() []model.Kind {
 func Compute(in Input) Desired {
 	c := newCluster(in.Reader, in.Node)
 	c.clusterIPs, c.connected = in.ClusterIPs, in.Connected
-	c.felix = felixconfig.Merge(in.Reader, in.Node)
-	c.interfaces = felixconfig.ParseInterfacePrefixes(cmp.Or(in.InterfacePrefix, c.felix.InterfacePrefix))
+	c.host, c.felix = in.Felix, felixconfig.Merge(in.Reader, in.Node, in.Felix)
+	c.interfaces = felixconfig.ParseInterfacePrefixes(c.felix.InterfacePrefix)
 	c.filters = compileFilters(in.Reader)
 	if c.me == nil {
 		c.note("Node/"+in.Node, "does not exist: this node is not registered, so it has no BGP sessions")

@@ -32,7 +32,8 @@ func (c *cluster) elevated(r model.Reader, filters []Filter) [families][]uint32 
 	return metrics
 }
 
-// felixPriorities reads the elevated priorities; the settings of the node win over those of the cluster.
+// felixPriorities reads the elevated priorities; the settings of the node win over those of the cluster, and those of
+// its host, which are valid, over both.
 func (c *cluster) felixPriorities(r model.Reader) [families][]uint32 {
 	metrics := [families][]uint32{{elevatedPriority}, {elevatedPriority}}
 	for name, f := range felixconfig.Applicable(r, c.me.name) {
@@ -47,6 +48,14 @@ func (c *cluster) felixPriorities(r model.Reader) [families][]uint32 {
 				continue
 			}
 			metrics[family] = []uint32{m}
+		}
+	}
+	if c.host != nil {
+		for family, value := range [families]*int{c.host.Spec.IPv4ElevatedRoutePriority,
+			c.host.Spec.IPv6ElevatedRoutePriority} {
+			if value != nil {
+				metrics[family] = []uint32{uint32(*value)}
+			}
 		}
 	}
 	return metrics

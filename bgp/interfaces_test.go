@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -31,7 +32,9 @@ func TestWorkloadsWithInterfacesOfTheHostAreLeftOut(t *testing.T) {
 		workload("tap", "tap1", "10.244.0.3/32"))
 	for prefix, want := range map[string][]string{"": {"cali1 10.244.0.1"}, "tap": {"tap1 10.244.0.3"},
 		"tap,cali": {"cali1 10.244.0.1", "tap1 10.244.0.3"}} {
-		d := Compute(Input{Reader: set, Node: "n1", InterfacePrefix: prefix})
+		var local felixconfig.Local
+		local.Spec.InterfacePrefix = prefix
+		d := Compute(Input{Reader: set, Node: "n1", Felix: &local})
 		var sessions, refused []string
 		for _, s := range d.Sessions {
 			if s.Workload != "" {

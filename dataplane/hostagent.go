@@ -22,6 +22,7 @@ import (
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/dataplane/shape"
 	"github.com/manxnet/manx/dataplane/sysctl"
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -54,9 +55,8 @@ type Config struct {
 	EndpointStatusDir func(prefix string) string
 	// Connected is called with the same when it has changed; may be nil. It must not block.
 	Connected func(map[model.Key]endpointstatus.Status)
-	// InterfacePrefix is the prefix of the names of workloads' interfaces, in place of FelixConfiguration's; empty:
-	// FelixConfiguration's.
-	InterfacePrefix string
+	// Felix has the settings of this host, which come before those of FelixConfigurations; nil: none.
+	Felix *felixconfig.Local
 	// Repaired is called with the undone changes of other programs, and how many more there were; nil: no call. It must
 	// not block.
 	Repaired func(target string, list []reconcile.Repair, more int)
@@ -117,7 +117,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 		voice: voice{zap.WarnLevel, "the kernel is not as it should be, trying again",
 			"the kernel is as it should be"},
 		log: c.Logger, now: now, loop: loop,
-		host: hoststate.New(c.NodeName, c.InterfacePrefix), problems: map[string]string{},
+		host: hoststate.New(c.NodeName, c.Felix), problems: map[string]string{},
 		repaired: c.Repaired,
 		onState:  func(state *hoststate.Host) { h.refused.Take(state, h.now(), h.log) },
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/datastore/felixconfig"
 )
 
 // Settings are the settings of a daemon from flags.
@@ -19,9 +20,10 @@ type Settings struct {
 
 // Compute returns the decisions of the node's daemon about a State.
 func (s State) Compute(with Settings) bgp.Desired {
+	var local felixconfig.Local
+	local.Spec.InterfacePrefix = with.InterfacePrefix
 	return bgp.Compute(bgp.Input{Reader: s.Objects, Node: with.Node, RouterID: with.RouterID,
-		ClusterIPs:      with.ClusterIPs,
-		InterfacePrefix: with.InterfacePrefix, Passwords: s.passwords})
+		ClusterIPs: with.ClusterIPs, Felix: &local, Passwords: s.passwords})
 }
 
 // Plan is the BGP state of a node. Its JSON form is stable.

@@ -137,7 +137,7 @@ func newBGP(d deps.Deps, o bgpOptions, passwords passwordsPart, connected func()
 // newFollower completes the settings of a Follower, and connects it to the bus.
 func newFollower(d deps.Deps, o bgpOptions, agents []follower, c follow.Config) *follow.Follower {
 	c.Settings = bgp.Input{Node: d.Node.Name, RouterID: o.routerID, ClusterIPs: o.clusterIPs,
-		InterfacePrefix: d.Node.InterfacePrefix, Refuse: o.refuse}
+		Felix: d.Node.Felix, Refuse: o.refuse}
 	c.Tables = d.Tables
 	for _, a := range agents {
 		c.Agents, c.Kinds = append(c.Agents, a), append(c.Kinds, a.Needs().Kinds()...)

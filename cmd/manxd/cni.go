@@ -26,6 +26,7 @@ import (
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/podnet"
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/safefile"
 	"github.com/manxnet/manx/ipam"
@@ -173,13 +174,8 @@ func (p *cniPart) kubernetes(*cni.Config) (engine.Kubernetes, error) {
 // statusDir returns the folder of the endpoint status files: the one of FelixConfiguration, or the default if that is
 // unsafe; empty for none.
 func (p *cniPart) statusDir() string {
-	prefix, usual := "", p.host.endpointStatusDir("")
-	if o := p.Tables.Snapshot().Get(model.ResourceKey(model.KindFelixConfiguration, "default")); o != nil {
-		if f, ok := o.Value.(*model.FelixConfiguration); ok {
-			prefix = f.Spec.EndpointStatusPathPrefix
-		}
-	}
-	dir := p.host.endpointStatusDir(prefix)
+	felix := felixconfig.Merge(p.Tables.Snapshot(), p.Node.Name, p.Node.Felix)
+	dir, usual := p.host.endpointStatusDir(felix.EndpointStatusPathPrefix), p.host.endpointStatusDir("")
 	if dir == usual || dir == "" || safefile.CheckOwned(dir) == nil {
 		return dir
 	}

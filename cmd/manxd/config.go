@@ -11,23 +11,23 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
-	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/datastore/node"
+	"github.com/manxnet/manx/proto/server"
 )
 
 // configCommand shows the settings, and what they lead to, before manxd starts with them.
 func configCommand(o *options) *cobra.Command {
 	var path string
-	var file envFile
-	var used map[string]string
+	var shown []server.Setting
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Show the settings",
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if file, err = readEnvFile(path); err != nil {
+			file, err := readEnvFile(path)
+			if err != nil {
 				return err
 			}
-			used, err = envflag.FromEnvironment(cmd.Flags(), file.get)
+			shown, err = o.fromEnvironment(cmd.Flags(), file)
 			return usage(err)
 		},
 	}
@@ -38,7 +38,7 @@ func configCommand(o *options) *cobra.Command {
 		Short: "Print every setting with its value and its source",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			explain(cmd.OutOrStdout(), settingsOf(cmd.Flags(), used, file))
+			explain(cmd.OutOrStdout(), shown)
 			return usage(o.check())
 		},
 	}, &cobra.Command{

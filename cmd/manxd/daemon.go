@@ -75,7 +75,7 @@ func newProcess(ctx context.Context, o options, config server.Config) (*daemon, 
 	return &daemon{options: o, reopen: reopen, ends: newRestarted(log), deps: deps.Deps{
 		Node: deps.Node{Name: name, Kubernetes: cmp.Or(o.node.kubernetesName, name),
 			Namespace: kubernetesNamespace(o.host.namespace), Datastore: o.datastore.kind, RunDir: o.host.runDir,
-			InterfacePrefix: o.host.interfacePrefix},
+			Felix: o.localSettings()},
 		Tables: datastore.NewTables(log.Named("datastore"), name), Control: control, Log: log, Bus: new(bus.Bus)}}, nil
 }
 

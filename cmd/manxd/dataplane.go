@@ -25,7 +25,7 @@ type dataplanePart struct {
 func newDataplane(d deps.Deps, o hostOptions, p policyOptions, s *hostservers.Servers) *dataplanePart {
 	a := &dataplanePart{servers: s, view: d.Control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
 		Kernel: dataplane.KernelOf(d.Kernel), NodeName: d.Node.Name, Logger: d.Log.Named("dataplane"),
-		MTUFile: o.mtuFile, EndpointStatusDir: o.endpointStatusDir, InterfacePrefix: d.Node.InterfacePrefix,
+		MTUFile: o.mtuFile, EndpointStatusDir: o.endpointStatusDir, Felix: d.Node.Felix,
 		WithPolicy: p.on, Connected: d.Bus.Connected.Publish, Repaired: repairedBy(d.Events),
 		Links: d.Bus.Links.Publish, Reassembly: p.reassemblyRoom(), OwnersFile: ownersFile(d.Node)})}
 	a.SetServers(s.Addresses())

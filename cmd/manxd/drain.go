@@ -27,8 +27,7 @@ type drain struct {
 func newDrain(d deps.Deps) *drain {
 	return &drain{deps: d, Drainer: &node.Drainer{Store: d.Store, Node: d.Node.Name, Log: d.Log.Named("drain"),
 		Packets: func() (uint64, error) {
-			return d.Kernel.SentPackets(
-				workloadInterfaces(d.Tables.Snapshot(), d.Node.Name, d.Node.InterfacePrefix).Match)
+			return d.Kernel.SentPackets(workloadInterfaces(d.Tables.Snapshot(), d.Node).Match)
 		}}}
 }
 
@@ -60,9 +59,9 @@ func (d *drain) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// workloadInterfaces returns the prefixes of workloads' host interfaces; flag is --interface-prefix.
-func workloadInterfaces(r model.Reader, name, flag string) felixconfig.InterfacePrefixes {
-	return felixconfig.ParseInterfacePrefixes(cmp.Or(flag, felixconfig.Merge(r, name).InterfacePrefix))
+// workloadInterfaces returns the prefixes of workloads' host interfaces.
+func workloadInterfaces(r model.Reader, n deps.Node) felixconfig.InterfacePrefixes {
+	return felixconfig.ParseInterfacePrefixes(felixconfig.Merge(r, n.Name, n.Felix).InterfacePrefix)
 }
 
 // drainNotice reports that the node is not in service.

@@ -6,7 +6,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -27,7 +29,10 @@ func TestDrainCountsWorkloadInterfaces(t *testing.T) {
 			key := model.ResourceKey(model.KindFelixConfiguration, "default")
 			tables.Apply(datastore.Event{Type: datastore.EventUpdate, Key: key,
 				Object: &model.Object{Key: key, Value: f}}, datastore.Event{Type: datastore.EventInSync})
-			if got := workloadInterfaces(tables.Snapshot(), "n", c.flag); !slices.Equal(got, c.want) {
+			local := &felixconfig.Local{}
+			local.Spec.InterfacePrefix = c.flag
+			got := workloadInterfaces(tables.Snapshot(), deps.Node{Name: "n", Felix: local})
+			if !slices.Equal(got, c.want) {
 				t.Errorf("have %v, want %v", got, c.want)
 			}
 		})

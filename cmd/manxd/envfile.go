@@ -45,6 +45,15 @@ func (f envFile) get(name string) string {
 	return os.Getenv(name)
 }
 
+// environment returns the environment of the process with the file's variables, which come later in the list.
+func (f envFile) environment() []string {
+	list := os.Environ()
+	for name, value := range f.vars {
+		list = append(list, name+"="+value)
+	}
+	return list
+}
+
 // source says where the value of a variable comes from.
 func (f envFile) source(name string) string {
 	if _, ok := f.vars[name]; ok {

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"go.uber.org/zap"
@@ -124,7 +122,7 @@ func workloadOf(w *model.Workload) hostfirewall.Workload {
 
 // futureWorkload stands for the first workload of a node that has none.
 func (p *firewallsPart) futureWorkload(pools []netip.Prefix) []hostfirewall.Workload {
-	prefix, _, _ := strings.Cut(cmp.Or(p.Node.InterfacePrefix, "cali"), ",")
+	prefix := workloadInterfaces(p.Deps.Tables.Snapshot(), p.Node)[0]
 	w := hostfirewall.Workload{Interface: prefix + "00000000000"}
 	for _, pool := range pools {
 		w.Addresses = append(w.Addresses, pool.Addr())
@@ -161,7 +159,7 @@ func localPackets(s speaker.SessionStatus, iface string) (list []hostfirewall.Lo
 // addTunnels adds the devices of this node's overlays, and the packets of other nodes in them.
 func (p *firewallsPart) addTunnels(all *hostfirewall.Host, r model.Reader) {
 	own := model.Get[model.Node](r, model.ResourceKey(model.KindNode, p.Node.Name))
-	felix, uplinks := felixconfig.Merge(r, p.Node.Name), all.Uplinks
+	felix, uplinks := felixconfig.Merge(r, p.Node.Name, p.Node.Felix), all.Uplinks
 	for _, o := range overlay.All() {
 		if len(uplinks) == 0 || !own.TunnelAddress(o.Device).IsValid() {
 			continue

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
-	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -83,8 +82,8 @@ Every setting is a flag or the environment variable in brackets behind it.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			used, err := envflag.FromEnvironment(cmd.Flags(), os.Getenv)
-			shown = settingsOf(cmd.Flags(), used, envFile{})
+			var err error
+			shown, err = o.fromEnvironment(cmd.Flags(), envFile{})
 			return usage(err)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {

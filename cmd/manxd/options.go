@@ -29,6 +29,7 @@ type options struct {
 	node        nodeOptions
 	host        hostOptions
 	calico      calicoOptions
+	felix       felixOptions
 	gobgp       gobgpOptions
 	web         webOptions
 	control     controlOptions
@@ -39,7 +40,8 @@ type options struct {
 // all lists the settings in the order in which they are checked.
 func (o *options) all() []group {
 	return []group{&o.datastore, &o.policy, &o.flowLog, &o.overuse, &o.log, &o.node, &o.bgp, &o.web, &o.host, &o.gobgp,
-		&o.control, &o.controllers, &o.passwords, &o.bird, &o.calico, &o.cni}
+		&o.control, &o.controllers, &o.passwords, &o.bird, &o.calico, &o.felix,
+		&o.cni}
 }
 
 // flags adds the flags of all settings to a set.

@@ -61,7 +61,7 @@ func TestSettingsWithoutPasswords(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := map[string]string{}
-	for _, s := range settingsOf(fs, used, envFile{}) {
+	for _, s := range settingsOf(fs, used, envFile{}.source) {
 		found[s.Name] = s.Value + " by " + s.Source
 		if strings.Contains(s.Value, "hunter2") {
 			t.Errorf("%+v", s)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +18,6 @@ import (
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/dataplane/sysctl"
-	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -111,13 +109,7 @@ func (p *policyPart) Close() { _ = p.rules.Close() }
 // config returns the administrator's settings of this node's packet filter.
 func (o *policyOptions) config(n deps.Node) policy.Config {
 	return policy.Config{Node: n.Name, Counters: o.counters, Budget: o.budget, Fragments: o.fragments(),
-		TrustOutside: !o.checkOutside,
-		Felix: func(f *model.FelixConfigurationSpec) {
-			f.InterfacePrefix = cmp.Or(n.InterfacePrefix, f.InterfacePrefix)
-			if o.toHostAction != "" {
-				f.DefaultEndpointToHostAction = o.toHostAction
-			}
-		}}
+		TrustOutside: !o.checkOutside, Felix: n.Felix}
 }
 
 // fragments bounds those of a workload, in bytes so that it takes a quarter of the memory at most.

@@ -12,9 +12,11 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// settingsOf lists every setting with its value and its source; used has the variables that set flags. Passwords are
-// "(set)", and "(hidden)" in endpoints.
-func settingsOf(fs *pflag.FlagSet, used map[string]string, file envFile) (list []server.Setting) {
+// settingsOf lists every setting with its value and its source; used has the variables that set flags, and sourceOf
+// says where a variable comes from. Passwords are "(set)", and "(hidden)" in endpoints.
+func settingsOf(
+	fs *pflag.FlagSet, used map[string]string, sourceOf func(variable string) string,
+) (list []server.Setting) {
 	fs.VisitAll(func(f *pflag.Flag) {
 		envs, ok := envflag.Variables(f)
 		if !ok {
@@ -24,7 +26,7 @@ func settingsOf(fs *pflag.FlagSet, used map[string]string, file envFile) (list [
 		if f.Changed {
 			source = "flag"
 		} else if env := used[f.Name]; env != "" {
-			source = file.source(env)
+			source = sourceOf(env)
 		}
 		value := string(userinfo.Hide([]byte(f.Value.String())))
 		if strings.Contains(f.Name, "password") && !strings.HasSuffix(f.Name, "-dir") &&

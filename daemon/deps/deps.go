@@ -9,6 +9,7 @@ import (
 	"github.com/manxnet/manx/daemon/kubenode"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -27,10 +28,10 @@ type Deps struct {
 
 // Node has the facts about this node that many parts need.
 type Node struct {
-	Name            string
-	Kubernetes      string // its name in Kubernetes
-	Namespace       string // of Kubernetes: that of the daemon's pod, and of the Secrets that it reads
-	Datastore       string // the type of the datastore, as of connect.Settings
-	RunDir          string // the folder of the control sockets
-	InterfacePrefix string // --interface-prefix: prefixes of workloads' interfaces; empty: FelixConfiguration decides
+	Name       string
+	Kubernetes string             // its name in Kubernetes
+	Namespace  string             // of Kubernetes: that of the daemon's pod, and of the Secrets that it reads
+	Datastore  string             // the type of the datastore, as of connect.Settings
+	RunDir     string             // the folder of the control sockets
+	Felix      *felixconfig.Local // the settings of this host, which come before those of FelixConfigurations
 }

@@ -39,7 +39,7 @@ func newTestTarget(f kernel.Links) *testTarget {
 
 func (t *testTarget) configure(list ...overlay.Device) {
 	t.list = list
-	h := hoststate.New("n1", "")
+	h := hoststate.New("n1", nil)
 	h.Concerned = true
 	t.SetState(h)
 }
@@ -125,7 +125,7 @@ func TestMissingEncryptionIsANotice(t *testing.T) {
 	felix := func(v4, v6 *bool) *hoststate.Host {
 		var f model.FelixConfiguration
 		f.Spec.WireguardEnabled, f.Spec.WireguardEnabledV6 = v4, v6
-		h := hoststate.New("n1", "")
+		h := hoststate.New("n1", nil)
 		h.Take(hoststate.State{All: true, Reader: model.NewSet(
 			model.NewObject(model.ResourceKey(model.KindNode, "n1"), &model.Node{}),
 			model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), &f))})

@@ -70,7 +70,7 @@ func (m *marks) Apply(steps []reconcile.Step[mark, int]) []error {
 func (m *marks) flush(t *testing.T, wanted ...string) string {
 	t.Helper()
 	m.wanted, m.steps = wanted, nil
-	h := hoststate.New("n1", "")
+	h := hoststate.New("n1", nil)
 	h.Concerned = true
 	m.SetState(h)
 	if _, failures, err := m.Flush(); failures > 0 || err != nil {

@@ -72,7 +72,7 @@ func newTarget(rules nftables.Rules, l kernel.Links, programmed func(int)) *Targ
 }
 
 func state() *hoststate.Host {
-	h := hoststate.New("here", "")
+	h := hoststate.New("here", nil)
 	h.Take(hoststate.State{Reader: model.NewSet()})
 	return h
 }
@@ -288,7 +288,7 @@ func TestForgettingIsRetried(t *testing.T) {
 	felix.Spec.FloatingIPs = &on
 	pool := &model.IPPool{Spec: model.IPPoolSpec{CIDR: "203.0.113.0/24", Disabled: true}}
 	pool.Annotations = map[string]string{"manx.io/floating": "true"}
-	h := hoststate.New("here", "")
+	h := hoststate.New("here", nil)
 	has := func(external ...string) {
 		w := &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1",
 			IPNetworks: []string{"10.0.0.1/32"}}}

@@ -64,7 +64,7 @@ func TestConnectionsThatCameInWithoutRulesEnd(t *testing.T) {
 			IPNetworks: []string{address}}}
 		return model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: name}, w)
 	}
-	h := hoststate.New("here", "")
+	h := hoststate.New("here", nil)
 	h.Take(hoststate.State{All: true, Reader: model.NewSet(
 		model.NewObject(model.ResourceKey(model.KindGlobalNetworkPolicy, "p"), gnp),
 		pod("v", "here", "cali1", "10.0.0.1/32"), pod("w", "here", "cali2", "10.0.0.2/32"),

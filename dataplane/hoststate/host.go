@@ -31,18 +31,18 @@ type Host struct {
 	Felix  model.FelixConfigurationSpec
 	Pools  map[string]*model.IPPool
 	Blocks map[netip.Prefix]bool // that are assigned to this host
-	// Interfaces decide which endpoints are acted upon; ownPrefix is the setting of this host's administrator.
+	// Interfaces decide which endpoints are acted upon.
 	Interfaces felixconfig.InterfacePrefixes
-	ownPrefix  string
+	local      *felixconfig.Local // the settings of this host's administrator
 	stateOnly  bool
 
 	endpoints map[model.Key]*model.Workload
 	nodes     map[netip.Addr]bool // see IsNode
 }
 
-// New makes a Host that has no State yet. ownPrefix is the prefix that this host's administrator sets for the names of
-// workloads' interfaces; empty: the one of FelixConfiguration.
-func New(node, ownPrefix string) *Host { return &Host{Node: node, ownPrefix: ownPrefix} }
+// New makes a Host that has no State yet. local are the settings of this host's administrator, which come before those
+// of FelixConfiguration; nil: none.
+func New(node string, local *felixconfig.Local) *Host { return &Host{Node: node, local: local} }
 
 // NewStateOnly makes a Host that takes over each State and reads nothing of it, for targets that read snapshots
 // themselves.
@@ -86,8 +86,8 @@ func Kinds() []model.Kind {
 }
 
 func (h *Host) readAll() {
-	h.Own, h.nodes, h.Felix = nil, nil, model.FelixConfigurationSpec{}
-	h.Interfaces = felixconfig.ParseInterfacePrefixes(h.ownPrefix)
+	h.Own, h.nodes = nil, nil
+	h.setFelix(h.Reader)
 	h.Pools, h.Blocks = map[string]*model.IPPool{}, map[netip.Prefix]bool{}
 	h.endpoints = map[model.Key]*model.Workload{}
 	for _, kind := range Kinds() {
@@ -131,8 +131,8 @@ func (h *Host) update(r model.Reader, k model.Key) bool {
 }
 
 func (h *Host) setFelix(r model.Reader) {
-	h.Felix = felixconfig.Merge(r, h.Node)
-	h.Interfaces = felixconfig.ParseInterfacePrefixes(cmp.Or(h.ownPrefix, h.Felix.InterfacePrefix))
+	h.Felix = felixconfig.Merge(r, h.Node, h.local)
+	h.Interfaces = felixconfig.ParseInterfacePrefixes(h.Felix.InterfacePrefix)
 }
 
 // Usable visits the endpoints that are acted upon, in the order of their names: those whose interface may be a

@@ -73,7 +73,7 @@ func TestChangesEndAsReadingEverything(t *testing.T) {
 		felix("node.here", "cali,tap")}
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		set, h := model.Set{}, New("here", "")
+		set, h := model.Set{}, New("here", nil)
 		h.Take(State{Reader: set})
 		var waiting State
 		for range 60 {
@@ -90,7 +90,7 @@ func TestChangesEndAsReadingEverything(t *testing.T) {
 			before := viewOf(h)
 			h.Take(waiting)
 			waiting = State{}
-			fresh := New("here", "")
+			fresh := New("here", nil)
 			fresh.Take(State{Reader: set})
 			if !viewOf(h).equal(viewOf(fresh)) {
 				t.Fatalf("seed %d: %+v, read at once %+v", seed, viewOf(h), viewOf(fresh))
@@ -107,7 +107,7 @@ func TestChangesEndAsReadingEverything(t *testing.T) {
 
 // The cost follows the change: objects of other hosts do not concern this one, nor does a state without changes.
 func TestOthersDoNotConcernThisHost(t *testing.T) {
-	h := New("here", "cali")
+	h := New("here", nil)
 	h.Take(State{DatastoreSynced: true})
 	if h.Known() || h.Concerned || !h.DatastoreSynced {
 		t.Errorf("without a snapshot: known %v, concerned %v, in sync %v", h.Known(), h.Concerned, h.DatastoreSynced)

@@ -22,7 +22,7 @@ func TestUplinkMTU(t *testing.T) {
 		{"a pattern of the cluster", "^bond", links, 8000},
 		{"one that is not valid", "(", links, 1500},
 	} {
-		h := New("here", "")
+		h := New("here", nil)
 		h.Felix.MTUIfacePattern = c.pattern
 		if got := h.UplinkMTU(c.links); got != c.want {
 			t.Errorf("%s: %d, want %d", c.rule, got, c.want)

@@ -18,7 +18,7 @@ func TestFile(t *testing.T) {
 	f.PutLink(l)
 	file := filepath.Join(t.TempDir(), "calico", "mtu")
 	target := New(f, file, time.Now)
-	h := hoststate.New("n1", "")
+	h := hoststate.New("n1", nil)
 	step := func(when, want string, ipip bool) {
 		t.Helper()
 		h.Concerned, h.Felix.IPIPEnabled = true, &ipip

@@ -49,7 +49,7 @@ func (r *rig) workload(networks ...string) {
 			&model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1",
 				IPNetworks: networks}}))
 	}
-	h := hoststate.New("here", "cali")
+	h := hoststate.New("here", nil)
 	h.Take(hoststate.State{Reader: set, DatastoreSynced: true, BGPSynced: true})
 	r.target.SetState(h)
 }

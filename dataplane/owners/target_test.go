@@ -32,7 +32,7 @@ type node struct {
 }
 
 func newNode(t *testing.T, file string) *node {
-	n := &node{t: t, host: hoststate.New("here", ""), now: time.Unix(1e9, 0), objects: map[model.Key]*model.Object{}}
+	n := &node{t: t, host: hoststate.New("here", nil), now: time.Unix(1e9, 0), objects: map[model.Key]*model.Object{}}
 	pool := &model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.244.0.0/16"}}
 	other := &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: "10.244.9.9/24"}}}
 	for _, o := range []*model.Object{model.NewObject(model.ResourceKey(model.KindIPPool, "p"), pool),

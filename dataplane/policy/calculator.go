@@ -12,6 +12,7 @@ import (
 	"github.com/manxnet/manx/dataplane/policy/labels"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/conversion"
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -71,8 +72,8 @@ type Config struct {
 	TrustOutside bool
 	// Overlays are those between nodes; nil: all of this version.
 	Overlays []overlay.Overlay
-	// Felix overrides settings of FelixConfiguration objects, as Calico's environment variables do.
-	Felix func(*model.FelixConfigurationSpec)
+	// Felix has the settings of this host, which come before those of FelixConfigurations; nil: none.
+	Felix *felixconfig.Local
 }
 
 // New makes a Calculator with an empty state: nothing is allowed or forbidden before the first Update.

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -34,7 +35,8 @@ func droppingState() (Config, model.Set) {
 func TestDropsHaveReasons(t *testing.T) {
 	for _, action := range []string{"Drop", "Reject"} {
 		config, set := droppingState()
-		config.Felix = func(f *model.FelixConfigurationSpec) { f.NftablesFilterDenyAction = action }
+		config.Felix = &felixconfig.Local{}
+		config.Felix.Spec.NftablesFilterDenyAction = action
 		c := Build(config, set, nil)
 		c.SetLimited([]Limit{{Interface: "cali1"}, {Interface: "cali1", To: true}})
 		c.Settle()

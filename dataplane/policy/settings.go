@@ -81,14 +81,10 @@ func (c *Calculator) concernsSettings(k model.Key) bool {
 
 // felix merges the settings of the cluster, of the node's kind and of the node; those of the node's administrator win.
 func (c *Calculator) felix() model.FelixConfigurationSpec {
-	var s model.FelixConfigurationSpec
-	if c.reader != nil {
-		s = felixconfig.Merge(c.reader, c.config.Node)
+	if c.reader == nil {
+		return felixconfig.Merge(model.NewSet(), c.config.Node, c.config.Felix)
 	}
-	if c.config.Felix != nil {
-		c.config.Felix(&s)
-	}
-	return s
+	return felixconfig.Merge(c.reader, c.config.Node, c.config.Felix)
 }
 
 func readSettings(f *model.FelixConfigurationSpec, c Config) settings {

@@ -41,7 +41,7 @@ func (r *rig) configure(list []endpoint) {
 				IngressBandwidth: e.Ingress.Bandwidth, IngressBurst: e.Ingress.Burst,
 				EgressBandwidth: e.Egress.Bandwidth, EgressBurst: e.Egress.Burst}}})
 	}
-	h := hoststate.New("n1", "")
+	h := hoststate.New("n1", nil)
 	h.Take(hoststate.State{Reader: objects, All: true, DatastoreSynced: r.synced})
 	r.target.SetState(h)
 }

@@ -37,7 +37,7 @@ func configure(t *Target, forwarding bool, interfaces ...string) {
 	}
 	k := model.ResourceKey(model.KindFelixConfiguration, "default")
 	objects[k] = model.NewObject(k, f)
-	h := hoststate.New("n1", "")
+	h := hoststate.New("n1", nil)
 	h.Take(hoststate.State{Reader: objects, All: true})
 	t.SetState(h)
 }
@@ -180,7 +180,7 @@ func TestIPv6IsForwardedWhereItIsUsed(t *testing.T) {
 			for k, v := range c.more {
 				objects[k] = &model.Object{Key: k, Value: v}
 			}
-			h := hoststate.New("n1", "")
+			h := hoststate.New("n1", nil)
 			h.Take(hoststate.State{Reader: objects, All: true})
 			links := map[string]kernel.Link{"cali1": {Name: "cali1"}}
 			if got := desired(h, links, true)[forwarding6] == "1"; got != c.want {

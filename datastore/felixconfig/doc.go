@@ -1,2 +1,3 @@
-// Package felixconfig finds the FelixConfigurations that apply to a node and merges their settings.
+// Package felixconfig finds the FelixConfigurations that apply to a node, reads the parameters of Felix that its host
+// sets, and merges the settings of both.
 package felixconfig

@@ -8,19 +8,20 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Merge merges the settings for a node: for each field, the last value that Applicable visits takes priority. A nil or
-// empty field sets nothing. There are two exceptions: floatingIPs (see mergeFloatingIPs), and nodeSelector, which is no
-// setting and left empty.
+// Merge merges the settings for a node: for each field, the last value that Applicable visits takes priority, and those
+// of the host itself (local, nil for none) come before all objects. A nil or empty field sets nothing. There are two
+// exceptions: floatingIPs (see mergeFloatingIPs), and nodeSelector, which is no setting and left empty.
 //
 // Values are shared with the objects: never change the target of a pointer in them. The merge takes a few microseconds,
 // plus the search for a configuration whose nodeSelector matches.
-func Merge(r model.Reader, node string) model.FelixConfigurationSpec {
+func Merge(r model.Reader, node string, local *Local) model.FelixConfigurationSpec {
 	var merged model.FelixConfigurationSpec
 	for _, f := range Applicable(r, node) {
 		floating := mergeFloatingIPs(merged.FloatingIPs, f.Spec.FloatingIPs)
 		overlay(reflect.ValueOf(&merged).Elem(), reflect.ValueOf(&f.Spec).Elem())
 		merged.FloatingIPs = floating
 	}
+	local.over(&merged)
 	merged.NodeSelector = ""
 	return merged
 }

@@ -71,7 +71,7 @@ func TestMergeTakesEveryField(t *testing.T) {
 			{"of both", cluster, node, node},
 		} {
 			got := Merge(model.NewSet(felix("default", c.cluster), felix("node.n1", c.node),
-				felix("node.n2", cluster)), "n1")
+				felix("node.n2", cluster)), "n1", nil)
 			settings(reflect.ValueOf(&got).Elem(), func(other string, f reflect.Value) {
 				settings(reflect.ValueOf(&c.all).Elem(), func(same string, want reflect.Value) {
 					if same == other && (f.Kind() == reflect.Pointer && f.Pointer() != want.Pointer() ||
@@ -103,15 +103,15 @@ func TestMerge(t *testing.T) {
 		})),
 		felix("node.n1", spec(func(s *model.FelixConfigurationSpec) { s.IPIPEnabled, s.LogPrefix = &no, "own" })),
 	)
-	got := Merge(r, "n1")
+	got := Merge(r, "n1", nil)
 	if *got.IPIPEnabled || got.InterfacePrefix != "tap" || got.LogPrefix != "own" || *got.FloatingIPs != enabled ||
 		got.NodeSelector != "" {
 		t.Errorf("got %+v", got)
 	}
-	if got = Merge(r, "n2"); !*got.IPIPEnabled || got.LogPrefix != "rack" {
+	if got = Merge(r, "n2", nil); !*got.IPIPEnabled || got.LogPrefix != "rack" {
 		t.Errorf("of another node: %+v", got)
 	}
-	if got = Merge(model.NewSet(), "n1"); !reflect.DeepEqual(got, model.FelixConfigurationSpec{}) {
+	if got = Merge(model.NewSet(), "n1", nil); !reflect.DeepEqual(got, model.FelixConfigurationSpec{}) {
 		t.Errorf("of nothing: %+v", got)
 	}
 }
@@ -123,6 +123,6 @@ func BenchmarkMerge(b *testing.B) {
 	r := model.NewSet(felix("default", s), felix("node.n1", s))
 	b.ReportAllocs()
 	for b.Loop() {
-		Merge(r, "n1")
+		Merge(r, "n1", nil)
 	}
 }
