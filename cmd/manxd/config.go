@@ -18,13 +18,13 @@ import (
 // configCommand shows the settings, and what they lead to, before manxd starts with them.
 func configCommand(o *options) *cobra.Command {
 	var path string
+	var file envFile
 	var shown []server.Setting
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Show the settings",
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
-			file, err := readEnvFile(path)
-			if err != nil {
+			if file, err = readEnvFile(path); err != nil {
 				return err
 			}
 			shown, err = o.fromEnvironment(cmd.Flags(), file)
@@ -33,15 +33,7 @@ func configCommand(o *options) *cobra.Command {
 	}
 	cmd.PersistentFlags().StringVar(&path, "env-file", unitSettings, "settings of the systemd unit, which take the "+
 		"place of the environment's; a missing file has none; empty: the environment alone")
-	cmd.AddCommand(&cobra.Command{
-		Use:   "explain",
-		Short: "Print every setting with its value and its source",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			explain(cmd.OutOrStdout(), shown)
-			return usage(o.check())
-		},
-	}, &cobra.Command{
+	cmd.AddCommand(explainCommand(o, &shown, &file), &cobra.Command{
 		Use:   "addresses",
 		Short: "Print every address of this host, with the reason why it would become the node's or not",
 		Long: `Print every address of this host, with the reason why it would become the node's or not.
@@ -51,6 +43,34 @@ address that the Node has. While manxd runs, "manxctl node addresses" shows its 
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.printAddresses(cmd.Context(), os.Stdout) },
 	})
+	return cmd
+}
+
+// explainCommand prints settings; shown and file are those that the command's parent has read.
+func explainCommand(o *options, shown *[]server.Setting, file *envFile) *cobra.Command {
+	var calico, all bool
+	cmd := &cobra.Command{
+		Use:   "explain",
+		Short: "Print every setting with its value and its source",
+		Long: `Print every setting of manxd with its value and its source.
+
+With --calico: every setting of Calico that is set here, in the environment, in Felix's file, in the datastore or by
+another program of this host, with the value in force, its source, and what Manx does with it. The datastore is that of
+the manxd that runs on this host, or of the settings. With --calico --all: every setting that Calico has.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if calico || all {
+				if err := o.check(); err != nil {
+					return usage(err)
+				}
+				return o.explainCalico(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), file.get, all)
+			}
+			explain(cmd.OutOrStdout(), *shown)
+			return usage(o.check())
+		},
+	}
+	cmd.Flags().BoolVar(&calico, "calico", false, "the settings of Calico, with what Manx does with each")
+	cmd.Flags().BoolVar(&all, "all", false, "with --calico: also those that are not set here")
 	return cmd
 }
 

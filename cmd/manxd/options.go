@@ -30,6 +30,7 @@ type options struct {
 	host        hostOptions
 	calico      calicoOptions
 	felix       felixOptions
+	accept      acceptOptions
 	gobgp       gobgpOptions
 	web         webOptions
 	control     controlOptions
@@ -41,7 +42,7 @@ type options struct {
 func (o *options) all() []group {
 	return []group{&o.datastore, &o.policy, &o.flowLog, &o.overuse, &o.log, &o.node, &o.bgp, &o.web, &o.host, &o.gobgp,
 		&o.control, &o.controllers, &o.passwords, &o.bird, &o.calico, &o.felix,
-		&o.cni}
+		&o.accept, &o.cni}
 }
 
 // flags adds the flags of all settings to a set.

@@ -96,6 +96,7 @@ func newNode(o *options, deps deps.Deps, h *host, m *membership) ([]part.Part, e
 		newAddresses(deps, m),
 		newRegistration(deps, m),
 		newTakeover(deps, m),
+		newCalicoSettings(deps, o.accept),
 		part.Optional(claims.New(deps)),
 	}, orchestrator...), nil
 }

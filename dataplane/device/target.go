@@ -26,7 +26,6 @@ type Target struct {
 	families map[string]model.Family // of the addresses on devices that are this node's own
 	missing  map[string]error        // devices that the kernel cannot make
 
-	unencrypted time.Time // since when WireGuard is configured; zero: it is not
 }
 
 // New makes a Target; now is the clock.
@@ -47,32 +46,6 @@ func newTarget(
 		Name: "device", Part: "interfaces", ListLinks: k.ListLinks, Now: now,
 		Prune: driver.Always}) // an undesired address on an own device is an earlier one
 	return t
-}
-
-// SetState applies a state.
-func (t *Target) SetState(h *hoststate.Host) {
-	t.Driver.SetState(h)
-	encrypted := false
-	for _, enabled := range []*bool{h.Felix.WireguardEnabled, h.Felix.WireguardEnabledV6} {
-		encrypted = encrypted || enabled != nil && *enabled
-	}
-	switch {
-	case !encrypted:
-		t.unencrypted = time.Time{}
-	case t.unencrypted.IsZero():
-		t.unencrypted = t.now()
-	}
-}
-
-// Notices returns the failures, and the missing encryption.
-func (t *Target) Notices() []reconcile.Notice {
-	list := t.Driver.Notices()
-	if !t.unencrypted.IsZero() {
-		list = append(list, reconcile.Notice{Subject: "WireGuard", Since: t.unencrypted,
-			Text: "FelixConfiguration sets wireguardEnabled or wireguardEnabledV6, which Manx does not support: the " +
-				"traffic between this node and others is not encrypted"})
-	}
-	return list
 }
 
 // Handle takes over kernel events.

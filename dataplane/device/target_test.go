@@ -117,34 +117,3 @@ func TestNoIPIPIsOneStatus(t *testing.T) {
 		t.Errorf("nobody needs IPIP any more: %v", missing)
 	}
 }
-
-// A cluster that expects encryption must learn that this node has none.
-func TestMissingEncryptionIsANotice(t *testing.T) {
-	now := time.Now()
-	target := New(testKernel(), func() time.Time { return now })
-	felix := func(v4, v6 *bool) *hoststate.Host {
-		var f model.FelixConfiguration
-		f.Spec.WireguardEnabled, f.Spec.WireguardEnabledV6 = v4, v6
-		h := hoststate.New("n1", nil)
-		h.Take(hoststate.State{All: true, Reader: model.NewSet(
-			model.NewObject(model.ResourceKey(model.KindNode, "n1"), &model.Node{}),
-			model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), &f))})
-		return h
-	}
-	yes, no := true, false
-	for _, c := range []struct {
-		v4, v6 *bool
-		want   int
-	}{{nil, nil, 0}, {&no, &no, 0}, {&yes, nil, 1}, {&no, &yes, 1}, {&no, nil, 0}} {
-		target.SetState(felix(c.v4, c.v6))
-		notices := target.Notices()
-		if len(notices) != c.want {
-			t.Fatalf("%+v: notices %+v", c, notices)
-		}
-		for _, n := range notices {
-			if n.Since != now || !strings.Contains(n.Text, "this node and others is not encrypted") {
-				t.Errorf("%+v", n)
-			}
-		}
-	}
-}

@@ -19,7 +19,10 @@ const unreadInterval = 5 * time.Minute
 
 // unread are the resources of v1alpha1 of the network policy API, which some releases of Calico enforce. Manx reads
 // ClusterNetworkPolicy, their successor in v1alpha2.
-var unread = []string{"adminnetworkpolicies", "baselineadminnetworkpolicies"}
+var (
+	unread      = []string{"adminnetworkpolicies", "baselineadminnetworkpolicies"}
+	unreadKinds = []string{"AdminNetworkPolicy", "BaselineAdminNetworkPolicy"}
+)
 
 // followUnread keeps the notice about objects of unread kinds current until ctx ends.
 func (s *Store) followUnread(ctx context.Context) {

@@ -195,6 +195,18 @@ func (s *Store) present(r resource) {
 	delete(s.missing, r.String())
 }
 
+// Unread returns the kinds of which there are objects that Manx does not read.
+func (s *Store) Unread() (kinds []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, plural := range unread {
+		if s.unread[plural] != "" {
+			kinds = append(kinds, unreadKinds[i])
+		}
+	}
+	return kinds
+}
+
 // Notices implements datastore.Backend.
 func (s *Store) Notices() (list []string) {
 	s.mu.Lock()

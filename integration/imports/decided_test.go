@@ -26,7 +26,8 @@ var decided = []struct {
 		"datastore/table/",
 	}},
 	{[]string{"Applicable"}, "felixconfig.Merge", []string{
-		"bgp/elevated.go", // which names the object with the wrong value
+		"bgp/elevated.go",           // which names the object with the wrong value
+		"datastore/settings/set.go", // which names the object with the setting
 	}},
 }
 

@@ -27,6 +27,7 @@ var allowed = []struct {
 	{"datastore/document", []string{"datastore/model"}},
 	{"datastore/manifest", []string{"datastore/document", "datastore/model"}},
 	{"datastore/felixconfig", []string{"datastore/model", "datastore/selector", "datastore/validation"}},
+	{"datastore/settings", []string{"datastore/felixconfig", "datastore/model"}},
 	{"datastore/validation", []string{"datastore/model", "datastore/selector"}},
 	{"datastore/validation/validationtest", []string{"datastore/model"}},
 	{"datastore/codec", []string{"datastore/model", "datastore/validation"}},

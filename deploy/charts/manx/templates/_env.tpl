@@ -124,6 +124,10 @@
 {{- end }}
 - name: MANX_HTTP_LISTEN
   value: "{{ if not .Values.http.exposed }}127.0.0.1{{ end }}:{{ .Values.http.port }}"
+{{- with .Values.acceptSettings }}
+- name: MANX_ACCEPT_SETTINGS
+  value: {{ join "," . | quote }}
+{{- end }}
 # In a container that is not privileged /proc/sys is read-only.
 - name: MANX_PROC_SYS_NET
   value: /host/proc-sys-net

@@ -1,0 +1,122 @@
+package settings
+
+// felix has the fields of FelixConfiguration, and the parameters of Felix that have no field.
+var felix = []group{
+	{state: Done, names: `nodeSelector interfacePrefix defaultEndpointToHostAction iptablesFilterDenyAction logPrefix
+		logActionRateLimit logActionRateLimitBurst ipipEnabled ipipMTU allowVXLANPacketsFromWorkloads
+		allowIPIPPacketsFromWorkloads disableConntrackInvalidCheck natPortRange natOutgoingAddress
+		natOutgoingExclusions iptablesNATOutgoingInterfaceFilter endpointStatusPathPrefix failsafeInboundHostPorts
+		failsafeOutboundHostPorts ipForwarding mtuIfacePattern externalNodesList ipv4NormalRoutePriority
+		ipv6NormalRoutePriority ipv4ElevatedRoutePriority ipv6ElevatedRoutePriority serviceLoopPrevention
+		workloadSourceSpoofing floatingIPs nftablesFilterDenyAction`},
+
+	// What many clusters use.
+	{state: NotDone, holds: true, names: "bpfEnabled=false",
+		text: "Manx has no eBPF data plane: where it takes the place of kube-proxy, pods of a Manx node reach no " +
+			"Service"},
+	{state: Planned, holds: true, names: "wireguardEnabled=false wireguardEnabledV6=false",
+		text: "the traffic to and from the workloads of this node is not encrypted"},
+	{state: Planned, names: "vxlanEnabled vxlanMTU vxlanMTUV6 vxlanPort vxlanVNI",
+		text: "Manx makes no VXLAN tunnel; vxlanPort is used only by the rule that keeps workloads from sending " +
+			"VXLAN"},
+	{state: Planned, names: "logSeverityScreen", text: "the level of the log is that of --log-level"},
+	{state: Planned, names: "prometheusMetricsEnabled prometheusMetricsHost prometheusMetricsPort",
+		text: "metrics are served at --http-listen, under the names manx_*"},
+	{state: Planned, names: "healthHost healthPort",
+		text: "health is served at --http-listen, 127.0.0.1:9099 if not set"},
+	{state: Planned, names: "flowLogsGoldmaneServer flowLogsLocalReporter",
+		text: "no flows are sent to Goldmane; --flow-log and manxctl drops have the packets that policy drops or " +
+			"logs"},
+	{state: NotDone, names: "awsSrcDstCheck",
+		text: "Manx calls no API of AWS: switch the check of the instance off there, or by its controllers"},
+	{state: NotDone, names: "policySyncPathPrefix",
+		text: "there is no socket for dikastes: rules on HTTP are enforced for their addresses and ports alone"},
+	{state: Planned, names: "interfaceExclude",
+		text: "a host endpoint for all interfaces includes every one that is not a workload's"},
+	{state: Planned, names: "deviceRouteSourceAddress deviceRouteSourceAddressIPv6",
+		text: "the kernel chooses the source address of the host's packets to workloads"},
+	{state: Planned, names: "routeSyncDisabled", text: "routes to workloads are made"},
+	{state: NotDone, names: "nftablesFlowTableOffload nftablesFlowTableDataIfacePattern",
+		text: "flows are not offloaded: each packet takes the path through the rules"},
+	{state: NotDone, names: "istioAmbientMode istioDSCPMark",
+		text: "the traffic of Istio's ambient mesh has no rules of its own"},
+	{state: NotDone, names: "localSubnetL2Reachability",
+		text: "no proxy ARP or ND for workloads in the node's own subnet"},
+	{state: NotDone, names: "prometheusMetricsCAFile prometheusMetricsCertFile prometheusMetricsKeyFile " +
+		"prometheusMetricsClientAuth", text: "metrics are served without TLS"},
+	{state: NotDone, names: "debugMemoryProfilePath debugHost debugPort", text: "manxd serves no profiles"},
+	{state: NotDone, names: "metadataAddr metadataPort openstackRegion endpointReportingEnabled",
+		text: "OpenStack is not supported: no access to its metadata server, no status of endpoints for it"},
+	{state: NotDone, names: "useInternalDataplaneDriver dataplaneDriver",
+		text: "Manx programs the kernel itself, without an external driver"},
+	{state: NotDone, names: "EtcdAddr EtcdScheme EtcdKeyFile EtcdCertFile EtcdCaFile EtcdEndpoints",
+		text: "the datastore is that of DATASTORE_TYPE and ETCD_*, as of calico/node"},
+
+	{state: Differently, names: "DatastoreType", text: "the datastore is that of DATASTORE_TYPE"},
+	{state: Differently, names: "FelixHostname", text: "the name of the node is that of NODENAME"},
+	{state: Differently, names: "ipv6Support",
+		text: "IPv6 is in use where the kernel has it; FELIX_IPV6SUPPORT=false in the environment keeps the " +
+			"default IPv6 pool away"},
+	{state: Differently, names: "programClusterRoutes",
+		text: "one process makes all routes: those of pools with IPIP always have protocol 80"},
+	{state: Differently, names: "deviceRouteProtocol", text: "routes to workloads have protocol 80"},
+	{state: Differently, names: "removeExternalRoutes",
+		text: "routes of other protocols to workloads' interfaces are left alone"},
+	{state: Differently, names: "iptablesMarkMask nftablesMarkMask",
+		text: "the rules use the marks 0x10000 and 0x20000"},
+	{state: Differently, names: "healthEnabled", text: "health is always served, at --http-listen"},
+	{state: Differently, names: "prometheusGoMetricsEnabled prometheusProcessMetricsEnabled",
+		text: "the metrics go_* and process_* are always there"},
+	{state: Differently, names: "logFilePath logSeverityFile logSeveritySys",
+		text: "manxd logs to standard error alone"},
+	{state: Differently, names: "requireMTUFile", text: "the key require_mtu_file of the CNI configuration decides"},
+
+	{state: NotNeeded, text: "it matters only with flowLogsGoldmaneServer or flowLogsLocalReporter",
+		names: `flowLogsPolicyEvaluationMode flowLogsFlushInterval flowLogsCollectorDebugTrace`},
+	{state: NotNeeded, text: "Manx writes no status of Felix into etcd, which OpenStack reads",
+		names: `reportingInterval reportingTTL endpointReportingDelay`},
+	{state: NotNeeded, text: "it matters only with localSubnetL2Reachability",
+		names: `localSubnetL2ReachabilityRefreshInterval`},
+	{state: NotNeeded, text: "it matters only for live migration with KubeVirt, which is not done",
+		names: `liveMigrationRouteConvergenceTime`},
+	{state: NotNeeded, text: "it matters only with wireguardEnabled",
+		names: `prometheusWireGuardMetricsEnabled routeTableRanges routeTableRange wireguardThreadingEnabled
+		wireguardListeningPort wireguardListeningPortV6 wireguardRoutingRulePriority wireguardInterfaceName
+		wireguardInterfaceNameV6 wireguardMTU wireguardMTUV6 wireguardHostEncryptionEnabled wireguardKeepAlive`},
+	{state: NotNeeded,
+		text: "Felix's inside: Manx repairs changes as the kernel reports them, and checks all at times",
+		names: `dataplaneWatchdogTimeout routeRefreshInterval interfaceRefreshInterval iptablesRefreshInterval
+		iptablesPostWriteCheckInterval iptablesLockProbeInterval iptablesLockFilePath iptablesLockTimeout
+		ipsetsRefreshInterval nftablesRefreshInterval xdpRefreshInterval netlinkTimeout maxIpsetSize
+		featureDetectOverride featureGates healthTimeoutOverrides logDebugFilenameRegex debugDisableLogDropping
+		debugSimulateCalcGraphHangAfter debugSimulateDataplaneHangAfter debugSimulateDataplaneApplyDelay
+		DebugCPUProfilePath DebugPanicAfter DebugSimulateDataRace DebugBPFCgroupV2 cgroupV2Path routeSource Variant
+		IgnoreLooseRPF`},
+	{state: NotNeeded, text: "manxd bounds its memory and its threads itself", names: `goGCThreshold goMemoryLimitMB
+		goMaxProcs`},
+	{state: NotNeeded,
+		text: "Manx has one table of nftables of its own, and an accept there overrides no other table",
+		names: `iptablesBackend nftablesMode chainInsertMode iptablesFilterAllowAction iptablesMangleAllowAction
+		nftablesFilterAllowAction nftablesMangleAllowAction kubeNodePortRanges`},
+	{state: NotNeeded, text: "an acceleration of Felix's rules", names: `sidecarAccelerationEnabled xdpEnabled
+		genericXDPEnabled`},
+	{state: NotNeeded, text: "Manx reports its use to nobody", names: `usageReportingEnabled usageReportingInitialDelay
+		usageReportingInterval`},
+	{state: NotNeeded, text: "about Windows", names: `windowsManageFirewallRules`},
+	{state: NotNeeded, text: "each node reads the datastore itself", names: `TyphaAddr TyphaK8sServiceName
+		TyphaK8sNamespace TyphaReadTimeout TyphaWriteTimeout TyphaKeyFile TyphaCertFile TyphaCAFile TyphaCN TyphaURISAN`},
+	{state: NotNeeded, text: "Calico's programs set it by themselves, from the datastore", names: `IPv4VXLANTunnelAddr
+		IPv6VXLANTunnelAddr VXLANTunnelMACAddr VXLANTunnelMACAddrV6 IpInIpTunnelAddr ClusterGUID ClusterType
+		CalicoVersion`},
+	{state: NotNeeded, text: "it matters only with bpfEnabled", names: `bpfOverlayHostSourceIP bpfDisableUnprivileged
+		bpfJITHardening bpfLogLevel bpfConntrackLogLevel bpfConntrackMode bpfConntrackTimeouts bpfIPFragTimeout
+		bpfLogFilters bpfCTLBLogFilter bpfDataIfacePattern bpfL3IfacePattern bpfConnectTimeLoadBalancingEnabled
+		bpfConnectTimeLoadBalancing bpfHostNetworkedNATWithoutCTLB bpfExternalServiceMode bpfDSROptoutCIDRs
+		bpfExtToServiceConnmark bpfKubeProxyIptablesCleanupEnabled bpfKubeProxyMinSyncPeriod bpfKubeProxyHealthzPort
+		bpfKubeProxyEndpointSlicesEnabled bpfPSNATPorts bpfMapSizeNATFrontend bpfMapSizeNATBackend
+		bpfMapSizeNATAffinity bpfMapSizeRoute bpfMapSizeConntrack bpfMapSizePerCpuConntrack bpfMapSizeConntrackScaling
+		bpfMapSizeConntrackCleanupQueue bpfMapSizeIPSets bpfMapSizeIfState bpfHostConntrackBypass
+		bpfIPFragmentReassemblyEnabled bpfEnforceRPF bpfPolicyDebugEnabled bpfForceTrackPacketsFromIfaces
+		bpfDisableGROForIfaces bpfExcludeCIDRsFromNAT bpfExportBufferSizeMB bpfRedirectToPeer bpfAttachType
+		bpfProfiling bpfMaglevMaxEndpointsPerService bpfMaglevMaxServices`},
+}

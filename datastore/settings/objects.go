@@ -1,0 +1,188 @@
+package settings
+
+// fields has the fields of the other kinds, by the name of the Go type without Spec: types that several kinds share,
+// such as Rule, are there once.
+var fields = []struct {
+	typ    string
+	groups []group
+}{
+	{"BGPConfiguration", []group{
+		{names: `nodeToNodeMeshEnabled asNumber serviceLoadBalancerIPs serviceExternalIPs serviceClusterIPs
+			serviceLoadBalancerAggregation communities prefixAdvertisements listenPort nodeMeshPassword
+			nodeMeshMaxRestartTime bindMode localWorkloadPeeringIPV4 localWorkloadPeeringIPV6 ipv4NormalRoutePriority
+			ipv6NormalRoutePriority`},
+		{state: Planned, names: "logSeverityScreen=Info", text: "the level of the log is that of --log-level"},
+		{state: Differently, names: "programClusterRoutes",
+			text: "one process makes all routes: those of pools with IPIP always have protocol 80"},
+		{state: NotNeeded, names: "ignoredInterfaces", text: "Manx announces no route of an interface"},
+	}},
+	{"Community", []group{{names: "name value"}}},
+	{"PrefixAdvertisement", []group{{names: "cidr communities"}}},
+	{"ServiceClusterIPBlock", []group{{names: "cidr"}}},
+	{"ServiceExternalIPBlock", []group{{names: "cidr"}}},
+	{"ServiceLoadBalancerIPBlock", []group{{names: "cidr"}}},
+	{"BGPPassword", []group{{names: "secretKeyRef"}}},
+	{"BGPPeer", []group{{names: `node nodeSelector peerIP asNumber localASNumber peerSelector keepOriginalNextHop
+		nextHopMode password sourceAddress maxRestartTime keepaliveTime numAllowedLocalASNumbers ttlSecurity
+		reachableBy filters localWorkloadSelector reversePeering`}}},
+	{"BGPFilter", []group{{names: "exportV4 importV4 exportV6 importV6"}}},
+	{"BGPFilterRule", []group{{names: `cidr prefixLength source interface matchOperator peerType communities
+		asPathPrefix priority action operations`}}},
+	{"BGPFilterPrefixLength", []group{{names: "min max"}}},
+	{"BGPFilterCommunityMatch", []group{{names: "values"}}},
+	{"BGPFilterOperation", []group{{names: "addCommunity prependASPath setPriority"}}},
+	{"BGPFilterAddCommunity", []group{{names: "value"}}},
+	{"BGPFilterPrependASPath", []group{{names: "prefix"}}},
+	{"BGPFilterSetPriority", []group{{names: "value"}}},
+	{"CalicoNodeStatus", []group{{names: "node classes updatePeriodSeconds"}}},
+	{"CalicoNodeStatusStatus", []group{{names: "lastUpdated agent bgp routes"}}},
+	{"CalicoNodeAgentStatus", []group{{names: "birdV4 birdV6"}}},
+	{"BGPDaemonStatus", []group{{names: "state version routerID lastBootTime lastReconfigurationTime"}}},
+	{"CalicoNodeBGPStatus", []group{{names: `numberEstablishedV4 numberNotEstablishedV4 numberEstablishedV6
+		numberNotEstablishedV6 peersV4 peersV6`}}},
+	{"CalicoNodePeer", []group{{names: "peerIP type state since"}}},
+	{"CalicoNodeBGPRouteStatus", []group{{names: "routesV4 routesV6"}}},
+	{"CalicoNodeRoute", []group{{names: "type destination gateway interface learnedFrom"}}},
+	{"CalicoNodeRouteLearnedFrom", []group{{names: "sourceType peerIP"}}},
+	{"ClusterInformation", []group{
+		{names: "clusterGUID clusterType datastoreReady"},
+		{state: Differently, names: "calicoVersion",
+			text: "Manx does not write it, and keeps the value of Calico's programs"},
+		{state: NotNeeded, names: "variant", text: "about the commercial edition"},
+	}},
+	{"GlobalNetworkPolicy", []group{
+		{names: `tier order ingress egress selector types doNotTrack preDNAT applyOnForward serviceAccountSelector
+			namespaceSelector`},
+		{state: NotNeeded, names: "performanceHints", text: "policies are always prepared for the workloads to come"},
+	}},
+	{"NetworkPolicy", []group{
+		{names: "tier order ingress egress selector types serviceAccountSelector"},
+		{state: NotNeeded, names: "performanceHints", text: "policies are always prepared for the workloads to come"},
+	}},
+	{"StagedGlobalNetworkPolicy", []group{
+		{names: `tier order ingress egress selector types doNotTrack preDNAT applyOnForward serviceAccountSelector
+			namespaceSelector`},
+		{state: Differently, names: "stagedAction", text: stagedText},
+		{state: NotNeeded, names: "performanceHints", text: "policies are always prepared for the workloads to come"},
+	}},
+	{"StagedNetworkPolicy", []group{
+		{names: "tier order ingress egress selector types serviceAccountSelector"},
+		{state: Differently, names: "stagedAction", text: stagedText},
+		{state: NotNeeded, names: "performanceHints", text: "policies are always prepared for the workloads to come"},
+	}},
+	{"StagedKubernetesNetworkPolicy", []group{
+		{names: "podSelector ingress egress policyTypes"},
+		{state: Differently, names: "stagedAction", text: stagedText},
+	}},
+	{"Rule", []group{
+		{names: "action ipVersion protocol icmp notProtocol notICMP source destination"},
+		{state: NotDone, names: "http",
+			text: "the rule matches by its addresses and ports alone, as Felix' without dikastes"},
+	}},
+	{"EntityRule", []group{{names: `nets selector namespaceSelector services ports notNets notSelector notPorts
+		serviceAccounts`}}},
+	{"ICMPFields", []group{{names: "type code"}}},
+	{"ServiceMatch", []group{{names: "name namespace"}}},
+	{"ServiceAccountMatch", []group{{names: "names selector"}}},
+	{"HTTPMatch", []group{{state: NotDone, names: "methods paths", text: "see http"}}},
+	{"HTTPPath", []group{{state: NotDone, names: "exact prefix", text: "see http"}}},
+	{"GlobalNetworkSet", []group{{names: "nets"}}},
+	{"NetworkSet", []group{{names: "nets"}}},
+	{"Profile", []group{{names: "ingress egress labelsToApply"}}},
+	{"Tier", []group{{names: "order defaultAction"}}},
+	{"TierStatus", []group{{state: Differently, names: "conditions", text: "Manx keeps them, and writes none"}}},
+	{"HostEndpoint", []group{{names: "node interfaceName expectedIPs profiles ports"}}},
+	{"EndpointPort", []group{{names: "name protocol port hostPort hostIP"}}},
+	{"WorkloadEndpoint", []group{{names: `orchestrator workload node containerID pod endpoint serviceAccountName
+		ipNetworks ipNATs ipv4Gateway ipv6Gateway profiles interfaceName mac ports allowSpoofedSourcePrefixes
+		qosControls`}}},
+	{"IPNAT", []group{{names: "internalIP externalIP"}}},
+	{"QoSControls", []group{
+		{names: `ingressBandwidth ingressBurst ingressPeakrate ingressMinburst egressBandwidth egressBurst
+			egressPeakrate egressMinburst ingressPacketRate ingressPacketBurst egressPacketRate egressPacketBurst
+			ingressMaxConnections egressMaxConnections`},
+		{state: NotDone, names: "dscp", text: "the packets of the workload keep the DSCP that it sets"},
+	}},
+	{"IPAMConfiguration", []group{
+		{names: "strictAffinity autoAllocateBlocks maxBlocksPerHost ipCooldownSeconds"},
+		{state: Planned, names: "kubeVirtVMAddressPersistence=Disabled=Enabled",
+			text: "a virtual machine of KubeVirt gets another address with each pod; Calico writes Enabled into " +
+				"each cluster"},
+	}},
+	{"IPPool", []group{
+		{names: `cidr ipipMode natOutgoing disabled disableBGPExport blockSize nodeSelector namespaceSelector
+			allowedUses assignmentMode`},
+		{state: Planned, names: "vxlanMode=Never",
+			text: "Manx makes no VXLAN tunnel: the routes of this pool to other nodes are blocked, and without " +
+				"BGP there are none"},
+	}},
+	{"IPPoolStatus", []group{{state: Differently, names: "conditions",
+		text: "a pool that is not Allocatable gives no address; Manx writes none of them"}}},
+	{"IPReservation", []group{{names: "reservedCIDRs"}}},
+	{"KubeControllers", []group{
+		{names: `etcdV3CompactionPeriod controllers node policy workloadEndpoint serviceAccount namespace loadBalancer
+			migration`},
+		{state: Differently, names: "healthChecks", text: "the controllers are a part of the health of manxd"},
+		{state: Differently, names: "logSeverityScreen", text: "the level of the log is that of manxd"},
+		{state: Differently, names: "prometheusMetricsPort",
+			text: "their metrics are among those of manxd, at --http-listen"},
+		{state: NotDone, names: "debugProfilePort", text: "manxd serves no profiles"},
+	}},
+	{"KubeControllersStatus", []group{{names: "runningConfig environmentVars"}}},
+	{"NodeController", []group{{names: "reconcilerPeriod syncLabels hostEndpoint leakGracePeriod"}}},
+	{"AutoHostEndpoints", []group{{names: "autoCreate createDefaultHostEndpoint templates"}}},
+	{"HostEndpointTemplate", []group{{names: `generateName interfaceCIDRs interfacePattern labels annotations
+		nodeSelector`}}},
+	{"LoadBalancerControllerConfig", []group{{names: "assignIPs"}}},
+	{"MigrationController", []group{{names: "policyNameMigrator"}}},
+	{"NamespaceControllerConfig", []group{{names: "reconcilerPeriod"}}},
+	{"PolicyControllerConfig", []group{{names: "reconcilerPeriod"}}},
+	{"ServiceAccountControllerConfig", []group{{names: "reconcilerPeriod"}}},
+	{"WorkloadEndpointControllerConfig", []group{{names: "reconcilerPeriod"}}},
+	{"Node", []group{
+		{names: "bgp orchRefs addresses interfaces"},
+		{state: Differently, names: `ipv4VXLANTunnelAddr vxlanTunnelMACAddr ipv6VXLANTunnelAddr vxlanTunnelMACAddrV6
+			wireguard`, text: keptText},
+	}},
+	{"NodeBGP", []group{{names: "asNumber ipv4Address ipv6Address ipv4IPIPTunnelAddr routeReflectorClusterID"}}},
+	{"NodeAddress", []group{{names: "address type"}}},
+	{"NodeInterface", []group{{names: "name addresses"}}},
+	{"NodeWireguard", []group{
+		{state: Differently, names: "interfaceIPv4Address interfaceIPv6Address", text: keptText},
+	}},
+	{"OrchRef", []group{{names: "nodeName orchestrator"}}},
+	{"NodeStatus", []group{
+		{names: "podCIDRs"},
+		{state: Differently, names: "wireguardPublicKey wireguardPublicKeyV6", text: keptText},
+	}},
+	{"HealthTimeoutOverride", []group{{state: NotNeeded, names: "name timeout", text: "see healthTimeoutOverrides"}}},
+	{"RouteTableRange", []group{{state: NotNeeded, names: "min max", text: "see routeTableRange"}}},
+	{"RouteTableIDRange", []group{{state: NotNeeded, names: "min max", text: "see routeTableRanges"}}},
+	{"ProtoPort", []group{{names: "protocol port net"}}},
+	{"BPFConntrackTimeouts", []group{{state: NotNeeded, names: `creationGracePeriod tcpSynSent tcpEstablished
+		tcpFinsSeen tcpResetSeen udpTimeout genericTimeout icmpTimeout`, text: "it matters only with bpfEnabled"}}},
+}
+
+const (
+	stagedText = "packets are counted for Set and Learn; Delete and Ignore have no effect"
+	keptText   = "Manx keeps the values of Calico's programs, and writes none"
+)
+
+// kinds has the kinds that are no objects of Calico's datastore, or that Manx does not read.
+var kinds = []group{
+	{names: "ClusterNetworkPolicy"},
+	{state: NotDone, holds: true, names: "AdminNetworkPolicy BaselineAdminNetworkPolicy",
+		text: "Manx enforces none of their rules: write them as ClusterNetworkPolicy (v1alpha2), or as " +
+			"GlobalNetworkPolicy"},
+	{state: NotDone, names: "LiveMigration", text: "virtual machines do not keep their connections when they move"},
+	{state: NotDone, names: "DatastoreMigration",
+		text: "calico-kube-controllers moves a cluster to the group projectcalico.org/v3"},
+	{state: NotNeeded, names: "ExternalNetwork EgressGatewayPolicy", text: "of the commercial edition"},
+}
+
+// host has what other programs of a host set.
+var host = []group{
+	{state: NotDone, holds: true, names: "kube-proxy-ipvs",
+		text: "kube-proxy runs in mode IPVS: its Services take another path through the kernel than the rules of " +
+			"policy expect"},
+}

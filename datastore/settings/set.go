@@ -1,0 +1,241 @@
+package settings
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/datastore/felixconfig"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Finding is a setting that is set.
+type Finding struct {
+	Row
+	Source string // such as "FelixConfiguration/default", "FELIX_BPFENABLED in the environment" or "IPPool/pods"
+	Value  string
+}
+
+// Matters reports whether the setting asks for something that Manx does not do.
+func (f Finding) Matters() bool {
+	return f.State >= Planned && !slices.ContainsFunc(f.harmless, func(v string) bool { return same(f.Value, v) })
+}
+
+// Danger reports whether the setting keeps the node from becoming ready unless it is accepted.
+func (f Finding) Danger() bool { return f.Holds && f.Matters() }
+
+// String is the sentence for people, without the source.
+func (f Finding) String() string {
+	if f.Text == "" {
+		return f.State.String()
+	}
+	return f.State.String() + ": " + f.Text
+}
+
+// Input are the places where the settings of a node can be.
+type Input struct {
+	Reader model.Reader // the datastore; nil: not known
+	Node   string
+	Local  *felixconfig.Local // nil: none
+	Getenv func(string) string
+	// Unread are kinds of Kubernetes of which the cluster has objects that Manx does not read.
+	Unread []string
+	// IPVS is set if kube-proxy of this host uses IPVS.
+	IPVS bool
+}
+
+// Here returns the settings of a node that are set: those of Felix by name, then those of BGPConfigurations, pools, the
+// environment, and the host.
+func Here(in Input) (list []Finding) {
+	list = append(list, ofFelix(in)...)
+	if in.Reader != nil {
+		for _, kind := range []model.Kind{model.KindBGPConfiguration, model.KindIPPool} {
+			for o := range in.Reader.All(kind) {
+				if o.Err == nil && felixconfig.Concerns(o.Key.Name, in.Node) {
+					list = append(list, OfObject(o)...)
+				}
+			}
+		}
+	}
+	for _, r := range Rows() {
+		if r.Place == Environment && in.Getenv != nil && in.Getenv(r.Name) != "" {
+			value := in.Getenv(r.Name)
+			if strings.Contains(r.Name, "PASSWORD") {
+				value = "(set)"
+			}
+			list = append(list, Finding{r, r.Name + " in the environment", value})
+		}
+	}
+	for _, kind := range in.Unread {
+		if r, ok := Find(Kind, kind); ok {
+			list = append(list, Finding{r, "Kubernetes", "has objects"})
+		}
+	}
+	if r, ok := Find(Host, "kube-proxy-ipvs"); ok && in.IPVS {
+		list = append(list, Finding{r, "the interface " + IPVSInterface, "exists"})
+	}
+	return list
+}
+
+// IPVSInterface is the interface to which kube-proxy in mode IPVS gives the addresses of Services.
+const IPVSInterface = "kube-ipvs0"
+
+// ofFelix returns the settings of Felix: of each the value that is in force, with its source.
+func ofFelix(in Input) []Finding {
+	found := map[string]Finding{}
+	if in.Reader != nil {
+		for name, f := range felixconfig.Applicable(in.Reader, in.Node) {
+			for _, x := range ofValue(f, "FelixConfiguration/"+name) {
+				found[x.Name] = x
+			}
+		}
+	}
+	if in.Local != nil {
+		for _, v := range in.Local.Values {
+			found[ofLocal(v).Name] = ofLocal(v)
+		}
+	}
+	return slices.SortedFunc(maps.Values(found), func(a, b Finding) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// ofLocal returns the row of a parameter of this host. A value that is not used has a row of its own.
+func ofLocal(v felixconfig.Value) Finding {
+	name := v.Parameter.Field
+	if name == "" {
+		name = v.Parameter.Name
+	}
+	r, known := Find(Felix, name)
+	switch {
+	case !known:
+		r = Row{Place: Felix, Name: name, State: NotDone, Text: "Felix has no such parameter"}
+	case v.Err != nil:
+		r = Row{Place: Felix, Name: name + " (wrong value)", State: NotDone, Text: "the value is not used: " +
+			v.Err.Error()}
+	}
+	return Finding{r, v.Source, v.Text}
+}
+
+// OfObject returns the settings that an object sets.
+func OfObject(o *model.Object) []Finding {
+	return ofValue(o.Value, string(o.Key.Kind)+"/"+o.Key.Name)
+}
+
+func ofValue(value any, source string) (list []Finding) {
+	walk(reflect.ValueOf(value), "", func(place, name string, v reflect.Value) {
+		if r, ok := Find(place, name); ok {
+			list = append(list, Finding{r, source, text(v)})
+		}
+	})
+	return list
+}
+
+// walk visits the fields that have a value in an object of Calico's types, with the place of their rows.
+func walk(v reflect.Value, place string, visit func(place, name string, v reflect.Value)) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			walk(v.Elem(), place, visit)
+		}
+		return
+	case reflect.Slice:
+		for i := range v.Len() {
+			walk(v.Index(i), "", visit)
+		}
+		return
+	case reflect.Struct:
+	default:
+		return
+	}
+	if !ours(v.Type()) {
+		return
+	}
+	if place == "" {
+		place = placeOf(v.Type())
+	}
+	for i := range v.NumField() {
+		f, field := v.Type().Field(i), v.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case f.Anonymous:
+			walk(field, place, visit)
+			continue
+		case field.IsZero() || field.Kind() == reflect.Slice && field.Len() == 0 || name == "metadata":
+			continue
+		case name != "spec" && name != "status":
+			visit(place, name, field)
+		}
+		walk(field, "", visit)
+	}
+}
+
+// placeOf returns the place of the rows for the fields of a type.
+func placeOf(t reflect.Type) string { return strings.TrimSuffix(t.Name(), "Spec") }
+
+// ours reports whether a type is one of Calico's.
+func ours(t reflect.Type) bool {
+	return strings.Contains(t.PkgPath(), "projectcalico/api/pkg/apis/") ||
+		t.PkgPath() == reflect.TypeFor[model.Node]().PkgPath()
+}
+
+// longest is the length of a value that is shown.
+const longest = 60
+
+// text returns the value of a field for people.
+func text(v reflect.Value) string {
+	if d, ok := v.Interface().(*metav1.Duration); ok {
+		return d.Duration.String()
+	}
+	for v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	switch v.Kind() {
+	case reflect.Struct, reflect.Slice, reflect.Map:
+		raw, err := json.Marshal(v.Interface())
+		if err != nil {
+			return fmt.Sprint(v)
+		}
+		if len(raw) > longest {
+			return string(raw[:longest]) + "..."
+		}
+		return string(raw)
+	}
+	return fmt.Sprint(v)
+}
+
+// same reports whether two texts are the same value: words in any case, numbers in any base, and a time in seconds as a
+// number.
+func same(a, b string) bool {
+	if strings.EqualFold(a, b) {
+		return true
+	}
+	if x, ok := truth[strings.ToLower(a)]; ok {
+		if y, ok := truth[strings.ToLower(b)]; ok {
+			return x == y
+		}
+	}
+	x, okA := number(a)
+	y, okB := number(b)
+	return okA && okB && x == y
+}
+
+// truth are the words of Felix for true and false.
+var truth = map[string]bool{"true": true, "1": true, "yes": true, "y": true, "t": true,
+	"false": false, "0": false, "no": false, "n": false, "f": false}
+
+func number(text string) (float64, bool) {
+	if n, err := strconv.ParseInt(text, 0, 64); err == nil {
+		return float64(n), true
+	}
+	var d metav1.Duration
+	if d.UnmarshalJSON([]byte(strconv.Quote(text))) == nil {
+		return d.Seconds(), true
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	return f, err == nil
+}
