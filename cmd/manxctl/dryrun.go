@@ -51,6 +51,7 @@ func (c *cli) writeDry(ctx context.Context, docs []manifest.Document, write writ
 		return err
 	}
 	defer store.Close() //nolint:errcheck // nothing was written
+	c.complain(undone(docs))
 	err = c.writeTo(ctx, newDryStore(store), docs,
 		func(ctx context.Context, s datastore.Store, o *model.Object) (string, error) {
 			done, err := write(ctx, s, o)

@@ -118,6 +118,7 @@ func (c *cli) plan(ctx context.Context, o planOptions) error {
 	}
 	desired := then.Compute(o.settings)
 	c.complain(plan.Notices(desired))
+	c.complain(undoneOn(o.settings.Node, then))
 	return c.show(plan.New(o.settings.Node, desired), format)
 }
 
@@ -134,6 +135,7 @@ func (c *cli) planAgainst(ctx context.Context, then plan.State, o planOptions, f
 	}
 	from, to := now.Compute(o.settings), then.Compute(o.settings)
 	c.complainBoth(plan.Notices(from), plan.Notices(to))
+	c.complainBoth(undoneOn(o.settings.Node, now), undoneOn(o.settings.Node, then))
 	diff := plan.Compare(o.settings.Node, from, to)
 	storedNow, remarksNow := now.AsStored()
 	storedThen, remarksThen := then.AsStored()
@@ -183,6 +185,7 @@ func (c *cli) planAllNodes(now, then plan.State, o planOptions, format table.For
 		return errors.New("neither state has a node that can be used")
 	}
 	c.complain(summary.Notices)
+	c.complainBoth(undoneAnywhere(now), undoneAnywhere(then))
 	if err := c.show(summary, format); err != nil || summary.Totals.NodesChanged == 0 {
 		return err
 	}

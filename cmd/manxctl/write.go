@@ -114,6 +114,7 @@ func invalid(docs []manifest.Document) []error {
 
 // checkAll checks documents without a datastore.
 func (c *cli) checkAll(docs []manifest.Document) error {
+	c.complain(undone(docs))
 	if errs := append(invalid(docs), ignored(docs)...); len(errs) > 0 {
 		return c.report(errs)
 	}
@@ -142,6 +143,7 @@ func (c *cli) writeAll(ctx context.Context, docs []manifest.Document, write writ
 		return err
 	}
 	defer store.Close() //nolint:errcheck // every write has been answered
+	c.complain(undone(docs))
 	for _, w := range ignored(docs) {
 		fmt.Fprintln(c.err, "Warning:", w) //nolint:errcheck // nowhere to report it
 	}

@@ -119,7 +119,7 @@ func (c *calicoSettings) Checks() (list []server.Check) {
 }
 
 func settingText(f settings.Finding) string {
-	return fmt.Sprintf("%s is %s (%s), %s", f.Name, f.Value, f.Source, f)
+	return fmt.Sprintf("%s is %s (%s), %s", f.Name, f.Value, f.Source, f.Answer())
 }
 
 // Notices implements server.Noticer. Settings that keep the node from being ready are told by the check, and the
@@ -129,7 +129,7 @@ func (c *calicoSettings) Notices() (list []server.Notice) {
 		if f.Place == settings.Kind || c.holds(f) {
 			continue
 		}
-		text := fmt.Sprintf("%s (%s) is %s", f.Value, f.Source, f)
+		text := fmt.Sprintf("%s (%s) is %s", f.Value, f.Source, f.Answer())
 		if f.Danger() {
 			text += " (accepted with --" + acceptFlag + ")"
 		}
@@ -168,7 +168,7 @@ func (o *options) explainCalico(ctx context.Context, out, complaints io.Writer, 
 	if all {
 		fmt.Fprintln(w, "PLACE\tSETTING\tVARIABLE\tWHAT MANX DOES")
 		for _, r := range settings.Rows() {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Place, r.Name, r.Variable, settings.Finding{Row: r})
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Place, r.Name, r.Variable, r.Answer())
 		}
 		return w.Flush()
 	}
@@ -184,7 +184,7 @@ func (o *options) explainCalico(ctx context.Context, out, complaints io.Writer, 
 	in.IPVS = err == nil
 	fmt.Fprintln(w, "SETTING\tVALUE\tSOURCE\tWHAT MANX DOES")
 	for _, f := range settings.Here(in) {
-		answer := f.String()
+		answer := f.Answer()
 		if f.Danger() && !slices.Contains(names(o.accept.list), f.Name) {
 			answer += " (the node is not ready: --" + acceptFlag + ")"
 		}

@@ -19,6 +19,7 @@ import (
 type Finding struct {
 	Row
 	Source string // such as "FelixConfiguration/default", "FELIX_BPFENABLED in the environment" or "IPPool/pods"
+	Field  string // of the object, such as "spec.bpfEnabled"; empty if it is in none
 	Value  string
 }
 
@@ -30,12 +31,12 @@ func (f Finding) Matters() bool {
 // Danger reports whether the setting keeps the node from becoming ready unless it is accepted.
 func (f Finding) Danger() bool { return f.Holds && f.Matters() }
 
-// String is the sentence for people, without the source.
-func (f Finding) String() string {
-	if f.Text == "" {
-		return f.State.String()
+// Answer is what Manx does with the setting.
+func (r Row) Answer() string {
+	if r.Text == "" {
+		return r.State.String()
 	}
-	return f.State.String() + ": " + f.Text
+	return r.State.String() + ": " + r.Text
 }
 
 // Input are the places where the settings of a node can be.
@@ -69,16 +70,16 @@ func Here(in Input) (list []Finding) {
 			if strings.Contains(r.Name, "PASSWORD") {
 				value = "(set)"
 			}
-			list = append(list, Finding{r, r.Name + " in the environment", value})
+			list = append(list, Finding{Row: r, Source: r.Name + " in the environment", Value: value})
 		}
 	}
 	for _, kind := range in.Unread {
 		if r, ok := Find(Kind, kind); ok {
-			list = append(list, Finding{r, "Kubernetes", "has objects"})
+			list = append(list, Finding{Row: r, Source: "Kubernetes", Value: "has objects"})
 		}
 	}
 	if r, ok := Find(Host, "kube-proxy-ipvs"); ok && in.IPVS {
-		list = append(list, Finding{r, "the interface " + IPVSInterface, "exists"})
+		list = append(list, Finding{Row: r, Source: "the interface " + IPVSInterface, Value: "exists"})
 	}
 	return list
 }
@@ -118,7 +119,7 @@ func ofLocal(v felixconfig.Value) Finding {
 		r = Row{Place: Felix, Name: name + " (wrong value)", State: NotDone, Text: "the value is not used: " +
 			v.Err.Error()}
 	}
-	return Finding{r, v.Source, v.Text}
+	return Finding{Row: r, Source: v.Source, Value: v.Text}
 }
 
 // OfObject returns the settings that an object sets.
@@ -127,25 +128,26 @@ func OfObject(o *model.Object) []Finding {
 }
 
 func ofValue(value any, source string) (list []Finding) {
-	walk(reflect.ValueOf(value), "", func(place, name string, v reflect.Value) {
+	walk(reflect.ValueOf(value), "", "", func(place, name, path string, v reflect.Value) {
 		if r, ok := Find(place, name); ok {
-			list = append(list, Finding{r, source, text(v)})
+			list = append(list, Finding{Row: r, Source: source, Field: path, Value: text(v)})
 		}
 	})
 	return list
 }
 
-// walk visits the fields that have a value in an object of Calico's types, with the place of their rows.
-func walk(v reflect.Value, place string, visit func(place, name string, v reflect.Value)) {
+// walk visits the fields that have a value in an object of Calico's types, with the place of their rows and their paths
+// from the object.
+func walk(v reflect.Value, place, at string, visit func(place, name, path string, v reflect.Value)) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
-			walk(v.Elem(), place, visit)
+			walk(v.Elem(), place, at, visit)
 		}
 		return
 	case reflect.Slice:
 		for i := range v.Len() {
-			walk(v.Index(i), "", visit)
+			walk(v.Index(i), "", fmt.Sprintf("%s[%d]", at, i), visit)
 		}
 		return
 	case reflect.Struct:
@@ -161,16 +163,17 @@ func walk(v reflect.Value, place string, visit func(place, name string, v reflec
 	for i := range v.NumField() {
 		f, field := v.Type().Field(i), v.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		path := strings.TrimPrefix(at+"."+name, ".")
 		switch {
 		case f.Anonymous:
-			walk(field, place, visit)
+			walk(field, place, at, visit)
 			continue
 		case field.IsZero() || field.Kind() == reflect.Slice && field.Len() == 0 || name == "metadata":
 			continue
 		case name != "spec" && name != "status":
-			visit(place, name, field)
+			visit(place, name, path, field)
 		}
-		walk(field, "", visit)
+		walk(field, "", path, visit)
 	}
 }
 
