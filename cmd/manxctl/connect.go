@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/pflag"
-	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
@@ -59,7 +58,7 @@ func (c *cli) open(ctx context.Context) (datastore.Store, error) {
 	s.Warn = func(text string) {
 		fmt.Fprintln(c.err, "Warning:", text) //nolint:errcheck // nowhere to report it
 	}
-	store, err := connect.Open(ctx, s, zap.NewNop())
+	store, err := connect.Open(ctx, s, c.calicoctl.log(c))
 	if errors.Is(err, connect.ErrNoLocal) {
 		return nil, fmt.Errorf("no datastore is set, and %w: start manxd, or set --etcd-endpoints, ETCD_ENDPOINTS, "+
 			"--kubeconfig, KUBECONFIG or a file with --config", err)

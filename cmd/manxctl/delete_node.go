@@ -18,6 +18,9 @@ import (
 // deleteObject deletes one object; with a Node it deletes everything that exists for it alone, as calicoctl does.
 func deleteObject(ctx context.Context, store datastore.Store, key model.Key) ([]model.Key, error) {
 	var gone []model.Key
+	if err := refused(key); err != nil {
+		return nil, err
+	}
 	if key.Kind == model.KindNode {
 		node, err := store.Get(ctx, key)
 		if err != nil {

@@ -98,7 +98,7 @@ func (c *cli) collect(ctx context.Context, a *archive.Archive) {
 func (c *cli) daemonParts() []part {
 	return []part{
 		{"versions.json", func(ctx context.Context) ([]byte, error) {
-			v := versions{Client: clientVersion()}
+			v := ownVersions()
 			c.daemonVersion(ctx, &v)
 			return structured(v)
 		}},

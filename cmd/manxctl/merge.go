@@ -15,7 +15,7 @@ var zeroTime metav1.Time
 
 // onTopOf returns the object that is to replace stored: the content of o, with the fields of stored that users do not
 // write: identity, status, annotations of Calico's controllers, unknown fields, and those that keep copies.
-func onTopOf(stored, o *model.Object, keep func(next, stored any)) (*model.Object, error) {
+func onTopOf(stored, o *model.Object, keep func(next, stored any)) *model.Object {
 	next := stored.Clone() // carries the unknown fields
 	next.Err = nil
 	next.Value = o.Clone().Value
@@ -33,7 +33,7 @@ func onTopOf(stored, o *model.Object, keep func(next, stored any)) (*model.Objec
 		keepStatus(next.Value, stored.Value)
 		keep(next.Value, stored.Value)
 	}
-	return next, codec.PrepareUpdate(next)
+	return next
 }
 
 // keepFilled keeps what a Node's host and Calico's controllers fill in. A file of a user without an address would take

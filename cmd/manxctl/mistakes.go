@@ -12,7 +12,7 @@ import (
 var otherWords = map[string][]string{
 	"validate": {"apply --dry-run"}, "lint": {"apply --dry-run"}, "check": {"health", "apply --dry-run"},
 	"ls": {"get"}, "list": {"get"}, "show": {"get", "describe"}, "rm": {"delete"}, "edit": {"get -o yaml", "apply"},
-	"patch": {"get -o yaml", "apply"}, "label": {"get -o yaml", "apply"}, "trace": {"explain --live"},
+	"trace":   {"explain --live"},
 	"sysdump": {"diags"}, "diag": {"diags"}, "bugtool": {"diags"}, "bundle": {"diags"},
 	"logs": {"drops", "history", "loglevel"}, "events": {"history", "watch"},
 	"cordon": {"node drain"}, "uncordon": {"node undrain"}, "bgp": {"get peers"},

@@ -38,6 +38,7 @@ type cli struct {
 	socketFlag *pflag.Flag
 	server     serverFlags
 	etcd       etcdFlags
+	calicoctl  calicoctlFlags
 }
 
 // exitErr is an error with its own exit code. An empty text has been printed already.
@@ -55,7 +56,7 @@ func usagef(format string, args ...any) error {
 // run executes the command line and returns the exit code.
 func (c *cli) run(ctx context.Context, args []string) int {
 	root := c.root()
-	root.SetArgs(args)
+	root.SetArgs(withoutShortLevel(args))
 	root.SetIn(c.in)
 	root.SetOut(c.out)
 	root.SetErr(c.err)
@@ -116,10 +117,11 @@ func (c *cli) root() *cobra.Command {
 	c.socketFlag = f.Lookup("socket")
 	c.server.add(f)
 	c.etcd.add(f)
+	c.calicoctl.add(f)
 	c.addColorFlag(root)
 	root.AddCommand(
 		c.getCommand(), c.onNodes(c.describeCommand(), everyNode, describeOnNodes), c.applyCommand(), c.createCommand(),
-		c.replaceCommand(), c.deleteCommand(), c.diffCommand(), c.planCommand(),
+		c.replaceCommand(), c.patchCommand(), c.labelCommand(), c.deleteCommand(), c.diffCommand(), c.planCommand(),
 		c.onNodes(c.explainCommand(), ownNode, explainOnNode), c.testCommand(), c.dumpCommand(),
 		c.onNodes(c.statusCommand(), everyNode, statusOfNodes), c.healthCommand(), c.nodeCommand(),
 		c.peersCommand(), c.onNodes(c.historyCommand(), everyNode, passOn),

@@ -185,6 +185,9 @@ func createObject(ctx context.Context, store datastore.Store, o *model.Object) (
 // checkNew applies the rules for a new object that need other objects: an overlapping pool would assign the same
 // addresses, and a policy needs its tier.
 func checkNew(ctx context.Context, store datastore.Store, o *model.Object) error {
+	if err := refused(o.Key); err != nil {
+		return err
+	}
 	if pool, ok := o.Value.(*model.IPPool); ok {
 		return checkAgainst(ctx, store, o, model.KindIPPool, func(pools model.Reader) []model.FieldError {
 			return validation.CheckPoolOverlap(o.Key, pool, pools)
@@ -273,18 +276,7 @@ func update(
 	if err := sameObject(o, stored); err != nil {
 		return "", err
 	}
-	next, err := onTopOf(stored, o, keep)
-	if err != nil {
-		return "", err
-	}
-	if same(stored, next) {
-		return "unchanged", nil
-	}
-	if err := checkFilters(ctx, store, next); err != nil {
-		return "", err
-	}
-	_, err = store.Update(ctx, next)
-	return done, err
+	return storeChanged(ctx, store, stored, onTopOf(stored, o, keep), done)
 }
 
 // sameObject checks a document's identity fields against the stored object.
