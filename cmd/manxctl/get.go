@@ -29,10 +29,13 @@ type getOptions struct {
 	noHeaders  bool
 	showLabels bool
 	watch      bool
+	sortBy     string
+	export     bool
 	down       bool // peers: only those that are not established
 
 	format   table.Format
 	template *table.Template // instead of the format
+	order    table.Order     // with sortBy
 	match    labels.Selector
 }
 
@@ -45,6 +48,8 @@ func (c *cli) getCommand() *cobra.Command {
 		Example: "  manxctl get peers -w\n  manxctl get bgppeers\n  manxctl get node node-1 -o yaml\n" +
 			"  manxctl get weps -A -o wide\n  manxctl get policies\n" +
 			"  manxctl get node node-1 -o jsonpath='{.spec.bgp.ipv4Address}'\n" +
+			"  manxctl get tiers --sort-by .spec.order\n  manxctl get bgppeers -w\n" +
+			"  manxctl get bgppeer tor-1 -o yaml --export\n" +
 			"  manxctl get ippools -o custom-columns=NAME:.metadata.name,CIDR:.spec.cidr",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(); err != nil {
@@ -64,7 +69,7 @@ func (c *cli) getCommand() *cobra.Command {
 				return c.getPolicies(cmd.Context(), o)
 			}
 			if o.watch {
-				return usagef("-w is for peers; \"manxctl watch\" shows routes, too")
+				return c.watchObjects(cmd.Context(), o, args)
 			}
 			return c.get(cmd.Context(), o, args)
 		},
@@ -73,14 +78,21 @@ func (c *cli) getCommand() *cobra.Command {
 	o.files.add(cmd)
 	f := cmd.Flags()
 	f.StringVarP(&o.output, "output", "o", "", "table, wide, yaml, json, name, or of objects of the datastore "+
-		"jsonpath=TEMPLATE, go-template=TEMPLATE or custom-columns=HEADING:PATH,...")
+		"jsonpath=TEMPLATE, jsonpath-file=FILE, go-template=TEMPLATE, go-template-file=FILE or "+
+		"custom-columns=HEADING:PATH,... (a HEADING of the kind's table needs no PATH)")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "yaml", "json",
-		"name", "jsonpath=", "go-template=", "custom-columns="}, cobra.ShellCompDirectiveNoFileComp))
+		"name", "jsonpath=", "jsonpath-file=", "go-template=", "go-template-file=", "custom-columns="},
+		cobra.ShellCompDirectiveNoFileComp))
 	f.StringVarP(&o.namespaces.name, "namespace", "n", "", "namespace of namespaced kinds (\"default\" if not given)")
 	f.BoolVarP(&o.namespaces.all, "all-namespaces", "A", false, "objects of all namespaces")
+	f.BoolVarP(&o.namespaces.all, "every-namespace", "a", false, "as -A, for scripts of calicoctl")
+	_ = f.MarkHidden("every-namespace")
+	f.StringVar(&o.sortBy, "sort-by", "", "sort objects by a field, such as .spec.order")
+	f.BoolVar(&o.export, "export", false, "leave out uid, resourceVersion and creationTimestamp, and the namespace of "+
+		"objects that are named, to create the objects elsewhere")
 	f.StringVarP(&o.selector, "selector", "l", "", "only objects with these labels, for instance app=web,tier!=db")
 	f.BoolVar(&o.noHeaders, "no-headers", false, "tables without the heading")
-	f.BoolVarP(&o.watch, "watch", "w", false, "peers: follow each change")
+	f.BoolVarP(&o.watch, "watch", "w", false, "follow each change")
 	f.BoolVar(&o.showLabels, "show-labels", false, "tables with a column of labels")
 	return cmd
 }
@@ -93,6 +105,9 @@ func (o *getOptions) parse() (err error) {
 		o.format = table.JSON
 	} else if o.format, err = table.ParseFormat(o.output); err != nil {
 		return usagef("%v", err)
+	}
+	if o.order, err = table.ParseOrder(cmp.Or(o.sortBy, ".metadata.name")); err != nil {
+		return usagef("--sort-by: %v", err)
 	}
 	if o.match, err = labels.Parse(o.selector); err != nil {
 		return usagef("-l %q: %v", o.selector, err)
@@ -127,6 +142,9 @@ func (c *cli) get(ctx context.Context, o getOptions, args []string) error {
 		a, err := find(ctx, store, t, o)
 		errs = append(errs, err...)
 		a.objects = c.usable(a.objects, &errs, o.format)
+		if err := o.arrange(&a); err != nil {
+			return err
+		}
 		if err := c.print(ctx, store, a, o); err != nil {
 			errs = append(errs, err)
 		}
@@ -135,6 +153,38 @@ func (c *cli) get(ctx context.Context, o getOptions, args []string) error {
 		return c.report(errs)
 	}
 	return nil
+}
+
+// arrange sorts the objects, and removes what is of this cluster alone, as the flags say.
+func (o *getOptions) arrange(a *answer) error {
+	if o.export {
+		for i, x := range a.objects {
+			if x.Metadata() != nil {
+				a.objects[i] = exported(x, a.named)
+			}
+		}
+	}
+	if o.sortBy == "" {
+		return nil
+	}
+	return o.order.Sort(a.objects)
+}
+
+// exported is an object without its identity in this cluster; without its namespace, too, if it is named.
+func exported(o *model.Object, named bool) *model.Object {
+	o = o.Clone()
+	m := o.Metadata()
+	m.SetUID("")
+	m.SetResourceVersion("")
+	m.SetCreationTimestamp(zeroTime)
+	m.SetGeneration(0)
+	m.SetManagedFields(nil)
+	m.SetDeletionTimestamp(nil)
+	m.SetDeletionGracePeriodSeconds(nil)
+	if named {
+		m.SetNamespace("")
+	}
+	return o
 }
 
 // getTargets returns the kinds and names of the command line, or those of the documents in files.
@@ -243,15 +293,15 @@ func (c *cli) print(ctx context.Context, store datastore.Store, a answer, o getO
 		Format: o.format, NoHeading: o.noHeaders, Labels: o.showLabels,
 		Namespace: a.kind.Namespaced && o.namespaces.given(),
 	}
-	if a.kind.Kind == model.KindNode && o.format == table.Wide {
+	if a.kind.Kind == model.KindNode && (o.format == table.Wide || o.template != nil) {
 		opts.InheritAS = inheritedAS(ctx, store)
 	}
 	if a.named && len(a.objects) == 0 {
 		return nil
 	}
 	if o.template != nil {
-		return o.template.Write(c.out, a.kind.Kind, a.objects, a.revision,
-			table.Options{NoHeading: o.noHeaders, Named: a.named})
+		opts.Named = a.named
+		return o.template.Write(c.out, a.kind.Kind, a.objects, a.revision, opts)
 	}
 	if a.named {
 		return table.Named(c.out, a.kind.Kind, a.objects, opts)

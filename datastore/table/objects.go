@@ -39,7 +39,7 @@ func Objects(w io.Writer, kind model.Kind, objects []*model.Object, revision int
 	case Name:
 		return Names(w, objects, "")
 	}
-	return grid(kind, objects, o).Write(w, !o.NoHeading)
+	return ObjectGrid(kind, objects, o).Write(w, !o.NoHeading)
 }
 
 // Named prints objects that were requested by name: YAML and JSON as the object itself, several as an array.
@@ -70,7 +70,8 @@ func Names(w io.Writer, objects []*model.Object, done string) error {
 // nameOf returns the key in the form that commands accept: "bgppeer/tor-1".
 func nameOf(k model.Key) string { return strings.ToLower(string(k.Kind)) + "/" + k.Name }
 
-func grid(kind model.Kind, objects []*model.Object, o Options) *Grid {
+// ObjectGrid is the table of objects of one kind.
+func ObjectGrid(kind model.Kind, objects []*model.Object, o Options) *Grid {
 	var cols []column
 	for _, c := range columns(kind) {
 		if c.show == both || (c.show == onlyWide) == (o.Format == Wide) {

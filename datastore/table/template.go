@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -20,19 +22,30 @@ type Template struct {
 	columns []templateColumn                      // instead of one: a row for each object
 }
 
+// templateColumn has a path, or no path and the heading of a column of the kind's own tables, as calicoctl has it.
 type templateColumn struct {
 	heading string
 	path    *jsonpath.JSONPath
 }
 
-// ParseTemplate parses the value of -o. It returns nil for a word that is no template.
+// ParseTemplate parses the value of -o; a template may be in a file: jsonpath-file=, go-template-file=. It returns nil
+// for a word that is no template.
 func ParseTemplate(word string) (*Template, error) {
 	name, text, ok := strings.Cut(word, "=")
+	name, file := strings.CutSuffix(name, "-file")
 	switch {
-	case name != "jsonpath" && name != "go-template" && name != "custom-columns":
+	case name != "jsonpath" && name != "go-template" && (name != "custom-columns" || file):
 		return nil, nil
 	case !ok || text == "":
-		return nil, fmt.Errorf("output format %q: want %s=TEMPLATE", word, name)
+		return nil, fmt.Errorf("output format %q: want %s=%s", word, strings.TrimSuffix(word, "="),
+			map[bool]string{true: "FILE", false: "TEMPLATE"}[file])
+	}
+	if file {
+		content, err := os.ReadFile(text)
+		if err != nil {
+			return nil, fmt.Errorf("output format %q: %w", word, err)
+		}
+		text = strings.TrimSuffix(string(content), "\n")
 	}
 	switch name {
 	case "jsonpath":
@@ -51,8 +64,13 @@ func ParseTemplate(word string) (*Template, error) {
 	t := &Template{}
 	for _, c := range strings.Split(text, ",") {
 		heading, path, ok := strings.Cut(c, ":")
-		if !ok || heading == "" || path == "" {
-			return nil, fmt.Errorf("output format %q: %q: want HEADING:PATH, such as NAME:.metadata.name", word, c)
+		switch {
+		case heading == "" || ok && path == "":
+			return nil, fmt.Errorf("output format %q: %q: want HEADING:PATH, such as NAME:.metadata.name, or a "+
+				"HEADING of the kind's table", word, c)
+		case !ok:
+			t.columns = append(t.columns, templateColumn{heading: heading})
+			continue
 		}
 		p, err := parsePath(path)
 		if err != nil {
@@ -92,26 +110,58 @@ func (t *Template) Write(w io.Writer, kind model.Kind, objects []*model.Object, 
 	}
 	switch {
 	case t.columns != nil:
-		return t.rows(items).Write(w, !o.NoHeading)
+		g, err := t.rows(kind, objects, items, o)
+		if err != nil {
+			return err
+		}
+		return g.Write(w, !o.NoHeading)
 	case o.Named && len(items) == 1:
 		return t.one(w, items[0])
 	}
 	return t.one(w, whole)
 }
 
-func (t *Template) rows(items []any) *Grid {
+func (t *Template) rows(kind model.Kind, objects []*model.Object, items []any, o Options) (*Grid, error) {
 	g := &Grid{}
+	own := map[string]column{}
 	for _, c := range t.columns {
 		g.Heading = append(g.Heading, c.heading)
+		if c.path != nil {
+			continue
+		}
+		found, err := ownColumn(kind, c.heading)
+		if err != nil {
+			return nil, err
+		}
+		own[c.heading] = found
 	}
-	for _, item := range items {
+	for i, item := range items {
 		var cells []string
 		for _, c := range t.columns {
+			if c.path == nil {
+				cells = append(cells, own[c.heading].cell(row{objects[i], o.InheritAS}))
+				continue
+			}
 			cells = append(cells, c.cell(item))
 		}
 		g.Add(cells...)
 	}
-	return g
+	return g, nil
+}
+
+// ownColumn returns the column of a kind's tables with a heading, in any case.
+func ownColumn(kind model.Kind, heading string) (column, error) {
+	var headings []string
+	for _, c := range columns(kind) {
+		if strings.EqualFold(c.heading, heading) {
+			return c, nil
+		}
+		if !slices.Contains(headings, c.heading) {
+			headings = append(headings, c.heading)
+		}
+	}
+	return column{}, fmt.Errorf("a %s has no column %q: want one of %s, or HEADING:PATH", kind, heading,
+		strings.Join(headings, ", "))
 }
 
 func (c templateColumn) cell(item any) string {
