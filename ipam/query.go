@@ -108,6 +108,31 @@ func (a *Allocator) ReleaseAffinity(ctx context.Context, owner Owner, cidr netip
 	})
 }
 
+// ReleasePoolAffinities releases the blocks inside a range from their owners, and returns those that stay, without
+// owner, until their last address is released. It continues after an error and returns all errors.
+func (a *Allocator) ReleasePoolAffinities(ctx context.Context, cidr netip.Prefix) (used []netip.Prefix, err error) {
+	objects, _, err := a.store.List(ctx, model.KindBlockAffinity, "")
+	if err != nil {
+		return nil, fmt.Errorf("read affinities: %w", err)
+	}
+	var errs []error
+	for _, o := range objects {
+		aff, ok := o.Key.Affinity()
+		if !ok || !within(aff.CIDR, cidr) {
+			continue
+		}
+		err := a.ReleaseAffinity(ctx, Owner{Type: aff.Type, Name: aff.Host}, aff.CIDR, false)
+		if err != nil && !errors.Is(err, model.ErrNotFound) && !errors.Is(err, errTaken) {
+			errs = append(errs, err)
+			continue
+		}
+		if _, err := a.store.Get(ctx, model.BlockKey(aff.CIDR)); err == nil {
+			used = append(used, aff.CIDR)
+		}
+	}
+	return used, errors.Join(errs...)
+}
+
 // ReleaseHostAffinities releases all blocks of an owner. It continues after an error and returns all errors. A block
 // that is deleted or has another owner by then is no error.
 func (a *Allocator) ReleaseHostAffinities(ctx context.Context, owner Owner, mustBeEmpty bool) error {

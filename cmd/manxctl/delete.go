@@ -19,7 +19,10 @@ func (c *cli) deleteCommand() *cobra.Command {
 		Short: "Delete objects",
 		Long: `Delete objects. Deleting a node also deletes the objects that exist for it alone: its workload endpoints, their
 addresses and those of its tunnels, its blocks, its host endpoints, BGPPeers that name it, and its own Felix and BGP
-configuration. A tier with policies cannot be deleted.`,
+configuration. A tier with policies cannot be deleted. A pool is disabled first, and its blocks are released; pods keep
+their addresses.
+
+If an object is named that does not exist, the others are deleted, and the exit code is 1.`,
 		Example: "  manxctl delete bgppeer tor-1\n  manxctl delete -f peers.yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ns.context = c.namespace

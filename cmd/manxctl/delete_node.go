@@ -15,7 +15,8 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// deleteObject deletes one object; with a Node it deletes everything that exists for it alone, as calicoctl does.
+// deleteObject deletes one object, as calicoctl does: with a Node everything that exists for it alone, and a pool after
+// its blocks are released.
 func deleteObject(ctx context.Context, store datastore.Store, key model.Key) ([]model.Key, error) {
 	var gone []model.Key
 	if err := refused(key); err != nil {
@@ -24,14 +25,15 @@ func deleteObject(ctx context.Context, store datastore.Store, key model.Key) ([]
 	if key.Kind == model.KindNode {
 		node, err := store.Get(ctx, key)
 		if err != nil {
-			var of *datastore.KeyError
-			if errors.As(err, &of) {
-				err = &datastore.KeyError{Op: "delete", Key: key, Err: of.Err} // the user's operation is a delete
-			}
-			return nil, err
+			return nil, asDelete(key, err)
 		}
 		if gone, err = releaseNode(ctx, store, node); err != nil {
 			return gone, fmt.Errorf("%s is kept, because not all that belongs to it could be removed: %w", key, err)
+		}
+	}
+	if key.Kind == model.KindIPPool {
+		if err := drainPool(ctx, store, key); err != nil {
+			return nil, asDelete(key, err)
 		}
 	}
 	if key.Kind == model.KindTier {
@@ -43,6 +45,15 @@ func deleteObject(ctx context.Context, store datastore.Store, key model.Key) ([]
 		return gone, err
 	}
 	return append(gone, key), nil
+}
+
+// asDelete names the user's operation in an error of an earlier step.
+func asDelete(key model.Key, err error) error {
+	var of *datastore.KeyError
+	if errors.As(err, &of) && of.Key == key {
+		return &datastore.KeyError{Op: "delete", Key: key, Err: of.Err}
+	}
+	return err
 }
 
 // releaseNode releases the node's addresses and blocks and deletes the objects that refer to it.

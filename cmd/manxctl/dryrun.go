@@ -45,18 +45,14 @@ func (d *dryRun) add(cmd *cobra.Command) {
 }
 
 // writeDry is writeAll without a write.
-func (c *cli) writeDry(ctx context.Context, docs []manifest.Document, write writer) error {
+func (c *cli) writeDry(ctx context.Context, docs []manifest.Document, write writer, to *outcomes) error {
 	store, err := c.openFor(ctx, docs)
 	if err != nil {
 		return err
 	}
 	defer store.Close() //nolint:errcheck // nothing was written
 	c.complain(undone(docs))
-	err = c.writeTo(ctx, newDryStore(store), docs,
-		func(ctx context.Context, s datastore.Store, o *model.Object) (string, error) {
-			done, err := write(ctx, s, o)
-			return done + " (server dry run)", err
-		})
+	err = writeTo(ctx, newDryStore(store), docs, write, to)
 	if unused := ignored(docs); len(unused) > 0 {
 		return errors.Join(err, c.report(unused))
 	}

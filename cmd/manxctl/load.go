@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ import (
 type files struct {
 	paths     []string
 	recursive bool
+	skipEmpty bool // nothing to do is no error
 }
 
 func (f *files) add(cmd *cobra.Command) {
@@ -27,8 +29,15 @@ func (f *files) add(cmd *cobra.Command) {
 // load reads all files. It returns no document if any file has an error: an error in the last document must not leave
 // the first ones applied.
 func (c *cli) load(f files, ns namespaces) ([]manifest.Document, error) {
-	var docs []manifest.Document
-	var errs []error
+	docs, errs := c.loadGood(f, ns)
+	if len(errs) > 0 {
+		return nil, c.report(errs)
+	}
+	return docs, nil
+}
+
+// loadGood reads all files, and returns the documents without an error and the errors of the others.
+func (c *cli) loadGood(f files, ns namespaces) (docs []manifest.Document, errs []error) {
 	for _, p := range f.paths {
 		d, e := manifest.Load(p, c.in, f.recursive)
 		docs, errs = append(docs, d...), append(errs, e...)
@@ -38,13 +47,13 @@ func (c *cli) load(f files, ns namespaces) ([]manifest.Document, error) {
 			errs = append(errs, fmt.Errorf("%s: %w", d.Source, err))
 		}
 	}
-	if len(errs) == 0 && len(docs) == 0 {
+	if f.skipEmpty {
+		errs = slices.DeleteFunc(errs, func(err error) bool { return errors.Is(err, manifest.ErrEmpty) })
+	}
+	if len(errs) == 0 && len(docs) == 0 && !f.skipEmpty {
 		errs = append(errs, errors.New("the files of -f contain no resource"))
 	}
-	if len(errs) > 0 {
-		return nil, c.report(errs)
-	}
-	return docs, nil
+	return docs, errs
 }
 
 // complete sets a document's namespace, and the name that follows from its fields if it has none.

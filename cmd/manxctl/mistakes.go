@@ -10,7 +10,7 @@ import (
 
 // otherWords are words of other tools for what a command here does.
 var otherWords = map[string][]string{
-	"validate": {"apply --dry-run"}, "lint": {"apply --dry-run"}, "check": {"health", "apply --dry-run"},
+	"lint": {"validate"}, "check": {"health", "validate", "ipam check"},
 	"ls": {"get"}, "list": {"get"}, "show": {"get", "describe"}, "rm": {"delete"}, "edit": {"get -o yaml", "apply"},
 	"trace":   {"explain --live"},
 	"sysdump": {"diags"}, "diag": {"diags"}, "bugtool": {"diags"}, "bundle": {"diags"},

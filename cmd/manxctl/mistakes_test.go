@@ -16,7 +16,7 @@ func TestMistakes(t *testing.T) {
 		text string
 	}{
 		{"aply -f x", `unknown command "aply" for "manxctl"; did you mean "apply"?`},
-		{"lint -f x", `unknown command "lint" for "manxctl"; did you mean "apply --dry-run"?`},
+		{"lint -f x", `unknown command "lint" for "manxctl"; did you mean "validate"?`},
 		{"gett peers", `did you mean "get" or "test"?`},
 		{"problems", `did you mean "node problems"?`},
 		{"node drian n1 --timeout=1s", `unknown command "drian" for "manxctl node"; did you mean "node drain"?`},

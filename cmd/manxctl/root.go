@@ -121,7 +121,8 @@ func (c *cli) root() *cobra.Command {
 	c.addColorFlag(root)
 	root.AddCommand(
 		c.getCommand(), c.onNodes(c.describeCommand(), everyNode, describeOnNodes), c.applyCommand(), c.createCommand(),
-		c.replaceCommand(), c.patchCommand(), c.labelCommand(), c.deleteCommand(), c.diffCommand(), c.planCommand(),
+		c.replaceCommand(), c.patchCommand(), c.labelCommand(), c.deleteCommand(), c.validateCommand(),
+		c.diffCommand(), c.planCommand(),
 		c.onNodes(c.explainCommand(), ownNode, explainOnNode), c.testCommand(), c.dumpCommand(),
 		c.onNodes(c.statusCommand(), everyNode, statusOfNodes), c.healthCommand(), c.nodeCommand(),
 		c.peersCommand(), c.onNodes(c.historyCommand(), everyNode, passOn),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,6 +17,9 @@ import (
 	"github.com/manxnet/manx/datastore/table"
 	"github.com/manxnet/manx/datastore/validation"
 )
+
+// outcomeFormats are the formats of the outcome of a command that writes.
+var outcomeFormats = []table.Format{table.Table, table.JSON, table.YAML, table.Name}
 
 // writer stores one object and returns a word for the result.
 type writer func(context.Context, datastore.Store, *model.Object) (string, error)
@@ -45,6 +49,7 @@ func (c *cli) replaceCommand() *cobra.Command {
 func (c *cli) writeCommand(verb, short string, write writer) *cobra.Command {
 	var f files
 	var ns namespaces
+	var output string
 	dry := dryNo
 	cmd := &cobra.Command{
 		Use:   verb + " -f FILE",
@@ -55,13 +60,21 @@ annotation manx.io/..., is written with a warning, and an error of a dry run.
 
 --dry-run (or --dry-run=client) checks the files alone, without a datastore. --dry-run=server reads the datastore, too,
 checks the rules that need its other objects, and shows what would be done. Neither writes, and neither checks whether
-you have the right to write.`,
+you have the right to write.
+
+-o json and -o yaml print the outcome as data: for each object its kind, namespace, name, result and errors, and
+"changed", set if an object was written, or would be.`,
 		Example: fmt.Sprintf("  manxctl %s -f pool.yaml\n  manxctl %s -f cluster/ -R\n"+
-			"  cat peers.json | manxctl %s -f -\n  manxctl %s -f cluster/ --dry-run", verb, verb, verb, verb),
+			"  cat peers.json | manxctl %s -f -\n  manxctl %s -f cluster/ --dry-run\n"+
+			"  manxctl %s -f pool.yaml --dry-run=server -o json", verb, verb, verb, verb, verb),
 		Args: filesOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(f.paths) == 0 {
 				return usagef("%s needs -f FILE, -f FOLDER or -f -", verb)
+			}
+			format, err := table.ParseFormat(output, outcomeFormats...)
+			if err != nil {
+				return usagef("%v", err)
 			}
 			ns.context = c.namespace
 			docs, err := c.load(f, ns)
@@ -71,17 +84,20 @@ you have the right to write.`,
 			if err := c.refuseForeign(docs); err != nil {
 				return err
 			}
+			to := c.outcomes(format, dry)
 			switch dry {
 			case dryNo:
-				return c.writeAll(cmd.Context(), docs, write)
+				return c.writeAll(cmd.Context(), docs, write, to)
 			case dryServer:
-				return c.writeDry(cmd.Context(), docs, write)
+				return c.writeDry(cmd.Context(), docs, write, to)
 			}
-			return c.checkAll(docs)
+			return c.checkAll(docs, to)
 		},
 	}
 	dry.add(cmd)
 	f.add(cmd)
+	cmd.Flags().BoolVar(&f.skipEmpty, "skip-empty", false, "files without an object are no error")
+	outputFlag(cmd, &output, outcomeFormats...)
 	cmd.Flags().StringVarP(&ns.name, "namespace", "n", "", "namespace of documents that name none (\"default\" "+
 		"if not given)")
 	return cmd
@@ -112,18 +128,34 @@ func invalid(docs []manifest.Document) []error {
 	return errs
 }
 
-// checkAll checks documents without a datastore.
-func (c *cli) checkAll(docs []manifest.Document) error {
+// checkAll checks documents without a datastore. It prints no object as valid if any is not.
+func (c *cli) checkAll(docs []manifest.Document, to *outcomes) error {
 	c.complain(undone(docs))
-	if errs := append(invalid(docs), ignored(docs)...); len(errs) > 0 {
+	if errs := slices.Concat(invalid(docs), overlapping(docs), ignored(docs)); len(errs) > 0 {
 		return c.report(errs)
 	}
 	for _, d := range docs {
-		if err := table.Names(c.out, []*model.Object{d.Object}, "valid (dry run)"); err != nil {
+		if err := to.add(d.Object, "valid"); err != nil {
 			return err
 		}
 	}
-	return nil
+	return to.end()
+}
+
+// overlapping returns the pools of documents that overlap an earlier one.
+func overlapping(docs []manifest.Document) (errs []error) {
+	before := model.Set{}
+	for _, d := range docs {
+		pool, ok := d.Object.Value.(*model.IPPool)
+		if !ok {
+			continue
+		}
+		if fields := validation.CheckPoolOverlap(d.Object.Key, pool, before); len(fields) > 0 {
+			errs = append(errs, d.Invalid(&model.InvalidError{Key: d.Object.Key, Fields: fields})...)
+		}
+		before[d.Object.Key] = d.Object
+	}
+	return errs
 }
 
 // openFor opens the datastore for documents. Without one it reports what is wrong with them, too: no datastore is
@@ -137,7 +169,7 @@ func (c *cli) openFor(ctx context.Context, docs []manifest.Document) (datastore.
 }
 
 // writeAll continues after an error and reports all of them.
-func (c *cli) writeAll(ctx context.Context, docs []manifest.Document, write writer) error {
+func (c *cli) writeAll(ctx context.Context, docs []manifest.Document, write writer, to *outcomes) error {
 	store, err := c.openFor(ctx, docs)
 	if err != nil {
 		return err
@@ -147,25 +179,21 @@ func (c *cli) writeAll(ctx context.Context, docs []manifest.Document, write writ
 	for _, w := range ignored(docs) {
 		fmt.Fprintln(c.err, "Warning:", w) //nolint:errcheck // nowhere to report it
 	}
-	return c.writeTo(ctx, store, docs, write)
+	return writeTo(ctx, store, docs, write, to)
 }
 
-func (c *cli) writeTo(ctx context.Context, store datastore.Store, docs []manifest.Document, write writer) error {
-	var errs []error
+func writeTo(ctx context.Context, store datastore.Store, docs []manifest.Document, write writer, to *outcomes) error {
 	for _, d := range docs {
 		done, err := write(ctx, store, d.Object)
 		if err != nil {
-			errs = append(errs, d.Invalid(err)...)
+			to.fail(d.Object, d.Invalid(err))
 			continue
 		}
-		if err := table.Names(c.out, []*model.Object{d.Object}, done); err != nil {
+		if err := to.add(d.Object, done); err != nil {
 			return err
 		}
 	}
-	if len(errs) > 0 {
-		return c.report(errs)
-	}
-	return nil
+	return to.end()
 }
 
 // createObject stores a new object. It drops the identity of another cluster or time, so that a backup can be restored.
@@ -189,8 +217,14 @@ func checkNew(ctx context.Context, store datastore.Store, o *model.Object) error
 		return err
 	}
 	if pool, ok := o.Value.(*model.IPPool); ok {
-		return checkAgainst(ctx, store, o, model.KindIPPool, func(pools model.Reader) []model.FieldError {
+		err := checkAgainst(ctx, store, o, model.KindIPPool, func(pools model.Reader) []model.FieldError {
 			return validation.CheckPoolOverlap(o.Key, pool, pools)
+		})
+		if err != nil {
+			return err
+		}
+		return checkAgainst(ctx, store, o, model.KindIPAMBlock, func(blocks model.Reader) []model.FieldError {
+			return validation.CheckPoolBlocks(pool, blocks)
 		})
 	}
 	if model.PolicyTier(o.Value) != "" {
@@ -232,7 +266,7 @@ func applyObject(ctx context.Context, store datastore.Store, o *model.Object) (s
 		if errors.Is(err, datastore.ErrNotFound) {
 			done, err = createObject(ctx, store, o)
 		}
-		if !retry(o, err) {
+		if !repeatable(o, err) {
 			return done, err
 		}
 	}
@@ -242,7 +276,7 @@ func applyObject(ctx context.Context, store datastore.Store, o *model.Object) (s
 func replaceObject(ctx context.Context, store datastore.Store, o *model.Object) (string, error) {
 	for range casRetries {
 		done, err := update(ctx, store, o, keepNothing, "replaced")
-		if !retry(o, err) {
+		if !repeatable(o, err) {
 			return done, err
 		}
 	}
@@ -256,8 +290,8 @@ func busy(o *model.Object) error {
 	return fmt.Errorf("%s: given up after %d tries: %w", o.Key, casRetries, datastore.ErrConflict)
 }
 
-// retry reports whether a write with a conflict may be repeated: not if the user named the revision to replace.
-func retry(o *model.Object, err error) bool {
+// repeatable reports whether a write with a conflict may be repeated: not if the user named the revision to replace.
+func repeatable(o *model.Object, err error) bool {
 	if errors.Is(err, datastore.ErrExists) {
 		return true // created after our read
 	}

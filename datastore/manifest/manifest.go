@@ -9,8 +9,12 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/datastore/document"
+	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/datastore/model"
 )
+
+// ErrEmpty is wrapped by the error for a file without an object.
+var ErrEmpty = errors.New("there is no object in the input")
 
 // Document is one resource of a file.
 type Document struct {
@@ -113,7 +117,7 @@ func (s Source) decode() ([]Document, []error) {
 	for text, err := range document.Objects(s.Text) {
 		var o *model.Object
 		if err == nil {
-			o, err = text.Decode()
+			o, err = decode(text)
 		}
 		if err != nil {
 			errs = append(errs, mistakes(s.Name, err)...)
@@ -121,13 +125,32 @@ func (s Source) decode() ([]Document, []error) {
 		}
 		docs = append(docs, Document{Source: s.Name, Object: o, text: text})
 	}
-	switch {
-	case len(errs) > 0:
-		return nil, errs
-	case len(docs) == 0:
-		return nil, []error{fmt.Errorf("%s: there is no object in the input", s.Name)}
+	if len(errs) == 0 && len(docs) == 0 {
+		errs = append(errs, fmt.Errorf("%s: %w", s.Name, ErrEmpty))
 	}
-	return docs, nil
+	return docs, errs
+}
+
+// decode also takes custom resources of crd.projectcalico.org/v1, as kubectl shows them.
+func decode(text document.Object) (*model.Object, error) {
+	if text.APIVersion != string(form.V1) {
+		return text.Decode()
+	}
+	text.APIVersion = ""
+	if text.Kind == string(model.KindIPAMConfig) { // the name of the custom resource
+		text.Kind = string(model.KindIPAMConfiguration)
+	}
+	o, err := text.Decode()
+	if err != nil {
+		return nil, err
+	}
+	if err := form.Unfold(o.Metadata()); err != nil {
+		var field model.FieldError
+		errors.As(err, &field)
+		return nil, &document.Error{Line: text.Line(field.Field), Err: err}
+	}
+	o.Key.Name, o.Revision = o.Metadata().GetName(), 0
+	return o, nil
 }
 
 // mistakes splits joined errors and prefixes each with the file.

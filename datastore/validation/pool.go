@@ -109,6 +109,23 @@ func checkPoolChange(old, p *model.IPPool) []model.FieldError {
 	return c.errs
 }
 
+// CheckPoolBlocks refuses a new pool whose blocks would have another size than those that are in its range already: the
+// addresses of one block would belong to two.
+func CheckPoolBlocks(p *model.IPPool, blocks model.Reader) []model.FieldError {
+	p = p.WithDefaults()
+	mine, err := netip.ParsePrefix(p.Spec.CIDR)
+	if err != nil {
+		return nil
+	}
+	for o := range blocks.All(model.KindIPAMBlock) {
+		if b, ok := o.Key.Block(); ok && b.Overlaps(mine) && b.Bits() != p.Spec.BlockSize {
+			return []model.FieldError{{Field: "spec.blockSize", Value: p.Spec.BlockSize,
+				Rule: fmt.Sprintf("must be %d: an earlier pool left block %s in this range", b.Bits(), b)}}
+		}
+	}
+	return nil
+}
+
 // CheckPoolOverlap lists the pools whose range a new pool would overlap. It is separate from validation because it
 // needs the other pools.
 func CheckPoolOverlap(key model.Key, p *model.IPPool, others model.Reader) []model.FieldError {

@@ -25,7 +25,7 @@ var allowed = []struct {
 	{"datastore/userinfo", nil},
 	{"datastore/model", nil},
 	{"datastore/document", []string{"datastore/model"}},
-	{"datastore/manifest", []string{"datastore/document", "datastore/model"}},
+	{"datastore/manifest", []string{"datastore/document", "datastore/model", "datastore/kubernetes/form"}},
 	{"datastore/felixconfig", []string{"datastore/model", "datastore/selector", "datastore/validation"}},
 	{"datastore/settings", []string{"datastore/felixconfig", "datastore/model"}},
 	{"datastore/validation", []string{"datastore/model", "datastore/selector"}},

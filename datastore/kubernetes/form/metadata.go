@@ -1,7 +1,9 @@
 package form
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -76,6 +78,29 @@ func unfold(g Group, own metadata) (seen metadata, hidden *metadata, folded bool
 	seen.Labels = union(own.Labels, seen.Labels)
 	seen.Annotations = without(union(own.Annotations, seen.Annotations), annotationFolded)
 	return seen, hidden, folded, nil
+}
+
+// Unfold makes the metadata of a custom resource of group V1 that of the object that users see: names, labels and
+// annotations from the annotation that has them, and without the identity in a cluster.
+func Unfold(m metav1.Object) error {
+	var seen metadata
+	if text, folded := m.GetAnnotations()[annotationFolded]; folded {
+		if err := json.Unmarshal([]byte(text), &seen); err != nil {
+			return model.FieldError{Field: fmt.Sprintf("metadata.annotations[%q]", annotationFolded),
+				Value: shortened(text), Rule: "must be metadata as JSON: " + err.Error()}
+		}
+	}
+	m.SetName(cmp.Or(seen.Name, m.GetName()))
+	m.SetLabels(union(m.GetLabels(), seen.Labels))
+	m.SetAnnotations(without(union(m.GetAnnotations(), seen.Annotations), annotationFolded))
+	m.SetUID("")
+	m.SetResourceVersion("")
+	m.SetGeneration(0)
+	m.SetCreationTimestamp(metav1.Time{})
+	m.SetManagedFields(nil)
+	m.SetOwnerReferences(nil)
+	m.SetFinalizers(nil)
+	return nil
 }
 
 // fold returns the metadata of the custom resource with that name, for an object with the metadata seen.
