@@ -21,12 +21,13 @@ const poolPause = 500 * time.Millisecond
 // with assigned addresses stay, without owner, until the last one is released.
 func drainPool(ctx context.Context, store datastore.Store, key model.Key) error {
 	var cidr netip.Prefix
-	done, err := modifyObject(ctx, store, key, modification{"disabled", func(o *model.Object) (err error) {
+	disable := func(o *model.Object) (err error) {
 		p := o.Value.(*model.IPPool)
 		p.Spec.Disabled = true
 		cidr, err = netip.ParsePrefix(p.Spec.CIDR)
 		return err
-	}})
+	}
+	done, err := modifyObject(ctx, store, key, modification{done: "disabled", change: disable})
 	switch {
 	case !cidr.IsValid() && !errors.Is(err, datastore.ErrNotFound):
 		return nil // a pool that nobody can use has no blocks

@@ -18,9 +18,9 @@ import (
 
 func (c *cli) ipamShowCommand() *cobra.Command {
 	var output, address string
-	var noHeaders bool
+	var noHeaders, blocks, borrowed, configuration bool
 	cmd := &cobra.Command{
-		Use:   "show [--ip ADDRESS]",
+		Use:   "show [--ip ADDRESS | --show-blocks | --show-borrowed | --show-configuration]",
 		Short: "Show how full the pools are, or who has an address",
 		Long: `Show for each pool its addresses, those that are assigned or cooling down, those that IPReservations exclude, and the
 blocks that no node has yet. With --ip show who has an address, and since when. The datastore has all of that: no manxd
@@ -30,12 +30,17 @@ A node that has no block takes a free one; without a free one it borrows address
 affinity is set. "no pool" are blocks of pools that were deleted.
 
 Exit codes: 0 shown, also for a free address; 1 error, also for an address in no pool and no block; 2 usage.`,
-		Example: "  manxctl ipam show\n  manxctl ipam show --ip 10.244.3.17\n  manxctl ipam show -o json",
-		Args:    noArgs,
+		Example: "  manxctl ipam show\n  manxctl ipam show --ip 10.244.3.17\n  manxctl ipam show -o json\n" +
+			"  manxctl ipam show --show-blocks\n  manxctl ipam show --show-borrowed\n" +
+			"  manxctl ipam show --show-configuration",
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := table.ParseFormat(output, table.Table, table.JSON, table.YAML)
 			if err != nil {
 				return usagef("%v", err)
+			}
+			if n := countTrue(address != "", blocks, borrowed, configuration); n > 1 {
+				return usagef("use one of --ip, --show-blocks, --show-borrowed and --show-configuration")
 			}
 			var addr netip.Addr
 			if address != "" {
@@ -48,16 +53,36 @@ Exit codes: 0 shown, also for a free address; 1 error, also for an address in no
 				return err
 			}
 			defer store.Close() //nolint:errcheck // nothing was written
-			if addr.IsValid() {
+			switch {
+			case blocks:
+				return c.showBlocks(cmd.Context(), store, format, !noHeaders)
+			case borrowed:
+				return c.showBorrowed(cmd.Context(), store, format, !noHeaders)
+			case configuration:
+				return c.showConfiguration(cmd.Context(), store, format, !noHeaders)
+			case addr.IsValid():
 				return c.showAddress(cmd.Context(), store, addr.Unmap(), format)
 			}
 			return c.showPools(cmd.Context(), store, format, !noHeaders)
 		},
 	}
 	cmd.Flags().StringVar(&address, "ip", "", "show who has this address")
+	cmd.Flags().BoolVar(&blocks, "show-blocks", false, "show the blocks of each pool")
+	cmd.Flags().BoolVar(&borrowed, "show-borrowed", false, "show the addresses that are used on another node than "+
+		"that of their block")
+	cmd.Flags().BoolVar(&configuration, "show-configuration", false, "show the settings of IPAM")
 	outputFlag(cmd, &output, table.Table, table.JSON, table.YAML)
 	cmd.Flags().BoolVar(&noHeaders, "no-headers", false, "table without the heading")
 	return cmd
+}
+
+func countTrue(values ...bool) (n int) {
+	for _, v := range values {
+		if v {
+			n++
+		}
+	}
+	return n
 }
 
 // poolState is a pool in "ipam show -o json". Numbers are text where IPv6 pools exceed what JSON readers keep.

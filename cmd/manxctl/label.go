@@ -36,7 +36,7 @@ Kubernetes node: change them with kubectl.`,
 			if err != nil {
 				return err
 			}
-			return c.modify(cmd.Context(), t, ns, modification{"labeled", func(o *model.Object) error {
+			return c.modify(cmd.Context(), t, ns, modification{done: "labeled", change: func(o *model.Object) error {
 				labels, err := relabeled(o.Metadata().GetLabels(), set, gone, overwrite)
 				o.Metadata().SetLabels(labels)
 				return err

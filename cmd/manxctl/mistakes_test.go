@@ -21,7 +21,7 @@ func TestMistakes(t *testing.T) {
 		{"problems", `did you mean "node problems"?`},
 		{"node drian n1 --timeout=1s", `unknown command "drian" for "manxctl node"; did you mean "node drain"?`},
 		{"nodes drain", `did you mean "node"?`},
-		{"ipam release", `did you mean "ipam releases"?`},
+		{"ipam relase", `did you mean "ipam releases" or "ipam release"?`},
 		{"help descibe", `did you mean "describe"?`},
 		{"--vresion", "unknown flag: --vresion"},
 		{"get peers --dwon", "unknown flag: --dwon"},

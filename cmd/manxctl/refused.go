@@ -11,7 +11,8 @@ import (
 func refused(key model.Key) error {
 	switch {
 	case key.Kind == model.KindClusterInformation:
-		return fmt.Errorf("%s is written by manxd and calico/node alone", key)
+		return fmt.Errorf("%s is written by manxd and calico/node alone: \"manxctl datastore lock\" and \"unlock\" "+
+			"set its datastoreReady", key)
 	case key.Kind == model.KindNetworkPolicy && strings.HasPrefix(key.Name, model.KubernetesPolicyPrefix):
 		return fmt.Errorf("%s is the copy of a NetworkPolicy of Kubernetes: change that with kubectl, as %s in "+
 			"namespace %s", key, strings.TrimPrefix(key.Name, model.KubernetesPolicyPrefix), key.Namespace)

@@ -18,11 +18,12 @@ import (
 func (c *cli) ipamCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ipam",
-		Short: "Show pools and addresses of IP address management, and what was released",
+		Short: "Show, check, release and configure the addresses of IP address management",
 		Args:  onlyCommands,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.releasesCommand(), c.ipamShowCommand())
+	cmd.AddCommand(c.releasesCommand(), c.ipamShowCommand(), c.ipamCheckCommand(), c.ipamReleaseCommand(),
+		c.ipamSplitCommand(), c.ipamConfigureCommand())
 	return cmd
 }
 

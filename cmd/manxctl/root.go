@@ -131,7 +131,8 @@ func (c *cli) root() *cobra.Command {
 		c.onNodes(c.watchCommand(), oneNode, passOn), c.onNodes(c.dropsCommand(), everyNode, dropsOfNodes),
 		c.onNodes(c.logLevelCommand(), oneNode, passOn), c.onNodes(c.resyncCommand(), oneNode, passOn),
 		c.onNodes(c.resetCommand(), oneNode, passOn), c.onNodes(c.clearCommand(), oneNode, passOn),
-		c.onNodes(c.retryCommand(), oneNode, passOn), c.ipamCommand(), c.diagsCommand(), c.versionCommand(),
+		c.onNodes(c.retryCommand(), oneNode, passOn), c.ipamCommand(), c.datastoreCommand(),
+		c.diagsCommand(), c.versionCommand(),
 	)
 	if c.plugin {
 		asPlugin(root)

@@ -1,0 +1,2 @@
+// Package check compares the records of IPAM with the workloads, nodes and services that use addresses.
+package check
