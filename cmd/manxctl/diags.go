@@ -54,9 +54,49 @@ the cluster did not answer.`,
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "file to write, or - for standard output")
 	_ = cmd.MarkFlagFilename("output", "tar.gz")
-	return c.onNodes(cmd, everyNode, func(r nodesRun, cmd *cobra.Command, args []string) error {
-		return diagsOfNodes(r, cmd, args, output)
+	return c.onNodes(cmd, everyNode, func(r nodesRun, cmd *cobra.Command, _ []string) error {
+		return diagsOfNodes(r, cmd, output)
 	})
+}
+
+// nodeDiagsCommand is diags under calicoctl's name: without -o it chooses the name of the file.
+func (c *cli) nodeDiagsCommand() *cobra.Command {
+	cmd := c.diagsCommand()
+	cmd.Use, cmd.Example = "diags [-o FILE.tar.gz]", ""
+	cmd.Long += "\n\nWithout -o the file is manx-diags-TIME.tar.gz in this folder."
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Changed("output") {
+			return nil
+		}
+		file := "manx-diags-" + time.Now().UTC().Format("20060102T150405Z") + ".tar.gz"
+		if err := cmd.Flags().Set("output", file); err != nil {
+			return err
+		}
+		return c.printf("%s", file)
+	}
+	return cmd
+}
+
+// clusterCommand has calicoctl's command about all nodes.
+func (c *cli) clusterCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cluster",
+		Short: "Collect the state of all nodes",
+		Args:  onlyCommands,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	diags := c.nodeDiagsCommand()
+	named := diags.PreRunE
+	diags.PreRunE = func(cmd *cobra.Command, args []string) error {
+		if !cmd.Flags().Changed("node") {
+			if err := cmd.Flags().Set("all-nodes", "true"); err != nil {
+				return err
+			}
+		}
+		return named(cmd, args)
+	}
+	cmd.AddCommand(diags)
+	return cmd
 }
 
 // writeDiags passes a new file, or standard output, to a function.

@@ -11,7 +11,7 @@ import (
 // otherWords are words of other tools for what a command here does.
 var otherWords = map[string][]string{
 	"lint": {"validate"}, "check": {"health", "validate", "ipam check"},
-	"ls": {"get"}, "list": {"get"}, "show": {"get", "describe"}, "rm": {"delete"}, "edit": {"get -o yaml", "apply"},
+	"ls": {"get"}, "list": {"get"}, "show": {"get", "describe"}, "rm": {"delete"},
 	"trace":   {"explain --live"},
 	"sysdump": {"diags"}, "diag": {"diags"}, "bugtool": {"diags"}, "bundle": {"diags"},
 	"logs": {"drops", "history", "loglevel"}, "events": {"history", "watch"},

@@ -24,7 +24,7 @@ func (c *cli) nodeCommand() *cobra.Command {
 		c.nodeEndpointsCommand()} {
 		cmd.AddCommand(c.onNodes(sub, namedNodes, passOn))
 	}
-	cmd.AddCommand(c.nodeDrainCommand(), c.nodeUndrainCommand())
+	cmd.AddCommand(c.nodeDrainCommand(), c.nodeUndrainCommand(), c.nodeDiagsCommand())
 	return cmd
 }
 

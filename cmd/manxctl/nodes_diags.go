@@ -10,7 +10,6 @@ import (
 
 	"github.com/manxnet/manx/cmd/manxctl/archive"
 	"github.com/manxnet/manx/cmd/manxctl/fleet"
-	"github.com/manxnet/manx/datastore/table"
 )
 
 // The nodes whose archives are in memory at a time, how many bytes each may have, and how long it may take.
@@ -22,7 +21,7 @@ const (
 
 // diagsOfNodes writes an archive with the archive of each node, or the reason why there is none. What a node sends is
 // not unpacked here.
-func diagsOfNodes(r nodesRun, cmd *cobra.Command, args []string, output string) error {
+func diagsOfNodes(r nodesRun, cmd *cobra.Command, output string) error {
 	ctx := cmd.Context()
 	nodes, err := r.nodes(ctx)
 	if err != nil {
@@ -32,7 +31,7 @@ func diagsOfNodes(r nodesRun, cmd *cobra.Command, args []string, output string) 
 	if !cmd.Flags().Changed("node-timeout") {
 		limit = diagsOfOneNode
 	}
-	words := r.words(cmd, args, table.Format("-"))
+	words := []string{"diags", "--output=-"} // whatever its name was here
 	var silent []fleet.Answer
 	err = r.writeDiags(output, func(w io.Writer) error {
 		a := archive.New(w, "manx-diags", time.Now())

@@ -154,10 +154,11 @@ func statusOfNodes(r nodesRun, cmd *cobra.Command, args []string) error {
 		return err
 	}
 	list := make([]nodeSummary, len(answers))
+	all, _ := cmd.Flags().GetBool("all-sessions")
 	healthy := true
 	for i, a := range answers {
 		list[i] = summaryOf(a, time.Now())
-		healthy = healthy && list[i].Healthy
+		healthy = healthy && list[i].Healthy && (!all || list[i].Peers[established] == sum(list[i].Peers))
 		for j, t := range list[i].Troubles {
 			list[i].Troubles[j] = r.named(t)
 		}

@@ -33,7 +33,7 @@ func (c *cli) patchCommand() *cobra.Command {
   --type json       a list of operations (RFC 6902)
 
 The result is checked as by apply. If another program writes the object meanwhile, the patch is applied to its version.`,
-		Example: "  manxctl patch node node-1 -p '{\"spec\": {\"bgp\": {\"asNumber\": 64512}}}'\n" +
+		Example: "  manxctl patch bgppeer tor-1 -p '{\"spec\": {\"asNumber\": 65000}}'\n" +
 			"  manxctl patch bgppeer tor-1 --type json " +
 			"-p '[{\"op\": \"replace\", \"path\": \"/spec/asNumber\", \"value\": 65000}]'",
 		RunE: func(cmd *cobra.Command, args []string) error {

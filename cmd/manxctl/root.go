@@ -121,10 +121,10 @@ func (c *cli) root() *cobra.Command {
 	c.addColorFlag(root)
 	root.AddCommand(
 		c.getCommand(), c.onNodes(c.describeCommand(), everyNode, describeOnNodes), c.applyCommand(), c.createCommand(),
-		c.replaceCommand(), c.patchCommand(), c.labelCommand(), c.deleteCommand(), c.validateCommand(),
+		c.replaceCommand(), c.patchCommand(), c.labelCommand(), c.deleteCommand(), c.editCommand(), c.validateCommand(),
 		c.diffCommand(), c.planCommand(),
 		c.onNodes(c.explainCommand(), ownNode, explainOnNode), c.testCommand(), c.dumpCommand(),
-		c.onNodes(c.statusCommand(), everyNode, statusOfNodes), c.healthCommand(), c.nodeCommand(),
+		c.onNodes(c.statusCommand(), everyNode, statusOfNodes), c.waitCommand(), c.healthCommand(), c.nodeCommand(),
 		c.peersCommand(), c.onNodes(c.historyCommand(), everyNode, passOn),
 		brief(c.nodeDrainCommand()), brief(c.nodeUndrainCommand()),
 		c.onNodes(c.routesCommand(), namedNodes, passOn),
@@ -132,7 +132,7 @@ func (c *cli) root() *cobra.Command {
 		c.onNodes(c.logLevelCommand(), oneNode, passOn), c.onNodes(c.resyncCommand(), oneNode, passOn),
 		c.onNodes(c.resetCommand(), oneNode, passOn), c.onNodes(c.clearCommand(), oneNode, passOn),
 		c.onNodes(c.retryCommand(), oneNode, passOn), c.ipamCommand(), c.datastoreCommand(),
-		c.diagsCommand(), c.versionCommand(),
+		c.diagsCommand(), c.clusterCommand(), c.versionCommand(),
 	)
 	if c.plugin {
 		asPlugin(root)

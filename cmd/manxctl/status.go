@@ -19,27 +19,30 @@ import (
 
 func (c *cli) statusCommand() *cobra.Command {
 	var output string
+	var allSessions bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the health of this node",
 		Long: "Show the health of this node, from the local manxd.\n\n" +
 			"The exit code is 4 if the node is not ready, manxd does not answer, a route or endpoint failed, or all " +
 			"BGP sessions\n" +
-			"are down. A session that is down is listed, but does not change the exit code.",
-		Args: noArgs,
+			"are down. A session that is down is listed, but does not change the exit code without --all-sessions.",
+		Example: "  manxctl status\n  manxctl status --all-sessions",
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := table.ParseFormat(output, table.Table, table.Wide, table.JSON, table.YAML)
 			if err != nil {
 				return usagef("%v", err)
 			}
-			return c.status(cmd.Context(), format)
+			return c.status(cmd.Context(), format, allSessions)
 		},
 	}
 	outputFlag(cmd, &output, table.Table, table.Wide, table.JSON, table.YAML)
+	cmd.Flags().BoolVar(&allSessions, "all-sessions", false, "exit code 4 if any BGP session is down")
 	return cmd
 }
 
-func (c *cli) status(ctx context.Context, format table.Format) error {
+func (c *cli) status(ctx context.Context, format table.Format, allSessions bool) error {
 	s, peers, notices, err := c.queryStatus(ctx)
 	var none *noDaemonError
 	if errors.As(err, &none) {
@@ -61,7 +64,7 @@ func (c *cli) status(ctx context.Context, format table.Format) error {
 	} else {
 		err = table.Value(c.out, format, statusData(s, peers, notices))
 	}
-	if err == nil && len(unhealthy(s)) > 0 {
+	if err == nil && (len(unhealthy(s)) > 0 || allSessions && len(downSessions(peers)) > 0) {
 		return &exitErr{exitUnhealthy, ""}
 	}
 	return err

@@ -24,6 +24,10 @@ type testMethod struct {
 var testMethods = []testMethod{
 	{"manxctl --server", checkFlags, "TestControlAPI runs it, with certificates"},
 	{"manxctl node drain --server", checkFlags, "TestControlAPI drains from another host"},
+	{"manxctl ipam release ", checkFlags, "TestIPAMCommands releases addresses"},
+	{"manxctl ipam split", checkFlags, "TestIPAMCommands splits a pool"},
+	{"manxctl ipam configure", checkFlags, "TestIPAMCommands changes the settings"},
+	{"manxctl datastore", checkFlags, "TestIPAMCommands locks the datastore"},
 	{"manxctl", checkFlags, ""}, // in blocks and in --help they run in the lab as well
 	{"cat peers.json | manxctl", nil, ""},
 	{"manxd cleanup", checkSettings, "TestCleanup removes everything from a node"},
@@ -194,7 +198,8 @@ func checkFlags(t *testing.T, c command) {
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") && usage[1] != args[0] {
 		t.Errorf("%s: manxctl has no command %s", c.text, args[0])
 	}
-	if slices.Contains([]string{"node", "ipam"}, usage[1]) && len(args) > 1 && usage[2] != args[1] {
+	groups := []string{"node", "ipam", "datastore", "cluster"}
+	if slices.Contains(groups, usage[1]) && len(args) > 1 && usage[2] != args[1] {
 		t.Errorf("%s: manxctl %s has no command %s", c.text, usage[1], args[1])
 	}
 }

@@ -95,3 +95,17 @@ func Create(path string, write func(io.Writer) error) error {
 	}
 	return nil
 }
+
+// Temporary creates a file of a new name, which the user alone can read, in the folder for temporary files. A "*" in
+// the pattern becomes the part of the name that is random.
+func Temporary(pattern string, content []byte) (path string, err error) {
+	f, err := os.CreateTemp("", pattern)
+	if err != nil {
+		return "", err
+	}
+	_, err = f.Write(content)
+	return f.Name(), errors.Join(err, f.Close())
+}
+
+// Forget removes a temporary file.
+func Forget(path string) error { return os.Remove(path) }
