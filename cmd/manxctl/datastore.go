@@ -17,10 +17,11 @@ func (c *cli) datastoreCommand() *cobra.Command {
 		cmd := &cobra.Command{Use: use, Short: short, Args: onlyCommands, Hidden: hidden,
 			RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 		cmd.AddCommand(c.lockCommand("lock", "Stop assignments of addresses in the whole cluster", true),
-			c.lockCommand("unlock", "Allow assignments of addresses again", false))
+			c.lockCommand("unlock", "Allow assignments of addresses again", false), c.exportCommand(),
+			c.importCommand())
 		return cmd
 	}
-	cmd := group("datastore", "Lock the datastore before its records are changed", false)
+	cmd := group("datastore", "Lock, export and import the datastore", false)
 	cmd.AddCommand(group("migrate", "The same, as calicoctl has them", true))
 	return cmd
 }

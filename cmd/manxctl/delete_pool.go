@@ -20,18 +20,24 @@ const poolPause = 500 * time.Millisecond
 // drainPool prepares the deletion of a pool: nodes take no address of it any more, and its blocks are released. Blocks
 // with assigned addresses stay, without owner, until the last one is released.
 func drainPool(ctx context.Context, store datastore.Store, key model.Key) error {
-	var cidr netip.Prefix
-	disable := func(o *model.Object) (err error) {
-		p := o.Value.(*model.IPPool)
-		p.Spec.Disabled = true
-		cidr, err = netip.ParsePrefix(p.Spec.CIDR)
+	stored, err := store.Get(ctx, key)
+	if err != nil {
 		return err
 	}
-	done, err := modifyObject(ctx, store, key, modification{done: "disabled", change: disable})
-	switch {
-	case !cidr.IsValid() && !errors.Is(err, datastore.ErrNotFound):
+	p, ok := stored.Value.(*model.IPPool)
+	if !ok {
 		return nil // a pool that nobody can use has no blocks
-	case err != nil:
+	}
+	cidr, err := netip.ParsePrefix(p.Spec.CIDR)
+	if err != nil {
+		return nil //nolint:nilerr // as above
+	}
+	done, err := modifyObject(ctx, store, key, modification{done: "disabled", change: func(o *model.Object) error {
+		o.Value.(*model.IPPool).Spec.Disabled = true
+		return nil
+	}})
+	switch invalid := (*model.InvalidError)(nil); {
+	case err != nil && !errors.As(err, &invalid): // an invalid one is not in use, and can be deleted
 		return err
 	case done == "disabled" && !retry.Sleep(ctx, poolPause):
 		return ctx.Err()

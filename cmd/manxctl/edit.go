@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,8 +82,13 @@ func (c *cli) inEditor(ctx context.Context, key model.Key, text string) (file, e
 	if err != nil {
 		return "", "", err
 	}
-	words := strings.Fields(cmp.Or(c.env("MANXCTL_EDITOR"), c.env("KUBE_EDITOR"), c.env("VISUAL"), c.env("EDITOR"),
-		"vi"))
+	words := []string{"vi"}
+	for _, variable := range []string{"MANXCTL_EDITOR", "KUBE_EDITOR", "VISUAL", "EDITOR"} {
+		if set := strings.Fields(c.env(variable)); len(set) > 0 {
+			words = set
+			break
+		}
+	}
 	editor := exec.CommandContext(ctx, words[0], append(words[1:], file)...)
 	editor.Stdin, editor.Stdout, editor.Stderr = c.in, c.out, c.err
 	if err := editor.Run(); err != nil {

@@ -73,9 +73,14 @@ func (c *cli) checkIPAM(ctx context.Context, store datastore.Store) (check.Repor
 	if err != nil {
 		return report, check.Result{}, err
 	}
-	objects, err := c.readKinds(ctx, store, check.Kinds...)
+	objects, unusable, err := readUsable(ctx, store, check.Kinds...)
 	if err != nil {
 		return report, check.Result{}, err
+	}
+	if len(unusable) > 0 { // its addresses would count as unused, and another pod would get them
+		o := unusable[0]
+		return report, check.Result{}, fmt.Errorf("%s cannot be read, and with it the addresses that it uses: %w",
+			o.Key, o.Err)
 	}
 	_, _, err = store.List(ctx, model.KindService, "")
 	result := check.Check(objects, err == nil)

@@ -65,12 +65,14 @@ func (c *cli) releaseAddress(ctx context.Context, store datastore.Store, addr ne
 	if err != nil {
 		return err
 	}
+	release := ipam.Release{Address: addr}
 	for _, a := range result.Allocations[addr.String()] {
 		if len(a.Owners) > 0 && !force {
 			return fmt.Errorf("%s is used by %s: delete that first, or use --force", addr, a.Owners[0])
 		}
+		release.Handle, release.Sequence = a.Handle, a.SequenceNumber // not another pod's, which has got it meanwhile
 	}
-	done, err := ipam.New(store, nil, nil).ReleaseIPs(ctx, ipam.Release{Address: addr})
+	done, err := ipam.New(store, nil, nil).ReleaseIPs(ctx, release)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
@@ -77,7 +78,11 @@ func (c *cli) splitPool(ctx context.Context, store datastore.Store, is func(*mod
 		return err
 	}
 	if _, err := modifyObject(ctx, store, old.Key, modification{done: "disabled", change: func(o *model.Object) error {
-		o.Value.(*model.IPPool).Spec.Disabled = true
+		p := o.Value.(*model.IPPool)
+		if !p.Spec.Disabled {
+			metav1.SetMetaDataAnnotation(&p.ObjectMeta, annotationSplit, "true")
+		}
+		p.Spec.Disabled = true
 		o.Metadata().SetFinalizers(nil) // its blocks get other pools
 		return nil
 	}}); err != nil {
@@ -99,6 +104,9 @@ func (c *cli) splitPool(ctx context.Context, store datastore.Store, is func(*mod
 	}
 	return c.printf("ippool/%s deleted", old.Key.Name)
 }
+
+// annotationSplit is on a pool that was in use before a split has disabled it: the parts of a later attempt are in use.
+const annotationSplit = "manx.io/split"
 
 // createPart creates a pool, unless it exists.
 func createPart(ctx context.Context, store datastore.Store, o *model.Object) (string, error) {
@@ -134,6 +142,10 @@ func partsOf(old *model.Object, n int) ([]*model.Object, error) {
 		o.Key.Name, o.Revision, o.Raw = fmt.Sprintf("split-%s-%d", name, i), 0, nil
 		p := o.Value.(*model.IPPool)
 		labels, annotations := p.Labels, p.Annotations
+		if _, ok := annotations[annotationSplit]; ok {
+			p.Spec.Disabled = false
+			delete(annotations, annotationSplit)
+		}
 		p.ObjectMeta = model.IPPool{}.ObjectMeta
 		p.Name, p.Labels, p.Annotations = o.Key.Name, labels, annotations
 		at := new(big.Int).Add(first, new(big.Int).Mul(step, big.NewInt(int64(i))))

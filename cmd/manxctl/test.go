@@ -121,24 +121,35 @@ func (c *cli) policyObjects(ctx context.Context, f files) (model.Reader, error) 
 
 // readKinds returns the objects of these kinds that can be used, and warns of the others. It reads each kind once.
 func (c *cli) readKinds(ctx context.Context, store datastore.Store, kinds ...model.Kind) (model.Set, error) {
-	objects := model.Set{}
+	objects, unusable, err := readUsable(ctx, store, kinds...)
+	for _, o := range unusable {
+		c.complain([]string{fmt.Sprintf("Warning: %s cannot be used and is left out: %v", o.Key, o.Err)})
+	}
+	return objects, err
+}
+
+// readUsable returns the objects of these kinds that can be used, and the others.
+func readUsable(
+	ctx context.Context, store datastore.Store, kinds ...model.Kind,
+) (objects model.Set, unusable []*model.Object, err error) {
+	objects = model.Set{}
 	for _, kind := range kinds {
 		list, _, err := store.List(ctx, kind, "")
 		switch {
 		case errors.Is(err, model.ErrKubernetes), errors.Is(err, model.ErrNotFound):
 			continue // etcd has no objects of Kubernetes, and a cluster perhaps no definition of the kind
 		case err != nil:
-			return nil, err
+			return nil, nil, err
 		}
 		for _, o := range list {
 			if o.Err == nil {
 				objects[o.Key] = o
-				continue
+			} else {
+				unusable = append(unusable, o)
 			}
-			c.complain([]string{fmt.Sprintf("Warning: %s cannot be used and is left out: %v", o.Key, o.Err)})
 		}
 	}
-	return objects, nil
+	return objects, unusable, nil
 }
 
 // storedFrom reads files as a daemon would read its datastore with these objects.

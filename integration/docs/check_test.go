@@ -27,7 +27,7 @@ var testMethods = []testMethod{
 	{"manxctl ipam release ", checkFlags, "TestIPAMCommands releases addresses"},
 	{"manxctl ipam split", checkFlags, "TestIPAMCommands splits a pool"},
 	{"manxctl ipam configure", checkFlags, "TestIPAMCommands changes the settings"},
-	{"manxctl datastore", checkFlags, "TestIPAMCommands locks the datastore"},
+	{"manxctl datastore", checkFlags, "TestIPAMCommands locks the datastore, TestExportAndImport does the rest"},
 	{"manxctl", checkFlags, ""}, // in blocks and in --help they run in the lab as well
 	{"cat peers.json | manxctl", nil, ""},
 	{"manxd cleanup", checkSettings, "TestCleanup removes everything from a node"},
