@@ -60,16 +60,16 @@ type Problem string
 
 // The problems.
 const (
-	Leaked     Problem = "addresses that are assigned, and that no object uses"
-	Unassigned Problem = "addresses that are used and not assigned, in an enabled pool"
-	Foreign    Problem = "addresses that are used, in no enabled pool"
-	Idle       Problem = "handles without addresses"
-	Missing    Problem = "handles that blocks name, and that do not exist"
-	Claims     Problem = "blocks and affinities that contradict each other"
+	Leaked      Problem = "addresses that are assigned, and that no object uses"
+	unassigned  Problem = "addresses that are used and not assigned, in an enabled pool"
+	foreign     Problem = "addresses that are used, in no enabled pool"
+	idleHandles Problem = "handles without addresses"
+	missing     Problem = "handles that blocks name, and that do not exist"
+	claims      Problem = "blocks and affinities that contradict each other"
 )
 
 // Problems are all problems, in the order of a report.
-var Problems = []Problem{Leaked, Unassigned, Foreign, Idle, Missing, Claims}
+var Problems = []Problem{Leaked, unassigned, foreign, idleHandles, missing, claims}
 
 // Result is the result of a check.
 type Result struct {
@@ -171,9 +171,9 @@ func (c *checker) compareUsers() {
 		switch by := c.users[a]; {
 		case c.Allocations[a.String()] != nil:
 		case inPool:
-			c.found(Unassigned, "%s: %s", a, by[0])
+			c.found(unassigned, "%s: %s", a, by[0])
 		case !isService(by[0]):
-			c.found(Foreign, "%s: %s", a, by[0])
+			c.found(foreign, "%s: %s", a, by[0])
 		}
 	}
 }
@@ -186,12 +186,12 @@ func (c *checker) compareHandles() {
 		exist[o.Key.Name] = true
 		if !c.handles[o.Key.Name] {
 			c.Idle = append(c.Idle, Handle{ID: o.Key.Name, Revision: fmt.Sprint(o.Revision)})
-			c.found(Idle, "%s", o.Key.Name)
+			c.found(idleHandles, "%s", o.Key.Name)
 		}
 	}
 	for _, h := range slices.Sorted(maps.Keys(c.handles)) {
 		if !exist[h] {
-			c.found(Missing, "%s", h)
+			c.found(missing, "%s", h)
 		}
 	}
 }
@@ -208,16 +208,16 @@ func (c *checker) compareClaims() {
 		claimed[aff.CIDR] = aff.String()
 		b := model.Get[model.Block](c, model.BlockKey(aff.CIDR))
 		if b == nil {
-			c.found(Claims, "%s: %s claims it, and there is no such block", aff.CIDR, aff)
+			c.found(claims, "%s: %s claims it, and there is no such block", aff.CIDR, aff)
 		} else if owner, _ := ipam.OwnerOf(b); owner.String() != aff.String() {
-			c.found(Claims, "%s: %s claims it, and its owner is %s", aff.CIDR, aff, ownerText(b))
+			c.found(claims, "%s: %s claims it, and its owner is %s", aff.CIDR, aff, ownerText(b))
 		}
 	}
 	for _, b := range model.All[model.Block](c, model.KindIPAMBlock) {
 		owner, ok := ipam.OwnerOf(b)
 		key := model.AffinityKey(model.Affinity{Type: owner.Type, Host: owner.Name, CIDR: b.CIDR})
 		if ok && claimed[b.CIDR] == "" && c.Get(key) == nil {
-			c.found(Claims, "%s: its owner is %s, which has no affinity to it", b.CIDR, owner)
+			c.found(claims, "%s: its owner is %s, which has no affinity to it", b.CIDR, owner)
 		}
 	}
 }
