@@ -237,10 +237,15 @@ func (s *Store) cancelWhenLost(ctx context.Context, cancel context.CancelCauseFu
 	}()
 }
 
-// deliverEvents delivers changes. All events of one transaction come in one response; they are marked, so that the
-// reader can apply them as one step.
+// change is an event with etcd's revision of it. The event has the object's, which may be of another clock.
+type change struct {
+	datastore.Event
+	at int64
+}
+
+// deliverEvents delivers changes as they came in one response.
 func (w *watcher) deliverEvents(ctx context.Context, events []*clientv3.Event) bool {
-	var list []datastore.Event
+	var list []change
 	for _, e := range events {
 		var event datastore.Event
 		var ok bool
@@ -250,20 +255,29 @@ func (w *watcher) deliverEvents(ctx context.Context, events []*clientv3.Event) b
 			event, ok = w.changed(e.Kv)
 		}
 		if ok {
-			list = append(list, event)
+			list = append(list, change{event, e.Kv.ModRevision})
 		}
 	}
-	for i, e := range list {
-		e.More = i+1 < len(list) && list[i+1].Revision == e.Revision
-		if !w.send(ctx, e) {
-			return false
-		}
-		if !e.More {
-			w.at.revision = e.Revision
-		}
+	if !w.deliver(ctx, list) {
+		return false
 	}
 	if n := len(events); n > 0 {
 		w.at.revision = events[n-1].Kv.ModRevision
+	}
+	return true
+}
+
+// deliver sends changes, and advances the position in etcd's history. All of one transaction are in one list; they are
+// marked, so that the reader can apply them as one step.
+func (w *watcher) deliver(ctx context.Context, list []change) bool {
+	for i, c := range list {
+		c.More = i+1 < len(list) && list[i+1].at == c.at
+		if !w.send(ctx, c.Event) {
+			return false
+		}
+		if !c.More {
+			w.at.revision = c.at
+		}
 	}
 	return true
 }
@@ -281,7 +295,7 @@ func (w *watcher) changed(kv *mvccpb.KeyValue) (datastore.Event, bool) {
 		return datastore.Event{}, false
 	}
 	w.known[path] = struct{}{}
-	return datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: kv.ModRevision}, true
+	return datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: o.Revision}, true
 }
 
 func (w *watcher) deleted(path string, revision int64) (datastore.Event, bool) {
