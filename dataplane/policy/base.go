@@ -307,7 +307,7 @@ func (c *Calculator) settleOwn() {
 	for name, addresses := range c.hosts.links {
 		for _, a := range addresses {
 			if a.Is6() && !a.IsLinkLocalUnicast() && !a.IsLoopback() && !c.settings.isWorkload(name) {
-				own = append(own, ruleset.Element{Prefix: netip.PrefixFrom(a, a.BitLen())})
+				own = append(own, ruleset.Element{Prefix: hostPrefix(a)})
 			}
 		}
 	}

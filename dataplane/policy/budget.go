@@ -281,7 +281,7 @@ func (c *Calculator) Closed() iter.Seq2[model.Key, string] {
 	return func(yield func(model.Key, string) bool) {
 		for _, sp := range c.spaces.of {
 			for p := range sp.policies {
-				if p.shown != "" && !p.computing && !yield(p.key(), p.effect()) {
+				if p.shown != "" && !p.computing && !yield(model.Key(p.id), p.effect()) {
 					return
 				}
 			}
@@ -296,10 +296,6 @@ func (c *Calculator) WhyClosed(id ID) string {
 		return s.effect()
 	}
 	return ""
-}
-
-func (s *policyState) key() model.Key {
-	return model.Key{Kind: s.id.Kind, Namespace: s.id.Namespace, Name: s.id.Name}
 }
 
 func (s *policyState) effect() string {

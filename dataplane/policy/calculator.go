@@ -142,7 +142,7 @@ func (c *Calculator) known() []model.Key {
 		return true
 	})
 	for id := range c.policies.of {
-		keys = append(keys, model.Key{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name})
+		keys = append(keys, model.Key(id))
 	}
 	for name := range c.policies.profiles {
 		keys = append(keys, model.ResourceKey(model.KindProfile, name))

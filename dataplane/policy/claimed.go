@@ -1,8 +1,6 @@
 package policy
 
 import (
-	"net/netip"
-
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -29,7 +27,7 @@ func (c *Calculator) credible(k model.Key, w *model.Workload) *model.Workload {
 	}
 	pools := ippool.ReadForWorkloads(c.reader)
 	for _, a := range w.Claim.Addresses() {
-		p := netip.PrefixFrom(a, a.BitLen())
+		p := hostPrefix(a)
 		if pools.Of(p) != nil && c.nodes.count[p] == 0 {
 			confirmed.Networks = append(confirmed.Networks, p)
 		}

@@ -59,7 +59,7 @@ func compile(o *model.Object, maxRules int) (*Policy, error) {
 }
 
 func specOf(o *model.Object) (s spec, ok bool) {
-	s.id = ID{Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: o.Key.Name}
+	s.id = ID(o.Key)
 	switch v := o.Value.(type) {
 	case *v3.GlobalNetworkPolicy:
 		s.GlobalNetworkPolicySpec = v.Spec

@@ -15,28 +15,21 @@ const (
 	floatingOut = "floating-out"
 )
 
-// translation is one address by which a workload can be reached besides its own.
-type translation struct{ external, internal netip.Addr }
-
 // translated is the translations in the table, and the external addresses whose earlier one is obsolete.
 type translated struct {
-	now     map[netip.Addr]netip.Addr
+	now     map[netip.Addr]netip.Addr // see floatings
 	changed []netip.Addr
 	dirty   bool
 }
 
 // take records the translations that are to be in the table from now on.
-func (t *translated) take(list []translation) {
-	before := t.now
-	t.now = make(map[netip.Addr]netip.Addr, len(list))
-	for _, f := range list {
-		t.now[f.external] = f.internal
-	}
-	for external, internal := range before {
-		if t.now[external] != internal {
+func (t *translated) take(now map[netip.Addr]netip.Addr) {
+	for external, internal := range t.now {
+		if now[external] != internal {
 			t.changed = append(t.changed, external)
 		}
 	}
+	t.now = now
 }
 
 // Retranslated returns, once, the floating addresses that lead elsewhere or nowhere now. The kernel keeps translating
@@ -47,9 +40,9 @@ func (c *Calculator) Retranslated() []netip.Addr {
 	return list
 }
 
-// floatings lists the floating addresses of this node's workloads, by external address. If two workloads claim one, the
-// first by internal address has it.
-func (c *Calculator) floatings() []translation {
+// floatings are the addresses of this node's workloads by their floating, external ones. If two workloads claim one,
+// the first by internal address has it.
+func (c *Calculator) floatings() map[netip.Addr]netip.Addr {
 	owner := map[netip.Addr]netip.Addr{}
 	rules := floating.Read(c.reader)
 	for _, e := range c.endpoints.of {
@@ -66,11 +59,7 @@ func (c *Calculator) floatings() []translation {
 			}
 		}
 	}
-	var list []translation
-	for _, external := range slices.SortedFunc(maps.Keys(owner), netip.Addr.Compare) {
-		list = append(list, translation{external, owner[external]})
-	}
-	return list
+	return owner
 }
 
 // settleFloating writes the translation of floating addresses: to the workload for every source, and from it for a
@@ -88,19 +77,17 @@ func (c *Calculator) settleFloating() {
 		return
 	}
 	in, out := &ruleset.Chain{Name: floatingIn}, &ruleset.Chain{Name: floatingOut}
-	list := c.floatings()
-	c.translated.take(list)
-	for _, f := range list {
-		family := familyOf(netip.PrefixFrom(f.external, f.external.BitLen()))
-		internal := netip.PrefixFrom(f.internal, f.internal.BitLen())
+	c.translated.take(c.floatings())
+	for _, external := range slices.SortedFunc(maps.Keys(c.translated.now), netip.Addr.Compare) {
+		internal := c.translated.now[external]
+		from, to := hostPrefix(external), hostPrefix(internal)
 		in.Rules = append(in.Rules, ruleset.Rule{
-			Matches: []ruleset.Match{
-				family, {Field: ruleset.Destination, Prefix: netip.PrefixFrom(f.external, f.external.BitLen())}},
-			Verdict: ruleset.Verdict{Action: ruleset.DNAT, Address: f.internal}, Comment: "floating address"})
+			Matches: []ruleset.Match{familyOf(from), {Field: ruleset.Destination, Prefix: from}},
+			Verdict: ruleset.Verdict{Action: ruleset.DNAT, Address: internal}, Comment: "floating address"})
 		out.Rules = append(out.Rules, ruleset.Rule{
-			Matches: []ruleset.Match{family, {Field: ruleset.Source, Prefix: internal},
-				{Field: ruleset.Destination, Prefix: internal}},
-			Verdict: ruleset.Verdict{Action: ruleset.SNAT, Address: f.external}, Comment: "floating address"})
+			Matches: []ruleset.Match{familyOf(to), {Field: ruleset.Source, Prefix: to},
+				{Field: ruleset.Destination, Prefix: to}},
+			Verdict: ruleset.Verdict{Action: ruleset.SNAT, Address: external}, Comment: "floating address"})
 	}
 	c.table.SetChain(in)
 	c.table.SetChain(out)

@@ -124,7 +124,7 @@ func (s *policies) tier(name string) tier {
 }
 
 func (c *Calculator) takePolicy(k model.Key, o *model.Object) {
-	id := ID{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}
+	id := ID(k)
 	delete(c.bad, k)
 	var p *Policy
 	if o != nil {

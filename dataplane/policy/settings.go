@@ -250,6 +250,8 @@ func (s *settings) tunnelsFromWorkloads() []ruleset.Rule {
 	return rules
 }
 
+func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
 func familyOf(p netip.Prefix) ruleset.Match { return ofFamily(families[index(p)]) }
 
 var families = []uint32{4, 6}
@@ -398,11 +400,11 @@ func (c *Calculator) takeNode(name string, n *model.Node) {
 	var nets, tunnels []netip.Prefix
 	if n != nil {
 		for _, a := range n.Addresses() {
-			nets = append(nets, netip.PrefixFrom(a, a.BitLen()))
+			nets = append(nets, hostPrefix(a))
 		}
 	}
 	for _, t := range n.TunnelAddresses() {
-		tunnels = append(tunnels, netip.PrefixFrom(t.Address, t.Address.BitLen()))
+		tunnels = append(tunnels, hostPrefix(t.Address))
 	}
 	c.nodes.set(name, nets)
 	c.nodes.replace(c.nodes.tunnels, name, tunnels)
