@@ -125,7 +125,7 @@ func byName(list []Endpoint) map[string]*Endpoint {
 }
 
 func (e *Endpoint) equal(o *Endpoint) bool {
-	return e.Name == o.Name && e.Interface == o.Interface && e.Refusals == o.Refusals &&
+	return e.Name == o.Name && e.Interface == o.Interface && slices.Equal(e.Refusals, o.Refusals) &&
 		slices.Equal(e.Addresses, o.Addresses)
 }
 

@@ -53,7 +53,7 @@ func fromState(h *hoststate.Host) Config {
 		addresses, refusals := h.Addresses(e)
 		c.Endpoints = append(c.Endpoints, Endpoint{
 			Name: k.Namespace + "/" + k.Name, Interface: e.Interface,
-			Addresses: masked(addresses), Refusals: strings.Join(refusals, "\n"),
+			Addresses: masked(addresses), Refusals: refusals,
 		})
 	}
 	slices.SortFunc(c.Endpoints, func(a, b Endpoint) int { return strings.Compare(a.Name, b.Name) })

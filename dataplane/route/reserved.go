@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
@@ -101,8 +100,8 @@ func (t *Target) decideWorkloadsAgain() {
 // Notices lists the addresses that workloads of this host claim and do not get.
 func (t *Target) Notices() (list []reconcile.Notice) {
 	for _, e := range t.rules.config.Endpoints {
-		for text := range strings.Lines(e.Refusals) {
-			list = append(list, reconcile.Notice{Subject: "WorkloadEndpoint " + e.Name, Text: strings.TrimSpace(text)})
+		for _, text := range e.Refusals {
+			list = append(list, reconcile.Notice{Subject: "WorkloadEndpoint " + e.Name, Text: text})
 		}
 		for _, p := range e.Addresses {
 			if why := t.rules.reserved(p.Addr()); why != "" {

@@ -27,7 +27,7 @@ type Endpoint struct {
 	Name      string // namespace/name of the WorkloadEndpoint
 	Interface string
 	Addresses []netip.Prefix // without host bits
-	Refusals  string         // why further ones are not used, a line each
+	Refusals  []string       // why further ones are not used
 }
 
 // Config has the datastore's settings. Equal values need no change.
