@@ -114,4 +114,25 @@ func applyToKubernetes(t *testing.T, server *apiserver.Server) {
 	defer store.Close() //nolint:errcheck // the test is over
 	s := shell{t: t, env: []string{"DATASTORE_TYPE=kubernetes", "KUBECONFIG=" + server.Kubeconfig(t, apiserver.Admin)}}
 	s.applies(t, store, true)
+	s.modifiesInKubernetes(t)
+}
+
+// modifiesInKubernetes changes objects that the Kubernetes API stores in other forms.
+func (s shell) modifiesInKubernetes(t *testing.T) {
+	t.Helper()
+	s.run("label", "node", "n1", "calico-rr-id=rr1", "--overwrite").want(t, 0, "node/n1 labeled\n")
+	s.run("label", "node", "n1", "calico-rr-id=rr1").want(t, 0, "node/n1 unchanged\n")
+	s.run("patch", "node", "n1", "-p", "spec: {bgp: {asNumber: 65077}}").want(t, 0, "node/n1 patched\n")
+	s.run("get", "node", "n1", "-o", "custom-columns=A:.metadata.labels.calico-rr-id,ASN", "--no-headers").want(t, 0,
+		"rr1   65077\n")
+	for range 2 { // creates, and then changes
+		s.run("ipam", "configure", "--strictaffinity=true").want(t, 0, "Successfully set StrictAffinity to: true\n")
+	}
+	s.run("get", "ipamconfig", "default", "-o", "custom-columns=STRICTAFFINITY", "--no-headers").want(t, 0, "true\n")
+	s.mustPipe(resource("IPPool", "name: short", "cidr: 10.97.0.0/24"), "apply", "-f", "-")
+	out := s.must("ipam", "check") // the tunnel address that replace took away from the Node
+	if !strings.Contains(out, "Found 1 addresses that are assigned, and that no object uses.\n") {
+		t.Errorf("ipam check:\n%s", out)
+	}
+	s.run("delete", "ippool", "short").want(t, 0, "ippool/short deleted\n")
 }

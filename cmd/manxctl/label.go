@@ -18,8 +18,8 @@ func (c *cli) labelCommand() *cobra.Command {
 		Use:   "label KIND NAME KEY=VALUE... | KIND NAME KEY... --remove",
 		Short: "Set or remove labels of an object",
 		Long: `Set or remove labels of an object. A label that has another value already is kept, and an error, unless --overwrite
-is set. KEY- removes a label, too. With the Kubernetes API as the datastore, the labels of a Node are those of the
-Kubernetes node: change them with kubectl.`,
+is set. KEY- removes a label, too. With the Kubernetes API as the datastore, the labels that the Kubernetes node has
+itself are changed with kubectl.`,
 		Example: "  manxctl label node node-1 rack=1 --overwrite\n  manxctl label node node-1 rack --remove\n" +
 			"  manxctl label networkpolicy web -n shop team=blue --overwrite",
 		RunE: func(cmd *cobra.Command, args []string) error {
