@@ -62,7 +62,10 @@ func (c *cli) getCommand() *cobra.Command {
 				}
 				return c.getPeersAnywhere(cmd, o, args[1:])
 			}
-			if len(args) > 0 && isHostObjects(args[0]) && !o.watch {
+			if len(args) > 0 && isHostObjects(args[0]) && o.watch {
+				return usagef("-w is for peers and objects of the datastore; \"manxctl watch\" shows routes, too")
+			}
+			if len(args) > 0 && isHostObjects(args[0]) {
 				return c.getHostObjects(cmd.Context(), o, args[1:])
 			}
 			if o.isAllPolicies(args) && !o.watch {

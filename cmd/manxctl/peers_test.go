@@ -62,7 +62,7 @@ func TestPeersAreTheSessionsOfThisNode(t *testing.T) {
 	s.runWithDaemon("get", "peers", "-l", "a=b").want(t, 2, "", "peers are the BGP sessions of this node")
 	s.runWithDaemon("get", "peers", "-w", "-o", "yaml").want(t, 2, "", "-w goes with")
 	s.runWithDaemon("get", "peers", "10.0.0.2", "-w").want(t, 2, "", "-w is for all peers")
-	s.runWithDaemon("get", "nodes", "-w").want(t, 2, "", "-w is for peers")
+	s.runWithDaemon("get", "hostobjects", "-w").want(t, 2, "", "-w is for peers and objects of the datastore")
 	d.change(func() { d.peers = nil })
 	s.runWithDaemon("get", "peers").want(t, 0, "", "No peers found.")
 }
