@@ -12,14 +12,18 @@ import (
 	"github.com/manxnet/manx/daemon/envflag"
 )
 
-const logFormatFlag = "log-format"
+const (
+	logFormatFlag   = "log-format"
+	defaultLogLevel = "info"
+)
 
 // logOptions configure the log.
 type logOptions struct{ level, format string }
 
 // Flags implements group.
 func (o *logOptions) Flags(s envflag.Set) {
-	s.String(&o.level, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL",
+	s.String(&o.level, "log-level", defaultLogLevel, "debug, info, warn or error; info: logSeverityScreen of "+
+		"FelixConfiguration and BGPConfiguration can change it", "MANX_LOG_LEVEL",
 		"CALICO_STARTUP_LOGLEVEL")
 	s.String(&o.format, logFormatFlag, "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")
 }

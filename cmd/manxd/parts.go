@@ -51,6 +51,7 @@ func newHost(d *daemon, deps deps.Deps) (*host, error) {
 	}
 	h.parts = []part.Part{
 		newSleepWatch(deps),
+		newLogLevel(deps, o.log, d.level),
 		h.dataplane,
 		part.Optional(h.policy),
 		newFlowLog(deps, o.flowLog, h.policy, d.reopen),

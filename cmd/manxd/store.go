@@ -48,7 +48,7 @@ type datastoreOptions struct {
 // Flags implements group.
 func (o *datastoreOptions) Flags(s envflag.Set) {
 	s.String(&o.kind, "datastore", "", "etcdv3, kubernetes or embedded; empty: etcdv3 if there are endpoints, "+
-		"else embedded", "CALICO_DATASTORE_TYPE", "DATASTORE_TYPE")
+		"in a pod kubernetes, else embedded", "CALICO_DATASTORE_TYPE", "DATASTORE_TYPE")
 	s.String(&o.etcdEndpoints, "etcd-endpoints", "", "etcd servers, comma separated URLs", "CALICO_ETCD_ENDPOINTS",
 		"ETCD_ENDPOINTS")
 	s.String(&o.etcdCAFile, "etcd-ca-cert-file", "", "CA that signs the etcd servers' certificates",
@@ -88,10 +88,7 @@ func (o *datastoreOptions) embeddedFlags(s envflag.Set) {
 // Check implements group. It chooses the datastore if no setting does.
 func (o *datastoreOptions) Check() error {
 	if o.kind == "" {
-		o.kind = connect.Embedded
-		if o.etcdEndpoints != "" {
-			o.kind = connect.Etcd
-		}
+		o.kind = usualDatastore(o.etcdEndpoints, os.Getenv, serviceAccountToken)
 	}
 	switch o.kind {
 	case connect.Embedded:
@@ -108,6 +105,21 @@ func (o *datastoreOptions) Check() error {
 		return fmt.Errorf("--datastore=%s: want etcdv3, kubernetes or embedded", o.kind)
 	}
 	return nil
+}
+
+// serviceAccountToken is the file with the token of a pod.
+const serviceAccountToken = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+
+// usualDatastore returns the datastore if no setting chooses one: that of etcd's endpoints; in a pod the Kubernetes
+// API, as in Calico, since an embedded one would make each node a cluster of its own; else an embedded one.
+func usualDatastore(etcdEndpoints string, getenv func(string) string, token string) string {
+	if etcdEndpoints != "" {
+		return connect.Etcd
+	}
+	if _, err := os.Stat(token); err == nil && getenv("KUBERNETES_SERVICE_HOST") != "" {
+		return connect.Kubernetes
+	}
+	return connect.Embedded
 }
 
 // openStore connects to the datastore, after starting it if it is embedded; waiting receives the reason of each wait.

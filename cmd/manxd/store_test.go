@@ -65,3 +65,19 @@ func TestPasswordFile(t *testing.T) {
 		t.Errorf("with an empty file: %v", err)
 	}
 }
+
+// Without a setting the datastore is that of etcd's endpoints, in a pod the Kubernetes API, else an embedded one.
+func TestUsualDatastore(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	must(t, os.WriteFile(token, nil, 0o600))
+	for _, c := range []struct{ endpoints, host, token, want string }{
+		{"", "", token, connect.Embedded},
+		{"", "10.96.0.1", token + "s", connect.Embedded},
+		{"", "10.96.0.1", token, connect.Kubernetes},
+		{"http://127.0.0.1:2379", "10.96.0.1", token, connect.Etcd},
+	} {
+		if got := usualDatastore(c.endpoints, func(string) string { return c.host }, c.token); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}

@@ -92,8 +92,8 @@ func (c *Config) ensureDefaults(ctx context.Context, store datastore.Store, name
 	}
 	_, err := ensure(ctx, store, model.ResourceKey(model.KindIPAMConfiguration, "default"),
 		ifNew(func(i *model.IPAMConfiguration) {
-			yes, enabled := true, "Enabled"
-			i.Spec.AutoAllocateBlocks, i.Spec.KubeVirtVMAddressPersistence = &yes, &enabled
+			yes := true
+			i.Spec.AutoAllocateBlocks = &yes
 		}))
 	return err
 }

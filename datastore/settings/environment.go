@@ -26,7 +26,7 @@ var variables = []group{
 	{state: NotDone, holds: true, names: "CALICO_NETWORKING=true",
 		text: "Manx always runs BGP: this node listens on port 179, has sessions with the mesh and makes the " +
 			"routes that it learns"},
-	{state: Planned, names: "BGP_LOGSEVERITYSCREEN=Info", text: "the level of the log is that of --log-level"},
+	{state: Differently, names: "BGP_LOGSEVERITYSCREEN", text: logText},
 	{state: NotDone, names: "ETCD_DISCOVERY_SRV CALICO_ETCD_DISCOVERY_SRV",
 		text: "name the servers in ETCD_ENDPOINTS"},
 	{state: Differently, names: "CALICO_DISABLE_FILE_LOGGING", text: "manxd logs to standard error alone"},

@@ -19,7 +19,7 @@ var felix = []group{
 	{state: Planned, names: "vxlanEnabled vxlanMTU vxlanMTUV6 vxlanPort vxlanVNI",
 		text: "Manx makes no VXLAN tunnel; vxlanPort is used only by the rule that keeps workloads from sending " +
 			"VXLAN"},
-	{state: Planned, names: "logSeverityScreen", text: "the level of the log is that of --log-level"},
+	{state: Differently, names: "logSeverityScreen", text: logText},
 	{state: Planned, names: "prometheusMetricsEnabled prometheusMetricsHost prometheusMetricsPort",
 		text: "metrics are served at --http-listen, under the names manx_*"},
 	{state: Planned, names: "healthHost healthPort",

@@ -11,7 +11,7 @@ var fields = []struct {
 			serviceLoadBalancerAggregation communities prefixAdvertisements listenPort nodeMeshPassword
 			nodeMeshMaxRestartTime bindMode localWorkloadPeeringIPV4 localWorkloadPeeringIPV6 ipv4NormalRoutePriority
 			ipv6NormalRoutePriority`},
-		{state: Planned, names: "logSeverityScreen=Info", text: "the level of the log is that of --log-level"},
+		{state: Differently, names: "logSeverityScreen", text: logText},
 		{state: Differently, names: "programClusterRoutes",
 			text: "one process makes all routes: those of pools with IPIP always have protocol 80"},
 		{state: NotNeeded, names: "ignoredInterfaces", text: "Manx announces no route of an interface"},
@@ -164,6 +164,8 @@ var fields = []struct {
 }
 
 const (
+	logText = "one log: of this level and that of the other configuration the one with more lines counts; a " +
+		"--log-level other than info comes first"
 	stagedText = "packets are counted for Set and Learn; Delete and Ignore have no effect"
 	keptText   = "Manx keeps the values of Calico's programs, and writes none"
 )
