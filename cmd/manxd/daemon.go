@@ -24,7 +24,6 @@ type daemon struct {
 	options options
 	deps    deps.Deps // as far as they are there from the start: Node, Tables, Control, Log and Bus
 	reopen  *reopener
-	level   zap.AtomicLevel // of the log
 	ends    *restarted
 	added   func(deps.Deps) []part.Part // further parts of a node that has joined the cluster; nil: none
 }
@@ -73,7 +72,7 @@ func newProcess(ctx context.Context, o options, config server.Config) (*daemon, 
 	control.Add(lines)
 	o.datastore.rewatched, o.datastore.kube.Rewatched = restarts.Inc, restarts.Inc
 	o.datastore.kube.Requested = func(verb, code string) { requests.WithLabelValues(verb, code).Inc() }
-	return &daemon{options: o, reopen: reopen, level: level, ends: newRestarted(log), deps: deps.Deps{
+	return &daemon{options: o, reopen: reopen, ends: newRestarted(log), deps: deps.Deps{
 		Node: deps.Node{Name: name, Kubernetes: cmp.Or(o.node.kubernetesName, name),
 			Namespace: kubernetesNamespace(o.host.namespace), Datastore: o.datastore.kind, RunDir: o.host.runDir,
 			Felix: o.localSettings()},

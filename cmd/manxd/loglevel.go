@@ -24,11 +24,11 @@ type logLevel struct {
 }
 
 // newLogLevel returns nil if --log-level decides.
-func newLogLevel(d deps.Deps, o logOptions, level zap.AtomicLevel) part.Part {
+func newLogLevel(d deps.Deps, o logOptions) part.Part {
 	if o.level != defaultLogLevel {
 		return nil
 	}
-	return &logLevel{Deps: d, level: level, bgp: os.Getenv("BGP_LOGSEVERITYSCREEN")}
+	return &logLevel{Deps: d, level: d.Control.Level(), bgp: os.Getenv("BGP_LOGSEVERITYSCREEN")}
 }
 
 func (l *logLevel) Name() string { return "log-level" }

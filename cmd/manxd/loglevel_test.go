@@ -12,6 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/proto/server"
 )
 
 // The level of the log follows the datastore while manxd runs, and leaves one that an operator has set as it is until
@@ -32,9 +33,10 @@ func TestLogLevelFollowsTheDatastore(t *testing.T) {
 		tables.Apply(append(events, datastore.Event{Type: datastore.EventInSync, Revision: revision})...)
 	}
 	level := zap.NewAtomicLevelAt(zap.InfoLevel)
-	d := deps.Deps{Tables: tables, Log: zap.NewNop(), Node: deps.Node{Name: "n1"}}
+	d := deps.Deps{Tables: tables, Log: zap.NewNop(), Node: deps.Node{Name: "n1"},
+		Control: server.New(server.Config{Level: level})}
 	store("", "")
-	p := newLogLevel(d, logOptions{level: "info"}, level)
+	p := newLogLevel(d, logOptions{level: "info"})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()
@@ -62,7 +64,7 @@ func TestLogLevelFollowsTheDatastore(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if newLogLevel(d, logOptions{level: "warn"}, level) != nil {
+	if newLogLevel(d, logOptions{level: "warn"}) != nil {
 		t.Error("--log-level=warn does not decide")
 	}
 	d.Node.Felix = felixconfig.NewLocal([]string{"FELIX_LOGSEVERITYSCREEN=WARNING"}, "", "")

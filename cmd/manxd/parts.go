@@ -51,7 +51,7 @@ func newHost(d *daemon, deps deps.Deps) (*host, error) {
 	}
 	h.parts = []part.Part{
 		newSleepWatch(deps),
-		newLogLevel(deps, o.log, d.level),
+		newLogLevel(deps, o.log),
 		h.dataplane,
 		part.Optional(h.policy),
 		newFlowLog(deps, o.flowLog, h.policy, d.reopen),

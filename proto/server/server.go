@@ -123,6 +123,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return serve(ctx, l, s.newServer(grpc.Creds(peerCredentials{})))
 }
 
+// Level is the level of the daemon's log.
+func (s *Server) Level() zap.AtomicLevel { return s.config.Level }
+
 // biggestRequest bounds the size of a request, in bytes: requests are names and numbers.
 const biggestRequest = 64 << 10
 
