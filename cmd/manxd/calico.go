@@ -17,6 +17,7 @@ import (
 
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
+	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/kernel/device"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
@@ -63,9 +64,9 @@ func newCalicoSettings(d deps.Deps, o acceptOptions) *calicoSettings {
 
 func (c *calicoSettings) Name() string { return "settings" }
 
-// Kinds returns the kinds with settings that Manx does not have.
-func (c *calicoSettings) Kinds() []model.Kind {
-	return []model.Kind{model.KindFelixConfiguration, model.KindNode, model.KindBGPConfiguration, model.KindIPPool}
+// Needs returns the kinds with settings that Manx does not have.
+func (c *calicoSettings) Needs() part.Needs {
+	return part.AllOf(model.KindFelixConfiguration, model.KindNode, model.KindBGPConfiguration, model.KindIPPool)
 }
 
 // ipvsPoll is the pause between two searches for the interface of IPVS.
@@ -212,7 +213,7 @@ func (o *options) readSettings(ctx context.Context) (model.Reader, error) {
 	}
 	defer store.Close() //nolint:errcheck // nothing was written
 	set := model.Set{}
-	for _, kind := range (*calicoSettings)(nil).Kinds() {
+	for _, kind := range (*calicoSettings)(nil).Needs().Kinds() {
 		objects, _, err := store.List(ctx, kind, "")
 		if err != nil {
 			return nil, err

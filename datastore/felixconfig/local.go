@@ -32,9 +32,6 @@ type Value struct {
 	Err error
 }
 
-// Known reports whether it is the value of a parameter of Felix.
-func (v Value) Known() bool { return v.Parameter.kind != "" }
-
 // NewLocal reads the variables FELIX_* of an environment, a list of NAME=VALUE, and the content of the file at path. A
 // variable or key without a value sets nothing.
 func NewLocal(environment []string, path, file string) *Local {

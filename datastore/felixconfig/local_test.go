@@ -130,7 +130,7 @@ func TestPrecedenceOfSources(t *testing.T) {
 	}
 	var sources []string
 	for _, v := range l.Values {
-		sources = append(sources, fmt.Sprint(v.Source, " ", v.Known()))
+		sources = append(sources, fmt.Sprint(v.Source, " ", v.Parameter.kind != ""))
 	}
 	slices.Sort(sources)
 	want := []string{"FELIX_DEVICEROUTESOURCEADDRESS in the environment true", "FELIX_FOO in the environment false",

@@ -25,6 +25,9 @@ func (p Parameter) value(text string, field reflect.Type) (value reflect.Value, 
 		target = field.Elem()
 	}
 	into := reflect.New(target)
+	if strings.EqualFold(text, "none") && p.Name == "InterfacePrefix" { // no interface would be a workload's
+		return value, errors.New("want the beginning of names of interfaces")
+	}
 	if !strings.EqualFold(text, "none") || p.Name == "EndpointStatusPathPrefix" { // which has that value itself
 		known, err := p.parse(text, into.Interface())
 		if !known || err != nil {

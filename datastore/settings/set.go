@@ -13,6 +13,7 @@ import (
 
 	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/userinfo"
 )
 
 // Finding is a setting that is set.
@@ -66,11 +67,8 @@ func Here(in Input) (list []Finding) {
 	}
 	for _, r := range Rows() {
 		if r.Place == Environment && in.Getenv != nil && in.Getenv(r.Name) != "" {
-			value := in.Getenv(r.Name)
-			if strings.Contains(r.Name, "PASSWORD") {
-				value = "(set)"
-			}
-			list = append(list, Finding{Row: r, Source: r.Name + " in the environment", Value: value})
+			list = append(list, Finding{Row: r, Source: r.Name + " in the environment",
+				Value: withoutSecrets(r.Name, in.Getenv(r.Name))})
 		}
 	}
 	for _, kind := range in.Unread {
@@ -78,7 +76,7 @@ func Here(in Input) (list []Finding) {
 			list = append(list, Finding{Row: r, Source: "Kubernetes", Value: "has objects"})
 		}
 	}
-	if r, ok := Find(Host, "kube-proxy-ipvs"); ok && in.IPVS {
+	if r, ok := Find(ofHost, "kube-proxy-ipvs"); ok && in.IPVS {
 		list = append(list, Finding{Row: r, Source: "the interface " + IPVSInterface, Value: "exists"})
 	}
 	return list
@@ -111,15 +109,35 @@ func ofLocal(v felixconfig.Value) Finding {
 	if name == "" {
 		name = v.Parameter.Name
 	}
-	r, known := Find(Felix, name)
+	r, known := Find(ofFelixPlace, name)
 	switch {
 	case !known:
-		r = Row{Place: Felix, Name: name, State: NotDone, Text: "Felix has no such parameter"}
+		r = Row{Place: ofFelixPlace, Name: name, State: NotDone, Text: "Felix has no such parameter"}
 	case v.Err != nil:
-		r = Row{Place: Felix, Name: name + " (wrong value)", State: NotDone, Text: "the value is not used: " +
+		r = Row{Place: ofFelixPlace, Name: name + " (wrong value)", State: NotDone, Text: "the value is not used: " +
 			v.Err.Error()}
 	}
-	return Finding{Row: r, Source: v.Source, Value: v.Text}
+	value := withoutSecrets(name, v.Text)
+	switch {
+	case !known:
+		value = hidden // nobody knows what it is
+	case v.Err == nil && strings.EqualFold(v.Text, "none"):
+		r.harmless = append(slices.Clone(r.harmless), v.Text) // Felix's word for no value
+	}
+	return Finding{Row: r, Source: v.Source, Value: value}
+}
+
+// hidden is shown in place of a secret.
+const hidden = "(set)"
+
+// withoutSecrets returns a value for people: notices and archives for support have it.
+func withoutSecrets(name, value string) string {
+	for _, word := range []string{"PASSWORD", "TOKEN", "SECRET"} {
+		if strings.Contains(strings.ToUpper(name), word) {
+			return hidden
+		}
+	}
+	return string(userinfo.Hide([]byte(value)))
 }
 
 // OfObject returns the settings that an object sets.

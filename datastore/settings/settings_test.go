@@ -51,7 +51,7 @@ func TestEverySettingHasARow(t *testing.T) {
 	}
 	for _, p := range felixconfig.Parameters() {
 		if p.Field == "" {
-			wanted[[2]string{Felix, p.Name}] = true
+			wanted[[2]string{ofFelixPlace, p.Name}] = true
 		}
 	}
 	if len(wanted) < 500 {
@@ -65,7 +65,7 @@ func TestEverySettingHasARow(t *testing.T) {
 		}
 		have[key] = true
 		switch r.Place {
-		case Environment, CNI, Annotation, Kind, Host:
+		case Environment, ofCNI, ofAnnotations, Kind, ofHost:
 		default:
 			if !wanted[key] {
 				t.Errorf("%s.%s is no setting", r.Place, r.Name)
@@ -150,7 +150,7 @@ func TestSettingsThatMatter(t *testing.T) {
 	env := map[string]string{"CALICO_NETWORKING_BACKEND": "none", "CALICO_NETWORKING": "1", "ETCD_PASSWORD": "x"}
 	got := lines(Here(Input{Reader: r, Node: "n1", Local: local, IPVS: true, Unread: []string{"AdminNetworkPolicy"},
 		Getenv: func(name string) string { return env[name] }}))
-	want := `FELIX_FOO in the environment: FOO=1
+	want := `FELIX_FOO in the environment: FOO=(set)
 FelixConfiguration/default: bpfEnabled=true (danger)
 FELIX_HEALTHPORT in the environment: healthPort=9098
 FELIX_IPINIPMTU in the environment: ipipMTU (wrong value)=big
@@ -167,5 +167,23 @@ the interface kube-ipvs0: kube-proxy-ipvs=exists (danger)`
 		"CALICO_NETWORKING_BACKEND", "bpfEnabled", "kube-proxy-ipvs", "wireguardEnabled",
 		"wireguardEnabledV6"}; !slices.Equal(Holding(), want) {
 		t.Errorf("these hold a node: %q", Holding())
+	}
+}
+
+// Felix's word for no value is no dangerous one. What may be a secret is not shown: notices and archives for support
+// have these texts.
+func TestValuesOfThisHost(t *testing.T) {
+	for environment, want := range map[string]string{
+		"FELIX_BPFENABLED=none":       "",
+		"FELIX_WIREGUARDENABLED=None": "",
+		"FELIX_BPFENABLED=yes":        "FELIX_BPFENABLED in the environment: bpfEnabled=yes (danger)",
+		"FELIX_ETCDPASSWORD=hunter2":  "FELIX_ETCDPASSWORD in the environment: ETCDPASSWORD=(set)",
+		"FELIX_ETCDENDPOINTS=https://root:hunter2@h:2379": "FELIX_ETCDENDPOINTS in the environment: " +
+			"EtcdEndpoints=https://(hidden)@h:2379",
+	} {
+		got := lines(Here(Input{Node: "n1", Local: felixconfig.NewLocal([]string{environment}, "", "")}))
+		if strings.Contains(got, "hunter2") || got != want {
+			t.Errorf("%s: %q, want %q", environment, got, want)
+		}
 	}
 }

@@ -28,12 +28,12 @@ func (s State) String() string {
 
 // The places of settings.
 const (
-	Felix       = "FelixConfiguration" // also as a parameter of Felix
-	Environment = "environment"
-	CNI         = "CNI configuration"
-	Annotation  = "annotation"
-	Kind        = "kind"
-	Host        = "host"
+	ofFelixPlace  = "FelixConfiguration" // also as a parameter of Felix
+	Environment   = "environment"
+	ofCNI         = "CNI configuration"
+	ofAnnotations = "annotation"
+	Kind          = "kind"
+	ofHost        = "host"
 )
 
 // Row is a setting with the answer. The places of the fields of other objects than FelixConfiguration are the names of
@@ -70,7 +70,7 @@ var Rows = sync.OnceValue(func() []Row {
 	for _, t := range []struct {
 		place  string
 		groups []group
-	}{{Environment, variables}, {CNI, netconf}, {Annotation, annotations}, {Kind, kinds}, {Host, host}} {
+	}{{Environment, variables}, {ofCNI, netconf}, {ofAnnotations, annotations}, {Kind, kinds}, {ofHost, host}} {
 		for _, g := range t.groups {
 			rows = append(rows, g.rows(t.place)...)
 		}
@@ -94,7 +94,7 @@ func (g group) rows(place string) (rows []Row) {
 
 // felixRows adds the parameters to rows of FelixConfiguration: a name is a field, or a parameter without a field.
 func felixRows(g group) []Row {
-	rows := g.rows(Felix)
+	rows := g.rows(ofFelixPlace)
 	for i, r := range rows {
 		at := slices.IndexFunc(felixconfig.Parameters(), func(p felixconfig.Parameter) bool {
 			return p.Field == r.Name || p.Field == "" && p.Name == r.Name

@@ -27,7 +27,7 @@ var allowed = []struct {
 	{"datastore/document", []string{"datastore/model"}},
 	{"datastore/manifest", []string{"datastore/document", "datastore/model", "datastore/kubernetes/form"}},
 	{"datastore/felixconfig", []string{"datastore/model", "datastore/selector", "datastore/validation"}},
-	{"datastore/settings", []string{"datastore/felixconfig", "datastore/model"}},
+	{"datastore/settings", []string{"datastore/felixconfig", "datastore/model", "datastore/userinfo"}},
 	{"datastore/validation", []string{"datastore/model", "datastore/selector"}},
 	{"datastore/validation/validationtest", []string{"datastore/model"}},
 	{"datastore/codec", []string{"datastore/model", "datastore/validation"}},
