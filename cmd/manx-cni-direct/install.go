@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/cni/install"
 )
@@ -58,6 +60,9 @@ func installer(args []string, getenv func(string) string, out io.Writer) error {
 		"pod is also searched in the Kubernetes API with the settings of manxd (KUBECONFIG or those of this pod, "+
 		"NODENAME, CALICO_K8S_NODE_REF, NAMESPACE, MANX_CALICO_NAMESPACES)")
 	away := fs.Bool("remove", false, "of install: uninstall")
+	asCalico := fs.Bool("as-calico", false, "of install: be Calico's program install, for a manifest of Calico: leave the "+
+		"variables for the network configuration, such as CNI_NETWORK_CONFIG, in --conf-dir, where manxd takes them, "+
+		"and without SLEEP=false wait for a signal at the end")
 	if err := fs.Parse(args[1:]); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			return nil
@@ -80,6 +85,9 @@ func installer(args []string, getenv func(string) string, out io.Writer) error {
 		}
 		written, err := b.Install()
 		printList(out, "installed", written)
+		if err == nil && *asCalico {
+			err = asCalicoDoes(folder(*conf, mountedConf, ownConf), getenv, out)
+		}
 		return err
 	case command == "uninstall", command == "install":
 		return uninstall(b, folder(*conf, mountedConf, ownConf), out)
@@ -88,6 +96,20 @@ func installer(args []string, getenv func(string) string, out io.Writer) error {
 		return nil
 	}
 	return fmt.Errorf("%q is no command: want install, uninstall, -t, -v, or none for a call of CNI", args[0])
+}
+
+// asCalicoDoes is the rest of Calico's program install.
+func asCalicoDoes(conf string, getenv func(string) string, out io.Writer) error {
+	if err := (install.Folder{Dir: conf}).Leave(getenv); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "manxd writes the network configuration when the node can serve pods")
+	if boolean(getenv("SLEEP"), true) {
+		ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+		defer stop()
+		<-ctx.Done()
+	}
+	return nil
 }
 
 // awaitEndOfCalicoNode returns nil if the installation takes no plugin from an active calico-node, after a wait for its

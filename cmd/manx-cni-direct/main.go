@@ -45,6 +45,8 @@ func command(p *plugin, args []string) int {
 	switch args[0] {
 	case "-t":
 		err = p.testDatastore(os.Stdin)
+	case "-upgrade", "--upgrade":
+		err = upgradeAddresses(hostLocal, p.stdout)
 	default:
 		err = installer(args, p.getenv, p.stdout)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -19,9 +20,13 @@ import (
 var buildVersion = "dev"
 
 // commands are the commands of manx-cni-direct, which this program executes for them.
-var commands = map[string]bool{"install": true, "uninstall": true, "-t": true, "help": true, "--help": true, "-h": true}
+var commands = map[string]bool{"install": true, "uninstall": true, "-t": true, "help": true, "--help": true, "-h": true,
+	"-upgrade": true, "--upgrade": true}
 
 func main() {
+	if filepath.Base(os.Args[0]) == "install" { // its name in the images of Calico
+		os.Args = append([]string{"manx-cni", "install", "--as-calico"}, os.Args[1:]...)
+	}
 	if len(os.Args) > 1 {
 		if os.Args[1] == "-v" || os.Args[1] == "--version" {
 			os.Stdout.WriteString(buildVersion + "\n")

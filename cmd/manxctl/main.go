@@ -16,7 +16,12 @@ var (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	c := &cli{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv, plugin: isPlugin(os.Args[0])}
-	code := c.run(ctx, os.Args[1:])
+	var code int
+	if program := calicoProgram(os.Args[0]); program != "" {
+		code = c.runCalico(ctx, program, os.Args[1:], becomeProgram)
+	} else {
+		code = c.run(ctx, os.Args[1:])
+	}
 	stop()
 	os.Exit(code)
 }

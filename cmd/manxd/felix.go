@@ -54,7 +54,11 @@ func (o *felixOptions) value(variable string) (v felixconfig.Value, ok bool) {
 // fromEnvironment sets the flags that were not given from variables, and from Felix's file where it has what a variable
 // FELIX_* says. It returns all settings.
 func (o *options) fromEnvironment(flags *pflag.FlagSet, file envFile) ([]server.Setting, error) {
-	if _, err := envflag.FromEnvironment(flags, file.get); err != nil { // with the name of the file
+	getenv, err := leftEnvironment(file.get, mountedNetworks)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := envflag.FromEnvironment(flags, getenv); err != nil { // with the name of the file
 		return nil, err
 	}
 	if err := o.felix.read(file.environment()); err != nil {
@@ -62,7 +66,7 @@ func (o *options) fromEnvironment(flags *pflag.FlagSet, file envFile) ([]server.
 	}
 	used, err := envflag.FromEnvironment(flags, func(variable string) string {
 		v, _ := o.felix.value(variable)
-		return cmp.Or(file.get(variable), v.Text)
+		return cmp.Or(getenv(variable), v.Text)
 	})
 	return settingsOf(flags, used, func(variable string) string {
 		if v, ok := o.felix.value(variable); ok && file.get(variable) == "" {

@@ -96,6 +96,7 @@ Every setting is a flag or the environment variable in brackets behind it.`,
 	o.flags(root.PersistentFlags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.AddCommand(configCommand(&o), cleanupCommand(&o), clientCertificateCommand(&o), controllersCommand(&o, &shown),
+		componentCommand(),
 		&cobra.Command{
 			Use:   "version",
 			Short: "Print the version",

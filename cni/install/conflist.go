@@ -303,7 +303,7 @@ func (f Folder) Remove() (did []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	files := []string{r.Conflist + beforeSuffix, recordName}
+	files := []string{r.Conflist + beforeSuffix, recordName, leftName}
 	if !restored && !stays { // else they may be those of the other network
 		files = append(files, KubeconfigName, filepath.Join(TLSFolder, "etcd-ca"),
 			filepath.Join(TLSFolder, "etcd-cert"),

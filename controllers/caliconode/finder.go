@@ -5,8 +5,11 @@ package caliconode
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 )
@@ -55,12 +59,16 @@ type Finder struct {
 	Namespaces []string               // those where only administrators make pods
 	Pods       typedcorev1.PodsGetter // nil: pods are not searched
 	Sockets    []string               // of BGP daemons
+	Own        types.UID              // of the pod that this process runs in; empty: in none
 }
 
 // NewFinder returns the Finder for this host, of this name in Kubernetes. It searches pods if kube, the settings of the
 // Kubernetes API, is not nil and can be used. A pod counts as calico-node only in the given namespaces.
 func NewFinder(node string, namespaces []string, kube *rest.Config) Finder {
 	f := Finder{Node: node, Namespaces: namespaces, Sockets: sockets}
+	if kube != nil {
+		f.Own = podOf(kube.BearerTokenFile)
+	}
 	if kube == nil {
 		return f
 	}
@@ -91,11 +99,30 @@ func (f Finder) Find(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("pods with %s on node %s: %w", podSelector, f.Node, err)
 	}
 	for i := range list.Items {
-		if p := &list.Items[i]; f.Doubt(p) == "" {
+		if p := &list.Items[i]; !f.Self(p) && f.Doubt(p) == "" {
 			return Describe(p), nil
 		}
 	}
 	return "", nil
+}
+
+// Self reports whether this process runs in a pod: that of a manifest of calico-node with the image of Manx has the
+// label of calico-node.
+func (f Finder) Self(p *corev1.Pod) bool { return f.Own != "" && p.UID == f.Own }
+
+// podOf returns the pod that the kubelet has requested a token for; empty if the file has no such token.
+func podOf(tokenFile string) types.UID {
+	token, _ := os.ReadFile(tokenFile)
+	_, rest, _ := strings.Cut(string(token), ".")
+	payload, _, _ := strings.Cut(rest, ".")
+	text, _ := base64.RawURLEncoding.DecodeString(payload)
+	var claims struct {
+		Kubernetes struct {
+			Pod struct{ UID types.UID }
+		} `json:"kubernetes.io"`
+	}
+	_ = json.Unmarshal(text, &claims) // of another form: not a token of a pod
+	return claims.Kubernetes.Pod.UID
 }
 
 // Describe names a pod in a sentence.

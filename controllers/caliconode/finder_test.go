@@ -1,9 +1,15 @@
 package caliconode
 
 import (
+	"encoding/base64"
 	"net"
+	"os"
 	"path/filepath"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 )
 
 // A socket is one of calico-node if BIRD greets there. The file stays behind a killed daemon, other programs may serve
@@ -35,6 +41,25 @@ func TestSockets(t *testing.T) {
 		_ = l.Close()
 		if active, err := f.Find(t.Context()); err != nil || active != "" {
 			t.Errorf("%s, without a listener: %q, %v", c.name, active, err)
+		}
+	}
+}
+
+// The own pod, of a manifest of calico-node with another image, is known by the token that the kubelet requests for it.
+func TestOwnPod(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	for payload, want := range map[string]bool{`{"kubernetes.io":{"pod":{"name":"calico-node-x","uid":"u1"}}}`: true,
+		`{"kubernetes.io":{"pod":{"uid":"u2"}}}`: false, `{"sub":"u1"}`: false, `u1`: false} {
+		token := "h." + base64.RawURLEncoding.EncodeToString([]byte(payload)) + ".s"
+		if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f := NewFinder("n1", nil, &rest.Config{BearerTokenFile: file})
+		if got := f.Self(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u1"}}); got != want {
+			t.Errorf("%s: %v", payload, got)
+		}
+		if f.Self(&corev1.Pod{}) {
+			t.Errorf("%s: a pod without a UID is the own one", payload)
 		}
 	}
 }

@@ -55,6 +55,11 @@ func TestDoubtfulPods(t *testing.T) {
 	if w.show(append(pods, genuine())); len(w.Notices()) != 2 {
 		t.Errorf("with a calico-node: %v", w.Notices())
 	}
+	own := genuine()
+	own.UID, w.finder.Own = "u1", "u1"
+	if w.show([]*corev1.Pod{own}); len(w.Notices()) != 0 {
+		t.Errorf("the own pod: %v", w.Notices())
+	}
 	if w.show(nil); len(w.Notices()) != 0 {
 		t.Errorf("without pods: %v", fmt.Sprint(w.Notices()))
 	}

@@ -54,6 +54,7 @@ func (w *Watch) show(pods []*corev1.Pod) {
 	for _, p := range pods {
 		why := w.finder.Doubt(p)
 		switch {
+		case w.finder.Self(p):
 		case why == "" && active == "":
 			active = caliconode.Describe(p)
 		case why == "" || ended(p):

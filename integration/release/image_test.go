@@ -133,9 +133,20 @@ func checkDocker(t *testing.T, parts map[string][]byte) {
 		len(config.Rootfs.DiffIDs) != len(images[0].Layers) {
 		t.Errorf("configuration: %+v", config)
 	}
-	content := map[string][]byte{}
+	content, links := map[string][]byte{}, map[string]string{}
 	for _, layer := range images[0].Layers {
-		maps.Copy(content, reproducible(t, parts[layer]))
+		maps.Copy(content, untar.Files[[]byte](t, parts[layer], func(h *tar.Header) {
+			if h.Linkname != "" {
+				links["/"+h.Name] = h.Linkname
+			}
+		}))
+		reproducible(t, parts[layer])
+	}
+	for at, program := range map[string]string{"/bin/calico-node": "manxctl", "/usr/bin/calico": "manxctl",
+		"/opt/cni/bin/install": "manx-cni", "/usr/bin/calico-ipam": "manx-cni", "/usr/bin/check-status": "manxctl"} {
+		if links[at] != "/"+program || content[program] == nil {
+			t.Errorf("%s is a link to %q, want /%s", at, links[at], program)
+		}
 	}
 	for _, program := range []string{"manxd", "manxctl", "manx-cni", "manx-cni-direct", "manx-birdsock", "gobgp"} {
 		if !bytes.HasPrefix(content[program], []byte("\x7fELF")) {
@@ -143,7 +154,7 @@ func checkDocker(t *testing.T, parts map[string][]byte) {
 		}
 	}
 	for name := range content {
-		if base := filepath.Base(name); strings.HasPrefix(name, "bin/") || base == "sh" || base == "bash" {
+		if base := filepath.Base(name); base == "sh" || base == "bash" || base == "busybox" {
 			t.Errorf("there is %s", name)
 		}
 	}

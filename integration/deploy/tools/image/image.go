@@ -77,6 +77,8 @@ func (s settings) image(arch string) (v1.Image, error) {
 			if err := content.base(s.licenses); err != nil {
 				return nil, err
 			}
+		} else if err := content.links(s.links); err != nil {
+			return nil, err
 		}
 		layer, err := content.layer()
 		if err != nil {
@@ -96,7 +98,7 @@ func (s settings) image(arch string) (v1.Image, error) {
 	file = file.DeepCopy()
 	file.Architecture, file.OS, file.Created = arch, "linux", v1.Time{Time: s.created}
 	file.Config = v1.Config{
-		Entrypoint: []string{"/manxd"}, Env: []string{"PATH=/"}, User: "0:0", WorkingDir: "/",
+		Entrypoint: []string{"/manxd"}, Env: []string{"PATH=/:/usr/bin:/bin:/sbin"}, User: "0:0", WorkingDir: "/",
 		Labels: map[string]string{
 			"org.opencontainers.image.title":    "manx",
 			"org.opencontainers.image.version":  s.version,
@@ -140,6 +142,36 @@ func (f *files) file(from, name string, mode int64) error {
 
 func (f *files) folder(name string, mode int64) error {
 	return f.add(tar.Header{Name: name + "/", Mode: mode, Typeflag: tar.TypeDir}, nil)
+}
+
+// links adds symbolic links, of a file with lines PATH TARGET, and their folders.
+func (f *files) links(from string) error {
+	if from == "" {
+		return nil
+	}
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	made := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		at, target, _ := strings.Cut(strings.TrimSpace(line), " ")
+		at = strings.TrimPrefix(at, "/")
+		folders := strings.Split(path.Dir(at), "/")
+		for i := range folders {
+			if name := path.Join(folders[:i+1]...); !made[name] {
+				made[name] = true
+				if err := f.folder(name, 0o755); err != nil {
+					return err
+				}
+			}
+		}
+		h := tar.Header{Name: at, Linkname: target, Mode: 0o777, Typeflag: tar.TypeSymlink}
+		if err := f.add(h, nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // base adds the files that runtimes need, and the licences of the image's content.

@@ -3,7 +3,7 @@
 // programs give the same bytes.
 //
 //	image --name NAME --version VERSION --commit COMMIT --arch amd64[,arm64] --programs FOLDER \
-//		--licenses FOLDER --to FILE
+//		--links FILE --licenses FOLDER --to FILE
 //
 // FOLDER of the programs has a folder for each architecture. With several architectures there is one name for all of
 // them (an image index), which docker load does not read.
@@ -22,6 +22,7 @@ import (
 type settings struct {
 	name, version, commit string
 	programs, licenses    string // folders
+	links                 string // file
 	created               time.Time
 }
 
@@ -32,6 +33,7 @@ func main() {
 	flag.StringVar(&s.commit, "commit", "unknown", "commit that it is made from")
 	flag.StringVar(&s.programs, "programs", "", "folder of the programs, one for each architecture below it")
 	flag.StringVar(&s.licenses, "licenses", "", "folder of licences; empty: none")
+	flag.StringVar(&s.links, "links", "", "file with lines PATH TARGET, the symbolic links of the image; empty: none")
 	archs := flag.String("arch", "amd64", "architectures, separated by commas")
 	to := flag.String("to", "", "file to write")
 	flag.Parse()

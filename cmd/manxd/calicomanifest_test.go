@@ -1,0 +1,45 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/manxnet/manx/cni/install"
+)
+
+// A daemon in a manifest of calico-node gets the variables of its init container; one that names the folder itself, as
+// in the manifests of Manx, gets none. Its own variables come first.
+func TestVariablesOfTheInitContainer(t *testing.T) {
+	dir := t.TempDir()
+	template := filepath.Join(dir, "template")
+	must(t, os.WriteFile(template, []byte(`{"name":"n"}`), 0o600))
+	init := map[string]string{"CNI_NETWORK_CONFIG_FILE": template, "CNI_MTU": "1400", "CNI_CONF_NAME": "5-a.conflist",
+		"SECRET": "x"}
+	own := map[string]string{"CNI_MTU": "9000"}
+	get := func(m map[string]string) func(string) string { return func(name string) string { return m[name] } }
+	none, err := leftEnvironment(get(own), dir)
+	must(t, err)
+	if none("MANX_CNI_CONF_DIR") != "" {
+		t.Error("without an init container there is a folder")
+	}
+	must(t, install.Folder{Dir: dir}.Leave(get(init)))
+	getenv, err := leftEnvironment(get(own), dir)
+	must(t, err)
+	for name, want := range map[string]string{"MANX_CNI_CONF_DIR": dir, "CNI_MTU": "9000", "CNI_CONF_NAME": "5-a.conflist",
+		"CNI_NETWORK_CONFIG": `{"name":"n"}`, "CALICO_CNI_SERVICE_ACCOUNT": "calico-cni-plugin", "SECRET": ""} {
+		if got := getenv(name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	own["MANX_CNI_CONF_DIR"] = "/elsewhere"
+	if getenv, err = leftEnvironment(get(own), dir); err != nil || getenv("CNI_CONF_NAME") != "" {
+		t.Errorf("beside a folder of its own: %q, %v", getenv("CNI_CONF_NAME"), err)
+	}
+	delete(own, "MANX_CNI_CONF_DIR")
+	must(t, os.WriteFile(filepath.Join(dir, "manx-cni.environment"), []byte("{"), 0o600))
+	if _, err := leftEnvironment(get(own), dir); err == nil || !strings.Contains(err.Error(), "init container") {
+		t.Errorf("a broken file: %v", err)
+	}
+}
