@@ -60,9 +60,9 @@ func installer(args []string, getenv func(string) string, out io.Writer) error {
 		"pod is also searched in the Kubernetes API with the settings of manxd (KUBECONFIG or those of this pod, "+
 		"NODENAME, CALICO_K8S_NODE_REF, NAMESPACE, MANX_CALICO_NAMESPACES)")
 	away := fs.Bool("remove", false, "of install: uninstall")
-	asCalico := fs.Bool("as-calico", false, "of install: be Calico's program install, for a manifest of Calico: leave the "+
-		"variables for the network configuration, such as CNI_NETWORK_CONFIG, in --conf-dir, where manxd takes them, "+
-		"and without SLEEP=false wait for a signal at the end")
+	asCalico := fs.Bool("as-calico", false, "of install: be Calico's program install, for a manifest of Calico: leave "+
+		"the variables for the network configuration, such as CNI_NETWORK_CONFIG, in --conf-dir, where manxd takes "+
+		"them, and without SLEEP=false wait for a signal at the end")
 	if err := fs.Parse(args[1:]); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			return nil

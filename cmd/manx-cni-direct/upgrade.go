@@ -22,7 +22,8 @@ func upgradeAddresses(folder string, out io.Writer) error {
 	for _, e := range entries { // beside the addresses there are locks
 		if _, err := netip.ParseAddr(e.Name()); err == nil {
 			return fmt.Errorf("%s has addresses of host-local, such as %s, and Manx does not move them to Calico's "+
-				"IPAM: run calico-ipam -upgrade of Calico first, or drain the node and remove the folder", folder, e.Name())
+				"IPAM: run calico-ipam -upgrade of Calico first, or drain the node and remove the folder", folder,
+				e.Name())
 		}
 	}
 	_, err = fmt.Fprintln(out, "there are no addresses of host-local: nothing to upgrade")

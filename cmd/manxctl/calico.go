@@ -65,8 +65,8 @@ var calicoTasks = []calicoTask{
 	{flag: "init", says: "there is nothing to prepare: the data plane of Manx needs no BPF file system"},
 	{flag: "hostpath-init", says: "there is nothing to prepare: manxd makes its folders itself"},
 	{flag: "startup", says: "manxd registers the node itself when it starts"},
-	{flag: "shutdown", says: "nothing is withdrawn: the kernel keeps routes and rules, and peers keep the routes of this " +
-		"node for the time of graceful restart. `manxctl drain` takes a node out of service"},
+	{flag: "shutdown", says: "nothing is withdrawn: the kernel keeps routes and rules, and peers keep the routes of " +
+		"this node for the time of graceful restart. `manxctl drain` takes a node out of service"},
 	{flag: "felix", lasts: true, says: "manxd programs routes and policy"},
 	{flag: "confd", once: "confd-run-once", lasts: true, says: "manxd configures BGP itself"},
 	{flag: "monitor-addresses", lasts: true, says: "manxd follows the addresses of the node"},

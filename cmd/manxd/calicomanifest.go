@@ -19,8 +19,8 @@ import (
 const mountedNetworks = "/host/etc/cni/net.d"
 
 // leftEnvironment returns getenv with the variables for the CNI configuration that the init container of calico-node's
-// manifest has left in a folder: the container of the daemon has none of them there. A manifest that names the folder of
-// the configuration itself, as those of Manx do, gets none of them.
+// manifest has left in a folder: the container of the daemon has none of them there. A manifest that names the folder
+// of the configuration itself, as those of Manx do, gets none of them.
 func leftEnvironment(getenv func(string) string, folder string) (func(string) string, error) {
 	if getenv("MANX_CNI_CONF_DIR") != "" {
 		return getenv, nil

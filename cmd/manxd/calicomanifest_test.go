@@ -27,8 +27,8 @@ func TestVariablesOfTheInitContainer(t *testing.T) {
 	must(t, install.Folder{Dir: dir}.Leave(get(init)))
 	getenv, err := leftEnvironment(get(own), dir)
 	must(t, err)
-	for name, want := range map[string]string{"MANX_CNI_CONF_DIR": dir, "CNI_MTU": "9000", "CNI_CONF_NAME": "5-a.conflist",
-		"CNI_NETWORK_CONFIG": `{"name":"n"}`, "CALICO_CNI_SERVICE_ACCOUNT": "calico-cni-plugin", "SECRET": ""} {
+	for name, want := range map[string]string{"MANX_CNI_CONF_DIR": dir, "CNI_MTU": "9000",
+		"CNI_CONF_NAME": "5-a.conflist", "CNI_NETWORK_CONFIG": `{"name":"n"}`, "CALICO_CNI_SERVICE_ACCOUNT": "calico-cni-plugin", "SECRET": ""} {
 		if got := getenv(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}

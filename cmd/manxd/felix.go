@@ -51,6 +51,19 @@ func (o *felixOptions) value(variable string) (v felixconfig.Value, ok bool) {
 	return v, false
 }
 
+// refuse returns an error for a value that breaks Felix's rule and that a flag would take.
+func (o *felixOptions) refuse(flags *pflag.FlagSet) (err error) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		variables, _ := envflag.Variables(f)
+		for _, variable := range variables {
+			if v, ok := o.value(variable); ok && v.Err != nil && err == nil {
+				err = fmt.Errorf("%s is %q: %w", v.Source, v.Text, v.Err)
+			}
+		}
+	})
+	return err
+}
+
 // fromEnvironment sets the flags that were not given from variables, and from Felix's file where it has what a variable
 // FELIX_* says. It returns all settings.
 func (o *options) fromEnvironment(flags *pflag.FlagSet, file envFile) ([]server.Setting, error) {
@@ -62,6 +75,9 @@ func (o *options) fromEnvironment(flags *pflag.FlagSet, file envFile) ([]server.
 		return nil, err
 	}
 	if err := o.felix.read(file.environment()); err != nil {
+		return nil, err
+	}
+	if err := o.felix.refuse(flags); err != nil {
 		return nil, err
 	}
 	used, err := envflag.FromEnvironment(flags, func(variable string) string {

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -54,8 +53,9 @@ func (o *hostOptions) Check() error {
 }
 
 // noIPv6 reports whether the default IPv6 pool is disabled, by calico/node's rule.
-func (o *hostOptions) noIPv6() bool {
-	return os.Getenv("FELIX_IPV6SUPPORT") == "false" || !kernel.HasIPv6(o.procSysNet)
+func (o *options) noIPv6() bool {
+	supported := o.localSettings().Spec.IPv6Support
+	return supported != nil && !*supported || !kernel.HasIPv6(o.host.procSysNet)
 }
 
 // endpointStatusDir returns the folder of the endpoint status files for the CNI plugin, given endpointStatusPathPrefix

@@ -148,7 +148,7 @@ func (o options) tunnelTypes() []node.TunnelType {
 func (o options) nodeConfig() node.Config {
 	c := o.node.config()
 	c.KubernetesDatastore, c.UsePodCIDR = o.datastore.kind == connect.Kubernetes, o.datastore.kube.UsePodCIDR
-	c.WaitForDatastore, c.NoIPv6 = o.datastore.wait, o.host.noIPv6()
+	c.WaitForDatastore, c.NoIPv6 = o.datastore.wait, o.noIPv6()
 	if c.KubernetesDatastore {
 		c.ClusterType += ",kdd"
 	}

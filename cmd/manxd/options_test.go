@@ -103,7 +103,8 @@ func TestPoolOfAFamilyThatIsOff(t *testing.T) {
 		fs := pflag.NewFlagSet("manxd", pflag.ContinueOnError)
 		o.flags(fs)
 		must(t, fs.Parse([]string{"--ipv6pool-block-size=7"}))
-		t.Setenv("FELIX_IPV6SUPPORT", map[bool]string{true: "false"}[off])
+		t.Setenv("FELIX_IPV6SUPPORT", map[bool]string{true: "False"}[off])
+		must(t, o.felix.read(os.Environ()))
 		if err := o.check(); (err == nil) != off {
 			t.Errorf("IPv6 off is %v: %v", off, err)
 		}

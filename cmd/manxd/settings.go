@@ -29,8 +29,9 @@ func settingsOf(
 			source = sourceOf(env)
 		}
 		value := string(userinfo.Hide([]byte(f.Value.String())))
-		if strings.Contains(f.Name, "password") && !strings.HasSuffix(f.Name, "-dir") &&
-			!strings.HasSuffix(f.Name, "-file") && value != "" {
+		secret := f.Name == "cni-network-config" || strings.Contains(f.Name, "password") && // it may have a token
+			!strings.HasSuffix(f.Name, "-dir") && !strings.HasSuffix(f.Name, "-file")
+		if secret && value != "" {
 			value = "(set)"
 		}
 		list = append(list, server.Setting{Name: f.Name, Value: value, Source: source, Environment: envs})

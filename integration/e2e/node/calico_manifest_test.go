@@ -43,7 +43,8 @@ func TestCalicoManifests(t *testing.T) {
 			live, ready := node.LivenessProbe.Exec.Command, node.ReadinessProbe.Exec.Command
 			err := m.run(node, node.Name, live)
 			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.ExitCode() != 4 || !strings.Contains(err.Error(), "manxd cannot be reached") {
+			if !errors.As(err, &exit) || exit.ExitCode() != 4 ||
+				!strings.Contains(err.Error(), "manxd cannot be reached") {
 				t.Errorf("without a manxd the node is alive: %v", err)
 			}
 			daemon := m.command(node, node.Name, node.argv())
@@ -58,7 +59,8 @@ func TestCalicoManifests(t *testing.T) {
 			})
 			eventually(t, func() error { return m.run(node, node.Name, ready) })
 			must(t, m.run(node, node.Name, live))
-			if out := m.output(t, node, node.Lifecycle.PreStop.Exec.Command); !strings.Contains(out, "nothing is withdrawn") {
+			out := m.output(t, node, node.Lifecycle.PreStop.Exec.Command)
+			if !strings.Contains(out, "nothing is withdrawn") {
 				t.Errorf("the hook says %q", out)
 			}
 			eventually(t, func() error {
