@@ -42,4 +42,24 @@ func TestVariablesOfTheInitContainer(t *testing.T) {
 	if _, err := leftEnvironment(get(own), dir); err == nil || !strings.Contains(err.Error(), "init container") {
 		t.Errorf("a broken file: %v", err)
 	}
+	file := filepath.Join(dir, "manx-cni.environment")
+	must(t, os.WriteFile(file, []byte("null"), 0o600))
+	if _, err := leftEnvironment(get(own), dir); err != nil {
+		t.Errorf("no variables: %v", err)
+	}
+	must(t, os.WriteFile(file, []byte(`{"CNI_MTU":"1","ETCD_ENDPOINTS":"http://192.0.2.1:2379"}`), 0o600))
+	if getenv, err := leftEnvironment(get(nil), dir); err != nil || getenv("CNI_MTU") != "1" ||
+		getenv("ETCD_ENDPOINTS") != "" {
+		t.Errorf("variables that do not configure the plugin: %q, %v", getenv("ETCD_ENDPOINTS"), err)
+	}
+	must(t, os.Chown(file, 65534, 65534))
+	if _, err := leftEnvironment(get(own), dir); err == nil {
+		t.Error("a file of another user is read")
+	}
+	if _, err := (install.Folder{Dir: dir}).Remove(); err != nil {
+		t.Error(err)
+	}
+	if none, err := leftEnvironment(get(own), dir); err != nil || none("MANX_CNI_CONF_DIR") != "" {
+		t.Errorf("the variables stay: %v", err)
+	}
 }

@@ -289,7 +289,7 @@ func (f Folder) present(name string) bool {
 func (f Folder) Remove() (did []string, err error) {
 	r, err := f.record()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, remove(f.path(leftName))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.path(recordName), err)

@@ -40,14 +40,20 @@ func (f Folder) Leave(getenv func(string) string) error {
 	return safefile.Replace(f.path(leftName), append(text, '\n'), 0o600)
 }
 
-// Left returns the variables of Leave. The error wraps fs.ErrNotExist if there are none.
+// Left returns the variables of Leave, and no others: the file must not change other settings of the daemon. The error
+// wraps fs.ErrNotExist if there are none.
 func (f Folder) Left() (left map[string]string, err error) {
-	text, err := safefile.Read(f.path(leftName), longestFile)
+	text, _, err := safefile.ReadTrusted(f.path(leftName), longestFile)
 	if err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal(text, &left); err != nil {
+	var all map[string]string
+	if err := json.Unmarshal(text, &all); err != nil {
 		return nil, fmt.Errorf("%s: %w", f.path(leftName), err)
+	}
+	left = map[string]string{}
+	for _, name := range leftVariables {
+		left[name] = all[name]
 	}
 	return left, nil
 }
