@@ -423,7 +423,7 @@ func TestAttachForgetsConnectionsOfTheAddresses(t *testing.T) {
 	connect := func(to string) {
 		t.Helper()
 		h.ip("-n", h.name, "link", "set", "lo", "up")
-		h.ip("-n", h.name, "addr", "add", to, "dev", "lo")
+		h.ip("-n", h.name, "addr", "add", to, "dev", "lo", "nodad") // usable at once
 		err := h.do(func() error {
 			c, err := net.Dial("udp", net.JoinHostPort(to, "7"))
 			if err == nil {
@@ -437,9 +437,6 @@ func TestAttachForgetsConnectionsOfTheAddresses(t *testing.T) {
 		}
 		h.ip("-n", h.name, "addr", "del", to, "dev", "lo")
 	}
-	for _, a := range []string{"10.65.0.1", "10.65.0.2", "fd65::1"} {
-		connect(a)
-	}
 	entries := func() (text string) {
 		err := h.do(func() error {
 			b, err := os.ReadFile("/proc/thread-self/net/nf_conntrack")
@@ -452,8 +449,15 @@ func TestAttachForgetsConnectionsOfTheAddresses(t *testing.T) {
 		return text
 	}
 	six := "dst=fd65:0000:0000:0000:0000:0000:0000:0001 "
-	if text := entries(); !strings.Contains(text, "dst=10.65.0.1 ") || !strings.Contains(text, six) {
-		t.Fatalf("no connections:\n%s", text)
+	text := ""
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(text, "dst=10.65.0.1 ") ||
+		!strings.Contains(text, six); text = entries() {
+		if time.Now().After(deadline) {
+			t.Fatalf("no connections:\n%s", text)
+		}
+		for _, a := range []string{"10.65.0.1", "10.65.0.2", "fd65::1"} { // the route of a new IPv6 address comes later
+			connect(a)
+		}
 	}
 	routed := h.pod("10.65.0.2")
 	routed.Routed = true
@@ -462,7 +466,7 @@ func TestAttachForgetsConnectionsOfTheAddresses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	text := entries()
+	text = entries()
 	if strings.Contains(text, "dst=10.65.0.1 ") || strings.Contains(text, six) {
 		t.Errorf("a connection goes on to the next workload with its address:\n%s", text)
 	}
