@@ -127,6 +127,8 @@ type PolicyStatus struct {
 	Revision int64
 	// Endpoints counts the workloads of this node whose rules are in the kernel.
 	Endpoints int
+	// Policies counts the policies that select endpoints of this node, Selectors those of rules in the table.
+	Policies, Selectors int
 	// Bad are the objects that cannot be used, with the reason.
 	Bad map[model.Key]string
 	// Closed are the policies above the budget of their namespace, with the reason.
@@ -144,10 +146,10 @@ func (a *PolicyAgent) Status() PolicyStatus {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := a.target.Calculator()
+	policies, selectors := c.Active()
 	return PolicyStatus{Status: a.target.Status(), Revision: a.revision(), Bad: maps.Collect(c.Bad()),
 		Closed: maps.Collect(c.Closed()), Ignored: maps.Collect(c.Ignored()), Outdated: a.target.Outdated(),
-		Endpoints: c.WorkloadCount(),
-		Missing:   a.target.Missing()}
+		Endpoints: c.WorkloadCount(), Policies: policies, Selectors: selectors, Missing: a.target.Missing()}
 }
 
 // Revision is the datastore's that is in the kernel, for people: it is compared with none of another kind.

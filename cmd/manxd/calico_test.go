@@ -47,16 +47,15 @@ func TestCalicoSettingsFollowTheDatastore(t *testing.T) {
 		t.Errorf("nothing is set: %v, %s", strict.Checks(), notices(strict))
 	}
 	yes, port := true, 9098
-	store(func(s *model.FelixConfigurationSpec) { s.BPFEnabled, s.HealthPort = &yes, &port })
+	store(func(s *model.FelixConfigurationSpec) { s.BPFEnabled, s.DebugPort = &yes, &port })
 	const reason = "bpfEnabled is true (FelixConfiguration/default), not done: Manx has no eBPF data plane: where it " +
 		"takes the place of kube-proxy, pods of a Manx node reach no Service. Withdraw the setting, or accept the " +
 		"consequence with --accept-settings=bpfEnabled (MANX_ACCEPT_SETTINGS)"
 	if c := strict.Checks(); len(c) != 1 || c[0].OK || c[0].Reason != reason {
 		t.Errorf("checks are %+v", c)
 	}
-	const health = "healthPort: 9098 (FelixConfiguration/default) is not done yet: health is served at " +
-		"--http-listen, 127.0.0.1:9099 if not set\n" + file
-	if got := notices(strict); got != health {
+	const debug = "debugPort: 9098 (FelixConfiguration/default) is not done: manxd serves no profiles\n" + file
+	if got := notices(strict); got != debug {
 		t.Errorf("notices are %s", got)
 	}
 	if c := accepting.Checks(); len(c) > 0 {
@@ -64,7 +63,7 @@ func TestCalicoSettingsFollowTheDatastore(t *testing.T) {
 	}
 	const accepted = "bpfEnabled: true (FelixConfiguration/default) is not done: "
 	if got := notices(accepting); !strings.HasPrefix(got, accepted) ||
-		!strings.HasSuffix(got, "reach no Service (accepted with --accept-settings)\n"+health) {
+		!strings.HasSuffix(got, "reach no Service (accepted with --accept-settings)\n"+debug) {
 		t.Errorf("notices are %s", got)
 	}
 	if err := testutil.CollectAndCompare(strict, strings.NewReader(`

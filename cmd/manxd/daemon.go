@@ -81,7 +81,8 @@ func newProcess(ctx context.Context, o options, config server.Config) (*daemon, 
 
 // run opens the listeners for users before any step that may take long.
 func (d *daemon) run(ctx context.Context) error {
-	group := part.NewGroup(d.deps.Log, append(d.listeners(), d.ends, &hostPart{d})...)
+	group := part.NewGroup(d.deps.Log, append(d.listeners(),
+		newFelixListeners(d.deps, d.options.web, d.options.calico), d.ends, &hostPart{d})...)
 	group.Show(d.deps.Control)
 	if err := group.Run(ctx); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 // port is a part that serves an optional TCP port. If the port is taken, by a calico/node that is ending for instance,
 // only its service is missing: a notice reports that, and it is opened as soon as it is free.
 type port struct {
-	flag, address string
+	name, address string
 	ready         func() error // reports another missing condition; nil: none
 	serve         func(context.Context, net.Listener) error
 	listener      net.Listener
@@ -23,11 +23,11 @@ func newPort(flag, address string, serve func(context.Context, net.Listener) err
 	if address == "" {
 		return nil
 	}
-	return &port{flag: flag, address: address, serve: serve}
+	return &port{name: "--" + flag + "=" + address, address: address, serve: serve}
 }
 
 // Name implements part.Part.
-func (p *port) Name() string { return "--" + p.flag + "=" + p.address }
+func (p *port) Name() string { return p.name }
 
 // Open implements part.Opener.
 func (p *port) Open() (err error) {

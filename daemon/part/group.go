@@ -51,6 +51,14 @@ func (g *Group) Show(s *server.Server) {
 	}
 }
 
+// Notices lists the parts that are down, for one that has a group of its own.
+func (g *Group) Notices() (list []server.Notice) {
+	for _, m := range g.members {
+		list = append(list, (*condition)(m).Notices()...)
+	}
+	return list
+}
+
 // Run starts the parts in their order and keeps them running until ctx ends or a part fails permanently; Run returns
 // that part's error. Then it ends the parts in the reverse order. Each part has ended, and is closed, before Run ends
 // the part in front of it.

@@ -110,6 +110,9 @@ func TestPolicyAboveTheBudgetClosesItsOwnPodsAlone(t *testing.T) {
 			t.Errorf("%d selectors were evaluated, there are %d sets", c.sets.peers.Tried()-before, len(c.sets.of))
 		}
 	}
+	if policies, selectors := c.Active(); policies != 2 || selectors != 1 {
+		t.Errorf("%d policies are active, and use %d selectors", policies, selectors)
+	}
 	shrunk := allowFrom("evil", "large", without(2)...)
 	set[shrunk.Key] = shrunk
 	c.Update(set, shrunk.Key)
@@ -122,6 +125,9 @@ func TestPolicyAboveTheBudgetClosesItsOwnPodsAlone(t *testing.T) {
 	}
 	if c.Update(set); len(c.spaces.of) != 0 || len(c.sets.of) != 0 {
 		t.Errorf("%d namespaces and %d sets are left without pods", len(c.spaces.of), len(c.sets.of))
+	}
+	if policies, selectors := c.Active(); policies != 0 || selectors != 0 {
+		t.Errorf("without pods %d policies are active, and use %d selectors", policies, selectors)
 	}
 }
 

@@ -36,6 +36,22 @@ func (c *Calculator) Policies() iter.Seq2[*Policy, int] {
 	}
 }
 
+// Active returns how many policies select endpoints of this node, and how many selectors their rules and those of
+// profiles use.
+func (c *Calculator) Active() (policies, selectors int) {
+	for _, endpoints := range c.Policies() {
+		if endpoints > 0 {
+			policies++
+		}
+	}
+	for key := range c.sets.of {
+		if key.kind == bySelector || key.kind == byPort {
+			selectors++
+		}
+	}
+	return policies, selectors
+}
+
 // Policy returns a policy or profile, nil if there is none that can be used, and the number of this node's endpoints
 // that it is about.
 func (c *Calculator) Policy(id ID) (p *Policy, endpoints int) {

@@ -8,7 +8,9 @@ var felix = []group{
 		natOutgoingExclusions iptablesNATOutgoingInterfaceFilter endpointStatusPathPrefix failsafeInboundHostPorts
 		failsafeOutboundHostPorts ipForwarding mtuIfacePattern externalNodesList ipv4NormalRoutePriority
 		ipv6NormalRoutePriority ipv4ElevatedRoutePriority ipv6ElevatedRoutePriority serviceLoopPrevention
-		workloadSourceSpoofing floatingIPs nftablesFilterDenyAction`},
+		workloadSourceSpoofing floatingIPs nftablesFilterDenyAction prometheusMetricsEnabled prometheusMetricsHost
+		prometheusMetricsPort prometheusGoMetricsEnabled prometheusProcessMetricsEnabled prometheusMetricsCAFile
+		prometheusMetricsCertFile prometheusMetricsKeyFile prometheusMetricsClientAuth healthHost healthPort`},
 
 	// What many clusters use.
 	{state: NotDone, holds: true, names: "bpfEnabled=false",
@@ -20,10 +22,6 @@ var felix = []group{
 		text: "Manx makes no VXLAN tunnel; vxlanPort is used only by the rule that keeps workloads from sending " +
 			"VXLAN"},
 	{state: Differently, names: "logSeverityScreen", text: logText},
-	{state: Planned, names: "prometheusMetricsEnabled prometheusMetricsHost prometheusMetricsPort",
-		text: "metrics are served at --http-listen, under the names manx_*"},
-	{state: Planned, names: "healthHost healthPort",
-		text: "health is served at --http-listen, 127.0.0.1:9099 if not set"},
 	{state: Planned, names: "flowLogsGoldmaneServer flowLogsLocalReporter",
 		text: "no flows are sent to Goldmane; --flow-log and manxctl drops have the packets that policy drops or " +
 			"logs"},
@@ -42,8 +40,6 @@ var felix = []group{
 		text: "the traffic of Istio's ambient mesh has no rules of its own"},
 	{state: NotDone, names: "localSubnetL2Reachability",
 		text: "no proxy ARP or ND for workloads in the node's own subnet"},
-	{state: NotDone, names: "prometheusMetricsCAFile prometheusMetricsCertFile prometheusMetricsKeyFile " +
-		"prometheusMetricsClientAuth", text: "metrics are served without TLS"},
 	{state: NotDone, names: "debugMemoryProfilePath debugHost debugPort", text: "manxd serves no profiles"},
 	{state: NotDone, names: "metadataAddr metadataPort openstackRegion endpointReportingEnabled",
 		text: "OpenStack is not supported: no access to its metadata server, no status of endpoints for it"},
@@ -64,9 +60,9 @@ var felix = []group{
 		text: "routes of other protocols to workloads' interfaces are left alone"},
 	{state: Differently, names: "iptablesMarkMask nftablesMarkMask",
 		text: "the rules use the marks 0x10000 and 0x20000"},
-	{state: Differently, names: "healthEnabled", text: "health is always served, at --http-listen"},
-	{state: Differently, names: "prometheusGoMetricsEnabled prometheusProcessMetricsEnabled",
-		text: "the metrics go_* and process_* are always there"},
+	{state: Differently, names: "healthEnabled",
+		text: "health is always served at --http-listen, 127.0.0.1:9099 if not set; healthEnabled has it served at " +
+			"healthHost and healthPort, too"},
 	{state: Differently, names: "logFilePath logSeverityFile logSeveritySys",
 		text: "manxd logs to standard error alone"},
 	{state: Differently, names: "requireMTUFile", text: "the key require_mtu_file of the CNI configuration decides"},

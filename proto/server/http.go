@@ -7,14 +7,21 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // livenessTimeout is how long the daemon's parts may take to report their health.
 const livenessTimeout = 5 * time.Second
 
-// handler is that of ServeWeb.
-func (s *Server) handler() http.Handler {
+// webHandler is that of ServeWeb.
+func (s *Server) webHandler() http.Handler {
+	mux := s.healthHandler()
+	mux.Handle("GET /metrics", metricsHandler(s.registry))
+	return mux
+}
+
+func (s *Server) healthHandler() *http.ServeMux {
 	mux := http.NewServeMux()
 	for _, path := range []string{"/readyz", "/readiness"} {
 		mux.HandleFunc("GET "+path, s.readyz)
@@ -22,9 +29,11 @@ func (s *Server) handler() http.Handler {
 	for _, path := range []string{"/livez", "/liveness"} {
 		mux.HandleFunc("GET "+path, s.livez)
 	}
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry,
-		promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
 	return mux
+}
+
+func metricsHandler(g prometheus.Gatherer) http.Handler {
+	return promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 }
 
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {

@@ -37,7 +37,7 @@ func (r *rig) web() func(path string) (int, string) {
 			pedantic.MustRegister(c)
 		}
 	}
-	srv := httptest.NewServer(r.server.handler())
+	srv := httptest.NewServer(r.server.webHandler())
 	r.t.Cleanup(srv.Close)
 	return func(path string) (int, string) {
 		r.t.Helper()
@@ -129,7 +129,7 @@ func TestLivezFailsWhenAPartHangs(t *testing.T) {
 		want := func(when, path string, code int, body string) {
 			t.Helper()
 			w := httptest.NewRecorder()
-			s.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			s.webHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 			if got := w.Body.String(); w.Code != code || !strings.Contains(got, body) {
 				t.Errorf("%s: %s: %d\n%swant %d and %s", when, path, w.Code, got, code, body)
 			}

@@ -50,7 +50,7 @@ func TestLivezFailsWhenTheSpeakerHangs(t *testing.T) {
 	s.BGP.Show(BGPSource{Speaker: sp})
 	livez := func() (int, string) {
 		w := httptest.NewRecorder()
-		s.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/livez", nil))
+		s.webHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/livez", nil))
 		return w.Code, w.Body.String()
 	}
 	desired := bgp.Desired{Global: bgp.Global{LocalAS: 64512, RouterID: netip.MustParseAddr("192.0.2.1")}}

@@ -3,9 +3,11 @@ package server
 import (
 	"context"
 	"errors"
+	"log"
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,7 +23,16 @@ const webConnections = 256
 // The paths are /livez, /readyz, Calico's names for them (/liveness and /readiness), and /metrics. ?verbose lists each
 // check; a failed answer always does.
 func (s *Server) ServeWeb(ctx context.Context, l net.Listener) error {
-	h := s.newWeb(s.handler())
+	return s.serveWeb(ctx, l, s.webHandler())
+}
+
+// ServeHealth is ServeWeb without metrics.
+func (s *Server) ServeHealth(ctx context.Context, l net.Listener) error {
+	return s.serveWeb(ctx, l, s.healthHandler())
+}
+
+func (s *Server) serveWeb(ctx context.Context, l net.Listener, handler http.Handler) error {
+	h := s.newWeb(handler)
 	closeAll := func() { _ = h.Close() }
 	defer context.AfterFunc(ctx, closeAll)()
 	defer closeAll()
@@ -37,7 +48,21 @@ func (s *Server) newWeb(h http.Handler) *http.Server {
 	conns := &webConns{most: webConnections, log: s.config.Log}
 	return &http.Server{Handler: conns.served(h), ConnState: conns.changed, ConnContext: withConn,
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: time.Minute,
-		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: log.New(&webErrors{log: s.config.Log}, "", 0)}
+}
+
+// webErrors logs the errors of an HTTP server, such as handshakes that fail, within a budget.
+type webErrors struct {
+	log   *zap.Logger
+	lines lineBudget
+}
+
+// Write implements io.Writer.
+func (w *webErrors) Write(text []byte) (int, error) {
+	if ok, missed := w.lines.line(time.Now()); ok {
+		w.log.Warn("HTTP server: "+strings.TrimSpace(string(text)), zap.Int("not_logged_before", missed))
+	}
+	return len(text), nil
 }
 
 // webConns bounds the connections of an HTTP server. One too many replaces the oldest one of the larger group: those

@@ -72,7 +72,7 @@ func TestWebConnectionsAreBounded(t *testing.T) {
 	release := sync.OnceFunc(func() { close(end) })
 	defer release()
 	mux := http.NewServeMux()
-	mux.Handle("/", s.handler())
+	mux.Handle("/", s.webHandler())
 	mux.HandleFunc("/slow", func(http.ResponseWriter, *http.Request) {
 		slow <- struct{}{}
 		<-end
@@ -181,7 +181,7 @@ func TestWebConnectionsEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := New(Config{Log: zap.NewNop()})
-				h, l := s.newWeb(s.handler()), make(pipes)
+				h, l := s.newWeb(s.webHandler()), make(pipes)
 				ended := make(chan net.Conn, 1)
 				record := h.ConnState
 				h.ConnState = func(c net.Conn, state http.ConnState) {
