@@ -35,9 +35,9 @@ type felixListeners struct {
 
 // felixListener is a listener that settings want.
 type felixListener struct {
-	setting, address    string
-	withoutGo, withoutP bool // metrics of Go's runtime, and of the process
-	tls                 tlsFiles
+	setting, address          string
+	withoutGo, withoutProcess bool // metrics of Go's runtime, and of the process
+	tls                       tlsFiles
 }
 
 // openListener is a running listener, or one that waits for its port or its files.
@@ -69,6 +69,7 @@ func (f *felixListeners) Notices() (list []server.Notice) {
 	for _, l := range f.open {
 		list = append(list, l.Notices()...)
 	}
+	slices.SortFunc(list, func(a, b server.Notice) int { return strings.Compare(a.Subject, b.Subject) })
 	return list
 }
 
@@ -152,7 +153,7 @@ func (l felixListener) without() (prefixes []string) {
 	if l.withoutGo {
 		prefixes = append(prefixes, "go_")
 	}
-	if l.withoutP {
+	if l.withoutProcess {
 		prefixes = append(prefixes, "process_")
 	}
 	return prefixes
@@ -163,9 +164,9 @@ func (l felixListener) without() (prefixes []string) {
 func wantedListeners(s *model.FelixConfigurationSpec, http string) (list []felixListener) {
 	if valueOr(s.PrometheusMetricsEnabled, false) {
 		list = append(list, felixListener{setting: metricsSetting,
-			address:   hostPort(s.PrometheusMetricsHost, valueOr(s.PrometheusMetricsPort, 9091)),
-			withoutGo: !valueOr(s.PrometheusGoMetricsEnabled, true),
-			withoutP:  !valueOr(s.PrometheusProcessMetricsEnabled, true),
+			address:        hostPort(s.PrometheusMetricsHost, valueOr(s.PrometheusMetricsPort, 9091)),
+			withoutGo:      !valueOr(s.PrometheusGoMetricsEnabled, true),
+			withoutProcess: !valueOr(s.PrometheusProcessMetricsEnabled, true),
 			tls: tlsFiles{cert: valueOr(s.PrometheusMetricsCertFile, ""), key: valueOr(s.PrometheusMetricsKeyFile, ""),
 				ca:         valueOr(s.PrometheusMetricsCAFile, ""),
 				clientAuth: valueOr(s.PrometheusMetricsClientAuth, "")}})
