@@ -77,10 +77,14 @@ func storeChanged(ctx context.Context, store datastore.Store, stored, next *mode
 	if same(stored, next) {
 		return "unchanged", nil
 	}
-	if err := errors.Join(refused(next.Key), checkFilters(ctx, store, next)); err != nil {
+	err := errors.Join(refused(next.Key), checkFilters(ctx, store, next))
+	if model.PolicyTier(next.Value) != model.PolicyTier(stored.Value) {
+		err = errors.Join(err, checkTier(ctx, store, next))
+	}
+	if err != nil {
 		return "", err
 	}
-	_, err := store.Update(ctx, next)
+	_, err = store.Update(ctx, next)
 	return done, err
 }
 

@@ -48,6 +48,8 @@ func TestLabelAndPatch(t *testing.T) {
 			`BGPPeer tor is invalid: spec.peerIP = "x": must be`},
 		{[]string{"patch", "bgppeer", "tor", "-p", `{"metadata":{"name":"other"}}`}, 1, "", "cannot be changed"},
 		{[]string{"patch", "bgppeer", "tor", "-p", `{"spec":{"filters":["none"]}}`}, 1, "", "BGPFilter that exists"},
+		{[]string{"patch", "np", "web", "-n", "shop", "-p", `{"spec":{"tier":"secc"}}`}, 1, "",
+			`NetworkPolicy shop/web is invalid: spec.tier = "secc": must be a tier that exists: create it first`},
 		{[]string{"patch", "bgppeer", "tor"}, 2, "", "patch needs -p PATCH"},
 		{[]string{"patch", "bgppeer", "tor", "-p", "x"}, 2, "", "want an object such as"},
 		{[]string{"patch", "bgppeer", "tor", "-t", "json", "-p", "{}"}, 2, "", "wants a list of operations"},
@@ -57,6 +59,10 @@ func TestLabelAndPatch(t *testing.T) {
 		if r.code != c.code || r.out != c.out || !strings.Contains(r.err, c.err) || c.err == "" && r.err != "" {
 			t.Errorf("%q: %+v, want exit code %d, %q and %q", c.args, r, c.code, c.out, c.err)
 		}
+	}
+	moved := resource("NetworkPolicy", "name: web, namespace: shop", "selector: all(), tier: secc")
+	for _, line := range []string{"apply -f -", "replace -f -", "apply --dry-run=server -f -"} {
+		s.pipe(moved, strings.Fields(line)...).want(t, 1, "", `spec.tier = "secc": must be a tier that exists`)
 	}
 	stored := s.must("get", "bgppeer", "tor", "-o", "yaml")
 	if !strings.Contains(stored, "asNumber: 65002\n  nodeSelector: rack == '1'\n  peerIP: 10.0.1.1\n") ||

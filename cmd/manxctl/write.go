@@ -228,11 +228,16 @@ func checkNew(ctx context.Context, store datastore.Store, o *model.Object) error
 		})
 	}
 	if model.PolicyTier(o.Value) != "" {
-		return checkAgainst(ctx, store, o, model.KindTier, func(tiers model.Reader) []model.FieldError {
-			return validation.CheckPolicyTier(o.Value, tiers)
-		})
+		return checkTier(ctx, store, o)
 	}
 	return checkFilters(ctx, store, o)
+}
+
+// checkTier applies to a policy that is new, or that another tier gets: without its tier no node enforces it.
+func checkTier(ctx context.Context, store datastore.Store, o *model.Object) error {
+	return checkAgainst(ctx, store, o, model.KindTier, func(tiers model.Reader) []model.FieldError {
+		return validation.CheckPolicyTier(o.Value, tiers)
+	})
 }
 
 // checkFilters applies to each written BGPPeer, new or not: with a missing filter, its sessions would carry too many

@@ -48,7 +48,7 @@ func checkTier(c *check, t *model.Tier) {
 	}
 }
 
-// CheckPolicyTier reports an error if the tier of a new policy does not exist. It is separate from validation because
+// CheckPolicyTier reports an error if the tier of a policy does not exist. It is separate from validation because
 // it needs the tiers. Built-in tiers always exist.
 func CheckPolicyTier(value any, tiers model.Reader) []model.FieldError {
 	tier := model.PolicyTier(value)
