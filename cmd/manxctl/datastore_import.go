@@ -24,8 +24,10 @@ func (c *cli) importCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import -f FILE",
 		Short: "Store an export in an empty datastore",
-		Long: `Store the output of "manxctl datastore export", or of calicoctl's, in a datastore without pools, peers and addresses. It
-locks the datastore first and leaves it locked: start the nodes with their new datastore, and then use "manxctl
+		Long: `Store the output of "manxctl datastore export", or of calicoctl's, in a datastore without pools, peers and addresses. If
+an object of the export is refused, nothing is written. An import that failed on the way can be repeated.
+
+The datastore is locked first and stays locked: start the nodes with their new datastore, and then use "manxctl
 datastore unlock". A node that Kubernetes does not have is left out with a warning.`,
 		Example: "  manxctl datastore import -f export.yaml",
 		Args:    filesOnly,
@@ -103,45 +105,20 @@ func parseExport(text []byte) (x exportContent, err error) {
 	return x, nil
 }
 
-// importAll stores an export. Pools come before blocks, whose sizes would be compared with them.
+// importAll stores an export, or nothing if an object of it is refused. It goes on with an import that failed: objects
+// that are stored as the export has them count as stored.
 func (c *cli) importAll(ctx context.Context, store datastore.Store, x exportContent) error {
-	for _, kind := range []model.Kind{model.KindIPPool, model.KindBGPPeer, model.KindIPAMBlock, model.KindBlockAffinity,
-		model.KindIPAMHandle} {
-		there, _, err := store.List(ctx, kind, "")
-		if err != nil {
-			return err
-		}
-		if len(there) > 0 {
-			return fmt.Errorf("the datastore is not empty: it has %s", there[0].Key)
-		}
-	}
-	if err := importInfo(ctx, store, x.info); err != nil {
+	x.arrange()
+	if err := x.checkEmpty(ctx, store); err != nil {
 		return err
 	}
-	var errs []error
-	stored := 0
-	for _, o := range x.objects {
-		_, err := applyObject(ctx, store, o)
-		switch {
-		case err == nil:
-			stored++
-		case o.Key.Kind == model.KindNode && errors.Is(err, datastore.ErrNotFound):
-			c.complain([]string{fmt.Sprintf("Warning: %s is left out: %v", o.Key, err)})
-		default:
-			errs = append(errs, fmt.Errorf("%s: %w", o.Key, err))
-		}
+	if _, errs := importInto(ctx, newDryStore(store), x); len(errs) > 0 {
+		return c.report(append(errs, errors.New("nothing was written")))
 	}
-	records := 0
-	for _, o := range x.records {
-		err := importRecord(ctx, store, o)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		records++
-	}
+	r, errs := importInto(ctx, store, x)
+	c.complain(r.leftOut)
 	if err := c.printf("Stored %d objects and %d records of IPAM. The datastore is locked: \"manxctl datastore "+
-		"unlock\" when the nodes use it.", stored, records); err != nil {
+		"unlock\" when the nodes use it.", r.objects, r.records); err != nil {
 		return err
 	}
 	if len(errs) > 0 {
@@ -150,11 +127,96 @@ func (c *cli) importAll(ctx context.Context, store datastore.Store, x exportCont
 	return nil
 }
 
+// arrange puts those objects first that others need, and removes their identity in another cluster.
+func (x *exportContent) arrange() {
+	first := func(o *model.Object) int {
+		if o.Key.Kind == model.KindTier || o.Key.Kind == model.KindBGPFilter {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(x.objects, func(a, b *model.Object) int { return first(a) - first(b) })
+	for i, o := range x.objects {
+		x.objects[i] = exported(o, false)
+	}
+}
+
+// checkEmpty refuses a datastore with pools, peers or addresses that the export does not have.
+func (x *exportContent) checkEmpty(ctx context.Context, store datastore.Store) error {
+	for _, kind := range []model.Kind{model.KindIPPool, model.KindBGPPeer, model.KindIPAMBlock, model.KindBlockAffinity,
+		model.KindIPAMHandle} {
+		there, _, err := store.List(ctx, kind, "")
+		if err != nil {
+			return err
+		}
+		for _, o := range there {
+			is, err := x.has(ctx, store, o)
+			if err != nil {
+				return err
+			}
+			if !is {
+				return fmt.Errorf("the datastore is not empty: it has %s, which the export does not have, or has "+
+					"otherwise", o.Key)
+			}
+		}
+	}
+	return nil
+}
+
+// has reports whether the export has a stored object as it is.
+func (x *exportContent) has(ctx context.Context, store datastore.Store, stored *model.Object) (bool, error) {
+	is := func(o *model.Object) bool { return o.Key == stored.Key }
+	if i := slices.IndexFunc(x.objects, is); i >= 0 {
+		done, err := applyObject(ctx, newDryStore(store), x.objects[i])
+		return done == "unchanged", err
+	}
+	i := slices.IndexFunc(x.records, is)
+	return i >= 0 && same(x.records[i], stored), nil
+}
+
+// imported is the result of an import.
+type imported struct {
+	objects, records int
+	leftOut          []string // warnings about nodes that Kubernetes does not have
+}
+
+// importInto stores an export. Pools come before blocks, whose sizes would be compared with them.
+func importInto(ctx context.Context, store datastore.Store, x exportContent) (r imported, errs []error) {
+	if err := importInfo(ctx, store, x.info); err != nil {
+		return r, []error{err}
+	}
+	for _, o := range x.objects {
+		_, err := applyObject(ctx, store, o)
+		switch {
+		case err == nil:
+			r.objects++
+		case o.Key.Kind == model.KindNode && errors.Is(err, datastore.ErrNotFound):
+			r.leftOut = append(r.leftOut, fmt.Sprintf("Warning: %s is left out: %v", o.Key, err))
+		default:
+			errs = append(errs, fmt.Errorf("%s: %w", o.Key, err))
+		}
+	}
+	for _, o := range x.records {
+		if err := importRecord(ctx, store, o); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		r.records++
+	}
+	return r, errs
+}
+
 // importRecord stores a record. The configuration of IPAM exists already, if it was among the objects, too: with the
 // Kubernetes API both are one custom resource.
 func importRecord(ctx context.Context, store datastore.Store, o *model.Object) error {
 	if o.Key != model.IPAMConfigKey {
 		_, err := store.Create(ctx, o)
+		if !errors.Is(err, datastore.ErrExists) {
+			return err
+		}
+		if stored, e := store.Get(ctx, o.Key); e == nil && same(stored, o) {
+			return nil
+		}
 		return err
 	}
 	return configureIPAM(ctx, store, func(to *model.Object) error {

@@ -114,6 +114,55 @@ func TestAFailedRequestLosesNothing(t *testing.T) {
 			t.Error("a node was lost without an error")
 		}
 	})
+	t.Run("import", func(t *testing.T) {
+		server := etcdtest.Start(t)
+		from := filled(t, server)
+		lock(t, from)
+		text, err := export(t.Context(), from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := func() exportContent {
+			x, err := parseExport(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return x
+		}
+		to := etcdtest.Start(t).Store(t)
+		c := &cli{out: &bytes.Buffer{}, err: &bytes.Buffer{}}
+		bad := read()
+		bad.objects = append(bad.objects, model.NewObject(model.ResourceKey(model.KindGlobalNetworkPolicy, "web"),
+			&v3.GlobalNetworkPolicy{Spec: v3.GlobalNetworkPolicySpec{Tier: "none", Selector: "all()"}}))
+		if err := c.importAll(t.Context(), to, bad); err == nil {
+			t.Error("a policy without its tier was imported")
+		}
+		for _, k := range model.Kinds() {
+			if there, _, err := to.List(t.Context(), k.Kind, ""); err != nil || len(there) > 0 {
+				t.Errorf("a refused import wrote %v, %v", there, err)
+			}
+		}
+		bad.objects = append(bad.objects, model.NewObject(model.ResourceKey(model.KindTier, "none"), &model.Tier{}))
+		if _, errs := importInto(t.Context(), newDryStore(to), bad); len(errs) != 1 {
+			t.Errorf("the tier behind its policy: %v", errs)
+		}
+		bad.arrange()
+		if _, errs := importInto(t.Context(), newDryStore(to), bad); len(errs) > 0 {
+			t.Errorf("the tier before its policy: %v", errs)
+		}
+		block := read().records[1].Key.Name
+		if err := c.importAll(t.Context(), &unreliable{Store: to, create: block}, read()); err == nil {
+			t.Error("the failed write of a block is no error")
+		}
+		if err := c.importAll(t.Context(), to, read()); err != nil {
+			t.Errorf("the import is not taken up: %v: %s", err, c.err)
+		}
+		again, err := export(t.Context(), to)
+		is, was := strings.Split(string(again), exportEnd), strings.Split(string(text), exportEnd)
+		if err != nil || is[0] != was[0] || is[2] != was[2] { // the ClusterInformation has a revision
+			t.Errorf("imported\n%s\nof\n%s", again, text)
+		}
+	})
 }
 
 // The address of an endpoint that this release cannot read is in use.
