@@ -1,6 +1,9 @@
 package main
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -37,10 +40,37 @@ func (l *zapLevel) String() string        { return zapcore.Level(*l).String() }
 func (l *zapLevel) Type() string          { return "LEVEL" }
 func (l *zapLevel) Set(text string) error { return (*zapcore.Level)(l).UnmarshalText([]byte(text)) }
 
-// withoutShortLevel replaces calicoctl's -l before the command. Behind the command, -l is the selector of get.
-func withoutShortLevel(args []string) []string {
-	if len(args) > 0 && args[0] == "-l" {
-		return append([]string{"--log-level"}, args[1:]...)
+// withoutShortLevel replaces calicoctl's -l among the global flags, before the command. Behind the command, -l is the
+// selector of get.
+func withoutShortLevel(args []string, global *pflag.FlagSet) []string {
+	args = slices.Clone(args)
+	for i := 0; i < len(args); i++ {
+		flag, _, inside := strings.Cut(args[i], "=")
+		switch {
+		case len(flag) < 2 || flag[0] != '-' || flag == "--":
+			return args // the command
+		case strings.HasPrefix(flag, "-l"):
+			level := strings.TrimPrefix(args[i], "-l")
+			args[i] = "--log-level"
+			if level == "" {
+				i++ // the level is the next word
+			} else {
+				args[i] += "=" + strings.TrimPrefix(level, "=")
+			}
+		case !inside && takesWord(flag, global):
+			i++
+		}
 	}
 	return args
+}
+
+// takesWord reports whether the next word is the value of a flag. That of an unknown one is, as for cobra.
+func takesWord(flag string, global *pflag.FlagSet) bool {
+	name, long := strings.CutPrefix(flag, "--")
+	if long {
+		known := global.Lookup(name)
+		return known == nil || known.NoOptDefVal == ""
+	}
+	known := global.ShorthandLookup(flag[1:2])
+	return len(flag) == 2 && (known == nil || known.NoOptDefVal == "")
 }

@@ -56,7 +56,7 @@ func usagef(format string, args ...any) error {
 // run executes the command line and returns the exit code.
 func (c *cli) run(ctx context.Context, args []string) int {
 	root := c.root()
-	root.SetArgs(withoutShortLevel(args))
+	root.SetArgs(withoutShortLevel(args, root.PersistentFlags()))
 	root.SetIn(c.in)
 	root.SetOut(c.out)
 	root.SetErr(c.err)
