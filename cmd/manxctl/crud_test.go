@@ -248,7 +248,7 @@ kind: BGPPeer
 		file+`:14: spec.peerIp: there is no such field here`,
 		file+`:17: spec.password.secretKeyReff: there is no such field here`,
 		file+`:20: kind = "Pigeon": must be one of `,
-		file+`:26: spec.filters: a string does not fit here, it must be a []string`,
+		file+`:26: spec.filters = "yes please": must be a list of texts`,
 		file+`:29: `)
 	s.run("get", "bgppeers").want(t, 0, "", "No bgppeers found.")
 }

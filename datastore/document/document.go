@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -214,11 +215,17 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 			err = nil
 		}
 	}
-	if err != nil {
-		field, reason := typeError(err)
-		return nil, d.fail(d.lineOf(append(slices.Clone(path), splitField(field)...)), errors.New(reason))
-	}
 	var errs []error
+	if err != nil {
+		rest, wrong := misfits(text, reflect.TypeOf(value), nil)
+		for _, w := range wrong {
+			errs = append(errs, d.fail(d.lineOf(append(slices.Clone(path), w.path...)), errors.New(w.reason)))
+		}
+		value = info.New()
+		if strict, err = kjson.UnmarshalStrict(rest, value); err != nil && len(errs) == 0 {
+			errs = append(errs, d.fail(d.lineOf(path), err))
+		}
+	}
 	if info.Kubernetes {
 		strict = nil // its types have only the fields that Manx reads
 	}

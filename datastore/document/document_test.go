@@ -89,7 +89,16 @@ func TestMistakesInDocuments(t *testing.T) {
 		{"unknown field in JSON with tabs", "{\n\t\"kind\": \"Tier\",\n\t\"spec\": {\n\t\t\"x\": 1\n\t}\n}\n",
 			[]string{"line 4: spec.x"}},
 		{"wrong type", first + "kind: IPPool\nmetadata: {name: b}\nspec:\n  cidr: 10.0.0.0/8\n  natOutgoing: \"no\"\n",
-			[]string{"document 2, line 8: spec.natOutgoing: a string does not fit here, it must be a bool"}},
+			[]string{"document 2, line 8: spec.natOutgoing = \"no\": must be true or false"}},
+		{"a port of no range, and all other mistakes", "kind: GlobalNetworkPolicy\nmetadata: {name: b}\nspec:\n" +
+			"  order: first\n  ingress:\n  - action: Allow\n    source:\n      ports: [80, \"9:3\", 70000]\n  bar: 1\n",
+			[]string{`line 4: spec.order = "first": must be a number`,
+				`line 8: spec.ingress[0].source.ports[1] = "9:3": must be a port from 0 to 65535, a range like 80:90`,
+				`line 8: spec.ingress[0].source.ports[2] = 70000: must be a port`, "line 9: spec.bar: there is no such"}},
+		{"a range of ports that is none", "kind: FelixConfiguration\nmetadata: {name: default}\nspec:\n" +
+			"  natPortRange: \"9:3\"\n", []string{`line 4: spec.natPortRange = "9:3": must be a port`}},
+		{"an AS number out of range", "kind: BGPPeer\nmetadata: {name: b}\nspec:\n  asNumber: 4294967296\n",
+			[]string{"line 4: spec.asNumber = 4294967296: must be an AS number: 0 to 4294967295"}},
 		{"number out of range", "kind: BGPConfiguration\nmetadata: {name: b}\nspec:\n  listenPort: 70000\n",
 			[]string{"line 4: spec.listenPort"}},
 		{"unknown kind", first + "kind: Teer\nmetadata: {name: b}\n",

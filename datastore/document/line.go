@@ -1,8 +1,6 @@
 package document
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -38,15 +36,6 @@ func strictError(err error) (field, reason string) {
 		return m[2], fmt.Sprintf("%s: there is no such field here; is it misspelt or in the wrong place?", m[2])
 	}
 	return m[2], m[2] + ": the field is there twice"
-}
-
-// typeError rewords an error of the decoder about a value of the wrong type.
-func typeError(err error) (field, reason string) {
-	var t *json.UnmarshalTypeError
-	if !errors.As(err, &t) {
-		return "", err.Error()
-	}
-	return t.Field, fmt.Sprintf("%s: a %s does not fit here, it must be a %s", t.Field, t.Value, t.Type)
 }
 
 var fieldParts = regexp.MustCompile(`"[^"]*"|[^.\[\]"]+`)
