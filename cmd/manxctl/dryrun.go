@@ -45,15 +45,16 @@ func (d *dryRun) add(cmd *cobra.Command) {
 }
 
 // writeDry is writeAll without a write.
-func (c *cli) writeDry(ctx context.Context, docs []manifest.Document, write writer, to *outcomes) error {
+func (c *cli) writeDry(ctx context.Context, docs []manifest.Document, write writer, accept accepted,
+	to *outcomes) error {
 	store, err := c.openFor(ctx, docs)
 	if err != nil {
 		return err
 	}
 	defer store.Close() //nolint:errcheck // nothing was written
-	c.complain(undone(docs))
+	unused := c.unused(docs, accept)
 	err = writeTo(ctx, newDryStore(store), docs, write, to)
-	if unused := ignored(docs); len(unused) > 0 {
+	if len(unused) > 0 {
 		return errors.Join(err, c.report(unused))
 	}
 	return err

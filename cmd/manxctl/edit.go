@@ -67,7 +67,9 @@ func (c *cli) edit(ctx context.Context, store datastore.Store, key model.Key) er
 		next := stored.Clone()
 		next.Err = nil
 		if err = setDocument(next, []byte(text)); err == nil {
-			done, err = storeChanged(ctx, store, stored, next, "edited")
+			if done, err = storeChanged(ctx, store, stored, next, "edited"); err == nil {
+				c.warnUnusedOf(next)
+			}
 		}
 	}
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 type modification struct {
 	done   string // the word for an object that was changed
 	change func(*model.Object) error
+	warn   bool // of settings of the result that manxd would not use
 }
 
 // modify changes the objects of a target and prints the result of each. It continues after an error.
@@ -32,7 +33,14 @@ func (c *cli) modify(ctx context.Context, t target, ns namespaces, m modificatio
 	var errs []error
 	for _, name := range t.names {
 		key := t.key(ns, name)
-		done, err := modifyObject(ctx, store, key, m)
+		var next *model.Object
+		done, err := modifyObject(ctx, store, key, modification{done: m.done, change: func(o *model.Object) error {
+			next = o
+			return m.change(o)
+		}})
+		if err == nil && m.warn {
+			c.warnUnusedOf(next)
+		}
 		if err == nil {
 			err = table.Names(c.out, []*model.Object{{Key: key}}, done)
 		}

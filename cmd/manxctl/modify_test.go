@@ -11,7 +11,7 @@ func TestLabelAndPatch(t *testing.T) {
 	s, _ := newShell(t)
 	s.mustPipe(resource("Node", "name: n1", "bgp: {ipv4Address: 10.0.0.1/24}")+
 		resource("NetworkPolicy", "name: web, namespace: shop", "selector: all()")+
-		resource("BGPPeer", "name: tor, annotations: {manx.io/bfd: 'on'}", "peerIP: 10.0.1.1, asNumber: 65001"),
+		resource("BGPPeer", "name: tor, annotations: {manx.io/bfd: 'true'}", "peerIP: 10.0.1.1, asNumber: 65001"),
 		"create", "-f", "-")
 	for _, c := range []struct {
 		args []string
@@ -60,6 +60,12 @@ func TestLabelAndPatch(t *testing.T) {
 			t.Errorf("%q: %+v, want exit code %d, %q and %q", c.args, r, c.code, c.out, c.err)
 		}
 	}
+	s.mustPipe(resource("FelixConfiguration", "name: default", ""), "create", "-f", "-")
+	s.run("patch", "felixconfig", "default", "-p", "spec: {bpfEnabled: true}").want(t, 0,
+		"felixconfiguration/default patched\n", `Warning: FelixConfiguration/default: spec.bpfEnabled = "true" is not done`)
+	s.run("patch", "bgppeer", "tor", "-p", "metadata: {annotations: {manx.io/bdf: 'on'}}").want(t, 0,
+		"bgppeer/tor patched\n", `Warning: BGPPeer/tor: annotation manx.io/bdf `)
+	s.run("patch", "bgppeer", "tor", "-p", "metadata: {annotations: null}").want(t, 0, "bgppeer/tor patched\n")
 	moved := resource("NetworkPolicy", "name: web, namespace: shop", "selector: all(), tier: secc")
 	for _, line := range []string{"apply -f -", "replace -f -", "apply --dry-run=server -f -"} {
 		s.pipe(moved, strings.Fields(line)...).want(t, 1, "", `spec.tier = "secc": must be a tier that exists`)

@@ -46,7 +46,7 @@ The result is checked as by apply. If another program writes the object meanwhil
 			if err != nil {
 				return err
 			}
-			return c.modify(cmd.Context(), t, ns, modification{done: "patched", change: func(o *model.Object) error {
+			return c.modify(cmd.Context(), t, ns, modification{done: "patched", warn: true, change: func(o *model.Object) error {
 				was, err := documentJSON(o)
 				if err != nil {
 					return err

@@ -1,24 +1,70 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/spf13/cobra"
+
 	"github.com/manxnet/manx/datastore/manifest"
+	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/settings"
 	"github.com/manxnet/manx/plan"
 )
 
-// undone returns a warning for each setting in documents that asks for something that Manx does not do.
-func undone(docs []manifest.Document) (list []string) {
+// accepted are the settings of a flag that nodes accept, as the flag of the same name of manxd.
+type accepted []string
+
+func (a *accepted) add(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar((*[]string)(a), "accept-settings", nil, "settings that would hold a node, and that the "+
+		"--accept-settings of manxd accepts: no error of the check")
+}
+
+// undone returns a remark for each setting in documents that asks for something that Manx does not do: held has those
+// that keep a node from becoming ready, unless they are accepted.
+func undone(docs []manifest.Document, accept accepted) (warnings []string, held []error) {
 	for _, d := range docs {
 		for _, f := range settings.OfObject(d.Object) {
-			if f.Matters() {
-				list = append(list, fmt.Sprintf("Warning: %s: %s: %s", d.At(f.Field), f.Source, undoneText(f)))
+			text := fmt.Sprintf("%s: %s: %s", d.At(f.Field), f.Source, undoneText(f))
+			switch {
+			case !f.Matters():
+			case f.Danger() && !slices.Contains(accept, f.Name):
+				held = append(held, errors.New(text))
+			default:
+				warnings = append(warnings, "Warning: "+text)
 			}
 		}
 	}
-	return list
+	return warnings, held
+}
+
+// warnUnused prints the settings in documents that manxd would not use, as warnings.
+func (c *cli) warnUnused(docs []manifest.Document) {
+	warnings, held := undone(docs, nil)
+	for _, err := range slices.Concat(held, ignored(docs)) {
+		warnings = append(warnings, "Warning: "+err.Error())
+	}
+	c.complain(warnings)
+}
+
+// unused prints those that are no error of a check as warnings, and returns the others.
+func (c *cli) unused(docs []manifest.Document, accept accepted) []error {
+	warnings, held := undone(docs, accept)
+	c.complain(warnings)
+	return slices.Concat(held, ignored(docs))
+}
+
+// warnUnusedOf prints the settings of an object that ask for something that Manx does not do, and its other settings that
+// manxd would not use.
+func (c *cli) warnUnusedOf(o *model.Object) {
+	lines := undoneLines(settings.OfObject(o))
+	for _, n := range unusedIn([]*model.Object{o}) {
+		lines = append(lines, n.Object+": "+n.Reason)
+	}
+	for _, l := range lines {
+		c.complain([]string{"Warning: " + l})
+	}
 }
 
 // undoneOn returns a line for each setting of a node, with the value in force, that asks for something that Manx does

@@ -42,7 +42,7 @@ spec: {bgp: {ipv4Address: 10.0.0.2/24}}
 `
 
 // A setting that Manx does not have is a warning of apply and its dry run, with the line, and of plan, for the nodes on
-// which it is in force.
+// which it is in force. One that holds nodes is an error of a check, unless it is accepted.
 func TestUndoneSettingsAreWarnings(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "f.yaml")
@@ -51,19 +51,24 @@ func TestUndoneSettingsAreWarnings(t *testing.T) {
 	}
 	const bpf = `FelixConfiguration/default: spec.bpfEnabled = "true" is not done: `
 	const sync = `FelixConfiguration/default: spec.policySyncPathPrefix = "/var/run/nodeagent" is not done: `
+	const held = "; nodes with it do not become ready unless --accept-settings=bpfEnabled of manxd accepts that"
+	http := "Warning: " + file + ":22: GlobalNetworkPolicy/web: spec.ingress[1].http = "
+	warnings := []string{"Warning: " + file + ":7: " + sync, "Warning: " + file + ":6: " + bpf, http}
+	errs := []string{"Warning: " + file + ":7: " + sync, http, "Error: " + file + ":6: " + bpf}
 	for _, c := range []struct {
 		args  []string
+		code  int
 		lines []string
 	}{
-		{[]string{"apply", "-f", file, "--dry-run"}, []string{
-			"Warning: " + file + ":7: " + sync, "Warning: " + file + ":6: " + bpf,
-			"Warning: " + file + ":22: GlobalNetworkPolicy/web: spec.ingress[1].http = "}},
-		{[]string{"plan", "-f", file, "--node=n2"}, []string{bpf, sync}},
-		{[]string{"plan", "-f", file, "--node=n1"}, []string{sync}},
+		{[]string{"apply", "-f", file, "--dry-run"}, 1, errs},
+		{[]string{"validate", "-f", file}, 1, errs},
+		{[]string{"validate", "-f", file, "--accept-settings=bpfEnabled"}, 0, warnings},
+		{[]string{"plan", "-f", file, "--node=n2"}, 0, []string{bpf, sync}},
+		{[]string{"plan", "-f", file, "--node=n1"}, 0, []string{sync}},
 	} {
 		r := shell{t: t}.run(c.args...)
 		got := strings.Split(strings.TrimSpace(r.err), "\n")
-		if r.code != 0 || len(got) != len(c.lines) {
+		if r.code != c.code || len(got) != len(c.lines) || r.code == 1 && !strings.HasSuffix(got[2], held) {
 			t.Errorf("%v: %d\n%s", c.args, r.code, r.err)
 			continue
 		}

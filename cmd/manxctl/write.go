@@ -50,13 +50,15 @@ func (c *cli) writeCommand(verb, short string, write writer) *cobra.Command {
 	var f files
 	var ns namespaces
 	var output string
+	var accept accepted
 	dry := dryNo
 	cmd := &cobra.Command{
 		Use:   verb + " -f FILE",
 		Short: short,
 		Long: short + `. If a file cannot be read or has an unknown field, nothing is written. An object with a value that breaks a
 rule is refused, with file and line, and the others are written. A setting that manxd would not use, such as a misspelt
-annotation manx.io/..., is written with a warning, and an error of a dry run.
+annotation manx.io/..., is written with a warning, and an error of a dry run. So is a setting of Calico that keeps nodes
+from becoming ready, unless --accept-settings names it; others that Manx does not have are warnings.
 
 --dry-run (or --dry-run=client) checks the files alone, without a datastore. --dry-run=server reads the datastore, too,
 checks the rules that need its other objects, and shows what would be done. Neither writes, and neither checks whether
@@ -89,12 +91,13 @@ you have the right to write.
 			case dryNo:
 				return c.writeAll(cmd.Context(), docs, write, to)
 			case dryServer:
-				return c.writeDry(cmd.Context(), docs, write, to)
+				return c.writeDry(cmd.Context(), docs, write, accept, to)
 			}
-			return c.checkAll(docs, to)
+			return c.checkAll(docs, accept, to)
 		},
 	}
 	dry.add(cmd)
+	accept.add(cmd)
 	f.add(cmd)
 	cmd.Flags().BoolVar(&f.skipEmpty, "skip-empty", false, "files without an object are no error")
 	outputFlag(cmd, &output, outcomeFormats...)
@@ -129,9 +132,9 @@ func invalid(docs []manifest.Document) []error {
 }
 
 // checkAll checks documents without a datastore. It prints no object as valid if any is not.
-func (c *cli) checkAll(docs []manifest.Document, to *outcomes) error {
-	c.complain(undone(docs))
-	if errs := slices.Concat(invalid(docs), overlapping(docs), ignored(docs)); len(errs) > 0 {
+func (c *cli) checkAll(docs []manifest.Document, accept accepted, to *outcomes) error {
+	unused := c.unused(docs, accept)
+	if errs := slices.Concat(invalid(docs), overlapping(docs), unused); len(errs) > 0 {
 		return c.report(errs)
 	}
 	for _, d := range docs {
@@ -175,10 +178,7 @@ func (c *cli) writeAll(ctx context.Context, docs []manifest.Document, write writ
 		return err
 	}
 	defer store.Close() //nolint:errcheck // every write has been answered
-	c.complain(undone(docs))
-	for _, w := range ignored(docs) {
-		fmt.Fprintln(c.err, "Warning:", w) //nolint:errcheck // nowhere to report it
-	}
+	c.warnUnused(docs)
 	return writeTo(ctx, store, docs, write, to)
 }
 
