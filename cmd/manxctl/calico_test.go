@@ -120,15 +120,16 @@ func TestReadinessOfFelixAndBird(t *testing.T) {
 func TestShortLogLevel(t *testing.T) {
 	flags := (&cli{env: func(string) string { return "" }}).root().PersistentFlags()
 	for line, want := range map[string]string{
-		"-l info get nodes":                                  "--log-level info get nodes",
-		"-l=debug get nodes":                                 "--log-level=debug get nodes",
-		"-ldebug get nodes":                                  "--log-level=debug get nodes",
-		"-c cc.cfg -l info get node":                         "-c cc.cfg --log-level info get node",
-		"--config cc.cfg -l info get nodes -l a=b":           "--config cc.cfg --log-level info get nodes -l a=b",
-		"--allow-version-mismatch -l debug get nodes -l a=b": "--allow-version-mismatch --log-level debug get nodes -l a=b",
-		"get nodes -l a=b":                                   "get nodes -l a=b",
-		"--config=cc.cfg get -l a=b":                         "--config=cc.cfg get -l a=b",
-		"--context -l get nodes -l a=b":                      "--context -l get nodes -l a=b",
+		"-l info get nodes":                        "--log-level info get nodes",
+		"-l=debug get nodes":                       "--log-level=debug get nodes",
+		"-ldebug get nodes":                        "--log-level=debug get nodes",
+		"-c cc.cfg -l info get node":               "-c cc.cfg --log-level info get node",
+		"--config cc.cfg -l info get nodes -l a=b": "--config cc.cfg --log-level info get nodes -l a=b",
+		"--allow-version-mismatch -l debug get nodes -l a=b": "" +
+			"--allow-version-mismatch --log-level debug get nodes -l a=b",
+		"get nodes -l a=b":              "get nodes -l a=b",
+		"--config=cc.cfg get -l a=b":    "--config=cc.cfg get -l a=b",
+		"--context -l get nodes -l a=b": "--context -l get nodes -l a=b",
 	} {
 		if got := strings.Join(withoutShortLevel(strings.Fields(line), flags), " "); got != want {
 			t.Errorf("%s becomes %s, want %s", line, got, want)

@@ -112,6 +112,10 @@ func TestGetInEveryFormat(t *testing.T) {
 	s.run("get", "bgppeer/tor-1", "-o", "name").want(t, 0, "bgppeer/tor-1\n")
 	s.run("get", "bgppeers", "-l", "rack=b").want(t, 0, "", "No bgppeers found.")
 	s.run("get", "bgppeers", "-l", "rack in (a,c)", "-o", "name").want(t, 0, "bgppeer/tor-1\n")
+	if r := s.run("get", "profile", "projectcalico-default-allow", "-o", "yaml"); r.code != 0 ||
+		!strings.Contains(r.out, "  egress:\n  - action: Allow\n") {
+		t.Errorf("the built-in profile is %+v", r)
+	}
 	s.run("get", "bgppeers", "-l", "rack==").want(t, 0, "", "No bgppeers found.")
 	s.run("get", "bgppeers", "-o", "xml").want(t, 2, "", `"xml"`, "use one of table, wide, yaml, json, name")
 

@@ -27,7 +27,7 @@ If an object is named that does not exist, the others are deleted, and the exit 
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ns.context = c.namespace
 			keys, err := c.deleteKeys(f, ns, args)
-			if err != nil {
+			if err != nil || len(keys) == 0 {
 				return err
 			}
 			store, err := c.open(cmd.Context())
@@ -55,6 +55,7 @@ If an object is named that does not exist, the others are deleted, and the exit 
 	f.add(cmd)
 	cmd.Flags().StringVarP(&ns.name, "namespace", "n", "", "namespace of namespaced kinds (\"default\" if not given)")
 	cmd.Flags().BoolVarP(&ignore, "ignore-not-found", "s", false, "an object that does not exist is no error")
+	cmd.Flags().BoolVar(&f.skipEmpty, "skip-empty", false, "files without an object are no error")
 	cmd.Flags().BoolVar(&ignore, "skip-not-exists", false, "the same, as calicoctl spells it")
 	return cmd
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/manxnet/manx/cmd/manxctl/archive"
@@ -64,15 +66,20 @@ func (c *cli) nodeDiagsCommand() *cobra.Command {
 	cmd := c.diagsCommand()
 	cmd.Use, cmd.Example = "diags [-o FILE.tar.gz]", ""
 	cmd.Long += "\n\nWithout -o the file is manx-diags-TIME.tar.gz in this folder."
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+	write := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if cmd.Flags().Changed("output") {
-			return nil
+			return write(cmd, args)
 		}
 		file := "manx-diags-" + time.Now().UTC().Format("20060102T150405Z") + ".tar.gz"
 		if err := cmd.Flags().Set("output", file); err != nil {
 			return err
 		}
-		return c.printf("%s", file)
+		err := write(cmd, args)
+		if _, e := os.Stat(file); e == nil { // also if a node did not answer
+			err = errors.Join(err, c.printf("%s", file))
+		}
+		return err
 	}
 	return cmd
 }
@@ -86,14 +93,11 @@ func (c *cli) clusterCommand() *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	diags := c.nodeDiagsCommand()
-	named := diags.PreRunE
-	diags.PreRunE = func(cmd *cobra.Command, args []string) error {
-		if !cmd.Flags().Changed("node") {
-			if err := cmd.Flags().Set("all-nodes", "true"); err != nil {
-				return err
-			}
+	diags.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Changed("node") {
+			return nil
 		}
-		return named(cmd, args)
+		return cmd.Flags().Set("all-nodes", "true")
 	}
 	cmd.AddCommand(diags)
 	return cmd
@@ -209,6 +213,9 @@ func (c *cli) daemonParts() []part {
 		{"ipam-releases.json", func(ctx context.Context) (text []byte, err error) {
 			err = c.call(ctx, daemonTimeout, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 				r, err := manxv1.NewControllersClient(conn).ListReleases(ctx, &manxv1.ListReleasesRequest{})
+				if status.Code(err) == codes.Unimplemented {
+					return errors.New(noControllers)
+				}
 				if err != nil {
 					return err
 				}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -223,7 +224,11 @@ func find(ctx context.Context, store datastore.Store, t target, o getOptions) (a
 	}
 	var errs []error
 	for _, name := range t.names {
-		found, err := store.Get(ctx, t.key(o.namespaces, name))
+		key := t.key(o.namespaces, name)
+		found, err := store.Get(ctx, key)
+		if errors.Is(err, datastore.ErrNotFound) && key == defaultAllow {
+			found, err = builtInProfile(), nil
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -231,6 +236,15 @@ func find(ctx context.Context, store datastore.Store, t target, o getOptions) (a
 		a.objects = append(a.objects, withClaim(found))
 	}
 	return a, errs
+}
+
+// defaultAllow is the key of Calico's built-in profile.
+var defaultAllow = model.ResourceKey(model.KindProfile, model.DefaultAllowProfile)
+
+// builtInProfile is the profile that host endpoints may name and no datastore stores.
+func builtInProfile() *model.Object {
+	allow := []v3.Rule{{Action: v3.Allow}}
+	return model.NewObject(defaultAllow, &v3.Profile{Spec: v3.ProfileSpec{Ingress: allow, Egress: allow}})
 }
 
 func list(ctx context.Context, store datastore.Store, a answer, o getOptions) (answer, []error) {

@@ -18,8 +18,18 @@ var otherWords = map[string][]string{
 	"cordon": {"node drain"}, "uncordon": {"node undrain"}, "bgp": {"get peers"},
 }
 
+// elsewhere are commands of calicoctl whose work no command does here.
+var elsewhere = map[string]string{
+	"manxctl node run": "manxd runs a node: systemd or Kubernetes starts it",
+	"manxctl node checksystem": "manxd checks the kernel when it starts, and names in its log and in \"manxctl " +
+		"status\" what is missing",
+}
+
 // unknownCommand is the error about a word that is no command of cmd, with those that are meant perhaps.
 func unknownCommand(cmd *cobra.Command, word string) error {
+	if text := elsewhere[cmd.CommandPath()+" "+word]; text != "" {
+		return usagef("manxctl has no %q: %s", strings.TrimPrefix(cmd.CommandPath()+" "+word, "manxctl "), text)
+	}
 	text := fmt.Sprintf("unknown command %q for %q", word, cmd.CommandPath())
 	if likely := similarCommands(cmd, word); len(likely) > 0 {
 		text += "; did you mean " + strings.Join(likely, " or ") + "?"

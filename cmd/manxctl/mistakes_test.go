@@ -30,7 +30,10 @@ func TestMistakes(t *testing.T) {
 		{"get IPool", `kind "IPool" is not known: did you mean IPPool?`},
 		{"get bgppers", `did you mean BGPPeer?`},
 		{"get CiliumNetworkPolicies", "it is another product's; the kind for that is NetworkPolicy here"},
-		{"get AdminNetworkPolicy", "the kind for that is ClusterNetworkPolicy or GlobalNetworkPolicy here"},
+		{"node run --node-image=x", `manxctl has no "node run": manxd runs a node`},
+		{"node checksystem", `manxctl has no "node checksystem": manxd checks the kernel when it starts`},
+		{"get AdminNetworkPolicy", "it is an earlier form of ClusterNetworkPolicy that Manx does not enforce; " +
+			"the kind for that is ClusterNetworkPolicy or GlobalNetworkPolicy here"},
 		{"history tor-1", "want peer NAME or peer/NAME"},
 		{"history peer", "name a peer"},
 		{"explain web db 80 tcp", `"tcp" is too much`},

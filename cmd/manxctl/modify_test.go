@@ -62,7 +62,7 @@ func TestLabelAndPatch(t *testing.T) {
 	}
 	s.mustPipe(resource("FelixConfiguration", "name: default", ""), "create", "-f", "-")
 	s.run("patch", "felixconfig", "default", "-p", "spec: {bpfEnabled: true}").want(t, 0,
-		"felixconfiguration/default patched\n", `Warning: FelixConfiguration/default: spec.bpfEnabled = "true" is not done`)
+		"felixconfiguration/default patched\n", `Warning: FelixConfiguration/default: spec.bpfEnabled = "true" is not`)
 	s.run("patch", "bgppeer", "tor", "-p", "metadata: {annotations: {manx.io/bdf: 'on'}}").want(t, 0,
 		"bgppeer/tor patched\n", `Warning: BGPPeer/tor: annotation manx.io/bdf `)
 	s.run("patch", "bgppeer", "tor", "-p", "metadata: {annotations: null}").want(t, 0, "bgppeer/tor patched\n")

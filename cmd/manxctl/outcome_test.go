@@ -36,6 +36,13 @@ func TestValidate(t *testing.T) {
 		"-f", "-").want(t, 1, "", "standard input:11: spec.blocksize: there is no such field here",
 		`standard input:23: BGPPeer bad is invalid: spec.peerIP = "10.0.1.300": must be an IP address`)
 	s.pipe("kind: Pod\napiVersion: v1\n", "validate", "-f", "-").want(t, 1, "", "belongs to Kubernetes")
+	s.pipe("kind: NetworkPolicy\napiVersion: networking.k8s.io/v1\nmetadata: {name: a}\n---\n"+invalidPeers, "validate",
+		"-f", "-").want(t, 1, "", "belongs to Kubernetes", `BGPPeer bad is invalid: spec.peerIP = "10.0.1.300"`)
+	s.pipe(resource("ClusterInformation", "name: default", ""), "validate", "-f", "-").want(t, 1, "",
+		"standard input:1: ClusterInformation default is written by manxd and calico/node alone")
+	s.pipe(resource("FelixConfiguration", "name: n1", ""), "validate", "-f", "-").want(t, 0,
+		"felixconfiguration/n1 valid\n", "Warning: standard input:1: FelixConfiguration/n1: no node uses it")
+	s.pipe("# nothing\n", "delete", "--skip-empty", "-f", "-", "--etcd-endpoints=http://127.0.0.1:9").want(t, 0, "")
 	s.pipe("# nothing\n", "validate", "-f", "-").want(t, 1, "", "there is no object in the input")
 	s.pipe("# nothing\n", "validate", "--skip-empty", "-f", "-").want(t, 0, "")
 	s.run("validate").want(t, 2, "", "validate needs -f FILE")

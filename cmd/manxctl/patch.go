@@ -46,7 +46,7 @@ The result is checked as by apply. If another program writes the object meanwhil
 			if err != nil {
 				return err
 			}
-			return c.modify(cmd.Context(), t, ns, modification{done: "patched", warn: true, change: func(o *model.Object) error {
+			change := func(o *model.Object) error {
 				was, err := documentJSON(o)
 				if err != nil {
 					return err
@@ -56,7 +56,8 @@ The result is checked as by apply. If another program writes the object meanwhil
 					return fmt.Errorf("the patch does not fit: %w", err)
 				}
 				return setDocument(o, next)
-			}})
+			}
+			return c.modify(cmd.Context(), t, ns, modification{done: "patched", warn: true, change: change})
 		},
 		ValidArgsFunction: c.completeObjects,
 	}

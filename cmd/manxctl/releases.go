@@ -55,16 +55,16 @@ the controllers (--controllers); 2 usage.`,
 	return cmd
 }
 
+const noControllers = "manxd on this node takes no part in the controllers of the cluster: --controllers is off, or " +
+	"auto without a Kubernetes API"
+
 func (c *cli) releases(ctx context.Context, format table.Format, heading bool) error {
 	var answer *manxv1.ListReleasesResponse
 	err := c.call(ctx, daemonTimeout, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
 		answer, err = manxv1.NewControllersClient(conn).ListReleases(ctx, &manxv1.ListReleasesRequest{})
 		if status.Code(err) == codes.Unimplemented {
-			return &exitErr{exitError, "manxd on this node takes no part in the controllers of the cluster: " +
-				"--controllers is " +
-				"off, or auto without a Kubernetes API. Run the command on another node, or where the controllers " +
-				"run: " +
-				"kubectl -n kube-system exec deployment/manx-controllers -- /manxctl ipam releases"}
+			return &exitErr{exitError, noControllers + ". Run the command on another node, or where the controllers " +
+				"run: kubectl -n kube-system exec deployment/manx-controllers -- /manxctl ipam releases"}
 		}
 		return err
 	})

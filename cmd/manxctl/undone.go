@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -25,6 +26,11 @@ func (a *accepted) add(cmd *cobra.Command) {
 // that keep a node from becoming ready, unless they are accepted.
 func undone(docs []manifest.Document, accept accepted) (warnings []string, held []error) {
 	for _, d := range docs {
+		if f, ok := d.Object.Value.(*model.FelixConfiguration); ok && d.Object.Key.Name != "default" &&
+			!strings.HasPrefix(d.Object.Key.Name, "node.") && f.Spec.NodeSelector == "" {
+			warnings = append(warnings, fmt.Sprintf("Warning: %s: FelixConfiguration/%s: no node uses it: want the "+
+				"name default or node.NAME, or spec.nodeSelector", d.At("metadata.name"), d.Object.Key.Name))
+		}
 		for _, f := range settings.OfObject(d.Object) {
 			text := fmt.Sprintf("%s: %s: %s", d.At(f.Field), f.Source, undoneText(f))
 			switch {
@@ -55,8 +61,8 @@ func (c *cli) unused(docs []manifest.Document, accept accepted) []error {
 	return slices.Concat(held, ignored(docs))
 }
 
-// warnUnusedOf prints the settings of an object that ask for something that Manx does not do, and its other settings that
-// manxd would not use.
+// warnUnusedOf prints the settings of an object that ask for something that Manx does not do, and its other settings
+// that manxd would not use.
 func (c *cli) warnUnusedOf(o *model.Object) {
 	lines := undoneLines(settings.OfObject(o))
 	for _, n := range unusedIn([]*model.Object{o}) {

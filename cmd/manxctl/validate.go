@@ -34,10 +34,7 @@ Exit codes: 0 all are valid; 1 an error in a file; 2 usage.`,
 			}
 			ns.context = c.namespace
 			docs, errs := c.loadGood(f, ns)
-			if err := c.refuseForeign(docs); err != nil {
-				return err
-			}
-			if len(errs) > 0 {
+			if errs = append(errs, foreign(docs)...); len(errs) > 0 {
 				return c.report(append(errs, invalid(docs)...))
 			}
 			return c.checkAll(docs, accept, c.outcomes(format, dryNo))

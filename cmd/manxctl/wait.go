@@ -54,7 +54,7 @@ Exit codes: 0 the condition holds; 2 usage; 4 it did not hold in time, with the 
 			}
 		},
 	}
-	cmd.Flags().StringVar(&condition, "for", "", waitReady+" or "+waitSessions)
+	cmd.Flags().StringVar(&condition, "for", waitReady, waitReady+" or "+waitSessions)
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "longest time to wait")
 	_ = cmd.RegisterFlagCompletionFunc("for", cobra.FixedCompletions([]string{waitReady, waitSessions},
 		cobra.ShellCompDirectiveNoFileComp))

@@ -30,7 +30,7 @@ func TestWait(t *testing.T) {
 	s.runWithDaemon("status", "--all-sessions").want(t, 0, s.runWithDaemon("status").out)
 	s.run("wait", "--for=ready", "--timeout=1ms", "--socket=/nowhere/manxd.sock").want(t, 4, "",
 		"there is no such socket")
-	s.run("wait").want(t, 2, "", `--for "": want ready or sessions`)
+	s.run("wait", "--timeout=1ms").want(t, 4, "", "not ready within 1ms")
 }
 
 // TestEdit: the text of the editor is checked and stored; an error keeps it.

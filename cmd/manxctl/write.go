@@ -108,22 +108,29 @@ you have the right to write.
 
 // refuseForeign refuses documents of Kubernetes, before any other is written.
 func (c *cli) refuseForeign(docs []manifest.Document) error {
-	var errs []error
+	if errs := foreign(docs); len(errs) > 0 {
+		return c.report(errs)
+	}
+	return nil
+}
+
+// foreign returns an error for each document of Kubernetes.
+func foreign(docs []manifest.Document) (errs []error) {
 	for _, d := range docs {
 		if kind, _ := model.Lookup(d.Object.Key.Kind); kind.Kubernetes {
 			errs = append(errs, fmt.Errorf("%s: %s: %w", d.Source, d.Object.Key, model.ErrKubernetes))
 		}
 	}
-	if len(errs) > 0 {
-		return c.report(errs)
-	}
-	return nil
+	return errs
 }
 
 // invalid returns the rules that each document breaks, whatever is stored.
 func invalid(docs []manifest.Document) []error {
 	var errs []error
 	for _, d := range docs {
+		if kind, _ := model.Lookup(d.Object.Key.Kind); kind.Kubernetes {
+			continue
+		}
 		if err := codec.PrepareUpdate(d.Object.Clone()); err != nil {
 			errs = append(errs, d.Invalid(err)...)
 		}
@@ -134,7 +141,7 @@ func invalid(docs []manifest.Document) []error {
 // checkAll checks documents without a datastore. It prints no object as valid if any is not.
 func (c *cli) checkAll(docs []manifest.Document, accept accepted, to *outcomes) error {
 	unused := c.unused(docs, accept)
-	if errs := slices.Concat(invalid(docs), overlapping(docs), unused); len(errs) > 0 {
+	if errs := slices.Concat(invalid(docs), ofOthers(docs), overlapping(docs), unused); len(errs) > 0 {
 		return c.report(errs)
 	}
 	for _, d := range docs {
@@ -143,6 +150,16 @@ func (c *cli) checkAll(docs []manifest.Document, accept accepted, to *outcomes) 
 		}
 	}
 	return to.end()
+}
+
+// ofOthers returns an error for each document that another program owns.
+func ofOthers(docs []manifest.Document) (errs []error) {
+	for _, d := range docs {
+		if err := refused(d.Object.Key); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", d.At(""), err))
+		}
+	}
+	return errs
 }
 
 // overlapping returns the pools of documents that overlap an earlier one.

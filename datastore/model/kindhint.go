@@ -32,7 +32,11 @@ func KindHint(word string) string {
 		for i, k := range here {
 			names[i] = string(k)
 		}
-		return fmt.Sprintf("it is another product's; the kind for that is %s here", strings.Join(names, " or "))
+		whose := "another product's"
+		if strings.HasSuffix(name, "AdminNetworkPolicy") {
+			whose = "an earlier form of ClusterNetworkPolicy that Manx does not enforce"
+		}
+		return fmt.Sprintf("it is %s; the kind for that is %s here", whose, strings.Join(names, " or "))
 	}
 	best, far := "", 3 // two letters may be wrong
 	for _, k := range kinds {

@@ -66,17 +66,21 @@ var (
 	clusterRoutes    = []string{"Enabled", "Disabled", "EnabledIPIPOnly", "EnabledNoEncapOnly"}
 )
 
+const globalOnly = `can only be set in the BGPConfiguration named "default"`
+
 // checkGlobalOnly refuses settings that are undefined for a single node.
 func checkGlobalOnly(c *check, b *model.BGPConfiguration) {
 	if c.key.Name == "default" {
 		return
 	}
 	s := b.Spec
+	if s.NodeToNodeMeshEnabled != nil {
+		c.fail("spec.nodeToNodeMeshEnabled", *s.NodeToNodeMeshEnabled, globalOnly)
+	}
 	for _, x := range []struct {
 		set   bool
 		field string
 	}{
-		{s.NodeToNodeMeshEnabled != nil, "nodeToNodeMeshEnabled"},
 		{s.ASNumber != nil, "asNumber"},
 		{len(s.ServiceClusterIPs) > 0, "serviceClusterIPs"},
 		{len(s.ServiceExternalIPs) > 0, "serviceExternalIPs"},
@@ -84,7 +88,7 @@ func checkGlobalOnly(c *check, b *model.BGPConfiguration) {
 		{s.NodeMeshPassword != nil, "nodeMeshPassword"},
 		{s.NodeMeshMaxRestartTime != nil, "nodeMeshMaxRestartTime"},
 	} {
-		c.failIf(x.set, "spec."+x.field, "set", `can only be set in the BGPConfiguration named "default"`)
+		c.failIf(x.set, "spec."+x.field, "set", globalOnly)
 	}
 }
 

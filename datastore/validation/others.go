@@ -49,7 +49,7 @@ func checkIPAMConfig(c *check, i *model.IPAMConfig) {
 		"cannot be false while strict_affinity is false")
 	c.failIf(i.MaxBlocksPerHost < 0, "maxBlocksPerHost", i.MaxBlocksPerHost, "cannot be negative")
 	c.failIf(i.MaxBlocksPerHost > 0 && !i.StrictAffinity, "maxBlocksPerHost", i.MaxBlocksPerHost,
-		"needs strict_affinity")
+		"needs strict_affinity; 0 is no limit")
 	checkIPAMExtras(c, "", i.KubeVirtVMAddressPersistence, i.IPCooldownSeconds)
 }
 
