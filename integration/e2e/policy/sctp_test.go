@@ -98,7 +98,10 @@ func openAssociation(ns string, to netip.Addr, port int, patience time.Duration)
 		}
 		ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		var n int
-		if n, err = unix.Poll(ready, int(patience.Milliseconds())); err != nil || n == 0 {
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); { // the runtime sends signals to its threads
+			n, err = unix.Poll(ready, int(patience.Milliseconds()))
+		}
+		if err != nil || n == 0 {
 			err = errors.Join(err, unix.ETIMEDOUT)
 			return
 		}
