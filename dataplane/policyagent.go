@@ -137,6 +137,8 @@ type PolicyStatus struct {
 	Ignored map[model.Key]string
 	// Outdated is why connections go on to the workloads that had their floating addresses, empty if none is known to.
 	Outdated string
+	// Unprotected is why a workload of this node may be without rules although its interface exists, empty if none is.
+	Unprotected string
 	// Missing lists the logs and counters that this kernel does not support, and why.
 	Missing []string
 }
@@ -149,7 +151,8 @@ func (a *PolicyAgent) Status() PolicyStatus {
 	policies, selectors := c.Active()
 	return PolicyStatus{Status: a.target.Status(), Revision: a.revision(), Bad: maps.Collect(c.Bad()),
 		Closed: maps.Collect(c.Closed()), Ignored: maps.Collect(c.Ignored()), Outdated: a.target.Outdated(),
-		Endpoints: c.WorkloadCount(), Policies: policies, Selectors: selectors, Missing: a.target.Missing()}
+		Endpoints: c.WorkloadCount(), Policies: policies, Selectors: selectors, Unprotected: a.target.Unprotected(),
+		Missing: a.target.Missing()}
 }
 
 // Revision is the datastore's that is in the kernel, for people: it is compared with none of another kind.

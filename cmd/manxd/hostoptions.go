@@ -10,6 +10,7 @@ import (
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore/felixconfig"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // hostOptions have the places on this host where manxd and its workloads meet others.
@@ -44,8 +45,11 @@ func (o *hostOptions) Flags(s envflag.Set) {
 		"POD_NAMESPACE")
 }
 
-// Check implements group. It refuses a folder without network settings.
+// Check implements group. It refuses a folder without network settings, and prefixes that no interface can have.
 func (o *hostOptions) Check() error {
+	if o.interfacePrefix != "" && !model.IsInterfacePrefixes(o.interfacePrefix) {
+		return fmt.Errorf("--interface-prefix=%s: %s", o.interfacePrefix, model.InterfacePrefixRule)
+	}
 	if err := kernel.CheckProcSysNet(o.procSysNet); err != nil {
 		return fmt.Errorf("--%s=%s: %w", procSysNetFlag, o.procSysNet, err)
 	}

@@ -40,6 +40,15 @@ func (t *Target) Outdated() string {
 	return ""
 }
 
+// Unprotected is why a workload of this node may be without rules although its interface exists, empty if none is.
+func (t *Target) Unprotected() string {
+	if len(t.calculator.Strays()) == 0 { // as usual: the interfaces need not be listed
+		return ""
+	}
+	t.RefreshLinks()
+	return t.calculator.Unprotected()
+}
+
 // Health returns the health of the rules.
 func (t *Target) Health() reconcile.Health {
 	h := reconcile.Health{Part: "policy"}

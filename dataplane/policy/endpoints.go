@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"iter"
 	"maps"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/selector"
 )
@@ -163,6 +165,39 @@ func (c *Calculator) settleClaims() {
 		}
 	}
 	c.endpoints.claims = nil
+}
+
+// Strays returns the interfaces that endpoints of this node name and that begin with no prefix of workloads'
+// interfaces, in order: they have no rules.
+func (c *Calculator) Strays() (list []string) {
+	for iface := range c.endpoints.interfaces {
+		if c.settings.prefixes.Stray(iface) {
+			list = append(list, iface)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// Unprotected returns why a workload of this node may be without rules although its interface exists, empty if none is.
+// An interface with an address that is not link-local is the host's own.
+func (c *Calculator) Unprotected() string {
+	text, more := "", 0
+	for _, iface := range c.Strays() {
+		addresses, exists := c.hosts.links[iface]
+		if !exists || slices.ContainsFunc(addresses, func(a netip.Addr) bool { return !a.IsLinkLocalUnicast() }) {
+			continue
+		}
+		if more++; more == 1 {
+			text = fmt.Sprintf("%s has no policy: its interface %s exists and does not begin with %s (interfacePrefix of %s)",
+				c.endpoints.interfaces[iface][0].key, iface, c.settings.prefixes,
+				felixconfig.PrefixSource(c.reader, c.config.Node, c.config.Felix))
+		}
+	}
+	if more > 1 {
+		text += fmt.Sprintf(", nor have %d more endpoints", more-1)
+	}
+	return text
 }
 
 // owner is the endpoint that has the interface. An interface of no workload has none.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -54,8 +55,22 @@ func TestOnlyWorkloadsInterfacesAreInTheTable(t *testing.T) {
 	if !has("tap1") || has("cali1") || has("eth0") {
 		t.Error("the prefix tap has not taken effect")
 	}
+	if got := c.Unprotected(); got != "" {
+		t.Errorf("without an interface: %s", got)
+	}
+	c.SetInterfaces(map[string][]netip.Addr{"cali1": {netip.MustParseAddr("fe80::1")}, "tap1": nil, "tunl0": nil,
+		"eth0": {netip.MustParseAddr("192.0.2.1")}})
+	const want = `WorkloadEndpoint shop/good has no policy: its interface cali1 exists and does not begin with "tap" ` +
+		`(interfacePrefix of FelixConfiguration/default)`
+	if got := c.Unprotected(); got != want {
+		t.Errorf("unprotected: %s\nwant %s", got, want)
+	}
 	delete(set, f.Key)
 	c.Update(set, f.Key)
+	if got := c.Unprotected(); !strings.HasPrefix(got, "WorkloadEndpoint shop/forged-tap1 ") ||
+		!strings.Contains(got, "the default") {
+		t.Errorf("unprotected with the default: %s", got)
+	}
 	if has("tap1") || !has("cali1") {
 		t.Error("the prefix cali has not taken effect again")
 	}

@@ -34,6 +34,31 @@ func (p InterfacePrefixes) Match(iface string) bool {
 	return slices.ContainsFunc(p, func(prefix string) bool { return strings.HasPrefix(iface, prefix) })
 }
 
+// PrefixSource names the place that sets interfacePrefix for a node, such as "FelixConfiguration/default". local are
+// the settings of this host, with those of flags; nil: none.
+func PrefixSource(r model.Reader, node string, local *Local) string {
+	source := "the default"
+	for name, f := range Applicable(r, node) {
+		if f.Spec.InterfacePrefix != "" {
+			source = "FelixConfiguration/" + name
+		}
+	}
+	if local == nil || local.Spec.InterfacePrefix == "" {
+		return source
+	}
+	for _, v := range local.Values {
+		if v.Parameter.Field == "interfacePrefix" && v.Text == local.Spec.InterfacePrefix {
+			return v.Source
+		}
+	}
+	return "--interface-prefix"
+}
+
+// Stray reports whether an interface that an endpoint names would be a workload's with other prefixes alone.
+func (p InterfacePrefixes) Stray(iface string) bool {
+	return model.IsInterfaceName(iface) && !slices.Contains(neverWorkloads, iface) && !p.Match(iface)
+}
+
 // neverWorkloads are interfaces of the host, and the kernel's names for the settings of all interfaces.
 var neverWorkloads = []string{
 	"all", "default", "lo", model.DeviceIPIP, model.DeviceVXLAN, model.DeviceVXLANV6, model.DeviceWireguard,

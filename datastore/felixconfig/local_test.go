@@ -84,6 +84,8 @@ func TestWrongValuesOfParameters(t *testing.T) {
 	for _, c := range []struct{ variable, rule string }{
 		{"FELIX_IPINIPENABLED=maybe", "want true or false"},
 		{"FELIX_IPINIPMTU=big", "want a number"},
+		{"FELIX_INTERFACEPREFIX=cali/bad", "must be beginnings of interfaces' names"},
+		{"FELIX_INTERFACEPREFIX=abcdefghijklmnopqrstuvwxyza", "must be beginnings of interfaces' names"},
 		{"FELIX_LOGACTIONRATELIMITBURST=10000", "want a number from 0 to 9999"},
 		{"FELIX_IPV4NORMALROUTEPRIORITY=0", "want a number from 1 to 2147483646"},
 		{"FELIX_SERVICELOOPPREVENTION=Sometimes", "want Drop, Reject, Disabled"},

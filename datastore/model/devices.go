@@ -16,6 +16,16 @@ const AllInterfaces = "*"
 
 var interfaceName = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,15}$`)
 
+var interfacePrefixes = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,15}(\s*,\s*[a-zA-Z0-9_-]{1,15})*$`)
+
+// InterfacePrefixRule says which texts IsInterfacePrefixes accepts.
+const InterfacePrefixRule = "must be beginnings of interfaces' names, separated by commas, each of 1 to 15 letters, " +
+	"digits, '_' and '-'"
+
+// IsInterfacePrefixes reports whether a text is a list of beginnings of interfaces' names, by Felix's rule. Blanks
+// beside the commas do not matter.
+func IsInterfacePrefixes(text string) bool { return interfacePrefixes.MatchString(text) }
+
 // IsInterfaceName reports whether Linux allows an interface of that name and Calico does, too.
 func IsInterfaceName(name string) bool {
 	return interfaceName.MatchString(name) && name != "." && name != ".."

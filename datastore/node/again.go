@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/projectcalico/api/pkg/lib/numorstring"
@@ -65,6 +66,7 @@ func (k *Keeper) warnOfConflict(snapshot *datastore.Snapshot) {
 type keeperWatch struct {
 	last   *model.Node // the last version that existed
 	due    time.Time   // time of the next registration; zero: the Node exists
+	owed   bool        // the last attempt has failed, perhaps after it had written the Node
 	logged string      // outcome of the last attempt, as logged
 }
 
@@ -72,9 +74,13 @@ type keeperWatch struct {
 func (k *Keeper) step(ctx context.Context, snapshot *datastore.Snapshot, w *keeperWatch) time.Time {
 	key := model.ResourceKey(model.KindNode, k.Registered.Name)
 	stored, n := snapshot.Get(key), model.Get[model.Node](snapshot, key)
+	there := n != nil && hasAddress(n)
+	if there {
+		w.last = n
+	}
 	switch now := time.Now(); {
-	case n != nil && hasAddress(n):
-		w.last, w.due = n, time.Time{}
+	case there && !w.owed:
+		w.due = time.Time{}
 		return w.due
 	case stored != nil && n == nil: // unreadable: an operator must repair it
 		return time.Time{}
@@ -84,7 +90,9 @@ func (k *Keeper) step(ctx context.Context, snapshot *datastore.Snapshot, w *keep
 	case now.Before(w.due):
 		return w.due
 	}
-	w.logged = k.logOutcome(w.logged, k.again(ctx, n, w.last))
+	err := k.again(ctx, n, w.last)
+	w.owed = err != nil
+	w.logged = k.logOutcome(w.logged, err)
 	w.due = time.Now().Add(k.pause)
 	return w.due
 }
@@ -108,7 +116,7 @@ func (k *Keeper) logOutcome(before string, err error) string {
 		now = err.Error()
 	}
 	if now != before && err != nil {
-		k.Log.Warn("the Node of this host is not there, or has no address", zap.String("node", k.Registered.Name),
+		k.Log.Warn("the Node of this host, or an object that it needs, is not there or not complete", zap.String("node", k.Registered.Name),
 			zap.Error(err))
 	} else if now != before {
 		k.Log.Info("the Node of this host was deleted or replaced: registered again",
@@ -117,8 +125,9 @@ func (k *Keeper) logOutcome(before string, err error) string {
 	return now
 }
 
-// again registers. If there is no Node, this host creates it with the labels, annotations, AS number and so on of the
-// last one. A Node that another program has created gets the AS number if it has none: a kubelet, for instance, does
+// again registers, which makes the same objects as at a start: "delete node" deletes the node's settings too, and the
+// Node comes back even if these cannot. If there is no Node, this host creates it with the labels, annotations, AS
+// number and so on of the last one. A Node that another program has created gets the AS number if it has none: a kubelet, for instance, does
 // not set it, and with another one the sessions of this node would end.
 func (k *Keeper) again(ctx context.Context, now, last *model.Node) error {
 	r := registrar{config: k.Config, name: k.Registered.Name, store: k.Store, host: k.Host,
@@ -130,6 +139,12 @@ func (k *Keeper) again(ctx context.Context, now, last *model.Node) error {
 		if err := k.MayCreate(ctx); err != nil {
 			return err
 		}
+	}
+	settingsErr := ensureCluster(ctx, r.store, r.config.ClusterType)
+	if settingsErr == nil {
+		_, settingsErr = r.ensureSettings(ctx)
+	}
+	if now == nil {
 		fresh := &model.Node{Spec: last.Spec}
 		fresh.Labels, fresh.Annotations = last.Labels, last.Annotations
 		o := model.NewObject(model.ResourceKey(model.KindNode, r.name), fresh).Clone()
@@ -139,5 +154,5 @@ func (k *Keeper) again(ctx context.Context, now, last *model.Node) error {
 		}
 	}
 	_, err := r.ensureNode(ctx)
-	return err
+	return errors.Join(err, settingsErr)
 }

@@ -71,9 +71,16 @@ func TestNodeIsRegisteredAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	felix := model.ResourceKey(model.KindFelixConfiguration, "node.n1")
+	if _, err := store.Delete(ctx, felix, 0); err != nil { // as "manxctl delete node"
+		t.Fatal(err)
+	}
 	for i := range 2 {
 		remove()
 		await(fmt.Sprint("deleted ", i), `"rack":"7"`, `"ipv4Address":"10.0.0.1/24"`, `"asNumber":65007`, "1.2.3.4")
+	}
+	if _, err := store.Get(ctx, felix); err != nil {
+		t.Errorf("the node's settings have not come back: %v", err)
 	}
 	remove()
 	put(t, client, path,

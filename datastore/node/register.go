@@ -77,12 +77,18 @@ func (r *registrar) ensureAll(ctx context.Context, log *zap.Logger) (Result, err
 	if err != nil {
 		return result, err
 	}
-	warnings, err := r.ensurePools(ctx)
+	warnings, err := r.ensureSettings(ctx)
 	result.Warnings = append(result.Warnings, warnings...)
+	return result, err
+}
+
+// ensureSettings writes the default pools and the configuration objects.
+func (r *registrar) ensureSettings(ctx context.Context) (warnings []string, _ error) {
+	warnings, err := r.ensurePools(ctx)
 	if err != nil {
-		return result, err
+		return warnings, err
 	}
-	return result, r.config.ensureDefaults(ctx, r.store, r.name)
+	return warnings, r.config.ensureDefaults(ctx, r.store, r.name)
 }
 
 // renamed returns a warning if the name differs from that of an earlier run.

@@ -80,6 +80,9 @@ func checkFelixTexts(c *check, s model.FelixConfigurationSpec) {
 		c.failIf(!filepath.IsAbs(p) && !strings.EqualFold(p, "none"), "spec.endpointStatusPathPrefix", p,
 			`must be an absolute path, or "none"`)
 	}
+	if p := s.InterfacePrefix; p != "" {
+		c.failIf(!model.IsInterfacePrefixes(p), "spec.interfacePrefix", p, model.InterfacePrefixRule)
+	}
 	if _, err := regexp.Compile(s.MTUIfacePattern); err != nil {
 		c.fail("spec.mtuIfacePattern", s.MTUIfacePattern, "must be a regular expression: %v", err)
 	}

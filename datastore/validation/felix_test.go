@@ -23,6 +23,13 @@ func TestFelixRules(t *testing.T) {
 		{felixFolder("/run/calico"), ""},
 		{felixFolder("none"), ""},
 		{felixFolder("run/calico"), "spec.endpointStatusPathPrefix"},
+		{felixPrefix("cali,tap_0-"), ""},
+		{felixPrefix("cali, tap"), ""},
+		{felixPrefix("cali/bad"), "spec.interfacePrefix"},
+		{felixPrefix("cali,,tap"), "spec.interfacePrefix"},
+		{felixPrefix("cali*"), "spec.interfacePrefix"},
+		{felixPrefix(strings.Repeat("c", 15)), ""},
+		{felixPrefix(strings.Repeat("c", 16)), "spec.interfacePrefix"},
 	} {
 		f := &model.FelixConfiguration{Spec: x.spec}
 		f.Name = "default"
@@ -41,5 +48,10 @@ func felixActions(nftables, iptables, toHost string) (s model.FelixConfiguration
 
 func felixFolder(prefix string) (s model.FelixConfigurationSpec) {
 	s.EndpointStatusPathPrefix = prefix
+	return s
+}
+
+func felixPrefix(prefix string) (s model.FelixConfigurationSpec) {
+	s.InterfacePrefix = prefix
 	return s
 }

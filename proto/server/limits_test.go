@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/manxnet/manx/dataplane"
@@ -40,6 +41,15 @@ func TestNoticeOfALimitThatTheKernelCannotDo(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// A workload without rules keeps the node from being ready.
+func TestUnprotectedWorkloads(t *testing.T) {
+	r, p := withPolicy(t)
+	p.status.Since, p.status.Transactions, p.status.Unprotected = since, 1, "cali1 has no policy"
+	if c := r.server.Policy.Ready(); c.OK || !strings.Contains(c.Reason, p.status.Unprotected) {
+		t.Errorf("the check is %+v", c)
+	}
 }
 
 func TestNoticesOfPolicy(t *testing.T) {

@@ -69,6 +69,8 @@ func (v *PolicyView) Ready() Check {
 		c.Reason = "the rules cannot be programmed: " + st.LastError
 	case st.Since.IsZero() || st.Transactions == 0 && st.Resyncs == 0:
 		c.Reason = "no rules were programmed since the start: those of an earlier run stay"
+	case st.Unprotected != "":
+		c.Reason = st.Unprotected
 	default:
 		c.OK, c.Reason = true, "the rules are in the kernel"
 		if st.Revision != 0 {
