@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -72,16 +71,32 @@ func (c *calicoSettings) Needs() part.Needs {
 // ipvsPoll is the pause between two searches for the interface of IPVS.
 const ipvsPoll = 10 * time.Second
 
-// Run implements part.Part: it looks for kube-proxy's interface.
+// Run implements part.Part: it logs wrong values of this host, and looks for kube-proxy's interface. Without an
+// address that is a leftover of an earlier mode of kube-proxy.
 func (c *calicoSettings) Run(ctx context.Context) error {
+	c.logWrong()
 	for {
-		_, err := c.Kernel.Device().LinkByName(settings.IPVSInterface)
-		if err == nil || device.Missing(err) {
-			c.ipvs.Store(err == nil)
+		if found, err := c.Kernel.Device().HasAddress(settings.IPVSInterface); err == nil {
+			c.ipvs.Store(found)
 		}
 		if !retry.Sleep(ctx, ipvsPoll) {
 			return nil
 		}
+	}
+}
+
+// logWrong logs the values of this host that are not used, and the lines of Felix's file that cannot be read.
+func (c *calicoSettings) logWrong() {
+	if c.Node.Felix == nil {
+		return
+	}
+	for _, v := range c.Node.Felix.Values {
+		if v.Err != nil {
+			c.Log.Warn("a setting of Felix is not used", zap.String("source", v.Source), zap.Error(v.Err))
+		}
+	}
+	for _, text := range c.Node.Felix.Problems {
+		c.Log.Warn("a line of Felix's file is not used", zap.String("reason", text))
 	}
 }
 
@@ -173,6 +188,8 @@ func (o *options) explainCalico(ctx context.Context, out, complaints io.Writer, 
 		}
 		return w.Flush()
 	}
+	fmt.Fprintln(out, "The environment and felix.cfg are those that this command sees, which the running manxd need "+
+		"not have: run it where manxd runs.")
 	in := settings.Input{Local: o.localSettings(), Getenv: getenv}
 	var err error
 	if in.Node, _, err = node.Name(o.node.nameSources()); err != nil {
@@ -181,8 +198,10 @@ func (o *options) explainCalico(ctx context.Context, out, complaints io.Writer, 
 	if in.Reader, err = o.readSettings(ctx); err != nil {
 		fmt.Fprintf(complaints, "The datastore is not read, so only the settings of this host follow: %v\n", err)
 	}
-	_, err = net.InterfaceByName(settings.IPVSInterface)
-	in.IPVS = err == nil
+	if h, err := device.Open(); err == nil {
+		in.IPVS, _ = h.HasAddress(settings.IPVSInterface)
+		h.Close()
+	}
 	fmt.Fprintln(w, "SETTING\tVALUE\tSOURCE\tWHAT MANX DOES")
 	for _, f := range settings.Here(in) {
 		answer := f.Answer()
@@ -190,6 +209,9 @@ func (o *options) explainCalico(ctx context.Context, out, complaints io.Writer, 
 			answer += " (the node is not ready: --" + acceptFlag + ")"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.Name, userinfo.Hide([]byte(f.Value)), f.Source, answer)
+	}
+	for _, text := range in.Local.Problems {
+		fmt.Fprintf(w, "-\t\t%s\tnot used: the line cannot be read\n", text)
 	}
 	return w.Flush()
 }

@@ -2,12 +2,16 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
@@ -85,6 +89,23 @@ manx_calico_settings{consequence="notice"} 1
 	}
 }
 
+// What this host sets wrong is in the log.
+func TestWrongSettingsAreLogged(t *testing.T) {
+	core, log := observer.New(zap.InfoLevel)
+	c := newCalicoSettings(deps.Deps{Log: zap.New(core), Node: deps.Node{
+		Felix: felixconfig.NewLocal([]string{"FELIX_IPINIPMTU=big"}, "felix.cfg", "nonsense")}}, acceptOptions{})
+	c.logWrong()
+	var texts []string
+	for _, l := range log.All() {
+		texts = append(texts, fmt.Sprint(l.ContextMap()))
+	}
+	const want = "map[error:want a number source:FELIX_IPINIPMTU in the environment] " +
+		"map[reason:felix.cfg, line 1: want KEY = VALUE]"
+	if got := strings.Join(texts, " "); got != want {
+		t.Errorf("the log has %s, want %s", got, want)
+	}
+}
+
 func TestAcceptedSettingsHaveToExist(t *testing.T) {
 	o := acceptOptions{"bpfEnabled, wireguardEnabled"}
 	must(t, o.Check())
@@ -100,13 +121,17 @@ func TestExplainCalico(t *testing.T) {
 	t.Setenv("FELIX_BPFENABLED", "true")
 	t.Setenv("FELIX_IPINIPMTU", "1400")
 	t.Setenv("CALICO_NETWORKING_BACKEND", "none")
+	t.Setenv("FELIX_WIREGUARDENABLED", "false")
+	t.Setenv("CALICO_NETWORKING", "true")
+	felix := filepath.Join(t.TempDir(), "felix.cfg")
+	must(t, os.WriteFile(felix, []byte("nonsense\n"), 0o600))
 	explain := func(args ...string) string {
 		var out, complaints bytes.Buffer
 		root := rootCommand()
 		root.SetOut(&out)
 		root.SetErr(&complaints)
 		root.SetArgs(append([]string{"config", "explain", "--calico", "--env-file=", "--run-dir=" + t.TempDir(),
-			"--node-name=n1", "--datastore=embedded"}, args...))
+			"--node-name=n1", "--datastore=embedded", "--felix-config-file=" + felix}, args...))
 		must(t, root.Execute())
 		if all := len(args) > 0; all != (complaints.Len() == 0) {
 			t.Errorf("%v: complaints: %s", args, complaints.String())
@@ -114,11 +139,17 @@ func TestExplainCalico(t *testing.T) {
 		return strings.Join(strings.Fields(out.String()), " ")
 	}
 	got := explain()
+	if !strings.HasPrefix(got, "The environment and felix.cfg are those that this command sees, ") {
+		t.Errorf("it does not begin with whose environment it is: %s", got)
+	}
 	for _, want := range []string{
 		"SETTING VALUE SOURCE WHAT MANX DOES bpfEnabled true FELIX_BPFENABLED in the environment not done: ",
 		"reach no Service (the node is not ready: --accept-settings) ipipMTU 1400 FELIX_IPINIPMTU in the " +
 			"environment done ",
-		"CALICO_NETWORKING_BACKEND none CALICO_NETWORKING_BACKEND in the environment not done: "} {
+		"CALICO_NETWORKING_BACKEND none CALICO_NETWORKING_BACKEND in the environment not done: ",
+		"wireguardEnabled false FELIX_WIREGUARDENABLED in the environment no effect: ",
+		"CALICO_NETWORKING true CALICO_NETWORKING in the environment no effect: ",
+		"- " + felix + ", line 1: want KEY = VALUE not used: "} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in %s", want, got)
 		}

@@ -94,7 +94,7 @@ func (d *daemon) run(ctx context.Context) error {
 // listeners returns the parts that serve users, and the watchdog.
 func (d *daemon) listeners() []part.Part {
 	return []part.Part{newControlSocket(d.deps), newRemoteControl(d.deps, d.options.control),
-		newWeb(d.deps, d.options.web), newWatchdog(d.deps)}
+		newWeb(d.deps, d.options.web), newWatchdog(d.deps), newReadiness(d.deps)}
 }
 
 func versions() server.Version {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/lastrun"
 	"github.com/manxnet/manx/daemon/part"
@@ -37,6 +39,7 @@ func (t *tablesPart) Notices() (list []server.Notice) {
 	for _, text := range t.Store.Notices() {
 		list = append(list, server.Notice{Topic: "datastore", Subject: t.Node.Datastore, Text: text})
 	}
+	list = append(list, locked(t.Tables.Snapshot())...)
 	if r := t.Tables.Status().Rollback; r.From != 0 {
 		list = append(list, server.Notice{Topic: "datastore", Subject: t.Node.Datastore, Since: r.At,
 			Text: fmt.Sprintf("it went back from revision %d to %d: it was restored from an earlier state. The writes "+
@@ -44,6 +47,17 @@ func (t *tablesPart) Notices() (list []server.Notice) {
 				"again. This notice stays until manxd is restarted", r.From, r.To)})
 	}
 	return list
+}
+
+// locked returns the notice of a datastore that is locked.
+func locked(r model.Reader) []server.Notice {
+	info := model.Get[v3.ClusterInformation](r, model.ResourceKey(model.KindClusterInformation, "default"))
+	if info == nil || info.Spec.DatastoreReady == nil || *info.Spec.DatastoreReady {
+		return nil
+	}
+	return []server.Notice{{Topic: "datastore", Subject: "ClusterInformation/default",
+		Text: "the datastore is locked (datastoreReady is false), as during a migration: pods are neither attached " +
+			"nor detached, and no node that starts joins, until \"manxctl datastore unlock\""}}
 }
 
 // Needs returns the kinds that the control API shows for the whole cluster; explanations name whose a block is.

@@ -74,6 +74,9 @@ func FromEnvironment(flags *pflag.FlagSet, getenv func(string) string) (used map
 				continue
 			}
 			if err := f.Value.Set(value); err != nil {
+				if f.Value.Type() == "bool" {
+					err = errors.New("want true or false")
+				}
 				errs = append(errs, fmt.Errorf("environment variable %s = %q: %w", variable, value, err))
 			}
 			used[f.Name] = variable

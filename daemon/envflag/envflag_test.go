@@ -35,6 +35,14 @@ func TestPrecedence(t *testing.T) {
 	if usage := flags.Lookup("second").Usage; usage != "a text [EMPTY, SECOND]" {
 		t.Errorf("the usage is %q", usage)
 	}
+	on := false
+	set.Bool(&on, "on", false, "a switch", "ON")
+	env["ON"] = "ja"
+	if _, err := FromEnvironment(flags, func(name string) string { return env[name] }); err == nil ||
+		err.Error() != `environment variable ON = "ja": want true or false` {
+		t.Errorf("a wrong value of a switch: %v", err)
+	}
+	delete(env, "ON")
 	env["PAUSE"] = "soon"
 	if _, err := FromEnvironment(flags, func(name string) string { return env[name] }); err == nil ||
 		!strings.Contains(err.Error(), `environment variable PAUSE = "soon"`) {

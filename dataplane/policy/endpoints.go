@@ -189,8 +189,8 @@ func (c *Calculator) Unprotected() string {
 			continue
 		}
 		if more++; more == 1 {
-			text = fmt.Sprintf("%s has no policy: its interface %s exists and does not begin with %s (interfacePrefix of %s)",
-				c.endpoints.interfaces[iface][0].key, iface, c.settings.prefixes,
+			text = fmt.Sprintf("%s has no policy: its interface %s exists and does not begin with %s "+
+				"(interfacePrefix of %s)", c.endpoints.interfaces[iface][0].key, iface, c.settings.prefixes,
 				felixconfig.PrefixSource(c.reader, c.config.Node, c.config.Felix))
 		}
 	}

@@ -116,8 +116,8 @@ func (k *Keeper) logOutcome(before string, err error) string {
 		now = err.Error()
 	}
 	if now != before && err != nil {
-		k.Log.Warn("the Node of this host, or an object that it needs, is not there or not complete", zap.String("node", k.Registered.Name),
-			zap.Error(err))
+		k.Log.Warn("the Node of this host, or an object that it needs, is not there or not complete",
+			zap.String("node", k.Registered.Name), zap.Error(err))
 	} else if now != before {
 		k.Log.Info("the Node of this host was deleted or replaced: registered again",
 			zap.String("node", k.Registered.Name))
@@ -127,8 +127,8 @@ func (k *Keeper) logOutcome(before string, err error) string {
 
 // again registers, which makes the same objects as at a start: "delete node" deletes the node's settings too, and the
 // Node comes back even if these cannot. If there is no Node, this host creates it with the labels, annotations, AS
-// number and so on of the last one. A Node that another program has created gets the AS number if it has none: a kubelet, for instance, does
-// not set it, and with another one the sessions of this node would end.
+// number and so on of the last one. A Node that another program has created gets the AS number if it has none: a
+// kubelet, for instance, does not set it, and with another one the sessions of this node would end.
 func (k *Keeper) again(ctx context.Context, now, last *model.Node) error {
 	r := registrar{config: k.Config, name: k.Registered.Name, store: k.Store, host: k.Host,
 		log: k.Log.With(zap.String("node", k.Registered.Name))}

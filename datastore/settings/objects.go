@@ -185,6 +185,6 @@ var kinds = []group{
 // host has what other programs of a host set.
 var host = []group{
 	{state: NotDone, holds: true, names: "kube-proxy-ipvs",
-		text: "kube-proxy runs in mode IPVS: its Services take another path through the kernel than the rules of " +
-			"policy expect"},
+		text: "kube-proxy runs in mode IPVS, or left Services' addresses at this interface: its Services take " +
+			"another path through the kernel than the rules of policy expect"},
 }

@@ -32,6 +32,14 @@ func (f Finding) Matters() bool {
 // Danger reports whether the setting keeps the node from becoming ready unless it is accepted.
 func (f Finding) Danger() bool { return f.Holds && f.Matters() }
 
+// Answer is what Manx does with the value.
+func (f Finding) Answer() string {
+	if f.State >= Planned && !f.Matters() {
+		return "no effect: Manx does the same without it"
+	}
+	return f.Row.Answer()
+}
+
 // Answer is what Manx does with the setting.
 func (r Row) Answer() string {
 	if r.Text == "" {
@@ -77,7 +85,7 @@ func Here(in Input) (list []Finding) {
 		}
 	}
 	if r, ok := Find(ofHost, "kube-proxy-ipvs"); ok && in.IPVS {
-		list = append(list, Finding{Row: r, Source: "the interface " + IPVSInterface, Value: "exists"})
+		list = append(list, Finding{Row: r, Source: "the interface " + IPVSInterface, Value: "in use"})
 	}
 	return list
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -42,6 +43,19 @@ func At(index int) netlink.Link {
 // Missing reports whether an error is about an interface that does not exist.
 func Missing(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.As(err, new(netlink.LinkNotFoundError))
+}
+
+// HasAddress reports whether an interface exists and has an address that is not link-local.
+func (h Handle) HasAddress(name string) (bool, error) {
+	link, err := h.LinkByName(name)
+	if Missing(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	addresses, err := Whole(func() ([]netlink.Addr, error) { return h.AddrList(link, netlink.FAMILY_ALL) })
+	return slices.ContainsFunc(addresses, func(a netlink.Addr) bool { return !a.IP.IsLinkLocalUnicast() }), err
 }
 
 // IPNet returns an address with the length of its subnet in the library's form.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -71,6 +72,28 @@ func TestMissingInterfaces(t *testing.T) {
 	}
 	if Missing(nil) || Missing(unix.EPERM) {
 		t.Error("other results are about missing interfaces")
+	}
+}
+
+func TestAddressOfAnInterface(t *testing.T) {
+	name, h, _ := in(t)
+	for _, x := range []struct {
+		command []string
+		has     bool
+	}{
+		{[]string{"link", "add", "d0", "type", "veth", "peer", "name", "d1"}, false},
+		{[]string{"addr", "add", "fe80::1/64", "dev", "d0"}, false},
+		{[]string{"addr", "add", "10.9.0.1/32", "dev", "d0"}, true},
+	} {
+		if out, err := exec.Command("ip", append([]string{"-n", name}, x.command...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v %s", x.command, err, out)
+		}
+		if has, err := h.HasAddress("d0"); has != x.has || err != nil {
+			t.Errorf("after %v: %t, %v", x.command, has, err)
+		}
+	}
+	if has, err := h.HasAddress("none"); has || err != nil {
+		t.Errorf("without an interface: %t, %v", has, err)
 	}
 }
 

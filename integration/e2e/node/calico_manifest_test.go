@@ -34,7 +34,8 @@ func TestCalicoManifests(t *testing.T) {
 				must(t, m.run(c, c.Name, c.argv()))
 			}
 			node := m.pod.Containers[0]
-			explained := m.output(t, node, []string{"/manxd", "config", "explain"})
+			explained := m.output(t, node, []string{"/manxd", "config", "explain"}) +
+				m.output(t, node, []string{"/manxd", "config", "explain", "--calico", "--all"})
 			for _, e := range node.Env {
 				if !strings.Contains(explained, e.Name) && !strings.Contains(string(page), "`"+e.Name+"`") {
 					t.Errorf("%s is neither a setting nor on the page", e.Name)
