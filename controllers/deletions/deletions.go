@@ -102,17 +102,7 @@ func (c *Controller) tier(r model.Reader, o *model.Object, t *model.Tier) change
 	if t.DeletionTimestamp == nil && !has && native {
 		next = added(o, ofTier, "a deletion of the tier waits until it has no policies")
 	}
-	var have []metav1.Condition
-	if t.Status != nil {
-		have = t.Status.Conditions
-	}
-	conditions := c.conditions(have, tierVerdict(r, t), native)
-	if conditions == nil {
-		return next
-	}
-	next = written(o, next)
-	next.New.Value.(*model.Tier).Status = &model.TierStatus{Conditions: conditions}
-	return next
+	return c.withCondition(o, next, tierVerdict(r, t), native)
 }
 
 // pool ends the deletion of a pool, or sees to its finalizer and its condition. A pool inside of an older one gets no
@@ -141,17 +131,7 @@ func (c *Controller) pool(r model.Reader, o *model.Object, p *model.IPPool) chan
 	case !inner(r) && !has:
 		next = added(o, ofPool, "a deletion of the pool waits until no address of it is assigned")
 	}
-	var have []metav1.Condition
-	if p.Status != nil {
-		have = p.Status.Conditions
-	}
-	conditions := c.conditions(have, poolVerdict(r, p), native)
-	if conditions == nil {
-		return next
-	}
-	next = written(o, next)
-	next.New.Value.(*model.IPPool).Status = &model.IPPoolStatus{Conditions: conditions}
-	return next
+	return c.withCondition(o, next, poolVerdict(r, p), native)
 }
 
 // still evaluates a condition with the objects that the datastore has now. It fails if a block or a policy cannot be
@@ -221,30 +201,49 @@ func policiesIn(r model.Reader, tier string) (n int) {
 	return n
 }
 
-// conditions returns the conditions of an object with want among them, or nil if they can stay as they are. Another
+// withCondition adds the condition want to the change next of an object, which may be none, if it is news. Another
 // program may have written the same status with other words. Only a custom resource of projectcalico.org/v3 gets a
 // condition that it does not have.
-func (c *Controller) conditions(have []metav1.Condition, want metav1.Condition, native bool) []metav1.Condition {
+func (c *Controller) withCondition(
+	o *model.Object, next change.Change, want metav1.Condition, native bool,
+) change.Change {
+	have := conditionsOf(o.Value)
 	old := meta.FindStatusCondition(have, want.Type)
 	switch {
 	case old == nil && !native:
-		return nil
+		return next
 	case old == nil || old.Status != want.Status:
 	case want.Status == metav1.ConditionTrue || old.Reason == want.Reason && old.Message == want.Message:
-		return nil
+		return next
 	}
 	want.LastTransitionTime = metav1.NewTime(c.Now().Truncate(time.Second))
-	next := slices.Clone(have)
-	meta.SetStatusCondition(&next, want)
+	conditions := slices.Clone(have)
+	meta.SetStatusCondition(&conditions, want)
+	if next.New == nil {
+		next = change.Change{Old: o, New: o.Clone(), Reason: want.Message}
+	}
+	switch v := next.New.Value.(type) {
+	case *model.IPPool:
+		v.Status = &model.IPPoolStatus{Conditions: conditions}
+	case *model.Tier:
+		v.Status = &model.TierStatus{Conditions: conditions}
+	}
 	return next
 }
 
-// written returns the change next, or if it is none, one that writes the conditions of an object.
-func written(o *model.Object, next change.Change) change.Change {
-	if next.New == nil {
-		return change.Change{Old: o, New: o.Clone(), Reason: "its conditions are brought up to date"}
+// conditionsOf returns the conditions of a pool or a tier.
+func conditionsOf(value any) []metav1.Condition {
+	switch v := value.(type) {
+	case *model.IPPool:
+		if v.Status != nil {
+			return v.Status.Conditions
+		}
+	case *model.Tier:
+		if v.Status != nil {
+			return v.Status.Conditions
+		}
 	}
-	return next
+	return nil
 }
 
 // tierVerdict decides whether a tier can be used.

@@ -230,11 +230,11 @@ func (t *Target) decideRowAgain(n uint32) {
 	}
 }
 
-// decideLearnedAgain decides again about the learned prefixes that which accepts; learned is the number of their next
-// hops and metric.
-func (t *Target) decideLearnedAgain(which func(p netip.Prefix, learned uint32) bool) {
+// decideLearnedAgain marks learned routes for a new decision: those for which selects is true. Its arguments are the
+// route's prefix, and the number under which the table has the route's next hops and metric.
+func (t *Target) decideLearnedAgain(selects func(p netip.Prefix, learned uint32) bool) {
 	for n := range t.table.rows.All() {
-		if r := t.table.row(n); r.learned != 0 && which(t.table.rows.Prefix(n), r.learned) {
+		if r := t.table.row(n); r.learned != 0 && selects(t.table.rows.Prefix(n), r.learned) {
 			t.decideRowAgain(n)
 		}
 	}

@@ -51,7 +51,7 @@ var felix = []group{
 	{state: Differently, names: "DatastoreType", text: "the datastore is that of DATASTORE_TYPE"},
 	{state: Differently, names: "FelixHostname", text: "the name of the node is that of NODENAME"},
 	{state: Differently, names: "ipv6Support",
-		text: "IPv6 is in use where the kernel has it; FELIX_IPV6SUPPORT=false in the environment keeps the " +
+		text: "IPv6 is in use where the kernel has it; FELIX_IPV6SUPPORT=false, also in felix.cfg, keeps the " +
 			"default IPv6 pool away"},
 	{state: Differently, names: "programClusterRoutes",
 		text: "one process makes all routes: those of pools with IPIP always have protocol 80"},
