@@ -5,15 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/datastore/felixconfig"
+	"github.com/manxnet/manx/datastore/safefile"
 	"github.com/manxnet/manx/proto/server"
 )
+
+// longestFelixFile is more than a file with all parameters needs.
+const longestFelixFile = 1 << 20
 
 // felixOptions are the settings of Felix on this host.
 type felixOptions struct {
@@ -33,9 +36,14 @@ func (o *felixOptions) Check() error { return nil }
 
 // read reads the parameters of Felix in an environment, and in the file.
 func (o *felixOptions) read(environment []string) error {
-	text, err := os.ReadFile(o.file)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && o.file != "" {
-		return fmt.Errorf("--felix-config-file: %w", err)
+	var text []byte
+	if o.file != "" {
+		var err error
+		// Its settings can switch protection off: only root may have written it.
+		text, _, err = safefile.ReadTrusted(o.file, longestFelixFile)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("--felix-config-file: %w", err)
+		}
 	}
 	o.local = felixconfig.NewLocal(environment, o.file, string(text))
 	return nil

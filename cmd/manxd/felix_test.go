@@ -40,3 +40,21 @@ func TestParametersOfFelixAndFlags(t *testing.T) {
 			f.EndpointStatusPathPrefix)
 	}
 }
+
+// A file that another user can write could switch policy off; one that cannot be read must not count as empty.
+func TestFelixFileOfAnotherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can give a file away")
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "felix.cfg")
+	must(t, os.WriteFile(path, []byte("InterfacePrefix = tap\n"), 0o644))
+	o := felixOptions{file: path}
+	must(t, o.read(nil))
+	must(t, os.Chown(path, 65534, 65534))
+	if err := o.read(nil); err == nil {
+		t.Error("a file of user 65534 is read")
+	}
+	o.file = filepath.Join(dir, "none", "felix.cfg")
+	must(t, o.read(nil))
+}

@@ -225,9 +225,14 @@ func (t tlsFiles) config() (*tls.Config, error) {
 	if t.cert == "" || t.key == "" {
 		return nil, errors.New("TLS needs prometheusMetricsCertFile and prometheusMetricsKeyFile")
 	}
-	pair, err := tls.LoadX509KeyPair(t.cert, t.key)
-	if err != nil {
+	cert, err := readRegular(t.cert)
+	key, keyErr := readRegular(t.key)
+	if err := errors.Join(err, keyErr); err != nil {
 		return nil, err
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("%w (%s, %s)", err, t.cert, t.key)
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
 	if c.ClientAuth, err = t.auth(); err != nil {
@@ -239,7 +244,7 @@ func (t tlsFiles) config() (*tls.Config, error) {
 		}
 		return c, nil
 	}
-	text, err := os.ReadFile(t.ca)
+	text, err := readRegular(t.ca)
 	if err != nil {
 		return nil, err
 	}
@@ -247,6 +252,21 @@ func (t tlsFiles) config() (*tls.Config, error) {
 		return nil, fmt.Errorf("%s has no certificate in PEM", t.ca)
 	}
 	return c, nil
+}
+
+// longestPEM is more than any file of certificates needs.
+const longestPEM = 1 << 20
+
+// readRegular reads a file whose path comes from the datastore: a device or a pipe must not keep the daemon busy.
+func readRegular(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err == nil && (!info.Mode().IsRegular() || info.Size() > longestPEM) {
+		err = fmt.Errorf("%s is no file of at most %d bytes", path, longestPEM)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
 }
 
 // auth returns what clients have to show.

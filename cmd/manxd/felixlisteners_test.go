@@ -21,6 +21,7 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/part"
@@ -299,5 +300,16 @@ func TestListenersThatFelixWants(t *testing.T) {
 	}
 	if p := newFelixListeners(deps.Deps{}, webOptions{}, calicoOptions{beside: true}); p != nil {
 		t.Error("beside calico/node there are listeners of Felix")
+	}
+}
+
+// The paths come from the datastore: a device without end, a pipe without writer and a folder are errors at once.
+func TestOnlyRegularFilesAreRead(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	must(t, unix.Mkfifo(pipe, 0o600))
+	for _, path := range []string{"/dev/zero", pipe, t.TempDir()} {
+		if _, err := readRegular(path); err == nil {
+			t.Errorf("%s is read", path)
+		}
 	}
 }
