@@ -19,7 +19,9 @@ func TestPathWithTheASOfThePeerIsNotSent(t *testing.T) {
 	_, _, in, out := exportLab(t, "127.0.1.150", "127.0.1.151", nil)
 	in.send(update("10.0.0.70", 64600, 100, pfx("10.244.1.0/26"))) // the AS of the other peer
 	in.send(update("10.0.0.70", 64601, 100, pfx("10.244.2.0/26")))
-	out.await("the other route", func() bool { return out.routes[pfx("10.244.2.0/26")] != nil })
+	out.awaitRoute(pfx("10.244.2.0/26"))
+	out.mu.Lock()
+	defer out.mu.Unlock()
 	if out.routes[pfx("10.244.1.0/26")] != nil {
 		t.Error("the peer was sent a path that holds its AS")
 	}
@@ -46,8 +48,7 @@ func TestReflectedToANonClient(t *testing.T) {
 	peers["127.0.1.152"].send(update("10.0.0.70", 0, 100, pfx("10.244.1.0/26")))
 	for addr, want := range map[string]bool{"127.0.1.153": true, "127.0.1.154": false} {
 		p := peers[addr]
-		p.await("the route", func() bool { return p.routes[pfx("10.244.1.0/26")] != nil })
-		has := slices.ContainsFunc(p.routes[pfx("10.244.1.0/26")].PathAttributes,
+		has := slices.ContainsFunc(p.awaitRoute(pfx("10.244.1.0/26")).PathAttributes,
 			func(a gobgp.PathAttributeInterface) bool {
 				return a.GetType() == gobgp.BGP_ATTR_TYPE_CLUSTER_LIST
 			})

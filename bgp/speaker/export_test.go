@@ -46,7 +46,7 @@ func TestExportRulesChange(t *testing.T) {
 		out.await("no other route", func() bool { return len(out.routes) == len(want) })
 	}
 	exported("172.20.0.0/24", "10.244.1.0/26", "10.244.2.0/26")
-	for _, a := range out.routes[pfx("10.244.1.0/26")].PathAttributes {
+	for _, a := range out.awaitRoute(pfx("10.244.1.0/26")).PathAttributes {
 		if nh, ok := a.(*gobgp.PathAttributeNextHop); ok && nh.Value != ip("127.0.0.1") {
 			t.Errorf("next hop %s towards eBGP, want this node", nh.Value)
 		}
@@ -105,8 +105,7 @@ func TestNextHopModes(t *testing.T) {
 			t.Parallel()
 			_, _, in, out := exportLab(t, c.from, c.to, func(d *bgp.Desired) { d.Sessions[1].NextHop = c.mode })
 			in.send(update("10.0.0.70", 0, 100, pfx("10.244.1.0/26")))
-			out.await("the route", func() bool { return out.routes[pfx("10.244.1.0/26")] != nil })
-			for _, a := range out.routes[pfx("10.244.1.0/26")].PathAttributes {
+			for _, a := range out.awaitRoute(pfx("10.244.1.0/26")).PathAttributes {
 				if nh, ok := a.(*gobgp.PathAttributeNextHop); ok && nh.Value != ip(c.want) {
 					t.Errorf("next hop %s, want %s", nh.Value, c.want)
 				}
@@ -126,8 +125,7 @@ func TestNextHopSelfForReflectorClients(t *testing.T) {
 	client := dialFake(t, "127.0.1.80", listenOf(d), fakeOptions{as: 64512, id: "10.99.5.3"})
 	awaitSession(t, s, "127.0.1.80", "Established", established)
 	in.send(update("10.0.0.70", 0, 100, pfx("10.244.1.0/26")))
-	client.await("the route", func() bool { return client.routes[pfx("10.244.1.0/26")] != nil })
-	for _, a := range client.routes[pfx("10.244.1.0/26")].PathAttributes {
+	for _, a := range client.awaitRoute(pfx("10.244.1.0/26")).PathAttributes {
 		if nh, ok := a.(*gobgp.PathAttributeNextHop); ok && nh.Value != ip("127.0.0.1") {
 			t.Errorf("next hop %s, want this node", nh.Value)
 		}

@@ -235,6 +235,16 @@ func (p *fakePeer) await(what string, cond func() bool) {
 	}
 }
 
+// awaitRoute waits for a route, and returns the UPDATE that it came with.
+func (p *fakePeer) awaitRoute(prefix netip.Prefix) (u *gobgp.BGPUpdate) {
+	p.t.Helper()
+	p.await("a route to "+prefix.String(), func() bool {
+		u = p.routes[prefix]
+		return u != nil
+	})
+	return u
+}
+
 // awaitClosed waits until the speaker ends the connection and returns its NOTIFICATION, if there was one.
 func (p *fakePeer) awaitClosed() *gobgp.BGPNotification {
 	p.t.Helper()

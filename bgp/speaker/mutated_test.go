@@ -95,8 +95,12 @@ func mutatedMessages(t *testing.T, count, seed uint64, most time.Duration) {
 		}
 		n := b.count()
 		t.Logf("bystander %s was sent %d UPDATEs", b.name, n)
-		if n < 10 && number.Load() >= mutationSample {
-			t.Error("the messages are not passed on")
+		least := 10
+		if b.session.Address.Is6() { // a quarter of the peers, and chance decides how many routes they send
+			least = 4
+		}
+		if n < least && number.Load() >= mutationSample {
+			t.Errorf("the messages are not passed on to bystander %s", b.name)
 		}
 	}
 	if err := complaints(bystanders); err != nil {

@@ -161,8 +161,7 @@ func TestReflectorChangeReplacesTheSession(t *testing.T) {
 	client.awaitClosed()
 	client = dialFake(t, "127.0.1.4", listenOf(d), fakeOptions{as: 64512, id: "10.99.0.4"})
 	other.send(update("10.0.0.5", 0, 100, pfx("10.244.5.0/26")))
-	client.await("the reflected route", func() bool { return client.routes[pfx("10.244.5.0/26")] != nil })
-	for _, a := range client.routes[pfx("10.244.5.0/26")].PathAttributes {
+	for _, a := range client.awaitRoute(pfx("10.244.5.0/26")).PathAttributes {
 		if nh, ok := a.(*gobgp.PathAttributeNextHop); ok && nh.Value != ip("10.0.0.5") {
 			t.Errorf("reflected next hop %s, want it unchanged", nh.Value)
 		}

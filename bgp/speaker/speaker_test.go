@@ -20,9 +20,8 @@ func TestRoutesBothWays(t *testing.T) {
 	p := dialFake(t, "127.0.1.2", listenOf(d), fakeOptions{as: 64512, id: "10.99.0.2"})
 	awaitSession(t, s, "127.0.1.2", "Established", established)
 
-	p.await("our route", func() bool { return p.routes[pfx("10.244.0.0/26")] != nil })
 	attrs := map[gobgp.BGPAttrType]gobgp.PathAttributeInterface{}
-	for _, a := range p.routes[pfx("10.244.0.0/26")].PathAttributes {
+	for _, a := range p.awaitRoute(pfx("10.244.0.0/26")).PathAttributes {
 		attrs[a.GetType()] = a
 	}
 	if lp := attrs[gobgp.BGP_ATTR_TYPE_LOCAL_PREF].(*gobgp.PathAttributeLocalPref).Value; lp != 2147482623 {

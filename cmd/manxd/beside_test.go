@@ -72,6 +72,7 @@ func TestWaitsForCalicoNode(t *testing.T) {
 	must(t, err)
 	must(t, os.MkdirAll(d.options.datastore.dataDir, 0o700))
 	must(t, os.WriteFile(d.options.datastore.lastStateFile(), content, 0o600))
+	d.options.datastore.patience = 4 * time.Second // an API server of a busy machine answers within it
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.run(ctx) }()
@@ -84,7 +85,7 @@ func TestWaitsForCalicoNode(t *testing.T) {
 		"[-]calico-node: calico-node is active on this host "+
 			"(the pod kube-system/calico-node-here)", "kubectl label node n1 manx.io/network=manx", "goes on by itself")
 	w.await("notices", w.notices, "calico-node: calico-node is active on this host")
-	time.Sleep(3 * time.Second) // longer than the datastore has to be read
+	time.Sleep(9 * time.Second) // longer than the datastore has to be read
 	if text := get("/metrics"); !strings.Contains(text, "manx_datastore_last_state_in_use 0") {
 		t.Errorf("BGP began beside calico-node: %s", text)
 	}

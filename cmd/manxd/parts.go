@@ -30,7 +30,8 @@ type host struct {
 func newHost(d *daemon, deps deps.Deps) (*host, error) {
 	o := &d.options
 	last := lastrun.Config{Path: o.datastore.lastStateFile(), BesideCalico: o.calico.beside,
-		Origin: func() (laststate.Origin, error) { return o.datastore.origin(deps.Kube) }}
+		Patience: o.datastore.patience,
+		Origin:   func() (laststate.Origin, error) { return o.datastore.origin(deps.Kube) }}
 	h := &host{last: lastrun.New(deps, last),
 		dataplane: newDataplane(deps, o.host, o.policy, hostservers.New(deps, o.datastore.etcdEndpoints))}
 	var err error

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"go.uber.org/zap"
 	"k8s.io/client-go/rest"
@@ -42,7 +43,8 @@ type datastoreOptions struct {
 	embeddedKeyFile  string
 
 	kube      kubernetes.Config
-	rewatched func() // a watch begins again
+	rewatched func()        // a watch begins again
+	patience  time.Duration // before the last state of an earlier run is used; zero: as package lastrun has it
 }
 
 // Flags implements group.

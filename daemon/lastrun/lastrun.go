@@ -3,6 +3,7 @@
 package lastrun
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -47,6 +48,8 @@ type Config struct {
 	Origin func() (laststate.Origin, error)
 	// BesideCalico has BGP begin although a calico-node may be active on this host.
 	BesideCalico bool
+	// Patience is the time that the datastore has to answer at a start; zero: a second.
+	Patience time.Duration
 }
 
 // Part is the part of the daemon. Its methods are safe for concurrent use.
@@ -76,7 +79,7 @@ type Part struct {
 // New reads the file of an earlier run.
 func New(d deps.Deps, c Config) *Part {
 	l := &Part{Deps: d, config: c, log: d.Log.Named("last-state"), changed: make(chan struct{}, 1),
-		patience: shortPatience}
+		patience: cmp.Or(c.Patience, shortPatience)}
 	var err error
 	if l.origin, err = c.Origin(); err == nil {
 		l.earlier, err = laststate.Read(c.Path, d.Node.Name, l.origin, kinds())

@@ -17,7 +17,7 @@ import (
 )
 
 // known has one function of GoBGP on each line, as report.go shortens it, and comments that begin with #. Behind the
-// function stands the library that it races with, if that is not GoBGP.
+// function stands the library that it races with, if that is not GoBGP, or the function.
 //
 //go:embed known.txt
 var known string
@@ -71,7 +71,7 @@ func functions(list string) (names []string) {
 
 // isKnown reports whether an entry of the list is about a race of these functions. ours reports whether a function
 // outside GoBGP is on their stacks: that is so for a library, which has a caller, and the one access has to be the
-// library's.
+// library's. An entry with two functions is about these two, whoever calls them.
 func isKnown(entry string, names []string, ours bool) bool {
 	function, library, _ := strings.Cut(entry, " ")
 	if !slices.Contains(names, function) {
@@ -80,7 +80,9 @@ func isKnown(entry string, names []string, ours bool) bool {
 	if library == "" {
 		return !ours
 	}
-	return slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, library+".") })
+	return slices.ContainsFunc(names, func(name string) bool {
+		return name == library || strings.HasPrefix(name, library+".")
+	})
 }
 
 // compare prints the reports and returns whether all of them are known: races of GoBGP alone, with a known function on

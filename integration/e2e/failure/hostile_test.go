@@ -159,18 +159,19 @@ func (h *hostile) testStatusFolder(t *testing.T) {
 	h.awaitNotice(t, true, h.theirs, "belongs to user 65534", usual)
 	p, err := h.n.AddPod("pod", func(conf map[string]any) { conf["endpoint_status_dir"] = usual })
 	must(t, err)
-	if list, err := os.ReadDir(usual); err != nil || len(list) != 1 {
-		t.Errorf("the usual folder has %v, %v; want the file of the pod", list, err)
+	holds := func(folder string) {
+		eventually(t, func() error {
+			list, err := os.ReadDir(folder)
+			if err == nil && len(list) != 1 {
+				err = fmt.Errorf("%s has %v, want the file of the pod", folder, list)
+			}
+			return err
+		})
 	}
+	holds(usual)
 	must(t, os.RemoveAll(h.theirs))
 	must(t, os.Mkdir(h.theirs, 0o755))
-	eventually(t, func() error {
-		list, err := os.ReadDir(filepath.Join(h.theirs, "endpoint-status"))
-		if err == nil && len(list) != 1 {
-			err = fmt.Errorf("the folder that is root's now has %v, want the file of the pod", list)
-		}
-		return err
-	})
+	holds(filepath.Join(h.theirs, "endpoint-status")) // root's now
 	h.awaitNotice(t, false, h.theirs)
 	must(t, p.Delete())
 }

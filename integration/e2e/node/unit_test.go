@@ -398,7 +398,7 @@ func (c *confined) testUnitRestart(t *testing.T) {
 	c.Established(t, c.N1, unitSessions)
 	c.Reachable(t, "n1-p1", "n2-p1")
 	c.checkDenials()
-	_, err := c.Run("systemctl", "kill", "-s", "KILL", "manxd")
+	_, err := c.Run("systemctl", "kill", "--kill-whom=main", "-s", "KILL", "manxd")
 	must(t, err)
 	c.startedAgain(t, "1")
 	c.Established(t, c.N1, unitSessions)
@@ -433,12 +433,12 @@ func (c *confined) testUnitHang(t *testing.T) {
 	if n, err := c.Property("NRestarts"); err != nil || n != "0" {
 		t.Errorf("a daemon that works was started again %s times: %v", n, err)
 	}
-	_, err := c.Run("systemctl", "kill", "-s", "STOP", "manxd")
+	_, err := c.Run("systemctl", "kill", "--kill-whom=main", "-s", "STOP", "manxd")
 	must(t, err)
 	c.startedAgain(t, "1")
 	c.Established(t, c.N1, unitSessions)
 	c.Reachable(t, "n1-p1", "n2-p1")
-	_, err = c.Run("systemctl", "kill", "-s", "ABRT", "manxd") // ends it as a panic does
+	_, err = c.Run("systemctl", "kill", "--kill-whom=main", "-s", "ABRT", "manxd") // ends it as a panic does
 	must(t, err)
 	c.startedAgain(t, "2")
 	must(t, c.Configure(strict...))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gopacket/gopacket/layers"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -18,6 +19,9 @@ func TestRulesWereAway(t *testing.T) {
 	p := newPair(t, map[string]string{"v": "n2", "b": "n2"})
 	p.serve(t, "v")
 	must(t, p.N1.Apply(noNewConnections))
+	// An answer that is on its way while the connection ends begins none the other way round.
+	must(t, p.N1.Apply(world.GlobalPolicy("no-new-answers", fmt.Sprintf("selector: all(), types: [Ingress], order: 1, "+
+		"ingress: [{action: Deny, protocol: UDP, source: {ports: [%d]}}]", serverUDP))))
 	// what kube-proxy does: connections are tracked without manxd's table, too
 	_, err := p.N2.Run("nft", "add table inet other; "+
 		"add chain inet other f { type filter hook forward priority 10; }; "+

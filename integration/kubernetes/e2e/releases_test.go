@@ -147,9 +147,12 @@ func (w *world) nothingToReport(t *testing.T) {
 			t.Errorf("%s has notices by its metrics: %v", n.Name, err)
 		}
 		for line := range strings.Lines(n.Log()) {
-			// The node that starts first finds nothing at the other one.
+			// The node that starts first finds nothing at the other one, or a speaker that has no session yet. A busy
+			// machine needs more than the 5 s that a start has before manxd logs which checks fail.
 			if (strings.Contains(line, "\tWARN\t") || strings.Contains(line, "\tERROR\t")) &&
-				!strings.Contains(line, "connection refused by 10.200.1.") {
+				!strings.Contains(line, "the node is not ready") &&
+				!strings.Contains(line, "connection refused by 10.200.1.") &&
+				!strings.Contains(line, "closed the connection before it sent an OPEN") {
 				t.Errorf("%s logs %s", n.Name, line)
 			}
 		}
