@@ -186,5 +186,6 @@ var kinds = []group{
 var host = []group{
 	{state: NotDone, holds: true, names: "kube-proxy-ipvs",
 		text: "kube-proxy runs in mode IPVS, or left Services' addresses at this interface: its Services take " +
-			"another path through the kernel than the rules of policy expect"},
+			"another path through the kernel than the rules of policy expect. Set mode: nftables or iptables in the " +
+			"configuration of kube-proxy, restart it, and delete the interface if it stays"},
 }

@@ -89,3 +89,47 @@ func withVariable(name string) string {
 
 // closing ends the brackets that withVariable opens.
 func closing(text string) string { return strings.Repeat(")", strings.Count(text, "(")) }
+
+// TestSentences: the sentences about the fields of FelixConfiguration and BGPConfiguration, on the page of the objects
+// and in the definitions of Kubernetes, agree with the table on whether a field has an effect.
+func TestSentences(t *testing.T) {
+	raw, err := os.ReadFile("../../docs/objects.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := map[string]State{}
+	for _, r := range Rows() {
+		states[r.Place+"."+r.Name] = r.State
+	}
+	kind, compared := "", 0
+	for line := range strings.Lines(string(raw)) {
+		if title, ok := strings.CutPrefix(line, "## "); ok {
+			kind = strings.TrimSpace(title)
+		}
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 || kind != "FelixConfiguration" && kind != "BGPConfiguration" {
+			continue
+		}
+		path, ok := strings.CutPrefix(strings.Trim(cells[1], " `"), "spec.")
+		if !ok || strings.ContainsAny(strings.Trim(path, "{}"), ".[{") {
+			continue
+		}
+		for name := range strings.SplitSeq(strings.Trim(path, "{}"), ",") {
+			state, known := states[kind+"."+name]
+			if !known {
+				t.Errorf("%s.%s has no row in the table", kind, name)
+				continue
+			}
+			compared++
+			none := strings.Contains(strings.ToLower(cells[3]), "has no effect in manx")
+			little := none || slices.ContainsFunc([]string{"Manx has no", "Manx does not", "Manx uses it only"},
+				func(text string) bool { return strings.Contains(cells[3], text) })
+			if none && state == Done || !little && state > Differently {
+				t.Errorf("%s.%s is %s in the table, but docs/objects.md says: %s", kind, name, state, cells[3])
+			}
+		}
+	}
+	if compared < 150 {
+		t.Errorf("%d fields are compared; has the page another form?", compared)
+	}
+}

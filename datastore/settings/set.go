@@ -81,7 +81,7 @@ func Here(in Input) (list []Finding) {
 	}
 	for _, kind := range in.Unread {
 		if r, ok := Find(Kind, kind); ok {
-			list = append(list, Finding{Row: r, Source: "Kubernetes", Value: "has objects"})
+			list = append(list, Finding{Row: r, Source: "Kubernetes", Value: "in use"})
 		}
 	}
 	if r, ok := Find(ofHost, "kube-proxy-ipvs"); ok && in.IPVS {

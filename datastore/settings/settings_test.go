@@ -158,7 +158,7 @@ FelixConfiguration/node.n1: policySyncPathPrefix=/var/run/nodeagent
 FELIX_WIREGUARDENABLEDV6 in the environment: wireguardEnabledV6=yes (danger)
 IPPool/pods: vxlanMode=CrossSubnet
 CALICO_NETWORKING_BACKEND in the environment: CALICO_NETWORKING_BACKEND=none (danger)
-Kubernetes: AdminNetworkPolicy=has objects (danger)
+Kubernetes: AdminNetworkPolicy=in use (danger)
 the interface kube-ipvs0: kube-proxy-ipvs=in use (danger)`
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
