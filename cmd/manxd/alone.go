@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/manxnet/manx/daemon/deps"
-	"github.com/manxnet/manx/daemon/kubenode"
+	"github.com/manxnet/manx/daemon/kubereport"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
@@ -64,7 +64,7 @@ func (a *controllersAlone) run(ctx context.Context) (err error) {
 	}
 	defer closeStore()
 	deps.Store = store
-	if deps.Events, err = newEvents(deps); err != nil {
+	if deps.Events, err = kubereport.NewRecorder(deps); err != nil {
 		return err
 	}
 	controllers, err := newControllers(deps, a.options.controllers, a.options.kubernetes())
@@ -79,23 +79,11 @@ func (a *controllersAlone) run(ctx context.Context) (err error) {
 		SourceOf: store.Source})
 	parts := []part.Part{&connection{deps}, controllers}
 	if deps.Events != nil {
-		parts = append(parts, writtenEvents{deps.Events})
+		parts = append(parts, kubereport.Written{Events: deps.Events})
 	}
 	group := part.NewGroup(deps.Log, parts...)
 	group.Show(deps.Control)
 	return group.Run(ctx)
-}
-
-// writtenEvents are the Events that the controllers record.
-type writtenEvents struct{ *kubenode.Events }
-
-func (w writtenEvents) Name() string             { return "events" }
-func (w writtenEvents) Notices() []server.Notice { return refusedEvents(w.Events) }
-
-// Run implements part.Part.
-func (w writtenEvents) Run(ctx context.Context) error {
-	<-ctx.Done()
-	return ctx.Err()
 }
 
 // connection shows whether the datastore answers, by one small object of it: a leader has the tables that it needs, and

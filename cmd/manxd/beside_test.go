@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/datastore/laststate"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
@@ -114,5 +115,12 @@ func TestWaitsForCalicoNode(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("end: %v", err)
+	}
+}
+
+// Beside calico/node, its Felix serves the listeners that the settings of Felix want.
+func TestNoListenersOfFelixBesideCalico(t *testing.T) {
+	if p := newFelixListeners(deps.Deps{}, webOptions{}, calicoOptions{beside: true}); p != nil {
+		t.Errorf("there is the part %s", p.Name())
 	}
 }

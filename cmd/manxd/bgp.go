@@ -10,6 +10,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/daemon/bgpstatus"
 	"github.com/manxnet/manx/daemon/bus"
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
@@ -163,3 +164,11 @@ func (p *bgpPart) Run(ctx context.Context) error { return p.Follower.Run(ctx) }
 
 // Close leaves the sessions to the end of the process.
 func (p *bgpPart) Close() { p.speaker.Close() }
+
+// statuses are those of the sessions, for Events.
+func (p *bgpPart) statuses() []speaker.SessionStatus { return p.speaker.Statuses() }
+
+// nodeStatus fills in CalicoNodeStatus objects.
+func (p *bgpPart) nodeStatus(d deps.Deps) part.Part {
+	return bgpstatus.New(d, p.speaker, p.Decided, version)
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
+	"github.com/manxnet/manx/daemon/listen"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -62,7 +63,7 @@ func (o *controlOptions) Check() error {
 		return fmt.Errorf("--%s=%s: %w (--control-ca-file, --control-cert-file, --control-key-file; "+
 			"--control-admins, --control-readers)", controlFlag, o.listen, err)
 	}
-	return checkListen(controlFlag, o.listen)
+	return listen.Check(controlFlag, o.listen)
 }
 
 // controlSocket serves the control API on this host. Without it no operator could query the daemon, or end it in order:
@@ -87,11 +88,11 @@ func (c *controlSocket) Run(ctx context.Context) error {
 
 // newRemoteControl serves the control API to other hosts, as soon as there are certificates.
 func newRemoteControl(d deps.Deps, o controlOptions) part.Part {
-	p := newPort(controlFlag, o.listen, func(ctx context.Context, l net.Listener) error {
+	p := listen.NewPort(controlFlag, o.listen, func(ctx context.Context, l net.Listener) error {
 		return d.Control.ServeRemote(ctx, l, o.remote())
 	})
 	if p != nil {
-		p.ready = o.remote().Readable
+		p.Ready = o.remote().Readable
 	}
 	return part.Optional(p)
 }

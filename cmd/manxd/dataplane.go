@@ -8,6 +8,7 @@ import (
 
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/hostservers"
+	"github.com/manxnet/manx/daemon/kubereport"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/hoststate"
@@ -26,7 +27,7 @@ func newDataplane(d deps.Deps, o hostOptions, p policyOptions, s *hostservers.Se
 	a := &dataplanePart{servers: s, view: d.Control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
 		Kernel: dataplane.KernelOf(d.Kernel), NodeName: d.Node.Name, Logger: d.Log.Named("dataplane"),
 		MTUFile: o.mtuFile, EndpointStatusDir: o.endpointStatusDir, Felix: d.Node.Felix,
-		WithPolicy: p.on, Connected: d.Bus.Connected.Publish, Repaired: repairedBy(d.Events),
+		WithPolicy: p.on, Connected: d.Bus.Connected.Publish, Repaired: kubereport.RepairedBy(d.Events),
 		Links: d.Bus.Links.Publish, Reassembly: p.reassemblyRoom(), OwnersFile: ownersFile(d.Node)})}
 	a.SetServers(s.Addresses())
 	d.Bus.PolicyReached.Subscribe(a.SetPolicy)

@@ -59,6 +59,14 @@ func (d *drain) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
+// outOfService returns the condition's message while the node's routes are withdrawn.
+func (d *drain) outOfService() string {
+	if d != nil && d.State().Phase == model.Drained {
+		return "this node is drained on request, its routes are withdrawn: manxctl node undrain returns it to service"
+	}
+	return ""
+}
+
 // workloadInterfaces returns the prefixes of workloads' host interfaces.
 func workloadInterfaces(r model.Reader, n deps.Node) felixconfig.InterfacePrefixes {
 	return felixconfig.ParseInterfacePrefixes(felixconfig.Merge(r, n.Name, n.Felix).InterfacePrefix)

@@ -15,6 +15,7 @@ import (
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
+	"github.com/manxnet/manx/daemon/listen"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/kernel/sockdiag"
 )
@@ -42,7 +43,7 @@ func newGobgp(d deps.Deps, o gobgpOptions, s *speaker.Speaker) part.Part {
 	guard := apiguard.New(apiguard.Config{Users: users, Owner: socketOwner, Log: log,
 		Hint: "only root and the users of --" + gobgpUIDsFlag +
 			" of manxd are served, from the network namespace of the host"})
-	return part.Optional(newPort(gobgpFlag, o.listen, func(ctx context.Context, l net.Listener) error {
+	return part.Optional(listen.NewPort(gobgpFlag, o.listen, func(ctx context.Context, l net.Listener) error {
 		g := grpc.NewServer(guard.Options()...)
 		gobgpapi.New(s, log).Register(g)
 		defer context.AfterFunc(ctx, g.Stop)()

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	"github.com/manxnet/manx/daemon/kubereport"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/proto/server"
@@ -32,7 +33,7 @@ func (d *daemon) runHost(ctx context.Context) (err error) {
 		return err
 	}
 	defer deps.Kernel.Close() //nolint:errcheck // everything has been answered
-	if deps.Events, err = newEvents(deps); err != nil {
+	if deps.Events, err = kubereport.NewRecorder(deps); err != nil {
 		return err
 	}
 	d.ends.report(deps.Events)

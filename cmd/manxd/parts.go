@@ -1,15 +1,19 @@
 package main
 
 import (
-	"slices"
+	"strings"
 
+	"github.com/manxnet/manx/daemon/besidecalico"
+	"github.com/manxnet/manx/daemon/calicosettings"
 	"github.com/manxnet/manx/daemon/claims"
 	"github.com/manxnet/manx/daemon/connected"
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/follow"
 	"github.com/manxnet/manx/daemon/hostservers"
+	"github.com/manxnet/manx/daemon/kubereport"
 	"github.com/manxnet/manx/daemon/lastrun"
 	"github.com/manxnet/manx/daemon/part"
+	"github.com/manxnet/manx/daemon/plugins"
 	"github.com/manxnet/manx/datastore/laststate"
 )
 
@@ -94,11 +98,11 @@ func newNode(o *options, deps deps.Deps, h *host, m *membership) ([]part.Part, e
 		newNodeFiles(deps, o.node.nameFile, o.host.mtuFile),
 		drain,
 		newTunnels(deps, m.tunnels),
-		newNodeStatus(deps, h.bgp),
+		h.bgp.nodeStatus(deps),
 		newAddresses(deps, m),
 		newRegistration(deps, m),
 		newTakeover(deps, m),
-		newCalicoSettings(deps, o.accept),
+		calicosettings.New(deps, acceptFlag, names(o.accept.list)),
 		part.Optional(claims.New(deps)),
 	}, orchestrator...), nil
 }
@@ -113,10 +117,44 @@ func orchestratorParts(o *options, deps deps.Deps, h *host, drain *drain) ([]par
 	if err != nil {
 		return nil, err
 	}
-	kubernetes, err := kubernetesParts(deps, o.calico, newEventsPart(deps, h.bgp, h.policy, controllers), drain)
+	kubernetes, err := kubernetesParts(deps, o.calico, h.eventSources(controllers), drain)
 	if err != nil {
 		return nil, err
 	}
-	return slices.Concat([]part.Part{part.Optional(controllers), newCNI(deps, o.host, h.policy), config}, kubernetes),
-		nil
+	own := []part.Part{part.Optional(controllers), newPlugins(deps, o.host, h.policy), config}
+	return append(own, kubernetes...), nil
+}
+
+// kubernetesParts returns the parts that report this node's state to Kubernetes; none without a Kubernetes API.
+func kubernetesParts(d deps.Deps, o calicoOptions, events kubereport.Sources, drain *drain) ([]part.Part, error) {
+	if d.Kube == nil {
+		return nil, nil
+	}
+	condition, err := kubereport.NewCondition(d, drain.outOfService)
+	if err != nil {
+		return nil, err
+	}
+	return []part.Part{kubereport.NewEvents(d, events), condition, besidecalico.NewWatch(calicoFinder(d, o), d.Log)}, nil
+}
+
+// eventSources returns the sources of Events about this host. controllers are nil if this node is no candidate.
+func (h *host) eventSources(controllers *clusterControllers) kubereport.Sources {
+	from := kubereport.Sources{Sessions: h.bgp.statuses}
+	if h.policy != nil {
+		from.Policy = h.policy.Status
+	}
+	if controllers != nil {
+		from.Leads = func() bool { return controllers.State().Leading }
+	}
+	return from
+}
+
+// newPlugins serves the CNI plugins of this host.
+func newPlugins(d deps.Deps, o hostOptions, policy *policyPart) *plugins.Part {
+	prefix, _, _ := strings.Cut(o.interfacePrefix, ",")
+	c := plugins.Config{Prefix: prefix, MTUFile: o.mtuFile, StatusDir: o.endpointStatusDir}
+	if policy != nil {
+		c.Rules = policy.rules
+	}
+	return plugins.New(d, c)
 }

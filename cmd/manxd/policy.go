@@ -11,6 +11,7 @@ import (
 
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
+	"github.com/manxnet/manx/daemon/kubereport"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
@@ -87,8 +88,8 @@ func newPolicy(d deps.Deps, o policyOptions, group uint16) (*policyPart, error) 
 	p := &policyPart{rules: rules, view: d.Control.Policy,
 		PolicyAgent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: d.Kernel,
 			Connections: conntrack.New(nil), Entries: conntrack.New(nil), Policy: config,
-			Logger: d.Log.Named("policy"), Programmed: d.Control.Policy.Programmed, Repaired: repairedBy(d.Events),
-			Reached: d.Bus.PolicyReached.Publish})}
+			Logger: d.Log.Named("policy"), Programmed: d.Control.Policy.Programmed,
+			Repaired: kubereport.RepairedBy(d.Events), Reached: d.Bus.PolicyReached.Publish})}
 	d.Bus.Links.Subscribe(p.InterfacesChanged)
 	p.view.Show(server.PolicySource{Agent: p.PolicyAgent, Tracer: rules})
 	return p, nil

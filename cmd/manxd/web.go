@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
+	"github.com/manxnet/manx/daemon/listen"
 	"github.com/manxnet/manx/daemon/part"
 )
 
@@ -18,9 +19,17 @@ func (o *webOptions) Flags(s envflag.Set) {
 }
 
 // Check implements group.
-func (o *webOptions) Check() error { return checkListen(httpFlag, o.listen) }
+func (o *webOptions) Check() error { return listen.Check(httpFlag, o.listen) }
 
 // newWeb serves health and metrics.
 func newWeb(d deps.Deps, o webOptions) part.Part {
-	return part.Optional(newPort(httpFlag, o.listen, d.Control.ServeWeb))
+	return part.Optional(listen.NewPort(httpFlag, o.listen, d.Control.ServeWeb))
+}
+
+// newFelixListeners returns nil beside calico/node, whose Felix has these listeners.
+func newFelixListeners(d deps.Deps, o webOptions, calico calicoOptions) part.Part {
+	if calico.beside {
+		return nil
+	}
+	return listen.NewFelix(d, o.listen)
 }

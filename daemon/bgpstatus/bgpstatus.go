@@ -1,4 +1,5 @@
-package main
+// Package bgpstatus fills in CalicoNodeStatus objects with the sessions and routes of this node.
+package bgpstatus
 
 import (
 	"context"
@@ -25,20 +26,22 @@ import (
 // down: a status that is written only once should not be outdated a moment later.
 const statusGrace = 30 * time.Second
 
-// nodeStatus fills in CalicoNodeStatus objects about this node.
-type nodeStatus struct{ *nodestatus.Reporter }
+// Part fills in CalicoNodeStatus objects about this node.
+type Part struct{ *nodestatus.Reporter }
 
-func newNodeStatus(d deps.Deps, b *bgpPart) *nodeStatus {
-	return &nodeStatus{&nodestatus.Reporter{Store: d.Store, Node: d.Node.Name,
-		Facts: nodeFacts{b, d.Kernel, time.Now()}.gather,
-		Log:   d.Log.Named("node-status"), Retry: time.Second}}
+// New returns the part for the sessions of a speaker. decided returns its configuration, and when it last changed.
+// Without a speaker the objects say that BGP does not run.
+func New(d deps.Deps, s *speaker.Speaker, decided func() (bgp.Desired, time.Time), version string) *Part {
+	facts := nodeFacts{speaker: s, decided: decided, version: version, kernel: d.Kernel, started: time.Now()}
+	return &Part{&nodestatus.Reporter{Store: d.Store, Node: d.Node.Name, Facts: facts.gather,
+		Log: d.Log.Named("node-status"), Retry: time.Second}}
 }
 
-func (n *nodeStatus) Name() string                  { return "node-status" }
-func (n *nodeStatus) Run(ctx context.Context) error { return n.Reporter.Run(ctx) }
+func (n *Part) Name() string                  { return "node-status" }
+func (n *Part) Run(ctx context.Context) error { return n.Reporter.Run(ctx) }
 
 // Notices report objects whose status is not written because they cannot be decoded.
-func (n *nodeStatus) Notices() (list []server.Notice) {
+func (n *Part) Notices() (list []server.Notice) {
 	unusable := n.Unusable()
 	for _, key := range slices.SortedFunc(maps.Keys(unusable), func(a, b model.Key) int {
 		return strings.Compare(a.Name, b.Name)
@@ -51,8 +54,10 @@ func (n *nodeStatus) Notices() (list []server.Notice) {
 
 // nodeFacts collects the content of CalicoNodeStatus objects.
 type nodeFacts struct {
-	bgp    *bgpPart
-	kernel interface {
+	speaker *speaker.Speaker
+	decided func() (bgp.Desired, time.Time)
+	version string
+	kernel  interface {
 		ListRoutes(tables ...kernel.Table) ([]kernel.Route, error)
 		ListLinks() ([]kernel.Link, error)
 	}
@@ -60,12 +65,15 @@ type nodeFacts struct {
 }
 
 func (n nodeFacts) gather(routes bool) (nodestatus.Facts, error) {
-	s := n.bgp.speaker
+	s := n.speaker
+	if s == nil {
+		return nodestatus.Facts{}, nil
+	}
 	if ready, _ := s.Ready(); !ready && time.Since(n.started) < statusGrace {
 		return nodestatus.Facts{}, nodestatus.ErrNotYet
 	}
-	d, decided := n.bgp.Decided()
-	f := nodestatus.Facts{Running: s.Server() != nil, Version: "manx " + version, RouterID: d.Global.RouterID,
+	d, decided := n.decided()
+	f := nodestatus.Facts{Running: s.Server() != nil, Version: "manx " + n.version, RouterID: d.Global.RouterID,
 		Started: n.started, Reconfigured: decided}
 	sessions := s.Sessions()
 	f.Sessions = statusSessions(sessions)

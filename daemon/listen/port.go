@@ -1,4 +1,5 @@
-package main
+// Package listen has the parts of the daemon that serve TCP ports for users and monitoring.
+package listen
 
 import (
 	"context"
@@ -9,30 +10,30 @@ import (
 	"syscall"
 )
 
-// port is a part that serves an optional TCP port. If the port is taken, by a calico/node that is ending for instance,
+// Port is a part that serves an optional TCP port. If the port is taken, by a calico/node that is ending for instance,
 // only its service is missing: a notice reports that, and it is opened as soon as it is free.
-type port struct {
+type Port struct {
 	name, address string
-	ready         func() error // reports another missing condition; nil: none
+	Ready         func() error // reports another missing condition; nil: none
 	serve         func(context.Context, net.Listener) error
 	listener      net.Listener
 }
 
-// newPort returns the part for the address of a flag, nil without one. serve closes the listener.
-func newPort(flag, address string, serve func(context.Context, net.Listener) error) *port {
+// NewPort returns the part for the address of a flag, nil without one. serve closes the listener.
+func NewPort(flag, address string, serve func(context.Context, net.Listener) error) *Port {
 	if address == "" {
 		return nil
 	}
-	return &port{name: "--" + flag + "=" + address, address: address, serve: serve}
+	return &Port{name: "--" + flag + "=" + address, address: address, serve: serve}
 }
 
 // Name implements part.Part.
-func (p *port) Name() string { return p.name }
+func (p *Port) Name() string { return p.name }
 
 // Open implements part.Opener.
-func (p *port) Open() (err error) {
-	if p.ready != nil {
-		if err := p.ready(); err != nil {
+func (p *Port) Open() (err error) {
+	if p.Ready != nil {
+		if err := p.Ready(); err != nil {
 			return err
 		}
 	}
@@ -41,18 +42,18 @@ func (p *port) Open() (err error) {
 }
 
 // Run implements part.Part.
-func (p *port) Run(ctx context.Context) error { return p.serve(ctx, p.listener) }
+func (p *Port) Run(ctx context.Context) error { return p.serve(ctx, p.listener) }
 
 // Explain implements part.Explainer.
-func (p *port) Explain(err error) string {
+func (p *Port) Explain(err error) string {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return "not served until the port is free: another process listens on it"
 	}
 	return fmt.Sprintf("not served, tried again: %v", err)
 }
 
-// checkListen refuses an address that can never be listened on.
-func checkListen(flag, address string) error {
+// Check refuses an address that can never be listened on.
+func Check(flag, address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if address == "" {
 		return nil

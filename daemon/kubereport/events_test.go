@@ -1,4 +1,4 @@
-package main
+package kubereport
 
 import (
 	"testing"
@@ -22,15 +22,15 @@ func TestOneNodeRecordsClusterEvents(t *testing.T) {
 	}
 	tables.Apply(datastore.Event{Type: datastore.EventInSync})
 	leading := false
-	e := &eventsPart{Deps: deps.Deps{Node: deps.Node{Name: "n2"}, Tables: tables},
-		leads: func() bool { return leading }}
+	e := &Events{Deps: deps.Deps{Node: deps.Node{Name: "n2"}, Tables: tables},
+		from: Sources{Leads: func() bool { return leading }}}
 	if e.reportsCluster() {
 		t.Error("a node that does not lead records them")
 	}
 	if leading = true; !e.reportsCluster() {
 		t.Error("the leader does not record them: another node comes first by name")
 	}
-	if e.leads = nil; e.reportsCluster() {
+	if e.from.Leads = nil; e.reportsCluster() {
 		t.Error("n2 records them without an election")
 	}
 	if e.Node.Name = "n1"; !e.reportsCluster() {

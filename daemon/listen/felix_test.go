@@ -1,4 +1,4 @@
-package main
+package listen
 
 import (
 	"context"
@@ -32,6 +32,13 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // felixRig has the part in a process of its own, with a datastore whose FelixConfiguration a test changes.
 type felixRig struct {
 	*testing.T
@@ -47,8 +54,8 @@ func newFelixRig(t *testing.T, httpListen string) *felixRig {
 		client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
 			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}} //nolint:gosec // the test's own certificate
 	r.control.Datastore.Show(server.DatastoreSource{Tables: r.tables})
-	p := newFelixListeners(deps.Deps{Tables: r.tables, Log: zap.NewNop(), Node: deps.Node{Name: "n1"},
-		Control: r.control}, webOptions{httpListen}, calicoOptions{})
+	p := NewFelix(deps.Deps{Tables: r.tables, Log: zap.NewNop(), Node: deps.Node{Name: "n1"},
+		Control: r.control}, httpListen)
 	group := part.NewGroup(zap.NewNop(), p)
 	group.Show(r.control)
 	ctx, stop := context.WithCancel(context.Background())
@@ -297,9 +304,6 @@ func TestListenersThatFelixWants(t *testing.T) {
 	err := f.port(felixListener{setting: healthSetting, address: "0.0.0.0:9099"}).Open()
 	if err == nil || !strings.Contains(err.Error(), "--http-listen=127.0.0.1:9099 has that port") {
 		t.Errorf("error %v", err)
-	}
-	if p := newFelixListeners(deps.Deps{}, webOptions{}, calicoOptions{beside: true}); p != nil {
-		t.Error("beside calico/node there are listeners of Felix")
 	}
 }
 

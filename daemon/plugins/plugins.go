@@ -1,4 +1,5 @@
-package main
+// Package plugins serves the CNI plugins of this host, with the datastore and addresses in memory.
+package plugins
 
 import (
 	"cmp"
@@ -34,73 +35,80 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// cniPart serves the CNI plugins of this host, with the datastore and addresses in memory.
-type cniPart struct {
+// Config has the settings of this host.
+type Config struct {
+	Prefix  string // of names of host interfaces; empty: as Calico's
+	MTUFile string
+	// StatusDir returns the folder of the endpoint status files, given endpointStatusPathPrefix of FelixConfiguration;
+	// empty for none.
+	StatusDir func(felix string) string
+	Rules     interface{ RequireTable() error } // nil: policy is off
+}
+
+// Part serves the CNI plugins of this host.
+type Part struct {
 	deps.Deps
-	host     hostOptions
+	config   Config
 	log      *zap.Logger
 	cache    *warm.Cache
 	engine   *engine.Engine
 	server   *cniserver.Server
 	ahead    *ipam.Keeper
 	listener net.Listener
-	rules    interface{ RequireTable() error } // nil: policy is off
-	enforces atomic.Bool                       // the rules exist
+	enforces atomic.Bool // the rules exist
 }
 
-func newCNI(d deps.Deps, o hostOptions, policy *policyPart) *cniPart {
-	p := &cniPart{Deps: d, host: o, log: d.Log.Named("cni")}
-	if policy != nil {
-		p.rules = policy.rules
-	}
+// New returns the part.
+func New(d deps.Deps, c Config) *Part {
+	p := &Part{Deps: d, config: c, log: d.Log.Named("cni")}
 	kinds := slices.DeleteFunc(p.Needs().Kinds(), func(k model.Kind) bool { return !d.Store.Keeps(k) })
 	p.cache = warm.New(d.Store, d.Tables, kinds, p.ownBlock)
 	p.ahead = ipam.NewKeeper(func() *ipam.Allocator { return ipam.New(p.cache.Begin(), p.log, time.Now) }, p.log)
 	p.engine = engine.New(engine.Config{Open: p.open, Node: p.nodeOf,
-		Kubernetes: p.kubernetes, Prefix: o.cniPrefix(), MTUFile: o.mtuFile, Agent: p.agentReports,
-		Connected: p.connected, Enforced: p.enforced, Report: p.report, Lasting: true,
-		InterfaceWith: podnet.InterfaceWith, HasInterface: podnet.HasInterface, Assigned: p.ahead.Assigned,
-		Confirm: d.Tables.Confirm, Released: d.Tables.Withdraw,
+		Kubernetes: p.kubernetes, Prefix: c.Prefix, MTUFile: c.MTUFile, Agent: p.agentReports,
+		Connected: p.connected, Enforced: func(*cni.Config) error { return p.Enforced() }, Report: p.report,
+		Lasting: true, InterfaceWith: podnet.InterfaceWith, HasInterface: podnet.HasInterface,
+		Assigned: p.ahead.Assigned, Confirm: d.Tables.Confirm, Released: d.Tables.Withdraw,
 		Deferred: filepath.Join(p.Node.RunDir, "cni-deferred"), Log: p.log})
 	p.server = cniserver.New(p.engine, p.log)
 	return p
 }
 
-func (p *cniPart) Name() string { return "cni" }
+func (p *Part) Name() string { return "cni" }
 
 // Describe implements prometheus.Collector.
-func (p *cniPart) Describe(out chan<- *prometheus.Desc) { p.server.Describe(out) }
+func (p *Part) Describe(out chan<- *prometheus.Desc) { p.server.Describe(out) }
 
 // Collect implements prometheus.Collector.
-func (p *cniPart) Collect(out chan<- prometheus.Metric) { p.server.Collect(out) }
+func (p *Part) Collect(out chan<- prometheus.Metric) { p.server.Collect(out) }
 
 // Needs returns the kinds that an ADD reads from the tables instead of the datastore.
-func (p *cniPart) Needs() part.Needs {
+func (p *Part) Needs() part.Needs {
 	return append(part.AllOf(model.KindClusterInformation, model.KindNode, model.KindIPPool, model.KindIPReservation,
 		model.KindIPAMConfig, model.KindProfile, model.KindNamespace),
 		part.OwnOf(model.KindBlockAffinity, model.KindWorkloadEndpoint)...)
 }
 
 // Ready implements part.Ready: while the socket is not served plugins use the datastore directly.
-func (p *cniPart) Ready() server.Check {
+func (p *Part) Ready() server.Check {
 	return server.Check{Name: "cni", OK: true, Reason: "plugins are served at " + p.socket()}
 }
 
-func (p *cniPart) socket() string { return filepath.Join(p.Node.RunDir, cni.SocketName) }
+func (p *Part) socket() string { return filepath.Join(p.Node.RunDir, cni.SocketName) }
 
 // Open implements part.Opener.
-func (p *cniPart) Open() (err error) {
+func (p *Part) Open() (err error) {
 	p.listener, err = cniserver.Listen(p.socket())
 	return err
 }
 
 // Explain implements part.Explainer.
-func (p *cniPart) Explain(err error) string {
+func (p *Part) Explain(err error) string {
 	return fmt.Sprintf("CNI plugins are not served and go to the datastore themselves: %v", err)
 }
 
 // Run implements part.Part.
-func (p *cniPart) Run(ctx context.Context) error {
+func (p *Part) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.ahead.Run(ctx) })
 	group.Go(func() error { p.repair(ctx); return nil })
@@ -110,11 +118,11 @@ func (p *cniPart) Run(ctx context.Context) error {
 }
 
 // Close implements part.Closer: it completes the deferred writes of plugins before the datastore is closed.
-func (p *cniPart) Close() { p.engine.Wait() }
+func (p *Part) Close() { p.engine.Wait() }
 
 // repair completes interrupted writes of an earlier process: handles that do not count all of their addresses. A
 // container with an endpoint has a complete handle. The DEL of a container also finds its uncounted addresses.
-func (p *cniPart) repair(ctx context.Context) {
+func (p *Part) repair(ctx context.Context) {
 	if _, err := p.Tables.WaitInSync(ctx); err != nil {
 		return
 	}
@@ -138,19 +146,19 @@ func (p *cniPart) repair(ctx context.Context) {
 }
 
 // open returns the cached datastore for one call.
-func (p *cniPart) open(context.Context, *cni.Config) (engine.Store, func(), error) {
+func (p *Part) open(context.Context, *cni.Config) (engine.Store, func(), error) {
 	return p.cache.Begin(), func() {}, nil
 }
 
 // ownBlock reports whether a block belongs to this node: then it is cached.
-func (p *cniPart) ownBlock(o *model.Object) bool {
+func (p *Part) ownBlock(o *model.Object) bool {
 	b, ok := o.Value.(*model.Block)
 	return ok && o.Err == nil && b.Affinity != nil && *b.Affinity == ipam.Host(p.Node.Name).String()
 }
 
 // nodeOf returns this node's name. It refuses a network configuration with another name, which would put containers on
 // the wrong node.
-func (p *cniPart) nodeOf(c *cni.Config) (string, error) {
+func (p *Part) nodeOf(c *cni.Config) (string, error) {
 	if c.Nodename != "" && c.Nodename != p.Node.Name {
 		return "", fmt.Errorf("nodename = %q in the network configuration: manxd on this host is node %q", c.Nodename,
 			p.Node.Name)
@@ -158,13 +166,7 @@ func (p *cniPart) nodeOf(c *cni.Config) (string, error) {
 	return p.Node.Name, nil
 }
 
-// cniPrefix returns the prefix of host interface names; empty if it is not configured.
-func (o *hostOptions) cniPrefix() string {
-	first, _, _ := strings.Cut(o.interfacePrefix, ",")
-	return first
-}
-
-func (p *cniPart) kubernetes(*cni.Config) (engine.Kubernetes, error) {
+func (p *Part) kubernetes(*cni.Config) (engine.Kubernetes, error) {
 	if p.Kube == nil {
 		return nil, errors.New("manxd knows none: set --kubeconfig (KUBECONFIG)")
 	}
@@ -173,9 +175,9 @@ func (p *cniPart) kubernetes(*cni.Config) (engine.Kubernetes, error) {
 
 // statusDir returns the folder of the endpoint status files: the one of FelixConfiguration, or the default if that is
 // unsafe; empty for none.
-func (p *cniPart) statusDir() string {
+func (p *Part) statusDir() string {
 	felix := felixconfig.Merge(p.Tables.Snapshot(), p.Node.Name, p.Node.Felix)
-	dir, usual := p.host.endpointStatusDir(felix.EndpointStatusPathPrefix), p.host.endpointStatusDir("")
+	dir, usual := p.config.StatusDir(felix.EndpointStatusPathPrefix), p.config.StatusDir("")
 	if dir == usual || dir == "" || safefile.CheckOwned(dir) == nil {
 		return dir
 	}
@@ -183,7 +185,7 @@ func (p *cniPart) statusDir() string {
 }
 
 // agentReports implements engine.Config.Agent. The files of a folder may be another agent's.
-func (p *cniPart) agentReports(c *cni.Config) bool {
+func (p *Part) agentReports(c *cni.Config) bool {
 	own := p.statusDir()
 	_, err := os.Stat(cmp.Or(c.EndpointStatusDir, own, endpointstatus.DefaultFolder))
 	return err == nil || own != ""
@@ -191,7 +193,7 @@ func (p *cniPart) agentReports(c *cni.Config) bool {
 
 // connected implements engine.Config.Connected. The agents of this daemon are followed in memory; only a folder that
 // the network configuration names, and that is not theirs, has files of another agent.
-func (p *cniPart) connected(c *cni.Config, w engine.Container) (func(context.Context) error, error) {
+func (p *Part) connected(c *cni.Config, w engine.Container) (func(context.Context) error, error) {
 	if _, err := endpointstatus.FileName(w.Endpoint); err != nil {
 		return nil, err // the agents do not report it
 	}
@@ -221,16 +223,17 @@ func awaitConnected(ctx context.Context, b *bus.Bus, w endpointstatus.Workload) 
 	}
 }
 
-// enforced implements engine.Config.Enforced. Once the rules exist the policy agent keeps them.
-func (p *cniPart) enforced(*cni.Config) error {
-	if p.rules == nil || p.enforces.Load() {
+// Enforced returns an error while policy is on and its rules do not exist yet. Once they exist the policy agent keeps
+// them.
+func (p *Part) Enforced() error {
+	if p.config.Rules == nil || p.enforces.Load() {
 		return nil
 	}
-	err := p.rules.RequireTable()
+	err := p.config.Rules.RequireTable()
 	p.enforces.Store(err == nil)
 	return err
 }
 
-func (p *cniPart) report(_ context.Context, _ *cni.Config, endpoint string, waited time.Duration, timedOut bool) {
+func (p *Part) report(_ context.Context, _ *cni.Config, endpoint string, waited time.Duration, timedOut bool) {
 	p.Control.PolicyWaited(endpoint, waited, timedOut)
 }

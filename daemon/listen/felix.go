@@ -1,4 +1,4 @@
-package main
+package listen
 
 import (
 	"context"
@@ -27,7 +27,7 @@ import (
 // serves them in any case.
 type felixListeners struct {
 	deps.Deps
-	http string // --http-listen
+	http string // the address of --http-listen
 
 	mu   sync.Mutex // guards open, which Run alone changes
 	open map[felixListener]*openListener
@@ -52,12 +52,10 @@ const (
 	healthSetting  = "healthEnabled"
 )
 
-// newFelixListeners returns nil beside calico/node, whose Felix has these listeners.
-func newFelixListeners(d deps.Deps, o webOptions, calico calicoOptions) part.Part {
-	if calico.beside {
-		return nil
-	}
-	return &felixListeners{Deps: d, http: o.listen, open: map[felixListener]*openListener{}}
+// NewFelix returns the part for the listeners that the settings of Felix want beside --http-listen, whose address is
+// given: empty for none.
+func NewFelix(d deps.Deps, http string) part.Part {
+	return &felixListeners{Deps: d, http: http, open: map[felixListener]*openListener{}}
 }
 
 func (f *felixListeners) Name() string { return "felix-listeners" }
@@ -125,7 +123,7 @@ func (f *felixListeners) start(ctx context.Context, l felixListener) *openListen
 }
 
 // port returns the part for a listener.
-func (f *felixListeners) port(l felixListener) *port {
+func (f *felixListeners) port(l felixListener) *Port {
 	serve := f.Control.ServeHealth
 	if l.setting == metricsSetting {
 		serve = func(ctx context.Context, listener net.Listener) error {
@@ -135,9 +133,9 @@ func (f *felixListeners) port(l felixListener) *port {
 	if l.tls.wanted() {
 		serve = l.tls.over(serve)
 	}
-	return &port{name: l.setting + " at " + l.address, address: l.address, serve: serve, ready: func() error {
+	return &Port{name: l.setting + " at " + l.address, address: l.address, serve: serve, Ready: func() error {
 		if samePort(f.http, l.address) {
-			return fmt.Errorf("--%s=%s has that port; set MANX_HTTP_LISTEN=%s, or another port here", httpFlag, f.http,
+			return fmt.Errorf("--http-listen=%s has that port; set MANX_HTTP_LISTEN=%s, or another port here", f.http,
 				l.address)
 		}
 		if l.tls.wanted() {

@@ -1,4 +1,4 @@
-package main
+package listen
 
 import (
 	"context"
@@ -23,7 +23,7 @@ func TestPortThatIsTaken(t *testing.T) {
 	}
 	address := other.Addr().String()
 	calls := make(chan net.Listener)
-	p := newPort("some-listen", address, func(ctx context.Context, l net.Listener) error {
+	p := NewPort("some-listen", address, func(ctx context.Context, l net.Listener) error {
 		defer l.Close()
 		calls <- l
 		if <-calls != nil {
@@ -66,7 +66,7 @@ func TestPortThatIsTaken(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if newPort("some-listen", "", nil) != nil {
+	if NewPort("some-listen", "", nil) != nil {
 		t.Error("without an address there is a part")
 	}
 }
