@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,11 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -167,5 +170,37 @@ func TestClusterLosesItsLeader(t *testing.T) {
 	m.UntilState(want)
 	if got := m.Of(a.Key); got != fmt.Sprintf("u%d", a.Revision) {
 		t.Errorf("a did not change, but its events are %s", got)
+	}
+}
+
+// A member that is cut off from the others fails no request: it has no leader, and the next member is asked.
+func TestMemberWithoutLeader(t *testing.T) {
+	cluster := etcdtest.StartCluster(t, 3)
+	s := cluster.Store(t)
+	cluster.CutOff(0)
+	alone, err := clientv3.New(clientv3.Config{Endpoints: cluster.Config().Endpoints[:1], Logger: zap.NewNop()})
+	must(t, err)
+	defer alone.Close()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(t.Context()), 200*time.Millisecond)
+		_, err := alone.Put(ctx, "/x", "")
+		cancel()
+		if errors.Is(err, rpctypes.ErrNoLeader) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the member that is cut off has a leader: ", err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	for i := range 6 { // each member in turn
+		name := fmt.Sprint("p", i)
+		o, err := s.Create(ctx, peer(name, "10.0.0.1"))
+		must(t, err)
+		_, err = s.Get(ctx, o.Key)
+		must(t, err)
+		_, err = s.Update(ctx, o)
+		must(t, err)
 	}
 }

@@ -81,7 +81,7 @@ func (s *Store) connect(ctx context.Context) error {
 		Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
 			MaxDelay: 2 * time.Second},
 		MinConnectTimeout: dialTimeout,
-	}), grpc.WithChainUnaryInterceptor(forgetToken)}
+	}), grpc.WithChainUnaryInterceptor(askAnother, forgetToken)}
 	if s.tls != nil {
 		options = append(options,
 			grpc.WithTransportCredentials(&currentTLS{credentials.NewTLS(s.tls), s.config}))
