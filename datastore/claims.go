@@ -54,7 +54,7 @@ func (t *Tables) Confirm(key model.Key, addresses ...netip.Addr) {
 	if o, known := w.objects.get(key); known {
 		if confirmed := t.reducer.confirmed.decide(o); confirmed != o {
 			w.objects.set(confirmed)
-			w.touch(key)
+			w.parts[w.partOf(key)].touch(key)
 			t.publish()
 		}
 	}

@@ -32,8 +32,11 @@ func (t *Tables) Kinds() []KindStatus {
 		if !t.status.Complete {
 			v = &w.view
 		}
-		list[i] = KindStatus{Kind: w.kind, InSync: w.inSync, Since: w.since, Lost: w.lost, Objects: v.objects.Len(),
+		list[i] = KindStatus{Kind: w.kind, InSync: w.inSync(), Since: w.since, Objects: v.objects.Len(),
 			Quarantined: v.quarantined.Len(), Revision: max(v.revision, t.status.Revision), Answered: w.answered}
+		if p := w.whyLost(); p != nil {
+			list[i].Lost = p.lost
+		}
 	}
 	return list
 }

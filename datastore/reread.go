@@ -54,7 +54,8 @@ func (t *Tables) Reread(ctx context.Context, store Store) (Reread, error) {
 func (t *Tables) takeRead(e Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if w := t.of(e.Key.Kind); w.inSync && w.take(e, t.now) {
+	w := t.of(e.Key.Kind)
+	if e.Part = w.partOf(e.Key); w.parts[e.Part].inSync && w.take(e, t.now) {
 		t.publish()
 	}
 }
@@ -69,17 +70,19 @@ func (t *Tables) Wrote(o *model.Object) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := t.of(o.Key.Kind)
-	if !w.inSync {
+	part := w.partOf(o.Key)
+	p := &w.parts[part]
+	if !p.inSync {
 		return // see takeRead
 	}
 	if _, known := w.objects.get(o.Key); !known {
 		e, isEndpoint := o.Value.(*model.WorkloadEndpoint)
-		if o.Revision <= w.revision || isEndpoint && len(e.Spec.IPNetworks) == 0 && e.Spec.Claim == nil {
+		if o.Revision <= p.revision || isEndpoint && len(e.Spec.IPNetworks) == 0 && e.Spec.Claim == nil {
 			return
 		}
-		w.early[o.Key] = o.Revision
+		p.early[o.Key] = o.Revision
 	}
-	if w.take(Event{Type: EventUpdate, Key: o.Key, Object: o, Revision: o.Revision}, t.now) {
+	if w.take(Event{Type: EventUpdate, Part: part, Key: o.Key, Object: o, Revision: o.Revision}, t.now) {
 		t.publish()
 	}
 }

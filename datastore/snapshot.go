@@ -83,8 +83,8 @@ func newSnapshot() *Snapshot { return &Snapshot{later: make(chan struct{}), log:
 // is for display, not for comparison with an object's revision: see Contains.
 func (s *Snapshot) Revision() int64 { return s.revision }
 
-// RevisionOf returns the revision of a kind, on its clock, up to which the snapshot is complete; 0 if it has nothing of
-// the kind.
+// RevisionOf returns the revision of a kind, on its clock, up to which the snapshot is complete in all parts; 0 if it
+// has nothing of the kind.
 func (s *Snapshot) RevisionOf(kind model.Kind) int64 {
 	if v := s.of(kind); v != nil {
 		return max(v.revision, s.revision)
@@ -98,7 +98,7 @@ func (s *Snapshot) Contains(k model.Key, revision int64) bool {
 	if s.RevisionOf(k.Kind) >= revision {
 		return true
 	}
-	v := s.of(k.Kind) // one object may be ahead of its kind: see Tables.Reread
+	v := s.of(k.Kind) // one object may be ahead of its kind: see Tables.Reread and Part
 	if v == nil {
 		return false
 	}

@@ -43,5 +43,5 @@ func (w *working) settlePair(old, current model.Key, now func() time.Time) {
 	default:
 		return
 	}
-	w.touch(old)
+	w.parts[Whole].touch(old) // of policies there are no parts
 }

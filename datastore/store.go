@@ -37,7 +37,8 @@ type Store interface {
 	// to revision S the reader has the state at S: the events come in the order of their revisions. Between EventLost
 	// and the next EventInSync (and before the first) it gets differences to an older state, in any order and at most
 	// one for each key, which add up at EventInSync. Kinds that are followed together are consistent with each other.
-	// Kinds that are followed separately are not: one may be ahead, and one may be lost while others continue.
+	// Kinds that are followed separately are not: one may be ahead, and one may be lost while others continue. A kind
+	// may be followed in two parts, for which all of this holds separately: see Part.
 	Watch(ctx context.Context, kinds ...model.Kind) <-chan Event
 	Close() error
 }
@@ -73,7 +74,8 @@ const (
 	// reads (after compaction or a lost connection) first deliver the differences, so that every change is delivered
 	// exactly once.
 	EventInSync
-	// EventAlive: the datastore has answered that nothing has changed about Kinds. It answers at least every Heartbeat.
+	// EventAlive: the datastore has answered that nothing has changed about Kinds, up to Revision if that is not 0. It
+	// answers at least every Heartbeat.
 	EventAlive
 	// EventLost: the connection is lost; the delivered state of Kinds may be out of date until their next EventInSync.
 	// Err is the reason.
@@ -83,9 +85,20 @@ const (
 // Heartbeat is the interval at which a datastore shows that it still answers, on a watch without changes.
 const Heartbeat = time.Minute
 
+// Part is a part of a kind that is followed separately from the rest. A key stays in one part.
+type Part int
+
+// The parts. Both clocks of Own and Others are that of the kind, but one may be ahead.
+const (
+	Whole  Part = iota // the kind is followed in one piece
+	Own                // the objects of the reader's node
+	Others             // those of all other nodes
+)
+
 // Event is one step of a watch.
 type Event struct {
 	Type     EventType
+	Part     Part // of its kind
 	Key      model.Key
 	Object   *model.Object // EventUpdate only
 	Revision int64         // on the clock of the kind

@@ -20,7 +20,7 @@ import (
 // The first snapshot is published when all watched kinds are in sync for the first time. While a kind is lost its last
 // good state stays, the others continue, and its next full read is published as a whole. So each published snapshot
 // has, for each kind, the datastore's state at one revision, and for kinds that are followed together, at the same
-// revision.
+// revision. The same holds for each Part of a kind; a kind is in sync if both its parts are.
 type Tables struct {
 	log     *zap.Logger
 	now     func() time.Time
@@ -182,9 +182,9 @@ func (t *Tables) Apply(events ...Event) {
 		case EventUpdate, EventDelete:
 			w := t.of(e.Key.Kind)
 			t.answered(w)
-			delete(w.early, e.Key) // from now on the watch reports its deletion
+			delete(w.parts[e.Part].early, e.Key) // from now on the watch reports its deletion
 			if w.take(e, t.now) {
-				w.revision = max(w.revision, e.Revision)
+				w.advance(e.Part, e.Revision)
 				if t.oneClock {
 					t.revision = max(t.revision, e.Revision)
 				}
@@ -194,6 +194,9 @@ func (t *Tables) Apply(events ...Event) {
 			t.inSync(e)
 		case EventAlive:
 			t.answered(t.concerned(e)...)
+			for _, w := range t.concerned(e) { // which is not news for readers
+				w.advance(e.Part, e.Revision)
+			}
 		case EventLost:
 			t.lost(e)
 		}
@@ -212,8 +215,8 @@ func (t *Tables) answered(list ...*working) {
 func (t *Tables) inSync(e Event) {
 	again := false
 	for _, w := range t.concerned(e) {
-		again = again || w.read
-		w.synced(e.Revision, t.now)
+		again = again || w.parts[e.Part].read
+		w.synced(e, t.now)
 	}
 	t.oneClock, t.revision = len(e.Kinds) == 0, 0
 	if t.oneClock {
@@ -239,10 +242,12 @@ func (t *Tables) lost(e Event) {
 	t.publish()
 	wasSync, at := len(e.Kinds) == 0 && t.others, t.now()
 	for _, w := range t.concerned(e) {
-		if w.inSync {
-			wasSync, w.since = true, at
+		if w.inSync() {
+			w.since = at
 		}
-		w.inSync, w.lost, w.lostAt = false, e.Err, at
+		p := &w.parts[e.Part]
+		wasSync = wasSync || p.inSync
+		p.inSync, p.lost, p.lostAt = false, e.Err, at
 	}
 	if len(e.Kinds) == 0 {
 		t.others = false
@@ -276,15 +281,17 @@ func (t *Tables) isNews(e Event, wasSync bool, at time.Time) bool {
 // settle determines whether all kinds are in sync, and if not, why.
 func (t *Tables) settle() {
 	inSync := t.others || len(t.work) > 0
-	var why *working
+	var why *progress
 	var lost []model.Kind
 	for _, w := range t.work {
-		inSync = inSync && w.inSync
-		if !w.inSync && w.lost != nil {
-			lost = append(lost, w.kind)
+		inSync = inSync && w.inSync()
+		p := w.whyLost()
+		if p == nil {
+			continue
 		}
-		if !w.inSync && w.lost != nil && (why == nil || w.lostAt.After(why.lostAt)) {
-			why = w
+		lost = append(lost, w.kind)
+		if why == nil || p.lostAt.After(why.lostAt) {
+			why = p
 		}
 	}
 	if t.status.Lost = lost; len(lost) == len(t.work) {
@@ -302,7 +309,8 @@ func (t *Tables) settle() {
 	}
 }
 
-// publish publishes the working state if it differs from the current snapshot. For lost kinds only the flag changes.
+// publish publishes the working state if it differs from the current snapshot. For lost kinds and parts only the flag
+// changes.
 func (t *Tables) publish() {
 	if !t.status.Complete {
 		return
@@ -316,7 +324,7 @@ func (t *Tables) publish() {
 	var replaced []*view
 	moved := s.inSync != old.inSync || s.revision != old.revision
 	for _, w := range t.work {
-		if w.inSync && w.moved {
+		if w.moved() {
 			moved = true
 			replaced = append(replaced, w.shown)
 			changed = append(changed, w.freeze()...)

@@ -34,3 +34,14 @@ func (t tree[T]) clone() tree[T]                 { return tree[T]{BTree: t.Clone
 func (t tree[T]) get(k model.Key) (v T, ok bool) { return t.Get(t.at(k)) }
 func (t tree[T]) set(v T)                        { t.ReplaceOrInsert(v) }
 func (t tree[T]) remove(k model.Key)             { t.Delete(t.at(k)) }
+
+// copy makes the values of some keys those of another tree.
+func (t tree[T]) copy(from tree[T], keys []model.Key) {
+	for _, k := range keys {
+		if v, ok := from.get(k); ok {
+			t.set(v)
+		} else {
+			t.remove(k)
+		}
+	}
+}

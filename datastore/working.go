@@ -10,9 +10,17 @@ import (
 // working is the unpublished state of one kind.
 type working struct {
 	view
-	reducer *reducer
-	shown   *view // as last published
-	// moved is set if the view differs from shown, and changed where it does.
+	reducer         *reducer
+	shown           *view // as last published
+	parts           [3]progress
+	since, answered time.Time // of the last change of inSync; of the last event but a loss
+}
+
+// progress is how far one Part of a kind has come.
+type progress struct {
+	inSync, read bool  // now; at least once
+	revision     int64 // all changes up to here are included
+	// moved is set if the view differs from the published one, and changed where it does.
 	moved   bool
 	changed []model.Key
 	// deleted has the revisions of recent deletions, so that a late older update does not undo them.
@@ -21,30 +29,86 @@ type working struct {
 	// that reads everything again does not report the deletion of an object that it never delivered.
 	early map[model.Key]int64
 
-	inSync, read    bool      // now; at least once
-	since, answered time.Time // of inSync's last change; of the last event but a loss
-	lost            error
-	lostAt          time.Time
+	lost   error
+	lostAt time.Time
 }
 
 func newWorking(kind model.Kind, r *reducer, inSync bool, at time.Time) *working {
-	w := &working{
-		view:    view{kind: kind, objects: newObjects(), quarantined: newQuarantine()},
-		reducer: r, deleted: map[model.Key]int64{}, early: map[model.Key]int64{}, inSync: inSync, since: at,
+	w := &working{view: view{kind: kind, objects: newObjects(), quarantined: newQuarantine()}, reducer: r, since: at}
+	for i := range w.parts {
+		w.parts[i].deleted, w.parts[i].early = map[model.Key]int64{}, map[model.Key]int64{}
 	}
+	w.parts[Whole].inSync = inSync
 	w.shown = &view{kind: kind, objects: newObjects(), quarantined: newQuarantine(), later: make(chan struct{})}
 	return w
 }
 
+// inSync reports whether the kind is in sync, in one piece or in both parts.
+func (w *working) inSync() bool {
+	return w.parts[Whole].inSync || w.parts[Own].inSync && w.parts[Others].inSync
+}
+
+// advance records that a part is complete up to a revision, if that is later than before.
+func (w *working) advance(p Part, revision int64) {
+	w.parts[p].revision = max(w.parts[p].revision, revision)
+	w.complete()
+}
+
+// complete sets the revision of the kind to that of the part that is behind.
+func (w *working) complete() {
+	w.revision = max(w.parts[Whole].revision, min(w.parts[Own].revision, w.parts[Others].revision))
+}
+
+// whyLost returns the part that was lost last and still is, nil if none is.
+func (w *working) whyLost() (why *progress) {
+	for i := range w.parts {
+		p := &w.parts[i]
+		if !p.inSync && p.lost != nil && (why == nil || p.lostAt.After(why.lostAt)) {
+			why = p
+		}
+	}
+	return why
+}
+
+// partOf returns the part of an endpoint that did not come by the watch. No other kind has parts.
+func (w *working) partOf(k model.Key) Part {
+	if w.parts[Own].revision == 0 && w.parts[Others].revision == 0 {
+		return Whole
+	}
+	if ids, err := model.ParseWorkloadEndpointName(k.Name); err == nil && ids.Node == w.reducer.node {
+		return Own
+	}
+	return Others
+}
+
+// moved reports whether a part that is in sync differs from what is published.
+func (w *working) moved() bool {
+	return slices.ContainsFunc(w.parts[:], func(p progress) bool { return p.inSync && p.moved })
+}
+
 // freeze publishes the state, and returns the keys in which it differs from the one before.
 func (w *working) freeze() (changed []model.Key) {
-	next := &view{kind: w.kind, objects: w.objects.clone(), quarantined: w.shown.quarantined, revision: w.revision,
-		later: make(chan struct{})}
-	if w.quarantined.Len() > 0 || next.quarantined.Len() > 0 { // usually there are none
-		next.quarantined = w.quarantined.clone()
+	inSync := w.inSync()
+	for i := range w.parts {
+		if p := &w.parts[i]; inSync || p.inSync {
+			changed = append(p.changed, changed...) // in no order
+			p.moved, p.changed = false, nil
+		}
 	}
-	w.shown, w.moved = next, false
-	changed, w.changed = w.changed, nil
+	from := &w.view
+	if !inSync {
+		from = w.shown
+	}
+	next := &view{kind: w.kind, objects: from.objects.clone(), quarantined: w.shown.quarantined,
+		revision: from.revision, later: make(chan struct{})}
+	if w.quarantined.Len() > 0 || next.quarantined.Len() > 0 { // usually there are none
+		next.quarantined = from.quarantined.clone()
+	}
+	if !inSync { // the lost part stays as it was
+		next.objects.copy(w.objects, changed)
+		next.quarantined.copy(w.quarantined, changed)
+	}
+	w.shown = next
 	return changed
 }
 
@@ -54,23 +118,24 @@ func (w *working) freeze() (changed []model.Key) {
 func (w *working) take(e Event, now func() time.Time) bool {
 	good, _ := w.objects.get(e.Key)
 	bad, wasBad := w.quarantined.get(e.Key)
-	if !w.inSync {
+	p := &w.parts[e.Part]
+	if !p.inSync {
 		// A full read replaces newer revisions, too: the datastore may have been restored to an earlier state.
-		delete(w.deleted, e.Key)
+		delete(p.deleted, e.Key)
 		if e.Type == EventUpdate && e.Object.Err != nil && e.Revision < revisionOf(good) {
 			w.objects.remove(e.Key)
 			good = nil
 		}
 	}
-	goodAt, badAt, goneAt := revisionOf(good), revisionOf(bad.Object), w.deleted[e.Key]
-	newer := func(revisions ...int64) bool { return !w.inSync || e.Revision >= slices.Max(revisions) }
+	goodAt, badAt, goneAt := revisionOf(good), revisionOf(bad.Object), p.deleted[e.Key]
+	newer := func(revisions ...int64) bool { return !p.inSync || e.Revision >= slices.Max(revisions) }
 	valid := e.Type == EventUpdate && e.Object.Err == nil
 	switch {
-	case valid && w.inSync && !wasBad && e.Revision == goodAt:
+	case valid && p.inSync && !wasBad && e.Revision == goodAt:
 		return true // this process has written it: see Tables.Wrote
 	case valid && newer(goodAt, goneAt):
 		o := w.reducer.reduce(e.Object)
-		if w.inSync && !wasBad && model.SameRemote(good, o) {
+		if p.inSync && !wasBad && model.SameRemote(good, o) {
 			return true // its kept fields are equal: most of a pod's changes are irrelevant to other nodes
 		}
 		w.objects.set(o)
@@ -85,8 +150,8 @@ func (w *working) take(e Event, now func() time.Time) bool {
 			w.objects.remove(e.Key)
 			delete(w.reducer.confirmed, e.Key)
 		}
-		if w.inSync {
-			w.remember(e)
+		if p.inSync {
+			p.remember(e)
 		}
 	default:
 		return false
@@ -94,14 +159,14 @@ func (w *working) take(e Event, now func() time.Time) bool {
 	if wasBad && newer(badAt) && (valid || e.Type == EventDelete) {
 		w.quarantined.remove(e.Key)
 	}
-	w.touch(e.Key)
+	p.touch(e.Key)
 	w.settleSpelling(e.Key, now)
 	return true
 }
 
 // touch records that readers may see another object under a key.
-func (w *working) touch(k model.Key) {
-	w.changed, w.moved = append(w.changed, k), true
+func (p *progress) touch(k model.Key) {
+	p.changed, p.moved = append(p.changed, k), true
 }
 
 func revisionOf(o *model.Object) int64 {
@@ -114,33 +179,34 @@ func revisionOf(o *model.Object) int64 {
 // remembered bounds the size of deleted; lateness bounds the age of a late update, in revisions.
 const remembered, lateness = 4096, 1024
 
-func (w *working) remember(e Event) {
-	w.deleted[e.Key] = e.Revision
-	if len(w.deleted) <= remembered {
+func (p *progress) remember(e Event) {
+	p.deleted[e.Key] = e.Revision
+	if len(p.deleted) <= remembered {
 		return
 	}
-	for k, revision := range w.deleted {
-		if revision < w.revision-lateness {
-			delete(w.deleted, k)
+	for k, revision := range p.deleted {
+		if revision < p.revision-lateness {
+			delete(p.deleted, k)
 		}
 	}
 }
 
-// synced ends a full read.
-func (w *working) synced(revision int64, now func() time.Time) {
-	for k, stored := range w.early {
-		if stored <= revision || revision < w.revision { // it was not read, or the datastore was put back
-			delete(w.early, k)
+// synced ends the full read of a part.
+func (w *working) synced(e Event, now func() time.Time) {
+	was, p := w.inSync(), &w.parts[e.Part]
+	for k, stored := range p.early {
+		if stored <= e.Revision || e.Revision < p.revision { // it was not read, or the datastore was put back
+			delete(p.early, k)
 			w.objects.remove(k)
-			w.touch(k)
+			p.touch(k)
 			w.settleSpelling(k, now)
 		}
 	}
-	w.moved = w.moved || w.revision != revision || !w.inSync
-	if !w.inSync {
+	p.moved = p.moved || p.revision != e.Revision || !p.inSync
+	p.revision, p.inSync, p.read, p.lost = e.Revision, true, true, nil
+	clear(p.deleted)
+	w.complete()
+	if !was && w.inSync() {
 		w.since = now()
 	}
-	w.revision, w.inSync, w.read = revision, true, true
-	w.lost = nil
-	clear(w.deleted)
 }

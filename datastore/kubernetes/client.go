@@ -24,8 +24,8 @@ const (
 	asMergePatch = "application/merge-patch+json"
 )
 
-// client sends requests to the API and returns the bytes of the responses. Watches have a separate connection, on which
-// no response waits for others, and each large list has one with HTTP/1.1.
+// client sends requests to the API and returns the bytes of the responses. Watches, but for that of own pods, have a
+// separate connection, whose events are gathered, and each large list has one with HTTP/1.1.
 type client struct{ rest, watches, lists *rest.RESTClient }
 
 func newClient(config *rest.Config) (*client, error) {

@@ -42,8 +42,9 @@ type Config struct {
 	Group string
 	// InterfacePrefix is the prefix of pods' host interface names; "cali" if empty.
 	InterfacePrefix string
-	// Node is the node of a program that keeps the pods of other nodes reduced: a watch leaves out versions of them
-	// that differ only in fields that nobody keeps. If it is empty, a watch delivers every version.
+	// Node is the node of a program that keeps the pods of other nodes reduced. A watch follows that node's pods apart
+	// from the others, and of the others leaves out versions that differ only in fields that nobody keeps. If it is
+	// empty, a watch delivers every version of every pod, in one order.
 	Node string
 	// Follows is set by a program that watches numerous kinds soon: Open begins to test whether the server can begin a
 	// watch with all objects, on which their first reads depend.

@@ -93,7 +93,7 @@ func (f *feed) event(ctx context.Context, r resource, e frame) error {
 
 // alive reports to the reader that the server still answers.
 func (f *feed) alive(ctx context.Context) bool {
-	return f.send(ctx, datastore.Event{Type: datastore.EventAlive, Kinds: []model.Kind{f.kind}})
+	return f.send(ctx, datastore.Event{Type: datastore.EventAlive, Kinds: []model.Kind{f.kind}, Revision: f.at})
 }
 
 // advance records that a change was delivered.
@@ -181,6 +181,7 @@ func (f *feed) release(ctx context.Context) {
 }
 
 func (f *feed) emit(ctx context.Context, e datastore.Event) bool {
+	e.Part = f.part
 	if e.Type != datastore.EventLost {
 		f.heard.Store(time.Now().UnixNano())
 	}

@@ -27,9 +27,9 @@ func appendField(b []byte, number protowire.Number, content []byte) []byte {
 }
 
 // eventOf is an event of a watch in the API's protobuf form.
-func eventOf(tb testing.TB, typ string, p *corev1.Pod) []byte {
+func eventOf(tb testing.TB, typ string, o interface{ Marshal() ([]byte, error) }) []byte {
 	tb.Helper()
-	object, err := p.Marshal()
+	object, err := o.Marshal()
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func BenchmarkLife(b *testing.B) {
 		b.Fatal(err)
 	}
 	out := make(chan datastore.Event, queued)
-	f := &feed{store: s, kind: r.kind, out: out, heard: new(atomic.Int64), latest: newLatest("node-1"),
+	f := &feed{store: s, kind: r.kind, out: out, heard: new(atomic.Int64), latest: newLatest(),
 		known: newRevisions(r.kind), names: map[string]model.Key{}}
 	tables := datastore.NewTables(zap.NewNop(), "node-1")
 	tables.Apply(datastore.Event{Type: datastore.EventInSync, Kinds: []model.Kind{r.kind}, Revision: 1})

@@ -12,7 +12,6 @@ import (
 // are five of the nine in the life of a pod. It need not decode them. The hash has a random seed, so that nobody can
 // make a change without an effect on it.
 type latest struct {
-	node        string // whose pods are always decoded: programs wait for their revisions; empty: all are
 	seed        maphash.Seed
 	room        []byte
 	now, before map[string]uint64 // hashes by namespace and name, of pods that changed lately
@@ -21,18 +20,18 @@ type latest struct {
 // latestMost bounds now and before. After a forgotten version the next one is decoded.
 const latestMost = 4096
 
-func newLatest(node string) *latest {
-	return &latest{node: node, seed: maphash.MakeSeed(), now: map[string]uint64{}, before: map[string]uint64{}}
+func newLatest() *latest {
+	return &latest{seed: maphash.MakeSeed(), now: map[string]uint64{}, before: map[string]uint64{}}
 }
 
 // same returns the revision of a version that can be left out; ok is false for any other event, whose version it
 // remembers. Malformed ones are left to the decoder.
 func (l *latest) same(e frame) (revision int64, ok bool) {
-	if l == nil || l.node == "" {
+	if l == nil {
 		return 0, false
 	}
 	p, err := identify(e.object)
-	if err != nil || string(p.node) == l.node {
+	if err != nil {
 		return 0, false
 	}
 	id := string(p.namespace) + "/" + string(p.name)
@@ -74,23 +73,21 @@ var comparedPod = func() parts {
 }()
 
 // podIdentity has parts of the message of a pod.
-type podIdentity struct{ namespace, name, revision, node []byte }
+type podIdentity struct{ namespace, name, revision []byte }
 
 func identify(pod []byte) (p podIdentity, err error) {
 	err = fields(pod, func(part protowire.Number, content []byte) error {
-		if part != 1 && part != 2 {
+		if part != 1 {
 			return nil
 		}
 		return fields(content, func(n protowire.Number, text []byte) error {
-			switch {
-			case part == 1 && n == 1:
+			switch n {
+			case 1:
 				p.name = text
-			case part == 1 && n == 3:
+			case 3:
 				p.namespace = text
-			case part == 1 && n == 6:
+			case 6:
 				p.revision = text
-			case part == 2 && n == 10:
-				p.node = text
 			}
 			return nil
 		})

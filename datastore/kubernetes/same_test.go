@@ -25,18 +25,22 @@ type podFeed struct {
 	tables *datastore.Tables
 }
 
-func newPodFeed(t *testing.T, node string) *podFeed {
+func newPodFeed(t *testing.T, part datastore.Part) *podFeed {
 	t.Helper()
-	s := &Store{log: zap.NewNop(), reported: map[model.Key]string{}, api: form.V1, config: Config{Node: node}}
-	r, err := s.resource(model.KindWorkloadEndpoint)
-	if err != nil {
+	s := &Store{log: zap.NewNop(), reported: map[model.Key]string{}, api: form.V1, config: Config{Node: "node-1"}}
+	out := make(chan datastore.Event, queued)
+	p := &podFeed{out: out, tables: datastore.NewTables(zap.NewNop(), "node-1"),
+		feed: &feed{store: s, kind: model.KindWorkloadEndpoint, part: part, out: out, heard: new(atomic.Int64)}}
+	p.begin()
+	var err error
+	if p.r, err = p.resource(); err != nil {
 		t.Fatal(err)
 	}
-	out := make(chan datastore.Event, queued)
-	p := &podFeed{r: r, out: out, tables: datastore.NewTables(zap.NewNop(), "node-1"),
-		feed: &feed{store: s, kind: r.kind, out: out, heard: new(atomic.Int64),
-			known: newRevisions(r.kind), names: map[string]model.Key{}, latest: newLatest(node)}}
-	p.tables.Apply(datastore.Event{Type: datastore.EventInSync, Kinds: []model.Kind{r.kind}, Revision: 1})
+	p.lost = false
+	for _, part := range []datastore.Part{datastore.Whole, datastore.Own, datastore.Others} {
+		p.tables.Apply(datastore.Event{Type: datastore.EventInSync, Part: part, Kinds: []model.Kind{p.kind},
+			Revision: 1})
+	}
 	return p
 }
 
@@ -55,14 +59,15 @@ func (p *podFeed) take(t *testing.T, events []byte) (n int) {
 // TestVersionsWithoutADifference: of the nine events of the life of a pod, three change only conditions.
 func TestVersionsWithoutADifference(t *testing.T) {
 	for _, c := range []struct {
-		name, node string
-		want       int
+		name string
+		part datastore.Part
+		want int
 	}{
-		{"a pod of another node", "node-1", 6},
-		{"a pod of this node", "node-7", 9},
-		{"every version is to be delivered", "", 9},
+		{"a pod of another node", datastore.Others, 6},
+		{"a pod of this node", datastore.Own, 9},
+		{"every version is to be delivered", datastore.Whole, 9},
 	} {
-		p := newPodFeed(t, c.node)
+		p := newPodFeed(t, c.part)
 		for i := range 2 { // another pod, and then the first one again
 			if n := p.take(t, podEvents(t, i)); n != c.want {
 				t.Errorf("%s: %d events, want %d", c.name, n, c.want)
@@ -79,7 +84,7 @@ func TestVersionsWithoutADifference(t *testing.T) {
 
 // TestAFullReadForgetsVersions: after a full read the reader may have another version than the last event had.
 func TestAFullReadForgetsVersions(t *testing.T) {
-	p := newPodFeed(t, "node-1")
+	p := newPodFeed(t, datastore.Others)
 	pod := fullObject[corev1.Pod](t, "pod")
 	event := func(typ string, revision int) int {
 		pod.ResourceVersion = fmt.Sprint(revision)
@@ -101,7 +106,7 @@ func TestAFullReadForgetsVersions(t *testing.T) {
 // and tables without the equal ones have the same endpoints after each event.
 func TestLeftOutVersionsAreNotMissed(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
-	all, some := newPodFeed(t, ""), newPodFeed(t, "node-1")
+	all, some := newPodFeed(t, datastore.Whole), newPodFeed(t, datastore.Others)
 	pick := func(texts ...string) string { return texts[random.IntN(len(texts))] }
 	changes := []func(*corev1.Pod){
 		func(p *corev1.Pod) { p.Labels = map[string]string{"app": pick("web", "db")} },
@@ -133,7 +138,7 @@ func TestLeftOutVersionsAreNotMissed(t *testing.T) {
 		case p == nil:
 			typ, p = "ADDED", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pick("a", "b"),
 				Name: fmt.Sprint("pod-", i), Annotations: map[string]string{}},
-				Spec: corev1.PodSpec{NodeName: pick("node-1", "node-2", "node-3")}}
+				Spec: corev1.PodSpec{NodeName: pick("node-2", "node-3")}}
 			pods[i] = p
 		case random.IntN(20) == 0:
 			typ = "DELETED"
@@ -155,7 +160,7 @@ func TestLeftOutVersionsAreNotMissed(t *testing.T) {
 	}
 }
 
-// endpoints are the endpoints of tables: those of the own node with their revisions.
+// endpoints are the endpoints of tables.
 func endpoints(tables *datastore.Tables) map[model.Key]any {
 	list := map[model.Key]any{}
 	for o := range tables.Snapshot().All(model.KindWorkloadEndpoint) {

@@ -469,10 +469,11 @@ type listing struct {
 	once bool
 }
 
-// latestRevision returns the revision of the datastore now: a list without a revision is not from an old cache.
+// latestRevision returns the revision of the datastore now: a list without a revision is not from an old cache. It does
+// not select own pods: to find one of a few objects, the server may have to read all of the kind from its etcd.
 func (s *Store) latestRevision(ctx context.Context, r resource) (int64, error) {
 	q := url.Values{"limit": {"1"}}
-	if r.fields != "" {
+	if r.fields != "" && r.many {
 		q.Set("fieldSelector", r.fields)
 	}
 	limited, cancel := bounded(ctx)

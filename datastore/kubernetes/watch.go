@@ -17,6 +17,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	kubefields "k8s.io/apimachinery/pkg/fields"
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
@@ -42,10 +43,13 @@ var errConnectionLost = errors.New("the connection was lost")
 
 // Watch implements datastore.Store.
 //
-// Each kind is followed separately, and has its own clock. At first all objects come as initial events of the watch if
-// the server supports that, and otherwise in a list from its cache. A watch that ends continues at its last revision.
-// Only if the server has compacted that is everything read again, and only the differences are delivered, with
-// EventDelete for deleted objects; a change that was undone meanwhile is not reported.
+// Each kind is followed separately, and has its own clock. The pods of the store's node, if it has one, are followed
+// apart from the others: their changes are not gathered, and do not wait for a full read of the others.
+//
+// At first all objects come as initial events of the watch if the server supports that, and otherwise in a list from
+// its cache. A watch that ends continues at its last revision. Only if the server has compacted that is everything read
+// again, and only the differences are delivered, with EventDelete for deleted objects; a change that was undone
+// meanwhile is not reported.
 //
 // A kind without its CustomResourceDefinition has no objects, and is in sync; its watch starts when the definition
 // appears. Known objects stay until the server reports their deletion.
@@ -65,7 +69,9 @@ func (s *Store) Watch(ctx context.Context, kinds ...model.Kind) <-chan datastore
 		if slices.Contains(kinds[:i], kind) {
 			continue
 		}
-		feeds = append(feeds, &feed{store: s, kind: kind, out: out, heard: &heard})
+		for _, part := range s.parts(kind) {
+			feeds = append(feeds, &feed{store: s, kind: kind, part: part, out: out, heard: &heard})
+		}
 	}
 	s.watches.Go(func() {
 		defer close(out)
@@ -86,6 +92,14 @@ func (s *Store) Watch(ctx context.Context, kinds ...model.Kind) <-chan datastore
 		running.Wait()
 	})
 	return out
+}
+
+// parts returns the parts of a kind that have a watch each.
+func (s *Store) parts(kind model.Kind) []datastore.Part {
+	if kind == model.KindWorkloadEndpoint && s.config.Node != "" {
+		return []datastore.Part{datastore.Own, datastore.Others}
+	}
+	return []datastore.Part{datastore.Whole}
 }
 
 // ask requests the version of the server while no watch has delivered anything for half of a heartbeat: a server sends
@@ -117,16 +131,17 @@ func (s *Store) ask(ctx context.Context, heard *atomic.Int64, kinds []model.Kind
 	}
 }
 
-// feed follows one kind.
+// feed follows one kind, or a part of it.
 type feed struct {
 	store *Store
 	kind  model.Kind
+	part  datastore.Part
 	out   chan<- datastore.Event
 	heard *atomic.Int64 // when any feed of the watch delivered something last, in nanoseconds
 
 	// known are the revisions of the delivered objects that exist.
 	known revisions
-	// latest leaves out versions of pods without a difference; nil for other kinds.
+	// latest leaves out versions of other nodes' pods without a difference; nil for everything else.
 	latest *latest
 	// names are the last valid keys of IPAM's custom resources, by name: a key follows from the content, and a resource
 	// with unusable content has its name as its key.
@@ -147,11 +162,16 @@ type feed struct {
 	followed bool
 }
 
-func (f *feed) run(ctx context.Context) {
+// begin initializes the state of a feed that has delivered nothing.
+func (f *feed) begin() {
 	f.known, f.names, f.lost = newRevisions(f.kind), map[string]model.Key{}, true
-	if f.kind == model.KindWorkloadEndpoint {
-		f.latest = newLatest(f.store.config.Node)
+	if f.part == datastore.Others {
+		f.latest = newLatest()
 	}
+}
+
+func (f *feed) run(ctx context.Context) {
+	f.begin()
 	for ends := 0; ; {
 		began := time.Now()
 		err := f.once(ctx)
@@ -161,7 +181,7 @@ func (f *feed) run(ctx context.Context) {
 		ends = watchBackoff.Count(ends, time.Since(began))
 		wait := watchBackoff.After(ends)
 		exact := false // the server set Retry-After
-		switch r, _ := f.store.resource(f.kind); {
+		switch r, _ := f.resource(); {
 		case err == nil: // a normal end: continue from there
 			wait = min(wait, time.Second)
 		case noResource(err) && r.custom && f.known.len() == 0:
@@ -243,9 +263,22 @@ func (f *feed) absent(ctx context.Context, r resource) {
 	f.send(ctx, datastore.Event{Type: datastore.EventInSync, Kinds: []model.Kind{f.kind}})
 }
 
+// resource returns the resource of the feed's part. Few pods are own ones. The server has an index of pods by node.
+func (f *feed) resource() (resource, error) {
+	r, err := f.store.resource(f.kind)
+	node := kubefields.EscapeValue(f.store.config.Node)
+	switch f.part {
+	case datastore.Own:
+		r.fields, r.many = "spec.nodeName="+node+","+r.fields, false
+	case datastore.Others:
+		r.fields = "spec.nodeName!=" + node + "," + r.fields
+	}
+	return r, err
+}
+
 // once reads everything if necessary, and follows changes until the watch ends. nil: a normal end.
 func (f *feed) once(ctx context.Context) error {
-	r, err := f.store.resource(f.kind)
+	r, err := f.resource()
 	if err != nil {
 		return err
 	}
@@ -317,8 +350,11 @@ func (f *feed) open(ctx context.Context, r resource, query url.Values) (io.ReadC
 	limit := time.AfterFunc(requestTimeout, func() {
 		cancel(fmt.Errorf("%w: %s does not answer in time", datastore.ErrUnavailable, f.store.host))
 	})
-	stream, err := f.store.client.stream(ctx, request{verb: http.MethodGet, path: r.path("", ""), accept: accept,
-		query: query})
+	begin := f.store.client.stream
+	if f.part == datastore.Own {
+		begin = f.store.client.get // what others' changes gather must not delay it
+	}
+	stream, err := begin(ctx, request{verb: http.MethodGet, path: r.path("", ""), accept: accept, query: query})
 	if !limit.Stop() || err != nil {
 		cancel(nil)
 		if cause := context.Cause(ctx); errors.Is(cause, datastore.ErrUnavailable) {

@@ -117,7 +117,9 @@ func (o *Object) Owner() uint64 {
 }
 
 // Workload returns the Workload of a WorkloadEndpoint, whole or reduced, or nil. It makes that of a whole one, so a
-// reader that needs it again keeps it. o may be nil.
+// reader that needs it again keeps it. To make it once, when the object enters the tables, would need more code: an
+// engine of CNI reads the endpoint of a pod whole to write it again, so tables would hold both forms of some 30.
+// o may be nil.
 func (o *Object) Workload() *Workload {
 	if o == nil {
 		return nil
