@@ -71,9 +71,15 @@ type takeoverDetector struct {
 	// the Node: the other host writes, too.
 	hold time.Duration
 
-	own   map[Family]netip.Addr // last registered by this host, or seen in the Node and on an interface
-	since time.Time             // time since which the Node has a foreign address; zero: it has none
-	found Takeover
+	own           map[Family]netip.Addr // last registered by this host, or seen in the Node and on an interface
+	claim, before claim                 // the present one, if the Node has foreign addresses, and the last one
+	found         Takeover
+}
+
+// claim is a time in which the Node has foreign addresses.
+type claim struct {
+	addresses    []netip.Addr
+	since, ended time.Time
 }
 
 func newTakeoverDetector(name string, registered *model.Node, hold time.Duration) *takeoverDetector {
@@ -88,24 +94,38 @@ func newTakeoverDetector(name string, registered *model.Node, hold time.Duration
 // and the time of the next call if nothing changes before, zero for never.
 func (j *takeoverDetector) evaluate(now time.Time, n *model.Node, interfaces []Interface) (Takeover, time.Time) {
 	foreign := j.foreign(n, interfaces)
-	switch {
-	case len(foreign) == 0 && len(j.found.Addresses) == 0:
-		j.since = time.Time{}
-		return j.found, time.Time{}
-	case len(foreign) == 0:
-		j.since = time.Time{}
+	if len(foreign) == 0 {
+		if len(j.claim.addresses) > 0 {
+			j.claim.ended = now
+			j.before, j.claim = j.claim, claim{}
+		}
+		if len(j.found.Addresses) == 0 {
+			return j.found, time.Time{}
+		}
 		return j.after(now, interfaces)
-	case j.since.IsZero():
-		j.since = now
 	}
-	if len(j.found.Addresses) == 0 && now.Sub(j.since) < takeoverAfter {
-		return j.found, j.since.Add(takeoverAfter)
+	if len(j.claim.addresses) == 0 {
+		j.claim.since = now
 	}
+	j.claim.addresses = foreign
 	if len(j.found.Addresses) == 0 {
-		j.found.Since = j.since
+		j.found.Since = j.claim.since
+		switch {
+		case j.again():
+			j.found.Since = j.before.since
+		case now.Sub(j.claim.since) < takeoverAfter:
+			return j.found, j.claim.since.Add(takeoverAfter)
+		}
 	}
 	j.found.Node, j.found.Addresses, j.found.Own, j.found.Ended = j.node, foreign, j.owned(), time.Time{}
 	return j.found, now.Add(takeoverPoll)
+}
+
+// again reports whether an address comes back soon after this host has replaced it. Two hosts that both write their
+// address each interval may do so one shortly after the other, so that one of them never sees the other's for long.
+func (j *takeoverDetector) again() bool {
+	was := func(a netip.Addr) bool { return slices.Contains(j.before.addresses, a) }
+	return j.claim.since.Before(j.before.ended.Add(j.hold)) && slices.ContainsFunc(j.claim.addresses, was)
 }
 
 // foreign returns the addresses of the Node that are not this host's. Those that are on an interface become its own.
