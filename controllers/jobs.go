@@ -31,7 +31,7 @@ import (
 func kindsOf(inKubernetes, noIPAM bool) (store, source []model.Kind) {
 	store, source = ipamgc.Kinds()
 	if noIPAM {
-		store = []model.Kind{model.KindNode}
+		store = []model.Kind{model.KindNode, model.KindClusterInformation}
 	}
 	store = append(store, model.KindKubeControllers, model.KindHostEndpoint)
 	store = append(store, policynames.Kinds()...)

@@ -157,6 +157,21 @@ func TestLeader(t *testing.T) {
 	calicotest.Eventually(t, "their memory is released", func() bool { return ended.Load() == 1 })
 	k.set("")
 	calicotest.Eventually(t, "they work again", runs(first, "policy"))
+	lock, ready := &v3.ClusterInformation{}, false
+	lock.Name, lock.Spec.DatastoreReady = "default", &ready
+	locked, err := second.store.Create(t.Context(), model.NewObject(model.ResourceKey(model.KindClusterInformation,
+		"default"), lock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	calicotest.Eventually(t, "nothing runs while the datastore is locked", func() bool {
+		s := first.State()
+		return strings.Contains(s.Problem, "the datastore is locked") && len(s.Controllers) == 0
+	})
+	if _, err := second.store.Delete(t.Context(), locked.Key, locked.Revision); err != nil {
+		t.Fatal(err)
+	}
+	calicotest.Eventually(t, "they work when it is unlocked", runs(first, "policy"))
 
 	first.stop()
 	calicotest.Eventually(t, "the memory of a leader that ends is released", func() bool { return ended.Load() == 2 })

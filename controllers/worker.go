@@ -156,23 +156,32 @@ func (w *worker) note(problem error) {
 // follow runs the configured controllers, and writes the running ones to the configuration's status. If there is no
 // configuration it creates one.
 func (w *worker) follow(ctx context.Context, s *datastore.Snapshot) error {
+	if model.Locked(s) {
+		w.apply(ctx, map[string]job{})
+		return errLocked
+	}
 	o := s.Get(configKey)
 	if o == nil {
 		return w.makeConfig(ctx)
 	}
 	c := o.Value.(*model.KubeControllersConfiguration)
 	run, status := settings.Merge(w.Env, c.Spec, w.InKubernetes)
-	if err := w.apply(ctx, run); err != nil {
+	jobs, err := w.jobs(run)
+	if err != nil {
 		return err
 	}
+	w.apply(ctx, jobs)
 	if mirror.SameValue(c.Status, status) {
 		return nil
 	}
 	next := o.Clone()
 	next.Value.(*model.KubeControllersConfiguration).Status = status
-	_, err := change.Change{Old: o, New: next}.Apply(ctx, w.Store)
+	_, err = change.Change{Old: o, New: next}.Apply(ctx, w.Store)
 	return err
 }
+
+// errLocked is the reason why no controller runs: what it writes might be lost.
+var errLocked = errors.New("the datastore is locked (datastoreReady is false), as during a migration")
 
 func (w *worker) makeConfig(ctx context.Context) error {
 	o, err := w.Store.Get(ctx, configKey)
@@ -194,12 +203,8 @@ type job struct {
 	run  func(context.Context) error // until the context ends
 }
 
-// apply starts, ends and restarts controllers as configured.
-func (w *worker) apply(ctx context.Context, run settings.Running) error {
-	jobs, err := w.jobs(run)
-	if err != nil {
-		return err
-	}
+// apply starts, ends and restarts controllers, so that these run.
+func (w *worker) apply(ctx context.Context, jobs map[string]job) {
 	for name, r := range w.running {
 		if j, ok := jobs[name]; !ok || !reflect.DeepEqual(j.with, r.with) {
 			r.cancel()
@@ -213,7 +218,6 @@ func (w *worker) apply(ctx context.Context, run settings.Running) error {
 			w.running[name] = w.start(ctx, name, jobs[name])
 		}
 	}
-	return nil
 }
 
 // backoff is the pause before a failed controller runs again.

@@ -100,7 +100,7 @@ func (c *cli) clusterReport(ctx context.Context, store datastore.Store) (check.R
 	}
 	if info, ok := o.Value.(*v3.ClusterInformation); ok {
 		r.ClusterGUID, r.ClusterType = info.Spec.ClusterGUID, info.Spec.ClusterType
-		r.DatastoreLocked = info.Spec.DatastoreReady != nil && !*info.Spec.DatastoreReady
+		r.DatastoreLocked = model.Locks(o)
 		r.ClusterInformationRevision = fmt.Sprint(o.Revision)
 	}
 	return r, nil

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
-
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/lastrun"
 	"github.com/manxnet/manx/daemon/part"
@@ -51,8 +49,7 @@ func (t *tablesPart) Notices() (list []server.Notice) {
 
 // locked returns the notice of a datastore that is locked.
 func locked(r model.Reader) []server.Notice {
-	info := model.Get[v3.ClusterInformation](r, model.ResourceKey(model.KindClusterInformation, "default"))
-	if info == nil || info.Spec.DatastoreReady == nil || *info.Spec.DatastoreReady {
+	if !model.Locked(r) {
 		return nil
 	}
 	return []server.Notice{{Topic: "datastore", Subject: "ClusterInformation/default",

@@ -71,7 +71,7 @@ func (c *Collector) Run(ctx context.Context, store, source *datastore.Tables) er
 		c.take(now.Changes(was), nowSource.Changes(wasSource))
 		was, wasSource = now, nowSource
 		wait := time.Until(next)
-		if now.InSync() && nowSource.InSync() && ready(now) {
+		if now.InSync() && nowSource.InSync() && !model.Locked(now) {
 			full := wait <= 0
 			if err := c.pass(ctx, now, nowSource, full); err != nil {
 				c.Log.Warn("not everything that is unused could be released, trying again", zap.Error(err),
@@ -106,12 +106,6 @@ func (c *Collector) wait(ctx context.Context, store, source *datastore.Snapshot,
 		settle = time.Second
 	}
 	retry.Sleep(ctx, settle)
-}
-
-// ready reports whether the datastore may be written: it is locked during an upgrade.
-func ready(r model.Reader) bool {
-	info := clusterInformation(r)
-	return info == nil || info.Spec.DatastoreReady == nil || *info.Spec.DatastoreReady
 }
 
 func (c *Collector) reset() {

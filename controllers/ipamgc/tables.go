@@ -4,8 +4,6 @@ import (
 	"iter"
 	"net/netip"
 
-	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
-
 	"github.com/manxnet/manx/controllers/nodename"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
@@ -62,10 +60,6 @@ func value[T model.Type](o *model.Object) *T {
 	}
 	v, _ := o.Value.(*T)
 	return v
-}
-
-func clusterInformation(r model.Reader) *v3.ClusterInformation {
-	return model.Get[v3.ClusterInformation](r, model.ResourceKey(model.KindClusterInformation, "default"))
 }
 
 // tableFacts are the facts from the tables.

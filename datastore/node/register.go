@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore"
@@ -154,7 +153,7 @@ func datastoreReady(ctx context.Context, store datastore.Store) error {
 		}
 		return err
 	}
-	if c, ok := o.Value.(*v3.ClusterInformation); ok && c.Spec.DatastoreReady != nil && !*c.Spec.DatastoreReady {
+	if model.Locks(o) {
 		return errLocked
 	}
 	return nil

@@ -88,8 +88,11 @@ func (t *Tunnels) ensureUntilDone(ctx context.Context) error {
 }
 
 // Ensure sets the tunnel addresses: it assigns missing ones, writes the Node once, and then releases unused ones. If
-// the Node cannot be written, it releases the new ones.
+// the Node cannot be written, it releases the new ones. It is an error if the datastore is locked.
 func (t *Tunnels) Ensure(ctx context.Context) error {
+	if err := datastoreReady(ctx, t.Store); err != nil {
+		return fmt.Errorf("tunnel addresses of node %s: %w", t.Node, err)
+	}
 	node, err := t.readNode(ctx)
 	if err != nil {
 		return err

@@ -337,3 +337,23 @@ func TestTunnelAddressesAreCalicos(t *testing.T) {
 		}
 	}
 }
+
+// Nothing is assigned while the datastore is locked: a migration would lose it.
+func TestNoTunnelAddressWhileLocked(t *testing.T) {
+	x := newTunnelTest(t)
+	x.pool("p", "10.1.0.0/16")
+	lock := func(ready string) {
+		x.put("clusterinformations/default", `{"kind":"ClusterInformation","apiVersion":"projectcalico.org/v3",`+
+			`"metadata":{"name":"default"},"spec":{"datastoreReady":`+ready+`}}`)
+	}
+	lock("false")
+	before := x.revision()
+	if err := x.tunnels().Ensure(t.Context()); !errors.Is(err, errLocked) || x.revision() != before {
+		t.Errorf("locked: %v, and %d writes", err, x.revision()-before)
+	}
+	lock("true")
+	x.ensure()
+	if x.address() == "" {
+		t.Error("unlocked: no address")
+	}
+}
