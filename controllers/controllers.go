@@ -15,6 +15,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/manxnet/manx/controllers/deletions"
+	"github.com/manxnet/manx/controllers/ipamaudit"
 	"github.com/manxnet/manx/controllers/ipamgc"
 	"github.com/manxnet/manx/controllers/loop"
 	"github.com/manxnet/manx/controllers/settings"
@@ -70,6 +71,7 @@ type Manager struct {
 	Config
 	counts   loop.Counts
 	releases *ipamgc.Releases
+	audit    ipamaudit.Auditor
 
 	mu        sync.Mutex // guards the following fields
 	state     State
@@ -107,6 +109,9 @@ func (m *Manager) State() State {
 // Releases returns the newest releases of addresses and blocks that this candidate made, with their reasons, oldest
 // first.
 func (m *Manager) Releases() []ipamgc.Release { return m.releases.Last() }
+
+// Audit returns the last audit of IPAM, an empty one where none runs.
+func (m *Manager) Audit() ipamaudit.Report { return m.audit.Last() }
 
 // Leader returns the leading node, empty for none. It fails if ctx ends before the datastore answers.
 func (m *Manager) Leader(ctx context.Context) (string, error) {

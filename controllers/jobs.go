@@ -68,6 +68,9 @@ func (w *worker) jobs(run settings.Running) (map[string]job, error) {
 			jobs["object-rules"] = job{true, w.reportMistakes}
 		}
 	}
+	if !w.NoIPAM {
+		jobs["ipam-audit"] = job{true, w.auditIPAM}
+	}
 	if w.source == nil || w.Kube == nil {
 		return jobs, nil
 	}
@@ -83,6 +86,14 @@ func (w *worker) jobs(run settings.Running) (map[string]job, error) {
 		jobs["policy-names"] = job{true, func(ctx context.Context) error { return c.Run(ctx, w.tables) }}
 	}
 	return jobs, nil
+}
+
+func (w *worker) auditIPAM(ctx context.Context) error {
+	var pods *datastore.Tables
+	if w.source != nil && !w.InKubernetes {
+		pods = w.sourceTables
+	}
+	return w.audit.Run(ctx, w.Store, w.tables, pods, w.Log.Named("ipam-audit"))
 }
 
 // reference refers to the custom resource of an object; false if it has none.

@@ -123,8 +123,8 @@ func TestLeader(t *testing.T) {
 		return func() bool { return strings.Contains(strings.Join(c.State().Controllers, " "), name) }
 	}
 	calicotest.Eventually(t, "all run", runs(first, "node-ipam"))
-	if got := strings.Join(first.State().Controllers, " "); got != "etcd-compaction loadbalancer namespace "+
-		"node-deleter "+
+	if got := strings.Join(first.State().Controllers, " "); got != "etcd-compaction ipam-audit loadbalancer "+
+		"namespace node-deleter "+
 		"node-hostendpoints node-ipam node-labels policy policy-names serviceaccount workloadendpoint" {
 		t.Error("these run:", got)
 	}
@@ -202,7 +202,7 @@ func TestWithoutKubernetes(t *testing.T) {
 	server := etcdtest.Start(t)
 	c := start(t, server, "n1", nil, nil, func(c *Config) { c.Kube, c.Source, c.Always = nil, nil, true })
 	calicotest.Eventually(t, "controllers run", func() bool { return len(c.State().Controllers) > 0 })
-	if got := strings.Join(c.State().Controllers, " "); got != "etcd-compaction node-hostendpoints" {
+	if got := strings.Join(c.State().Controllers, " "); got != "etcd-compaction ipam-audit node-hostendpoints" {
 		t.Error("these run:", got)
 	}
 }

@@ -23,6 +23,7 @@ func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
 	ch <- descRunning
 	ch <- descWrites
 	m.releases.Describe(ch)
+	m.audit.Describe(ch)
 	ipamgc.DescribeUsage(ch)
 }
 
@@ -41,6 +42,7 @@ func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descWrites, prometheus.CounterValue, n, w.Controller, w.Verb, w.Outcome)
 	}
 	m.releases.Collect(ch)
+	m.audit.Collect(ch)
 	m.mu.Lock()
 	c := m.collector
 	m.mu.Unlock()

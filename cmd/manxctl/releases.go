@@ -18,12 +18,12 @@ import (
 func (c *cli) ipamCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ipam",
-		Short: "Show, check, release and configure the addresses of IP address management",
+		Short: "Show, check, repair, release and configure the addresses of IP address management",
 		Args:  onlyCommands,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.releasesCommand(), c.ipamShowCommand(), c.ipamCheckCommand(), c.ipamReleaseCommand(),
-		c.ipamSplitCommand(), c.ipamConfigureCommand())
+	cmd.AddCommand(c.releasesCommand(), c.ipamShowCommand(), c.ipamCheckCommand(), c.ipamRepairCommand(),
+		c.ipamReleaseCommand(), c.ipamSplitCommand(), c.ipamConfigureCommand())
 	return cmd
 }
 

@@ -119,6 +119,11 @@ func (c *clusterControllers) Notices() []server.Notice {
 		list = append(list, server.Notice{Topic: "daemon", Subject: "object-rules", Since: s.Since,
 			Text: "some objects that break a rule have no Events: " + s.Unread})
 	}
+	if a := c.Audit(); a.Text() != "" {
+		list = append(list, server.Notice{Topic: "daemon", Subject: "ipam", Since: a.At,
+			Text: "the records of IPAM contradict each other: " + a.Text() +
+				": manxctl ipam check --show-problem-ips names them"})
+	}
 	return list
 }
 

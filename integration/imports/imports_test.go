@@ -54,6 +54,7 @@ var allowed = []struct {
 	{"controllers/calicotest", []string{"controllers/...", "datastore", "datastore/codec", "datastore/etcd",
 		"datastore/model"}},
 	{"controllers/memory", []string{"datastore", "datastore/codec", "datastore/model"}},
+	{"controllers/ipamaudit", []string{"datastore", "datastore/model", "ipam/check", "retry"}},
 	{"controllers/...", []string{"controllers/...", "datastore", "datastore/conversion", "datastore/model",
 		"datastore/selector", "datastore/validation", "ipam"}},
 	{"ipam/check", []string{"datastore/model", "ipam"}},

@@ -3,6 +3,7 @@ package check
 import (
 	"net/netip"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/manxnet/manx/datastore/model"
@@ -40,23 +41,39 @@ func TestContradictions(t *testing.T) {
 			&model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.0.0.0/16"}}),
 		model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "a", Name: "w"}, &model.WorkloadEndpoint{
 			Spec: model.WorkloadEndpointSpec{IPNetworks: []string{"10.0.0.0/32", "10.0.0.9/32", "192.0.2.1/32"}}}))
+	for _, n := range []string{"n1", "n2", "n3", "n4", "n5"} {
+		k := model.ResourceKey(model.KindNode, n)
+		objects[k] = model.NewObject(k, &model.Node{})
+	}
 	want := map[Problem][]string{
 		Leaked:      {"10.0.0.1: handle leaked"},
 		unassigned:  {"10.0.0.9: WorkloadEndpoint a/w"},
 		foreign:     {"192.0.2.1: WorkloadEndpoint a/w"},
 		idleHandles: {"idle"},
 		missing:     {"service"},
-		claims: {"10.0.0.64/26: host:n2 claims it, and its owner is host:n1",
+		claims: {"10.0.0.128/26: its owner is host:n3, which has no affinity to it",
 			"10.0.0.192/26: host:n4 claims it, and there is no such block",
-			"10.0.0.128/26: its owner is host:n3, which has no affinity to it"},
+			"10.0.0.64/26: host:n2 claims it, and its owner is host:n1"},
 	}
-	r := Check(objects, false)
-	if !reflect.DeepEqual(r.Found, want) || r.Count() != 8 {
-		t.Errorf("found\n%q\nwant\n%q", r.Found, want)
+	want[miscounted] = []string{"leaked", "used"}
+	r := Check(objects, Options{})
+	if got := textsOf(r); !reflect.DeepEqual(got, want) || r.Count() != 10 {
+		t.Errorf("found\n%q\nwant\n%q", got, want)
 	}
-	if r = Check(objects, true); len(r.Found[Leaked]) != 2 {
-		t.Errorf("where services are known, %q are leaked", r.Found[Leaked])
+	if r = Check(objects, Options{Services: true}); len(r.Found[Leaked]) != 2 {
+		t.Errorf("where services are known, %v are leaked", r.Found[Leaked])
 	}
+}
+
+func textsOf(r Result) map[Problem][]string {
+	all := map[Problem][]string{}
+	for p, list := range r.Found {
+		for _, f := range list {
+			all[p] = append(all[p], f.Text)
+		}
+		slices.Sort(all[p])
+	}
+	return all
 }
 
 // TestReports: several reports have in common what did not change, and a report is for one cluster and one lock.
