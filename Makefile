@@ -108,6 +108,12 @@ soak-datastore: programs
 	MANX_DATASTORE_AWAY=$(or $(DURATION),1h) $(GO) test -count=1 -v -timeout 0 -run TestStartsWithoutTheDatastore \
 	  ./integration/e2e/failure
 
+# A partition lasts a second: on the cluster ten thousand take an hour or two.
+.PHONY: soak-ipam
+soak-ipam: ## a million random assignments and releases with crashes, in memory; some ten minutes (OPERATIONS=n, SEED=n; CLUSTER=1: on three etcd servers with partitions, ten thousand)
+	MANX_IPAM_OPERATIONS=$(or $(OPERATIONS),$(if $(CLUSTER),10000,1000000)) MANX_IPAM_SEED=$(SEED) \
+	  $(GO) test -count=1 -v -timeout 0 -run 'TestModel$(if $(CLUSTER),OnCluster)$$' ./ipam
+
 .PHONY: test-vm
 test-vm: ## the tests that need IPIP, in a booted virtual machine (root)
 	@integration/vm/test

@@ -89,8 +89,8 @@ func (a *Allocator) Cooldown(ctx context.Context) (time.Duration, error) {
 }
 
 // CollectCold frees the addresses of a block whose cooldown has passed, stores the block, and returns their number.
-// Assignments and releases in a block do the same; CollectCold serves blocks without either. It returns 0 for a missing
-// block.
+// Assignments and releases in a block do the same; CollectCold serves blocks without either. It deletes a block that
+// has neither owner nor addresses. It returns 0 for a missing block.
 func (a *Allocator) CollectCold(ctx context.Context, cidr netip.Prefix) (freed int, err error) {
 	s, err := a.begin(ctx)
 	if err != nil {
@@ -110,7 +110,8 @@ func (a *Allocator) CollectCold(ctx context.Context, cidr netip.Prefix) (freed i
 		if err != nil {
 			return err
 		}
-		if freed = len(b.Unallocated) - before; freed == 0 {
+		freed = len(b.Unallocated) - before
+		if freed == 0 && (ownerOf(b.Block) != "" || !isEmpty(b.Block)) {
 			return nil
 		}
 		return s.putOrDelete(ctx, b)

@@ -19,6 +19,7 @@ type memory struct {
 	revision int64
 	entries  map[string]entry // by etcd path
 	history  []write
+	forget   bool // keep no history
 }
 
 type entry struct {
@@ -107,7 +108,7 @@ func (m *memory) put(op, path string, o *model.Object) (*model.Object, error) {
 	}
 	m.revision++
 	m.entries[path] = entry{o.Key, raw, m.revision}
-	m.history = append(m.history, write{op, path, string(raw)})
+	m.note(write{op, path, string(raw)})
 	return codec.Decode(o.Key, raw, m.revision), nil
 }
 
@@ -123,8 +124,14 @@ func (m *memory) Delete(_ context.Context, key model.Key, revision int64) (*mode
 	}
 	m.revision++
 	delete(m.entries, path)
-	m.history = append(m.history, write{"delete", path, ""})
+	m.note(write{"delete", path, ""})
 	return codec.Decode(key, e.raw, e.revision), nil
+}
+
+func (m *memory) note(w write) {
+	if !m.forget {
+		m.history = append(m.history, w)
+	}
 }
 
 // clone copies the content, so that a test can continue from one state in many ways.

@@ -89,7 +89,8 @@ func (s session) putHandle(ctx context.Context, o *model.Object, h *model.Handle
 // settleHandle removes the excess count of a handle in a block, left by an interrupted operation.
 //
 // An assignment under way is counted but not in the block yet. Writing the unchanged block makes it conflict and start
-// again. The handle is written only if its count has not changed since before the block was read.
+// again. If its last address has cooled down meanwhile, and it has no owner, it is deleted. The handle is written only
+// if its count has not changed since before the block was read.
 func (s session) settleHandle(ctx context.Context, id string, cidr netip.Prefix) error {
 	return repeat(ctx, "settle handle "+id, func() error {
 		o, h, err := s.getHandle(ctx, id)
@@ -108,8 +109,8 @@ func (s session) settleHandle(ctx context.Context, id string, cidr netip.Prefix)
 			return err
 		default:
 			if real = len(ordinalsOf(b.Block, id)); counted > real {
-				if _, err := s.putBlock(ctx, b); err != nil {
-					return gone(err)
+				if err := s.putOrDelete(ctx, b); err != nil {
+					return err
 				}
 			}
 		}

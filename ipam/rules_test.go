@@ -436,6 +436,58 @@ func TestReleasedAddressCoolsDown(t *testing.T) {
 	x.mustAuto("e", "i", 1, "10.0.0.1/30")
 }
 
+// A block without owner ends with its last address, also if the correction of a handle is the first to see that the
+// address has cooled down. It would stay for ever otherwise: without addresses nothing collects it, and no host owns
+// it.
+func TestBlockWithoutOwnerEnds(t *testing.T) {
+	seconds := 30
+	for name, end := range map[string]func(*bench){
+		"corrected handle": func(x *bench) {
+			create(t, x.store, model.NewObject(model.HandleKey("h"), &model.Handle{Block: map[string]int{
+				"10.0.0.0/30": 2}}))
+			if err := x.SettleHandle(t.Context(), "h"); err != nil {
+				t.Error(err)
+			}
+		},
+		"collection": func(x *bench) {
+			if _, err := x.CollectCold(t.Context(), netip.MustParsePrefix("10.0.0.0/30")); err != nil {
+				t.Error(err)
+			}
+		},
+		"collection of an empty one": func(x *bench) { // as older versions left it
+			o, err := x.store.Get(t.Context(), model.BlockKey(netip.MustParsePrefix("10.0.0.0/30")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			collect(o.Value.(*model.Block), x.clock, 0)
+			if _, err := x.store.Update(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := x.CollectCold(t.Context(), netip.MustParsePrefix("10.0.0.0/30")); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newBench(t, poolObject("p", "10.0.0.0/30", 30),
+				configObject(model.IPAMConfig{AutoAllocateBlocks: true, IPCooldownSeconds: &seconds}))
+			x.mustAuto("e", "h", 1, "10.0.0.0/30")
+			cidr := netip.MustParsePrefix("10.0.0.0/30")
+			if err := x.ReleaseAffinity(t.Context(), Host("e"), cidr, false); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := x.ReleaseByHandle(t.Context(), "h"); err != nil {
+				t.Fatal(err)
+			}
+			x.clock = x.clock.Add(time.Minute)
+			end(x)
+			if s := readState(t, x.store); len(s.blocks) > 0 {
+				t.Errorf("left: %v", s.blocks)
+			}
+		})
+	}
+}
+
 func TestAttributesAreThoseOfEnabledPools(t *testing.T) {
 	x := newBench(t, poolObject("p", "10.0.0.0/30", 30))
 	x.mustAuto("e", "h", 1, "10.0.0.0/30", func(r *Request) { r.Attrs = map[string]string{"pod": "p"} })
