@@ -96,6 +96,18 @@ func (a *Allocator) GetAssignmentAttributes(ctx context.Context, addr netip.Addr
 	return Assignment{Handle: handleOf(attr), Attrs: attr.Secondary, Sequence: sequenceOf(b.Block, o)}, nil
 }
 
+// ClaimBlock makes a block that does not exist the owner's. It is no error if the block exists, whoever owns it.
+func (a *Allocator) ClaimBlock(ctx context.Context, owner Owner, cidr netip.Prefix) error {
+	s, err := a.begin(ctx)
+	if err == nil {
+		_, err = s.getOrClaim(ctx, owner, cidr)
+	}
+	if errors.Is(err, errTaken) {
+		return nil
+	}
+	return err
+}
+
 // ReleaseAffinity releases a block of an owner. Its addresses stay assigned, in a block without owner; with mustBeEmpty
 // that is refused with ErrNotEmpty. The error is ErrNotFound if the owner has no such block.
 func (a *Allocator) ReleaseAffinity(ctx context.Context, owner Owner, cidr netip.Prefix, mustBeEmpty bool) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/manxnet/manx/cni"
 	"github.com/manxnet/manx/cni/engine"
 	"github.com/manxnet/manx/dataplane/podnet"
+	"github.com/manxnet/manx/ipam/hostlocal"
 )
 
 // buildVersion is set when the binary is linked.
@@ -46,7 +47,7 @@ func command(p *plugin, args []string) int {
 	case "-t":
 		err = p.testDatastore(os.Stdin)
 	case "-upgrade", "--upgrade":
-		err = upgradeAddresses(hostLocal, p.stdout)
+		err = upgradeAddresses(hostlocal.Root, hostlocal.Network, p.getenv, p.stdout)
 	default:
 		err = installer(args, p.getenv, p.stdout)
 	}

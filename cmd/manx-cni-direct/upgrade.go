@@ -1,31 +1,72 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"net/netip"
 	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/connect"
+	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/ipam/hostlocal"
 )
 
-// hostLocal is the folder with the addresses that the plugin host-local has assigned to pods of Calico.
-const hostLocal = "/var/lib/cni/networks/k8s-pod-network"
+// upgradeTimeout bounds -upgrade; the kubelet starts the container again.
+const upgradeTimeout = 5 * time.Minute
 
-// upgradeAddresses is calico-ipam -upgrade: Calico moves the addresses of host-local to its own IPAM. Manx does not; it
-// fails if there is an address, since it would be assigned a second time.
-func upgradeAddresses(folder string, out io.Writer) error {
-	entries, err := os.ReadDir(folder)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+// upgradeAddresses is calico-ipam -upgrade: it moves the addresses of a network, whose folder of host-local is in root,
+// to Calico's IPAM. The error names the addresses of no pool: with one, IPAM could assign them a second time.
+func upgradeAddresses(root, network string, getenv func(string) string, out io.Writer) error {
+	folder := filepath.Join(root, network)
+	content, err := hostlocal.Read(folder)
+	if err != nil {
 		return err
 	}
-	for _, e := range entries { // beside the addresses there are locks
-		if _, err := netip.ParseAddr(e.Name()); err == nil {
-			return fmt.Errorf("%s has addresses of host-local, such as %s, and Manx does not move them to Calico's "+
-				"IPAM: run calico-ipam -upgrade of Calico first, or drain the node and remove the folder", folder,
-				e.Name())
+	for _, r := range content.Refused {
+		fmt.Fprintf(out, "%s/%s is left alone: %s\n", folder, r.Name, r.Why)
+	}
+	if len(content.Files) == 0 {
+		_, err = fmt.Fprintln(out, "there are no addresses of host-local: nothing to upgrade")
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), upgradeTimeout)
+	defer cancel()
+	s := connect.FromEnvironment(getenv)
+	if s.Type == "" && len(s.Etcd.Endpoints) == 0 {
+		s.Type = connect.Kubernetes // as in Calico's plugin
+	}
+	s.Kube.UserAgent = kubernetes.UserAgent("manx-cni-direct", buildVersion)
+	store, err := connect.Open(ctx, s, zap.NewNop())
+	if err != nil {
+		return err
+	}
+	defer store.Close() //nolint:errcheck // every write has been answered
+	node := cmp.Or(getenv("NODENAME"), getenv("KUBERNETES_NODE_NAME"))
+	if node == "" {
+		if node, err = os.Hostname(); err != nil {
+			return err
 		}
 	}
-	_, err = fmt.Fprintln(out, "there are no addresses of host-local: nothing to upgrade")
-	return err
+	u := hostlocal.Upgrade{Store: store, Folder: folder, Node: node, Network: network, Now: time.Now}
+	plan, err := u.Plan(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(out, plan.Text())
+	if _, err := u.Do(ctx, plan, upgradeTimeout); err != nil {
+		return err
+	}
+	var errs []error
+	for _, k := range plan.Kept {
+		if k.Unprotected {
+			errs = append(errs, fmt.Errorf("%s: %s", k.Name, k.Why))
+		}
+	}
+	return errors.Join(errs...)
 }

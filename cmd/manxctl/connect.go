@@ -44,7 +44,7 @@ func (e *etcdFlags) add(f *pflag.FlagSet) {
 
 // open opens the datastore: that of the flags, of the configuration file or else of the environment, or the local
 // manxd's.
-func (c *cli) open(ctx context.Context) (datastore.Store, error) {
+func (c *cli) open(ctx context.Context) (datastore.Backend, error) {
 	s, err := connect.FromFile(c.etcd.config, c.env)
 	if err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ func (c *cli) ipamCommand() *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(c.releasesCommand(), c.ipamShowCommand(), c.ipamCheckCommand(), c.ipamRepairCommand(),
-		c.ipamReleaseCommand(), c.ipamSplitCommand(), c.ipamConfigureCommand())
+		c.ipamReleaseCommand(), c.ipamSplitCommand(), c.ipamConfigureCommand(), c.ipamUpgradeCommand())
 	return cmd
 }
 

@@ -294,7 +294,7 @@ func kindOf(st *unix.Stat_t) string {
 
 // Files returns the names of the regular files that only root and this process's user can have put there.
 func (d *Dir) Files() ([]string, error) {
-	list, err := d.names()
+	list, err := d.Names()
 	if err != nil {
 		return nil, err
 	}
@@ -308,7 +308,8 @@ func (d *Dir) Files() ([]string, error) {
 	return files, nil
 }
 
-func (d *Dir) names() ([]string, error) {
+// Names returns the names of all entries, in no order.
+func (d *Dir) Names() ([]string, error) {
 	fd, err := unix.Openat(d.fd(), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: d.path, Err: err}
@@ -346,7 +347,7 @@ func (d *Dir) Remove(name string) error {
 
 // RemoveLeftovers removes the temporary files of dead processes. It ignores errors: a later call tries again.
 func (d *Dir) RemoveLeftovers(now time.Time) {
-	list, _ := d.names()
+	list, _ := d.Names()
 	for _, name := range list {
 		var st unix.Stat_t
 		if strings.HasPrefix(name, fresh) && d.lstat(name, &st) == nil && d.owns(&st) &&

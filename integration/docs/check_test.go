@@ -26,6 +26,7 @@ var testMethods = []testMethod{
 	{"manxctl node drain --server", checkFlags, "TestControlAPI drains from another host"},
 	{"manxctl ipam release ", checkFlags, "TestIPAMCommands releases addresses"},
 	{"manxctl ipam repair", checkFlags, "TestIPAMRepair repairs"},
+	{"manxctl ipam upgrade", checkFlags, "TestIPAMUpgrade and TestUpgradeOfAddresses upgrade"},
 	{"manxctl ipam split", checkFlags, "TestIPAMCommands splits a pool"},
 	{"manxctl ipam configure", checkFlags, "TestIPAMCommands changes the settings"},
 	{"manxctl datastore", checkFlags, "TestIPAMCommands locks the datastore, TestExportAndImport does the rest"},
