@@ -40,7 +40,8 @@ func (c *cli) exportCommand() *cobra.Command {
 		Short: "Print the whole datastore, to import it into another one",
 		Long: `Print all objects, the ClusterInformation and the records of IPAM, in the form of "calicoctl datastore migrate
 export". What Kubernetes' objects become again is left out: workload endpoints, profiles and the copies of
-NetworkPolicies. The datastore has to be locked: "manxctl datastore lock".`,
+NetworkPolicies. A node has the name that it has in Kubernetes (spec.orchRefs), also in the objects that name it. The
+datastore has to be locked: "manxctl datastore lock".`,
 		Example: "  manxctl datastore export",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -73,6 +74,14 @@ var notExported = map[model.Kind]bool{model.KindWorkloadEndpoint: true, model.Ki
 func export(ctx context.Context, store datastore.Store) ([]byte, error) {
 	var b bytes.Buffer
 	records := exportedRecords{}
+	nodes, _, err := store.List(ctx, model.KindNode, "")
+	if err != nil {
+		return nil, err
+	}
+	names, err := namesInKubernetes(nodes)
+	if err != nil {
+		return nil, err
+	}
 	for _, kind := range model.Kinds() {
 		if notExported[kind.Kind] {
 			continue
@@ -82,7 +91,7 @@ func export(ctx context.Context, store datastore.Store) ([]byte, error) {
 			return nil, err
 		}
 		for _, o := range objects {
-			if err := exportObject(&b, &records, o, kind.Resource); err != nil {
+			if err := exportObject(&b, &records, names.rename(o), kind.Resource); err != nil {
 				return nil, err
 			}
 		}
@@ -114,14 +123,6 @@ func exportObject(b *bytes.Buffer, records *exportedRecords, o *model.Object, re
 	}
 	if o.Key.Kind == model.KindNetworkPolicy && strings.HasPrefix(o.Key.Name, model.KubernetesPolicyPrefix) {
 		return nil
-	}
-	if n, ok := o.Value.(*model.Node); ok {
-		for _, ref := range n.Spec.OrchRefs {
-			if ref.Orchestrator == "k8s" && ref.NodeName != "" && ref.NodeName != n.Name {
-				return fmt.Errorf("node %s is called %s in Kubernetes, and the export renames no nodes: use "+
-					"\"calicoctl datastore migrate export\"", n.Name, ref.NodeName)
-			}
-		}
 	}
 	text, err := documentText(exported(o, false))
 	b.WriteString("---\n" + text)

@@ -3,6 +3,8 @@ package main_test
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -14,12 +16,24 @@ func TestExportAndImport(t *testing.T) {
 	loadUpstream(t, server)
 	from.run("datastore", "export").want(t, 1, "", "the datastore is not locked")
 	from.must("datastore", "lock")
-	for l := range strings.Lines(from.must("get", "nodes", "-o",
-		`jsonpath={range .items[*]}{.metadata.name} {.spec.orchRefs[*].nodeName}{"\n"}{end}`)) {
-		if words := strings.Fields(l); len(words) == 2 && words[0] != words[1] {
-			from.run("datastore", "export").want(t, 1, "", "node "+words[0]+" is called "+words[1]+" in Kubernetes")
-			from.must("patch", "node", words[0], "--type=merge", "-p", "spec: {orchRefs: null}")
+	// rr-1 is called rr-one.example.test in Kubernetes
+	from.must("patch", "node", "h2", "--type=merge", "-p",
+		"spec: {orchRefs: [{orchestrator: k8s, nodeName: rr-one.example.test}]}")
+	from.run("datastore", "export").want(t, 1, "", "nodes h2 and rr-1 would both be node rr-one.example.test")
+	from.must("patch", "node", "h2", "--type=merge", "-p",
+		"spec: {orchRefs: [{orchestrator: k8s, nodeName: h2.example.test}]}")
+	from.must("patch", "node", "rr-1", "--type=merge", "-p", "spec: {orchRefs: null}")
+	renamed := func(table string) (words []string) { // as the node h2 is called in Kubernetes
+		for word := range strings.FieldsSeq(table) {
+			before, after, _ := strings.Cut(word, "h2")
+			if (before == "" || strings.HasSuffix(before, "/") || strings.HasSuffix(before, ":") ||
+				strings.HasSuffix(before, "node.") || strings.HasSuffix(before, "tunnel-addr-")) &&
+				(after == "" || after[0] == '/' || after[0] == ',') && strings.Contains(word, "h2") {
+				word = before + "h2.example.test" + after
+			}
+			words = append(words, word)
 		}
+		return words
 	}
 	text := from.must("datastore", "export")
 	for _, part := range []string{"\n===\n{\n  \"kind\": \"ClusterInformation\"", "\n===\n{\n  \"block_affinities\": [",
@@ -47,10 +61,24 @@ func TestExportAndImport(t *testing.T) {
 	if again != objects {
 		t.Errorf("the imported objects are\n%.3000s\nwant\n%.3000s", again, objects)
 	}
-	for _, kind := range []string{"ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs", "clusterinfo"} {
-		if is, was := to.must("get", kind), from.must("get", kind); is != was {
-			t.Errorf("%s are\n%swant\n%s", kind, is, was)
+	for _, kind := range []string{"ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs", "clusterinfo", "nodes",
+		"bgppeers", "hostendpoints", "felixconfigs", "bgpconfigs"} {
+		is, was := strings.Fields(to.must("get", kind)), renamed(from.must("get", kind))
+		slices.Sort(is) // objects have another order
+		slices.Sort(was)
+		if !slices.Equal(is, was) {
+			t.Errorf("%s are\n%v, want\n%v", kind, is, was)
 		}
+	}
+	for path, want := range map[string]string{"bgppeer g-node-to-selector": "h2.example.test",
+		"hostendpoint h2-by-pattern-eth0-auto-hep": "h2.example.test"} {
+		words := strings.Fields(path)
+		if got := to.must("get", words[0], words[1], "-o", "jsonpath={.spec.node}"); strings.TrimSpace(got) != want {
+			t.Errorf("%s names node %s, want %s", path, got, want)
+		}
+	}
+	if left := regexp.MustCompile(`.*(addr-|host:|host/|node": "|node: )h2["/\n].*`).FindString(text); left != "" {
+		t.Errorf("the export has the old name: %s", left)
 	}
 	to.run("datastore", "import").want(t, 2, "", "import needs -f")
 	to.pipe("kind: x", "datastore", "import", "-f", "-").want(t, 1, "", "want three parts")
