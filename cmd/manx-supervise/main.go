@@ -80,7 +80,9 @@ func (s *supervisor) run(signals, ends <-chan os.Signal) int {
 			if code, over := s.over(end); over {
 				return code
 			}
-			s.ended(s.reason(end))
+			if end.ExitStatus() != restarts.Again {
+				s.ended(s.reason(end))
+			}
 			begin = time.After(pause(time.Since(s.started)))
 		case sig := <-signals:
 			if done := s.pass(sig.(unix.Signal)); done {

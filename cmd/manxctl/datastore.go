@@ -41,12 +41,35 @@ registers, and nothing is released: ADDs of the CNI plugin fail and are repeated
 				return err
 			}
 			defer store.Close() //nolint:errcheck // the write has been answered
+			if !locked {
+				if err := mayUnlock(cmd.Context(), store); err != nil {
+					return err
+				}
+			}
 			if err := setReady(cmd.Context(), store, !locked); err != nil {
 				return err
 			}
 			return c.printf("Datastore %sed.", use)
 		},
 	}
+}
+
+// mayUnlock returns an error while a migration of the Kubernetes datastore holds the lock.
+func mayUnlock(ctx context.Context, store datastore.Store) error {
+	if w, ok := store.(interface{ Unwrap() datastore.Backend }); ok {
+		store = w.Unwrap()
+	}
+	migrated, ok := store.(interface {
+		Held(context.Context) (string, error)
+	})
+	if !ok {
+		return nil
+	}
+	why, err := migrated.Held(ctx)
+	if err == nil && why != "" {
+		err = fmt.Errorf("the datastore stays locked: %s", why)
+	}
+	return err
 }
 
 // setReady writes the one field of ClusterInformation that users set.

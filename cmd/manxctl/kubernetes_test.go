@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
@@ -59,4 +60,22 @@ func TestKubernetesAPI(t *testing.T) {
 	}
 	t.Log(refused.err)
 	applyToKubernetes(t, server)
+	unlockDuringMigration(t, s, server)
+}
+
+// unlockDuringMigration shows that the lock of a migration between the groups of custom resources stays.
+func unlockDuringMigration(t *testing.T, s shell, server *apiserver.Server) {
+	const group, version = "migration.projectcalico.org", "v1beta1"
+	path := "/apis/" + group + "/" + version + "/datastoremigrations"
+	server.Define(t, form.Resource{Group: group, Version: version, Plural: "datastoremigrations",
+		Kind: "DatastoreMigration"})
+	server.Request(t, http.MethodPatch, "/apis/"+string(form.V1)+"/clusterinformations/default", map[string]any{
+		"spec": map[string]any{"datastoreReady": false}})
+	server.Request(t, http.MethodPost, path, map[string]any{"apiVersion": group + "/" + version,
+		"kind": "DatastoreMigration", "metadata": map[string]any{"name": "v1-to-v3"},
+		"status": map[string]any{"phase": "Migrating"}})
+	s.run("datastore", "unlock").want(t, 1, "", "Warning: the Kubernetes API is reached without TLS",
+		"the datastore stays locked: the DatastoreMigration v1-to-v3 is Migrating")
+	server.Request(t, http.MethodPatch, path+"/v1-to-v3", map[string]any{"status": map[string]any{"phase": "Failed"}})
+	s.run("datastore", "unlock").want(t, 0, "Datastore unlocked.\n", "Warning: the Kubernetes API")
 }

@@ -33,13 +33,14 @@ func controllersCommand(o *options, shown *[]server.Setting) *cobra.Command {
 
 // runControllers serves the control API, and runs the controllers until ctx ends or the datastore fails permanently.
 func runControllers(ctx context.Context, o options, shown []server.Setting) error {
+	ctx, ended := untilMoved(ctx, &o.datastore.kube)
 	d, err := newProcess(ctx, o, server.Config{NoNode: true, Settings: shown})
 	if err != nil {
 		return err
 	}
 	group := part.NewGroup(d.deps.Log, append(d.listeners(), &controllersAlone{d})...)
 	group.Show(d.deps.Control)
-	return group.Run(ctx)
+	return ended(group.Run(ctx))
 }
 
 // controllersAlone connects to the datastore and runs the controllers. Its errors end the process.

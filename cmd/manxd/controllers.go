@@ -92,7 +92,7 @@ func newControllers(d deps.Deps, o controllersOptions, kube kubernetes.Config) (
 
 // kubernetesSource opens the Kubernetes API as a store, beside another datastore.
 func kubernetesSource(d deps.Deps, config kubernetes.Config) func(context.Context) (datastore.Store, error) {
-	config.Rewatched = nil // it counts the watches of the datastore
+	config.Rewatched, config.Moved = nil, nil // these are about the datastore
 	return func(ctx context.Context) (datastore.Store, error) {
 		return kubernetes.OpenREST(ctx, config, d.Kube, d.Log.Named("kubernetes"))
 	}

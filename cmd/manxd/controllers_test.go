@@ -93,4 +93,5 @@ func TestControllersPart(t *testing.T) {
 	calicotest.Eventually(t, "etcd is compacted, too", func() bool {
 		return strings.Contains(strings.Join(c.State().Controllers, " "), "etcd-compaction")
 	})
+	startsAgain(t, api)
 }

@@ -31,11 +31,12 @@ type daemon struct {
 // run runs the daemon: it serves the control API, joins the cluster, and then maintains this host until ctx ends or a
 // part fails permanently. shown are the settings as texts.
 func run(ctx context.Context, o options, shown []server.Setting) error {
+	ctx, ended := untilMoved(ctx, &o.datastore.kube)
 	d, err := newDaemon(ctx, o, shown)
 	if err != nil {
 		return err
 	}
-	return d.run(ctx)
+	return ended(d.run(ctx))
 }
 
 // newDaemon returns the daemon of a node, which is the only one in its network namespace.

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/daemon/restarts"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -29,15 +30,24 @@ func main() {
 	defer stop()
 	if cmd, err := rootCommand().ExecuteContextC(ctx); err != nil {
 		printError(cmd, err)
-		var wrong *usageError
-		if errors.As(err, &wrong) {
-			os.Exit(2)
-		}
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
 	// BGP sessions are not closed: the end of the process does that without a NOTIFICATION, so that peers keep our
 	// routes until the next start (RFC 4724).
 	os.Exit(0)
+}
+
+// exitCode returns the exit code for an error.
+func exitCode(err error) int {
+	var wrong *usageError
+	var again *againError
+	switch {
+	case errors.As(err, &wrong):
+		return 2
+	case errors.As(err, &again):
+		return restarts.Again
+	}
+	return 1
 }
 
 // printError prints the error with which the process ends. Those of a process that logs JSON are a line of its log.

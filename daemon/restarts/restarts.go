@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// Again is the exit code of a process that wants to be started again, and has logged why: it counts as no failure.
+const Again = 75
+
 // Variable is the name of the environment variable.
 const Variable = "MANX_SUPERVISED"
 

@@ -49,6 +49,12 @@ type Config struct {
 	// Follows is set by a program that watches numerous kinds soon: Open begins to test whether the server can begin a
 	// watch with all objects, on which their first reads depend.
 	Follows bool
+	// Moved, which may be nil, is called once when the objects of a Group that was detected have been migrated to the
+	// other group: it gets the reason to open the datastore again. What is open goes on with the group.
+	Moved func(why string)
+	// MigrationInterval is the shortest interval between reads of an existing migration, and half of the longest one:
+	// so nodes that open the datastore again do not all do so at once. 30 s if zero.
+	MigrationInterval time.Duration
 	// LeaseNamespace is the namespace of the elections' Leases; empty: the namespace of this pod, or kube-system.
 	LeaseNamespace string
 	// LeaseTTL is the time after the end of a leader that did not resign until another candidate can lead, in whole

@@ -241,4 +241,88 @@ func TestGroupInForce(t *testing.T) {
 		[]string{"newer"}) {
 		t.Errorf("a setting names %s: %q", form.V3, got)
 	}
+	followsMigration(t, server)
+}
+
+// A program goes on with the older group while its objects are copied, and is told when they have been; one that starts
+// then has the newer group, whatever is left of the older one. A setting comes before that.
+func followsMigration(t *testing.T, server *apiserver.Server) {
+	const group, version = "migration.projectcalico.org", "v1beta1"
+	path := "/apis/" + group + "/" + version + "/datastoremigrations"
+	object := func(phase string) map[string]any {
+		return map[string]any{"apiVersion": group + "/" + version, "kind": "DatastoreMigration",
+			"metadata": map[string]any{"name": "v1-to-v3"}, "spec": map[string]any{"type": "APIServerToCRDs"},
+			"status": map[string]any{"phase": phase, "message": "copying"}}
+	}
+	for _, g := range []form.Group{form.V1, form.V3} {
+		server.Request(t, http.MethodPost, "/apis/"+string(g)+"/clusterinformations", map[string]any{
+			"apiVersion": string(g), "kind": "ClusterInformation", "metadata": map[string]any{"name": "default"}})
+	}
+	server.Define(t, form.Resource{Group: group, Version: version, Plural: "datastoremigrations",
+		Kind: "DatastoreMigration"})
+	server.Request(t, http.MethodPost, path, object("Migrating"))
+	moved := make(chan string, 2)
+	config := kubernetes.Config{MigrationInterval: 20 * time.Millisecond,
+		Moved: func(why string) { moved <- why }}
+	s := openAt(t, server, server.URL, config)
+	config.Group = string(form.V1)
+	pinned := openAt(t, server, server.URL, config)
+	awaitNotice(t, s, `is Migrating ("copying"). The datastore is locked until the end of it. This node uses `+
+		"crd.projectcalico.org/v1, and changes to projectcalico.org/v3 when the phase is Converged")
+	awaitNotice(t, pinned, "CALICO_API_GROUP makes this node use crd.projectcalico.org/v1: set it to")
+	patch := func(phase string) {
+		server.Request(t, http.MethodPatch, path+"/v1-to-v3", map[string]any{"status": map[string]any{"phase": phase}})
+	}
+	held := func(s *kubernetes.Store) string {
+		why, err := s.Held(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return why
+	}
+	if why := held(s); !strings.Contains(why, "is Migrating, and ends the lock itself") {
+		t.Errorf("the lock of the migration: %q", why)
+	}
+	patch("Converged")
+	if why := held(pinned); !strings.Contains(why, "crd.projectcalico.org/v1 is outdated") {
+		t.Errorf("the lock of the older group: %q", why)
+	}
+	if why := <-moved; !strings.Contains(why, "is Converged: the objects of crd.projectcalico.org/v1 are now in") {
+		t.Errorf("moved, since %s", why)
+	}
+	awaitNotice(t, s, "manxd starts again now, to use projectcalico.org/v3")
+	awaitNotice(t, pinned, "which is outdated and stays locked")
+	config.Group = ""
+	again := openAt(t, server, server.URL, config)
+	if g := again.Group(); g != form.V3 {
+		t.Errorf("opened again with %s", g)
+	}
+	if why := held(again); why != "" {
+		t.Errorf("a lock of the newer group: %q", why)
+	}
+	awaitNotice(t, again, "This node uses projectcalico.org/v3 already")
+	patch("Complete")
+	for end := time.Now().Add(10 * time.Second); len(again.Notices()) > 0 && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if list := again.Notices(); len(list) > 0 {
+		t.Errorf("when all is complete: %q", list)
+	}
+	select {
+	case why := <-moved:
+		t.Errorf("moved once more, since %s", why)
+	default:
+	}
+}
+
+// awaitNotice waits until a notice of a store has a text.
+func awaitNotice(t *testing.T, s *kubernetes.Store, text string) {
+	t.Helper()
+	var list []string
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if list = s.Notices(); slices.ContainsFunc(list, func(n string) bool { return strings.Contains(n, text) }) {
+			return
+		}
+	}
+	t.Fatalf("notices are %q, want %q", list, text)
 }

@@ -156,7 +156,11 @@ func (s *Store) customResource(kind model.Kind) (resource, error) {
 	}
 	return resource{kind: kind, root: "/apis/" + c.Group + "/" + c.Version, plural: c.Plural, namespaced: c.Namespaced,
 		status: c.Status, custom: true, decode: func(raw []byte) (*model.Object, error) {
-			return form.Decode(g, kind, raw)
+			o, err := form.Decode(g, kind, raw)
+			if err == nil && kind == model.KindClusterInformation {
+				s.noteLock(o)
+			}
+			return o, err
 		}}, nil
 }
 

@@ -51,13 +51,16 @@ type Store struct {
 	reported map[model.Key]string
 	missing  map[string]bool   // requested custom resources that do not exist
 	unread   map[string]string // notices about objects of kinds that Manx does not read, by resource
-	reached  chan struct{}     // closed when a watch could be opened after a loss
+	// migration is the notice about a migration between the groups, empty for none.
+	migration string
+	reached   chan struct{} // closed when a watch could be opened after a loss
 	// plain are the API groups whose objects are read as plain lists until the given time, because their server does
 	// not support initial events in a watch.
 	plain  map[string]time.Time
 	proven bool // the server is known to support it
 
 	probing singleflight.Group
+	locked  chan struct{} // the datastore was seen to be locked
 }
 
 var _ datastore.Backend = (*Store)(nil)
@@ -90,8 +93,8 @@ func open(ctx context.Context, config Config, r *rest.Config, log *zap.Logger) (
 	}
 	s := &Store{config: config, host: r.Host, client: c, log: log, reported: map[model.Key]string{},
 		missing: map[string]bool{}, unread: map[string]string{}, plain: map[string]time.Time{},
-		reached: make(chan struct{}),
-		api:     form.Group(cmp.Or(config.Group, string(form.V3))), found: config.Group != ""}
+		reached: make(chan struct{}), locked: make(chan struct{}, 1),
+		api: form.Group(cmp.Or(config.Group, string(form.V3))), found: config.Group != ""}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.discover(ctx); err != nil {
 		s.cancel()
@@ -99,6 +102,9 @@ func open(ctx context.Context, config Config, r *rest.Config, log *zap.Logger) (
 	}
 	if config.Follows {
 		s.watches.Go(func() { _ = s.streams(s.ctx) }) // the first feed gets the error
+	}
+	if config.Moved != nil {
+		s.watches.Go(func() { s.followMigration(s.ctx) })
 	}
 	log.Info("Kubernetes API reached", zap.String("server", r.Host), zap.String("group", string(s.group())))
 	return s, nil
@@ -140,9 +146,15 @@ func (s *Store) discover(ctx context.Context) error {
 	return nil
 }
 
-// populated returns the group of a cluster with both: the first one that has the cluster's ClusterInformation.
-// So definitions of the older group that come into a cluster with the newer one do not take its policies away.
+// populated returns the group of a cluster with both: the newer one if the objects have been migrated to it, else the
+// first one that has the cluster's ClusterInformation. So definitions of the older group that come into a cluster with
+// the newer one do not take its policies away.
 func (s *Store) populated(ctx context.Context) (form.Group, error) {
+	if m, err := s.readMigration(ctx); err != nil {
+		return "", err
+	} else if m.copied() {
+		return form.V3, nil
+	}
 	for _, g := range []form.Group{form.V1, form.V3} {
 		_, err := s.client.do(ctx, request{verb: http.MethodGet, accept: asJSON,
 			path: "/apis/" + string(g) + "/clusterinformations/default"})
@@ -225,6 +237,9 @@ func (s *Store) Notices() (list []string) {
 		if text := s.unread[plural]; text != "" {
 			list = append(list, text)
 		}
+	}
+	if s.migration != "" {
+		list = append(list, s.migration)
 	}
 	var parts []string
 	for _, text := range s.reported {

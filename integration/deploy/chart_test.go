@@ -274,6 +274,7 @@ func TestWrongValues(t *testing.T) {
 		"pools.create=false," + pool + "ipipMode=Never":                        "missing property 'cidr'",
 		"datastore=etcd," + peer + "asNumber=1":                                "datastore=etcd has none",
 		"crds.install=only," + peer + "asNumber=1":                             "is for a release of definitions",
+		"calicoAPIGroup=both,bgp.peers[0].name=a,bgp.peers[0].spec.asNumber=1": "is for a migration between the groups",
 		"bgp.peers[0].name=tor,bgp.peers[0].spec.asNumber=1":                   "set calicoAPIGroup to the group",
 	}
 	// The schema reports all wrong values at once: those of different places share a run. The checks report one.

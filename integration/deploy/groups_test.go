@@ -289,6 +289,8 @@ func TestTemplateWithoutCluster(t *testing.T) {
 			groupV3},
 		{[]string{"--api-versions=v1/Pod", "--api-versions=crd.projectcalico.org/v1", "--set-string=crds.install=on",
 			"--set=calicoAPIGroup=crd.projectcalico.org/v1"}, groupV1},
+		{[]string{"--api-versions=v1/Pod", "--api-versions=crd.projectcalico.org/v1", "--set-string=crds.install=on",
+			"--set=calicoAPIGroup=both"}, groupV3},
 		{[]string{"--set-string=crds.install=on", "--set=datastore=etcd"}, ""},
 	} {
 		out, err := helm(t, append([]string{"template", "manx", chart}, c.args...)...)
@@ -307,6 +309,10 @@ func TestTemplateWithoutCluster(t *testing.T) {
 		defined, kept := strings.Count(out, "\nkind: CustomResourceDefinition\n"), strings.Count(out, ": keep\n")
 		if defined != kept {
 			t.Errorf("%v: Helm keeps %d of %d definitions", c.args, kept, defined)
+		}
+		if slices.Contains(c.args, "--set=calicoAPIGroup=both") && (strings.Contains(out, "CALICO_API_GROUP") ||
+			!strings.Contains(out, "apiGroups: [crd.projectcalico.org, projectcalico.org]")) {
+			t.Errorf("%v: nodes do not detect the group, or lack the rights in both", c.args)
 		}
 	}
 	render := func(more ...string) string {

@@ -27,6 +27,9 @@ const (
 	annotationASNumber    = calico + "ASNumber"
 	annotationPublicKey   = calico + "WireguardPublicKey"
 
+	// AnnotationGroup has the group that a node of Manx uses, during a migration from one to the other.
+	AnnotationGroup = calico + "manx-api-group"
+
 	orchestrator = "k8s"
 )
 

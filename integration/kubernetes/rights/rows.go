@@ -63,6 +63,8 @@ var Rows = []Row{
 		"bgpconfigurations.calico clusterinformations.calico felixconfigurations.calico " +
 		"ipamconfigs.calico tiers.calico configmaps=kubeadm-config@kube-system " +
 		"configmaps=full-cluster-state@kube-system"},
+	{By: Start, In: "kubernetes", Account: Daemon, Verbs: "get",
+		Resources: "datastoremigrations.migration.projectcalico.org"},
 	{By: Start, Account: Daemon, Verbs: "create", Resources: "bgpconfigurations.calico clusterinformations.calico " +
 		"felixconfigurations.calico ippools.calico tiers.calico ipamconfigs.calico " +
 		"serviceaccounts/token=manx-cni-plugin@kube-system"},
@@ -143,6 +145,10 @@ var Rows = []Row{
 		Verbs: "get", Resources: "clusterinformations.calico"},
 	{Reason: "a cluster without KubeVirt has no such objects", Account: Controllers, Verbs: "get",
 		Resources: "virtualmachines.kubevirt.io virtualmachineinstances.kubevirt.io"},
+	{By: Start, In: "kubernetes", Account: Controllers, Verbs: "get",
+		Resources: "datastoremigrations.migration.projectcalico.org"},
+	{Reason: "a cluster with definitions of one group has no other", In: "kubernetes", Account: Plugin,
+		Verbs: "get", Resources: "datastoremigrations.migration.projectcalico.org"},
 }
 
 // grants returns the rights of a row where Calico's custom resources are in a group.

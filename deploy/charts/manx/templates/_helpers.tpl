@@ -97,7 +97,9 @@ imagePullSecrets:
 {{- /* The API groups in which Calico's custom resources may be, for rights and policies: the one in force, which is
        crd.projectcalico.org where the cluster has it, as manxd detects it, or both where that cannot be known. */ -}}
 {{- define "manx.groups" -}}
-{{- if ne .Values.calicoAPIGroup "auto" -}}
+{{- if eq .Values.calicoAPIGroup "both" -}}
+crd.projectcalico.org, projectcalico.org
+{{- else if ne .Values.calicoAPIGroup "auto" -}}
 {{ splitList "/" .Values.calicoAPIGroup | first }}
 {{- else if .Capabilities.APIVersions.Has "crd.projectcalico.org/v1" -}}
 crd.projectcalico.org
