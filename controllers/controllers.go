@@ -18,6 +18,7 @@ import (
 	"github.com/manxnet/manx/controllers/ipamaudit"
 	"github.com/manxnet/manx/controllers/ipamgc"
 	"github.com/manxnet/manx/controllers/loop"
+	"github.com/manxnet/manx/controllers/migration"
 	"github.com/manxnet/manx/controllers/settings"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/retry"
@@ -36,6 +37,10 @@ type Kube interface {
 	Ending(ctx context.Context) (string, error)
 	// OldNodes names agents that may not know today's names of policies, empty for none.
 	OldNodes(ctx context.Context) (string, error)
+	// Behind names agents that do not use custom resources of projectcalico.org/v3, empty for none.
+	Behind(ctx context.Context) (string, error)
+	// Objects returns the client for objects of all kinds.
+	Objects() migration.API
 	// Services returns the client for services and namespaces.
 	Services() corev1client.CoreV1Interface
 }
@@ -64,6 +69,8 @@ type Config struct {
 	Ended func()
 	// CheckInterval is the interval between checks for other controllers; default 30 s.
 	CheckInterval time.Duration
+	// Drain is the time from the lock of a datastore that is migrated until its objects are copied; default 10 s.
+	Drain time.Duration
 }
 
 // Manager is one candidate.
@@ -72,6 +79,7 @@ type Manager struct {
 	counts   loop.Counts
 	releases *ipamgc.Releases
 	audit    ipamaudit.Auditor
+	migrated migration.Metrics
 
 	mu        sync.Mutex // guards the following fields
 	state     State
@@ -87,6 +95,8 @@ type State struct {
 	Yielding, Problem string
 	// Unread is the reason why broken rules of some objects are not reported, although the controllers work.
 	Unread string
+	// Migration is the reason why a migration between the API groups does not go on.
+	Migration string
 	// Controllers are the running ones.
 	Controllers []string
 }
@@ -95,6 +105,9 @@ type State struct {
 func New(c Config) *Manager {
 	if c.CheckInterval == 0 {
 		c.CheckInterval = 30 * time.Second
+	}
+	if c.Drain == 0 {
+		c.Drain = 10 * time.Second
 	}
 	return &Manager{Config: c, releases: ipamgc.NewReleases()}
 }

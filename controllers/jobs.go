@@ -16,6 +16,7 @@ import (
 	"github.com/manxnet/manx/controllers/ipamgc"
 	"github.com/manxnet/manx/controllers/loadbalancer"
 	"github.com/manxnet/manx/controllers/loop"
+	"github.com/manxnet/manx/controllers/migration"
 	"github.com/manxnet/manx/controllers/mirror"
 	"github.com/manxnet/manx/controllers/mistakes"
 	"github.com/manxnet/manx/controllers/nodes"
@@ -48,7 +49,7 @@ func kindsOf(inKubernetes, noIPAM bool) (store, source []model.Kind) {
 
 // jobs returns the controllers to run. Without the Kubernetes API it leaves out those that need it.
 func (w *worker) jobs(run settings.Running) (map[string]job, error) {
-	jobs := map[string]job{}
+	jobs := w.always()
 	if run.Compaction > 0 && w.Compactor != nil {
 		jobs["etcd-compaction"] = job{run.Compaction, func(ctx context.Context) error {
 			return w.Compactor.Compact(ctx, run.Compaction)
@@ -86,6 +87,20 @@ func (w *worker) jobs(run settings.Running) (map[string]job, error) {
 		jobs["policy-names"] = job{true, func(ctx context.Context) error { return c.Run(ctx, w.tables) }}
 	}
 	return jobs, nil
+}
+
+// always returns the controllers that run also while the datastore is locked: the lock of a migration is theirs.
+func (w *worker) always() map[string]job {
+	jobs := map[string]job{}
+	if w.InKubernetes && w.Kube != nil {
+		c := &migration.Controller{API: w.Kube.Objects(), Others: w.Kube.Others, Behind: w.Kube.Behind,
+			Log:    w.Log.Named(migration.Name),
+			Report: func(text string) { w.set(func(s *State) { s.Migration = text }) },
+			Now:    time.Now, Interval: min(w.CheckInterval, 10*time.Second), Idle: w.CheckInterval, Drain: w.Drain,
+			Metrics: &w.migrated}
+		jobs[migration.Name] = job{true, c.Run}
+	}
+	return jobs
 }
 
 func (w *worker) auditIPAM(ctx context.Context) error {

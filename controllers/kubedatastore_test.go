@@ -127,7 +127,7 @@ func TestKubernetesAsDatastore(t *testing.T) {
 		t.Errorf("a pool of crd.projectcalico.org/v1 has finalizers or conditions: %s, %v", pool.Raw, err)
 	}
 	if got := strings.Join(m.State().Controllers,
-		" "); got != "deletions ipam-audit loadbalancer node-hostendpoints node-ipam policy-names" {
+		" "); got != "datastore-migration deletions ipam-audit loadbalancer node-hostendpoints node-ipam policy-names" {
 		t.Error("these run:", got)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/manxnet/manx/controllers/calicotest"
 	"github.com/manxnet/manx/controllers/memory"
+	"github.com/manxnet/manx/controllers/migration"
 	"github.com/manxnet/manx/controllers/settings"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/etcd"
@@ -37,6 +38,8 @@ func (k *kube) Pod(context.Context, string, string) (*model.Pod, error) {
 }
 func (k *kube) VirtualMachine(context.Context, string, string) (bool, error) { return true, nil }
 func (k *kube) OldNodes(context.Context) (string, error)                     { return "", nil }
+func (k *kube) Behind(context.Context) (string, error)                       { return "", nil }
+func (k *kube) Objects() migration.API                                       { return nil }
 func (k *kube) Ending(context.Context) (string, error)                       { return "", nil }
 func (k *kube) Others(context.Context) (string, error) {
 	k.mu.Lock()

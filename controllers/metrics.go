@@ -24,6 +24,7 @@ func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
 	ch <- descWrites
 	m.releases.Describe(ch)
 	m.audit.Describe(ch)
+	m.migrated.Describe(ch)
 	ipamgc.DescribeUsage(ch)
 }
 
@@ -43,6 +44,7 @@ func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 	}
 	m.releases.Collect(ch)
 	m.audit.Collect(ch)
+	m.migrated.Collect(ch)
 	m.mu.Lock()
 	c := m.collector
 	m.mu.Unlock()

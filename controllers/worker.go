@@ -157,7 +157,7 @@ func (w *worker) note(problem error) {
 // configuration it creates one.
 func (w *worker) follow(ctx context.Context, s *datastore.Snapshot) error {
 	if model.Locked(s) {
-		w.apply(ctx, map[string]job{})
+		w.apply(ctx, w.always())
 		return errLocked
 	}
 	o := s.Get(configKey)

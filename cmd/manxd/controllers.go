@@ -119,6 +119,10 @@ func (c *clusterControllers) Notices() []server.Notice {
 		list = append(list, server.Notice{Topic: "daemon", Subject: "object-rules", Since: s.Since,
 			Text: "some objects that break a rule have no Events: " + s.Unread})
 	}
+	if s.Leading && s.Migration != "" {
+		list = append(list, server.Notice{Topic: "daemon", Subject: "datastore-migration", Since: s.Since,
+			Text: s.Migration})
+	}
 	if a := c.Audit(); a.Text() != "" {
 		list = append(list, server.Notice{Topic: "daemon", Subject: "ipam", Since: a.At,
 			Text: "the records of IPAM contradict each other: " + a.Text() +

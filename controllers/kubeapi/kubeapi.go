@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/manxnet/manx/controllers/caliconode"
+	"github.com/manxnet/manx/controllers/migration"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -31,6 +32,8 @@ type API struct {
 	Apps appsv1client.AppsV1Interface
 	// Namespace is that of Manx's pods, for Ending.
 	Namespace string
+
+	objects *objects
 }
 
 // timeout bounds one request.
@@ -46,8 +49,15 @@ func New(config *rest.Config) (*API, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &API{Core: core, Apps: apps}, nil
+	objects, err := newObjects(config)
+	if err != nil {
+		return nil, err
+	}
+	return &API{Core: core, Apps: apps, objects: objects}, nil
 }
+
+// Objects returns the client for objects of all kinds.
+func (a *API) Objects() migration.API { return a.objects }
 
 // Services returns the client for services and namespaces.
 func (a *API) Services() corev1client.CoreV1Interface { return a.Core }
@@ -211,13 +221,18 @@ func (a *API) OldNodes(ctx context.Context) (string, error) {
 // release matches the version in the tag of an image.
 var release = regexp.MustCompile(`:v?(\d+)\.(\d+)\.[^/]*$`)
 
-func oldNodes(d *appsv1.DaemonSet) string {
+// settled reports whether all pods of a DaemonSet are updated and available.
+func settled(d *appsv1.DaemonSet) bool {
 	s := d.Status
+	return s.ObservedGeneration == d.Generation && s.CurrentNumberScheduled == s.DesiredNumberScheduled &&
+		s.UpdatedNumberScheduled == s.DesiredNumberScheduled && s.NumberUnavailable == 0 && s.NumberMisscheduled == 0
+}
+
+func oldNodes(d *appsv1.DaemonSet) string {
 	switch {
-	case s.ObservedGeneration != d.Generation || s.CurrentNumberScheduled != s.DesiredNumberScheduled ||
-		s.UpdatedNumberScheduled != s.DesiredNumberScheduled || s.NumberUnavailable > 0 || s.NumberMisscheduled > 0:
+	case !settled(d):
 		return "not all of its pods are updated and available"
-	case s.DesiredNumberScheduled == 0:
+	case d.Status.DesiredNumberScheduled == 0:
 		return ""
 	}
 	for _, c := range d.Spec.Template.Spec.Containers {

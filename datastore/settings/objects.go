@@ -177,8 +177,10 @@ var kinds = []group{
 		text: "Manx enforces none of their rules: write them as ClusterNetworkPolicy (v1alpha2), or as " +
 			"GlobalNetworkPolicy"},
 	{state: NotDone, names: "LiveMigration", text: "virtual machines do not keep their connections when they move"},
-	{state: NotDone, names: "DatastoreMigration",
-		text: "calico-kube-controllers moves a cluster to the group projectcalico.org/v3"},
+	{state: Differently, names: "DatastoreMigration",
+		text: "the leader of the controllers runs the migration where no calico-kube-controllers do, with the rights " +
+			"of the chart's datastoreMigration. Conflicts and objects that the newer group refuses are found before " +
+			"the lock. The nodes start again with projectcalico.org/v3 when the phase is Converged, and report that"},
 	{state: NotNeeded, names: "ExternalNetwork EgressGatewayPolicy", text: "of the commercial edition"},
 }
 

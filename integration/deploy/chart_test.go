@@ -276,6 +276,7 @@ func TestWrongValues(t *testing.T) {
 		"crds.install=only," + peer + "asNumber=1":                             "is for a release of definitions",
 		"calicoAPIGroup=both,bgp.peers[0].name=a,bgp.peers[0].spec.asNumber=1": "is for a migration between the groups",
 		"bgp.peers[0].name=tor,bgp.peers[0].spec.asNumber=1":                   "set calicoAPIGroup to the group",
+		"datastoreMigration=true":                                              "needs datastore=kubernetes and calico",
 	}
 	// The schema reports all wrong values at once: those of different places share a run. The checks report one.
 	for len(cases) > 0 {
@@ -744,6 +745,10 @@ func TestRightsFollowSettings(t *testing.T) {
 	}
 	if !creates() || creates("policyMigration=false") || creates("controllers=off") {
 		t.Error("the right to delete policies does not follow policyMigration")
+	}
+	if moved := []string{"policyMigration=false", "calicoAPIGroup=both"}; creates(moved...) ||
+		!creates(append(moved, "datastoreMigration=true")...) {
+		t.Error("the right to delete policies does not follow datastoreMigration")
 	}
 	for _, values := range [][]string{nil, {"bgp.passwordSecrets={tor}"}} {
 		for _, r := range find[rbacv1.Role](t, render(t, values), "Role") {

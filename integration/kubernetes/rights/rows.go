@@ -34,18 +34,28 @@ const (
 	Deletions      = "a pool and a tier come, and are deleted"
 	Mistakes       = "an object breaks a rule, another one, and the first again"
 	Leave          = "Manx leaves the cluster"
+	Migrate        = "objects move to the newer group, twice in vain"
 )
+
+// Migration is the value of Row.In, and the group of NewTable, for the rights of the chart's datastoreMigration: those
+// that come on top of the rights in both groups.
+const Migration = "migration"
 
 // Row is a set of rights and the step of TestShipped that exercises it. A row without a step has a reason.
 type Row struct {
 	By, Reason string
-	In         string // "kubernetes" or "etcd", empty for both: where Calico's objects are
+	In         string // "kubernetes" or "etcd", empty for both: where Calico's objects are; or Migration
 	Account    string
 	Verbs      string // separated by blanks
 	// Resources are separated by blanks: RESOURCE[.GROUP][=NAME][@NAMESPACE]. The group calico stands for that of
 	// Calico's custom resources.
 	Resources string
 }
+
+const (
+	withoutKubeVirt = "a cluster without KubeVirt has no such objects"
+	machines        = "virtualmachines.kubevirt.io virtualmachineinstances.kubevirt.io"
+)
 
 // Rows has all rights of Manx in all installations. An installation has the rights that its features need.
 var Rows = []Row{
@@ -149,6 +159,61 @@ var Rows = []Row{
 		Resources: "datastoremigrations.migration.projectcalico.org"},
 	{Reason: "a cluster with definitions of one group has no other", In: "kubernetes", Account: Plugin,
 		Verbs: "get", Resources: "datastoremigrations.migration.projectcalico.org"},
+	{By: Migrate, In: Migration, Account: Controllers, Verbs: "create delete",
+		Resources: "bgpconfigurations.projectcalico.org bgpfilters.projectcalico.org " +
+			"bgppeers.projectcalico.org caliconodestatuses.projectcalico.org " +
+			"felixconfigurations.projectcalico.org globalnetworkpolicies.projectcalico.org " +
+			"globalnetworksets.projectcalico.org ipamconfigurations.projectcalico.org " +
+			"ippools.projectcalico.org ipreservations.projectcalico.org " +
+			"networkpolicies.projectcalico.org networksets.projectcalico.org " +
+			"stagedglobalnetworkpolicies.projectcalico.org " +
+			"stagedkubernetesnetworkpolicies.projectcalico.org " +
+			"stagednetworkpolicies.projectcalico.org tiers.projectcalico.org " +
+			"clusterinformations.projectcalico.org"},
+	{By: Migrate, In: Migration, Account: Controllers, Verbs: "update",
+		Resources: "bgpconfigurations.projectcalico.org bgpfilters.projectcalico.org " +
+			"bgppeers.projectcalico.org caliconodestatuses.projectcalico.org " +
+			"felixconfigurations.projectcalico.org globalnetworkpolicies.projectcalico.org " +
+			"globalnetworksets.projectcalico.org ipamconfigurations.projectcalico.org " +
+			"ipreservations.projectcalico.org networkpolicies.projectcalico.org " +
+			"networksets.projectcalico.org stagedglobalnetworkpolicies.projectcalico.org " +
+			"stagedkubernetesnetworkpolicies.projectcalico.org " +
+			"stagednetworkpolicies.projectcalico.org clusterinformations.projectcalico.org " +
+			"clusterinformations.crd.projectcalico.org " +
+			"datastoremigrations.migration.projectcalico.org " +
+			"datastoremigrations/status.migration.projectcalico.org"},
+	{By: Migrate, In: Migration, Account: Controllers, Verbs: "delete",
+		Resources: "kubecontrollersconfigurations.projectcalico.org"},
+	{By: Migrate, In: Migration, Account: Controllers, Verbs: "list",
+		Resources: "ipamconfigs.crd.projectcalico.org ipamconfigurations.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io"},
+	{By: Migrate, In: Migration, Account: Controllers, Verbs: "get update delete",
+		Resources: "apiservices.apiregistration.k8s.io=v3.projectcalico.org"},
+	{Reason: "it is used only if the API server has no APIService of its own instead", In: Migration,
+		Account: Controllers, Verbs: "create", Resources: "apiservices.apiregistration.k8s.io"},
+	{By: Migrate, In: Migration, Account: Controllers, Verbs: "delete",
+		Resources: "customresourcedefinitions.apiextensions.k8s.io=bgpconfigurations.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=bgpfilters.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=bgppeers.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=blockaffinities.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=caliconodestatuses.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=clusterinformations.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=felixconfigurations.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=globalnetworkpolicies.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=globalnetworksets.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=hostendpoints.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=ipamblocks.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=ipamconfigs.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=ipamhandles.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=ippools.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=ipreservations.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=kubecontrollersconfigurations.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=networkpolicies.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=networksets.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=stagedglobalnetworkpolicies.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=stagedkubernetesnetworkpolicies.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=stagednetworkpolicies.crd.projectcalico.org " +
+			"customresourcedefinitions.apiextensions.k8s.io=tiers.crd.projectcalico.org"},
 }
 
 // grants returns the rights of a row where Calico's custom resources are in a group.
@@ -183,7 +248,8 @@ func NewTable(rows []Row, group string) (Table, error) {
 		if (r.By == "") == (r.Reason == "") {
 			return nil, fmt.Errorf("%s %s: want either what exercises these rights or a reason", r.Verbs, r.Resources)
 		}
-		if r.In == "etcd" && group != "" || r.In == "kubernetes" && group == "" {
+		if r.In == "etcd" && group != "" || r.In == "kubernetes" && group == "" ||
+			(r.In == Migration) != (group == Migration) {
 			continue
 		}
 		for _, g := range r.grants(group) {

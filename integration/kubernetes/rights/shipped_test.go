@@ -134,7 +134,7 @@ func TestRightsHaveRows(t *testing.T) {
 			text, by := strings.TrimPrefix(g.String(), g.Account+": "), r.By
 			names := []string{"ipamconfigurations", "ipamconfigs"}
 			if i.api() != "" { // with etcd there are no rights on Calico's objects
-				names = append(names, i.api()+",", "Calico's group,")
+				names = append(names, " "+i.api()+",", " Calico's group,")
 			}
 			text = strings.NewReplacer(names...).Replace(text + ",")
 			if by == "" {
@@ -143,6 +143,21 @@ func TestRightsHaveRows(t *testing.T) {
 			at := row{account, strings.TrimSuffix(text, ","), by}
 			in[at] = append(in[at], i.name)
 		}
+	}
+	table, err := rights.NewTable(rights.Rows, rights.Migration)
+	must(t, err)
+	_, more := migrationRights(t)
+	for _, g := range table.Unknown(more) {
+		t.Errorf("%s: %v has no row", migrating.name, g)
+	}
+	for _, g := range more {
+		used[slices.Index(rights.Rows, table[g])] = true
+		_, account, _ := strings.Cut(g.Account, ":")
+		by := table[g].By
+		if by == "" {
+			by = "nothing: " + table[g].Reason
+		}
+		in[row{account, strings.TrimPrefix(g.String(), g.Account+": "), by}] = []string{migrating.name}
 	}
 	for n, r := range rights.Rows {
 		if !used[n] {
@@ -161,6 +176,9 @@ func TestRightsHaveRows(t *testing.T) {
 func where(names []string) string {
 	var text []string
 	has := func(name string) bool { return slices.Contains(names, name) }
+	if has(migrating.name) {
+		return "kubernetes with both groups, `datastoreMigration=true`"
+	}
 	for _, of := range []string{"kubernetes", "etcd"} {
 		if of == "kubernetes" && has(leaving.name) {
 			return "kubernetes with projectcalico.org, `cleanup=true`"
