@@ -1,6 +1,7 @@
 package listen
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -23,8 +24,8 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// felixListeners serve metrics and health where the settings of Felix want them, and as long as they do. --http-listen
-// serves them in any case.
+// felixListeners serve metrics, health and profiles where the settings of Felix want them, and as long as they do.
+// --http-listen serves the first two in any case.
 type felixListeners struct {
 	deps.Deps
 	http string // the address of --http-listen
@@ -50,6 +51,7 @@ type openListener struct {
 const (
 	metricsSetting = "prometheusMetricsEnabled"
 	healthSetting  = "healthEnabled"
+	debugSetting   = "debugPort"
 )
 
 // NewFelix returns the part for the listeners that the settings of Felix want beside --http-listen, whose address is
@@ -125,7 +127,10 @@ func (f *felixListeners) start(ctx context.Context, l felixListener) *openListen
 // port returns the part for a listener.
 func (f *felixListeners) port(l felixListener) *Port {
 	serve := f.Control.ServeHealth
-	if l.setting == metricsSetting {
+	switch l.setting {
+	case debugSetting:
+		serve = f.Control.ServeProfiles
+	case metricsSetting:
 		serve = func(ctx context.Context, listener net.Listener) error {
 			return f.Control.ServeFelixMetrics(ctx, listener, l.without()...)
 		}
@@ -177,6 +182,10 @@ func wantedListeners(s *model.FelixConfigurationSpec, http string) (list []felix
 		if address := hostPort(host, port); !covers(http, address) {
 			list = append(list, felixListener{setting: healthSetting, address: address})
 		}
+	}
+	if port := valueOr(s.DebugPort, 0); port != 0 {
+		list = append(list, felixListener{setting: debugSetting,
+			address: hostPort(cmp.Or(valueOr(s.DebugHost, ""), "localhost"), port)})
 	}
 	return list
 }

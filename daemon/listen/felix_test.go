@@ -158,6 +158,31 @@ func TestMetricsOfFelixFollowTheSettings(t *testing.T) {
 	r.await("the listener stays", func() bool { return r.get("http://"+address(second)+"/metrics") == "" })
 }
 
+// Profiles are served at localhost while a port for them is set, and elsewhere only if debugHost says so.
+func TestProfilesOfFelix(t *testing.T) {
+	r := newFelixRig(t, "127.0.0.1:9099")
+	port, other, anyway := int(ports.Free(t, "127.0.0.1")), "127.0.0.2", "0.0.0.0"
+	var spec model.FelixConfigurationSpec
+	spec.DebugPort = &port
+	at := func(host, path string) string {
+		return r.get(fmt.Sprintf("http://%s:%d/debug/pprof/%s", host, port, path))
+	}
+	served := func(host string) bool { return strings.Contains(at(host, "goroutine?debug=1"), "goroutine profile: ") }
+	r.store(spec)
+	r.await("no profiles", func() bool { return served("localhost") })
+	if served(other) {
+		t.Error("profiles are served at other addresses than localhost")
+	}
+	if got := at("localhost", "cmdline"); !strings.Contains(got, "not found") {
+		t.Errorf("the arguments of the process are served: %q", got)
+	}
+	spec.DebugHost = &anyway
+	r.store(spec)
+	r.await("no profiles at the address of debugHost", func() bool { return served(other) })
+	r.store(model.FelixConfigurationSpec{})
+	r.await("profiles are served without the setting", func() bool { return at("localhost", "") == "" })
+}
+
 // A port that is taken is a notice, and served when it is free. Health is served at an address of its own.
 func TestTakenPortAndHealth(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")

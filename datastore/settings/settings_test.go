@@ -145,14 +145,15 @@ func TestSettingsThatMatter(t *testing.T) {
 		felixConfiguration("node.n2", func(s *model.FelixConfigurationSpec) { s.VXLANEnabled = &yes }),
 		model.NewObject(model.ResourceKey(model.KindIPPool, "pods"), &model.IPPool{Spec: model.IPPoolSpec{
 			CIDR: "10.244.0.0/16", VXLANMode: "CrossSubnet"}}))
-	local := felixconfig.NewLocal([]string{"FELIX_WIREGUARDENABLED=false", "FELIX_DEBUGPORT=9098", "FELIX_FOO=1",
+	local := felixconfig.NewLocal([]string{"FELIX_WIREGUARDENABLED=false", "FELIX_DEBUGMEMORYPROFILEPATH=/p",
+		"FELIX_FOO=1",
 		"FELIX_IPINIPMTU=big", "FELIX_WIREGUARDENABLEDV6=yes"}, "", "")
 	env := map[string]string{"CALICO_NETWORKING_BACKEND": "none", "CALICO_NETWORKING": "1", "ETCD_PASSWORD": "x"}
 	got := lines(Here(Input{Reader: r, Node: "n1", Local: local, IPVS: true, Unread: []string{"AdminNetworkPolicy"},
 		Getenv: func(name string) string { return env[name] }}))
 	want := `FELIX_FOO in the environment: FOO=(set)
 FelixConfiguration/default: bpfEnabled=true (danger)
-FELIX_DEBUGPORT in the environment: debugPort=9098
+FELIX_DEBUGMEMORYPROFILEPATH in the environment: debugMemoryProfilePath=/p
 FELIX_IPINIPMTU in the environment: ipipMTU (wrong value)=big
 FelixConfiguration/node.n1: policySyncPathPrefix=/var/run/nodeagent
 FELIX_WIREGUARDENABLEDV6 in the environment: wireguardEnabledV6=yes (danger)

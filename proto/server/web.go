@@ -6,6 +6,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -29,6 +30,18 @@ func (s *Server) ServeWeb(ctx context.Context, l net.Listener) error {
 // ServeHealth is ServeWeb without metrics.
 func (s *Server) ServeHealth(ctx context.Context, l net.Listener) error {
 	return s.serveWeb(ctx, l, s.healthHandler())
+}
+
+// ServeProfiles serves the profiles of Go's runtime at /debug/pprof/ until ctx ends, for one minute at most each. The
+// arguments of the process are not served: they may have passwords.
+func (s *Server) ServeProfiles(ctx context.Context, l net.Listener) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", http.NotFound)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return s.serveWeb(ctx, l, mux)
 }
 
 func (s *Server) serveWeb(ctx context.Context, l net.Listener, handler http.Handler) error {
