@@ -3,6 +3,7 @@ package main
 import (
 	"strings"
 
+	"github.com/manxnet/manx/daemon/awscheck"
 	"github.com/manxnet/manx/daemon/besidecalico"
 	"github.com/manxnet/manx/daemon/calicosettings"
 	"github.com/manxnet/manx/daemon/claims"
@@ -104,6 +105,7 @@ func newNode(o *options, deps deps.Deps, h *host, m *membership) ([]part.Part, e
 		newTakeover(deps, m),
 		calicosettings.New(deps, acceptFlag, names(o.accept.list)),
 		part.Optional(claims.New(deps)),
+		awscheck.New(deps),
 	}, orchestrator...), nil
 }
 

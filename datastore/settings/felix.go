@@ -25,8 +25,8 @@ var felix = []group{
 	{state: Planned, names: "flowLogsGoldmaneServer flowLogsLocalReporter",
 		text: "no flows are sent to Goldmane; --flow-log and manxctl drops have the packets that policy drops or " +
 			"logs"},
-	{state: NotDone, names: "awsSrcDstCheck",
-		text: "Manx calls no API of AWS: switch the check of the instance off there, or by its controllers"},
+	{state: Differently, names: "awsSrcDstCheck",
+		text: "with the credentials of the instance's role alone; not in the isolated partitions of AWS"},
 	{state: NotDone, names: "policySyncPathPrefix",
 		text: "there is no socket for dikastes: rules on HTTP are enforced for their addresses and ports alone"},
 	{state: Planned, names: "interfaceExclude",

@@ -147,6 +147,8 @@ var allowed = []struct {
 	{"datastore/table", []string{"datastore/codec", "datastore/model"}},
 	{"plan", []string{"bgp", "dataplane/policy", "dataplane/policy/explain", "dataplane/ruleset", "datastore/..."}},
 	{"daemon/part", []string{"datastore", "datastore/model", "proto/server"}},
+	{"daemon/awscheck", []string{"daemon/deps", "daemon/part", "datastore", "datastore/felixconfig", "datastore/model",
+		"proto/server", "retry"}},
 	{"daemon/besidecalico", []string{"daemon/kubewatch", "controllers/caliconode", "proto/server"}},
 	{"daemon/bus", []string{"bgp", "dataplane/endpointstatus", "dataplane/kernel", "datastore", "datastore/model"}},
 	{"daemon/deps", []string{"daemon/bus", "daemon/kubenode", "dataplane/kernel", "datastore", "proto/server",
