@@ -16,6 +16,7 @@ import (
 	"github.com/manxnet/manx/dataplane/hostfirewall"
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/overlay"
+	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -79,6 +80,9 @@ func (p *firewallsPart) packets() hostfirewall.Host {
 	if len(all.Workloads) == 0 && !p.besideCalico { // which has rules for each workload
 		all.Workloads = p.futureWorkload(all.Pools)
 	}
+	felix := felixconfig.Merge(snapshot, p.Node.Name, p.Node.Felix)
+	marks, _ := policy.MarksOf(&felix)
+	all.Marks = marks.Decided | marks.Pass
 	p.addUplinks(&all)
 	p.addTunnels(&all, snapshot)
 	return all

@@ -16,6 +16,8 @@ type Host struct {
 	Pools []netip.Prefix
 	// Local are packets that the node itself sends or gets, and cannot do without.
 	Local []LocalPackets
+	// Marks are the bits of the mark that packets of workloads may have; 0: Calico's standard ones.
+	Marks uint32
 }
 
 // Workload is one workload of the node.
@@ -65,7 +67,7 @@ const (
 // Find returns the chains that drop packets between workloads, of workloads to and from other nodes, and of the node
 // itself. One whose rules drop some of these packets alone is no finding: it has a purpose.
 func Find(tables []*Table, h Host) []Finding {
-	f := finder{tables: tables}
+	f := finder{tables: tables, marks: h.Marks}
 	workloads := h.Workloads[:min(len(h.Workloads), mostWorkloads)]
 	for _, pool := range h.Pools[:min(len(h.Pools), mostPools)] {
 		for _, uplink := range h.Uplinks {
@@ -85,6 +87,7 @@ func Find(tables []*Table, h Host) []Finding {
 
 type finder struct {
 	tables []*Table
+	marks  uint32
 	found  []*found
 }
 
@@ -132,7 +135,7 @@ func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) 
 
 // add evaluates new connections of packets.
 func (f *finder) add(p Packet, what, iface string) {
-	p.State = StateNew
+	p.State, p.Marks = StateNew, f.marks
 	dropped, _ := Judge(f.tables, p)
 	for _, d := range dropped {
 		i := slices.IndexFunc(f.found, func(x *found) bool {

@@ -17,10 +17,10 @@ const (
 	all
 )
 
-// Bits that packets may have, whatever other programs do: the marks of Manx, and the kernel's own remarks on
-// translation (IPS_SRC_NAT_DONE, IPS_DST_NAT_DONE). Other bits count as not set.
+// Bits that packets may have, whatever other programs do: the marks of Manx unless the packet says otherwise, and the
+// kernel's own remarks on translation (IPS_SRC_NAT_DONE, IPS_DST_NAT_DONE). Other bits count as not set.
 const (
-	possibleMark   = 0x30000
+	standardMarks  = 0x30000
 	possibleStatus = 0x180
 )
 
@@ -75,7 +75,7 @@ func (m *Match) of(p *Packet) fit {
 	case Status:
 		return m.bits(0, possibleStatus)
 	case Mark:
-		return m.bits(0, possibleMark)
+		return m.bits(0, cmp.Or(p.Marks, standardMarks))
 	}
 	return unknown
 }

@@ -99,6 +99,7 @@ type Packet struct {
 	SourcePort      uint16
 	DestinationPort uint16
 	State           uint32
+	Marks           uint32 // bits of the mark that the packets may have; 0: Calico's standard ones
 }
 
 // Interface is that by which a packet comes or leaves. The zero value stands for none.

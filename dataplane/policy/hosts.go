@@ -160,7 +160,7 @@ func (s hostStage) origin() Stage {
 // stageChain sends packets to the lists of their interface's endpoint.
 func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 	chain := &ruleset.Chain{Name: s.name, Base: s.base, Origin: s.origin()}
-	field := ruleset.InInterface
+	field, decided := ruleset.InInterface, c.settings.marks.Decided
 	if s.out {
 		field = ruleset.OutInterface
 	}
@@ -168,13 +168,13 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 	switch s.name {
 	case "host-untracked-in", "host-untracked-out":
 		// The mark is given here and in host-pre-dnat only.
-		chain.Rules = append(chain.Rules, ruleset.Rule{Mark: ruleset.Mark{Mask: decidedMark}})
+		chain.Rules = append(chain.Rules, ruleset.Rule{Mark: ruleset.Mark{Mask: decided}})
 	case "host-pre-dnat":
-		skip(decided)
+		skip(marked(decided))
 	case "host-in", "host-out", "host-forward-in":
 		// A packet that leaves in a tunnel would hand the mark on to the packet around it.
-		chain.Rules = append(chain.Rules, ruleset.Rule{Matches: []ruleset.Match{decided},
-			Mark: ruleset.Mark{Mask: decidedMark}, Verdict: accept,
+		chain.Rules = append(chain.Rules, ruleset.Rule{Matches: []ruleset.Match{marked(decided)},
+			Mark: ruleset.Mark{Mask: decided}, Verdict: accept,
 			Comment: "allowed by an untracked or pre-DNAT policy"})
 	}
 	skip(ruleset.Match{Field: field, Name: "lo"})

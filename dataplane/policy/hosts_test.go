@@ -32,11 +32,11 @@ var (
 func TestEarlyPoliciesOfHostEndpointsDecide(t *testing.T) {
 	away, here := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.1")
 	in := ruleset.Packet{In: "eth0", Source: away, Destination: here, Protocol: 6, SourcePort: 1025,
-		DestinationPort: 80, Mark: decidedMark}
+		DestinationPort: 80, Mark: standardMarks.Decided}
 	out := ruleset.Packet{Out: "eth0", Source: here, Destination: away, Protocol: 6, SourcePort: 80,
-		DestinationPort: 1025, Mark: decidedMark}
+		DestinationPort: 1025, Mark: standardMarks.Decided}
 	through := ruleset.Packet{In: "eth0", Out: "eth1", Source: away, Destination: netip.MustParseAddr("10.0.0.1"),
-		Protocol: 6, DestinationPort: 80, Mark: decidedMark}
+		Protocol: 6, DestinationPort: 80, Mark: standardMarks.Decided}
 	denies := globalPolicy("deny", v3.GlobalNetworkPolicySpec{ApplyOnForward: true, Types: twoTypes})
 	untracked := globalPolicy("early", v3.GlobalNetworkPolicySpec{ApplyOnForward: true, DoNotTrack: true,
 		Types: twoTypes, Ingress: allowed, Egress: allowed})

@@ -189,20 +189,12 @@ func (s *lists) collect() {
 	s.unused = nil
 }
 
-// passMark is the bit of a packet's mark for packets that a policy passed to the next tier. It is one of those that
-// Calico reserves, which other software leaves alone.
-const passMark = 0x20000
+var established = ruleset.Match{Field: ruleset.ConnState, Mask: ruleset.ConnEstablished | ruleset.ConnRelated}
 
-// decidedMark is the bit for packets that an untracked or pre-DNAT policy of a host endpoint allowed: that endpoint's
-// other policies are not evaluated. It is Calico's bit for the same.
-const decidedMark = 0x10000
-
-var (
-	established = ruleset.Match{Field: ruleset.ConnState, Mask: ruleset.ConnEstablished | ruleset.ConnRelated}
-	passed      = ruleset.Match{Field: ruleset.PacketMark, Low: passMark, Mask: passMark}
-	unmark      = ruleset.Mark{Mask: passMark}
-	decided     = ruleset.Match{Field: ruleset.PacketMark, Low: decidedMark, Mask: decidedMark}
-)
+// marked matches packets with a bit of the mark.
+func marked(bit uint32) ruleset.Match {
+	return ruleset.Match{Field: ruleset.PacketMark, Low: bit, Mask: bit}
+}
 
 // writeList renders the chains of a list: one, and one more after each tier that can be left by Pass.
 func (c *Calculator) writeList(l *list) {
@@ -269,7 +261,7 @@ func (w *listWriter) prologue() {
 		w.add(w.settings.tunnelsFromWorkloads()...)
 	}
 	if slices.ContainsFunc(w.tiers, func(t tierList) bool { return t.canPass(w.purpose.in()) }) {
-		w.add(ruleset.Rule{Mark: unmark})
+		w.add(ruleset.Rule{Mark: ruleset.Mark{Mask: w.settings.marks.Pass}})
 	}
 }
 
@@ -287,8 +279,9 @@ func (w *listWriter) tier(t tierList) {
 		}
 		enforced = true
 		if p.hasPass(in) {
-			w.add(ruleset.Rule{Matches: []ruleset.Match{passed}, Mark: unmark, Verdict: goTo(next),
-				Comment: "passed by " + p.id.String()})
+			pass := w.settings.marks.Pass
+			w.add(ruleset.Rule{Matches: []ruleset.Match{marked(pass)}, Mark: ruleset.Mark{Mask: pass},
+				Verdict: goTo(next), Comment: "passed by " + p.id.String()})
 		}
 	}
 	if enforced && !t.pass {

@@ -68,7 +68,7 @@ func (c *Calculator) effect(p *policyState, r *Rule, in bool, comment string) *r
 	case r.Action == Allow:
 		out.NoTrack = p.DoNotTrack
 		if p.DoNotTrack || p.PreDNAT {
-			out.Mark = ruleset.Mark{Value: decidedMark, Mask: decidedMark}
+			out.Mark = ruleset.Mark{Value: c.settings.marks.Decided, Mask: c.settings.marks.Decided}
 		}
 		out.Verdict.Action = ruleset.Accept
 	case r.Action == Deny:
@@ -78,7 +78,7 @@ func (c *Calculator) effect(p *policyState, r *Rule, in bool, comment string) *r
 		if p.id.Kind == "Profile" {
 			return nil // there is nothing after profiles
 		}
-		out.Mark = ruleset.Mark{Value: passMark, Mask: passMark}
+		out.Mark = ruleset.Mark{Value: c.settings.marks.Pass, Mask: c.settings.marks.Pass}
 		out.Verdict.Action = ruleset.Return
 	case r.Action == Log:
 		out.Log = c.settings.log(p, comment)

@@ -47,6 +47,8 @@ type settings struct {
 	loop           ruleset.Action // for service addresses that no endpoint took; Continue for none
 	services       [2]bool        // of IPv4, IPv6: there are such addresses
 	fragments      Fragments      // that a workload may send
+	marks          Marks
+	bad            []string // values of FelixConfiguration that are not in force, and why
 }
 
 // currentSettings are those in force.
@@ -99,6 +101,10 @@ func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 		natHosts:     f.NATOutgoingExclusions != nil && *f.NATOutgoingExclusions == "IPPoolsAndHostIPs",
 		failsafeIn:   failsafeList(f.FailsafeInboundHostPorts, defaultFailsafeIn),
 		failsafeOut:  failsafeList(f.FailsafeOutboundHostPorts, defaultFailsafeOut),
+	}
+	var badMarks string
+	if s.marks, badMarks = MarksOf(f); badMarks != "" {
+		s.bad = append(s.bad, badMarks)
 	}
 	if strings.EqualFold(cmp.Or(f.NftablesFilterDenyAction, f.IptablesFilterDenyAction), "Reject") {
 		s.denyVerdict = ruleset.Reject
@@ -490,6 +496,10 @@ func (c *Calculator) settleSettings() {
 		for iface := range c.endpoints.interfaces { // it may be a workload's now, or no more
 			c.endpoints.claims.add(iface)
 		}
+	}
+	key := model.ResourceKey(model.KindFelixConfiguration, "default")
+	if delete(c.bad, key); c.settings.bad != nil {
+		c.bad[key] = strings.Join(c.settings.bad, "; ")
 	}
 	c.systemSets(&f)
 	c.settings.changed = fmt.Sprint(c.settings.settings) != before

@@ -61,7 +61,8 @@ var felix = []group{
 	{state: Differently, names: "removeExternalRoutes",
 		text: "routes of other protocols to workloads' interfaces are left alone"},
 	{state: Differently, names: "iptablesMarkMask nftablesMarkMask",
-		text: "the rules use the marks 0x10000 and 0x20000"},
+		text: "the rules use the two lowest bits of nftablesMarkMask, else of iptablesMarkMask, else 0x10000 and " +
+			"0x20000; Felix uses more of them"},
 	{state: Differently, names: "healthEnabled",
 		text: "health is always served at --http-listen, 127.0.0.1:9099 if not set; healthEnabled has it served at " +
 			"healthHost and healthPort, too"},
