@@ -42,9 +42,10 @@ var hostStages = []hostStage{
 
 // matchHosts finds the host endpoint of each interface: by the interface's name, or by one of its addresses for one
 // that names no interface. If several match, the first one by name has it. The wildcard "*" stands for all other
-// interfaces.
+// interfaces, and those of interfaceExclude are among them.
 func (c *Calculator) matchHosts() (own map[string]*endpoint, all *endpoint) {
 	own = map[string]*endpoint{}
+	excluded := c.settings.excluded.matcher()
 	for _, e := range slices.SortedFunc(c.endpoints.hosts(), compareEndpoints) {
 		delete(c.bad, e.key)
 		if e.host.Spec.InterfaceName == model.AllInterfaces {
@@ -55,9 +56,13 @@ func (c *Calculator) matchHosts() (own map[string]*endpoint, all *endpoint) {
 			}
 			continue
 		}
+		if name := e.host.Spec.InterfaceName; name != "" && excluded(name) {
+			c.bad[e.key] = "interfaceExclude of FelixConfiguration excludes " + name
+			continue
+		}
 		matched := false
 		for iface, addrs := range c.hosts.links {
-			if iface == "lo" || c.settings.isWorkload(iface) || !matchesHost(e, iface, addrs) {
+			if iface == "lo" || excluded(iface) || c.settings.isWorkload(iface) || !matchesHost(e, iface, addrs) {
 				continue
 			}
 			matched = true

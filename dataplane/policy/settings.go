@@ -48,6 +48,7 @@ type settings struct {
 	services       [2]bool        // of IPv4, IPv6: there are such addresses
 	fragments      Fragments      // that a workload may send
 	marks          Marks
+	excluded       excluded
 	bad            []string // values of FelixConfiguration that are not in force, and why
 }
 
@@ -102,6 +103,7 @@ func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 		failsafeIn:   failsafeList(f.FailsafeInboundHostPorts, defaultFailsafeIn),
 		failsafeOut:  failsafeList(f.FailsafeOutboundHostPorts, defaultFailsafeOut),
 	}
+	s.excluded, s.bad = excludedBy(f)
 	var badMarks string
 	if s.marks, badMarks = MarksOf(f); badMarks != "" {
 		s.bad = append(s.bad, badMarks)

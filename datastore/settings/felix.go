@@ -10,7 +10,8 @@ var felix = []group{
 		ipv6NormalRoutePriority ipv4ElevatedRoutePriority ipv6ElevatedRoutePriority serviceLoopPrevention
 		workloadSourceSpoofing floatingIPs nftablesFilterDenyAction prometheusMetricsEnabled prometheusMetricsHost
 		prometheusMetricsPort prometheusGoMetricsEnabled prometheusProcessMetricsEnabled prometheusMetricsCAFile
-		prometheusMetricsCertFile prometheusMetricsKeyFile prometheusMetricsClientAuth healthHost healthPort`},
+		prometheusMetricsCertFile prometheusMetricsKeyFile prometheusMetricsClientAuth healthHost healthPort
+		interfaceExclude`},
 
 	// What many clusters use.
 	{state: NotDone, holds: true, names: "bpfEnabled=false",
@@ -29,8 +30,6 @@ var felix = []group{
 		text: "with the credentials of the instance's role alone; not in the isolated partitions of AWS"},
 	{state: NotDone, names: "policySyncPathPrefix",
 		text: "there is no socket for dikastes: rules on HTTP are enforced for their addresses and ports alone"},
-	{state: Planned, names: "interfaceExclude",
-		text: "a host endpoint for all interfaces includes every one that is not a workload's"},
 	{state: Planned, names: "deviceRouteSourceAddress deviceRouteSourceAddressIPv6",
 		text: "the kernel chooses the source address of the host's packets to workloads"},
 	{state: Planned, names: "routeSyncDisabled", text: "routes to workloads are made"},
