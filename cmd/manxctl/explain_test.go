@@ -43,6 +43,8 @@ func TestExplainFiles(t *testing.T) {
 			golden(t, "explain-"+c.name, r.out)
 		})
 	}
+	golden(t, "explain-dscp", s.run("explain", "-f", explainFiles, "-f", "testdata/explain/dscp.yaml", "calls",
+		"198.51.100.1", "udp/5060").out)
 	golden(t, "explain-json", s.run("explain", "-f", explainFiles, "other", "db", "tcp/5432", "-o", "json").out)
 	plan := s.run("plan", "--node=n2", "-f", explainFiles, "-f", "testdata/explain/change.yaml", "--against",
 		explainFiles)

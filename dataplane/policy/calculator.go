@@ -49,6 +49,7 @@ type Calculator struct {
 	hosts      hosts
 	tunnels    tunnelDevices
 	translated translated
+	dscps      dscps
 	bad        map[model.Key]string // why objects cannot be used
 }
 
@@ -90,6 +91,7 @@ func New(c Config) *Calculator {
 	calc.sets = newMemberSets(t, s)
 	calc.literals = literals{table: t, users: map[string]int{}}
 	calc.endpoints = newEndpoints(t, s)
+	calc.dscps = dscps{table: t, of: map[model.Key]ruleset.DSCP{}, sources: map[ruleset.DSCP]nodeNets{}}
 	calc.lists = lists{table: t, of: map[string]*list{}}
 	calc.subjects = labels.New(calc.subjectStarted, calc.subjectStopped)
 	return calc

@@ -84,6 +84,8 @@ func (c *Calculator) takeEndpoint(now *endpoint, labels map[string]string) {
 		c.endpoints.claim(e.workload.Interface, e)
 	} else {
 		c.hosts.dirty = true
+		dscp, addresses, _ := dscpOfHost(e.host)
+		c.dscps.set(e.key, dscp, addresses)
 	}
 }
 
@@ -124,6 +126,7 @@ func (c *Calculator) dropEndpoint(k model.Key) {
 		c.withdraw(e)
 	} else {
 		c.hosts.dirty = true
+		c.dscps.set(k, ruleset.DSCP{}, nil)
 	}
 	c.lists.use(e, nil)
 }
@@ -156,6 +159,11 @@ func (c *Calculator) settleClaims() {
 				c.withdraw(e)
 			case i == 0:
 				delete(c.bad, e.key)
+				if q := e.workload.QoSControls; q != nil && q.DSCP != "" {
+					if _, ok := parseDSCP(q.DSCP); !ok {
+						c.bad[e.key] = fmt.Sprintf("dscp of its qosControls, %q, is not one and is left out", q.DSCP)
+					}
+				}
 			default:
 				c.bad[e.key] = "its interface " + iface + " is also that of " + claimants[0].key.String() +
 					", which comes first"
@@ -277,6 +285,8 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 		errors = c.settings.errorsChain(iface, addresses)
 	}
 	special(errorsMap, errors)
+	dscp, _ := parseDSCP(q.DSCP)
+	c.dscps.set(e.key, dscp, addresses)
 	for _, name := range e.own {
 		if !slices.Contains(own, name) {
 			c.table.DeleteChain(name)
@@ -341,6 +351,7 @@ func (c *Calculator) withdraw(e *endpoint) {
 		c.table.DeleteChain(name)
 	}
 	c.endpoints.addresses.set(e.key.String(), nil)
+	c.dscps.set(e.key, ruleset.DSCP{}, nil)
 	e.iface, e.own = "", nil
 	c.lists.use(e, nil)
 }

@@ -48,6 +48,9 @@ func (c *Calculator) matchHosts() (own map[string]*endpoint, all *endpoint) {
 	excluded := c.settings.excluded.matcher()
 	for _, e := range slices.SortedFunc(c.endpoints.hosts(), compareEndpoints) {
 		delete(c.bad, e.key)
+		if _, _, problem := dscpOfHost(e.host); problem != "" {
+			c.bad[e.key] = problem
+		}
 		if e.host.Spec.InterfaceName == model.AllInterfaces {
 			if all == nil {
 				all = e

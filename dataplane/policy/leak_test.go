@@ -50,12 +50,16 @@ func randomObject(r *rand.Rand) *model.Object {
 			2)]
 		s.Node = []string{testNode, testNode, "other"}[r.IntN(3)]
 		if r.IntN(2) == 0 {
-			s.QoSControls = &model.QoSControls{IngressPacketRate: 5}
+			s.QoSControls = &model.QoSControls{IngressPacketRate: 5, DSCP: []string{"", "EF", "10", "none"}[r.IntN(4)]}
 		}
 		return w
 	case 3:
 		h := &v3.HostEndpoint{ObjectMeta: meta, Spec: v3.HostEndpointSpec{
 			Node: testNode, InterfaceName: []string{"eth0", "*", "eth7"}[r.IntN(3)], Profiles: []string{"lost"}}}
+		if r.IntN(2) == 0 {
+			h.Annotations = map[string]string{"qos.projectcalico.org/dscp": []string{"ef", "63"}[r.IntN(2)]}
+			h.Spec.ExpectedIPs = []string{"10.0.0.1", "fd00::1"}[:r.IntN(3)]
+		}
 		return global(model.KindHostEndpoint, h)
 	case 4, 5, 6:
 		return globalPolicy(name, v3.GlobalNetworkPolicySpec{Tier: fmt.Sprint("t", r.IntN(3)), Order: &order,

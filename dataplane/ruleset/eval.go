@@ -16,6 +16,7 @@ type Packet struct {
 	State, Status               uint32
 	ConnSource, ConnReplySource netip.Addr // compared for the states that have a connection; invalid: never equal
 	Mark                        uint32
+	DSCP                        DSCP // that rules have set; they match nothing of it
 	// Fragment: it is the first part of a larger packet, or comes as parts whose addresses are these.
 	Fragment bool
 }
@@ -37,7 +38,7 @@ type Host struct {
 // Result is the fate of a packet.
 type Result struct {
 	Action Action // Accept, Drop, Reject or RejectTCP
-	Packet Packet // as it goes on: with its mark, and translated
+	Packet Packet // as it goes on: with its mark and DSCP, and translated
 	// Where it was dropped: the rule counts from 1. Empty if it was accepted.
 	Hook  Hook
 	Chain string
@@ -217,6 +218,9 @@ func (r *run) enter(v Verdict) bool {
 func (r *run) effect(rule *Rule) Verdict {
 	if m := rule.Mark; m.Mask != 0 {
 		r.packet.Mark = r.packet.Mark&^m.Mask | m.Value&m.Mask
+	}
+	if rule.DSCP.Set {
+		r.packet.DSCP = rule.DSCP
 	}
 	if rule.NoTrack && (r.early || r.packet.State == ConnInvalid) { // a packet that has a connection keeps it
 		r.packet.State, r.packet.Status = ConnUntracked, 0

@@ -56,6 +56,7 @@ const (
 	tagLogKernel
 	tagLimitBytes
 	tagCountedBy
+	tagDSCP
 )
 
 // appendCanonical appends tag, length and value of each field that is set.
@@ -89,6 +90,9 @@ func (r Rule) appendCanonical(b []byte) []byte {
 	b = appendNumber(b, tagLogPer, uint64(r.Log.Per))
 	b = appendNumber(b, tagMarkValue, uint64(r.Mark.Value))
 	b = appendNumber(b, tagMarkMask, uint64(r.Mark.Mask))
+	if r.DSCP.Set {
+		b = appendNumber(b, tagDSCP, uint64(r.DSCP.Value)+1)
+	}
 	b = appendFlag(b, tagNoTrack, r.NoTrack)
 	v := r.Verdict
 	b = appendNumber(b, tagAction, uint64(v.Action))

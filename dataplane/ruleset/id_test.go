@@ -16,7 +16,7 @@ func fullRule() Rule {
 		},
 		Over: Limit{Packets: 1, Burst: 2, Connections: 3}, Counter: true, CountedBy: "c",
 		Log:  Log{Kernel: "k", Group: 1, Prefix: "p", Rate: 2, Burst: 3, Per: PerMinute},
-		Mark: Mark{Value: 1, Mask: 2}, NoTrack: true,
+		Mark: Mark{Value: 1, Mask: 2}, DSCP: DSCP{Set: true, Value: 46}, NoTrack: true,
 		Verdict: Verdict{Action: SNAT, Chain: "c", Map: "m", Out: true, Address: netip.MustParseAddr("192.0.2.1"),
 			Low: 1, High: 2, Random: true},
 		Comment: "NetworkPolicy/default/web ingress 1",
@@ -25,7 +25,9 @@ func fullRule() Rule {
 
 // A later release must recognise the rules in current kernels.
 func TestIDIsStableOverReleases(t *testing.T) {
-	third := fullRule()
+	fourth := fullRule()
+	fourth.DSCP = DSCP{}
+	third := fourth
 	third.CountedBy = ""
 	second := third
 	second.Log.Kernel = ""
@@ -46,7 +48,8 @@ func TestIDIsStableOverReleases(t *testing.T) {
 		{"everything of the first release", first, "qewp3pehrecc"},
 		{"everything of the second", second, "hcxo52uy46bk"},
 		{"everything of the third", third, "l5rjdufzc4gt"},
-		{"everything", fullRule(), "put66b3yngn2"},
+		{"everything of the fourth", fourth, "put66b3yngn2"},
+		{"everything", fullRule(), "ku7qk7ajrydq"},
 		{"the kernel's log", Rule{Log: Log{Kernel: "calico-packet: "}}, "cduxrcmo3u33"},
 	}
 	for _, test := range tests {

@@ -293,6 +293,10 @@ func (r *Rule) effects() []string {
 	if r.Mark.Mask != 0 {
 		words = append(words, r.Mark.text())
 	}
+	if r.DSCP.Set {
+		words = append(words, fmt.Sprintf("%s dscp set %d", map[uint32]string{4: "ip", 6: "ip6"}[contextOf(r).family],
+			r.DSCP.Value))
+	}
 	if r.NoTrack {
 		words = append(words, "notrack")
 	}

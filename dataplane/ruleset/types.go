@@ -47,8 +47,8 @@ type Chain struct {
 	Origin Origin
 }
 
-// Rule acts on the packets that all of Matches hold for: first it counts, then it logs, then it sets the mark, then it
-// gives the verdict. It is plain data: rules are equal if all fields are (see equal).
+// Rule acts on the packets that all of Matches hold for: first it counts, then it logs, then it sets the mark and the
+// DSCP, then it gives the verdict. It is plain data: rules are equal if all fields are (see equal).
 type Rule struct {
 	Matches []Match
 	Over    Limit // matches only above this limit
@@ -58,6 +58,7 @@ type Rule struct {
 	CountedBy string
 	Log       Log
 	Mark      Mark
+	DSCP      DSCP // needs a Match of Family
 	NoTrack   bool
 	Verdict   Verdict
 	// Comment names the owner of the rule, such as "NetworkPolicy/default/web ingress 1", for people.
@@ -141,7 +142,7 @@ type Log struct {
 	Group  uint16 // of NFLOG, which gets the packet's headers; 0: not logged there
 	Prefix string // in NFLOG, at most 127 bytes
 	// Rate and Burst bound how many packets are logged in the time of Per; 0 for all. A packet that is not logged goes
-	// on to the verdict all the same, so a rule with a Rate must have no Mark, NoTrack or Verdict.
+	// on to the verdict all the same, so a rule with a Rate must have no Mark, DSCP, NoTrack or Verdict.
 	Rate  uint64
 	Burst uint32
 	Per   RateUnit
@@ -163,6 +164,12 @@ const (
 
 // Mark sets the bits under Mask to Value.
 type Mark struct{ Value, Mask uint32 }
+
+// DSCP sets the field of the IP header (RFC 2474) to Value, at most 63; the bits of ECN stay. The zero value sets none.
+type DSCP struct {
+	Set   bool
+	Value uint8
+}
 
 // Action is the action of a verdict.
 type Action uint8
@@ -245,7 +252,8 @@ func (r Rule) equal(o Rule) bool {
 		}
 	}
 	return r.Over == o.Over && r.Counter == o.Counter && r.CountedBy == o.CountedBy && r.Log == o.Log &&
-		r.Mark == o.Mark && r.NoTrack == o.NoTrack && r.Verdict == o.Verdict && r.Comment == o.Comment
+		r.Mark == o.Mark && r.DSCP == o.DSCP && r.NoTrack == o.NoTrack && r.Verdict == o.Verdict &&
+		r.Comment == o.Comment
 }
 
 // Equal reports whether two chains are the same.

@@ -78,12 +78,11 @@ var annotations = []group{
 		qos.projectcalico.org/egressBurst qos.projectcalico.org/egressPeakrate qos.projectcalico.org/egressMinburst
 		qos.projectcalico.org/ingressPacketRate qos.projectcalico.org/ingressPacketBurst
 		qos.projectcalico.org/egressPacketRate qos.projectcalico.org/egressPacketBurst
-		qos.projectcalico.org/ingressMaxConnections qos.projectcalico.org/egressMaxConnections vpc.amazonaws.com/pod-ips
-		k8s.v1.cni.cncf.io/network-status projectcalico.org/loadBalancerIPs projectcalico.org/ipv4pools
-		projectcalico.org/ipv6pools projectcalico.org/IPv4Address projectcalico.org/IPv6Address
+		qos.projectcalico.org/ingressMaxConnections qos.projectcalico.org/egressMaxConnections qos.projectcalico.org/dscp
+		vpc.amazonaws.com/pod-ips k8s.v1.cni.cncf.io/network-status projectcalico.org/loadBalancerIPs
+		projectcalico.org/ipv4pools projectcalico.org/ipv6pools projectcalico.org/IPv4Address projectcalico.org/IPv6Address
 		projectcalico.org/IPv4IPIPTunnelAddr projectcalico.org/ASNumber projectcalico.org/RouteReflectorClusterID
 		projectcalico.org/Interfaces projectcalico.org/kube-labels`},
-	{state: NotDone, names: "qos.projectcalico.org/dscp", text: "the packets of the pod keep the DSCP that it sets"},
 	{state: NotNeeded, names: "projectcalico.org/natExcludeService projectcalico.org/udpConntrackCleanup",
 		text: "it matters only with bpfEnabled"},
 	{state: Differently, names: `projectcalico.org/IPv4VXLANTunnelAddr projectcalico.org/IPv6VXLANTunnelAddr

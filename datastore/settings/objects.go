@@ -97,12 +97,9 @@ var fields = []struct {
 		ipNetworks ipNATs ipv4Gateway ipv6Gateway profiles interfaceName mac ports allowSpoofedSourcePrefixes
 		qosControls`}}},
 	{"IPNAT", []group{{names: "internalIP externalIP"}}},
-	{"QoSControls", []group{
-		{names: `ingressBandwidth ingressBurst ingressPeakrate ingressMinburst egressBandwidth egressBurst
-			egressPeakrate egressMinburst ingressPacketRate ingressPacketBurst egressPacketRate egressPacketBurst
-			ingressMaxConnections egressMaxConnections`},
-		{state: NotDone, names: "dscp", text: "the packets of the workload keep the DSCP that it sets"},
-	}},
+	{"QoSControls", []group{{names: `ingressBandwidth ingressBurst ingressPeakrate ingressMinburst egressBandwidth egressBurst
+		egressPeakrate egressMinburst ingressPacketRate ingressPacketBurst egressPacketRate egressPacketBurst
+		ingressMaxConnections egressMaxConnections dscp`}}},
 	{"IPAMConfiguration", []group{
 		{names: "strictAffinity autoAllocateBlocks maxBlocksPerHost ipCooldownSeconds"},
 		{state: Planned, names: "kubeVirtVMAddressPersistence=Disabled=Enabled",

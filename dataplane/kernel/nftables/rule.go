@@ -14,7 +14,7 @@ import (
 
 // encodeRule appends the expressions of a rule to a message.
 func encodeRule(b *netlink.Builder, r ruleset.Rule) error {
-	if r.Log.Rate > 0 && (r.Mark.Mask != 0 || r.NoTrack || r.Verdict.Action != ruleset.Continue) {
+	if r.Log.Rate > 0 && (r.Mark.Mask != 0 || r.DSCP.Set || r.NoTrack || r.Verdict.Action != ruleset.Continue) {
 		return fmt.Errorf("it logs %d packets at a time at most, and would do nothing else to the others: a rule of "+
 			"its own must", r.Log.Rate)
 	}
@@ -33,6 +33,9 @@ func encodeRule(b *netlink.Builder, r ruleset.Rule) error {
 	}
 	e.log(r.Log)
 	e.mark(r.Mark)
+	if err := e.dscp(r.DSCP); err != nil {
+		return err
+	}
 	if r.NoTrack {
 		e.add(&expr.Notrack{})
 	}
@@ -127,6 +130,32 @@ func (e *encoder) mark(m ruleset.Mark) {
 				Xor: host32(m.Value & m.Mask)})
 	}
 	e.add(&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg1})
+}
+
+// dscp writes the first 16 bits of the header, as nft does: in IPv4 the DSCP is the upper part of the second byte, in
+// IPv6 it is across both. Only IPv4 has a checksum of its header, and no checksum of a transport is about these bits.
+func (e *encoder) dscp(d ruleset.DSCP) error {
+	if !d.Set {
+		return nil
+	}
+	if d.Value > 63 {
+		return fmt.Errorf("the DSCP %d has more than 6 bits", d.Value)
+	}
+	write := &expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: reg1,
+		Base: expr.PayloadBaseNetworkHeader, Len: 2}
+	var shift int
+	switch e.family {
+	case 4:
+		shift, write.CsumType, write.CsumOffset = 2, expr.CsumTypeInet, 10
+	case 6:
+		shift = 6
+	default:
+		return fmt.Errorf("it sets the DSCP without a family before")
+	}
+	e.add(&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Len: 2},
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 2, Mask: bigEndian(^(63 << shift)),
+			Xor: bigEndian(uint16(d.Value) << shift)}, write)
+	return nil
 }
 
 func host32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }

@@ -198,6 +198,9 @@ func (e *explanation) hop(node string, last bool) {
 			}
 			return
 		}
+		if d := result.Packet.DSCP; d.Set {
+			e.note("node %s sets the DSCP of the packet to %d", node, d.Value)
+		}
 		if s := result.Packet.Source; s != p.Source {
 			e.note("the source becomes %s when it leaves node %s (%s)", s, node, "natOutgoing or a tunnel's address")
 			e.packet.Source = s
