@@ -26,10 +26,14 @@ func (t *Target) Configure(c Config) {
 	if !slices.Equal(old.Pools, c.Pools) {
 		t.configurePools(old.Pools, c.Pools)
 	}
-	if old.WorkloadMetric4 != c.WorkloadMetric4 || old.WorkloadMetric6 != c.WorkloadMetric6 {
-		for name := range t.byLink {
-			t.decideLinkAgain(name)
-		}
+	if old.WorkloadMetric4 != c.WorkloadMetric4 || old.WorkloadMetric6 != c.WorkloadMetric6 ||
+		old.WorkloadSource4 != c.WorkloadSource4 || old.WorkloadSource6 != c.WorkloadSource6 ||
+		old.WorkloadProtocol != c.WorkloadProtocol || old.LeaveWorkloads != c.LeaveWorkloads {
+		t.decideWorkloadsAgain()
+	}
+	if old.RemoveExternal != c.RemoveExternal || old.LeaveWorkloads != c.LeaveWorkloads {
+		t.disown()
+		t.adoptExternal()
 	}
 	if !slices.Equal(old.Tables, c.Tables) {
 		t.configureTables(old.Tables)

@@ -27,6 +27,7 @@ type rules struct {
 	hops           map[netip.Addr]*hop
 	servers        map[netip.Addr]string // see SetServers
 	peers          []netip.Addr          // of BGP
+	newcomers      map[int]time.Time     // interfaces, until their grace ends: see isExternal
 	nearby         nearby
 }
 
@@ -120,6 +121,9 @@ func (r *rules) static(p netip.Prefix, s *Static) (*kernel.Route, string) {
 
 func (r *rules) workload(p netip.Prefix, s *state) (*kernel.Route, string) {
 	e := r.holder(s.endpoints)
+	if r.config.LeaveWorkloads {
+		return nil, "routes to workloads are left to other programs (routeSyncDisabled of FelixConfiguration)"
+	}
 	if why := r.reserved(p.Addr()); why != "" {
 		return nil, fmt.Sprintf("WorkloadEndpoint %s claims %s: %s", e.Name, p.Addr(), why)
 	}
@@ -131,8 +135,11 @@ func (r *rules) workload(p netip.Prefix, s *state) (*kernel.Route, string) {
 		return nil, fmt.Sprintf("interface %s is down", e.Interface)
 	}
 	route := &kernel.Route{
-		Dst: p, Metric: r.config.workloadMetric(p.Addr()), Protocol: kernel.ProtocolCalico, Type: kernel.Unicast,
+		Dst: p, Metric: r.config.workloadMetric(p.Addr()), Protocol: r.config.workloadProtocol(), Type: kernel.Unicast,
 		NextHops: []kernel.NextHop{{Link: l.Index}},
+	}
+	if source := r.config.workloadSource(p.Addr()); r.own.Has(source) {
+		route.Src = source // the kernel refuses another host's
 	}
 	if p.Addr().Is4() {
 		route.Scope = kernel.ScopeLink
@@ -164,6 +171,17 @@ func (c *Config) workloadMetric(a netip.Addr) uint32 {
 		return cmp.Or(c.WorkloadMetric4, defaultWorkloadMetric)
 	}
 	return cmp.Or(c.WorkloadMetric6, defaultWorkloadMetric)
+}
+
+func (c *Config) workloadSource(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return c.WorkloadSource4
+	}
+	return c.WorkloadSource6
+}
+
+func (c *Config) workloadProtocol() kernel.Protocol {
+	return cmp.Or(c.WorkloadProtocol, kernel.ProtocolCalico)
 }
 
 func (r *rules) blackhole(p netip.Prefix) *kernel.Route {

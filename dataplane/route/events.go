@@ -79,6 +79,7 @@ func (t *Target) linkSeen(l kernel.Link) {
 		t.rules.links[l.Index] = l
 		return
 	}
+	t.appeared(l)
 	t.rules.putLink(l)
 	t.table.notifyAll() // rows name interfaces
 	t.changedLinks = true
@@ -101,6 +102,7 @@ func (t *Target) linkGone(l kernel.Link) {
 		return slices.ContainsFunc(hops, func(h kernel.NextHop) bool { return h.Link == l.Index })
 	})
 	t.rules.dropLink(l.Index)
+	delete(t.rules.newcomers, l.Index)
 	t.table.notifyAll()
 	t.changedLinks = true
 	t.decideLinkAgain(l.Name)
@@ -162,5 +164,8 @@ func (t *Target) address(a netip.Addr, change int) {
 	if before != (t.rules.own[a] > 0) {
 		t.changedLinks = true
 		t.decideAgain(netip.PrefixFrom(a, a.BitLen()))
+		if a == t.rules.config.workloadSource(a) {
+			t.decideWorkloadsAgain()
+		}
 	}
 }

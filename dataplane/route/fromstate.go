@@ -2,11 +2,13 @@ package route
 
 import (
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/datastore/model"
@@ -47,6 +49,11 @@ func fromState(h *hoststate.Host) Config {
 		WorkloadPrefixes: h.Interfaces,
 		WorkloadMetric4:  metric(h.Felix.IPv4NormalRoutePriority),
 		WorkloadMetric6:  metric(h.Felix.IPv6NormalRoutePriority),
+		WorkloadSource4:  source(h.Felix.DeviceRouteSourceAddress),
+		WorkloadSource6:  source(h.Felix.DeviceRouteSourceAddressIPv6),
+		WorkloadProtocol: protocol(h.Felix.DeviceRouteProtocol),
+		RemoveExternal:   h.Felix.RemoveExternalRoutes == nil || *h.Felix.RemoveExternalRoutes,
+		LeaveWorkloads:   h.Felix.RouteSyncDisabled != nil && *h.Felix.RouteSyncDisabled,
 		IsNode:           h.IsNode,
 	}
 	for k, e := range h.Usable() {
@@ -73,4 +80,21 @@ func metric(p *int) uint32 {
 		return 0
 	}
 	return uint32(*p)
+}
+
+// source is the address of a setting, invalid if it has none.
+func source(text string) netip.Addr {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a
+}
+
+// protocol is that of a setting, 0 if it has none.
+func protocol(p *int) kernel.Protocol {
+	if p == nil || *p < 1 || *p > math.MaxUint8 {
+		return 0
+	}
+	return kernel.Protocol(*p)
 }

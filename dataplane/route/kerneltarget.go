@@ -36,13 +36,26 @@ func (t *kernelTarget) list() ([]kernel.Route, error) {
 		return nil, err
 	}
 	t.rules.rib = newRIB()
-	return slices.DeleteFunc(routes, func(r kernel.Route) bool {
+	var external []kernel.Route
+	own := slices.DeleteFunc(routes, func(r kernel.Route) bool {
 		owns := t.owns(r)
-		if !owns {
+		switch {
+		case owns && t.rules.isExternal(&r):
+			external = append(external, r)
+			return true
+		case !owns:
 			t.rules.rib.put(r)
 		}
 		return !owns
-	}), nil
+	})
+	for _, r := range external { // now all that may share their keys are known
+		if t.owns(r) {
+			own = append(own, r)
+		} else {
+			t.rules.rib.put(r)
+		}
+	}
+	return own, nil
 }
 
 // owns decides whether a route in one of our tables is ours to change:
@@ -51,17 +64,21 @@ func (t *kernelTarget) list() ([]kernel.Route, error) {
 //   - protocol 80 is Felix': on own tunnel devices and on workload interfaces; elsewhere if it leads to a pool's
 //     addresses or through a node of the cluster. Routes of tunnel devices that we do not manage (VXLAN, WireGuard)
 //     stay, as do those to nodes of the own subnet that Felix made for the same pools;
-//   - a CNI plugin's route to a local workload gives way to our own.
+//   - a CNI plugin's route to a local workload gives way to our own;
+//   - with RemoveExternal, so do all others to workload interfaces.
 func (t *kernelTarget) owns(r kernel.Route) bool {
-	switch r.Protocol {
-	case kernel.ProtocolBIRD:
+	c := &t.rules.config
+	switch {
+	case r.Protocol == kernel.ProtocolBIRD:
 		return true
-	case kernel.ProtocolCalico:
-		return t.ownsCalico(r)
-	case kernel.ProtocolBoot:
-		return t.rules.toWorkload(&r) && t.rules.workloadAt(r.Dst.Addr()) != ""
+	case c.LeaveWorkloads && t.rules.ontoWorkloads(&r):
+		return false
+	case r.Protocol == kernel.ProtocolCalico && t.ownsCalico(r),
+		r.Protocol == c.workloadProtocol() && t.rules.toWorkload(&r),
+		r.Protocol == kernel.ProtocolBoot && t.rules.toWorkload(&r) && t.rules.workloadAt(r.Dst.Addr()) != "":
+		return true
 	}
-	return false
+	return t.rules.isExternal(&r)
 }
 
 func (t *kernelTarget) ownsCalico(r kernel.Route) bool {

@@ -97,8 +97,16 @@ func (t *Target) decideWorkloadsAgain() {
 	}
 }
 
-// Notices lists the addresses that workloads of this host claim and do not get.
+// Notices lists the addresses that workloads of this host claim and do not get, and source addresses of routes to
+// workloads that are not used.
 func (t *Target) Notices() (list []reconcile.Notice) {
+	for _, a := range []netip.Addr{t.rules.config.WorkloadSource4, t.rules.config.WorkloadSource6} {
+		if a.IsValid() && t.resync.listed && !t.rules.own.Has(a) {
+			list = append(list, reconcile.Notice{Subject: "FelixConfiguration", Text: fmt.Sprintf(
+				"the source address %s of routes to workloads (deviceRouteSourceAddress) is none of this host's: "+
+					"the kernel chooses one", a)})
+		}
+	}
 	for _, e := range t.rules.config.Endpoints {
 		for _, text := range e.Refusals {
 			list = append(list, reconcile.Notice{Subject: "WorkloadEndpoint " + e.Name, Text: text})

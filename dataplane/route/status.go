@@ -169,12 +169,14 @@ func (t *Target) phase(n uint32) reconcile.Phase {
 	return reconcile.Blocked
 }
 
-// ServesEndpoint reports whether the kernel has the route to an address of the endpoint of that name (namespace/name).
+// ServesEndpoint reports whether the kernel has the route to an address of the endpoint of that name (namespace/name),
+// or another program is to make it.
 func (t *Target) ServesEndpoint(p netip.Prefix, name string) bool {
 	n := t.table.rows.findPlace(inMain(p))
 	if n == 0 {
 		return false
 	}
 	s := t.stateOf(n)
-	return s.source() == SourceWorkload && t.rules.holder(s.endpoints).Name == name && t.phase(n) == reconcile.Applied
+	return len(s.endpoints) > 0 && t.rules.holder(s.endpoints).Name == name &&
+		(t.phase(n) == reconcile.Applied || t.rules.config.LeaveWorkloads)
 }

@@ -74,7 +74,7 @@ func New(k Kernel, now func() time.Time) *Target {
 		byLink:     map[string]map[netip.Prefix]bool{},
 		decided:    map[question]answer{},
 		departures: map[netip.Prefix]*departure{},
-		rules:      &rules{hops: map[netip.Addr]*hop{}},
+		rules:      &rules{hops: map[netip.Addr]*hop{}, newcomers: map[int]time.Time{}},
 	}
 	t.rules.setUnderlay(newUnderlay())
 	t.rules.workloadAt, t.rules.gatewayTo = t.workloadAt, t.gatewayTo
@@ -289,6 +289,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 	if t.resync.due(now, t.table.Failures()) {
 		err = t.readAll(now)
 	}
+	t.endGrace(now)
 	if !t.resync.listed {
 		return 0, 0, err // the kernel's routes must be known before any is added
 	}
@@ -312,6 +313,9 @@ func (t *Target) Next() time.Duration {
 	at := t.resync.next()
 	if retry, ok := t.table.Next(); ok && retry.Before(at) {
 		at = retry
+	}
+	if grace, ok := t.graceEnds(); ok && grace.Before(at) {
+		at = grace
 	}
 	return max(at.Sub(t.now()), time.Millisecond)
 }
@@ -348,6 +352,7 @@ func (t *Target) readUnderlay() error {
 	fresh := newUnderlay()
 	fresh.rib = t.rules.rib
 	for _, l := range links {
+		t.appeared(l)
 		fresh.putLink(l)
 	}
 	for _, a := range addresses {

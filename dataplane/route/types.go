@@ -40,6 +40,15 @@ type Config struct {
 	Endpoints []Endpoint
 	// WorkloadMetric4 and WorkloadMetric6 are the metrics of the routes to local workloads; 0 is defaultWorkloadMetric.
 	WorkloadMetric4, WorkloadMetric6 uint32
+	// WorkloadSource4 and WorkloadSource6 are the source addresses that the host prefers for packets to local
+	// workloads; invalid: the kernel chooses.
+	WorkloadSource4, WorkloadSource6 netip.Addr
+	// WorkloadProtocol is the protocol of the routes to local workloads; 0 is ProtocolCalico.
+	WorkloadProtocol kernel.Protocol
+	// RemoveExternal removes the routes of other programs to workload interfaces.
+	RemoveExternal bool
+	// LeaveWorkloads leaves the routes to workload interfaces to other programs, except those of BGP.
+	LeaveWorkloads bool
 	// WorkloadPrefixes are the prefixes of the names of workload interfaces.
 	WorkloadPrefixes []string
 	// Tables are the routing tables that hold routes of this node; main always is one. No other is touched.

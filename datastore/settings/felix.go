@@ -11,7 +11,7 @@ var felix = []group{
 		workloadSourceSpoofing floatingIPs nftablesFilterDenyAction prometheusMetricsEnabled prometheusMetricsHost
 		prometheusMetricsPort prometheusGoMetricsEnabled prometheusProcessMetricsEnabled prometheusMetricsCAFile
 		prometheusMetricsCertFile prometheusMetricsKeyFile prometheusMetricsClientAuth healthHost healthPort
-		interfaceExclude`},
+		deviceRouteSourceAddress deviceRouteSourceAddressIPv6 removeExternalRoutes interfaceExclude`},
 
 	// What many clusters use.
 	{state: NotDone, holds: true, names: "bpfEnabled=false",
@@ -30,9 +30,6 @@ var felix = []group{
 		text: "with the credentials of the instance's role alone; not in the isolated partitions of AWS"},
 	{state: NotDone, names: "policySyncPathPrefix",
 		text: "there is no socket for dikastes: rules on HTTP are enforced for their addresses and ports alone"},
-	{state: Planned, names: "deviceRouteSourceAddress deviceRouteSourceAddressIPv6",
-		text: "the kernel chooses the source address of the host's packets to workloads"},
-	{state: Planned, names: "routeSyncDisabled", text: "routes to workloads are made"},
 	{state: NotDone, names: "nftablesFlowTableOffload nftablesFlowTableDataIfacePattern",
 		text: "flows are not offloaded: each packet takes the path through the rules"},
 	{state: NotDone, names: "istioAmbientMode istioDSCPMark",
@@ -56,9 +53,10 @@ var felix = []group{
 			"default IPv6 pool away"},
 	{state: Differently, names: "programClusterRoutes",
 		text: "one process makes all routes: those of pools with IPIP always have protocol 80"},
-	{state: Differently, names: "deviceRouteProtocol", text: "routes to workloads have protocol 80"},
-	{state: Differently, names: "removeExternalRoutes",
-		text: "routes of other protocols to workloads' interfaces are left alone"},
+	{state: Differently, names: "deviceRouteProtocol",
+		text: "routes to workloads have this protocol, and 80 if it is not set; all others have 12, or 80 with IPIP"},
+	{state: Differently, names: "routeSyncDisabled",
+		text: "routes to workloads are left to other programs; those of BGP and of blocks are made all the same"},
 	{state: Differently, names: "iptablesMarkMask nftablesMarkMask",
 		text: "the rules use the two lowest bits of nftablesMarkMask, else of iptablesMarkMask, else 0x10000 and " +
 			"0x20000; Felix uses more of them"},

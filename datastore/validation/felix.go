@@ -113,6 +113,9 @@ func checkFelixRanges(c *check, s model.FelixConfigurationSpec) {
 	}
 	c.failIf(s.RouteTableRange != nil && s.RouteTableRanges != nil, "spec.routeTableRange", "set",
 		"cannot be set together with routeTableRanges")
+	if p := s.DeviceRouteProtocol; p != nil {
+		c.failIf(*p < 0 || *p > 255, "spec.deviceRouteProtocol", *p, "must be from 0 to 255")
+	}
 	if r := s.RouteTableRange; r != nil {
 		c.failIf(r.Min < 1 || r.Max > 250 || r.Min > r.Max, "spec.routeTableRange", *r,
 			"must be within 1 to 250, min not above max")

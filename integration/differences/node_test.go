@@ -76,12 +76,9 @@ var kernelRoutes = []difference{
 				t.Error(s.Desired)
 			}
 		}},
-	{name: "routes of VXLAN pools", calico: "Felix's", manx: "none; the reason is in `manxctl routes`",
-		why: "Not built yet.",
-		check: func(t *testing.T) {
-			blocked(t, learn(t, "10.1.2.0/26", "10.0.0.2",
-				ippool.Pool{Name: "p", CIDR: netip.MustParsePrefix("10.1.0.0/16"), VXLAN: ippool.Always}), "uses VXLAN")
-		}},
+	{name: "routes to local workloads without `deviceRouteProtocol`", calico: "protocol 3 (boot)", manx: "protocol 80",
+		why:   "Routes of protocol 3 are those of administrators, too.",
+		shown: "dataplane/route TestSettingsOfWorkloadRoutes"},
 	{name: "blackholes of own blocks", calico: "of whoever owns the routes of the pool: protocol 80 or 12",
 		manx: "always protocol 12", why: "There is one process.",
 		check: func(t *testing.T) {

@@ -146,6 +146,8 @@ func Objects() []Object {
 			"spec.nodeSelector"},
 		{"names of node ports", model.KindFelixConfiguration, "default", `kubeNodePortRanges: ["30000:32767", web]`,
 			`spec.kubeNodePortRanges[1] = "web"`},
+		{"protocol of routes", model.KindFelixConfiguration, "default", `deviceRouteProtocol: 256`,
+			"spec.deviceRouteProtocol"},
 		{"pattern of interfaces", model.KindFelixConfiguration, "default", `mtuIfacePattern: "("`, "spec.mtuIfacePattern"},
 		{"health reporter", model.KindFelixConfiguration, "node.z", `healthTimeoutOverrides: [{name: "a*b", timeout: 1s}]`,
 			"spec.healthTimeoutOverrides[0].name"},

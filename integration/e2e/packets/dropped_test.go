@@ -174,7 +174,7 @@ func (p *pair) prepareDrops(t *testing.T) *packet.Port {
 apiVersion: projectcalico.org/v3
 kind: FelixConfiguration
 metadata: {name: node.n1}
-spec: {defaultEndpointToHostAction: Drop}
+spec: {defaultEndpointToHostAction: Drop, removeExternalRoutes: false} # a route without a workload
 ---
 apiVersion: projectcalico.org/v3
 kind: BGPConfiguration

@@ -142,6 +142,7 @@ var rules = []rule{
 	{"FelixConfiguration", "nodeSelector", longest(maxSelector)},
 	{"FelixConfiguration", "{deviceRouteSourceAddress,natOutgoingAddress}", pattern(optional4)},
 	{"FelixConfiguration", "deviceRouteSourceAddressIPv6", pattern(optional6)},
+	{"FelixConfiguration", "deviceRouteProtocol", between(0, 255)},
 	{"FelixConfiguration", "routeTableRange", cel("must be within 1 to 250, min not above max",
 		"self.min >= 1 && self.max <= 250 && self.min <= self.max")},
 	{"FelixConfiguration", "{wireguardListeningPort,wireguardListeningPortV6}", between(1, 65535)},
