@@ -65,6 +65,8 @@ type Config struct {
 	Links func([]kernel.Event)
 	// Reassembly is the room for incomplete packets that the host gets; the zero value leaves it as it is.
 	Reassembly sysctl.Reassembly
+	// PolicyOnly leaves the network of pods to another program; see hoststate.Host.PolicyOnly.
+	PolicyOnly bool
 	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
 	WithPolicy bool
 	// OwnersFile keeps the owners of the cluster's addresses for the next run; empty: nothing does. It is best on a
@@ -92,9 +94,13 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	h := &HostAgent{kernel: c.Kernel, links: c.Links, routes: route.New(c.Kernel, now),
 		sysctls: sysctl.New(c.Kernel, c.Reassembly, now)}
 	devices, nearby := device.New(c.Kernel, now), neighbour.New(c.Kernel, now)
+	wake := func() { h.put(func(b *batch) { b.woken = true }) }
 	h.files = endpointstatus.NewFiles(endpointstatus.FilesConfig{
 		Folder: c.EndpointStatusDir, WithPolicy: c.WithPolicy, Connected: c.Connected, Logger: c.Logger, Now: now,
 		Routed: func(e endpointstatus.Endpoint, p netip.Prefix) bool {
+			if !h.host.Connects(e.Interface) {
+				return h.routes.HasLink(e.Interface)
+			}
 			return h.routes.ServesEndpoint(p, e.Key.Namespace+"/"+e.Key.Name)
 		},
 	})
@@ -117,18 +123,26 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 		voice: voice{zap.WarnLevel, "the kernel is not as it should be, trying again",
 			"the kernel is as it should be"},
 		log: c.Logger, now: now, loop: loop,
-		host: hoststate.New(c.NodeName, c.Felix), problems: map[string]string{},
+		host: hostOf(c), problems: map[string]string{},
 		repaired: c.Repaired,
 		onState:  func(state *hoststate.Host) { h.refused.Take(state, h.now(), h.log) },
 	}
 	h.routes.FollowMissing(devices.Missing)
-	h.routes.FollowNextHops(func(list []kernel.NextHop) {
-		if nearby.SetNextHops(list) {
-			h.put(func(b *batch) { b.woken = true }) // a step for learned routes alone would not set them
-		}
-	})
+	if !c.PolicyOnly { // else no packet of this node depends on them
+		h.routes.FollowNextHops(func(list []kernel.NextHop) {
+			if nearby.SetNextHops(list) {
+				wake() // a step for learned routes alone would not set them
+			}
+		})
+	}
 	h.routes.ForgetConnections(c.Kernel, h.loop, c.Logger)
 	h.routes.AddressesWait(h.owners.Waits)
+	return h
+}
+
+func hostOf(c Config) *hoststate.Host {
+	h := hoststate.New(c.NodeName, c.Felix)
+	h.PolicyOnly = c.PolicyOnly
 	return h
 }
 
@@ -217,6 +231,22 @@ func (h *HostAgent) Status() Status {
 		}
 	}
 	return s
+}
+
+// OfOthers returns the state of a workload that another network connects to an interface of this host; false: this host
+// connects it.
+func (h *HostAgent) OfOthers(iface string) (reconcile.Status, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.host.Connects(iface):
+		return reconcile.Status{}, false
+	case !h.routes.HasLink(iface):
+		return reconcile.Status{Phase: reconcile.Blocked, Reason: "the CNI plugin of another network connects this " +
+			"workload, and interface " + iface + ", where its policy would be enforced, does not exist or is " +
+			"down"}, true
+	}
+	return reconcile.Status{Phase: reconcile.Applied, Reason: "the plugin of another network makes its routes"}, true
 }
 
 // Routes returns the route table for users, sorted by prefix.

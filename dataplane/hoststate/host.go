@@ -26,6 +26,10 @@ type Host struct {
 	// NodesChanged reports whether the addresses of nodes may differ.
 	NodesChanged bool
 
+	// PolicyOnly is set if another program makes the network of pods, such as the CNI plugin of a cloud: this host then
+	// has no tunnels and no blocks, and leaves routes and settings of the interfaces that it does not connect alone.
+	PolicyOnly bool
+
 	Node   string      // the name of this host's
 	Own    *model.Node // nil: there is none
 	Felix  model.FelixConfigurationSpec
@@ -152,6 +156,12 @@ func byName(a, b model.Key) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
 
+// Connects reports whether this host makes the routes and the settings of a workload's interface. Beside another
+// network these are the interfaces of Calico's own CNI plugin, as with flannel between the nodes (canal).
+func (h *Host) Connects(iface string) bool {
+	return !h.PolicyOnly || strings.HasPrefix(iface, felixconfig.DefaultInterfacePrefix)
+}
+
 // refusal returns why an endpoint is not acted upon, empty if it is.
 func (h *Host) refusal(k model.Key) string {
 	w := h.endpoints[k]
@@ -172,6 +182,9 @@ func put[K comparable, V any](m map[K]*V, k K, v *V) {
 func (h *Host) updateAffinity(r model.Reader, k model.Key) bool {
 	claim, ok := k.Affinity()
 	if !ok || claim.Type != model.AffinityHost || claim.Host != h.Node {
+		return false
+	}
+	if h.PolicyOnly {
 		return false
 	}
 	// One that is being released drops packets until it is gone.

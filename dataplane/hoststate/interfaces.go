@@ -8,7 +8,12 @@ import (
 )
 
 // Overlays returns the devices of the overlays that this host has.
-func (h *Host) Overlays() []overlay.Device { return overlay.Devices(&h.Felix, h.PoolTable(), h.Own) }
+func (h *Host) Overlays() []overlay.Device {
+	if h.PolicyOnly {
+		return nil
+	}
+	return overlay.Devices(&h.Felix, h.PoolTable(), h.Own)
+}
 
 // defaultUplinks matches the names of interfaces whose MTU counts, as FelixConfiguration's mtuIfacePattern.
 var defaultUplinks = regexp.MustCompile(`^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)`)

@@ -44,6 +44,9 @@ func workloadsOf(h *hoststate.Host) map[string][]netip.Addr {
 	all := map[string][]netip.Addr{}
 	for _, e := range h.Usable() {
 		name := e.Interface
+		if !h.Connects(name) {
+			continue
+		}
 		for _, p := range e.Networks {
 			if p.IsSingleIP() {
 				all[name] = append(all[name], p.Addr())

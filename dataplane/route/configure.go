@@ -38,7 +38,8 @@ func (t *Target) Configure(c Config) {
 	if !slices.Equal(old.Tables, c.Tables) {
 		t.configureTables(old.Tables)
 	}
-	if !slices.Equal(old.WorkloadPrefixes, c.WorkloadPrefixes) {
+	if !slices.Equal(old.WorkloadPrefixes, c.WorkloadPrefixes) ||
+		!slices.Equal(old.ForeignPrefixes, c.ForeignPrefixes) {
 		// The routes to workloads that are none any more stay ours, until they are removed.
 		for _, p := range old.WorkloadPrefixes {
 			if !slices.Contains(t.rules.formerPrefixes, p) {

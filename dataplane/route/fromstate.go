@@ -46,7 +46,6 @@ func fromState(h *hoststate.Host) Config {
 		Pools:            h.PoolTable(),
 		Tables:           OwnTables(),
 		Blocks:           slices.SortedFunc(maps.Keys(h.Blocks), netip.Prefix.Compare),
-		WorkloadPrefixes: h.Interfaces,
 		WorkloadMetric4:  metric(h.Felix.IPv4NormalRoutePriority),
 		WorkloadMetric6:  metric(h.Felix.IPv6NormalRoutePriority),
 		WorkloadSource4:  source(h.Felix.DeviceRouteSourceAddress),
@@ -56,7 +55,17 @@ func fromState(h *hoststate.Host) Config {
 		LeaveWorkloads:   h.Felix.RouteSyncDisabled != nil && *h.Felix.RouteSyncDisabled,
 		IsNode:           h.IsNode,
 	}
+	for _, prefix := range h.Interfaces {
+		if h.Connects(prefix) {
+			c.WorkloadPrefixes = append(c.WorkloadPrefixes, prefix)
+		} else {
+			c.ForeignPrefixes = append(c.ForeignPrefixes, prefix)
+		}
+	}
 	for k, e := range h.Usable() {
+		if !h.Connects(e.Interface) {
+			continue
+		}
 		addresses, refusals := h.Addresses(e)
 		c.Endpoints = append(c.Endpoints, Endpoint{
 			Name: k.Namespace + "/" + k.Name, Interface: e.Interface,

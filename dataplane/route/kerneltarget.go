@@ -69,6 +69,8 @@ func (t *kernelTarget) list() ([]kernel.Route, error) {
 func (t *kernelTarget) owns(r kernel.Route) bool {
 	c := &t.rules.config
 	switch {
+	case t.rules.ontoForeign(&r):
+		return false
 	case r.Protocol == kernel.ProtocolBIRD:
 		return true
 	case c.LeaveWorkloads && t.rules.ontoWorkloads(&r):
@@ -99,6 +101,13 @@ func (t *kernelTarget) ownsCalico(r kernel.Route) bool {
 		}
 	}
 	return pool != nil && !foreign
+}
+
+// ontoForeign reports whether a route leads to a workload that another network connects.
+func (r *rules) ontoForeign(k *kernel.Route) bool {
+	return slices.ContainsFunc(k.NextHops, func(h kernel.NextHop) bool {
+		return begins(r.linkName(h.Link), r.config.ForeignPrefixes)
+	})
 }
 
 func (r *rules) isWorkload(link int) bool {

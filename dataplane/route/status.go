@@ -180,3 +180,9 @@ func (t *Target) ServesEndpoint(p netip.Prefix, name string) bool {
 	return len(s.endpoints) > 0 && t.rules.holder(s.endpoints).Name == name &&
 		(t.phase(n) == reconcile.Applied || t.rules.config.LeaveWorkloads)
 }
+
+// HasLink reports whether an interface is there and up.
+func (t *Target) HasLink(name string) bool {
+	l, ok := t.rules.link(name)
+	return ok && l.Up
+}

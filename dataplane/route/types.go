@@ -51,6 +51,9 @@ type Config struct {
 	LeaveWorkloads bool
 	// WorkloadPrefixes are the prefixes of the names of workload interfaces.
 	WorkloadPrefixes []string
+	// ForeignPrefixes are those of the interfaces of workloads that another network connects: their routes are left
+	// alone.
+	ForeignPrefixes []string
 	// Tables are the routing tables that hold routes of this node; main always is one. No other is touched.
 	Tables []kernel.Table
 	// IsNode reports whether an address belongs to a node of the cluster. May be nil.

@@ -6,7 +6,7 @@ import "github.com/manxnet/manx/dataplane/hoststate"
 func fromState(h *hoststate.Host) []endpoint {
 	var list []endpoint
 	for _, e := range h.Usable() {
-		if q := e.QoSControls; q != nil {
+		if q := e.QoSControls; q != nil && h.Connects(e.Interface) {
 			list = append(list, endpoint{
 				Interface: e.Interface,
 				Ingress: limit{Bandwidth: q.IngressBandwidth, Burst: q.IngressBurst, PeakRate: q.IngressPeakrate,

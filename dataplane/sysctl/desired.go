@@ -50,7 +50,7 @@ func desired(h *hoststate.Host, links map[string]kernel.Link, kernel6 bool) map[
 		}
 	}
 	ends := endpoints(h)
-	if h.Felix.IPForwarding != "Disabled" {
+	if (!h.PolicyOnly || len(ends) > 0) && h.Felix.IPForwarding != "Disabled" {
 		want[forwarding4] = "1"
 		if kernel6 && usesIPv6(h, ends) {
 			want[forwarding6] = "1"
@@ -68,6 +68,9 @@ func desired(h *hoststate.Host, links map[string]kernel.Link, kernel6 bool) map[
 
 func endpoints(h *hoststate.Host) (list []endpoint) {
 	for _, e := range h.Usable() {
+		if !h.Connects(e.Interface) {
+			continue
+		}
 		end := endpoint{Interface: e.Interface, Spoof: len(e.AllowSpoofedSourcePrefixes) > 0}
 		for _, p := range e.Networks {
 			end.V4, end.V6 = end.V4 || p.Addr().Is4(), end.V6 || p.Addr().Is6()

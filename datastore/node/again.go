@@ -74,7 +74,7 @@ type keeperWatch struct {
 func (k *Keeper) step(ctx context.Context, snapshot *datastore.Snapshot, w *keeperWatch) time.Time {
 	key := model.ResourceKey(model.KindNode, k.Registered.Name)
 	stored, n := snapshot.Get(key), model.Get[model.Node](snapshot, key)
-	there := n != nil && hasAddress(n)
+	there := n != nil && (hasAddress(n) || k.Config.PolicyOnly)
 	if there {
 		w.last = n
 	}

@@ -81,6 +81,9 @@ func (c *Config) ensureDefaults(ctx context.Context, store datastore.Store, name
 			return err
 		}
 	}
+	if c.PolicyOnly {
+		return nil
+	}
 	if !c.NoBGPConfiguration {
 		if _, err := ensure(ctx, store, model.ResourceKey(model.KindBGPConfiguration, "default"),
 			ifNew(func(*model.BGPConfiguration) {})); err != nil {

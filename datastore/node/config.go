@@ -28,7 +28,11 @@ type Config struct {
 	// NoBGPConfiguration leaves the BGPConfiguration default to others. MANX_NO_DEFAULT_BGP_CONFIGURATION
 	NoBGPConfiguration bool
 	Pool4, Pool6       PoolConfig
-	NoIPv6             bool // the kernel has no IPv6, or FELIX_IPV6SUPPORT is false: no IPv6 pool is made
+	// PolicyOnly leaves out all that is about networking, which another program does: the addresses and the AS number
+	// of the Node stay as they are, and neither pools nor settings of BGP and IPAM are made.
+	// CALICO_NETWORKING_BACKEND=none
+	PolicyOnly bool
+	NoIPv6     bool // the kernel has no IPv6, or FELIX_IPV6SUPPORT is false: no IPv6 pool is made
 
 	// KubernetesDatastore is set if Kubernetes has the Nodes: then the kubelet creates that of this host.
 	KubernetesDatastore bool

@@ -82,10 +82,11 @@ func (r *registrar) ensureAll(ctx context.Context, log *zap.Logger) (Result, err
 }
 
 // ensureSettings writes the default pools and the configuration objects.
-func (r *registrar) ensureSettings(ctx context.Context) (warnings []string, _ error) {
-	warnings, err := r.ensurePools(ctx)
-	if err != nil {
-		return warnings, err
+func (r *registrar) ensureSettings(ctx context.Context) (warnings []string, err error) {
+	if !r.config.PolicyOnly {
+		if warnings, err = r.ensurePools(ctx); err != nil {
+			return warnings, err
+		}
 	}
 	return warnings, r.config.ensureDefaults(ctx, r.store, r.name)
 }
@@ -196,6 +197,12 @@ func (r *registrar) ensureNode(ctx context.Context) (Result, error) {
 
 // fill sets all fields of n that this host decides and leaves the rest unchanged.
 func (r *registrar) fill(ctx context.Context, n *model.Node) (candidates []Candidate, warnings []string, err error) {
+	if r.config.K8sNodeRef != "" {
+		n.Spec.OrchRefs = withKubernetesRef(n.Spec.OrchRefs, r.config.K8sNodeRef)
+	}
+	if r.config.PolicyOnly {
+		return nil, nil, nil
+	}
 	bgp := model.NodeBGPSpec{}
 	if n.Spec.BGP != nil {
 		bgp = *n.Spec.BGP
@@ -215,9 +222,6 @@ func (r *registrar) fill(ctx context.Context, n *model.Node) (candidates []Candi
 		bgp.ASNumber = as
 	}
 	n.Spec.BGP = &bgp
-	if r.config.K8sNodeRef != "" {
-		n.Spec.OrchRefs = withKubernetesRef(n.Spec.OrchRefs, r.config.K8sNodeRef)
-	}
 	interfaces, err := r.host.Interfaces()
 	if err != nil {
 		return candidates, warnings, err

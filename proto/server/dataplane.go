@@ -40,6 +40,7 @@ type Dataplane interface {
 	ObjectCounts() map[string]map[reconcile.Phase]int
 	Route(netip.Prefix) (route.Status, bool)
 	RouteTo(netip.Addr) (route.Status, bool)
+	OfOthers(iface string) (reconcile.Status, bool)
 	Resync()
 	Retry(context.Context) ([]dataplane.Retried, error)
 }

@@ -54,6 +54,12 @@ func (v *DataplaneView) endpoint(key model.Key, e model.WorkloadEndpointSpec,
 		x.Phase, x.Reason, x.SinceUnixMs = string(reconcile.Blocked), n.Text, unixMs(n.Since)
 		return x
 	}
+	if agent := v.now().Agent; agent != nil && e.InterfaceName != "" {
+		if s, ok := agent.OfOthers(e.InterfaceName); ok {
+			x.Phase, x.Reason = string(s.Phase), s.Reason
+			return x
+		}
+	}
 	for i, p := range model.Networks(e.IPNetworks) {
 		r := v.workloadRoute(p)
 		if i == 0 || worse(r.Phase, reconcile.Phase(x.Phase)) {
