@@ -61,6 +61,11 @@ func cleanup(k Kernel, tables []kernel.Table, devices []string) (removed int, er
 			errs = append(errs, k.RemoveNeighbour(n.Link, n.Address))
 		}
 	}
+	proxies, err := k.ListProxyNeighbours()
+	errs = append(errs, err)
+	for _, p := range proxies {
+		errs = append(errs, k.RemoveProxyNeighbour(p.Link, p.Address))
+	}
 	return removed, errors.Join(errs...)
 }
 

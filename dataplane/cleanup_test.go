@@ -22,6 +22,8 @@ func TestCleanupRemovesWhatIsOursAndNothingElse(t *testing.T) {
 	h.ip("route add 10.244.9.0/24 via 10.1.0.9 proto 12 table 7")
 	h.ip("neigh replace 10.1.0.9 dev eth0 extern_learn nud none proto 80")
 	h.ip("neigh replace 10.1.0.8 dev eth0 lladdr 0a:00:00:00:00:08 nud permanent")
+	h.ip("neigh add proxy 10.1.0.7 dev eth0 proto 80")
+	h.ip("neigh add proxy 10.1.0.6 dev eth0")
 	k, err := kernel.Open("/run/netns/" + h.name)
 	if err != nil {
 		t.Fatal(err)
@@ -33,6 +35,9 @@ func TestCleanupRemovesWhatIsOursAndNothingElse(t *testing.T) {
 	}
 	if n := h.ip("neigh show nud all"); strings.Contains(n, "10.1.0.9") || !strings.Contains(n, "10.1.0.8") {
 		t.Errorf("the neighbours are %s", n)
+	}
+	if n := h.ip("neigh show proxy"); strings.Contains(n, "10.1.0.7") || !strings.Contains(n, "10.1.0.6") {
+		t.Errorf("the host answers for %s", n)
 	}
 	rest := h.ip("route show table all") + h.ip("-6 route show table all")
 	for _, gone := range []string{"10.244.1.0/24", "10.244.2.0/26", "10.244.3.0/26", "fd02::/64"} {

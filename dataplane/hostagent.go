@@ -18,6 +18,7 @@ import (
 	"github.com/manxnet/manx/dataplane/neighbour"
 	"github.com/manxnet/manx/dataplane/owners"
 	"github.com/manxnet/manx/dataplane/peering"
+	"github.com/manxnet/manx/dataplane/proxyneighbour"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/dataplane/shape"
@@ -115,6 +116,9 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 			mtufile.New(c.Kernel, c.MTUFile, now),
 			h.routes, // need interfaces
 			nearby,   // needs the routes' next hops
+			proxyneighbour.New(c.Kernel, func(k model.Key, p netip.Prefix) bool {
+				return h.routes.ServesEndpoint(p, k.Namespace+"/"+k.Name)
+			}, now),
 			shape.New(c.Kernel, now),
 			h.owners,
 			h.files, // the files report the state reached

@@ -12,6 +12,7 @@ import (
 	"github.com/manxnet/manx/dataplane/mtufile"
 	"github.com/manxnet/manx/dataplane/neighbour"
 	"github.com/manxnet/manx/dataplane/peering"
+	"github.com/manxnet/manx/dataplane/proxyneighbour"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/dataplane/shape"
@@ -73,6 +74,7 @@ var (
 	_, _, _ Target  = (*device.Target)(nil), (*route.Target)(nil), (*shape.Target)(nil)
 	_, _, _ Target  = (*endpointstatus.Files)(nil), (*filter.Target)(nil), (*neighbour.Target)(nil)
 	_, _, _ Target  = (*sysctl.Target)(nil), (*mtufile.Target)(nil), (*peering.Target)(nil)
+	_       Target  = (*proxyneighbour.Target)(nil)
 	_       Learner = (*route.Target)(nil)
 	_, _    lister  = (*device.Target)(nil), (*sysctl.Target)(nil)
 	_, _    lister  = (*endpointstatus.Files)(nil), (*neighbour.Target)(nil)

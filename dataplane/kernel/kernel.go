@@ -46,6 +46,7 @@ type Kernel interface {
 	Links
 	Sysctls
 	Neighbours
+	ProxyNeighbours
 	watcher
 }
 

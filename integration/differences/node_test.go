@@ -79,6 +79,11 @@ var kernelRoutes = []difference{
 	{name: "routes to local workloads without `deviceRouteProtocol`", calico: "protocol 3 (boot)", manx: "protocol 80",
 		why:   "Routes of protocol 3 are those of administrators, too.",
 		shown: "dataplane/route TestSettingsOfWorkloadRoutes"},
+	{name: "ARP and neighbour solicitations with `localSubnetL2Reachability`",
+		calico: "a program answers for workloads and services, and announces their addresses",
+		manx:   "the kernel answers for workloads; nothing is announced",
+		why:    "It needs no right to send any packet.",
+		shown:  "dataplane TestStationsOfTheSubnetReachWorkloads"},
 	{name: "blackholes of own blocks", calico: "of whoever owns the routes of the pool: protocol 80 or 12",
 		manx: "always protocol 12", why: "There is one process.",
 		check: func(t *testing.T) {

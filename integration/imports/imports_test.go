@@ -126,6 +126,8 @@ var allowed = []struct {
 		"datastore/model", "datastore/safefile"}},
 	{"dataplane/neighbour", []string{"dataplane/hoststate", "dataplane/kernel", "dataplane/overlay",
 		"dataplane/reconcile"}},
+	{"dataplane/proxyneighbour", []string{"dataplane/driver", "dataplane/hoststate", "dataplane/kernel",
+		"dataplane/reconcile", "datastore/ippool", "datastore/model"}},
 	{"dataplane/netnslock", nil},
 	{"dataplane/podnet", []string{"dataplane/kernel/conntrack", "dataplane/kernel/device"}},
 	{"dataplane/shape", []string{"dataplane/driver", "dataplane/hoststate", "dataplane/reconcile",

@@ -29,6 +29,7 @@ type Kernel struct {
 	noShaping bool
 
 	neighbours map[neighbourKey]kernel.Neighbour
+	proxies    map[neighbourKey]kernel.ProxyNeighbour
 	farEnds    map[int]kernel.FarEnd
 	overflows  kernel.Overflows
 	connected  map[netip.Addr]bool
@@ -62,6 +63,7 @@ func New() *Kernel {
 		without:  map[string]bool{},
 
 		neighbours: map[neighbourKey]kernel.Neighbour{},
+		proxies:    map[neighbourKey]kernel.ProxyNeighbour{},
 		farEnds:    map[int]kernel.FarEnd{},
 		connected:  map[netip.Addr]bool{},
 	}
