@@ -68,6 +68,7 @@ type cluster struct {
 
 	clusterIPs string         // the setting CALICO_ADVERTISE_CLUSTER_IPS
 	connected  []netip.Prefix // see Input
+	kernel     []KernelRoute  // see Input
 	filters    map[string]compiled
 
 	notices []Notice

@@ -26,6 +26,8 @@ type Input struct {
 	Refuse RefuseSettings
 	// Connected are the subnets that the host is on.
 	Connected []netip.Prefix
+	// Kernel are the routes of other programs and the connected networks in the host's kernel, each prefix once.
+	Kernel []KernelRoute
 	// Passwords may be nil: then no secret can be read.
 	Passwords PasswordSource
 }
@@ -49,7 +51,7 @@ func Kinds() []model.Kind {
 // depends on the objects only, not on the order in which they came.
 func Compute(in Input) Desired {
 	c := newCluster(in.Reader, in.Node)
-	c.clusterIPs, c.connected = in.ClusterIPs, in.Connected
+	c.clusterIPs, c.connected, c.kernel = in.ClusterIPs, in.Connected, in.Kernel
 	c.host, c.felix = in.Felix, felixconfig.Merge(in.Reader, in.Node, in.Felix)
 	c.interfaces = felixconfig.ParseInterfacePrefixes(c.felix.InterfacePrefix)
 	c.filters = compileFilters(in.Reader)

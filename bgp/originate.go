@@ -12,7 +12,8 @@ import (
 )
 
 // originate decides which routes the node announces: its blocks, each as one prefix; its addresses, of which those
-// inside its blocks are hidden; and services. Hidden routes are announced only if a filter accepts them.
+// inside its blocks are hidden; services; and routes of the kernel, as far as they lie in pools. Hidden routes are
+// announced only if a filter accepts them.
 func (c *cluster) originate(r model.Reader, d *Desired) {
 	services := c.services(r, c.clusterIPs)
 	blocks := c.ownBlocks(r)
@@ -33,8 +34,11 @@ func (c *cluster) originate(r model.Reader, d *Desired) {
 			origins[p] = Origin{Prefix: p, Shared: true}
 		}
 	}
+	c.addKernelRoutes(origins)
 	for p, o := range origins {
-		o.LocalPref = MaxPriority - c.priorities[familyOf(p.Addr())]
+		if o.LocalPref == 0 {
+			o.LocalPref = MaxPriority - c.priorities[familyOf(p.Addr())]
+		}
 		o.Communities, o.LargeCommunities = tagging(d.Tags).of(p)
 		if !o.Withheld {
 			_, own := blocks[p]

@@ -249,7 +249,7 @@ func TestScenarios(t *testing.T) {
 				"10.225.0.2:179 node 64512-64567 active from BGPPeer/n, ttl security 2",
 				"2001::102:179 node 64512-64512 active from BGPPeer/s, ttl security 1",
 				"2001::104:179 node 64512-64512 passive from BGPPeer/s, ttl security 1"}},
-		{rule: "ignored interfaces: nothing of any interface is announced anyway",
+		{rule: "ignored interfaces: no session depends on them",
 			objects: with(`config default {"ignoredInterfaces":["eth1","foo*"]}`),
 			want:    []string{"10.192.0.3:179 mesh 64512-64512 passive" + mesh}},
 		{rule: "idle peers: one session with a node that a global peer and one of the node name",

@@ -193,6 +193,15 @@ type Notice struct {
 	Reason string // the fault and its correction
 }
 
+// KernelRoute is a route of another program, or a connected network, in the host's kernel.
+type KernelRoute struct {
+	Prefix    netip.Prefix // without host bits
+	Interface string       // that traffic to it leaves by; empty for a route that drops it
+	Metric    uint32       // without meaning for a connected network
+	Connected bool
+	Protocol  uint8 // of rtnetlink(7); 0 for a connected network
+}
+
 // Origin is one prefix that this node originates.
 type Origin struct {
 	// Withheld: only the blackhole is wanted, the prefix is not advertised to any peer
@@ -205,5 +214,7 @@ type Origin struct {
 	Communities      []uint32    // sorted
 	LargeCommunities [][3]uint32 // sorted
 	Shared           bool        // other nodes may announce it, too (an address of a service)
+	Kernel           bool        // it is a route of the kernel, so that the kernel may learn others for it
+	Yields           bool        // it is announced only while BGP has learned no route for the prefix
 	Blackhole        bool        // the kernel gets a blackhole route for its unassigned addresses
 }

@@ -61,8 +61,8 @@ type Config struct {
 	// Repaired is called with the undone changes of other programs, and how many more there were; nil: no call. It must
 	// not block.
 	Repaired func(target string, list []reconcile.Repair, more int)
-	// Links is called with the kernel's events when interfaces or addresses of the host may have changed; nil: no call.
-	// It must not block, nor keep or change the events.
+	// Links is called with the kernel's events when interfaces, addresses or routes of other programs may have changed;
+	// nil: no call. It must not block, nor keep or change the events.
 	Links func([]kernel.Event)
 	// Reassembly is the room for incomplete packets that the host gets; the zero value leaves it as it is.
 	Reassembly sysctl.Reassembly
@@ -173,7 +173,7 @@ func (h *HostAgent) SetServers(servers map[netip.Addr]string) {
 func (h *HostAgent) watch(ctx context.Context, works func()) error {
 	return h.kernel.Watch(ctx, func(events []kernel.Event) {
 		works()
-		if h.links != nil && slices.ContainsFunc(events, kernel.Event.AboutLinks) {
+		if h.links != nil && slices.ContainsFunc(events, kernel.Event.AboutOthers) {
 			h.links(events)
 		}
 		h.addEvents(events)

@@ -62,13 +62,13 @@ func differ[K comparable, V any](a, b map[K]V, visit func(K)) {
 	}
 }
 
-// ownOf returns the prefixes that others may not announce: those that this node originates, except services; its
-// blocks, also those that are being released; and its addresses.
+// ownOf returns the prefixes that others may not announce: those that this node originates, except services and
+// routes of its kernel; its blocks, also those that are being released; and its addresses.
 func ownOf(d bgp.Desired) ownership.Set {
 	originated := make(map[netip.Prefix]bool, len(d.Originated))
 	var blocks []netip.Prefix
 	for _, o := range d.Originated {
-		if !o.Shared {
+		if !o.Shared && !o.Kernel {
 			originated[o.Prefix.Masked()] = true
 		}
 		if o.Blackhole {

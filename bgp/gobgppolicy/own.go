@@ -77,7 +77,8 @@ func (b *policyBuilder) decideOwn(g *Group, o bgp.Origin) ownVerdict {
 			do.large = append(do.large, c)
 		}
 	}
-	if v.Route.LocalPref != o.LocalPref && b.d.Drain == bgp.DrainNone {
+	yields := o.Yields && !g.external // its path in our table has another preference
+	if (yields || v.Route.LocalPref != o.LocalPref) && b.d.Drain == bgp.DrainNone {
 		do.localPref = max(v.Route.LocalPref, LowestLocalPref)
 	}
 	do.prepend = v.Route.ASPath // it was empty

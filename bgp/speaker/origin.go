@@ -14,7 +14,8 @@ import (
 	"github.com/manxnet/manx/bgp/gobgppolicy"
 )
 
-// originPath is the local route for o. Its next hop is the local address of each session that it is sent on.
+// originPath is the local route for o. Its next hop is the local address of each session that it is sent on. In our own
+// table, one that yields is the last choice: its peers get its preference from the policy.
 func originPath(o bgp.Origin, now time.Time) (*apiutil.Path, error) {
 	nlri, err := gobgp.NewIPAddrPrefix(o.Prefix.Masked())
 	if err != nil {
@@ -24,9 +25,13 @@ func originPath(o bgp.Origin, now time.Time) (*apiutil.Path, error) {
 	if !o.Prefix.Addr().Is4() {
 		family, self = gobgp.RF_IPv6_UC, netip.IPv6Unspecified()
 	}
+	preference := o.LocalPref
+	if o.Yields {
+		preference = 0
+	}
 	attrs := []gobgp.PathAttributeInterface{
 		gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP),
-		gobgp.NewPathAttributeLocalPref(o.LocalPref),
+		gobgp.NewPathAttributeLocalPref(preference),
 	}
 	if family == gobgp.RF_IPv4_UC {
 		nh, err := gobgp.NewPathAttributeNextHop(self)
@@ -56,7 +61,7 @@ func originPath(o bgp.Origin, now time.Time) (*apiutil.Path, error) {
 
 // sameOnWire reports whether two origins of one prefix are announced alike.
 func sameOnWire(a, b bgp.Origin) bool {
-	return a.LocalPref == b.LocalPref && slices.Equal(a.Communities, b.Communities) &&
+	return a.LocalPref == b.LocalPref && a.Yields == b.Yields && slices.Equal(a.Communities, b.Communities) &&
 		slices.Equal(a.LargeCommunities, b.LargeCommunities)
 }
 
@@ -64,7 +69,7 @@ func sameOnWire(a, b bgp.Origin) bool {
 func (r *speakerRun) setOrigins(origins []bgp.Origin, drain bgp.Drain) error {
 	want := make(map[netip.Prefix]bgp.Origin, len(origins))
 	for _, o := range origins {
-		if o.Withheld {
+		if o.Withheld || o.Yields && r.comesBehind(o.Prefix.Masked()) {
 			continue
 		}
 		if drain != bgp.DrainNone {

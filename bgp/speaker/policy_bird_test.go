@@ -1,7 +1,11 @@
 package speaker
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -126,4 +130,75 @@ func TestDrainWithBIRD(t *testing.T) {
 	if after := n.birdc("show", "protocols"); !sameSessions(before, after) {
 		t.Errorf("sessions before:\n%s\nand after:\n%s", before, after)
 	}
+}
+
+// A route of the kernel is announced as long as BGP has none for its prefix, to peers with ADD-PATH as to others. BIRD
+// never sees one for a prefix that it announces itself, not even while the speaker starts.
+func TestKernelRoutesYieldWithBIRD(t *testing.T) {
+	t.Parallel()
+	n := newBirdNet(t, []string{"10.77.0.1/24", "10.77.0.10/24", "10.77.0.11/24"},
+		[]string{"10.77.0.2/24", "10.77.0.3/24", "10.77.0.4/24"})
+	log := filepath.Join(n.dir, "log")
+	const theirs = "route 10.244.2.0/26 blackhole;"
+	config := func(route string) string {
+		quiet := func(text string) string { return strings.Replace(text, "where source = RTS_STATIC", "none", 1) }
+		head := strings.Replace(birdHead, "log stderr all;", `log "`+log+`" all; debug protocols { routes };`, 1)
+		return strings.Replace(head, theirs, route, 1) +
+			strings.Replace(birdSession("plain", "10.77.0.2", 64512, "10.77.0.1", "ipv4", ""),
+				"add paths on; ", "", 1) +
+			quiet(birdSession("several", "10.77.0.4", 64512, "10.77.0.11", "ipv4", "router id 10.77.0.4;")) +
+			quiet(birdSession("ebgp4", "10.77.0.3", 64600, "10.77.0.10", "ipv4", "router id 10.77.0.3;"))
+	}
+	n.start(config(theirs))
+	d := birdDesired()
+	d.ExportPrefixes = []netip.Prefix{pfx("10.244.0.0/16")}
+	d.Sessions = []bgp.Session{birdPeer("10.77.0.2", "10.77.0.1", 64512), birdPeer("10.77.0.4", "10.77.0.11", 64512),
+		birdPeer("10.77.0.3", "10.77.0.10", 64600)}
+	kernel := func(p string, metric uint32) bgp.Origin {
+		return bgp.Origin{Prefix: pfx(p), LocalPref: bgp.MaxPriority - metric, Kernel: true, Yields: true}
+	}
+	own := d.Originated
+	d.Originated = append(own[:len(own):len(own)], kernel("10.244.2.0/26", 99), kernel("10.244.3.0/24", 50))
+	c := startChild(t, n.manx)
+	c.set(d)
+	sessions := []string{"plain", "several", "ebgp4"}
+	for _, s := range sessions {
+		n.await("show route protocol "+s, "10.244.3.0/24")
+	}
+	n.await("show route all 10.244.3.0/24 protocol plain", "BGP.local_pref: 2147483597\n")
+	n.await("show route all 10.244.3.0/24 protocol several", "BGP.local_pref: 2147483597\n")
+	relayed := func() {
+		t.Helper()
+		n.await("show route all 10.244.2.0/26 protocol ebgp4", "BGP.med: 100\n")
+		for _, s := range sessions[:2] {
+			n.awaitNot("show route 10.244.2.0/26 protocol "+s, "10.244.2.0/26")
+		}
+		n.awaitNot("show route all 10.244.2.0/26 protocol ebgp4 where ! defined(bgp_med)", "10.244.2.0/26")
+	}
+	relayed()
+	lines, err := os.ReadFile(log)
+	seen := fmt.Sprint(regexp.MustCompile(`(?m)^.*(plain|several)\S* > added.*$`).FindAllString(string(lines), -1))
+	if err != nil || !strings.Contains(seen, " 10.244.3.0/24 ") || strings.Contains(seen, " 10.244.2.0/26 ") {
+		t.Errorf("at the start BIRD got %s %v", seen, err)
+	}
+
+	n.reconfigure(config("")) // BIRD's route goes: that of the kernel comes
+	for _, s := range sessions[:2] {
+		n.await("show route all 10.244.2.0/26 protocol "+s, "BGP.local_pref: 2147483548\n")
+	}
+	n.await("show route all 10.244.2.0/26 protocol ebgp4 where ! defined(bgp_med)", "BGP.as_path: 64512\n")
+	n.awaitNot("show route all 10.244.2.0/26 protocol ebgp4", "BGP.med")
+	n.reconfigure(config(theirs))
+	relayed()
+
+	d.Originated = append(own[:len(own):len(own)], kernel("10.244.3.0/24", 70))
+	c.set(d)
+	n.await("show route all 10.244.3.0/24 protocol plain", "BGP.local_pref: 2147483577\n")
+	n.await("show route all 10.244.3.0/24 protocol several", "BGP.local_pref: 2147483577\n")
+	d.Originated = own
+	c.set(d)
+	for _, s := range sessions {
+		n.awaitNot("show route protocol "+s, "10.244.3.0/24")
+	}
+	relayed()
 }

@@ -97,10 +97,17 @@ type policyInForce struct {
 	attributes bool                // a rule refers to an attribute of a learned route that may change
 	reflects   bool                // there are reflector clients
 	internal   map[netip.Addr]bool // the internal peers that are no clients
+	yielding   map[netip.Prefix]bool
 }
 
 func inForceOf(d bgp.Desired, p gobgppolicy.Policy) *policyInForce {
-	j := &policyInForce{desired: d, groups: p.Groups, internal: map[netip.Addr]bool{}}
+	j := &policyInForce{desired: d, groups: p.Groups, internal: map[netip.Addr]bool{},
+		yielding: map[netip.Prefix]bool{}}
+	for _, o := range d.Originated {
+		if o.Yields && !o.Withheld {
+			j.yielding[o.Prefix.Masked()] = true
+		}
+	}
 	for _, s := range d.Sessions {
 		switch {
 		case s.PeerAS != s.LocalAS:

@@ -40,6 +40,7 @@ type speakerRun struct {
 	// are sessions that are not wanted any more and may still exist.
 	pending, obsolete map[netip.Addr]bool
 	origins           map[netip.Prefix]bgp.Origin
+	settling          atomic.Bool // settleYielding is about to run
 	policy            gobgppolicy.Policy
 	desired           *bgp.Desired // the source of the current policy
 	inForce           atomic.Pointer[policyInForce]

@@ -212,6 +212,7 @@ func (s *Speaker) restart(ctx context.Context, d bgp.Desired) error {
 	run.restarting = true
 	s.sync.begin(d.Sessions)
 	s.setRun(run)
+	time.AfterFunc(s.cfg.RestartDeferral, run.settleYielding) // see comesFirst
 	return nil
 }
 
@@ -301,9 +302,13 @@ func (s *Speaker) syncFinished(reason string) {
 	s.fib.SweepStale()
 }
 
-// deferralOver has the End-of-RIBs sent that were held back.
+// deferralOver announces the routes that yield, and has the End-of-RIBs sent that were held back: a peer would remove
+// what comes later.
 func (s *Speaker) deferralOver() {
 	if run := s.current(); run != nil {
-		run.gate.EndDeferral()
+		go func() { // Set may be the caller
+			run.settleYielding()
+			run.gate.EndDeferral()
+		}()
 	}
 }

@@ -17,9 +17,10 @@ func (r *speakerRun) watch(ctx context.Context) error {
 	return r.srv.WatchEvent(ctx, server.WatchEventMessageCallbacks{
 		OnBestPath: func(paths []*apiutil.Path, _ time.Time) {
 			if len(paths) > 0 && live() {
-				r.recheck(paths, r.sp.fib.Knows)
+				r.recheck(paths, r.mayReplace)
 				r.leaves(paths)
 				r.sp.fib.Update(paths)
+				r.yieldTo(paths)
 			}
 		},
 		OnPathEor: func(eor *apiutil.Path, _ time.Time) {

@@ -12,6 +12,7 @@ import (
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/daemon/bgpstatus"
 	"github.com/manxnet/manx/daemon/bus"
+	"github.com/manxnet/manx/daemon/connected"
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/envflag"
 	"github.com/manxnet/manx/daemon/follow"
@@ -112,7 +113,7 @@ type bgpPart struct {
 	view    *server.BGPView
 }
 
-func newBGP(d deps.Deps, o bgpOptions, passwords passwordsPart, connected func() []netip.Prefix, agents []follower) (
+func newBGP(d deps.Deps, o bgpOptions, passwords passwordsPart, networks *connected.Subnets, agents []follower) (
 	*bgpPart, error) {
 	bmp, err := o.bmp(d.Node.Name)
 	if err != nil {
@@ -130,7 +131,8 @@ func newBGP(d deps.Deps, o bgpOptions, passwords passwordsPart, connected func()
 			}
 		}
 	})
-	f := newFollower(d, o, agents, follow.Config{Connected: connected, Passwords: passwords, Speaker: s, Log: log})
+	f := newFollower(d, o, agents, follow.Config{Connected: networks.List, Kernel: networks.Routes,
+		Passwords: passwords, Speaker: s, Log: log})
 	d.Control.BGP.Show(server.BGPSource{Speaker: s, Desired: f.Desired})
 	return &bgpPart{f, s, d.Control.BGP}, nil
 }

@@ -48,7 +48,7 @@ func newHost(d *daemon, deps deps.Deps) (*host, error) {
 		return nil, err
 	}
 	subnets := connected.New(deps)
-	if h.bgp, err = newBGP(deps, o.bgp, passwords, subnets.List, h.agents()); err != nil {
+	if h.bgp, err = newBGP(deps, o.bgp, passwords, subnets, h.agents()); err != nil {
 		return nil, err
 	}
 	firewalls, err := newFirewalls(deps, h.bgp.speaker.Sessions, o.calico.beside)

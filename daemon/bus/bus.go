@@ -13,7 +13,7 @@ import (
 
 // Bus has a topic for each kind of news. The zero value is ready.
 type Bus struct {
-	// Links has events of links and addresses of this host.
+	// Links has events of links, addresses and routes of this host.
 	Links Topic[[]kernel.Event]
 	// Undecided is published when something outside the datastore has changed on which BGP depends.
 	Undecided Topic[struct{}]

@@ -38,13 +38,13 @@ func TestConnectedSubnetsSurviveAnError(t *testing.T) {
 	changed := make(chan struct{}, 10)
 	set(addressList("10.0.0.5/24"))
 	var failed atomic.Int64
-	c := newSubnets(func() ([]kernel.Address, error) {
+	c := newSubnets(fakeKernel{addresses: func() ([]kernel.Address, error) {
 		if list := *now.Load(); list != nil {
 			return list, nil
 		}
 		failed.Add(1)
 		return nil, errors.New("no buffer space available")
-	}, func() { changed <- struct{}{} }, zap.NewNop())
+	}}, func() { changed <- struct{}{} }, zap.NewNop())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go c.Run(ctx) //nolint:errcheck // ends with ctx

@@ -86,6 +86,7 @@ func (f *Follower) set(ctx context.Context, d bgp.Desired) time.Duration {
 func (f *Follower) decide(r model.Reader, again bool) (d bgp.Desired, kept bool) {
 	in := f.config.Settings
 	in.Reader, in.Passwords, in.Connected = r, f.config.Passwords, f.config.Connected()
+	in.Kernel = f.config.Kernel()
 	d = bgp.Compute(in)
 	before, at := f.Decided()
 	if why := lost(before, d); why != "" && again {

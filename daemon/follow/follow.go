@@ -66,9 +66,10 @@ type Tables interface {
 
 // Config has the parameters of a Follower.
 type Config struct {
-	// Settings are this node's settings; the Follower sets Reader, Connected and Passwords.
+	// Settings are this node's settings; the Follower sets Reader, Connected, Kernel and Passwords.
 	Settings  bgp.Input
 	Connected func() []netip.Prefix // the connected subnets of the host
+	Kernel    func() []bgp.KernelRoute
 	Passwords Passwords
 	Tables    Tables
 	Speaker   Speaker

@@ -176,6 +176,7 @@ func bubble(t *testing.T, test func(*rig)) {
 			agent: &fakeAgent{diary: d}, passwords: &fakePasswords{changed: make(chan struct{}, 1)},
 			tables: datastore.NewTables(zap.NewNop(), ""), last: make(chan model.Reader, 1)}
 		r.follower = New(Config{Settings: bgp.Input{Node: "n1"}, Connected: func() []netip.Prefix { return nil },
+			Kernel:    func() []bgp.KernelRoute { return nil },
 			Passwords: r.passwords, Tables: r.tables, Speaker: r.speaker, Agents: []Agent{r.agent},
 			Kinds: []model.Kind{model.KindNetworkPolicy}, Last: r.last, Log: zap.NewNop(),
 			Keep: func(s *datastore.Snapshot, _ bgp.Desired) { r.kept = append(r.kept, s.Revision()) }})

@@ -72,5 +72,10 @@ type Event struct {
 	Address Address
 }
 
+// AboutOthers reports whether interfaces, their addresses or routes of other programs may have changed.
+func (e Event) AboutOthers() bool {
+	return e.AboutLinks() || e.Route.Protocol != ProtocolBIRD && e.Route.Protocol != ProtocolCalico
+}
+
 // AboutLinks reports whether interfaces or their addresses may have changed.
 func (e Event) AboutLinks() bool { return e.Type != EventRoute && e.Type != EventRouteGone }

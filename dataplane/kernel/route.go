@@ -15,11 +15,13 @@ type Protocol uint8
 // The protocols that matter to Manx. ProtocolBIRD and ProtocolCalico are those that BIRD and Felix of calico/node
 // write.
 const (
-	ProtocolKernel Protocol = 2
-	ProtocolBoot   Protocol = 3
-	ProtocolStatic Protocol = 4
-	ProtocolBIRD   Protocol = 12
-	ProtocolCalico Protocol = 80
+	ProtocolRedirect Protocol = 1
+	ProtocolKernel   Protocol = 2
+	ProtocolBoot     Protocol = 3
+	ProtocolStatic   Protocol = 4
+	ProtocolRA       Protocol = 9
+	ProtocolBIRD     Protocol = 12
+	ProtocolCalico   Protocol = 80
 )
 
 func (p Protocol) String() string {

@@ -10,11 +10,10 @@ var fields = []struct {
 		{names: `nodeToNodeMeshEnabled asNumber serviceLoadBalancerIPs serviceExternalIPs serviceClusterIPs
 			serviceLoadBalancerAggregation communities prefixAdvertisements listenPort nodeMeshPassword
 			nodeMeshMaxRestartTime bindMode localWorkloadPeeringIPV4 localWorkloadPeeringIPV6 ipv4NormalRoutePriority
-			ipv6NormalRoutePriority`},
+			ipv6NormalRoutePriority ignoredInterfaces`},
 		{state: Differently, names: "logSeverityScreen", text: logText},
 		{state: Differently, names: "programClusterRoutes",
 			text: "one process makes all routes: those of pools with IPIP always have protocol 80"},
-		{state: NotNeeded, names: "ignoredInterfaces", text: "Manx announces no route of an interface"},
 	}},
 	{"Community", []group{{names: "name value"}}},
 	{"PrefixAdvertisement", []group{{names: "cidr communities"}}},

@@ -15,16 +15,16 @@ const (
 )
 
 var announced = []difference{
-	{name: "routes of the host's kernel: connected networks, static and default routes",
-		calico: "in BIRD's table, so that a filter can let them out", manx: "never announced",
-		why: "Manx takes no routes from the kernel into BGP. So `ignoredInterfaces` has nothing to leave out.",
-		check: func(t *testing.T) {
-			d := desiredOn(t, "a", a, off, pool, block, `filter all {"exportV4":[{"action":"Accept"}]}`,
-				`peer tor {"peerIP":"10.9.9.9","asNumber":65100,"filters":["all"]}`)
-			if len(d.Originated) != 1 || origin(d, "10.1.0.0/26") == nil {
-				t.Errorf("%+v", d.Originated)
-			}
-		}},
+	{name: "route of the host's kernel with a gateway, towards internal peers", calico: "the gateway is the next hop",
+		manx: "the node is the next hop", why: "The peers have a way to the node, and not always to the gateway.",
+		shown: "integration/kubernetes/datastore TestTwoNodes"},
+	{name: "routes of the host's kernel that a router advertisement has made", calico: "as other routes",
+		manx: "never announced", why: "Whoever is on the link could announce routes to the whole network.",
+		shown: "daemon/connected TestRoutesOfOthers"},
+	{name: "more than 10,000 routes of other programs in the host's kernel", calico: "as fewer",
+		manx:  "none is announced, and the log says so",
+		why:   "They are the routes of a router, and announcing them would be a mistake.",
+		shown: "daemon/connected TestRoutesOfOthers"},
 	{name: "block that is being released", calico: "announced as long as it lies in a pool",
 		manx: "withdrawn at once; its blackhole stays",
 		why:  "A route that does not work should not be announced (RFC 4271).",

@@ -157,7 +157,7 @@ var allowed = []struct {
 		"datastore/felixconfig"}},
 	{"daemon/claims", []string{"daemon/deps", "daemon/part", "datastore", "datastore/connect", "datastore/model",
 		"ipam", "proto/server"}},
-	{"daemon/connected", []string{"daemon/deps", "dataplane/kernel"}},
+	{"daemon/connected", []string{"bgp", "daemon/deps", "dataplane/kernel"}},
 	{"daemon/hostservers", []string{"daemon/deps", "datastore", "datastore/etcd", "datastore/ippool",
 		"datastore/model"}},
 	{"daemon/lastrun", []string{"bgp", "controllers/caliconode", "daemon/bus", "daemon/deps", "daemon/part",

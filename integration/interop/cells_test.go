@@ -37,6 +37,7 @@ var cells = []struct {
 	{"GR helper", (*bench).testHelper},
 	{"GR restarter", (*bench).testRestarter},
 	{"filters", (*bench).testFilters},
+	{"routes of the kernel", (*bench).testKernelRoutes},
 	{"BFD", (*bench).testBFD},
 	{"reflector client", (*bench).testReflectorClient},
 	{"reflector", (*bench).testReflector},
@@ -368,6 +369,41 @@ func (b *bench) testFilters(t *testing.T) {
 	}
 	b.route(t, theirs4, b.addr)
 	b.checkNotReset(t, b.addr, was)
+}
+
+// A route that an operator adds on the node goes to the router until it is deleted, or a filter keeps it back. One for
+// a prefix that the router announces itself does not, although the kernel prefers it, until the router announces it no
+// more.
+func (b *bench) testKernelRoutes(t *testing.T) {
+	static := netip.MustParsePrefix("10.244.97.0/26")
+	route := func(words ...string) {
+		t.Helper()
+		if out := run("ip", append([]string{"-n", b.n.Namespace, "route"}, words...)...); out != "" {
+			t.Fatal(out)
+		}
+	}
+	must(t, b.n.Apply(filter("exportV4", theirs4))) // meets nothing that is exported
+	p := b.internal()
+	p.announce = []netip.Prefix{shared}
+	was := b.establish(t, p, "", ", filters: [f]")
+	before := b.r.paths(shared)
+	route("add", shared.String(), "via", b.addr2.String(), "metric", "99")
+	t.Cleanup(func() { run("ip", "-n", b.n.Namespace, "route", "del", shared.String(), "metric", "99") })
+	route("add", static.String(), "via", b.addr2.String(), "metric", "50")
+	learned(t, b.r, static, b.r.shows(localPref, "2147483597"))
+	if n := b.r.paths(shared); n != before {
+		t.Errorf("the router has %d paths to its own prefix, and had %d:\n%s", n, before, b.r.routes(shared))
+	}
+	must(t, b.n.Apply(filter("exportV4", static)))
+	awaitWithdrawal(t, b.r, static)
+	must(t, b.n.Apply(filter("exportV4", theirs4)))
+	learned(t, b.r, static)
+	route("del", static.String())
+	awaitWithdrawal(t, b.r, static)
+	b.checkNotReset(t, b.addr, was)
+
+	b.r.run(t, b.internal()) // without the prefix
+	learned(t, b.r, shared, b.r.shows(localPref, "2147483548"))
 }
 
 func (b *bench) testBFD(t *testing.T) {

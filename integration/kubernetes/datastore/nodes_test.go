@@ -151,6 +151,26 @@ func TestTwoNodes(t *testing.T) {
 	}
 	until(t, "the route to the block", route)
 
+	// A route that the host's administrator made goes to other nodes, as long as it is there: it lies in the pool.
+	const static = "10.10.200.0/24"
+	if out, err := first.Run("ip", "route", "add", static, "via", first.Gateway()); err != nil {
+		t.Fatal(err, out)
+	}
+	learned := func() error {
+		out, err := second.Routes("-4")
+		return contains(out, err, fmt.Sprintf("%s via %s", static, first.IP4))
+	}
+	until(t, "the other node's route for it", learned)
+	if out, err := first.Run("ip", "route", "del", static); err != nil {
+		t.Fatal(err, out)
+	}
+	until(t, "its end", func() error {
+		if learned() == nil {
+			return fmt.Errorf("the route to %s is still there", static)
+		}
+		return nil
+	})
+
 	for _, info := range model.Kinds() {
 		if _, err := first.Manxctl("get", info.Plural, "-o", "yaml"); info.Resource && err != nil {
 			t.Errorf("get %s: %v", info.Plural, err)
