@@ -36,6 +36,7 @@ type Config struct {
 	QPS   float32
 	Burst int
 	// UsePodCIDR is set if another plugin takes pods' addresses from the node's pod CIDR, so that there is no IPAM.
+	// These CIDRs are then the node's blocks, and BlockAffinities can only be read.
 	UsePodCIDR bool
 	// Group is the API group of custom resources: "crd.projectcalico.org/v1" or "projectcalico.org/v3"; empty to detect
 	// it.

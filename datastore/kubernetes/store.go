@@ -254,12 +254,18 @@ func (s *Store) Notices() (list []string) {
 
 // Keeps implements datastore.Backend.
 func (s *Store) Keeps(kind model.Kind) bool {
+	if s.podBlocks(kind) {
+		return true
+	}
 	_, err := s.resource(kind)
 	return err == nil
 }
 
 // Source implements datastore.Backend.
 func (s *Store) Source(kind model.Kind) string {
+	if s.podBlocks(kind) {
+		kind = model.KindNode
+	}
 	r, err := s.resource(kind)
 	if err != nil {
 		return ""
@@ -324,6 +330,9 @@ func (s *Store) Get(ctx context.Context, key model.Key) (*model.Object, error) {
 func (s *Store) get(ctx context.Context, key model.Key) (*model.Object, error) {
 	if key.Kind == model.KindProfile {
 		return s.profile(ctx, key)
+	}
+	if s.podBlocks(key.Kind) {
+		return s.getPodBlock(ctx, key)
 	}
 	r, at, err := s.locate(key)
 	if err != nil {
@@ -413,9 +422,12 @@ func (s *Store) List(ctx context.Context, kind model.Kind, namespace string) ([]
 	var list []*model.Object
 	var revision int64
 	var err error
-	if kind == model.KindProfile {
+	switch {
+	case kind == model.KindProfile:
 		list, revision, err = s.profiles(ctx)
-	} else {
+	case s.podBlocks(kind):
+		list, revision, err = s.listPodBlocks(ctx, namespace)
+	default:
 		list, revision, err = s.list(ctx, kind, namespace)
 	}
 	if err != nil {

@@ -56,6 +56,14 @@ var errConnectionLost = errors.New("the connection was lost")
 //
 // EventLost is sent for each failed attempt, with the reason. The channel is closed when ctx or the Store ends.
 func (s *Store) Watch(ctx context.Context, kinds ...model.Kind) <-chan datastore.Event {
+	if slices.ContainsFunc(kinds, s.podBlocks) {
+		return s.watchPodBlocks(ctx, kinds)
+	}
+	return s.follow(ctx, kinds)
+}
+
+// follow is Watch for kinds that are resources of the API.
+func (s *Store) follow(ctx context.Context, kinds []model.Kind) <-chan datastore.Event {
 	out := make(chan datastore.Event, queued)
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.ctx, cancel)

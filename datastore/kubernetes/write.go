@@ -316,12 +316,9 @@ func (s *Store) remove(ctx context.Context, o *model.Object) error {
 // UpgradeNode implements datastore.Backend: it adds the labels for lists to a node's BlockAffinities of old releases.
 func (s *Store) UpgradeNode(ctx context.Context, node string) error {
 	const kind = model.KindBlockAffinity
-	if !s.Keeps(kind) {
-		return nil
-	}
 	r, err := s.resource(kind)
 	if err != nil {
-		return err
+		return nil // pod CIDRs are the blocks: see podBlocks
 	}
 	var old []*model.Object
 	// The server's cache knows what an earlier release wrote. From etcd it would read the BlockAffinities of all nodes.

@@ -70,15 +70,6 @@ var announced = []difference{
 				}
 			}
 		}},
-	{name: "blocks from `podCIDRs` of the Node (IPAM of host-local)", calico: "count as blocks of the node",
-		manx: "not announced", why: "Not built yet; Manx's IPAM has blocks.",
-		check: func(t *testing.T) {
-			if d := desiredOn(t, "a",
-				`node a {"spec":{"bgp":{"ipv4Address":"10.0.0.1/24"}},"status":{"podCIDRs":["10.1.5.0/24"]}}`, pool,
-				outside); len(d.Originated) != 0 {
-				t.Errorf("%+v", d.Originated)
-			}
-		}},
 	{name: "MED of a learned route towards external peers", calico: "none", manx: "100",
 		why: "The switch then prefers the owner of a block; without it nodes and switch could send packets " +
 			"in a circle.",

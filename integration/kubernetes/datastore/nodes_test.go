@@ -210,4 +210,35 @@ func TestTwoNodes(t *testing.T) {
 		}
 		return nil
 	})
+	c.podCIDRs(t)
+}
+
+// podCIDRs restarts the nodes for a cluster whose pods get their addresses from the pod CIDRs of their nodes. A node
+// announces them as its blocks, and drops packets to the unassigned addresses in them.
+func (c *cluster) podCIDRs(t *testing.T) {
+	const block = "10.10.7.0/24"
+	first, second := c.Nodes[0], c.Nodes[1]
+	c.server.Request(t, http.MethodPatch, "/api/v1/nodes/n1", map[string]any{"spec": map[string]any{
+		"podCIDR": block, "podCIDRs": []string{block}}})
+	for i, n := range c.Nodes {
+		if err := n.Manxd().Stop(30 * time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.StartManxd("--datastore=kubernetes", "--kubeconfig="+c.kube[i], "--ip=autodetect",
+			"--ipv4pool-cidr=10.10.0.0/16", "--ipv6pool-cidr=none", "--use-pod-cidr"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "the route to the pod CIDR of the other node", func() error {
+		out, err := second.Routes("-4")
+		return contains(out, err, fmt.Sprintf("%s via %s", block, first.IP4))
+	})
+	until(t, "the blackhole of the own pod CIDR", func() error {
+		out, err := first.Routes("-4")
+		return contains(out, err, "blackhole "+block)
+	})
+	out, err := second.Manxctl("get", "blockaffinities")
+	if err := contains(out, err, block); err != nil {
+		t.Error(err)
+	}
 }
