@@ -721,3 +721,45 @@ func TestInterruptedClaimIsCompleted(t *testing.T) {
 		})
 	}
 }
+
+// Another pod of the same virtual machine takes its addresses over, and a release that was decided before fails.
+func TestSetOwner(t *testing.T) {
+	store := newMemory()
+	create(t, store, poolObject("p", "10.0.0.0/27", 29), nodeObject("a"), nodeObject("b"))
+	a := New(store, nil, nil)
+	for _, do := range list(assign("a", "vm", 9), assign("a", "other", 2)) {
+		if err := do(a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, err := a.AllocationsOf(t.Context(), "vm")
+	if err != nil || len(before) != 9 {
+		t.Fatal(before, err)
+	}
+	taken, err := a.SetOwner(t.Context(), "vm", map[string]string{"node": "b", "pod": "next"})
+	if err != nil || len(taken) != 9 || taken[0].Bits() != 29 {
+		t.Errorf("taken over: %v, %v", taken, err)
+	}
+	after, err := a.AllocationsOf(t.Context(), "vm")
+	if err != nil || len(after) != 9 {
+		t.Fatal(after, err)
+	}
+	for i, x := range after {
+		if x.Attrs["pod"] != "next" || x.Address != before[i].Address || x.Address != taken[i].Addr() {
+			t.Errorf("%+v was %+v", x, before[i])
+		}
+	}
+	if _, err := a.ReleaseIPs(t.Context(), Release{Address: before[0].Address, Handle: "vm",
+		Sequence: &before[0].Sequence}); !errors.As(err, new(*MismatchError)) {
+		t.Errorf("a release that was decided before: %v", err)
+	}
+	if none, err := a.SetOwner(t.Context(), "none", nil); err != nil || len(none) > 0 {
+		t.Errorf("a handle without addresses: %v, %v", none, err)
+	}
+	s := readState(t, store)
+	s.checkHandles(t, func(string) bool { return false })
+	if len(s.has["other"]) == 0 {
+		t.Error("another handle lost its addresses")
+	}
+	releaseEverything(t, store, nil)
+}

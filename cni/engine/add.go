@@ -93,7 +93,7 @@ func (c *call) add(ctx context.Context) (err error) {
 		return write(ctx, &undo)
 	}
 	// The agent of this process would conflict with the plugin's routes.
-	a.Routed = c.policyWait() > 0
+	a.Routed = a.Routed || c.policyWait() > 0
 	later.add(func(ctx context.Context) error { return write(ctx, &cni.Undo{}) }) // Abort undoes it
 	c.under.Add(1)
 	written := ended
@@ -239,6 +239,7 @@ func (c *call) describe(a *cni.Attachment, stored *model.Object, pod *facts) err
 	a.HostIf, a.MTU, a.Routes = c.work.hostIf(c.prefix()), mtu, podRoutes(c.conf, a.Addresses)
 	a.Forwarding, a.Exclusive = c.conf.ContainerSettings.AllowIPForwarding, c.work.Pod == "" || c.exclusive
 	a.MAC = hardwareAddress(c.work).String()
+	a.Routed = c.machine != nil && c.machine.destination // the machine does not run here yet
 	if pod.mac != nil {
 		a.MAC = pod.mac.String()
 	}
@@ -255,7 +256,8 @@ func (c *call) describe(a *cni.Attachment, stored *model.Object, pod *facts) err
 // beginEarly lets the plugin wire the container while its addresses are being assigned, if their families are certain.
 // A missing MTU is an error of the ADD, later.
 func (c *call) beginEarly(stored *model.Object, pod *facts) {
-	if c.q.Begin == nil || !c.Lasting || c.ours(stored) || c.extra.IP != nil || len(pod.wanted) > 0 {
+	if c.q.Begin == nil || !c.Lasting || c.machine != nil || c.ours(stored) ||
+		c.extra.IP != nil || len(pod.wanted) > 0 {
 		return
 	}
 	a := &cni.Attachment{}

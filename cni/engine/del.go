@@ -34,7 +34,7 @@ func (c *call) withoutPodCIDRs() (err error) {
 	return err
 }
 
-// release releases the addresses of the container, under both names that its handle may have.
+// release releases the addresses of the container, under the names that its handle may have.
 func (c *call) release(ctx context.Context) error {
 	if _, err := c.settle(ctx); err != nil && ctx.Err() != nil {
 		return err
@@ -50,7 +50,7 @@ func (c *call) release(ctx context.Context) error {
 func (c *call) releaseAll(ctx context.Context) error {
 	unlock := c.lock(ctx)
 	defer unlock()
-	err := errors.Join(c.releaseHandle(ctx, c.work.handle()), c.releaseOld(ctx))
+	err := errors.Join(c.releaseHandle(ctx, c.work.handle()), c.releaseOld(ctx), c.releaseMachine(ctx))
 	if err == nil {
 		c.log.Info("addresses are released")
 	}

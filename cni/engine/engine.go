@@ -146,7 +146,9 @@ type call struct {
 	store Store
 	own   *container
 	reply *cni.Response
-	used  map[netip.Addr]bool // the results of inUse
+	// machine is the virtual machine of the container that keeps its addresses, nil for none.
+	machine *machine
+	used    map[netip.Addr]bool // the results of inUse
 	// exclusive: an interface of this name that leads to another namespace is an error, see checkInterface.
 	exclusive bool
 }
@@ -158,6 +160,10 @@ var steps = map[cni.Step]func(*call, context.Context) error{
 	cni.StepCheck: (*call).check, cni.StepStatus: (*call).status, cni.StepGC: (*call).gc,
 	cni.StepIPAMAdd: (*call).ipamAdd, cni.StepIPAMDel: (*call).release, cni.StepIPAMCheck: (*call).ipamCheck,
 }
+
+// ofAddresses are the steps that assign, release or compare addresses.
+var ofAddresses = map[cni.Step]bool{cni.StepAdd: true, cni.StepRelease: true, cni.StepCheck: true,
+	cni.StepIPAMAdd: true, cni.StepIPAMDel: true, cni.StepIPAMCheck: true}
 
 // Call implements cni.Backend. It always returns a response.
 func (e *Engine) Call(ctx context.Context, q *cni.Request) (*cni.Response, error) {
@@ -193,6 +199,9 @@ func (c *call) answer(ctx context.Context) (err error) {
 	c.own = own
 	closeStore, err := c.connect(ctx)
 	defer closeStore()
+	if err == nil && ofAddresses[c.q.Step] {
+		err = c.findMachine(ctx)
+	}
 	if err == nil {
 		err = do(c, ctx)
 	}

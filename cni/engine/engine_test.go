@@ -17,6 +17,7 @@ import (
 
 	"github.com/manxnet/manx/cni"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/ipam"
 )
 
 func TestHostInterfaceNames(t *testing.T) {
@@ -128,4 +129,18 @@ func TestWhenToWait(t *testing.T) {
 	agent = true
 	expect("an agent", nil, defaultPolicyWait)
 	expect("an agent, but 0", 0, 0)
+}
+
+func TestMachineHandle(t *testing.T) {
+	long := strings.Repeat("m", 120)
+	for _, c := range []struct{ network, namespace, name, want string }{
+		{"k8s-pod-network", "shop", "web", "k8s-pod-network.vmi.shop.web"},
+		{"net", "shop", "web.one", "net.vmi.shop.web.one"},
+		{"net", "shop", long[:115], "net.vmi.shop." + long[:115]},
+		{"net", "shop", long[:116], "net.vmi._nWgf3PiLfPpC7Ie11RA1GJg9KR1KvzHjGYlLIIOX3TM"},
+	} {
+		if have := ipam.MachineHandle(c.network, c.namespace, c.name); have != c.want {
+			t.Errorf("%s %s %s: %s, want %s", c.network, c.namespace, c.name, have, c.want)
+		}
+	}
 }

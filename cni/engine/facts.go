@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/cni"
 	"github.com/manxnet/manx/datastore"
@@ -18,10 +19,14 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// Kubernetes reads single objects of the Kubernetes API; its errors wrap datastore.ErrNotFound.
+// Kubernetes reads single objects of the Kubernetes API. The errors of the first two wrap datastore.ErrNotFound.
 type Kubernetes interface {
 	Pod(ctx context.Context, namespace, name string) (*model.Pod, error)
 	Namespace(ctx context.Context, name string) (*model.Namespace, error)
+	// KubeVirt reads the metadata of an object of a resource of KubeVirt, nil if there is none. served is false if the
+	// API has no such resource.
+	KubeVirt(ctx context.Context, resource, namespace, name string) (o *metav1.PartialObjectMetadata, served bool,
+		err error)
 }
 
 // Annotations for addresses (Calico's names). A pod's take priority over its namespace's.

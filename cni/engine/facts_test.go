@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/cni"
 	"github.com/manxnet/manx/cni/engine"
@@ -32,6 +33,10 @@ func (c *cluster) Pod(_ context.Context, namespace, name string) (*model.Pod, er
 
 func (c *cluster) Namespace(context.Context, string) (*model.Namespace, error) {
 	return &c.namespace, nil
+}
+
+func (c *cluster) KubeVirt(context.Context, string, string, string) (*metav1.PartialObjectMetadata, bool, error) {
+	return nil, false, nil
 }
 
 // TestPolicyOfKubernetesWithEtcd: labels, profiles and annotations of a pod come from the Kubernetes API, and errors in

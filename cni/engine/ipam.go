@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -49,13 +50,17 @@ func (c *call) findAddresses(
 	c.beginEarly(stored, pod)
 	unlock := c.lock(ctx)
 	defer unlock()
-	before, err := c.allocator().AssignedTo(ctx, c.work.Node, c.work.handle())
+	if kept, err := c.takeOver(ctx); err != nil || len(kept) > 0 {
+		c.given(a, kept, kept)
+		return a, err
+	}
+	before, err := c.allocator().AssignedTo(ctx, c.work.Node, c.handle())
 	if err != nil {
 		return nil, err
 	}
 	if c.fits(before, pod) { // of an ADD that was interrupted
 		for _, p := range before {
-			if err := c.allocator().CountHandle(ctx, c.work.handle(), p.Masked()); err != nil {
+			if err := c.allocator().CountHandle(ctx, c.handle(), p.Masked()); err != nil {
 				return nil, err
 			}
 		}
@@ -83,7 +88,9 @@ func (c *call) findAddresses(
 // before: they may be in use on another of its interfaces, which shares the handle.
 func (c *call) given(a *cni.Attachment, got, before []netip.Prefix) {
 	a.Assigned, a.Addresses = got, addresses(got)
-	a.Fresh = without(a.Addresses, addresses(before))
+	if c.machine == nil { // a virtual machine keeps them for its next pod
+		a.Fresh = without(a.Addresses, addresses(before))
+	}
 }
 
 // without returns the addresses that are not in others.
@@ -112,7 +119,10 @@ func (c *call) ipamAdd(ctx context.Context) error {
 	}
 	unlock := c.lock(ctx)
 	defer unlock()
-	got, err := c.assign(ctx, pod, nil)
+	got, err := c.takeOver(ctx)
+	if err == nil && len(got) == 0 {
+		got, err = c.assign(ctx, pod, nil)
+	}
 	c.reply.Attachment = &cni.Attachment{Assigned: got}
 	return err
 }
@@ -171,13 +181,14 @@ func (c *call) assign(ctx context.Context, pod *facts, later *writes) ([]netip.P
 	if err != nil {
 		return nil, err
 	}
-	c.log.Info("assigned", zap.Stringers("addresses", got), zap.String("handle", c.work.handle()))
+	c.log.Info("assigned", zap.Stringers("addresses", got), zap.String("handle", c.handle()))
 	return got, nil
 }
 
-// behind lets writes end after the response, if this process lasts.
+// behind lets writes end after the response, if this process lasts. The handle of a virtual machine is found by its
+// count from other nodes, too: that is written before.
 func (c *call) behind(later *writes) ipam.Later {
-	if !c.Lasting || later == nil {
+	if !c.Lasting || later == nil || c.machine != nil {
 		return nil
 	}
 	return later.add
@@ -188,7 +199,7 @@ func (c *call) assignGiven(ctx context.Context, wanted []netip.Addr, later *writ
 	var all, got []netip.Prefix
 	for _, a := range wanted {
 		all = append(all, netip.PrefixFrom(a, a.BitLen()))
-		err := c.allocator().AssignIP(ctx, ipam.AddressRequest{Address: a, Host: c.work.Node, Handle: c.work.handle(),
+		err := c.allocator().AssignIP(ctx, ipam.AddressRequest{Address: a, Host: c.work.Node, Handle: c.handle(),
 			Attrs: c.attributes(), Use: v3.IPPoolAllowedUseWorkload, InUse: c.inUse, Later: c.behind(later)})
 		if errors.Is(err, ipam.ErrAssigned) && c.has(ctx, a) {
 			continue
@@ -204,12 +215,18 @@ func (c *call) assignGiven(ctx context.Context, wanted []netip.Addr, later *writ
 
 // has reports whether the container has an address, and makes its handle count it.
 func (c *call) has(ctx context.Context, a netip.Addr) bool {
-	have, err := c.allocator().AssignedTo(ctx, c.work.Node, c.work.handle())
+	have, err := c.allocator().AssignedTo(ctx, c.work.Node, c.handle())
 	i := slices.IndexFunc(have, func(p netip.Prefix) bool { return p.Addr() == a })
-	return err == nil && i >= 0 && c.allocator().CountHandle(ctx, c.work.handle(), have[i].Masked()) == nil
+	return err == nil && i >= 0 && c.allocator().CountHandle(ctx, c.handle(), have[i].Masked()) == nil
 }
 
-func (c *call) attributes() map[string]string { return c.work.attributes(c.Now().UTC().String()) }
+func (c *call) attributes() map[string]string {
+	attrs := c.work.attributes(c.Now().UTC().String())
+	if c.machine != nil {
+		maps.Copy(attrs, c.machine.attrs)
+	}
+	return attrs
+}
 
 func (c *call) assignAny(ctx context.Context, pod *facts, later *writes) ([]netip.Prefix, error) {
 	v4, v6 := pod.families(c.conf)
@@ -218,7 +235,7 @@ func (c *call) assignAny(ctx context.Context, pod *facts, later *writes) ([]neti
 			"\"true\": set one of them")
 	}
 	req := ipam.Request{
-		Host: c.work.Node, Handle: c.work.handle(), Attrs: c.attributes(), Use: v3.IPPoolAllowedUseWorkload,
+		Host: c.work.Node, Handle: c.handle(), Attrs: c.attributes(), Use: v3.IPPoolAllowedUseWorkload,
 		Num4: count(v4), Num6: count(v6), NamespaceLabels: pod.namespaceLabels,
 		InUse: c.inUse, Later: c.behind(later),
 	}
@@ -300,7 +317,7 @@ func (c *call) giveBack(ctx context.Context, got []netip.Addr) error {
 	defer cancel()
 	var releases []ipam.Release
 	for _, a := range got {
-		releases = append(releases, ipam.Release{Address: a, Handle: c.work.handle()})
+		releases = append(releases, ipam.Release{Address: a, Handle: c.handle()})
 	}
 	c.released(got)
 	_, err := c.allocator().ReleaseIPs(ctx, releases...)
@@ -341,9 +358,9 @@ func (c *call) poolByName(ctx context.Context, name string) (netip.Prefix, error
 // releaseExcept releases all addresses of the container's handle except keep.
 func (c *call) releaseExcept(ctx context.Context, keep []netip.Addr) error {
 	if len(keep) == 0 {
-		return c.releaseHandle(ctx, c.work.handle())
+		return c.releaseHandle(ctx, c.handle())
 	}
-	now, err := c.allocator().AssignedTo(ctx, c.work.Node, c.work.handle())
+	now, err := c.allocator().AssignedTo(ctx, c.work.Node, c.handle())
 	if err != nil {
 		return err
 	}
@@ -352,9 +369,9 @@ func (c *call) releaseExcept(ctx context.Context, keep []netip.Addr) error {
 
 // checkAssigned checks that the container's handle has all of want.
 func (c *call) checkAssigned(ctx context.Context, want []netip.Addr) error {
-	have, err := c.allocator().IPsByHandle(ctx, c.work.handle())
+	have, err := c.allocator().IPsByHandle(ctx, c.handle())
 	if err != nil && !errors.Is(err, model.ErrNotFound) {
-		return fmt.Errorf("read handle %s: %w", c.work.handle(), err)
+		return fmt.Errorf("read handle %s: %w", c.handle(), err)
 	}
 	for _, a := range want {
 		if !slices.Contains(have, a) {

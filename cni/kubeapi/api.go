@@ -59,6 +59,24 @@ func (a *API) Namespace(ctx context.Context, name string) (*model.Namespace, err
 	return n, a.do(ctx, http.MethodGet, []string{"namespaces", name}, nil, n)
 }
 
+// KubeVirt reads the metadata of an object of KubeVirt, nil if there is none. served is false if the API has no such
+// resource.
+func (a *API) KubeVirt(ctx context.Context, resource, namespace, name string,
+) (o *metav1.PartialObjectMetadata, served bool, err error) {
+	o = &metav1.PartialObjectMetadata{}
+	q := request{path: []string{"apis", "kubevirt.io", "v1", "namespaces", namespace, resource, name},
+		accept: "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"}
+	var refused *statusError
+	switch err = a.send(ctx, http.MethodGet, q, o); {
+	case err == nil:
+		return o, true, nil
+	case errors.Is(err, datastore.ErrNotFound) && errors.As(err, &refused):
+		d := refused.status.Details // only an answer about a served resource names the object
+		return nil, d != nil && d.Name == name, nil
+	}
+	return nil, true, fmt.Errorf("%s %s/%s of KubeVirt: %w", resource, namespace, name, err)
+}
+
 // Token is a bearer token and its expiry.
 type Token struct {
 	Token   string
@@ -121,17 +139,29 @@ func Refused(ctx context.Context, config *rest.Config, token string) bool {
 	return resp.StatusCode == http.StatusUnauthorized
 }
 
-// do makes a request. An error of the server keeps its text.
+// request is one request.
+type request struct {
+	path   []string
+	accept string
+	body   any
+}
+
+// do makes a request about an object of Kubernetes itself.
 func (a *API) do(ctx context.Context, method string, path []string, body, into any) error {
+	return a.send(ctx, method, request{append([]string{"api", "v1"}, path...), "application/json", body}, into)
+}
+
+// send makes a request. An error of the server keeps its text.
+func (a *API) send(ctx context.Context, method string, q request, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	for i := range path {
-		path[i] = url.PathEscape(path[i])
+	for i := range q.path {
+		q.path[i] = url.PathEscape(q.path[i])
 	}
-	at := a.server.JoinPath(append([]string{"api", "v1"}, path...)...).String()
+	at := a.server.JoinPath(q.path...).String()
 	var content io.Reader
-	if body != nil {
-		text, err := json.Marshal(body)
+	if q.body != nil {
+		text, err := json.Marshal(q.body)
 		if err != nil {
 			return err
 		}
@@ -142,7 +172,7 @@ func (a *API) do(ctx context.Context, method string, path []string, body, into a
 		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json")
+	req.Header.Set("Accept", q.accept)
 	resp, err := a.client.Do(req)
 	if err != nil {
 		return fmt.Errorf("%w: the Kubernetes API: %w", datastore.ErrUnavailable, err)
@@ -158,11 +188,20 @@ func (a *API) do(ctx context.Context, method string, path []string, body, into a
 	return refusal(at, resp, text)
 }
 
+// statusError is an error of the server.
+type statusError struct {
+	status metav1.Status
+	text   string
+}
+
+func (e *statusError) Error() string { return e.text }
+
 // refusal returns the server's error, mapped to a datastore error if one matches.
 func refusal(at string, resp *http.Response, text []byte) error {
 	var status metav1.Status
 	_ = json.Unmarshal(text, &status)
-	err := fmt.Errorf("%s answers %s: %s", at, resp.Status, cmp.Or(status.Message, "no reason given"))
+	var err error = &statusError{status, fmt.Sprintf("%s answers %s: %s", at, resp.Status,
+		cmp.Or(status.Message, "no reason given"))}
 	switch code := resp.StatusCode; {
 	case code == http.StatusNotFound:
 		return fmt.Errorf("%w: %w", datastore.ErrNotFound, err)

@@ -101,9 +101,8 @@ var fields = []struct {
 		ingressMaxConnections egressMaxConnections dscp`}}},
 	{"IPAMConfiguration", []group{
 		{names: "strictAffinity autoAllocateBlocks maxBlocksPerHost ipCooldownSeconds"},
-		{state: Planned, names: "kubeVirtVMAddressPersistence=Disabled=Enabled",
-			text: "a virtual machine of KubeVirt gets another address with each pod; Calico writes Enabled into " +
-				"each cluster"},
+		{state: Differently, names: "kubeVirtVMAddressPersistence",
+			text: "with Disabled the target of a live migration has an address of its own, where Calico refuses it"},
 	}},
 	{"IPPool", []group{
 		{names: `cidr ipipMode natOutgoing disabled disableBGPExport blockSize nodeSelector namespaceSelector
