@@ -9,6 +9,7 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
 	"github.com/manxnet/manx/datastore/felixconfig"
+	"github.com/manxnet/manx/datastore/livemigration"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -70,6 +71,7 @@ type cluster struct {
 	connected  []netip.Prefix // see Input
 	kernel     []KernelRoute  // see Input
 	filters    map[string]compiled
+	moves      map[model.Key]livemigration.Phase
 
 	notices []Notice
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/datastore/felixconfig"
+	"github.com/manxnet/manx/datastore/livemigration"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -24,6 +25,8 @@ type Input struct {
 	Felix *felixconfig.Local
 	// Refuse selects the routes refused from peers if annotations of BGPConfiguration select none.
 	Refuse RefuseSettings
+	// Moves are the phases of this host's workloads that move.
+	Moves map[model.Key]livemigration.Phase
 	// Connected are the subnets that the host is on.
 	Connected []netip.Prefix
 	// Kernel are the routes of other programs and the connected networks in the host's kernel, each prefix once.
@@ -44,7 +47,7 @@ type PasswordSource interface {
 func Kinds() []model.Kind {
 	return []model.Kind{model.KindNode, model.KindIPPool, model.KindBGPConfiguration, model.KindBGPPeer,
 		model.KindBGPFilter, model.KindFelixConfiguration, model.KindWorkloadEndpoint, model.KindBlockAffinity,
-		model.KindService, model.KindEndpointSlice}
+		model.KindService, model.KindEndpointSlice, model.KindMigration}
 }
 
 // Compute decides which BGP sessions and originated routes the node should have. It has no side effects; the result
@@ -54,7 +57,7 @@ func Compute(in Input) Desired {
 	c.clusterIPs, c.connected, c.kernel = in.ClusterIPs, in.Connected, in.Kernel
 	c.host, c.felix = in.Felix, felixconfig.Merge(in.Reader, in.Node, in.Felix)
 	c.interfaces = felixconfig.ParseInterfacePrefixes(c.felix.InterfacePrefix)
-	c.filters = compileFilters(in.Reader)
+	c.filters, c.moves = compileFilters(in.Reader), c.phases(in)
 	if c.me == nil {
 		c.note("Node/"+in.Node, "does not exist: this node is not registered, so it has no BGP sessions")
 		return Desired{Notices: c.sortedNotices()}

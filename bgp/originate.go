@@ -2,11 +2,13 @@ package bgp
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/manxnet/manx/datastore/floating"
 	"github.com/manxnet/manx/datastore/ippool"
+	"github.com/manxnet/manx/datastore/livemigration"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/ownership"
 )
@@ -19,7 +21,8 @@ func (c *cluster) originate(r model.Reader, d *Desired) {
 	blocks := c.ownBlocks(r)
 	c.exportRules(r, d, blocks, services)
 	d.Addresses = c.addressesOfNode()
-	devices := c.ownAddresses(r)
+	devices, elevated := c.ownAddresses(r)
+	priorities := c.felixPriorities(r)
 	origins := map[netip.Prefix]Origin{}
 	for p, device := range devices {
 		origins[p] = Origin{Prefix: p, Interface: device}
@@ -36,7 +39,10 @@ func (c *cluster) originate(r model.Reader, d *Desired) {
 	}
 	c.addKernelRoutes(origins)
 	for p, o := range origins {
-		if o.LocalPref == 0 {
+		switch {
+		case elevated[p]:
+			o.LocalPref = MaxPriority - priorities[familyOf(p.Addr())][0]
+		case o.LocalPref == 0:
 			o.LocalPref = MaxPriority - c.priorities[familyOf(p.Addr())]
 		}
 		o.Communities, o.LargeCommunities = tagging(d.Tags).of(p)
@@ -125,30 +131,57 @@ func (c *cluster) ownBlocks(r model.Reader) map[netip.Prefix]bool {
 }
 
 // ownAddresses lists the addresses of the node's workloads, with floating ones that are in use, and of its tunnel
-// devices, with the device of each.
-func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
-	devices := map[netip.Prefix]string{}
+// devices, with the device of each; and those of workloads that have just moved here. Workloads that are still to
+// arrive are none of this node's.
+func (c *cluster) ownAddresses(r model.Reader) (devices map[netip.Prefix]string, elevated map[netip.Prefix]bool) {
+	devices, elevated = map[netip.Prefix]string{}, map[netip.Prefix]bool{}
 	put := func(a netip.Addr, device string) {
 		p := hostPrefix(a)
 		if other, ok := devices[p]; !ok || device < other { // which comes first must not matter
 			devices[p] = device
 		}
 	}
-	for _, w := range model.AllWorkloads(r) {
-		if w.Node != c.me.name || w.Interface != "" && c.interfaces.Refuse(w.Interface) != "" {
-			continue // no node routes to it
+	for k, w := range model.AllWorkloads(r) {
+		phase := c.moves[k]
+		if w.Node != c.me.name || w.Interface != "" && c.interfaces.Refuse(w.Interface) != "" ||
+			phase == livemigration.Arriving {
+			continue // no node routes to it, or another one does
 		}
 		for _, p := range w.Networks {
 			put(p.Addr(), w.Interface)
+			if phase == livemigration.Arrived {
+				elevated[hostPrefix(p.Addr())] = true
+			}
 		}
 		for _, t := range c.usedFloating(r, w) {
 			put(t.External, w.Interface)
+			if phase == livemigration.Arrived {
+				elevated[hostPrefix(t.External)] = true
+			}
 		}
 	}
 	for _, t := range c.me.object.TunnelAddresses() {
 		put(t.Address, t.Device)
 	}
-	return devices
+	return devices, elevated
+}
+
+// phases returns those of the node's workloads that move. One that is new has that of its role: the dataplane, which
+// knows whether it runs, has not seen it yet.
+func (c *cluster) phases(in Input) map[model.Key]livemigration.Phase {
+	own := func(yield func(model.Key, *model.Workload) bool) {
+		for k, w := range model.AllWorkloads(in.Reader) {
+			if w.Node == in.Node && !yield(k, w) {
+				return
+			}
+		}
+	}
+	phases := map[model.Key]livemigration.Phase{}
+	for k, role := range livemigration.Roles(in.Reader, own) {
+		phases[k] = role.Phase()
+	}
+	maps.Copy(phases, in.Moves)
+	return phases
 }
 
 // usedFloating returns the floating addresses of a workload that are in use.

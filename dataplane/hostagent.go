@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -12,8 +13,10 @@ import (
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/announce"
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
 	"github.com/manxnet/manx/dataplane/kernel/tc"
+	"github.com/manxnet/manx/dataplane/moves"
 	"github.com/manxnet/manx/dataplane/mtufile"
 	"github.com/manxnet/manx/dataplane/neighbour"
 	"github.com/manxnet/manx/dataplane/owners"
@@ -24,6 +27,7 @@ import (
 	"github.com/manxnet/manx/dataplane/shape"
 	"github.com/manxnet/manx/dataplane/sysctl"
 	"github.com/manxnet/manx/datastore/felixconfig"
+	"github.com/manxnet/manx/datastore/livemigration"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -32,6 +36,7 @@ type Kernel interface {
 	kernel.Kernel
 	tc.Shapes
 	conntrack.Table
+	announce.Announcements
 }
 
 // KernelOf returns the kernel behind a connection.
@@ -40,7 +45,8 @@ func KernelOf(c *kernel.Conn) Kernel {
 		kernel.Kernel
 		tc.Shapes
 		conntrack.Table
-	}{c, tc.New(c), conntrack.New(c.Namespace())}
+		announce.Announcements
+	}{c, tc.New(c), conntrack.New(c.Namespace()), announce.New(c.Namespace())}
 }
 
 // Config has the parameters of a HostAgent.
@@ -56,6 +62,8 @@ type Config struct {
 	EndpointStatusDir func(prefix string) string
 	// Connected is called with the same when it has changed; may be nil. It must not block.
 	Connected func(map[model.Key]endpointstatus.Status)
+	// Moved is called when Moves has changed; may be nil. It must not block.
+	Moved func()
 	// Felix has the settings of this host, which come before those of FelixConfigurations; nil: none.
 	Felix *felixconfig.Local
 	// Repaired is called with the undone changes of other programs, and how many more there were; nil: no call. It must
@@ -84,6 +92,8 @@ type HostAgent struct {
 	routes  *route.Target
 	files   *endpointstatus.Files
 	owners  *owners.Target
+	moves   *moves.Target
+	phases  atomic.Pointer[map[model.Key]livemigration.Phase]
 	refused hoststate.Refusals
 	links   func([]kernel.Event)
 }
@@ -108,8 +118,22 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	loop := reconcile.NewLoop()
 	h.owners = owners.New(owners.Config{Connections: c.Kernel, Loop: loop, Now: now, Logger: c.Logger,
 		File: c.OwnersFile})
+	h.moves = moves.New(moves.Config{Kernel: c.Kernel, Now: now, Logger: c.Logger,
+		Wake: wake,
+		Changed: func(phases map[model.Key]livemigration.Phase) {
+			list := route.Moves{}
+			for k, phase := range phases {
+				list[k.Namespace+"/"+k.Name] = phase
+			}
+			h.routes.SetMoves(list)
+			h.phases.Store(&phases)
+			if c.Moved != nil {
+				c.Moved()
+			}
+		}})
 	h.Agent = &Agent{
 		targets: []Target{
+			h.moves, // routes follow them
 			devices,
 			h.sysctls,
 			peering.New(c.Kernel, now), // where IPv6 is disabled, no address can be added
@@ -153,7 +177,16 @@ func hostOf(c Config) *hoststate.Host {
 // Run is that of Agent.
 func (h *HostAgent) Run(ctx context.Context) error {
 	defer h.owners.Save()
+	defer h.moves.Close()
 	return h.Agent.Run(ctx)
+}
+
+// Moves returns the phases of the workloads of this host that move. The map must not be changed.
+func (h *HostAgent) Moves() map[model.Key]livemigration.Phase {
+	if p := h.phases.Load(); p != nil {
+		return *p
+	}
+	return nil
 }
 
 // SetPolicy sets the endpoints whose policy is in the kernel. Its map belongs to the agent from then on.

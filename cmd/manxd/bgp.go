@@ -19,6 +19,7 @@ import (
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/livemigration"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -113,8 +114,15 @@ type bgpPart struct {
 	view    *server.BGPView
 }
 
-func newBGP(d deps.Deps, o bgpOptions, passwords passwordsPart, networks *connected.Subnets, agents []follower) (
-	*bgpPart, error) {
+// bgpHost has the facts of the host that BGP depends on, and the agents that program the routes that it learns.
+type bgpHost struct {
+	passwords passwordsPart
+	networks  *connected.Subnets
+	moves     func() map[model.Key]livemigration.Phase
+	agents    []follower
+}
+
+func newBGP(d deps.Deps, o bgpOptions, h bgpHost) (*bgpPart, error) {
 	bmp, err := o.bmp(d.Node.Name)
 	if err != nil {
 		return nil, usage(err)
@@ -131,8 +139,8 @@ func newBGP(d deps.Deps, o bgpOptions, passwords passwordsPart, networks *connec
 			}
 		}
 	})
-	f := newFollower(d, o, agents, follow.Config{Connected: networks.List, Kernel: networks.Routes,
-		Passwords: passwords, Speaker: s, Log: log})
+	f := newFollower(d, o, h.agents, follow.Config{Connected: h.networks.List, Kernel: h.networks.Routes,
+		Moves: h.moves, Passwords: h.passwords, Speaker: s, Log: log})
 	d.Control.BGP.Show(server.BGPSource{Speaker: s, Desired: f.Desired})
 	return &bgpPart{f, s, d.Control.BGP}, nil
 }

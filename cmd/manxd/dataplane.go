@@ -28,6 +28,7 @@ func newDataplane(d deps.Deps, o hostOptions, p policyOptions, s *hostservers.Se
 		Kernel: dataplane.KernelOf(d.Kernel), NodeName: d.Node.Name, Logger: d.Log.Named("dataplane"),
 		MTUFile: o.mtuFile, EndpointStatusDir: o.endpointStatusDir, Felix: d.Node.Felix,
 		WithPolicy: p.on, Connected: d.Bus.Connected.Publish, Repaired: kubereport.RepairedBy(d.Events),
+		Moved: func() { d.Bus.Undecided.Publish(struct{}{}) },
 		Links: d.Bus.Links.Publish, Reassembly: p.reassemblyRoom(), OwnersFile: ownersFile(d.Node)})}
 	a.SetServers(s.Addresses())
 	d.Bus.PolicyReached.Subscribe(a.SetPolicy)

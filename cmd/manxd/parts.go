@@ -13,6 +13,7 @@ import (
 	"github.com/manxnet/manx/daemon/hostservers"
 	"github.com/manxnet/manx/daemon/kubereport"
 	"github.com/manxnet/manx/daemon/lastrun"
+	"github.com/manxnet/manx/daemon/machines"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/daemon/plugins"
 	"github.com/manxnet/manx/datastore/laststate"
@@ -48,7 +49,7 @@ func newHost(d *daemon, deps deps.Deps) (*host, error) {
 		return nil, err
 	}
 	subnets := connected.New(deps)
-	if h.bgp, err = newBGP(deps, o.bgp, passwords, subnets, h.agents()); err != nil {
+	if h.bgp, err = newBGP(deps, o.bgp, bgpHost{passwords, subnets, h.dataplane.Moves, h.agents()}); err != nil {
 		return nil, err
 	}
 	firewalls, err := newFirewalls(deps, h.bgp.speaker.Sessions, o.calico.beside)
@@ -106,6 +107,7 @@ func newNode(o *options, deps deps.Deps, h *host, m *membership) ([]part.Part, e
 		calicosettings.New(deps, acceptFlag, names(o.accept.list)),
 		part.Optional(claims.New(deps)),
 		awscheck.New(deps),
+		part.Optional(machines.New(deps, h.dataplane.Moves)),
 	}, orchestrator...), nil
 }
 

@@ -87,6 +87,9 @@ func (f *Follower) decide(r model.Reader, again bool) (d bgp.Desired, kept bool)
 	in := f.config.Settings
 	in.Reader, in.Passwords, in.Connected = r, f.config.Passwords, f.config.Connected()
 	in.Kernel = f.config.Kernel()
+	if f.config.Moves != nil {
+		in.Moves = f.config.Moves()
+	}
 	d = bgp.Compute(in)
 	before, at := f.Decided()
 	if why := lost(before, d); why != "" && again {

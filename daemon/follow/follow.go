@@ -17,6 +17,7 @@ import (
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/livemigration"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -70,6 +71,8 @@ type Config struct {
 	Settings  bgp.Input
 	Connected func() []netip.Prefix // the connected subnets of the host
 	Kernel    func() []bgp.KernelRoute
+	// Moves returns the phases of the workloads of this host that move; nil: none do.
+	Moves     func() map[model.Key]livemigration.Phase
 	Passwords Passwords
 	Tables    Tables
 	Speaker   Speaker

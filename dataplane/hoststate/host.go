@@ -86,7 +86,7 @@ func (h *Host) Take(next State) {
 // Kinds returns the kinds of the objects that a Host is made of.
 func Kinds() []model.Kind {
 	return []model.Kind{model.KindNode, model.KindFelixConfiguration, model.KindIPPool, model.KindBlockAffinity,
-		model.KindWorkloadEndpoint}
+		model.KindWorkloadEndpoint, model.KindMigration}
 }
 
 func (h *Host) readAll() {
@@ -119,6 +119,7 @@ func (h *Host) update(r model.Reader, k model.Key) bool {
 		put(h.Pools, k.Name, model.Get[model.IPPool](r, k))
 	case model.KindBlockAffinity:
 		return h.updateAffinity(r, k)
+	case model.KindMigration: // few, for a short time
 	case model.KindWorkloadEndpoint:
 		if w := r.Get(k).Workload(); w != nil && w.Node == h.Node {
 			h.endpoints[k] = w

@@ -26,7 +26,8 @@ func (t *Target) Configure(c Config) {
 	if !slices.Equal(old.Pools, c.Pools) {
 		t.configurePools(old.Pools, c.Pools)
 	}
-	if old.WorkloadMetric4 != c.WorkloadMetric4 || old.WorkloadMetric6 != c.WorkloadMetric6 ||
+	if old.ElevatedMetric4 != c.ElevatedMetric4 || old.ElevatedMetric6 != c.ElevatedMetric6 ||
+		old.WorkloadMetric4 != c.WorkloadMetric4 || old.WorkloadMetric6 != c.WorkloadMetric6 ||
 		old.WorkloadSource4 != c.WorkloadSource4 || old.WorkloadSource6 != c.WorkloadSource6 ||
 		old.WorkloadProtocol != c.WorkloadProtocol || old.LeaveWorkloads != c.LeaveWorkloads {
 		t.decideWorkloadsAgain()

@@ -11,6 +11,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/datastore/ippool"
+	"github.com/manxnet/manx/datastore/livemigration"
 	"github.com/manxnet/manx/datastore/ownership"
 )
 
@@ -27,7 +28,8 @@ type rules struct {
 	hops           map[netip.Addr]*hop
 	servers        map[netip.Addr]string // see SetServers
 	peers          []netip.Addr          // of BGP
-	newcomers      map[int]time.Time     // interfaces, until their grace ends: see isExternal
+	moves          Moves
+	newcomers      map[int]time.Time // interfaces, until their grace ends: see isExternal
 	nearby         nearby
 }
 
@@ -66,8 +68,13 @@ func (x *extras) none() bool {
 	return len(x.endpoints) == 0 && x.static == nil && x.served == nil && !x.fresh && x.note == ""
 }
 
-func (s *state) source() Source {
+// source returns where the route of a prefix comes from. The address of a workload that leaves is routed to the node
+// that has it, as soon as that node announces it before ordinary routes.
+func (r *rules) source(p netip.Prefix, s *state) Source {
 	switch {
+	case len(s.endpoints) > 0 && r.phase(s.endpoints) == livemigration.Leaving && len(s.learned) > 0 &&
+		s.metric < r.config.workloadMetric(p.Addr()):
+		return SourceBGP
 	case len(s.endpoints) > 0:
 		return SourceWorkload
 	case s.block:
@@ -85,7 +92,7 @@ func (s *state) source() Source {
 // Next hops that cannot be resolved give no route rather than an "unreachable" one: a less specific route, such as the
 // default route to a switch that knows the way, then still carries the traffic.
 func (r *rules) decide(p netip.Prefix, s *state) (route *kernel.Route, note string) {
-	switch s.source() {
+	switch r.source(p, s) {
 	case SourceWorkload:
 		return r.workload(p, s)
 	case SourceBlock:
@@ -124,6 +131,11 @@ func (r *rules) workload(p netip.Prefix, s *state) (*kernel.Route, string) {
 	if r.config.LeaveWorkloads {
 		return nil, "routes to workloads are left to other programs (routeSyncDisabled of FelixConfiguration)"
 	}
+	phase := r.moves[e.Name]
+	if phase == livemigration.Arriving {
+		return nil, fmt.Sprintf("WorkloadEndpoint %s is a virtual machine that moves here, and does not run here yet",
+			e.Name)
+	}
 	if why := r.reserved(p.Addr()); why != "" {
 		return nil, fmt.Sprintf("WorkloadEndpoint %s claims %s: %s", e.Name, p.Addr(), why)
 	}
@@ -137,6 +149,9 @@ func (r *rules) workload(p netip.Prefix, s *state) (*kernel.Route, string) {
 	route := &kernel.Route{
 		Dst: p, Metric: r.config.workloadMetric(p.Addr()), Protocol: r.config.workloadProtocol(), Type: kernel.Unicast,
 		NextHops: []kernel.NextHop{{Link: l.Index}},
+	}
+	if phase == livemigration.Arrived {
+		route.Metric = r.config.elevatedMetric(p.Addr())
 	}
 	if source := r.config.workloadSource(p.Addr()); r.own.Has(source) {
 		route.Src = source // the kernel refuses another host's
@@ -155,6 +170,14 @@ func (r *rules) workload(p netip.Prefix, s *state) (*kernel.Route, string) {
 	return route, ""
 }
 
+// phase is that of the workload that has an address.
+func (r *rules) phase(claims []*Endpoint) livemigration.Phase {
+	if len(r.moves) == 0 {
+		return livemigration.None
+	}
+	return r.moves[r.holder(claims).Name]
+}
+
 // holder returns the claimant that has an address: the first one that really exists. A claim alone, such as that in the
 // annotation of a pod that never started, takes nothing from a workload that works.
 func (r *rules) holder(claims []*Endpoint) *Endpoint {
@@ -171,6 +194,14 @@ func (c *Config) workloadMetric(a netip.Addr) uint32 {
 		return cmp.Or(c.WorkloadMetric4, defaultWorkloadMetric)
 	}
 	return cmp.Or(c.WorkloadMetric6, defaultWorkloadMetric)
+}
+
+// elevatedMetric is the metric of the route to a workload that has just moved here.
+func (c *Config) elevatedMetric(a netip.Addr) uint32 {
+	if a.Is4() {
+		return cmp.Or(c.ElevatedMetric4, defaultElevatedMetric)
+	}
+	return cmp.Or(c.ElevatedMetric6, defaultElevatedMetric)
 }
 
 func (c *Config) workloadSource(a netip.Addr) netip.Addr {
@@ -193,7 +224,7 @@ func (r *rules) blackhole(p netip.Prefix) *kernel.Route {
 }
 
 func (r *rules) learned(p netip.Prefix, s *state) (*kernel.Route, string) {
-	if note := r.ownership.Refuse(p); note != "" {
+	if note := r.refuse(p, s); note != "" {
 		return nil, note
 	}
 	route, note := r.throughPool(r.config.Pools.Of(p), p.Addr().Is6(), s.learned, s.metric)
@@ -201,6 +232,15 @@ func (r *rules) learned(p netip.Prefix, s *state) (*kernel.Route, string) {
 		route.Dst = p
 	}
 	return route, note
+}
+
+// refuse returns why a learned route is not used; empty: it is. The address of a workload that leaves has been one of
+// this node's.
+func (r *rules) refuse(p netip.Prefix, s *state) string {
+	if len(s.endpoints) > 0 && r.source(p, s) == SourceBGP {
+		return ""
+	}
+	return r.ownership.Refuse(p)
 }
 
 // throughPool is the decision from learned that all prefixes of a pool and family share; without the prefix.

@@ -32,7 +32,7 @@ func (t *Target) departs(n uint32, p netip.Prefix, s *state, route uint32) bool 
 	if len(t.departures) > 0 && t.departures[p] != nil || !p.IsSingleIP() {
 		return t.departures[p] != nil
 	}
-	local := s.source() == SourceWorkload
+	local := t.rules.source(p, s) == SourceWorkload
 	last := t.servedBy(n, p, s)
 	switch {
 	case local && route == 0: // the interface is down or still to come: if it is the same then, nothing happened

@@ -48,6 +48,8 @@ func fromState(h *hoststate.Host) Config {
 		Blocks:           slices.SortedFunc(maps.Keys(h.Blocks), netip.Prefix.Compare),
 		WorkloadMetric4:  metric(h.Felix.IPv4NormalRoutePriority),
 		WorkloadMetric6:  metric(h.Felix.IPv6NormalRoutePriority),
+		ElevatedMetric4:  metric(h.Felix.IPv4ElevatedRoutePriority),
+		ElevatedMetric6:  metric(h.Felix.IPv6ElevatedRoutePriority),
 		WorkloadSource4:  source(h.Felix.DeviceRouteSourceAddress),
 		WorkloadSource6:  source(h.Felix.DeviceRouteSourceAddressIPv6),
 		WorkloadProtocol: protocol(h.Felix.DeviceRouteProtocol),

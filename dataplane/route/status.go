@@ -7,6 +7,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/livemigration"
 )
 
 // Statuses returns all routes for users, sorted by prefix and table: the desired ones, and those in the kernel
@@ -105,7 +106,7 @@ func (t *Target) line(n uint32) Status {
 	desired := uint32(0)
 	if t.table.row(n).desired() {
 		s := t.stateOf(n)
-		row.Source = s.source()
+		row.Source = t.rules.source(row.Prefix, &s)
 		row.NextHops = s.learned
 		if row.Source == SourceStatic {
 			row.NextHops = []netip.Addr{s.via()}
@@ -178,7 +179,8 @@ func (t *Target) ServesEndpoint(p netip.Prefix, name string) bool {
 	}
 	s := t.stateOf(n)
 	return len(s.endpoints) > 0 && t.rules.holder(s.endpoints).Name == name &&
-		(t.phase(n) == reconcile.Applied || t.rules.config.LeaveWorkloads)
+		(t.phase(n) == reconcile.Applied || t.rules.config.LeaveWorkloads ||
+			t.rules.moves[name] == livemigration.Arriving)
 }
 
 // HasLink reports whether an interface is there and up.

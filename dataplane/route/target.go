@@ -92,6 +92,14 @@ func (t *Target) SetServers(servers map[netip.Addr]string) {
 	}
 }
 
+// SetMoves sets the phases of the workloads that move.
+func (t *Target) SetMoves(moves Moves) {
+	if !maps.Equal(t.rules.moves, moves) {
+		t.rules.moves = moves
+		t.decideWorkloadsAgain()
+	}
+}
+
 // setPeers sets the addresses of BGP peers in the same way.
 func (t *Target) setPeers(peers []netip.Addr) {
 	if !slices.Equal(t.rules.peers, peers) {
@@ -443,7 +451,7 @@ func (t *Target) decideDirty() {
 				t.dropExtras(n)
 			}
 		}
-		if s.source() == SourceNone {
+		if t.rules.source(p, &s) == SourceNone {
 			t.forgetPlace(n)
 		}
 	}
@@ -455,11 +463,11 @@ func (t *Target) decideDirty() {
 // decide returns the shape of the route for the place whose first row is n, 0 for none, and the note. Learned routes
 // that differ in their prefix alone are decided once.
 func (t *Target) decide(n uint32, p netip.Prefix, s *state) (shape uint32, note string) {
-	if s.source() != SourceBGP {
+	if t.rules.source(p, s) != SourceBGP {
 		route, note := t.rules.decide(p, s)
 		return t.table.shapes.number(route), note
 	}
-	if note := t.rules.ownership.Refuse(p); note != "" {
+	if note := t.rules.refuse(p, s); note != "" {
 		return 0, note
 	}
 	q := question{t.table.row(n).learned, t.rules.config.Pools.Of(p), p.Addr().Is6()}

@@ -7,11 +7,19 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/datastore/ippool"
+	"github.com/manxnet/manx/datastore/livemigration"
 )
 
 // defaultWorkloadMetric is the metric of routes to local workloads, unless FelixConfiguration's ipv4NormalRoutePriority
 // or ipv6NormalRoutePriority is set.
 const defaultWorkloadMetric = 1024
+
+// defaultElevatedMetric is the metric of routes to workloads that have just moved here, unless FelixConfiguration's
+// ipv4ElevatedRoutePriority or ipv6ElevatedRoutePriority is set.
+const defaultElevatedMetric = 512
+
+// Moves are the phases of the workloads that move, by the name of their Endpoint.
+type Moves map[string]livemigration.Phase
 
 // The metrics of own blocks' blackholes and of routes to peers: none, as BIRD's static routes have it.
 const (
@@ -40,6 +48,9 @@ type Config struct {
 	Endpoints []Endpoint
 	// WorkloadMetric4 and WorkloadMetric6 are the metrics of the routes to local workloads; 0 is defaultWorkloadMetric.
 	WorkloadMetric4, WorkloadMetric6 uint32
+	// ElevatedMetric4 and ElevatedMetric6 are those of the routes to workloads that have just moved here; 0 is
+	// defaultElevatedMetric.
+	ElevatedMetric4, ElevatedMetric6 uint32
 	// WorkloadSource4 and WorkloadSource6 are the source addresses that the host prefers for packets to local
 	// workloads; invalid: the kernel chooses.
 	WorkloadSource4, WorkloadSource6 netip.Addr

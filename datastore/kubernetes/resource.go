@@ -24,6 +24,7 @@ type resource struct {
 	protobuf   bool
 	many       bool   // numerous in a large cluster, so that efficient reads matter
 	custom     bool   // absent without a CustomResourceDefinition
+	optional   bool   // a daemon without the right to read it goes on as if there were none
 	fields     string // selects those with objects, empty for all
 	// decode converts one; nil if it is irrelevant. The error is for one without a key.
 	decode func(raw []byte) (*model.Object, error)
@@ -130,6 +131,10 @@ func (s *Store) resource(kind model.Kind) (resource, error) {
 	case model.KindClusterNetworkPolicy:
 		r.root, r.plural, r.protobuf, r.custom = policyRoot, "clusternetworkpolicies", false, true
 		r.decode = s.clusterPolicy
+	case model.KindMigration:
+		r.root, r.plural = "/apis/kubevirt.io/v1", "virtualmachineinstancemigrations"
+		r.namespaced, r.protobuf = true, false
+		r.custom, r.optional, r.decode = true, true, form.Migration
 	default:
 		return s.customResource(kind)
 	}
@@ -177,6 +182,11 @@ func (s *Store) Reference(o *model.Object) (corev1.ObjectReference, bool) {
 		r.UID = form.UID(s.group(), m.GetUID())
 	}
 	return r, true
+}
+
+// isForeign reports whether a kind is a custom resource of another project, which has its own name and is only read.
+func isForeign(kind model.Kind) bool {
+	return kind == model.KindClusterNetworkPolicy || kind == model.KindMigration
 }
 
 // isIPAM reports whether a kind is for the assignment of addresses only.

@@ -376,7 +376,7 @@ func (s *Store) locate(key model.Key) (resource, string, error) {
 			return r, "", &apiError{datastore.ErrNotFound, "does not exist: endpoints of workloads are those of pods"}
 		}
 		name = ids.Pod
-	case r.custom && key.Kind != model.KindClusterNetworkPolicy:
+	case r.custom && !isForeign(key.Kind):
 		name, err = form.Name(key)
 	}
 	if err == nil && (name == "" || r.namespaced && key.Namespace == "") {

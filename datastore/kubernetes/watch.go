@@ -192,7 +192,7 @@ func (f *feed) run(ctx context.Context) {
 		switch r, _ := f.resource(); {
 		case err == nil: // a normal end: continue from there
 			wait = min(wait, time.Second)
-		case noResource(err) && r.custom && f.known.len() == 0:
+		case r.custom && (noResource(err) || r.optional && apierrors.IsForbidden(err)) && f.known.len() == 0:
 			wait = absentInterval/2 + rand.N(absentInterval)
 			f.absent(ctx, r)
 		default:
@@ -259,7 +259,8 @@ func (f *feed) fail(ctx context.Context, r resource, err error) bool {
 		Err: f.store.explain(ctx, err)})
 }
 
-// absent reports to the reader that there are no objects, since the server does not have the kind.
+// absent reports to the reader that there are no objects, since the server does not have the kind, or does not let it
+// be read: without the right to it nobody can tell the two apart.
 func (f *feed) absent(ctx context.Context, r resource) {
 	_ = f.store.absent(ctx, r)
 	f.at = 0

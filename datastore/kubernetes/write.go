@@ -197,7 +197,7 @@ func (s *Store) writable(key model.Key) (resource, error) {
 		return r, err
 	case key.Kind == model.KindNode:
 		return r, &apiError{nil, "a Node is created and deleted by Kubernetes alone: the kubelet registers it"}
-	case r.protobuf || key.Kind == model.KindClusterNetworkPolicy:
+	case r.protobuf || isForeign(key.Kind):
 		return r, &apiError{nil, "belongs to Kubernetes: use kubectl"}
 	}
 	return r, nil

@@ -49,6 +49,8 @@ const (
 	KindNamespace               Kind = "Namespace"
 	KindServiceAccount          Kind = "ServiceAccount"
 	KindPod                     Kind = "Pod"
+	// KindMigration is that of KubeVirt.
+	KindMigration Kind = "VirtualMachineInstanceMigration"
 )
 
 // Key identifies one object. It is comparable and independent of the backend.

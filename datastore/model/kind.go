@@ -77,6 +77,8 @@ var kubernetesKinds = []KindInfo{
 	kubernetes("v1", namespaced(resource[ServiceAccount](KindServiceAccount, "serviceaccounts", "serviceaccount",
 		"sa"))),
 	kubernetes("v1", namespaced(resource[Pod](KindPod, "pods", "pod", "po"))),
+	kubernetes("kubevirt.io/v1", namespaced(resource[VirtualMachineInstanceMigration](KindMigration,
+		"virtualmachineinstancemigrations", "virtualmachineinstancemigration", "vmim", "vmims"))),
 }
 
 func resource[T any](kind Kind, plural string, aliases ...string) KindInfo {

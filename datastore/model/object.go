@@ -46,7 +46,8 @@ type Type interface {
 		v3.CalicoNodeStatus | Block | BlockAffinity | Handle | IPAMConfig |
 		v3.NetworkPolicy | v3.GlobalNetworkPolicy | v3.StagedNetworkPolicy | v3.StagedGlobalNetworkPolicy |
 		v3.StagedKubernetesNetworkPolicy | v3.NetworkSet | v3.GlobalNetworkSet | v3.HostEndpoint |
-		Service | EndpointSlice | networkingv1.NetworkPolicy | ClusterNetworkPolicy | Namespace | ServiceAccount | Pod
+		Service | EndpointSlice | networkingv1.NetworkPolicy | ClusterNetworkPolicy | Namespace | ServiceAccount | Pod |
+		VirtualMachineInstanceMigration
 }
 
 // Get returns the typed value of an object, or nil if it is absent.

@@ -7,7 +7,8 @@ var felix = []group{
 		allowIPIPPacketsFromWorkloads disableConntrackInvalidCheck natPortRange natOutgoingAddress
 		natOutgoingExclusions iptablesNATOutgoingInterfaceFilter endpointStatusPathPrefix failsafeInboundHostPorts
 		failsafeOutboundHostPorts ipForwarding mtuIfacePattern externalNodesList ipv4NormalRoutePriority
-		ipv6NormalRoutePriority ipv4ElevatedRoutePriority ipv6ElevatedRoutePriority serviceLoopPrevention
+		ipv6NormalRoutePriority ipv4ElevatedRoutePriority ipv6ElevatedRoutePriority
+		liveMigrationRouteConvergenceTime serviceLoopPrevention
 		workloadSourceSpoofing floatingIPs nftablesFilterDenyAction prometheusMetricsEnabled prometheusMetricsHost
 		prometheusMetricsPort prometheusGoMetricsEnabled prometheusProcessMetricsEnabled prometheusMetricsCAFile
 		prometheusMetricsCertFile prometheusMetricsKeyFile prometheusMetricsClientAuth healthHost healthPort
@@ -73,8 +74,6 @@ var felix = []group{
 		names: `reportingInterval reportingTTL endpointReportingDelay`},
 	{state: NotNeeded, text: "Manx announces nothing for localSubnetL2Reachability: the kernel answers who asks",
 		names: `localSubnetL2ReachabilityRefreshInterval`},
-	{state: NotNeeded, text: "it matters only for live migration with KubeVirt, which is not done",
-		names: `liveMigrationRouteConvergenceTime`},
 	{state: NotNeeded, text: "it matters only with wireguardEnabled",
 		names: `prometheusWireGuardMetricsEnabled routeTableRanges routeTableRange wireguardThreadingEnabled
 		wireguardListeningPort wireguardListeningPortV6 wireguardRoutingRulePriority wireguardInterfaceName

@@ -172,7 +172,8 @@ var kinds = []group{
 	{state: NotDone, holds: true, names: "AdminNetworkPolicy BaselineAdminNetworkPolicy",
 		text: "Manx enforces none of their rules: write them as ClusterNetworkPolicy (v1alpha2), or as " +
 			"GlobalNetworkPolicy"},
-	{state: NotDone, names: "LiveMigration", text: "virtual machines do not keep their connections when they move"},
+	{state: Differently, names: "LiveMigration", text: "the moves of KubeVirt's virtual machines are read from the " +
+		"Kubernetes API alone; in etcd OpenStack writes such objects, which is not supported"},
 	{state: Differently, names: "DatastoreMigration",
 		text: "the leader of the controllers runs the migration where no calico-kube-controllers do, with the rights " +
 			"of the chart's datastoreMigration. Conflicts and objects that the newer group refuses are found before " +

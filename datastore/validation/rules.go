@@ -43,6 +43,7 @@ var rulesByKind = map[model.Kind]rules{
 	model.KindEndpointSlice:           newRules(nil, checkEndpointSlice),
 	model.KindKubernetesNetworkPolicy: newRules(defaultKubernetesNetworkPolicy, checkKubernetesNetworkPolicy),
 	model.KindClusterNetworkPolicy:    newRules(nil, checkClusterNetworkPolicy),
+	model.KindMigration:               newRules(nil, func(*check, *model.VirtualMachineInstanceMigration) {}),
 }
 
 func newRules[T any](defaults func(*T), rule func(*check, *T)) rules {

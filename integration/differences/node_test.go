@@ -92,8 +92,9 @@ var kernelRoutes = []difference{
 			}
 		}},
 	{name: "address of a local workload that another node announces with an elevated priority",
-		calico: "the route to the other node wins", manx: "the local workload's until it departs",
-		why: "As long as the workload is connected here, this node can deliver.",
+		calico: "the route to the other node wins",
+		manx:   "the local workload's until it departs, or KubeVirt moves it there",
+		why:    "As long as the workload is connected here, this node can deliver.",
 		check: func(t *testing.T) {
 			if s := learnMetric(t, "10.1.0.5/32", "10.0.0.2", 512); !strings.Contains(s.Desired, "dev cali1") {
 				t.Error(s.Desired)

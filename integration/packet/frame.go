@@ -31,6 +31,16 @@ func Frame(t testing.TB, from, to net.HardwareAddr, ip gopacket.NetworkLayer,
 	return Bytes(t, ip, append([]gopacket.SerializableLayer{ether, ip.(gopacket.SerializableLayer)}, above...)...)
 }
 
+// ARP returns a broadcast ARP request of a sender for a target; if both are the same, a gratuitous one.
+func ARP(t testing.TB, from net.HardwareAddr, sender, target netip.Addr) []byte {
+	t.Helper()
+	return Bytes(t, nil, &layers.Ethernet{SrcMAC: from, DstMAC: layers.EthernetBroadcast,
+		EthernetType: layers.EthernetTypeARP}, &layers.ARP{AddrType: layers.LinkTypeEthernet,
+		Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: layers.ARPRequest,
+		SourceHwAddress: from, SourceProtAddress: sender.AsSlice(), DstHwAddress: make([]byte, 6),
+		DstProtAddress: target.AsSlice()})
+}
+
 // Ethernet returns a frame with a complete packet.
 func Ethernet(from, to net.HardwareAddr, ip []byte) []byte {
 	kind := layers.EthernetTypeIPv4

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/announce"
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
 	"github.com/manxnet/manx/dataplane/kernel/tc"
 )
@@ -33,6 +34,7 @@ type Kernel struct {
 	farEnds    map[int]kernel.FarEnd
 	overflows  kernel.Overflows
 	connected  map[netip.Addr]bool
+	hearing    map[string]func() // by device
 
 	calls    map[string]int
 	failures map[string]map[int]error
@@ -41,9 +43,10 @@ type Kernel struct {
 }
 
 var (
-	_ kernel.Kernel   = (*Kernel)(nil)
-	_ tc.Shapes       = (*Kernel)(nil)
-	_ conntrack.Table = (*Kernel)(nil)
+	_ kernel.Kernel          = (*Kernel)(nil)
+	_ tc.Shapes              = (*Kernel)(nil)
+	_ conntrack.Table        = (*Kernel)(nil)
+	_ announce.Announcements = (*Kernel)(nil)
 )
 
 type watcher struct {
@@ -66,6 +69,7 @@ func New() *Kernel {
 		proxies:    map[neighbourKey]kernel.ProxyNeighbour{},
 		farEnds:    map[int]kernel.FarEnd{},
 		connected:  map[netip.Addr]bool{},
+		hearing:    map[string]func(){},
 	}
 }
 

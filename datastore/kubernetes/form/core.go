@@ -68,24 +68,38 @@ func KubernetesPolicy(p *networkingv1.NetworkPolicy) *model.Object {
 // ClusterPolicy parses a KindClusterNetworkPolicy, which is a custom resource of Kubernetes. The object has Err set if
 // its content does not fit its type. The error is as of Decode.
 func ClusterPolicy(raw []byte) (*model.Object, error) {
+	p := new(model.ClusterNetworkPolicy)
+	return foreign(model.KindClusterNetworkPolicy, raw, p, func() {
+		p.TypeMeta, p.ObjectMeta = metav1.TypeMeta{}, kept(p.ObjectMeta)
+	})
+}
+
+// Migration parses a KindMigration, with Err and the error as of ClusterPolicy.
+func Migration(raw []byte) (*model.Object, error) {
+	m := new(model.VirtualMachineInstanceMigration)
+	return foreign(model.KindMigration, raw, m, func() {
+		m.TypeMeta, m.ObjectMeta = metav1.TypeMeta{}, kept(m.ObjectMeta)
+	})
+}
+
+// foreign parses a custom resource of another project into a value of which trim keeps a part.
+func foreign(kind model.Kind, raw []byte, value metav1.Object, trim func()) (*model.Object, error) {
 	var head struct {
 		Metadata metadata `json:"metadata"`
 	}
-	const k = model.KindClusterNetworkPolicy
 	if err := json.Unmarshal(raw, &head); err != nil {
-		return nil, fmt.Errorf("%s: %w", k, err)
+		return nil, fmt.Errorf("%s: %w", kind, err)
 	}
 	if head.Metadata.Name == "" {
-		return nil, fmt.Errorf("%s: metadata.name is missing", k)
+		return nil, fmt.Errorf("%s: metadata.name is missing", kind)
 	}
-	key := model.ResourceKey(k, head.Metadata.Name)
+	key := model.Key{Kind: kind, Namespace: head.Metadata.Namespace, Name: head.Metadata.Name}
 	if _, err := revisionOf(head.Metadata.ResourceVersion); err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}
-	p := new(model.ClusterNetworkPolicy)
-	err := json.Unmarshal(raw, p)
-	p.TypeMeta, p.ObjectMeta = metav1.TypeMeta{}, kept(p.ObjectMeta)
-	o := live(key, head.Metadata.ResourceVersion, p)
+	err := json.Unmarshal(raw, value)
+	trim()
+	o := live(key, head.Metadata.ResourceVersion, value)
 	if err != nil {
 		o.Value, o.Err = nil, fmt.Errorf("%s: %w", key, err)
 	}

@@ -184,3 +184,23 @@ func TestJudgedDocuments(t *testing.T) {
 		t.Errorf("%d used, %d shown with an error", used, shown)
 	}
 }
+
+func TestMigration(t *testing.T) {
+	o, err := Migration([]byte(`{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachineInstanceMigration",
+		"metadata":{"name":"m","namespace":"shop","resourceVersion":"5","uid":"u","labels":{"a":"b"},
+			"managedFields":[{"manager":"m"}]},"spec":{"vmiName":"db"},
+		"status":{"phase":"Running","migrationState":{"sourcePod":"virt-launcher-db-1","targetNode":"n2"}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, _ := o.Value.(*model.VirtualMachineInstanceMigration)
+	if o.Key != (model.Key{Kind: model.KindMigration, Namespace: "shop", Name: "m"}) || o.Revision != 5 || m == nil ||
+		m.UID != "u" || m.Spec.VMIName != "db" || m.Status.MigrationState.SourcePod != "virt-launcher-db-1" ||
+		m.Succeeded() || m.Failed() || m.Labels != nil || m.ManagedFields != nil || m.Kind != "" {
+		t.Errorf("%+v %+v", o, m)
+	}
+	if o, err := Migration([]byte(`{"metadata":{"name":"m","namespace":"shop","resourceVersion":"5"},
+		"spec":{"vmiName":7}}`)); err != nil || o.Err == nil || o.Value != nil {
+		t.Errorf("%+v, %v", o, err)
+	}
+}

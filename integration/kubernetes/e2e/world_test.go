@@ -213,12 +213,18 @@ func (w *world) addPodOf(t *testing.T, n *lab.Node, tenant, name string) *pod {
 			Handle: "test." + name, Use: v3.IPPoolAllowedUseWorkload})
 	must(t, err)
 	p.ip = assigned.V4.Addresses[0].Addr()
-	w.wire(t, n, p)
-	w.annotate(t, podsOf(tenant, name), map[string]any{"cni.projectcalico.org/podIP": p.ip.String() + "/32",
-		"cni.projectcalico.org/podIPs": p.ip.String() + "/32", "cni.projectcalico.org/containerID": name})
-	w.server.Request(t, http.MethodPatch, podsOf(tenant, name, "status"), map[string]any{"status": map[string]any{
-		"phase": "Running", "podIP": p.ip.String(), "podIPs": []any{map[string]string{"ip": p.ip.String()}}}})
+	w.connect(t, n, p, tenant)
 	return p
+}
+
+// connect gives a pod its interface and address.
+func (w *world) connect(t *testing.T, n *lab.Node, p *pod, tenant string) {
+	t.Helper()
+	w.wire(t, n, p)
+	w.annotate(t, podsOf(tenant, p.name), map[string]any{"cni.projectcalico.org/podIP": p.ip.String() + "/32",
+		"cni.projectcalico.org/podIPs": p.ip.String() + "/32", "cni.projectcalico.org/containerID": p.name})
+	w.server.Request(t, http.MethodPatch, podsOf(tenant, p.name, "status"), map[string]any{"status": map[string]any{
+		"phase": "Running", "podIP": p.ip.String(), "podIPs": []any{map[string]string{"ip": p.ip.String()}}}})
 }
 
 // wire makes the pair of interfaces.

@@ -69,6 +69,9 @@ var Rows = []Row{
 			"ippools.calico " +
 			"ipreservations.calico networkpolicies.calico networksets.calico stagedglobalnetworkpolicies.calico " +
 			"stagedkubernetesnetworkpolicies.calico stagednetworkpolicies.calico tiers.calico"},
+	{By: Start, Account: Daemon, Verbs: "watch", Resources: "virtualmachineinstancemigrations.kubevirt.io"},
+	{Reason: withoutKubeVirt, Account: Daemon, Verbs: "list",
+		Resources: "virtualmachineinstancemigrations.kubevirt.io"},
 	{By: Start, Account: Daemon, Verbs: "get", Resources: "nodes ipamhandles.calico " +
 		"bgpconfigurations.calico clusterinformations.calico felixconfigurations.calico " +
 		"ipamconfigs.calico tiers.calico configmaps=kubeadm-config@kube-system " +
