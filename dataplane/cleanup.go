@@ -11,8 +11,9 @@ import (
 )
 
 // Cleanup removes from the host the objects that agents leave there when they end: all routes of protocols 12 and 80 in
-// the tables of a node, the limits of bandwidth, the addresses of its own devices, and the entries of neighbours.
-// Workload interfaces stay: they go with their workloads. It returns how many routes, limits and addresses it removed.
+// the tables of a node, the limits of bandwidth, its own VXLAN devices, the addresses of its other devices, the entries
+// of neighbours, and those for which the host answers. Workload interfaces stay: they go with their workloads. It
+// returns how many routes, limits, devices and addresses it removed.
 func Cleanup(k Kernel) (removed int, err error) {
 	return cleanup(k, route.OwnTables(), overlay.DeviceNames())
 }
@@ -45,6 +46,9 @@ func cleanup(k Kernel, tables []kernel.Table, devices []string) (removed int, er
 		}
 		removed++
 	}
+	n, err := deleteVXLAN(k, devices)
+	removed += n
+	errs = append(errs, err)
 	addresses, err := addressesOf(k, devices)
 	errs = append(errs, err)
 	for _, a := range addresses {
@@ -67,6 +71,25 @@ func cleanup(k Kernel, tables []kernel.Table, devices []string) (removed int, er
 		errs = append(errs, k.RemoveProxyNeighbour(p.Link, p.Address))
 	}
 	return removed, errors.Join(errs...)
+}
+
+// deleteVXLAN deletes VXLAN devices, which would take packets from every host. Those of IPIP belong to the kernel.
+func deleteVXLAN(k kernel.Links, devices []string) (deleted int, err error) {
+	links, err := k.ListLinks()
+	if err != nil {
+		return 0, err
+	}
+	var errs []error
+	for _, l := range links {
+		if l.Kind == kernel.KindVXLAN && slices.Contains(devices, l.Name) {
+			if err := k.DeleteLink(l.Index); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			deleted++
+		}
+	}
+	return deleted, errors.Join(errs...)
 }
 
 func addressesOf(k kernel.Links, devices []string) ([]kernel.Address, error) {

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,6 +53,27 @@ func TestCleanupRemovesWhatIsOursAndNothingElse(t *testing.T) {
 	}
 	if n, err := Cleanup(KernelOf(k)); n != 0 || err != nil {
 		t.Errorf("the second time: removed %d, %v", n, err)
+	}
+}
+
+// A VXLAN device of the node goes with all that is on it. Another program's stays.
+func TestCleanupDeletesVXLAN(t *testing.T) {
+	f := kerneltest.New()
+	f.PutLink(kernel.Link{Index: 5, Name: "vxlan.calico", Kind: kernel.KindVXLAN})
+	f.PutAddress(kernel.Address{Link: 5, Prefix: netip.MustParsePrefix("10.244.0.1/32")})
+	f.PutLink(kernel.Link{Index: 6, Name: "flannel.1", Kind: kernel.KindVXLAN})
+	f.PutLink(kernel.Link{Index: 7, Name: "vxlan-v6.calico", Kind: "bridge"})
+	f.Fail("DeleteLink", 1, unix.EBUSY)
+	if n, err := Cleanup(f); n != 1 || !errors.Is(err, unix.EBUSY) { // the address
+		t.Errorf("removed %d, %v; want 1 and the failure", n, err)
+	}
+	if n, err := Cleanup(f); n != 1 || err != nil {
+		t.Errorf("removed %d, %v; want 1", n, err)
+	}
+	links, _ := f.ListLinks()
+	if slices.SortFunc(links, func(a, b kernel.Link) int { return a.Index - b.Index }); len(links) != 3 ||
+		links[1].Name != "flannel.1" || links[2].Name != "vxlan-v6.calico" {
+		t.Errorf("%+v", links)
 	}
 }
 

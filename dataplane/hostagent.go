@@ -104,7 +104,7 @@ func New(c Config) *HostAgent { return newHostAgent(c, time.Now) }
 func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	h := &HostAgent{kernel: c.Kernel, links: c.Links, routes: route.New(c.Kernel, now),
 		sysctls: sysctl.New(c.Kernel, c.Reassembly, now)}
-	devices, nearby := device.New(c.Kernel, now), neighbour.New(c.Kernel, now)
+	devices, nearby := device.New(c.Kernel, now, c.Logger), neighbour.New(c.Kernel, now)
 	wake := func() { h.put(func(b *batch) { b.woken = true }) }
 	h.files = endpointstatus.NewFiles(endpointstatus.FilesConfig{
 		Folder: c.EndpointStatusDir, WithPolicy: c.WithPolicy, Connected: c.Connected, Logger: c.Logger, Now: now,

@@ -31,10 +31,10 @@ func cleanupCommand(o *options) *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove the routes, addresses and rules that manxd leaves in the kernel",
 		Long: `cleanup removes the table inet manx, the routes of protocols 12 and 80 from the main tables, the limits of bandwidth,
-the addresses of ` + strings.Join(overlay.DeviceNames(), ", ") + `, the status files of endpoints, and the state and passwords that were kept for the next start, for
-a host that is no longer a Manx node. It fails while manxd runs. Interfaces of workloads are removed with their
-workloads. While the BGP daemon of a calico-node runs on this host, it removes the table and what was kept alone: the
-rest is calico-node's now.
+the node's devices for VXLAN and the addresses of its others (` + strings.Join(overlay.DeviceNames(), ", ") + `),
+the status files of endpoints, and the state and passwords that were kept for the next start, for a host that is no
+longer a Manx node. It fails while manxd runs. Interfaces of workloads are removed with their workloads. While the BGP
+daemon of a calico-node runs on this host, it removes the table and what was kept alone: the rest is calico-node's now.
 
 With --cluster, cleanup changes nothing on this host. It removes the finalizers that the controllers have given to the
 pools and tiers of a Kubernetes cluster; without that, kubectl waits forever when it deletes a pool or a tier. End every
@@ -90,7 +90,7 @@ func cleanup(o options, calico string) error {
 	}
 	defer k.Close() //nolint:errcheck // everything has been answered
 	n, err := dataplane.Cleanup(dataplane.KernelOf(k))
-	fmt.Printf("removed %d routes, bandwidth limits and addresses\n", n)
+	fmt.Printf("removed %d routes, bandwidth limits, devices and addresses\n", n)
 	if dir := o.host.endpointStatusDir(""); dir != "" {
 		files, fileErr := endpointstatus.Cleanup(dir)
 		fmt.Printf("removed %d status files of endpoints\n", files)

@@ -3,6 +3,9 @@ package device
 import (
 	"fmt"
 	"net/netip"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/overlay"
 )
 
 // key names one property of a device.
@@ -18,7 +21,7 @@ type kind string
 
 // The kinds of properties, in the order in which they are applied.
 const (
-	exists  kind = "device" // value: the kind of the device
+	exists  kind = "device" // value: the kind of the device, and its parameters
 	mtu     kind = "mtu"
 	address kind = "address"
 	up      kind = "up"
@@ -32,6 +35,28 @@ func (k key) String() string {
 		return fmt.Sprintf("%s %s", k.Kind, k.Address)
 	}
 	return fmt.Sprintf("%s %s", k.Kind, k.Device)
+}
+
+// value is that of a property.
+type value struct {
+	Text  string
+	VXLAN kernel.VXLAN // of a VXLAN device
+}
+
+// String is for people.
+func (v value) String() string {
+	if v.VXLAN == (kernel.VXLAN{}) {
+		return v.Text
+	}
+	return v.Text + " " + v.VXLAN.String()
+}
+
+// vxlanOf returns the parameters of a VXLAN device, none for other kinds.
+func vxlanOf(d overlay.Device) (v kernel.VXLAN) {
+	if p := d.VXLAN; p != nil {
+		v = kernel.VXLAN{VNI: p.VNI, Port: p.Port, Local: p.Local, MAC: p.MAC}
+	}
+	return v
 }
 
 // Link implements driver.Objects' key.

@@ -9,6 +9,9 @@ import (
 	"strconv"
 	"time"
 
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
 	"github.com/manxnet/manx/dataplane/driver"
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
@@ -19,30 +22,38 @@ import (
 
 // Target keeps the devices. Not safe for concurrent use.
 type Target struct {
-	*driver.Driver[key, string]
+	*driver.Driver[key, value]
 	kernel   kernel.Links
 	now      func() time.Time
 	devices  func(*hoststate.Host) []overlay.Device
 	families map[string]model.Family // of the addresses on devices that are this node's own
 	missing  map[string]error        // devices that the kernel cannot make
-
+	log      *zap.Logger
+	changed  func(kernel.Link) // may be nil
 }
 
 // New makes a Target; now is the clock.
-func New(k kernel.Links, now func() time.Time) *Target {
+func New(k kernel.Links, now func() time.Time, log *zap.Logger) *Target {
 	families := map[string]model.Family{}
 	for _, o := range overlay.All() {
 		families[o.Device] = o.Family
 	}
-	return newTarget(k, now, (*hoststate.Host).Overlays, families)
+	t := newTarget(k, now, (*hoststate.Host).Overlays, families)
+	t.log = log
+	return t
 }
+
+// FollowDevices has a function called with each device that a Flush has made or given other parameters: its entries
+// may be gone.
+func (t *Target) FollowDevices(changed func(kernel.Link)) { t.changed = changed }
 
 func newTarget(
 	k kernel.Links, now func() time.Time, devices func(*hoststate.Host) []overlay.Device,
 	families map[string]model.Family,
 ) *Target {
-	t := &Target{kernel: k, now: now, devices: devices, families: families, missing: map[string]error{}}
-	t.Driver = driver.New(t, driver.Config[key, string]{
+	t := &Target{kernel: k, now: now, devices: devices, families: families, missing: map[string]error{},
+		log: zap.NewNop()}
+	t.Driver = driver.New(t, driver.Config[key, value]{
 		Name: "device", Part: "interfaces", ListLinks: k.ListLinks, Now: now,
 		Prune: driver.Always}) // an undesired address on an own device is an earlier one
 	return t
@@ -61,36 +72,36 @@ func (t *Target) Handle(events []kernel.Event) {
 }
 
 // Desired implements driver.Objects: of a device that does not exist yet, that it shall.
-func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[key]string {
+func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[key]value {
 	host := h.UplinkMTU(links)
-	want := map[key]string{}
+	want := map[key]value{}
 	for _, d := range t.devices(h) {
-		want[key{Kind: exists, Device: d.Name}] = d.Kind
+		want[key{Kind: exists, Device: d.Name}] = value{Text: d.Kind, VXLAN: vxlanOf(d)}
 		if _, there := links[d.Name]; !there {
 			continue
 		}
-		want[key{Kind: mtu, Device: d.Name}] = strconv.Itoa(d.MTUOn(host))
-		want[key{Kind: up, Device: d.Name}] = "up"
+		want[key{Kind: mtu, Device: d.Name}] = value{Text: strconv.Itoa(d.MTUOn(host))}
+		want[key{Kind: up, Device: d.Name}] = value{Text: "up"}
 		for _, a := range d.Addresses {
-			want[key{Kind: address, Device: d.Name, Address: a}] = ""
+			want[key{Kind: address, Device: d.Name, Address: a}] = value{}
 		}
 	}
 	return want
 }
 
 // List implements driver.Objects: the properties of the desired devices, and the addresses of all that are own.
-func (t *Target) List() (map[key]string, error) {
-	have, own := map[key]string{}, map[int]string{}
+func (t *Target) List() (map[key]value, error) {
+	have, own := map[key]value{}, map[int]string{}
 	for k := range t.Wanted() {
 		l := t.Link(k.Device)
 		switch {
 		case l.Index == 0:
 		case k.Kind == exists:
-			have[k] = l.Kind
+			have[k] = value{Text: l.Kind, VXLAN: l.VXLAN}
 		case k.Kind == mtu:
-			have[k] = strconv.Itoa(l.MTU)
+			have[k] = value{Text: strconv.Itoa(l.MTU)}
 		case k.Kind == up && l.Up:
-			have[k] = "up"
+			have[k] = value{Text: "up"}
 		}
 	}
 	for name := range t.families {
@@ -107,7 +118,7 @@ func (t *Target) List() (map[key]string, error) {
 	}
 	for _, a := range addresses {
 		if name, ok := own[a.Link]; ok && t.decides(name, a.Prefix.Addr()) {
-			have[key{Kind: address, Device: name, Address: a.Prefix}] = ""
+			have[key{Kind: address, Device: name, Address: a.Prefix}] = value{}
 		}
 	}
 	return have, nil
@@ -125,7 +136,7 @@ func (t *Target) decides(device string, a netip.Addr) bool {
 }
 
 // Apply implements driver.Objects.
-func (t *Target) Apply(steps []reconcile.Step[key, string]) []error {
+func (t *Target) Apply(steps []reconcile.Step[key, value]) []error {
 	order := make([]int, len(steps))
 	for i := range order {
 		order[i] = i
@@ -140,7 +151,7 @@ func (t *Target) Apply(steps []reconcile.Step[key, string]) []error {
 	return errs
 }
 
-func (t *Target) apply(s reconcile.Step[key, string]) error {
+func (t *Target) apply(s reconcile.Step[key, value]) error {
 	l := t.Link(s.Key.Device)
 	if s.Action == reconcile.Remove {
 		if s.Key.Kind != address || l.Index == 0 {
@@ -150,9 +161,9 @@ func (t *Target) apply(s reconcile.Step[key, string]) error {
 	}
 	switch s.Key.Kind {
 	case exists:
-		return t.makeDevice(kernel.Device{Name: s.Key.Device, Kind: s.New})
+		return t.makeDevice(kernel.Device{Name: s.Key.Device, Kind: s.New.Text, VXLAN: s.New.VXLAN})
 	case mtu:
-		n, err := strconv.Atoi(s.New)
+		n, err := strconv.Atoi(s.New.Text)
 		if err != nil {
 			return err
 		}
@@ -160,20 +171,34 @@ func (t *Target) apply(s reconcile.Step[key, string]) error {
 	case address:
 		return t.kernel.AddAddress(kernel.Address{Link: l.Index, Prefix: s.Key.Address})
 	case up:
-		return t.kernel.SetUp(l.Index)
+		err := t.kernel.SetUp(l.Index)
+		if v := l.VXLAN; errors.Is(err, unix.EADDRINUSE) && v.Port != 0 {
+			return fmt.Errorf("%w: another program has UDP port %d (ss -ulp 'sport = %[2]d')", err, v.Port)
+		}
+		return err
 	}
 	return fmt.Errorf("unknown kind of property %q", s.Key.Kind)
 }
 
 func (t *Target) makeDevice(d kernel.Device) error {
+	why := d.Replaces(t.Link(d.Name))
 	l, err := t.kernel.EnsureDevice(d)
 	delete(t.missing, d.Name)
 	var none kernel.NoKindError
-	if errors.As(err, &none) {
-		t.missing[d.Name] = none
-	}
-	if err == nil {
+	var taken kernel.VNITakenError
+	switch {
+	case err == nil:
+		if why != "" {
+			t.log.Info("the device was deleted and made again", zap.String("device", d.Name), zap.String("reason", why))
+		}
 		t.SeeLink(l)
+		if t.changed != nil {
+			t.changed(l)
+		}
+	case errors.As(err, &none):
+		t.missing[d.Name] = none
+	case errors.As(err, &taken) && t.Link(d.Name).Index == 0: // or the former device is still of use
+		t.missing[d.Name] = taken
 	}
 	return err
 }

@@ -2,11 +2,14 @@ package device
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
@@ -115,5 +118,72 @@ func TestNoIPIPIsOneStatus(t *testing.T) {
 	_, _, _ = target.Flush()
 	if missing := target.Missing(); len(missing) != 0 {
 		t.Errorf("nobody needs IPIP any more: %v", missing)
+	}
+}
+
+// A VXLAN device whose VNI another program's device has is missing, with the reason, unless there is a former one.
+// Another hardware address and another address change the device that is there.
+func TestVXLANDevice(t *testing.T) {
+	f := testKernel()
+	other := kernel.Link{Index: 8, Name: "flannel.1", Kind: kernel.KindVXLAN,
+		VXLAN: kernel.VXLAN{VNI: 4096, Port: 4789}}
+	f.PutLink(other)
+	target := newTestTarget(f)
+	var seen []kernel.Link
+	target.FollowDevices(func(l kernel.Link) { seen = append(seen, l) })
+	device := func(vni uint32, local, mac string) overlay.Device {
+		return overlay.Device{Name: "overlay.test", Kind: kernel.KindVXLAN, MTU: 1450, VXLAN: &overlay.VXLAN{VNI: vni,
+			Port: 4789, Local: netip.MustParseAddr(local), MAC: mac}}
+	}
+	flush := func(want ...string) {
+		t.Helper()
+		f.Log()
+		_, _, _ = target.Flush()
+		if log := f.Log(); !slices.Equal(log, want) {
+			t.Errorf("%q, want %q", log, want)
+		}
+	}
+	none := kernel.NoKindError{Kind: kernel.KindVXLAN}
+	f.Fail("EnsureDevice", 1, fmt.Errorf("create interface: %w", none))
+	target.configure(device(4097, "10.1.0.5", "66:00:00:00:00:01"))
+	flush()
+	if missing := target.Missing(); missing["overlay.test"] != none {
+		t.Errorf("missing: %v", missing)
+	}
+	taken := kernel.VNITakenError{VNI: 4096, Port: 4789, By: "flannel.1"}
+	const mac1, mac2 = "66:00:00:00:00:01", "66:00:00:00:00:02"
+	target.configure(device(4096, "10.1.0.5", mac1))
+	flush()
+	if missing := target.Missing(); missing["overlay.test"] != taken {
+		t.Errorf("missing: %v", missing)
+	}
+	target.configure(device(4097, "10.1.0.5", mac1))
+	flush("create overlay.test", "SetMTU overlay.test", "SetUp overlay.test")
+	target.configure(device(4097, "10.1.0.6", mac1))
+	flush("change overlay.test to id 4097 dstport 4789 local 10.1.0.6 address " + mac1)
+	target.configure(device(4097, "10.1.0.6", mac2))
+	flush("change overlay.test to id 4097 dstport 4789 local 10.1.0.6 address " + mac2)
+	if len(seen) != 3 || seen[2].MAC != mac2 || seen[2].Index != seen[0].Index {
+		t.Errorf("the followers have %+v", seen)
+	}
+	target.configure(device(4096, "10.1.0.6", mac2))
+	flush()
+	if missing := target.Missing(); len(missing) != 0 {
+		t.Errorf("the former device counts as missing: %v", missing)
+	}
+	if n := target.Notices(); len(n) != 1 || !strings.Contains(n[0].Text, taken.Error()) {
+		t.Errorf("notices are %+v", n)
+	}
+	f.DropLink(8)
+	target.Retry()
+	flush("create overlay.test", "SetMTU overlay.test", "SetUp overlay.test")
+	f.Fail("SetUp", f.Calls("SetUp")+1, unix.EADDRINUSE)
+	l := seen[len(seen)-1]
+	l.MTU = 1450
+	f.PutLink(l)
+	target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})
+	flush()
+	if n := target.Notices(); len(n) != 1 || !strings.Contains(n[0].Text, "another program has UDP port 4789") {
+		t.Errorf("notices are %+v", n)
 	}
 }

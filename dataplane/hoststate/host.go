@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/manxnet/manx/dataplane/vtep"
 	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
@@ -23,8 +24,8 @@ type Host struct {
 	// Foreign reports whether State differs from the one before in objects of other nodes alone, such as their pods: no
 	// target of this host depends on them.
 	Foreign bool
-	// NodesChanged reports whether the addresses of nodes may differ.
-	NodesChanged bool
+	// NodesChanged reports whether the addresses of nodes may differ, VTEPsChanged whether those for VXLAN may.
+	NodesChanged, VTEPsChanged bool
 
 	// PolicyOnly is set if another program makes the network of pods, such as the CNI plugin of a cloud: this host then
 	// has no tunnels and no blocks, and leaves routes and settings of the interfaces that it does not connect alone.
@@ -42,6 +43,7 @@ type Host struct {
 
 	endpoints map[model.Key]*model.Workload
 	nodes     map[netip.Addr]bool // see IsNode
+	vteps     map[model.Family]*vtep.Table
 }
 
 // New makes a Host that has no State yet. local are the settings of this host's administrator, which come before those
@@ -63,13 +65,13 @@ func (h *Host) Take(next State) {
 	}
 	next.All = next.All || !known
 	h.Foreign = !next.All && len(next.Changed) > 0 && next.sameSettings(h.State)
-	h.State, h.Concerned, h.NodesChanged = next, false, false
+	h.State, h.Concerned, h.NodesChanged, h.VTEPsChanged = next, false, false, false
 	switch {
 	case !h.Known() || h.stateOnly:
 		h.Foreign = false
 	case next.All:
 		h.readAll()
-		h.Concerned, h.NodesChanged = true, true
+		h.Concerned, h.NodesChanged, h.VTEPsChanged = true, true, true
 	default:
 		for _, k := range next.Changed {
 			if k.Kind == model.KindNode {
@@ -91,6 +93,7 @@ func Kinds() []model.Kind {
 
 func (h *Host) readAll() {
 	h.Own, h.nodes = nil, nil
+	h.vteps = map[model.Family]*vtep.Table{model.IPv4: vtep.NewTable(model.IPv4), model.IPv6: vtep.NewTable(model.IPv6)}
 	h.setFelix(h.Reader)
 	h.Pools, h.Blocks = map[string]*model.IPPool{}, map[netip.Prefix]bool{}
 	h.endpoints = map[model.Key]*model.Workload{}
@@ -105,6 +108,9 @@ func (h *Host) readAll() {
 func (h *Host) update(r model.Reader, k model.Key) bool {
 	switch k.Kind {
 	case model.KindNode:
+		for _, t := range h.vteps {
+			h.VTEPsChanged = t.Set(k.Name, model.Get[model.Node](r, k)) || h.VTEPsChanged
+		}
 		if k.Name != h.Node {
 			return false
 		}
@@ -204,6 +210,9 @@ func (h *Host) BGPSpec() *model.NodeBGPSpec {
 	}
 	return h.Own.Spec.BGP
 }
+
+// VTEPs are the VXLAN tunnel endpoints of the cluster's nodes, with this host's own.
+func (h *Host) VTEPs(f model.Family) *vtep.Table { return h.vteps[f] }
 
 // PoolTable is the pools as far as it matters for the way to their addresses.
 func (h *Host) PoolTable() ippool.Table {

@@ -15,8 +15,11 @@ type Routes interface {
 type Links interface {
 	ListLinks() ([]Link, error)
 	ListAddresses() ([]Address, error)
-	// EnsureDevice makes sure that the device exists. An error has a NoKindError if the kernel has no such devices.
+	// EnsureDevice makes sure that the device exists with its parameters. An error has a NoKindError if the kernel has
+	// no such devices, and a VNITakenError for a VXLAN device whose VNI another one has.
 	EnsureDevice(Device) (Link, error)
+	// DeleteLink deletes an interface, with its routes and entries. It succeeds if there is none.
+	DeleteLink(link int) error
 	SetMTU(link int, mtu int) error
 	SetUp(link int) error
 	// AddAddress and DeleteAddress succeed if there is nothing to do.

@@ -298,7 +298,7 @@ func TestClosedConnMakesNoRequest(t *testing.T) {
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, ensured := other.EnsureDevice(Device{"e9", "bridge"})
+	_, ensured := other.EnsureDevice(Device{Name: "e9", Kind: "bridge"})
 	_, _, looked := other.InterfaceTo(addr("127.0.0.1"))
 	_, counted := other.SentPackets(func(string) bool { return true })
 	for what, err := range map[string]error{"SetMTU": other.SetMTU(e0, 1400), "SetUp": other.SetUp(e0),
@@ -314,7 +314,7 @@ func TestClosedConnMakesNoRequest(t *testing.T) {
 // A kernel with the device creates it, a kernel without it returns one precise error.
 func TestVMEnsureIPIP(t *testing.T) {
 	_, c := testNS(t)
-	l, err := c.EnsureDevice(Device{"tunl0", "ipip"})
+	l, err := c.EnsureDevice(Device{Name: "tunl0", Kind: "ipip"})
 	if errors.Is(err, ErrNoIPIP) {
 		t.Skip(err)
 	}
@@ -330,11 +330,11 @@ func TestVMEnsureIPIP(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(all, func(o Neighbour) bool { o.MAC = ""; return o == n }) {
 		t.Fatalf("the neighbours are %+v, %v", all, err)
 	}
-	again, err := c.EnsureDevice(Device{"tunl0", "ipip"})
+	again, err := c.EnsureDevice(Device{Name: "tunl0", Kind: "ipip"})
 	if err != nil || again.Index != l.Index || l.Kind != "ipip" {
 		t.Fatal(l, again, err)
 	}
-	if _, err := c.EnsureDevice(Device{"e0", "ipip"}); err == nil ||
+	if _, err := c.EnsureDevice(Device{Name: "e0", Kind: "ipip"}); err == nil ||
 		!strings.Contains(err.Error(), `is of kind "veth"`) {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ type Link struct {
 	// NoARP is set where neighbours have no hardware addresses.
 	NoARP bool
 	MAC   string // "ee:ee:ee:ee:ee:ee"; empty if the link has none
+	VXLAN VXLAN  // of the kind "vxlan"
 }
 
 // Address is one address of an interface, with the length of its subnet.
@@ -30,7 +31,9 @@ type Address struct {
 // Device is an interface that is to be made.
 type Device struct {
 	Name string
-	Kind string // as in Link; one that needs no parameters: "ipip", "bridge"
+	Kind string // as in Link: "vxlan", or one that needs no parameters: "ipip", "bridge"
+	// VXLAN has the parameters of the kind "vxlan".
+	VXLAN VXLAN
 }
 
 // NoKindError is the error if the kernel cannot make devices of a kind.

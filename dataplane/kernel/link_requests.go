@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/netip"
 
 	vnetlink "github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/kernel/device"
@@ -61,27 +63,122 @@ func (c *Conn) EnsureDevice(d Device) (Link, error) {
 	if err != nil {
 		return Link{}, err
 	}
-	if l, ok := linkNamed(links, d.Name); ok {
-		return d.Check(l)
+	l, exists := linkNamed(links, d.Name)
+	if exists {
+		if _, err := d.Check(l); err != nil {
+			return Link{}, err
+		}
+		if d.Replaces(l) == "" {
+			return c.adjust(d, l)
+		}
 	}
-	attrs := vnetlink.NewLinkAttrs()
-	attrs.Name = d.Name
-	err = c.onDevice(func(h device.Handle) error {
-		return h.LinkAdd(&vnetlink.GenericLink{LinkAttrs: attrs, LinkType: d.Kind})
-	})
+	if err := d.Taken(links); err != nil { // the former device stays meanwhile
+		return Link{}, fmt.Errorf("create interface %s: %w", d.Name, err)
+	}
+	if exists {
+		if err := c.DeleteLink(l.Index); err != nil {
+			return Link{}, err
+		}
+	}
+	return c.create(d)
+}
+
+func (c *Conn) create(d Device) (Link, error) {
+	form, err := d.form()
+	if err == nil {
+		err = c.onDevice(func(h device.Handle) error { return h.LinkAdd(form) })
+	}
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return Link{}, fmt.Errorf("create interface %s: %w", d.Name, NoKindError{d.Kind})
 	}
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return Link{}, fmt.Errorf("create interface %s: %w", d.Name, err)
 	}
-	if links, err = c.ListLinks(); err != nil {
-		return Link{}, err
+	links, listed := c.ListLinks()
+	if listed != nil {
+		return Link{}, listed
 	}
 	if l, ok := linkNamed(links, d.Name); ok {
 		return d.Check(l)
 	}
+	if err != nil && d.Kind == KindVXLAN {
+		err = VNITakenError{VNI: d.VXLAN.VNI, Port: d.VXLAN.Port}
+		return Link{}, fmt.Errorf("create interface %s: %w", d.Name, cmp.Or(d.Taken(links), err))
+	}
 	return Link{}, fmt.Errorf("create interface %s: the kernel accepted it, but there is none", d.Name)
+}
+
+// form returns the device in the library's form. Of a VXLAN device the library leaves the checksum of UDP over IPv4 as
+// the kernel has it, and neither sends nor accepts packets over IPv6 without one.
+func (d Device) form() (vnetlink.Link, error) {
+	attrs := vnetlink.NewLinkAttrs()
+	attrs.Name = d.Name
+	if d.Kind != KindVXLAN {
+		return &vnetlink.GenericLink{LinkAttrs: attrs, LinkType: d.Kind}, nil
+	}
+	var err error
+	attrs.HardwareAddr, err = net.ParseMAC(d.VXLAN.MAC)
+	return &vnetlink.Vxlan{LinkAttrs: attrs, VxlanId: int(d.VXLAN.VNI), Port: int(d.VXLAN.Port),
+		SrcAddr: d.VXLAN.Local.AsSlice()}, err
+}
+
+// adjust changes those parameters of an existing VXLAN device that the kernel changes in place. Routes and FDB entries
+// stay; the kernel removes all neighbours with the hardware address. The library's LinkModify sends parameters that may
+// not even be repeated.
+func (c *Conn) adjust(d Device, l Link) (Link, error) {
+	have, want := l.VXLAN, d.VXLAN
+	if d.Kind != KindVXLAN || have == want {
+		return l, nil
+	}
+	err := c.With(func(s *netlink.Socket) error {
+		if have.Local == want.Local && have.Learning == want.Learning {
+			return nil
+		}
+		return s.Request(unix.RTM_NEWLINK, 0, func(b *netlink.Builder) {
+			b.Buf = append(b.Buf, 0, 0, 0, 0)
+			b.Buf = binary.NativeEndian.AppendUint32(b.Buf, uint32(l.Index))
+			b.Buf = append(b.Buf, 0, 0, 0, 0, 0, 0, 0, 0)
+			info := b.Nest(unix.IFLA_LINKINFO)
+			b.AttrText(unix.IFLA_INFO_KIND, KindVXLAN)
+			data := b.Nest(unix.IFLA_INFO_DATA)
+			b.Attr32(nl.IFLA_VXLAN_ID, want.VNI)
+			if have.Local != want.Local && want.Local.Is6() {
+				b.AttrAddr(nl.IFLA_VXLAN_LOCAL6, want.Local)
+			} else if have.Local != want.Local {
+				b.AttrAddr(nl.IFLA_VXLAN_LOCAL, want.Local)
+			}
+			if have.Learning != want.Learning {
+				b.Attr(nl.IFLA_VXLAN_LEARNING, []byte{0})
+			}
+			b.EndNest(data)
+			b.EndNest(info)
+		})
+	})
+	if err == nil && have.MAC != want.MAC {
+		err = c.setMAC(l.Index, want.MAC)
+	}
+	if err != nil {
+		return Link{}, fmt.Errorf("change interface %s to %s: %w", d.Name, want, err)
+	}
+	l.VXLAN, l.MAC = want, want.MAC
+	return l, nil
+}
+
+func (c *Conn) setMAC(link int, mac string) error {
+	address, err := net.ParseMAC(mac)
+	if err != nil {
+		return err
+	}
+	return c.onDevice(func(h device.Handle) error { return h.LinkSetHardwareAddr(device.At(link), address) })
+}
+
+// DeleteLink implements Links.
+func (c *Conn) DeleteLink(link int) error {
+	err := c.onDevice(func(h device.Handle) error { return h.LinkDel(device.At(link)) })
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete interface %d: %w", link, err)
+	}
+	return nil
 }
 
 // Check refuses an interface that has the name of d and is another.
@@ -151,9 +248,13 @@ func (c *Conn) DeleteAddress(a Address) error {
 	return nil
 }
 
-// form returns the address in the library's form, without the broadcast address that the library would add.
+// form returns the address in the library's form, without the broadcast address that the library would add. An IPv6
+// address is in use at once: those that are added here belong to this node alone.
 func (a Address) form() *vnetlink.Addr {
 	f := &vnetlink.Addr{IPNet: device.IPNet(a.Prefix), Broadcast: net.IPv4zero}
+	if a.Prefix.Addr().Is6() {
+		f.Flags = unix.IFA_F_NODAD
+	}
 	if a.Peer.IsValid() {
 		f.Peer = device.IPNet(netip.PrefixFrom(a.Peer, a.Prefix.Bits()))
 	}
@@ -177,14 +278,52 @@ func parseLink(data []byte) (Link, bool) {
 			l.MAC = net.HardwareAddr(value).String()
 		case unix.IFLA_LINKINFO:
 			for kind, value := range netlink.Attrs(value) {
-				if kind == unix.IFLA_INFO_KIND {
+				switch {
+				case kind == unix.IFLA_INFO_KIND:
 					l.Kind = unix.ByteSliceToString(value)
+				case kind == unix.IFLA_INFO_DATA && l.Kind == KindVXLAN:
+					l.VXLAN = parseVXLAN(value)
 				}
 			}
 		}
 	}
+	if l.Kind == KindVXLAN {
+		l.VXLAN.MAC = l.MAC
+	}
 	return l, l.Name != ""
 }
+
+func parseVXLAN(data []byte) (v VXLAN) {
+	for kind, value := range netlink.Attrs(data) {
+		on := len(value) == 0 || value[0] != 0
+		switch kind {
+		case nl.IFLA_VXLAN_ID:
+			v.VNI = uint32Of(value)
+		case nl.IFLA_VXLAN_PORT:
+			if len(value) == 2 {
+				v.Port = binary.BigEndian.Uint16(value)
+			}
+		case nl.IFLA_VXLAN_LOCAL, nl.IFLA_VXLAN_LOCAL6:
+			v.Local, _ = netip.AddrFromSlice(value)
+		case nl.IFLA_VXLAN_LEARNING:
+			v.Learning = on
+		case nl.IFLA_VXLAN_GROUP, nl.IFLA_VXLAN_GROUP6:
+			a, _ := netip.AddrFromSlice(value)
+			v.Mode = fmt.Sprintf("group %s", a)
+		default:
+			if mode := vxlanModes[kind]; mode != "" && on {
+				v.Mode = mode
+			}
+		}
+	}
+	return v
+}
+
+const vxlanGPE = 27 // IFLA_VXLAN_GPE, which the library lacks
+
+// vxlanModes are attributes of VXLAN devices that send other packets, or to other places, by their names in ip-link(8).
+var vxlanModes = map[uint16]string{nl.IFLA_VXLAN_FLOWBASED: "external", nl.IFLA_VXLAN_GBP: "gbp",
+	vxlanGPE: "gpe"}
 
 func parseAddress(data []byte) (Address, bool) {
 	if len(data) < unix.SizeofIfAddrmsg {

@@ -110,18 +110,18 @@ func TestWatchReportsItsTables(t *testing.T) {
 // One method creates devices of every kind. A used name, and a kind that the kernel lacks, are reported.
 func TestEnsureDevice(t *testing.T) {
 	_, c := testNS(t)
-	made, err := c.EnsureDevice(Device{"br0", "bridge"})
+	made, err := c.EnsureDevice(Device{Name: "br0", Kind: "bridge"})
 	if err != nil || made.Kind != "bridge" || made.Name != "br0" {
 		t.Fatal(made, err)
 	}
-	if again, err := c.EnsureDevice(Device{"br0", "bridge"}); err != nil || again.Index != made.Index {
+	if again, err := c.EnsureDevice(Device{Name: "br0", Kind: "bridge"}); err != nil || again.Index != made.Index {
 		t.Error(again, err)
 	}
-	_, err = c.EnsureDevice(Device{"br0", "ipip"})
+	_, err = c.EnsureDevice(Device{Name: "br0", Kind: "ipip"})
 	if err == nil || !strings.Contains(err.Error(), `is of kind "bridge", not ipip`) {
 		t.Error(err)
 	}
-	_, err = c.EnsureDevice(Device{"x0", "nosuchkind"})
+	_, err = c.EnsureDevice(Device{Name: "x0", Kind: "nosuchkind"})
 	if !errors.Is(err, NoKindError{"nosuchkind"}) || errors.Is(err, ErrNoIPIP) ||
 		!strings.Contains(err.Error(), "no devices of kind nosuchkind") {
 		t.Error(err)

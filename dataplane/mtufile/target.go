@@ -42,7 +42,7 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[pa
 		return nil
 	}
 	host := h.UplinkMTU(links)
-	return map[path]string{t.path: strconv.Itoa(overlay.PodMTU(h.Overlays(), host))}
+	return map[path]string{t.path: strconv.Itoa(overlay.PodMTU(&h.Felix, h.PoolTable(), host))}
 }
 
 // List implements driver.Objects.

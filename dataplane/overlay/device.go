@@ -17,6 +17,8 @@ type Device struct {
 	MTU, Overhead int
 	// Addresses are all of the family that the device shall have, with the length of their subnets.
 	Addresses []netip.Prefix
+	// VXLAN has the parameters of a VXLAN device, nil for other kinds.
+	VXLAN *VXLAN
 }
 
 // Devices returns the devices of the overlays that a node has, given its settings, the cluster's pools and its Node,
@@ -27,9 +29,14 @@ func Devices(f *model.FelixConfigurationSpec, pools ippool.Table, own *model.Nod
 		if !o.Used(f, pools) {
 			continue
 		}
-		d := Device{Name: o.Device, Kind: o.Kind, Family: o.Family, Overhead: o.Overhead}
-		if mtu := o.Settings(f).MTU; mtu != nil {
-			d.MTU = *mtu
+		d := o.device(f)
+		if o.Parameters != nil {
+			var err error
+			if own == nil {
+				continue
+			} else if d.VXLAN, err = o.Parameters(f, own); err != nil {
+				continue // an existing device stays as it is
+			}
 		}
 		if a := own.TunnelAddress(o.Device); a.IsValid() {
 			d.Addresses = []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}
@@ -37,6 +44,15 @@ func Devices(f *model.FelixConfigurationSpec, pools ippool.Table, own *model.Nod
 		list = append(list, d)
 	}
 	return list
+}
+
+// device returns what every node's device has in common.
+func (o Overlay) device(f *model.FelixConfigurationSpec) Device {
+	d := Device{Name: o.Device, Kind: o.Kind, Family: o.Family, Overhead: o.Overhead}
+	if mtu := o.Settings(f).MTU; mtu != nil {
+		d.MTU = *mtu
+	}
+	return d
 }
 
 // MTUOn returns the device's MTU on a host with an MTU.
@@ -47,11 +63,14 @@ func (d Device) MTUOn(host int) int {
 	return host - d.Overhead
 }
 
-// PodMTU returns the MTU of workloads on a host with an MTU and these devices: packets of any size fit every overlay.
-func PodMTU(devices []Device, host int) int {
+// PodMTU returns the MTU of workloads on a host with an MTU: packets of any size fit every overlay that the node has,
+// also while it cannot make the device yet.
+func PodMTU(f *model.FelixConfigurationSpec, pools ippool.Table, host int) int {
 	mtu := host
-	for _, d := range devices {
-		mtu = min(mtu, d.MTUOn(host))
+	for _, o := range all {
+		if o.Used(f, pools) {
+			mtu = min(mtu, o.device(f).MTUOn(host))
+		}
 	}
 	return mtu
 }

@@ -1,38 +1,91 @@
 package overlay
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 )
 
+// Workloads have the smallest MTU of the host and its overlays, whether a pool or a setting switches those on.
 func TestMTU(t *testing.T) {
-	ipip := func(mtus ...int) (list []Device) {
-		for _, mtu := range mtus {
-			on, f := true, model.FelixConfigurationSpec{}
-			f.IPIPEnabled, f.IPIPMTU = &on, &mtu
-			list = append(list, Devices(&f, ippool.Table{}, nil)...)
-		}
-		return list
+	pool := func(cidr string, ipip, vxlan ippool.Mode) ippool.Pool {
+		return ippool.Pool{CIDR: netip.MustParsePrefix(cidr), IPIP: ipip, VXLAN: vxlan}
 	}
+	none := pool("10.0.0.0/16", ippool.Never, ippool.Never)
+	byIPIP := pool("10.1.0.0/16", ippool.Always, ippool.Never)
+	byVXLAN := pool("10.2.0.0/16", ippool.Never, ippool.CrossSubnet)
+	byVXLAN6 := pool("fd10::/48", ippool.Never, ippool.Always)
+	own := &model.Node{Spec: model.NodeSpec{
+		BGP:                 &model.NodeBGPSpec{IPv4Address: "192.0.2.1/24", IPv6Address: "fd16::1/64"},
+		IPv4VXLANTunnelAddr: "10.2.0.1", IPv6VXLANTunnelAddr: "fd10::1"}}
+	own.Name = "n1"
+	yes, no := true, false
+	type settings = model.FelixConfigurationSpec
 	for _, c := range []struct {
-		rule               string
-		devices            []Device
-		host, tunnel, pods int
+		rule    string
+		pools   []ippool.Pool
+		set     func(*settings)
+		host    int
+		devices []int // MTUs of tunl0, vxlan.calico, vxlan-v6.calico, those that there are
+		pods    int
 	}{
-		{"no tunnel", nil, 1500, 0, 1500},
-		{"the tunnel's header counts with IPIP", ipip(0), 1500, 1480, 1480},
-		{"ipipMTU wins", ipip(1400), 1500, 1400, 1400},
-		{"a tunnel larger than the host does not make pods larger", ipip(9000), 1500, 9000, 1500},
-		{"the smallest of several tunnels counts", ipip(1300, 1200, 1400), 1500, 1300, 1200},
+		{"no tunnel", []ippool.Pool{none}, nil, 1500, nil, 1500},
+		{"IPIP", []ippool.Pool{none, byIPIP}, nil, 1500, []int{1480}, 1480},
+		{"ipipEnabled", []ippool.Pool{none}, func(s *settings) { s.IPIPEnabled = &yes }, 1500, []int{1480}, 1480},
+		{"ipipMTU wins", []ippool.Pool{byIPIP}, func(s *settings) { s.IPIPMTU = new(1400) }, 1500, []int{1400}, 1400},
+		{"a tunnel larger than the host does not make pods larger", []ippool.Pool{byIPIP},
+			func(s *settings) { s.IPIPMTU = new(9000) }, 1500, []int{9000}, 1500},
+		{"VXLAN", []ippool.Pool{byVXLAN}, nil, 1500, []int{1450}, 1450},
+		{"VXLAN for IPv6", []ippool.Pool{byVXLAN6}, nil, 1500, []int{1430}, 1430},
+		{"VXLAN for both", []ippool.Pool{byVXLAN, byVXLAN6}, nil, 9000, []int{8950, 8930}, 8930},
+		{"the smallest of all tunnels counts", []ippool.Pool{byIPIP, byVXLAN, none}, nil, 1500,
+			[]int{1480, 1450}, 1450},
+		{"vxlanMTU is for IPv4 alone", []ippool.Pool{byVXLAN, byVXLAN6},
+			func(s *settings) { s.VXLANMTU = new(1300) }, 1500, []int{1300, 1430}, 1300},
+		{"vxlanMTUV6 is for IPv6 alone", []ippool.Pool{byVXLAN, byVXLAN6},
+			func(s *settings) { s.VXLANMTUV6 = new(1300) }, 1500, []int{1450, 1300}, 1300},
+		{"0 is none", []ippool.Pool{byVXLAN, byVXLAN6},
+			func(s *settings) { s.VXLANMTU, s.VXLANMTUV6 = new(0), new(0) }, 1500, []int{1450, 1430}, 1430},
+		{"vxlanEnabled without a pool", []ippool.Pool{none}, func(s *settings) { s.VXLANEnabled = &yes }, 1500,
+			[]int{1450}, 1450},
+		{"vxlanEnabled: false", []ippool.Pool{byVXLAN}, func(s *settings) { s.VXLANEnabled = &no }, 1500, nil, 1500},
 	} {
-		tunnel := 0
-		if len(c.devices) > 0 {
-			tunnel = c.devices[0].MTUOn(c.host)
+		var f settings
+		if c.set != nil {
+			c.set(&f)
 		}
-		if pods := PodMTU(c.devices, c.host); tunnel != c.tunnel || pods != c.pods {
-			t.Errorf("%s: tunnel %d, pods %d; want %d, %d", c.rule, tunnel, pods, c.tunnel, c.pods)
+		table := ippool.NewTable(c.pools...)
+		devices := Devices(&f, table, own)
+		var got []int
+		for _, d := range devices {
+			got = append(got, d.MTUOn(c.host))
 		}
+		if len(got) != len(c.devices) {
+			t.Fatalf("%s: the devices are %+v", c.rule, devices)
+		}
+		for i := range got {
+			if got[i] != c.devices[i] {
+				t.Errorf("%s: %s has %d, want %d", c.rule, devices[i].Name, got[i], c.devices[i])
+			}
+		}
+		if pods := PodMTU(&f, table, c.host); pods != c.pods {
+			t.Errorf("%s: pods have %d, want %d", c.rule, pods, c.pods)
+		}
+	}
+}
+
+// A pod keeps its MTU for its life: the first ones of a node come before it has the address of its tunnel.
+func TestMTUBeforeTheTunnel(t *testing.T) {
+	var f model.FelixConfigurationSpec
+	pools := ippool.NewTable(ippool.Pool{CIDR: netip.MustParsePrefix("10.2.0.0/16"), VXLAN: ippool.Always})
+	for _, own := range []*model.Node{nil, {}} {
+		if devices := Devices(&f, pools, own); len(devices) > 0 {
+			t.Errorf("a node without addresses has %+v", devices)
+		}
+	}
+	if mtu := PodMTU(&f, pools, 1500); mtu != 1450 {
+		t.Errorf("pods have %d, want 1450", mtu)
 	}
 }

@@ -26,6 +26,8 @@ type Overlay struct {
 	NoMAC bool
 	// Packets returns the outer packets with these settings.
 	Packets func(*model.FelixConfigurationSpec) Packets
+	// Parameters returns those of a VXLAN device of this node, or why it cannot have one yet; nil for other kinds.
+	Parameters func(*model.FelixConfigurationSpec, *model.Node) (*VXLAN, error)
 	// Settings are those of a node.
 	Settings func(*model.FelixConfigurationSpec) Settings
 }
@@ -39,7 +41,7 @@ type Settings struct {
 	MTU *int
 }
 
-var all = []Overlay{ipip}
+var all = []Overlay{ipip, vxlan, vxlan6}
 
 // ipip carries packets between IPv4 addresses only.
 var ipip = Overlay{
@@ -54,9 +56,9 @@ var ipip = Overlay{
 // All returns the overlays that this version makes. The list must not be changed.
 func All() []Overlay { return all }
 
-// Makes reports whether there is an overlay for an encapsulation.
+// Makes reports whether there is an overlay for an encapsulation, to which routes can lead: not yet to VXLAN.
 func Makes(e ippool.Encapsulation) bool {
-	return slices.ContainsFunc(all, func(o Overlay) bool { return o.Encapsulation == e })
+	return slices.ContainsFunc(all, func(o Overlay) bool { return o.Encapsulation == e && o.Kind != KindVXLAN })
 }
 
 // IsDevice reports whether an interface of that name is the device of an overlay.
@@ -67,6 +69,12 @@ func IsDevice(name string) bool {
 // NoMAC reports whether neighbours on devices of a kind have no hardware addresses.
 func NoMAC(kind string) bool {
 	return slices.ContainsFunc(all, func(o Overlay) bool { return o.Kind == kind && o.NoMAC })
+}
+
+// HasVTEPs reports whether the other nodes on a device have addresses of their own there: the gateway of a route
+// through it is the tunnel address of a node, not the node's address.
+func HasVTEPs(device string) bool {
+	return slices.ContainsFunc(all, func(o Overlay) bool { return o.Device == device && o.Kind == KindVXLAN })
 }
 
 // DeviceNames returns the names of the overlays' devices.
@@ -83,9 +91,12 @@ func (o Overlay) Used(f *model.FelixConfigurationSpec, pools ippool.Table) bool 
 	if on := o.Settings(f).On; on != nil {
 		return *on
 	}
-	return slices.ContainsFunc(pools, func(p ippool.Pool) bool {
-		return p.Encapsulation() == o.Encapsulation && p.CIDR.Addr().Is4() == (o.Family == model.IPv4)
-	})
+	return slices.ContainsFunc(pools, o.serves)
+}
+
+// serves reports whether the overlay is the one that a pool needs.
+func (o Overlay) serves(p ippool.Pool) bool {
+	return p.Encapsulation() == o.Encapsulation && p.CIDR.Addr().Is4() == (o.Family == model.IPv4)
 }
 
 // Disabled returns, by device, why settings disable overlays.

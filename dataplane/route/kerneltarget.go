@@ -89,7 +89,8 @@ func (t *kernelTarget) ownsCalico(r kernel.Route) bool {
 	for _, h := range r.NextHops {
 		name := t.rules.linkName(h.Link)
 		switch {
-		case overlay.IsDevice(name) || t.rules.isWorkload(h.Link) || begins(name, t.rules.formerPrefixes):
+		case overlay.IsDevice(name) && !overlay.HasVTEPs(name) ||
+			t.rules.isWorkload(h.Link) || begins(name, t.rules.formerPrefixes):
 			return true
 		case strings.HasPrefix(name, "vxlan") || strings.HasPrefix(name, "wireguard.") ||
 			strings.HasPrefix(name, "wg-"):

@@ -2,6 +2,7 @@ package sysctl
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -280,5 +281,31 @@ func TestReadOnlySysctlsHaveOneNotice(t *testing.T) {
 	}
 	if n := target.Notices(); len(n) > 0 {
 		t.Errorf("when it can be written: %+v", n)
+	}
+}
+
+// With CrossSubnet a packet comes by the tunnel from a source that is reached without it: on the devices of overlays
+// the check of sources is loose. IPv6 has none.
+func TestOverlaysCheckSourcesLoosely(t *testing.T) {
+	felix := &model.FelixConfiguration{}
+	felix.Spec.IPForwarding = "Disabled"
+	pool := func(name, cidr string) *model.Object {
+		return model.NewObject(model.ResourceKey(model.KindIPPool, name), &model.IPPool{
+			Spec: model.IPPoolSpec{CIDR: cidr, VXLANMode: "CrossSubnet"}})
+	}
+	own := &model.Node{Spec: model.NodeSpec{IPv4VXLANTunnelAddr: "10.0.0.1", IPv6VXLANTunnelAddr: "fd10::1",
+		BGP: &model.NodeBGPSpec{IPv4Address: "192.0.2.1/24", IPv6Address: "fd16::1/64"}}}
+	own.Name = "n1"
+	h := hoststate.New("n1", nil)
+	h.Take(hoststate.State{All: true, Reader: model.NewSet(pool("four", "10.0.0.0/16"), pool("six", "fd10::/48"),
+		model.NewObject(model.ResourceKey(model.KindNode, "n1"), own),
+		model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix))})
+	links := map[string]kernel.Link{"eth0": {Index: 2}, "vxlan.calico": {Index: 3}, "vxlan-v6.calico": {Index: 4}}
+	want := map[key]string{}
+	for _, device := range []string{"vxlan.calico", "vxlan-v6.calico"} {
+		want[key{device, "net/ipv4/conf/" + device + "/rp_filter"}] = "2"
+	}
+	if got := desired(h, links, true); !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

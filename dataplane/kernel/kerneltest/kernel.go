@@ -240,23 +240,73 @@ func (f *Kernel) EnsureDevice(d kernel.Device) (kernel.Link, error) {
 		return kernel.Link{}, err
 	}
 	index := 1
-	for _, l := range f.links {
-		if l.Name == d.Name {
-			f.mu.Unlock()
-			return d.Check(l)
+	links := slices.Collect(maps.Values(f.links))
+	for _, l := range links {
+		if l.Name == d.Name && (l.Kind != d.Kind || d.Replaces(l) == "") {
+			return f.adjust(d, l)
 		}
 		index = max(index, l.Index)
 	}
+	err := d.Taken(links)
 	if f.without[d.Kind] {
-		f.mu.Unlock()
-		return kernel.Link{}, fmt.Errorf("create interface %s: %w", d.Name, kernel.NoKindError{Kind: d.Kind})
+		err = kernel.NoKindError{Kind: d.Kind}
 	}
-	l := kernel.Link{Index: index + 1, Name: d.Name, Kind: d.Kind, MTU: 1480}
+	if err != nil {
+		f.mu.Unlock()
+		return kernel.Link{}, fmt.Errorf("create interface %s: %w", d.Name, err)
+	}
+	for _, l := range links {
+		if l.Name == d.Name {
+			f.dropLink(l.Index)
+			f.mu.Unlock()
+			f.notify(kernel.Event{Type: kernel.EventLinkGone, Link: l})
+			f.mu.Lock()
+		}
+	}
+	l := kernel.Link{Index: index + 1, Name: d.Name, Kind: d.Kind, MTU: 1480, VXLAN: d.VXLAN, MAC: d.VXLAN.MAC}
 	f.links[l.Index] = l
 	f.logf("create %s", d.Name)
 	f.mu.Unlock()
 	f.notify(kernel.Event{Type: kernel.EventLink, Link: l})
 	return l, nil
+}
+
+// adjust changes the parameters of an existing device. The lock is held, and released.
+func (f *Kernel) adjust(d kernel.Device, l kernel.Link) (kernel.Link, error) {
+	l, err := d.Check(l)
+	changed := err == nil && d.VXLAN != l.VXLAN
+	if changed {
+		if l.MAC != d.VXLAN.MAC {
+			f.flushNeighbours(l.Index)
+		}
+		l.VXLAN, l.MAC = d.VXLAN, d.VXLAN.MAC
+		f.links[l.Index] = l
+		f.logf("change %s to %s", d.Name, d.VXLAN)
+	}
+	f.mu.Unlock()
+	if changed {
+		f.notify(kernel.Event{Type: kernel.EventLink, Link: l})
+	}
+	return l, err
+}
+
+// DeleteLink implements Links.
+func (f *Kernel) DeleteLink(link int) error {
+	f.mu.Lock()
+	if err := f.called("DeleteLink"); err != nil {
+		f.mu.Unlock()
+		return err
+	}
+	l, ok := f.links[link]
+	if ok {
+		f.dropLink(link)
+		f.logf("delete %s", l.Name)
+	}
+	f.mu.Unlock()
+	if ok {
+		f.notify(kernel.Event{Type: kernel.EventLinkGone, Link: l})
+	}
+	return nil
 }
 
 func (f *Kernel) changeLink(method string, link int, change func(*kernel.Link)) error {

@@ -20,6 +20,7 @@ func (f *Kernel) PutLink(l kernel.Link) {
 	}
 	if existed && old.Up && !l.Up {
 		f.flush(l.Index)
+		f.flushNeighbours(l.Index)
 	}
 	f.mu.Unlock()
 	f.notify(kernel.Event{Type: kernel.EventLink, Link: l})
@@ -38,14 +39,29 @@ func ofInterface(name string) map[string]string {
 func (f *Kernel) DropLink(index int) {
 	f.mu.Lock()
 	l := f.links[index]
-	delete(f.links, index)
-	for name := range ofInterface(l.Name) {
-		delete(f.sysctls, name)
-	}
-	f.addresses = slices.DeleteFunc(f.addresses, func(a kernel.Address) bool { return a.Link == index })
-	f.flush(index)
+	f.dropLink(index)
 	f.mu.Unlock()
 	f.notify(kernel.Event{Type: kernel.EventLinkGone, Link: l})
+}
+
+// dropLink removes an interface with all that is on it. The lock is held.
+func (f *Kernel) dropLink(index int) {
+	for name := range ofInterface(f.links[index].Name) {
+		delete(f.sysctls, name)
+	}
+	delete(f.links, index)
+	f.addresses = slices.DeleteFunc(f.addresses, func(a kernel.Address) bool { return a.Link == index })
+	f.flush(index)
+	f.flushNeighbours(index)
+}
+
+// flushNeighbours removes the neighbours of an interface, as the kernel does when its hardware address changes.
+func (f *Kernel) flushNeighbours(link int) {
+	for k := range f.neighbours {
+		if k.link == link {
+			delete(f.neighbours, k)
+		}
+	}
 }
 
 func (f *Kernel) flush(link int) {

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/manxnet/manx/daemon/deps"
+	"github.com/manxnet/manx/datastore/felixconfig"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// An administrator who switches VXLAN off on a node reads in its status which pools lose their routes, whether the
+// datastore or the host says so.
+func TestNoticesOfOverlays(t *testing.T) {
+	pool := model.NewObject(model.ResourceKey(model.KindIPPool, "pods"), &model.IPPool{Spec: model.IPPoolSpec{
+		CIDR: "10.0.0.0/16", VXLANMode: "CrossSubnet"}})
+	felix := &model.FelixConfiguration{}
+	felix.Spec.VXLANEnabled = new(false)
+	wrong := &model.FelixConfiguration{}
+	wrong.Spec.VXLANVNI = new(1 << 24)
+	const off = "[{dataplane vxlanEnabled it is false, while pools need VXLAN (pods): the routes to other nodes " +
+		"that need it are blocked 0001-01-01 00:00:00 +0000 UTC}]"
+	for _, x := range []struct {
+		rule string
+		r    model.Reader
+		env  []string
+		want string
+	}{
+		{"nothing is set", model.NewSet(pool), nil, "[]"},
+		{"the node's object", model.NewSet(pool, model.NewObject(model.ResourceKey(model.KindFelixConfiguration,
+			"node.n1"), felix)), nil, off},
+		{"another node's", model.NewSet(pool, model.NewObject(model.ResourceKey(model.KindFelixConfiguration,
+			"node.n2"), felix)), nil, "[]"},
+		{"the environment", model.NewSet(pool), []string{"FELIX_VXLANENABLED=false"}, off},
+		{"a value out of range, of another program", model.NewSet(pool, model.NewObject(model.ResourceKey(
+			model.KindFelixConfiguration, "default"), wrong)), nil,
+			"[{dataplane vxlanVNI 16777216 is out of range: 4096 is used 0001-01-01 00:00:00 +0000 UTC}]"},
+	} {
+		n := deps.Node{Name: "n1", Felix: felixconfig.NewLocal(x.env, "", "")}
+		if got := fmt.Sprint(overlayNotices(x.r, n)); got != x.want {
+			t.Errorf("%s: %s, want %s", x.rule, got, x.want)
+		}
+	}
+}
