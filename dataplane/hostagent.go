@@ -26,6 +26,7 @@ import (
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/dataplane/shape"
 	"github.com/manxnet/manx/dataplane/sysctl"
+	"github.com/manxnet/manx/dataplane/vxlan"
 	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/livemigration"
 	"github.com/manxnet/manx/datastore/model"
@@ -93,6 +94,7 @@ type HostAgent struct {
 	files   *endpointstatus.Files
 	owners  *owners.Target
 	moves   *moves.Target
+	entries *vxlan.Target
 	phases  atomic.Pointer[map[model.Key]livemigration.Phase]
 	refused hoststate.Refusals
 	links   func([]kernel.Event)
@@ -106,6 +108,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 		sysctls: sysctl.New(c.Kernel, c.Reassembly, now)}
 	devices, nearby := device.New(c.Kernel, now, c.Logger), neighbour.New(c.Kernel, now)
 	wake := func() { h.put(func(b *batch) { b.woken = true }) }
+	h.entries = vxlan.New(c.Kernel, now, wake)
 	h.files = endpointstatus.NewFiles(endpointstatus.FilesConfig{
 		Folder: c.EndpointStatusDir, WithPolicy: c.WithPolicy, Connected: c.Connected, Logger: c.Logger, Now: now,
 		Routed: func(e endpointstatus.Endpoint, p netip.Prefix) bool {
@@ -138,8 +141,9 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 			h.sysctls,
 			peering.New(c.Kernel, now), // where IPv6 is disabled, no address can be added
 			mtufile.New(c.Kernel, c.MTUFile, now),
-			h.routes, // need interfaces
-			nearby,   // needs the routes' next hops
+			h.entries, // of devices
+			h.routes,  // need interfaces, and lead through entries
+			nearby,    // needs the routes' next hops
 			proxyneighbour.New(c.Kernel, func(k model.Key, p netip.Prefix) bool {
 				return h.routes.ServesEndpoint(p, k.Namespace+"/"+k.Name)
 			}, now),
@@ -155,6 +159,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 		repaired: c.Repaired,
 		onState:  func(state *hoststate.Host) { h.refused.Take(state, h.now(), h.log) },
 	}
+	devices.FollowDevices(h.entries.DeviceChanged)
 	h.routes.FollowMissing(devices.Missing)
 	if !c.PolicyOnly { // else no packet of this node depends on them
 		h.routes.FollowNextHops(func(list []kernel.NextHop) {
@@ -178,6 +183,7 @@ func hostOf(c Config) *hoststate.Host {
 func (h *HostAgent) Run(ctx context.Context) error {
 	defer h.owners.Save()
 	defer h.moves.Close()
+	defer h.entries.Close()
 	return h.Agent.Run(ctx)
 }
 

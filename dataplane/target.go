@@ -17,6 +17,7 @@ import (
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/dataplane/shape"
 	"github.com/manxnet/manx/dataplane/sysctl"
+	"github.com/manxnet/manx/dataplane/vxlan"
 )
 
 // Target keeps one kind of object on this host as desired: routes, say, or files. An Agent calls its methods one at a
@@ -74,10 +75,11 @@ var (
 	_, _, _ Target  = (*device.Target)(nil), (*route.Target)(nil), (*shape.Target)(nil)
 	_, _, _ Target  = (*endpointstatus.Files)(nil), (*filter.Target)(nil), (*neighbour.Target)(nil)
 	_, _, _ Target  = (*sysctl.Target)(nil), (*mtufile.Target)(nil), (*peering.Target)(nil)
-	_       Target  = (*proxyneighbour.Target)(nil)
+	_, _    Target  = (*proxyneighbour.Target)(nil), (*vxlan.Target)(nil)
 	_       Learner = (*route.Target)(nil)
 	_, _    lister  = (*device.Target)(nil), (*sysctl.Target)(nil)
 	_, _    lister  = (*endpointstatus.Files)(nil), (*neighbour.Target)(nil)
+	_       lister  = (*vxlan.Target)(nil)
 )
 
 // State is the desired state of this host: the datastore, and the decisions for BGP that follow from it.

@@ -50,6 +50,7 @@ type Kernel interface {
 	Sysctls
 	Neighbours
 	ProxyNeighbours
+	VXLANEntries
 	watcher
 }
 

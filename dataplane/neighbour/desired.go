@@ -80,7 +80,7 @@ func ofNextHops(l kernel.Link, addresses map[netip.Addr]bool) map[netip.Addr]ent
 		case !l.Up || !l.Running:
 		case overlay.NoMAC(l.Kind): // other interfaces without ARP mostly have one neighbour
 			list[a] = entry{NoMAC: true}
-		case !l.NoARP:
+		case !l.NoARP && !overlay.IsDevice(l.Name): // the entries of such a device follow from the nodes
 			maps.Copy(list, resolved(a))
 		}
 	}

@@ -228,15 +228,19 @@ func TestNextHops(t *testing.T) {
 	}
 }
 
-// A node that is reached through tunl0 has an entry there, without a hardware address, and one on the uplink.
+// A node that is reached through tunl0 has an entry there, without a hardware address, and one on the uplink. The
+// entries of a VXLAN device are another target's.
 func TestNextHopsThroughATunnel(t *testing.T) {
 	r := newRig(t)
 	tunnel := kernel.Link{Index: 5, Name: "tunl0", Kind: "ipip", Up: true, Running: true, NoARP: true}
 	r.kernel.PutLink(tunnel)
 	r.kernel.PutLink(kernel.Link{Index: 6, Name: "wg0", Kind: "wireguard", Up: true, Running: true, NoARP: true})
+	r.kernel.PutLink(kernel.Link{Index: 7, Name: "vxlan.calico", Kind: "vxlan", Up: true, Running: true})
+	r.kernel.PutNeighbour(kernel.Neighbour{Link: 7, Address: addr("10.244.9.1"), MAC: mac1, Kind: kernel.Permanent,
+		Own: true})
 	r.workload()
 	r.target.SetNextHops([]kernel.NextHop{{Gateway: addr("10.1.0.1"), Link: 5}, {Gateway: addr("10.1.0.1"), Link: 2},
-		{Gateway: addr("10.9.0.1"), Link: 6}})
+		{Gateway: addr("10.9.0.1"), Link: 6}, {Gateway: addr("10.244.9.1"), Link: 7}})
 	r.flush(gateway, "neighbour 10.1.0.1 dev #5 unresolved")
 	r.target.Resync()
 	r.flush()

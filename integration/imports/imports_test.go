@@ -120,6 +120,8 @@ var allowed = []struct {
 	{"dataplane/driver", []string{"dataplane/hoststate", "dataplane/kernel", "dataplane/reconcile"}},
 	{"dataplane/device", []string{"dataplane/driver", "dataplane/hoststate", "dataplane/kernel", "dataplane/overlay",
 		"dataplane/reconcile", "datastore/model"}},
+	{"dataplane/vxlan", []string{"dataplane/driver", "dataplane/hoststate", "dataplane/kernel", "dataplane/overlay",
+		"dataplane/reconcile", "dataplane/vtep", "datastore/model"}},
 	{"dataplane/sysctl", []string{"dataplane/driver", "dataplane/hoststate", "dataplane/kernel",
 		"dataplane/reconcile", "datastore/model"}},
 	{"dataplane/peering", []string{"dataplane/driver", "dataplane/hoststate", "dataplane/kernel",

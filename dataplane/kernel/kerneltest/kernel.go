@@ -31,6 +31,7 @@ type Kernel struct {
 
 	neighbours map[neighbourKey]kernel.Neighbour
 	proxies    map[neighbourKey]kernel.ProxyNeighbour
+	fdb        map[fdbKey]netip.Addr
 	farEnds    map[int]kernel.FarEnd
 	overflows  kernel.Overflows
 	connected  map[netip.Addr]bool
@@ -40,6 +41,8 @@ type Kernel struct {
 	failures map[string]map[int]error
 	log      []string
 	watchers map[int]watcher
+
+	entryWatchers map[int]entryWatcher
 }
 
 var (
@@ -67,9 +70,12 @@ func New() *Kernel {
 
 		neighbours: map[neighbourKey]kernel.Neighbour{},
 		proxies:    map[neighbourKey]kernel.ProxyNeighbour{},
+		fdb:        map[fdbKey]netip.Addr{},
 		farEnds:    map[int]kernel.FarEnd{},
 		connected:  map[netip.Addr]bool{},
 		hearing:    map[string]func(){},
+
+		entryWatchers: map[int]entryWatcher{},
 	}
 }
 

@@ -53,6 +53,11 @@ func (f *Kernel) dropLink(index int) {
 	f.addresses = slices.DeleteFunc(f.addresses, func(a kernel.Address) bool { return a.Link == index })
 	f.flush(index)
 	f.flushNeighbours(index)
+	for k := range f.fdb {
+		if k.link == index {
+			delete(f.fdb, k)
+		}
+	}
 }
 
 // flushNeighbours removes the neighbours of an interface, as the kernel does when its hardware address changes.

@@ -79,15 +79,29 @@ func (s *Socket) Join(group int) error {
 // messages alone, if any are named. So a burst of changes does not wake a watcher for each of them. All messages of a
 // datagram have the same port.
 func (s *Socket) Ignore(port uint32, kinds ...uint16) error {
-	program := ignore(port, kinds)
+	return s.attach(ignore(port, kinds))
+}
+
+// OnlyNeighboursOf lets the kernel drop the messages about neighbours and FDB entries of other interfaces, so that a
+// flood of those does not wake a watcher.
+func (s *Socket) OnlyNeighboursOf(link int) error {
+	return s.attach([]unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: neighbourLinkAt},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: bigEndian32(uint32(link)), Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0}})
+}
+
+func (s *Socket) attach(program []unix.SockFilter) error {
 	return unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
 		&unix.SockFprog{Len: uint16(len(program)), Filter: (*unix.SockFilter)(unsafe.Pointer(&program[0]))})
 }
 
-// Offsets in struct nlmsghdr.
+// Offsets in struct nlmsghdr, and in the struct ndmsg behind it.
 const (
-	kindAt = 4
-	portAt = 12
+	kindAt          = 4
+	portAt          = 12
+	neighbourLinkAt = headerLen + 4
 )
 
 func ignore(port uint32, kinds []uint16) []unix.SockFilter {
